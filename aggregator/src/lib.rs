@@ -1,0 +1,9 @@
+//! Joins the events of the layers into traces.
+//!
+//! *In*: [`blkkin_wire::batch::EventBatch`]es, in any order within the window that their watermarks give.
+//! *Out*: [`trace::Trace`]s, one for each request, with every layer's part; and, by [`translate`], spans.
+//!
+//! *Invariant*: pure. No I/O, no clock, no threads: time is what the events and watermarks say, so that the same
+//! events always make the same traces.
+
+pub mod trace;

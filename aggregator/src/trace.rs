@@ -1,0 +1,129 @@
+//! One storage request over all its layers: what the join makes and the report and the exporters read.
+
+use std::sync::Arc;
+
+use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs};
+use blkkin_wire::event::{BioEvent, CallEvent, CommitEvent, FileEvent, RequestEvent, TaskEvent};
+use blkkin_wire::ids::TraceId;
+
+/// What a trace began with.
+#[derive(Clone, Debug)]
+pub enum Root {
+    /// A system call.
+    Call(CallEvent),
+    /// A journal commit: the kernel's own work on behalf of those who waited for it.
+    Commit(CommitEvent),
+    /// The first bio (or, without one, the first request) is the root: the kernel's own work (write-back, metadata).
+    Kernel,
+    /// The root's own record never came: it was lost, or had not returned when tracing ended. The children are
+    /// true all the same.
+    Missing,
+}
+
+/// Names of a call's files as they were at that call.
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    /// The task of the root (of a kernel root: of the first bio).
+    pub task: Option<Arc<TaskEvent>>,
+    /// The program of that task.
+    pub exe: Option<Arc<FileEvent>>,
+    /// The primary file.
+    pub file: Option<Arc<FileEvent>>,
+    /// The second file.
+    pub second_file: Option<Arc<FileEvent>>,
+}
+
+/// What is known to be missing from a trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Missing {
+    /// The root's own record.
+    pub root: bool,
+    /// Bios that the root is known to have queued and that did not come.
+    pub bios: u32,
+    /// Requests that bios name as their carrier, in this trace, and that did not come.
+    pub requests: u32,
+}
+
+impl Missing {
+    /// Nothing is.
+    pub fn nothing(&self) -> bool {
+        *self == Missing::default()
+    }
+}
+
+/// The commit that a call waited for, shared by all calls that did.
+#[derive(Clone, Debug)]
+pub struct Cause {
+    /// The commit's own trace.
+    pub trace: Arc<Trace>,
+    /// This call is the one that the commit is shown below; to the others it is linked.
+    pub primary: bool,
+}
+
+/// One storage request.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    /// Its id.
+    pub id: TraceId,
+    /// Turns its times into wall clock.
+    pub anchor: ClockAnchor,
+    /// What it began with.
+    pub root: Root,
+    /// Bios of this trace, by queue time, then span.
+    pub bios: Vec<BioEvent>,
+    /// Requests of this trace, by start time, then span.
+    pub requests: Vec<RequestEvent>,
+    /// Commits that the root call waited for.
+    pub causes: Vec<Cause>,
+    /// Names.
+    pub names: Names,
+    /// What is known to be missing.
+    pub missing: Missing,
+}
+
+impl Trace {
+    /// When the root began.
+    pub fn start(&self) -> MonotonicNs {
+        match &self.root {
+            Root::Call(call) => call.enter,
+            Root::Commit(commit) => commit.start,
+            Root::Kernel | Root::Missing => {
+                let bios = self.bios.iter().map(|b| b.queue);
+                bios.chain(self.requests.iter().map(|r| r.start)).min().unwrap_or_default()
+            }
+        }
+    }
+
+    /// When the root ended: for a call its return, though bios that it left behind may end later.
+    pub fn end(&self) -> MonotonicNs {
+        match &self.root {
+            Root::Call(call) => call.exit,
+            Root::Commit(commit) => commit.end,
+            Root::Kernel | Root::Missing => self.last_end(),
+        }
+    }
+
+    /// When the last part of it ended.
+    pub fn last_end(&self) -> MonotonicNs {
+        let bios = self.bios.iter().map(|b| b.end);
+        let parts = bios.chain(self.requests.iter().map(|r| r.complete)).max().unwrap_or_default();
+        match &self.root {
+            Root::Call(call) => parts.max(call.exit),
+            Root::Commit(commit) => parts.max(commit.end),
+            Root::Kernel | Root::Missing => parts,
+        }
+    }
+
+    /// The root's duration.
+    pub fn duration(&self) -> DurationNs {
+        self.end().since(self.start())
+    }
+
+    /// The call at its root, if it is one.
+    pub fn call(&self) -> Option<&CallEvent> {
+        match &self.root {
+            Root::Call(call) => Some(call),
+            _ => None,
+        }
+    }
+}

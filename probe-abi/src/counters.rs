@@ -1,0 +1,47 @@
+//! What the kernel side counts, per CPU, in one array of `u64`.
+//!
+//! Conservation, for each kind of record: `fired[tag]` counts the moments at which a record had to be
+//! written, `dropped[tag]` those at which the ring had no room. The reader counts what it decoded, so
+//! `fired = decoded + dropped` compares two counters that different programs keep.
+
+/// Slots for each tag, indexed by the tag itself.
+pub const TAGS: usize = 8;
+
+/// First slot of `fired[tag]`.
+pub const FIRED: usize = 0;
+/// First slot of `dropped[tag]`.
+pub const DROPPED: usize = TAGS;
+/// Calls that were entered by a followed task and passed the filter; less `fired[TAG_CALL]` and `CALLS_FILTERED`:
+/// still open.
+pub const CALLS_ENTERED: usize = 2 * TAGS;
+/// Calls that a rule which is only known at return (threshold, errors, device) left out.
+pub const CALLS_FILTERED: usize = CALLS_ENTERED + 1;
+/// Tasks that should have been followed but whose state could not be made.
+pub const TASKS_MISSED: usize = CALLS_FILTERED + 1;
+/// Calls by 32-bit programs, which number calls otherwise: not followed.
+pub const CALLS_COMPAT: usize = TASKS_MISSED + 1;
+/// Bios not followed because their set of the table was full.
+pub const BIOS_UNTRACKED: usize = CALLS_COMPAT + 1;
+/// Requests not followed because their set of the table was full.
+pub const REQUESTS_UNTRACKED: usize = BIOS_UNTRACKED + 1;
+/// Bios whose end was never seen: their address came back as a new bio.
+pub const BIOS_STALE: usize = REQUESTS_UNTRACKED + 1;
+/// Requests whose end was never seen: their address came back as a new request.
+pub const REQUESTS_STALE: usize = BIOS_STALE + 1;
+/// Requests with more bios than [`crate::record::WALK_MAX`].
+pub const WALK_OVERFLOW: usize = REQUESTS_STALE + 1;
+/// Bios that were followed from queue on: less `fired[TAG_BIO]` and stale ones: still in flight.
+pub const BIOS_QUEUED: usize = WALK_OVERFLOW + 1;
+/// Requests that were followed from allocation on.
+pub const REQUESTS_STARTED: usize = BIOS_QUEUED + 1;
+/// File names that could not be walked.
+pub const PATHS_FAILED: usize = REQUESTS_STARTED + 1;
+/// Calls whose record has a path argument that was cut.
+pub const CALLS_TRUNCATED: usize = PATHS_FAILED + 1;
+/// Followed tasks that ended.
+pub const TASKS_EXITED: usize = CALLS_TRUNCATED + 1;
+/// Requests of devices that are followed, which had no followed bio.
+pub const REQUESTS_FOREIGN: usize = TASKS_EXITED + 1;
+
+/// How many counters there are.
+pub const COUNTERS: usize = REQUESTS_FOREIGN + 1;

@@ -1,0 +1,79 @@
+//! Where the running kernel keeps the fields that the programs read: byte offsets, found by the loader in the
+//! kernel's own type information and frozen into the programs.
+//!
+//! rustc emits no CO-RE relocations, so the offsets travel as data. Only `tracer`'s `layout.rs` knows the
+//! fields' names and their drift, only the eBPF side's `layout.rs` reads them.
+
+use crate::plain;
+
+/// Says that this kernel has no such field; what needs it is not attached, or does without.
+pub const ABSENT: u32 = u32::MAX;
+
+macro_rules! layout {
+    ($($(#[$doc:meta])* $field:ident),+ $(,)?) => {
+        /// Byte offsets, one for each field read; [`ABSENT`] where this kernel has none.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(C)]
+        pub struct Layout { $($(#[$doc])* pub $field: u32),+ }
+        impl Layout {
+            /// Names of the fields, in order.
+            pub const FIELDS: &[&str] = &[$(stringify!($field)),+];
+            /// Every field absent.
+            pub const EMPTY: Layout = Layout { $($field: ABSENT),+ };
+            /// The field of this name, to be filled.
+            pub fn field_mut(&mut self, name: &str) -> Option<&mut u32> {
+                match name { $(stringify!($field) => Some(&mut self.$field),)+ _ => None }
+            }
+        }
+    };
+}
+
+layout! {
+    /// struct task_struct
+    task_pid, task_tgid, task_comm, task_real_parent, task_files, task_cred, task_cgroups, task_mm, task_flags,
+    task_nvcsw,
+    /// task_struct.thread_info.status (x86: TS_COMPAT)
+    task_compat,
+    /// struct cred
+    cred_uid,
+    /// struct css_set, cgroup, kernfs_node
+    css_set_dfl_cgrp, cgroup_kn, kernfs_id,
+    /// struct mm_struct
+    mm_exe_file,
+    /// struct files_struct, fdtable
+    files_fdt, files_fdtab, files_fd_array, fdtable_max_fds, fdtable_fd,
+    /// struct file
+    file_inode, file_pos, file_dentry, file_mnt,
+    /// struct inode
+    inode_sb, inode_ino, inode_generation, inode_mode, inode_rdev,
+    /// struct super_block, file_system_type
+    sb_dev, sb_type, fstype_name,
+    /// struct dentry
+    dentry_parent, dentry_name, dentry_inode,
+    /// struct vfsmount inside struct mount, and mount's own
+    vfsmount_root, mount_mnt, mount_parent, mount_mountpoint,
+    /// struct linux_binprm
+    binprm_file,
+    /// struct bio
+    bio_next, bio_bdev, bio_opf, bio_status, bio_sector, bio_size, bio_end_io, bio_private,
+    /// struct block_device
+    bdev_dev, bdev_disk,
+    /// struct gendisk
+    disk_major, disk_first_minor,
+    /// struct request
+    rq_queue, rq_cmd_flags, rq_flags, rq_tag, rq_data_len, rq_sector, rq_bio, rq_hctx, rq_queuelist,
+    rq_flush_list, rq_part,
+    /// struct request_queue
+    queue_disk,
+    /// struct blk_mq_hw_ctx, blk_flush_queue
+    hctx_fq, fq_flush_rq, fq_flush_queue, fq_running_bit,
+    /// bit of RQF_FLUSH_SEQ in `rq_flags`: its number, not an offset
+    rqf_flush_seq_bit,
+    /// struct ext4_inode_info around struct inode: offset of vfs_inode, i_sync_tid, i_datasync_tid
+    ext4_vfs_inode, ext4_sync_tid, ext4_datasync_tid,
+    /// struct journal_s, transaction_s
+    journal_fs_dev, transaction_tid,
+}
+
+// The number of fields is odd or even as they come: u32 alone needs no padding.
+plain! { Layout = 4 * Layout::FIELDS.len() }

@@ -1,0 +1,129 @@
+//! What the loader freezes into the programs before the kernel verifies them.
+//!
+//! The kernel treats a frozen read-only map's values as constants, so a filter that is not set costs nothing:
+//! its branch is removed when the program is verified.
+
+use crate::plain;
+
+/// Filters of one kind that may be given at once.
+pub const FILTERS_MAX: usize = 8;
+
+/// Follow only tasks that were marked, and their descendants (`blkkin run`, `--tree`).
+pub const FOLLOW_MARKED: u32 = 0;
+/// Follow every task of the node that passes the filters.
+pub const FOLLOW_ALL: u32 = 1;
+
+/// Settings of one start of the tracer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Settings {
+    /// Random: makes the span ids of this start its own.
+    pub seed: u64,
+    /// Calls faster than this and without block I/O are left out; 0: none.
+    pub slower_than_ns: u64,
+    /// `FOLLOW_*`.
+    pub follow: u32,
+    /// 1: calls that succeeded and caused no block I/O are left out.
+    pub errors_only: u32,
+    /// 1: calls that queued no bio are left out (detail 0, or a device filter).
+    pub block_only: u32,
+    /// 1: path arguments are kept.
+    pub path_args: u32,
+    /// 1: paths of files that are opened are walked.
+    pub file_paths: u32,
+    /// 1: bios and requests that no followed call caused are recorded too, as kernel's own.
+    pub kernel_origin: u32,
+    /// How many of `pids` are set; likewise below.
+    pub pids_len: u32,
+    /// See `tids`.
+    pub tids_len: u32,
+    /// See `comms`.
+    pub comms_len: u32,
+    /// See `cgroups`.
+    pub cgroups_len: u32,
+    /// See `devices`.
+    pub devices_len: u32,
+    /// The tracer's own process, whose calls are never followed with FOLLOW_ALL (else each batch that it
+    /// writes would be an event in the next).
+    pub own_pid: u32,
+    /// Process ids, any of which may match.
+    pub pids: [u32; FILTERS_MAX],
+    /// Thread ids.
+    pub tids: [u32; FILTERS_MAX],
+    /// Devices (disk or partition) in the kernel's encoding.
+    pub devices: [u32; FILTERS_MAX],
+    /// Cgroup ids.
+    pub cgroups: [u64; FILTERS_MAX],
+    /// Thread names, NUL padded, as two words each.
+    pub comms: [[u64; 2]; FILTERS_MAX],
+}
+
+plain! { Settings = 352 }
+
+/// Numbers that the table of calls covers: the highest that blkkin follows is 437 (openat2).
+pub const CALL_NUMBERS: usize = 512;
+
+/// What to capture of a call, by bits: the kernel side's whole knowledge of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallShape(pub u32);
+
+impl CallShape {
+    /// Followed at all.
+    pub const FOLLOWED: u32 = 1 << 0;
+    /// May read or move the descriptor's file position.
+    pub const POSITION: u32 = 1 << 1;
+    /// Returns a descriptor of a file that it opened.
+    pub const OPENS: u32 = 1 << 2;
+    const FD_SHIFT: u32 = 4;
+    const SECOND_FD_SHIFT: u32 = 8;
+    const PATH_SHIFT: u32 = 12;
+    const SECOND_PATH_SHIFT: u32 = 16;
+
+    /// Puts together a shape; argument indices count from 0.
+    pub const fn new(
+        bits: u32, fd: Option<usize>, second_fd: Option<usize>, path: Option<usize>, second_path: Option<usize>,
+    ) -> Self {
+        CallShape(
+            bits | place(fd, Self::FD_SHIFT)
+                | place(second_fd, Self::SECOND_FD_SHIFT)
+                | place(path, Self::PATH_SHIFT)
+                | place(second_path, Self::SECOND_PATH_SHIFT),
+        )
+    }
+
+    /// Whether one of the bits above is set.
+    #[inline(always)]
+    pub const fn has(self, bit: u32) -> bool {
+        self.0 & bit != 0
+    }
+    /// 1 + index of the argument that is the primary descriptor; 0 for none.
+    #[inline(always)]
+    pub const fn fd(self) -> u32 {
+        self.0 >> Self::FD_SHIFT & 0xf
+    }
+    /// 1 + index of the second descriptor; 0 for none.
+    #[inline(always)]
+    pub const fn second_fd(self) -> u32 {
+        self.0 >> Self::SECOND_FD_SHIFT & 0xf
+    }
+    /// 1 + index of the path argument; 0 for none.
+    #[inline(always)]
+    pub const fn path(self) -> u32 {
+        self.0 >> Self::PATH_SHIFT & 0xf
+    }
+    /// 1 + index of the second path argument; 0 for none.
+    #[inline(always)]
+    pub const fn second_path(self) -> u32 {
+        self.0 >> Self::SECOND_PATH_SHIFT & 0xf
+    }
+}
+
+const fn place(index: Option<usize>, shift: u32) -> u32 {
+    match index {
+        Some(index) => {
+            assert!(index < 6, "a call has six arguments");
+            (index as u32 + 1) << shift
+        }
+        None => 0,
+    }
+}

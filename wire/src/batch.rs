@@ -1,0 +1,99 @@
+//! Events on their way: with where they come from, up to when they are complete, and what was lost.
+
+use crate::clock::{ClockAnchor, MonotonicNs};
+use crate::event::LayerEvent;
+use crate::ids::Source;
+
+/// Counters of one source since its start: totals, not differences, so that a batch that is seen twice or not
+/// at all does not falsify them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Accounts {
+    /// System calls.
+    pub calls: Account,
+    /// Bios.
+    pub bios: Account,
+    /// Requests.
+    pub requests: Account,
+    /// Commits.
+    pub commits: Account,
+    /// Names: tasks and files.
+    pub names: Account,
+    /// Calls entered by followed tasks: `calls.fired` + `calls_filtered` + those still open.
+    pub calls_entered: u64,
+    /// Calls left out by a rule that needs their end (threshold, errors only, block only).
+    pub calls_filtered: u64,
+    /// Calls written without an exit.
+    pub calls_incomplete: u64,
+    /// Calls with a path argument cut.
+    pub calls_truncated: u64,
+    /// Calls by 32-bit programs: seen, not followed.
+    pub calls_compat: u64,
+    /// Bios that were followed from their submission on.
+    pub bios_queued: u64,
+    /// Requests that were followed from their allocation on.
+    pub requests_started: u64,
+    /// Bios and requests whose end was never seen.
+    pub ends_missed: u64,
+    /// Bios and requests that had no room in the kernel's tables.
+    pub untracked: u64,
+    /// Tasks that should have been followed and were not.
+    pub tasks_missed: u64,
+    /// Runs of a program that the kernel skipped because one was running already on that CPU.
+    pub recursion_misses: u64,
+    /// Records that could not be decoded: short, long or of an unknown tag.
+    pub malformed: u64,
+    /// Requests of followed devices that no followed bio caused.
+    pub requests_foreign: u64,
+    /// File names that could not be found.
+    pub paths_failed: u64,
+    /// Requests with more bios than are walked.
+    pub walk_overflow: u64,
+}
+
+/// fired = recorded + dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Records that were due, as the kernel side counted.
+    pub fired: u64,
+    /// Records that arrived, as the reader counted.
+    pub recorded: u64,
+    /// Records for which the ring had no room, as the kernel side counted.
+    pub dropped: u64,
+}
+
+impl Account {
+    /// Whether the books agree.
+    pub fn balances(&self) -> bool {
+        self.fired == self.recorded + self.dropped
+    }
+}
+
+impl Accounts {
+    /// Everything that should be known and is not.
+    pub fn lost(&self) -> u64 {
+        [self.calls, self.bios, self.requests, self.commits, self.names].iter().map(|a| a.dropped).sum::<u64>()
+            + self.ends_missed
+            + self.untracked
+            + self.tasks_missed
+            + self.recursion_misses
+            + self.malformed
+            + self.walk_overflow
+    }
+}
+
+/// Some events of one source, in the order of their times.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventBatch {
+    /// Whose.
+    pub source: Source,
+    /// Counts up by one with each batch of a source.
+    pub sequence: u64,
+    /// Turns the source's times into wall clock.
+    pub anchor: ClockAnchor,
+    /// The events, by time.
+    pub events: Vec<LayerEvent>,
+    /// No event of this source that is earlier than this will come any more.
+    pub watermark: MonotonicNs,
+    /// The source's counters at the end of this batch.
+    pub accounts: Accounts,
+}

@@ -1,0 +1,375 @@
+//! What one layer saw of one request, once it ended there; and the names that such events refer to.
+//!
+//! Two kinds of facts. *Layer events* (call, bio, request, commit) are spans: begin, end, own id, the id of what
+//! submitted them, and the root at which the trace began: no join has to guess between the layers of one node.
+//! *Name events* (task, file) are said once and referred to by id, so that a comm or a path is not repeated a
+//! million times; a layer event is complete without them, only less readable.
+//!
+//! "Submitted by" and "caused by" are two relations. `parent` is always *submitted by*: the span that was open in
+//! the task that called down. What a request was done for (a commit for an fsync, write-back for a writer) is
+//! joined later and never put into `parent`.
+
+use crate::calls::CallId;
+use crate::clock::MonotonicNs;
+use crate::ids::{CgroupId, DeviceId, Fd, FileId, Pid, Sector, SpanId, TaskId, Tid, Uid};
+
+/// Anything that a tracer says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LayerEvent {
+    /// A system call returned.
+    Call(CallEvent),
+    /// A bio ended.
+    Bio(BioEvent),
+    /// A block request ended.
+    Request(RequestEvent),
+    /// A journal commit ended.
+    Commit(CommitEvent),
+    /// A task is, from this version on, as said here.
+    Task(TaskEvent),
+    /// A file has this path.
+    File(FileEvent),
+}
+
+impl LayerEvent {
+    /// When it was said: the end of what it describes. Streams are ordered by it.
+    pub fn time(&self) -> MonotonicNs {
+        match self {
+            LayerEvent::Call(e) => e.exit,
+            LayerEvent::Bio(e) => e.end,
+            LayerEvent::Request(e) => e.complete,
+            LayerEvent::Commit(e) => e.end,
+            LayerEvent::Task(e) => e.time,
+            LayerEvent::File(e) => e.time,
+        }
+    }
+}
+
+/// A task at one moment of its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TaskRef {
+    /// Which task.
+    pub id: TaskId,
+    /// Which of its [`TaskEvent`]s holds at that moment.
+    pub version: u16,
+}
+
+/// Whether a call's whole life was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ending {
+    /// It returned this.
+    Returned(i64),
+    /// The task ended inside it: `exit` is the task's end.
+    NoExit,
+}
+
+/// How much of a path argument was kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Kept {
+    /// All of it, or there was none.
+    #[default]
+    Whole,
+    /// It was longer than what is kept: its end is missing.
+    Truncated,
+    /// It could not be read from the program's memory.
+    Unreadable,
+}
+
+/// An open file, as a call used it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenFile {
+    /// The descriptor.
+    pub fd: Fd,
+    /// What it names.
+    pub file: FileId,
+    /// File position at entry, where the call depends on it.
+    pub position_before: Option<i64>,
+    /// File position at return, where the call may move it and it could still be read.
+    pub position_after: Option<i64>,
+}
+
+/// A system call: the root of a trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallEvent {
+    /// Its span, and the root of its trace.
+    pub span: SpanId,
+    /// Who called.
+    pub task: TaskRef,
+    /// Which call.
+    pub call: CallId,
+    /// Its arguments, as the registers had them at entry.
+    pub args: [u64; 6],
+    /// Entry.
+    pub enter: MonotonicNs,
+    /// Return, or the task's end.
+    pub exit: MonotonicNs,
+    /// What became of it.
+    pub ending: Ending,
+    /// The file that it used by its primary descriptor, or opened.
+    pub file: Option<OpenFile>,
+    /// The other file of a call that has two.
+    pub second_file: Option<OpenFile>,
+    /// Path arguments, lossy UTF-8.
+    pub paths: [Option<Box<str>>; 2],
+    /// Whether the paths are whole.
+    pub paths_kept: Kept,
+    /// Bios that the task queued inside it: so many bio events belong to this trace.
+    pub bios: u32,
+    /// Times that the task gave up the processor to wait; 0 proves that it never slept.
+    pub sleeps: u32,
+    /// The journal transaction that this fsync had to see committed (ext4).
+    pub sync_tid: Option<u32>,
+}
+
+/// `bi_opf` or `cmd_flags`: operation and flags, as include/linux/blk_types.h has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BlockOp(pub u32);
+
+impl BlockOp {
+    const FLAG_SYNC: u32 = 1 << 11;
+    const FLAG_META: u32 = 1 << 12;
+    const FLAG_FUA: u32 = 1 << 17;
+    const FLAG_PREFLUSH: u32 = 1 << 18;
+    const FLAG_RAHEAD: u32 = 1 << 19;
+
+    /// The operation's name, in lower case; `flush` for a write of no bytes that only asks for a flush is up to
+    /// the caller, who knows the bytes.
+    pub fn name(self) -> &'static str {
+        // enum req_op, include/linux/blk_types.h
+        match self.0 & 0xff {
+            0 => "read",
+            1 => "write",
+            2 => "flush",
+            3 => "discard",
+            5 => "secure-erase",
+            7 => "zone-append",
+            9 => "write-zeroes",
+            10 => "zone-open",
+            11 => "zone-close",
+            12 => "zone-finish",
+            13 | 15 => "zone-reset",
+            17 => "zone-reset-all",
+            34 => "driver-in",
+            35 => "driver-out",
+            _ => "unknown",
+        }
+    }
+    /// Moves data towards the device.
+    pub fn is_write(self) -> bool {
+        self.0 & 1 != 0
+    }
+    /// Somebody waits for it (REQ_SYNC).
+    pub fn is_sync(self) -> bool {
+        self.0 & Self::FLAG_SYNC != 0
+    }
+    /// File system metadata (REQ_META).
+    pub fn is_meta(self) -> bool {
+        self.0 & Self::FLAG_META != 0
+    }
+    /// Must be on stable storage at completion (REQ_FUA).
+    pub fn is_fua(self) -> bool {
+        self.0 & Self::FLAG_FUA != 0
+    }
+    /// Asks for a flush before it (REQ_PREFLUSH).
+    pub fn is_preflush(self) -> bool {
+        self.0 & Self::FLAG_PREFLUSH != 0
+    }
+    /// Read ahead of demand (REQ_RAHEAD).
+    pub fn is_readahead(self) -> bool {
+        self.0 & Self::FLAG_RAHEAD != 0
+    }
+    /// The name, given how many bytes are moved: an empty write with PREFLUSH is a flush.
+    pub fn name_for(self, bytes: u32) -> &'static str {
+        if bytes == 0 && self.is_preflush() { "flush" } else { self.name() }
+    }
+}
+
+/// `blk_status_t`: 0 is success (include/linux/blk_types.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BlockStatus(pub u8);
+
+impl BlockStatus {
+    /// Whether it completed without error.
+    pub fn is_ok(self) -> bool {
+        self.0 == 0
+    }
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            0 => "ok",
+            1 => "not supported",
+            2 => "timeout",
+            3 => "no space",
+            4 => "transport error",
+            5 => "target error",
+            6 => "reservation conflict",
+            7 => "medium error",
+            8 => "protection error",
+            9 => "resource shortage",
+            10 => "I/O error",
+            12 => "would block",
+            13 => "device resource shortage",
+            _ => "error",
+        }
+    }
+}
+
+/// What submitted a bio.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Submitter {
+    /// The span (call, commit) open in the submitting task.
+    Span(SpanId),
+    /// No followed span was open: the kernel's own work. The bio is the root of its trace.
+    Kernel,
+}
+
+/// A bio, from its submission to the completion of its last byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BioEvent {
+    /// Its span.
+    pub span: SpanId,
+    /// Who asked for it.
+    pub submitter: Submitter,
+    /// Where its trace began.
+    pub root: SpanId,
+    /// The task that submitted it.
+    pub task: TaskRef,
+    /// The request that carried its last bytes; none on a device that makes no requests.
+    pub request: Option<SpanId>,
+    /// It was the first bio of that request, which is its child; the others are linked.
+    pub first: bool,
+    /// More than one request carried it.
+    pub split: bool,
+    /// Submission.
+    pub queue: MonotonicNs,
+    /// Completion.
+    pub end: MonotonicNs,
+    /// Device or partition.
+    pub device: DeviceId,
+    /// First sector, relative to `device`.
+    pub sector: Sector,
+    /// Bytes when it was submitted.
+    pub bytes: u32,
+    /// Operation and flags.
+    pub op: BlockOp,
+    /// Success or failure.
+    pub status: BlockStatus,
+}
+
+/// A block request, from its allocation to its last completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestEvent {
+    /// Its span.
+    pub span: SpanId,
+    /// Its first bio; none where that was not followed.
+    pub parent: Option<SpanId>,
+    /// Where its trace began.
+    pub root: SpanId,
+    /// The task that allocated it.
+    pub task: TaskRef,
+    /// Allocation.
+    pub start: MonotonicNs,
+    /// First issue to the driver; none for a request that the flush machinery served by another.
+    pub issue: Option<MonotonicNs>,
+    /// Last completion.
+    pub complete: MonotonicNs,
+    /// The disk.
+    pub device: DeviceId,
+    /// First sector at issue, relative to the disk.
+    pub sector: Sector,
+    /// Bytes at issue, merges included.
+    pub bytes: u32,
+    /// Operation and flags.
+    pub op: BlockOp,
+    /// Success or failure.
+    pub status: BlockStatus,
+    /// Bios that it carried.
+    pub bios: u16,
+    /// Tag at issue.
+    pub tag: Option<u32>,
+    /// Put back and issued again at least once.
+    pub requeued: bool,
+    /// Went through the flush machinery.
+    pub flush_sequence: bool,
+}
+
+/// A journal commit: the root of what the journal's thread wrote for everybody who waited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommitEvent {
+    /// Its span and the root of its trace.
+    pub span: SpanId,
+    /// The journal's thread.
+    pub task: TaskRef,
+    /// Start.
+    pub start: MonotonicNs,
+    /// End.
+    pub end: MonotonicNs,
+    /// The file system's device.
+    pub device: DeviceId,
+    /// The transaction's number: with `device` the key to the calls that waited for it.
+    pub tid: u32,
+    /// Bios queued inside it.
+    pub bios: u32,
+}
+
+/// Why a task is described again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TaskChange {
+    /// First sight of it.
+    Seen,
+    /// A followed task forked it.
+    Forked,
+    /// It executes another program.
+    Execed,
+    /// Its name, user or cgroup changed.
+    Changed,
+    /// It ended.
+    Exited,
+}
+
+/// A task as it is from `version` on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskEvent {
+    /// When.
+    pub time: MonotonicNs,
+    /// Which task, which version.
+    pub task: TaskRef,
+    /// The task that forked it, where that was followed.
+    pub parent: Option<TaskId>,
+    /// Why.
+    pub change: TaskChange,
+    /// Thread id.
+    pub tid: Tid,
+    /// Process id.
+    pub pid: Pid,
+    /// Its parent's process id.
+    pub ppid: Pid,
+    /// Its user.
+    pub uid: Uid,
+    /// Its cgroup.
+    pub cgroup: CgroupId,
+    /// Its name at that moment.
+    pub comm: Box<str>,
+    /// Its program; none for a kernel thread.
+    pub exe: Option<FileId>,
+    /// A thread of the kernel.
+    pub kernel_thread: bool,
+}
+
+/// A file's path at the moment when it was opened or executed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileEvent {
+    /// When.
+    pub time: MonotonicNs,
+    /// Which file.
+    pub file: FileId,
+    /// Its path from the host's root; without a leading slash when its upper part is missing.
+    pub path: Box<str>,
+    /// Whether `path` is whole.
+    pub kept: Kept,
+    /// The file system's type (`ext4`, `tmpfs`, `pipefs` …).
+    pub filesystem: Box<str>,
+    /// The device that a device file stands for.
+    pub device_file: Option<DeviceId>,
+    /// `st_mode`.
+    pub mode: u32,
+}

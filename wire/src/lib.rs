@@ -1,0 +1,17 @@
+//! The contract between blkkin's services, and with whoever reads its topics.
+//!
+//! *What it is*: the vocabulary in flow order: [`ids`] and [`clock`] name things and times, [`event`] says what
+//! one layer saw ([`event::LayerEvent`], made by `tracer` and `ust-bridge`), [`batch`] carries events with
+//! their origin and losses, [`span`] is what leaves for Zipkin. [`calls`] is the table of system calls that
+//! event and report refer to.
+//!
+//! *Invariant*: no type here knows how an event was captured (that is `probe-abi`'s and `tracer`'s) nor how a
+//! span is shown (`zipkin-export`'s); every id and time is a type of its own, so that no function takes two
+//! bare `u64`s that could be swapped.
+
+pub mod batch;
+pub mod calls;
+pub mod clock;
+pub mod event;
+pub mod ids;
+pub mod span;

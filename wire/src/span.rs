@@ -1,0 +1,74 @@
+//! A span as tracing systems know it: no storage in it, only names, times, tags and links.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use crate::clock::{DurationNs, WallclockNs};
+use crate::ids::{SpanId, TraceId};
+
+/// Which side of a conversation between two services a span shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SpanKind {
+    /// It asked another service and waited.
+    Client,
+    /// It was asked.
+    Server,
+    /// Neither: work inside one service.
+    Local,
+}
+
+/// A tag's value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TagValue {
+    /// Words.
+    Text(Cow<'static, str>),
+    /// A number.
+    Number(i64),
+    /// Words shared by many spans.
+    Shared(Arc<str>),
+}
+
+/// Another span that this one has to do with and that is not its parent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpanLink {
+    /// Its trace.
+    pub trace: TraceId,
+    /// Its id.
+    pub span: SpanId,
+    /// What they have to do with each other and how that is known.
+    pub relation: &'static str,
+}
+
+/// One layer's part of a request, ready to be shown.
+///
+/// A function of input events only: the same events give byte-identical spans, because Zipkin keeps both of
+/// two that differ in one tag.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Its trace.
+    pub trace: TraceId,
+    /// Its id.
+    pub id: SpanId,
+    /// The span above it.
+    pub parent: Option<SpanId>,
+    /// Short, lower case, of low cardinality: never a path or a sector.
+    pub name: Cow<'static, str>,
+    /// The layer, as a person would say it.
+    pub service: Arc<str>,
+    /// The service on the other side, where that is known.
+    pub remote_service: Option<Arc<str>>,
+    /// Its side.
+    pub kind: SpanKind,
+    /// Begin.
+    pub start: WallclockNs,
+    /// Length; may be below a microsecond.
+    pub duration: DurationNs,
+    /// Moments inside it.
+    pub annotations: Vec<(WallclockNs, Cow<'static, str>)>,
+    /// Facts about it, in a fixed order.
+    pub tags: Vec<(&'static str, TagValue)>,
+    /// Why it failed, if it did.
+    pub error: Option<Cow<'static, str>>,
+    /// Other spans that it has to do with.
+    pub links: Vec<SpanLink>,
+}
