@@ -1,10 +1,11 @@
 //! One storage request over all its layers: what the join makes and the report and the exporters read.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs};
 use blkkin_wire::event::{BioEvent, CallEvent, CommitEvent, FileEvent, RequestEvent, TaskEvent};
-use blkkin_wire::ids::TraceId;
+use blkkin_wire::ids::{DeviceId, TraceId};
 
 /// What a trace began with.
 #[derive(Clone, Debug)]
@@ -31,7 +32,13 @@ pub struct Names {
     pub file: Option<Arc<FileEvent>>,
     /// The second file.
     pub second_file: Option<Arc<FileEvent>>,
+    /// The devices.
+    pub devices: Arc<DeviceNames>,
 }
+
+/// Names of the devices met so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceNames(pub BTreeMap<DeviceId, Arc<str>>);
 
 /// What is known to be missing from a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -28,6 +28,8 @@ pub enum LayerEvent {
     Task(TaskEvent),
     /// A file has this path.
     File(FileEvent),
+    /// A device has this name.
+    Device(DeviceEvent),
 }
 
 impl LayerEvent {
@@ -40,6 +42,7 @@ impl LayerEvent {
             LayerEvent::Commit(e) => e.end,
             LayerEvent::Task(e) => e.time,
             LayerEvent::File(e) => e.time,
+            LayerEvent::Device(e) => e.time,
         }
     }
 }
@@ -372,4 +375,18 @@ pub struct FileEvent {
     pub device_file: Option<DeviceId>,
     /// `st_mode`.
     pub mode: u32,
+}
+
+/// A block device's name, said when the device is first met (and again after it was replaced by another of the
+/// same number).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceEvent {
+    /// When.
+    pub time: MonotonicNs,
+    /// Which device.
+    pub device: DeviceId,
+    /// Its name below /dev, `loop0`, `vda1`; its numbers where it has none any more.
+    pub name: Box<str>,
+    /// The disk of a partition.
+    pub partition_of: Option<DeviceId>,
 }
