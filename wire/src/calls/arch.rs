@@ -1,0 +1,41 @@
+//! The two architectures whose system calls blkkin knows.
+//!
+//! A trace names the architecture it was recorded on, as it may be read on another: numbers and a few open
+//! flags differ between them. Nothing but [`Arch::HOST`] depends on where this code runs.
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("blkkin knows the system calls of x86_64 and aarch64 only");
+
+/// An architecture with its own table of system call numbers.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum Arch {
+    /// 64-bit x86, native calls (not i386, not x32).
+    X86_64,
+    /// 64-bit Arm, native calls (not 32-bit Arm).
+    Aarch64,
+}
+
+impl Arch {
+    /// The architecture this code was built for.
+    #[cfg(target_arch = "x86_64")]
+    pub const HOST: Arch = Arch::X86_64;
+    /// The architecture this code was built for.
+    #[cfg(target_arch = "aarch64")]
+    pub const HOST: Arch = Arch::Aarch64;
+
+    /// Both, for tests and listings.
+    pub const ALL: [Arch; 2] = [Arch::X86_64, Arch::Aarch64];
+
+    /// The name that `uname -m` gives it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Arch::X86_64 => "x86_64",
+            Arch::Aarch64 => "aarch64",
+        }
+    }
+
+    /// The architecture that `uname -m` calls `name`.
+    pub fn by_name(name: &str) -> Option<Arch> {
+        Arch::ALL.into_iter().find(|arch| arch.name() == name)
+    }
+}
