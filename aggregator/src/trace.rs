@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs};
 use blkkin_wire::event::{BioEvent, CallEvent, CommitEvent, FileEvent, RequestEvent, TaskEvent};
-use blkkin_wire::ids::{DeviceId, TraceId};
+use blkkin_wire::ids::{DeviceId, Source, SpanId, TraceId};
 
 /// What a trace began with.
 #[derive(Clone, Debug)]
@@ -49,6 +49,9 @@ pub struct Missing {
     pub bios: u32,
     /// Requests that bios name as their carrier, in this trace, and that did not come.
     pub requests: u32,
+    /// Commits that the root call is known to have waited for and whose trace could not be awaited, as too many
+    /// traces were open.
+    pub commits: u32,
 }
 
 impl Missing {
@@ -67,11 +70,43 @@ pub struct Cause {
     pub primary: bool,
 }
 
+/// A bio of this trace that travelled in a request of another: the block layer had merged it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carried {
+    /// The bio, of this trace.
+    pub bio: SpanId,
+    /// The trace that the request belongs to.
+    pub trace: TraceId,
+    /// The request.
+    pub request: RequestEvent,
+}
+
+/// A commit's place in a trace that is not its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Adoption {
+    /// The trace of the call that the commit is shown below.
+    pub trace: TraceId,
+    /// That call.
+    pub call: SpanId,
+}
+
+/// Whether this is all that was given out under its id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// It is, or it is the first.
+    #[default]
+    First,
+    /// A trace of this id had been closed and given out before this came.
+    Later,
+}
+
 /// One storage request.
 #[derive(Clone, Debug)]
 pub struct Trace {
     /// Its id.
     pub id: TraceId,
+    /// Where its events came from.
+    pub source: Source,
     /// Turns its times into wall clock.
     pub anchor: ClockAnchor,
     /// What it began with.
@@ -80,15 +115,45 @@ pub struct Trace {
     pub bios: Vec<BioEvent>,
     /// Requests of this trace, by start time, then span.
     pub requests: Vec<RequestEvent>,
+    /// Bios of this trace in requests of others, in the order in which they ended.
+    pub carried: Vec<Carried>,
     /// Commits that the root call waited for.
     pub causes: Vec<Cause>,
+    /// For a commit: the call that it is shown below; whoever shows commits by themselves leaves it out.
+    pub adopted_by: Option<Adoption>,
     /// Names.
     pub names: Names,
     /// What is known to be missing.
     pub missing: Missing,
+    /// Whether other parts of it were given out before.
+    pub part: Part,
 }
 
 impl Trace {
+    /// A trace of which nothing is known yet but where it began.
+    pub fn new(source: Source, anchor: ClockAnchor, root: SpanId) -> Self {
+        Trace {
+            id: source.trace_id(root),
+            source,
+            anchor,
+            root: Root::Missing,
+            bios: Vec::new(),
+            requests: Vec::new(),
+            carried: Vec::new(),
+            causes: Vec::new(),
+            adopted_by: None,
+            names: Names::default(),
+            missing: Missing::default(),
+            part: Part::First,
+        }
+    }
+
+    /// The span at which it began, whether or not its record came.
+    pub fn root_span(&self) -> SpanId {
+        // The lower half of a trace's id is its root's span, see `Source::trace_id`.
+        SpanId(self.id.0 as u64)
+    }
+
     /// When the root began.
     pub fn start(&self) -> MonotonicNs {
         match &self.root {
