@@ -1,0 +1,135 @@
+//! `demo`: SQLite on ext4 over a loop device, traced from system call to block request.
+//!
+//! Set-up and build run as the user. The rest needs root (loop device, mount, eBPF): for a user this task starts
+//! itself again by sudo with `--traced-part`. Whatever ends the demo, the file system and the loop device go;
+//! what a killed demo left is found by its fixed paths below `target/demo` and removed first.
+
+mod disk;
+mod workload;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::setup::{self, Purpose};
+use crate::shell;
+use crate::timing::Timings;
+use crate::workspace::Workspace;
+
+use disk::Disk;
+use workload::Workload;
+
+/// Sets up, builds, traces.
+pub(crate) fn run(workspace: &Workspace) -> Result<ExitCode> {
+    let mut timings = Timings::default();
+    timings.time("set-up", || setup::run(workspace, &[Purpose::Build, Purpose::Demo]))?;
+    println!("demo: building blkkin (release; the first build takes a minute or two)");
+    let blkkin = timings.time("build", || build(workspace))?;
+    // By the user, who can then delete what root puts there.
+    let folder = workspace.demo_dir();
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let code = timings.time("traced run", || {
+        if shell::is_root() {
+            traced_part(workspace, &blkkin)
+        } else {
+            traced_part_by_sudo(workspace, &blkkin)
+        }
+    })?;
+    println!("demo: {}", timings.summary());
+    Ok(code)
+}
+
+/// What needs root. The exit code is blkkin's.
+pub(crate) fn traced_part(workspace: &Workspace, blkkin: &Path) -> Result<ExitCode> {
+    if !shell::is_root() {
+        bail!("this part of the demo needs root: run `cargo xtask demo`, which asks for it");
+    }
+    let interrupted = interruptible()?;
+    let folder = workspace.demo_dir();
+    let disk = Disk::make(&folder)?;
+    let workload = Workload::prepare(&folder, disk.mount_point())?;
+    let trace = folder.join("trace.json");
+    remove_old(&trace)?;
+    println!("demo: {}", Workload::DESCRIPTION);
+    println!("demo: on ext4 on {}, a loop device over {}\n", disk.device(), disk.image().display());
+    if interrupted.load(Ordering::Relaxed) {
+        bail!("interrupted before the traced run; nothing is left behind");
+    }
+    let status = traced(blkkin, &trace, &workload).status();
+    let status = status.with_context(|| format!("cannot start {}", blkkin.display()))?;
+    disk.remove()?;
+    if trace.is_file() {
+        println!(
+            "\ndemo: the trace is in {} (Zipkin v2 JSON)",
+            trace.strip_prefix(workspace.root()).unwrap_or(&trace).display()
+        );
+    }
+    if !status.success() {
+        bail!("the traced run failed ({status})");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The command that the demo shows: the one place of its flags.
+fn traced(blkkin: &Path, trace: &Path, workload: &Workload) -> Command {
+    let mut command = Command::new(blkkin);
+    command.arg("run").arg("--to").arg(format!("zipkin={}", trace.display()));
+    command.arg("--").arg("sh").arg(workload.script()).stdin(Stdio::null());
+    command
+}
+
+fn traced_part_by_sudo(workspace: &Workspace, blkkin: &Path) -> Result<ExitCode> {
+    let _interrupted = interruptible()?;
+    let mut command =
+        shell::privileged("env", "a loop device, a mount, and eBPF programs for the traced run")?;
+    let this = std::env::current_exe().context("cannot find this program")?;
+    // sudo clears the environment, and this is how the task finds the workspace.
+    command.arg(format!("CARGO_MANIFEST_DIR={}", workspace.root().join("xtask").display()));
+    command.arg(this).arg("demo").arg("--traced-part").arg(blkkin);
+    shell::run(&mut command).map(|()| ExitCode::SUCCESS)
+}
+
+/// Cargo is asked where the program is: the target directory is the user's to choose.
+fn build(workspace: &Workspace) -> Result<PathBuf> {
+    let mut command = workspace.cargo();
+    command.args([
+        "build",
+        "--release",
+        "--locked",
+        "--package",
+        "blkkin",
+        "--message-format",
+        "json-render-diagnostics",
+    ]);
+    let output =
+        command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("cannot start cargo")?;
+    if !output.status.success() {
+        bail!("blkkin does not build: see above");
+    }
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let programs = messages
+        .filter(|message| message["target"]["name"] == "blkkin" && message["target"]["kind"][0] == "bin");
+    let executable =
+        programs.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back();
+    executable.context("cargo built no program called blkkin")
+}
+
+/// From now on Ctrl-C ends the traced program, which reports what it has, and not this one, which must clean up.
+/// (A handler, unlike an ignored signal, is not inherited by the programs that we start.)
+fn interruptible() -> Result<Arc<AtomicBool>> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&interrupted)).context("cannot handle signals")?;
+    }
+    Ok(interrupted)
+}
+
+fn remove_old(file: &Path) -> Result<()> {
+    let removed = if file.exists() { std::fs::remove_file(file) } else { Ok(()) };
+    removed.with_context(|| format!("cannot remove the trace of an earlier demo, {}", file.display()))
+}

@@ -1,0 +1,109 @@
+//! What the demo traces: a table of orders in SQLite, written durably and read back from the disk.
+//!
+//! The same each time: no random numbers, no time in the data. Between the two halves the database's pages are
+//! dropped from the page cache (of this one file, by posix_fadvise, which is what dd's `nocache` does), so that the
+//! reads reach the disk. The read cache of SQLite is of the process, and a new process reads.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::shell;
+
+/// Each is a transaction of its own: rollback journal, data and deletion are each made durable.
+const INSERTS: u32 = 200;
+/// Each is a look-up of one row somewhere in the table.
+const READS: u32 = 200;
+/// Rows that are there before the trace starts, so that a read has 8 MB to look in.
+const ROWS_BEFORE: u32 = 2000;
+/// Steps through the rows without a pattern that read-ahead could follow; coprime to `ROWS_BEFORE`.
+const READ_STRIDE: u32 = 797;
+
+pub(super) struct Workload {
+    script: PathBuf,
+}
+
+impl Workload {
+    pub(super) const DESCRIPTION: &str = "sqlite3 makes 200 durable inserts, one transaction each, and a second sqlite3 reads 200 rows from the disk";
+
+    /// Writes the scripts into `folder` and makes the database on the disk mounted at `disk`.
+    pub(super) fn prepare(folder: &Path, disk: &Path) -> Result<Self> {
+        let write = |name: &str, text: &str| {
+            let path = folder.join(name);
+            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display())).map(|()| path)
+        };
+        let database = disk.join("orders.db");
+        let inserts = write("inserts.sql", &inserts())?;
+        let reads = write("reads.sql", &reads())?;
+        let script = write("workload.sh", &script(&database, &inserts, &reads))?;
+        shell::run_quietly(Command::new("sqlite3").arg(&database).arg(rows_before()))
+            .context("cannot make the database")?;
+        Ok(Self { script })
+    }
+
+    pub(super) fn script(&self) -> &Path {
+        &self.script
+    }
+}
+
+fn rows_before() -> String {
+    format!(
+        "CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT, note BLOB);\n\
+         WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {ROWS_BEFORE})\n\
+         INSERT INTO orders SELECT i, 'item ' || i, zeroblob(3500) FROM n;\n"
+    )
+}
+
+fn inserts() -> String {
+    let statements = (1..=INSERTS).map(|number| {
+        format!("INSERT INTO orders (item, note) VALUES ('traced item {number}', zeroblob(500));\n")
+    });
+    "PRAGMA synchronous = FULL;\n".to_owned() + &statements.collect::<String>()
+}
+
+/// What is read goes nowhere but for one line, which shows that the inserts are there.
+fn reads() -> String {
+    let mut text = "PRAGMA mmap_size = 0;\n.output /dev/null\n".to_owned();
+    for read in 1..=READS {
+        let id = read * READ_STRIDE % ROWS_BEFORE + 1;
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "SELECT item, length(note) FROM orders WHERE id = {id};");
+    }
+    text + ".output stdout\nSELECT 'last order: ' || item FROM orders WHERE id = (SELECT max(id) FROM orders);\n"
+}
+
+fn script(database: &Path, inserts: &Path, reads: &Path) -> String {
+    format!(
+        "set -e\n\
+         sqlite3 '{database}' < '{inserts}'\n\
+         dd if='{database}' iflag=nocache count=0 status=none\n\
+         sqlite3 '{database}' < '{reads}'\n",
+        database = database.display(),
+        inserts = inserts.display(),
+        reads = reads.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_read_finds_another_row() {
+        let ids: BTreeSet<u32> = (1..=READS).map(|read| read * READ_STRIDE % ROWS_BEFORE + 1).collect();
+        assert_eq!(ids.len(), READS as usize);
+        assert!(ids.iter().all(|id| (1..=ROWS_BEFORE).contains(id)));
+    }
+
+    #[test]
+    fn the_description_says_what_the_scripts_do() {
+        assert!(Workload::DESCRIPTION.contains(&format!("{INSERTS} durable inserts")));
+        assert!(Workload::DESCRIPTION.contains(&format!("{READS} rows")));
+        assert_eq!(inserts().matches("INSERT").count(), INSERTS as usize);
+    }
+}

@@ -1,0 +1,100 @@
+//! blkkin's own tasks: `cargo xtask demo | test | setup | bench | lint`.
+//!
+//! A task may install things, so each says what it is about to do and why before it does it, and does nothing
+//! when nothing is missing. This file only parses the command line.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "talking to the person at the terminal is what a task is for"
+)]
+
+mod bench;
+mod demo;
+mod lint;
+mod packages;
+mod setup;
+mod shell;
+mod test;
+mod timing;
+mod toolchain;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::setup::Purpose;
+use crate::workspace::Workspace;
+
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "blkkin's own tasks",
+    disable_version_flag = true
+)]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Trace SQLite on ext4 over a loop device, from system call to block request
+    Demo {
+        /// Set up and built already, and root: only the part that needs root (used by the demo itself)
+        #[arg(long, hide = true, value_name = "BLKKIN")]
+        traced_part: Option<std::path::PathBuf>,
+    },
+    /// Install what the tests need, then run them all, quick ones first
+    Test {
+        /// Only tests whose name contains this
+        filter: Option<String>,
+    },
+    /// Install what a build needs and is missing here (nothing on a machine that is set up)
+    Setup {
+        /// Also what the tests need
+        #[arg(long)]
+        tests: bool,
+        /// Also what the demo needs
+        #[arg(long)]
+        demo: bool,
+    },
+    /// Measure; without a name, list what can be measured
+    Bench {
+        /// Which one
+        name: Option<String>,
+    },
+    /// Format, clippy, documentation, licences and sources of dependencies
+    Lint {
+        /// Also known vulnerabilities (fetches the RustSec database)
+        #[arg(long)]
+        advisories: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    match Workspace::find().and_then(|workspace| run(&workspace, Arguments::parse().task)) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(workspace: &Workspace, task: Task) -> anyhow::Result<ExitCode> {
+    match task {
+        Task::Demo { traced_part: None } => demo::run(workspace),
+        Task::Demo { traced_part: Some(blkkin) } => demo::traced_part(workspace, &blkkin),
+        Task::Test { filter } => test::run(workspace, filter.as_deref()),
+        Task::Setup { tests, demo } => {
+            let wanted = [(true, Purpose::Build), (demo, Purpose::Demo), (tests, Purpose::Tests)];
+            let purposes: Vec<Purpose> =
+                wanted.iter().filter(|(asked, _)| *asked).map(|(_, purpose)| *purpose).collect();
+            setup::run(workspace, &purposes).map(|()| ExitCode::SUCCESS)
+        }
+        Task::Bench { name } => bench::run(workspace, name.as_deref()),
+        Task::Lint { advisories } => lint::run(workspace, advisories).map(|()| ExitCode::SUCCESS),
+    }
+}

@@ -1,0 +1,265 @@
+//! Programs of the distribution: what each is for, what it is called where, and installing what is missing.
+//!
+//! A package counts as present when its program is found, not when a package database says so: a program that was
+//! built by hand serves as well. Only apt is driven; elsewhere the missing packages and the command are named.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::setup::Purpose;
+use crate::shell;
+
+/// One program that a task calls.
+pub(crate) struct Package {
+    program: &'static str,
+    purposes: &'static [Purpose],
+    reason: &'static str,
+    apt: &'static [&'static str],
+    dnf: &'static str,
+    pacman: &'static str,
+    zypper: &'static str,
+}
+
+const PACKAGES: &[Package] = &[
+    Package {
+        program: "cc",
+        purposes: &[Purpose::Build],
+        reason: "links every Rust program",
+        apt: &["gcc", "libc6-dev"],
+        dnf: "gcc",
+        pacman: "gcc",
+        zypper: "gcc",
+    },
+    Package {
+        program: "sqlite3",
+        purposes: &[Purpose::Demo, Purpose::Tests],
+        reason: "the program that is traced: durable inserts and reads",
+        apt: &["sqlite3"],
+        dnf: "sqlite",
+        pacman: "sqlite",
+        zypper: "sqlite3",
+    },
+    Package {
+        program: "mkfs.ext4",
+        purposes: &[Purpose::Demo, Purpose::Tests],
+        reason: "makes the file system that is traced",
+        apt: &["e2fsprogs"],
+        dnf: "e2fsprogs",
+        pacman: "e2fsprogs",
+        zypper: "e2fsprogs",
+    },
+    Package {
+        program: "losetup",
+        purposes: &[Purpose::Demo, Purpose::Tests],
+        reason: "makes a block device of a file, so that no real disk is touched",
+        apt: &["mount"],
+        dnf: "util-linux",
+        pacman: "util-linux",
+        zypper: "util-linux",
+    },
+    Package {
+        program: "mount",
+        purposes: &[Purpose::Demo, Purpose::Tests],
+        reason: "mounts the file system that is traced",
+        apt: &["mount"],
+        dnf: "util-linux",
+        pacman: "util-linux",
+        zypper: "util-linux",
+    },
+    Package {
+        program: "fio",
+        purposes: &[Purpose::Tests],
+        reason: "makes a known number of requests and reports its own count and latency",
+        apt: &["fio"],
+        dnf: "fio",
+        pacman: "fio",
+        zypper: "fio",
+    },
+    Package {
+        program: "strace",
+        purposes: &[Purpose::Tests],
+        reason: "counts system calls independently of us",
+        apt: &["strace"],
+        dnf: "strace",
+        pacman: "strace",
+        zypper: "strace",
+    },
+    Package {
+        program: "java",
+        purposes: &[Purpose::Tests],
+        reason: "runs the real Zipkin server that must accept our traces",
+        apt: &["default-jre-headless"],
+        dnf: "java-latest-openjdk-headless",
+        pacman: "jre-openjdk-headless",
+        zypper: "java-21-openjdk-headless",
+    },
+    Package {
+        program: "mvn",
+        purposes: &[Purpose::Tests],
+        reason: "fetches the Zipkin server",
+        apt: &["maven"],
+        dnf: "maven",
+        pacman: "maven",
+        zypper: "maven",
+    },
+];
+
+/// The packages that `purposes` need and whose program is not found here.
+pub(crate) fn missing(purposes: &[Purpose]) -> Vec<&'static Package> {
+    let wanted =
+        PACKAGES.iter().filter(|package| package.purposes.iter().any(|purpose| purposes.contains(purpose)));
+    wanted.filter(|package| shell::which(package.program).is_none()).collect()
+}
+
+impl Package {
+    /// `fio: makes a known number of requests …`, for the plan.
+    pub(crate) fn plan_line(&self) -> String {
+        format!("{} (package {}): {}", self.program, Manager::of_this_machine().names(self), self.reason)
+    }
+}
+
+/// Installs `packages` by apt; on a machine without apt the error names them and the command that installs them.
+pub(crate) fn install(packages: &[&Package]) -> Result<()> {
+    let manager = Manager::of_this_machine();
+    if manager != Manager::Apt {
+        bail!("not installed here: {}", manager.remedy(packages));
+    }
+    let names: BTreeSet<&str> = packages.iter().flat_map(|package| package.apt).copied().collect();
+    apt_with_fresh_lists(|| {
+        let mut command = apt_get()?;
+        command.args(["install", "--no-install-recommends"]).args(&names);
+        shell::run(&mut command)
+    })
+    .with_context(|| format!("cannot install {}", names.into_iter().collect::<Vec<_>>().join(" ")))
+}
+
+/// Runs `step`; when it fails, the package lists may be missing or too old, so they are fetched and it runs again.
+/// That is the only reason to fetch lists: their age alone says nothing.
+pub(crate) fn apt_with_fresh_lists<T>(step: impl Fn() -> Result<T>) -> Result<T> {
+    step().or_else(|first| {
+        println!("  fetching apt's package lists, because: {first:#}");
+        shell::run(apt_get()?.arg("update"))
+            .context("cannot fetch apt's package lists: is there a network?")?;
+        step()
+    })
+}
+
+fn apt_get() -> Result<Command> {
+    let mut command = shell::privileged("env", "apt-get, to install the packages named above")?;
+    command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "-y", "-o", "Dpkg::Use-Pty=0"]);
+    Ok(command)
+}
+
+/// The package managers whose commands we can name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Manager {
+    Apt,
+    Dnf,
+    Pacman,
+    Zypper,
+    Unknown,
+}
+
+impl Manager {
+    pub(crate) fn of_this_machine() -> Self {
+        if shell::which("apt-get").is_some() {
+            return Self::Apt;
+        }
+        Self::of_os_release(&std::fs::read_to_string("/etc/os-release").unwrap_or_default())
+    }
+
+    /// By the distribution's own family names: `ID`, then `ID_LIKE`.
+    fn of_os_release(text: &str) -> Self {
+        let words = |key: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+            line.unwrap_or_default()
+                .replace('"', "")
+                .split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        let families = [words("ID"), words("ID_LIKE")].concat();
+        let known = families.iter().find_map(|family| match family.as_str() {
+            "debian" | "ubuntu" => Some(Self::Apt),
+            "fedora" | "rhel" | "centos" => Some(Self::Dnf),
+            "arch" | "manjaro" => Some(Self::Pacman),
+            "suse" | "opensuse" | "opensuse-tumbleweed" | "opensuse-leap" | "sles" => Some(Self::Zypper),
+            _ => None,
+        });
+        known.unwrap_or(Self::Unknown)
+    }
+
+    fn names(self, package: &Package) -> String {
+        match self {
+            Self::Apt => package.apt.join(" "),
+            Self::Dnf => package.dnf.to_owned(),
+            Self::Pacman => package.pacman.to_owned(),
+            Self::Zypper => package.zypper.to_owned(),
+            Self::Unknown => package.program.to_owned(),
+        }
+    }
+
+    fn remedy(self, packages: &[&Package]) -> String {
+        let names: BTreeSet<String> = packages.iter().map(|package| self.names(package)).collect();
+        let names = names.into_iter().collect::<Vec<_>>().join(" ");
+        match self {
+            Self::Apt => format!("run: sudo apt-get install {names}"),
+            Self::Dnf => format!("run: sudo dnf install {names}"),
+            Self::Pacman => format!("run: sudo pacman -S {names}"),
+            Self::Zypper => format!("run: sudo zypper install {names}"),
+            Self::Unknown => format!("install the programs {names} by this system's package manager"),
+        }
+    }
+
+    /// How rustc's own library source is got here, where neither rustup nor apt gave it.
+    pub(crate) fn rust_source_remedy(self) -> &'static str {
+        match self {
+            Self::Apt => "install rustup (https://rustup.rs), then: rustup component add rust-src",
+            Self::Dnf => "sudo dnf install rustup && rustup-init, then: rustup component add rust-src",
+            Self::Pacman => "sudo pacman -S rustup, then: rustup component add rust-src",
+            Self::Zypper => "sudo zypper install rustup, then: rustup component add rust-src",
+            Self::Unknown => "install rustup (https://rustup.rs), then: rustup component add rust-src",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distributions_are_known_by_id_or_by_family() {
+        let cases = [
+            ("ID=fedora\n", Manager::Dnf),
+            ("NAME=\"Rocky\"\nID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n", Manager::Dnf),
+            ("ID=arch\n", Manager::Pacman),
+            ("ID=\"opensuse-tumbleweed\"\nID_LIKE=\"opensuse suse\"\n", Manager::Zypper),
+            ("ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n", Manager::Apt),
+            ("ID=void\n", Manager::Unknown),
+            ("", Manager::Unknown),
+        ];
+        for (text, manager) in cases {
+            assert_eq!(Manager::of_os_release(text), manager, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_remedy_names_each_package_once() {
+        let both: Vec<&Package> =
+            PACKAGES.iter().filter(|package| ["losetup", "mount"].contains(&package.program)).collect();
+        assert_eq!(Manager::Dnf.remedy(&both), "run: sudo dnf install util-linux");
+    }
+
+    #[test]
+    fn every_package_has_a_purpose_and_a_reason() {
+        for package in PACKAGES {
+            assert!(
+                !package.purposes.is_empty() && !package.reason.is_empty() && !package.apt.is_empty(),
+                "{}",
+                package.program
+            );
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! `setup`: makes this machine able to build blkkin, and with `--tests` or `--demo` to run those.
+//!
+//! It looks first, prints what is missing and why, then does it; when nothing is missing it says so in one line.
+//! What it looks at is the thing itself (the program, the compiler's answer), never a note that an earlier run left.
+//! Only distribution packages are installed system-wide, and only for those it asks for root.
+
+mod compiler;
+mod debian;
+mod linker;
+mod zipkin;
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+
+use crate::packages;
+use crate::timing::Timings;
+use crate::toolchain::{self, Toolchain};
+use crate::workspace::Workspace;
+
+pub(crate) use zipkin::server_jar;
+
+/// What the machine is set up for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    Build,
+    Demo,
+    Tests,
+}
+
+/// Does what is missing for `purposes`.
+pub(crate) fn run(workspace: &Workspace, purposes: &[Purpose]) -> Result<()> {
+    let plan = Plan::of(workspace, purposes);
+    if plan.is_empty() {
+        println!("setup: nothing to do");
+        return Ok(());
+    }
+    let _alone = lock(workspace)?;
+    // Another setup may have done it while this one waited for the lock.
+    let plan = Plan::of(workspace, purposes);
+    plan.print();
+    let mut timings = Timings::default();
+    plan.carry_out(workspace, &mut timings)?;
+    println!("setup: done ({})", timings.summary());
+    Ok(())
+}
+
+/// What is missing.
+struct Plan {
+    packages: Vec<&'static packages::Package>,
+    /// Why the recorded tool chain cannot be used; none if it can, or is not needed.
+    toolchain: Option<anyhow::Error>,
+    zipkin: Option<PathBuf>,
+}
+
+impl Plan {
+    fn of(workspace: &Workspace, purposes: &[Purpose]) -> Self {
+        let ready_object = std::env::var_os(toolchain::READY_OBJECT_VARIABLE).is_some();
+        let jar = server_jar(workspace);
+        Self {
+            packages: packages::missing(purposes),
+            toolchain: if ready_object { None } else { Toolchain::recorded(workspace).err() },
+            zipkin: (purposes.contains(&Purpose::Tests) && !jar.is_file()).then_some(jar),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.packages.is_empty() && self.toolchain.is_none() && self.zipkin.is_none()
+    }
+
+    fn print(&self) {
+        println!("setup: this is missing and will be installed:");
+        for package in &self.packages {
+            println!("  {}", package.plan_line());
+        }
+        if let Some(why) = &self.toolchain {
+            println!(
+                "  an eBPF tool chain below target/toolchain (rustc with its library source, bpf-linker): compiles kprobe-ebpf ({why:#})"
+            );
+        }
+        if self.zipkin.is_some() {
+            println!("  {}", zipkin::PLAN);
+        }
+    }
+
+    fn carry_out(self, workspace: &Workspace, timings: &mut Timings) -> Result<()> {
+        if !self.packages.is_empty() {
+            timings.time("packages", || packages::install(&self.packages))?;
+        }
+        if self.toolchain.is_some() {
+            make_toolchain(workspace, timings)?;
+        }
+        if let Some(jar) = self.zipkin {
+            timings.time("Zipkin server", || zipkin::fetch(&jar))?;
+        }
+        Ok(())
+    }
+}
+
+fn make_toolchain(workspace: &Workspace, timings: &mut Timings) -> Result<()> {
+    if let Some(path) = std::env::var_os(toolchain::RECORD_VARIABLE) {
+        bail!(
+            "{} names {}, which is no working tool chain: {:#}; correct it, or unset the variable to have one made",
+            toolchain::RECORD_VARIABLE,
+            path.display(),
+            Toolchain::recorded(workspace).err().unwrap_or_else(|| anyhow::anyhow!("it changed meanwhile"))
+        );
+    }
+    let compiler = timings.time("compiler", || compiler::find_or_make(workspace))?;
+    let toolchain = timings.time("bpf-linker", || linker::install(workspace, compiler))?;
+    toolchain.check().context("the new tool chain does not work")?;
+    toolchain.record(workspace)
+}
+
+/// One setup at a time in a workspace; released when the file is closed, also by a crash.
+fn lock(workspace: &Workspace) -> Result<File> {
+    let folder = workspace.toolchain_dir();
+    let path = folder.join("lock");
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let file = File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
+    file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
+    Ok(file)
+}

@@ -1,0 +1,62 @@
+//! `test`: installs what the tests need, then runs all of them, quick ones first.
+//!
+//! | tier | which | as |
+//! |---|---|---|
+//! | quick | unit, property and golden-file tests of every crate, then examples in the documentation | the user |
+//! | system | `blkkin/tests/*.rs`: real kernel, disks and programs, one at a time | root |
+//!
+//! Cargo builds the test programs, we run them: so that only those that need root run as root, nothing below
+//! `target/` becomes root's, and one that hangs is ended. The last line is always `N passed, N failed, N skipped`.
+
+mod programs;
+mod runner;
+mod tally;
+
+use std::process::ExitCode;
+
+use anyhow::{Error, Result};
+
+use crate::setup::{self, Purpose};
+use crate::timing::Timings;
+use crate::workspace::Workspace;
+
+use programs::Tier;
+use tally::Tally;
+
+/// Runs the tests whose name contains `filter`; all of them without one.
+pub(crate) fn run(workspace: &Workspace, filter: Option<&str>) -> Result<ExitCode> {
+    let mut tally = Tally::default();
+    let mut timings = Timings::default();
+    if let Err(error) = run_tiers(workspace, filter, &mut tally, &mut timings) {
+        tally.broken("the test run", &error);
+    }
+    println!("\n{}\n{}", tally.details(), timings.summary());
+    println!("{}", tally.last_line());
+    Ok(if tally.all_passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn run_tiers(
+    workspace: &Workspace,
+    filter: Option<&str>,
+    tally: &mut Tally,
+    timings: &mut Timings,
+) -> Result<()> {
+    timings.time("set-up", || setup::run(workspace, &[Purpose::Build, Purpose::Tests]))?;
+    let programs = timings.time("build", || programs::build(workspace))?;
+    let broken = |tally: &mut Tally, what: &str, error: Error| tally.broken(what, &error);
+    timings.time("quick tests", || {
+        for program in programs.iter().filter(|program| program.tier == Tier::Quick) {
+            runner::run(workspace, program, filter, tally)
+                .unwrap_or_else(|error| broken(tally, &program.name, error));
+        }
+        runner::run_documentation(workspace, filter, tally)
+            .unwrap_or_else(|error| broken(tally, "documentation", error));
+    });
+    timings.time("system tests", || {
+        for program in programs.iter().filter(|program| program.tier == Tier::System) {
+            runner::run(workspace, program, filter, tally)
+                .unwrap_or_else(|error| broken(tally, &program.name, error));
+        }
+    });
+    Ok(())
+}

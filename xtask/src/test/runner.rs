@@ -1,0 +1,121 @@
+//! Runs one test program, shows what it says as it says it, and counts it.
+
+use std::io::{BufRead, BufReader, IsTerminal, PipeReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::programs::{TestProgram, Tier};
+use super::tally::{Count, Tally};
+use crate::setup::server_jar;
+use crate::shell;
+use crate::workspace::Workspace;
+
+/// A test program that runs longer hangs: the longest known takes a tenth of it.
+const PROGRAM_SECONDS_MAX: u32 = 1200;
+/// How long output may still come after the program ended: a grandchild can hold the pipe open for ever.
+const REST_OF_OUTPUT: Duration = Duration::from_secs(1);
+/// How often the program is asked whether it ended.
+const POLL: Duration = Duration::from_millis(50);
+
+pub(super) fn run(
+    workspace: &Workspace,
+    program: &TestProgram,
+    filter: Option<&str>,
+    tally: &mut Tally,
+) -> Result<()> {
+    let mut command = match program.tier {
+        Tier::System if shell::is_root() || can_become_root() => {
+            shell::privileged("env", &format!("{} traces the kernel", program.name))?
+        }
+        // As it is: those that need root say that they are skipped.
+        Tier::System | Tier::Quick => Command::new("env"),
+    };
+    command.arg(format!("CARGO_MANIFEST_DIR={}", program.folder.display()));
+    command.arg(format!("BLKKIN_ZIPKIN_JAR={}", server_jar(workspace).display()));
+    // In the foreground, so that Ctrl-C reaches the test too.
+    command.args(["timeout", "--foreground", "--kill-after=10", &PROGRAM_SECONDS_MAX.to_string()]);
+    command.arg(&program.executable).arg("--show-output").args(filter);
+    if program.tier == Tier::System {
+        command.arg("--test-threads=1");
+    }
+    // As cargo does: a relative path in a test starts at its crate.
+    command.current_dir(&program.folder);
+    run_counted(&program.name, command, tally)
+}
+
+/// The examples in the documentation, which only cargo can build.
+pub(super) fn run_documentation(
+    workspace: &Workspace,
+    filter: Option<&str>,
+    tally: &mut Tally,
+) -> Result<()> {
+    let mut command = workspace.cargo();
+    command.args(["test", "--doc", "--workspace", "--no-fail-fast", "--", "--show-output"]).args(filter);
+    run_counted("documentation", command, tally)
+}
+
+fn run_counted(name: &str, mut command: Command, tally: &mut Tally) -> Result<()> {
+    println!("\n== {name}");
+    let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
+    let second = writer.try_clone().context("cannot make a pipe")?;
+    let mut child =
+        command.stdin(Stdio::null()).stdout(writer).stderr(second).spawn().context("cannot start")?;
+    // It holds the writing ends; without them the end of the output is seen.
+    drop(command);
+    let mut count = Count::new(name);
+    for_each_line(&mut child, reader, |line| {
+        println!("{line}");
+        count.line(line);
+    })?;
+    let status = child.wait().context("cannot wait for the test program")?;
+    tally.add(count, status);
+    Ok(())
+}
+
+/// Calls `line` with each line until the output ends, or the program ended and a moment passed.
+fn for_each_line(child: &mut Child, reader: PipeReader, mut line: impl FnMut(&str)) -> Result<()> {
+    let lines = lines_of(reader);
+    let mut ended_at = None;
+    loop {
+        match lines.recv_timeout(POLL) {
+            Ok(text) => line(&text),
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            Err(RecvTimeoutError::Timeout)
+                if ended_at.is_some_and(|at: Instant| at.elapsed() > REST_OF_OUTPUT) =>
+            {
+                return Ok(());
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        if ended_at.is_none() && child.try_wait().context("cannot wait for the test program")?.is_some() {
+            ended_at = Some(Instant::now());
+        }
+    }
+}
+
+/// The channel holds 1024 lines: a test that prints faster than the terminal shows is slowed down, not stored.
+fn lines_of(reader: PipeReader) -> Receiver<String> {
+    let (sender, receiver) = mpsc::sync_channel(1024);
+    std::thread::spawn(move || {
+        let mut reader = BufReader::new(reader);
+        let mut line = Vec::new();
+        while reader.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
+            let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+            line.clear();
+            if sender.send(text).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// Without asking where nobody can answer.
+fn can_become_root() -> bool {
+    let sudo = || Command::new("sudo").args(["-n", "true"]).stderr(Stdio::null()).status();
+    shell::which("sudo").is_some()
+        && (std::io::stdin().is_terminal() || sudo().is_ok_and(|status| status.success()))
+}
