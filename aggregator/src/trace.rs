@@ -105,6 +105,8 @@ pub enum Part {
 pub struct Trace {
     /// Its id.
     pub id: TraceId,
+    /// The span at which it began, whether or not that span's record came.
+    pub root_span: SpanId,
     /// Where its events came from.
     pub source: Source,
     /// Turns its times into wall clock.
@@ -134,6 +136,7 @@ impl Trace {
     pub fn new(source: Source, anchor: ClockAnchor, root: SpanId) -> Self {
         Trace {
             id: source.trace_id(root),
+            root_span: root,
             source,
             anchor,
             root: Root::Missing,
@@ -146,12 +149,6 @@ impl Trace {
             missing: Missing::default(),
             part: Part::First,
         }
-    }
-
-    /// The span at which it began, whether or not its record came.
-    pub fn root_span(&self) -> SpanId {
-        // The lower half of a trace's id is its root's span, see `Source::trace_id`.
-        SpanId(self.id.0 as u64)
     }
 
     /// When the root began.
