@@ -81,8 +81,8 @@ fn dependencies(workspace: &Workspace, advisories: bool) -> Result<()> {
     for manifest in manifests {
         let mut command = Command::new(&deny);
         command.current_dir(workspace.root()).arg("--manifest-path").arg(manifest);
-        command.args(["--log-level", "warn", "check", "--hide-inclusion-graph"]);
-        command.arg("--config").arg(workspace.root().join("deny.toml")).args(&checks);
+        command.args(["--config", "deny.toml", "--log-level", "warn"]);
+        command.args(["check", "--hide-inclusion-graph"]).args(&checks);
         shell::run(&mut command)?;
     }
     Ok(())
@@ -97,7 +97,7 @@ fn cargo_deny(workspace: &Workspace) -> Result<PathBuf> {
         return Ok(program);
     }
     println!(
-        "  building cargo-deny {DENY_VERSION} into target/toolchain: checks licences and sources (minutes, once)"
+        "  building cargo-deny {DENY_VERSION} into target/toolchain: checks licences and sources (about a minute, once)"
     );
     let scratch = prefix.join("build-deny");
     let mut command = workspace.cargo();

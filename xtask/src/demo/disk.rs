@@ -67,6 +67,10 @@ impl Disk {
         for device in devices_over(&self.image)? {
             shell::run_quietly(tool("losetup").args(["--detach", &device]))?;
         }
+        if self.mount_point.exists() {
+            fs::remove_dir(&self.mount_point)
+                .with_context(|| format!("cannot remove {}", self.mount_point.display()))?;
+        }
         if self.image.exists() {
             fs::remove_file(&self.image)
                 .with_context(|| format!("cannot remove {}", self.image.display()))?;

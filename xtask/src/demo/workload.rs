@@ -66,7 +66,7 @@ fn inserts() -> String {
 
 /// What is read goes nowhere but for one line, which shows that the inserts are there.
 fn reads() -> String {
-    let mut text = "PRAGMA mmap_size = 0;\n.output /dev/null\n".to_owned();
+    let mut text = ".output /dev/null\nPRAGMA mmap_size = 0;\n".to_owned();
     for read in 1..=READS {
         let id = read * READ_STRIDE % ROWS_BEFORE + 1;
         // Writing to a String cannot fail.

@@ -38,7 +38,7 @@ pub(super) fn find_or_make(workspace: &Workspace) -> Result<Compiler> {
     add_rust_source(workspace).and_then(|()| of_workspace(workspace)).map_err(|rustup| {
         anyhow::anyhow!(
             "no rustc with its own library source can be had here\n  workspace: {here:#}\n  Debian: {debian:#}\n  \
-             rustup: {rustup:#}\nto get one: {}\nor build elsewhere and give the object by {}",
+             rustup: {rustup:#}\nto get one: {}\nor build the object elsewhere and name its path in {}",
             Manager::of_this_machine().rust_source_remedy(),
             crate::toolchain::READY_OBJECT_VARIABLE
         )
@@ -53,28 +53,16 @@ fn of_workspace(workspace: &Workspace) -> Result<Compiler> {
     let rustc = sysroot.join("bin/rustc");
     let release = compiler_release(&rustc)?;
     source_of(&rustc, &release)?;
-    Ok(Compiler { llvm: llvm_of(&sysroot.join("lib"))?, rustc, library_path: None })
+    Ok(Compiler { llvm: llvm_of(&rustc)?, rustc, library_path: None })
 }
 
-/// rustup keeps LLVM beside the compiler's driver; a distribution's driver names the system's.
-fn llvm_of(libraries: &Path) -> Result<PathBuf> {
-    let files = || debian::files_in(libraries);
-    let named = |file: &PathBuf, start: &str| {
-        file.file_name().is_some_and(|name| name.to_string_lossy().starts_with(start))
-    };
-    if let Some(own) = files()?.into_iter().find(|file| named(file, "libLLVM.so.")) {
-        return Ok(own);
-    }
-    let driver = files()?.into_iter().find(|file| named(file, "librustc_driver"));
-    let driver = driver.with_context(|| format!("no librustc_driver in {}", libraries.display()))?;
-    let loaded = shell::capture(Command::new("ldd").arg(&driver))?;
-    let llvm = loaded.lines().find_map(|line| {
-        line.trim().strip_prefix("libLLVM")?.split_whitespace().find(|word| word.starts_with('/'))
-    });
-    match llvm {
-        Some(path) => Ok(PathBuf::from(path)),
-        None => bail!("{} has LLVM linked in: no shared libLLVM for the linker", driver.display()),
-    }
+/// The LLVM that the compiler itself loads: rustup keeps it beside the compiler, a distribution in the system.
+fn llvm_of(rustc: &Path) -> Result<PathBuf> {
+    let loaded = shell::capture(Command::new("ldd").arg(rustc))?;
+    let line = loaded.lines().map(str::trim).find(|line| line.starts_with("libLLVM"));
+    let path = line.and_then(|line| line.split_whitespace().find(|word| word.starts_with('/')));
+    let path = path.with_context(|| format!("{} loads no shared libLLVM", rustc.display()))?;
+    Path::new(path).canonicalize().with_context(|| format!("no {path}"))
 }
 
 fn add_rust_source(workspace: &Workspace) -> Result<()> {

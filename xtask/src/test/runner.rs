@@ -67,8 +67,9 @@ fn run_counted(name: &str, mut command: Command, tally: &mut Tally) -> Result<()
     drop(command);
     let mut count = Count::new(name);
     for_each_line(&mut child, reader, |line| {
-        println!("{line}");
-        count.line(line);
+        if count.line(line) {
+            println!("{line}");
+        }
     })?;
     let status = child.wait().context("cannot wait for the test program")?;
     tally.add(count, status);

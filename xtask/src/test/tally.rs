@@ -58,6 +58,19 @@ impl Tally {
     }
 }
 
+/// Where in the output of Rust's harness a line stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Section {
+    /// One line a test as it ends.
+    Progress,
+    /// What tests that passed have printed.
+    SuccessOutput,
+    /// Their names once more.
+    SuccessNames,
+    /// What tests that failed have printed, and their names.
+    Failures,
+}
+
 /// One test program, by its output line after line.
 pub(super) struct Count {
     program: String,
@@ -68,8 +81,8 @@ pub(super) struct Count {
     skipped_as_passed: usize,
     /// How many summaries of the harness were seen: one a program, one a crate for documentation.
     results: usize,
-    /// Shown output of tests that passed, and of which.
-    among_successes: bool,
+    section: Section,
+    /// The test whose output is being shown.
     speaker: String,
     skipped_by_speaker: bool,
 }
@@ -83,21 +96,26 @@ impl Count {
             skipped: Vec::new(),
             skipped_as_passed: 0,
             results: 0,
-            among_successes: false,
+            section: Section::Progress,
             speaker: String::new(),
             skipped_by_speaker: false,
         }
     }
 
-    pub(super) fn line(&mut self, line: &str) {
+    /// Counts a line; whether a reader wants to see it.
+    pub(super) fn line(&mut self, line: &str) -> bool {
         if let Some(test) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ")) {
             self.test(test.0, test.1);
         } else if let Some(summary) = line.strip_prefix("test result: ") {
             self.results += 1;
             self.passed += number_before(summary, " passed");
-            self.among_successes = false;
-        } else if line == "successes:" || line == "failures:" {
-            self.among_successes = line == "successes:";
+            self.section = Section::Progress;
+        } else if line == "successes:" {
+            let again = self.section == Section::SuccessOutput;
+            self.section = if again { Section::SuccessNames } else { Section::SuccessOutput };
+            return false;
+        } else if line == "failures:" {
+            self.section = Section::Failures;
         } else if let Some(name) =
             line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----"))
         {
@@ -106,6 +124,7 @@ impl Count {
         } else if let Some(why) = line.strip_prefix(SKIPPED) {
             self.skip(why);
         }
+        self.section != Section::SuccessNames && !line.is_empty()
     }
 
     fn test(&mut self, name: &str, result: &str) {
@@ -118,7 +137,7 @@ impl Count {
 
     /// Once a test, however often it says so; what a failed test said does not matter.
     fn skip(&mut self, why: &str) {
-        if self.among_successes && !self.skipped_by_speaker {
+        if self.section == Section::SuccessOutput && !self.skipped_by_speaker {
             self.skipped_by_speaker = true;
             self.skipped_as_passed += 1;
             self.skipped.push(format!("{}: {}: {why}", self.program, self.speaker));
@@ -147,7 +166,9 @@ mod tests {
 
     fn tally(output: &str, code: i32) -> Tally {
         let mut count = Count::new("p");
-        output.lines().for_each(|line| count.line(line));
+        for line in output.lines() {
+            count.line(line);
+        }
         let mut tally = Tally::default();
         tally.add(count, ExitStatus::from_raw(code << 8));
         tally
@@ -188,6 +209,14 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
             tally.details(),
             "skipped p: c: ignored, slow\nskipped p: d: no loop device\nFAILED p: b\n"
         );
+    }
+
+    #[test]
+    fn names_of_successes_are_not_shown_again() {
+        let mut count = Count::new("p");
+        let shown: Vec<&str> = MIXED.lines().filter(|line| count.line(line)).collect();
+        assert!(shown.contains(&"noise") && shown.contains(&"    b"));
+        assert!(!shown.contains(&"    a") && !shown.contains(&"successes:"));
     }
 
     #[test]
