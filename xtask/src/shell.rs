@@ -57,7 +57,7 @@ pub(crate) fn privileged(program: &str, why: &str) -> Result<Command> {
         return Ok(Command::new(program));
     }
     let Some(sudo) = which("sudo") else {
-        bail!("{why} needs root, and sudo is not installed: run this command as root");
+        bail!("root is needed for {why}, and sudo is not installed: run this command as root");
     };
     println!("  asking for root by sudo: {why}");
     let mut command = Command::new(sudo);

@@ -28,7 +28,7 @@ pub(super) fn run(
 ) -> Result<()> {
     let mut command = match program.tier {
         Tier::System if shell::is_root() || can_become_root() => {
-            shell::privileged("env", &format!("{} traces the kernel", program.name))?
+            shell::privileged("env", &format!("{}, which traces the kernel", program.name))?
         }
         // As it is: those that need root say that they are skipped.
         Tier::System | Tier::Quick => Command::new("env"),
