@@ -6,4 +6,7 @@
 //! *Invariant*: pure. No I/O, no clock, no threads: time is what the events and watermarks say, so that the same
 //! events always make the same traces.
 
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
+
+pub mod join;
 pub mod trace;

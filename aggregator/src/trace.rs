@@ -9,6 +9,10 @@ use blkkin_wire::ids::{DeviceId, Source, SpanId, TraceId};
 
 /// What a trace began with.
 #[derive(Clone, Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly all traces are calls: a box would only add an allocation"
+)]
 pub enum Root {
     /// A system call.
     Call(CallEvent),
@@ -148,6 +152,16 @@ impl Trace {
             names: Names::default(),
             missing: Missing::default(),
             part: Part::First,
+        }
+    }
+
+    /// Puts bios and requests into their order.
+    pub(crate) fn arrange(&mut self) {
+        if self.bios.len() > 1 {
+            self.bios.sort_unstable_by_key(|bio| (bio.queue, bio.span));
+        }
+        if self.requests.len() > 1 {
+            self.requests.sort_unstable_by_key(|request| (request.start, request.span));
         }
     }
 

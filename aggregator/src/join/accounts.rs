@@ -1,0 +1,117 @@
+//! What became of what came in.
+
+use blkkin_wire::event::LayerEvent;
+
+use crate::trace::{Part, Root, Trace};
+
+/// Counters of the join, totals since it was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JoinAccounts {
+    /// System calls.
+    pub calls: JoinAccount,
+    /// Bios.
+    pub bios: JoinAccount,
+    /// Requests.
+    pub requests: JoinAccount,
+    /// Commits.
+    pub commits: JoinAccount,
+    /// Name events taken in.
+    pub names: u64,
+    /// Traces given out of which nothing is missing.
+    pub traces_complete: u64,
+    /// Traces given out that miss something.
+    pub traces_incomplete: u64,
+    /// Traces closed because too many were open.
+    pub closed_for_room: u64,
+    /// Events earlier than a watermark that had been announced: the source broke its word.
+    pub behind_watermark: u64,
+    /// Events that could not wait for the watermark, as too many did.
+    pub ahead_of_window: u64,
+    /// Batches that had been seen before, left out.
+    pub batches_repeated: u64,
+    /// Batches that never came, by the gaps in their numbers.
+    pub batches_missed: u64,
+    /// Task names for which there was no room.
+    pub names_dropped: u64,
+}
+
+/// received = joined + late + orphaned + pending.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JoinAccount {
+    /// Events taken in.
+    pub received: u64,
+    /// Given out in a trace with the root that they name.
+    pub joined: u64,
+    /// Given out without their root, which had been closed and given out before.
+    pub late: u64,
+    /// Given out without their root, whose record never came.
+    pub orphaned: u64,
+    /// Not given out yet.
+    pub pending: u64,
+}
+
+impl JoinAccount {
+    /// Whether the books agree.
+    pub fn balances(&self) -> bool {
+        self.received == self.joined + self.late + self.orphaned + self.pending
+    }
+
+    fn receive(&mut self) {
+        self.received += 1;
+        self.pending += 1;
+    }
+
+    fn settle(&mut self, count: usize, fate: Fate) {
+        let count = count as u64;
+        self.pending -= count;
+        match fate {
+            Fate::Joined => self.joined += count,
+            Fate::Late => self.late += count,
+            Fate::Orphaned => self.orphaned += count,
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Fate {
+    Joined,
+    Late,
+    Orphaned,
+}
+
+impl JoinAccounts {
+    /// Whether all books agree.
+    pub fn balances(&self) -> bool {
+        [self.calls, self.bios, self.requests, self.commits].iter().all(JoinAccount::balances)
+    }
+
+    pub(super) fn receive(&mut self, event: &LayerEvent) {
+        match event {
+            LayerEvent::Call(_) => self.calls.receive(),
+            LayerEvent::Bio(_) => self.bios.receive(),
+            LayerEvent::Request(_) => self.requests.receive(),
+            LayerEvent::Commit(_) => self.commits.receive(),
+            LayerEvent::Task(_) | LayerEvent::File(_) | LayerEvent::Device(_) => self.names += 1,
+        }
+    }
+
+    pub(super) fn settle(&mut self, trace: &Trace) {
+        let fate = match (&trace.root, trace.part) {
+            (Root::Missing, Part::Later) => Fate::Late,
+            (Root::Missing, Part::First) => Fate::Orphaned,
+            _ => Fate::Joined,
+        };
+        match &trace.root {
+            Root::Call(_) => self.calls.settle(1, fate),
+            Root::Commit(_) => self.commits.settle(1, fate),
+            Root::Kernel | Root::Missing => {}
+        }
+        self.bios.settle(trace.bios.len(), fate);
+        self.requests.settle(trace.requests.len(), fate);
+        if trace.missing.nothing() {
+            self.traces_complete += 1;
+        } else {
+            self.traces_incomplete += 1;
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Traces that are not complete yet, by root and by their last sign of life.
+//!
+//! A slab, a map from root to slot, and a list through the slots from the one silent for longest to the one
+//! heard of last. Every operation is O(1); nothing is allocated once the slab has grown.
+
+use blkkin_wire::clock::MonotonicNs;
+use blkkin_wire::event::{BioEvent, RequestEvent};
+use blkkin_wire::ids::SpanId;
+
+use super::commits::CommitKey;
+use super::hash::SpanMap;
+use crate::trace::{Missing, Part, Root, Trace};
+
+/// A trace under way.
+#[derive(Debug)]
+pub(super) struct OpenTrace {
+    pub(super) trace: Trace,
+    /// Requests that its bios name as their children and that have not come.
+    awaited: Vec<SpanId>,
+    /// The commit that the call waited for and whose trace is not decided.
+    pub(super) waits: Option<CommitKey>,
+    /// What was given out before under this id.
+    pub(super) before: Before,
+}
+
+/// What was given out under a trace's id when it had to be closed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Before {
+    /// So many of the root's bios.
+    pub(super) bios: u32,
+    /// The root's own record.
+    pub(super) root: bool,
+}
+
+impl OpenTrace {
+    pub(super) fn new(trace: Trace) -> Self {
+        OpenTrace { trace, awaited: Vec::new(), waits: None, before: Before::default() }
+    }
+
+    pub(super) fn continues(&mut self, before: Before) {
+        self.before = before;
+        self.trace.part = Part::Later;
+    }
+
+    pub(super) fn add_bio(&mut self, bio: BioEvent) {
+        if let Some(request) = bio.request.filter(|_| bio.first) {
+            // From the end: a request's record is written just before those of its bios.
+            let here = self.trace.requests.iter().rev().any(|known| known.span == request);
+            if !here {
+                self.awaited.push(request);
+            }
+        }
+        push(&mut self.trace.bios, bio);
+    }
+
+    pub(super) fn add_request(&mut self, request: RequestEvent) {
+        if !self.awaited.is_empty() {
+            self.awaited.retain(|&awaited| awaited != request.span);
+        }
+        push(&mut self.trace.requests, request);
+    }
+
+    /// Whether nothing more is expected.
+    pub(super) fn is_complete(&self) -> bool {
+        // Its root was given out: whatever comes is late, and nobody knows how much will.
+        let late = self.before.root;
+        late || (self.bios_missing() == Some(0) && self.awaited.is_empty() && self.waits.is_none())
+    }
+
+    pub(super) fn missing(&self) -> Missing {
+        let root = matches!(self.trace.root, Root::Missing);
+        if self.before.root {
+            return Missing { root, ..Missing::default() };
+        }
+        Missing {
+            root,
+            bios: self.bios_missing().unwrap_or(0),
+            requests: self.awaited.len() as u32,
+            commits: self.waits.is_some().into(),
+        }
+    }
+
+    /// What was given out under its id once this is.
+    pub(super) fn given_out(&self) -> Before {
+        let root = self.before.root || !matches!(self.trace.root, Root::Missing);
+        Before { bios: self.before.bios + self.trace.bios.len() as u32, root }
+    }
+
+    fn bios_missing(&self) -> Option<u32> {
+        let expected = match &self.trace.root {
+            Root::Call(call) => call.bios,
+            Root::Commit(commit) => commit.bios,
+            Root::Kernel => 1,
+            Root::Missing => return None,
+        };
+        Some(expected.saturating_sub(self.before.bios + self.trace.bios.len() as u32))
+    }
+}
+
+/// One is by far the commonest number; `Vec` alone would start with four.
+fn push<T>(list: &mut Vec<T>, item: T) {
+    if list.capacity() == 0 {
+        list.reserve_exact(1);
+    }
+    list.push(item);
+}
+
+/// Where an open trace is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slot(u32);
+
+impl Slot {
+    const NONE: Slot = Slot(u32::MAX);
+}
+
+#[derive(Debug)]
+struct Node {
+    open: OpenTrace,
+    last: MonotonicNs,
+    older: Slot,
+    newer: Slot,
+}
+
+/// All open traces of one source.
+#[derive(Debug)]
+pub(super) struct OpenTraces {
+    nodes: Vec<Option<Node>>,
+    free: Vec<Slot>,
+    by_root: SpanMap<Slot>,
+    oldest: Slot,
+    newest: Slot,
+}
+
+impl OpenTraces {
+    pub(super) fn new() -> Self {
+        OpenTraces {
+            nodes: Vec::new(),
+            free: Vec::new(),
+            by_root: SpanMap::default(),
+            oldest: Slot::NONE,
+            newest: Slot::NONE,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_root.len()
+    }
+
+    pub(super) fn find(&self, root: SpanId) -> Option<Slot> {
+        self.by_root.get(&root).copied()
+    }
+
+    pub(super) fn insert(&mut self, open: OpenTrace, now: MonotonicNs) -> Slot {
+        let root = open.trace.root_span;
+        let node = Node { open, last: now, older: Slot::NONE, newer: Slot::NONE };
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.nodes[slot.0 as usize] = Some(node);
+                slot
+            }
+            None => {
+                self.nodes.push(Some(node));
+                Slot(self.nodes.len() as u32 - 1)
+            }
+        };
+        self.by_root.insert(root, slot);
+        self.append(slot);
+        slot
+    }
+
+    pub(super) fn get(&mut self, slot: Slot) -> &mut OpenTrace {
+        &mut self.node(slot).open
+    }
+
+    /// It gave a sign of life.
+    pub(super) fn touch(&mut self, slot: Slot, now: MonotonicNs) {
+        self.node(slot).last = now;
+        if slot != self.newest {
+            self.unlink(slot);
+            self.append(slot);
+        }
+    }
+
+    pub(super) fn take(&mut self, slot: Slot) -> OpenTrace {
+        self.unlink(slot);
+        self.free.push(slot);
+        let node = self.nodes[slot.0 as usize].take().expect("invariant: a slot in the list is in use");
+        self.by_root.remove(&node.open.trace.root_span);
+        node.open
+    }
+
+    /// The trace silent for longest, and since when.
+    pub(super) fn oldest(&self) -> Option<(Slot, MonotonicNs)> {
+        let node = self.nodes.get(self.oldest.0 as usize)?.as_ref()?;
+        Some((self.oldest, node.last))
+    }
+
+    fn node(&mut self, slot: Slot) -> &mut Node {
+        self.nodes[slot.0 as usize].as_mut().expect("invariant: a slot in the list is in use")
+    }
+
+    fn append(&mut self, slot: Slot) {
+        let newest = std::mem::replace(&mut self.newest, slot);
+        let node = self.node(slot);
+        (node.older, node.newer) = (newest, Slot::NONE);
+        match newest {
+            Slot::NONE => self.oldest = slot,
+            newest => self.node(newest).newer = slot,
+        }
+    }
+
+    fn unlink(&mut self, slot: Slot) {
+        let (older, newer) = (self.node(slot).older, self.node(slot).newer);
+        match older {
+            Slot::NONE => self.oldest = newer,
+            older => self.node(older).newer = newer,
+        }
+        match newer {
+            Slot::NONE => self.newest = older,
+            newer => self.node(newer).older = older,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::join::tests::make;
+
+    fn order(traces: &OpenTraces) -> Vec<u64> {
+        let mut order = Vec::new();
+        let mut next = traces.oldest;
+        while let Some(Some(node)) = traces.nodes.get(next.0 as usize) {
+            order.push(node.open.trace.root_span.0);
+            next = node.newer;
+        }
+        order
+    }
+
+    #[test]
+    fn the_list_goes_from_longest_silent_to_last_heard_of() {
+        let mut traces = OpenTraces::new();
+        let slots: Vec<Slot> =
+            (1..=4).map(|root| traces.insert(OpenTrace::new(make::trace(root)), MonotonicNs(root))).collect();
+        traces.touch(slots[1], MonotonicNs(5));
+        assert_eq!(order(&traces), [1, 3, 4, 2]);
+        traces.take(slots[2]);
+        traces.take(slots[0]);
+        assert_eq!(order(&traces), [4, 2]);
+        assert_eq!(traces.oldest(), Some((slots[3], MonotonicNs(4))));
+        traces.insert(OpenTrace::new(make::trace(9)), MonotonicNs(9));
+        assert_eq!((order(&traces), traces.nodes.len()), (vec![4, 2, 9], 4));
+        assert_eq!(traces.find(SpanId(1)), None);
+    }
+
+    #[test]
+    fn a_bios_own_request_is_awaited_and_anothers_is_not() {
+        let (bio, request) = make::direct(1, 2, 3, (10, 20));
+        let mut open = OpenTrace::new(make::trace(1));
+        open.trace.root = Root::Call(make::call_with(1, (0, 30), 2));
+        open.add_bio(bio);
+        open.add_bio(BioEvent { span: SpanId(4), first: false, request: Some(SpanId(99)), ..bio });
+        assert_eq!(open.missing(), Missing { requests: 1, ..Missing::default() });
+        open.add_request(request);
+        assert!(open.is_complete());
+    }
+}

@@ -1,0 +1,237 @@
+//! The join of one source's events.
+//!
+//! *In*: that source's batches; behind [`Window`], events in canonical order. *Out*: traces.
+//! *Invariant*: time is that of the event in hand. What is due (a quiet trace, a commit's decision) is done before
+//! the first event at or after its time, so where batches are cut does not matter.
+
+use std::hash::BuildHasherDefault;
+
+use blkkin_wire::batch::EventBatch;
+use blkkin_wire::clock::{ClockAnchor, MonotonicNs};
+use blkkin_wire::event::{BioEvent, CallEvent, CommitEvent, LayerEvent, RequestEvent, Submitter};
+use blkkin_wire::ids::{Source, SpanId};
+
+use super::commits::{Commits, Waited};
+use super::config::JoinConfig;
+use super::hash::PassThrough;
+use super::names::{NameTable, Taken};
+use super::open::{Before, OpenTrace, OpenTraces, Slot};
+use super::recent::Recent;
+use super::sink::Sink;
+use super::window::Window;
+use crate::trace::{Carried, Cause, Root, Trace};
+
+mod closing;
+
+/// Requests remembered that carried more than one bio. A request's record is written just before those of the
+/// bios that it ended: a few hundred would do, on a machine of many CPUs too.
+const CARRIERS_MAX: usize = 8_192;
+
+/// Roots remembered whose trace was closed incomplete, to know what comes late. Rare; as many as may be open.
+const CLOSED_MAX: usize = 65_536;
+
+type RecentSpans<V> = Recent<SpanId, V, BuildHasherDefault<PassThrough>>;
+
+#[derive(Debug)]
+pub(super) struct Stream {
+    source: Source,
+    config: JoinConfig,
+    anchor: ClockAnchor,
+    next_sequence: Option<u64>,
+    watermark: MonotonicNs,
+    now: MonotonicNs,
+    /// Nothing is due before.
+    deadline: MonotonicNs,
+    window: Window,
+    names: NameTable,
+    open: OpenTraces,
+    commits: Commits,
+    carriers: RecentSpans<RequestEvent>,
+    closed: RecentSpans<Before>,
+}
+
+impl Stream {
+    pub(super) fn new(source: Source, config: JoinConfig) -> Self {
+        let zero = MonotonicNs::default();
+        let wallclock = Default::default();
+        Stream {
+            source,
+            anchor: ClockAnchor { monotonic: zero, wallclock, uncertainty: Default::default() },
+            next_sequence: None,
+            watermark: zero,
+            now: zero,
+            deadline: MonotonicNs(u64::MAX),
+            window: Window::new(config.window_max),
+            names: NameTable::new(config.files_max, config.tasks_max, config.quiet_after),
+            open: OpenTraces::new(),
+            commits: Commits::new(config.commit_grace, config.commits_max),
+            carriers: Recent::new(CARRIERS_MAX),
+            closed: Recent::new(CLOSED_MAX),
+            config,
+        }
+    }
+
+    pub(super) fn source(&self) -> &Source {
+        &self.source
+    }
+
+    pub(super) fn apply(&mut self, batch: EventBatch, sink: &mut Sink<'_>) {
+        if !self.is_next(batch.sequence, sink) {
+            return;
+        }
+        self.anchor = batch.anchor;
+        for event in &batch.events {
+            sink.accounts.receive(event);
+        }
+        let admitted = self.window.admit(batch.events, batch.watermark);
+        let behind = admitted.events.partition_point(|event| event.time() < self.watermark);
+        sink.accounts.behind_watermark += behind as u64;
+        sink.accounts.ahead_of_window += admitted.ahead as u64;
+        self.watermark = self.watermark.max(batch.watermark);
+        for event in admitted.events {
+            self.process(event, sink);
+        }
+        self.expire(self.watermark, sink);
+    }
+
+    pub(super) fn finish(&mut self, sink: &mut Sink<'_>) {
+        for event in self.window.drain() {
+            self.process(event, sink);
+        }
+        for key in self.commits.keys() {
+            self.settle(key, sink);
+        }
+        while let Some((slot, _)) = self.open.oldest() {
+            self.close(slot, sink);
+        }
+    }
+
+    fn is_next(&mut self, sequence: u64, sink: &mut Sink<'_>) -> bool {
+        let expected = self.next_sequence.unwrap_or(sequence);
+        if sequence < expected {
+            sink.accounts.batches_repeated += 1;
+            return false;
+        }
+        sink.accounts.batches_missed += sequence - expected;
+        self.next_sequence = Some(sequence.saturating_add(1));
+        true
+    }
+
+    fn process(&mut self, event: LayerEvent, sink: &mut Sink<'_>) {
+        let time = event.time();
+        if time >= self.deadline {
+            self.expire(time, sink);
+        }
+        self.now = self.now.max(time);
+        match event {
+            LayerEvent::Call(call) => self.call(call, sink),
+            LayerEvent::Bio(bio) => self.bio(bio, sink),
+            LayerEvent::Request(request) => self.request(request, sink),
+            LayerEvent::Commit(commit) => self.commit(commit, sink),
+            LayerEvent::File(file) => self.names.file(file),
+            LayerEvent::Device(device) => self.names.device(device),
+            LayerEvent::Task(task) => {
+                let dropped = self.names.task(task) == Taken::Dropped;
+                sink.accounts.names_dropped += u64::from(dropped);
+            }
+        }
+    }
+
+    fn call(&mut self, call: CallEvent, sink: &mut Sink<'_>) {
+        let names = self.names.of_call(&call);
+        let waited = self.commits.wait(&call);
+        if call.bios == 0 && !matches!(waited, Waited::Open(_)) {
+            let mut trace = Trace::new(self.source, self.anchor, call.span);
+            (trace.root, trace.names) = (Root::Call(call), names);
+            trace.causes.extend(late_cause(waited));
+            return sink.emit(trace);
+        }
+        let slot = self.slot(call.span, sink);
+        let open = self.open.get(slot);
+        (open.trace.root, open.trace.names) = (Root::Call(call), names);
+        match waited {
+            Waited::Open(key) => open.waits = Some(key),
+            waited => open.trace.causes.extend(late_cause(waited)),
+        }
+        self.close_if_complete(slot, sink);
+    }
+
+    fn bio(&mut self, bio: BioEvent, sink: &mut Sink<'_>) {
+        let slot = self.slot(bio.root, sink);
+        let carried = self.carried(&bio);
+        let open = self.open.get(slot);
+        open.trace.carried.extend(carried);
+        if bio.submitter == Submitter::Kernel && bio.root == bio.span {
+            open.trace.root = Root::Kernel;
+            open.trace.names = self.names.of_task(bio.task);
+        }
+        open.add_bio(bio);
+        self.close_if_complete(slot, sink);
+    }
+
+    fn request(&mut self, request: RequestEvent, sink: &mut Sink<'_>) {
+        if request.bios > 1 {
+            self.carriers.insert(request.span, request);
+        }
+        if request.parent.is_none() {
+            // Nobody that was followed asked for it.
+            let mut trace = Trace::new(self.source, self.anchor, request.span);
+            (trace.root, trace.names) = (Root::Kernel, self.names.of_task(request.task));
+            trace.requests.push(request);
+            return sink.emit(trace);
+        }
+        let slot = self.slot(request.root, sink);
+        self.open.get(slot).add_request(request);
+        self.close_if_complete(slot, sink);
+    }
+
+    fn commit(&mut self, commit: CommitEvent, sink: &mut Sink<'_>) {
+        while let Some(key) = self.commits.in_the_way(&commit) {
+            self.settle(key, sink);
+            self.commits.forget(key);
+        }
+        self.commits.insert(&commit);
+        self.update_deadline();
+        let names = self.names.of_task(commit.task);
+        let slot = self.slot(commit.span, sink);
+        let open = self.open.get(slot);
+        (open.trace.root, open.trace.names) = (Root::Commit(commit), names);
+        self.close_if_complete(slot, sink);
+    }
+
+    /// The request of another trace that carried `bio`.
+    fn carried(&self, bio: &BioEvent) -> Option<Carried> {
+        let request = *self.carriers.peek(&bio.request.filter(|_| !bio.first)?)?;
+        let root = if request.parent.is_some() { request.root } else { request.span };
+        let carried = Carried { bio: bio.span, trace: self.source.trace_id(root), request };
+        (root != bio.root).then_some(carried)
+    }
+
+    /// The open trace of `root`, which gives a sign of life.
+    fn slot(&mut self, root: SpanId, sink: &mut Sink<'_>) -> Slot {
+        if let Some(slot) = self.open.find(root) {
+            self.open.touch(slot, self.now);
+            return slot;
+        }
+        if self.open.len() >= self.config.open_max
+            && let Some((oldest, _)) = self.open.oldest()
+        {
+            sink.accounts.closed_for_room += 1;
+            self.close(oldest, sink);
+        }
+        let mut open = OpenTrace::new(Trace::new(self.source, self.anchor, root));
+        if let Some(before) = self.closed.peek(&root) {
+            open.continues(*before);
+        }
+        let slot = self.open.insert(open, self.now);
+        self.update_deadline();
+        slot
+    }
+}
+
+fn late_cause(waited: Waited) -> Option<Cause> {
+    match waited {
+        Waited::Decided(trace) => Some(Cause { trace, primary: false }),
+        Waited::Nothing | Waited::Open(_) => None,
+    }
+}

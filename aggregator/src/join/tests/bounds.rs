@@ -1,0 +1,83 @@
+//! What happens at each bound, and to input that breaks its word.
+
+use blkkin_wire::event::LayerEvent;
+use blkkin_wire::ids::{Source, SpanId, StartEpoch};
+
+use super::make::{self, batch};
+use crate::join::{JoinConfig, Joiner, SOURCES_MAX};
+
+#[test]
+fn too_many_open_traces_close_the_one_silent_for_longest() {
+    let config = JoinConfig { open_max: 2, ..JoinConfig::default() };
+    let (mut joiner, mut out) = (Joiner::new(config), Vec::new());
+    let calls = (1..=3).map(|span| LayerEvent::Call(make::call_with(span, (span, span + 10), 1)));
+    joiner.apply(batch(0, calls.collect(), 100), &mut out);
+    assert_eq!((out.len(), out[0].root_span, out[0].missing.bios), (1, SpanId(1), 1));
+    assert_eq!((joiner.accounts().closed_for_room, joiner.accounts().calls.pending), (1, 2));
+}
+
+#[test]
+fn a_call_closed_for_room_is_not_chosen_to_show_its_commit() {
+    let config = JoinConfig { open_max: 1, ..JoinConfig::default() };
+    let (mut joiner, mut out) = (Joiner::new(config), Vec::new());
+    let events = vec![
+        LayerEvent::Commit(make::commit(50, (20, 80), 7, 0)),
+        LayerEvent::Call(make::sync(1, (10, 90), 7)),
+        LayerEvent::Call(make::sync(2, (11, 91), 7)),
+    ];
+    joiner.apply(batch(0, events, 100), &mut out);
+    assert_eq!((out[0].root_span, out[0].missing.commits, out[0].causes.len()), (SpanId(1), 1, 0));
+    joiner.finish(&mut out);
+    let commit = out.iter().find(|trace| trace.root_span == SpanId(50)).unwrap();
+    assert_eq!(commit.adopted_by.unwrap().call, SpanId(2));
+    assert!(joiner.accounts().balances());
+}
+
+#[test]
+fn forgotten_commits_are_given_out_first() {
+    let config = JoinConfig { commits_max: 2, ..JoinConfig::default() };
+    let (mut joiner, mut out) = (Joiner::new(config), Vec::new());
+    let commits = (0..5).map(|n| LayerEvent::Commit(make::commit(50 + n, (n, n + 1), n as u32, 0)));
+    joiner.apply(batch(0, commits.collect(), 100), &mut out);
+    assert_eq!(out.len(), 3);
+    joiner.finish(&mut out);
+    assert_eq!((out.len(), joiner.accounts().commits.joined), (5, 5));
+}
+
+#[test]
+fn a_batch_seen_before_is_left_out_and_a_gap_is_counted() {
+    let (mut joiner, mut out) = (Joiner::new(JoinConfig::default()), Vec::new());
+    for sequence in [4, 4, 5, 8, 3] {
+        joiner.apply(batch(sequence, vec![LayerEvent::Call(make::call(sequence, 1, 2))], 3), &mut out);
+    }
+    let accounts = joiner.accounts();
+    assert_eq!((out.len(), accounts.batches_repeated, accounts.batches_missed), (3, 2, 2));
+    assert_eq!(accounts.calls.received, 3);
+}
+
+#[test]
+fn an_event_behind_the_watermark_is_joined_all_the_same_and_counted() {
+    let (bio, request) = make::direct(1, 2, 3, (11, 19));
+    let (mut joiner, mut out) = (Joiner::new(JoinConfig::default()), Vec::new());
+    joiner.apply(batch(0, vec![LayerEvent::Call(make::call_with(1, (10, 20), 1))], 50), &mut out);
+    joiner.apply(batch(1, vec![LayerEvent::Request(request), LayerEvent::Bio(bio)], 60), &mut out);
+    assert_eq!((out.len(), out[0].missing.nothing(), joiner.accounts().behind_watermark), (1, true, 2));
+}
+
+#[test]
+fn sources_do_not_mix_and_the_one_heard_of_longest_ago_makes_room() {
+    let (mut joiner, mut out) = (Joiner::new(JoinConfig::default()), Vec::new());
+    let (bio, _) = make::direct(1, 2, 3, (11, 19));
+    let mut call = batch(0, vec![LayerEvent::Call(make::call_with(1, (10, 20), 1))], 100);
+    call.source = Source { epoch: StartEpoch(77), ..make::SOURCE };
+    joiner.apply(call, &mut out);
+    joiner.apply(batch(0, vec![LayerEvent::Bio(bio)], 100), &mut out);
+    assert!(out.is_empty(), "the same span of another start is another call");
+    for epoch in 0..SOURCES_MAX as u64 {
+        let mut empty = batch(0, vec![], 100);
+        empty.source = Source { epoch: StartEpoch(1000 + epoch), ..make::SOURCE };
+        joiner.apply(empty, &mut out);
+    }
+    assert_eq!(out.len(), 2);
+    assert!(joiner.streams.len() <= SOURCES_MAX);
+}

@@ -1,0 +1,118 @@
+//! Calls that wait for a journal commit.
+
+use blkkin_wire::event::{CallEvent, LayerEvent};
+use blkkin_wire::ids::SpanId;
+
+use super::local::join;
+use super::make::{self, batch};
+use crate::join::{JoinConfig, Joiner};
+use crate::trace::{Adoption, Root, Trace};
+
+const MS: u64 = 1_000_000;
+
+/// Commit 50 of transaction 7, from 20 to 80, with a bio.
+fn commit() -> Vec<LayerEvent> {
+    let (bio, request) = make::direct(50, 51, 52, (30, 70));
+    vec![
+        LayerEvent::Request(request),
+        LayerEvent::Bio(bio),
+        LayerEvent::Commit(make::commit(50, (20, 80), 7, 1)),
+    ]
+}
+
+fn with(calls: &[CallEvent]) -> Vec<LayerEvent> {
+    commit().into_iter().chain(calls.iter().cloned().map(LayerEvent::Call)).collect()
+}
+
+fn of(out: &[Trace], root: u64) -> &Trace {
+    let mut found = out.iter().filter(|trace| trace.root_span == SpanId(root));
+    let trace = found.next().unwrap();
+    assert!(found.next().is_none(), "{root} was given out twice");
+    trace
+}
+
+fn primaries(out: &[Trace]) -> Vec<u64> {
+    let primary = |trace: &&Trace| trace.causes.iter().any(|cause| cause.primary);
+    out.iter().filter(primary).map(|trace| trace.root_span.0).collect()
+}
+
+#[test]
+fn who_began_first_shows_the_commit_and_the_others_are_linked() {
+    let out =
+        join(with(&[make::sync(2, (15, 90), 7), make::sync(1, (10, 95), 7), make::sync(3, (30, 91), 7)]));
+    assert_eq!((out.len(), primaries(&out)), (4, vec![1]));
+    assert!([1, 2, 3].iter().all(|&root| of(&out, root).causes.len() == 1));
+    let commit = of(&out, 50);
+    assert!(matches!(commit.root, Root::Commit(_)));
+    assert_eq!(commit.adopted_by, Some(Adoption { trace: of(&out, 1).id, call: SpanId(1) }));
+    assert_eq!(of(&out, 3).causes[0].trace.adopted_by, commit.adopted_by);
+    assert_eq!(of(&out, 3).causes[0].trace.bios.len(), 1);
+}
+
+#[test]
+fn a_transaction_committed_before_the_call_is_no_cause() {
+    let out = join(with(&[make::sync(1, (80, 90), 7)]));
+    assert!(of(&out, 1).causes.is_empty());
+    assert_eq!(of(&out, 50).adopted_by, None);
+}
+
+#[test]
+fn another_transaction_or_file_system_is_no_cause() {
+    let mut elsewhere = make::sync(2, (10, 90), 7);
+    if let Some(open) = &mut elsewhere.file {
+        open.file.device.minor = 1;
+    }
+    let out = join(with(&[make::sync(1, (10, 90), 8), elsewhere]));
+    assert!(of(&out, 1).causes.is_empty() && of(&out, 2).causes.is_empty());
+}
+
+#[test]
+fn a_call_that_returned_before_the_commits_end_did_not_wait() {
+    let out = join(with(&[make::sync(1, (10, 79), 7)]));
+    assert!(of(&out, 1).causes.is_empty());
+}
+
+#[test]
+fn calls_are_held_until_the_primary_is_certain_and_no_longer() {
+    let (mut joiner, mut out) = (Joiner::new(JoinConfig::default()), Vec::new());
+    joiner.apply(batch(0, with(&[make::sync(1, (10, 90), 7)]), 100 * MS), &mut out);
+    assert!(out.is_empty());
+    joiner.apply(batch(1, vec![], 100 * MS + 80), &mut out);
+    assert_eq!(out.len(), 2);
+}
+
+#[test]
+fn who_returns_late_is_linked_even_if_it_began_first() {
+    let out = join(with(&[make::sync(1, (5, 300 * MS), 7), make::sync(2, (10, 90), 7)]));
+    assert_eq!(primaries(&out), [2]);
+    assert_eq!((of(&out, 1).causes.len(), of(&out, 1).causes[0].primary), (1, false));
+}
+
+#[test]
+fn a_commit_that_lost_a_record_is_awaited_until_it_is_quiet() {
+    let mut events = with(&[make::sync(1, (10, 90), 7)]);
+    events.remove(0);
+    let (mut joiner, mut out) = (Joiner::new(JoinConfig::default()), Vec::new());
+    joiner.apply(batch(0, events, 30_000 * MS), &mut out);
+    assert!(out.is_empty());
+    joiner.apply(batch(1, vec![], 30_000 * MS + 80), &mut out);
+    assert_eq!((out.len(), primaries(&out)), (2, vec![1]));
+    assert_eq!(of(&out, 50).missing.requests, 1);
+    assert!(of(&out, 1).missing.nothing());
+}
+
+#[test]
+fn a_call_may_have_bios_of_its_own_besides() {
+    let (bio, request) = make::direct(1, 2, 3, (11, 15));
+    let mut events = with(&[CallEvent { bios: 1, ..make::sync(1, (10, 90), 7) }]);
+    events.extend([LayerEvent::Bio(bio), LayerEvent::Request(request)]);
+    let out = join(events);
+    assert_eq!((of(&out, 1).bios.len(), of(&out, 1).causes.len()), (1, 1));
+}
+
+#[test]
+fn a_lost_commit_record_makes_no_call_wait() {
+    let (mut joiner, mut out) = (Joiner::new(JoinConfig::default()), Vec::new());
+    joiner.apply(batch(0, vec![LayerEvent::Call(make::sync(1, (10, 90), 7))], 91), &mut out);
+    assert_eq!((out.len(), out[0].causes.len()), (1, 0));
+}

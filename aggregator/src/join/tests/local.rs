@@ -1,0 +1,155 @@
+//! Calls, bios, requests: the layers of one trace.
+
+use blkkin_wire::event::{BioEvent, CallEvent, LayerEvent, RequestEvent};
+use blkkin_wire::ids::SpanId;
+
+use super::make::{self, batch};
+use crate::join::{JoinConfig, Joiner};
+use crate::trace::{Missing, Part, Root, Trace};
+
+/// Everything in one batch, and the end.
+pub(super) fn join(events: Vec<LayerEvent>) -> Vec<Trace> {
+    let (mut joiner, mut out) = (Joiner::new(JoinConfig::default()), Vec::new());
+    joiner.apply(batch(0, events, u64::MAX), &mut out);
+    joiner.finish(&mut out);
+    assert!(joiner.accounts().balances(), "{:?}", joiner.accounts());
+    out
+}
+
+fn events(call: CallEvent, bio: BioEvent, request: RequestEvent) -> Vec<LayerEvent> {
+    vec![LayerEvent::Request(request), LayerEvent::Bio(bio), LayerEvent::Call(call)]
+}
+
+#[test]
+fn a_call_without_bios_is_complete_at_once() {
+    let (mut joiner, mut out) = (Joiner::new(JoinConfig::default()), Vec::new());
+    joiner.apply(batch(0, vec![LayerEvent::Call(make::call(1, 10, 20))], 21), &mut out);
+    assert_eq!(out.len(), 1);
+    assert_eq!(out[0].id, make::SOURCE.trace_id(SpanId(1)));
+    assert_eq!(joiner.accounts().traces_complete, 1);
+}
+
+#[test]
+fn a_direct_write_has_its_bio_and_its_request() {
+    let (bio, request) = make::direct(1, 2, 3, (11, 19));
+    let out = join(events(make::call_with(1, (10, 20), 1), bio, request));
+    assert_eq!(out.len(), 1);
+    assert_eq!((&out[0].bios[..], &out[0].requests[..]), (&[bio][..], &[request][..]));
+    assert!(out[0].missing.nothing());
+}
+
+#[test]
+fn an_async_call_waits_for_bios_that_end_after_it() {
+    let (bio, request) = make::direct(1, 2, 3, (11, 900));
+    let (mut joiner, mut out) = (Joiner::new(JoinConfig::default()), Vec::new());
+    joiner.apply(batch(0, vec![LayerEvent::Call(make::call_with(1, (10, 20), 1))], 21), &mut out);
+    assert!(out.is_empty());
+    assert_eq!(joiner.accounts().calls.pending, 1);
+    joiner.apply(batch(1, vec![LayerEvent::Request(request), LayerEvent::Bio(bio)], 901), &mut out);
+    assert_eq!((out.len(), out[0].last_end().0, out[0].end().0), (1, 900, 20));
+}
+
+#[test]
+fn a_merged_bio_stays_below_its_call_and_knows_who_carried_it() {
+    let (first, request) = make::direct(1, 2, 3, (11, 30));
+    let request = RequestEvent { bios: 2, ..request };
+    let (other, _) = make::direct(4, 5, 3, (12, 30));
+    let other = BioEvent { first: false, ..other };
+    let out = join(vec![
+        LayerEvent::Request(request),
+        LayerEvent::Bio(first),
+        LayerEvent::Bio(other),
+        LayerEvent::Call(make::call_with(1, (10, 31), 1)),
+        LayerEvent::Call(make::call_with(4, (10, 32), 1)),
+    ]);
+    assert_eq!(out.len(), 2);
+    assert_eq!((out[0].requests.len(), out[0].carried.len()), (1, 0));
+    assert_eq!((out[1].requests.len(), out[1].carried.len()), (0, 1));
+    assert_eq!((out[1].carried[0].trace, out[1].carried[0].request), (out[0].id, request));
+    assert!(out.iter().all(|trace| trace.missing.nothing()));
+}
+
+#[test]
+fn bios_of_one_call_merged_into_one_request_need_no_carrier() {
+    let (first, request) = make::direct(1, 2, 3, (11, 30));
+    let second = BioEvent { span: SpanId(4), first: false, ..first };
+    let out = join(vec![
+        LayerEvent::Request(RequestEvent { bios: 2, ..request }),
+        LayerEvent::Bio(first),
+        LayerEvent::Bio(second),
+        LayerEvent::Call(make::call_with(1, (10, 31), 2)),
+    ]);
+    assert_eq!((out.len(), out[0].bios.len(), out[0].carried.len()), (1, 2, 0));
+}
+
+#[test]
+fn the_kernels_own_bio_is_a_trace() {
+    let (bio, request) = make::kernel(2, 3, (11, 19));
+    let out = join(vec![LayerEvent::Request(request), LayerEvent::Bio(bio)]);
+    assert!(matches!(out[0].root, Root::Kernel), "{out:?}");
+    assert_eq!((out.len(), out[0].root_span, out[0].missing.nothing()), (1, SpanId(2), true));
+}
+
+#[test]
+fn a_request_whose_bio_was_not_followed_is_a_trace_by_itself() {
+    let (_, request) = make::kernel(2, 3, (11, 19));
+    let out = join(vec![LayerEvent::Request(RequestEvent { parent: None, root: SpanId(3), ..request })]);
+    assert!(matches!(out[0].root, Root::Kernel));
+    assert_eq!((out[0].root_span, out[0].missing.nothing()), (SpanId(3), true));
+}
+
+#[test]
+fn what_was_lost_is_said() {
+    let (bio, request) = make::direct(1, 2, 3, (11, 19));
+    let call = LayerEvent::Call(make::call_with(1, (10, 20), 1));
+    let missing = |events| join(events)[0].missing;
+    assert_eq!(missing(vec![call.clone()]), Missing { bios: 1, ..Missing::default() });
+    assert_eq!(missing(vec![LayerEvent::Bio(bio), call]), Missing { requests: 1, ..Missing::default() });
+    let rootless = vec![LayerEvent::Bio(bio), LayerEvent::Request(request)];
+    assert_eq!(missing(rootless), Missing { root: true, ..Missing::default() });
+}
+
+#[test]
+fn what_comes_after_the_end_of_its_trace_is_late_and_has_its_id() {
+    let (bio, request) = make::direct(1, 2, 3, (11, 40_000_000_000));
+    let (mut joiner, mut out) = (Joiner::new(JoinConfig::default()), Vec::new());
+    joiner.apply(batch(0, vec![LayerEvent::Call(make::call_with(1, (10, 20), 1))], 30_000_000_019), &mut out);
+    assert!(out.is_empty());
+    joiner.apply(batch(1, vec![], 30_000_000_020), &mut out);
+    assert_eq!((out.len(), out[0].missing.bios), (1, 1));
+    joiner.apply(batch(2, vec![LayerEvent::Request(request), LayerEvent::Bio(bio)], u64::MAX), &mut out);
+    assert_eq!((out.len(), out[1].part, out[2].part), (3, Part::Later, Part::Later));
+    assert!(out.iter().all(|trace| trace.id == out[0].id));
+    assert_eq!((joiner.accounts().bios.late, joiner.accounts().requests.late), (1, 1));
+    assert!(joiner.accounts().balances());
+}
+
+#[test]
+fn a_root_that_comes_after_its_bios_were_closed_does_not_miss_them() {
+    let (bio, request) = make::direct(1, 2, 3, (11, 19));
+    let (mut joiner, mut out) = (Joiner::new(JoinConfig::default()), Vec::new());
+    joiner
+        .apply(batch(0, vec![LayerEvent::Request(request), LayerEvent::Bio(bio)], 31_000_000_000), &mut out);
+    assert_eq!((out.len(), out[0].missing.root), (1, true));
+    let call = make::call_with(1, (10, 32_000_000_000), 1);
+    joiner.apply(batch(1, vec![LayerEvent::Call(call)], u64::MAX), &mut out);
+    assert_eq!((out.len(), out[1].part, out[1].missing), (2, Part::Later, Missing::default()));
+}
+
+#[test]
+fn names_hold_for_their_moment() {
+    let mut call = make::call(1, 10, 20);
+    call.file = Some(make::open_file(3, 12));
+    let mut later = make::call(2, 30, 40);
+    later.file = call.file;
+    let out = join(vec![
+        LayerEvent::Call(later),
+        LayerEvent::Call(call),
+        LayerEvent::File(make::file(make::file_id(12), 20, "/a")),
+        LayerEvent::File(make::file(make::file_id(12), 35, "/b")),
+        LayerEvent::Task(make::task(1, 0, 5, "sh")),
+    ]);
+    let paths: Vec<&str> = out.iter().map(|trace| &*trace.names.file.as_ref().unwrap().path).collect();
+    assert_eq!(paths, ["/a", "/b"]);
+    assert!(out.iter().all(|trace| &*trace.names.task.as_ref().unwrap().comm == "sh"));
+}
