@@ -1,0 +1,135 @@
+//! The exporter: a queue, a thread of its own, and one destination.
+//!
+//! *In*: spans that are offered. *Out*: the same spans at the destination, and [`ExportAccounts`]. *Invariant*:
+//! whoever offers spans never waits for a server (spans that find the queue full are dropped and counted), and
+//! waits for a file only as long as the disk needs.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use blkkin_wire::span::Span;
+
+use crate::config::ExportConfig;
+use crate::destination::Destination;
+use crate::file::FileSink;
+use crate::http::HttpSink;
+use crate::partial::FileError;
+use crate::queue::{Queue, WhenFull};
+use crate::telemetry::ExportAccounts;
+
+/// Time for the thread to notice that it is to give up, before it is left alone with a destination that does
+/// not let it go.
+const GIVE_UP: Duration = Duration::from_millis(200);
+
+/// Why an exporter cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The file cannot be written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// There is no thread for it.
+    #[error("cannot start the exporter's thread: {0}")]
+    Thread(io::Error),
+}
+
+/// Sends spans to one [`Destination`].
+pub struct Exporter {
+    queue: Arc<Queue>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Exporter {
+    /// Starts. A file that cannot be written is an error; a server that is away is none: spans wait for it, and
+    /// [`Exporter::last_error`] says so.
+    pub fn open(destination: Destination, config: ExportConfig) -> Result<Exporter, OpenError> {
+        let (sink, when_full) = match destination {
+            Destination::File(path) => (Sink::File(FileSink::open(&path)?), WhenFull::Block),
+            Destination::Http(url) => (Sink::Http(HttpSink::new(url, &config)), WhenFull::DropNewest),
+        };
+        let queue = Arc::new(Queue::new(config.queue_spans_max, when_full));
+        let theirs = Arc::clone(&queue);
+        let work = move || consume(sink, &theirs, config.batch_spans_max);
+        let thread = thread::Builder::new().name("zipkin-export".into()).spawn(work);
+        Ok(Exporter { queue, thread: Mutex::new(Some(thread.map_err(OpenError::Thread)?)) })
+    }
+
+    /// Takes spans to be sent. Does not wait for a server; may wait for a disk.
+    pub fn offer(&self, spans: Vec<Span>) {
+        self.queue.offer(spans);
+    }
+
+    /// The books at this moment.
+    pub fn accounts(&self) -> ExportAccounts {
+        self.queue.accounts()
+    }
+
+    /// What is wrong now, or what went wrong for good; a server that is back is no error any more.
+    pub fn last_error(&self) -> Option<String> {
+        self.queue.trouble()
+    }
+
+    /// Takes nothing more, sends what waits, and returns when that is done or `deadline` has passed; what is
+    /// left then is undeliverable. Nothing is pending in what it returns.
+    pub fn finish(&self, deadline: Duration) -> ExportAccounts {
+        self.queue.drain();
+        if !self.queue.wait_gone(deadline) {
+            self.give_up();
+            self.queue.set_fault_if_none(|| format!("not all spans were sent within {deadline:?}"));
+        }
+        if self.queue.wait_gone(Duration::ZERO) {
+            let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+            // A panic of the thread is told by `GoneGuard`.
+            thread.map(JoinHandle::join);
+        }
+        self.queue.accounts()
+    }
+
+    fn give_up(&self) {
+        self.queue.abandon();
+        if !self.queue.wait_gone(GIVE_UP) {
+            self.queue.seal();
+        }
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
+
+enum Sink {
+    File(FileSink),
+    Http(HttpSink),
+}
+
+fn consume(mut sink: Sink, queue: &Queue, batch_spans_max: usize) {
+    let _gone = GoneGuard(queue);
+    if let Sink::Http(http) = &mut sink {
+        http.probe(queue);
+    }
+    while let Some(spans) = queue.take(batch_spans_max) {
+        match &mut sink {
+            Sink::File(file) => file.send(&spans, queue),
+            Sink::Http(http) => http.send(&spans, queue),
+        }
+    }
+    if let Sink::File(file) = sink {
+        file.finish(queue);
+    }
+}
+
+/// Tells the queue that nobody takes from it any more, however that came about: a producer that waits for room
+/// would else wait for ever.
+struct GoneGuard<'a>(&'a Queue);
+
+impl Drop for GoneGuard<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.set_fault("the exporter's thread panicked: this is an error of blkkin".into());
+        }
+        self.0.consumer_gone();
+    }
+}

@@ -1,0 +1,12 @@
+//! What the tests of the whole exporter share.
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+pub(crate) mod fake;
+pub(crate) mod server;
+pub(crate) mod spans;
+
+/// Says on stdout why a test could not be made here.
+#[allow(clippy::print_stdout, reason = "whoever runs the tests looks for it there")]
+pub(crate) fn skip(why: &str) {
+    println!("skipped: {why}");
+}
