@@ -1,1 +1,208 @@
+//! A small random machine: what truly happened, told by events of which some are lost and none is in order.
+//!
+//! The plan of a world is a list of [`Act`]s; [`World::build`] turns it into events that keep the contract of
+//! `wire::event` (a request's record before those of its bios, a commit's bios before its end, and so on).
 
+use std::collections::HashMap;
+
+use blkkin_wire::event::{BioEvent, CallEvent, LayerEvent, RequestEvent};
+use blkkin_wire::ids::SpanId;
+use proptest::prelude::*;
+
+use super::make;
+
+/// One thing that happens, starting at `start`.
+#[derive(Clone, Debug)]
+pub(super) struct Act {
+    start: u64,
+    kind: Kind,
+    /// Bios and, of each, what the block layer made of it.
+    bios: Vec<Fate>,
+    /// Bit n: the n-th event of this act is lost.
+    lost: u16,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// A call that waits for its bios.
+    Sync,
+    /// A call that returns before its bios end.
+    Async,
+    /// A commit, and so many calls that wait for it.
+    Commit { waiters: u8, late: bool },
+    /// A bio of the kernel's own.
+    Kernel,
+    /// A request that nobody followed asked for.
+    Foreign,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    /// A request of its own.
+    Alone,
+    /// Merged into the last request made, whosoever that is.
+    Merged,
+    /// Two requests.
+    Split,
+    /// No request.
+    Bare,
+}
+
+/// What happened, and what was heard of it.
+#[derive(Debug, Default)]
+pub(super) struct World {
+    /// What arrives.
+    pub(super) events: Vec<LayerEvent>,
+    /// The root of each span that happened, lost or not.
+    pub(super) roots: HashMap<SpanId, SpanId>,
+    next: u64,
+    last_request: Option<usize>,
+    heard: Vec<(LayerEvent, bool)>,
+}
+
+pub(super) fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let fate = prop_oneof![
+        4 => Just(Fate::Alone), 3 => Just(Fate::Merged), 1 => Just(Fate::Split), 1 => Just(Fate::Bare)
+    ];
+    let kind = prop_oneof![
+        5 => Just(Kind::Sync),
+        2 => Just(Kind::Async),
+        2 => (0_u8..4, any::<bool>()).prop_map(|(waiters, late)| Kind::Commit { waiters, late }),
+        1 => Just(Kind::Kernel),
+        1 => Just(Kind::Foreign),
+    ];
+    let lost = prop_oneof![3 => Just(0), 1 => any::<u16>()];
+    let act = (0_u64..2_000, kind, prop::collection::vec(fate, 0..4), lost)
+        .prop_map(|(start, kind, bios, lost)| Act { start: 10 + start, kind, bios, lost });
+    prop::collection::vec(act, 1..12)
+}
+
+impl Act {
+    /// The same with nothing lost.
+    pub(super) fn complete(self) -> Act {
+        Act { lost: 0, ..self }
+    }
+}
+
+impl World {
+    pub(super) fn build(acts: &[Act]) -> World {
+        let mut world = World::default();
+        for (tid, act) in acts.iter().enumerate() {
+            let first = world.heard.len();
+            world.act(act, tid as u32);
+            for (n, (_, lost)) in world.heard[first..].iter_mut().enumerate() {
+                *lost = act.lost >> (n % 16) & 1 != 0;
+            }
+        }
+        let heard = std::mem::take(&mut world.heard);
+        world.events = heard.into_iter().filter(|(_, lost)| !lost).map(|(event, _)| event).collect();
+        world
+    }
+
+    fn act(&mut self, act: &Act, tid: u32) {
+        let (start, bios) = (act.start, act.bios.len() as u32);
+        match act.kind {
+            Kind::Sync | Kind::Async => {
+                let root = self.span();
+                let end = self.bios(root, start, &act.bios);
+                let exit = if matches!(act.kind, Kind::Sync) { end + 1 } else { start + 1 };
+                self.say(root, root, LayerEvent::Call(make::call_with(root.0, (start, exit), bios)));
+            }
+            Kind::Commit { waiters, late } => {
+                let root = self.span();
+                let end = self.bios(root, start, &act.bios) + 1;
+                self.say(root, root, LayerEvent::Commit(make::commit(root.0, (start, end), tid, bios)));
+                for n in 0..u64::from(waiters) {
+                    let delay = if late { n * 80_000_000 } else { n };
+                    self.waiter(tid, (start.saturating_sub(n), end + 1 + delay));
+                }
+                // One that came when all was done.
+                self.waiter(tid, (end, end + 5));
+            }
+            Kind::Kernel => {
+                let (bio, request) = (self.span(), self.span());
+                let (bio, request) = make::kernel(bio.0, request.0, (start, start + 20));
+                self.last_request = Some(self.heard.len());
+                self.say(request.span, bio.span, LayerEvent::Request(request));
+                self.say(bio.span, bio.span, LayerEvent::Bio(bio));
+            }
+            Kind::Foreign => {
+                let request = self.span();
+                let (_, event) = make::kernel(request.0, request.0, (start, start + 9));
+                let event = RequestEvent { parent: None, ..event };
+                self.say(request, request, LayerEvent::Request(event));
+            }
+        }
+    }
+
+    fn waiter(&mut self, tid: u32, times: (u64, u64)) {
+        let span = self.span();
+        self.say(span, span, LayerEvent::Call(make::sync(span.0, times, tid)));
+    }
+
+    /// Bios of `root`; when the last of them ended.
+    fn bios(&mut self, root: SpanId, start: u64, fates: &[Fate]) -> u64 {
+        let ends = fates.iter().enumerate().map(|(n, fate)| self.bio(root, start + n as u64, *fate));
+        ends.collect::<Vec<_>>().into_iter().max().unwrap_or(start)
+    }
+
+    fn bio(&mut self, root: SpanId, queue: u64, fate: Fate) -> u64 {
+        let (bio, request, end) = (self.span(), self.span(), queue + 30);
+        let (mut event, made) = make::direct(root.0, bio.0, request.0, (queue, end));
+        match fate {
+            Fate::Bare => event.request = None,
+            Fate::Merged if self.merge(&mut event) => {}
+            Fate::Split => {
+                let front = RequestEvent { span: self.span(), ..made };
+                event.split = true;
+                self.say(front.span, root, LayerEvent::Request(front));
+                self.carry(made);
+            }
+            Fate::Alone | Fate::Merged => self.carry(made),
+        }
+        self.say(bio, root, LayerEvent::Bio(event));
+        event.end.0
+    }
+
+    fn carry(&mut self, request: RequestEvent) {
+        self.last_request = Some(self.heard.len());
+        self.say(request.span, request.root, LayerEvent::Request(request));
+    }
+
+    /// Lets `bio` travel in the last request, if that is still under way, and end with it.
+    fn merge(&mut self, bio: &mut BioEvent) -> bool {
+        let last = self.last_request.and_then(|last| self.heard.get_mut(last));
+        let Some((LayerEvent::Request(request), _)) = last else { return false };
+        if !(request.start..request.complete).contains(&bio.queue) {
+            return false;
+        }
+        request.bios += 1;
+        (bio.request, bio.first, bio.end) = (Some(request.span), false, request.complete);
+        true
+    }
+
+    fn say(&mut self, span: SpanId, root: SpanId, event: LayerEvent) {
+        self.roots.insert(span, root);
+        self.heard.push((event, false));
+    }
+
+    fn span(&mut self) -> SpanId {
+        self.next += 1;
+        // Spread as the kernel's bijection spreads them.
+        SpanId(self.next.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    /// A world told by hand.
+    pub(super) fn told(events: Vec<LayerEvent>, roots: &[(u64, u64)]) -> World {
+        let roots = roots.iter().map(|&(span, root)| (SpanId(span), SpanId(root))).collect();
+        World { events, roots, ..World::default() }
+    }
+
+    /// Calls of this world that were heard.
+    pub(super) fn calls(&self) -> impl Iterator<Item = &CallEvent> {
+        self.events.iter().filter_map(|event| match event {
+            LayerEvent::Call(call) => Some(call),
+            _ => None,
+        })
+    }
+}
