@@ -93,7 +93,7 @@ mod recent;
 mod sink;
 mod stream;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub mod window;
 
 use blkkin_wire::batch::EventBatch;

@@ -8,5 +8,6 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
+pub mod account;
 pub mod join;
 pub mod trace;

@@ -1,0 +1,168 @@
+//! Where a trace's time went: each nanosecond between its root's begin and end belongs to exactly one class.
+//!
+//! *In*: a [`Trace`]. *Out*: a [`Breakdown`] whose sum is the root's duration, to the nanosecond.
+//!
+//! Several things go on at once (one request waits while another is at the device), so a class is chosen
+//! by *how deep* the trace is in the machine at that moment; the deepest wins:
+//!
+//! 1. **device**: a request of the trace is with the device: issued and not complete. So is a request that the
+//!    flush machinery has (from its allocation on): the device flushes its cache for it, or for one before it,
+//!    which is why such a request is never issued itself, or only after the flush. *Counter-example*: to call a
+//!    flush's time `block`, as it was not issued, would blame the scheduler for the disk's slowest operation.
+//! 2. **block**: none is, and a bio or request of the trace is in the block layer: waiting for a tag, plugged,
+//!    in the scheduler, throttled, or between its last completion and its end. A request that was put back
+//!    counts as with the device from its first issue on: when it came back is not recorded.
+//! 3. **journal**: none is, and a commit that the call waited for is running: the journal's own work, or its wait
+//!    for writers that hold the transaction open.
+//! 4. The rest is the root's **own** time, and here care is due, since nothing is recorded of it but how often
+//!    the task slept:
+//!    - A call that never slept spent it computing (or ready to run): in the file system, the page cache or
+//!      whatever the call does. This is proved, whatever kind of call it is: **file_system**.
+//!    - A call that slept and has I/O, all of it here: the sleeps are explained by the I/O, the time
+//!      around it is the file system's way down and up: **file_system**. *Not proved*: a lock waited for
+//!      besides counts here too, as no record tells the two sleeps apart.
+//!    - A call that slept and has no I/O at all waited for something that is not in the trace (a lock, data in a
+//!      pipe, another task's read of the same page): **unaccounted**. *Counter-example*: `sync()` sleeps while
+//!      kernel threads write; to call this `file_system` would say that ext4 computed for a second.
+//!    - A call whose I/O is partly missing may have slept for what is missing: **unaccounted**.
+//!    - A commit's own time is the **journal**'s; a root without a record has no own time that anybody knows:
+//!      **unaccounted**.
+//!
+//! The trace's requests are its own, those of the commits that it waited for, and those of others that carry its
+//! bios. What outlives the root (bios of an async call) counts up to the root's end only: this is about the
+//! time of the one who called.
+
+use blkkin_wire::clock::{DurationNs, MonotonicNs};
+use blkkin_wire::event::{CallEvent, RequestEvent};
+
+use crate::trace::{Root, Trace};
+
+/// The root's duration by class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Breakdown {
+    /// A request was with the device.
+    pub device: DurationNs,
+    /// A bio or request was in the block layer above the device.
+    pub block: DurationNs,
+    /// A commit was running that had nothing in the block layer.
+    pub journal: DurationNs,
+    /// The call's own work above the block layer.
+    pub file_system: DurationNs,
+    /// Waiting for something that is not in the trace.
+    pub unaccounted: DurationNs,
+}
+
+impl Breakdown {
+    /// The sum: the root's duration.
+    pub fn total(&self) -> DurationNs {
+        let all = [self.device, self.block, self.journal, self.file_system, self.unaccounted];
+        DurationNs(all.iter().map(|part| part.0).sum())
+    }
+}
+
+/// Where the time of `trace`'s root went.
+pub fn breakdown(trace: &Trace) -> Breakdown {
+    let mut covered = Covered::new(trace);
+    all_requests(trace).for_each(|request| covered.add(at_device(request), request.complete));
+    let device = covered.grow();
+    all_requests(trace).for_each(|request| covered.add(request.start, request.complete));
+    all_bios(trace).for_each(|(queue, end)| covered.add(queue, end));
+    let block = covered.grow();
+    trace.causes.iter().for_each(|cause| covered.add(cause.trace.start(), cause.trace.end()));
+    let journal = covered.grow();
+
+    let mut breakdown = Breakdown { device, block, journal, ..Breakdown::default() };
+    match own(trace) {
+        Own::FileSystem => breakdown.file_system = covered.rest(),
+        Own::Journal => breakdown.journal.0 += covered.rest().0,
+        Own::Unknown => breakdown.unaccounted = covered.rest(),
+    }
+    breakdown
+}
+
+/// Since when a request was with the device.
+fn at_device(request: &RequestEvent) -> MonotonicNs {
+    match request.issue {
+        Some(issue) if !request.flush_sequence => issue,
+        _ => request.start,
+    }
+}
+
+fn all_requests(trace: &Trace) -> impl Iterator<Item = &RequestEvent> {
+    with_causes(trace).flat_map(|trace| {
+        let carriers = trace.carried.iter().map(|carried| &carried.request);
+        trace.requests.iter().chain(carriers)
+    })
+}
+
+fn all_bios(trace: &Trace) -> impl Iterator<Item = (MonotonicNs, MonotonicNs)> + '_ {
+    with_causes(trace).flat_map(|trace| trace.bios.iter().map(|bio| (bio.queue, bio.end)))
+}
+
+fn with_causes(trace: &Trace) -> impl Iterator<Item = &Trace> {
+    std::iter::once(trace).chain(trace.causes.iter().map(|cause| &*cause.trace))
+}
+
+enum Own {
+    FileSystem,
+    Journal,
+    Unknown,
+}
+
+fn own(trace: &Trace) -> Own {
+    match &trace.root {
+        Root::Call(call) if call.sleeps == 0 || is_explained(call, trace) => Own::FileSystem,
+        Root::Commit(_) => Own::Journal,
+        Root::Call(_) | Root::Kernel | Root::Missing => Own::Unknown,
+    }
+}
+
+/// Whether the call has I/O and none of it is missing: from its commits neither.
+fn is_explained(call: &CallEvent, trace: &Trace) -> bool {
+    let all = trace.bios.len() == call.bios as usize;
+    let some = call.bios > 0 || !trace.causes.is_empty();
+    some && all && with_causes(trace).all(|trace| trace.missing.nothing())
+}
+
+/// The part of a root's time that is accounted for: a union of intervals that only grows.
+struct Covered {
+    from: MonotonicNs,
+    to: MonotonicNs,
+    intervals: Vec<(MonotonicNs, MonotonicNs)>,
+    length: u64,
+}
+
+impl Covered {
+    fn new(trace: &Trace) -> Self {
+        let (from, to) = (trace.start(), trace.end());
+        Covered { from, to: to.max(from), intervals: Vec::new(), length: 0 }
+    }
+
+    fn add(&mut self, from: MonotonicNs, to: MonotonicNs) {
+        let (from, to) = (from.max(self.from), to.min(self.to));
+        if from < to {
+            self.intervals.push((from, to));
+        }
+    }
+
+    /// By how much it grew since the last time: what is covered now and was not before.
+    fn grow(&mut self) -> DurationNs {
+        self.intervals.sort_unstable();
+        self.intervals.dedup_by(|next, kept| {
+            let touches = next.0 <= kept.1;
+            if touches {
+                kept.1 = kept.1.max(next.1);
+            }
+            touches
+        });
+        let length = self.intervals.iter().map(|(from, to)| to.since(*from).0).sum();
+        DurationNs(length - std::mem::replace(&mut self.length, length))
+    }
+
+    fn rest(&self) -> DurationNs {
+        DurationNs(self.to.since(self.from).0 - self.length)
+    }
+}
+
+#[cfg(test)]
+mod tests;
