@@ -45,3 +45,6 @@ pub const REQUESTS_FOREIGN: usize = TASKS_EXITED + 1;
 
 /// How many counters there are.
 pub const COUNTERS: usize = REQUESTS_FOREIGN + 1;
+
+/// Words of a program's slot of per-CPU memory: its counters first, then what only the kernel side uses.
+pub const LOCAL_WORDS: usize = COUNTERS + 10;

@@ -11,6 +11,7 @@ pub const ABSENT: u32 = u32::MAX;
 
 macro_rules! layout {
     ($($(#[$doc:meta])* $field:ident),+ $(,)?) => {
+        #[allow(missing_docs, reason = "a field is named after the kernel's own: struct_member")]
         /// Byte offsets, one for each field read; [`ABSENT`] where this kernel has none.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(C)]

@@ -13,6 +13,15 @@ pub const FOLLOW_MARKED: u32 = 0;
 /// Follow every task of the node that passes the filters.
 pub const FOLLOW_ALL: u32 = 1;
 
+/// Task flag: its calls are recorded.
+pub const TASK_ACTIVE: u32 = 1 << 0;
+/// Task flag: becomes active when it executes a program.
+pub const TASK_ARMED: u32 = 1 << 1;
+/// Task flag: not recorded itself; what it forks is armed.
+pub const TASK_SPAWNER: u32 = 1 << 2;
+/// Task flag: the filters say no.
+pub const TASK_UNWANTED: u32 = 1 << 3;
+
 /// Settings of one start of the tracer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -21,6 +30,8 @@ pub struct Settings {
     pub seed: u64,
     /// Calls faster than this and without block I/O are left out; 0: none.
     pub slower_than_ns: u64,
+    /// Address of `bio_chain_endio`: a bio that ends there is the front of a split; 0: not known.
+    pub bio_chain_endio: u64,
     /// `FOLLOW_*`.
     pub follow: u32,
     /// 1: calls that succeeded and caused no block I/O are left out.
@@ -58,7 +69,7 @@ pub struct Settings {
     pub comms: [[u64; 2]; FILTERS_MAX],
 }
 
-plain! { Settings = 352 }
+plain! { Settings = 360 }
 
 /// Numbers that the table of calls covers: the highest that blkkin follows is 437 (openat2).
 pub const CALL_NUMBERS: usize = 512;
@@ -127,3 +138,40 @@ const fn place(index: Option<usize>, shift: u32) -> u32 {
         None => 0,
     }
 }
+
+/// The programs, by the slot of per-CPU memory that each has for itself: a program never runs twice at once on
+/// a CPU (the kernel skips it and counts a recursion miss), but another may run on top of it in an interrupt,
+/// so what two programs share would have to be atomic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Program {
+    /// sys_enter
+    CallEnter = 0,
+    /// sys_exit
+    CallExit = 1,
+    /// block_bio_queue
+    BioQueue = 2,
+    /// block_bio_complete
+    BioComplete = 3,
+    /// block_io_start
+    RequestStart = 4,
+    /// block_rq_issue
+    RequestIssue = 5,
+    /// block_rq_complete
+    RequestComplete = 6,
+    /// sched_process_fork
+    TaskFork = 7,
+    /// sched_process_exec
+    TaskExec = 8,
+    /// sched_process_exit
+    TaskExit = 9,
+    /// jbd2_start_commit
+    CommitStart = 10,
+    /// jbd2_end_commit
+    CommitEnd = 11,
+    /// ext4_sync_file_exit
+    SyncExit = 12,
+}
+
+/// Slots for programs.
+pub const PROGRAMS: usize = 16;

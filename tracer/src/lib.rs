@@ -1,1 +1,36 @@
-//! (module doc)
+//! Watches one node: loads and attaches the eBPF programs, drains their rings, and says what the layers saw.
+//!
+//! *In*: records from the rings ([`blkkin_probe_abi::record`]). *Out*: [`EventBatch`](blkkin_wire::batch::EventBatch)es
+//! in the order of their times, each with a watermark and the node's accounts.
+//!
+//! In flow order: [`config`] says what is wanted; [`layout`] where this kernel keeps its fields; [`probes`] which
+//! hooks there are; [`load`] brings the programs in; [`tasks`] marks who is followed; [`rings`] reads; [`decode`]
+//! turns hostile bytes into records; [`translate`] turns records into events, and is the only place that knows both
+//! vocabularies; [`drain`] does this until it is told to stop. [`doctor`] tries each probe and says what happened.
+//!
+//! *Invariant*: nothing outlives the process: links and maps are held by file descriptors only, nothing is pinned,
+//! so that also kill -9 leaves nothing attached.
+
+pub mod accounts;
+mod btf;
+pub mod config;
+pub mod decode;
+pub mod devices;
+pub mod doctor;
+pub mod drain;
+pub mod error;
+pub mod layout;
+pub mod load;
+pub mod origin;
+mod privilege;
+pub mod probes;
+pub mod rings;
+pub mod tasks;
+pub mod translate;
+
+pub use config::{Detail, Filter, Follow, TracerConfig};
+pub use doctor::{DoctorReport, doctor};
+pub use drain::StopSignal;
+pub use error::TracerError;
+pub use load::Tracer;
+pub use probes::{AttachKind, ProbeVerdict, Verdict};

@@ -1,0 +1,23 @@
+//! Where this machine's registers keep a call's number and arguments (`struct pt_regs`).
+
+/// Offsets of the six arguments.
+#[cfg(bpf_target_arch = "x86_64")]
+// di si dx r10 r8 r9: arch/x86/include/asm/ptrace.h, arch/x86/entry/entry_64.S
+pub const ARGS: [u32; 6] = [112, 104, 96, 56, 72, 64];
+/// Offset of the number.
+#[cfg(bpf_target_arch = "x86_64")]
+pub const NUMBER: u32 = 120; // orig_ax
+/// Bit of `thread_info.status` that says: a 32-bit call.
+#[cfg(bpf_target_arch = "x86_64")]
+pub const COMPAT: u32 = 0x0002; // TS_COMPAT, arch/x86/include/asm/thread_info.h
+
+/// Offsets of the six arguments.
+#[cfg(bpf_target_arch = "aarch64")]
+// regs[0..6], arch/arm64/include/asm/ptrace.h
+pub const ARGS: [u32; 6] = [0, 8, 16, 24, 32, 40];
+/// Offset of the number.
+#[cfg(bpf_target_arch = "aarch64")]
+pub const NUMBER: u32 = 280; // syscallno
+/// Bit of `thread_info.flags` that says: a 32-bit task.
+#[cfg(bpf_target_arch = "aarch64")]
+pub const COMPAT: u32 = 1 << 22; // TIF_32BIT, arch/arm64/include/asm/thread_info.h

@@ -1,0 +1,121 @@
+//! Bios: from block_bio_queue, in the task that submits, to the completion of the last byte.
+//!
+//! Submitting may sleep (submit_bio_noacct begins with might_sleep), so the current task is the submitter and
+//! never a task that an interrupt happened to stop.
+
+use crate::access::{Access, Pointer};
+use crate::block::{self, BIOS, Bio};
+use crate::layout::offset;
+use crate::local::Local;
+use crate::settings::{device_wanted, setting};
+use crate::table::{self, Claim};
+use crate::{ring, task};
+use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
+use blkkin_probe_abi::counters::*;
+use blkkin_probe_abi::record::*;
+use blkkin_probe_abi::settings::{Program, TASK_ACTIVE};
+
+/// block_bio_queue(bio).
+#[inline(always)]
+pub fn queue<A: Access>(bio: Pointer) {
+    let Some(local) = Local::of(Program::BioQueue) else { return };
+    let state = task::submitter(local, Program::BioQueue);
+    let (mut span, mut task, mut version, mut active) = (0, 0, 0, false);
+    if let Some(state) = &state {
+        (span, task, version) = (state.span, state.task, state.version);
+        active = state.flags & TASK_ACTIVE != 0;
+    }
+    if span == 0 && !active && setting!(kernel_origin) == 0 {
+        return;
+    }
+    // SAFETY: `bio` is of the kind that A reads.
+    let (dev, disk) = unsafe { block::devices::<A>(bio) };
+    if !device_wanted(dev, disk) {
+        return;
+    }
+    let address = local.address(bio);
+    let entry = match table::claim(&BIOS, address) {
+        Claim::Fresh(entry) => entry,
+        Claim::Stale(entry) => {
+            local.count(BIOS_STALE);
+            entry
+        }
+        Claim::Full => {
+            local.count(BIOS_UNTRACKED);
+            return;
+        }
+    };
+    local.count(BIOS_QUEUED);
+    if let Some(state) = state {
+        if span != 0 {
+            state.bios += 1;
+        }
+    }
+    let own = local.mint(Program::BioQueue);
+    // SAFETY: as above.
+    unsafe {
+        entry.span = own;
+        entry.parent = span;
+        entry.root = if span != 0 { span } else { own };
+        entry.task = task;
+        entry.task_version = version;
+        entry.request = 0;
+        entry.done = 0;
+        entry.status = 0;
+        entry.flags = if span != 0 { 0 } else { BIO_KERNEL_ORIGIN };
+        entry.dev = dev;
+        entry.sector = A::read(bio, offset!(bio_sector));
+        entry.bytes = A::read(bio, offset!(bio_size));
+        entry.opf = A::read(bio, offset!(bio_opf));
+        entry.queue_ns = bpf_ktime_get_ns();
+    }
+}
+
+/// block_bio_complete(queue, bio): fires for bios that no request carried to their end (a bio-based device, or
+/// refused before a request was made) and for parents of splits, whose last part may have ended them already.
+#[inline(always)]
+pub fn complete<A: Access>(bio: Pointer) {
+    let Some(local) = Local::of(Program::BioComplete) else { return };
+    let address = local.address(bio);
+    let Some(entry) = table::find(&BIOS, address) else { return };
+    // SAFETY: `bio` is of the kind that A reads.
+    let status: u8 = unsafe { A::read(bio, offset!(bio_status)) };
+    if entry.status == 0 {
+        entry.status = status as u32;
+    }
+    if entry.request == 0 {
+        entry.flags |= BIO_NO_REQUEST;
+    }
+    // SAFETY: the clock has no preconditions.
+    end(local, entry, address, unsafe { bpf_ktime_get_ns() });
+}
+
+/// Writes the bio's record and forgets it.
+#[inline(always)]
+pub fn end(local: &mut Local, entry: &mut Bio, address: u64, now: u64) {
+    let record = BioRecord {
+        header: Header {
+            tag: TAG_BIO,
+            reserved: 0,
+            flags: entry.flags,
+            len: size_of::<BioRecord>() as u32,
+            time_ns: now,
+        },
+        span: entry.span,
+        parent: entry.parent,
+        root: entry.root,
+        task: entry.task,
+        request: entry.request,
+        queue_ns: entry.queue_ns,
+        sector: entry.sector,
+        dev: entry.dev,
+        bytes: entry.bytes,
+        opf: entry.opf,
+        status: entry.status,
+        task_version: entry.task_version,
+        reserved: [0; 3],
+    };
+    table::release(&BIOS, address);
+    // SAFETY: the record lies on the stack.
+    unsafe { ring::write(local, TAG_BIO, (&raw const record).cast(), size_of::<BioRecord>() as u64) };
+}

@@ -1,0 +1,122 @@
+//! blkkin's eBPF programs. Entry points only: each hook once as tp_btf (arguments typed, plain loads) and once as
+//! raw_tp (arguments untyped, read by helper); both call one body. The loader attaches one of the two.
+//!
+//! In the order of a request's life: call.rs → bio.rs → request.rs, with journal.rs for what jbd2 does on behalf of
+//! others; task.rs says who is followed, file.rs and path.rs which file it is about; block.rs and table.rs keep what
+//! is in flight; local.rs is each program's own memory and ring.rs the way out.
+
+#![no_std]
+#![no_main]
+#![feature(asm_experimental_arch)]
+
+mod access;
+mod arch;
+mod bio;
+mod block;
+mod call;
+mod file;
+mod journal;
+mod layout;
+mod local;
+mod path;
+mod request;
+mod ring;
+mod settings;
+mod table;
+mod task;
+
+use access::{Direct, Pointer, Probe};
+use blkkin_probe_abi::settings::Program;
+use core::ffi::c_void;
+use local::Local;
+
+/// The `n`th argument of a tracepoint: tp_btf and raw_tp both hand over an array of words.
+#[inline(always)]
+fn arg(context: *mut c_void, n: usize) -> Pointer {
+    // SAFETY: the verifier knows how many there are.
+    unsafe { *context.cast::<Pointer>().add(n) }
+}
+
+/// As [`arg`], for a number.
+#[inline(always)]
+fn word(context: *mut c_void, n: usize) -> u64 {
+    // SAFETY: as above.
+    unsafe { *context.cast::<u64>().add(n) }
+}
+
+/// Both twins of a hook. `$way` names the way to read inside the body.
+macro_rules! hook {
+    ($tracepoint:literal, $typed:ident, $raw:ident, |$context:ident, $way:ident| $body:expr) => {
+        #[unsafe(no_mangle)]
+        #[unsafe(link_section = concat!("tp_btf/", $tracepoint))]
+        pub extern "C" fn $typed($context: *mut c_void) -> i32 {
+            type $way = Direct;
+            $body;
+            0
+        }
+        #[unsafe(no_mangle)]
+        #[unsafe(link_section = concat!("raw_tp/", $tracepoint))]
+        pub extern "C" fn $raw($context: *mut c_void) -> i32 {
+            type $way = Probe;
+            $body;
+            0
+        }
+    };
+}
+
+hook!("sys_enter", call_enter_btf, call_enter_raw, |c, Way| call::enter::<Way>(arg(c, 0), word(c, 1)));
+hook!("sys_exit", call_exit_btf, call_exit_raw, |c, Way| call::exit::<Way>(arg(c, 0), word(c, 1) as i64));
+hook!("block_bio_queue", bio_queue_btf, bio_queue_raw, |c, Way| bio::queue::<Way>(arg(c, 0)));
+hook!("block_bio_complete", bio_complete_btf, bio_complete_raw, |c, Way| bio::complete::<Way>(arg(c, 1)));
+hook!("block_io_start", request_start_btf, request_start_raw, |c, Way| request::start::<Way>(arg(c, 0)));
+hook!("block_rq_issue", request_issue_btf, request_issue_raw, |c, Way| request::issue::<Way>(arg(c, 0)));
+hook!("block_rq_complete", request_complete_btf, request_complete_raw, |c, Way| {
+    request::complete::<Way>(arg(c, 0), word(c, 1) as u32, word(c, 2) as u32)
+});
+hook!("ext4_sync_file_enter", sync_enter_btf, sync_enter_raw, |c, Way| {
+    let _: core::marker::PhantomData<Way>;
+    journal::sync_enter(word(c, 1) as u32)
+});
+hook!("ext4_sync_file_exit", sync_exit_btf, sync_exit_raw, |c, Way| {
+    let _: core::marker::PhantomData<Way>;
+    journal::sync_exit(arg(c, 0))
+});
+hook!("jbd2_start_commit", commit_start_btf, commit_start_raw, |c, Way| {
+    journal::commit_start::<Way>(arg(c, 0), arg(c, 1))
+});
+hook!("jbd2_end_commit", commit_end_btf, commit_end_raw, |_c, Way| {
+    let _: core::marker::PhantomData<Way>;
+    journal::commit_end()
+});
+hook!("sched_process_exec", task_exec_btf, task_exec_raw, |_c, Way| {
+    let _: core::marker::PhantomData<Way>;
+    if let Some(local) = Local::of(Program::TaskExec) {
+        task::exec(local)
+    }
+});
+hook!("sched_process_exit", task_exit_btf, task_exit_raw, |_c, Way| {
+    let _: core::marker::PhantomData<Way>;
+    if let Some(local) = Local::of(Program::TaskExit) {
+        task::exit(local)
+    }
+});
+
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "tp_btf/sched_process_fork")]
+pub extern "C" fn task_fork_btf(context: *mut c_void) -> i32 {
+    if let Some(local) = Local::of(Program::TaskFork) {
+        task::fork(local, arg(context, 1));
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "license")]
+static LICENSE: [u8; 4] = *b"GPL\0";
+
+#[cfg(not(test))]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    // SAFETY: nothing here panics; the linker drops this.
+    unsafe { core::hint::unreachable_unchecked() }
+}

@@ -1,0 +1,248 @@
+//! Block requests: from block_io_start, in the task that allocates, over issue, to the last completion.
+//!
+//! *Owner.* block_io_start fires right after the request was taken from its pool, with the bio that it was taken
+//! for as its first (635,121 of 635,121): that bio's span is the request's parent. Bios that merge into it later
+//! are found when it completes, by walking rq→bio, which is still whole at block_rq_complete.
+//!
+//! *End.* A completion is the last one if it covers what is left (`nr_bytes >= __data_len`) and the request is not
+//! inside the flush machine's sequence (RQF_FLUSH_SEQ), where its data part completes before it is done; so
+//! write + FUA on a device without FUA, which completes twice, is one request.
+//!
+//! *Not here*: the flush machine's own request, which no block_io_start announces: it is nobody's, and its time is
+//! seen as that of the requests that it serves.
+
+use crate::access::{Access, Pointer};
+use crate::block::{self, REQUESTS, Request};
+use crate::layout::offset;
+use crate::local::{Local, Walk};
+use crate::settings::{device_wanted, setting};
+use crate::table::{self, Claim};
+use crate::{bio, ring, task};
+use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
+use blkkin_probe_abi::counters::*;
+use blkkin_probe_abi::record::*;
+use blkkin_probe_abi::settings::Program;
+
+/// block_io_start(request).
+#[inline(always)]
+pub fn start<A: Access>(rq: Pointer) {
+    let Some(local) = Local::of(Program::RequestStart) else { return };
+    // SAFETY: `rq` is of the kind that A reads.
+    let (first, disk) = unsafe {
+        let first: Pointer = A::read(rq, offset!(rq_bio));
+        let queue: Pointer = A::read(rq, offset!(rq_queue));
+        let disk: Pointer = A::read(queue, offset!(queue_disk));
+        (first, block::disk_number::<A>(disk))
+    };
+    // SAFETY: as above.
+    let owner = if first.is_null() {
+        None
+    } else {
+        unsafe {
+            let end_io: Pointer = A::read(first, offset!(bio_end_io));
+            let private: Pointer = A::read(first, offset!(bio_private));
+            block::origin(local.address(first), local.address(end_io), local.address(private))
+        }
+    };
+    let (mut parent, mut root, mut task, mut version, mut flags) = (0, 0, 0, 0, REQUEST_NO_PARENT);
+    let owned = owner.is_some();
+    if !owned {
+        if setting!(kernel_origin) == 0 || !device_wanted(disk, disk) {
+            return;
+        }
+        local.count(REQUESTS_FOREIGN);
+        if let Some(state) = task::submitter(local, Program::RequestStart) {
+            (task, version) = (state.task, state.version);
+        }
+    }
+    let address = local.address(rq);
+    let entry = match table::claim(&REQUESTS, address) {
+        Claim::Fresh(entry) => entry,
+        Claim::Stale(entry) => {
+            local.count(REQUESTS_STALE);
+            entry
+        }
+        Claim::Full => {
+            local.count(REQUESTS_UNTRACKED);
+            return;
+        }
+    };
+    local.count(REQUESTS_STARTED);
+    let own = local.mint(Program::RequestStart);
+    if let Some((bio, _, clone)) = owner {
+        (parent, root, task, version, flags) = (bio.span, bio.root, bio.task, bio.task_version, 0);
+        if clone {
+            bio.flags |= BIO_SPLIT;
+        }
+        bio.request = own;
+    }
+    // SAFETY: as above.
+    unsafe {
+        entry.span = own;
+        entry.parent = parent;
+        entry.root = if root != 0 { root } else { own };
+        entry.task = task;
+        entry.task_version = version;
+        entry.issue_ns = 0;
+        entry.sector = A::read(rq, offset!(rq_sector));
+        entry.bytes = A::read(rq, offset!(rq_data_len));
+        entry.opf = A::read(rq, offset!(rq_cmd_flags));
+        entry.dev = disk;
+        entry.status = 0;
+        entry.bios = 0;
+        entry.tag = -1;
+        entry.flags = flags;
+        entry.start_ns = bpf_ktime_get_ns();
+    }
+}
+
+/// block_rq_issue(request).
+#[inline(always)]
+pub fn issue<A: Access>(rq: Pointer) {
+    let Some(local) = Local::of(Program::RequestIssue) else { return };
+    let Some(entry) = table::find(&REQUESTS, local.address(rq)) else { return };
+    if entry.issue_ns != 0 {
+        entry.flags |= REQUEST_REQUEUED;
+        return;
+    }
+    // SAFETY: `rq` is of the kind that A reads.
+    unsafe {
+        entry.sector = A::read(rq, offset!(rq_sector));
+        entry.bytes = A::read(rq, offset!(rq_data_len));
+        entry.tag = A::read(rq, offset!(rq_tag));
+        entry.issue_ns = bpf_ktime_get_ns();
+    }
+}
+
+/// block_rq_complete(request, status, bytes).
+#[inline(always)]
+pub fn complete<A: Access>(rq: Pointer, status: u32, bytes: u32) {
+    let Some(local) = Local::of(Program::RequestComplete) else { return };
+    let address = local.address(rq);
+    let Some(entry) = table::find(&REQUESTS, address) else { return };
+    // SAFETY: `rq` is of the kind that A reads; the clock has no preconditions.
+    let (now, left, in_sequence) = unsafe {
+        let flags: u32 = A::read(rq, offset!(rq_flags));
+        let left: u32 = A::read(rq, offset!(rq_data_len));
+        (bpf_ktime_get_ns(), left, flags >> (offset!(rqf_flush_seq_bit) & 31) & 1 != 0)
+    };
+    if entry.status == 0 {
+        entry.status = status & 0xff;
+    }
+    if in_sequence {
+        entry.flags |= REQUEST_FLUSH_SEQUENCE;
+    }
+    local.walk = Walk {
+        budget: bytes as u64,
+        bios: 0,
+        span: entry.span,
+        parent: entry.parent,
+        now,
+        status: status & 0xff,
+        in_sequence: in_sequence as u32,
+        reserved: 0,
+    };
+    // SAFETY: as above.
+    unsafe { walk::<A>(local, rq) };
+    if in_sequence || bytes < left {
+        return;
+    }
+    entry.bios += local.walk.bios as u16;
+    if entry.issue_ns == 0 {
+        entry.flags |= REQUEST_NEVER_ISSUED;
+    }
+    end(local, entry, address, now);
+}
+
+/// Goes over the bios that this completion covers, and credits each with its part.
+#[inline(always)]
+unsafe fn walk<A: Access>(local: &mut Local, rq: Pointer) {
+    // SAFETY: by the caller's contract.
+    unsafe {
+        let mut bio: Pointer = A::read(rq, offset!(rq_bio));
+        let mut turn = 0;
+        while turn < WALK_MAX {
+            if bio.is_null() {
+                return;
+            }
+            let size: u32 = A::read(bio, offset!(bio_size));
+            let end_io: Pointer = A::read(bio, offset!(bio_end_io));
+            let private: Pointer = A::read(bio, offset!(bio_private));
+            let (end_io, private) = (local.address(end_io), local.address(private));
+            if credit(local.address(bio), end_io, private, size as u64) == 0 {
+                return;
+            }
+            bio = A::read(bio, offset!(bio_next));
+            turn += 1;
+        }
+    }
+    local.count(WALK_OVERFLOW);
+}
+
+/// Gives a bio its part of the completion, and ends it when all its bytes are done. Says 0 when the completion
+/// covers no more.
+///
+/// A global function for the verifier: it takes numbers only and is checked once, by itself, not at each of the
+/// walk's 256 turns (inlined: over 1 M instructions). What it needs besides lies in the program's slot.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn credit(bio: u64, end_io: u64, private: u64, size: u64) -> u64 {
+    let Some(local) = Local::of(Program::RequestComplete) else { return 0 };
+    let part = if size > local.walk.budget { local.walk.budget } else { size };
+    if part == 0 && size != 0 {
+        return 0;
+    }
+    local.walk.budget -= part;
+    let Some((found, address, clone)) = block::origin(bio, end_io, private) else { return 1 };
+    local.walk.bios += 1;
+    // SAFETY: a word of the table.
+    let before = unsafe { table::fetch_add(&raw mut found.done, part) };
+    // Of a bio that several requests carried, this says it of the last.
+    if found.span == local.walk.parent {
+        found.flags |= BIO_FIRST;
+    } else {
+        found.flags &= !BIO_FIRST;
+    }
+    if clone {
+        found.flags |= BIO_SPLIT;
+    }
+    found.request = local.walk.span;
+    if local.walk.status != 0 {
+        found.status = local.walk.status;
+    }
+    if local.walk.in_sequence == 0 && before + part >= found.bytes as u64 {
+        let now = local.walk.now;
+        bio::end(local, found, address, now);
+    }
+    1
+}
+
+#[inline(always)]
+fn end(local: &mut Local, entry: &Request, address: u64, now: u64) {
+    let record = RequestRecord {
+        header: Header {
+            tag: TAG_REQUEST,
+            reserved: 0,
+            flags: entry.flags,
+            len: size_of::<RequestRecord>() as u32,
+            time_ns: now,
+        },
+        span: entry.span,
+        parent: entry.parent,
+        root: entry.root,
+        task: entry.task,
+        start_ns: entry.start_ns,
+        issue_ns: entry.issue_ns,
+        sector: entry.sector,
+        dev: entry.dev,
+        bytes: entry.bytes,
+        opf: entry.opf,
+        status: entry.status,
+        task_version: entry.task_version,
+        bios: entry.bios,
+        tag: entry.tag,
+    };
+    table::release(&REQUESTS, address);
+    // SAFETY: the record lies on the stack.
+    unsafe { ring::write(local, TAG_REQUEST, (&raw const record).cast(), size_of::<RequestRecord>() as u64) };
+}

@@ -1,0 +1,92 @@
+//! The books: what the kernel side counted beside what the reader decoded.
+
+use aya::maps::{MapData, PerCpuArray};
+use blkkin_probe_abi::counters as slot;
+use blkkin_probe_abi::record as raw;
+use blkkin_probe_abi::settings::PROGRAMS;
+use blkkin_wire::batch::{Account, Accounts};
+use blkkin_wire::event::{Ending, LayerEvent};
+
+use crate::error::TracerError;
+
+/// What the reader decoded.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Recorded {
+    by_tag: [u64; slot::TAGS],
+    incomplete: u64,
+    /// Entries that were no record.
+    pub malformed: u64,
+}
+
+impl Recorded {
+    /// Counts a decoded record.
+    pub fn count(&mut self, tag: u8, event: &LayerEvent) {
+        if let Some(count) = self.by_tag.get_mut(usize::from(tag)) {
+            *count += 1;
+        }
+        if let LayerEvent::Call(call) = event {
+            self.incomplete += u64::from(call.ending == Ending::NoExit);
+        }
+    }
+}
+
+/// The kernel side's counters, summed over programs and CPUs.
+pub struct KernelCounters {
+    map: PerCpuArray<MapData, [u64; slot::LOCAL_WORDS]>,
+}
+
+impl KernelCounters {
+    /// Over the programs' per-CPU memory.
+    pub fn new(map: PerCpuArray<MapData, [u64; slot::LOCAL_WORDS]>) -> Self {
+        KernelCounters { map }
+    }
+
+    /// The sums now.
+    pub fn read(&self) -> Result<[u64; slot::COUNTERS], TracerError> {
+        let mut sums = [0; slot::COUNTERS];
+        for program in 0..PROGRAMS as u32 {
+            let values = self.map.get(&program, 0);
+            let values = values.map_err(|error| TracerError::Map { map: "LOCALS", reason: error.to_string() })?;
+            for words in values.iter() {
+                for (sum, word) in sums.iter_mut().zip(words) {
+                    *sum += word;
+                }
+            }
+        }
+        Ok(sums)
+    }
+}
+
+/// Puts both together.
+pub fn balance(kernel: &[u64; slot::COUNTERS], recorded: &Recorded, recursion_misses: u64) -> Accounts {
+    let account = |tags: &[u8]| {
+        let sum = |of: &dyn Fn(usize) -> u64| tags.iter().map(|tag| of(usize::from(*tag))).sum();
+        Account {
+            fired: sum(&|tag| kernel[slot::FIRED + tag]),
+            recorded: sum(&|tag| recorded.by_tag[tag]),
+            dropped: sum(&|tag| kernel[slot::DROPPED + tag]),
+        }
+    };
+    Accounts {
+        calls: account(&[raw::TAG_CALL]),
+        bios: account(&[raw::TAG_BIO]),
+        requests: account(&[raw::TAG_REQUEST]),
+        commits: account(&[raw::TAG_COMMIT]),
+        names: account(&[raw::TAG_TASK, raw::TAG_FILE]),
+        calls_entered: kernel[slot::CALLS_ENTERED],
+        calls_filtered: kernel[slot::CALLS_FILTERED],
+        calls_incomplete: recorded.incomplete,
+        calls_truncated: kernel[slot::CALLS_TRUNCATED],
+        calls_compat: kernel[slot::CALLS_COMPAT],
+        bios_queued: kernel[slot::BIOS_QUEUED],
+        requests_started: kernel[slot::REQUESTS_STARTED],
+        ends_missed: kernel[slot::BIOS_STALE] + kernel[slot::REQUESTS_STALE],
+        untracked: kernel[slot::BIOS_UNTRACKED] + kernel[slot::REQUESTS_UNTRACKED],
+        tasks_missed: kernel[slot::TASKS_MISSED],
+        recursion_misses,
+        malformed: recorded.malformed,
+        requests_foreign: kernel[slot::REQUESTS_FOREIGN],
+        paths_failed: kernel[slot::PATHS_FAILED],
+        walk_overflow: kernel[slot::WALK_OVERFLOW],
+    }
+}

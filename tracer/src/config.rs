@@ -1,0 +1,198 @@
+//! What to trace, as a caller says it; and the same as the programs take it.
+
+use std::time::Duration;
+
+use blkkin_probe_abi::settings::{
+    CALL_NUMBERS, CallShape, FILTERS_MAX, FOLLOW_ALL, FOLLOW_MARKED, Settings,
+};
+use blkkin_wire::calls::{Arch, CallId};
+use blkkin_wire::clock::DurationNs;
+use blkkin_wire::ids::{CgroupId, DeviceId, Pid, StartEpoch, Tid};
+
+use crate::error::TracerError;
+use crate::probes::AttachKind;
+
+/// Bytes of each CPU's ring, where the machine has up to 32 CPUs: at 128 B a record it holds 65,000 of them, or
+/// 130 ms of 500,000 events a second on one CPU: more than the reader was ever kept from running on a busy machine.
+pub const RING_BYTES: usize = 8 << 20;
+/// All rings together at the most, on machines with more CPUs than that.
+pub const RINGS_BYTES_MAX: usize = 256 << 20;
+/// Each ring at the least.
+pub const RING_BYTES_MIN: usize = 256 << 10;
+/// How often the rings are drained. A consumer that spins doubles the producer's cost; at 5 ms a ring of 8 MiB
+/// overflows only above 13 M events/s.
+pub const DRAIN_EVERY: Duration = Duration::from_millis(5);
+
+/// Whom to follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Follow {
+    /// Marked tasks, and what they fork.
+    Marked,
+    /// Every task that passes the filter.
+    All,
+}
+
+/// How much to keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Detail {
+    /// Only calls that reached the block layer.
+    Requests,
+    /// Every call, its path arguments, and the paths of its files.
+    Calls,
+    /// As `Calls`; exporters say every raw argument too.
+    Everything,
+}
+
+/// What must hold for a call to be kept. Empty lists let everything pass; within a list one match is enough, and
+/// every list that is not empty must match.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Processes (with [`Follow::All`]).
+    pub pids: Vec<Pid>,
+    /// Threads (with [`Follow::All`]).
+    pub tids: Vec<Tid>,
+    /// Names of threads (with [`Follow::All`]).
+    pub comms: Vec<String>,
+    /// Cgroups (with [`Follow::All`]).
+    pub cgroups: Vec<CgroupId>,
+    /// Devices: bios and requests of others are not followed, and calls that reached none of these are left out.
+    pub devices: Vec<DeviceId>,
+    /// System calls.
+    pub calls: Vec<CallId>,
+    /// Calls without block I/O that took less are left out. (Those with are judged as whole traces, later.)
+    pub slower_than: Option<DurationNs>,
+    /// Calls without block I/O that did not fail are left out.
+    pub errors_only: bool,
+}
+
+/// One start of the tracer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TracerConfig {
+    /// Whom to follow.
+    pub follow: Follow,
+    /// What to keep.
+    pub filter: Filter,
+    /// How much of it.
+    pub detail: Detail,
+    /// Force one way of attaching; else the best that each probe allows.
+    pub attach: Option<AttachKind>,
+    /// Bytes of each CPU's ring, a power of two; else [`RING_BYTES`] or what [`RINGS_BYTES_MAX`] leaves.
+    pub ring_bytes: Option<usize>,
+    /// Also block I/O that no followed call asked for: write-back, metadata, page faults.
+    pub kernel_origin: bool,
+}
+
+impl Default for TracerConfig {
+    fn default() -> Self {
+        TracerConfig {
+            follow: Follow::Marked,
+            filter: Filter::default(),
+            detail: Detail::Calls,
+            attach: None,
+            ring_bytes: None,
+            kernel_origin: false,
+        }
+    }
+}
+
+impl TracerConfig {
+    /// Bytes of each ring on a machine of `cpus` CPUs.
+    pub fn ring_bytes(&self, cpus: usize) -> Result<usize, TracerError> {
+        match self.ring_bytes {
+            Some(bytes) if bytes.is_power_of_two() && bytes >= 4096 && bytes <= 1 << 30 => Ok(bytes),
+            Some(bytes) => Err(TracerError::RingSize { bytes }),
+            None => {
+                let share = RINGS_BYTES_MAX / cpus.max(1);
+                let share = if share.is_power_of_two() { share } else { share.next_power_of_two() / 2 };
+                Ok(share.clamp(RING_BYTES_MIN, RING_BYTES))
+            }
+        }
+    }
+
+    /// The settings to freeze into the programs.
+    pub fn settings(&self, epoch: StartEpoch, bio_chain_endio: Option<u64>) -> Result<Settings, TracerError> {
+        let filter = &self.filter;
+        let (pids, pids_len) = list("process", &filter.pids, |pid| pid.0)?;
+        let (tids, tids_len) = list("thread", &filter.tids, |tid| tid.0)?;
+        let (devices, devices_len) = list("device", &filter.devices, |device| device.to_kernel())?;
+        let (cgroups, cgroups_len) = list("cgroup", &filter.cgroups, |cgroup| cgroup.0)?;
+        let (comms, comms_len) = list("thread name", &filter.comms, |comm| comm_words(comm))?;
+        Ok(Settings {
+            seed: epoch.0,
+            slower_than_ns: filter.slower_than.map_or(0, |limit| limit.0),
+            bio_chain_endio: bio_chain_endio.unwrap_or(0),
+            follow: match self.follow {
+                Follow::Marked => FOLLOW_MARKED,
+                Follow::All => FOLLOW_ALL,
+            },
+            errors_only: filter.errors_only.into(),
+            block_only: (self.detail == Detail::Requests || !filter.devices.is_empty()).into(),
+            path_args: (self.detail >= Detail::Calls).into(),
+            file_paths: 1,
+            kernel_origin: self.kernel_origin.into(),
+            pids_len,
+            tids_len,
+            comms_len,
+            cgroups_len,
+            devices_len,
+            own_pid: std::process::id(),
+            pids,
+            tids,
+            devices,
+            cgroups,
+            comms,
+        })
+    }
+
+    /// The table of calls, by this machine's numbers.
+    pub fn shapes(&self) -> [u32; CALL_NUMBERS] {
+        let mut table = [0; CALL_NUMBERS];
+        for call in CallId::all() {
+            let wanted = self.filter.calls.is_empty() || self.filter.calls.contains(&call);
+            let number = call.spec().number(Arch::HOST).map(usize::from);
+            if let (true, Some(slot)) = (wanted, number.and_then(|number| table.get_mut(number))) {
+                *slot = shape(call).0;
+            }
+        }
+        table
+    }
+}
+
+/// What the kernel side must know of a call.
+fn shape(call: CallId) -> CallShape {
+    let spec = call.spec();
+    let mut bits = CallShape::FOLLOWED;
+    if spec.uses_position() {
+        bits |= CallShape::POSITION;
+    }
+    if spec.returns_descriptor_of_file() {
+        bits |= CallShape::OPENS;
+    }
+    let [path, second_path] = spec.path_args();
+    CallShape::new(bits, spec.fd_arg(), spec.second_fd_arg(), path, second_path)
+}
+
+fn list<T, U: Copy + Default>(
+    what: &'static str, wanted: &[T], word: impl Fn(&T) -> U,
+) -> Result<([U; FILTERS_MAX], u32), TracerError> {
+    let mut words = [U::default(); FILTERS_MAX];
+    if wanted.len() > FILTERS_MAX {
+        return Err(TracerError::TooManyFilters { what, given: wanted.len() });
+    }
+    for (slot, item) in words.iter_mut().zip(wanted) {
+        *slot = word(item);
+    }
+    // At most FILTERS_MAX, checked above.
+    Ok((words, wanted.len() as u32))
+}
+
+/// A thread's name as the kernel compares it: at most 15 bytes, NUL padded to 16 (TASK_COMM_LEN,
+/// include/linux/sched.h).
+fn comm_words(comm: &str) -> [u64; 2] {
+    let mut bytes = [0u8; 16];
+    let kept = comm.len().min(15);
+    bytes[..kept].copy_from_slice(&comm.as_bytes()[..kept]);
+    let (low, high) = bytes.split_at(8);
+    let word = |half: &[u8]| half.iter().rev().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
+    [word(low), word(high)]
+}

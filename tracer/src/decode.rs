@@ -1,0 +1,192 @@
+//! Bytes from a ring to a record: the one place where they are believed, and only after tag and length agree.
+//!
+//! *In*: the bytes of one ring entry: hostile until here. *Out*: a [`Record`], or why not. Never panics, whatever
+//! the bytes (proptest below); what it refuses is counted as malformed.
+
+use blkkin_probe_abi::Plain;
+use blkkin_probe_abi::record::{
+    BioRecord, CALL_HAS_SECOND, CallRecord, CommitRecord, FILE_PATH_MAX, FileRecord, Header, PATH_ARG_MAX,
+    RequestRecord, SecondFile, TAG_BIO, TAG_CALL, TAG_COMMIT, TAG_FILE, TAG_REQUEST, TAG_TASK, TaskRecord,
+};
+use thiserror::Error;
+
+/// A record, checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record<'a> {
+    /// A system call, its second file, and its path arguments.
+    Call(CallRecord, Option<SecondFile>, [&'a [u8]; 2]),
+    /// A bio.
+    Bio(BioRecord),
+    /// A request.
+    Request(RequestRecord),
+    /// A commit.
+    Commit(CommitRecord),
+    /// A task.
+    Task(TaskRecord),
+    /// A file, and its path's components, leaf first, each ended by NUL.
+    File(FileRecord, &'a [u8]),
+}
+
+/// Why bytes are no record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Malformed {
+    /// Shorter than its kind must be.
+    #[error("a record of tag {tag} has {len} bytes, fewer than it must")]
+    Short {
+        /// Its tag; 0 if not even that was there.
+        tag: u8,
+        /// Its bytes.
+        len: usize,
+    },
+    /// Longer than what it says of itself.
+    #[error("a record of tag {tag} has {len} bytes, more than it says")]
+    Long {
+        /// Its tag.
+        tag: u8,
+        /// Its bytes.
+        len: usize,
+    },
+    /// No such kind.
+    #[error("a record of the unknown tag {tag}")]
+    UnknownTag {
+        /// Its tag.
+        tag: u8,
+    },
+}
+
+/// Decodes one ring entry.
+pub fn decode(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
+    let header: Header = front(bytes, 0)?.0;
+    if header.len as usize > bytes.len() {
+        return Err(Malformed::Short { tag: header.tag, len: bytes.len() });
+    }
+    if (header.len as usize) < bytes.len() {
+        return Err(Malformed::Long { tag: header.tag, len: bytes.len() });
+    }
+    match header.tag {
+        TAG_CALL => call(bytes),
+        TAG_BIO => whole(bytes, TAG_BIO).map(Record::Bio),
+        TAG_REQUEST => whole(bytes, TAG_REQUEST).map(Record::Request),
+        TAG_COMMIT => whole(bytes, TAG_COMMIT).map(Record::Commit),
+        TAG_TASK => whole(bytes, TAG_TASK).map(Record::Task),
+        TAG_FILE => file(bytes),
+        tag => Err(Malformed::UnknownTag { tag }),
+    }
+}
+
+fn call(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
+    let (record, rest): (CallRecord, _) = front(bytes, TAG_CALL)?;
+    let (second, rest) = if record.header.flags & CALL_HAS_SECOND != 0 {
+        let (second, rest): (SecondFile, _) = front(rest, TAG_CALL)?;
+        (Some(second), rest)
+    } else {
+        (None, rest)
+    };
+    let short = Malformed::Short { tag: TAG_CALL, len: bytes.len() };
+    let [first_len, second_len] = record.path_len.map(usize::from);
+    if first_len > PATH_ARG_MAX || second_len > PATH_ARG_MAX {
+        return Err(Malformed::Long { tag: TAG_CALL, len: bytes.len() });
+    }
+    let (first, rest) = rest.split_at_checked(first_len).ok_or(short)?;
+    let (other, rest) = rest.split_at_checked(second_len).ok_or(short)?;
+    ended(rest, TAG_CALL, bytes)?;
+    Ok(Record::Call(record, second, [first, other]))
+}
+
+fn file(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
+    let (record, path): (FileRecord, _) = front(bytes, TAG_FILE)?;
+    if path.len() > FILE_PATH_MAX {
+        return Err(Malformed::Long { tag: TAG_FILE, len: bytes.len() });
+    }
+    Ok(Record::File(record, path))
+}
+
+fn whole<T: Plain>(bytes: &[u8], tag: u8) -> Result<T, Malformed> {
+    let (record, rest) = front(bytes, tag)?;
+    ended(rest, tag, bytes)?;
+    Ok(record)
+}
+
+fn ended(rest: &[u8], tag: u8, bytes: &[u8]) -> Result<(), Malformed> {
+    if rest.is_empty() { Ok(()) } else { Err(Malformed::Long { tag, len: bytes.len() }) }
+}
+
+/// The value at the front, and what follows it.
+fn front<T: Plain>(bytes: &[u8], tag: u8) -> Result<(T, &[u8]), Malformed> {
+    let (front, rest) =
+        bytes.split_at_checked(size_of::<T>()).ok_or(Malformed::Short { tag, len: bytes.len() })?;
+    // SAFETY: `front` has size_of::<T>() bytes, and of a Plain type every bit pattern is a value.
+    Ok((unsafe { front.as_ptr().cast::<T>().read_unaligned() }, rest))
+}
+
+/// A value's bytes.
+pub fn bytes_of<T: Plain>(value: &T) -> &[u8] {
+    // SAFETY: a Plain type has no padding.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bio() -> BioRecord {
+        let header = Header { tag: TAG_BIO, len: size_of::<BioRecord>() as u32, time_ns: 7, ..Header::default() };
+        BioRecord { header, span: 1, bytes: 4096, ..BioRecord::default() }
+    }
+
+    #[test]
+    fn a_record_comes_back_as_it_was() {
+        assert_eq!(decode(bytes_of(&bio())), Ok(Record::Bio(bio())));
+    }
+
+    #[test]
+    fn short_long_and_unknown_are_told_apart() {
+        let bytes = bytes_of(&bio());
+        assert_eq!(decode(&bytes[..95]), Err(Malformed::Short { tag: TAG_BIO, len: 95 }));
+        assert_eq!(decode(&bytes[..3]), Err(Malformed::Short { tag: 0, len: 3 }));
+        let mut long = bytes.to_vec();
+        long.push(0);
+        assert_eq!(decode(&long), Err(Malformed::Long { tag: TAG_BIO, len: 97 }));
+        let mut unknown = bio();
+        unknown.header.tag = 99;
+        assert_eq!(decode(bytes_of(&unknown)), Err(Malformed::UnknownTag { tag: 99 }));
+    }
+
+    #[test]
+    fn a_record_of_the_right_tag_and_the_wrong_size_is_refused() {
+        let mut record = bio();
+        record.header.tag = TAG_CALL;
+        assert_eq!(decode(bytes_of(&record)), Err(Malformed::Short { tag: TAG_CALL, len: 96 }));
+    }
+
+    #[test]
+    fn paths_and_second_file_are_cut_out_of_the_tail() {
+        let mut record = CallRecord { path_len: [3, 2], ..CallRecord::default() };
+        record.header =
+            Header { tag: TAG_CALL, len: (size_of::<CallRecord>() + 5) as u32, ..Header::default() };
+        let mut bytes = bytes_of(&record).to_vec();
+        bytes.extend_from_slice(b"abcde");
+        assert_eq!(decode(&bytes), Ok(Record::Call(record, None, [b"abc", b"de"])));
+        bytes.pop();
+        bytes[4..8].copy_from_slice(&((size_of::<CallRecord>() + 4) as u32).to_ne_bytes());
+        assert_eq!(decode(&bytes), Err(Malformed::Short { tag: TAG_CALL, len: 156 }));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_record_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+            let _ = decode(&bytes);
+        }
+
+        #[test]
+        fn any_bytes_behind_a_true_header_are_a_record_or_an_error(
+            tag in 0u8..10, mut bytes in proptest::collection::vec(any::<u8>(), 16..600)
+        ) {
+            bytes[0] = tag;
+            let len = bytes.len() as u32;
+            bytes[4..8].copy_from_slice(&len.to_ne_bytes());
+            let _ = decode(&bytes);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The tracer at work: drains the rings by timer, and publishes batches until it is told to stop.
+//!
+//! *Shutdown*: first the hook that begins everything (sys_enter) is taken away, then the others, then the rings are
+//! emptied until the books agree. So what was begun may still end, and what is in a ring is never thrown away.
+
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use aya::programs::Program;
+use blkkin_bus::Publisher;
+use blkkin_wire::batch::{Accounts, EventBatch};
+use blkkin_wire::clock::{ClockAnchor, MonotonicNs};
+use blkkin_wire::event::LayerEvent;
+
+use crate::accounts::balance;
+use crate::config::DRAIN_EVERY;
+use crate::devices::DeviceNamer;
+use crate::error::TracerError;
+use crate::load::Tracer;
+use crate::origin;
+
+/// Events of a batch at the most: what a consumer holds at once.
+const BATCH_MAX: usize = 16_384;
+/// How long block I/O that is in flight when tracing stops is waited for.
+const SETTLE: Duration = Duration::from_millis(200);
+
+/// Tells a tracer to stop.
+#[derive(Clone, Debug, Default)]
+pub struct StopSignal {
+    shared: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl StopSignal {
+    /// A signal that is not given yet.
+    pub fn new() -> Self {
+        StopSignal::default()
+    }
+
+    /// Gives it.
+    pub fn stop(&self) {
+        let (flag, woken) = &*self.shared;
+        *flag.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = true;
+        woken.notify_all();
+    }
+
+    /// Waits for it at most `period`; says whether it was given.
+    fn wait(&self, period: Duration) -> bool {
+        let (flag, woken) = &*self.shared;
+        let guard = flag.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        match woken.wait_timeout_while(guard, period, |stopped| !*stopped) {
+            Ok((stopped, _)) => *stopped,
+            Err(poisoned) => *poisoned.into_inner().0,
+        }
+    }
+}
+
+impl Tracer {
+    /// Publishes what happens until `stop` is given or nobody listens any more. Everything is detached when this
+    /// returns.
+    pub fn drain(self, events: Publisher<EventBatch>, stop: StopSignal) -> Result<Accounts, TracerError> {
+        let mut pump = Pump {
+            tracer: self,
+            events,
+            anchor: origin::anchor(),
+            devices: DeviceNamer::default(),
+            sequence: 0,
+            merged: Vec::new(),
+        };
+        while !stop.wait(DRAIN_EVERY) {
+            if pump.round()?.is_none() {
+                break;
+            }
+        }
+        pump.finish()
+    }
+}
+
+struct Pump {
+    tracer: Tracer,
+    events: Publisher<EventBatch>,
+    anchor: ClockAnchor,
+    devices: DeviceNamer,
+    sequence: u64,
+    merged: Vec<LayerEvent>,
+}
+
+impl Pump {
+    /// One drain. None when nobody listens.
+    fn round(&mut self) -> Result<Option<()>, TracerError> {
+        let watermark = self.tracer.rings.drain(origin::now(), &mut self.merged);
+        self.publish(watermark)
+    }
+
+    fn publish(&mut self, watermark: MonotonicNs) -> Result<Option<()>, TracerError> {
+        let accounts = self.accounts()?;
+        let mut events = Vec::with_capacity(self.merged.len());
+        for event in std::mem::take(&mut self.merged) {
+            self.name_devices(&event, &mut events);
+            events.push(event);
+        }
+        let mut rest = events.into_iter().peekable();
+        loop {
+            let part: Vec<LayerEvent> = rest.by_ref().take(BATCH_MAX).collect();
+            // Only the last part of a drain moves the watermark past its own events.
+            let until = rest.peek().map_or(watermark, LayerEvent::time);
+            let batch = EventBatch {
+                source: self.tracer.source,
+                sequence: self.sequence,
+                anchor: self.anchor,
+                events: part,
+                watermark: until,
+                accounts: accounts.clone(),
+            };
+            self.sequence += 1;
+            if self.events.publish(batch).is_err() {
+                return Ok(None);
+            }
+            if rest.peek().is_none() {
+                return Ok(Some(()));
+            }
+        }
+    }
+
+    fn name_devices(&mut self, event: &LayerEvent, into: &mut Vec<LayerEvent>) {
+        let (device, time) = match event {
+            LayerEvent::Bio(bio) => (bio.device, bio.queue),
+            LayerEvent::Request(request) => (request.device, request.start),
+            LayerEvent::Commit(commit) => (commit.device, commit.start),
+            _ => return,
+        };
+        into.extend(self.devices.meet(device, time).map(LayerEvent::Device));
+    }
+
+    fn accounts(&self) -> Result<Accounts, TracerError> {
+        let kernel = self.tracer.counters.read()?;
+        Ok(balance(&kernel, &self.tracer.rings.recorded, self.tracer.recursion_misses()))
+    }
+
+    fn finish(mut self) -> Result<Accounts, TracerError> {
+        self.detach("call_enter");
+        self.settle(|accounts| accounts.bios.fired + accounts.ends_missed >= accounts.bios_queued)?;
+        self.detach("");
+        self.settle(balanced)?;
+        self.tracer.rings.finish(&mut self.merged);
+        let kernel = self.tracer.counters.read()?;
+        let accounts = balance(&kernel, &self.tracer.rings.recorded, self.tracer.recursion_misses());
+        // Nothing is written any more: everything is complete.
+        self.publish(MonotonicNs(u64::MAX))?;
+        Ok(accounts)
+    }
+
+    /// Drains until `settled` says so, or the time for it is over.
+    fn settle(&mut self, settled: impl Fn(&Accounts) -> bool) -> Result<(), TracerError> {
+        let deadline = Instant::now() + SETTLE;
+        loop {
+            if self.round()?.is_none() || settled(&self.accounts()?) || Instant::now() >= deadline {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Takes away the programs whose name begins with `stem`.
+    fn detach(&mut self, stem: &str) {
+        for (name, program) in self.tracer.ebpf.programs_mut() {
+            if name.starts_with(stem) {
+                // A program that was never loaded has nothing to unload.
+                let _ = match program {
+                    Program::BtfTracePoint(program) => program.unload(),
+                    Program::RawTracePoint(program) => program.unload(),
+                    _ => Ok(()),
+                };
+            }
+        }
+    }
+}
+
+fn balanced(accounts: &Accounts) -> bool {
+    [accounts.calls, accounts.bios, accounts.requests, accounts.commits, accounts.names]
+        .iter()
+        .all(blkkin_wire::batch::Account::balances)
+}

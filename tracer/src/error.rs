@@ -1,0 +1,101 @@
+//! Why tracing could not start or go on, and what to do about it.
+
+use thiserror::Error;
+
+/// An error of the tracer.
+#[derive(Debug, Error)]
+pub enum TracerError {
+    /// The process may not load programs.
+    #[error("this process may not load eBPF programs: {missing} is missing")]
+    Privilege {
+        /// Capabilities that are missing.
+        missing: String,
+    },
+    /// The kernel has no type information.
+    #[error("this kernel has no type information: /sys/kernel/btf/vmlinux: {reason}")]
+    NoBtf {
+        /// Why it could not be read.
+        reason: String,
+    },
+    /// A type or field that everything needs is absent.
+    #[error("this kernel lacks {field}, which the programs need")]
+    Field {
+        /// `struct.member`.
+        field: String,
+    },
+    /// The object could not be loaded.
+    #[error("the eBPF programs could not be loaded: {reason}")]
+    Load {
+        /// aya's words.
+        reason: String,
+    },
+    /// A probe without which nothing can be seen is refused.
+    #[error("the probe {probe} is refused: {reason}")]
+    Probe {
+        /// Its name.
+        probe: &'static str,
+        /// The kernel's or the verifier's words.
+        reason: String,
+    },
+    /// Ring size.
+    #[error("a ring of {bytes} bytes cannot be made")]
+    RingSize {
+        /// As asked for.
+        bytes: usize,
+    },
+    /// More filters than the programs hold.
+    #[error("{given} {what} filters were given; the programs hold {}", blkkin_probe_abi::settings::FILTERS_MAX)]
+    TooManyFilters {
+        /// Of which kind.
+        what: &'static str,
+        /// How many.
+        given: usize,
+    },
+    /// A task could not be marked.
+    #[error("process {pid} cannot be followed: {reason}")]
+    Mark {
+        /// Which.
+        pid: u32,
+        /// Why.
+        reason: String,
+    },
+    /// A kernel map could not be used.
+    #[error("the kernel's map {map} cannot be used: {reason}")]
+    Map {
+        /// Which.
+        map: &'static str,
+        /// Why.
+        reason: String,
+    },
+    /// A file of the system could not be read.
+    #[error("{path} cannot be read: {reason}")]
+    System {
+        /// Which.
+        path: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl TracerError {
+    /// What to do.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            TracerError::Privilege { .. } => {
+                "run as root (sudo), or give the binary what it needs: setcap cap_bpf,cap_perfmon,cap_sys_admin+ep"
+            }
+            TracerError::NoBtf { .. } => {
+                "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y (Debian's since 11, Ubuntu's since 20.10, Fedora's \
+                 since 31 are)"
+            }
+            TracerError::Field { .. } => "use a kernel from 6.5 on; `blkkin doctor` says what this one offers",
+            TracerError::Load { .. } | TracerError::Probe { .. } => {
+                "run `blkkin doctor`: it tries each probe by itself and says why it fails"
+            }
+            TracerError::RingSize { .. } => "give a power of two from 4096 to 1073741824 bytes",
+            TracerError::TooManyFilters { .. } => "give fewer, or filter by a parent: --tree or --cgroup",
+            TracerError::Mark { .. } => "check that the process is still there: ps -p PID",
+            TracerError::Map { .. } | TracerError::System { .. } => "run `blkkin doctor` and look at its notes",
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Where the running kernel keeps its fields: names to offsets, from its own type information.
+//!
+//! The one place that knows the kernel's names and how they drifted. A field may have several spellings; the first
+//! that exists is taken. A field that has none is ABSENT, and only the probes that need it go without.
+
+use std::collections::HashSet;
+
+use blkkin_probe_abi::layout::{ABSENT, Layout};
+
+use crate::btf::Btf;
+use crate::error::TracerError;
+
+/// Where the kernel says its types.
+pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
+
+/// One field: its name in [`Layout`], and its spellings as `struct.member.member`.
+const FIELDS: &[(&str, &[&str])] = &[
+    ("task_pid", &["task_struct.pid"]),
+    ("task_tgid", &["task_struct.tgid"]),
+    ("task_comm", &["task_struct.comm"]),
+    ("task_real_parent", &["task_struct.real_parent"]),
+    ("task_files", &["task_struct.files"]),
+    ("task_cred", &["task_struct.cred"]),
+    ("task_cgroups", &["task_struct.cgroups"]),
+    ("task_mm", &["task_struct.mm"]),
+    ("task_flags", &["task_struct.flags"]),
+    ("task_nvcsw", &["task_struct.nvcsw"]),
+    // x86 keeps TS_COMPAT in a word of its own, arm64 a bit in the flags.
+    ("task_compat", &["task_struct.thread_info.status", "task_struct.thread_info.flags"]),
+    ("cred_uid", &["cred.uid"]),
+    ("css_set_dfl_cgrp", &["css_set.dfl_cgrp"]),
+    ("cgroup_kn", &["cgroup.kn"]),
+    ("kernfs_id", &["kernfs_node.id"]),
+    ("mm_exe_file", &["mm_struct.exe_file"]),
+    ("files_fdt", &["files_struct.fdt"]),
+    ("files_fdtab", &["files_struct.fdtab"]),
+    ("files_fd_array", &["files_struct.fd_array"]),
+    ("fdtable_max_fds", &["fdtable.max_fds"]),
+    ("fdtable_fd", &["fdtable.fd"]),
+    ("file_inode", &["file.f_inode"]),
+    ("file_pos", &["file.f_pos"]),
+    ("file_dentry", &["file.f_path.dentry"]),
+    ("file_mnt", &["file.f_path.mnt"]),
+    ("inode_sb", &["inode.i_sb"]),
+    ("inode_ino", &["inode.i_ino"]),
+    ("inode_generation", &["inode.i_generation"]),
+    ("inode_mode", &["inode.i_mode"]),
+    ("inode_rdev", &["inode.i_rdev"]),
+    ("sb_dev", &["super_block.s_dev"]),
+    ("sb_type", &["super_block.s_type"]),
+    ("fstype_name", &["file_system_type.name"]),
+    ("dentry_parent", &["dentry.d_parent"]),
+    // 6.17 made d_name const and added a writable alias in a union.
+    ("dentry_name", &["dentry.d_name"]),
+    ("dentry_inode", &["dentry.d_inode"]),
+    ("vfsmount_root", &["vfsmount.mnt_root"]),
+    ("mount_mnt", &["mount.mnt"]),
+    ("mount_parent", &["mount.mnt_parent"]),
+    ("mount_mountpoint", &["mount.mnt_mountpoint"]),
+    ("binprm_file", &["linux_binprm.file"]),
+    ("bio_next", &["bio.bi_next"]),
+    ("bio_bdev", &["bio.bi_bdev"]),
+    ("bio_opf", &["bio.bi_opf"]),
+    ("bio_status", &["bio.bi_status"]),
+    ("bio_sector", &["bio.bi_iter.bi_sector"]),
+    ("bio_size", &["bio.bi_iter.bi_size"]),
+    ("bio_end_io", &["bio.bi_end_io"]),
+    ("bio_private", &["bio.bi_private"]),
+    ("bdev_dev", &["block_device.bd_dev"]),
+    ("bdev_disk", &["block_device.bd_disk"]),
+    ("disk_major", &["gendisk.major"]),
+    ("disk_first_minor", &["gendisk.first_minor"]),
+    ("rq_queue", &["request.q"]),
+    ("rq_cmd_flags", &["request.cmd_flags"]),
+    ("rq_flags", &["request.rq_flags"]),
+    ("rq_tag", &["request.tag"]),
+    ("rq_data_len", &["request.__data_len"]),
+    ("rq_sector", &["request.__sector"]),
+    ("rq_bio", &["request.bio"]),
+    ("rq_hctx", &["request.mq_hctx"]),
+    ("rq_queuelist", &["request.queuelist"]),
+    ("rq_flush_list", &["request.flush.list"]),
+    ("rq_part", &["request.part"]),
+    ("queue_disk", &["request_queue.disk"]),
+    ("hctx_fq", &["blk_mq_hw_ctx.fq"]),
+    ("fq_flush_rq", &["blk_flush_queue.flush_rq"]),
+    ("fq_flush_queue", &["blk_flush_queue.flush_queue"]),
+    ("ext4_vfs_inode", &["ext4_inode_info.vfs_inode"]),
+    ("ext4_sync_tid", &["ext4_inode_info.i_sync_tid"]),
+    ("ext4_datasync_tid", &["ext4_inode_info.i_datasync_tid"]),
+    ("journal_fs_dev", &["journal_s.j_fs_dev"]),
+    ("transaction_tid", &["transaction_s.t_tid"]),
+];
+
+/// The enum whose members are the bits of `rq_flags`, and the one of RQF_FLUSH_SEQ. 6.11 made the flags an enum
+/// (5f89154e8e9e, "block: Use enum to define RQF_x bit indexes"); before, it was bit 4 (include/linux/blk-mq.h).
+const FLUSH_SEQUENCE: (&str, &str) = ("rqf_flags", "__RQF_FLUSH_SEQ");
+const FLUSH_SEQUENCE_BEFORE_ENUM: u32 = 4;
+
+/// The layout of the running kernel.
+pub fn resolve() -> Result<Layout, TracerError> {
+    let bytes = std::fs::read(VMLINUX).map_err(|error| TracerError::NoBtf { reason: error.to_string() })?;
+    let wanted: HashSet<&str> = FIELDS
+        .iter()
+        .flat_map(|(_, spellings)| *spellings)
+        .filter_map(|spelling| Some(spelling.split_once('.')?.0))
+        .chain([FLUSH_SEQUENCE.0])
+        .collect();
+    let btf = Btf::parse(&bytes, |name| wanted.contains(name))
+        .ok_or_else(|| TracerError::NoBtf { reason: "it cannot be understood".to_owned() })?;
+    let mut layout = Layout::EMPTY;
+    for (name, spellings) in FIELDS {
+        let found = spellings.iter().find_map(|spelling| btf.offset(spelling));
+        if let (Some(offset), Some(field)) = (found, layout.field_mut(name)) {
+            *field = offset;
+        }
+    }
+    let (flags, bit) = FLUSH_SEQUENCE;
+    layout.rqf_flush_seq_bit = btf.value(flags, bit).unwrap_or(FLUSH_SEQUENCE_BEFORE_ENUM);
+    Ok(layout)
+}
+
+/// Which of `fields` this layout lacks.
+pub fn missing(layout: &Layout, fields: &[&'static str]) -> Vec<&'static str> {
+    let mut layout = *layout;
+    fields
+        .iter()
+        .copied()
+        .filter(|name| layout.field_mut(name).is_none_or(|offset| *offset == ABSENT))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_of_the_table_is_one_of_the_layout() {
+        let mut layout = Layout::EMPTY;
+        for (name, spellings) in FIELDS {
+            assert!(layout.field_mut(name).is_some(), "{name} is not in probe_abi::layout");
+            assert!(!spellings.is_empty());
+        }
+    }
+}

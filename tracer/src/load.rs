@@ -1,0 +1,252 @@
+//! Brings the programs into the kernel and attaches them.
+//!
+//! *In*: a [`TracerConfig`]. *Out*: a [`Tracer`] that is attached and whose rings fill; nothing is read yet.
+//!
+//! Order: what ends things is attached before what begins them, sys_enter last (see `probes`). Everything is held
+//! by descriptors of this process: when it ends, however it ends, the kernel takes all of it down.
+
+use aya::maps::of_maps::ArrayOfMaps;
+use aya::maps::{Map, MapData, PerCpuArray, RingBuf};
+use aya::programs::{BtfTracePoint, RawTracePoint};
+use aya::{Btf, Ebpf, EbpfLoader};
+use aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_RINGBUF;
+use blkkin_probe_abi::CPUS_MAX;
+use blkkin_wire::ids::{Pid, Source};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use crate::accounts::KernelCounters;
+use crate::config::TracerConfig;
+use crate::decode::bytes_of;
+use crate::error::TracerError;
+use crate::layout;
+use crate::origin;
+use crate::privilege;
+use crate::probes::{AttachKind, Need, PROBES, Probe, ProbeVerdict, Verdict};
+use crate::rings::RingReader;
+use crate::tasks::{SpawnerMark, TaskMarks};
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/blkkin-probes"));
+
+/// A tracer that is attached.
+pub struct Tracer {
+    /// Who we are.
+    pub(crate) source: Source,
+    pub(crate) ebpf: Ebpf,
+    pub(crate) rings: RingReader,
+    pub(crate) counters: KernelCounters,
+    /// Descriptors of the attached programs, whose fdinfo says how often the kernel skipped them.
+    pub(crate) attached: Vec<OwnedFd>,
+    marks: TaskMarks,
+    verdicts: Vec<ProbeVerdict>,
+}
+
+impl Tracer {
+    /// Loads and attaches.
+    pub fn load(config: &TracerConfig) -> Result<Tracer, TracerError> {
+        privilege::check()?;
+        let layout = layout::resolve()?;
+        let source = origin::source();
+        let settings = config.settings(source.epoch, bio_chain_endio())?;
+        let shapes: Vec<u8> = config.shapes().iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let mut ebpf = EbpfLoader::new()
+            .override_global("LAYOUT", bytes_of(&layout), true)
+            .override_global("SETTINGS", bytes_of(&settings), true)
+            .override_global("CALLS", shapes.as_slice(), true)
+            .allow_unsupported_maps()
+            .load(OBJECT)
+            .map_err(|error| TracerError::Load { reason: chain(&error) })?;
+        let rings = make_rings(&mut ebpf, config)?;
+        let counters = take_counters(&mut ebpf)?;
+        let marks = task_marks(&ebpf)?;
+        let btf = Btf::from_sys_fs().map_err(|error| TracerError::NoBtf { reason: chain(&error) })?;
+        let mut tracer = Tracer {
+            source,
+            ebpf,
+            rings: RingReader::new(rings),
+            counters,
+            attached: Vec::new(),
+            marks,
+            verdicts: Vec::new(),
+        };
+        for probe in PROBES {
+            let missing = layout::missing(&layout, probe.fields);
+            let verdict = tracer.attach(probe, config.attach, &btf, &missing);
+            if verdict.verdict != Verdict::Works && probe.need == Need::Required {
+                return Err(TracerError::Probe { probe: probe.name, reason: verdict.reason });
+            }
+            tracer.verdicts.push(verdict);
+        }
+        Ok(tracer)
+    }
+
+    /// What became of each probe.
+    pub fn probes(&self) -> &[ProbeVerdict] {
+        &self.verdicts
+    }
+
+    /// Who we are, as batches say it.
+    pub fn source(&self) -> Source {
+        self.source
+    }
+
+    /// Whatever the process's main thread forks while the mark lives is followed from its exec on.
+    pub fn follow_children_of_this_thread(&self) -> Result<SpawnerMark<'_>, TracerError> {
+        self.marks.spawner()
+    }
+
+    /// Follows a living process, its living descendants, and whatever they fork. Says how many threads that are
+    /// now.
+    pub fn follow_tree(&self, pid: Pid) -> Result<usize, TracerError> {
+        self.marks.tree(pid)
+    }
+
+    fn attach(
+        &mut self, probe: &'static Probe, forced: Option<AttachKind>, btf: &Btf, missing: &[&str],
+    ) -> ProbeVerdict {
+        if !missing.is_empty() {
+            return absent(probe, missing);
+        }
+        let kinds = match forced {
+            Some(kind) => vec![kind],
+            None => vec![AttachKind::TpBtf, AttachKind::RawTp],
+        };
+        let mut refused = Vec::new();
+        for kind in kinds {
+            match self.attach_as(probe, kind, btf) {
+                Ok(program) => {
+                    self.attached.push(program);
+                    return works(probe, kind);
+                }
+                Err(reason) => refused.push(format!("{kind}: {reason}")),
+            }
+        }
+        ProbeVerdict {
+            probe,
+            kind: None,
+            verdict: Verdict::Refused,
+            reason: refused.join("; "),
+            remedy: "the kernel's policy or version refuses it".to_owned(),
+        }
+    }
+
+    fn attach_as(&mut self, probe: &Probe, kind: AttachKind, btf: &Btf) -> Result<OwnedFd, String> {
+        let suffix = match kind {
+            AttachKind::TpBtf => "btf",
+            AttachKind::RawTp => "raw",
+        };
+        let name = format!("{}_{suffix}", probe.stem);
+        let program = self.ebpf.program_mut(&name).ok_or_else(|| format!("there is no program {name}"))?;
+        let fd = match kind {
+            AttachKind::TpBtf => {
+                let program: &mut BtfTracePoint = program.try_into().map_err(|error| chain(&error))?;
+                program.load(probe.tracepoint, btf).map_err(|error| chain(&error))?;
+                program.attach().map_err(|error| chain(&error))?;
+                program.fd().map_err(|error| chain(&error))?.as_fd().try_clone_to_owned()
+            }
+            AttachKind::RawTp => {
+                let program: &mut RawTracePoint = program.try_into().map_err(|error| chain(&error))?;
+                program.load().map_err(|error| chain(&error))?;
+                program.attach(probe.tracepoint).map_err(|error| chain(&error))?;
+                program.fd().map_err(|error| chain(&error))?.as_fd().try_clone_to_owned()
+            }
+        };
+        fd.map_err(|error| error.to_string())
+    }
+
+    /// Runs that the kernel skipped because the program was running already on that CPU.
+    pub(crate) fn recursion_misses(&self) -> u64 {
+        let misses = self.attached.iter().filter_map(|program| {
+            let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", program.as_raw_fd())).ok()?;
+            info.lines().find_map(|line| line.strip_prefix("recursion_misses:")?.trim().parse::<u64>().ok())
+        });
+        misses.sum()
+    }
+}
+
+fn works(probe: &'static Probe, kind: AttachKind) -> ProbeVerdict {
+    ProbeVerdict { probe, kind: Some(kind), verdict: Verdict::Works, reason: String::new(), remedy: String::new() }
+}
+
+fn absent(probe: &'static Probe, missing: &[&str]) -> ProbeVerdict {
+    ProbeVerdict {
+        probe,
+        kind: None,
+        verdict: Verdict::Missing,
+        reason: format!("this kernel has no {}", missing.join(", ")),
+        remedy: "a newer kernel, or one with the file system built in".to_owned(),
+    }
+}
+
+fn make_rings(ebpf: &mut Ebpf, config: &TracerConfig) -> Result<Vec<RingBuf<MapData>>, TracerError> {
+    let fail = |error: &dyn std::error::Error| TracerError::Map { map: "RINGS", reason: chain(error) };
+    // Borrowed, not taken: the programs name it by its descriptor until they are loaded.
+    let map = ebpf.map_mut("RINGS").ok_or_else(|| missing_map("RINGS"))?;
+    let mut outer: ArrayOfMaps<&mut MapData, MapData> = ArrayOfMaps::try_from(map).map_err(|error| fail(&error))?;
+    let cpus = aya::util::online_cpus().map_err(|(path, error)| TracerError::System {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    })?;
+    let bytes = config.ring_bytes(cpus.len())?;
+    let mut rings = Vec::with_capacity(cpus.len());
+    for cpu in cpus.into_iter().filter(|cpu| *cpu < CPUS_MAX) {
+        let definition = aya_obj::Map::new_from_params(BPF_MAP_TYPE_RINGBUF as u32, 0, 0, bytes as u32, 0);
+        let ring = MapData::create(definition, "blkkin_ring", None).map_err(|error| fail(&error))?;
+        outer.set(cpu, &ring, 0).map_err(|error| fail(&error))?;
+        rings.push(RingBuf::try_from(Map::RingBuf(ring)).map_err(|error| fail(&error))?);
+    }
+    Ok(rings)
+}
+
+fn take_counters(ebpf: &mut Ebpf) -> Result<KernelCounters, TracerError> {
+    let map = ebpf.take_map("LOCALS").ok_or_else(|| missing_map("LOCALS"))?;
+    let map = PerCpuArray::try_from(map)
+        .map_err(|error| TracerError::Map { map: "LOCALS", reason: chain(&error) })?;
+    Ok(KernelCounters::new(map))
+}
+
+fn task_marks(ebpf: &Ebpf) -> Result<TaskMarks, TracerError> {
+    let fail = |reason: String| TracerError::Map { map: "TASKS", reason };
+    let Some(Map::Unsupported(data)) = ebpf.map("TASKS") else { return Err(missing_map("TASKS")) };
+    let bytes = data.info().map_err(|error| fail(chain(&error)))?.value_size();
+    TaskMarks::new(data.fd().as_fd(), bytes as usize).map_err(|error| fail(error.to_string()))
+}
+
+fn missing_map(map: &'static str) -> TracerError {
+    TracerError::Map { map, reason: "the object has none; it was not built from this source".to_owned() }
+}
+
+/// Where the kernel ends the front of a split bio; none where the addresses are hidden.
+fn bio_chain_endio() -> Option<u64> {
+    use std::io::{BufRead, BufReader};
+    let symbols = BufReader::with_capacity(1 << 16, std::fs::File::open("/proc/kallsyms").ok()?);
+    for line in symbols.split(b'\n') {
+        let line = line.ok()?;
+        if line.ends_with(b" bio_chain_endio") {
+            let address = std::str::from_utf8(line.get(..16)?).ok()?;
+            return u64::from_str_radix(address, 16).ok().filter(|address| *address != 0);
+        }
+    }
+    None
+}
+
+/// An error and what caused it, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        cause = error.source();
+    }
+    // The verifier's log can be megabytes; its end says what it stumbled over.
+    const KEPT: usize = 1500;
+    if text.len() > KEPT {
+        let from = text.len() - KEPT;
+        let from = (from..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
+        text = format!("…{}", &text[from..]);
+    }
+    text
+}

@@ -1,0 +1,156 @@
+//! The hooks: their names, their layers, and what each needs.
+
+use std::fmt;
+
+/// A way of attaching a program to a hook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AttachKind {
+    /// BTF-enabled raw tracepoint: typed arguments, plain loads. Preferred.
+    TpBtf,
+    /// Raw tracepoint: untyped arguments, read by helper: +35 ns a call.
+    RawTp,
+}
+
+impl AttachKind {
+    /// As on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            AttachKind::TpBtf => "tp_btf",
+            AttachKind::RawTp => "raw_tp",
+        }
+    }
+    /// From the command line.
+    pub fn by_name(name: &str) -> Option<Self> {
+        [AttachKind::TpBtf, AttachKind::RawTp].into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+impl fmt::Display for AttachKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What happens to the trace without a probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Without it nothing true can be said.
+    Required,
+    /// Without it one thing is not seen, and that is said.
+    Optional,
+}
+
+/// A hook.
+#[derive(Clone, Copy, Debug)]
+pub struct Probe {
+    /// Layer, operation, phase.
+    pub name: &'static str,
+    /// The layer, for people.
+    pub layer: &'static str,
+    /// The kernel's tracepoint.
+    pub tracepoint: &'static str,
+    /// Stem of its programs' names: `{stem}_btf`, `{stem}_raw`.
+    pub stem: &'static str,
+    /// The tp_btf program exists.
+    pub typed: bool,
+    /// The raw_tp program exists.
+    pub raw: bool,
+    /// See [`Need`].
+    pub need: Need,
+    /// Fields of `probe_abi::layout::Layout` without which it cannot work.
+    pub fields: &'static [&'static str],
+    /// What is not seen without it.
+    pub shows: &'static str,
+}
+
+const fn probe(
+    name: &'static str, layer: &'static str, tracepoint: &'static str, stem: &'static str, need: Need,
+    fields: &'static [&'static str], shows: &'static str,
+) -> Probe {
+    Probe { name, layer, tracepoint, stem, typed: true, raw: true, need, fields, shows }
+}
+
+/// All hooks, in the order in which they are attached: what ends things before what begins them, so that nothing
+/// is begun whose end would be missed; and sys_enter last, which begins everything.
+pub const PROBES: &[Probe] = &[
+    probe(
+        "request_complete", "block request", "block_rq_complete", "request_complete", Need::Required,
+        &["rq_flags", "rq_data_len", "rq_bio", "bio_next", "bio_size"], "when a request ended, and which bios it carried",
+    ),
+    probe(
+        "request_issue", "block request", "block_rq_issue", "request_issue", Need::Required,
+        &["rq_sector", "rq_data_len", "rq_tag"], "when a request went to the device",
+    ),
+    probe(
+        "request_start", "block request", "block_io_start", "request_start", Need::Required,
+        &["rq_bio", "rq_queue", "queue_disk", "rq_cmd_flags"], "which call a request belongs to",
+    ),
+    probe(
+        "bio_complete", "bio", "block_bio_complete", "bio_complete", Need::Required, &["bio_status"],
+        "bios that end without a request",
+    ),
+    probe(
+        "bio_queue", "bio", "block_bio_queue", "bio_queue", Need::Required,
+        &["bio_bdev", "bdev_dev", "bdev_disk", "bio_sector", "bio_size", "bio_opf"], "what a call asked of the block layer",
+    ),
+    probe(
+        "commit_end", "journal", "jbd2_end_commit", "commit_end", Need::Optional, &[],
+        "what the journal of ext4 wrote for an fsync",
+    ),
+    probe(
+        "commit_start", "journal", "jbd2_start_commit", "commit_start", Need::Optional,
+        &["journal_fs_dev", "transaction_tid"], "what the journal of ext4 wrote for an fsync",
+    ),
+    probe(
+        "sync_enter", "file system", "ext4_sync_file_enter", "sync_enter", Need::Optional, &[],
+        "which commit an fsync waited for",
+    ),
+    probe(
+        "sync_exit", "file system", "ext4_sync_file_exit", "sync_exit", Need::Optional,
+        &["ext4_vfs_inode", "ext4_sync_tid", "ext4_datasync_tid"], "which commit an fsync waited for",
+    ),
+    probe(
+        "task_exit", "tasks", "sched_process_exit", "task_exit", Need::Required, &[], "calls that never return",
+    ),
+    probe(
+        "task_exec", "tasks", "sched_process_exec", "task_exec", Need::Required, &["mm_exe_file"],
+        "which program a task runs",
+    ),
+    probe(
+        "task_fork", "tasks", "sched_process_fork", "task_fork", Need::Required, &[],
+        "the children of followed tasks",
+    ),
+    probe("call_exit", "system call", "sys_exit", "call_exit", Need::Required, &["task_nvcsw"], "when a call returned"),
+    probe(
+        "call_enter", "system call", "sys_enter", "call_enter", Need::Required,
+        &["task_files", "files_fdt", "file_inode", "file_pos", "inode_ino", "sb_dev"], "what was asked",
+    ),
+];
+
+/// What became of a probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Attached, or could be.
+    Works,
+    /// This kernel has no such hook or field.
+    Missing,
+    /// The kernel has it and refuses.
+    Refused,
+    /// Not tried: privilege is missing.
+    Unknown,
+}
+
+/// A probe's verdict, with its reason.
+#[derive(Clone, Debug)]
+pub struct ProbeVerdict {
+    /// Which.
+    pub probe: &'static Probe,
+    /// By which kind, if it works.
+    pub kind: Option<AttachKind>,
+    /// What became of it.
+    pub verdict: Verdict,
+    /// Why, in the kernel's words where it gave any.
+    pub reason: String,
+    /// What to do; empty when there is nothing to do.
+    pub remedy: String,
+}

@@ -1,0 +1,137 @@
+//! Marks tasks that are to be followed, in the kernel's task storage.
+//!
+//! A mark is written through a pidfd, so that it cannot hit another task that was given the number meanwhile. A
+//! command is not marked at all: its parent's thread is, as a *spawner*, whose children the kernel side arms when
+//! they are forked and follows from their exec on. So there is no moment at which the command runs unseen, and no
+//! call of ours between fork and exec is taken for the command's.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use blkkin_probe_abi::settings::{TASK_ACTIVE, TASK_SPAWNER};
+use blkkin_wire::ids::Pid;
+
+use crate::error::TracerError;
+
+/// The map of task storage, as user space writes it.
+#[derive(Debug)]
+pub struct TaskMarks {
+    map: OwnedFd,
+    value_bytes: usize,
+}
+
+/// While it lives, what the marked thread forks is followed from its exec on.
+#[derive(Debug)]
+pub struct SpawnerMark<'a> {
+    marks: &'a TaskMarks,
+    thread: OwnedFd,
+}
+
+impl TaskMarks {
+    /// Over a map whose values have this size and begin with the flags.
+    pub fn new(map: BorrowedFd<'_>, value_bytes: usize) -> io::Result<Self> {
+        Ok(TaskMarks { map: map.try_clone_to_owned()?, value_bytes })
+    }
+
+    /// Marks the calling process's main thread as a spawner.
+    pub fn spawner(&self) -> Result<SpawnerMark<'_>, TracerError> {
+        let pid = std::process::id();
+        let thread = pidfd(pid, 0).map_err(|error| mark_error(pid, &error))?;
+        self.write(&thread, TASK_SPAWNER).map_err(|error| mark_error(pid, &error))?;
+        Ok(SpawnerMark { marks: self, thread })
+    }
+
+    /// Marks a process's threads and its living descendants'. What they fork meanwhile is found by looking again
+    /// until nothing new is there.
+    pub fn tree(&self, pid: Pid) -> Result<usize, TracerError> {
+        let mut marked = std::collections::HashSet::new();
+        let mut waiting = vec![pid.0];
+        let mut first_error = None;
+        while let Some(process) = waiting.pop() {
+            for thread in numbers(&format!("/proc/{process}/task")) {
+                if !marked.insert(thread) {
+                    continue;
+                }
+                let flags = if thread == process { 0 } else { libc::PIDFD_THREAD };
+                match pidfd(thread, flags).and_then(|fd| self.write(&fd, TASK_ACTIVE)) {
+                    Ok(()) => {}
+                    // It ended meanwhile.
+                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                    Err(error) => first_error = first_error.or(Some((thread, error))),
+                }
+                let children = fs::read_to_string(format!("/proc/{process}/task/{thread}/children"));
+                waiting.extend(children.unwrap_or_default().split_whitespace().filter_map(|word| word.parse::<u32>().ok()));
+            }
+        }
+        match first_error {
+            Some((thread, error)) => Err(mark_error(thread, &error)),
+            None if marked.is_empty() => {
+                Err(TracerError::Mark { pid: pid.0, reason: "there is no such process".to_owned() })
+            }
+            None => Ok(marked.len()),
+        }
+    }
+
+    fn write(&self, task: &OwnedFd, flags: u32) -> io::Result<()> {
+        let key = task.as_raw_fd();
+        let mut value = vec![0u8; self.value_bytes];
+        value[..4].copy_from_slice(&flags.to_ne_bytes());
+        element(BPF_MAP_UPDATE_ELEM, self.map.as_raw_fd(), &key, value.as_ptr())
+    }
+}
+
+impl Drop for SpawnerMark<'_> {
+    fn drop(&mut self) {
+        let key = self.thread.as_raw_fd();
+        // The map may be gone already; then so is the mark.
+        let _ = element(BPF_MAP_DELETE_ELEM, self.marks.map.as_raw_fd(), &key, std::ptr::null());
+    }
+}
+
+const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
+const BPF_MAP_DELETE_ELEM: libc::c_long = 3;
+
+/// `union bpf_attr` for the element commands (include/uapi/linux/bpf.h).
+#[repr(C)]
+struct Element {
+    map: u32,
+    reserved: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+fn element(command: libc::c_long, map: i32, key: &i32, value: *const u8) -> io::Result<()> {
+    let attributes = Element {
+        map: map as u32,
+        reserved: 0,
+        key: std::ptr::from_ref(key) as u64,
+        value: value as u64,
+        flags: 0,
+    };
+    // SAFETY: key and value live across the call and are as large as the map's.
+    let result = unsafe {
+        libc::syscall(libc::SYS_bpf, command, &raw const attributes, size_of::<Element>())
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn pidfd(pid: u32, flags: u32) -> io::Result<OwnedFd> {
+    // SAFETY: no memory is passed.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor that the kernel has just given us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+fn numbers(directory: &str) -> Vec<u32> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+fn mark_error(pid: u32, error: &io::Error) -> TracerError {
+    TracerError::Mark { pid, reason: error.to_string() }
+}

@@ -1,0 +1,217 @@
+//! Records to events: the one file that knows both vocabularies.
+
+use blkkin_probe_abi::record as raw;
+use blkkin_wire::calls::{Arch, CallId};
+use blkkin_wire::clock::MonotonicNs;
+use blkkin_wire::event::{
+    BioEvent, BlockOp, BlockStatus, CallEvent, CommitEvent, Ending, FileEvent, Kept, LayerEvent, OpenFile,
+    RequestEvent, Submitter, TaskChange, TaskEvent, TaskRef,
+};
+use blkkin_wire::ids::{CgroupId, DeviceId, Fd, FileId, Pid, Sector, SpanId, TaskId, Tid, Uid};
+
+use crate::decode::Record;
+
+/// The event that a record says; none for a call whose number is not in the table (then it is malformed: the
+/// kernel side records only numbers that it was given).
+pub fn translate(record: Record<'_>) -> Option<LayerEvent> {
+    match record {
+        Record::Call(record, second, paths) => call(&record, second.as_ref(), paths).map(LayerEvent::Call),
+        Record::Bio(record) => Some(LayerEvent::Bio(bio(&record))),
+        Record::Request(record) => Some(LayerEvent::Request(request(&record))),
+        Record::Commit(record) => Some(LayerEvent::Commit(commit(&record))),
+        Record::Task(record) => Some(LayerEvent::Task(task(&record))),
+        Record::File(record, path) => Some(LayerEvent::File(file(&record, path))),
+    }
+}
+
+fn call(record: &raw::CallRecord, second: Option<&raw::SecondFile>, paths: [&[u8]; 2]) -> Option<CallEvent> {
+    let call = CallId::by_number(Arch::HOST, record.number.into())?;
+    let has = |flag| record.header.flags & flag != 0;
+    let [path, second_path] = call.spec().path_args();
+    let text = |arg: Option<usize>, bytes: &[u8]| {
+        arg.filter(|_| !bytes.is_empty()).map(|_| String::from_utf8_lossy(bytes).into())
+    };
+    Some(CallEvent {
+        span: SpanId(record.span),
+        task: task_ref(record.task, record.task_version),
+        call,
+        args: record.args,
+        enter: MonotonicNs(record.enter_ns),
+        exit: MonotonicNs(record.header.time_ns),
+        ending: if has(raw::CALL_NO_EXIT) { Ending::NoExit } else { Ending::Returned(record.ret) },
+        file: has(raw::CALL_HAS_FILE).then(|| OpenFile {
+            fd: Fd(record.fd),
+            file: file_id(&record.file),
+            position_before: has(raw::CALL_HAS_POSITION_BEFORE).then_some(record.position_before),
+            position_after: has(raw::CALL_HAS_POSITION_AFTER).then_some(record.position_after),
+        }),
+        second_file: second.map(|second| OpenFile {
+            fd: Fd(second.fd),
+            file: file_id(&second.file),
+            position_before: Some(second.position_before),
+            position_after: (second.position_after >= 0).then_some(second.position_after),
+        }),
+        paths: [text(path, paths[0]), text(second_path, paths[1])],
+        paths_kept: if has(raw::CALL_PATH_TRUNCATED) {
+            Kept::Truncated
+        } else if has(raw::CALL_PATH_FAULT) {
+            Kept::Unreadable
+        } else {
+            Kept::Whole
+        },
+        bios: record.bios,
+        sleeps: record.sleeps,
+        sync_tid: has(raw::CALL_HAS_SYNC_TID).then_some(record.sync_tid),
+    })
+}
+
+fn bio(record: &raw::BioRecord) -> BioEvent {
+    let has = |flag| record.header.flags & flag != 0;
+    BioEvent {
+        span: SpanId(record.span),
+        submitter: if record.parent == 0 { Submitter::Kernel } else { Submitter::Span(SpanId(record.parent)) },
+        root: SpanId(record.root),
+        task: task_ref(record.task, record.task_version),
+        request: (record.request != 0).then_some(SpanId(record.request)),
+        first: has(raw::BIO_FIRST),
+        split: has(raw::BIO_SPLIT),
+        queue: MonotonicNs(record.queue_ns),
+        end: MonotonicNs(record.header.time_ns),
+        device: DeviceId::from_kernel(record.dev),
+        sector: Sector(record.sector),
+        bytes: record.bytes,
+        op: BlockOp(record.opf),
+        status: BlockStatus(record.status as u8),
+    }
+}
+
+fn request(record: &raw::RequestRecord) -> RequestEvent {
+    let has = |flag| record.header.flags & flag != 0;
+    RequestEvent {
+        span: SpanId(record.span),
+        parent: (record.parent != 0).then_some(SpanId(record.parent)),
+        root: SpanId(record.root),
+        task: task_ref(record.task, record.task_version),
+        start: MonotonicNs(record.start_ns),
+        issue: (record.issue_ns != 0).then_some(MonotonicNs(record.issue_ns)),
+        complete: MonotonicNs(record.header.time_ns),
+        device: DeviceId::from_kernel(record.dev),
+        sector: Sector(record.sector),
+        bytes: record.bytes,
+        op: BlockOp(record.opf),
+        status: BlockStatus(record.status as u8),
+        bios: record.bios,
+        tag: u32::try_from(record.tag).ok(),
+        requeued: has(raw::REQUEST_REQUEUED),
+        flush_sequence: has(raw::REQUEST_FLUSH_SEQUENCE),
+    }
+}
+
+fn commit(record: &raw::CommitRecord) -> CommitEvent {
+    CommitEvent {
+        span: SpanId(record.span),
+        task: task_ref(record.task, record.task_version),
+        start: MonotonicNs(record.start_ns),
+        end: MonotonicNs(record.header.time_ns),
+        device: DeviceId::from_kernel(record.dev),
+        tid: record.tid,
+        bios: record.bios,
+    }
+}
+
+fn task(record: &raw::TaskRecord) -> TaskEvent {
+    let has = |flag| record.header.flags & flag != 0;
+    TaskEvent {
+        time: MonotonicNs(record.header.time_ns),
+        task: task_ref(record.task, record.version),
+        parent: (record.parent_task != 0).then_some(TaskId(record.parent_task)),
+        change: if has(raw::TASK_EXITED) {
+            TaskChange::Exited
+        } else if has(raw::TASK_EXECED) {
+            TaskChange::Execed
+        } else if has(raw::TASK_FORKED) {
+            TaskChange::Forked
+        } else if has(raw::TASK_CHANGED) {
+            TaskChange::Changed
+        } else {
+            TaskChange::Seen
+        },
+        tid: Tid(record.tid),
+        pid: Pid(record.pid),
+        ppid: Pid(record.ppid),
+        uid: Uid(record.uid),
+        cgroup: CgroupId(record.cgroup),
+        comm: padded(&record.comm),
+        exe: (record.exe != raw::FileId::default()).then(|| file_id(&record.exe)),
+        kernel_thread: has(raw::TASK_KERNEL_THREAD),
+    }
+}
+
+fn file(record: &raw::FileRecord, leaf_first: &[u8]) -> FileEvent {
+    let truncated = record.header.flags & raw::FILE_PATH_TRUNCATED != 0;
+    FileEvent {
+        time: MonotonicNs(record.header.time_ns),
+        file: file_id(&record.file),
+        path: path(leaf_first, truncated, is_on_a_tree(&record.filesystem)).into(),
+        kept: if truncated { Kept::Truncated } else { Kept::Whole },
+        filesystem: padded(&record.filesystem),
+        device_file: (record.rdev != 0 && record.mode & S_IFMT == S_IFBLK)
+            .then(|| DeviceId::from_kernel(record.rdev)),
+        mode: record.mode,
+    }
+}
+
+/// Type bits of `st_mode`, and those of a block device (include/uapi/linux/stat.h).
+const S_IFMT: u32 = 0o170_000;
+const S_IFBLK: u32 = 0o060_000;
+
+/// Pipes, sockets and anonymous inodes have a name and no place.
+fn is_on_a_tree(filesystem: &[u8]) -> bool {
+    !matches!(padded(filesystem).as_ref(), "pipefs" | "sockfs" | "anon_inodefs" | "bdev" | "memfd")
+}
+
+fn path(leaf_first: &[u8], truncated: bool, on_a_tree: bool) -> String {
+    let components = leaf_first.split(|byte| *byte == 0).filter(|component| !component.is_empty());
+    let mut components: Vec<_> = components.map(String::from_utf8_lossy).collect();
+    components.reverse();
+    let joined = components.join("/");
+    if truncated {
+        format!("…/{joined}")
+    } else if on_a_tree {
+        format!("/{}", joined.trim_start_matches('/'))
+    } else {
+        joined
+    }
+}
+
+fn padded(bytes: &[u8]) -> Box<str> {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into()
+}
+
+fn task_ref(id: u64, version: u16) -> TaskRef {
+    TaskRef { id: TaskId(id), version }
+}
+
+fn file_id(file: &raw::FileId) -> FileId {
+    FileId { device: DeviceId::from_kernel(file.dev), ino: file.ino, generation: file.generation }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn components_come_leaf_first_and_leave_as_a_path() {
+        assert_eq!(path(b"c\0b\0a\0", false, true), "/a/b/c");
+        assert_eq!(path(b"c\0b\0", true, true), "…/b/c");
+        assert_eq!(path(b"\0", false, true), "/");
+        assert_eq!(path(b"[eventpoll]\0", false, false), "[eventpoll]");
+    }
+
+    #[test]
+    fn a_call_that_is_not_in_the_table_is_no_event() {
+        let record = raw::CallRecord { number: 39, ..raw::CallRecord::default() };
+        assert!(call(&record, None, [&[], &[]]).is_none());
+    }
+}
