@@ -1,0 +1,103 @@
+//! By system call.
+
+use std::collections::BTreeMap;
+
+use blkkin_aggregator::trace::Trace;
+use blkkin_wire::calls::{CallId, errno_of};
+use blkkin_wire::event::{CallEvent, Ending, FileEvent};
+
+use super::latency::Latency;
+
+/// What a call was about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Subject {
+    /// A file, a directory, a block device, or nothing in particular: storage.
+    Storage,
+    /// A pipe, a socket or a character device: its time is the other side's.
+    Stream,
+}
+
+impl Subject {
+    /// By the type of the call's file. One whose type is not known counts as storage: rather a wait too many in
+    /// the table than a slow request hidden.
+    pub fn of(trace: &Trace) -> Subject {
+        match &trace.names.file {
+            Some(file) if is_stream(file) => Subject::Stream,
+            _ => Subject::Storage,
+        }
+    }
+}
+
+fn is_stream(file: &FileEvent) -> bool {
+    // S_IFMT, S_IFIFO, S_IFCHR, S_IFSOCK of include/uapi/linux/stat.h.
+    matches!(file.mode & 0o170_000, 0o010_000 | 0o020_000 | 0o140_000)
+}
+
+/// Bytes of file data that a call moved.
+pub fn moved_bytes(call: &CallEvent) -> u64 {
+    match call.ending {
+        Ending::Returned(ret) => call.call.spec().bytes(ret).unwrap_or(0),
+        Ending::NoExit => 0,
+    }
+}
+
+/// All invocations of one call on one kind of subject.
+#[derive(Clone, Debug, Default)]
+pub struct CallRow {
+    /// Their times; as many as there were.
+    pub times: Latency,
+    /// Of these, failed.
+    pub errors: u64,
+    /// Bytes moved.
+    pub bytes: u64,
+}
+
+/// All calls: at most two rows for each line of the table of calls.
+#[derive(Clone, Debug, Default)]
+pub struct Calls {
+    rows: BTreeMap<(Subject, CallId), CallRow>,
+}
+
+impl Calls {
+    pub(crate) fn add(&mut self, trace: &Trace) {
+        let Some(call) = trace.call() else { return };
+        let row = self.rows.entry((Subject::of(trace), call.call)).or_default();
+        row.times.record(trace.duration());
+        row.errors += u64::from(matches!(call.ending, Ending::Returned(ret) if errno_of(ret).is_some()));
+        row.bytes = row.bytes.saturating_add(moved_bytes(call));
+    }
+
+    /// Those on `subject`, by total time, the longest first.
+    pub fn by_time(&self, subject: Subject) -> Vec<(CallId, &CallRow)> {
+        let rows = self.rows.iter().filter(|((of, _), _)| *of == subject);
+        let mut rows: Vec<_> = rows.map(|((_, call), row)| (*call, row)).collect();
+        rows.sort_by_key(|(call, row)| (std::cmp::Reverse(row.times.total()), *call));
+        rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collect::sample::{call, on_file};
+
+    #[test]
+    fn waiting_for_a_pipe_is_kept_apart_and_counted() {
+        let mut calls = Calls::default();
+        calls.add(&on_file(call(1, "read", 1_000_000), "pipe:[1]", 0o010_600));
+        calls.add(&on_file(call(2, "read", 10), "/a", 0o100_644));
+        calls.add(&call(3, "read", 20));
+        let count = |subject| calls.by_time(subject).iter().map(|(_, row)| row.times.count()).sum::<u64>();
+        assert_eq!((count(Subject::Storage), count(Subject::Stream)), (2, 1));
+    }
+
+    #[test]
+    fn most_time_comes_first() {
+        let mut calls = Calls::default();
+        for (name, time) in [("close", 5), ("fsync", 50), ("read", 20), ("close", 30)] {
+            calls.add(&call(1, name, time));
+        }
+        let names: Vec<&str> = calls.by_time(Subject::Storage).iter().map(|(call, _)| call.name()).collect();
+        assert_eq!(names, ["fsync", "close", "read"]);
+    }
+}

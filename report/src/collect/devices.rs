@@ -1,0 +1,176 @@
+//! By device, and there by operation: a read and a flush have nothing in common but the device.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use blkkin_aggregator::trace::Trace;
+use blkkin_wire::clock::{DurationNs, MonotonicNs};
+use blkkin_wire::event::RequestEvent;
+use blkkin_wire::ids::DeviceId;
+
+use super::latency::Latency;
+
+/// Devices with rows of their own: more than the disks of most machines. At five operations with two histograms
+/// of about 200 KiB each that is 128 MiB if all of them were used in every way; one busy disk takes 1 MiB.
+pub const DEVICES_MAX: usize = 64;
+
+/// What a request asks of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Operation {
+    /// Data to memory.
+    Read,
+    /// Data to the device.
+    Write,
+    /// What was written becomes durable.
+    Flush,
+    /// Forget a range.
+    Discard,
+    /// Zones, zeroes, driver's own.
+    Other,
+}
+
+impl Operation {
+    /// Of a request.
+    pub fn of(request: &RequestEvent) -> Operation {
+        match request.op.name_for(request.bytes) {
+            "read" => Operation::Read,
+            "write" | "zone-append" => Operation::Write,
+            "flush" => Operation::Flush,
+            "discard" | "secure-erase" => Operation::Discard,
+            _ => Operation::Other,
+        }
+    }
+
+    /// In a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Operation::Read => "read",
+            Operation::Write => "write",
+            Operation::Flush => "flush",
+            Operation::Discard => "discard",
+            Operation::Other => "other",
+        }
+    }
+}
+
+/// Since when a request was with the device, as the aggregator's account has it: a request that needs a flush
+/// waits for the device's flush, issued by the flush machinery, and perhaps is never issued itself.
+pub fn device_since(request: &RequestEvent) -> MonotonicNs {
+    match request.issue {
+        Some(issue) if !request.flush_sequence => issue,
+        _ => request.start,
+    }
+}
+
+/// How long it waited in the block layer for its issue; none if it waited for a flush.
+pub fn queued(request: &RequestEvent) -> Option<DurationNs> {
+    request.issue.filter(|_| !request.flush_sequence).map(|issue| issue.since(request.start))
+}
+
+/// All requests of one operation to one device.
+#[derive(Clone, Debug, Default)]
+pub struct OperationRow {
+    /// How many.
+    pub requests: u64,
+    /// Bios that were merged into them: those beyond the first of each.
+    pub merged: u64,
+    /// Failed.
+    pub errors: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// From start to issue; nothing of those that went through the flush machinery.
+    pub queue: Latency,
+    /// From [`device_since`] to completion.
+    pub device: Latency,
+    /// Went through the flush machinery.
+    pub flushed: u64,
+}
+
+/// One device.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceRow {
+    /// Its name; its numbers where that is not known.
+    pub name: Arc<str>,
+    /// Its operations.
+    pub operations: BTreeMap<Operation, OperationRow>,
+}
+
+/// All devices.
+#[derive(Clone, Debug, Default)]
+pub struct Devices {
+    rows: BTreeMap<DeviceId, DeviceRow>,
+    others: Option<DeviceRow>,
+}
+
+impl Devices {
+    pub(crate) fn add(&mut self, trace: &Trace) {
+        for request in &trace.requests {
+            let row = self.row(request.device);
+            // The same name for thousands of requests: only a new one is taken over.
+            let name = trace.names.devices.0.get(&request.device);
+            if let Some(name) = name.filter(|name| !Arc::ptr_eq(&row.name, name)) {
+                row.name = Arc::clone(name);
+            }
+            row.operations.entry(Operation::of(request)).or_default().add(request);
+        }
+    }
+
+    /// All rows by device number, and at last, where there were more than [`DEVICES_MAX`], the others in one.
+    pub fn rows(&self) -> impl Iterator<Item = &DeviceRow> {
+        self.rows.values().chain(&self.others)
+    }
+
+    fn row(&mut self, device: DeviceId) -> &mut DeviceRow {
+        let named = |name: String| DeviceRow { name: name.into(), ..DeviceRow::default() };
+        if self.rows.len() >= DEVICES_MAX && !self.rows.contains_key(&device) {
+            return self.others.get_or_insert_with(|| named("others".to_owned()));
+        }
+        self.rows.entry(device).or_insert_with(|| named(device.to_string()))
+    }
+}
+
+impl OperationRow {
+    fn add(&mut self, request: &RequestEvent) {
+        self.requests += 1;
+        self.merged += u64::from(request.bios.saturating_sub(1));
+        self.errors += u64::from(!request.status.is_ok());
+        self.bytes += u64::from(request.bytes);
+        self.device.record(request.complete.since(device_since(request)));
+        match queued(request) {
+            Some(time) => self.queue.record(time),
+            None => self.flushed += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collect::sample::{call, request};
+
+    #[test]
+    fn devices_beyond_the_maximum_share_a_row() {
+        let mut devices = Devices::default();
+        for minor in 0..DEVICES_MAX as u32 + 3 {
+            let mut trace = call(1, "fsync", 10);
+            trace.requests.push(request(DeviceId { major: 8, minor }, Some(4)));
+            devices.add(&trace);
+        }
+        let rows: Vec<&DeviceRow> = devices.rows().collect();
+        assert_eq!(rows.len(), DEVICES_MAX + 1);
+        assert_eq!((&*rows[0].name, &*rows[DEVICES_MAX].name), ("8:0", "others"));
+        assert_eq!(rows[DEVICES_MAX].operations[&Operation::Write].requests, 3);
+    }
+
+    #[test]
+    fn a_request_never_issued_has_no_time_in_the_queue() {
+        let mut devices = Devices::default();
+        let mut trace = call(1, "fsync", 10);
+        let device = DeviceId { major: 8, minor: 0 };
+        trace.requests.extend([request(device, Some(4)), request(device, None)]);
+        devices.add(&trace);
+        let row = &devices.rows().next().unwrap().operations[&Operation::Write];
+        assert_eq!((row.queue.count(), row.device.count(), row.flushed), (1, 2, 1));
+        assert_eq!((row.queue.max(), row.device.max()), (Some(DurationNs(3)), Some(DurationNs(8))));
+    }
+}

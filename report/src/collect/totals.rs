@@ -1,0 +1,143 @@
+//! The sums of the headline.
+
+use blkkin_aggregator::trace::{Part, Root, Trace};
+use blkkin_wire::calls::{CallClass, CallId};
+use blkkin_wire::clock::{DurationNs, MonotonicNs};
+use blkkin_wire::event::{Ending, Kept, RequestEvent};
+
+use super::calls::{Subject, moved_bytes};
+use super::devices::Operation;
+
+/// Bytes, by direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Towards the program.
+    pub read: u64,
+    /// Towards the device.
+    pub written: u64,
+}
+
+impl Moved {
+    /// Adds what else was moved. A call may return anything: sums saturate.
+    pub fn add(&mut self, other: Moved) {
+        self.read = self.read.saturating_add(other.read);
+        self.written = self.written.saturating_add(other.written);
+    }
+}
+
+/// Parts that are known to be missing from the traces that came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gaps {
+    /// Traces with a part missing.
+    pub traces: u64,
+    /// Of these: the root's own record never came, or the root had not ended when tracing did.
+    pub roots: u64,
+    /// Bios that a root counted and that did not come.
+    pub bios: u64,
+    /// Requests that a bio named and that did not come.
+    pub requests: u64,
+    /// Commits that a call waited for and that could not be awaited.
+    pub commits: u64,
+    /// Parts of traces that came after these had been given out.
+    pub late_parts: u64,
+}
+
+/// Sums over all traces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Traces of any root.
+    pub traces: u64,
+    /// System calls.
+    pub calls: u64,
+    /// Of these, on pipes, sockets and character devices.
+    pub stream_calls: u64,
+    /// Of the calls, those whose return was not seen.
+    pub no_exit: u64,
+    /// Of the calls, those with a path argument cut or unreadable.
+    pub paths_cut: u64,
+    /// Journal commits.
+    pub commits: u64,
+    /// The kernel's own work, commits aside.
+    pub kernel: u64,
+    /// Bios.
+    pub bios: u64,
+    /// Block requests.
+    pub requests: u64,
+    /// Of these, flushes.
+    pub flushes: u64,
+    /// Moved by calls on files.
+    pub by_calls: Moved,
+    /// Moved by block requests.
+    pub by_devices: Moved,
+    /// Bytes discarded by block requests.
+    pub discarded: u64,
+    /// What is missing.
+    pub gaps: Gaps,
+    /// The slowest call on a file.
+    pub slowest: Option<(CallId, DurationNs)>,
+    /// When the last part of any trace ended.
+    pub last_end: MonotonicNs,
+}
+
+impl Totals {
+    pub(crate) fn add(&mut self, trace: &Trace) {
+        // A later part is of a trace that was counted.
+        self.traces += u64::from(trace.part == Part::First);
+        self.last_end = self.last_end.max(trace.last_end());
+        match &trace.root {
+            Root::Call(_) => self.add_call(trace),
+            Root::Commit(_) => self.commits += 1,
+            Root::Kernel => self.kernel += 1,
+            Root::Missing => {}
+        }
+        self.bios += trace.bios.len() as u64;
+        trace.requests.iter().for_each(|request| self.add_request(request));
+        self.add_gaps(trace);
+    }
+
+    fn add_call(&mut self, trace: &Trace) {
+        let Some(call) = trace.call() else { return };
+        self.calls += 1;
+        self.no_exit += u64::from(call.ending == Ending::NoExit);
+        self.paths_cut += u64::from(call.paths_kept != Kept::Whole);
+        if Subject::of(trace) == Subject::Stream {
+            self.stream_calls += 1;
+            return;
+        }
+        let bytes = moved_bytes(call);
+        let class = call.call.spec().class;
+        // A transfer reads from one file and writes to another.
+        self.by_calls.add(Moved {
+            read: if class == CallClass::Write { 0 } else { bytes },
+            written: if class == CallClass::Read { 0 } else { bytes },
+        });
+        let time = trace.duration();
+        if self.slowest.is_none_or(|(_, slowest)| time > slowest) {
+            self.slowest = Some((call.call, time));
+        }
+    }
+
+    fn add_request(&mut self, request: &RequestEvent) {
+        self.requests += 1;
+        let bytes = u64::from(request.bytes);
+        match Operation::of(request) {
+            Operation::Read => self.by_devices.read += bytes,
+            Operation::Write => self.by_devices.written += bytes,
+            Operation::Flush => self.flushes += 1,
+            Operation::Discard => self.discarded += bytes,
+            Operation::Other => {}
+        }
+    }
+
+    fn add_gaps(&mut self, trace: &Trace) {
+        let missing = &trace.missing;
+        let late = trace.part == Part::Later;
+        let root = !late && (missing.root || matches!(trace.root, Root::Missing));
+        self.gaps.late_parts += u64::from(late);
+        self.gaps.traces += u64::from(!late && (root || !missing.nothing()));
+        self.gaps.roots += u64::from(root);
+        self.gaps.commits += u64::from(missing.commits);
+        self.gaps.bios += u64::from(missing.bios);
+        self.gaps.requests += u64::from(missing.requests);
+    }
+}

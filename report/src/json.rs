@@ -1,0 +1,199 @@
+//! The report for machines: the same numbers, in ns and bytes, before any rounding. Names are those of the tables; a
+//! number that there is none of is null.
+
+use blkkin_aggregator::account;
+use blkkin_aggregator::trace::Trace;
+use blkkin_wire::calls::CallId;
+use serde_json::{Map, Value, json};
+
+use crate::collect::calls::{CallRow, Subject};
+use crate::collect::devices::DeviceRow;
+use crate::collect::files::{self, FileRow};
+use crate::collect::latency::Latency;
+use crate::collect::layers::Layer;
+use crate::collect::totals::Totals;
+use crate::losses::Losses;
+use crate::report::Report;
+use crate::view::FILES_SHOWN;
+use crate::waterfall::heading::invocation;
+
+pub(crate) fn value(report: &Report, losses: &Losses) -> Value {
+    json!({
+        "command": report.config.command,
+        "wall_ns": report.wall().0,
+        "totals": totals(&report.totals),
+        "layers": layers(report),
+        "calls": calls(report, Subject::Storage),
+        "stream_calls": calls(report, Subject::Stream),
+        "devices": report.devices.rows().map(device).collect::<Vec<_>>(),
+        "files": files(report),
+        "kernel": kernel(report),
+        "slowest": report.slowest.traces().iter().map(|trace| slow(report, trace)).collect::<Vec<_>>(),
+        "losses": self::losses(losses),
+    })
+}
+
+fn totals(totals: &Totals) -> Value {
+    json!({
+        "storage_requests": totals.traces,
+        "calls": totals.calls,
+        "stream_calls": totals.stream_calls,
+        "calls_without_exit": totals.no_exit,
+        "calls_with_path_cut": totals.paths_cut,
+        "commits": totals.commits,
+        "kernel": totals.kernel,
+        "bios": totals.bios,
+        "requests": totals.requests,
+        "flushes": totals.flushes,
+        "bytes_read_by_calls": totals.by_calls.read,
+        "bytes_written_by_calls": totals.by_calls.written,
+        "bytes_read_at_devices": totals.by_devices.read,
+        "bytes_written_at_devices": totals.by_devices.written,
+        "bytes_discarded": totals.discarded,
+        "incomplete": {
+            "storage_requests": totals.gaps.traces,
+            "roots_missing": totals.gaps.roots,
+            "bios_missing": totals.gaps.bios,
+            "requests_missing": totals.gaps.requests,
+            "commits_missing": totals.gaps.commits,
+            "late_parts": totals.gaps.late_parts,
+        },
+    })
+}
+
+/// Times of one kind, with what else there is to say of them.
+fn times(latency: &Latency, mut fields: Map<String, Value>) -> Value {
+    let ns = |quantile| json!(latency.quantile(quantile).map(|time| time.0));
+    fields.insert("count".to_owned(), json!(latency.count()));
+    fields.insert("total_ns".to_owned(), json!(latency.total().0));
+    for (name, quantile) in [("p50_ns", 0.5), ("p90_ns", 0.9), ("p99_ns", 0.99)] {
+        fields.insert(name.to_owned(), ns(quantile));
+    }
+    fields.insert("max_ns".to_owned(), json!(latency.max().map(|time| time.0)));
+    Value::Object(fields)
+}
+
+fn fields<const N: usize>(fields: [(&str, Value); N]) -> Map<String, Value> {
+    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+fn layers(report: &Report) -> Vec<Value> {
+    let layer = |layer: Layer| {
+        let row = report.layers.row(layer);
+        times(&row.times, fields([("layer", json!(layer.name())), ("bytes", json!(row.bytes))]))
+    };
+    Layer::ALL.into_iter().map(layer).collect()
+}
+
+fn calls(report: &Report, subject: Subject) -> Vec<Value> {
+    let call = |(call, row): (CallId, &CallRow)| {
+        let more = [("call", json!(call.name())), ("errors", json!(row.errors)), ("bytes", json!(row.bytes))];
+        times(&row.times, fields(more))
+    };
+    report.calls.by_time(subject).into_iter().map(call).collect()
+}
+
+fn device(device: &DeviceRow) -> Value {
+    let operations = device.operations.iter().map(|(operation, row)| {
+        json!({
+            "operation": operation.name(),
+            "requests": row.requests,
+            "merged": row.merged,
+            "errors": row.errors,
+            "through_flush_machinery": row.flushed,
+            "bytes": row.bytes,
+            "queue": times(&row.queue, Map::new()),
+            "device": times(&row.device, Map::new()),
+        })
+    });
+    json!({ "device": &*device.name, "operations": operations.collect::<Vec<_>>() })
+}
+
+fn files(report: &Report) -> Value {
+    let file = |row: &FileRow| {
+        fields([
+            ("calls", json!(row.calls)),
+            ("bytes_read", json!(row.moved.read)),
+            ("bytes_written", json!(row.moved.written)),
+            ("total_ns", json!(row.total.0)),
+            ("max_ns", json!(row.max.0)),
+        ])
+    };
+    let shown = report.files.by_time(FILES_SHOWN);
+    let named = |(path, row): &(&str, &FileRow)| {
+        let mut fields = file(row);
+        fields.insert("path".to_owned(), json!(path));
+        Value::Object(fields)
+    };
+    json!({
+        "slowest": shown.iter().map(named).collect::<Vec<_>>(),
+        "rest": Value::Object(file(&report.files.rest(&shown))),
+        "count": report.files.count(),
+    })
+}
+
+fn kernel(report: &Report) -> Vec<Value> {
+    let rows = report.kernel.rows.iter().map(|(work, row)| {
+        let more =
+            [("bios", json!(row.bios)), ("requests", json!(row.requests)), ("bytes", json!(row.bytes))];
+        let mut fields = fields(more);
+        fields.insert("work".to_owned(), json!(work.name()));
+        times(&row.times, fields)
+    });
+    rows.collect()
+}
+
+fn slow(report: &Report, trace: &Trace) -> Value {
+    let split = account::breakdown(trace);
+    let task = trace.names.task.as_deref();
+    let call = trace.call();
+    json!({
+        "trace": trace.id.to_string(),
+        "duration_ns": trace.duration().0,
+        "start_ns": trace.start().since(report.config.started).0,
+        "call": call.map(|call| invocation(call, report.config.arch)),
+        "path": call.and_then(|call| files::path(trace, call)),
+        "comm": task.map(|task| &*task.comm),
+        "pid": task.map(|task| task.pid.0),
+        "tid": task.map(|task| task.tid.0),
+        "bios": trace.bios.len(),
+        "requests": trace.requests.len(),
+        "commits": trace.causes.len(),
+        "file_system_ns": split.file_system.0,
+        "journal_ns": split.journal.0,
+        "block_queue_ns": split.block.0,
+        "device_ns": split.device.0,
+        "unaccounted_ns": split.unaccounted.0,
+    })
+}
+
+fn losses(losses: &Losses) -> Value {
+    json!({
+        "fired": losses.fired,
+        "recorded": losses.recorded,
+        "balances": losses.balances(),
+        "total": losses.total(),
+        "calls_dropped": losses.calls_dropped,
+        "bios_dropped": losses.bios_dropped,
+        "requests_dropped": losses.requests_dropped,
+        "commits_dropped": losses.commits_dropped,
+        "names_dropped": losses.names_dropped,
+        "ends_missed": losses.ends_missed,
+        "untracked": losses.untracked,
+        "tasks_missed": losses.tasks_missed,
+        "recursion_misses": losses.recursion_misses,
+        "malformed": losses.malformed,
+        "walk_overflow": losses.walk_overflow,
+        "batches_missed": losses.batches_missed,
+        "orphaned": losses.orphaned,
+        "spans_dropped": losses.spans_dropped,
+        "beside": {
+            "incomplete": losses.incomplete,
+            "truncated": losses.truncated,
+            "in_flight": losses.in_flight,
+            "compat": losses.compat,
+            "filtered": losses.filtered,
+            "paths_failed": losses.paths_failed,
+        },
+    })
+}

@@ -1,0 +1,88 @@
+//! One line while tracing goes on.
+
+use blkkin_wire::calls::CallId;
+use blkkin_wire::clock::DurationNs;
+
+use crate::text::line::{Line, width};
+use crate::text::style::{Ink, Style};
+use crate::text::units::{bytes, count, counted, duration};
+
+/// What there is to say so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// System calls.
+    pub calls: u64,
+    /// Block requests.
+    pub requests: u64,
+    /// Bytes read and written by calls.
+    pub bytes: u64,
+    /// The slowest call.
+    pub slowest: Option<(CallId, DurationNs)>,
+    /// Everything that should be known and is not.
+    pub lost: u64,
+}
+
+const BETWEEN: &str = " · ";
+
+impl Progress {
+    /// `traced 12,345 calls · 3,210 requests · 14.2 MiB · slowest fsync 12.3 ms · lost 0`, without a line end.
+    ///
+    /// What does not fit is left out, the least important first; what was lost is never left out.
+    pub fn line(&self, style: &Style) -> String {
+        let traced = format!("traced {}", counted(self.calls, "call"));
+        let slowest = self.slowest.map(|(call, time)| format!("slowest {} {}", call.name(), duration(time)));
+        // In order of appearance, with the order in which they are given up.
+        let mut parts = vec![(traced, 3), (counted(self.requests, "request"), 2), (bytes(self.bytes), 0)];
+        parts.extend(slowest.map(|slowest| (slowest, 1)));
+        let lost = format!("lost {}", count(self.lost));
+        let used = |parts: &[(String, u8)]| -> usize {
+            parts.iter().map(|(text, _)| width(text) + width(BETWEEN)).sum::<usize>() + width(&lost)
+        };
+        // The last column stays free: a terminal may wrap after writing it.
+        while used(&parts) + 1 > style.width {
+            let Some(least) = (0..parts.len()).min_by_key(|&at| parts[at].1) else { break };
+            parts.remove(least);
+        }
+        let mut line = Line::new();
+        for (text, _) in parts {
+            line = line.with(text, Ink::Plain).with(BETWEEN, Ink::Dim);
+        }
+        line.with(lost, if self.lost > 0 { Ink::Alarm } else { Ink::Plain }).paint(style)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::style::{Alphabet, Colour};
+
+    fn line(width: usize) -> String {
+        let progress = Progress {
+            calls: 12_345,
+            requests: 3_210,
+            bytes: 14_890_000,
+            slowest: CallId::by_name("fsync").map(|call| (call, DurationNs(12_345_678))),
+            lost: 0,
+        };
+        progress.line(&Style { width, alphabet: Alphabet::Unicode, colour: Colour::Never })
+    }
+
+    #[test]
+    fn everything_where_there_is_room() {
+        assert_eq!(
+            line(100),
+            "traced 12,345 calls · 3,210 requests · 14.2 MiB · slowest fsync 12.3 ms · lost 0"
+        );
+    }
+
+    #[test]
+    fn it_fits_any_width_and_always_says_what_was_lost() {
+        assert_eq!(line(80), "traced 12,345 calls · 3,210 requests · slowest fsync 12.3 ms · lost 0");
+        assert_eq!(line(50), "traced 12,345 calls · 3,210 requests · lost 0");
+        assert_eq!(line(30), "traced 12,345 calls · lost 0");
+        assert_eq!(line(10), "lost 0");
+        for columns in 8..120 {
+            assert!(width(&line(columns)) < columns);
+        }
+    }
+}

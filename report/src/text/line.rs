@@ -1,0 +1,189 @@
+//! One line of pieces, each with its ink; widths are counted before any escape sequence is written.
+
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+use super::style::{Ink, Style};
+
+/// A line without its end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Line {
+    pieces: Vec<(String, Ink)>,
+}
+
+impl Line {
+    /// An empty line.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A line of one piece.
+    pub fn of(text: impl Into<String>, ink: Ink) -> Self {
+        Self::new().with(text, ink)
+    }
+
+    /// With one more piece.
+    pub fn with(mut self, text: impl Into<String>, ink: Ink) -> Self {
+        self.push(text, ink);
+        self
+    }
+
+    /// Adds a piece.
+    pub fn push(&mut self, text: impl Into<String>, ink: Ink) {
+        self.pieces.push((text.into(), ink));
+    }
+
+    /// Adds all pieces of `other`.
+    pub fn append(&mut self, other: Line) {
+        self.pieces.extend(other.pieces);
+    }
+
+    /// Fills up with spaces to `column`.
+    pub fn pad_to(&mut self, column: usize) {
+        let missing = column.saturating_sub(self.width());
+        self.push(" ".repeat(missing), Ink::Plain);
+    }
+
+    /// Columns that it fills.
+    pub fn width(&self) -> usize {
+        self.pieces.iter().map(|(text, _)| width(text)).sum()
+    }
+
+    /// As it goes to the terminal: never wider than `style` allows, no blanks at the end.
+    pub fn paint(&self, style: &Style) -> String {
+        let mut fitted = self.clone();
+        fitted.trim_end();
+        if fitted.width() > style.columns() {
+            fitted.clip(style.columns());
+        }
+        fitted.pieces.iter().map(|(text, ink)| style.paint(text, *ink)).collect()
+    }
+
+    fn clip(&mut self, columns: usize) {
+        let mut left = columns.saturating_sub(1);
+        for (text, _) in &mut self.pieces {
+            let kept = prefix(text, left);
+            let whole = kept.len() == text.len();
+            left -= width(kept);
+            *text = kept.to_owned();
+            if !whole {
+                text.push('…');
+                left = 0;
+            }
+        }
+        let cut = self.pieces.iter().position(|(text, _)| text.ends_with('…'));
+        self.pieces.truncate(cut.map_or(self.pieces.len(), |at| at + 1));
+    }
+
+    fn trim_end(&mut self) {
+        while let Some((text, _)) = self.pieces.last_mut() {
+            text.truncate(text.trim_end().len());
+            if !text.is_empty() {
+                return;
+            }
+            self.pieces.pop();
+        }
+    }
+}
+
+/// Columns that `text` fills.
+pub fn width(text: &str) -> usize {
+    text.width()
+}
+
+/// The longest beginning of `text` that fills at most `columns`.
+pub fn prefix(text: &str, columns: usize) -> &str {
+    let mut used = 0;
+    for (at, c) in text.char_indices() {
+        used += c.width().unwrap_or(0);
+        if used > columns {
+            return &text[..at];
+        }
+    }
+    text
+}
+
+/// The longest end of `text` that fills at most `columns`.
+pub fn suffix(text: &str, columns: usize) -> &str {
+    let mut used = 0;
+    for (at, c) in text.char_indices().rev() {
+        used += c.width().unwrap_or(0);
+        if used > columns {
+            return &text[at + c.len_utf8()..];
+        }
+    }
+    text
+}
+
+/// What programs named (paths, comms), made fit for a terminal: a control character could move its cursor or
+/// change its title.
+pub fn harmless(text: &str) -> String {
+    text.chars().map(|c| if c.width().is_none() || is_bidi(c) { '\u{fffd}' } else { c }).collect()
+}
+
+/// Characters that reorder what stands around them (Unicode annex 9).
+fn is_bidi(c: char) -> bool {
+    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Words in lines of at most `columns`, each begun with `indent` spaces.
+pub fn wrapped(text: &str, indent: usize, columns: usize, ink: Ink) -> Vec<Line> {
+    let mut lines = Vec::new();
+    let mut current = " ".repeat(indent);
+    let mut empty = true;
+    for word in text.split(' ') {
+        if !empty && width(&current) + 1 + width(word) > columns {
+            lines.push(Line::of(std::mem::replace(&mut current, " ".repeat(indent)), ink));
+            empty = true;
+        }
+        if !empty {
+            current.push(' ');
+        }
+        current.push_str(word);
+        empty = false;
+    }
+    lines.push(Line::of(current, ink));
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::style::{Alphabet, Colour};
+
+    fn style(width: usize) -> Style {
+        Style { width, alphabet: Alphabet::Unicode, colour: Colour::Never }
+    }
+
+    #[test]
+    fn a_line_too_long_is_cut_and_says_so() {
+        let line = Line::of("a".repeat(50), Ink::Plain).with("b".repeat(50), Ink::Dim).with("c", Ink::Dim);
+        let painted = line.paint(&style(60));
+        assert_eq!(width(&painted), 60);
+        assert!(painted.ends_with("b…"));
+    }
+
+    #[test]
+    fn a_line_that_just_fits_stays() {
+        let line = Line::of("a".repeat(60), Ink::Plain);
+        assert_eq!(line.paint(&style(60)), "a".repeat(60));
+    }
+
+    #[test]
+    fn wide_characters_count_twice() {
+        assert_eq!(width("日本"), 4);
+        assert_eq!(prefix("日本", 3), "日");
+        assert_eq!(suffix("日本", 3), "本");
+    }
+
+    #[test]
+    fn names_cannot_steer_the_terminal() {
+        assert_eq!(harmless("a\x1b[2Jb\u{202e}c\n"), "a\u{fffd}[2Jb\u{fffd}c\u{fffd}");
+    }
+
+    #[test]
+    fn wrapping_keeps_every_word_within_the_columns() {
+        let lines = wrapped("one two three four five", 2, 12, Ink::Plain);
+        let texts: Vec<String> = lines.iter().map(|line| line.paint(&style(60))).collect();
+        assert_eq!(texts, ["  one two", "  three four", "  five"]);
+    }
+}

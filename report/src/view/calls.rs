@@ -1,0 +1,99 @@
+//! Which call took the time.
+
+use blkkin_wire::calls::CallId;
+use blkkin_wire::clock::DurationNs;
+
+use super::{remark, size, time, title};
+use crate::collect::calls::{CallRow, Subject};
+use crate::report::Report;
+use crate::text::line::Line;
+use crate::text::style::Ink;
+use crate::text::table::{Column, Row, Table};
+use crate::text::units::{self, count, counted};
+
+/// Rows that are shown; a program's storage calls are rarely of more kinds, and the tail costs no time.
+const CALLS_SHOWN: usize = 12;
+
+pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
+    let rows = report.calls.by_time(Subject::Storage);
+    if rows.is_empty() {
+        return streams(report, columns);
+    }
+    let whole = report.layers.whole().0;
+    let mut lines = title("system calls", "", columns);
+    // One row in place of the line "and 1 more" would take as much room.
+    let shown = if rows.len() > CALLS_SHOWN + 1 { CALLS_SHOWN } else { rows.len() };
+    lines.extend(table(&rows[..shown], whole).lines(columns));
+    lines.extend(more(&rows[shown..], columns));
+    lines.extend(streams(report, columns));
+    lines
+}
+
+fn table(rows: &[(CallId, &CallRow)], whole: u64) -> Table {
+    let mut table = Table::new(vec![
+        Column::name("call"),
+        Column::number("count"),
+        Column::number("errors"),
+        Column::number("bytes"),
+        Column::number("p50"),
+        Column::number("p90").droppable(1),
+        Column::number("p99"),
+        Column::number("max"),
+        Column::number("total"),
+        Column::number("share"),
+    ]);
+    for (call, row) in rows {
+        let times = &row.times;
+        let cells = vec![
+            call.name().to_owned(),
+            count(times.count()),
+            if row.errors == 0 { units::NONE.to_owned() } else { count(row.errors) },
+            size(row.bytes),
+            time(times.quantile(0.5)),
+            time(times.quantile(0.9)),
+            time(times.quantile(0.99)),
+            time(times.max()),
+            units::duration(times.total()),
+            units::share(times.total().0, whole),
+        ];
+        table.push(Row::new(cells, Ink::Plain).with_bar(times.total().0, whole));
+    }
+    table.without_empty(&["errors", "bytes"])
+}
+
+fn more(rest: &[(CallId, &CallRow)], columns: usize) -> Vec<Line> {
+    if rest.is_empty() {
+        return Vec::new();
+    }
+    let (calls, time) = sums(rest);
+    let text = format!(
+        "and {} more: {}, {}",
+        units::count(rest.len() as u64),
+        counted(calls, "call"),
+        units::duration(time)
+    );
+    remark(&text, columns)
+}
+
+/// Calls on pipes and the like, in a line: they are traced and counted, and nobody's storage.
+fn streams(report: &Report, columns: usize) -> Vec<Line> {
+    let rows = report.calls.by_time(Subject::Stream);
+    if rows.is_empty() {
+        return Vec::new();
+    }
+    let names: Vec<String> =
+        rows.iter().map(|(call, row)| format!("{} {}", call.name(), count(row.times.count()))).collect();
+    let (calls, time) = sums(&rows);
+    let text = format!(
+        "not in these tables: {} on pipes, sockets and character devices, {} ({})",
+        counted(calls, "call"),
+        units::duration(time),
+        names.join(", ")
+    );
+    remark(&text, columns)
+}
+
+fn sums(rows: &[(CallId, &CallRow)]) -> (u64, DurationNs) {
+    let calls = rows.iter().map(|(_, row)| row.times.count()).sum();
+    (calls, DurationNs(rows.iter().fold(0, |sum, (_, row)| sum.saturating_add(row.times.total().0))))
+}

@@ -1,0 +1,67 @@
+//! How much it was.
+
+use crate::report::Report;
+use crate::text::line::{Line, harmless, width, wrapped};
+use crate::text::shorten;
+use crate::text::style::Ink;
+use crate::text::table::{Column, Row, Table};
+use crate::text::units::{self, counted};
+
+pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
+    let mut lines = vec![command(report, columns)];
+    lines.extend(wrapped(&requests(report), 0, columns, Ink::Plain));
+    lines.push(Line::new());
+    lines.extend(moved(report).lines(columns));
+    lines
+}
+
+/// The command on the left, its time on the right.
+fn command(report: &Report, columns: usize) -> Line {
+    let time = units::duration(report.wall());
+    let name = report.config.command.as_deref().map_or_else(|| "this node".to_owned(), harmless);
+    let name = shorten::end(&name, columns.saturating_sub(width(&time) + 2));
+    let mut line = Line::of(name, Ink::Bold);
+    line.pad_to(columns - width(&time));
+    line.with(time, Ink::Bold)
+}
+
+fn requests(report: &Report) -> String {
+    let totals = &report.totals;
+    let mut parts = vec![counted(totals.calls, "system call")];
+    let own = format!("{} of the kernel's own", units::count(totals.kernel));
+    let others = [
+        (totals.commits, counted(totals.commits, "journal commit")),
+        (totals.kernel, own),
+        (totals.gaps.roots, format!("{} not seen", counted(totals.gaps.roots, "call"))),
+    ];
+    parts.extend(others.into_iter().filter(|(number, _)| *number > 0).map(|(_, text)| text));
+    format!("{}: {}", counted(totals.traces, "storage request"), parts.join(", "))
+}
+
+fn moved(report: &Report) -> Table {
+    let totals = &report.totals;
+    let mut table = Table::new(vec![
+        Column::name(""),
+        Column::number("read"),
+        Column::number("written"),
+        Column::number("discarded"),
+        Column::name("").droppable(1),
+    ]);
+    let mut push = |name: &str, moved: crate::collect::totals::Moved, discarded: u64, how: String| {
+        let sizes = [moved.read, moved.written, discarded].map(super::size);
+        let [read, written, discarded] = sizes;
+        table.push(Row::new(vec![name.to_owned(), read, written, discarded, how], Ink::Plain));
+    };
+    push("by system calls", totals.by_calls, 0, counted(totals.calls - totals.stream_calls, "call"));
+    let flushes = match totals.flushes {
+        0 => String::new(),
+        flushes => format!(
+            " ({})",
+            if flushes == 1 { "1 flush".to_owned() } else { format!("{} flushes", units::count(flushes)) }
+        ),
+    };
+    let requests =
+        format!("{}, {}{flushes}", counted(totals.bios, "bio"), counted(totals.requests, "request"));
+    push("at the devices", totals.by_devices, totals.discarded, requests);
+    table.without_empty(&["discarded"])
+}

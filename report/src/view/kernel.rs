@@ -1,0 +1,40 @@
+//! What no call was seen to ask for.
+
+use super::{size, time, title};
+use crate::report::Report;
+use crate::text::line::Line;
+use crate::text::style::Ink;
+use crate::text::table::{Column, Row, Table};
+use crate::text::units::count;
+
+pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
+    if report.kernel.rows.is_empty() {
+        return Vec::new();
+    }
+    let mut table = Table::new(vec![
+        Column::name("work"),
+        Column::number("times"),
+        Column::number("bios"),
+        Column::number("requests"),
+        Column::number("bytes"),
+        Column::number("p50"),
+        Column::number("p99"),
+        Column::number("max"),
+    ]);
+    for (work, row) in &report.kernel.rows {
+        let cells = vec![
+            work.name().to_owned(),
+            count(row.times.count()),
+            count(row.bios),
+            count(row.requests),
+            size(row.bytes),
+            time(row.times.quantile(0.5)),
+            time(row.times.quantile(0.99)),
+            time(row.times.max()),
+        ];
+        table.push(Row::new(cells, Ink::Plain));
+    }
+    let mut lines = title("without a call", "the kernel's own, and of calls that were not seen", columns);
+    lines.extend(table.lines(columns));
+    lines
+}

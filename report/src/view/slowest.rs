@@ -1,0 +1,32 @@
+//! What the slowest requests looked like.
+
+use super::title;
+use blkkin_aggregator::account;
+
+use crate::report::Report;
+use crate::text::line::{Line, wrapped};
+use crate::text::style::Ink;
+use crate::waterfall::{draw, heading, tree, words};
+
+pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
+    let traces = report.slowest.traces();
+    if traces.is_empty() {
+        return Vec::new();
+    }
+    let mut lines = title(&heading_of(traces.len()), "", columns);
+    lines.push(draw::legend());
+    let config = &report.config;
+    for (place, trace) in traces.iter().enumerate() {
+        let split = account::breakdown(trace);
+        let rows = tree::rows(trace, split);
+        lines.push(Line::new());
+        lines.extend(heading::lines(place + 1, trace, config.arch, config.started, columns));
+        lines.extend(draw::lines(&rows, tree::window(trace), trace.duration(), columns));
+        lines.extend(wrapped(&words::words(trace, split), draw::MARGIN, columns, Ink::Bold));
+    }
+    lines
+}
+
+fn heading_of(shown: usize) -> String {
+    if shown == 1 { "the slowest request".to_owned() } else { format!("the {shown} slowest requests") }
+}

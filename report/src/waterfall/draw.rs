@@ -1,0 +1,117 @@
+//! Rows side by side: label, bar, times.
+
+use super::bar::{Bar, Fill, Window, bar};
+use super::tree::Row;
+use crate::text::line::{Line, width};
+use crate::text::style::Ink;
+use crate::text::{shorten, units};
+use blkkin_wire::clock::DurationNs;
+
+/// Rows stand this far from the left, below their heading.
+pub const MARGIN: usize = 4;
+/// Each level stands this much further to the right.
+const STEP: usize = 2;
+/// From so many columns on there is room between things; below it bars need it more.
+const ROOMY: usize = 96;
+/// Of the columns, labels take at most this part in a hundred: the bars are what a reader looks at first.
+const LABEL_PERCENT: usize = 41;
+/// `999 µs`, `1.23 ms`.
+const TIME: usize = 7;
+/// `100 %`, `<0.1 %`.
+const SHARE: usize = 6;
+
+/// What the bars' characters mean.
+pub fn legend() -> Line {
+    let mut line = Line::of(" ".repeat(MARGIN), Ink::Plain);
+    let entries = [
+        (Fill::FileSystem, "file system"),
+        (Fill::Bio, "bio"),
+        (Fill::Queued, "queued"),
+        (Fill::Device, "at the device"),
+        (Fill::Flush, "flush"),
+        (Fill::Unaccounted, "unaccounted"),
+    ];
+    for (fill, meaning) in entries {
+        let (glyph, ink) = glyph(fill);
+        line = line.with(glyph.to_string().repeat(2), ink).with(format!(" {meaning}   "), Ink::Dim);
+    }
+    line
+}
+
+/// The rows of one waterfall; shares are of `whole`.
+pub fn lines(rows: &[Row], window: Window, whole: DurationNs, columns: usize) -> Vec<Line> {
+    let (gap, margin) = if columns >= ROOMY { (2, MARGIN) } else { (1, MARGIN / 2) };
+    let widest = rows.iter().map(|row| margin + STEP * row.depth + width(&row.label)).max().unwrap_or(0);
+    let label = widest.min(columns * LABEL_PERCENT / 100);
+    let numbers = 3 * (TIME + gap) + SHARE + gap;
+    let bars = columns.saturating_sub(label + gap + numbers);
+    let mut lines = vec![scale(window, label, bars, gap)];
+    lines.extend(rows.iter().map(|row| {
+        let text = format!("{}{}", " ".repeat(margin + STEP * row.depth), row.label);
+        let mut line = Line::of(shorten::end(&text, label), row.ink);
+        line.pad_to(label + gap);
+        line.append(drawn(&bar(window, &row.segments, bars)));
+        line.append(numbers_of(row, whole, gap));
+        line
+    }));
+    lines
+}
+
+fn scale(window: Window, label: usize, bars: usize, gap: usize) -> Line {
+    let end = units::duration(window.to.since(window.from));
+    let rule = "─".repeat(bars.saturating_sub(width(&end) + 3));
+    let mut line = Line::new();
+    line.pad_to(label + gap);
+    line.push(format!("0 {rule} {end}"), Ink::Dim);
+    line.pad_to(label + gap + bars);
+    for (title, columns) in [("queued", TIME), ("device", TIME), ("time", TIME), ("share", SHARE)] {
+        line.push(format!("{}{title:>columns$}", " ".repeat(gap)), Ink::Dim);
+    }
+    line
+}
+
+fn numbers_of(row: &Row, whole: DurationNs, gap: usize) -> Line {
+    let text = |time: Option<DurationNs>| time.map_or_else(String::new, units::duration);
+    // What went on before or after is no part of the whole.
+    let share = if row.within { units::share(row.time.0, whole.0) } else { units::NONE.to_owned() };
+    let cells = [
+        (text(row.queued), TIME, Ink::Queue),
+        (text(row.device), TIME, Ink::Device),
+        (text(Some(row.time)), TIME, Ink::Plain),
+        (share, SHARE, Ink::Plain),
+    ];
+    let mut line = Line::new();
+    for (text, columns, ink) in cells {
+        line.push(" ".repeat(gap + columns.saturating_sub(width(&text))), Ink::Plain);
+        line.push(text, ink);
+    }
+    line
+}
+
+/// Pieces of equal fill together, so that colours cost one escape sequence each.
+fn drawn(bar: &Bar) -> Line {
+    let mut line = Line::new();
+    for run in bar.columns.chunk_by(|a, b| a == b) {
+        let (glyph, ink) = run[0].map_or((' ', Ink::Plain), glyph);
+        let mut text = glyph.to_string().repeat(run.len());
+        if bar.cut_left && line.width() == 0 {
+            text.replace_range(..glyph.len_utf8(), "‹");
+        }
+        line.push(text, ink);
+    }
+    line
+}
+
+/// Lines for lives, blocks for work.
+fn glyph(fill: Fill) -> (char, Ink) {
+    match fill {
+        Fill::Call => ('━', Ink::Bold),
+        Fill::Commit => ('━', Ink::Journal),
+        Fill::Bio => ('─', Ink::Dim),
+        Fill::FileSystem => ('▒', Ink::FileSystem),
+        Fill::Unaccounted => ('┄', Ink::Alarm),
+        Fill::Queued => ('░', Ink::Queue),
+        Fill::Flush => ('▓', Ink::Device),
+        Fill::Device => ('█', Ink::Device),
+    }
+}

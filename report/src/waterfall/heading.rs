@@ -1,0 +1,77 @@
+//! Which request it was: how long, which call, on what, by whom, when.
+
+use blkkin_aggregator::trace::Trace;
+use blkkin_wire::calls::{Arch, Invocation};
+use blkkin_wire::clock::MonotonicNs;
+use blkkin_wire::event::{CallEvent, Ending, Kept};
+
+use super::draw::MARGIN;
+use crate::collect::files;
+use crate::text::line::{Line, harmless, width};
+use crate::text::style::Ink;
+use crate::text::{shorten, units};
+
+/// Two or three lines.
+pub fn lines(rank: usize, trace: &Trace, arch: Arch, started: MonotonicNs, columns: usize) -> Vec<Line> {
+    let mut lines = Vec::with_capacity(3);
+    let mut first = Line::of(format!("{rank:>2}  {}  ", units::duration(trace.duration())), Ink::Bold);
+    if let Some(call) = trace.call() {
+        first.push(invocation(call, arch), call_ink(call));
+        if call.paths_kept != Kept::Whole {
+            first.push(" (path cut)", Ink::Alarm);
+        }
+        if let Some(path) = files::path(trace, call) {
+            let path = format!("on {}", harmless(&path));
+            // Beside the call where there is room, else below it.
+            if first.width() + 2 + width(&path) <= columns {
+                first.push(format!("  {path}"), Ink::Plain);
+                lines.push(first);
+            } else {
+                lines.push(first);
+                lines.push(indented(&shorten::path(&path, columns.saturating_sub(MARGIN)), Ink::Plain));
+            }
+        } else {
+            lines.push(first);
+        }
+    }
+    lines.push(indented(&who_and_when(trace, started, columns), Ink::Dim));
+    lines
+}
+
+/// The call with its arguments and result, as people read them.
+pub fn invocation(call: &CallEvent, arch: Arch) -> String {
+    let ret = match call.ending {
+        Ending::Returned(ret) => Some(ret),
+        Ending::NoExit => None,
+    };
+    let texts = [call.paths[0].as_deref(), call.paths[1].as_deref()];
+    let text = Invocation { call: call.call, arch, args: &call.args, ret, texts }.to_string();
+    match ret {
+        Some(_) => harmless(&text),
+        None => format!("{} (no exit seen)", harmless(&text)),
+    }
+}
+
+fn call_ink(call: &CallEvent) -> Ink {
+    match call.ending {
+        Ending::Returned(ret) if blkkin_wire::calls::errno_of(ret).is_none() => Ink::Bold,
+        _ => Ink::Alarm,
+    }
+}
+
+fn who_and_when(trace: &Trace, started: MonotonicNs, columns: usize) -> String {
+    let who = trace.names.task.as_ref().map_or_else(
+        || "unknown task".to_owned(),
+        |task| format!("{} · pid {} · tid {}", harmless(&task.comm), task.pid.0, task.tid.0),
+    );
+    // To the microsecond: it is looked for elsewhere by this.
+    let micros = trace.start().since(started).0 / 1_000;
+    let at = format!("{}.{:06} s", micros / 1_000_000, micros % 1_000_000);
+    let text = format!("{who} · {at} after the start");
+    let with_id = format!("{text} · trace {}", trace.id);
+    if MARGIN + width(&with_id) <= columns { with_id } else { text }
+}
+
+fn indented(text: &str, ink: Ink) -> Line {
+    Line::of(" ".repeat(MARGIN), Ink::Plain).with(text, ink)
+}

@@ -1,0 +1,193 @@
+//! The rows, without their drawing. Whole pages are in tests/page.rs.
+
+use super::*;
+use crate::text::units;
+use crate::waterfall::block::phases;
+use blkkin_wire::calls::CallId;
+use blkkin_wire::clock::{ClockAnchor, WallclockNs};
+use blkkin_wire::event::{
+    BioEvent, BlockOp, BlockStatus, CallEvent, Ending, Kept, RequestEvent, Submitter, TaskRef,
+};
+use blkkin_wire::ids::{BootId, DeviceId, NodeId, Sector, Source, SpanId, StartEpoch, TaskId};
+
+const TASK: TaskRef = TaskRef { id: TaskId(1), version: 0 };
+const DEVICE: DeviceId = DeviceId { major: 7, minor: 0 };
+const ROOT: SpanId = SpanId(1);
+
+fn split(file_system: u64) -> Breakdown {
+    Breakdown { file_system: DurationNs(file_system), ..Breakdown::default() }
+}
+
+/// An fsync from 1,000 to 2,000.
+fn fsync() -> Trace {
+    let source = Source { node: NodeId(1), boot: BootId(2), epoch: StartEpoch(3) };
+    let anchor =
+        ClockAnchor { monotonic: MonotonicNs(0), wallclock: WallclockNs(0), uncertainty: DurationNs(0) };
+    let call = CallEvent {
+        span: ROOT,
+        task: TASK,
+        call: CallId::by_name("fsync").unwrap(),
+        args: [3, 0, 0, 0, 0, 0],
+        enter: MonotonicNs(1_000),
+        exit: MonotonicNs(2_000),
+        ending: Ending::Returned(0),
+        file: None,
+        second_file: None,
+        paths: [None, None],
+        paths_kept: Kept::Whole,
+        bios: 0,
+        sleeps: 0,
+        sync_tid: None,
+    };
+    Trace { root: Root::Call(call), ..Trace::new(source, anchor, ROOT) }
+}
+
+fn bio(span: u64, queue: u64, end: u64) -> BioEvent {
+    BioEvent {
+        span: SpanId(span),
+        submitter: Submitter::Span(ROOT),
+        root: ROOT,
+        task: TASK,
+        request: Some(SpanId(span + 100)),
+        first: true,
+        split: false,
+        queue: MonotonicNs(queue),
+        end: MonotonicNs(end),
+        device: DEVICE,
+        sector: Sector(0),
+        bytes: 4096,
+        op: BlockOp(1),
+        status: BlockStatus(0),
+    }
+}
+
+/// The request of the bio `span`.
+fn request(span: u64, start: u64, issue: Option<u64>, complete: u64) -> RequestEvent {
+    RequestEvent {
+        span: SpanId(span + 100),
+        parent: Some(SpanId(span)),
+        root: ROOT,
+        task: TASK,
+        start: MonotonicNs(start),
+        issue: issue.map(MonotonicNs),
+        complete: MonotonicNs(complete),
+        device: DEVICE,
+        sector: Sector(0),
+        bytes: 4096,
+        op: BlockOp(1),
+        status: BlockStatus(0),
+        bios: 1,
+        tag: None,
+        requeued: false,
+        flush_sequence: false,
+    }
+}
+
+fn labels(trace: &Trace) -> Vec<String> {
+    let indented = |row: Row| format!("{}{}", "  ".repeat(row.depth), row.label);
+    rows(trace, split(10)).into_iter().map(indented).collect()
+}
+
+#[test]
+fn a_request_stands_below_its_bio_with_both_of_its_times() {
+    let mut trace = fsync();
+    trace.bios.push(bio(10, 1_100, 1_500));
+    trace.requests.push(request(10, 1_110, Some(1_200), 1_500));
+    assert_eq!(labels(&trace), ["fsync", "  file system", "  bio write 4 KiB", "    request 4 KiB"]);
+    let row = rows(&trace, split(10)).pop().unwrap();
+    assert_eq!((row.queued, row.device), (Some(DurationNs(90)), Some(DurationNs(300))));
+    assert_eq!(row.time, DurationNs(390));
+}
+
+#[test]
+fn a_request_that_was_never_issued_is_with_the_flush_machinery() {
+    let fills = |request| phases(&request).iter().map(|part| part.fill).collect::<Vec<_>>();
+    assert_eq!(fills(request(10, 1, None, 9)), [Fill::Flush]);
+    let flushed = RequestEvent { flush_sequence: true, ..request(10, 1, Some(5), 9) };
+    assert_eq!(fills(flushed), [Fill::Flush, Fill::Device]);
+}
+
+#[test]
+fn the_file_system_is_drawn_where_nothing_else_was() {
+    let mut trace = fsync();
+    trace.bios.extend([bio(10, 1_100, 1_400), bio(11, 1_300, 1_500), bio(12, 1_900, 2_500)]);
+    let alone = &rows(&trace, split(10))[1].segments;
+    let times: Vec<(u64, u64)> = alone.iter().map(|part| (part.from.0, part.to.0)).collect();
+    assert_eq!(times, [(1_000, 1_100), (1_500, 1_900)]);
+}
+
+#[test]
+fn what_is_drawn_as_own_time_is_what_the_account_says() {
+    for sleeps in [0, 1] {
+        let mut trace = fsync();
+        if let Root::Call(call) = &mut trace.root {
+            (call.sleeps, call.bios) = (sleeps, 3);
+        }
+        trace.bios.extend([bio(10, 1_100, 1_400), bio(11, 1_350, 1_500)]);
+        trace.requests.push(request(10, 1_090, Some(1_200), 1_520));
+        let split = blkkin_aggregator::account::breakdown(&trace);
+        let own = &rows(&trace, split)[1];
+        let fill = if sleeps == 0 { Fill::FileSystem } else { Fill::Unaccounted };
+        assert!(own.segments.iter().all(|part| part.fill == fill));
+        let drawn: u64 = own.segments.iter().map(|part| part.to.0 - part.from.0).sum();
+        assert_eq!(drawn, own.time.0);
+        assert_eq!(drawn, split.file_system.0 + split.unaccounted.0);
+    }
+}
+
+#[test]
+fn what_outlives_the_call_has_no_share_of_it() {
+    let mut trace = fsync();
+    trace.bios.extend([bio(10, 1_100, 2_000), bio(11, 1_100, 2_001)]);
+    let within: Vec<bool> = rows(&trace, split(0)).iter().map(|row| row.within).collect();
+    assert_eq!(within, [true, true, false]);
+}
+
+#[test]
+fn every_bio_and_request_is_in_a_row_however_many_there_are() {
+    for number in 0..12 {
+        let mut trace = fsync();
+        for span in 10..10 + number {
+            trace.bios.push(bio(span, 1_000 + span, 1_900));
+            trace.requests.push(request(span, 1_000 + span, Some(1_050), 1_900));
+        }
+        let labels = labels(&trace);
+        let shown = labels.iter().filter(|label| label.starts_with("  bio")).count() as u64;
+        let more = number - shown;
+        assert!(number <= 4 && more == 0 || shown == 3);
+        assert_eq!(
+            more > 0,
+            labels.contains(&format!("  + {more} more bios, {}", units::bytes(more * 4096)))
+        );
+        assert_eq!(more > 0, labels.contains(&format!("    {more} requests")));
+    }
+}
+
+#[test]
+fn a_request_without_its_bio_still_stands_there() {
+    let mut trace = fsync();
+    trace.requests.push(request(10, 1_110, Some(1_200), 1_500));
+    assert_eq!(labels(&trace), ["fsync", "  file system", "  request 4 KiB"]);
+}
+
+#[test]
+fn devices_are_named_where_there_are_several() {
+    let mut trace = fsync();
+    trace.requests.push(request(10, 1_110, Some(1_200), 1_500));
+    let elsewhere = DeviceId { major: 8, minor: 16 };
+    trace.requests.push(RequestEvent { device: elsewhere, ..request(11, 1_120, Some(1_200), 1_500) });
+    assert_eq!(labels(&trace)[2..], ["  request 4 KiB 7:0", "  request 4 KiB 8:16"]);
+}
+
+#[test]
+fn a_bio_carried_by_anothers_request_says_so() {
+    let mut trace = fsync();
+    trace.bios.push(BioEvent { first: false, ..bio(10, 1_100, 1_500) });
+    let carried = blkkin_aggregator::trace::Carried {
+        bio: SpanId(10),
+        trace: trace.id,
+        request: request(99, 1_050, Some(1_200), 1_500),
+    };
+    trace.carried.push(carried);
+    assert_eq!(labels(&trace)[2..], ["  bio write 4 KiB, merged", "    request 4 KiB, another's"]);
+}

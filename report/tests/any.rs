@@ -1,0 +1,69 @@
+//! Traces may come from another machine's tracer: whatever their numbers, the report holds its promises.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use blkkin_aggregator::trace::{Root, Trace};
+use blkkin_report::{Alphabet, Colour, Style};
+use blkkin_wire::clock::MonotonicNs;
+use blkkin_wire::event::{BlockOp, Ending};
+use proptest::prelude::*;
+
+/// One of the odd traces with every time and size replaced.
+fn any_trace() -> impl Strategy<Value = Trace> {
+    let time = prop_oneof![4 => 0_u64..3_000_000_000, 1 => any::<u64>()].prop_map(MonotonicNs);
+    let times = prop::collection::vec(time, 12);
+    (0_usize..11, times, any::<i64>(), any::<u32>()).prop_map(|(kind, times, ret, word)| {
+        let mut trace = odd(kind);
+        let mut times = times.into_iter().cycle();
+        let mut next = || times.next().unwrap();
+        if let Root::Call(call) = &mut trace.root {
+            (call.enter, call.exit) = (next(), next());
+            if call.ending != Ending::NoExit {
+                call.ending = Ending::Returned(ret);
+            }
+        }
+        for bio in &mut trace.bios {
+            (bio.queue, bio.end, bio.bytes, bio.op) = (next(), next(), word, BlockOp(word));
+        }
+        for request in &mut trace.requests {
+            (request.start, request.complete, request.bytes) = (next(), next(), word);
+            request.issue = request.issue.map(|_| next());
+        }
+        trace
+    })
+}
+
+fn odd(kind: usize) -> Trace {
+    let [commit, fsync] = common::fsync_with_commit(1, 10);
+    match kind {
+        0 => commit,
+        1 => fsync,
+        2 => common::many_bios(1, 10),
+        3 => common::kernel_root(1, 10),
+        4 => common::missing_root(1, 10),
+        5 => common::late_part(1, 10),
+        6 => common::pipe_read(1, 10),
+        7 => common::torn(1, 10),
+        8 => common::failed_open(1, 10),
+        9 => common::lock(1, 10),
+        _ => common::fdatasync(1, 10, 0),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_trace_makes_a_page_that_fits(
+        traces in prop::collection::vec(any_trace(), 0..12), width in 60_usize..160
+    ) {
+        let report = common::report(&traces);
+        let style = Style { width, alphabet: Alphabet::Unicode, colour: Colour::Never };
+        for line in report.render(&style, &common::some_losses()).lines() {
+            prop_assert!(unicode_width::UnicodeWidthStr::width(line) <= width, "{}", line);
+        }
+        report.to_json(&common::no_losses());
+    }
+}

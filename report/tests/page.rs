@@ -1,0 +1,99 @@
+//! A whole page, as a person reads it. `BLESS=1 cargo test -p blkkin-report` writes the files anew: read them.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use blkkin_report::{Alphabet, Colour, Losses, Report, Style};
+use unicode_width::UnicodeWidthStr;
+
+fn style(width: usize) -> Style {
+    Style { width, alphabet: Alphabet::Unicode, colour: Colour::Never }
+}
+
+fn golden_path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+}
+
+fn golden(name: &str, found: &str) {
+    let path = golden_path(name);
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&path, found).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(found == expected, "{name} differs; look at it, then BLESS=1:\n{found}");
+}
+
+#[test]
+fn at_100_columns() {
+    golden("page-100.txt", &common::report(&common::all()).render(&style(100), &common::no_losses()));
+}
+
+#[test]
+fn at_80_columns() {
+    golden("page-80.txt", &common::report(&common::all()).render(&style(80), &common::some_losses()));
+}
+
+#[test]
+fn in_ascii() {
+    let style = Style { alphabet: Alphabet::Ascii, ..style(100) };
+    let page = common::report(&common::all()).render(&style, &common::no_losses());
+    assert!(page.is_ascii());
+    golden("page-100-ascii.txt", &page);
+}
+
+#[test]
+fn of_nothing() {
+    let page =
+        Report::new(blkkin_report::ReportConfig::new(common::STARTED)).render(&style(80), &Losses::default());
+    golden("page-empty.txt", &page);
+}
+
+#[test]
+fn json() {
+    let value = common::report(&common::all()).to_json(&common::some_losses());
+    // As values: the order of keys is up to the features that other crates give serde_json.
+    let path = golden_path("report.json");
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&path, serde_json::to_string_pretty(&value).unwrap() + "\n").unwrap();
+    }
+    let expected: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    assert_eq!(value, expected);
+}
+
+#[test]
+fn no_line_is_wider_than_the_terminal_or_ends_with_a_blank() {
+    let report = common::report(&common::all());
+    for width in 60..=160 {
+        for line in report.render(&style(width), &common::some_losses()).lines() {
+            assert!(line.width() <= width, "{} of {width} columns: {line}", line.width());
+            assert_eq!(line, line.trim_end());
+        }
+    }
+}
+
+#[test]
+fn a_terminal_that_says_zero_columns_gets_the_narrowest_page() {
+    let report = common::report(&common::all());
+    assert_eq!(
+        report.render(&style(0), &common::no_losses()),
+        report.render(&style(60), &common::no_losses())
+    );
+}
+
+#[test]
+fn colours_change_nothing_but_colours() {
+    let report = common::report(&common::all());
+    let plain = report.render(&style(100), &common::no_losses());
+    let coloured = report.render(&Style { colour: Colour::Ansi, ..style(100) }, &common::no_losses());
+    assert!(!plain.contains('\x1b'));
+    assert_eq!(without_escapes(&coloured), plain);
+}
+
+fn without_escapes(text: &str) -> String {
+    let mut parts = text.split('\x1b');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |all, part| all + part.split_once('m').unwrap().1)
+}
