@@ -111,6 +111,15 @@ pub extern "C" fn task_fork_btf(context: *mut c_void) -> i32 {
 }
 
 #[unsafe(no_mangle)]
+#[unsafe(link_section = "raw_tp/sched_process_fork")]
+pub extern "C" fn task_fork_raw(context: *mut c_void) -> i32 {
+    if let Some(local) = Local::of(Program::TaskFork) {
+        task::fork_noted(local, arg(context, 1));
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
 #[unsafe(link_section = "license")]
 static LICENSE: [u8; 4] = *b"GPL\0";
 

@@ -21,6 +21,8 @@ const EMPTY: Settings = Settings {
     path_args: 0,
     file_paths: 0,
     kernel_origin: 0,
+    adopt_by_number: 0,
+    reserved: 0,
     pids_len: 0,
     tids_len: 0,
     comms_len: 0,

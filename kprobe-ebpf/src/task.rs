@@ -8,12 +8,14 @@
 //! *Who is followed.* With FOLLOW_MARKED: tasks that user space marked, and what they fork: the child's state is
 //! made in sched_process_fork, before the child is woken. With FOLLOW_ALL: every task that passes the filters.
 
-use crate::access::{Access, Direct, Pointer};
+use crate::access::{Access, Direct, Pointer, Probe};
 use crate::layout::offset;
 use crate::local::Local;
 use crate::settings::setting;
 use crate::{file, ring};
 use aya_ebpf::bindings::{BPF_F_NO_PREALLOC, BPF_LOCAL_STORAGE_GET_F_CREATE, bpf_map_type::BPF_MAP_TYPE_TASK_STORAGE};
+use aya_ebpf::btf_maps::LruHashMap;
+use aya_ebpf::macros::btf_map;
 use aya_ebpf::helpers::generated::{bpf_get_current_task_btf, bpf_ktime_get_ns, bpf_task_storage_get};
 use blkkin_probe_abi::counters::{TASKS_EXITED, TASKS_MISSED};
 use blkkin_probe_abi::record::*;
@@ -101,6 +103,29 @@ pub fn state(task: Pointer) -> Option<&'static mut TaskState> {
     get(task, 0)
 }
 
+/// The state of the current task; a child that the fork hook could only note by number gets its state here.
+#[inline(always)]
+fn state_or_adopted(local: &mut Local, program: Program, task: Pointer) -> Option<&'static mut TaskState> {
+    if let Some(state) = state(task) {
+        return Some(state);
+    }
+    if setting!(adopt_by_number) == 0 {
+        return None;
+    }
+    // SAFETY: `task` is typed; the note is copied before it is removed.
+    unsafe {
+        let tid: u32 = Direct::read(task, offset!(task_pid));
+        let note = *NOTED.get(&tid)?;
+        let _ = NOTED.remove(&tid);
+        let Some(state) = state_or_new(task) else {
+            local.count(TASKS_MISSED);
+            return None;
+        };
+        adopt(local, program, task, state, &note);
+        Some(state)
+    }
+}
+
 /// The state of `task`, made if need be.
 #[inline(always)]
 fn state_or_new(task: Pointer) -> Option<&'static mut TaskState> {
@@ -131,7 +156,7 @@ pub fn followed(local: &mut Local, program: Program) -> Option<&'static mut Task
             }
         }
     } else {
-        state(task)?
+        state_or_adopted(local, program, task)?
     };
     if setting!(follow) != FOLLOW_ALL && state.flags & TASK_ACTIVE == 0 {
         return None;
@@ -276,7 +301,7 @@ fn judge(task: Pointer, state: &mut TaskState) {
 pub fn submitter(local: &mut Local, program: Program) -> Option<&'static mut TaskState> {
     let task = current();
     if setting!(follow) != FOLLOW_ALL {
-        return state(task);
+        return state_or_adopted(local, program, task);
     }
     let state = state_or_new(task)?;
     refresh(local, program, task, state);
@@ -295,25 +320,58 @@ pub fn worker(local: &mut Local, program: Program) -> Option<&'static mut TaskSt
     Some(state)
 }
 
+/// What a child inherits.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Inherited {
+    flags: u32,
+    reserved: u32,
+    parent_task: u64,
+}
+
+/// Children noted by number (raw_tp), until their first event. At the most so many forked and not yet run; a note that
+/// is displaced is a child that is missed, which the least recently used one never is in practice.
+#[btf_map]
+static NOTED: LruHashMap<u32, Inherited, 4096> = LruHashMap::new();
+
+/// What the current task hands on to those that it forks.
+#[inline(always)]
+fn inheritance() -> Option<Inherited> {
+    let parent = state(current())?;
+    if parent.flags & (TASK_ACTIVE | TASK_ARMED | TASK_SPAWNER) == 0 || setting!(follow) == FOLLOW_ALL {
+        return None;
+    }
+    let flags = if parent.flags & TASK_ACTIVE != 0 { TASK_ACTIVE } else { TASK_ARMED };
+    Some(Inherited { flags, reserved: 0, parent_task: parent.task })
+}
+
 /// sched_process_fork, in the parent, before the child is woken. `child` is typed.
 #[inline(always)]
 pub fn fork(local: &mut Local, child: Pointer) {
-    let Some(parent) = state(current()) else { return };
-    if parent.flags & (TASK_ACTIVE | TASK_ARMED | TASK_SPAWNER) == 0 || setting!(follow) == FOLLOW_ALL {
-        return;
-    }
+    let Some(inherited) = inheritance() else { return };
     let Some(state) = state_or_new(child) else {
         local.count(TASKS_MISSED);
         return;
     };
-    adopt(local, child, state, parent);
+    adopt(local, Program::TaskFork, child, state, &inherited);
+}
+
+/// The same where `child` is not typed and cannot be given state: its number is noted.
+#[inline(always)]
+pub fn fork_noted(local: &mut Local, child: Pointer) {
+    let Some(inherited) = inheritance() else { return };
+    // SAFETY: reads by helper take any address.
+    let tid: u32 = unsafe { Probe::read(child, offset!(task_pid)) };
+    if NOTED.insert(&tid, &inherited, 0).is_err() {
+        local.count(TASKS_MISSED);
+    }
 }
 
 #[inline(always)]
-fn adopt(local: &mut Local, child: Pointer, state: &mut TaskState, parent: &TaskState) {
-    state.flags = if parent.flags & TASK_ACTIVE != 0 { TASK_ACTIVE } else { TASK_ARMED };
-    state.task = local.mint(Program::TaskFork);
-    state.parent_task = parent.task;
+fn adopt(local: &mut Local, program: Program, child: Pointer, state: &mut TaskState, inherited: &Inherited) {
+    state.flags = inherited.flags;
+    state.task = local.mint(program);
+    state.parent_task = inherited.parent_task;
     state.version = 1;
     // SAFETY: `child` is typed.
     unsafe {
@@ -334,7 +392,7 @@ fn adopt(local: &mut Local, child: Pointer, state: &mut TaskState, parent: &Task
 #[inline(always)]
 pub fn exec(local: &mut Local) {
     let task = current();
-    let Some(state) = state(task) else { return };
+    let Some(state) = state_or_adopted(local, Program::TaskExec, task) else { return };
     if state.flags & TASK_ARMED != 0 {
         state.flags = TASK_ACTIVE;
     }
@@ -353,6 +411,11 @@ pub fn exec(local: &mut Local) {
 #[inline(always)]
 pub fn exit(local: &mut Local) {
     let task = current();
+    if setting!(adopt_by_number) != 0 {
+        // SAFETY: `task` is typed. Its number may now be given to another.
+        let tid: u32 = unsafe { Direct::read(task, offset!(task_pid)) };
+        let _ = NOTED.remove(&tid);
+    }
     let Some(state) = state(task) else { return };
     if state.flags & TASK_ACTIVE == 0 || state.task == 0 {
         return;

@@ -44,6 +44,10 @@ pub struct Settings {
     pub file_paths: u32,
     /// 1: bios and requests that no followed call caused are recorded too, as kernel's own.
     pub kernel_origin: u32,
+    /// 1: the fork hook knows children by number only (raw_tp), so they are adopted at their first event.
+    pub adopt_by_number: u32,
+    /// Zero.
+    pub reserved: u32,
     /// How many of `pids` are set; likewise below.
     pub pids_len: u32,
     /// See `tids`.
@@ -69,7 +73,7 @@ pub struct Settings {
     pub comms: [[u64; 2]; FILTERS_MAX],
 }
 
-plain! { Settings = 360 }
+plain! { Settings = 368 }
 
 /// Numbers that the table of calls covers: the highest that blkkin follows is 437 (openat2).
 pub const CALL_NUMBERS: usize = 512;

@@ -130,6 +130,8 @@ impl TracerConfig {
             path_args: (self.detail >= Detail::Calls).into(),
             file_paths: 1,
             kernel_origin: self.kernel_origin.into(),
+            adopt_by_number: (self.attach == Some(AttachKind::RawTp)).into(),
+            reserved: 0,
             pids_len,
             tids_len,
             comms_len,

@@ -41,9 +41,24 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// Loads and attaches.
+    /// Loads and attaches: by tp_btf, or, where the kernel refuses a required probe that way, all by raw_tp.
     pub fn load(config: &TracerConfig) -> Result<Tracer, TracerError> {
         privilege::check()?;
+        if config.attach.is_some() {
+            return Tracer::load_as(config);
+        }
+        let typed = Tracer::load_as(&TracerConfig { attach: Some(AttachKind::TpBtf), ..config.clone() });
+        match typed {
+            Err(TracerError::Probe { probe, reason }) => {
+                let raw = TracerConfig { attach: Some(AttachKind::RawTp), ..config.clone() };
+                // If that is refused too, the first refusal is the one to read.
+                Tracer::load_as(&raw).map_err(|_| TracerError::Probe { probe, reason })
+            }
+            other => other,
+        }
+    }
+
+    fn load_as(config: &TracerConfig) -> Result<Tracer, TracerError> {
         let layout = layout::resolve()?;
         let source = origin::source();
         let settings = config.settings(source.epoch, bio_chain_endio())?;
@@ -70,7 +85,7 @@ impl Tracer {
         };
         for probe in PROBES {
             let missing = layout::missing(&layout, probe.fields);
-            let verdict = tracer.attach(probe, config.attach, &btf, &missing);
+            let verdict = tracer.attach(probe, kinds_for(probe, config.attach), &btf, &missing);
             if verdict.verdict != Verdict::Works && probe.need == Need::Required {
                 return Err(TracerError::Probe { probe: probe.name, reason: verdict.reason });
             }
@@ -101,17 +116,13 @@ impl Tracer {
     }
 
     fn attach(
-        &mut self, probe: &'static Probe, forced: Option<AttachKind>, btf: &Btf, missing: &[&str],
+        &mut self, probe: &'static Probe, kinds: &[AttachKind], btf: &Btf, missing: &[&str],
     ) -> ProbeVerdict {
         if !missing.is_empty() {
             return absent(probe, missing);
         }
-        let kinds = match forced {
-            Some(kind) => vec![kind],
-            None => vec![AttachKind::TpBtf, AttachKind::RawTp],
-        };
         let mut refused = Vec::new();
-        for kind in kinds {
+        for &kind in kinds {
             match self.attach_as(probe, kind, btf) {
                 Ok(program) => {
                     self.attached.push(program);
@@ -160,6 +171,16 @@ impl Tracer {
             info.lines().find_map(|line| line.strip_prefix("recursion_misses:")?.trim().parse::<u64>().ok())
         });
         misses.sum()
+    }
+}
+
+/// Required probes all use one kind: the fork hook and the others must agree on how children are adopted. An optional
+/// one may fall back by itself: its tracepoint may be a module's, whose types tp_btf does not see.
+fn kinds_for(probe: &Probe, kind: Option<AttachKind>) -> &'static [AttachKind] {
+    match (kind, probe.need) {
+        (Some(AttachKind::RawTp), _) => &[AttachKind::RawTp],
+        (_, Need::Required) => &[AttachKind::TpBtf],
+        (_, Need::Optional) => &[AttachKind::TpBtf, AttachKind::RawTp],
     }
 }
 

@@ -51,10 +51,6 @@ pub struct Probe {
     pub tracepoint: &'static str,
     /// Stem of its programs' names: `{stem}_btf`, `{stem}_raw`.
     pub stem: &'static str,
-    /// The tp_btf program exists.
-    pub typed: bool,
-    /// The raw_tp program exists.
-    pub raw: bool,
     /// See [`Need`].
     pub need: Need,
     /// Fields of `probe_abi::layout::Layout` without which it cannot work.
@@ -67,7 +63,7 @@ const fn probe(
     name: &'static str, layer: &'static str, tracepoint: &'static str, stem: &'static str, need: Need,
     fields: &'static [&'static str], shows: &'static str,
 ) -> Probe {
-    Probe { name, layer, tracepoint, stem, typed: true, raw: true, need, fields, shows }
+    Probe { name, layer, tracepoint, stem, need, fields, shows }
 }
 
 /// All hooks, in the order in which they are attached: what ends things before what begins them, so that nothing
