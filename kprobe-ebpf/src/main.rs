@@ -15,6 +15,7 @@ mod bio;
 mod block;
 mod call;
 mod file;
+mod flush;
 mod journal;
 mod layout;
 mod local;

@@ -9,7 +9,7 @@
 //! write + FUA on a device without FUA, which completes twice, is one request.
 //!
 //! *Not here*: the flush machine's own request, which no block_io_start announces: it is nobody's, and its time is
-//! seen as that of the requests that it serves.
+//! seen as that of the requests that it serves (flush.rs).
 
 use crate::access::{Access, Pointer};
 use crate::block::{self, REQUESTS, Request};
@@ -17,11 +17,15 @@ use crate::layout::offset;
 use crate::local::{Local, Walk};
 use crate::settings::{device_wanted, setting};
 use crate::table::{self, Claim};
-use crate::{bio, ring, task};
+use crate::{bio, flush, ring, task};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::record::*;
 use blkkin_probe_abi::settings::Program;
+
+/// Operation bits of `cmd_flags`, and a cache flush (REQ_OP_FLUSH, include/linux/blk_types.h).
+const OP_MASK: u32 = 0xff;
+const OP_FLUSH: u32 = 2;
 
 /// block_io_start(request).
 #[inline(always)]
@@ -100,11 +104,24 @@ pub fn start<A: Access>(rq: Pointer) {
 #[inline(always)]
 pub fn issue<A: Access>(rq: Pointer) {
     let Some(local) = Local::of(Program::RequestIssue) else { return };
-    let Some(entry) = table::find(&REQUESTS, local.address(rq)) else { return };
+    let address = local.address(rq);
+    let Some(entry) = table::find(&REQUESTS, address) else {
+        // SAFETY: `rq` is of the kind that A reads; the clock has no preconditions.
+        unsafe {
+            if A::read::<u32>(rq, offset!(rq_cmd_flags)) & OP_MASK == OP_FLUSH {
+                let hctx: Pointer = A::read(rq, offset!(rq_hctx));
+                flush::serve(address, local.address(hctx), bpf_ktime_get_ns());
+            }
+        }
+        return;
+    };
     if entry.issue_ns != 0 {
-        entry.flags |= REQUEST_REQUEUED;
+        // The data of a request whose flush came first is no repetition.
+        let again = entry.flags & REQUEST_SERVED == 0 || entry.flags & REQUEST_ISSUED != 0;
+        entry.flags |= if again { REQUEST_REQUEUED } else { REQUEST_ISSUED };
         return;
     }
+    entry.flags |= REQUEST_ISSUED;
     // SAFETY: `rq` is of the kind that A reads.
     unsafe {
         entry.sector = A::read(rq, offset!(rq_sector));

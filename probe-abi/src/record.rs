@@ -185,6 +185,12 @@ pub const REQUEST_FLUSH_SEQUENCE: u16 = 1 << 2;
 /// Its first bio was not followed (other tasks' bios with a device filter, or the table was full).
 pub const REQUEST_NO_PARENT: u16 = 1 << 3;
 
+/// A flush of the flush machine served it: `issue_ns` is when that was issued.
+pub const REQUEST_SERVED: u16 = 1 << 4;
+
+/// It was issued by itself.
+pub const REQUEST_ISSUED: u16 = 1 << 5;
+
 /// A block request, from `block_io_start` to its final `block_rq_complete`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]

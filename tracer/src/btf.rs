@@ -31,7 +31,7 @@ const KIND_TYPE_TAG: u32 = 18;
 const NESTING_MAX: usize = 8;
 
 /// A kernel's types.
-pub struct Btf<'a> {
+pub(crate) struct Btf<'a> {
     types: &'a [u8],
     strings: &'a [u8],
     /// Where type `id` begins; id 0 is void.
@@ -54,7 +54,7 @@ struct Entry {
 impl<'a> Btf<'a> {
     /// Reads the type section, noting the types whose name `wanted` says yes to. None if this is no BTF of this
     /// machine's byte order.
-    pub fn parse(bytes: &'a [u8], wanted: impl Fn(&str) -> bool) -> Option<Self> {
+    pub(crate) fn parse(bytes: &'a [u8], wanted: impl Fn(&str) -> bool) -> Option<Self> {
         if u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?) != MAGIC {
             return None;
         }
@@ -84,7 +84,12 @@ impl<'a> Btf<'a> {
     }
 
     /// Byte offset of `struct.member.member`; anonymous structs and unions on the way need not be named.
-    pub fn offset(&self, spelling: &str) -> Option<u32> {
+    pub(crate) fn offset(&self, spelling: &str) -> Option<u32> {
+        self.bit_offset(spelling).filter(|bits| bits % 8 == 0).map(|bits| bits / 8)
+    }
+
+    /// The same in bits, for bit fields.
+    pub(crate) fn bit_offset(&self, spelling: &str) -> Option<u32> {
         let (of, members) = spelling.split_once('.')?;
         self.named.get(of)?.iter().find_map(|id| {
             let mut within = self.entry(*id)?;
@@ -94,12 +99,12 @@ impl<'a> Btf<'a> {
                 bits += at;
                 within = inner;
             }
-            (bits % 8 == 0).then_some(bits / 8)
+            Some(bits)
         })
     }
 
     /// Value of an enumerator.
-    pub fn value(&self, of: &str, enumerator: &str) -> Option<u32> {
+    pub(crate) fn value(&self, of: &str, enumerator: &str) -> Option<u32> {
         self.named.get(of)?.iter().find_map(|id| {
             let entry = self.entry(*id).filter(|entry| entry.kind == KIND_ENUM)?;
             (0..entry.members).map(|n| entry.at + TYPE + n * 8).find_map(|at| {

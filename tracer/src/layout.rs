@@ -97,6 +97,9 @@ const FIELDS: &[(&str, &[&str])] = &[
 const FLUSH_SEQUENCE: (&str, &str) = ("rqf_flags", "__RQF_FLUSH_SEQ");
 const FLUSH_SEQUENCE_BEFORE_ENUM: u32 = 4;
 
+/// A bit field: its place is a number of bits.
+const FLUSH_RUNNING: &str = "blk_flush_queue.flush_running_idx";
+
 /// The layout of the running kernel.
 pub fn resolve() -> Result<Layout, TracerError> {
     let bytes = std::fs::read(VMLINUX).map_err(|error| TracerError::NoBtf { reason: error.to_string() })?;
@@ -115,6 +118,7 @@ pub fn resolve() -> Result<Layout, TracerError> {
             *field = offset;
         }
     }
+    layout.fq_running_bit = btf.bit_offset(FLUSH_RUNNING).unwrap_or(ABSENT);
     let (flags, bit) = FLUSH_SEQUENCE;
     layout.rqf_flush_seq_bit = btf.value(flags, bit).unwrap_or(FLUSH_SEQUENCE_BEFORE_ENUM);
     Ok(layout)

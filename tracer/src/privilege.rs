@@ -6,7 +6,7 @@ use crate::error::TracerError;
 const CAPABILITIES: &[(u32, &str)] = &[(21, "CAP_SYS_ADMIN"), (38, "CAP_PERFMON"), (39, "CAP_BPF")];
 
 /// Says which capability is missing. CAP_SYS_ADMIN stands for the others.
-pub fn check() -> Result<(), TracerError> {
+pub(crate) fn check() -> Result<(), TracerError> {
     let effective = effective();
     let has = |bit: u32| effective >> bit & 1 != 0;
     if has(21) {

@@ -103,7 +103,7 @@ fn request(record: &raw::RequestRecord) -> RequestEvent {
         bios: record.bios,
         tag: u32::try_from(record.tag).ok(),
         requeued: has(raw::REQUEST_REQUEUED),
-        flush_sequence: has(raw::REQUEST_FLUSH_SEQUENCE),
+        flush_sequence: has(raw::REQUEST_FLUSH_SEQUENCE) || has(raw::REQUEST_SERVED),
     }
 }
 
