@@ -35,7 +35,7 @@ impl Disk {
             fs::File::create(&disk.image).with_context(|| format!("cannot make {}", disk.image.display()))?;
         file.set_len(IMAGE_BYTES).with_context(|| format!("cannot make {}", disk.image.display()))?;
         disk.device = attach(&disk.image)?;
-        shell::run_quietly(tool("mkfs.ext4").args(["-q", "-F", &disk.device]))?;
+        shell::run_quietly(tool("mkfs.ext4").args(["-q", "-F", "-b", "4096", &disk.device]))?;
         fs::create_dir_all(&disk.mount_point)
             .with_context(|| format!("cannot make {}", disk.mount_point.display()))?;
         shell::run_quietly(tool("mount").args(["-t", "ext4", &disk.device]).arg(&disk.mount_point))?;

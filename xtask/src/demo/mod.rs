@@ -79,6 +79,8 @@ fn traced(blkkin: &Path, trace: &Path, workload: &Workload) -> Command {
     let mut command = Command::new(blkkin);
     command.arg("run").arg("--to").arg(format!("zipkin={}", trace.display()));
     command.arg("--").arg("sh").arg(workload.script()).stdin(Stdio::null());
+    // Cargo's, for build scripts: the traced program would look for its libraries there first.
+    command.env_remove("LD_LIBRARY_PATH");
     command
 }
 
