@@ -17,9 +17,10 @@ const OBJECT: &str = "blkkin-probes";
 
 fn main() -> Result<()> {
     let out = PathBuf::from(env::var_os("OUT_DIR").context("cargo sets OUT_DIR")?);
-    let workspace = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").context("cargo sets CARGO_MANIFEST_DIR")?)
-        .join("..")
-        .canonicalize()?;
+    let workspace =
+        PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").context("cargo sets CARGO_MANIFEST_DIR")?)
+            .join("..")
+            .canonicalize()?;
     println!("cargo::rerun-if-env-changed=BLKKIN_EBPF_OBJECT");
     println!("cargo::rerun-if-env-changed=BLKKIN_TOOLCHAIN_JSON");
     if let Some(ready) = env::var_os("BLKKIN_EBPF_OBJECT") {
@@ -28,7 +29,8 @@ fn main() -> Result<()> {
     for input in ["kprobe-ebpf/src", "kprobe-ebpf/Cargo.toml", "kprobe-ebpf/Cargo.lock", "probe-abi/src"] {
         println!("cargo::rerun-if-changed={}", workspace.join(input).display());
     }
-    let target = out.ancestors().nth(4).context("OUT_DIR is four levels below the target directory")?.join("ebpf");
+    let target =
+        out.ancestors().nth(4).context("OUT_DIR is four levels below the target directory")?.join("ebpf");
     build(&workspace, &target, &toolchain(&workspace)?)?;
     copy(&target.join("bpfel-unknown-none/release").join(OBJECT), &out)
 }
@@ -46,8 +48,9 @@ fn toolchain(workspace: &Path) -> Result<Toolchain> {
     let text = std::fs::read(&file).with_context(|| {
         format!("no eBPF tool chain: {} cannot be read; run: cargo xtask setup", file.display())
     })?;
-    let json: serde_json::Value = serde_json::from_slice(&text)
-        .with_context(|| format!("{} is not what `cargo xtask setup` writes; run it again", file.display()))?;
+    let json: serde_json::Value = serde_json::from_slice(&text).with_context(|| {
+        format!("{} is not what `cargo xtask setup` writes; run it again", file.display())
+    })?;
     let word = |key: &str| json[key].as_str().map(str::to_owned);
     let missing = |key: &str| format!("{} has no `{key}`; run: cargo xtask setup", file.display());
     Ok(Toolchain {
@@ -68,7 +71,14 @@ fn build(workspace: &Path, target: &Path, toolchain: &Toolchain) -> Result<()> {
     let mut cargo = Command::new(env::var_os("CARGO").context("cargo sets CARGO")?);
     cargo
         .current_dir(workspace.join("kprobe-ebpf"))
-        .args(["build", "--locked", "--release", "--quiet", "-Zbuild-std=core", "--target=bpfel-unknown-none"])
+        .args([
+            "build",
+            "--locked",
+            "--release",
+            "--quiet",
+            "-Zbuild-std=core",
+            "--target=bpfel-unknown-none",
+        ])
         .arg("--target-dir")
         .arg(target)
         .env("RUSTC", &toolchain.rustc)

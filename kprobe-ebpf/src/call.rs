@@ -243,7 +243,8 @@ fn finish(local: &mut Local, task: Pointer, state: &mut TaskState, ret: i64, now
         if state.second_file != 0 {
             // SAFETY: as in `describe_file`.
             let second = unsafe { &mut *(&raw mut state.tail).cast::<SecondFile>() };
-            second.position_after = position_now(local, task, second.fd as u32, state.second_file).unwrap_or(-1);
+            second.position_after =
+                position_now(local, task, second.fd as u32, state.second_file).unwrap_or(-1);
         }
     }
     if state.record.header.flags & CALL_PATH_FAULT != 0 {

@@ -25,7 +25,12 @@ pub unsafe fn write(local: &mut Local, tag: u8, record: *const c_void, len: u64)
     let written = match RINGS.get(cpu) {
         // SAFETY: the verifier has checked ring, memory and length, or refused the program.
         Some(ring) => unsafe {
-            bpf_ringbuf_output((&raw const *ring).cast_mut().cast(), record.cast_mut(), len, BPF_RB_NO_WAKEUP as u64) == 0
+            bpf_ringbuf_output(
+                (&raw const *ring).cast_mut().cast(),
+                record.cast_mut(),
+                len,
+                BPF_RB_NO_WAKEUP as u64,
+            ) == 0
         },
         None => false,
     };

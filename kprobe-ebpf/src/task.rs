@@ -13,13 +13,17 @@ use crate::layout::offset;
 use crate::local::Local;
 use crate::settings::setting;
 use crate::{file, ring};
-use aya_ebpf::bindings::{BPF_F_NO_PREALLOC, BPF_LOCAL_STORAGE_GET_F_CREATE, bpf_map_type::BPF_MAP_TYPE_TASK_STORAGE};
+use aya_ebpf::bindings::{
+    BPF_F_NO_PREALLOC, BPF_LOCAL_STORAGE_GET_F_CREATE, bpf_map_type::BPF_MAP_TYPE_TASK_STORAGE,
+};
 use aya_ebpf::btf_maps::LruHashMap;
-use aya_ebpf::macros::btf_map;
 use aya_ebpf::helpers::generated::{bpf_get_current_task_btf, bpf_ktime_get_ns, bpf_task_storage_get};
+use aya_ebpf::macros::btf_map;
 use blkkin_probe_abi::counters::{TASKS_EXITED, TASKS_MISSED};
 use blkkin_probe_abi::record::*;
-use blkkin_probe_abi::settings::{FILTERS_MAX, FOLLOW_ALL, Program, TASK_ACTIVE, TASK_ARMED, TASK_SPAWNER, TASK_UNWANTED};
+use blkkin_probe_abi::settings::{
+    FILTERS_MAX, FOLLOW_ALL, Program, TASK_ACTIVE, TASK_ARMED, TASK_SPAWNER, TASK_UNWANTED,
+};
 
 /// Room for what follows a call's fixed part: two paths, each with one byte to see that it is cut.
 pub const TAIL: usize = 2 * (PATH_ARG_MAX + 8);
@@ -170,15 +174,14 @@ pub fn followed(local: &mut Local, program: Program) -> Option<&'static mut Task
 pub fn refresh(local: &mut Local, program: Program, task: Pointer, state: &mut TaskState) {
     // SAFETY: `task` is typed.
     let (comm, uid) = unsafe {
-        let comm: [u64; 2] = [
-            Direct::read(task, offset!(task_comm)),
-            Direct::read(task, offset!(task_comm) + 8),
-        ];
+        let comm: [u64; 2] =
+            [Direct::read(task, offset!(task_comm)), Direct::read(task, offset!(task_comm) + 8)];
         let cred: Pointer = Direct::read(task, offset!(task_cred));
         (comm, Direct::read::<u32>(cred, offset!(cred_uid)))
     };
     let cgroup = cgroup_of(task);
-    let same = comm[0] == state.comm[0] && comm[1] == state.comm[1] && uid == state.uid && cgroup == state.cgroup;
+    let same =
+        comm[0] == state.comm[0] && comm[1] == state.comm[1] && uid == state.uid && cgroup == state.cgroup;
     if same && state.announced != 0 {
         return;
     }
@@ -241,7 +244,8 @@ pub fn announce(local: &mut Local, task: Pointer, state: &mut TaskState, why: u1
             version: state.version,
             reserved: [0; 3],
         };
-        let written = ring::write(local, TAG_TASK, (&raw const record).cast(), size_of::<TaskRecord>() as u64);
+        let written =
+            ring::write(local, TAG_TASK, (&raw const record).cast(), size_of::<TaskRecord>() as u64);
         state.announced = written as u16;
     }
 }
@@ -375,10 +379,7 @@ fn adopt(local: &mut Local, program: Program, child: Pointer, state: &mut TaskSt
     state.version = 1;
     // SAFETY: `child` is typed.
     unsafe {
-        state.comm = [
-            Direct::read(child, offset!(task_comm)),
-            Direct::read(child, offset!(task_comm) + 8),
-        ];
+        state.comm = [Direct::read(child, offset!(task_comm)), Direct::read(child, offset!(task_comm) + 8)];
         let cred: Pointer = Direct::read(child, offset!(task_cred));
         state.uid = Direct::read(cred, offset!(cred_uid));
     }
@@ -400,9 +401,8 @@ pub fn exec(local: &mut Local) {
         return;
     }
     // SAFETY: `task` is typed.
-    state.comm = unsafe {
-        [Direct::read(task, offset!(task_comm)), Direct::read(task, offset!(task_comm) + 8)]
-    };
+    state.comm =
+        unsafe { [Direct::read(task, offset!(task_comm)), Direct::read(task, offset!(task_comm) + 8)] };
     state.version = state.version.wrapping_add(1);
     announce(local, task, state, TASK_EXECED);
 }

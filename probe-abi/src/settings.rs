@@ -96,7 +96,11 @@ impl CallShape {
 
     /// Puts together a shape; argument indices count from 0.
     pub const fn new(
-        bits: u32, fd: Option<usize>, second_fd: Option<usize>, path: Option<usize>, second_path: Option<usize>,
+        bits: u32,
+        fd: Option<usize>,
+        second_fd: Option<usize>,
+        path: Option<usize>,
+        second_path: Option<usize>,
     ) -> Self {
         CallShape(
             bits | place(fd, Self::FD_SHIFT)

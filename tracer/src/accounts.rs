@@ -46,7 +46,8 @@ impl KernelCounters {
         let mut sums = [0; slot::COUNTERS];
         for program in 0..PROGRAMS as u32 {
             let values = self.map.get(&program, 0);
-            let values = values.map_err(|error| TracerError::Map { map: "LOCALS", reason: error.to_string() })?;
+            let values =
+                values.map_err(|error| TracerError::Map { map: "LOCALS", reason: error.to_string() })?;
             for words in values.iter() {
                 for (sum, word) in sums.iter_mut().zip(words) {
                     *sum += word;

@@ -66,7 +66,8 @@ impl<'a> Btf<'a> {
         if header < HEADER {
             return None;
         }
-        let mut btf = Btf { types: section(8)?, strings: section(16)?, starts: vec![0], named: HashMap::new() };
+        let mut btf =
+            Btf { types: section(8)?, strings: section(16)?, starts: vec![0], named: HashMap::new() };
         let mut at = 0;
         while at < btf.types.len() {
             let entry = btf.entry_at(at)?;
@@ -179,7 +180,8 @@ impl<'a> Btf<'a> {
 /// known, so that nothing behind it can be read.
 fn extra(kind: u32, members: usize) -> Option<usize> {
     Some(match kind {
-        0 | KIND_PTR | 7 | KIND_TYPEDEF | KIND_VOLATILE | KIND_CONST | KIND_RESTRICT | 12 | 16 | KIND_TYPE_TAG => 0,
+        0 | KIND_PTR | 7 | KIND_TYPEDEF | KIND_VOLATILE | KIND_CONST | KIND_RESTRICT | 12 | 16
+        | KIND_TYPE_TAG => 0,
         1 | 14 | 17 => 4,
         KIND_ARRAY => 12,
         KIND_STRUCT | KIND_UNION | 15 | 19 => members * 12,

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use blkkin_probe_abi::settings::{
-    CALL_NUMBERS, CallShape, FILTERS_MAX, FOLLOW_ALL, FOLLOW_MARKED, Settings,
-};
+use blkkin_probe_abi::settings::{CALL_NUMBERS, CallShape, FILTERS_MAX, FOLLOW_ALL, FOLLOW_MARKED, Settings};
 use blkkin_wire::calls::{Arch, CallId};
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::ids::{CgroupId, DeviceId, Pid, StartEpoch, Tid};
@@ -175,7 +173,9 @@ fn shape(call: CallId) -> CallShape {
 }
 
 fn list<T, U: Copy + Default>(
-    what: &'static str, wanted: &[T], word: impl Fn(&T) -> U,
+    what: &'static str,
+    wanted: &[T],
+    word: impl Fn(&T) -> U,
 ) -> Result<([U; FILTERS_MAX], u32), TracerError> {
     let mut words = [U::default(); FILTERS_MAX];
     if wanted.len() > FILTERS_MAX {

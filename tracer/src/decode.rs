@@ -131,7 +131,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn bio() -> BioRecord {
-        let header = Header { tag: TAG_BIO, len: size_of::<BioRecord>() as u32, time_ns: 7, ..Header::default() };
+        let header =
+            Header { tag: TAG_BIO, len: size_of::<BioRecord>() as u32, time_ns: 7, ..Header::default() };
         BioRecord { header, span: 1, bytes: 4096, ..BioRecord::default() }
     }
 

@@ -44,7 +44,10 @@ pub enum TracerError {
         bytes: usize,
     },
     /// More filters than the programs hold.
-    #[error("{given} {what} filters were given; the programs hold {}", blkkin_probe_abi::settings::FILTERS_MAX)]
+    #[error(
+        "{given} {what} filters were given; the programs hold {}",
+        blkkin_probe_abi::settings::FILTERS_MAX
+    )]
     TooManyFilters {
         /// Of which kind.
         what: &'static str,
@@ -88,14 +91,18 @@ impl TracerError {
                 "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y (Debian's since 11, Ubuntu's since 20.10, Fedora's \
                  since 31 are)"
             }
-            TracerError::Field { .. } => "use a kernel from 6.5 on; `blkkin doctor` says what this one offers",
+            TracerError::Field { .. } => {
+                "use a kernel from 6.5 on; `blkkin doctor` says what this one offers"
+            }
             TracerError::Load { .. } | TracerError::Probe { .. } => {
                 "run `blkkin doctor`: it tries each probe by itself and says why it fails"
             }
             TracerError::RingSize { .. } => "give a power of two from 4096 to 1073741824 bytes",
             TracerError::TooManyFilters { .. } => "give fewer, or filter by a parent: --tree or --cgroup",
             TracerError::Mark { .. } => "check that the process is still there: ps -p PID",
-            TracerError::Map { .. } | TracerError::System { .. } => "run `blkkin doctor` and look at its notes",
+            TracerError::Map { .. } | TracerError::System { .. } => {
+                "run `blkkin doctor` and look at its notes"
+            }
         }
     }
 }

@@ -116,7 +116,11 @@ impl Tracer {
     }
 
     fn attach(
-        &mut self, probe: &'static Probe, kinds: &[AttachKind], btf: &Btf, missing: &[&str],
+        &mut self,
+        probe: &'static Probe,
+        kinds: &[AttachKind],
+        btf: &Btf,
+        missing: &[&str],
     ) -> ProbeVerdict {
         if !missing.is_empty() {
             return absent(probe, missing);
@@ -185,7 +189,13 @@ fn kinds_for(probe: &Probe, kind: Option<AttachKind>) -> &'static [AttachKind] {
 }
 
 fn works(probe: &'static Probe, kind: AttachKind) -> ProbeVerdict {
-    ProbeVerdict { probe, kind: Some(kind), verdict: Verdict::Works, reason: String::new(), remedy: String::new() }
+    ProbeVerdict {
+        probe,
+        kind: Some(kind),
+        verdict: Verdict::Works,
+        reason: String::new(),
+        remedy: String::new(),
+    }
 }
 
 fn absent(probe: &'static Probe, missing: &[&str]) -> ProbeVerdict {
@@ -202,11 +212,10 @@ fn make_rings(ebpf: &mut Ebpf, config: &TracerConfig) -> Result<Vec<RingBuf<MapD
     let fail = |error: &dyn std::error::Error| TracerError::Map { map: "RINGS", reason: chain(error) };
     // Borrowed, not taken: the programs name it by its descriptor until they are loaded.
     let map = ebpf.map_mut("RINGS").ok_or_else(|| missing_map("RINGS"))?;
-    let mut outer: ArrayOfMaps<&mut MapData, MapData> = ArrayOfMaps::try_from(map).map_err(|error| fail(&error))?;
-    let cpus = aya::util::online_cpus().map_err(|(path, error)| TracerError::System {
-        path: path.to_owned(),
-        reason: error.to_string(),
-    })?;
+    let mut outer: ArrayOfMaps<&mut MapData, MapData> =
+        ArrayOfMaps::try_from(map).map_err(|error| fail(&error))?;
+    let cpus = aya::util::online_cpus()
+        .map_err(|(path, error)| TracerError::System { path: path.to_owned(), reason: error.to_string() })?;
     let bytes = config.ring_bytes(cpus.len())?;
     let mut rings = Vec::with_capacity(cpus.len());
     for cpu in cpus.into_iter().filter(|cpu| *cpu < CPUS_MAX) {

@@ -61,7 +61,12 @@ impl TaskMarks {
                     Err(error) => first_error = first_error.or(Some((thread, error))),
                 }
                 let children = fs::read_to_string(format!("/proc/{process}/task/{thread}/children"));
-                waiting.extend(children.unwrap_or_default().split_whitespace().filter_map(|word| word.parse::<u32>().ok()));
+                waiting.extend(
+                    children
+                        .unwrap_or_default()
+                        .split_whitespace()
+                        .filter_map(|word| word.parse::<u32>().ok()),
+                );
             }
         }
         match first_error {
@@ -111,9 +116,8 @@ fn element(command: libc::c_long, map: i32, key: &i32, value: *const u8) -> io::
         flags: 0,
     };
     // SAFETY: key and value live across the call and are as large as the map's.
-    let result = unsafe {
-        libc::syscall(libc::SYS_bpf, command, &raw const attributes, size_of::<Element>())
-    };
+    let result =
+        unsafe { libc::syscall(libc::SYS_bpf, command, &raw const attributes, size_of::<Element>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 

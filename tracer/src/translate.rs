@@ -69,7 +69,11 @@ fn bio(record: &raw::BioRecord) -> BioEvent {
     let has = |flag| record.header.flags & flag != 0;
     BioEvent {
         span: SpanId(record.span),
-        submitter: if record.parent == 0 { Submitter::Kernel } else { Submitter::Span(SpanId(record.parent)) },
+        submitter: if record.parent == 0 {
+            Submitter::Kernel
+        } else {
+            Submitter::Span(SpanId(record.parent))
+        },
         root: SpanId(record.root),
         task: task_ref(record.task, record.task_version),
         request: (record.request != 0).then_some(SpanId(record.request)),

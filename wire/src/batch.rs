@@ -71,7 +71,10 @@ impl Account {
 impl Accounts {
     /// Everything that should be known and is not.
     pub fn lost(&self) -> u64 {
-        [self.calls, self.bios, self.requests, self.commits, self.names].iter().map(|a| a.dropped).sum::<u64>()
+        [self.calls, self.bios, self.requests, self.commits, self.names]
+            .iter()
+            .map(|a| a.dropped)
+            .sum::<u64>()
             + self.ends_missed
             + self.untracked
             + self.tasks_missed
