@@ -97,7 +97,7 @@ impl TracerConfig {
     /// Bytes of each ring on a machine of `cpus` CPUs.
     pub fn ring_bytes(&self, cpus: usize) -> Result<usize, TracerError> {
         match self.ring_bytes {
-            Some(bytes) if bytes.is_power_of_two() && bytes >= 4096 && bytes <= 1 << 30 => Ok(bytes),
+            Some(bytes) if bytes.is_power_of_two() && (4096..=1 << 30).contains(&bytes) => Ok(bytes),
             Some(bytes) => Err(TracerError::RingSize { bytes }),
             None => {
                 let share = RINGS_BYTES_MAX / cpus.max(1);

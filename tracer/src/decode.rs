@@ -143,7 +143,8 @@ mod tests {
 
     #[test]
     fn short_long_and_unknown_are_told_apart() {
-        let bytes = bytes_of(&bio());
+        let record = bio();
+        let bytes = bytes_of(&record);
         assert_eq!(decode(&bytes[..95]), Err(Malformed::Short { tag: TAG_BIO, len: 95 }));
         assert_eq!(decode(&bytes[..3]), Err(Malformed::Short { tag: 0, len: 3 }));
         let mut long = bytes.to_vec();

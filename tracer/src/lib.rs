@@ -6,7 +6,7 @@
 //! In flow order: [`config`] says what is wanted; [`layout`] where this kernel keeps its fields; [`probes`] which
 //! hooks there are; [`load`] brings the programs in; [`tasks`] marks who is followed; [`rings`] reads; [`decode`]
 //! turns hostile bytes into records; [`translate`] turns records into events, and is the only place that knows both
-//! vocabularies; [`drain`] does this until it is told to stop. [`doctor`] tries each probe and says what happened.
+//! vocabularies; [`drain`] does this until it is told to stop. [`mod@doctor`] tries each probe and says what happened.
 //!
 //! *Invariant*: nothing outlives the process: links and maps are held by file descriptors only, nothing is pinned,
 //! so that also kill -9 leaves nothing attached.
