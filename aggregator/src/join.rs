@@ -86,7 +86,7 @@
 mod accounts;
 pub mod commits;
 mod config;
-mod hash;
+pub(crate) mod hash;
 mod names;
 mod open;
 mod recent;

@@ -11,3 +11,4 @@
 pub mod account;
 pub mod join;
 pub mod trace;
+pub mod translate;

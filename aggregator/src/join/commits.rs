@@ -30,6 +30,10 @@ use blkkin_wire::ids::{DeviceId, SpanId};
 use super::hash::IdMap;
 use crate::trace::Trace;
 
+/// Most parts (commits, their bios and requests) of decided commits that are kept for calls that return late. A commit
+/// of a busy file system has a thousand: 16 MiB keep the last fifty of these, or 4,096 small ones.
+const KEPT_PARTS_MAX: usize = 65_536;
+
 /// Which commit: the journal's file system and the transaction's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct CommitKey {
@@ -91,6 +95,8 @@ pub(super) struct Commits {
     made: VecDeque<CommitKey>,
     /// Those whose time has not come, from the earliest.
     upcoming: VecDeque<(MonotonicNs, CommitKey)>,
+    /// Parts of those that are decided.
+    kept_parts: usize,
     grace: DurationNs,
     max: usize,
 }
@@ -98,7 +104,7 @@ pub(super) struct Commits {
 impl Commits {
     pub(super) fn new(grace: DurationNs, max: usize) -> Self {
         let (made, upcoming) = (VecDeque::new(), VecDeque::new());
-        Commits { by_key: IdMap::default(), made, upcoming, grace, max: max.max(1) }
+        Commits { by_key: IdMap::default(), made, upcoming, kept_parts: 0, grace, max: max.max(1) }
     }
 
     /// The commit that has to be decided and forgotten before `commit` is inserted.
@@ -118,7 +124,9 @@ impl Commits {
 
     /// Of a commit that is decided; with [`Commits::in_the_way`].
     pub(super) fn forget(&mut self, key: CommitKey) {
-        self.by_key.remove(&key);
+        if let Some(Commit { state: State::Decided(trace), .. }) = self.by_key.remove(&key) {
+            self.kept_parts -= parts(&trace);
+        }
         if self.made.front() == Some(&key) {
             self.made.pop_front();
         } else {
@@ -198,7 +206,14 @@ impl Commits {
     /// For calls that return late.
     pub(super) fn decided(&mut self, key: CommitKey, trace: Arc<Trace>) {
         if let Some(commit) = self.by_key.get_mut(&key) {
+            self.kept_parts += parts(&trace);
             commit.state = State::Decided(trace);
+        }
+        while self.kept_parts > KEPT_PARTS_MAX
+            && let Some(earliest) = self.made.front().copied()
+            && let Some(Commit { state: State::Decided(_), .. }) = self.by_key.get(&earliest)
+        {
+            self.forget(earliest);
         }
     }
 
@@ -206,6 +221,10 @@ impl Commits {
     pub(super) fn keys(&self) -> Vec<CommitKey> {
         self.made.iter().copied().collect()
     }
+}
+
+fn parts(trace: &Trace) -> usize {
+    1 + trace.bios.len() + trace.requests.len()
 }
 
 /// What became of a commit's closed trace.

@@ -11,14 +11,14 @@ use blkkin_wire::ids::SpanId;
 /// mixes all 64 bits, keyed by a seed that is drawn at each start: low bits (the bucket) and high bits (the tag
 /// within it) are as good as a hash's, and no program chooses its ids. Were they ever bad, the map would be slow,
 /// not wrong: keys are compared.
-pub(super) type SpanMap<V> = HashMap<SpanId, V, BuildHasherDefault<PassThrough>>;
+pub(crate) type SpanMap<V> = HashMap<SpanId, V, BuildHasherDefault<PassThrough>>;
 
 /// A map by other ids, which are not well mixed (inode numbers count up).
 pub(super) type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<Folded>>;
 
 /// Takes the last word written as it is.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct PassThrough(u64);
+pub(crate) struct PassThrough(u64);
 
 impl Hasher for PassThrough {
     fn finish(&self) -> u64 {

@@ -4,5 +4,5 @@ mod bounds;
 mod commit;
 mod local;
 pub(crate) mod make;
-mod property;
-mod world;
+pub(crate) mod property;
+pub(crate) mod world;

@@ -1,6 +1,6 @@
 //! What happens at each bound, and to input that breaks its word.
 
-use blkkin_wire::event::LayerEvent;
+use blkkin_wire::event::{BioEvent, LayerEvent};
 use blkkin_wire::ids::{Source, SpanId, StartEpoch};
 
 use super::make::{self, batch};
@@ -80,4 +80,27 @@ fn sources_do_not_mix_and_the_one_heard_of_longest_ago_makes_room() {
     }
     assert_eq!(out.len(), 2);
     assert!(joiner.streams.len() <= SOURCES_MAX);
+}
+
+#[test]
+fn big_commits_are_not_remembered_for_long() {
+    let (mut joiner, mut out) = (Joiner::new(JoinConfig::default()), Vec::new());
+    let bios = 30_000_u64;
+    for n in 0..4_u64 {
+        let (start, root) = (1 + n * 1_000_000_000, 1_000_000 * (n + 1));
+        let mut events =
+            vec![LayerEvent::Commit(make::commit(root, (start, start + 9), n as u32, bios as u32))];
+        events.extend((1..=bios).map(|bio| {
+            let (bio, _) = make::direct(root, root + bio, 0, (start, start + 5));
+            LayerEvent::Bio(BioEvent { request: None, ..bio })
+        }));
+        joiner.apply(batch(n, events, start + 500_000_000), &mut out);
+    }
+    // All four ended inside these calls; the first two are forgotten.
+    let end = 4_000_000_000;
+    let calls = (0..4).map(|n| LayerEvent::Call(make::sync(n + 1, (0, end + n), n as u32)));
+    out.clear();
+    joiner.apply(batch(4, calls.collect(), end + 10), &mut out);
+    let causes: Vec<usize> = out.iter().map(|trace| trace.causes.len()).collect();
+    assert_eq!(causes, [0, 0, 1, 1]);
 }

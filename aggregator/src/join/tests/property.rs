@@ -13,7 +13,7 @@ use crate::join::{JoinAccount, JoinAccounts, JoinConfig, Joiner};
 use crate::trace::{Root, Trace};
 
 /// Runs batches through a joiner to the end; checks the books after every step.
-fn run(config: &JoinConfig, batches: Vec<(Vec<LayerEvent>, u64)>) -> (Vec<Trace>, JoinAccounts) {
+pub(crate) fn run(config: &JoinConfig, batches: Vec<(Vec<LayerEvent>, u64)>) -> (Vec<Trace>, JoinAccounts) {
     let (mut joiner, mut out) = (Joiner::new(config.clone()), Vec::new());
     for (sequence, (events, watermark)) in batches.into_iter().enumerate() {
         joiner.apply(batch(sequence as u64, events, watermark), &mut out);
@@ -44,7 +44,7 @@ fn cut(events: &[LayerEvent], keys: &[u32], cuts: &[u64]) -> Vec<(Vec<LayerEvent
 }
 
 /// Every way in which `out` may lie about `world`, as words.
-pub(super) fn lies(world: &World, out: &[Trace]) -> Vec<String> {
+fn lies(world: &World, out: &[Trace]) -> Vec<String> {
     let mut lies = Vec::new();
     let mut seen = HashSet::new();
     let mut say = |what: String| lies.push(what);

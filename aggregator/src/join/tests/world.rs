@@ -13,7 +13,7 @@ use super::make;
 
 /// One thing that happens, starting at `start`.
 #[derive(Clone, Debug)]
-pub(super) struct Act {
+pub(crate) struct Act {
     start: u64,
     kind: Kind,
     /// Bios and, of each, what the block layer made of it.
@@ -50,17 +50,17 @@ enum Fate {
 
 /// What happened, and what was heard of it.
 #[derive(Debug, Default)]
-pub(super) struct World {
+pub(crate) struct World {
     /// What arrives.
-    pub(super) events: Vec<LayerEvent>,
+    pub(crate) events: Vec<LayerEvent>,
     /// The root of each span that happened, lost or not.
-    pub(super) roots: HashMap<SpanId, SpanId>,
+    pub(crate) roots: HashMap<SpanId, SpanId>,
     next: u64,
     last_request: Option<usize>,
     heard: Vec<(LayerEvent, bool)>,
 }
 
-pub(super) fn acts() -> impl Strategy<Value = Vec<Act>> {
+pub(crate) fn acts() -> impl Strategy<Value = Vec<Act>> {
     let fate = prop_oneof![
         4 => Just(Fate::Alone), 3 => Just(Fate::Merged), 1 => Just(Fate::Split), 1 => Just(Fate::Bare)
     ];
@@ -79,13 +79,13 @@ pub(super) fn acts() -> impl Strategy<Value = Vec<Act>> {
 
 impl Act {
     /// The same with nothing lost.
-    pub(super) fn complete(self) -> Act {
+    pub(crate) fn complete(self) -> Act {
         Act { lost: 0, ..self }
     }
 }
 
 impl World {
-    pub(super) fn build(acts: &[Act]) -> World {
+    pub(crate) fn build(acts: &[Act]) -> World {
         let mut world = World::default();
         for (tid, act) in acts.iter().enumerate() {
             let first = world.heard.len();
@@ -193,13 +193,13 @@ impl World {
     }
 
     /// A world told by hand.
-    pub(super) fn told(events: Vec<LayerEvent>, roots: &[(u64, u64)]) -> World {
+    pub(crate) fn told(events: Vec<LayerEvent>, roots: &[(u64, u64)]) -> World {
         let roots = roots.iter().map(|&(span, root)| (SpanId(span), SpanId(root))).collect();
         World { events, roots, ..World::default() }
     }
 
     /// Calls of this world that were heard.
-    pub(super) fn calls(&self) -> impl Iterator<Item = &CallEvent> {
+    pub(crate) fn calls(&self) -> impl Iterator<Item = &CallEvent> {
         self.events.iter().filter_map(|event| match event {
             LayerEvent::Call(call) => Some(call),
             _ => None,

@@ -1,0 +1,63 @@
+//! Traces in the words of tracing systems: the only place that knows both.
+//!
+//! *In*: a [`Trace`]. *Out*: its [`Span`]s, the root first, then depth by layer.
+//! *Invariant*: a function of the trace alone. A trace that is replayed gives byte-identical spans, tags in the same
+//! order, because Zipkin shows both of two spans that differ in one tag.
+//!
+//! # Services
+//!
+//! What a person would point at: the program, the file system, `block`, the disk. Each asks the next, so the
+//! call is a *client* and what is below it *servers*: Zipkin then draws program → ext4 → block → loop0.
+//!
+//! | span | service | name | id |
+//! |---|---|---|---|
+//! | system call | program | `pwrite64` | the call's |
+//! | file system | `ext4` | `write` | derived from the call's |
+//! | commit | `jbd2` | `journal commit` | the commit's |
+//! | bio | `block` | `bio write` | the bio's |
+//! | request | the disk | `request write` | the request's |
+//!
+//! *The file system's span* is not an event of its own: nothing in the kernel says when ext4 begins. It is made
+//! where the call's file is known to lie on a file system and the call caused I/O, has the call's times and
+//! says that it is `derived`. A device file has none: its bios hang below the call.
+//!
+//! # How a link was made
+//!
+//! Tag `blkkin.link` on each span that has a parent: `exact: …`, `rule: …` or `derived: …`. A parent whose record was
+//! lost stays the parent (it was), and `blkkin.missing.parent` says that it will not be found.
+//!
+//! # A commit is shown once
+//!
+//! One span belongs to one trace. A commit that calls waited for is exported in the trace of its primary call (see
+//! [`crate::join::commits`]), below its file system, so that "this fdatasync waited for this flush" is one picture;
+//! its own trace then gives no spans. The other calls link to it there.
+//!
+//! *Limit*: a bio that travelled in a request of a commit links to the commit's own trace, as who would show the commit
+//! was not decided when the bio ended; where it was adopted, search for the span's id.
+
+mod block;
+mod call;
+mod commit;
+mod error;
+mod names;
+mod place;
+mod tags;
+#[cfg(test)]
+mod tests;
+
+use blkkin_wire::span::Span;
+
+use crate::trace::{Root, Trace};
+use place::Place;
+
+/// The spans of a trace; none for a commit that another trace shows.
+pub fn spans(trace: &Trace) -> Vec<Span> {
+    let mut spans = Vec::with_capacity(2 + trace.bios.len() + trace.requests.len());
+    match &trace.root {
+        Root::Call(call) => call::add(trace, call, &mut spans),
+        Root::Commit(_) if trace.adopted_by.is_some() => {}
+        Root::Commit(commit) => commit::add(&Place::of(trace), commit, &mut spans),
+        Root::Kernel | Root::Missing => block::add(&Place::of(trace), &mut spans),
+    }
+    spans
+}

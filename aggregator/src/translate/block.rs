@@ -1,0 +1,199 @@
+//! Bios and requests.
+
+use std::borrow::Cow;
+
+use blkkin_wire::event::{BioEvent, BlockOp, BlockStatus, RequestEvent, Submitter};
+use blkkin_wire::ids::{DeviceId, Sector, SpanId, TraceId};
+use blkkin_wire::span::{Span, SpanKind, SpanLink};
+
+use super::call::process_tags;
+use super::names;
+use super::place::{Outline, Place};
+use super::tags::Tags;
+use crate::join::hash::SpanMap;
+use crate::trace::{Root, Trace};
+
+/// Adds the spans of a trace's bios and requests.
+pub(super) fn add(place: &Place<'_>, spans: &mut Vec<Span>) {
+    if place.trace.bios.is_empty() && place.trace.requests.is_empty() {
+        return;
+    }
+    let present = Present::of(place);
+    spans.extend(place.trace.bios.iter().map(|bio| bio_span(place, &present, bio)));
+    spans.extend(place.trace.requests.iter().map(|request| request_span(place, &present, request)));
+}
+
+/// What of the block layer is in this trace, by span; a big `sync` has tens of thousands.
+struct Present {
+    bios: SpanMap<()>,
+    /// Requests by the trace that shows them: this one, or one whose request carried a bio of this.
+    requests: SpanMap<TraceId>,
+}
+
+impl Present {
+    fn of(place: &Place<'_>) -> Self {
+        let Trace { bios, requests, carried, .. } = place.trace;
+        let carriers = carried.iter().map(|carried| (carried.request.span, carried.trace));
+        Present {
+            bios: bios.iter().map(|bio| (bio.span, ())).collect(),
+            requests: carriers.chain(requests.iter().map(|request| (request.span, place.id))).collect(),
+        }
+    }
+}
+
+fn bio_span(place: &Place<'_>, present: &Present, bio: &BioEvent) -> Span {
+    let (parent, link) = match bio.submitter {
+        Submitter::Kernel => (None, None),
+        Submitter::Span(span) => (Some(span), Some(submitted(place.trace))),
+    };
+    let below_root = parent == Some(place.trace.root_span);
+    let mut span = place.span(Outline {
+        id: bio.span,
+        parent: if below_root { Some(place.bios_below) } else { parent },
+        name: format!("bio {}", bio.op.name_for(bio.bytes)).into(),
+        service: names::BLOCK.clone(),
+        kind: SpanKind::Server,
+        start: bio.queue,
+        end: bio.end,
+    });
+    let mut tags = Tags::default();
+    if let Some(link) = link {
+        tags.text("blkkin.link", link);
+    }
+    let lost = parent.filter(|_| !below_root || matches!(place.trace.root, Root::Missing));
+    top_tags(place, parent, lost, &mut tags);
+    io_tags(place, bio.device, bio.sector, bio.bytes, bio.op, &mut tags);
+    if bio.split {
+        tags.text("blkkin.split", "more than one request carried it");
+    }
+    span.links = carried_by(present, bio, &mut tags);
+    tags.times(bio.queue, bio.end);
+    span.error = status_tags(bio.status, &mut tags);
+    span.tags = tags.0;
+    span
+}
+
+/// Why a bio is below its submitter.
+fn submitted(trace: &Trace) -> &'static str {
+    match trace.root {
+        Root::Commit(_) => "exact: the journal's thread was inside the commit",
+        _ => "exact: the task was inside the call",
+    }
+}
+
+/// The link to the request that a merged bio travelled in; and whether its own is missing.
+fn carried_by(present: &Present, bio: &BioEvent, tags: &mut Tags) -> Vec<SpanLink> {
+    let Some(request) = bio.request else {
+        tags.text("blkkin.request", "none was made for it");
+        return Vec::new();
+    };
+    match (bio.first, present.requests.get(&request)) {
+        (true, Some(_)) => {}
+        (true, None) => tags.owned("blkkin.missing.request", request.to_string()),
+        (false, None) => tags.owned("blkkin.carried_by", request.to_string()),
+        (false, Some(&trace)) => {
+            tags.owned("blkkin.carried_by", request.to_string());
+            return vec![SpanLink {
+                trace,
+                span: request,
+                relation: "carried by (exact: bio in the request's list)",
+            }];
+        }
+    }
+    Vec::new()
+}
+
+fn request_span(place: &Place<'_>, present: &Present, request: &RequestEvent) -> Span {
+    let mut span = place.span(Outline {
+        id: request.span,
+        parent: request.parent,
+        name: format!("request {}", request.op.name_for(request.bytes)).into(),
+        service: names::device(&place.trace.names.devices, request.device),
+        kind: SpanKind::Server,
+        start: request.start,
+        end: request.complete,
+    });
+    let wallclock = |time| place.anchor.wallclock(time);
+    let issued = request.issue.map(|issue| (wallclock(issue), Cow::Borrowed("issued")));
+    span.annotations =
+        issued.into_iter().chain([(wallclock(request.complete), "completed".into())]).collect();
+    let mut tags = Tags::default();
+    if request.parent.is_some() {
+        tags.text("blkkin.link", "exact: first bio of the request");
+    }
+    let lost = request.parent.filter(|bio| !present.bios.contains_key(bio));
+    top_tags(place, request.parent, lost, &mut tags);
+    io_tags(place, request.device, request.sector, request.bytes, request.op, &mut tags);
+    tags.number("blkkin.bios", request.bios);
+    tags.maybe("blkkin.tag", request.tag);
+    if request.requeued {
+        tags.text("blkkin.requeued", "put back and issued again at least once");
+    }
+    flush_tags(request, &mut tags);
+    tags.times(request.start, request.complete);
+    tags.maybe("blkkin.queue.ns", request.issue.map(|issue| issue.since(request.start).0));
+    tags.maybe("blkkin.device.ns", request.issue.map(|issue| request.complete.since(issue).0));
+    span.error = status_tags(request.status, &mut tags);
+    span.tags = tags.0;
+    span
+}
+
+fn flush_tags(request: &RequestEvent, tags: &mut Tags) {
+    match (request.issue, request.flush_sequence) {
+        (None, _) => tags.text("blkkin.flush", "the flush machinery served it by a request of its own"),
+        (Some(_), true) => tags.text("blkkin.flush", "the device's cache was flushed for it"),
+        (Some(_), false) => {}
+    }
+}
+
+/// For a span that is at the top of what is there: who and where; and if it has a parent, that this is lost.
+fn top_tags(place: &Place<'_>, parent: Option<SpanId>, lost: Option<SpanId>, tags: &mut Tags) {
+    if parent.is_none() {
+        process_tags(place.trace, tags);
+    }
+    if let Some(lost) = lost {
+        tags.owned("blkkin.missing.parent", lost.to_string());
+    }
+    if parent.is_none() || (lost.is_some() && matches!(place.trace.root, Root::Missing)) {
+        place.root_tags(tags);
+    }
+}
+
+fn io_tags(place: &Place<'_>, device: DeviceId, sector: Sector, bytes: u32, op: BlockOp, tags: &mut Tags) {
+    tags.shared("system.device", &names::device(&place.trace.names.devices, device));
+    match op.name_for(bytes) {
+        "read" => tags.text("disk.io.direction", "read"),
+        "write" | "zone-append" => tags.text("disk.io.direction", "write"),
+        // A flush or discard moves no data in either direction.
+        _ => {}
+    }
+    // A flush has none: the kernel fills in -1.
+    if bytes != 0 {
+        tags.number("blkkin.sector", sector.0);
+    }
+    tags.number("blkkin.bytes", bytes);
+    let flags = flags(op);
+    if !flags.is_empty() {
+        tags.owned("blkkin.flags", flags);
+    }
+}
+
+fn flags(op: BlockOp) -> String {
+    let all = [
+        (op.is_sync(), "sync"),
+        (op.is_meta(), "meta"),
+        (op.is_fua(), "fua"),
+        (op.is_preflush(), "preflush"),
+        (op.is_readahead(), "readahead"),
+    ];
+    let set: Vec<&str> = all.into_iter().filter(|(set, _)| *set).map(|(_, name)| name).collect();
+    set.join(" ")
+}
+
+fn status_tags(status: BlockStatus, tags: &mut Tags) -> Option<Cow<'static, str>> {
+    if status.is_ok() {
+        return None;
+    }
+    tags.text("error.type", status.name());
+    Some(status.name().into())
+}

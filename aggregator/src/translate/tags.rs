@@ -1,0 +1,58 @@
+//! Tags in the order in which they are put in.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use blkkin_wire::clock::{DurationNs, MonotonicNs};
+use blkkin_wire::span::TagValue;
+
+/// A span's tags under construction.
+#[derive(Debug, Default)]
+pub(super) struct Tags(pub(super) Vec<(&'static str, TagValue)>);
+
+impl Tags {
+    pub(super) fn text(&mut self, key: &'static str, value: &'static str) {
+        self.0.push((key, TagValue::Text(Cow::Borrowed(value))));
+    }
+
+    pub(super) fn owned(&mut self, key: &'static str, value: impl Into<String>) {
+        self.0.push((key, TagValue::Text(Cow::Owned(value.into()))));
+    }
+
+    pub(super) fn shared(&mut self, key: &'static str, value: &Arc<str>) {
+        self.0.push((key, TagValue::Shared(value.clone())));
+    }
+
+    /// What does not fit is not said: no counter of the kernel's gets there.
+    pub(super) fn number(&mut self, key: &'static str, value: impl TryInto<i64>) {
+        if let Ok(value) = value.try_into() {
+            self.0.push((key, TagValue::Number(value)));
+        }
+    }
+
+    pub(super) fn maybe(&mut self, key: &'static str, value: Option<impl TryInto<i64>>) {
+        if let Some(value) = value {
+            self.number(key, value);
+        }
+    }
+
+    /// Only if there are any.
+    pub(super) fn count(&mut self, key: &'static str, value: u32) {
+        if value != 0 {
+            self.number(key, value);
+        }
+    }
+
+    /// Only if it took any time.
+    pub(super) fn duration(&mut self, key: &'static str, value: DurationNs) {
+        if value.0 != 0 {
+            self.number(key, value.0);
+        }
+    }
+
+    /// The raw times: what the kernel's clock said, untouched by any conversion.
+    pub(super) fn times(&mut self, start: MonotonicNs, end: MonotonicNs) {
+        self.number("blkkin.start.ns", start.0);
+        self.number("blkkin.duration.ns", end.since(start).0);
+    }
+}

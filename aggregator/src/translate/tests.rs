@@ -1,0 +1,312 @@
+//! Traces as a reader of Zipkin meets them.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use blkkin_wire::calls::CallId;
+use blkkin_wire::event::{BioEvent, BlockOp, BlockStatus, CallEvent, Ending, LayerEvent, RequestEvent};
+use blkkin_wire::ids::{SpanId, TraceId};
+use blkkin_wire::span::{Span, SpanKind, TagValue};
+use proptest::prelude::*;
+
+use super::spans;
+use crate::join::JoinConfig;
+use crate::join::tests::make;
+use crate::join::tests::property::run;
+use crate::join::tests::world::{World, acts};
+use crate::trace::{Adoption, Carried, Cause, DeviceNames, Missing, Root, Trace};
+
+fn named(mut trace: Trace) -> Trace {
+    trace.names.task = Some(Arc::new(make::task(1, 0, 1, "sqlite3")));
+    trace.names.exe = Some(Arc::new(make::file(make::file_id(2), 1, "/usr/bin/sqlite3")));
+    trace.names.file = Some(Arc::new(make::file(make::file_id(12), 1, "/srv/test.db")));
+    trace.names.devices = Arc::new(DeviceNames([(make::DISK, "loop0".into())].into()));
+    trace
+}
+
+fn of_call(call: CallEvent, (bios, requests): (Vec<BioEvent>, Vec<RequestEvent>)) -> Trace {
+    let mut trace = named(make::trace(call.span.0));
+    trace.root = Root::Call(call);
+    (trace.bios, trace.requests) = (bios, requests);
+    trace
+}
+
+fn direct_write() -> Trace {
+    let (bio, request) = make::direct(1, 2, 3, (20, 80));
+    of_call(make::call_with(1, (10, 100), 1), (vec![bio], vec![request]))
+}
+
+fn commit() -> Trace {
+    let (bio, request) = make::direct(50, 51, 52, (30, 70));
+    let mut trace = make::trace(50);
+    trace.root = Root::Commit(make::commit(50, (20, 90), 7, 1));
+    (trace.bios, trace.requests) = (vec![bio], vec![request]);
+    trace
+}
+
+fn tag(span: &Span, key: &str) -> Option<String> {
+    let (_, value) = span.tags.iter().find(|(name, _)| *name == key)?;
+    Some(match value {
+        TagValue::Text(text) => text.to_string(),
+        TagValue::Number(number) => number.to_string(),
+        TagValue::Shared(text) => text.to_string(),
+    })
+}
+
+fn tree(spans: &[Span]) -> Vec<(String, Option<usize>)> {
+    let index = |id| spans.iter().position(|span| span.id == id);
+    let line = |span: &Span| (format!("{} {}", span.service, span.name), span.parent.and_then(index));
+    spans.iter().map(line).collect()
+}
+
+#[test]
+fn a_direct_write_goes_through_four_services() {
+    let spans = spans(&direct_write());
+    let expected = [
+        ("sqlite3 pwrite64", None),
+        ("ext4 write", Some(0)),
+        ("block bio write", Some(1)),
+        ("loop0 request write", Some(2)),
+    ];
+    assert_eq!(tree(&spans), expected.map(|(name, parent)| (name.to_owned(), parent)));
+    assert_eq!(spans[0].kind, SpanKind::Client);
+    assert_eq!(spans[0].remote_service.as_deref(), Some("ext4"));
+    assert!(
+        spans[1..].iter().all(|span| span.kind == SpanKind::Server && tag(span, "blkkin.link").is_some())
+    );
+    assert!(tag(&spans[1], "blkkin.link").unwrap().starts_with("derived: "));
+    assert_eq!(spans[0].start.0, 1_700_000_000_000_000_010);
+    assert_eq!(spans[3].annotations.len(), 2);
+    assert!(spans.iter().all(|span| span.error.is_none() && tag(span, "error.type").is_none()));
+}
+
+#[test]
+fn the_calls_tags_say_who_what_where_and_how_long_in_a_fixed_order() {
+    let spans = spans(&direct_write());
+    let tags: Vec<String> =
+        spans[0].tags.iter().map(|(key, _)| format!("{key}={}", tag(&spans[0], key).unwrap())).collect();
+    assert_eq!(
+        tags,
+        [
+            "process.executable.name=sqlite3",
+            "process.executable.path=/usr/bin/sqlite3",
+            "process.pid=100",
+            "process.parent_pid=1",
+            "thread.id=101",
+            "thread.name=sqlite3",
+            "user.id=1000",
+            "blkkin.cgroup=1",
+            "file.path=/srv/test.db",
+            "blkkin.offset=8192",
+            "blkkin.bytes.requested=4096",
+            "blkkin.return=4096",
+            "blkkin.bytes=4096",
+            "blkkin.start.ns=10",
+            "blkkin.duration.ns=90",
+            "blkkin.device.ns=30",
+            "blkkin.block.ns=30",
+            "blkkin.file_system.ns=30",
+            "blkkin.sleeps=1",
+            "host.id=00000000000000000000000000000001",
+        ]
+    );
+}
+
+#[test]
+fn a_call_without_io_is_one_span() {
+    let trace = of_call(make::call(1, 10, 20), (vec![], vec![]));
+    assert_eq!(spans(&trace).len(), 1);
+}
+
+#[test]
+fn a_device_files_bios_hang_below_the_call() {
+    let mut trace = direct_write();
+    let mut file = make::file(make::file_id(12), 1, "/dev/loop0");
+    file.device_file = Some(make::DISK);
+    trace.names.file = Some(Arc::new(file));
+    let spans = spans(&trace);
+    assert_eq!((spans.len(), spans[1].parent, spans[0].remote_service.clone()), (3, Some(SpanId(1)), None));
+}
+
+#[test]
+fn of_two_files_on_two_file_systems_neither_is_named_between() {
+    let mut trace = direct_write();
+    let mut other = make::file(make::file_id(13), 1, "/tmp/x");
+    other.filesystem = "tmpfs".into();
+    trace.names.second_file = Some(Arc::new(other));
+    if let Root::Call(call) = &mut trace.root {
+        call.second_file = Some(make::open_file(4, 13));
+    }
+    assert_eq!(spans(&trace).len(), 3);
+}
+
+#[test]
+fn only_a_failure_has_an_error() {
+    let failed = CallEvent { ending: Ending::Returned(-11), ..make::call(1, 10, 20) };
+    let span = &spans(&of_call(failed, (vec![], vec![])))[0];
+    assert_eq!(span.error.as_deref(), Some("EAGAIN: would have to wait"));
+    assert_eq!(tag(span, "error.type").as_deref(), Some("EAGAIN"));
+    // A position may look negative to whoever does not know what an error is.
+    let seek = CallEvent { ending: Ending::Returned(-5000), ..make::call(1, 10, 20) };
+    assert_eq!(spans(&of_call(seek, (vec![], vec![])))[0].error, None);
+    let mut trace = direct_write();
+    trace.requests[0].status = BlockStatus(10);
+    assert_eq!(spans(&trace)[3].error.as_deref(), Some("I/O error"));
+}
+
+#[test]
+fn what_is_not_whole_says_so() {
+    let call = CallEvent { ending: Ending::NoExit, ..make::call_with(1, (10, 20), 3) };
+    let mut trace = of_call(call, (vec![], vec![]));
+    trace.missing = Missing { bios: 3, ..Missing::default() };
+    let span = &spans(&trace)[0];
+    assert_eq!(tag(span, "blkkin.missing.bios").as_deref(), Some("3"));
+    assert!(tag(span, "blkkin.incomplete").is_some());
+    assert_eq!((tag(span, "blkkin.return"), &span.error), (None, &None));
+
+    let (bio, request) = make::direct(1, 2, 3, (20, 80));
+    let mut orphans = make::trace(1);
+    (orphans.bios, orphans.requests) = (vec![bio], vec![request]);
+    orphans.missing.root = true;
+    let spans = spans(&orphans);
+    assert_eq!(
+        spans[0].parent,
+        Some(SpanId(1)),
+        "it was submitted by that call, whether or not its record came"
+    );
+    assert_eq!(tag(&spans[0], "blkkin.missing.parent").as_deref(), Some("0000000000000001"));
+    assert!(tag(&spans[0], "blkkin.missing.root").is_some());
+    assert_eq!(tag(&spans[1], "blkkin.missing.parent"), None);
+}
+
+#[test]
+fn a_commit_is_below_its_primary_and_linked_from_the_others() {
+    let mut shared = commit();
+    let waiters = [make::sync(1, (10, 100), 7), make::sync(2, (15, 101), 7)];
+    let mut traces = waiters.map(|call| of_call(call, (vec![], vec![])));
+    shared.adopted_by = Some(Adoption { trace: traces[0].id, call: SpanId(1) });
+    assert!(spans(&shared).is_empty());
+    let shared = Arc::new(shared);
+    for (trace, primary) in traces.iter_mut().zip([true, false]) {
+        trace.causes.push(Cause { trace: shared.clone(), primary });
+    }
+    let first = spans(&traces[0]);
+    let expected = [
+        ("sqlite3 fdatasync", None),
+        ("ext4 fdatasync", Some(0)),
+        ("jbd2 journal commit", Some(1)),
+        ("block bio write", Some(2)),
+        ("7:0 request write", Some(3)),
+    ];
+    assert_eq!(tree(&first), expected.map(|(name, parent)| (name.to_owned(), parent)));
+    assert!(first.iter().all(|span| span.trace == traces[0].id));
+    assert_eq!(tag(&first[2], "blkkin.link").as_deref(), Some("rule: ext4 transaction id"));
+    let second = spans(&traces[1]);
+    assert_eq!(second.len(), 1);
+    assert_eq!((second[0].links[0].trace, second[0].links[0].span), (traces[0].id, SpanId(50)));
+}
+
+#[test]
+fn a_merged_bio_links_to_the_request_that_carried_it() {
+    let (bio, _) = make::direct(1, 2, 3, (20, 80));
+    let (_, request) = make::direct(9, 8, 3, (15, 80));
+    let mut trace =
+        of_call(make::call_with(1, (10, 100), 1), (vec![BioEvent { first: false, ..bio }], vec![]));
+    trace.carried.push(Carried { bio: SpanId(2), trace: make::trace(9).id, request });
+    let spans = spans(&trace);
+    assert_eq!(spans.len(), 3);
+    assert_eq!((spans[2].links[0].trace, spans[2].links[0].span), (make::trace(9).id, SpanId(3)));
+    assert_eq!(tag(&spans[2], "blkkin.missing.request"), None);
+}
+
+#[test]
+fn an_empty_preflush_is_a_flush() {
+    let mut trace = direct_write();
+    let op = BlockOp(1 | 1 << 18);
+    (trace.bios[0].op, trace.bios[0].bytes) = (op, 0);
+    (trace.requests[0].op, trace.requests[0].bytes, trace.requests[0].issue) = (op, 0, None);
+    let spans = spans(&trace);
+    assert_eq!((&*spans[2].name, &*spans[3].name), ("bio flush", "request flush"));
+    assert_eq!(tag(&spans[3], "disk.io.direction"), None);
+    assert!(tag(&spans[3], "blkkin.flush").is_some());
+}
+
+#[test]
+fn operations_have_no_numbers_and_few_names() {
+    let all: HashSet<_> = CallId::all().map(super::names::operation).collect();
+    assert!(all.iter().all(|name| !name.ends_with(|c: char| c.is_ascii_digit())), "{all:?}");
+}
+
+/// What must hold of all spans of a world together.
+fn faults(spans: &[Span]) -> Vec<String> {
+    let mut starts: HashMap<(TraceId, SpanId), u64> = HashMap::new();
+    let mut faults = Vec::new();
+    for span in spans {
+        if starts.insert((span.trace, span.id), span.start.0).is_some() {
+            faults.push(format!("{} twice in {}", span.id, span.trace));
+        }
+    }
+    for span in spans {
+        let Some(parent) = span.parent else { continue };
+        let missing = tag(span, "blkkin.missing.parent") == Some(parent.to_string());
+        let here = starts.get(&(span.trace, parent));
+        // A part that was lost may have come later, in a trace of the same id.
+        if here.is_none() && !missing {
+            faults.push(format!("{}'s parent {parent} is nowhere", span.id));
+        }
+        let commit = tag(span, "blkkin.caused_by").is_some();
+        if here.is_some_and(|start| *start > span.start.0) && !commit {
+            faults.push(format!("{} begins before its parent", span.id));
+        }
+    }
+    faults
+}
+
+/// Every call's file has a name, so that each has a derived span too.
+fn put_on_a_file_system(world: &mut World) {
+    let name = make::file(make::file_id(12), 1, "/srv/test.db");
+    for event in &mut world.events {
+        if let LayerEvent::Call(call) = event {
+            call.file = Some(make::open_file(3, 12));
+        }
+    }
+    world.events.push(LayerEvent::File(name));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn spans_are_unique_and_have_their_parents(acts in acts(), open_max in 1_usize..50) {
+        let mut world = World::build(&acts);
+        put_on_a_file_system(&mut world);
+        let config = JoinConfig { open_max, ..JoinConfig::default() };
+        let (traces, _) = run(&config, vec![(world.events, u64::MAX)]);
+        let all: Vec<Span> = traces.iter().flat_map(spans).collect();
+        prop_assert_eq!(faults(&all), Vec::<String>::new());
+        let events: usize = traces.iter().map(|trace| trace.bios.len() + trace.requests.len()).sum();
+        let block = all.iter().filter(|span| &*span.service == "block" || span.name.starts_with("request ")).count();
+        prop_assert_eq!(block, events, "each bio and request is exported once");
+    }
+
+    #[test]
+    fn a_replay_gives_the_same_spans(acts in acts()) {
+        let replay = || {
+            let (traces, _) = run(&JoinConfig::default(), vec![(World::build(&acts).events, u64::MAX)]);
+            traces.iter().flat_map(spans).collect::<Vec<Span>>()
+        };
+        prop_assert_eq!(replay(), replay());
+    }
+}
+
+#[test]
+fn planted_faults_are_found() {
+    let mut spans = spans(&direct_write());
+    assert!(faults(&spans).is_empty());
+    spans[3].parent = Some(SpanId(77));
+    assert_eq!(faults(&spans).len(), 1);
+    spans[2].start.0 -= 1_000;
+    assert_eq!(faults(&spans).len(), 2);
+    spans.push(spans[0].clone());
+    assert_eq!(faults(&spans).len(), 3);
+}
