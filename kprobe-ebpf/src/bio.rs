@@ -25,15 +25,16 @@ pub fn queue<A: Access>(bio: Pointer) {
         (span, task, version) = (state.span, state.task, state.version);
         active = state.flags & TASK_ACTIVE != 0;
     }
-    if span == 0 && !active && setting!(kernel_origin) == 0 {
-        return;
-    }
+    let address = local.address(bio);
     // SAFETY: `bio` is of the kind that A reads.
     let (dev, disk) = unsafe { block::devices::<A>(bio) };
-    if !device_wanted(dev, disk) {
+    if (span == 0 && !active && setting!(kernel_origin) == 0) || !device_wanted(dev, disk) {
+        // What lived at this address ended unseen; it must not claim what lives there now.
+        if table::release(&BIOS, address) {
+            local.count(BIOS_STALE);
+        }
         return;
     }
-    let address = local.address(bio);
     let entry = match table::claim(&BIOS, address) {
         Claim::Fresh(entry) => entry,
         Claim::Stale(entry) => {
@@ -115,7 +116,7 @@ pub fn end(local: &mut Local, entry: &mut Bio, address: u64, now: u64) {
         task_version: entry.task_version,
         reserved: [0; 3],
     };
-    table::release(&BIOS, address);
+    let _ = table::release(&BIOS, address);
     // SAFETY: the record lies on the stack.
     unsafe { ring::write(local, TAG_BIO, (&raw const record).cast(), size_of::<BioRecord>() as u64) };
 }

@@ -90,16 +90,31 @@ pub unsafe fn disk_number<A: Access>(disk: Pointer) -> u32 {
     }
 }
 
-/// The entry of the bio that a person submitted: the bio itself, or, for the front of a split, the bio that it was
-/// split from. A split's front is a clone which never passes block_bio_queue and ends in bio_chain_endio with its
-/// origin in bi_private (block/bio.c, bio_chain; 257,056 of 257,056 found so). Says also whether it was a clone.
+/// A bio as it is now: what it takes to find whose it is.
+#[derive(Clone, Copy)]
+pub struct Carried {
+    /// Its address.
+    pub bio: u64,
+    /// Where it ends.
+    pub end_io: u64,
+    /// With which argument.
+    pub private: u64,
+    /// Its sector, which moves as parts are split off and done.
+    pub sector: u64,
+}
+
+/// The entry of the bio that was submitted: the bio itself, or, for the front of a split, the bio that it was split
+/// from. A split's front is a clone which never passes block_bio_queue and ends in bio_chain_endio with its origin in
+/// bi_private (block/bio.c, bio_chain; 257,056 of 257,056 found so). Says also whether it was a clone.
 #[inline(always)]
-pub fn origin(bio: u64, end_io: u64, private: u64) -> Option<(&'static mut Bio, u64, bool)> {
-    if let Some(entry) = table::find(&BIOS, bio) {
-        return Some((entry, bio, false));
+pub fn origin(carried: Carried) -> Option<(&'static mut Bio, u64, bool)> {
+    if let Some(entry) = table::find(&BIOS, carried.bio) {
+        if covers(entry, carried.sector) {
+            return Some((entry, carried.bio, false));
+        }
     }
     let chain = setting!(bio_chain_endio);
-    let (mut end_io, mut origin) = (end_io, private);
+    let (mut end_io, mut origin) = (carried.end_io, carried.private);
     // A split of a split of a split: each level of stacking may add one.
     let mut step = 0;
     while step < 3 {
@@ -107,7 +122,7 @@ pub fn origin(bio: u64, end_io: u64, private: u64) -> Option<(&'static mut Bio, 
             return None;
         }
         if let Some(entry) = table::find(&BIOS, origin) {
-            return Some((entry, origin, true));
+            return if covers(entry, carried.sector) { Some((entry, origin, true)) } else { None };
         }
         // SAFETY: reads by helper take any address.
         unsafe {
@@ -117,4 +132,12 @@ pub fn origin(bio: u64, end_io: u64, private: u64) -> Option<(&'static mut Bio, 
         step += 1;
     }
     None
+}
+
+/// Whether `sector` lies in what was submitted. An entry whose end was missed may meet a clone at its address, and
+/// clones pass no hook that would clear it: a wrong link is worse than none. (A driver that moves the bio itself to
+/// another device, as md's raid0 does, loses its link here; its own entry is of the upper device.)
+#[inline(always)]
+fn covers(entry: &Bio, sector: u64) -> bool {
+    sector.wrapping_sub(entry.sector) <= (entry.bytes >> 9) as u64
 }

@@ -12,7 +12,7 @@
 //! seen as that of the requests that it serves (flush.rs).
 
 use crate::access::{Access, Pointer};
-use crate::block::{self, REQUESTS, Request};
+use crate::block::{self, Carried, REQUESTS, Request};
 use crate::layout::offset;
 use crate::local::{Local, Walk};
 use crate::settings::{device_wanted, setting};
@@ -39,19 +39,17 @@ pub fn start<A: Access>(rq: Pointer) {
         (first, block::disk_number::<A>(disk))
     };
     // SAFETY: as above.
-    let owner = if first.is_null() {
-        None
-    } else {
-        unsafe {
-            let end_io: Pointer = A::read(first, offset!(bio_end_io));
-            let private: Pointer = A::read(first, offset!(bio_private));
-            block::origin(local.address(first), local.address(end_io), local.address(private))
-        }
-    };
+    // SAFETY: as above.
+    let owner = if first.is_null() { None } else { unsafe { block::origin(carried::<A>(local, first)) } };
+    let address = local.address(rq);
     let (mut parent, mut root, mut task, mut version, mut flags) = (0, 0, 0, 0, REQUEST_NO_PARENT);
     let owned = owner.is_some();
     if !owned {
         if setting!(kernel_origin) == 0 || !device_wanted(disk, disk) {
+            // What lived at this address ended unseen; it must not claim what lives there now.
+            if table::release(&REQUESTS, address) {
+                local.count(REQUESTS_STALE);
+            }
             return;
         }
         local.count(REQUESTS_FOREIGN);
@@ -59,7 +57,6 @@ pub fn start<A: Access>(rq: Pointer) {
             (task, version) = (state.task, state.version);
         }
     }
-    let address = local.address(rq);
     let entry = match table::claim(&REQUESTS, address) {
         Claim::Fresh(entry) => entry,
         Claim::Stale(entry) => {
@@ -183,10 +180,8 @@ unsafe fn walk<A: Access>(local: &mut Local, rq: Pointer) {
                 return;
             }
             let size: u32 = A::read(bio, offset!(bio_size));
-            let end_io: Pointer = A::read(bio, offset!(bio_end_io));
-            let private: Pointer = A::read(bio, offset!(bio_private));
-            let (end_io, private) = (local.address(end_io), local.address(private));
-            if credit(local.address(bio), end_io, private, size as u64) == 0 {
+            let carried = carried::<A>(local, bio);
+            if credit(carried.bio, carried.end_io, carried.private, carried.sector, size as u64) == 0 {
                 return;
             }
             bio = A::read(bio, offset!(bio_next));
@@ -196,6 +191,22 @@ unsafe fn walk<A: Access>(local: &mut Local, rq: Pointer) {
     local.count(WALK_OVERFLOW);
 }
 
+/// A bio as it is now.
+#[inline(always)]
+unsafe fn carried<A: Access>(local: &mut Local, bio: Pointer) -> Carried {
+    // SAFETY: by the caller's contract: `bio` is of the kind that A reads.
+    unsafe {
+        let end_io: Pointer = A::read(bio, offset!(bio_end_io));
+        let private: Pointer = A::read(bio, offset!(bio_private));
+        Carried {
+            bio: local.address(bio),
+            end_io: local.address(end_io),
+            private: local.address(private),
+            sector: A::read(bio, offset!(bio_sector)),
+        }
+    }
+}
+
 /// Gives a bio its part of the completion, and ends it when all its bytes are done. Says 0 when the completion
 /// covers no more.
 ///
@@ -203,14 +214,16 @@ unsafe fn walk<A: Access>(local: &mut Local, rq: Pointer) {
 /// walk's 256 turns (inlined: over 1 M instructions). What it needs besides lies in the program's slot.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn credit(bio: u64, end_io: u64, private: u64, size: u64) -> u64 {
+pub extern "C" fn credit(bio: u64, end_io: u64, private: u64, sector: u64, size: u64) -> u64 {
     let Some(local) = Local::of(Program::RequestComplete) else { return 0 };
     let part = if size > local.walk.budget { local.walk.budget } else { size };
     if part == 0 && size != 0 {
         return 0;
     }
     local.walk.budget -= part;
-    let Some((found, address, clone)) = block::origin(bio, end_io, private) else { return 1 };
+    let Some((found, address, clone)) = block::origin(Carried { bio, end_io, private, sector }) else {
+        return 1;
+    };
     local.walk.bios += 1;
     // SAFETY: a word of the table.
     let before = unsafe { table::fetch_add(&raw mut found.done, part) };
@@ -259,7 +272,7 @@ fn end(local: &mut Local, entry: &Request, address: u64, now: u64) {
         bios: entry.bios,
         tag: entry.tag,
     };
-    table::release(&REQUESTS, address);
+    let _ = table::release(&REQUESTS, address);
     // SAFETY: the record lies on the stack.
     unsafe { ring::write(local, TAG_REQUEST, (&raw const record).cast(), size_of::<RequestRecord>() as u64) };
 }

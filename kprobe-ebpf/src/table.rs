@@ -82,10 +82,10 @@ pub fn claim<V, const SETS: usize>(table: &Array<Set<V>, SETS>, address: u64) ->
     Claim::Full
 }
 
-/// Forgets `address`.
+/// Forgets `address`; says whether it was there.
 #[inline(always)]
-pub fn release<V, const SETS: usize>(table: &Array<Set<V>, SETS>, address: u64) {
-    let Some(set) = set(table, address) else { return };
+pub fn release<V, const SETS: usize>(table: &Array<Set<V>, SETS>, address: u64) -> bool {
+    let Some(set) = set(table, address) else { return false };
     let mut i = 0;
     while i < WAYS {
         // SAFETY: as above; only the owner of an entry releases it.
@@ -93,11 +93,12 @@ pub fn release<V, const SETS: usize>(table: &Array<Set<V>, SETS>, address: u64) 
             let key = &raw mut (*set).ways[i].key;
             if core::ptr::read_volatile(key) == address {
                 core::ptr::write_volatile(key, 0);
-                return;
+                return true;
             }
         }
         i += 1;
     }
+    false
 }
 
 /// What was there before; `new` is there now if that was `expected`.

@@ -305,7 +305,11 @@ fn judge(task: Pointer, state: &mut TaskState) {
 pub fn submitter(local: &mut Local, program: Program) -> Option<&'static mut TaskState> {
     let task = current();
     if setting!(follow) != FOLLOW_ALL {
-        return state_or_adopted(local, program, task);
+        let state = state_or_adopted(local, program, task)?;
+        if state.flags & TASK_ACTIVE != 0 && state.announced == 0 {
+            refresh(local, program, task, state);
+        }
+        return Some(state);
     }
     let state = state_or_new(task)?;
     refresh(local, program, task, state);

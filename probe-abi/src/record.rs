@@ -160,7 +160,8 @@ pub struct BioRecord {
     pub request: u64,
     /// CLOCK_MONOTONIC when it was queued.
     pub queue_ns: u64,
-    /// First sector, in 512 B, relative to `dev`.
+    /// First sector, in 512 B, relative to the whole disk: a partition's offset is added before block_bio_queue
+    /// (block/blk-core.c, submit_bio_noacct).
     pub sector: u64,
     /// Device or partition that it was queued to, in the kernel's encoding.
     pub dev: u32,

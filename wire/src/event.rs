@@ -248,7 +248,7 @@ pub struct BioEvent {
     pub end: MonotonicNs,
     /// Device or partition.
     pub device: DeviceId,
-    /// First sector, relative to `device`.
+    /// First sector, relative to the whole disk, also where `device` is a partition.
     pub sector: Sector,
     /// Bytes when it was submitted.
     pub bytes: u32,
