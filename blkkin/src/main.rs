@@ -1,1 +1,45 @@
-fn main() {}
+//! `blkkin`: follows storage requests through every layer of one machine.
+//!
+//! *In*: a command line. *Out*: a report for a person, spans for a tracing system, and an exit status. This crate
+//! composes the libraries and knows what belongs to a command line only: words for filters and destinations,
+//! the traced command as a child process, signals, the terminal. In the order in which a run passes them:
+//! [`args`] → [`what`] and [`destination`] → [`command`] → [`pipeline`] (tracer → bus → join → report and
+//! exporters) → [`output`]; [`run`] and [`trace`] hold them together, [`doctor`] stands alone.
+//!
+//! *Invariant*: nothing is traced before everything that can be refused was refused, and CMD's own output and
+//! exit status are left alone.
+
+mod args;
+mod clock;
+mod command;
+mod destination;
+mod doctor;
+mod failure;
+mod nearest;
+mod output;
+mod pipeline;
+mod progress;
+mod run;
+mod session;
+mod signals;
+mod tail;
+mod terminal;
+mod trace;
+mod what;
+
+use std::process::ExitCode;
+
+use crate::args::Task;
+
+fn main() -> ExitCode {
+    let task = match args::parse(std::env::args_os()) {
+        Ok(task) => task,
+        Err(refusal) => return refusal.print(),
+    };
+    let outcome = match task {
+        Task::Run(args) => run::run(&args),
+        Task::Trace(args) => trace::trace(&args),
+        Task::Doctor(args) => doctor::doctor(&args),
+    };
+    outcome.unwrap_or_else(|failure| failure.print())
+}

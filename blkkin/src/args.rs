@@ -1,0 +1,243 @@
+//! The command line's words, as they were typed. What they mean is decided in [`crate::what`] and
+//! [`crate::destination`], where an error can say what there is instead.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::failure::{Failure, Status};
+
+/// Help is made for narrow terminals too, and no wider than can be read.
+const HELP_WIDTH_MAX: usize = 100;
+
+#[derive(Debug, Parser)]
+#[command(name = "blkkin", version, max_term_width = HELP_WIDTH_MAX, disable_help_subcommand = true)]
+#[command(
+    about = "Follows storage requests through every layer: system call, file system, bio, block request"
+)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Task {
+    /// Trace one command and its descendants until it ends
+    Run(RunArgs),
+    /// Trace this machine until Ctrl-C
+    Trace(TraceArgs),
+    /// Say what can be traced here, what not, why, and what to do
+    Doctor(DoctorArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(override_usage = "blkkin run [WHAT] [--to DEST]... -- CMD [ARGS]...")]
+#[command(after_help = "Exit status: CMD's own (128+n when signal n killed it); 125 when tracing could not \
+    start, 126 when CMD cannot be executed, 127 when it was not found.")]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) what: WhatArgs,
+    #[command(flatten)]
+    pub(crate) how: HowArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+    /// The command to trace, and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+#[command(override_usage = "blkkin trace [WHAT] [--to DEST]... [--for TIME]")]
+#[command(after_help = "The first Ctrl-C ends the trace and shows the report, the second leaves at once.")]
+pub(crate) struct TraceArgs {
+    #[command(flatten)]
+    pub(crate) what: WhatArgs,
+    #[command(flatten)]
+    pub(crate) how: HowArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+    /// End after this time (30s, 5m) instead of at Ctrl-C
+    #[arg(long = "for", value_name = "TIME")]
+    pub(crate) duration: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// One JSON object instead of the table
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Colours: auto (on a terminal), always or never
+    #[arg(long, value_enum, default_value_t, value_name = "WHEN", hide_possible_values = true)]
+    pub(crate) color: Color,
+}
+
+/// Filters of one kind widen (any may match), filters of different kinds narrow (all must).
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "WHAT: repeated filters widen, different ones narrow")]
+pub(crate) struct WhatArgs {
+    /// Tasks of this name (their comm, at most 15 bytes)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) comm: Vec<String>,
+    /// Processes of these ids
+    #[arg(long, value_name = "PID", value_delimiter = ',')]
+    pub(crate) pid: Vec<String>,
+    /// Threads of these ids
+    #[arg(long, value_name = "TID", value_delimiter = ',')]
+    pub(crate) tid: Vec<String>,
+    /// These processes and whatever they fork from now on
+    #[arg(long, value_name = "PID", value_delimiter = ',')]
+    pub(crate) tree: Vec<String>,
+    /// Tasks in this cgroup: its path below /sys/fs/cgroup, or its id
+    #[arg(long, value_name = "CGROUP")]
+    pub(crate) cgroup: Vec<String>,
+    /// Requests to this block device: sda1, /dev/sda1 or 8:1
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) device: Vec<String>,
+    /// These system calls: pread64,fsync
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) syscall: Vec<String>,
+    /// Files at or below this path; * and ? stand for parts of a name, ** for any directories, and without a
+    /// leading / the path may begin anywhere
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) path: Vec<String>,
+    /// Only requests that took longer than this: 1ms, 500us
+    #[arg(long, value_name = "TIME")]
+    pub(crate) slower_than: Option<String>,
+    /// Only requests that failed in any layer
+    #[arg(long)]
+    pub(crate) errors_only: bool,
+    /// 0: only calls that reached the block layer; 1: every call, with paths; 2: raw arguments too
+    #[arg(long, value_name = "LEVEL", default_value = "1")]
+    pub(crate) detail: String,
+}
+
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "How to trace")]
+pub(crate) struct HowArgs {
+    /// Use this kind of probe, tp_btf or raw_tp, instead of the best that works
+    #[arg(long, value_enum, value_name = "KIND", hide_possible_values = true)]
+    pub(crate) attach: Option<Attach>,
+    /// Bytes of each CPU's ring (256K, 4M); a power of two of at least a page
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) ring_size: Option<String>,
+}
+
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Output")]
+pub(crate) struct OutputArgs {
+    /// Where spans go, repeatable: zipkin=URL or zipkin=FILE.json
+    #[arg(long, value_name = "DEST")]
+    pub(crate) to: Vec<String>,
+    /// How many of the slowest requests to draw
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub(crate) slowest: usize,
+    /// The report as JSON, to FILE or in place of the text
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    pub(crate) json: Option<PathBuf>,
+    /// Colours: auto (on a terminal), always or never
+    #[arg(long, value_enum, default_value_t, value_name = "WHEN", hide_possible_values = true)]
+    pub(crate) color: Color,
+    /// No report at the end
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) no_report: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Attach {
+    /// BTF-typed tracepoints
+    #[value(name = "tp_btf")]
+    TpBtf,
+    /// Raw tracepoints
+    #[value(name = "raw_tp")]
+    RawTp,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+/// Words that make no command line, or that ask for help.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// The parser's words for it.
+    Words(clap::Error, Status),
+    /// Ours, where they help more.
+    Failure(Failure),
+}
+
+impl Refusal {
+    /// Prints the error (stderr) or the help asked for (stdout).
+    pub(crate) fn print(&self) -> ExitCode {
+        match self {
+            Refusal::Words(error, status) => {
+                // A closed stdout or stderr leaves nobody to tell.
+                let _ = error.print();
+                status.code()
+            }
+            Refusal::Failure(failure) => failure.print(),
+        }
+    }
+}
+
+/// Reads the command line. `run` refuses with 125 as env(1) does: every lower status belongs to CMD.
+pub(crate) fn parse(words: impl Iterator<Item = OsString>) -> Result<Task, Refusal> {
+    let words: Vec<OsString> = words.collect();
+    let error = match Cli::try_parse_from(&words) {
+        Ok(cli) => return Ok(cli.task),
+        Err(error) => error,
+    };
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        return Err(Refusal::Words(error, Status::Success));
+    }
+    if words.get(1).is_none_or(|word| word != "run") {
+        return Err(Refusal::Words(error, Status::Usage));
+    }
+    Err(no_command(&words).map_or(Refusal::Words(error, Status::CannotTrace), Refusal::Failure))
+}
+
+/// `blkkin run ls` is what everybody tries first.
+fn no_command(words: &[OsString]) -> Option<Failure> {
+    let first = words.get(2)?;
+    let (dashes, option) = (words.iter().any(|word| word == "--"), first.to_string_lossy().starts_with('-'));
+    (!dashes && !option).then(|| {
+        let rest: Vec<_> = words[2..].iter().map(|word| word.to_string_lossy()).collect();
+        let why = "the command comes after --, so that its options are not taken for blkkin's";
+        Failure::cannot_trace("no command to run", why, format!("blkkin run -- {}", rest.join(" ")))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    fn refusal(line: &str) -> (Option<String>, Status) {
+        match parse(line.split(' ').map(OsString::from)) {
+            Err(Refusal::Words(_, status)) => (None, status),
+            Err(Refusal::Failure(failure)) => (Some(failure.remedy), failure.status),
+            Ok(task) => panic!("{task:?}"),
+        }
+    }
+
+    #[test]
+    fn a_command_without_dashes_is_told_where_it_belongs() {
+        let remedy = "blkkin run -- ls -l".to_owned();
+        assert_eq!(refusal("blkkin run ls -l"), (Some(remedy), Status::CannotTrace));
+        assert_eq!(refusal("blkkin run"), (None, Status::CannotTrace));
+        assert_eq!(refusal("blkkin run --what -- ls"), (None, Status::CannotTrace));
+        assert_eq!(refusal("blkkin trace ls"), (None, Status::Usage));
+        assert_eq!(refusal("blkkin run --help"), (None, Status::Success));
+    }
+}

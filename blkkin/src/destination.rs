@@ -1,0 +1,150 @@
+//! `--to`: where spans go, and what became of them.
+//!
+//! *In*: words, then traces. *Out*: spans at each destination, and a line or an error for each at the end. A
+//! destination that cannot be written is refused before anything is traced; a server that is away is not, since
+//! it may come back while tracing.
+
+use std::time::Duration;
+
+use blkkin_wire::span::Span;
+use blkkin_zipkin_export::{Destination, ExportAccounts, ExportConfig, Exporter};
+
+use crate::failure::{Failure, Status};
+
+/// Time for a server to take what waits, after tracing ended. It takes a queue's worth in some seconds; one that
+/// is away is not waited for longer than a person is willing to.
+const SERVER_DEADLINE: Duration = Duration::from_secs(10);
+/// Time for a disk to do so: slow ones exist, and what is lost here was traced at some cost.
+const FILE_DEADLINE: Duration = Duration::from_secs(60);
+
+/// What `--to` will understand one day, so that it is not called unknown (DESIGN: the command line).
+const LATER: [&str; 5] = ["otlp", "perfetto", "html", "events", "kafka"];
+const AVAILABLE: &str = "zipkin=http://HOST:9411 or zipkin=FILE.json";
+
+/// An open destination.
+pub(crate) struct Outlet {
+    /// As it was named.
+    name: String,
+    exporter: Exporter,
+    deadline: Duration,
+}
+
+/// What became of the spans for one destination.
+#[derive(Clone, Debug)]
+pub(crate) struct Delivery {
+    /// As it was named.
+    pub(crate) name: String,
+    /// The books; nothing is pending.
+    pub(crate) accounts: ExportAccounts,
+    /// What went wrong, if something did.
+    pub(crate) trouble: Option<String>,
+}
+
+/// Opens every destination, or none.
+pub(crate) fn open_all(words: &[String]) -> Result<Vec<Outlet>, Failure> {
+    // All are read before one is opened: a slip in the second leaves no file of the first.
+    let parsed = words.iter().map(|word| parse(word)).collect::<Result<Vec<_>, _>>()?;
+    words.iter().zip(parsed).map(|(word, destination)| open(word, destination)).collect()
+}
+
+impl Outlet {
+    /// Takes spans. Never waits for a server.
+    pub(crate) fn offer(&self, spans: Vec<Span>) {
+        self.exporter.offer(spans);
+    }
+
+    /// Sends what waits, within bounds.
+    pub(crate) fn finish(self) -> Delivery {
+        let accounts = self.exporter.finish(self.deadline);
+        Delivery { name: self.name, accounts, trouble: self.exporter.last_error() }
+    }
+}
+
+impl Delivery {
+    /// An error, if not everything arrived.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        let (dropped, offered) = (self.accounts.dropped(), self.accounts.offered);
+        if dropped == 0 && self.trouble.is_none() {
+            return None;
+        }
+        Some(Failure {
+            what: format!("{dropped} of {offered} spans did not arrive at {}", self.name),
+            why: self.trouble.clone().unwrap_or_else(|| self.causes()),
+            remedy: "check that it runs and has room, or send to a file: --to zipkin=trace.json".into(),
+            status: Status::Failed,
+        })
+    }
+
+    fn causes(&self) -> String {
+        let accounts = &self.accounts;
+        format!(
+            "{} found the queue full, {} were refused, {} could not be delivered in time",
+            accounts.dropped_queue_full, accounts.dropped_rejected, accounts.dropped_undeliverable
+        )
+    }
+}
+
+fn parse(word: &str) -> Result<Destination, Failure> {
+    match word.split_once('=') {
+        Some(("zipkin", value)) => Destination::parse(value)
+            .map_err(|error| Failure::usage(format!("bad destination {word}"), error, AVAILABLE)),
+        Some((kind, _)) if LATER.contains(&kind) => {
+            let why = "this version does not have it yet";
+            Err(Failure::usage(format!("no destination of kind `{kind}`"), why, AVAILABLE))
+        }
+        Some((kind, _)) => Err(Failure::usage(
+            format!("unknown kind of destination `{kind}`"),
+            "there is one: zipkin",
+            AVAILABLE,
+        )),
+        None => {
+            let why = "it has the form KIND=PLACE";
+            Err(Failure::usage(format!("bad destination `{word}`"), why, AVAILABLE))
+        }
+    }
+}
+
+fn open(word: &str, destination: Destination) -> Result<Outlet, Failure> {
+    let deadline = match destination {
+        Destination::File(_) => FILE_DEADLINE,
+        Destination::Http(_) => SERVER_DEADLINE,
+    };
+    // Shown as the exporter shows it: without a password.
+    let name = format!("zipkin={destination}");
+    let exporter = Exporter::open(destination, ExportConfig::default()).map_err(|error| {
+        let error = error.to_string();
+        let (why, remedy) = error.split_once("; ").unwrap_or((&error, AVAILABLE));
+        Failure { status: Status::Failed, ..Failure::usage(format!("cannot open {word}"), why, remedy) }
+    })?;
+    Ok(Outlet { name, exporter, deadline })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn what_is_no_destination_is_told_what_there_is() {
+        for word in ["otlp=http://h", "perfetto=x", "mysql=x", "trace.json", "zipkin=", "zipkin=ftp://h"] {
+            let failure = parse(word).unwrap_err();
+            assert_eq!(failure.remedy, AVAILABLE, "{word}");
+        }
+        assert!(parse("kafka=h").unwrap_err().why.contains("yet"));
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_refused_at_once() {
+        let failure = open_all(&["zipkin=/no/such/folder/trace.json".into()]).err().unwrap();
+        assert!(failure.what.contains("/no/such/folder"), "{failure}");
+    }
+
+    #[test]
+    fn nothing_is_made_when_a_later_one_is_wrong() {
+        let temp = tempfile::tempdir().unwrap();
+        let first = format!("zipkin={}", temp.path().join("a.json").display());
+        assert!(open_all(&[first, "what".into()]).is_err());
+        assert_eq!(temp.path().read_dir().unwrap().count(), 0);
+    }
+}

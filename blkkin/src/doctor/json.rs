@@ -1,0 +1,45 @@
+//! The diagnosis for machines.
+
+use blkkin_tracer::ProbeVerdict;
+use blkkin_tracer::probes::Need;
+use serde_json::{Value, json};
+
+use super::Diagnosis;
+use super::check::Check;
+use super::table::word;
+
+pub(super) fn value(diagnosis: &Diagnosis) -> Value {
+    json!({
+        "works": diagnosis.works(),
+        "checks": diagnosis.checks.iter().map(check).collect::<Vec<_>>(),
+        "probes": diagnosis.probes.probes.iter().map(probe).collect::<Vec<_>>(),
+        "remarks": diagnosis.remarks,
+    })
+}
+
+fn check(check: &Check) -> Value {
+    json!({
+        "name": check.name,
+        "standing": check.standing.word(),
+        "found": check.found,
+        "remedy": some(&check.remedy),
+    })
+}
+
+fn probe(verdict: &ProbeVerdict) -> Value {
+    json!({
+        "name": verdict.probe.name,
+        "layer": verdict.probe.layer,
+        "tracepoint": verdict.probe.tracepoint,
+        "required": matches!(verdict.probe.need, Need::Required),
+        "shows": verdict.probe.shows,
+        "verdict": word(verdict.verdict),
+        "attach": verdict.kind.map(|kind| kind.name()),
+        "reason": some(&verdict.reason),
+        "remedy": some(&verdict.remedy),
+    })
+}
+
+fn some(text: &str) -> Option<&str> {
+    (!text.is_empty()).then_some(text)
+}

@@ -1,0 +1,140 @@
+//! The way of events through this process.
+//!
+//! ```text
+//! thread "drain"                    thread "join"
+//! Tracer::drain ── bus (bounded) ── Joiner ── Tail ─┬─ Report
+//!                                                   └─ translate ── Outlet (a thread each)
+//! ```
+//!
+//! *In*: a loaded tracer. *Out*: a [`Harvest`]: the report, and the books of every stage. *Invariant*: nothing
+//! is shed between the rings and the exporters' queues. When the join falls behind, the bus fills, the drain
+//! waits, the rings overflow, and the kernel side counts that.
+//!
+//! *End*: [`Pipeline::stop`] tells the drain; it empties the rings, detaches and drops its end of the bus, the join
+//! takes what is left, finishes its traces and waits for the exporters. Whoever listens on the inbox then hears
+//! [`Happening::PipelineEnded`], and [`Pipeline::collect`] does not wait.
+
+mod alive;
+mod join;
+pub(crate) mod live;
+
+use std::any::Any;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::thread::{Builder, JoinHandle};
+
+use blkkin_aggregator::join::JoinAccounts;
+use blkkin_bus::{CAPACITY_DEFAULT, Counts, topic};
+use blkkin_report::{Progress, Report};
+use blkkin_tracer::{StopSignal, Tracer, TracerError};
+use blkkin_wire::batch::Accounts;
+
+use crate::destination::{Delivery, Outlet};
+use crate::failure::Failure;
+use crate::session::Happening;
+use crate::tail::Tail;
+use live::Live;
+
+/// What to do with traces.
+pub(crate) struct Plan {
+    /// Which are kept.
+    pub(crate) tail: Tail,
+    /// What remembers them.
+    pub(crate) report: Report,
+    /// Where their spans go.
+    pub(crate) outlets: Vec<Outlet>,
+}
+
+/// What there is when all has ended.
+pub(crate) struct Harvest {
+    /// What the kept traces were.
+    pub(crate) report: Report,
+    /// The tracer's books: the final ones, or as of the last batch with the error that ended it early.
+    pub(crate) tracer: (Accounts, Option<TracerError>),
+    /// The join's books.
+    pub(crate) join: JoinAccounts,
+    /// The bus's books.
+    pub(crate) bus: Counts,
+    /// Traces left out because a name that a filter asks for is not known.
+    pub(crate) names_unknown: u64,
+    /// Followed processes that have not ended; none where that is not known.
+    pub(crate) alive: Option<usize>,
+    /// What became of the spans.
+    pub(crate) deliveries: Vec<Delivery>,
+}
+
+/// Both threads.
+pub(crate) struct Pipeline {
+    stop: StopSignal,
+    live: Arc<Live>,
+    drain: JoinHandle<Result<Accounts, TracerError>>,
+    join: JoinHandle<join::Joined>,
+}
+
+impl Pipeline {
+    /// Starts both threads.
+    pub(crate) fn start(tracer: Tracer, plan: Plan, inbox: Sender<Happening>) -> io::Result<Pipeline> {
+        let (publisher, subscription) = topic(CAPACITY_DEFAULT);
+        let (stop, live) = (StopSignal::new(), Arc::new(Live::default()));
+        let watched = Arc::clone(&live);
+        let join = Builder::new().name("join".into()).spawn(move || {
+            // Dropped last, also when something panics: whoever waits for the end must hear of it.
+            let _ended = Farewell(inbox);
+            join::join(subscription, plan, &watched)
+        })?;
+        let told = stop.clone();
+        let drain = Builder::new().name("drain".into()).spawn(move || tracer.drain(publisher, told))?;
+        Ok(Pipeline { stop, live, drain, join })
+    }
+
+    /// Tells the drain to empty the rings and end.
+    pub(crate) fn stop(&self) {
+        self.stop.stop();
+    }
+
+    /// What was seen so far.
+    pub(crate) fn seen(&self) -> Progress {
+        self.live.read()
+    }
+
+    /// Waits for the end of both threads.
+    pub(crate) fn collect(self) -> Result<Harvest, Failure> {
+        let joined = self.join.join().map_err(|panic| broken("the join", &*panic))?;
+        let tracer = match self.drain.join().map_err(|panic| broken("the tracer", &*panic))? {
+            Ok(accounts) => (accounts, None),
+            Err(error) => (joined.last, Some(error)),
+        };
+        Ok(Harvest {
+            report: joined.report,
+            tracer,
+            join: joined.accounts,
+            bus: joined.bus,
+            names_unknown: joined.names_unknown,
+            alive: joined.alive,
+            deliveries: joined.deliveries,
+        })
+    }
+}
+
+struct Farewell(Sender<Happening>);
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        // Nobody listens any more when the person has left.
+        let _ = self.0.send(Happening::PipelineEnded);
+    }
+}
+
+fn broken(part: &str, panic: &(dyn Any + Send)) -> Failure {
+    let words = panic.downcast_ref::<&str>().map(|words| (*words).to_owned());
+    let words = words.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+    Failure {
+        status: crate::failure::Status::Failed,
+        ..Failure::usage(
+            format!("{part} broke off, and the trace with it"),
+            words,
+            "report this with the command line: it is an error in blkkin",
+        )
+    }
+}

@@ -1,0 +1,95 @@
+//! The join's thread: batches in; report, spans and books out.
+
+use std::time::Duration;
+
+use blkkin_aggregator::join::{JoinAccounts, JoinConfig, Joiner};
+use blkkin_aggregator::trace::Trace;
+use blkkin_aggregator::translate;
+use blkkin_bus::{Counts, Next, Subscription};
+use blkkin_report::{Progress, Report};
+use blkkin_wire::batch::{Accounts, EventBatch};
+
+use super::Plan;
+use super::alive::Alive;
+use super::live::Live;
+use crate::destination::{Delivery, Outlet};
+use crate::tail::{Tail, Verdict};
+
+/// There is nothing to do between batches, and the topic's end wakes the wait: any time will do.
+const WAIT: Duration = Duration::from_secs(1);
+
+/// What the thread leaves.
+pub(super) struct Joined {
+    pub(super) report: Report,
+    pub(super) last: Accounts,
+    pub(super) accounts: JoinAccounts,
+    pub(super) bus: Counts,
+    pub(super) names_unknown: u64,
+    pub(super) alive: Option<usize>,
+    pub(super) deliveries: Vec<Delivery>,
+}
+
+/// Works until the topic closes.
+pub(super) fn join(mut batches: Subscription<EventBatch>, plan: Plan, live: &Live) -> Joined {
+    let mut joiner = Joiner::new(JoinConfig::default());
+    let mut sorter = Sorter { tail: plan.tail, report: plan.report, outlets: plan.outlets, names_unknown: 0 };
+    let mut alive = Alive::default();
+    let mut last = Accounts::default();
+    let mut traces = Vec::new();
+    loop {
+        let batch = match batches.next(WAIT) {
+            Next::Item(batch) => batch,
+            Next::Timeout => continue,
+            Next::Closed => break,
+        };
+        alive.note(&batch.events);
+        last = batch.accounts.clone();
+        joiner.apply(batch, &mut traces);
+        traces.drain(..).for_each(|trace| sorter.take(&trace));
+        live.note(sorter.progress(&last));
+    }
+    joiner.finish(&mut traces);
+    traces.drain(..).for_each(|trace| sorter.take(&trace));
+    live.note(sorter.progress(&last));
+    Joined {
+        last,
+        accounts: joiner.accounts().clone(),
+        bus: batches.counts(),
+        names_unknown: sorter.names_unknown,
+        alive: alive.processes(),
+        report: sorter.report,
+        deliveries: sorter.outlets.into_iter().map(Outlet::finish).collect(),
+    }
+}
+
+/// Decides where each trace goes.
+struct Sorter {
+    tail: Tail,
+    report: Report,
+    outlets: Vec<Outlet>,
+    names_unknown: u64,
+}
+
+impl Sorter {
+    fn take(&mut self, trace: &Trace) {
+        match self.tail.judge(trace) {
+            Verdict::Kept => self.keep(trace),
+            Verdict::LeftOut => {}
+            Verdict::NameUnknown => self.names_unknown += 1,
+        }
+    }
+
+    fn keep(&mut self, trace: &Trace) {
+        self.report.add(trace);
+        let Some((last, others)) = self.outlets.split_last() else { return };
+        let spans = translate::spans(trace);
+        for outlet in others {
+            outlet.offer(spans.clone());
+        }
+        last.offer(spans);
+    }
+
+    fn progress(&self, accounts: &Accounts) -> Progress {
+        self.report.progress(accounts.lost())
+    }
+}

@@ -1,0 +1,62 @@
+//! `blkkin trace`: this machine, or the part of it that was asked for, until Ctrl-C or for a time.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use blkkin_report::{Report, ReportConfig};
+use blkkin_tracer::{Follow, Tracer};
+
+use crate::args::TraceArgs;
+use crate::clock;
+use crate::destination;
+use crate::failure::{Failure, Status};
+use crate::output::{Output, Stream};
+use crate::pipeline::Plan;
+use crate::progress::{Company, ProgressLine};
+use crate::run::cannot_trace;
+use crate::session::{Inbox, Session, Step};
+use crate::what::{What, units};
+
+/// Traces until told to end; the first signal ends the trace, the second leaves at once.
+pub(crate) fn trace(args: &TraceArgs) -> Result<ExitCode, Failure> {
+    let duration = args.duration.as_deref().map(|time| units::timespan("--for", time)).transpose()?;
+    let (tracer, plan, output) = prepare(args)?;
+    let progress = ProgressLine::new(Company::Alone, args.output.color);
+    let mut session = Session::start(Inbox::open()?, tracer, plan, progress, |arrival| !arrival.is_child())?;
+    until_end(&mut session, duration);
+    let ended = clock::now();
+    let Some(mut harvest) = session.finish()? else { return Ok(Status::Interrupted.code()) };
+    harvest.report.end(ended);
+    let mut status = Status::Success;
+    for failure in output.show(&harvest) {
+        failure.print();
+        status = Status::Failed;
+    }
+    Ok(status.code())
+}
+
+fn prepare(args: &TraceArgs) -> Result<(Tracer, Plan, Output), Failure> {
+    let mut what = What::look_up(&args.what)?;
+    let follow = if what.tree.is_empty() { Follow::All } else { Follow::Marked };
+    let config = what.tracer_config(follow, &args.how)?;
+    let outlets = destination::open_all(&args.output.to)?;
+    let output = Output::open(&args.output, Stream::Stdout)?;
+    let tracer = Tracer::load(&config).map_err(cannot_trace)?;
+    for pid in &what.tree {
+        tracer.follow_tree(*pid).map_err(cannot_trace)?;
+    }
+    let config = ReportConfig { slowest: args.output.slowest, ..ReportConfig::new(clock::now()) };
+    Ok((tracer, Plan { tail: what.tail, report: Report::new(config), outlets }, output))
+}
+
+fn until_end(session: &mut Session, duration: Option<Duration>) {
+    // A time that the clock cannot hold is as good as none.
+    let deadline = duration.and_then(|time| Instant::now().checked_add(time));
+    loop {
+        match session.next(deadline) {
+            Step::Signal(arrival) if !arrival.is_child() => return,
+            Step::PipelineEnded | Step::TimeIsUp | Step::Leave => return,
+            Step::Signal(_) | Step::Tick => {}
+        }
+    }
+}

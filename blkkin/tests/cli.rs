@@ -1,0 +1,156 @@
+//! What the command line refuses, and with which status: nothing here loads a program into the kernel.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::fs;
+
+use common::{run, run_unprivileged};
+
+#[test]
+fn a_command_that_is_not_there_is_127() {
+    run(&["run", "--", "no-such-command-anywhere"]).assert_refused(127, "cannot find command", "the path");
+    run(&["run", "--", "./no-such-file"]).assert_refused(127, "cannot execute ./no-such-file", "a path");
+}
+
+#[test]
+fn a_command_that_may_not_be_executed_is_126() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("data");
+    fs::write(&file, "x").unwrap();
+    run(&["run", "--", file.to_str().unwrap()]).assert_refused(126, "cannot execute", "chmod +x");
+    run(&["run", "--", "/"]).assert_refused(126, "cannot execute /", "the path of a program");
+}
+
+#[test]
+fn a_misspelt_call_is_told_the_nearest() {
+    run(&["trace", "--syscall", "write,fsnyc"]).assert_refused(
+        2,
+        "unknown system call `fsnyc`",
+        "--syscall fsync",
+    );
+    run(&["run", "--syscall", "pread", "--", "true"]).assert_refused(
+        125,
+        "unknown system call",
+        "--syscall pread64",
+    );
+}
+
+#[test]
+fn a_device_that_is_not_there_is_refused() {
+    run(&["trace", "--device", "no-such-disk"]).assert_refused(2, "unknown device `no-such-disk`", "");
+    run(&["trace", "--device", "/dev/null"]).assert_refused(2, "/dev/null is no device", "--path /dev/null");
+}
+
+#[test]
+fn a_time_needs_a_unit() {
+    run(&["trace", "--for", "30"]).assert_refused(2, "bad time `30` for --for", "--for 30s");
+    run(&["trace", "--slower-than", "1 week"]).assert_refused(2, "bad time `1 week`", "--slower-than 1ms");
+}
+
+#[test]
+fn more_filters_than_the_kernel_side_holds_are_refused() {
+    let mut words = vec!["trace"];
+    words.extend(["--comm", "x"].repeat(9));
+    run(&words).assert_refused(2, "9 times --comm", "fewer of them");
+}
+
+#[test]
+fn a_destination_that_cannot_be_used_is_refused_and_the_command_does_not_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let witness = folder.path().join("ran");
+    let touch = witness.to_str().unwrap();
+    for (destination, what) in [
+        ("zipkin=/no/such/folder/t.json", "cannot open zipkin=/no/such/folder/t.json"),
+        ("zipkin=localhost:9411", "bad destination"),
+        ("kafka=localhost", "no destination of kind `kafka`"),
+        ("mysql=x", "unknown kind of destination `mysql`"),
+        ("trace.json", "bad destination `trace.json`"),
+    ] {
+        run(&["run", "--to", destination, "--", "touch", touch]).assert_refused(125, what, "");
+    }
+    run(&["run", "--json=/no/such/folder/r.json", "--", "touch", touch]).assert_refused(
+        125,
+        "cannot write",
+        "",
+    );
+    assert!(!witness.exists());
+}
+
+#[test]
+fn without_privilege_run_is_125_and_names_what_is_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let witness = folder.path().join("ran");
+    let refused = run_unprivileged(&["run", "--", "touch", witness.to_str().unwrap()]);
+    refused.assert_refused(125, "cannot trace", "");
+    assert!(refused.stderr.contains("CAP_BPF"), "{refused:?}");
+    assert!(!witness.exists());
+    run_unprivileged(&["trace", "--for", "1ms"]).assert_refused(125, "cannot trace", "");
+}
+
+#[test]
+fn without_privilege_a_missing_command_is_still_127() {
+    run_unprivileged(&["run", "--", "no-such-command-anywhere"]).assert_refused(
+        127,
+        "cannot find command",
+        "",
+    );
+}
+
+#[test]
+fn a_command_without_dashes_is_told_where_it_belongs() {
+    run(&["run", "ls", "-l"]).assert_refused(125, "no command to run", "blkkin run -- ls -l");
+}
+
+#[test]
+fn an_unknown_option_is_a_usage_error() {
+    assert_eq!(run(&["trace", "--no-such-option"]).code, Some(2));
+    assert_eq!(run(&["run", "--no-such-option", "--", "true"]).code, Some(125));
+    assert_eq!(run(&["no-such-command"]).code, Some(2));
+}
+
+#[test]
+fn help_fits_80_columns_and_goes_to_stdout() {
+    for words in
+        [&["--help"][..], &["run", "--help"], &["trace", "--help"], &["doctor", "--help"], &["run", "-h"]]
+    {
+        let help = run(words);
+        assert_eq!(help.code, Some(0), "{words:?}");
+        assert!(help.stderr.is_empty(), "{words:?}");
+        for line in help.stdout.lines() {
+            assert!(line.chars().count() <= 80, "{words:?}: {line}");
+        }
+    }
+}
+
+#[test]
+fn doctor_without_privilege_has_a_verdict_for_each_probe() {
+    let doctor = run_unprivileged(&["doctor"]);
+    assert_eq!(doctor.code, Some(1), "{doctor:?}");
+    assert!(doctor.stderr.is_empty(), "{doctor:?}");
+    for words in
+        ["fails    privileges", "CAP_BPF", "try: sudo", "call_enter", "request_complete", "140-165 ns"]
+    {
+        assert!(doctor.stdout.contains(words), "{words}: {}", doctor.stdout);
+    }
+    for line in doctor.stdout.lines() {
+        assert!(line.chars().count() <= 100, "{line}");
+    }
+}
+
+#[test]
+fn doctor_speaks_json() {
+    let doctor = run_unprivileged(&["doctor", "--json"]);
+    let value: serde_json::Value = serde_json::from_str(&doctor.stdout).unwrap();
+    assert_eq!(value["works"], false);
+    let probes = value["probes"].as_array().unwrap();
+    assert!(!probes.is_empty());
+    for probe in probes {
+        assert!(probe["verdict"].is_string(), "{probe}");
+        assert!(probe["reason"].is_string(), "a verdict other than works has a reason: {probe}");
+    }
+    let privileges =
+        value["checks"].as_array().unwrap().iter().find(|check| check["name"] == "privileges").unwrap();
+    assert_eq!(privileges["standing"], "fails");
+}
