@@ -131,8 +131,10 @@ fn request_span(place: &Place<'_>, present: &Present, request: &RequestEvent) ->
     }
     flush_tags(request, &mut tags);
     tags.times(request.start, request.complete);
-    tags.maybe("blkkin.queue.ns", request.issue.map(|issue| issue.since(request.start).0));
-    tags.maybe("blkkin.device.ns", request.issue.map(|issue| request.complete.since(issue).0));
+    // Of a request that needs a flush the issue divides something else: see `account`.
+    let issue = request.issue.filter(|_| !request.flush_sequence);
+    tags.maybe("blkkin.queue.ns", issue.map(|issue| issue.since(request.start).0));
+    tags.maybe("blkkin.device.ns", issue.map(|issue| request.complete.since(issue).0));
     span.error = status_tags(request.status, &mut tags);
     span.tags = tags.0;
     span
