@@ -5,13 +5,11 @@
 //! Several things go on at once (one request waits while another is at the device), so a class is chosen
 //! by *how deep* the trace is in the machine at that moment; the deepest wins:
 //!
-//! 1. **device**: a request of the trace is with the device: issued and not complete. So is a request that the
-//!    flush machinery has, from its allocation on ([`at_device`]): the device flushes its cache for it, or for one
-//!    before it, which is why such a request is never issued itself, or only after the flush. *Counter-example*: to
-//!    call a flush's time `block`, as it was not issued, would blame the scheduler for the disk's slowest operation.
-//!    *Coarser than what is known*: where the kernel side found the flush that serves a request, `issue` is
-//!    that flush's, and what lies before is the wait for another's. An event does not say whether its issue is the
-//!    flush's or, after it, the data's; until it does the wait for another's flush counts here.
+//! 1. **device**: a request of the trace is with the device: issued and not complete ([`at_device`]). A request that
+//!    the flush machinery keeps is with the device from the issue of the flush that serves it, which is what its
+//!    `issue` says. *Counter-example*: to call a flush's time `block`, as the request itself is not issued, would
+//!    blame the scheduler for the disk's slowest operation; to count it from the request's start would blame the
+//!    disk for the wait until another's flush has ended.
 //! 2. **block**: none is, and a bio or request of the trace is in the block layer: waiting for a tag, plugged,
 //!    in the scheduler, throttled, or between its last completion and its end. A request that was put back
 //!    counts as with the device from its first issue on: when it came back is not recorded.
@@ -83,12 +81,10 @@ pub fn breakdown(trace: &Trace) -> Breakdown {
     breakdown
 }
 
-/// Since when a request counts as with the device; the one rule for whoever shows it.
+/// Since when a request was with the device: its issue, or that of the flush that served it. One that was never issued
+/// never was.
 pub fn at_device(request: &RequestEvent) -> MonotonicNs {
-    match request.issue {
-        Some(issue) if !request.flush_sequence => issue,
-        _ => request.start,
-    }
+    request.issue.unwrap_or(request.complete)
 }
 
 fn all_requests(trace: &Trace) -> impl Iterator<Item = &RequestEvent> {

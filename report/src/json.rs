@@ -100,7 +100,7 @@ fn device(device: &DeviceRow) -> Value {
             "requests": row.requests,
             "merged": row.merged,
             "errors": row.errors,
-            "through_flush_machinery": row.flushed,
+            "not_issued": row.unissued,
             "bytes": row.bytes,
             "queue": times(&row.queue, Map::new()),
             "device": times(&row.device, Map::new()),

@@ -271,7 +271,8 @@ pub struct RequestEvent {
     pub task: TaskRef,
     /// Allocation.
     pub start: MonotonicNs,
-    /// First issue to the driver; none for a request that the flush machinery served by another.
+    /// First issue to the driver on its behalf: its own, or that of the flush that served it (it may ask for one before
+    /// its data, or for nothing else). None where nothing had to be issued: a flush of a device without a cache.
     pub issue: Option<MonotonicNs>,
     /// Last completion.
     pub complete: MonotonicNs,

@@ -64,11 +64,14 @@ fn an_async_calls_bios_count_up_to_its_return() {
 }
 
 #[test]
-fn a_flush_that_was_never_issued_itself_is_the_devices_time() {
+fn a_flush_is_the_devices_time_from_the_issue_of_the_flush_that_served_it() {
     let (bio, request) = make::direct(1, 2, 3, (20, 80));
-    let request = RequestEvent { issue: None, flush_sequence: true, ..request };
-    let trace = call_trace((10, 100), 1, &[(bio, request)]);
-    assert_eq!(parts(breakdown(&trace)), [60, 0, 0, 30, 0]);
+    let served = RequestEvent { issue: Some(MonotonicNs(50)), flush_sequence: true, ..request };
+    let trace = call_trace((10, 100), 1, &[(bio, served)]);
+    assert_eq!(parts(breakdown(&trace)), [30, 30, 0, 30, 0]);
+    let never_issued = RequestEvent { issue: None, ..served };
+    let trace = call_trace((10, 100), 1, &[(bio, never_issued)]);
+    assert_eq!(parts(breakdown(&trace)), [0, 60, 0, 30, 0]);
 }
 
 fn commit_trace(times: (u64, u64), bios: &[(BioEvent, RequestEvent)]) -> Trace {

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use blkkin_aggregator::account::at_device;
 use blkkin_aggregator::trace::Trace;
-use blkkin_wire::clock::{DurationNs, MonotonicNs};
+use blkkin_wire::clock::DurationNs;
 use blkkin_wire::event::RequestEvent;
 use blkkin_wire::ids::DeviceId;
 
@@ -53,18 +54,15 @@ impl Operation {
     }
 }
 
-/// Since when a request was with the device, as the aggregator's account has it: a request that needs a flush
-/// waits for the device's flush, issued by the flush machinery, and perhaps is never issued itself.
-pub fn device_since(request: &RequestEvent) -> MonotonicNs {
-    match request.issue {
-        Some(issue) if !request.flush_sequence => issue,
-        _ => request.start,
-    }
+/// How long it waited in the block layer for its issue, or for that of the flush that served it; none if nothing was
+/// issued for it.
+pub fn queued(request: &RequestEvent) -> Option<DurationNs> {
+    request.issue.map(|issue| issue.since(request.start))
 }
 
-/// How long it waited in the block layer for its issue; none if it waited for a flush.
-pub fn queued(request: &RequestEvent) -> Option<DurationNs> {
-    request.issue.filter(|_| !request.flush_sequence).map(|issue| issue.since(request.start))
+/// How long it was with the device; none if nothing was issued for it.
+pub fn at_the_device(request: &RequestEvent) -> Option<DurationNs> {
+    request.issue.map(|_| request.complete.since(at_device(request)))
 }
 
 /// All requests of one operation to one device.
@@ -78,12 +76,12 @@ pub struct OperationRow {
     pub errors: u64,
     /// Bytes.
     pub bytes: u64,
-    /// From start to issue; nothing of those that went through the flush machinery.
+    /// From start to issue.
     pub queue: Latency,
-    /// From [`device_since`] to completion.
+    /// From [`at_device`] to completion.
     pub device: Latency,
-    /// Went through the flush machinery.
-    pub flushed: u64,
+    /// Nothing was issued for them: they have no time in the queue or at the device.
+    pub unissued: u64,
 }
 
 /// One device.
@@ -135,10 +133,12 @@ impl OperationRow {
         self.merged += u64::from(request.bios.saturating_sub(1));
         self.errors += u64::from(!request.status.is_ok());
         self.bytes += u64::from(request.bytes);
-        self.device.record(request.complete.since(device_since(request)));
-        match queued(request) {
-            Some(time) => self.queue.record(time),
-            None => self.flushed += 1,
+        match queued(request).zip(at_the_device(request)) {
+            Some((queued, at_device)) => {
+                self.queue.record(queued);
+                self.device.record(at_device);
+            }
+            None => self.unissued += 1,
         }
     }
 }
@@ -170,7 +170,7 @@ mod tests {
         trace.requests.extend([request(device, Some(4)), request(device, None)]);
         devices.add(&trace);
         let row = &devices.rows().next().unwrap().operations[&Operation::Write];
-        assert_eq!((row.queue.count(), row.device.count(), row.flushed), (1, 2, 1));
-        assert_eq!((row.queue.max(), row.device.max()), (Some(DurationNs(3)), Some(DurationNs(8))));
+        assert_eq!((row.queue.count(), row.device.count(), row.unissued), (1, 1, 1));
+        assert_eq!((row.queue.max(), row.device.max()), (Some(DurationNs(3)), Some(DurationNs(5))));
     }
 }

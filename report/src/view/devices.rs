@@ -8,7 +8,7 @@ use crate::text::style::Ink;
 use crate::text::table::{Column, Row, Table};
 use crate::text::units::{self, count};
 
-const FLUSHED: &str = "requests that flush or need a flush count as at the device from their start";
+const UNISSUED: &str = "asked nothing of the device: flushes of a cache that it does not have";
 
 pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     if report.totals.requests == 0 {
@@ -28,10 +28,10 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
         Column::number("p99").under("at the device"),
         Column::number("max").under("at the device"),
     ]);
-    let (mut flushed, mut failed) = (0, Vec::new());
+    let (mut unissued, mut failed) = (0, Vec::new());
     for device in report.devices.rows() {
         for (place, (operation, row)) in device.operations.iter().enumerate() {
-            flushed += row.flushed;
+            unissued += row.unissued;
             if row.errors > 0 {
                 failed.push(format!("failed: {} {} on {}", count(row.errors), operation.name(), device.name));
             }
@@ -41,8 +41,8 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     let mut lines = title("devices", "", columns);
     lines.extend(table.without_empty(&["merged"]).lines(columns));
     lines.extend(failed.iter().map(|text| Line::of(format!("  {}", harmless(text)), Ink::Alarm)));
-    if flushed > 0 {
-        lines.extend(remark(FLUSHED, columns));
+    if unissued > 0 {
+        lines.extend(remark(&format!("{} {UNISSUED}", units::counted(unissued, "request")), columns));
     }
     lines
 }

@@ -8,7 +8,7 @@ use blkkin_wire::ids::{DeviceId, SpanId};
 
 use super::bar::{Fill, Segment};
 use super::tree::{Group, Row};
-use crate::collect::devices::{device_since, queued};
+use crate::collect::devices::{at_the_device, queued};
 use crate::text::style::Ink;
 use crate::text::units;
 
@@ -61,21 +61,21 @@ fn request_row(request: &RequestEvent, depth: usize, device: &str) -> Row {
     let label = format!("request {size}{device}{requeued}{}", failure(request.status));
     Row {
         queued: queued(request),
-        device: Some(request.complete.since(device_since(request))),
+        device: at_the_device(request),
         ..Row::new(depth, label, request.complete.since(request.start), phases(request))
     }
     .inked(status_ink(request.status))
 }
 
-/// A request's time before and at the device.
+/// A request's time before and at the device; there a cache flush of its own or before its data is told apart.
 pub fn phases(request: &RequestEvent) -> Vec<Segment> {
     let part = |from, to, fill| Segment { from, to, fill };
-    let before = if request.flush_sequence { Fill::Flush } else { Fill::Queued };
+    let device = if request.flush_sequence { Fill::Flush } else { Fill::Device };
     match request.issue {
         Some(issue) => {
-            vec![part(request.start, issue, before), part(issue, request.complete.max(issue), Fill::Device)]
+            vec![part(request.start, issue, Fill::Queued), part(issue, request.complete.max(issue), device)]
         }
-        None => vec![part(request.start, request.complete, Fill::Flush)],
+        None => vec![part(request.start, request.complete, Fill::Queued)],
     }
 }
 

@@ -191,7 +191,7 @@ pub fn fdatasync(span: u64, from: u64, slow: u64) -> Trace {
     let time = 4_830_000 + slow * 1_000;
     let mut trace = on(call(span, "fdatasync", [3, 0, 0, 0, 0, 0], 0, from, time), DATABASE);
     io(&mut trace, WRITE, 8192, Times(from + 12, Some(from + 61), from + 1_420));
-    io(&mut trace, 1 | PREFLUSH, 0, Times(from + 1_466, None, from + 4_790 + slow));
+    io(&mut trace, 1 | PREFLUSH, 0, Times(from + 1_466, Some(from + 1_472), from + 4_790 + slow));
     trace
 }
 
@@ -230,7 +230,7 @@ pub fn fsync_with_commit(span: u64, from: u64) -> [Trace; 2] {
         &mut commit,
         WRITE | META | PREFLUSH | FUA,
         4_096,
-        Times(from + 2_350, Some(from + 5_400), from + 7_880),
+        Times(from + 2_350, Some(from + 2_362), from + 7_880),
     );
     let mut fsync =
         on(call(span, "fsync", [3, 0, 0, 0, 0, 0], 0, from, 8_120_000), "/mnt/demo/orders-2026.csv");

@@ -100,11 +100,11 @@ fn a_request_stands_below_its_bio_with_both_of_its_times() {
 }
 
 #[test]
-fn a_request_that_was_never_issued_is_with_the_flush_machinery() {
+fn a_flush_is_told_apart_at_the_device_and_what_was_never_issued_never_was_there() {
     let fills = |request| phases(&request).iter().map(|part| part.fill).collect::<Vec<_>>();
-    assert_eq!(fills(request(10, 1, None, 9)), [Fill::Flush]);
+    assert_eq!(fills(request(10, 1, None, 9)), [Fill::Queued]);
     let flushed = RequestEvent { flush_sequence: true, ..request(10, 1, Some(5), 9) };
-    assert_eq!(fills(flushed), [Fill::Flush, Fill::Device]);
+    assert_eq!(fills(flushed), [Fill::Queued, Fill::Flush]);
 }
 
 #[test]
