@@ -1,8 +1,9 @@
 //! Signals and ends: what reaches CMD, how often, and what becomes of its status. These run the tracer and need
 //! root.
 //!
-//! CMD is a shell that says each signal it gets. Nothing is timed: a test goes on when CMD has said so, and a
-//! CMD that is not told to end would stay for ever (its `sleep` is only what it waits at).
+//! CMD is this very program in another role ([`telltale`]): it says each signal it gets, and nothing is timed, for
+//! a test goes on when CMD has said so. (A shell will not do: between fork and exec its children still have its
+//! traps, and swallow what is meant to end them.)
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,11 +15,48 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals;
+
 use common::{blkkin, is_root};
 
-/// Says its process id, then each signal; ends with 5 at SIGUSR1. It does not mind the terminal's end.
-const TELLTALE: &str = "trap '' HUP; trap 'echo INT' INT; trap 'echo TERM' TERM; trap 'kill $p; exit 5' USR1; \
-    sleep 100000 & p=$!; echo $$; while :; do wait $p; done";
+/// Set: this process is the command.
+const ROLE: &str = "BLKKIN_TEST_TELLTALE";
+/// What it says begins so; the rest is the test harness's.
+const SAYS: &str = "telltale: ";
+
+/// Not a test, but the command that the tests trace: says its process id, then each signal, and ends with 5 at
+/// SIGUSR1. It does not mind the terminal's end.
+#[test]
+fn telltale() {
+    if std::env::var_os(ROLE).is_none() {
+        return;
+    }
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1]).unwrap();
+    say(&std::process::id().to_string());
+    for signal in signals.forever() {
+        match signal {
+            SIGINT => say("INT"),
+            SIGTERM => say("TERM"),
+            SIGUSR1 => std::process::exit(5),
+            _ => {}
+        }
+    }
+}
+
+fn say(word: &str) {
+    // In one write, on a line of its own whatever the harness has written before it.
+    std::io::stdout().write_all(format!("\n{SAYS}{word}\n").as_bytes()).unwrap();
+    std::io::stdout().flush().unwrap();
+}
+
+/// A command line of blkkin that traces the telltale.
+fn run_telltale(options: &[&str]) -> Command {
+    let own = std::env::current_exe().unwrap();
+    let mut command = blkkin(&["run"]);
+    command.args(options).arg("--").arg(own).args(["--exact", "telltale", "--nocapture"]).env(ROLE, "yes");
+    command
+}
 
 macro_rules! needs_root {
     () => {
@@ -60,12 +98,12 @@ fn stdin_and_stdout_are_commands_own() {
 #[test]
 fn what_is_sent_to_blkkin_alone_reaches_the_command_once() {
     needs_root!();
-    let mut traced = Traced::start(blkkin(&["run", "--no-report", "--", "sh", "-c", TELLTALE]));
-    send(traced.blkkin.id(), libc::SIGTERM);
+    let mut traced = Traced::start(run_telltale(&["--no-report"]));
+    send(traced.blkkin.id(), SIGTERM);
     assert_eq!(traced.line(), "TERM");
-    send(traced.blkkin.id(), libc::SIGINT);
+    send(traced.blkkin.id(), SIGINT);
     assert_eq!(traced.line(), "INT");
-    send(traced.command, libc::SIGUSR1);
+    send(traced.command, SIGUSR1);
     assert_eq!(traced.end(), (Some(5), vec![]));
 }
 
@@ -73,13 +111,13 @@ fn what_is_sent_to_blkkin_alone_reaches_the_command_once() {
 fn the_first_ctrl_c_reaches_the_command_once_and_tracing_goes_on_to_its_end() {
     needs_root!();
     let mut terminal = Terminal::open();
-    let mut traced = Traced::start(terminal.attach(blkkin(&["run", "--", "sh", "-c", TELLTALE])));
+    let mut traced = Traced::start(terminal.attach(run_telltale(&[])));
     terminal.press(CTRL_C);
     assert_eq!(traced.line(), "INT");
     // Whatever blkkin wanted to pass on of the first it has done when this comes through.
-    send(traced.blkkin.id(), libc::SIGTERM);
+    send(traced.blkkin.id(), SIGTERM);
     assert_eq!(traced.line(), "TERM");
-    send(traced.command, libc::SIGUSR1);
+    send(traced.command, SIGUSR1);
     let mut report = String::new();
     traced.blkkin.stderr.take().unwrap().read_to_string(&mut report).unwrap();
     assert!(report.contains("lost"), "{report}");
@@ -90,16 +128,16 @@ fn the_first_ctrl_c_reaches_the_command_once_and_tracing_goes_on_to_its_end() {
 fn the_second_ctrl_c_leaves_at_once_and_kills_nothing() {
     needs_root!();
     let mut terminal = Terminal::open();
-    let mut traced = Traced::start(terminal.attach(blkkin(&["run", "--", "sh", "-c", TELLTALE])));
+    let mut traced = Traced::start(terminal.attach(run_telltale(&[])));
     terminal.press(CTRL_C);
     assert_eq!(traced.line(), "INT");
     // The command may have its signal before blkkin has its own, and two that wait are one: let it be handled.
-    send(traced.blkkin.id(), libc::SIGTERM);
+    send(traced.blkkin.id(), SIGTERM);
     assert_eq!(traced.line(), "TERM");
     terminal.press(CTRL_C);
     assert_eq!(traced.line(), "INT");
     assert_eq!(traced.blkkin.wait().unwrap().code(), Some(130));
-    send(traced.command, libc::SIGUSR1);
+    send(traced.command, SIGUSR1);
     // The command lived on, and ends by its own will: its stdout closes without another word.
     assert_eq!(traced.rest(), Vec::<String>::new());
 }
@@ -134,14 +172,18 @@ impl Traced {
 
     /// The command's next word.
     fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.words.read_line(&mut line).unwrap();
-        line.trim_end().to_owned()
+        let word = self.said().next();
+        word.expect("the command ended without a word")
     }
 
     /// All its words until it ends.
     fn rest(&mut self) -> Vec<String> {
-        self.words.by_ref().lines().map(Result::unwrap).collect()
+        self.said().collect()
+    }
+
+    fn said(&mut self) -> impl Iterator<Item = String> {
+        let lines = self.words.by_ref().lines().map(Result::unwrap);
+        lines.filter_map(|line| line.strip_prefix(SAYS).map(str::to_owned))
     }
 
     /// blkkin's status, and what the command said that nobody waited for.
@@ -156,7 +198,7 @@ impl Drop for Traced {
         // Harmless where all is over; else the test has failed, and leaves nothing behind. blkkin first: it has not
         // been waited for when it still runs, so its number is its own.
         if self.blkkin.try_wait().is_ok_and(|status| status.is_none()) {
-            send(self.command, libc::SIGUSR1);
+            send(self.command, SIGUSR1);
             let _ = self.blkkin.kill();
             let _ = self.blkkin.wait();
         }
