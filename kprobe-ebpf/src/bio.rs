@@ -117,6 +117,5 @@ pub fn end(local: &mut Local, entry: &mut Bio, address: u64, now: u64) {
         reserved: [0; 3],
     };
     let _ = table::release(&BIOS, address);
-    // SAFETY: the record lies on the stack.
-    unsafe { ring::write(local, TAG_BIO, (&raw const record).cast(), size_of::<BioRecord>() as u64) };
+    ring::put(local, TAG_BIO, &record);
 }

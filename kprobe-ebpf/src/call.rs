@@ -1,8 +1,9 @@
 //! System calls: what was asked at sys_enter, what became of it at sys_exit, one record at the end.
 //!
 //! Order of the tests, cheapest first: the call's bit in a frozen table (4 to 12 ns), the task's state (25 ns),
-//! then everything else. The clock is read last at entry and first at exit, so that what the probes cost lies
-//! outside the call's time.
+//! then everything else. The clock is read last at entry, and at exit as soon as the call is known to be followed:
+//! what the probes cost lies outside the call's time but for that look (5 ns), and a task that is not followed does
+//! not pay for a clock that nobody reads (35 ns a call of every task).
 //!
 //! Invariant: `state.span` is not 0 exactly while a followed call is open; whatever the task submits meanwhile is
 //! submitted *by* this call. An entry that finds a call open has missed an exit: that call is written as
@@ -187,8 +188,6 @@ fn copy_path(state: &mut TaskState, from: u64, at: usize) -> usize {
 /// sys_exit(regs, ret).
 #[inline(always)]
 pub fn exit<A: Access>(regs: Pointer, ret: i64) {
-    // SAFETY: the clock has no preconditions.
-    let now = unsafe { bpf_ktime_get_ns() };
     if A::CHEAP {
         // One plain load spares a task that is not followed the look into its storage.
         // SAFETY: `regs` is of the kind that A reads.
@@ -202,6 +201,8 @@ pub fn exit<A: Access>(regs: Pointer, ret: i64) {
     if state.span == 0 || state.commit_start_ns != 0 {
         return;
     }
+    // SAFETY: the clock has no preconditions.
+    let now = unsafe { bpf_ktime_get_ns() };
     let Some(local) = Local::of(Program::CallExit) else { return };
     finish(local, task, state, ret, now);
     state.span = 0;
@@ -320,5 +321,11 @@ fn write(local: &mut Local, state: &mut TaskState, now: u64) {
     record.bios = state.bios;
     record.sleeps = state.sleeps;
     // SAFETY: the tail lies directly behind the record in the task's state.
-    unsafe { ring::write(local, TAG_CALL, (&raw const *record).cast(), len) };
+    unsafe {
+        if tail == 0 {
+            ring::put(local, TAG_CALL, record);
+        } else {
+            ring::write(local, TAG_CALL, (&raw const *record).cast(), len);
+        }
+    }
 }

@@ -273,6 +273,5 @@ fn end(local: &mut Local, entry: &Request, address: u64, now: u64) {
         tag: entry.tag,
     };
     let _ = table::release(&REQUESTS, address);
-    // SAFETY: the record lies on the stack.
-    unsafe { ring::write(local, TAG_REQUEST, (&raw const record).cast(), size_of::<RequestRecord>() as u64) };
+    ring::put(local, TAG_REQUEST, &record);
 }

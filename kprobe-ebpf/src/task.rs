@@ -344,8 +344,12 @@ static NOTED: LruHashMap<u32, Inherited, 4096> = LruHashMap::new();
 
 /// What the current task hands on to those that it forks.
 #[inline(always)]
-fn inheritance() -> Option<Inherited> {
+fn inheritance(local: &mut Local) -> Option<Inherited> {
     let parent = state(current())?;
+    // Marked from outside, and not yet seen in a call: it needs an id before it can be a parent.
+    if parent.flags & TASK_ACTIVE != 0 && parent.task == 0 {
+        refresh(local, Program::TaskFork, current(), parent);
+    }
     if parent.flags & (TASK_ACTIVE | TASK_ARMED | TASK_SPAWNER) == 0 || setting!(follow) == FOLLOW_ALL {
         return None;
     }
@@ -356,7 +360,7 @@ fn inheritance() -> Option<Inherited> {
 /// sched_process_fork, in the parent, before the child is woken. `child` is typed.
 #[inline(always)]
 pub fn fork(local: &mut Local, child: Pointer) {
-    let Some(inherited) = inheritance() else { return };
+    let Some(inherited) = inheritance(local) else { return };
     let Some(state) = state_or_new(child) else {
         local.count(TASKS_MISSED);
         return;
@@ -367,7 +371,7 @@ pub fn fork(local: &mut Local, child: Pointer) {
 /// The same where `child` is not typed and cannot be given state: its number is noted.
 #[inline(always)]
 pub fn fork_noted(local: &mut Local, child: Pointer) {
-    let Some(inherited) = inheritance() else { return };
+    let Some(inherited) = inheritance(local) else { return };
     // SAFETY: reads by helper take any address.
     let tid: u32 = unsafe { Probe::read(child, offset!(task_pid)) };
     if NOTED.insert(&tid, &inherited, 0).is_err() {

@@ -27,7 +27,11 @@ pub fn translate(record: Record<'_>) -> Option<LayerEvent> {
 fn call(record: &raw::CallRecord, second: Option<&raw::SecondFile>, paths: [&[u8]; 2]) -> Option<CallEvent> {
     let call = CallId::by_number(Arch::HOST, record.number.into())?;
     let has = |flag| record.header.flags & flag != 0;
-    let [path, second_path] = call.spec().path_args();
+    let spec = call.spec();
+    // The kernel side reads positions for every call that *may* use them; this one's arguments say whether it did.
+    let uses_position =
+        |fd_arg: Option<usize>| fd_arg.is_some_and(|arg| spec.uses_position_of(arg, &record.args));
+    let [path, second_path] = spec.path_args();
     let text = |arg: Option<usize>, bytes: &[u8]| {
         arg.filter(|_| !bytes.is_empty()).map(|_| String::from_utf8_lossy(bytes).into())
     };
@@ -42,14 +46,17 @@ fn call(record: &raw::CallRecord, second: Option<&raw::SecondFile>, paths: [&[u8
         file: has(raw::CALL_HAS_FILE).then(|| OpenFile {
             fd: Fd(record.fd),
             file: file_id(&record.file),
-            position_before: has(raw::CALL_HAS_POSITION_BEFORE).then_some(record.position_before),
-            position_after: has(raw::CALL_HAS_POSITION_AFTER).then_some(record.position_after),
+            position_before: (has(raw::CALL_HAS_POSITION_BEFORE) && uses_position(spec.fd_arg()))
+                .then_some(record.position_before),
+            position_after: (has(raw::CALL_HAS_POSITION_AFTER) && uses_position(spec.fd_arg()))
+                .then_some(record.position_after),
         }),
         second_file: second.map(|second| OpenFile {
             fd: Fd(second.fd),
             file: file_id(&second.file),
-            position_before: Some(second.position_before),
-            position_after: (second.position_after >= 0).then_some(second.position_after),
+            position_before: uses_position(spec.second_fd_arg()).then_some(second.position_before),
+            position_after: (second.position_after >= 0 && uses_position(spec.second_fd_arg()))
+                .then_some(second.position_after),
         }),
         paths: [text(path, paths[0]), text(second_path, paths[1])],
         paths_kept: if has(raw::CALL_PATH_TRUNCATED) {
