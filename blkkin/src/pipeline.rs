@@ -17,6 +17,7 @@
 mod alive;
 mod join;
 pub(crate) mod live;
+mod raw;
 
 use std::any::Any;
 use std::io;
@@ -27,7 +28,7 @@ use std::thread::{Builder, JoinHandle};
 use blkkin_aggregator::join::JoinAccounts;
 use blkkin_bus::{CAPACITY_DEFAULT, Counts, topic};
 use blkkin_report::{Progress, Report};
-use blkkin_tracer::{StopSignal, Tracer, TracerError};
+use blkkin_tracer::{Detail, StopSignal, Tracer, TracerError};
 use blkkin_wire::batch::Accounts;
 
 use crate::destination::{Delivery, Outlet};
@@ -40,6 +41,8 @@ use live::Live;
 pub(crate) struct Plan {
     /// Which are kept.
     pub(crate) tail: Tail,
+    /// How much is said of a call.
+    pub(crate) detail: Detail,
     /// What remembers them.
     pub(crate) report: Report,
     /// Where their spans go.

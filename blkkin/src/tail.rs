@@ -106,4 +106,4 @@ fn path_missing(trace: &Trace) -> bool {
 
 #[cfg(test)]
 #[path = "tail_tests.rs"]
-mod tests;
+pub(crate) mod tests;

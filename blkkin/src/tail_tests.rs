@@ -21,7 +21,7 @@ const FILE: FileId = FileId { device: DEVICE, ino: 12, generation: 1 };
 const TASK: TaskRef = TaskRef { id: TaskId(1), version: 1 };
 
 /// A write of 1 ms on a file of that path.
-fn write(path: Option<&str>) -> Trace {
+pub(crate) fn write(path: Option<&str>) -> Trace {
     let source = Source { node: NodeId(1), boot: BootId(2), epoch: StartEpoch(3) };
     let anchor =
         ClockAnchor { monotonic: MonotonicNs(0), wallclock: WallclockNs(0), uncertainty: DurationNs(0) };

@@ -46,7 +46,8 @@ fn prepare(args: &TraceArgs) -> Result<(Tracer, Plan, Output), Failure> {
         tracer.follow_tree(*pid).map_err(cannot_trace)?;
     }
     let config = ReportConfig { slowest: args.output.slowest, ..ReportConfig::new(clock::now()) };
-    Ok((tracer, Plan { tail: what.tail, report: Report::new(config), outlets }, output))
+    let report = Report::new(config);
+    Ok((tracer, Plan { tail: what.tail, detail: what.detail, report, outlets }, output))
 }
 
 fn until_end(session: &mut Session, duration: Option<Duration>) {

@@ -11,11 +11,13 @@ mod common;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::thread;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use common::{blkkin, is_root};
@@ -148,6 +150,62 @@ fn trace_ends_by_itself_after_the_time_given() {
     let run = common::run(&["trace", "--for", "1ms"]);
     assert_eq!(run.code, Some(0), "{run:?}");
     assert!(run.stdout.contains("lost"), "{run:?}");
+}
+
+#[test]
+fn the_first_signal_ends_a_trace_with_its_report() {
+    needs_root!();
+    let trace = Trace::start(&[]);
+    send(trace.blkkin.id(), SIGINT);
+    let output = trace.output();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("lost"), "{output:?}");
+}
+
+#[test]
+fn the_second_signal_leaves_a_trace_at_once() {
+    needs_root!();
+    // A server that takes connections and never answers: there is something to wait for.
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = format!("zipkin=http://{}", server.local_addr().unwrap());
+    let trace = Trace::start(&["--to", &to]);
+    tempfile::tempfile().unwrap().write_all(b"a call to be seen").unwrap();
+    send(trace.blkkin.id(), SIGINT);
+    // Another one: of two that are equal the second is lost while the first waits.
+    send(trace.blkkin.id(), SIGTERM);
+    let output = trace.output();
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+}
+
+/// A trace of the node.
+struct Trace {
+    blkkin: Child,
+}
+
+impl Trace {
+    /// Starts it and waits until it listens to signals.
+    fn start(options: &[&str]) -> Trace {
+        let mut command = blkkin(&["trace"]);
+        let blkkin = command.args(options).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // The last of those that it asks for.
+        while !catches(blkkin.id(), SIGCHLD) {
+            thread::yield_now();
+        }
+        Trace { blkkin }
+    }
+
+    fn output(self) -> Output {
+        self.blkkin.wait_with_output().unwrap()
+    }
+}
+
+/// Whether a process has a handler for a signal (proc_pid_status(5)).
+fn catches(process: u32, signal: libc::c_int) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    assert!(!status.contains("State:\tZ"), "it ended before it listened");
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+    u64::from_str_radix(mask.trim(), 16).unwrap() >> (signal - 1) & 1 != 0
 }
 
 /// ETX: the terminal's interrupt character (stty intr).

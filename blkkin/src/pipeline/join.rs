@@ -7,11 +7,12 @@ use blkkin_aggregator::trace::Trace;
 use blkkin_aggregator::translate;
 use blkkin_bus::{Counts, Next, Subscription};
 use blkkin_report::{Progress, Report};
+use blkkin_tracer::Detail;
 use blkkin_wire::batch::{Accounts, EventBatch};
 
-use super::Plan;
 use super::alive::Alive;
 use super::live::Live;
+use super::{Plan, raw};
 use crate::destination::{Delivery, Outlet};
 use crate::tail::{Tail, Verdict};
 
@@ -32,7 +33,13 @@ pub(super) struct Joined {
 /// Works until the topic closes.
 pub(super) fn join(mut batches: Subscription<EventBatch>, plan: Plan, live: &Live) -> Joined {
     let mut joiner = Joiner::new(JoinConfig::default());
-    let mut sorter = Sorter { tail: plan.tail, report: plan.report, outlets: plan.outlets, names_unknown: 0 };
+    let mut sorter = Sorter {
+        tail: plan.tail,
+        detail: plan.detail,
+        report: plan.report,
+        outlets: plan.outlets,
+        names_unknown: 0,
+    };
     let mut alive = Alive::default();
     let mut last = Accounts::default();
     let mut traces = Vec::new();
@@ -65,6 +72,7 @@ pub(super) fn join(mut batches: Subscription<EventBatch>, plan: Plan, live: &Liv
 /// Decides where each trace goes.
 struct Sorter {
     tail: Tail,
+    detail: Detail,
     report: Report,
     outlets: Vec<Outlet>,
     names_unknown: u64,
@@ -82,7 +90,10 @@ impl Sorter {
     fn keep(&mut self, trace: &Trace) {
         self.report.add(trace);
         let Some((last, others)) = self.outlets.split_last() else { return };
-        let spans = translate::spans(trace);
+        let mut spans = translate::spans(trace);
+        if self.detail == Detail::Everything {
+            raw::tag(trace, &mut spans);
+        }
         for outlet in others {
             outlet.offer(spans.clone());
         }

@@ -1,0 +1,42 @@
+//! `--detail 2`: a call's arguments as its registers had them, beside what they mean.
+
+use blkkin_aggregator::trace::Trace;
+use blkkin_wire::span::{Span, TagValue};
+
+/// One name a register: system calls have at most six arguments.
+const NAMES: [&str; 6] =
+    ["blkkin.arg.0", "blkkin.arg.1", "blkkin.arg.2", "blkkin.arg.3", "blkkin.arg.4", "blkkin.arg.5"];
+
+/// Adds to the call's own span a tag for each argument that the call has; what further registers hold is left
+/// over from others.
+pub(super) fn tag(trace: &Trace, spans: &mut [Span]) {
+    let Some(call) = trace.call() else { return };
+    let Some(span) = spans.iter_mut().find(|span| span.id == call.span) else { return };
+    let count = call.call.spec().args.len();
+    for (name, value) in NAMES.iter().zip(call.args).take(count) {
+        span.tags.push((name, TagValue::Text(format!("{value:#x}").into())));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use blkkin_aggregator::trace::Root;
+    use blkkin_aggregator::translate;
+
+    #[test]
+    fn each_argument_of_the_call_is_a_tag_and_nothing_else_is() {
+        let mut trace = crate::tail::tests::write(Some("/srv/db"));
+        let Root::Call(call) = &mut trace.root else { unreachable!() };
+        call.args = [3, 0xdead_0000, 4096, 7, 8, 9];
+        let mut spans = translate::spans(&trace);
+        tag(&trace, &mut spans);
+        let tags: Vec<_> = spans.iter().flat_map(|span| &span.tags).collect();
+        let value = |name| tags.iter().find(|(tag, _)| *tag == name).map(|(_, value)| value.clone());
+        assert_eq!(value("blkkin.arg.1"), Some(TagValue::Text("0xdead0000".into())));
+        assert_eq!(value("blkkin.arg.2"), Some(TagValue::Text("0x1000".into())));
+        assert_eq!(value("blkkin.arg.3"), None, "write has three arguments");
+    }
+}

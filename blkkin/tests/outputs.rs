@@ -1,0 +1,133 @@
+//! Where report and spans go, and what happens when they cannot. These run the tracer and need root.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::fs;
+use std::net::TcpListener;
+
+use common::{is_root, run};
+use serde_json::Value;
+
+macro_rules! needs_root {
+    () => {
+        if !is_root() {
+            eprintln!("skipped: to load programs takes root");
+            return;
+        }
+    };
+}
+
+#[test]
+fn commands_stdout_is_its_own_and_the_report_is_on_stderr() {
+    needs_root!();
+    let run = run(&["run", "--", "echo", "words"]);
+    assert_eq!((run.code, run.stdout.as_str()), (Some(0), "words\n"));
+    assert!(run.stderr.contains("echo words"), "{run:?}");
+    assert!(run.stderr.contains("lost: nothing"), "{run:?}");
+    for line in run.stderr.lines() {
+        assert!(!line.contains('\x1b'), "no terminal, no colour: {line}");
+    }
+}
+
+#[test]
+fn json_takes_the_place_of_the_text() {
+    needs_root!();
+    let run = run(&["run", "--json", "--", "echo", "words"]);
+    let report: Value = serde_json::from_str(&run.stderr).unwrap();
+    assert_eq!(report["command"], "echo words");
+    assert_eq!(report["losses"]["balances"], true);
+}
+
+#[test]
+fn json_and_spans_go_to_files_as_asked() {
+    needs_root!();
+    let folder = tempfile::tempdir().unwrap();
+    let (report, spans) = (folder.path().join("report.json"), folder.path().join("spans.json"));
+    let (json, to) = (format!("--json={}", report.display()), format!("zipkin={}", spans.display()));
+    let run = run(&["run", &json, "--to", &to, "--", "cat", "/etc/hostname"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let report: Value = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
+    let spans: Vec<Value> = serde_json::from_str(&fs::read_to_string(spans).unwrap()).unwrap();
+    let calls = report["totals"]["calls"].as_u64().unwrap();
+    assert!(calls > 0);
+    assert!(spans.len() as u64 >= calls, "every call is a span: {} of {calls}", spans.len());
+    assert!(run.stderr.contains(&format!("{} spans sent to", spans.len())), "{run:?}");
+}
+
+#[test]
+fn detail_2_has_every_argument() {
+    needs_root!();
+    let folder = tempfile::tempdir().unwrap();
+    let spans = folder.path().join("spans.json");
+    let to = format!("zipkin={}", spans.display());
+    let run = run(&["run", "--detail", "2", "--syscall", "close", "--to", &to, "--", "true"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let spans: Vec<Value> = serde_json::from_str(&fs::read_to_string(spans).unwrap()).unwrap();
+    assert!(!spans.is_empty());
+    for span in spans {
+        assert!(span["tags"]["blkkin.arg.0"].as_str().unwrap().starts_with("0x"), "{span}");
+        assert_eq!(span["tags"]["blkkin.arg.1"], Value::Null, "close has one argument");
+    }
+}
+
+#[test]
+fn no_report_is_silence() {
+    needs_root!();
+    let run = run(&["run", "--no-report", "--", "true"]);
+    assert_eq!((run.code, run.stdout.as_str(), run.stderr.as_str()), (Some(0), "", ""));
+}
+
+#[test]
+fn a_full_disk_is_said_and_the_status_is_still_commands() {
+    needs_root!();
+    let run = run(&["run", "--json=/dev/full", "--", "sh", "-c", "exit 3"]);
+    assert_eq!(run.code, Some(3), "{run:?}");
+    assert!(run.stderr.contains("blkkin: cannot write /dev/full"), "{run:?}");
+    let trace = common::run(&["trace", "--for", "1ms", "--json=/dev/full"]);
+    assert_eq!(trace.code, Some(1), "{trace:?}");
+}
+
+#[test]
+fn a_server_that_is_away_is_said_and_the_status_is_still_commands() {
+    needs_root!();
+    // A port that was free a moment ago, and that nobody listens at.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let run = run(&["run", "--to", &format!("zipkin=http://127.0.0.1:{port}"), "--", "sh", "-c", "exit 3"]);
+    assert_eq!(run.code, Some(3), "{run:?}");
+    assert!(run.stderr.contains("spans did not arrive at zipkin=http://127.0.0.1"), "{run:?}");
+    assert!(run.stderr.contains("spans not exported"), "the report counts them: {run:?}");
+}
+
+#[test]
+fn filters_keep_what_they_say() {
+    needs_root!();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("data.bin");
+    let script = format!("echo words > {0}; cat {0} /etc/hostname > /dev/null", file.display());
+    let calls = |options: &[&str]| {
+        let words = [&["run", "--json"], options, &["--", "sh", "-c", &script]].concat();
+        let run = run(&words);
+        let report: Value = serde_json::from_str(&run.stderr).unwrap_or_else(|_| panic!("{run:?}"));
+        let rows = report["calls"].as_array().unwrap().clone();
+        rows.into_iter()
+            .map(|row| (row["call"].as_str().unwrap().to_owned(), row["count"].clone()))
+            .collect::<Vec<_>>()
+    };
+    let only = calls(&["--syscall", "write", "--path", file.to_str().unwrap()]);
+    assert_eq!(only, [("write".to_owned(), Value::from(1))]);
+    let only = calls(&["--syscall", "read", "--path", "data.bin"]);
+    assert_eq!(only, [("read".to_owned(), Value::from(2))], "the words, and their end");
+    let only = calls(&["--syscall", "write", "--comm", "cat", "--path", "data.bin"]);
+    assert_eq!(only, [], "it was sh that wrote");
+    assert_eq!(calls(&["--slower-than", "1h"]), []);
+    let failed = calls(&[
+        "--errors-only",
+        "--syscall",
+        "openat,openat2,open",
+        "--path",
+        folder.path().to_str().unwrap(),
+    ]);
+    assert_eq!(failed, []);
+}
