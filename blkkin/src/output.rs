@@ -51,7 +51,7 @@ impl Output {
     }
 
     /// Writes everything; gives back what did not go well.
-    pub(crate) fn show(self, harvest: &Harvest) -> Vec<Failure> {
+    pub(crate) fn show(&self, harvest: &Harvest) -> Vec<Failure> {
         let losses = losses(harvest);
         let mut failures = failures(harvest);
         if self.text {
@@ -60,8 +60,8 @@ impl Output {
                 Stream::Stderr => harvest.report.render(&terminal::style(self.color, &io::stderr()), &losses),
             };
             self.write(&page);
-            remarks(harvest).iter().for_each(|remark| say(remark));
         }
+        remarks(harvest).iter().for_each(|remark| self.remark(remark));
         match &self.json {
             Json::No => {}
             Json::InPlaceOfText => self.write(&format!("{}\n", harvest.report.to_json(&losses))),
@@ -72,6 +72,13 @@ impl Output {
             }
         }
         failures
+    }
+
+    /// A line beside the report, for a person: none where a machine reads, or where silence was asked for.
+    pub(crate) fn remark(&self, line: &str) {
+        if self.text {
+            say(line);
+        }
     }
 
     fn write(&self, text: &str) {

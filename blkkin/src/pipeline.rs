@@ -61,7 +61,7 @@ pub(crate) struct Harvest {
     pub(crate) bus: Counts,
     /// Traces left out because a name that a filter asks for is not known.
     pub(crate) names_unknown: u64,
-    /// Followed processes that have not ended; none where that is not known.
+    /// Followed processes of which no end was recorded; none where there were too many to remember.
     pub(crate) alive: Option<usize>,
     /// What became of the spans.
     pub(crate) deliveries: Vec<Delivery>,

@@ -73,7 +73,10 @@ fn follow(mut session: Session, child: &mut Child, output: Output) -> Result<Exi
     for failure in output.show(&harvest) {
         failure.print();
     }
-    command::remark(status).into_iter().chain(left_behind(&harvest)).for_each(|remark| say(&remark));
+    command::remark(status)
+        .into_iter()
+        .chain(left_behind(&harvest))
+        .for_each(|remark| output.remark(&remark));
     Ok(command::exit_code(status))
 }
 
@@ -99,7 +102,9 @@ fn until_end(session: &mut Session, child: &mut Child) -> Result<Option<ExitStat
 }
 
 fn left_behind(harvest: &Harvest) -> Option<String> {
-    match harvest.alive {
+    // An end of which the record was lost would be taken for life.
+    let known = harvest.alive.filter(|_| harvest.tracer.0.names.dropped == 0);
+    match known {
         Some(0) | None => None,
         Some(1) => Some("1 process that the command started was still running, and went on untraced".into()),
         Some(many) => Some(format!(

@@ -6,6 +6,7 @@ mod common;
 
 use std::fs;
 use std::net::TcpListener;
+use std::process::Stdio;
 
 use common::{is_root, run};
 use serde_json::Value;
@@ -29,6 +30,34 @@ fn commands_stdout_is_its_own_and_the_report_is_on_stderr() {
     for line in run.stderr.lines() {
         assert!(!line.contains('\x1b'), "no terminal, no colour: {line}");
     }
+}
+
+#[test]
+fn what_the_command_leaves_running_is_said_unless_a_machine_reads() {
+    needs_root!();
+    // Ends with the test, whose end of the pipe closes then. (A shell gives /dev/null to what it puts in the
+    // background, unless told otherwise.)
+    let script = "exec 3<&0; cat <&3 >/dev/null 2>&1 & exit 4";
+    for (options, said) in [
+        (&["run", "--", "sh", "-c", script][..], true),
+        (&["run", "--json", "--", "sh", "-c", script], false),
+    ] {
+        let mut child = common::blkkin(options).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let _open = child.stdin.take();
+        let output = child.wait_with_output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(4), "{stderr}");
+        assert_eq!(stderr.contains("1 process that the command started was still running"), said, "{stderr}");
+    }
+}
+
+#[test]
+fn a_ring_too_small_is_counted_and_nothing_is_said_that_is_not_known() {
+    needs_root!();
+    let run = run(&["run", "--ring-size", "4K", "--", "find", "/usr/share", "-name", "nothing"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert!(run.stderr.contains("dropped (ring full)"), "{run:?}");
+    assert!(!run.stderr.contains("still running"), "its end was lost, not missing: {run:?}");
 }
 
 #[test]
