@@ -68,16 +68,25 @@ fn follow(mut session: Session, child: &mut Child, output: Output) -> Result<Exi
     };
     let ended = clock::now();
     session.alone_now();
-    let Some(mut harvest) = session.finish()? else { return Ok(Status::Interrupted.code()) };
-    harvest.report.end(ended);
-    for failure in output.show(&harvest) {
+    match session.finish() {
+        Ok(None) => return Ok(Status::Interrupted.code()),
+        Ok(Some(mut harvest)) => {
+            harvest.report.end(ended);
+            show(&harvest, &output, status);
+        }
+        // CMD has ended: its status is the answer, whatever became of the trace.
+        Err(failure) => {
+            failure.print();
+        }
+    }
+    Ok(command::exit_code(status))
+}
+
+fn show(harvest: &Harvest, output: &Output, status: ExitStatus) {
+    for failure in output.show(harvest) {
         failure.print();
     }
-    command::remark(status)
-        .into_iter()
-        .chain(left_behind(&harvest))
-        .for_each(|remark| output.remark(&remark));
-    Ok(command::exit_code(status))
+    command::remark(status).into_iter().chain(left_behind(harvest)).for_each(|remark| output.remark(&remark));
 }
 
 /// Waits for CMD and passes signals on; nothing when the person leaves before it ends.

@@ -1,7 +1,7 @@
 //! Topics: what carries batches from one stage to the next.
 //!
 //! *In*: items from any number of [`Publisher`]s. *Out*: the same items, each once and in the order of each
-//! publisher, to one [`Subscription`]. Today a topic lives in this process ([`topic`]); the interface is what a
+//! publisher, to one [`Subscription`]. Today a topic lives in this process ([`topic()`]); the interface is what a
 //! topic of a broker can offer too, so that the stages on both ends are the same code in one process and in many.
 //!
 //! *Invariant*: nothing is shed here. A topic is bounded and a publisher waits when it is full: whoever makes
