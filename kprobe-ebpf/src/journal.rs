@@ -11,9 +11,9 @@
 //! nobody's child here.
 
 use crate::access::{Access, Pointer, Probe};
+use crate::filter::device_wanted;
 use crate::layout::offset;
 use crate::local::Local;
-use crate::settings::device_wanted;
 use crate::{ring, task};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::record::*;

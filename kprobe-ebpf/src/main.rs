@@ -2,8 +2,9 @@
 //! raw_tp (arguments untyped, read by helper); both call one body. The loader attaches one of the two.
 //!
 //! In the order of a request's life: call.rs → bio.rs → request.rs, with journal.rs for what jbd2 does on behalf of
-//! others; task.rs says who is followed, file.rs and path.rs which file it is about; block.rs and table.rs keep what
-//! is in flight; local.rs is each program's own memory and ring.rs the way out.
+//! others and flush.rs for the cache flushes; task.rs says who is followed (lineage.rs: because of whom, filter.rs: who is
+//! not, describe.rs: what a person calls it), file.rs and path.rs which file it is about; block.rs and table.rs keep what is
+//! in flight; local.rs is each program's own memory and ring.rs the way out.
 
 #![no_std]
 #![no_main]
@@ -14,10 +15,13 @@ mod arch;
 mod bio;
 mod block;
 mod call;
+mod describe;
 mod file;
+mod filter;
 mod flush;
 mod journal;
 mod layout;
+mod lineage;
 mod local;
 mod path;
 mod request;
@@ -92,13 +96,13 @@ hook!("jbd2_end_commit", commit_end_btf, commit_end_raw, |_c, Way| {
 hook!("sched_process_exec", task_exec_btf, task_exec_raw, |_c, Way| {
     let _: core::marker::PhantomData<Way>;
     if let Some(local) = Local::of(Program::TaskExec) {
-        task::exec(local)
+        lineage::exec(local)
     }
 });
 hook!("sched_process_exit", task_exit_btf, task_exit_raw, |_c, Way| {
     let _: core::marker::PhantomData<Way>;
     if let Some(local) = Local::of(Program::TaskExit) {
-        task::exit(local)
+        lineage::exit(local)
     }
 });
 
@@ -106,7 +110,7 @@ hook!("sched_process_exit", task_exit_btf, task_exit_raw, |_c, Way| {
 #[unsafe(link_section = "tp_btf/sched_process_fork")]
 pub extern "C" fn task_fork_btf(context: *mut c_void) -> i32 {
     if let Some(local) = Local::of(Program::TaskFork) {
-        task::fork(local, arg(context, 1));
+        lineage::fork(local, arg(context, 1));
     }
     0
 }
@@ -115,7 +119,7 @@ pub extern "C" fn task_fork_btf(context: *mut c_void) -> i32 {
 #[unsafe(link_section = "raw_tp/sched_process_fork")]
 pub extern "C" fn task_fork_raw(context: *mut c_void) -> i32 {
     if let Some(local) = Local::of(Program::TaskFork) {
-        task::fork_noted(local, arg(context, 1));
+        lineage::fork_noted(local, arg(context, 1));
     }
     0
 }

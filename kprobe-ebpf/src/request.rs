@@ -13,9 +13,10 @@
 
 use crate::access::{Access, Pointer};
 use crate::block::{self, Carried, REQUESTS, Request};
+use crate::filter::device_wanted;
 use crate::layout::offset;
 use crate::local::{Local, Walk};
-use crate::settings::{device_wanted, setting};
+use crate::settings::setting;
 use crate::table::{self, Claim};
 use crate::{bio, flush, ring, task};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;

@@ -52,23 +52,3 @@ pub fn shape(number: u64) -> CallShape {
     }
     CallShape(frozen(&CALLS[number as usize]))
 }
-
-/// Whether a device passes the device filter.
-#[inline(always)]
-pub fn device_wanted(dev: u32, disk: u32) -> bool {
-    let len = setting!(devices_len);
-    if len == 0 {
-        return true;
-    }
-    let mut i = 0;
-    while i < FILTERS_MAX {
-        if (i as u32) < len {
-            let wanted = setting!(devices[i]);
-            if wanted == dev || wanted == disk {
-                return true;
-            }
-        }
-        i += 1;
-    }
-    false
-}

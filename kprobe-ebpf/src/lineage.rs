@@ -1,0 +1,151 @@
+//! Who is followed because of whom: fork, exec and exit.
+//!
+//! A child's state is made in sched_process_fork, before the child is woken (1,501 of 1,501): no event of it comes
+//! earlier. raw_tp cannot give a child state, as the verifier does not know its type: the child's number is noted, and
+//! taken up at its first event.
+
+use crate::access::{Access, Direct, Pointer, Probe};
+use crate::describe::{announce, cgroup_of, refresh};
+use crate::layout::offset;
+use crate::local::Local;
+use crate::settings::setting;
+use crate::task::{TaskState, current, state, state_or_new};
+use aya_ebpf::btf_maps::LruHashMap;
+use aya_ebpf::macros::btf_map;
+use blkkin_probe_abi::counters::{TASKS_EXITED, TASKS_MISSED};
+use blkkin_probe_abi::record::{TASK_EXECED, TASK_EXITED, TASK_FORKED};
+use blkkin_probe_abi::settings::{FOLLOW_ALL, Program, TASK_ACTIVE, TASK_ARMED, TASK_SPAWNER};
+
+/// What a child inherits.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Inherited {
+    flags: u32,
+    reserved: u32,
+    parent_task: u64,
+}
+
+/// Children noted by number (raw_tp), until their first event. At the most so many forked and not yet run; a note that
+/// is displaced is a child that is missed, which the least recently used one never is in practice.
+#[btf_map]
+static NOTED: LruHashMap<u32, Inherited, 4096> = LruHashMap::new();
+
+/// What the current task hands on to those that it forks.
+#[inline(always)]
+fn inheritance(local: &mut Local) -> Option<Inherited> {
+    let parent = state(current())?;
+    // Marked from outside, and not yet seen in a call: it needs an id before it can be a parent.
+    if parent.flags & TASK_ACTIVE != 0 && parent.task == 0 {
+        refresh(local, Program::TaskFork, current(), parent);
+    }
+    if parent.flags & (TASK_ACTIVE | TASK_ARMED | TASK_SPAWNER) == 0 || setting!(follow) == FOLLOW_ALL {
+        return None;
+    }
+    let flags = if parent.flags & TASK_ACTIVE != 0 { TASK_ACTIVE } else { TASK_ARMED };
+    Some(Inherited { flags, reserved: 0, parent_task: parent.task })
+}
+
+/// sched_process_fork, in the parent, before the child is woken. `child` is typed.
+#[inline(always)]
+pub fn fork(local: &mut Local, child: Pointer) {
+    let Some(inherited) = inheritance(local) else { return };
+    let Some(state) = state_or_new(child) else {
+        local.count(TASKS_MISSED);
+        return;
+    };
+    adopt(local, Program::TaskFork, child, state, &inherited);
+}
+
+/// The same where `child` is not typed and cannot be given state: its number is noted.
+#[inline(always)]
+pub fn fork_noted(local: &mut Local, child: Pointer) {
+    let Some(inherited) = inheritance(local) else { return };
+    // SAFETY: reads by helper take any address.
+    let tid: u32 = unsafe { Probe::read(child, offset!(task_pid)) };
+    if NOTED.insert(&tid, &inherited, 0).is_err() {
+        local.count(TASKS_MISSED);
+    }
+}
+
+#[inline(always)]
+fn adopt(local: &mut Local, program: Program, child: Pointer, state: &mut TaskState, inherited: &Inherited) {
+    state.flags = inherited.flags;
+    state.task = local.mint(program);
+    state.parent_task = inherited.parent_task;
+    state.version = 1;
+    // SAFETY: `child` is typed.
+    unsafe {
+        state.comm = [Direct::read(child, offset!(task_comm)), Direct::read(child, offset!(task_comm) + 8)];
+        let cred: Pointer = Direct::read(child, offset!(task_cred));
+        state.uid = Direct::read(cred, offset!(cred_uid));
+    }
+    state.cgroup = cgroup_of(child);
+    if state.flags & TASK_ACTIVE != 0 {
+        announce(local, child, state, TASK_FORKED);
+    }
+}
+
+/// sched_process_exec, in the task that has just become another program.
+#[inline(always)]
+pub fn exec(local: &mut Local) {
+    let task = current();
+    let Some(state) = state_or_adopted(local, Program::TaskExec, task) else { return };
+    if state.flags & TASK_ARMED != 0 {
+        state.flags = TASK_ACTIVE;
+    }
+    if state.flags & TASK_ACTIVE == 0 {
+        return;
+    }
+    // SAFETY: `task` is typed.
+    state.comm =
+        unsafe { [Direct::read(task, offset!(task_comm)), Direct::read(task, offset!(task_comm) + 8)] };
+    state.version = state.version.wrapping_add(1);
+    announce(local, task, state, TASK_EXECED);
+}
+
+/// sched_process_exit, in the task that ends. A call that is open then has no exit: it is written as such.
+#[inline(always)]
+pub fn exit(local: &mut Local) {
+    let task = current();
+    if setting!(adopt_by_number) != 0 {
+        // SAFETY: `task` is typed. Its number may now be given to another.
+        let tid: u32 = unsafe { Direct::read(task, offset!(task_pid)) };
+        let _ = NOTED.remove(&tid);
+    }
+    let Some(state) = state(task) else { return };
+    if state.flags & TASK_ACTIVE == 0 || state.task == 0 {
+        return;
+    }
+    if state.span != 0 {
+        crate::call::abandon(local, state);
+    }
+    local.count(TASKS_EXITED);
+    announce(local, task, state, TASK_EXITED);
+}
+
+/// The state of the current task; a child that the fork hook could only note by number gets its state here.
+#[inline(always)]
+pub fn state_or_adopted(
+    local: &mut Local,
+    program: Program,
+    task: Pointer,
+) -> Option<&'static mut TaskState> {
+    if let Some(state) = state(task) {
+        return Some(state);
+    }
+    if setting!(adopt_by_number) == 0 {
+        return None;
+    }
+    // SAFETY: `task` is typed; the note is copied before it is removed.
+    unsafe {
+        let tid: u32 = Direct::read(task, offset!(task_pid));
+        let note = *NOTED.get(&tid)?;
+        let _ = NOTED.remove(&tid);
+        let Some(state) = state_or_new(task) else {
+            local.count(TASKS_MISSED);
+            return None;
+        };
+        adopt(local, program, task, state, &note);
+        Some(state)
+    }
+}
