@@ -1,0 +1,210 @@
+//! Who is followed: a command's descendants and its threads, all of them and nobody else.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it saw"
+)]
+
+mod common;
+mod support;
+
+use std::collections::HashSet;
+use std::ffi::CString;
+use std::fs;
+use std::ptr::null;
+
+use blkkin_tracer::TracerConfig;
+use blkkin_wire::event::{Ending, TaskChange};
+use blkkin_wire::ids::{Pid, TaskId, Tid};
+use serde_json::Value;
+
+use support::actor::Actor;
+use support::needs;
+use support::one::{act, file, file_of, text};
+use support::recording::{Recorder, record};
+use support::tools::identity;
+
+const CHILDREN: usize = 200;
+
+#[test]
+fn all_children_of_a_script_and_nobody_else() {
+    needs!();
+    let folder = tempfile::tempdir().unwrap();
+    let (wanted, other) = (file(folder.path(), "wanted", 1), file(folder.path(), "other", 1));
+    let script = format!("{} wait", format!("cat {} & ", wanted.display()).repeat(CHILDREN));
+    let mut shell = Actor::program(&["sh", "-c", &script], &folder.path().join("out"));
+    let other_name = text(&other);
+    // Nobody follows this one, which is at work at the same time.
+    let mut stranger = Actor::new(move || {
+        for _ in 0..1000 {
+            // SAFETY: a string that outlives the calls.
+            unsafe { libc::close(libc::open(other_name.as_ptr(), libc::O_RDONLY)) };
+        }
+        0
+    });
+    stranger.release();
+    let recording = record(&TracerConfig::default(), &mut [&mut shell]);
+    assert_eq!(stranger.play(), 0);
+    recording.assert_whole();
+    let openers: HashSet<TaskId> = recording
+        .named("openat")
+        .into_iter()
+        .filter(|call| file_of(call) == Some(identity(&wanted)))
+        .map(|call| call.task.id)
+        .collect();
+    assert_eq!(openers.len(), CHILDREN);
+    let changed = |change| recording.tasks().filter(move |task| task.change == change);
+    assert_eq!(changed(TaskChange::Forked).count(), CHILDREN);
+    // The children, and the shell.
+    assert_eq!(changed(TaskChange::Exited).count(), CHILDREN + 1);
+    let forked: HashSet<TaskId> = changed(TaskChange::Forked).map(|task| task.task.id).collect();
+    assert_eq!(openers, forked);
+    let parents: HashSet<_> = changed(TaskChange::Forked).map(|task| task.parent).collect();
+    assert_eq!(parents.len(), 1, "one shell forked them all: {parents:?}");
+    assert!(recording.calls().all(|call| file_of(call) != Some(identity(&other))));
+    let strange = stranger.pid();
+    assert!(recording.tasks().all(|task| task.pid != strange));
+}
+
+/// The same by the binary, which marks itself and not the command.
+#[test]
+fn run_counts_all_children_of_a_script() {
+    needs!();
+    let folder = tempfile::tempdir().unwrap();
+    let wanted = file(folder.path(), "wanted", 1);
+    let script = format!("{} wait", format!("cat {} & ", wanted.display()).repeat(CHILDREN));
+    let report = folder.path().join("report.json");
+    let json = format!("--json={}", report.display());
+    let run = common::run(&["run", &json, "--path", wanted.to_str().unwrap(), "--", "sh", "-c", &script]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let report: Value = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
+    let opens = report["calls"].as_array().unwrap().iter().find(|row| row["call"] == "openat").unwrap();
+    assert_eq!(opens["count"], CHILDREN, "{opens:#}");
+    assert_eq!(report["losses"]["total"], 0, "{:#}", report["losses"]);
+    assert_eq!(report["losses"]["beside"]["in_flight"], 0, "{:#}", report["losses"]);
+}
+
+#[test]
+fn threads_are_tasks_of_one_process() {
+    needs!();
+    const THREADS: usize = 8;
+    const READS: usize = 50;
+    let folder = tempfile::tempdir().unwrap();
+    let data = file(folder.path(), "data", 1);
+    let name = text(&data);
+    let recording = act(move || {
+        // SAFETY: a string that outlives the call.
+        let fd = unsafe { libc::open(name.as_ptr(), libc::O_RDONLY) };
+        let threads =
+            [(); THREADS].map(|()| std::thread::spawn(move || (0..READS).for_each(|_| read_one(fd))));
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        0
+    });
+    let reads = recording.named("pread64");
+    assert_eq!(reads.len(), THREADS * READS);
+    let tasks: HashSet<TaskId> = reads.iter().map(|read| read.task.id).collect();
+    let who: HashSet<(Pid, Tid)> =
+        reads.iter().map(|read| recording.task_of(read)).map(|task| (task.pid, task.tid)).collect();
+    let processes: HashSet<Pid> = who.iter().map(|(pid, _)| *pid).collect();
+    assert_eq!((tasks.len(), who.len(), processes.len()), (THREADS, THREADS, 1));
+}
+
+/// A thread that is not the leader and execs takes over the leader's number; it stays the same task.
+#[test]
+fn a_thread_that_execs_keeps_its_task_while_its_number_changes() {
+    needs!();
+    let folder = tempfile::tempdir().unwrap();
+    let data = file(folder.path(), "data", 1);
+    let (name, cat) = (text(&data), CString::new("cat").unwrap());
+    let recording = act(move || {
+        // SAFETY: strings that outlive the calls; the list ends with null.
+        unsafe {
+            let fd = libc::open(name.as_ptr(), libc::O_RDONLY);
+            let null_device = libc::open(c"/dev/null".as_ptr(), libc::O_WRONLY);
+            libc::dup2(null_device, 1);
+            let thread = std::thread::spawn(move || {
+                read_one(fd);
+                let words = [cat.as_ptr(), name.as_ptr(), null()];
+                libc::execvp(cat.as_ptr(), words.as_ptr());
+            });
+            let _ = thread.join();
+        }
+        1
+    });
+    let read =
+        recording.named("pread64").into_iter().find(|call| file_of(call) == Some(identity(&data))).unwrap();
+    let before = recording.task_of(read);
+    assert_ne!(before.tid.0, before.pid.0, "the thread is not the leader");
+    let opens = recording.named("openat");
+    // The actor's own open, and the one of cat.
+    let open = opens.into_iter().filter(|call| file_of(call) == Some(identity(&data))).nth(1).unwrap();
+    let after = recording.task_of(open);
+    assert_eq!(open.task.id, read.task.id);
+    assert!(open.task.version > read.task.version);
+    assert_eq!((after.pid, after.tid.0, &*after.comm), (before.pid, before.pid.0, "cat"));
+    let execs: Vec<_> = recording.tasks().filter(|task| task.change == TaskChange::Execed).collect();
+    assert_eq!(execs.len(), 1);
+    assert_eq!(execs[0].task.id, read.task.id);
+}
+
+/// exit_group ends the other threads by a signal, which cuts their calls short: each still has its sys_exit, with the
+/// kernel's own ERESTARTSYS (include/linux/errno.h), which no program ever sees.
+#[test]
+fn a_call_cut_short_by_the_end_of_its_process_still_returns() {
+    needs!();
+    let recording = act(|| {
+        let mut ends = [0; 2];
+        // SAFETY: room for two numbers.
+        assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            // SAFETY: no arguments.
+            tell.send(unsafe { libc::gettid() }).unwrap();
+            wait_for_ever(ends[0]);
+        });
+        wait_until_inside(&format!("/proc/self/task/{}", told.recv().unwrap()), ends[0]);
+        0
+    });
+    let cut: Vec<_> = recording.calls().filter(|call| call.ending == Ending::Returned(-512)).collect();
+    assert_eq!(cut.len(), 1, "{cut:#?}");
+    assert_eq!(cut[0].call.name(), "read");
+    let books = &recording.accounts;
+    assert_eq!((books.calls_entered, books.calls_incomplete), (books.calls.fired, 0), "{books:#?}");
+}
+
+#[test]
+fn a_call_that_is_open_when_tracing_ends_is_counted() {
+    needs!();
+    let mut ends = [0; 2];
+    // SAFETY: room for two numbers.
+    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+    let mut actor = Actor::new(move || {
+        wait_for_ever(ends[0]);
+        0
+    });
+    let recorder = Recorder::start(&TracerConfig::default(), &[actor.pid()]);
+    actor.release();
+    wait_until_inside(&format!("/proc/{}", actor.pid().0), ends[0]);
+    let recording = recorder.finish();
+    recording.assert_balanced();
+    let books = &recording.accounts;
+    assert_eq!((books.calls_entered, books.calls.fired, books.lost()), (1, 0, 0), "{books:#?}");
+}
+
+/// Reads from a pipe that nobody writes to.
+fn wait_for_ever(pipe: i32) {
+    // SAFETY: one byte; the call does not come back.
+    unsafe { libc::read(pipe, [0u8].as_mut_ptr().cast(), 1) };
+}
+
+/// Until the task there sleeps in a read of this descriptor: `syscall` then begins with its number and argument.
+fn wait_until_inside(task: &str, pipe: i32) {
+    let call = format!("{} {pipe:#x} ", libc::SYS_read);
+    while !fs::read_to_string(format!("{task}/syscall")).unwrap().starts_with(&call) {}
+}
+
+fn read_one(fd: i32) {
+    // SAFETY: one byte that outlives the call.
+    unsafe { libc::pread(fd, [0u8].as_mut_ptr().cast(), 1, 0) };
+}

@@ -1,0 +1,163 @@
+//! By which path a call named its file, and what its file is called: compared with what the task itself did.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it saw"
+)]
+
+mod common;
+mod support;
+
+use std::ffi::CString;
+use std::fs;
+use std::path::PathBuf;
+use std::ptr::null_mut;
+
+use blkkin_wire::event::{Ending, Kept};
+
+use support::disk::Disk;
+use support::one::{act, file, file_of, text};
+use support::recording::Recording;
+use support::tools::identity;
+use support::{needs, or_skip};
+
+#[test]
+fn a_file_is_called_what_it_was_opened_as() {
+    needs!();
+    let folder = tempfile::tempdir().unwrap();
+    let (old, new) = (file(folder.path(), "old", 1), folder.path().join("new"));
+    let (old_name, new_name) = (text(&old), text(&new));
+    let recording = act(move || {
+        // SAFETY: constants only.
+        unsafe {
+            let first = libc::open(old_name.as_ptr(), libc::O_WRONLY);
+            libc::write(first, c"x".as_ptr().cast(), 1);
+            libc::rename(old_name.as_ptr(), new_name.as_ptr());
+            let second = libc::open(new_name.as_ptr(), libc::O_WRONLY);
+            libc::write(second, c"x".as_ptr().cast(), 1);
+        }
+        0
+    });
+    let paths: Vec<_> = names_at(&recording, "write");
+    assert_eq!(paths, [Some(old.clone()), Some(new.clone())]);
+    let rename = recording.calls().find(|call| call.call.name().starts_with("rename")).unwrap();
+    let said = rename.paths.each_ref().map(|path| path.as_deref().map(PathBuf::from));
+    assert_eq!(said, [Some(old), Some(new)]);
+}
+
+#[test]
+fn long_path_arguments_are_cut_and_counted() {
+    needs!();
+    let whole = format!("/{}/{}", "a".repeat(127), "b".repeat(127));
+    let cut = format!("/{}/{}", "c".repeat(127), "d".repeat(128));
+    assert_eq!((whole.len(), cut.len()), (256, 257));
+    let (first, second) = (CString::new(whole.clone()).unwrap(), CString::new(cut.clone()).unwrap());
+    let recording = act(move || {
+        // SAFETY: strings that outlive the calls.
+        unsafe {
+            libc::open(first.as_ptr(), libc::O_RDONLY);
+            libc::open(second.as_ptr(), libc::O_RDONLY);
+            libc::link(second.as_ptr(), second.as_ptr());
+            libc::link(first.as_ptr(), second.as_ptr());
+        }
+        0
+    });
+    let kept = &cut[..256];
+    let seen: Vec<_> =
+        recording.calls().map(|c| (c.paths_kept, [&c.paths[0], &c.paths[1]].map(|p| p.as_deref()))).collect();
+    assert_eq!(
+        seen,
+        [
+            (Kept::Whole, [Some(whole.as_str()), None]),
+            (Kept::Truncated, [Some(kept), None]),
+            (Kept::Truncated, [Some(kept), Some(kept)]),
+            (Kept::Truncated, [Some(whole.as_str()), Some(kept)]),
+        ]
+    );
+    assert_eq!(recording.accounts.calls_truncated, 3);
+}
+
+#[test]
+fn a_path_that_cannot_be_read_is_said_to_be() {
+    needs!();
+    let recording = act(|| {
+        // SAFETY: the kernel refuses the address; nothing is read.
+        unsafe { libc::open(16 as *const libc::c_char, libc::O_RDONLY) };
+        0
+    });
+    let call = recording.calls().next().unwrap();
+    assert_eq!((call.ending, call.paths_kept), (Ending::Returned(-14), Kept::Unreadable), "{call:#?}");
+}
+
+/// A probe may not fault pages in. The path here lies in one that the program never touched; the kernel reads it in the
+/// call, so at return it can be read.
+#[test]
+fn a_path_in_a_page_that_was_not_there_yet_is_read_at_return() {
+    needs!();
+    let folder = tempfile::tempdir().unwrap();
+    let target = file(folder.path(), "target", 1);
+    let holder = folder.path().join("holder");
+    fs::write(&holder, text(&target).as_bytes_with_nul()).unwrap();
+    let holder = fs::File::open(holder).unwrap();
+    let recording = act(move || {
+        use std::os::fd::AsRawFd;
+        // SAFETY: a new mapping, as long as the file's page.
+        unsafe {
+            let page =
+                libc::mmap(null_mut(), 4096, libc::PROT_READ, libc::MAP_PRIVATE, holder.as_raw_fd(), 0);
+            libc::open(page.cast(), libc::O_RDONLY);
+        }
+        0
+    });
+    let open = recording.named("openat")[0];
+    assert_eq!((open.paths[0].as_deref(), open.paths_kept), (target.to_str(), Kept::Whole), "{open:#?}");
+    assert_eq!(file_of(open), Some(identity(&target)));
+}
+
+#[test]
+fn paths_cross_mount_points_and_inode_numbers_are_used_again() {
+    needs!("losetup", "mkfs.ext4");
+    let disk = or_skip!(Disk::ext4_with(8 << 20, &["-N", "16"]));
+    let folder = disk.mount_point();
+    let first = folder.join("first");
+    fs::write(&first, "1").unwrap();
+    let before = identity(&first);
+    // No inode is left but the one that will be free.
+    let full = (0..64).take_while(|i| fs::write(folder.join(format!("{i}")), "").is_ok()).count();
+    assert!(full < 64);
+    let second = folder.join("second");
+    let (first_name, second_name) = (text(&first), text(&second));
+    let recording = act(move || {
+        // SAFETY: constants only.
+        unsafe {
+            let old = libc::open(first_name.as_ptr(), libc::O_WRONLY);
+            libc::write(old, c"x".as_ptr().cast(), 1);
+            libc::close(old);
+            libc::unlink(first_name.as_ptr());
+            let new = libc::open(second_name.as_ptr(), libc::O_WRONLY | libc::O_CREAT, 0o600);
+            libc::write(new, c"x".as_ptr().cast(), 1);
+        }
+        0
+    });
+    let after = identity(&second);
+    assert_eq!(after, before, "the inode number was not used again");
+    let files: Vec<_> = recording.named("write").iter().map(|call| call.file.unwrap().file).collect();
+    assert_eq!(files.iter().map(|file| (file.device, file.ino)).collect::<Vec<_>>(), [before, before]);
+    assert_ne!(files[0].generation, files[1].generation);
+    assert_eq!(names_at(&recording, "write"), [Some(first), Some(second)]);
+    for named in recording.files().filter(|named| files.contains(&named.file)) {
+        assert_eq!((&*named.filesystem, named.kept), ("ext4", Kept::Whole), "{named:#?}");
+    }
+}
+
+/// The paths of the files of all calls of this name, as their traces have them.
+fn names_at(recording: &Recording, name: &str) -> Vec<Option<PathBuf>> {
+    let mut traces: Vec<_> = recording
+        .traces
+        .iter()
+        .filter(|trace| trace.call().is_some_and(|call| call.call.name() == name))
+        .collect();
+    traces.sort_by_key(|trace| trace.start());
+    traces.iter().map(|trace| trace.names.file.as_ref().map(|file| PathBuf::from(&*file.path))).collect()
+}

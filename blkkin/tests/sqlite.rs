@@ -1,0 +1,156 @@
+//! SQLite, as durable as it can be, on ext4: each sync has below it what made it durable, and strace counts the same.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it saw"
+)]
+
+mod common;
+mod support;
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use blkkin_aggregator::trace::Trace;
+use blkkin_tracer::TracerConfig;
+use blkkin_wire::calls::{CallClass, CallId};
+use blkkin_wire::event::RequestEvent;
+use blkkin_wire::ids::FileId;
+
+use support::actor::Actor;
+use support::disk::Disk;
+use support::recording::{Recording, record, until_whole};
+use support::tools::{capture, tool};
+use support::{needs, or_skip};
+
+const DISK: u64 = 64 << 20;
+/// Each is a transaction, durable by itself.
+const INSERTS: usize = 30;
+
+#[test]
+fn syncs_of_a_rollback_journal_have_their_writes_and_flushes() {
+    syncs("DELETE");
+}
+
+#[test]
+fn syncs_of_a_write_ahead_log_have_their_writes_and_flushes() {
+    syncs("WAL");
+}
+
+#[test]
+fn strace_counts_the_same_with_a_rollback_journal() {
+    counts("DELETE");
+}
+
+#[test]
+fn strace_counts_the_same_with_a_write_ahead_log() {
+    counts("WAL");
+}
+
+fn syncs(journal: &str) {
+    needs!("sqlite3", "losetup", "mkfs.ext4");
+    let disk = or_skip!(Disk::ext4(DISK));
+    let mut round = 0;
+    let recording = until_whole(|| {
+        round += 1;
+        follow(&disk, &folder(&disk, &format!("{round}")), journal)
+    });
+    let mut roots: Vec<_> = recording.traces.iter().filter(|trace| trace.call().is_some()).collect();
+    roots.sort_by_key(|trace| trace.start());
+    let mut dirty: HashSet<FileId> = HashSet::new();
+    let mut checked = 0;
+    for trace in roots {
+        let call = trace.call().unwrap();
+        let Some(file) = call.file.map(|open| open.file).filter(|file| file.device == disk.device()) else {
+            continue;
+        };
+        match call.call.spec().class {
+            CallClass::Write | CallClass::Truncate => {
+                dirty.insert(file);
+            }
+            CallClass::Sync if dirty.remove(&file) => {
+                assert_durable(trace, &disk);
+                checked += 1;
+            }
+            _ => {}
+        }
+    }
+    println!("{checked} syncs of changed files, {} commits", recording.commits().count());
+    assert!(checked >= INSERTS, "only {checked} syncs");
+}
+
+/// Data was written and the device's cache flushed, by the call's own requests or by those of the commit that it
+/// waited for.
+#[track_caller]
+fn assert_durable(trace: &Trace, disk: &Disk) {
+    let commits = trace.causes.iter().flat_map(|cause| &cause.trace.requests);
+    let carried = trace.carried.iter().map(|carried| &carried.request);
+    let requests: Vec<&RequestEvent> = trace.requests.iter().chain(carried).chain(commits).collect();
+    assert!(requests.iter().all(|request| request.device == disk.device()), "{trace:#?}");
+    assert!(
+        requests.iter().any(|request| request.op.is_write() && request.bytes > 0),
+        "no write: {trace:#?}"
+    );
+    assert!(requests.iter().any(|request| request.op.is_preflush()), "no flush: {trace:#?}");
+    // Durable means: done before the call returned.
+    let end = trace.end();
+    assert!(requests.iter().all(|request| request.complete <= end), "a request ends too late: {trace:#?}");
+}
+
+fn counts(journal: &str) {
+    needs!("sqlite3", "strace", "losetup", "mkfs.ext4");
+    let disk = or_skip!(Disk::ext4(DISK));
+    let recording = follow(&disk, &folder(&disk, "1"), journal);
+    recording.assert_balanced();
+    let ours: BTreeMap<String, u64> =
+        recording.counts().into_iter().map(|(name, count)| (name.to_owned(), count as u64)).collect();
+    assert_eq!(ours, strace(&disk, &folder(&disk, "2"), journal));
+}
+
+/// What strace counts of the calls that blkkin follows.
+fn strace(disk: &Disk, folder: &Path, journal: &str) -> BTreeMap<String, u64> {
+    let table = disk.beside("strace.txt");
+    let mut command = tool("strace");
+    command.args(["-f", "-c", "-o"]).arg(&table).args(words(folder, journal));
+    capture(command.stdin(Stdio::null())).unwrap();
+    let known: HashSet<&str> = CallId::all().map(CallId::name).collect();
+    // % time, seconds, usecs/call, calls, errors (or nothing), name
+    let rows = fs::read_to_string(table).unwrap();
+    let rows = rows.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    rows.filter(|words| words.last().is_some_and(|name| known.contains(name)))
+        .map(|words| (words.last().unwrap().to_string(), words[3].parse().unwrap()))
+        .collect()
+}
+
+fn follow(disk: &Disk, folder: &Path, journal: &str) -> Recording {
+    let mut actor = Actor::program(&words(folder, journal), &disk.beside("sqlite.out"));
+    let recording = record(&TracerConfig::default(), &mut [&mut actor]);
+    let said = fs::read_to_string(disk.beside("sqlite.out")).unwrap();
+    assert!(said.ends_with(&format!("\n{INSERTS}\n")), "{said}");
+    recording
+}
+
+fn folder(disk: &Disk, name: &str) -> PathBuf {
+    let folder = disk.mount_point().join(name);
+    fs::create_dir(&folder).unwrap();
+    fs::File::open(&folder).unwrap().sync_all().unwrap();
+    folder
+}
+
+fn words(folder: &Path, journal: &str) -> Vec<String> {
+    let mut script =
+        format!("PRAGMA journal_mode = {journal}; PRAGMA synchronous = FULL; CREATE TABLE t (a, b);");
+    for row in 0..INSERTS {
+        script += &format!("INSERT INTO t VALUES ({row}, zeroblob(2000));");
+    }
+    script += "SELECT count(*) FROM t;";
+    let database = folder.join("t.db").to_str().unwrap().to_owned();
+    ["sqlite3", "-batch", "-init", "/dev/null"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain([database, script])
+        .collect()
+}

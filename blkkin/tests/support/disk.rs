@@ -1,0 +1,145 @@
+//! A disk of the test's own: a loop device over a file in memory, raw or with ext4 on it.
+//!
+//! Everything it is made of lies in one folder below /dev/shm, whose name says that it is ours: what a killed test
+//! left there is found and taken down by the next.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::id;
+
+use blkkin_wire::ids::DeviceId;
+
+use super::tools::{capture, device_number, tool};
+
+const HOME: &str = "/dev/shm";
+const PREFIX: &str = "blkkin-test-";
+
+/// The disk; taken down when dropped.
+pub(crate) struct Disk {
+    folder: PathBuf,
+    node: String,
+    mounted: bool,
+}
+
+impl Disk {
+    /// An empty disk of so many bytes, or why there is none.
+    pub(crate) fn raw(bytes: u64) -> Result<Disk, String> {
+        remove_left_overs();
+        let folder = Path::new(HOME).join(format!("{PREFIX}{}", id()));
+        fs::create_dir_all(&folder).map_err(|error| format!("no folder in {HOME}: {error}"))?;
+        let mut disk = Disk { folder, node: String::new(), mounted: false };
+        let image = disk.folder.join("disk.img");
+        // Written, not only long: so that the first write to a block is as any other.
+        fs::write(&image, vec![0u8; bytes as usize])
+            .map_err(|error| format!("no room in {HOME}: {error}"))?;
+        disk.node = capture(tool("losetup").args(["--find", "--show"]).arg(&image))
+            .map_err(|error| format!("no loop device: {error}"))?;
+        Ok(disk)
+    }
+
+    /// The same with ext4, mounted.
+    pub(crate) fn ext4(bytes: u64) -> Result<Disk, String> {
+        Disk::ext4_with(bytes, &[])
+    }
+
+    /// The same, made with further options.
+    pub(crate) fn ext4_with(bytes: u64, options: &[&str]) -> Result<Disk, String> {
+        let mut disk = Disk::raw(bytes)?;
+        // All of its tables are written now: else a kernel thread would do so while the test counts.
+        let mkfs = ["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"];
+        capture(tool("mkfs.ext4").args(mkfs).args(options).arg(&disk.node))?;
+        fs::create_dir(disk.mount_point()).unwrap();
+        capture(tool("mount").args(["-t", "ext4"]).arg(&disk.node).arg(disk.mount_point()))
+            .map_err(|error| format!("no ext4: {error}"))?;
+        disk.mounted = true;
+        capture(tool("sync").arg("--file-system").arg(disk.mount_point()))?;
+        Ok(disk)
+    }
+
+    /// `/dev/loopN`.
+    pub(crate) fn node(&self) -> &Path {
+        Path::new(&self.node)
+    }
+
+    /// `loopN`.
+    pub(crate) fn name(&self) -> &str {
+        self.node.trim_start_matches("/dev/")
+    }
+
+    /// Its number.
+    pub(crate) fn device(&self) -> DeviceId {
+        device_number(&fs::read_to_string(format!("/sys/block/{}/dev", self.name())).unwrap())
+    }
+
+    /// Where its file system is.
+    pub(crate) fn mount_point(&self) -> PathBuf {
+        self.folder.join("mnt")
+    }
+
+    /// A place beside the disk, in memory.
+    pub(crate) fn beside(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// What the kernel has counted of it.
+    pub(crate) fn statistics(&self) -> Statistics {
+        let text = fs::read_to_string(format!("/sys/block/{}/stat", self.name())).unwrap();
+        let columns: Vec<u64> = text.split_whitespace().map(|word| word.parse().unwrap()).collect();
+        // Documentation/block/stat.rst: reads, writes and discards, each with requests first and sectors third.
+        let sum = |offset: usize| [0, 4, 11].map(|group| columns[group + offset]).iter().sum();
+        Statistics { requests: sum(0), sectors: sum(2) }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        take_down(&self.folder);
+    }
+}
+
+/// Completed requests and the sectors that they moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Statistics {
+    pub(crate) requests: u64,
+    pub(crate) sectors: u64,
+}
+
+impl Statistics {
+    /// What came since.
+    pub(crate) fn since(self, earlier: Statistics) -> Statistics {
+        Statistics { requests: self.requests - earlier.requests, sectors: self.sectors - earlier.sectors }
+    }
+}
+
+fn remove_left_overs() {
+    for entry in fs::read_dir(HOME).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let owner = name.strip_prefix(PREFIX).and_then(|pid| pid.parse::<u32>().ok());
+        if owner.is_some_and(|pid| pid == id() || !Path::new(&format!("/proc/{pid}")).exists()) {
+            take_down(&entry.path());
+        }
+    }
+}
+
+/// Unmounts, detaches, removes: each step may find that there is nothing to do.
+fn take_down(folder: &Path) {
+    let mount_point = folder.join("mnt");
+    if is_mounted(&mount_point) {
+        let _ = capture(tool("umount").arg(&mount_point)).inspect_err(|error| println!("{error}"));
+    }
+    let image = folder.join("disk.img");
+    for device in devices_over(&image) {
+        let _ = capture(tool("losetup").arg("--detach").arg(device)).inspect_err(|error| println!("{error}"));
+    }
+    let _ = fs::remove_dir_all(folder);
+}
+
+fn is_mounted(mount_point: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    mounts.lines().filter_map(|line| line.split(' ').nth(4)).any(|found| Path::new(found) == mount_point)
+}
+
+fn devices_over(image: &Path) -> Vec<String> {
+    let listed = capture(tool("losetup").arg("--associated").arg(image)).unwrap_or_default();
+    listed.lines().filter_map(|line| Some(line.split_once(':')?.0.to_owned())).collect()
+}

@@ -1,0 +1,52 @@
+//! Programs that tests use, and small facts about this machine.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use blkkin_wire::ids::DeviceId;
+
+/// Where root's programs are, for a PATH without them.
+const ROOTS: &str = "/usr/local/sbin:/usr/sbin:/sbin";
+
+/// A program of this machine, found also where only root looks.
+pub(crate) fn tool(program: &str) -> Command {
+    let mut command = Command::new(program);
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{path}:{ROOTS}"));
+    command
+}
+
+/// Whether a program of this name can be found.
+pub(crate) fn is_installed(program: &str) -> bool {
+    let path = std::env::var("PATH").unwrap_or_default();
+    path.split(':').chain(ROOTS.split(':')).any(|folder| Path::new(folder).join(program).is_file())
+}
+
+/// Runs it to its end; its words are the error when it fails.
+pub(crate) fn capture(command: &mut Command) -> Result<String, String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let Output { status, stdout, stderr } = command.output().map_err(|error| format!("{name}: {error}"))?;
+    if !status.success() {
+        return Err(format!("{name}: {status}: {}", String::from_utf8_lossy(&stderr).trim()));
+    }
+    Ok(String::from_utf8(stdout).unwrap().trim().to_owned())
+}
+
+/// A device's number, from the kernel's `major:minor`.
+pub(crate) fn device_number(text: &str) -> DeviceId {
+    let (major, minor) = text.trim().split_once(':').unwrap();
+    DeviceId { major: major.parse().unwrap(), minor: minor.parse().unwrap() }
+}
+
+/// (file system's device, inode) of a path, as a trace names it.
+pub(crate) fn identity(path: &Path) -> (DeviceId, u64) {
+    let found = fs::metadata(path).unwrap();
+    (device_of(&found), found.ino())
+}
+
+/// The device of the file system that a file is on.
+pub(crate) fn device_of(metadata: &fs::Metadata) -> DeviceId {
+    DeviceId { major: libc::major(metadata.dev()), minor: libc::minor(metadata.dev()) }
+}
