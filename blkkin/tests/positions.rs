@@ -116,12 +116,10 @@ fn calls_with_two_files_have_both() {
         }
         0
     });
-    let both = |call: &CallEvent| {
-        let side = |open: Option<OpenFile>| {
-            open.map(|open| ((open.file.device, open.file.ino), open.position_before, open.position_after))
-        };
-        (side(call.file), side(call.second_file))
-    };
+    let side =
+        |open: &OpenFile| ((open.file.device, open.file.ino), open.position_before, open.position_after);
+    let both =
+        |call: &CallEvent| (call.file.as_ref().map(side), call.second_file.as_ref().map(|open| side(open)));
     let (from, to) = (identity(&from), identity(&to));
     let seen: Vec<_> = recording
         .calls()

@@ -1,0 +1,123 @@
+//! Everything that happens on a device, whoever asked for it: as many requests and sectors as the kernel itself counts.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it saw"
+)]
+
+mod common;
+mod support;
+
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File};
+use std::io::{Seek, Write};
+use std::os::fd::AsRawFd;
+
+use blkkin_tracer::{Filter, Follow, TracerConfig};
+use blkkin_wire::event::RequestEvent;
+use blkkin_wire::ids::SpanId;
+
+use support::disk::{Disk, Statistics};
+use support::recording::{Recorder, Recording, until_whole};
+use support::{needs, or_skip};
+
+const DISK: u64 = 64 << 20;
+const ROUNDS: usize = 60;
+/// `_IOWR('X', 121, struct fstrim_range)` (include/uapi/linux/fs.h), the same on x86_64 and aarch64.
+const FITRIM: libc::Ioctl = 0xc018_5879_u32 as libc::Ioctl;
+
+/// Durable appends (journal, flushes), data written back by the kernel, reads with read-ahead, and discards.
+#[test]
+fn of_a_file_system_at_work() {
+    needs!("losetup", "mkfs.ext4");
+    let disk = or_skip!(Disk::ext4(DISK));
+    let config = TracerConfig {
+        follow: Follow::All,
+        filter: Filter { devices: vec![disk.device()], ..Filter::default() },
+        kernel_origin: true,
+        ..TracerConfig::default()
+    };
+    let mut counted = disk.statistics();
+    let recording = until_whole(|| {
+        let recorder = Recorder::start(&config, &[]);
+        let before = disk.statistics();
+        work(&disk);
+        counted = disk.statistics().since(before);
+        recorder.finish()
+    });
+    let sectors = recording.requests().map(|request| u64::from(request.bytes) / 512).sum();
+    let seen = Statistics { requests: recording.requests().count() as u64, sectors };
+    let kinds = ["read", "write", "flush", "discard"].map(|kind| {
+        (kind, recording.requests().filter(|request| request.op.name_for(request.bytes) == kind).count())
+    });
+    println!("{kinds:?}");
+    assert_eq!(seen, counted, "{kinds:?}");
+    assert!(kinds.iter().all(|(_, count)| *count > 0), "{kinds:?}");
+    assert!(recording.requests().all(|request| request.device == disk.device()));
+    assert_bios_fill_their_requests(&recording);
+}
+
+/// What the bios brought is what the requests moved, however they were merged and split: the two are counted apart.
+fn assert_bios_fill_their_requests(recording: &Recording) {
+    let requests: HashMap<SpanId, &RequestEvent> = recording.requests().map(|r| (r.span, r)).collect();
+    let split: HashSet<SpanId> = recording.bios().filter(|bio| bio.split).map(|bio| bio.span).collect();
+    // Bytes, bios, and how many of these are the first.
+    let mut brought: HashMap<SpanId, (u64, u16, u16)> = HashMap::new();
+    let mut shared: HashSet<SpanId> = requests
+        .values()
+        .filter(|r| r.parent.is_some_and(|bio| split.contains(&bio)))
+        .map(|r| r.span)
+        .collect();
+    for bio in recording.bios() {
+        let request = requests[&bio.request.unwrap()];
+        assert_eq!(request.op.name(), bio.op.name(), "{bio:#?} {request:#?}");
+        assert_eq!(request.parent == Some(bio.span), bio.first, "{bio:#?} {request:#?}");
+        assert_eq!(request.complete, bio.end, "{bio:#?} {request:#?}");
+        let sum = brought.entry(request.span).or_default();
+        *sum = (sum.0 + u64::from(bio.bytes), sum.1 + 1, sum.2 + u16::from(bio.first));
+        if bio.split {
+            shared.insert(request.span);
+        }
+    }
+    let merged = brought.values().filter(|sum| sum.1 > 1).count();
+    println!("{merged} of {} requests merged, {} bios split", requests.len(), split.len());
+    assert!(merged > 0);
+    for request in requests.values().filter(|request| !shared.contains(&request.span)) {
+        assert_eq!(brought[&request.span], (u64::from(request.bytes), request.bios, 1), "{request:#?}");
+    }
+    let bytes: u64 = requests.values().map(|request| u64::from(request.bytes)).sum();
+    assert_eq!(recording.bios().map(|bio| u64::from(bio.bytes)).sum::<u64>(), bytes);
+}
+
+/// Ends with everything on the device.
+fn work(disk: &Disk) {
+    let folder = disk.mount_point();
+    let mut log = File::create(folder.join("log")).unwrap();
+    for round in 0..ROUNDS {
+        log.write_all(&[round as u8; 1000]).unwrap();
+        if round % 2 == 0 { log.sync_data().unwrap() } else { log.sync_all().unwrap() }
+    }
+    log.rewind().unwrap();
+    for round in 0..ROUNDS {
+        // Nothing but data changes: no commit, so the flush is a request of its own.
+        log.write_all(&[round as u8; 100]).unwrap();
+        log.sync_data().unwrap();
+    }
+    fs::write(folder.join("big"), vec![1u8; 8 << 20]).unwrap();
+    let big = File::open(folder.join("big")).unwrap();
+    big.sync_all().unwrap();
+    // SAFETY: numbers only; then a structure that outlives the call.
+    unsafe { libc::posix_fadvise(big.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    assert_eq!(fs::read(folder.join("big")).unwrap().len(), 8 << 20);
+    fs::remove_file(folder.join("big")).unwrap();
+    File::open(&folder).unwrap().sync_all().unwrap();
+    // start, length, least length
+    let mut range = [0u64, u64::MAX, 0];
+    let top = File::open(&folder).unwrap();
+    // SAFETY: a structure of three numbers that outlives the call.
+    let trimmed = unsafe { libc::ioctl(top.as_raw_fd(), FITRIM, range.as_mut_ptr()) };
+    assert_eq!(trimmed, 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: a number.
+    assert_eq!(unsafe { libc::syncfs(top.as_raw_fd()) }, 0);
+}
