@@ -98,10 +98,9 @@ fn paths(trace: &Trace) -> impl Iterator<Item = &str> {
 /// It has to do with a file whose path is not known, wholly or in part.
 fn path_missing(trace: &Trace) -> bool {
     let Some(call) = trace.call() else { return false };
-    let files = [(&call.file, &trace.names.file), (&call.second_file, &trace.names.second_file)];
-    files
-        .into_iter()
-        .any(|(used, name)| used.is_some() && name.as_ref().is_none_or(|file| file.kept != Kept::Whole))
+    let files =
+        [(call.file.is_some(), &trace.names.file), (call.second_file.is_some(), &trace.names.second_file)];
+    files.into_iter().any(|(used, name)| used && name.as_ref().is_none_or(|file| file.kept != Kept::Whole))
 }
 
 #[cfg(test)]

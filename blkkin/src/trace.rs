@@ -20,9 +20,11 @@ use crate::what::{What, units};
 /// Traces until told to end; the first signal ends the trace, the second leaves at once.
 pub(crate) fn trace(args: &TraceArgs) -> Result<ExitCode, Failure> {
     let duration = args.duration.as_deref().map(|time| units::timespan("--for", time)).transpose()?;
+    // Open before anything is attached: a signal meanwhile ends the trace, and does not kill it.
+    let inbox = Inbox::open()?;
     let (tracer, plan, output) = prepare(args)?;
     let progress = ProgressLine::new(Company::Alone, args.output.color);
-    let mut session = Session::start(Inbox::open()?, tracer, plan, progress, |arrival| !arrival.is_child())?;
+    let mut session = Session::start(inbox, tracer, plan, progress, |arrival| !arrival.is_child())?;
     until_end(&mut session, duration);
     let ended = clock::now();
     let Some(mut harvest) = session.finish()? else { return Ok(Status::Interrupted.code()) };

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use aya::programs::Program;
 use blkkin_bus::Publisher;
 use blkkin_wire::batch::{Accounts, EventBatch};
-use blkkin_wire::clock::{ClockAnchor, MonotonicNs};
+use blkkin_wire::clock::ClockAnchor;
 use blkkin_wire::event::LayerEvent;
 
 use crate::accounts::balance;
@@ -18,9 +18,12 @@ use crate::devices::DeviceNamer;
 use crate::error::TracerError;
 use crate::load::Tracer;
 use crate::origin;
+use crate::rings::Drained;
 
-/// Events of a batch at the most: what a consumer holds at once.
-const BATCH_MAX: usize = 16_384;
+/// Events of a batch at the most. The bus holds so many batches at the most that it is full with 131,072 events (30 MB).
+const BATCH_MAX: usize = 2_048;
+/// Publishings between two looks at how often the kernel skipped a program: each is a read of a file a program.
+const MISSES_EVERY: u64 = 64;
 /// How long block I/O that is in flight when tracing stops is waited for.
 const SETTLE: Duration = Duration::from_millis(200);
 
@@ -65,11 +68,14 @@ impl Tracer {
             anchor: origin::anchor(),
             devices: DeviceNamer::default(),
             sequence: 0,
-            merged: Vec::new(),
+            misses: 0,
         };
-        while !stop.wait(DRAIN_EVERY) {
-            if pump.round()?.is_none() {
-                break;
+        let mut pause = DRAIN_EVERY;
+        while !stop.wait(pause) {
+            match pump.round()? {
+                Some(Drained::All) => pause = DRAIN_EVERY,
+                Some(Drained::Part) => pause = Duration::ZERO,
+                None => break,
             }
         }
         pump.finish()
@@ -91,59 +97,65 @@ struct Pump {
     anchor: ClockAnchor,
     devices: DeviceNamer,
     sequence: u64,
-    merged: Vec<LayerEvent>,
+    /// Recursion misses when last looked at.
+    misses: u64,
 }
 
 impl Pump {
     /// One drain. None when nobody listens.
-    fn round(&mut self) -> Result<Option<()>, TracerError> {
-        let watermark = self.tracer.rings.drain(origin::now(), &mut self.merged);
-        self.publish(watermark)
+    fn round(&mut self) -> Result<Option<Drained>, TracerError> {
+        let drained = self.tracer.rings.drain(origin::now());
+        Ok(self.publish()?.then_some(drained))
     }
 
-    fn publish(&mut self, watermark: MonotonicNs) -> Result<Option<()>, TracerError> {
-        let accounts = self.accounts()?;
-        let mut events = Vec::with_capacity(self.merged.len());
-        for event in std::mem::take(&mut self.merged) {
-            self.name_devices(&event, &mut events);
-            events.push(event);
+    /// Publishes what is below the watermark. False when nobody listens.
+    fn publish(&mut self) -> Result<bool, TracerError> {
+        if self.sequence.is_multiple_of(MISSES_EVERY) {
+            self.misses = self.tracer.recursion_misses();
         }
-        let mut rest = events.into_iter().peekable();
+        let accounts = self.accounts()?;
         loop {
-            let part: Vec<LayerEvent> = rest.by_ref().take(BATCH_MAX).collect();
-            // Only the last part of a drain moves the watermark past its own events.
-            let until = rest.peek().map_or(watermark, LayerEvent::time);
+            let mut events = Vec::with_capacity(self.tracer.rings.held().min(BATCH_MAX));
+            let more = self.tracer.rings.merge(&mut events, BATCH_MAX);
+            // Only the last batch of a drain moves the watermark past its own events.
+            let last = events.last().map(LayerEvent::time).filter(|_| more);
+            self.name_devices(&mut events);
             let batch = EventBatch {
                 source: self.tracer.source,
                 sequence: self.sequence,
                 anchor: self.anchor,
-                events: part,
-                watermark: until,
+                events,
+                watermark: last.unwrap_or(self.tracer.rings.watermark()),
                 accounts: accounts.clone(),
             };
             self.sequence += 1;
             if self.events.publish(batch).is_err() {
-                return Ok(None);
+                return Ok(false);
             }
-            if rest.peek().is_none() {
-                return Ok(Some(()));
+            if !more {
+                return Ok(true);
             }
         }
     }
 
-    fn name_devices(&mut self, event: &LayerEvent, into: &mut Vec<LayerEvent>) {
-        let (device, time) = match event {
-            LayerEvent::Bio(bio) => (bio.device, bio.queue),
-            LayerEvent::Request(request) => (request.device, request.start),
-            LayerEvent::Commit(commit) => (commit.device, commit.start),
-            _ => return,
-        };
-        into.extend(self.devices.meet(device, time).map(LayerEvent::Device));
+    /// Adds the names of devices that are met for the first time.
+    fn name_devices(&mut self, events: &mut Vec<LayerEvent>) {
+        let met: Vec<LayerEvent> = events
+            .iter()
+            .filter_map(|event| match event {
+                LayerEvent::Bio(bio) => self.devices.meet(bio.device, bio.queue),
+                LayerEvent::Request(request) => self.devices.meet(request.device, request.start),
+                LayerEvent::Commit(commit) => self.devices.meet(commit.device, commit.start),
+                _ => None,
+            })
+            .map(LayerEvent::Device)
+            .collect();
+        events.extend(met);
     }
 
     fn accounts(&self) -> Result<Accounts, TracerError> {
         let kernel = self.tracer.counters.read()?;
-        Ok(balance(&kernel, &self.tracer.rings.recorded, self.tracer.recursion_misses()))
+        Ok(balance(&kernel, &self.tracer.rings.recorded, self.misses))
     }
 
     fn finish(mut self) -> Result<Accounts, TracerError> {
@@ -151,11 +163,11 @@ impl Pump {
         self.settle(|accounts| accounts.bios.fired + accounts.ends_missed >= accounts.bios_queued)?;
         self.detach("");
         self.settle(balanced)?;
-        self.tracer.rings.finish(&mut self.merged);
-        let kernel = self.tracer.counters.read()?;
-        let accounts = balance(&kernel, &self.tracer.rings.recorded, self.tracer.recursion_misses());
-        // Nothing is written any more: everything is complete.
-        self.publish(MonotonicNs(u64::MAX))?;
+        // Nothing is written any more.
+        self.tracer.rings.close();
+        self.misses = self.tracer.recursion_misses();
+        let accounts = self.accounts()?;
+        self.publish()?;
         Ok(accounts)
     }
 

@@ -18,9 +18,9 @@ use crate::accounts::Recorded;
 use crate::decode::decode;
 use crate::translate::translate;
 
-/// Records taken from one ring in one drain at the most, so that one busy CPU cannot hold up the others' events
-/// for ever: a ring of 8 MiB of the smallest records holds 150,000.
-const PER_RING_MAX: usize = 200_000;
+/// Records taken from one ring in one drain at the most: it bounds what is held (at 230 B an event 2 MB a CPU), and one
+/// busy CPU does not keep the others' events waiting. A ring that has more is drained again at once.
+const PER_RING_MAX: usize = 8_192;
 
 /// All rings of the machine.
 pub struct RingReader {
@@ -37,6 +37,15 @@ struct Ring {
     held: VecDeque<LayerEvent>,
 }
 
+/// What a drain came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drained {
+    /// Every ring was emptied.
+    All,
+    /// A ring had more than is taken at once.
+    Part,
+}
+
 impl RingReader {
     /// Over the rings, one a CPU.
     pub fn new(rings: Vec<RingBuf<MapData>>) -> Self {
@@ -49,35 +58,49 @@ impl RingReader {
         }
     }
 
-    /// Takes what is in the rings; `now` was read before. Gives the events up to the watermark, in order, into
-    /// `out`, and the watermark.
-    pub fn drain(&mut self, now: MonotonicNs, out: &mut Vec<LayerEvent>) -> MonotonicNs {
-        self.take();
+    /// Takes what is in the rings; `now` was read before.
+    pub fn drain(&mut self, now: MonotonicNs) -> Drained {
         self.watermark = self.horizon;
         self.horizon = now;
-        self.merge(self.watermark, out);
+        let mut drained = Drained::All;
+        for ring in &mut self.rings {
+            if let Some(reached) = ring.take(&mut self.recorded) {
+                self.horizon = self.horizon.min(reached);
+                drained = Drained::Part;
+            }
+        }
+        // A part of a ring may reach less far than the drain before it did.
+        self.horizon = self.horizon.max(self.watermark);
+        drained
+    }
+
+    /// Nothing will be written any more: what is held is complete.
+    pub fn close(&mut self) {
+        while self.drain(MonotonicNs(u64::MAX)) == Drained::Part {}
+        self.watermark = MonotonicNs(u64::MAX);
+    }
+
+    /// No event earlier than this will come any more.
+    pub fn watermark(&self) -> MonotonicNs {
         self.watermark
     }
 
-    /// Takes and gives out everything: nothing will be written any more.
-    pub fn finish(&mut self, out: &mut Vec<LayerEvent>) {
-        self.take();
-        self.merge(MonotonicNs(u64::MAX), out);
+    /// Events taken and not yet given out.
+    pub fn held(&self) -> usize {
+        self.rings.iter().map(|ring| ring.held.len()).sum()
     }
 
-    fn take(&mut self) {
-        for ring in &mut self.rings {
-            ring.take(&mut self.recorded);
-        }
-    }
-
-    fn merge(&mut self, until: MonotonicNs, out: &mut Vec<LayerEvent>) {
+    /// Moves the next events below the watermark into `out`, in order, until it holds `most`. Says whether there are more.
+    pub fn merge(&mut self, out: &mut Vec<LayerEvent>, most: usize) -> bool {
         let fronts = self.rings.iter().enumerate();
         let mut heads: BinaryHeap<_> =
             fronts.filter_map(|(cpu, ring)| Some(Reverse((ring.held.front()?.time(), cpu)))).collect();
         while let Some(Reverse((time, cpu))) = heads.pop() {
-            if time >= until {
-                break;
+            if time >= self.watermark {
+                return false;
+            }
+            if out.len() >= most {
+                return true;
             }
             let held = &mut self.rings[cpu].held;
             out.extend(held.pop_front());
@@ -85,15 +108,17 @@ impl RingReader {
                 heads.push(Reverse((next.time(), cpu)));
             }
         }
+        false
     }
 }
 
 impl Ring {
-    fn take(&mut self, recorded: &mut Recorded) {
+    /// Takes what is there, up to the maximum; then says up to when.
+    fn take(&mut self, recorded: &mut Recorded) -> Option<MonotonicNs> {
         let mut in_order = true;
         let mut last = self.held.back().map_or(MonotonicNs(0), LayerEvent::time);
-        for _ in 0..PER_RING_MAX {
-            let Some(entry) = self.ring.next() else { break };
+        let mut taken = 0;
+        while let Some(entry) = self.ring.next() {
             match decode(&entry).ok().and_then(|record| Some((entry[0], translate(record)?))) {
                 Some((tag, event)) => {
                     recorded.count(tag, &event);
@@ -103,10 +128,15 @@ impl Ring {
                 }
                 None => recorded.malformed += 1,
             }
+            taken += 1;
+            if taken == PER_RING_MAX {
+                break;
+            }
         }
         if !in_order {
             // Stable: records of one moment keep the order in which they were written.
             self.held.make_contiguous().sort_by_key(LayerEvent::time);
         }
+        (taken == PER_RING_MAX).then_some(last)
     }
 }

@@ -51,12 +51,14 @@ fn call(record: &raw::CallRecord, second: Option<&raw::SecondFile>, paths: [&[u8
             position_after: (has(raw::CALL_HAS_POSITION_AFTER) && uses_position(spec.fd_arg()))
                 .then_some(record.position_after),
         }),
-        second_file: second.map(|second| OpenFile {
-            fd: Fd(second.fd),
-            file: file_id(&second.file),
-            position_before: uses_position(spec.second_fd_arg()).then_some(second.position_before),
-            position_after: (second.position_after >= 0 && uses_position(spec.second_fd_arg()))
-                .then_some(second.position_after),
+        second_file: second.map(|second| {
+            Box::new(OpenFile {
+                fd: Fd(second.fd),
+                file: file_id(&second.file),
+                position_before: uses_position(spec.second_fd_arg()).then_some(second.position_before),
+                position_after: (second.position_after >= 0 && uses_position(spec.second_fd_arg()))
+                    .then_some(second.position_after),
+            })
         }),
         paths: [text(path, paths[0]), text(second_path, paths[1])],
         paths_kept: if has(raw::CALL_PATH_TRUNCATED) {

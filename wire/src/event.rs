@@ -109,8 +109,8 @@ pub struct CallEvent {
     pub ending: Ending,
     /// The file that it used by its primary descriptor, or opened.
     pub file: Option<OpenFile>,
-    /// The other file of a call that has two.
-    pub second_file: Option<OpenFile>,
+    /// The other file of a call that has two: boxed, for an event is moved several times and few have it.
+    pub second_file: Option<Box<OpenFile>>,
     /// Path arguments, lossy UTF-8.
     pub paths: [Option<Box<str>>; 2],
     /// Whether the paths are whole.

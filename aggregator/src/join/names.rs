@@ -103,8 +103,8 @@ impl NameTable {
 
     pub(super) fn of_call(&mut self, call: &CallEvent) -> Names {
         let mut names = self.of_task(call.task);
-        names.file = self.of_file(&call.file);
-        names.second_file = self.of_file(&call.second_file);
+        names.file = self.of_file(call.file.as_ref());
+        names.second_file = self.of_file(call.second_file.as_deref());
         names
     }
 
@@ -124,8 +124,8 @@ impl NameTable {
         }
     }
 
-    fn of_file(&mut self, file: &Option<OpenFile>) -> Option<Arc<FileEvent>> {
-        self.files.get(&file.as_ref()?.file).cloned()
+    fn of_file(&mut self, file: Option<&OpenFile>) -> Option<Arc<FileEvent>> {
+        self.files.get(&file?.file).cloned()
     }
 
     fn leave(&mut self, task: TaskRef, now: MonotonicNs) {

@@ -98,12 +98,12 @@ fn file_tags(trace: &Trace, call: &CallEvent, tags: &mut Tags) {
         kept_tag("blkkin.file.path.kept", file.kept, tags);
     }
     let keys = ["blkkin.fd", "blkkin.inode", "blkkin.position.before", "blkkin.position.after"];
-    open_file_tags(keys, &call.file, tags);
+    open_file_tags(keys, call.file.as_ref(), tags);
     if let Some(file) = &trace.names.second_file {
         tags.owned("blkkin.second.file.path", &*file.path);
     }
     let keys = ["blkkin.second.fd", "blkkin.second.inode", "blkkin.second.before", "blkkin.second.after"];
-    open_file_tags(keys, &call.second_file, tags);
+    open_file_tags(keys, call.second_file.as_deref(), tags);
     for (key, path) in ["blkkin.path", "blkkin.path.second"].into_iter().zip(&call.paths) {
         if let Some(path) = path {
             tags.owned(key, &**path);
@@ -114,7 +114,7 @@ fn file_tags(trace: &Trace, call: &CallEvent, tags: &mut Tags) {
     tags.maybe("blkkin.bytes.requested", call.call.spec().requested_bytes(&call.args));
 }
 
-fn open_file_tags(keys: [&'static str; 4], open: &Option<OpenFile>, tags: &mut Tags) {
+fn open_file_tags(keys: [&'static str; 4], open: Option<&OpenFile>, tags: &mut Tags) {
     let Some(open) = open else { return };
     tags.number(keys[0], open.fd.0);
     tags.owned(keys[1], format!("{} {}", open.file.device, open.file.ino));

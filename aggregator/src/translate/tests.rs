@@ -135,7 +135,7 @@ fn of_two_files_on_two_file_systems_neither_is_named_between() {
     other.filesystem = "tmpfs".into();
     trace.names.second_file = Some(Arc::new(other));
     if let Root::Call(call) = &mut trace.root {
-        call.second_file = Some(make::open_file(4, 13));
+        call.second_file = Some(Box::new(make::open_file(4, 13)));
     }
     assert_eq!(spans(&trace).len(), 3);
 }
