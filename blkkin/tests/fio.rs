@@ -23,7 +23,7 @@ use support::actor::Actor;
 use support::disk::{Disk, Statistics};
 use support::fio::Fio;
 use support::live::Live;
-use support::recording::{Recording, record, until_whole};
+use support::recording::{RUNS_MAX, Recording, record, until_whole};
 use support::tools::identity;
 use support::{needs, or_skip};
 
@@ -100,7 +100,7 @@ fn the_report_says_what_fio_and_the_kernel_say() {
     let file = file_for_four(&disk);
     let fio = random(&file, "randwrite", 4, &account);
     // As in `until_whole`: a completion that no program could see is said in the report, and makes it another run.
-    let whole = (0..6).map(|_| reports(&fio, &disk)).find(|(run, device, _)| {
+    let whole = (0..RUNS_MAX).map(|_| reports(&fio, &disk)).find(|(run, device, _)| {
         [run, device].iter().all(|report| {
             report["losses"]["ends_missed"] == 0 && report["losses"]["beside"]["in_flight"] == 0
         })

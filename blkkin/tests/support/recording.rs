@@ -39,15 +39,19 @@ pub(crate) fn record(config: &TracerConfig, actors: &mut [&mut Actor]) -> Record
     recorder.finish()
 }
 
-/// Runs that may be lost to [`until_whole`].
-const RUNS_MAX: usize = 6;
+/// Runs that [`until_whole`] tries: where one in thirty misses an end, three in a row are one in 27,000.
+pub(crate) const RUNS_MAX: usize = 3;
+/// Of so many bios and requests one end may be missed; the worst burst that was seen was one in 350.
+const BEGUN_PER_MISSED: u64 = 100;
 
 /// Repeats a run whose books say that the end of some bio or request was not seen, until one is whole.
 ///
-/// A completion comes in an interrupt, on top of whatever task the CPU happened to run; there are kernels that run no
-/// programs on top of some (on the machines that this was written on about one completion in 400,000 fell upon one). The
-/// tracer cannot see such an end; it has to *say* that it did not, and a run without has to be exact. Any other loss
-/// fails here.
+/// A completion comes in an interrupt, on top of whatever task the CPU happened to run. Now and then the tracepoint
+/// fires there (ftrace has the event) and the kernel does not run our program, nor count a recursion. Why is not proved:
+/// in the one case that was looked at, all three completions had come on top of one and the same task. What is demanded:
+/// that the books say so, that it is rare, and that a run without is exact. Any other loss fails here.
+///
+/// *Weakness*: a fault of ours that loses ends as rarely as this is taken for it.
 pub(crate) fn until_whole(mut run: impl FnMut() -> Recording) -> Recording {
     for _ in 0..RUNS_MAX {
         let recording = run();
@@ -56,6 +60,7 @@ pub(crate) fn until_whole(mut run: impl FnMut() -> Recording) -> Recording {
             return recording;
         }
         recording.assert_balanced();
+        recording.assert_few_ends_missed();
         println!("again, as ends were missed, and counted: {:?}", recording.accounts);
     }
     panic!("ends are missed in each of {RUNS_MAX} runs: that is no chance");
@@ -116,6 +121,17 @@ impl Recording {
         books.ends_missed > 0
             || books.bios_queued != books.bios.fired
             || books.requests_started != books.requests.fired
+    }
+
+    #[track_caller]
+    fn assert_few_ends_missed(&self) {
+        let books = &self.accounts;
+        let begun = books.bios_queued + books.requests_started;
+        let ended = books.bios.fired + books.requests.fired;
+        let missed = books.ends_missed.max(begun.saturating_sub(ended));
+        assert!(missed * BEGUN_PER_MISSED <= begun, "{books:#?}");
+        // And nothing else.
+        assert_eq!(books.lost(), books.ends_missed, "{books:#?}");
     }
 
     /// What was fired was recorded or counted as dropped; what was received was joined or counted.
