@@ -116,23 +116,21 @@ impl Pump {
         let accounts = self.accounts()?;
         loop {
             let mut events = Vec::with_capacity(self.tracer.rings.held().min(BATCH_MAX));
-            let more = self.tracer.rings.merge(&mut events, BATCH_MAX);
-            // Only the last batch of a drain moves the watermark past its own events.
-            let last = events.last().map(LayerEvent::time).filter(|_| more);
+            let next = self.tracer.rings.merge(&mut events, BATCH_MAX);
             self.name_devices(&mut events);
             let batch = EventBatch {
                 source: self.tracer.source,
                 sequence: self.sequence,
                 anchor: self.anchor,
                 events,
-                watermark: last.unwrap_or(self.tracer.rings.watermark()),
+                watermark: next.unwrap_or(self.tracer.rings.watermark()),
                 accounts: accounts.clone(),
             };
             self.sequence += 1;
             if self.events.publish(batch).is_err() {
                 return Ok(false);
             }
-            if !more {
+            if next.is_none() {
                 return Ok(true);
             }
         }

@@ -90,17 +90,18 @@ impl RingReader {
         self.rings.iter().map(|ring| ring.held.len()).sum()
     }
 
-    /// Moves the next events below the watermark into `out`, in order, until it holds `most`. Says whether there are more.
-    pub fn merge(&mut self, out: &mut Vec<LayerEvent>, most: usize) -> bool {
+    /// Moves the next events below the watermark into `out`, in order, until it holds `most`. If there are more it says
+    /// the time of the next.
+    pub fn merge(&mut self, out: &mut Vec<LayerEvent>, most: usize) -> Option<MonotonicNs> {
         let fronts = self.rings.iter().enumerate();
         let mut heads: BinaryHeap<_> =
             fronts.filter_map(|(cpu, ring)| Some(Reverse((ring.held.front()?.time(), cpu)))).collect();
         while let Some(Reverse((time, cpu))) = heads.pop() {
             if time >= self.watermark {
-                return false;
+                return None;
             }
             if out.len() >= most {
-                return true;
+                return Some(time);
             }
             let held = &mut self.rings[cpu].held;
             out.extend(held.pop_front());
@@ -108,7 +109,7 @@ impl RingReader {
                 heads.push(Reverse((next.time(), cpu)));
             }
         }
-        false
+        None
     }
 }
 
