@@ -85,6 +85,18 @@ fn run_counts_all_children_of_a_script() {
     assert_eq!(report["losses"]["beside"]["in_flight"], 0, "{:#}", report["losses"]);
 }
 
+/// Marked while it lives, it has made no call yet that could have given it an id.
+#[test]
+fn a_marked_task_that_execs_first_has_an_id() {
+    needs!();
+    let folder = tempfile::tempdir().unwrap();
+    let mut cat = Actor::program(&["cat", "/dev/null"], &folder.path().join("out"));
+    let recording = record(&TracerConfig::default(), &mut [&mut cat]);
+    let tasks: HashSet<TaskId> = recording.tasks().map(|task| task.task.id).collect();
+    assert_eq!(tasks.len(), 1, "one task: {tasks:?}");
+    assert!(!tasks.contains(&TaskId(0)));
+}
+
 #[test]
 fn threads_are_tasks_of_one_process() {
     needs!();

@@ -96,6 +96,9 @@ pub fn exec(local: &mut Local) {
     if state.flags & TASK_ACTIVE == 0 {
         return;
     }
+    if state.task == 0 {
+        state.task = local.mint(Program::TaskExec);
+    }
     // SAFETY: `task` is typed.
     state.comm =
         unsafe { [Direct::read(task, offset!(task_comm)), Direct::read(task, offset!(task_comm) + 8)] };
