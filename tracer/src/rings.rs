@@ -104,7 +104,9 @@ impl RingReader {
                 return Some(time);
             }
             let held = &mut self.rings[cpu].held;
-            out.extend(held.pop_front());
+            if let Some(event) = held.pop_front() {
+                out.push(event);
+            }
             if let Some(next) = held.front() {
                 heads.push(Reverse((next.time(), cpu)));
             }
@@ -120,9 +122,10 @@ impl Ring {
         let mut last = self.held.back().map_or(MonotonicNs(0), LayerEvent::time);
         let mut taken = 0;
         while let Some(entry) = self.ring.next() {
-            match decode(&entry).ok().and_then(|record| Some((entry[0], translate(record)?))) {
-                Some((tag, event)) => {
-                    recorded.count(tag, &event);
+            // An event is large: it goes from the entry to its place without a stop.
+            match decode(&entry).ok().and_then(translate) {
+                Some(event) => {
+                    recorded.count(entry[0], &event);
                     in_order &= event.time() >= last;
                     last = event.time();
                     self.held.push_back(event);
