@@ -1,0 +1,155 @@
+//! A real Zipkin server for as long as a test needs it, and as much HTTP as it takes to ask it.
+//!
+//! The server's jar is where `cargo xtask test` says, or where `cargo xtask setup --tests` puts it, or in the user's
+//! Maven repository. Nothing is fetched here.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const JAR: &str = "zipkin-server-3.6.1-exec.jar";
+const IN_MAVEN_REPOSITORY: &str = ".m2/repository/io/zipkin/zipkin-server/3.6.1";
+/// Ten times what a start takes on two slow cores; every other answer comes within milliseconds.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// The server; it ends with the test, however the test ends.
+pub(crate) struct Zipkin {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Zipkin {
+    /// Starts it with no traces and waits until it is up; or why there is none.
+    pub(crate) fn start() -> Result<Zipkin, String> {
+        let jar = jar()?;
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+        let address = free.map_err(|error| format!("no free port: {error}"))?;
+        let mut java = Command::new("java");
+        java.args(["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-jar"]).arg(jar);
+        java.args(["--armeria.ports[0].ip=127.0.0.1", "--armeria.ports[0].protocols[0]=http"]);
+        java.arg(format!("--armeria.ports[0].port={}", address.port()));
+        java.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // SAFETY: prctl is async-signal-safe and touches no memory of ours.
+        unsafe {
+            java.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            });
+        }
+        let child = java.spawn().map_err(|error| format!("java: {error}"))?;
+        let server = Zipkin { child, address };
+        server.until("it is up", || server.get("/health").filter(|health| health["status"] == "UP"));
+        Ok(server)
+    }
+
+    /// As a destination of blkkin's names it.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// What it has at `path`; none while it says no, or nothing.
+    pub(crate) fn get(&self, path: &str) -> Option<Value> {
+        let (status, body) = self.ask("GET", path, b"").ok()?;
+        (status == 200).then(|| serde_json::from_slice(&body).ok())?
+    }
+
+    /// Posts a list of spans as it is: the status of the answer.
+    pub(crate) fn post(&self, list: &[u8]) -> u16 {
+        self.ask("POST", "/api/v2/spans", list).unwrap().0
+    }
+
+    /// All spans of a trace: what the server took it shows a moment later.
+    pub(crate) fn trace(&self, id: &str, count: usize) -> Vec<Value> {
+        self.until(&format!("trace {id} has {count} spans"), || {
+            let Some(Value::Array(spans)) = self.get(&format!("/api/v2/trace/{id}")) else { return None };
+            (spans.len() >= count).then_some(spans)
+        })
+    }
+
+    /// Asks until there is an answer.
+    pub(crate) fn until<T>(&self, what: &str, ask: impl Fn() -> Option<T>) -> T {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(answer) = ask() {
+                return answer;
+            }
+            assert!(Instant::now() < deadline, "waited {PATIENCE:?} until {what}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// One question, one connection.
+    fn ask(&self, method: &str, path: &str, body: &[u8]) -> io::Result<(u16, Vec<u8>)> {
+        let mut stream = TcpStream::connect(self.address)?;
+        let (length, host) = (body.len(), self.address);
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\
+             content-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+        )?;
+        stream.write_all(body)?;
+        // Until the answer is whole: the server takes its time to close a connection.
+        let (mut answer, mut piece) = (Vec::new(), vec![0; 64 << 10]);
+        loop {
+            let length = stream.read(&mut piece)?;
+            answer.extend(&piece[..length]);
+            match parse(&answer) {
+                Some(parsed) => return Ok(parsed),
+                None if length == 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                None => {}
+            }
+        }
+    }
+}
+
+impl Drop for Zipkin {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Status and body of an answer; none until it has come as a whole.
+fn parse(answer: &[u8]) -> Option<(u16, Vec<u8>)> {
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n")?;
+    let head = std::str::from_utf8(&answer[..end]).ok()?.to_lowercase();
+    let status = head.split(' ').nth(1)?.parse().ok()?;
+    let body = &answer[end + 4..];
+    let header = |name| head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+    match header("content-length").and_then(|length| length.parse().ok()) {
+        Some(length) => Some((status, body.get(..length)?.to_vec())),
+        None if header("transfer-encoding") == Some("chunked") => Some((status, unchunked(body)?)),
+        None => Some((status, Vec::new())),
+    }
+}
+
+fn unchunked(mut body: &[u8]) -> Option<Vec<u8>> {
+    let mut whole = Vec::new();
+    loop {
+        let end = body.windows(2).position(|window| window == b"\r\n")?;
+        let length = usize::from_str_radix(std::str::from_utf8(&body[..end]).ok()?, 16).ok()?;
+        if length == 0 {
+            return Some(whole);
+        }
+        let start = end + 2;
+        whole.extend(body.get(start..start + length)?);
+        body = body.get(start + length + 2..)?;
+    }
+}
+
+fn jar() -> Result<PathBuf, String> {
+    let java = Command::new("java").arg("-version").output();
+    if !java.is_ok_and(|output| output.status.success()) {
+        return Err("java is not installed".to_owned());
+    }
+    let said = std::env::var_os("BLKKIN_ZIPKIN_JAR").map(PathBuf::from);
+    let set_up = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/toolchain").join(JAR);
+    let maven = std::env::var_os("HOME").map(|home| Path::new(&home).join(IN_MAVEN_REPOSITORY).join(JAR));
+    let mut places = said.into_iter().chain([set_up]).chain(maven);
+    places.find(|jar| jar.is_file()).ok_or_else(|| format!("no {JAR}: cargo xtask setup --tests fetches it"))
+}
