@@ -1,7 +1,8 @@
 //! Bios: from block_bio_queue, in the task that submits, to the completion of the last byte.
 //!
 //! Submitting may sleep (submit_bio_noacct begins with might_sleep), so the current task is the submitter and
-//! never a task that an interrupt happened to stop.
+//! never a task that an interrupt happened to stop. One exception: a bio that blk-throttle held back passes this hook in
+//! the kernel's worker that lets it go, and is then nobody's of those who are followed.
 
 use crate::access::{Access, Pointer};
 use crate::block::{self, BIOS, Bio};
@@ -81,7 +82,11 @@ pub fn complete<A: Access>(bio: Pointer) {
     let address = local.address(bio);
     let Some(entry) = table::find(&BIOS, address) else { return };
     // SAFETY: `bio` is of the kind that A reads.
-    let status: u8 = unsafe { A::read(bio, offset!(bio_status)) };
+    let (status, sector): (u8, u64) =
+        unsafe { (A::read(bio, offset!(bio_status)), A::read(bio, offset!(bio_sector))) };
+    if !block::covers(entry, sector) {
+        return;
+    }
     if entry.status == 0 {
         entry.status = status as u32;
     }

@@ -138,6 +138,6 @@ pub fn origin(carried: Carried) -> Option<(&'static mut Bio, u64, bool)> {
 /// clones pass no hook that would clear it: a wrong link is worse than none. (A driver that moves the bio itself to
 /// another device, as md's raid0 does, loses its link here; its own entry is of the upper device.)
 #[inline(always)]
-fn covers(entry: &Bio, sector: u64) -> bool {
+pub fn covers(entry: &Bio, sector: u64) -> bool {
     sector.wrapping_sub(entry.sector) <= (entry.bytes >> 9) as u64
 }

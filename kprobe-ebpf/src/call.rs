@@ -12,6 +12,7 @@
 use crate::access::{Access, Direct, Pointer, Probe};
 use crate::arch;
 use crate::file::{self, Open};
+use crate::filter::device_wanted;
 use crate::layout::offset;
 use crate::local::Local;
 use crate::ring;
@@ -146,7 +147,7 @@ fn look(local: &mut Local, task: Pointer, fd: u32) -> Option<Seen> {
             Open::None => return None,
         }
     };
-    file::name(local, seen.address, &seen.id, false);
+    file::name(local, seen.address, &seen.id, false, 0);
     Some(seen)
 }
 
@@ -223,7 +224,10 @@ unsafe fn number<A: Access>(regs: Pointer) -> u64 {
 #[inline(always)]
 fn finish(local: &mut Local, task: Pointer, state: &mut TaskState, ret: i64, now: u64) {
     let shape = CallShape(state.shape);
-    let quiet = state.bios == 0;
+    // An fsync that the journal's thread served has no bio of its own.
+    let dev = state.record.file.dev;
+    let waited = state.record.header.flags & CALL_HAS_SYNC_TID != 0 && device_wanted(dev, dev);
+    let quiet = state.bios == 0 && !waited;
     if quiet
         && (setting!(block_only) != 0
             || (setting!(slower_than_ns) != 0 && now - state.record.enter_ns < setting!(slower_than_ns))
@@ -234,7 +238,7 @@ fn finish(local: &mut Local, task: Pointer, state: &mut TaskState, ret: i64, now
     }
     state.record.ret = ret;
     if shape.has(CallShape::OPENS) && ret >= 0 {
-        opened(local, task, state, ret as u32);
+        opened(local, task, state, ret as u32, now);
     }
     if shape.has(CallShape::POSITION) {
         if let Some(position) = position_now(local, task, state.record.fd as u32, state.file) {
@@ -261,7 +265,7 @@ fn finish(local: &mut Local, task: Pointer, state: &mut TaskState, ret: i64, now
 
 /// What a call opened: it is the call's file, and its name is announced.
 #[inline(always)]
-fn opened(local: &mut Local, task: Pointer, state: &mut TaskState, fd: u32) {
+fn opened(local: &mut Local, task: Pointer, state: &mut TaskState, fd: u32, now: u64) {
     // SAFETY: each pointer is read by the way it was found.
     let (address, id) = unsafe {
         match file::of(task, fd) {
@@ -273,7 +277,7 @@ fn opened(local: &mut Local, task: Pointer, state: &mut TaskState, fd: u32) {
     state.record.fd = fd as i32;
     state.record.file = id;
     state.record.header.flags |= CALL_HAS_FILE;
-    file::name(local, address, &id, true);
+    file::name(local, address, &id, true, now);
 }
 
 /// The position of the file that `fd` named at entry, if it still names it: while a call is open the kernel holds

@@ -49,6 +49,9 @@ pub fn refresh(local: &mut Local, program: Program, task: Pointer, state: &mut T
     announce(local, task, state, why);
 }
 
+/// A thread of the kernel (include/linux/sched.h).
+const PF_KTHREAD: u32 = 0x0020_0000;
+
 /// Writes the task's record.
 #[inline(always)]
 pub fn announce(local: &mut Local, task: Pointer, state: &mut TaskState, why: u16) {
@@ -57,14 +60,15 @@ pub fn announce(local: &mut Local, task: Pointer, state: &mut TaskState, why: u1
         let parent: Pointer = Direct::read(task, offset!(task_real_parent));
         let mm: Pointer = Direct::read(task, offset!(task_mm));
         let mut exe = FileId::default();
-        let mut kind = TASK_KERNEL_THREAD;
+        let task_flags: u32 = Direct::read(task, offset!(task_flags));
+        let kind = if task_flags & PF_KTHREAD != 0 { TASK_KERNEL_THREAD } else { 0 };
+        // A task that ends has no memory any more.
         if !mm.is_null() {
-            kind = 0;
             let file: Pointer = Direct::read(mm, offset!(mm_exe_file));
             if !file.is_null() {
                 exe = file::identity::<Direct>(file);
                 let address = local.address(file);
-                file::name(local, address, &exe, false);
+                file::name(local, address, &exe, false, 0);
             }
         }
         let record = TaskRecord {

@@ -162,8 +162,8 @@ pub unsafe fn position<A: Access>(file: Pointer) -> i64 {
 /// Says the file's path, if this identity's was not said before (or, for a file just opened, if it was said
 /// under another name).
 #[inline(always)]
-pub fn name(local: &mut Local, file: u64, id: &FileId, opened: bool) {
+pub fn name(local: &mut Local, file: u64, id: &FileId, opened: bool, now: u64) {
     if setting!(file_paths) != 0 {
-        path::announce(local, file, id, opened);
+        path::announce(local, file, id, opened, now);
     }
 }

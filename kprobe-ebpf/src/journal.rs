@@ -14,7 +14,7 @@ use crate::access::{Access, Pointer, Probe};
 use crate::filter::device_wanted;
 use crate::layout::offset;
 use crate::local::Local;
-use crate::{ring, task};
+use crate::{block, ring, task};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::record::*;
 use blkkin_probe_abi::settings::Program;
@@ -53,11 +53,16 @@ pub fn sync_exit(inode: Pointer) {
 pub fn commit_start<A: Access>(journal: Pointer, transaction: Pointer) {
     let Some(local) = Local::of(Program::CommitStart) else { return };
     // SAFETY: both are of the kind that A reads.
-    let (dev, tid) = unsafe {
+    let (dev, disk, tid) = unsafe {
         let bdev: Pointer = A::read(journal, offset!(journal_fs_dev));
-        (A::read::<u32>(bdev, offset!(bdev_dev)), A::read::<u32>(transaction, offset!(transaction_tid)))
+        let disk: Pointer = A::read(bdev, offset!(bdev_disk));
+        (
+            A::read::<u32>(bdev, offset!(bdev_dev)),
+            block::disk_number::<A>(disk),
+            A::read::<u32>(transaction, offset!(transaction_tid)),
+        )
     };
-    if !device_wanted(dev, dev) {
+    if !device_wanted(dev, disk) {
         return;
     }
     let Some(state) = task::worker(local, Program::CommitStart) else { return };

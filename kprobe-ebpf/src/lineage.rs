@@ -6,6 +6,7 @@
 
 use crate::access::{Access, Direct, Pointer, Probe};
 use crate::describe::{announce, cgroup_of, refresh};
+use crate::filter;
 use crate::layout::offset;
 use crate::local::Local;
 use crate::settings::setting;
@@ -14,7 +15,7 @@ use aya_ebpf::btf_maps::LruHashMap;
 use aya_ebpf::macros::btf_map;
 use blkkin_probe_abi::counters::{TASKS_EXITED, TASKS_MISSED};
 use blkkin_probe_abi::record::{TASK_EXECED, TASK_EXITED, TASK_FORKED};
-use blkkin_probe_abi::settings::{FOLLOW_ALL, Program, TASK_ACTIVE, TASK_ARMED, TASK_SPAWNER};
+use blkkin_probe_abi::settings::{FOLLOW_ALL, Program, TASK_ACTIVE, TASK_ARMED, TASK_SPAWNER, TASK_UNWANTED};
 
 /// What a child inherits.
 #[derive(Clone, Copy)]
@@ -73,16 +74,22 @@ fn adopt(local: &mut Local, program: Program, child: Pointer, state: &mut TaskSt
     state.task = local.mint(program);
     state.parent_task = inherited.parent_task;
     state.version = 1;
-    // SAFETY: `child` is typed.
-    unsafe {
-        state.comm = [Direct::read(child, offset!(task_comm)), Direct::read(child, offset!(task_comm) + 8)];
-        let cred: Pointer = Direct::read(child, offset!(task_cred));
-        state.uid = Direct::read(cred, offset!(cred_uid));
-    }
-    state.cgroup = cgroup_of(child);
+    adopt_names(child, state);
     if state.flags & TASK_ACTIVE != 0 {
         announce(local, child, state, TASK_FORKED);
     }
+}
+
+/// Takes over what a person calls the task.
+#[inline(always)]
+fn adopt_names(task: Pointer, state: &mut TaskState) {
+    // SAFETY: `task` is typed.
+    unsafe {
+        state.comm = [Direct::read(task, offset!(task_comm)), Direct::read(task, offset!(task_comm) + 8)];
+        let cred: Pointer = Direct::read(task, offset!(task_cred));
+        state.uid = Direct::read(cred, offset!(cred_uid));
+    }
+    state.cgroup = cgroup_of(task);
 }
 
 /// sched_process_exec, in the task that has just become another program.
@@ -93,16 +100,22 @@ pub fn exec(local: &mut Local) {
     if state.flags & TASK_ARMED != 0 {
         state.flags = TASK_ACTIVE;
     }
-    if state.flags & TASK_ACTIVE == 0 {
+    // With FOLLOW_ALL the new name may be a wanted one.
+    if state.flags & TASK_ACTIVE == 0 && setting!(follow) != FOLLOW_ALL {
         return;
     }
     if state.task == 0 {
         state.task = local.mint(Program::TaskExec);
     }
-    // SAFETY: `task` is typed.
-    state.comm =
-        unsafe { [Direct::read(task, offset!(task_comm)), Direct::read(task, offset!(task_comm) + 8)] };
+    adopt_names(task, state);
     state.version = state.version.wrapping_add(1);
+    if setting!(follow) == FOLLOW_ALL {
+        filter::judge(task, state);
+        if state.flags & TASK_UNWANTED != 0 {
+            state.announced = 1;
+            return;
+        }
+    }
     announce(local, task, state, TASK_EXECED);
 }
 
@@ -136,6 +149,9 @@ pub fn state_or_adopted(
     if let Some(state) = state(task) {
         return Some(state);
     }
+    if let Some(state) = adopted_worker(local, program, task) {
+        return Some(state);
+    }
     if setting!(adopt_by_number) == 0 {
         return None;
     }
@@ -149,6 +165,36 @@ pub fn state_or_adopted(
             return None;
         };
         adopt(local, program, task, state, &note);
+        Some(state)
+    }
+}
+
+/// A worker of io_uring (include/linux/sched.h).
+const PF_IO_WORKER: u32 = 0x0000_0010;
+
+/// The state of a worker that io_uring made for a followed process. No fork hook announces it (create_io_thread), but it
+/// is a thread of that process: what it queues is the process's, though no call of the process is open in it.
+#[inline(always)]
+fn adopted_worker(local: &mut Local, program: Program, task: Pointer) -> Option<&'static mut TaskState> {
+    // SAFETY: `task` is typed, and so is its leader.
+    unsafe {
+        if Direct::read::<u32>(task, offset!(task_flags)) & PF_IO_WORKER == 0 {
+            return None;
+        }
+        let leader: Pointer = Direct::read(task, offset!(task_group_leader));
+        if leader.is_null() {
+            return None;
+        }
+        let owner = state(leader)?;
+        if owner.flags & TASK_ACTIVE == 0 {
+            return None;
+        }
+        let inherited = Inherited { flags: TASK_ACTIVE, reserved: 0, parent_task: owner.task };
+        let Some(state) = state_or_new(task) else {
+            local.count(TASKS_MISSED);
+            return None;
+        };
+        adopt(local, program, task, state, &inherited);
         Some(state)
     }
 }

@@ -50,6 +50,23 @@ const _: () = assert!(size_of::<Local>() == LOCAL_WORDS * 8);
 #[btf_map]
 static LOCALS: PerCpuArray<Local, PROGRAMS> = PerCpuArray::new();
 
+impl Walk {
+    /// Over what a completion of `bytes` covers, of a request that is not followed.
+    #[inline(always)]
+    pub fn new(bytes: u32, status: u32, in_sequence: bool, now: u64) -> Self {
+        Walk {
+            budget: bytes as u64,
+            bios: 0,
+            span: 0,
+            parent: 0,
+            now,
+            status: status & 0xff,
+            in_sequence: in_sequence as u32,
+            reserved: 0,
+        }
+    }
+}
+
 impl Local {
     /// This program's slot on this CPU.
     #[inline(always)]

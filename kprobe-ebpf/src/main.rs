@@ -78,6 +78,10 @@ hook!("block_rq_issue", request_issue_btf, request_issue_raw, |c, Way| request::
 hook!("block_rq_complete", request_complete_btf, request_complete_raw, |c, Way| {
     request::complete::<Way>(arg(c, 0), word(c, 1) as u32, word(c, 2) as u32)
 });
+hook!("block_rq_merge", request_merge_btf, request_merge_raw, |c, Way| {
+    let _: core::marker::PhantomData<Way>;
+    request::merge(arg(c, 0))
+});
 hook!("ext4_sync_file_enter", sync_enter_btf, sync_enter_raw, |c, Way| {
     let _: core::marker::PhantomData<Way>;
     journal::sync_enter(word(c, 1) as u32)

@@ -54,9 +54,10 @@ static SAID: Array<Said, SAID_MAX> = Array::new();
 #[btf_map]
 static DRAFTS: PerCpuArray<Draft, PROGRAMS> = PerCpuArray::new();
 
-/// Says the path of the file at address `file`, unless it was said.
+/// Says the path of the file at address `file`, unless it was said. It bears the time `now`, or the clock's if that is 0:
+/// a call that opens a file must not end before its file has a name.
 #[inline(always)]
-pub fn announce(local: &mut Local, file: u64, id: &FileId, opened: bool) {
+pub fn announce(local: &mut Local, file: u64, id: &FileId, opened: bool, now: u64) {
     let hash = (id.ino ^ (id.generation as u64) << 32 ^ id.dev as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let Some(said) = SAID.get_ptr_mut((hash >> 40) as u32 & (SAID_MAX as u32 - 1)) else { return };
     // SAFETY: an entry of the map.
@@ -67,7 +68,7 @@ pub fn announce(local: &mut Local, file: u64, id: &FileId, opened: bool) {
     }
     let file = file as Pointer;
     // SAFETY: reads by helper take any address.
-    let now = unsafe {
+    let seen = unsafe {
         let dentry: Pointer = Probe::read(file, offset!(file_dentry));
         Said {
             file: *id,
@@ -76,11 +77,11 @@ pub fn announce(local: &mut Local, file: u64, id: &FileId, opened: bool) {
             parent: Probe::read(dentry, offset!(dentry_parent)),
         }
     };
-    if known && said.dentry == now.dentry && said.name_hash == now.name_hash && said.parent == now.parent {
+    if known && said.dentry == seen.dentry && said.name_hash == seen.name_hash && said.parent == seen.parent {
         return;
     }
-    if name_file(file as u64, local.slot() as u64) != 0 {
-        *said = now;
+    if name_file(file as u64, local.slot() as u64, now) != 0 {
+        *said = seen;
     }
 }
 
@@ -89,7 +90,7 @@ pub fn announce(local: &mut Local, file: u64, id: &FileId, opened: bool) {
 /// A global function for the verifier: it takes numbers only, and is checked once, not at each caller.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn name_file(file: u64, slot: u64) -> u64 {
+pub extern "C" fn name_file(file: u64, slot: u64, now: u64) -> u64 {
     let Some(local) = Local::at(slot as u32) else { return 0 };
     let Some(draft) = DRAFTS.get_ptr_mut(slot as u32) else { return 0 };
     // SAFETY: the draft is the calling program's alone on this CPU; reads by helper take any address.
@@ -115,7 +116,7 @@ pub extern "C" fn name_file(file: u64, slot: u64) -> u64 {
         flags: if draft.whole != 0 { 0 } else { FILE_PATH_TRUNCATED },
         len: len as u32,
         // SAFETY: no preconditions.
-        time_ns: unsafe { bpf_ktime_get_ns() },
+        time_ns: if now != 0 { now } else { unsafe { bpf_ktime_get_ns() } },
     };
     // SAFETY: the path lies directly behind the record.
     unsafe { ring::write(local, TAG_FILE, (&raw const *draft).cast(), len) as u64 }

@@ -115,9 +115,10 @@ pub fn issue<A: Access>(rq: Pointer) {
     };
     if entry.issue_ns != 0 {
         // The data of a request whose flush came first is no repetition.
-        let again = entry.flags & REQUEST_SERVED == 0 || entry.flags & REQUEST_ISSUED != 0;
-        entry.flags |= if again { REQUEST_REQUEUED } else { REQUEST_ISSUED };
-        return;
+        if entry.flags & REQUEST_SERVED == 0 || entry.flags & REQUEST_ISSUED != 0 {
+            entry.flags |= REQUEST_REQUEUED;
+            return;
+        }
     }
     entry.flags |= REQUEST_ISSUED;
     // SAFETY: `rq` is of the kind that A reads.
@@ -125,7 +126,18 @@ pub fn issue<A: Access>(rq: Pointer) {
         entry.sector = A::read(rq, offset!(rq_sector));
         entry.bytes = A::read(rq, offset!(rq_data_len));
         entry.tag = A::read(rq, offset!(rq_tag));
-        entry.issue_ns = bpf_ktime_get_ns();
+        if entry.issue_ns == 0 {
+            entry.issue_ns = bpf_ktime_get_ns();
+        }
+    }
+}
+
+/// block_rq_merge(request): it was merged into another and is freed; its bios go on in that one.
+#[inline(always)]
+pub fn merge(rq: Pointer) {
+    let Some(local) = Local::of(Program::RequestMerge) else { return };
+    if table::release(&REQUESTS, local.address(rq)) {
+        local.count(REQUESTS_MERGED);
     }
 }
 
@@ -134,12 +146,18 @@ pub fn issue<A: Access>(rq: Pointer) {
 pub fn complete<A: Access>(rq: Pointer, status: u32, bytes: u32) {
     let Some(local) = Local::of(Program::RequestComplete) else { return };
     let address = local.address(rq);
-    let Some(entry) = table::find(&REQUESTS, address) else { return };
     // SAFETY: `rq` is of the kind that A reads; the clock has no preconditions.
     let (now, left, in_sequence) = unsafe {
         let flags: u32 = A::read(rq, offset!(rq_flags));
         let left: u32 = A::read(rq, offset!(rq_data_len));
         (bpf_ktime_get_ns(), left, flags >> (offset!(rqf_flush_seq_bit) & 31) & 1 != 0)
+    };
+    let Some(entry) = table::find(&REQUESTS, address) else {
+        // A request that was begun for a bio that nobody follows may carry ours, merged into it.
+        local.walk = Walk::new(bytes, status, in_sequence, now);
+        // SAFETY: as above.
+        unsafe { walk::<A>(local, rq) };
+        return;
     };
     if entry.status == 0 {
         entry.status = status & 0xff;
@@ -147,16 +165,8 @@ pub fn complete<A: Access>(rq: Pointer, status: u32, bytes: u32) {
     if in_sequence {
         entry.flags |= REQUEST_FLUSH_SEQUENCE;
     }
-    local.walk = Walk {
-        budget: bytes as u64,
-        bios: 0,
-        span: entry.span,
-        parent: entry.parent,
-        now,
-        status: status & 0xff,
-        in_sequence: in_sequence as u32,
-        reserved: 0,
-    };
+    local.walk = Walk::new(bytes, status, in_sequence, now);
+    (local.walk.span, local.walk.parent) = (entry.span, entry.parent);
     // SAFETY: as above.
     unsafe { walk::<A>(local, rq) };
     if in_sequence || bytes < left {
@@ -187,6 +197,9 @@ unsafe fn walk<A: Access>(local: &mut Local, rq: Pointer) {
             }
             bio = A::read(bio, offset!(bio_next));
             turn += 1;
+        }
+        if bio.is_null() {
+            return;
         }
     }
     local.count(WALK_OVERFLOW);
@@ -226,8 +239,6 @@ pub extern "C" fn credit(bio: u64, end_io: u64, private: u64, sector: u64, size:
         return 1;
     };
     local.walk.bios += 1;
-    // SAFETY: a word of the table.
-    let before = unsafe { table::fetch_add(&raw mut found.done, part) };
     // Of a bio that several requests carried, this says it of the last.
     if found.span == local.walk.parent {
         found.flags |= BIO_FIRST;
@@ -241,7 +252,12 @@ pub extern "C" fn credit(bio: u64, end_io: u64, private: u64, sector: u64, size:
     if local.walk.status != 0 {
         found.status = local.walk.status;
     }
-    if local.walk.in_sequence == 0 && before + part >= found.bytes as u64 {
+    let bytes = found.bytes as u64;
+    // Last of all: the addition publishes what is written above, and whoever completes the sum ends the entry, which
+    // may be another's from then on. Parts of a split end on several CPUs.
+    // SAFETY: a word of the table.
+    let before = unsafe { table::fetch_add(&raw mut found.done, part) };
+    if local.walk.in_sequence == 0 && before + part >= bytes {
         let now = local.walk.now;
         bio::end(local, found, address, now);
     }

@@ -156,7 +156,10 @@ pub fn submitter(local: &mut Local, program: Program) -> Option<&'static mut Tas
         }
         return Some(state);
     }
-    let state = state_or_new(task)?;
+    let Some(state) = state_or_new(task) else {
+        local.count(TASKS_MISSED);
+        return None;
+    };
     refresh(local, program, task, state);
     Some(state)
 }

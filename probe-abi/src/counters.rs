@@ -43,8 +43,11 @@ pub const TASKS_EXITED: usize = CALLS_TRUNCATED + 1;
 /// Requests of devices that are followed, which had no followed bio.
 pub const REQUESTS_FOREIGN: usize = TASKS_EXITED + 1;
 
+/// Requests that the scheduler merged into another: their bios end there.
+pub const REQUESTS_MERGED: usize = REQUESTS_FOREIGN + 1;
+
 /// How many counters there are.
-pub const COUNTERS: usize = REQUESTS_FOREIGN + 1;
+pub const COUNTERS: usize = REQUESTS_MERGED + 1;
 
 /// Words of a program's slot of per-CPU memory: its counters first, then what only the kernel side uses.
 pub const LOCAL_WORDS: usize = COUNTERS + 10;

@@ -179,6 +179,8 @@ pub enum Program {
     CommitEnd = 11,
     /// ext4_sync_file_exit
     SyncExit = 12,
+    /// block_rq_merge
+    RequestMerge = 13,
 }
 
 /// Slots for programs.

@@ -18,6 +18,7 @@ use crate::devices::DeviceNamer;
 use crate::error::TracerError;
 use crate::load::Tracer;
 use crate::origin;
+use crate::probes::PROBES;
 use crate::rings::Drained;
 
 /// Events of a batch at the most. The bus holds so many batches at the most that it is full with 131,072 events (30 MB).
@@ -141,9 +142,9 @@ impl Pump {
         let met: Vec<LayerEvent> = events
             .iter()
             .filter_map(|event| match event {
-                LayerEvent::Bio(bio) => self.devices.meet(bio.device, bio.queue),
-                LayerEvent::Request(request) => self.devices.meet(request.device, request.start),
-                LayerEvent::Commit(commit) => self.devices.meet(commit.device, commit.start),
+                LayerEvent::Bio(bio) => self.devices.meet(bio.device, bio.end),
+                LayerEvent::Request(request) => self.devices.meet(request.device, request.complete),
+                LayerEvent::Commit(commit) => self.devices.meet(commit.device, commit.end),
                 _ => None,
             })
             .map(LayerEvent::Device)
@@ -158,8 +159,14 @@ impl Pump {
 
     fn finish(mut self) -> Result<Accounts, TracerError> {
         self.detach("call_enter");
-        self.settle(|accounts| accounts.bios.fired + accounts.ends_missed >= accounts.bios_queued)?;
-        self.detach("");
+        self.settle(|books| {
+            let begun = books.bios_queued + books.requests_started;
+            books.bios.fired + books.requests.fired + books.ends_missed >= begun
+        })?;
+        // The reverse of the order in which they came: what begins things goes before what ends them.
+        for probe in PROBES.iter().rev() {
+            self.detach(probe.stem);
+        }
         self.settle(balanced)?;
         // Nothing is written any more.
         self.tracer.rings.close();

@@ -85,7 +85,7 @@ impl TracerError {
     pub fn remedy(&self) -> &'static str {
         match self {
             TracerError::Privilege { .. } => {
-                "run as root (sudo), or give the binary what it needs: setcap cap_bpf,cap_perfmon+ep"
+                "run as root (sudo), or give the binary what it needs: setcap cap_bpf,cap_perfmon,cap_syslog+ep"
             }
             TracerError::NoBtf { .. } => {
                 "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y (Debian's since 11, Ubuntu's since 20.10, Fedora's \

@@ -25,6 +25,7 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("task_mm", &["task_struct.mm"]),
     ("task_flags", &["task_struct.flags"]),
     ("task_nvcsw", &["task_struct.nvcsw"]),
+    ("task_group_leader", &["task_struct.group_leader"]),
     // x86 keeps TS_COMPAT in a word of its own, arm64 a bit in the flags.
     ("task_compat", &["task_struct.thread_info.status", "task_struct.thread_info.flags"]),
     ("cred_uid", &["cred.uid"]),

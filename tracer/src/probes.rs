@@ -84,6 +84,15 @@ pub const PROBES: &[Probe] = &[
         "when a request ended, and which bios it carried",
     ),
     probe(
+        "request_merge",
+        "block request",
+        "block_rq_merge",
+        "request_merge",
+        Need::Required,
+        &[],
+        "requests that the scheduler merged into others",
+    ),
+    probe(
         "request_issue",
         "block request",
         "block_rq_issue",

@@ -5,6 +5,7 @@
 //! they are forked and follows from their exec on. So there is no moment at which the command runs unseen, and no
 //! call of ours between fork and exec is taken for the command's.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -38,51 +39,59 @@ impl TaskMarks {
     pub fn spawner(&self) -> Result<SpawnerMark<'_>, TracerError> {
         let pid = std::process::id();
         let thread = pidfd(pid, 0).map_err(|error| mark_error(pid, &error))?;
-        self.write(&thread, TASK_SPAWNER).map_err(|error| mark_error(pid, &error))?;
+        self.write(&thread, TASK_SPAWNER, BPF_ANY).map_err(|error| mark_error(pid, &error))?;
         Ok(SpawnerMark { marks: self, thread })
     }
 
-    /// Marks a process's threads and its living descendants'. What they fork meanwhile is found by looking again
-    /// until nothing new is there.
+    /// Marks a process's threads and its living descendants'. A thread that is cloned while this looks by one that is not
+    /// marked yet is found in the next pass: it looks until a pass finds nothing new.
     pub fn tree(&self, pid: Pid) -> Result<usize, TracerError> {
-        let mut marked = std::collections::HashSet::new();
-        let mut waiting = vec![pid.0];
-        let mut first_error = None;
-        while let Some(process) = waiting.pop() {
-            for thread in numbers(&format!("/proc/{process}/task")) {
-                if !marked.insert(thread) {
-                    continue;
-                }
-                let flags = if thread == process { 0 } else { libc::PIDFD_THREAD };
-                match pidfd(thread, flags).and_then(|fd| self.write(&fd, TASK_ACTIVE)) {
-                    Ok(()) => {}
-                    // It ended meanwhile.
-                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
-                    Err(error) => first_error = first_error.or(Some((thread, error))),
-                }
-                let children = fs::read_to_string(format!("/proc/{process}/task/{thread}/children"));
-                waiting.extend(
-                    children
-                        .unwrap_or_default()
-                        .split_whitespace()
-                        .filter_map(|word| word.parse::<u32>().ok()),
-                );
+        let mut marked = HashSet::new();
+        loop {
+            let before = marked.len();
+            self.mark_below(pid.0, &mut marked)?;
+            if marked.is_empty() {
+                return Err(TracerError::Mark { pid: pid.0, reason: "there is no such process".to_owned() });
             }
-        }
-        match first_error {
-            Some((thread, error)) => Err(mark_error(thread, &error)),
-            None if marked.is_empty() => {
-                Err(TracerError::Mark { pid: pid.0, reason: "there is no such process".to_owned() })
+            if marked.len() == before {
+                return Ok(before);
             }
-            None => Ok(marked.len()),
         }
     }
 
-    fn write(&self, task: &OwnedFd, flags: u32) -> io::Result<()> {
+    fn mark_below(&self, pid: u32, marked: &mut HashSet<u32>) -> Result<(), TracerError> {
+        let mut waiting = vec![pid];
+        while let Some(process) = waiting.pop() {
+            for thread in numbers(&format!("/proc/{process}/task")) {
+                if marked.insert(thread) {
+                    self.mark(thread, thread == process).map_err(|error| mark_error(thread, &error))?;
+                }
+                let children = fs::read_to_string(format!("/proc/{process}/task/{thread}/children"));
+                let children = children.unwrap_or_default();
+                waiting.extend(children.split_whitespace().filter_map(|word| word.parse::<u32>().ok()));
+            }
+        }
+        Ok(())
+    }
+
+    fn mark(&self, thread: u32, leads: bool) -> io::Result<()> {
+        let flags = if leads { 0 } else { libc::PIDFD_THREAD };
+        match pidfd(thread, flags).and_then(|fd| self.write(&fd, TASK_ACTIVE, BPF_NOEXIST)) {
+            // It ended meanwhile, or is followed already.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EEXIST)) => Ok(()),
+            // PIDFD_THREAD came with 6.9.
+            Err(error) if !leads && error.raw_os_error() == Some(libc::EINVAL) => Err(io::Error::other(
+                "this kernel cannot name a single thread (that came with 6.9); start the program by `blkkin run`",
+            )),
+            other => other,
+        }
+    }
+
+    fn write(&self, task: &OwnedFd, flags: u32, how: u64) -> io::Result<()> {
         let key = task.as_raw_fd();
         let mut value = vec![0u8; self.value_bytes];
         value[..4].copy_from_slice(&flags.to_ne_bytes());
-        element(BPF_MAP_UPDATE_ELEM, self.map.as_raw_fd(), &key, value.as_ptr())
+        element(BPF_MAP_UPDATE_ELEM, self.map.as_raw_fd(), &key, value.as_ptr(), how)
     }
 }
 
@@ -90,12 +99,15 @@ impl Drop for SpawnerMark<'_> {
     fn drop(&mut self) {
         let key = self.thread.as_raw_fd();
         // The map may be gone already; then so is the mark.
-        let _ = element(BPF_MAP_DELETE_ELEM, self.marks.map.as_raw_fd(), &key, std::ptr::null());
+        let _ = element(BPF_MAP_DELETE_ELEM, self.marks.map.as_raw_fd(), &key, std::ptr::null(), BPF_ANY);
     }
 }
 
 const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
 const BPF_MAP_DELETE_ELEM: libc::c_long = 3;
+const BPF_ANY: u64 = 0;
+/// A task that the fork hook has given state meanwhile keeps it: it may have a call open.
+const BPF_NOEXIST: u64 = 1;
 
 /// `union bpf_attr` for the element commands (include/uapi/linux/bpf.h).
 #[repr(C)]
@@ -107,13 +119,13 @@ struct Element {
     flags: u64,
 }
 
-fn element(command: libc::c_long, map: i32, key: &i32, value: *const u8) -> io::Result<()> {
+fn element(command: libc::c_long, map: i32, key: &i32, value: *const u8, flags: u64) -> io::Result<()> {
     let attributes = Element {
         map: map as u32,
         reserved: 0,
         key: std::ptr::from_ref(key) as u64,
         value: value as u64,
-        flags: 0,
+        flags,
     };
     // SAFETY: key and value live across the call and are as large as the map's.
     let result =

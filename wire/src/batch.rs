@@ -30,7 +30,7 @@ pub struct Accounts {
     pub calls_compat: u64,
     /// Bios that were followed from their submission on.
     pub bios_queued: u64,
-    /// Requests that were followed from their allocation on.
+    /// Requests that were followed from their allocation on, less those that were merged into another.
     pub requests_started: u64,
     /// Bios and requests whose end was never seen.
     pub ends_missed: u64,
