@@ -17,8 +17,10 @@
 //!    for writers that hold the transaction open.
 //! 4. The rest is the root's **own** time, and here care is due, since nothing is recorded of it but how often
 //!    the task slept:
+//!    - A call that asked no storage ([`Subject`]: plain memory, a pipe, a file of `proc`) has no file system whose
+//!      time it could be: **unaccounted**, asleep or not.
 //!    - A call that never slept spent it computing (or ready to run): in the file system, the page cache or
-//!      whatever the call does. This is proved, whatever kind of call it is: **file_system**.
+//!      whatever the call does. This is proved, whatever call on storage it is: **file_system**.
 //!    - A call that slept and has I/O, all of it here: the sleeps are explained by the I/O, the time
 //!      around it is the file system's way down and up: **file_system**. *Not proved*: a lock waited for
 //!      besides counts here too, as no record tells the two sleeps apart.
@@ -36,7 +38,10 @@
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
 use blkkin_wire::event::{CallEvent, RequestEvent};
 
+use self::subject::Subject;
 use crate::trace::{Root, Trace};
+
+pub mod subject;
 
 /// The root's duration by class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,7 +54,7 @@ pub struct Breakdown {
     pub journal: DurationNs,
     /// The call's own work above the block layer.
     pub file_system: DurationNs,
-    /// Waiting for something that is not in the trace.
+    /// Waiting for something that is not in the trace, or the work of what is no storage.
     pub unaccounted: DurationNs,
 }
 
@@ -110,6 +115,7 @@ enum Own {
 
 fn own(trace: &Trace) -> Own {
     match &trace.root {
+        Root::Call(_) if Subject::of(trace) == Subject::NotStorage => Own::Unknown,
         Root::Call(call) if call.sleeps == 0 || is_explained(call, trace) => Own::FileSystem,
         Root::Commit(_) => Own::Journal,
         Root::Call(_) | Root::Kernel | Root::Missing => Own::Unknown,

@@ -44,6 +44,15 @@ fn who_never_slept_computed() {
 }
 
 #[test]
+fn what_is_no_storage_is_not_the_file_systems() {
+    let mut trace = call_trace((10, 100), 0, &[]);
+    let mmap = blkkin_wire::calls::CallId::by_name("mmap").unwrap();
+    let args = [0, 4096, 3, 0x22, u64::MAX, 0];
+    trace.root = Root::Call(CallEvent { call: mmap, args, ..make::call_with(1, (10, 100), 0) });
+    assert_eq!(parts(breakdown(&trace)), [0, 0, 0, 0, 90]);
+}
+
+#[test]
 fn who_slept_without_io_waited_for_something_untraced() {
     assert_eq!(parts(breakdown(&call_trace((10, 100), 1, &[]))), [0, 0, 0, 0, 90]);
 }

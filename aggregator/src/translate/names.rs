@@ -7,6 +7,7 @@ use blkkin_wire::calls::{CallClass, CallId};
 use blkkin_wire::event::CallEvent;
 use blkkin_wire::ids::{DeviceId, SpanId};
 
+use crate::account::subject::has_store;
 use crate::trace::{DeviceNames, Names, Trace};
 
 /// The block layer as a service.
@@ -31,10 +32,11 @@ pub(super) fn device(devices: &DeviceNames, device: DeviceId) -> Arc<str> {
     devices.0.get(&device).cloned().unwrap_or_else(|| device.to_string().into())
 }
 
-/// The file system that the call asked: that of its file, unless that stands for a device.
+/// The file system that the call asked: that of its file, unless that stands for a device, or the file system has no
+/// store: a graph of who depends on whom would show every program at a pipe.
 pub(super) fn file_system(names: &Names) -> Option<&str> {
     let file = names.file.as_ref().filter(|file| file.device_file.is_none())?;
-    Some(&*file.filesystem).filter(|name| !name.is_empty())
+    Some(&*file.filesystem).filter(|name| !name.is_empty() && has_store(name))
 }
 
 /// The file system to show between the call and its I/O. A call with two files has one only if both lie on it:

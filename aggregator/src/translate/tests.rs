@@ -129,6 +129,16 @@ fn a_device_files_bios_hang_below_the_call() {
 }
 
 #[test]
+fn a_file_system_without_a_store_is_nobodys_service() {
+    let mut trace = direct_write();
+    let mut file = make::file(make::file_id(12), 1, "pipe:[12]");
+    file.filesystem = "pipefs".into();
+    trace.names.file = Some(Arc::new(file));
+    let spans = spans(&trace);
+    assert_eq!((spans.len(), spans[0].remote_service.clone()), (3, None));
+}
+
+#[test]
 fn of_two_files_on_two_file_systems_neither_is_named_between() {
     let mut trace = direct_write();
     let mut other = make::file(make::file_id(13), 1, "/tmp/x");
