@@ -8,8 +8,8 @@
 //! *What is counted where.* A call's time is split by the aggregator's account; the table of layers adds up those
 //! splits, so its shares make 100 % and mean what a user waited for. Requests are counted once, in their own
 //! trace: a commit shown below an fsync is a trace of its own and brings its bios and requests itself.
-//! Calls on pipes, sockets and character devices are counted apart: a read that waits for a person to type would
-//! otherwise be the slowest storage request there is, and drown the shares of all others.
+//! Calls on what is no storage (pipes, sockets, `/proc`, plain memory) are counted apart: a read that waits for a
+//! person to type would otherwise be the slowest storage request there is, and drown the shares of all others.
 
 pub mod calls;
 pub mod devices;

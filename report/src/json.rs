@@ -24,7 +24,7 @@ pub(crate) fn value(report: &Report, losses: &Losses) -> Value {
         "totals": totals(&report.totals),
         "layers": layers(report),
         "calls": calls(report, Subject::Storage),
-        "stream_calls": calls(report, Subject::Stream),
+        "stream_calls": calls(report, Subject::NotStorage),
         "devices": report.devices.rows().map(device).collect::<Vec<_>>(),
         "files": files(report),
         "kernel": kernel(report),
@@ -35,7 +35,7 @@ pub(crate) fn value(report: &Report, losses: &Losses) -> Value {
 
 fn totals(totals: &Totals) -> Value {
     json!({
-        "storage_requests": totals.traces,
+        "storage_requests": totals.storage_requests(),
         "calls": totals.calls,
         "stream_calls": totals.stream_calls,
         "calls_without_exit": totals.no_exit,

@@ -2,36 +2,12 @@
 
 use std::collections::BTreeMap;
 
+pub use blkkin_aggregator::account::subject::Subject;
 use blkkin_aggregator::trace::Trace;
 use blkkin_wire::calls::{CallId, errno_of};
-use blkkin_wire::event::{CallEvent, Ending, FileEvent};
+use blkkin_wire::event::{CallEvent, Ending};
 
 use super::latency::Latency;
-
-/// What a call was about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Subject {
-    /// A file, a directory, a block device, or nothing in particular: storage.
-    Storage,
-    /// A pipe, a socket or a character device: its time is the other side's.
-    Stream,
-}
-
-impl Subject {
-    /// By the type of the call's file. One whose type is not known counts as storage: rather a wait too many in
-    /// the table than a slow request hidden.
-    pub fn of(trace: &Trace) -> Subject {
-        match &trace.names.file {
-            Some(file) if is_stream(file) => Subject::Stream,
-            _ => Subject::Storage,
-        }
-    }
-}
-
-fn is_stream(file: &FileEvent) -> bool {
-    // S_IFMT, S_IFIFO, S_IFCHR, S_IFSOCK of include/uapi/linux/stat.h.
-    matches!(file.mode & 0o170_000, 0o010_000 | 0o020_000 | 0o140_000)
-}
 
 /// Bytes of file data that a call moved.
 pub fn moved_bytes(call: &CallEvent) -> u64 {
@@ -82,13 +58,13 @@ mod tests {
     use crate::collect::sample::{call, on_file};
 
     #[test]
-    fn waiting_for_a_pipe_is_kept_apart_and_counted() {
+    fn what_is_no_storage_is_kept_apart_and_counted() {
         let mut calls = Calls::default();
         calls.add(&on_file(call(1, "read", 1_000_000), "pipe:[1]", 0o010_600));
         calls.add(&on_file(call(2, "read", 10), "/a", 0o100_644));
         calls.add(&call(3, "read", 20));
         let count = |subject| calls.by_time(subject).iter().map(|(_, row)| row.times.count()).sum::<u64>();
-        assert_eq!((count(Subject::Storage), count(Subject::Stream)), (2, 1));
+        assert_eq!((count(Subject::Storage), count(Subject::NotStorage)), (2, 1));
     }
 
     #[test]

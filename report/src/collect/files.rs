@@ -40,7 +40,7 @@ impl Files {
     pub(crate) fn add(&mut self, trace: &Trace) {
         let Some(call) = trace.call() else { return };
         let Some(path) = path(trace, call) else { return };
-        if Subject::of(trace) == Subject::Stream {
+        if Subject::of(trace) == Subject::NotStorage {
             return;
         }
         self.row(&path).add(call, trace.duration());

@@ -60,7 +60,7 @@ pub struct Layers {
 impl Layers {
     pub(crate) fn add(&mut self, trace: &Trace) {
         let Some(call) = trace.call() else { return };
-        if Subject::of(trace) == Subject::Stream {
+        if Subject::of(trace) == Subject::NotStorage {
             return;
         }
         let split = account::breakdown(trace);

@@ -27,7 +27,7 @@ impl Slowest {
 
     /// A trace is copied only when it is among the slowest.
     pub(crate) fn add(&mut self, trace: &Trace) {
-        if trace.call().is_none() || Subject::of(trace) == Subject::Stream {
+        if trace.call().is_none() || Subject::of(trace) == Subject::NotStorage {
             return;
         }
         let place = self.traces.partition_point(|kept| rank(kept) <= rank(trace));

@@ -45,11 +45,11 @@ pub struct Gaps {
 /// Sums over all traces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Traces of any root.
+    /// Traces of any root, those of calls on no storage among them.
     pub traces: u64,
     /// System calls.
     pub calls: u64,
-    /// Of these, on pipes, sockets and character devices.
+    /// Of these, on pipes, sockets and whatever else is no storage.
     pub stream_calls: u64,
     /// Of the calls, those whose return was not seen.
     pub no_exit: u64,
@@ -80,6 +80,16 @@ pub struct Totals {
 }
 
 impl Totals {
+    /// Traces that have to do with storage.
+    pub fn storage_requests(&self) -> u64 {
+        self.traces.saturating_sub(self.stream_calls)
+    }
+
+    /// System calls that have to do with storage.
+    pub fn storage_calls(&self) -> u64 {
+        self.calls - self.stream_calls
+    }
+
     pub(crate) fn add(&mut self, trace: &Trace) {
         // A later part is of a trace that was counted.
         self.traces += u64::from(trace.part == Part::First);
@@ -100,7 +110,7 @@ impl Totals {
         self.calls += 1;
         self.no_exit += u64::from(call.ending == Ending::NoExit);
         self.paths_cut += u64::from(call.paths_kept != Kept::Whole);
-        if Subject::of(trace) == Subject::Stream {
+        if Subject::of(trace) == Subject::NotStorage {
             self.stream_calls += 1;
             return;
         }

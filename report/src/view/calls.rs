@@ -75,9 +75,9 @@ fn more(rest: &[(CallId, &CallRow)], columns: usize) -> Vec<Line> {
     remark(&text, columns)
 }
 
-/// Calls on pipes and the like, in a line: they are traced and counted, and nobody's storage.
+/// Calls on pipes, plain memory and the like, in a line: they are traced and counted, and nobody's storage.
 fn streams(report: &Report, columns: usize) -> Vec<Line> {
-    let rows = report.calls.by_time(Subject::Stream);
+    let rows = report.calls.by_time(Subject::NotStorage);
     if rows.is_empty() {
         return Vec::new();
     }
@@ -85,7 +85,7 @@ fn streams(report: &Report, columns: usize) -> Vec<Line> {
         rows.iter().map(|(call, row)| format!("{} {}", call.name(), count(row.times.count()))).collect();
     let (calls, time) = sums(&rows);
     let text = format!(
-        "not in these tables: {} on pipes, sockets and character devices, {} ({})",
+        "not in these tables: {} on pipes, sockets, /proc, memory and the like, {} ({})",
         counted(calls, "call"),
         units::duration(time),
         names.join(", ")

@@ -27,7 +27,7 @@ fn command(report: &Report, columns: usize) -> Line {
 
 fn requests(report: &Report) -> String {
     let totals = &report.totals;
-    let mut parts = vec![counted(totals.calls, "system call")];
+    let mut parts = vec![counted(totals.storage_calls(), "system call")];
     let own = format!("{} of the kernel's own", units::count(totals.kernel));
     let others = [
         (totals.commits, counted(totals.commits, "journal commit")),
@@ -35,7 +35,7 @@ fn requests(report: &Report) -> String {
         (totals.gaps.roots, format!("{} not seen", counted(totals.gaps.roots, "call"))),
     ];
     parts.extend(others.into_iter().filter(|(number, _)| *number > 0).map(|(_, text)| text));
-    format!("{}: {}", counted(totals.traces, "storage request"), parts.join(", "))
+    format!("{}: {}", counted(totals.storage_requests(), "storage request"), parts.join(", "))
 }
 
 fn moved(report: &Report) -> Table {
@@ -52,7 +52,7 @@ fn moved(report: &Report) -> Table {
         let [read, written, discarded] = sizes;
         table.push(Row::new(vec![name.to_owned(), read, written, discarded, how], Ink::Plain));
     };
-    push("by system calls", totals.by_calls, 0, counted(totals.calls - totals.stream_calls, "call"));
+    push("by system calls", totals.by_calls, 0, counted(totals.storage_calls(), "call"));
     let flushes = match totals.flushes {
         0 => String::new(),
         flushes => format!(

@@ -14,7 +14,7 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
         return Vec::new();
     }
     let mut lines = title(&heading_of(traces.len()), "", columns);
-    lines.push(draw::legend());
+    lines.extend(draw::legend(columns));
     let config = &report.config;
     for (place, trace) in traces.iter().enumerate() {
         let split = account::breakdown(trace);

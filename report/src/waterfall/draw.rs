@@ -15,14 +15,18 @@ const STEP: usize = 2;
 const ROOMY: usize = 96;
 /// Of the columns, labels take at most this part in a hundred: the bars are what a reader looks at first.
 const LABEL_PERCENT: usize = 41;
+/// Between two of the legend's entries.
+const LEGEND_GAP: usize = 3;
 /// `999 µs`, `1.23 ms`.
 const TIME: usize = 7;
 /// `100 %`, `<0.1 %`.
 const SHARE: usize = 6;
 
-/// What the bars' characters mean.
-pub fn legend() -> Line {
-    let mut line = Line::of(" ".repeat(MARGIN), Ink::Plain);
+/// What the bars' characters mean, in as many lines as it takes.
+pub fn legend(columns: usize) -> Vec<Line> {
+    let begin = || Line::of(" ".repeat(MARGIN), Ink::Plain);
+    let mut lines = Vec::new();
+    let mut line = begin();
     let entries = [
         (Fill::FileSystem, "file system"),
         (Fill::Bio, "bio"),
@@ -33,9 +37,17 @@ pub fn legend() -> Line {
     ];
     for (fill, meaning) in entries {
         let (glyph, ink) = glyph(fill);
-        line = line.with(glyph.to_string().repeat(2), ink).with(format!(" {meaning}   "), Ink::Dim);
+        let entry = Line::of(glyph.to_string().repeat(2), ink).with(format!(" {meaning}"), Ink::Dim);
+        let between = if line.width() > MARGIN { LEGEND_GAP } else { 0 };
+        if line.width() + between + entry.width() > columns {
+            lines.push(std::mem::replace(&mut line, begin()));
+        } else {
+            line.push(" ".repeat(between), Ink::Plain);
+        }
+        line.append(entry);
     }
-    line
+    lines.push(line);
+    lines
 }
 
 /// The rows of one waterfall; shares are of `whole`.

@@ -11,7 +11,7 @@ use crate::text::line::{Line, harmless, width};
 use crate::text::style::Ink;
 use crate::text::{shorten, units};
 
-/// Two or three lines.
+/// Two to four lines.
 pub fn lines(rank: usize, trace: &Trace, arch: Arch, started: MonotonicNs, columns: usize) -> Vec<Line> {
     let mut lines = Vec::with_capacity(3);
     let mut first = Line::of(format!("{rank:>2}  {}  ", units::duration(trace.duration())), Ink::Bold);
@@ -34,7 +34,12 @@ pub fn lines(rank: usize, trace: &Trace, arch: Arch, started: MonotonicNs, colum
             lines.push(first);
         }
     }
-    lines.push(indented(&who_and_when(trace, started, columns), Ink::Dim));
+    // It is looked for elsewhere by its id: that is never left out.
+    let who = who_and_when(trace, started);
+    let id = format!("trace {}", trace.id);
+    let both = format!("{who} · {id}");
+    let texts = if MARGIN + width(&both) <= columns { vec![both] } else { vec![who, id] };
+    lines.extend(texts.iter().map(|text| indented(text, Ink::Dim)));
     lines
 }
 
@@ -59,17 +64,19 @@ fn call_ink(call: &CallEvent) -> Ink {
     }
 }
 
-fn who_and_when(trace: &Trace, started: MonotonicNs, columns: usize) -> String {
+fn who_and_when(trace: &Trace, started: MonotonicNs) -> String {
     let who = trace.names.task.as_ref().map_or_else(
         || "unknown task".to_owned(),
-        |task| format!("{} · pid {} · tid {}", harmless(&task.comm), task.pid.0, task.tid.0),
+        |task| {
+            let thread =
+                if task.tid.0 == task.pid.0 { String::new() } else { format!(" · tid {}", task.tid.0) };
+            format!("{} · pid {}{thread}", harmless(&task.comm), task.pid.0)
+        },
     );
-    // To the microsecond: it is looked for elsewhere by this.
+    // To the microsecond: it is looked for elsewhere by this too.
     let micros = trace.start().since(started).0 / 1_000;
     let at = format!("{}.{:06} s", micros / 1_000_000, micros % 1_000_000);
-    let text = format!("{who} · {at} after the start");
-    let with_id = format!("{text} · trace {}", trace.id);
-    if MARGIN + width(&with_id) <= columns { with_id } else { text }
+    format!("{who} · {at} after the start")
 }
 
 fn indented(text: &str, ink: Ink) -> Line {

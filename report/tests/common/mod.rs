@@ -47,7 +47,7 @@ fn task(comm: &str, pid: u32) -> Arc<TaskEvent> {
         task: TASK,
         parent: None,
         change: TaskChange::Execed,
-        tid: Tid(pid + 1),
+        tid: Tid(pid),
         pid: Pid(pid),
         ppid: Pid(1),
         uid: Uid(1000),
@@ -252,10 +252,12 @@ pub fn many_bios(span: u64, from: u64) -> Trace {
     trace
 }
 
-/// A lock that another process held.
+/// A lock that another process held; a second thread waits for it.
 pub fn lock(span: u64, from: u64) -> Trace {
     let mut trace = on(call(span, "flock", [3, 2, 0, 0, 0, 0], 0, from, 5_050_000), DATABASE);
     with_call(&mut trace, |call| call.sleeps = 1);
+    let main = task("sqlite3", 4_242);
+    trace.names.task = Some(Arc::new(TaskEvent { tid: Tid(main.pid.0 + 1), ..(*main).clone() }));
     trace
 }
 
@@ -288,6 +290,11 @@ pub fn pipe_read(span: u64, from: u64) -> Trace {
     trace
 }
 
+/// A mapping of plain memory, which asks nobody's storage for anything.
+pub fn plain_memory(span: u64, from: u64) -> Trace {
+    call(span, "mmap", [0, 8_192, 3, 0x22, u64::MAX, 0], 0x7f00_0000_0000, from, 9_000_000)
+}
+
 /// A call that the task's end interrupted, two bios of which never came; its path argument was cut.
 pub fn torn(span: u64, from: u64) -> Trace {
     let mut trace =
@@ -315,6 +322,7 @@ pub fn all() -> Vec<Trace> {
     traces.push(missing_root(80_000, 290_000));
     traces.push(late_part(80_000, 291_000));
     traces.push(pipe_read(85_000, 10));
+    traces.push(plain_memory(86_000, 500));
     traces.push(torn(90_000, 300_000));
     traces.push(lock(91_000, 305_000));
     for (n, name) in ["fstat", "lseek", "close", "fcntl", "mmap", "getxattr", "dup", "statfs", "ftruncate"]
