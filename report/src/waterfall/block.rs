@@ -1,46 +1,58 @@
 //! The block layer's rows: bios with their requests, of a call or of a commit.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use blkkin_aggregator::trace::Trace;
 use blkkin_wire::event::{BioEvent, BlockOp, BlockStatus, RequestEvent};
 use blkkin_wire::ids::{DeviceId, SpanId};
 
+use self::choice::{BIOS_SHOWN, Choice, choose};
 use super::bar::{Fill, Segment};
 use super::tree::{Group, Row};
 use crate::collect::devices::{at_the_device, queued};
 use crate::text::style::Ink;
 use crate::text::units;
 
-/// A parent's bios that are shown one by one; more are summed in one row. Three show whether they went out
-/// together or one after the other.
-pub const BIOS_SHOWN: usize = 3;
+pub mod choice;
 
 /// The bios of `of` with their requests, then requests without a bio here. `named` has the devices' names.
 pub(super) fn groups(named: &Trace, of: &Trace, depth: usize) -> Vec<Group> {
     let several = devices(named).len() > 1;
     let name = |device| if several { format!(" {}", device_name(named, of, device)) } else { String::new() };
-    let shown = if of.bios.len() > BIOS_SHOWN + 1 { BIOS_SHOWN } else { of.bios.len() };
-    let (first, rest) = of.bios.split_at(shown);
-    let mut groups: Vec<Group> = first
-        .iter()
-        .map(|bio| {
-            let row = |request: &RequestEvent| request_row(request, depth + 1, &name(request.device));
-            let mut rows = vec![bio_row(bio, depth)];
-            rows.extend(of.requests.iter().filter(|request| request.parent == Some(bio.span)).map(row));
-            rows.extend(of.carried.iter().filter(|carried| carried.bio == bio.span).map(|carried| {
-                let row = row(&carried.request);
-                Row { label: format!("{}, another's", row.label), ..row }
-            }));
-            Group { at: bio.queue, rows }
-        })
-        .collect();
-    groups.extend(more_bios(rest, of, depth));
-    let is_here = |span: SpanId| of.bios.iter().any(|bio| bio.span == span);
+    let choice = choose(of);
+    let mut groups: Vec<Group> =
+        choice.shown.iter().map(|bio| bio_group(bio, of, &choice.merged, depth, name)).collect();
+    groups.extend(more_bios(&choice, of, depth));
+    let here: BTreeSet<SpanId> = of.bios.iter().map(|bio| bio.span).collect();
+    let is_here = |span: SpanId| here.contains(&span);
     let alone: Vec<&RequestEvent> =
         of.requests.iter().filter(|request| !request.parent.is_some_and(is_here)).collect();
     groups.extend(requests_alone(&alone, depth, name));
     groups
+}
+
+/// A bio, its requests, and below each in a row what was merged into it.
+fn bio_group(
+    bio: &BioEvent,
+    of: &Trace,
+    merged: &BTreeMap<SpanId, Vec<&BioEvent>>,
+    depth: usize,
+    name: impl Fn(DeviceId) -> String,
+) -> Group {
+    let row = |request: &RequestEvent| request_row(request, depth + 1, &name(request.device));
+    let mut rows = vec![bio_row(bio, depth)];
+    for request in of.requests.iter().filter(|request| request.parent == Some(bio.span)) {
+        rows.push(row(request));
+        let bios = merged.get(&request.span);
+        rows.extend(bios.and_then(|bios| {
+            many_bios(bios, depth + 2, format!("{} merged", units::count(bios.len() as u64)))
+        }));
+    }
+    rows.extend(of.carried.iter().filter(|carried| carried.bio == bio.span).map(|carried| {
+        let row = row(&carried.request);
+        Row { label: format!("{}, another's", row.label), ..row }
+    }));
+    Group { at: bio.queue, rows }
 }
 
 fn bio_row(bio: &BioEvent, depth: usize) -> Row {
@@ -79,20 +91,28 @@ pub fn phases(request: &RequestEvent) -> Vec<Segment> {
     }
 }
 
-/// The bios that are not shown one by one, and their requests, in a row each.
-fn more_bios(rest: &[BioEvent], of: &Trace, depth: usize) -> Option<Group> {
-    let at = rest.iter().map(|bio| bio.queue).min()?;
-    let end = rest.iter().map(|bio| bio.end).max()?;
-    let bytes: u64 = rest.iter().map(|bio| u64::from(bio.bytes)).sum();
-    let label = format!("+ {} more bios, {}", units::count(rest.len() as u64), units::bytes(bytes));
-    let lives = rest.iter().map(|bio| Segment { from: bio.queue, to: bio.end, fill: Fill::Bio }).collect();
-    let mut rows = vec![Row::new(depth, label, end.since(at), lives).inked(Ink::Dim)];
-    let is_rest = |span: SpanId| rest.iter().any(|bio| bio.span == span);
-    let own = of.requests.iter().filter(|request| request.parent.is_some_and(is_rest));
-    let carried = of.carried.iter().filter(|carried| is_rest(carried.bio)).map(|carried| &carried.request);
+/// The bios that are not shown one by one, and their requests, in a row each. After those shown, of which they are more.
+fn more_bios(choice: &Choice<'_>, of: &Trace, depth: usize) -> Option<Group> {
+    let bios = choice.shown.iter().chain(&choice.rest);
+    let at = bios.map(|bio| bio.queue).max()?;
+    let more = units::counted(choice.rest.len() as u64, "more bio");
+    let mut rows = vec![many_bios(&choice.rest, depth, more)?];
+    let rest: BTreeSet<SpanId> = choice.rest.iter().map(|bio| bio.span).collect();
+    let own = of.requests.iter().filter(|request| request.parent.is_some_and(|bio| rest.contains(&bio)));
+    let carried =
+        of.carried.iter().filter(|carried| rest.contains(&carried.bio)).map(|carried| &carried.request);
     let requests: Vec<_> = own.chain(carried).collect();
     rows.extend(many_requests(&requests, depth + 1, ""));
     Some(Group { at, rows })
+}
+
+fn many_bios(bios: &[&BioEvent], depth: usize, how_many: String) -> Option<Row> {
+    let start = bios.iter().map(|bio| bio.queue).min()?;
+    let end = bios.iter().map(|bio| bio.end).max()?;
+    let bytes: u64 = bios.iter().map(|bio| u64::from(bio.bytes)).sum();
+    let lives = bios.iter().map(|bio| Segment { from: bio.queue, to: bio.end, fill: Fill::Bio }).collect();
+    let label = format!("+ {how_many}, {}", units::bytes(bytes));
+    Some(Row::new(depth, label, end.since(start), lives).inked(Ink::Dim))
 }
 
 fn requests_alone(alone: &[&RequestEvent], depth: usize, name: impl Fn(DeviceId) -> String) -> Vec<Group> {

@@ -221,11 +221,11 @@ pub fn fsync_with_commit(span: u64, from: u64) -> [Trace; 2] {
         end: at(end),
         device: LOOP0,
         tid: 1_187,
-        bios: 3,
+        bios: 8,
     });
     commit.names.task = Some(task("jbd2/loop0-8", 311));
     io(&mut commit, WRITE | META, 12_288, Times(from + 620, Some(from + 655), from + 2_300));
-    merged(&mut commit, 4_096);
+    (0..6).for_each(|_| merged(&mut commit, 4_096));
     io(
         &mut commit,
         WRITE | META | PREFLUSH | FUA,

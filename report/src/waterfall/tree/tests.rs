@@ -164,6 +164,62 @@ fn every_bio_and_request_is_in_a_row_however_many_there_are() {
 }
 
 #[test]
+fn the_slowest_are_shown_and_who_makes_durable_always() {
+    let mut trace = fsync();
+    // The last is the fastest.
+    trace
+        .bios
+        .extend((0..8).map(|n| BioEvent { bytes: 4096 << n, ..bio(10 + n, 1_000 + n, 1_900 - 100 * n) }));
+    trace.bios[7].op = BlockOp(1 | 1 << 17 | 1 << 18);
+    let shown =
+        ["  bio write 4 KiB", "  bio write 8 KiB", "  bio write 16 KiB", "  bio write 512 KiB flush+FUA"];
+    assert_eq!(labels(&trace)[2..6], shown);
+    assert_eq!(labels(&trace)[6..], ["  + 4 more bios, 480 KiB"]);
+}
+
+#[test]
+fn what_was_merged_and_says_nothing_is_summed_below_its_request() {
+    let mut trace = fsync();
+    trace.bios.push(bio(10, 1_100, 1_500));
+    trace.requests.push(request(10, 1_110, Some(1_200), 1_500));
+    let merged = |span| BioEvent { first: false, request: Some(SpanId(110)), ..bio(span, 1_120, 1_500) };
+    trace.bios.extend((11..17).map(merged));
+    trace.bios.push(BioEvent { status: BlockStatus(10), ..merged(17) });
+    assert_eq!(
+        labels(&trace)[2..],
+        [
+            "  bio write 4 KiB",
+            "    request 4 KiB",
+            "      + 6 merged, 24 KiB",
+            &format!("  bio write 4 KiB, merged: {}", BlockStatus(10).name())
+        ]
+    );
+}
+
+/// By the numbers in the labels: nothing is left out, nothing is there twice.
+#[test]
+fn every_bio_is_in_one_row_however_they_were_merged() {
+    for heads in 1..9_u64 {
+        for each in 0..4_u64 {
+            let mut trace = fsync();
+            for head in 0..heads {
+                let span = 1_000 * (head + 1);
+                trace.bios.push(bio(span, 1_000 + head, 1_900));
+                trace.requests.push(request(span, 1_010, Some(1_050), 1_900));
+                let request = Some(SpanId(span + 100));
+                let merged = |n| BioEvent { first: false, request, ..bio(span + 1 + n, 1_010, 1_900) };
+                trace.bios.extend((0..each).map(merged));
+            }
+            let number = |label: &String| match label.trim().strip_prefix("+ ") {
+                Some(rest) => rest.split(' ').next().unwrap().parse::<u64>().unwrap(),
+                None => u64::from(label.trim().starts_with("bio")),
+            };
+            assert_eq!(labels(&trace).iter().map(number).sum::<u64>(), heads * (each + 1));
+        }
+    }
+}
+
+#[test]
 fn a_request_without_its_bio_still_stands_there() {
     let mut trace = fsync();
     trace.requests.push(request(10, 1_110, Some(1_200), 1_500));
