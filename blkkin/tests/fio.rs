@@ -28,7 +28,7 @@ use support::tools::identity;
 use support::{needs, or_skip};
 
 const BLOCK: u32 = 4096;
-const REQUESTS: u32 = 6000;
+const REQUESTS: u32 = 3000;
 /// For four jobs, and ext4's own.
 const DISK: u64 = 160 << 20;
 

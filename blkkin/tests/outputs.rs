@@ -94,8 +94,10 @@ fn detail_2_has_every_argument() {
     let run = run(&["run", "--detail", "2", "--syscall", "close", "--to", &to, "--", "true"]);
     assert_eq!(run.code, Some(0), "{run:?}");
     let spans: Vec<Value> = serde_json::from_str(&fs::read_to_string(spans).unwrap()).unwrap();
-    assert!(!spans.is_empty());
-    for span in spans {
+    // Its pages may come from the disk: those spans are of bios.
+    let calls: Vec<&Value> = spans.iter().filter(|span| span["name"] == "close").collect();
+    assert!(!calls.is_empty());
+    for span in calls {
         assert!(span["tags"]["blkkin.arg.0"].as_str().unwrap().starts_with("0x"), "{span}");
         assert_eq!(span["tags"]["blkkin.arg.1"], Value::Null, "close has one argument");
     }
