@@ -147,6 +147,15 @@ fn remarks(harvest: &Harvest) -> Vec<String> {
         remarks
             .push(format!("{left_out} requests left out, as the name that a filter asks for is not known"));
     }
+    match harvest.commits_of_others {
+        0 => {}
+        1 => remarks.push(
+            "1 journal commit left out, as no call of this trace is known to have waited for it".into(),
+        ),
+        many => remarks.push(format!(
+            "{many} journal commits left out, as no call of this trace is known to have waited for them"
+        )),
+    }
     for delivery in harvest.deliveries.iter().filter(|delivery| delivery.accounts.sent > 0) {
         remarks.push(format!("{} spans sent to {}", delivery.accounts.sent, delivery.name));
     }

@@ -17,6 +17,7 @@
 mod alive;
 mod join;
 pub(crate) mod live;
+mod others;
 mod raw;
 
 use std::any::Any;
@@ -28,7 +29,7 @@ use std::thread::{Builder, JoinHandle};
 use blkkin_aggregator::join::JoinAccounts;
 use blkkin_bus::{CAPACITY_DEFAULT, Counts, topic};
 use blkkin_report::{Progress, Report};
-use blkkin_tracer::{Detail, StopSignal, Tracer, TracerError};
+use blkkin_tracer::{Detail, Follow, StopSignal, Tracer, TracerError};
 use blkkin_wire::batch::Accounts;
 
 use crate::destination::{Delivery, Outlet};
@@ -39,6 +40,8 @@ use live::Live;
 
 /// What to do with traces.
 pub(crate) struct Plan {
+    /// Who is followed.
+    pub(crate) follow: Follow,
     /// Which are kept.
     pub(crate) tail: Tail,
     /// How much is said of a call.
@@ -61,6 +64,8 @@ pub(crate) struct Harvest {
     pub(crate) bus: Counts,
     /// Traces left out because a name that a filter asks for is not known.
     pub(crate) names_unknown: u64,
+    /// Journal commits left out, as no recorded call of those who are followed waited for them.
+    pub(crate) commits_of_others: u64,
     /// Followed processes of which no end was recorded; none where there were too many to remember.
     pub(crate) alive: Option<usize>,
     /// What became of the spans.
@@ -114,6 +119,7 @@ impl Pipeline {
             join: joined.accounts,
             bus: joined.bus,
             names_unknown: joined.names_unknown,
+            commits_of_others: joined.commits_of_others,
             alive: joined.alive,
             deliveries: joined.deliveries,
         })

@@ -58,7 +58,11 @@ fn prepare(args: &RunArgs, command: &Resolved<'_>) -> Result<(Tracer, Plan, Outp
         slowest: args.output.slowest,
         ..ReportConfig::new(clock::now())
     });
-    Ok((tracer, Plan { tail: what.tail, detail: what.detail, report, outlets }, output))
+    Ok((
+        tracer,
+        Plan { follow: Follow::Marked, tail: what.tail, detail: what.detail, report, outlets },
+        output,
+    ))
 }
 
 fn follow(mut session: Session, child: &mut Child, output: Output) -> Result<ExitCode, Failure> {

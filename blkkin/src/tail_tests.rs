@@ -58,7 +58,8 @@ fn file(path: &str, kept: Kept) -> FileEvent {
     }
 }
 
-fn bio(end: u64, status: BlockStatus) -> BioEvent {
+/// A bio of it that ended then.
+pub(crate) fn bio(end: u64, status: BlockStatus) -> BioEvent {
     BioEvent {
         span: SpanId(2),
         submitter: Submitter::Span(SpanId(1)),

@@ -49,7 +49,7 @@ fn prepare(args: &TraceArgs) -> Result<(Tracer, Plan, Output), Failure> {
     }
     let config = ReportConfig { slowest: args.output.slowest, ..ReportConfig::new(clock::now()) };
     let report = Report::new(config);
-    Ok((tracer, Plan { tail: what.tail, detail: what.detail, report, outlets }, output))
+    Ok((tracer, Plan { follow, tail: what.tail, detail: what.detail, report, outlets }, output))
 }
 
 fn until_end(session: &mut Session, duration: Option<Duration>) {

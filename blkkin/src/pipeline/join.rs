@@ -12,6 +12,7 @@ use blkkin_wire::batch::{Accounts, EventBatch};
 
 use super::alive::Alive;
 use super::live::Live;
+use super::others::Others;
 use super::{Plan, raw};
 use crate::destination::{Delivery, Outlet};
 use crate::tail::{Tail, Verdict};
@@ -26,6 +27,7 @@ pub(super) struct Joined {
     pub(super) accounts: JoinAccounts,
     pub(super) bus: Counts,
     pub(super) names_unknown: u64,
+    pub(super) commits_of_others: u64,
     pub(super) alive: Option<usize>,
     pub(super) deliveries: Vec<Delivery>,
 }
@@ -34,6 +36,7 @@ pub(super) struct Joined {
 pub(super) fn join(mut batches: Subscription<EventBatch>, plan: Plan, live: &Live) -> Joined {
     let mut joiner = Joiner::new(JoinConfig::default());
     let mut sorter = Sorter {
+        others: Others::new(plan.follow),
         tail: plan.tail,
         detail: plan.detail,
         report: plan.report,
@@ -63,6 +66,7 @@ pub(super) fn join(mut batches: Subscription<EventBatch>, plan: Plan, live: &Liv
         accounts: joiner.accounts().clone(),
         bus: batches.counts(),
         names_unknown: sorter.names_unknown,
+        commits_of_others: sorter.others.commits(),
         alive: alive.processes(),
         report: sorter.report,
         deliveries: sorter.outlets.into_iter().map(Outlet::finish).collect(),
@@ -71,6 +75,7 @@ pub(super) fn join(mut batches: Subscription<EventBatch>, plan: Plan, live: &Liv
 
 /// Decides where each trace goes.
 struct Sorter {
+    others: Others,
     tail: Tail,
     detail: Detail,
     report: Report,
@@ -80,8 +85,14 @@ struct Sorter {
 
 impl Sorter {
     fn take(&mut self, trace: &Trace) {
+        if self.others.own(trace) {
+            return;
+        }
         match self.tail.judge(trace) {
-            Verdict::Kept => self.keep(trace),
+            Verdict::Kept => {
+                self.others.bring_back(trace).into_iter().for_each(|commit| self.keep(commit));
+                self.keep(trace);
+            }
             Verdict::LeftOut => {}
             Verdict::NameUnknown => self.names_unknown += 1,
         }
