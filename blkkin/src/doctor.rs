@@ -53,7 +53,10 @@ impl Diagnosis {
         let mut checks =
             vec![kernel::release(), kernel::btf(root), capabilities::check(root), kernel::lockdown(root)];
         checks.extend(queues::check(root));
-        Diagnosis { checks, probes: blkkin_tracer::doctor(), remarks: vec![FLOOR] }
+        let mut probes = blkkin_tracer::doctor();
+        // They are attached from the device upwards; a person reads from the system call downwards.
+        probes.probes.reverse();
+        Diagnosis { checks, probes, remarks: vec![FLOOR] }
     }
 
     /// Whether a trace would be whole.

@@ -8,14 +8,15 @@ use terminal_size::Width;
 
 use crate::args::Color;
 
-/// Columns where there is no terminal to ask: what the report is made for.
+/// Columns where there is neither a terminal to ask nor COLUMNS to read: what the report is made for.
 const WIDTH_DEFAULT: usize = 100;
 
 /// How to write to `output`.
 pub(crate) fn style(color: Color, output: &(impl AsFd + IsTerminal)) -> Style {
     let width = terminal_size::terminal_size_of(output);
     Style {
-        width: width.map_or(WIDTH_DEFAULT, |(Width(columns), _)| usize::from(columns)),
+        width: width
+            .map_or_else(|| columns(std::env::var("COLUMNS").ok()), |(Width(columns), _)| columns.into()),
         alphabet: alphabet(|name| std::env::var(name).ok()),
         colour: if colored(color, output) { Colour::Ansi } else { Colour::Never },
     }
@@ -26,6 +27,11 @@ pub(crate) fn style(color: Color, output: &(impl AsFd + IsTerminal)) -> Style {
 pub(crate) fn in_foreground(output: impl AsFd) -> bool {
     // SAFETY: both calls take and return numbers only; the descriptor is open while `output` is borrowed.
     unsafe { libc::tcgetpgrp(output.as_fd().as_raw_fd()) == libc::getpgrp() }
+}
+
+/// Columns of an output that is no terminal, as the environment has them (environ(7)).
+fn columns(set: Option<String>) -> usize {
+    set.and_then(|columns| columns.parse().ok()).filter(|columns| *columns > 0).unwrap_or(WIDTH_DEFAULT)
 }
 
 /// By itself only on a terminal, and not where NO_COLOR is set (no-color.org) or the terminal has no way to do it.
@@ -53,6 +59,14 @@ fn alphabet(variable: impl Fn(&str) -> Option<String>) -> Alphabet {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn without_a_terminal_the_environment_says_the_width() {
+        assert_eq!(columns(Some("132".into())), 132);
+        for unusable in [None, Some("0"), Some(""), Some("wide"), Some("-1")] {
+            assert_eq!(columns(unusable.map(str::to_owned)), WIDTH_DEFAULT, "{unusable:?}");
+        }
+    }
 
     #[test]
     fn the_alphabet_is_the_locales() {

@@ -6,7 +6,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum TracerError {
     /// The process may not load programs.
-    #[error("this process may not load eBPF programs: {missing} is missing")]
+    #[error("this process may not load eBPF programs: it lacks {missing}")]
     Privilege {
         /// Capabilities that are missing.
         missing: String,
@@ -85,7 +85,8 @@ impl TracerError {
     pub fn remedy(&self) -> &'static str {
         match self {
             TracerError::Privilege { .. } => {
-                "run as root (sudo), or give the binary what it needs: setcap cap_bpf,cap_perfmon,cap_syslog+ep"
+                "run as root (sudo), or give the binary what it needs: \
+                 setcap cap_bpf,cap_perfmon,cap_syslog+ep $(command -v blkkin)"
             }
             TracerError::NoBtf { .. } => {
                 "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y (Debian's since 11, Ubuntu's since 20.10, Fedora's \

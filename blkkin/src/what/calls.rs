@@ -24,6 +24,9 @@ pub(crate) fn call(name: &str) -> Result<CallId, Failure> {
 }
 
 fn unknown(name: &str) -> Failure {
+    if name.is_empty() {
+        return Failure::usage("no system call's name for --syscall", "it is empty", "--syscall read,write");
+    }
     // The C library's pread is the kernel's pread64.
     let own_name = CallId::by_name(&format!("{name}64")).map(CallId::name);
     let remedy = match own_name.or_else(|| nearest(name, CallId::all().map(CallId::name))) {
@@ -47,6 +50,7 @@ mod tests {
         assert_eq!(call("fsync").unwrap().name(), "fsync");
         assert_eq!(call("pread").unwrap_err().remedy, "--syscall pread64");
         assert_eq!(call("wirte").unwrap_err().remedy, "--syscall write");
+        assert_eq!(call("").unwrap_err().remedy, "--syscall read,write");
         assert!(call("connect").unwrap_err().remedy.contains("every one"));
     }
 

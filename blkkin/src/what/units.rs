@@ -24,12 +24,15 @@ pub(crate) fn duration(option: &str, word: &str) -> Result<DurationNs, Failure> 
         |why: &str, remedy: String| Failure::usage(format!("bad time `{word}` for {option}"), why, remedy);
     let Some((_, scale)) = TIMES.iter().find(|(name, _)| *name == unit) else {
         let why = if unit.is_empty() { "a time needs a unit" } else { "unknown unit" };
-        let number = if number.is_empty() { "1" } else { number };
+        // No time at all would be refused next.
+        let number = if number.bytes().any(|digit| (b'1'..=b'9').contains(&digit)) { number } else { "1" };
         let likely = if option == "--for" { "s" } else { "ms" };
         return Err(refuse(why, format!("{option} {number}{likely}; units are ns, us, ms, s, m, h")));
     };
     match scaled(number, *scale) {
-        Some(0) => Err(refuse("it must be longer than nothing", format!("leave {option} out"))),
+        Some(0) => {
+            Err(refuse("it must be longer than nothing", format!("{option} 1{unit}, or leave it out")))
+        }
         Some(ns) => Ok(DurationNs(ns)),
         None => Err(refuse("it is not a number of at most 584 years", format!("{option} 10{unit}"))),
     }
@@ -128,6 +131,10 @@ mod tests {
         let failure = duration("--for", "30").unwrap_err();
         assert_eq!(failure.why, "a time needs a unit");
         assert!(failure.remedy.starts_with("--for 30s"), "{}", failure.remedy);
+        for nothing in ["0", "0s", ""] {
+            let failure = duration("--for", nothing).unwrap_err();
+            assert!(failure.remedy.starts_with("--for 1s"), "{}", failure.remedy);
+        }
     }
 
     #[test]
