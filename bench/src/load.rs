@@ -1,0 +1,63 @@
+//! Load, in processes of its own so that a tracer may follow it or not: `blkkin-bench load …`.
+//!
+//! `measure CHUNKS CALL…` prints ns a call; `flood CALL RATE SECONDS` makes calls on every CPU, RATE a second in all
+//! (0: as many as it can), and prints how many in how many seconds; `clock` prints CLOCK_MONOTONIC and ends.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use blkkin_tracer::origin;
+
+use crate::affinity;
+use crate::calls::{Call, Target};
+
+/// Runs one of them.
+pub(crate) fn run(words: &[&str]) -> Result<()> {
+    match words {
+        ["clock"] => println!("{}", origin::now().0),
+        ["measure", chunks, calls @ ..] => measure(chunks.parse()?, calls)?,
+        ["flood", call, rate, seconds] => flood(call, rate.parse()?, seconds)?,
+        ["flood-one", cpu, call, rate, seconds] => {
+            affinity::pin(&[cpu.parse()?])?;
+            let made =
+                Target::new()?.flood(named(call)?, rate.parse()?, Duration::from_secs(seconds.parse()?));
+            println!("{made}");
+        }
+        _ => bail!("no such load: {words:?}"),
+    }
+    Ok(())
+}
+
+fn measure(chunks: usize, calls: &[&str]) -> Result<()> {
+    affinity::pin(&[affinity::load_cpu()])?;
+    affinity::prefer_this_process();
+    let target = Target::new()?;
+    for name in calls {
+        println!("{name} {:.2}", target.measure(named(name)?, chunks));
+    }
+    Ok(())
+}
+
+/// One process a CPU.
+fn flood(call: &str, rate: u64, seconds: &str) -> Result<()> {
+    let cpus = affinity::cpus();
+    let share = (rate / cpus.len() as u64).to_string();
+    let start = std::time::Instant::now();
+    let mut children = Vec::new();
+    for cpu in &cpus {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["load", "flood-one", &cpu.to_string(), call, &share, seconds]);
+        children.push(command.stdout(std::process::Stdio::piped()).spawn()?);
+    }
+    let mut made = 0;
+    for child in children {
+        made += crate::harness::answer(child)?.trim().parse::<u64>().context("a load said no number")?;
+    }
+    println!("{made} {:.3}", start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+fn named(name: &str) -> Result<Call> {
+    Call::by_name(name).with_context(|| format!("no call is called {name}"))
+}

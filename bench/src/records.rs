@@ -1,0 +1,155 @@
+//! Ring entries as the programs write them, made up: of 11 calls two have a bio and its request, so 60 % of the
+//! records are calls alone and 40 % belong to calls that reached the disk.
+
+use blkkin_probe_abi::Plain;
+use blkkin_probe_abi::record::{
+    BIO_FIRST, BioRecord, CALL_HAS_FILE, CallRecord, FileId, FileRecord, Header, RequestRecord, TAG_BIO,
+    TAG_CALL, TAG_FILE, TAG_REQUEST, TAG_TASK, TaskRecord,
+};
+use blkkin_tracer::decode::bytes_of;
+use blkkin_wire::calls::{Arch, CallId};
+
+/// ns from one call's begin to the next.
+pub(crate) const STEP: u64 = 2_000;
+const TASKS: u64 = 16;
+const FILES: u64 = 256;
+/// 7:0 as the kernel has it.
+const DISK: u32 = 7 << 20;
+
+/// Entries, one behind another.
+#[derive(Default)]
+pub(crate) struct Entries {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Entries {
+    /// How many.
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Each one's bytes.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = [0].into_iter().chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end])
+    }
+
+    /// The names that the others refer to.
+    pub(crate) fn names() -> Entries {
+        let mut entries = Entries::default();
+        for n in 0..TASKS {
+            let task = TaskRecord {
+                task: n + 1,
+                tid: 100 + n as u32,
+                pid: 100,
+                version: 1,
+                ..TaskRecord::default()
+            };
+            entries.put(TAG_TASK, 0, 1, task, b"", |record| &mut record.header);
+        }
+        for n in 0..FILES {
+            let record = FileRecord { file: file(n), mode: 0o100_644, ..FileRecord::default() };
+            entries.put(TAG_FILE, 0, 1, record, b"name\0data\0srv\0", |record| &mut record.header);
+        }
+        entries
+    }
+
+    /// The `n`th call and what it caused.
+    pub(crate) fn add_call(&mut self, n: u64) {
+        let reaches_disk = matches!(n % 11, 0 | 5);
+        let (time, root) = (n * STEP, span(n, 0));
+        let (task, task_version, bytes) = (n % TASKS + 1, 1, 4096);
+        if reaches_disk {
+            let (start_ns, sector, dev, opf) = (time + 100, n * 8, DISK, 1);
+            let (bio, request) = (span(n, 1), span(n, 2));
+            let record = RequestRecord {
+                span: request,
+                parent: bio,
+                root,
+                task,
+                start_ns,
+                issue_ns: time + 200,
+                sector,
+                dev,
+                bytes,
+                opf,
+                task_version,
+                bios: 1,
+                ..RequestRecord::default()
+            };
+            self.put(TAG_REQUEST, 0, time + 900, record, b"", |record| &mut record.header);
+            let record = BioRecord {
+                span: bio,
+                parent: root,
+                root,
+                task,
+                request,
+                queue_ns: start_ns,
+                sector,
+                dev,
+                bytes,
+                opf,
+                task_version,
+                ..BioRecord::default()
+            };
+            self.put(TAG_BIO, BIO_FIRST, time + 910, record, b"", |record| &mut record.header);
+        }
+        let call = CallId::by_name("pread64").expect("invariant: in the table");
+        let record = CallRecord {
+            span: root,
+            task,
+            enter_ns: time,
+            ret: bytes.into(),
+            args: [3, 0x7f00_0000_0000, bytes.into(), n * 4096, 0, 0],
+            file: file(n % FILES),
+            number: call.spec().number(Arch::HOST).expect("invariant: every machine has it"),
+            task_version,
+            bios: reaches_disk.into(),
+            sleeps: reaches_disk.into(),
+            fd: 3,
+            ..CallRecord::default()
+        };
+        self.put(TAG_CALL, CALL_HAS_FILE, time + 1_000, record, b"", |record| &mut record.header);
+    }
+
+    fn put<T: Plain>(
+        &mut self,
+        tag: u8,
+        flags: u16,
+        time_ns: u64,
+        mut record: T,
+        tail: &[u8],
+        header: impl Fn(&mut T) -> &mut Header,
+    ) {
+        let len = (size_of::<T>() + tail.len()) as u32;
+        *header(&mut record) = Header { tag, reserved: 0, flags, len, time_ns };
+        self.bytes.extend_from_slice(bytes_of(&record));
+        self.bytes.extend_from_slice(tail);
+        self.ends.push(self.bytes.len());
+    }
+}
+
+fn file(n: u64) -> FileId {
+    FileId { dev: DISK, generation: 1, ino: 1000 + n }
+}
+
+/// Ids as the kernel side mints them: nothing about them is in order.
+fn span(n: u64, part: u64) -> u64 {
+    (n * 4 + part + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use blkkin_tracer::decode::decode;
+    use blkkin_tracer::translate::translate;
+
+    #[test]
+    fn the_tracer_understands_every_entry() {
+        let mut entries = Entries::names();
+        (0..110).for_each(|n| entries.add_call(n));
+        assert_eq!(entries.len() as u64, TASKS + FILES + 110 + 2 * 20);
+        assert!(entries.iter().all(|bytes| translate(decode(bytes).unwrap()).is_some()));
+    }
+}
