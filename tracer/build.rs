@@ -24,6 +24,7 @@ fn main() -> Result<()> {
     println!("cargo::rerun-if-env-changed=BLKKIN_EBPF_OBJECT");
     println!("cargo::rerun-if-env-changed=BLKKIN_TOOLCHAIN_JSON");
     if let Some(ready) = env::var_os("BLKKIN_EBPF_OBJECT") {
+        println!("cargo::rerun-if-changed={}", Path::new(&ready).display());
         return copy(Path::new(&ready), &out);
     }
     for input in ["kprobe-ebpf/src", "kprobe-ebpf/Cargo.toml", "kprobe-ebpf/Cargo.lock", "probe-abi/src"] {
@@ -107,7 +108,6 @@ fn build(workspace: &Path, target: &Path, toolchain: &Toolchain) -> Result<()> {
 }
 
 fn copy(object: &Path, out: &Path) -> Result<()> {
-    println!("cargo::rerun-if-changed={}", object.display());
     std::fs::copy(object, out.join(OBJECT))
         .with_context(|| format!("the eBPF object {} cannot be read", object.display()))?;
     Ok(())
