@@ -4,6 +4,8 @@
 //! destination that cannot be written is refused before anything is traced; a server that is away is not, since
 //! it may come back while tracing.
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use blkkin_wire::span::Span;
@@ -17,6 +19,9 @@ const SERVER_DEADLINE: Duration = Duration::from_secs(10);
 /// Time for a disk to do so: slow ones exist, and what is lost here was traced at some cost.
 const FILE_DEADLINE: Duration = Duration::from_secs(60);
 
+/// What a server that is there needs for the rest; a person is told of a longer wait.
+const PATIENCE: Duration = Duration::from_millis(500);
+
 /// What `--to` will understand one day, so that it is not called unknown (DESIGN: the command line).
 const LATER: [&str; 5] = ["otlp", "perfetto", "html", "events", "kafka"];
 const AVAILABLE: &str = "zipkin=http://HOST:9411 or zipkin=FILE.json";
@@ -25,8 +30,14 @@ const AVAILABLE: &str = "zipkin=http://HOST:9411 or zipkin=FILE.json";
 pub(crate) struct Outlet {
     /// As it was named.
     name: String,
-    exporter: Exporter,
-    deadline: Duration,
+    exporter: Arc<Exporter>,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Server,
+    File,
 }
 
 /// What became of the spans for one destination.
@@ -34,6 +45,9 @@ pub(crate) struct Outlet {
 pub(crate) struct Delivery {
     /// As it was named.
     pub(crate) name: String,
+    kind: Kind,
+    /// The file that there is in place of the one that was named, which is not whole.
+    left_at: Option<PathBuf>,
     /// The books; nothing is pending.
     pub(crate) accounts: ExportAccounts,
     /// What went wrong, if something did.
@@ -53,10 +67,23 @@ impl Outlet {
         self.exporter.offer(spans);
     }
 
-    /// Sends what waits, within bounds.
-    pub(crate) fn finish(self) -> Delivery {
-        let accounts = self.exporter.finish(self.deadline);
-        Delivery { name: self.name, accounts, trouble: self.exporter.last_error() }
+    /// Its server, if it is one: not to be waited for when the person would not.
+    pub(crate) fn server(&self) -> Option<Arc<Exporter>> {
+        (self.kind == Kind::Server).then(|| Arc::clone(&self.exporter))
+    }
+
+    /// Sends what waits, within bounds; says so through `tell` where that takes long.
+    pub(crate) fn finish(self, tell: impl FnOnce(String)) -> Delivery {
+        if self.kind == Kind::Server && !self.exporter.settles_within(PATIENCE) {
+            let seconds = SERVER_DEADLINE.as_secs();
+            tell(format!("waiting up to {seconds} s for {}; Ctrl-C breaks that off", self.name));
+        }
+        let accounts = self.exporter.finish(match self.kind {
+            Kind::Server => SERVER_DEADLINE,
+            Kind::File => FILE_DEADLINE,
+        });
+        let (left_at, trouble) = (self.exporter.left_at(), self.exporter.last_error());
+        Delivery { name: self.name, kind: self.kind, left_at, accounts, trouble }
     }
 }
 
@@ -68,11 +95,27 @@ impl Delivery {
             return None;
         }
         Some(Failure {
-            what: format!("{dropped} of {offered} spans did not arrive at {}", self.name),
+            what: match &self.left_at {
+                Some(_) if dropped == 0 => format!("{} is not whole", self.name),
+                _ => format!("{dropped} of {offered} spans did not arrive at {}", self.name),
+            },
             why: self.trouble.clone().unwrap_or_else(|| self.causes()),
-            remedy: "check that it runs and has room, or send to a file: --to zipkin=trace.json".into(),
+            remedy: match self.kind {
+                Kind::Server => "check that it runs, or send to a file: --to zipkin=trace.json",
+                Kind::File => "a file on a disk that has room: --to zipkin=FILE.json",
+            }
+            .into(),
             status: Status::Failed,
         })
+    }
+
+    /// What arrived, and where: what exists is named.
+    pub(crate) fn remark(&self) -> Option<String> {
+        match (self.accounts.sent, &self.left_at) {
+            (0, _) => None,
+            (sent, None) => Some(format!("{sent} spans sent to {}", self.name)),
+            (sent, Some(file)) => Some(format!("{sent} spans are in {}", file.display())),
+        }
     }
 
     fn causes(&self) -> String {
@@ -105,9 +148,9 @@ fn parse(word: &str) -> Result<Destination, Failure> {
 }
 
 fn open(word: &str, destination: Destination) -> Result<Outlet, Failure> {
-    let deadline = match destination {
-        Destination::File(_) => FILE_DEADLINE,
-        Destination::Http(_) => SERVER_DEADLINE,
+    let kind = match destination {
+        Destination::File(_) => Kind::File,
+        Destination::Http(_) => Kind::Server,
     };
     // Shown as the exporter shows it: without a password.
     let name = format!("zipkin={destination}");
@@ -116,7 +159,7 @@ fn open(word: &str, destination: Destination) -> Result<Outlet, Failure> {
         let (why, remedy) = error.split_once("; ").unwrap_or((&error, AVAILABLE));
         Failure { status: Status::Failed, ..Failure::usage(format!("cannot open {word}"), why, remedy) }
     })?;
-    Ok(Outlet { name, exporter, deadline })
+    Ok(Outlet { name, exporter: Arc::new(exporter), kind })
 }
 
 #[cfg(test)]
@@ -138,6 +181,20 @@ mod tests {
     fn a_folder_that_is_not_there_is_refused_at_once() {
         let failure = open_all(&["zipkin=/no/such/folder/trace.json".into()]).err().unwrap();
         assert!(failure.what.contains("/no/such/folder"), "{failure}");
+    }
+
+    #[test]
+    fn what_exists_is_named_and_the_remedy_is_of_its_kind() {
+        let accounts =
+            ExportAccounts { offered: 50, sent: 42, dropped_undeliverable: 8, ..Default::default() };
+        let (name, trouble) = ("zipkin=x.json".to_owned(), Some("No space left".to_owned()));
+        let left_at = Some(PathBuf::from("x.json.partial"));
+        let file = Delivery { name, kind: Kind::File, left_at, accounts, trouble };
+        assert_eq!(file.remark().unwrap(), "42 spans are in x.json.partial");
+        assert!(file.failure().unwrap().remedy.contains("room"));
+        let server = Delivery { kind: Kind::Server, left_at: None, ..file };
+        assert!(server.remark().unwrap().contains("sent to"));
+        assert!(server.failure().unwrap().remedy.contains("it runs"));
     }
 
     #[test]

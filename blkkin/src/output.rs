@@ -156,9 +156,7 @@ fn remarks(harvest: &Harvest) -> Vec<String> {
             "{many} journal commits left out, as no call of this trace is known to have waited for them"
         )),
     }
-    for delivery in harvest.deliveries.iter().filter(|delivery| delivery.accounts.sent > 0) {
-        remarks.push(format!("{} spans sent to {}", delivery.accounts.sent, delivery.name));
-    }
+    remarks.extend(harvest.deliveries.iter().filter_map(|delivery| delivery.remark()));
     remarks
 }
 

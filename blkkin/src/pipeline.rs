@@ -31,6 +31,7 @@ use blkkin_bus::{CAPACITY_DEFAULT, Counts, topic};
 use blkkin_report::{Progress, Report};
 use blkkin_tracer::{Detail, Follow, StopSignal, Tracer, TracerError};
 use blkkin_wire::batch::Accounts;
+use blkkin_zipkin_export::Exporter;
 
 use crate::destination::{Delivery, Outlet};
 use crate::failure::Failure;
@@ -76,6 +77,7 @@ pub(crate) struct Harvest {
 pub(crate) struct Pipeline {
     stop: StopSignal,
     live: Arc<Live>,
+    servers: Vec<Arc<Exporter>>,
     drain: JoinHandle<Result<Accounts, TracerError>>,
     join: JoinHandle<join::Joined>,
 }
@@ -85,20 +87,26 @@ impl Pipeline {
     pub(crate) fn start(tracer: Tracer, plan: Plan, inbox: Sender<Happening>) -> io::Result<Pipeline> {
         let (publisher, subscription) = topic(CAPACITY_DEFAULT);
         let (stop, live) = (StopSignal::new(), Arc::new(Live::default()));
+        let servers = plan.outlets.iter().filter_map(Outlet::server).collect();
         let watched = Arc::clone(&live);
         let join = Builder::new().name("join".into()).spawn(move || {
             // Dropped last, also when something panics: whoever waits for the end must hear of it.
-            let _ended = Farewell(inbox);
-            join::join(subscription, plan, &watched)
+            let ended = Farewell(inbox);
+            join::join(subscription, plan, &watched, |remark| ended.tell(remark))
         })?;
         let told = stop.clone();
         let drain = Builder::new().name("drain".into()).spawn(move || tracer.drain(publisher, told))?;
-        Ok(Pipeline { stop, live, drain, join })
+        Ok(Pipeline { stop, live, servers, drain, join })
     }
 
     /// Tells the drain to empty the rings and end.
     pub(crate) fn stop(&self) {
         self.stop.stop();
+    }
+
+    /// Waits for no server any more: what it did not take is counted.
+    pub(crate) fn break_off(&self) {
+        self.servers.iter().for_each(|server| server.break_off());
     }
 
     /// What was seen so far.
@@ -127,6 +135,13 @@ impl Pipeline {
 }
 
 struct Farewell(Sender<Happening>);
+
+impl Farewell {
+    fn tell(&self, remark: String) {
+        // As below.
+        let _ = self.0.send(Happening::Waiting(remark));
+    }
+}
 
 impl Drop for Farewell {
     fn drop(&mut self) {

@@ -10,15 +10,18 @@ use std::time::{Duration, Instant};
 use blkkin_tracer::Tracer;
 
 use crate::failure::Failure;
+use crate::output::say;
 use crate::pipeline::{Harvest, Pipeline, Plan};
 use crate::progress::{DRAW_EVERY, ProgressLine};
 use crate::signals::{self, Arrival};
 
 /// What the inbox brings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Happening {
     /// A signal arrived.
     Signal(Arrival),
+    /// All is traced; a server takes its time. With what to say of it.
+    Waiting(String),
     /// The pipeline has nothing more to do: it was stopped, or broke.
     PipelineEnded,
 }
@@ -61,6 +64,8 @@ pub(crate) struct Session {
     /// Which signals mean that the person wants to leave; the second does.
     means_leaving: fn(&Arrival) -> bool,
     asked_to_leave: u32,
+    /// A server is waited for: who wants to leave then need not do without the report.
+    waiting: bool,
     pipeline_ended: bool,
 }
 
@@ -81,6 +86,7 @@ impl Session {
             progress,
             means_leaving,
             asked_to_leave: 0,
+            waiting: false,
             pipeline_ended: false,
         })
     }
@@ -112,6 +118,12 @@ impl Session {
         let left = deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
         match self.inbox.recv_timeout(left.min(DRAW_EVERY)) {
             Ok(Happening::Signal(arrival)) => self.signal(arrival),
+            Ok(Happening::Waiting(remark)) => {
+                self.waiting = true;
+                self.progress.erase();
+                say(&remark);
+                Step::Tick
+            }
             Ok(Happening::PipelineEnded) => {
                 self.pipeline_ended = true;
                 Step::PipelineEnded
@@ -129,6 +141,10 @@ impl Session {
 
     fn signal(&mut self, arrival: Arrival) -> Step {
         if (self.means_leaving)(&arrival) {
+            if std::mem::take(&mut self.waiting) {
+                self.pipeline.break_off();
+                return Step::Signal(arrival);
+            }
             self.asked_to_leave += 1;
             if self.asked_to_leave > 1 {
                 self.progress.erase();

@@ -34,6 +34,9 @@ fn a_full_disk() {
     let (run, losses) = run_to(&destination, folder.path());
     assert_lost(&run, &losses, &destination);
     assert!(run.stderr.contains("No space left"), "{}", run.stderr);
+    assert!(run.stderr.contains("try: a file on a disk that has room"), "{}", run.stderr);
+    assert!(!run.stderr.contains("spans sent to"), "there is no such file: {}", run.stderr);
+    assert!(run.stderr.contains("trace.json.partial") && !file.exists(), "{}", run.stderr);
 }
 
 #[test]

@@ -128,6 +128,7 @@ fn a_server_that_is_away_is_said_and_the_status_is_still_commands() {
     let run = run(&["run", "--to", &format!("zipkin=http://127.0.0.1:{port}"), "--", "sh", "-c", "exit 3"]);
     assert_eq!(run.code, Some(3), "{run:?}");
     assert!(run.stderr.contains("spans did not arrive at zipkin=http://127.0.0.1"), "{run:?}");
+    assert!(run.stderr.contains("blkkin: waiting up to 10 s for zipkin=http://127.0.0.1"), "{run:?}");
     assert!(run.stderr.contains("spans not exported"), "the report counts them: {run:?}");
 }
 

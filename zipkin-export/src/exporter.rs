@@ -5,6 +5,7 @@
 //! waits for a file only as long as the disk needs.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -49,6 +50,9 @@ impl Exporter {
             Destination::Http(url) => (Sink::Http(HttpSink::new(url, &config)), WhenFull::DropNewest),
         };
         let queue = Arc::new(Queue::new(config.queue_spans_max, when_full));
+        if let Sink::File(file) = &sink {
+            queue.set_left_at(Some(file.path().to_owned()));
+        }
         let theirs = Arc::clone(&queue);
         let work = move || consume(sink, &theirs, config.batch_spans_max);
         let thread = thread::Builder::new().name("zipkin-export".into()).spawn(work);
@@ -74,7 +78,8 @@ impl Exporter {
     /// left then is undeliverable. Nothing is pending in what it returns.
     pub fn finish(&self, deadline: Duration) -> ExportAccounts {
         self.queue.drain();
-        if !self.queue.wait_gone(deadline) {
+        self.queue.wait_settled(deadline);
+        if !self.queue.wait_gone(Duration::ZERO) {
             self.give_up();
             self.queue.set_fault_if_none(|| format!("not all spans were sent within {deadline:?}"));
         }
@@ -84,6 +89,25 @@ impl Exporter {
             thread.map(JoinHandle::join);
         }
         self.queue.accounts()
+    }
+
+    /// The same for as long as it takes a destination that is there; whether that was enough. If not, the sending
+    /// goes on.
+    pub fn settles_within(&self, patience: Duration) -> bool {
+        self.queue.drain();
+        self.queue.wait_gone(patience)
+    }
+
+    /// Ends a [`finish`](Exporter::finish) that another thread waits for: what is left is undeliverable.
+    pub fn break_off(&self) {
+        self.queue.set_fault_if_none(|| "the sending was broken off".to_owned());
+        self.queue.abandon();
+    }
+
+    /// The file that holds the spans while the one asked for is not whole; after [`finish`](Exporter::finish), for
+    /// good. None for a server.
+    pub fn left_at(&self) -> Option<PathBuf> {
+        self.queue.left_at()
     }
 
     fn give_up(&self) {

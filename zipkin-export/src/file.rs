@@ -37,6 +37,10 @@ impl FileSink {
         Ok(FileSink { file, health: Health::Good, batch: Batch::default(), one: Vec::new() })
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        self.file.path()
+    }
+
     pub(crate) fn send(&mut self, spans: &[Span], queue: &Queue) {
         self.batch.clear();
         for span in spans {
@@ -61,8 +65,11 @@ impl FileSink {
         if queue.is_abandoned() {
             return queue.set_fault(format!("{} is not whole: its writing was broken off", path.display()));
         }
-        if let Err(error) = self.file.publish() {
-            queue.set_fault(format!("cannot put {} in its final place: {error}", path.display()));
+        match self.file.publish() {
+            Ok(()) => queue.set_left_at(None),
+            Err(error) => {
+                queue.set_fault(format!("cannot put {} in its final place: {error}", path.display()));
+            }
         }
     }
 

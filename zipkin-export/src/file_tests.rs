@@ -41,7 +41,9 @@ fn a_span_that_zipkin_would_refuse_is_left_out_and_counted() {
     let mut sink = FileSink::open(&target).unwrap();
     send(&mut sink, vec![span(1), Span { id: SpanId(0), ..span(2) }, span(3)], &queue);
     send(&mut sink, vec![Span { id: SpanId(0), ..span(2) }], &queue);
+    queue.set_left_at(Some(sink.path().to_owned()));
     sink.finish(&queue);
+    assert_eq!(queue.left_at(), None, "it has its final name");
     let books = queue.accounts();
     assert_eq!((books.sent, books.dropped_rejected, books.pending), (2, 2, 0));
     let list: Vec<serde_json::Value> = serde_json::from_slice(&fs::read(&target).unwrap()).unwrap();

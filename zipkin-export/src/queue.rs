@@ -13,6 +13,7 @@
 //! books balance only when nothing moves.
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -79,6 +80,8 @@ struct State {
     consumer: Consumer,
     outage: Option<String>,
     fault: Option<String>,
+    /// The file that there is in place of the one asked for.
+    left_at: Option<PathBuf>,
 }
 
 impl Queue {
@@ -91,6 +94,7 @@ impl Queue {
             consumer: Consumer::Running,
             outage: None,
             fault: None,
+            left_at: None,
         };
         Queue { state: Mutex::new(state), changed: Condvar::new(), spans_max, when_full }
     }
@@ -167,6 +171,15 @@ impl Queue {
         self.lock().fault = Some(fault);
     }
 
+    /// Where spans are while the file that was asked for is not whole; none once it is.
+    pub(crate) fn set_left_at(&self, file: Option<PathBuf>) {
+        self.lock().left_at = file;
+    }
+
+    pub(crate) fn left_at(&self) -> Option<PathBuf> {
+        self.lock().left_at.clone()
+    }
+
     /// Something was lost for good, and perhaps it is said already why.
     pub(crate) fn set_fault_if_none(&self, fault: impl FnOnce() -> String) {
         self.lock().fault.get_or_insert_with(fault);
@@ -212,6 +225,12 @@ impl Queue {
         state.drop_in_hand();
         state.drop_waiting();
         self.changed.notify_all();
+    }
+
+    /// Waits until the consumer is gone or is told to give up, at most for `most`.
+    pub(crate) fn wait_settled(&self, most: Duration) {
+        let running = |s: &mut State| s.consumer == Consumer::Running && s.phase != Phase::Abandoned;
+        drop(self.changed.wait_timeout_while(self.lock(), most, running));
     }
 
     /// Waits until the consumer is gone; false when it is not after `most`.

@@ -32,8 +32,13 @@ pub(super) struct Joined {
     pub(super) deliveries: Vec<Delivery>,
 }
 
-/// Works until the topic closes.
-pub(super) fn join(mut batches: Subscription<EventBatch>, plan: Plan, live: &Live) -> Joined {
+/// Works until the topic closes; `tell` hears what a person waits for.
+pub(super) fn join(
+    mut batches: Subscription<EventBatch>,
+    plan: Plan,
+    live: &Live,
+    tell: impl Fn(String),
+) -> Joined {
     let mut joiner = Joiner::new(JoinConfig::default());
     let mut sorter = Sorter {
         others: Others::new(plan.follow),
@@ -69,7 +74,7 @@ pub(super) fn join(mut batches: Subscription<EventBatch>, plan: Plan, live: &Liv
         commits_of_others: sorter.others.commits(),
         alive: alive.processes(),
         report: sorter.report,
-        deliveries: sorter.outlets.into_iter().map(Outlet::finish).collect(),
+        deliveries: sorter.outlets.into_iter().map(|outlet| outlet.finish(&tell)).collect(),
     }
 }
 
