@@ -1,6 +1,7 @@
 //! As much of BTF as it takes to find a member's offset (Documentation/bpf/btf.rst).
 //!
-//! *In*: the bytes of /sys/kernel/btf/vmlinux. *Out*: offsets of members of named structs, values of named enums.
+//! *In*: the bytes of /sys/kernel/btf/vmlinux. *Out*: offsets of members of named structs, values of named enums, and
+//! which names there are.
 //!
 //! Why not a crate: the kept reader (btf-rs) builds a table of all 150,000 types and 6 MB of names, 90 to 140 ms of
 //! a start that should be short, and its licence (LGPL) does not suit a statically linked binary; aya-obj keeps its
@@ -36,7 +37,7 @@ pub(crate) struct Btf<'a> {
     strings: &'a [u8],
     /// Where type `id` begins; id 0 is void.
     starts: Vec<u32>,
-    /// Ids of the structs, unions and enums of the wanted names.
+    /// Ids of the structs, unions, enums and typedefs of the wanted names.
     named: HashMap<&'a str, Vec<u32>>,
 }
 
@@ -73,7 +74,7 @@ impl<'a> Btf<'a> {
             let entry = btf.entry_at(at)?;
             let id = u32::try_from(btf.starts.len()).ok()?;
             btf.starts.push(u32::try_from(at).ok()?);
-            if matches!(entry.kind, KIND_STRUCT | KIND_UNION | KIND_ENUM) {
+            if matches!(entry.kind, KIND_STRUCT | KIND_UNION | KIND_ENUM | KIND_TYPEDEF) {
                 let name = btf.name(word(btf.types, at)?);
                 if !name.is_empty() && wanted(name) {
                     btf.named.entry(name).or_default().push(id);
@@ -82,6 +83,11 @@ impl<'a> Btf<'a> {
             at += TYPE + extra(entry.kind, entry.members)?;
         }
         Some(btf)
+    }
+
+    /// Whether there is a type of this name, which was one of the wanted.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.named.contains_key(name)
     }
 
     /// Byte offset of `struct.member.member`; anonymous structs and unions on the way need not be named.

@@ -1,6 +1,7 @@
 //! Tries each probe and says what happened: nothing is traced, nothing stays attached.
 
 use crate::config::TracerConfig;
+use crate::error::TracerError;
 use crate::layout;
 use crate::load::Tracer;
 use crate::privilege;
@@ -18,40 +19,33 @@ pub struct DoctorReport {
 /// Tries every probe, each by the kinds that this kernel offers.
 pub fn doctor() -> DoctorReport {
     if let Err(error) = privilege::check() {
-        let remedy = error.remedy().to_owned();
-        return untried(error.to_string(), remedy);
+        return untried(&error);
     }
     match Tracer::load(&TracerConfig::default()) {
         Ok(tracer) => DoctorReport { probes: tracer.probes().to_vec(), obstacle: None },
-        Err(error) => {
-            let remedy = error.remedy().to_owned();
-            untried(error.to_string(), remedy)
-        }
+        Err(error) => one_by_one(&error).unwrap_or_else(|| untried(&error)),
     }
 }
 
+/// Where one probe is in the way, the others are tried all the same.
+fn one_by_one(error: &TracerError) -> Option<DoctorReport> {
+    let one =
+        matches!(error, TracerError::Probe { .. } | TracerError::TooOld { .. } | TracerError::Lacks { .. });
+    let probes = if one { Tracer::try_each().ok()? } else { return None };
+    Some(DoctorReport { probes, obstacle: None })
+}
+
 /// Without the right to try, what the kernel's types say is still known.
-fn untried(reason: String, remedy: String) -> DoctorReport {
-    let layout = layout::resolve().ok();
+fn untried(error: &TracerError) -> DoctorReport {
+    let (reason, remedy) = (error.to_string(), error.remedy().to_owned());
+    let types = layout::resolve().ok();
     let probes = PROBES.iter().map(|probe| {
-        let missing = layout.as_ref().map(|layout| layout::missing(layout, probe.fields)).unwrap_or_default();
-        if missing.is_empty() {
-            ProbeVerdict {
-                probe,
-                kind: None,
-                verdict: Verdict::Unknown,
-                reason: reason.clone(),
-                remedy: remedy.clone(),
-            }
-        } else {
-            ProbeVerdict {
-                probe,
-                kind: None,
-                verdict: Verdict::Missing,
-                reason: format!("this kernel has no {}", missing.join(", ")),
-                remedy: "a newer kernel, or one with the file system built in".to_owned(),
-            }
+        let missing = types.as_ref().map(|types| types.missing(probe)).unwrap_or_default();
+        if !missing.is_empty() {
+            return ProbeVerdict::missing(probe, &missing);
         }
+        let (reason, remedy) = (reason.clone(), remedy.clone());
+        ProbeVerdict { probe, kind: None, verdict: Verdict::Unknown, reason, remedy }
     });
     DoctorReport { probes: probes.collect(), obstacle: Some((reason, remedy)) }
 }

@@ -17,12 +17,25 @@ pub enum TracerError {
         /// Why it could not be read.
         reason: String,
     },
-    /// A type or field that everything needs is absent.
-    #[error("this kernel lacks {field}, which the programs need")]
-    Field {
-        /// `struct.member`.
-        field: String,
+    /// The kernel is from before something that everything needs.
+    #[error("this kernel is too old: Linux {release} has no {what}, which every trace needs")]
+    TooOld {
+        /// As uname says it.
+        release: String,
+        /// What is missing.
+        what: String,
     },
+    /// A kernel that should have what everything needs has it not.
+    #[error("this kernel, Linux {release}, has no {what}, which every trace needs")]
+    Lacks {
+        /// As uname says it.
+        release: String,
+        /// What is missing.
+        what: String,
+    },
+    /// Nobody may read the kernel's memory.
+    #[error("the kernel is locked down (confidentiality): programs may not read its memory, root's neither")]
+    Lockdown,
     /// The object could not be loaded.
     #[error("the eBPF programs could not be loaded: {reason}")]
     Load {
@@ -92,8 +105,15 @@ impl TracerError {
                 "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y (Debian's since 11, Ubuntu's since 20.10, Fedora's \
                  since 31 are)"
             }
-            TracerError::Field { .. } => {
-                "use a kernel from 6.5 on; `blkkin doctor` says what this one offers"
+            TracerError::TooOld { .. } => {
+                "boot Linux 6.5 or later (Debian 12: linux-image-amd64 from bookworm-backports; Ubuntu 22.04: the HWE \
+                 kernel)"
+            }
+            TracerError::Lacks { .. } => {
+                "run `blkkin doctor` and report what it says: this kernel is built otherwise or newer than blkkin knows"
+            }
+            TracerError::Lockdown => {
+                "boot without lockdown=confidentiality (lockdown=integrity, which Secure Boot asks for, is fine)"
             }
             TracerError::Load { .. } | TracerError::Probe { .. } => {
                 "run `blkkin doctor`: it tries each probe by itself and says why it fails"

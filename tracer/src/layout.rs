@@ -9,6 +9,7 @@ use blkkin_probe_abi::layout::{ABSENT, Layout};
 
 use crate::btf::Btf;
 use crate::error::TracerError;
+use crate::probes::{Need, PROBES, Probe};
 
 /// Where the kernel says its types.
 pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
@@ -101,8 +102,31 @@ const FLUSH_SEQUENCE_BEFORE_ENUM: u32 = 4;
 /// A bit field: its place is a number of bits.
 const FLUSH_RUNNING: &str = "blk_flush_queue.flush_running_idx";
 
-/// The layout of the running kernel.
-pub fn resolve() -> Result<Layout, TracerError> {
+/// A tracepoint's type in the kernel's, before its name: the function that it calls (include/trace/bpf_probe.h).
+const TRACEPOINT: &str = "btf_trace_";
+
+/// What the kernel's types say.
+pub struct Types {
+    /// Where its fields are.
+    pub layout: Layout,
+    /// Tracepoints that it has, of those in [`PROBES`]. A module's are not among them.
+    tracepoints: HashSet<&'static str>,
+}
+
+impl Types {
+    /// What this probe needs and the kernel has not, in words.
+    pub(crate) fn missing(&self, probe: &Probe) -> Vec<String> {
+        let mut layout = self.layout;
+        let is_absent = |name: &&&str| layout.field_mut(name).is_none_or(|offset| *offset == ABSENT);
+        let fields = probe.fields.iter().filter(is_absent).map(|name| format!("field {}", kernel_name(name)));
+        // An optional one's may be in a module, whose types are elsewhere: attaching it tells.
+        let hook = probe.need == Need::Required && !self.tracepoints.contains(probe.tracepoint);
+        hook.then(|| format!("tracepoint {}", probe.tracepoint)).into_iter().chain(fields).collect()
+    }
+}
+
+/// What the running kernel has.
+pub fn resolve() -> Result<Types, TracerError> {
     let bytes = std::fs::read(VMLINUX).map_err(|error| TracerError::NoBtf { reason: error.to_string() })?;
     let wanted: HashSet<&str> = FIELDS
         .iter()
@@ -110,8 +134,14 @@ pub fn resolve() -> Result<Layout, TracerError> {
         .filter_map(|spelling| Some(spelling.split_once('.')?.0))
         .chain([FLUSH_SEQUENCE.0])
         .collect();
-    let btf = Btf::parse(&bytes, |name| wanted.contains(name))
+    let btf = Btf::parse(&bytes, |name| wanted.contains(name) || name.starts_with(TRACEPOINT))
         .ok_or_else(|| TracerError::NoBtf { reason: "it cannot be understood".to_owned() })?;
+    let tracepoints = PROBES.iter().map(|probe| probe.tracepoint);
+    let tracepoints = tracepoints.filter(|name| btf.has(&format!("{TRACEPOINT}{name}"))).collect();
+    Ok(Types { layout: layout(&btf), tracepoints })
+}
+
+fn layout(btf: &Btf<'_>) -> Layout {
     let mut layout = Layout::EMPTY;
     for (name, spellings) in FIELDS {
         let found = spellings.iter().find_map(|spelling| btf.offset(spelling));
@@ -122,17 +152,12 @@ pub fn resolve() -> Result<Layout, TracerError> {
     layout.fq_running_bit = btf.bit_offset(FLUSH_RUNNING).unwrap_or(ABSENT);
     let (flags, bit) = FLUSH_SEQUENCE;
     layout.rqf_flush_seq_bit = btf.value(flags, bit).unwrap_or(FLUSH_SEQUENCE_BEFORE_ENUM);
-    Ok(layout)
+    layout
 }
 
-/// Which of `fields` this layout lacks.
-pub fn missing(layout: &Layout, fields: &[&'static str]) -> Vec<&'static str> {
-    let mut layout = *layout;
-    fields
-        .iter()
-        .copied()
-        .filter(|name| layout.field_mut(name).is_none_or(|offset| *offset == ABSENT))
-        .collect()
+/// `bio.bi_bdev` for `bio_bdev`: a person knows the kernel's names.
+fn kernel_name(field: &str) -> &str {
+    FIELDS.iter().find(|(name, _)| *name == field).map_or(field, |(_, spellings)| spellings[0])
 }
 
 #[cfg(test)]

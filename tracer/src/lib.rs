@@ -3,7 +3,8 @@
 //! *In*: records from the rings ([`blkkin_probe_abi::record`]). *Out*: [`EventBatch`](blkkin_wire::batch::EventBatch)es
 //! in the order of their times, each with a watermark and the node's accounts.
 //!
-//! In flow order: [`config`] says what is wanted; [`layout`] where this kernel keeps its fields; [`probes`] which
+//! In flow order: [`config`] says what is wanted; [`layout`] where this kernel keeps its fields,
+//! and [`kernel`] whether it has what every trace needs; [`probes`] which
 //! hooks there are; [`load`] brings the programs in; [`tasks`] marks who is followed; [`rings`] reads; [`decode`]
 //! turns hostile bytes into records; [`translate`] turns records into events, and is the only place that knows both
 //! vocabularies; [`drain`] does this until it is told to stop. [`mod@doctor`] tries each probe and says what happened.
@@ -19,6 +20,7 @@ pub mod devices;
 pub mod doctor;
 pub mod drain;
 pub mod error;
+pub mod kernel;
 pub mod layout;
 pub mod load;
 pub mod origin;

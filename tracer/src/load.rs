@@ -18,7 +18,8 @@ use crate::accounts::KernelCounters;
 use crate::config::TracerConfig;
 use crate::decode::bytes_of;
 use crate::error::TracerError;
-use crate::layout;
+use crate::kernel;
+use crate::layout::{self, Types};
 use crate::origin;
 use crate::privilege;
 use crate::probes::{AttachKind, Need, PROBES, Probe, ProbeVerdict, Verdict};
@@ -59,12 +60,36 @@ impl Tracer {
     }
 
     fn load_as(config: &TracerConfig) -> Result<Tracer, TracerError> {
-        let layout = layout::resolve()?;
+        let types = layout::resolve()?;
+        kernel::check(&types)?;
+        let btf = kernel_types()?;
+        let mut tracer = Tracer::bring_in(config, &types)?;
+        for probe in PROBES {
+            let verdict = tracer.attach(probe, kinds_for(probe, config.attach), &btf, &types);
+            if verdict.verdict != Verdict::Works && probe.need == Need::Required {
+                return Err(refused(probe, verdict.reason));
+            }
+            tracer.verdicts.push(verdict);
+        }
+        Ok(tracer)
+    }
+
+    /// Tries each probe by each kind, whatever becomes of the others; nothing is left of it.
+    pub(crate) fn try_each() -> Result<Vec<ProbeVerdict>, TracerError> {
+        let types = layout::resolve()?;
+        let btf = kernel_types()?;
+        let mut tracer = Tracer::bring_in(&TracerConfig::default(), &types)?;
+        let kinds = [AttachKind::TpBtf, AttachKind::RawTp];
+        Ok(PROBES.iter().map(|probe| tracer.attach(probe, &kinds, &btf, &types)).collect())
+    }
+
+    /// Maps and programs, nothing attached.
+    fn bring_in(config: &TracerConfig, types: &Types) -> Result<Tracer, TracerError> {
         let source = origin::source();
         let settings = config.settings(source.epoch, bio_chain_endio())?;
         let shapes: Vec<u8> = config.shapes().iter().flat_map(|word| word.to_ne_bytes()).collect();
         let mut ebpf = EbpfLoader::new()
-            .override_global("LAYOUT", bytes_of(&layout), true)
+            .override_global("LAYOUT", bytes_of(&types.layout), true)
             .override_global("SETTINGS", bytes_of(&settings), true)
             .override_global("CALLS", shapes.as_slice(), true)
             .allow_unsupported_maps()
@@ -73,8 +98,7 @@ impl Tracer {
         let rings = make_rings(&mut ebpf, config)?;
         let counters = take_counters(&mut ebpf)?;
         let marks = task_marks(&ebpf)?;
-        let btf = Btf::from_sys_fs().map_err(|error| TracerError::NoBtf { reason: chain(&error) })?;
-        let mut tracer = Tracer {
+        Ok(Tracer {
             source,
             ebpf,
             rings: RingReader::new(rings),
@@ -82,16 +106,7 @@ impl Tracer {
             attached: Vec::new(),
             marks,
             verdicts: Vec::new(),
-        };
-        for probe in PROBES {
-            let missing = layout::missing(&layout, probe.fields);
-            let verdict = tracer.attach(probe, kinds_for(probe, config.attach), &btf, &missing);
-            if verdict.verdict != Verdict::Works && probe.need == Need::Required {
-                return Err(TracerError::Probe { probe: probe.name, reason: verdict.reason });
-            }
-            tracer.verdicts.push(verdict);
-        }
-        Ok(tracer)
+        })
     }
 
     /// What became of each probe.
@@ -120,10 +135,11 @@ impl Tracer {
         probe: &'static Probe,
         kinds: &[AttachKind],
         btf: &Btf,
-        missing: &[&str],
+        types: &Types,
     ) -> ProbeVerdict {
+        let missing = types.missing(probe);
         if !missing.is_empty() {
-            return absent(probe, missing);
+            return ProbeVerdict::missing(probe, &missing);
         }
         let mut refused = Vec::new();
         for &kind in kinds {
@@ -140,7 +156,7 @@ impl Tracer {
             kind: None,
             verdict: Verdict::Refused,
             reason: refused.join("; "),
-            remedy: "the kernel's policy or version refuses it".to_owned(),
+            remedy: "another kernel, or another policy of this one: the reason is in its own words".to_owned(),
         }
     }
 
@@ -198,14 +214,16 @@ fn works(probe: &'static Probe, kind: AttachKind) -> ProbeVerdict {
     }
 }
 
-fn absent(probe: &'static Probe, missing: &[&str]) -> ProbeVerdict {
-    ProbeVerdict {
-        probe,
-        kind: None,
-        verdict: Verdict::Missing,
-        reason: format!("this kernel has no {}", missing.join(", ")),
-        remedy: "a newer kernel, or one with the file system built in".to_owned(),
+/// Why a probe without which nothing can be seen does not work.
+fn refused(probe: &Probe, reason: String) -> TracerError {
+    if kernel::is_lockdown(&reason) {
+        return TracerError::Lockdown;
     }
+    TracerError::Probe { probe: probe.name, reason }
+}
+
+fn kernel_types() -> Result<Btf, TracerError> {
+    Btf::from_sys_fs().map_err(|error| TracerError::NoBtf { reason: chain(&error) })
 }
 
 fn make_rings(ebpf: &mut Ebpf, config: &TracerConfig) -> Result<Vec<RingBuf<MapData>>, TracerError> {

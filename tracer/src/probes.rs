@@ -238,3 +238,16 @@ pub struct ProbeVerdict {
     /// What to do; empty when there is nothing to do.
     pub remedy: String,
 }
+
+impl ProbeVerdict {
+    /// This kernel has not what the probe needs.
+    pub(crate) fn missing(probe: &'static Probe, what: &[String]) -> Self {
+        ProbeVerdict {
+            probe,
+            kind: None,
+            verdict: Verdict::Missing,
+            reason: format!("this kernel has no {}", what.join(", ")),
+            remedy: "a newer kernel, or one with the file system built in".to_owned(),
+        }
+    }
+}

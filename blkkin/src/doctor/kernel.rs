@@ -5,11 +5,9 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::check::{Check, Standing};
+use blkkin_tracer::kernel::{RELEASE_MIN, is_too_old};
 
-/// From this release on block_io_start names the request that a bio goes into (KERNEL: requests); without it
-/// requests cannot be told apart exactly.
-const RELEASE_MIN: (u32, u32) = (6, 5);
+use super::check::{Check, Standing};
 
 /// Release and machine.
 pub(super) fn release() -> Check {
@@ -20,9 +18,9 @@ pub(super) fn release() -> Check {
 fn judge_release(release: &str, machine: &str) -> Check {
     let (major, minor) = RELEASE_MIN;
     let found = format!("Linux {release} on {machine}; {major}.{minor} or later is needed");
-    match numbers(release) {
-        Some(numbers) if numbers >= RELEASE_MIN => Check::new("kernel", Standing::Fine, found),
-        Some(_) => Check::new("kernel", Standing::Fails, found)
+    match is_too_old(release) {
+        Some(false) => Check::new("kernel", Standing::Fine, found),
+        Some(true) => Check::new("kernel", Standing::Fails, found)
             .remedy("a newer kernel (Debian 12: linux-image from backports; Ubuntu 22.04: the HWE kernel)"),
         None => Check::new("kernel", Standing::Unknown, found),
     }
@@ -61,11 +59,6 @@ pub(super) fn lockdown(root: &Path) -> Check {
 /// `[none] integrity confidentiality`: the one in brackets.
 fn active(text: &str) -> &str {
     text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or("none", |(word, _)| word)
-}
-
-fn numbers(release: &str) -> Option<(u32, u32)> {
-    let mut parts = release.split(|c: char| !c.is_ascii_digit());
-    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
 fn uname() -> (String, String) {

@@ -1,0 +1,74 @@
+//! What stands in the way of every probe on this kernel, found before anything is brought into it.
+//!
+//! *In*: what the kernel says of itself (its types, its release, its lockdown). *Out*: nothing, or the one error that
+//! says what is missing. Asked first, because what the kernel says later is a verifier's log that ends in a helper's
+//! name, or `Invalid argument` about a map.
+
+use crate::error::TracerError;
+use crate::layout::Types;
+use crate::probes::{Need, PROBES};
+
+/// From this release on block_io_start names the request that a bio goes into (5a80bd075f3b, "block: introduce
+/// block_io_start/block_io_done tracepoints"); without it requests cannot be told apart exactly.
+pub const RELEASE_MIN: (u32, u32) = (6, 5);
+
+const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
+
+/// Whether `release` (`6.1.0-56-amd64`) is older than [`RELEASE_MIN`]; none where it is no number.
+pub fn is_too_old(release: &str) -> Option<bool> {
+    let mut parts = release.split(|c: char| !c.is_ascii_digit());
+    let numbers = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    Some(numbers < RELEASE_MIN)
+}
+
+/// Whether every trace's needs can be met.
+pub(crate) fn check(types: &Types) -> Result<(), TracerError> {
+    // Not mounted is no answer: then the verifier says it, see `is_lockdown`.
+    if std::fs::read_to_string(LOCKDOWN).is_ok_and(|text| text.contains("[confidentiality]")) {
+        return Err(TracerError::Lockdown);
+    }
+    let required = PROBES.iter().filter(|probe| probe.need == Need::Required);
+    let missing: Vec<String> = required.flat_map(|probe| types.missing(probe)).collect();
+    if missing.is_empty() { Ok(()) } else { Err(lacks(missing.join(", "))) }
+}
+
+/// Whether a refusal is that of a lockdown: the helper that reads the kernel's memory is then no helper at all
+/// (bpf_tracing_func_proto, kernel/trace/bpf_trace.c), and aya takes the older helper for it, which is none either.
+pub(crate) fn is_lockdown(refusal: &str) -> bool {
+    refusal.contains("cannot use helper bpf_probe_read") || refusal.contains("unknown func bpf_probe_read")
+}
+
+fn lacks(what: String) -> TracerError {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
+    match is_too_old(&release) {
+        Some(true) => TracerError::TooOld { release, what },
+        _ => TracerError::Lacks { release, what },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_compare_as_numbers() {
+        for release in ["6.5.0-1-amd64", "6.18.44-fc", "10.0-rc1"] {
+            assert_eq!(is_too_old(release), Some(false), "{release}");
+        }
+        for release in ["6.1.0-56-cloud-amd64", "5.15.0", "6.4.16"] {
+            assert_eq!(is_too_old(release), Some(true), "{release}");
+        }
+        assert_eq!(is_too_old("unknown"), None);
+    }
+
+    #[test]
+    fn the_words_of_the_verifier_under_lockdown_are_known() {
+        assert!(is_lockdown(
+            "708: (85) call bpf_probe_read#4\nprogram of this type cannot use helper bpf_probe_read#4"
+        ));
+        assert!(is_lockdown(
+            "12: (85) call bpf_probe_read_kernel#113\nunknown func bpf_probe_read_kernel#113"
+        ));
+        assert!(!is_lockdown("R2 invalid mem access 'scalar'"));
+    }
+}
