@@ -21,7 +21,7 @@ use blkkin_wire::ids::{BootId, NodeId, Source, StartEpoch};
 use crate::Setting;
 use crate::affinity;
 use crate::figure::{Figure, Goal, Rounds};
-use crate::records::{Entries, STEP};
+use blkkin_bench::records::{Entries, STEP};
 
 const EVENTS: usize = 1_000_000;
 /// What a tracer that drains every 5 ms sends at 800,000 events/s.

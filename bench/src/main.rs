@@ -26,7 +26,6 @@ mod load;
 mod loss;
 mod output;
 mod process;
-mod records;
 mod start;
 
 use std::path::PathBuf;
@@ -69,7 +68,7 @@ fn main() -> ExitCode {
 fn dispatch(words: &[&str]) -> Result<()> {
     match words {
         ["load", rest @ ..] => load::run(rest),
-        [name, blkkin, folder] => {
+        ["run", name, blkkin, folder, _reference, _extent @ ..] => {
             let Some((_, bench)) = BENCHES.iter().find(|(known, _)| known == name) else {
                 bail!("no bench is called {name}");
             };
@@ -78,6 +77,6 @@ fn dispatch(words: &[&str]) -> Result<()> {
                 .with_context(|| format!("cannot make {}", setting.folder.display()))?;
             output::show(name, &bench(&setting)?, &setting.folder)
         }
-        _ => bail!("usage: blkkin-bench BENCH BLKKIN FOLDER, as `cargo xtask bench` calls it"),
+        _ => bail!("usage: blkkin-bench run BENCH BLKKIN FOLDER REFERENCE, as `cargo xtask bench` calls it"),
     }
 }

@@ -10,7 +10,7 @@ use blkkin_tracer::decode::bytes_of;
 use blkkin_wire::calls::{Arch, CallId};
 
 /// ns from one call's begin to the next.
-pub(crate) const STEP: u64 = 2_000;
+pub const STEP: u64 = 2_000;
 const TASKS: u64 = 16;
 const FILES: u64 = 256;
 /// 7:0 as the kernel has it.
@@ -18,25 +18,35 @@ const DISK: u32 = 7 << 20;
 
 /// Entries, one behind another.
 #[derive(Default)]
-pub(crate) struct Entries {
+pub struct Entries {
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
 
 impl Entries {
     /// How many.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.ends.len()
     }
 
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Their size in the ring.
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Each one's bytes.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let starts = [0].into_iter().chain(self.ends.iter().copied());
         starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end])
     }
 
     /// The names that the others refer to.
-    pub(crate) fn names() -> Entries {
+    pub fn names() -> Entries {
         let mut entries = Entries::default();
         for n in 0..TASKS {
             let task = TaskRecord {
@@ -56,7 +66,7 @@ impl Entries {
     }
 
     /// The `n`th call and what it caused.
-    pub(crate) fn add_call(&mut self, n: u64) {
+    pub fn add_call(&mut self, n: u64) {
         let reaches_disk = matches!(n % 11, 0 | 5);
         let (time, root) = (n * STEP, span(n, 0));
         let (task, task_version, bytes) = (n % TASKS + 1, 1, 4096);

@@ -60,11 +60,8 @@ enum Task {
         #[arg(long)]
         demo: bool,
     },
-    /// Measure; without a name, list what can be measured
-    Bench {
-        /// Which one
-        name: Option<String>,
-    },
+    /// Measure what blkkin costs, beside its peers
+    Bench(bench::Options),
     /// Format, clippy, documentation, licences and sources of dependencies
     Lint {
         /// Also known vulnerabilities (fetches the RustSec database)
@@ -94,7 +91,7 @@ fn run(workspace: &Workspace, task: Task) -> anyhow::Result<ExitCode> {
                 wanted.iter().filter(|(asked, _)| *asked).map(|(_, purpose)| *purpose).collect();
             setup::run(workspace, &purposes).map(|()| ExitCode::SUCCESS)
         }
-        Task::Bench { name } => bench::run(workspace, name.as_deref()),
+        Task::Bench(options) => bench::run(workspace, &options),
         Task::Lint { advisories } => lint::run(workspace, advisories).map(|()| ExitCode::SUCCESS),
     }
 }

@@ -27,6 +27,12 @@ pub(crate) enum Purpose {
     Build,
     Demo,
     Tests,
+    /// Load on disks of our own, for measuring.
+    Disks,
+    /// The tools that blkkin is measured beside, and the programs that they trace.
+    Peers,
+    /// Counting instructions.
+    Count,
 }
 
 /// Does what is missing for `purposes`.

@@ -3,6 +3,7 @@
 //! | tier | which | as |
 //! |---|---|---|
 //! | quick | unit, property and golden-file tests of every crate, then examples in the documentation | the user |
+//! | instructions | what each stage of the pipeline takes, by valgrind, against `bench/callgrind.json` | the user |
 //! | system | `blkkin/tests/*.rs`: real kernel, disks and programs, one at a time | root |
 //!
 //! Cargo builds the test programs, we run them: so that only those that need root run as root, nothing below
@@ -16,6 +17,7 @@ use std::process::ExitCode;
 
 use anyhow::{Error, Result};
 
+use crate::bench::callgrind::{self, Gate};
 use crate::setup::{self, Purpose};
 use crate::timing::Timings;
 use crate::workspace::Workspace;
@@ -52,6 +54,9 @@ fn run_tiers(
         runner::run_documentation(workspace, filter, tally)
             .unwrap_or_else(|error| broken(tally, "documentation", error));
     });
+    if filter.is_none_or(|filter| "callgrind".contains(filter)) {
+        timings.time("instructions", || instructions(workspace, tally));
+    }
     timings.time("system tests", || {
         for program in programs.iter().filter(|program| program.tier == Tier::System) {
             runner::run(workspace, program, filter, tally)
@@ -59,4 +64,20 @@ fn run_tiers(
         }
     });
     Ok(())
+}
+
+fn instructions(workspace: &Workspace, tally: &mut Tally) {
+    println!("\n== callgrind");
+    match callgrind::gate(workspace) {
+        Ok(Gate::Passed(what)) => {
+            println!("{what}");
+            tally.passed_by_itself();
+        }
+        Ok(Gate::Skipped(why)) => {
+            println!("skipped: {why}");
+            tally.skipped_by_itself("callgrind", &why);
+        }
+        Ok(Gate::Failed(why)) => tally.failed_by_itself("callgrind", &why),
+        Err(error) => tally.broken("callgrind", &error),
+    }
 }

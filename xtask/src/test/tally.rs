@@ -33,6 +33,21 @@ impl Tally {
         self.skipped.append(&mut skipped);
     }
 
+    /// A check that is no test program passed.
+    pub(super) fn passed_by_itself(&mut self) {
+        self.passed += 1;
+    }
+
+    /// A check that is no test program cannot be made here.
+    pub(super) fn skipped_by_itself(&mut self, what: &str, why: &str) {
+        self.skipped.push(format!("{what}: {why}"));
+    }
+
+    /// A check that is no test program failed.
+    pub(super) fn failed_by_itself(&mut self, what: &str, why: &str) {
+        self.failed.push(format!("{what}: {why}"));
+    }
+
     /// Something that is no test failed, and tests did not run because of it.
     pub(super) fn broken(&mut self, what: &str, error: &Error) {
         self.failed.push(format!("{what}: {error:#}"));

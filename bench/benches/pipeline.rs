@@ -1,0 +1,50 @@
+//! The stages by criterion: ns an event and events a second, for who works at one of them.
+//!
+//! `cargo bench -p blkkin-bench` compares with the last run on this machine. Each sample is a pass of the stage over
+//! 50,000 calls; making its input and dropping its output is not timed. The stable gate is `cargo xtask test`, which
+//! counts instructions.
+
+use std::time::{Duration, Instant};
+
+use blkkin_bench::pipeline::{self, Meter, Outside, Stage};
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+
+const CALLS: u64 = 50_000;
+
+/// The time of one stage.
+struct Timer {
+    stage: Stage,
+    spent: Duration,
+}
+
+impl Meter for Timer {
+    fn stage<T>(&mut self, stage: Stage, work: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let result = work();
+        if stage == self.stage {
+            self.spent += start.elapsed();
+        }
+        result
+    }
+}
+
+fn stages(criterion: &mut Criterion) {
+    let events = pipeline::run(CALLS, Stage::DecodeTranslate, &mut Outside).events;
+    let mut group = criterion.benchmark_group("pipeline");
+    group.throughput(Throughput::Elements(events)).sample_size(20);
+    for stage in Stage::ALL {
+        group.bench_function(stage.name(), |bencher| {
+            bencher.iter_custom(|passes| {
+                let mut timer = Timer { stage, spent: Duration::ZERO };
+                (0..passes).for_each(|_| {
+                    pipeline::run(CALLS, stage, &mut timer);
+                });
+                timer.spent
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, stages);
+criterion_main!(benches);
