@@ -4,11 +4,11 @@
 //! loaded, nothing is cleaned up.
 
 use std::ffi::{CStr, OsStr};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use blkkin_wire::ids::Pid;
@@ -18,6 +18,7 @@ pub(crate) struct Actor {
     pid: libc::pid_t,
     gate: Option<PipeWriter>,
     ended: Option<i32>,
+    output: Option<PathBuf>,
 }
 
 impl Actor {
@@ -36,21 +37,29 @@ impl Actor {
     }
 
     /// The same for a program: the gate's end is its exec. Its output goes to a file.
-    pub(crate) fn program<S: AsRef<OsStr>>(words: &[S], output: &Path) -> Actor {
+    pub(crate) fn program<S: AsRef<OsStr>>(words: &[S], path: &Path) -> Actor {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]);
-        let (output, nothing) = (File::create(output).unwrap(), File::open("/dev/null").unwrap());
+        let (output, nothing) = (File::create(path).unwrap(), File::open("/dev/null").unwrap());
         let connect = || {
             for (from, to) in [(&nothing, 0), (&output, 1), (&output, 2)] {
                 // SAFETY: numbers only.
                 unsafe { libc::dup2(from.as_raw_fd(), to) };
             }
         };
-        Actor::fork(connect, move || {
+        let mut program = Actor::fork(connect, move || {
             // Comes back only if it failed.
             let _ = command.exec();
             127
-        })
+        });
+        program.output = Some(path.to_owned());
+        program
+    }
+
+    /// What a program has said so far.
+    pub(crate) fn said(&self) -> String {
+        let read = |path: &PathBuf| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned();
+        self.output.as_ref().map(read).unwrap_or_default()
     }
 
     /// `prepare` is done at once, `act` when the gate opens. The process has one thread and a copy of everything;
@@ -69,7 +78,7 @@ impl Actor {
             // SAFETY: ends the process, without what was meant for the test's own end.
             unsafe { libc::_exit(status) };
         }
-        Actor { pid, gate: Some(gate), ended: None }
+        Actor { pid, gate: Some(gate), ended: None, output: None }
     }
 
     /// Its process id.

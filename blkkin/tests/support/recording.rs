@@ -34,7 +34,7 @@ pub(crate) fn record(config: &TracerConfig, actors: &mut [&mut Actor]) -> Record
     let pids: Vec<Pid> = actors.iter().map(|actor| actor.pid()).collect();
     let recorder = Recorder::start(config, &pids);
     for actor in actors {
-        assert_eq!(actor.play(), 0, "the actor failed");
+        assert_eq!(actor.play(), 0, "the actor failed: {}", actor.said());
     }
     recorder.finish()
 }

@@ -1,0 +1,104 @@
+//! Names that change while they are looked at: a file's by rename, a program's by exec.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it saw"
+)]
+
+mod common;
+mod support;
+
+use std::ffi::{CStr, CString};
+use std::path::Path;
+
+use blkkin_tracer::{Filter, Follow, TracerConfig};
+
+use support::actor::Actor;
+use support::needs;
+use support::one::{file, file_of, text};
+use support::recording::{Recorder, record};
+use support::tools::identity;
+
+/// A file has its name by the end of the very call that opened it, and the name of that time.
+#[test]
+fn each_open_has_the_path_of_its_time() {
+    needs!();
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path().canonicalize().unwrap();
+    let (a, b) = (home.join("a"), home.join("b"));
+    let script = format!("echo x > {0}; cat {0}; mv {0} {1}; cat {1}", a.display(), b.display());
+    let mut shell = Actor::program(&["sh", "-c", &script], &home.join("out"));
+    let recording = record(&TracerConfig::default(), &mut [&mut shell]);
+    recording.assert_whole();
+    let target = identity(&b);
+    let mut opens: Vec<_> = recording
+        .traces
+        .iter()
+        .filter(|trace| {
+            trace.call().is_some_and(|call| call.call.name() == "openat" && file_of(call) == Some(target))
+        })
+        .collect();
+    opens.sort_by_key(|trace| trace.start());
+    let said: Vec<_> = opens
+        .iter()
+        .map(|trace| (trace.call().unwrap().paths[0].as_deref(), trace.names.file.as_ref().map(|f| &*f.path)))
+        .collect();
+    let expected = [&a, &a, &b].map(|path| (path.to_str(), path.to_str()));
+    assert_eq!(said, expected);
+}
+
+/// A task of a wanted name that becomes another program is not wanted from then on.
+#[test]
+fn a_program_of_another_name_is_not_recorded() {
+    needs!();
+    let folder = tempfile::tempdir().unwrap();
+    let (before, after) = (file(folder.path(), "before", 1), file(folder.path(), "after", 1));
+    let mut actor = opens_and_becomes(c"blkkin-wanted", &before, Path::new("/bin/cat"), &after);
+    let seen = opened("blkkin-wanted", &mut actor);
+    assert_eq!(seen, [text(&before)]);
+}
+
+/// And the other way round.
+#[test]
+fn a_program_of_a_wanted_name_is_recorded_from_its_exec_on() {
+    needs!();
+    let folder = tempfile::tempdir().unwrap();
+    let (before, after) = (file(folder.path(), "before", 1), file(folder.path(), "after", 1));
+    let program = folder.path().join("blkkin-wanted");
+    std::fs::copy("/bin/cat", &program).unwrap();
+    let mut actor = opens_and_becomes(c"blkkin-other", &before, &program, &after);
+    let seen = opened("blkkin-wanted", &mut actor);
+    assert!(!seen.contains(&text(&before)) && seen.contains(&text(&after)), "{seen:?}");
+}
+
+/// One of this name that opens a file and then becomes `program`, which opens another.
+fn opens_and_becomes(name: &'static CStr, before: &Path, program: &Path, after: &Path) -> Actor {
+    let (before, program, after) = (text(before), text(program), text(after));
+    Actor::named(name, move || {
+        let words = [program.as_ptr(), after.as_ptr(), std::ptr::null()];
+        // SAFETY: strings that outlive the calls.
+        unsafe {
+            libc::close(libc::open(before.as_ptr(), libc::O_RDONLY));
+            // Its output is nobody's business.
+            libc::close(1);
+            libc::open(c"/dev/null".as_ptr(), libc::O_WRONLY);
+            libc::execv(program.as_ptr(), words.as_ptr());
+        }
+        127
+    })
+}
+
+/// The paths that tasks of this name opened, and nothing else was recorded.
+fn opened(name: &str, actor: &mut Actor) -> Vec<CString> {
+    let filter = Filter { comms: vec![name.to_owned()], ..Filter::default() };
+    let recorder =
+        Recorder::start(&TracerConfig { follow: Follow::All, filter, ..TracerConfig::default() }, &[]);
+    assert_eq!(actor.play(), 0);
+    let recording = recorder.finish();
+    recording.assert_whole();
+    assert!(recording.calls().all(|call| &*recording.task_of(call).comm == name));
+    let opens = recording.named("openat").into_iter();
+    let paths = opens.filter_map(|call| CString::new(call.paths[0].as_deref()?).ok());
+    paths.filter(|path| path.as_c_str() != c"/dev/null").collect()
+}
