@@ -1,4 +1,4 @@
-//! blkkin's own tasks: `cargo xtask demo | test | setup | bench | lint`.
+//! blkkin's own tasks: `cargo xtask demo | test | vm | setup | bench | lint`.
 //!
 //! A task may install things, so each says what it is about to do and why before it does it, and does nothing
 //! when nothing is missing. This file only parses the command line.
@@ -17,6 +17,7 @@ mod shell;
 mod test;
 mod timing;
 mod toolchain;
+mod vm;
 mod workspace;
 
 use std::process::ExitCode;
@@ -50,6 +51,11 @@ enum Task {
     Test {
         /// Only tests whose name contains this
         filter: Option<String>,
+    },
+    /// Run the system tests inside other kernels, emulated; without a name in all of them (part of `test`)
+    Vm {
+        /// Which guest
+        name: Option<String>,
     },
     /// Install what a build needs and is missing here (nothing on a machine that is set up)
     Setup {
@@ -86,11 +92,17 @@ fn run(workspace: &Workspace, task: Task) -> anyhow::Result<ExitCode> {
         Task::Demo { traced_part: Some(blkkin) } => demo::traced_part(workspace, &blkkin),
         Task::Test { filter } => test::run(workspace, filter.as_deref()),
         Task::Setup { tests, demo } => {
-            let wanted = [(true, Purpose::Build), (demo, Purpose::Demo), (tests, Purpose::Tests)];
+            let wanted = [
+                (true, Purpose::Build),
+                (demo, Purpose::Demo),
+                (tests, Purpose::Tests),
+                (tests, Purpose::Guests),
+            ];
             let purposes: Vec<Purpose> =
                 wanted.iter().filter(|(asked, _)| *asked).map(|(_, purpose)| *purpose).collect();
             setup::run(workspace, &purposes).map(|()| ExitCode::SUCCESS)
         }
+        Task::Vm { name } => vm::run(workspace, name.as_deref()),
         Task::Bench(options) => bench::run(workspace, &options),
         Task::Lint { advisories } => lint::run(workspace, advisories).map(|()| ExitCode::SUCCESS),
     }

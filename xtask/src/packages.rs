@@ -43,7 +43,7 @@ const PACKAGES: &[Package] = &[
     },
     Package {
         program: "mkfs.ext4",
-        purposes: &[Purpose::Demo, Purpose::Tests, Purpose::Disks],
+        purposes: &[Purpose::Demo, Purpose::Tests, Purpose::Disks, Purpose::Guests],
         reason: "makes the file system that is traced",
         apt: &["e2fsprogs"],
         dnf: "e2fsprogs",
@@ -52,7 +52,7 @@ const PACKAGES: &[Package] = &[
     },
     Package {
         program: "losetup",
-        purposes: &[Purpose::Demo, Purpose::Tests, Purpose::Disks],
+        purposes: &[Purpose::Demo, Purpose::Tests, Purpose::Disks, Purpose::Guests],
         reason: "makes a block device of a file, so that no real disk is touched",
         apt: &["mount"],
         dnf: "util-linux",
@@ -61,7 +61,7 @@ const PACKAGES: &[Package] = &[
     },
     Package {
         program: "mount",
-        purposes: &[Purpose::Demo, Purpose::Tests, Purpose::Disks],
+        purposes: &[Purpose::Demo, Purpose::Tests, Purpose::Disks, Purpose::Guests],
         reason: "mounts the file system that is traced",
         apt: &["mount"],
         dnf: "util-linux",
@@ -70,7 +70,7 @@ const PACKAGES: &[Package] = &[
     },
     Package {
         program: "fio",
-        purposes: &[Purpose::Tests, Purpose::Disks],
+        purposes: &[Purpose::Tests, Purpose::Disks, Purpose::Guests],
         reason: "makes a known number of requests and reports its own count and latency",
         apt: &["fio"],
         dnf: "fio",
@@ -103,6 +103,24 @@ const PACKAGES: &[Package] = &[
         dnf: "maven",
         pacman: "maven",
         zypper: "maven",
+    },
+    Package {
+        program: "qemu-system-x86_64",
+        purposes: &[Purpose::Guests],
+        reason: "runs other kernels, emulated, for the tests inside them",
+        apt: &["qemu-system-x86"],
+        dnf: "qemu-system-x86-core",
+        pacman: "qemu-system-x86",
+        zypper: "qemu-x86",
+    },
+    Package {
+        program: "busybox",
+        purposes: &[Purpose::Guests],
+        reason: "the first process inside them",
+        apt: &["busybox-static"],
+        dnf: "busybox",
+        pacman: "busybox",
+        zypper: "busybox",
     },
     Package {
         program: "valgrind",

@@ -46,6 +46,11 @@ impl Workspace {
         self.root.join("target/demo")
     }
 
+    /// Kernels of guests, and what the guests leave: safe to delete.
+    pub(crate) fn vm_dir(&self) -> PathBuf {
+        self.root.join("target/vm")
+    }
+
     /// `cargo ARGS` in the workspace, by the cargo that runs this task.
     pub(crate) fn cargo(&self) -> Command {
         let mut command = Command::new(cargo());

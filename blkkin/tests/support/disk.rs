@@ -1,9 +1,10 @@
-//! A disk of the test's own: a loop device over a file in memory, raw or with ext4 on it.
+//! A disk of the test's own: a loop device over a file in memory, raw or with ext4 on it; or the device that the variable
+//! BLKKIN_TEST_DISK names, which is then written over (a guest's, see `xtask/src/vm`).
 //!
 //! Everything it is made of lies in one folder below /dev/shm, whose name says that it is ours: what a killed test
 //! left there is found and taken down by the next.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::id;
 
@@ -13,6 +14,7 @@ use super::tools::{capture, device_number, tool};
 
 const HOME: &str = "/dev/shm";
 const PREFIX: &str = "blkkin-test-";
+const GIVEN: &str = "BLKKIN_TEST_DISK";
 
 /// The disk; taken down when dropped.
 pub(crate) struct Disk {
@@ -28,12 +30,21 @@ impl Disk {
         let folder = Path::new(HOME).join(format!("{PREFIX}{}", id()));
         fs::create_dir_all(&folder).map_err(|error| format!("no folder in {HOME}: {error}"))?;
         let mut disk = Disk { folder, node: String::new(), mounted: false };
-        let image = disk.folder.join("disk.img");
         // Written, not only long: so that the first write to a block is as any other.
-        fs::write(&image, vec![0u8; bytes as usize])
-            .map_err(|error| format!("no room in {HOME}: {error}"))?;
-        disk.node = capture(tool("losetup").args(["--find", "--show"]).arg(&image))
-            .map_err(|error| format!("no loop device: {error}"))?;
+        let zeros = vec![0u8; bytes as usize];
+        disk.node = match std::env::var(GIVEN) {
+            Ok(node) => {
+                let written = fs::write(&node, zeros).and_then(|()| File::open(&node)?.sync_all());
+                written.map_err(|error| format!("{GIVEN}={node}: {error}"))?;
+                node
+            }
+            Err(_) => {
+                let image = disk.folder.join("disk.img");
+                fs::write(&image, zeros).map_err(|error| format!("no room in {HOME}: {error}"))?;
+                capture(tool("losetup").args(["--find", "--show"]).arg(&image))
+                    .map_err(|error| format!("no loop device: {error}"))?
+            }
+        };
         disk.complete_where_it_ended()?;
         Ok(disk)
     }

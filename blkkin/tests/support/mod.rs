@@ -40,6 +40,16 @@ macro_rules! needs {
 }
 pub(crate) use needs;
 
+/// Skips the test unless it runs inside a guest, whose kernel it is about.
+macro_rules! needs_guest {
+    () => {
+        if std::env::var_os("BLKKIN_GUEST").is_none() {
+            crate::support::skip!("runs inside a guest: cargo xtask vm");
+        }
+    };
+}
+pub(crate) use needs_guest;
+
 /// The value, or the test is skipped for the reason given instead of it.
 macro_rules! or_skip {
     ($result:expr) => {

@@ -17,6 +17,7 @@ use anyhow::{Context, Result, bail};
 use crate::packages;
 use crate::timing::Timings;
 use crate::toolchain::{self, Toolchain};
+use crate::vm::{self, Kernel};
 use crate::workspace::Workspace;
 
 pub(crate) use zipkin::server_jar;
@@ -27,6 +28,8 @@ pub(crate) enum Purpose {
     Build,
     Demo,
     Tests,
+    /// Tests inside other kernels.
+    Guests,
     /// Load on disks of our own, for measuring.
     Disks,
     /// The tools that blkkin is measured beside, and the programs that they trace.
@@ -58,6 +61,7 @@ struct Plan {
     /// Why the recorded tool chain cannot be used; none if it can, or is not needed.
     toolchain: Option<anyhow::Error>,
     zipkin: Option<PathBuf>,
+    kernels: Vec<&'static Kernel>,
 }
 
 impl Plan {
@@ -68,11 +72,15 @@ impl Plan {
             packages: packages::missing(purposes),
             toolchain: if ready_object { None } else { Toolchain::recorded(workspace).err() },
             zipkin: (purposes.contains(&Purpose::Tests) && !jar.is_file()).then_some(jar),
+            kernels: if purposes.contains(&Purpose::Guests) { vm::missing(workspace) } else { Vec::new() },
         }
     }
 
     fn is_empty(&self) -> bool {
-        self.packages.is_empty() && self.toolchain.is_none() && self.zipkin.is_none()
+        self.packages.is_empty()
+            && self.toolchain.is_none()
+            && self.zipkin.is_none()
+            && self.kernels.is_empty()
     }
 
     fn print(&self) {
@@ -88,6 +96,9 @@ impl Plan {
         if self.zipkin.is_some() {
             println!("  {}", zipkin::PLAN);
         }
+        for kernel in &self.kernels {
+            println!("  {}", kernel.plan_line());
+        }
     }
 
     fn carry_out(self, workspace: &Workspace, timings: &mut Timings) -> Result<()> {
@@ -99,6 +110,12 @@ impl Plan {
         }
         if let Some(jar) = self.zipkin {
             timings.time("Zipkin server", || zipkin::fetch(&jar))?;
+        }
+        for kernel in self.kernels {
+            // No reason to stop: the tests inside it are then skipped, and counted as such.
+            if let Err(error) = timings.time("kernel", || kernel.fetch(workspace)) {
+                println!("  no {kernel} for the tests inside it: {error:#}");
+            }
         }
         Ok(())
     }

@@ -5,6 +5,7 @@
 //! | quick | unit, property and golden-file tests of every crate, then examples in the documentation | the user |
 //! | instructions | what each stage of the pipeline takes, by valgrind, against `bench/callgrind.json` | the user |
 //! | system | `blkkin/tests/*.rs`: real kernel, disks and programs, one at a time | root |
+//! | guests | some of these inside other kernels, and what such kernels refuse: see [`crate::vm`] | the user |
 //!
 //! Cargo builds the test programs, we run them: so that only those that need root run as root, nothing below
 //! `target/` becomes root's, and one that hangs is ended. The last line is always `N passed, N failed, N skipped`.
@@ -20,10 +21,13 @@ use anyhow::{Error, Result};
 use crate::bench::callgrind::{self, Gate};
 use crate::setup::{self, Purpose};
 use crate::timing::Timings;
+use crate::vm;
 use crate::workspace::Workspace;
 
 use programs::Tier;
-use tally::Tally;
+pub(crate) use programs::{TestProgram, build};
+pub(crate) use runner::each_line;
+pub(crate) use tally::{Count, Tally};
 
 /// Runs the tests whose name contains `filter`; all of them without one.
 pub(crate) fn run(workspace: &Workspace, filter: Option<&str>) -> Result<ExitCode> {
@@ -43,7 +47,7 @@ fn run_tiers(
     tally: &mut Tally,
     timings: &mut Timings,
 ) -> Result<()> {
-    timings.time("set-up", || setup::run(workspace, &[Purpose::Build, Purpose::Tests]))?;
+    timings.time("set-up", || setup::run(workspace, &[Purpose::Build, Purpose::Tests, Purpose::Guests]))?;
     let programs = timings.time("build", || programs::build(workspace))?;
     let broken = |tally: &mut Tally, what: &str, error: Error| tally.broken(what, &error);
     timings.time("quick tests", || {
@@ -63,6 +67,7 @@ fn run_tiers(
                 .unwrap_or_else(|error| broken(tally, &program.name, error));
         }
     });
+    timings.time("guests", || vm::run_all(workspace, &programs, filter, tally));
     Ok(())
 }
 

@@ -10,26 +10,31 @@ use crate::workspace::Workspace;
 
 /// How a test program is run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Tier {
+pub(crate) enum Tier {
     /// By the user, its tests in parallel.
     Quick,
     /// As root, one test at a time: they share the machine's block devices and tracepoints.
     System,
+    /// Inside a guest only: what its kernel refuses.
+    Guest,
 }
+
+/// Test programs of the third tier are named so.
+const GUEST: &str = "guest_";
 
 /// One program of tests.
 #[derive(PartialEq, Eq, Debug)]
-pub(super) struct TestProgram {
+pub(crate) struct TestProgram {
     /// `blkkin/tests/fio` or `wire`.
-    pub(super) name: String,
-    pub(super) executable: PathBuf,
+    pub(crate) name: String,
+    pub(crate) executable: PathBuf,
     /// The folder of its crate: tests run there.
     pub(super) folder: PathBuf,
     pub(super) tier: Tier,
 }
 
 /// Builds them all. What rustc has to say goes to standard error.
-pub(super) fn build(workspace: &Workspace) -> Result<Vec<TestProgram>> {
+pub(crate) fn build(workspace: &Workspace) -> Result<Vec<TestProgram>> {
     let mut command = workspace.cargo();
     command.args([
         "test",
@@ -62,7 +67,11 @@ fn program(line: &str) -> Option<TestProgram> {
     let integration = message["target"]["kind"][0] == "test";
     let name =
         if integration { format!("{package}/tests/{target}") } else { format!("{package} ({target})") };
-    let tier = if integration && package == "blkkin" { Tier::System } else { Tier::Quick };
+    let tier = match integration && package == "blkkin" {
+        true if target.starts_with(GUEST) => Tier::Guest,
+        true => Tier::System,
+        false => Tier::Quick,
+    };
     Some(TestProgram { name, executable, folder, tier })
 }
 
@@ -81,6 +90,7 @@ mod tests {
     fn only_the_integration_tests_of_the_binary_need_root() {
         let tier = |folder, kind, name| reported(folder, kind, name).expect("a test program").tier;
         assert_eq!(tier("blkkin", "test", "fio"), Tier::System);
+        assert_eq!(tier("blkkin", "test", "guest_lockdown"), Tier::Guest);
         assert_eq!(tier("blkkin", "bin", "blkkin"), Tier::Quick);
         assert_eq!(tier("wire", "test", "golden"), Tier::Quick);
     }

@@ -1,7 +1,7 @@
 //! Runs one test program, shows what it says as it says it, and counts it.
 
 use std::io::{BufRead, BufReader, IsTerminal, PipeReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ pub(super) fn run(
             shell::privileged("env", &format!("{}, which traces the kernel", program.name))?
         }
         // As it is: those that need root say that they are skipped.
-        Tier::System | Tier::Quick => Command::new("env"),
+        Tier::System | Tier::Quick | Tier::Guest => Command::new("env"),
     };
     command.arg(format!("CARGO_MANIFEST_DIR={}", program.folder.display()));
     command.arg(format!("BLKKIN_ZIPKIN_JAR={}", server_jar(workspace).display()));
@@ -57,23 +57,28 @@ pub(super) fn run_documentation(
     run_counted("documentation", command, tally)
 }
 
-fn run_counted(name: &str, mut command: Command, tally: &mut Tally) -> Result<()> {
+fn run_counted(name: &str, command: Command, tally: &mut Tally) -> Result<()> {
     println!("\n== {name}");
+    let mut count = Count::new(name);
+    let status = each_line(command, |line| {
+        if count.line(line) {
+            println!("{line}");
+        }
+    })?;
+    tally.add(count, status);
+    Ok(())
+}
+
+/// Runs `command`, hands over each line of its output as it comes, and says how it ended.
+pub(crate) fn each_line(mut command: Command, line: impl FnMut(&str)) -> Result<ExitStatus> {
     let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
     let second = writer.try_clone().context("cannot make a pipe")?;
     let mut child =
         command.stdin(Stdio::null()).stdout(writer).stderr(second).spawn().context("cannot start")?;
     // It holds the writing ends; without them the end of the output is seen.
     drop(command);
-    let mut count = Count::new(name);
-    for_each_line(&mut child, reader, |line| {
-        if count.line(line) {
-            println!("{line}");
-        }
-    })?;
-    let status = child.wait().context("cannot wait for the test program")?;
-    tally.add(count, status);
-    Ok(())
+    for_each_line(&mut child, reader, line)?;
+    child.wait().context("cannot wait for the test program")
 }
 
 /// Calls `line` with each line until the output ends, or the program ended and a moment passed.

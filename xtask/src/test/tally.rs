@@ -13,14 +13,14 @@ const SKIPPED: &str = "skipped: ";
 
 /// All test programs together.
 #[derive(Default)]
-pub(super) struct Tally {
+pub(crate) struct Tally {
     passed: usize,
     failed: Vec<String>,
     skipped: Vec<String>,
 }
 
 impl Tally {
-    pub(super) fn add(&mut self, count: Count, status: ExitStatus) {
+    pub(crate) fn add(&mut self, count: Count, status: ExitStatus) {
         let Count { program, passed, failed, mut skipped, skipped_as_passed, results, .. } = count;
         let unseen = failed.is_empty() && !status.success();
         self.failed.extend(failed);
@@ -34,31 +34,31 @@ impl Tally {
     }
 
     /// A check that is no test program passed.
-    pub(super) fn passed_by_itself(&mut self) {
+    pub(crate) fn passed_by_itself(&mut self) {
         self.passed += 1;
     }
 
     /// A check that is no test program cannot be made here.
-    pub(super) fn skipped_by_itself(&mut self, what: &str, why: &str) {
+    pub(crate) fn skipped_by_itself(&mut self, what: &str, why: &str) {
         self.skipped.push(format!("{what}: {why}"));
     }
 
     /// A check that is no test program failed.
-    pub(super) fn failed_by_itself(&mut self, what: &str, why: &str) {
+    pub(crate) fn failed_by_itself(&mut self, what: &str, why: &str) {
         self.failed.push(format!("{what}: {why}"));
     }
 
     /// Something that is no test failed, and tests did not run because of it.
-    pub(super) fn broken(&mut self, what: &str, error: &Error) {
+    pub(crate) fn broken(&mut self, what: &str, error: &Error) {
         self.failed.push(format!("{what}: {error:#}"));
     }
 
-    pub(super) fn all_passed(&self) -> bool {
+    pub(crate) fn all_passed(&self) -> bool {
         self.failed.is_empty()
     }
 
     /// What was skipped, then what failed: the reader's eye is at the end.
-    pub(super) fn details(&self) -> String {
+    pub(crate) fn details(&self) -> String {
         let mut text = String::new();
         let lines = [("skipped", &self.skipped), ("FAILED", &self.failed)];
         for (word, line) in lines.iter().flat_map(|(word, list)| list.iter().map(move |line| (word, line))) {
@@ -68,7 +68,7 @@ impl Tally {
         text
     }
 
-    pub(super) fn last_line(&self) -> String {
+    pub(crate) fn last_line(&self) -> String {
         format!("{} passed, {} failed, {} skipped", self.passed, self.failed.len(), self.skipped.len())
     }
 }
@@ -87,7 +87,7 @@ enum Section {
 }
 
 /// One test program, by its output line after line.
-pub(super) struct Count {
+pub(crate) struct Count {
     program: String,
     passed: usize,
     failed: Vec<String>,
@@ -103,7 +103,7 @@ pub(super) struct Count {
 }
 
 impl Count {
-    pub(super) fn new(program: &str) -> Self {
+    pub(crate) fn new(program: &str) -> Self {
         Self {
             program: program.to_owned(),
             passed: 0,
@@ -118,7 +118,7 @@ impl Count {
     }
 
     /// Counts a line; whether a reader wants to see it.
-    pub(super) fn line(&mut self, line: &str) -> bool {
+    pub(crate) fn line(&mut self, line: &str) -> bool {
         if let Some(test) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ")) {
             self.test(test.0, test.1);
         } else if let Some(summary) = line.strip_prefix("test result: ") {

@@ -1,0 +1,43 @@
+//! A kernel from before what blkkin needs. Runs inside such a kernel only: see `xtask/src/vm`.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it saw"
+)]
+
+mod common;
+mod support;
+
+use common::run;
+use support::needs_guest;
+
+#[test]
+fn a_trace_is_refused_with_one_error_and_the_command_does_not_run() {
+    needs_guest!();
+    for attach in [&[][..], &["--attach", "tp_btf"], &["--attach", "raw_tp"]] {
+        let words = [&["run"], attach, &["--", "touch", "/tmp/ran"]].concat();
+        let run = run(&words);
+        run.assert_refused(125, "cannot trace", "boot Linux 6.5 or later");
+        assert!(run.stderr.contains("this kernel is too old: Linux "), "{run:?}");
+        assert!(run.stderr.contains("no tracepoint block_io_start"), "{run:?}");
+        assert!(!std::path::Path::new("/tmp/ran").exists(), "the command ran untraced");
+    }
+    run(&["trace", "--for", "1s"]).assert_refused(125, "cannot trace", "boot Linux 6.5 or later");
+}
+
+#[test]
+fn doctor_names_what_the_kernel_lacks() {
+    needs_guest!();
+    let run = run(&["doctor", "--json"]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    let said: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(said["works"], false);
+    let kernel = said["checks"].as_array().unwrap().iter().find(|check| check["name"] == "kernel").unwrap();
+    assert_eq!(kernel["standing"], "fails", "{kernel:#}");
+    assert!(kernel["found"].as_str().unwrap().contains("6.5 or later is needed"), "{kernel:#}");
+    let probes = said["probes"].as_array().unwrap();
+    let start = probes.iter().find(|probe| probe["name"] == "request_start").unwrap();
+    assert_eq!(start["verdict"], "missing", "{start:#}");
+    assert!(start["reason"].as_str().unwrap().contains("no tracepoint block_io_start"), "{start:#}");
+}

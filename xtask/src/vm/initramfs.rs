@@ -1,0 +1,105 @@
+//! Everything that a guest has: the kernel's modules, the tests, what they call, and the libraries of all of these, at the
+//! paths that they have here.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::archive::Archive;
+use super::guest::{Disk, Work};
+use super::kernel::Unpacked;
+use crate::shell;
+use crate::test::TestProgram;
+
+const INIT: &str = include_str!("init.sh");
+
+/// Programs that the tests call, and those that their scripts do.
+const TOOLS: &[&str] = &[
+    "sh",
+    "cat",
+    "cp",
+    "touch",
+    "unshare",
+    "false",
+    "ln",
+    "ls",
+    "mv",
+    "readlink",
+    "rm",
+    "sleep",
+    "sync",
+    "true",
+    "wc",
+    "fio",
+    "losetup",
+    "mkfs.ext4",
+    "mount",
+    "umount",
+    "timeout",
+    "busybox",
+];
+const FOLDERS: &[&str] = &["bin", "dev", "etc", "proc", "run", "sys", "tmp", "var/tmp"];
+
+/// Writes the archive of a guest.
+pub(super) fn build(path: &Path, kernel: &Unpacked, work: &[Work], programs: &[TestProgram]) -> Result<()> {
+    let mut archive = Archive::create(path)?;
+    FOLDERS.iter().try_for_each(|folder| archive.folder(folder))?;
+    archive.file("init", INIT.as_bytes())?;
+    for (module, bytes) in kernel.modules()? {
+        archive.file(&format!("modules/{module}"), &bytes)?;
+    }
+    let mut libraries = BTreeSet::new();
+    for tool in TOOLS {
+        let found = shell::which(tool).with_context(|| format!("{tool} is not installed"))?;
+        libraries.extend(libraries_of(&found)?);
+        // Where a shell's PATH finds it, whatever folder it is in here.
+        archive.file(&format!("bin/{tool}"), &std::fs::read(&found)?)?;
+    }
+    let executables = work.iter().map(|one| one.executable.clone()).chain(binary(programs));
+    for executable in executables.collect::<BTreeSet<_>>() {
+        libraries.extend(libraries_of(&executable)?);
+        let name = executable.to_str().context("a path in UTF-8")?;
+        archive.file(name, &stripped(&executable, path)?)?;
+    }
+    libraries.iter().try_for_each(|library| archive.copy(library))?;
+    // mkfs.ext4 asks for its defaults.
+    archive.copy("/etc/mke2fs.conf")?;
+    archive.file("programs", list(work)?.as_bytes())?;
+    archive.finish()
+}
+
+/// One line a program, as `init.sh` reads it.
+fn list(work: &[Work]) -> Result<String> {
+    let line = |one: &Work| {
+        let disk = match one.disk {
+            Disk::Loop => "none",
+            Disk::Virtio => "/dev/vda",
+        };
+        let executable = one.executable.to_str().context("a path in UTF-8")?;
+        Ok(format!("{} {disk} {executable} {}\n", one.name, one.tests.join(" ")))
+    };
+    work.iter().map(line).collect()
+}
+
+/// `blkkin` itself, which cargo puts one folder above the tests and whose path they have compiled in.
+fn binary(programs: &[TestProgram]) -> Option<PathBuf> {
+    let test = programs.iter().find(|program| program.name.starts_with("blkkin/tests/"))?;
+    Some(test.executable.parent()?.parent()?.join("blkkin"))
+}
+
+/// Without what only a debugger reads: a fifth of the size.
+fn stripped(executable: &Path, beside: &Path) -> Result<Vec<u8>> {
+    let small = beside.with_extension("stripped");
+    shell::run_quietly(Command::new("strip").arg("-o").arg(&small).arg(executable))?;
+    std::fs::read(&small).with_context(|| format!("cannot read {}", small.display()))
+}
+
+/// As the dynamic linker finds them; none of a static program.
+fn libraries_of(program: &Path) -> Result<Vec<String>> {
+    let output = Command::new("ldd").arg(program).output().context("cannot start ldd")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let paths = text.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
+    Ok(paths.map(str::to_owned).collect())
+}

@@ -1,0 +1,252 @@
+//! Stock kernels: which, where they come from, and what of them is kept below `target/vm`.
+//!
+//! apt is asked which packages there are, newest first: their names bear a version that changes with each update. A
+//! kernel that this machine's release does not have is looked for in another release of Debian on the same mirror, with
+//! package lists of its own. Nothing is installed; once unpacked a kernel is kept until its folder is deleted.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::shell;
+use crate::workspace::Workspace;
+
+/// A kernel of Debian's, built for virtual machines: small, with types (BTF).
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    /// `6.12`.
+    version: &'static [u32],
+    /// The release of Debian that has it, where this machine's has not.
+    suite: &'static str,
+}
+
+const KERNELS: [&Kernel; 3] = [&Kernel::LINUX_6_12, &Kernel::LINUX_6_1, &Kernel::LINUX_5_10];
+
+/// The kernels of guests that are not here; none where no guest can run.
+pub(crate) fn missing(workspace: &Workspace) -> Vec<&'static Kernel> {
+    let wanted = KERNELS.into_iter().filter(|_| std::env::consts::ARCH == "x86_64");
+    wanted.filter(|kernel| kernel.unpacked(workspace).is_none()).collect()
+}
+
+/// Modules of a guest, in the order in which they need one another; those that are built in or not there are left out.
+const MODULES: &[&str] = &[
+    "virtio",
+    "virtio_ring",
+    "virtio_pci_legacy_dev",
+    "virtio_pci_modern_dev",
+    "virtio_pci",
+    "virtio_blk",
+    "loop",
+];
+
+/// Debian's own key, where Debian puts it.
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// A kernel that can be booted.
+pub(super) struct Unpacked {
+    pub(super) image: PathBuf,
+    folder: PathBuf,
+}
+
+impl Kernel {
+    pub(super) const LINUX_6_12: Kernel = Kernel { version: &[6, 12], suite: "trixie" };
+    pub(super) const LINUX_6_1: Kernel = Kernel { version: &[6, 1], suite: "bookworm" };
+    pub(super) const LINUX_5_10: Kernel = Kernel { version: &[5, 10], suite: "bullseye" };
+
+    /// `6.12`.
+    fn name(&self) -> String {
+        self.version.iter().map(u32::to_string).collect::<Vec<_>>().join(".")
+    }
+
+    pub(super) fn unpacked(&self, workspace: &Workspace) -> Option<Unpacked> {
+        let folder = self.folder(workspace);
+        let image = folder.join("vmlinuz");
+        image.is_file().then_some(Unpacked { image, folder })
+    }
+
+    /// For the plan.
+    pub(crate) fn plan_line(&self) -> String {
+        format!(
+            "{self} of Debian, below target/vm (25 to 40 MB), not installed: runs in QEMU for the tests inside it"
+        )
+    }
+
+    /// Downloads and unpacks it.
+    pub(crate) fn fetch(&self, workspace: &Workspace) -> Result<()> {
+        if shell::which("apt-get").is_none() {
+            bail!("no apt on this machine, and the kernels are Debian's");
+        }
+        let (apt, package) = self.find(workspace)?;
+        println!("  {self}: {package}");
+        let folder = self.folder(workspace);
+        let partial = folder.with_extension("partial");
+        let _ = fs::remove_dir_all(&partial);
+        fs::create_dir_all(&partial).with_context(|| format!("cannot make {}", partial.display()))?;
+        shell::run(apt.command("apt-get").current_dir(&partial).args(["-qq", "download", &package]))?;
+        unpack(&partial)?;
+        fs::rename(&partial, &folder).with_context(|| format!("cannot rename {}", partial.display()))
+    }
+
+    fn folder(&self, workspace: &Workspace) -> PathBuf {
+        workspace.vm_dir().join(format!("linux-{}", self.name()))
+    }
+
+    /// The package, and the apt that knows it: this machine's, or one with the lists of another release.
+    fn find(&self, workspace: &Workspace) -> Result<(Apt, String)> {
+        let own = Apt::default();
+        if let Ok(package) = self.newest(&own) {
+            return Ok((own, package));
+        }
+        let other = Apt::of_suite(self.suite, &workspace.vm_dir().join(format!("apt-{}", self.suite)))?;
+        shell::run(other.command("apt-get").args(["-qq", "update"]))
+            .with_context(|| format!("cannot fetch the package lists of Debian {}", self.suite))?;
+        let package = self.newest(&other)?;
+        Ok((other, package))
+    }
+
+    fn newest(&self, apt: &Apt) -> Result<String> {
+        let start = format!("linux-image-{}", self.name());
+        let names = shell::capture(apt.command("apt-cache").args(["pkgnames", &start]))?;
+        let newest = names.lines().filter(|name| self.is_build(name)).max_by_key(|name| numbers(name));
+        newest.map(str::to_owned).with_context(|| format!("apt knows no package {start}…-cloud-amd64"))
+    }
+
+    /// `linux-image-6.12.117+deb12-cloud-amd64`, and not the package without a signature, nor the one that only
+    /// depends on the newest.
+    fn is_build(&self, package: &str) -> bool {
+        let numbers = numbers(package);
+        package.ends_with("-cloud-amd64")
+            && numbers.starts_with(self.version)
+            && numbers.len() > self.version.len()
+    }
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Linux {}", self.name())
+    }
+}
+
+/// The numbers of `6.12.117+deb12`, between the package's first words and its last.
+fn numbers(package: &str) -> Vec<u32> {
+    let version = package.trim_start_matches("linux-image-").trim_end_matches("-cloud-amd64");
+    version.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
+}
+
+/// apt, with the options that make it look where we want.
+#[derive(Default)]
+struct Apt {
+    options: Vec<String>,
+}
+
+impl Apt {
+    /// The lists of another release of Debian, in a folder of their own, from the mirror that this machine uses.
+    fn of_suite(suite: &str, folder: &Path) -> Result<Self> {
+        let lists = folder.join("lists/partial");
+        let archives = folder.join("cache/archives/partial");
+        for folder in [&lists, &archives] {
+            fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        }
+        let sources = folder.join("sources.list");
+        let line = format!("deb [arch=amd64 signed-by={KEYRING}] {} {suite} main\n", mirror()?);
+        fs::write(&sources, line).with_context(|| format!("cannot write {}", sources.display()))?;
+        let options = [
+            format!("Dir::Etc::SourceList={}", sources.display()),
+            "Dir::Etc::SourceParts=/dev/null".to_owned(),
+            format!("Dir::State::Lists={}", folder.join("lists").display()),
+            format!("Dir::Cache={}", folder.join("cache").display()),
+            "Acquire::Languages=none".to_owned(),
+        ];
+        Ok(Self { options: options.to_vec() })
+    }
+
+    /// As root apt would fetch as a user who may not write below `target/`.
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.args(["-o", "APT::Sandbox::User=root"]);
+        self.options.iter().for_each(|option| {
+            command.args(["-o", option]);
+        });
+        command
+    }
+}
+
+/// Where this machine has Debian from.
+fn mirror() -> Result<String> {
+    let form = "$(ORIGIN)|$(LABEL)|$(REPO_URI)";
+    let targets = shell::capture(Command::new("apt-get").args(["indextargets", "--format", form]))?;
+    let found = targets.lines().find_map(|line| line.strip_prefix("Debian|Debian|"));
+    found.map(str::to_owned).context("this machine's apt has no mirror of Debian")
+}
+
+/// Of the package in `folder` the image and the modules of a guest.
+fn unpack(folder: &Path) -> Result<()> {
+    // Debian moved modules below /usr with 13.
+    let script = "set -eo pipefail; cd \"$1\"; dpkg-deb --fsys-tarfile ./*.deb | tar --extract --wildcards \
+                  './boot/vmlinuz-*' './lib/modules/*/kernel/drivers/*' || \
+                  dpkg-deb --fsys-tarfile ./*.deb | tar --extract --wildcards \
+                  './boot/vmlinuz-*' './usr/lib/modules/*/kernel/drivers/*'; \
+                  mkdir modules; find . -path '*/kernel/drivers/*' -name '*.ko*' -exec mv -t modules {} +; \
+                  rm ./*.deb; mv boot/vmlinuz-* vmlinuz";
+    shell::run_quietly(Command::new("bash").args(["-c", script, "unpack"]).arg(folder))
+}
+
+impl Unpacked {
+    /// The modules of a guest, as the kernel takes them, named in the order in which they are to be loaded.
+    pub(super) fn modules(&self) -> Result<Vec<(String, Vec<u8>)>> {
+        let mut found = Vec::new();
+        for (number, name) in MODULES.iter().enumerate() {
+            if let Some(bytes) = self.module(name)? {
+                found.push((format!("{number:02}-{name}.ko"), bytes));
+            }
+        }
+        Ok(found)
+    }
+
+    fn module(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        let plain = self.folder.join(format!("modules/{name}.ko"));
+        if plain.is_file() {
+            return fs::read(&plain).map(Some).with_context(|| format!("cannot read {}", plain.display()));
+        }
+        let packed = plain.with_extension("ko.xz");
+        if !packed.is_file() {
+            return Ok(None);
+        }
+        let output = Command::new("xz").args(["--decompress", "--stdout"]).arg(&packed).output();
+        let output = output.context("cannot start xz")?;
+        if !output.status.success() {
+            bail!("xz cannot unpack {}", packed.display());
+        }
+        Ok(Some(output.stdout))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_build_is_chosen_by_its_numbers() {
+        let names = [
+            "linux-image-6.12-cloud-amd64",
+            "linux-image-6.12.111+deb12-cloud-amd64",
+            "linux-image-6.12.117+deb12-cloud-amd64",
+            "linux-image-6.12.99+deb12-cloud-amd64",
+            "linux-image-6.12.118+deb12-cloud-amd64-unsigned",
+            "linux-image-6.12.118+deb12-amd64",
+        ];
+        let kernel = &Kernel::LINUX_6_12;
+        let newest = names.into_iter().filter(|name| kernel.is_build(name)).max_by_key(|name| numbers(name));
+        assert_eq!(newest, Some("linux-image-6.12.117+deb12-cloud-amd64"));
+    }
+
+    #[test]
+    fn a_version_is_not_the_start_of_another() {
+        assert!(Kernel::LINUX_6_1.is_build("linux-image-6.1.0-56-cloud-amd64"));
+        assert!(!Kernel::LINUX_6_1.is_build("linux-image-6.12.117+deb12-cloud-amd64"));
+        assert!(!Kernel::LINUX_6_1.is_build("linux-image-6.10.1-cloud-amd64"));
+    }
+}
