@@ -21,24 +21,18 @@ pub enum Align {
 pub struct Column {
     title: &'static str,
     align: Align,
-    group: Option<&'static str>,
     drop: Option<u8>,
 }
 
 impl Column {
     /// A column of names.
     pub const fn name(title: &'static str) -> Self {
-        Column { title, align: Align::Left, group: None, drop: None }
+        Column { title, align: Align::Left, drop: None }
     }
 
     /// A column of numbers.
     pub const fn number(title: &'static str) -> Self {
-        Column { title, align: Align::Right, group: None, drop: None }
-    }
-
-    /// One of several under a common heading.
-    pub const fn under(self, group: &'static str) -> Self {
-        Column { group: Some(group), ..self }
+        Column { title, align: Align::Right, drop: None }
     }
 
     /// Given up when the table is too wide, those with the lowest rank first.
@@ -127,8 +121,7 @@ impl Table {
     /// Headings and rows, none wider than `columns`.
     pub fn lines(&self, columns: usize) -> Vec<Line> {
         let layout = self.fit(columns.saturating_sub(INDENT));
-        let mut lines = Vec::with_capacity(self.rows.len() + 2);
-        lines.extend(self.groups(&layout));
+        let mut lines = Vec::with_capacity(self.rows.len() + 1);
         let titles = self.columns.iter().map(|column| column.title.to_owned()).collect();
         lines.push(self.row(&Row::new(titles, Ink::Dim), &layout));
         lines.extend(self.rows.iter().map(|row| self.row(row, &layout)));
@@ -183,40 +176,6 @@ impl Table {
         line.push(" ".repeat(GAP), Ink::Plain);
         line.with(bar(row.bar, layout.bar), row.ink)
     }
-
-    /// The headings over several columns, each with a rule as wide as they are.
-    fn groups(&self, layout: &Layout) -> Option<Line> {
-        let group = |place: usize| layout.shown.get(place).and_then(|&column| self.columns[column].group);
-        let mut line = Line::of(" ".repeat(INDENT), Ink::Plain);
-        let (mut place, mut any) = (0, false);
-        while place < layout.shown.len() {
-            let mut end = place + 1;
-            while group(place).is_some() && group(end) == group(place) {
-                end += 1;
-            }
-            let columns = layout.widths[place..end].iter().sum::<usize>() + layout.gap * (end - place - 1);
-            if place > 0 {
-                line.push(" ".repeat(layout.gap), Ink::Plain);
-            }
-            any |= group(place).is_some();
-            line.push(
-                group(place).map_or_else(|| " ".repeat(columns), |title| ruled(title, columns)),
-                Ink::Dim,
-            );
-            place = end;
-        }
-        any.then_some(line)
-    }
-}
-
-/// `── title ──`, as wide as `columns`.
-fn ruled(title: &str, columns: usize) -> String {
-    let title = shorten::end(title, columns);
-    let rule = columns.saturating_sub(width(&title) + 2);
-    if rule < 2 {
-        return format!("{title}{}", " ".repeat(columns - width(&title)));
-    }
-    format!("{} {title} {}", "─".repeat(rule / 2), "─".repeat(rule - rule / 2))
 }
 
 /// A bar of eighths of a character: at least one eighth where there is anything.
@@ -243,8 +202,8 @@ mod tests {
         let mut table = Table::new(vec![
             Column::name("call"),
             Column::number("count"),
-            Column::number("p50").under("time").droppable(1),
-            Column::number("max").under("time"),
+            Column::number("p50").droppable(1),
+            Column::number("max"),
         ]);
         let cells = ["pread64", "1,234", "1.00 µs", "12.3 µs"].map(str::to_owned);
         table.push(Row::new(cells.to_vec(), Ink::Plain).with_bar(1, 2));
@@ -256,7 +215,6 @@ mod tests {
         assert_eq!(
             painted(&table(), 36),
             [
-                "                  ───── time ─────",
                 "  call     count      p50      max",
                 "  pread64  1,234  1.00 µs  12.3 µs",
             ]
@@ -265,13 +223,13 @@ mod tests {
 
     #[test]
     fn a_bar_fills_what_is_left() {
-        assert_eq!(painted(&table(), 46)[2], "  pread64  1,234  1.00 µs  12.3 µs  █████");
+        assert_eq!(painted(&table(), 46)[1], "  pread64  1,234  1.00 µs  12.3 µs  █████");
     }
 
     #[test]
     fn columns_move_together_before_one_is_given_up() {
-        assert_eq!(painted(&table(), 31)[2], "  pread64 1,234 1.00 µs 12.3 µs");
-        assert_eq!(painted(&table(), 30)[2], "  pread64  1,234  12.3 µs");
+        assert_eq!(painted(&table(), 31)[1], "  pread64 1,234 1.00 µs 12.3 µs");
+        assert_eq!(painted(&table(), 30)[1], "  pread64  1,234  12.3 µs");
     }
 
     #[test]
