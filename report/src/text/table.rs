@@ -214,10 +214,7 @@ mod tests {
     fn numbers_meet_at_the_right_under_their_heading() {
         assert_eq!(
             painted(&table(), 36),
-            [
-                "  call     count      p50      max",
-                "  pread64  1,234  1.00 µs  12.3 µs",
-            ]
+            ["  call     count      p50      max", "  pread64  1,234  1.00 µs  12.3 µs",]
         );
     }
 
