@@ -3,10 +3,12 @@
 use blkkin_wire::clock::DurationNs;
 use hdrhistogram::Histogram;
 
-/// Times of one kind, in an HDR histogram of three significant digits: any quantile is at most 0.1 % off.
+/// Times of one kind, in an HDR histogram of two significant digits: any quantile is at most 0.8 % off; count, sum and
+/// maximum are exact.
 ///
-/// Memory: 8 KiB for each power of two between 2 µs and the longest time, and 16 KiB at least: 112 KiB up to
-/// 8 ms, 208 KiB up to 32 s, and 440 KiB for the longest time that there is.
+/// Memory: 1 KiB for each power of two between 256 ns and the longest time, and 2 KiB at least: 17 KiB up to 8 ms, 29 KiB up
+/// to 32 s, and 58 KiB for the longest time that there is. (Three digits take eight times as much, which no longer stays
+/// in a CPU's first cache: 85 ns of the 1000 that a traced read took in user space were spent in recording its eight times.)
 #[derive(Clone, Debug)]
 pub struct Latency {
     histogram: Histogram<u64>,
@@ -14,11 +16,11 @@ pub struct Latency {
     max: DurationNs,
 }
 
-const SIGNIFICANT_DIGITS: u8 = 3;
+const SIGNIFICANT_DIGITS: u8 = 2;
 
 impl Default for Latency {
     fn default() -> Self {
-        let histogram = Histogram::new(SIGNIFICANT_DIGITS).expect("invariant: 3 digits are within 0 to 5");
+        let histogram = Histogram::new(SIGNIFICANT_DIGITS).expect("invariant: 2 digits are within 0 to 5");
         Latency { histogram, total: DurationNs(0), max: DurationNs(0) }
     }
 }
@@ -59,13 +61,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_within_a_thousandth_and_the_maximum_is_exact() {
+    fn quantiles_are_within_a_hundredth_and_the_maximum_is_exact() {
         let mut latency = Latency::default();
         (1..=10_000).for_each(|n| latency.record(DurationNs(n * 1_237)));
         for (quantile, n) in [(0.5, 5_000), (0.9, 9_000), (0.99, 9_900)] {
             let expected = f64::from(n * 1_237);
             let found = latency.quantile(quantile).unwrap().0 as f64;
-            assert!((found - expected).abs() / expected <= 0.001, "{quantile}: {found} for {expected}");
+            assert!((found - expected).abs() / expected <= 0.008, "{quantile}: {found} for {expected}");
         }
         assert_eq!(latency.max(), Some(DurationNs(12_370_000)));
         assert_eq!(latency.count(), 10_000);
@@ -96,9 +98,9 @@ mod tests {
             latency.record(DurationNs(longest));
             latency.histogram.distinct_values() * size_of::<u64>() / 1024
         };
-        assert_eq!(kib(1), 16);
-        assert_eq!(kib(8_000_000), 112);
-        assert_eq!(kib(32_000_000_000), 208);
-        assert_eq!(kib(u64::MAX), 440);
+        assert_eq!(kib(1), 2);
+        assert_eq!(kib(8_000_000), 17);
+        assert_eq!(kib(32_000_000_000), 29);
+        assert_eq!(kib(u64::MAX), 58);
     }
 }
