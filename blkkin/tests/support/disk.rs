@@ -7,6 +7,8 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::id;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use blkkin_wire::ids::DeviceId;
 
@@ -26,8 +28,12 @@ pub(crate) struct Disk {
 impl Disk {
     /// An empty disk of so many bytes, or why there is none.
     pub(crate) fn raw(bytes: u64) -> Result<Disk, String> {
-        remove_left_overs();
-        let folder = Path::new(HOME).join(format!("{PREFIX}{}", id()));
+        static LEFT_OVERS: Once = Once::new();
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        // Once: later, folders with this process's id are those of tests beside this one.
+        LEFT_OVERS.call_once(remove_left_overs);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let folder = Path::new(HOME).join(format!("{PREFIX}{}-{number}", id()));
         fs::create_dir_all(&folder).map_err(|error| format!("no folder in {HOME}: {error}"))?;
         let mut disk = Disk { folder, node: String::new(), mounted: false };
         // Written, not only long: so that the first write to a block is as any other.
@@ -134,7 +140,8 @@ impl Statistics {
 fn remove_left_overs() {
     for entry in fs::read_dir(HOME).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let owner = name.strip_prefix(PREFIX).and_then(|pid| pid.parse::<u32>().ok());
+        let numbers = name.strip_prefix(PREFIX).and_then(|numbers| numbers.split('-').next());
+        let owner = numbers.and_then(|pid| pid.parse::<u32>().ok());
         if owner.is_some_and(|pid| pid == id() || !Path::new(&format!("/proc/{pid}")).exists()) {
             take_down(&entry.path());
         }
