@@ -37,6 +37,7 @@
 
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
 use blkkin_wire::event::{CallEvent, RequestEvent};
+use smallvec::SmallVec;
 
 use self::subject::Subject;
 use crate::trace::{Root, Trace};
@@ -133,14 +134,15 @@ fn is_explained(call: &CallEvent, trace: &Trace) -> bool {
 struct Covered {
     from: MonotonicNs,
     to: MonotonicNs,
-    intervals: Vec<(MonotonicNs, MonotonicNs)>,
+    /// A call with one bio and its request has three: no allocation for the commonest trace.
+    intervals: SmallVec<[(MonotonicNs, MonotonicNs); 4]>,
     length: u64,
 }
 
 impl Covered {
     fn new(trace: &Trace) -> Self {
         let (from, to) = (trace.start(), trace.end());
-        Covered { from, to: to.max(from), intervals: Vec::new(), length: 0 }
+        Covered { from, to: to.max(from), intervals: SmallVec::new(), length: 0 }
     }
 
     fn add(&mut self, from: MonotonicNs, to: MonotonicNs) {

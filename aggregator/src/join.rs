@@ -102,8 +102,8 @@ use blkkin_wire::ids::Source;
 pub use accounts::{JoinAccount, JoinAccounts};
 pub use config::JoinConfig;
 
-use crate::trace::Trace;
 use sink::Sink;
+pub use sink::TraceSink;
 use stream::Stream;
 
 /// Most sources followed at once. An aggregator's partition holds the nodes of one join domain, a host and its
@@ -126,15 +126,15 @@ impl Joiner {
         Joiner { config, streams: Vec::new(), accounts: JoinAccounts::default() }
     }
 
-    /// Takes a batch in and appends to `out` what it completes.
-    pub fn apply(&mut self, batch: EventBatch, out: &mut Vec<Trace>) {
+    /// Takes a batch in and gives `out` what it completes.
+    pub fn apply(&mut self, batch: EventBatch, out: &mut dyn TraceSink) {
         let index = self.stream(&batch.source, out);
         let mut sink = Sink { out, accounts: &mut self.accounts };
         self.streams[index].apply(batch, &mut sink);
     }
 
     /// Closes everything: for the end of tracing, when nothing more will come.
-    pub fn finish(&mut self, out: &mut Vec<Trace>) {
+    pub fn finish(&mut self, out: &mut dyn TraceSink) {
         let mut sink = Sink { out, accounts: &mut self.accounts };
         for stream in &mut self.streams {
             stream.finish(&mut sink);
@@ -147,7 +147,7 @@ impl Joiner {
         &self.accounts
     }
 
-    fn stream(&mut self, source: &Source, out: &mut Vec<Trace>) -> usize {
+    fn stream(&mut self, source: &Source, out: &mut dyn TraceSink) -> usize {
         let last = self.streams.len();
         match self.streams.iter().rposition(|stream| stream.source() == source) {
             Some(index) => self.streams[index..].rotate_left(1),
@@ -160,7 +160,7 @@ impl Joiner {
         last - 1
     }
 
-    fn make_room(&mut self, out: &mut Vec<Trace>) {
+    fn make_room(&mut self, out: &mut dyn TraceSink) {
         if self.streams.len() < SOURCES_MAX {
             return;
         }

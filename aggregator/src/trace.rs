@@ -155,6 +155,21 @@ impl Trace {
         }
     }
 
+    /// Makes of a trace that was given out a new one, of which nothing is known yet; what it has allocated serves again.
+    pub(crate) fn begin(&mut self, source: Source, anchor: ClockAnchor, root: SpanId) {
+        (self.id, self.root_span, self.source, self.anchor) = (source.trace_id(root), root, source, anchor);
+        self.root = Root::Missing;
+        self.bios.clear();
+        self.requests.clear();
+        self.carried.clear();
+        self.causes.clear();
+        self.adopted_by = None;
+        // The devices' names stay: they are nearly always the same, and are set again before it is given out.
+        (self.names.task, self.names.exe) = (None, None);
+        (self.names.file, self.names.second_file) = (None, None);
+        (self.missing, self.part) = (Missing::default(), Part::First);
+    }
+
     /// Puts bios and requests into their order.
     pub(crate) fn arrange(&mut self) {
         if self.bios.len() > 1 {

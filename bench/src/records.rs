@@ -1,10 +1,10 @@
-//! Ring entries as the programs write them, made up: of 11 calls two have a bio and its request, so 60 % of the
-//! records are calls alone and 40 % belong to calls that reached the disk.
+//! Ring entries as the programs write them, made up: of 11 calls two reached the disk, one with a pair (a bio alone in its
+//! request), one with a bio and a request by themselves; so 64 % of the records are calls alone.
 
 use blkkin_probe_abi::Plain;
 use blkkin_probe_abi::record::{
-    BIO_FIRST, BioRecord, CALL_HAS_FILE, CallRecord, FileId, FileRecord, Header, RequestRecord, TAG_BIO,
-    TAG_CALL, TAG_FILE, TAG_REQUEST, TAG_TASK, TaskRecord,
+    BIO_FIRST, BioRecord, CALL_HAS_FILE, CallRecord, FileId, FileRecord, Header, PairRecord, RequestRecord,
+    TAG_BIO, TAG_CALL, TAG_FILE, TAG_PAIR, TAG_REQUEST, TAG_TASK, TaskRecord,
 };
 use blkkin_tracer::decode::bytes_of;
 use blkkin_wire::calls::{Arch, CallId};
@@ -70,7 +70,29 @@ impl Entries {
         let reaches_disk = matches!(n % 11, 0 | 5);
         let (time, root) = (n * STEP, span(n, 0));
         let (task, task_version, bytes) = (n % TASKS + 1, 1, 4096);
-        if reaches_disk {
+        if n % 11 == 0 {
+            let record = PairRecord {
+                bio: span(n, 1),
+                parent: root,
+                root,
+                task,
+                queue_ns: time + 90,
+                request: span(n, 2),
+                start_ns: time + 100,
+                issue_ns: time + 200,
+                sector: n * 8,
+                disk_sector: n * 8,
+                dev: DISK,
+                disk: DISK,
+                bytes,
+                bio_opf: 1,
+                request_opf: 1,
+                task_version,
+                bio_flags: BIO_FIRST,
+                ..PairRecord::default()
+            };
+            self.put(TAG_PAIR, 0, time + 900, record, b"", |record| &mut record.header);
+        } else if reaches_disk {
             let (start_ns, sector, dev, opf) = (time + 100, n * 8, DISK, 1);
             let (bio, request) = (span(n, 1), span(n, 2));
             let record = RequestRecord {
@@ -159,7 +181,7 @@ mod tests {
     fn the_tracer_understands_every_entry() {
         let mut entries = Entries::names();
         (0..110).for_each(|n| entries.add_call(n));
-        assert_eq!(entries.len() as u64, TASKS + FILES + 110 + 2 * 20);
+        assert_eq!(entries.len() as u64, TASKS + FILES + 110 + 2 * 10 + 10);
         assert!(entries.iter().all(|bytes| translate(decode(bytes).unwrap()).is_some()));
     }
 }

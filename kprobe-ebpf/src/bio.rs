@@ -32,7 +32,8 @@ pub fn queue<A: Access>(bio: Pointer) {
     let (dev, disk) = unsafe { block::devices::<A>(bio) };
     if (span == 0 && !active && setting!(kernel_origin) == 0) || !device_wanted(dev, disk) {
         // What lived at this address ended unseen; it must not claim what lives there now.
-        if table::release(&BIOS, address) {
+        if let Some(left_over) = table::find(&BIOS, address) {
+            table::release(left_over);
             local.count(BIOS_STALE);
         }
         return;
@@ -94,12 +95,12 @@ pub fn complete<A: Access>(bio: Pointer) {
         entry.flags |= BIO_NO_REQUEST;
     }
     // SAFETY: the clock has no preconditions.
-    end(local, entry, address, unsafe { bpf_ktime_get_ns() });
+    end(local, entry, unsafe { bpf_ktime_get_ns() });
 }
 
 /// Writes the bio's record and forgets it.
 #[inline(always)]
-pub fn end(local: &mut Local, entry: &mut Bio, address: u64, now: u64) {
+pub fn end(local: &mut Local, entry: &mut Bio, now: u64) {
     let record = BioRecord {
         header: Header {
             tag: TAG_BIO,
@@ -122,6 +123,6 @@ pub fn end(local: &mut Local, entry: &mut Bio, address: u64, now: u64) {
         task_version: entry.task_version,
         reserved: [0; 3],
     };
-    let _ = table::release(&BIOS, address);
+    table::release(entry);
     ring::put(local, TAG_BIO, &record);
 }

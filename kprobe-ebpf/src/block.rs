@@ -9,10 +9,11 @@ use aya_ebpf::macros::btf_map;
 
 /// Sets of the bio table: 65,536 bios in flight, 5.8 MB.
 pub const BIO_SETS: usize = 16_384;
-/// Sets of the request table: requests are a bounded pool (nr_requests × hardware queues × devices); 32,768, 3 MB.
+/// Sets of the request table: requests are a bounded pool (nr_requests × hardware queues × devices); 32,768, 6.8 MB.
 pub const REQUEST_SETS: usize = 8_192;
 
 /// A bio in flight.
+#[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Bio {
     /// See `BioRecord`.
@@ -54,6 +55,10 @@ pub struct Request {
     pub tag: i32,
     pub flags: u16,
     pub reserved: [u16; 3],
+    /// The address of the bio that it carries alone; 0 when there is no such.
+    pub alone: u64,
+    /// That bio, which then is not in the table of bios.
+    pub bio: Bio,
 }
 
 #[btf_map]
@@ -104,15 +109,26 @@ pub struct Carried {
 }
 
 /// The entry of the bio that was submitted: the bio itself, or, for the front of a split, the bio that it was split
-/// from. A split's front is a clone which never passes block_bio_queue and ends in bio_chain_endio with its origin in
-/// bi_private (block/bio.c, bio_chain; 257,056 of 257,056 found so). Says also whether it was a clone.
+/// from. Says also whether it was a clone.
 #[inline(always)]
-pub fn origin(carried: Carried) -> Option<(&'static mut Bio, u64, bool)> {
-    if let Some(entry) = table::find(&BIOS, carried.bio) {
-        if covers(entry, carried.sector) {
-            return Some((entry, carried.bio, false));
-        }
+pub fn origin(carried: Carried) -> Option<(&'static mut Bio, bool)> {
+    if let Some(entry) = itself(carried.bio, carried.sector) {
+        return Some((entry, false));
     }
+    Some((split_from(carried)?, true))
+}
+
+/// The entry of the bio at `address`, which is at `sector` now.
+#[inline(always)]
+pub fn itself(address: u64, sector: u64) -> Option<&'static mut Bio> {
+    let entry = table::find(&BIOS, address)?;
+    if covers(entry, sector) { Some(entry) } else { None }
+}
+
+/// The entry of the bio that `carried` was split from. A split's front is a clone which never passes block_bio_queue and
+/// ends in bio_chain_endio with its origin in bi_private (block/bio.c, bio_chain; 257,056 of 257,056 found so).
+#[inline(always)]
+pub fn split_from(carried: Carried) -> Option<&'static mut Bio> {
     let chain = setting!(bio_chain_endio);
     let (mut end_io, mut origin) = (carried.end_io, carried.private);
     // A split of a split of a split: each level of stacking may add one.
@@ -122,7 +138,7 @@ pub fn origin(carried: Carried) -> Option<(&'static mut Bio, u64, bool)> {
             return None;
         }
         if let Some(entry) = table::find(&BIOS, origin) {
-            return if covers(entry, carried.sector) { Some((entry, origin, true)) } else { None };
+            return if covers(entry, carried.sector) { Some(entry) } else { None };
         }
         // SAFETY: reads by helper take any address.
         unsafe {

@@ -4,6 +4,13 @@
 //! for as its first (635,121 of 635,121): that bio's span is the request's parent. Bios that merge into it later
 //! are found when it completes, by walking rq→bio, which is still whole at block_rq_complete.
 //!
+//! *Alone.* Most requests carry one bio, whole (direct I/O nearly always). Then the bio's entry moves into the request's,
+//! at block_io_start, where both are at hand; the completion, often on another CPU, finds both by one look-up, and writes
+//! both as one record. Only what is proved counts as alone: the request's one bio is that very bio, and it has as many
+//! bytes as the bio had when it was queued and as the completion covers. As soon as anything else happens (another
+//! bio or request is merged in, the flush machine takes it, a part completes) the bio goes back to the table, and the walk does what it
+//! always does. Rejected: looking the bio up in its own table at the completion: two cold lines more, and a ring entry.
+//!
 //! *End.* A completion is the last one if it covers what is left (`nr_bytes >= __data_len`) and the request is not
 //! inside the flush machine's sequence (RQF_FLUSH_SEQ), where its data part completes before it is done; so
 //! write + FUA on a device without FUA, which completes twice, is one request.
@@ -12,7 +19,7 @@
 //! seen as that of the requests that it serves (flush.rs).
 
 use crate::access::{Access, Pointer};
-use crate::block::{self, Carried, REQUESTS, Request};
+use crate::block::{self, BIOS, Bio, Carried, REQUESTS, Request};
 use crate::filter::device_wanted;
 use crate::layout::offset;
 use crate::local::{Local, Walk};
@@ -40,16 +47,16 @@ pub fn start<A: Access>(rq: Pointer) {
         (first, block::disk_number::<A>(disk))
     };
     // SAFETY: as above.
-    // SAFETY: as above.
-    let owner = if first.is_null() { None } else { unsafe { block::origin(carried::<A>(local, first)) } };
+    let owner = if first.is_null() { None } else { unsafe { owner::<A>(local, first) } };
     let address = local.address(rq);
     let (mut parent, mut root, mut task, mut version, mut flags) = (0, 0, 0, 0, REQUEST_NO_PARENT);
     let owned = owner.is_some();
     if !owned {
         if setting!(kernel_origin) == 0 || !device_wanted(disk, disk) {
             // What lived at this address ended unseen; it must not claim what lives there now.
-            if table::release(&REQUESTS, address) {
-                local.count(REQUESTS_STALE);
+            if let Some(left_over) = table::find(&REQUESTS, address) {
+                forget(local, left_over);
+                table::release(left_over);
             }
             return;
         }
@@ -61,7 +68,7 @@ pub fn start<A: Access>(rq: Pointer) {
     let entry = match table::claim(&REQUESTS, address) {
         Claim::Fresh(entry) => entry,
         Claim::Stale(entry) => {
-            local.count(REQUESTS_STALE);
+            forget(local, entry);
             entry
         }
         Claim::Full => {
@@ -71,12 +78,21 @@ pub fn start<A: Access>(rq: Pointer) {
     };
     local.count(REQUESTS_STARTED);
     let own = local.mint(Program::RequestStart);
-    if let Some((bio, _, clone)) = owner {
+    entry.alone = 0;
+    if let Some((bio, at)) = owner {
         (parent, root, task, version, flags) = (bio.span, bio.root, bio.task, bio.task_version, 0);
-        if clone {
+        // SAFETY: as above.
+        let size: u32 = unsafe { A::read(first, offset!(bio_size)) };
+        if at == 0 {
             bio.flags |= BIO_SPLIT;
+            bio.request = own;
+        } else if size == bio.bytes && bio.done == 0 {
+            entry.bio = *bio;
+            entry.alone = at;
+            table::release(bio);
+        } else {
+            bio.request = own;
         }
-        bio.request = own;
     }
     // SAFETY: as above.
     unsafe {
@@ -95,6 +111,19 @@ pub fn start<A: Access>(rq: Pointer) {
         entry.tag = -1;
         entry.flags = flags;
         entry.start_ns = bpf_ktime_get_ns();
+    }
+}
+
+/// The entry of the bio that a request was made for, and its address; 0 for the front of a split.
+#[inline(always)]
+unsafe fn owner<A: Access>(local: &mut Local, first: Pointer) -> Option<(&'static mut Bio, u64)> {
+    let address = local.address(first);
+    // SAFETY: by the caller's contract.
+    unsafe {
+        if let Some(bio) = block::itself(address, A::read(first, offset!(bio_sector))) {
+            return Some((bio, address));
+        }
+        Some((block::split_from(carried::<A>(local, first))?, 0))
     }
 }
 
@@ -136,7 +165,9 @@ pub fn issue<A: Access>(rq: Pointer) {
 #[inline(always)]
 pub fn merge(rq: Pointer) {
     let Some(local) = Local::of(Program::RequestMerge) else { return };
-    if table::release(&REQUESTS, local.address(rq)) {
+    if let Some(entry) = table::find(&REQUESTS, local.address(rq)) {
+        part(local, entry);
+        table::release(entry);
         local.count(REQUESTS_MERGED);
     }
 }
@@ -165,6 +196,15 @@ pub fn complete<A: Access>(rq: Pointer, status: u32, bytes: u32) {
     if in_sequence {
         entry.flags |= REQUEST_FLUSH_SEQUENCE;
     }
+    if entry.alone != 0 {
+        // SAFETY: as above.
+        let first = unsafe { A::read(rq, offset!(rq_bio)) };
+        let whole = bytes == left && bytes == entry.bio.bytes && bytes == entry.bytes;
+        if whole && !in_sequence && local.address(first) == entry.alone {
+            return end_both(local, entry, now);
+        }
+        part(local, entry);
+    }
     local.walk = Walk::new(bytes, status, in_sequence, now);
     (local.walk.span, local.walk.parent) = (entry.span, entry.parent);
     // SAFETY: as above.
@@ -176,7 +216,34 @@ pub fn complete<A: Access>(rq: Pointer, status: u32, bytes: u32) {
     if entry.issue_ns == 0 {
         entry.flags |= REQUEST_NEVER_ISSUED;
     }
-    end(local, entry, address, now);
+    end(local, entry, now);
+}
+
+/// Gives a bio that was alone in its request back to the table: it has company now.
+#[inline(always)]
+fn part(local: &mut Local, entry: &mut Request) {
+    if entry.alone == 0 {
+        return;
+    }
+    match table::claim(&BIOS, entry.alone) {
+        Claim::Fresh(bio) => {
+            *bio = entry.bio;
+            bio.request = entry.span;
+        }
+        // Its address is another's already, or there is no room: its end will not be seen.
+        Claim::Stale(_) | Claim::Full => local.count(BIOS_STALE),
+    }
+    entry.alone = 0;
+}
+
+/// Books an entry whose end was never seen.
+#[inline(always)]
+fn forget(local: &mut Local, entry: &mut Request) {
+    local.count(REQUESTS_STALE);
+    if entry.alone != 0 {
+        local.count(BIOS_STALE);
+        entry.alone = 0;
+    }
 }
 
 /// Goes over the bios that this completion covers, and credits each with its part.
@@ -235,7 +302,7 @@ pub extern "C" fn credit(bio: u64, end_io: u64, private: u64, sector: u64, size:
         return 0;
     }
     local.walk.budget -= part;
-    let Some((found, address, clone)) = block::origin(Carried { bio, end_io, private, sector }) else {
+    let Some((found, clone)) = block::origin(Carried { bio, end_io, private, sector }) else {
         return 1;
     };
     local.walk.bios += 1;
@@ -259,13 +326,13 @@ pub extern "C" fn credit(bio: u64, end_io: u64, private: u64, sector: u64, size:
     let before = unsafe { table::fetch_add(&raw mut found.done, part) };
     if local.walk.in_sequence == 0 && before + part >= bytes {
         let now = local.walk.now;
-        bio::end(local, found, address, now);
+        bio::end(local, found, now);
     }
     1
 }
 
 #[inline(always)]
-fn end(local: &mut Local, entry: &Request, address: u64, now: u64) {
+fn end(local: &mut Local, entry: &mut Request, now: u64) {
     let record = RequestRecord {
         header: Header {
             tag: TAG_REQUEST,
@@ -289,6 +356,42 @@ fn end(local: &mut Local, entry: &Request, address: u64, now: u64) {
         bios: entry.bios,
         tag: entry.tag,
     };
-    let _ = table::release(&REQUESTS, address);
+    table::release(entry);
     ring::put(local, TAG_REQUEST, &record);
+}
+
+/// A request and the bio that was alone in it end together.
+#[inline(always)]
+fn end_both(local: &mut Local, entry: &mut Request, now: u64) {
+    let issued = if entry.issue_ns == 0 { REQUEST_NEVER_ISSUED } else { 0 };
+    let record = PairRecord {
+        header: Header {
+            tag: TAG_PAIR,
+            reserved: 0,
+            flags: entry.flags | issued,
+            len: size_of::<PairRecord>() as u32,
+            time_ns: now,
+        },
+        bio: entry.bio.span,
+        parent: entry.bio.parent,
+        root: entry.bio.root,
+        task: entry.bio.task,
+        queue_ns: entry.bio.queue_ns,
+        request: entry.span,
+        start_ns: entry.start_ns,
+        issue_ns: entry.issue_ns,
+        sector: entry.bio.sector,
+        disk_sector: entry.sector,
+        dev: entry.bio.dev,
+        disk: entry.dev,
+        bytes: entry.bytes,
+        bio_opf: entry.bio.opf,
+        request_opf: entry.opf,
+        status: entry.status,
+        tag: entry.tag,
+        task_version: entry.bio.task_version,
+        bio_flags: entry.bio.flags | BIO_FIRST,
+    };
+    table::release(entry);
+    ring::put(local, TAG_PAIR, &record);
 }

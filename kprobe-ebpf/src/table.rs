@@ -82,23 +82,12 @@ pub fn claim<V, const SETS: usize>(table: &Array<Set<V>, SETS>, address: u64) ->
     Claim::Full
 }
 
-/// Forgets `address`; says whether it was there.
+/// Forgets an entry, which [`find`] or [`claim`] gave.
 #[inline(always)]
-pub fn release<V, const SETS: usize>(table: &Array<Set<V>, SETS>, address: u64) -> bool {
-    let Some(set) = set(table, address) else { return false };
-    let mut i = 0;
-    while i < WAYS {
-        // SAFETY: as above; only the owner of an entry releases it.
-        unsafe {
-            let key = &raw mut (*set).ways[i].key;
-            if core::ptr::read_volatile(key) == address {
-                core::ptr::write_volatile(key, 0);
-                return true;
-            }
-        }
-        i += 1;
-    }
-    false
+pub fn release<V>(value: &mut V) {
+    let offset = core::mem::offset_of!(Way<V>, value);
+    // SAFETY: a value of a table lies in its way; only the owner of an entry releases it.
+    unsafe { core::ptr::write_volatile((&raw mut *value).byte_sub(offset).cast::<u64>(), 0) }
 }
 
 /// What was there before; `new` is there now if that was `expected`.

@@ -70,8 +70,8 @@ pub fn balance(kernel: &[u64; slot::COUNTERS], recorded: &Recorded, recursion_mi
     };
     Accounts {
         calls: account(&[raw::TAG_CALL]),
-        bios: account(&[raw::TAG_BIO]),
-        requests: account(&[raw::TAG_REQUEST]),
+        bios: account(&[raw::TAG_BIO, raw::TAG_PAIR]),
+        requests: account(&[raw::TAG_REQUEST, raw::TAG_PAIR]),
         commits: account(&[raw::TAG_COMMIT]),
         names: account(&[raw::TAG_TASK, raw::TAG_FILE]),
         calls_entered: kernel[slot::CALLS_ENTERED],

@@ -6,7 +6,8 @@
 use blkkin_probe_abi::Plain;
 use blkkin_probe_abi::record::{
     BioRecord, CALL_HAS_SECOND, CallRecord, CommitRecord, FILE_PATH_MAX, FileRecord, Header, PATH_ARG_MAX,
-    RequestRecord, SecondFile, TAG_BIO, TAG_CALL, TAG_COMMIT, TAG_FILE, TAG_REQUEST, TAG_TASK, TaskRecord,
+    PairRecord, RequestRecord, SecondFile, TAG_BIO, TAG_CALL, TAG_COMMIT, TAG_FILE, TAG_PAIR, TAG_REQUEST,
+    TAG_TASK, TaskRecord,
 };
 use thiserror::Error;
 
@@ -19,6 +20,8 @@ pub enum Record<'a> {
     Bio(BioRecord),
     /// A request.
     Request(RequestRecord),
+    /// A bio and its request.
+    Pair(PairRecord),
     /// A commit.
     Commit(CommitRecord),
     /// A task.
@@ -67,6 +70,7 @@ pub fn decode(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
         TAG_CALL => call(bytes),
         TAG_BIO => whole(bytes, TAG_BIO).map(Record::Bio),
         TAG_REQUEST => whole(bytes, TAG_REQUEST).map(Record::Request),
+        TAG_PAIR => whole(bytes, TAG_PAIR).map(Record::Pair),
         TAG_COMMIT => whole(bytes, TAG_COMMIT).map(Record::Commit),
         TAG_TASK => whole(bytes, TAG_TASK).map(Record::Task),
         TAG_FILE => file(bytes),

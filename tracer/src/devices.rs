@@ -11,14 +11,18 @@ use blkkin_wire::ids::DeviceId;
 #[derive(Debug, Default)]
 pub struct DeviceNamer {
     named: HashSet<DeviceId>,
-    /// The one met last: a run of events is of one device nearly always.
-    last: Option<DeviceId>,
+    /// The two met last: a run of events is of one device nearly always, or of a partition and its disk.
+    last: [Option<DeviceId>; 2],
 }
 
 impl DeviceNamer {
     /// The device's name, if it was not said before.
     pub fn meet(&mut self, device: DeviceId, time: MonotonicNs) -> Option<DeviceEvent> {
-        if self.last.replace(device) == Some(device) || !self.named.insert(device) {
+        if self.last.contains(&Some(device)) {
+            return None;
+        }
+        self.last = [Some(device), self.last[0]];
+        if !self.named.insert(device) {
             return None;
         }
         Some(DeviceEvent {

@@ -139,17 +139,22 @@ impl Pump {
 
     /// Adds the names of devices that are met for the first time.
     fn name_devices(&mut self, events: &mut Vec<LayerEvent>) {
-        let met: Vec<LayerEvent> = events
-            .iter()
-            .filter_map(|event| match event {
-                LayerEvent::Bio(bio) => self.devices.meet(bio.device, bio.end),
-                LayerEvent::Request(request) => self.devices.meet(request.device, request.complete),
-                LayerEvent::Commit(commit) => self.devices.meet(commit.device, commit.end),
-                _ => None,
-            })
-            .map(LayerEvent::Device)
-            .collect();
-        events.extend(met);
+        let mut met = Vec::new();
+        for event in &*events {
+            match event {
+                LayerEvent::Bio(bio) => met.extend(self.devices.meet(bio.device, bio.end)),
+                LayerEvent::Request(request) => {
+                    met.extend(self.devices.meet(request.device, request.complete));
+                }
+                LayerEvent::Pair(pair) => {
+                    met.extend(self.devices.meet(pair.bio.device, pair.bio.end));
+                    met.extend(self.devices.meet(pair.request.device, pair.request.complete));
+                }
+                LayerEvent::Commit(commit) => met.extend(self.devices.meet(commit.device, commit.end)),
+                _ => {}
+            }
+        }
+        events.extend(met.into_iter().map(LayerEvent::Device));
     }
 
     fn accounts(&self) -> Result<Accounts, TracerError> {

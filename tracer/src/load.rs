@@ -156,7 +156,8 @@ impl Tracer {
             kind: None,
             verdict: Verdict::Refused,
             reason: refused.join("; "),
-            remedy: "another kernel, or another policy of this one: the reason is in its own words".to_owned(),
+            remedy: "another kernel, or another policy of this one: the reason is in its own words"
+                .to_owned(),
         }
     }
 

@@ -5,7 +5,7 @@ use blkkin_wire::calls::{Arch, CallId};
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::{
     BioEvent, BlockOp, BlockStatus, CallEvent, CommitEvent, Ending, FileEvent, Kept, LayerEvent, OpenFile,
-    RequestEvent, Submitter, TaskChange, TaskEvent, TaskRef,
+    PairEvent, RequestEvent, Submitter, TaskChange, TaskEvent, TaskRef,
 };
 use blkkin_wire::ids::{CgroupId, DeviceId, Fd, FileId, Pid, Sector, SpanId, TaskId, Tid, Uid};
 
@@ -18,6 +18,7 @@ pub fn translate(record: Record<'_>) -> Option<LayerEvent> {
         Record::Call(record, second, paths) => call(&record, second.as_ref(), paths).map(LayerEvent::Call),
         Record::Bio(record) => Some(LayerEvent::Bio(bio(&record))),
         Record::Request(record) => Some(LayerEvent::Request(request(&record))),
+        Record::Pair(record) => Some(LayerEvent::Pair(pair(&record))),
         Record::Commit(record) => Some(LayerEvent::Commit(commit(&record))),
         Record::Task(record) => Some(LayerEvent::Task(task(&record))),
         Record::File(record, path) => Some(LayerEvent::File(file(&record, path))),
@@ -118,6 +119,44 @@ fn request(record: &raw::RequestRecord) -> RequestEvent {
         requeued: has(raw::REQUEST_REQUEUED),
         flush_sequence: has(raw::REQUEST_FLUSH_SEQUENCE) || has(raw::REQUEST_SERVED),
     }
+}
+
+fn pair(record: &raw::PairRecord) -> PairEvent {
+    let header = record.header;
+    let bio_record = raw::BioRecord {
+        header: raw::Header { flags: record.bio_flags, ..header },
+        span: record.bio,
+        parent: record.parent,
+        root: record.root,
+        task: record.task,
+        request: record.request,
+        queue_ns: record.queue_ns,
+        sector: record.sector,
+        dev: record.dev,
+        bytes: record.bytes,
+        opf: record.bio_opf,
+        status: record.status,
+        task_version: record.task_version,
+        reserved: [0; 3],
+    };
+    let request_record = raw::RequestRecord {
+        header,
+        span: record.request,
+        parent: record.bio,
+        root: record.root,
+        task: record.task,
+        start_ns: record.start_ns,
+        issue_ns: record.issue_ns,
+        sector: record.disk_sector,
+        dev: record.disk,
+        bytes: record.bytes,
+        opf: record.request_opf,
+        status: record.status,
+        task_version: record.task_version,
+        bios: 1,
+        tag: record.tag,
+    };
+    PairEvent { bio: bio(&bio_record), request: request(&request_record) }
 }
 
 fn commit(record: &raw::CommitRecord) -> CommitEvent {

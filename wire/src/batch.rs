@@ -50,7 +50,7 @@ pub struct Accounts {
     pub walk_overflow: u64,
 }
 
-/// fired = recorded + dropped.
+/// fired = recorded + dropped. The record of a pair is one for the bio and one for the request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     /// Records that were due, as the kernel side counted.

@@ -22,6 +22,8 @@ pub enum LayerEvent {
     Bio(BioEvent),
     /// A block request ended.
     Request(RequestEvent),
+    /// A bio ended, and with it the request that carried it whole and nothing else.
+    Pair(PairEvent),
     /// A journal commit ended.
     Commit(CommitEvent),
     /// A task is, from this version on, as said here.
@@ -39,6 +41,7 @@ impl LayerEvent {
             LayerEvent::Call(e) => e.exit,
             LayerEvent::Bio(e) => e.end,
             LayerEvent::Request(e) => e.complete,
+            LayerEvent::Pair(e) => e.request.complete,
             LayerEvent::Commit(e) => e.end,
             LayerEvent::Task(e) => e.time,
             LayerEvent::File(e) => e.time,
@@ -294,6 +297,17 @@ pub struct RequestEvent {
     pub requeued: bool,
     /// Went through the flush machinery.
     pub flush_sequence: bool,
+}
+
+/// A bio and its request where they are one to one, as with nearly all direct I/O: `request.parent` is `bio.span`,
+/// `bio.request` is `request.span`, and both ended at one time with one status. It says what a [`BioEvent`] and a
+/// [`RequestEvent`] would, and passes every queue once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PairEvent {
+    /// The bio.
+    pub bio: BioEvent,
+    /// Its request.
+    pub request: RequestEvent,
 }
 
 /// A journal commit: the root of what the journal's thread wrote for everybody who waited.

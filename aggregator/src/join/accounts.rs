@@ -90,6 +90,10 @@ impl JoinAccounts {
             LayerEvent::Call(_) => self.calls.receive(),
             LayerEvent::Bio(_) => self.bios.receive(),
             LayerEvent::Request(_) => self.requests.receive(),
+            LayerEvent::Pair(_) => {
+                self.bios.receive();
+                self.requests.receive();
+            }
             LayerEvent::Commit(_) => self.commits.receive(),
             LayerEvent::Task(_) | LayerEvent::File(_) | LayerEvent::Device(_) => self.names += 1,
         }

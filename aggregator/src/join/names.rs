@@ -97,8 +97,8 @@ impl NameTable {
         self.devices = Arc::new(names);
     }
 
-    pub(super) fn devices(&self) -> Arc<DeviceNames> {
-        self.devices.clone()
+    pub(super) fn devices(&self) -> &Arc<DeviceNames> {
+        &self.devices
     }
 
     pub(super) fn of_call(&mut self, call: &CallEvent) -> Names {

@@ -3,9 +3,9 @@
 //! A slab, a map from root to slot, and a list through the slots from the one silent for longest to the one
 //! heard of last. Every operation is O(1); nothing is allocated once the slab has grown.
 
-use blkkin_wire::clock::MonotonicNs;
+use blkkin_wire::clock::{ClockAnchor, MonotonicNs};
 use blkkin_wire::event::{BioEvent, RequestEvent};
-use blkkin_wire::ids::SpanId;
+use blkkin_wire::ids::{Source, SpanId};
 
 use super::commits::CommitKey;
 use super::hash::SpanMap;
@@ -37,6 +37,21 @@ impl OpenTrace {
         OpenTrace { trace, awaited: Vec::new(), waits: None, before: Before::default() }
     }
 
+    /// As if it were new.
+    fn begin(&mut self, source: Source, anchor: ClockAnchor, root: SpanId) {
+        self.trace.begin(source, anchor, root);
+        self.awaited.clear();
+        (self.waits, self.before) = (None, Before::default());
+    }
+
+    /// Lets go of what others share and of lists that are unusually long.
+    fn let_go(&mut self) {
+        self.trace.causes.clear();
+        if self.trace.bios.capacity().max(self.trace.requests.capacity()) > KEPT_PARTS_MAX {
+            (self.trace.bios, self.trace.requests) = (Vec::new(), Vec::new());
+        }
+    }
+
     pub(super) fn continues(&mut self, before: Before) {
         self.before = before;
         self.trace.part = Part::Later;
@@ -51,6 +66,12 @@ impl OpenTrace {
             }
         }
         push(&mut self.trace.bios, bio);
+    }
+
+    /// Nobody waits for the request: it came with its bio.
+    pub(super) fn add_pair(&mut self, bio: BioEvent, request: RequestEvent) {
+        push(&mut self.trace.bios, bio);
+        push(&mut self.trace.requests, request);
     }
 
     pub(super) fn add_request(&mut self, request: RequestEvent) {
@@ -113,6 +134,11 @@ impl Slot {
     const NONE: Slot = Slot(u32::MAX);
 }
 
+/// More bios or requests than a finished trace may have for its lists to be kept for the next: those of 4096 traces
+/// of the largest kept take 60 MB, and nearly all have one of each.
+const KEPT_PARTS_MAX: usize = 64;
+
+/// One trace's place; between two traces it is free, and keeps what the last one had allocated.
 #[derive(Debug)]
 struct Node {
     open: OpenTrace,
@@ -124,7 +150,7 @@ struct Node {
 /// All open traces of one source.
 #[derive(Debug)]
 pub(super) struct OpenTraces {
-    nodes: Vec<Option<Node>>,
+    nodes: Vec<Node>,
     free: Vec<Slot>,
     by_root: SpanMap<Slot>,
     oldest: Slot,
@@ -150,16 +176,24 @@ impl OpenTraces {
         self.by_root.get(&root).copied()
     }
 
-    pub(super) fn insert(&mut self, open: OpenTrace, now: MonotonicNs) -> Slot {
-        let root = open.trace.root_span;
-        let node = Node { open, last: now, older: Slot::NONE, newer: Slot::NONE };
+    /// Opens the trace of `root`.
+    pub(super) fn begin(
+        &mut self,
+        source: Source,
+        anchor: ClockAnchor,
+        root: SpanId,
+        now: MonotonicNs,
+    ) -> Slot {
         let slot = match self.free.pop() {
             Some(slot) => {
-                self.nodes[slot.0 as usize] = Some(node);
+                let node = self.node(slot);
+                node.open.begin(source, anchor, root);
+                node.last = now;
                 slot
             }
             None => {
-                self.nodes.push(Some(node));
+                let open = OpenTrace::new(Trace::new(source, anchor, root));
+                self.nodes.push(Node { open, last: now, older: Slot::NONE, newer: Slot::NONE });
                 Slot(self.nodes.len() as u32 - 1)
             }
         };
@@ -181,22 +215,22 @@ impl OpenTraces {
         }
     }
 
-    pub(super) fn take(&mut self, slot: Slot) -> OpenTrace {
+    /// The trace of `root`, in `slot`, was given out.
+    pub(super) fn end(&mut self, slot: Slot, root: SpanId) {
         self.unlink(slot);
+        self.by_root.remove(&root);
         self.free.push(slot);
-        let node = self.nodes[slot.0 as usize].take().expect("invariant: a slot in the list is in use");
-        self.by_root.remove(&node.open.trace.root_span);
-        node.open
+        self.node(slot).open.let_go();
     }
 
     /// The trace silent for longest, and since when.
     pub(super) fn oldest(&self) -> Option<(Slot, MonotonicNs)> {
-        let node = self.nodes.get(self.oldest.0 as usize)?.as_ref()?;
+        let node = self.nodes.get(self.oldest.0 as usize)?;
         Some((self.oldest, node.last))
     }
 
     fn node(&mut self, slot: Slot) -> &mut Node {
-        self.nodes[slot.0 as usize].as_mut().expect("invariant: a slot in the list is in use")
+        &mut self.nodes[slot.0 as usize]
     }
 
     fn append(&mut self, slot: Slot) {
@@ -230,7 +264,7 @@ mod tests {
     fn order(traces: &OpenTraces) -> Vec<u64> {
         let mut order = Vec::new();
         let mut next = traces.oldest;
-        while let Some(Some(node)) = traces.nodes.get(next.0 as usize) {
+        while let Some(node) = traces.nodes.get(next.0 as usize) {
             order.push(node.open.trace.root_span.0);
             next = node.newer;
         }
@@ -240,15 +274,18 @@ mod tests {
     #[test]
     fn the_list_goes_from_longest_silent_to_last_heard_of() {
         let mut traces = OpenTraces::new();
-        let slots: Vec<Slot> =
-            (1..=4).map(|root| traces.insert(OpenTrace::new(make::trace(root)), MonotonicNs(root))).collect();
+        let begin = |traces: &mut OpenTraces, root| {
+            let trace = make::trace(root);
+            traces.begin(trace.source, trace.anchor, trace.root_span, MonotonicNs(root))
+        };
+        let slots: Vec<Slot> = (1..=4).map(|root| begin(&mut traces, root)).collect();
         traces.touch(slots[1], MonotonicNs(5));
         assert_eq!(order(&traces), [1, 3, 4, 2]);
-        traces.take(slots[2]);
-        traces.take(slots[0]);
+        traces.end(slots[2], SpanId(3));
+        traces.end(slots[0], SpanId(1));
         assert_eq!(order(&traces), [4, 2]);
         assert_eq!(traces.oldest(), Some((slots[3], MonotonicNs(4))));
-        traces.insert(OpenTrace::new(make::trace(9)), MonotonicNs(9));
+        begin(&mut traces, 9);
         assert_eq!((order(&traces), traces.nodes.len()), (vec![4, 2, 9], 4));
         assert_eq!(traces.find(SpanId(1)), None);
     }

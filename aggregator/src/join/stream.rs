@@ -8,14 +8,14 @@ use std::hash::BuildHasherDefault;
 
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::{ClockAnchor, MonotonicNs};
-use blkkin_wire::event::{BioEvent, CallEvent, CommitEvent, LayerEvent, RequestEvent, Submitter};
+use blkkin_wire::event::{BioEvent, CallEvent, CommitEvent, LayerEvent, PairEvent, RequestEvent, Submitter};
 use blkkin_wire::ids::{Source, SpanId};
 
 use super::commits::{Commits, Waited};
 use super::config::JoinConfig;
 use super::hash::PassThrough;
 use super::names::{NameTable, Taken};
-use super::open::{Before, OpenTrace, OpenTraces, Slot};
+use super::open::{Before, OpenTraces, Slot};
 use super::recent::Recent;
 use super::sink::Sink;
 use super::window::Window;
@@ -45,6 +45,8 @@ pub(super) struct Stream {
     window: Window,
     names: NameTable,
     open: OpenTraces,
+    /// A trace that is complete as soon as it begins.
+    single: Trace,
     commits: Commits,
     carriers: RecentSpans<RequestEvent>,
     closed: RecentSpans<Before>,
@@ -54,9 +56,11 @@ impl Stream {
     pub(super) fn new(source: Source, config: JoinConfig) -> Self {
         let zero = MonotonicNs::default();
         let wallclock = Default::default();
+        let anchor = ClockAnchor { monotonic: zero, wallclock, uncertainty: Default::default() };
         Stream {
             source,
-            anchor: ClockAnchor { monotonic: zero, wallclock, uncertainty: Default::default() },
+            anchor,
+            single: Trace::new(source, anchor, SpanId(0)),
             next_sequence: None,
             watermark: zero,
             now: zero,
@@ -127,6 +131,7 @@ impl Stream {
             LayerEvent::Call(call) => self.call(call, sink),
             LayerEvent::Bio(bio) => self.bio(bio, sink),
             LayerEvent::Request(request) => self.request(request, sink),
+            LayerEvent::Pair(pair) => self.pair(pair, sink),
             LayerEvent::Commit(commit) => self.commit(commit, sink),
             LayerEvent::File(file) => self.names.file(file),
             LayerEvent::Device(device) => self.names.device(device),
@@ -141,10 +146,10 @@ impl Stream {
         let names = self.names.of_call(&call);
         let waited = self.commits.wait(&call);
         if call.bios == 0 && !matches!(waited, Waited::Open(_)) {
-            let mut trace = Trace::new(self.source, self.anchor, call.span);
-            (trace.root, trace.names) = (Root::Call(call), names);
-            trace.causes.extend(late_cause(waited));
-            return sink.emit(trace);
+            self.single.begin(self.source, self.anchor, call.span);
+            (self.single.root, self.single.names) = (Root::Call(call), names);
+            self.single.causes.extend(late_cause(waited));
+            return sink.emit(&mut self.single);
         }
         let slot = self.slot(call.span, sink);
         let open = self.open.get(slot);
@@ -175,13 +180,25 @@ impl Stream {
         }
         if request.parent.is_none() {
             // Nobody that was followed asked for it.
-            let mut trace = Trace::new(self.source, self.anchor, request.span);
-            (trace.root, trace.names) = (Root::Kernel, self.names.of_task(request.task));
-            trace.requests.push(request);
-            return sink.emit(trace);
+            self.single.begin(self.source, self.anchor, request.span);
+            (self.single.root, self.single.names) = (Root::Kernel, self.names.of_task(request.task));
+            self.single.requests.push(request);
+            return sink.emit(&mut self.single);
         }
         let slot = self.slot(request.root, sink);
         self.open.get(slot).add_request(request);
+        self.close_if_complete(slot, sink);
+    }
+
+    fn pair(&mut self, pair: PairEvent, sink: &mut Sink<'_>) {
+        let PairEvent { bio, request } = pair;
+        let slot = self.slot(bio.root, sink);
+        let open = self.open.get(slot);
+        if bio.submitter == Submitter::Kernel && bio.root == bio.span {
+            open.trace.root = Root::Kernel;
+            open.trace.names = self.names.of_task(bio.task);
+        }
+        open.add_pair(bio, request);
         self.close_if_complete(slot, sink);
     }
 
@@ -219,11 +236,10 @@ impl Stream {
             sink.accounts.closed_for_room += 1;
             self.close(oldest, sink);
         }
-        let mut open = OpenTrace::new(Trace::new(self.source, self.anchor, root));
+        let slot = self.open.begin(self.source, self.anchor, root, self.now);
         if let Some(before) = self.closed.peek(&root) {
-            open.continues(*before);
+            self.open.get(slot).continues(*before);
         }
-        let slot = self.open.insert(open, self.now);
         self.update_deadline();
         slot
     }

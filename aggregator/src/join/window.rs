@@ -8,7 +8,7 @@
 //! joins simple: an event's names, which were said no later than the event, are there when it comes; a
 //! request comes before the bios that it ended, and a commit before the calls that it let go.
 //!
-//! *Kinds at one time*: names, requests, bios, commits, calls: a thing before what may refer to it.
+//! *Kinds at one time*: names, requests (a pair of bio and request among them), bios, commits, calls: a thing before what may refer to it.
 //!
 //! *Rejected*: joining in order of arrival, with every table looked up from both sides. Shorter delays by the
 //! distance to the watermark (milliseconds), but each pair of kinds then has two orders to be right in.
@@ -95,6 +95,7 @@ fn rank(event: &LayerEvent) -> (u8, u64) {
         LayerEvent::File(e) => (1, e.file.ino),
         LayerEvent::Task(e) => (2, e.task.id.0),
         LayerEvent::Request(e) => (3, e.span.0),
+        LayerEvent::Pair(e) => (3, e.request.span.0),
         LayerEvent::Bio(e) => (4, e.span.0),
         LayerEvent::Commit(e) => (5, e.span.0),
         LayerEvent::Call(e) => (6, e.span.0),

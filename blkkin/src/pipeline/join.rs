@@ -50,7 +50,6 @@ pub(super) fn join(
     };
     let mut alive = Alive::default();
     let mut last = Accounts::default();
-    let mut traces = Vec::new();
     loop {
         let batch = match batches.next(WAIT) {
             Next::Item(batch) => batch,
@@ -59,12 +58,10 @@ pub(super) fn join(
         };
         alive.note(&batch.events);
         last = batch.accounts.clone();
-        joiner.apply(batch, &mut traces);
-        traces.drain(..).for_each(|trace| sorter.take(&trace));
+        joiner.apply(batch, &mut |trace: &Trace| sorter.take(trace));
         live.note(sorter.progress(&last));
     }
-    joiner.finish(&mut traces);
-    traces.drain(..).for_each(|trace| sorter.take(&trace));
+    joiner.finish(&mut |trace: &Trace| sorter.take(trace));
     live.note(sorter.progress(&last));
     Joined {
         last,

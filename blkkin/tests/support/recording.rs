@@ -169,6 +169,7 @@ impl Recording {
     pub(crate) fn bios(&self) -> impl Iterator<Item = &BioEvent> {
         self.events.iter().filter_map(|event| match event {
             LayerEvent::Bio(bio) => Some(bio),
+            LayerEvent::Pair(pair) => Some(&pair.bio),
             _ => None,
         })
     }
@@ -176,6 +177,7 @@ impl Recording {
     pub(crate) fn requests(&self) -> impl Iterator<Item = &RequestEvent> {
         self.events.iter().filter_map(|event| match event {
             LayerEvent::Request(request) => Some(request),
+            LayerEvent::Pair(pair) => Some(&pair.request),
             _ => None,
         })
     }

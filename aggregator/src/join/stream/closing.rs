@@ -7,6 +7,7 @@ use blkkin_wire::ids::SpanId;
 
 use super::Stream;
 use crate::join::commits::{Closed, CommitKey, Decision};
+use crate::join::names::NameTable;
 use crate::join::open::Slot;
 use crate::join::sink::Sink;
 use crate::trace::{Adoption, Cause, Names, Root, Trace};
@@ -20,7 +21,7 @@ impl Stream {
 
     /// Gives a trace out as it is.
     pub(super) fn close(&mut self, slot: Slot, sink: &mut Sink<'_>) {
-        let mut open = self.open.take(slot);
+        let open = self.open.get(slot);
         if let Some(key) = open.waits {
             self.commits.leave(key, open.trace.root_span);
         }
@@ -29,22 +30,30 @@ impl Stream {
         if !open.trace.missing.nothing() || open.trace.bios.iter().any(|bio| bio.split) {
             self.closed.insert(open.trace.root_span, open.given_out());
         }
-        let mut trace = open.trace;
+        let trace = &mut open.trace;
         if let Root::Missing = trace.root {
-            trace.names = self.names_of_orphan(&trace);
+            trace.names = names_of_orphan(&mut self.names, trace);
         }
-        (trace.anchor, trace.names.devices) = (self.anchor, self.names.devices());
-        match &trace.root {
-            Root::Commit(commit) => self.close_commit(CommitKey::of(commit), trace, sink),
-            _ => sink.emit(trace),
+        trace.anchor = self.anchor;
+        if !Arc::ptr_eq(&trace.names.devices, self.names.devices()) {
+            trace.names.devices = Arc::clone(self.names.devices());
         }
+        let root = trace.root_span;
+        let Root::Commit(commit) = &trace.root else {
+            sink.emit(trace);
+            return self.open.end(slot, root);
+        };
+        let key = CommitKey::of(commit);
+        let trace = std::mem::replace(trace, Trace::new(self.source, self.anchor, root));
+        self.open.end(slot, root);
+        self.close_commit(key, trace, sink);
     }
 
     fn close_commit(&mut self, key: CommitKey, trace: Trace, sink: &mut Sink<'_>) {
         match self.commits.close(key, trace) {
             Closed::Due => self.decide(key, sink),
             Closed::Early => {}
-            Closed::Unknown(trace) => sink.emit(*trace),
+            Closed::Unknown(mut trace) => sink.emit(&mut trace),
         }
     }
 
@@ -64,7 +73,7 @@ impl Stream {
             open.trace.causes.push(Cause { trace: trace.clone(), primary: primary == Some(waiter) });
             self.close_if_complete(slot, sink);
         }
-        sink.emit(Trace::clone(&trace));
+        sink.emit(&mut Trace::clone(&trace));
         self.commits.decided(key, trace);
     }
 
@@ -102,10 +111,10 @@ impl Stream {
         let next = [quiet, self.commits.next_due()].into_iter().flatten().min();
         self.deadline = self.deadline.min(next.unwrap_or(MonotonicNs(u64::MAX)));
     }
+}
 
-    fn names_of_orphan(&mut self, trace: &Trace) -> Names {
-        let bio = trace.bios.iter().min_by_key(|bio| (bio.queue, bio.span)).map(|bio| bio.task);
-        let request = || trace.requests.iter().min_by_key(|r| (r.start, r.span)).map(|r| r.task);
-        bio.or_else(request).map(|task| self.names.of_task(task)).unwrap_or_default()
-    }
+fn names_of_orphan(names: &mut NameTable, trace: &Trace) -> Names {
+    let bio = trace.bios.iter().min_by_key(|bio| (bio.queue, bio.span)).map(|bio| bio.task);
+    let request = || trace.requests.iter().min_by_key(|r| (r.start, r.span)).map(|r| r.task);
+    bio.or_else(request).map(|task| names.of_task(task)).unwrap_or_default()
 }

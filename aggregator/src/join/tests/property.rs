@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use blkkin_wire::clock::MonotonicNs;
-use blkkin_wire::event::{LayerEvent, Submitter};
+use blkkin_wire::event::{LayerEvent, PairEvent, Submitter};
 use blkkin_wire::ids::SpanId;
 use proptest::prelude::*;
 
@@ -137,6 +137,41 @@ fn none_vanished(accounts: &JoinAccounts, out: &[Trace]) -> bool {
         && all.iter().all(|a| a.pending == 0)
 }
 
+/// The same, with some of the bios that were alone in their request told together with it.
+fn paired(events: &[LayerEvent], which: u64) -> Vec<LayerEvent> {
+    let requests = events.iter().filter_map(|event| match event {
+        LayerEvent::Request(request) if request.bios == 1 => Some((request.span, *request)),
+        _ => None,
+    });
+    let requests: HashMap<_, _> = requests.collect();
+    let pair = |event: &LayerEvent| match event {
+        LayerEvent::Bio(bio) if which.rotate_left(bio.span.0 as u32 & 63) & 1 == 1 => {
+            let request = *requests.get(&bio.request?)?;
+            let alone = request.parent == Some(bio.span) && !bio.split && request.complete == bio.end;
+            alone.then_some(PairEvent { bio: *bio, request })
+        }
+        _ => None,
+    };
+    let pairs: HashMap<_, _> = events.iter().filter_map(pair).map(|pair| (pair.request.span, pair)).collect();
+    let together = |event: &LayerEvent| match event {
+        LayerEvent::Bio(bio) if bio.request.is_some_and(|request| pairs.contains_key(&request)) => None,
+        LayerEvent::Request(request) => match pairs.get(&request.span) {
+            Some(pair) => Some(LayerEvent::Pair(*pair)),
+            None => Some(event.clone()),
+        },
+        _ => Some(event.clone()),
+    };
+    events.iter().filter_map(together).collect()
+}
+
+/// The generator makes such worlds, or the property below says nothing.
+#[test]
+fn bios_are_paired() {
+    let (bio, request) = make::direct(1, 2, 3, (10, 20));
+    let events = [LayerEvent::Request(request), LayerEvent::Bio(bio)];
+    assert_eq!(paired(&events, u64::MAX), [LayerEvent::Pair(PairEvent { bio, request })]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -166,6 +201,17 @@ proptest! {
         let (cut, cut_books) = run(&config, cut(&world.events, &keys, &cuts));
         prop_assert_eq!(format!("{whole:#?}"), format!("{cut:#?}"));
         prop_assert_eq!(books, cut_books);
+    }
+
+    #[test]
+    fn a_pair_says_what_its_bio_and_its_request_would(acts in acts(), which in any::<u64>()) {
+        let world = World::build(&acts);
+        let whole = |events| {
+            let (mut out, books) = run(&JoinConfig::default(), vec![(events, u64::MAX)]);
+            out.sort_by_key(|trace| (trace.root_span, trace.start()));
+            (format!("{out:#?}"), books)
+        };
+        prop_assert_eq!(whole(paired(&world.events, which)), whole(world.events.clone()));
     }
 
     #[test]
