@@ -75,6 +75,18 @@ fn no_line_is_wider_than_the_terminal_or_ends_with_a_blank() {
 }
 
 #[test]
+fn at_80_columns_no_table_gives_up_a_quantile() {
+    let traces: Vec<_> = (1..20_001).map(|n| common::large(n, 100 * n)).collect();
+    let page = common::report(&traces).render(&style(80), &common::no_losses());
+    let headings: Vec<&str> = page.lines().filter(|line| line.contains("p50")).collect();
+    assert_eq!(headings.len(), 3, "layers, calls, devices:\n{page}");
+    for heading in headings {
+        assert!(["p90", "p99", "max"].iter().all(|title| heading.contains(title)), "{page}");
+    }
+    assert!(!page.contains('…'), "{page}");
+}
+
+#[test]
 fn a_terminal_that_says_zero_columns_gets_the_narrowest_page() {
     let report = common::report(&common::all());
     assert_eq!(

@@ -34,12 +34,12 @@ fn table(rows: &[(CallId, &CallRow)], whole: u64) -> Table {
         Column::name("call"),
         Column::number("count"),
         Column::number("errors"),
-        Column::number("bytes"),
+        Column::number("bytes").droppable(2),
         Column::number("p50"),
-        Column::number("p90").droppable(1),
+        Column::number("p90").droppable(3),
         Column::number("p99"),
         Column::number("max"),
-        Column::number("total"),
+        Column::number("total").droppable(1),
         Column::number("share"),
     ]);
     for (call, row) in rows {

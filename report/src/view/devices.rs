@@ -1,7 +1,11 @@
 //! Which device took the time, and for what.
+//!
+//! Each operation has two lines, its time in the queue and its time at the device: side by side their eight times would
+//! fill 80 columns, and which of them a reader could do without depends on what is wrong with the device.
 
 use super::{remark, size, time, title};
-use crate::collect::devices::{DeviceRow, Operation, OperationRow};
+use crate::collect::devices::{Operation, OperationRow};
+use crate::collect::latency::Latency;
 use crate::report::Report;
 use crate::text::line::{Line, harmless};
 use crate::text::style::Ink;
@@ -9,6 +13,9 @@ use crate::text::table::{Column, Row, Table};
 use crate::text::units::{self, count};
 
 const UNISSUED: &str = "asked nothing of the device: flushes of a cache that it does not have";
+
+/// Cells that say what the times are of.
+const ABOUT: usize = 6;
 
 pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     if report.totals.requests == 0 {
@@ -18,15 +25,14 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
         Column::name("device"),
         Column::name(""),
         Column::number("count"),
-        Column::number("merged"),
+        Column::number("merged").droppable(2),
         Column::number("bytes"),
-        Column::number("mean").droppable(2),
-        Column::number("p50").under("in the queue").droppable(1),
-        Column::number("p99").under("in the queue"),
-        Column::number("max").under("in the queue").droppable(3),
-        Column::number("p50").under("at the device"),
-        Column::number("p99").under("at the device"),
-        Column::number("max").under("at the device"),
+        Column::number("mean").droppable(1),
+        Column::name("time in"),
+        Column::number("p50"),
+        Column::number("p90"),
+        Column::number("p99"),
+        Column::number("max"),
     ]);
     let (mut unissued, mut failed) = (0, Vec::new());
     for device in report.devices.rows() {
@@ -35,7 +41,15 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
             if row.errors > 0 {
                 failed.push(format!("failed: {} {} on {}", count(row.errors), operation.name(), device.name));
             }
-            table.push(Row::new(cells(device, place, *operation, row), Ink::Plain));
+            let name = if place == 0 { harmless(&device.name) } else { String::new() };
+            table.push(Row::new(
+                [about(name, *operation, row), times("queue", &row.queue)].concat(),
+                Ink::Plain,
+            ));
+            if row.device.count() > 0 {
+                let nothing = vec![String::new(); ABOUT];
+                table.push(Row::new([nothing, times("device", &row.device)].concat(), Ink::Plain));
+            }
         }
     }
     let mut lines = title("devices", "", columns);
@@ -47,20 +61,24 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     lines
 }
 
-fn cells(device: &DeviceRow, place: usize, operation: Operation, row: &OperationRow) -> Vec<String> {
+fn about(name: String, operation: Operation, row: &OperationRow) -> Vec<String> {
     let blank_if_none = |number: u64| if number == 0 { units::NONE.to_owned() } else { count(number) };
     vec![
-        if place == 0 { harmless(&device.name) } else { String::new() },
+        name,
         operation.name().to_owned(),
         count(row.requests),
         blank_if_none(row.merged),
         size(row.bytes),
         size(row.bytes / row.requests.max(1)),
-        time(row.queue.quantile(0.5)),
-        time(row.queue.quantile(0.99)),
-        time(row.queue.max()),
-        time(row.device.quantile(0.5)),
-        time(row.device.quantile(0.99)),
-        time(row.device.max()),
+    ]
+}
+
+fn times(place: &str, times: &Latency) -> Vec<String> {
+    vec![
+        place.to_owned(),
+        time(times.quantile(0.5)),
+        time(times.quantile(0.9)),
+        time(times.quantile(0.99)),
+        time(times.max()),
     ]
 }

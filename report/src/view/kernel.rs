@@ -18,6 +18,7 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
         Column::number("requests"),
         Column::number("bytes"),
         Column::number("p50"),
+        Column::number("p90").droppable(1),
         Column::number("p99"),
         Column::number("max"),
     ]);
@@ -29,6 +30,7 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
             count(row.requests),
             size(row.bytes),
             time(row.times.quantile(0.5)),
+            time(row.times.quantile(0.9)),
             time(row.times.quantile(0.99)),
             time(row.times.max()),
         ];

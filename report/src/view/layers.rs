@@ -20,10 +20,10 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
         Column::number("calls"),
         Column::number("bytes"),
         Column::number("p50"),
-        Column::number("p90").droppable(1),
+        Column::number("p90").droppable(2),
         Column::number("p99"),
         Column::number("max"),
-        Column::number("total"),
+        Column::number("total").droppable(1),
         Column::number("share"),
     ]);
     let whole = report.layers.whole().0;

@@ -307,6 +307,18 @@ pub fn torn(span: u64, from: u64) -> Trace {
     trace
 }
 
+/// One of a great many large ones: all its numbers are long.
+pub fn large(span: u64, from: u64) -> Trace {
+    let failed = span.is_multiple_of(2);
+    let ret = if failed { -5 } else { 999 << 20 };
+    let mut trace = call(span, "copy_file_range", [3, 0, 4, 0, 999 << 20, 0], ret, from, 123_456_789);
+    trace = on(trace, DATABASE);
+    let op = if failed { READ } else { 3 };
+    io(&mut trace, op, 999 << 20, Times(from + 10, Some(from + 100_010), from + 123_000));
+    merged(&mut trace, 4_096);
+    trace
+}
+
 /// Everything above, and enough of the common to make quantiles of.
 pub fn all() -> Vec<Trace> {
     let mut traces = Vec::new();
