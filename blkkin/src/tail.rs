@@ -2,6 +2,7 @@
 //! be told from a call alone; what was slow or failed further down is only known here.
 
 use blkkin_aggregator::trace::Trace;
+use blkkin_wire::calls::errno_of;
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::event::{Ending, Kept, TaskEvent};
 use blkkin_wire::ids::{CgroupId, Pid, Tid};
@@ -81,7 +82,9 @@ impl TaskRule {
 
 /// An error in any layer, also where the call itself returned well (a write whose bio failed later).
 fn failed(trace: &Trace) -> bool {
-    let call = trace.call().is_some_and(|call| matches!(call.ending, Ending::Returned(value) if value < 0));
+    let call = trace
+        .call()
+        .is_some_and(|call| matches!(call.ending, Ending::Returned(value) if errno_of(value).is_some()));
     call || trace.bios.iter().any(|bio| !bio.status.is_ok())
         || trace.requests.iter().any(|request| !request.status.is_ok())
         || trace.carried.iter().any(|carried| !carried.request.status.is_ok())

@@ -109,6 +109,9 @@ fn an_error_in_any_layer_is_an_error() {
     let Root::Call(call) = &mut trace.root else { unreachable!() };
     call.ending = Ending::Returned(-5);
     assert_eq!(tail.judge(&trace), Verdict::Kept);
+    let Root::Call(call) = &mut trace.root else { unreachable!() };
+    call.ending = Ending::Returned(-512);
+    assert_eq!(tail.judge(&trace), Verdict::LeftOut, "cut short by a signal");
 }
 
 #[test]

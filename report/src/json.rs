@@ -4,6 +4,7 @@
 use blkkin_aggregator::account;
 use blkkin_aggregator::trace::Trace;
 use blkkin_wire::calls::CallId;
+use blkkin_wire::event::Ending;
 use serde_json::{Map, Value, json};
 
 use crate::collect::calls::{CallRow, Subject};
@@ -152,6 +153,10 @@ fn slow(report: &Report, trace: &Trace) -> Value {
         "duration_ns": trace.duration().0,
         "start_ns": trace.start().since(report.config.started).0,
         "call": call.map(|call| invocation(call, report.config.arch)),
+        "return": call.and_then(|call| match call.ending {
+            Ending::Returned(ret) => Some(ret),
+            Ending::NoExit => None,
+        }),
         "path": call.and_then(|call| files::path(trace, call)),
         "comm": task.map(|task| &*task.comm),
         "pid": task.map(|task| task.pid.0),

@@ -34,7 +34,7 @@ mod tests;
 
 pub use arch::Arch;
 pub use arg::{Arg, ArgKind};
-pub use errno::{errno_name, errno_of};
+pub use errno::{errno_name, errno_of, was_interrupted};
 pub use flags::FlagSet;
 pub use id::CallId;
 pub use render::Invocation;

@@ -54,6 +54,8 @@ impl Calls {
 
 #[cfg(test)]
 mod tests {
+    use blkkin_aggregator::trace::Root;
+
     use super::*;
     use crate::collect::sample::{call, on_file};
 
@@ -65,6 +67,19 @@ mod tests {
         calls.add(&call(3, "read", 20));
         let count = |subject| calls.by_time(subject).iter().map(|(_, row)| row.times.count()).sum::<u64>();
         assert_eq!((count(Subject::Storage), count(Subject::NotStorage)), (2, 1));
+    }
+
+    #[test]
+    fn what_a_signal_cut_short_is_no_error() {
+        let mut calls = Calls::default();
+        for ret in [-512, -516, -4, 0] {
+            let mut trace = call(1, "read", 10);
+            let Root::Call(event) = &mut trace.root else { unreachable!() };
+            event.ending = Ending::Returned(ret);
+            calls.add(&trace);
+        }
+        let rows = calls.by_time(Subject::Storage);
+        assert_eq!((rows[0].1.times.count(), rows[0].1.errors, rows[0].1.bytes), (4, 1, 0));
     }
 
     #[test]

@@ -252,9 +252,9 @@ pub fn many_bios(span: u64, from: u64) -> Trace {
     trace
 }
 
-/// A lock that another process held; a second thread waits for it.
+/// A lock that another process held; a second thread waited for it, until a signal came.
 pub fn lock(span: u64, from: u64) -> Trace {
-    let mut trace = on(call(span, "flock", [3, 2, 0, 0, 0, 0], 0, from, 5_050_000), DATABASE);
+    let mut trace = on(call(span, "flock", [3, 2, 0, 0, 0, 0], -512, from, 5_050_000), DATABASE);
     with_call(&mut trace, |call| call.sleeps = 1);
     let main = task("sqlite3", 4_242);
     trace.names.task = Some(Arc::new(TaskEvent { tid: Tid(main.pid.0 + 1), ..(*main).clone() }));

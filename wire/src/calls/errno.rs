@@ -1,8 +1,9 @@
-//! Names of error numbers.
+//! Names of error numbers, and which return values are none.
 //!
 //! x86_64 and aarch64 share them: `include/uapi/asm-generic/errno-base.h` and `errno.h`. The tracepoint
 //! `sys_exit` shows more than programs ever see: a call that a signal cut short returns one of the kernel's own
-//! numbers (`include/linux/errno.h`), which signal delivery then turns into a restart or into EINTR.
+//! numbers (`include/linux/errno.h`), which signal delivery then turns into a restart or into EINTR. Which of the two
+//! is not known at that moment, and of a killed task neither: so such a call was interrupted, and is no error.
 
 /// The greatest number that an error can have (`include/linux/err.h`, `MAX_ERRNO`).
 pub const ERRNO_MAX: i32 = 4095;
@@ -20,10 +21,22 @@ pub fn errno_name(errno: i32) -> Option<&'static str> {
     }
 }
 
-/// The error that a call's return value stands for; `None` for success. Addresses and positions may look
-/// negative, so only the range that the kernel keeps for errors counts (`IS_ERR_VALUE`).
+/// The error that a call's return value stands for; `None` for success, and for a call that was interrupted
+/// ([`was_interrupted`]). Addresses and positions may look negative, so only the range that the kernel keeps for errors
+/// counts (`IS_ERR_VALUE`).
 pub fn errno_of(ret: i64) -> Option<i32> {
-    i32::try_from(ret).ok().filter(|ret| (-ERRNO_MAX..0).contains(ret)).map(|ret| -ret)
+    let error = i32::try_from(ret).ok().filter(|ret| (-ERRNO_MAX..0).contains(ret) && !is_restart(-ret));
+    error.map(|ret| -ret)
+}
+
+/// Whether a signal cut the call short: what the program then gets, EINTR or a restart, is settled only afterwards.
+pub fn was_interrupted(ret: i64) -> bool {
+    i32::try_from(ret).is_ok_and(|ret| ret < 0 && is_restart(ret.saturating_neg()))
+}
+
+/// Not 515: ENOIOCTLCMD is for drivers, and becomes ENOTTY before the call returns (vfs_ioctl, fs/ioctl.c).
+fn is_restart(errno: i32) -> bool {
+    matches!(errno, 512..=514 | 516)
 }
 
 /// By number; 0, 41 and 58 stand for nothing.

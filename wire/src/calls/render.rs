@@ -9,7 +9,7 @@ mod value;
 
 use std::fmt;
 
-use super::errno::{errno_name, errno_of};
+use super::errno::{errno_name, errno_of, was_interrupted};
 use super::{Arch, Args, CallId, FlagSet, Returns, fcntl};
 use value::Piece;
 
@@ -50,7 +50,7 @@ impl Invocation<'_> {
         line
     }
 
-    /// What came back: `4096`, `-ENOENT`, `0x7f0012340000`; `None` if the exit was not seen.
+    /// What came back: `4096`, `-ENOENT`, `0x7f0012340000`, `interrupted`; `None` if the exit was not seen.
     pub fn result(&self) -> Option<String> {
         let returned = self.call.spec().returned(self.args);
         self.ret.map(|ret| result_text(self.arch, returned, ret))
@@ -69,6 +69,9 @@ impl fmt::Display for Invocation<'_> {
 
 /// A return value of the given meaning; an error of any call is its name with a minus.
 pub fn result_text(arch: Arch, returns: Returns, ret: i64) -> String {
+    if was_interrupted(ret) {
+        return "interrupted".to_owned();
+    }
     match (errno_of(ret), returns) {
         (Some(errno), _) => errno_name(errno).map_or_else(|| ret.to_string(), |name| format!("-{name}")),
         (None, Returns::Address) => format!("{ret:#x}"),

@@ -1,6 +1,6 @@
 //! Names and values against the headers of the machine that the test runs on, as far as it has them.
 
-use super::super::errno::{errno_name, errno_of};
+use super::super::errno::{errno_name, errno_of, was_interrupted};
 use super::super::ioctl;
 use super::super::{Arch, FlagSet, fcntl};
 use super::header;
@@ -37,6 +37,16 @@ fn calls_errno_names_cover_the_range() {
     assert_eq!([i32::MIN, -1, 134, 4096, i32::MAX].map(errno_name), [None; 5]);
     assert_eq!([-1, -4095].map(errno_of), [Some(1), Some(4095)]);
     assert_eq!([0, 1, -4096, i64::MIN, i64::MAX].map(errno_of), [None; 5]);
+}
+
+#[test]
+fn calls_cut_short_by_a_signal_are_no_errors() {
+    let restarts: Vec<_> = (-4096..4096).filter(|ret| was_interrupted(*ret)).collect();
+    assert_eq!(restarts, [-516, -514, -513, -512]);
+    assert!(restarts.iter().all(|ret| errno_of(*ret).is_none()));
+    assert_eq!([-511, -515, -517, -524].map(errno_of), [Some(511), Some(515), Some(517), Some(524)]);
+    // -512 in the lower half of what is no error at all.
+    assert!(![i64::MIN, i64::MAX, 0xffff_fe00, i64::from(i32::MIN)].into_iter().any(was_interrupted));
 }
 
 #[test]
