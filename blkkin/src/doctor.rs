@@ -9,7 +9,9 @@ mod check;
 mod json;
 mod kernel;
 mod queues;
+mod symbols;
 mod table;
+mod throttle;
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -50,9 +52,15 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Failure> {
 impl Diagnosis {
     fn new() -> Self {
         let root = Path::new("/");
-        let mut checks =
-            vec![kernel::release(), kernel::btf(root), capabilities::check(root), kernel::lockdown(root)];
+        let mut checks = vec![
+            kernel::release(),
+            kernel::btf(root),
+            capabilities::check(root),
+            kernel::lockdown(root),
+            symbols::check(root),
+        ];
         checks.extend(queues::check(root));
+        checks.extend(throttle::check(root));
         let mut probes = blkkin_tracer::doctor();
         // They are attached from the device upwards; a person reads from the system call downwards.
         probes.probes.reverse();

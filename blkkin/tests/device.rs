@@ -13,17 +13,21 @@ use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{Seek, Write};
 use std::os::fd::AsRawFd;
+use std::ptr::null_mut;
 
 use blkkin_tracer::{Filter, Follow, TracerConfig};
 use blkkin_wire::event::RequestEvent;
 use blkkin_wire::ids::SpanId;
 
+use support::actor::Actor;
 use support::disk::{Disk, Statistics};
-use support::recording::{Recorder, Recording, until_whole};
+use support::one::text;
+use support::recording::{Recorder, Recording, record, until_whole};
 use support::{needs, or_skip};
 
 const DISK: u64 = 64 << 20;
 const ROUNDS: usize = 60;
+const PRIVATE_PAGE: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 /// `_IOWR('X', 121, struct fstrim_range)` (include/uapi/linux/fs.h), the same on x86_64 and aarch64.
 const FITRIM: libc::Ioctl = 0xc018_5879_u32 as libc::Ioctl;
 
@@ -56,6 +60,35 @@ fn of_a_file_system_at_work() {
     assert!(kinds.iter().all(|(_, count)| *count > 0), "{kinds:?}");
     assert!(recording.requests().all(|request| request.device == disk.device()));
     assert_bios_fill_their_requests(&recording);
+}
+
+/// The kernel names a request's owner whether it counts or not (blk_account_io_start, block/blk-mq.c), and so does the
+/// tracer.
+#[test]
+fn of_a_disk_without_statistics() {
+    const WRITES: usize = 8;
+    needs!("losetup");
+    let disk = or_skip!(Disk::raw(1 << 20));
+    or_skip!(
+        fs::write(format!("/sys/block/{}/queue/iostats", disk.name()), "0")
+            .map_err(|error| error.to_string())
+    );
+    let target = text(disk.node());
+    let write_each = || {
+        // SAFETY: a string and a page that outlive the calls.
+        unsafe {
+            let page = libc::mmap(null_mut(), 4096, libc::PROT_READ | libc::PROT_WRITE, PRIVATE_PAGE, -1, 0);
+            let fd = libc::open(target.as_ptr(), libc::O_WRONLY | libc::O_DIRECT);
+            i32::from((0..WRITES).any(|_| libc::write(fd, page, 4096) != 4096))
+        }
+    };
+    let counted = disk.statistics();
+    let recording = until_whole(|| record(&TracerConfig::default(), &mut [&mut Actor::new(write_each)]));
+    assert_eq!(disk.statistics(), counted, "the kernel counts");
+    let calls: Vec<_> = recording.named("write").iter().map(|call| call.span).collect();
+    let requests: Vec<_> = recording.requests().filter(|request| request.device == disk.device()).collect();
+    assert_eq!((calls.len(), requests.len()), (WRITES, WRITES));
+    assert!(requests.iter().all(|request| calls.contains(&request.root) && request.bytes == 4096));
 }
 
 /// What the bios brought is what the requests moved, however they were merged and split: the two are counted apart.
