@@ -69,6 +69,11 @@ impl Breakdown {
 
 /// Where the time of `trace`'s root went.
 pub fn breakdown(trace: &Trace) -> Breakdown {
+    breakdown_of(trace, Subject::of(trace))
+}
+
+/// The same for who knows already what it was about.
+pub fn breakdown_of(trace: &Trace, subject: Subject) -> Breakdown {
     let mut covered = Covered::new(trace);
     all_requests(trace).for_each(|request| covered.add(at_device(request), request.complete));
     let device = covered.grow();
@@ -79,7 +84,7 @@ pub fn breakdown(trace: &Trace) -> Breakdown {
     let journal = covered.grow();
 
     let mut breakdown = Breakdown { device, block, journal, ..Breakdown::default() };
-    match own(trace) {
+    match own(trace, subject) {
         Own::FileSystem => breakdown.file_system = covered.rest(),
         Own::Journal => breakdown.journal.0 += covered.rest().0,
         Own::Unknown => breakdown.unaccounted = covered.rest(),
@@ -114,9 +119,9 @@ enum Own {
     Unknown,
 }
 
-fn own(trace: &Trace) -> Own {
+fn own(trace: &Trace, subject: Subject) -> Own {
     match &trace.root {
-        Root::Call(_) if Subject::of(trace) == Subject::NotStorage => Own::Unknown,
+        Root::Call(_) if subject == Subject::NotStorage => Own::Unknown,
         Root::Call(call) if call.sleeps == 0 || is_explained(call, trace) => Own::FileSystem,
         Root::Commit(_) => Own::Journal,
         Root::Call(_) | Root::Kernel | Root::Missing => Own::Unknown,

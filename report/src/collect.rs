@@ -19,5 +19,6 @@ pub mod latency;
 pub mod layers;
 #[cfg(test)]
 mod sample;
+pub(crate) mod seen;
 pub mod slowest;
 pub mod totals;

@@ -10,6 +10,7 @@ use crate::collect::devices::Devices;
 use crate::collect::files::Files;
 use crate::collect::kernel::Kernel;
 use crate::collect::layers::Layers;
+use crate::collect::seen::Seen;
 use crate::collect::slowest::Slowest;
 use crate::collect::totals::Totals;
 use crate::losses::Losses;
@@ -73,13 +74,14 @@ impl Report {
 
     /// Takes one trace in. It is copied only if it is among the slowest so far.
     pub fn add(&mut self, trace: &Trace) {
-        self.totals.add(trace);
-        self.layers.add(trace);
-        self.calls.add(trace);
+        let seen = Seen::from(trace);
+        self.totals.add(seen);
+        self.layers.add(seen);
+        self.calls.add(seen);
         self.devices.add(trace);
-        self.files.add(trace);
+        self.files.add(seen);
         self.kernel.add(trace);
-        self.slowest.add(trace);
+        self.slowest.add(seen);
     }
 
     /// Tracing ended. Without it, the last part of the last trace is taken for the end.

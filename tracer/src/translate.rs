@@ -1,7 +1,7 @@
 //! Records to events: the one file that knows both vocabularies.
 
 use blkkin_probe_abi::record as raw;
-use blkkin_wire::calls::{Arch, CallId};
+use blkkin_wire::calls::{Arch, CallId, CallSpec};
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::{
     BioEvent, BlockOp, BlockStatus, CallEvent, CommitEvent, Ending, FileEvent, Kept, LayerEvent, OpenFile,
@@ -32,10 +32,6 @@ fn call(record: &raw::CallRecord, second: Option<&raw::SecondFile>, paths: [&[u8
     // The kernel side reads positions for every call that *may* use them; this one's arguments say whether it did.
     let uses_position =
         |fd_arg: Option<usize>| fd_arg.is_some_and(|arg| spec.uses_position_of(arg, &record.args));
-    let [path, second_path] = spec.path_args();
-    let text = |arg: Option<usize>, bytes: &[u8]| {
-        arg.filter(|_| !bytes.is_empty()).map(|_| String::from_utf8_lossy(bytes).into())
-    };
     Some(CallEvent {
         span: SpanId(record.span),
         task: task_ref(record.task, record.task_version),
@@ -61,7 +57,7 @@ fn call(record: &raw::CallRecord, second: Option<&raw::SecondFile>, paths: [&[u8
                     .then_some(second.position_after),
             })
         }),
-        paths: [text(path, paths[0]), text(second_path, paths[1])],
+        paths: texts(spec, paths),
         paths_kept: if has(raw::CALL_PATH_TRUNCATED) {
             Kept::Truncated
         } else if has(raw::CALL_PATH_FAULT) {
@@ -73,6 +69,18 @@ fn call(record: &raw::CallRecord, second: Option<&raw::SecondFile>, paths: [&[u8
         sleeps: record.sleeps,
         sync_tid: has(raw::CALL_HAS_SYNC_TID).then_some(record.sync_tid),
     })
+}
+
+/// Path arguments; most calls have none.
+fn texts(spec: &CallSpec, paths: [&[u8]; 2]) -> [Option<Box<str>>; 2] {
+    if paths.iter().all(|path| path.is_empty()) {
+        return [None, None];
+    }
+    let [first, second] = spec.path_args();
+    let text = |arg: Option<usize>, bytes: &[u8]| {
+        arg.filter(|_| !bytes.is_empty()).map(|_| String::from_utf8_lossy(bytes).into())
+    };
+    [text(first, paths[0]), text(second, paths[1])]
 }
 
 fn bio(record: &raw::BioRecord) -> BioEvent {

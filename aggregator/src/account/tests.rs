@@ -120,7 +120,7 @@ fn oracle(trace: &Trace) -> [u64; 5] {
         let block = all_requests(trace).any(|r| within(r.start, r.complete, now))
             || all_bios(trace).any(|(queue, end)| within(queue, end, now));
         let journal = trace.causes.iter().any(|cause| within(cause.trace.start(), cause.trace.end(), now));
-        let class = match (device, block, journal, own(trace)) {
+        let class = match (device, block, journal, own(trace, Subject::of(trace))) {
             (true, ..) => 0,
             (_, true, ..) => 1,
             (_, _, true, _) | (.., Own::Journal) => 2,

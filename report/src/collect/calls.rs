@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 pub use blkkin_aggregator::account::subject::Subject;
-use blkkin_aggregator::trace::Trace;
 use blkkin_wire::calls::{CallId, errno_of};
 use blkkin_wire::event::{CallEvent, Ending};
 
 use super::latency::Latency;
+use super::seen::Seen;
 
 /// Bytes of file data that a call moved.
 pub fn moved_bytes(call: &CallEvent) -> u64 {
@@ -35,10 +35,11 @@ pub struct Calls {
 }
 
 impl Calls {
-    pub(crate) fn add(&mut self, trace: &Trace) {
+    pub(crate) fn add<'a>(&mut self, seen: impl Into<Seen<'a>>) {
+        let Seen { trace, subject, time } = seen.into();
         let Some(call) = trace.call() else { return };
-        let row = self.rows.entry((Subject::of(trace), call.call)).or_default();
-        row.times.record(trace.duration());
+        let row = self.rows.entry((subject, call.call)).or_default();
+        row.times.record(time);
         row.errors += u64::from(matches!(call.ending, Ending::Returned(ret) if errno_of(ret).is_some()));
         row.bytes = row.bytes.saturating_add(moved_bytes(call));
     }

@@ -3,13 +3,15 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use blkkin_aggregator::trace::Trace;
 use blkkin_wire::calls::CallClass;
 use blkkin_wire::clock::DurationNs;
-use blkkin_wire::event::{CallEvent, Kept};
+use blkkin_wire::event::{CallEvent, FileEvent, Kept};
 
-use super::calls::{Subject, moved_bytes};
+use super::calls::moved_bytes;
+use super::seen::Seen;
 use super::totals::Moved;
 
 /// Files with a row of their own: those met first. A row takes about 100 B and its path: 4 MiB with common
@@ -32,23 +34,38 @@ pub struct FileRow {
 /// All files.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
-    rows: HashMap<Box<str>, FileRow>,
+    rows: Vec<FileRow>,
+    by_path: HashMap<Box<str>, usize>,
+    known: [Option<(Arc<FileEvent>, usize)>; KNOWN],
     others: FileRow,
 }
 
+/// Names whose row is known by where they lie in memory: nearly every call is on a file of the last few, and its path is
+/// not hashed again. Those of the same place displace each other.
+const KNOWN: usize = 16;
+
 impl Files {
-    pub(crate) fn add(&mut self, trace: &Trace) {
-        let Some(call) = trace.call() else { return };
-        let Some(path) = path(trace, call) else { return };
-        if Subject::of(trace) == Subject::NotStorage {
-            return;
+    pub(crate) fn add<'a>(&mut self, seen: impl Into<Seen<'a>>) {
+        let seen = seen.into();
+        let Some(call) = seen.storage_call() else { return };
+        if let Some(row) = self.known_row(seen.trace.names.file.as_ref()) {
+            return self.rows[row].add(call, seen.time);
         }
-        self.row(&path).add(call, trace.duration());
+        let Some(path) = path(seen.trace, call) else { return };
+        match self.row(&path) {
+            Some(row) => {
+                self.rows[row].add(call, seen.time);
+                if let Some(file) = &seen.trace.names.file {
+                    self.known[place(file)] = Some((Arc::clone(file), row));
+                }
+            }
+            None => self.others.add(call, seen.time),
+        }
     }
 
     /// The `most` files on which most time was spent.
     pub fn by_time(&self, most: usize) -> Vec<(&str, &FileRow)> {
-        let mut rows: Vec<_> = self.rows.iter().map(|(path, row)| (&**path, row)).collect();
+        let mut rows: Vec<_> = self.by_path.iter().map(|(path, row)| (&**path, &self.rows[*row])).collect();
         rows.sort_by_key(|(path, row)| (Reverse(row.total), *path));
         rows.truncate(most);
         rows
@@ -67,23 +84,39 @@ impl Files {
     /// Everything but `shown`, in one.
     pub fn rest(&self, shown: &[(&str, &FileRow)]) -> FileRow {
         let mut rest = self.others;
-        for (path, row) in &self.rows {
+        for (path, row) in &self.by_path {
             if !shown.iter().any(|(other, _)| *other == &**path) {
-                rest.merge(row);
+                rest.merge(&self.rows[*row]);
             }
         }
         rest
     }
 
-    fn row(&mut self, path: &str) -> &mut FileRow {
-        if !self.rows.contains_key(path) {
-            if self.rows.len() >= FILES_MAX {
-                return &mut self.others;
-            }
-            self.rows.insert(path.into(), FileRow::default());
+    /// The row of `path`; none where it is one too many.
+    fn row(&mut self, path: &str) -> Option<usize> {
+        if let Some(row) = self.by_path.get(path) {
+            return Some(*row);
         }
-        self.rows.get_mut(path).expect("invariant: inserted just now")
+        let next = self.rows.len();
+        if next >= FILES_MAX {
+            return None;
+        }
+        self.rows.push(FileRow::default());
+        self.by_path.insert(path.into(), next);
+        Some(next)
     }
+
+    fn known_row(&self, file: Option<&Arc<FileEvent>>) -> Option<usize> {
+        let file = file?;
+        let (known, row) = self.known[place(file)].as_ref()?;
+        Arc::ptr_eq(known, file).then_some(*row)
+    }
+}
+
+/// Where in [`Files::known`] a name belongs. It is kept there, so nothing else lies at its address.
+fn place(file: &Arc<FileEvent>) -> usize {
+    // Allocations of its size lie 128 B apart or more.
+    (Arc::as_ptr(file).addr() >> 7) % KNOWN
 }
 
 impl FileRow {

@@ -4,8 +4,9 @@ use blkkin_aggregator::account;
 use blkkin_aggregator::trace::Trace;
 use blkkin_wire::clock::DurationNs;
 
-use super::calls::{Subject, moved_bytes};
+use super::calls::moved_bytes;
 use super::latency::Latency;
+use super::seen::Seen;
 
 /// The layers in the order in which a request meets them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,13 +59,12 @@ pub struct Layers {
 }
 
 impl Layers {
-    pub(crate) fn add(&mut self, trace: &Trace) {
-        let Some(call) = trace.call() else { return };
-        if Subject::of(trace) == Subject::NotStorage {
-            return;
-        }
-        let split = account::breakdown(trace);
-        self.row_mut(Layer::Calls).times.record(trace.duration());
+    pub(crate) fn add<'a>(&mut self, seen: impl Into<Seen<'a>>) {
+        let seen = seen.into();
+        let Some(call) = seen.storage_call() else { return };
+        let trace = seen.trace;
+        let split = account::breakdown_of(trace, seen.subject);
+        self.row_mut(Layer::Calls).times.record(seen.time);
         self.add_time(Layer::FileSystem, split.file_system);
         self.add_time(Layer::Journal, split.journal);
         self.add_time(Layer::Queue, split.block);

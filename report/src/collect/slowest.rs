@@ -6,7 +6,7 @@ use blkkin_aggregator::trace::Trace;
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
 use blkkin_wire::ids::SpanId;
 
-use super::calls::Subject;
+use super::seen::Seen;
 
 /// Most that are kept, whatever is asked for: each is a whole trace, and nobody reads more in a terminal.
 pub const SLOWEST_MAX: usize = 1_000;
@@ -16,24 +16,30 @@ pub const SLOWEST_MAX: usize = 1_000;
 pub struct Slowest {
     most: usize,
     traces: Vec<Trace>,
+    /// The time of the last of them, once there are as many as are kept: nearly all that come were faster.
+    fastest: Option<DurationNs>,
 }
 
 type Rank = (Reverse<DurationNs>, MonotonicNs, Option<SpanId>);
 
 impl Slowest {
     pub(crate) fn new(most: usize) -> Self {
-        Slowest { most: most.min(SLOWEST_MAX), traces: Vec::new() }
+        Slowest { most: most.min(SLOWEST_MAX), traces: Vec::new(), fastest: None }
     }
 
     /// A trace is copied only when it is among the slowest.
-    pub(crate) fn add(&mut self, trace: &Trace) {
-        if trace.call().is_none() || Subject::of(trace) == Subject::NotStorage {
+    pub(crate) fn add<'a>(&mut self, seen: impl Into<Seen<'a>>) {
+        let seen = seen.into();
+        if seen.storage_call().is_none() || self.fastest.is_some_and(|fastest| seen.time < fastest) {
             return;
         }
+        let trace = seen.trace;
         let place = self.traces.partition_point(|kept| rank(kept) <= rank(trace));
         if place < self.most {
             self.traces.truncate(self.most - 1);
             self.traces.insert(place, trace.clone());
+            let full = self.traces.len() == self.most;
+            self.fastest = self.traces.last().filter(|_| full).map(Trace::duration);
         }
     }
 

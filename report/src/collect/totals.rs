@@ -3,10 +3,11 @@
 use blkkin_aggregator::trace::{Part, Root, Trace};
 use blkkin_wire::calls::{CallClass, CallId};
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
-use blkkin_wire::event::{Ending, Kept, RequestEvent};
+use blkkin_wire::event::{CallEvent, Ending, Kept, RequestEvent};
 
 use super::calls::{Subject, moved_bytes};
 use super::devices::Operation;
+use super::seen::Seen;
 
 /// Bytes, by direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,12 +91,14 @@ impl Totals {
         self.calls - self.stream_calls
     }
 
-    pub(crate) fn add(&mut self, trace: &Trace) {
+    pub(crate) fn add<'a>(&mut self, seen: impl Into<Seen<'a>>) {
+        let seen = seen.into();
+        let trace = seen.trace;
         // A later part is of a trace that was counted.
         self.traces += u64::from(trace.part == Part::First);
         self.last_end = self.last_end.max(trace.last_end());
         match &trace.root {
-            Root::Call(_) => self.add_call(trace),
+            Root::Call(call) => self.add_call(call, seen),
             Root::Commit(_) => self.commits += 1,
             Root::Kernel => self.kernel += 1,
             Root::Missing => {}
@@ -105,12 +108,11 @@ impl Totals {
         self.add_gaps(trace);
     }
 
-    fn add_call(&mut self, trace: &Trace) {
-        let Some(call) = trace.call() else { return };
+    fn add_call(&mut self, call: &CallEvent, seen: Seen<'_>) {
         self.calls += 1;
         self.no_exit += u64::from(call.ending == Ending::NoExit);
         self.paths_cut += u64::from(call.paths_kept != Kept::Whole);
-        if Subject::of(trace) == Subject::NotStorage {
+        if seen.subject == Subject::NotStorage {
             self.stream_calls += 1;
             return;
         }
@@ -121,9 +123,8 @@ impl Totals {
             read: if class == CallClass::Write { 0 } else { bytes },
             written: if class == CallClass::Read { 0 } else { bytes },
         });
-        let time = trace.duration();
-        if self.slowest.is_none_or(|(_, slowest)| time > slowest) {
-            self.slowest = Some((call.call, time));
+        if self.slowest.is_none_or(|(_, slowest)| seen.time > slowest) {
+            self.slowest = Some((call.call, seen.time));
         }
     }
 
