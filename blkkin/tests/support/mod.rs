@@ -16,6 +16,7 @@ pub(crate) mod fio;
 pub(crate) mod live;
 pub(crate) mod one;
 pub(crate) mod recording;
+pub(crate) mod terminal;
 pub(crate) mod tools;
 
 /// Ends the test here, as one that does not apply to this machine.

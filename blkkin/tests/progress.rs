@@ -1,0 +1,53 @@
+//! The line that says that something is going on: shown where nobody else writes to the terminal, and only there.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it saw"
+)]
+
+mod common;
+mod support;
+
+use std::fs::File;
+
+use common::blkkin;
+use support::needs;
+use support::terminal::OnTerminal;
+
+/// How every line of progress begins.
+const PROGRESS: &str = "traced ";
+
+#[test]
+fn trace_shows_progress_until_it_is_told_to_end() {
+    needs!();
+    let mut trace = OnTerminal::start(blkkin(&["trace", "--syscall", "fsync"]), None);
+    assert!(trace.shows(PROGRESS), "{}", trace.to_the_end());
+    trace.interrupt();
+    let shown = trace.to_the_end();
+    assert!(shown.contains("lost: "), "{shown}");
+}
+
+#[test]
+fn run_shows_progress_while_cmd_writes_elsewhere() {
+    needs!();
+    let folder = tempfile::tempdir().unwrap();
+    let elsewhere = File::create(folder.path().join("out")).unwrap();
+    // It ends when the person has seen enough.
+    let mut run = OnTerminal::start(blkkin(&["run", "--", "cat"]), Some(elsewhere));
+    assert!(run.shows(PROGRESS), "{}", run.to_the_end());
+    run.interrupt();
+    let shown = run.to_the_end();
+    assert!(shown.contains("lost: "), "{shown}");
+}
+
+/// What CMD says must not be cut by us: its last line may stand without an end, where we would overwrite it.
+#[test]
+fn run_shows_none_where_cmd_writes_to_the_terminal() {
+    needs!();
+    // Long enough for three lines of progress; a machine too slow for them makes this say less, not something false.
+    let script = "printf begun; sleep 1; printf ended";
+    let shown = OnTerminal::start(blkkin(&["run", "--", "sh", "-c", script]), None).to_the_end();
+    assert!(shown.starts_with("begunended"), "{shown}");
+    assert!(shown.contains("lost: "), "{shown}");
+}
