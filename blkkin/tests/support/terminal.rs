@@ -48,7 +48,7 @@ impl OnTerminal {
     }
 
     /// Everything that was shown until the program ended.
-    pub(crate) fn to_the_end(mut self) -> String {
+    pub(crate) fn until_its_end(mut self) -> String {
         assert!(!self.shows("what no program ever says"));
         self.process.wait().unwrap();
         self.shown().into_owned()
