@@ -70,7 +70,7 @@ impl Entries {
         let reaches_disk = matches!(n % 11, 0 | 5);
         let (time, root) = (n * STEP, span(n, 0));
         let (task, task_version, bytes) = (n % TASKS + 1, 1, 4096);
-        if n % 11 == 0 {
+        if n.is_multiple_of(11) {
             let record = PairRecord {
                 bio: span(n, 1),
                 parent: root,

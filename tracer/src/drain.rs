@@ -17,6 +17,7 @@ use crate::config::DRAIN_EVERY;
 use crate::devices::DeviceNamer;
 use crate::error::TracerError;
 use crate::load::Tracer;
+use crate::memory;
 use crate::origin;
 use crate::probes::PROBES;
 use crate::rings::Drained;
@@ -62,6 +63,7 @@ impl Tracer {
     /// Publishes what happens until `stop` is given or nobody listens any more. Everything is detached when this
     /// returns.
     pub fn drain(self, events: Publisher<EventBatch>, stop: StopSignal) -> Result<Accounts, TracerError> {
+        memory::give_back();
         prefer_this_thread();
         let mut pump = Pump {
             tracer: self,

@@ -23,6 +23,7 @@ pub mod error;
 pub mod kernel;
 pub mod layout;
 pub mod load;
+mod memory;
 pub mod origin;
 mod privilege;
 pub mod probes;
