@@ -31,14 +31,16 @@ pub(crate) enum Call {
     Lseek,
     /// `pread64(fd, buffer, 1, 0)` on tmpfs: as lseek, with real work.
     Pread,
+    /// `pread64(fd, buffer, 4096, 0)` on tmpfs: what a program that reads does.
+    PreadPage,
     /// `readlinkat(AT_FDCWD, "/nonexistent", …)`: a path.
     Readlink,
 }
 
 impl Call {
     /// All of them.
-    pub(crate) const ALL: [Call; 6] =
-        [Call::Getppid, Call::Msync, Call::Fcntl, Call::Lseek, Call::Pread, Call::Readlink];
+    pub(crate) const ALL: [Call; 7] =
+        [Call::Getppid, Call::Msync, Call::Fcntl, Call::Lseek, Call::Pread, Call::PreadPage, Call::Readlink];
 
     /// As on the command line.
     pub(crate) fn name(self) -> &'static str {
@@ -48,6 +50,7 @@ impl Call {
             Call::Fcntl => "fcntl",
             Call::Lseek => "lseek",
             Call::Pread => "pread64",
+            Call::PreadPage => "pread64-4k",
             Call::Readlink => "readlinkat",
         }
     }
@@ -60,6 +63,7 @@ impl Call {
             Call::Fcntl => "fcntl(fd, F_GETFL)",
             Call::Lseek => "lseek(fd, 0, SEEK_CUR)",
             Call::Pread => "pread64(fd, 1 B) on tmpfs",
+            Call::PreadPage => "pread64(fd, 4 KiB) on tmpfs",
             Call::Readlink => "readlinkat(missing path)",
         }
     }
@@ -76,7 +80,7 @@ impl Call {
 
     /// Does it once.
     #[inline(always)]
-    fn once(self, fd: c_long, buffer: &mut [u8; 64]) {
+    fn once(self, fd: c_long, buffer: &mut [u8; 4096]) {
         let to = buffer.as_mut_ptr();
         // SAFETY: each call gets what it asks for; `buffer` lives across it. Results do not matter.
         unsafe {
@@ -86,6 +90,7 @@ impl Call {
                 Call::Fcntl => libc::syscall(libc::SYS_fcntl, fd, c_long::from(libc::F_GETFL), 0),
                 Call::Lseek => libc::syscall(libc::SYS_lseek, fd, 0, c_long::from(libc::SEEK_CUR)),
                 Call::Pread => libc::syscall(libc::SYS_pread64, fd, to, 1, 0),
+                Call::PreadPage => libc::syscall(libc::SYS_pread64, fd, to, 4096, 0),
                 Call::Readlink => {
                     libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, c"/nonexistent".as_ptr(), to, 1)
                 }
@@ -116,7 +121,7 @@ impl Target {
             chunk(call, fd);
             times.extend((1..BURST).map(|_| chunk(call, fd)));
         }
-        crate::figure::median(&mut times)
+        crate::frame::rounds::median(&mut times)
     }
 
     /// Calls for `time`, `rate` a second or, with 0, as many as it can; how many.
@@ -143,7 +148,7 @@ impl Drop for Target {
 }
 
 fn chunk(call: Call, fd: c_long) -> f64 {
-    let mut buffer = [0; 64];
+    let mut buffer = [0; 4096];
     let start = Instant::now();
     for _ in 0..CHUNK {
         call.once(fd, &mut buffer);

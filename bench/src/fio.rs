@@ -1,100 +1,131 @@
-//! fio, untraced or under `blkkin run`: random reads of 4 KiB, direct.
+//! fio: what it is told, and what it says. Blocks of 4 KiB.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::process::{self, Usage};
+use crate::disk::{BYTES, Place};
 
-/// Seconds of a run, and of the part before it that is not counted.
-pub(crate) const SECONDS: u32 = 2;
-pub(crate) const RAMP: u32 = 1;
+/// What is written and synced: the file system's journal is what takes the time, not the file.
+const FSYNC_BYTES: u64 = 256 << 20;
 
-/// How fio reads.
+/// How long it runs.
 #[derive(Clone, Copy, Debug)]
+pub(crate) struct Length {
+    pub(crate) run_ms: u32,
+    /// Before it, not counted.
+    pub(crate) ramp_ms: u32,
+}
+
+/// What it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    RandomRead,
+    RandomWrite,
+    /// A buffered write, then fsync, in turns.
+    WriteFsync,
+}
+
+impl Op {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Op::RandomRead => "random read",
+            Op::RandomWrite => "random write",
+            Op::WriteFsync => "write + fsync",
+        }
+    }
+}
+
+/// How it does it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Job {
-    pub(crate) name: &'static str,
     pub(crate) engine: &'static str,
+    pub(crate) op: Op,
     pub(crate) jobs: u32,
     pub(crate) depth: u32,
 }
 
 /// What came of it.
-pub(crate) struct Run {
-    pub(crate) iops: f64,
-    /// Mean time of a read.
-    pub(crate) latency_us: f64,
-    /// What blkkin took, and its books; none where it did not run.
-    pub(crate) blkkin: Option<(Usage, Books)>,
-}
-
-/// blkkin's books.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Books {
-    pub(crate) fired: u64,
-    pub(crate) lost: u64,
+pub(crate) struct Result4k {
+    pub(crate) iops: f64,
+    /// µs; of fsync where there is one.
+    pub(crate) p99: f64,
 }
 
-/// Runs fio without blkkin.
-pub(crate) fn plain(job: Job, device: &str) -> Result<Run> {
-    let mut fio = Command::new("fio");
-    let output = fio.args(arguments(job, device)).stdin(Stdio::null()).output();
-    let output = output.context("cannot start fio (`cargo xtask setup --tests` installs it)")?;
-    if !output.status.success() {
-        bail!("fio failed ({}): {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+impl Job {
+    /// `psync, random read, 1 job, depth 1`
+    pub(crate) fn name(self) -> String {
+        let jobs = if self.jobs == 1 { "1 job".to_owned() } else { format!("{} jobs", self.jobs) };
+        let depth = if self.engine == "psync" { String::new() } else { format!(", depth {}", self.depth) };
+        format!("{}, {}, {jobs}{depth}", self.engine, self.op.name())
     }
-    run(&output.stdout, None)
-}
 
-/// Runs fio under `blkkin run`.
-pub(crate) fn traced(job: Job, device: &str, blkkin: &Path, folder: &Path) -> Result<Run> {
-    let report = folder.join("iops-report.json");
-    let said = folder.join("iops-fio.json");
-    let mut command = Command::new(blkkin);
-    command.arg("run").arg(format!("--json={}", report.display())).args(["--", "fio"]);
-    command.args(arguments(job, device)).arg(format!("--output={}", said.display()));
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-    let usage = process::wait(&mut child)?;
-    if !usage.status.success() {
-        bail!("fio under blkkin failed ({})", usage.status);
+    /// The command line; `cpus` is where the jobs run.
+    pub(crate) fn command(self, place: &Place, length: Length, cpus: &str, output: &Path) -> Vec<String> {
+        let mut words = vec![
+            "fio".to_owned(),
+            "--name=bench".to_owned(),
+            format!("--filename={}", place.target.display()),
+            format!("--size={}", if self.op == Op::WriteFsync { FSYNC_BYTES } else { BYTES }),
+            format!("--ioengine={}", self.engine),
+            format!("--iodepth={}", self.depth),
+            format!("--numjobs={}", self.jobs),
+            format!("--runtime={}ms", length.run_ms),
+            format!("--ramp_time={}ms", length.ramp_ms),
+            format!("--cpus_allowed={cpus}"),
+            format!("--output={}", output.display()),
+        ];
+        let shared = ["--bs=4k", "--time_based", "--group_reporting", "--randrepeat=1", "--norandommap"];
+        let op: &[&str] = match self.op {
+            Op::RandomRead => &["--rw=randread", "--direct=1", "--readonly"],
+            Op::RandomWrite => &["--rw=randwrite", "--direct=1"],
+            Op::WriteFsync => &["--rw=write", "--fsync=1"],
+        };
+        let rest = shared.iter().chain(op).chain(&["--fallocate=none", "--output-format=json"]);
+        words.extend(rest.map(|&word| word.to_owned()));
+        words
     }
-    let report: Value = serde_json::from_slice(&std::fs::read(&report)?)?;
-    let count = |name: &str| {
-        report["losses"][name].as_u64().with_context(|| format!("no losses.{name} in the report"))
-    };
-    let books = Books { fired: count("fired")?, lost: count("total")? };
-    run(&std::fs::read(&said)?, Some((usage, books)))
+
+    /// From what it wrote.
+    pub(crate) fn result(self, output: &Path) -> Result<Result4k> {
+        let text = std::fs::read(output).with_context(|| format!("fio wrote no {}", output.display()))?;
+        let json: Value = serde_json::from_slice(&text).context("fio wrote no JSON")?;
+        result(&json["jobs"][0], self.op).context("fio's JSON lacks a number")
+    }
 }
 
-fn run(json: &[u8], blkkin: Option<(Usage, Books)>) -> Result<Run> {
-    let json: Value = serde_json::from_slice(json).context("fio said no JSON")?;
-    let job = &json["jobs"][0];
-    let number = |value: &Value| value.as_f64().context("fio's JSON lacks a number");
-    let iops = number(&job["read"]["iops"])?;
-    let latency_us = number(&job["read"]["clat_ns"]["mean"])? / 1e3;
-    Ok(Run { iops, latency_us, blkkin })
+fn result(job: &Value, op: Op) -> Option<Result4k> {
+    let side = &job[if op == Op::RandomRead { "read" } else { "write" }];
+    let times = if op == Op::WriteFsync { &job["sync"]["lat_ns"] } else { &side["clat_ns"] };
+    Some(Result4k { iops: side["iops"].as_f64()?, p99: times["percentile"]["99.000000"].as_f64()? / 1e3 })
 }
 
-fn arguments(job: Job, device: &str) -> Vec<String> {
-    let words = [
-        "--name=read".to_owned(),
-        format!("--filename={device}"),
-        format!("--ioengine={}", job.engine),
-        format!("--iodepth={}", job.depth),
-        format!("--numjobs={}", job.jobs),
-        format!("--runtime={SECONDS}"),
-        format!("--ramp_time={RAMP}"),
-        "--readonly".to_owned(),
-        "--rw=randread".to_owned(),
-        "--bs=4k".to_owned(),
-        "--direct=1".to_owned(),
-        "--time_based".to_owned(),
-        "--group_reporting".to_owned(),
-        "--randrepeat=1".to_owned(),
-        "--norandommap".to_owned(),
-        "--output-format=json".to_owned(),
-    ];
-    words.into()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slowest_of_write_and_fsync_is_the_fsync() {
+        let json: Value = serde_json::from_str(
+            r#"{"write":{"iops":500.5,"clat_ns":{"percentile":{"99.000000":1000}}},
+            "sync":{"lat_ns":{"percentile":{"99.000000":250000}}}}"#,
+        )
+        .unwrap();
+        let of = |op| result(&json, op).map(|result| (result.iops, result.p99));
+        assert_eq!(of(Op::WriteFsync), Some((500.5, 250.0)));
+        assert_eq!(of(Op::RandomWrite), Some((500.5, 1.0)));
+        assert_eq!(of(Op::RandomRead), None);
+    }
+
+    #[test]
+    fn names_say_the_depth_only_where_there_is_one() {
+        let job = Job { engine: "psync", op: Op::RandomRead, jobs: 1, depth: 1 };
+        assert_eq!(job.name(), "psync, random read, 1 job");
+        assert_eq!(
+            Job { engine: "io_uring", jobs: 2, depth: 32, ..job }.name(),
+            "io_uring, random read, 2 jobs, depth 32"
+        );
+    }
 }

@@ -1,107 +1,112 @@
-//! `iops`: how many fewer reads a second there are while every one is traced, on a device that costs nothing.
+//! `iops`: how many fewer operations a second there are while every one is traced: blkkin alone, with many rounds.
 //!
-//! A loop device over tmpfs: what a read costs is the kernel's own path, so this is the worst case for a tracer.
-//! Untraced and traced runs alternate. fio, the loop device's threads and blkkin's own are where the kernel places
-//! them, as on a user's machine: where they fill every CPU, what blkkin's threads take is taken from the reads too,
-//! and is part of the figure.
+//! On a loop device over tmpfs, where what a read costs is the kernel's own path and a tracer weighs most, and on the
+//! machine's disk. fio's jobs have fixed CPUs; the loop device's threads and blkkin's are where the kernel places them,
+//! as on a user's machine: where they fill every CPU, what blkkin takes is taken from the reads too.
 //!
-//! A read goes from fio to a thread of the kernel and back, and it takes 10 or 40 µs depending on whether that thread
-//! happens to run on the same CPU, on another one, or on a virtual one that was halted; neighbours change that from
-//! run to run. What is compared is therefore the *best* untraced run with the best traced one, and the spread is
-//! how far the upper quartile is below.
+//! A read of a loop device goes from fio to a thread of the kernel and back, and takes 10 or 40 µs depending on whether
+//! that thread happens to run on the same CPU, on another one, or on a virtual one that was halted. So there are as
+//! many rounds as the spread needs, and where they do not suffice, no verdict.
 
-use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use crate::Setting;
-use crate::disk::Disk;
-use crate::figure::{Figure, Goal, Rounds};
-use crate::fio::{self, Job, RAMP, Run, SECONDS};
-use crate::process;
+use crate::disk::{Looped, Place, RealFile};
+use crate::fio::{Job, Length, Op};
+use crate::frame::number::{count, number, with_spread};
+use crate::frame::{Found, Rounds, Table, Turns};
+use crate::peers::session::{Run, Session};
+use crate::peers::tool::Tool;
+use crate::peers::workload::{Fio, Workload};
+use crate::peers::{Measured, kernelfs};
 
-const ROUNDS: usize = 11;
-/// Per cent.
-const FEWER_MAX: f64 = 10.0;
-/// Above this the device is fast enough for the goal to be asked for.
-const FAST: f64 = 100_000.0;
+const TURNS: Turns = Turns { warm_up: 1, least: 9, most: 31, at_most: Duration::from_secs(150) };
+const LENGTH: Length = Length { run_ms: 2000, ramp_ms: 500 };
+const LENGTH_QUICK: Length = Length { run_ms: 500, ramp_ms: 100 };
+/// Per cent: a fifth of the goals.
+const SPREAD_ENOUGH_FAST: f64 = 2.0;
+const SPREAD_ENOUGH_REAL: f64 = 0.2;
 
-const JOBS: &[Job] = &[
-    Job { name: "psync, 1 job", engine: "psync", jobs: 1, depth: 1 },
-    Job { name: "psync, 2 jobs", engine: "psync", jobs: 2, depth: 1 },
-    Job { name: "psync, 4 jobs", engine: "psync", jobs: 4, depth: 1 },
-    Job { name: "io_uring, depth 32", engine: "io_uring", jobs: 1, depth: 32 },
+const FAST: &[Job] = &[
+    Job { engine: "psync", op: Op::RandomRead, jobs: 1, depth: 1 },
+    Job { engine: "psync", op: Op::RandomRead, jobs: 2, depth: 1 },
+    Job { engine: "psync", op: Op::RandomRead, jobs: 4, depth: 1 },
+    Job { engine: "io_uring", op: Op::RandomRead, jobs: 1, depth: 32 },
+];
+const REAL: &[Job] = &[
+    Job { engine: "psync", op: Op::RandomRead, jobs: 1, depth: 1 },
+    Job { engine: "io_uring", op: Op::RandomRead, jobs: 1, depth: 32 },
 ];
 
 /// Measures.
-pub(crate) fn run(setting: &Setting) -> Result<Vec<Figure>> {
-    let disk = Disk::make()?;
-    let start = start_time(setting)?;
-    let mut figures = Vec::new();
-    for job in JOBS {
-        figures.extend(measure(*job, &disk, setting, start)?);
+pub(crate) fn run(setting: &Setting) -> Result<Found> {
+    let _mounted = kernelfs::mount()?;
+    let (raw, real) = (Looped::make("raw")?, RealFile::make(&setting.folder)?);
+    let mut session = Session::new(setting)?;
+    session.learn_start(Tool::Blkkin, &raw.place()?)?;
+    let columns = [
+        "workload",
+        "untraced",
+        "traced",
+        "fewer, %",
+        "p99, µs",
+        "traced",
+        "µs of blkkin an op",
+        "MiB",
+        "events",
+        "lost",
+    ];
+    let (mut table, mut figures) = (Table::new("", &columns), Vec::new());
+    let fast = FAST.iter().map(|job| (job, raw.place()));
+    for (job, place) in fast.chain(REAL.iter().map(|job| (job, Ok(real.place())))) {
+        let measured = measure(*job, place?, &session, setting)?;
+        table.row(row(&measured));
+        figures.push(measured.figure());
     }
-    Ok(figures)
+    let how = "4 KiB, direct, `blkkin run` around fio, every call, bio and request recorded; untraced and traced in \
+               turns, as many rounds as the spread needs (9 to 31); medians. The disk's file system is the machine's own."
+        .to_owned();
+    Ok(Found { how, figures, tables: vec![table], ..Found::default() })
 }
 
-/// Processor time, in s, that blkkin takes to start and to end, with a command that does nothing.
-fn start_time(setting: &Setting) -> Result<f64> {
-    let mut rounds = Rounds::default();
-    for _ in 0..ROUNDS {
-        let mut blkkin = Command::new(&setting.blkkin);
-        let mut child = blkkin.args(["run", "--", "true"]).stderr(Stdio::null()).spawn()?;
-        rounds.push(process::wait(&mut child)?.processor.as_secs_f64());
-    }
-    Ok(rounds.median())
-}
-
-fn measure(job: Job, disk: &Disk, setting: &Setting, start: f64) -> Result<Vec<Figure>> {
-    let (mut plain, mut traced) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
-        plain.push(fio::plain(job, &disk.device)?);
-        traced.push(fio::traced(job, &disk.device, &setting.blkkin, &setting.folder)?);
-    }
-    let title = |what: &str| format!("{}: {what}", job.name);
-    let (without, with) = (each(&plain, |run| run.iops), each(&traced, |run| run.iops));
-    let times = [&plain, &traced].map(|runs| each(runs, |run| run.latency_us).fastest());
-    let fewer = fewer(title("fewer reads"), &without, &with)
-        .note(format!("mean time of a read {:.2} µs, traced {:.2} µs", times[0], times[1]));
-    let fast = without.most() > FAST;
-    Ok(vec![
-        Figure::new(title("untraced"), without.most(), without.spread_of_most(), "reads/s"),
-        Figure::new(title("traced"), with.most(), with.spread_of_most(), "reads/s")
-            .note(own(&traced, start)?),
-        if fast { fewer.goal(Goal::AtMost(FEWER_MAX)) } else { fewer },
-    ])
-}
-
-/// Per cent.
-fn fewer(title: String, without: &Rounds, with: &Rounds) -> Figure {
-    let share = |part: f64, of: f64| 100.0 * part / of;
-    let spread =
-        share(without.spread_of_most(), without.most()).max(share(with.spread_of_most(), with.most()));
-    Figure::new(title, 100.0 - share(with.most(), without.most()), spread, "%")
-}
-
-fn each(runs: &[Run], of: impl Fn(&Run) -> f64) -> Rounds {
-    runs.iter().map(of).collect()
-}
-
-/// What blkkin itself took, its start left out.
-fn own(traced: &[Run], start: f64) -> Result<String> {
-    let a_read = each(traced, |run| {
-        let taken = run.blkkin.map_or(0.0, |(usage, _)| usage.processor.as_secs_f64() - start);
-        taken * 1e6 / (run.iops * f64::from(SECONDS + RAMP))
-    });
-    let usages = || traced.iter().filter_map(|run| run.blkkin);
-    let Some(resident) = usages().map(|(usage, _)| usage.resident_max).max() else {
-        bail!("invariant: every traced run has a tracer");
+fn measure(job: Job, place: Place, session: &Session, setting: &Setting) -> Result<Measured> {
+    let quick = setting.extent.is_quick();
+    let enough = if place.name == "real disk" { SPREAD_ENOUGH_REAL } else { SPREAD_ENOUGH_FAST };
+    let mut fio = Fio { job, place, length: if quick { LENGTH_QUICK } else { LENGTH } };
+    let tools = [Tool::Untraced, Tool::Blkkin];
+    let measure = |tool| session.run(tool, &mut fio);
+    let precise = |runs: &[Vec<Run>]| {
+        let ops = |runs: &[Run]| runs.iter().map(|run| run.ops).collect::<Rounds>();
+        100.0 * Rounds::ratios(&ops(&runs[1]), &ops(&runs[0])).spread() < enough
     };
-    let lost: u64 = usages().map(|(_, books)| books.lost).sum();
-    let events: u64 = usages().map(|(_, books)| books.fired).sum();
-    Ok(format!(
-        "blkkin's own threads: {:.2} µs a read, {} MiB at most; {lost} lost of {events} records",
-        a_read.median(),
-        resident >> 20,
-    ))
+    let runs = TURNS.quick(quick).run(&tools, measure, precise)?;
+    Ok(Measured {
+        workload: fio.name(),
+        unit: fio.unit(),
+        goal: fio.goal(),
+        tools: tools.into_iter().zip(runs).collect(),
+        broken: Default::default(),
+    })
+}
+
+fn row(measured: &Measured) -> Vec<String> {
+    let [untraced, traced] = [0, 1].map(|index| &measured.tools[index].1);
+    let each = |runs: &[Run], of: fn(&Run) -> f64| runs.iter().map(of).collect::<Rounds>();
+    let shown = |rounds: &Rounds| with_spread(rounds.median(), rounds.spread());
+    let most = each(traced, |run| run.resident as f64).most() / f64::from(1 << 20);
+    let sum = |of: fn(&Run) -> u64| count(traced.iter().map(of).sum());
+    vec![
+        format!("{} ({} rounds)", measured.workload, untraced.len()),
+        shown(&each(untraced, |run| run.ops)),
+        shown(&each(traced, |run| run.ops)),
+        shown(&measured.fewer(Tool::Blkkin)),
+        number(each(untraced, |run| run.p99).median()),
+        number(each(traced, |run| run.p99).median()),
+        number(each(traced, |run| 1e6 * run.cpus / run.ops).median()),
+        number(most),
+        sum(|run| run.events.seen + run.events.lost),
+        sum(|run| run.events.lost),
+    ]
 }

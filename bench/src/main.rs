@@ -1,15 +1,12 @@
 //! What blkkin costs: the benches behind `cargo xtask bench`, and the load that they measure with.
 //!
-//! *In*: the name of a bench, the `blkkin` to measure, a folder. *Out*: a table on standard output, the same as JSON
-//! in that folder, and exit status 0 whatever came out: a figure is read by a person who knows what else the
-//! machine was doing, and asserted by nobody.
+//! *In*: the name of a bench, the `blkkin` to measure, a folder, the reference. *Out*: a table on standard output, the
+//! same as JSON in that folder, and exit status 0 whatever came out: a figure is read by a person who knows what else
+//! the machine was doing, and asserted by nobody. `docs` then writes the JSON into docs/performance.md.
 //!
-//! How a figure is made: what is compared runs in turns (A B A B …), after a warm-up, with the load bound to one CPU
-//! and the rest of ours to the others; the figure says its spread, and where the spread is larger than the
-//! distance to the goal the verdict is that there is none (see [`figure`]).
-//!
-//! `calls` and `harness` make load and a tracer in this process; `call`, `start`, `loss`, `join`, `iops` are the
-//! benches; `process` reads what another process took; `disk` and `records` are what is read and what is joined.
+//! How a figure is made is [`frame`]'s. `calls` and `harness` make load and a tracer in this process; `call`, `hooks`,
+//! `start`, `loss`, `memory`, `pipeline`, `iops` and `peers` are the benches; `process` reads what another process took;
+//! `disk` is what is read and written; [`blkkin_bench`] has what is joined.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "its output is what it is for")]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
@@ -17,40 +14,66 @@ mod affinity;
 mod call;
 mod calls;
 mod disk;
-mod figure;
 mod fio;
+mod frame;
 mod harness;
+mod hooks;
 mod iops;
-mod join;
 mod load;
 mod loss;
-mod output;
+mod memory;
+mod peers;
 mod process;
+mod stages;
 mod start;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 
-use crate::figure::Figure;
+use crate::frame::conditions::Watch;
+use crate::frame::outcome::Outcome;
+use crate::frame::reference::Reference;
+use crate::frame::{Found, docs, print};
 
 /// What a bench is given.
 pub(crate) struct Setting {
     /// The `blkkin` to measure.
     pub(crate) blkkin: PathBuf,
-    /// For files that a bench needs and its result.
+    /// For files that a bench needs and its result; on a real disk.
     pub(crate) folder: PathBuf,
+    pub(crate) extent: Extent,
 }
 
-type Bench = fn(&Setting) -> Result<Vec<Figure>>;
+/// How much is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// Enough to see that it works; gives no verdict.
+    Quick,
+    /// What says most.
+    Usual,
+    /// Everything there is.
+    All,
+}
+
+impl Extent {
+    pub(crate) fn is_quick(self) -> bool {
+        self == Extent::Quick
+    }
+}
+
+type Bench = fn(&Setting) -> Result<Found>;
 
 const BENCHES: &[(&str, Bench)] = &[
     ("start", start::run),
     ("call", call::run),
+    ("hooks", hooks::run),
     ("loss", loss::run),
-    ("join", join::run),
+    ("memory", memory::run),
+    ("pipeline", stages::run),
     ("iops", iops::run),
+    ("peers", peers::run),
 ];
 
 fn main() -> ExitCode {
@@ -68,15 +91,43 @@ fn main() -> ExitCode {
 fn dispatch(words: &[&str]) -> Result<()> {
     match words {
         ["load", rest @ ..] => load::run(rest),
-        ["run", name, blkkin, folder, _reference, _extent @ ..] => {
-            let Some((_, bench)) = BENCHES.iter().find(|(known, _)| known == name) else {
-                bail!("no bench is called {name}");
+        ["docs", folder, page] => {
+            let written = docs::write(Path::new(folder), Path::new(page))?;
+            println!(
+                "{page}: {}",
+                if written.is_empty() { "nothing".to_owned() } else { written.join(", ") }
+            );
+            Ok(())
+        }
+        ["run", name, blkkin, folder, reference, flags @ ..] => {
+            let extent = match flags {
+                _ if flags.contains(&"--quick") => Extent::Quick,
+                _ if flags.contains(&"--all") => Extent::All,
+                _ => Extent::Usual,
             };
-            let setting = Setting { blkkin: blkkin.into(), folder: folder.into() };
-            std::fs::create_dir_all(&setting.folder)
-                .with_context(|| format!("cannot make {}", setting.folder.display()))?;
-            output::show(name, &bench(&setting)?, &setting.folder)
+            let setting = Setting { blkkin: blkkin.into(), folder: folder.into(), extent };
+            run(name, &setting, Path::new(reference), flags.contains(&"--keep"))
         }
         _ => bail!("usage: blkkin-bench run BENCH BLKKIN FOLDER REFERENCE, as `cargo xtask bench` calls it"),
     }
+}
+
+fn run(name: &str, setting: &Setting, reference: &Path, keep: bool) -> Result<()> {
+    let Some((_, bench)) = BENCHES.iter().find(|(known, _)| *known == name) else {
+        bail!("no bench is called {name}");
+    };
+    std::fs::create_dir_all(&setting.folder)
+        .with_context(|| format!("cannot make {}", setting.folder.display()))?;
+    let watch = Watch::start(setting.extent.is_quick());
+    let found = bench(setting)?;
+    let outcome = Outcome::new(name, watch.end(), found);
+    print!("{}", print::text(&outcome));
+    let mut kept = Reference::read(reference)?;
+    kept.compare(&outcome).iter().for_each(|line| println!("  {line}"));
+    println!("written to {}", outcome.write(&setting.folder)?.display());
+    if keep {
+        kept.keep(&outcome, reference)?;
+        println!("kept in {}", reference.display());
+    }
+    Ok(())
 }

@@ -3,12 +3,15 @@
 use std::fs;
 use std::io;
 use std::process::{Child, ExitStatus};
-use std::time::Duration;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 /// How often its memory is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// A child that takes longer hangs: the longest known takes a tenth of it.
+const SECONDS_MAX: Duration = Duration::from_secs(180);
 
 /// What it took.
 #[derive(Clone, Copy, Debug)]
@@ -18,20 +21,72 @@ pub(crate) struct Usage {
     pub(crate) processor: Duration,
     /// Most memory that it had resident.
     pub(crate) resident_max: u64,
+    /// Resident when it was last looked at: without what starting took and was given back.
+    pub(crate) resident_last: u64,
 }
 
-/// Waits for a child's end and says what it took. `wait4` would add the children that it waited for, so its own
-/// share is read from /proc while it is a zombie.
-pub(crate) fn wait(child: &mut Child) -> Result<Usage> {
-    let mut resident_max = 0;
-    while !has_ended(child.id()).context("cannot wait for a child")? {
-        resident_max = resident_max.max(resident(child.id()).unwrap_or(0));
-        std::thread::sleep(LOOK_EVERY);
+/// A child whose memory is looked at while it runs, by a thread: whoever started it may be busy with other things.
+pub(crate) struct Watched {
+    child: Child,
+    looks: JoinHandle<Resident>,
+}
+
+impl Watched {
+    /// From now on.
+    pub(crate) fn new(child: Child) -> Watched {
+        let pid = child.id();
+        let looks = std::thread::spawn(move || {
+            let mut seen = Resident::default();
+            // Until it is a zombie, which has no memory and stays until it is waited for.
+            while let Some(now) = resident(pid) {
+                seen = Resident { most: seen.most.max(now.most), last: now.last };
+                std::thread::sleep(LOOK_EVERY);
+            }
+            seen
+        });
+        Watched { child, looks }
     }
-    let stat =
-        fs::read_to_string(format!("/proc/{}/stat", child.id())).context("a child has no entry in /proc")?;
-    let processor = processor_time(&stat).context("/proc/PID/stat cannot be understood")?;
-    Ok(Usage { status: child.wait()?, processor, resident_max })
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for its end and says what it took. `wait4` would add the children that it waited for, so its own share is
+    /// read from /proc while it is a zombie.
+    pub(crate) fn wait(mut self) -> Result<Usage> {
+        let begun = Instant::now();
+        while !has_ended(self.child.id()).context("cannot wait for a child")? {
+            if begun.elapsed() > SECONDS_MAX {
+                self.child
+                    .kill()
+                    .and_then(|()| self.child.wait())
+                    .context("cannot end a child that hangs")?;
+                bail!("it did not end within {} s, and was killed", SECONDS_MAX.as_secs());
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))
+            .context("a child has no entry in /proc")?;
+        let processor = processor_time(&stat).context("/proc/PID/stat cannot be understood")?;
+        let seen = self.looks.join().ok().context("invariant: looking does not panic")?;
+        let (resident_max, resident_last) = (seen.most, seen.last);
+        Ok(Usage { status: self.child.wait()?, processor, resident_max, resident_last })
+    }
+
+    /// Asks it to end, as Ctrl-C does, and waits for it.
+    pub(crate) fn interrupt(self) -> Result<Usage> {
+        let pid = libc::pid_t::try_from(self.child.id()).context("invariant: a pid is positive")?;
+        // SAFETY: no memory is passed; the child has not been waited for, so its pid is nobody else's.
+        if unsafe { libc::kill(pid, libc::SIGINT) } != 0 {
+            return Err(io::Error::last_os_error()).context("cannot interrupt a child");
+        }
+        self.wait()
+    }
+}
+
+/// As [`Watched::wait`].
+pub(crate) fn wait(child: Child) -> Result<Usage> {
+    Watched::new(child).wait()
 }
 
 /// Processor time of the calling thread.
@@ -43,7 +98,7 @@ pub(crate) fn thread_time() -> Duration {
 }
 
 /// Whether it is a zombie of ours; it stays one.
-fn has_ended(pid: u32) -> io::Result<bool> {
+pub(crate) fn has_ended(pid: u32) -> io::Result<bool> {
     // SAFETY: a structure of integers; zero is "nothing happened".
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
     // SAFETY: `info` is writable.
@@ -56,10 +111,23 @@ fn has_ended(pid: u32) -> io::Result<bool> {
     }
 }
 
-fn resident(pid: u32) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    Some(most.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
+/// Bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Resident {
+    most: u64,
+    last: u64,
+}
+
+fn resident(pid: u32) -> Option<Resident> {
+    resident_of(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+}
+
+fn resident_of(status: &str) -> Option<Resident> {
+    let field = |name: &str| {
+        let text = status.lines().find_map(|line| line.strip_prefix(name))?;
+        Some(text.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
+    };
+    Some(Resident { most: field("VmHWM:")?, last: field("VmRSS:")? })
 }
 
 /// Fields 14 and 15 of /proc/PID/stat (man 5 proc), counted from behind the name, which may contain anything.
@@ -85,8 +153,22 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_what_the_kernel_says_and_a_zombie_has_none() {
+        let status = "Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\n";
+        assert_eq!(resident_of(status), Some(Resident { most: 2 << 20, last: 1 << 20 }));
+        assert_eq!(resident_of("Name:\tx\nState:\tZ (zombie)\n"), None);
+    }
+
+    #[test]
     fn a_child_is_waited_for_and_its_status_kept() {
-        let mut child = Command::new("sh").args(["-c", "exit 3"]).spawn().unwrap();
-        assert_eq!(wait(&mut child).unwrap().status.code(), Some(3));
+        let child = Command::new("sh").args(["-c", "exit 3"]).spawn().unwrap();
+        assert_eq!(wait(child).unwrap().status.code(), Some(3));
+    }
+
+    #[test]
+    fn a_child_is_interrupted() {
+        let child = Command::new("sleep").arg("600").spawn().unwrap();
+        let usage = Watched::new(child).interrupt().unwrap();
+        assert_eq!(usage.status.code(), None, "it died of the signal");
     }
 }

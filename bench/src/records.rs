@@ -67,66 +67,13 @@ impl Entries {
 
     /// The `n`th call and what it caused.
     pub fn add_call(&mut self, n: u64) {
-        let reaches_disk = matches!(n % 11, 0 | 5);
+        let reaches_disk = match n % 11 {
+            0 => self.add_pair(n),
+            5 => self.add_bio_and_request(n),
+            _ => false,
+        };
         let (time, root) = (n * STEP, span(n, 0));
-        let (task, task_version, bytes) = (n % TASKS + 1, 1, 4096);
-        if n.is_multiple_of(11) {
-            let record = PairRecord {
-                bio: span(n, 1),
-                parent: root,
-                root,
-                task,
-                queue_ns: time + 90,
-                request: span(n, 2),
-                start_ns: time + 100,
-                issue_ns: time + 200,
-                sector: n * 8,
-                disk_sector: n * 8,
-                dev: DISK,
-                disk: DISK,
-                bytes,
-                bio_opf: 1,
-                request_opf: 1,
-                task_version,
-                bio_flags: BIO_FIRST,
-                ..PairRecord::default()
-            };
-            self.put(TAG_PAIR, 0, time + 900, record, b"", |record| &mut record.header);
-        } else if reaches_disk {
-            let (start_ns, sector, dev, opf) = (time + 100, n * 8, DISK, 1);
-            let (bio, request) = (span(n, 1), span(n, 2));
-            let record = RequestRecord {
-                span: request,
-                parent: bio,
-                root,
-                task,
-                start_ns,
-                issue_ns: time + 200,
-                sector,
-                dev,
-                bytes,
-                opf,
-                task_version,
-                bios: 1,
-                ..RequestRecord::default()
-            };
-            self.put(TAG_REQUEST, 0, time + 900, record, b"", |record| &mut record.header);
-            let record = BioRecord {
-                span: bio,
-                parent: root,
-                root,
-                task,
-                request,
-                queue_ns: start_ns,
-                sector,
-                dev,
-                bytes,
-                opf,
-                task_version,
-                ..BioRecord::default()
-            };
-            self.put(TAG_BIO, BIO_FIRST, time + 910, record, b"", |record| &mut record.header);
-        }
+        let (task, task_version, bytes) = (n % TASKS + 1, 1, 4096_u32);
         let call = CallId::by_name("pread64").expect("invariant: in the table");
         let record = CallRecord {
             span: root,
@@ -143,6 +90,83 @@ impl Entries {
             ..CallRecord::default()
         };
         self.put(TAG_CALL, CALL_HAS_FILE, time + 1_000, record, b"", |record| &mut record.header);
+    }
+
+    /// What the `n`th call caused, and not the call: it is still open.
+    pub fn add_open(&mut self, n: u64) {
+        if n.is_multiple_of(2) {
+            self.add_pair(n)
+        } else {
+            self.add_bio_and_request(n)
+        };
+    }
+
+    /// A bio alone in its request, as one record; whether it was: always.
+    fn add_pair(&mut self, n: u64) -> bool {
+        let (time, root) = (n * STEP, span(n, 0));
+        let (task, task_version, bytes) = (n % TASKS + 1, 1, 4096);
+        let record = PairRecord {
+            bio: span(n, 1),
+            parent: root,
+            root,
+            task,
+            queue_ns: time + 90,
+            request: span(n, 2),
+            start_ns: time + 100,
+            issue_ns: time + 200,
+            sector: n * 8,
+            disk_sector: n * 8,
+            dev: DISK,
+            disk: DISK,
+            bytes,
+            bio_opf: 1,
+            request_opf: 1,
+            task_version,
+            bio_flags: BIO_FIRST,
+            ..PairRecord::default()
+        };
+        self.put(TAG_PAIR, 0, time + 900, record, b"", |record| &mut record.header);
+        true
+    }
+
+    /// The same as two records; whether it was: always.
+    fn add_bio_and_request(&mut self, n: u64) -> bool {
+        let (time, root) = (n * STEP, span(n, 0));
+        let (task, task_version, bytes) = (n % TASKS + 1, 1, 4096);
+        let (start_ns, sector, dev, opf) = (time + 100, n * 8, DISK, 1);
+        let (bio, request) = (span(n, 1), span(n, 2));
+        let record = RequestRecord {
+            span: request,
+            parent: bio,
+            root,
+            task,
+            start_ns,
+            issue_ns: time + 200,
+            sector,
+            dev,
+            bytes,
+            opf,
+            task_version,
+            bios: 1,
+            ..RequestRecord::default()
+        };
+        self.put(TAG_REQUEST, 0, time + 900, record, b"", |record| &mut record.header);
+        let record = BioRecord {
+            span: bio,
+            parent: root,
+            root,
+            task,
+            request,
+            queue_ns: start_ns,
+            sector,
+            dev,
+            bytes,
+            opf,
+            task_version,
+            ..BioRecord::default()
+        };
+        self.put(TAG_BIO, BIO_FIRST, time + 910, record, b"", |record| &mut record.header);
+        true
     }
 
     fn put<T: Plain>(

@@ -49,16 +49,30 @@ struct Bench {
 
 const PROBES: Option<&str> = Some("loading eBPF programs");
 const DISKS: Option<&str> = Some("loop devices and eBPF programs");
+const WITH_PEERS: &[Purpose] = &[Purpose::Build, Purpose::Disks, Purpose::Peers];
 const NO_MORE: &[Purpose] = &[Purpose::Build];
 /// fio and what makes a disk come with what the tests need.
 const WITH_FIO: &[Purpose] = &[Purpose::Build, Purpose::Disks];
 
 const BENCHES: &[Bench] = &[
-    bench("start", "from starting blkkin run to its command's first instruction", PROBES, NO_MORE),
-    bench("call", "what a system call costs while traced, and beside a tracer (4 min)", PROBES, NO_MORE),
-    bench("loss", "events a second without loss, with defaults", PROBES, NO_MORE),
-    bench("join", "decode, translate and join on one core, in events a second", None, NO_MORE),
-    bench("iops", "random reads on a loop device over tmpfs, untraced and traced (4 min)", DISKS, WITH_FIO),
+    bench("start", "from starting blkkin run to its command's first instruction (10 s)", PROBES, NO_MORE),
+    bench("call", "what a system call costs while traced, and beside a tracer (5 min)", PROBES, NO_MORE),
+    bench("hooks", "ns of each eBPF program, by the kernel's own statistics (3 min)", DISKS, WITH_FIO),
+    bench(
+        "pipeline",
+        "decode, translate, join, report, spans, JSON: ns and bytes an event (1 min)",
+        None,
+        NO_MORE,
+    ),
+    bench("loss", "events a second without loss, with defaults: the curve (5 min)", PROBES, NO_MORE),
+    bench("memory", "by open requests and by rate: the curves (2 min)", PROBES, NO_MORE),
+    bench("iops", "fewer operations a second on a fast and on a real disk (up to 15 min)", DISKS, WITH_FIO),
+    bench(
+        "peers",
+        "beside other tools: fio, SQLite, PostgreSQL, files (20 min; --all: hours)",
+        DISKS,
+        WITH_PEERS,
+    ),
 ];
 
 const fn bench(
@@ -75,6 +89,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<ExitCode> 
     match options.names.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["list"] => list(),
         ["callgrind"] => callgrind::run(workspace, options.accept.as_deref())?,
+        ["docs"] => docs(workspace)?,
         names => measure_all(workspace, &wanted(names)?, options)?,
     }
     Ok(ExitCode::SUCCESS)
@@ -82,7 +97,20 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<ExitCode> 
 
 fn list() {
     BENCHES.iter().for_each(|bench| println!("{:<12} {}", bench.name, bench.measures));
-    println!("{:<12} instructions an event, by valgrind (15 s)", "callgrind");
+    println!("{:<12} instructions a call, by valgrind (15 s)", "callgrind");
+    println!("{:<12} writes what was measured last into docs/performance.md", "docs");
+}
+
+/// Only what lies in `target/bench`: nothing is measured.
+fn docs(workspace: &Workspace) -> Result<()> {
+    let program = build::program(workspace, "blkkin-bench", "blkkin-bench")?;
+    let mut command = Command::new(program);
+    command.arg("docs").arg(folder(workspace)).arg(workspace.root().join("docs/performance.md"));
+    shell::run(&mut command)
+}
+
+fn folder(workspace: &Workspace) -> PathBuf {
+    workspace.root().join("target/bench")
 }
 
 /// All without a name.
@@ -103,7 +131,7 @@ fn measure_all(workspace: &Workspace, benches: &[&Bench], options: &Options) -> 
     let blkkin = build::program(workspace, "blkkin", "blkkin")?;
     let program = build::program(workspace, "blkkin-bench", "blkkin-bench")?;
     // By the user, who can then delete what root puts there.
-    let folder = workspace.root().join("target/bench");
+    let folder = folder(workspace);
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let failed: Vec<&str> = benches
         .iter()

@@ -1,24 +1,24 @@
-//! A loop device over a file on tmpfs: the fastest device that any machine has. Taken down when dropped.
+//! A loop device over a file on tmpfs. Taken down when dropped.
 
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Small enough for any /dev/shm, larger than any cache.
-const BYTES: u64 = 1 << 30;
+use super::{BYTES, Place, kernel_number};
 
-pub(crate) struct Disk {
+pub(crate) struct Looped {
     image: PathBuf,
     pub(crate) device: String,
 }
 
-impl Disk {
+impl Looped {
     /// Makes it and writes it once, so that reads find memory and not holes.
-    pub(crate) fn make() -> Result<Disk> {
-        let image = PathBuf::from(format!("/dev/shm/blkkin-bench.{}.img", std::process::id()));
-        let mut disk = Disk { image, device: String::new() };
+    pub(crate) fn make(name: &str) -> Result<Looped> {
+        let image = PathBuf::from(format!("/dev/shm/blkkin-bench.{}.{name}.img", std::process::id()));
+        let mut disk = Looped { image, device: String::new() };
         let mut file =
             File::create(&disk.image).with_context(|| format!("cannot make {}", disk.image.display()))?;
         std::io::copy(&mut std::io::Read::take(std::io::repeat(0xb1), BYTES), &mut file)
@@ -32,9 +32,16 @@ impl Disk {
         disk.device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         Ok(disk)
     }
+
+    /// The device itself.
+    pub(crate) fn place(&self) -> Result<Place> {
+        let number = std::fs::metadata(&self.device).context("a loop device without a file in /dev")?.rdev();
+        let (target, device) = (PathBuf::from(&self.device), self.device.clone());
+        Ok(Place { name: "loop over tmpfs", target, device, number: kernel_number(number) })
+    }
 }
 
-impl Drop for Disk {
+impl Drop for Looped {
     fn drop(&mut self) {
         // Nobody else knows of either; what fails here is seen by `losetup --list` and in /dev/shm.
         if !self.device.is_empty() {

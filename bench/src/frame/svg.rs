@@ -1,0 +1,237 @@
+//! A plot as SVG: lines or bars, axes with numbers, a legend. Legible on white and on black paper alike.
+//!
+//! Hand-made because it is 150 lines: a plotting crate would bring fonts and rasters for two kinds of picture.
+
+use std::fmt::Write;
+
+use super::number::number;
+use super::outcome::{Plot, Series, Shape};
+
+const WIDTH: f64 = 760.0;
+const HEIGHT: f64 = 380.0;
+/// Of the plot itself: left, top, right, bottom.
+const FRAME: [f64; 4] = [80.0, 40.0, 560.0, 320.0];
+/// Told apart by people who see few colours too (Okabe and Ito).
+const COLOURS: [&str; 8] =
+    ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#999999", "#f0e442"];
+
+/// The picture.
+pub(crate) fn draw(plot: &Plot) -> String {
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" \
+         font-size=\"12\">\n<rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"#ffffff\"/>\n"
+    );
+    let [left, top, right, _] = FRAME;
+    text(
+        &mut svg,
+        (left, 22.0),
+        "start",
+        &format!("<tspan font-weight=\"bold\">{}</tspan>", escaped(&plot.title)),
+    );
+    text(&mut svg, ((left + right) / 2.0, HEIGHT - 12.0), "middle", &escaped(&plot.x));
+    text(&mut svg, (left - 70.0, top - 6.0), "start", &escaped(&plot.y));
+    match &plot.shape {
+        Shape::Bars(groups) => bars(&mut svg, plot, groups),
+        Shape::Lines => lines(&mut svg, plot, Scale::Even),
+        Shape::LogLines => lines(&mut svg, plot, Scale::Powers),
+    }
+    legend(&mut svg, &plot.series);
+    svg + "</svg>\n"
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Scale {
+    Even,
+    Powers,
+}
+
+/// From values to places on the paper.
+struct Axis {
+    scale: Scale,
+    values: (f64, f64),
+    places: (f64, f64),
+}
+
+impl Axis {
+    fn new(scale: Scale, values: impl Iterator<Item = f64>, places: (f64, f64)) -> Axis {
+        let (mut low, mut high) = values
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)));
+        if scale == Scale::Powers {
+            low = 10_f64.powf(low.max(1e-6).log10().floor());
+            high = 10_f64.powf(high.max(low * 10.0).log10().ceil());
+        } else {
+            (low, high) = (low.min(0.0), if high > 0.0 { rounded_up(high) } else { 1.0 });
+        }
+        Axis { scale, values: (low, high), places }
+    }
+
+    fn at(&self, value: f64) -> f64 {
+        let (low, high) = self.values;
+        let part = match self.scale {
+            Scale::Even => (value - low) / (high - low),
+            Scale::Powers => (value.max(low) / low).log10() / (high / low).log10(),
+        };
+        self.places.0 + part * (self.places.1 - self.places.0)
+    }
+
+    /// Where a number stands.
+    fn ticks(&self) -> Vec<f64> {
+        let (low, high) = self.values;
+        match self.scale {
+            Scale::Even => (0..=4).map(|tick| low + f64::from(tick) * (high - low) / 4.0).collect(),
+            Scale::Powers => {
+                let powers = (high / low).log10().round() as i32;
+                (0..=powers).map(|power| low * 10_f64.powi(power)).collect()
+            }
+        }
+    }
+}
+
+/// To the next 1, 2, 4, 5 or 8 and zeros: divisible by four without long fractions.
+fn rounded_up(value: f64) -> f64 {
+    let power = 10_f64.powf(value.log10().floor());
+    let step = [1.0, 2.0, 4.0, 8.0, 10.0].into_iter().find(|step| step * power >= value * 0.999_999);
+    step.unwrap_or(10.0) * power
+}
+
+fn lines(svg: &mut String, plot: &Plot, scale: Scale) {
+    let [left, top, right, bottom] = FRAME;
+    let points = || plot.series.iter().flat_map(|series| series.points.iter().copied());
+    let x = Axis::new(scale, points().map(|point| point.0), (left, right));
+    let y = Axis::new(scale, points().map(|point| point.1), (bottom, top));
+    grid(svg, &y);
+    for tick in x.ticks() {
+        text(svg, (x.at(tick), bottom + 18.0), "middle", &number(tick));
+    }
+    for (series, colour) in plot.series.iter().zip(COLOURS.iter().cycle()) {
+        let places: Vec<(f64, f64)> =
+            series.points.iter().map(|point| (x.at(point.0), y.at(point.1))).collect();
+        let path: Vec<String> = places.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+        put(
+            svg,
+            format_args!(
+                "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" points=\"{}\"/>",
+                path.join(" ")
+            ),
+        );
+        for (x, y) in places {
+            put(svg, format_args!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>"));
+        }
+    }
+}
+
+fn bars(svg: &mut String, plot: &Plot, groups: &[String]) {
+    let [left, top, right, bottom] = FRAME;
+    let values = plot.series.iter().flat_map(|series| series.points.iter().map(|point| point.1));
+    let y = Axis::new(Scale::Even, values, (bottom, top));
+    grid(svg, &y);
+    let group = (right - left) / groups.len().max(1) as f64;
+    let bar = group * 0.8 / plot.series.len().max(1) as f64;
+    for (at, name) in groups.iter().enumerate() {
+        // On two lines where there is not enough room on one.
+        let line = bottom + if groups.len() > 4 && at % 2 == 1 { 32.0 } else { 18.0 };
+        text(svg, (left + group * (at as f64 + 0.5), line), "middle", &escaped(name));
+    }
+    for (index, (series, colour)) in plot.series.iter().zip(COLOURS.iter().cycle()).enumerate() {
+        for (at, value) in &series.points {
+            let x = left + group * (at + 0.1) + bar * index as f64;
+            let (from, to) = (y.at(0.0).max(y.at(*value)), y.at(0.0).min(y.at(*value)));
+            put(
+                svg,
+                format_args!(
+                    "<rect x=\"{x:.1}\" y=\"{to:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{colour}\"><title>{}: {}</title></rect>",
+                    bar * 0.9,
+                    (from - to).max(0.5),
+                    escaped(&series.name),
+                    number(*value)
+                ),
+            );
+        }
+    }
+}
+
+fn grid(svg: &mut String, y: &Axis) {
+    let [left, _, right, _] = FRAME;
+    for tick in y.ticks() {
+        let place = y.at(tick);
+        put(
+            svg,
+            format_args!(
+                "<line x1=\"{left}\" y1=\"{place:.1}\" x2=\"{right}\" y2=\"{place:.1}\" stroke=\"#dddddd\"/>"
+            ),
+        );
+        text(svg, (left - 8.0, place + 4.0), "end", &number(tick));
+    }
+}
+
+fn legend(svg: &mut String, series: &[Series]) {
+    let [_, top, right, _] = FRAME;
+    for (row, (series, colour)) in series.iter().zip(COLOURS.iter().cycle()).enumerate() {
+        let (x, y) = (right + 16.0, top + 10.0 + 20.0 * row as f64);
+        put(
+            svg,
+            format_args!(
+                "<rect x=\"{x}\" y=\"{:.1}\" width=\"12\" height=\"12\" fill=\"{colour}\"/>",
+                y - 10.0
+            ),
+        );
+        text(svg, (x + 18.0, y), "start", &escaped(&series.name));
+    }
+}
+
+fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, words: &str) {
+    put(
+        svg,
+        format_args!(
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"#222222\">{words}</text>"
+        ),
+    );
+}
+
+fn put(svg: &mut String, what: std::fmt::Arguments<'_>) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(svg, "{what}");
+}
+
+fn escaped(words: &str) -> String {
+    words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_of_powers_hold_all_points_between_whole_powers() {
+        let axis = Axis::new(Scale::Powers, [3.0, 700.0].into_iter(), (0.0, 300.0));
+        assert_eq!(axis.ticks(), [1.0, 10.0, 100.0, 1000.0]);
+        assert_eq!([1.0, 10.0, 1000.0].map(|value| axis.at(value).round()), [0.0, 100.0, 300.0]);
+    }
+
+    #[test]
+    fn even_axes_begin_at_nought_and_go_below_it_only_for_what_is_there() {
+        assert_eq!(Axis::new(Scale::Even, [3.0, 7.0].into_iter(), (0.0, 1.0)).values, (0.0, 8.0));
+        assert_eq!(Axis::new(Scale::Even, [-1.0, 7.0].into_iter(), (0.0, 1.0)).values, (-1.0, 8.0));
+    }
+
+    #[test]
+    fn every_point_and_every_name_is_drawn() {
+        let series = vec![
+            Series { name: "a < b".into(), points: vec![(1.0, 1.0), (10.0, 20.0)] },
+            Series { name: "c".into(), points: vec![(1.0, 2.0)] },
+        ];
+        let plot = |shape| Plot {
+            name: "n".into(),
+            title: "t".into(),
+            x: "x".into(),
+            y: "y".into(),
+            shape,
+            series: series.clone(),
+        };
+        let lines = draw(&plot(Shape::LogLines));
+        assert_eq!(lines.matches("<circle").count(), 3);
+        assert!(lines.contains("a &lt; b") && !lines.contains("NaN"), "{lines}");
+        let bars = draw(&plot(Shape::Bars(vec!["g".into(), "h".into()])));
+        assert_eq!(bars.matches("<title>").count(), 3);
+    }
+}

@@ -1,0 +1,71 @@
+//! SQLite: inserts of one row, each its own transaction with a rollback journal and fsync, as SQLite does by default.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use super::workload::{Done, Workload};
+use crate::disk::Place;
+
+const SCRIPT: &str = include_str!("../../scripts/sqlite.py");
+
+pub(crate) struct Sqlite {
+    place: Place,
+    seconds: f64,
+    script: PathBuf,
+}
+
+impl Sqlite {
+    /// The script lies beside the database.
+    pub(crate) fn new(place: Place, seconds: f64) -> Result<Sqlite> {
+        let script = place.target.with_extension("py");
+        std::fs::write(&script, SCRIPT).with_context(|| format!("cannot write {}", script.display()))?;
+        Ok(Sqlite { place, seconds, script })
+    }
+}
+
+impl Workload for Sqlite {
+    fn name(&self) -> String {
+        format!("SQLite inserts, {}", self.place.name)
+    }
+
+    fn unit(&self) -> &'static str {
+        "inserts/s"
+    }
+
+    fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn comm(&self) -> &'static str {
+        "python3"
+    }
+
+    fn prepare(&mut self) -> Result<()> {
+        match std::fs::remove_file(&self.place.target) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).context("cannot remove the last database")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn command(&self, output: &Path) -> Vec<String> {
+        let path = |path: &Path| path.display().to_string();
+        vec![
+            "python3".to_owned(),
+            path(&self.script),
+            path(&self.place.target),
+            self.seconds.to_string(),
+            path(output),
+        ]
+    }
+
+    fn result(&mut self, output: &Path) -> Result<Done> {
+        let text = std::fs::read(output).context("SQLite's load wrote no result")?;
+        let json: Value = serde_json::from_slice(&text)?;
+        let number = |name: &str| json[name].as_f64().with_context(|| format!("no {name}"));
+        Ok(Done { ops: number("ops")?, p99: number("p99")? })
+    }
+}

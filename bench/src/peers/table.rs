@@ -1,0 +1,170 @@
+//! What was measured, as tables, figures and a plot.
+
+use super::Measured;
+use super::session::{Peers, Run};
+use super::tool::Tool;
+use super::workload;
+use crate::frame::number::{bytes, count, number, with_spread};
+use crate::frame::outcome::Series;
+use crate::frame::{Figure, Found, Goal, Plot, Rounds, Shape, Table};
+
+/// Per cent fewer operations that tracing may cost.
+const DISK_MAX: f64 = 1.0;
+const FAST_MAX: f64 = 10.0;
+/// Operations a second, untraced, from which on it is fast.
+const FAST: f64 = 100_000.0;
+
+const COLUMNS: [&str; 9] =
+    ["tool", "a second", "fewer, %", "p99, µs", "own CPUs", "MiB", "events", "lost", "written"];
+
+impl Measured {
+    fn runs(&self, tool: Tool) -> &[Run] {
+        self.tools.iter().find(|(found, _)| *found == tool).map_or(&[], |(_, runs)| runs)
+    }
+
+    fn ops(&self, tool: Tool) -> Rounds {
+        self.runs(tool).iter().map(|run| run.ops).collect()
+    }
+
+    /// Per cent fewer operations than untraced in the same round.
+    pub(crate) fn fewer(&self, tool: Tool) -> Rounds {
+        self.ratios(tool).map(|ratio| 100.0 * (1.0 - ratio))
+    }
+
+    fn ratios(&self, tool: Tool) -> Rounds {
+        Rounds::ratios(&self.ops(tool), &self.ops(Tool::Untraced))
+    }
+
+    /// blkkin's figure, with the goal that belongs to the workload.
+    pub(crate) fn figure(&self) -> Figure {
+        let name = format!("{}: fewer with blkkin", self.workload);
+        let figure = Figure::of(name, &self.fewer(Tool::Blkkin), "%").ratio(&self.ratios(Tool::Blkkin));
+        let untraced = self.ops(Tool::Untraced).median();
+        match self.goal {
+            Some(workload::Goal::Disk) => figure.goal(Goal::AtMost(DISK_MAX)),
+            Some(workload::Goal::Fast) if untraced > FAST => figure.goal(Goal::AtMost(FAST_MAX)),
+            _ => figure,
+        }
+    }
+
+    /// Peers that cost less than blkkin by more than both spreads.
+    fn ahead(&self) -> Vec<&'static str> {
+        let blkkin = self.fewer(Tool::Blkkin);
+        let peers = self.tools.iter().map(|(tool, _)| *tool).filter(|tool| *tool > Tool::BlkkinSpans);
+        let ahead = peers.filter(|tool| {
+            let peer = self.fewer(*tool);
+            peer.median() + peer.spread() + blkkin.spread() < blkkin.median()
+        });
+        ahead.map(Tool::name).collect()
+    }
+}
+
+/// A line for who waits.
+pub(crate) fn line(measured: &Measured) -> String {
+    let each = measured.tools.iter().filter(|(tool, _)| *tool != Tool::Untraced);
+    let each = each.map(|(tool, _)| {
+        let fewer = measured.fewer(*tool);
+        format!("{} {} %", tool.name(), with_spread(fewer.median(), fewer.spread()))
+    });
+    let untraced = measured.ops(Tool::Untraced).median();
+    let each: Vec<String> = each.collect();
+    format!("{}: {} {}; fewer with {}", measured.workload, number(untraced), measured.unit, each.join(", "))
+}
+
+/// All of it.
+pub(crate) fn found(measured: &[Measured], peers: &Peers) -> Found {
+    let mut tables: Vec<Table> = measured.iter().map(table).collect();
+    tables.push(unseen(peers));
+    if !peers.absent.is_empty() {
+        tables.push(absent(peers));
+    }
+    let figures = measured.iter().map(|one| {
+        let ahead = one.ahead();
+        let note = if ahead.is_empty() { String::new() } else { format!("cheaper: {}", ahead.join(", ")) };
+        one.figure().note(note)
+    });
+    let how = format!(
+        "Every tool with its defaults, in turns, {} rounds; medians. *Fewer* is against the untraced run of the same \
+         round. *Own CPUs* is the processor time of the tool's own process while the load ran, its start left out: what it \
+         costs inside of the load's calls is in the load's own figures. *Events* are what it saw of one run: calls, bios, \
+         requests, by its nature. *Written* is what it wrote to files.",
+        measured.first().map_or(0, |one| one.runs(Tool::Untraced).len())
+    );
+    Found {
+        how,
+        figures: figures.collect(),
+        tables,
+        plots: vec![plot(measured)],
+        notes: notes(measured, peers),
+    }
+}
+
+fn table(measured: &Measured) -> Table {
+    let mut table = Table::new(format!("{} ({})", measured.workload, measured.unit), &COLUMNS);
+    for (tool, runs) in &measured.tools {
+        let each = |of: fn(&Run) -> f64| runs.iter().map(of).collect::<Rounds>();
+        let fewer = measured.fewer(*tool);
+        let ops = each(|run| run.ops);
+        let alone = *tool == Tool::Untraced;
+        let own = |text: String| if alone { String::new() } else { text };
+        table.row([
+            tool.name().to_owned(),
+            with_spread(ops.median(), ops.spread()),
+            own(with_spread(fewer.median(), fewer.spread())),
+            number(each(|run| run.p99).median()),
+            own(number(each(|run| run.cpus).median())),
+            own(number(each(|run| run.resident as f64).median() / f64::from(1 << 20))),
+            own(count(each(|run| run.events.seen as f64).median() as u64)),
+            own(count(each(|run| run.events.lost as f64).median() as u64)),
+            own(bytes(each(|run| run.bytes as f64).median() as u64)),
+        ]);
+    }
+    table
+}
+
+fn unseen(peers: &Peers) -> Table {
+    let mut table = Table::new("What each does not see", &["tool", "not seen"]);
+    for tool in peers.running.iter().filter(|tool| **tool != Tool::Untraced) {
+        table.row([tool.name(), tool.does_not_see()]);
+    }
+    table
+}
+
+fn absent(peers: &Peers) -> Table {
+    let mut table = Table::new("Tools that do not run here, and what they said", &["tool", "reason"]);
+    for (tool, reason) in &peers.absent {
+        table.row([tool.name(), reason]);
+    }
+    table
+}
+
+fn notes(measured: &[Measured], peers: &Peers) -> Vec<String> {
+    let mut notes = vec![format!("Versions: {}.", peers.versions.join("; "))];
+    for one in measured {
+        notes.extend(
+            one.broken
+                .iter()
+                .map(|(tool, why)| format!("{}: {} did not get through: {why}", one.workload, tool.name())),
+        );
+    }
+    notes
+}
+
+fn plot(measured: &[Measured]) -> Plot {
+    let tools = Tool::ALL
+        .into_iter()
+        .filter(|tool| *tool != Tool::Untraced && measured.iter().any(|one| !one.runs(*tool).is_empty()));
+    let series = tools.map(|tool| {
+        let values = measured.iter().enumerate().filter(|(_, one)| !one.runs(tool).is_empty());
+        let points = values.map(|(at, one)| (at as f64, one.fewer(tool).median()));
+        Series { name: tool.name().to_owned(), points: points.filter(|point| point.1.is_finite()).collect() }
+    });
+    Plot {
+        name: "peers".to_owned(),
+        title: "Fewer operations a second than untraced".to_owned(),
+        x: "workload, in the order of the tables".to_owned(),
+        y: "% fewer".to_owned(),
+        series: series.collect(),
+        shape: Shape::Bars((1..=measured.len()).map(|at| at.to_string()).collect()),
+    }
+}

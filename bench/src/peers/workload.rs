@@ -1,0 +1,224 @@
+//! The workloads: what runs, on what, and how well it went.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::Grounds;
+use super::postgres::Postgres;
+use super::sqlite::Sqlite;
+use super::tree::Tree;
+use crate::disk::Place;
+use crate::fio::{Job, Length, Op};
+use crate::{Extent, affinity};
+
+/// A load that can be traced.
+pub(crate) trait Workload {
+    /// For people.
+    fn name(&self) -> String;
+
+    /// What is counted.
+    fn unit(&self) -> &'static str;
+
+    /// Where it works.
+    fn place(&self) -> &Place;
+
+    /// What its tasks are called: for tools that choose by name.
+    fn comm(&self) -> &'static str;
+
+    /// What tracing may cost here; none where nothing was promised.
+    fn goal(&self) -> Option<Goal> {
+        None
+    }
+
+    /// Before each run.
+    fn prepare(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// What is started and traced; its result goes to `output`.
+    fn command(&self, output: &Path) -> Vec<String>;
+
+    /// What a server is asked for while it is traced, and its end.
+    fn drive(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// How it went.
+    fn result(&mut self, output: &Path) -> Result<Done>;
+}
+
+/// How a run went.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Done {
+    /// A second.
+    pub(crate) ops: f64,
+    /// µs; not a number where there is none.
+    pub(crate) p99: f64,
+}
+
+/// Per cent fewer operations at the most.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Goal {
+    /// On a real disk.
+    Disk,
+    /// Where there are more than 100,000 a second untraced.
+    Fast,
+}
+
+/// A few direct reads of a file: whether a tool runs here and sees them, and what starting it takes.
+pub(crate) struct Trial(pub(crate) Place);
+
+/// How many: every tool sees at least one event of each.
+pub(crate) const TRIAL_READS: u64 = 64;
+
+impl Workload for Trial {
+    fn name(&self) -> String {
+        "trial".to_owned()
+    }
+
+    fn unit(&self) -> &'static str {
+        "reads/s"
+    }
+
+    fn place(&self) -> &Place {
+        &self.0
+    }
+
+    fn comm(&self) -> &'static str {
+        "dd"
+    }
+
+    fn prepare(&mut self) -> Result<()> {
+        if self.0.target.exists() {
+            return Ok(());
+        }
+        std::fs::write(&self.0.target, vec![b'x'; 4096 * TRIAL_READS as usize]).context("cannot make a file")
+    }
+
+    fn command(&self, _output: &Path) -> Vec<String> {
+        let (from, count) = (format!("if={}", self.0.target.display()), format!("count={TRIAL_READS}"));
+        ["dd", &from, "of=/dev/null", "bs=4k", &count, "iflag=direct", "status=none"]
+            .map(str::to_owned)
+            .into()
+    }
+
+    fn result(&mut self, _output: &Path) -> Result<Done> {
+        Ok(Done { ops: f64::NAN, p99: f64::NAN })
+    }
+}
+
+/// fio at one place.
+pub(crate) struct Fio {
+    pub(crate) job: Job,
+    pub(crate) place: Place,
+    pub(crate) length: Length,
+}
+
+impl Workload for Fio {
+    fn name(&self) -> String {
+        format!("fio, {}, {}", self.job.name(), self.place.name)
+    }
+
+    fn unit(&self) -> &'static str {
+        "IOPS"
+    }
+
+    fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn comm(&self) -> &'static str {
+        "fio"
+    }
+
+    fn goal(&self) -> Option<Goal> {
+        match (self.place.name, self.job.op) {
+            ("real disk", Op::RandomRead | Op::RandomWrite) => Some(Goal::Disk),
+            ("real disk", Op::WriteFsync) => None,
+            _ => Some(Goal::Fast),
+        }
+    }
+
+    fn prepare(&mut self) -> Result<()> {
+        // A file is laid out by fio itself otherwise, and that would be traced.
+        if self.job.op == Op::WriteFsync && !self.place.target.exists() {
+            std::fs::write(&self.place.target, []).context("cannot make fio's file")?;
+        }
+        Ok(())
+    }
+
+    fn command(&self, output: &Path) -> Vec<String> {
+        let cpus = affinity::cpus();
+        // One job stays on one CPU; more have all.
+        let shown: Vec<String> = match self.job.jobs {
+            1 => vec![affinity::load_cpu().to_string()],
+            _ => cpus.iter().map(ToString::to_string).collect(),
+        };
+        self.job.command(&self.place, self.length, &shown.join(","), output)
+    }
+
+    fn result(&mut self, output: &Path) -> Result<Done> {
+        let result = self.job.result(output)?;
+        Ok(Done { ops: result.iops, p99: result.p99 })
+    }
+}
+
+/// Of fio, those that say most: the fastest device by both kinds of engine, the journal, the real disk.
+const USUAL: &[Job] = &[
+    Job { engine: "psync", op: Op::RandomRead, jobs: 2, depth: 1 },
+    Job { engine: "io_uring", op: Op::RandomRead, jobs: 1, depth: 32 },
+    Job { engine: "psync", op: Op::WriteFsync, jobs: 1, depth: 1 },
+];
+const USUAL_REAL: &[Job] = &[
+    Job { engine: "psync", op: Op::RandomRead, jobs: 1, depth: 1 },
+    Job { engine: "libaio", op: Op::RandomWrite, jobs: 1, depth: 32 },
+];
+
+/// Those that are measured.
+pub(crate) fn of(grounds: &Grounds, extent: Extent) -> Result<Vec<Box<dyn Workload>>> {
+    let quick = extent.is_quick();
+    let length =
+        if quick { Length { run_ms: 500, ramp_ms: 100 } } else { Length { run_ms: 1500, ramp_ms: 500 } };
+    let all = every_job();
+    let (fast, real) = if extent == Extent::All { (&all[..], &all[..]) } else { (USUAL, USUAL_REAL) };
+    let mut workloads: Vec<Box<dyn Workload>> = Vec::new();
+    for job in fast {
+        let place =
+            if job.op == Op::WriteFsync { grounds.mounted.place("fio.dat")? } else { grounds.raw.place()? };
+        workloads.push(Box::new(Fio { job: *job, place, length }));
+    }
+    for job in real {
+        workloads.push(Box::new(Fio { job: *job, place: grounds.real.place(), length }));
+    }
+    let seconds = f64::from(length.run_ms) / 1e3;
+    workloads.push(Box::new(Sqlite::new(grounds.mounted.place("sqlite.db")?, seconds)?));
+    workloads.push(Box::new(Postgres::new(grounds.mounted.place("postgres")?, seconds)));
+    workloads.push(Box::new(Tree::new(grounds.mounted.place("tree")?, if quick { 1_000 } else { 20_000 })));
+    Ok(workloads)
+}
+
+/// psync has no depth: it waits for each.
+fn every_job() -> Vec<Job> {
+    let mut all = Vec::new();
+    for engine in ["psync", "libaio", "io_uring"] {
+        for op in [Op::RandomRead, Op::RandomWrite, Op::WriteFsync] {
+            for depth in if engine == "psync" { &[1][..] } else { &[1, 32] } {
+                all.extend([1, 2].map(|jobs| Job { engine, op, jobs, depth: *depth }));
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_matrix_is_whole() {
+        let all = every_job();
+        assert_eq!(all.len(), 3 * 2 + 2 * 3 * 2 * 2);
+        assert!(USUAL.iter().chain(USUAL_REAL).all(|job| all.contains(job)));
+    }
+}

@@ -1,0 +1,126 @@
+//! `pipeline`: ns and bytes an event for each stage from ring entries to Zipkin's JSON, on one core.
+//!
+//! The stages run one after another over batches of the size that the tracer sends, each timed by itself; making the
+//! entries and dropping the traces is outside. Not in it: reading the ring and merging CPUs, which `loss` shows as
+//! part of the whole. The instructions of the same stages are counted by `cargo xtask bench callgrind`.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use blkkin_bench::pipeline::{self, Meter, Sizes, Stage};
+use blkkin_wire::event::LayerEvent;
+
+use crate::frame::{Figure, Found, Goal, Rounds, Table, Turns};
+use crate::{Setting, affinity};
+
+/// 1 M events.
+const CALLS: u64 = 734_000;
+const CALLS_QUICK: u64 = 20_000;
+const TURNS: Turns = Turns { warm_up: 1, least: 9, most: 15, at_most: Duration::from_secs(240) };
+/// M events/s.
+const RATE_MIN: f64 = 1.5;
+/// Of the rate.
+const SPREAD_ENOUGH: f64 = 0.1;
+
+/// Time spent in each stage.
+#[derive(Default)]
+struct Timer([Duration; Stage::ALL.len()]);
+
+impl Meter for Timer {
+    fn stage<T>(&mut self, stage: Stage, work: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let result = work();
+        self.0[stage as usize] += start.elapsed();
+        result
+    }
+}
+
+/// ns an event, of one round.
+type Times = [f64; Stage::ALL.len()];
+
+/// Measures.
+pub(crate) fn run(setting: &Setting) -> Result<Found> {
+    affinity::pin(&[affinity::load_cpu()])?;
+    let quick = setting.extent.is_quick();
+    let calls = if quick { CALLS_QUICK } else { CALLS };
+    let mut sizes = Sizes::default();
+    let measure = |()| {
+        let mut timer = Timer::default();
+        sizes = pipeline::run(calls, Stage::Encode, &mut timer);
+        if sizes.traces != calls {
+            bail!(
+                "{calls} calls made {} traces: the join is wrong, and its speed says nothing",
+                sizes.traces
+            );
+        }
+        Ok(timer.0.map(|time| time.as_nanos() as f64 / sizes.events as f64))
+    };
+    let enough = |rounds: &[Vec<Times>]| {
+        let rate = rate(&rounds[0]);
+        rate.spread() < rate.median() * SPREAD_ENOUGH
+    };
+    let rounds = TURNS.quick(quick).run(&[()], measure, enough)?.remove(0);
+    Ok(found(&rounds, &sizes))
+}
+
+/// M events/s through decode, translate and join.
+fn rate(rounds: &[Times]) -> Rounds {
+    rounds.iter().map(|times| 1e3 / (of(times, Stage::DecodeTranslate) + of(times, Stage::Join))).collect()
+}
+
+fn of(times: &Times, stage: Stage) -> f64 {
+    times[stage as usize]
+}
+
+fn found(rounds: &[Times], sizes: &Sizes) -> Found {
+    let time = |of: &dyn Fn(&Times) -> f64| rounds.iter().map(of).collect::<Rounds>();
+    let stages: [(&str, Rounds, f64, &str); 6] = [
+        ("decode", time(&|t| of(t, Stage::Decode)), per_event(sizes.ring_bytes, sizes), "in the ring"),
+        (
+            "translate",
+            time(&|t| of(t, Stage::DecodeTranslate) - of(t, Stage::Decode)),
+            size_of::<LayerEvent>() as f64,
+            "an event in memory, without its strings",
+        ),
+        ("join", time(&|t| of(t, Stage::Join)), f64::NAN, ""),
+        ("report", time(&|t| of(t, Stage::Report)), f64::NAN, ""),
+        ("traces to spans", time(&|t| of(t, Stage::Spans)), f64::NAN, ""),
+        (
+            "spans to Zipkin's JSON",
+            time(&|t| of(t, Stage::Encode)),
+            per_event(sizes.json_bytes, sizes),
+            "as it is sent, not compressed",
+        ),
+    ];
+    let mut table = Table::new("", &["stage", "ns an event", "bytes an event", "where"]);
+    for (name, times, bytes, place) in &stages {
+        let ns = crate::frame::number::with_spread(times.median(), times.spread());
+        table.row([*name, &ns, &crate::frame::number::number(*bytes), place]);
+    }
+    let rate = rate(rounds);
+    let figures = vec![
+        Figure::of("decode + translate + join", &rate, "M events/s").goal(Goal::AtLeast(RATE_MIN)),
+        ratio("join to decode + translate", rounds, Stage::Join),
+        ratio("encode to decode + translate", rounds, Stage::Encode),
+    ];
+    let how = format!(
+        "{} events ({} spans), 60 % calls alone, 40 % call + bio + request, on one core in batches of {}; medians of {} \
+         rounds.",
+        sizes.events,
+        sizes.spans,
+        pipeline::BATCH,
+        rounds.len()
+    );
+    Found { how, figures, tables: vec![table], ..Found::default() }
+}
+
+/// A stage beside another: what is compared with an earlier run on whatever machine.
+fn ratio(name: &str, rounds: &[Times], stage: Stage) -> Figure {
+    let ratios: Rounds =
+        rounds.iter().map(|times| of(times, stage) / of(times, Stage::DecodeTranslate)).collect();
+    Figure::of(name, &ratios, "times").ratio(&ratios)
+}
+
+fn per_event(bytes: u64, sizes: &Sizes) -> f64 {
+    bytes as f64 / sizes.events.max(1) as f64
+}
