@@ -7,11 +7,12 @@
 //! the device from then on.
 
 use crate::access::{Access, Pointer, Probe};
-use crate::block::REQUESTS;
+use crate::late;
 use crate::layout::offset;
-use crate::table;
+use crate::local::Local;
 use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::REQUEST_SERVED;
+use blkkin_probe_abi::settings::Program;
 
 /// Requests of one flush that are marked: one for each task that waits. More than these keep an unknown issue time.
 const SERVED_MAX: usize = 64;
@@ -51,7 +52,8 @@ pub fn serve(rq: u64, hctx: u64, now: u64) {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn mark_served(rq: u64, now: u64) -> u64 {
-    let Some(entry) = table::find(&REQUESTS, rq) else { return 0 };
+    let Some(local) = Local::of(Program::RequestIssue) else { return 0 };
+    let Some(entry) = late::known::<Probe>(local, rq as Pointer, rq) else { return 0 };
     if entry.issue_ns != 0 {
         return 0;
     }

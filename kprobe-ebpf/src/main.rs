@@ -2,9 +2,9 @@
 //! raw_tp (arguments untyped, read by helper); both call one body. The loader attaches one of the two.
 //!
 //! In the order of a request's life: call.rs → bio.rs → request.rs, with journal.rs for what jbd2 does on behalf of
-//! others and flush.rs for the cache flushes; task.rs says who is followed (lineage.rs: because of whom, filter.rs: who is
-//! not, describe.rs: what a person calls it), file.rs and path.rs which file it is about; block.rs and table.rs keep what is
-//! in flight; local.rs is each program's own memory and ring.rs the way out.
+//! others, flush.rs for the cache flushes and late.rs for older kernels; task.rs says who is followed (lineage.rs: because
+//! of whom, filter.rs: who is not, describe.rs: what a person calls it), file.rs and path.rs which file it is about; block.rs
+//! and table.rs keep what is in flight; local.rs is each program's own memory and ring.rs the way out.
 
 #![no_std]
 #![no_main]
@@ -20,6 +20,7 @@ mod file;
 mod filter;
 mod flush;
 mod journal;
+mod late;
 mod layout;
 mod lineage;
 mod local;
@@ -74,6 +75,7 @@ hook!("sys_exit", call_exit_btf, call_exit_raw, |c, Way| call::exit::<Way>(arg(c
 hook!("block_bio_queue", bio_queue_btf, bio_queue_raw, |c, Way| bio::queue::<Way>(arg(c, 0)));
 hook!("block_bio_complete", bio_complete_btf, bio_complete_raw, |c, Way| bio::complete::<Way>(arg(c, 1)));
 hook!("block_io_start", request_start_btf, request_start_raw, |c, Way| request::start::<Way>(arg(c, 0)));
+hook!("block_getrq", request_take_btf, request_take_raw, |c, Way| late::take::<Way>(arg(c, 0)));
 hook!("block_rq_issue", request_issue_btf, request_issue_raw, |c, Way| request::issue::<Way>(arg(c, 0)));
 hook!("block_rq_complete", request_complete_btf, request_complete_raw, |c, Way| {
     request::complete::<Way>(arg(c, 0), word(c, 1) as u32, word(c, 2) as u32)

@@ -25,7 +25,7 @@ use crate::layout::offset;
 use crate::local::{Local, Walk};
 use crate::settings::setting;
 use crate::table::{self, Claim};
-use crate::{bio, flush, ring, task};
+use crate::{bio, flush, late, ring, task};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::record::*;
@@ -35,23 +35,37 @@ use blkkin_probe_abi::settings::Program;
 const OP_MASK: u32 = 0xff;
 const OP_FLUSH: u32 = 2;
 
+/// The bio that a request was taken for.
+pub struct Owner {
+    /// What is known of it.
+    pub bio: &'static mut Bio,
+    /// Its address if the request has all of it, and nothing else; 0 if not, or if that is not known.
+    pub whole: u64,
+}
+
+/// Whose a request is, and since when.
+pub struct Begun {
+    /// The bio that it was taken for; none of those that are followed.
+    pub owner: Option<Owner>,
+    /// The task that took it, where no bio says it.
+    pub task: (u64, u16),
+    pub disk: u32,
+    pub start_ns: u64,
+    /// As it was then: the flush machine takes away what it does itself.
+    pub opf: u32,
+}
+
 /// block_io_start(request).
 #[inline(always)]
 pub fn start<A: Access>(rq: Pointer) {
     let Some(local) = Local::of(Program::RequestStart) else { return };
     // SAFETY: `rq` is of the kind that A reads.
-    let (first, disk) = unsafe {
-        let first: Pointer = A::read(rq, offset!(rq_bio));
-        let queue: Pointer = A::read(rq, offset!(rq_queue));
-        let disk: Pointer = A::read(queue, offset!(queue_disk));
-        (first, block::disk_number::<A>(disk))
-    };
+    let (first, disk) = unsafe { (A::read::<Pointer>(rq, offset!(rq_bio)), disk_of::<A>(rq)) };
     // SAFETY: as above.
     let owner = if first.is_null() { None } else { unsafe { owner::<A>(local, first) } };
     let address = local.address(rq);
-    let (mut parent, mut root, mut task, mut version, mut flags) = (0, 0, 0, 0, REQUEST_NO_PARENT);
-    let owned = owner.is_some();
-    if !owned {
+    let mut task = (0, 0);
+    if owner.is_none() {
         if setting!(kernel_origin) == 0 || !device_wanted(disk, disk) {
             // What lived at this address ended unseen; it must not claim what lives there now.
             if let Some(left_over) = table::find(&REQUESTS, address) {
@@ -62,9 +76,17 @@ pub fn start<A: Access>(rq: Pointer) {
         }
         local.count(REQUESTS_FOREIGN);
         if let Some(state) = task::submitter(local, Program::RequestStart) {
-            (task, version) = (state.task, state.version);
+            task = (state.task, state.version);
         }
     }
+    // SAFETY: as above; the clock has no preconditions.
+    let (start_ns, opf) = unsafe { (bpf_ktime_get_ns(), A::read(rq, offset!(rq_cmd_flags))) };
+    begin::<A>(local, Program::RequestStart, rq, address, Begun { owner, task, disk, start_ns, opf });
+}
+
+/// Makes the entry of a request.
+#[inline(always)]
+pub fn begin<A: Access>(local: &mut Local, program: Program, rq: Pointer, address: u64, begun: Begun) {
     let entry = match table::claim(&REQUESTS, address) {
         Claim::Fresh(entry) => entry,
         Claim::Stale(entry) => {
@@ -77,24 +99,21 @@ pub fn start<A: Access>(rq: Pointer) {
         }
     };
     local.count(REQUESTS_STARTED);
-    let own = local.mint(Program::RequestStart);
+    let own = local.mint(program);
+    let (mut parent, mut root, mut flags) = (0, 0, REQUEST_NO_PARENT);
+    let (mut task, mut version) = begun.task;
     entry.alone = 0;
-    if let Some((bio, at)) = owner {
+    if let Some(Owner { bio, whole }) = begun.owner {
         (parent, root, task, version, flags) = (bio.span, bio.root, bio.task, bio.task_version, 0);
-        // SAFETY: as above.
-        let size: u32 = unsafe { A::read(first, offset!(bio_size)) };
-        if at == 0 {
-            bio.flags |= BIO_SPLIT;
-            bio.request = own;
-        } else if size == bio.bytes && bio.done == 0 {
+        if whole != 0 {
             entry.bio = *bio;
-            entry.alone = at;
+            entry.alone = whole;
             table::release(bio);
         } else {
             bio.request = own;
         }
     }
-    // SAFETY: as above.
+    // SAFETY: `rq` is of the kind that A reads.
     unsafe {
         entry.span = own;
         entry.parent = parent;
@@ -104,26 +123,43 @@ pub fn start<A: Access>(rq: Pointer) {
         entry.issue_ns = 0;
         entry.sector = A::read(rq, offset!(rq_sector));
         entry.bytes = A::read(rq, offset!(rq_data_len));
-        entry.opf = A::read(rq, offset!(rq_cmd_flags));
-        entry.dev = disk;
+        entry.opf = begun.opf;
+        entry.dev = begun.disk;
         entry.status = 0;
         entry.bios = 0;
         entry.tag = -1;
         entry.flags = flags;
-        entry.start_ns = bpf_ktime_get_ns();
+        entry.start_ns = begun.start_ns;
     }
 }
 
-/// The entry of the bio that a request was made for, and its address; 0 for the front of a split.
+/// The number of the disk that a request is for.
+///
+/// # Safety
+/// `rq` is of the kind that `A` reads.
 #[inline(always)]
-unsafe fn owner<A: Access>(local: &mut Local, first: Pointer) -> Option<(&'static mut Bio, u64)> {
+pub unsafe fn disk_of<A: Access>(rq: Pointer) -> u32 {
+    // SAFETY: by the contract.
+    unsafe {
+        let queue: Pointer = A::read(rq, offset!(rq_queue));
+        block::disk_number::<A>(A::read(queue, offset!(queue_disk)))
+    }
+}
+
+/// The bio that a request was just made for.
+#[inline(always)]
+unsafe fn owner<A: Access>(local: &mut Local, first: Pointer) -> Option<Owner> {
     let address = local.address(first);
     // SAFETY: by the caller's contract.
     unsafe {
         if let Some(bio) = block::itself(address, A::read(first, offset!(bio_sector))) {
-            return Some((bio, address));
+            let size: u32 = A::read(first, offset!(bio_size));
+            let whole = if size == bio.bytes && bio.done == 0 { address } else { 0 };
+            return Some(Owner { bio, whole });
         }
-        Some((block::split_from(carried::<A>(local, first))?, 0))
+        let bio = block::split_from(carried::<A>(local, first))?;
+        bio.flags |= BIO_SPLIT;
+        Some(Owner { bio, whole: 0 })
     }
 }
 
@@ -132,7 +168,7 @@ unsafe fn owner<A: Access>(local: &mut Local, first: Pointer) -> Option<(&'stati
 pub fn issue<A: Access>(rq: Pointer) {
     let Some(local) = Local::of(Program::RequestIssue) else { return };
     let address = local.address(rq);
-    let Some(entry) = table::find(&REQUESTS, address) else {
+    let Some(entry) = late::known::<A>(local, rq, address) else {
         // SAFETY: `rq` is of the kind that A reads; the clock has no preconditions.
         unsafe {
             if A::read::<u32>(rq, offset!(rq_cmd_flags)) & OP_MASK == OP_FLUSH {
@@ -183,7 +219,8 @@ pub fn complete<A: Access>(rq: Pointer, status: u32, bytes: u32) {
         let left: u32 = A::read(rq, offset!(rq_data_len));
         (bpf_ktime_get_ns(), left, flags >> (offset!(rqf_flush_seq_bit) & 31) & 1 != 0)
     };
-    let Some(entry) = table::find(&REQUESTS, address) else {
+    let known = table::find(&REQUESTS, address);
+    let Some(entry) = known.or_else(|| late::begin::<A>(local, Program::RequestComplete, rq, address)) else {
         // A request that was begun for a bio that nobody follows may carry ours, merged into it.
         local.walk = Walk::new(bytes, status, in_sequence, now);
         // SAFETY: as above.
@@ -238,7 +275,7 @@ fn part(local: &mut Local, entry: &mut Request) {
 
 /// Books an entry whose end was never seen.
 #[inline(always)]
-fn forget(local: &mut Local, entry: &mut Request) {
+pub fn forget(local: &mut Local, entry: &mut Request) {
     local.count(REQUESTS_STALE);
     if entry.alone != 0 {
         local.count(BIOS_STALE);
@@ -273,8 +310,11 @@ unsafe fn walk<A: Access>(local: &mut Local, rq: Pointer) {
 }
 
 /// A bio as it is now.
+///
+/// # Safety
+/// `bio` is of the kind that `A` reads.
 #[inline(always)]
-unsafe fn carried<A: Access>(local: &mut Local, bio: Pointer) -> Carried {
+pub unsafe fn carried<A: Access>(local: &mut Local, bio: Pointer) -> Carried {
     // SAFETY: by the caller's contract: `bio` is of the kind that A reads.
     unsafe {
         let end_io: Pointer = A::read(bio, offset!(bio_end_io));

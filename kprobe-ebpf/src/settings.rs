@@ -22,7 +22,7 @@ const EMPTY: Settings = Settings {
     file_paths: 0,
     kernel_origin: 0,
     adopt_by_number: 0,
-    reserved: 0,
+    requests_begin_late: 0,
     pids_len: 0,
     tids_len: 0,
     comms_len: 0,

@@ -143,6 +143,8 @@ pub const BIO_KERNEL_ORIGIN: u16 = 1 << 1;
 pub const BIO_NO_REQUEST: u16 = 1 << 2;
 /// The bio was split: more than one request carried it; `request` is the last.
 pub const BIO_SPLIT: u16 = 1 << 3;
+/// A request was taken from its pool for it: kept only where the kernel has no block_io_start.
+pub const BIO_TOOK_REQUEST: u16 = 1 << 4;
 
 /// A bio, from `block_bio_queue` to the completion of its last byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

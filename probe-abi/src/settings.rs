@@ -46,8 +46,8 @@ pub struct Settings {
     pub kernel_origin: u32,
     /// 1: the fork hook knows children by number only (raw_tp), so they are adopted at their first event.
     pub adopt_by_number: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// 1: this kernel has no block_io_start; requests begin where they are first seen, and block_getrq says whose they are.
+    pub requests_begin_late: u32,
     /// How many of `pids` are set; likewise below.
     pub pids_len: u32,
     /// See `tids`.
@@ -161,7 +161,7 @@ pub enum Program {
     BioQueue = 2,
     /// block_bio_complete
     BioComplete = 3,
-    /// block_io_start
+    /// block_io_start, or block_getrq where that is missing
     RequestStart = 4,
     /// block_rq_issue
     RequestIssue = 5,

@@ -129,7 +129,8 @@ impl TracerConfig {
             file_paths: 1,
             kernel_origin: self.kernel_origin.into(),
             adopt_by_number: (self.attach == Some(AttachKind::RawTp)).into(),
-            reserved: 0,
+            // The kernel's matter, not the user's: the loader knows.
+            requests_begin_late: 0,
             pids_len,
             tids_len,
             comms_len,

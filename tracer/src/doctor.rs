@@ -45,7 +45,7 @@ fn untried(error: &TracerError) -> DoctorReport {
             return ProbeVerdict::missing(probe, &missing);
         }
         let (reason, remedy) = (reason.clone(), remedy.clone());
-        ProbeVerdict { probe, kind: None, verdict: Verdict::Unknown, reason, remedy }
+        ProbeVerdict { probe, hook: probe.hook, kind: None, verdict: Verdict::Unknown, reason, remedy }
     });
     DoctorReport { probes: probes.collect(), obstacle: Some((reason, remedy)) }
 }

@@ -19,7 +19,7 @@ use crate::error::TracerError;
 use crate::load::Tracer;
 use crate::memory;
 use crate::origin;
-use crate::probes::PROBES;
+use crate::probes::{PROBES, Probe};
 use crate::rings::Drained;
 
 /// Events of a batch at the most. The bus holds so many batches at the most that it is full with 131,072 events (30 MB).
@@ -171,8 +171,8 @@ impl Pump {
             books.bios.fired + books.requests.fired + books.ends_missed >= begun
         })?;
         // The reverse of the order in which they came: what begins things goes before what ends them.
-        for probe in PROBES.iter().rev() {
-            self.detach(probe.stem);
+        for hook in PROBES.iter().rev().flat_map(Probe::hooks) {
+            self.detach(hook.stem);
         }
         self.settle(balanced)?;
         // Nothing is written any more.

@@ -17,13 +17,14 @@ pub enum TracerError {
         /// Why it could not be read.
         reason: String,
     },
-    /// The kernel is from before something that everything needs.
-    #[error("this kernel is too old: Linux {release} has no {what}, which every trace needs")]
+    /// The kernel is from before the oldest that blkkin is tested with.
+    #[error("this kernel is too old: Linux {release}, and the oldest that blkkin is tested with is {}.{}{lacks}",
+        crate::kernel::RELEASE_MIN.0, crate::kernel::RELEASE_MIN.1)]
     TooOld {
         /// As uname says it.
         release: String,
-        /// What is missing.
-        what: String,
+        /// What is known to be missing, with the words before it; or nothing.
+        lacks: String,
     },
     /// A kernel that should have what everything needs has it not.
     #[error("this kernel, Linux {release}, has no {what}, which every trace needs")]
@@ -106,8 +107,7 @@ impl TracerError {
                  since 31 are)"
             }
             TracerError::TooOld { .. } => {
-                "boot Linux 6.5 or later (Debian 12: linux-image-amd64 from bookworm-backports; Ubuntu 22.04: the HWE \
-                 kernel)"
+                "boot Linux 6.1 or later (that of Debian 12, Ubuntu 24.04 or Fedora 37 on, or the HWE kernel of Ubuntu 22.04)"
             }
             TracerError::Lacks { .. } => {
                 "run `blkkin doctor` and report what it says: this kernel is built otherwise or newer than blkkin knows"

@@ -8,9 +8,9 @@ use crate::error::TracerError;
 use crate::layout::Types;
 use crate::probes::{Need, PROBES};
 
-/// From this release on block_io_start names the request that a bio goes into (5a80bd075f3b, "block: introduce
-/// block_io_start/block_io_done tracepoints"); without it requests cannot be told apart exactly.
-pub const RELEASE_MIN: (u32, u32) = (6, 5);
+/// The oldest release that the programs are tested with: from here on tracepoints have the arguments and structs the
+/// meaning that they read. What an older one says might be understood, and be wrong.
+pub const RELEASE_MIN: (u32, u32) = (6, 1);
 
 const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
 
@@ -27,9 +27,18 @@ pub(crate) fn check(types: &Types) -> Result<(), TracerError> {
     if std::fs::read_to_string(LOCKDOWN).is_ok_and(|text| text.contains("[confidentiality]")) {
         return Err(TracerError::Lockdown);
     }
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
     let required = PROBES.iter().filter(|probe| probe.need == Need::Required);
-    let missing: Vec<String> = required.flat_map(|probe| types.missing(probe)).collect();
-    if missing.is_empty() { Ok(()) } else { Err(lacks(missing.join(", "))) }
+    judge(release, &required.flat_map(|probe| types.missing(probe)).collect::<Vec<_>>().join(", "))
+}
+
+fn judge(release: String, missing: &str) -> Result<(), TracerError> {
+    match (is_too_old(&release), missing) {
+        (Some(true), "") => Err(TracerError::TooOld { release, lacks: String::new() }),
+        (Some(true), what) => Err(TracerError::TooOld { release, lacks: format!("; it has no {what}") }),
+        (_, "") => Ok(()),
+        (_, what) => Err(TracerError::Lacks { release, what: what.to_owned() }),
+    }
 }
 
 /// Whether a refusal is that of a lockdown: the helper that reads the kernel's memory is then no helper at all
@@ -38,27 +47,32 @@ pub(crate) fn is_lockdown(refusal: &str) -> bool {
     refusal.contains("cannot use helper bpf_probe_read") || refusal.contains("unknown func bpf_probe_read")
 }
 
-fn lacks(what: String) -> TracerError {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
-    match is_too_old(&release) {
-        Some(true) => TracerError::TooOld { release, what },
-        _ => TracerError::Lacks { release, what },
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn releases_compare_as_numbers() {
-        for release in ["6.5.0-1-amd64", "6.18.44-fc", "10.0-rc1"] {
+        for release in ["6.1.0-56-cloud-amd64", "6.18.44-fc", "10.0-rc1"] {
             assert_eq!(is_too_old(release), Some(false), "{release}");
         }
-        for release in ["6.1.0-56-cloud-amd64", "5.15.0", "6.4.16"] {
+        for release in ["6.0.19", "5.15.0", "5.10.0-32-cloud-amd64"] {
             assert_eq!(is_too_old(release), Some(true), "{release}");
         }
         assert_eq!(is_too_old("unknown"), None);
+    }
+
+    #[test]
+    fn what_was_never_tested_is_refused_also_where_nothing_is_missing() {
+        let said =
+            |release: &str, missing| judge(release.to_owned(), missing).map_err(|error| error.to_string());
+        assert_eq!(said("6.1.0", ""), Ok(()));
+        assert_eq!(said("unknown", ""), Ok(()));
+        let old = "this kernel is too old: Linux 5.15.0, and the oldest that blkkin is tested with is 6.1";
+        assert_eq!(said("5.15.0", ""), Err(old.to_owned()));
+        assert_eq!(said("5.15.0", "field bio.bi_x"), Err(format!("{old}; it has no field bio.bi_x")));
+        let lacks = "this kernel, Linux 6.1.0, has no field bio.bi_x, which every trace needs";
+        assert_eq!(said("6.1.0", "field bio.bi_x"), Err(lacks.to_owned()));
     }
 
     #[test]

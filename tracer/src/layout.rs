@@ -9,7 +9,7 @@ use blkkin_probe_abi::layout::{ABSENT, Layout};
 
 use crate::btf::Btf;
 use crate::error::TracerError;
-use crate::probes::{Need, PROBES, Probe};
+use crate::probes::{Hook, Need, PROBES, Probe};
 
 /// Where the kernel says its types.
 pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
@@ -119,9 +119,20 @@ impl Types {
         let mut layout = self.layout;
         let is_absent = |name: &&&str| layout.field_mut(name).is_none_or(|offset| *offset == ABSENT);
         let fields = probe.fields.iter().filter(is_absent).map(|name| format!("field {}", kernel_name(name)));
+        let no_hook = self.hook(probe).is_none().then(|| format!("tracepoint {}", probe.hook.tracepoint));
+        no_hook.into_iter().chain(fields).collect()
+    }
+
+    /// Where this probe is put here; none where the kernel has none of its hooks.
+    pub(crate) fn hook(&self, probe: &Probe) -> Option<Hook> {
+        let found = probe.hooks().find(|hook| self.tracepoints.contains(hook.tracepoint));
         // An optional one's may be in a module, whose types are elsewhere: attaching it tells.
-        let hook = probe.need == Need::Required && !self.tracepoints.contains(probe.tracepoint);
-        hook.then(|| format!("tracepoint {}", probe.tracepoint)).into_iter().chain(fields).collect()
+        found.or((probe.need == Need::Optional).then_some(probe.hook))
+    }
+
+    /// Whether requests are announced only by the bios that they are taken for.
+    pub(crate) fn requests_begin_late(&self) -> bool {
+        PROBES.iter().any(|probe| probe.older.is_some() && self.hook(probe) == probe.older)
     }
 }
 
@@ -136,8 +147,8 @@ pub fn resolve() -> Result<Types, TracerError> {
         .collect();
     let btf = Btf::parse(&bytes, |name| wanted.contains(name) || name.starts_with(TRACEPOINT))
         .ok_or_else(|| TracerError::NoBtf { reason: "it cannot be understood".to_owned() })?;
-    let tracepoints = PROBES.iter().map(|probe| probe.tracepoint);
-    let tracepoints = tracepoints.filter(|name| btf.has(&format!("{TRACEPOINT}{name}"))).collect();
+    let names = PROBES.iter().flat_map(Probe::hooks).map(|hook| hook.tracepoint);
+    let tracepoints = names.filter(|name| btf.has(&format!("{TRACEPOINT}{name}"))).collect();
     Ok(Types { layout: layout(&btf), tracepoints })
 }
 

@@ -11,6 +11,7 @@ use aya::programs::{BtfTracePoint, RawTracePoint};
 use aya::{Btf, Ebpf, EbpfLoader};
 use aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_RINGBUF;
 use blkkin_probe_abi::CPUS_MAX;
+use blkkin_probe_abi::settings::Settings;
 use blkkin_wire::ids::{Pid, Source};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -22,7 +23,7 @@ use crate::kernel;
 use crate::layout::{self, Types};
 use crate::origin;
 use crate::privilege;
-use crate::probes::{AttachKind, Need, PROBES, Probe, ProbeVerdict, Verdict};
+use crate::probes::{AttachKind, Hook, Need, PROBES, Probe, ProbeVerdict, Verdict};
 use crate::rings::RingReader;
 use crate::tasks::{SpawnerMark, TaskMarks};
 
@@ -86,7 +87,10 @@ impl Tracer {
     /// Maps and programs, nothing attached.
     fn bring_in(config: &TracerConfig, types: &Types) -> Result<Tracer, TracerError> {
         let source = origin::source();
-        let settings = config.settings(source.epoch, bio_chain_endio())?;
+        let settings = Settings {
+            requests_begin_late: types.requests_begin_late().into(),
+            ..config.settings(source.epoch, bio_chain_endio())?
+        };
         let shapes: Vec<u8> = config.shapes().iter().flat_map(|word| word.to_ne_bytes()).collect();
         let mut ebpf = EbpfLoader::new()
             .override_global("LAYOUT", bytes_of(&types.layout), true)
@@ -141,18 +145,20 @@ impl Tracer {
         if !missing.is_empty() {
             return ProbeVerdict::missing(probe, &missing);
         }
+        let hook = types.hook(probe).unwrap_or(probe.hook);
         let mut refused = Vec::new();
         for &kind in kinds {
-            match self.attach_as(probe, kind, btf) {
+            match self.attach_as(hook, kind, btf) {
                 Ok(program) => {
                     self.attached.push(program);
-                    return works(probe, kind);
+                    return works(probe, hook, kind);
                 }
                 Err(reason) => refused.push(format!("{kind}: {reason}")),
             }
         }
         ProbeVerdict {
             probe,
+            hook,
             kind: None,
             verdict: Verdict::Refused,
             reason: refused.join("; "),
@@ -161,24 +167,24 @@ impl Tracer {
         }
     }
 
-    fn attach_as(&mut self, probe: &Probe, kind: AttachKind, btf: &Btf) -> Result<OwnedFd, String> {
+    fn attach_as(&mut self, hook: Hook, kind: AttachKind, btf: &Btf) -> Result<OwnedFd, String> {
         let suffix = match kind {
             AttachKind::TpBtf => "btf",
             AttachKind::RawTp => "raw",
         };
-        let name = format!("{}_{suffix}", probe.stem);
+        let name = format!("{}_{suffix}", hook.stem);
         let program = self.ebpf.program_mut(&name).ok_or_else(|| format!("there is no program {name}"))?;
         let fd = match kind {
             AttachKind::TpBtf => {
                 let program: &mut BtfTracePoint = program.try_into().map_err(|error| chain(&error))?;
-                program.load(probe.tracepoint, btf).map_err(|error| chain(&error))?;
+                program.load(hook.tracepoint, btf).map_err(|error| chain(&error))?;
                 program.attach().map_err(|error| chain(&error))?;
                 program.fd().map_err(|error| chain(&error))?.as_fd().try_clone_to_owned()
             }
             AttachKind::RawTp => {
                 let program: &mut RawTracePoint = program.try_into().map_err(|error| chain(&error))?;
                 program.load().map_err(|error| chain(&error))?;
-                program.attach(probe.tracepoint).map_err(|error| chain(&error))?;
+                program.attach(hook.tracepoint).map_err(|error| chain(&error))?;
                 program.fd().map_err(|error| chain(&error))?.as_fd().try_clone_to_owned()
             }
         };
@@ -205,9 +211,10 @@ fn kinds_for(probe: &Probe, kind: Option<AttachKind>) -> &'static [AttachKind] {
     }
 }
 
-fn works(probe: &'static Probe, kind: AttachKind) -> ProbeVerdict {
+fn works(probe: &'static Probe, hook: Hook, kind: AttachKind) -> ProbeVerdict {
     ProbeVerdict {
         probe,
+        hook,
         kind: Some(kind),
         verdict: Verdict::Works,
         reason: String::new(),

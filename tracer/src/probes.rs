@@ -40,17 +40,26 @@ pub enum Need {
     Optional,
 }
 
-/// A hook.
+/// A place in the kernel, and the programs for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hook {
+    /// The kernel's tracepoint.
+    pub tracepoint: &'static str,
+    /// Stem of its programs' names: `{stem}_btf`, `{stem}_raw`.
+    pub stem: &'static str,
+}
+
+/// Something that is to be seen of every kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe {
     /// Layer, operation, phase.
     pub name: &'static str,
     /// The layer, for people.
     pub layer: &'static str,
-    /// The kernel's tracepoint.
-    pub tracepoint: &'static str,
-    /// Stem of its programs' names: `{stem}_btf`, `{stem}_raw`.
-    pub stem: &'static str,
+    /// Where it is put.
+    pub hook: Hook,
+    /// Where a kernel has not that.
+    pub older: Option<Hook>,
     /// See [`Need`].
     pub need: Need,
     /// Fields of `probe_abi::layout::Layout` without which it cannot work.
@@ -68,7 +77,19 @@ const fn probe(
     fields: &'static [&'static str],
     shows: &'static str,
 ) -> Probe {
-    Probe { name, layer, tracepoint, stem, need, fields, shows }
+    Probe { name, layer, hook: Hook { tracepoint, stem }, older: None, need, fields, shows }
+}
+
+impl Probe {
+    /// The same, with another hook for kernels that have not the first.
+    const fn or(self, tracepoint: &'static str, stem: &'static str) -> Probe {
+        Probe { older: Some(Hook { tracepoint, stem }), ..self }
+    }
+
+    /// The best first.
+    pub fn hooks(&self) -> impl Iterator<Item = Hook> + use<> {
+        [Some(self.hook), self.older].into_iter().flatten()
+    }
 }
 
 /// All hooks, in the order in which they are attached: what ends things before what begins them, so that nothing
@@ -109,7 +130,9 @@ pub const PROBES: &[Probe] = &[
         Need::Required,
         &["rq_bio", "rq_queue", "queue_disk", "rq_cmd_flags"],
         "which call a request belongs to",
-    ),
+    )
+    // 6.5 added block_io_start (5a80bd075f3b); before, this says for which bio a request was taken (late.rs).
+    .or("block_getrq", "request_take"),
     probe(
         "bio_complete",
         "bio",
@@ -229,6 +252,8 @@ pub enum Verdict {
 pub struct ProbeVerdict {
     /// Which.
     pub probe: &'static Probe,
+    /// On which hook of those that would do.
+    pub hook: Hook,
     /// By which kind, if it works.
     pub kind: Option<AttachKind>,
     /// What became of it.
@@ -244,6 +269,7 @@ impl ProbeVerdict {
     pub(crate) fn missing(probe: &'static Probe, what: &[String]) -> Self {
         ProbeVerdict {
             probe,
+            hook: probe.hook,
             kind: None,
             verdict: Verdict::Missing,
             reason: format!("this kernel has no {}", what.join(", ")),

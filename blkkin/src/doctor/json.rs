@@ -30,7 +30,7 @@ fn probe(verdict: &ProbeVerdict) -> Value {
     json!({
         "name": verdict.probe.name,
         "layer": verdict.probe.layer,
-        "tracepoint": verdict.probe.tracepoint,
+        "tracepoint": verdict.hook.tracepoint,
         "required": matches!(verdict.probe.need, Need::Required),
         "shows": verdict.probe.shows,
         "verdict": word(verdict.verdict),

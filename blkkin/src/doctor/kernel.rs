@@ -21,7 +21,7 @@ fn judge_release(release: &str, machine: &str) -> Check {
     match is_too_old(release) {
         Some(false) => Check::new("kernel", Standing::Fine, found),
         Some(true) => Check::new("kernel", Standing::Fails, found)
-            .remedy("a newer kernel (Debian 12: linux-image from backports; Ubuntu 22.04: the HWE kernel)"),
+            .remedy("a newer kernel (Debian 12 and Ubuntu 24.04 have one, Ubuntu 22.04 as its HWE kernel)"),
         None => Check::new("kernel", Standing::Unknown, found),
     }
 }
@@ -85,7 +85,8 @@ mod tests {
         assert_eq!(standing("6.5.0-1-amd64"), Standing::Fine);
         assert_eq!(standing("6.18.44-fc"), Standing::Fine);
         assert_eq!(standing("10.0-rc1"), Standing::Fine);
-        assert_eq!(standing("6.1.0-56-cloud-amd64"), Standing::Fails);
+        assert_eq!(standing("6.1.0-56-cloud-amd64"), Standing::Fine);
+        assert_eq!(standing("6.0.19"), Standing::Fails);
         assert_eq!(standing("5.15.0"), Standing::Fails);
         assert_eq!(standing("unknown"), Standing::Unknown);
     }

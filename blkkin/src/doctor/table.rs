@@ -79,7 +79,8 @@ impl Page<'_> {
         let told = obstacle.is_some_and(|(reason, _)| *reason == verdict.reason);
         let reason = if told || verdict.reason.is_empty() { "" } else { &verdict.reason };
         let separator = if reason.is_empty() { "" } else { ": " };
-        let text = format!("{}, {}{kind}: {}{separator}{reason}", probe.layer, probe.tracepoint, probe.shows);
+        let text =
+            format!("{}, {}{kind}: {}{separator}{reason}", probe.layer, verdict.hook.tracepoint, probe.shows);
         let remedy = if told { "" } else { &verdict.remedy };
         self.entry(word(verdict.verdict), probe.name, mood, &text, remedy);
     }
