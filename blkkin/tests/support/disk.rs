@@ -5,6 +5,7 @@
 //! left there is found and taken down by the next.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::id;
 use std::sync::Once;
@@ -38,29 +39,30 @@ impl Disk {
         let mut disk = Disk { folder, node: String::new(), mounted: false };
         // Written, not only long: so that the first write to a block is as any other.
         let zeros = vec![0u8; bytes as usize];
-        disk.node = match std::env::var(GIVEN) {
-            Ok(node) => {
-                let written = fs::write(&node, zeros).and_then(|()| File::open(&node)?.sync_all());
-                written.map_err(|error| format!("{GIVEN}={node}: {error}"))?;
-                node
-            }
-            Err(_) => {
-                let image = disk.folder.join("disk.img");
-                fs::write(&image, zeros).map_err(|error| format!("no room in {HOME}: {error}"))?;
-                capture(tool("losetup").args(["--find", "--show"]).arg(&image))
-                    .map_err(|error| format!("no loop device: {error}"))?
-            }
+        disk.node = if let Ok(node) = std::env::var(GIVEN) {
+            // Whoever gives one means it: no reason to skip.
+            let mut device = File::options().write(true).open(&node).unwrap();
+            device.write_all(&zeros).and_then(|()| device.sync_all()).unwrap();
+            node
+        } else {
+            let image = disk.folder.join("disk.img");
+            fs::write(&image, zeros).map_err(|error| format!("no room in {HOME}: {error}"))?;
+            capture(tool("losetup").args(["--find", "--show"]).arg(&image))
+                .map_err(|error| format!("no loop device: {error}"))?
         };
-        disk.complete_where_it_ended()?;
+        disk.set_queue()?;
         Ok(disk)
     }
 
     /// Completions stay on the CPU of the driver's worker (queue/rq_affinity = 0), and are not sent to the submitter's,
-    /// where they come on top of whatever task runs there: on some kernels no program runs on top of some tasks.
-    fn complete_where_it_ended(&self) -> Result<(), String> {
+    /// where they come on top of whatever task runs there: on some kernels no program runs on top of some tasks. And the
+    /// kernel counts, whatever an earlier test has left on a device that is always the same.
+    fn set_queue(&self) -> Result<(), String> {
         let name = self.node.rsplit('/').next().unwrap_or_default();
-        let setting = format!("/sys/block/{name}/queue/rq_affinity");
-        fs::write(&setting, "0").map_err(|error| format!("{setting}: {error}"))
+        [("rq_affinity", "0"), ("iostats", "1")].into_iter().try_for_each(|(setting, value)| {
+            let path = format!("/sys/block/{name}/queue/{setting}");
+            fs::write(&path, value).map_err(|error| format!("{path}: {error}"))
+        })
     }
 
     /// The same with ext4, mounted.

@@ -40,43 +40,40 @@ const fn suite(program: &'static str, tests: &'static str, disk: Disk) -> Suite 
     Suite { program, tests, disk }
 }
 
+/// What must hold in every kernel that blkkin is for.
+const EVERYWHERE: &[Suite] = &[
+    suite("kernels", "", Disk::Virtio),
+    suite("attach", "", Disk::Loop),
+    suite("device", "", Disk::Virtio),
+    suite("fio", "the_report", Disk::Virtio),
+];
+
+const fn guest(
+    name: &'static str,
+    kernel: &'static Kernel,
+    command_line: &'static str,
+    suites: &'static [Suite],
+) -> Guest {
+    Guest { name, kernel, command_line, suites }
+}
+
 /// Longest first: two run at a time.
 pub(super) const GUESTS: &[Guest] = &[
-    Guest {
-        name: "6.12",
-        kernel: &Kernel::LINUX_6_12,
-        command_line: "",
-        suites: &[
-            suite("kernels", "", Disk::Virtio),
-            suite("attach", "", Disk::Loop),
-            suite("device", "", Disk::Virtio),
-            suite("fio", "the_report", Disk::Virtio),
-        ],
-    },
-    Guest {
-        name: "6.12-confidentiality",
-        kernel: &Kernel::LINUX_6_12,
-        command_line: "lockdown=confidentiality",
-        suites: &[suite("guest_lockdown", "", Disk::Loop)],
-    },
-    Guest {
-        name: "6.12-integrity",
-        kernel: &Kernel::LINUX_6_12,
-        command_line: "lockdown=integrity",
-        suites: &[suite("kernels", "doctor", Disk::Loop)],
-    },
-    Guest {
-        name: "6.1",
-        kernel: &Kernel::LINUX_6_1,
-        command_line: "",
-        suites: &[suite("guest_too_old", "", Disk::Loop)],
-    },
-    Guest {
-        name: "5.10",
-        kernel: &Kernel::LINUX_5_10,
-        command_line: "",
-        suites: &[suite("guest_too_old", "", Disk::Loop)],
-    },
+    guest("6.12", &Kernel::LINUX_6_12, "", EVERYWHERE),
+    guest("6.1", &Kernel::LINUX_6_1, "", EVERYWHERE),
+    guest(
+        "6.12-confidentiality",
+        &Kernel::LINUX_6_12,
+        "lockdown=confidentiality",
+        &[suite("guest_lockdown", "", Disk::Loop)],
+    ),
+    guest(
+        "6.12-integrity",
+        &Kernel::LINUX_6_12,
+        "lockdown=integrity",
+        &[suite("kernels", "doctor", Disk::Loop)],
+    ),
+    guest("5.10", &Kernel::LINUX_5_10, "", &[suite("guest_too_old", "", Disk::Loop)]),
 ];
 
 /// One program to run in a guest.

@@ -31,16 +31,8 @@ pub(crate) fn missing(workspace: &Workspace) -> Vec<&'static Kernel> {
     wanted.filter(|kernel| kernel.unpacked(workspace).is_none()).collect()
 }
 
-/// Modules of a guest, in the order in which they need one another; those that are built in or not there are left out.
-const MODULES: &[&str] = &[
-    "virtio",
-    "virtio_ring",
-    "virtio_pci_legacy_dev",
-    "virtio_pci_modern_dev",
-    "virtio_pci",
-    "virtio_blk",
-    "loop",
-];
+/// Modules of a guest; those that these need come with them. What a kernel has built in, or has not, is left out.
+const MODULES: &[&str] = &["virtio_pci", "virtio_blk", "loop"];
 
 /// Debian's own key, where Debian puts it.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -195,15 +187,23 @@ fn unpack(folder: &Path) -> Result<()> {
 }
 
 impl Unpacked {
-    /// The modules of a guest, as the kernel takes them, named in the order in which they are to be loaded.
+    /// The modules of a guest, as the kernel takes them, in the order in which they need one another; their names sort so.
     pub(super) fn modules(&self) -> Result<Vec<(String, Vec<u8>)>> {
         let mut found = Vec::new();
-        for (number, name) in MODULES.iter().enumerate() {
-            if let Some(bytes) = self.module(name)? {
-                found.push((format!("{number:02}-{name}.ko"), bytes));
-            }
+        MODULES.iter().try_for_each(|name| self.with_needs(name, &mut found))?;
+        let numbered = found.into_iter().enumerate();
+        Ok(numbered.map(|(number, (name, bytes))| (format!("{number:02}-{name}.ko"), bytes)).collect())
+    }
+
+    /// Adds a module behind those that it needs, if it is not there yet. Modules need one another in no circle.
+    fn with_needs(&self, name: &str, found: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
+        if found.iter().any(|(known, _)| known == name) {
+            return Ok(());
         }
-        Ok(found)
+        let Some(bytes) = self.module(name)? else { return Ok(()) };
+        needs(&bytes).iter().try_for_each(|need| self.with_needs(need, found))?;
+        found.push((name.to_owned(), bytes));
+        Ok(())
     }
 
     fn module(&self, name: &str) -> Result<Option<Vec<u8>>> {
@@ -224,9 +224,28 @@ impl Unpacked {
     }
 }
 
+/// What a module says that it needs: `depends=virtio,virtio_ring` among the strings of its .modinfo.
+fn needs(module: &[u8]) -> Vec<String> {
+    const KEY: &[u8] = b"\0depends=";
+    let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else { return Vec::new() };
+    let words = module[at + KEY.len()..].split(|byte| *byte == 0).next().unwrap_or_default();
+    let words = String::from_utf8_lossy(words);
+    words.split(',').filter(|word| !word.is_empty()).map(|word| word.replace('-', "_")).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_module_says_what_it_needs() {
+        assert_eq!(
+            needs(b"\x7fELF\0license=GPL\0depends=virtio,virtio_ring\0name=x\0"),
+            ["virtio", "virtio_ring"]
+        );
+        assert_eq!(needs(b"\0license=GPL\0depends=\0"), Vec::<String>::new());
+        assert_eq!(needs(b""), Vec::<String>::new());
+    }
 
     #[test]
     fn the_newest_build_is_chosen_by_its_numbers() {
