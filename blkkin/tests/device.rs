@@ -22,6 +22,7 @@ use blkkin_wire::ids::SpanId;
 use support::actor::Actor;
 use support::disk::{Disk, Statistics};
 use support::one::text;
+use support::queue::QueueSettings;
 use support::recording::{Recorder, Recording, record, until_whole};
 use support::{needs, or_skip};
 
@@ -69,10 +70,7 @@ fn of_a_disk_without_statistics() {
     const WRITES: usize = 8;
     needs!("losetup");
     let disk = or_skip!(Disk::raw(1 << 20));
-    or_skip!(
-        fs::write(format!("/sys/block/{}/queue/iostats", disk.name()), "0")
-            .map_err(|error| error.to_string())
-    );
+    let _queue = or_skip!(QueueSettings::set(&disk, &[("iostats", "0")]));
     let target = text(disk.node());
     let write_each = || {
         // SAFETY: a string and a page that outlive the calls.

@@ -15,6 +15,7 @@ pub(crate) mod disk;
 pub(crate) mod fio;
 pub(crate) mod live;
 pub(crate) mod one;
+pub(crate) mod queue;
 pub(crate) mod recording;
 pub(crate) mod terminal;
 pub(crate) mod tools;
