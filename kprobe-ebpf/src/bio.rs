@@ -11,7 +11,7 @@ use crate::layout::offset;
 use crate::local::Local;
 use crate::settings::setting;
 use crate::table::{self, Claim};
-use crate::{ring, task};
+use crate::{alone, ring, task};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::record::*;
@@ -65,6 +65,7 @@ pub fn queue<A: Access>(bio: Pointer) {
         entry.task_version = version;
         entry.request = 0;
         entry.done = 0;
+        entry.carrier.rq = 0;
         entry.status = 0;
         entry.flags = if span != 0 { 0 } else { BIO_KERNEL_ORIGIN };
         entry.dev = dev;
@@ -87,6 +88,13 @@ pub fn complete<A: Access>(bio: Pointer) {
         unsafe { (A::read(bio, offset!(bio_status)), A::read(bio, offset!(bio_sector))) };
     if !block::covers(entry, sector) {
         return;
+    }
+    if entry.carrier.rq != 0 {
+        // It ended before its request did.
+        if let Some(flight) = alone::find(local, entry.carrier.rq) {
+            let bytes = flight.bio.bytes;
+            alone::part(local, flight, bytes);
+        }
     }
     if entry.status == 0 {
         entry.status = status as u32;

@@ -1,19 +1,19 @@
 //! What bios and requests share: the tables that hold those in flight, and how to read a bio's device and owner.
 
 use crate::access::{Access, Pointer, Probe};
+use crate::alone::Carrier;
 use crate::layout::offset;
 use crate::settings::setting;
 use crate::table::{self, Set};
 use aya_ebpf::btf_maps::Array;
 use aya_ebpf::macros::btf_map;
 
-/// Sets of the bio table: 65,536 bios in flight, 5.8 MB.
+/// Sets of the bio table: 65,536 bios in flight, 9.4 MB.
 pub const BIO_SETS: usize = 16_384;
-/// Sets of the request table: requests are a bounded pool (nr_requests × hardware queues × devices); 32,768, 6.8 MB.
+/// Sets of the request table: requests are a bounded pool (nr_requests × hardware queues × devices); 32,768, 3 MB.
 pub const REQUEST_SETS: usize = 8_192;
 
 /// A bio in flight.
-#[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Bio {
     /// See `BioRecord`.
@@ -33,6 +33,8 @@ pub struct Bio {
     pub task_version: u16,
     pub flags: u16,
     pub reserved: u32,
+    /// The request in which it is alone.
+    pub carrier: Carrier,
 }
 
 /// A request in flight.
@@ -55,10 +57,6 @@ pub struct Request {
     pub tag: i32,
     pub flags: u16,
     pub reserved: [u16; 3],
-    /// The address of the bio that it carries alone; 0 when there is no such.
-    pub alone: u64,
-    /// That bio, which then is not in the table of bios.
-    pub bio: Bio,
 }
 
 #[btf_map]
@@ -122,7 +120,7 @@ pub fn origin(carried: Carried) -> Option<(&'static mut Bio, bool)> {
 #[inline(always)]
 pub fn itself(address: u64, sector: u64) -> Option<&'static mut Bio> {
     let entry = table::find(&BIOS, address)?;
-    if covers(entry, sector) { Some(entry) } else { None }
+    if entry.carrier.rq == 0 && covers(entry, sector) { Some(entry) } else { None }
 }
 
 /// The entry of the bio that `carried` was split from. A split's front is a clone which never passes block_bio_queue and
@@ -138,7 +136,7 @@ pub fn split_from(carried: Carried) -> Option<&'static mut Bio> {
             return None;
         }
         if let Some(entry) = table::find(&BIOS, origin) {
-            return if covers(entry, carried.sector) { Some(entry) } else { None };
+            return if entry.carrier.rq == 0 && covers(entry, carried.sector) { Some(entry) } else { None };
         }
         // SAFETY: reads by helper take any address.
         unsafe {

@@ -7,6 +7,7 @@
 //! the device from then on.
 
 use crate::access::{Access, Pointer, Probe};
+use crate::alone;
 use crate::late;
 use crate::layout::offset;
 use crate::local::Local;
@@ -53,6 +54,14 @@ pub fn serve(rq: u64, hctx: u64, now: u64) {
 #[inline(never)]
 pub extern "C" fn mark_served(rq: u64, now: u64) -> u64 {
     let Some(local) = Local::of(Program::RequestIssue) else { return 0 };
+    if let Some(flight) = alone::find(local, rq) {
+        let carrier = &mut flight.bio.carrier;
+        if carrier.issue_ns == 0 {
+            carrier.issue_ns = now;
+            carrier.flags |= REQUEST_SERVED;
+        }
+        return 1;
+    }
     let Some(entry) = late::known::<Probe>(local, rq as Pointer, rq) else { return 0 };
     if entry.issue_ns != 0 {
         return 0;

@@ -16,6 +16,7 @@ use crate::local::Local;
 use crate::request::{self, Begun, Owner, carried, disk_of};
 use crate::settings::setting;
 use crate::table;
+use blkkin_probe_abi::counters::REQUESTS_STALE;
 use blkkin_probe_abi::record::{BIO_SPLIT, BIO_TOOK_REQUEST};
 use blkkin_probe_abi::settings::Program;
 
@@ -51,8 +52,8 @@ pub fn known<A: Access>(local: &mut Local, rq: Pointer, address: u64) -> Option<
         Some(entry) if owner != 0 && entry.parent == owner => Some(entry),
         Some(_) if owner == 0 => {
             if let Some(left_over) = table::find(&REQUESTS, address) {
-                request::forget(local, left_over);
                 table::release(left_over);
+                local.count(REQUESTS_STALE);
             }
             None
         }

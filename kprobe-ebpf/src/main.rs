@@ -1,7 +1,7 @@
 //! blkkin's eBPF programs. Entry points only: each hook once as tp_btf (arguments typed, plain loads) and once as
 //! raw_tp (arguments untyped, read by helper); both call one body. The loader attaches one of the two.
 //!
-//! In the order of a request's life: call.rs → bio.rs → request.rs, with journal.rs for what jbd2 does on behalf of
+//! In the order of a request's life: call.rs → bio.rs → request.rs (alone.rs where bio and request are one to one), with journal.rs for what jbd2 does on behalf of
 //! others, flush.rs for the cache flushes and late.rs for older kernels; task.rs says who is followed (lineage.rs: because
 //! of whom, filter.rs: who is not, describe.rs: what a person calls it), file.rs and path.rs which file it is about; block.rs
 //! and table.rs keep what is in flight; local.rs is each program's own memory and ring.rs the way out.
@@ -11,6 +11,7 @@
 #![feature(asm_experimental_arch)]
 
 mod access;
+mod alone;
 mod arch;
 mod bio;
 mod block;

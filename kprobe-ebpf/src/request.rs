@@ -4,12 +4,7 @@
 //! for as its first (635,121 of 635,121): that bio's span is the request's parent. Bios that merge into it later
 //! are found when it completes, by walking rq→bio, which is still whole at block_rq_complete.
 //!
-//! *Alone.* Most requests carry one bio, whole (direct I/O nearly always). Then the bio's entry moves into the request's,
-//! at block_io_start, where both are at hand; the completion, often on another CPU, finds both by one look-up, and writes
-//! both as one record. Only what is proved counts as alone: the request's one bio is that very bio, and it has as many
-//! bytes as the bio had when it was queued and as the completion covers. As soon as anything else happens (another
-//! bio or request is merged in, the flush machine takes it, a part completes) the bio goes back to the table, and the walk does what it
-//! always does. Rejected: looking the bio up in its own table at the completion: two cold lines more, and a ring entry.
+//! *Alone.* A request that carries one bio, whole, is alone.rs' until anything happens to it.
 //!
 //! *End.* A completion is the last one if it covers what is left (`nr_bytes >= __data_len`) and the request is not
 //! inside the flush machine's sequence (RQF_FLUSH_SEQ), where its data part completes before it is done; so
@@ -19,13 +14,13 @@
 //! seen as that of the requests that it serves (flush.rs).
 
 use crate::access::{Access, Pointer};
-use crate::block::{self, BIOS, Bio, Carried, REQUESTS, Request};
+use crate::block::{self, Bio, Carried, REQUESTS, Request};
 use crate::filter::device_wanted;
 use crate::layout::offset;
 use crate::local::{Local, Walk};
 use crate::settings::setting;
 use crate::table::{self, Claim};
-use crate::{bio, flush, late, ring, task};
+use crate::{alone, bio, flush, late, ring, task};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::record::*;
@@ -55,6 +50,17 @@ pub struct Begun {
     pub opf: u32,
 }
 
+impl Begun {
+    /// Whether it has all of its one bio.
+    #[inline(always)]
+    fn is_whole(&self) -> bool {
+        match &self.owner {
+            Some(owner) => owner.whole != 0,
+            None => false,
+        }
+    }
+}
+
 /// block_io_start(request).
 #[inline(always)]
 pub fn start<A: Access>(rq: Pointer) {
@@ -68,9 +74,10 @@ pub fn start<A: Access>(rq: Pointer) {
     if owner.is_none() {
         if setting!(kernel_origin) == 0 || !device_wanted(disk, disk) {
             // What lived at this address ended unseen; it must not claim what lives there now.
+            alone::forget(local, address);
             if let Some(left_over) = table::find(&REQUESTS, address) {
-                forget(local, left_over);
                 table::release(left_over);
+                local.count(REQUESTS_STALE);
             }
             return;
         }
@@ -81,7 +88,14 @@ pub fn start<A: Access>(rq: Pointer) {
     }
     // SAFETY: as above; the clock has no preconditions.
     let (start_ns, opf) = unsafe { (bpf_ktime_get_ns(), A::read(rq, offset!(rq_cmd_flags))) };
-    begin::<A>(local, Program::RequestStart, rq, address, Begun { owner, task, disk, start_ns, opf });
+    let begun = Begun { owner, task, disk, start_ns, opf };
+    if begun.is_whole() {
+        // SAFETY: as above.
+        unsafe { alone::begin::<A>(local, rq, address, begun) };
+    } else {
+        alone::forget(local, address);
+        begin::<A>(local, Program::RequestStart, rq, address, begun);
+    }
 }
 
 /// Makes the entry of a request.
@@ -90,7 +104,7 @@ pub fn begin<A: Access>(local: &mut Local, program: Program, rq: Pointer, addres
     let entry = match table::claim(&REQUESTS, address) {
         Claim::Fresh(entry) => entry,
         Claim::Stale(entry) => {
-            forget(local, entry);
+            local.count(REQUESTS_STALE);
             entry
         }
         Claim::Full => {
@@ -102,16 +116,9 @@ pub fn begin<A: Access>(local: &mut Local, program: Program, rq: Pointer, addres
     let own = local.mint(program);
     let (mut parent, mut root, mut flags) = (0, 0, REQUEST_NO_PARENT);
     let (mut task, mut version) = begun.task;
-    entry.alone = 0;
-    if let Some(Owner { bio, whole }) = begun.owner {
+    if let Some(Owner { bio, .. }) = begun.owner {
         (parent, root, task, version, flags) = (bio.span, bio.root, bio.task, bio.task_version, 0);
-        if whole != 0 {
-            entry.bio = *bio;
-            entry.alone = whole;
-            table::release(bio);
-        } else {
-            bio.request = own;
-        }
+        bio.request = own;
     }
     // SAFETY: `rq` is of the kind that A reads.
     unsafe {
@@ -168,6 +175,20 @@ unsafe fn owner<A: Access>(local: &mut Local, first: Pointer) -> Option<Owner> {
 pub fn issue<A: Access>(rq: Pointer) {
     let Some(local) = Local::of(Program::RequestIssue) else { return };
     let address = local.address(rq);
+    if let Some(flight) = alone::find(local, address) {
+        let carrier = &mut flight.bio.carrier;
+        if is_first_issue(carrier.issue_ns, &mut carrier.flags) {
+            // SAFETY: `rq` is of the kind that A reads.
+            unsafe {
+                carrier.sector = A::read(rq, offset!(rq_sector));
+                carrier.tag = A::read(rq, offset!(rq_tag));
+                if carrier.issue_ns == 0 {
+                    carrier.issue_ns = bpf_ktime_get_ns();
+                }
+            }
+        }
+        return;
+    }
     let Some(entry) = late::known::<A>(local, rq, address) else {
         // SAFETY: `rq` is of the kind that A reads; the clock has no preconditions.
         unsafe {
@@ -178,14 +199,9 @@ pub fn issue<A: Access>(rq: Pointer) {
         }
         return;
     };
-    if entry.issue_ns != 0 {
-        // The data of a request whose flush came first is no repetition.
-        if entry.flags & REQUEST_SERVED == 0 || entry.flags & REQUEST_ISSUED != 0 {
-            entry.flags |= REQUEST_REQUEUED;
-            return;
-        }
+    if !is_first_issue(entry.issue_ns, &mut entry.flags) {
+        return;
     }
-    entry.flags |= REQUEST_ISSUED;
     // SAFETY: `rq` is of the kind that A reads.
     unsafe {
         entry.sector = A::read(rq, offset!(rq_sector));
@@ -197,12 +213,27 @@ pub fn issue<A: Access>(rq: Pointer) {
     }
 }
 
+/// Whether a request is issued for the first time; notes that it is.
+#[inline(always)]
+fn is_first_issue(issue_ns: u64, flags: &mut u16) -> bool {
+    // The data of a request whose flush came first is no repetition.
+    if issue_ns != 0 && (*flags & REQUEST_SERVED == 0 || *flags & REQUEST_ISSUED != 0) {
+        *flags |= REQUEST_REQUEUED;
+        return false;
+    }
+    *flags |= REQUEST_ISSUED;
+    true
+}
+
 /// block_rq_merge(request): it was merged into another and is freed; its bios go on in that one.
 #[inline(always)]
 pub fn merge(rq: Pointer) {
     let Some(local) = Local::of(Program::RequestMerge) else { return };
-    if let Some(entry) = table::find(&REQUESTS, local.address(rq)) {
-        part(local, entry);
+    let address = local.address(rq);
+    if let Some(flight) = alone::find(local, address) {
+        return alone::merge(local, flight);
+    }
+    if let Some(entry) = table::find(&REQUESTS, address) {
         table::release(entry);
         local.count(REQUESTS_MERGED);
     }
@@ -219,6 +250,15 @@ pub fn complete<A: Access>(rq: Pointer, status: u32, bytes: u32) {
         let left: u32 = A::read(rq, offset!(rq_data_len));
         (bpf_ktime_get_ns(), left, flags >> (offset!(rqf_flush_seq_bit) & 31) & 1 != 0)
     };
+    if let Some(flight) = alone::find(local, address) {
+        // SAFETY: as above.
+        let first = unsafe { A::read(rq, offset!(rq_bio)) };
+        let whole = bytes == left && bytes == flight.bio.bytes;
+        if whole && !in_sequence && flight.is_of(local.address(first)) {
+            return alone::end(local, flight, status, now);
+        }
+        alone::part(local, flight, left);
+    }
     let known = table::find(&REQUESTS, address);
     let Some(entry) = known.or_else(|| late::begin::<A>(local, Program::RequestComplete, rq, address)) else {
         // A request that was begun for a bio that nobody follows may carry ours, merged into it.
@@ -233,15 +273,6 @@ pub fn complete<A: Access>(rq: Pointer, status: u32, bytes: u32) {
     if in_sequence {
         entry.flags |= REQUEST_FLUSH_SEQUENCE;
     }
-    if entry.alone != 0 {
-        // SAFETY: as above.
-        let first = unsafe { A::read(rq, offset!(rq_bio)) };
-        let whole = bytes == left && bytes == entry.bio.bytes && bytes == entry.bytes;
-        if whole && !in_sequence && local.address(first) == entry.alone {
-            return end_both(local, entry, now);
-        }
-        part(local, entry);
-    }
     local.walk = Walk::new(bytes, status, in_sequence, now);
     (local.walk.span, local.walk.parent) = (entry.span, entry.parent);
     // SAFETY: as above.
@@ -254,33 +285,6 @@ pub fn complete<A: Access>(rq: Pointer, status: u32, bytes: u32) {
         entry.flags |= REQUEST_NEVER_ISSUED;
     }
     end(local, entry, now);
-}
-
-/// Gives a bio that was alone in its request back to the table: it has company now.
-#[inline(always)]
-fn part(local: &mut Local, entry: &mut Request) {
-    if entry.alone == 0 {
-        return;
-    }
-    match table::claim(&BIOS, entry.alone) {
-        Claim::Fresh(bio) => {
-            *bio = entry.bio;
-            bio.request = entry.span;
-        }
-        // Its address is another's already, or there is no room: its end will not be seen.
-        Claim::Stale(_) | Claim::Full => local.count(BIOS_STALE),
-    }
-    entry.alone = 0;
-}
-
-/// Books an entry whose end was never seen.
-#[inline(always)]
-pub fn forget(local: &mut Local, entry: &mut Request) {
-    local.count(REQUESTS_STALE);
-    if entry.alone != 0 {
-        local.count(BIOS_STALE);
-        entry.alone = 0;
-    }
 }
 
 /// Goes over the bios that this completion covers, and credits each with its part.
@@ -398,40 +402,4 @@ fn end(local: &mut Local, entry: &mut Request, now: u64) {
     };
     table::release(entry);
     ring::put(local, TAG_REQUEST, &record);
-}
-
-/// A request and the bio that was alone in it end together.
-#[inline(always)]
-fn end_both(local: &mut Local, entry: &mut Request, now: u64) {
-    let issued = if entry.issue_ns == 0 { REQUEST_NEVER_ISSUED } else { 0 };
-    let record = PairRecord {
-        header: Header {
-            tag: TAG_PAIR,
-            reserved: 0,
-            flags: entry.flags | issued,
-            len: size_of::<PairRecord>() as u32,
-            time_ns: now,
-        },
-        bio: entry.bio.span,
-        parent: entry.bio.parent,
-        root: entry.bio.root,
-        task: entry.bio.task,
-        queue_ns: entry.bio.queue_ns,
-        request: entry.span,
-        start_ns: entry.start_ns,
-        issue_ns: entry.issue_ns,
-        sector: entry.bio.sector,
-        disk_sector: entry.sector,
-        dev: entry.bio.dev,
-        disk: entry.dev,
-        bytes: entry.bytes,
-        bio_opf: entry.bio.opf,
-        request_opf: entry.opf,
-        status: entry.status,
-        tag: entry.tag,
-        task_version: entry.bio.task_version,
-        bio_flags: entry.bio.flags | BIO_FIRST,
-    };
-    table::release(entry);
-    ring::put(local, TAG_PAIR, &record);
 }
