@@ -31,7 +31,7 @@ const DISK: u64 = 64 << 20;
 const INSERTS: usize = 10;
 const PROGRAM: &str = "sqlite3";
 /// Runs that may be repeated because an end was missed.
-const RUNS_MAX: usize = 6;
+const RUNS_MAX: usize = 30;
 
 #[test]
 fn a_run_opens_in_zipkin_layer_by_layer() {
