@@ -39,6 +39,8 @@ pub(crate) struct Btf<'a> {
     starts: Vec<u32>,
     /// Ids of the structs, unions, enums and typedefs of the wanted names.
     named: HashMap<&'a str, Vec<u32>>,
+    /// Ids of the enums without a name.
+    nameless: Vec<u32>,
 }
 
 #[derive(Clone, Copy)]
@@ -67,8 +69,13 @@ impl<'a> Btf<'a> {
         if header < HEADER {
             return None;
         }
-        let mut btf =
-            Btf { types: section(8)?, strings: section(16)?, starts: vec![0], named: HashMap::new() };
+        let mut btf = Btf {
+            types: section(8)?,
+            strings: section(16)?,
+            starts: vec![0],
+            named: HashMap::new(),
+            nameless: Vec::new(),
+        };
         let mut at = 0;
         while at < btf.types.len() {
             let entry = btf.entry_at(at)?;
@@ -78,6 +85,8 @@ impl<'a> Btf<'a> {
                 let name = btf.name(word(btf.types, at)?);
                 if !name.is_empty() && wanted(name) {
                     btf.named.entry(name).or_default().push(id);
+                } else if name.is_empty() && entry.kind == KIND_ENUM {
+                    btf.nameless.push(id);
                 }
             }
             at += TYPE + extra(entry.kind, entry.members)?;
@@ -110,9 +119,10 @@ impl<'a> Btf<'a> {
         })
     }
 
-    /// Value of an enumerator.
+    /// Value of an enumerator, in the enum of this name or in one without.
     pub(crate) fn value(&self, of: &str, enumerator: &str) -> Option<u32> {
-        self.named.get(of)?.iter().find_map(|id| {
+        let named = self.named.get(of).into_iter().flatten();
+        named.chain(&self.nameless).find_map(|id| {
             let entry = self.entry(*id).filter(|entry| entry.kind == KIND_ENUM)?;
             (0..entry.members).map(|n| entry.at + TYPE + n * 8).find_map(|at| {
                 (self.name(word(self.types, at)?) == enumerator).then(|| word(self.types, at + 4)).flatten()
@@ -214,6 +224,7 @@ mod tests {
         put(&[0, KIND_STRUCT << 24 | 2, 8, 11, 1, 0, 13, 1, 32]); // 2: struct { c; d }
         put(&[0, KIND_UNION << 24 | 2, 8, 9, 1, 0, 0, 2, 0]); // 3: union { b; (2) }
         put(&[5, KIND_STRUCT << 24 | 2, 16, 7, 1, 0, 0, 3, 64]); // 4: struct s
+        put(&[0, KIND_ENUM << 24 | 2, 4, 11, 0, 13, 7]); // 5: enum { c, d = 7 }
         let mut bytes = Vec::new();
         bytes.extend(MAGIC.to_ne_bytes());
         bytes.extend([1, 0]);
@@ -234,6 +245,15 @@ mod tests {
         assert_eq!(btf.offset("s.d"), Some(12));
         assert_eq!(btf.offset("s.e"), None);
         assert_eq!(btf.offset("t.a"), None);
+    }
+
+    #[test]
+    fn enumerators_are_found_in_enums_without_a_name() {
+        let bytes = sample();
+        let btf = Btf::parse(&bytes, |name| name == "s").expect("a sample of BTF");
+        assert_eq!(btf.value("any", "d"), Some(7));
+        assert_eq!(btf.value("any", "e"), None);
+        assert_eq!(btf.value("s", "a"), None, "a member is no enumerator");
     }
 
     proptest! {

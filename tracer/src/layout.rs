@@ -95,7 +95,8 @@ const FIELDS: &[(&str, &[&str])] = &[
 ];
 
 /// The enum whose members are the bits of `rq_flags`, and the one of RQF_FLUSH_SEQ. 6.11 made the flags an enum
-/// (5f89154e8e9e, "block: Use enum to define RQF_x bit indexes"); before, it was bit 4 (include/linux/blk-mq.h).
+/// (5f89154e8e9e, "block: Use enum to define RQF_x bit indexes"), at first one without a name; before, it was bit 4
+/// (include/linux/blk-mq.h), which means something else since: a scheduler's tag.
 const FLUSH_SEQUENCE: (&str, &str) = ("rqf_flags", "__RQF_FLUSH_SEQ");
 const FLUSH_SEQUENCE_BEFORE_ENUM: u32 = 4;
 
