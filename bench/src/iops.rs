@@ -84,6 +84,7 @@ fn measure(job: Job, place: Place, session: &Session, setting: &Setting) -> Resu
     let runs = TURNS.quick(quick).run(&tools, measure, precise)?;
     Ok(Measured {
         workload: fio.name(),
+        short: fio.short(),
         unit: fio.unit(),
         goal: fio.goal(),
         tools: tools.into_iter().zip(runs).collect(),

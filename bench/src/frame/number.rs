@@ -8,7 +8,7 @@ pub(crate) fn number(value: f64) -> String {
         size if size < 1.0 => format!("{value:.3}"),
         size if size < 10.0 => format!("{value:.2}"),
         size if size < 1000.0 => format!("{value:.1}"),
-        _ => grouped(value.round() as i64),
+        _ => whole(value.round() as i64),
     }
 }
 
@@ -19,7 +19,7 @@ pub(crate) fn with_spread(value: f64, spread: f64) -> String {
 
 /// 12,345.
 pub(crate) fn count(value: u64) -> String {
-    grouped(i64::try_from(value).unwrap_or(i64::MAX))
+    whole(i64::try_from(value).unwrap_or(i64::MAX))
 }
 
 /// `3.4 MB`, of 1000² bytes as disks count.
@@ -32,7 +32,8 @@ pub(crate) fn bytes(value: u64) -> String {
     }
 }
 
-fn grouped(value: i64) -> String {
+/// -1,234.
+pub(crate) fn whole(value: i64) -> String {
     let digits = value.unsigned_abs().to_string();
     let mut text = String::from(if value < 0 { "-" } else { "" });
     for (at, digit) in digits.chars().enumerate() {

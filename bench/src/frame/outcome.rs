@@ -75,8 +75,9 @@ impl Table {
         Table { title: title.into(), columns, rows: Vec::new() }
     }
 
+    /// What a tool said may have lines; a row is one.
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
-        self.rows.push(cells.into_iter().map(Into::into).collect());
+        self.rows.push(cells.into_iter().map(|cell| cell.into().trim().replace('\n', " / ")).collect());
     }
 }
 

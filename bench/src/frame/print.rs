@@ -58,7 +58,7 @@ fn table(table: &Table) -> String {
         cells().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..table.columns.len()).map(width).collect();
-    let mut text = format!("  {}\n", table.title);
+    let mut text = if table.title.is_empty() { String::new() } else { format!("  {}\n", table.title) };
     for row in cells() {
         let mut line = String::from("   ");
         for (at, (cell, &width)) in row.iter().zip(&widths).enumerate() {

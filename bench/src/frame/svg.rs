@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use super::number::number;
+use super::number::{number, whole};
 use super::outcome::{Plot, Series, Shape};
 
 const WIDTH: f64 = 760.0;
@@ -21,7 +21,7 @@ pub(crate) fn draw(plot: &Plot) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" \
          font-size=\"12\">\n<rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"#ffffff\"/>\n"
     );
-    let [left, top, right, _] = FRAME;
+    let [left, _, right, _] = FRAME;
     text(
         &mut svg,
         (left, 22.0),
@@ -29,7 +29,7 @@ pub(crate) fn draw(plot: &Plot) -> String {
         &format!("<tspan font-weight=\"bold\">{}</tspan>", escaped(&plot.title)),
     );
     text(&mut svg, ((left + right) / 2.0, HEIGHT - 12.0), "middle", &escaped(&plot.x));
-    text(&mut svg, (left - 70.0, top - 6.0), "start", &escaped(&plot.y));
+    text(&mut svg, (left - 70.0, 22.0), "start", &escaped(&plot.y));
     match &plot.shape {
         Shape::Bars(groups) => bars(&mut svg, plot, groups),
         Shape::Lines => lines(&mut svg, plot, Scale::Even),
@@ -60,7 +60,11 @@ impl Axis {
             low = 10_f64.powf(low.max(1e-6).log10().floor());
             high = 10_f64.powf(high.max(low * 10.0).log10().ceil());
         } else {
-            (low, high) = (low.min(0.0), if high > 0.0 { rounded_up(high) } else { 1.0 });
+            (low, high) = (low.min(0.0), high.max(0.0));
+            let step = step(high - low);
+            (low, high) = ((low / step).floor() * step, (high / step).ceil() * step);
+            // Nothing but zeros: still an axis.
+            high = if high > low { high } else { low + step };
         }
         Axis { scale, values: (low, high), places }
     }
@@ -78,7 +82,11 @@ impl Axis {
     fn ticks(&self) -> Vec<f64> {
         let (low, high) = self.values;
         match self.scale {
-            Scale::Even => (0..=4).map(|tick| low + f64::from(tick) * (high - low) / 4.0).collect(),
+            Scale::Even => {
+                let step = step(high - low);
+                let steps = ((high - low) / step).round() as i32;
+                (0..=steps).map(|tick| low + f64::from(tick) * step).collect()
+            }
             Scale::Powers => {
                 let powers = (high / low).log10().round() as i32;
                 (0..=powers).map(|power| low * 10_f64.powi(power)).collect()
@@ -87,11 +95,20 @@ impl Axis {
     }
 }
 
-/// To the next 1, 2, 4, 5 or 8 and zeros: divisible by four without long fractions.
-fn rounded_up(value: f64) -> f64 {
-    let power = 10_f64.powf(value.log10().floor());
-    let step = [1.0, 2.0, 4.0, 8.0, 10.0].into_iter().find(|step| step * power >= value * 0.999_999);
-    step.unwrap_or(10.0) * power
+/// Four to ten of them make the whole, and each is 1, 2 or 5 and zeros.
+fn step(whole: f64) -> f64 {
+    let whole = if whole > 0.0 { whole } else { 1.0 };
+    let power = 10_f64.powf((whole / 4.0).log10().floor());
+    [5.0, 2.0].into_iter().find(|step| step * power * 4.0 <= whole).unwrap_or(1.0) * power
+}
+
+/// Numbers of an axis are round: 0, 0.05, 1,000.
+fn tick_text(value: f64) -> String {
+    let rounded = value.round();
+    if (value - rounded).abs() < 1e-9 {
+        return whole(rounded as i64);
+    }
+    format!("{value:.4}").trim_end_matches('0').to_owned()
 }
 
 fn lines(svg: &mut String, plot: &Plot, scale: Scale) {
@@ -101,7 +118,7 @@ fn lines(svg: &mut String, plot: &Plot, scale: Scale) {
     let y = Axis::new(scale, points().map(|point| point.1), (bottom, top));
     grid(svg, &y);
     for tick in x.ticks() {
-        text(svg, (x.at(tick), bottom + 18.0), "middle", &number(tick));
+        text(svg, (x.at(tick), bottom + 18.0), "middle", &tick_text(tick));
     }
     for (series, colour) in plot.series.iter().zip(COLOURS.iter().cycle()) {
         let places: Vec<(f64, f64)> =
@@ -160,7 +177,7 @@ fn grid(svg: &mut String, y: &Axis) {
                 "<line x1=\"{left}\" y1=\"{place:.1}\" x2=\"{right}\" y2=\"{place:.1}\" stroke=\"#dddddd\"/>"
             ),
         );
-        text(svg, (left - 8.0, place + 4.0), "end", &number(tick));
+        text(svg, (left - 8.0, place + 4.0), "end", &tick_text(tick));
     }
 }
 
@@ -210,8 +227,16 @@ mod tests {
 
     #[test]
     fn even_axes_begin_at_nought_and_go_below_it_only_for_what_is_there() {
-        assert_eq!(Axis::new(Scale::Even, [3.0, 7.0].into_iter(), (0.0, 1.0)).values, (0.0, 8.0));
-        assert_eq!(Axis::new(Scale::Even, [-1.0, 7.0].into_iter(), (0.0, 1.0)).values, (-1.0, 8.0));
+        let axis = |values: [f64; 2]| Axis::new(Scale::Even, values.into_iter(), (0.0, 1.0));
+        assert_eq!(axis([3.0, 7.0]).ticks(), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
+        assert_eq!(axis([-30.0, 97.0]).ticks(), [-40.0, -20.0, 0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
+        assert_eq!(axis([0.0, 0.0]).values, (0.0, 0.2), "nothing but zeros is still an axis");
+    }
+
+    #[test]
+    fn numbers_of_axes_are_round() {
+        let ticks = [0.0, 0.05, 1.0, -20.0, 2.5, 1_000_000.0].map(tick_text);
+        assert_eq!(ticks, ["0", "0.05", "1", "-20", "2.5", "1,000,000"]);
     }
 
     #[test]

@@ -72,6 +72,8 @@ impl Grounds {
 /// One workload under each tool.
 pub(crate) struct Measured {
     pub(crate) workload: String,
+    /// For a plot.
+    pub(crate) short: String,
     pub(crate) unit: &'static str,
     pub(crate) goal: Option<workload::Goal>,
     pub(crate) tools: Vec<(Tool, Vec<Run>)>,
@@ -100,6 +102,7 @@ fn measure(
     Ok(Measured {
         tools: each.filter(|(tool, _)| !broken.contains_key(tool)).collect(),
         workload: workload.name(),
+        short: workload.short(),
         unit: workload.unit(),
         goal: workload.goal(),
         broken,

@@ -114,6 +114,10 @@ impl Workload for Postgres {
         format!("PostgreSQL, pgbench with {CLIENTS} clients, {}", self.place.name)
     }
 
+    fn short(&self) -> String {
+        "pgbench".to_owned()
+    }
+
     fn unit(&self) -> &'static str {
         "transactions/s"
     }

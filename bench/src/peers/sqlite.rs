@@ -30,6 +30,10 @@ impl Workload for Sqlite {
         format!("SQLite inserts, {}", self.place.name)
     }
 
+    fn short(&self) -> String {
+        "SQLite".to_owned()
+    }
+
     fn unit(&self) -> &'static str {
         "inserts/s"
     }

@@ -14,6 +14,9 @@ const FAST_MAX: f64 = 10.0;
 /// Operations a second, untraced, from which on it is fast.
 const FAST: f64 = 100_000.0;
 
+/// Groups of bars that fit beside one another.
+const PLOT_GROUPS: usize = 8;
+
 const COLUMNS: [&str; 9] =
     ["tool", "a second", "fewer, %", "p99, µs", "own CPUs", "MiB", "events", "lost", "written"];
 
@@ -90,13 +93,7 @@ pub(crate) fn found(measured: &[Measured], peers: &Peers) -> Found {
          requests, by its nature. *Written* is what it wrote to files.",
         measured.first().map_or(0, |one| one.runs(Tool::Untraced).len())
     );
-    Found {
-        how,
-        figures: figures.collect(),
-        tables,
-        plots: vec![plot(measured)],
-        notes: notes(measured, peers),
-    }
+    Found { how, figures: figures.collect(), tables, plots: plots(measured), notes: notes(measured, peers) }
 }
 
 fn table(measured: &Measured) -> Table {
@@ -150,7 +147,11 @@ fn notes(measured: &[Measured], peers: &Peers) -> Vec<String> {
     notes
 }
 
-fn plot(measured: &[Measured]) -> Plot {
+fn plots(measured: &[Measured]) -> Vec<Plot> {
+    measured.chunks(PLOT_GROUPS).enumerate().map(|(page, some)| plot(page, some)).collect()
+}
+
+fn plot(page: usize, measured: &[Measured]) -> Plot {
     let tools = Tool::ALL
         .into_iter()
         .filter(|tool| *tool != Tool::Untraced && measured.iter().any(|one| !one.runs(*tool).is_empty()));
@@ -160,11 +161,11 @@ fn plot(measured: &[Measured]) -> Plot {
         Series { name: tool.name().to_owned(), points: points.filter(|point| point.1.is_finite()).collect() }
     });
     Plot {
-        name: "peers".to_owned(),
-        title: "Fewer operations a second than untraced".to_owned(),
-        x: "workload, in the order of the tables".to_owned(),
+        name: if page == 0 { "peers".to_owned() } else { format!("peers-{}", page + 1) },
+        title: "Fewer operations a second than untraced: less is better".to_owned(),
+        x: "workload; of fio engine, operation, jobs × depth".to_owned(),
         y: "% fewer".to_owned(),
         series: series.collect(),
-        shape: Shape::Bars((1..=measured.len()).map(|at| at.to_string()).collect()),
+        shape: Shape::Bars(measured.iter().map(|one| one.short.clone()).collect()),
     }
 }

@@ -48,6 +48,10 @@ impl Workload for Tree {
         format!("copy of {} files and sync, {}", self.files, self.place.name)
     }
 
+    fn short(&self) -> String {
+        "cp -r".to_owned()
+    }
+
     fn unit(&self) -> &'static str {
         "files/s"
     }

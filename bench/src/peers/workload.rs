@@ -17,6 +17,9 @@ pub(crate) trait Workload {
     /// For people.
     fn name(&self) -> String;
 
+    /// For a plot: a few letters.
+    fn short(&self) -> String;
+
     /// What is counted.
     fn unit(&self) -> &'static str;
 
@@ -77,6 +80,10 @@ impl Workload for Trial {
         "trial".to_owned()
     }
 
+    fn short(&self) -> String {
+        self.name()
+    }
+
     fn unit(&self) -> &'static str {
         "reads/s"
     }
@@ -118,6 +125,17 @@ pub(crate) struct Fio {
 impl Workload for Fio {
     fn name(&self) -> String {
         format!("fio, {}, {}", self.job.name(), self.place.name)
+    }
+
+    fn short(&self) -> String {
+        let Job { engine, op, jobs, depth } = self.job;
+        let op = match op {
+            Op::RandomRead => "read",
+            Op::RandomWrite => "write",
+            Op::WriteFsync => "fsync",
+        };
+        let disk = if self.place.name == "real disk" { "disk: " } else { "" };
+        format!("{disk}{engine} {op} {jobs}×{depth}")
     }
 
     fn unit(&self) -> &'static str {
