@@ -111,11 +111,7 @@ impl Disk {
 
     /// What the kernel has counted of it.
     pub(crate) fn statistics(&self) -> Statistics {
-        let text = fs::read_to_string(format!("/sys/block/{}/stat", self.name())).unwrap();
-        let columns: Vec<u64> = text.split_whitespace().map(|word| word.parse().unwrap()).collect();
-        // Documentation/block/stat.rst: reads, writes and discards, each with requests first and sectors third.
-        let sum = |offset: usize| [0, 4, 11].map(|group| columns[group + offset]).iter().sum();
-        Statistics { requests: sum(0), sectors: sum(2) }
+        statistics(self.name())
     }
 }
 
@@ -130,6 +126,15 @@ impl Drop for Disk {
 pub(crate) struct Statistics {
     pub(crate) requests: u64,
     pub(crate) sectors: u64,
+}
+
+/// What the kernel has counted of the device of this name.
+pub(crate) fn statistics(name: &str) -> Statistics {
+    let text = fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();
+    let columns: Vec<u64> = text.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    // Documentation/block/stat.rst: reads, writes and discards, each with requests first and sectors third.
+    let sum = |offset: usize| [0, 4, 11].map(|group| columns[group + offset]).iter().sum();
+    Statistics { requests: sum(0), sectors: sum(2) }
 }
 
 impl Statistics {

@@ -16,6 +16,8 @@ pub(crate) struct Guest {
     /// Added to the kernel's command line.
     pub(super) command_line: &'static str,
     suites: &'static [Suite],
+    /// What a full run adds.
+    more: &'static [Suite],
 }
 
 /// Tests of one program, on one disk.
@@ -27,58 +29,92 @@ struct Suite {
     disk: Disk,
 }
 
-/// What the tests take for their disk.
+/// What the tests take for their disk; `init.sh` makes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Disk {
     /// A loop device of their own, as on the host.
     Loop,
-    /// The machine's virtio disk.
+    /// The machine's first virtio disk.
     Virtio,
+    /// null_blk in memory, with two hardware queues.
+    Null,
+    /// device-mapper: the first virtio disk, 1 MiB further on.
+    Linear,
+    /// md: a mirror of both virtio disks.
+    Mirror,
+}
+
+impl Disk {
+    /// As `init.sh` knows it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Disk::Loop => "loop",
+            Disk::Virtio => "virtio",
+            Disk::Null => "null",
+            Disk::Linear => "linear",
+            Disk::Mirror => "mirror",
+        }
+    }
 }
 
 const fn suite(program: &'static str, tests: &'static str, disk: Disk) -> Suite {
     Suite { program, tests, disk }
 }
 
-/// What must hold in every kernel that blkkin is for.
-const EVERYWHERE: &[Suite] = &[
-    suite("kernels", "", Disk::Virtio),
-    suite("attach", "", Disk::Loop),
-    suite("device", "", Disk::Virtio),
-    suite("fio", "the_report", Disk::Virtio),
-];
-
-const fn guest(
-    name: &'static str,
-    kernel: &'static Kernel,
-    command_line: &'static str,
-    suites: &'static [Suite],
-) -> Guest {
-    Guest { name, kernel, command_line, suites }
+/// How much is run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Depth {
+    /// As part of all tests: what holds in one kernel and not in another.
+    Short,
+    /// Also on further devices.
+    Full,
 }
+
+/// What must hold in every kernel that blkkin is for.
+const EVERYWHERE: &[Suite] =
+    &[suite("kernels", "", Disk::Virtio), suite("attach", "", Disk::Loop), suite("device", "", Disk::Virtio)];
+
+/// The same on other devices, and what is hard to say of a device.
+const FURTHER: &[Suite] = &[
+    suite("fio", "the_report", Disk::Virtio),
+    suite("conservation", "", Disk::Loop),
+    suite("kernels", "", Disk::Null),
+    suite("device", "", Disk::Null),
+    suite("links", "", Disk::Null),
+    suite("guest_stacked", "linear", Disk::Linear),
+    suite("guest_stacked", "mirror", Disk::Mirror),
+];
 
 /// Longest first: two run at a time.
 pub(super) const GUESTS: &[Guest] = &[
-    guest("6.12", &Kernel::LINUX_6_12, "", EVERYWHERE),
-    guest("6.1", &Kernel::LINUX_6_1, "", EVERYWHERE),
-    guest(
-        "6.12-confidentiality",
-        &Kernel::LINUX_6_12,
-        "lockdown=confidentiality",
-        &[suite("guest_lockdown", "", Disk::Loop)],
-    ),
-    guest(
-        "6.12-integrity",
-        &Kernel::LINUX_6_12,
-        "lockdown=integrity",
-        &[suite("kernels", "doctor", Disk::Loop)],
-    ),
-    guest("5.10", &Kernel::LINUX_5_10, "", &[suite("guest_too_old", "", Disk::Loop)]),
+    Guest { name: "6.12", kernel: &Kernel::LINUX_6_12, command_line: "", suites: EVERYWHERE, more: FURTHER },
+    Guest { name: "6.1", kernel: &Kernel::LINUX_6_1, command_line: "", suites: EVERYWHERE, more: FURTHER },
+    Guest {
+        name: "6.12-confidentiality",
+        kernel: &Kernel::LINUX_6_12,
+        command_line: "lockdown=confidentiality",
+        suites: &[suite("guest_lockdown", "", Disk::Loop)],
+        more: &[],
+    },
+    Guest {
+        name: "6.12-integrity",
+        kernel: &Kernel::LINUX_6_12,
+        command_line: "lockdown=integrity",
+        suites: &[suite("kernels", "doctor", Disk::Loop)],
+        more: &[],
+    },
+    Guest {
+        name: "5.10",
+        kernel: &Kernel::LINUX_5_10,
+        command_line: "",
+        suites: &[suite("guest_too_old", "", Disk::Loop)],
+        more: &[],
+    },
 ];
 
 /// One program to run in a guest.
 pub(super) struct Work {
-    /// As it is counted: `blkkin/tests/attach`.
+    /// As it is counted: `blkkin/tests/attach on loop`.
     pub(super) name: String,
     pub(super) executable: PathBuf,
     /// The tests, by their exact names.
@@ -88,9 +124,15 @@ pub(super) struct Work {
 
 impl Guest {
     /// What is to run here, of that what `filter` leaves.
-    pub(super) fn work(&self, programs: &[TestProgram], filter: Option<&str>) -> Result<Vec<Work>> {
+    pub(super) fn work(
+        &self,
+        programs: &[TestProgram],
+        depth: Depth,
+        filter: Option<&str>,
+    ) -> Result<Vec<Work>> {
         let mut work = Vec::new();
-        for suite in self.suites {
+        let more = if depth == Depth::Full { self.more } else { &[] };
+        for suite in self.suites.iter().chain(more) {
             let name = format!("blkkin/tests/{}", suite.program);
             let program = programs.iter().find(|program| program.name == name);
             let executable = program.with_context(|| format!("there is no {name}"))?.executable.clone();
@@ -100,6 +142,7 @@ impl Guest {
                 tests.filter(|test| test.contains(suite.tests) && test.contains(filter.unwrap_or("")));
             let tests: Vec<String> = tests.map(str::to_owned).collect();
             if !tests.is_empty() {
+                let name = format!("{name} on {}", suite.disk.name());
                 work.push(Work { name, executable, tests, disk: suite.disk });
             }
         }

@@ -4,29 +4,81 @@
 # The first serial line is the kernel's. What is said here goes over the second, where nobody else writes: lines that
 # begin with `blkkin-guest: ` are between this script and vm/protocol.rs, all others are the tests'.
 export PATH=/bin LANG=C.UTF-8 BLKKIN_GUEST="$(/bin/busybox uname -r)"
+# There is no udev to wait for.
+export DM_DISABLE_UDEV=1 MDADM_NO_UDEV=1
 b=/bin/busybox
-$b mount -t proc proc /proc
-$b mount -t sysfs sys /sys
-$b mount -t devtmpfs dev /dev
-$b mkdir /dev/shm
-$b mount -t tmpfs shm /dev/shm
-$b mount -t securityfs security /sys/kernel/security
-for module in $($b ls /modules); do
-    $b insmod "/modules/$module"
-done
-exec < /dev/null > /dev/ttyS1 2>&1
-while read -r name disk executable tests; do
-    echo "blkkin-guest: program $name"
-    [ "$disk" = none ] && unset BLKKIN_TEST_DISK || export BLKKIN_TEST_DISK="$disk"
-    # The driver is loaded; its disk comes a moment later.
+
+mounts() {
+    $b mount -t proc proc /proc
+    $b mount -t sysfs sys /sys
+    $b mount -t devtmpfs dev /dev
+    $b mkdir /dev/shm
+    $b mount -t tmpfs shm /dev/shm
+    $b mount -t securityfs security /sys/kernel/security
+}
+
+modules() {
+    for module in $($b ls /modules); do
+        # A null_blk without devices: those that are wanted are made when they are.
+        case "$module" in *null_blk*) parameters="nr_devices=0" ;; *) parameters="" ;; esac
+        # shellcheck disable=SC2086 # one word a parameter
+        $b insmod "/modules/$module" $parameters
+    done
+}
+
+# Makes the disk of this name, where it is not there yet, and says its node: nothing where tests make their own.
+disk() {
+    case "$1" in
+    virtio) node=/dev/vda ;;
+    null)
+        node=/dev/nullb0
+        if [ ! -b $node ]; then
+            $b mount -t configfs config /sys/kernel/config
+            at=/sys/kernel/config/nullb/nullb0
+            $b mkdir $at
+            # Completed by a timer, so that requests are in flight beside one another.
+            for setting in size=256 submit_queues=2 queue_mode=2 irqmode=2 completion_nsec=50000 memory_backed=1 \
+                discard=1 cache_size=16; do
+                echo "${setting#*=}" > "$at/${setting%%=*}"
+            done
+            echo 1 > $at/power
+        fi
+        ;;
+    linear)
+        node=/dev/dm-0
+        # 1 MiB further on: a sector says which of the two devices it is of.
+        [ -b $node ] || echo "0 409600 linear /dev/vda 2048" | dmsetup create blkkin
+        ;;
+    mirror)
+        node=/dev/md0
+        [ -b $node ] || mdadm --create $node --run --quiet --metadata=1.2 --bitmap=none --assume-clean \
+            --level=1 --raid-devices=2 /dev/vda /dev/vdb
+        # It does not become clean when it is idle for a moment, and writes so, while a test counts.
+        echo 0 > /sys/block/md0/md/safe_mode_delay
+        ;;
+    esac
+    # Drivers are loaded; their disks come a moment later.
     tries=0
-    while [ "$disk" != none ] && [ ! -b "$disk" ] && [ $tries -lt 100 ]; do
+    while [ ! -b "$node" ] && [ $tries -lt 100 ]; do
         tries=$((tries + 1))
         $b sleep 0.1
     done
+    export BLKKIN_TEST_DISK="$node"
+}
+
+mounts
+modules
+exec < /dev/null > /dev/ttyS1 2>&1
+while read -r disk executable tests; do
+    echo "blkkin-guest: program ${tests#* # }"
+    unset BLKKIN_TEST_DISK
+    [ "$disk" = loop ] || disk "$disk"
     # shellcheck disable=SC2086 # one word a test
-    timeout 200 "$executable" --test-threads=1 --show-output --exact $tests
+    timeout 300 "$executable" --test-threads=1 --show-output --exact ${tests% # *}
     echo "blkkin-guest: status $?"
+    # Nothing holds the lower disks of the next.
+    [ "$disk" = linear ] && dmsetup remove blkkin
+    [ "$disk" = mirror ] && mdadm --stop --quiet /dev/md0
 done < /programs
 echo "blkkin-guest: done"
 $b poweroff -f

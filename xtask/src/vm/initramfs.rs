@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::archive::Archive;
-use super::guest::{Disk, Work};
+use super::guest::Work;
 use super::kernel::Unpacked;
 use crate::shell;
 use crate::test::TestProgram;
@@ -38,6 +38,8 @@ const TOOLS: &[&str] = &[
     "mount",
     "umount",
     "timeout",
+    "dmsetup",
+    "mdadm",
     "busybox",
 ];
 const FOLDERS: &[&str] = &["bin", "dev", "etc", "proc", "run", "sys", "tmp", "var/tmp"];
@@ -73,12 +75,8 @@ pub(super) fn build(path: &Path, kernel: &Unpacked, work: &[Work], programs: &[T
 /// One line a program, as `init.sh` reads it.
 fn list(work: &[Work]) -> Result<String> {
     let line = |one: &Work| {
-        let disk = match one.disk {
-            Disk::Loop => "none",
-            Disk::Virtio => "/dev/vda",
-        };
         let executable = one.executable.to_str().context("a path in UTF-8")?;
-        Ok(format!("{} {disk} {executable} {}\n", one.name, one.tests.join(" ")))
+        Ok(format!("{} {executable} {} # {}\n", one.disk.name(), one.tests.join(" "), one.name))
     };
     work.iter().map(line).collect()
 }

@@ -32,7 +32,17 @@ pub(crate) fn missing(workspace: &Workspace) -> Vec<&'static Kernel> {
 }
 
 /// Modules of a guest; those that these need come with them. What a kernel has built in, or has not, is left out.
-const MODULES: &[&str] = &["virtio_pci", "virtio_blk", "loop"];
+const MODULES: &[&str] = &[
+    "virtio_pci",
+    "virtio_blk",
+    "loop",
+    "null_blk",
+    "dm-mod",
+    "raid1",
+    "mq-deadline",
+    "bfq",
+    "kyber-iosched",
+];
 
 /// Debian's own key, where Debian puts it.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -178,10 +188,10 @@ fn mirror() -> Result<String> {
 fn unpack(folder: &Path) -> Result<()> {
     // Debian moved modules below /usr with 13.
     let script = "set -eo pipefail; cd \"$1\"; dpkg-deb --fsys-tarfile ./*.deb | tar --extract --wildcards \
-                  './boot/vmlinuz-*' './lib/modules/*/kernel/drivers/*' || \
+                  './boot/vmlinuz-*' './lib/modules/*/kernel/*' || \
                   dpkg-deb --fsys-tarfile ./*.deb | tar --extract --wildcards \
-                  './boot/vmlinuz-*' './usr/lib/modules/*/kernel/drivers/*'; \
-                  mkdir modules; find . -path '*/kernel/drivers/*' -name '*.ko*' -exec mv -t modules {} +; \
+                  './boot/vmlinuz-*' './usr/lib/modules/*/kernel/*'; \
+                  mkdir modules; find . -path '*/kernel/*' -name '*.ko*' -exec mv -t modules {} +; \
                   rm ./*.deb; mv boot/vmlinuz-* vmlinuz";
     shell::run_quietly(Command::new("bash").args(["-c", script, "unpack"]).arg(folder))
 }
@@ -230,7 +240,7 @@ fn needs(module: &[u8]) -> Vec<String> {
     let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else { return Vec::new() };
     let words = module[at + KEY.len()..].split(|byte| *byte == 0).next().unwrap_or_default();
     let words = String::from_utf8_lossy(words);
-    words.split(',').filter(|word| !word.is_empty()).map(|word| word.replace('-', "_")).collect()
+    words.split(',').filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
 #[cfg(test)]

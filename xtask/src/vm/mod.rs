@@ -28,14 +28,14 @@ use crate::test::{Tally, TestProgram, build};
 use crate::timing::Timings;
 use crate::workspace::Workspace;
 
-use guest::{GUESTS, Guest};
+use guest::{Depth, GUESTS, Guest};
 pub(crate) use kernel::{Kernel, missing};
 use machine::Outcome;
 
 /// Guests that run at a time: each keeps one CPU busy and holds 1 GiB.
 const AT_A_TIME: usize = 2;
 
-/// Sets up, builds and runs all guests, or the one of this name.
+/// Sets up, builds and runs all guests, or the one of this name, at full depth.
 pub(crate) fn run(workspace: &Workspace, name: Option<&str>) -> Result<ExitCode> {
     let chosen: Vec<&Guest> =
         GUESTS.iter().filter(|guest| name.is_none_or(|name| guest.name == name)).collect();
@@ -46,34 +46,34 @@ pub(crate) fn run(workspace: &Workspace, name: Option<&str>) -> Result<ExitCode>
     timings.time("set-up", || setup::run(workspace, &[Purpose::Build, Purpose::Guests]))?;
     let programs = timings.time("build", || build(workspace))?;
     let mut tally = Tally::default();
-    timings.time("guests", || run_these(workspace, &chosen, &programs, None, &mut tally));
+    timings.time("guests", || run_these(workspace, &chosen, &programs, (Depth::Full, None), &mut tally));
     println!("\n{}\n{}", tally.details(), timings.summary());
     println!("{}", tally.last_line());
     Ok(if tally.all_passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// All guests that have a test whose name contains `filter`.
+/// All guests that have a test whose name contains `filter`, at the depth that all tests have time for.
 pub(crate) fn run_all(
     workspace: &Workspace,
     programs: &[TestProgram],
     filter: Option<&str>,
     tally: &mut Tally,
 ) {
-    run_these(workspace, &GUESTS.iter().collect::<Vec<_>>(), programs, filter, tally);
+    run_these(workspace, &GUESTS.iter().collect::<Vec<_>>(), programs, (Depth::Short, filter), tally);
 }
 
 fn run_these(
     workspace: &Workspace,
     guests: &[&Guest],
     programs: &[TestProgram],
-    filter: Option<&str>,
+    wanted: (Depth, Option<&str>),
     tally: &mut Tally,
 ) {
     let waiting = Mutex::new(guests.iter());
     let tally = Mutex::new(tally);
     let work = || {
         while let Some(guest) = take(&waiting) {
-            let outcome = one(workspace, guest, programs, filter);
+            let outcome = one(workspace, guest, programs, wanted);
             let mut tally = tally.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             match outcome {
                 Ok(Some(outcome)) => outcome.report(guest, &mut tally),
@@ -94,9 +94,9 @@ fn one(
     workspace: &Workspace,
     guest: &Guest,
     programs: &[TestProgram],
-    filter: Option<&str>,
+    (depth, filter): (Depth, Option<&str>),
 ) -> Result<Option<Outcome>> {
-    let work = guest.work(programs, filter)?;
+    let work = guest.work(programs, depth, filter)?;
     if work.is_empty() {
         return Ok(None);
     }
