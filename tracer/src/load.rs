@@ -2,12 +2,13 @@
 //!
 //! *In*: a [`TracerConfig`]. *Out*: a [`Tracer`] that is attached and whose rings fill; nothing is read yet.
 //!
-//! Order: what ends things is attached before what begins them, sys_enter last (see `probes`). Everything is held
+//! Order: everything is checked by the kernel before anything is attached (`check_all`); then what ends things is attached
+//! before what begins them, sys_enter last (see `probes`). Everything is held
 //! by descriptors of this process: when it ends, however it ends, the kernel takes all of it down.
 
 use aya::maps::of_maps::ArrayOfMaps;
 use aya::maps::{Map, MapData, PerCpuArray, RingBuf};
-use aya::programs::{BtfTracePoint, RawTracePoint};
+use aya::programs::Program;
 use aya::{Btf, Ebpf, EbpfLoader};
 use aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_RINGBUF;
 use blkkin_probe_abi::CPUS_MAX;
@@ -65,6 +66,7 @@ impl Tracer {
         kernel::check(&types)?;
         let btf = kernel_types()?;
         let mut tracer = Tracer::bring_in(config, &types)?;
+        tracer.check_all(config, &btf, &types);
         for probe in PROBES {
             let verdict = tracer.attach(probe, kinds_for(probe, config.attach), &btf, &types);
             if verdict.verdict != Verdict::Works && probe.need == Need::Required {
@@ -134,6 +136,33 @@ impl Tracer {
         self.marks.tree(pid)
     }
 
+    /// Has the kernel check every program before anything is attached. That takes nearly all of a start (200 ms): were it
+    /// done program by program, whatever happened between the first hook and the last would be seen in parts, and the
+    /// requests of each call of that time would look like the kernel's own. What is refused here is refused again, and
+    /// reported, when it is to be attached.
+    fn check_all(&mut self, config: &TracerConfig, btf: &Btf, types: &Types) {
+        for probe in PROBES.iter().filter(|probe| types.missing(probe).is_empty()) {
+            let hook = types.hook(probe).unwrap_or(probe.hook);
+            let mut kinds = kinds_for(probe, config.attach).iter();
+            kinds.any(|&kind| self.check(hook, kind, btf).is_ok());
+        }
+    }
+
+    /// Has the kernel check a program, once.
+    fn check(&mut self, hook: Hook, kind: AttachKind, btf: &Btf) -> Result<(), String> {
+        let name = program_name(hook, kind);
+        let program = self.ebpf.program_mut(&name).ok_or_else(|| format!("there is no program {name}"))?;
+        if program.fd().is_ok() {
+            return Ok(());
+        }
+        let loaded = match program {
+            Program::BtfTracePoint(program) => program.load(hook.tracepoint, btf),
+            Program::RawTracePoint(program) => program.load(),
+            _ => return Err(format!("{name} is of another kind")),
+        };
+        loaded.map_err(|error| chain(&error))
+    }
+
     fn attach(
         &mut self,
         probe: &'static Probe,
@@ -168,27 +197,17 @@ impl Tracer {
     }
 
     fn attach_as(&mut self, hook: Hook, kind: AttachKind, btf: &Btf) -> Result<OwnedFd, String> {
-        let suffix = match kind {
-            AttachKind::TpBtf => "btf",
-            AttachKind::RawTp => "raw",
-        };
-        let name = format!("{}_{suffix}", hook.stem);
+        self.check(hook, kind, btf)?;
+        let name = program_name(hook, kind);
         let program = self.ebpf.program_mut(&name).ok_or_else(|| format!("there is no program {name}"))?;
-        let fd = match kind {
-            AttachKind::TpBtf => {
-                let program: &mut BtfTracePoint = program.try_into().map_err(|error| chain(&error))?;
-                program.load(hook.tracepoint, btf).map_err(|error| chain(&error))?;
-                program.attach().map_err(|error| chain(&error))?;
-                program.fd().map_err(|error| chain(&error))?.as_fd().try_clone_to_owned()
-            }
-            AttachKind::RawTp => {
-                let program: &mut RawTracePoint = program.try_into().map_err(|error| chain(&error))?;
-                program.load().map_err(|error| chain(&error))?;
-                program.attach(hook.tracepoint).map_err(|error| chain(&error))?;
-                program.fd().map_err(|error| chain(&error))?.as_fd().try_clone_to_owned()
-            }
+        let attached = match program {
+            Program::BtfTracePoint(program) => program.attach().map(drop),
+            Program::RawTracePoint(program) => program.attach(hook.tracepoint).map(drop),
+            _ => return Err(format!("{name} is of another kind")),
         };
-        fd.map_err(|error| error.to_string())
+        attached.map_err(|error| chain(&error))?;
+        let fd = program.fd().map_err(|error| chain(&error))?;
+        fd.as_fd().try_clone_to_owned().map_err(|error| error.to_string())
     }
 
     /// Runs that the kernel skipped because the program was running already on that CPU.
@@ -199,6 +218,14 @@ impl Tracer {
         });
         misses.sum()
     }
+}
+
+fn program_name(hook: Hook, kind: AttachKind) -> String {
+    let suffix = match kind {
+        AttachKind::TpBtf => "btf",
+        AttachKind::RawTp => "raw",
+    };
+    format!("{}_{suffix}", hook.stem)
 }
 
 /// Required probes all use one kind: the fork hook and the others must agree on how children are adopted. An optional
