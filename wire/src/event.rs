@@ -74,7 +74,7 @@ pub enum Kept {
     /// All of it, or there was none.
     #[default]
     Whole,
-    /// It was longer than what is kept: its end is missing.
+    /// It was longer than what is kept: its end is missing, or, of a file's own path, its upper part.
     Truncated,
     /// It could not be read from the program's memory.
     Unreadable,
@@ -380,7 +380,7 @@ pub struct FileEvent {
     pub time: MonotonicNs,
     /// Which file.
     pub file: FileId,
-    /// Its path from the host's root; without a leading slash when its upper part is missing.
+    /// Its path from the host's root; it begins with `…/` when its upper part is missing.
     pub path: Box<str>,
     /// Whether `path` is whole.
     pub kept: Kept,

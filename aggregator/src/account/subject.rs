@@ -28,9 +28,10 @@ impl Subject {
         if has_io || call.call.spec().class == CallClass::Async {
             return Subject::Storage;
         }
-        let elsewhere = match &trace.names.file {
-            Some(file) => !is_storage(file),
-            None => is_plain_memory(call),
+        let elsewhere = match (&trace.names.file, &trace.names.second_file) {
+            // What goes from a pipe to a file is written there.
+            (Some(file), second) => !is_storage(file) && !second.as_deref().is_some_and(is_storage),
+            (None, _) => is_plain_memory(call),
         };
         if elsewhere { Subject::NotStorage } else { Subject::Storage }
     }
@@ -67,7 +68,8 @@ pub fn has_store(filesystem: &str) -> bool {
     !WITHOUT_STORE.contains(&filesystem)
 }
 
-fn is_storage(file: &FileEvent) -> bool {
+/// Whether what is written to this file is stored anywhere.
+pub fn is_storage(file: &FileEvent) -> bool {
     // S_IFMT, S_IFIFO, S_IFCHR, S_IFBLK, S_IFSOCK of include/uapi/linux/stat.h.
     match file.mode & 0o170_000 {
         0o010_000 | 0o020_000 | 0o140_000 => false,
@@ -100,6 +102,21 @@ mod tests {
         let mut trace = make::trace(1);
         trace.root = Root::Call(CallEvent { call, args, ..make::call(1, 10, 20) });
         trace
+    }
+
+    #[test]
+    fn a_transfer_is_on_storage_when_either_end_is() {
+        const PIPE: (&str, u32) = ("pipefs", 0o010_600);
+        const FILE: (&str, u32) = ("ext4", 0o100_644);
+        for (from, to, expected) in [
+            (PIPE, FILE, Subject::Storage),
+            (FILE, PIPE, Subject::Storage),
+            (PIPE, PIPE, Subject::NotStorage),
+        ] {
+            let mut trace = on(from.0, from.1);
+            trace.names.second_file = on(to.0, to.1).names.file;
+            assert_eq!(Subject::of(&trace), expected, "{from:?} {to:?}");
+        }
     }
 
     fn on(filesystem: &str, mode: u32) -> Trace {

@@ -5,10 +5,11 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use blkkin_aggregator::account::subject::is_storage;
 use blkkin_aggregator::trace::Trace;
 use blkkin_wire::calls::CallClass;
 use blkkin_wire::clock::DurationNs;
-use blkkin_wire::event::{CallEvent, FileEvent, Kept};
+use blkkin_wire::event::{CallEvent, FileEvent};
 
 use super::calls::moved_bytes;
 use super::seen::Seen;
@@ -48,6 +49,9 @@ impl Files {
     pub(crate) fn add<'a>(&mut self, seen: impl Into<Seen<'a>>) {
         let seen = seen.into();
         let Some(call) = seen.storage_call() else { return };
+        if call.call.spec().class == CallClass::Transfer {
+            return self.add_transfer(seen, call);
+        }
         if let Some(row) = self.known_row(seen.trace.names.file.as_ref()) {
             return self.rows[row].add(call, seen.time);
         }
@@ -60,6 +64,22 @@ impl Files {
                 }
             }
             None => self.others.add(call, seen.time),
+        }
+    }
+
+    /// A transfer is a call on the file that it reads from, and bytes written to the other; where the first is a pipe or a
+    /// socket it is a call on the second.
+    fn add_transfer(&mut self, seen: Seen<'_>, call: &CallEvent) {
+        let names = &seen.trace.names;
+        let source = path(seen.trace, call).filter(|_| names.file.as_deref().is_none_or(is_storage));
+        let mut on_target = FileRow::default();
+        on_target.moved.written = moved_bytes(call);
+        match source {
+            Some(path) => self.row_or_others(&path).add(call, seen.time),
+            None => (on_target.calls, on_target.total, on_target.max) = (1, seen.time, seen.time),
+        }
+        if let Some(target) = names.second_file.as_deref().filter(|file| is_storage(file)) {
+            self.row_or_others(&target.path).merge(&on_target);
         }
     }
 
@@ -106,6 +126,13 @@ impl Files {
         Some(next)
     }
 
+    fn row_or_others(&mut self, path: &str) -> &mut FileRow {
+        match self.row(path) {
+            Some(row) => &mut self.rows[row],
+            None => &mut self.others,
+        }
+    }
+
     fn known_row(&self, file: Option<&Arc<FileEvent>>) -> Option<usize> {
         let file = file?;
         let (known, row) = self.known[place(file)].as_ref()?;
@@ -143,7 +170,6 @@ impl FileRow {
 /// The file's path from the host's root where that is known; else the call's own argument if it says as much.
 pub fn path<'a>(trace: &'a Trace, call: &'a CallEvent) -> Option<std::borrow::Cow<'a, str>> {
     match (&trace.names.file, &call.paths[0]) {
-        (Some(file), _) if file.kept == Kept::Truncated => Some(format!("…/{}", file.path).into()),
         (Some(file), _) => Some((&*file.path).into()),
         (None, Some(path)) if path.starts_with('/') && call.file.is_none() => Some((&**path).into()),
         _ => None,
@@ -152,6 +178,9 @@ pub fn path<'a>(trace: &'a Trace, call: &'a CallEvent) -> Option<std::borrow::Co
 
 #[cfg(test)]
 mod tests {
+    use blkkin_aggregator::trace::Root;
+    use blkkin_wire::event::{Ending, Kept};
+
     use super::*;
     use crate::collect::sample::{call, on_file};
 
@@ -170,6 +199,39 @@ mod tests {
             shown.iter().map(|(_, row)| row.total.0).sum::<u64>() + files.rest(&shown).total.0,
             number * 10
         );
+    }
+
+    #[test]
+    fn a_transfer_is_read_from_one_file_and_written_to_the_other() {
+        let copy = |from: &str, mode, to: &str| {
+            let mut trace = on_file(call(1, "splice", 10), from, mode);
+            trace.names.second_file = on_file(call(1, "splice", 10), to, 0o100_644).names.file;
+            if let Root::Call(call) = &mut trace.root {
+                call.ending = Ending::Returned(4096);
+            }
+            trace
+        };
+        let mut files = Files::default();
+        files.add(&copy("/from", 0o100_644, "/to"));
+        files.add(&copy("pipe:[1]", 0o010_600, "/piped"));
+        let row = |calls, read, written, time| FileRow {
+            calls,
+            moved: Moved { read, written },
+            total: DurationNs(time),
+            max: DurationNs(time),
+        };
+        let expected =
+            [("/from", &row(1, 4096, 0, 10)), ("/piped", &row(1, 0, 4096, 10)), ("/to", &row(0, 0, 4096, 0))];
+        assert_eq!(files.by_time(10), expected);
+    }
+
+    #[test]
+    fn a_path_without_its_upper_part_is_marked_once() {
+        let mut trace = on_file(call(1, "fsync", 10), "…/deep/file", 0o100_644);
+        if let Some(file) = &mut trace.names.file {
+            Arc::make_mut(file).kept = Kept::Truncated;
+        }
+        assert_eq!(path(&trace, trace.call().unwrap()).as_deref(), Some("…/deep/file"));
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! The sums of the headline.
 
+use std::sync::Arc;
+
+use blkkin_aggregator::account::subject::is_storage;
 use blkkin_aggregator::trace::{Part, Root, Trace};
 use blkkin_wire::calls::{CallClass, CallId};
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
-use blkkin_wire::event::{CallEvent, Ending, Kept, RequestEvent};
+use blkkin_wire::event::{CallEvent, Ending, FileEvent, Kept, RequestEvent};
 
 use super::calls::{Subject, moved_bytes};
 use super::devices::Operation;
@@ -118,11 +121,14 @@ impl Totals {
         }
         let bytes = moved_bytes(call);
         let class = call.call.spec().class;
-        // A transfer reads from one file and writes to another.
-        self.by_calls.add(Moved {
-            read: if class == CallClass::Write { 0 } else { bytes },
-            written: if class == CallClass::Read { 0 } else { bytes },
-        });
+        // A transfer reads from one file and writes to another; either may be a pipe or a socket.
+        let stored = |file: &Option<Arc<FileEvent>>| file.as_deref().is_none_or(is_storage);
+        let transfer = class == CallClass::Transfer;
+        let names = &seen.trace.names;
+        let reads = class != CallClass::Write && (!transfer || stored(&names.file));
+        let writes = class != CallClass::Read && (!transfer || stored(&names.second_file));
+        let part = |moves: bool| if moves { bytes } else { 0 };
+        self.by_calls.add(Moved { read: part(reads), written: part(writes) });
         if self.slowest.is_none_or(|(_, slowest)| seen.time > slowest) {
             self.slowest = Some((call.call, seen.time));
         }

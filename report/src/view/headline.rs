@@ -28,7 +28,8 @@ fn command(report: &Report, columns: usize) -> Line {
 fn requests(report: &Report) -> String {
     let totals = &report.totals;
     let mut parts = vec![counted(totals.storage_calls(), "system call")];
-    let own = format!("{} of the kernel's own", units::count(totals.kernel));
+    // Not "the kernel's own": a call that had begun before its probe was there is not seen, and its requests are.
+    let own = format!("{} without a call", units::count(totals.kernel));
     let others = [
         (totals.commits, counted(totals.commits, "journal commit")),
         (totals.kernel, own),
