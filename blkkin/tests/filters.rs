@@ -95,6 +95,22 @@ fn by_call() {
     assert_eq!(recording.accounts.calls_entered, READS as u64);
 }
 
+/// What a task queues in a call that was not asked for is not shown as nobody's either.
+#[test]
+fn by_call_without_the_requests_of_others() {
+    needs!("losetup");
+    let disk = or_skip!(Disk::raw(READS as u64 * 4096));
+    for (name, bios) in [("pread64", READS), ("lseek", 0)] {
+        let recording = until_whole(|| {
+            let mut actor = direct_reader(disk.node(), disk.node());
+            let filter = Filter { calls: vec![CallId::by_name(name).unwrap()], ..Filter::default() };
+            record(&TracerConfig { filter, ..TracerConfig::default() }, &mut [&mut actor])
+        });
+        assert_eq!(recording.counts().into_iter().collect::<Vec<_>>(), [(name, READS)]);
+        assert_eq!((recording.bios().count(), recording.requests().count()), (bios, bios));
+    }
+}
+
 /// Filters of different kinds must all match, of one kind any.
 #[test]
 fn by_name_and_process() {

@@ -15,7 +15,7 @@ use crate::{alone, ring, task};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::record::*;
-use blkkin_probe_abi::settings::{Program, TASK_ACTIVE};
+use blkkin_probe_abi::settings::{ORIGIN_ALL, ORIGIN_TASKS, Program, TASK_ACTIVE};
 
 /// block_bio_queue(bio).
 #[inline(always)]
@@ -30,7 +30,9 @@ pub fn queue<A: Access>(bio: Pointer) {
     let address = local.address(bio);
     // SAFETY: `bio` is of the kind that A reads.
     let (dev, disk) = unsafe { block::devices::<A>(bio) };
-    if (span == 0 && !active && setting!(kernel_origin) == 0) || !device_wanted(dev, disk) {
+    let origin = setting!(kernel_origin);
+    let wanted = span != 0 || origin == ORIGIN_ALL || (active && origin == ORIGIN_TASKS);
+    if !wanted || !device_wanted(dev, disk) {
         // What lived at this address ended unseen; it must not claim what lives there now.
         if let Some(left_over) = table::find(&BIOS, address) {
             table::release(left_over);

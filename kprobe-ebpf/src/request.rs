@@ -24,7 +24,7 @@ use crate::{alone, bio, flush, late, ring, task};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::record::*;
-use blkkin_probe_abi::settings::Program;
+use blkkin_probe_abi::settings::{ORIGIN_ALL, Program};
 
 /// Operation bits of `cmd_flags`, and a cache flush (REQ_OP_FLUSH, include/linux/blk_types.h).
 const OP_MASK: u32 = 0xff;
@@ -72,7 +72,7 @@ pub fn start<A: Access>(rq: Pointer) {
     let address = local.address(rq);
     let mut task = (0, 0);
     if owner.is_none() {
-        if setting!(kernel_origin) == 0 || !device_wanted(disk, disk) {
+        if setting!(kernel_origin) != ORIGIN_ALL || !device_wanted(disk, disk) {
             // What lived at this address ended unseen; it must not claim what lives there now.
             alone::forget(local, address);
             if let Some(left_over) = table::find(&REQUESTS, address) {

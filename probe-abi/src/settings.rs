@@ -8,6 +8,13 @@ use crate::plain;
 /// Filters of one kind that may be given at once.
 pub const FILTERS_MAX: usize = 8;
 
+/// Bios without a followed call: those of followed tasks (page faults).
+pub const ORIGIN_TASKS: u32 = 0;
+/// All (write-back, metadata, tasks that are not followed), and requests without a bio.
+pub const ORIGIN_ALL: u32 = 1;
+/// None: only certain calls are followed, and what a task queues in another is not told from a page fault.
+pub const ORIGIN_CALLS: u32 = 2;
+
 /// Follow only tasks that were marked, and their descendants (`blkkin run`, `--tree`).
 pub const FOLLOW_MARKED: u32 = 0;
 /// Follow every task of the node that passes the filters.
@@ -42,7 +49,7 @@ pub struct Settings {
     pub path_args: u32,
     /// 1: paths of files that are opened are walked.
     pub file_paths: u32,
-    /// 1: bios and requests that no followed call caused are recorded too, as kernel's own.
+    /// Which bios are recorded that no followed call queued: `ORIGIN_*`.
     pub kernel_origin: u32,
     /// 1: the fork hook knows children by number only (raw_tp), so they are adopted at their first event.
     pub adopt_by_number: u32,

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use blkkin_probe_abi::settings::{CALL_NUMBERS, CallShape, FILTERS_MAX, FOLLOW_ALL, FOLLOW_MARKED, Settings};
+use blkkin_probe_abi::settings::{
+    CALL_NUMBERS, CallShape, FILTERS_MAX, FOLLOW_ALL, FOLLOW_MARKED, ORIGIN_ALL, ORIGIN_CALLS, ORIGIN_TASKS,
+    Settings,
+};
 use blkkin_wire::calls::{Arch, CallId};
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::ids::{CgroupId, DeviceId, Pid, StartEpoch, Tid};
@@ -127,7 +130,11 @@ impl TracerConfig {
             block_only: (self.detail == Detail::Requests || !filter.devices.is_empty()).into(),
             path_args: (self.detail >= Detail::Calls).into(),
             file_paths: 1,
-            kernel_origin: self.kernel_origin.into(),
+            kernel_origin: match (self.kernel_origin, filter.calls.is_empty()) {
+                (true, _) => ORIGIN_ALL,
+                (false, true) => ORIGIN_TASKS,
+                (false, false) => ORIGIN_CALLS,
+            },
             adopt_by_number: (self.attach == Some(AttachKind::RawTp)).into(),
             // The kernel's matter, not the user's: the loader knows.
             requests_begin_late: 0,
