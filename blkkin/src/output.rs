@@ -67,7 +67,10 @@ impl Output {
             Json::InPlaceOfText => self.write(&format!("{}\n", harvest.report.to_json(&losses))),
             Json::ToFile(path, file) => {
                 let json = format!("{}\n", harvest.report.to_json(&losses));
-                let written = (&*file).write_all(json.as_bytes());
+                let written = (&*file).write_all(json.as_bytes()).inspect_err(|_| {
+                    // Half of a report reads as a whole one that is broken: rather none. A device has no length.
+                    let _ = file.set_len(0);
+                });
                 failures.extend(written.err().map(|error| unwritable(path, &error)));
             }
         }

@@ -39,6 +39,20 @@ fn a_full_disk() {
     assert!(run.stderr.contains("trace.json.partial") && !file.exists(), "{}", run.stderr);
 }
 
+/// Half a report would read as a broken one.
+#[test]
+fn a_report_for_which_there_is_no_room_is_not_left_in_half() {
+    needs!();
+    let full = or_skip!(SmallDisk::mount());
+    let (room, file) = (full.0.join("room"), full.0.join("report.json"));
+    std::fs::write(&room, vec![0; 252 << 10]).unwrap();
+    let json = format!("--json={}", file.display());
+    let run = common::run(&["run", &json, "--", "sh", "-c", SCRIPT]);
+    assert_eq!(run.code, Some(STATUS), "{run:?}");
+    assert!(run.stderr.contains("cannot write"), "{run:?}");
+    assert_eq!(std::fs::metadata(&file).unwrap().len(), 0);
+}
+
 #[test]
 fn a_server_that_is_away() {
     needs!();

@@ -79,6 +79,25 @@ fn long_path_arguments_are_cut_and_counted() {
 }
 
 #[test]
+fn files_in_the_deepest_folders_lose_the_upper_part_of_their_path_and_are_counted() {
+    const LEVELS: usize = 40;
+    needs!();
+    let folder = tempfile::tempdir().unwrap();
+    let deepest = (0..LEVELS).fold(folder.path().to_owned(), |path, level| path.join(format!("d{level}")));
+    fs::create_dir_all(&deepest).unwrap();
+    let target = text(&file(&deepest, "target", 1));
+    let recording = act(move || {
+        // SAFETY: a string that outlives the call.
+        unsafe { libc::write(libc::open(target.as_ptr(), libc::O_WRONLY), c"x".as_ptr().cast(), 1) };
+        0
+    });
+    let file = recording.files().find(|file| file.path.ends_with("/target")).unwrap();
+    assert_eq!(file.kept, Kept::Truncated, "{file:#?}");
+    assert!(file.path.starts_with("…/d") && file.path.ends_with("/d39/target"), "{file:#?}");
+    assert_eq!(recording.accounts.files_truncated, 1);
+}
+
+#[test]
 fn a_path_that_cannot_be_read_is_said_to_be() {
     needs!();
     let recording = act(|| {

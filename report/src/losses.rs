@@ -43,7 +43,7 @@ pub struct Losses {
 
     /// Calls whose task ended inside them.
     pub incomplete: u64,
-    /// Calls with a path cut.
+    /// Calls with a path argument cut, and files with their path cut.
     pub truncated: u64,
     /// Calls, bios and requests that had not ended when tracing did.
     pub in_flight: u64,
@@ -74,7 +74,7 @@ impl From<&Accounts> for Losses {
             malformed: accounts.malformed,
             walk_overflow: accounts.walk_overflow,
             incomplete: accounts.calls_incomplete,
-            truncated: accounts.calls_truncated,
+            truncated: accounts.calls_truncated + accounts.files_truncated,
             compat: accounts.calls_compat,
             filtered: accounts.calls_filtered,
             paths_failed: accounts.paths_failed,

@@ -5,7 +5,7 @@ use blkkin_probe_abi::counters as slot;
 use blkkin_probe_abi::record as raw;
 use blkkin_probe_abi::settings::PROGRAMS;
 use blkkin_wire::batch::{Account, Accounts};
-use blkkin_wire::event::{Ending, LayerEvent};
+use blkkin_wire::event::{Ending, Kept, LayerEvent};
 
 use crate::error::TracerError;
 
@@ -14,6 +14,7 @@ use crate::error::TracerError;
 pub struct Recorded {
     by_tag: [u64; slot::TAGS],
     incomplete: u64,
+    files_truncated: u64,
     /// Entries that were no record.
     pub malformed: u64,
 }
@@ -24,8 +25,10 @@ impl Recorded {
         if let Some(count) = self.by_tag.get_mut(usize::from(tag)) {
             *count += 1;
         }
-        if let LayerEvent::Call(call) = event {
-            self.incomplete += u64::from(call.ending == Ending::NoExit);
+        match event {
+            LayerEvent::Call(call) => self.incomplete += u64::from(call.ending == Ending::NoExit),
+            LayerEvent::File(file) => self.files_truncated += u64::from(file.kept == Kept::Truncated),
+            _ => {}
         }
     }
 }
@@ -78,6 +81,7 @@ pub fn balance(kernel: &[u64; slot::COUNTERS], recorded: &Recorded, recursion_mi
         calls_filtered: kernel[slot::CALLS_FILTERED],
         calls_incomplete: recorded.incomplete,
         calls_truncated: kernel[slot::CALLS_TRUNCATED],
+        files_truncated: recorded.files_truncated,
         calls_compat: kernel[slot::CALLS_COMPAT],
         bios_queued: kernel[slot::BIOS_QUEUED],
         requests_started: kernel[slot::REQUESTS_STARTED].saturating_sub(kernel[slot::REQUESTS_MERGED]),

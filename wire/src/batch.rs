@@ -26,6 +26,8 @@ pub struct Accounts {
     pub calls_incomplete: u64,
     /// Calls with a path argument cut.
     pub calls_truncated: u64,
+    /// Files whose path was cut: those of the deepest folders.
+    pub files_truncated: u64,
     /// Calls by 32-bit programs: seen, not followed.
     pub calls_compat: u64,
     /// Bios that were followed from their submission on.

@@ -34,9 +34,10 @@ impl Live {
         self.process.id()
     }
 
-    /// Ctrl-C; its report.
+    /// Asks it to end, as Ctrl-C would; its report. Not by SIGINT: who runs these tests in the background may have it
+    /// ignored, and that is inherited.
     pub(crate) fn finish(mut self) -> Value {
-        self.send(libc::SIGINT);
+        self.send(libc::SIGTERM);
         let status = self.process.wait().unwrap();
         assert!(status.success(), "{status}");
         serde_json::from_str(&fs::read_to_string(&self.report).unwrap()).unwrap()
