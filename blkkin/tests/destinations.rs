@@ -12,6 +12,7 @@ mod support;
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 
@@ -104,7 +105,9 @@ struct SmallDisk(PathBuf);
 
 impl SmallDisk {
     fn mount() -> Result<SmallDisk, String> {
-        let path = std::env::temp_dir().join(format!("blkkin-full-{}", std::process::id()));
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("blkkin-full-{}-{number}", std::process::id()));
         fs::create_dir(&path).map_err(|error| error.to_string())?;
         let disk = SmallDisk(path);
         capture(tool("mount").args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"]).arg(&disk.0))?;
