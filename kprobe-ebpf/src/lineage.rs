@@ -34,12 +34,17 @@ static NOTED: LruHashMap<u32, Inherited, 4096> = LruHashMap::new();
 /// What the current task hands on to those that it forks.
 #[inline(always)]
 fn inheritance(local: &mut Local) -> Option<Inherited> {
+    // Everybody is followed: a child need not be known from its fork on. (And with the names of everybody to judge, this
+    // program would need more stack than Linux 6.1 gives it.)
+    if setting!(follow) == FOLLOW_ALL {
+        return None;
+    }
     let parent = state(current())?;
     // Marked from outside, and not yet seen in a call: it needs an id before it can be a parent.
     if parent.flags & TASK_ACTIVE != 0 && parent.task == 0 {
         refresh(local, Program::TaskFork, current(), parent);
     }
-    if parent.flags & (TASK_ACTIVE | TASK_ARMED | TASK_SPAWNER) == 0 || setting!(follow) == FOLLOW_ALL {
+    if parent.flags & (TASK_ACTIVE | TASK_ARMED | TASK_SPAWNER) == 0 {
         return None;
     }
     let flags = if parent.flags & TASK_ACTIVE != 0 { TASK_ACTIVE } else { TASK_ARMED };
