@@ -13,9 +13,17 @@ use tempfile::TempDir;
 /// nobody's user id on Debian, Fedora and Arch.
 const NOBODY: u32 = 65534;
 
+/// The kind of probe to use where a test asks for none: tp_btf or raw_tp.
+pub(crate) const ATTACH: &str = "BLKKIN_TEST_ATTACH";
+
 /// The binary under test with these arguments.
 pub(crate) fn blkkin(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_blkkin"));
+    let mut args = args.to_vec();
+    let kind = std::env::var(ATTACH);
+    if let (Ok(kind), true) = (&kind, traces(&args)) {
+        args.splice(1..1, ["--attach", kind]);
+    }
     command
         .args(args)
         .env_remove("NO_COLOR")
@@ -23,6 +31,11 @@ pub(crate) fn blkkin(args: &[&str]) -> Command {
         .env("LANG", "C.UTF-8")
         .env_remove("LC_ALL");
     command
+}
+
+/// Whether these words trace, by no kind in particular.
+fn traces(args: &[&str]) -> bool {
+    matches!(args.first(), Some(&("run" | "trace"))) && !args.contains(&"--attach")
 }
 
 /// Runs it, for its status and its words.

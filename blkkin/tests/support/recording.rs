@@ -7,7 +7,7 @@ use std::time::Duration;
 use blkkin_aggregator::join::{JoinAccounts, JoinConfig, Joiner};
 use blkkin_aggregator::trace::Trace;
 use blkkin_bus::{CAPACITY_DEFAULT, Next, topic};
-use blkkin_tracer::{StopSignal, Tracer, TracerConfig};
+use blkkin_tracer::{AttachKind, StopSignal, Tracer, TracerConfig};
 use blkkin_wire::batch::Accounts;
 use blkkin_wire::event::{BioEvent, CallEvent, CommitEvent, FileEvent, LayerEvent, RequestEvent, TaskEvent};
 use blkkin_wire::ids::Pid;
@@ -70,10 +70,16 @@ pub(crate) fn until_whole(mut run: impl FnMut() -> Recording) -> Recording {
     panic!("ends are missed in each of {RUNS_MAX} runs: that is no chance");
 }
 
+/// By the kind that the variable names, where a test asks for none.
+fn by_kind_asked_for(config: &TracerConfig) -> TracerConfig {
+    let asked_for = || AttachKind::by_name(&std::env::var(crate::common::ATTACH).ok()?);
+    TracerConfig { attach: config.attach.or_else(asked_for), ..config.clone() }
+}
+
 impl Recorder {
     /// Attaches, marks these processes, and begins to drain.
     pub(crate) fn start(config: &TracerConfig, follow: &[Pid]) -> Recorder {
-        let tracer = Tracer::load(config).unwrap();
+        let tracer = Tracer::load(&by_kind_asked_for(config)).unwrap();
         for pid in follow {
             tracer.follow_tree(*pid).unwrap();
         }

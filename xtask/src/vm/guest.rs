@@ -27,6 +27,15 @@ struct Suite {
     /// Tests whose names contain this; all with the empty one.
     tests: &'static str,
     disk: Disk,
+    attach: Attach,
+}
+
+/// By which kind of probe, where a test asks for none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Attach {
+    /// What the tracer chooses: tp_btf.
+    Best,
+    RawTp,
 }
 
 /// What the tests take for their disk; `init.sh` makes it.
@@ -58,7 +67,18 @@ impl Disk {
 }
 
 const fn suite(program: &'static str, tests: &'static str, disk: Disk) -> Suite {
-    Suite { program, tests, disk }
+    Suite { program, tests, disk, attach: Attach::Best }
+}
+
+impl Suite {
+    const fn by(self, attach: Attach) -> Suite {
+        Suite { attach, ..self }
+    }
+
+    fn name(&self) -> String {
+        let kind = if self.attach == Attach::RawTp { " by raw_tp" } else { "" };
+        format!("blkkin/tests/{} on {}{kind}", self.program, self.disk.name())
+    }
 }
 
 /// How much is run.
@@ -83,6 +103,11 @@ const FURTHER: &[Suite] = &[
     suite("links", "", Disk::Null),
     suite("guest_stacked", "linear", Disk::Linear),
     suite("guest_stacked", "mirror", Disk::Mirror),
+    suite("device", "", Disk::Virtio).by(Attach::RawTp),
+    suite("fio", "the_report", Disk::Virtio).by(Attach::RawTp),
+    suite("links", "", Disk::Null).by(Attach::RawTp),
+    suite("guest_stacked", "linear", Disk::Linear).by(Attach::RawTp),
+    suite("guest_stacked", "mirror", Disk::Mirror).by(Attach::RawTp),
 ];
 
 /// Longest first: two run at a time.
@@ -120,6 +145,7 @@ pub(super) struct Work {
     /// The tests, by their exact names.
     pub(super) tests: Vec<String>,
     pub(super) disk: Disk,
+    pub(super) attach: Attach,
 }
 
 impl Guest {
@@ -142,8 +168,8 @@ impl Guest {
                 tests.filter(|test| test.contains(suite.tests) && test.contains(filter.unwrap_or("")));
             let tests: Vec<String> = tests.map(str::to_owned).collect();
             if !tests.is_empty() {
-                let name = format!("{name} on {}", suite.disk.name());
-                work.push(Work { name, executable, tests, disk: suite.disk });
+                let (name, disk, attach) = (suite.name(), suite.disk, suite.attach);
+                work.push(Work { name, executable, tests, disk, attach });
             }
         }
         Ok(work)

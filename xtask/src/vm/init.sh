@@ -69,9 +69,10 @@ disk() {
 mounts
 modules
 exec < /dev/null > /dev/ttyS1 2>&1
-while read -r disk executable tests; do
+while read -r disk kind executable tests; do
     echo "blkkin-guest: program ${tests#* # }"
-    unset BLKKIN_TEST_DISK
+    unset BLKKIN_TEST_DISK BLKKIN_TEST_ATTACH
+    [ "$kind" = best ] || export BLKKIN_TEST_ATTACH="$kind"
     [ "$disk" = loop ] || disk "$disk"
     # shellcheck disable=SC2086 # one word a test
     timeout 300 "$executable" --test-threads=1 --show-output --exact ${tests% # *}
