@@ -19,8 +19,8 @@ use crate::frame::number::{count, number, with_spread};
 use crate::frame::{Found, Rounds, Table, Turns};
 use crate::peers::session::{Run, Session};
 use crate::peers::tool::Tool;
-use crate::peers::workload::{Fio, Workload};
-use crate::peers::{Measured, kernelfs};
+use crate::peers::workload::Workload;
+use crate::peers::{Fio, Measured, kernelfs};
 
 const TURNS: Turns = Turns { warm_up: 1, least: 9, most: 31, at_most: Duration::from_secs(150) };
 const LENGTH: Length = Length { run_ms: 2000, ramp_ms: 500 };

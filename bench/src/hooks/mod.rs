@@ -8,6 +8,7 @@
 //! the tracepoint, 20 to 30 ns), is not in it; `call` measures the whole by wall clock, without statistics.
 
 mod empty;
+mod table;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,16 +22,14 @@ use serde_json::Value;
 
 use crate::disk::{Looped, Mounted, Place};
 use crate::fio::{Job, Length, Op};
-use crate::frame::number::{number, with_spread};
-use crate::frame::{Figure, Found, Rounds, Table, Turns};
+use crate::frame::number::with_spread;
+use crate::frame::{Figure, Found, Rounds, Turns};
 use crate::harness::{self, Running};
 use crate::{Setting, affinity};
 
 const TURNS: Turns = Turns { warm_up: 1, least: 5, most: 5, at_most: Duration::from_secs(300) };
 /// Calls a second of the loops: below what loses records, since a full ring is cheaper.
 const RATE: &str = "200000";
-/// Programs that run less often for an operation are of others here, or of the load's start.
-const RUNS_SHOWN: f64 = 0.02;
 
 /// What is done many times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,17 +184,18 @@ fn found(readings: &[Vec<Reading>]) -> Found {
     let (mut figures, mut tables) = (Vec::new(), Vec::new());
     figures.push(Figure::of("what the kernel reads for an empty program", &empty, "ns"));
     for (load, readings) in LOADS.iter().zip(readings).skip(1) {
-        let (table, sum) = self::table(*load, readings, floor);
+        let (table, sum) = table::of(*load, readings, floor);
         figures.push(Figure::of(format!("in programs, {}", load.title()), &sum, "ns an operation"));
         tables.push(table);
     }
     let how = format!(
         "The kernel's run_time_ns and run_cnt of each program, {} rounds in turns; the reading for an empty program, {}, \
          is subtracted from each. Calls are made {RATE} times a second, so that no ring is full. Reading it makes each run \
-         some 60 ns dearer; `call` has the whole by wall clock. A program that runs for fewer than {RUNS_SHOWN} of the \
+         some 60 ns dearer; `call` has the whole by wall clock. A program that runs for fewer than {} of the \
          operations is left out of the table, not of the sum.",
         readings[0].len(),
         with_spread(floor, empty.spread()),
+        table::RUNS_SHOWN
     );
     Found { how, figures, tables, ..Found::default() }
 }
@@ -203,41 +203,4 @@ fn found(readings: &[Vec<Reading>]) -> Found {
 fn ns_of(reading: &Reading, name: &str) -> Option<f64> {
     let program = reading.programs.get(name)?;
     (program.runs > 0.0).then(|| program.ns / program.runs)
-}
-
-/// The programs of a load, and the sum of what an operation pays, a value a round.
-fn table(load: Load, readings: &[Reading], floor: f64) -> (Table, Rounds) {
-    let mut table =
-        Table::new(load.title(), &["program", "ns a run", "runs an operation", "ns an operation"]);
-    let own = |program: &Program| (program.ns - program.runs * floor).max(0.0);
-    let names: std::collections::BTreeSet<&String> =
-        readings.iter().flat_map(|reading| reading.programs.keys()).collect();
-    for name in names {
-        let each = |of: &dyn Fn(&Program, f64) -> f64| {
-            let found = readings.iter().filter_map(|reading| {
-                let program = reading.programs.get(name).filter(|program| program.runs > 0.0)?;
-                Some(of(program, reading.operations))
-            });
-            found.collect::<Rounds>()
-        };
-        let runs = each(&|program, operations| program.runs / operations);
-        // Not a number, where it never ran, is left out too.
-        if runs.median().max(0.0) < RUNS_SHOWN {
-            continue;
-        }
-        let ns = each(&|program, _| own(program) / program.runs);
-        let cost = each(&|program, operations| own(program) / operations);
-        table.row([
-            name.clone(),
-            with_spread(ns.median(), ns.spread()),
-            number(runs.median()),
-            with_spread(cost.median(), cost.spread()),
-        ]);
-    }
-    let sum: Rounds = readings
-        .iter()
-        .map(|reading| reading.programs.values().map(own).sum::<f64>() / reading.operations)
-        .collect();
-    table.row(["in all", "", "", &with_spread(sum.median(), sum.spread())]);
-    (table, sum)
 }

@@ -13,8 +13,10 @@
 //!
 //! The tools run in turns, the order changed each round; [`crate::iops`] has more rounds of blkkin alone.
 
+mod fio_load;
 pub(crate) mod kernelfs;
 pub(crate) mod postgres;
+mod running;
 pub(crate) mod said;
 pub(crate) mod session;
 pub(crate) mod sqlite;
@@ -31,6 +33,7 @@ use anyhow::Result;
 use crate::disk::{Looped, Mounted, RealFile};
 use crate::frame::{Found, Turns};
 use crate::{Extent, Setting};
+pub(crate) use fio_load::Fio;
 use session::{Run, Session};
 use tool::Tool;
 use workload::Workload;

@@ -1,7 +1,7 @@
 //! What a tool says of its own work: how many events it saw, and how many it lost.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -15,6 +15,12 @@ pub(crate) struct Events {
     pub(crate) seen: u64,
     pub(crate) lost: u64,
 }
+
+/// Of what a tool said that did not run: its end.
+const REASON_LINES: usize = 3;
+const TAIL_BYTES: u64 = 4096;
+const COMPLAINTS: [&str; 7] =
+    ["could not", "cannot", "unable", "failed", "not permitted", "exception", "no such"];
 
 /// From what `tool` left in `output`; standard output and error are the files `events` and `said` there.
 pub(crate) fn events(tool: Tool, output: &Path) -> Result<Events> {
@@ -83,6 +89,29 @@ fn total_of_blktrace(said: &str) -> Option<Events> {
     Some(Events { seen, lost })
 }
 
+/// Why, in a tool's own words: the last lines that complain, or else the last ones.
+pub(super) fn reason(output: &Path) -> String {
+    let said = tail(&output.join("events")) + "\n" + &tail(&output.join("said"));
+    let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let complains = |line: &&str| COMPLAINTS.iter().any(|word| line.to_lowercase().contains(word));
+    let complaints: Vec<&str> = lines.iter().copied().filter(complains).collect();
+    let shown = if complaints.is_empty() { lines } else { complaints };
+    shown[shown.len().saturating_sub(REASON_LINES)..].join(" / ")
+}
+
+/// The end of a file, which may be long.
+fn tail(path: &Path) -> String {
+    let read = || {
+        let mut file = File::open(path)?;
+        let from = file.metadata()?.len().saturating_sub(TAIL_BYTES);
+        file.seek(SeekFrom::Start(from))?;
+        let mut end = Vec::new();
+        file.read_to_end(&mut end)?;
+        std::io::Result::Ok(String::from_utf8_lossy(&end).into_owned())
+    };
+    read().unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,5 +133,14 @@ mod tests {
         let said = "=== loop0 ===\n  CPU  0:      900 events,       43 KiB data\n  Total:        1234 events (dropped 5),       58 KiB data\n";
         assert_eq!(total_of_blktrace(said), Some(Events { seen: 1234, lost: 5 }));
         assert_eq!(total_of_blktrace("nothing"), None);
+    }
+
+    #[test]
+    fn a_tool_that_complained_is_quoted_by_its_complaints() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("said"), "hello\ncannot open x\nbye\n").unwrap();
+        assert_eq!(reason(folder.path()), "cannot open x");
+        std::fs::write(folder.path().join("said"), "a\nb\n\nc\nd\n").unwrap();
+        assert_eq!(reason(folder.path()), "b / c / d");
     }
 }

@@ -1,30 +1,23 @@
 //! One workload under one tool: started, waited for until it traces, stopped, asked what it saw.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::said::{self, Events};
-use super::tool::{Ready, Switch, Tool, Way, sysfs};
+use super::running::{On, spawn, wait_until, wait_until_read};
+use super::said::{self, Events, reason};
+use super::tool::{Tool, Way};
 use super::workload::{TRIAL_READS, Trial, Workload};
 use crate::Setting;
 use crate::disk::Place;
 use crate::frame::machine;
-use crate::process::{self, Usage, Watched};
+use crate::process::{Usage, Watched};
 
-/// A tool that does not trace after so long does not run here; the slowest known (bcc, which compiles) takes 5 s.
-const READY_WITHIN: Duration = Duration::from_secs(30);
-const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Of what a tool said that did not run: its end.
-const REASON_LINES: usize = 3;
-const TAIL_BYTES: u64 = 4096;
-const COMPLAINTS: [&str; 7] =
-    ["could not", "cannot", "unable", "failed", "not permitted", "exception", "no such"];
+/// A load that ran for less says nothing.
+const SHORTEST: Duration = Duration::from_millis(10);
 
 /// What came of a run.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +37,7 @@ pub(crate) struct Run {
 pub(crate) struct Session {
     blkkin: PathBuf,
     folder: PathBuf,
-    start: BTreeMap<Tool, Duration>,
+    start: BTreeMap<Tool, Start>,
 }
 
 /// Which tools run here.
@@ -55,7 +48,14 @@ pub(crate) struct Peers {
     pub(crate) versions: Vec<String>,
 }
 
-/// What a tool took, and how long the load ran.
+/// What starting and stopping a tool takes.
+#[derive(Clone, Copy, Default)]
+struct Start {
+    processor: Duration,
+    time: Duration,
+}
+
+/// What a tool took, and how long it and the load ran.
 struct Taken {
     usage: Option<Usage>,
     time: Duration,
@@ -87,7 +87,8 @@ impl Session {
         if tool != Tool::Untraced && seen < TRIAL_READS {
             bail!("it saw {seen} events of {TRIAL_READS} reads: {}", reason(&output));
         }
-        self.start.insert(tool, taken.usage.map_or(Duration::ZERO, |usage| usage.processor));
+        let processor = taken.usage.map_or(Duration::ZERO, |usage| usage.processor);
+        self.start.insert(tool, Start { processor, time: taken.time });
         Ok(())
     }
 
@@ -97,7 +98,9 @@ impl Session {
         let done = workload.result(&self.load_output())?;
         let output = self.output(tool);
         let start = self.start.get(&tool).copied().unwrap_or_default();
-        let processor = taken.usage.map_or(Duration::ZERO, |usage| usage.processor.saturating_sub(start));
+        let processor =
+            taken.usage.map_or(Duration::ZERO, |usage| usage.processor.saturating_sub(start.processor));
+        let time = taken.time.saturating_sub(start.time).max(SHORTEST);
         let bytes = if tool == Tool::Untraced { 0 } else { said::bytes(&output)? };
         let events = said::events(tool, &output)?;
         // Some hundred MB at times: the next run should not wait for their write-back.
@@ -105,7 +108,7 @@ impl Session {
         Ok(Run {
             ops: done.ops,
             p99: done.p99,
-            cpus: processor.as_secs_f64() / taken.time.as_secs_f64(),
+            cpus: processor.as_secs_f64() / time.as_secs_f64(),
             resident: taken.usage.map_or(0, |usage| usage.resident_max),
             events,
             bytes,
@@ -144,9 +147,13 @@ impl Session {
                 Ok(Taken { usage: Some(usage), time: begun.elapsed() })
             }
             Way::Beside { words: beside, ready, switches } => {
-                let _on = switches.iter().map(On::turn).collect::<Result<Vec<_>>>()?;
+                let mut on = switches.iter().map(On::turn).collect::<Result<Vec<_>>>()?;
                 let tracer = Watched::new(spawn(&beside, &output)?);
                 let loaded = wait_until(&ready, &tracer, &output).and_then(|()| load(&words, workload));
+                // No more events, so what is on its way arrives; then the tool, then what it reads from.
+                if on.pop().is_some() {
+                    wait_until_read();
+                }
                 let usage = tracer.interrupt();
                 // The tool's own words before what became of the load.
                 let (_, time) =
@@ -157,21 +164,10 @@ impl Session {
     }
 }
 
-/// A switch of the kernel that is on; off when dropped.
-struct On<'a>(&'a Switch);
-
-impl On<'_> {
-    fn turn(switch: &Switch) -> Result<On<'_>> {
-        std::fs::write(&switch.file, switch.on)
-            .with_context(|| format!("cannot write to {}", switch.file.display()))?;
-        Ok(On(switch))
-    }
-}
-
-impl Drop for On<'_> {
+impl Drop for Session {
     fn drop(&mut self) {
-        // What cannot be turned off is seen by the next bench, which looks for other tracers.
-        let _ = std::fs::write(&self.0.file, self.0.off);
+        // 2 kB in memory.
+        let _ = std::fs::remove_file(self.load_output());
     }
 }
 
@@ -188,68 +184,6 @@ fn load(words: &[String], workload: &mut dyn Workload) -> Result<(Usage, Duratio
         bail!("{} failed ({})", words[0], usage.status);
     }
     Ok((usage, begun.elapsed()))
-}
-
-/// A tool; what it says goes to files, as a user would keep it.
-fn spawn(words: &[String], output: &Path) -> Result<Child> {
-    let file = |name: &str| File::create(output.join(name)).with_context(|| format!("cannot make {name}"));
-    let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).stdin(Stdio::null());
-    // Python's would wait for a whole block; bcc's tools say nothing until they end otherwise.
-    command.env("PYTHONUNBUFFERED", "1");
-    let (events, said) = (output.join("events"), file("said")?);
-    let names_events = words.contains(&events.display().to_string());
-    let stdout = if names_events { Stdio::null() } else { file("events")?.into() };
-    command.stdout(stdout).stderr(said);
-    command.spawn().with_context(|| format!("cannot start {}", words[0]))
-}
-
-fn wait_until(ready: &Ready, tracer: &Watched, output: &Path) -> Result<()> {
-    let begun = Instant::now();
-    while !is_ready(ready, output) {
-        if process::has_ended(tracer.id())? {
-            bail!("it ended before it traced");
-        }
-        if begun.elapsed() > READY_WITHIN {
-            bail!("it did not trace within {} s", READY_WITHIN.as_secs());
-        }
-        std::thread::sleep(LOOK_EVERY);
-    }
-    Ok(())
-}
-
-fn is_ready(ready: &Ready, output: &Path) -> bool {
-    match ready {
-        Ready::AtOnce => true,
-        Ready::Says(word) => {
-            std::fs::read_to_string(output.join("events")).is_ok_and(|said| said.contains(word))
-        }
-        Ready::DeviceTraced(device) => std::fs::read_to_string(sysfs(device).join("trace/enable"))
-            .is_ok_and(|enabled| enabled.trim() == "1"),
-    }
-}
-
-/// Why, in a tool's own words: the last lines that complain, or else the last ones.
-fn reason(output: &Path) -> String {
-    let said = tail(&output.join("events")) + "\n" + &tail(&output.join("said"));
-    let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let complains = |line: &&str| COMPLAINTS.iter().any(|word| line.to_lowercase().contains(word));
-    let complaints: Vec<&str> = lines.iter().copied().filter(complains).collect();
-    let shown = if complaints.is_empty() { lines } else { complaints };
-    shown[shown.len().saturating_sub(REASON_LINES)..].join(" / ")
-}
-
-/// The end of a file, which may be long.
-fn tail(path: &Path) -> String {
-    let read = || {
-        let mut file = File::open(path)?;
-        let from = file.metadata()?.len().saturating_sub(TAIL_BYTES);
-        file.seek(SeekFrom::Start(from))?;
-        let mut end = Vec::new();
-        file.read_to_end(&mut end)?;
-        std::io::Result::Ok(String::from_utf8_lossy(&end).into_owned())
-    };
-    read().unwrap_or_default()
 }
 
 fn fresh(folder: &Path) -> Result<()> {

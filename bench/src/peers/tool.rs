@@ -39,11 +39,11 @@ pub(crate) enum Way {
     Beside { words: Vec<String>, ready: Ready, switches: Vec<Switch> },
 }
 
-/// Something in the kernel that is on while the tool runs.
+/// Something in the kernel that is on while the tool runs, and then again as it was. Of several the last is turned back
+/// first, before the tool ends.
 pub(crate) struct Switch {
     pub(crate) file: PathBuf,
     pub(crate) on: &'static str,
-    pub(crate) off: &'static str,
 }
 
 /// How one knows that it traces.
@@ -168,8 +168,9 @@ impl Tool {
                 words: vec!["cat".to_owned(), format!("{TRACEFS}/trace_pipe")],
                 ready: Ready::AtOnce,
                 switches: vec![
-                    Switch { file: format!("{TRACEFS}/current_tracer").into(), on: "blk", off: "nop" },
-                    Switch { file: sysfs(&place.device).join("trace/enable"), on: "1", off: "0" },
+                    Switch { file: format!("{TRACEFS}/tracing_on").into(), on: "1" },
+                    Switch { file: format!("{TRACEFS}/current_tracer").into(), on: "blk" },
+                    Switch { file: sysfs(&place.device).join("trace/enable"), on: "1" },
                 ],
             },
         }
