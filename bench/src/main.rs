@@ -131,3 +131,17 @@ fn run(name: &str, setting: &Setting, reference: &Path, keep: bool) -> Result<()
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bench_has_its_place_in_the_docs() {
+        let page = include_str!("../../docs/performance.md");
+        for (name, _) in BENCHES {
+            let (begin, end) = (format!("<!-- bench {name} -->\n"), format!("<!-- end {name} -->\n"));
+            assert!(page.contains(&begin) && page.contains(&end), "{name}");
+        }
+    }
+}
