@@ -107,7 +107,7 @@ impl TracerError {
                  since 31 are)"
             }
             TracerError::TooOld { .. } => {
-                "boot Linux 6.1 or later (that of Debian 12, Ubuntu 24.04 or Fedora 37 on, or the HWE kernel of Ubuntu 22.04)"
+                "boot Linux 6.1 or later (that of Debian 12, Ubuntu 24.04 or Fedora 38 on, or the HWE kernel of Ubuntu 22.04)"
             }
             TracerError::Lacks { .. } => {
                 "run `blkkin doctor` and report what it says: this kernel is built otherwise or newer than blkkin knows"

@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn releases_compare_as_numbers() {
         let standing = |release| judge_release(release, "x86_64").standing;
-        assert_eq!(standing("6.5.0-1-amd64"), Standing::Fine);
+        assert_eq!(standing("6.1.0-1-amd64"), Standing::Fine);
         assert_eq!(standing("6.18.44-fc"), Standing::Fine);
         assert_eq!(standing("10.0-rc1"), Standing::Fine);
         assert_eq!(standing("6.1.0-56-cloud-amd64"), Standing::Fine);
