@@ -22,7 +22,7 @@ use crate::peers::tool::Tool;
 use crate::peers::workload::Workload;
 use crate::peers::{Fio, Measured, kernelfs};
 
-const TURNS: Turns = Turns { warm_up: 1, least: 9, most: 31, at_most: Duration::from_secs(150) };
+const TURNS: Turns = Turns { warm_up: 1, least: 9, most: 31, at_most: Duration::from_secs(80) };
 const LENGTH: Length = Length { run_ms: 2000, ramp_ms: 500 };
 const LENGTH_QUICK: Length = Length { run_ms: 500, ramp_ms: 100 };
 /// Per cent: a fifth of the goals.
