@@ -65,9 +65,11 @@ fn qemu(
     // In the foreground, so that Ctrl-C reaches it too.
     command.args(["--foreground", "--kill-after=10", &GUEST_SECONDS_MAX.to_string()]).arg(program);
     command.args(["-nodefaults", "-no-reboot", "-display", "none", "-monitor", "none"]);
+    // One thread for both CPUs: with two, one of them may run an instruction that the other has replaced already, and a
+    // kernel that patches itself (a tracepoint is switched on) stumbles over its own breakpoint.
     command.args([
         "-accel",
-        "tcg,thread=multi",
+        "tcg,thread=single",
         "-cpu",
         "qemu64",
         "-smp",
