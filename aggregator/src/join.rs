@@ -75,6 +75,7 @@
 //! it misses ([`Missing`]). What comes after that makes a trace of the same id ([`Part::Later`]), so
 //! that whoever collects by id still has all.
 //!
+//! [`Trace`]: crate::trace::Trace
 //! [`Missing`]: crate::trace::Missing
 //! [`Part::Later`]: crate::trace::Part::Later
 //! [`Cause`]: crate::trace::Cause
