@@ -11,6 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use super::apt::Apt;
 use crate::shell;
 use crate::workspace::Workspace;
 
@@ -31,26 +32,11 @@ pub(crate) fn missing(workspace: &Workspace) -> Vec<&'static Kernel> {
     wanted.filter(|kernel| kernel.unpacked(workspace).is_none()).collect()
 }
 
-/// Modules of a guest; those that these need come with them. What a kernel has built in, or has not, is left out.
-const MODULES: &[&str] = &[
-    "virtio_pci",
-    "virtio_blk",
-    "loop",
-    "null_blk",
-    "dm-mod",
-    "raid1",
-    "mq-deadline",
-    "bfq",
-    "kyber-iosched",
-];
-
-/// Debian's own key, where Debian puts it.
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-
 /// A kernel that can be booted.
 pub(super) struct Unpacked {
     pub(super) image: PathBuf,
-    folder: PathBuf,
+    /// What of the package is kept.
+    pub(super) folder: PathBuf,
 }
 
 impl Kernel {
@@ -138,52 +124,6 @@ fn numbers(package: &str) -> Vec<u32> {
     version.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
 }
 
-/// apt, with the options that make it look where we want.
-#[derive(Default)]
-struct Apt {
-    options: Vec<String>,
-}
-
-impl Apt {
-    /// The lists of another release of Debian, in a folder of their own, from the mirror that this machine uses.
-    fn of_suite(suite: &str, folder: &Path) -> Result<Self> {
-        let lists = folder.join("lists/partial");
-        let archives = folder.join("cache/archives/partial");
-        for folder in [&lists, &archives] {
-            fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        }
-        let sources = folder.join("sources.list");
-        let line = format!("deb [arch=amd64 signed-by={KEYRING}] {} {suite} main\n", mirror()?);
-        fs::write(&sources, line).with_context(|| format!("cannot write {}", sources.display()))?;
-        let options = [
-            format!("Dir::Etc::SourceList={}", sources.display()),
-            "Dir::Etc::SourceParts=/dev/null".to_owned(),
-            format!("Dir::State::Lists={}", folder.join("lists").display()),
-            format!("Dir::Cache={}", folder.join("cache").display()),
-            "Acquire::Languages=none".to_owned(),
-        ];
-        Ok(Self { options: options.to_vec() })
-    }
-
-    /// As root apt would fetch as a user who may not write below `target/`.
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
-        command.args(["-o", "APT::Sandbox::User=root"]);
-        self.options.iter().for_each(|option| {
-            command.args(["-o", option]);
-        });
-        command
-    }
-}
-
-/// Where this machine has Debian from.
-fn mirror() -> Result<String> {
-    let form = "$(ORIGIN)|$(LABEL)|$(REPO_URI)";
-    let targets = shell::capture(Command::new("apt-get").args(["indextargets", "--format", form]))?;
-    let found = targets.lines().find_map(|line| line.strip_prefix("Debian|Debian|"));
-    found.map(str::to_owned).context("this machine's apt has no mirror of Debian")
-}
-
 /// Of the package in `folder` the image and the modules of a guest.
 fn unpack(folder: &Path) -> Result<()> {
     // Debian moved modules below /usr with 13.
@@ -196,66 +136,9 @@ fn unpack(folder: &Path) -> Result<()> {
     shell::run_quietly(Command::new("bash").args(["-c", script, "unpack"]).arg(folder))
 }
 
-impl Unpacked {
-    /// The modules of a guest, as the kernel takes them, in the order in which they need one another; their names sort so.
-    pub(super) fn modules(&self) -> Result<Vec<(String, Vec<u8>)>> {
-        let mut found = Vec::new();
-        MODULES.iter().try_for_each(|name| self.with_needs(name, &mut found))?;
-        let numbered = found.into_iter().enumerate();
-        Ok(numbered.map(|(number, (name, bytes))| (format!("{number:02}-{name}.ko"), bytes)).collect())
-    }
-
-    /// Adds a module behind those that it needs, if it is not there yet. Modules need one another in no circle.
-    fn with_needs(&self, name: &str, found: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
-        if found.iter().any(|(known, _)| known == name) {
-            return Ok(());
-        }
-        let Some(bytes) = self.module(name)? else { return Ok(()) };
-        needs(&bytes).iter().try_for_each(|need| self.with_needs(need, found))?;
-        found.push((name.to_owned(), bytes));
-        Ok(())
-    }
-
-    fn module(&self, name: &str) -> Result<Option<Vec<u8>>> {
-        let plain = self.folder.join(format!("modules/{name}.ko"));
-        if plain.is_file() {
-            return fs::read(&plain).map(Some).with_context(|| format!("cannot read {}", plain.display()));
-        }
-        let packed = plain.with_extension("ko.xz");
-        if !packed.is_file() {
-            return Ok(None);
-        }
-        let output = Command::new("xz").args(["--decompress", "--stdout"]).arg(&packed).output();
-        let output = output.context("cannot start xz")?;
-        if !output.status.success() {
-            bail!("xz cannot unpack {}", packed.display());
-        }
-        Ok(Some(output.stdout))
-    }
-}
-
-/// What a module says that it needs: `depends=virtio,virtio_ring` among the strings of its .modinfo.
-fn needs(module: &[u8]) -> Vec<String> {
-    const KEY: &[u8] = b"\0depends=";
-    let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else { return Vec::new() };
-    let words = module[at + KEY.len()..].split(|byte| *byte == 0).next().unwrap_or_default();
-    let words = String::from_utf8_lossy(words);
-    words.split(',').filter(|word| !word.is_empty()).map(str::to_owned).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_module_says_what_it_needs() {
-        assert_eq!(
-            needs(b"\x7fELF\0license=GPL\0depends=virtio,virtio_ring\0name=x\0"),
-            ["virtio", "virtio_ring"]
-        );
-        assert_eq!(needs(b"\0license=GPL\0depends=\0"), Vec::<String>::new());
-        assert_eq!(needs(b""), Vec::<String>::new());
-    }
 
     #[test]
     fn the_newest_build_is_chosen_by_its_numbers() {

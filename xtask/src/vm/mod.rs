@@ -1,21 +1,24 @@
 //! `vm`: the system tests inside other kernels, stock ones of Debian, in QEMU without KVM.
 //!
 //! *In*: the test programs that cargo built, a kernel's package. *Out*: what the tests said, counted like any other's.
-//! In the order of their use: [`guest`] says which guests there are and what runs in each; [`kernel`] fetches and
-//! unpacks a kernel; [`initramfs`] puts it, the tests, the programs that they call and the libraries of all of these
-//! into one archive, which `init.sh` runs; [`machine`] boots it, [`protocol`] reads what comes over its second serial line.
+//! In the order of their use: [`guest`] says which guests there are and what runs in each; [`kernel`] fetches (by
+//! [`apt`]) and unpacks a kernel, and [`modules`] those parts of it that are loaded; [`initramfs`] puts these, the tests, the
+//! programs that they call and the libraries of all of them into one [`archive`], which `init.sh` runs; [`machine`] boots
+//! it, [`protocol`] reads what comes over its second serial line.
 //!
 //! *Invariant*: a guest that does not say that it is done has failed, whatever its tests said before; its console is
-//! shown. Nothing is installed and no root is needed: all of it lies below `target/vm`.
+//! shown. No kernel is installed and no root is needed: all of it lies below `target/vm`.
 //!
 //! *Why not a static build of its own*: what runs inside is the very file that was tested outside, with its libraries
 //! beside it. A second build would cost a minute and be another program.
 
+mod apt;
 mod archive;
 mod guest;
 mod initramfs;
 mod kernel;
 mod machine;
+mod modules;
 mod protocol;
 
 use std::process::ExitCode;
