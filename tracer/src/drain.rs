@@ -20,7 +20,7 @@ use crate::load::Tracer;
 use crate::memory;
 use crate::origin;
 use crate::probes::{PROBES, Probe};
-use crate::rings::Drained;
+use crate::rings::{Drained, RingReader};
 
 /// Events of a batch at the most. The bus holds so many batches at the most that it is full with 131,072 events (30 MB).
 const BATCH_MAX: usize = 2_048;
@@ -62,10 +62,11 @@ impl StopSignal {
 impl Tracer {
     /// Publishes what happens until `stop` is given or nobody listens any more. Everything is detached when this
     /// returns.
-    pub fn drain(self, events: Publisher<EventBatch>, stop: StopSignal) -> Result<Accounts, TracerError> {
+    pub fn drain(mut self, events: Publisher<EventBatch>, stop: StopSignal) -> Result<Accounts, TracerError> {
         memory::give_back();
         prefer_this_thread();
         let mut pump = Pump {
+            rings: self.map_rings()?,
             tracer: self,
             events,
             anchor: origin::anchor(),
@@ -95,6 +96,7 @@ fn prefer_this_thread() {
 }
 
 struct Pump {
+    rings: RingReader,
     tracer: Tracer,
     events: Publisher<EventBatch>,
     anchor: ClockAnchor,
@@ -107,7 +109,7 @@ struct Pump {
 impl Pump {
     /// One drain. None when nobody listens.
     fn round(&mut self) -> Result<Option<Drained>, TracerError> {
-        let drained = self.tracer.rings.drain(origin::now());
+        let drained = self.rings.drain(origin::now());
         Ok(self.publish()?.then_some(drained))
     }
 
@@ -118,15 +120,15 @@ impl Pump {
         }
         let accounts = self.accounts()?;
         loop {
-            let mut events = Vec::with_capacity(self.tracer.rings.held().min(BATCH_MAX));
-            let next = self.tracer.rings.merge(&mut events, BATCH_MAX);
+            let mut events = Vec::with_capacity(self.rings.held().min(BATCH_MAX));
+            let next = self.rings.merge(&mut events, BATCH_MAX);
             self.name_devices(&mut events);
             let batch = EventBatch {
                 source: self.tracer.source,
                 sequence: self.sequence,
                 anchor: self.anchor,
                 events,
-                watermark: next.unwrap_or(self.tracer.rings.watermark()),
+                watermark: next.unwrap_or(self.rings.watermark()),
                 accounts: accounts.clone(),
             };
             self.sequence += 1;
@@ -161,7 +163,7 @@ impl Pump {
 
     fn accounts(&self) -> Result<Accounts, TracerError> {
         let kernel = self.tracer.counters.read()?;
-        Ok(balance(&kernel, &self.tracer.rings.recorded, self.misses))
+        Ok(balance(&kernel, &self.rings.recorded, self.misses))
     }
 
     fn finish(mut self) -> Result<Accounts, TracerError> {
@@ -176,7 +178,7 @@ impl Pump {
         }
         self.settle(balanced)?;
         // Nothing is written any more.
-        self.tracer.rings.close();
+        self.rings.close();
         self.misses = self.tracer.recursion_misses();
         let accounts = self.accounts()?;
         self.publish()?;

@@ -35,7 +35,8 @@ pub struct Tracer {
     /// Who we are.
     pub(crate) source: Source,
     pub(crate) ebpf: Ebpf,
-    pub(crate) rings: RingReader,
+    /// Made, not yet mapped: see [`Tracer::map_rings`].
+    rings: Vec<MapData>,
     pub(crate) counters: KernelCounters,
     /// Descriptors of the attached programs, whose fdinfo says how often the kernel skipped them.
     pub(crate) attached: Vec<OwnedFd>,
@@ -104,15 +105,18 @@ impl Tracer {
         let rings = make_rings(&mut ebpf, config)?;
         let counters = take_counters(&mut ebpf)?;
         let marks = task_marks(&ebpf)?;
-        Ok(Tracer {
-            source,
-            ebpf,
-            rings: RingReader::new(rings),
-            counters,
-            attached: Vec::new(),
-            marks,
-            verdicts: Vec::new(),
-        })
+        Ok(Tracer { source, ebpf, rings, counters, attached: Vec::new(), marks, verdicts: Vec::new() })
+    }
+
+    /// Maps the rings into this process. Not before: a mapped ring counts twice its size as the process's memory, because it
+    /// is mapped twice, one behind the other, and loading needs 33 MiB which it then gives back.
+    pub(crate) fn map_rings(&mut self) -> Result<RingReader, TracerError> {
+        let rings = std::mem::take(&mut self.rings).into_iter();
+        let mapped = rings.map(|ring| {
+            RingBuf::try_from(Map::RingBuf(ring))
+                .map_err(|error| TracerError::Map { map: "RINGS", reason: chain(&error) })
+        });
+        Ok(RingReader::new(mapped.collect::<Result<_, _>>()?))
     }
 
     /// What became of each probe.
@@ -261,7 +265,7 @@ fn kernel_types() -> Result<Btf, TracerError> {
     Btf::from_sys_fs().map_err(|error| TracerError::NoBtf { reason: chain(&error) })
 }
 
-fn make_rings(ebpf: &mut Ebpf, config: &TracerConfig) -> Result<Vec<RingBuf<MapData>>, TracerError> {
+fn make_rings(ebpf: &mut Ebpf, config: &TracerConfig) -> Result<Vec<MapData>, TracerError> {
     let fail = |error: &dyn std::error::Error| TracerError::Map { map: "RINGS", reason: chain(error) };
     // Borrowed, not taken: the programs name it by its descriptor until they are loaded.
     let map = ebpf.map_mut("RINGS").ok_or_else(|| missing_map("RINGS"))?;
@@ -275,7 +279,7 @@ fn make_rings(ebpf: &mut Ebpf, config: &TracerConfig) -> Result<Vec<RingBuf<MapD
         let definition = aya_obj::Map::new_from_params(BPF_MAP_TYPE_RINGBUF as u32, 0, 0, bytes as u32, 0);
         let ring = MapData::create(definition, "blkkin_ring", None).map_err(|error| fail(&error))?;
         outer.set(cpu, &ring, 0).map_err(|error| fail(&error))?;
-        rings.push(RingBuf::try_from(Map::RingBuf(ring)).map_err(|error| fail(&error))?);
+        rings.push(ring);
     }
     Ok(rings)
 }
