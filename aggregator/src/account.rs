@@ -15,11 +15,14 @@
 //!    counts as with the device from its first issue on: when it came back is not recorded.
 //! 3. **journal**: none is, and a commit that the call waited for is running: the journal's own work, or its wait
 //!    for writers that hold the transaction open.
-//! 4. The rest is the root's **own** time, and here care is due, since nothing is recorded of it but how often
+//! 4. **cpu**: of the rest, as much as the call's task was ready to run and no CPU ran it, by the kernel's own count
+//!    (`sched_info.run_delay`). When in the call that was is not recorded. After a sleep it comes behind what the task slept for,
+//!    so it is the rest's; where a call goes on beside its I/O it may have lain beside that, and no more than the rest is taken.
+//! 5. What then remains is the root's **own** time, and here care is due, since nothing is recorded of it but how often
 //!    the task slept:
 //!    - A call that asked no storage ([`Subject`]: plain memory, a pipe, a file of `proc`) has no file system whose
 //!      time it could be: **unaccounted**, asleep or not.
-//!    - A call that never slept spent it computing (or ready to run): in the file system, the page cache or
+//!    - A call that never slept spent it computing: in the file system, the page cache or
 //!      whatever the call does. This is proved, whatever call on storage it is: **file_system**.
 //!    - A call that slept and has I/O, all of it here: the sleeps are explained by the I/O, the time
 //!      around it is the file system's way down and up: **file_system**. *Not proved*: a lock waited for
@@ -40,6 +43,7 @@ use blkkin_wire::event::{CallEvent, RequestEvent};
 use smallvec::SmallVec;
 
 use self::subject::Subject;
+use crate::phases::at_device;
 use crate::trace::{Root, Trace};
 
 pub mod subject;
@@ -53,6 +57,8 @@ pub struct Breakdown {
     pub block: DurationNs,
     /// A commit was running that had nothing in the block layer.
     pub journal: DurationNs,
+    /// The call's task was ready to run, and no CPU ran it.
+    pub cpu: DurationNs,
     /// The call's own work above the block layer.
     pub file_system: DurationNs,
     /// Waiting for something that is not in the trace, or the work of what is no storage.
@@ -62,7 +68,7 @@ pub struct Breakdown {
 impl Breakdown {
     /// The sum: the root's duration.
     pub fn total(&self) -> DurationNs {
-        let all = [self.device, self.block, self.journal, self.file_system, self.unaccounted];
+        let all = [self.device, self.block, self.journal, self.cpu, self.file_system, self.unaccounted];
         DurationNs(all.iter().map(|part| part.0).sum())
     }
 }
@@ -83,19 +89,17 @@ pub fn breakdown_of(trace: &Trace, subject: Subject) -> Breakdown {
     trace.causes.iter().for_each(|cause| covered.add(cause.trace.start(), cause.trace.end()));
     let journal = covered.grow();
 
-    let mut breakdown = Breakdown { device, block, journal, ..Breakdown::default() };
+    let rest = covered.rest();
+    let waited = trace.call().and_then(|call| call.cpu_wait).unwrap_or_default();
+    let cpu = waited.min(rest);
+    let rest = DurationNs(rest.0 - cpu.0);
+    let mut breakdown = Breakdown { device, block, journal, cpu, ..Breakdown::default() };
     match own(trace, subject) {
-        Own::FileSystem => breakdown.file_system = covered.rest(),
-        Own::Journal => breakdown.journal.0 += covered.rest().0,
-        Own::Unknown => breakdown.unaccounted = covered.rest(),
+        Own::FileSystem => breakdown.file_system = rest,
+        Own::Journal => breakdown.journal.0 += rest.0,
+        Own::Unknown => breakdown.unaccounted = rest,
     }
     breakdown
-}
-
-/// Since when a request was with the device: its issue, or that of the flush that served it. One that was never issued
-/// never was.
-pub fn at_device(request: &RequestEvent) -> MonotonicNs {
-    request.issue.unwrap_or(request.complete)
 }
 
 fn all_requests(trace: &Trace) -> impl Iterator<Item = &RequestEvent> {
@@ -130,7 +134,7 @@ fn own(trace: &Trace, subject: Subject) -> Own {
 
 /// Whether the call has I/O and none of it is missing: from its commits neither.
 fn is_explained(call: &CallEvent, trace: &Trace) -> bool {
-    let all = trace.bios.len() == call.bios as usize;
+    let all = trace.bios_of_root() == call.bios as usize;
     let some = call.bios > 0 || !trace.causes.is_empty();
     some && all && with_causes(trace).all(|trace| trace.missing.nothing())
 }

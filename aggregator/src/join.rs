@@ -54,6 +54,20 @@
 //! - *A split* turns one bio into several requests; each names the bio as its parent, the bio names the last of
 //!   them. Earlier ones end before the bio does and are here when it comes.
 //!
+//! ## Devices on devices: the bio below, by the driver's own pointer
+//!
+//! A device that is made of others (device-mapper, md, a loop device's file) answers a bio or a request by bios of its own.
+//! Each of these is *below* what it does the work of: its record names that span as its submitter, and the root of the
+//! trace that this belongs to, whichever task submitted it. The kernel side finds it by the pointer that the driver keeps for
+//! the day on which its bio ends (`kprobe-ebpf/src/stacked.rs`).
+//!
+//! - *Not block_bio_remap*: it names the device and sector that a bio came from. Sectors repeat (see above), and a mirror's
+//!   two halves come from one place.
+//! - *Not "the last bio that the task queued"*: true for a linear target, and wrong for the second half of a split; and
+//!   crypt and a mirror submit from workers, for many.
+//! - Of such bios the root has not counted any: [`Trace::queued_by_root`] tells them apart, and *complete* is a matter of
+//!   those that it has. They end before what they are below, so in the order of events they are here by then.
+//!
 //! ## Submitted by, caused by
 //!
 //! Two relations, never one field. Example: SQLite calls fdatasync. The call itself queues one bio, say, for the
@@ -76,6 +90,7 @@
 //! that whoever collects by id still has all.
 //!
 //! [`Trace`]: crate::trace::Trace
+//! [`Trace::queued_by_root`]: crate::trace::Trace::queued_by_root
 //! [`Missing`]: crate::trace::Missing
 //! [`Part::Later`]: crate::trace::Part::Later
 //! [`Cause`]: crate::trace::Cause

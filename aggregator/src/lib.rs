@@ -10,5 +10,7 @@
 
 pub mod account;
 pub mod join;
+pub mod phases;
+pub mod stacked;
 pub mod trace;
 pub mod translate;

@@ -40,6 +40,7 @@ pub(crate) fn write(path: Option<&str>) -> Trace {
         paths_kept: Kept::Whole,
         bios: 1,
         sleeps: 0,
+        cpu_wait: None,
         sync_tid: None,
     });
     trace.names.file = path.map(|path| Arc::new(file(path, Kept::Whole)));

@@ -90,7 +90,7 @@ pub unsafe fn begin<A: Access>(local: &mut Local, rq: Pointer, address: u64, beg
     carrier.opf = begun.opf;
     carrier.disk = begun.disk;
     carrier.tag = -1;
-    carrier.flags = 0;
+    carrier.flags = begun.flags;
 }
 
 /// The request at `address`, if it is such.
@@ -150,6 +150,7 @@ pub fn part(local: &mut Local, flight: Flight, bytes: u32) {
         entry.task = bio.task;
         entry.task_version = bio.task_version;
         entry.start_ns = carrier.start_ns;
+        entry.insert_ns = 0;
         entry.issue_ns = carrier.issue_ns;
         entry.sector = carrier.sector;
         entry.bytes = bytes;

@@ -11,7 +11,7 @@ use crate::layout::offset;
 use crate::local::Local;
 use crate::settings::setting;
 use crate::table::{self, Claim};
-use crate::{alone, ring, task};
+use crate::{alone, ring, stacked, task};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::record::*;
@@ -31,7 +31,9 @@ pub fn queue<A: Access>(bio: Pointer) {
     // SAFETY: `bio` is of the kind that A reads.
     let (dev, disk) = unsafe { block::devices::<A>(bio) };
     let origin = setting!(kernel_origin);
-    let wanted = span != 0 || origin == ORIGIN_ALL || (active && origin == ORIGIN_TASKS);
+    // SAFETY: as above.
+    let above = unsafe { stacked::above::<A>(local, bio, span != 0) };
+    let wanted = span != 0 || above.is_some() || origin == ORIGIN_ALL || (active && origin == ORIGIN_TASKS);
     if !wanted || !device_wanted(dev, disk) {
         // What lived at this address ended unseen; it must not claim what lives there now.
         if let Some(left_over) = table::find(&BIOS, address) {
@@ -53,23 +55,33 @@ pub fn queue<A: Access>(bio: Pointer) {
     };
     local.count(BIOS_QUEUED);
     if let Some(state) = state {
-        if span != 0 {
+        if span != 0 && above.is_none() {
             state.bios += 1;
         }
     }
     let own = local.mint(Program::BioQueue);
+    let (parent, root, flags) = match &above {
+        Some(above) => (above.span, above.root, BIO_BELOW),
+        None if span != 0 => (span, span, 0),
+        None => (0, own, BIO_KERNEL_ORIGIN),
+    };
+    if above.is_some() && task == 0 {
+        if let Some(worker) = task::worker(local, Program::BioQueue) {
+            (task, version) = (worker.task, worker.version);
+        }
+    }
     // SAFETY: as above.
     unsafe {
         entry.span = own;
-        entry.parent = span;
-        entry.root = if span != 0 { span } else { own };
+        entry.parent = parent;
+        entry.root = root;
         entry.task = task;
         entry.task_version = version;
         entry.request = 0;
         entry.done = 0;
         entry.carrier.rq = 0;
         entry.status = 0;
-        entry.flags = if span != 0 { 0 } else { BIO_KERNEL_ORIGIN };
+        entry.flags = flags;
         entry.dev = dev;
         entry.sector = A::read(bio, offset!(bio_sector));
         entry.bytes = A::read(bio, offset!(bio_size));

@@ -46,6 +46,7 @@ pub struct Request {
     pub root: u64,
     pub task: u64,
     pub start_ns: u64,
+    pub insert_ns: u64,
     pub issue_ns: u64,
     pub sector: u64,
     pub dev: u32,

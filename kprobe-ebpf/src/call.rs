@@ -20,6 +20,7 @@ use crate::settings::{setting, shape};
 use crate::task::{self, TaskState};
 use aya_ebpf::helpers::generated::{bpf_ktime_get_ns, bpf_probe_read_user_str};
 use blkkin_probe_abi::counters::*;
+use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::*;
 use blkkin_probe_abi::settings::{CallShape, Program};
 
@@ -73,6 +74,9 @@ pub fn enter<A: Access>(regs: Pointer, number: u64) {
     // SAFETY: `task` is typed; the clock has no preconditions.
     unsafe {
         state.sleeps = Direct::read::<u64>(task, offset!(task_nvcsw)) as u32;
+        if offset!(task_run_delay) != ABSENT {
+            state.run_delay = Direct::read(task, offset!(task_run_delay));
+        }
         state.span = local.mint(Program::CallEnter);
         state.record.enter_ns = bpf_ktime_get_ns();
     }
@@ -260,6 +264,12 @@ fn finish(local: &mut Local, task: Pointer, state: &mut TaskState, ret: i64, now
     // SAFETY: `task` is typed.
     let sleeps = unsafe { Direct::read::<u64>(task, offset!(task_nvcsw)) } as u32;
     state.sleeps = sleeps.wrapping_sub(state.sleeps);
+    if offset!(task_run_delay) != ABSENT {
+        // SAFETY: as above.
+        let run_delay: u64 = unsafe { Direct::read(task, offset!(task_run_delay)) };
+        state.record.cpu_wait_ns = run_delay.wrapping_sub(state.run_delay);
+        state.record.header.flags |= CALL_HAS_CPU_WAIT;
+    }
     write(local, state, now);
 }
 

@@ -62,7 +62,7 @@ pub extern "C" fn mark_served(rq: u64, now: u64) -> u64 {
         }
         return 1;
     }
-    let Some(entry) = late::known::<Probe>(local, rq as Pointer, rq) else { return 0 };
+    let Some(entry) = late::known::<Probe>(local, Program::RequestIssue, rq as Pointer, rq) else { return 0 };
     if entry.issue_ns != 0 {
         return 0;
     }

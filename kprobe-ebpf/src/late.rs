@@ -1,5 +1,5 @@
 //! Requests of kernels before 6.5, which have no block_io_start (5a80bd075f3b): there a request is first seen when it is
-//! issued, by then perhaps in another task and with other bios merged into it.
+//! inserted or issued, by then perhaps in another task and with other bios merged into it.
 //!
 //! *Whose it is*: block_getrq, which those kernels have, fires in the submitter right after a request was taken from its
 //! pool, with the bio that it was taken for, and that bio is marked. A request that is seen first looks for the first marked
@@ -33,10 +33,15 @@ pub fn take<A: Access>(bio: Pointer) {
     }
 }
 
-/// The entry of a request that is issued. Where block_io_start announces requests, and clears what an unseen end has left,
+/// The entry of a request that is inserted or issued, which `program` sees. Where block_io_start announces requests, and clears what an unseen end has left,
 /// that is whatever the table has; elsewhere an entry of another owner is such a left-over.
 #[inline(always)]
-pub fn known<A: Access>(local: &mut Local, rq: Pointer, address: u64) -> Option<&'static mut Request> {
+pub fn known<A: Access>(
+    local: &mut Local,
+    program: Program,
+    rq: Pointer,
+    address: u64,
+) -> Option<&'static mut Request> {
     let found = table::find(&REQUESTS, address);
     if setting!(requests_begin_late) == 0 {
         return found;
@@ -57,7 +62,7 @@ pub fn known<A: Access>(local: &mut Local, rq: Pointer, address: u64) -> Option<
             }
             None
         }
-        _ => begin::<A>(local, Program::RequestIssue, rq, address),
+        _ => begin::<A>(local, program, rq, address),
     }
 }
 
@@ -81,7 +86,7 @@ pub fn begin<A: Access>(
     let (start_ns, opf) = (bio.queue_ns, bio.opf);
     // Others may have joined it by now: it stays in the table.
     let owner = Some(Owner { bio, whole: 0 });
-    let begun = Begun { owner, task: (0, 0), disk, start_ns, opf };
+    let begun = Begun { owner, task: (0, 0), disk, start_ns, opf, flags: 0 };
     request::begin::<A>(local, program, rq, address, begun);
     table::find(&REQUESTS, address)
 }

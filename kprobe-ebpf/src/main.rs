@@ -2,7 +2,7 @@
 //! raw_tp (arguments untyped, read by helper); both call one body. The loader attaches one of the two.
 //!
 //! In the order of a request's life: call.rs → bio.rs → request.rs (alone.rs where bio and request are one to one), with journal.rs for what jbd2 does on behalf of
-//! others, flush.rs for the cache flushes and late.rs for older kernels; task.rs says who is followed (lineage.rs: because
+//! others, stacked.rs for devices on devices, flush.rs for the cache flushes and late.rs for older kernels; task.rs says who is followed (lineage.rs: because
 //! of whom, filter.rs: who is not, describe.rs: what a person calls it), file.rs and path.rs which file it is about; block.rs
 //! and table.rs keep what is in flight; local.rs is each program's own memory and ring.rs the way out.
 
@@ -29,6 +29,7 @@ mod path;
 mod request;
 mod ring;
 mod settings;
+mod stacked;
 mod table;
 mod task;
 
@@ -77,6 +78,7 @@ hook!("block_bio_queue", bio_queue_btf, bio_queue_raw, |c, Way| bio::queue::<Way
 hook!("block_bio_complete", bio_complete_btf, bio_complete_raw, |c, Way| bio::complete::<Way>(arg(c, 1)));
 hook!("block_io_start", request_start_btf, request_start_raw, |c, Way| request::start::<Way>(arg(c, 0)));
 hook!("block_getrq", request_take_btf, request_take_raw, |c, Way| late::take::<Way>(arg(c, 0)));
+hook!("block_rq_insert", request_insert_btf, request_insert_raw, |c, Way| request::insert::<Way>(arg(c, 0)));
 hook!("block_rq_issue", request_issue_btf, request_issue_raw, |c, Way| request::issue::<Way>(arg(c, 0)));
 hook!("block_rq_complete", request_complete_btf, request_complete_raw, |c, Way| {
     request::complete::<Way>(arg(c, 0), word(c, 1) as u32, word(c, 2) as u32)

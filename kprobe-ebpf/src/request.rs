@@ -1,4 +1,4 @@
-//! Block requests: from block_io_start, in the task that allocates, over issue, to the last completion.
+//! Block requests: from block_io_start, in the task that allocates, over insertion and issue, to the last completion.
 //!
 //! *Owner.* block_io_start fires right after the request was taken from its pool, with the bio that it was taken
 //! for as its first (635,121 of 635,121): that bio's span is the request's parent. Bios that merge into it later
@@ -13,7 +13,7 @@
 //! *Not here*: the flush machine's own request, which no block_io_start announces: it is nobody's, and its time is
 //! seen as that of the requests that it serves (flush.rs).
 
-use crate::access::{Access, Pointer};
+use crate::access::{Access, Direct, Pointer};
 use crate::block::{self, Bio, Carried, REQUESTS, Request};
 use crate::filter::device_wanted;
 use crate::layout::offset;
@@ -23,12 +23,16 @@ use crate::table::{self, Claim};
 use crate::{alone, bio, flush, late, ring, task};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::*;
+use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::*;
 use blkkin_probe_abi::settings::{ORIGIN_ALL, Program};
 
 /// Operation bits of `cmd_flags`, and a cache flush (REQ_OP_FLUSH, include/linux/blk_types.h).
 const OP_MASK: u32 = 0xff;
 const OP_FLUSH: u32 = 2;
+/// Flags of `cmd_flags`: REQ_FUA and REQ_PREFLUSH (the same file; its enum req_flag_bits begins at 8).
+const OPF_FUA: u32 = 1 << 17;
+const OPF_PREFLUSH: u32 = 1 << 18;
 
 /// The bio that a request was taken for.
 pub struct Owner {
@@ -48,6 +52,8 @@ pub struct Begun {
     pub start_ns: u64,
     /// As it was then: the flush machine takes away what it does itself.
     pub opf: u32,
+    /// `REQUEST_*` that hold from the start.
+    pub flags: u16,
 }
 
 impl Begun {
@@ -88,7 +94,7 @@ pub fn start<A: Access>(rq: Pointer) {
     }
     // SAFETY: as above; the clock has no preconditions.
     let (start_ns, opf) = unsafe { (bpf_ktime_get_ns(), A::read(rq, offset!(rq_cmd_flags))) };
-    let begun = Begun { owner, task, disk, start_ns, opf };
+    let begun = Begun { owner, task, disk, start_ns, opf, flags: plugged(opf) };
     if begun.is_whole() {
         // SAFETY: as above.
         unsafe { alone::begin::<A>(local, rq, address, begun) };
@@ -114,10 +120,10 @@ pub fn begin<A: Access>(local: &mut Local, program: Program, rq: Pointer, addres
     };
     local.count(REQUESTS_STARTED);
     let own = local.mint(program);
-    let (mut parent, mut root, mut flags) = (0, 0, REQUEST_NO_PARENT);
+    let (mut parent, mut root, mut flags) = (0, 0, begun.flags | REQUEST_NO_PARENT);
     let (mut task, mut version) = begun.task;
     if let Some(Owner { bio, .. }) = begun.owner {
-        (parent, root, task, version, flags) = (bio.span, bio.root, bio.task, bio.task_version, 0);
+        (parent, root, task, version, flags) = (bio.span, bio.root, bio.task, bio.task_version, begun.flags);
         bio.request = own;
     }
     // SAFETY: `rq` is of the kind that A reads.
@@ -127,6 +133,7 @@ pub fn begin<A: Access>(local: &mut Local, program: Program, rq: Pointer, addres
         entry.root = if root != 0 { root } else { own };
         entry.task = task;
         entry.task_version = version;
+        entry.insert_ns = 0;
         entry.issue_ns = 0;
         entry.sector = A::read(rq, offset!(rq_sector));
         entry.bytes = A::read(rq, offset!(rq_data_len));
@@ -170,6 +177,37 @@ unsafe fn owner<A: Access>(local: &mut Local, first: Pointer) -> Option<Owner> {
     }
 }
 
+/// REQUEST_PLUGGED if the task that allocates a request has a plug that it goes into (blk_mq_submit_bio, block/blk-mq.c): what
+/// asks for a flush goes past it to the flush machine.
+#[inline(always)]
+fn plugged(opf: u32) -> u16 {
+    if offset!(task_plug) == ABSENT || opf & (OPF_PREFLUSH | OPF_FUA) != 0 {
+        return 0;
+    }
+    // SAFETY: the current task is typed.
+    let plug: u64 = unsafe { Direct::read(task::current(), offset!(task_plug)) };
+    if plug != 0 { REQUEST_PLUGGED } else { 0 }
+}
+
+/// block_rq_insert(request): it goes into a queue where it waits for its turn: the scheduler's or, without one, the
+/// software queue of a device that is busy. Where a scheduler sorts requests bios merge into them, so it is kept apart
+/// from its bio from here on.
+#[inline(always)]
+pub fn insert<A: Access>(rq: Pointer) {
+    let Some(local) = Local::of(Program::RequestInsert) else { return };
+    let address = local.address(rq);
+    if let Some(flight) = alone::find(local, address) {
+        // SAFETY: `rq` is of the kind that A reads.
+        let bytes = unsafe { A::read(rq, offset!(rq_data_len)) };
+        alone::part(local, flight, bytes);
+    }
+    let Some(entry) = late::known::<A>(local, Program::RequestInsert, rq, address) else { return };
+    if entry.insert_ns == 0 && entry.issue_ns == 0 {
+        // SAFETY: the clock has no preconditions.
+        entry.insert_ns = unsafe { bpf_ktime_get_ns() };
+    }
+}
+
 /// block_rq_issue(request).
 #[inline(always)]
 pub fn issue<A: Access>(rq: Pointer) {
@@ -189,7 +227,7 @@ pub fn issue<A: Access>(rq: Pointer) {
         }
         return;
     }
-    let Some(entry) = late::known::<A>(local, rq, address) else {
+    let Some(entry) = late::known::<A>(local, Program::RequestIssue, rq, address) else {
         // SAFETY: `rq` is of the kind that A reads; the clock has no preconditions.
         unsafe {
             if A::read::<u32>(rq, offset!(rq_cmd_flags)) & OP_MASK == OP_FLUSH {
@@ -390,6 +428,7 @@ fn end(local: &mut Local, entry: &mut Request, now: u64) {
         root: entry.root,
         task: entry.task,
         start_ns: entry.start_ns,
+        insert_ns: entry.insert_ns,
         issue_ns: entry.issue_ns,
         sector: entry.sector,
         dev: entry.dev,

@@ -1,7 +1,7 @@
 //! The loader's settings, frozen before verification: a filter that is not set is dead code to the verifier.
 
 use crate::layout::frozen;
-use blkkin_probe_abi::settings::{CALL_NUMBERS, CallShape, FILTERS_MAX, Settings};
+use blkkin_probe_abi::settings::{CALL_NUMBERS, CallShape, FILTERS_MAX, HOPS_MAX, Hop, Settings};
 
 /// Set by the loader.
 #[unsafe(no_mangle)]
@@ -29,17 +29,22 @@ const EMPTY: Settings = Settings {
     cgroups_len: 0,
     devices_len: 0,
     own_pid: 0,
+    stacked: 0,
+    reserved: 0,
     pids: [0; FILTERS_MAX],
     tids: [0; FILTERS_MAX],
     devices: [0; FILTERS_MAX],
     cgroups: [0; FILTERS_MAX],
     comms: [[0; 2]; FILTERS_MAX],
+    hops: [NO_HOP; HOPS_MAX],
 };
+
+const NO_HOP: Hop = Hop { end_io: 0, around: 0, first: 0, second: 0, to: 0 };
 
 /// One setting.
 macro_rules! setting {
-    ($field:ident $([$index:expr])*) => {
-        $crate::layout::frozen(&$crate::settings::SETTINGS.$field $([$index])*)
+    ($field:ident $([$index:expr])* $(. $member:ident)?) => {
+        $crate::layout::frozen(&$crate::settings::SETTINGS.$field $([$index])* $(.$member)?)
     };
 }
 pub(crate) use setting;

@@ -59,6 +59,8 @@ pub struct TaskState {
     pub commit_tid: u32,
     /// Of which file system.
     pub commit_dev: u32,
+    /// `sched_info.run_delay` at entry.
+    pub run_delay: u64,
     /// The open fsync asks for data only.
     pub datasync: u32,
     /// Zero.

@@ -32,7 +32,7 @@ macro_rules! layout {
 layout! {
     /// struct task_struct
     task_pid, task_tgid, task_comm, task_real_parent, task_files, task_cred, task_cgroups, task_mm, task_flags,
-    task_nvcsw, task_group_leader,
+    task_nvcsw, task_run_delay, task_group_leader, task_plug,
     /// task_struct.thread_info.status (x86: TS_COMPAT)
     task_compat,
     /// struct cred
@@ -68,6 +68,8 @@ layout! {
     queue_disk,
     /// struct blk_mq_hw_ctx, blk_flush_queue
     hctx_fq, fq_flush_rq, fq_flush_queue, fq_running_bit,
+    /// from a loop device's request to the kiocb of its file
+    loop_kiocb,
     /// bit of RQF_FLUSH_SEQ in `rq_flags`: its number, not an offset
     rqf_flush_seq_bit,
     /// struct ext4_inode_info around struct inode: offset of vfs_inode, i_sync_tid, i_datasync_tid

@@ -74,6 +74,8 @@ pub const CALL_PATH_TRUNCATED: u16 = 1 << 5;
 pub const CALL_PATH_FAULT: u16 = 1 << 6;
 /// `sync_tid` is valid: the journal transaction that this fsync had to see committed.
 pub const CALL_HAS_SYNC_TID: u16 = 1 << 7;
+/// `cpu_wait_ns` is valid: this kernel counts it (CONFIG_SCHED_INFO).
+pub const CALL_HAS_CPU_WAIT: u16 = 1 << 8;
 
 /// Longest path argument that is kept, its NUL included. A path may be 4096 bytes long (PATH_MAX,
 /// include/uapi/linux/limits.h); of 256 only pathological ones are cut, and then it is said.
@@ -117,6 +119,8 @@ pub struct CallRecord {
     pub fd: i32,
     /// Bytes of the path arguments in the tail.
     pub path_len: [u16; 2],
+    /// Time inside this call in which the task was ready to run and no CPU ran it (`task->sched_info.run_delay`).
+    pub cpu_wait_ns: u64,
 }
 
 /// The other descriptor of a call that has two (sendfile, splice, copy_file_range).
@@ -145,6 +149,8 @@ pub const BIO_NO_REQUEST: u16 = 1 << 2;
 pub const BIO_SPLIT: u16 = 1 << 3;
 /// A request was taken from its pool for it: kept only where the kernel has no block_io_start.
 pub const BIO_TOOK_REQUEST: u16 = 1 << 4;
+/// `parent` is a request or a bio of a device above this one: the bio does its work.
+pub const BIO_BELOW: u16 = 1 << 5;
 
 /// A bio, from `block_bio_queue` to the completion of its last byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -195,6 +201,9 @@ pub const REQUEST_SERVED: u16 = 1 << 4;
 
 /// It was issued by itself.
 pub const REQUEST_ISSUED: u16 = 1 << 5;
+/// It was allocated inside a plug (blk_start_plug, block/blk-core.c) of its task: it waits there for the task to ask for
+/// more, and to be merged with that.
+pub const REQUEST_PLUGGED: u16 = 1 << 6;
 
 /// A block request, from `block_io_start` to its final `block_rq_complete`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -212,6 +221,9 @@ pub struct RequestRecord {
     pub task: u64,
     /// CLOCK_MONOTONIC when it was allocated.
     pub start_ns: u64,
+    /// CLOCK_MONOTONIC when it was first put into a queue above the driver's: the scheduler's, or, where there is none, the
+    /// software queue of a device that was busy; 0 when it went to the driver directly.
+    pub insert_ns: u64,
     /// CLOCK_MONOTONIC when it was first issued to the driver; 0 with REQUEST_NEVER_ISSUED.
     pub issue_ns: u64,
     /// First sector at issue, in 512 B, relative to the whole disk.
@@ -377,6 +389,6 @@ pub struct CommitRecord {
 }
 
 plain! {
-    Header = 16, FileId = 16, CallRecord = 152, SecondFile = 40, BioRecord = 96, RequestRecord = 96, PairRecord = 128,
+    Header = 16, FileId = 16, CallRecord = 160, SecondFile = 40, BioRecord = 96, RequestRecord = 104, PairRecord = 128,
     TaskRecord = 96, FileRecord = 56, CommitRecord = 56,
 }

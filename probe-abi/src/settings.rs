@@ -68,6 +68,10 @@ pub struct Settings {
     /// The tracer's own process, whose calls are never followed with FOLLOW_ALL (else each batch that it
     /// writes would be an event in the next).
     pub own_pid: u32,
+    /// 1: a hop leads from a bio to another bio: there may be devices that lie on others.
+    pub stacked: u32,
+    /// Zero.
+    pub reserved: u32,
     /// Process ids, any of which may match.
     pub pids: [u32; FILTERS_MAX],
     /// Thread ids.
@@ -78,9 +82,36 @@ pub struct Settings {
     pub cgroups: [u64; FILTERS_MAX],
     /// Thread names, NUL padded, as two words each.
     pub comms: [[u64; 2]; FILTERS_MAX],
+    /// Ways from a bio to what it does the work of; those that this kernel has not are empty.
+    pub hops: [Hop; HOPS_MAX],
 }
 
-plain! { Settings = 368 }
+/// Ways from a bio upwards that there may be.
+pub const HOPS_MAX: usize = 10;
+
+/// A hop leads to a kiocb.
+pub const HOP_TO_KIOCB: u32 = 1;
+/// A hop leads to a bio.
+pub const HOP_TO_BIO: u32 = 2;
+
+/// One way upwards from a bio: whoever made it wrote down for whom, where its end will need it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Hop {
+    /// Bios that end here (`bi_end_io`); 0: no such way in this kernel.
+    pub end_io: u64,
+    /// Where the way begins: at `bi_private`, or, where this is not [`ABSENT`](crate::layout::ABSENT), at what lies around the
+    /// bio, so many bytes before it.
+    pub around: u32,
+    /// From there, a pointer at this offset; ABSENT: it is there already.
+    pub first: u32,
+    /// And from there one more; ABSENT: none.
+    pub second: u32,
+    /// `HOP_TO_*`.
+    pub to: u32,
+}
+
+plain! { Hop = 24, Settings = 616 }
 
 /// Numbers that the table of calls covers: the highest that blkkin follows is 437 (openat2).
 pub const CALL_NUMBERS: usize = 512;
@@ -188,6 +219,8 @@ pub enum Program {
     SyncExit = 12,
     /// block_rq_merge
     RequestMerge = 13,
+    /// block_rq_insert
+    RequestInsert = 14,
 }
 
 /// Slots for programs.

@@ -104,6 +104,8 @@ fn device(device: &DeviceRow) -> Value {
             "not_issued": row.unissued,
             "bytes": row.bytes,
             "queue": times(&row.queue, Map::new()),
+            "plug": times(&row.plug, Map::new()),
+            "scheduler": times(&row.scheduler, Map::new()),
             "device": times(&row.device, Map::new()),
         })
     });
@@ -164,6 +166,7 @@ fn slow(report: &Report, trace: &Trace) -> Value {
         "bios": trace.bios.len(),
         "requests": trace.requests.len(),
         "commits": trace.causes.len(),
+        "cpu_wait_ns": split.cpu.0,
         "file_system_ns": split.file_system.0,
         "journal_ns": split.journal.0,
         "block_queue_ns": split.block.0,

@@ -85,6 +85,7 @@ pub fn balance(kernel: &[u64; slot::COUNTERS], recorded: &Recorded, recursion_mi
         calls_compat: kernel[slot::CALLS_COMPAT],
         bios_queued: kernel[slot::BIOS_QUEUED],
         requests_started: kernel[slot::REQUESTS_STARTED].saturating_sub(kernel[slot::REQUESTS_MERGED]),
+        requests_merged: kernel[slot::REQUESTS_MERGED],
         ends_missed: kernel[slot::BIOS_STALE] + kernel[slot::REQUESTS_STALE],
         untracked: kernel[slot::BIOS_UNTRACKED] + kernel[slot::REQUESTS_UNTRACKED],
         tasks_missed: kernel[slot::TASKS_MISSED],

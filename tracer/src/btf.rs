@@ -1,7 +1,7 @@
 //! As much of BTF as it takes to find a member's offset (Documentation/bpf/btf.rst).
 //!
-//! *In*: the bytes of /sys/kernel/btf/vmlinux. *Out*: offsets of members of named structs, values of named enums, and
-//! which names there are.
+//! *In*: the bytes of /sys/kernel/btf/vmlinux, or of a module's file beside it, which goes on where that ends. *Out*: offsets
+//! of members of named structs, sizes, values of named enums, and which names there are.
 //!
 //! Why not a crate: the kept reader (btf-rs) builds a table of all 150,000 types and 6 MB of names, 90 to 140 ms of
 //! a start that should be short, and its licence (LGPL) does not suit a statically linked binary; aya-obj keeps its
@@ -35,7 +35,11 @@ const NESTING_MAX: usize = 8;
 pub(crate) struct Btf<'a> {
     types: &'a [u8],
     strings: &'a [u8],
-    /// Where type `id` begins; id 0 is void.
+    /// What a module's strings follow: the kernel's.
+    base_strings: &'a [u8],
+    /// The number of the first type; 0, void, is before all.
+    first: u32,
+    /// Where each type begins.
     starts: Vec<u32>,
     /// Ids of the structs, unions, enums and typedefs of the wanted names.
     named: HashMap<&'a str, Vec<u32>>,
@@ -58,6 +62,22 @@ impl<'a> Btf<'a> {
     /// Reads the type section, noting the types whose name `wanted` says yes to. None if this is no BTF of this
     /// machine's byte order.
     pub(crate) fn parse(bytes: &'a [u8], wanted: impl Fn(&str) -> bool) -> Option<Self> {
+        Btf::parse_after(bytes, &[], 1, wanted)
+    }
+
+    /// The same for a module of the kernel that this is. A member's offset is found only where nothing before it on the way
+    /// is of a type of the kernel's own.
+    pub(crate) fn parse_module(&self, bytes: &'a [u8], wanted: impl Fn(&str) -> bool) -> Option<Self> {
+        let first = self.first.checked_add(u32::try_from(self.starts.len()).ok()?)?;
+        Btf::parse_after(bytes, self.strings, first, wanted)
+    }
+
+    fn parse_after(
+        bytes: &'a [u8],
+        base_strings: &'a [u8],
+        first: u32,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Option<Self> {
         if u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?) != MAGIC {
             return None;
         }
@@ -72,14 +92,16 @@ impl<'a> Btf<'a> {
         let mut btf = Btf {
             types: section(8)?,
             strings: section(16)?,
-            starts: vec![0],
+            base_strings,
+            first,
+            starts: Vec::new(),
             named: HashMap::new(),
             nameless: Vec::new(),
         };
         let mut at = 0;
         while at < btf.types.len() {
             let entry = btf.entry_at(at)?;
-            let id = u32::try_from(btf.starts.len()).ok()?;
+            let id = first.checked_add(u32::try_from(btf.starts.len()).ok()?)?;
             btf.starts.push(u32::try_from(at).ok()?);
             if matches!(entry.kind, KIND_STRUCT | KIND_UNION | KIND_ENUM | KIND_TYPEDEF) {
                 let name = btf.name(word(btf.types, at)?);
@@ -108,15 +130,20 @@ impl<'a> Btf<'a> {
     pub(crate) fn bit_offset(&self, spelling: &str) -> Option<u32> {
         let (of, members) = spelling.split_once('.')?;
         self.named.get(of)?.iter().find_map(|id| {
-            let mut within = self.entry(*id)?;
-            let mut bits = 0;
+            let (mut within, mut bits) = (*id, 0);
             for member in members.split('.') {
-                let (at, inner) = self.member(within, member, NESTING_MAX)?;
+                let (at, inner) = self.member(self.resolve(within)?, member, NESTING_MAX)?;
                 bits += at;
                 within = inner;
             }
             Some(bits)
         })
+    }
+
+    /// Bytes of the struct or union of this name.
+    pub(crate) fn size(&self, of: &str) -> Option<u32> {
+        let mut entries = self.named.get(of)?.iter().filter_map(|id| self.entry(*id));
+        entries.find(|entry| matches!(entry.kind, KIND_STRUCT | KIND_UNION)).map(|entry| entry.other)
     }
 
     /// Value of an enumerator, in the enum of this name or in one without.
@@ -131,7 +158,7 @@ impl<'a> Btf<'a> {
     }
 
     /// Offset in bits and type of a member.
-    fn member(&self, within: Entry, name: &str, nesting: usize) -> Option<(u32, Entry)> {
+    fn member(&self, within: Entry, name: &str, nesting: usize) -> Option<(u32, u32)> {
         if !matches!(within.kind, KIND_STRUCT | KIND_UNION) {
             return None;
         }
@@ -141,11 +168,12 @@ impl<'a> Btf<'a> {
             let offset = word(self.types, at + 8)?;
             let offset = if within.bit_fields { offset & 0xff_ffff } else { offset };
             if named == name {
-                return Some((offset, self.resolve(word(self.types, at + 4)?)?));
+                return Some((offset, word(self.types, at + 4)?));
             }
             if named.is_empty() && nesting > 0 {
-                let inner = self.resolve(word(self.types, at + 4)?)?;
-                if let Some((deeper, found)) = self.member(inner, name, nesting - 1) {
+                let inner = self.resolve(word(self.types, at + 4)?);
+                let found = inner.and_then(|inner| self.member(inner, name, nesting - 1));
+                if let Some((deeper, found)) = found {
                     return Some((offset + deeper, found));
                 }
             }
@@ -171,7 +199,7 @@ impl<'a> Btf<'a> {
         if id == 0 {
             return Some(Entry { at: 0, kind: 0, members: 0, bit_fields: false, other: 0 });
         }
-        self.entry_at(*self.starts.get(id as usize)? as usize)
+        self.entry_at(*self.starts.get(id.checked_sub(self.first)? as usize)? as usize)
     }
 
     fn entry_at(&self, at: usize) -> Option<Entry> {
@@ -186,7 +214,12 @@ impl<'a> Btf<'a> {
     }
 
     fn name(&self, offset: u32) -> &'a str {
-        let bytes = self.strings.get(offset as usize..).unwrap_or_default();
+        let own = (offset as usize).checked_sub(self.base_strings.len());
+        let found = match own {
+            Some(own) => self.strings.get(own..),
+            None => self.base_strings.get(offset as usize..),
+        };
+        let bytes = found.unwrap_or_default();
         let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(0);
         std::str::from_utf8(&bytes[..end]).unwrap_or_default()
     }
@@ -245,6 +278,28 @@ mod tests {
         assert_eq!(btf.offset("s.d"), Some(12));
         assert_eq!(btf.offset("s.e"), None);
         assert_eq!(btf.offset("t.a"), None);
+    }
+
+    /// `struct m { int a; int e; }` of a module: `a` is one of the kernel's strings, `m` and `e` are its own.
+    fn module() -> Vec<u8> {
+        let strings = b"m\0e\0";
+        let types: Vec<u8> =
+            [15, KIND_STRUCT << 24 | 2, 8, 7, 1, 0, 17, 1, 32u32].map(u32::to_ne_bytes).concat();
+        let header = [HEADER as u32, 0, types.len() as u32, types.len() as u32, strings.len() as u32];
+        let header = header.map(u32::to_ne_bytes).concat();
+        [&MAGIC.to_ne_bytes()[..], &[1, 0], &header, &types, strings].concat()
+    }
+
+    #[test]
+    fn a_module_goes_on_where_the_kernel_ends() {
+        let (kernel, module) = (sample(), module());
+        let kernel = Btf::parse(&kernel, |name| name == "s").expect("a sample of BTF");
+        let module = kernel.parse_module(&module, |name| name == "m").expect("a sample of a module's");
+        assert_eq!(
+            (module.offset("m.a"), module.offset("m.e"), module.size("m")),
+            (Some(0), Some(4), Some(8))
+        );
+        assert_eq!((module.offset("s.a"), kernel.size("s")), (None, Some(16)));
     }
 
     #[test]

@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(decode(&bytes), Ok(Record::Call(record, None, [b"abc", b"de"])));
         bytes.pop();
         bytes[4..8].copy_from_slice(&((size_of::<CallRecord>() + 4) as u32).to_ne_bytes());
-        assert_eq!(decode(&bytes), Err(Malformed::Short { tag: TAG_CALL, len: 156 }));
+        assert_eq!(decode(&bytes), Err(Malformed::Short { tag: TAG_CALL, len: size_of::<CallRecord>() + 4 }));
     }
 
     proptest! {

@@ -13,7 +13,7 @@ use blkkin_wire::clock::ClockAnchor;
 use blkkin_wire::event::LayerEvent;
 
 use crate::accounts::balance;
-use crate::config::DRAIN_EVERY;
+use crate::config::{DRAIN_EVERY, TracerConfig};
 use crate::devices::DeviceNamer;
 use crate::error::TracerError;
 use crate::load::Tracer;
@@ -26,6 +26,9 @@ use crate::rings::{Drained, RingReader};
 const BATCH_MAX: usize = 2_048;
 /// Publishings between two looks at how often the kernel skipped a program: each is a read of a file a program.
 const MISSES_EVERY: u64 = 64;
+/// How old the accounts of a batch may be; those of the last are what all came to. To read them takes a look at a map of the
+/// kernel for each program.
+const ACCOUNTS_EVERY: Duration = Duration::from_millis(50);
 /// How long block I/O that is in flight when tracing stops is waited for.
 const SETTLE: Duration = Duration::from_millis(200);
 
@@ -73,11 +76,14 @@ impl Tracer {
             devices: DeviceNamer::default(),
             sequence: 0,
             misses: 0,
+            books: (Accounts::default(), None),
         };
+        let longest = TracerConfig::drain_at_most(pump.rings.ring_bytes());
         let mut pause = DRAIN_EVERY;
         while !stop.wait(pause) {
             match pump.round()? {
-                Some(Drained::All) => pause = DRAIN_EVERY,
+                Some(Drained::All) if pump.rings.fills() => pause = DRAIN_EVERY,
+                Some(Drained::All) => pause = (pause * 2).clamp(DRAIN_EVERY, longest),
                 Some(Drained::Part) => pause = Duration::ZERO,
                 None => break,
             }
@@ -104,6 +110,8 @@ struct Pump {
     sequence: u64,
     /// Recursion misses when last looked at.
     misses: u64,
+    /// The accounts when last looked at, and when that was.
+    books: (Accounts, Option<Instant>),
 }
 
 impl Pump {
@@ -118,7 +126,7 @@ impl Pump {
         if self.sequence.is_multiple_of(MISSES_EVERY) {
             self.misses = self.tracer.recursion_misses();
         }
-        let accounts = self.accounts()?;
+        let accounts = self.books_of_late()?;
         loop {
             let mut events = Vec::with_capacity(self.rings.held().min(BATCH_MAX));
             let next = self.rings.merge(&mut events, BATCH_MAX);
@@ -161,6 +169,14 @@ impl Pump {
         events.extend(met.into_iter().map(LayerEvent::Device));
     }
 
+    /// The accounts as they were at most [`ACCOUNTS_EVERY`] ago.
+    fn books_of_late(&mut self) -> Result<Accounts, TracerError> {
+        if self.books.1.is_none_or(|read| read.elapsed() >= ACCOUNTS_EVERY) {
+            self.books = (self.accounts()?, Some(Instant::now()));
+        }
+        Ok(self.books.0.clone())
+    }
+
     fn accounts(&self) -> Result<Accounts, TracerError> {
         let kernel = self.tracer.counters.read()?;
         Ok(balance(&kernel, &self.rings.recorded, self.misses))
@@ -181,6 +197,7 @@ impl Pump {
         self.rings.close();
         self.misses = self.tracer.recursion_misses();
         let accounts = self.accounts()?;
+        self.books = (accounts.clone(), Some(Instant::now()));
         self.publish()?;
         Ok(accounts)
     }

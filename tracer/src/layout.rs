@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use blkkin_probe_abi::layout::{ABSENT, Layout};
 
 use crate::btf::Btf;
+use crate::edges::{self, Way};
 use crate::error::TracerError;
 use crate::probes::{Hook, Need, PROBES, Probe};
 
@@ -26,7 +27,10 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("task_mm", &["task_struct.mm"]),
     ("task_flags", &["task_struct.flags"]),
     ("task_nvcsw", &["task_struct.nvcsw"]),
+    // Only with CONFIG_SCHED_INFO, which Debian, Fedora and Ubuntu set.
+    ("task_run_delay", &["task_struct.sched_info.run_delay"]),
     ("task_group_leader", &["task_struct.group_leader"]),
+    ("task_plug", &["task_struct.plug"]),
     // x86 keeps TS_COMPAT in a word of its own, arm64 a bit in the flags.
     ("task_compat", &["task_struct.thread_info.status", "task_struct.thread_info.flags"]),
     ("cred_uid", &["cred.uid"]),
@@ -110,6 +114,8 @@ const TRACEPOINT: &str = "btf_trace_";
 pub struct Types {
     /// Where its fields are.
     pub layout: Layout,
+    /// The ways upwards from a bio.
+    pub(crate) ways: Vec<Way>,
     /// Tracepoints that it has, of those in [`PROBES`]. A module's are not among them.
     tracepoints: HashSet<&'static str>,
 }
@@ -145,12 +151,15 @@ pub fn resolve() -> Result<Types, TracerError> {
         .flat_map(|(_, spellings)| *spellings)
         .filter_map(|spelling| Some(spelling.split_once('.')?.0))
         .chain([FLUSH_SEQUENCE.0])
+        .chain(edges::structs())
         .collect();
     let btf = Btf::parse(&bytes, |name| wanted.contains(name) || name.starts_with(TRACEPOINT))
         .ok_or_else(|| TracerError::NoBtf { reason: "it cannot be understood".to_owned() })?;
     let names = PROBES.iter().flat_map(Probe::hooks).map(|hook| hook.tracepoint);
     let tracepoints = names.filter(|name| btf.has(&format!("{TRACEPOINT}{name}"))).collect();
-    Ok(Types { layout: layout(&btf), tracepoints })
+    let edges = edges::resolve(&btf);
+    let layout = Layout { loop_kiocb: edges.loop_kiocb, ..layout(&btf) };
+    Ok(Types { layout, tracepoints, ways: edges.ways })
 }
 
 fn layout(btf: &Btf<'_>) -> Layout {

@@ -5,7 +5,8 @@
 //!
 //! In flow order: [`config`] says what is wanted; [`layout`] where this kernel keeps its fields,
 //! and [`kernel`] whether it has what every trace needs; [`probes`] which
-//! hooks there are; [`load`] brings the programs in; [`tasks`] marks who is followed; [`rings`] reads; [`decode`]
+//! hooks there are, `symbols` where its functions are, `edges` how a bio leads to what it does
+//! the work of; [`load`] brings the programs in; [`tasks`] marks who is followed; [`rings`] reads; [`decode`]
 //! turns hostile bytes into records; [`translate`] turns records into events, and is the only place that knows both
 //! vocabularies; [`drain`] does this until it is told to stop. [`mod@doctor`] tries each probe and says what happened.
 //!
@@ -19,6 +20,7 @@ pub mod decode;
 pub mod devices;
 pub mod doctor;
 pub mod drain;
+mod edges;
 pub mod error;
 pub mod kernel;
 pub mod layout;
@@ -28,6 +30,7 @@ pub mod origin;
 mod privilege;
 pub mod probes;
 pub mod rings;
+mod symbols;
 pub mod tasks;
 pub mod translate;
 

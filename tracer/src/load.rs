@@ -12,7 +12,7 @@ use aya::programs::Program;
 use aya::{Btf, Ebpf, EbpfLoader};
 use aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_RINGBUF;
 use blkkin_probe_abi::CPUS_MAX;
-use blkkin_probe_abi::settings::Settings;
+use blkkin_probe_abi::settings::{HOP_TO_BIO, HOPS_MAX, Hop, Settings};
 use blkkin_wire::ids::{Pid, Source};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -26,9 +26,13 @@ use crate::origin;
 use crate::privilege;
 use crate::probes::{AttachKind, Hook, Need, PROBES, Probe, ProbeVerdict, Verdict};
 use crate::rings::RingReader;
+use crate::symbols;
 use crate::tasks::{SpawnerMark, TaskMarks};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/blkkin-probes"));
+
+/// Where the front of a split bio ends.
+const SPLIT_FRONT: &str = "bio_chain_endio";
 
 /// A tracer that is attached.
 pub struct Tracer {
@@ -37,6 +41,8 @@ pub struct Tracer {
     pub(crate) ebpf: Ebpf,
     /// Made, not yet mapped: see [`Tracer::map_rings`].
     rings: Vec<MapData>,
+    /// Bytes of each.
+    ring_bytes: usize,
     pub(crate) counters: KernelCounters,
     /// Descriptors of the attached programs, whose fdinfo says how often the kernel skipped them.
     pub(crate) attached: Vec<OwnedFd>,
@@ -90,10 +96,7 @@ impl Tracer {
     /// Maps and programs, nothing attached.
     fn bring_in(config: &TracerConfig, types: &Types) -> Result<Tracer, TracerError> {
         let source = origin::source();
-        let settings = Settings {
-            requests_begin_late: types.requests_begin_late().into(),
-            ..config.settings(source.epoch, bio_chain_endio())?
-        };
+        let settings = for_this_kernel(config.settings(source.epoch)?, types);
         let shapes: Vec<u8> = config.shapes().iter().flat_map(|word| word.to_ne_bytes()).collect();
         let mut ebpf = EbpfLoader::new()
             .override_global("LAYOUT", bytes_of(&types.layout), true)
@@ -102,10 +105,19 @@ impl Tracer {
             .allow_unsupported_maps()
             .load(OBJECT)
             .map_err(|error| TracerError::Load { reason: chain(&error) })?;
-        let rings = make_rings(&mut ebpf, config)?;
+        let (rings, ring_bytes) = make_rings(&mut ebpf, config)?;
         let counters = take_counters(&mut ebpf)?;
         let marks = task_marks(&ebpf)?;
-        Ok(Tracer { source, ebpf, rings, counters, attached: Vec::new(), marks, verdicts: Vec::new() })
+        Ok(Tracer {
+            source,
+            ebpf,
+            rings,
+            ring_bytes,
+            counters,
+            attached: Vec::new(),
+            marks,
+            verdicts: Vec::new(),
+        })
     }
 
     /// Maps the rings into this process. Not before: a mapped ring counts twice its size as the process's memory, because it
@@ -116,7 +128,7 @@ impl Tracer {
             RingBuf::try_from(Map::RingBuf(ring))
                 .map_err(|error| TracerError::Map { map: "RINGS", reason: chain(&error) })
         });
-        Ok(RingReader::new(mapped.collect::<Result<_, _>>()?))
+        Ok(RingReader::new(mapped.collect::<Result<_, _>>()?, self.ring_bytes))
     }
 
     /// What became of each probe.
@@ -265,7 +277,8 @@ fn kernel_types() -> Result<Btf, TracerError> {
     Btf::from_sys_fs().map_err(|error| TracerError::NoBtf { reason: chain(&error) })
 }
 
-fn make_rings(ebpf: &mut Ebpf, config: &TracerConfig) -> Result<Vec<MapData>, TracerError> {
+/// The rings, and the bytes of each.
+fn make_rings(ebpf: &mut Ebpf, config: &TracerConfig) -> Result<(Vec<MapData>, usize), TracerError> {
     let fail = |error: &dyn std::error::Error| TracerError::Map { map: "RINGS", reason: chain(error) };
     // Borrowed, not taken: the programs name it by its descriptor until they are loaded.
     let map = ebpf.map_mut("RINGS").ok_or_else(|| missing_map("RINGS"))?;
@@ -281,7 +294,7 @@ fn make_rings(ebpf: &mut Ebpf, config: &TracerConfig) -> Result<Vec<MapData>, Tr
         outer.set(cpu, &ring, 0).map_err(|error| fail(&error))?;
         rings.push(ring);
     }
-    Ok(rings)
+    Ok((rings, bytes))
 }
 
 fn take_counters(ebpf: &mut Ebpf) -> Result<KernelCounters, TracerError> {
@@ -302,18 +315,22 @@ fn missing_map(map: &'static str) -> TracerError {
     TracerError::Map { map, reason: "the object has none; it was not built from this source".to_owned() }
 }
 
-/// Where the kernel ends the front of a split bio; none where the addresses are hidden.
-fn bio_chain_endio() -> Option<u64> {
-    use std::io::{BufRead, BufReader};
-    let symbols = BufReader::with_capacity(1 << 16, std::fs::File::open("/proc/kallsyms").ok()?);
-    for line in symbols.split(b'\n') {
-        let line = line.ok()?;
-        if line.ends_with(b" bio_chain_endio") {
-            let address = std::str::from_utf8(line.get(..16)?).ok()?;
-            return u64::from_str_radix(address, 16).ok().filter(|address| *address != 0);
-        }
+/// The settings with what the kernel decides, not the user.
+fn for_this_kernel(settings: Settings, types: &Types) -> Settings {
+    let ends: Vec<&'static str> = types.ways.iter().map(|way| way.end_io).chain([SPLIT_FRONT]).collect();
+    let addresses = symbols::addresses(&ends);
+    let address = |name: &str| addresses.get(name).copied().unwrap_or(0);
+    let mut hops = [Hop::default(); HOPS_MAX];
+    for (hop, way) in hops.iter_mut().zip(&types.ways) {
+        *hop = Hop { end_io: address(way.end_io), ..way.hop };
     }
-    None
+    Settings {
+        requests_begin_late: types.requests_begin_late().into(),
+        bio_chain_endio: address(SPLIT_FRONT),
+        stacked: hops.iter().any(|hop| hop.to == HOP_TO_BIO && hop.end_io != 0).into(),
+        hops,
+        ..settings
+    }
 }
 
 /// An error and what caused it, in one line.

@@ -114,6 +114,15 @@ pub const PROBES: &[Probe] = &[
         "requests that the scheduler merged into others",
     ),
     probe(
+        "request_insert",
+        "block request",
+        "block_rq_insert",
+        "request_insert",
+        Need::Optional,
+        &[],
+        "how long a request was in the scheduler, apart from the rest of its wait",
+    ),
+    probe(
         "request_issue",
         "block request",
         "block_rq_issue",

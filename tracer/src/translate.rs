@@ -2,7 +2,7 @@
 
 use blkkin_probe_abi::record as raw;
 use blkkin_wire::calls::{Arch, CallId, CallSpec};
-use blkkin_wire::clock::MonotonicNs;
+use blkkin_wire::clock::{DurationNs, MonotonicNs};
 use blkkin_wire::event::{
     BioEvent, BlockOp, BlockStatus, CallEvent, CommitEvent, Ending, FileEvent, Kept, LayerEvent, OpenFile,
     PairEvent, RequestEvent, Submitter, TaskChange, TaskEvent, TaskRef,
@@ -67,6 +67,7 @@ fn call(record: &raw::CallRecord, second: Option<&raw::SecondFile>, paths: [&[u8
         },
         bios: record.bios,
         sleeps: record.sleeps,
+        cpu_wait: has(raw::CALL_HAS_CPU_WAIT).then_some(DurationNs(record.cpu_wait_ns)),
         sync_tid: has(raw::CALL_HAS_SYNC_TID).then_some(record.sync_tid),
     })
 }
@@ -115,6 +116,7 @@ fn request(record: &raw::RequestRecord) -> RequestEvent {
         root: SpanId(record.root),
         task: task_ref(record.task, record.task_version),
         start: MonotonicNs(record.start_ns),
+        insert: (record.insert_ns != 0).then_some(MonotonicNs(record.insert_ns)),
         issue: (record.issue_ns != 0).then_some(MonotonicNs(record.issue_ns)),
         complete: MonotonicNs(record.header.time_ns),
         device: DeviceId::from_kernel(record.dev),
@@ -124,6 +126,7 @@ fn request(record: &raw::RequestRecord) -> RequestEvent {
         status: BlockStatus(record.status as u8),
         bios: record.bios,
         tag: u32::try_from(record.tag).ok(),
+        plugged: has(raw::REQUEST_PLUGGED),
         requeued: has(raw::REQUEST_REQUEUED),
         flush_sequence: has(raw::REQUEST_FLUSH_SEQUENCE) || has(raw::REQUEST_SERVED),
     }
@@ -154,6 +157,8 @@ fn pair(record: &raw::PairRecord) -> PairEvent {
         root: record.root,
         task: record.task,
         start_ns: record.start_ns,
+        // One that is inserted is kept apart from its bio.
+        insert_ns: 0,
         issue_ns: record.issue_ns,
         sector: record.disk_sector,
         dev: record.disk,

@@ -34,6 +34,8 @@ pub struct Accounts {
     pub bios_queued: u64,
     /// Requests that were followed from their allocation on, less those that were merged into another.
     pub requests_started: u64,
+    /// Those: they have no record of their own, their bios went on in the other.
+    pub requests_merged: u64,
     /// Bios and requests whose end was never seen.
     pub ends_missed: u64,
     /// Bios and requests that had no room in the kernel's tables.
@@ -99,6 +101,6 @@ pub struct EventBatch {
     pub events: Vec<LayerEvent>,
     /// No event of this source that is earlier than this will come any more.
     pub watermark: MonotonicNs,
-    /// The source's counters at the end of this batch.
+    /// The source's counters, at most 50 ms old; of the last batch the final ones.
     pub accounts: Accounts,
 }

@@ -10,7 +10,7 @@
 //! joined later and never put into `parent`.
 
 use crate::calls::CallId;
-use crate::clock::MonotonicNs;
+use crate::clock::{DurationNs, MonotonicNs};
 use crate::ids::{CgroupId, DeviceId, Fd, FileId, Pid, Sector, SpanId, TaskId, Tid, Uid};
 
 /// Anything that a tracer says.
@@ -122,6 +122,8 @@ pub struct CallEvent {
     pub bios: u32,
     /// Times that the task gave up the processor to wait; 0 proves that it never slept.
     pub sleeps: u32,
+    /// Time inside it in which the task was ready to run and no CPU ran it; none where the kernel does not count it.
+    pub cpu_wait: Option<DurationNs>,
     /// The journal transaction that this fsync had to see committed (ext4).
     pub sync_tid: Option<u32>,
 }
@@ -274,6 +276,9 @@ pub struct RequestEvent {
     pub task: TaskRef,
     /// Allocation.
     pub start: MonotonicNs,
+    /// First insertion into a queue above the driver's: the scheduler's, or without one the software queue of a device
+    /// that was busy. None where it went to the driver directly.
+    pub insert: Option<MonotonicNs>,
     /// First issue to the driver on its behalf: its own, or that of the flush that served it (it may ask for one before
     /// its data, or for nothing else). None where nothing had to be issued: a flush of a device without a cache.
     pub issue: Option<MonotonicNs>,
@@ -293,6 +298,8 @@ pub struct RequestEvent {
     pub bios: u16,
     /// Tag at issue.
     pub tag: Option<u32>,
+    /// Allocated inside a plug of its task, where it waited for the task to ask for more.
+    pub plugged: bool,
     /// Put back and issued again at least once.
     pub requeued: bool,
     /// Went through the flush machinery.

@@ -19,28 +19,28 @@ fn call_trace(times: (u64, u64), sleeps: u32, bios: &[(BioEvent, RequestEvent)])
     trace
 }
 
-fn parts(breakdown: Breakdown) -> [u64; 5] {
-    let Breakdown { device, block, journal, file_system, unaccounted } = breakdown;
-    [device, block, journal, file_system, unaccounted].map(|part| part.0)
+fn parts(breakdown: Breakdown) -> [u64; 6] {
+    let Breakdown { device, block, journal, cpu, file_system, unaccounted } = breakdown;
+    [device, block, journal, cpu, file_system, unaccounted].map(|part| part.0)
 }
 
 #[test]
 fn a_direct_write_goes_down_waits_at_the_device_and_comes_back() {
     // Queued at 20, issued at 50, complete at 80.
     let trace = call_trace((10, 100), 1, &[make::direct(1, 2, 3, (20, 80))]);
-    assert_eq!(parts(breakdown(&trace)), [30, 30, 0, 30, 0]);
+    assert_eq!(parts(breakdown(&trace)), [30, 30, 0, 0, 30, 0]);
 }
 
 #[test]
 fn parallel_requests_count_once() {
     let (first, second) = (make::direct(1, 2, 3, (20, 80)), make::direct(1, 4, 5, (30, 90)));
     let trace = call_trace((10, 100), 1, &[first, second]);
-    assert_eq!(parts(breakdown(&trace)), [40, 30, 0, 20, 0]);
+    assert_eq!(parts(breakdown(&trace)), [40, 30, 0, 0, 20, 0]);
 }
 
 #[test]
 fn who_never_slept_computed() {
-    assert_eq!(parts(breakdown(&call_trace((10, 100), 0, &[]))), [0, 0, 0, 90, 0]);
+    assert_eq!(parts(breakdown(&call_trace((10, 100), 0, &[]))), [0, 0, 0, 0, 90, 0]);
 }
 
 #[test]
@@ -49,12 +49,12 @@ fn what_is_no_storage_is_not_the_file_systems() {
     let mmap = blkkin_wire::calls::CallId::by_name("mmap").unwrap();
     let args = [0, 4096, 3, 0x22, u64::MAX, 0];
     trace.root = Root::Call(CallEvent { call: mmap, args, ..make::call_with(1, (10, 100), 0) });
-    assert_eq!(parts(breakdown(&trace)), [0, 0, 0, 0, 90]);
+    assert_eq!(parts(breakdown(&trace)), [0, 0, 0, 0, 0, 90]);
 }
 
 #[test]
 fn who_slept_without_io_waited_for_something_untraced() {
-    assert_eq!(parts(breakdown(&call_trace((10, 100), 1, &[]))), [0, 0, 0, 0, 90]);
+    assert_eq!(parts(breakdown(&call_trace((10, 100), 1, &[]))), [0, 0, 0, 0, 0, 90]);
 }
 
 #[test]
@@ -63,13 +63,28 @@ fn who_misses_io_may_have_slept_for_it() {
         call_trace((10, 100), 2, &[make::direct(1, 2, 3, (20, 80)), make::direct(1, 4, 5, (20, 80))]);
     trace.requests.pop();
     trace.missing = Missing { requests: 1, ..Missing::default() };
-    assert_eq!(parts(breakdown(&trace)), [30, 30, 0, 0, 30]);
+    assert_eq!(parts(breakdown(&trace)), [30, 30, 0, 0, 0, 30]);
+}
+
+#[test]
+fn who_waited_for_a_cpu_neither_computed_nor_waited_for_anything_else() {
+    let waited = |sleeps, cpu_wait, bios: &[_]| {
+        let mut trace = call_trace((10, 100), sleeps, bios);
+        if let Root::Call(call) = &mut trace.root {
+            call.cpu_wait = Some(DurationNs(cpu_wait));
+        }
+        parts(breakdown(&trace))
+    };
+    assert_eq!(waited(0, 70, &[]), [0, 0, 0, 70, 20, 0]);
+    assert_eq!(waited(1, 70, &[]), [0, 0, 0, 70, 0, 20]);
+    // 60 of its 90 were in the block layer and at the device: no more than the rest is taken.
+    assert_eq!(waited(1, 70, &[make::direct(1, 2, 3, (20, 80))]), [30, 30, 0, 30, 0, 0]);
 }
 
 #[test]
 fn an_async_calls_bios_count_up_to_its_return() {
     let trace = call_trace((10, 40), 0, &[make::direct(1, 2, 3, (20, 80))]);
-    assert_eq!(parts(breakdown(&trace)), [0, 20, 0, 10, 0]);
+    assert_eq!(parts(breakdown(&trace)), [0, 20, 0, 0, 10, 0]);
 }
 
 #[test]
@@ -77,10 +92,10 @@ fn a_flush_is_the_devices_time_from_the_issue_of_the_flush_that_served_it() {
     let (bio, request) = make::direct(1, 2, 3, (20, 80));
     let served = RequestEvent { issue: Some(MonotonicNs(50)), flush_sequence: true, ..request };
     let trace = call_trace((10, 100), 1, &[(bio, served)]);
-    assert_eq!(parts(breakdown(&trace)), [30, 30, 0, 30, 0]);
+    assert_eq!(parts(breakdown(&trace)), [30, 30, 0, 0, 30, 0]);
     let never_issued = RequestEvent { issue: None, ..served };
     let trace = call_trace((10, 100), 1, &[(bio, never_issued)]);
-    assert_eq!(parts(breakdown(&trace)), [0, 60, 0, 30, 0]);
+    assert_eq!(parts(breakdown(&trace)), [0, 60, 0, 0, 30, 0]);
 }
 
 fn commit_trace(times: (u64, u64), bios: &[(BioEvent, RequestEvent)]) -> Trace {
@@ -93,10 +108,10 @@ fn commit_trace(times: (u64, u64), bios: &[(BioEvent, RequestEvent)]) -> Trace {
 #[test]
 fn a_waiters_time_goes_through_the_commit_to_its_requests() {
     let commit = commit_trace((20, 90), &[make::direct(50, 51, 52, (40, 80))]);
-    assert_eq!(parts(breakdown(&commit)), [20, 20, 30, 0, 0]);
+    assert_eq!(parts(breakdown(&commit)), [20, 20, 30, 0, 0, 0]);
     let mut trace = call_trace((10, 100), 1, &[]);
     trace.causes.push(Cause { trace: Arc::new(commit), primary: false });
-    assert_eq!(parts(breakdown(&trace)), [20, 20, 30, 20, 0]);
+    assert_eq!(parts(breakdown(&trace)), [20, 20, 30, 0, 20, 0]);
 }
 
 #[test]
@@ -108,12 +123,12 @@ fn a_merged_bios_time_is_that_of_the_request_that_carried_it() {
     trace.carried.push(Carried { bio: SpanId(2), trace: make::trace(9).id, request });
     trace.bios.push(BioEvent { first: false, ..bio });
     // The carrier was issued at 40, the bio queued at 20.
-    assert_eq!(parts(breakdown(&trace)), [40, 30, 0, 20, 0]);
+    assert_eq!(parts(breakdown(&trace)), [40, 30, 0, 0, 20, 0]);
 }
 
 /// The module's definition, word by word.
-fn oracle(trace: &Trace) -> [u64; 5] {
-    let mut parts = [0; 5];
+fn oracle(trace: &Trace) -> [u64; 6] {
+    let mut parts = [0; 6];
     let within = |from: MonotonicNs, to: MonotonicNs, now: u64| (from.0..to.0).contains(&now);
     for now in trace.start().0..trace.end().0 {
         let device = all_requests(trace).any(|r| within(at_device(r), r.complete, now));
@@ -124,11 +139,16 @@ fn oracle(trace: &Trace) -> [u64; 5] {
             (true, ..) => 0,
             (_, true, ..) => 1,
             (_, _, true, _) | (.., Own::Journal) => 2,
-            (.., Own::FileSystem) => 3,
-            (.., Own::Unknown) => 4,
+            (.., Own::FileSystem) => 4,
+            (.., Own::Unknown) => 5,
         };
         parts[class] += 1;
     }
+    // Which of the call's own moments they were nobody knows.
+    let waited = trace.call().and_then(|call| call.cpu_wait).unwrap_or_default().0;
+    let own = if parts[4] > 0 { 4 } else { 5 };
+    parts[3] = waited.min(parts[own]);
+    parts[own] -= parts[3];
     parts
 }
 
@@ -157,9 +177,13 @@ proptest! {
         others in bios(50),
         (start, span) in (0_u64..100, 0_u64..80),
         waits in any::<bool>(),
+        cpu_wait in proptest::option::of(0_u64..150),
         kind in 0_u8..3,
     ) {
         let mut trace = call_trace((enter, enter + length), sleeps, &own);
+        if let Root::Call(call) = &mut trace.root {
+            call.cpu_wait = cpu_wait.map(DurationNs);
+        }
         let commit = commit_trace((start, start + span), &others);
         match kind {
             0 if waits => trace.causes.push(Cause { trace: Arc::new(commit), primary: true }),

@@ -15,6 +15,8 @@ use crate::trace::{Missing, Part, Root, Trace};
 #[derive(Debug)]
 pub(super) struct OpenTrace {
     pub(super) trace: Trace,
+    /// Bios that the root itself queued, and counted: others do the work of requests above them.
+    own: u32,
     /// Requests that its bios name as their children and that have not come.
     awaited: Vec<SpanId>,
     /// The commit that the call waited for and whose trace is not decided.
@@ -34,12 +36,13 @@ pub(super) struct Before {
 
 impl OpenTrace {
     pub(super) fn new(trace: Trace) -> Self {
-        OpenTrace { trace, awaited: Vec::new(), waits: None, before: Before::default() }
+        OpenTrace { trace, own: 0, awaited: Vec::new(), waits: None, before: Before::default() }
     }
 
     /// As if it were new.
     fn begin(&mut self, source: Source, anchor: ClockAnchor, root: SpanId) {
         self.trace.begin(source, anchor, root);
+        self.own = 0;
         self.awaited.clear();
         (self.waits, self.before) = (None, Before::default());
     }
@@ -65,13 +68,18 @@ impl OpenTrace {
                 self.awaited.push(request);
             }
         }
-        push(&mut self.trace.bios, bio);
+        self.push_bio(bio);
     }
 
     /// Nobody waits for the request: it came with its bio.
     pub(super) fn add_pair(&mut self, bio: BioEvent, request: RequestEvent) {
-        push(&mut self.trace.bios, bio);
+        self.push_bio(bio);
         push(&mut self.trace.requests, request);
+    }
+
+    fn push_bio(&mut self, bio: BioEvent) {
+        self.own += u32::from(self.trace.queued_by_root(&bio));
+        push(&mut self.trace.bios, bio);
     }
 
     pub(super) fn add_request(&mut self, request: RequestEvent) {
@@ -104,7 +112,7 @@ impl OpenTrace {
     /// What was given out under its id once this is.
     pub(super) fn given_out(&self) -> Before {
         let root = self.before.root || !matches!(self.trace.root, Root::Missing);
-        Before { bios: self.before.bios + self.trace.bios.len() as u32, root }
+        Before { bios: self.before.bios + self.own, root }
     }
 
     fn bios_missing(&self) -> Option<u32> {
@@ -114,7 +122,7 @@ impl OpenTrace {
             Root::Kernel => 1,
             Root::Missing => return None,
         };
-        Some(expected.saturating_sub(self.before.bios + self.trace.bios.len() as u32))
+        Some(expected.saturating_sub(self.before.bios + self.own))
     }
 }
 
@@ -258,6 +266,8 @@ impl OpenTraces {
 
 #[cfg(test)]
 mod tests {
+    use blkkin_wire::event::Submitter;
+
     use super::*;
     use crate::join::tests::make;
 
@@ -299,6 +309,18 @@ mod tests {
         open.add_bio(BioEvent { span: SpanId(4), first: false, request: Some(SpanId(99)), ..bio });
         assert_eq!(open.missing(), Missing { requests: 1, ..Missing::default() });
         open.add_request(request);
+        assert!(open.is_complete());
+    }
+
+    #[test]
+    fn a_bio_below_a_request_is_not_one_that_the_root_counted() {
+        let (upper, above) = make::direct(1, 2, 3, (10, 90));
+        let (lower, below) = make::direct(1, 4, 5, (20, 80));
+        let mut open = OpenTrace::new(make::trace(1));
+        open.trace.root = Root::Call(make::call_with(1, (0, 100), 1));
+        open.add_pair(BioEvent { submitter: Submitter::Span(above.span), ..lower }, below);
+        assert!(!open.is_complete());
+        open.add_pair(upper, above);
         assert!(open.is_complete());
     }
 }

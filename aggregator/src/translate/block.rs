@@ -11,6 +11,7 @@ use super::names;
 use super::place::{Outline, Place};
 use super::tags::Tags;
 use crate::join::hash::SpanMap;
+use crate::phases;
 use crate::trace::{Root, Trace};
 
 /// Adds the spans of a trace's bios and requests.
@@ -44,7 +45,8 @@ impl Present {
 fn bio_span(place: &Place<'_>, present: &Present, bio: &BioEvent) -> Span {
     let (parent, link) = match bio.submitter {
         Submitter::Kernel => (None, None),
-        Submitter::Span(span) => (Some(span), Some(submitted(place.trace))),
+        Submitter::Span(span) if span == place.trace.root_span => (Some(span), Some(submitted(place.trace))),
+        Submitter::Span(above) => (Some(above), Some(below(present, above))),
     };
     let below_root = parent == Some(place.trace.root_span);
     let mut span = place.span(Outline {
@@ -60,7 +62,10 @@ fn bio_span(place: &Place<'_>, present: &Present, bio: &BioEvent) -> Span {
     if let Some(link) = link {
         tags.text("blkkin.link", link);
     }
-    let lost = parent.filter(|_| !below_root || matches!(place.trace.root, Root::Missing));
+    let lost = parent.filter(|parent| match below_root {
+        true => matches!(place.trace.root, Root::Missing),
+        false => !present.requests.contains_key(parent) && !present.bios.contains_key(parent),
+    });
     top_tags(place, parent, lost, &mut tags);
     io_tags(place, bio.device, bio.sector, bio.bytes, bio.op, &mut tags);
     if bio.split {
@@ -71,6 +76,14 @@ fn bio_span(place: &Place<'_>, present: &Present, bio: &BioEvent) -> Span {
     span.error = status_tags(bio.status, &mut tags);
     span.tags = tags.0;
     span
+}
+
+/// Why a bio is below something of a device above.
+fn below(present: &Present, above: SpanId) -> &'static str {
+    match present.bios.contains_key(&above) {
+        true => "exact: the driver's own pointer from this bio to that one",
+        false => "exact: it serves the kiocb that lies in the loop device's request",
+    }
 }
 
 /// Why a bio is below its submitter.
@@ -114,9 +127,14 @@ fn request_span(place: &Place<'_>, present: &Present, request: &RequestEvent) ->
         end: request.complete,
     });
     let wallclock = |time| place.anchor.wallclock(time);
-    let issued = request.issue.map(|issue| (wallclock(issue), Cow::Borrowed("issued")));
-    span.annotations =
-        issued.into_iter().chain([(wallclock(request.complete), "completed".into())]).collect();
+    let moments = [
+        (request.plugged.then_some(request.start), "plugged"),
+        (request.insert, "inserted"),
+        (request.issue, "issued"),
+        (Some(request.complete), "completed"),
+    ];
+    let said = |(time, word): (Option<_>, _)| time.map(|time| (wallclock(time), Cow::Borrowed(word)));
+    span.annotations = moments.into_iter().filter_map(said).collect();
     let mut tags = Tags::default();
     if request.parent.is_some() {
         tags.text("blkkin.link", "exact: first bio of the request");
@@ -132,9 +150,12 @@ fn request_span(place: &Place<'_>, present: &Present, request: &RequestEvent) ->
     flush_tags(request, &mut tags);
     tags.times(request.start, request.complete);
     // Of a request that needs a flush the issue divides something else: see `account`.
-    let issue = request.issue.filter(|_| !request.flush_sequence);
-    tags.maybe("blkkin.queue.ns", issue.map(|issue| issue.since(request.start).0));
-    tags.maybe("blkkin.device.ns", issue.map(|issue| request.complete.since(issue).0));
+    if !request.flush_sequence {
+        tags.maybe("blkkin.queue.ns", phases::queue(request).map(|time| time.0));
+        tags.maybe("blkkin.plug.ns", phases::plug(request).map(|time| time.0));
+        tags.maybe("blkkin.scheduler.ns", phases::scheduler(request).map(|time| time.0));
+        tags.maybe("blkkin.device.ns", phases::device(request).map(|time| time.0));
+    }
     span.error = status_tags(request.status, &mut tags);
     span.tags = tags.0;
     span

@@ -149,6 +149,7 @@ fn time_tags(trace: &Trace, call: &CallEvent, tags: &mut Tags) {
     tags.duration("blkkin.device.ns", parts.device);
     tags.duration("blkkin.block.ns", parts.block);
     tags.duration("blkkin.journal.ns", parts.journal);
+    tags.duration("blkkin.cpu_wait.ns", parts.cpu);
     tags.duration("blkkin.file_system.ns", parts.file_system);
     tags.duration("blkkin.unaccounted.ns", parts.unaccounted);
     tags.number("blkkin.sleeps", call.sleeps);

@@ -3,16 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use blkkin_aggregator::account::at_device;
+use blkkin_aggregator::phases;
 use blkkin_aggregator::trace::Trace;
-use blkkin_wire::clock::DurationNs;
 use blkkin_wire::event::RequestEvent;
 use blkkin_wire::ids::DeviceId;
 
 use super::latency::Latency;
 
-/// Devices with rows of their own: more than the disks of most machines. At five operations with two histograms
-/// of about 29 KiB each that is 19 MiB if all of them were used in every way.
+/// Devices with rows of their own: more than the disks of most machines. At five operations with four histograms
+/// of about 29 KiB each that is 37 MiB if all of them were used in every way.
 pub const DEVICES_MAX: usize = 64;
 
 /// What a request asks of a device.
@@ -54,17 +53,6 @@ impl Operation {
     }
 }
 
-/// How long it waited in the block layer for its issue, or for that of the flush that served it; none if nothing was
-/// issued for it.
-pub fn queued(request: &RequestEvent) -> Option<DurationNs> {
-    request.issue.map(|issue| issue.since(request.start))
-}
-
-/// How long it was with the device; none if nothing was issued for it.
-pub fn at_the_device(request: &RequestEvent) -> Option<DurationNs> {
-    request.issue.map(|_| request.complete.since(at_device(request)))
-}
-
 /// All requests of one operation to one device.
 #[derive(Clone, Debug, Default)]
 pub struct OperationRow {
@@ -76,9 +64,13 @@ pub struct OperationRow {
     pub errors: u64,
     /// Bytes.
     pub bytes: u64,
-    /// From start to issue.
+    /// See [`phases`], as the next three: waiting.
     pub queue: Latency,
-    /// From [`at_device`] to completion.
+    /// Of those that were plugged.
+    pub plug: Latency,
+    /// Of those that were inserted.
+    pub scheduler: Latency,
+    /// At the device.
     pub device: Latency,
     /// Nothing was issued for them: they have no time in the queue or at the device.
     pub unissued: u64,
@@ -133,18 +125,25 @@ impl OperationRow {
         self.merged += u64::from(request.bios.saturating_sub(1));
         self.errors += u64::from(!request.status.is_ok());
         self.bytes += u64::from(request.bytes);
-        match queued(request).zip(at_the_device(request)) {
-            Some((queued, at_device)) => {
-                self.queue.record(queued);
-                self.device.record(at_device);
+        let phases = [
+            (phases::queue(request), &mut self.queue),
+            (phases::plug(request), &mut self.plug),
+            (phases::scheduler(request), &mut self.scheduler),
+            (phases::device(request), &mut self.device),
+        ];
+        for (time, times) in phases {
+            if let Some(time) = time {
+                times.record(time);
             }
-            None => self.unissued += 1,
         }
+        self.unissued += u64::from(request.issue.is_none());
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use blkkin_wire::clock::DurationNs;
+
     use super::*;
     use crate::collect::sample::{call, request};
 

@@ -1,6 +1,7 @@
 //! By layer: where the calls' time went.
 
 use blkkin_aggregator::account;
+use blkkin_aggregator::stacked::Stacked;
 use blkkin_aggregator::trace::Trace;
 use blkkin_wire::clock::DurationNs;
 
@@ -21,14 +22,23 @@ pub enum Layer {
     Queue,
     /// At the device.
     Device,
+    /// Ready to run, with no CPU that ran the task.
+    Cpu,
     /// Nobody's.
     Unaccounted,
 }
 
 impl Layer {
     /// All, in flow order.
-    pub const ALL: [Layer; 6] =
-        [Layer::Calls, Layer::FileSystem, Layer::Journal, Layer::Queue, Layer::Device, Layer::Unaccounted];
+    pub const ALL: [Layer; 7] = [
+        Layer::Calls,
+        Layer::FileSystem,
+        Layer::Journal,
+        Layer::Queue,
+        Layer::Device,
+        Layer::Cpu,
+        Layer::Unaccounted,
+    ];
 
     /// As a person would say it.
     pub fn name(self) -> &'static str {
@@ -38,6 +48,7 @@ impl Layer {
             Layer::Journal => "journal",
             Layer::Queue => "block queue",
             Layer::Device => "device",
+            Layer::Cpu => "CPU wait",
             Layer::Unaccounted => "unaccounted",
         }
     }
@@ -69,6 +80,7 @@ impl Layers {
         self.add_time(Layer::Journal, split.journal);
         self.add_time(Layer::Queue, split.block);
         self.add_time(Layer::Device, split.device);
+        self.add_time(Layer::Cpu, split.cpu);
         self.add_time(Layer::Unaccounted, split.unaccounted);
         self.add_bytes(Layer::Calls, moved_bytes(call));
         self.add_block_bytes(trace);
@@ -106,12 +118,15 @@ impl Layers {
 
     fn add_block_bytes(&mut self, trace: &Trace) {
         self.add_bytes(Layer::Queue, bio_bytes(trace));
-        self.add_bytes(Layer::Device, trace.requests.iter().map(|request| u64::from(request.bytes)).sum());
+        let stacked = Stacked::of(trace);
+        let bottom = trace.requests.iter().filter(|request| !stacked.is_above(request));
+        self.add_bytes(Layer::Device, bottom.map(|request| u64::from(request.bytes)).sum());
     }
 }
 
 fn bio_bytes(trace: &Trace) -> u64 {
-    trace.bios.iter().map(|bio| u64::from(bio.bytes)).sum()
+    let own = trace.bios.iter().filter(|bio| trace.queued_by_root(bio));
+    own.map(|bio| u64::from(bio.bytes)).sum()
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ pub(super) fn call(span: u64, name: &str, time: u64) -> Trace {
         paths_kept: Kept::Whole,
         bios: 0,
         sleeps: 0,
+        cpu_wait: None,
         sync_tid: None,
     };
     Trace { root: Root::Call(call), ..Trace::new(source, anchor, SpanId(span)) }
@@ -63,6 +64,7 @@ pub(super) fn request(device: DeviceId, issue: Option<u64>) -> RequestEvent {
         root: SpanId(1),
         task: TASK,
         start: MonotonicNs(1),
+        insert: None,
         issue: issue.map(MonotonicNs),
         complete: MonotonicNs(9),
         device,
@@ -72,6 +74,7 @@ pub(super) fn request(device: DeviceId, issue: Option<u64>) -> RequestEvent {
         status: BlockStatus(0),
         bios: 1,
         tag: None,
+        plugged: false,
         requeued: false,
         flush_sequence: false,
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use blkkin_aggregator::account::subject::is_storage;
+use blkkin_aggregator::stacked::Stacked;
 use blkkin_aggregator::trace::{Part, Root, Trace};
 use blkkin_wire::calls::{CallClass, CallId};
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
@@ -107,7 +108,8 @@ impl Totals {
             Root::Missing => {}
         }
         self.bios += trace.bios.len() as u64;
-        trace.requests.iter().for_each(|request| self.add_request(request));
+        let stacked = Stacked::of(trace);
+        trace.requests.iter().for_each(|request| self.add_request(request, &stacked));
         self.add_gaps(trace);
     }
 
@@ -134,8 +136,12 @@ impl Totals {
         }
     }
 
-    fn add_request(&mut self, request: &RequestEvent) {
+    fn add_request(&mut self, request: &RequestEvent, stacked: &Stacked) {
         self.requests += 1;
+        if stacked.is_above(request) {
+            // Those below it moved its bytes.
+            return;
+        }
         let bytes = u64::from(request.bytes);
         match Operation::of(request) {
             Operation::Read => self.by_devices.read += bytes,

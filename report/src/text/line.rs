@@ -125,12 +125,32 @@ fn is_bidi(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// Units, which stay with their number at the end of a line.
+const UNITS: &[&str] = &["%", "ns", "µs", "us", "ms", "s", "B", "KiB", "MiB", "GiB", "TiB"];
+
+/// The words of a text; a number and its unit are one.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = Some(text);
+    std::iter::from_fn(move || {
+        let text = rest?;
+        let mut end = text.find(' ').unwrap_or(text.len());
+        if text[..end].ends_with(|last: char| last.is_ascii_digit()) && end < text.len() {
+            let next = text[end + 1..].find(' ').map_or(text.len(), |next| end + 1 + next);
+            if UNITS.contains(&text[end + 1..next].trim_end_matches([',', ';', '.', ':', ')'])) {
+                end = next;
+            }
+        }
+        rest = text.get(end + 1..);
+        Some(&text[..end])
+    })
+}
+
 /// Words in lines of at most `columns`, each begun with `indent` spaces.
 pub fn wrapped(text: &str, indent: usize, columns: usize, ink: Ink) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut current = " ".repeat(indent);
     let mut empty = true;
-    for word in text.split(' ') {
+    for word in words(text) {
         if !empty && width(&current) + 1 + width(word) > columns {
             lines.push(Line::of(std::mem::replace(&mut current, " ".repeat(indent)), ink));
             empty = true;
@@ -160,6 +180,14 @@ mod tests {
         let painted = line.paint(&style(60));
         assert_eq!(width(&painted), 60);
         assert!(painted.ends_with("b…"));
+    }
+
+    #[test]
+    fn a_number_stays_with_its_unit() {
+        let pieces: Vec<_> = words("0.6 % in it, 5 ms, 12 bios; 3 KiB").collect();
+        assert_eq!(pieces, ["0.6 %", "in", "it,", "5 ms,", "12", "bios;", "3 KiB"]);
+        assert_eq!(words("a  b 7").collect::<Vec<_>>(), ["a", "", "b", "7"]);
+        assert_eq!(words("").collect::<Vec<_>>(), [""]);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Which device took the time, and for what.
 //!
-//! Each operation has two lines, its time in the queue and its time at the device: side by side their eight times would
-//! fill 80 columns, and which of them a reader could do without depends on what is wrong with the device.
+//! Each operation has a line for its time in the queue, one for its time at the device, and where a scheduler had it, which
+//! is when a reader asks what its queue consists of, one for each part of the queue. Side by side two of these
+//! would fill 80 columns, and which a reader could do without depends on what is wrong with the device.
 
 use super::{remark, size, time, title};
 use crate::collect::devices::{Operation, OperationRow};
@@ -46,9 +47,9 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
                 [about(name, *operation, row), times("queue", &row.queue)].concat(),
                 Ink::Plain,
             ));
-            if row.device.count() > 0 {
+            for (place, of) in below(row).into_iter().filter(|(_, of)| of.count() > 0) {
                 let nothing = vec![String::new(); ABOUT];
-                table.push(Row::new([nothing, times("device", &row.device)].concat(), Ink::Plain));
+                table.push(Row::new([nothing, times(place, of)].concat(), Ink::Plain));
             }
         }
     }
@@ -71,6 +72,13 @@ fn about(name: String, operation: Operation, row: &OperationRow) -> Vec<String> 
         size(row.bytes),
         size(row.bytes / row.requests.max(1)),
     ]
+}
+
+/// What follows the queue's line.
+fn below(row: &OperationRow) -> Vec<(&'static str, &Latency)> {
+    let parts = [("  plug", &row.plug), ("  scheduler", &row.scheduler)];
+    let sorted = row.scheduler.count() > 0;
+    parts.into_iter().filter(|_| sorted).chain([("device", &row.device)]).collect()
 }
 
 fn times(place: &str, times: &Latency) -> Vec<String> {

@@ -62,6 +62,7 @@ fn ink(layer: Layer) -> Ink {
         Layer::Journal => Ink::Journal,
         Layer::Queue => Ink::Queue,
         Layer::Device => Ink::Device,
+        Layer::Cpu => Ink::Plain,
         Layer::Unaccounted => Ink::Plain,
     }
 }

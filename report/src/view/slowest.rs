@@ -14,15 +14,21 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
         return Vec::new();
     }
     let mut lines = title(&heading_of(traces.len()), "", columns);
-    lines.extend(draw::legend(columns));
+    let drawn: Vec<_> = traces
+        .iter()
+        .map(|trace| {
+            let split = account::breakdown(trace);
+            (trace, split, tree::rows(trace, split))
+        })
+        .collect();
+    let fills = drawn.iter().flat_map(|(.., rows)| rows).flat_map(|row| &row.segments).map(|part| part.fill);
+    lines.extend(draw::legend(&fills.collect(), columns));
     let config = &report.config;
-    for (place, trace) in traces.iter().enumerate() {
-        let split = account::breakdown(trace);
-        let rows = tree::rows(trace, split);
+    for (place, (trace, split, rows)) in drawn.iter().enumerate() {
         lines.push(Line::new());
         lines.extend(heading::lines(place + 1, trace, config.arch, config.started, columns));
-        lines.extend(draw::lines(&rows, tree::window(trace), trace.duration(), columns));
-        lines.extend(wrapped(&words::words(trace, split), draw::MARGIN, columns, Ink::Bold));
+        lines.extend(draw::lines(rows, tree::window(trace), trace.duration(), columns));
+        lines.extend(wrapped(&words::words(trace, *split), draw::MARGIN, columns, Ink::Bold));
     }
     lines
 }

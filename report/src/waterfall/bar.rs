@@ -18,21 +18,27 @@ pub enum Fill {
     FileSystem,
     /// Nothing was on its way that is known of, and the call slept.
     Unaccounted,
+    /// The call was ready to run, and nothing was on its way that is known of.
+    Cpu,
     /// A request waited in the block layer.
     Queued,
+    /// A request was in a scheduler, or in the software queue of a device without one.
+    Scheduled,
     /// A request was with the flush machinery, which served it by one of its own.
     Flush,
     /// A request was at the device.
     Device,
 }
 
-const FILLS: [Fill; 8] = [
+const FILLS: [Fill; 10] = [
     Fill::Bio,
     Fill::Call,
     Fill::Commit,
     Fill::FileSystem,
     Fill::Unaccounted,
+    Fill::Cpu,
     Fill::Queued,
+    Fill::Scheduled,
     Fill::Flush,
     Fill::Device,
 ];

@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use blkkin_aggregator::phases;
 use blkkin_aggregator::trace::Trace;
-use blkkin_wire::event::{BioEvent, BlockOp, BlockStatus, RequestEvent};
+use blkkin_wire::event::{BioEvent, BlockOp, BlockStatus, RequestEvent, Submitter};
 use blkkin_wire::ids::{DeviceId, SpanId};
 
 use self::choice::{BIOS_SHOWN, Choice, choose};
 use super::bar::{Fill, Segment};
 use super::tree::{Group, Row};
-use crate::collect::devices::{at_the_device, queued};
 use crate::text::style::Ink;
 use crate::text::units;
 
@@ -17,11 +17,12 @@ pub mod choice;
 
 /// The bios of `of` with their requests, then requests without a bio here. `named` has the devices' names.
 pub(super) fn groups(named: &Trace, of: &Trace, depth: usize) -> Vec<Group> {
-    let several = devices(named).len() > 1;
+    let below = below(of);
+    let several = !below.is_empty() || devices(named).len() > 1;
     let name = |device| if several { format!(" {}", device_name(named, of, device)) } else { String::new() };
-    let choice = choose(of);
+    let choice = choose(of, |bio| !is_below(&below, bio));
     let mut groups: Vec<Group> =
-        choice.shown.iter().map(|bio| bio_group(bio, of, &choice.merged, depth, name)).collect();
+        choice.shown.iter().map(|bio| bio_group(bio, of, (&choice.merged, &below), depth, &name)).collect();
     groups.extend(more_bios(&choice, of, depth));
     let here: BTreeSet<SpanId> = of.bios.iter().map(|bio| bio.span).collect();
     let is_here = |span: SpanId| here.contains(&span);
@@ -31,22 +32,48 @@ pub(super) fn groups(named: &Trace, of: &Trace, depth: usize) -> Vec<Group> {
     groups
 }
 
-/// A bio, its requests, and below each in a row what was merged into it.
+/// Bios by a request or a bio of their trace.
+type Bios<'a> = BTreeMap<SpanId, Vec<&'a BioEvent>>;
+
+/// The bios that do the work of a request or a bio of this trace, by it.
+fn below(of: &Trace) -> Bios<'_> {
+    let requests = of.requests.iter().map(|request| request.span);
+    let here: BTreeSet<SpanId> = of.bios.iter().map(|bio| bio.span).chain(requests).collect();
+    let mut below = Bios::new();
+    for bio in of.bios.iter().filter(|bio| !of.queued_by_root(bio)) {
+        if let Submitter::Span(above) = bio.submitter
+            && here.contains(&above)
+        {
+            below.entry(above).or_default().push(bio);
+        }
+    }
+    below
+}
+
+fn is_below(below: &Bios<'_>, bio: &BioEvent) -> bool {
+    matches!(bio.submitter, Submitter::Span(above) if below.contains_key(&above))
+}
+
+/// A bio, its requests, below each in a row what was merged into it, and what did its work on a device below.
 fn bio_group(
     bio: &BioEvent,
     of: &Trace,
-    merged: &BTreeMap<SpanId, Vec<&BioEvent>>,
+    (merged, below): (&Bios<'_>, &Bios<'_>),
     depth: usize,
-    name: impl Fn(DeviceId) -> String,
+    name: &impl Fn(DeviceId) -> String,
 ) -> Group {
     let row = |request: &RequestEvent| request_row(request, depth + 1, &name(request.device));
-    let mut rows = vec![bio_row(bio, depth)];
+    // Where devices lie on one another a bio's is not its request's.
+    let device = if below.is_empty() { String::new() } else { name(bio.device) };
+    let mut rows = vec![bio_row(bio, depth, &device)];
+    rows.extend(under(bio.span, of, below, depth + 1, name));
     for request in of.requests.iter().filter(|request| request.parent == Some(bio.span)) {
         rows.push(row(request));
         let bios = merged.get(&request.span);
         rows.extend(bios.and_then(|bios| {
             many_bios(bios, depth + 2, format!("{} merged", units::count(bios.len() as u64)))
         }));
+        rows.extend(under(request.span, of, below, depth + 2, name));
     }
     rows.extend(of.carried.iter().filter(|carried| carried.bio == bio.span).map(|carried| {
         let row = row(&carried.request);
@@ -55,10 +82,25 @@ fn bio_group(
     Group { at: bio.queue, rows }
 }
 
-fn bio_row(bio: &BioEvent, depth: usize) -> Row {
+/// What did the work of a bio or a request on a device below.
+fn under(
+    above: SpanId,
+    of: &Trace,
+    below: &Bios<'_>,
+    depth: usize,
+    name: &impl Fn(DeviceId) -> String,
+) -> Vec<Row> {
+    let bios = below.get(&above).map(Vec::as_slice).unwrap_or_default();
+    let (shown, more) = bios.split_at(bios.len().min(BIOS_SHOWN));
+    let groups = shown.iter().map(|bio| bio_group(bio, of, (&Bios::new(), below), depth, name));
+    let rows = groups.flat_map(|group| group.rows);
+    rows.chain(many_bios(more, depth, units::counted(more.len() as u64, "more bio"))).collect()
+}
+
+fn bio_row(bio: &BioEvent, depth: usize, device: &str) -> Row {
     let merged = if !bio.first && bio.request.is_some() { ", merged" } else { "" };
     let split = if bio.split { ", split" } else { "" };
-    let label = format!("bio {}{merged}{split}{}", operation(bio.op, bio.bytes), failure(bio.status));
+    let label = format!("bio {}{device}{merged}{split}{}", operation(bio.op, bio.bytes), failure(bio.status));
     let life = Segment { from: bio.queue, to: bio.end, fill: Fill::Bio };
     Row::new(depth, label, bio.end.since(bio.queue), vec![life]).inked(status_ink(bio.status))
 }
@@ -72,20 +114,24 @@ fn request_row(request: &RequestEvent, depth: usize, device: &str) -> Row {
     };
     let label = format!("request {size}{device}{requeued}{}", failure(request.status));
     Row {
-        queued: queued(request),
-        device: at_the_device(request),
-        ..Row::new(depth, label, request.complete.since(request.start), phases(request))
+        queued: phases::queue(request),
+        device: phases::device(request),
+        ..Row::new(depth, label, request.complete.since(request.start), segments(request))
     }
     .inked(status_ink(request.status))
 }
 
-/// A request's time before and at the device; there a cache flush of its own or before its data is told apart.
-pub fn phases(request: &RequestEvent) -> Vec<Segment> {
+/// A request's time before it was in a scheduler, in it, and at the device; there a cache flush of its own or before its data is told apart.
+pub fn segments(request: &RequestEvent) -> Vec<Segment> {
     let part = |from, to, fill| Segment { from, to, fill };
     let device = if request.flush_sequence { Fill::Flush } else { Fill::Device };
     match request.issue {
         Some(issue) => {
-            vec![part(request.start, issue, Fill::Queued), part(issue, request.complete.max(issue), device)]
+            let inserted = request.insert.unwrap_or(issue).min(issue);
+            let scheduled = (inserted < issue).then(|| part(inserted, issue, Fill::Scheduled));
+            let queued = part(request.start, inserted, Fill::Queued);
+            let device = part(issue, request.complete.max(issue), device);
+            [Some(queued), scheduled, Some(device)].into_iter().flatten().collect()
         }
         None => vec![part(request.start, request.complete, Fill::Queued)],
     }
@@ -130,7 +176,7 @@ fn many_requests(requests: &[&RequestEvent], depth: usize, more: &str) -> Option
     let start = requests.iter().map(|request| request.start).min()?;
     let end = requests.iter().map(|request| request.complete).max()?;
     let label = format!("{more}{}", units::counted(requests.len() as u64, "request"));
-    let segments = requests.iter().flat_map(|request| phases(request)).collect();
+    let segments = requests.iter().flat_map(|request| segments(request)).collect();
     Some(Row::new(depth, label, end.since(start), segments).inked(Ink::Dim))
 }
 
@@ -146,7 +192,7 @@ pub(super) fn requests(of: &Trace) -> impl Iterator<Item = &RequestEvent> {
 }
 
 /// A device's name; its numbers where that is not known.
-fn device_name(named: &Trace, of: &Trace, device: DeviceId) -> String {
+pub(super) fn device_name(named: &Trace, of: &Trace, device: DeviceId) -> String {
     let known = named.names.devices.0.get(&device).or_else(|| of.names.devices.0.get(&device));
     known.map_or_else(|| device.to_string(), |name| name.to_string())
 }

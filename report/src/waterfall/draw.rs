@@ -1,5 +1,7 @@
 //! Rows side by side: label, bar, times.
 
+use std::collections::BTreeSet;
+
 use super::bar::{Bar, Fill, Window, bar};
 use super::tree::Row;
 use crate::text::line::{Line, width};
@@ -22,8 +24,11 @@ const TIME: usize = 7;
 /// `100 %`, `<0.1 %`.
 const SHARE: usize = 6;
 
-/// What the bars' characters mean, in as many lines as it takes.
-pub fn legend(columns: usize) -> Vec<Line> {
+/// Most requests meet no scheduler, and wait for no CPU.
+const RARE: [Fill; 2] = [Fill::Scheduled, Fill::Cpu];
+
+/// What the bars' characters mean, in as many lines as it takes; those of `rare` things only where they are drawn.
+pub fn legend(rare: &BTreeSet<Fill>, columns: usize) -> Vec<Line> {
     let begin = || Line::of(" ".repeat(MARGIN), Ink::Plain);
     let mut lines = Vec::new();
     let mut line = begin();
@@ -31,11 +36,14 @@ pub fn legend(columns: usize) -> Vec<Line> {
         (Fill::FileSystem, "file system"),
         (Fill::Bio, "bio"),
         (Fill::Queued, "queued"),
+        (Fill::Scheduled, "in the scheduler"),
         (Fill::Device, "at the device"),
         (Fill::Flush, "flush"),
+        (Fill::Cpu, "waiting for a CPU"),
         (Fill::Unaccounted, "unaccounted"),
     ];
-    for (fill, meaning) in entries {
+    for (fill, meaning) in entries.into_iter().filter(|(fill, _)| !RARE.contains(fill) || rare.contains(fill))
+    {
         let (glyph, ink) = glyph(fill);
         let entry = Line::of(glyph.to_string().repeat(2), ink).with(format!(" {meaning}"), Ink::Dim);
         let between = if line.width() > MARGIN { LEGEND_GAP } else { 0 };
@@ -122,7 +130,9 @@ fn glyph(fill: Fill) -> (char, Ink) {
         Fill::Bio => ('─', Ink::Dim),
         Fill::FileSystem => ('▒', Ink::FileSystem),
         Fill::Unaccounted => ('┄', Ink::Alarm),
+        Fill::Cpu => ('╌', Ink::Alarm),
         Fill::Queued => ('░', Ink::Queue),
+        Fill::Scheduled => ('▚', Ink::Queue),
         Fill::Flush => ('▓', Ink::Device),
         Fill::Device => ('█', Ink::Device),
     }

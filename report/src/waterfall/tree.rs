@@ -8,6 +8,8 @@ use super::bar::{Fill, Segment, Window};
 use super::block::{groups, requests};
 use crate::text::style::Ink;
 
+const CPU: &str = "waiting for a CPU";
+
 /// One row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
@@ -53,9 +55,13 @@ pub fn rows(trace: &Trace, split: Breakdown) -> Vec<Row> {
         ("file system", split.file_system, Fill::FileSystem, Ink::FileSystem),
         ("unaccounted", split.unaccounted, Fill::Unaccounted, Ink::Alarm),
     ];
-    let own = own.into_iter().filter(|(_, time, ..)| time.0 > 0);
+    // When in that time it waited for a CPU is not recorded: the larger part has the bar.
+    let waited = (CPU, split.cpu, Fill::Cpu, Ink::Alarm);
+    let most = own.iter().map(|(_, time, ..)| *time).max().unwrap_or_default().max(split.cpu);
+    let own = own.into_iter().chain([waited]).filter(|(_, time, ..)| time.0 > 0);
     rows.extend(own.map(|(label, time, fill, ink)| {
-        Row::new(1, label.to_owned(), time, idle(trace, life, fill)).inked(ink)
+        let stretches = if time == most { idle(trace, life, fill) } else { Vec::new() };
+        Row::new(1, label.to_owned(), time, stretches).inked(ink)
     }));
     let mut children = groups(trace, trace, 1);
     children.extend(trace.causes.iter().map(|cause| commit(trace, cause)));

@@ -1,9 +1,14 @@
 //! Where a request's time went, in a sentence.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use blkkin_aggregator::account::Breakdown;
+use blkkin_aggregator::phases;
 use blkkin_aggregator::trace::{Missing, Trace};
+use blkkin_wire::clock::MonotonicNs;
+use blkkin_wire::event::Submitter;
+use blkkin_wire::ids::{DeviceId, SpanId};
 
 use super::block;
 use crate::text::line::harmless;
@@ -12,11 +17,16 @@ use crate::text::units;
 /// `91.2 % at the device loop0, 6.1 % in the file system, 2.7 % unaccounted`, and what else is known of it.
 pub fn words(trace: &Trace, split: Breakdown) -> String {
     let at_device = format!("at {}", devices(trace));
+    let in_queue = match waited_in(trace) {
+        Some(device) => format!("in the block queue of {}", harmless(&device)),
+        None => "in the block queue".to_owned(),
+    };
     let mut parts = [
         (split.device, at_device.as_str()),
-        (split.block, "in the block queue"),
+        (split.block, in_queue.as_str()),
         (split.journal, "in the journal"),
         (split.file_system, "in the file system"),
+        (split.cpu, "waiting for a CPU"),
         (split.unaccounted, "unaccounted"),
     ];
     // Stable: of equals in the order from the device upwards.
@@ -42,6 +52,45 @@ fn devices(trace: &Trace) -> String {
         [one, two] => format!("the devices {one} and {two}"),
         many => format!("{} devices", many.len()),
     }
+}
+
+/// Where devices lie on one another: the device whose bios waited longest with nothing of theirs at a device, nor on its way
+/// to one below.
+fn waited_in(trace: &Trace) -> Option<String> {
+    let all = || std::iter::once(trace).chain(trace.causes.iter().map(|cause| &*cause.trace));
+    if all().all(|of| of.bios.iter().all(|bio| of.queued_by_root(bio))) {
+        return None;
+    }
+    let mut waited: BTreeMap<DeviceId, u64> = BTreeMap::new();
+    for of in all() {
+        let mut busy: BTreeMap<SpanId, Vec<(MonotonicNs, MonotonicNs)>> = BTreeMap::new();
+        for request in &of.requests {
+            let parent = request.parent.unwrap_or(request.span);
+            busy.entry(parent).or_default().push((phases::at_device(request), request.complete));
+        }
+        for bio in &of.bios {
+            if let Submitter::Span(above) = bio.submitter {
+                busy.entry(above).or_default().push((bio.queue, bio.end));
+            }
+        }
+        for bio in &of.bios {
+            let parts = busy.remove(&bio.span).unwrap_or_default();
+            *waited.entry(bio.device).or_default() += uncovered(bio.queue, bio.end, parts);
+        }
+    }
+    let (device, _) = waited.into_iter().max_by_key(|(_, time)| *time)?;
+    Some(block::device_name(trace, trace, device))
+}
+
+/// How much of a stretch of time none of these covers.
+fn uncovered(from: MonotonicNs, to: MonotonicNs, mut parts: Vec<(MonotonicNs, MonotonicNs)>) -> u64 {
+    parts.sort_unstable();
+    let (mut free_from, mut uncovered) = (from, 0);
+    for (begin, end) in parts {
+        uncovered += begin.min(to).since(free_from).0;
+        free_from = free_from.max(end);
+    }
+    uncovered + to.since(free_from).0
 }
 
 fn remarks(trace: &Trace) -> Vec<String> {

@@ -94,6 +94,7 @@ fn call(span: u64, name: &str, args: [u64; 6], ret: i64, from: u64, ns: u64) -> 
         paths_kept: Kept::Whole,
         bios: 0,
         sleeps: 0,
+        cpu_wait: None,
         sync_tid: None,
     });
     trace
@@ -149,6 +150,7 @@ fn io(trace: &mut Trace, op: u32, bytes: u32, times: Times) {
         root: trace.root_span,
         task: TASK,
         start: MonotonicNs(start.0 + 700),
+        insert: None,
         issue: times.1.map(at),
         complete,
         device: LOOP0,
@@ -158,6 +160,7 @@ fn io(trace: &mut Trace, op: u32, bytes: u32, times: Times) {
         status: BlockStatus(0),
         bios: 1,
         tag: times.1.map(|_| 4),
+        plugged: false,
         requeued: false,
         flush_sequence: op & PREFLUSH != 0,
     });

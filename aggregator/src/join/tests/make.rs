@@ -47,6 +47,7 @@ pub(crate) fn call(span: u64, enter: u64, exit: u64) -> CallEvent {
         paths_kept: Kept::Whole,
         bios: 0,
         sleeps: 0,
+        cpu_wait: None,
         sync_tid: None,
     }
 }
@@ -63,6 +64,7 @@ pub(crate) fn sync(span: u64, (enter, exit): (u64, u64), tid: u32) -> CallEvent 
         ending: Ending::Returned(0),
         file: Some(open_file(3, 12)),
         sleeps: 1,
+        cpu_wait: None,
         sync_tid: Some(tid),
         ..call(span, enter, exit)
     }
@@ -135,6 +137,7 @@ pub(crate) fn direct(
         root: bio.root,
         task: TASK,
         start: MonotonicNs(queue),
+        insert: None,
         issue: Some(MonotonicNs(queue + (end - queue) / 2)),
         complete: MonotonicNs(end),
         device: DISK,
@@ -144,6 +147,7 @@ pub(crate) fn direct(
         status: BlockStatus(0),
         bios: 1,
         tag: Some(5),
+        plugged: false,
         requeued: false,
         flush_sequence: false,
     };

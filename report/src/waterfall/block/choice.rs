@@ -29,11 +29,11 @@ pub struct Choice<'a> {
     pub rest: Vec<&'a BioEvent>,
 }
 
-/// Chooses among the bios of `of`.
-pub fn choose(of: &Trace) -> Choice<'_> {
+/// Chooses among those bios of `of` that `are_here`.
+pub fn choose(of: &Trace, are_here: impl Fn(&BioEvent) -> bool) -> Choice<'_> {
     let says_nothing = silent(of);
     let (silent, heads): (Vec<&BioEvent>, Vec<&BioEvent>) =
-        of.bios.iter().partition(|bio| says_nothing.contains(&bio.span));
+        of.bios.iter().filter(|bio| are_here(bio)).partition(|bio| says_nothing.contains(&bio.span));
     let (shown, mut rest) = slowest(heads);
     let here: BTreeSet<SpanId> = shown.iter().map(|bio| bio.span).collect();
     let requests = of.requests.iter().filter(|request| request.parent.is_some_and(|bio| here.contains(&bio)));

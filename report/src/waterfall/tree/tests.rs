@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::text::units;
-use crate::waterfall::block::phases;
+use crate::waterfall::block::segments;
+use crate::waterfall::words::words;
 use blkkin_wire::calls::CallId;
 use blkkin_wire::clock::{ClockAnchor, WallclockNs};
 use blkkin_wire::event::{
@@ -37,6 +38,7 @@ fn fsync() -> Trace {
         paths_kept: Kept::Whole,
         bios: 0,
         sleeps: 0,
+        cpu_wait: None,
         sync_tid: None,
     };
     Trace { root: Root::Call(call), ..Trace::new(source, anchor, ROOT) }
@@ -69,6 +71,7 @@ fn request(span: u64, start: u64, issue: Option<u64>, complete: u64) -> RequestE
         root: ROOT,
         task: TASK,
         start: MonotonicNs(start),
+        insert: None,
         issue: issue.map(MonotonicNs),
         complete: MonotonicNs(complete),
         device: DEVICE,
@@ -78,6 +81,7 @@ fn request(span: u64, start: u64, issue: Option<u64>, complete: u64) -> RequestE
         status: BlockStatus(0),
         bios: 1,
         tag: None,
+        plugged: false,
         requeued: false,
         flush_sequence: false,
     }
@@ -101,10 +105,18 @@ fn a_request_stands_below_its_bio_with_both_of_its_times() {
 
 #[test]
 fn a_flush_is_told_apart_at_the_device_and_what_was_never_issued_never_was_there() {
-    let fills = |request| phases(&request).iter().map(|part| part.fill).collect::<Vec<_>>();
+    let fills = |request| segments(&request).iter().map(|part| part.fill).collect::<Vec<_>>();
     assert_eq!(fills(request(10, 1, None, 9)), [Fill::Queued]);
     let flushed = RequestEvent { flush_sequence: true, ..request(10, 1, Some(5), 9) };
     assert_eq!(fills(flushed), [Fill::Queued, Fill::Flush]);
+}
+
+#[test]
+fn the_scheduler_is_told_apart_from_the_rest_of_the_queue() {
+    let inserted = RequestEvent { insert: Some(MonotonicNs(3)), ..request(10, 1, Some(5), 9) };
+    let parts = segments(&inserted).into_iter().map(|part| (part.from.0, part.to.0, part.fill));
+    let expected = [(1, 3, Fill::Queued), (3, 5, Fill::Scheduled), (5, 9, Fill::Device)];
+    assert_eq!(parts.collect::<Vec<_>>(), expected);
 }
 
 #[test]
@@ -246,4 +258,50 @@ fn a_bio_carried_by_anothers_request_says_so() {
     };
     trace.carried.push(carried);
     assert_eq!(labels(&trace)[2..], ["  bio write 4 KiB, merged", "    request 4 KiB, another's"]);
+}
+
+/// A loop device on a disk, and below that a mapped one: each row stands below what it does the work of.
+#[test]
+fn what_is_done_on_a_device_below_stands_below_it_with_the_devices_names() {
+    let mut trace = fsync();
+    let (disk, mapped) = (DeviceId { major: 8, minor: 0 }, DeviceId { major: 253, minor: 0 });
+    let upper = bio(10, 1_100, 1_900);
+    let on_mapped = BioEvent {
+        submitter: Submitter::Span(SpanId(110)),
+        device: mapped,
+        request: None,
+        ..bio(11, 1_300, 1_800)
+    };
+    let lower = BioEvent { submitter: Submitter::Span(SpanId(11)), device: disk, ..bio(12, 1_700, 1_790) };
+    trace.bios.extend([upper, on_mapped, lower]);
+    let below = RequestEvent { device: disk, ..request(12, 1_705, Some(1_710), 1_790) };
+    trace.requests.extend([request(10, 1_110, Some(1_200), 1_900), below]);
+    let expected = [
+        "fsync",
+        "  file system",
+        "  bio write 4 KiB 7:0",
+        "    request 4 KiB 7:0",
+        "      bio write 4 KiB 253:0",
+        "        bio write 4 KiB 8:0",
+        "          request 4 KiB 8:0",
+    ];
+    assert_eq!(labels(&trace), expected);
+    let split = Breakdown { block: DurationNs(900), ..Breakdown::default() };
+    // 400 of the mapped device's 500 had nothing below them on the way.
+    assert!(words(&trace, split).contains("in the block queue of 253:0"), "{}", words(&trace, split));
+}
+
+#[test]
+fn of_own_time_and_a_wait_for_a_cpu_the_larger_has_the_bar() {
+    let mut trace = fsync();
+    trace.bios.push(bio(10, 1_100, 1_500));
+    let bars = |cpu| {
+        let rows = rows(&trace, Breakdown { cpu: DurationNs(cpu), ..split(10) });
+        ["file system", "waiting for a CPU"].map(|label| {
+            let row = rows.iter().find(|row| row.label == label).unwrap();
+            (row.time.0, row.segments.len())
+        })
+    };
+    assert_eq!(bars(300), [(10, 0), (300, 2)]);
+    assert_eq!(bars(5), [(10, 2), (5, 0)]);
 }
