@@ -11,7 +11,6 @@
 mod common;
 mod support;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -33,45 +32,114 @@ const BYTES: u32 = 4096;
 #[test]
 fn linear_reads_and_writes_go_to_the_lower_device() {
     needs_guest!();
-    let stack = Stack::find(|_| 2048);
+    let stack = Stack::find();
     for pattern in ["randread", "randwrite"] {
-        stack.follow(pattern, &|lower| assert_eq!(lower, stack.lower.keys().copied().collect::<Vec<_>>()));
+        stack.follow(pattern, 1);
+    }
+}
+
+/// What is written goes on in a worker, from pages of crypt's own.
+#[test]
+fn crypt_reads_and_writes_go_to_the_lower_device() {
+    needs_guest!();
+    let stack = Stack::find();
+    for pattern in ["randread", "randwrite"] {
+        stack.follow(pattern, 1);
     }
 }
 
 #[test]
 fn mirror_writes_go_to_both_and_reads_to_one() {
     needs_guest!();
-    let offset = |name: &str| read(&format!("/sys/block/md0/md/dev-{name}/offset")).parse().unwrap();
-    let stack = Stack::find(offset);
-    assert_eq!(stack.lower.len(), 2);
-    stack.follow("randwrite", &|lower| assert_eq!(lower, stack.lower.keys().copied().collect::<Vec<_>>()));
-    stack.follow("randread", &|lower| assert!(lower.len() == 1 && stack.lower.contains_key(&lower[0])));
+    let stack = Stack::find();
+    stack.follow("randwrite", 2);
+    stack.follow("randread", 1);
+}
+
+#[test]
+fn tower_requests_go_through_both_levels() {
+    needs_guest!();
+    let stack = Stack::find();
+    stack.follow("randwrite", 2);
+    stack.follow("randread", 1);
 }
 
 /// A device, and those that it lies on.
+struct Layer {
+    name: String,
+    device: DeviceId,
+    /// With the sectors by which a sector of this device is further on in each.
+    lower: Vec<(Layer, u64)>,
+}
+
+impl Layer {
+    /// As sysfs has it.
+    fn find(name: &str) -> Layer {
+        let slaves = fs::read_dir(format!("/sys/block/{name}/slaves")).unwrap();
+        let slaves = slaves.map(|slave| slave.unwrap().file_name().into_string().unwrap());
+        let mut lower: Vec<_> = slaves.map(|slave| (Layer::find(&slave), offset(name, &slave))).collect();
+        lower.sort_by_key(|(layer, _)| layer.device);
+        Layer { name: name.to_owned(), device: device(name), lower }
+    }
+
+    /// The devices that lie on no other.
+    fn bottom(&self) -> Vec<&Layer> {
+        if self.lower.is_empty() {
+            vec![self]
+        } else {
+            self.lower.iter().flat_map(|(layer, _)| layer.bottom()).collect()
+        }
+    }
+
+    /// `bio` was asked of this device: what was made of it lies where the tables say, and each part is below what it is a part
+    /// of. Says how many bios there are in all, and how many of them ended at the bottom.
+    fn judge(&self, trace: &Trace, bio: &BioEvent) -> (usize, usize) {
+        assert_eq!((bio.device, bio.bytes), (self.device, BYTES), "{trace:#?}");
+        if self.lower.is_empty() {
+            let request = trace.requests.iter().find(|request| Some(request.span) == bio.request).unwrap();
+            assert_eq!((request.sector, request.parent), (bio.sector, Some(bio.span)), "{trace:#?}");
+            assert_eq!((request.device, request.bytes), (self.device, BYTES), "{trace:#?}");
+            assert_eq!(request.op.is_write(), bio.op.is_write(), "{trace:#?}");
+            return (1, 1);
+        }
+        assert_eq!(bio.request, None, "{trace:#?}");
+        let (mut all, mut ended) = (1, 0);
+        for part in trace.bios.iter().filter(|part| part.submitter == Submitter::Span(bio.span)) {
+            let (layer, offset) = self.lower.iter().find(|(layer, _)| layer.device == part.device).unwrap();
+            assert_eq!(part.sector.0, bio.sector.0 + offset, "{trace:#?}");
+            assert_eq!((part.root, part.op.is_write()), (trace.root_span, bio.op.is_write()), "{trace:#?}");
+            let below = layer.judge(trace, part);
+            (all, ended) = (all + below.0, ended + below.1);
+        }
+        (all, ended)
+    }
+}
+
+/// By how many sectors a sector of `upper` is further on in `lower`: what `init.sh` told the device-mapper, or what md says.
+fn offset(upper: &str, lower: &str) -> u64 {
+    if upper.starts_with("dm-") {
+        2048
+    } else {
+        read(&format!("/sys/block/{upper}/md/dev-{lower}/offset")).parse().unwrap()
+    }
+}
+
+/// The disk that the guest has stacked.
 struct Stack {
     node: String,
-    upper: DeviceId,
-    /// Names, and sectors by which a sector of the upper device is further on in each.
-    lower: BTreeMap<DeviceId, (String, u64)>,
+    top: Layer,
 }
 
 impl Stack {
-    fn find(offset: impl Fn(&str) -> u64) -> Stack {
+    fn find() -> Stack {
         let node = std::env::var("BLKKIN_TEST_DISK").unwrap();
-        let name = node.trim_start_matches("/dev/");
-        let slaves = fs::read_dir(format!("/sys/block/{name}/slaves")).unwrap();
-        let lower = slaves.map(|slave| {
-            let slave = slave.unwrap().file_name().into_string().unwrap();
-            (device(&slave), (slave.clone(), offset(&slave)))
-        });
-        Stack { upper: device(name), lower: lower.collect(), node: node.clone() }
+        let top = Layer::find(node.trim_start_matches("/dev/"));
+        Stack { node, top }
     }
 
-    /// Direct requests to the upper device: each layer of every one of them, and nothing besides that is not the kernel's
-    /// own. `expected` judges on which lower devices one of them ended.
-    fn follow(&self, pattern: &'static str, expected: &dyn Fn(Vec<DeviceId>)) {
+    /// Direct requests to the top: each layer of every one of them, and nothing besides that is not the kernel's own. One of
+    /// them ends on so many devices.
+    fn follow(&self, pattern: &'static str, devices: usize) {
         let account = Path::new("/tmp/fio.json");
         let target = Path::new(&self.node);
         let fio = Fio { target, pattern, jobs: 2, requests: REQUESTS / 2, bytes: BYTES, account };
@@ -88,47 +156,29 @@ impl Stack {
         let ours = recording.traces.iter().filter(|trace| is_of(&fio, trace)).collect::<Vec<_>>();
         assert_eq!((ours.len() as u64, fio.said().requests), (u64::from(REQUESTS), u64::from(REQUESTS)));
         for trace in ours {
-            expected(self.assert_layers(trace));
+            let own: Vec<&BioEvent> = trace.bios.iter().filter(|bio| trace.queued_by_root(bio)).collect();
+            assert_eq!((own.len(), own[0].sector.0 * 512), (1, trace.call().unwrap().args[3]), "{trace:#?}");
+            let (all, ended) = self.top.judge(trace, own[0]);
+            assert_eq!((all, ended), (trace.bios.len(), devices), "{trace:#?}");
+            assert_eq!(trace.requests.len(), devices, "{trace:#?}");
         }
+        println!("{pattern}: {REQUESTS} requests of {} on {devices} devices each", self.node);
         assert_eq!(self.seen(&recording), counted);
     }
 
-    /// The upper bio lies where the call said; each lower one, and its request, where the table says. Says on which devices.
-    fn assert_layers(&self, trace: &Trace) -> Vec<DeviceId> {
-        let call = trace.call().unwrap();
-        let whole = |bio: &BioEvent| bio.bytes == BYTES && bio.submitter == Submitter::Span(trace.root_span);
-        assert!(trace.bios.iter().all(whole), "{trace:#?}");
-        let (upper, lower): (Vec<&BioEvent>, Vec<&BioEvent>) =
-            trace.bios.iter().partition(|bio| bio.device == self.upper);
-        assert_eq!(upper.len(), 1, "{trace:#?}");
-        assert_eq!((upper[0].sector.0 * 512, upper[0].request), (call.args[3], None), "{trace:#?}");
-        assert_eq!(trace.requests.len(), lower.len(), "{trace:#?}");
-        for bio in &lower {
-            let expected = upper[0].sector.0 + self.lower[&bio.device].1;
-            let request = trace.requests.iter().find(|request| Some(request.span) == bio.request).unwrap();
-            assert_eq!((bio.sector.0, request.sector.0), (expected, expected), "{trace:#?}");
-            assert_eq!((request.parent, request.device), (Some(bio.span), bio.device), "{trace:#?}");
-            assert_eq!((request.bytes, request.op.is_write()), (BYTES, bio.op.is_write()), "{trace:#?}");
-        }
-        let mut devices: Vec<_> = lower.iter().map(|bio| bio.device).collect();
-        devices.sort();
-        devices
-    }
-
-    /// What the kernel has counted of the lower devices.
+    /// What the kernel has counted of the devices at the bottom.
     fn counted(&self) -> Vec<Statistics> {
-        self.lower.values().map(|(name, _)| statistics(name)).collect()
+        self.top.bottom().iter().map(|layer| statistics(&layer.name)).collect()
     }
 
     /// What was seen there, whoever asked for it.
     fn seen(&self, recording: &Recording) -> Vec<Statistics> {
-        let at = |device: &DeviceId| {
-            let bytes =
-                recording.requests().filter(|request| request.device == *device).map(|r| u64::from(r.bytes));
-            let bytes: Vec<u64> = bytes.collect();
+        let at = |layer: &Layer| {
+            let ours = recording.requests().filter(|request| request.device == layer.device);
+            let bytes: Vec<u64> = ours.map(|request| u64::from(request.bytes)).collect();
             Statistics { requests: bytes.len() as u64, sectors: bytes.iter().sum::<u64>() / 512 }
         };
-        self.lower.keys().map(at).collect()
+        self.top.bottom().into_iter().map(at).collect()
     }
 }
 

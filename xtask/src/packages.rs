@@ -178,8 +178,8 @@ const PACKAGES: &[Package] = &[
     },
     Package {
         program: "blktrace",
-        purposes: &[Purpose::Peers],
-        reason: "measured beside blkkin",
+        purposes: &[Purpose::Tests, Purpose::Peers],
+        reason: "the kernel's own trace of a disk: must say what ours says; measured beside blkkin",
         apt: &["blktrace"],
         dnf: "blktrace",
         pacman: "blktrace",

@@ -18,6 +18,8 @@ use super::tools::{capture, device_number, tool};
 const HOME: &str = "/dev/shm";
 const PREFIX: &str = "blkkin-test-";
 const GIVEN: &str = "BLKKIN_TEST_DISK";
+/// The file of a loop device on the disk.
+const UPPER: &str = "upper.img";
 
 /// The disk; taken down when dropped.
 pub(crate) struct Disk {
@@ -84,6 +86,22 @@ impl Disk {
         Ok(disk)
     }
 
+    /// A loop device with direct I/O over a file of so many bytes on this disk's file system. It goes when the disk does.
+    pub(crate) fn upper(&self, bytes: u64) -> Result<Upper, String> {
+        let file = self.mount_point().join(UPPER);
+        // Written, so that its blocks are where they will stay.
+        let mut image = File::create(&file).map_err(|error| error.to_string())?;
+        image.write_all(&vec![0u8; bytes as usize]).and_then(|()| image.sync_all()).unwrap();
+        let node = capture(tool("losetup").args(["--find", "--show", "--direct-io=on"]).arg(&file))
+            .map_err(|error| format!("no loop device: {error}"))?;
+        let upper = Upper { node: PathBuf::from(node), file };
+        let direct = format!("/sys/block/{}/loop/dio", upper.name());
+        match fs::read_to_string(&direct) {
+            Ok(text) if text.trim() == "1" => Ok(upper),
+            other => Err(format!("{direct}: {other:?}: this loop device takes no direct I/O")),
+        }
+    }
+
     /// `/dev/loopN`.
     pub(crate) fn node(&self) -> &Path {
         Path::new(&self.node)
@@ -112,6 +130,44 @@ impl Disk {
     /// What the kernel has counted of it.
     pub(crate) fn statistics(&self) -> Statistics {
         statistics(self.name())
+    }
+}
+
+/// A loop device over a file of a [`Disk`].
+pub(crate) struct Upper {
+    pub(crate) node: PathBuf,
+    file: PathBuf,
+}
+
+impl Upper {
+    /// `loopN`.
+    pub(crate) fn name(&self) -> &str {
+        self.node.file_name().unwrap().to_str().unwrap()
+    }
+
+    /// Its number.
+    pub(crate) fn device(&self) -> DeviceId {
+        device_number(&fs::read_to_string(format!("/sys/block/{}/dev", self.name())).unwrap())
+    }
+
+    /// Where on the lower disk each of its sectors lies: stretches of (first here, first there, sectors), as the file
+    /// system itself says (FIEMAP, by filefrag).
+    pub(crate) fn extents(&self) -> Vec<(u64, u64, u64)> {
+        let said = capture(tool("filefrag").args(["-v", "-b512"]).arg(&self.file)).unwrap();
+        let numbers = |line: &str| -> Option<[u64; 4]> {
+            let words = line.split(|c: char| !c.is_ascii_digit()).filter(|word| !word.is_empty());
+            let numbers: Vec<u64> = words.filter_map(|word| word.parse().ok()).collect();
+            // Number, first and last here, first and last there, length.
+            let [number, first, _, there, _, length, ..] = numbers[..] else { return None };
+            line.trim_start().starts_with(&format!("{number}:")).then_some([number, first, there, length])
+        };
+        let extents: Vec<_> = said
+            .lines()
+            .filter_map(numbers)
+            .map(|[_, first, there, length]| (first, there, length))
+            .collect();
+        assert!(!extents.is_empty(), "{said}");
+        extents
     }
 }
 
@@ -158,14 +214,18 @@ fn remove_left_overs() {
 /// Unmounts, detaches, removes: each step may find that there is nothing to do.
 fn take_down(folder: &Path) {
     let mount_point = folder.join("mnt");
+    detach(&mount_point.join(UPPER));
     if is_mounted(&mount_point) {
         let _ = capture(tool("umount").arg(&mount_point)).inspect_err(|error| println!("{error}"));
     }
-    let image = folder.join("disk.img");
-    for device in devices_over(&image) {
+    detach(&folder.join("disk.img"));
+    let _ = fs::remove_dir_all(folder);
+}
+
+fn detach(image: &Path) {
+    for device in devices_over(image) {
         let _ = capture(tool("losetup").arg("--detach").arg(device)).inspect_err(|error| println!("{error}"));
     }
-    let _ = fs::remove_dir_all(folder);
 }
 
 fn is_mounted(mount_point: &Path) -> bool {

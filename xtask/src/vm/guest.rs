@@ -49,8 +49,16 @@ pub(super) enum Disk {
     Null,
     /// device-mapper: the first virtio disk, 1 MiB further on.
     Linear,
+    /// device-mapper: the same through its crypt target.
+    Crypt,
+    /// device-mapper: the same, 100 ms later.
+    Delay,
+    /// null_blk that takes 100 ms.
+    Slow,
     /// md: a mirror of both virtio disks.
     Mirror,
+    /// device-mapper on md on both virtio disks.
+    Tower,
 }
 
 impl Disk {
@@ -61,7 +69,11 @@ impl Disk {
             Disk::Virtio => "virtio",
             Disk::Null => "null",
             Disk::Linear => "linear",
+            Disk::Crypt => "crypt",
+            Disk::Delay => "delay",
+            Disk::Slow => "slow",
             Disk::Mirror => "mirror",
+            Disk::Tower => "tower",
         }
     }
 }
@@ -91,8 +103,18 @@ pub(crate) enum Depth {
 }
 
 /// What must hold in every kernel that blkkin is for.
-const EVERYWHERE: &[Suite] =
-    &[suite("kernels", "", Disk::Virtio), suite("attach", "", Disk::Loop), suite("device", "", Disk::Virtio)];
+const EVERYWHERE: &[Suite] = &[
+    suite("kernels", "", Disk::Virtio),
+    suite("attach", "", Disk::Loop),
+    suite("device", "", Disk::Virtio),
+    suite("stacked", "", Disk::Loop),
+    suite("guest_stacked", "linear", Disk::Linear),
+    suite("guest_stacked", "crypt", Disk::Crypt),
+    suite("guest_stacked", "mirror", Disk::Mirror),
+    suite("guest_stacked", "tower", Disk::Tower),
+    suite("guest_faults", "delay", Disk::Delay),
+    suite("guest_faults", "slow", Disk::Slow),
+];
 
 /// The same on other devices, and what is hard to say of a device.
 const FURTHER: &[Suite] = &[
@@ -101,13 +123,14 @@ const FURTHER: &[Suite] = &[
     suite("kernels", "", Disk::Null),
     suite("device", "", Disk::Null),
     suite("links", "", Disk::Null),
-    suite("guest_stacked", "linear", Disk::Linear),
-    suite("guest_stacked", "mirror", Disk::Mirror),
     suite("device", "", Disk::Virtio).by(Attach::RawTp),
     suite("fio", "the_report", Disk::Virtio).by(Attach::RawTp),
     suite("links", "", Disk::Null).by(Attach::RawTp),
     suite("guest_stacked", "linear", Disk::Linear).by(Attach::RawTp),
+    suite("guest_stacked", "crypt", Disk::Crypt).by(Attach::RawTp),
     suite("guest_stacked", "mirror", Disk::Mirror).by(Attach::RawTp),
+    suite("guest_stacked", "tower", Disk::Tower).by(Attach::RawTp),
+    suite("stacked", "", Disk::Loop).by(Attach::RawTp),
 ];
 
 /// Longest first: two run at a time.

@@ -26,6 +26,13 @@ modules() {
     done
 }
 
+mirror() {
+    [ -b /dev/md0 ] || mdadm --create /dev/md0 --run --quiet --metadata=1.2 --bitmap=none --assume-clean \
+        --level=1 --raid-devices=2 /dev/vda /dev/vdb
+    # It does not become clean when it is idle for a moment, and writes so, while a test counts.
+    echo 0 > /sys/block/md0/md/safe_mode_delay
+}
+
 # Makes the disk of this name, where it is not there yet, and says its node: nothing where tests make their own.
 disk() {
     case "$1" in
@@ -49,12 +56,35 @@ disk() {
         # 1 MiB further on: a sector says which of the two devices it is of.
         [ -b $node ] || echo "0 409600 linear /dev/vda 2048" | dmsetup create blkkin
         ;;
+    slow)
+        node=/dev/nullb1
+        if [ ! -b $node ]; then
+            $b mount -t configfs config /sys/kernel/config
+            at=/sys/kernel/config/nullb/nullb1
+            $b mkdir $at
+            for setting in size=64 queue_mode=2 irqmode=2 completion_nsec=100000000 memory_backed=1; do
+                echo "${setting#*=}" > "$at/${setting%%=*}"
+            done
+            echo 1 > $at/power
+        fi
+        ;;
+    delay)
+        node=/dev/dm-0
+        [ -b $node ] || echo "0 409600 delay /dev/vda 2048 100" | dmsetup create blkkin
+        ;;
+    crypt)
+        node=/dev/dm-0
+        # Encrypts nothing, and is else what it is with any cipher: pages and bios of its own, written by a worker.
+        [ -b $node ] || echo "0 409600 crypt cipher_null-ecb - 0 /dev/vda 2048" | dmsetup create blkkin
+        ;;
     mirror)
         node=/dev/md0
-        [ -b $node ] || mdadm --create $node --run --quiet --metadata=1.2 --bitmap=none --assume-clean \
-            --level=1 --raid-devices=2 /dev/vda /dev/vdb
-        # It does not become clean when it is idle for a moment, and writes so, while a test counts.
-        echo 0 > /sys/block/md0/md/safe_mode_delay
+        mirror
+        ;;
+    tower)
+        node=/dev/dm-0
+        mirror
+        [ -b $node ] || echo "0 409600 linear /dev/md0 2048" | dmsetup create blkkin
         ;;
     esac
     # Drivers are loaded; their disks come a moment later.
@@ -78,8 +108,8 @@ while read -r disk kind executable tests; do
     timeout 300 "$executable" --test-threads=1 --show-output --exact ${tests% # *}
     echo "blkkin-guest: status $?"
     # Nothing holds the lower disks of the next.
-    [ "$disk" = linear ] && dmsetup remove blkkin
-    [ "$disk" = mirror ] && mdadm --stop --quiet /dev/md0
+    case "$disk" in linear | crypt | delay | tower) dmsetup remove blkkin ;; esac
+    case "$disk" in mirror | tower) mdadm --stop --quiet /dev/md0 ;; esac
 done < /programs
 echo "blkkin-guest: done"
 $b poweroff -f

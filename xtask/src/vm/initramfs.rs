@@ -40,6 +40,7 @@ const TOOLS: &[&str] = &[
     "timeout",
     "dmsetup",
     "mdadm",
+    "filefrag",
     "busybox",
 ];
 const FOLDERS: &[&str] = &["bin", "dev", "etc", "proc", "run", "sys", "tmp", "var/tmp"];
