@@ -4,7 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use blkkin_wire::calls::CallId;
-use blkkin_wire::event::{BioEvent, BlockOp, BlockStatus, CallEvent, Ending, LayerEvent, RequestEvent};
+use blkkin_wire::event::{
+    BioEvent, BlockOp, BlockStatus, CallEvent, Ending, LayerEvent, RequestEvent, Submitter,
+};
 use blkkin_wire::ids::{SpanId, TraceId};
 use blkkin_wire::span::{Span, SpanKind, TagValue};
 use proptest::prelude::*;
@@ -227,6 +229,25 @@ fn a_merged_bio_links_to_the_request_that_carried_it() {
     assert_eq!(spans.len(), 3);
     assert_eq!((spans[2].links[0].trace, spans[2].links[0].span), (make::trace(9).id, SpanId(3)));
     assert_eq!(tag(&spans[2], "blkkin.missing.request"), None);
+}
+
+#[test]
+fn what_is_done_on_a_device_below_hangs_below_it_and_says_why() {
+    let mut trace = direct_write();
+    let below =
+        |(bio, request), submitter| (BioEvent { submitter: Submitter::Span(submitter), ..bio }, request);
+    // A bio below the request, and one below that bio.
+    let (on_file, made) = below(make::direct(1, 4, 5, (30, 70)), SpanId(3));
+    let (mapped, last) = below(make::direct(1, 6, 7, (40, 60)), SpanId(4));
+    trace.bios.extend([on_file, mapped]);
+    trace.requests.extend([made, last]);
+    let spans = spans(&trace);
+    let of = |id| spans.iter().find(|span| span.id == SpanId(id)).unwrap();
+    assert_eq!((of(4).parent, of(6).parent), (Some(SpanId(3)), Some(SpanId(4))));
+    assert_eq!(faults(&spans), Vec::<String>::new());
+    let link = |id| tag(of(id), "blkkin.link").unwrap();
+    assert!(link(2).contains("inside the call") && link(4).contains("kiocb") && link(6).contains("pointer"));
+    assert!(spans.iter().all(|span| tag(span, "blkkin.missing.parent").is_none()));
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn lies(world: &World, out: &[Trace]) -> Vec<String> {
         }
         for bio in &trace.bios {
             if let Submitter::Span(submitter) = bio.submitter
-                && submitter != trace.root_span
+                && submitter != *world.above.get(&bio.span).unwrap_or(&trace.root_span)
             {
                 say(format!("{} submitted by another", bio.span));
             }

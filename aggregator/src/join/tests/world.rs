@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use blkkin_wire::event::{BioEvent, CallEvent, LayerEvent, RequestEvent};
+use blkkin_wire::event::{BioEvent, CallEvent, LayerEvent, RequestEvent, Submitter};
 use blkkin_wire::ids::SpanId;
 use proptest::prelude::*;
 
@@ -46,6 +46,10 @@ enum Fate {
     Split,
     /// No request.
     Bare,
+    /// A request of a device on a file: its worker's bio does its work on a device below.
+    OnFile,
+    /// No request: the device is made of two others, and each gets a bio.
+    OnTwo,
 }
 
 /// What happened, and what was heard of it.
@@ -55,6 +59,8 @@ pub(crate) struct World {
     pub(crate) events: Vec<LayerEvent>,
     /// The root of each span that happened, lost or not.
     pub(crate) roots: HashMap<SpanId, SpanId>,
+    /// What each bio does the work of, where that is not its root.
+    pub(crate) above: HashMap<SpanId, SpanId>,
     next: u64,
     last_request: Option<usize>,
     heard: Vec<(LayerEvent, bool)>,
@@ -62,7 +68,8 @@ pub(crate) struct World {
 
 pub(crate) fn acts() -> impl Strategy<Value = Vec<Act>> {
     let fate = prop_oneof![
-        4 => Just(Fate::Alone), 3 => Just(Fate::Merged), 1 => Just(Fate::Split), 1 => Just(Fate::Bare)
+        4 => Just(Fate::Alone), 3 => Just(Fate::Merged), 1 => Just(Fate::Split), 1 => Just(Fate::Bare),
+        2 => Just(Fate::OnFile), 2 => Just(Fate::OnTwo),
     ];
     let kind = prop_oneof![
         5 => Just(Kind::Sync),
@@ -151,6 +158,15 @@ impl World {
         let (mut event, made) = make::direct(root.0, bio.0, request.0, (queue, end));
         match fate {
             Fate::Bare => event.request = None,
+            Fate::OnFile => {
+                self.below(root, request, (queue + 3, end - 3));
+                self.carry(made);
+            }
+            Fate::OnTwo => {
+                event.request = None;
+                self.below(root, bio, (queue + 1, end - 2));
+                self.below(root, bio, (queue + 2, end - 1));
+            }
             Fate::Merged if self.merge(&mut event) => {}
             Fate::Split => {
                 let front = RequestEvent { span: self.span(), ..made };
@@ -162,6 +178,15 @@ impl World {
         }
         self.say(bio, root, LayerEvent::Bio(event));
         event.end.0
+    }
+
+    /// A bio on a device below, with its request, that does the work of `above`.
+    fn below(&mut self, root: SpanId, above: SpanId, times: (u64, u64)) {
+        let (bio, request) = (self.span(), self.span());
+        let (event, made) = make::direct(root.0, bio.0, request.0, times);
+        self.above.insert(bio, above);
+        self.say(request, root, LayerEvent::Request(made));
+        self.say(bio, root, LayerEvent::Bio(BioEvent { submitter: Submitter::Span(above), ..event }));
     }
 
     fn carry(&mut self, request: RequestEvent) {
