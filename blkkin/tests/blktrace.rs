@@ -16,7 +16,7 @@
 mod common;
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::path::Path;
 
@@ -54,13 +54,13 @@ const SCHEDULERS: &[&str] = &["none", "mq-deadline"];
 #[test]
 fn every_engine_pattern_and_scheduler_is_counted_as_by_blktrace() {
     needs!("fio", "losetup");
-    let (mut seen, mut apart) = (BTreeMap::<char, u64>::new(), Vec::new());
+    let (mut seen, mut apart) = (BTreeMap::<char, u64>::new(), [Vec::new(), Vec::new()]);
     for scheduler in SCHEDULERS {
         for engine in ENGINES {
             for pattern in PATTERNS {
                 let run = or_skip!(Run::of(scheduler, [*engine, *pattern].concat()));
                 run.agrees();
-                apart.extend(run.apart());
+                add(&mut apart, run.apart());
                 run.actions
                     .counts
                     .iter()
@@ -68,7 +68,7 @@ fn every_engine_pattern_and_scheduler_is_counted_as_by_blktrace() {
             }
         }
     }
-    assert_near(apart);
+    assert_all_near(apart);
     // All that can be told apart has been there.
     assert!("QGMXIDC".chars().all(|action| seen.get(&action).is_some_and(|count| *count >= 100)), "{seen:?}");
 }
@@ -76,7 +76,7 @@ fn every_engine_pattern_and_scheduler_is_counted_as_by_blktrace() {
 #[test]
 fn other_schedulers_and_discards_are_counted_as_by_blktrace() {
     needs!("fio", "losetup");
-    let (mut runs, mut apart) = (0, Vec::new());
+    let (mut runs, mut apart) = (0, [Vec::new(), Vec::new()]);
     for scheduler in ["none", "mq-deadline", "kyber", "bfq"] {
         for pattern in [PATTERNS[1], &["--rw=trim", "--bs=64k", "--size=8M"]] {
             let arguments = [ENGINES[1], pattern].concat();
@@ -84,7 +84,7 @@ fn other_schedulers_and_discards_are_counted_as_by_blktrace() {
             match Run::of(scheduler, arguments) {
                 Ok(run) => {
                     run.agrees();
-                    apart.extend(run.apart());
+                    add(&mut apart, run.apart());
                 }
                 Err(why) => {
                     println!("not with {scheduler}: {why}");
@@ -94,7 +94,7 @@ fn other_schedulers_and_discards_are_counted_as_by_blktrace() {
             runs += 1;
         }
     }
-    assert_near(apart);
+    assert_all_near(apart);
     assert!(runs >= 4, "a kernel has none and mq-deadline at least");
 }
 
@@ -166,29 +166,42 @@ impl Run {
         assert!((inserted..=inserted + merged_away).contains(&insertions), "{what}: {:?}", actions.counts);
     }
 
-    /// How far the times that each request was with the device are apart.
-    fn apart(&self) -> Vec<u64> {
-        let requests: Vec<_> = self.recording.requests().collect();
-        let mut theirs = self.actions.device_ns.clone();
-        let mut in_order = requests;
+    /// How far their times and ours are apart, of each request: with the device, and of those that were in a scheduler there.
+    fn apart(&self) -> [Vec<u64>; 2] {
+        let (mut device, mut scheduler) = (self.actions.device_ns.clone(), self.actions.scheduler_ns.clone());
+        let mut in_order: Vec<_> = self.recording.requests().collect();
         in_order.sort_by_key(|request| request.issue);
-        let apart = in_order.into_iter().map(|request| {
+        let (mut at_device, mut in_scheduler) = (Vec::new(), Vec::new());
+        for request in in_order {
             let place = (request.sector.0, u64::from(request.bytes) / 512);
-            let took = theirs.get_mut(&place).and_then(|times| times.pop_front());
-            let took = took.unwrap_or_else(|| panic!("{}: blktrace has no {place:?}", self.what));
-            phases::device(request).unwrap().0.abs_diff(took)
-        });
-        apart.collect()
+            let took = device.get_mut(&place).and_then(VecDeque::pop_front);
+            let took = took.unwrap_or_else(|| panic!("{}: they have no {place:?}", self.what));
+            at_device.push(phases::device(request).unwrap().0.abs_diff(took));
+            if let Some(ours) = phases::scheduler(request) {
+                let took = scheduler.get_mut(&place).and_then(VecDeque::pop_front);
+                in_scheduler.extend(took.map(|took| ours.0.abs_diff(took)));
+            }
+        }
+        [at_device, in_scheduler]
     }
 }
 
+fn add(sums: &mut [Vec<u64>; 2], more: [Vec<u64>; 2]) {
+    sums.iter_mut().zip(more).for_each(|(sum, more)| sum.extend(more));
+}
+
+fn assert_all_near([at_device, in_scheduler]: [Vec<u64>; 2]) {
+    assert_near("at the device", at_device);
+    assert_near("in the scheduler", in_scheduler);
+}
+
 /// Nearly all are as near as two looks at one clock are.
-fn assert_near(mut apart: Vec<u64>) {
+fn assert_near(place: &str, mut apart: Vec<u64>) {
     apart.sort_unstable();
     let far = apart.iter().filter(|apart| **apart > APART_NS).count();
     let median = apart[apart.len() / 2];
     println!(
-        "{} times with the device: {median} ns apart in the median, {far} further than {APART_NS} ns",
+        "{} times {place}: {median} ns apart in the median, {far} further than {APART_NS} ns",
         apart.len()
     );
     assert!(far * TORN_APART <= apart.len(), "{:?}", &apart[apart.len() - far..]);

@@ -150,6 +150,8 @@ pub(crate) struct Actions {
     pub(crate) counts: BTreeMap<char, u64>,
     /// From issue to completion by (sector, sectors), in the order of the issues.
     pub(crate) device_ns: HashMap<(u64, u64), VecDeque<u64>>,
+    /// The same from insertion to issue, of those to which nothing was merged in between.
+    pub(crate) scheduler_ns: HashMap<(u64, u64), VecDeque<u64>>,
 }
 
 impl Blktrace {
@@ -229,10 +231,17 @@ impl Actions {
     fn read(lines: impl Iterator<Item = Action>) -> Actions {
         let mut actions = Actions::default();
         let mut issued: HashMap<(u64, u64), VecDeque<u64>> = HashMap::new();
+        let mut inserted: HashMap<(u64, u64), VecDeque<u64>> = HashMap::new();
         for Action { letter, place, time } in lines {
             *actions.counts.entry(letter).or_default() += 1;
             match letter {
-                'D' => issued.entry(place).or_default().push_back(time),
+                'I' => inserted.entry(place).or_default().push_back(time),
+                'D' => {
+                    if let Some(since) = inserted.get_mut(&place).and_then(VecDeque::pop_front) {
+                        actions.scheduler_ns.entry(place).or_default().push_back(time - since);
+                    }
+                    issued.entry(place).or_default().push_back(time);
+                }
                 'C' => {
                     let since = issued.get_mut(&place).and_then(VecDeque::pop_front);
                     let took = time - since.unwrap_or_else(|| panic!("never issued: {place:?}"));
