@@ -15,7 +15,7 @@ use crate::access::{Access, Pointer};
 use crate::block::{BIOS, Bio, REQUEST_SETS, REQUESTS};
 use crate::layout::offset;
 use crate::local::Local;
-use crate::request::Begun;
+use crate::request::{self, Begun};
 use crate::ring;
 use crate::table::{self, Claim, Set};
 use aya_ebpf::btf_maps::Array;
@@ -90,7 +90,7 @@ pub unsafe fn begin<A: Access>(local: &mut Local, rq: Pointer, address: u64, beg
     carrier.opf = begun.opf;
     carrier.disk = begun.disk;
     carrier.tag = -1;
-    carrier.flags = begun.flags;
+    carrier.flags = request::plugged(begun.opf);
 }
 
 /// The request at `address`, if it is such.

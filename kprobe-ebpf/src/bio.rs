@@ -32,8 +32,8 @@ pub fn queue<A: Access>(bio: Pointer) {
     let (dev, disk) = unsafe { block::devices::<A>(bio) };
     let origin = setting!(kernel_origin);
     // SAFETY: as above.
-    let above = unsafe { stacked::above::<A>(local, bio, span != 0) };
-    let wanted = span != 0 || above.is_some() || origin == ORIGIN_ALL || (active && origin == ORIGIN_TASKS);
+    let below = unsafe { stacked::is_below::<A>(local, bio, span != 0) };
+    let wanted = span != 0 || below || origin == ORIGIN_ALL || (active && origin == ORIGIN_TASKS);
     if !wanted || !device_wanted(dev, disk) {
         // What lived at this address ended unseen; it must not claim what lives there now.
         if let Some(left_over) = table::find(&BIOS, address) {
@@ -55,33 +55,32 @@ pub fn queue<A: Access>(bio: Pointer) {
     };
     local.count(BIOS_QUEUED);
     if let Some(state) = state {
-        if span != 0 && above.is_none() {
+        if span != 0 && !below {
             state.bios += 1;
         }
     }
     let own = local.mint(Program::BioQueue);
-    let (parent, root, flags) = match &above {
-        Some(above) => (above.span, above.root, BIO_BELOW),
-        None if span != 0 => (span, span, 0),
-        None => (0, own, BIO_KERNEL_ORIGIN),
-    };
-    if above.is_some() && task == 0 {
+    entry.span = own;
+    if below {
+        (entry.parent, entry.root, entry.flags) = (local.walk.span, local.walk.parent, BIO_BELOW);
+    } else if span != 0 {
+        (entry.parent, entry.root, entry.flags) = (span, span, 0);
+    } else {
+        (entry.parent, entry.root, entry.flags) = (0, own, BIO_KERNEL_ORIGIN);
+    }
+    if below && task == 0 {
         if let Some(worker) = task::worker(local, Program::BioQueue) {
             (task, version) = (worker.task, worker.version);
         }
     }
     // SAFETY: as above.
     unsafe {
-        entry.span = own;
-        entry.parent = parent;
-        entry.root = root;
         entry.task = task;
         entry.task_version = version;
         entry.request = 0;
         entry.done = 0;
         entry.carrier.rq = 0;
         entry.status = 0;
-        entry.flags = flags;
         entry.dev = dev;
         entry.sector = A::read(bio, offset!(bio_sector));
         entry.bytes = A::read(bio, offset!(bio_size));

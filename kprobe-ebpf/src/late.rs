@@ -86,7 +86,7 @@ pub fn begin<A: Access>(
     let (start_ns, opf) = (bio.queue_ns, bio.opf);
     // Others may have joined it by now: it stays in the table.
     let owner = Some(Owner { bio, whole: 0 });
-    let begun = Begun { owner, task: (0, 0), disk, start_ns, opf, flags: 0 };
+    let begun = Begun { owner, task: (0, 0), disk, start_ns, opf };
     request::begin::<A>(local, program, rq, address, begun);
     table::find(&REQUESTS, address)
 }

@@ -52,8 +52,6 @@ pub struct Begun {
     pub start_ns: u64,
     /// As it was then: the flush machine takes away what it does itself.
     pub opf: u32,
-    /// `REQUEST_*` that hold from the start.
-    pub flags: u16,
 }
 
 impl Begun {
@@ -94,7 +92,7 @@ pub fn start<A: Access>(rq: Pointer) {
     }
     // SAFETY: as above; the clock has no preconditions.
     let (start_ns, opf) = unsafe { (bpf_ktime_get_ns(), A::read(rq, offset!(rq_cmd_flags))) };
-    let begun = Begun { owner, task, disk, start_ns, opf, flags: plugged(opf) };
+    let begun = Begun { owner, task, disk, start_ns, opf };
     if begun.is_whole() {
         // SAFETY: as above.
         unsafe { alone::begin::<A>(local, rq, address, begun) };
@@ -120,10 +118,12 @@ pub fn begin<A: Access>(local: &mut Local, program: Program, rq: Pointer, addres
     };
     local.count(REQUESTS_STARTED);
     let own = local.mint(program);
-    let (mut parent, mut root, mut flags) = (0, 0, begun.flags | REQUEST_NO_PARENT);
+    // One that is seen late is no longer in its task's hands.
+    let plugged = if setting!(requests_begin_late) == 0 { plugged(begun.opf) } else { 0 };
+    let (mut parent, mut root, mut flags) = (0, 0, plugged | REQUEST_NO_PARENT);
     let (mut task, mut version) = begun.task;
     if let Some(Owner { bio, .. }) = begun.owner {
-        (parent, root, task, version, flags) = (bio.span, bio.root, bio.task, bio.task_version, begun.flags);
+        (parent, root, task, version, flags) = (bio.span, bio.root, bio.task, bio.task_version, plugged);
         bio.request = own;
     }
     // SAFETY: `rq` is of the kind that A reads.
@@ -180,7 +180,7 @@ unsafe fn owner<A: Access>(local: &mut Local, first: Pointer) -> Option<Owner> {
 /// REQUEST_PLUGGED if the task that allocates a request has a plug that it goes into (blk_mq_submit_bio, block/blk-mq.c): what
 /// asks for a flush goes past it to the flush machine.
 #[inline(always)]
-fn plugged(opf: u32) -> u16 {
+pub fn plugged(opf: u32) -> u16 {
     if offset!(task_plug) == ABSENT || opf & (OPF_PREFLUSH | OPF_FUA) != 0 {
         return 0;
     }

@@ -39,34 +39,22 @@ use blkkin_probe_abi::settings::{HOP_TO_BIO, HOP_TO_KIOCB, HOPS_MAX, Program};
 /// Steps of a way: crypt on the front of a split has three, and each level of devices begins at a bio that was announced.
 const STEPS_MAX: usize = 5;
 
-/// What a bio does the work of.
-pub struct Above {
-    pub span: u64,
-    pub root: u64,
-}
-
-/// What `bio` does the work of, if that is followed. `in_call`: its submitter is inside a call; then it may be a driver's only
+/// Whether `bio` does the work of something that is followed; its span and root are then left in the slot's `walk`, since the
+/// stack of 512 bytes is nearly full where this is called. `in_call`: its submitter is inside a call; then it may be a driver's only
 /// if it leads to a bio, since a worker is in none.
 ///
 /// # Safety
 /// `bio` is of the kind that `A` reads.
 #[inline(always)]
-pub unsafe fn above<A: Access>(local: &mut Local, bio: Pointer, in_call: bool) -> Option<Above> {
+pub unsafe fn is_below<A: Access>(local: &mut Local, bio: Pointer, in_call: bool) -> bool {
     if in_call && setting!(stacked) == 0 {
-        return None;
+        return false;
     }
     // SAFETY: by the contract.
     let (end_io, private): (Pointer, Pointer) =
         unsafe { (A::read(bio, offset!(bio_end_io)), A::read(bio, offset!(bio_private))) };
     let (end_io, private) = (local.address(end_io), local.address(private));
-    if !leads_up(end_io, in_call) {
-        return None;
-    }
-    let address = local.address(bio);
-    if climb(address, end_io, private) == 0 {
-        return None;
-    }
-    Some(Above { span: local.walk.span, root: local.walk.parent })
+    leads_up(end_io, in_call) && climb(local.address(bio), end_io, private) != 0
 }
 
 /// Whether there is a way from bios that end there.
@@ -107,8 +95,7 @@ pub extern "C" fn climb(bio: u64, end_io: u64, private: u64) -> u64 {
             if let Some(entry) = table::find(&BIOS, address) {
                 let sector = Probe::read(address as Pointer, offset!(bio_sector));
                 if entry.carrier.rq == 0 && block::covers(entry, sector) {
-                    (local.walk.span, local.walk.parent) = (entry.span, entry.root);
-                    return 1;
+                    return found(local, entry.span, entry.root);
                 }
                 return 0;
             }
@@ -156,10 +143,15 @@ fn of_request(local: &mut Local, kiocb: u64) -> u64 {
     }
     let request = kiocb.wrapping_sub(offset!(loop_kiocb) as u64);
     if let Some(flight) = alone::find(local, request) {
-        (local.walk.span, local.walk.parent) = (flight.bio.carrier.span, flight.bio.root);
-        return 1;
+        return found(local, flight.bio.carrier.span, flight.bio.root);
     }
     let Some(entry) = table::find(&REQUESTS, request) else { return 0 };
-    (local.walk.span, local.walk.parent) = (entry.span, entry.root);
+    found(local, entry.span, entry.root)
+}
+
+/// Leaves what a way led to where [`is_below`]'s caller reads it.
+#[inline(always)]
+fn found(local: &mut Local, span: u64, root: u64) -> u64 {
+    (local.walk.span, local.walk.parent) = (span, root);
     1
 }

@@ -13,7 +13,7 @@ use blkkin_wire::clock::ClockAnchor;
 use blkkin_wire::event::LayerEvent;
 
 use crate::accounts::balance;
-use crate::config::{DRAIN_EVERY, TracerConfig};
+use crate::config::{DRAIN_BYTES, DRAIN_EVERY};
 use crate::devices::DeviceNamer;
 use crate::error::TracerError;
 use crate::load::Tracer;
@@ -78,18 +78,24 @@ impl Tracer {
             misses: 0,
             books: (Accounts::default(), None),
         };
-        let longest = TracerConfig::drain_at_most(pump.rings.ring_bytes());
-        let mut pause = DRAIN_EVERY;
+        let mut pause = *DRAIN_EVERY.start();
         while !stop.wait(pause) {
             match pump.round()? {
-                Some(Drained::All) if pump.rings.fills() => pause = DRAIN_EVERY,
-                Some(Drained::All) => pause = (pause * 2).clamp(DRAIN_EVERY, longest),
+                Some(Drained::All) => pause = next_pause(pause, pump.rings.most_taken()),
                 Some(Drained::Part) => pause = Duration::ZERO,
                 None => break,
             }
         }
         pump.finish()
     }
+}
+
+/// How long to wait after a drain that found so many bytes after this pause. It grows to the double at the most, and shrinks
+/// as far as it must: a burst does not find the rings left alone for long twice.
+fn next_pause(pause: Duration, found: usize) -> Duration {
+    let (shortest, longest) = (*DRAIN_EVERY.start(), *DRAIN_EVERY.end());
+    let factor = (DRAIN_BYTES as f64 / found.max(1) as f64).min(2.0);
+    pause.max(shortest).mul_f64(factor).clamp(shortest, longest)
 }
 
 /// Lets the reader run before ordinary work. It needs little, but a machine that is busy with the very load that is
@@ -232,4 +238,20 @@ fn balanced(accounts: &Accounts) -> bool {
     [accounts.calls, accounts.bios, accounts.requests, accounts.commits, accounts.names]
         .iter()
         .all(blkkin_wire::batch::Account::balances)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_follows_what_is_found_within_its_bounds() {
+        let ms = Duration::from_millis;
+        assert_eq!(next_pause(ms(4), DRAIN_BYTES), ms(4));
+        assert_eq!(next_pause(ms(4), 0), ms(8));
+        assert_eq!(next_pause(ms(16), 100), ms(20));
+        assert_eq!(next_pause(ms(20), DRAIN_BYTES * 10), ms(2));
+        assert_eq!(next_pause(ms(20), 8 << 20), ms(1));
+        assert_eq!(next_pause(Duration::ZERO, DRAIN_BYTES), ms(1));
+    }
 }

@@ -22,6 +22,8 @@ pub mod doctor;
 pub mod drain;
 mod edges;
 pub mod error;
+#[cfg(test)]
+mod frames;
 pub mod kernel;
 pub mod layout;
 pub mod load;

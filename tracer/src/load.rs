@@ -29,7 +29,7 @@ use crate::rings::RingReader;
 use crate::symbols;
 use crate::tasks::{SpawnerMark, TaskMarks};
 
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/blkkin-probes"));
+pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/blkkin-probes"));
 
 /// Where the front of a split bio ends.
 const SPLIT_FRONT: &str = "bio_chain_endio";
@@ -41,8 +41,6 @@ pub struct Tracer {
     pub(crate) ebpf: Ebpf,
     /// Made, not yet mapped: see [`Tracer::map_rings`].
     rings: Vec<MapData>,
-    /// Bytes of each.
-    ring_bytes: usize,
     pub(crate) counters: KernelCounters,
     /// Descriptors of the attached programs, whose fdinfo says how often the kernel skipped them.
     pub(crate) attached: Vec<OwnedFd>,
@@ -105,19 +103,10 @@ impl Tracer {
             .allow_unsupported_maps()
             .load(OBJECT)
             .map_err(|error| TracerError::Load { reason: chain(&error) })?;
-        let (rings, ring_bytes) = make_rings(&mut ebpf, config)?;
+        let rings = make_rings(&mut ebpf, config)?;
         let counters = take_counters(&mut ebpf)?;
         let marks = task_marks(&ebpf)?;
-        Ok(Tracer {
-            source,
-            ebpf,
-            rings,
-            ring_bytes,
-            counters,
-            attached: Vec::new(),
-            marks,
-            verdicts: Vec::new(),
-        })
+        Ok(Tracer { source, ebpf, rings, counters, attached: Vec::new(), marks, verdicts: Vec::new() })
     }
 
     /// Maps the rings into this process. Not before: a mapped ring counts twice its size as the process's memory, because it
@@ -128,7 +117,7 @@ impl Tracer {
             RingBuf::try_from(Map::RingBuf(ring))
                 .map_err(|error| TracerError::Map { map: "RINGS", reason: chain(&error) })
         });
-        Ok(RingReader::new(mapped.collect::<Result<_, _>>()?, self.ring_bytes))
+        Ok(RingReader::new(mapped.collect::<Result<_, _>>()?))
     }
 
     /// What became of each probe.
@@ -277,8 +266,7 @@ fn kernel_types() -> Result<Btf, TracerError> {
     Btf::from_sys_fs().map_err(|error| TracerError::NoBtf { reason: chain(&error) })
 }
 
-/// The rings, and the bytes of each.
-fn make_rings(ebpf: &mut Ebpf, config: &TracerConfig) -> Result<(Vec<MapData>, usize), TracerError> {
+fn make_rings(ebpf: &mut Ebpf, config: &TracerConfig) -> Result<Vec<MapData>, TracerError> {
     let fail = |error: &dyn std::error::Error| TracerError::Map { map: "RINGS", reason: chain(error) };
     // Borrowed, not taken: the programs name it by its descriptor until they are loaded.
     let map = ebpf.map_mut("RINGS").ok_or_else(|| missing_map("RINGS"))?;
@@ -294,7 +282,7 @@ fn make_rings(ebpf: &mut Ebpf, config: &TracerConfig) -> Result<(Vec<MapData>, u
         outer.set(cpu, &ring, 0).map_err(|error| fail(&error))?;
         rings.push(ring);
     }
-    Ok((rings, bytes))
+    Ok(rings)
 }
 
 fn take_counters(ebpf: &mut Ebpf) -> Result<KernelCounters, TracerError> {
