@@ -24,7 +24,8 @@ use support::one::text;
 use support::recording::{Recording, record};
 
 const BLOCK: usize = 1 << 20;
-const READS: usize = 400;
+/// So many that the waits outside of them, of which there are few, do not weigh.
+const READS: usize = 3000;
 /// Programs that want the same CPU.
 const RIVALS: usize = 3;
 const HELD_MS: u64 = 60;

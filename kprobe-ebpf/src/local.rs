@@ -19,7 +19,7 @@ pub struct Local {
     scratch: u64,
     slot: u32,
     reserved: u32,
-    /// See `request::walk`.
+    /// See `request::walk`; in block_bio_queue's slot what `stacked::is_below` found.
     pub walk: Walk,
 }
 
