@@ -109,7 +109,17 @@ while read -r disk kind executable tests; do
     echo "blkkin-guest: status $?"
     # Nothing holds the lower disks of the next.
     case "$disk" in linear | crypt | delay | tower) dmsetup remove blkkin ;; esac
-    case "$disk" in mirror | tower) mdadm --stop --quiet /dev/md0 ;; esac
+    case "$disk" in
+    mirror | tower)
+        mdadm --stop --quiet /dev/md0
+        # The device and its node go a moment later; until then the next would take it for one that works.
+        tries=0
+        while { [ -e /sys/block/md0 ] || [ -e /dev/md0 ]; } && [ $tries -lt 100 ]; do
+            tries=$((tries + 1))
+            $b sleep 0.1
+        done
+        ;;
+    esac
 done < /programs
 echo "blkkin-guest: done"
 $b poweroff -f
