@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(next_pause(ms(4), 0), ms(8));
         assert_eq!(next_pause(ms(16), 100), ms(20));
         assert_eq!(next_pause(ms(20), DRAIN_BYTES * 10), ms(2));
-        assert_eq!(next_pause(ms(20), 8 << 20), ms(1));
-        assert_eq!(next_pause(Duration::ZERO, DRAIN_BYTES), ms(1));
+        assert_eq!(next_pause(ms(20), 8 << 20), ms(2));
+        assert_eq!(next_pause(Duration::ZERO, DRAIN_BYTES), ms(2));
     }
 }
