@@ -33,8 +33,8 @@ pub fn take<A: Access>(bio: Pointer) {
     }
 }
 
-/// The entry of a request that is inserted or issued, which `program` sees. Where block_io_start announces requests, and clears what an unseen end has left,
-/// that is whatever the table has; elsewhere an entry of another owner is such a left-over.
+/// The entry of a request that is inserted or issued, which `program` sees. Where block_io_start announces requests, and
+/// clears what an unseen end has left, that is whatever the table has; elsewhere an entry of another owner is such a left-over.
 #[inline(always)]
 pub fn known<A: Access>(
     local: &mut Local,

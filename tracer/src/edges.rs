@@ -17,6 +17,7 @@
 //! | `raid1_end_read_request`, `raid1_end_write_request` | drivers/md/raid1.c | `bi_private`, a `struct r1bio`, has the master bio |
 //! | `md_end_clone_io` (6.5 and later), `md_end_io_acct` (before) | drivers/md/md.c | `bi_private` has the bio that md cloned to count it |
 
+use std::collections::HashSet;
 use std::fs;
 
 use blkkin_probe_abi::layout::ABSENT;
@@ -30,8 +31,6 @@ const TYPES: &str = "/sys/kernel/btf";
 /// A way, as the kernel's source has it.
 struct Edge {
     end_io: &'static str,
-    /// Whose types these are, where it is a module.
-    module: Option<&'static str>,
     /// What lies around the bio, and the bio in it; else the way begins at `bi_private`.
     around: Option<&'static str>,
     /// Pointers to follow, as `struct.member`.
@@ -39,12 +38,12 @@ struct Edge {
     to: u32,
 }
 
-const fn of_bio(end_io: &'static str, module: &'static str, pointer: &'static str) -> Edge {
-    Edge { end_io, module: Some(module), around: None, pointers: [Some(pointer), None], to: HOP_TO_BIO }
+const fn of_bio(end_io: &'static str, pointer: &'static str) -> Edge {
+    Edge { end_io, around: None, pointers: [Some(pointer), None], to: HOP_TO_BIO }
 }
 
 const fn of_kiocb(end_io: &'static str, around: Option<&'static str>, pointer: &'static str) -> Edge {
-    Edge { end_io, module: None, around, pointers: [Some(pointer), None], to: HOP_TO_KIOCB }
+    Edge { end_io, around, pointers: [Some(pointer), None], to: HOP_TO_KIOCB }
 }
 
 const EDGES: &[Edge] = &[
@@ -53,23 +52,25 @@ const EDGES: &[Edge] = &[
     of_kiocb("blkdev_bio_end_io_async", Some("blkdev_dio.bio"), "blkdev_dio.iocb"),
     Edge {
         end_io: "clone_endio",
-        module: Some("dm_mod"),
         around: Some("dm_target_io.clone"),
         pointers: [Some("dm_target_io.io"), Some("dm_io.orig_bio")],
         to: HOP_TO_BIO,
     },
-    of_bio("crypt_endio", "dm_crypt", "dm_crypt_io.base_bio"),
-    of_bio("raid1_end_read_request", "raid1", "r1bio.master_bio"),
-    of_bio("raid1_end_write_request", "raid1", "r1bio.master_bio"),
-    of_bio("md_end_clone_io", "md_mod", "md_io_clone.orig_bio"),
-    of_bio("md_end_io_acct", "md_mod", "md_io_acct.orig_bio"),
+    of_bio("crypt_endio", "dm_crypt_io.base_bio"),
+    of_bio("raid1_end_read_request", "r1bio.master_bio"),
+    of_bio("raid1_end_write_request", "r1bio.master_bio"),
+    of_bio("md_end_clone_io", "md_io_clone.orig_bio"),
+    of_bio("md_end_io_acct", "md_io_acct.orig_bio"),
 ];
 
 const _: () = assert!(EDGES.len() <= HOPS_MAX);
 
 /// A loop device's part of a request, which lies behind it (blk_mq_rq_to_pdu, include/linux/blk-mq.h), and in that the kiocb
 /// of its file (drivers/block/loop.c).
-const LOOP: (&str, &str) = ("loop", "loop_cmd.iocb");
+const LOOP: &str = "loop_cmd.iocb";
+
+/// Whose types these are, where a driver is a module.
+const MODULES: &[&str] = &["loop", "dm_mod", "dm_crypt", "md_mod", "raid1"];
 
 /// A way, as this kernel has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,34 +91,32 @@ pub(crate) struct Edges {
 
 /// The structs to look for in the kernel's own types.
 pub(crate) fn structs() -> impl Iterator<Item = &'static str> {
-    EDGES.iter().flat_map(spellings).chain([LOOP.1]).filter_map(|spelling| Some(spelling.split_once('.')?.0))
+    EDGES.iter().flat_map(spellings).chain([LOOP]).filter_map(|spelling| Some(spelling.split_once('.')?.0))
 }
 
 fn spellings(edge: &Edge) -> impl Iterator<Item = &'static str> + use<> {
     edge.around.into_iter().chain(edge.pointers.into_iter().flatten())
 }
 
-/// What there is of them.
+/// What there is of them: in the kernel, where the driver is part of it; else in its module.
 pub(crate) fn resolve(kernel: &Btf<'_>) -> Edges {
+    let wanted: HashSet<&str> = structs().collect();
+    let files: Vec<Vec<u8>> =
+        MODULES.iter().filter_map(|module| fs::read(format!("{TYPES}/{module}")).ok()).collect();
+    let modules: Vec<Btf<'_>> =
+        files.iter().filter_map(|bytes| kernel.parse_module(bytes, |name| wanted.contains(name))).collect();
+    let offset = |spelling: &str| {
+        kernel.offset(spelling).or_else(|| modules.iter().find_map(|module| module.offset(spelling)))
+    };
     let ways = EDGES.iter().filter_map(|edge| {
-        let found = |spelling: &str| offset(kernel, edge.module, spelling);
-        let [first, second] = edge.pointers.map(|pointer| pointer.map_or(Some(ABSENT), found));
-        let around = edge.around.map_or(Some(ABSENT), found)?;
+        let [first, second] = edge.pointers.map(|pointer| pointer.map_or(Some(ABSENT), offset));
+        let around = edge.around.map_or(Some(ABSENT), offset)?;
         let hop = Hop { end_io: 0, around, first: first?, second: second?, to: edge.to };
         Some(Way { end_io: edge.end_io, hop })
     });
-    let (module, member) = LOOP;
-    let within = offset(kernel, Some(module), member);
-    let loop_kiocb = within.zip(kernel.size("request")).map_or(ABSENT, |(within, request)| request + within);
-    Edges { ways: ways.collect(), loop_kiocb }
-}
-
-/// In the kernel, where the driver is part of it; else in its module.
-fn offset(kernel: &Btf<'_>, module: Option<&str>, spelling: &str) -> Option<u32> {
-    if let Some(offset) = kernel.offset(spelling) {
-        return Some(offset);
+    let loop_kiocb = offset(LOOP).zip(kernel.size("request"));
+    Edges {
+        ways: ways.collect(),
+        loop_kiocb: loop_kiocb.map_or(ABSENT, |(within, request)| request + within),
     }
-    let bytes = fs::read(format!("{TYPES}/{}", module?)).ok()?;
-    let (wanted, _) = spelling.split_once('.')?;
-    kernel.parse_module(&bytes, |name| name == wanted)?.offset(spelling)
 }

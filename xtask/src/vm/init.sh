@@ -26,6 +26,38 @@ modules() {
     done
 }
 
+# Makes a null_blk of this name with these settings, where it is not there yet.
+null() {
+    node="/dev/$1"
+    [ ! -b "$node" ] || return 0
+    at="/sys/kernel/config/nullb/$1"
+    shift
+    [ -d /sys/kernel/config/nullb ] || $b mount -t configfs config /sys/kernel/config
+    $b mkdir "$at"
+    for setting in "$@" power=1; do
+        echo "${setting#*=}" > "$at/${setting%%=*}"
+    done
+}
+
+# Makes a mapped device by this table, where it is not there yet.
+mapped() {
+    node=/dev/dm-0
+    [ -b $node ] || echo "0 409600 $*" | dmsetup create blkkin
+}
+
+# Waits until what is asked holds, for 10 s at the most.
+wait_until() {
+    tries=0
+    while ! "$@" && [ $tries -lt 100 ]; do
+        tries=$((tries + 1))
+        $b sleep 0.1
+    done
+}
+
+gone() {
+    [ ! -e /sys/block/md0 ] && [ ! -e /dev/md0 ]
+}
+
 mirror() {
     [ -b /dev/md0 ] || mdadm --create /dev/md0 --run --quiet --metadata=1.2 --bitmap=none --assume-clean \
         --level=1 --raid-devices=2 /dev/vda /dev/vdb
@@ -38,61 +70,27 @@ disk() {
     case "$1" in
     virtio) node=/dev/vda ;;
     null)
-        node=/dev/nullb0
-        if [ ! -b $node ]; then
-            $b mount -t configfs config /sys/kernel/config
-            at=/sys/kernel/config/nullb/nullb0
-            $b mkdir $at
-            # Completed by a timer, so that requests are in flight beside one another.
-            for setting in size=256 submit_queues=2 queue_mode=2 irqmode=2 completion_nsec=50000 memory_backed=1 \
-                discard=1 cache_size=16; do
-                echo "${setting#*=}" > "$at/${setting%%=*}"
-            done
-            echo 1 > $at/power
-        fi
+        # Completed by a timer, so that requests are in flight beside one another.
+        null nullb0 size=256 submit_queues=2 queue_mode=2 irqmode=2 completion_nsec=50000 memory_backed=1 \
+            discard=1 cache_size=16
         ;;
-    linear)
-        node=/dev/dm-0
-        # 1 MiB further on: a sector says which of the two devices it is of.
-        [ -b $node ] || echo "0 409600 linear /dev/vda 2048" | dmsetup create blkkin
-        ;;
-    slow)
-        node=/dev/nullb1
-        if [ ! -b $node ]; then
-            $b mount -t configfs config /sys/kernel/config
-            at=/sys/kernel/config/nullb/nullb1
-            $b mkdir $at
-            for setting in size=64 queue_mode=2 irqmode=2 completion_nsec=100000000 memory_backed=1; do
-                echo "${setting#*=}" > "$at/${setting%%=*}"
-            done
-            echo 1 > $at/power
-        fi
-        ;;
-    delay)
-        node=/dev/dm-0
-        [ -b $node ] || echo "0 409600 delay /dev/vda 2048 100" | dmsetup create blkkin
-        ;;
-    crypt)
-        node=/dev/dm-0
-        # Encrypts nothing, and is else what it is with any cipher: pages and bios of its own, written by a worker.
-        [ -b $node ] || echo "0 409600 crypt cipher_null-ecb - 0 /dev/vda 2048" | dmsetup create blkkin
-        ;;
+    slow) null nullb1 size=64 queue_mode=2 irqmode=2 completion_nsec=100000000 memory_backed=1 ;;
+    # 1 MiB further on: a sector says which of the two devices it is of.
+    linear) mapped linear /dev/vda 2048 ;;
+    delay) mapped delay /dev/vda 2048 100 ;;
+    # Encrypts nothing, and is else what it is with any cipher: pages and bios of its own, written by a worker.
+    crypt) mapped crypt cipher_null-ecb - 0 /dev/vda 2048 ;;
     mirror)
         node=/dev/md0
         mirror
         ;;
     tower)
-        node=/dev/dm-0
         mirror
-        [ -b $node ] || echo "0 409600 linear /dev/md0 2048" | dmsetup create blkkin
+        mapped linear /dev/md0 2048
         ;;
     esac
     # Drivers are loaded; their disks come a moment later.
-    tries=0
-    while [ ! -b "$node" ] && [ $tries -lt 100 ]; do
-        tries=$((tries + 1))
-        $b sleep 0.1
-    done
+    wait_until [ -b "$node" ]
     export BLKKIN_TEST_DISK="$node"
 }
 
@@ -113,11 +111,7 @@ while read -r disk kind executable tests; do
     mirror | tower)
         mdadm --stop --quiet /dev/md0
         # The device and its node go a moment later; until then the next would take it for one that works.
-        tries=0
-        while { [ -e /sys/block/md0 ] || [ -e /dev/md0 ]; } && [ $tries -lt 100 ]; do
-            tries=$((tries + 1))
-            $b sleep 0.1
-        done
+        wait_until gone
         ;;
     esac
 done < /programs
