@@ -5,7 +5,7 @@
 //! the machine was doing, and asserted by nobody. `docs` then writes the JSON into docs/performance.md.
 //!
 //! How a figure is made is [`frame`]'s. `calls` and `harness` make load and a tracer in this process; `call`, `hooks`,
-//! `start`, `loss`, `memory`, `pipeline`, `iops` and `peers` are the benches; `process` reads what another process took;
+//! `start`, `loss`, `memory`, `pipeline`, `iops`, `peers` and `matrix` are the benches; `process` reads what another process took;
 //! `disk` is what is read and written; [`blkkin_bench`] has what is joined.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "its output is what it is for")]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
@@ -21,6 +21,7 @@ mod hooks;
 mod iops;
 mod load;
 mod loss;
+mod matrix;
 mod memory;
 mod peers;
 mod process;
@@ -51,10 +52,8 @@ pub(crate) struct Setting {
 pub(crate) enum Extent {
     /// Enough to see that it works; gives no verdict.
     Quick,
-    /// What says most.
-    Usual,
-    /// Everything there is.
-    All,
+    /// What a figure is made of.
+    Whole,
 }
 
 impl Extent {
@@ -74,6 +73,7 @@ const BENCHES: &[(&str, Bench)] = &[
     ("pipeline", stages::run),
     ("iops", iops::run),
     ("peers", peers::run),
+    ("matrix", matrix::run),
 ];
 
 fn main() -> ExitCode {
@@ -100,11 +100,7 @@ fn dispatch(words: &[&str]) -> Result<()> {
             Ok(())
         }
         ["run", name, blkkin, folder, reference, flags @ ..] => {
-            let extent = match flags {
-                _ if flags.contains(&"--quick") => Extent::Quick,
-                _ if flags.contains(&"--all") => Extent::All,
-                _ => Extent::Usual,
-            };
+            let extent = if flags.contains(&"--quick") { Extent::Quick } else { Extent::Whole };
             let setting = Setting { blkkin: blkkin.into(), folder: folder.into(), extent };
             run(name, &setting, Path::new(reference), flags.contains(&"--keep"))
         }
@@ -138,7 +134,10 @@ mod tests {
 
     #[test]
     fn every_bench_has_its_place_in_the_docs() {
-        let page = include_str!("../../docs/performance.md");
+        let page = concat!(
+            include_str!("../../docs/performance.md"),
+            include_str!("../../docs/performance-matrix.md")
+        );
         for (name, _) in BENCHES {
             let (begin, end) = (format!("<!-- bench {name} -->\n"), format!("<!-- end {name} -->\n"));
             assert!(page.contains(&begin) && page.contains(&end), "{name}");

@@ -11,7 +11,8 @@
 //! *Equal work*: what a tool writes for each event is left as it is: strace's text, blktrace's binary, blkkin's report
 //! and, once more, its spans. Who sees one layer only does less than blkkin; [`tool`] says what each does not see.
 //!
-//! The tools run in turns, the order changed each round; [`crate::iops`] has more rounds of blkkin alone.
+//! The tools run in turns, the order changed each round; [`crate::iops`] has more rounds of blkkin alone, [`crate::matrix`] every load
+//! of fio with fewer.
 
 mod fio_load;
 pub(crate) mod kernelfs;
@@ -20,7 +21,7 @@ mod running;
 pub(crate) mod said;
 pub(crate) mod session;
 pub(crate) mod sqlite;
-mod table;
+pub(crate) mod table;
 pub(crate) mod tool;
 pub(crate) mod tree;
 pub(crate) mod workload;
@@ -30,14 +31,15 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use crate::Setting;
 use crate::disk::{Looped, Mounted, RealFile};
 use crate::frame::{Found, Turns};
-use crate::{Extent, Setting};
 pub(crate) use fio_load::Fio;
 use session::{Run, Session};
 use tool::Tool;
 use workload::Workload;
 
+/// How often each runs.
 const TURNS: Turns = Turns { warm_up: 0, least: 5, most: 5, at_most: Duration::from_secs(3600) };
 
 /// Measures.
@@ -47,8 +49,9 @@ pub(crate) fn run(setting: &Setting) -> Result<Found> {
     let mut session = Session::new(setting)?;
     let peers = session.which_run(&grounds.mounted.place("trial")?);
     let mut measured = Vec::new();
-    for mut workload in workload::of(&grounds, setting.extent)? {
-        let runs = measure(&session, workload.as_mut(), &peers.running, setting.extent)?;
+    let turns = TURNS.quick(setting.extent.is_quick());
+    for mut workload in workload::usual(&grounds, setting.extent)? {
+        let runs = measure(&session, workload.as_mut(), &peers.running, turns)?;
         println!("{}", table::line(&runs));
         measured.push(runs);
     }
@@ -84,11 +87,12 @@ pub(crate) struct Measured {
     pub(crate) broken: BTreeMap<Tool, String>,
 }
 
-fn measure(
+/// One workload under each of `tools`, in turns.
+pub(crate) fn measure(
     session: &Session,
     workload: &mut dyn Workload,
     tools: &[Tool],
-    extent: Extent,
+    turns: Turns,
 ) -> Result<Measured> {
     // Warms the caches; and a workload that does not run at all is an error, not a property of tools.
     session.run(Tool::Untraced, workload)?;
@@ -100,7 +104,7 @@ fn measure(
         let run = session.run(tool, workload);
         Ok(run.map_err(|error| broken.insert(tool, format!("{error:#}"))).ok())
     };
-    let runs = TURNS.quick(extent == Extent::Quick).run(tools, turn, |_| true)?;
+    let runs = turns.run(tools, turn, |_| true)?;
     let each = tools.iter().zip(runs).map(|(tool, runs)| (*tool, runs.into_iter().flatten().collect()));
     Ok(Measured {
         tools: each.filter(|(tool, _)| !broken.contains_key(tool)).collect(),

@@ -21,11 +21,11 @@ const COLUMNS: [&str; 9] =
     ["tool", "a second", "fewer, %", "p99, µs", "own CPUs", "MiB", "events", "lost", "written"];
 
 impl Measured {
-    fn runs(&self, tool: Tool) -> &[Run] {
+    pub(crate) fn runs(&self, tool: Tool) -> &[Run] {
         self.tools.iter().find(|(found, _)| *found == tool).map_or(&[], |(_, runs)| runs)
     }
 
-    fn ops(&self, tool: Tool) -> Rounds {
+    pub(crate) fn ops(&self, tool: Tool) -> Rounds {
         self.runs(tool).iter().map(|run| run.ops).collect()
     }
 
@@ -119,7 +119,8 @@ fn table(measured: &Measured) -> Table {
     table
 }
 
-fn unseen(peers: &Peers) -> Table {
+/// What each of those that run does not see.
+pub(crate) fn unseen(peers: &Peers) -> Table {
     let mut table = Table::new("What each does not see", &["tool", "not seen"]);
     for tool in peers.running.iter().filter(|tool| **tool != Tool::Untraced) {
         table.row([tool.name(), tool.does_not_see()]);
@@ -127,7 +128,8 @@ fn unseen(peers: &Peers) -> Table {
     table
 }
 
-fn absent(peers: &Peers) -> Table {
+/// Those that do not run.
+pub(crate) fn absent(peers: &Peers) -> Table {
     let mut table = Table::new("Tools that do not run here, and what they said", &["tool", "reason"]);
     for (tool, reason) in &peers.absent {
         table.row([tool.name(), reason]);
@@ -135,7 +137,8 @@ fn absent(peers: &Peers) -> Table {
     table
 }
 
-fn notes(measured: &[Measured], peers: &Peers) -> Vec<String> {
+/// Versions, and who broke off.
+pub(crate) fn notes(measured: &[Measured], peers: &Peers) -> Vec<String> {
     let mut notes = vec![format!("Versions: {}.", peers.versions.join("; "))];
     for one in measured {
         notes.extend(

@@ -127,20 +127,16 @@ const USUAL_REAL: &[Job] = &[
     Job { engine: "libaio", op: Op::RandomWrite, jobs: 1, depth: 32 },
 ];
 
-/// Those that are measured.
-pub(crate) fn of(grounds: &Grounds, extent: Extent) -> Result<Vec<Box<dyn Workload>>> {
+/// Those that say most, SQLite, PostgreSQL and files among them.
+pub(crate) fn usual(grounds: &Grounds, extent: Extent) -> Result<Vec<Box<dyn Workload>>> {
     let quick = extent.is_quick();
     let length =
         if quick { Length { run_ms: 500, ramp_ms: 100 } } else { Length { run_ms: 1500, ramp_ms: 500 } };
-    let all = every_job();
-    let (fast, real) = if extent == Extent::All { (&all[..], &all[..]) } else { (USUAL, USUAL_REAL) };
     let mut workloads: Vec<Box<dyn Workload>> = Vec::new();
-    for job in fast {
-        let place =
-            if job.op == Op::WriteFsync { grounds.mounted.place("fio.dat")? } else { grounds.raw.place()? };
-        workloads.push(Box::new(Fio { job: *job, place, length }));
+    for job in USUAL {
+        workloads.push(Box::new(Fio { job: *job, place: fast(grounds, *job)?, length }));
     }
-    for job in real {
+    for job in USUAL_REAL {
         workloads.push(Box::new(Fio { job: *job, place: grounds.real.place(), length }));
     }
     let seconds = f64::from(length.run_ms) / 1e3;
@@ -148,6 +144,18 @@ pub(crate) fn of(grounds: &Grounds, extent: Extent) -> Result<Vec<Box<dyn Worklo
     workloads.push(Box::new(Postgres::new(grounds.mounted.place("postgres")?, seconds)));
     workloads.push(Box::new(Tree::new(grounds.mounted.place("tree")?, if quick { 1_000 } else { 20_000 })));
     Ok(workloads)
+}
+
+/// Where a job works that is not given the real disk: what is synced needs a file system with a journal.
+fn fast(grounds: &Grounds, job: Job) -> Result<Place> {
+    if job.op == Op::WriteFsync { grounds.mounted.place("fio.dat") } else { grounds.raw.place() }
+}
+
+/// All of fio's, first on the fast disk and then on the real one.
+pub(crate) fn every_fio(grounds: &Grounds, length: Length) -> Result<[Vec<Fio>; 2]> {
+    let fast = every_job().into_iter().map(|job| Ok(Fio { job, place: fast(grounds, job)?, length }));
+    let real = every_job().into_iter().map(|job| Fio { job, place: grounds.real.place(), length });
+    Ok([fast.collect::<Result<_>>()?, real.collect()])
 }
 
 /// psync has no depth: it waits for each.

@@ -24,11 +24,8 @@ use crate::workspace::Workspace;
 pub(crate) struct Options {
     /// Which ones; `list` lists them, all of them without a name
     names: Vec<String>,
-    /// `peers`: every workload, not only those that say most (hours)
-    #[arg(long)]
-    all: bool,
     /// Few and short rounds: shows that everything works, and gives no verdict
-    #[arg(long, conflicts_with_all = ["all", "keep"])]
+    #[arg(long, conflicts_with = "keep")]
     quick: bool,
     /// Keep what comes out as the reference that later runs are compared with (bench/reference.json)
     #[arg(long)]
@@ -67,13 +64,12 @@ const BENCHES: &[Bench] = &[
     bench("loss", "events a second without loss, with defaults: the curve (5 min)", PROBES, NO_MORE),
     bench("memory", "by open requests and by rate: the curves (2 min)", PROBES, NO_MORE),
     bench("iops", "fewer operations a second on a fast and on a real disk (up to 15 min)", DISKS, WITH_FIO),
-    bench(
-        "peers",
-        "beside other tools: fio, SQLite, PostgreSQL, files (20 min; --all: hours)",
-        DISKS,
-        WITH_PEERS,
-    ),
+    bench("peers", "beside other tools: fio, SQLite, PostgreSQL, files (20 min)", DISKS, WITH_PEERS),
+    bench("matrix", "beside other tools: every engine, operation, depth of fio (1 h)", DISKS, WITH_PEERS),
 ];
+
+/// What `docs` writes into.
+const PAGES: [&str; 2] = ["performance.md", "performance-matrix.md"];
 
 const fn bench(
     name: &'static str,
@@ -98,15 +94,17 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<ExitCode> 
 fn list() {
     BENCHES.iter().for_each(|bench| println!("{:<12} {}", bench.name, bench.measures));
     println!("{:<12} instructions a call, by valgrind (15 s)", "callgrind");
-    println!("{:<12} writes what was measured last into docs/performance.md", "docs");
+    println!("{:<12} writes what was measured last into docs/performance*.md", "docs");
 }
 
 /// Only what lies in `target/bench`: nothing is measured.
 fn docs(workspace: &Workspace) -> Result<()> {
     let program = build::program(workspace, "blkkin-bench", "blkkin-bench")?;
-    let mut command = Command::new(program);
-    command.arg("docs").arg(folder(workspace)).arg(workspace.root().join("docs/performance.md"));
-    shell::run(&mut command)
+    PAGES.iter().try_for_each(|page| {
+        let mut command = Command::new(&program);
+        command.arg("docs").arg(folder(workspace)).arg(workspace.root().join("docs").join(page));
+        shell::run(&mut command)
+    })
 }
 
 fn folder(workspace: &Workspace) -> PathBuf {
@@ -165,7 +163,7 @@ fn measure(
     // Cargo's, for build scripts: what is measured would look for its libraries there first.
     command.args(["--unset", "LD_LIBRARY_PATH"]).arg(program).args(["run", bench.name]);
     command.args([blkkin, folder, &workspace.root().join("bench/reference.json")]);
-    let extent = [(options.all, "--all"), (options.quick, "--quick"), (options.keep, "--keep")];
+    let extent = [(options.quick, "--quick"), (options.keep, "--keep")];
     command.args(extent.iter().filter(|(asked, _)| *asked).map(|(_, word)| word));
     shell::run(command.stdin(Stdio::null()))
 }
