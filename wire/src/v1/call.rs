@@ -1,0 +1,199 @@
+//! System calls as columns.
+
+use super::Malformed;
+use super::column::columns;
+use super::ids::IdWriter;
+use super::message::CallEvents;
+use super::read::Known;
+use super::write::Shared;
+use crate::clock::{DurationNs, MonotonicNs};
+use crate::event::{CallEvent, Ending, Kept, OpenFile};
+use crate::ids::{Fd, SpanId};
+
+const NO_EXIT: u32 = 1 << 0;
+const FILE: FileFlags = FileFlags { there: 1 << 1, before: 1 << 2, after: 1 << 3 };
+const OTHER: FileFlags = FileFlags { there: 1 << 4, before: 1 << 5, after: 1 << 6 };
+const PATHS: [u32; 2] = [1 << 7, 1 << 8];
+const PATHS_CUT: u32 = 1 << 9;
+const PATHS_UNREADABLE: u32 = 1 << 10;
+const CPU_WAIT: u32 = 1 << 11;
+const SYNC_TID: u32 = 1 << 12;
+
+/// What is said of one of a call's files.
+#[derive(Clone, Copy)]
+struct FileFlags {
+    there: u32,
+    before: u32,
+    after: u32,
+}
+
+/// Columns while they are written.
+#[derive(Default)]
+pub(super) struct CallWriter {
+    columns: CallEvents,
+    span: IdWriter,
+}
+
+impl CallWriter {
+    pub(super) fn put(&mut self, call: &CallEvent, shared: &mut Shared) {
+        let columns = &mut self.columns;
+        let mut flags = 0;
+        columns.call.push(shared.calls.place(call.call));
+        shared.origins.put(&mut self.span, call.span.0);
+        columns.task.push(shared.tasks.place(call.task));
+        columns.took.push(call.exit.0.wrapping_sub(call.enter.0));
+        match call.ending {
+            Ending::Returned(value) => columns.returned.push(value),
+            Ending::NoExit => flags |= NO_EXIT,
+        }
+        if let Some(file) = &call.file {
+            columns.file.push(shared.files.place(file.file));
+            columns.fd.push(file.fd.0);
+            flags |= put_positions(file, FILE, &mut columns.position, &mut columns.moved);
+        }
+        if let Some(file) = &call.second_file {
+            columns.other_file.push(shared.files.place(file.file));
+            columns.other_fd.push(file.fd.0);
+            flags |= put_positions(file, OTHER, &mut columns.other_position, &mut columns.other_moved);
+        }
+        for (path, flag) in call.paths.iter().zip(PATHS) {
+            if let Some(path) = path {
+                columns.paths.push(path.as_ref().to_owned());
+                flags |= flag;
+            }
+        }
+        flags |= match call.paths_kept {
+            Kept::Whole => 0,
+            Kept::Truncated => PATHS_CUT,
+            Kept::Unreadable => PATHS_UNREADABLE,
+        };
+        columns.bios.push(call.bios);
+        columns.sleeps.push(call.sleeps);
+        if let Some(wait) = call.cpu_wait {
+            columns.cpu_wait.push(wait.0);
+            flags |= CPU_WAIT;
+        }
+        if let Some(tid) = call.sync_tid {
+            columns.sync_tid.push(tid);
+            flags |= SYNC_TID;
+        }
+        columns.flags.push(flags);
+        let arguments = [
+            &mut columns.argument0,
+            &mut columns.argument1,
+            &mut columns.argument2,
+            &mut columns.argument3,
+            &mut columns.argument4,
+            &mut columns.argument5,
+        ];
+        let own = call.call.spec().args.len();
+        arguments.into_iter().zip(call.args).take(own).for_each(|(column, value)| column.push(value));
+    }
+
+    pub(super) fn end(self) -> CallEvents {
+        CallEvents { span: self.span.end(), ..self.columns }
+    }
+}
+
+fn put_positions(file: &OpenFile, flags: FileFlags, before: &mut Vec<i64>, after: &mut Vec<i64>) -> u32 {
+    before.extend(file.position_before);
+    after.extend(file.position_after.map(|to| to.wrapping_sub(file.position_before.unwrap_or(0))));
+    let set = |there: bool, flag| if there { flag } else { 0 };
+    flags.there
+        | set(file.position_before.is_some(), flags.before)
+        | set(file.position_after.is_some(), flags.after)
+}
+
+columns! {
+    /// Columns while they are read.
+    CallReader of CallEvents {
+        call: u32, flags: u32, task: u32, took: u64, returned: i64, file: u32, fd: i32, position: i64, moved: i64,
+        other_file: u32, other_fd: i32, other_position: i64, other_moved: i64, paths: String, bios: u32, sleeps: u32,
+        cpu_wait: u64, sync_tid: u32, argument0: u64, argument1: u64, argument2: u64, argument3: u64, argument4: u64,
+        argument5: u64,
+    } ids { span }
+}
+
+impl CallReader<'_> {
+    /// The next; none where it is of a call that this version has not.
+    pub(super) fn next(
+        &mut self,
+        time: MonotonicNs,
+        known: &Known<'_>,
+    ) -> Result<Option<CallEvent>, Malformed> {
+        let flags = *self.flags.next()?;
+        let has = |flag: u32| flags & flag != 0;
+        let place = *self.call.next()?;
+        let (call, own) = *known.calls.get(place as usize).ok_or_else(|| self.call.refuse(place.into()))?;
+        let span = SpanId(self.span.next(&known.ids)?);
+        let task = known.task(self.task.next()?, "CallEvents.task")?;
+        let enter = MonotonicNs(time.0.wrapping_sub(*self.took.next()?));
+        let ending = match self.returned.next_if(!has(NO_EXIT))? {
+            Some(value) => Ending::Returned(*value),
+            None => Ending::NoExit,
+        };
+        let mut open = |flags: FileFlags, other: bool| -> Result<Option<OpenFile>, Malformed> {
+            let (file, fd, position, moved) = match other {
+                false => (&mut self.file, &mut self.fd, &mut self.position, &mut self.moved),
+                true => (
+                    &mut self.other_file,
+                    &mut self.other_fd,
+                    &mut self.other_position,
+                    &mut self.other_moved,
+                ),
+            };
+            let Some(place) = file.next_if(has(flags.there))? else { return Ok(None) };
+            let before = position.next_if(has(flags.before))?.copied();
+            let moved = moved.next_if(has(flags.after))?;
+            Ok(Some(OpenFile {
+                fd: Fd(*fd.next()?),
+                file: known.file(place, "CallEvents.file")?,
+                position_before: before,
+                position_after: moved.map(|by| before.unwrap_or(0).wrapping_add(*by)),
+            }))
+        };
+        let (file, second_file) = (open(FILE, false)?, open(OTHER, true)?.map(Box::new));
+        let mut path = |flag| -> Result<Option<Box<str>>, Malformed> {
+            Ok(self.paths.next_if(has(flag))?.map(|path| path.as_str().into()))
+        };
+        let paths = [path(PATHS[0])?, path(PATHS[1])?];
+        let bios = *self.bios.next()?;
+        let sleeps = *self.sleeps.next()?;
+        let cpu_wait = self.cpu_wait.next_if(has(CPU_WAIT))?.map(|wait| DurationNs(*wait));
+        let sync_tid = self.sync_tid.next_if(has(SYNC_TID))?.copied();
+        let mut args = [0; 6];
+        let columns = [
+            &mut self.argument0,
+            &mut self.argument1,
+            &mut self.argument2,
+            &mut self.argument3,
+            &mut self.argument4,
+            &mut self.argument5,
+        ];
+        for (column, value) in columns.into_iter().zip(&mut args).take(own) {
+            *value = *column.next()?;
+        }
+        let paths_kept = match (has(PATHS_CUT), has(PATHS_UNREADABLE)) {
+            (true, _) => Kept::Truncated,
+            (false, true) => Kept::Unreadable,
+            (false, false) => Kept::Whole,
+        };
+        Ok(call.map(|call| CallEvent {
+            span,
+            task,
+            call,
+            args,
+            enter,
+            exit: time,
+            ending,
+            file,
+            second_file,
+            paths,
+            paths_kept,
+            bios,
+            sleeps,
+            cpu_wait,
+            sync_tid,
+        }))
+    }
+}

@@ -1,0 +1,358 @@
+//! `blkkin.proto` in Rust, field by field: what each means stands there. A test has protoc read what this writes.
+
+use prost::{Enumeration, Message};
+
+/// What an event is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
+#[repr(i32)]
+pub(super) enum Kind {
+    Unspecified = 0,
+    Call = 1,
+    Bio = 2,
+    Request = 3,
+    Pair = 4,
+    Commit = 5,
+    Task = 6,
+    File = 7,
+    Device = 8,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct EventBatch {
+    #[prost(uint32, tag = "1")]
+    pub(super) version: u32,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) node: Vec<u8>,
+    #[prost(bytes = "vec", tag = "3")]
+    pub(super) boot: Vec<u8>,
+    #[prost(fixed64, tag = "4")]
+    pub(super) epoch: u64,
+    #[prost(uint64, tag = "5")]
+    pub(super) sequence: u64,
+    #[prost(message, required, tag = "6")]
+    pub(super) anchor: Anchor,
+    #[prost(uint64, tag = "7")]
+    pub(super) watermark: u64,
+    #[prost(message, required, tag = "8")]
+    pub(super) accounts: Accounts,
+    #[prost(enumeration = "Kind", repeated, tag = "10")]
+    pub(super) kinds: Vec<i32>,
+    #[prost(sint64, repeated, tag = "11")]
+    pub(super) times: Vec<i64>,
+    #[prost(uint32, repeated, tag = "12")]
+    pub(super) origins: Vec<u32>,
+    #[prost(uint64, repeated, tag = "13")]
+    pub(super) counters: Vec<u64>,
+    #[prost(message, required, tag = "14")]
+    pub(super) tasks: Tasks,
+    #[prost(message, required, tag = "15")]
+    pub(super) files: Files,
+    #[prost(uint32, repeated, tag = "16")]
+    pub(super) devices: Vec<u32>,
+    #[prost(message, repeated, tag = "17")]
+    pub(super) calls: Vec<Call>,
+    #[prost(message, required, tag = "20")]
+    pub(super) call_events: CallEvents,
+    #[prost(message, required, tag = "21")]
+    pub(super) bio_events: BioEvents,
+    #[prost(message, required, tag = "22")]
+    pub(super) request_events: RequestEvents,
+    #[prost(message, required, tag = "23")]
+    pub(super) commit_events: CommitEvents,
+    #[prost(message, required, tag = "24")]
+    pub(super) task_events: TaskEvents,
+    #[prost(message, required, tag = "25")]
+    pub(super) file_events: FileEvents,
+    #[prost(message, required, tag = "26")]
+    pub(super) device_events: DeviceEvents,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Anchor {
+    #[prost(uint64, tag = "1")]
+    pub(super) monotonic: u64,
+    #[prost(uint64, tag = "2")]
+    pub(super) wallclock: u64,
+    #[prost(uint64, tag = "3")]
+    pub(super) uncertainty: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Accounts {
+    #[prost(message, required, tag = "1")]
+    pub(super) calls: Account,
+    #[prost(message, required, tag = "2")]
+    pub(super) bios: Account,
+    #[prost(message, required, tag = "3")]
+    pub(super) requests: Account,
+    #[prost(message, required, tag = "4")]
+    pub(super) commits: Account,
+    #[prost(message, required, tag = "5")]
+    pub(super) names: Account,
+    #[prost(uint64, tag = "6")]
+    pub(super) calls_entered: u64,
+    #[prost(uint64, tag = "7")]
+    pub(super) calls_filtered: u64,
+    #[prost(uint64, tag = "8")]
+    pub(super) calls_incomplete: u64,
+    #[prost(uint64, tag = "9")]
+    pub(super) calls_truncated: u64,
+    #[prost(uint64, tag = "10")]
+    pub(super) files_truncated: u64,
+    #[prost(uint64, tag = "11")]
+    pub(super) calls_compat: u64,
+    #[prost(uint64, tag = "12")]
+    pub(super) bios_queued: u64,
+    #[prost(uint64, tag = "13")]
+    pub(super) requests_started: u64,
+    #[prost(uint64, tag = "14")]
+    pub(super) requests_merged: u64,
+    #[prost(uint64, tag = "15")]
+    pub(super) ends_missed: u64,
+    #[prost(uint64, tag = "16")]
+    pub(super) untracked: u64,
+    #[prost(uint64, tag = "17")]
+    pub(super) tasks_missed: u64,
+    #[prost(uint64, tag = "18")]
+    pub(super) recursion_misses: u64,
+    #[prost(uint64, tag = "19")]
+    pub(super) malformed: u64,
+    #[prost(uint64, tag = "20")]
+    pub(super) requests_foreign: u64,
+    #[prost(uint64, tag = "21")]
+    pub(super) paths_failed: u64,
+    #[prost(uint64, tag = "22")]
+    pub(super) walk_overflow: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Account {
+    #[prost(uint64, tag = "1")]
+    pub(super) fired: u64,
+    #[prost(uint64, tag = "2")]
+    pub(super) recorded: u64,
+    #[prost(uint64, tag = "3")]
+    pub(super) dropped: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Ids {
+    #[prost(uint32, repeated, tag = "1")]
+    pub(super) origin: Vec<u32>,
+    #[prost(sint64, repeated, tag = "2")]
+    pub(super) counter: Vec<i64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Tasks {
+    #[prost(message, required, tag = "1")]
+    pub(super) task: Ids,
+    #[prost(uint32, repeated, tag = "2")]
+    pub(super) version: Vec<u32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Files {
+    #[prost(uint32, repeated, tag = "1")]
+    pub(super) device: Vec<u32>,
+    #[prost(sint64, repeated, tag = "2")]
+    pub(super) inode: Vec<i64>,
+    #[prost(uint32, repeated, tag = "3")]
+    pub(super) generation: Vec<u32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Call {
+    #[prost(string, tag = "1")]
+    pub(super) name: String,
+    #[prost(uint32, tag = "2")]
+    pub(super) arguments: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct CallEvents {
+    #[prost(uint32, repeated, tag = "1")]
+    pub(super) call: Vec<u32>,
+    #[prost(uint32, repeated, tag = "2")]
+    pub(super) flags: Vec<u32>,
+    #[prost(message, required, tag = "3")]
+    pub(super) span: Ids,
+    #[prost(uint32, repeated, tag = "4")]
+    pub(super) task: Vec<u32>,
+    #[prost(uint64, repeated, tag = "5")]
+    pub(super) took: Vec<u64>,
+    #[prost(sint64, repeated, tag = "6")]
+    pub(super) returned: Vec<i64>,
+    #[prost(uint32, repeated, tag = "7")]
+    pub(super) file: Vec<u32>,
+    #[prost(sint32, repeated, tag = "8")]
+    pub(super) fd: Vec<i32>,
+    #[prost(sint64, repeated, tag = "9")]
+    pub(super) position: Vec<i64>,
+    #[prost(sint64, repeated, tag = "10")]
+    pub(super) moved: Vec<i64>,
+    #[prost(uint32, repeated, tag = "11")]
+    pub(super) other_file: Vec<u32>,
+    #[prost(sint32, repeated, tag = "12")]
+    pub(super) other_fd: Vec<i32>,
+    #[prost(sint64, repeated, tag = "13")]
+    pub(super) other_position: Vec<i64>,
+    #[prost(sint64, repeated, tag = "14")]
+    pub(super) other_moved: Vec<i64>,
+    #[prost(string, repeated, tag = "15")]
+    pub(super) paths: Vec<String>,
+    #[prost(uint32, repeated, tag = "16")]
+    pub(super) bios: Vec<u32>,
+    #[prost(uint32, repeated, tag = "17")]
+    pub(super) sleeps: Vec<u32>,
+    #[prost(uint64, repeated, tag = "18")]
+    pub(super) cpu_wait: Vec<u64>,
+    #[prost(uint32, repeated, tag = "19")]
+    pub(super) sync_tid: Vec<u32>,
+    #[prost(uint64, repeated, tag = "20")]
+    pub(super) argument0: Vec<u64>,
+    #[prost(uint64, repeated, tag = "21")]
+    pub(super) argument1: Vec<u64>,
+    #[prost(uint64, repeated, tag = "22")]
+    pub(super) argument2: Vec<u64>,
+    #[prost(uint64, repeated, tag = "23")]
+    pub(super) argument3: Vec<u64>,
+    #[prost(uint64, repeated, tag = "24")]
+    pub(super) argument4: Vec<u64>,
+    #[prost(uint64, repeated, tag = "25")]
+    pub(super) argument5: Vec<u64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct BioEvents {
+    #[prost(uint32, repeated, tag = "1")]
+    pub(super) flags: Vec<u32>,
+    #[prost(message, required, tag = "2")]
+    pub(super) span: Ids,
+    #[prost(message, required, tag = "3")]
+    pub(super) submitter: Ids,
+    #[prost(message, required, tag = "4")]
+    pub(super) root: Ids,
+    #[prost(uint32, repeated, tag = "5")]
+    pub(super) task: Vec<u32>,
+    #[prost(message, required, tag = "6")]
+    pub(super) request: Ids,
+    #[prost(uint64, repeated, tag = "7")]
+    pub(super) took: Vec<u64>,
+    #[prost(uint32, repeated, tag = "8")]
+    pub(super) device: Vec<u32>,
+    #[prost(sint64, repeated, tag = "9")]
+    pub(super) sector: Vec<i64>,
+    #[prost(uint32, repeated, tag = "10")]
+    pub(super) bytes: Vec<u32>,
+    #[prost(uint32, repeated, tag = "11")]
+    pub(super) op: Vec<u32>,
+    #[prost(uint32, repeated, tag = "12")]
+    pub(super) status: Vec<u32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct RequestEvents {
+    #[prost(uint32, repeated, tag = "1")]
+    pub(super) flags: Vec<u32>,
+    #[prost(message, required, tag = "2")]
+    pub(super) span: Ids,
+    #[prost(message, required, tag = "3")]
+    pub(super) parent: Ids,
+    #[prost(message, required, tag = "4")]
+    pub(super) root: Ids,
+    #[prost(uint32, repeated, tag = "5")]
+    pub(super) task: Vec<u32>,
+    #[prost(uint64, repeated, tag = "6")]
+    pub(super) took: Vec<u64>,
+    #[prost(sint64, repeated, tag = "7")]
+    pub(super) insert: Vec<i64>,
+    #[prost(sint64, repeated, tag = "8")]
+    pub(super) issue: Vec<i64>,
+    #[prost(uint32, repeated, tag = "9")]
+    pub(super) device: Vec<u32>,
+    #[prost(sint64, repeated, tag = "10")]
+    pub(super) sector: Vec<i64>,
+    #[prost(uint32, repeated, tag = "11")]
+    pub(super) bytes: Vec<u32>,
+    #[prost(uint32, repeated, tag = "12")]
+    pub(super) op: Vec<u32>,
+    #[prost(uint32, repeated, tag = "13")]
+    pub(super) status: Vec<u32>,
+    #[prost(uint32, repeated, tag = "14")]
+    pub(super) bios: Vec<u32>,
+    #[prost(uint32, repeated, tag = "15")]
+    pub(super) tag: Vec<u32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct CommitEvents {
+    #[prost(message, required, tag = "1")]
+    pub(super) span: Ids,
+    #[prost(uint32, repeated, tag = "2")]
+    pub(super) task: Vec<u32>,
+    #[prost(uint64, repeated, tag = "3")]
+    pub(super) took: Vec<u64>,
+    #[prost(uint32, repeated, tag = "4")]
+    pub(super) device: Vec<u32>,
+    #[prost(uint32, repeated, tag = "5")]
+    pub(super) tid: Vec<u32>,
+    #[prost(uint32, repeated, tag = "6")]
+    pub(super) bios: Vec<u32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct TaskEvents {
+    #[prost(uint32, repeated, tag = "1")]
+    pub(super) task: Vec<u32>,
+    #[prost(uint32, repeated, tag = "2")]
+    pub(super) change: Vec<u32>,
+    #[prost(uint32, repeated, tag = "3")]
+    pub(super) flags: Vec<u32>,
+    #[prost(message, required, tag = "4")]
+    pub(super) parent: Ids,
+    #[prost(uint32, repeated, tag = "5")]
+    pub(super) tid: Vec<u32>,
+    #[prost(uint32, repeated, tag = "6")]
+    pub(super) pid: Vec<u32>,
+    #[prost(uint32, repeated, tag = "7")]
+    pub(super) ppid: Vec<u32>,
+    #[prost(uint32, repeated, tag = "8")]
+    pub(super) uid: Vec<u32>,
+    #[prost(uint64, repeated, tag = "9")]
+    pub(super) cgroup: Vec<u64>,
+    #[prost(string, repeated, tag = "10")]
+    pub(super) comm: Vec<String>,
+    #[prost(uint32, repeated, tag = "11")]
+    pub(super) exe: Vec<u32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct FileEvents {
+    #[prost(uint32, repeated, tag = "1")]
+    pub(super) file: Vec<u32>,
+    #[prost(uint32, repeated, tag = "2")]
+    pub(super) kept: Vec<u32>,
+    #[prost(string, repeated, tag = "3")]
+    pub(super) path: Vec<String>,
+    #[prost(string, repeated, tag = "4")]
+    pub(super) filesystem: Vec<String>,
+    #[prost(uint32, repeated, tag = "5")]
+    pub(super) flags: Vec<u32>,
+    #[prost(uint32, repeated, tag = "6")]
+    pub(super) device_file: Vec<u32>,
+    #[prost(uint32, repeated, tag = "7")]
+    pub(super) mode: Vec<u32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct DeviceEvents {
+    #[prost(uint32, repeated, tag = "1")]
+    pub(super) device: Vec<u32>,
+    #[prost(string, repeated, tag = "2")]
+    pub(super) name: Vec<String>,
+    #[prost(uint32, repeated, tag = "3")]
+    pub(super) flags: Vec<u32>,
+    #[prost(uint32, repeated, tag = "4")]
+    pub(super) partition_of: Vec<u32>,
+}

@@ -1,0 +1,171 @@
+//! Names as columns: tasks, files, devices.
+
+use super::Malformed;
+use super::column::columns;
+use super::ids::IdWriter;
+use super::message::{DeviceEvents, FileEvents, TaskEvents};
+use super::read::Known;
+use super::write::Shared;
+use crate::clock::MonotonicNs;
+use crate::event::{DeviceEvent, FileEvent, Kept, TaskChange, TaskEvent};
+use crate::ids::{CgroupId, Pid, TaskId, Tid, Uid};
+
+const PARENT: u32 = 1 << 0;
+const EXE: u32 = 1 << 1;
+const KERNEL_THREAD: u32 = 1 << 2;
+/// Of files and devices: the other device that is named.
+const DEVICE: u32 = 1 << 0;
+
+/// In the order of their numbers.
+const CHANGES: [TaskChange; 5] =
+    [TaskChange::Seen, TaskChange::Forked, TaskChange::Execed, TaskChange::Changed, TaskChange::Exited];
+const KEPT: [Kept; 3] = [Kept::Whole, Kept::Truncated, Kept::Unreadable];
+
+fn number<T: PartialEq>(of: &[T], value: &T) -> u32 {
+    of.iter().position(|other| other == value).unwrap_or_default() as u32
+}
+
+/// Columns while they are written.
+#[derive(Default)]
+pub(super) struct NameWriter {
+    tasks: TaskEvents,
+    parent: IdWriter,
+    files: FileEvents,
+    devices: DeviceEvents,
+}
+
+impl NameWriter {
+    pub(super) fn put_task(&mut self, task: &TaskEvent, shared: &mut Shared) {
+        let columns = &mut self.tasks;
+        let mut flags = if task.kernel_thread { KERNEL_THREAD } else { 0 };
+        columns.task.push(shared.tasks.place(task.task));
+        columns.change.push(number(&CHANGES, &task.change));
+        if let Some(parent) = task.parent {
+            flags |= PARENT;
+            shared.origins.put(&mut self.parent, parent.0);
+        }
+        columns.tid.push(task.tid.0);
+        columns.pid.push(task.pid.0);
+        columns.ppid.push(task.ppid.0);
+        columns.uid.push(task.uid.0);
+        columns.cgroup.push(task.cgroup.0);
+        columns.comm.push(task.comm.as_ref().to_owned());
+        if let Some(exe) = task.exe {
+            flags |= EXE;
+            columns.exe.push(shared.files.place(exe));
+        }
+        columns.flags.push(flags);
+    }
+
+    pub(super) fn put_file(&mut self, file: &FileEvent, shared: &mut Shared) {
+        let columns = &mut self.files;
+        columns.file.push(shared.files.place(file.file));
+        columns.kept.push(number(&KEPT, &file.kept));
+        columns.path.push(file.path.as_ref().to_owned());
+        columns.filesystem.push(file.filesystem.as_ref().to_owned());
+        columns.flags.push(if file.device_file.is_some() { DEVICE } else { 0 });
+        columns.device_file.extend(file.device_file.map(|device| shared.devices.place(device.to_kernel())));
+        columns.mode.push(file.mode);
+    }
+
+    pub(super) fn put_device(&mut self, device: &DeviceEvent, shared: &mut Shared) {
+        let columns = &mut self.devices;
+        columns.device.push(shared.devices.place(device.device.to_kernel()));
+        columns.name.push(device.name.as_ref().to_owned());
+        columns.flags.push(if device.partition_of.is_some() { DEVICE } else { 0 });
+        columns.partition_of.extend(device.partition_of.map(|disk| shared.devices.place(disk.to_kernel())));
+    }
+
+    pub(super) fn end(self) -> (TaskEvents, FileEvents, DeviceEvents) {
+        (TaskEvents { parent: self.parent.end(), ..self.tasks }, self.files, self.devices)
+    }
+}
+
+columns! {
+    TaskColumns of TaskEvents {
+        task: u32, change: u32, flags: u32, tid: u32, pid: u32, ppid: u32, uid: u32, cgroup: u64, comm: String, exe: u32,
+    } ids { parent }
+}
+
+columns! {
+    FileColumns of FileEvents {
+        file: u32, kept: u32, path: String, filesystem: String, flags: u32, device_file: u32, mode: u32,
+    } ids {}
+}
+
+columns! {
+    DeviceColumns of DeviceEvents { device: u32, name: String, flags: u32, partition_of: u32 } ids {}
+}
+
+/// Columns while they are read.
+pub(super) struct NameReader<'a> {
+    tasks: TaskColumns<'a>,
+    files: FileColumns<'a>,
+    devices: DeviceColumns<'a>,
+}
+
+impl<'a> NameReader<'a> {
+    pub(super) fn new(tasks: &'a TaskEvents, files: &'a FileEvents, devices: &'a DeviceEvents) -> Self {
+        NameReader {
+            tasks: TaskColumns::new(tasks),
+            files: FileColumns::new(files),
+            devices: DeviceColumns::new(devices),
+        }
+    }
+
+    pub(super) fn end(&self) -> Result<(), Malformed> {
+        self.tasks.end()?;
+        self.files.end()?;
+        self.devices.end()
+    }
+
+    /// The next task.
+    pub(super) fn task(&mut self, time: MonotonicNs, known: &Known<'_>) -> Result<TaskEvent, Malformed> {
+        let columns = &mut self.tasks;
+        let flags = *columns.flags.next()?;
+        let change = *columns.change.next()?;
+        let exe = columns.exe.next_if(flags & EXE != 0)?;
+        Ok(TaskEvent {
+            time,
+            task: known.task(columns.task.next()?, "TaskEvents.task")?,
+            parent: columns.parent.next_if(flags & PARENT != 0, &known.ids)?.map(TaskId),
+            change: *CHANGES.get(change as usize).ok_or_else(|| columns.change.refuse(change.into()))?,
+            tid: Tid(*columns.tid.next()?),
+            pid: Pid(*columns.pid.next()?),
+            ppid: Pid(*columns.ppid.next()?),
+            uid: Uid(*columns.uid.next()?),
+            cgroup: CgroupId(*columns.cgroup.next()?),
+            comm: columns.comm.next()?.as_str().into(),
+            exe: exe.map(|place| known.file(place, "TaskEvents.exe")).transpose()?,
+            kernel_thread: flags & KERNEL_THREAD != 0,
+        })
+    }
+
+    /// The next file.
+    pub(super) fn file(&mut self, time: MonotonicNs, known: &Known<'_>) -> Result<FileEvent, Malformed> {
+        let columns = &mut self.files;
+        let kept = *columns.kept.next()?;
+        let device = columns.device_file.next_if(*columns.flags.next()? & DEVICE != 0)?;
+        Ok(FileEvent {
+            time,
+            file: known.file(columns.file.next()?, "FileEvents.file")?,
+            path: columns.path.next()?.as_str().into(),
+            kept: *KEPT.get(kept as usize).ok_or_else(|| columns.kept.refuse(kept.into()))?,
+            filesystem: columns.filesystem.next()?.as_str().into(),
+            device_file: device.map(|place| known.device(place, "FileEvents.device_file")).transpose()?,
+            mode: *columns.mode.next()?,
+        })
+    }
+
+    /// The next device.
+    pub(super) fn device(&mut self, time: MonotonicNs, known: &Known<'_>) -> Result<DeviceEvent, Malformed> {
+        let columns = &mut self.devices;
+        let disk = columns.partition_of.next_if(*columns.flags.next()? & DEVICE != 0)?;
+        Ok(DeviceEvent {
+            time,
+            device: known.device(columns.device.next()?, "DeviceEvents.device")?,
+            name: columns.name.next()?.as_str().into(),
+            partition_of: disk.map(|place| known.device(place, "DeviceEvents.partition_of")).transpose()?,
+        })
+    }
+}

@@ -1,0 +1,486 @@
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+use super::*;
+use crate::batch::{Account, Accounts, EventBatch};
+use crate::calls::CallId;
+use crate::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
+use crate::event::*;
+use crate::ids::*;
+
+fn time() -> impl Strategy<Value = MonotonicNs> {
+    any::<u64>().prop_map(MonotonicNs)
+}
+
+fn span() -> impl Strategy<Value = SpanId> {
+    any::<u64>().prop_map(SpanId)
+}
+
+fn task() -> impl Strategy<Value = TaskRef> {
+    (any::<u64>(), any::<u16>()).prop_map(|(id, version)| TaskRef { id: TaskId(id), version })
+}
+
+fn device() -> impl Strategy<Value = DeviceId> {
+    any::<u32>().prop_map(DeviceId::from_kernel)
+}
+
+fn file() -> impl Strategy<Value = FileId> {
+    (device(), any::<u64>(), any::<u32>()).prop_map(|(device, ino, generation)| FileId { device, ino, generation })
+}
+
+fn text() -> impl Strategy<Value = Box<str>> {
+    "\\PC{0,20}".prop_map(Into::into)
+}
+
+fn kept() -> impl Strategy<Value = Kept> {
+    prop_oneof![Just(Kept::Whole), Just(Kept::Truncated), Just(Kept::Unreadable)]
+}
+
+fn open() -> impl Strategy<Value = OpenFile> {
+    (any::<i32>(), file(), any::<Option<i64>>(), any::<Option<i64>>()).prop_map(|(fd, file, position_before, position_after)| OpenFile {
+        fd: Fd(fd),
+        file,
+        position_before,
+        position_after,
+    })
+}
+
+prop_compose! {
+    fn call()(
+        span in span(), task in task(), index in 0..CallId::COUNT, registers: [u64; 6], enter in time(), exit in time(),
+        ret in option::of(any::<i64>()), file in option::of(open()), second in option::of(open()),
+        paths in [option::of(text()), option::of(text())], paths_kept in kept(), bios: u32, sleeps: u32,
+        cpu_wait: Option<u64>, sync_tid: Option<u32>
+    ) -> CallEvent {
+        let call = CallId::from_index(index as u8).unwrap();
+        let mut args = [0; 6];
+        let own = call.spec().args.len();
+        args[..own].copy_from_slice(&registers[..own]);
+        CallEvent {
+            span, task, call, args, enter, exit, ending: ret.map_or(Ending::NoExit, Ending::Returned), file,
+            second_file: second.map(Box::new), paths, paths_kept, bios, sleeps, cpu_wait: cpu_wait.map(DurationNs), sync_tid,
+        }
+    }
+}
+
+prop_compose! {
+    fn bio()(
+        span in span(), above in option::of(span()), root in option::of(span()), task in task(),
+        request in option::of(span()), first: bool, split: bool, queue in time(), end in time(), device in device(),
+        sector: u64, bytes: u32, op: u32, status: u8
+    ) -> BioEvent {
+        BioEvent {
+            span, submitter: above.map_or(Submitter::Kernel, Submitter::Span),
+            root: root.unwrap_or(above.unwrap_or(span)), task, request, first, split, queue, end, device,
+            sector: Sector(sector), bytes, op: BlockOp(op), status: BlockStatus(status),
+        }
+    }
+}
+
+prop_compose! {
+    fn request()(
+        span in span(), parent in option::of(span()), root in span(), task in task(), start in time(),
+        insert in option::of(time()), issue in option::of(time()), complete in time(), device in device(), sector: u64,
+        bytes: u32, op: u32, status: u8, bios: u16, tag: Option<u32>, flags: [bool; 3]
+    ) -> RequestEvent {
+        let [plugged, requeued, flush_sequence] = flags;
+        RequestEvent {
+            span, parent, root, task, start, insert, issue, complete, device, sector: Sector(sector), bytes,
+            op: BlockOp(op), status: BlockStatus(status), bios, tag, plugged, requeued, flush_sequence,
+        }
+    }
+}
+
+/// One to one as a tracer makes them, or alike in their time only.
+fn pair() -> impl Strategy<Value = PairEvent> {
+    (bio(), request(), any::<bool>()).prop_map(|(mut bio, mut request, alike)| {
+        bio.end = request.complete;
+        if alike {
+            bio.request = Some(request.span);
+            (request.parent, request.root, request.task) = (Some(bio.span), bio.root, bio.task);
+        }
+        PairEvent { bio, request }
+    })
+}
+
+prop_compose! {
+    fn commit()(span in span(), task in task(), start in time(), end in time(), device in device(), tid: u32, bios: u32)
+        -> CommitEvent {
+        CommitEvent { span, task, start, end, device, tid, bios }
+    }
+}
+
+prop_compose! {
+    fn task_event()(
+        time in time(), task in task(), parent: Option<u64>, change in 0..5_usize, ids: [u32; 4], cgroup: u64,
+        comm in text(), exe in option::of(file()), kernel_thread: bool
+    ) -> TaskEvent {
+        use TaskChange::*;
+        TaskEvent {
+            time, task, parent: parent.map(TaskId), change: [Seen, Forked, Execed, Changed, Exited][change],
+            tid: Tid(ids[0]), pid: Pid(ids[1]), ppid: Pid(ids[2]), uid: Uid(ids[3]), cgroup: CgroupId(cgroup), comm, exe,
+            kernel_thread,
+        }
+    }
+}
+
+prop_compose! {
+    fn file_event()(
+        time in time(), file in file(), path in text(), kept in kept(), filesystem in text(),
+        device_file in option::of(device()), mode: u32
+    ) -> FileEvent {
+        FileEvent { time, file, path, kept, filesystem, device_file, mode }
+    }
+}
+
+prop_compose! {
+    fn device_event()(time in time(), device in device(), name in text(), partition_of in option::of(device()))
+        -> DeviceEvent {
+        DeviceEvent { time, device, name, partition_of }
+    }
+}
+
+fn event() -> impl Strategy<Value = LayerEvent> {
+    prop_oneof![
+        call().prop_map(LayerEvent::Call),
+        bio().prop_map(LayerEvent::Bio),
+        request().prop_map(LayerEvent::Request),
+        pair().prop_map(LayerEvent::Pair),
+        commit().prop_map(LayerEvent::Commit),
+        task_event().prop_map(LayerEvent::Task),
+        file_event().prop_map(LayerEvent::File),
+        device_event().prop_map(LayerEvent::Device),
+    ]
+}
+
+fn accounts() -> impl Strategy<Value = Accounts> {
+    any::<[u64; 32]>().prop_map(|n| {
+        let account = |at: usize| Account { fired: n[at], recorded: n[at + 1], dropped: n[at + 2] };
+        Accounts {
+            calls: account(0),
+            bios: account(3),
+            requests: account(6),
+            commits: account(9),
+            names: account(12),
+            calls_entered: n[15],
+            calls_filtered: n[16],
+            calls_incomplete: n[17],
+            calls_truncated: n[18],
+            files_truncated: n[19],
+            calls_compat: n[20],
+            bios_queued: n[21],
+            requests_started: n[22],
+            requests_merged: n[23],
+            ends_missed: n[24],
+            untracked: n[25],
+            tasks_missed: n[26],
+            recursion_misses: n[27],
+            malformed: n[28],
+            requests_foreign: n[29],
+            paths_failed: n[30],
+            walk_overflow: n[31],
+        }
+    })
+}
+
+prop_compose! {
+    fn batch()(node: u128, boot: u128, epoch: u64, sequence: u64, clock: [u64; 3], events in vec(event(), 0..40), watermark in time(), accounts in accounts())
+        -> EventBatch {
+        EventBatch {
+            source: Source { node: NodeId(node), boot: BootId(boot), epoch: StartEpoch(epoch) }, sequence,
+            anchor: ClockAnchor {
+                monotonic: MonotonicNs(clock[0]), wallclock: WallclockNs(clock[1]), uncertainty: DurationNs(clock[2]),
+            },
+            events, watermark, accounts,
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read_again(batch in batch()) {
+        prop_assert_eq!(decode(&encode(&batch)), Ok(Decoded { batch, calls_unknown: 0 }));
+    }
+
+    #[test]
+    fn any_bytes_are_a_batch_or_an_error(bytes in vec(any::<u8>(), 0..400)) {
+        let _ = decode(&bytes);
+    }
+
+    #[test]
+    fn a_batch_with_bytes_changed_is_a_batch_or_an_error(
+        batch in batch(), changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..8), cut: prop::sample::Index
+    ) {
+        let mut bytes = encode(&batch);
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        let _ = decode(&bytes);
+        let _ = decode(&bytes[..cut.index(bytes.len())]);
+    }
+}
+
+/// Of each kind one, as a tracer would say it: a pwrite64 and an fsync, of which a commit came. `golden/v1.bin` holds it.
+fn known() -> EventBatch {
+    let (disk, part) = (DeviceId { major: 259, minor: 0 }, DeviceId { major: 259, minor: 2 });
+    let task = TaskRef { id: TaskId(0x6a09_e667_f3bc_c908), version: 1 };
+    let kernel = TaskRef { id: TaskId(0xbb67_ae85_84ca_a73b), version: 0 };
+    let file = FileId { device: part, ino: 1_234, generation: 77 };
+    let open = OpenFile { fd: Fd(3), file, position_before: None, position_after: None };
+    let other = OpenFile { position_before: Some(100), position_after: Some(4_196), fd: Fd(4), file };
+    let write = CallEvent {
+        span: SpanId(0x3c6e_f372_fe94_f82b),
+        task,
+        call: CallId::by_name("pwrite64").unwrap(),
+        args: [3, 0x7fff_dead_b000, 4096, 8192, 0, 0],
+        enter: MonotonicNs(5_000_000_000),
+        exit: MonotonicNs(5_000_104_000),
+        ending: Ending::Returned(4096),
+        file: Some(open),
+        second_file: None,
+        paths: [None, None],
+        paths_kept: Kept::Whole,
+        bios: 1,
+        sleeps: 1,
+        cpu_wait: Some(DurationNs(900)),
+        sync_tid: None,
+    };
+    let sync = CallEvent {
+        span: SpanId(0xa54f_f53a_5f1d_36f1),
+        call: CallId::by_name("fsync").unwrap(),
+        args: [3, 0, 0, 0, 0, 0],
+        enter: MonotonicNs(5_000_105_000),
+        exit: MonotonicNs(5_002_000_000),
+        ending: Ending::Returned(-5),
+        bios: 0,
+        cpu_wait: None,
+        sync_tid: Some(42),
+        ..write.clone()
+    };
+    let copy = CallEvent {
+        span: SpanId(0x510e_527f_ade6_82d1),
+        call: CallId::by_name("copy_file_range").unwrap(),
+        args: [3, 0, 4, 0, 4096, 0],
+        ending: Ending::NoExit,
+        second_file: Some(Box::new(other)),
+        exit: MonotonicNs(5_003_000_000),
+        ..write.clone()
+    };
+    let unlink = CallEvent {
+        span: SpanId(0x9b05_688c_2b3e_6c1f),
+        call: CallId::by_name("unlink").unwrap(),
+        args: [0x7fff_dead_c000, 0, 0, 0, 0, 0],
+        ending: Ending::Returned(0),
+        file: None,
+        paths: [Some("/srv/ä".into()), None],
+        paths_kept: Kept::Truncated,
+        exit: MonotonicNs(5_003_500_000),
+        ..write.clone()
+    };
+    let bio = BioEvent {
+        span: SpanId(0x1f83_d9ab_fb41_bd6b),
+        submitter: Submitter::Span(write.span),
+        root: write.span,
+        task,
+        request: Some(SpanId(0x5be0_cd19_137e_2179)),
+        first: true,
+        split: false,
+        queue: MonotonicNs(5_000_010_000),
+        end: MonotonicNs(5_000_100_000),
+        device: part,
+        sector: Sector(1_000_000),
+        bytes: 4096,
+        op: BlockOp(0x8801),
+        status: BlockStatus(0),
+    };
+    let request = RequestEvent {
+        span: SpanId(0x5be0_cd19_137e_2179),
+        parent: Some(bio.span),
+        root: write.span,
+        task,
+        start: MonotonicNs(5_000_011_000),
+        insert: None,
+        issue: Some(MonotonicNs(5_000_012_000)),
+        complete: bio.end,
+        device: disk,
+        sector: Sector(1_000_000),
+        bytes: 4096,
+        op: BlockOp(0x8801),
+        status: BlockStatus(0),
+        bios: 1,
+        tag: Some(17),
+        plugged: true,
+        requeued: false,
+        flush_sequence: false,
+    };
+    let commit = CommitEvent {
+        span: SpanId(0xcbbb_9d5d_c105_9ed8),
+        task: kernel,
+        start: MonotonicNs(5_000_200_000),
+        end: MonotonicNs(5_001_900_000),
+        device: part,
+        tid: 42,
+        bios: 1,
+    };
+    // The commit's record: merged behind another's bio, so its request is not its own, and that one waited in a scheduler.
+    let merged = BioEvent {
+        span: SpanId(0x629a_292a_367c_d507),
+        submitter: Submitter::Span(commit.span),
+        root: commit.span,
+        task: kernel,
+        request: Some(SpanId(0x9159_015a_3070_dd17)),
+        first: false,
+        end: MonotonicNs(5_001_700_000),
+        sector: Sector(2_000_008),
+        ..bio
+    };
+    let carrier = RequestEvent {
+        span: SpanId(0x9159_015a_3070_dd17),
+        parent: None,
+        root: SpanId(0x152f_ecd8_f70e_5939),
+        task: kernel,
+        insert: Some(MonotonicNs(5_000_300_000)),
+        complete: MonotonicNs(5_001_700_000),
+        sector: Sector(2_000_000),
+        bytes: 8192,
+        bios: 2,
+        tag: None,
+        status: BlockStatus(10),
+        requeued: true,
+        flush_sequence: true,
+        ..request
+    };
+    let task_event = TaskEvent {
+        time: MonotonicNs(4_999_000_000),
+        task,
+        parent: Some(TaskId(0x67_3322_6f2e)),
+        change: TaskChange::Execed,
+        tid: Tid(4_321),
+        pid: Pid(4_300),
+        ppid: Pid(1),
+        uid: Uid(1_000),
+        cgroup: CgroupId(9_999),
+        comm: "postgres".into(),
+        exe: Some(FileId { device: part, ino: 99, generation: 0 }),
+        kernel_thread: false,
+    };
+    let thread = TaskEvent {
+        task: kernel,
+        parent: None,
+        exe: None,
+        kernel_thread: true,
+        comm: "jbd2/vda2".into(),
+        ..task_event.clone()
+    };
+    let name = FileEvent {
+        time: MonotonicNs(4_999_500_000),
+        file,
+        path: "/var/lib/postgresql/16/main/base/5/1259".into(),
+        kept: Kept::Whole,
+        filesystem: "ext4".into(),
+        device_file: None,
+        mode: 0o100_600,
+    };
+    let node =
+        FileEvent { path: "/dev/nvme0n1".into(), device_file: Some(disk), mode: 0o060_660, ..name.clone() };
+    let device =
+        DeviceEvent { time: bio.end, device: part, name: "nvme0n1p2".into(), partition_of: Some(disk) };
+    let account = |fired, dropped| Account { fired, recorded: fired - dropped, dropped };
+    EventBatch {
+        source: Source {
+            node: NodeId(0x0011_2233 << 96 | 7),
+            boot: BootId(u128::MAX - 1),
+            epoch: StartEpoch(0xfeed_f00d_dead_beef),
+        },
+        sequence: 3,
+        anchor: ClockAnchor {
+            monotonic: MonotonicNs(4_000_000_000),
+            wallclock: WallclockNs(1_790_000_000_000_000_000),
+            uncertainty: DurationNs(60),
+        },
+        events: vec![
+            LayerEvent::Task(task_event),
+            LayerEvent::Task(thread),
+            LayerEvent::File(name),
+            LayerEvent::File(node),
+            LayerEvent::Pair(PairEvent { bio, request }),
+            LayerEvent::Device(device),
+            LayerEvent::Call(write),
+            LayerEvent::Bio(merged),
+            LayerEvent::Request(carrier),
+            LayerEvent::Commit(commit),
+            LayerEvent::Call(sync),
+            LayerEvent::Call(copy),
+            LayerEvent::Call(unlink),
+        ],
+        watermark: MonotonicNs(5_004_000_000),
+        accounts: Accounts {
+            calls: account(1_000, 1),
+            bios: account(500, 0),
+            requests: account(400, 2),
+            calls_entered: 1_001,
+            ..Accounts::default()
+        },
+    }
+}
+
+/// Bytes of version 1 as they were first written. A change here is a change of what others have stored: it needs a version.
+#[test]
+fn bytes_that_were_written_once_mean_the_same_for_ever() {
+    let golden = include_bytes!("../../golden/v1.bin");
+    if std::env::var_os("BLESS").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/v1.bin");
+        std::fs::write(path, encode(&known())).unwrap();
+    }
+    assert_eq!(decode(golden), Ok(Decoded { batch: known(), calls_unknown: 0 }));
+    assert_eq!(encode(&known()), golden, "what is written now");
+}
+
+#[test]
+fn another_version_is_refused_by_its_number() {
+    let mut bytes = encode(&known());
+    assert_eq!(bytes[..2], [1 << 3, VERSION as u8], "field 1 comes first");
+    bytes[1] = 2;
+    assert_eq!(decode(&bytes), Err(Malformed::Version(2)));
+    assert_eq!(decode(&[]), Err(Malformed::Version(0)));
+}
+
+#[test]
+fn a_field_that_is_not_known_is_ignored() {
+    let batch = known();
+    let mut bytes = encode(&batch);
+    // Field 1000, a varint.
+    bytes.extend([0xc0, 0x3e, 0x07]);
+    assert_eq!(decode(&bytes).unwrap().batch, batch);
+}
+
+#[test]
+fn a_call_that_is_not_known_is_left_out_and_counted() {
+    let batch = known();
+    let at = batch.events.iter().position(|event| matches!(event, LayerEvent::Call(_))).unwrap();
+    let (name, bytes) = ("pwrite64".as_bytes(), encode(&batch));
+    let place = bytes.windows(name.len()).position(|window| window == name).unwrap();
+    let mut newer = bytes.clone();
+    newer[place..place + name.len()].fill(b'?');
+    let decoded = decode(&newer).unwrap();
+    assert_eq!((decoded.batch.events.len(), decoded.calls_unknown), (batch.events.len() - 1, 1));
+    assert_eq!(decoded.batch.events[at..], batch.events[at + 1..], "and the others are as they were");
+}
+
+#[test]
+fn a_column_too_short_or_too_long_is_named() {
+    use prost::Message;
+    let changed = |change: fn(&mut message::EventBatch)| {
+        let mut message = message::EventBatch::decode(encode(&known()).as_slice()).unwrap();
+        change(&mut message);
+        decode(&message.encode_to_vec()).unwrap_err()
+    };
+    assert_eq!(changed(|m| drop(m.bio_events.bytes.pop())), Malformed::Short("BioEvents.bytes"));
+    assert_eq!(changed(|m| m.call_events.took.push(1)), Malformed::Long("CallEvents.took"));
+    assert_eq!(changed(|m| m.times.push(1)), Malformed::Long("EventBatch.times"));
+    assert_eq!(changed(|m| m.kinds.push(9)), Malformed::Short("EventBatch.times"));
+    let wrong = Malformed::Value { column: "CommitEvents.task", value: 99 };
+    assert_eq!(changed(|m| m.commit_events.task[0] = 99), wrong);
+}
