@@ -27,6 +27,7 @@ mod peers;
 mod process;
 mod stages;
 mod start;
+mod wire;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -71,6 +72,7 @@ const BENCHES: &[(&str, Bench)] = &[
     ("loss", loss::run),
     ("memory", memory::run),
     ("pipeline", stages::run),
+    ("wire", wire::run),
     ("iops", iops::run),
     ("peers", peers::run),
     ("matrix", matrix::run),

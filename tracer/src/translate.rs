@@ -36,7 +36,7 @@ fn call(record: &raw::CallRecord, second: Option<&raw::SecondFile>, paths: [&[u8
         span: SpanId(record.span),
         task: task_ref(record.task, record.task_version),
         call,
-        args: record.args,
+        args: own(record.args, spec),
         enter: MonotonicNs(record.enter_ns),
         exit: MonotonicNs(record.header.time_ns),
         ending: if has(raw::CALL_NO_EXIT) { Ending::NoExit } else { Ending::Returned(record.ret) },
@@ -70,6 +70,12 @@ fn call(record: &raw::CallRecord, second: Option<&raw::SecondFile>, paths: [&[u8
         cpu_wait: has(raw::CALL_HAS_CPU_WAIT).then_some(DurationNs(record.cpu_wait_ns)),
         sync_tid: has(raw::CALL_HAS_SYNC_TID).then_some(record.sync_tid),
     })
+}
+
+/// Registers without what was left by chance in those behind the call's own.
+fn own(mut registers: [u64; 6], spec: &CallSpec) -> [u64; 6] {
+    registers.iter_mut().skip(spec.args.len()).for_each(|register| *register = 0);
+    registers
 }
 
 /// Path arguments; most calls have none.

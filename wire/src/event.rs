@@ -102,7 +102,7 @@ pub struct CallEvent {
     pub task: TaskRef,
     /// Which call.
     pub call: CallId,
-    /// Its arguments, as the registers had them at entry.
+    /// Its arguments, as the registers had them at entry; 0 behind its own.
     pub args: [u64; 6],
     /// Entry.
     pub enter: MonotonicNs,

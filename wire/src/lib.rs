@@ -9,6 +9,8 @@
 //! span is shown (`zipkin-export`'s); every id and time is a type of its own, so that no function takes two
 //! bare `u64`s that could be swapped.
 
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
+
 pub mod batch;
 pub mod calls;
 pub mod clock;

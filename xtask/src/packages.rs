@@ -105,6 +105,15 @@ const PACKAGES: &[Package] = &[
         zypper: "maven",
     },
     Package {
+        program: "protoc",
+        purposes: &[Purpose::Tests],
+        reason: "reads the published schema for a consumer that is not ours",
+        apt: &["protobuf-compiler", "python3", "python3-protobuf"],
+        dnf: "protobuf-compiler python3-protobuf",
+        pacman: "protobuf python-protobuf",
+        zypper: "protobuf-devel python3-protobuf",
+    },
+    Package {
         program: "qemu-system-x86_64",
         purposes: &[Purpose::Guests],
         reason: "runs other kernels, emulated, for the tests inside them",

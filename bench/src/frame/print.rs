@@ -41,7 +41,7 @@ fn figures(figures: &[Figure]) -> String {
 
 fn line(figure: &Figure, width: usize) -> String {
     let value = with_spread(figure.value, figure.spread);
-    let mut line = format!("  {:<width$}  {value:>20} {:<12}", figure.name, figure.unit);
+    let mut line = format!("  {:<width$}  {value:>20} {:<15}", figure.name, figure.unit);
     if let Some(asked) = figure.goal {
         line += &format!("goal {:<11} {}", goal(asked), verdict(&figure.verdict));
     }

@@ -26,7 +26,11 @@ fn device() -> impl Strategy<Value = DeviceId> {
 }
 
 fn file() -> impl Strategy<Value = FileId> {
-    (device(), any::<u64>(), any::<u32>()).prop_map(|(device, ino, generation)| FileId { device, ino, generation })
+    (device(), any::<u64>(), any::<u32>()).prop_map(|(device, ino, generation)| FileId {
+        device,
+        ino,
+        generation,
+    })
 }
 
 fn text() -> impl Strategy<Value = Box<str>> {
@@ -38,12 +42,14 @@ fn kept() -> impl Strategy<Value = Kept> {
 }
 
 fn open() -> impl Strategy<Value = OpenFile> {
-    (any::<i32>(), file(), any::<Option<i64>>(), any::<Option<i64>>()).prop_map(|(fd, file, position_before, position_after)| OpenFile {
-        fd: Fd(fd),
-        file,
-        position_before,
-        position_after,
-    })
+    (any::<i32>(), file(), any::<Option<i64>>(), any::<Option<i64>>()).prop_map(
+        |(fd, file, position_before, position_after)| OpenFile {
+            fd: Fd(fd),
+            file,
+            position_before,
+            position_after,
+        },
+    )
 }
 
 prop_compose! {
@@ -477,7 +483,7 @@ fn a_column_too_short_or_too_long_is_named() {
         change(&mut message);
         decode(&message.encode_to_vec()).unwrap_err()
     };
-    assert_eq!(changed(|m| drop(m.bio_events.bytes.pop())), Malformed::Short("BioEvents.bytes"));
+    assert_eq!(changed(|m| m.bio_events.bytes.clear()), Malformed::Short("BioEvents.bytes"));
     assert_eq!(changed(|m| m.call_events.took.push(1)), Malformed::Long("CallEvents.took"));
     assert_eq!(changed(|m| m.times.push(1)), Malformed::Long("EventBatch.times"));
     assert_eq!(changed(|m| m.kinds.push(9)), Malformed::Short("EventBatch.times"));

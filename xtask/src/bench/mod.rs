@@ -63,6 +63,7 @@ const BENCHES: &[Bench] = &[
     ),
     bench("loss", "events a second without loss, with defaults: the curve (5 min)", PROBES, NO_MORE),
     bench("memory", "by open requests and by rate: the curves (2 min)", PROBES, NO_MORE),
+    bench("wire", "bytes and ns an event of batches as they are sent (2 min)", DISKS, WITH_FIO),
     bench("iops", "fewer operations a second on a fast and on a real disk (up to 15 min)", DISKS, WITH_FIO),
     bench("peers", "beside other tools: fio, SQLite, PostgreSQL, files (20 min)", DISKS, WITH_PEERS),
     bench("matrix", "beside other tools: every engine, operation, depth of fio (1 h)", DISKS, WITH_PEERS),

@@ -1,0 +1,173 @@
+//! `wire`: bytes and ns an event for batches as they are sent, made of what a tracer recorded of real loads.
+//!
+//! ```text
+//! fio under a tracer → events → batches of 256, 1024, 4096 → encode → zstd level 1 (as Kafka would) → decode
+//! ```
+//!
+//! Made-up events would compress as well as whoever made them up likes. *An event* is what the books count: a pair is two, a
+//! bio and its request.
+
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use blkkin_bus::{CAPACITY_DEFAULT, Next};
+use blkkin_tracer::{StopSignal, Tracer};
+use blkkin_wire::batch::EventBatch;
+use blkkin_wire::event::LayerEvent;
+use blkkin_wire::v1;
+
+use crate::disk::{Looped, Mounted, Place};
+use crate::fio::{Job, Length, Op};
+use crate::frame::number::{count, number, with_spread};
+use crate::frame::{Figure, Found, Goal, Rounds, Table, Turns};
+use crate::harness;
+use crate::{Setting, affinity};
+
+const TURNS: Turns = Turns { warm_up: 1, least: 9, most: 9, at_most: Duration::from_secs(120) };
+const BATCHES: [usize; 3] = [256, 1_024, 4_096];
+/// Kafka's compression.level of the producer.
+const LEVEL: i32 = 1;
+const BYTES_MAX: f64 = 14.0;
+/// Kept of each load.
+const EVENTS_MAX: usize = 200_000;
+
+const LOADS: [Job; 3] = [
+    Job { engine: "psync", op: Op::RandomRead, jobs: 2, depth: 1 },
+    Job { engine: "io_uring", op: Op::RandomWrite, jobs: 1, depth: 32 },
+    Job { engine: "psync", op: Op::WriteFsync, jobs: 2, depth: 1 },
+];
+
+/// What one way of batching came to.
+#[derive(Clone, Copy, Default)]
+struct Cost {
+    encode: Duration,
+    decode: Duration,
+    plain: usize,
+    compressed: usize,
+}
+
+/// Measures.
+pub(crate) fn run(setting: &Setting) -> Result<Found> {
+    let (raw, mounted) = (Looped::make("raw")?, Mounted::make("ext4")?);
+    let columns = ["load", "events a batch", "bytes an event", "with zstd", "encode, ns", "decode, ns"];
+    let (mut table, mut figures) = (Table::new("", &columns), Vec::new());
+    for job in LOADS {
+        let place = if job.op == Op::WriteFsync { mounted.place("fio.dat")? } else { raw.place()? };
+        let recorded = record(job, &place, setting)?;
+        let events: u64 = recorded.events.iter().map(weight).sum();
+        let turns = TURNS.quick(setting.extent.is_quick());
+        affinity::pin(&[affinity::load_cpu()])?;
+        let costs = turns.run(&BATCHES, |most| cost(&recorded, most), |_| true)?;
+        for (most, costs) in BATCHES.iter().zip(costs) {
+            let an_event = |of: &dyn Fn(&Cost) -> f64| {
+                costs.iter().map(|cost| of(cost) / events as f64).collect::<Rounds>()
+            };
+            let compressed = an_event(&|cost| cost.compressed as f64);
+            let ns = |of: fn(&Cost) -> Duration| {
+                let rounds = an_event(&|cost| of(cost).as_nanos() as f64);
+                with_spread(rounds.median(), rounds.spread())
+            };
+            table.row([
+                format!("fio, {} ({} events)", job.name(), count(events)),
+                count(*most as u64),
+                number(an_event(&|cost| cost.plain as f64).median()),
+                number(compressed.median()),
+                ns(|cost| cost.encode),
+                ns(|cost| cost.decode),
+            ]);
+            if most == &BATCHES[0] {
+                let name = format!("{}, {most} a batch, compressed", job.name());
+                figures.push(Figure::of(name, &compressed, "bytes an event").goal(Goal::AtMost(BYTES_MAX)));
+            }
+        }
+    }
+    let how = format!(
+        "Recorded of fio by a tracer (random reads and writes of a loop device, write + fsync on ext4), encoded again in batches \
+         of each size; zstd level {LEVEL} over each batch by itself, as a record of Kafka that holds one has it. An event is a \
+         call, a bio, a request, a commit or a name; names are in it."
+    );
+    Ok(Found { how, figures, tables: vec![table], ..Found::default() })
+}
+
+/// One on one they are two.
+fn weight(event: &LayerEvent) -> u64 {
+    if matches!(event, LayerEvent::Pair(_)) { 2 } else { 1 }
+}
+
+/// What a tracer says of `job`, as one batch.
+fn record(job: Job, place: &Place, setting: &Setting) -> Result<EventBatch> {
+    let length = Length { run_ms: if setting.extent.is_quick() { 200 } else { 1_500 }, ramp_ms: 0 };
+    if job.op == Op::WriteFsync && !place.target.exists() {
+        std::fs::write(&place.target, []).context("cannot make fio's file")?;
+    }
+    let tracer = harness::tracer()?;
+    let output = setting.folder.join("wire.fio");
+    let cpus: Vec<String> = affinity::cpus().iter().map(ToString::to_string).collect();
+    let words = job.command(place, length, &cpus.join(","), &output);
+    let mut fio = {
+        let _followed = tracer.follow_children_of_this_thread()?;
+        Command::new(&words[0]).args(&words[1..]).stdin(Stdio::null()).spawn().context("cannot start fio")?
+    };
+    let batches = collect(tracer, || {
+        if !fio.wait()?.success() {
+            bail!("fio failed");
+        }
+        Ok(())
+    })?;
+    let mut batches = batches.into_iter();
+    let mut whole = batches.next().context("the tracer said nothing")?;
+    for batch in batches {
+        whole.events.extend(batch.events);
+        (whole.accounts, whole.watermark) = (batch.accounts, batch.watermark);
+    }
+    whole.events.truncate(EVENTS_MAX);
+    Ok(whole)
+}
+
+/// All that `tracer` publishes until `wait` returns.
+fn collect(tracer: Tracer, wait: impl FnOnce() -> Result<()>) -> Result<Vec<EventBatch>> {
+    let stop = StopSignal::new();
+    let given = stop.clone();
+    let (events, mut batches) = blkkin_bus::topic::<EventBatch>(CAPACITY_DEFAULT);
+    let drain = std::thread::spawn(move || tracer.drain(events, given));
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let keeping = Arc::clone(&kept);
+    let consumer = std::thread::spawn(move || {
+        loop {
+            match batches.next(Duration::from_secs(1)) {
+                Next::Item(batch) => keeping.lock().unwrap_or_else(|held| held.into_inner()).push(batch),
+                Next::Timeout => {}
+                Next::Closed => return,
+            }
+        }
+    });
+    let waited = wait();
+    stop.stop();
+    drain.join().ok().context("the tracer's thread panicked")??;
+    consumer.join().ok().context("the consumer's thread panicked")?;
+    waited?;
+    Ok(std::mem::take(&mut *kept.lock().unwrap_or_else(|held| held.into_inner())))
+}
+
+/// Encodes and decodes `whole` in batches of `most`.
+fn cost(whole: &EventBatch, most: usize) -> Result<Cost> {
+    let mut cost = Cost::default();
+    let frame = EventBatch { events: Vec::new(), ..whole.clone() };
+    for events in whole.events.chunks(most) {
+        let batch = EventBatch { events: events.to_vec(), ..frame.clone() };
+        let begun = Instant::now();
+        let bytes = v1::encode(&batch);
+        cost.encode += begun.elapsed();
+        cost.plain += bytes.len();
+        cost.compressed += zstd::bulk::compress(&bytes, LEVEL)?.len();
+        let begun = Instant::now();
+        let decoded = v1::decode(&bytes)?;
+        cost.decode += begun.elapsed();
+        if decoded.batch != batch {
+            bail!("what was decoded is not what was encoded: its size says nothing");
+        }
+    }
+    Ok(cost)
+}

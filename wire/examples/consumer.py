@@ -1,0 +1,142 @@
+#!/usr/bin/python3
+"""Reads a record of the topic blkkin.events, and prints each event as a line of JSON.
+
+    protoc --python_out=. --proto_path=wire blkkin.proto
+    PYTHONPATH=. wire/examples/consumer.py < RECORD
+
+A record is what a Kafka client gives as the message's value. How columns become events stands in blkkin.proto.
+"""
+import json
+import sys
+
+import blkkin_pb2 as pb
+
+WORD = (1 << 64) - 1
+
+
+def mint(word, epoch):
+    """The id that a counted word stands for."""
+    z = word ^ epoch
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & WORD
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & WORD
+    return f"{z ^ z >> 31:016x}"
+
+
+def sums(column):
+    """A delta column's values."""
+    value = 0
+    for difference in column:
+        value = value + difference & WORD
+        yield value
+
+
+def ids(column, batch):
+    """A column of ids."""
+    last = list(batch.counters)
+    for origin, difference in zip(column.origin, column.counter):
+        last[origin] += difference
+        yield mint(batch.origins[origin] << 44 | last[origin], batch.epoch)
+
+
+def device(number):
+    return f"{number >> 20}:{number & 0xFFFFF}"
+
+
+def events(batch):
+    tasks = list(zip(ids(batch.tasks.task, batch), batch.tasks.version))
+    files = list(zip(batch.files.device, sums(batch.files.inode), batch.files.generation))
+    devices = [device(number) for number in batch.devices]
+
+    def file(place):
+        at, inode, generation = files[place]
+        return f"{device(at)}/{inode}/{generation}"
+
+    def calls(c=batch.call_events):
+        column = {field.name: iter(getattr(c, field.name)) for field in c.DESCRIPTOR.fields if field.name != "span"}
+        for flags, span in zip(c.flags, ids(c.span, batch)):
+            take = lambda name, there=True: next(column[name]) if there else None
+            call = batch.calls[take("call")]
+            event = {"kind": "call", "call": call.name, "span": span, "task": tasks[take("task")], "took": take("took")}
+            event["returned"] = take("returned", not flags & 1)
+            for bit, prefix in ((1, ""), (4, "other_")):
+                if flags >> bit & 1:
+                    event[prefix + "file"], event[prefix + "fd"] = file(take(prefix + "file")), take(prefix + "fd")
+                before = take(prefix + "position", flags >> bit + 1 & 1)
+                moved = take(prefix + "moved", flags >> bit + 2 & 1)
+                if moved is not None:
+                    event[prefix + "position"] = (before or 0) + moved
+            event["paths"] = [take("paths", flags >> bit & 1) for bit in (7, 8)]
+            event["bios"], event["sleeps"] = take("bios"), take("sleeps")
+            event["cpu_wait"] = take("cpu_wait", flags >> 11 & 1)
+            event["sync_tid"] = take("sync_tid", flags >> 12 & 1)
+            event["arguments"] = [take(f"argument{n}") for n in range(call.arguments)]
+            yield event
+
+    def bios(b=batch.bio_events):
+        submitter, root, request = (ids(column, batch) for column in (b.submitter, b.root, b.request))
+        rows = zip(b.flags, ids(b.span, batch), b.task, b.took, b.device, sums(b.sector), b.bytes, b.op, b.status)
+        for flags, span, task, took, at, sector, size, op, status in rows:
+            above = next(submitter) if flags & 1 else None
+            yield {
+                "kind": "bio", "span": span, "parent": above,
+                "root": (above or span) if flags & 2 else next(root),
+                "request": next(request) if flags & 4 else "of the pair" if flags & 8 else None,
+                "first": bool(flags & 16), "task": tasks[task], "took": took, "device": devices[at], "sector": sector,
+                "bytes": size, "op": op & 0xFF, "status": status,
+            }
+
+    def requests(r=batch.request_events):
+        parent, root = ids(r.parent, batch), ids(r.root, batch)
+        task, insert, issue, tag = iter(r.task), iter(r.insert), iter(r.issue), iter(r.tag)
+        rows = zip(r.flags, ids(r.span, batch), r.took, r.device, sums(r.sector), r.bytes, r.op, r.status, r.bios)
+        for flags, span, took, at, sector, size, op, status, carried in rows:
+            yield {
+                "kind": "request", "span": span,
+                "parent": next(parent) if flags & 1 else "of the pair" if flags & 2 else None,
+                "root": "of the pair" if flags & 4 else next(root),
+                "task": "of the pair" if flags & 8 else tasks[next(task)],
+                "inserted": next(insert) if flags & 16 else None, "issued": next(issue) if flags & 32 else None,
+                "tag": next(tag) if flags & 64 else None, "took": took, "device": devices[at], "sector": sector,
+                "bytes": size, "op": op & 0xFF, "status": status, "bios": carried,
+            }
+
+    def commits(c=batch.commit_events):
+        for span, task, took, at, tid, bios in zip(ids(c.span, batch), c.task, c.took, c.device, c.tid, c.bios):
+            yield {"kind": "commit", "span": span, "task": tasks[task], "took": took, "device": devices[at], "tid": tid,
+                   "bios": bios}
+
+    def named(t=batch.task_events):
+        parent, exe = ids(t.parent, batch), iter(t.exe)
+        for task, flags, pid, tid, comm in zip(t.task, t.flags, t.pid, t.tid, t.comm):
+            yield {"kind": "task", "task": tasks[task], "parent": next(parent) if flags & 1 else None, "pid": pid,
+                   "tid": tid, "comm": comm, "exe": file(next(exe)) if flags & 2 else None}
+
+    def paths(f=batch.file_events):
+        stands_for = iter(f.device_file)
+        for place, path, filesystem, flags in zip(f.file, f.path, f.filesystem, f.flags):
+            yield {"kind": "file", "file": file(place), "path": path, "filesystem": filesystem,
+                   "device": devices[next(stands_for)] if flags & 1 else None}
+
+    def disks(d=batch.device_events):
+        disk = iter(d.partition_of)
+        for at, name, flags in zip(d.device, d.name, d.flags):
+            yield {"kind": "device", "device": devices[at], "name": name,
+                   "partition_of": devices[next(disk)] if flags & 1 else None}
+
+    bios, requests = bios(), requests()
+    of = {pb.KIND_CALL: calls(), pb.KIND_BIO: bios, pb.KIND_REQUEST: requests, pb.KIND_COMMIT: commits(),
+          pb.KIND_TASK: named(), pb.KIND_FILE: paths(), pb.KIND_DEVICE: disks()}
+    for kind, time in zip(batch.kinds, sums(batch.times)):
+        for event in [next(bios), next(requests)] if kind == pb.KIND_PAIR else [next(of[kind])]:
+            yield {"time": time, **event}
+
+
+def main():
+    batch = pb.EventBatch.FromString(sys.stdin.buffer.read())
+    if batch.version != 1:
+        sys.exit(f"version {batch.version} of the schema, and this reader knows version 1")
+    for event in events(batch):
+        print(json.dumps(event, ensure_ascii=False))
+
+
+main()
