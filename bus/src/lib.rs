@@ -15,7 +15,10 @@
 //! when full (loses what the kernel side has accounted for as recorded), an async channel (both ends are threads
 //! that work or wait), a broadcast (a second reader of the same events comes with a broker's consumer groups).
 
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
+
 mod counts;
+pub mod kafka;
 mod topic;
 
 pub use counts::{Count, Counts, Meter};

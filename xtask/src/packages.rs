@@ -4,6 +4,7 @@
 //! built by hand serves as well. Only apt is driven; elsewhere the missing packages and the command are named.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -13,6 +14,7 @@ use crate::shell;
 
 /// One program that a task calls.
 pub(crate) struct Package {
+    /// By its name; or, of what is no program, the path of a file that it has.
     program: &'static str,
     purposes: &'static [Purpose],
     reason: &'static str,
@@ -31,6 +33,42 @@ const PACKAGES: &[Package] = &[
         dnf: "gcc",
         pacman: "gcc",
         zypper: "gcc",
+    },
+    Package {
+        program: "g++",
+        purposes: &[Purpose::Build],
+        reason: "compiles librdkafka, which speaks to Kafka",
+        apt: &["g++"],
+        dnf: "gcc-c++",
+        pacman: "gcc",
+        zypper: "gcc-c++",
+    },
+    Package {
+        program: "make",
+        purposes: &[Purpose::Build],
+        reason: "builds librdkafka",
+        apt: &["make"],
+        dnf: "make",
+        pacman: "make",
+        zypper: "make",
+    },
+    Package {
+        program: "pkg-config",
+        purposes: &[Purpose::Build],
+        reason: "finds OpenSSL for librdkafka",
+        apt: &["pkg-config"],
+        dnf: "pkgconf-pkg-config",
+        pacman: "pkgconf",
+        zypper: "pkg-config",
+    },
+    Package {
+        program: "/usr/include/openssl/ssl.h",
+        purposes: &[Purpose::Build],
+        reason: "what librdkafka needs for TLS and SCRAM",
+        apt: &["libssl-dev"],
+        dnf: "openssl-devel",
+        pacman: "openssl",
+        zypper: "libopenssl-devel",
     },
     Package {
         program: "sqlite3",
@@ -89,7 +127,7 @@ const PACKAGES: &[Package] = &[
     Package {
         program: "java",
         purposes: &[Purpose::Tests],
-        reason: "runs the real Zipkin server that must accept our traces",
+        reason: "runs the real Zipkin server and the real Kafka broker",
         apt: &["default-jre-headless"],
         dnf: "java-latest-openjdk-headless",
         pacman: "jre-openjdk-headless",
@@ -98,7 +136,7 @@ const PACKAGES: &[Package] = &[
     Package {
         program: "mvn",
         purposes: &[Purpose::Tests],
-        reason: "fetches the Zipkin server",
+        reason: "fetches the Zipkin server and the Kafka broker",
         apt: &["maven"],
         dnf: "maven",
         pacman: "maven",
@@ -218,10 +256,17 @@ const PACKAGES: &[Package] = &[
 pub(crate) fn missing(purposes: &[Purpose]) -> Vec<&'static Package> {
     let wanted =
         PACKAGES.iter().filter(|package| package.purposes.iter().any(|purpose| purposes.contains(purpose)));
-    wanted.filter(|package| shell::which(package.program).is_none()).collect()
+    wanted.filter(|package| !package.is_there()).collect()
 }
 
 impl Package {
+    fn is_there(&self) -> bool {
+        match self.program.starts_with('/') {
+            true => Path::new(self.program).is_file(),
+            false => shell::which(self.program).is_some(),
+        }
+    }
+
     /// `fio: makes a known number of requests …`, for the plan.
     pub(crate) fn plan_line(&self) -> String {
         format!("{} (package {}): {}", self.program, Manager::of_this_machine().names(self), self.reason)

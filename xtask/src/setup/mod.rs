@@ -6,6 +6,7 @@
 
 mod compiler;
 mod debian;
+mod kafka;
 mod linker;
 mod zipkin;
 
@@ -20,6 +21,7 @@ use crate::toolchain::{self, Toolchain};
 use crate::vm::{self, Kernel};
 use crate::workspace::Workspace;
 
+pub(crate) use kafka::broker_jars;
 pub(crate) use zipkin::server_jar;
 
 /// What the machine is set up for.
@@ -61,17 +63,19 @@ struct Plan {
     /// Why the recorded tool chain cannot be used; none if it can, or is not needed.
     toolchain: Option<anyhow::Error>,
     zipkin: Option<PathBuf>,
+    kafka: Option<PathBuf>,
     kernels: Vec<&'static Kernel>,
 }
 
 impl Plan {
     fn of(workspace: &Workspace, purposes: &[Purpose]) -> Self {
         let ready_object = std::env::var_os(toolchain::READY_OBJECT_VARIABLE).is_some();
-        let jar = server_jar(workspace);
+        let (jar, jars) = (server_jar(workspace), broker_jars(workspace));
         Self {
             packages: packages::missing(purposes),
             toolchain: if ready_object { None } else { Toolchain::recorded(workspace).err() },
             zipkin: (purposes.contains(&Purpose::Tests) && !jar.is_file()).then_some(jar),
+            kafka: (purposes.contains(&Purpose::Tests) && !jars.is_dir()).then_some(jars),
             kernels: if purposes.contains(&Purpose::Guests) { vm::missing(workspace) } else { Vec::new() },
         }
     }
@@ -80,6 +84,7 @@ impl Plan {
         self.packages.is_empty()
             && self.toolchain.is_none()
             && self.zipkin.is_none()
+            && self.kafka.is_none()
             && self.kernels.is_empty()
     }
 
@@ -96,6 +101,9 @@ impl Plan {
         if self.zipkin.is_some() {
             println!("  {}", zipkin::PLAN);
         }
+        if self.kafka.is_some() {
+            println!("  {}", kafka::PLAN);
+        }
         for kernel in &self.kernels {
             println!("  {}", kernel.plan_line());
         }
@@ -110,6 +118,9 @@ impl Plan {
         }
         if let Some(jar) = self.zipkin {
             timings.time("Zipkin server", || zipkin::fetch(&jar))?;
+        }
+        if let Some(jars) = self.kafka {
+            timings.time("Kafka broker", || kafka::fetch(&jars))?;
         }
         for kernel in self.kernels {
             // No reason to stop: the tests inside it are then skipped, and counted as such.

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 use super::programs::{TestProgram, Tier};
 use super::tally::{Count, Tally};
-use crate::setup::server_jar;
+use crate::setup::{broker_jars, server_jar};
 use crate::shell;
 use crate::workspace::Workspace;
 
@@ -35,6 +35,7 @@ pub(super) fn run(
     };
     command.arg(format!("CARGO_MANIFEST_DIR={}", program.folder.display()));
     command.arg(format!("BLKKIN_ZIPKIN_JAR={}", server_jar(workspace).display()));
+    command.arg(format!("BLKKIN_KAFKA_JARS={}", broker_jars(workspace).display()));
     // In the foreground, so that Ctrl-C reaches the test too.
     command.args(["timeout", "--foreground", "--kill-after=10", &PROGRAM_SECONDS_MAX.to_string()]);
     command.arg(&program.executable).arg("--show-output").args(filter);

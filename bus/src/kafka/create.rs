@@ -1,0 +1,37 @@
+//! Making topics, where the cluster lets us.
+
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::error::RDKafkaErrorCode as Code;
+
+use super::settings::FIRST_ANSWER;
+use super::{KafkaError, Settings};
+
+impl Settings {
+    /// Makes a topic, unless there is one of that name. How many partitions a topic has is decided once: keys lie elsewhere
+    /// after it is changed.
+    pub fn create_topic(&self, topic: &str, partitions: u32, replication: u32) -> Result<(), KafkaError> {
+        let admin: AdminClient<DefaultClientContext> =
+            self.client().create().map_err(|error| KafkaError::of(self, "set up", &error))?;
+        let wanted = NewTopic::new(topic, partitions as i32, TopicReplication::Fixed(replication as i32));
+        let options = AdminOptions::new().request_timeout(Some(FIRST_ANSWER));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|error| KafkaError {
+            what: "cannot wait for an answer".to_owned(),
+            why: error.to_string(),
+            remedy: "look at the limits of this process: ulimit -a".to_owned(),
+        })?;
+        let answered = runtime.block_on(admin.create_topics([&wanted], &options));
+        let answers = answered.map_err(|error| KafkaError::of(self, "reach", &error))?;
+        match answers.into_iter().next() {
+            Some(Err((_, code))) if code != Code::TopicAlreadyExists => Err(KafkaError {
+                what: format!("the topic {topic} cannot be made"),
+                why: format!("the cluster at {} says: {code}", self.brokers),
+                remedy: format!(
+                    "have it made by who may: kafka-topics.sh --bootstrap-server {} --create --topic {topic} --partitions {partitions}",
+                    self.brokers
+                ),
+            }),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+use std::time::{Duration, Instant};
+
+use blkkin_wire::batch::{Accounts, EventBatch};
+use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
+use blkkin_wire::event::{DeviceEvent, LayerEvent};
+use blkkin_wire::ids::{BootId, DeviceId, NodeId, Source, StartEpoch};
+use blkkin_wire::v1;
+
+use super::*;
+
+/// Events that say their number, with a name of so many bytes.
+fn batch(numbers: std::ops::Range<u64>, name: usize) -> EventBatch {
+    let event = |n: u64| {
+        LayerEvent::Device(DeviceEvent {
+            time: MonotonicNs(n * 10),
+            device: DeviceId { major: 7, minor: n as u32 },
+            // Not one that compresses to nothing: it is counted before compression.
+            name: "x".repeat(name).into(),
+            partition_of: None,
+        })
+    };
+    EventBatch {
+        source: Source { node: NodeId(1), boot: BootId(2), epoch: StartEpoch(3) },
+        sequence: 77,
+        anchor: ClockAnchor {
+            monotonic: MonotonicNs(0),
+            wallclock: WallclockNs(0),
+            uncertainty: DurationNs(1),
+        },
+        watermark: MonotonicNs(numbers.end * 10),
+        events: numbers.map(event).collect(),
+        accounts: Accounts { calls_entered: name as u64, ..Accounts::default() },
+    }
+}
+
+fn decoded(gathered: &Gathered) -> Vec<EventBatch> {
+    gathered.records.iter().map(|record| v1::decode(&record.bytes).unwrap().batch).collect()
+}
+
+fn numbers(batches: &[EventBatch]) -> Vec<u64> {
+    let events = batches.iter().flat_map(|batch| &batch.events);
+    events.map(|event| event.time().0 / 10).collect()
+}
+
+const SMALL: GatherConfig =
+    GatherConfig { events_max: 100, age_max: Duration::from_millis(50), bytes_max: 4_000 };
+
+#[test]
+fn small_batches_become_one_record_when_there_are_enough_or_they_are_old() {
+    let (mut gatherer, start) = (Gatherer::new(SMALL, 5), Instant::now());
+    assert_eq!(gatherer.add(batch(0..40, 1), start), Gathered::default());
+    assert_eq!(gatherer.patience(start + Duration::from_millis(20)), Duration::from_millis(30));
+    assert_eq!(gatherer.due(start + Duration::from_millis(49)), Gathered::default());
+    let old = decoded(&gatherer.due(start + Duration::from_millis(50)));
+    assert_eq!((old.len(), old[0].sequence, numbers(&old)), (1, 5, (0..40).collect()));
+    assert_eq!(gatherer.add(batch(40..90, 2), start), Gathered::default());
+    let full = decoded(&gatherer.add(batch(90..140, 3), start));
+    assert_eq!((full.len(), full[0].sequence, numbers(&full)), (1, 6, (40..140).collect()));
+    assert_eq!(
+        (full[0].watermark, full[0].accounts.calls_entered),
+        (MonotonicNs(1_400), 3),
+        "the later says all"
+    );
+    assert_eq!(gatherer.take(), Gathered::default());
+}
+
+#[test]
+fn what_is_too_long_is_cut_and_each_part_says_how_far_it_is_complete() {
+    let (mut gatherer, now) = (Gatherer::new(SMALL, 0), Instant::now());
+    let gathered = gatherer.add(batch(0..250, 60), now);
+    assert!(gathered.records.iter().all(|record| record.bytes.len() <= SMALL.bytes_max));
+    let parts = decoded(&gathered);
+    assert!(parts.len() >= 4, "{}", parts.len());
+    assert_eq!(numbers(&parts), (0..250).collect::<Vec<_>>());
+    assert!(parts.iter().map(|part| part.sequence).eq(0..parts.len() as u64));
+    for two in parts.windows(2) {
+        assert_eq!(two[0].watermark, two[1].events[0].time(), "what comes next is not below it");
+    }
+    assert_eq!(parts.last().unwrap().watermark, MonotonicNs(2_500));
+    assert_eq!(gathered.records.iter().map(|record| record.events).sum::<u64>(), 250);
+}
+
+#[test]
+fn an_event_that_no_record_can_hold_is_counted_and_the_others_go() {
+    let mut long = batch(0..3, 10);
+    let LayerEvent::Device(device) = &mut long.events[1] else { panic!("a device") };
+    device.name = "y".repeat(5_000).into();
+    let mut gatherer = Gatherer::new(SMALL, 0);
+    assert_eq!(gatherer.add(long, Instant::now()), Gathered::default());
+    let gathered = gatherer.take();
+    assert_eq!((gathered.oversize, numbers(&decoded(&gathered))), (1, vec![0, 2]));
+}

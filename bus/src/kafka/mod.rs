@@ -1,0 +1,44 @@
+//! Topics of a Kafka cluster.
+//!
+//! ```text
+//! EventBatch → gather (by size and age) → encode → EventProducer → blkkin.events → EventConsumer → EventBatch, once each
+//! ```
+//!
+//! *In*: batches of tracers. *Out*: the same events to whoever reads the topic, each once. *Invariant*: what was accepted is
+//! delivered, or counted as not delivered; what is delivered twice is given out once; what is missing between two batches of
+//! one start of a tracer is counted.
+//!
+//! # Keys and partitions
+//!
+//! The key is the *join domain*: the node. All that one node says lies in one partition, in its order, since a bio may only be
+//! looked for where its call went. The partitioner is `murmur2_random`, Java's: librdkafka's own would send the same key
+//! elsewhere than a Java producer does.
+//!
+//! # Who waits
+//!
+//! The producer's queue is bounded. When it is full the one who publishes waits, then the tracer's ring, and there, at the
+//! kernel's edge, events are dropped and counted. Nothing else drops.
+//!
+//! # Twice
+//!
+//! The producer is idempotent, so a retry is not a second record. But a batch can be *sent* twice, by an agent that replays what
+//! it had spooled; so each carries (node, boot, epoch, sequence), and [`seen`] gives out what it has not given out.
+//!
+//! *Rejected*: transactions (two more round trips a batch, for a guarantee that the sequence gives), auto-commit of offsets
+//! (commits what was received, not what was done with it), one record an event (80 B of overhead for 10 of content).
+
+mod consumer;
+mod create;
+mod gather;
+mod producer;
+mod seen;
+mod settings;
+
+pub use consumer::{EventConsumer, Received};
+pub use gather::{GatherConfig, Gathered, Gatherer, Record};
+pub use producer::{Deliveries, EventProducer, Sent};
+pub use seen::Standing;
+pub use settings::{Group, KafkaError, Settings};
+
+/// The topic of events.
+pub const EVENTS: &str = "blkkin.events";

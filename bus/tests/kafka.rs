@@ -1,0 +1,231 @@
+//! Events through a real broker: each comes out once and in its order, also when the broker is killed meanwhile.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it saw"
+)]
+
+mod support;
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use blkkin_bus::kafka::{
+    EVENTS, EventConsumer, EventProducer, GatherConfig, Gatherer, Group, Received, Record, Sent, Settings,
+};
+use blkkin_wire::batch::{Accounts, EventBatch};
+use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
+use blkkin_wire::event::{BioEvent, BlockOp, BlockStatus, LayerEvent, Submitter, TaskRef};
+use blkkin_wire::ids::{BootId, DeviceId, NodeId, Sector, Source, SpanId, StartEpoch, TaskId};
+use support::Broker;
+
+macro_rules! broker {
+    () => {
+        match Broker::start() {
+            Ok(broker) => broker,
+            Err(why) => return println!("skipped: {why}"),
+        }
+    };
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn source(node: u128) -> Source {
+    Source { node: NodeId(node), boot: BootId(7), epoch: StartEpoch(node as u64 + 1) }
+}
+
+/// Events `from` to `to` of a node: which each is stands in its sector.
+fn batch(node: u128, from: u64, to: u64) -> EventBatch {
+    let event = |n: u64| {
+        LayerEvent::Bio(BioEvent {
+            span: SpanId(n),
+            submitter: Submitter::Kernel,
+            root: SpanId(n),
+            task: TaskRef { id: TaskId(1), version: 0 },
+            request: None,
+            first: false,
+            split: false,
+            queue: MonotonicNs(n * 1_000),
+            end: MonotonicNs(n * 1_000 + 500),
+            device: DeviceId { major: 7, minor: node as u32 },
+            sector: Sector(n),
+            bytes: 4096,
+            op: BlockOp(1),
+            status: BlockStatus(0),
+        })
+    };
+    EventBatch {
+        source: source(node),
+        sequence: 0,
+        anchor: ClockAnchor {
+            monotonic: MonotonicNs(0),
+            wallclock: WallclockNs(0),
+            uncertainty: DurationNs(1),
+        },
+        events: (from..to).map(event).collect(),
+        watermark: MonotonicNs(to * 1_000),
+        accounts: Accounts::default(),
+    }
+}
+
+fn records(node: u128, events: u64) -> Vec<Record> {
+    let mut gatherer = Gatherer::new(GatherConfig { events_max: 500, ..GatherConfig::default() }, 0);
+    let now = Instant::now();
+    let batches = (0..events).step_by(100).map(|from| batch(node, from, (from + 100).min(events)));
+    let mut records: Vec<_> = batches.flat_map(|batch| gatherer.add(batch, now).records).collect();
+    records.extend(gatherer.take().records);
+    records
+}
+
+fn send(producer: &EventProducer, record: &Record) {
+    assert_eq!(producer.send(record.clone(), || false), Ok(Sent::Queued));
+}
+
+/// Sectors by node, in the order in which they came, until there are so many or nothing comes any more.
+fn receive(consumer: &mut EventConsumer, wanted: usize, again: &mut u64) -> HashMap<u128, Vec<u64>> {
+    let (mut sectors, deadline) = (HashMap::<u128, Vec<u64>>::new(), Instant::now() + PATIENCE);
+    let count = |sectors: &HashMap<u128, Vec<u64>>| sectors.values().map(Vec::len).sum::<usize>();
+    while count(&sectors) < wanted && Instant::now() < deadline {
+        match consumer.next(Duration::from_millis(100)).unwrap() {
+            Received::Batch(batch, missing) => {
+                assert_eq!(missing, 0);
+                let of = sectors.entry(batch.source.node.0).or_default();
+                of.extend(batch.events.iter().map(|event| match event {
+                    LayerEvent::Bio(bio) => bio.sector.0,
+                    other => panic!("{other:?}"),
+                }));
+            }
+            Received::Again => *again += 1,
+            Received::Refused(why, _) => panic!("{why}"),
+            Received::Nothing | Received::Rebalanced { .. } => {}
+        }
+    }
+    sectors
+}
+
+fn group(name: &str) -> Group {
+    Group { name: name.to_owned(), member: None }
+}
+
+fn assert_each_once(sectors: &HashMap<u128, Vec<u64>>, nodes: u128, events: u64) {
+    assert_eq!(sectors.len() as u128, nodes);
+    for (node, sectors) in sectors {
+        assert!(sectors.iter().copied().eq(0..events), "node {node}: {} events", sectors.len());
+    }
+}
+
+#[test]
+fn events_of_three_nodes_come_out_once_and_in_order_although_the_broker_is_killed() {
+    const NODES: u128 = 3;
+    const EVENTS_EACH: u64 = 30_000;
+    let mut broker = broker!();
+    broker.settings().create_topic(EVENTS, 12, 1).unwrap();
+    let settings = broker.settings();
+    assert_eq!(settings.partitions(EVENTS), Ok(12));
+    let producers: Vec<_> =
+        (0..NODES).map(|node| EventProducer::new(&settings, NodeId(node)).unwrap()).collect();
+    let records: Vec<_> = (0..NODES).map(|node| records(node, EVENTS_EACH)).collect();
+    let half = records[0].len() / 2;
+    for (at, _) in records[0].iter().enumerate() {
+        if at == half {
+            broker.kill();
+        }
+        producers.iter().zip(&records).for_each(|(producer, records)| send(producer, &records[at]));
+    }
+    broker.up();
+    for producer in producers {
+        let deliveries = producer.finish(PATIENCE);
+        let told = (deliveries.accepted, deliveries.delivered, deliveries.failed, deliveries.waiting());
+        assert_eq!(told, (EVENTS_EACH, EVENTS_EACH, 0, 0));
+    }
+    let mut again = 0;
+    let mut consumer = EventConsumer::join(&settings, &group("once")).unwrap();
+    let sectors = receive(&mut consumer, (NODES as u64 * EVENTS_EACH) as usize, &mut again);
+    assert_each_once(&sectors, NODES, EVENTS_EACH);
+    assert_eq!(again, 0, "an idempotent producer sends nothing twice");
+}
+
+#[test]
+fn what_is_sent_again_is_given_out_once_and_what_was_not_done_comes_again() {
+    const EVENTS_EACH: u64 = 5_000;
+    let broker = broker!();
+    broker.settings().create_topic(EVENTS, 3, 1).unwrap();
+    let settings = broker.settings();
+    let records = records(1, EVENTS_EACH);
+    // An agent that died sends again what it does not know to be delivered.
+    for _ in 0..2 {
+        let producer = EventProducer::new(&settings, NodeId(1)).unwrap();
+        records.iter().for_each(|record| send(&producer, record));
+        assert_eq!(producer.finish(PATIENCE).waiting(), 0);
+    }
+    let mut again = 0;
+    let mut consumer = EventConsumer::join(&settings, &group("again")).unwrap();
+    let sectors = receive(&mut consumer, EVENTS_EACH as usize, &mut again);
+    assert_each_once(&sectors, 1, EVENTS_EACH);
+    receive(&mut consumer, 0, &mut again);
+    while again < records.len() as u64 {
+        let received = consumer.next(PATIENCE).unwrap();
+        assert_eq!(received, Received::Again);
+        again += 1;
+    }
+    // Nothing was committed: the next member has all of it.
+    drop(consumer);
+    let mut next = EventConsumer::join(&settings, &group("again")).unwrap();
+    let sectors = receive(&mut next, EVENTS_EACH as usize, &mut again);
+    assert_each_once(&sectors, 1, EVENTS_EACH);
+    next.commit().unwrap();
+    drop(next);
+    let mut last = EventConsumer::join(&settings, &group("again")).unwrap();
+    let until = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < until {
+        match last.next(Duration::from_millis(100)).unwrap() {
+            Received::Batch(..) => panic!("it was done"),
+            // What was sent a second time: the commit says what was given out.
+            Received::Again | Received::Nothing | Received::Rebalanced { .. } => {}
+            Received::Refused(why, _) => panic!("{why}"),
+        }
+    }
+}
+
+#[test]
+fn a_record_of_something_else_is_refused_and_the_next_one_is_read() {
+    use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+    let broker = broker!();
+    broker.settings().create_topic(EVENTS, 1, 1).unwrap();
+    let settings = broker.settings();
+    let stranger: BaseProducer =
+        rdkafka::ClientConfig::new().set("bootstrap.servers", &settings.brokers).create().unwrap();
+    stranger.send(BaseRecord::<(), _>::to(EVENTS).payload("no batch")).unwrap();
+    stranger.flush(PATIENCE).unwrap();
+    let producer = EventProducer::new(&settings, NodeId(1)).unwrap();
+    records(1, 100).iter().for_each(|record| send(&producer, record));
+    assert_eq!(producer.finish(PATIENCE).delivered, 100);
+    let mut consumer = EventConsumer::join(&settings, &group("poison")).unwrap();
+    let mut refused = Vec::new();
+    let sectors = loop {
+        match consumer.next(PATIENCE).unwrap() {
+            Received::Refused(_, bytes) => refused.push(bytes),
+            Received::Batch(batch, _) => break batch.events.len(),
+            Received::Rebalanced { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((refused, sectors), (vec![b"no batch".to_vec()], 100));
+}
+
+#[test]
+fn a_topic_that_is_missing_and_an_address_that_is_wrong_are_clear_errors() {
+    let broker = broker!();
+    let missing = broker.settings().partitions(EVENTS).unwrap_err();
+    assert!(missing.what.contains(EVENTS) && missing.remedy.contains("--create"), "{missing:?}");
+    let many = broker.settings().create_topic(EVENTS, 1, 3).unwrap_err();
+    assert!(many.why.contains("replication"), "one broker holds no three copies: {many:?}");
+    // Port 1 of this machine: nobody listens.
+    let wrong = Settings::new("127.0.0.1:1").partitions(EVENTS).unwrap_err();
+    assert!(wrong.what.contains("127.0.0.1:1") && wrong.remedy.contains("address"), "{wrong:?}");
+    let mut unknown = broker.settings();
+    unknown.extra.insert("sasl.pasword".to_owned(), "x".to_owned());
+    let unknown = EventProducer::new(&unknown, NodeId(1)).err().unwrap();
+    assert!(unknown.remedy.contains("sasl.pasword"), "{unknown:?}");
+}
