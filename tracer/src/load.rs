@@ -20,6 +20,7 @@ use crate::accounts::KernelCounters;
 use crate::config::TracerConfig;
 use crate::decode::bytes_of;
 use crate::error::TracerError;
+use crate::in_flight::Tables;
 use crate::kernel;
 use crate::layout::{self, Types};
 use crate::origin;
@@ -42,6 +43,7 @@ pub struct Tracer {
     /// Made, not yet mapped: see [`Tracer::map_rings`].
     rings: Vec<MapData>,
     pub(crate) counters: KernelCounters,
+    pub(crate) tables: Tables,
     /// Descriptors of the attached programs, whose fdinfo says how often the kernel skipped them.
     pub(crate) attached: Vec<OwnedFd>,
     marks: TaskMarks,
@@ -105,8 +107,10 @@ impl Tracer {
             .map_err(|error| TracerError::Load { reason: chain(&error) })?;
         let rings = make_rings(&mut ebpf, config)?;
         let counters = take_counters(&mut ebpf)?;
+        let tables = Tables::take(&mut ebpf)?;
         let marks = task_marks(&ebpf)?;
-        Ok(Tracer { source, ebpf, rings, counters, attached: Vec::new(), marks, verdicts: Vec::new() })
+        let (attached, verdicts) = (Vec::new(), Vec::new());
+        Ok(Tracer { source, ebpf, rings, counters, tables, attached, marks, verdicts })
     }
 
     /// Maps the rings into this process. Not before: a mapped ring counts twice its size as the process's memory, because it
@@ -299,7 +303,7 @@ fn task_marks(ebpf: &Ebpf) -> Result<TaskMarks, TracerError> {
     TaskMarks::new(data.fd().as_fd(), bytes as usize).map_err(|error| fail(error.to_string()))
 }
 
-fn missing_map(map: &'static str) -> TracerError {
+pub(crate) fn missing_map(map: &'static str) -> TracerError {
     TracerError::Map { map, reason: "the object has none; it was not built from this source".to_owned() }
 }
 

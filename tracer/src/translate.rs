@@ -1,4 +1,4 @@
-//! Records to events: the one file that knows both vocabularies.
+//! Records to events: the one place that knows both vocabularies.
 
 use blkkin_probe_abi::record as raw;
 use blkkin_wire::calls::{Arch, CallId, CallSpec};
@@ -10,6 +10,8 @@ use blkkin_wire::event::{
 use blkkin_wire::ids::{CgroupId, DeviceId, Fd, FileId, Pid, Sector, SpanId, TaskId, Tid, Uid};
 
 use crate::decode::Record;
+
+pub(crate) mod unended;
 
 /// The event that a record says; none for a call whose number is not in the table (then it is malformed: the
 /// kernel side records only numbers that it was given).

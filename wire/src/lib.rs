@@ -15,3 +15,4 @@ pub mod clock;
 pub mod event;
 pub mod ids;
 pub mod span;
+pub mod unended;

@@ -12,6 +12,7 @@
 
 pub(crate) mod actor;
 pub(crate) mod blktrace;
+pub(crate) mod direct;
 pub(crate) mod disk;
 pub(crate) mod fio;
 pub(crate) mod live;

@@ -62,6 +62,8 @@ pub struct OperationRow {
     pub merged: u64,
     /// Failed.
     pub errors: u64,
+    /// Put back by the driver and issued again.
+    pub requeued: u64,
     /// Bytes.
     pub bytes: u64,
     /// See [`phases`], as the next three: waiting.
@@ -124,6 +126,7 @@ impl OperationRow {
         self.requests += 1;
         self.merged += u64::from(request.bios.saturating_sub(1));
         self.errors += u64::from(!request.status.is_ok());
+        self.requeued += u64::from(request.requeued);
         self.bytes += u64::from(request.bytes);
         let phases = [
             (phases::queue(request), &mut self.queue),
