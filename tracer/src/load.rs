@@ -27,13 +27,13 @@ use crate::origin;
 use crate::privilege;
 use crate::probes::{AttachKind, Hook, Need, PROBES, Probe, ProbeVerdict, Verdict};
 use crate::rings::RingReader;
-use crate::symbols;
+use crate::symbols::{self, Function};
 use crate::tasks::{SpawnerMark, TaskMarks};
 
 pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/blkkin-probes"));
 
 /// Where the front of a split bio ends.
-const SPLIT_FRONT: &str = "bio_chain_endio";
+const SPLIT_FRONT: Function = Function { name: "bio_chain_endio", module: None };
 
 /// A tracer that is attached.
 pub struct Tracer {
@@ -309,9 +309,9 @@ pub(crate) fn missing_map(map: &'static str) -> TracerError {
 
 /// The settings with what the kernel decides, not the user.
 fn for_this_kernel(settings: Settings, types: &Types) -> Settings {
-    let ends: Vec<&'static str> = types.ways.iter().map(|way| way.end_io).chain([SPLIT_FRONT]).collect();
+    let ends: Vec<Function> = types.ways.iter().map(|way| way.end_io).chain([SPLIT_FRONT]).collect();
     let addresses = symbols::addresses(&ends);
-    let address = |name: &str| addresses.get(name).copied().unwrap_or(0);
+    let address = |function: Function| addresses.get(function.name).copied().unwrap_or(0);
     let mut hops = [Hop::default(); HOPS_MAX];
     for (hop, way) in hops.iter_mut().zip(&types.ways) {
         *hop = Hop { end_io: address(way.end_io), ..way.hop };
