@@ -219,8 +219,11 @@ impl Pump {
 
     fn ended(mut self, accounts: Accounts) -> Result<Ended, TracerError> {
         let at = origin::now();
-        let in_flight =
-            if blocks_in_flight(&accounts) == 0 { Vec::new() } else { self.tracer.tables.read()? };
+        let in_flight = if blocks_in_flight(&accounts) == 0 {
+            Vec::new()
+        } else {
+            self.tracer.tables.read(&self.tracer.operations)?
+        };
         let devices: BTreeSet<DeviceId> = in_flight.iter().map(|one| one.device).collect();
         let names = devices.into_iter().map(|device| (device, self.devices.name(device))).collect();
         Ok(Ended { accounts, at_end: AtEnd { at, in_flight, lost: self.devices.lost(), names } })

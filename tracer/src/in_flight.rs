@@ -12,6 +12,7 @@ use blkkin_wire::unended::Unended;
 
 use crate::error::TracerError;
 use crate::load::{chain, missing_map};
+use crate::operations::Operations;
 use crate::translate::unended::{alone, bio, request};
 
 /// A set as a map's value.
@@ -37,14 +38,14 @@ impl Tables {
     }
 
     /// What is in them.
-    pub(crate) fn read(&self) -> Result<Vec<Unended>, TracerError> {
+    pub(crate) fn read(&self, operations: &Operations) -> Result<Vec<Unended>, TracerError> {
         let mut unended = Vec::new();
         each(&self.bios, "BIOS", |entry| {
-            unended.push(bio(entry));
-            unended.extend(alone(entry));
+            unended.push(bio(entry, operations));
+            unended.extend(alone(entry, operations));
         })?;
-        each(&self.requests, "REQUESTS", |entry| unended.push(request(entry)))?;
-        unended.sort_by_key(|one| (one.begun, one.span));
+        each(&self.requests, "REQUESTS", |entry| unended.push(request(entry, operations)))?;
+        unended.sort_by_key(|one| (one.begun, one.layer, one.span));
         Ok(unended)
     }
 }

@@ -30,6 +30,7 @@ pub mod kernel;
 pub mod layout;
 pub mod load;
 mod memory;
+pub mod operations;
 pub mod origin;
 mod privilege;
 pub mod probes;

@@ -23,6 +23,7 @@ use crate::error::TracerError;
 use crate::in_flight::Tables;
 use crate::kernel;
 use crate::layout::{self, Types};
+use crate::operations::Operations;
 use crate::origin;
 use crate::privilege;
 use crate::probes::{AttachKind, Hook, Need, PROBES, Probe, ProbeVerdict, Verdict};
@@ -44,6 +45,8 @@ pub struct Tracer {
     rings: Vec<MapData>,
     pub(crate) counters: KernelCounters,
     pub(crate) tables: Tables,
+    /// How this kernel numbers operations.
+    pub(crate) operations: Operations,
     /// Descriptors of the attached programs, whose fdinfo says how often the kernel skipped them.
     pub(crate) attached: Vec<OwnedFd>,
     marks: TaskMarks,
@@ -110,7 +113,8 @@ impl Tracer {
         let tables = Tables::take(&mut ebpf)?;
         let marks = task_marks(&ebpf)?;
         let (attached, verdicts) = (Vec::new(), Vec::new());
-        Ok(Tracer { source, ebpf, rings, counters, tables, attached, marks, verdicts })
+        let operations = types.operations.clone();
+        Ok(Tracer { source, ebpf, rings, counters, tables, operations, attached, marks, verdicts })
     }
 
     /// Maps the rings into this process. Not before: a mapped ring counts twice its size as the process's memory, because it
@@ -121,7 +125,7 @@ impl Tracer {
             RingBuf::try_from(Map::RingBuf(ring))
                 .map_err(|error| TracerError::Map { map: "RINGS", reason: chain(&error) })
         });
-        Ok(RingReader::new(mapped.collect::<Result<_, _>>()?))
+        Ok(RingReader::new(mapped.collect::<Result<_, _>>()?, self.operations.clone()))
     }
 
     /// What became of each probe.

@@ -14,5 +14,6 @@ pub mod calls;
 pub mod clock;
 pub mod event;
 pub mod ids;
+pub mod op;
 pub mod span;
 pub mod unended;

@@ -5,8 +5,8 @@ use crate::clock::MonotonicNs;
 use crate::event::BlockOp;
 use crate::ids::{DeviceId, Sector, SpanId};
 
-/// Part of a request's way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// Part of a request's way, from the top.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum BlockLayer {
     /// A bio.
     Bio,
