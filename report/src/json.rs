@@ -197,6 +197,7 @@ fn losses(losses: &Losses) -> Value {
         "recursion_misses": losses.recursion_misses,
         "malformed": losses.malformed,
         "walk_overflow": losses.walk_overflow,
+        "flush_overflow": losses.flush_overflow,
         "batches_missed": losses.batches_missed,
         "orphaned": losses.orphaned,
         "spans_dropped": losses.spans_dropped,
