@@ -6,8 +6,8 @@ use crate::settings::setting;
 use crate::table;
 use aya_ebpf::btf_maps::Array;
 use aya_ebpf::macros::btf_map;
-pub use blkkin_probe_abi::flight::{Bio, Request};
 use blkkin_probe_abi::flight::Set;
+pub use blkkin_probe_abi::flight::{Bio, Request};
 
 /// Sets of the bio table: 65,536 bios in flight, 9.4 MB.
 pub const BIO_SETS: usize = 16_384;

@@ -37,6 +37,20 @@ pub(crate) fn write_at(device: &File, offset: u64) -> io::Result<()> {
     whole(done)
 }
 
+/// Writes so many blocks there, in one call.
+pub(crate) fn write_many(device: &File, offset: u64, blocks: usize) -> io::Result<()> {
+    let data: Vec<Block> = (0..blocks).map(|_| Block([7; BLOCK])).collect();
+    let bytes = blocks * BLOCK;
+    // SAFETY: so many blocks, one behind the other, which outlive the call.
+    let done =
+        unsafe { libc::pwrite(device.as_raw_fd(), data.as_ptr().cast(), bytes, offset as libc::off_t) };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    assert_eq!(done, bytes as isize);
+    Ok(())
+}
+
 /// Reads a block from there.
 pub(crate) fn read_at(device: &File, offset: u64) -> io::Result<()> {
     let mut block = Block([0; BLOCK]);
