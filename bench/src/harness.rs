@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use blkkin_bus::{CAPACITY_DEFAULT, Next};
-use blkkin_tracer::{StopSignal, Tracer, TracerConfig, TracerError};
+use blkkin_tracer::{Ended, StopSignal, Tracer, TracerConfig, TracerError};
 use blkkin_wire::batch::{Accounts, EventBatch};
 
 use crate::{affinity, process};
@@ -14,7 +14,7 @@ use crate::{affinity, process};
 /// A tracer that drains into nothing: what it costs the traced side, without what comes after it.
 pub(crate) struct Running {
     stop: StopSignal,
-    drain: JoinHandle<(Result<Accounts, TracerError>, Duration)>,
+    drain: JoinHandle<(Result<Ended, TracerError>, Duration)>,
     consumer: JoinHandle<()>,
 }
 
@@ -34,8 +34,8 @@ impl Running {
         let drain = std::thread::spawn(move || {
             // Where it may not be bound it runs where the kernel puts it.
             let _ = affinity::pin(&affinity::other_cpus());
-            let accounts = tracer.drain(events, given);
-            (accounts, process::thread_time())
+            let ended = tracer.drain(events, given);
+            (ended, process::thread_time())
         });
         let consumer = std::thread::spawn(move || {
             let _ = affinity::pin(&affinity::other_cpus());
@@ -47,9 +47,9 @@ impl Running {
     /// Ends it; its books.
     pub(crate) fn finish(self) -> Result<Done> {
         self.stop.stop();
-        let (accounts, drain_time) = self.drain.join().ok().context("the tracer's thread panicked")?;
+        let (ended, drain_time) = self.drain.join().ok().context("the tracer's thread panicked")?;
         self.consumer.join().ok().context("the consumer's thread panicked")?;
-        Ok(Done { accounts: accounts?, drain_time })
+        Ok(Done { accounts: ended?.accounts, drain_time })
     }
 }
 

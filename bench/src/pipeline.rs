@@ -20,6 +20,7 @@ use blkkin_aggregator::trace::Trace;
 use blkkin_aggregator::translate::spans;
 use blkkin_report::{Report, ReportConfig};
 use blkkin_tracer::decode::decode;
+use blkkin_tracer::operations::Operations;
 use blkkin_tracer::translate::translate;
 use blkkin_wire::batch::{Accounts, EventBatch};
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
@@ -168,7 +169,8 @@ pub fn stage_decode(entries: &Entries) -> usize {
 /// The events of whole entries.
 #[inline(never)]
 pub fn stage_decode_translate(entries: &Entries) -> Vec<LayerEvent> {
-    entries.iter().filter_map(|bytes| translate(decode(bytes).ok()?)).collect()
+    let operations = Operations::default();
+    entries.iter().filter_map(|bytes| translate(decode(bytes).ok()?, &operations)).collect()
 }
 
 /// How many traces the batch completes. A trace is lent to whoever takes it; for the stages behind, here, they are kept,

@@ -206,6 +206,8 @@ mod tests {
         let mut entries = Entries::names();
         (0..110).for_each(|n| entries.add_call(n));
         assert_eq!(entries.len() as u64, TASKS + FILES + 110 + 2 * 10 + 10);
-        assert!(entries.iter().all(|bytes| translate(decode(bytes).unwrap()).is_some()));
+        assert!(entries.iter().all(|bytes| {
+            translate(decode(bytes).unwrap(), &blkkin_tracer::operations::Operations::default()).is_some()
+        }));
     }
 }

@@ -29,7 +29,7 @@ use std::thread::{Builder, JoinHandle};
 use blkkin_aggregator::join::JoinAccounts;
 use blkkin_bus::{CAPACITY_DEFAULT, Counts, topic};
 use blkkin_report::{Progress, Report};
-use blkkin_tracer::{Detail, Follow, StopSignal, Tracer, TracerError};
+use blkkin_tracer::{Detail, Ended, Follow, StopSignal, Tracer, TracerError};
 use blkkin_wire::batch::Accounts;
 use blkkin_zipkin_export::Exporter;
 
@@ -78,7 +78,7 @@ pub(crate) struct Pipeline {
     stop: StopSignal,
     live: Arc<Live>,
     servers: Vec<Arc<Exporter>>,
-    drain: JoinHandle<Result<Accounts, TracerError>>,
+    drain: JoinHandle<Result<Ended, TracerError>>,
     join: JoinHandle<join::Joined>,
 }
 
@@ -116,9 +116,12 @@ impl Pipeline {
 
     /// Waits for the end of both threads.
     pub(crate) fn collect(self) -> Result<Harvest, Failure> {
-        let joined = self.join.join().map_err(|panic| broken("the join", &*panic))?;
+        let mut joined = self.join.join().map_err(|panic| broken("the join", &*panic))?;
         let tracer = match self.drain.join().map_err(|panic| broken("the tracer", &*panic))? {
-            Ok(accounts) => (accounts, None),
+            Ok(ended) => {
+                joined.report.at_end(ended.at_end);
+                (ended.accounts, None)
+            }
             Err(error) => (joined.last, Some(error)),
         };
         Ok(Harvest {

@@ -17,30 +17,13 @@ use crate::layout::offset;
 use crate::local::Local;
 use crate::request::{self, Begun};
 use crate::ring;
-use crate::table::{self, Claim, Set};
+use crate::table::{self, Claim};
 use aya_ebpf::btf_maps::Array;
 use aya_ebpf::macros::btf_map;
 use blkkin_probe_abi::counters::*;
+use blkkin_probe_abi::flight::Set;
 use blkkin_probe_abi::record::*;
 use blkkin_probe_abi::settings::Program;
-
-/// A request that carries one bio.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Carrier {
-    /// Its address; 0 where a bio is alone in no request.
-    pub rq: u64,
-    /// See `RequestRecord`.
-    pub span: u64,
-    pub start_ns: u64,
-    pub issue_ns: u64,
-    pub sector: u64,
-    pub disk: u32,
-    pub opf: u32,
-    pub tag: i32,
-    pub flags: u16,
-    pub reserved: u16,
-}
 
 /// The address of the bio that is alone in the request of an address.
 #[btf_map]

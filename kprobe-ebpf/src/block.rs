@@ -1,64 +1,18 @@
 //! What bios and requests share: the tables that hold those in flight, and how to read a bio's device and owner.
 
 use crate::access::{Access, Pointer, Probe};
-use crate::alone::Carrier;
 use crate::layout::offset;
 use crate::settings::setting;
-use crate::table::{self, Set};
+use crate::table;
 use aya_ebpf::btf_maps::Array;
 use aya_ebpf::macros::btf_map;
+use blkkin_probe_abi::flight::Set;
+pub use blkkin_probe_abi::flight::{Bio, Request};
 
 /// Sets of the bio table: 65,536 bios in flight, 9.4 MB.
 pub const BIO_SETS: usize = 16_384;
 /// Sets of the request table: requests are a bounded pool (nr_requests × hardware queues × devices); 32,768, 3 MB.
 pub const REQUEST_SETS: usize = 8_192;
-
-/// A bio in flight.
-#[repr(C)]
-pub struct Bio {
-    /// See `BioRecord`.
-    pub span: u64,
-    pub parent: u64,
-    pub root: u64,
-    pub task: u64,
-    pub request: u64,
-    pub queue_ns: u64,
-    pub sector: u64,
-    /// Bytes completed; atomic, since parts of a split end on several CPUs.
-    pub done: u64,
-    pub dev: u32,
-    pub bytes: u32,
-    pub opf: u32,
-    pub status: u32,
-    pub task_version: u16,
-    pub flags: u16,
-    pub reserved: u32,
-    /// The request in which it is alone.
-    pub carrier: Carrier,
-}
-
-/// A request in flight.
-#[repr(C)]
-pub struct Request {
-    /// See `RequestRecord`.
-    pub span: u64,
-    pub parent: u64,
-    pub root: u64,
-    pub task: u64,
-    pub start_ns: u64,
-    pub insert_ns: u64,
-    pub issue_ns: u64,
-    pub sector: u64,
-    pub dev: u32,
-    pub bytes: u32,
-    pub opf: u32,
-    pub status: u32,
-    pub task_version: u16,
-    pub bios: u16,
-    pub tag: i32,
-    pub flags: u16,
-    pub reserved: [u16; 3],
-}
 
 #[btf_map]
 pub static BIOS: Array<Set<Bio>, BIO_SETS> = Array::new();

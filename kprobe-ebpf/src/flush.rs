@@ -11,12 +11,14 @@ use crate::alone;
 use crate::late;
 use crate::layout::offset;
 use crate::local::Local;
+use blkkin_probe_abi::counters::{FLUSH_OVERFLOW, FLUSHES_SERVED};
 use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::REQUEST_SERVED;
 use blkkin_probe_abi::settings::Program;
 
-/// Requests of one flush that are marked: one for each task that waits. More than these keep an unknown issue time.
-const SERVED_MAX: usize = 64;
+/// Requests of one flush that are marked: one for each task that waits. More than these keep an unknown issue time, and that
+/// is counted.
+const SERVED_MAX: usize = 256;
 
 /// Marks the requests that `rq`, a flush, serves, as issued `now`. `hctx` is its hardware queue.
 #[inline(always)]
@@ -46,6 +48,12 @@ pub fn serve(rq: u64, hctx: u64, now: u64) {
             entry = Probe::read(entry as Pointer, 0);
             turn += 1;
         }
+        if entry == head {
+            return;
+        }
+    }
+    if let Some(local) = Local::of(Program::RequestIssue) {
+        local.count(FLUSH_OVERFLOW);
     }
 }
 
@@ -55,6 +63,7 @@ pub fn serve(rq: u64, hctx: u64, now: u64) {
 pub extern "C" fn mark_served(rq: u64, now: u64) -> u64 {
     let Some(local) = Local::of(Program::RequestIssue) else { return 0 };
     if let Some(flight) = alone::find(local, rq) {
+        local.count(FLUSHES_SERVED);
         let carrier = &mut flight.bio.carrier;
         if carrier.issue_ns == 0 {
             carrier.issue_ns = now;
@@ -63,6 +72,7 @@ pub extern "C" fn mark_served(rq: u64, now: u64) -> u64 {
         return 1;
     }
     let Some(entry) = late::known::<Probe>(local, Program::RequestIssue, rq as Pointer, rq) else { return 0 };
+    local.count(FLUSHES_SERVED);
     if entry.issue_ns != 0 {
         return 0;
     }

@@ -7,22 +7,7 @@
 //! A full set is not a reason to push out somebody: the newcomer is not followed, and counted.
 
 use aya_ebpf::btf_maps::Array;
-
-/// Ways of a set.
-pub const WAYS: usize = 4;
-
-/// One place.
-#[repr(C)]
-pub struct Way<V> {
-    key: u64,
-    value: V,
-}
-
-/// Places that an address may be in.
-#[repr(C)]
-pub struct Set<V> {
-    ways: [Way<V>; WAYS],
-}
+use blkkin_probe_abi::flight::{Set, WAYS, Way};
 
 /// Where a new entry went.
 pub enum Claim<V: 'static> {

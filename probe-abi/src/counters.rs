@@ -46,8 +46,14 @@ pub const REQUESTS_FOREIGN: usize = TASKS_EXITED + 1;
 /// Requests that the scheduler merged into another: their bios end there.
 pub const REQUESTS_MERGED: usize = REQUESTS_FOREIGN + 1;
 
+/// Times that a flush of the flush machine served a request that is followed: once for one that asks for a flush before its
+/// data, and once for one that must be durable, where the device cannot do that by itself.
+pub const FLUSHES_SERVED: usize = REQUESTS_MERGED + 1;
+/// Flushes that served more requests than are looked at.
+pub const FLUSH_OVERFLOW: usize = FLUSHES_SERVED + 1;
+
 /// How many counters there are.
-pub const COUNTERS: usize = REQUESTS_MERGED + 1;
+pub const COUNTERS: usize = FLUSH_OVERFLOW + 1;
 
 /// Words of a program's slot of per-CPU memory: its counters first, then what only the kernel side uses.
 pub const LOCAL_WORDS: usize = COUNTERS + 10;

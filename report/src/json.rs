@@ -1,6 +1,8 @@
 //! The report for machines: the same numbers, in ns and bytes, before any rounding. Names are those of the tables; a
 //! number that there is none of is null.
 
+mod end;
+
 use blkkin_aggregator::account;
 use blkkin_aggregator::trace::Trace;
 use blkkin_wire::calls::CallId;
@@ -30,6 +32,8 @@ pub(crate) fn value(report: &Report, losses: &Losses) -> Value {
         "files": files(report),
         "kernel": kernel(report),
         "slowest": report.slowest.traces().iter().map(|trace| slow(report, trace)).collect::<Vec<_>>(),
+        "in_flight": end::in_flight(report),
+        "devices_lost": end::lost(report),
         "losses": self::losses(losses),
     })
 }
@@ -101,6 +105,7 @@ fn device(device: &DeviceRow) -> Value {
             "requests": row.requests,
             "merged": row.merged,
             "errors": row.errors,
+            "requeued": row.requeued,
             "not_issued": row.unissued,
             "bytes": row.bytes,
             "queue": times(&row.queue, Map::new()),
@@ -192,6 +197,7 @@ fn losses(losses: &Losses) -> Value {
         "recursion_misses": losses.recursion_misses,
         "malformed": losses.malformed,
         "walk_overflow": losses.walk_overflow,
+        "flush_overflow": losses.flush_overflow,
         "batches_missed": losses.batches_missed,
         "orphaned": losses.orphaned,
         "spans_dropped": losses.spans_dropped,

@@ -34,6 +34,8 @@ pub struct Losses {
     pub malformed: u64,
     /// Requests with more bios than are walked.
     pub walk_overflow: u64,
+    /// Flushes that served more requests than are looked at.
+    pub flush_overflow: u64,
     /// Batches that never reached the join.
     pub batches_missed: u64,
     /// Events that the join gave out without their root.
@@ -73,6 +75,7 @@ impl From<&Accounts> for Losses {
             recursion_misses: accounts.recursion_misses,
             malformed: accounts.malformed,
             walk_overflow: accounts.walk_overflow,
+            flush_overflow: accounts.flush_overflow,
             incomplete: accounts.calls_incomplete,
             truncated: accounts.calls_truncated + accounts.files_truncated,
             compat: accounts.calls_compat,
@@ -117,6 +120,7 @@ impl Losses {
             ("probe runs skipped by the kernel", self.recursion_misses),
             ("records malformed", self.malformed),
             ("requests with more bios than are walked", self.walk_overflow),
+            ("flushes that served more requests than are looked at", self.flush_overflow),
             ("batches missed", self.batches_missed),
             ("events without their root", self.orphaned),
             ("spans not exported", self.spans_dropped),
@@ -155,6 +159,7 @@ mod tests {
             recursion_misses: 16,
             malformed: 32,
             walk_overflow: 64,
+            flush_overflow: 128,
             calls_incomplete: 1_000,
             ..Accounts::default()
         };

@@ -3,6 +3,7 @@
 use blkkin_aggregator::trace::Trace;
 use blkkin_wire::calls::Arch;
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
+use blkkin_wire::unended::AtEnd;
 use serde_json::Value;
 
 use crate::collect::calls::Calls;
@@ -53,6 +54,7 @@ pub struct Report {
     pub(crate) files: Files,
     pub(crate) kernel: Kernel,
     pub(crate) slowest: Slowest,
+    pub(crate) at_end: AtEnd,
 }
 
 impl Report {
@@ -69,6 +71,7 @@ impl Report {
             files: Files::default(),
             kernel: Kernel::default(),
             slowest,
+            at_end: AtEnd::default(),
         }
     }
 
@@ -87,6 +90,11 @@ impl Report {
     /// Tracing ended. Without it, the last part of the last trace is taken for the end.
     pub fn end(&mut self, at: MonotonicNs) {
         self.ended = Some(at);
+    }
+
+    /// What had not ended when tracing did, and which devices are not what they were.
+    pub fn at_end(&mut self, at_end: AtEnd) {
+        self.at_end = at_end;
     }
 
     /// The page, for a terminal; each line ends with a newline.

@@ -1,8 +1,9 @@
 //! The page: its sections in the order in which a reader asks. How much was it? Which layer took the time? Which
-//! call, device, file? What did the slowest ones look like? And is that all?
+//! call, device, file? What did the slowest ones look like? What goes on still? And is that all?
 
 mod calls;
 mod devices;
+mod end;
 mod files;
 mod headline;
 mod kernel;
@@ -19,6 +20,7 @@ use crate::text::units;
 
 use blkkin_wire::clock::DurationNs;
 
+pub(crate) use end::name_of;
 pub(crate) use files::FILES_SHOWN;
 
 /// The whole page.
@@ -32,6 +34,7 @@ pub(crate) fn page(report: &Report, losses: &Losses, style: &Style) -> String {
         files::lines(report, columns),
         kernel::lines(report, columns),
         slowest::lines(report, columns),
+        end::lines(report, columns),
         losses::lines(report, losses, columns),
     ] {
         lines.extend(section);

@@ -26,6 +26,13 @@ fn golden(name: &str, found: &str) {
     assert!(found == expected, "{name} differs; look at it, then BLESS=1:\n{found}");
 }
 
+/// Of everything, and with something that was not over at the end.
+fn with_an_end() -> Report {
+    let mut report = common::report(&common::all());
+    report.at_end(common::at_end());
+    report
+}
+
 #[test]
 fn at_100_columns() {
     golden("page-100.txt", &common::report(&common::all()).render(&style(100), &common::no_losses()));
@@ -33,7 +40,7 @@ fn at_100_columns() {
 
 #[test]
 fn at_80_columns() {
-    golden("page-80.txt", &common::report(&common::all()).render(&style(80), &common::some_losses()));
+    golden("page-80.txt", &with_an_end().render(&style(80), &common::some_losses()));
 }
 
 #[test]
@@ -53,7 +60,7 @@ fn of_nothing() {
 
 #[test]
 fn json() {
-    let value = common::report(&common::all()).to_json(&common::some_losses());
+    let value = with_an_end().to_json(&common::some_losses());
     // As values: the order of keys is up to the features that other crates give serde_json.
     let path = golden_path("report.json");
     if std::env::var_os("BLESS").is_some() {
@@ -65,7 +72,7 @@ fn json() {
 
 #[test]
 fn no_line_is_wider_than_the_terminal_or_ends_with_a_blank() {
-    let report = common::report(&common::all());
+    let report = with_an_end();
     for width in 60..=160 {
         for line in report.render(&style(width), &common::some_losses()).lines() {
             assert!(line.width() <= width, "{} of {width} columns: {line}", line.width());

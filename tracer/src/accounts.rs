@@ -94,5 +94,7 @@ pub fn balance(kernel: &[u64; slot::COUNTERS], recorded: &Recorded, recursion_mi
         requests_foreign: kernel[slot::REQUESTS_FOREIGN],
         paths_failed: kernel[slot::PATHS_FAILED],
         walk_overflow: kernel[slot::WALK_OVERFLOW],
+        flushes_served: kernel[slot::FLUSHES_SERVED],
+        flush_overflow: kernel[slot::FLUSH_OVERFLOW],
     }
 }

@@ -3,6 +3,7 @@
 //! *Shutdown*: first the hook that begins everything (sys_enter) is taken away, then the others, then the rings are
 //! emptied until the books agree. So what was begun may still end, and what is in a ring is never thrown away.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,8 @@ use blkkin_bus::Publisher;
 use blkkin_wire::batch::{Accounts, EventBatch};
 use blkkin_wire::clock::ClockAnchor;
 use blkkin_wire::event::LayerEvent;
+use blkkin_wire::ids::DeviceId;
+use blkkin_wire::unended::AtEnd;
 
 use crate::accounts::balance;
 use crate::config::{DRAIN_BYTES, DRAIN_EVERY};
@@ -62,10 +65,19 @@ impl StopSignal {
     }
 }
 
+/// What there is to say when tracing has ended.
+#[derive(Clone, Debug, Default)]
+pub struct Ended {
+    /// The final books.
+    pub accounts: Accounts,
+    /// What had not ended, and which devices are not what they were.
+    pub at_end: AtEnd,
+}
+
 impl Tracer {
     /// Publishes what happens until `stop` is given or nobody listens any more. Everything is detached when this
     /// returns.
-    pub fn drain(mut self, events: Publisher<EventBatch>, stop: StopSignal) -> Result<Accounts, TracerError> {
+    pub fn drain(mut self, events: Publisher<EventBatch>, stop: StopSignal) -> Result<Ended, TracerError> {
         memory::give_back();
         prefer_this_thread();
         let mut pump = Pump {
@@ -73,7 +85,7 @@ impl Tracer {
             tracer: self,
             events,
             anchor: origin::anchor(),
-            devices: DeviceNamer::default(),
+            devices: DeviceNamer::of_now(),
             sequence: 0,
             misses: 0,
             books: (Accounts::default(), None),
@@ -188,12 +200,9 @@ impl Pump {
         Ok(balance(&kernel, &self.rings.recorded, self.misses))
     }
 
-    fn finish(mut self) -> Result<Accounts, TracerError> {
+    fn finish(mut self) -> Result<Ended, TracerError> {
         self.detach("call_enter");
-        self.settle(|books| {
-            let begun = books.bios_queued + books.requests_started;
-            books.bios.fired + books.requests.fired + books.ends_missed >= begun
-        })?;
+        self.settle(|books| blocks_in_flight(books) == 0)?;
         // The reverse of the order in which they came: what begins things goes before what ends them.
         for hook in PROBES.iter().rev().flat_map(Probe::hooks) {
             self.detach(hook.stem);
@@ -205,7 +214,19 @@ impl Pump {
         let accounts = self.accounts()?;
         self.books = (accounts.clone(), Some(Instant::now()));
         self.publish()?;
-        Ok(accounts)
+        self.ended(accounts)
+    }
+
+    fn ended(mut self, accounts: Accounts) -> Result<Ended, TracerError> {
+        let at = origin::now();
+        let in_flight = if blocks_in_flight(&accounts) == 0 {
+            Vec::new()
+        } else {
+            self.tracer.tables.read(&self.tracer.operations)?
+        };
+        let devices: BTreeSet<DeviceId> = in_flight.iter().map(|one| one.device).collect();
+        let names = devices.into_iter().map(|device| (device, self.devices.name(device))).collect();
+        Ok(Ended { accounts, at_end: AtEnd { at, in_flight, lost: self.devices.lost(), names } })
     }
 
     /// Drains until `settled` says so, or the time for it is over.
@@ -232,6 +253,12 @@ impl Pump {
             }
         }
     }
+}
+
+/// Bios and requests that began and did not end.
+fn blocks_in_flight(books: &Accounts) -> u64 {
+    let begun = books.bios_queued + books.requests_started;
+    begun.saturating_sub(books.bios.fired + books.requests.fired + books.ends_missed)
 }
 
 fn balanced(accounts: &Accounts) -> bool {

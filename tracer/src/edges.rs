@@ -24,13 +24,14 @@ use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::settings::{HOP_TO_BIO, HOP_TO_KIOCB, HOPS_MAX, Hop};
 
 use crate::btf::Btf;
+use crate::symbols::Function;
 
 /// Where the kernel says the types of itself and of its modules.
 const TYPES: &str = "/sys/kernel/btf";
 
 /// A way, as the kernel's source has it.
 struct Edge {
-    end_io: &'static str,
+    end_io: Function,
     /// What lies around the bio, and the bio in it; else the way begins at `bi_private`.
     around: Option<&'static str>,
     /// Pointers to follow, as `struct.member`.
@@ -38,11 +39,13 @@ struct Edge {
     to: u32,
 }
 
-const fn of_bio(end_io: &'static str, pointer: &'static str) -> Edge {
+const fn of_bio(module: &'static str, name: &'static str, pointer: &'static str) -> Edge {
+    let end_io = Function { name, module: Some(module) };
     Edge { end_io, around: None, pointers: [Some(pointer), None], to: HOP_TO_BIO }
 }
 
-const fn of_kiocb(end_io: &'static str, around: Option<&'static str>, pointer: &'static str) -> Edge {
+const fn of_kiocb(name: &'static str, around: Option<&'static str>, pointer: &'static str) -> Edge {
+    let end_io = Function { name, module: None };
     Edge { end_io, around, pointers: [Some(pointer), None], to: HOP_TO_KIOCB }
 }
 
@@ -51,16 +54,16 @@ const EDGES: &[Edge] = &[
     of_kiocb("blkdev_bio_end_io", None, "blkdev_dio.iocb"),
     of_kiocb("blkdev_bio_end_io_async", Some("blkdev_dio.bio"), "blkdev_dio.iocb"),
     Edge {
-        end_io: "clone_endio",
+        end_io: Function { name: "clone_endio", module: Some("dm_mod") },
         around: Some("dm_target_io.clone"),
         pointers: [Some("dm_target_io.io"), Some("dm_io.orig_bio")],
         to: HOP_TO_BIO,
     },
-    of_bio("crypt_endio", "dm_crypt_io.base_bio"),
-    of_bio("raid1_end_read_request", "r1bio.master_bio"),
-    of_bio("raid1_end_write_request", "r1bio.master_bio"),
-    of_bio("md_end_clone_io", "md_io_clone.orig_bio"),
-    of_bio("md_end_io_acct", "md_io_acct.orig_bio"),
+    of_bio("dm_crypt", "crypt_endio", "dm_crypt_io.base_bio"),
+    of_bio("raid1", "raid1_end_read_request", "r1bio.master_bio"),
+    of_bio("raid1", "raid1_end_write_request", "r1bio.master_bio"),
+    of_bio("md_mod", "md_end_clone_io", "md_io_clone.orig_bio"),
+    of_bio("md_mod", "md_end_io_acct", "md_io_acct.orig_bio"),
 ];
 
 const _: () = assert!(EDGES.len() <= HOPS_MAX);
@@ -73,10 +76,10 @@ const LOOP: &str = "loop_cmd.iocb";
 const MODULES: &[&str] = &["loop", "dm_mod", "dm_crypt", "md_mod", "raid1"];
 
 /// A way, as this kernel has it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Way {
     /// The function in which its bios end.
-    pub(crate) end_io: &'static str,
+    pub(crate) end_io: Function,
     /// The rest; without the function's address.
     pub(crate) hop: Hop,
 }

@@ -10,6 +10,7 @@ use blkkin_probe_abi::layout::{ABSENT, Layout};
 use crate::btf::Btf;
 use crate::edges::{self, Way};
 use crate::error::TracerError;
+use crate::operations::{self, Operations};
 use crate::probes::{Hook, Need, PROBES, Probe};
 
 /// Where the kernel says its types.
@@ -114,6 +115,8 @@ const TRACEPOINT: &str = "btf_trace_";
 pub struct Types {
     /// Where its fields are.
     pub layout: Layout,
+    /// How it numbers operations.
+    pub(crate) operations: Operations,
     /// The ways upwards from a bio.
     pub(crate) ways: Vec<Way>,
     /// Tracepoints that it has, of those in [`PROBES`]. A module's are not among them.
@@ -150,7 +153,7 @@ pub fn resolve() -> Result<Types, TracerError> {
         .iter()
         .flat_map(|(_, spellings)| *spellings)
         .filter_map(|spelling| Some(spelling.split_once('.')?.0))
-        .chain([FLUSH_SEQUENCE.0])
+        .chain([FLUSH_SEQUENCE.0, operations::ENUM])
         .chain(edges::structs())
         .collect();
     let btf = Btf::parse(&bytes, |name| wanted.contains(name) || name.starts_with(TRACEPOINT))
@@ -159,7 +162,7 @@ pub fn resolve() -> Result<Types, TracerError> {
     let tracepoints = names.filter(|name| btf.has(&format!("{TRACEPOINT}{name}"))).collect();
     let edges = edges::resolve(&btf);
     let layout = Layout { loop_kiocb: edges.loop_kiocb, ..layout(&btf) };
-    Ok(Types { layout, tracepoints, ways: edges.ways })
+    Ok(Types { layout, tracepoints, ways: edges.ways, operations: Operations::of(&btf) })
 }
 
 fn layout(btf: &Btf<'_>) -> Layout {

@@ -8,7 +8,8 @@
 //! hooks there are, `symbols` where its functions are, `edges` how a bio leads to what it does
 //! the work of; [`load`] brings the programs in; [`tasks`] marks who is followed; [`rings`] reads; [`decode`]
 //! turns hostile bytes into records; [`translate`] turns records into events, and is the only place that knows both
-//! vocabularies; [`drain`] does this until it is told to stop. [`mod@doctor`] tries each probe and says what happened.
+//! vocabularies; [`drain`] does this until it is told to stop, and says
+//! what had not ended then (`in_flight`). [`mod@doctor`] tries each probe and says what happened.
 //!
 //! *Invariant*: nothing outlives the process: links and maps are held by file descriptors only, nothing is pinned,
 //! so that also kill -9 leaves nothing attached.
@@ -24,10 +25,12 @@ mod edges;
 pub mod error;
 #[cfg(test)]
 mod frames;
+mod in_flight;
 pub mod kernel;
 pub mod layout;
 pub mod load;
 mod memory;
+pub mod operations;
 pub mod origin;
 mod privilege;
 pub mod probes;
@@ -38,7 +41,7 @@ pub mod translate;
 
 pub use config::{Detail, Filter, Follow, TracerConfig};
 pub use doctor::{DoctorReport, doctor};
-pub use drain::StopSignal;
+pub use drain::{Ended, StopSignal};
 pub use error::TracerError;
 pub use load::Tracer;
 pub use probes::{AttachKind, ProbeVerdict, Verdict};

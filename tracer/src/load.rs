@@ -20,19 +20,21 @@ use crate::accounts::KernelCounters;
 use crate::config::TracerConfig;
 use crate::decode::bytes_of;
 use crate::error::TracerError;
+use crate::in_flight::Tables;
 use crate::kernel;
 use crate::layout::{self, Types};
+use crate::operations::Operations;
 use crate::origin;
 use crate::privilege;
 use crate::probes::{AttachKind, Hook, Need, PROBES, Probe, ProbeVerdict, Verdict};
 use crate::rings::RingReader;
-use crate::symbols;
+use crate::symbols::{self, Function};
 use crate::tasks::{SpawnerMark, TaskMarks};
 
 pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/blkkin-probes"));
 
 /// Where the front of a split bio ends.
-const SPLIT_FRONT: &str = "bio_chain_endio";
+const SPLIT_FRONT: Function = Function { name: "bio_chain_endio", module: None };
 
 /// A tracer that is attached.
 pub struct Tracer {
@@ -42,6 +44,9 @@ pub struct Tracer {
     /// Made, not yet mapped: see [`Tracer::map_rings`].
     rings: Vec<MapData>,
     pub(crate) counters: KernelCounters,
+    pub(crate) tables: Tables,
+    /// How this kernel numbers operations.
+    pub(crate) operations: Operations,
     /// Descriptors of the attached programs, whose fdinfo says how often the kernel skipped them.
     pub(crate) attached: Vec<OwnedFd>,
     marks: TaskMarks,
@@ -105,8 +110,11 @@ impl Tracer {
             .map_err(|error| TracerError::Load { reason: chain(&error) })?;
         let rings = make_rings(&mut ebpf, config)?;
         let counters = take_counters(&mut ebpf)?;
+        let tables = Tables::take(&mut ebpf)?;
         let marks = task_marks(&ebpf)?;
-        Ok(Tracer { source, ebpf, rings, counters, attached: Vec::new(), marks, verdicts: Vec::new() })
+        let (attached, verdicts) = (Vec::new(), Vec::new());
+        let operations = types.operations.clone();
+        Ok(Tracer { source, ebpf, rings, counters, tables, operations, attached, marks, verdicts })
     }
 
     /// Maps the rings into this process. Not before: a mapped ring counts twice its size as the process's memory, because it
@@ -117,7 +125,7 @@ impl Tracer {
             RingBuf::try_from(Map::RingBuf(ring))
                 .map_err(|error| TracerError::Map { map: "RINGS", reason: chain(&error) })
         });
-        Ok(RingReader::new(mapped.collect::<Result<_, _>>()?))
+        Ok(RingReader::new(mapped.collect::<Result<_, _>>()?, self.operations.clone()))
     }
 
     /// What became of each probe.
@@ -299,15 +307,15 @@ fn task_marks(ebpf: &Ebpf) -> Result<TaskMarks, TracerError> {
     TaskMarks::new(data.fd().as_fd(), bytes as usize).map_err(|error| fail(error.to_string()))
 }
 
-fn missing_map(map: &'static str) -> TracerError {
+pub(crate) fn missing_map(map: &'static str) -> TracerError {
     TracerError::Map { map, reason: "the object has none; it was not built from this source".to_owned() }
 }
 
 /// The settings with what the kernel decides, not the user.
 fn for_this_kernel(settings: Settings, types: &Types) -> Settings {
-    let ends: Vec<&'static str> = types.ways.iter().map(|way| way.end_io).chain([SPLIT_FRONT]).collect();
+    let ends: Vec<Function> = types.ways.iter().map(|way| way.end_io).chain([SPLIT_FRONT]).collect();
     let addresses = symbols::addresses(&ends);
-    let address = |name: &str| addresses.get(name).copied().unwrap_or(0);
+    let address = |function: Function| addresses.get(function.name).copied().unwrap_or(0);
     let mut hops = [Hop::default(); HOPS_MAX];
     for (hop, way) in hops.iter_mut().zip(&types.ways) {
         *hop = Hop { end_io: address(way.end_io), ..way.hop };

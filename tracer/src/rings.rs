@@ -16,6 +16,7 @@ use blkkin_wire::event::LayerEvent;
 
 use crate::accounts::Recorded;
 use crate::decode::decode;
+use crate::operations::Operations;
 use crate::translate::translate;
 
 /// Records taken from one ring in one drain at the most: it bounds what is held (at 230 B an event 2 MB a CPU), and one
@@ -25,6 +26,7 @@ const PER_RING_MAX: usize = 8_192;
 /// All rings of the machine.
 pub struct RingReader {
     rings: Vec<Ring>,
+    operations: Operations,
     /// What was decoded so far.
     pub recorded: Recorded,
     watermark: MonotonicNs,
@@ -57,10 +59,11 @@ pub enum Drained {
 
 impl RingReader {
     /// Over the rings, one a CPU.
-    pub fn new(rings: Vec<RingBuf<MapData>>) -> Self {
+    pub fn new(rings: Vec<RingBuf<MapData>>, operations: Operations) -> Self {
         let rings = rings.into_iter().map(|ring| Ring { ring, held: VecDeque::new() }).collect();
         RingReader {
             rings,
+            operations,
             recorded: Recorded::default(),
             watermark: MonotonicNs(0),
             horizon: MonotonicNs(0),
@@ -75,7 +78,7 @@ impl RingReader {
         let mut drained = Drained::All;
         self.most = 0;
         for ring in &mut self.rings {
-            let taken = ring.take(&mut self.recorded);
+            let taken = ring.take(&mut self.recorded, &self.operations);
             self.most = self.most.max(taken.bytes);
             if let Some(reached) = taken.reached {
                 self.horizon = self.horizon.min(reached);
@@ -135,13 +138,13 @@ impl RingReader {
 
 impl Ring {
     /// Takes what is there, up to the maximum.
-    fn take(&mut self, recorded: &mut Recorded) -> Taken {
+    fn take(&mut self, recorded: &mut Recorded, operations: &Operations) -> Taken {
         let mut in_order = true;
         let mut last = self.held.back().map_or(MonotonicNs(0), LayerEvent::time);
         let (mut taken, mut bytes) = (0, 0);
         while let Some(entry) = self.ring.next() {
             // An event is large: it goes from the entry to its place without a stop.
-            match decode(&entry).ok().and_then(translate) {
+            match decode(&entry).ok().and_then(|record| translate(record, operations)) {
                 Some(event) => {
                     recorded.count(entry[0], &event);
                     in_order &= event.time() >= last;

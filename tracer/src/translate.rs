@@ -1,24 +1,27 @@
-//! Records to events: the one file that knows both vocabularies.
+//! Records to events: the one place that knows both vocabularies.
 
 use blkkin_probe_abi::record as raw;
 use blkkin_wire::calls::{Arch, CallId, CallSpec};
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
 use blkkin_wire::event::{
-    BioEvent, BlockOp, BlockStatus, CallEvent, CommitEvent, Ending, FileEvent, Kept, LayerEvent, OpenFile,
-    PairEvent, RequestEvent, Submitter, TaskChange, TaskEvent, TaskRef,
+    BioEvent, BlockStatus, CallEvent, CommitEvent, Ending, FileEvent, Kept, LayerEvent, OpenFile, PairEvent,
+    RequestEvent, Submitter, TaskChange, TaskEvent, TaskRef,
 };
 use blkkin_wire::ids::{CgroupId, DeviceId, Fd, FileId, Pid, Sector, SpanId, TaskId, Tid, Uid};
 
 use crate::decode::Record;
+use crate::operations::Operations;
+
+pub(crate) mod unended;
 
 /// The event that a record says; none for a call whose number is not in the table (then it is malformed: the
 /// kernel side records only numbers that it was given).
-pub fn translate(record: Record<'_>) -> Option<LayerEvent> {
+pub fn translate(record: Record<'_>, operations: &Operations) -> Option<LayerEvent> {
     match record {
         Record::Call(record, second, paths) => call(&record, second.as_ref(), paths).map(LayerEvent::Call),
-        Record::Bio(record) => Some(LayerEvent::Bio(bio(&record))),
-        Record::Request(record) => Some(LayerEvent::Request(request(&record))),
-        Record::Pair(record) => Some(LayerEvent::Pair(pair(&record))),
+        Record::Bio(record) => Some(LayerEvent::Bio(bio(&record, operations))),
+        Record::Request(record) => Some(LayerEvent::Request(request(&record, operations))),
+        Record::Pair(record) => Some(LayerEvent::Pair(pair(&record, operations))),
         Record::Commit(record) => Some(LayerEvent::Commit(commit(&record))),
         Record::Task(record) => Some(LayerEvent::Task(task(&record))),
         Record::File(record, path) => Some(LayerEvent::File(file(&record, path))),
@@ -90,7 +93,7 @@ fn texts(spec: &CallSpec, paths: [&[u8]; 2]) -> [Option<Box<str>>; 2] {
     [text(first, paths[0]), text(second, paths[1])]
 }
 
-fn bio(record: &raw::BioRecord) -> BioEvent {
+fn bio(record: &raw::BioRecord, operations: &Operations) -> BioEvent {
     let has = |flag| record.header.flags & flag != 0;
     BioEvent {
         span: SpanId(record.span),
@@ -109,12 +112,12 @@ fn bio(record: &raw::BioRecord) -> BioEvent {
         device: DeviceId::from_kernel(record.dev),
         sector: Sector(record.sector),
         bytes: record.bytes,
-        op: BlockOp(record.opf),
+        op: operations.translate(record.opf),
         status: BlockStatus(record.status as u8),
     }
 }
 
-fn request(record: &raw::RequestRecord) -> RequestEvent {
+fn request(record: &raw::RequestRecord, operations: &Operations) -> RequestEvent {
     let has = |flag| record.header.flags & flag != 0;
     RequestEvent {
         span: SpanId(record.span),
@@ -128,7 +131,7 @@ fn request(record: &raw::RequestRecord) -> RequestEvent {
         device: DeviceId::from_kernel(record.dev),
         sector: Sector(record.sector),
         bytes: record.bytes,
-        op: BlockOp(record.opf),
+        op: operations.translate(record.opf),
         status: BlockStatus(record.status as u8),
         bios: record.bios,
         tag: u32::try_from(record.tag).ok(),
@@ -138,7 +141,7 @@ fn request(record: &raw::RequestRecord) -> RequestEvent {
     }
 }
 
-fn pair(record: &raw::PairRecord) -> PairEvent {
+fn pair(record: &raw::PairRecord, operations: &Operations) -> PairEvent {
     let header = record.header;
     let bio_record = raw::BioRecord {
         header: raw::Header { flags: record.bio_flags, ..header },
@@ -175,7 +178,7 @@ fn pair(record: &raw::PairRecord) -> PairEvent {
         bios: 1,
         tag: record.tag,
     };
-    PairEvent { bio: bio(&bio_record), request: request(&request_record) }
+    PairEvent { bio: bio(&bio_record, operations), request: request(&request_record, operations) }
 }
 
 fn commit(record: &raw::CommitRecord) -> CommitEvent {

@@ -52,6 +52,10 @@ pub struct Accounts {
     pub paths_failed: u64,
     /// Requests with more bios than are walked.
     pub walk_overflow: u64,
+    /// Times that a device's cache flush served a followed request: before its data, or after it.
+    pub flushes_served: u64,
+    /// Cache flushes that served more requests than are looked at: the others' time at the device is not known.
+    pub flush_overflow: u64,
 }
 
 /// fired = recorded + dropped. The record of a pair is one for the bio and one for the request.
@@ -85,6 +89,7 @@ impl Accounts {
             + self.recursion_misses
             + self.malformed
             + self.walk_overflow
+            + self.flush_overflow
     }
 }
 

@@ -12,6 +12,7 @@
 use crate::calls::CallId;
 use crate::clock::{DurationNs, MonotonicNs};
 use crate::ids::{CgroupId, DeviceId, Fd, FileId, Pid, Sector, SpanId, TaskId, Tid, Uid};
+pub use crate::op::BlockOp;
 
 /// Anything that a tracer says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,69 +127,6 @@ pub struct CallEvent {
     pub cpu_wait: Option<DurationNs>,
     /// The journal transaction that this fsync had to see committed (ext4).
     pub sync_tid: Option<u32>,
-}
-
-/// `bi_opf` or `cmd_flags`: operation and flags, as include/linux/blk_types.h has them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct BlockOp(pub u32);
-
-impl BlockOp {
-    const FLAG_SYNC: u32 = 1 << 11;
-    const FLAG_META: u32 = 1 << 12;
-    const FLAG_FUA: u32 = 1 << 17;
-    const FLAG_PREFLUSH: u32 = 1 << 18;
-    const FLAG_RAHEAD: u32 = 1 << 19;
-
-    /// The operation's name, in lower case; `flush` for a write of no bytes that only asks for a flush is up to
-    /// the caller, who knows the bytes.
-    pub fn name(self) -> &'static str {
-        // enum req_op, include/linux/blk_types.h
-        match self.0 & 0xff {
-            0 => "read",
-            1 => "write",
-            2 => "flush",
-            3 => "discard",
-            5 => "secure-erase",
-            7 => "zone-append",
-            9 => "write-zeroes",
-            10 => "zone-open",
-            11 => "zone-close",
-            12 => "zone-finish",
-            13 | 15 => "zone-reset",
-            17 => "zone-reset-all",
-            34 => "driver-in",
-            35 => "driver-out",
-            _ => "unknown",
-        }
-    }
-    /// Moves data towards the device.
-    pub fn is_write(self) -> bool {
-        self.0 & 1 != 0
-    }
-    /// Somebody waits for it (REQ_SYNC).
-    pub fn is_sync(self) -> bool {
-        self.0 & Self::FLAG_SYNC != 0
-    }
-    /// File system metadata (REQ_META).
-    pub fn is_meta(self) -> bool {
-        self.0 & Self::FLAG_META != 0
-    }
-    /// Must be on stable storage at completion (REQ_FUA).
-    pub fn is_fua(self) -> bool {
-        self.0 & Self::FLAG_FUA != 0
-    }
-    /// Asks for a flush before it (REQ_PREFLUSH).
-    pub fn is_preflush(self) -> bool {
-        self.0 & Self::FLAG_PREFLUSH != 0
-    }
-    /// Read ahead of demand (REQ_RAHEAD).
-    pub fn is_readahead(self) -> bool {
-        self.0 & Self::FLAG_RAHEAD != 0
-    }
-    /// The name, given how many bytes are moved: an empty write with PREFLUSH is a flush.
-    pub fn name_for(self, bytes: u32) -> &'static str {
-        if bytes == 0 && self.is_preflush() { "flush" } else { self.name() }
-    }
 }
 
 /// `blk_status_t`: 0 is success (include/linux/blk_types.h).

@@ -16,5 +16,7 @@ pub mod calls;
 pub mod clock;
 pub mod event;
 pub mod ids;
+pub mod op;
 pub mod span;
+pub mod unended;
 pub mod v1;

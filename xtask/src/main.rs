@@ -56,6 +56,9 @@ enum Task {
     Vm {
         /// Which guest
         name: Option<String>,
+        /// Only tests whose name contains this, or those of the program of this name
+        #[arg(long, value_name = "FILTER")]
+        only: Option<String>,
     },
     /// Install what a build needs and is missing here (nothing on a machine that is set up)
     Setup {
@@ -102,7 +105,7 @@ fn run(workspace: &Workspace, task: Task) -> anyhow::Result<ExitCode> {
                 wanted.iter().filter(|(asked, _)| *asked).map(|(_, purpose)| *purpose).collect();
             setup::run(workspace, &purposes).map(|()| ExitCode::SUCCESS)
         }
-        Task::Vm { name } => vm::run(workspace, name.as_deref()),
+        Task::Vm { name, only } => vm::run(workspace, name.as_deref(), only.as_deref()),
         Task::Bench(options) => bench::run(workspace, &options),
         Task::Lint { advisories } => lint::run(workspace, advisories).map(|()| ExitCode::SUCCESS),
     }

@@ -74,7 +74,7 @@ pub(crate) struct Ftrace {
 }
 
 impl Ftrace {
-    fn start(device: DeviceId, folder: &Path) -> Result<Ftrace, String> {
+    pub(crate) fn start(device: DeviceId, folder: &Path) -> Result<Ftrace, String> {
         let mounted = folder.join("tracefs");
         fs::create_dir_all(&mounted).map_err(|error| error.to_string())?;
         capture(tool("mount").args(["-t", "tracefs", "nodev"]).arg(&mounted))?;
@@ -96,7 +96,7 @@ impl Ftrace {
         fs::write(self.instance.join(name), value).map_err(|error| format!("{name}: {error}"))
     }
 
-    fn finish(self) -> Actions {
+    pub(crate) fn finish(self) -> Actions {
         self.set("tracing_on", "0").unwrap();
         let text = fs::read_to_string(self.instance.join("trace")).unwrap();
         let entries =
@@ -152,6 +152,10 @@ pub(crate) struct Actions {
     pub(crate) device_ns: HashMap<(u64, u64), VecDeque<u64>>,
     /// The same from insertion to issue, of those to which nothing was merged in between.
     pub(crate) scheduler_ns: HashMap<(u64, u64), VecDeque<u64>>,
+    /// How often each was issued.
+    pub(crate) issues: HashMap<(u64, u64), u64>,
+    /// What was put back by the driver, and when, in that order.
+    pub(crate) requeues: Vec<((u64, u64), u64)>,
 }
 
 impl Blktrace {
@@ -235,8 +239,10 @@ impl Actions {
         for Action { letter, place, time } in lines {
             *actions.counts.entry(letter).or_default() += 1;
             match letter {
+                'R' => actions.requeues.push((place, time)),
                 'I' => inserted.entry(place).or_default().push_back(time),
                 'D' => {
+                    *actions.issues.entry(place).or_default() += 1;
                     if let Some(since) = inserted.get_mut(&place).and_then(VecDeque::pop_front) {
                         actions.scheduler_ns.entry(place).or_default().push_back(time - since);
                     }

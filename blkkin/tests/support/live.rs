@@ -10,7 +10,8 @@ use serde_json::Value;
 use crate::common::blkkin;
 
 /// What the kernel may take to do what it has promised (an RCU grace period, an exit); beyond it, it does not.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Emulated on a busy machine, a start alone takes ten seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// `blkkin trace`, attached, until it is told to end. Its report is JSON.
 pub(crate) struct Live {

@@ -11,7 +11,9 @@
 #![allow(dead_code, unused_imports, unused_macros, reason = "each test file uses a part of it")]
 
 pub(crate) mod actor;
+pub(crate) mod aio;
 pub(crate) mod blktrace;
+pub(crate) mod direct;
 pub(crate) mod disk;
 pub(crate) mod fio;
 pub(crate) mod live;

@@ -7,17 +7,18 @@ use std::time::Duration;
 use blkkin_aggregator::join::{JoinAccounts, JoinConfig, Joiner};
 use blkkin_aggregator::trace::Trace;
 use blkkin_bus::{CAPACITY_DEFAULT, Next, topic};
-use blkkin_tracer::{AttachKind, StopSignal, Tracer, TracerConfig};
+use blkkin_tracer::{AttachKind, Ended, StopSignal, Tracer, TracerConfig};
 use blkkin_wire::batch::Accounts;
 use blkkin_wire::event::{BioEvent, CallEvent, CommitEvent, FileEvent, LayerEvent, RequestEvent, TaskEvent};
 use blkkin_wire::ids::Pid;
+use blkkin_wire::unended::AtEnd;
 
 use super::actor::Actor;
 
 /// A tracer at work.
 pub(crate) struct Recorder {
     stop: StopSignal,
-    drain: JoinHandle<Accounts>,
+    drain: JoinHandle<Ended>,
     collect: JoinHandle<(Vec<LayerEvent>, Vec<Trace>, JoinAccounts)>,
 }
 
@@ -27,6 +28,7 @@ pub(crate) struct Recording {
     pub(crate) traces: Vec<Trace>,
     pub(crate) accounts: Accounts,
     pub(crate) join: JoinAccounts,
+    pub(crate) at_end: AtEnd,
 }
 
 /// Follows these actors through all that they do.
@@ -109,9 +111,9 @@ impl Recorder {
     /// Detaches and takes what is left.
     pub(crate) fn finish(self) -> Recording {
         self.stop.stop();
-        let accounts = self.drain.join().unwrap();
+        let Ended { accounts, at_end } = self.drain.join().unwrap();
         let (events, traces, join) = self.collect.join().unwrap();
-        Recording { events, traces, accounts, join }
+        Recording { events, traces, accounts, join, at_end }
     }
 }
 

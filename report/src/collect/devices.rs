@@ -7,6 +7,7 @@ use blkkin_aggregator::phases;
 use blkkin_aggregator::trace::Trace;
 use blkkin_wire::event::RequestEvent;
 use blkkin_wire::ids::DeviceId;
+use blkkin_wire::op::OPERATIONS;
 
 use super::latency::Latency;
 
@@ -14,42 +15,28 @@ use super::latency::Latency;
 /// of about 29 KiB each that is 37 MiB if all of them were used in every way.
 pub const DEVICES_MAX: usize = 64;
 
-/// What a request asks of a device.
+/// What a request asks of a device, by its name in [`OPERATIONS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Operation {
-    /// Data to memory.
-    Read,
-    /// Data to the device.
-    Write,
-    /// What was written becomes durable.
-    Flush,
-    /// Forget a range.
-    Discard,
-    /// Zones, zeroes, driver's own.
-    Other,
+pub struct Operation {
+    /// Its place there.
+    place: usize,
+    name: &'static str,
 }
 
 impl Operation {
     /// Of a request.
     pub fn of(request: &RequestEvent) -> Operation {
-        match request.op.name_for(request.bytes) {
-            "read" => Operation::Read,
-            "write" | "zone-append" => Operation::Write,
-            "flush" => Operation::Flush,
-            "discard" | "secure-erase" => Operation::Discard,
-            _ => Operation::Other,
-        }
+        Operation::named(request.op.name_for(request.bytes))
     }
 
     /// In a word.
     pub fn name(self) -> &'static str {
-        match self {
-            Operation::Read => "read",
-            Operation::Write => "write",
-            Operation::Flush => "flush",
-            Operation::Discard => "discard",
-            Operation::Other => "other",
-        }
+        self.name
+    }
+
+    fn named(name: &'static str) -> Operation {
+        let place = OPERATIONS.iter().position(|(_, _, known)| *known == name).unwrap_or(OPERATIONS.len());
+        Operation { place, name }
     }
 }
 
@@ -62,6 +49,8 @@ pub struct OperationRow {
     pub merged: u64,
     /// Failed.
     pub errors: u64,
+    /// Put back by the driver and issued again.
+    pub requeued: u64,
     /// Bytes.
     pub bytes: u64,
     /// See [`phases`], as the next three: waiting.
@@ -124,6 +113,7 @@ impl OperationRow {
         self.requests += 1;
         self.merged += u64::from(request.bios.saturating_sub(1));
         self.errors += u64::from(!request.status.is_ok());
+        self.requeued += u64::from(request.requeued);
         self.bytes += u64::from(request.bytes);
         let phases = [
             (phases::queue(request), &mut self.queue),
@@ -158,7 +148,7 @@ mod tests {
         let rows: Vec<&DeviceRow> = devices.rows().collect();
         assert_eq!(rows.len(), DEVICES_MAX + 1);
         assert_eq!((&*rows[0].name, &*rows[DEVICES_MAX].name), ("8:0", "others"));
-        assert_eq!(rows[DEVICES_MAX].operations[&Operation::Write].requests, 3);
+        assert_eq!(rows[DEVICES_MAX].operations[&Operation::named("write")].requests, 3);
     }
 
     #[test]
@@ -168,7 +158,7 @@ mod tests {
         let device = DeviceId { major: 8, minor: 0 };
         trace.requests.extend([request(device, Some(4)), request(device, None)]);
         devices.add(&trace);
-        let row = &devices.rows().next().unwrap().operations[&Operation::Write];
+        let row = &devices.rows().next().unwrap().operations[&Operation::named("write")];
         assert_eq!((row.queue.count(), row.device.count(), row.unissued), (1, 1, 1));
         assert_eq!((row.queue.max(), row.device.max()), (Some(DurationNs(3)), Some(DurationNs(5))));
     }

@@ -10,7 +10,6 @@ use blkkin_wire::clock::{DurationNs, MonotonicNs};
 use blkkin_wire::event::{CallEvent, Ending, FileEvent, Kept, RequestEvent};
 
 use super::calls::{Subject, moved_bytes};
-use super::devices::Operation;
 use super::seen::Seen;
 
 /// Bytes, by direction.
@@ -143,12 +142,12 @@ impl Totals {
             return;
         }
         let bytes = u64::from(request.bytes);
-        match Operation::of(request) {
-            Operation::Read => self.by_devices.read += bytes,
-            Operation::Write => self.by_devices.written += bytes,
-            Operation::Flush => self.flushes += 1,
-            Operation::Discard => self.discarded += bytes,
-            Operation::Other => {}
+        match request.op.name_for(request.bytes) {
+            "read" => self.by_devices.read += bytes,
+            "write" | "zone-append" => self.by_devices.written += bytes,
+            "flush" => self.flushes += 1,
+            "discard" | "secure-erase" => self.discarded += bytes,
+            _ => {}
         }
     }
 

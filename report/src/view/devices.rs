@@ -35,13 +35,14 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
         Column::number("p99"),
         Column::number("max"),
     ]);
-    let (mut unissued, mut failed) = (0, Vec::new());
+    let (mut unissued, mut odd) = (0, Vec::new());
     for device in report.devices.rows() {
         for (place, (operation, row)) in device.operations.iter().enumerate() {
             unissued += row.unissued;
-            if row.errors > 0 {
-                failed.push(format!("failed: {} {} on {}", count(row.errors), operation.name(), device.name));
-            }
+            let marks = [("failed", row.errors), ("issued again by the driver", row.requeued)];
+            odd.extend(marks.into_iter().filter(|(_, number)| *number > 0).map(|(what, number)| {
+                format!("{what}: {} {} on {}", count(number), operation.name(), device.name)
+            }));
             let name = if place == 0 { harmless(&device.name) } else { String::new() };
             table.push(Row::new(
                 [about(name, *operation, row), times("queue", &row.queue)].concat(),
@@ -55,7 +56,7 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     }
     let mut lines = title("devices", "", columns);
     lines.extend(table.without_empty(&["merged"]).lines(columns));
-    lines.extend(failed.iter().map(|text| Line::of(format!("  {}", harmless(text)), Ink::Alarm)));
+    lines.extend(odd.iter().map(|text| Line::of(format!("  {}", harmless(text)), Ink::Alarm)));
     if unissued > 0 {
         lines.extend(remark(&format!("{} {UNISSUED}", units::counted(unissued, "request")), columns));
     }

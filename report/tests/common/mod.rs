@@ -15,6 +15,7 @@ use blkkin_wire::event::{
 use blkkin_wire::ids::{
     BootId, CgroupId, DeviceId, Fd, FileId, NodeId, Pid, Sector, Source, SpanId, StartEpoch, TaskId, Tid, Uid,
 };
+use blkkin_wire::unended::{AtEnd, BlockLayer, Fate, LostDevice, Unended};
 
 pub const STARTED: MonotonicNs = MonotonicNs(1_000_000_000);
 const LOOP0: DeviceId = DeviceId { major: 7, minor: 0 };
@@ -381,4 +382,40 @@ pub fn some_losses() -> Losses {
 /// Of no kind any.
 pub fn no_losses() -> Losses {
     Losses { fired: 12_345, recorded: 12_345, ..Losses::default() }
+}
+
+/// A device that is gone, another disk in its place, and something in flight on each layer.
+pub fn at_end() -> AtEnd {
+    let lost = |minor, name: &str, fate| LostDevice {
+        device: DeviceId { major: 7, minor },
+        name: name.into(),
+        fate,
+    };
+    let at = MonotonicNs(STARTED.0 + 2_512_345_678);
+    let bio = Unended {
+        layer: BlockLayer::Bio,
+        span: SpanId(901),
+        root: SpanId(901),
+        begun: MonotonicNs(at.0 - 1_500_000_000),
+        issue: None,
+        in_request: false,
+        device: DeviceId { major: 253, minor: 0 },
+        sector: Sector(2048),
+        bytes: 4096,
+        op: BlockOp(1),
+    };
+    let request = Unended {
+        layer: BlockLayer::Request,
+        begun: MonotonicNs(at.0 - 2_000_000),
+        issue: Some(MonotonicNs(at.0 - 1_000_000)),
+        in_request: true,
+        device: DeviceId { major: 8, minor: 0 },
+        ..bio
+    };
+    AtEnd {
+        at,
+        in_flight: vec![bio, Unended { layer: BlockLayer::Bio, ..request }, request],
+        lost: vec![lost(1, "loop1", Fate::Gone), lost(2, "loop2", Fate::Replaced)],
+        names: vec![(request.device, "sda".into()), (bio.device, "dm-0".into())],
+    }
 }

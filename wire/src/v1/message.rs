@@ -123,6 +123,10 @@ pub(super) struct Accounts {
     pub(super) paths_failed: u64,
     #[prost(uint64, tag = "22")]
     pub(super) walk_overflow: u64,
+    #[prost(uint64, tag = "23")]
+    pub(super) flushes_served: u64,
+    #[prost(uint64, tag = "24")]
+    pub(super) flush_overflow: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -161,7 +161,7 @@ fn event() -> impl Strategy<Value = LayerEvent> {
 }
 
 fn accounts() -> impl Strategy<Value = Accounts> {
-    any::<[u64; 32]>().prop_map(|n| {
+    any::<([u64; 31], [u64; 3])>().prop_map(|(n, last)| {
         let account = |at: usize| Account { fired: n[at], recorded: n[at + 1], dropped: n[at + 2] };
         Accounts {
             calls: account(0),
@@ -185,7 +185,9 @@ fn accounts() -> impl Strategy<Value = Accounts> {
             malformed: n[28],
             requests_foreign: n[29],
             paths_failed: n[30],
-            walk_overflow: n[31],
+            walk_overflow: last[0],
+            flushes_served: last[1],
+            flush_overflow: last[2],
         }
     })
 }
@@ -427,6 +429,7 @@ fn known() -> EventBatch {
             bios: account(500, 0),
             requests: account(400, 2),
             calls_entered: 1_001,
+            flushes_served: 12,
             ..Accounts::default()
         },
     }

@@ -26,7 +26,8 @@ same!(
     Accounts {
         calls_entered, calls_filtered, calls_incomplete, calls_truncated, files_truncated, calls_compat, bios_queued,
         requests_started, requests_merged, ends_missed, untracked, tasks_missed, recursion_misses, malformed,
-        requests_foreign, paths_failed, walk_overflow
+        requests_foreign, paths_failed, walk_overflow,
+        flushes_served, flush_overflow
     } of { calls, bios, requests, commits, names }
 );
 

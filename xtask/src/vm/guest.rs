@@ -55,6 +55,20 @@ pub(super) enum Disk {
     Delay,
     /// null_blk that takes 100 ms.
     Slow,
+    /// null_blk that takes 5 s.
+    Mute,
+    /// device-mapper: null_blk that completes at once, 1 MiB further on.
+    Quick,
+    /// device-mapper: stripes of 8 KiB on both virtio disks.
+    Striped,
+    /// device-mapper: one that fails everything.
+    Flakey,
+    /// null_blk with bad sectors.
+    Bad,
+    /// null_blk with zones.
+    Zoned,
+    /// scsi_debug: a SCSI disk in memory.
+    Scsi,
     /// md: a mirror of both virtio disks.
     Mirror,
     /// device-mapper on md on both virtio disks.
@@ -72,6 +86,13 @@ impl Disk {
             Disk::Crypt => "crypt",
             Disk::Delay => "delay",
             Disk::Slow => "slow",
+            Disk::Mute => "mute",
+            Disk::Quick => "quick",
+            Disk::Scsi => "scsi",
+            Disk::Striped => "striped",
+            Disk::Flakey => "flakey",
+            Disk::Bad => "bad",
+            Disk::Zoned => "zoned",
             Disk::Mirror => "mirror",
             Disk::Tower => "tower",
         }
@@ -114,6 +135,16 @@ const EVERYWHERE: &[Suite] = &[
     suite("guest_stacked", "tower", Disk::Tower),
     suite("guest_faults", "delay", Disk::Delay),
     suite("guest_faults", "slow", Disk::Slow),
+    suite("guest_unended", "removed", Disk::Linear),
+    suite("guest_unended", "suspended", Disk::Linear),
+    suite("guest_unended", "silent", Disk::Mute),
+    suite("guest_scsi", "", Disk::Scsi),
+    suite("guest_devices", "stripe", Disk::Striped),
+    suite("guest_devices", "flakey", Disk::Flakey),
+    suite("guest_devices", "bad", Disk::Bad),
+    suite("guest_devices", "zone", Disk::Zoned),
+    suite("guest_devices", "discard", Disk::Scsi),
+    suite("guest_flush", "sync", Disk::Virtio),
 ];
 
 /// The same on other devices, and what is hard to say of a device.
@@ -131,6 +162,19 @@ const FURTHER: &[Suite] = &[
     suite("guest_stacked", "mirror", Disk::Mirror).by(Attach::RawTp),
     suite("guest_stacked", "tower", Disk::Tower).by(Attach::RawTp),
     suite("stacked", "", Disk::Loop).by(Attach::RawTp),
+    suite("guest_unended", "table", Disk::Quick),
+    suite("guest_unended", "table", Disk::Quick).by(Attach::RawTp),
+    suite("guest_devices", "stripe", Disk::Striped).by(Attach::RawTp),
+    suite("guest_devices", "flakey", Disk::Flakey).by(Attach::RawTp),
+    suite("guest_devices", "bad", Disk::Bad).by(Attach::RawTp),
+    suite("guest_devices", "zone", Disk::Zoned).by(Attach::RawTp),
+    suite("guest_devices", "discard", Disk::Scsi).by(Attach::RawTp),
+    suite("guest_flush", "sync", Disk::Null),
+    suite("guest_flush", "sync", Disk::Scsi),
+    suite("guest_flush", "sync", Disk::Virtio).by(Attach::RawTp),
+    suite("device", "", Disk::Scsi),
+    suite("device", "", Disk::Scsi).by(Attach::RawTp),
+    suite("guest_scsi", "", Disk::Scsi).by(Attach::RawTp),
 ];
 
 /// Longest first: two run at a time.
@@ -172,7 +216,7 @@ pub(super) struct Work {
 }
 
 impl Guest {
-    /// What is to run here, of that what `filter` leaves.
+    /// What is to run here, of that what `filter` leaves: a part of a test's name, or a program's whole name.
     pub(super) fn work(
         &self,
         programs: &[TestProgram],
@@ -187,8 +231,8 @@ impl Guest {
             let executable = program.with_context(|| format!("there is no {name}"))?.executable.clone();
             let listed = shell::capture(Command::new(&executable).args(["--list", "--format", "terse"]))?;
             let tests = listed.lines().filter_map(|line| line.strip_suffix(": test"));
-            let tests =
-                tests.filter(|test| test.contains(suite.tests) && test.contains(filter.unwrap_or("")));
+            let wanted = |test: &str| filter.is_none_or(|part| test.contains(part) || suite.program == part);
+            let tests = tests.filter(|test| test.contains(suite.tests) && wanted(test));
             let tests: Vec<String> = tests.map(str::to_owned).collect();
             if !tests.is_empty() {
                 let (name, disk, attach) = (suite.name(), suite.disk, suite.attach);

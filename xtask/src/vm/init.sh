@@ -19,8 +19,13 @@ mounts() {
 
 modules() {
     for module in $($b ls /modules); do
-        # A null_blk without devices: those that are wanted are made when they are.
-        case "$module" in *null_blk*) parameters="nr_devices=0" ;; *) parameters="" ;; esac
+        # Without devices: those that are wanted are made when they are.
+        case "$module" in
+        *null_blk*) parameters="nr_devices=0" ;;
+        # Made when it is wanted: a disk of 64 MiB, which answers after 20 us, and can discard and write zeroes.
+        *scsi_debug*) parameters="add_host=0 dev_size_mb=64 ndelay=20000 lbpu=1 lbpws=1" ;;
+        *) parameters="" ;;
+        esac
         # shellcheck disable=SC2086 # one word a parameter
         $b insmod "/modules/$module" $parameters
     done
@@ -76,6 +81,21 @@ disk() {
         ;;
     slow) null nullb1 size=64 queue_mode=2 irqmode=2 completion_nsec=100000000 memory_backed=1 ;;
     # 1 MiB further on: a sector says which of the two devices it is of.
+    mute) null nullb2 size=64 queue_mode=2 irqmode=2 completion_nsec=5000000000 ;;
+    quick)
+        null nullb3 size=256 queue_mode=2 irqmode=0
+        mapped linear /dev/nullb3 2048
+        ;;
+    striped) mapped striped 2 16 /dev/vda 2048 /dev/vdb 2048 ;;
+    # Never up.
+    flakey) mapped flakey /dev/vda 2048 0 3600 ;;
+    # One block of 4 KiB.
+    bad) null nullb4 size=64 queue_mode=2 irqmode=2 memory_backed=1 badblocks=+104-111 ;;
+    zoned) null nullb5 size=64 queue_mode=2 irqmode=2 memory_backed=1 zoned=1 zone_size=4 ;;
+    scsi)
+        node=/dev/sda
+        [ -b "$node" ] || echo 1 > /sys/bus/pseudo/drivers/scsi_debug/add_host
+        ;;
     linear) mapped linear /dev/vda 2048 ;;
     delay) mapped delay /dev/vda 2048 100 ;;
     # Encrypts nothing, and is else what it is with any cipher: pages and bios of its own, written by a worker.
@@ -106,7 +126,7 @@ while read -r disk kind executable tests; do
     timeout 300 "$executable" --test-threads=1 --show-output --exact ${tests% # *}
     echo "blkkin-guest: status $?"
     # Nothing holds the lower disks of the next.
-    case "$disk" in linear | crypt | delay | tower) dmsetup remove blkkin ;; esac
+    case "$disk" in linear | crypt | delay | flakey | quick | striped | tower) [ ! -b /dev/dm-0 ] || dmsetup remove blkkin ;; esac
     case "$disk" in
     mirror | tower)
         mdadm --stop --quiet /dev/md0

@@ -38,8 +38,9 @@ use machine::Outcome;
 /// Guests that run at a time: each keeps one CPU busy and holds 1 GiB.
 const AT_A_TIME: usize = 2;
 
-/// Sets up, builds and runs all guests, or the one of this name, at full depth.
-pub(crate) fn run(workspace: &Workspace, name: Option<&str>) -> Result<ExitCode> {
+/// Sets up, builds and runs all guests, or the one of this name, at full depth; of their tests those whose name contains
+/// `only`, or whose program has that name.
+pub(crate) fn run(workspace: &Workspace, name: Option<&str>, only: Option<&str>) -> Result<ExitCode> {
     let chosen: Vec<&Guest> =
         GUESTS.iter().filter(|guest| name.is_none_or(|name| guest.name == name)).collect();
     if chosen.is_empty() {
@@ -49,7 +50,7 @@ pub(crate) fn run(workspace: &Workspace, name: Option<&str>) -> Result<ExitCode>
     timings.time("set-up", || setup::run(workspace, &[Purpose::Build, Purpose::Guests]))?;
     let programs = timings.time("build", || build(workspace))?;
     let mut tally = Tally::default();
-    timings.time("guests", || run_these(workspace, &chosen, &programs, (Depth::Full, None), &mut tally));
+    timings.time("guests", || run_these(workspace, &chosen, &programs, (Depth::Full, only), &mut tally));
     println!("\n{}\n{}", tally.details(), timings.summary());
     println!("{}", tally.last_line());
     Ok(if tally.all_passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

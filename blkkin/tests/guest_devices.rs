@@ -1,0 +1,224 @@
+//! What devices do that no disk of the other tests does: one bio on two disks, failures where they are planted, zones, and
+//! operations that move no data; each is named as what it is and lies below its call. Runs inside a guest only, on disks
+//! that `xtask/src/vm/init.sh` has made.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it saw"
+)]
+
+mod common;
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+
+use blkkin_aggregator::trace::Trace;
+use blkkin_tracer::TracerConfig;
+use blkkin_wire::event::{BioEvent, Ending, Submitter};
+use blkkin_wire::ids::DeviceId;
+
+use support::actor::Actor;
+use support::direct::{self, BLOCK};
+use support::needs_guest;
+use support::recording::{Recording, record};
+use support::tools::device_number;
+
+/// As `init.sh` told the device-mapper, in sectors.
+const CHUNK: u64 = 16;
+const START: u64 = 2048;
+/// What is asked for on the stripes: blocks from so many, so many of them.
+const ASKED: [(u64, u64); 6] = [(0, 1), (1, 2), (3, 4), (7, 1), (2, 8), (5, 5)];
+
+/// A bio that spans chunks goes on as one a chunk: each lies where the table says, and all of them are below it.
+#[test]
+fn stripes_are_all_below_what_spans_them() {
+    needs_guest!();
+    let target = node();
+    let recording = recorded(move || {
+        let device = direct::open(&target);
+        for (block, count) in ASKED {
+            direct::write_many(&device, block * BLOCK as u64, count as usize).unwrap();
+        }
+        0
+    });
+    let disks = [number("vda"), number("vdb")];
+    let mut parts_in_all = 0;
+    for ((block, count), trace) in ASKED.into_iter().zip(traces(&recording, "pwrite64")) {
+        let (from, to) = (block * 8, (block + count) * 8);
+        let own: Vec<&BioEvent> = trace.bios.iter().filter(|bio| trace.queued_by_root(bio)).collect();
+        let [upper] = own[..] else { panic!("{trace:#?}") };
+        assert_eq!((upper.sector.0, u64::from(upper.bytes) / 512), (from, to - from), "{trace:#?}");
+        let mut expected: Vec<(DeviceId, u64, u64)> = Vec::new();
+        for chunk in from / CHUNK..to.div_ceil(CHUNK) {
+            let (begin, end) = (from.max(chunk * CHUNK), to.min((chunk + 1) * CHUNK));
+            let there = START + chunk / 2 * CHUNK + begin % CHUNK;
+            expected.push((disks[(chunk % 2) as usize], there, end - begin));
+        }
+        expected.sort_unstable();
+        let below = trace.bios.iter().filter(|bio| bio.submitter == Submitter::Span(upper.span));
+        let mut parts: Vec<_> =
+            below.map(|bio| (bio.device, bio.sector.0, u64::from(bio.bytes) / 512)).collect();
+        parts.sort_unstable();
+        assert_eq!(parts, expected, "{trace:#?}");
+        assert_eq!(trace.bios.len(), 1 + parts.len(), "{trace:#?}");
+        let carried: u64 = trace.requests.iter().map(|request| u64::from(request.bytes)).sum();
+        assert_eq!(carried, count * BLOCK as u64, "{trace:#?}");
+        parts_in_all += parts.len();
+    }
+    println!("{} bios went on as {parts_in_all}", ASKED.len());
+}
+
+/// dm-flakey refuses all: the failed bio is its own, and nothing goes to the disk below.
+#[test]
+fn a_flakey_device_fails_by_its_own_name() {
+    needs_guest!();
+    let target = node();
+    let recording = recorded(move || {
+        let device = direct::open(&target);
+        let refused =
+            |result: std::io::Result<()>| result.is_err_and(|e| e.raw_os_error() == Some(libc::EIO));
+        i32::from(!refused(direct::read_at(&device, 0)) || !refused(direct::write_at(&device, 0)))
+    });
+    for call in ["pread64", "pwrite64"] {
+        let [trace] = traces(&recording, call)[..] else { panic!("{:#?}", recording.traces) };
+        assert_eq!(trace.call().unwrap().ending, Ending::Returned(-i64::from(libc::EIO)));
+        let [bio] = &trace.bios[..] else { panic!("{trace:#?}") };
+        assert_eq!((bio.device, bio.status.name()), (number("dm-0"), "I/O error"), "{trace:#?}");
+        assert!(trace.requests.is_empty(), "{trace:#?}");
+    }
+}
+
+/// A sector that null_blk was told is bad: what is read there fails, and so say bio, request, call and report.
+#[test]
+fn a_bad_sector_fails_where_it_is() {
+    needs_guest!();
+    const BAD: u64 = 104;
+    let target = node();
+    let recording = recorded(move || {
+        let device = direct::open(&target);
+        let good =
+            [BAD - 8, BAD + 8].into_iter().all(|sector| direct::read_at(&device, sector * 512).is_ok());
+        i32::from(!good || direct::read_at(&device, BAD * 512).is_ok())
+    });
+    let traces = traces(&recording, "pread64");
+    assert_eq!(traces.len(), 3);
+    for trace in traces {
+        let ([bio], [request]) = (&trace.bios[..], &trace.requests[..]) else { panic!("{trace:#?}") };
+        let bad = request.sector.0 == BAD;
+        let name = if bad { "I/O error" } else { "ok" };
+        assert_eq!((bio.status.name(), request.status.name()), (name, name), "{trace:#?}");
+        let ending = if bad { -i64::from(libc::EIO) } else { BLOCK as i64 };
+        assert_eq!(trace.call().unwrap().ending, Ending::Returned(ending), "{trace:#?}");
+    }
+    let command = format!("dd if={} of=/dev/null bs=4096 skip=13 count=1 iflag=direct", node().display());
+    let run = common::run(&["run", "--", "busybox", "sh", "-c", &command]);
+    let failed = format!("failed: 1 read on {}", name());
+    assert!(run.stderr.contains(&failed) && run.stderr.contains(": I/O error"), "{}", run.stderr);
+}
+
+/// `_IOW(0x12, 131, struct blk_zone_range)` and those after (include/uapi/linux/blkzoned.h).
+const RESET: u32 = 0x4010_1283;
+const OPEN: u32 = 0x4010_1286;
+const CLOSE: u32 = 0x4010_1287;
+const FINISH: u32 = 0x4010_1288;
+/// As `init.sh` made it, in sectors: 16 zones.
+const ZONE: u64 = 4 << 11;
+const ZONES: u64 = 16;
+
+/// Each kernel has its own numbers for these.
+#[test]
+fn zone_operations_are_named_as_what_they_are() {
+    needs_guest!();
+    let asked: [(u32, [u64; 2], &str); 5] = [
+        (OPEN, [ZONE, ZONE], "zone-open"),
+        (CLOSE, [ZONE, ZONE], "zone-close"),
+        (FINISH, [2 * ZONE, ZONE], "zone-finish"),
+        (RESET, [2 * ZONE, ZONE], "zone-reset"),
+        (RESET, [0, ZONES * ZONE], "zone-reset-all"),
+    ];
+    let target = node();
+    let recording = recorded(move || {
+        let device = direct::open(&target);
+        // A zone into which nothing was written is empty when it is closed, and is reset by nobody.
+        let written =
+            [ZONE, 2 * ZONE].into_iter().all(|sector| direct::write_at(&device, sector * 512).is_ok());
+        i32::from(!written || asked.iter().any(|(request, range, _)| !ioctl(&device, *request, range)))
+    });
+    let traces = traces(&recording, "ioctl");
+    assert_eq!(traces.len(), asked.len());
+    for ((_, [sector, _], name), trace) in asked.into_iter().zip(traces) {
+        let ([bio], [request]) = (&trace.bios[..], &trace.requests[..]) else { panic!("{name}: {trace:#?}") };
+        assert_eq!([bio.op.name(), request.op.name()], [name, name], "{trace:#?}");
+        if name != "zone-reset-all" {
+            assert_eq!((bio.sector.0, request.sector.0), (sector, sector), "{trace:#?}");
+        }
+    }
+}
+
+/// `_IO(0x12, 119)` and `_IO(0x12, 127)` (include/uapi/linux/fs.h).
+const BLKDISCARD: u32 = 0x1277;
+const BLKZEROOUT: u32 = 0x127f;
+
+#[test]
+fn a_discard_and_zeroes_are_named_as_what_they_are() {
+    needs_guest!();
+    let asked: [(u32, [u64; 2], &str); 2] =
+        [(BLKDISCARD, [1 << 20, 64 << 10], "discard"), (BLKZEROOUT, [2 << 20, 128 << 10], "write-zeroes")];
+    let target = node();
+    let recording = recorded(move || {
+        let device = direct::open(&target);
+        i32::from(asked.iter().any(|(request, range, _)| !ioctl(&device, *request, range)))
+    });
+    let traces = traces(&recording, "ioctl");
+    assert_eq!(traces.len(), asked.len());
+    for ((_, [from, bytes], name), trace) in asked.into_iter().zip(traces) {
+        let mut covered: BTreeMap<u64, u64> = BTreeMap::new();
+        for request in &trace.requests {
+            assert_eq!(request.op.name(), name, "{trace:#?}");
+            covered.insert(request.sector.0 * 512, u64::from(request.bytes));
+        }
+        assert!(trace.bios.iter().all(|bio| bio.op.name() == name), "{trace:#?}");
+        let end =
+            covered.iter().fold(from, |end, (begin, bytes)| if *begin == end { end + bytes } else { end });
+        assert_eq!(end, from + bytes, "{covered:?}");
+    }
+}
+
+fn ioctl(device: &fs::File, request: u32, range: &[u64; 2]) -> bool {
+    // SAFETY: the kernel reads two words, which outlive the call.
+    let done = unsafe { libc::ioctl(device.as_raw_fd(), request as libc::Ioctl, range.as_ptr()) };
+    if done != 0 {
+        println!("{request:#x} {range:?}: {}", std::io::Error::last_os_error());
+    }
+    done == 0
+}
+
+fn recorded(act: impl FnOnce() -> i32) -> Recording {
+    let recording = record(&TracerConfig::default(), &mut [&mut Actor::new(act)]);
+    recording.assert_whole();
+    recording
+}
+
+/// Those of the calls of this name that asked for block I/O, in their order.
+fn traces<'a>(recording: &'a Recording, call: &str) -> Vec<&'a Trace> {
+    let asks = |trace: &&Trace| trace.call().is_some_and(|root| root.call.name() == call && root.bios > 0);
+    let mut traces: Vec<&Trace> = recording.traces.iter().filter(asks).collect();
+    traces.sort_by_key(|trace| trace.start());
+    traces
+}
+
+fn node() -> PathBuf {
+    std::env::var("BLKKIN_TEST_DISK").unwrap().into()
+}
+
+fn name() -> String {
+    node().file_name().unwrap().to_str().unwrap().to_owned()
+}
+
+fn number(name: &str) -> DeviceId {
+    device_number(&fs::read_to_string(format!("/sys/block/{name}/dev")).unwrap())
+}

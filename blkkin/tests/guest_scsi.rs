@@ -1,0 +1,160 @@
+//! A SCSI disk whose driver puts commands back, loses them, and fails them (scsi_debug): each is one request, with the issue
+//! that was its first, and what became of it. Runs inside a guest only.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it saw"
+)]
+
+mod common;
+mod support;
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use blkkin_tracer::TracerConfig;
+use blkkin_wire::event::{BlockStatus, Ending, RequestEvent};
+
+use support::actor::Actor;
+use support::blktrace::{Actions, Ftrace};
+use support::direct::{self, BLOCK};
+use support::needs_guest;
+use support::recording::{Recording, record};
+use support::tools::device_number;
+
+/// What scsi_debug does to every so-manieth command (drivers/scsi/scsi_debug.c, SDEBUG_OPT_*).
+const NOTHING: u32 = 0;
+const MEDIUM_ERROR: u32 = 2;
+const TIMEOUT: u32 = 4;
+const HOST_BUSY: u32 = 0x8000;
+const SETTINGS: &str = "/sys/bus/pseudo/drivers/scsi_debug";
+/// Where its medium fails, unless told otherwise, in sectors.
+const BAD_SECTOR: u64 = 0x1234;
+
+/// The host says that it is busy: the request is put back, and issued again.
+#[test]
+fn commands_that_are_put_back() {
+    needs_guest!();
+    const WRITES: u64 = 100;
+    let _fault = Fault::plant(HOST_BUSY, 5);
+    let (recording, said) = writes(WRITES);
+    let requeued = judge(&recording, &said, WRITES);
+    println!("{requeued} of {WRITES} were put back");
+    assert!(requeued >= WRITES as usize / 10, "{requeued}");
+}
+
+/// A command is lost; after a second it is aborted, and issued again.
+#[test]
+fn commands_that_time_out() {
+    needs_guest!();
+    const WRITES: u64 = 6;
+    const SECOND_NS: u64 = 1_000_000_000;
+    fs::write(format!("/sys/block/{}/device/timeout", name()), "1").unwrap();
+    let _fault = Fault::plant(TIMEOUT, 4);
+    let (recording, said) = writes(WRITES);
+    let requeued = judge(&recording, &said, WRITES);
+    println!("{requeued} of {WRITES} timed out");
+    assert!(requeued > 0);
+    for request in recording.requests() {
+        let at_device = request.complete.since(request.issue.unwrap()).0;
+        assert_eq!(request.requeued, at_device >= SECOND_NS, "{request:#?}");
+    }
+}
+
+/// A sector that cannot be read: ENODATA is what the block layer makes of it (blk_errors, block/blk-core.c).
+#[test]
+fn a_medium_that_fails() {
+    needs_guest!();
+    let target = node();
+    let _fault = Fault::plant(MEDIUM_ERROR, 0);
+    let recording = recorded(Actor::new(move || {
+        let device = direct::open(&target);
+        let bad = BAD_SECTOR * 512 / BLOCK as u64 * BLOCK as u64;
+        let failed =
+            direct::read_at(&device, bad).is_err_and(|error| error.raw_os_error() == Some(libc::ENODATA));
+        i32::from(!failed || direct::read_at(&device, 0).is_err())
+    }));
+    let failed: Vec<&RequestEvent> = recording.requests().filter(|request| !request.status.is_ok()).collect();
+    let [request] = failed[..] else { panic!("{failed:#?}") };
+    assert_eq!(request.status.name(), "medium error");
+    assert!((request.sector.0..request.sector.0 + 8).contains(&BAD_SECTOR), "{request:#?}");
+    assert_eq!(
+        request.device,
+        device_number(&fs::read_to_string(format!("/sys/block/{}/dev", name())).unwrap())
+    );
+    let bio = recording.bios().find(|bio| Some(bio.span) == request.parent).unwrap();
+    assert_eq!(bio.status, request.status);
+    let call = recording.calls().find(|call| call.span == request.root).unwrap();
+    assert_eq!((call.call.name(), call.ending), ("pread64", Ending::Returned(-i64::from(libc::ENODATA))));
+}
+
+/// Each write is one request below its own call, whole and without error, and those that ftrace saw issued more than once are
+/// just those that are said to have been put back, after their issue and before their end. Says how many.
+fn judge(recording: &Recording, said: &Actions, writes: u64) -> usize {
+    recording.assert_whole();
+    let requests: Vec<&RequestEvent> = recording.requests().collect();
+    assert_eq!((requests.len() as u64, recording.named("pwrite64").len() as u64), (writes, writes));
+    let calls: HashSet<_> = requests.iter().map(|request| request.root).collect();
+    assert_eq!(calls.len() as u64, writes, "each has a call of its own");
+    for request in &requests {
+        let trace = recording.traces.iter().find(|trace| trace.root_span == request.root).unwrap();
+        assert_eq!(trace.call().unwrap().args[3], request.sector.0 * 512, "{trace:#?}");
+        assert_eq!((request.status, request.bytes as usize), (BlockStatus(0), BLOCK), "{request:#?}");
+        let place = (request.sector.0, u64::from(request.bytes) / 512);
+        let mut put_back = said.requeues.iter().filter(|(at, _)| *at == place).map(|(_, time)| *time);
+        assert_eq!(request.requeued, said.issues[&place] > 1, "{request:#?}");
+        // A driver may also put back what was not issued yet. ftrace's times are cut to a microsecond.
+        let (issue, end) = (request.issue.unwrap().0 / 1_000 * 1_000, request.complete.0);
+        let between = put_back.any(|time| issue <= time && time <= end);
+        assert!(between || !request.requeued, "{request:#?}");
+    }
+    requests.iter().filter(|request| request.requeued).count()
+}
+
+/// So many blocks are written, one after another; and what ftrace saw of it.
+fn writes(count: u64) -> (Recording, Actions) {
+    let device = device_number(&fs::read_to_string(format!("/sys/block/{}/dev", name())).unwrap());
+    let target = node();
+    let writer = Actor::new(move || {
+        direct::write(&target, 0..count);
+        0
+    });
+    let ftrace = Ftrace::start(device, Path::new("/tmp")).unwrap();
+    let recording = recorded(writer);
+    (recording, ftrace.finish())
+}
+
+fn recorded(mut actor: Actor) -> Recording {
+    record(&TracerConfig::default(), &mut [&mut actor])
+}
+
+fn node() -> PathBuf {
+    std::env::var("BLKKIN_TEST_DISK").unwrap().into()
+}
+
+fn name() -> String {
+    node().file_name().unwrap().to_str().unwrap().to_owned()
+}
+
+/// A fault of the driver, as long as this lives.
+struct Fault;
+
+impl Fault {
+    fn plant(options: u32, every: u32) -> Fault {
+        set(options, every);
+        Fault
+    }
+}
+
+impl Drop for Fault {
+    fn drop(&mut self) {
+        set(NOTHING, 0);
+    }
+}
+
+fn set(options: u32, every: u32) {
+    fs::write(format!("{SETTINGS}/every_nth"), every.to_string()).unwrap();
+    fs::write(format!("{SETTINGS}/opts"), format!("{options:#x}")).unwrap();
+}

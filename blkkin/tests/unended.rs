@@ -1,0 +1,123 @@
+//! What is not over when tracing ends: a device that was taken away, a request that does not complete. It is shown as what
+//! it is, nothing is made up for it, and the books balance.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it saw"
+)]
+
+mod common;
+mod support;
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+use serde_json::Value;
+
+use support::actor::Actor;
+use support::direct;
+use support::disk::Disk;
+use support::live::{Live, eventually};
+use support::tools::{capture, tool};
+use support::{needs, or_skip};
+
+const BLOCK: u64 = 4096;
+const WRITES: u64 = 32;
+/// `_IOWR('X', 119, int)` and 120 (include/uapi/linux/fs.h).
+const FIFREEZE: libc::Ioctl = 0xc004_5877_u32 as libc::Ioctl;
+const FITHAW: libc::Ioctl = 0xc004_5878_u32 as libc::Ioctl;
+
+/// The device is detached while its tracer looks.
+#[test]
+fn a_device_that_is_taken_away() {
+    needs!("losetup");
+    let disk = or_skip!(Disk::raw(1 << 20));
+    let folder = tempfile::tempdir().unwrap();
+    let node = disk.node().to_str().unwrap();
+    let live = Live::trace(&["--device", node], folder.path().join("report.json"));
+    direct::write(disk.node(), 0..WRITES);
+    capture(tool("losetup").args(["--detach", node])).unwrap();
+    let size = format!("/sys/block/{}/size", disk.name());
+    assert!(eventually(|| std::fs::read_to_string(&size).unwrap().trim() == "0"), "{node} is still there");
+    let report = live.finish();
+    let row = device(&report, disk.name());
+    let requests = row["operations"].as_array().unwrap().iter().find(|row| row["operation"] == "write");
+    assert_eq!(requests.unwrap()["requests"], WRITES, "{row:#}");
+    assert_eq!(report["devices_lost"], serde_json::json!([{ "device": disk.name(), "fate": "gone" }]));
+    assert_balanced(&report);
+    assert_eq!(report["losses"]["beside"]["in_flight"], 0, "{report:#}");
+}
+
+/// A loop device whose file's file system is frozen: what is written to it is issued, and stays.
+#[test]
+fn a_request_that_does_not_complete() {
+    needs!("losetup", "mkfs.ext4");
+    let disk = or_skip!(Disk::ext4(32 << 20));
+    let upper = or_skip!(disk.upper(1 << 20));
+    let folder = tempfile::tempdir().unwrap();
+    let node = upper.node.to_str().unwrap().to_owned();
+    let frozen = Frozen::freeze(&disk.mount_point());
+    let live = Live::trace(&["--device", &node], folder.path().join("report.json"));
+    let target = upper.node.clone();
+    let mut writer = Actor::new(move || {
+        direct::write(&target, 2..3);
+        0
+    });
+    writer.release();
+    let in_flight = format!("/sys/block/{}/inflight", upper.name());
+    // Reads and writes that the driver has (Documentation/ABI/stable/sysfs-block).
+    let is_issued = || std::fs::read_to_string(&in_flight).unwrap().split_whitespace().nth(1) == Some("1");
+    assert!(eventually(is_issued), "nothing is in flight");
+    std::thread::sleep(std::time::Duration::from_millis(AGE_MS));
+    let report = live.finish();
+    drop(frozen);
+    assert_eq!(writer.play(), 0);
+    let stuck: Vec<&Value> = report["in_flight"].as_array().unwrap().iter().collect();
+    println!("{stuck:#?}");
+    let request = stuck.iter().find(|one| one["layer"] == "request").unwrap();
+    assert_eq!((&request["device"], &request["operation"]), (&upper.name().into(), &"write".into()));
+    assert_eq!((&request["sector"], &request["bytes"]), (&(2 * BLOCK / 512).into(), &BLOCK.into()));
+    assert!(request["at_device_ns"].as_u64().unwrap() >= AGE_MS * 1_000_000, "{request:#}");
+    assert!(request["at_device_ns"].as_u64() <= request["age_ns"].as_u64(), "{request:#}");
+    assert_eq!(stuck.len(), 2, "its bio, and nothing else: {stuck:#?}");
+    // Its bio, its request and its call; and none of them ended.
+    assert_eq!(report["losses"]["beside"]["in_flight"], 3, "{report:#}");
+    assert_eq!((&report["totals"]["requests"], &report["totals"]["bios"]), (&0.into(), &0.into()));
+    assert_balanced(&report);
+}
+
+/// How long it is stuck at the least: the age is at least what this test has waited.
+const AGE_MS: u64 = 50;
+
+fn device<'a>(report: &'a Value, name: &str) -> &'a Value {
+    let devices = report["devices"].as_array().unwrap();
+    devices.iter().find(|row| row["device"] == name).unwrap_or_else(|| panic!("no {name}: {report:#}"))
+}
+
+#[track_caller]
+fn assert_balanced(report: &Value) {
+    let losses = &report["losses"];
+    assert_eq!((&losses["balances"], &losses["total"]), (&true.into(), &0.into()), "{losses:#}");
+}
+
+/// A file system on which nothing is written while this lives.
+struct Frozen(File);
+
+impl Frozen {
+    fn freeze(mount_point: &Path) -> Frozen {
+        let folder = File::open(mount_point).unwrap();
+        // SAFETY: a descriptor; the argument is not used.
+        let done = unsafe { libc::ioctl(folder.as_raw_fd(), FIFREEZE, 0) };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+        Frozen(folder)
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { libc::ioctl(self.0.as_raw_fd(), FITHAW, 0) };
+    }
+}
