@@ -24,13 +24,16 @@ mod edges;
 pub mod error;
 #[cfg(test)]
 mod frames;
+pub mod functions;
 pub mod kernel;
 pub mod layout;
 pub mod load;
 mod memory;
+mod missed;
 pub mod origin;
 mod privilege;
 pub mod probes;
+mod programs;
 pub mod rings;
 mod symbols;
 pub mod tasks;
