@@ -5,7 +5,8 @@ use crate::error::TracerError;
 use crate::layout;
 use crate::load::Tracer;
 use crate::privilege;
-use crate::probes::{AttachKind, PROBES, ProbeVerdict, Tries, Verdict};
+use crate::probes::{AttachKind, PROBES, ProbeVerdict, Verdict};
+use crate::tries::Tries;
 
 /// What can be traced here.
 #[derive(Clone, Debug)]

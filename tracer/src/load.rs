@@ -23,11 +23,12 @@ use crate::kernel;
 use crate::layout::{self, Types};
 use crate::origin;
 use crate::privilege;
-use crate::probes::{AttachKind, Need, PROBES, Probe, ProbeVerdict, Tried, Tries, Try, Verdict};
+use crate::probes::{AttachKind, Need, PROBES, Probe, ProbeVerdict, Verdict};
 use crate::programs::{Attached, Place};
 use crate::rings::RingReader;
 use crate::symbols;
 use crate::tasks::{SpawnerMark, TaskMarks};
+use crate::tries::{Tried, Tries, Try};
 
 pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/blkkin-probes"));
 

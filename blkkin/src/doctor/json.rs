@@ -1,7 +1,8 @@
 //! The diagnosis for machines.
 
 use blkkin_tracer::ProbeVerdict;
-use blkkin_tracer::probes::{Need, Tried, Tries};
+use blkkin_tracer::probes::Need;
+use blkkin_tracer::tries::{Tried, Tries};
 use serde_json::{Value, json};
 
 use super::Diagnosis;

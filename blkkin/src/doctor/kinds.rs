@@ -1,7 +1,7 @@
 //! What each kind of probe makes of each probe, in words.
 
 use blkkin_tracer::AttachKind;
-use blkkin_tracer::probes::{Tried, Tries};
+use blkkin_tracer::tries::{Tried, Tries};
 
 pub(super) fn word(tried: Tried) -> &'static str {
     match tried {

@@ -1,7 +1,7 @@
 //! The diagnosis for a person: what is fine in a line, what is not with its reason and remedy below.
 
 use blkkin_report::{Colour, Style};
-use blkkin_tracer::probes::Tries;
+use blkkin_tracer::tries::Tries;
 use blkkin_tracer::{AttachKind, ProbeVerdict, Verdict};
 
 use super::Diagnosis;
