@@ -137,7 +137,7 @@ const EVERYWHERE: &[Suite] = &[
 const FURTHER: &[Suite] = &[
     suite("fio", "the_report", Disk::Virtio),
     suite("conservation", "", Disk::Loop),
-    suite("kernels", "", Disk::Null),
+    suite("kernels", "tracepoints", Disk::Null),
     suite("device", "", Disk::Null),
     suite("links", "", Disk::Null),
     suite("device", "", Disk::Virtio).by(Attach::RawTp),
@@ -150,9 +150,7 @@ const FURTHER: &[Suite] = &[
     suite("stacked", "", Disk::Loop).by(Attach::RawTp),
     suite("device", "", Disk::Virtio).by(Attach::Fentry),
     suite("device", "", Disk::Virtio).by(Attach::Kprobe),
-    suite("fio", "the_report", Disk::Virtio).by(Attach::Fentry),
     suite("fio", "the_report", Disk::Virtio).by(Attach::Kprobe),
-    suite("links", "", Disk::Null).by(Attach::Fentry),
     suite("links", "", Disk::Null).by(Attach::Kprobe),
     suite("guest_stacked", "crypt", Disk::Crypt).by(Attach::Kprobe),
     suite("guest_kinds", "", Disk::Loop),
