@@ -117,7 +117,7 @@ pub(crate) struct WhatArgs {
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "How to trace")]
 pub(crate) struct HowArgs {
-    /// Use this kind of probe, tp_btf or raw_tp, instead of the best that works
+    /// Use this kind of probe, tp_btf, raw_tp, fentry or kprobe, instead of the best that works
     #[arg(long, value_enum, value_name = "KIND", hide_possible_values = true)]
     pub(crate) attach: Option<Attach>,
     /// Bytes of each CPU's ring (256K, 4M); a power of two of at least a page
@@ -153,6 +153,12 @@ pub(crate) enum Attach {
     /// Raw tracepoints
     #[value(name = "raw_tp")]
     RawTp,
+    /// Entries of functions, typed; tracepoints where no function says the same
+    #[value(name = "fentry")]
+    Fentry,
+    /// Entries of functions; tracepoints where no function says the same
+    #[value(name = "kprobe")]
+    Kprobe,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -8,6 +8,7 @@ mod capabilities;
 mod check;
 mod json;
 mod kernel;
+mod kinds;
 mod queues;
 mod symbols;
 mod table;
@@ -64,6 +65,7 @@ impl Diagnosis {
         let mut probes = blkkin_tracer::doctor();
         // They are attached from the device upwards; a person reads from the system call downwards.
         probes.probes.reverse();
+        probes.tries.reverse();
         Diagnosis { checks, probes, remarks: vec![FLOOR] }
     }
 

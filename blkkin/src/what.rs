@@ -88,6 +88,8 @@ impl What {
             attach: how.attach.map(|kind| match kind {
                 Attach::TpBtf => AttachKind::TpBtf,
                 Attach::RawTp => AttachKind::RawTp,
+                Attach::Fentry => AttachKind::Fentry,
+                Attach::Kprobe => AttachKind::Kprobe,
             }),
             ring_bytes: how.ring_size.as_deref().map(units::ring_bytes).transpose()?,
             kernel_origin: follow == Follow::All && self.wants_kernel_origin(),

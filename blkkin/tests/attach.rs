@@ -1,4 +1,4 @@
-//! Both ways of attaching say the same of the same: the typed one, and the untyped one where types are missing.
+//! All kinds of probes say the same of the same, call by call and request by request: each against tp_btf, inside one kernel.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,16 +12,53 @@ mod support;
 use std::fs;
 
 use blkkin_aggregator::trace::Trace;
-use blkkin_tracer::{AttachKind, TracerConfig};
+use blkkin_tracer::{AttachKind, Tracer, TracerConfig};
 use blkkin_wire::event::{CallEvent, Ending, LayerEvent, TaskChange};
 
 use support::actor::Actor;
 use support::disk::Disk;
 use support::fio::Fio;
-use support::recording::{Recording, record, until_whole};
+use support::recording::{Recording, offered, record, until_whole};
 use support::{needs, or_skip};
 
-const KINDS: [AttachKind; 2] = [AttachKind::TpBtf, AttachKind::RawTp];
+/// The probes that are put at functions where a kernel has each function, as Debian's 6.1 and 6.12 have; the end of a call by
+/// fentry only.
+const AT_FUNCTIONS: [&str; 8] = [
+    "request_issue",
+    "bio_queue",
+    "sync_enter",
+    "task_exit",
+    "task_exec",
+    "task_fork",
+    "call_exit",
+    "call_enter",
+];
+
+/// The kinds that this machine offers, the one first with which the others are compared. Which are left out, and why, is what
+/// `each_kind_is_put_where_it_says` is skipped for.
+fn kinds() -> impl Iterator<Item = AttachKind> {
+    AttachKind::ALL.into_iter().filter(|kind| match offered(*kind) {
+        Ok(()) => true,
+        Err(why) => {
+            println!("not by {kind}: {why}");
+            false
+        }
+    })
+}
+
+/// Each kind's is the first's, which is returned.
+#[track_caller]
+fn the_same<T: PartialEq + std::fmt::Debug>(mut by_kind: impl FnMut(AttachKind) -> T) -> T {
+    let mut first = None;
+    for kind in kinds() {
+        let this = by_kind(kind);
+        match &first {
+            Some(first) => assert_eq!(*first, this, "by {kind}"),
+            None => first = Some(this),
+        }
+    }
+    first.unwrap()
+}
 
 #[test]
 fn a_script_is_the_same_call_by_call() {
@@ -33,21 +70,15 @@ fn a_script_is_the_same_call_by_call() {
         "cd {at}; i=0; while [ $i -lt 20 ]; do echo $i >> log; cat log | wc -c > size; mv size old; i=$((i+1)); done; \
          cat none 2>/dev/null; ln -s log link; readlink link; rm -f log link old"
     );
-    let [typed, untyped] = KINDS.map(|kind| {
+    let (_, _, lines) = the_same(|kind| {
         let mut actor = Actor::program(&["sh", "-c", &script], &folder.path().join("out"));
         let recording = record(&by(kind), &mut [&mut actor]);
         recording.assert_whole();
-        recording
-    });
-    assert_eq!(typed.counts(), untyped.counts());
-    assert_eq!(changes(&typed), changes(&untyped));
-    let [typed, untyped] = [&typed, &untyped].map(|recording| {
         let mut lines: Vec<_> = recording.calls().map(line).collect();
         lines.sort();
-        lines
+        (recording.counts(), changes(&recording), lines)
     });
-    assert_eq!(typed, untyped);
-    assert!(typed.len() > 1000, "{}", typed.len());
+    assert!(lines.len() > 1000, "{}", lines.len());
 }
 
 #[test]
@@ -63,7 +94,7 @@ fn requests_are_the_same_one_by_one() {
         bytes: 8192,
         account: &account,
     };
-    let [typed, untyped] = KINDS.map(|kind| {
+    let (requests, _) = the_same(|kind| {
         let recording = until_whole(|| {
             let mut actor = Actor::program(&fio.words(), &disk.beside("fio.out"));
             record(&by(kind), &mut [&mut actor])
@@ -77,10 +108,11 @@ fn requests_are_the_same_one_by_one() {
         // Not those of another disk: a page of fio's own program may have to be read again.
         let here = |trace: &&Trace| trace.requests.iter().any(|request| request.device == disk.device());
         let owned = recording.traces.iter().filter(|trace| trace.call().is_some()).filter(here);
+        let issued = recording.requests().filter(|request| request.issue.is_some()).count();
+        assert_eq!(issued, recording.requests().count(), "each went to the device");
         (requests, owned.count())
     });
-    assert_eq!(typed, untyped);
-    assert_eq!(typed.0.len(), 2000);
+    assert_eq!(requests.len(), 2000);
 }
 
 /// Syncs, commits, and the flush machinery.
@@ -88,8 +120,7 @@ fn requests_are_the_same_one_by_one() {
 fn a_sync_is_the_same_in_each_layer() {
     needs!("losetup", "mkfs.ext4");
     let disk = or_skip!(Disk::ext4(16 << 20));
-    // The first is for the file system, which then has its bitmaps in memory.
-    let [_, typed, untyped] = [KINDS[0], KINDS[0], KINDS[1]].map(|kind| {
+    let of_a_sync = |kind| {
         let path = disk.mount_point().join("data");
         let name = support::one::text(&path);
         let recording = until_whole(|| {
@@ -114,9 +145,48 @@ fn a_sync_is_the_same_in_each_layer() {
         let sync = sync.unwrap();
         let shape = |trace: &blkkin_aggregator::trace::Trace| (trace.bios.len(), trace.requests.len());
         (shape(sync), sync.causes.iter().map(|cause| shape(&cause.trace)).collect::<Vec<_>>())
-    });
-    assert_eq!(typed, untyped);
-    assert_eq!(typed.1.len(), 1, "the fsync waited for one commit: {typed:?}");
+    };
+    // The first is for the file system, which then has its bitmaps in memory.
+    of_a_sync(AttachKind::TpBtf);
+    let sync = the_same(of_a_sync);
+    assert_eq!(sync.1.len(), 1, "the fsync waited for one commit: {sync:?}");
+}
+
+/// What is called fentry is fentry: no probe keeps its tracepoint that has a function here.
+#[test]
+fn each_kind_is_put_where_it_says() {
+    needs!();
+    for kind in AttachKind::ALL {
+        or_skip!(offered(kind));
+        let tracer = Tracer::load(&by(kind)).unwrap();
+        let other = if kind.is_typed() { AttachKind::TpBtf } else { AttachKind::RawTp };
+        for probe in tracer.probes() {
+            let (name, at, found) = (probe.probe.name, probe.at, probe.kind.unwrap());
+            let skipped = kind == AttachKind::Kprobe && name == "call_exit";
+            let function = kind.is_at_functions() && AT_FUNCTIONS.contains(&name) && !skipped;
+            assert_eq!(found, if function { kind } else { other }, "{name} at {at}");
+            assert_eq!(at == probe.hook.tracepoint, !function, "{name} at {at}");
+        }
+    }
+}
+
+#[test]
+fn a_kind_that_the_kernel_refuses_is_one_error_with_its_remedy() {
+    needs!();
+    let folder = tempfile::tempdir().unwrap();
+    let mark = folder.path().join("ran");
+    let refused: Vec<_> =
+        [AttachKind::Fentry, AttachKind::Kprobe].into_iter().filter(|kind| offered(*kind).is_err()).collect();
+    if refused.is_empty() {
+        support::skip!("this kernel refuses no kind");
+    }
+    for kind in refused {
+        let words = ["run", "--attach", kind.name(), "--", "touch", mark.to_str().unwrap()];
+        let run = common::run(&words);
+        run.assert_refused(125, "cannot trace", "leave out --attach");
+        assert!(run.stderr.contains(&format!("lets no program be attached by {kind}")), "{run:?}");
+        assert!(!mark.exists(), "the command ran untraced");
+    }
 }
 
 fn by(kind: AttachKind) -> TracerConfig {

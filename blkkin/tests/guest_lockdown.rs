@@ -22,7 +22,13 @@ const REMEDY: &str = "boot without lockdown=confidentiality";
 fn a_trace_is_refused_with_one_error_and_the_command_does_not_run() {
     needs_guest!();
     assert_locked_down();
-    for attach in [&[][..], &["--attach", "tp_btf"], &["--attach", "raw_tp"]] {
+    for attach in [
+        &[][..],
+        &["--attach", "tp_btf"],
+        &["--attach", "raw_tp"],
+        &["--attach", "fentry"],
+        &["--attach", "kprobe"],
+    ] {
         refused(&run(&[&["run"], attach, &["--", "touch", "/tmp/ran"]].concat()));
     }
     run(&["trace", "--for", "1s"]).assert_refused(125, "cannot trace", REMEDY);

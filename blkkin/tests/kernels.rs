@@ -13,10 +13,11 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::path::Path;
 
+use blkkin_tracer::AttachKind;
 use serde_json::Value;
 
 use support::disk::Disk;
-use support::recording::RUNS_MAX;
+use support::recording::{RUNS_MAX, offered};
 use support::{needs, or_skip};
 
 const DISK: u64 = 32 << 20;
@@ -42,6 +43,25 @@ fn doctor_finds_every_probe_at_work() {
     for probe in probes {
         assert_eq!((&probe["verdict"], &probe["attach"]), (&"works".into(), &"tp_btf".into()), "{probe:#}");
     }
+    assert_each_kind_is_said(&said);
+}
+
+/// By tracepoints each probe works; by functions it does, or there is a reason why not.
+fn assert_each_kind_is_said(said: &Value) {
+    let of_kinds = said["kinds"].as_array().unwrap();
+    let offered = AttachKind::ALL.map(|kind| (kind, offered(kind).is_ok()));
+    assert_eq!(of_kinds.len(), blkkin_tracer::probes::PROBES.len());
+    for probe in of_kinds {
+        for (kind, offered) in offered {
+            let one = &probe["kinds"][kind.name()];
+            match one["tried"].as_str().unwrap() {
+                "works" => assert!(one["at"].is_string(), "{probe:#}"),
+                "keeps" if kind.is_at_functions() => assert!(one["reason"].is_string(), "{probe:#}"),
+                "refused" if !offered => assert!(one["reason"].is_string(), "{probe:#}"),
+                _ => panic!("{probe:#}"),
+            }
+        }
+    }
 }
 
 #[test]
@@ -54,10 +74,21 @@ fn a_program_is_followed_by_raw_tracepoints() {
     followed_by("raw_tp");
 }
 
+#[test]
+fn a_program_is_followed_by_functions_typed() {
+    followed_by("fentry");
+}
+
+#[test]
+fn a_program_is_followed_by_functions_untyped() {
+    followed_by("kprobe");
+}
+
 /// Buffered writes with an fsync now and then, and direct reads, on ext4: calls as the program says, every request below
 /// the call that caused it, nothing lost.
 fn followed_by(kind: &str) {
     needs!("fio", "losetup", "mkfs.ext4");
+    or_skip!(offered(AttachKind::by_name(kind).unwrap()));
     let disk = or_skip!(Disk::ext4_with(DISK, &["-b", "4096"]));
     let file = disk.mount_point().join("data");
     fs::write(&file, vec![7u8; (REQUESTS * BLOCK) as usize]).unwrap();

@@ -23,7 +23,7 @@ fn a_trace_is_refused_with_one_error_and_the_command_does_not_run() {
     needs!("unshare", "mount");
     let folder = tempfile::tempdir().unwrap();
     let mark = folder.path().join("ran");
-    for attach in ["tp_btf", "raw_tp"] {
+    for attach in ["tp_btf", "raw_tp", "fentry", "kprobe"] {
         let run = without_types(&["run", "--attach", attach, "--", "touch", mark.to_str().unwrap()]);
         run.assert_refused(125, "cannot trace", "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y");
         assert!(run.stderr.contains("/sys/kernel/btf/vmlinux: No such file or directory"), "{run:?}");

@@ -7,6 +7,12 @@ pub const ARGS: [u32; 6] = [112, 104, 96, 56, 72, 64];
 /// Offset of the number.
 #[cfg(bpf_target_arch = "x86_64")]
 pub const NUMBER: u32 = 120; // orig_ax
+/// Offsets of the first four parameters of a function of the kernel.
+#[cfg(bpf_target_arch = "x86_64")]
+pub const PARAMETERS: [u32; 4] = [112, 104, 96, 88]; // di si dx cx
+/// Offset of what a call has returned.
+#[cfg(bpf_target_arch = "x86_64")]
+pub const RETURNED: u32 = 80; // ax
 /// Bit of `thread_info.status` that says: a 32-bit call.
 #[cfg(bpf_target_arch = "x86_64")]
 pub const COMPAT: u32 = 0x0002; // TS_COMPAT, arch/x86/include/asm/thread_info.h
@@ -18,6 +24,12 @@ pub const ARGS: [u32; 6] = [0, 8, 16, 24, 32, 40];
 /// Offset of the number.
 #[cfg(bpf_target_arch = "aarch64")]
 pub const NUMBER: u32 = 280; // syscallno
+/// Offsets of the first four parameters of a function of the kernel.
+#[cfg(bpf_target_arch = "aarch64")]
+pub const PARAMETERS: [u32; 4] = [0, 8, 16, 24];
+/// Offset of what a call has returned.
+#[cfg(bpf_target_arch = "aarch64")]
+pub const RETURNED: u32 = 0;
 /// Bit of `thread_info.flags` that says: a 32-bit task.
 #[cfg(bpf_target_arch = "aarch64")]
 pub const COMPAT: u32 = 1 << 22; // TIF_32BIT, arch/arm64/include/asm/thread_info.h

@@ -17,6 +17,16 @@ use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::record::*;
 use blkkin_probe_abi::settings::{ORIGIN_ALL, ORIGIN_TASKS, Program, TASK_ACTIVE};
 
+/// submit_bio_noacct_nocheck(bio): a bio is announced there once, and has a flag from then on until it ends.
+#[inline(always)]
+pub fn submit<A: Access>(bio: Pointer) {
+    // SAFETY: `bio` is of the kind that A reads.
+    let flags: u16 = unsafe { A::read(bio, offset!(bio_flags)) };
+    if flags >> (offset!(bio_traced_bit) & 15) & 1 == 0 {
+        queue::<A>(bio);
+    }
+}
+
 /// block_bio_queue(bio).
 #[inline(always)]
 pub fn queue<A: Access>(bio: Pointer) {

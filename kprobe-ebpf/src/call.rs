@@ -24,10 +24,11 @@ use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::*;
 use blkkin_probe_abi::settings::{CallShape, Program};
 
-/// sys_enter(regs, number).
+/// sys_enter(regs, number). Both are asked for where they are needed: kept from the start they would take more of the stack
+/// than what they are read from.
 #[inline(always)]
-pub fn enter<A: Access>(regs: Pointer, number: u64) {
-    let shape = shape(number);
+pub fn enter<A: Access>(regs: impl Fn() -> Pointer, number: impl Fn() -> u64) {
+    let shape = shape(number());
     if !shape.has(CallShape::FOLLOWED) {
         return;
     }
@@ -45,11 +46,12 @@ pub fn enter<A: Access>(regs: Pointer, number: u64) {
     local.count(CALLS_ENTERED);
     let record = &mut state.record;
     record.header.flags = 0;
-    record.number = number as u16;
+    record.number = number() as u16;
     record.task_version = state.version;
     record.fd = -1;
     record.path_len = [0; 2];
     record.sync_tid = 0;
+    let regs = regs();
     // SAFETY: `regs` is of the kind that A reads.
     unsafe {
         record.args = [
@@ -190,9 +192,16 @@ fn copy_path(state: &mut TaskState, from: u64, at: usize) -> usize {
     copied as usize - 1
 }
 
-/// sys_exit(regs, ret).
+/// syscall_exit_to_user_mode_prepare(regs), where the kernel is on its way out of a call.
 #[inline(always)]
-pub fn exit<A: Access>(regs: Pointer, ret: i64) {
+pub fn leave<A: Access>(regs: Pointer) {
+    // SAFETY: `regs` is of the kind that A reads.
+    exit::<A>(regs, || unsafe { A::read(regs, arch::RETURNED) })
+}
+
+/// sys_exit(regs, ret). `ret` is asked for only where a call is open.
+#[inline(always)]
+pub fn exit<A: Access>(regs: Pointer, ret: impl FnOnce() -> i64) {
     if A::CHEAP {
         // One plain load spares a task that is not followed the look into its storage.
         // SAFETY: `regs` is of the kind that A reads.
@@ -209,7 +218,7 @@ pub fn exit<A: Access>(regs: Pointer, ret: i64) {
     // SAFETY: the clock has no preconditions.
     let now = unsafe { bpf_ktime_get_ns() };
     let Some(local) = Local::of(Program::CallExit) else { return };
-    finish(local, task, state, ret, now);
+    finish(local, task, state, ret(), now);
     state.span = 0;
 }
 

@@ -73,6 +73,17 @@ pub fn fork_noted(local: &mut Local, child: Pointer) {
     }
 }
 
+/// wake_up_new_task(child), in the parent: hands on to `fork` what sched_process_fork would have announced. Workers that io_uring
+/// and vhost make are woken there too, and are no fork's (create_io_thread, kernel/fork.c).
+#[inline(always)]
+pub fn woken<A: Access>(local: &mut Local, child: Pointer, fork: impl FnOnce(&mut Local, Pointer)) {
+    // SAFETY: `child` is of the kind that A reads.
+    let flags: u32 = unsafe { A::read(child, offset!(task_flags)) };
+    if flags & (PF_IO_WORKER | PF_USER_WORKER) == 0 {
+        fork(local, child);
+    }
+}
+
 #[inline(always)]
 fn adopt(local: &mut Local, program: Program, child: Pointer, state: &mut TaskState, inherited: &Inherited) {
     state.flags = inherited.flags;
@@ -144,6 +155,15 @@ pub fn exit(local: &mut Local) {
     announce(local, task, state, TASK_EXITED);
 }
 
+/// exit_files(task): of a task that ends if it is the current one; a fork that fails undoes its child's by it.
+#[inline(always)]
+pub fn exit_of(local: &mut Local, task: Pointer) {
+    let (ending, current) = (local.address(task), local.address(current()));
+    if ending == current {
+        exit(local);
+    }
+}
+
 /// The state of the current task; a child that the fork hook could only note by number gets its state here.
 #[inline(always)]
 pub fn state_or_adopted(
@@ -176,6 +196,8 @@ pub fn state_or_adopted(
 
 /// A worker of io_uring (include/linux/sched.h).
 const PF_IO_WORKER: u32 = 0x0000_0010;
+/// A thread of the kernel's in a user's process, vhost's too (6.4, 54e6842d0775; nothing before).
+const PF_USER_WORKER: u32 = 0x0000_4000;
 
 /// The state of a worker that io_uring made for a followed process. No fork hook announces it (create_io_thread), but it
 /// is a thread of that process: what it queues is the process's, though no call of the process is open in it.

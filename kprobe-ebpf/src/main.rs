@@ -1,5 +1,6 @@
 //! blkkin's eBPF programs. Entry points only: each hook once as tp_btf (arguments typed, plain loads) and once as
-//! raw_tp (arguments untyped, read by helper); both call one body. The loader attaches one of the two.
+//! raw_tp (arguments untyped, read by helper); and where a function of the kernel is entered exactly when a tracepoint fires
+//! (`tracer/src/functions.rs`), once more as fentry (typed) and kprobe (untyped). All call one body. The loader attaches one.
 //!
 //! In the order of a request's life: call.rs → bio.rs → request.rs (alone.rs where bio and request are one to one), with journal.rs for what jbd2 does on behalf of
 //! others, stacked.rs for devices on devices, flush.rs for the cache flushes and late.rs for older kernels; task.rs says who is followed (lineage.rs: because
@@ -13,6 +14,7 @@
 mod access;
 mod alone;
 mod arch;
+mod arguments;
 mod bio;
 mod block;
 mod call;
@@ -34,6 +36,7 @@ mod table;
 mod task;
 
 use access::{Direct, Pointer, Probe};
+use arguments::{Arguments, Registers, Words};
 use blkkin_probe_abi::settings::Program;
 use core::ffi::c_void;
 use local::Local;
@@ -41,15 +44,13 @@ use local::Local;
 /// The `n`th argument of a tracepoint: tp_btf and raw_tp both hand over an array of words.
 #[inline(always)]
 fn arg(context: *mut c_void, n: usize) -> Pointer {
-    // SAFETY: the verifier knows how many there are.
-    unsafe { *context.cast::<Pointer>().add(n) }
+    Words::pointer(context, n)
 }
 
 /// As [`arg`], for a number.
 #[inline(always)]
 fn word(context: *mut c_void, n: usize) -> u64 {
-    // SAFETY: as above.
-    unsafe { *context.cast::<u64>().add(n) }
+    Words::word(context, n)
 }
 
 /// Both twins of a hook. `$way` names the way to read inside the body.
@@ -72,8 +73,31 @@ macro_rules! hook {
     };
 }
 
-hook!("sys_enter", call_enter_btf, call_enter_raw, |c, Way| call::enter::<Way>(arg(c, 0), word(c, 1)));
-hook!("sys_exit", call_exit_btf, call_exit_raw, |c, Way| call::exit::<Way>(arg(c, 0), word(c, 1) as i64));
+/// Both twins of a function that is entered when a hook's tracepoint fires. `$way` names the way to read, `$from` where the
+/// arguments are.
+macro_rules! function {
+    ($function:literal, $typed:ident, $untyped:ident, |$context:ident, $way:ident, $from:ident| $body:expr) => {
+        #[unsafe(no_mangle)]
+        #[unsafe(link_section = concat!("fentry/", $function))]
+        pub extern "C" fn $typed($context: *mut c_void) -> i32 {
+            type $way = Direct;
+            type $from = Words;
+            $body;
+            0
+        }
+        #[unsafe(no_mangle)]
+        #[unsafe(link_section = concat!("kprobe/", $function))]
+        pub extern "C" fn $untyped($context: *mut c_void) -> i32 {
+            type $way = Probe;
+            type $from = Registers;
+            $body;
+            0
+        }
+    };
+}
+
+hook!("sys_enter", call_enter_btf, call_enter_raw, |c, Way| call::enter::<Way>(|| arg(c, 0), || word(c, 1)));
+hook!("sys_exit", call_exit_btf, call_exit_raw, |c, Way| call::exit::<Way>(arg(c, 0), || word(c, 1) as i64));
 hook!("block_bio_queue", bio_queue_btf, bio_queue_raw, |c, Way| bio::queue::<Way>(arg(c, 0)));
 hook!("block_bio_complete", bio_complete_btf, bio_complete_raw, |c, Way| bio::complete::<Way>(arg(c, 1)));
 hook!("block_io_start", request_start_btf, request_start_raw, |c, Way| request::start::<Way>(arg(c, 0)));
@@ -129,6 +153,57 @@ pub extern "C" fn task_fork_btf(context: *mut c_void) -> i32 {
 pub extern "C" fn task_fork_raw(context: *mut c_void) -> i32 {
     if let Some(local) = Local::of(Program::TaskFork) {
         lineage::fork_noted(local, arg(context, 1));
+    }
+    0
+}
+
+function!("x64_sys_call", call_enter_fentry, call_enter_kprobe, |c, Way, From| {
+    call::enter::<Way>(|| From::pointer(c, 0), || From::word(c, 1) as u32 as u64)
+});
+function!("submit_bio_noacct_nocheck", bio_queue_fentry, bio_queue_kprobe, |c, Way, From| {
+    bio::submit::<Way>(From::pointer(c, 0))
+});
+function!("blk_mq_start_request", request_issue_fentry, request_issue_kprobe, |c, Way, From| {
+    request::issue::<Way>(From::pointer(c, 0))
+});
+function!("ext4_sync_file", sync_enter_fentry, sync_enter_kprobe, |c, Way, From| {
+    let _: core::marker::PhantomData<Way>;
+    journal::sync_enter(From::word(c, 3) as u32)
+});
+function!("proc_exec_connector", task_exec_fentry, task_exec_kprobe, |_c, Way, From| {
+    let _: core::marker::PhantomData<(Way, From)>;
+    if let Some(local) = Local::of(Program::TaskExec) {
+        lineage::exec(local)
+    }
+});
+function!("exit_files", task_exit_fentry, task_exit_kprobe, |c, Way, From| {
+    let _: core::marker::PhantomData<Way>;
+    if let Some(local) = Local::of(Program::TaskExit) {
+        lineage::exit_of(local, From::pointer(c, 0))
+    }
+});
+
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "fentry/syscall_exit_to_user_mode_prepare")]
+pub extern "C" fn call_exit_fentry(context: *mut c_void) -> i32 {
+    call::leave::<Direct>(Words::pointer(context, 0));
+    0
+}
+
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "fentry/wake_up_new_task")]
+pub extern "C" fn task_fork_fentry(context: *mut c_void) -> i32 {
+    if let Some(local) = Local::of(Program::TaskFork) {
+        lineage::woken::<Direct>(local, Words::pointer(context, 0), lineage::fork);
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "kprobe/wake_up_new_task")]
+pub extern "C" fn task_fork_kprobe(context: *mut c_void) -> i32 {
+    if let Some(local) = Local::of(Program::TaskFork) {
+        lineage::woken::<Probe>(local, Registers::pointer(context, 0), lineage::fork_noted);
     }
     0
 }

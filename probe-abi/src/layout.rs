@@ -56,7 +56,7 @@ layout! {
     /// struct linux_binprm
     binprm_file,
     /// struct bio
-    bio_next, bio_bdev, bio_opf, bio_status, bio_sector, bio_size, bio_end_io, bio_private,
+    bio_next, bio_bdev, bio_opf, bio_status, bio_sector, bio_size, bio_end_io, bio_private, bio_flags,
     /// struct block_device
     bdev_dev, bdev_disk,
     /// struct gendisk
@@ -72,6 +72,8 @@ layout! {
     loop_kiocb,
     /// bit of RQF_FLUSH_SEQ in `rq_flags`: its number, not an offset
     rqf_flush_seq_bit,
+    /// bit of BIO_TRACE_COMPLETION in `bi_flags`: its number, not an offset
+    bio_traced_bit,
     /// struct ext4_inode_info around struct inode: offset of vfs_inode, i_sync_tid, i_datasync_tid
     ext4_vfs_inode, ext4_sync_tid, ext4_datasync_tid,
     /// struct journal_s, transaction_s

@@ -25,6 +25,7 @@ const KIND_TYPEDEF: u32 = 8;
 const KIND_VOLATILE: u32 = 9;
 const KIND_CONST: u32 = 10;
 const KIND_RESTRICT: u32 = 11;
+const KIND_FUNC: u32 = 12;
 const KIND_TYPE_TAG: u32 = 18;
 
 /// Deepest nesting of anonymous members, and longest chain of typedefs and qualifiers, that is followed; the
@@ -41,7 +42,7 @@ pub(crate) struct Btf<'a> {
     first: u32,
     /// Where each type begins.
     starts: Vec<u32>,
-    /// Ids of the structs, unions, enums and typedefs of the wanted names.
+    /// Ids of the structs, unions, enums, typedefs and functions of the wanted names.
     named: HashMap<&'a str, Vec<u32>>,
     /// Ids of the enums without a name.
     nameless: Vec<u32>,
@@ -103,7 +104,7 @@ impl<'a> Btf<'a> {
             let entry = btf.entry_at(at)?;
             let id = first.checked_add(u32::try_from(btf.starts.len()).ok()?)?;
             btf.starts.push(u32::try_from(at).ok()?);
-            if matches!(entry.kind, KIND_STRUCT | KIND_UNION | KIND_ENUM | KIND_TYPEDEF) {
+            if matches!(entry.kind, KIND_STRUCT | KIND_UNION | KIND_ENUM | KIND_TYPEDEF | KIND_FUNC) {
                 let name = btf.name(word(btf.types, at)?);
                 if !name.is_empty() && wanted(name) {
                     btf.named.entry(name).or_default().push(id);
@@ -116,7 +117,7 @@ impl<'a> Btf<'a> {
         Some(btf)
     }
 
-    /// Whether there is a type of this name, which was one of the wanted.
+    /// Whether there is a type or function of this name, which was one of the wanted.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.named.contains_key(name)
     }
@@ -229,7 +230,7 @@ impl<'a> Btf<'a> {
 /// known, so that nothing behind it can be read.
 fn extra(kind: u32, members: usize) -> Option<usize> {
     Some(match kind {
-        0 | KIND_PTR | 7 | KIND_TYPEDEF | KIND_VOLATILE | KIND_CONST | KIND_RESTRICT | 12 | 16
+        0 | KIND_PTR | 7 | KIND_TYPEDEF | KIND_VOLATILE | KIND_CONST | KIND_RESTRICT | KIND_FUNC | 16
         | KIND_TYPE_TAG => 0,
         1 | 14 | 17 => 4,
         KIND_ARRAY => 12,

@@ -140,7 +140,7 @@ impl TracerConfig {
                 (false, true) => ORIGIN_TASKS,
                 (false, false) => ORIGIN_CALLS,
             },
-            adopt_by_number: (self.attach == Some(AttachKind::RawTp)).into(),
+            adopt_by_number: self.attach.is_some_and(|kind| !kind.is_typed()).into(),
             // The kernel's matter, not the user's: the loader knows.
             bio_chain_endio: 0,
             requests_begin_late: 0,

@@ -51,6 +51,16 @@ pub enum TracerError {
         /// The kernel's or the verifier's words.
         reason: String,
     },
+    /// The same by a kind that was asked for.
+    #[error("this kernel lets no program be attached by {kind}, where the probe {probe} goes: {reason}")]
+    Kind {
+        /// As on the command line.
+        kind: &'static str,
+        /// The probe's name.
+        probe: &'static str,
+        /// The kernel's or the verifier's words.
+        reason: String,
+    },
     /// Ring size.
     #[error("a ring of {bytes} bytes cannot be made")]
     RingSize {
@@ -117,6 +127,9 @@ impl TracerError {
             }
             TracerError::Load { .. } | TracerError::Probe { .. } => {
                 "run `blkkin doctor`: it tries each probe by itself and says why it fails"
+            }
+            TracerError::Kind { .. } => {
+                "leave out --attach, and the best kind that works is taken; `blkkin doctor` shows which do"
             }
             TracerError::RingSize { .. } => "give a power of two from 4096 to 1073741824 bytes",
             TracerError::TooManyFilters { .. } => "give fewer, or filter by a parent: --tree or --cgroup",

@@ -6,7 +6,7 @@
 
 use crate::error::TracerError;
 use crate::layout::Types;
-use crate::probes::{Need, PROBES};
+use crate::probes::{AttachKind, Need, PROBES};
 
 /// The oldest release that the programs are tested with: from here on tracepoints have the arguments and structs the
 /// meaning that they read. What an older one says might be understood, and be wrong.
@@ -21,15 +21,15 @@ pub fn is_too_old(release: &str) -> Option<bool> {
     Some(numbers < RELEASE_MIN)
 }
 
-/// Whether every trace's needs can be met.
-pub(crate) fn check(types: &Types) -> Result<(), TracerError> {
+/// Whether every trace's needs can be met by this kind of probe.
+pub(crate) fn check(types: &Types, kind: AttachKind) -> Result<(), TracerError> {
     // Not mounted is no answer: then the verifier says it, see `is_lockdown`.
     if std::fs::read_to_string(LOCKDOWN).is_ok_and(|text| text.contains("[confidentiality]")) {
         return Err(TracerError::Lockdown);
     }
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
     let required = PROBES.iter().filter(|probe| probe.need == Need::Required);
-    judge(release, &required.flat_map(|probe| types.missing(probe)).collect::<Vec<_>>().join(", "))
+    judge(release, &required.flat_map(|probe| types.missing(probe, kind)).collect::<Vec<_>>().join(", "))
 }
 
 fn judge(release: String, missing: &str) -> Result<(), TracerError> {

@@ -10,8 +10,9 @@ use blkkin_probe_abi::layout::{ABSENT, Layout};
 use crate::btf::Btf;
 use crate::edges::{self, Way};
 use crate::error::TracerError;
+use crate::functions::{self, Twin};
 use crate::operations::{self, Operations};
-use crate::probes::{Hook, Need, PROBES, Probe};
+use crate::probes::{AttachKind, Hook, Need, PROBES, Probe};
 
 /// Where the kernel says its types.
 pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
@@ -73,6 +74,7 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("bio_size", &["bio.bi_iter.bi_size"]),
     ("bio_end_io", &["bio.bi_end_io"]),
     ("bio_private", &["bio.bi_private"]),
+    ("bio_flags", &["bio.bi_flags"]),
     ("bdev_dev", &["block_device.bd_dev"]),
     ("bdev_disk", &["block_device.bd_disk"]),
     ("disk_major", &["gendisk.major"]),
@@ -105,6 +107,9 @@ const FIELDS: &[(&str, &[&str])] = &[
 const FLUSH_SEQUENCE: (&str, &str) = ("rqf_flags", "__RQF_FLUSH_SEQ");
 const FLUSH_SEQUENCE_BEFORE_ENUM: u32 = 4;
 
+/// The bit of a bio's flags that says that it was announced once (include/linux/blk_types.h; an enum without a name).
+const ANNOUNCED: &str = "BIO_TRACE_COMPLETION";
+
 /// A bit field: its place is a number of bits.
 const FLUSH_RUNNING: &str = "blk_flush_queue.flush_running_idx";
 
@@ -121,28 +126,59 @@ pub struct Types {
     pub(crate) ways: Vec<Way>,
     /// Tracepoints that it has, of those in [`PROBES`]. A module's are not among them.
     tracepoints: HashSet<&'static str>,
+    /// Functions that it has, of those that stand for tracepoints.
+    functions: HashSet<&'static str>,
 }
 
 impl Types {
-    /// What this probe needs and the kernel has not, in words.
-    pub(crate) fn missing(&self, probe: &Probe) -> Vec<String> {
-        let mut layout = self.layout;
-        let is_absent = |name: &&&str| layout.field_mut(name).is_none_or(|offset| *offset == ABSENT);
-        let fields = probe.fields.iter().filter(is_absent).map(|name| format!("field {}", kernel_name(name)));
-        let no_hook = self.hook(probe).is_none().then(|| format!("tracepoint {}", probe.hook.tracepoint));
+    /// What this probe needs and the kernel has not, in words, if it is to be attached by this kind.
+    pub(crate) fn missing(&self, probe: &Probe, kind: AttachKind) -> Vec<String> {
+        let fields = probe.fields.iter().filter(|name| self.lacks(name));
+        let fields = fields.map(|name| format!("field {}", kernel_name(name)));
+        let no_hook =
+            self.hook(probe, kind).is_none().then(|| format!("tracepoint {}", probe.hook.tracepoint));
         no_hook.into_iter().chain(fields).collect()
     }
 
     /// Where this probe is put here; none where the kernel has none of its hooks.
-    pub(crate) fn hook(&self, probe: &Probe) -> Option<Hook> {
-        let found = probe.hooks().find(|hook| self.tracepoints.contains(hook.tracepoint));
+    pub(crate) fn hook(&self, probe: &Probe, kind: AttachKind) -> Option<Hook> {
+        let found = probe.hooks().find(|hook| {
+            self.tracepoints.contains(hook.tracepoint)
+                || (kind.is_at_functions() && self.function(*hook, kind).is_ok())
+        });
         // An optional one's may be in a module, whose types are elsewhere: attaching it tells.
         found.or((probe.need == Need::Optional).then_some(probe.hook))
     }
 
+    /// The function that stands for a hook's tracepoint here, by a kind that is put at functions; or why there is none.
+    pub(crate) fn function(&self, hook: Hook, kind: AttachKind) -> Result<&'static str, String> {
+        match functions::twin(hook.tracepoint) {
+            Twin::None(reason) => Err(reason.to_owned()),
+            Twin::Function(function) => {
+                let mut functions = [Some(function.name), function.beside].into_iter().flatten();
+                if let Some(absent) = functions.find(|name| !self.functions.contains(name)) {
+                    return Err(format!("this kernel has no function {absent}"));
+                }
+                if let (AttachKind::Kprobe, Some(reason)) = (kind, function.not_by_kprobe) {
+                    return Err(reason.to_owned());
+                }
+                match function.fields.iter().find(|field| self.lacks(field)) {
+                    Some(field) => Err(format!("this kernel has no field {}", kernel_name(field))),
+                    None => Ok(function.name),
+                }
+            }
+        }
+    }
+
+    fn lacks(&self, field: &str) -> bool {
+        let mut layout = self.layout;
+        layout.field_mut(field).is_none_or(|offset| *offset == ABSENT)
+    }
+
     /// Whether requests are announced only by the bios that they are taken for.
     pub(crate) fn requests_begin_late(&self) -> bool {
-        PROBES.iter().any(|probe| probe.older.is_some() && self.hook(probe) == probe.older)
+        let late = |probe: &Probe| self.hook(probe, AttachKind::TpBtf) == probe.older;
+        PROBES.iter().any(|probe| probe.older.is_some() && late(probe))
     }
 }
 
@@ -155,14 +191,17 @@ pub fn resolve() -> Result<Types, TracerError> {
         .filter_map(|spelling| Some(spelling.split_once('.')?.0))
         .chain([FLUSH_SEQUENCE.0, operations::ENUM])
         .chain(edges::structs())
+        .chain(functions::names())
         .collect();
     let btf = Btf::parse(&bytes, |name| wanted.contains(name) || name.starts_with(TRACEPOINT))
         .ok_or_else(|| TracerError::NoBtf { reason: "it cannot be understood".to_owned() })?;
     let names = PROBES.iter().flat_map(Probe::hooks).map(|hook| hook.tracepoint);
     let tracepoints = names.filter(|name| btf.has(&format!("{TRACEPOINT}{name}"))).collect();
+    let functions = functions::names().filter(|name| btf.has(name)).collect();
     let edges = edges::resolve(&btf);
     let layout = Layout { loop_kiocb: edges.loop_kiocb, ..layout(&btf) };
-    Ok(Types { layout, tracepoints, ways: edges.ways, operations: Operations::of(&btf) })
+    let operations = Operations::of(&btf);
+    Ok(Types { layout, tracepoints, functions, ways: edges.ways, operations })
 }
 
 fn layout(btf: &Btf<'_>) -> Layout {
@@ -175,6 +214,7 @@ fn layout(btf: &Btf<'_>) -> Layout {
     }
     layout.fq_running_bit = btf.bit_offset(FLUSH_RUNNING).unwrap_or(ABSENT);
     let (flags, bit) = FLUSH_SEQUENCE;
+    layout.bio_traced_bit = btf.value("", ANNOUNCED).unwrap_or(ABSENT);
     layout.rqf_flush_seq_bit = btf.value(flags, bit).unwrap_or(FLUSH_SEQUENCE_BEFORE_ENUM);
     layout
 }

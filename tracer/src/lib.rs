@@ -5,11 +5,12 @@
 //!
 //! In flow order: [`config`] says what is wanted; [`layout`] where this kernel keeps its fields,
 //! and [`kernel`] whether it has what every trace needs; [`probes`] which
-//! hooks there are, `symbols` where its functions are, `edges` how a bio leads to what it does
+//! hooks there are, [`functions`] which functions say the same, `programs` how one is attached, and `missed` what
+//! it did not see; `symbols` where its functions are, `edges` how a bio leads to what it does
 //! the work of; [`load`] brings the programs in; [`tasks`] marks who is followed; [`rings`] reads; [`decode`]
 //! turns hostile bytes into records; [`translate`] turns records into events, and is the only place that knows both
 //! vocabularies; [`drain`] does this until it is told to stop, and says
-//! what had not ended then (`in_flight`). [`mod@doctor`] tries each probe and says what happened.
+//! what had not ended then (`in_flight`). [`mod@doctor`] tries each probe by each kind ([`tries`]) and says what happened.
 //!
 //! *Invariant*: nothing outlives the process: links and maps are held by file descriptors only, nothing is pinned,
 //! so that also kill -9 leaves nothing attached.
@@ -25,19 +26,23 @@ mod edges;
 pub mod error;
 #[cfg(test)]
 mod frames;
+pub mod functions;
 mod in_flight;
 pub mod kernel;
 pub mod layout;
 pub mod load;
 mod memory;
+mod missed;
 pub mod operations;
 pub mod origin;
 mod privilege;
 pub mod probes;
+mod programs;
 pub mod rings;
 mod symbols;
 pub mod tasks;
 pub mod translate;
+pub mod tries;
 
 pub use config::{Detail, Filter, Follow, TracerConfig};
 pub use doctor::{DoctorReport, doctor};

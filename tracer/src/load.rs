@@ -8,13 +8,12 @@
 
 use aya::maps::of_maps::ArrayOfMaps;
 use aya::maps::{Map, MapData, PerCpuArray, RingBuf};
-use aya::programs::Program;
 use aya::{Btf, Ebpf, EbpfLoader};
 use aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_RINGBUF;
 use blkkin_probe_abi::CPUS_MAX;
 use blkkin_probe_abi::settings::{HOP_TO_BIO, HOPS_MAX, Hop, Settings};
 use blkkin_wire::ids::{Pid, Source};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use crate::accounts::KernelCounters;
 use crate::config::TracerConfig;
@@ -26,10 +25,12 @@ use crate::layout::{self, Types};
 use crate::operations::Operations;
 use crate::origin;
 use crate::privilege;
-use crate::probes::{AttachKind, Hook, Need, PROBES, Probe, ProbeVerdict, Verdict};
+use crate::probes::{AttachKind, Need, PROBES, Probe, ProbeVerdict, Verdict};
+use crate::programs::{Attached, Place};
 use crate::rings::RingReader;
 use crate::symbols::{self, Function};
 use crate::tasks::{SpawnerMark, TaskMarks};
+use crate::tries::{Tried, Tries, Try};
 
 pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/blkkin-probes"));
 
@@ -47,38 +48,41 @@ pub struct Tracer {
     pub(crate) tables: Tables,
     /// How this kernel numbers operations.
     pub(crate) operations: Operations,
-    /// Descriptors of the attached programs, whose fdinfo says how often the kernel skipped them.
-    pub(crate) attached: Vec<OwnedFd>,
+    pub(crate) attached: Vec<Attached>,
     marks: TaskMarks,
     verdicts: Vec<ProbeVerdict>,
 }
 
 impl Tracer {
-    /// Loads and attaches: by tp_btf, or, where the kernel refuses a required probe that way, all by raw_tp.
+    /// Loads and attaches: by the kind that is asked for, or by the best by which this kernel lets every required probe be
+    /// attached.
     pub fn load(config: &TracerConfig) -> Result<Tracer, TracerError> {
         privilege::check()?;
-        if config.attach.is_some() {
-            return Tracer::load_as(config);
+        if let Some(kind) = config.attach {
+            return Tracer::load_as(config, kind).map_err(|error| asked_for(kind, error));
         }
-        let typed = Tracer::load_as(&TracerConfig { attach: Some(AttachKind::TpBtf), ..config.clone() });
-        match typed {
-            Err(TracerError::Probe { probe, reason }) => {
-                let raw = TracerConfig { attach: Some(AttachKind::RawTp), ..config.clone() };
-                // If that is refused too, the first refusal is the one to read.
-                Tracer::load_as(&raw).map_err(|_| TracerError::Probe { probe, reason })
+        let mut first = None;
+        for kind in AttachKind::ALL {
+            let config = TracerConfig { attach: Some(kind), ..config.clone() };
+            match Tracer::load_as(&config, kind) {
+                // If all are refused, the first refusal is the one to read.
+                Err(error @ (TracerError::Probe { .. } | TracerError::Lacks { .. })) => {
+                    first.get_or_insert(error);
+                }
+                other => return other,
             }
-            other => other,
         }
+        Err(first.expect("there is a kind, and each was refused"))
     }
 
-    fn load_as(config: &TracerConfig) -> Result<Tracer, TracerError> {
+    fn load_as(config: &TracerConfig, kind: AttachKind) -> Result<Tracer, TracerError> {
         let types = layout::resolve()?;
-        kernel::check(&types)?;
+        kernel::check(&types, kind)?;
         let btf = kernel_types()?;
         let mut tracer = Tracer::bring_in(config, &types)?;
-        tracer.check_all(config, &btf, &types);
+        tracer.check_all(kind, &btf, &types);
         for probe in PROBES {
-            let verdict = tracer.attach(probe, kinds_for(probe, config.attach), &btf, &types);
+            let verdict = tracer.attach(probe, kind, &btf, &types);
             if verdict.verdict != Verdict::Works && probe.need == Need::Required {
                 return Err(refused(probe, verdict.reason));
             }
@@ -87,13 +91,40 @@ impl Tracer {
         Ok(tracer)
     }
 
-    /// Tries each probe by each kind, whatever becomes of the others; nothing is left of it.
-    pub(crate) fn try_each() -> Result<Vec<ProbeVerdict>, TracerError> {
-        let types = layout::resolve()?;
-        let btf = kernel_types()?;
-        let mut tracer = Tracer::bring_in(&TracerConfig::default(), &types)?;
-        let kinds = [AttachKind::TpBtf, AttachKind::RawTp];
-        Ok(PROBES.iter().map(|probe| tracer.attach(probe, &kinds, &btf, &types)).collect())
+    /// Tries each probe by each kind, whatever becomes of the others, and ends with it.
+    pub(crate) fn try_each(mut self) -> Result<Vec<Tries>, TracerError> {
+        let (types, btf) = (layout::resolve()?, kernel_types()?);
+        let tries = PROBES.iter().map(|probe| {
+            let tries = AttachKind::ALL.map(|kind| self.try_one(probe, kind, &btf, &types));
+            Tries { probe, tries: tries.to_vec() }
+        });
+        Ok(tries.collect())
+    }
+
+    /// One that is not attached.
+    pub(crate) fn idle() -> Result<Tracer, TracerError> {
+        Tracer::bring_in(&TracerConfig::default(), &layout::resolve()?)
+    }
+
+    fn try_one(&mut self, probe: &Probe, kind: AttachKind, btf: &Btf, types: &Types) -> Try {
+        let known =
+            self.verdicts.iter().find(|known| known.probe.name == probe.name && known.kind == Some(kind));
+        if let Some(known) = known {
+            return Try { kind, tried: Tried::Works, said: known.at.to_owned() };
+        }
+        let (tried, said) = match types.missing(probe, kind) {
+            missing if !missing.is_empty() => {
+                (Tried::Missing, format!("this kernel has no {}", missing.join(", ")))
+            }
+            _ => match Place::of(types.hook(probe, kind).unwrap_or(probe.hook), kind, types) {
+                Err(reason) => (Tried::Kept, reason),
+                Ok(place) => match place.attach(&mut self.ebpf, btf) {
+                    Ok(_) => (Tried::Works, place.name.to_owned()),
+                    Err(reason) => (Tried::Refused, reason),
+                },
+            },
+        };
+        Try { kind, tried, said }
     }
 
     /// Maps and programs, nothing attached.
@@ -153,113 +184,52 @@ impl Tracer {
     /// done program by program, whatever happened between the first hook and the last would be seen in parts, and the
     /// requests of each call of that time would look like the kernel's own. What is refused here is refused again, and
     /// reported, when it is to be attached.
-    fn check_all(&mut self, config: &TracerConfig, btf: &Btf, types: &Types) {
-        for probe in PROBES.iter().filter(|probe| types.missing(probe).is_empty()) {
-            let hook = types.hook(probe).unwrap_or(probe.hook);
-            let mut kinds = kinds_for(probe, config.attach).iter();
-            kinds.any(|&kind| self.check(hook, kind, btf).is_ok());
+    fn check_all(&mut self, kind: AttachKind, btf: &Btf, types: &Types) {
+        for probe in PROBES.iter().filter(|probe| types.missing(probe, kind).is_empty()) {
+            let mut places = places(probe, kind, types).into_iter();
+            places.any(|place| place.check(&mut self.ebpf, btf).is_ok());
         }
     }
 
-    /// Has the kernel check a program, once.
-    fn check(&mut self, hook: Hook, kind: AttachKind, btf: &Btf) -> Result<(), String> {
-        let name = program_name(hook, kind);
-        let program = self.ebpf.program_mut(&name).ok_or_else(|| format!("there is no program {name}"))?;
-        if program.fd().is_ok() {
-            return Ok(());
-        }
-        let loaded = match program {
-            Program::BtfTracePoint(program) => program.load(hook.tracepoint, btf),
-            Program::RawTracePoint(program) => program.load(),
-            _ => return Err(format!("{name} is of another kind")),
-        };
-        loaded.map_err(|error| chain(&error))
-    }
-
-    fn attach(
-        &mut self,
-        probe: &'static Probe,
-        kinds: &[AttachKind],
-        btf: &Btf,
-        types: &Types,
-    ) -> ProbeVerdict {
-        let missing = types.missing(probe);
+    fn attach(&mut self, probe: &'static Probe, kind: AttachKind, btf: &Btf, types: &Types) -> ProbeVerdict {
+        let missing = types.missing(probe, kind);
         if !missing.is_empty() {
             return ProbeVerdict::missing(probe, &missing);
         }
-        let hook = types.hook(probe).unwrap_or(probe.hook);
         let mut refused = Vec::new();
-        for &kind in kinds {
-            match self.attach_as(hook, kind, btf) {
-                Ok(program) => {
-                    self.attached.push(program);
-                    return works(probe, hook, kind);
+        for place in places(probe, kind, types) {
+            match place.attach(&mut self.ebpf, btf) {
+                Ok(attached) => {
+                    self.attached.push(attached);
+                    return ProbeVerdict::works(probe, place.hook, place.name, place.kind);
                 }
-                Err(reason) => refused.push(format!("{kind}: {reason}")),
+                Err(reason) => refused.push(format!("{}: {reason}", place.kind)),
             }
         }
-        ProbeVerdict {
-            probe,
-            hook,
-            kind: None,
-            verdict: Verdict::Refused,
-            reason: refused.join("; "),
-            remedy: "another kernel, or another policy of this one: the reason is in its own words"
-                .to_owned(),
-        }
+        let (hook, reason) = (types.hook(probe, kind).unwrap_or(probe.hook), refused.join("; "));
+        ProbeVerdict::refused(probe, hook, reason)
     }
 
-    fn attach_as(&mut self, hook: Hook, kind: AttachKind, btf: &Btf) -> Result<OwnedFd, String> {
-        self.check(hook, kind, btf)?;
-        let name = program_name(hook, kind);
-        let program = self.ebpf.program_mut(&name).ok_or_else(|| format!("there is no program {name}"))?;
-        let attached = match program {
-            Program::BtfTracePoint(program) => program.attach().map(drop),
-            Program::RawTracePoint(program) => program.attach(hook.tracepoint).map(drop),
-            _ => return Err(format!("{name} is of another kind")),
-        };
-        attached.map_err(|error| chain(&error))?;
-        let fd = program.fd().map_err(|error| chain(&error))?;
-        fd.as_fd().try_clone_to_owned().map_err(|error| error.to_string())
-    }
-
-    /// Runs that the kernel skipped because the program was running already on that CPU.
+    /// Events that the kernel handed to no program, as far as it counts them (`missed.rs`).
     pub(crate) fn recursion_misses(&self) -> u64 {
-        let misses = self.attached.iter().filter_map(|program| {
-            let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", program.as_raw_fd())).ok()?;
-            info.lines().find_map(|line| line.strip_prefix("recursion_misses:")?.trim().parse::<u64>().ok())
-        });
-        misses.sum()
+        self.attached.iter().map(Attached::missed).sum()
     }
 }
 
-fn program_name(hook: Hook, kind: AttachKind) -> String {
-    let suffix = match kind {
-        AttachKind::TpBtf => "btf",
-        AttachKind::RawTp => "raw",
+/// Where a probe is put when this kind is asked for, the best first. What has no function keeps its tracepoint, typed as the
+/// kind is: the fork hook and the others must agree on how children are adopted. An optional probe may do without
+/// types: its tracepoint may be a module's, whose types tp_btf does not see.
+fn places(probe: &Probe, kind: AttachKind, types: &Types) -> Vec<Place> {
+    let hook = types.hook(probe, kind).unwrap_or(probe.hook);
+    if let (true, Ok(place)) = (kind.is_at_functions(), Place::of(hook, kind, types)) {
+        return vec![place];
+    }
+    let kinds: &[AttachKind] = match (kind.is_typed(), probe.need) {
+        (false, _) => &[AttachKind::RawTp],
+        (true, Need::Required) => &[AttachKind::TpBtf],
+        (true, Need::Optional) => &[AttachKind::TpBtf, AttachKind::RawTp],
     };
-    format!("{}_{suffix}", hook.stem)
-}
-
-/// Required probes all use one kind: the fork hook and the others must agree on how children are adopted. An optional
-/// one may fall back by itself: its tracepoint may be a module's, whose types tp_btf does not see.
-fn kinds_for(probe: &Probe, kind: Option<AttachKind>) -> &'static [AttachKind] {
-    match (kind, probe.need) {
-        (Some(AttachKind::RawTp), _) => &[AttachKind::RawTp],
-        (_, Need::Required) => &[AttachKind::TpBtf],
-        (_, Need::Optional) => &[AttachKind::TpBtf, AttachKind::RawTp],
-    }
-}
-
-fn works(probe: &'static Probe, hook: Hook, kind: AttachKind) -> ProbeVerdict {
-    ProbeVerdict {
-        probe,
-        hook,
-        kind: Some(kind),
-        verdict: Verdict::Works,
-        reason: String::new(),
-        remedy: String::new(),
-    }
+    kinds.iter().filter_map(|kind| Place::of(hook, *kind, types).ok()).collect()
 }
 
 /// Why a probe without which nothing can be seen does not work.
@@ -268,6 +238,16 @@ fn refused(probe: &Probe, reason: String) -> TracerError {
         return TracerError::Lockdown;
     }
     TracerError::Probe { probe: probe.name, reason }
+}
+
+/// The same where somebody asked for this kind: another may do.
+fn asked_for(kind: AttachKind, error: TracerError) -> TracerError {
+    match error {
+        TracerError::Probe { probe, reason } if kind.is_at_functions() => {
+            TracerError::Kind { kind: kind.name(), probe, reason }
+        }
+        other => other,
+    }
 }
 
 fn kernel_types() -> Result<Btf, TracerError> {

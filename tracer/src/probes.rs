@@ -9,19 +9,39 @@ pub enum AttachKind {
     TpBtf,
     /// Raw tracepoint: untyped arguments, read by helper: +35 ns a call.
     RawTp,
+    /// Entry of a function, typed; what has no function by tp_btf.
+    Fentry,
+    /// Entry of a function, untyped; what has no function by raw_tp.
+    Kprobe,
 }
 
 impl AttachKind {
+    /// The best first: tracepoints are meant to be hooked, and stay when functions are rewritten.
+    pub const ALL: [AttachKind; 4] =
+        [AttachKind::TpBtf, AttachKind::RawTp, AttachKind::Fentry, AttachKind::Kprobe];
+
     /// As on the command line.
     pub fn name(self) -> &'static str {
         match self {
             AttachKind::TpBtf => "tp_btf",
             AttachKind::RawTp => "raw_tp",
+            AttachKind::Fentry => "fentry",
+            AttachKind::Kprobe => "kprobe",
         }
     }
     /// From the command line.
     pub fn by_name(name: &str) -> Option<Self> {
-        [AttachKind::TpBtf, AttachKind::RawTp].into_iter().find(|kind| kind.name() == name)
+        AttachKind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Whether it is put at functions, where a function says what the tracepoint says (`functions.rs`).
+    pub fn is_at_functions(self) -> bool {
+        matches!(self, AttachKind::Fentry | AttachKind::Kprobe)
+    }
+
+    /// Whether the verifier knows the types of its arguments. The fork hook knows a child by number where it does not.
+    pub fn is_typed(self) -> bool {
+        matches!(self, AttachKind::TpBtf | AttachKind::Fentry)
     }
 }
 
@@ -45,7 +65,8 @@ pub enum Need {
 pub struct Hook {
     /// The kernel's tracepoint.
     pub tracepoint: &'static str,
-    /// Stem of its programs' names: `{stem}_btf`, `{stem}_raw`.
+    /// Stem of its programs' names: `{stem}_btf`, `{stem}_raw`, and `{stem}_fentry`, `{stem}_kprobe` where a function stands for
+    /// it.
     pub stem: &'static str,
 }
 
@@ -261,8 +282,10 @@ pub enum Verdict {
 pub struct ProbeVerdict {
     /// Which.
     pub probe: &'static Probe,
-    /// On which hook of those that would do.
+    /// Which hook of those that would do.
     pub hook: Hook,
+    /// The tracepoint or function that it is put at.
+    pub at: &'static str,
     /// By which kind, if it works.
     pub kind: Option<AttachKind>,
     /// What became of it.
@@ -274,15 +297,44 @@ pub struct ProbeVerdict {
 }
 
 impl ProbeVerdict {
+    pub(crate) fn works(probe: &'static Probe, hook: Hook, at: &'static str, kind: AttachKind) -> Self {
+        let (reason, remedy) = (String::new(), String::new());
+        ProbeVerdict { probe, hook, at, kind: Some(kind), verdict: Verdict::Works, reason, remedy }
+    }
+
+    pub(crate) fn refused(probe: &'static Probe, hook: Hook, reason: String) -> Self {
+        let remedy = remedy(Verdict::Refused);
+        ProbeVerdict {
+            probe,
+            hook,
+            at: hook.tracepoint,
+            kind: None,
+            verdict: Verdict::Refused,
+            reason,
+            remedy,
+        }
+    }
+
     /// This kernel has not what the probe needs.
     pub(crate) fn missing(probe: &'static Probe, what: &[String]) -> Self {
         ProbeVerdict {
             probe,
             hook: probe.hook,
+            at: probe.hook.tracepoint,
             kind: None,
             verdict: Verdict::Missing,
             reason: format!("this kernel has no {}", what.join(", ")),
-            remedy: "a newer kernel, or one with the file system built in".to_owned(),
+            remedy: remedy(Verdict::Missing),
         }
     }
+}
+
+/// What to do about it.
+pub(crate) fn remedy(verdict: Verdict) -> String {
+    let words = match verdict {
+        Verdict::Works | Verdict::Unknown => "",
+        Verdict::Missing => "a newer kernel, or one with the file system built in",
+        Verdict::Refused => "another kernel, or another policy of this one: the reason is in its own words",
+    };
+    words.to_owned()
 }

@@ -1,13 +1,17 @@
 //! The diagnosis for a person: what is fine in a line, what is not with its reason and remedy below.
 
 use blkkin_report::{Colour, Style};
-use blkkin_tracer::{ProbeVerdict, Verdict};
+use blkkin_tracer::tries::Tries;
+use blkkin_tracer::{AttachKind, ProbeVerdict, Verdict};
 
 use super::Diagnosis;
 use super::check::{Check, Standing};
+use super::kinds;
 
 /// Columns before the text of a check or probe.
 const INDENT: usize = 29;
+/// Columns before the remark on a probe's kinds.
+const KINDS_INDENT: usize = 52;
 /// Narrower than this words are not wrapped any more.
 const TEXT_MIN: usize = 30;
 
@@ -31,6 +35,10 @@ pub(super) fn render(diagnosis: &Diagnosis, style: &Style) -> String {
         page.entry("", "none was tried", Mood::Bad, reason, remedy);
     }
     diagnosis.probes.probes.iter().for_each(|verdict| page.probe(verdict, obstacle));
+    if !diagnosis.probes.tries.is_empty() {
+        page.heading("Kinds of probes (--attach)");
+        page.kinds(&diagnosis.probes.tries);
+    }
     page.heading("Cost");
     diagnosis.remarks.iter().for_each(|remark| page.paragraph(2, remark));
     page.heading(if diagnosis.works() {
@@ -79,10 +87,33 @@ impl Page<'_> {
         let told = obstacle.is_some_and(|(reason, _)| *reason == verdict.reason);
         let reason = if told || verdict.reason.is_empty() { "" } else { &verdict.reason };
         let separator = if reason.is_empty() { "" } else { ": " };
-        let text =
-            format!("{}, {}{kind}: {}{separator}{reason}", probe.layer, verdict.hook.tracepoint, probe.shows);
+        let text = format!("{}, {}{kind}: {}{separator}{reason}", probe.layer, verdict.at, probe.shows);
         let remedy = if told { "" } else { &verdict.remedy };
         self.entry(word(verdict.verdict), probe.name, mood, &text, remedy);
+    }
+
+    /// A line a probe, a column a kind; what the kernel says to all of a kind is said once.
+    fn kinds(&mut self, tries: &[Tries]) {
+        let names = AttachKind::ALL.map(|kind| format!("{:<8}", kind.name())).concat();
+        self.text.push_str(&format!("  {:<18}{names}\n", ""));
+        for one in tries {
+            let words = one
+                .tries
+                .iter()
+                .map(|one| self.ink(kinds::ink(one.tried), &format!("{:<8}", kinds::word(one.tried))));
+            let words = words.collect::<String>();
+            let lines = self.wrap(KINDS_INDENT, &kinds::remark(one));
+            let mut lines = lines.iter().map(String::as_str);
+            let first = lines.next().unwrap_or_default();
+            self.text.push_str(format!("  {:<18}{words}{first}", one.probe.name).trim_end());
+            self.text.push('\n');
+            for line in lines {
+                self.text.push_str(&format!("{:KINDS_INDENT$}{line}\n", ""));
+            }
+        }
+        for refusal in kinds::refusals(tries) {
+            self.paragraph(2, &refusal);
+        }
     }
 
     fn entry(&mut self, standing: &str, name: &str, mood: Mood, text: &str, remedy: &str) {

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 /// nobody's user id on Debian, Fedora and Arch.
 const NOBODY: u32 = 65534;
 
-/// The kind of probe to use where a test asks for none: tp_btf or raw_tp.
+/// The kind of probe to use where a test asks for none, as `--attach` has it.
 pub(crate) const ATTACH: &str = "BLKKIN_TEST_ATTACH";
 
 /// The binary under test with these arguments.

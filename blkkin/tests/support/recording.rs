@@ -7,7 +7,7 @@ use std::time::Duration;
 use blkkin_aggregator::join::{JoinAccounts, JoinConfig, Joiner};
 use blkkin_aggregator::trace::Trace;
 use blkkin_bus::{CAPACITY_DEFAULT, Next, topic};
-use blkkin_tracer::{AttachKind, Ended, StopSignal, Tracer, TracerConfig};
+use blkkin_tracer::{AttachKind, Ended, StopSignal, Tracer, TracerConfig, TracerError};
 use blkkin_wire::batch::Accounts;
 use blkkin_wire::event::{BioEvent, CallEvent, CommitEvent, FileEvent, LayerEvent, RequestEvent, TaskEvent};
 use blkkin_wire::ids::Pid;
@@ -76,6 +76,18 @@ pub(crate) fn until_whole(mut run: impl FnMut() -> Recording) -> Recording {
 fn by_kind_asked_for(config: &TracerConfig) -> TracerConfig {
     let asked_for = || AttachKind::by_name(&std::env::var(crate::common::ATTACH).ok()?);
     TracerConfig { attach: config.attach.or_else(asked_for), ..config.clone() }
+}
+
+/// Whether this machine lets programs be attached by this kind: each inside a guest; elsewhere a policy may refuse those that are
+/// put at functions, and what it says is why a test is skipped.
+pub(crate) fn offered(kind: AttachKind) -> Result<(), String> {
+    if !kind.is_at_functions() || std::env::var_os("BLKKIN_GUEST").is_some() {
+        return Ok(());
+    }
+    match Tracer::load(&TracerConfig { attach: Some(kind), ..TracerConfig::default() }) {
+        Err(refused @ TracerError::Kind { .. }) => Err(refused.to_string()),
+        _ => Ok(()),
+    }
 }
 
 impl Recorder {

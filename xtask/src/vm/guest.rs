@@ -36,6 +36,20 @@ pub(super) enum Attach {
     /// What the tracer chooses: tp_btf.
     Best,
     RawTp,
+    Fentry,
+    Kprobe,
+}
+
+impl Attach {
+    /// As `init.sh` knows it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Attach::Best => "best",
+            Attach::RawTp => "raw_tp",
+            Attach::Fentry => "fentry",
+            Attach::Kprobe => "kprobe",
+        }
+    }
 }
 
 /// What the tests take for their disk; `init.sh` makes it.
@@ -109,7 +123,10 @@ impl Suite {
     }
 
     fn name(&self) -> String {
-        let kind = if self.attach == Attach::RawTp { " by raw_tp" } else { "" };
+        let kind = match self.attach {
+            Attach::Best => String::new(),
+            kind => format!(" by {}", kind.name()),
+        };
         format!("blkkin/tests/{} on {}{kind}", self.program, self.disk.name())
     }
 }
@@ -151,7 +168,7 @@ const EVERYWHERE: &[Suite] = &[
 const FURTHER: &[Suite] = &[
     suite("fio", "the_report", Disk::Virtio),
     suite("conservation", "", Disk::Loop),
-    suite("kernels", "", Disk::Null),
+    suite("kernels", "tracepoints", Disk::Null),
     suite("device", "", Disk::Null),
     suite("links", "", Disk::Null),
     suite("device", "", Disk::Virtio).by(Attach::RawTp),
@@ -175,6 +192,13 @@ const FURTHER: &[Suite] = &[
     suite("device", "", Disk::Scsi),
     suite("device", "", Disk::Scsi).by(Attach::RawTp),
     suite("guest_scsi", "", Disk::Scsi).by(Attach::RawTp),
+    suite("device", "", Disk::Virtio).by(Attach::Fentry),
+    suite("device", "", Disk::Virtio).by(Attach::Kprobe),
+    suite("fio", "the_report", Disk::Virtio).by(Attach::Kprobe),
+    suite("links", "", Disk::Null).by(Attach::Kprobe),
+    suite("guest_stacked", "crypt", Disk::Crypt).by(Attach::Kprobe),
+    suite("guest_kinds", "", Disk::Loop),
+    suite("guest_stacked", "tower", Disk::Tower).by(Attach::Fentry),
 ];
 
 /// Longest first: two run at a time.

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::archive::Archive;
-use super::guest::{Attach, Work};
+use super::guest::Work;
 use super::kernel::Unpacked;
 use crate::shell;
 use crate::test::TestProgram;
@@ -77,7 +77,7 @@ pub(super) fn build(path: &Path, kernel: &Unpacked, work: &[Work], programs: &[T
 fn list(work: &[Work]) -> Result<String> {
     let line = |one: &Work| {
         let executable = one.executable.to_str().context("a path in UTF-8")?;
-        let kind = if one.attach == Attach::RawTp { "raw_tp" } else { "best" };
+        let kind = one.attach.name();
         Ok(format!("{} {kind} {executable} {} # {}\n", one.disk.name(), one.tests.join(" "), one.name))
     };
     work.iter().map(line).collect()
