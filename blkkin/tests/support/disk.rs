@@ -58,13 +58,15 @@ impl Disk {
 
     /// Completions stay on the CPU of the driver's worker (queue/rq_affinity = 0), and are not sent to the submitter's,
     /// where they come on top of whatever task runs there: on some kernels no program runs on top of some tasks. And the
-    /// kernel counts, whatever an earlier test has left on a device that is always the same.
+    /// kernel counts and merges, whatever an earlier test has left on a device that is always the same.
     fn set_queue(&self) -> Result<(), String> {
         let name = self.node.rsplit('/').next().unwrap_or_default();
-        [("rq_affinity", "0"), ("iostats", "1")].into_iter().try_for_each(|(setting, value)| {
-            let path = format!("/sys/block/{name}/queue/{setting}");
-            fs::write(&path, value).map_err(|error| format!("{path}: {error}"))
-        })
+        [("rq_affinity", "0"), ("iostats", "1"), ("nomerges", "0")].into_iter().try_for_each(
+            |(setting, value)| {
+                let path = format!("/sys/block/{name}/queue/{setting}");
+                fs::write(&path, value).map_err(|error| format!("{path}: {error}"))
+            },
+        )
     }
 
     /// The same with ext4, mounted.

@@ -22,7 +22,7 @@
 //! # Twice
 //!
 //! The producer is idempotent, so a retry is not a second record. But a batch can be *sent* twice, by an agent that replays what
-//! it had spooled; so each carries (node, boot, epoch, sequence), and [`seen`] gives out what it has not given out.
+//! it had spooled; so each carries (node, boot, epoch, sequence), and `seen.rs` gives out what it has not given out.
 //!
 //! *Rejected*: transactions (two more round trips a batch, for a guarantee that the sequence gives), auto-commit of offsets
 //! (commits what was received, not what was done with it), one record an event (80 B of overhead for 10 of content).
