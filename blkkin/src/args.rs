@@ -29,6 +29,8 @@ pub(crate) enum Task {
     Run(RunArgs),
     /// Trace this machine until Ctrl-C
     Trace(TraceArgs),
+    /// Send what happens on this machine to a Kafka cluster until Ctrl-C
+    Agent(AgentArgs),
     /// Say what can be traced here, what not, why, and what to do
     Doctor(DoctorArgs),
 }
@@ -62,6 +64,29 @@ pub(crate) struct TraceArgs {
     /// End after this time (30s, 5m) instead of at Ctrl-C
     #[arg(long = "for", value_name = "TIME")]
     pub(crate) duration: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(override_usage = "blkkin agent --brokers HOST:PORT [WHAT] [--set NAME=VALUE]...")]
+#[command(
+    after_help = "The topic is blkkin.events, the schema of its records wire/blkkin.proto. The cluster need not be \
+    there yet."
+)]
+pub(crate) struct AgentArgs {
+    #[command(flatten)]
+    pub(crate) what: WhatArgs,
+    #[command(flatten)]
+    pub(crate) how: HowArgs,
+    /// Where the cluster is: HOST:PORT, several with commas between
+    #[arg(long, value_name = "HOST:PORT", help_heading = "Where to")]
+    pub(crate) brokers: String,
+    /// A setting of librdkafka (TLS, SASL), repeatable: security.protocol=SSL
+    #[arg(long, value_name = "NAME=VALUE", help_heading = "Where to")]
+    pub(crate) set: Vec<String>,
+    /// Partitions of the topic, where it has to be made
+    #[arg(long, value_name = "N", default_value_t = 12, help_heading = "Where to",
+        value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) partitions: u32,
 }
 
 #[derive(Debug, Args)]

@@ -137,7 +137,8 @@ impl Pipeline {
     }
 }
 
-struct Farewell(Sender<Happening>);
+/// Says that a pipeline has ended when it is dropped.
+pub(crate) struct Farewell(pub(crate) Sender<Happening>);
 
 impl Farewell {
     fn tell(&self, remark: String) {
@@ -153,7 +154,8 @@ impl Drop for Farewell {
     }
 }
 
-fn broken(part: &str, panic: &(dyn Any + Send)) -> Failure {
+/// A thread that panicked.
+pub(crate) fn broken(part: &str, panic: &(dyn Any + Send)) -> Failure {
     let words = panic.downcast_ref::<&str>().map(|words| (*words).to_owned());
     let words = words.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
     Failure {

@@ -54,6 +54,16 @@ impl Inbox {
         signals::listen(sender.clone()).map_err(|error| no_thread("cannot listen to signals", &error))?;
         Ok(Inbox { sender, receiver })
     }
+
+    /// Waits at most `timeout` for what comes next.
+    pub(crate) fn next(&mut self, timeout: Duration) -> Option<Happening> {
+        self.receiver.recv_timeout(timeout).ok()
+    }
+
+    /// For who has something to say.
+    pub(crate) fn sender(&self) -> Sender<Happening> {
+        self.sender.clone()
+    }
 }
 
 /// Tracing under way.
@@ -155,6 +165,7 @@ impl Session {
     }
 }
 
-fn no_thread(what: &str, error: &io::Error) -> Failure {
+/// A thread that the system does not give.
+pub(crate) fn no_thread(what: &str, error: &io::Error) -> Failure {
     Failure::cannot_trace(what, error, "a higher limit of threads (ulimit -u, the cgroup's pids.max)")
 }

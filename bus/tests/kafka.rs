@@ -120,7 +120,7 @@ fn events_of_three_nodes_come_out_once_and_in_order_although_the_broker_is_kille
     const NODES: u128 = 3;
     const EVENTS_EACH: u64 = 30_000;
     let mut broker = broker!();
-    broker.settings().create_topic(EVENTS, 12, 1).unwrap();
+    broker.settings().create_topic(EVENTS, 12, Some(1)).unwrap();
     let settings = broker.settings();
     assert_eq!(settings.partitions(EVENTS), Ok(12));
     let producers: Vec<_> =
@@ -150,7 +150,7 @@ fn events_of_three_nodes_come_out_once_and_in_order_although_the_broker_is_kille
 fn what_is_sent_again_is_given_out_once_and_what_was_not_done_comes_again() {
     const EVENTS_EACH: u64 = 5_000;
     let broker = broker!();
-    broker.settings().create_topic(EVENTS, 3, 1).unwrap();
+    broker.settings().create_topic(EVENTS, 3, Some(1)).unwrap();
     let settings = broker.settings();
     let records = records(1, EVENTS_EACH);
     // An agent that died sends again what it does not know to be delivered.
@@ -192,7 +192,7 @@ fn what_is_sent_again_is_given_out_once_and_what_was_not_done_comes_again() {
 fn a_record_of_something_else_is_refused_and_the_next_one_is_read() {
     use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
     let broker = broker!();
-    broker.settings().create_topic(EVENTS, 1, 1).unwrap();
+    broker.settings().create_topic(EVENTS, 1, Some(1)).unwrap();
     let settings = broker.settings();
     let stranger: BaseProducer =
         rdkafka::ClientConfig::new().set("bootstrap.servers", &settings.brokers).create().unwrap();
@@ -219,7 +219,7 @@ fn a_topic_that_is_missing_and_an_address_that_is_wrong_are_clear_errors() {
     let broker = broker!();
     let missing = broker.settings().partitions(EVENTS).unwrap_err();
     assert!(missing.what.contains(EVENTS) && missing.remedy.contains("--create"), "{missing:?}");
-    let many = broker.settings().create_topic(EVENTS, 1, 3).unwrap_err();
+    let many = broker.settings().create_topic(EVENTS, 1, Some(3)).unwrap_err();
     assert!(many.why.contains("replication"), "one broker holds no three copies: {many:?}");
     // Port 1 of this machine: nobody listens.
     let wrong = Settings::new("127.0.0.1:1").partitions(EVENTS).unwrap_err();

@@ -54,8 +54,13 @@ impl StopSignal {
         woken.notify_all();
     }
 
+    /// Whether it was given.
+    pub fn is_given(&self) -> bool {
+        self.wait(Duration::ZERO)
+    }
+
     /// Waits for it at most `period`; says whether it was given.
-    fn wait(&self, period: Duration) -> bool {
+    pub fn wait(&self, period: Duration) -> bool {
         let (flag, woken) = &*self.shared;
         let guard = flag.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         match woken.wait_timeout_while(guard, period, |stopped| !*stopped) {

@@ -7,13 +7,17 @@ use rdkafka::error::RDKafkaErrorCode as Code;
 use super::settings::FIRST_ANSWER;
 use super::{KafkaError, Settings};
 
+/// As the protocol has it (CreateTopicsRequest.json, replicationFactor).
+const DEFAULT_COPIES: i32 = -1;
+
 impl Settings {
     /// Makes a topic, unless there is one of that name. How many partitions a topic has is decided once: keys lie elsewhere
-    /// after it is changed.
-    pub fn create_topic(&self, topic: &str, partitions: u32, replication: u32) -> Result<(), KafkaError> {
+    /// after it is changed. Without a number of copies the cluster's own default.
+    pub fn create_topic(&self, topic: &str, partitions: u32, copies: Option<u32>) -> Result<(), KafkaError> {
         let admin: AdminClient<DefaultClientContext> =
             self.client().create().map_err(|error| KafkaError::of(self, "set up", &error))?;
-        let wanted = NewTopic::new(topic, partitions as i32, TopicReplication::Fixed(replication as i32));
+        let copies = copies.map_or(DEFAULT_COPIES, |copies| copies as i32);
+        let wanted = NewTopic::new(topic, partitions as i32, TopicReplication::Fixed(copies));
         let options = AdminOptions::new().request_timeout(Some(FIRST_ANSWER));
         let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|error| KafkaError {
             what: "cannot wait for an answer".to_owned(),

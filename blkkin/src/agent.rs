@@ -1,0 +1,199 @@
+//! `blkkin agent`: what happens on this machine goes into a topic of Kafka, until told to end.
+//!
+//! ```text
+//! thread "drain"                    thread "send"                                  thread "look"
+//! Tracer::drain ── bus (bounded) ── Gatherer → EventProducer → the cluster          makes the topic, says who is away
+//! ```
+//!
+//! *In*: a loaded tracer, and a cluster that need not be there yet. *Out*: records, and at the end what became of every
+//! event. *Invariant*: nothing is shed between the rings and the cluster: while it does not take more, the producer's queue
+//! fills, then the bus, then the rings, and there it is counted.
+//!
+//! Nothing is joined here: a trace over several machines is whole only where their events meet. So what can be asked of a
+//! whole trace alone (`--path`) is refused.
+
+mod send;
+
+use std::process::ExitCode;
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use blkkin_bus::kafka::{Deliveries, EVENTS, EventProducer, Settings};
+use blkkin_bus::{CAPACITY_DEFAULT, topic};
+use blkkin_tracer::{Ended, Follow, StopSignal, Tracer, TracerError};
+
+use crate::args::AgentArgs;
+use crate::failure::{Failure, Status};
+use crate::output::say;
+use crate::pipeline::{Farewell, broken};
+use crate::run::cannot_trace;
+use crate::session::{Happening, Inbox, no_thread};
+use crate::what::What;
+
+/// Between two attempts to find the cluster.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Traces and sends until told to end.
+pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, Failure> {
+    // Open before anything is attached: a signal meanwhile ends the agent, and does not kill it.
+    let mut inbox = Inbox::open()?;
+    let settings = settings(args)?;
+    let (tracer, tree) = load(args)?;
+    let producer = EventProducer::new(&settings, tracer.source().node).map_err(no_cluster)?;
+    let running = Running::start(tracer, producer, &settings, args, &inbox)?;
+    for pid in &tree {
+        say(&format!("following process {} and what it forks", pid.0));
+    }
+    say(&format!("tracing; events go to {EVENTS} at {}", settings.brokers));
+    loop {
+        match inbox.next(Duration::MAX) {
+            Some(Happening::Signal(arrival)) if !arrival.is_child() => break,
+            Some(Happening::PipelineEnded) => break,
+            Some(Happening::Waiting(remark)) => say(&remark),
+            Some(Happening::Signal(_)) | None => {}
+        }
+    }
+    running.finish()
+}
+
+/// The words that say where the cluster is.
+fn settings(args: &AgentArgs) -> Result<Settings, Failure> {
+    let mut settings = Settings::new(&args.brokers);
+    for word in &args.set {
+        let Some((name, value)) = word.split_once('=') else {
+            let why = "it has the form NAME=VALUE, as librdkafka has them";
+            return Err(Failure::usage(format!("bad setting `{word}`"), why, "--set security.protocol=SSL"));
+        };
+        settings.extra.insert(name.to_owned(), value.to_owned());
+    }
+    Ok(settings)
+}
+
+fn load(args: &AgentArgs) -> Result<(Tracer, Vec<blkkin_wire::ids::Pid>), Failure> {
+    let mut what = What::look_up(&args.what)?;
+    if !args.what.path.is_empty() {
+        return Err(Failure::usage(
+            "--path does not work with blkkin agent",
+            "which file a request is about is known once its trace is joined, and an agent joins nothing",
+            "choose by --cgroup, --comm, --device or --syscall here, and by path where traces are read",
+        ));
+    }
+    let follow = if what.tree.is_empty() { Follow::All } else { Follow::Marked };
+    let config = what.tracer_config(follow, &args.how)?;
+    let tracer = Tracer::load(&config).map_err(cannot_trace)?;
+    for pid in &what.tree {
+        tracer.follow_tree(*pid).map_err(cannot_trace)?;
+    }
+    Ok((tracer, what.tree))
+}
+
+/// The threads.
+struct Running {
+    stop: StopSignal,
+    drain: JoinHandle<Result<Ended, TracerError>>,
+    send: JoinHandle<Result<Totals, Failure>>,
+    brokers: String,
+}
+
+/// What was sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) deliveries: Deliveries,
+    /// Events that no record can hold.
+    pub(crate) oversize: u64,
+    /// Events that were not queued any more: the queue was full, and the end was asked for.
+    pub(crate) left: u64,
+}
+
+impl Running {
+    fn start(
+        tracer: Tracer,
+        producer: EventProducer,
+        settings: &Settings,
+        args: &AgentArgs,
+        inbox: &Inbox,
+    ) -> Result<Running, Failure> {
+        let failed = |error| no_thread("cannot start the agent", &error);
+        let (publisher, subscription) = topic(CAPACITY_DEFAULT);
+        let (stop, ended) = (StopSignal::new(), Farewell(inbox.sender()));
+        let told = stop.clone();
+        let send = Builder::new().name("send".into()).spawn(move || {
+            // Dropped last, also when something panics: whoever waits for the end must hear of it.
+            let _ended = ended;
+            send::send(subscription, &producer, &told).map(|(oversize, left)| {
+                let deliveries = producer.finish(send::PATIENCE);
+                Totals { deliveries, oversize, left }
+            })
+        });
+        let send = send.map_err(failed)?;
+        let told = stop.clone();
+        let drain = Builder::new().name("drain".into()).spawn(move || tracer.drain(publisher, told));
+        let (found, told, remarks) = (settings.clone(), stop.clone(), inbox.sender());
+        let partitions = args.partitions;
+        let look = move || {
+            // Nobody listens any more at the end.
+            look(&found, partitions, &told, |remark| drop(remarks.send(Happening::Waiting(remark))));
+        };
+        // Nobody waits for it: it ends with the process.
+        Builder::new().name("look".into()).spawn(look).map_err(failed)?;
+        Ok(Running { stop, drain: drain.map_err(failed)?, send, brokers: settings.brokers.clone() })
+    }
+
+    fn finish(self) -> Result<ExitCode, Failure> {
+        self.stop.stop();
+        let ended = self.drain.join().map_err(|panic| broken("the tracer", &*panic))?;
+        let totals = self.send.join().map_err(|panic| broken("the sender", &*panic))??;
+        let accounts = ended.map_err(cannot_trace)?.accounts;
+        let Totals { deliveries, oversize, left } = totals;
+        say(&format!(
+            "{} events delivered to {EVENTS} at {}; {} records lost before that",
+            deliveries.delivered,
+            self.brokers,
+            accounts.lost()
+        ));
+        let missing = deliveries.failed + deliveries.waiting() + oversize + left;
+        if missing == 0 {
+            return Ok(Status::Success.code());
+        }
+        Err(Failure {
+            status: Status::Failed,
+            ..Failure::usage(
+                format!("{missing} events were not delivered"),
+                format!(
+                    "{} were refused by the cluster, {} not acknowledged in {} s, {left} not taken, {oversize} longer than a record",
+                    deliveries.failed,
+                    deliveries.waiting(),
+                    send::PATIENCE.as_secs()
+                ),
+                format!("check that a broker answers at {}, and the topic's settings", self.brokers),
+            )
+        })
+    }
+}
+
+/// Makes the topic, and says what hinders it, once each.
+fn look(settings: &Settings, partitions: u32, stop: &StopSignal, tell: impl Fn(String)) {
+    let mut said = String::new();
+    let begun = Instant::now();
+    loop {
+        // It may be that we may not make it, and that it is there.
+        let made = settings.create_topic(EVENTS, partitions, None);
+        let found = made.or_else(|refused| settings.partitions(EVENTS).map(drop).map_err(|_| refused));
+        match found {
+            Ok(()) if said.is_empty() => return,
+            Ok(()) => return tell(format!("the cluster answers after {} s", begun.elapsed().as_secs())),
+            Err(error) if error.to_string() != said => {
+                said = error.to_string();
+                tell(format!("{said}; going on until it can be reached"));
+            }
+            Err(_) => {}
+        }
+        if stop.wait(LOOK_EVERY) {
+            return;
+        }
+    }
+}
+
+fn no_cluster(error: blkkin_bus::kafka::KafkaError) -> Failure {
+    Failure::cannot_trace(error.what, error.why, error.remedy)
+}

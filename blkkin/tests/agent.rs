@@ -1,0 +1,203 @@
+//! `blkkin agent` and a real Kafka broker: what the kernel counts of a disk comes out of the topic, request by request.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it saw"
+)]
+
+#[path = "../../bus/tests/support/mod.rs"]
+mod broker;
+mod common;
+mod support;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use blkkin_aggregator::join::{JoinConfig, Joiner};
+use blkkin_aggregator::trace::Trace;
+use blkkin_bus::kafka::{EVENTS, EventConsumer, Group, Received, Settings};
+use blkkin_wire::batch::EventBatch;
+use blkkin_wire::event::{LayerEvent, RequestEvent};
+
+use broker::Broker;
+use support::disk::{Disk, Statistics};
+use support::fio::Fio;
+use support::live::eventually;
+use support::{needs, or_skip};
+
+const REQUESTS: u32 = 2_000;
+const BYTES: u32 = 4096;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The agent; killed with the test, however that ends.
+struct Agent {
+    process: Child,
+    said: PathBuf,
+}
+
+impl Agent {
+    fn start(settings: &Settings, disk: &Disk) -> Agent {
+        let said = disk.beside("agent.said");
+        let words = ["agent", "--brokers", &settings.brokers, "--device", disk.name()];
+        let stderr = fs::File::create(&said).unwrap();
+        let process = common::blkkin(&words).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
+        let agent = Agent { process, said };
+        assert!(eventually(|| agent.said().contains("tracing; events go to")), "{}", agent.said());
+        agent
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.said).unwrap()
+    }
+
+    /// Asks it to end, as a service manager would; its status and its words.
+    fn finish(mut self) -> (Option<i32>, String) {
+        // SAFETY: numbers only; the process has not been waited for.
+        unsafe { libc::kill(self.process.id() as libc::pid_t, libc::SIGTERM) };
+        let status = self.process.wait().unwrap();
+        (status.code(), self.said())
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if self.process.try_wait().is_ok_and(|status| status.is_none()) {
+            let _ = self.process.kill();
+            let _ = self.process.wait();
+        }
+    }
+}
+
+fn broker() -> Result<Broker, String> {
+    Broker::start()
+}
+
+/// What fio does to the disk while an agent is there, as the kernel counts it.
+fn load(disk: &Disk) -> Statistics {
+    let account = disk.beside("fio.json");
+    let fio = Fio {
+        target: disk.node(),
+        pattern: "randwrite",
+        jobs: 2,
+        requests: REQUESTS / 2,
+        bytes: BYTES,
+        account: &account,
+    };
+    let before = disk.statistics();
+    let words = fio.words();
+    let status = std::process::Command::new(&words[0]).args(&words[1..]).status().unwrap();
+    assert!(status.success());
+    disk.statistics().since(before)
+}
+
+/// All batches that the topic has.
+fn consume(settings: &Settings) -> Vec<EventBatch> {
+    let group = Group { name: "test".to_owned(), member: None };
+    let mut consumer = EventConsumer::join(settings, &group).unwrap();
+    let (mut batches, begun, mut idle) = (Vec::new(), Instant::now(), 0);
+    // Once something came, two seconds of nothing are the end.
+    while begun.elapsed() < PATIENCE && (batches.is_empty() || idle < 20) {
+        match consumer.next(Duration::from_millis(100)).unwrap() {
+            Received::Batch(batch, missing) => {
+                assert_eq!(missing, 0);
+                batches.push(*batch);
+                idle = 0;
+            }
+            Received::Nothing => idle += 1,
+            Received::Rebalanced { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    batches
+}
+
+fn requests<'a>(batches: &'a [EventBatch], disk: &'a Disk) -> impl Iterator<Item = &'a RequestEvent> {
+    let events = batches.iter().flat_map(|batch| &batch.events);
+    let requests = events.filter_map(|event| match event {
+        LayerEvent::Request(request) => Some(request),
+        LayerEvent::Pair(pair) => Some(&pair.request),
+        _ => None,
+    });
+    requests.filter(|request| request.device == disk.device())
+}
+
+fn assert_all_is_there(batches: &[EventBatch], disk: &Disk, counted: Statistics) {
+    let last = &batches.last().unwrap().accounts;
+    assert_eq!(last.lost() - last.ends_missed, 0, "{last:?}");
+    let sectors = requests(batches, disk).map(|request| u64::from(request.bytes) / 512).sum::<u64>();
+    let seen = requests(batches, disk).count() as u64;
+    // An end that no program could see is in the books.
+    assert_eq!(seen + last.ends_missed, counted.requests, "{last:?}");
+    if last.ends_missed == 0 {
+        assert_eq!(sectors, counted.sectors);
+    }
+    let (mut joiner, mut traces) = (Joiner::new(JoinConfig::default()), Vec::<Trace>::new());
+    batches.iter().for_each(|batch| joiner.apply(batch.clone(), &mut traces));
+    joiner.finish(&mut traces);
+    let whole = traces.iter().filter(|trace| {
+        trace.call().is_some_and(|call| call.call.name() == "pwrite64") && !trace.requests.is_empty()
+    });
+    assert_eq!(whole.count() as u64 + last.ends_missed, u64::from(REQUESTS));
+}
+
+#[test]
+fn what_the_kernel_counts_of_a_disk_comes_out_of_the_topic() {
+    needs!("fio", "losetup");
+    let disk = or_skip!(Disk::raw(64 << 20));
+    let broker = or_skip!(broker());
+    let settings = broker.settings();
+    let agent = Agent::start(&settings, &disk);
+    let counted = load(&disk);
+    let (status, said) = agent.finish();
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("events delivered to blkkin.events"), "{said}");
+    assert_eq!(settings.partitions(EVENTS), Ok(12), "the agent has made it");
+    assert_all_is_there(&consume(&settings), &disk, counted);
+}
+
+#[test]
+fn an_agent_is_there_before_the_broker_and_what_it_saw_then_is_delivered() {
+    needs!("fio", "losetup");
+    let disk = or_skip!(Disk::raw(64 << 20));
+    let mut broker = or_skip!(broker());
+    let settings = broker.settings();
+    broker.kill();
+    let agent = Agent::start(&settings, &disk);
+    let counted = load(&disk);
+    assert!(eventually(|| agent.said().contains("cannot reach")), "{}", agent.said());
+    broker.up();
+    assert!(eventually(|| agent.said().contains("the cluster answers after")), "{}", agent.said());
+    let (status, said) = agent.finish();
+    assert_eq!(status, Some(0), "{said}");
+    assert_all_is_there(&consume(&settings), &disk, counted);
+}
+
+#[test]
+fn without_a_cluster_the_end_says_how_many_events_are_lost() {
+    needs!("fio", "losetup");
+    let disk = or_skip!(Disk::raw(64 << 20));
+    // Port 1 of this machine: nobody listens.
+    let agent = Agent::start(&Settings::new("127.0.0.1:1"), &disk);
+    load(&disk);
+    let (status, said) = agent.finish();
+    assert_eq!(status, Some(1), "{said}");
+    assert!(
+        said.contains("events were not delivered") && said.contains("not acknowledged in 10 s"),
+        "{said}"
+    );
+}
+
+#[test]
+fn words_that_mean_nothing_to_an_agent_are_refused() {
+    needs!();
+    let refused = |words: &[&str]| {
+        let run = common::run(&[&["agent", "--brokers", "h:1"], words].concat());
+        assert_eq!(run.code, Some(2), "{run:?}");
+        run.stderr
+    };
+    assert!(refused(&["--path", "/srv"]).contains("--path does not work with blkkin agent"));
+    assert!(refused(&["--set", "ssl"]).contains("NAME=VALUE"));
+}
