@@ -162,6 +162,7 @@ const EVERYWHERE: &[Suite] = &[
     suite("guest_devices", "zone", Disk::Zoned),
     suite("guest_devices", "discard", Disk::Scsi),
     suite("guest_flush", "sync", Disk::Virtio),
+    suite("guest_nbd", "", Disk::Loop),
 ];
 
 /// The same on other devices, and what is hard to say of a device.
@@ -197,6 +198,7 @@ const FURTHER: &[Suite] = &[
     suite("fio", "the_report", Disk::Virtio).by(Attach::Kprobe),
     suite("links", "", Disk::Null).by(Attach::Kprobe),
     suite("guest_stacked", "crypt", Disk::Crypt).by(Attach::Kprobe),
+    suite("guest_nbd", "", Disk::Loop).by(Attach::RawTp),
     suite("guest_kinds", "", Disk::Loop),
     suite("guest_stacked", "tower", Disk::Tower).by(Attach::Fentry),
 ];

@@ -22,6 +22,8 @@ modules() {
         # Without devices: those that are wanted are made when they are.
         case "$module" in
         *null_blk*) parameters="nr_devices=0" ;;
+        # One, whose partitions are not looked for at each open.
+        *nbd*) parameters="nbds_max=1 max_part=0" ;;
         # Made when it is wanted: a disk of 64 MiB, which answers after 20 us, and can discard and write zeroes.
         *scsi_debug*) parameters="add_host=0 dev_size_mb=64 ndelay=20000 lbpu=1 lbpws=1" ;;
         *) parameters="" ;;

@@ -23,6 +23,7 @@ const MODULES: &[&str] = &[
     "sd_mod",
     "sg",
     "scsi_debug",
+    "nbd",
     "mq-deadline",
     "bfq",
     "kyber-iosched",
