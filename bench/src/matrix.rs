@@ -70,18 +70,20 @@ pub(crate) fn run(setting: &Setting) -> Result<Found> {
     let grounds = Grounds::make(setting)?;
     let mut session = Session::new(setting)?;
     let peers = session.which_run(&grounds.mounted.place("trial")?);
+    // Every span to a file is more than any of the others does; `peers` has it.
+    let tools: Vec<Tool> = peers.running.iter().copied().filter(|tool| *tool != Tool::BlkkinSpans).collect();
     let turns = TURNS.quick(setting.extent.is_quick());
     let (mut found, mut all) = (Found::default(), Vec::new());
     for (place, loads) in PLACES.iter().zip(workload::every_fio(&grounds, LENGTH)?) {
         let mut measured = Vec::new();
         for mut load in loads {
-            let one = measure(&session, &mut load, &peers.running, turns)?;
+            let one = measure(&session, &mut load, &tools, turns)?;
             println!("{}", table::line(&one));
             measured.push((load.job.name(), one));
         }
         found
             .tables
-            .extend(QUESTIONS.iter().map(|question| question.table(place, &measured, &peers.running)));
+            .extend(QUESTIONS.iter().map(|question| question.table(place, &measured, &tools)));
         all.extend(measured.into_iter().map(|(_, one)| one));
     }
     found.tables.push(table::unseen(&peers));
