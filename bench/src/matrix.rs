@@ -81,9 +81,7 @@ pub(crate) fn run(setting: &Setting) -> Result<Found> {
             println!("{}", table::line(&one));
             measured.push((load.job.name(), one));
         }
-        found
-            .tables
-            .extend(QUESTIONS.iter().map(|question| question.table(place, &measured, &tools)));
+        found.tables.extend(QUESTIONS.iter().map(|question| question.table(place, &measured, &tools)));
         all.extend(measured.into_iter().map(|(_, one)| one));
     }
     found.tables.push(table::unseen(&peers));
