@@ -12,7 +12,7 @@ mod support;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Run, blkkin, run};
+use common::{EACH_KIND, Run, blkkin, run};
 use support::needs_guest;
 
 const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
@@ -22,13 +22,7 @@ const REMEDY: &str = "boot without lockdown=confidentiality";
 fn a_trace_is_refused_with_one_error_and_the_command_does_not_run() {
     needs_guest!();
     assert_locked_down();
-    for attach in [
-        &[][..],
-        &["--attach", "tp_btf"],
-        &["--attach", "raw_tp"],
-        &["--attach", "fentry"],
-        &["--attach", "kprobe"],
-    ] {
+    for attach in EACH_KIND {
         refused(&run(&[&["run"], attach, &["--", "touch", "/tmp/ran"]].concat()));
     }
     run(&["trace", "--for", "1s"]).assert_refused(125, "cannot trace", REMEDY);

@@ -9,19 +9,13 @@
 mod common;
 mod support;
 
-use common::run;
+use common::{EACH_KIND, run};
 use support::needs_guest;
 
 #[test]
 fn a_trace_is_refused_with_one_error_and_the_command_does_not_run() {
     needs_guest!();
-    for attach in [
-        &[][..],
-        &["--attach", "tp_btf"],
-        &["--attach", "raw_tp"],
-        &["--attach", "fentry"],
-        &["--attach", "kprobe"],
-    ] {
+    for attach in EACH_KIND {
         let words = [&["run"], attach, &["--", "touch", "/tmp/ran"]].concat();
         let run = run(&words);
         run.assert_refused(125, "cannot trace", "boot Linux 6.1 or later");

@@ -120,11 +120,15 @@ impl Source {
     }
 }
 
+/// What [`mix`] multiplies by.
+pub(crate) const MIX_FIRST: u64 = 0xbf58_476d_1ce4_e5b9;
+pub(crate) const MIX_SECOND: u64 = 0x94d0_49bb_1331_11eb;
+
 /// The finalizer of splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014): a
 /// bijection in which every input bit changes half of the output's.
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+pub(crate) const fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(MIX_FIRST);
+    z = (z ^ (z >> 27)).wrapping_mul(MIX_SECOND);
     z ^ (z >> 31)
 }
 

@@ -16,6 +16,10 @@ const NOBODY: u32 = 65534;
 /// The kind of probe to use where a test asks for none, as `--attach` has it.
 pub(crate) const ATTACH: &str = "BLKKIN_TEST_ATTACH";
 
+/// `--attach` with each kind of probe, and without any.
+pub(crate) const EACH_KIND: [&[&str]; 5] =
+    [&[], &["--attach", "tp_btf"], &["--attach", "raw_tp"], &["--attach", "fentry"], &["--attach", "kprobe"]];
+
 /// The binary under test with these arguments.
 pub(crate) fn blkkin(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_blkkin"));

@@ -4,26 +4,22 @@ use super::Malformed;
 use super::column::{Column, Delta};
 use super::dictionary::Dictionary;
 use super::message::Ids;
+use crate::ids::{MIX_FIRST, MIX_SECOND, mix};
 
 /// Bits of the counter; above it are CPU and program.
 const COUNTER_BITS: u32 = 44;
 const COUNTER_MAX: u64 = (1 << COUNTER_BITS) - 1;
-const FIRST: u64 = 0xbf58_476d_1ce4_e5b9;
-const SECOND: u64 = 0x94d0_49bb_1331_11eb;
 
 /// The id of a word: splitmix64's finalizer keyed by the epoch, as `mint` of kprobe-ebpf/src/local.rs.
 fn mint(word: u64, epoch: u64) -> u64 {
-    let mut z = word ^ epoch;
-    z = (z ^ (z >> 30)).wrapping_mul(FIRST);
-    z = (z ^ (z >> 27)).wrapping_mul(SECOND);
-    z ^ (z >> 31)
+    mix(word ^ epoch)
 }
 
 /// The word of an id.
 fn unmint(id: u64, epoch: u64) -> u64 {
     let mut z = unshift(id, 31);
-    z = unshift(z.wrapping_mul(inverse(SECOND)), 27);
-    z = unshift(z.wrapping_mul(inverse(FIRST)), 30);
+    z = unshift(z.wrapping_mul(inverse(MIX_SECOND)), 27);
+    z = unshift(z.wrapping_mul(inverse(MIX_FIRST)), 30);
     z ^ epoch
 }
 
