@@ -21,7 +21,7 @@ use blkkin_aggregator::translate::spans;
 use blkkin_report::{Report, ReportConfig};
 use blkkin_tracer::decode::decode;
 use blkkin_tracer::operations::Operations;
-use blkkin_tracer::translate::translate;
+use blkkin_tracer::translate::append;
 use blkkin_wire::batch::{Accounts, EventBatch};
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use blkkin_wire::event::LayerEvent;
@@ -169,8 +169,13 @@ pub fn stage_decode(entries: &Entries) -> usize {
 /// The events of whole entries.
 #[inline(never)]
 pub fn stage_decode_translate(entries: &Entries) -> Vec<LayerEvent> {
-    let operations = Operations::default();
-    entries.iter().filter_map(|bytes| translate(decode(bytes).ok()?, &operations)).collect()
+    let (operations, mut events) = (Operations::default(), Vec::with_capacity(entries.len()));
+    for bytes in entries.iter() {
+        if let Ok(record) = decode(bytes) {
+            append(record, &operations, &mut events);
+        }
+    }
+    events
 }
 
 /// How many traces the batch completes. A trace is lent to whoever takes it; for the stages behind, here, they are kept,

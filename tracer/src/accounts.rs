@@ -20,14 +20,14 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Counts a decoded record.
-    pub fn count(&mut self, tag: u8, event: &LayerEvent) {
+    /// Counts a record that became the last of `events`.
+    pub fn count(&mut self, tag: u8, events: &[LayerEvent]) {
         if let Some(count) = self.by_tag.get_mut(usize::from(tag)) {
             *count += 1;
         }
-        match event {
-            LayerEvent::Call(call) => self.incomplete += u64::from(call.ending == Ending::NoExit),
-            LayerEvent::File(file) => self.files_truncated += u64::from(file.kept == Kept::Truncated),
+        match events.last() {
+            Some(LayerEvent::Call(call)) => self.incomplete += u64::from(call.ending == Ending::NoExit),
+            Some(LayerEvent::File(file)) => self.files_truncated += u64::from(file.kept == Kept::Truncated),
             _ => {}
         }
     }

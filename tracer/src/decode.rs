@@ -1,7 +1,7 @@
 //! Bytes from a ring to a record: the one place where they are believed, and only after tag and length agree.
 //!
-//! *In*: the bytes of one ring entry: hostile until here. *Out*: a [`Record`], or why not. Never panics, whatever
-//! the bytes (proptest below); what it refuses is counted as malformed.
+//! *In*: the bytes of one ring entry: hostile until here. *Out*: a [`Record`], which lies where the bytes do, or why not.
+//! Never panics, whatever the bytes (proptest below); what it refuses is counted as malformed.
 
 use blkkin_probe_abi::Plain;
 use blkkin_probe_abi::record::{
@@ -11,23 +11,23 @@ use blkkin_probe_abi::record::{
 };
 use thiserror::Error;
 
-/// A record, checked.
+/// A record, checked, where it lies: to copy it would take as long as to read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
     /// A system call, its second file, and its path arguments.
-    Call(CallRecord, Option<SecondFile>, [&'a [u8]; 2]),
+    Call(&'a CallRecord, Option<&'a SecondFile>, [&'a [u8]; 2]),
     /// A bio.
-    Bio(BioRecord),
+    Bio(&'a BioRecord),
     /// A request.
-    Request(RequestRecord),
+    Request(&'a RequestRecord),
     /// A bio and its request.
-    Pair(PairRecord),
+    Pair(&'a PairRecord),
     /// A commit.
-    Commit(CommitRecord),
+    Commit(&'a CommitRecord),
     /// A task.
-    Task(TaskRecord),
+    Task(&'a TaskRecord),
     /// A file, and its path's components, leaf first, each ended by NUL.
-    File(FileRecord, &'a [u8]),
+    File(&'a FileRecord, &'a [u8]),
 }
 
 /// Why bytes are no record.
@@ -49,6 +49,9 @@ pub enum Malformed {
         /// Its bytes.
         len: usize,
     },
+    /// Not where a record may begin.
+    #[error("a record that does not begin at a multiple of 8 bytes")]
+    Unaligned,
     /// No such kind.
     #[error("a record of the unknown tag {tag}")]
     UnknownTag {
@@ -59,7 +62,7 @@ pub enum Malformed {
 
 /// Decodes one ring entry.
 pub fn decode(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
-    let header: Header = front(bytes, 0)?.0;
+    let header: &Header = front(bytes, 0)?.0;
     if header.len as usize > bytes.len() {
         return Err(Malformed::Short { tag: header.tag, len: bytes.len() });
     }
@@ -79,9 +82,9 @@ pub fn decode(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
 }
 
 fn call(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
-    let (record, rest): (CallRecord, _) = front(bytes, TAG_CALL)?;
+    let (record, rest): (&CallRecord, _) = front(bytes, TAG_CALL)?;
     let (second, rest) = if record.header.flags & CALL_HAS_SECOND != 0 {
-        let (second, rest): (SecondFile, _) = front(rest, TAG_CALL)?;
+        let (second, rest): (&SecondFile, _) = front(rest, TAG_CALL)?;
         (Some(second), rest)
     } else {
         (None, rest)
@@ -98,14 +101,14 @@ fn call(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
 }
 
 fn file(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
-    let (record, path): (FileRecord, _) = front(bytes, TAG_FILE)?;
+    let (record, path): (&FileRecord, _) = front(bytes, TAG_FILE)?;
     if path.len() > FILE_PATH_MAX {
         return Err(Malformed::Long { tag: TAG_FILE, len: bytes.len() });
     }
     Ok(Record::File(record, path))
 }
 
-fn whole<T: Plain>(bytes: &[u8], tag: u8) -> Result<T, Malformed> {
+fn whole<T: Plain>(bytes: &[u8], tag: u8) -> Result<&T, Malformed> {
     let (record, rest) = front(bytes, tag)?;
     ended(rest, tag, bytes)?;
     Ok(record)
@@ -116,11 +119,15 @@ fn ended(rest: &[u8], tag: u8, bytes: &[u8]) -> Result<(), Malformed> {
 }
 
 /// The value at the front, and what follows it.
-fn front<T: Plain>(bytes: &[u8], tag: u8) -> Result<(T, &[u8]), Malformed> {
+fn front<T: Plain>(bytes: &[u8], tag: u8) -> Result<(&T, &[u8]), Malformed> {
     let (front, rest) =
         bytes.split_at_checked(size_of::<T>()).ok_or(Malformed::Short { tag, len: bytes.len() })?;
-    // SAFETY: `front` has size_of::<T>() bytes, and of a Plain type every bit pattern is a value.
-    Ok((unsafe { front.as_ptr().cast::<T>().read_unaligned() }, rest))
+    let value = front.as_ptr().cast::<T>();
+    if !value.is_aligned() {
+        return Err(Malformed::Unaligned);
+    }
+    // SAFETY: `front` has size_of::<T>() bytes and is aligned, and of a Plain type every bit pattern is a value.
+    Ok((unsafe { &*value }, rest))
 }
 
 /// A value's bytes.
@@ -142,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_record_comes_back_as_it_was() {
-        assert_eq!(decode(bytes_of(&bio())), Ok(Record::Bio(bio())));
+        assert_eq!(decode(bytes_of(&bio())), Ok(Record::Bio(&bio())));
     }
 
     #[test]
@@ -160,6 +167,12 @@ mod tests {
     }
 
     #[test]
+    fn a_record_that_lies_askew_is_refused() {
+        let shifted: Vec<u8> = [0].into_iter().chain(bytes_of(&bio()).iter().copied()).collect();
+        assert_eq!(decode(&shifted[1..]), Err(Malformed::Unaligned));
+    }
+
+    #[test]
     fn a_record_of_the_right_tag_and_the_wrong_size_is_refused() {
         let mut record = bio();
         record.header.tag = TAG_CALL;
@@ -173,7 +186,7 @@ mod tests {
             Header { tag: TAG_CALL, len: (size_of::<CallRecord>() + 5) as u32, ..Header::default() };
         let mut bytes = bytes_of(&record).to_vec();
         bytes.extend_from_slice(b"abcde");
-        assert_eq!(decode(&bytes), Ok(Record::Call(record, None, [b"abc", b"de"])));
+        assert_eq!(decode(&bytes), Ok(Record::Call(&record, None, [b"abc", b"de"])));
         bytes.pop();
         bytes[4..8].copy_from_slice(&((size_of::<CallRecord>() + 4) as u32).to_ne_bytes());
         assert_eq!(decode(&bytes), Err(Malformed::Short { tag: TAG_CALL, len: size_of::<CallRecord>() + 4 }));

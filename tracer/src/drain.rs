@@ -23,7 +23,7 @@ use crate::load::Tracer;
 use crate::memory;
 use crate::origin;
 use crate::probes::{PROBES, Probe};
-use crate::rings::{Drained, RingReader};
+use crate::rings::RingReader;
 
 /// Events of a batch at the most. The bus holds so many batches at the most that it is full with 131,072 events (30 MB).
 const BATCH_MAX: usize = 2_048;
@@ -92,14 +92,14 @@ impl Tracer {
             anchor: origin::anchor(),
             devices: DeviceNamer::of_now(),
             sequence: 0,
+            expected: 0,
             misses: 0,
             books: (Accounts::default(), None),
         };
         let mut pause = *DRAIN_EVERY.start();
         while !stop.wait(pause) {
             match pump.round()? {
-                Some(Drained::All) => pause = next_pause(pause, pump.rings.most_taken()),
-                Some(Drained::Part) => pause = Duration::ZERO,
+                Some(found) => pause = next_pause(pause, found),
                 None => break,
             }
         }
@@ -131,6 +131,8 @@ struct Pump {
     anchor: ClockAnchor,
     devices: DeviceNamer,
     sequence: u64,
+    /// Events of the last batch: those of the next are about as many.
+    expected: usize,
     /// Recursion misses when last looked at.
     misses: u64,
     /// The accounts when last looked at, and when that was.
@@ -138,10 +140,10 @@ struct Pump {
 }
 
 impl Pump {
-    /// One drain. None when nobody listens.
-    fn round(&mut self) -> Result<Option<Drained>, TracerError> {
-        let drained = self.rings.drain(origin::now());
-        Ok(self.publish()?.then_some(drained))
+    /// One drain: how many bytes were new in the ring that had most. None when nobody listens.
+    fn round(&mut self) -> Result<Option<usize>, TracerError> {
+        let found = self.rings.look(origin::now());
+        Ok(self.publish()?.then_some(found))
     }
 
     /// Publishes what is below the watermark. False when nobody listens.
@@ -151,8 +153,9 @@ impl Pump {
         }
         let accounts = self.books_of_late()?;
         loop {
-            let mut events = Vec::with_capacity(self.rings.held().min(BATCH_MAX));
+            let mut events = Vec::with_capacity(self.expected);
             let next = self.rings.merge(&mut events, BATCH_MAX);
+            self.expected = events.len();
             self.name_devices(&mut events);
             let batch = EventBatch {
                 source: self.tracer.source,
@@ -253,6 +256,8 @@ impl Pump {
                 let _ = match program {
                     Program::BtfTracePoint(program) => program.unload(),
                     Program::RawTracePoint(program) => program.unload(),
+                    Program::FEntry(program) => program.unload(),
+                    Program::KProbe(program) => program.unload(),
                     _ => Ok(()),
                 };
             }

@@ -38,6 +38,7 @@ pub mod origin;
 mod privilege;
 pub mod probes;
 mod programs;
+mod ring;
 pub mod rings;
 mod symbols;
 pub mod tasks;

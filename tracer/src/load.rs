@@ -7,12 +7,13 @@
 //! by descriptors of this process: when it ends, however it ends, the kernel takes all of it down.
 
 use aya::maps::of_maps::ArrayOfMaps;
-use aya::maps::{Map, MapData, PerCpuArray, RingBuf};
+use aya::maps::{Map, MapData, PerCpuArray};
 use aya::{Btf, Ebpf, EbpfLoader};
 use aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_RINGBUF;
 use blkkin_probe_abi::CPUS_MAX;
 use blkkin_probe_abi::settings::{HOP_TO_BIO, HOPS_MAX, Hop, Settings};
 use blkkin_wire::ids::{Pid, Source};
+use std::io;
 use std::os::fd::AsFd;
 
 use crate::accounts::KernelCounters;
@@ -27,6 +28,7 @@ use crate::origin;
 use crate::privilege;
 use crate::probes::{AttachKind, Need, PROBES, Probe, ProbeVerdict, Verdict};
 use crate::programs::{Attached, Place};
+use crate::ring::Ring;
 use crate::rings::RingReader;
 use crate::symbols::{self, Function};
 use crate::tasks::{SpawnerMark, TaskMarks};
@@ -148,15 +150,12 @@ impl Tracer {
         Ok(Tracer { source, ebpf, rings, counters, tables, operations, attached, marks, verdicts })
     }
 
-    /// Maps the rings into this process. Not before: a mapped ring counts twice its size as the process's memory, because it
-    /// is mapped twice, one behind the other, and loading needs 33 MiB which it then gives back.
+    /// Maps the rings into this process. Not before: mapped rings count as the process's memory, and loading needs 33 MiB which
+    /// it then gives back.
     pub(crate) fn map_rings(&mut self) -> Result<RingReader, TracerError> {
-        let rings = std::mem::take(&mut self.rings).into_iter();
-        let mapped = rings.map(|ring| {
-            RingBuf::try_from(Map::RingBuf(ring))
-                .map_err(|error| TracerError::Map { map: "RINGS", reason: chain(&error) })
-        });
-        Ok(RingReader::new(mapped.collect::<Result<_, _>>()?, self.operations.clone()))
+        let failed = |error: io::Error| TracerError::Map { map: "RINGS", reason: error.to_string() };
+        let rings = std::mem::take(&mut self.rings).into_iter().map(Ring::map);
+        Ok(RingReader::new(rings.collect::<io::Result<_>>().map_err(failed)?, self.operations.clone()))
     }
 
     /// What became of each probe.

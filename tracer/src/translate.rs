@@ -14,28 +14,51 @@ use crate::operations::Operations;
 
 pub(crate) mod unended;
 
-/// The event that a record says; none for a call whose number is not in the table (then it is malformed: the
-/// kernel side records only numbers that it was given).
-pub fn translate(record: Record<'_>, operations: &Operations) -> Option<LayerEvent> {
+/// Appends the event that a record says. Not of a call whose number is not in the table (then it is malformed: the kernel
+/// side records only numbers that it was given).
+#[inline]
+pub fn append(record: Record<'_>, operations: &Operations, events: &mut Vec<LayerEvent>) -> bool {
     match record {
-        Record::Call(record, second, paths) => call(&record, second.as_ref(), paths).map(LayerEvent::Call),
-        Record::Bio(record) => Some(LayerEvent::Bio(bio(&record, operations))),
-        Record::Request(record) => Some(LayerEvent::Request(request(&record, operations))),
-        Record::Pair(record) => Some(LayerEvent::Pair(pair(&record, operations))),
-        Record::Commit(record) => Some(LayerEvent::Commit(commit(&record))),
-        Record::Task(record) => Some(LayerEvent::Task(task(&record))),
-        Record::File(record, path) => Some(LayerEvent::File(file(&record, path))),
+        Record::Call(record, second, paths) => {
+            let Some(id) = CallId::by_number(Arch::HOST, record.number.into()) else { return false };
+            put(events, || LayerEvent::Call(call(id, record, second, paths)));
+        }
+        Record::Bio(record) => put(events, || LayerEvent::Bio(bio(record, operations))),
+        Record::Request(record) => put(events, || LayerEvent::Request(request(record, operations))),
+        Record::Pair(record) => put(events, || LayerEvent::Pair(pair(record, operations))),
+        Record::Commit(record) => put(events, || LayerEvent::Commit(commit(record))),
+        Record::Task(record) => put(events, || LayerEvent::Task(task(record))),
+        Record::File(record, path) => put(events, || LayerEvent::File(file(record, path))),
+    }
+    true
+}
+
+/// Makes an event where it will lie: it is 240 bytes, and `push` would make it elsewhere and copy it.
+#[inline(always)]
+fn put(events: &mut Vec<LayerEvent>, event: impl FnOnce() -> LayerEvent) {
+    if events.len() == events.capacity() {
+        events.reserve(1);
+    }
+    if let Some(place) = events.spare_capacity_mut().first_mut() {
+        place.write(event());
+        // SAFETY: what lies there was written just now.
+        unsafe { events.set_len(events.len() + 1) };
     }
 }
 
-fn call(record: &raw::CallRecord, second: Option<&raw::SecondFile>, paths: [&[u8]; 2]) -> Option<CallEvent> {
-    let call = CallId::by_number(Arch::HOST, record.number.into())?;
+#[inline(always)]
+fn call(
+    call: CallId,
+    record: &raw::CallRecord,
+    second: Option<&raw::SecondFile>,
+    paths: [&[u8]; 2],
+) -> CallEvent {
     let has = |flag| record.header.flags & flag != 0;
     let spec = call.spec();
     // The kernel side reads positions for every call that *may* use them; this one's arguments say whether it did.
     let uses_position =
         |fd_arg: Option<usize>| fd_arg.is_some_and(|arg| spec.uses_position_of(arg, &record.args));
-    Some(CallEvent {
+    CallEvent {
         span: SpanId(record.span),
         task: task_ref(record.task, record.task_version),
         call,
@@ -72,7 +95,7 @@ fn call(record: &raw::CallRecord, second: Option<&raw::SecondFile>, paths: [&[u8
         sleeps: record.sleeps,
         cpu_wait: has(raw::CALL_HAS_CPU_WAIT).then_some(DurationNs(record.cpu_wait_ns)),
         sync_tid: has(raw::CALL_HAS_SYNC_TID).then_some(record.sync_tid),
-    })
+    }
 }
 
 /// Registers without what was left by chance in those behind the call's own.
@@ -97,11 +120,7 @@ fn bio(record: &raw::BioRecord, operations: &Operations) -> BioEvent {
     let has = |flag| record.header.flags & flag != 0;
     BioEvent {
         span: SpanId(record.span),
-        submitter: if record.parent == 0 {
-            Submitter::Kernel
-        } else {
-            Submitter::Span(SpanId(record.parent))
-        },
+        submitter: submitter(record.parent),
         root: SpanId(record.root),
         task: task_ref(record.task, record.task_version),
         request: (record.request != 0).then_some(SpanId(record.request)),
@@ -125,8 +144,8 @@ fn request(record: &raw::RequestRecord, operations: &Operations) -> RequestEvent
         root: SpanId(record.root),
         task: task_ref(record.task, record.task_version),
         start: MonotonicNs(record.start_ns),
-        insert: (record.insert_ns != 0).then_some(MonotonicNs(record.insert_ns)),
-        issue: (record.issue_ns != 0).then_some(MonotonicNs(record.issue_ns)),
+        insert: moment(record.insert_ns),
+        issue: moment(record.issue_ns),
         complete: MonotonicNs(record.header.time_ns),
         device: DeviceId::from_kernel(record.dev),
         sector: Sector(record.sector),
@@ -141,44 +160,60 @@ fn request(record: &raw::RequestRecord, operations: &Operations) -> RequestEvent
     }
 }
 
+#[inline(always)]
 fn pair(record: &raw::PairRecord, operations: &Operations) -> PairEvent {
-    let header = record.header;
-    let bio_record = raw::BioRecord {
-        header: raw::Header { flags: record.bio_flags, ..header },
-        span: record.bio,
-        parent: record.parent,
-        root: record.root,
-        task: record.task,
-        request: record.request,
-        queue_ns: record.queue_ns,
-        sector: record.sector,
-        dev: record.dev,
+    let bio_has = |flag| record.bio_flags & flag != 0;
+    let request_has = |flag| record.header.flags & flag != 0;
+    let (root, task) = (SpanId(record.root), task_ref(record.task, record.task_version));
+    let end = MonotonicNs(record.header.time_ns);
+    let status = BlockStatus(record.status as u8);
+    let bio = BioEvent {
+        span: SpanId(record.bio),
+        submitter: submitter(record.parent),
+        root,
+        task,
+        request: (record.request != 0).then_some(SpanId(record.request)),
+        first: bio_has(raw::BIO_FIRST),
+        split: bio_has(raw::BIO_SPLIT),
+        queue: MonotonicNs(record.queue_ns),
+        end,
+        device: DeviceId::from_kernel(record.dev),
+        sector: Sector(record.sector),
         bytes: record.bytes,
-        opf: record.bio_opf,
-        status: record.status,
-        task_version: record.task_version,
-        reserved: [0; 3],
+        op: operations.translate(record.bio_opf),
+        status,
     };
-    let request_record = raw::RequestRecord {
-        header,
-        span: record.request,
-        parent: record.bio,
-        root: record.root,
-        task: record.task,
-        start_ns: record.start_ns,
+    let request = RequestEvent {
+        span: SpanId(record.request),
+        parent: (record.bio != 0).then_some(SpanId(record.bio)),
+        root,
+        task,
+        start: MonotonicNs(record.start_ns),
         // One that is inserted is kept apart from its bio.
-        insert_ns: 0,
-        issue_ns: record.issue_ns,
-        sector: record.disk_sector,
-        dev: record.disk,
+        insert: None,
+        issue: moment(record.issue_ns),
+        complete: end,
+        device: DeviceId::from_kernel(record.disk),
+        sector: Sector(record.disk_sector),
         bytes: record.bytes,
-        opf: record.request_opf,
-        status: record.status,
-        task_version: record.task_version,
+        op: operations.translate(record.request_opf),
+        status,
         bios: 1,
-        tag: record.tag,
+        tag: u32::try_from(record.tag).ok(),
+        plugged: request_has(raw::REQUEST_PLUGGED),
+        requeued: request_has(raw::REQUEST_REQUEUED),
+        flush_sequence: request_has(raw::REQUEST_FLUSH_SEQUENCE) || request_has(raw::REQUEST_SERVED),
     };
-    PairEvent { bio: bio(&bio_record, operations), request: request(&request_record, operations) }
+    PairEvent { bio, request }
+}
+
+fn submitter(parent: u64) -> Submitter {
+    if parent == 0 { Submitter::Kernel } else { Submitter::Span(SpanId(parent)) }
+}
+
+/// None of what never happened.
+fn moment(ns: u64) -> Option<MonotonicNs> {
+    (ns != 0).then_some(MonotonicNs(ns))
 }
 
 fn commit(record: &raw::CommitRecord) -> CommitEvent {
@@ -286,6 +321,8 @@ mod tests {
     #[test]
     fn a_call_that_is_not_in_the_table_is_no_event() {
         let record = raw::CallRecord { number: 39, ..raw::CallRecord::default() };
-        assert!(call(&record, None, [&[], &[]]).is_none());
+        let mut events = Vec::new();
+        assert!(!append(Record::Call(&record, None, [&[], &[]]), &Operations::default(), &mut events));
+        assert!(events.is_empty());
     }
 }

@@ -5,6 +5,7 @@ use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::ids::{DeviceId, Sector, SpanId};
 use blkkin_wire::unended::{BlockLayer, Unended};
 
+use super::moment;
 use crate::operations::Operations;
 
 /// A bio.
@@ -52,10 +53,6 @@ pub(crate) fn request(entry: &Request, operations: &Operations) -> Unended {
         bytes: entry.bytes,
         op: operations.translate(entry.opf),
     }
-}
-
-fn moment(ns: u64) -> Option<MonotonicNs> {
-    (ns != 0).then_some(MonotonicNs(ns))
 }
 
 #[cfg(test)]
