@@ -10,6 +10,7 @@
 
 pub mod account;
 pub mod join;
+pub mod live;
 pub mod phases;
 pub mod stacked;
 pub mod trace;

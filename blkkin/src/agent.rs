@@ -12,9 +12,11 @@
 //! Nothing is joined here: a trace over several machines is whole only where their events meet. So what can be asked of a
 //! whole trace alone (`--path`) is refused.
 
+mod books;
 mod send;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -27,8 +29,10 @@ use crate::failure::{Failure, Status};
 use crate::output::say;
 use crate::pipeline::{Farewell, broken};
 use crate::run::cannot_trace;
+use crate::service::{Endpoint, Figures, Manager};
 use crate::session::{Happening, Inbox, no_thread};
 use crate::what::What;
+use books::Books;
 
 /// Between two attempts to find the cluster.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -40,19 +44,29 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, Failure> {
     let settings = settings(args)?;
     let (tracer, tree) = load(args)?;
     let producer = EventProducer::new(&settings, tracer.source().node).map_err(no_cluster)?;
-    let running = Running::start(tracer, producer, &settings, args, &inbox)?;
+    let manager = Manager::found();
+    let books = Arc::new(Books::new(manager.silence_max()));
+    let _metrics = Endpoint::of(args.service.metrics, Arc::clone(&books) as Arc<dyn Figures>)?;
+    let running = Running::start(tracer, producer, &settings, args, &inbox, &books)?;
     for pid in &tree {
         say(&format!("following process {} and what it forks", pid.0));
     }
-    say(&format!("tracing; events go to {EVENTS} at {}", settings.brokers));
+    let begun = format!("tracing; events go to {EVENTS} at {}", settings.brokers);
+    say(&begun);
+    manager.ready(&begun);
     loop {
-        match inbox.next(Duration::MAX) {
+        match inbox.next(manager.every().unwrap_or(Duration::MAX)) {
             Some(Happening::Signal(arrival)) if !arrival.is_child() => break,
             Some(Happening::PipelineEnded) => break,
-            Some(Happening::Waiting(remark)) => say(&remark),
+            Some(Happening::Waiting(remark)) => {
+                say(&remark);
+                manager.status(&remark);
+            }
             Some(Happening::Signal(_)) | None => {}
         }
+        manager.alive(books.pulse.silence());
     }
+    manager.stopping(send::PATIENCE + send::PATIENCE);
     running.finish()
 }
 
@@ -112,15 +126,16 @@ impl Running {
         settings: &Settings,
         args: &AgentArgs,
         inbox: &Inbox,
+        books: &Arc<Books>,
     ) -> Result<Running, Failure> {
         let failed = |error| no_thread("cannot start the agent", &error);
         let (publisher, subscription) = topic(CAPACITY_DEFAULT);
         let (stop, ended) = (StopSignal::new(), Farewell(inbox.sender()));
-        let told = stop.clone();
+        let (told, books) = (stop.clone(), Arc::clone(books));
         let send = Builder::new().name("send".into()).spawn(move || {
             // Dropped last, also when something panics: whoever waits for the end must hear of it.
             let _ended = ended;
-            send::send(subscription, &producer, &told).map(|(oversize, left)| {
+            send::send(subscription, &producer, &told, &books).map(|(oversize, left)| {
                 let deliveries = producer.finish(send::PATIENCE);
                 Totals { deliveries, oversize, left }
             })

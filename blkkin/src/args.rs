@@ -1,14 +1,17 @@
 //! The command line's words, as they were typed. What they mean is decided in [`crate::what`] and
 //! [`crate::destination`], where an error can say what there is instead.
 
+mod file;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::failure::{Failure, Status};
+use crate::service::Where;
 
 /// Help is made for narrow terminals too, and no wider than can be read.
 const HELP_WIDTH_MAX: usize = 100;
@@ -87,6 +90,20 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "N", default_value_t = 12, help_heading = "Where to",
         value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) partitions: u32,
+    #[command(flatten)]
+    pub(crate) service: ServiceArgs,
+}
+
+/// What all services have.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Service")]
+pub(crate) struct ServiceArgs {
+    /// A file that says what options say: brokers = "HOST:PORT". Options win over it
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Where metrics and health are asked for, ADDRESS:PORT or off [default: 127.0.0.1:9899, if it is free]
+    #[arg(long, value_name = "WHERE")]
+    pub(crate) metrics: Option<Where>,
 }
 
 #[derive(Debug, Args)]
@@ -219,7 +236,7 @@ impl Refusal {
 
 /// Reads the command line. `run` refuses with 125 as env(1) does: every lower status belongs to CMD.
 pub(crate) fn parse(words: impl Iterator<Item = OsString>) -> Result<Task, Refusal> {
-    let words: Vec<OsString> = words.collect();
+    let words = file::expand(words.collect(), &Cli::command()).map_err(Refusal::Failure)?;
     let error = match Cli::try_parse_from(&words) {
         Ok(cli) => return Ok(cli.task),
         Err(error) => error,
@@ -247,7 +264,6 @@ fn no_command(words: &[OsString]) -> Option<Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_definition_is_sound() {

@@ -4,8 +4,8 @@
 //! composes the libraries and knows what belongs to a command line only: words for filters and destinations,
 //! the traced command as a child process, signals, the terminal. In the order in which a run passes them:
 //! [`args`] → [`what`] and [`destination`] → [`command`] → [`pipeline`] (tracer → bus → join → report and
-//! exporters) → [`output`]; [`run`] and [`trace`] hold them together; [`agent`] sends events instead of joining them;
-//! [`doctor`] stands alone.
+//! exporters) → [`output`]; [`run`] and [`trace`] hold them together; [`agent`] sends events instead of joining them,
+//! and is a [`service`]; [`doctor`] stands alone.
 //!
 //! *Invariant*: nothing is traced before everything that can be refused was refused, and CMD's own output and
 //! exit status are left alone.
@@ -22,6 +22,7 @@ mod output;
 mod pipeline;
 mod progress;
 mod run;
+mod service;
 mod session;
 mod signals;
 mod tail;

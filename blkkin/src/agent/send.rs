@@ -7,6 +7,7 @@ use blkkin_bus::{Next, Subscription};
 use blkkin_tracer::StopSignal;
 use blkkin_wire::batch::EventBatch;
 
+use super::books::Books;
 use crate::failure::{Failure, Status};
 
 /// For the cluster to take what is left, after the end was asked for.
@@ -18,6 +19,7 @@ pub(super) fn send(
     mut batches: Subscription<EventBatch>,
     producer: &EventProducer,
     stop: &StopSignal,
+    books: &Books,
 ) -> Result<(u64, u64), Failure> {
     let mut gatherer = Gatherer::new(GatherConfig::default(), 0);
     let (mut oversize, mut left) = (0, 0);
@@ -25,7 +27,12 @@ pub(super) fn send(
         oversize += gathered.oversize;
         for record in gathered.records {
             let events = record.events;
-            match producer.send(record, || stop.is_given()) {
+            // To wait for the cluster is what is meant to happen while it is away.
+            let waiting = || {
+                books.pulse.beat();
+                stop.is_given()
+            };
+            match producer.send(record, waiting) {
                 Ok(Sent::Queued) => {}
                 Ok(Sent::Full(_)) => left += events,
                 Err(error) => {
@@ -39,7 +46,10 @@ pub(super) fn send(
     loop {
         let now = Instant::now();
         match batches.next(gatherer.patience(now)) {
-            Next::Item(batch) => hand_over(gatherer.add(batch, Instant::now()))?,
+            Next::Item(batch) => {
+                books.note(&batch.accounts, producer.deliveries(), batches.counts());
+                hand_over(gatherer.add(batch, Instant::now()))?;
+            }
             Next::Timeout => hand_over(gatherer.due(Instant::now()))?,
             Next::Closed => {
                 hand_over(gatherer.take())?;

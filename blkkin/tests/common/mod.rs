@@ -6,6 +6,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use tempfile::TempDir;
@@ -52,14 +53,18 @@ pub(crate) fn run_unprivileged(args: &[&str]) -> Run {
     if !is_root() {
         return run(args);
     }
-    // Where the binary was built nobody may not look.
     let folder = TempDir::new().unwrap();
-    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let binary = folder.path().join("blkkin");
-    fs::copy(env!("CARGO_BIN_EXE_blkkin"), &binary).unwrap();
-    let mut command = Command::new(&binary);
+    let mut command = Command::new(for_nobody(folder.path()));
     command.args(args).uid(NOBODY).gid(NOBODY).current_dir("/").env("COLUMNS", "80");
     Run::from(command.output().unwrap())
+}
+
+/// The binary in this folder, where nobody finds it: where it was built nobody may not look.
+pub(crate) fn for_nobody(folder: &Path) -> PathBuf {
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
+    let binary = folder.join("blkkin");
+    fs::copy(env!("CARGO_BIN_EXE_blkkin"), &binary).unwrap();
+    binary
 }
 
 /// Whether tests that load programs can work here.

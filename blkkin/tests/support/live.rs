@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -22,10 +22,13 @@ pub(crate) struct Live {
 impl Live {
     /// Starts it, and waits until it traces.
     pub(crate) fn trace(what: &[&str], report: PathBuf) -> Live {
-        let json = format!("--json={}", report.display());
-        let mut words = vec!["trace", json.as_str()];
-        words.extend(what);
-        let process = blkkin(&words).stdout(Stdio::null()).spawn().unwrap();
+        Live::start(blkkin(&["trace"]).args(what), report)
+    }
+
+    /// The same by a command of one's own, which ends in `trace` and what follows it.
+    pub(crate) fn start(command: &mut Command, report: PathBuf) -> Live {
+        command.arg(format!("--json={}", report.display()));
+        let process = command.stdout(Stdio::null()).spawn().unwrap();
         let live = Live { process, report };
         live.wait_until_at_work();
         live

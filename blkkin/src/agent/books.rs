@@ -1,0 +1,136 @@
+//! What the agent can say of itself at any moment.
+//!
+//! *In*: the accounts that each batch brings, and what the producer and the bus count. *Out*: figures and health. *Invariant*:
+//! fired = recorded + dropped holds in what is shown, up to what lies in the rings (at most 20 ms of records); accepted =
+//! delivered + failed + waiting.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use blkkin_bus::Counts;
+use blkkin_bus::kafka::Deliveries;
+use blkkin_wire::batch::{Account, Accounts};
+
+use crate::service::{Family, Figures, Kind, Pulse};
+
+/// Shared by the thread that sends and who asks.
+#[derive(Debug)]
+pub(crate) struct Books {
+    latest: Mutex<Latest>,
+    /// A beat for each batch that comes, and while one waits for the cluster.
+    pub(crate) pulse: Pulse,
+    silence_max: Duration,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Latest {
+    accounts: Accounts,
+    deliveries: Deliveries,
+    bus: Counts,
+}
+
+impl Books {
+    /// Empty ones. Without a batch for `silence_max` the agent is not well.
+    pub(crate) fn new(silence_max: Duration) -> Books {
+        Books { latest: Mutex::default(), pulse: Pulse::new(), silence_max }
+    }
+
+    /// A batch came.
+    pub(crate) fn note(&self, accounts: &Accounts, deliveries: Deliveries, bus: Counts) {
+        self.pulse.beat();
+        let latest = Latest { accounts: accounts.clone(), deliveries, bus };
+        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = latest;
+    }
+
+    fn latest(&self) -> Latest {
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Figures for Books {
+    fn families(&self) -> Vec<Family> {
+        let Latest { accounts, deliveries, bus } = self.latest();
+        let kinds = |of: fn(&Account) -> u64| {
+            let Accounts { calls, bios, requests, commits, names, .. } = &accounts;
+            let kinds = [calls, bios, requests, commits, names].map(of);
+            ["call", "bio", "request", "commit", "name"].into_iter().zip(kinds)
+        };
+        let lost = [
+            ("end missed", accounts.ends_missed),
+            ("table full", accounts.untracked),
+            ("task not followed", accounts.tasks_missed),
+            ("program skipped", accounts.recursion_misses),
+            ("malformed", accounts.malformed),
+            ("bios beyond the walk", accounts.walk_overflow),
+            ("flushed beyond the walk", accounts.flush_overflow),
+        ];
+        let counter = |name, help, value: u64| Family::one(Kind::Counter, name, help, value as f64);
+        let gauge = |name, help, value: u64| Family::one(Kind::Gauge, name, help, value as f64);
+        vec![
+            Family::by("kind", "records_fired", "Records that were due in the kernel", kinds(|a| a.fired)),
+            Family::by(
+                "kind",
+                "records_read",
+                "Records that were read from the rings",
+                kinds(|a| a.recorded),
+            ),
+            Family::by("kind", "records_dropped", "Records that had no room in a ring", kinds(|a| a.dropped)),
+            Family::by("why", "parts_lost", "Parts of requests that no record says", lost),
+            gauge("bus_events", "Events between the rings and the sender", bus.waiting().events),
+            counter("agent_events_accepted", "Events handed to the producer", deliveries.accepted),
+            counter("agent_events_delivered", "Events that the cluster has", deliveries.delivered),
+            counter("agent_events_failed", "Events that the cluster refused", deliveries.failed),
+            gauge("agent_events_waiting", "Events on their way to the cluster", deliveries.waiting()),
+            counter(
+                "agent_bytes_delivered",
+                "Bytes that the cluster has, before compression",
+                deliveries.bytes,
+            ),
+            Family::one(
+                Kind::Counter,
+                "agent_waited_seconds",
+                "Time for which the cluster took nothing, so that the agent waited",
+                deliveries.waited_ns as f64 / 1e9,
+            ),
+        ]
+    }
+
+    fn ill(&self) -> Option<String> {
+        let silence = self.pulse.silence();
+        (silence > self.silence_max)
+            .then(|| format!("nothing was read from the rings for {} s", silence.as_secs()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::Samples;
+
+    #[test]
+    fn what_is_shown_is_what_was_noted() {
+        let books = Books::new(Duration::from_secs(30));
+        let calls = Account { fired: 7, recorded: 4, dropped: 3 };
+        let accounts = Accounts { calls, untracked: 2, ..Accounts::default() };
+        let deliveries = Deliveries { accepted: 9, delivered: 5, failed: 1, ..Deliveries::default() };
+        books.note(&accounts, deliveries, Counts::default());
+        let families = books.families();
+        let values = |name: &str| match &families.iter().find(|family| family.name == name).unwrap().samples {
+            Samples::One(value) => vec![*value],
+            Samples::By(_, values) => values.iter().map(|(_, value)| *value).collect(),
+        };
+        let calls = ["records_fired", "records_read", "records_dropped"].map(|name| values(name)[0]);
+        assert_eq!(calls, [7.0, 4.0, 3.0]);
+        assert_eq!((values("agent_events_waiting"), values("parts_lost")[1]), (vec![3.0], 2.0));
+        let lost: f64 = ["records_dropped", "parts_lost"].iter().flat_map(|name| values(name)).sum();
+        assert_eq!(lost, accounts.lost() as f64, "all that counts as lost has a name");
+    }
+
+    #[test]
+    fn who_hears_of_no_batch_is_not_well() {
+        let books = Books::new(Duration::ZERO);
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(books.ill().is_some());
+        assert_eq!(Books::new(Duration::from_secs(30)).ill(), None);
+    }
+}

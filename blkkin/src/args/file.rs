@@ -1,0 +1,184 @@
+//! A service's configuration file: the words of its command line, kept.
+//!
+//! *In*: the command line of a service with `-c FILE`, and that file, in TOML. *Out*: the command line with the file's keys as
+//! options. *Invariant*: a key is an option's long name and means what the option means, so there is one description of both
+//! (`--help`), and one place that refuses a value. What the command line says wins over the file, key by key.
+//!
+//! *Rejected*: a schema of its own for files. Two vocabularies for one thing drift apart, and each needs its own errors.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+
+use clap::Command;
+use toml::{Table, Value};
+
+use crate::failure::Failure;
+use crate::nearest::nearest;
+
+/// Puts what the file of `-c` says into the words of a service; other words stay as they are.
+pub(super) fn expand(words: Vec<OsString>, commands: &Command) -> Result<Vec<OsString>, Failure> {
+    let command = words.get(1).and_then(|word| commands.find_subcommand(word));
+    let Some(command) = command.filter(|command| takes(command, "config").is_some()) else {
+        return Ok(words);
+    };
+    let Some(path) = named(&words[2..]) else { return Ok(words) };
+    let shown = path.to_string_lossy().into_owned();
+    let text = fs::read_to_string(&path).map_err(|error| {
+        Failure::usage(format!("cannot read {shown}"), error, "-c FILE, as configs/ of the sources has them")
+    })?;
+    let table: Table = text.parse().map_err(|error: toml::de::Error| {
+        Failure::usage(
+            format!("{shown} is no TOML"),
+            error.to_string().trim_end(),
+            "see toml.io for its rules",
+        )
+    })?;
+    let mut expanded = words[..2].to_vec();
+    for (key, value) in &table {
+        let Some(takes_value) = takes(command, key).filter(|_| key != "config") else {
+            return Err(unknown(key, &shown, command));
+        };
+        if !said(&words[2..], key) {
+            expanded.extend(options(key, value, takes_value, &shown)?);
+        }
+    }
+    expanded.extend_from_slice(&words[2..]);
+    Ok(expanded)
+}
+
+/// The file of `-c`, if there is one.
+fn named(words: &[OsString]) -> Option<OsString> {
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let text = word.to_string_lossy();
+        if word == "-c" || word == "--config" {
+            return words.next().cloned();
+        }
+        if let Some(path) = text.strip_prefix("--config=").or_else(|| text.strip_prefix("-c")) {
+            return Some(path.into());
+        }
+    }
+    None
+}
+
+/// Whether the command line has this option itself.
+fn said(words: &[OsString], key: &str) -> bool {
+    let option = format!("--{key}");
+    words.iter().any(|word| {
+        let word = word.to_string_lossy();
+        word.strip_prefix(&*option).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+    })
+}
+
+/// Whether the option of this name takes a value; none if there is no such option.
+fn takes(command: &Command, key: &str) -> Option<bool> {
+    let mut arguments = command.get_arguments();
+    arguments.find(|argument| argument.get_long() == Some(key)).map(|found| found.get_action().takes_values())
+}
+
+/// The words of one key.
+fn options(key: &str, value: &Value, takes_value: bool, file: &str) -> Result<Vec<OsString>, Failure> {
+    let refused = |why: String| {
+        Err(Failure::usage(format!("bad value of `{key}` in {file}"), why, "see --help for what it takes"))
+    };
+    let one = |value: &Value| match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Integer(number) => Some(number.to_string()),
+        Value::Float(number) => Some(number.to_string()),
+        _ => None,
+    };
+    let texts: Option<Vec<String>> = match value {
+        Value::Boolean(switch) if !takes_value => {
+            return Ok(switch.then(|| format!("--{key}").into()).into_iter().collect());
+        }
+        _ if !takes_value => return refused("it is on or off: true or false".to_owned()),
+        Value::Array(values) => values.iter().map(one).collect(),
+        // NAME=VALUE options are tables.
+        Value::Table(names) => {
+            let names: BTreeMap<_, _> = names.iter().collect();
+            names.into_iter().map(|(name, value)| Some(format!("{name}={}", one(value)?))).collect()
+        }
+        value => one(value).map(|text| vec![text]),
+    };
+    match texts {
+        Some(texts) => Ok(texts.into_iter().map(|text| format!("--{key}={text}").into()).collect()),
+        None => refused(format!("{} is neither a text nor a number, nor a list of them", value.type_str())),
+    }
+}
+
+fn unknown(key: &str, file: &str, command: &Command) -> Failure {
+    let names: Vec<&str> = command.get_arguments().filter_map(clap::Arg::get_long).collect();
+    let meant = nearest(key, names.iter().copied());
+    let remedy = match meant {
+        Some(meant) => format!("`{meant}` is the nearest that there is"),
+        None => format!("blkkin {} --help: each long option is a key", command.get_name()),
+    };
+    Failure::usage(format!("unknown key `{key}` in {file}"), "no option of this name exists", remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Arg, ArgAction};
+
+    fn commands() -> Command {
+        let option = |name: &'static str| Arg::new(name).long(name);
+        let agent = Command::new("agent")
+            .args(["config", "brokers", "comm", "set", "partitions"].map(option))
+            .arg(option("errors-only").action(ArgAction::SetTrue));
+        Command::new("blkkin").subcommand(agent).subcommand(Command::new("run").arg(option("comm")))
+    }
+
+    fn expanded(file: &str, line: &str) -> Result<String, Failure> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.toml");
+        fs::write(&path, file).unwrap();
+        let line = line.replace("FILE", path.to_str().unwrap());
+        let words = line.split(' ').map(OsString::from).collect();
+        let words = expand(words, &commands())?;
+        let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+        Ok(words.join(" ").replace(path.to_str().unwrap(), "FILE"))
+    }
+
+    #[test]
+    fn keys_become_options_and_the_command_line_wins() {
+        let file = "brokers = 'a:9092'\ncomm = ['fio', 'dd']\npartitions = 3\nerrors-only = true\n\
+            [set]\n'security.protocol' = 'SSL'";
+        assert_eq!(
+            expanded(file, "blkkin agent -c FILE --partitions=4").unwrap(),
+            "blkkin agent --brokers=a:9092 --comm=fio --comm=dd --errors-only --set=security.protocol=SSL \
+             -c FILE --partitions=4"
+        );
+        assert_eq!(
+            expanded("errors-only = false", "blkkin agent --config=FILE").unwrap(),
+            "blkkin agent --config=FILE"
+        );
+    }
+
+    #[test]
+    fn other_commands_have_no_file() {
+        assert_eq!(expanded("comm = 'x'", "blkkin run -c FILE").unwrap(), "blkkin run -c FILE");
+        assert_eq!(expanded("", "blkkin agent --brokers x").unwrap(), "blkkin agent --brokers x");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        let refused = |file: &str| expanded(file, "blkkin agent -c FILE").unwrap_err();
+        let unknown = refused("broker = 'a:9092'");
+        assert!(
+            unknown.what.contains("unknown key `broker`") && unknown.remedy.contains("`brokers`"),
+            "{unknown}"
+        );
+        assert!(refused("config = 'other'").what.contains("unknown key `config`"));
+        assert!(refused("errors-only = 'yes'").why.contains("true or false"));
+        assert!(refused("brokers = 1979-05-27").why.contains("datetime"));
+        assert!(refused("brokers = ").what.contains("is no TOML"));
+        assert!(
+            expanded("", "blkkin agent -c nowhere.toml")
+                .unwrap_err()
+                .what
+                .contains("cannot read nowhere.toml")
+        );
+    }
+}

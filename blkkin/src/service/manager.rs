@@ -1,0 +1,62 @@
+//! The service manager: what sd_notify(3) and sd_watchdog_enabled(3) of systemd want to hear.
+//!
+//! Where nobody started us who wants to hear it (`NOTIFY_SOCKET` is not set) all of it does nothing.
+
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+
+/// A silence longer than this is an illness where no manager has an opinion.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// Whoever started us.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manager {
+    /// After so long without a word it ends the service.
+    watchdog: Option<Duration>,
+}
+
+impl Manager {
+    /// As the environment has it.
+    pub(crate) fn found() -> Manager {
+        Manager { watchdog: sd_notify::watchdog_enabled() }
+    }
+
+    /// Everything works; `status` is shown by `systemctl status`.
+    pub(crate) fn ready(&self, status: &str) {
+        tell(&[NotifyState::Ready, NotifyState::Status(status)]);
+    }
+
+    /// Something worth a line.
+    pub(crate) fn status(&self, status: &str) {
+        tell(&[NotifyState::Status(status)]);
+    }
+
+    /// The end was asked for; what is under way may take so long.
+    pub(crate) fn stopping(&self, patience: Duration) {
+        let patience = u32::try_from(patience.as_micros()).unwrap_or(u32::MAX);
+        tell(&[NotifyState::Stopping, NotifyState::ExtendTimeoutUsec(patience)]);
+    }
+
+    /// Work goes on if its last beat is not older than the manager's patience allows.
+    pub(crate) fn alive(&self, silence: Duration) {
+        if self.watchdog.is_some() && silence < self.silence_max() {
+            tell(&[NotifyState::Watchdog]);
+        }
+    }
+
+    /// How often to say so: a third of the patience.
+    pub(crate) fn every(&self) -> Option<Duration> {
+        self.watchdog.map(|watchdog| watchdog / 3)
+    }
+
+    /// How long work may stay away.
+    pub(crate) fn silence_max(&self) -> Duration {
+        self.watchdog.map_or(SILENCE_MAX, |watchdog| watchdog / 2)
+    }
+}
+
+fn tell(words: &[NotifyState<'_>]) {
+    // A manager that does not listen any more is none of our failures.
+    let _ = sd_notify::notify(words);
+}
