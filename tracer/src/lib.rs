@@ -15,6 +15,8 @@
 //! *Invariant*: nothing outlives the process: links and maps are held by file descriptors only, nothing is pinned,
 //! so that also kill -9 leaves nothing attached.
 
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
+
 pub mod accounts;
 mod btf;
 pub mod config;
