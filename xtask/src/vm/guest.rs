@@ -16,6 +16,8 @@ pub(crate) struct Guest {
     /// Added to the kernel's command line.
     pub(super) command_line: &'static str,
     suites: &'static [Suite],
+    /// What no other kernel has.
+    own: &'static [Suite],
     /// What a full run adds.
     more: &'static [Suite],
 }
@@ -156,14 +158,18 @@ const EVERYWHERE: &[Suite] = &[
     suite("guest_unended", "suspended", Disk::Linear),
     suite("guest_unended", "silent", Disk::Mute),
     suite("guest_scsi", "", Disk::Scsi),
+    suite("guest_passthrough", "", Disk::Scsi),
     suite("guest_devices", "stripe", Disk::Striped),
     suite("guest_devices", "flakey", Disk::Flakey),
     suite("guest_devices", "bad", Disk::Bad),
-    suite("guest_devices", "zone", Disk::Zoned),
+    suite("guest_zones", "", Disk::Zoned),
     suite("guest_devices", "discard", Disk::Scsi),
     suite("guest_flush", "sync", Disk::Virtio),
     suite("guest_nbd", "", Disk::Loop),
 ];
+
+/// What Debian's 6.12 has and its 6.1 has not.
+const SINCE_6_12: &[Suite] = &[suite("guest_ublk", "", Disk::Loop)];
 
 /// The same on other devices, and what is hard to say of a device.
 const FURTHER: &[Suite] = &[
@@ -185,7 +191,7 @@ const FURTHER: &[Suite] = &[
     suite("guest_devices", "stripe", Disk::Striped).by(Attach::RawTp),
     suite("guest_devices", "flakey", Disk::Flakey).by(Attach::RawTp),
     suite("guest_devices", "bad", Disk::Bad).by(Attach::RawTp),
-    suite("guest_devices", "zone", Disk::Zoned).by(Attach::RawTp),
+    suite("guest_zones", "", Disk::Zoned).by(Attach::RawTp),
     suite("guest_devices", "discard", Disk::Scsi).by(Attach::RawTp),
     suite("guest_flush", "sync", Disk::Null),
     suite("guest_flush", "sync", Disk::Scsi),
@@ -193,6 +199,9 @@ const FURTHER: &[Suite] = &[
     suite("device", "", Disk::Scsi),
     suite("device", "", Disk::Scsi).by(Attach::RawTp),
     suite("guest_scsi", "", Disk::Scsi).by(Attach::RawTp),
+    suite("guest_passthrough", "", Disk::Scsi).by(Attach::RawTp),
+    suite("guest_passthrough", "", Disk::Scsi).by(Attach::Fentry),
+    suite("guest_passthrough", "", Disk::Scsi).by(Attach::Kprobe),
     suite("device", "", Disk::Virtio).by(Attach::Fentry),
     suite("device", "", Disk::Virtio).by(Attach::Kprobe),
     suite("fio", "the_report", Disk::Virtio).by(Attach::Kprobe),
@@ -205,13 +214,28 @@ const FURTHER: &[Suite] = &[
 
 /// Longest first: two run at a time.
 pub(super) const GUESTS: &[Guest] = &[
-    Guest { name: "6.12", kernel: &Kernel::LINUX_6_12, command_line: "", suites: EVERYWHERE, more: FURTHER },
-    Guest { name: "6.1", kernel: &Kernel::LINUX_6_1, command_line: "", suites: EVERYWHERE, more: FURTHER },
+    Guest {
+        name: "6.12",
+        kernel: &Kernel::LINUX_6_12,
+        command_line: "",
+        suites: EVERYWHERE,
+        own: SINCE_6_12,
+        more: FURTHER,
+    },
+    Guest {
+        name: "6.1",
+        kernel: &Kernel::LINUX_6_1,
+        command_line: "",
+        suites: EVERYWHERE,
+        own: &[],
+        more: FURTHER,
+    },
     Guest {
         name: "6.12-confidentiality",
         kernel: &Kernel::LINUX_6_12,
         command_line: "lockdown=confidentiality",
         suites: &[suite("guest_lockdown", "", Disk::Loop)],
+        own: &[],
         more: &[],
     },
     Guest {
@@ -219,6 +243,7 @@ pub(super) const GUESTS: &[Guest] = &[
         kernel: &Kernel::LINUX_6_12,
         command_line: "lockdown=integrity",
         suites: &[suite("kernels", "doctor", Disk::Loop)],
+        own: &[],
         more: &[],
     },
     Guest {
@@ -226,6 +251,7 @@ pub(super) const GUESTS: &[Guest] = &[
         kernel: &Kernel::LINUX_5_10,
         command_line: "",
         suites: &[suite("guest_too_old", "", Disk::Loop)],
+        own: &[],
         more: &[],
     },
 ];
@@ -251,7 +277,7 @@ impl Guest {
     ) -> Result<Vec<Work>> {
         let mut work = Vec::new();
         let more = if depth == Depth::Full { self.more } else { &[] };
-        for suite in self.suites.iter().chain(more) {
+        for suite in self.suites.iter().chain(self.own).chain(more) {
             let name = format!("blkkin/tests/{}", suite.program);
             let program = programs.iter().find(|program| program.name == name);
             let executable = program.with_context(|| format!("there is no {name}"))?.executable.clone();

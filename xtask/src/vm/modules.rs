@@ -24,6 +24,8 @@ const MODULES: &[&str] = &[
     "sg",
     "scsi_debug",
     "nbd",
+    "ublk_drv",
+    "zonefs",
     "mq-deadline",
     "bfq",
     "kyber-iosched",
