@@ -11,6 +11,7 @@ mod common;
 mod support;
 
 use std::fs;
+use std::path::Path;
 
 use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{Ending, RequestEvent};
@@ -23,16 +24,16 @@ use support::tools::device_number;
 use support::ublk::{FLUSH, READ, Ublk, WRITE};
 use support::{needs_guest, or_skip};
 
+/// The first of such disks. Who works on it is forked before its server is there: a server's ring lives as long as anybody has its
+/// descriptor, and its requests are given up when it ends.
+const NODE: &str = "/dev/ublkb0";
+
 #[test]
 fn what_the_server_was_asked_for_is_what_is_said() {
     needs_guest!();
     const WRITES: u64 = 60;
-    let disk = or_skip!(Ublk::start(u64::MAX));
-    let before = statistics(disk.name());
-    let asked_before = disk.asked().len();
-    let node = disk.node.clone();
-    let recording = recorded(Actor::new(move || {
-        let device = direct::open(&node);
+    let actor = Actor::new(move || {
+        let device = direct::open(Path::new(NODE));
         for block in 0..WRITES {
             direct::write_at(&device, block * 3 * BLOCK as u64).unwrap();
         }
@@ -41,7 +42,11 @@ fn what_the_server_was_asked_for_is_what_is_said() {
             direct::read_at(&device, block * 3 * BLOCK as u64).unwrap();
         }
         0
-    }));
+    });
+    let disk = or_skip!(Ublk::start(u64::MAX));
+    let before = statistics(disk.name());
+    let asked_before = disk.asked().len();
+    let recording = recorded(actor);
     recording.assert_whole();
     // Where a flush lies says nothing.
     let placed = |(operation, from, sectors)| match operation {
@@ -76,15 +81,15 @@ fn what_the_server_was_asked_for_is_what_is_said() {
 fn a_server_that_ends_is_a_request_that_fails() {
     needs_guest!();
     const ANSWERED: u64 = 5;
-    let disk = or_skip!(Ublk::start(ANSWERED));
-    let device = device_number(&fs::read_to_string(format!("/sys/block/{}/dev", disk.name())).unwrap());
-    let node = disk.node.clone();
-    let recording = recorded(Actor::new(move || {
-        let device = direct::open(&node);
+    let actor = Actor::new(move || {
+        let device = direct::open(Path::new(NODE));
         let failed = (0..=ANSWERED).map(|block| direct::write_at(&device, block * BLOCK as u64).is_err());
         // The last one, and no other.
         i32::from(failed.collect::<Vec<_>>() != [false, false, false, false, false, true])
-    }));
+    });
+    let disk = or_skip!(Ublk::start(ANSWERED));
+    let device = device_number(&fs::read_to_string(format!("/sys/block/{}/dev", disk.name())).unwrap());
+    let recording = recorded(actor);
     recording.assert_balanced();
     let requests: Vec<&RequestEvent> =
         recording.requests().filter(|request| request.device == device).collect();

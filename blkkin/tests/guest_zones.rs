@@ -45,6 +45,7 @@ fn zone_operations_are_named_as_what_they_are() {
         (RESET, [0, ZONES * ZONE], "zone-reset-all"),
     ];
     let target = node();
+    empty_all();
     let recording = recorded(move || {
         let device = direct::open(&target);
         // A zone into which nothing was written is empty when it is closed, and is reset by nobody.
@@ -74,7 +75,13 @@ fn an_append_to_a_zone_is_named_as_what_it_is() {
     let target = file.sequential();
     let recording = recorded(move || {
         let file = direct::open(&target);
-        i32::from((0..APPENDS).any(|block| direct::write_at(&file, block * BLOCK as u64).is_err()))
+        for block in 0..APPENDS {
+            if let Err(error) = direct::write_at(&file, block * BLOCK as u64) {
+                // 6.1.192 takes its own appends for misplaced, and zonefs repairs the file's size from the zone.
+                assert_eq!((error.raw_os_error(), kernel()), (Some(libc::EIO), (6, 1)));
+            }
+        }
+        0
     });
     let name = if kernel() < (6, 6) { "zone-append" } else { "write" };
     let traces = traces(&recording, "pwrite64");
@@ -97,12 +104,11 @@ struct Zonefs(PathBuf);
 
 impl Zonefs {
     fn mount() -> Zonefs {
-        let device = direct::open(&node());
-        assert!(ioctl(&device, RESET, &[0, ZONES * ZONE]));
+        let device = empty_all();
         device.write_all_at(&super_block().0, 0).unwrap();
         let place = PathBuf::from("/tmp/zonefs");
         fs::create_dir_all(&place).unwrap();
-        capture(tool("mount").args(["-t", "zonefs"]).arg(node()).arg(&place)).unwrap();
+        capture(tool("mount").args(["-t", "zonefs", "-o", "errors=repair"]).arg(node()).arg(&place)).unwrap();
         Zonefs(place)
     }
 
@@ -133,6 +139,13 @@ fn super_block() -> Block {
 fn crc32(bytes: &[u8]) -> u32 {
     let bit = |sum: u32, _| sum >> 1 ^ (0xedb8_8320 & (sum & 1).wrapping_neg());
     bytes.iter().fold(!0, |sum, byte| (0..8).fold(sum ^ u32::from(*byte), bit))
+}
+
+/// The disk, with all of its zones empty.
+fn empty_all() -> File {
+    let device = direct::open(&node());
+    assert!(ioctl(&device, RESET, &[0, ZONES * ZONE]));
+    device
 }
 
 fn ioctl(device: &File, request: u32, range: &[u64; 2]) -> bool {

@@ -26,6 +26,7 @@ const BYTES: usize = 16 << 20;
 /// Commands that wait for a request: so many may be in flight.
 const DEPTH: u16 = 8;
 const BUFFER: usize = 64 << 10;
+const ANSWERS_WITHIN_S: u64 = 60;
 
 /// `_IOWR('u', number, struct ublksrv_ctrl_cmd)`, 32 bytes.
 const fn control(number: u32) -> u32 {
@@ -139,6 +140,7 @@ impl Ublk {
         let (address, length) = ((&raw mut info).addr() as u64, size_of::<Info>());
         say(&control, ADD, info.device, address, length, 0).unwrap();
         let number = info.device;
+        assert_eq!(number, 0, "there is another");
         let mut disk = Ublk {
             node: PathBuf::from(format!("/dev/ublkb{number}")),
             control,
@@ -200,7 +202,9 @@ fn say(
     let command = Control { device, queue: u16::MAX, length: length as u16, address, data, reserved: 0 };
     let mut ring = Ring::builder().build(2)?;
     push(&mut ring, control, what, bytes(&command), 0);
-    ring.submit_and_wait(1)?;
+    // A server that failed would let it wait for ever.
+    let limit = types::Timespec::new().sec(ANSWERS_WITHIN_S);
+    ring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&limit))?;
     let answer = ring.completion().next().unwrap().result();
     if answer < 0 { Err(io::Error::from_raw_os_error(-answer)) } else { Ok(()) }
 }
