@@ -3,6 +3,8 @@
 //!
 //! *In*: how many writes are answered. *Out*: `/dev/ublkbN`, and what it was asked for. *Invariant*: it is gone when dropped.
 
+mod abi;
+
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -13,6 +15,7 @@ use std::thread::JoinHandle;
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
+use self::abi::*;
 use super::direct::BLOCK;
 use super::live::eventually;
 
@@ -28,90 +31,10 @@ const DEPTH: u16 = 8;
 const BUFFER: usize = 64 << 10;
 const ANSWERS_WITHIN_S: u64 = 60;
 
-/// `_IOWR('u', number, struct ublksrv_ctrl_cmd)`, 32 bytes.
-const fn control(number: u32) -> u32 {
-    0xc020_7500 | number
-}
-const ADD: u32 = control(4);
-const DELETE: u32 = control(5);
-const START: u32 = control(6);
-const STOP: u32 = control(7);
-const SET_PARAMETERS: u32 = control(8);
-/// `_IOWR('u', number, struct ublksrv_io_cmd)`, 16 bytes.
-const FETCH: u32 = 0xc010_7520;
-const COMMIT_AND_FETCH: u32 = 0xc010_7521;
-
-const BASIC: u32 = 1;
-const VOLATILE_CACHE: u32 = 1 << 2;
 /// What an ended device answers to a command that waits (UBLK_IO_RES_ABORT).
 const ABORTED: i32 = -libc::ENODEV;
 
 type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
-
-/// struct ublksrv_ctrl_cmd.
-#[repr(C)]
-struct Control {
-    device: u32,
-    queue: u16,
-    length: u16,
-    address: u64,
-    data: u64,
-    reserved: u64,
-}
-
-/// struct ublksrv_ctrl_dev_info.
-#[repr(C)]
-#[derive(Default)]
-struct Info {
-    queues: u16,
-    depth: u16,
-    state: u16,
-    pad: u16,
-    buffer_bytes: u32,
-    device: u32,
-    pid: i32,
-    pad_too: u32,
-    flags: [u64; 2],
-    owner: [u32; 2],
-    reserved: [u64; 2],
-}
-
-/// struct ublk_params, up to its basic ones.
-#[repr(C)]
-struct Parameters {
-    length: u32,
-    kinds: u32,
-    attributes: u32,
-    /// log2 of: a logical block, a physical one, the best and the least I/O.
-    shifts: [u8; 4],
-    sectors_max: u32,
-    chunk_sectors: u32,
-    sectors: u64,
-    boundary: u64,
-}
-
-/// struct ublksrv_io_cmd.
-#[repr(C)]
-struct Command {
-    queue: u16,
-    tag: u16,
-    result: i32,
-    address: u64,
-}
-
-/// struct ublksrv_io_desc: what is asked.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Description {
-    operation: u32,
-    sectors: u32,
-    from: u64,
-    address: u64,
-}
-
-const _: () = assert!(size_of::<Control>() == 32 && size_of::<Info>() == 64);
-const _: () = assert!(size_of::<Parameters>() == 40 && size_of::<Command>() == 16);
-const _: () = assert!(size_of::<Description>() == 24);
 
 /// What was asked for: the operation, from which sector, how many.
 pub(crate) type Asked = (u8, u64, u32);
@@ -204,8 +127,13 @@ fn say(
     push(&mut ring, control, what, bytes(&command), 0);
     // A server that failed would let it wait for ever.
     let limit = types::Timespec::new().sec(ANSWERS_WITHIN_S);
-    ring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&limit))?;
-    let answer = ring.completion().next().unwrap().result();
+    let submitted = ring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&limit));
+    if let Err(error) = submitted
+        && error.raw_os_error() != Some(libc::ETIME)
+    {
+        return Err(error);
+    }
+    let answer = ring.completion().next().map_or(-libc::ETIME, |cqe| cqe.result());
     if answer < 0 { Err(io::Error::from_raw_os_error(-answer)) } else { Ok(()) }
 }
 
@@ -226,12 +154,7 @@ fn bytes<T>(command: &T) -> [u8; 80] {
 /// Waits for requests, does them in memory, and answers: until the device ends, or so many writes were answered.
 fn serve(path: &Path, answers: u64, asked: &Mutex<Vec<Asked>>) {
     let device = File::options().read(true).write(true).open(path).unwrap();
-    let length = usize::from(DEPTH) * size_of::<Description>();
-    // SAFETY: a mapping of its own, as long as the driver has one.
-    let mapped = unsafe {
-        libc::mmap(ptr::null_mut(), length, libc::PROT_READ, libc::MAP_SHARED, device.as_raw_fd(), 0)
-    };
-    assert_ne!(mapped, libc::MAP_FAILED, "{}", io::Error::last_os_error());
+    let descriptions = Descriptions::of(&device);
     let mut disk = vec![0_u8; BYTES];
     let mut buffers = vec![vec![0_u8; BUFFER]; usize::from(DEPTH)];
     let mut ring = Ring::builder().build(u32::from(DEPTH)).unwrap();
@@ -250,8 +173,7 @@ fn serve(path: &Path, answers: u64, asked: &Mutex<Vec<Asked>>) {
                 waiting -= 1;
                 continue;
             }
-            // SAFETY: one of the driver's descriptions, which it has filled before it said so.
-            let asking = unsafe { mapped.cast::<Description>().add(tag as usize).read_volatile() };
+            let asking = descriptions.read(tag as usize);
             let operation = asking.operation as u8;
             asked.lock().unwrap().push((operation, asking.from, asking.sectors));
             writes += u64::from(operation == WRITE);
@@ -274,3 +196,32 @@ fn serve(path: &Path, answers: u64, asked: &Mutex<Vec<Asked>>) {
 }
 
 const _: () = assert!(BUFFER >= BLOCK);
+
+/// What the driver describes, by tag; a device is not gone before nobody maps it.
+struct Descriptions(*mut Description);
+
+impl Descriptions {
+    const BYTES: usize = DEPTH as usize * size_of::<Description>();
+
+    fn of(device: &File) -> Descriptions {
+        let (protection, shared) = (libc::PROT_READ, libc::MAP_SHARED);
+        // SAFETY: a mapping of its own.
+        let mapped =
+            unsafe { libc::mmap(ptr::null_mut(), Self::BYTES, protection, shared, device.as_raw_fd(), 0) };
+        assert_ne!(mapped, libc::MAP_FAILED, "{}", io::Error::last_os_error());
+        Descriptions(mapped.cast())
+    }
+
+    fn read(&self, tag: usize) -> Description {
+        assert!(tag < usize::from(DEPTH));
+        // SAFETY: one of them, which the driver has filled before it said so.
+        unsafe { self.0.add(tag).read_volatile() }
+    }
+}
+
+impl Drop for Descriptions {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `of`, and read by nobody any more.
+        unsafe { libc::munmap(self.0.cast(), Self::BYTES) };
+    }
+}
