@@ -129,8 +129,10 @@ pub fn begin<A: Access>(
     };
     local.count(REQUESTS_STARTED);
     let own = local.mint(program);
-    // One that is seen late is no longer in its task's hands.
-    let plugged = if setting!(requests_begin_late) == 0 { plugged(begun.opf) } else { 0 };
+    // One that is seen late is no longer in its task's hands, and a driver's command goes past the plug where its sender waits
+    // for it (blk_execute_rq).
+    let late = setting!(requests_begin_late) != 0;
+    let plugged = if late || command::is(begun.opf) { 0 } else { plugged(begun.opf) };
     let Asker { call, mut task, mut version } = begun.asker;
     let (mut parent, mut root, mut flags) = (call, call, plugged);
     if call == 0 {
@@ -193,10 +195,10 @@ unsafe fn owner<A: Access>(local: &mut Local, first: Pointer) -> Option<Owner> {
 }
 
 /// REQUEST_PLUGGED if the task that allocates a request has a plug that it goes into (blk_mq_submit_bio, block/blk-mq.c): what
-/// asks for a flush goes past it to the flush machine, and a driver's command does unless its sender does not wait for it.
+/// asks for a flush goes past it to the flush machine.
 #[inline(always)]
 pub fn plugged(opf: u32) -> u16 {
-    if offset!(task_plug) == ABSENT || opf & (OPF_PREFLUSH | OPF_FUA) != 0 || command::is(opf) {
+    if offset!(task_plug) == ABSENT || opf & (OPF_PREFLUSH | OPF_FUA) != 0 {
         return 0;
     }
     // SAFETY: the current task is typed.
