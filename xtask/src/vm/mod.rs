@@ -37,7 +37,7 @@ use guest::{Depth, GUESTS, Guest};
 pub(crate) use kernel::{Kernel, missing};
 use machine::Outcome;
 
-/// Guests that run at a time: each keeps one CPU busy and holds 1 GiB.
+/// Guests that run at a time: each keeps one CPU busy and holds 2 GiB.
 const AT_A_TIME: usize = 2;
 
 /// Sets up, builds and runs all guests, or the one of this name, at full depth; of their tests those whose name contains
@@ -113,5 +113,5 @@ fn one(
     std::fs::create_dir_all(&folder)?;
     let archive = folder.join("initramfs");
     initramfs::build(&archive, &unpacked, &work, programs)?;
-    machine::boot(guest, &unpacked, &archive, &folder).map(Some)
+    machine::boot(guest, &unpacked, &archive, &folder, work.len()).map(Some)
 }
