@@ -134,7 +134,7 @@ fn own(trace: &Trace, subject: Subject) -> Own {
 
 /// Whether the call has I/O and none of it is missing: from its commits neither.
 fn is_explained(call: &CallEvent, trace: &Trace) -> bool {
-    let all = trace.bios_of_root() == call.bios as usize;
+    let all = trace.asked_by_root() == call.bios as usize;
     let some = call.bios > 0 || !trace.causes.is_empty();
     some && all && with_causes(trace).all(|trace| trace.missing.nothing())
 }

@@ -54,6 +54,9 @@
 //! - *A split* turns one bio into several requests; each names the bio as its parent, the bio names the last of
 //!   them. Earlier ones end before the bio does and are here when it comes.
 //!
+//! - *A driver's command* (SG_IO) is a request without a bio: its parent is the call that sent it, and the call counts it among
+//!   its bios (`kprobe-ebpf/src/command.rs`).
+//!
 //! ## Devices on devices: the bio below, by the driver's own pointer
 //!
 //! A device that is made of others (device-mapper, md, a loop device's file) answers a bio or a request by bios of its own.
@@ -82,7 +85,7 @@
 //! ## What is complete
 //!
 //! Because roots travel in every record, no layer of one node waits for another to learn its trace. A
-//! trace is complete when its root's record is there, as many bios as it queued, and each request that one of its
+//! trace is complete when its root's record is there, as many bios and commands as it asked for, and each request that one of its
 //! bios names as its child. An async call (io_submit, io_uring_enter) returns before its bios end and waits here.
 //! A call without bios is complete at once and touches no table. What never becomes complete is closed, in
 //! *event time*, [`JoinConfig::quiet_after`] its last sign of life, or when too many are open, and says what

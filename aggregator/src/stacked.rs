@@ -1,6 +1,6 @@
 //! Devices on devices within one trace: which requests have others do their work.
 //!
-//! *In*: a [`Trace`]. *Out*: which of its bios the root queued, and which of its requests are of a device that lies on
+//! *In*: a [`Trace`]. *Out*: which of its bios the root queued and which drivers' commands it sent, and which of its requests are of a device that lies on
 //! others. *Invariant*: a byte that moved through three layers of devices is one byte in every sum over "the devices": that
 //! of the lowest layer that is known. Each layer's own row counts it for that layer.
 
@@ -18,9 +18,15 @@ impl Trace {
         }
     }
 
-    /// How many of its bios the root itself queued.
-    pub fn bios_of_root(&self) -> usize {
-        self.bios.iter().filter(|bio| self.queued_by_root(bio)).count()
+    /// Whether it is a driver's command that the root itself sent.
+    pub fn sent_by_root(&self, request: &RequestEvent) -> bool {
+        request.op.is_command() && request.parent == Some(self.root_span)
+    }
+
+    /// How many of its bios the root itself queued, and how many drivers' commands it sent.
+    pub fn asked_by_root(&self) -> usize {
+        let bios = self.bios.iter().filter(|bio| self.queued_by_root(bio)).count();
+        bios + self.requests.iter().filter(|request| self.sent_by_root(request)).count()
     }
 }
 
@@ -61,6 +67,13 @@ mod tests {
         trace.requests.extend([above, below]);
         let stacked = Stacked::of(&trace);
         assert_eq!(trace.requests.iter().map(|r| stacked.is_above(r)).collect::<Vec<_>>(), [true, false]);
-        assert_eq!(trace.bios_of_root(), 1);
+        assert_eq!(trace.asked_by_root(), 1);
+    }
+
+    #[test]
+    fn a_command_is_asked_for_by_the_call_that_sent_it() {
+        let mut trace = make::trace(1);
+        trace.requests.extend([make::command(1, 2, (10, 20)), make::direct(1, 4, 5, (20, 80)).1]);
+        assert_eq!(trace.asked_by_root(), 1);
     }
 }

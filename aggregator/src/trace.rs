@@ -49,7 +49,7 @@ pub struct DeviceNames(pub BTreeMap<DeviceId, Arc<str>>);
 pub struct Missing {
     /// The root's own record.
     pub root: bool,
-    /// Bios that the root is known to have queued and that did not come.
+    /// Bios that the root is known to have queued, and commands that it sent, and that did not come.
     pub bios: u32,
     /// Requests that bios name as their carrier, in this trace, and that did not come.
     pub requests: u32,

@@ -1,5 +1,5 @@
-//! What devices do that no disk of the other tests does: one bio on two disks, failures where they are planted, zones, and
-//! operations that move no data; each is named as what it is and lies below its call. Runs inside a guest only, on disks
+//! What devices do that no disk of the other tests does: one bio on two disks, failures where they are planted, and operations
+//! that move no data; each is named as what it is and lies below its call. Runs inside a guest only, on disks
 //! that `xtask/src/vm/init.sh` has made.
 
 #![allow(
@@ -118,45 +118,6 @@ fn a_bad_sector_fails_where_it_is() {
     let run = common::run(&["run", "--", "busybox", "sh", "-c", &command]);
     let failed = format!("failed: 1 read on {}", name());
     assert!(run.stderr.contains(&failed) && run.stderr.contains(": I/O error"), "{}", run.stderr);
-}
-
-/// `_IOW(0x12, 131, struct blk_zone_range)` and those after (include/uapi/linux/blkzoned.h).
-const RESET: u32 = 0x4010_1283;
-const OPEN: u32 = 0x4010_1286;
-const CLOSE: u32 = 0x4010_1287;
-const FINISH: u32 = 0x4010_1288;
-/// As `init.sh` made it, in sectors: 16 zones.
-const ZONE: u64 = 4 << 11;
-const ZONES: u64 = 16;
-
-/// Each kernel has its own numbers for these.
-#[test]
-fn zone_operations_are_named_as_what_they_are() {
-    needs_guest!();
-    let asked: [(u32, [u64; 2], &str); 5] = [
-        (OPEN, [ZONE, ZONE], "zone-open"),
-        (CLOSE, [ZONE, ZONE], "zone-close"),
-        (FINISH, [2 * ZONE, ZONE], "zone-finish"),
-        (RESET, [2 * ZONE, ZONE], "zone-reset"),
-        (RESET, [0, ZONES * ZONE], "zone-reset-all"),
-    ];
-    let target = node();
-    let recording = recorded(move || {
-        let device = direct::open(&target);
-        // A zone into which nothing was written is empty when it is closed, and is reset by nobody.
-        let written =
-            [ZONE, 2 * ZONE].into_iter().all(|sector| direct::write_at(&device, sector * 512).is_ok());
-        i32::from(!written || asked.iter().any(|(request, range, _)| !ioctl(&device, *request, range)))
-    });
-    let traces = traces(&recording, "ioctl");
-    assert_eq!(traces.len(), asked.len());
-    for ((_, [sector, _], name), trace) in asked.into_iter().zip(traces) {
-        let ([bio], [request]) = (&trace.bios[..], &trace.requests[..]) else { panic!("{name}: {trace:#?}") };
-        assert_eq!([bio.op.name(), request.op.name()], [name, name], "{trace:#?}");
-        if name != "zone-reset-all" {
-            assert_eq!((bio.sector.0, request.sector.0), (sector, sector), "{trace:#?}");
-        }
-    }
 }
 
 /// `_IO(0x12, 119)` and `_IO(0x12, 127)` (include/uapi/linux/fs.h).

@@ -7,15 +7,17 @@
 //!
 //! *Since when*: since its bio was queued, which includes the wait for a free request.
 //!
-//! *Not here*: requests without a followed bio (a driver's own commands).
+//! *A driver's command* has no such bio: it is first seen at its issue, and whose it is, command.rs says.
 
 use crate::access::{Access, Pointer};
 use crate::block::{self, Carried, REQUESTS, Request};
+use crate::command::{self, Asker};
 use crate::layout::offset;
 use crate::local::Local;
 use crate::request::{self, Begun, Owner, carried, disk_of};
 use crate::settings::setting;
 use crate::table;
+use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::REQUESTS_STALE;
 use blkkin_probe_abi::record::{BIO_SPLIT, BIO_TOOK_REQUEST};
 use blkkin_probe_abi::settings::Program;
@@ -47,6 +49,18 @@ pub fn known<A: Access>(
         return found;
     }
     // SAFETY: `rq` is of the kind that A reads.
+    if command::is(unsafe { A::read(rq, offset!(rq_cmd_flags)) }) {
+        // Issued again, unless what was here was no command and its end was not seen.
+        return match found {
+            Some(entry) if !command::is(entry.opf) => {
+                table::release(entry);
+                local.count(REQUESTS_STALE);
+                None
+            }
+            found => found,
+        };
+    }
+    // SAFETY: as above.
     if unsafe { A::read::<Pointer>(rq, offset!(rq_bio)) }.is_null() {
         // Inside the flush machine's sequence a request's bios are done and put aside.
         return found;
@@ -86,8 +100,36 @@ pub fn begin<A: Access>(
     let (start_ns, opf) = (bio.queue_ns, bio.opf);
     // Others may have joined it by now: it stays in the table.
     let owner = Some(Owner { bio, whole: 0 });
-    let begun = Begun { owner, task: (0, 0), disk, start_ns, opf };
+    let begun = Begun { owner, asker: Asker::NOBODY, disk, start_ns, opf };
     request::begin::<A>(local, program, rq, address, begun);
+    table::find(&REQUESTS, address)
+}
+
+/// Makes the entry of a driver's command that is issued and not known; none where block_io_start would have shown it.
+#[inline(always)]
+pub fn begin_command<A: Access>(
+    local: &mut Local,
+    rq: Pointer,
+    address: u64,
+) -> Option<&'static mut Request> {
+    if setting!(requests_begin_late) == 0 {
+        return None;
+    }
+    // SAFETY: `rq` is of the kind that A reads; the clock has no preconditions.
+    let begun = unsafe {
+        let opf = A::read(rq, offset!(rq_cmd_flags));
+        if !command::is(opf) {
+            return None;
+        }
+        let disk = disk_of::<A>(rq);
+        let asker = command::late_asker::<A>(local, rq, disk)?;
+        Begun { owner: None, asker, disk, start_ns: bpf_ktime_get_ns(), opf }
+    };
+    let asker = begun.asker;
+    if !request::begin::<A>(local, Program::RequestIssue, rq, address, begun) {
+        return None;
+    }
+    command::counted(asker);
     table::find(&REQUESTS, address)
 }
 

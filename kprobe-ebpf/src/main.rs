@@ -3,7 +3,7 @@
 //! (`tracer/src/functions.rs`), once more as fentry (typed) and kprobe (untyped). All call one body. The loader attaches one.
 //!
 //! In the order of a request's life: call.rs → bio.rs → request.rs (alone.rs where bio and request are one to one), with journal.rs for what jbd2 does on behalf of
-//! others, stacked.rs for devices on devices, flush.rs for the cache flushes and late.rs for older kernels; task.rs says who is followed (lineage.rs: because
+//! others, stacked.rs for devices on devices, command.rs for what drivers send of their own, flush.rs for the cache flushes and late.rs for older kernels; task.rs says who is followed (lineage.rs: because
 //! of whom, filter.rs: who is not, describe.rs: what a person calls it), file.rs and path.rs which file it is about; block.rs
 //! and table.rs keep what is in flight; local.rs is each program's own memory and ring.rs the way out.
 
@@ -18,6 +18,7 @@ mod arguments;
 mod bio;
 mod block;
 mod call;
+mod command;
 mod describe;
 mod file;
 mod filter;

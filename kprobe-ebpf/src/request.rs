@@ -2,7 +2,8 @@
 //!
 //! *Owner.* block_io_start fires right after the request was taken from its pool, with the bio that it was taken
 //! for as its first (635,121 of 635,121): that bio's span is the request's parent. Bios that merge into it later
-//! are found when it completes, by walking rq→bio, which is still whole at block_rq_complete.
+//! are found when it completes, by walking rq→bio, which is still whole at block_rq_complete. Whose a request without such a
+//! bio is, a driver's command, command.rs says.
 //!
 //! *Alone.* A request that carries one bio, whole, is alone.rs' until anything happens to it.
 //!
@@ -15,7 +16,7 @@
 
 use crate::access::{Access, Direct, Pointer};
 use crate::block::{self, Bio, Carried, REQUESTS, Request};
-use crate::filter::device_wanted;
+use crate::command::{self, Asker};
 use crate::layout::offset;
 use crate::local::{Local, Walk};
 use crate::settings::setting;
@@ -25,7 +26,7 @@ use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::*;
-use blkkin_probe_abi::settings::{ORIGIN_ALL, Program};
+use blkkin_probe_abi::settings::Program;
 
 /// Operation bits of `cmd_flags`, and a cache flush (REQ_OP_FLUSH, include/linux/blk_types.h).
 const OP_MASK: u32 = 0xff;
@@ -46,8 +47,8 @@ pub struct Owner {
 pub struct Begun {
     /// The bio that it was taken for; none of those that are followed.
     pub owner: Option<Owner>,
-    /// The task that took it, where no bio says it.
-    pub task: (u64, u16),
+    /// Who asked for it, where no bio says it.
+    pub asker: Asker,
     pub disk: u32,
     pub start_ns: u64,
     /// As it was then: the flush machine takes away what it does itself.
@@ -70,41 +71,51 @@ impl Begun {
 pub fn start<A: Access>(rq: Pointer) {
     let Some(local) = Local::of(Program::RequestStart) else { return };
     // SAFETY: `rq` is of the kind that A reads.
-    let (first, disk) = unsafe { (A::read::<Pointer>(rq, offset!(rq_bio)), disk_of::<A>(rq)) };
+    let (first, disk, opf) = unsafe {
+        (A::read::<Pointer>(rq, offset!(rq_bio)), disk_of::<A>(rq), A::read(rq, offset!(rq_cmd_flags)))
+    };
+    let no_bio = first.is_null() || command::is(opf);
     // SAFETY: as above.
-    let owner = if first.is_null() { None } else { unsafe { owner::<A>(local, first) } };
+    let owner = if no_bio { None } else { unsafe { owner::<A>(local, first) } };
     let address = local.address(rq);
-    let mut task = (0, 0);
+    let mut asker = Asker::NOBODY;
     if owner.is_none() {
-        if setting!(kernel_origin) != ORIGIN_ALL || !device_wanted(disk, disk) {
-            // What lived at this address ended unseen; it must not claim what lives there now.
-            alone::forget(local, address);
-            if let Some(left_over) = table::find(&REQUESTS, address) {
-                table::release(left_over);
-                local.count(REQUESTS_STALE);
+        match command::asker(local, opf, disk) {
+            Some(found) => asker = found,
+            None => {
+                // What lived at this address ended unseen; it must not claim what lives there now.
+                alone::forget(local, address);
+                if let Some(left_over) = table::find(&REQUESTS, address) {
+                    table::release(left_over);
+                    local.count(REQUESTS_STALE);
+                }
+                return;
             }
-            return;
-        }
-        local.count(REQUESTS_FOREIGN);
-        if let Some(state) = task::submitter(local, Program::RequestStart) {
-            task = (state.task, state.version);
         }
     }
-    // SAFETY: as above; the clock has no preconditions.
-    let (start_ns, opf) = unsafe { (bpf_ktime_get_ns(), A::read(rq, offset!(rq_cmd_flags))) };
-    let begun = Begun { owner, task, disk, start_ns, opf };
+    // SAFETY: the clock has no preconditions.
+    let start_ns = unsafe { bpf_ktime_get_ns() };
+    let begun = Begun { owner, asker, disk, start_ns, opf };
     if begun.is_whole() {
         // SAFETY: as above.
         unsafe { alone::begin::<A>(local, rq, address, begun) };
     } else {
         alone::forget(local, address);
-        begin::<A>(local, Program::RequestStart, rq, address, begun);
+        if begin::<A>(local, Program::RequestStart, rq, address, begun) {
+            command::counted(asker);
+        }
     }
 }
 
-/// Makes the entry of a request.
+/// Makes the entry of a request, if there is room for it.
 #[inline(always)]
-pub fn begin<A: Access>(local: &mut Local, program: Program, rq: Pointer, address: u64, begun: Begun) {
+pub fn begin<A: Access>(
+    local: &mut Local,
+    program: Program,
+    rq: Pointer,
+    address: u64,
+    begun: Begun,
+) -> bool {
     let entry = match table::claim(&REQUESTS, address) {
         Claim::Fresh(entry) => entry,
         Claim::Stale(entry) => {
@@ -113,15 +124,20 @@ pub fn begin<A: Access>(local: &mut Local, program: Program, rq: Pointer, addres
         }
         Claim::Full => {
             local.count(REQUESTS_UNTRACKED);
-            return;
+            return false;
         }
     };
     local.count(REQUESTS_STARTED);
     let own = local.mint(program);
-    // One that is seen late is no longer in its task's hands.
-    let plugged = if setting!(requests_begin_late) == 0 { plugged(begun.opf) } else { 0 };
-    let (mut parent, mut root, mut flags) = (0, 0, plugged | REQUEST_NO_PARENT);
-    let (mut task, mut version) = begun.task;
+    // One that is seen late is no longer in its task's hands, and a driver's command goes past the plug where its sender waits
+    // for it (blk_execute_rq).
+    let late = setting!(requests_begin_late) != 0;
+    let plugged = if late || command::is(begun.opf) { 0 } else { plugged(begun.opf) };
+    let Asker { call, mut task, mut version } = begun.asker;
+    let (mut parent, mut root, mut flags) = (call, call, plugged);
+    if call == 0 {
+        flags |= REQUEST_NO_PARENT;
+    }
     if let Some(Owner { bio, .. }) = begun.owner {
         (parent, root, task, version, flags) = (bio.span, bio.root, bio.task, bio.task_version, plugged);
         bio.request = own;
@@ -145,6 +161,7 @@ pub fn begin<A: Access>(local: &mut Local, program: Program, rq: Pointer, addres
         entry.flags = flags;
         entry.start_ns = begun.start_ns;
     }
+    true
 }
 
 /// The number of the disk that a request is for.
@@ -227,7 +244,8 @@ pub fn issue<A: Access>(rq: Pointer) {
         }
         return;
     }
-    let Some(entry) = late::known::<A>(local, Program::RequestIssue, rq, address) else {
+    let known = late::known::<A>(local, Program::RequestIssue, rq, address);
+    let Some(entry) = known.or_else(|| late::begin_command::<A>(local, rq, address)) else {
         // SAFETY: `rq` is of the kind that A reads; the clock has no preconditions.
         unsafe {
             if A::read::<u32>(rq, offset!(rq_cmd_flags)) & OP_MASK == OP_FLUSH {
@@ -302,7 +320,11 @@ pub fn complete<A: Access>(rq: Pointer, status: u32, bytes: u32) {
         // A request that was begun for a bio that nobody follows may carry ours, merged into it.
         local.walk = Walk::new(bytes, status, in_sequence, now);
         // SAFETY: as above.
-        unsafe { walk::<A>(local, rq) };
+        unsafe {
+            if !command::is(A::read(rq, offset!(rq_cmd_flags))) {
+                walk::<A>(local, rq);
+            }
+        }
         return;
     };
     if entry.status == 0 {
@@ -313,8 +335,10 @@ pub fn complete<A: Access>(rq: Pointer, status: u32, bytes: u32) {
     }
     local.walk = Walk::new(bytes, status, in_sequence, now);
     (local.walk.span, local.walk.parent) = (entry.span, entry.parent);
-    // SAFETY: as above.
-    unsafe { walk::<A>(local, rq) };
+    if !command::is(entry.opf) {
+        // SAFETY: as above.
+        unsafe { walk::<A>(local, rq) };
+    }
     if in_sequence || bytes < left {
         return;
     }

@@ -6,7 +6,8 @@
 //!
 //! - *Device-mapper*: the clone of a bio lies in a `dm_target_io`, which knows its `dm_io`, which knows the bio that was asked
 //!   for. What crypt makes of a clone, with pages of its own and in a worker, knows the clone.
-//! - *md raid1*: each mirror's bio knows the `r1bio`, which knows the bio that was asked for, or md's own clone of it.
+//! - *md raid1 and raid10*: each mirror's bio knows the `r1bio` or `r10bio`, which knows the bio that was asked for, or md's own
+//!   clone of it. *raid0* sends that clone itself.
 //! - *loop with direct I/O*: its worker reads or writes the backing file with a kiocb that lies in the loop device's own
 //!   request: `struct loop_cmd` follows `struct request`. A bio of direct I/O leads back to its kiocb, and from there
 //!   the request is one subtraction away.

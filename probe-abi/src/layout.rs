@@ -32,7 +32,7 @@ macro_rules! layout {
 layout! {
     /// struct task_struct
     task_pid, task_tgid, task_comm, task_real_parent, task_files, task_cred, task_cgroups, task_mm, task_flags,
-    task_nvcsw, task_run_delay, task_group_leader, task_plug,
+    task_nvcsw, task_run_delay, task_group_leader, task_plug, task_stack,
     /// task_struct.thread_info.status (x86: TS_COMPAT)
     task_compat,
     /// struct cred
@@ -63,13 +63,15 @@ layout! {
     disk_major, disk_first_minor,
     /// struct request
     rq_queue, rq_cmd_flags, rq_flags, rq_tag, rq_data_len, rq_sector, rq_bio, rq_hctx, rq_queuelist,
-    rq_flush_list, rq_part,
+    rq_flush_list, rq_part, rq_end_io_data,
     /// struct request_queue
     queue_disk,
     /// struct blk_mq_hw_ctx, blk_flush_queue
     hctx_fq, fq_flush_rq, fq_flush_queue, fq_running_bit,
     /// from a loop device's request to the kiocb of its file
     loop_kiocb,
+    /// REQ_OP_DRV_IN: its number, not an offset
+    op_driver_in,
     /// bit of RQF_FLUSH_SEQ in `rq_flags`: its number, not an offset
     rqf_flush_seq_bit,
     /// bit of BIO_TRACE_COMPLETION in `bi_flags`: its number, not an offset

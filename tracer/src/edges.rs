@@ -15,7 +15,8 @@
 //! | `clone_endio` | drivers/md/dm.c | the bio lies in a `struct dm_target_io`, whose `dm_io` has the bio that was asked for |
 //! | `crypt_endio` | drivers/md/dm-crypt.c | `bi_private`, a `struct dm_crypt_io`, has the clone that crypt was given |
 //! | `raid1_end_read_request`, `raid1_end_write_request` | drivers/md/raid1.c | `bi_private`, a `struct r1bio`, has the master bio |
-//! | `md_end_clone_io` (6.5 and later), `md_end_io_acct` (before) | drivers/md/md.c | `bi_private` has the bio that md cloned to count it |
+//! | `raid10_end_read_request`, `raid10_end_write_request` | drivers/md/raid10.c | `bi_private`, a `struct r10bio`, has the master bio |
+//! | `md_end_clone_io` (6.5 and later), `md_end_io_acct` (before) | drivers/md/md.c | `bi_private` has the bio that md cloned to count it; raid0 sends that clone on |
 
 use std::collections::HashSet;
 use std::fs;
@@ -62,18 +63,21 @@ const EDGES: &[Edge] = &[
     of_bio("dm_crypt", "crypt_endio", "dm_crypt_io.base_bio"),
     of_bio("raid1", "raid1_end_read_request", "r1bio.master_bio"),
     of_bio("raid1", "raid1_end_write_request", "r1bio.master_bio"),
+    of_bio("raid10", "raid10_end_read_request", "r10bio.master_bio"),
+    of_bio("raid10", "raid10_end_write_request", "r10bio.master_bio"),
     of_bio("md_mod", "md_end_clone_io", "md_io_clone.orig_bio"),
     of_bio("md_mod", "md_end_io_acct", "md_io_acct.orig_bio"),
 ];
 
-const _: () = assert!(EDGES.len() <= HOPS_MAX);
+// Of md's two a kernel has one.
+const _: () = assert!(EDGES.len() - 1 <= HOPS_MAX);
 
 /// A loop device's part of a request, which lies behind it (blk_mq_rq_to_pdu, include/linux/blk-mq.h), and in that the kiocb
 /// of its file (drivers/block/loop.c).
 const LOOP: &str = "loop_cmd.iocb";
 
 /// Whose types these are, where a driver is a module.
-const MODULES: &[&str] = &["loop", "dm_mod", "dm_crypt", "md_mod", "raid1"];
+const MODULES: &[&str] = &["loop", "dm_mod", "dm_crypt", "md_mod", "raid1", "raid10"];
 
 /// A way, as this kernel has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -33,6 +33,7 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("task_run_delay", &["task_struct.sched_info.run_delay"]),
     ("task_group_leader", &["task_struct.group_leader"]),
     ("task_plug", &["task_struct.plug"]),
+    ("task_stack", &["task_struct.stack"]),
     // x86 keeps TS_COMPAT in a word of its own, arm64 a bit in the flags.
     ("task_compat", &["task_struct.thread_info.status", "task_struct.thread_info.flags"]),
     ("cred_uid", &["cred.uid"]),
@@ -90,6 +91,7 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("rq_queuelist", &["request.queuelist"]),
     ("rq_flush_list", &["request.flush.list"]),
     ("rq_part", &["request.part"]),
+    ("rq_end_io_data", &["request.end_io_data"]),
     ("queue_disk", &["request_queue.disk"]),
     ("hctx_fq", &["blk_mq_hw_ctx.fq"]),
     ("fq_flush_rq", &["blk_flush_queue.flush_rq"]),
@@ -212,6 +214,7 @@ fn layout(btf: &Btf<'_>) -> Layout {
             *field = offset;
         }
     }
+    layout.op_driver_in = btf.value(operations::ENUM, operations::DRIVER_IN).unwrap_or(ABSENT);
     layout.fq_running_bit = btf.bit_offset(FLUSH_RUNNING).unwrap_or(ABSENT);
     let (flags, bit) = FLUSH_SEQUENCE;
     layout.bio_traced_bit = btf.value("", ANNOUNCED).unwrap_or(ABSENT);

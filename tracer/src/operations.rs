@@ -9,6 +9,9 @@ use crate::btf::Btf;
 /// The enum; it has a name since 6.0 (ff07a02e9e8e, "treewide: Rename enum req_opf into enum req_op").
 pub(crate) const ENUM: &str = "req_op";
 
+/// A driver's command that brings data; one that takes data has the number behind it.
+pub(crate) const DRIVER_IN: &str = "REQ_OP_DRV_IN";
+
 /// Numbers up to this one have not changed: reads, writes, flushes, discards.
 const FIXED_MAX: u8 = 3;
 

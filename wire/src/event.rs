@@ -119,7 +119,8 @@ pub struct CallEvent {
     pub paths: [Option<Box<str>>; 2],
     /// Whether the paths are whole.
     pub paths_kept: Kept,
-    /// Bios that the task queued inside it: so many bio events belong to this trace.
+    /// Bios that the task queued inside it, and drivers' commands that it sent: so many events with this call as their
+    /// submitter belong to this trace.
     pub bios: u32,
     /// Times that the task gave up the processor to wait; 0 proves that it never slept.
     pub sleeps: u32,
@@ -206,7 +207,7 @@ pub struct BioEvent {
 pub struct RequestEvent {
     /// Its span.
     pub span: SpanId,
-    /// Its first bio; none where that was not followed.
+    /// Its first bio; of a driver's command the call that sent it. None where that was not followed.
     pub parent: Option<SpanId>,
     /// Where its trace began.
     pub root: SpanId,

@@ -49,6 +49,10 @@ impl BlockOp {
     pub fn is_write(self) -> bool {
         self.0 & 1 != 0
     }
+    /// A driver's command (SG_IO, NVMe passthrough): no bio was queued for it, and it has no sector.
+    pub fn is_command(self) -> bool {
+        matches!(self.number(), 34 | 35)
+    }
     /// Somebody waits for it (REQ_SYNC).
     pub fn is_sync(self) -> bool {
         self.0 & Self::FLAG_SYNC != 0
@@ -78,6 +82,12 @@ impl BlockOp {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn commands_are_those_of_drivers() {
+        let commands = OPERATIONS.iter().filter(|(number, ..)| BlockOp(u32::from(*number)).is_command());
+        assert!(commands.map(|(.., name)| *name).eq(["driver-in", "driver-out"]));
+    }
 
     #[test]
     fn an_operation_is_named_whatever_its_flags() {

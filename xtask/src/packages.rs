@@ -225,7 +225,7 @@ const PACKAGES: &[Package] = &[
     },
     Package {
         program: "blktrace",
-        purposes: &[Purpose::Tests, Purpose::Peers],
+        purposes: &[Purpose::Tests, Purpose::Guests, Purpose::Peers],
         reason: "the kernel's own trace of a disk: must say what ours says; measured beside blkkin",
         apt: &["blktrace"],
         dnf: "blktrace",

@@ -15,7 +15,7 @@ use crate::trace::{Missing, Part, Root, Trace};
 #[derive(Debug)]
 pub(super) struct OpenTrace {
     pub(super) trace: Trace,
-    /// Bios that the root itself queued, and counted: others do the work of requests above them.
+    /// Bios that the root itself queued, and commands that it sent, and counted: other bios do the work of requests above them.
     own: u32,
     /// Requests that its bios name as their children and that have not come.
     awaited: Vec<SpanId>,
@@ -28,7 +28,7 @@ pub(super) struct OpenTrace {
 /// What was given out under a trace's id when it had to be closed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Before {
-    /// So many of the root's bios.
+    /// So many of the root's bios and commands.
     pub(super) bios: u32,
     /// The root's own record.
     pub(super) root: bool,
@@ -86,6 +86,7 @@ impl OpenTrace {
         if !self.awaited.is_empty() {
             self.awaited.retain(|&awaited| awaited != request.span);
         }
+        self.own += u32::from(self.trace.sent_by_root(&request));
         push(&mut self.trace.requests, request);
     }
 
@@ -309,6 +310,15 @@ mod tests {
         open.add_bio(BioEvent { span: SpanId(4), first: false, request: Some(SpanId(99)), ..bio });
         assert_eq!(open.missing(), Missing { requests: 1, ..Missing::default() });
         open.add_request(request);
+        assert!(open.is_complete());
+    }
+
+    #[test]
+    fn a_command_that_ends_after_its_call_is_awaited() {
+        let mut open = OpenTrace::new(make::trace(1));
+        open.trace.root = Root::Call(make::call_with(1, (0, 30), 1));
+        assert!(!open.is_complete());
+        open.add_request(make::command(1, 2, (10, 90)));
         assert!(open.is_complete());
     }
 

@@ -117,9 +117,10 @@ fn carried_by(present: &Present, bio: &BioEvent, tags: &mut Tags) -> Vec<SpanLin
 }
 
 fn request_span(place: &Place<'_>, present: &Present, request: &RequestEvent) -> Span {
+    let sent = place.trace.sent_by_root(request);
     let mut span = place.span(Outline {
         id: request.span,
-        parent: request.parent,
+        parent: if sent { Some(place.bios_below) } else { request.parent },
         name: format!("request {}", request.op.name_for(request.bytes)).into(),
         service: names::device(&place.trace.names.devices, request.device),
         kind: SpanKind::Server,
@@ -136,10 +137,15 @@ fn request_span(place: &Place<'_>, present: &Present, request: &RequestEvent) ->
     let said = |(time, word): (Option<_>, _)| time.map(|time| (wallclock(time), Cow::Borrowed(word)));
     span.annotations = moments.into_iter().filter_map(said).collect();
     let mut tags = Tags::default();
-    if request.parent.is_some() {
-        tags.text("blkkin.link", "exact: first bio of the request");
+    match (request.parent, sent) {
+        (_, true) => tags.text("blkkin.link", "exact: the task sent it inside the call"),
+        (Some(_), false) => tags.text("blkkin.link", "exact: first bio of the request"),
+        (None, false) => {}
     }
-    let lost = request.parent.filter(|bio| !present.bios.contains_key(bio));
+    let lost = request.parent.filter(|parent| match sent {
+        true => matches!(place.trace.root, Root::Missing),
+        false => !present.bios.contains_key(parent),
+    });
     top_tags(place, request.parent, lost, &mut tags);
     io_tags(place, request.device, request.sector, request.bytes, request.op, &mut tags);
     tags.number("blkkin.bios", request.bios);
@@ -190,8 +196,8 @@ fn io_tags(place: &Place<'_>, device: DeviceId, sector: Sector, bytes: u32, op: 
         // A flush or discard moves no data in either direction.
         _ => {}
     }
-    // A flush has none: the kernel fills in -1.
-    if bytes != 0 {
+    // A flush has none, nor has a driver's command: the kernel fills in -1.
+    if bytes != 0 && !op.is_command() {
         tags.number("blkkin.sector", sector.0);
     }
     tags.number("blkkin.bytes", bytes);

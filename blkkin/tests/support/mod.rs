@@ -20,8 +20,10 @@ pub(crate) mod live;
 pub(crate) mod one;
 pub(crate) mod queue;
 pub(crate) mod recording;
+pub(crate) mod sg;
 pub(crate) mod terminal;
 pub(crate) mod tools;
+pub(crate) mod ublk;
 
 /// Ends the test here, as one that does not apply to this machine.
 macro_rules! skip {

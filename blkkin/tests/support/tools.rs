@@ -34,6 +34,13 @@ pub(crate) fn capture(command: &mut Command) -> Result<String, String> {
     Ok(String::from_utf8(stdout).unwrap().trim().to_owned())
 }
 
+/// The first two numbers of the running kernel's version.
+pub(crate) fn kernel() -> (u32, u32) {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split('.').map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap(), numbers.next().unwrap())
+}
+
 /// A device's number, from the kernel's `major:minor`.
 pub(crate) fn device_number(text: &str) -> DeviceId {
     let (major, minor) = text.trim().split_once(':').unwrap();

@@ -86,7 +86,7 @@ impl Layers {
         self.add_block_bytes(trace);
         // A commit is shared by all who waited for it; its bytes are counted with one of them.
         for cause in trace.causes.iter().filter(|cause| cause.primary) {
-            self.add_bytes(Layer::Journal, bio_bytes(&cause.trace));
+            self.add_bytes(Layer::Journal, asked_bytes(&cause.trace));
             self.add_block_bytes(&cause.trace);
         }
     }
@@ -117,16 +117,19 @@ impl Layers {
     }
 
     fn add_block_bytes(&mut self, trace: &Trace) {
-        self.add_bytes(Layer::Queue, bio_bytes(trace));
+        self.add_bytes(Layer::Queue, asked_bytes(trace));
         let stacked = Stacked::of(trace);
         let bottom = trace.requests.iter().filter(|request| !stacked.is_above(request));
         self.add_bytes(Layer::Device, bottom.map(|request| u64::from(request.bytes)).sum());
     }
 }
 
-fn bio_bytes(trace: &Trace) -> u64 {
+/// Of what the root asked for.
+fn asked_bytes(trace: &Trace) -> u64 {
     let own = trace.bios.iter().filter(|bio| trace.queued_by_root(bio));
-    own.map(|bio| u64::from(bio.bytes)).sum()
+    let bios: u64 = own.map(|bio| u64::from(bio.bytes)).sum();
+    let commands = trace.requests.iter().filter(|request| trace.sent_by_root(request));
+    bios + commands.map(|request| u64::from(request.bytes)).sum::<u64>()
 }
 
 #[cfg(test)]

@@ -45,7 +45,9 @@ fn sentence(at_end: &AtEnd, one: &Unended) -> String {
         (BlockLayer::Bio, _) => format!("in no request for {}", since(one.begun)),
     };
     let name = harmless(&name_of(at_end, one.device));
-    format!("{} at sector {} of {name}: {place}", operation(one.op, one.bytes), one.sector.0)
+    // A flush and a driver's command are of no sector.
+    let at = if one.sector.0 == u64::MAX { String::new() } else { format!(" at sector {}", one.sector.0) };
+    format!("{}{at} of {name}: {place}", operation(one.op, one.bytes))
 }
 
 fn operation(op: BlockOp, bytes: u32) -> String {

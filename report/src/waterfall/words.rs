@@ -96,7 +96,8 @@ fn uncovered(from: MonotonicNs, to: MonotonicNs, mut parts: Vec<(MonotonicNs, Mo
 fn remarks(trace: &Trace) -> Vec<String> {
     let mut remarks = Vec::new();
     let Some(call) = trace.call() else { return remarks };
-    if trace.bios.is_empty() && trace.causes.is_empty() && trace.missing.nothing() {
+    let asked = !trace.bios.is_empty() || !trace.requests.is_empty() || !trace.causes.is_empty();
+    if !asked && trace.missing.nothing() {
         remarks.push("nothing went to a device".to_owned());
     }
     if call.sleeps == 0 {
@@ -104,7 +105,8 @@ fn remarks(trace: &Trace) -> Vec<String> {
     }
     if trace.last_end() > call.exit {
         let after = units::duration(trace.last_end().since(call.exit));
-        remarks.push(format!("its last bio ended {after} after it returned"));
+        let what = if trace.bios.is_empty() { "command" } else { "bio" };
+        remarks.push(format!("its last {what} ended {after} after it returned"));
     }
     let Missing { bios, requests, commits, .. } = trace.missing;
     let missing: Vec<String> = [(bios, "bio"), (requests, "request"), (commits, "commit")]

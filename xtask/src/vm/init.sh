@@ -65,11 +65,26 @@ gone() {
     [ ! -e /sys/block/md0 ] && [ ! -e /dev/md0 ]
 }
 
-mirror() {
-    [ -b /dev/md0 ] || mdadm --create /dev/md0 --run --quiet --metadata=1.2 --bitmap=none --assume-clean \
-        --level=1 --raid-devices=2 /dev/vda /dev/vdb
+# Makes an array of both virtio disks with these options, where it is not there yet.
+array() {
+    node=/dev/md0
+    [ -b $node ] || mdadm --create $node --run --quiet --metadata=1.2 "$@" --raid-devices=2 /dev/vda /dev/vdb
     # It does not become clean when it is idle for a moment, and writes so, while a test counts.
-    echo 0 > /sys/block/md0/md/safe_mode_delay
+    delay=/sys/block/md0/md/safe_mode_delay
+    [ ! -e $delay ] || echo 0 > $delay
+}
+
+mirror() {
+    array --bitmap=none --assume-clean --level=1
+}
+
+# The kernel makes an empty pool where its metadata begins with zeroes.
+thin() {
+    [ ! -b /dev/dm-1 ] || return 0
+    $b dd if=/dev/zero of=/dev/vdb bs=4096 count=1 conv=fsync 2> /dev/null
+    echo "0 409600 thin-pool /dev/vdb /dev/vda 128 0" | dmsetup create blkkin-pool
+    dmsetup message blkkin-pool 0 "create_thin 0"
+    echo "0 204800 thin /dev/mapper/blkkin-pool 0" | dmsetup create blkkin
 }
 
 # Makes the disk of this name, where it is not there yet, and says its node: nothing where tests make their own.
@@ -102,9 +117,12 @@ disk() {
     delay) mapped delay /dev/vda 2048 100 ;;
     # Encrypts nothing, and is else what it is with any cipher: pages and bios of its own, written by a worker.
     crypt) mapped crypt cipher_null-ecb - 0 /dev/vda 2048 ;;
-    mirror)
-        node=/dev/md0
-        mirror
+    mirror) mirror ;;
+    raid0) array --level=0 --chunk=64 ;;
+    raid10) array --bitmap=none --assume-clean --level=10 --layout=n2 --chunk=64 ;;
+    thin)
+        node=/dev/dm-1
+        thin
         ;;
     tower)
         mirror
@@ -128,9 +146,10 @@ while read -r disk kind executable tests; do
     timeout 300 "$executable" --test-threads=1 --show-output --exact ${tests% # *}
     echo "blkkin-guest: status $?"
     # Nothing holds the lower disks of the next.
-    case "$disk" in linear | crypt | delay | flakey | quick | striped | tower) [ ! -b /dev/dm-0 ] || dmsetup remove blkkin ;; esac
+    case "$disk" in linear | crypt | delay | flakey | quick | striped | tower | thin) [ ! -b /dev/dm-0 ] || dmsetup remove blkkin ;; esac
     case "$disk" in
-    mirror | tower)
+    thin) dmsetup remove blkkin-pool ;;
+    mirror | tower | raid0 | raid10)
         mdadm --stop --quiet /dev/md0
         # The device and its node go a moment later; until then the next would take it for one that works.
         wait_until gone

@@ -41,6 +41,8 @@ const TOOLS: &[&str] = &[
     "dmsetup",
     "mdadm",
     "filefrag",
+    "blktrace",
+    "blkparse",
     "busybox",
 ];
 const FOLDERS: &[&str] = &["bin", "dev", "etc", "proc", "run", "sys", "tmp", "var/tmp"];

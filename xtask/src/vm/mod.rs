@@ -1,7 +1,7 @@
 //! `vm`: the system tests inside other kernels, stock ones of Debian, in QEMU without KVM.
 //!
 //! *In*: the test programs that cargo built, a kernel's package. *Out*: what the tests said, counted like any other's.
-//! In the order of their use: [`guest`] says which guests there are and what runs in each; [`kernel`] fetches (by
+//! In the order of their use: [`guest`] says which guests there are and [`suites`] what runs in each, on which [`disk`]; [`kernel`] fetches (by
 //! [`apt`]) and unpacks a kernel, and [`modules`] those parts of it that are loaded; [`initramfs`] puts these, the tests, the
 //! programs that they call and the libraries of all of them into one [`archive`], which `init.sh` runs; [`machine`] boots
 //! it, [`protocol`] reads what comes over its second serial line.
@@ -14,12 +14,14 @@
 
 mod apt;
 mod archive;
+mod disk;
 mod guest;
 mod initramfs;
 mod kernel;
 mod machine;
 mod modules;
 mod protocol;
+mod suites;
 
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -35,7 +37,7 @@ use guest::{Depth, GUESTS, Guest};
 pub(crate) use kernel::{Kernel, missing};
 use machine::Outcome;
 
-/// Guests that run at a time: each keeps one CPU busy and holds 1 GiB.
+/// Guests that run at a time: each keeps one CPU busy and holds 2 GiB.
 const AT_A_TIME: usize = 2;
 
 /// Sets up, builds and runs all guests, or the one of this name, at full depth; of their tests those whose name contains
@@ -111,5 +113,5 @@ fn one(
     std::fs::create_dir_all(&folder)?;
     let archive = folder.join("initramfs");
     initramfs::build(&archive, &unpacked, &work, programs)?;
-    machine::boot(guest, &unpacked, &archive, &folder).map(Some)
+    machine::boot(guest, &unpacked, &archive, &folder, work.len()).map(Some)
 }

@@ -154,6 +154,12 @@ pub(crate) fn direct(
     (bio, request)
 }
 
+/// A driver's command that `root` sent.
+pub(crate) fn command(root: u64, request: u64, times: (u64, u64)) -> RequestEvent {
+    let (_, event) = direct(root, root, request, times);
+    RequestEvent { op: BlockOp(34), sector: Sector(u64::MAX), bytes: 96, bios: 0, ..event }
+}
+
 /// A bio that is the root of its trace, with its request.
 pub(crate) fn kernel(bio: u64, request: u64, times: (u64, u64)) -> (BioEvent, RequestEvent) {
     let (bio, request) = direct(bio, bio, request, times);

@@ -70,6 +70,11 @@ fn lies(world: &World, out: &[Trace]) -> Vec<String> {
                 say(format!("{} submitted by another", bio.span));
             }
         }
+        for request in &trace.requests {
+            if request.op.is_command() && request.parent.is_some_and(|parent| parent != trace.root_span) {
+                say(format!("{} sent by another", request.span));
+            }
+        }
         for carried in &trace.carried {
             if !trace
                 .bios

@@ -50,6 +50,8 @@ enum Fate {
     OnFile,
     /// No request: the device is made of two others, and each gets a bio.
     OnTwo,
+    /// No bio: a driver's command.
+    Command,
 }
 
 /// What happened, and what was heard of it.
@@ -69,7 +71,7 @@ pub(crate) struct World {
 pub(crate) fn acts() -> impl Strategy<Value = Vec<Act>> {
     let fate = prop_oneof![
         4 => Just(Fate::Alone), 3 => Just(Fate::Merged), 1 => Just(Fate::Split), 1 => Just(Fate::Bare),
-        2 => Just(Fate::OnFile), 2 => Just(Fate::OnTwo),
+        2 => Just(Fate::OnFile), 2 => Just(Fate::OnTwo), 1 => Just(Fate::Command),
     ];
     let kind = prop_oneof![
         5 => Just(Kind::Sync),
@@ -166,6 +168,10 @@ impl World {
                 event.request = None;
                 self.below(root, bio, (queue + 1, end - 2));
                 self.below(root, bio, (queue + 2, end - 1));
+            }
+            Fate::Command => {
+                self.say(request, root, LayerEvent::Request(make::command(root.0, request.0, (queue, end))));
+                return end;
             }
             Fate::Merged if self.merge(&mut event) => {}
             Fate::Split => {

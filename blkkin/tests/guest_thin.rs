@@ -1,0 +1,82 @@
+//! A thin volume, of which nobody but its pool knows where a block lies: each write carries its own number, and what is found at the
+//! sector that the trace names is that number. A first write to a block is sent on by the pool's worker, a later one by the task. Runs
+//! inside a guest only, on a pool that `xtask/src/vm/init.sh` has made.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it saw"
+)]
+
+mod common;
+mod support;
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use blkkin_aggregator::trace::Trace;
+use blkkin_tracer::TracerConfig;
+use blkkin_wire::event::{BioEvent, Submitter};
+use blkkin_wire::ids::DeviceId;
+
+use support::actor::Actor;
+use support::direct::{self, BLOCK, Block};
+use support::needs_guest;
+use support::recording::record;
+use support::tools::device_number;
+
+const WRITES: u64 = 200;
+/// Of a block of the pool's, 64 KiB, the first and then others.
+const STEP: u64 = 5;
+/// The device that the volume lies on.
+const POOL: &str = "dm-0";
+
+#[test]
+fn what_was_written_lies_where_the_trace_says() {
+    needs_guest!();
+    let target = PathBuf::from(std::env::var("BLKKIN_TEST_DISK").unwrap());
+    let node = target.clone();
+    let mut writer = Actor::new(move || {
+        let device = direct::open(&node);
+        let write = |number: u64| {
+            let mut block = Block([0; BLOCK]);
+            block.0[..8].copy_from_slice(&number.to_le_bytes());
+            device.write_all_at(&block.0, number * STEP * BLOCK as u64)
+        };
+        i32::from((1..=WRITES).any(|number| write(number).is_err()))
+    });
+    let recording = record(&TracerConfig::default(), &mut [&mut writer]);
+    recording.assert_whole();
+    let [volume, pool, disk] = [target.file_name().unwrap().to_str().unwrap(), POOL, "vda"].map(number);
+    let below = direct::open(Path::new("/dev/vda"));
+    let is_write = |trace: &&Trace| trace.call().is_some_and(|call| call.call.name() == "pwrite64");
+    let traces: Vec<&Trace> = recording.traces.iter().filter(is_write).collect();
+    assert_eq!(traces.len() as u64, WRITES);
+    let mut by_others = 0;
+    for trace in traces {
+        let call = trace.call().unwrap();
+        let at = |device: DeviceId| -> Vec<&BioEvent> {
+            trace.bios.iter().filter(|bio| bio.device == device && bio.bytes as usize == BLOCK).collect()
+        };
+        let [upper] = at(volume)[..] else { panic!("{trace:#?}") };
+        let [middle] = at(pool)[..] else { panic!("{trace:#?}") };
+        let [lower] = at(disk)[..] else { panic!("{trace:#?}") };
+        assert_eq!(upper.submitter, Submitter::Span(call.span), "{trace:#?}");
+        assert_eq!(middle.submitter, Submitter::Span(upper.span), "{trace:#?}");
+        assert_eq!(lower.submitter, Submitter::Span(middle.span), "{trace:#?}");
+        assert_eq!(upper.sector.0 * 512, call.args[3], "{trace:#?}");
+        let request = trace.requests.iter().find(|request| request.parent == Some(lower.span)).unwrap();
+        let mut found = Block([0; BLOCK]);
+        below.read_exact_at(&mut found.0, request.sector.0 * 512).unwrap();
+        let number = u64::from_le_bytes(found.0[..8].try_into().unwrap());
+        assert_eq!(number * STEP * BLOCK as u64, call.args[3], "{trace:#?}");
+        by_others += u64::from(lower.task != call.task);
+    }
+    println!("{WRITES} writes, {by_others} of them sent on by the pool's worker");
+    assert!(by_others > 0 && by_others < WRITES);
+}
+
+fn number(name: &str) -> DeviceId {
+    device_number(&fs::read_to_string(format!("/sys/block/{name}/dev")).unwrap())
+}

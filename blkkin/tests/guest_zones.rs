@@ -1,0 +1,176 @@
+//! A disk with zones: what is done to a zone is named as what it is, and an append to one is below the call that wrote. Runs inside
+//! a guest only, on a null_blk that `xtask/src/vm/init.sh` has made.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it saw"
+)]
+
+mod common;
+mod support;
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use blkkin_aggregator::trace::Trace;
+use blkkin_tracer::TracerConfig;
+
+use support::actor::Actor;
+use support::direct::{self, BLOCK, Block};
+use support::needs_guest;
+use support::recording::{Recording, record};
+use support::tools::{capture, kernel, tool};
+
+/// `_IOW(0x12, 131, struct blk_zone_range)` and those after (include/uapi/linux/blkzoned.h).
+const RESET: u32 = 0x4010_1283;
+const OPEN: u32 = 0x4010_1286;
+const CLOSE: u32 = 0x4010_1287;
+const FINISH: u32 = 0x4010_1288;
+/// As `init.sh` made it, in sectors: 16 zones.
+const ZONE: u64 = 4 << 11;
+const ZONES: u64 = 16;
+
+/// Each kernel has its own numbers for these.
+#[test]
+fn zone_operations_are_named_as_what_they_are() {
+    needs_guest!();
+    let asked: [(u32, [u64; 2], &str); 5] = [
+        (OPEN, [ZONE, ZONE], "zone-open"),
+        (CLOSE, [ZONE, ZONE], "zone-close"),
+        (FINISH, [2 * ZONE, ZONE], "zone-finish"),
+        (RESET, [2 * ZONE, ZONE], "zone-reset"),
+        (RESET, [0, ZONES * ZONE], "zone-reset-all"),
+    ];
+    let target = node();
+    empty_all();
+    let recording = recorded(move || {
+        let device = direct::open(&target);
+        // A zone into which nothing was written is empty when it is closed, and is reset by nobody.
+        let written =
+            [ZONE, 2 * ZONE].into_iter().all(|sector| direct::write_at(&device, sector * 512).is_ok());
+        i32::from(!written || asked.iter().any(|(request, range, _)| !ioctl(&device, *request, range)))
+    });
+    let traces = traces(&recording, "ioctl");
+    assert_eq!(traces.len(), asked.len());
+    for ((_, [sector, _], name), trace) in asked.into_iter().zip(traces) {
+        let ([bio], [request]) = (&trace.bios[..], &trace.requests[..]) else { panic!("{name}: {trace:#?}") };
+        assert_eq!([bio.op.name(), request.op.name()], [name, name], "{trace:#?}");
+        if name != "zone-reset-all" {
+            assert_eq!((bio.sector.0, request.sector.0), (sector, sector), "{trace:#?}");
+        }
+    }
+}
+
+const APPENDS: u64 = 30;
+
+/// zonefs sends direct writes that are waited for as appends, and since 16d7fd3cfa72 (6.6, "zonefs: use iomap for synchronous direct
+/// writes") as writes.
+#[test]
+fn an_append_to_a_zone_is_named_as_what_it_is() {
+    needs_guest!();
+    let file = Zonefs::mount();
+    let target = file.sequential();
+    let recording = recorded(move || {
+        let file = direct::open(&target);
+        for block in 0..APPENDS {
+            if let Err(error) = direct::write_at(&file, block * BLOCK as u64) {
+                // 6.1.192 takes its own appends for misplaced, and zonefs repairs the file's size from the zone.
+                assert_eq!((error.raw_os_error(), kernel()), (Some(libc::EIO), (6, 1)));
+            }
+        }
+        0
+    });
+    let name = if kernel() < (6, 6) { "zone-append" } else { "write" };
+    let traces = traces(&recording, "pwrite64");
+    assert_eq!(traces.len() as u64, APPENDS);
+    for (block, trace) in (0..).zip(traces) {
+        let ([bio], [request]) = (&trace.bios[..], &trace.requests[..]) else { panic!("{trace:#?}") };
+        assert_eq!([bio.op.name(), request.op.name()], [name, name], "{trace:#?}");
+        assert_eq!((bio.bytes as usize, request.bytes as usize), (BLOCK, BLOCK), "{trace:#?}");
+        assert_eq!((bio.status.name(), request.status.name()), ("ok", "ok"), "{trace:#?}");
+        // An append says in which zone, and the device where in it.
+        let sector = if name == "write" { ZONE + block * (BLOCK as u64 / 512) } else { ZONE };
+        assert_eq!((bio.sector.0, request.sector.0), (sector, sector), "{trace:#?}");
+    }
+    assert_eq!(fs::metadata(file.sequential()).unwrap().len(), APPENDS * BLOCK as u64);
+    println!("{APPENDS} x {name}");
+}
+
+/// zonefs on the disk; unmounted when dropped.
+struct Zonefs(PathBuf);
+
+impl Zonefs {
+    fn mount() -> Zonefs {
+        let device = empty_all();
+        device.write_all_at(&super_block().0, 0).unwrap();
+        let place = PathBuf::from("/tmp/zonefs");
+        fs::create_dir_all(&place).unwrap();
+        capture(tool("mount").args(["-t", "zonefs", "-o", "errors=repair"]).arg(node()).arg(&place)).unwrap();
+        Zonefs(place)
+    }
+
+    /// The file that is the zone behind the one with the super block.
+    fn sequential(&self) -> PathBuf {
+        self.0.join("seq/0")
+    }
+}
+
+impl Drop for Zonefs {
+    fn drop(&mut self) {
+        let _ = capture(tool("umount").arg(&self.0)).inspect_err(|error| println!("{error}"));
+    }
+}
+
+/// struct zonefs_super (fs/zonefs/zonefs.h): its magic number, its checksum, and all options as they are by default.
+fn super_block() -> Block {
+    const PERMISSIONS_AT: usize = 4 + 4 + 64 + 16 + 8 + 4 + 4;
+    let mut block = Block([0; BLOCK]);
+    block.0[..4].copy_from_slice(&0x5a4f_4653_u32.to_le_bytes());
+    block.0[PERMISSIONS_AT..PERMISSIONS_AT + 4].copy_from_slice(&0o640_u32.to_le_bytes());
+    let sum = crc32(&block.0);
+    block.0[4..8].copy_from_slice(&sum.to_le_bytes());
+    block
+}
+
+/// The kernel's `crc32(~0, …)`, which leaves out the last inversion.
+fn crc32(bytes: &[u8]) -> u32 {
+    let bit = |sum: u32, _| sum >> 1 ^ (0xedb8_8320 & (sum & 1).wrapping_neg());
+    bytes.iter().fold(!0, |sum, byte| (0..8).fold(sum ^ u32::from(*byte), bit))
+}
+
+/// The disk, with all of its zones empty.
+fn empty_all() -> File {
+    let device = direct::open(&node());
+    assert!(ioctl(&device, RESET, &[0, ZONES * ZONE]));
+    device
+}
+
+fn ioctl(device: &File, request: u32, range: &[u64; 2]) -> bool {
+    // SAFETY: the kernel reads two words, which outlive the call.
+    let done = unsafe { libc::ioctl(device.as_raw_fd(), request as libc::Ioctl, range.as_ptr()) };
+    if done != 0 {
+        println!("{request:#x} {range:?}: {}", std::io::Error::last_os_error());
+    }
+    done == 0
+}
+
+fn recorded(act: impl FnOnce() -> i32) -> Recording {
+    let recording = record(&TracerConfig::default(), &mut [&mut Actor::new(act)]);
+    recording.assert_whole();
+    recording
+}
+
+/// Those of the calls of this name that asked for block I/O, in their order.
+fn traces<'a>(recording: &'a Recording, call: &str) -> Vec<&'a Trace> {
+    let asks = |trace: &&Trace| trace.call().is_some_and(|root| root.call.name() == call && root.bios > 0);
+    let mut traces: Vec<&Trace> = recording.traces.iter().filter(asks).collect();
+    traces.sort_by_key(|trace| trace.start());
+    traces
+}
+
+fn node() -> PathBuf {
+    std::env::var("BLKKIN_TEST_DISK").unwrap().into()
+}
