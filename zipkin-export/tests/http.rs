@@ -24,7 +24,9 @@ fn config() -> ExportConfig {
 }
 
 fn open(url: &str, config: ExportConfig) -> Exporter {
-    Exporter::open(Destination::parse(url).unwrap(), config).unwrap()
+    // JSON, so that what arrives can be read.
+    let url = format!("{url}?format=json");
+    Exporter::open(Destination::parse(&url).unwrap(), config).unwrap()
 }
 
 /// What becomes of `spans` at a server that acts so.
