@@ -86,7 +86,7 @@ fn write_many(settings: &Settings, mut then: impl FnMut(u64)) {
     for n in (0..TRACES_MANY).step_by(2) {
         let writer = &mut writers[(n / 2 % 4) as usize];
         writer.write(vec![piece(n), piece(n + 1)]);
-        if n % 5 == 0 {
+        if n.is_multiple_of(5) {
             writer.write_again(writer.next - 1, vec![piece(n + 1)]);
         }
         then(n / 2);

@@ -33,7 +33,7 @@ pub(crate) fn piece(n: u64) -> Piece {
         parent: (at > 0).then(|| SpanId(n * 1_000 + at.div_ceil(2))),
         name: ["pwrite", "bio write", "request write"][(at % 3) as usize].into(),
         service: ["postgres", "ext4", "block", "nvme0n1"][(at % 4) as usize].into(),
-        remote_service: (at % 4 == 0).then(|| "ext4".into()),
+        remote_service: at.is_multiple_of(4).then(|| "ext4".into()),
         kind: [SpanKind::Client, SpanKind::Server, SpanKind::Local][(at % 3) as usize],
         start: WallclockNs(START + n * 1_000_000 + at * 1_234),
         duration: DurationNs(n * 7 + at * 321),
@@ -52,7 +52,7 @@ pub(crate) fn piece(n: u64) -> Piece {
         spans: (0..SPANS).map(span).collect(),
         part: Part::First,
         complete: true,
-        sampled: (n % 3 == 0).then(|| Sampled { rule: "one in 3".into(), one_in: 3 }),
+        sampled: n.is_multiple_of(3).then(|| Sampled { rule: "one in 3".into(), one_in: 3 }),
     }
 }
 

@@ -51,6 +51,7 @@ fn parts() -> String {
         "dist:\n  name: otelcol\n  output_path: ./build\n\
          receivers:\n  - gomod: go.opentelemetry.io/collector/receiver/otlpreceiver v{VERSION}\n\
          exporters:\n  - gomod: go.opentelemetry.io/collector/exporter/debugexporter v{VERSION}\n\
-         providers:\n  - gomod: go.opentelemetry.io/collector/confmap/provider/fileprovider v{STABLE_VERSION}\n"
+         providers:\n  - gomod: go.opentelemetry.io/collector/confmap/provider/fileprovider v{STABLE_VERSION}\n  \
+         - gomod: go.opentelemetry.io/collector/confmap/provider/envprovider v{STABLE_VERSION}\n"
     )
 }
