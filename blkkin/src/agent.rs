@@ -41,7 +41,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, Failure> {
     // Open before anything is attached: a signal meanwhile ends the agent, and does not kill it.
     let mut inbox = Inbox::open()?;
-    let settings = settings(args)?;
+    let settings = settings(&args.brokers, &args.set)?;
     let (tracer, tree) = load(args)?;
     let producer = EventProducer::new(&settings, tracer.source().node).map_err(no_cluster)?;
     let manager = Manager::found();
@@ -71,9 +71,9 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, Failure> {
 }
 
 /// The words that say where the cluster is.
-fn settings(args: &AgentArgs) -> Result<Settings, Failure> {
-    let mut settings = Settings::new(&args.brokers);
-    for word in &args.set {
+pub(crate) fn settings(brokers: &str, set: &[String]) -> Result<Settings, Failure> {
+    let mut settings = Settings::new(brokers);
+    for word in set {
         let Some((name, value)) = word.split_once('=') else {
             let why = "it has the form NAME=VALUE, as librdkafka has them";
             return Err(Failure::usage(format!("bad setting `{word}`"), why, "--set security.protocol=SSL"));

@@ -34,6 +34,8 @@ pub(crate) enum Task {
     Trace(TraceArgs),
     /// Send what happens on this machine to a Kafka cluster until Ctrl-C
     Agent(AgentArgs),
+    /// Bring traces from a Kafka cluster to where they are looked at, until Ctrl-C
+    Exporter(ExporterArgs),
     /// Say what can be traced here, what not, why, and what to do
     Doctor(DoctorArgs),
 }
@@ -107,6 +109,45 @@ pub(crate) struct ServiceArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    override_usage = "blkkin exporter --brokers HOST:PORT --to DEST [--to DEST]... [--set NAME=VALUE]...\n       \
+    blkkin exporter replay --from TIME --brokers HOST:PORT --to DEST [--to DEST]..."
+)]
+#[command(
+    after_help = "The topic is blkkin.traces. Each destination is a group of consumers of its own, so one that is away \
+    holds no other; what it has not acknowledged stays in the topic. What it refuses goes to the topic blkkin.dead."
+)]
+pub(crate) struct ExporterArgs {
+    /// `replay`: set the destinations' groups back to --from, and end; the next exporter delivers from there
+    #[arg(value_enum, value_name = "replay", hide_possible_values = true)]
+    pub(crate) action: Option<ExporterAction>,
+    /// Where the cluster is: HOST:PORT, several with commas between
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) brokers: String,
+    /// Where spans go, repeatable: zipkin=URL, zipkin=FILE.json, zipkin-kafka=HOST:PORT/TOPIC, otlp=URL; with
+    /// ?format=json in place of proto3 for Zipkin
+    #[arg(long, value_name = "DEST", required = true)]
+    pub(crate) to: Vec<String>,
+    /// With what the groups' names begin; behind it stands the destination
+    #[arg(long, value_name = "NAME", default_value = "blkkin-export")]
+    pub(crate) group: String,
+    /// A name of this exporter's own that outlives it: its partitions wait for it while it restarts
+    #[arg(long, value_name = "NAME")]
+    pub(crate) instance: Option<String>,
+    /// A setting of librdkafka (TLS, SASL), repeatable: security.protocol=SSL
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Since when to deliver again: 2026-11-22T10:00:00Z, or -10m
+    #[arg(long, value_name = "TIME", required_if_eq("action", "replay"), allow_hyphen_values = true)]
+    pub(crate) from: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExporterAction {
+    Replay,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
     /// One JSON object instead of the table
     #[arg(long)]
@@ -170,7 +211,7 @@ pub(crate) struct HowArgs {
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct OutputArgs {
-    /// Where spans go, repeatable: zipkin=URL or zipkin=FILE.json
+    /// Where spans go, repeatable: zipkin=URL, zipkin=FILE.json or otlp=URL
     #[arg(long, value_name = "DEST")]
     pub(crate) to: Vec<String>,
     /// How many of the slowest requests to draw

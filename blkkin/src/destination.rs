@@ -8,9 +8,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use blkkin_bus::kafka::Settings;
 use blkkin_wire::span::Span;
 use blkkin_zipkin_export::{Destination, ExportAccounts, ExportConfig, Exporter};
 
+use crate::exporter::KafkaPost;
 use crate::failure::{Failure, Status};
 
 /// Time for a server to take what waits, after tracing ended. It takes a queue's worth in some seconds; one that
@@ -23,8 +25,9 @@ const FILE_DEADLINE: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// What `--to` will understand one day, so that it is not called unknown (DESIGN: the command line).
-const LATER: [&str; 5] = ["otlp", "perfetto", "html", "events", "kafka"];
-const AVAILABLE: &str = "zipkin=http://HOST:9411 or zipkin=FILE.json";
+const LATER: [&str; 4] = ["perfetto", "html", "events", "kafka"];
+const AVAILABLE: &str =
+    "zipkin=http://HOST:9411, zipkin=FILE.json, zipkin-kafka=HOST:9092 or otlp=http://HOST:4318";
 
 /// An open destination.
 pub(crate) struct Outlet {
@@ -127,17 +130,20 @@ impl Delivery {
     }
 }
 
-fn parse(word: &str) -> Result<Destination, Failure> {
+/// What a word of `--to` means.
+pub(crate) fn parse(word: &str) -> Result<Destination, Failure> {
+    let known = word.split_once('=').and_then(|(kind, value)| Destination::read(kind, value));
+    if let Some(read) = known {
+        return read.map_err(|error| Failure::usage(format!("bad destination {word}"), error, AVAILABLE));
+    }
     match word.split_once('=') {
-        Some(("zipkin", value)) => Destination::parse(value)
-            .map_err(|error| Failure::usage(format!("bad destination {word}"), error, AVAILABLE)),
         Some((kind, _)) if LATER.contains(&kind) => {
             let why = "this version does not have it yet";
             Err(Failure::usage(format!("no destination of kind `{kind}`"), why, AVAILABLE))
         }
         Some((kind, _)) => Err(Failure::usage(
             format!("unknown kind of destination `{kind}`"),
-            "there is one: zipkin",
+            "there are zipkin, zipkin-kafka and otlp",
             AVAILABLE,
         )),
         None => {
@@ -150,16 +156,28 @@ fn parse(word: &str) -> Result<Destination, Failure> {
 fn open(word: &str, destination: Destination) -> Result<Outlet, Failure> {
     let kind = match destination {
         Destination::File(_) => Kind::File,
-        Destination::Http(_) => Kind::Server,
+        Destination::Http(..) | Destination::Grpc(_) | Destination::Kafka { .. } => Kind::Server,
     };
     // Shown as the exporter shows it: without a password.
-    let name = format!("zipkin={destination}");
-    let exporter = Exporter::open(destination, ExportConfig::default()).map_err(|error| {
-        let error = error.to_string();
-        let (why, remedy) = error.split_once("; ").unwrap_or((&error, AVAILABLE));
-        Failure { status: Status::Failed, ..Failure::usage(format!("cannot open {word}"), why, remedy) }
-    })?;
+    let name = destination.to_string();
+    let config = ExportConfig::default();
+    let exporter = match &destination {
+        Destination::Kafka { brokers, topic, format } => {
+            let post =
+                KafkaPost::new(&Settings::new(brokers), topic).map_err(|error| cannot_open(word, &error))?;
+            Exporter::over(Box::new(post), *format, config)
+        }
+        other => Exporter::open(Destination::clone(other), config),
+    };
+    let exporter = exporter.map_err(|error| cannot_open(word, &error))?;
     Ok(Outlet { name, exporter: Arc::new(exporter), kind })
+}
+
+/// A destination that is refused before anything goes there.
+pub(crate) fn cannot_open(word: &str, error: &dyn std::error::Error) -> Failure {
+    let error = error.to_string();
+    let (why, remedy) = error.split_once("; ").unwrap_or((&error, AVAILABLE));
+    Failure { status: Status::Failed, ..Failure::usage(format!("cannot open {word}"), why, remedy) }
 }
 
 #[cfg(test)]
@@ -170,7 +188,15 @@ mod tests {
 
     #[test]
     fn what_is_no_destination_is_told_what_there_is() {
-        for word in ["otlp=http://h", "perfetto=x", "mysql=x", "trace.json", "zipkin=", "zipkin=ftp://h"] {
+        for word in [
+            "otlp=h:4318",
+            "zipkin-kafka=h",
+            "perfetto=x",
+            "mysql=x",
+            "trace.json",
+            "zipkin=",
+            "zipkin=ftp://h",
+        ] {
             let failure = parse(word).unwrap_err();
             assert_eq!(failure.remedy, AVAILABLE, "{word}");
         }

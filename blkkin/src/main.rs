@@ -5,7 +5,7 @@
 //! the traced command as a child process, signals, the terminal. In the order in which a run passes them:
 //! [`args`] → [`what`] and [`destination`] → [`command`] → [`pipeline`] (tracer → bus → join → report and
 //! exporters) → [`output`]; [`run`] and [`trace`] hold them together; [`agent`] sends events instead of joining them,
-//! and is a [`service`]; [`doctor`] stands alone.
+//! [`exporter`] brings traces from a topic to where they are looked at; both are a [`service`]. [`doctor`] stands alone.
 //!
 //! *Invariant*: nothing is traced before everything that can be refused was refused, and CMD's own output and
 //! exit status are left alone.
@@ -18,6 +18,7 @@ mod clock;
 mod command;
 mod destination;
 mod doctor;
+mod exporter;
 mod failure;
 mod nearest;
 mod output;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         Task::Run(args) => run::run(&args),
         Task::Trace(args) => trace::trace(&args),
         Task::Agent(args) => agent::agent(&args),
+        Task::Exporter(args) => exporter::exporter(&args),
         Task::Doctor(args) => doctor::doctor(&args),
     };
     outcome.unwrap_or_else(|failure| failure.print())

@@ -97,7 +97,7 @@ fn receive(consumer: &mut EventConsumer, wanted: usize, again: &mut u64) -> Hash
                 }));
             }
             Received::Again => *again += 1,
-            Received::Refused(why, _) => panic!("{why}"),
+            Received::Refused(why, ..) => panic!("{why}"),
             Received::Nothing | Received::Rebalanced { .. } => {}
         }
     }
@@ -183,7 +183,7 @@ fn what_is_sent_again_is_given_out_once_and_what_was_not_done_comes_again() {
             Received::Batch(..) => panic!("it was done"),
             // What was sent a second time: the commit says what was given out.
             Received::Again | Received::Nothing | Received::Rebalanced { .. } => {}
-            Received::Refused(why, _) => panic!("{why}"),
+            Received::Refused(why, ..) => panic!("{why}"),
         }
     }
 }
@@ -205,7 +205,7 @@ fn a_record_of_something_else_is_refused_and_the_next_one_is_read() {
     let mut refused = Vec::new();
     let sectors = loop {
         match consumer.next(PATIENCE).unwrap() {
-            Received::Refused(_, bytes) => refused.push(bytes),
+            Received::Refused(_, bytes, _) => refused.push(bytes),
             Received::Batch(batch, _) => break batch.events.len(),
             Received::Rebalanced { .. } => {}
             other => panic!("{other:?}"),
@@ -228,4 +228,42 @@ fn a_topic_that_is_missing_and_an_address_that_is_wrong_are_clear_errors() {
     unknown.extra.insert("sasl.pasword".to_owned(), "x".to_owned());
     let unknown = EventProducer::new(&unknown, NodeId(1)).err().unwrap();
     assert!(unknown.remedy.contains("sasl.pasword"), "{unknown:?}");
+}
+
+#[test]
+fn a_letter_says_in_its_headers_why_it_is_there() {
+    use blkkin_bus::kafka::{DEAD, DeadLetters, Letter};
+    use rdkafka::Message as _;
+    use rdkafka::consumer::{BaseConsumer, Consumer as _};
+    use rdkafka::message::Headers as _;
+    let broker = broker!();
+    let settings = broker.settings();
+    settings.create_topic(DEAD, 1, Some(1)).unwrap();
+    let letters = DeadLetters::new(&settings, "me").unwrap();
+    let letter =
+        |bytes| Letter { headers: vec![("blkkin.reason", "no batch".to_owned())], payload: vec![7; bytes] };
+    letters.send(&letter(100)).unwrap();
+    // Longer than the broker takes.
+    letters.send(&letter(2_000_000)).unwrap();
+    let mut reading = rdkafka::ClientConfig::new();
+    reading
+        .set("bootstrap.servers", &settings.brokers)
+        .set("group.id", "post")
+        .set("auto.offset.reset", "earliest");
+    let reader: BaseConsumer = reading.create().unwrap();
+    reader.subscribe(&[DEAD]).unwrap();
+    let mut read = Vec::new();
+    let deadline = Instant::now() + PATIENCE;
+    while read.len() < 2 && Instant::now() < deadline {
+        let Some(message) = reader.poll(Duration::from_millis(100)) else { continue };
+        let message = message.unwrap().detach();
+        let text = |value: Option<&[u8]>| String::from_utf8(value.unwrap_or_default().to_vec()).unwrap();
+        let headers = message.headers().unwrap().iter();
+        let headers: Vec<_> =
+            headers.map(|header| format!("{}={}", header.key, text(header.value))).collect();
+        read.push((headers.join(" "), message.payload().unwrap_or_default().len()));
+    }
+    let said = "blkkin.by=me blkkin.reason=no batch";
+    let expected = [(said.to_owned(), 100), (format!("{said} blkkin.bytes_left_out=2000000"), 0)];
+    assert_eq!(read, expected);
 }

@@ -20,6 +20,8 @@ pub struct ExportConfig {
     pub post_timeout: Duration,
     /// Delays between repeats of one POST.
     pub backoff: Backoff,
+    /// Posts after which a refused batch is not halved any further: what is left of it is refused as a whole.
+    pub posts_max: u32,
 }
 
 impl Default for ExportConfig {
@@ -37,6 +39,9 @@ impl Default for ExportConfig {
             // Zipkin answers in milliseconds, a JVM that collects garbage in seconds.
             post_timeout: Duration::from_secs(10),
             backoff: Backoff::default(),
+            // Enough to find a dozen bad spans of 1000. A server that refuses everything would else get 2000 posts
+            // a batch.
+            posts_max: 256,
         }
     }
 }

@@ -1,107 +1,182 @@
 //! Getting a batch accepted: again when nobody answers, in halves when the answer is no.
 //!
-//! *In*: a [`Batch`] and something that can post a list. *Out*: a verdict on each of its spans, told to the
-//! [`Queue`]. *Invariant*: a span gets one verdict; a list is repeated only while nobody has said what is wrong
+//! *In*: a [`Batch`] and something that can post a request. *Out*: a verdict on each of its spans, told to a
+//! [`Ledger`]. *Invariant*: a span gets one verdict; a request is repeated only while nobody has said what is wrong
 //! with it.
 //!
 //! Zipkin refuses a whole list for one bad span. A refused list is therefore posted in halves until the bad
 //! span stands alone: 2·log₂(1000) ≈ 20 posts for each bad one of 1000, and only that one is lost.
 //!
-//! A list that nobody answers is repeated without a maximum of its own: that is what the queue is for. The queue
-//! bounds what can pile up behind it, and the deadline of the shutdown how long it goes on.
+//! A request that nobody answers is repeated without a maximum of its own: how long is the ledger's to say. In one process
+//! a queue bounds what can pile up behind it, and the deadline of the shutdown how long it goes on; behind a topic of Kafka
+//! nothing piles up.
 //!
-//! *Rejected*: giving a list up after some attempts, or some minutes. It would lose spans that the queue still
-//! had room for, and a server that is away is away for the next list too.
+//! *Rejected*: giving a request up after some attempts, or some minutes. It would lose spans that there still
+//! is room for, and a server that is away is away for the next request too.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use crate::backoff::{Backoff, Jitter};
 use crate::batch::Batch;
-use crate::queue::{AfterPause, Queue, Verdict};
-
-/// Posts after which a refused batch is not halved any further: enough to find a dozen bad spans of 1000. A
-/// server that refuses everything would else get 2000 posts a batch.
-pub(crate) const POSTS_MAX: u32 = 256;
 
 /// What a server said to one post.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Reply {
+pub enum Reply {
     /// It has them.
     Accepted,
+    /// It has all but so many, and does not say which it does not want; why.
+    AcceptedBut(u64, String),
     /// Something in the list is wrong.
     Refused(String),
-    /// It does not want lists from us, whatever is in them.
+    /// The request is longer than it takes.
+    TooLong(String),
+    /// It does not want requests from us, whatever is in them.
     Denied(String),
 }
 
-/// Nobody said anything about the list: the same post may succeed later.
+/// Nobody said anything about the request: the same post may succeed later.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Away(pub(crate) String);
+pub struct Away(pub String);
 
-/// Something that can post a JSON list of spans.
-pub(crate) trait Post {
-    fn post(&mut self, list: &[u8]) -> Result<Reply, Away>;
+/// Something that a request of spans can be posted to.
+pub trait Post {
+    /// Posts it, and waits for the answer, within a bound of its own.
+    fn post(&mut self, request: &[u8]) -> Result<Reply, Away>;
+}
+
+impl<P: Post + ?Sized> Post for Box<P> {
+    fn post(&mut self, request: &[u8]) -> Result<Reply, Away> {
+        (**self).post(request)
+    }
+}
+
+/// What became of a span.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was accepted.
+    Sent,
+    /// It is refused, however often it is sent; why.
+    Rejected(String),
+}
+
+/// Whether to go on after a pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterPause {
+    /// Repeat.
+    GoOn,
+    /// What has no verdict gets none.
+    GiveUp,
+}
+
+/// Whoever wants to know what became of the spans, and says how long to go on.
+pub trait Ledger {
+    /// What became of the spans of `range`, of those that were handed over.
+    fn settle(&mut self, range: Range<usize>, verdict: Verdict);
+    /// So many of those that were settled as sent were refused all the same, nobody knows which.
+    fn recant(&mut self, spans: u64, why: String);
+    /// The destination is away, or is back.
+    fn outage(&mut self, why: Option<String>);
+    /// Whether a destination that wants nothing from us is asked again, as it may be told otherwise.
+    fn asks_again_when_denied(&self) -> bool;
+    /// Nothing more is to be posted.
+    fn is_over(&self) -> bool;
+    /// A request is about to be repeated: waits for `delay`, or less.
+    fn pause(&mut self, delay: Duration) -> AfterPause;
+}
+
+/// How batches are delivered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    pub(crate) backoff: Backoff,
+    /// Posts after which a refused batch is not halved any further.
+    pub(crate) posts_max: u32,
 }
 
 pub(crate) struct Delivery<P> {
     post: P,
-    backoff: Backoff,
-    list: Vec<u8>,
+    patience: Patience,
+    request: Vec<u8>,
+    /// Of a request that was too long.
+    too_long: Option<usize>,
 }
 
 impl<P: Post> Delivery<P> {
-    pub(crate) fn new(post: P, backoff: Backoff) -> Self {
-        Delivery { post, backoff, list: Vec::new() }
+    pub(crate) fn new(post: P, patience: Patience) -> Self {
+        Delivery { post, patience, request: Vec::new(), too_long: None }
     }
 
-    /// Posts an empty list, so that a user hears of a wrong address before the first span is made. Nothing else
+    /// Posts an empty request, so that a user hears of a wrong address before the first span is made. Nothing else
     /// depends on the answer.
-    pub(crate) fn probe(&mut self, queue: &Queue) {
-        match self.post.post(b"[]") {
-            Err(Away(why)) | Ok(Reply::Denied(why)) => queue.set_outage(Some(why)),
-            Ok(Reply::Accepted | Reply::Refused(_)) => {}
+    pub(crate) fn probe(&mut self, batch: &Batch, ledger: &mut impl Ledger) {
+        batch.request(&(0..0), &mut self.request);
+        match self.post.post(&self.request) {
+            Err(Away(why)) | Ok(Reply::Denied(why)) => ledger.outage(Some(why)),
+            Ok(_) => {}
         }
     }
 
-    /// Tells `queue` what became of each span of `batch`; of none any more once the queue is abandoned.
-    pub(crate) fn deliver(&mut self, batch: &Batch, queue: &Queue) {
+    /// Bytes of the shortest request that was too long, since this was asked last.
+    pub(crate) fn too_long(&mut self) -> Option<usize> {
+        self.too_long.take()
+    }
+
+    /// Tells `ledger` what became of each span of `batch`, the first of which is its span `first`; whether it is to go
+    /// on after that.
+    pub(crate) fn deliver(&mut self, batch: &Batch, first: usize, ledger: &mut impl Ledger) -> AfterPause {
+        let told = |range: &Range<usize>| first + range.start..first + range.end;
         let whole = 0..batch.len();
         let mut todo = vec![whole];
-        let mut posts_left = POSTS_MAX;
+        let mut posts_left = self.patience.posts_max;
         while let Some(range) = todo.pop() {
-            let Some(reply) = self.post_until_answered(batch, &range, queue) else { return };
+            let Some(reply) = self.post_until_answered(batch, &range, ledger) else {
+                return AfterPause::GiveUp;
+            };
             posts_left = posts_left.saturating_sub(1);
             match reply {
-                Reply::Accepted => queue.settle(Verdict::Sent, range.len()),
-                Reply::Refused(_) if range.len() > 1 && posts_left > 0 => {
+                Reply::Accepted => ledger.settle(told(&range), Verdict::Sent),
+                Reply::AcceptedBut(spans, why) => {
+                    ledger.settle(told(&range), Verdict::Sent);
+                    ledger.recant(spans.min(range.len() as u64), why);
+                }
+                Reply::Refused(_) | Reply::TooLong(_) if range.len() > 1 && posts_left > 0 => {
                     let middle = range.start + range.len() / 2;
                     todo.push(middle..range.end);
                     todo.push(range.start..middle);
                 }
-                Reply::Refused(why) | Reply::Denied(why) => {
-                    queue.set_fault(why);
-                    queue.settle(Verdict::Rejected, range.len());
+                Reply::Refused(why) | Reply::TooLong(why) | Reply::Denied(why) => {
+                    ledger.settle(told(&range), Verdict::Rejected(why));
                 }
             }
         }
+        AfterPause::GoOn
     }
 
-    fn post_until_answered(&mut self, batch: &Batch, range: &Range<usize>, queue: &Queue) -> Option<Reply> {
-        batch.list(range, &mut self.list);
+    fn post_until_answered(
+        &mut self,
+        batch: &Batch,
+        range: &Range<usize>,
+        ledger: &mut impl Ledger,
+    ) -> Option<Reply> {
+        batch.request(range, &mut self.request);
         let mut failures = 0;
-        while !queue.is_abandoned() {
-            if failures > 0 {
-                queue.count_retry();
-            }
-            match self.post.post(&self.list) {
+        while !ledger.is_over() {
+            let why = match self.post.post(&self.request) {
+                Err(Away(why)) => why,
+                Ok(Reply::Denied(why)) if ledger.asks_again_when_denied() => why,
                 Ok(reply) => {
-                    queue.set_outage(None);
+                    if let Reply::TooLong(_) = reply {
+                        let shortest = self.too_long.unwrap_or(usize::MAX);
+                        self.too_long = Some(shortest.min(self.request.len()));
+                    }
+                    ledger.outage(None);
                     return Some(reply);
                 }
-                Err(Away(why)) => queue.set_outage(Some(why)),
-            }
+            };
+            ledger.outage(Some(why));
             failures += 1;
-            if queue.pause(self.backoff.delay(failures, Jitter::random())) == AfterPause::GiveUp {
+            let delay = self.patience.backoff.delay(failures, Jitter::random());
+            if ledger.pause(delay) == AfterPause::GiveUp {
                 return None;
             }
         }

@@ -1,9 +1,20 @@
 use super::*;
-use crate::queue::WhenFull;
+use crate::format::Format;
+use crate::queue::{Hand, Queue, WhenFull};
 use crate::testing::spans;
+use std::sync::Arc;
 use std::time::Duration;
 
-const AT_ONCE: Backoff = Backoff { first: Duration::ZERO, most: Duration::ZERO };
+const POSTS_MAX: u32 = 256;
+const AT_ONCE: Patience =
+    Patience { backoff: Backoff { first: Duration::ZERO, most: Duration::ZERO }, posts_max: POSTS_MAX };
+
+/// Numbers in place of spans.
+fn batch(numbers: impl Iterator<Item = usize>) -> Batch {
+    let mut batch = Batch::new(Format::Json);
+    numbers.for_each(|n| batch.push(n.to_string().as_bytes(), &Arc::from("s")));
+    batch
+}
 
 /// A server that refuses every list with a bad span in it, and is away for the first posts.
 struct Server {
@@ -40,9 +51,7 @@ fn deliver(server: &mut Server, n: usize) -> Queue {
     let queue = Queue::new(n, WhenFull::DropNewest);
     queue.offer(spans(n as u64));
     queue.take(n).unwrap();
-    let mut batch = Batch::default();
-    (0..n).for_each(|span| batch.push(span.to_string().as_bytes()));
-    Delivery::new(server, AT_ONCE).deliver(&batch, &queue);
+    Delivery::new(server, AT_ONCE).deliver(&batch(0..n), 0, &mut Hand(&queue));
     queue
 }
 
@@ -100,13 +109,10 @@ fn a_server_that_wants_no_lists_is_not_asked_about_halves() {
     let queue = Queue::new(10, WhenFull::DropNewest);
     queue.offer(spans(2));
     queue.take(2).unwrap();
-    let mut batch = Batch::default();
-    batch.push(b"1");
-    batch.push(b"2");
     let mut delivery = Delivery::new(Denies, AT_ONCE);
-    delivery.probe(&queue);
+    delivery.probe(&batch(0..0), &mut Hand(&queue));
     assert_eq!(queue.trouble().as_deref(), Some("404"));
-    delivery.deliver(&batch, &queue);
+    delivery.deliver(&batch(1..3), 0, &mut Hand(&queue));
     assert_eq!(queue.accounts().dropped_rejected, 2);
 }
 
@@ -128,11 +134,61 @@ fn an_abandoned_queue_ends_the_attempts() {
     let queue = Queue::new(10, WhenFull::DropNewest);
     queue.offer(spans(4));
     queue.take(3).unwrap();
-    let mut batch = Batch::default();
-    batch.push(b"1");
-    Delivery::new(AbandonsAfter(4, &queue), AT_ONCE).deliver(&batch, &queue);
+    Delivery::new(AbandonsAfter(4, &queue), AT_ONCE).deliver(&batch(1..2), 0, &mut Hand(&queue));
     assert_eq!(queue.take(1), None);
     let books = queue.accounts();
     assert_eq!((books.dropped_undeliverable, books.retries, books.pending), (4, 3, 0));
     assert!(books.balances());
+}
+
+/// What is told of each span.
+#[derive(Default)]
+struct Told(Vec<(Range<usize>, Verdict)>);
+
+impl Ledger for Told {
+    fn settle(&mut self, range: Range<usize>, verdict: Verdict) {
+        self.0.push((range, verdict));
+    }
+    fn recant(&mut self, _: u64, _: String) {}
+    fn outage(&mut self, _: Option<String>) {}
+    fn asks_again_when_denied(&self) -> bool {
+        true
+    }
+    fn is_over(&self) -> bool {
+        false
+    }
+    fn pause(&mut self, _: Duration) -> AfterPause {
+        AfterPause::GoOn
+    }
+}
+
+#[test]
+fn a_verdict_names_the_span_by_its_place_among_all() {
+    let (mut server, mut told) = (Server::refusing(&[2]), Told::default());
+    Delivery::new(&mut server, AT_ONCE).deliver(&batch(0..4), 100, &mut told);
+    let refused = Verdict::Rejected("bad span".into());
+    let expected = [(100..102, Verdict::Sent), (102..103, refused), (103..104, Verdict::Sent)];
+    assert_eq!(told.0, expected);
+}
+
+/// Takes requests up to a length.
+struct Narrow(usize);
+
+impl Post for Narrow {
+    fn post(&mut self, request: &[u8]) -> Result<Reply, Away> {
+        let long = request.len() > self.0;
+        Ok(if long { Reply::TooLong("413".into()) } else { Reply::Accepted })
+    }
+}
+
+#[test]
+fn what_is_too_long_is_halved_and_its_length_is_known() {
+    let (batch, mut told) = (batch(0..100), Told::default());
+    let mut delivery = Delivery::new(Narrow(150), AT_ONCE);
+    assert_eq!(delivery.deliver(&batch, 0, &mut told), AfterPause::GoOn);
+    assert!(told.0.iter().all(|(_, verdict)| *verdict == Verdict::Sent));
+    assert_eq!(told.0.iter().map(|(range, _)| range.len()).sum::<usize>(), 100);
+    let shortest = delivery.too_long().unwrap();
+    assert!((151..=300).contains(&shortest), "{shortest}");
+    assert_eq!(delivery.too_long(), None);
 }

@@ -1,37 +1,88 @@
-//! Where spans go: the value of `zipkin=…` on the command line and in a configuration.
+//! Where spans go: words as `zipkin=http://localhost:9411` on the command line and in a configuration.
 //!
-//! *In*: a word. *Out*: a file's path, or a URL that spans can be posted to. What begins with `http://` or
+//! *In*: a kind and a value. *Out*: a file's path, or a server and what it is spoken to in. What begins with `http://` or
 //! `https://` is a URL, everything else is a path. What looks like a mistake between the two is an error: a
 //! user who writes `zipkin=localhost:9411` would otherwise find a file of that name instead of spans.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::path::PathBuf;
 
-use ureq::http::Uri;
+use crate::format::Format;
+use crate::url::ServerUrl;
 
 /// Where Zipkin's HTTP API takes spans.
-const SPANS_PATH: &str = "/api/v2/spans";
+const ZIPKIN_PATH: &str = "/api/v2/spans";
+/// Where an OTLP receiver does (opentelemetry-proto, docs/specification.md, OTLP/HTTP request).
+const OTLP_PATH: &str = "/v1/traces";
+/// Where it does by gRPC: the method of the service (trace_service.proto).
+const OTLP_METHOD: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+/// The topic that Zipkin's collector reads (KAFKA_TOPIC).
+const ZIPKIN_TOPIC: &str = "zipkin";
 
 /// Where spans go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
     /// A file of Zipkin v2 JSON.
     File(PathBuf),
-    /// A server that speaks Zipkin's HTTP API.
-    Http(ZipkinUrl),
+    /// A server that takes spans by HTTP.
+    Http(ServerUrl, Format),
+    /// An OTLP receiver, by gRPC.
+    Grpc(ServerUrl),
+    /// A topic that Zipkin reads.
+    Kafka {
+        /// `HOST:PORT`, several with commas between.
+        brokers: String,
+        /// The topic.
+        topic: String,
+        /// What its records hold.
+        format: Format,
+    },
 }
 
 impl Destination {
+    /// Reads `kind=value`; none if there is no such kind.
+    pub fn read(kind: &str, value: &str) -> Option<Result<Destination, DestinationError>> {
+        match kind {
+            "zipkin" => Some(Destination::parse(value)),
+            "zipkin-kafka" => Some(kafka(value)),
+            "otlp" => Some(otlp(value)),
+            _ => None,
+        }
+    }
+
     /// Reads the value of `zipkin=…`: a URL or a path.
     pub fn parse(value: &str) -> Result<Destination, DestinationError> {
         match value.split_once("://") {
             _ if value.is_empty() => Err(DestinationError::Empty),
-            Some((scheme, _)) if is_http(scheme) => ZipkinUrl::parse(value).map(Destination::Http),
+            Some((scheme, _)) if is_http(scheme) => {
+                let (url, format) = with_format(value)?;
+                Ok(Destination::Http(ServerUrl::parse(&url, ZIPKIN_PATH)?, format))
+            }
             Some((scheme, _)) if is_word(scheme) => Err(DestinationError::Scheme(scheme.to_owned())),
             _ if is_host_and_port(value) => Err(DestinationError::NoScheme(value.to_owned())),
             _ if value.ends_with('/') => Err(DestinationError::Directory(value.to_owned())),
             _ => Ok(Destination::File(PathBuf::from(value))),
+        }
+    }
+
+    /// A name for groups of consumers and the like: letters, digits, `.`, `_` and `-`; the same for ever, and another for
+    /// each place. The format does not matter to it.
+    pub fn name(&self) -> String {
+        let mut name = String::new();
+        for c in self.to_string().chars().map(|c| c.to_ascii_lowercase()) {
+            let plain = c.is_ascii_alphanumeric() || c == '.' || c == '_';
+            match plain {
+                true => name.push(c),
+                false if !name.ends_with('-') => name.push('-'),
+                false => {}
+            }
+        }
+        match self {
+            Destination::Http(url, _) | Destination::Grpc(url) => match url.hidden() {
+                Some(hidden) => format!("{name}-{hidden:016x}"),
+                None => name,
+            },
+            Destination::File(_) | Destination::Kafka { .. } => name,
         }
     }
 }
@@ -39,56 +90,48 @@ impl Destination {
 impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Destination::File(path) => write!(f, "{}", path.display()),
-            Destination::Http(url) => write!(f, "{url}"),
+            Destination::File(path) => write!(f, "zipkin={}", path.display()),
+            Destination::Http(url, Format::Otlp) => write!(f, "otlp={url}"),
+            Destination::Http(url, _) => write!(f, "zipkin={url}"),
+            Destination::Grpc(url) => write!(f, "otlp={}", url.to_string().trim_end_matches(OTLP_METHOD)),
+            Destination::Kafka { brokers, topic, .. } => write!(f, "zipkin-kafka={brokers}/{topic}"),
         }
     }
 }
 
-/// A URL that spans are posted to. Shown without user name and password.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ZipkinUrl(Uri);
-
-impl ZipkinUrl {
-    fn parse(value: &str) -> Result<ZipkinUrl, DestinationError> {
-        let bad = |why: String| DestinationError::Url { url: value.to_owned(), why };
-        let uri: Uri = value.parse().map_err(|e| bad(format!("{e}")))?;
-        if uri.host().is_none_or(str::is_empty) {
-            return Err(bad("it names no host".to_owned()));
+fn otlp(value: &str) -> Result<Destination, DestinationError> {
+    match value.split_once("://") {
+        Some((scheme, _)) if is_http(scheme) => {
+            Ok(Destination::Http(ServerUrl::parse(value, OTLP_PATH)?, Format::Otlp))
         }
-        if !port_is_sound(&uri) {
-            return Err(bad("its port is not a number up to 65535".to_owned()));
-        }
-        if uri.path() != "/" {
-            return Ok(ZipkinUrl(uri));
-        }
-        let mut parts = uri.into_parts();
-        let query = parts.path_and_query.as_ref().and_then(|p| p.query());
-        let path = query.map_or_else(|| SPANS_PATH.to_owned(), |q| format!("{SPANS_PATH}?{q}"));
-        parts.path_and_query = Some(path.parse().map_err(|e| bad(format!("{e}")))?);
-        Uri::from_parts(parts).map(ZipkinUrl).map_err(|e| bad(format!("{e}")))
-    }
-
-    pub(crate) fn uri(&self) -> &Uri {
-        &self.0
-    }
-
-    /// On this machine: no proxy of the environment may stand between.
-    pub(crate) fn is_loopback(&self) -> bool {
-        let host = self.0.host().unwrap_or_default().trim_matches(['[', ']']);
-        host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+        Some(("grpc", _)) => Ok(Destination::Grpc(ServerUrl::parse(value, OTLP_METHOD)?)),
+        _ => Err(DestinationError::Otlp(value.to_owned())),
     }
 }
 
-impl fmt::Display for ZipkinUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = self.0.scheme_str().unwrap_or("http");
-        write!(f, "{scheme}://{}", self.0.host().unwrap_or_default())?;
-        if let Some(port) = self.0.port() {
-            write!(f, ":{port}")?;
-        }
-        write!(f, "{}", self.0.path())
+fn kafka(value: &str) -> Result<Destination, DestinationError> {
+    let (place, format) = with_format(value)?;
+    let (brokers, topic) = place.split_once('/').unwrap_or((&place, ZIPKIN_TOPIC));
+    if !brokers.split(',').all(is_host_and_port) || topic.is_empty() {
+        return Err(DestinationError::Brokers(value.to_owned()));
     }
+    Ok(Destination::Kafka { brokers: brokers.to_owned(), topic: topic.to_owned(), format })
+}
+
+/// Takes `format=…` out of a query.
+fn with_format(value: &str) -> Result<(String, Format), DestinationError> {
+    let Some((place, query)) = value.split_once('?') else { return Ok((value.to_owned(), Format::Proto3)) };
+    let (mut format, mut rest) = (Format::Proto3, Vec::new());
+    for part in query.split('&') {
+        match part.split_once('=') {
+            Some(("format", "json")) => format = Format::Json,
+            Some(("format", "proto3")) => format = Format::Proto3,
+            Some(("format", other)) => return Err(DestinationError::Format(other.to_owned())),
+            _ => rest.push(part),
+        }
+    }
+    let query = if rest.is_empty() { String::new() } else { format!("?{}", rest.join("&")) };
+    Ok((format!("{place}{query}"), format))
 }
 
 /// Why a word is no destination. Each says what to write instead.
@@ -106,20 +149,25 @@ pub enum DestinationError {
     /// A directory.
     #[error("zipkin={0} is a directory: name a file in it, such as {0}trace.json")]
     Directory(String),
+    /// No place for OpenTelemetry's protocol.
+    #[error("otlp={0} is no URL: write otlp=http://HOST:4318, https:// or otlp=grpc://HOST:4317")]
+    Otlp(String),
+    /// No brokers.
+    #[error(
+        "zipkin-kafka={0} names no brokers: write zipkin-kafka=HOST:9092, several with commas between, and /TOPIC if it is not zipkin"
+    )]
+    Brokers(String),
+    /// No format of Zipkin's.
+    #[error("there is no format {0}: write format=proto3 or format=json")]
+    Format(String),
     /// Not a URL.
-    #[error("zipkin={url} is not a URL: {why}")]
+    #[error("{url} is not a URL: {why}")]
     Url {
         /// What was given.
         url: String,
         /// What is wrong with it.
         why: String,
     },
-}
-
-/// The parser takes any digits for a port, and then says that there is none.
-fn port_is_sound(uri: &Uri) -> bool {
-    let authority = uri.authority().map_or("", |a| a.as_str());
-    uri.port_u16().is_some() || authority.ends_with(uri.host().unwrap_or_default())
 }
 
 fn is_http(scheme: &str) -> bool {
@@ -149,9 +197,11 @@ mod tests {
             ("http://h/?tenant=a", "http://h/api/v2/spans?tenant=a"),
             ("http://h:9411/zipkin/api/v2/spans", "http://h:9411/zipkin/api/v2/spans"),
             ("http://h/other?k=v", "http://h/other?k=v"),
+            ("http://h/?format=proto3&tenant=a", "http://h/api/v2/spans?tenant=a"),
+            ("http://h?format=proto3", "http://h/api/v2/spans"),
         ] {
             match Destination::parse(given) {
-                Ok(Destination::Http(url)) => assert_eq!(url.uri().to_string(), posted),
+                Ok(Destination::Http(url, Format::Proto3)) => assert_eq!(url.uri().to_string(), posted),
                 other => panic!("{given}: {other:?}"),
             }
         }
@@ -189,7 +239,7 @@ mod tests {
     #[test]
     fn passwords_are_not_shown() {
         let url = Destination::parse("https://me:secret@h:1/p?key=secret").map(|d| d.to_string());
-        assert_eq!(url.as_deref(), Ok("https://h:1/p"));
+        assert_eq!(url.as_deref(), Ok("zipkin=https://h:1/p"));
     }
 
     #[test]
@@ -201,8 +251,42 @@ mod tests {
             ("http://10.0.0.1:1", false),
             ("http://localhost.example", false),
         ] {
-            let Ok(Destination::Http(parsed)) = Destination::parse(url) else { panic!("{url}") };
+            let Ok(Destination::Http(parsed, _)) = Destination::parse(url) else { panic!("{url}") };
             assert_eq!(parsed.is_loopback(), loopback, "{url}");
         }
+    }
+
+    fn read(word: &str) -> Destination {
+        let (kind, value) = word.split_once('=').expect("a word");
+        Destination::read(kind, value).expect("a kind").expect("a place")
+    }
+
+    #[test]
+    fn each_kind_is_read_and_shown() {
+        for (word, shown) in [
+            ("zipkin=http://h:9411?format=json", "zipkin=http://h:9411/api/v2/spans"),
+            ("otlp=http://h:4318", "otlp=http://h:4318/v1/traces"),
+            ("otlp=grpc://h:4317", "otlp=grpc://h:4317"),
+            ("zipkin-kafka=a:1,b:2", "zipkin-kafka=a:1,b:2/zipkin"),
+            ("zipkin-kafka=a:1/own?format=json", "zipkin-kafka=a:1/own"),
+            ("zipkin=x.json", "zipkin=x.json"),
+        ] {
+            assert_eq!(read(word).to_string(), shown);
+        }
+        assert!(matches!(read("zipkin=http://h?format=json"), Destination::Http(_, Format::Json)));
+        assert_eq!(Destination::read("html", "x"), None);
+        for (kind, value) in [("otlp", "h:4318"), ("zipkin-kafka", "h"), ("zipkin", "http://h?format=xml")] {
+            assert!(Destination::read(kind, value).expect("a kind").is_err(), "{kind}={value}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_of_the_place_and_stays() {
+        let named = |word| read(word).name();
+        assert_eq!(named("zipkin=http://h:9411"), "zipkin-http-h-9411-api-v2-spans");
+        assert_eq!(named("zipkin=http://h:9411?format=json"), "zipkin-http-h-9411-api-v2-spans");
+        assert_eq!(named("zipkin=http://u:old@h/?t=1"), named("zipkin=http://u:new@h/?t=1"));
+        assert_ne!(named("zipkin=http://h/?t=1"), named("zipkin=http://h/?t=2"));
+        assert_eq!(named("otlp=grpc://h:4317"), "otlp-grpc-h-4317");
     }
 }

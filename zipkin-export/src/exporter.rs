@@ -13,11 +13,14 @@ use std::time::Duration;
 use blkkin_wire::span::Span;
 
 use crate::config::ExportConfig;
+use crate::delivery::Post;
 use crate::destination::Destination;
 use crate::file::FileSink;
-use crate::http::HttpSink;
+use crate::format::Format;
 use crate::partial::FileError;
-use crate::queue::{Queue, WhenFull};
+use crate::queue::{Hand, Queue, WhenFull};
+use crate::sender::Sender;
+use crate::server::server;
 use crate::telemetry::ExportAccounts;
 
 /// Time for the thread to notice that it is to give up, before it is left alone with a destination that does
@@ -30,6 +33,9 @@ pub enum OpenError {
     /// The file cannot be written.
     #[error(transparent)]
     File(#[from] FileError),
+    /// It is reached by a way that is not this crate's.
+    #[error("{0} cannot be opened here")]
+    Elsewhere(String),
     /// There is no thread for it.
     #[error("cannot start the exporter's thread: {0}")]
     Thread(io::Error),
@@ -45,16 +51,40 @@ impl Exporter {
     /// Starts. A file that cannot be written is an error; a server that is away is none: spans wait for it, and
     /// [`Exporter::last_error`] says so.
     pub fn open(destination: Destination, config: ExportConfig) -> Result<Exporter, OpenError> {
-        let (sink, when_full) = match destination {
-            Destination::File(path) => (Sink::File(FileSink::open(&path)?), WhenFull::Block),
-            Destination::Http(url) => (Sink::Http(HttpSink::new(url, &config)), WhenFull::DropNewest),
-        };
-        let queue = Arc::new(Queue::new(config.queue_spans_max, when_full));
-        if let Sink::File(file) = &sink {
-            queue.set_left_at(Some(file.path().to_owned()));
+        match destination {
+            Destination::File(path) => {
+                let file = FileSink::open(&path)?;
+                let left_at = Some(file.path().to_owned());
+                Exporter::start(Sink::File(file), WhenFull::Block, left_at, &config)
+            }
+            other => {
+                let (post, format) = server(&other, &config)?;
+                Exporter::over(post, format, config)
+            }
         }
+    }
+
+    /// Sends by a way that the caller has.
+    pub fn over(
+        post: Box<dyn Post + Send>,
+        format: Format,
+        config: ExportConfig,
+    ) -> Result<Exporter, OpenError> {
+        let sender = Box::new(Sender::new(post, format, &config));
+        Exporter::start(Sink::Server(sender), WhenFull::DropNewest, None, &config)
+    }
+
+    fn start(
+        sink: Sink,
+        when_full: WhenFull,
+        left_at: Option<PathBuf>,
+        config: &ExportConfig,
+    ) -> Result<Exporter, OpenError> {
+        let queue = Arc::new(Queue::new(config.queue_spans_max, when_full));
+        queue.set_left_at(left_at);
         let theirs = Arc::clone(&queue);
-        let work = move || consume(sink, &theirs, config.batch_spans_max);
+        let batch_spans_max = config.batch_spans_max;
+        let work = move || consume(sink, &theirs, batch_spans_max);
         let thread = thread::Builder::new().name("zipkin-export".into()).spawn(work);
         Ok(Exporter { queue, thread: Mutex::new(Some(thread.map_err(OpenError::Thread)?)) })
     }
@@ -126,18 +156,19 @@ impl Drop for Exporter {
 
 enum Sink {
     File(FileSink),
-    Http(HttpSink),
+    Server(Box<Sender<Box<dyn Post + Send>>>),
 }
 
 fn consume(mut sink: Sink, queue: &Queue, batch_spans_max: usize) {
     let _gone = GoneGuard(queue);
-    if let Sink::Http(http) = &mut sink {
-        http.probe(queue);
+    if let Sink::Server(server) = &mut sink {
+        server.probe(&mut Hand(queue));
     }
     while let Some(spans) = queue.take(batch_spans_max) {
         match &mut sink {
             Sink::File(file) => file.send(&spans, queue),
-            Sink::Http(http) => http.send(&spans, queue),
+            // What has no verdict when it gives up is undeliverable.
+            Sink::Server(server) => drop(server.send(&spans, &mut Hand(queue))),
         }
     }
     if let Sink::File(file) = sink {

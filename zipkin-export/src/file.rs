@@ -1,27 +1,21 @@
-//! Spans to a file: one JSON list, which Zipkin takes as a whole by upload or POST.
+//! Spans to a file, behind a queue.
 //!
-//! *In*: spans. *Out*: a [`PartialFile`] that grows and is published at the end, and a verdict on each span.
+//! *In*: spans. *Out*: a [`SpanFile`] that is published at the end, and a verdict on each span.
 //! *Invariant*: a file under its final name holds everything that was accepted into it. When the disk is full,
 //! or the time for draining was over, the file keeps its name `.partial`, is a valid list of what fitted, and
 //! the rest is counted.
-//!
-//! There is no server to say what is wrong with a span, so the rule that Zipkin has is applied here: one bad
-//! span would spoil the whole file.
 
 use std::path::Path;
 
 use blkkin_wire::span::Span;
 
-use crate::batch::Batch;
-use crate::json;
-use crate::partial::{FileError, PartialFile};
-use crate::queue::{Queue, Verdict};
+use crate::partial::FileError;
+use crate::queue::{Hand, Queue, Settled};
+use crate::span_file::SpanFile;
 
 pub(crate) struct FileSink {
-    file: PartialFile,
+    file: SpanFile,
     health: Health,
-    batch: Batch,
-    one: Vec<u8>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,8 +27,7 @@ enum Health {
 
 impl FileSink {
     pub(crate) fn open(target: &Path) -> Result<FileSink, FileError> {
-        let file = PartialFile::open(target)?;
-        Ok(FileSink { file, health: Health::Good, batch: Batch::default(), one: Vec::new() })
+        Ok(FileSink { file: SpanFile::open(target)?, health: Health::Good })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -42,18 +35,19 @@ impl FileSink {
     }
 
     pub(crate) fn send(&mut self, spans: &[Span], queue: &Queue) {
-        self.batch.clear();
-        for span in spans {
-            match json::check(span) {
-                Ok(()) => self.encode(span),
-                Err(unfit) => {
-                    queue.set_fault(format!("a span was left out that Zipkin would refuse: {unfit}"));
-                    queue.settle(Verdict::Rejected, 1);
-                }
-            }
+        if self.health == Health::Failed {
+            return queue.settle(Settled::Undeliverable, spans.len());
         }
-        let verdict = if self.batch.is_empty() { Verdict::Sent } else { self.write(queue) };
-        queue.settle(verdict, self.batch.len());
+        if let Err(error) = self.file.append(spans, &mut Hand(queue)) {
+            self.health = Health::Failed;
+            let path = self.file.path().display();
+            let sent = queue.accounts().sent;
+            queue.set_fault(format!(
+                "cannot write {path} any further: {error}; the {sent} spans before are in it, the rest is lost"
+            ));
+            // More than are left in hand are not settled.
+            queue.settle(Settled::Undeliverable, spans.len());
+        }
     }
 
     /// At the end: the final name, if the file is whole.
@@ -69,30 +63,6 @@ impl FileSink {
             Ok(()) => queue.set_left_at(None),
             Err(error) => {
                 queue.set_fault(format!("cannot put {} in its final place: {error}", path.display()));
-            }
-        }
-    }
-
-    fn encode(&mut self, span: &Span) {
-        self.one.clear();
-        json::encode(span, &mut self.one);
-        self.batch.push(&self.one);
-    }
-
-    fn write(&mut self, queue: &Queue) -> Verdict {
-        if self.health == Health::Failed {
-            return Verdict::Undeliverable;
-        }
-        match self.file.append(self.batch.inner()) {
-            Ok(()) => Verdict::Sent,
-            Err(error) => {
-                self.health = Health::Failed;
-                let path = self.file.path().display();
-                let sent = queue.accounts().sent;
-                queue.set_fault(format!(
-                    "cannot write {path} any further: {error}; the {sent} spans before are in it, the rest is lost"
-                ));
-                Verdict::Undeliverable
             }
         }
     }

@@ -7,7 +7,7 @@ use std::fs::{self, OpenOptions};
 /// A file on a disk that is full from the first byte.
 fn on_a_full_disk(dir: &Path) -> FileSink {
     let mut sink = FileSink::open(&dir.join("x.json")).unwrap();
-    sink.file.replace_file(OpenOptions::new().write(true).open("/dev/full").unwrap());
+    sink.file.file.replace_file(OpenOptions::new().write(true).open("/dev/full").unwrap());
     sink
 }
 

@@ -3,14 +3,7 @@
 //! *In*: a [`Span`]. *Out*: one JSON object appended to a buffer that the caller reuses. *Invariant*: the bytes
 //! are a function of the span alone, so that a span which is sent twice is the same span to Zipkin.
 //!
-//! What Zipkin has no place for becomes a tag:
-//! - Zipkin counts in microseconds, and reads a duration of 0 as none. Both times are rounded down, a duration
-//!   below 1 µs up to 1; the exact one is in tag `blkkin.duration.ns`.
-//! - A span has one parent and no links: each link is a tag `link.0`, `link.1` … that says trace, span and
-//!   relation.
-//! - Any tag `error`, even an empty one, marks a span as failed: it is written from [`Span::error`] only.
-//!
-//! Zipkin lower-cases names of spans and services; that is done here, so that a file says what Zipkin will.
+//! What Zipkin has no place for becomes a tag, see `tags.rs`. Zipkin lower-cases names of spans and services; that is done here, so that a file says what Zipkin will.
 //!
 //! *Rejected*: deriving serde for a mirror of `Span`: the mirror would be as long as this file, and the tags
 //! that are made here would have to be allocated first.
@@ -18,11 +11,10 @@
 use std::fmt;
 use std::io::Write;
 
-use blkkin_wire::span::{Span, SpanKind, SpanLink, TagValue};
+use blkkin_wire::span::{Span, SpanKind};
 
-/// A span's exact duration.
-pub const DURATION_TAG: &str = "blkkin.duration.ns";
-const ERROR_TAG: &str = "error";
+pub use crate::tags::DURATION_TAG;
+use crate::tags::{self, Value};
 
 /// Why no Zipkin would take a span: it would refuse the whole list in which the span stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,12 +46,12 @@ pub fn encode(span: &Span, out: &mut Vec<u8>) {
     }
     text(out, r#","name":"#);
     lower_case(&span.name, out);
-    let duration = (span.duration.0 / 1000).max(1);
+    let duration = tags::micros(span);
     put(out, format_args!(r#","timestamp":{},"duration":{duration}"#, span.start.micros()));
     endpoint("localEndpoint", &span.service, out);
     endpoint("remoteEndpoint", span.remote_service.as_deref().unwrap_or_default(), out);
     annotations(span, out);
-    tags(span, out);
+    write_tags(span, out);
     out.push(b'}');
 }
 
@@ -95,51 +87,22 @@ fn annotations(span: &Span, out: &mut Vec<u8>) {
     }
 }
 
-fn tags(span: &Span, out: &mut Vec<u8>) {
+fn write_tags(span: &Span, out: &mut Vec<u8>) {
     text(out, r#","tags":{"#);
     let first = out.len();
-    for (key, value) in span.tags.iter().filter(|(key, _)| *key != ERROR_TAG) {
-        tag_key(key, first, out);
-        tag_value(value, out);
-    }
-    if !span.tags.iter().any(|(key, _)| *key == DURATION_TAG) {
-        tag_key(DURATION_TAG, first, out);
-        put(out, format_args!("\"{}\"", span.duration.0));
-    }
-    for (n, link) in span.links.iter().enumerate() {
-        separate(first, out);
-        put(out, format_args!("\"link.{n}\":"));
-        link_value(link, out);
-    }
-    if let Some(error) = &span.error {
-        tag_key(ERROR_TAG, first, out);
-        string(error, out);
-    }
+    tags::each(span, |key, value| {
+        if out.len() > first {
+            out.push(b',');
+        }
+        string(key, out);
+        out.push(b':');
+        match value {
+            Value::Words(words) => string(words, out),
+            Value::Number(number) => put(out, format_args!("\"{number}\"")),
+            Value::Nanoseconds(number) => put(out, format_args!("\"{number}\"")),
+        }
+    });
     out.push(b'}');
-}
-
-fn link_value(link: &SpanLink, out: &mut Vec<u8>) {
-    string(&format!("trace={} span={} relation={}", link.trace, link.span, link.relation), out);
-}
-
-fn tag_key(key: &str, first: usize, out: &mut Vec<u8>) {
-    separate(first, out);
-    string(key, out);
-    out.push(b':');
-}
-
-fn separate(first: usize, out: &mut Vec<u8>) {
-    if out.len() > first {
-        out.push(b',');
-    }
-}
-
-fn tag_value(value: &TagValue, out: &mut Vec<u8>) {
-    match value {
-        TagValue::Text(words) => string(words, out),
-        TagValue::Shared(words) => string(words, out),
-        TagValue::Number(number) => put(out, format_args!("\"{number}\"")),
-    }
 }
 
 fn lower_case(words: &str, out: &mut Vec<u8>) {
@@ -166,9 +129,11 @@ fn text(out: &mut Vec<u8>, words: &str) {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
+    use crate::tags::ERROR_TAG;
     use crate::testing::span;
     use blkkin_wire::clock::DurationNs;
     use blkkin_wire::ids::{SpanId, TraceId};
+    use blkkin_wire::span::TagValue;
     use serde_json::Value;
 
     fn json(span: &Span) -> Value {
@@ -190,14 +155,14 @@ mod tests {
 
     #[test]
     fn the_producers_own_duration_tag_wins() {
-        let given = vec![(DURATION_TAG, TagValue::Number(5))];
+        let given = vec![(DURATION_TAG.into(), TagValue::Number(5))];
         let json = json(&Span { tags: given, duration: DurationNs(9), ..span(1) });
         assert_eq!(json["tags"], serde_json::json!({ DURATION_TAG: "5" }));
     }
 
     #[test]
     fn a_span_is_failed_only_by_its_error() {
-        let tags = vec![(ERROR_TAG, TagValue::Text("no".into()))];
+        let tags = vec![(ERROR_TAG.into(), TagValue::Text("no".into()))];
         assert!(json(&Span { tags: tags.clone(), ..span(1) })["tags"].get(ERROR_TAG).is_none());
         let failed = Span { tags, error: Some("EIO".into()), ..span(1) };
         assert_eq!(json(&failed)["tags"][ERROR_TAG], "EIO");
@@ -207,7 +172,7 @@ mod tests {
     fn every_character_survives() {
         let all: String =
             (0..0x500).chain(0x2020..0x2030).chain([0xfffd, 0x1f600]).filter_map(char::from_u32).collect();
-        let tags = vec![("t", TagValue::Shared(all.as_str().into()))];
+        let tags = vec![("t".into(), TagValue::Shared(all.as_str().into()))];
         assert_eq!(json(&Span { tags, ..span(1) })["tags"]["t"], all);
     }
 

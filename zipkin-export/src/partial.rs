@@ -8,6 +8,9 @@
 //! `X.partial` is locked while it is written: two runs with one target would mix their spans, and the second is
 //! told so. What a killed run left behind is not locked, and the next run with this target writes over it.
 //!
+//! A file can also be *resumed*: what `X` or a killed run's `X.partial` holds stays, and what comes is put behind it. A run
+//! that was killed inside a write leaves a span in part: the file is cut behind the last one that is whole.
+//!
 //! *Rejected*: an anonymous file that is linked at the end leaves nothing of a killed run; a name with the
 //! process id leaves one file for each killed run, for ever.
 
@@ -22,6 +25,8 @@ const OPENING: &[u8] = b"[";
 const CLOSING: &[u8] = b"\n]\n";
 /// Times that another run may publish its file between our opening of it and our lock.
 const OPEN_ATTEMPTS_MAX: u32 = 8;
+/// Bytes that are looked at in one go for the end of what a killed run has written.
+const LOOK_BACK: u64 = 64 << 10;
 
 /// Why a file cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +37,14 @@ pub enum FileError {
     /// Another run has the same target.
     #[error("another run is writing {0}; give each run a file of its own")]
     Busy(PathBuf),
+    /// Which of them goes on is not ours to say.
+    #[error("{whole} and {partial} both hold spans; move one of them away")]
+    Both {
+        /// The file of that name.
+        whole: PathBuf,
+        /// What a run left that had not ended.
+        partial: PathBuf,
+    },
     /// The system refuses.
     #[error("cannot write {path}: {error}; name a file in a directory that exists and is yours")]
     Refused {
@@ -49,17 +62,42 @@ pub(crate) struct PartialFile {
     /// Where the closing bracket stands.
     end: u64,
     new: bool,
+    /// Each append waits for the disk.
+    durable: bool,
 }
 
 impl PartialFile {
     pub(crate) fn open(target: &Path) -> Result<PartialFile, FileError> {
+        let mut partial = PartialFile::unwritten(target)?;
+        partial.begin().map_err(|error| FileError::Refused { path: partial.path.clone(), error })?;
+        Ok(partial)
+    }
+
+    fn unwritten(target: &Path) -> Result<PartialFile, FileError> {
         let target = final_target(target)?;
         let mut name = target.file_name().ok_or_else(|| FileError::NotAFile(target.clone()))?.to_owned();
         name.push(".partial");
         let path = target.with_file_name(name);
         let file = open_locked(&path)?;
-        let mut partial = PartialFile { file, path, target, end: 0, new: true };
-        partial.begin().map_err(|error| FileError::Refused { path: partial.path.clone(), error })?;
+        Ok(PartialFile { file, path, target, end: 0, new: true, durable: false })
+    }
+
+    /// Goes on behind what a run before has written, if there was one. Each append is on the disk when it comes back.
+    pub(crate) fn resume(target: &Path) -> Result<PartialFile, FileError> {
+        let mut partial = PartialFile::unwritten(target)?;
+        let refused = |path: &Path, error| FileError::Refused { path: path.to_owned(), error };
+        let left = partial.file.metadata().map_err(|error| refused(&partial.path, error))?.len();
+        if partial.target.exists() {
+            if left > 0 {
+                return Err(FileError::Both { whole: partial.target, partial: partial.path });
+            }
+            // The lock is on the empty file that is replaced here, so it is taken anew.
+            fs::rename(&partial.target, &partial.path).map_err(|error| refused(&partial.target, error))?;
+            partial.file = open_locked(&partial.path)?;
+        }
+        partial.durable = true;
+        let gone_on = partial.go_on();
+        gone_on.map_err(|error| refused(&partial.path, error))?;
         Ok(partial)
     }
 
@@ -75,7 +113,9 @@ impl PartialFile {
         bytes.extend_from_slice(before);
         bytes.extend_from_slice(spans);
         bytes.extend_from_slice(CLOSING);
-        if let Err(error) = self.file.write_all_at(&bytes, self.end) {
+        let written = self.file.write_all_at(&bytes, self.end);
+        let kept = written.and_then(|()| if self.durable { self.file.sync_data() } else { Ok(()) });
+        if let Err(error) = kept {
             self.close_again();
             return Err(error);
         }
@@ -104,12 +144,39 @@ impl PartialFile {
         Ok(())
     }
 
+    /// Finds the end of the last span that is whole: the last `}` at the end of a line, with or without a comma.
+    fn go_on(&mut self) -> io::Result<()> {
+        let length = self.file.metadata()?.len();
+        let (mut until, mut tail) = (length, Vec::new());
+        while until > 0 {
+            let from = until.saturating_sub(LOOK_BACK);
+            let mut block = vec![0; (until - from) as usize];
+            self.file.read_exact_at(&mut block, from)?;
+            block.extend_from_slice(&tail);
+            if let Some(end) = last_span_end(&block) {
+                (self.end, self.new) = (from + end as u64, false);
+                self.close_again();
+                return Ok(());
+            }
+            // What ends a span may begin before this block.
+            tail = block[..block.len().min(2)].to_vec();
+            until = from;
+        }
+        self.begin()
+    }
+
     /// Puts the closing bracket back over what was written in part. It fits where one has been; should it fail
     /// all the same, the error of the write is the one to tell.
     fn close_again(&self) {
         let _ = self.file.write_all_at(CLOSING, self.end);
         let _ = self.file.set_len(self.end + CLOSING.len() as u64);
     }
+}
+
+/// Behind the last `}` that is followed by a line's end.
+fn last_span_end(block: &[u8]) -> Option<usize> {
+    let ends = |at: &usize| block[*at..].starts_with(b"}\n") || block[*at..].starts_with(b"},\n");
+    (0..block.len()).rev().find(ends).map(|at| at + 1)
 }
 
 /// The file that is meant: a link is followed, so that it stays one.
@@ -127,7 +194,13 @@ fn open_locked(path: &Path) -> Result<File, FileError> {
     let refused = |error| FileError::Refused { path: path.to_owned(), error };
     for _ in 0..OPEN_ATTEMPTS_MAX {
         // Not truncated before it is ours.
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(refused)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .map_err(refused)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(FileError::Busy(path.to_owned())),

@@ -71,3 +71,45 @@ fn what_cannot_be_a_file_is_an_error_at_once() {
         assert!(error.to_string().contains("cannot write"));
     }
 }
+
+#[test]
+fn a_resumed_file_goes_on_behind_what_is_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("x.json");
+    let mut first = PartialFile::resume(&target).unwrap();
+    first.append(b"{\"a\":1},\n{\"a\":2}").unwrap();
+    first.publish().unwrap();
+    let mut second = PartialFile::resume(&target).unwrap();
+    assert!(!target.exists(), "it grows");
+    assert!(matches!(PartialFile::resume(&target), Err(FileError::Busy(_))));
+    second.append(b"{\"a\":3}").unwrap();
+    assert_eq!(read(second.path()), json!([{"a": 1}, {"a": 2}, {"a": 3}]));
+    let (path, whole) = (second.path().to_owned(), fs::read(second.path()).unwrap());
+    drop(second);
+    // A run that was killed at any byte of its last write, which went over the closing bracket.
+    for written in 0..whole.len() {
+        fs::write(&path, &whole[..written]).unwrap();
+        let mut next = PartialFile::resume(&target).unwrap();
+        let spans = read(&path).as_array().unwrap().len();
+        next.append(b"{\"a\":9}").unwrap();
+        let list = read(&path);
+        assert_eq!(
+            (list.as_array().unwrap().len(), &list[spans]),
+            (spans + 1, &json!({"a": 9})),
+            "{written}"
+        );
+    }
+    fs::write(&target, "[]").unwrap();
+    let both = PartialFile::resume(&target).err().unwrap();
+    assert!(matches!(both, FileError::Both { .. }) && both.to_string().contains("move one"), "{both}");
+}
+
+#[test]
+fn a_long_piece_of_a_span_is_cut_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("x.json");
+    let part = format!("[\n{{\"a\":1}},\n{{\"a\":\"{}", "x".repeat(200_000));
+    fs::write(dir.path().join("x.json.partial"), part).unwrap();
+    let file = PartialFile::resume(&target).unwrap();
+    assert_eq!(read(file.path()), json!([{"a": 1}]));
+}

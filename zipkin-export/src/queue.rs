@@ -13,12 +13,14 @@
 //! books balance only when nothing moves.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use blkkin_wire::span::Span;
 
+use crate::delivery::{AfterPause, Ledger, Verdict};
 use crate::telemetry::ExportAccounts;
 
 /// Spans that wait while Zipkin is away, unless configured otherwise: what a Zipkin server takes in 0.4 to
@@ -36,17 +38,10 @@ pub enum WhenFull {
 
 /// What became of spans in the consumer's hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Settled {
     Sent,
     Rejected,
     Undeliverable,
-}
-
-/// Whether a consumer that has paused should go on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AfterPause {
-    GoOn,
-    GiveUp,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,12 +128,20 @@ impl Queue {
     }
 
     /// Says what became of `spans` of those in hand.
-    pub(crate) fn settle(&self, verdict: Verdict, spans: usize) {
+    pub(crate) fn settle(&self, settled: Settled, spans: usize) {
         let mut state = self.lock();
         let spans = spans.min(state.in_hand);
         state.in_hand -= spans;
-        *state.accounts.of(verdict) += spans as u64;
+        *state.accounts.of(settled) += spans as u64;
         self.changed.notify_all();
+    }
+
+    /// Of what was settled as sent so much is rejected after all.
+    fn recant(&self, spans: u64) {
+        let mut state = self.lock();
+        let spans = spans.min(state.accounts.sent);
+        state.accounts.sent -= spans;
+        state.accounts.dropped_rejected += spans;
     }
 
     /// Waits for `delay`, or until draining begins or is over.
@@ -250,6 +253,47 @@ impl Queue {
     }
 }
 
+/// The consumer's hand: what it says of its spans the queue books.
+pub(crate) struct Hand<'a>(pub(crate) &'a Queue);
+
+impl Ledger for Hand<'_> {
+    fn settle(&mut self, range: Range<usize>, verdict: Verdict) {
+        match verdict {
+            Verdict::Sent => self.0.settle(Settled::Sent, range.len()),
+            Verdict::Rejected(why) => {
+                self.0.set_fault(why);
+                self.0.settle(Settled::Rejected, range.len());
+            }
+        }
+    }
+
+    fn recant(&mut self, spans: u64, why: String) {
+        self.0.set_fault(why);
+        self.0.recant(spans);
+    }
+
+    fn outage(&mut self, why: Option<String>) {
+        self.0.set_outage(why);
+    }
+
+    fn asks_again_when_denied(&self) -> bool {
+        // The person is there, and reads it at the end.
+        false
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.is_abandoned()
+    }
+
+    fn pause(&mut self, delay: Duration) -> AfterPause {
+        if self.0.pause(delay) == AfterPause::GiveUp {
+            return AfterPause::GiveUp;
+        }
+        self.0.count_retry();
+        AfterPause::GoOn
+    }
+}
+
 impl State {
     fn takes_in(&self) -> bool {
         self.phase == Phase::Open && self.consumer == Consumer::Running
@@ -274,11 +318,11 @@ impl State {
 }
 
 impl ExportAccounts {
-    fn of(&mut self, verdict: Verdict) -> &mut u64 {
-        match verdict {
-            Verdict::Sent => &mut self.sent,
-            Verdict::Rejected => &mut self.dropped_rejected,
-            Verdict::Undeliverable => &mut self.dropped_undeliverable,
+    fn of(&mut self, settled: Settled) -> &mut u64 {
+        match settled {
+            Settled::Sent => &mut self.sent,
+            Settled::Rejected => &mut self.dropped_rejected,
+            Settled::Undeliverable => &mut self.dropped_undeliverable,
         }
     }
 

@@ -27,7 +27,7 @@ fn spans_in_hand_count_against_the_bound_until_settled() {
     assert_eq!(taken(&queue, 6), 6);
     queue.offer(spans(1));
     assert_eq!(queue.accounts().dropped_queue_full, 1);
-    queue.settle(Verdict::Sent, 4);
+    queue.settle(Settled::Sent, 4);
     queue.offer(spans(5));
     let books = queue.accounts();
     assert_eq!((books.sent, books.pending, books.dropped_queue_full), (4, 10, 2));
@@ -41,7 +41,7 @@ fn order_is_kept() {
     queue.offer(offered[..2].to_vec());
     queue.offer(offered[2..].to_vec());
     let mut got = queue.take(3).unwrap();
-    queue.settle(Verdict::Sent, 3);
+    queue.settle(Settled::Sent, 3);
     got.extend(queue.take(3).unwrap());
     assert_eq!(got, offered);
 }
@@ -51,7 +51,7 @@ fn what_is_not_settled_is_undeliverable() {
     let queue = Queue::new(10, WhenFull::DropNewest);
     queue.offer(spans(5));
     assert_eq!(taken(&queue, 3), 3);
-    queue.settle(Verdict::Rejected, 1);
+    queue.settle(Settled::Rejected, 1);
     assert_eq!(taken(&queue, 3), 2);
     queue.consumer_gone();
     let books = queue.accounts();
@@ -66,7 +66,7 @@ fn nobody_settles_more_than_is_in_hand() {
     assert_eq!(taken(&queue, 3), 3);
     queue.abandon();
     queue.seal();
-    queue.settle(Verdict::Sent, 3);
+    queue.settle(Settled::Sent, 3);
     let books = queue.accounts();
     assert_eq!((books.sent, books.dropped_undeliverable), (0, 5));
     assert!(books.balances());
@@ -79,7 +79,7 @@ fn draining_gives_what_is_left_and_takes_nothing_in() {
     queue.drain();
     queue.offer(spans(3));
     assert_eq!(taken(&queue, 10), 2);
-    queue.settle(Verdict::Sent, 2);
+    queue.settle(Settled::Sent, 2);
     assert_eq!(queue.take(10), None);
     assert_eq!(queue.accounts().dropped_undeliverable, 3);
     assert!(queue.accounts().balances());
@@ -98,7 +98,7 @@ fn a_producer_that_blocks_loses_nothing() {
         let mut got = 0;
         while let Some(some) = queue.take(3) {
             assert!(queue.accounts().pending <= 4 && queue.accounts().balances());
-            queue.settle(Verdict::Sent, some.len());
+            queue.settle(Settled::Sent, some.len());
             got += some.len();
         }
         got

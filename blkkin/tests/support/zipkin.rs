@@ -3,6 +3,8 @@
 //! The server's jar is where `cargo xtask test` says, or where `cargo xtask setup --tests` puts it, or in the user's
 //! Maven repository. Nothing is fetched here.
 
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
@@ -20,31 +22,43 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// The server; it ends with the test, however the test ends.
 pub(crate) struct Zipkin {
     child: Child,
+    jar: PathBuf,
     address: SocketAddr,
+    kafka: Option<String>,
 }
 
 impl Zipkin {
     /// Starts it with no traces and waits until it is up; or why there is none.
     pub(crate) fn start() -> Result<Zipkin, String> {
+        Zipkin::start_with(None)
+    }
+
+    /// The same, reading the topic `zipkin` of these brokers besides.
+    pub(crate) fn start_with(kafka: Option<&str>) -> Result<Zipkin, String> {
         let jar = jar()?;
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
         let address = free.map_err(|error| format!("no free port: {error}"))?;
-        let mut java = Command::new("java");
-        java.args(["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-jar"]).arg(jar);
-        java.args(["--armeria.ports[0].ip=127.0.0.1", "--armeria.ports[0].protocols[0]=http"]);
-        java.arg(format!("--armeria.ports[0].port={}", address.port()));
-        java.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        // SAFETY: prctl is async-signal-safe and touches no memory of ours.
-        unsafe {
-            java.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
-                0 => Ok(()),
-                _ => Err(io::Error::last_os_error()),
-            });
-        }
-        let child = java.spawn().map_err(|error| format!("java: {error}"))?;
-        let server = Zipkin { child, address };
-        server.until("it is up", || server.get("/health").filter(|health| health["status"] == "UP"));
+        let kafka = kafka.map(str::to_owned);
+        let child = spawn(&jar, address, kafka.as_deref())?;
+        let server = Zipkin { child, jar, address, kafka };
+        server.wait_up();
         Ok(server)
+    }
+
+    /// SIGKILL: what it had is gone.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Starts it again, at the same address, with no traces.
+    pub(crate) fn up(&mut self) {
+        self.child = spawn(&self.jar, self.address, self.kafka.as_deref()).unwrap();
+        self.wait_up();
+    }
+
+    fn wait_up(&self) {
+        self.until("it is up", || self.get("/health").filter(|health| health["status"] == "UP"));
     }
 
     /// As a destination of blkkin's names it.
@@ -112,6 +126,25 @@ impl Drop for Zipkin {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn spawn(jar: &Path, address: SocketAddr, kafka: Option<&str>) -> Result<Child, String> {
+    let mut java = Command::new("java");
+    java.args(["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-jar"]).arg(jar);
+    java.args(["--armeria.ports[0].ip=127.0.0.1", "--armeria.ports[0].protocols[0]=http"]);
+    java.arg(format!("--armeria.ports[0].port={}", address.port()));
+    if let Some(brokers) = kafka {
+        java.env("KAFKA_BOOTSTRAP_SERVERS", brokers);
+    }
+    java.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    // SAFETY: prctl is async-signal-safe and touches no memory of ours.
+    unsafe {
+        java.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        });
+    }
+    java.spawn().map_err(|error| format!("java: {error}"))
 }
 
 /// Status and body of an answer; none until it has come as a whole.

@@ -1,33 +1,40 @@
-//! Batches out of a topic, as one member of a group.
+//! Records out of a topic, as one member of a group.
 //!
-//! *Offsets* are committed by whoever says that it has done what was to be done ([`EventConsumer::commit`]): what was
+//! *Offsets* are committed by whoever says that it has done what was to be done ([`TopicConsumer::commit`]): what was
 //! received and not done is received again, by the next member if need be.
+//!
+//! *Waiting* for whatever is to be done with it (a server that is away) is done in [`TopicConsumer::hold`]: a member that does
+//! not ask for records for five minutes (`max.poll.interval.ms`) is taken for dead, so it asks, and gets none.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::marker::PhantomData;
+use std::time::{Duration, Instant};
 
 use blkkin_wire::batch::EventBatch;
-use blkkin_wire::v1::{self, Malformed};
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance};
-use rdkafka::{ClientContext, Message, Offset, TopicPartitionList};
-use std::sync::{Arc, Mutex};
+use blkkin_wire::v1::Malformed;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::error::KafkaResult;
+use rdkafka::message::OwnedMessage;
+use rdkafka::{Message, Offset, TopicPartitionList};
 
+use super::codec::{Codec, Events, Traces};
+use super::membership::{Change, Membership};
 use super::seen::{Seen, Standing};
 use super::settings::Group;
-use super::{EVENTS, KafkaError, Settings};
+use super::{KafkaError, Settings};
 
 /// For an answer of the cluster.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a topic had to give.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Received {
-    /// A batch that was not given out before, with how many before it are missing.
-    Batch(Box<EventBatch>, u64),
+pub enum Received<R = EventBatch> {
+    /// A record of which something was not given out before, without what was; with how many before it are missing.
+    Batch(Box<R>, u64),
     /// One that was: nothing to do.
     Again,
     /// A record that is none of this schema, of so many bytes: to be counted, and kept for who wants to look.
-    Refused(Malformed, Vec<u8>),
+    Refused(Malformed, Vec<u8>, Place),
     /// Nothing came in the time given.
     Nothing,
     /// Partitions came or went: what is held of those that went is somebody else's now.
@@ -39,106 +46,196 @@ pub enum Received {
     },
 }
 
-/// What the callbacks of librdkafka leave for the next look.
-#[derive(Clone, Debug, Default)]
-struct Changes(Arc<Mutex<Vec<Change>>>);
-
-#[derive(Clone, Debug)]
-enum Change {
-    Assigned(Vec<i32>),
-    Revoked(Vec<i32>),
+/// Where a record lies in its topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The partition.
+    pub partition: i32,
+    /// Its offset there.
+    pub offset: i64,
 }
 
-impl ClientContext for Changes {}
+/// Partitions that came, and that went.
+type Rebalanced = (Vec<i32>, Vec<i32>);
 
-impl ConsumerContext for Changes {
-    fn pre_rebalance(&self, _consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
-        let partitions =
-            |list: &TopicPartitionList| list.elements().iter().map(|element| element.partition()).collect();
-        let change = match rebalance {
-            Rebalance::Assign(list) => Change::Assigned(partitions(list)),
-            Rebalance::Revoke(list) => Change::Revoked(partitions(list)),
-            Rebalance::Error(_) => return,
-        };
-        self.0.lock().unwrap_or_else(|held| held.into_inner()).push(change);
-    }
-}
+/// A member of a group that reads [`EVENTS`](super::EVENTS).
+pub type EventConsumer = TopicConsumer<Events>;
+/// A member of a group that reads [`TRACES`](super::TRACES).
+pub type TraceConsumer = TopicConsumer<Traces>;
 
-/// A member of a group that reads [`EVENTS`].
-pub struct EventConsumer {
-    consumer: BaseConsumer<Changes>,
-    changes: Changes,
+/// A member of a group that reads a topic.
+pub struct TopicConsumer<C> {
+    consumer: BaseConsumer<Membership>,
+    membership: Membership,
     /// Of each partition.
     seen: HashMap<i32, Seen>,
     /// Where the next record of each partition is that was not received yet.
     next: HashMap<i32, i64>,
+    /// Asked for nothing, see [`TopicConsumer::hold`].
+    held: bool,
+    /// Commits that are answered by a callback.
+    commits_sent: u64,
     settings: Settings,
+    codec: PhantomData<C>,
 }
 
-impl EventConsumer {
+impl<C: Codec> TopicConsumer<C> {
     /// Joins the group.
-    pub fn join(settings: &Settings, group: &Group) -> Result<EventConsumer, KafkaError> {
+    pub fn join(settings: &Settings, group: &Group) -> Result<TopicConsumer<C>, KafkaError> {
         let fail = |error| KafkaError::of(settings, "join a group of", &error);
-        let changes = Changes::default();
-        let consumer: BaseConsumer<Changes> =
-            settings.consumer(group).create_with_context(changes.clone()).map_err(fail)?;
-        consumer.subscribe(&[EVENTS]).map_err(fail)?;
-        Ok(EventConsumer {
+        let membership = Membership::default();
+        let consumer: BaseConsumer<Membership> =
+            settings.consumer(group).create_with_context(membership.clone()).map_err(fail)?;
+        consumer.subscribe(&[C::TOPIC]).map_err(fail)?;
+        Ok(TopicConsumer {
             consumer,
-            changes,
+            membership,
             seen: HashMap::new(),
             next: HashMap::new(),
+            held: false,
+            commits_sent: 0,
             settings: settings.clone(),
+            codec: PhantomData,
         })
     }
 
     /// Waits at most `timeout` for the next record.
-    pub fn next(&mut self, timeout: Duration) -> Result<Received, KafkaError> {
-        let polled = self.consumer.poll(timeout).map(|polled| polled.map(|message| message.detach()));
-        if let Some(rebalanced) = self.rebalanced()? {
+    pub fn next(&mut self, timeout: Duration) -> Result<Received<C::Record>, KafkaError> {
+        if std::mem::take(&mut self.held) {
+            self.asked(|consumer, assigned| consumer.resume(assigned))?;
+        }
+        let polled = self.poll(timeout);
+        if let Some((assigned, revoked)) = self.rebalanced()? {
             // A record of a partition that was just assigned may have come with it: it is read again from where it was.
             if let Some(Ok(message)) = polled {
                 self.again(message.partition(), message.offset())?;
             }
-            return Ok(rebalanced);
+            return Ok(Received::Rebalanced { assigned, revoked });
         }
         let message = match polled {
             None => return Ok(Received::Nothing),
-            Some(Err(error)) => return self.passing(&error),
+            Some(Err(error)) => return self.passing(&error).map(|()| Received::Nothing),
             Some(Ok(message)) => message,
         };
-        self.next.insert(message.partition(), message.offset() + 1);
+        let place = Place { partition: message.partition(), offset: message.offset() };
+        self.next.insert(place.partition, place.offset + 1);
         let bytes = message.payload().unwrap_or_default();
-        let batch = match v1::decode(bytes) {
-            Ok(decoded) => decoded.batch,
-            Err(malformed) => return Ok(Received::Refused(malformed, bytes.to_vec())),
+        let mut record = match C::decode(bytes) {
+            Ok(record) => record,
+            Err(malformed) => return Ok(Received::Refused(malformed, bytes.to_vec(), place)),
         };
-        let seen = self.seen.entry(message.partition()).or_default();
-        Ok(match seen.meet(batch.source, batch.sequence) {
-            Standing::Next => Received::Batch(Box::new(batch), 0),
-            Standing::After(missing) => Received::Batch(Box::new(batch), missing),
+        let seen = self.seen.entry(place.partition).or_default();
+        Ok(match seen.meet(C::numbers(&record)) {
+            Standing::New { again, missing } => {
+                C::skip(&mut record, again);
+                Received::Batch(Box::new(record), missing)
+            }
             Standing::Again => Received::Again,
         })
     }
 
+    /// Stays in the group for at most `timeout` and receives nothing; the partitions that were taken away meanwhile.
+    pub fn hold(&mut self, timeout: Duration) -> Result<Vec<i32>, KafkaError> {
+        if !std::mem::replace(&mut self.held, true) {
+            self.asked(|consumer, assigned| consumer.pause(assigned))?;
+        }
+        let polled = self.poll(timeout);
+        let revoked = match self.rebalanced()? {
+            None => Vec::new(),
+            Some((_, revoked)) => {
+                self.asked(|consumer, assigned| consumer.pause(assigned))?;
+                revoked
+            }
+        };
+        match polled {
+            // Of a partition that was just assigned: not received yet.
+            Some(Ok(message)) => self.again(message.partition(), message.offset())?,
+            Some(Err(error)) => self.passing(&error)?,
+            None => {}
+        }
+        Ok(revoked)
+    }
+
     /// All that was received is done: the group begins behind it from now on.
     pub fn commit(&self) -> Result<(), KafkaError> {
+        self.send_commit(CommitMode::Sync)
+    }
+
+    /// The same without waiting for the answer. Where it is lost, what was done is received again.
+    pub fn commit_soon(&mut self) -> Result<(), KafkaError> {
+        if self.next.is_empty() {
+            return Ok(());
+        }
+        self.send_commit(CommitMode::Async)?;
+        self.commits_sent += 1;
+        Ok(())
+    }
+
+    /// The same, waiting for the answer no longer than `patience`; whether it came, and was a yes.
+    pub fn commit_within(&mut self, patience: Duration) -> Result<bool, KafkaError> {
+        if self.next.is_empty() {
+            return Ok(true);
+        }
+        let deadline = Instant::now() + patience;
+        self.commit_soon()?;
+        loop {
+            let (answers, good) = self.membership.commits();
+            if answers >= self.commits_sent {
+                return Ok(good);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            self.hold(left.min(Duration::from_millis(100)))?;
+        }
+    }
+
+    /// Records of this member's partitions that were not received; none where the cluster does not say.
+    pub fn left(&self) -> Option<u64> {
+        let assigned = self.consumer.assignment().ok()?;
+        let mut left = 0;
+        for element in assigned.elements() {
+            let partition = element.partition();
+            let (low, high) = self.consumer.fetch_watermarks(C::TOPIC, partition, PATIENCE).ok()?;
+            let next = self.next.get(&partition).copied().unwrap_or(low).max(low);
+            left += u64::try_from(high - next).unwrap_or_default();
+        }
+        Some(left)
+    }
+
+    fn send_commit(&self, mode: CommitMode) -> Result<(), KafkaError> {
         if self.next.is_empty() {
             return Ok(());
         }
         let fail = |error| KafkaError::of(&self.settings, "commit to", &error);
         let mut list = TopicPartitionList::new();
         for (partition, offset) in &self.next {
-            let mut element = list.add_partition(EVENTS, *partition);
+            let mut element = list.add_partition(C::TOPIC, *partition);
             element.set_offset(Offset::Offset(*offset)).map_err(fail)?;
             element.set_metadata(self.seen.get(partition).map(Seen::note).unwrap_or_default());
         }
-        self.consumer.commit(&list, CommitMode::Sync).map_err(fail)
+        self.consumer.commit(&list, mode).map_err(fail)
     }
 
-    /// What the callbacks left.
-    fn rebalanced(&mut self) -> Result<Option<Received>, KafkaError> {
-        let changes = std::mem::take(&mut *self.changes.0.lock().unwrap_or_else(|held| held.into_inner()));
+    fn poll(&self, timeout: Duration) -> Option<KafkaResult<OwnedMessage>> {
+        self.consumer.poll(timeout).map(|polled| polled.map(|message| message.detach()))
+    }
+
+    fn asked(
+        &self,
+        ask: impl FnOnce(&BaseConsumer<Membership>, &TopicPartitionList) -> KafkaResult<()>,
+    ) -> Result<(), KafkaError> {
+        let done = self.consumer.assignment().and_then(|assigned| match assigned.count() {
+            0 => Ok(()),
+            _ => ask(&self.consumer, &assigned),
+        });
+        done.map_err(|error| KafkaError::of(&self.settings, "wait in a group of", &error))
+    }
+
+    /// What the callbacks left: partitions that came and that went.
+    fn rebalanced(&mut self) -> Result<Option<Rebalanced>, KafkaError> {
+        let changes = self.membership.changes();
         if changes.is_empty() {
             return Ok(None);
         }
@@ -156,7 +253,7 @@ impl EventConsumer {
             }
         }
         self.learn(&assigned)?;
-        Ok(Some(Received::Rebalanced { assigned, revoked }))
+        Ok(Some((assigned, revoked)))
     }
 
     /// What was given out of these partitions before they came to this member.
@@ -166,24 +263,27 @@ impl EventConsumer {
         }
         let mut list = TopicPartitionList::new();
         partitions.iter().for_each(|partition| {
-            list.add_partition(EVENTS, *partition);
+            list.add_partition(C::TOPIC, *partition);
         });
         let committed = self.consumer.committed_offsets(list, PATIENCE);
         let committed =
             committed.map_err(|error| KafkaError::of(&self.settings, "ask for the offsets of", &error))?;
         for element in committed.elements() {
             self.seen.insert(element.partition(), Seen::from_note(element.metadata()));
+            if let Offset::Offset(next) = element.offset() {
+                self.next.insert(element.partition(), next);
+            }
         }
         Ok(())
     }
 
     fn again(&self, partition: i32, offset: i64) -> Result<(), KafkaError> {
-        let sought = self.consumer.seek(EVENTS, partition, Offset::Offset(offset), PATIENCE);
+        let sought = self.consumer.seek(C::TOPIC, partition, Offset::Offset(offset), PATIENCE);
         sought.map_err(|error| KafkaError::of(&self.settings, "read again from", &error))
     }
 
     /// librdkafka goes on by itself after nearly everything: a broker that is away comes back.
-    fn passing(&self, error: &rdkafka::error::KafkaError) -> Result<Received, KafkaError> {
+    fn passing(&self, error: &rdkafka::error::KafkaError) -> Result<(), KafkaError> {
         use rdkafka::error::RDKafkaErrorCode as Code;
         match error.rdkafka_error_code() {
             Some(
@@ -194,7 +294,7 @@ impl EventConsumer {
                 | Code::TopicAuthorizationFailed
                 | Code::GroupAuthorizationFailed,
             ) => Err(KafkaError::of(&self.settings, "read from", error)),
-            _ => Ok(Received::Nothing),
+            _ => Ok(()),
         }
     }
 }

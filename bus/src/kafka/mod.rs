@@ -27,18 +27,33 @@
 //! *Rejected*: transactions (two more round trips a batch, for a guarantee that the sequence gives), auto-commit of offsets
 //! (commits what was received, not what was done with it), one record an event (80 B of overhead for 10 of content).
 
+mod codec;
 mod consumer;
 mod create;
+mod dead;
 mod gather;
+mod membership;
 mod producer;
+mod rewind;
 mod seen;
 mod settings;
+mod single;
 
-pub use consumer::{EventConsumer, Received};
+pub use codec::{Codec, Events, Numbers, Spans, Traces};
+pub use consumer::{EventConsumer, Place, Received, TopicConsumer, TraceConsumer};
+pub use dead::{DeadLetters, Letter};
 pub use gather::{GatherConfig, Gathered, Gatherer, Record};
 pub use producer::{Deliveries, EventProducer, Sent};
+pub use rewind::Rewound;
 pub use seen::Standing;
 pub use settings::{Group, KafkaError, Settings};
+pub use single::{NotSent, SingleProducer};
 
 /// The topic of events.
 pub const EVENTS: &str = "blkkin.events";
+/// The topic of spans as they were joined, by trace.
+pub const SPANS: &str = "blkkin.spans";
+/// The topic of traces that are kept, ready to be shown.
+pub const TRACES: &str = "blkkin.traces";
+/// The topic of what could not be read or was refused, with why.
+pub const DEAD: &str = "blkkin.dead";

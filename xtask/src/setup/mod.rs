@@ -8,6 +8,7 @@ mod compiler;
 mod debian;
 mod kafka;
 mod linker;
+mod otelcol;
 mod zipkin;
 
 use std::fs::File;
@@ -22,6 +23,7 @@ use crate::vm::{self, Kernel};
 use crate::workspace::Workspace;
 
 pub(crate) use kafka::broker_jars;
+pub(crate) use otelcol::collector;
 pub(crate) use zipkin::server_jar;
 
 /// What the machine is set up for.
@@ -64,6 +66,7 @@ struct Plan {
     toolchain: Option<anyhow::Error>,
     zipkin: Option<PathBuf>,
     kafka: Option<PathBuf>,
+    collector: Option<PathBuf>,
     kernels: Vec<&'static Kernel>,
 }
 
@@ -76,6 +79,7 @@ impl Plan {
             toolchain: if ready_object { None } else { Toolchain::recorded(workspace).err() },
             zipkin: (purposes.contains(&Purpose::Tests) && !jar.is_file()).then_some(jar),
             kafka: (purposes.contains(&Purpose::Tests) && !jars.is_dir()).then_some(jars),
+            collector: if purposes.contains(&Purpose::Tests) { otelcol::missing(workspace) } else { None },
             kernels: if purposes.contains(&Purpose::Guests) { vm::missing(workspace) } else { Vec::new() },
         }
     }
@@ -85,6 +89,7 @@ impl Plan {
             && self.toolchain.is_none()
             && self.zipkin.is_none()
             && self.kafka.is_none()
+            && self.collector.is_none()
             && self.kernels.is_empty()
     }
 
@@ -104,6 +109,9 @@ impl Plan {
         if self.kafka.is_some() {
             println!("  {}", kafka::PLAN);
         }
+        if self.collector.is_some() {
+            println!("  {}", otelcol::PLAN);
+        }
         for kernel in &self.kernels {
             println!("  {}", kernel.plan_line());
         }
@@ -121,6 +129,12 @@ impl Plan {
         }
         if let Some(jars) = self.kafka {
             timings.time("Kafka broker", || kafka::fetch(&jars))?;
+        }
+        if let Some(collector) = self.collector {
+            // No reason to stop: its test is then skipped, and counted as such.
+            if let Err(error) = timings.time("Collector", || otelcol::fetch(&collector)) {
+                println!("  no OpenTelemetry Collector for the tests: {error:#}");
+            }
         }
         for kernel in self.kernels {
             // No reason to stop: the tests inside it are then skipped, and counted as such.

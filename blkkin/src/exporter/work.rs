@@ -1,0 +1,234 @@
+//! One destination's work: receive, deliver, commit, again.
+//!
+//! *In*: records of `blkkin.traces`, as a member of the destination's group. *Out*: a [`Tally`]. *Invariant*: a commit says that
+//! all that was received is at the destination or in `blkkin.dead`, because it is sent only when nothing is in hand.
+//!
+//! Whatever fails between us and the cluster makes a member of a new: what was not committed is received again then, so nothing
+//! hangs on what librdkafka was in the middle of.
+
+use std::time::{Duration, Instant};
+
+use blkkin_bus::kafka::{DeadLetters, KafkaError, Letter, Place, Received, Settings, TRACES, TraceConsumer};
+use blkkin_wire::v1::Malformed;
+use blkkin_zipkin_export::AfterPause;
+
+use super::Route;
+use super::gathered::Gathered;
+use super::ledger::{Ended, Hand, Watch};
+use super::sink::{SPANS_MAX, Sink};
+use super::stop::Stop;
+use super::tally::Tally;
+
+/// What was received waits so long for more, at the most: it is seen by a person no earlier than it is looked for.
+const GATHER: Duration = Duration::from_millis(50);
+/// Between two looks at whether to end, when nothing comes.
+const IDLE: Duration = Duration::from_millis(200);
+/// Before the group is joined again.
+const REJOIN: Duration = Duration::from_secs(1);
+/// For the last commit, whatever is left of the time to end.
+const LAST_COMMIT: Duration = Duration::from_secs(3);
+
+/// Whether to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flow {
+    On,
+    /// The time is over and something has no verdict: nothing is to be committed any more.
+    End,
+}
+
+/// Works for one destination.
+pub(super) struct Worker {
+    settings: Settings,
+    route: Route,
+    sink: Sink,
+    stop: Stop,
+    watch: Watch,
+    tally: Tally,
+    gathered: Gathered,
+    /// Since when something is gathered.
+    since: Option<Instant>,
+    /// Spans of these of which it is known what became of them.
+    settled: usize,
+    /// What was told last of the cluster.
+    told: String,
+}
+
+impl Worker {
+    pub(super) fn new(
+        settings: Settings,
+        route: Route,
+        sink: Sink,
+        stop: Stop,
+        tell: Box<dyn Fn(String) + Send>,
+    ) -> Worker {
+        let watch = Watch::new(route.destination.to_string(), tell);
+        let (tally, gathered) = (Tally::default(), Gathered::default());
+        Worker {
+            settings,
+            route,
+            sink,
+            stop,
+            watch,
+            tally,
+            gathered,
+            since: None,
+            settled: 0,
+            told: String::new(),
+        }
+    }
+
+    /// Until told to end.
+    pub(super) fn work(mut self) -> Tally {
+        while !self.stop.asked() {
+            if let Err(error) = self.member() {
+                self.cluster_failed(&error);
+                let until = Instant::now() + REJOIN;
+                while !self.stop.asked() && Instant::now() < until {
+                    std::thread::sleep(IDLE.min(until.saturating_duration_since(Instant::now())));
+                }
+            }
+            // What is in hand is not committed: it is received again.
+            self.tally.in_hand = self.gathered.spans().len().saturating_sub(self.settled) as u64;
+            self.forget();
+        }
+        if let Err(why) = self.sink.finish() {
+            (self.watch.tell)(why);
+        }
+        self.tally
+    }
+
+    /// As a member of the group, until told to end or until the membership is lost.
+    fn member(&mut self) -> Result<(), KafkaError> {
+        let dead = DeadLetters::new(&self.settings, &self.route.group.name)?;
+        let mut consumer = TraceConsumer::join(&self.settings, &self.route.group)?;
+        let mut hand =
+            Self::hand(&self.gathered, &mut consumer, &dead, &self.stop, &mut self.tally, &mut self.watch);
+        self.sink.probe(&mut hand);
+        let mut flow = Flow::On;
+        while flow == Flow::On && !self.stop.asked() {
+            flow = self.receive(&mut consumer, &dead)?;
+            let age = self.since.map_or(Duration::ZERO, |since| since.elapsed());
+            let full = self.gathered.spans().len() >= SPANS_MAX || age >= GATHER;
+            if flow == Flow::On && full {
+                flow = self.deliver(&mut consumer, &dead)?;
+            }
+        }
+        if flow == Flow::On && self.deliver(&mut consumer, &dead)? == Flow::On {
+            self.tally.uncommitted = !consumer.commit_within(LAST_COMMIT)?;
+        }
+        self.tally.left = consumer.left();
+        Ok(())
+    }
+
+    fn receive(&mut self, consumer: &mut TraceConsumer, dead: &DeadLetters) -> Result<Flow, KafkaError> {
+        let patience = self.since.map_or(IDLE, |since| GATHER.saturating_sub(since.elapsed()));
+        match consumer.next(patience)? {
+            Received::Batch(batch, missing) => {
+                self.tally.pieces += self.gathered.add(*batch);
+                self.tally.missing += missing;
+                self.since.get_or_insert_with(Instant::now);
+            }
+            Received::Again => {
+                self.tally.again += 1;
+                self.since.get_or_insert_with(Instant::now);
+            }
+            Received::Refused(why, bytes, place) => {
+                self.since.get_or_insert_with(Instant::now);
+                return self.bury(&why, bytes, place, consumer, dead);
+            }
+            // With the cluster's default assignors all partitions go before any come: what is in hand was theirs.
+            Received::Rebalanced { revoked, .. } if !revoked.is_empty() => self.forget(),
+            Received::Rebalanced { .. } | Received::Nothing => {}
+        }
+        Ok(Flow::On)
+    }
+
+    fn bury(
+        &mut self,
+        why: &Malformed,
+        bytes: Vec<u8>,
+        place: Place,
+        consumer: &mut TraceConsumer,
+        dead: &DeadLetters,
+    ) -> Result<Flow, KafkaError> {
+        let letter = Letter {
+            headers: vec![
+                ("blkkin.reason", why.to_string()),
+                ("blkkin.topic", TRACES.to_owned()),
+                ("blkkin.partition", place.partition.to_string()),
+                ("blkkin.offset", place.offset.to_string()),
+            ],
+            payload: bytes,
+        };
+        let mut hand =
+            Self::hand(&self.gathered, consumer, dead, &self.stop, &mut self.tally, &mut self.watch);
+        let buried = hand.bury(&letter);
+        let ended = hand.ended;
+        if buried == AfterPause::GoOn {
+            self.tally.unreadable += 1;
+            let Place { partition, offset } = place;
+            (self.watch.tell)(format!(
+                "a record of {TRACES} (partition {partition}, offset {offset}) could not be read: {why}; it is in blkkin.dead"
+            ));
+            return Ok(Flow::On);
+        }
+        self.broken_off(ended)
+    }
+
+    /// Delivers what is in hand, and commits it.
+    fn deliver(&mut self, consumer: &mut TraceConsumer, dead: &DeadLetters) -> Result<Flow, KafkaError> {
+        if self.since.is_none() {
+            return Ok(Flow::On);
+        }
+        if !self.gathered.spans().is_empty() {
+            let mut hand =
+                Self::hand(&self.gathered, consumer, dead, &self.stop, &mut self.tally, &mut self.watch);
+            let after = self.sink.send(self.gathered.spans(), &mut hand);
+            let ended = hand.ended;
+            self.settled = hand.settled;
+            if after == AfterPause::GiveUp || ended.is_some() {
+                return self.broken_off(ended);
+            }
+        }
+        self.forget();
+        consumer.commit_soon()?;
+        Ok(Flow::On)
+    }
+
+    /// What is in hand has no verdict, so no commit may be sent for it.
+    fn broken_off(&mut self, ended: Option<Ended>) -> Result<Flow, KafkaError> {
+        match ended {
+            Some(Ended::Lost(error)) => Err(error),
+            Some(Ended::Revoked) => {
+                self.forget();
+                Ok(Flow::On)
+            }
+            Some(Ended::Stopped) | None => Ok(Flow::End),
+        }
+    }
+
+    fn forget(&mut self) {
+        self.gathered.clear();
+        self.since = None;
+        self.settled = 0;
+    }
+
+    fn cluster_failed(&mut self, error: &KafkaError) {
+        let said = error.to_string();
+        if said != self.told {
+            (self.watch.tell)(format!("{said}; {}; joining again", error.remedy));
+            self.told = said;
+        }
+    }
+
+    fn hand<'a>(
+        gathered: &'a Gathered,
+        consumer: &'a mut TraceConsumer,
+        dead: &'a DeadLetters,
+        stop: &'a Stop,
+        tally: &'a mut Tally,
+        watch: &'a mut Watch,
+    ) -> Hand<'a> {
+        Hand { gathered, consumer, dead, stop, tally, watch, settled: 0, ended: None }
+    }
+}

@@ -1,0 +1,321 @@
+//! `blkkin exporter`, a real broker and a real Zipkin: what lies in the topic is shown, each span once.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it saw"
+)]
+
+#[path = "../../bus/tests/support/mod.rs"]
+mod broker;
+mod common;
+mod exporting;
+mod support;
+#[path = "support/zipkin.rs"]
+mod zipkin;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use blkkin_bus::kafka::{Codec, DEAD, Group, Numbers, Received, Settings, TRACES, TopicConsumer};
+use blkkin_wire::ids::{SpanId, TraceId};
+use blkkin_wire::piece::Piece;
+use blkkin_wire::v1::{self, Malformed};
+use serde_json::Value;
+
+use broker::Broker;
+use exporting::{Exporter, SPANS, Writer, meant, piece, shown};
+use support::live::eventually;
+use support::or_skip;
+use zipkin::Zipkin;
+
+/// Traces of [`SPANS`] spans: 20,000 in all.
+const TRACES_MANY: u64 = 500;
+
+/// A broker with the topic.
+fn cluster() -> Result<Broker, String> {
+    let broker = Broker::start()?;
+    broker.settings().create_topic(TRACES, 4, Some(1)).unwrap();
+    Ok(broker)
+}
+
+/// All spans that Zipkin has of these traces.
+fn in_zipkin(zipkin: &Zipkin, traces: &[TraceId]) -> BTreeMap<String, usize> {
+    let mut spans = Vec::new();
+    for some in traces.chunks(50) {
+        let ids: Vec<_> = some.iter().map(TraceId::to_string).collect();
+        // It is asked for one trace in another way than for many.
+        let found = match ids.as_slice() {
+            [one] => zipkin.get(&format!("/api/v2/trace/{one}")).map(|trace| Value::Array(vec![trace])),
+            many => zipkin.get(&format!("/api/v2/traceMany?traceIds={}", many.join(","))),
+        };
+        let traces: Vec<Vec<Value>> =
+            found.and_then(|found| serde_json::from_value(found).ok()).unwrap_or_default();
+        spans.extend(traces.into_iter().flatten());
+    }
+    shown(spans)
+}
+
+/// Waits until Zipkin has as many spans as are meant; they are these, each once.
+fn assert_all_in_zipkin(zipkin: &Zipkin, pieces: impl Fn() -> Vec<Piece>, exporter: &Exporter) {
+    let traces: Vec<_> = pieces().iter().map(|piece| piece.trace).collect();
+    let meant = meant(pieces());
+    let mut found = BTreeMap::new();
+    let all = eventually(|| {
+        // The answer is long: not asked for as often as can be.
+        std::thread::sleep(Duration::from_millis(200));
+        found = in_zipkin(zipkin, &traces);
+        found.len() >= meant.len()
+    });
+    assert!(all, "{} of {} spans; the exporter says:\n{}", found.len(), meant.len(), exporter.said());
+    // A difference of 20,000 would be no help: the first is.
+    for (span, times) in &found {
+        assert_eq!(meant.get(span), Some(times), "{span}");
+    }
+    assert_eq!(found.len(), meant.len());
+}
+
+fn many() -> Vec<Piece> {
+    (0..TRACES_MANY).map(piece).collect()
+}
+
+/// All of them, by four writers, two traces a record; each fifth record a second time, and cut elsewhere. After so many
+/// records `then` is called.
+fn write_many(settings: &Settings, mut then: impl FnMut(u64)) {
+    let mut writers: Vec<_> = (0..4).map(|partition| Writer::new(settings, partition)).collect();
+    for n in (0..TRACES_MANY).step_by(2) {
+        let writer = &mut writers[(n / 2 % 4) as usize];
+        writer.write(vec![piece(n), piece(n + 1)]);
+        if n.is_multiple_of(5) {
+            writer.write_again(writer.next - 1, vec![piece(n + 1)]);
+        }
+        then(n / 2);
+    }
+}
+
+#[test]
+fn what_lies_in_the_topic_is_in_zipkin_each_span_once() {
+    let broker = or_skip!(cluster());
+    let zipkin = or_skip!(Zipkin::start());
+    let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
+    let to = format!("zipkin={}", zipkin.url());
+    let exporter = Exporter::start(&settings, folder.path(), &["--to", &to]);
+    write_many(&settings, |_| {});
+    assert_all_in_zipkin(&zipkin, many, &exporter);
+    let (status, said) = exporter.finish();
+    assert_eq!(status, Some(0), "{said}");
+    let spans = TRACES_MANY * SPANS;
+    assert!(said.contains(&format!("{spans} spans delivered to zipkin=")), "{said}");
+    assert!(said.contains("; 0 records left"), "{said}");
+    assert!(said.contains("50 records had been delivered already"), "{said}");
+}
+
+#[test]
+fn nothing_is_lost_or_doubled_although_exporters_and_the_broker_are_killed() {
+    let mut broker = or_skip!(cluster());
+    let zipkin = or_skip!(Zipkin::start());
+    let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
+    let to = format!("zipkin={}", zipkin.url());
+    let start = || Exporter::start(&settings, folder.path(), &["--to", &to, "--instance", "one"]);
+    let mut exporter = Some(start());
+    write_many(&settings, |record| {
+        // In the middle of something: what it is doing is chance.
+        if [40, 90, 130, 180].contains(&record) {
+            exporter.take().unwrap().kill();
+            exporter = Some(start());
+        }
+        if record == 150 {
+            broker.kill();
+            broker.up();
+        }
+    });
+    let exporter = exporter.unwrap();
+    assert_all_in_zipkin(&zipkin, many, &exporter);
+    let (status, said) = exporter.finish();
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("; 0 records left") && !said.contains("never came"), "{said}");
+}
+
+#[test]
+fn a_zipkin_that_lost_its_memory_has_all_again_after_a_replay() {
+    let broker = or_skip!(cluster());
+    let mut zipkin = or_skip!(Zipkin::start());
+    let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
+    let to = format!("zipkin={}?format=json", zipkin.url());
+    let few = || (0..50).map(piece).collect::<Vec<_>>();
+    Writer::new(&settings, 0).write(few());
+    let exporter = Exporter::start(&settings, folder.path(), &["--to", &to]);
+    assert_all_in_zipkin(&zipkin, few, &exporter);
+    zipkin.kill();
+    // What comes meanwhile stays in the topic.
+    let later = || (50..60).map(piece).collect::<Vec<_>>();
+    Writer::new(&settings, 1).write(later());
+    exporter.says("cannot reach");
+    zipkin.up();
+    assert_all_in_zipkin(&zipkin, later, &exporter);
+    assert!(in_zipkin(&zipkin, &[piece(0).trace]).is_empty(), "it has forgotten");
+    let replay =
+        || common::run(&["exporter", "replay", "--from", "-1h", "--brokers", &settings.brokers, "--to", &to]);
+    let refused = replay();
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("it has members"), "{}", refused.stderr);
+    let (status, said) = exporter.finish();
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("answers again after"), "{said}");
+    let done = replay();
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert!(done.stderr.contains("2 records of 4 partitions will be delivered again"), "{}", done.stderr);
+    let exporter = Exporter::start(&settings, folder.path(), &["--to", &to]);
+    assert_all_in_zipkin(&zipkin, || (0..60).map(piece).collect(), &exporter);
+}
+
+/// The topic of letters, as bytes.
+struct Letters;
+
+impl Codec for Letters {
+    type Record = Vec<u8>;
+    const TOPIC: &'static str = DEAD;
+
+    fn decode(bytes: &[u8]) -> Result<Vec<u8>, Malformed> {
+        Ok(bytes.to_vec())
+    }
+
+    fn numbers(_: &Vec<u8>) -> Numbers {
+        Numbers { origin: 0, first: 0, count: 0 }
+    }
+
+    fn skip(_: &mut Vec<u8>, _: u64) {}
+}
+
+fn letters(settings: &Settings, count: usize) -> Vec<Vec<u8>> {
+    let group = Group { name: "letters".to_owned(), member: None };
+    let mut consumer = TopicConsumer::<Letters>::join(settings, &group).unwrap();
+    let mut letters = Vec::new();
+    eventually(|| {
+        if let Received::Batch(letter, _) = consumer.next(Duration::from_millis(100)).unwrap() {
+            letters.push(*letter);
+        }
+        letters.len() >= count
+    });
+    letters
+}
+
+#[test]
+fn what_cannot_be_read_or_is_refused_is_kept_and_the_rest_arrives() {
+    let broker = or_skip!(cluster());
+    let zipkin = or_skip!(Zipkin::start());
+    let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
+    let mut writer = Writer::new(&settings, 0);
+    writer.write((0..10).map(piece).collect());
+    writer.raw(b"no pieces");
+    let mut bad = piece(10);
+    bad.spans[7].id = SpanId(0);
+    writer.write(vec![bad.clone()]);
+    // A piece that is nowhere.
+    writer.next += 1;
+    writer.write((11..20).map(piece).collect());
+    let to = format!("zipkin={}", zipkin.url());
+    let exporter = Exporter::start(&settings, folder.path(), &["--to", &to]);
+    let good = || {
+        let mut pieces: Vec<_> = (0..20).map(piece).collect();
+        pieces[10].spans.remove(7);
+        pieces
+    };
+    assert_all_in_zipkin(&zipkin, good, &exporter);
+    let letters = letters(&settings, 2);
+    assert_eq!(letters.len(), 2, "{}", exporter.said());
+    assert!(letters.contains(&b"no pieces".to_vec()));
+    let refused = letters.iter().find_map(|letter| v1::decode_pieces(letter).ok()).unwrap();
+    assert_eq!(refused.first, 10);
+    assert_eq!(refused.pieces[0].spans, [bad.spans[7].clone()]);
+    let (status, said) = exporter.finish();
+    assert_eq!(status, Some(0), "{said}");
+    for words in [
+        "1 spans were refused: they are in blkkin.dead",
+        "1 records could not be read: they are in blkkin.dead",
+        "1 pieces of traces never came",
+        "(partition ",
+    ] {
+        assert!(said.contains(words), "no `{words}` in:\n{said}");
+    }
+}
+
+#[test]
+fn zipkins_own_topic_and_a_file_have_all_although_another_destination_is_away() {
+    let broker = or_skip!(cluster());
+    let settings = broker.settings();
+    settings.create_topic("zipkin", 1, Some(1)).unwrap();
+    let zipkin = or_skip!(Zipkin::start_with(Some(&settings.brokers)));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("spans.json");
+    let words = [
+        // Port 1 of this machine: nobody listens.
+        "zipkin=http://127.0.0.1:1".to_owned(),
+        format!("zipkin-kafka={}", settings.brokers),
+        format!("zipkin={}", file.display()),
+    ];
+    let words: Vec<_> = words.iter().flat_map(|word| ["--to", word.as_str()]).collect();
+    let exporter = Exporter::start(&settings, folder.path(), &words);
+    let pieces = |from: u64| move || (from..from + 50).map(piece).collect::<Vec<_>>();
+    let mut writer = Writer::new(&settings, 0);
+    writer.write(pieces(0)());
+    assert_all_in_zipkin(&zipkin, pieces(0), &exporter);
+    exporter.says("cannot reach http://127.0.0.1:1");
+    let (status, said) = exporter.finish();
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("2000 spans in hand were not acknowledged"), "{said}");
+    // A second one goes on with the file.
+    let exporter = Exporter::start(&settings, folder.path(), &words[2..]);
+    writer.write(pieces(50)());
+    assert_all_in_zipkin(&zipkin, pieces(50), &exporter);
+    let (status, said) = exporter.finish();
+    assert_eq!(status, Some(0), "{said}");
+    let list: Vec<Value> = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(shown(list), meant((0..100).map(piece)));
+}
+
+#[test]
+fn what_is_wrong_is_said_with_what_to_do() {
+    let refused = |words: &[&str]| {
+        let run = common::run(&[&["exporter", "--brokers", "127.0.0.1:1"], words].concat());
+        assert_eq!(run.code, Some(2), "{run:?}");
+        run.stderr
+    };
+    assert!(refused(&["--to", "mysql=x"]).contains("unknown kind of destination"));
+    assert!(refused(&["--to", "zipkin=localhost:9411"]).contains("write http://localhost:9411"));
+    assert!(
+        refused(&["--to", "zipkin=http://h", "--to", "zipkin=http://h?format=json"]).contains("named twice")
+    );
+    assert!(refused(&["--to", "zipkin=x", "--from", "-1m"]).contains("--from is for replay"));
+    assert!(refused(&["replay", "--to", "zipkin=x", "--from", "yesterday"]).contains("--from -10m"));
+    assert!(refused(&["replay", "--to", "zipkin=x"]).contains("--from"));
+    let setting = refused_setting();
+    assert!(setting.contains("sasl.pasword"), "{setting}");
+    let folder =
+        common::run(&["exporter", "--brokers", "127.0.0.1:1", "--to", "zipkin=/no/such/folder/x.json"]);
+    assert!(folder.code == Some(1) && folder.stderr.contains("/no/such/folder"), "{folder:?}");
+}
+
+fn refused_setting() -> String {
+    let words = ["exporter", "--brokers", "127.0.0.1:1", "--to", "otlp=http://h", "--set", "sasl.pasword=x"];
+    let run = common::run(&words);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    run.stderr
+}
+
+#[test]
+fn a_cluster_that_is_away_and_a_topic_that_is_missing_are_said_and_waited_for() {
+    let broker = or_skip!(Broker::start());
+    let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
+    let file = format!("zipkin={}", folder.path().join("x.json").display());
+    let wrong = Exporter::start(&Settings::new("127.0.0.1:1"), folder.path(), &["--to", &file]);
+    wrong.says("cannot reach the Kafka cluster at 127.0.0.1:1");
+    wrong.says("check the address");
+    assert_eq!(wrong.finish().0, Some(0));
+    let early = Exporter::start(&settings, folder.path(), &["--to", &file]);
+    early.says("the topic blkkin.traces cannot be used");
+    early.says("--create --topic blkkin.traces");
+    settings.create_topic(TRACES, 1, Some(1)).unwrap();
+    early.says("blkkin.traces can be read after");
+    assert_eq!(early.finish().0, Some(0));
+}

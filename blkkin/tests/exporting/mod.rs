@@ -1,0 +1,180 @@
+//! Traces for the topic, an exporter, and what of them arrived.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+
+use blkkin_bus::kafka::{Settings, SingleProducer, TRACES};
+use blkkin_wire::clock::{DurationNs, WallclockNs};
+use blkkin_wire::ids::{SpanId, TraceId};
+use blkkin_wire::piece::{Epoch, Origin, Part, Piece, PieceBatch, Sampled, Stage};
+use blkkin_wire::span::{Span, SpanKind, SpanLink, TagValue};
+use blkkin_wire::v1;
+use blkkin_zipkin_export::json;
+use serde_json::Value;
+
+use crate::common;
+use crate::support::live::eventually;
+
+/// Spans of a trace here.
+pub(crate) const SPANS: u64 = 40;
+/// 2026-09-21.
+const START: u64 = 1_790_000_000_000_000_000;
+
+/// A trace with something of everything, different from each other one.
+pub(crate) fn piece(n: u64) -> Piece {
+    let trace = TraceId(u128::from(0xb1_0000_0000_u64 + n) << 64 | u128::from(n + 1));
+    let span = |at: u64| Span {
+        trace,
+        id: SpanId(n * 1_000 + at + 1),
+        parent: (at > 0).then(|| SpanId(n * 1_000 + at.div_ceil(2))),
+        name: ["pwrite", "bio write", "request write"][(at % 3) as usize].into(),
+        service: ["postgres", "ext4", "block", "nvme0n1"][(at % 4) as usize].into(),
+        remote_service: at.is_multiple_of(4).then(|| "ext4".into()),
+        kind: [SpanKind::Client, SpanKind::Server, SpanKind::Local][(at % 3) as usize],
+        start: WallclockNs(START + n * 1_000_000 + at * 1_234),
+        duration: DurationNs(n * 7 + at * 321),
+        annotations: (0..at % 3).map(|m| (WallclockNs(START + m * 5_000), "woken".into())).collect(),
+        tags: vec![
+            ("process.pid".into(), TagValue::Number(n as i64 - 5)),
+            ("file.path".into(), TagValue::Text(format!("/srv/ä/{n}/{at}").into())),
+        ],
+        error: (at % 13 == 12).then(|| "EIO".into()),
+        links: (0..at % 2)
+            .map(|m| SpanLink { trace, span: SpanId(m + 1), relation: "waited for it (rule: x)".into() })
+            .collect(),
+    };
+    Piece {
+        trace,
+        spans: (0..SPANS).map(span).collect(),
+        part: Part::First,
+        complete: true,
+        sampled: n.is_multiple_of(3).then(|| Sampled { rule: "one in 3".into(), one_in: 3 }),
+    }
+}
+
+/// Whoever writes pieces: each has a key of its own, so all it writes lies in one partition.
+pub(crate) struct Writer {
+    producer: SingleProducer,
+    from: Origin,
+    pub(crate) next: u64,
+}
+
+impl Writer {
+    pub(crate) fn new(settings: &Settings, partition: u32) -> Writer {
+        let from = Origin { stage: Stage::Assemble, partition, epoch: Epoch(0x5eed) };
+        Writer { producer: SingleProducer::new(settings, TRACES).unwrap(), from, next: 0 }
+    }
+
+    /// As one record, behind what was written.
+    pub(crate) fn write(&mut self, pieces: Vec<Piece>) {
+        let count = pieces.len() as u64;
+        self.write_again(self.next, pieces);
+        self.next += count;
+    }
+
+    /// As one record, under these numbers.
+    pub(crate) fn write_again(&self, first: u64, pieces: Vec<Piece>) {
+        self.raw(&v1::encode_pieces(&PieceBatch { from: self.from, first, pieces }));
+    }
+
+    /// Bytes as they are; while no broker is there it goes on.
+    pub(crate) fn raw(&self, bytes: &[u8]) {
+        let key = self.from.partition.to_be_bytes();
+        assert!(eventually(|| self.producer.send(&key, &[], bytes).is_ok()));
+    }
+}
+
+/// How often each span is meant to be there, as Zipkin shows it.
+pub(crate) fn meant(pieces: impl IntoIterator<Item = Piece>) -> BTreeMap<String, usize> {
+    let mut meant = BTreeMap::new();
+    for Piece { trace, mut spans, sampled, .. } in pieces {
+        if let (Some(sampled), Some(root)) = (sampled, spans.iter_mut().find(|span| span.parent.is_none())) {
+            assert_eq!(root.trace, trace);
+            let rule = TagValue::Text(sampled.rule.clone());
+            root.tags.push(("blkkin.sampled.rule".into(), rule));
+            root.tags.push(("blkkin.sampled.one_in".into(), TagValue::Number(sampled.one_in.into())));
+        }
+        for span in spans {
+            let mut bytes = Vec::new();
+            json::encode(&span, &mut bytes);
+            *meant.entry(canonical(serde_json::from_slice(&bytes).unwrap())).or_default() += 1;
+        }
+    }
+    meant
+}
+
+/// How often each span is there.
+pub(crate) fn shown(spans: impl IntoIterator<Item = Value>) -> BTreeMap<String, usize> {
+    let mut shown = BTreeMap::new();
+    for span in spans {
+        *shown.entry(canonical(span)).or_default() += 1;
+    }
+    shown
+}
+
+/// Trace, id, parent, kind, name, services, time, duration, annotations and tags. Zipkin adds addresses.
+fn canonical(mut span: Value) -> String {
+    for endpoint in ["localEndpoint", "remoteEndpoint"] {
+        if let Some(endpoint) = span.get_mut(endpoint).and_then(Value::as_object_mut) {
+            endpoint.retain(|key, _| key == "serviceName");
+        }
+    }
+    if let Some(annotations) = span.get_mut("annotations").and_then(Value::as_array_mut) {
+        annotations.sort_by_key(Value::to_string);
+    }
+    span.to_string()
+}
+
+/// An exporter; killed with the test, however that ends.
+pub(crate) struct Exporter {
+    process: Child,
+    said: PathBuf,
+}
+
+impl Exporter {
+    /// With its words in a file of this folder.
+    pub(crate) fn start(settings: &Settings, folder: &Path, words: &[&str]) -> Exporter {
+        let said = folder.join("exporter.said");
+        let stderr = fs::OpenOptions::new().append(true).create(true).open(&said).unwrap();
+        let words = [&["exporter", "--brokers", &settings.brokers], words].concat();
+        let process = common::blkkin(&words).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
+        Exporter { process, said }
+    }
+
+    /// What it and those before it in the same folder said.
+    pub(crate) fn said(&self) -> String {
+        fs::read_to_string(&self.said).unwrap()
+    }
+
+    /// Waits until it says so.
+    pub(crate) fn says(&self, words: &str) {
+        assert!(eventually(|| self.said().contains(words)), "no `{words}` in:\n{}", self.said());
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Asks it to end, as a service manager would; its status and its words.
+    pub(crate) fn finish(mut self) -> (Option<i32>, String) {
+        // SAFETY: numbers only; the process has not been waited for.
+        unsafe { libc::kill(self.process.id() as libc::pid_t, libc::SIGTERM) };
+        let status = self.process.wait().unwrap();
+        (status.code(), self.said())
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        if self.process.try_wait().is_ok_and(|status| status.is_none()) {
+            let _ = self.process.kill();
+            let _ = self.process.wait();
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Spans in OpenTelemetry's protobuf (opentelemetry-proto 1.x: trace/v1/trace.proto, collector/trace/v1/trace_service.proto).
+//!
+//! *In*: [`Span`]s. *Out*: an `ExportTraceServiceRequest`. *Invariant*: nothing is rounded and nothing becomes words that need
+//! not: times are in ns, numbers are `int_value`, links are links, with their relation as attribute `blkkin.relation`; a
+//! remote service is `peer.service`; a span that failed has status ERROR and says why.
+//!
+//! A service is a *resource* there: the spans of a request are grouped by it, in the order in which services are met.
+//!
+//! *Rejected*: the crate opentelemetry-proto, whose types bring the SDK with them (22 crates, an executor among them), and
+//! own each of their strings.
+
+use std::sync::Arc;
+
+use blkkin_wire::span::{Span, SpanKind};
+
+use crate::protobuf as pb;
+use crate::tags::{ERROR_TAG, Value};
+
+/// `SpanKind` and `Status.StatusCode` of trace.proto.
+const INTERNAL: u64 = 1;
+const SERVER: u64 = 2;
+const CLIENT: u64 = 3;
+const STATUS_ERROR: u64 = 2;
+
+/// Bytes that a group takes besides its service's name and its spans, at the most.
+pub(crate) const GROUP_BYTES_MAX: usize = 80;
+
+/// Appends the fields of `span` to `out`, to be put into a group by [`request`].
+pub(crate) fn encode(span: &Span, out: &mut Vec<u8>) {
+    pb::bytes(out, 1, &span.trace.0.to_be_bytes());
+    pb::bytes(out, 2, &span.id.0.to_be_bytes());
+    if let Some(parent) = span.parent {
+        pb::bytes(out, 4, &parent.0.to_be_bytes());
+    }
+    pb::text(out, 5, &span.name);
+    pb::uint(
+        out,
+        6,
+        match span.kind {
+            SpanKind::Local => INTERNAL,
+            SpanKind::Server => SERVER,
+            SpanKind::Client => CLIENT,
+        },
+    );
+    pb::fixed64(out, 7, span.start.0);
+    pb::fixed64(out, 8, span.start.0.saturating_add(span.duration.0));
+    for (key, value) in span.tags.iter().filter(|(key, _)| key != ERROR_TAG) {
+        attribute(9, key, &value.into(), out);
+    }
+    if let Some(remote) = &span.remote_service {
+        attribute(9, "peer.service", &Value::Words(remote), out);
+    }
+    for (time, name) in &span.annotations {
+        pb::message(out, 11, |out| {
+            pb::fixed64(out, 1, time.0);
+            pb::text(out, 2, name);
+        });
+    }
+    for link in &span.links {
+        pb::message(out, 13, |out| {
+            pb::bytes(out, 1, &link.trace.0.to_be_bytes());
+            pb::bytes(out, 2, &link.span.0.to_be_bytes());
+            attribute(4, "blkkin.relation", &Value::Words(&link.relation), out);
+        });
+    }
+    if let Some(error) = &span.error {
+        pb::message(out, 15, |out| {
+            pb::text(out, 2, error);
+            pb::uint(out, 3, STATUS_ERROR);
+        });
+    }
+}
+
+fn attribute(field: u32, key: &str, value: &Value<'_>, out: &mut Vec<u8>) {
+    pb::message(out, field, |out| {
+        pb::text(out, 1, key);
+        pb::message(out, 2, |out| match value {
+            Value::Words(words) => pb::text(out, 1, words),
+            Value::Number(number) => pb::int(out, 3, *number),
+            Value::Nanoseconds(number) => pb::uint(out, 3, *number),
+        });
+    });
+}
+
+/// Appends the request of these spans, each with the place of its service in `services`.
+pub(crate) fn request<'a>(
+    services: &[Arc<str>],
+    spans: impl Iterator<Item = (usize, &'a [u8])> + Clone,
+    out: &mut Vec<u8>,
+) {
+    for (place, service) in services.iter().enumerate() {
+        let mut own = spans.clone().filter(|(of, _)| *of == place).map(|(_, span)| span).peekable();
+        if own.peek().is_none() {
+            continue;
+        }
+        pb::message(out, 1, |out| {
+            pb::message(out, 1, |out| attribute(1, "service.name", &Value::Words(service), out));
+            pb::message(out, 2, |out| {
+                pb::message(out, 1, |out| pb::text(out, 1, "blkkin"));
+                own.for_each(|span| pb::bytes(out, 2, span));
+            });
+        });
+    }
+}
+
+/// What an `ExportTraceServiceResponse` refuses: how many spans, and why. Which ones it does not say.
+pub(crate) fn refused(mut answer: &[u8]) -> Option<(u64, String)> {
+    // ExportTraceServiceResponse.partial_success = 1.
+    let mut partial = field(&mut answer, 1)?;
+    let (mut spans, mut why) = (0, String::new());
+    while let Some((number, value)) = next(&mut partial) {
+        match (number, value) {
+            (1, Field::Varint(rejected)) => spans = rejected,
+            (2, Field::Bytes(words)) => why = String::from_utf8_lossy(words).into_owned(),
+            _ => {}
+        }
+    }
+    (spans > 0).then_some((spans, why))
+}
+
+enum Field<'a> {
+    Varint(u64),
+    Bytes(&'a [u8]),
+    Other,
+}
+
+fn field<'a>(message: &mut &'a [u8], wanted: u64) -> Option<&'a [u8]> {
+    loop {
+        match next(message)? {
+            (number, Field::Bytes(bytes)) if number == wanted => return Some(bytes),
+            _ => {}
+        }
+    }
+}
+
+fn next<'a>(message: &mut &'a [u8]) -> Option<(u64, Field<'a>)> {
+    let key = varint(message)?;
+    let fixed = |message: &mut &'a [u8], length: usize| {
+        let (value, rest) = message.split_at_checked(length)?;
+        *message = rest;
+        Some(value)
+    };
+    let value = match key & 7 {
+        0 => Field::Varint(varint(message)?),
+        1 => fixed(message, 8).map(|_| Field::Other)?,
+        2 => {
+            let length = usize::try_from(varint(message)?).ok()?;
+            Field::Bytes(fixed(message, length)?)
+        }
+        5 => fixed(message, 4).map(|_| Field::Other)?,
+        _ => return None,
+    };
+    Some((key >> 3, value))
+}
+
+fn varint(message: &mut &[u8]) -> Option<u64> {
+    let mut value = 0;
+    for place in 0..10 {
+        let (byte, rest) = message.split_first()?;
+        *message = rest;
+        value |= u64::from(byte & 0x7f) << (7 * place);
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::span;
+
+    #[test]
+    fn an_answer_says_how_many_were_refused() {
+        assert_eq!(refused(&[]), None);
+        let mut answer = Vec::new();
+        pb::message(&mut answer, 1, |out| {
+            pb::uint(out, 1, 3);
+            pb::text(out, 2, "zero ids");
+        });
+        assert_eq!(refused(&answer), Some((3, "zero ids".into())));
+        // A warning: all were taken.
+        let mut answer = Vec::new();
+        pb::message(&mut answer, 1, |out| pb::text(out, 2, "slow down"));
+        assert_eq!(refused(&answer), None);
+        for cut in 0..answer.len() {
+            let _ = refused(&answer[..cut]);
+        }
+    }
+
+    #[test]
+    fn spans_of_a_service_are_one_group() {
+        let mut one = Vec::new();
+        encode(&span(1), &mut one);
+        let (services, spans) =
+            ([Arc::from("a"), Arc::from("b"), Arc::from("c")], [(0, &one[..]), (1, &one), (0, &one)]);
+        let mut out = Vec::new();
+        request(&services, spans.into_iter(), &mut out);
+        let (mut rest, mut groups) = (&out[..], 0);
+        while field(&mut rest, 1).is_some() {
+            groups += 1;
+        }
+        assert_eq!(groups, 2);
+    }
+}

@@ -1,0 +1,74 @@
+//! The address of a server that takes spans.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use ureq::http::Uri;
+
+use crate::destination::DestinationError;
+
+/// A URL that spans are posted to. Shown without user name and password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerUrl(Uri);
+
+impl ServerUrl {
+    /// Reads a URL; where it has no path, `path` is meant.
+    pub fn parse(value: &str, path: &str) -> Result<ServerUrl, DestinationError> {
+        let bad = |why: String| DestinationError::Url { url: value.to_owned(), why };
+        let uri: Uri = value.parse().map_err(|e| bad(format!("{e}")))?;
+        if uri.host().is_none_or(str::is_empty) {
+            return Err(bad("it names no host".to_owned()));
+        }
+        if !port_is_sound(&uri) {
+            return Err(bad("its port is not a number up to 65535".to_owned()));
+        }
+        if uri.path() != "/" {
+            return Ok(ServerUrl(uri));
+        }
+        let mut parts = uri.into_parts();
+        let query = parts.path_and_query.as_ref().and_then(|p| p.query());
+        let path = query.map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
+        parts.path_and_query = Some(path.parse().map_err(|e| bad(format!("{e}")))?);
+        Uri::from_parts(parts).map(ServerUrl).map_err(|e| bad(format!("{e}")))
+    }
+
+    pub(crate) fn uri(&self) -> &Uri {
+        &self.0
+    }
+
+    /// What is not shown of it and tells two servers apart that look alike, as a number: the user's name and the query.
+    pub(crate) fn hidden(&self) -> Option<u64> {
+        let authority = self.0.authority().map_or("", |authority| authority.as_str());
+        let user = authority.rsplit_once('@').map_or("", |(user, _)| user);
+        // A password is changed now and then, and the server stays the same.
+        let user = user.split(':').next().unwrap_or_default();
+        let query = self.0.query().unwrap_or_default();
+        // FNV-1a: the same for ever, as names are made of it.
+        let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        let hash = user.bytes().chain([0]).chain(query.bytes()).fold(0xcbf2_9ce4_8422_2325, fold);
+        (!user.is_empty() || !query.is_empty()).then_some(hash)
+    }
+
+    /// On this machine: no proxy of the environment may stand between.
+    pub(crate) fn is_loopback(&self) -> bool {
+        let host = self.0.host().unwrap_or_default().trim_matches(['[', ']']);
+        host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    }
+}
+
+impl fmt::Display for ServerUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = self.0.scheme_str().unwrap_or("http");
+        write!(f, "{scheme}://{}", self.0.host().unwrap_or_default())?;
+        if let Some(port) = self.0.port() {
+            write!(f, ":{port}")?;
+        }
+        write!(f, "{}", self.0.path())
+    }
+}
+
+/// The parser takes any digits for a port, and then says that there is none.
+fn port_is_sound(uri: &Uri) -> bool {
+    let authority = uri.authority().map_or("", |a| a.as_str());
+    uri.port_u16().is_some() || authority.ends_with(uri.host().unwrap_or_default())
+}
