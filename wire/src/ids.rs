@@ -2,10 +2,12 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 macro_rules! id {
     ($($(#[$doc:meta])* $name:ident($inner:ty)),+ $(,)?) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         pub struct $name(pub $inner);
     )+};
 }
@@ -51,7 +53,7 @@ impl fmt::Display for TraceId {
 }
 
 /// A block device, by number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DeviceId {
     /// Major number.
     pub major: u32,
@@ -77,7 +79,7 @@ impl fmt::Display for DeviceId {
 }
 
 /// Which file: exact while it exists, and, by its generation, after its inode number was given to another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FileId {
     /// The file system's device.
     pub device: DeviceId,
@@ -89,7 +91,7 @@ pub struct FileId {
 
 /// Where a stream of events comes from: enough to tell apart two machines, two boots of one, and two starts of
 /// the tracer in one boot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Source {
     /// The machine.
     pub node: NodeId,
