@@ -187,6 +187,11 @@ impl Joiner {
         self.streams.retain(|stream| stream.source() != source);
     }
 
+    /// How many sources it follows.
+    pub fn sources(&self) -> usize {
+        self.streams.len()
+    }
+
     /// Whether it follows this source.
     pub fn follows(&self, source: &Source) -> bool {
         self.streams.iter().any(|stream| stream.source() == source)

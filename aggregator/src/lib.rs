@@ -11,6 +11,7 @@
 pub mod account;
 pub mod join;
 pub mod phases;
+pub mod stage;
 pub mod stacked;
 pub mod trace;
 pub mod translate;
