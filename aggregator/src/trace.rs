@@ -6,6 +6,7 @@ use std::sync::Arc;
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs};
 use blkkin_wire::event::{BioEvent, CallEvent, CommitEvent, FileEvent, RequestEvent, TaskEvent};
 use blkkin_wire::ids::{DeviceId, Source, SpanId, TraceId};
+pub use blkkin_wire::piece::Part;
 use serde::{Deserialize, Serialize};
 
 /// What a trace began with.
@@ -93,16 +94,6 @@ pub struct Adoption {
     pub trace: TraceId,
     /// That call.
     pub call: SpanId,
-}
-
-/// Whether this is all that was given out under its id.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Part {
-    /// It is, or it is the first.
-    #[default]
-    First,
-    /// A trace of this id had been closed and given out before this came.
-    Later,
 }
 
 /// One storage request.

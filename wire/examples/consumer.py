@@ -1,10 +1,11 @@
 #!/usr/bin/python3
-"""Reads a record of the topic blkkin.events, and prints each event as a line of JSON.
+"""Reads a record of the topic blkkin.events, and prints each event as a line of JSON; with --pieces one of
+blkkin.spans or blkkin.traces, and prints each piece.
 
     protoc --python_out=. --proto_path=wire blkkin.proto
-    PYTHONPATH=. wire/examples/consumer.py < RECORD
+    PYTHONPATH=. wire/examples/consumer.py [--pieces] < RECORD
 
-A record is what a Kafka client gives as the message's value. How columns become events stands in blkkin.proto.
+A record is what a Kafka client gives as the message's value. How columns become events and spans stands in blkkin.proto.
 """
 import json
 import sys
@@ -131,12 +132,59 @@ def events(batch):
             yield {"time": time, **event}
 
 
+def pieces(batch):
+    words = batch.words
+
+    def columns(message):
+        """The next value of a column; of an absent one none."""
+        of = {field.name: iter(getattr(message, field.name)) for field in message.DESCRIPTOR.fields}
+        return lambda name, there=True: next(of[name]) if there else None
+
+    def trace(take, there=True):
+        return f"{take('trace_high'):016x}{take('trace_low'):016x}" if there else None
+
+    def word(place):
+        return None if place is None else words[place]
+
+    piece, span, moment, tag, link = map(columns, (batch.pieces, batch.spans, batch.annotations, batch.tags, batch.links))
+    starts = sums(batch.spans.start)
+
+    def value(at):
+        return words[at - 1] if at else tag("number")
+
+    def spans(of):
+        flags, start = span("flags"), next(starts)
+        one = {"trace": trace(span, flags >> 6 & 1) or of, "id": f"{span('id'):016x}",
+               "here": span("parent_here", flags >> 2 & 1), "parent": span("parent_elsewhere", flags >> 3 & 1)}
+        one["name"], one["service"] = word(span("name")), word(span("service"))
+        one["remote"] = word(span("remote_service", flags >> 4 & 1))
+        one["kind"], one["start"], one["took"] = (None, "client", "server")[flags & 3], start, span("duration")
+        one["error"] = word(span("error", flags >> 5 & 1))
+        one["annotations"] = [[start + moment("time"), word(moment("value"))] for _ in range(span("annotations"))]
+        one["tags"] = [[word(tag("key")), value(tag("value"))] for _ in range(span("tags"))]
+        one["links"] = [[trace(link), f"{link('span'):016x}", word(link("relation"))] for _ in range(span("links"))]
+        return one
+
+    for number, flags in enumerate(batch.pieces.flags, batch.first):
+        of = trace(piece)
+        found = [spans(of) for _ in range(piece("spans"))]
+        for one in found:
+            here = one.pop("here")
+            if here is not None:
+                one["parent"] = found[here]["id"]
+            elif one["parent"] is not None:
+                one["parent"] = f"{one['parent']:016x}"
+        yield {"number": number, "trace": of, "later": bool(flags & 1), "complete": bool(flags & 2),
+               "rule": word(piece("rule", flags >> 2 & 1)), "one_in": piece("one_in", flags >> 2 & 1), "spans": found}
+
+
 def main():
-    batch = pb.EventBatch.FromString(sys.stdin.buffer.read())
+    message, rows = (pb.PieceBatch, pieces) if sys.argv[1:] == ["--pieces"] else (pb.EventBatch, events)
+    batch = message.FromString(sys.stdin.buffer.read())
     if batch.version != 1:
         sys.exit(f"version {batch.version} of the schema, and this reader knows version 1")
-    for event in events(batch):
-        print(json.dumps(event, ensure_ascii=False))
+    for row in rows(batch):
+        print(json.dumps(row, ensure_ascii=False))
 
 
 main()

@@ -17,8 +17,8 @@ pub enum SpanKind {
     Local,
 }
 
-/// A tag's value.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A tag's value. Words are equal by what they say, whoever owns them.
+#[derive(Clone, Debug)]
 pub enum TagValue {
     /// Words.
     Text(Cow<'static, str>),
@@ -28,6 +28,29 @@ pub enum TagValue {
     Shared(Arc<str>),
 }
 
+impl TagValue {
+    /// The words, if it is no number.
+    pub fn words(&self) -> Option<&str> {
+        match self {
+            TagValue::Text(words) => Some(words),
+            TagValue::Shared(words) => Some(words),
+            TagValue::Number(_) => None,
+        }
+    }
+}
+
+impl PartialEq for TagValue {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (TagValue::Number(one), TagValue::Number(another)) => one == another,
+            (TagValue::Number(_), _) | (_, TagValue::Number(_)) => false,
+            _ => self.words() == other.words(),
+        }
+    }
+}
+
+impl Eq for TagValue {}
+
 /// Another span that this one has to do with and that is not its parent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpanLink {
@@ -36,7 +59,7 @@ pub struct SpanLink {
     /// Its id.
     pub span: SpanId,
     /// What they have to do with each other and how that is known.
-    pub relation: &'static str,
+    pub relation: Cow<'static, str>,
 }
 
 /// One layer's part of a request, ready to be shown.
@@ -66,7 +89,7 @@ pub struct Span {
     /// Moments inside it.
     pub annotations: Vec<(WallclockNs, Cow<'static, str>)>,
     /// Facts about it, in a fixed order.
-    pub tags: Vec<(&'static str, TagValue)>,
+    pub tags: Vec<(Cow<'static, str>, TagValue)>,
     /// Why it failed, if it did.
     pub error: Option<Cow<'static, str>>,
     /// Other spans that it has to do with.

@@ -35,9 +35,13 @@ fn compiled() -> Result<tempfile::TempDir, String> {
     Ok(folder)
 }
 
-fn consume(schema: &Path, record: &[u8]) -> Output {
+fn consume(schema: &Path, arguments: &[&str], record: &[u8]) -> Output {
     let mut command = Command::new(PYTHON);
-    command.arg(here("examples/consumer.py")).env("PYTHONPATH", schema).env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+        .arg(here("examples/consumer.py"))
+        .args(arguments)
+        .env("PYTHONPATH", schema)
+        .env("PYTHONDONTWRITEBYTECODE", "1");
     let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut consumer = pipes.spawn().unwrap();
     consumer.stdin.take().unwrap().write_all(record).unwrap();
@@ -51,9 +55,21 @@ fn a_consumer_in_python_reads_what_was_written() {
         Ok(schema) => schema,
         Err(why) => return println!("skipped: {why}"),
     };
-    let output = consume(schema.path(), include_bytes!("../golden/v1.bin"));
+    let output = consume(schema.path(), &[], include_bytes!("../golden/v1.bin"));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let expected = std::fs::read_to_string(here("golden/v1.jsonl")).unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+}
+
+#[test]
+fn a_consumer_in_python_reads_pieces_of_traces() {
+    let schema = match compiled() {
+        Ok(schema) => schema,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let output = consume(schema.path(), &["--pieces"], include_bytes!("../golden/pieces-v1.bin"));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let expected = std::fs::read_to_string(here("golden/pieces-v1.jsonl")).unwrap();
     assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
 }
 
@@ -63,7 +79,7 @@ fn a_consumer_in_python_refuses_a_version_that_it_does_not_know() {
         Ok(schema) => schema,
         Err(why) => return println!("skipped: {why}"),
     };
-    let output = consume(schema.path(), &[1 << 3, 2]);
+    let output = consume(schema.path(), &[], &[1 << 3, 2]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("version 2 of the schema"), "{said}");
 }

@@ -98,11 +98,11 @@ fn annotations(span: &Span, out: &mut Vec<u8>) {
 fn tags(span: &Span, out: &mut Vec<u8>) {
     text(out, r#","tags":{"#);
     let first = out.len();
-    for (key, value) in span.tags.iter().filter(|(key, _)| *key != ERROR_TAG) {
+    for (key, value) in span.tags.iter().filter(|(key, _)| key != ERROR_TAG) {
         tag_key(key, first, out);
         tag_value(value, out);
     }
-    if !span.tags.iter().any(|(key, _)| *key == DURATION_TAG) {
+    if !span.tags.iter().any(|(key, _)| key == DURATION_TAG) {
         tag_key(DURATION_TAG, first, out);
         put(out, format_args!("\"{}\"", span.duration.0));
     }
@@ -190,14 +190,14 @@ mod tests {
 
     #[test]
     fn the_producers_own_duration_tag_wins() {
-        let given = vec![(DURATION_TAG, TagValue::Number(5))];
+        let given = vec![(DURATION_TAG.into(), TagValue::Number(5))];
         let json = json(&Span { tags: given, duration: DurationNs(9), ..span(1) });
         assert_eq!(json["tags"], serde_json::json!({ DURATION_TAG: "5" }));
     }
 
     #[test]
     fn a_span_is_failed_only_by_its_error() {
-        let tags = vec![(ERROR_TAG, TagValue::Text("no".into()))];
+        let tags = vec![(ERROR_TAG.into(), TagValue::Text("no".into()))];
         assert!(json(&Span { tags: tags.clone(), ..span(1) })["tags"].get(ERROR_TAG).is_none());
         let failed = Span { tags, error: Some("EIO".into()), ..span(1) };
         assert_eq!(json(&failed)["tags"][ERROR_TAG], "EIO");
@@ -207,7 +207,7 @@ mod tests {
     fn every_character_survives() {
         let all: String =
             (0..0x500).chain(0x2020..0x2030).chain([0xfffd, 0x1f600]).filter_map(char::from_u32).collect();
-        let tags = vec![("t", TagValue::Shared(all.as_str().into()))];
+        let tags = vec![("t".into(), TagValue::Shared(all.as_str().into()))];
         assert_eq!(json(&Span { tags, ..span(1) })["tags"]["t"], all);
     }
 

@@ -97,7 +97,7 @@ fn posts_keep_both_bounds_and_order() {
     let server = FakeServer::start(vec![]);
     let long = TagValue::Text("x".repeat(3000).into());
     let mut offered = spans(1, 1, 2500, START);
-    offered[600..1100].iter_mut().for_each(|span| span.tags.push(("t", long.clone())));
+    offered[600..1100].iter_mut().for_each(|span| span.tags.push(("t".into(), long.clone())));
     let (books, _) = export(&server, offered);
     assert_eq!(books.sent, 2500);
     let lists = server.received().into_iter().map(|post| post.body);
@@ -115,7 +115,7 @@ fn posts_keep_both_bounds_and_order() {
 fn a_span_too_long_for_any_post_is_rejected_alone() {
     let server = FakeServer::start(vec![]);
     let mut offered = spans(1, 1, 3, START);
-    offered[1].tags.push(("t", TagValue::Text("x".repeat(2 << 20).into())));
+    offered[1].tags.push(("t".into(), TagValue::Text("x".repeat(2 << 20).into())));
     let (books, error) = export(&server, offered);
     assert_eq!((books.sent, books.dropped_rejected), (2, 1));
     assert!(error.unwrap().contains("too long to post"));

@@ -109,7 +109,7 @@ fn carried_by(present: &Present, bio: &BioEvent, tags: &mut Tags) -> Vec<SpanLin
             return vec![SpanLink {
                 trace,
                 span: request,
-                relation: "carried by (exact: bio in the request's list)",
+                relation: "carried by (exact: bio in the request's list)".into(),
             }];
         }
     }

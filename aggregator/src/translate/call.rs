@@ -73,7 +73,7 @@ fn file_system_span(place: &Place<'_>, call: &CallEvent, name: &str) -> Span {
         end: call.exit,
     });
     let link = "derived: the call's file lies on this file system; the times are the call's";
-    span.tags = vec![("blkkin.link", TagValue::Text(Cow::Borrowed(link)))];
+    span.tags = vec![("blkkin.link".into(), TagValue::Text(Cow::Borrowed(link)))];
     span
 }
 
@@ -160,5 +160,5 @@ fn time_tags(trace: &Trace, call: &CallEvent, tags: &mut Tags) {
 fn link_to(cause: &Cause) -> SpanLink {
     let trace = cause.trace.adopted_by.map_or(cause.trace.id, |adoption| adoption.trace);
     let span: SpanId = cause.trace.root_span;
-    SpanLink { trace, span, relation: "waited for this commit (rule: ext4 transaction id)" }
+    SpanLink { trace, span, relation: "waited for this commit (rule: ext4 transaction id)".into() }
 }

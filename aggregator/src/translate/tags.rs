@@ -8,25 +8,25 @@ use blkkin_wire::span::TagValue;
 
 /// A span's tags under construction.
 #[derive(Debug, Default)]
-pub(super) struct Tags(pub(super) Vec<(&'static str, TagValue)>);
+pub(super) struct Tags(pub(super) Vec<(Cow<'static, str>, TagValue)>);
 
 impl Tags {
     pub(super) fn text(&mut self, key: &'static str, value: &'static str) {
-        self.0.push((key, TagValue::Text(Cow::Borrowed(value))));
+        self.0.push((key.into(), TagValue::Text(Cow::Borrowed(value))));
     }
 
     pub(super) fn owned(&mut self, key: &'static str, value: impl Into<String>) {
-        self.0.push((key, TagValue::Text(Cow::Owned(value.into()))));
+        self.0.push((key.into(), TagValue::Text(Cow::Owned(value.into()))));
     }
 
     pub(super) fn shared(&mut self, key: &'static str, value: &Arc<str>) {
-        self.0.push((key, TagValue::Shared(value.clone())));
+        self.0.push((key.into(), TagValue::Shared(value.clone())));
     }
 
     /// What does not fit is not said: no counter of the kernel's gets there.
     pub(super) fn number(&mut self, key: &'static str, value: impl TryInto<i64>) {
         if let Ok(value) = value.try_into() {
-            self.0.push((key, TagValue::Number(value)));
+            self.0.push((key.into(), TagValue::Number(value)));
         }
     }
 

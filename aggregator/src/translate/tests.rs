@@ -47,7 +47,7 @@ fn commit() -> Trace {
 }
 
 fn tag(span: &Span, key: &str) -> Option<String> {
-    let (_, value) = span.tags.iter().find(|(name, _)| *name == key)?;
+    let (_, value) = span.tags.iter().find(|(name, _)| name == key)?;
     Some(match value {
         TagValue::Text(text) => text.to_string(),
         TagValue::Number(number) => number.to_string(),

@@ -14,7 +14,7 @@ pub(super) fn tag(trace: &Trace, spans: &mut [Span]) {
     let Some(span) = spans.iter_mut().find(|span| span.id == call.span) else { return };
     let count = call.call.spec().args.len();
     for (name, value) in NAMES.iter().zip(call.args).take(count) {
-        span.tags.push((name, TagValue::Text(format!("{value:#x}").into())));
+        span.tags.push(((*name).into(), TagValue::Text(format!("{value:#x}").into())));
     }
 }
 
@@ -34,7 +34,7 @@ mod tests {
         let mut spans = translate::spans(&trace);
         tag(&trace, &mut spans);
         let tags: Vec<_> = spans.iter().flat_map(|span| &span.tags).collect();
-        let value = |name| tags.iter().find(|(tag, _)| *tag == name).map(|(_, value)| value.clone());
+        let value = |name| tags.iter().find(|(tag, _)| tag == name).map(|(_, value)| value.clone());
         assert_eq!(value("blkkin.arg.1"), Some(TagValue::Text("0xdead0000".into())));
         assert_eq!(value("blkkin.arg.2"), Some(TagValue::Text("0x1000".into())));
         assert_eq!(value("blkkin.arg.3"), None, "write has three arguments");

@@ -42,3 +42,9 @@ pub use settings::{Group, KafkaError, Settings};
 
 /// The topic of events.
 pub const EVENTS: &str = "blkkin.events";
+/// The topic of spans as they were joined, by trace.
+pub const SPANS: &str = "blkkin.spans";
+/// The topic of traces that are kept, ready to be shown.
+pub const TRACES: &str = "blkkin.traces";
+/// The topic of what could not be read or was refused, with why.
+pub const DEAD: &str = "blkkin.dead";

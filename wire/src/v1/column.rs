@@ -70,7 +70,7 @@ macro_rules! columns {
         }
 
         impl<'a> $reader<'a> {
-            pub(super) fn new(message: &'a $crate::v1::message::$message) -> Self {
+            pub(super) fn new(message: &'a $message) -> Self {
                 $reader {
                     $($field: $crate::v1::column::Column::new(
                         &message.$field,

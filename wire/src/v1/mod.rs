@@ -1,4 +1,5 @@
-//! Batches as bytes: version 1 of what the topic `blkkin.events` holds.
+//! Batches as bytes: version 1 of what the topics hold. Of events here, for `blkkin.events`; of spans in [`pieces`], for
+//! `blkkin.spans` and `blkkin.traces`.
 //!
 //! ```text
 //! EventBatch → columns (dictionaries, deltas, ids as they were counted) → protobuf → Kafka's zstd
@@ -40,6 +41,7 @@ mod dictionary;
 mod ids;
 mod message;
 mod name;
+mod pieces;
 mod read;
 #[cfg(test)]
 mod tests;
@@ -48,6 +50,7 @@ mod write;
 
 use thiserror::Error;
 
+pub use pieces::{COPIED_BYTES_MAX, decode_pieces, encode_pieces};
 pub use read::{Decoded, decode};
 pub use write::encode;
 

@@ -39,9 +39,9 @@ pub(crate) fn fdatasync(trace: u128, start: WallclockNs) -> Vec<Span> {
         remote_service: Some("ext4".into()),
         duration: DurationNs(412_345),
         tags: vec![
-            ("process.pid", TagValue::Number(4711)),
-            ("file.path", TagValue::Shared(Arc::from("/mnt/ü \"quoted\"\\\n\u{1}.db"))),
-            ("offset", TagValue::Number(-1)),
+            ("process.pid".into(), TagValue::Number(4711)),
+            ("file.path".into(), TagValue::Shared(Arc::from("/mnt/ü \"quoted\"\\\n\u{1}.db"))),
+            ("offset".into(), TagValue::Number(-1)),
         ],
         ..span(trace, 0x1001, start)
     };
@@ -55,9 +55,9 @@ pub(crate) fn fdatasync(trace: u128, start: WallclockNs) -> Vec<Span> {
             SpanLink {
                 trace: TraceId(0xfeed << 64 | 7),
                 span: SpanId(7),
-                relation: "caused by (exact: tid)",
+                relation: "caused by (exact: tid)".into(),
             },
-            SpanLink { trace: TraceId(9), span: SpanId(9), relation: "shared commit" },
+            SpanLink { trace: TraceId(9), span: SpanId(9), relation: "shared commit".into() },
         ],
         ..Span { name: "Fsync".into(), ..span(trace, 0x1002, at(3)) }
     };
@@ -66,7 +66,7 @@ pub(crate) fn fdatasync(trace: u128, start: WallclockNs) -> Vec<Span> {
         service: "block".into(),
         kind: SpanKind::Server,
         duration: DurationNs(360_000),
-        tags: vec![("disk.io.direction", TagValue::Text("write".into()))],
+        tags: vec![("disk.io.direction".into(), TagValue::Text("write".into()))],
         ..Span { name: "bio write".into(), ..span(trace, 0x1003, at(5)) }
     };
     let request = Span {

@@ -1,0 +1,118 @@
+//! `PieceBatch` of `blkkin.proto` in Rust, field by field: what each means stands there.
+
+use prost::{Enumeration, Message};
+
+/// Who writes pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
+#[repr(i32)]
+pub(super) enum Stage {
+    Unspecified = 0,
+    Join = 1,
+    Assemble = 2,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct PieceBatch {
+    #[prost(uint32, tag = "1")]
+    pub(super) version: u32,
+    #[prost(enumeration = "Stage", tag = "2")]
+    pub(super) stage: i32,
+    #[prost(uint32, tag = "3")]
+    pub(super) partition: u32,
+    #[prost(fixed64, tag = "4")]
+    pub(super) epoch: u64,
+    #[prost(uint64, tag = "5")]
+    pub(super) first: u64,
+    #[prost(string, repeated, tag = "6")]
+    pub(super) words: Vec<String>,
+    #[prost(message, required, tag = "7")]
+    pub(super) pieces: Pieces,
+    #[prost(message, required, tag = "8")]
+    pub(super) spans: Spans,
+    #[prost(message, required, tag = "9")]
+    pub(super) annotations: Annotations,
+    #[prost(message, required, tag = "10")]
+    pub(super) tags: Tags,
+    #[prost(message, required, tag = "11")]
+    pub(super) links: Links,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Pieces {
+    #[prost(uint32, repeated, tag = "1")]
+    pub(super) flags: Vec<u32>,
+    #[prost(fixed64, repeated, tag = "2")]
+    pub(super) trace_high: Vec<u64>,
+    #[prost(fixed64, repeated, tag = "3")]
+    pub(super) trace_low: Vec<u64>,
+    #[prost(uint32, repeated, tag = "4")]
+    pub(super) spans: Vec<u32>,
+    #[prost(uint32, repeated, tag = "5")]
+    pub(super) rule: Vec<u32>,
+    #[prost(uint32, repeated, tag = "6")]
+    pub(super) one_in: Vec<u32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Spans {
+    #[prost(uint32, repeated, tag = "1")]
+    pub(super) flags: Vec<u32>,
+    #[prost(fixed64, repeated, tag = "2")]
+    pub(super) id: Vec<u64>,
+    #[prost(uint32, repeated, tag = "3")]
+    pub(super) parent_here: Vec<u32>,
+    #[prost(fixed64, repeated, tag = "4")]
+    pub(super) parent_elsewhere: Vec<u64>,
+    #[prost(fixed64, repeated, tag = "5")]
+    pub(super) trace_high: Vec<u64>,
+    #[prost(fixed64, repeated, tag = "6")]
+    pub(super) trace_low: Vec<u64>,
+    #[prost(uint32, repeated, tag = "7")]
+    pub(super) name: Vec<u32>,
+    #[prost(uint32, repeated, tag = "8")]
+    pub(super) service: Vec<u32>,
+    #[prost(uint32, repeated, tag = "9")]
+    pub(super) remote_service: Vec<u32>,
+    #[prost(sint64, repeated, tag = "10")]
+    pub(super) start: Vec<i64>,
+    #[prost(uint64, repeated, tag = "11")]
+    pub(super) duration: Vec<u64>,
+    #[prost(uint32, repeated, tag = "12")]
+    pub(super) error: Vec<u32>,
+    #[prost(uint32, repeated, tag = "13")]
+    pub(super) annotations: Vec<u32>,
+    #[prost(uint32, repeated, tag = "14")]
+    pub(super) tags: Vec<u32>,
+    #[prost(uint32, repeated, tag = "15")]
+    pub(super) links: Vec<u32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Annotations {
+    #[prost(sint64, repeated, tag = "1")]
+    pub(super) time: Vec<i64>,
+    #[prost(uint32, repeated, tag = "2")]
+    pub(super) value: Vec<u32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Tags {
+    #[prost(uint32, repeated, tag = "1")]
+    pub(super) key: Vec<u32>,
+    #[prost(uint32, repeated, tag = "2")]
+    pub(super) value: Vec<u32>,
+    #[prost(sint64, repeated, tag = "3")]
+    pub(super) number: Vec<i64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Links {
+    #[prost(fixed64, repeated, tag = "1")]
+    pub(super) trace_high: Vec<u64>,
+    #[prost(fixed64, repeated, tag = "2")]
+    pub(super) trace_low: Vec<u64>,
+    #[prost(fixed64, repeated, tag = "3")]
+    pub(super) span: Vec<u64>,
+    #[prost(uint32, repeated, tag = "4")]
+    pub(super) relation: Vec<u32>,
+}
