@@ -101,7 +101,22 @@ pub struct Source {
     pub epoch: StartEpoch,
 }
 
+impl TraceId {
+    /// A number that is the same wherever this trace is looked at, and uniform over traces: for who keeps one in so many.
+    pub fn draw(self) -> u64 {
+        mix(mix(self.0 as u64) ^ (self.0 >> 64) as u64)
+    }
+}
+
 impl Source {
+    /// No machine: says nothing but that time goes on. See [`crate::batch::EventBatch::tick`].
+    pub const NOBODY: Source = Source { node: NodeId(0), boot: BootId(0), epoch: StartEpoch(0) };
+
+    /// Whether this is [`Source::NOBODY`].
+    pub fn is_nobody(&self) -> bool {
+        *self == Source::NOBODY
+    }
+
     /// The trace that begins at `root`: a function of the machine, its boot, this start and the root's span, so
     /// that the same event replayed names the same trace, and two nodes never share one by accident.
     ///
