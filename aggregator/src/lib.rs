@@ -11,7 +11,7 @@
 pub mod account;
 pub mod join;
 pub mod phases;
-pub mod stage;
 pub mod stacked;
+pub mod stage;
 pub mod trace;
 pub mod translate;

@@ -77,7 +77,7 @@ mod tests {
     fn who_is_silent_is_closed_once_and_later_forgotten_by_the_logs_time_alone() {
         let other = Source { node: NodeId(99), ..SOURCE };
         let mut idle = Idle::default();
-        let mut advance = |idle: &mut Idle, at| idle.advance(Some(LogTime(at)), 30, 100);
+        let advance = |idle: &mut Idle, at| idle.advance(Some(LogTime(at)), 30, 100);
         assert_eq!(advance(&mut idle, 1_000), []);
         idle.hear(SOURCE);
         assert_eq!(advance(&mut idle, 1_020), []);

@@ -4,6 +4,7 @@
 //! *Invariant*: that of [`super`]; and received = joined + late + orphaned + pending, since the state began, over all
 //! restarts: the books are part of the state.
 
+use blkkin_wire::batch::EventBatch;
 use blkkin_wire::piece::{Epoch, Stage};
 use blkkin_wire::v1;
 use serde::{Deserialize, Serialize};
@@ -103,7 +104,11 @@ impl JoinStage {
             }
         };
         self.books.calls_unknown += decoded.calls_unknown;
-        let batch = decoded.batch;
+        self.take(decoded.batch, out);
+    }
+
+    /// The same for what is decoded already, and at the log's time so far.
+    pub fn take(&mut self, batch: EventBatch, out: &mut dyn Outlet) {
         if batch.source.is_nobody() {
             self.books.ticks += 1;
             return;

@@ -19,7 +19,9 @@ const SPANS_MAX: usize = 1_000;
 
 pub(super) fn pieces(trace: &Trace) -> impl Iterator<Item = Piece> {
     let mut spans = translate::spans(trace);
-    if spans.len() > SPANS_MAX && let Some((_, below)) = spans.split_first_mut() {
+    if spans.len() > SPANS_MAX
+        && let Some((_, below)) = spans.split_first_mut()
+    {
         below.sort_by_key(|span| span.error.is_none());
     }
     let (id, part, complete) = (trace.id, trace.part, trace.missing.nothing());

@@ -42,7 +42,11 @@ pub(super) struct Read<T> {
     pub(super) fingerprint: u64,
 }
 
-pub(super) fn write(stage: Stage, fingerprint: u64, state: &impl Serialize) -> Result<Vec<u8>, postcard::Error> {
+pub(super) fn write(
+    stage: Stage,
+    fingerprint: u64,
+    state: &impl Serialize,
+) -> Result<Vec<u8>, postcard::Error> {
     let mut bytes = Vec::from(MAGIC);
     bytes.extend(VERSION.to_le_bytes());
     bytes.push(stage_byte(stage));
