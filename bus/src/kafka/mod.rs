@@ -33,6 +33,7 @@ mod gather;
 mod producer;
 mod seen;
 mod settings;
+pub mod stage;
 
 pub use consumer::{EventConsumer, Received};
 pub use gather::{GatherConfig, Gathered, Gatherer, Record};
@@ -48,3 +49,5 @@ pub const SPANS: &str = "blkkin.spans";
 pub const TRACES: &str = "blkkin.traces";
 /// The topic of what could not be read or was refused, with why.
 pub const DEAD: &str = "blkkin.dead";
+/// The topic of what the aggregator's stages keep of their state: see [`stage`].
+pub const STATE: &str = "blkkin.state";
