@@ -12,6 +12,7 @@
 //! Nothing is joined here: a trace over several machines is whole only where their events meet. So what can be asked of a
 //! whole trace alone (`--path`) is refused.
 
+mod replay;
 mod send;
 
 use std::process::ExitCode;
@@ -19,6 +20,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use blkkin_bus::kafka::{Deliveries, EVENTS, EventProducer, Settings};
+use blkkin_bus::recording::Recorder;
 use blkkin_bus::{CAPACITY_DEFAULT, topic};
 use blkkin_tracer::{Ended, Follow, StopSignal, Tracer, TracerError};
 
@@ -30,6 +32,9 @@ use crate::run::cannot_trace;
 use crate::session::{Happening, Inbox, no_thread};
 use crate::what::What;
 
+/// The log's time is the broker's: whoever tells by it that a node has fallen silent depends on no node's clock.
+pub(crate) const OF_EVENTS: &[(&str, &str)] = &[("message.timestamp.type", "LogAppendTime")];
+
 /// Between two attempts to find the cluster.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
@@ -37,29 +42,84 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, Failure> {
     // Open before anything is attached: a signal meanwhile ends the agent, and does not kill it.
     let mut inbox = Inbox::open()?;
-    let settings = settings(args)?;
+    let Some(brokers) = &args.brokers else { return record(args, inbox) };
+    let settings = settings(brokers, &args.set)?;
+    if let Some(folder) = &args.replay {
+        start_looking(&settings, args.partitions, &StopSignal::new(), &inbox)?;
+        return replay::replay(folder, &settings, &mut inbox);
+    }
     let (tracer, tree) = load(args)?;
     let producer = EventProducer::new(&settings, tracer.source().node).map_err(no_cluster)?;
-    let running = Running::start(tracer, producer, &settings, args, &inbox)?;
+    let running =
+        Running::start(tracer, Way::Cluster(producer), format!("{EVENTS} at {}", settings.brokers), &inbox)?;
+    start_looking(&settings, args.partitions, &running.stop, &inbox)?;
     for pid in &tree {
         say(&format!("following process {} and what it forks", pid.0));
     }
     say(&format!("tracing; events go to {EVENTS} at {}", settings.brokers));
+    wait(&mut inbox);
+    running.finish()
+}
+
+/// The same into a folder.
+fn record(args: &AgentArgs, mut inbox: Inbox) -> Result<ExitCode, Failure> {
+    let folder = args.record.clone().unwrap_or_default();
+    let recorder = Recorder::open(&folder).map_err(|error| {
+        let what = format!("cannot record into {}", folder.display());
+        Failure::cannot_trace(
+            what,
+            error,
+            "a folder in which files can be made, on a disk that is not traced",
+        )
+    })?;
+    let (tracer, tree) = load(args)?;
+    let running = Running::start(tracer, Way::Folder(recorder), folder.display().to_string(), &inbox)?;
+    for pid in &tree {
+        say(&format!("following process {} and what it forks", pid.0));
+    }
+    say(&format!("tracing; events go into {}", folder.display()));
+    wait(&mut inbox);
+    running.finish()
+}
+
+/// Until told to end, or until nothing is left to do.
+fn wait(inbox: &mut Inbox) {
     loop {
         match inbox.next(Duration::MAX) {
-            Some(Happening::Signal(arrival)) if !arrival.is_child() => break,
-            Some(Happening::PipelineEnded) => break,
+            Some(Happening::Signal(arrival)) if !arrival.is_child() => return,
+            Some(Happening::PipelineEnded) => return,
             Some(Happening::Waiting(remark)) => say(&remark),
             Some(Happening::Signal(_)) | None => {}
         }
     }
-    running.finish()
+}
+
+/// Where records go.
+enum Way {
+    Cluster(EventProducer),
+    Folder(Recorder),
+}
+
+/// Makes the topic, in a thread that nobody waits for: it ends with the process.
+fn start_looking(
+    settings: &Settings,
+    partitions: u32,
+    stop: &StopSignal,
+    inbox: &Inbox,
+) -> Result<(), Failure> {
+    let (found, told, remarks) = (settings.clone(), stop.clone(), inbox.sender());
+    let look = move || {
+        // Nobody listens any more at the end.
+        look(&found, partitions, &told, |remark| drop(remarks.send(Happening::Waiting(remark))));
+    };
+    let failed = |error| no_thread("cannot start the agent", &error);
+    Builder::new().name("look".into()).spawn(look).map(drop).map_err(failed)
 }
 
 /// The words that say where the cluster is.
-fn settings(args: &AgentArgs) -> Result<Settings, Failure> {
-    let mut settings = Settings::new(&args.brokers);
-    for word in &args.set {
+pub(crate) fn settings(brokers: &str, set: &[String]) -> Result<Settings, Failure> {
+    let mut settings = Settings::new(brokers);
+    for word in set {
         let Some((name, value)) = word.split_once('=') else {
             let why = "it has the form NAME=VALUE, as librdkafka has them";
             return Err(Failure::usage(format!("bad setting `{word}`"), why, "--set security.protocol=SSL"));
@@ -92,7 +152,8 @@ struct Running {
     stop: StopSignal,
     drain: JoinHandle<Result<Ended, TracerError>>,
     send: JoinHandle<Result<Totals, Failure>>,
-    brokers: String,
+    /// Where the events went, for a person.
+    place: String,
 }
 
 /// What was sent.
@@ -106,13 +167,7 @@ pub(crate) struct Totals {
 }
 
 impl Running {
-    fn start(
-        tracer: Tracer,
-        producer: EventProducer,
-        settings: &Settings,
-        args: &AgentArgs,
-        inbox: &Inbox,
-    ) -> Result<Running, Failure> {
+    fn start(tracer: Tracer, way: Way, place: String, inbox: &Inbox) -> Result<Running, Failure> {
         let failed = |error| no_thread("cannot start the agent", &error);
         let (publisher, subscription) = topic(CAPACITY_DEFAULT);
         let (stop, ended) = (StopSignal::new(), Farewell(inbox.sender()));
@@ -120,23 +175,12 @@ impl Running {
         let send = Builder::new().name("send".into()).spawn(move || {
             // Dropped last, also when something panics: whoever waits for the end must hear of it.
             let _ended = ended;
-            send::send(subscription, &producer, &told).map(|(oversize, left)| {
-                let deliveries = producer.finish(send::PATIENCE);
-                Totals { deliveries, oversize, left }
-            })
+            send::run(subscription, way, &told)
         });
         let send = send.map_err(failed)?;
         let told = stop.clone();
         let drain = Builder::new().name("drain".into()).spawn(move || tracer.drain(publisher, told));
-        let (found, told, remarks) = (settings.clone(), stop.clone(), inbox.sender());
-        let partitions = args.partitions;
-        let look = move || {
-            // Nobody listens any more at the end.
-            look(&found, partitions, &told, |remark| drop(remarks.send(Happening::Waiting(remark))));
-        };
-        // Nobody waits for it: it ends with the process.
-        Builder::new().name("look".into()).spawn(look).map_err(failed)?;
-        Ok(Running { stop, drain: drain.map_err(failed)?, send, brokers: settings.brokers.clone() })
+        Ok(Running { stop, drain: drain.map_err(failed)?, send, place })
     }
 
     fn finish(self) -> Result<ExitCode, Failure> {
@@ -146,9 +190,9 @@ impl Running {
         let accounts = ended.map_err(cannot_trace)?.accounts;
         let Totals { deliveries, oversize, left } = totals;
         say(&format!(
-            "{} events delivered to {EVENTS} at {}; {} records lost before that",
+            "{} events delivered to {}; {} records lost before that",
             deliveries.delivered,
-            self.brokers,
+            self.place,
             accounts.lost()
         ));
         let missing = deliveries.failed + deliveries.waiting() + oversize + left;
@@ -165,7 +209,7 @@ impl Running {
                     deliveries.waiting(),
                     send::PATIENCE.as_secs()
                 ),
-                format!("check that a broker answers at {}, and the topic's settings", self.brokers),
+                format!("check {}: that a broker answers there, and the topic's settings", self.place),
             )
         })
     }
@@ -177,7 +221,7 @@ fn look(settings: &Settings, partitions: u32, stop: &StopSignal, tell: impl Fn(S
     let begun = Instant::now();
     loop {
         // It may be that we may not make it, and that it is there.
-        let made = settings.create_topic(EVENTS, partitions, None);
+        let made = settings.create_topic_with(EVENTS, partitions, None, OF_EVENTS);
         let found = made.or_else(|refused| settings.partitions(EVENTS).map(drop).map_err(|_| refused));
         match found {
             Ok(()) if said.is_empty() => return,

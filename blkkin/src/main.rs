@@ -4,13 +4,15 @@
 //! composes the libraries and knows what belongs to a command line only: words for filters and destinations,
 //! the traced command as a child process, signals, the terminal. In the order in which a run passes them:
 //! [`args`] → [`what`] and [`destination`] → [`command`] → [`pipeline`] (tracer → bus → join → report and
-//! exporters) → [`output`]; [`run`] and [`trace`] hold them together; [`agent`] sends events instead of joining them;
+//! exporters) → [`output`]; [`run`] and [`trace`] hold them together; [`agent`] sends events instead of joining them,
+//! [`aggregator`] joins those of many machines;
 //! [`doctor`] stands alone.
 //!
 //! *Invariant*: nothing is traced before everything that can be refused was refused, and CMD's own output and
 //! exit status are left alone.
 
 mod agent;
+mod aggregator;
 mod args;
 mod clock;
 mod command;
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Task::Run(args) => run::run(&args),
         Task::Trace(args) => trace::trace(&args),
         Task::Agent(args) => agent::agent(&args),
+        Task::Aggregator(args) => aggregator::aggregator(&args),
         Task::Doctor(args) => doctor::doctor(&args),
     };
     outcome.unwrap_or_else(|failure| failure.print())

@@ -2,39 +2,62 @@
 
 use std::time::{Duration, Instant};
 
-use blkkin_bus::kafka::{EventProducer, GatherConfig, Gathered, Gatherer, Sent};
+use blkkin_bus::kafka::{GatherConfig, Gathered, Gatherer, Record, Sent};
 use blkkin_bus::{Next, Subscription};
 use blkkin_tracer::StopSignal;
 use blkkin_wire::batch::EventBatch;
 
+use super::{Totals, Way};
 use crate::failure::{Failure, Status};
 
 /// For the cluster to take what is left, after the end was asked for.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Sends until the tracer has no more to say. How many events no record can hold, and how many were left when the end was
-/// asked for while the queue was full.
-pub(super) fn send(
-    mut batches: Subscription<EventBatch>,
-    producer: &EventProducer,
-    stop: &StopSignal,
-) -> Result<(u64, u64), Failure> {
-    let mut gatherer = Gatherer::new(GatherConfig::default(), 0);
-    let (mut oversize, mut left) = (0, 0);
-    let mut hand_over = |gathered: Gathered| -> Result<(), Failure> {
-        oversize += gathered.oversize;
-        for record in gathered.records {
-            let events = record.events;
-            match producer.send(record, || stop.is_given()) {
-                Ok(Sent::Queued) => {}
-                Ok(Sent::Full(_)) => left += events,
-                Err(error) => {
-                    let failure = Failure::usage(error.what, error.why, error.remedy);
-                    return Err(Failure { status: Status::Failed, ..failure });
+/// Sends until the tracer has no more to say, and waits for the cluster to have it.
+pub(super) fn run(batches: Subscription<EventBatch>, way: Way, stop: &StopSignal) -> Result<Totals, Failure> {
+    let mut totals = Totals::default();
+    match way {
+        Way::Cluster(producer) => {
+            let oversize = each(batches, |record| {
+                let events = record.events;
+                match producer.send(record, || stop.is_given()) {
+                    Ok(Sent::Queued) => {}
+                    Ok(Sent::Full(_)) => totals.left += events,
+                    Err(error) => {
+                        let failure = Failure::usage(error.what, error.why, error.remedy);
+                        return Err(Failure { status: Status::Failed, ..failure });
+                    }
                 }
-            }
+                Ok(())
+            })?;
+            Ok(Totals { deliveries: producer.finish(PATIENCE), oversize, ..totals })
         }
-        Ok(())
+        Way::Folder(mut recorder) => {
+            let oversize = each(batches, |record| {
+                totals.deliveries.accepted += record.events;
+                recorder.add(&record.bytes).map_err(|error| {
+                    let remedy = "room on that disk; what was recorded before is whole";
+                    let failure = Failure::usage("cannot write the recording", error, remedy);
+                    Failure { status: Status::Failed, ..failure }
+                })?;
+                totals.deliveries.delivered += record.events;
+                Ok(())
+            })?;
+            Ok(Totals { oversize, ..totals })
+        }
+    }
+}
+
+/// Gives each record to `take`. How many events no record can hold.
+fn each(
+    mut batches: Subscription<EventBatch>,
+    mut take: impl FnMut(Record) -> Result<(), Failure>,
+) -> Result<u64, Failure> {
+    let mut gatherer = Gatherer::new(GatherConfig::default(), 0);
+    let mut oversize = 0;
+    let mut hand_over = |gathered: Gathered| {
+        oversize += gathered.oversize;
+        gathered.records.into_iter().try_for_each(&mut take)
     };
     loop {
         let now = Instant::now();
@@ -43,7 +66,7 @@ pub(super) fn send(
             Next::Timeout => hand_over(gatherer.due(Instant::now()))?,
             Next::Closed => {
                 hand_over(gatherer.take())?;
-                return Ok((oversize, left));
+                return Ok(oversize);
             }
         }
     }
