@@ -108,7 +108,8 @@ mod config;
 pub(crate) mod hash;
 mod names;
 mod open;
-mod recent;
+pub(crate) mod recent;
+pub(crate) mod saved;
 mod sink;
 mod stream;
 #[cfg(test)]
@@ -117,6 +118,7 @@ pub mod window;
 
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::ids::Source;
+use serde::{Deserialize, Serialize};
 
 pub use accounts::{JoinAccount, JoinAccounts};
 pub use config::JoinConfig;
@@ -131,8 +133,9 @@ use stream::Stream;
 const SOURCES_MAX: usize = 256;
 
 /// Makes traces out of events.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Joiner {
+    #[serde(skip)]
     config: JoinConfig,
     /// Most recently heard of last. One source is the rule, so this is a list.
     streams: Vec<Stream>,
@@ -143,6 +146,17 @@ impl Joiner {
     /// A joiner that has seen nothing.
     pub fn new(config: JoinConfig) -> Self {
         Joiner { config, streams: Vec::new(), accounts: JoinAccounts::default() }
+    }
+
+    /// Lets go of what is set anew before it is used: do so before it is saved.
+    pub fn lighten(&mut self) {
+        self.streams.iter_mut().for_each(Stream::lighten);
+    }
+
+    /// Has these bounds from now on: a joiner that was read back has none.
+    pub fn set_bounds(&mut self, config: JoinConfig) {
+        self.streams.iter_mut().for_each(|stream| stream.set_bounds(&config));
+        self.config = config;
     }
 
     /// Takes a batch in and gives `out` what it completes.
@@ -159,6 +173,31 @@ impl Joiner {
             stream.finish(&mut sink);
         }
         self.streams.clear();
+    }
+
+    /// Gives out all that is open of `source`, which has not been heard of for long. Its names and the number of its last
+    /// batch are kept: it may come back.
+    pub fn close(&mut self, source: &Source, out: &mut dyn TraceSink) {
+        let mut sink = Sink { out, accounts: &mut self.accounts };
+        if let Some(stream) = self.streams.iter_mut().find(|stream| stream.source() == source) {
+            stream.finish(&mut sink);
+        }
+    }
+
+    /// The same, and keeps nothing.
+    pub fn forget(&mut self, source: &Source, out: &mut dyn TraceSink) {
+        self.close(source, out);
+        self.streams.retain(|stream| stream.source() != source);
+    }
+
+    /// How many sources it follows.
+    pub fn sources(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Whether it follows this source.
+    pub fn follows(&self, source: &Source) -> bool {
+        self.streams.iter().any(|stream| stream.source() == source)
     }
 
     /// What became of what came in.

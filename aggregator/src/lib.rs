@@ -13,5 +13,6 @@ pub mod join;
 pub mod live;
 pub mod phases;
 pub mod stacked;
+pub mod stage;
 pub mod trace;
 pub mod translate;

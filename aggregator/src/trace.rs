@@ -7,9 +7,10 @@ use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs};
 use blkkin_wire::event::{BioEvent, CallEvent, CommitEvent, FileEvent, RequestEvent, TaskEvent};
 use blkkin_wire::ids::{DeviceId, Source, SpanId, TraceId};
 pub use blkkin_wire::piece::Part;
+use serde::{Deserialize, Serialize};
 
 /// What a trace began with.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[allow(
     clippy::large_enum_variant,
     reason = "nearly all traces are calls: a box would only add an allocation"
@@ -27,7 +28,7 @@ pub enum Root {
 }
 
 /// Names of a call's files as they were at that call.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Names {
     /// The task of the root (of a kernel root: of the first bio).
     pub task: Option<Arc<TaskEvent>>,
@@ -42,11 +43,11 @@ pub struct Names {
 }
 
 /// Names of the devices met so far.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceNames(pub BTreeMap<DeviceId, Arc<str>>);
 
 /// What is known to be missing from a trace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
     /// The root's own record.
     pub root: bool,
@@ -67,7 +68,7 @@ impl Missing {
 }
 
 /// The commit that a call waited for, shared by all calls that did.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Cause {
     /// The commit's own trace.
     pub trace: Arc<Trace>,
@@ -76,7 +77,7 @@ pub struct Cause {
 }
 
 /// A bio of this trace that travelled in a request of another: the block layer had merged it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Carried {
     /// The bio, of this trace.
     pub bio: SpanId,
@@ -87,7 +88,7 @@ pub struct Carried {
 }
 
 /// A commit's place in a trace that is not its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Adoption {
     /// The trace of the call that the commit is shown below.
     pub trace: TraceId,
@@ -96,7 +97,7 @@ pub struct Adoption {
 }
 
 /// One storage request.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Trace {
     /// Its id.
     pub id: TraceId,

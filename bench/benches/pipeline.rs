@@ -6,6 +6,7 @@
 
 use std::time::{Duration, Instant};
 
+use blkkin_bench::aggregate;
 use blkkin_bench::pipeline::{self, Meter, Outside, Stage};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
@@ -43,6 +44,10 @@ fn stages(criterion: &mut Criterion) {
             });
         });
     }
+    // The aggregator's first stage, from a decoded batch to encoded pieces.
+    group.bench_function("aggregate", |bencher| {
+        bencher.iter_custom(|passes| (0..passes).map(|_| aggregate::run(CALLS).spent).sum());
+    });
     group.finish();
 }
 

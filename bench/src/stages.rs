@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use blkkin_bench::aggregate;
 use blkkin_bench::pipeline::{self, Meter, Sizes, Stage};
 use blkkin_wire::event::LayerEvent;
 
@@ -19,6 +20,8 @@ const CALLS_QUICK: u64 = 20_000;
 const TURNS: Turns = Turns { warm_up: 1, least: 9, most: 15, at_most: Duration::from_secs(240) };
 /// M events/s.
 const RATE_MIN: f64 = 1.5;
+/// M events/s through the aggregator's first stage.
+const AGGREGATED_MIN: f64 = 1.0;
 /// Of the rate.
 const SPREAD_ENOUGH: f64 = 0.1;
 
@@ -64,7 +67,19 @@ pub(crate) fn run(setting: &Setting) -> Result<Found> {
         rate.spread() < rate.median() * SPREAD_ENOUGH
     };
     let rounds = TURNS.quick(quick).run(&[()], measure, enough)?.remove(0);
-    Ok(found(&rounds, &sizes))
+    let mut found = found(&rounds, &sizes);
+    found.figures.push(aggregated(calls, rounds.len()));
+    Ok(found)
+}
+
+/// Decoded batches to encoded pieces, in as many rounds.
+fn aggregated(calls: u64, rounds: usize) -> Figure {
+    let rate = (0..rounds).map(|_| {
+        let done = aggregate::run(calls);
+        done.events as f64 / done.spent.as_micros().max(1) as f64
+    });
+    let name = "aggregator: decoded batch to encoded pieces";
+    Figure::of(name, &rate.collect::<Rounds>(), "M events/s").goal(Goal::AtLeast(AGGREGATED_MIN))
 }
 
 /// M events/s through decode, translate and join.

@@ -13,6 +13,7 @@
 //! whole trace alone (`--path`) is refused.
 
 mod books;
+mod replay;
 mod send;
 
 use std::process::ExitCode;
@@ -21,8 +22,10 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use blkkin_bus::kafka::{Deliveries, EVENTS, EventProducer, Settings};
+use blkkin_bus::recording::Recorder;
 use blkkin_bus::{CAPACITY_DEFAULT, topic};
 use blkkin_tracer::{Ended, Follow, StopSignal, Tracer, TracerError};
+use blkkin_wire::ids::Pid;
 
 use crate::args::AgentArgs;
 use crate::failure::{Failure, Status};
@@ -34,6 +37,9 @@ use crate::session::{Happening, Inbox, no_thread};
 use crate::what::What;
 use books::Books;
 
+/// The log's time is the broker's: whoever tells by it that a node has fallen silent depends on no node's clock.
+pub(crate) const OF_EVENTS: &[(&str, &str)] = &[("message.timestamp.type", "LogAppendTime")];
+
 /// Between two attempts to find the cluster.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
@@ -41,17 +47,52 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, Failure> {
     // Open before anything is attached: a signal meanwhile ends the agent, and does not kill it.
     let mut inbox = Inbox::open()?;
-    let settings = settings(&args.brokers, &args.set)?;
-    let (tracer, tree) = load(args)?;
-    let producer = EventProducer::new(&settings, tracer.source().node).map_err(no_cluster)?;
+    let Some(brokers) = &args.brokers else { return record(args, inbox) };
+    let settings = settings(brokers, &args.set)?;
+    if let Some(folder) = &args.replay {
+        start_looking(&settings, args.partitions, &StopSignal::new(), &inbox)?;
+        return replay::replay(folder, &settings, &mut inbox);
+    }
+    let traced = load(args)?;
+    let producer = EventProducer::new(&settings, traced.0.source().node).map_err(no_cluster)?;
+    let place = format!("{EVENTS} at {}", settings.brokers);
+    serve(args, traced, Way::Cluster(producer, settings), place, inbox)
+}
+
+/// The same into a folder.
+fn record(args: &AgentArgs, inbox: Inbox) -> Result<ExitCode, Failure> {
+    let folder = args.record.clone().unwrap_or_default();
+    let recorder = Recorder::open(&folder).map_err(|error| {
+        let what = format!("cannot record into {}", folder.display());
+        Failure::cannot_trace(
+            what,
+            error,
+            "a folder in which files can be made, on a disk that is not traced",
+        )
+    })?;
+    serve(args, load(args)?, Way::Folder(recorder), folder.display().to_string(), inbox)
+}
+
+/// Traces as a service, until told to end, or until nothing is left to do.
+fn serve(
+    args: &AgentArgs,
+    (tracer, tree): (Tracer, Vec<Pid>),
+    way: Way,
+    place: String,
+    mut inbox: Inbox,
+) -> Result<ExitCode, Failure> {
     let manager = Manager::found();
     let books = Arc::new(Books::new(manager.silence_max()));
     let _metrics = Endpoint::of(args.service.metrics, Arc::clone(&books) as Arc<dyn Figures>)?;
-    let running = Running::start(tracer, producer, &settings, args, &inbox, &books)?;
+    let cluster = if let Way::Cluster(_, settings) = &way { Some(settings.clone()) } else { None };
+    let begun = format!("tracing; events go to {place}");
+    let running = Running::start(tracer, way, place, &inbox, &books)?;
+    if let Some(settings) = cluster {
+        start_looking(&settings, args.partitions, &running.stop, &inbox)?;
+    }
     for pid in &tree {
         say(&format!("following process {} and what it forks", pid.0));
     }
-    let begun = format!("tracing; events go to {EVENTS} at {}", settings.brokers);
     say(&begun);
     manager.ready(&begun);
     loop {
@@ -70,6 +111,28 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, Failure> {
     running.finish()
 }
 
+/// Where records go.
+enum Way {
+    Cluster(EventProducer, Settings),
+    Folder(Recorder),
+}
+
+/// Makes the topic, in a thread that nobody waits for: it ends with the process.
+fn start_looking(
+    settings: &Settings,
+    partitions: u32,
+    stop: &StopSignal,
+    inbox: &Inbox,
+) -> Result<(), Failure> {
+    let (found, told, remarks) = (settings.clone(), stop.clone(), inbox.sender());
+    let look = move || {
+        // Nobody listens any more at the end.
+        look(&found, partitions, &told, |remark| drop(remarks.send(Happening::Waiting(remark))));
+    };
+    let failed = |error| no_thread("cannot start the agent", &error);
+    Builder::new().name("look".into()).spawn(look).map(drop).map_err(failed)
+}
+
 /// The words that say where the cluster is.
 pub(crate) fn settings(brokers: &str, set: &[String]) -> Result<Settings, Failure> {
     let mut settings = Settings::new(brokers);
@@ -83,7 +146,7 @@ pub(crate) fn settings(brokers: &str, set: &[String]) -> Result<Settings, Failur
     Ok(settings)
 }
 
-fn load(args: &AgentArgs) -> Result<(Tracer, Vec<blkkin_wire::ids::Pid>), Failure> {
+fn load(args: &AgentArgs) -> Result<(Tracer, Vec<Pid>), Failure> {
     let mut what = What::look_up(&args.what)?;
     if !args.what.path.is_empty() {
         return Err(Failure::usage(
@@ -106,7 +169,8 @@ struct Running {
     stop: StopSignal,
     drain: JoinHandle<Result<Ended, TracerError>>,
     send: JoinHandle<Result<Totals, Failure>>,
-    brokers: String,
+    /// Where the events went, for a person.
+    place: String,
 }
 
 /// What was sent.
@@ -122,9 +186,8 @@ pub(crate) struct Totals {
 impl Running {
     fn start(
         tracer: Tracer,
-        producer: EventProducer,
-        settings: &Settings,
-        args: &AgentArgs,
+        way: Way,
+        place: String,
         inbox: &Inbox,
         books: &Arc<Books>,
     ) -> Result<Running, Failure> {
@@ -135,23 +198,12 @@ impl Running {
         let send = Builder::new().name("send".into()).spawn(move || {
             // Dropped last, also when something panics: whoever waits for the end must hear of it.
             let _ended = ended;
-            send::send(subscription, &producer, &told, &books).map(|(oversize, left)| {
-                let deliveries = producer.finish(send::PATIENCE);
-                Totals { deliveries, oversize, left }
-            })
+            send::run(subscription, way, &told, &books)
         });
         let send = send.map_err(failed)?;
         let told = stop.clone();
         let drain = Builder::new().name("drain".into()).spawn(move || tracer.drain(publisher, told));
-        let (found, told, remarks) = (settings.clone(), stop.clone(), inbox.sender());
-        let partitions = args.partitions;
-        let look = move || {
-            // Nobody listens any more at the end.
-            look(&found, partitions, &told, |remark| drop(remarks.send(Happening::Waiting(remark))));
-        };
-        // Nobody waits for it: it ends with the process.
-        Builder::new().name("look".into()).spawn(look).map_err(failed)?;
-        Ok(Running { stop, drain: drain.map_err(failed)?, send, brokers: settings.brokers.clone() })
+        Ok(Running { stop, drain: drain.map_err(failed)?, send, place })
     }
 
     fn finish(self) -> Result<ExitCode, Failure> {
@@ -161,9 +213,9 @@ impl Running {
         let accounts = ended.map_err(cannot_trace)?.accounts;
         let Totals { deliveries, oversize, left } = totals;
         say(&format!(
-            "{} events delivered to {EVENTS} at {}; {} records lost before that",
+            "{} events delivered to {}; {} records lost before that",
             deliveries.delivered,
-            self.brokers,
+            self.place,
             accounts.lost()
         ));
         let missing = deliveries.failed + deliveries.waiting() + oversize + left;
@@ -180,7 +232,7 @@ impl Running {
                     deliveries.waiting(),
                     send::PATIENCE.as_secs()
                 ),
-                format!("check that a broker answers at {}, and the topic's settings", self.brokers),
+                format!("check {}: that a broker answers there, and the topic's settings", self.place),
             )
         })
     }
@@ -192,7 +244,7 @@ fn look(settings: &Settings, partitions: u32, stop: &StopSignal, tell: impl Fn(S
     let begun = Instant::now();
     loop {
         // It may be that we may not make it, and that it is there.
-        let made = settings.create_topic(EVENTS, partitions, None);
+        let made = settings.create_topic_with(EVENTS, partitions, None, OF_EVENTS);
         let found = made.or_else(|refused| settings.partitions(EVENTS).map(drop).map_err(|_| refused));
         match found {
             Ok(()) if said.is_empty() => return,

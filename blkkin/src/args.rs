@@ -34,6 +34,8 @@ pub(crate) enum Task {
     Trace(TraceArgs),
     /// Send what happens on this machine to a Kafka cluster until Ctrl-C
     Agent(AgentArgs),
+    /// Join the events of many machines, out of Kafka into Kafka, until Ctrl-C
+    Aggregator(AggregatorArgs),
     /// Bring traces from a Kafka cluster to where they are looked at, until Ctrl-C
     Exporter(ExporterArgs),
     /// Say what can be traced here, what not, why, and what to do
@@ -72,7 +74,9 @@ pub(crate) struct TraceArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(override_usage = "blkkin agent --brokers HOST:PORT [WHAT] [--set NAME=VALUE]...")]
+#[command(
+    override_usage = "blkkin agent --brokers HOST:PORT [WHAT] [--set NAME=VALUE]...\n       blkkin agent --record FOLDER [WHAT]\n       blkkin agent --brokers HOST:PORT --replay FOLDER"
+)]
 #[command(
     after_help = "The topic is blkkin.events, the schema of its records wire/blkkin.proto. The cluster need not be \
     there yet."
@@ -83,8 +87,14 @@ pub(crate) struct AgentArgs {
     #[command(flatten)]
     pub(crate) how: HowArgs,
     /// Where the cluster is: HOST:PORT, several with commas between
-    #[arg(long, value_name = "HOST:PORT", help_heading = "Where to")]
-    pub(crate) brokers: String,
+    #[arg(long, value_name = "HOST:PORT", help_heading = "Where to", required_unless_present = "record")]
+    pub(crate) brokers: Option<String>,
+    /// Into files in this folder instead, to be sent later by --replay
+    #[arg(long, value_name = "FOLDER", help_heading = "Where to", conflicts_with_all = ["brokers", "replay"])]
+    pub(crate) record: Option<PathBuf>,
+    /// Trace nothing: send what was recorded in this folder; killed, it goes on where it was
+    #[arg(long, value_name = "FOLDER", help_heading = "Where to", requires = "brokers")]
+    pub(crate) replay: Option<PathBuf>,
     /// A setting of librdkafka (TLS, SASL), repeatable: security.protocol=SSL
     #[arg(long, value_name = "NAME=VALUE", help_heading = "Where to")]
     pub(crate) set: Vec<String>,
@@ -145,6 +155,56 @@ pub(crate) struct ExporterArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ExporterAction {
     Replay,
+}
+
+#[derive(Debug, Args)]
+#[command(override_usage = "blkkin aggregator --brokers HOST:PORT [--sample 1/N]")]
+#[command(
+    after_help = "Reads blkkin.events, writes blkkin.spans and, from these, blkkin.traces; keeps its state in \
+    blkkin.state. Any number of them share the work; each may be killed at any moment."
+)]
+pub(crate) struct AggregatorArgs {
+    /// Where the cluster is: HOST:PORT, several with commas between
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) brokers: String,
+    /// A setting of librdkafka (TLS, SASL), repeatable: security.protocol=SSL
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// What to do: join (events to spans), assemble (spans to traces), or both
+    #[arg(long, value_enum, default_value_t, value_name = "STAGE", hide_possible_values = true)]
+    pub(crate) stage: StageChoice,
+    /// A name of this one's own: its partitions wait for it while it restarts
+    #[arg(long, value_name = "NAME")]
+    pub(crate) instance: Option<String>,
+    /// Partitions of each topic that has to be made
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) partitions: u32,
+    /// Keep one trace in N, drawn by its id
+    #[arg(long, value_name = "1/N", help_heading = "What is kept")]
+    pub(crate) sample: Option<String>,
+    /// And those that took longer than this: 1ms, 500us
+    #[arg(long, value_name = "TIME", help_heading = "What is kept")]
+    pub(crate) slower_than: Option<String>,
+    /// And those in which something failed
+    #[arg(long, help_heading = "What is kept")]
+    pub(crate) errors: bool,
+    /// A node of which the log has held nothing for so long is finished
+    #[arg(long, value_name = "TIME", default_value = "30s", help_heading = "State")]
+    pub(crate) idle_after: String,
+    /// Save the state no more often
+    #[arg(long, value_name = "TIME", default_value = "5s", help_heading = "State")]
+    pub(crate) save_every: String,
+    /// Begin anew where a saved state is gone or cannot be read: open traces and names are lost
+    #[arg(long, help_heading = "State")]
+    pub(crate) forget: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StageChoice {
+    Join,
+    Assemble,
+    #[default]
+    Both,
 }
 
 #[derive(Debug, Args)]

@@ -5,7 +5,8 @@
 //! the traced command as a child process, signals, the terminal. In the order in which a run passes them:
 //! [`args`] → [`what`] and [`destination`] → [`command`] → [`pipeline`] (tracer → bus → join → report and
 //! exporters) → [`output`]; [`run`] and [`trace`] hold them together; [`agent`] sends events instead of joining them,
-//! [`exporter`] brings traces from a topic to where they are looked at; both are a [`service`]. [`doctor`] stands alone.
+//! [`aggregator`] joins those of many machines, [`exporter`] brings traces to where they are looked at; all three are a
+//! [`service`]. [`doctor`] stands alone.
 //!
 //! *Invariant*: nothing is traced before everything that can be refused was refused, and CMD's own output and
 //! exit status are left alone.
@@ -13,6 +14,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
 mod agent;
+mod aggregator;
 mod args;
 mod clock;
 mod command;
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         Task::Run(args) => run::run(&args),
         Task::Trace(args) => trace::trace(&args),
         Task::Agent(args) => agent::agent(&args),
+        Task::Aggregator(args) => aggregator::aggregator(&args),
         Task::Exporter(args) => exporter::exporter(&args),
         Task::Doctor(args) => doctor::doctor(&args),
     };

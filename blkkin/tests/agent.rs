@@ -40,12 +40,16 @@ struct Agent {
 
 impl Agent {
     fn start(settings: &Settings, disk: &Disk) -> Agent {
+        Agent::start_with(&["--brokers", &settings.brokers], disk)
+    }
+
+    fn start_with(more: &[&str], disk: &Disk) -> Agent {
         let said = disk.beside("agent.said");
-        let words = ["agent", "--brokers", &settings.brokers, "--device", disk.name()];
+        let words = [&["agent", "--device", disk.name()], more].concat();
         let stderr = fs::File::create(&said).unwrap();
         let process = common::blkkin(&words).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
         let agent = Agent { process, said };
-        assert!(eventually(|| agent.said().contains("tracing; events go to")), "{}", agent.said());
+        assert!(eventually(|| agent.said().contains("tracing; events go")), "{}", agent.said());
         agent
     }
 
@@ -155,6 +159,23 @@ fn what_the_kernel_counts_of_a_disk_comes_out_of_the_topic() {
     assert_eq!(status, Some(0), "{said}");
     assert!(said.contains("events delivered to blkkin.events"), "{said}");
     assert_eq!(settings.partitions(EVENTS), Ok(12), "the agent has made it");
+    assert_all_is_there(&consume(&settings), &disk, counted);
+}
+
+#[test]
+fn what_was_recorded_and_is_sent_later_is_the_same() {
+    needs!("fio", "losetup");
+    let disk = or_skip!(Disk::raw(64 << 20));
+    let broker = or_skip!(broker());
+    let settings = broker.settings();
+    let folder = disk.beside("recording");
+    let folder = folder.to_str().unwrap();
+    let agent = Agent::start_with(&["--record", folder], &disk);
+    let counted = load(&disk);
+    let (status, said) = agent.finish();
+    assert_eq!(status, Some(0), "{said}");
+    let replay = common::run(&["agent", "--brokers", &settings.brokers, "--replay", folder]);
+    assert!(replay.code == Some(0) && replay.stderr.contains("all of it is sent"), "{replay:?}");
     assert_all_is_there(&consume(&settings), &disk, counted);
 }
 

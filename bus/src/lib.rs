@@ -19,6 +19,7 @@
 
 mod counts;
 pub mod kafka;
+pub mod recording;
 mod topic;
 
 pub use counts::{Count, Counts, Meter};

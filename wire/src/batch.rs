@@ -1,6 +1,6 @@
 //! Events on their way: with where they come from, up to when they are complete, and what was lost.
 
-use crate::clock::{ClockAnchor, MonotonicNs};
+use crate::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use crate::event::LayerEvent;
 use crate::ids::Source;
 
@@ -108,4 +108,23 @@ pub struct EventBatch {
     pub watermark: MonotonicNs,
     /// The source's counters, at most 50 ms old; of the last batch the final ones.
     pub accounts: Accounts,
+}
+
+impl EventBatch {
+    /// A record that says nothing but that the log goes on: put there by whoever owns a partition in which nobody else
+    /// says anything, so that what waits for a time may see it come (`aggregator`'s stages).
+    ///
+    /// It is an empty batch of [`Source::NOBODY`], always with the same sequence: a reader that has never heard of ticks takes
+    /// the second for a repeat of the first, and has nothing to do.
+    pub fn tick() -> EventBatch {
+        let (monotonic, wallclock) = (MonotonicNs::default(), WallclockNs::default());
+        EventBatch {
+            source: Source::NOBODY,
+            sequence: 0,
+            anchor: ClockAnchor { monotonic, wallclock, uncertainty: DurationNs::default() },
+            events: Vec::new(),
+            watermark: monotonic,
+            accounts: Accounts::default(),
+        }
+    }
 }

@@ -1,8 +1,10 @@
 //! Times. Events carry the monotonic clock as the kernel gave it, and it is never changed; a wall clock time is
 //! always monotonic + an anchor, and the anchor says how far it may be off.
 
+use serde::{Deserialize, Serialize};
+
 /// CLOCK_MONOTONIC of one boot of one node, in ns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct MonotonicNs(pub u64);
 
 impl MonotonicNs {
@@ -13,11 +15,11 @@ impl MonotonicNs {
 }
 
 /// A length of time in ns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DurationNs(pub u64);
 
 /// Wall clock: ns since the Unix epoch, UTC.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct WallclockNs(pub u64);
 
 impl WallclockNs {
@@ -28,7 +30,7 @@ impl WallclockNs {
 }
 
 /// The two clocks read at one moment, and the span of time within which that moment lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockAnchor {
     /// CLOCK_MONOTONIC at the moment.
     pub monotonic: MonotonicNs,

@@ -9,13 +9,15 @@
 //! the task that called down. What a request was done for (a commit for an fsync, write-back for a writer) is
 //! joined later and never put into `parent`.
 
+use serde::{Deserialize, Serialize};
+
 use crate::calls::CallId;
 use crate::clock::{DurationNs, MonotonicNs};
 use crate::ids::{CgroupId, DeviceId, Fd, FileId, Pid, Sector, SpanId, TaskId, Tid, Uid};
 pub use crate::op::BlockOp;
 
 /// Anything that a tracer says.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LayerEvent {
     /// A system call returned.
     Call(CallEvent),
@@ -52,7 +54,7 @@ impl LayerEvent {
 }
 
 /// A task at one moment of its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TaskRef {
     /// Which task.
     pub id: TaskId,
@@ -61,7 +63,7 @@ pub struct TaskRef {
 }
 
 /// Whether a call's whole life was seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Ending {
     /// It returned this.
     Returned(i64),
@@ -70,7 +72,7 @@ pub enum Ending {
 }
 
 /// How much of a path argument was kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum Kept {
     /// All of it, or there was none.
     #[default]
@@ -82,7 +84,7 @@ pub enum Kept {
 }
 
 /// An open file, as a call used it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenFile {
     /// The descriptor.
     pub fd: Fd,
@@ -95,7 +97,7 @@ pub struct OpenFile {
 }
 
 /// A system call: the root of a trace.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallEvent {
     /// Its span, and the root of its trace.
     pub span: SpanId,
@@ -131,7 +133,7 @@ pub struct CallEvent {
 }
 
 /// `blk_status_t`: 0 is success (include/linux/blk_types.h).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BlockStatus(pub u8);
 
 impl BlockStatus {
@@ -161,7 +163,7 @@ impl BlockStatus {
 }
 
 /// What submitted a bio.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Submitter {
     /// The span (call, commit) open in the submitting task.
     Span(SpanId),
@@ -170,7 +172,7 @@ pub enum Submitter {
 }
 
 /// A bio, from its submission to the completion of its last byte.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BioEvent {
     /// Its span.
     pub span: SpanId,
@@ -203,7 +205,7 @@ pub struct BioEvent {
 }
 
 /// A block request, from its allocation to its last completion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestEvent {
     /// Its span.
     pub span: SpanId,
@@ -248,7 +250,7 @@ pub struct RequestEvent {
 /// A bio and its request where they are one to one, as with nearly all direct I/O: `request.parent` is `bio.span`,
 /// `bio.request` is `request.span`, and both ended at one time with one status. It says what a [`BioEvent`] and a
 /// [`RequestEvent`] would, and passes every queue once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PairEvent {
     /// The bio.
     pub bio: BioEvent,
@@ -257,7 +259,7 @@ pub struct PairEvent {
 }
 
 /// A journal commit: the root of what the journal's thread wrote for everybody who waited.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommitEvent {
     /// Its span and the root of its trace.
     pub span: SpanId,
@@ -276,7 +278,7 @@ pub struct CommitEvent {
 }
 
 /// Why a task is described again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum TaskChange {
     /// First sight of it.
     Seen,
@@ -291,7 +293,7 @@ pub enum TaskChange {
 }
 
 /// A task as it is from `version` on.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskEvent {
     /// When.
     pub time: MonotonicNs,
@@ -320,7 +322,7 @@ pub struct TaskEvent {
 }
 
 /// A file's path at the moment when it was opened or executed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEvent {
     /// When.
     pub time: MonotonicNs,
@@ -340,7 +342,7 @@ pub struct FileEvent {
 
 /// A block device's name, said when the device is first met (and again after it was replaced by another of the
 /// same number).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceEvent {
     /// When.
     pub time: MonotonicNs,

@@ -2,10 +2,12 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 macro_rules! id {
     ($($(#[$doc:meta])* $name:ident($inner:ty)),+ $(,)?) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         pub struct $name(pub $inner);
     )+};
 }
@@ -51,7 +53,7 @@ impl fmt::Display for TraceId {
 }
 
 /// A block device, by number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DeviceId {
     /// Major number.
     pub major: u32,
@@ -77,7 +79,7 @@ impl fmt::Display for DeviceId {
 }
 
 /// Which file: exact while it exists, and, by its generation, after its inode number was given to another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FileId {
     /// The file system's device.
     pub device: DeviceId,
@@ -89,7 +91,7 @@ pub struct FileId {
 
 /// Where a stream of events comes from: enough to tell apart two machines, two boots of one, and two starts of
 /// the tracer in one boot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Source {
     /// The machine.
     pub node: NodeId,
@@ -99,7 +101,22 @@ pub struct Source {
     pub epoch: StartEpoch,
 }
 
+impl TraceId {
+    /// A number that is the same wherever this trace is looked at, and uniform over traces: for who keeps one in so many.
+    pub fn draw(self) -> u64 {
+        mix(mix(self.0 as u64) ^ (self.0 >> 64) as u64)
+    }
+}
+
 impl Source {
+    /// No machine: says nothing but that time goes on. See [`crate::batch::EventBatch::tick`].
+    pub const NOBODY: Source = Source { node: NodeId(0), boot: BootId(0), epoch: StartEpoch(0) };
+
+    /// Whether this is [`Source::NOBODY`].
+    pub fn is_nobody(&self) -> bool {
+        *self == Source::NOBODY
+    }
+
     /// The trace that begins at `root`: a function of the machine, its boot, this start and the root's span, so
     /// that the same event replayed names the same trace, and two nodes never share one by accident.
     ///

@@ -17,6 +17,7 @@ pub mod clock;
 pub mod event;
 pub mod ids;
 pub mod op;
+pub mod partition;
 pub mod piece;
 pub mod span;
 pub mod unended;

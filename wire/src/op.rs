@@ -4,8 +4,10 @@
 //! anew, in stable kernels too: 6.1.192, 6.12.117 and 6.18 close a zone with 13, which had been another's. The tracer, which
 //! knows the kernel, translates. Flags are as include/linux/blk_types.h has them: those that are named here have not moved.
 
+use serde::{Deserialize, Serialize};
+
 /// Operation in the low 8 bits, flags above.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BlockOp(pub u32);
 
 /// All operations: the number here, the kernel's name of it, and ours.

@@ -11,6 +11,8 @@
 
 use std::borrow::Cow;
 
+use serde::{Deserialize, Serialize};
+
 use crate::ids::TraceId;
 use crate::span::Span;
 
@@ -39,7 +41,7 @@ pub struct Origin {
 }
 
 /// Whether this is all that was given out of a trace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Part {
     /// It is, or it is the first.
     #[default]

@@ -1,11 +1,12 @@
 //! What became of what came in.
 
 use blkkin_wire::event::LayerEvent;
+use serde::{Deserialize, Serialize};
 
 use crate::trace::{Part, Root, Trace};
 
 /// Counters of the join, totals since it was made.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinAccounts {
     /// System calls.
     pub calls: JoinAccount,
@@ -36,7 +37,7 @@ pub struct JoinAccounts {
 }
 
 /// received = joined + late + orphaned + pending.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinAccount {
     /// Events taken in.
     pub received: u64,

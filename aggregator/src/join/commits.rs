@@ -26,8 +26,11 @@ use std::sync::Arc;
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
 use blkkin_wire::event::{CallEvent, CommitEvent};
 use blkkin_wire::ids::{DeviceId, SpanId};
+use serde::{Deserialize, Serialize};
 
+use super::config::JoinConfig;
 use super::hash::IdMap;
+use super::saved::by_key;
 use crate::trace::Trace;
 
 /// Most parts (commits, their bios and requests) of decided commits that are kept for calls that return late. A commit
@@ -35,7 +38,7 @@ use crate::trace::Trace;
 const KEPT_PARTS_MAX: usize = 65_536;
 
 /// Which commit: the journal's file system and the transaction's number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct CommitKey {
     device: DeviceId,
     tid: u32,
@@ -59,7 +62,7 @@ pub(super) enum Waited {
 }
 
 /// A call that waited. The least is the primary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Waiter {
     pub(super) enter: MonotonicNs,
     pub(super) span: SpanId,
@@ -74,22 +77,23 @@ pub(super) struct Decision {
     pub(super) primary: Option<Waiter>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Commit {
     span: SpanId,
     end: MonotonicNs,
     state: State,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 enum State {
     Undecided { trace: Option<Box<Trace>>, due: bool, waiters: Vec<Waiter> },
     Decided(Arc<Trace>),
 }
 
 /// The commits that calls may still refer to.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Commits {
+    #[serde(with = "by_key")]
     by_key: IdMap<CommitKey, Commit>,
     /// All, from the earliest.
     made: VecDeque<CommitKey>,
@@ -97,7 +101,9 @@ pub(super) struct Commits {
     upcoming: VecDeque<(MonotonicNs, CommitKey)>,
     /// Parts of those that are decided.
     kept_parts: usize,
+    #[serde(skip)]
     grace: DurationNs,
+    #[serde(skip)]
     max: usize,
 }
 
@@ -105,6 +111,11 @@ impl Commits {
     pub(super) fn new(grace: DurationNs, max: usize) -> Self {
         let (made, upcoming) = (VecDeque::new(), VecDeque::new());
         Commits { by_key: IdMap::default(), made, upcoming, kept_parts: 0, grace, max: max.max(1) }
+    }
+
+    /// Has these bounds from now on.
+    pub(super) fn set_bounds(&mut self, config: &JoinConfig) {
+        (self.grace, self.max) = (config.commit_grace, config.commits_max.max(1));
     }
 
     /// The commit that has to be decided and forgotten before `commit` is inserted.

@@ -1,9 +1,10 @@
 //! What the join may be told.
 
 use blkkin_wire::clock::DurationNs;
+use serde::{Deserialize, Serialize};
 
 /// Bounds of the join. Every one has a default that fits a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinConfig {
     /// A trace that gave no sign of life for so long, in event time, is closed with what it has. SCSI disks have a
     /// command timeout of 30 s by default (SD_TIMEOUT, drivers/scsi/sd.h): what takes longer is in trouble, and

@@ -14,25 +14,32 @@ use std::sync::Arc;
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
 use blkkin_wire::event::{CallEvent, DeviceEvent, FileEvent, OpenFile, TaskChange, TaskEvent, TaskRef};
 use blkkin_wire::ids::{FileId, TaskId};
+use serde::{Deserialize, Serialize};
 
+use super::config::JoinConfig;
 use super::hash::{Folded, IdMap};
 use super::recent::Recent;
+use super::saved::by_key;
 use crate::trace::{DeviceNames, Names};
 
 /// Names said so far and still wanted.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct NameTable {
+    #[serde(with = "by_key")]
     tasks: IdMap<TaskRef, KnownTask>,
     /// The version of each living task that is not superseded.
+    #[serde(with = "by_key")]
     current: IdMap<TaskId, u16>,
     leaving: VecDeque<Leaving>,
     files: Recent<FileId, Arc<FileEvent>, std::hash::BuildHasherDefault<Folded>>,
     devices: Arc<DeviceNames>,
+    #[serde(skip)]
     keep: DurationNs,
+    #[serde(skip)]
     tasks_max: usize,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct KnownTask {
     event: Arc<TaskEvent>,
     /// Its program's name as first asked for: the path by which it was executed.
@@ -40,7 +47,7 @@ struct KnownTask {
 }
 
 /// A task's version that nothing new refers to; events under way still may.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Leaving {
     at: MonotonicNs,
     task: TaskRef,
@@ -66,6 +73,12 @@ impl NameTable {
             keep,
             tasks_max,
         }
+    }
+
+    /// Has these bounds from now on.
+    pub(super) fn set_bounds(&mut self, config: &JoinConfig) {
+        (self.keep, self.tasks_max) = (config.quiet_after, config.tasks_max);
+        self.files.set_max(config.files_max);
     }
 
     pub(super) fn task(&mut self, event: TaskEvent) -> Taken {

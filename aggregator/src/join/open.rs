@@ -3,16 +3,19 @@
 //! A slab, a map from root to slot, and a list through the slots from the one silent for longest to the one
 //! heard of last. Every operation is O(1); nothing is allocated once the slab has grown.
 
+use std::sync::Arc;
+
 use blkkin_wire::clock::{ClockAnchor, MonotonicNs};
 use blkkin_wire::event::{BioEvent, RequestEvent};
 use blkkin_wire::ids::{Source, SpanId};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::commits::CommitKey;
 use super::hash::SpanMap;
 use crate::trace::{Missing, Part, Root, Trace};
 
 /// A trace under way.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct OpenTrace {
     pub(super) trace: Trace,
     /// Bios that the root itself queued, and commands that it sent, and counted: other bios do the work of requests above them.
@@ -26,7 +29,7 @@ pub(super) struct OpenTrace {
 }
 
 /// What was given out under a trace's id when it had to be closed.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Before {
     /// So many of the root's bios and commands.
     pub(super) bios: u32,
@@ -200,15 +203,32 @@ impl OpenTraces {
                 node.last = now;
                 slot
             }
-            None => {
-                let open = OpenTrace::new(Trace::new(source, anchor, root));
-                self.nodes.push(Node { open, last: now, older: Slot::NONE, newer: Slot::NONE });
-                Slot(self.nodes.len() as u32 - 1)
-            }
+            None => return self.put(OpenTrace::new(Trace::new(source, anchor, root)), now),
         };
         self.by_root.insert(root, slot);
         self.append(slot);
         slot
+    }
+
+    /// Lets go of the devices' names, which a trace gets when it is closed, whatever it had.
+    pub(super) fn forget_devices(&mut self) {
+        let none = Arc::default();
+        self.nodes.iter_mut().for_each(|node| node.open.trace.names.devices = Arc::clone(&none));
+    }
+
+    /// A new place for a trace that was last heard of at `last`, later than all others.
+    fn put(&mut self, open: OpenTrace, last: MonotonicNs) -> Slot {
+        let (root, slot) = (open.trace.root_span, Slot(self.nodes.len() as u32));
+        self.nodes.push(Node { open, last, older: Slot::NONE, newer: Slot::NONE });
+        self.by_root.insert(root, slot);
+        self.append(slot);
+        slot
+    }
+
+    /// From the one silent for longest to the one heard of last.
+    fn iter(&self) -> impl Iterator<Item = &Node> {
+        let at = |slot: Slot| self.nodes.get(slot.0 as usize);
+        std::iter::successors(at(self.oldest), move |node| at(node.newer))
     }
 
     pub(super) fn get(&mut self, slot: Slot) -> &mut OpenTrace {
@@ -265,6 +285,23 @@ impl OpenTraces {
     }
 }
 
+/// In the order of their last signs of life: which slot each has is nobody else's business.
+impl Serialize for OpenTraces {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(self.iter().map(|node| (&node.open, node.last)).collect::<Vec<_>>())
+    }
+}
+
+impl<'de> Deserialize<'de> for OpenTraces {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let mut traces = OpenTraces::new();
+        for (open, last) in Vec::<(OpenTrace, MonotonicNs)>::deserialize(from)? {
+            traces.put(open, last);
+        }
+        Ok(traces)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use blkkin_wire::event::Submitter;
@@ -273,13 +310,7 @@ mod tests {
     use crate::join::tests::make;
 
     fn order(traces: &OpenTraces) -> Vec<u64> {
-        let mut order = Vec::new();
-        let mut next = traces.oldest;
-        while let Some(node) = traces.nodes.get(next.0 as usize) {
-            order.push(node.open.trace.root_span.0);
-            next = node.newer;
-        }
-        order
+        traces.iter().map(|node| node.open.trace.root_span.0).collect()
     }
 
     #[test]

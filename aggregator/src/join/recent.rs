@@ -7,19 +7,37 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash};
 
-#[derive(Debug)]
-pub(super) struct Recent<K, V, S> {
+use serde::{Deserialize, Serialize};
+
+use super::saved::by_key;
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(bound(
+    serialize = "K: Ord + Serialize, V: Serialize",
+    deserialize = "K: Eq + Hash + Deserialize<'de>, V: Deserialize<'de>, S: BuildHasher + Default"
+))]
+pub(crate) struct Recent<K, V, S> {
+    #[serde(with = "by_key")]
     young: HashMap<K, V, S>,
+    #[serde(with = "by_key")]
     old: HashMap<K, V, S>,
+    #[serde(skip)]
     half: usize,
 }
 
 impl<K: Copy + Eq + Hash, V, S: BuildHasher + Default> Recent<K, V, S> {
-    pub(super) fn new(max: usize) -> Self {
-        Recent { young: HashMap::default(), old: HashMap::default(), half: (max / 2).max(1) }
+    pub(crate) fn new(max: usize) -> Self {
+        let mut recent = Recent { young: HashMap::default(), old: HashMap::default(), half: 1 };
+        recent.set_max(max);
+        recent
     }
 
-    pub(super) fn insert(&mut self, key: K, value: V) {
+    /// Keeps so many at the most from now on.
+    pub(crate) fn set_max(&mut self, max: usize) {
+        self.half = (max / 2).max(1);
+    }
+
+    pub(crate) fn insert(&mut self, key: K, value: V) {
         self.old.remove(&key);
         if self.young.len() >= self.half && !self.young.contains_key(&key) {
             std::mem::swap(&mut self.young, &mut self.old);
@@ -29,11 +47,11 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher + Default> Recent<K, V, S> {
     }
 
     /// Looks up without making it young.
-    pub(super) fn peek(&self, key: &K) -> Option<&V> {
+    pub(crate) fn peek(&self, key: &K) -> Option<&V> {
         self.young.get(key).or_else(|| self.old.get(key))
     }
 
-    pub(super) fn get(&mut self, key: &K) -> Option<&V> {
+    pub(crate) fn get(&mut self, key: &K) -> Option<&V> {
         if !self.young.contains_key(key) {
             let value = self.old.remove(key)?;
             self.insert(*key, value);

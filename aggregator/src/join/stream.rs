@@ -7,9 +7,10 @@
 use std::hash::BuildHasherDefault;
 
 use blkkin_wire::batch::EventBatch;
-use blkkin_wire::clock::{ClockAnchor, MonotonicNs};
+use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use blkkin_wire::event::{BioEvent, CallEvent, CommitEvent, LayerEvent, PairEvent, RequestEvent, Submitter};
-use blkkin_wire::ids::{Source, SpanId};
+use blkkin_wire::ids::{BootId, NodeId, Source, SpanId, StartEpoch};
+use serde::{Deserialize, Serialize};
 
 use super::commits::{Commits, Waited};
 use super::config::JoinConfig;
@@ -32,9 +33,10 @@ const CLOSED_MAX: usize = 65_536;
 
 type RecentSpans<V> = Recent<SpanId, V, BuildHasherDefault<PassThrough>>;
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Stream {
     source: Source,
+    #[serde(skip)]
     config: JoinConfig,
     anchor: ClockAnchor,
     next_sequence: Option<u64>,
@@ -45,7 +47,8 @@ pub(super) struct Stream {
     window: Window,
     names: NameTable,
     open: OpenTraces,
-    /// A trace that is complete as soon as it begins.
+    /// A trace that is complete as soon as it begins: nothing is in it between two events.
+    #[serde(skip, default = "nothing_yet")]
     single: Trace,
     commits: Commits,
     carriers: RecentSpans<RequestEvent>,
@@ -54,13 +57,11 @@ pub(super) struct Stream {
 
 impl Stream {
     pub(super) fn new(source: Source, config: JoinConfig) -> Self {
-        let zero = MonotonicNs::default();
-        let wallclock = Default::default();
-        let anchor = ClockAnchor { monotonic: zero, wallclock, uncertainty: Default::default() };
+        let (zero, anchor) = (MonotonicNs::default(), no_anchor());
         Stream {
             source,
             anchor,
-            single: Trace::new(source, anchor, SpanId(0)),
+            single: nothing_yet(),
             next_sequence: None,
             watermark: zero,
             now: zero,
@@ -73,6 +74,20 @@ impl Stream {
             closed: Recent::new(CLOSED_MAX),
             config,
         }
+    }
+
+    /// Has these bounds from now on.
+    pub(super) fn set_bounds(&mut self, config: &JoinConfig) {
+        self.window.set_bounds(config);
+        self.names.set_bounds(config);
+        self.commits.set_bounds(config);
+        self.carriers.set_max(CARRIERS_MAX);
+        self.closed.set_max(CLOSED_MAX);
+        self.config = config.clone();
+    }
+
+    pub(super) fn lighten(&mut self) {
+        self.open.forget_devices();
     }
 
     pub(super) fn source(&self) -> &Source {
@@ -243,6 +258,16 @@ impl Stream {
         self.update_deadline();
         slot
     }
+}
+
+fn no_anchor() -> ClockAnchor {
+    let (monotonic, wallclock) = (MonotonicNs::default(), WallclockNs::default());
+    ClockAnchor { monotonic, wallclock, uncertainty: DurationNs::default() }
+}
+
+fn nothing_yet() -> Trace {
+    let source = Source { node: NodeId(0), boot: BootId(0), epoch: StartEpoch(0) };
+    Trace::new(source, no_anchor(), SpanId(0))
 }
 
 fn late_cause(waited: Waited) -> Option<Cause> {

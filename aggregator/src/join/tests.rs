@@ -5,4 +5,5 @@ mod commit;
 mod local;
 pub(crate) mod make;
 pub(crate) mod property;
+mod saved;
 pub(crate) mod world;

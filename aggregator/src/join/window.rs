@@ -17,18 +17,27 @@ use std::cmp::Ordering;
 
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::LayerEvent;
+use serde::{Deserialize, Serialize};
+
+use super::config::JoinConfig;
 
 /// Events that wait for the watermark to pass them.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Window {
     /// By [`order`].
     held: Vec<LayerEvent>,
+    #[serde(skip)]
     max: usize,
 }
 
 impl Window {
     pub(super) fn new(max: usize) -> Self {
         Window { held: Vec::new(), max }
+    }
+
+    /// Has these bounds from now on.
+    pub(super) fn set_bounds(&mut self, config: &JoinConfig) {
+        self.max = config.window_max;
     }
 
     /// Takes `events` in and gives back, in order, those before `watermark`.

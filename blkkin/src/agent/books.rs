@@ -4,7 +4,7 @@
 //! fired = recorded + dropped holds in what is shown, up to what lies in the rings (at most 20 ms of records); accepted =
 //! delivered + failed + waiting.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use blkkin_bus::Counts;
@@ -36,20 +36,25 @@ impl Books {
     }
 
     /// A batch came.
-    pub(crate) fn note(&self, accounts: &Accounts, deliveries: Deliveries, bus: Counts) {
+    pub(crate) fn note(&self, accounts: &Accounts, bus: Counts) {
         self.pulse.beat();
-        let latest = Latest { accounts: accounts.clone(), deliveries, bus };
-        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = latest;
+        let mut latest = self.latest();
+        (latest.accounts, latest.bus) = (accounts.clone(), bus);
     }
 
-    fn latest(&self) -> Latest {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// What became of events so far.
+    pub(crate) fn sent(&self, deliveries: Deliveries) {
+        self.latest().deliveries = deliveries;
+    }
+
+    fn latest(&self) -> MutexGuard<'_, Latest> {
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Figures for Books {
     fn families(&self) -> Vec<Family> {
-        let Latest { accounts, deliveries, bus } = self.latest();
+        let Latest { accounts, deliveries, bus } = self.latest().clone();
         let kinds = |of: fn(&Account) -> u64| {
             let Accounts { calls, bios, requests, commits, names, .. } = &accounts;
             let kinds = [calls, bios, requests, commits, names].map(of);
@@ -113,7 +118,8 @@ mod tests {
         let calls = Account { fired: 7, recorded: 4, dropped: 3 };
         let accounts = Accounts { calls, untracked: 2, ..Accounts::default() };
         let deliveries = Deliveries { accepted: 9, delivered: 5, failed: 1, ..Deliveries::default() };
-        books.note(&accounts, deliveries, Counts::default());
+        books.note(&accounts, Counts::default());
+        books.sent(deliveries);
         let families = books.families();
         let values = |name: &str| match &families.iter().find(|family| family.name == name).unwrap().samples {
             Samples::One(value) => vec![*value],

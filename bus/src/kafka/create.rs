@@ -14,10 +14,24 @@ impl Settings {
     /// Makes a topic, unless there is one of that name. How many partitions a topic has is decided once: keys lie elsewhere
     /// after it is changed. Without a number of copies the cluster's own default.
     pub fn create_topic(&self, topic: &str, partitions: u32, copies: Option<u32>) -> Result<(), KafkaError> {
+        self.create_topic_with(topic, partitions, copies, &[])
+    }
+
+    /// The same, with settings of the topic's own.
+    pub fn create_topic_with(
+        &self,
+        topic: &str,
+        partitions: u32,
+        copies: Option<u32>,
+        of_topic: &[(&str, &str)],
+    ) -> Result<(), KafkaError> {
         let admin: AdminClient<DefaultClientContext> =
             self.client().create().map_err(|error| KafkaError::of(self, "set up", &error))?;
         let copies = copies.map_or(DEFAULT_COPIES, |copies| copies as i32);
-        let wanted = NewTopic::new(topic, partitions as i32, TopicReplication::Fixed(copies));
+        let mut wanted = NewTopic::new(topic, partitions as i32, TopicReplication::Fixed(copies));
+        for (name, value) in of_topic {
+            wanted = wanted.set(name, value);
+        }
         let options = AdminOptions::new().request_timeout(Some(FIRST_ANSWER));
         let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|error| KafkaError {
             what: "cannot wait for an answer".to_owned(),

@@ -38,6 +38,7 @@ mod rewind;
 mod seen;
 mod settings;
 mod single;
+pub mod stage;
 
 pub use codec::{Codec, Events, Numbers, Spans, Traces};
 pub use consumer::{EventConsumer, Place, Received, TopicConsumer, TraceConsumer};
@@ -57,3 +58,5 @@ pub const SPANS: &str = "blkkin.spans";
 pub const TRACES: &str = "blkkin.traces";
 /// The topic of what could not be read or was refused, with why.
 pub const DEAD: &str = "blkkin.dead";
+/// The topic of what the aggregator's stages keep of their state: see [`stage`].
+pub const STATE: &str = "blkkin.state";

@@ -72,7 +72,7 @@ impl ProducerContext for Reports {
 pub struct EventProducer {
     producer: ThreadedProducer<Reports>,
     reports: Reports,
-    key: [u8; 16],
+    domain: NodeId,
     settings: Settings,
 }
 
@@ -82,16 +82,27 @@ impl EventProducer {
         let reports = Reports::default();
         let producer = settings.producer().create_with_context(reports.clone());
         let producer = producer.map_err(|error| KafkaError::of(settings, "set up", &error))?;
-        Ok(EventProducer { producer, reports, key: domain.0.to_be_bytes(), settings: settings.clone() })
+        Ok(EventProducer { producer, reports, domain, settings: settings.clone() })
     }
 
     /// Queues a record; waits while the queue is full, and gives it back when `stop` says so meanwhile.
     pub fn send(&self, record: Record, stop: impl Fn() -> bool) -> Result<Sent, KafkaError> {
+        self.send_for(self.domain, record, stop)
+    }
+
+    /// The same for what another domain has said.
+    pub fn send_for(
+        &self,
+        domain: NodeId,
+        record: Record,
+        stop: impl Fn() -> bool,
+    ) -> Result<Sent, KafkaError> {
+        let key = domain.0.to_be_bytes();
         let totals = &self.reports.0;
         let mut waiting: Option<Instant> = None;
         loop {
             let queued = BaseRecord::with_opaque_to(EVENTS, Box::new(record.events))
-                .key(&self.key[..])
+                .key(&key[..])
                 .payload(&record.bytes);
             let refused = match self.producer.send(queued) {
                 Ok(()) => None,
@@ -119,6 +130,13 @@ impl EventProducer {
     /// Waits until all is delivered or given up, `patience` at the most; what became of it.
     pub fn finish(self, patience: Duration) -> Deliveries {
         // What is left over is told by the numbers.
+        let _ = self.producer.flush(patience);
+        self.deliveries()
+    }
+
+    /// Waits until all is delivered or given up, `patience` at the most; what became of it so far.
+    pub fn settle(&self, patience: Duration) -> Deliveries {
+        // As below.
         let _ = self.producer.flush(patience);
         self.deliveries()
     }

@@ -5,6 +5,9 @@
 
 use std::fmt;
 
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 use super::table::CALLS;
 use super::{Arch, CallSpec};
 
@@ -62,6 +65,21 @@ impl CallId {
     pub fn all() -> impl ExactSizeIterator<Item = CallId> {
         // Lossless: NO_CALL is above every index, see below.
         (0..CALLS.len() as u8).map(CallId)
+    }
+}
+
+/// By name: a place in the table is another call's in another version.
+impl Serialize for CallId {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for CallId {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<CallId, D::Error> {
+        let name = <&str>::deserialize(from)?;
+        let unknown = || D::Error::custom(format!("no call {name} is known"));
+        CallId::by_name(name).ok_or_else(unknown)
     }
 }
 

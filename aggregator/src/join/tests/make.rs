@@ -4,8 +4,8 @@ use blkkin_wire::batch::{Accounts, EventBatch};
 use blkkin_wire::calls::CallId;
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use blkkin_wire::event::{
-    BioEvent, BlockOp, BlockStatus, CallEvent, CommitEvent, Ending, FileEvent, Kept, LayerEvent, OpenFile,
-    RequestEvent, Submitter, TaskChange, TaskEvent, TaskRef,
+    BioEvent, BlockOp, BlockStatus, CallEvent, CommitEvent, DeviceEvent, Ending, FileEvent, Kept, LayerEvent,
+    OpenFile, RequestEvent, Submitter, TaskChange, TaskEvent, TaskRef,
 };
 use blkkin_wire::ids::{
     BootId, CgroupId, DeviceId, Fd, FileId, NodeId, Pid, Sector, Source, SpanId, StartEpoch, TaskId, Tid, Uid,
@@ -88,6 +88,10 @@ pub(crate) fn file(file: FileId, time: u64, path: &str) -> FileEvent {
         device_file: None,
         mode: 0o100_644,
     }
+}
+
+pub(crate) fn device(time: u64, name: &str) -> DeviceEvent {
+    DeviceEvent { time: MonotonicNs(time), device: DISK, name: name.into(), partition_of: None }
 }
 
 pub(crate) fn task(id: u64, version: u16, time: u64, comm: &str) -> TaskEvent {

@@ -24,7 +24,7 @@ pub(crate) fn run(config: &JoinConfig, batches: Vec<(Vec<LayerEvent>, u64)>) -> 
 }
 
 /// Cuts events into batches as rings would: shuffled within windows that the watermarks leave open.
-fn cut(events: &[LayerEvent], keys: &[u32], cuts: &[u64]) -> Vec<(Vec<LayerEvent>, u64)> {
+pub(crate) fn cut(events: &[LayerEvent], keys: &[u32], cuts: &[u64]) -> Vec<(Vec<LayerEvent>, u64)> {
     let mut cuts = cuts.to_vec();
     cuts.sort_unstable();
     cuts.push(u64::MAX);

@@ -1,0 +1,45 @@
+//! A trace as pieces.
+//!
+//! *In*: a finished [`Trace`]. *Out*: its spans in pieces of [`SPANS_MAX`] at the most, the root in the first. *Invariant*: a
+//! function of the trace alone.
+//!
+//! A `sync()` may have written tens of thousands of bios, and no record of Kafka holds all of them. So such a trace is cut,
+//! and everything behind the first piece is a later part of it. What failed comes forward into the first: whether a trace is
+//! kept is decided by that.
+
+use blkkin_wire::piece::{Part, Piece};
+use blkkin_wire::span::Span;
+
+use crate::trace::Trace;
+use crate::translate;
+
+/// Spans of a piece. A span is some 150 bytes in a record before compression, 1 KiB with unusually long words, and a record is
+/// 1 MiB at the most by Kafka's default.
+const SPANS_MAX: usize = 1_000;
+
+pub(super) fn pieces(trace: &Trace) -> impl Iterator<Item = Piece> {
+    let mut spans = translate::spans(trace);
+    if spans.len() > SPANS_MAX
+        && let Some((_, below)) = spans.split_first_mut()
+    {
+        below.sort_by_key(|span| span.error.is_none());
+    }
+    let (id, part, complete) = (trace.id, trace.part, trace.missing.nothing());
+    cut(spans).enumerate().map(move |(n, spans)| Piece {
+        trace: id,
+        spans,
+        part: if n == 0 { part } else { Part::Later },
+        complete,
+        sampled: None,
+    })
+}
+
+fn cut(mut spans: Vec<Span>) -> impl Iterator<Item = Vec<Span>> {
+    std::iter::from_fn(move || {
+        if spans.is_empty() {
+            return None;
+        }
+        let rest = if spans.len() > SPANS_MAX { spans.split_off(SPANS_MAX) } else { Vec::new() };
+        Some(std::mem::replace(&mut spans, rest))
+    })
+}

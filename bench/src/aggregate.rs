@@ -1,0 +1,107 @@
+//! What the aggregator's first stage costs: decoded batches to encoded pieces, on one core.
+//!
+//! *In*: a number of calls. *Out*: what came of them. *Invariant*: as [`crate::pipeline`]: the same input is the same work.
+//! Reading from and writing to Kafka is not in it, nor decoding, which `wire` measures.
+
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use blkkin_aggregator::stage::Outlet;
+use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
+use blkkin_wire::clock::MonotonicNs;
+use blkkin_wire::piece::{Epoch, Origin, Piece, PieceBatch, Stage};
+use blkkin_wire::v1;
+
+use crate::pipeline::{BATCH, batch, stage_decode_translate};
+use crate::records::{Entries, STEP};
+
+const PARTITIONS: u32 = 12;
+/// Spans of a record, as the aggregator cuts them.
+const SPANS: usize = 2_000;
+
+/// What a pass came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Aggregated {
+    /// Events that went in.
+    pub events: u64,
+    /// Spans that came out.
+    pub spans: u64,
+    /// Bytes of records, before compression.
+    pub bytes: u64,
+    /// Spent between a decoded batch and its records.
+    pub spent: Duration,
+}
+
+/// Records, as the aggregator's outbox makes them.
+#[derive(Default)]
+struct Records {
+    open: BTreeMap<u32, (u64, usize, Vec<Piece>)>,
+    spans: u64,
+    bytes: u64,
+}
+
+impl Outlet for Records {
+    fn piece(&mut self, partition: u32, number: u64, piece: Piece) {
+        let (first, spans, pieces) = self.open.entry(partition).or_insert_with(|| (number, 0, Vec::new()));
+        *spans += piece.spans.len();
+        pieces.push(piece);
+        if *spans >= SPANS {
+            let (first, spans, pieces) = (*first, *spans, std::mem::take(pieces));
+            self.open.remove(&partition);
+            self.record(first, spans, pieces);
+        }
+    }
+
+    fn dead(&mut self, _why: String) {}
+}
+
+impl Records {
+    fn record(&mut self, first: u64, spans: usize, pieces: Vec<Piece>) {
+        let from = Origin { stage: Stage::Join, partition: 0, epoch: Epoch(1) };
+        self.spans += spans as u64;
+        self.bytes += black_box(v1::encode_pieces(&PieceBatch { from, first, pieces })).len() as u64;
+    }
+
+    fn end(&mut self) {
+        for (_, (first, spans, pieces)) in std::mem::take(&mut self.open) {
+            self.record(first, spans, pieces);
+        }
+    }
+}
+
+/// Sends `calls` calls and what they caused through the stage.
+pub fn run(calls: u64) -> Aggregated {
+    let mut stage = JoinStage::begin(Epoch(1), JoinStageConfig::new(PARTITIONS));
+    let (mut records, mut done) = (Records::default(), Aggregated::default());
+    let (mut entries, mut n, mut sequence) = (Entries::names(), 0, 0);
+    while n < calls {
+        while entries.len() < BATCH && n < calls {
+            n += 1;
+            entries.add_call(n);
+        }
+        let events = stage_decode_translate(&entries);
+        done.events += events.len() as u64;
+        let batch = batch(sequence, events, MonotonicNs((n + 1) * STEP));
+        let begun = Instant::now();
+        stage.take(batch, &mut records);
+        if n == calls {
+            records.end();
+        }
+        done.spent += begun.elapsed();
+        entries = Entries::default();
+        sequence += 1;
+    }
+    Aggregated { spans: records.spans, bytes: records.bytes, ..done }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_call_comes_out_as_spans() {
+        let done = run(11_000);
+        assert!(done.spans >= 11_000 + 2 * 2_000 && done.bytes > 10 * done.spans, "{done:?}");
+    }
+}

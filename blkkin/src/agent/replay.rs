@@ -1,0 +1,146 @@
+//! `blkkin agent --replay FOLDER`: what was recorded goes into the topic, as if its machines were saying it now.
+//!
+//! *In*: a folder that `--record` wrote. *Out*: the same batches, in their order, each under its own node's key. *Invariant*:
+//! how far the cluster has acknowledged stands in the folder (`replayed`), so whoever was killed goes on from there; what it had
+//! sent behind that is sent again, and dropped by its sequence wherever it is read.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use blkkin_bus::kafka::{EVENTS, EventProducer, Record, Sent, Settings};
+use blkkin_bus::recording::{Position, Recording};
+use blkkin_wire::ids::NodeId;
+use blkkin_wire::v1;
+
+use super::no_cluster;
+use crate::failure::{Failure, Status};
+use crate::output::say;
+use crate::session::{Happening, Inbox};
+
+/// Batches between two notes of how far it is: so many are sent again at the most.
+const WINDOW: usize = 64;
+/// Between two looks at whether the end was asked for.
+const LOOK: Duration = Duration::from_millis(500);
+const PROGRESS: &str = "replayed";
+
+/// Sends until all is sent, or until told to end.
+pub(super) fn replay(folder: &Path, settings: &Settings, inbox: &mut Inbox) -> Result<ExitCode, Failure> {
+    let begin = progress(folder);
+    let mut recording = Recording::open(folder, begin).map_err(|error| unreadable(folder, &error))?;
+    let producer = EventProducer::new(settings, NodeId(0)).map_err(no_cluster)?;
+    if begin != Position::default() {
+        say(&format!("going on behind byte {} of file {}", begin.offset, begin.file));
+    }
+    let (mut events, mut batches, mut refused) = (0, 0, 0);
+    let ended = loop {
+        let mut behind = None;
+        for _ in 0..WINDOW {
+            let Some((bytes, position)) = recording.read().map_err(|error| unreadable(folder, &error))?
+            else {
+                break;
+            };
+            behind = Some(position);
+            let Ok(decoded) = v1::decode(&bytes) else {
+                refused += 1;
+                continue;
+            };
+            let node = decoded.batch.source.node;
+            let count = decoded.batch.events.len() as u64;
+            let record = Record { bytes, events: count };
+            if !send(&producer, node, record, inbox)? {
+                return Ok(end(false, (events, batches, refused), &recording));
+            }
+            events += count;
+            batches += 1;
+        }
+        let Some(behind) = behind else { break true };
+        if !settle(&producer, inbox) {
+            break false;
+        }
+        keep(folder, behind).map_err(|error| unreadable(folder, &error))?;
+        if told_to_end(inbox, Duration::ZERO) {
+            break false;
+        }
+    };
+    Ok(end(ended, (events, batches, refused), &recording))
+}
+
+fn send(
+    producer: &EventProducer,
+    node: NodeId,
+    mut record: Record,
+    inbox: &mut Inbox,
+) -> Result<bool, Failure> {
+    loop {
+        match producer.send_for(node, record, || true).map_err(no_cluster)? {
+            Sent::Queued => return Ok(true),
+            Sent::Full(again) => record = again,
+        }
+        if told_to_end(inbox, LOOK) {
+            return Ok(false);
+        }
+    }
+}
+
+/// Waits until the cluster has all of it; false where the end was asked for.
+fn settle(producer: &EventProducer, inbox: &mut Inbox) -> bool {
+    while producer.settle(LOOK).waiting() > 0 {
+        if told_to_end(inbox, Duration::ZERO) {
+            return false;
+        }
+    }
+    true
+}
+
+fn told_to_end(inbox: &mut Inbox, patience: Duration) -> bool {
+    match inbox.next(patience) {
+        Some(Happening::Signal(arrival)) => !arrival.is_child(),
+        Some(Happening::Waiting(remark)) => {
+            say(&remark);
+            false
+        }
+        Some(Happening::PipelineEnded) | None => false,
+    }
+}
+
+fn end(all: bool, (events, batches, refused): (u64, u64, u64), recording: &Recording) -> ExitCode {
+    let how = if all { "all of it is sent" } else { "told to end; the next start goes on from here" };
+    let mut line = format!("{events} events in {batches} batches to {EVENTS}; {how}");
+    if refused + recording.damaged > 0 {
+        line.push_str(&format!(
+            "; {refused} entries are no batches, {} files are cut short or damaged",
+            recording.damaged
+        ));
+    }
+    say(&line);
+    Status::Success.code()
+}
+
+/// What the last one noted; from the beginning where it noted nothing that can be read.
+fn progress(folder: &Path) -> Position {
+    let text = fs::read_to_string(folder.join(PROGRESS)).unwrap_or_default();
+    let mut words = text.split_whitespace().map(str::parse::<u64>);
+    match (words.next(), words.next()) {
+        (Some(Ok(file)), Some(Ok(offset))) => Position { file, offset },
+        _ => Position::default(),
+    }
+}
+
+/// Whole or not at all: the name is given once the content is there.
+fn keep(folder: &Path, position: Position) -> io::Result<()> {
+    let next = folder.join(format!("{PROGRESS}.next"));
+    fs::write(&next, format!("{} {}\n", position.file, position.offset))?;
+    fs::rename(next, folder.join(PROGRESS))
+}
+
+fn unreadable(folder: &Path, error: &io::Error) -> Failure {
+    let failure = Failure::usage(
+        format!("cannot use the recording in {}", folder.display()),
+        error,
+        "a folder that blkkin agent --record has written, and in which a note of the progress can be kept",
+    );
+    Failure { status: Status::Failed, ..failure }
+}

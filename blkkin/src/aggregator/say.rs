@@ -1,0 +1,78 @@
+//! What became of everything, in a line a stage: of the partitions that this member has at its end, since their states began.
+
+use blkkin_aggregator::join::{JoinAccount, JoinAccounts};
+use blkkin_aggregator::stage::assemble::AssembleStage;
+use blkkin_aggregator::stage::join::JoinStage;
+use blkkin_bus::kafka::stage::Ended;
+
+use super::machines::{Assembling, Joining};
+
+/// Of the first stage.
+pub(super) fn join(ended: &Ended<Joining>) -> String {
+    let stages = || ended.machines.values().map(|joining| &joining.0);
+    let events = |fate: fn(&JoinAccount) -> u64| -> u64 {
+        stages().map(JoinStage::accounts).flat_map(kinds).map(fate).sum()
+    };
+    let of = |count: fn(&JoinAccounts) -> u64| -> u64 { stages().map(|stage| count(stage.accounts())).sum() };
+    let books = |count: fn(&JoinStage) -> u64| -> u64 { stages().map(count).sum() };
+    let mut line = format!(
+        "join: {} partitions, {} events = {} joined + {} late + {} orphaned + {} pending; {} names; {} pieces of {} spans written",
+        ended.machines.len(),
+        events(|account| account.received),
+        events(|account| account.joined),
+        events(|account| account.late),
+        events(|account| account.orphaned),
+        events(|account| account.pending),
+        of(|accounts| accounts.names),
+        books(|stage| stage.books().pieces),
+        books(|stage| stage.books().spans),
+    );
+    more(&mut line, of(|accounts| accounts.batches_repeated), "batches came again");
+    more(&mut line, of(|accounts| accounts.batches_missed), "batches never came");
+    more(&mut line, of(|accounts| accounts.traces_incomplete), "traces miss something");
+    more(&mut line, of(|accounts| accounts.closed_for_room), "traces closed as too many were open");
+    more(&mut line, of(|accounts| accounts.ahead_of_window), "events could not wait for the watermark");
+    more(&mut line, of(|accounts| accounts.behind_watermark), "events came behind their watermark");
+    more(&mut line, of(|accounts| accounts.names_dropped), "names had no room");
+    more(&mut line, books(|stage| stage.books().idle_closed), "sources fell silent");
+    more(&mut line, books(|stage| stage.books().poison), "records could not be read");
+    more(&mut line, books(|stage| stage.books().calls_unknown), "calls are of no known name");
+    common(&mut line, ended.gone, ended.oversize);
+    line
+}
+
+/// Of the second.
+pub(super) fn assemble(ended: &Ended<Assembling>) -> String {
+    let books = |count: fn(&AssembleStage) -> u64| -> u64 {
+        ended.machines.values().map(|assembling| count(&assembling.0)).sum()
+    };
+    let mut line = format!(
+        "assemble: {} partitions, {} pieces = {} kept + {} left out; {} spans written",
+        ended.machines.len(),
+        books(|stage| stage.books().received),
+        books(|stage| stage.books().kept),
+        books(|stage| stage.books().left_out),
+        books(|stage| stage.books().spans),
+    );
+    more(&mut line, books(|stage| stage.books().repeated), "pieces came again");
+    more(&mut line, books(|stage| stage.books().missed), "pieces never came");
+    more(&mut line, books(|stage| stage.books().poison), "records could not be read");
+    common(&mut line, ended.gone, ended.oversize);
+    line
+}
+
+fn kinds(accounts: &JoinAccounts) -> [&JoinAccount; 4] {
+    [&accounts.calls, &accounts.bios, &accounts.requests, &accounts.commits]
+}
+
+fn common(line: &mut String, gone: u64, oversize: u64) {
+    more(line, gone, "records were deleted before they were read");
+    more(line, oversize, "pieces are longer than a record");
+}
+
+/// Said only where there are any.
+fn more(line: &mut String, count: u64, what: &str) {
+    if count > 0 {
+        line.push_str(&format!("; {count} {what}"));
+    }
+}

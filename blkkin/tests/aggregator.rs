@@ -1,0 +1,357 @@
+//! `blkkin aggregator` and a real Kafka broker: whoever is killed meanwhile, the same traces come out, each once.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it saw"
+)]
+
+#[path = "../../bus/tests/support/mod.rs"]
+mod broker;
+mod common;
+#[path = "support/nodes.rs"]
+mod nodes;
+#[path = "support/traces.rs"]
+mod traces;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
+use blkkin_aggregator::stage::{Outlet, Record as Read};
+use blkkin_bus::kafka::{DEAD, EVENTS, EventProducer, Record, STATE, Settings};
+use blkkin_wire::batch::EventBatch;
+use blkkin_wire::ids::NodeId;
+use blkkin_wire::piece::{Epoch, Piece};
+use blkkin_wire::v1;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::message::Headers;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
+
+use broker::Broker;
+use traces::{Pieces, TraceReader, difference, total};
+
+const NODES: u128 = 3;
+/// 1.9 events each: more than 100,000 events of three nodes.
+const CALLS: u64 = 18_000;
+const PARTITIONS: u32 = 12;
+const PATIENCE: Duration = Duration::from_secs(180);
+
+macro_rules! broker {
+    () => {
+        match Broker::start() {
+            Ok(broker) => broker,
+            Err(why) => return println!("skipped: {why}"),
+        }
+    };
+}
+
+/// One aggregator; killed with the test, however that ends.
+struct Aggregator {
+    process: Child,
+    said: PathBuf,
+}
+
+impl Aggregator {
+    fn start(settings: &Settings, folder: &Path, name: &str, more: &[&str]) -> Aggregator {
+        let said = folder.join(format!("{name}.said"));
+        let words = ["aggregator", "--brokers", &settings.brokers, "--save-every", "1s"];
+        let stderr = fs::OpenOptions::new().create(true).append(true).open(&said).unwrap();
+        let words = [&words, more].concat();
+        let process = common::blkkin(&words).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
+        Aggregator { process, said }
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.said).unwrap()
+    }
+
+    fn kill(&mut self) {
+        // Gone already: what it said tells why, and the traces are compared all the same.
+        let _ = self.process.kill();
+        self.process.wait().unwrap();
+    }
+
+    /// Asks it to end, as a service manager would; its status and its words.
+    fn finish(mut self) -> (Option<i32>, String) {
+        // SAFETY: numbers only; the process has not been waited for.
+        unsafe { libc::kill(self.process.id() as libc::pid_t, libc::SIGTERM) };
+        let status = self.process.wait().unwrap();
+        (status.code(), self.said())
+    }
+}
+
+impl Drop for Aggregator {
+    fn drop(&mut self) {
+        if self.process.try_wait().is_ok_and(|status| status.is_none()) {
+            self.kill();
+        }
+    }
+}
+
+/// What the state machine alone makes of it.
+#[derive(Default)]
+struct Expected(Pieces);
+
+impl Outlet for Expected {
+    fn piece(&mut self, _: u32, _: u64, piece: Piece) {
+        traces::count(&mut self.0, &piece);
+    }
+    fn dead(&mut self, why: String) {
+        panic!("{why}");
+    }
+}
+
+fn expected(all: &[Vec<EventBatch>]) -> Pieces {
+    let mut expected = Expected::default();
+    for batches in all {
+        let mut stage = JoinStage::begin(Epoch(1), JoinStageConfig::new(PARTITIONS));
+        for batch in batches {
+            stage.apply(Read { at: None, bytes: &v1::encode(batch) }, &mut expected);
+        }
+        assert_eq!(stage.pending(), 0);
+    }
+    expected.0
+}
+
+/// Sends `parts` of every node's batches, one after another, over so long a time.
+fn feed(
+    settings: &Settings,
+    all: &[Vec<EventBatch>],
+    parts: std::ops::Range<usize>,
+    of: usize,
+    over: Duration,
+) {
+    let producers: Vec<_> =
+        (0..all.len()).map(|n| EventProducer::new(settings, NodeId(n as u128 + 1)).unwrap()).collect();
+    let longest = all.iter().map(Vec::len).max().unwrap();
+    let range = longest * parts.start / of..longest * parts.end / of;
+    let pause = over / range.len() as u32;
+    for n in range {
+        for (batches, producer) in all.iter().zip(&producers) {
+            let Some(batch) = batches.get(n) else { continue };
+            let record = Record { bytes: v1::encode(batch), events: batch.events.len() as u64 };
+            producer.send(record, || false).unwrap();
+        }
+        std::thread::sleep(pause);
+    }
+    for producer in producers {
+        assert_eq!(producer.finish(PATIENCE).waiting(), 0);
+    }
+}
+
+fn worlds() -> Vec<Vec<EventBatch>> {
+    let all: Vec<_> = (1..=NODES).map(|node| nodes::batches(node, CALLS)).collect();
+    let events = all.iter().map(|batches| nodes::events(batches)).sum::<usize>();
+    assert!(events >= 100_000, "{events}");
+    println!("{events} events");
+    all
+}
+
+fn assert_same(expected: &Pieces, reader: &TraceReader, said: &str) {
+    let found = &reader.pieces;
+    println!("{} pieces, {} of them repeated", total(found), reader.repeated);
+    let difference = difference(expected, found);
+    assert!(
+        difference.is_empty(),
+        "{} pieces, not {}: {difference:#?}\n{said}",
+        total(found),
+        total(expected)
+    );
+}
+
+#[test]
+fn quietly_every_trace_comes_out_once_and_the_books_balance() {
+    let broker = broker!();
+    let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
+    let all = worlds();
+    let expected = expected(&all);
+    let two = ["one", "two"].map(|name| Aggregator::start(&settings, folder.path(), name, &[]));
+    wait_for_topics(&settings);
+    feed(&settings, &all, 0..1, 1, Duration::from_secs(1));
+    let mut reader = TraceReader::new(&settings, PARTITIONS as i32);
+    reader.read(total(&expected), PATIENCE);
+    let ended = two.map(Aggregator::finish);
+    assert_same(&expected, &reader, &format!("{ended:?}"));
+    assert_eq!(reader.repeated, 0);
+    for (status, said) in &ended {
+        assert_eq!(*status, Some(0), "{said}");
+        assert!(said.contains("+ 0 pending") && said.contains("assemble: 6 partitions"), "{said}");
+    }
+}
+
+#[test]
+fn whoever_is_killed_every_trace_comes_out_once() {
+    let mut broker = broker!();
+    let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
+    let all = worlds();
+    let expected = expected(&all);
+    let start = |n: usize| {
+        // One has a name of its own and comes back as who it was, the other comes as a stranger.
+        let more: &[&str] = if n == 0 { &["--instance", "one"] } else { &[] };
+        Aggregator::start(&settings, folder.path(), ["one", "two"][n], more)
+    };
+    let mut two = [start(0), start(1)];
+    wait_for_topics(&settings);
+    std::thread::scope(|scope| {
+        let feeding = scope.spawn(|| feed(&settings, &all, 0..1, 1, Duration::from_secs(25)));
+        let mut seed = std::process::id();
+        println!("seed {seed}");
+        for round in 0.. {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            std::thread::sleep(Duration::from_millis(400 + u64::from(seed >> 16) % 2_500));
+            if feeding.is_finished() && round >= 6 {
+                break;
+            }
+            let n = (seed >> 8) as usize % 2;
+            two[n].kill();
+            if round % 5 == 2 {
+                broker.kill();
+                broker.up();
+            }
+            two[n] = start(n);
+        }
+    });
+    let mut reader = TraceReader::new(&settings, PARTITIONS as i32);
+    reader.read(total(&expected), PATIENCE);
+    let ended = two.map(Aggregator::finish);
+    assert_same(&expected, &reader, &format!("{ended:?}"));
+    for (status, said) in &ended {
+        assert_eq!(*status, Some(0), "{said}");
+    }
+}
+
+#[test]
+fn partitions_go_to_who_joins_in_the_middle_with_all_that_they_know() {
+    let broker = broker!();
+    let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
+    let all = worlds();
+    let expected = expected(&all);
+    let one = Aggregator::start(&settings, folder.path(), "one", &[]);
+    wait_for_topics(&settings);
+    feed(&settings, &all, 0..1, 2, Duration::from_secs(3));
+    let two = Aggregator::start(&settings, folder.path(), "two", &[]);
+    feed(&settings, &all, 1..2, 2, Duration::from_secs(8));
+    let mut reader = TraceReader::new(&settings, PARTITIONS as i32);
+    reader.read(total(&expected), PATIENCE);
+    let ended = [one, two].map(Aggregator::finish);
+    assert_same(&expected, &reader, &format!("{ended:?}"));
+    for (status, said) in &ended {
+        assert_eq!(*status, Some(0), "{said}");
+        assert!(said.contains("assemble: 6 partitions"), "{said}");
+    }
+}
+
+#[test]
+fn a_node_that_fell_silent_is_finished_and_poison_is_buried() {
+    let broker = broker!();
+    let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
+    let more = ["--idle-after", "2s", "--partitions", "3"];
+    let one = Aggregator::start(&settings, folder.path(), "one", &more);
+    wait_for_topics(&settings);
+    let stranger: BaseProducer =
+        ClientConfig::new().set("bootstrap.servers", &settings.brokers).create().unwrap();
+    let key = NodeId(1).0.to_be_bytes();
+    stranger.send(BaseRecord::to(EVENTS).key(&key[..]).payload("no batch")).unwrap();
+    stranger.flush(PATIENCE).unwrap();
+    // Its first batch, and never another: some of its traces wait for a bio that does not come.
+    let batch = nodes::batches(1, 100).remove(0);
+    let producer = EventProducer::new(&settings, NodeId(1)).unwrap();
+    let events = batch.events.len() as u64;
+    producer.send(Record { bytes: v1::encode(&batch), events }, || false).unwrap();
+    assert_eq!(producer.finish(PATIENCE).delivered, events);
+    let mut reader = TraceReader::new(&settings, 3);
+    // 100 calls, and 12 commits that are shown with them.
+    reader.read(100, PATIENCE);
+    let (status, said) = one.finish();
+    assert_eq!((status, total(&reader.pieces)), (Some(0), 100), "{said}");
+    assert!(said.contains("1 sources fell silent") && said.contains("1 records could not be read"), "{said}");
+    assert_buried(&settings);
+}
+
+#[test]
+fn an_offset_to_which_no_state_belongs_is_refused_unless_told_to_forget() {
+    let broker = broker!();
+    let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
+    settings.create_topic(EVENTS, 1, Some(1)).unwrap();
+    // As `kafka-consumer-groups.sh --reset-offsets` would.
+    let tool: BaseConsumer = ClientConfig::new()
+        .set("bootstrap.servers", &settings.brokers)
+        .set("group.id", "blkkin-join")
+        .create()
+        .unwrap();
+    let mut offsets = TopicPartitionList::new();
+    offsets.add_partition_offset(EVENTS, 0, Offset::Offset(0)).unwrap();
+    let begun = Instant::now();
+    // The first to ask has the cluster make its topic of offsets.
+    while let Err(error) = tool.commit(&offsets, CommitMode::Sync) {
+        assert!(begun.elapsed() < PATIENCE, "{error}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let more = ["--partitions", "1"];
+    let mut one = Aggregator::start(&settings, folder.path(), "one", &more);
+    let status = one.process.wait().unwrap();
+    let said = one.said();
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.contains("no state belongs to it") && said.contains("--forget"), "{said}");
+    let two = Aggregator::start(&settings, folder.path(), "two", &[&more[..], &["--forget"]].concat());
+    let all = [nodes::batches(1, 100)];
+    feed(&settings, &all, 0..1, 1, Duration::ZERO);
+    let mut reader = TraceReader::new(&settings, 1);
+    let expected = expected(&all);
+    reader.read(total(&expected), PATIENCE);
+    let (status, said) = two.finish();
+    assert_eq!(status, Some(0), "{said}");
+    assert_same(&expected, &reader, &said);
+}
+
+fn assert_buried(settings: &Settings) {
+    let consumer: BaseConsumer = ClientConfig::new()
+        .set("bootstrap.servers", &settings.brokers)
+        .set("group.id", "test-dead")
+        .set("auto.offset.reset", "earliest")
+        .create()
+        .unwrap();
+    consumer.subscribe(&[DEAD]).unwrap();
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
+        let Some(Ok(message)) = consumer.poll(Duration::from_millis(100)) else { continue };
+        assert_eq!(message.payload(), Some(&b"no batch"[..]));
+        let headers = message.headers().unwrap();
+        let header = |key: &str| {
+            headers
+                .iter()
+                .find(|header| header.key.strip_prefix("blkkin.") == Some(key))
+                .and_then(|header| header.value)
+        };
+        assert_eq!((header("topic"), header("offset")), (Some(EVENTS.as_bytes()), Some(&b"0"[..])));
+        assert!(!header("reason").unwrap().is_empty());
+        return;
+    }
+    panic!("no dead letter");
+}
+
+#[test]
+fn words_that_make_no_rule_are_refused() {
+    let refused = |words: &[&str]| {
+        let run = common::run(&[&["aggregator", "--brokers", "h:1"], words].concat());
+        assert_eq!(run.code, Some(2), "{run:?}");
+        run.stderr
+    };
+    assert!(refused(&["--sample", "0.5"]).contains("bad share"));
+    assert!(refused(&["--errors"]).contains("--sample 1/100"));
+    assert!(refused(&["--idle-after", "5"]).contains("--idle-after"));
+    assert!(refused(&["--stage", "first"]).contains("join"));
+}
+
+/// The last of them is made last.
+fn wait_for_topics(settings: &Settings) {
+    let begun = Instant::now();
+    while settings.partitions(STATE).is_err() {
+        assert!(begun.elapsed() < PATIENCE, "no topics");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}

@@ -1,0 +1,90 @@
+//! What `blkkin.traces` holds, read as whoever shows them would: each number once, none missing.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use blkkin_bus::kafka::{Settings, TRACES};
+use blkkin_wire::piece::{Epoch, Origin, Piece, PieceBatch, Stage};
+use blkkin_wire::v1;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
+
+/// How often each piece is there, by its bytes.
+pub(crate) type Pieces = HashMap<Vec<u8>, u32>;
+
+/// Adds a piece.
+pub(crate) fn count(pieces: &mut Pieces, piece: &Piece) {
+    let from = Origin { stage: Stage::Join, partition: 0, epoch: Epoch(0) };
+    let bytes = v1::encode_pieces(&PieceBatch { from, first: 0, pieces: vec![piece.clone()] });
+    *pieces.entry(bytes).or_default() += 1;
+}
+
+/// Pieces in all.
+pub(crate) fn total(pieces: &Pieces) -> usize {
+    pieces.values().map(|&times| times as usize).sum()
+}
+
+pub(crate) struct TraceReader {
+    consumer: BaseConsumer,
+    next: HashMap<(Origin, i32), u64>,
+    /// Each number once.
+    pub(crate) pieces: Pieces,
+    pub(crate) last: Option<Piece>,
+    /// Numbers that came more than once.
+    pub(crate) repeated: u64,
+}
+
+impl TraceReader {
+    /// Reads all partitions of the topic from their beginning.
+    pub(crate) fn new(settings: &Settings, partitions: i32) -> TraceReader {
+        let consumer: BaseConsumer = ClientConfig::new()
+            .set("bootstrap.servers", &settings.brokers)
+            .set("group.id", "test-reader")
+            .set("enable.auto.commit", "false")
+            .set("reconnect.backoff.max.ms", "500")
+            .create()
+            .unwrap();
+        let mut all = TopicPartitionList::new();
+        for partition in 0..partitions {
+            all.add_partition_offset(TRACES, partition, Offset::Beginning).unwrap();
+        }
+        consumer.assign(&all).unwrap();
+        TraceReader { consumer, next: HashMap::new(), pieces: HashMap::new(), last: None, repeated: 0 }
+    }
+
+    /// Reads until there are so many pieces and for two seconds no more, or the patience is over.
+    pub(crate) fn read(&mut self, wanted: usize, patience: Duration) {
+        let (begun, mut silent) = (Instant::now(), Instant::now());
+        while begun.elapsed() < patience {
+            if total(&self.pieces) >= wanted && silent.elapsed() > Duration::from_secs(2) {
+                return;
+            }
+            // An error is a broker that is away for a while.
+            let Some(Ok(message)) = self.consumer.poll(Duration::from_millis(100)) else { continue };
+            silent = Instant::now();
+            let batch = v1::decode_pieces(message.payload().unwrap()).unwrap();
+            let next = self.next.entry((batch.from, message.partition())).or_insert(0);
+            assert!(batch.first <= *next, "number {} of {:?} never came", *next, batch.from);
+            for (number, piece) in (batch.first..).zip(&batch.pieces) {
+                if number < *next {
+                    self.repeated += 1;
+                    continue;
+                }
+                *next = number + 1;
+                count(&mut self.pieces, piece);
+                self.last = Some(piece.clone());
+            }
+        }
+    }
+}
+
+/// In how many pieces two differ, as words.
+pub(crate) fn difference(expected: &Pieces, found: &Pieces) -> Vec<String> {
+    let keys = expected.keys().chain(found.keys().filter(|key| !expected.contains_key(*key)));
+    let said = keys.filter_map(|key| {
+        let [wanted, there] = [expected, found].map(|pieces| pieces.get(key).copied().unwrap_or(0));
+        let piece = || v1::decode_pieces(key).unwrap();
+        (wanted != there).then(|| format!("{there} times, not {wanted}: {:?}", piece().pieces))
+    });
+    said.take(3).collect()
+}

@@ -1,0 +1,162 @@
+//! The one producer of a stage: pieces, states, ticks and dead letters.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rdkafka::ClientContext;
+use rdkafka::Message;
+use rdkafka::error::{KafkaError as Driver, RDKafkaErrorCode as Code};
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, ThreadedProducer};
+
+use super::super::{DEAD, KafkaError, Settings};
+
+/// Between two looks at a full queue, or at what is on its way.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Where a record came to lie; -1 until that is known.
+pub(super) type Landed = Arc<AtomicI64>;
+
+#[derive(Clone, Debug, Default)]
+struct Reports(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    failed: Mutex<Option<Driver>>,
+    delivered: AtomicU64,
+}
+
+impl ClientContext for Reports {}
+
+impl ProducerContext for Reports {
+    type DeliveryOpaque = Box<Option<Landed>>;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, landed: Box<Option<Landed>>) {
+        match result {
+            Ok(message) => {
+                if let Some(landed) = *landed {
+                    landed.store(message.offset(), Relaxed);
+                }
+                self.0.delivered.fetch_add(1, Relaxed);
+            }
+            Err((error, _)) => {
+                let mut failed = self.0.failed.lock().unwrap_or_else(PoisonError::into_inner);
+                failed.get_or_insert_with(|| error.clone());
+            }
+        }
+    }
+}
+
+/// Records out.
+pub(super) struct Output {
+    producer: ThreadedProducer<Reports>,
+    reports: Reports,
+    settings: Settings,
+}
+
+/// A record of a topic.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Letter<'a> {
+    pub(super) topic: &'a str,
+    pub(super) partition: Option<i32>,
+    pub(super) key: Option<&'a str>,
+    /// None empties the key's place.
+    pub(super) payload: Option<&'a [u8]>,
+    pub(super) headers: Option<OwnedHeaders>,
+    pub(super) landed: Option<Landed>,
+}
+
+impl Output {
+    pub(super) fn new(settings: &Settings) -> Result<Output, KafkaError> {
+        let reports = Reports::default();
+        let mut config = settings.producer();
+        // Records of several partitions travel together.
+        config.set("linger.ms", "5");
+        let producer = config.create_with_context(reports.clone());
+        let producer = producer.map_err(|error| KafkaError::of(settings, "set up", &error))?;
+        Ok(Output { producer, reports, settings: settings.clone() })
+    }
+
+    /// Queues a record; waits while the queue is full, `patience` at the most. False if it is full still.
+    pub(super) fn send(&self, letter: &Letter<'_>, patience: Duration) -> Result<bool, KafkaError> {
+        let begun = Instant::now();
+        loop {
+            let mut record: BaseRecord<'_, str, [u8], Box<Option<Landed>>> =
+                BaseRecord::with_opaque_to(letter.topic, Box::new(letter.landed.clone()));
+            record.partition = letter.partition;
+            record.key = letter.key;
+            record.payload = letter.payload;
+            record.headers = letter.headers.clone();
+            match self.producer.send(record) {
+                Ok(()) => return Ok(true),
+                Err((Driver::MessageProduction(Code::QueueFull), _)) => {
+                    self.failed()?;
+                    if begun.elapsed() >= patience {
+                        return Ok(false);
+                    }
+                    std::thread::sleep(LOOK);
+                }
+                Err((error, _)) => {
+                    return Err(KafkaError::of(
+                        &self.settings,
+                        &format!("write to {} of", letter.topic),
+                        &error,
+                    ));
+                }
+            }
+        }
+    }
+
+    /// A copy of what could not be read, with where it was and why.
+    pub(super) fn bury(
+        &self,
+        by: &str,
+        (topic, partition, offset): (&str, i32, Option<i64>),
+        why: &str,
+        payload: &[u8],
+        patience: Duration,
+    ) -> Result<bool, KafkaError> {
+        let mut said = vec![
+            ("blkkin.by", by.to_owned()),
+            ("blkkin.reason", why.to_owned()),
+            ("blkkin.topic", topic.to_owned()),
+            ("blkkin.partition", partition.to_string()),
+        ];
+        said.extend(offset.map(|offset| ("blkkin.offset", offset.to_string())));
+        let headers = said.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
+            headers.insert(Header { key, value: Some(value.as_bytes()) })
+        });
+        let letter =
+            Letter { topic: DEAD, payload: Some(payload), headers: Some(headers), ..Letter::default() };
+        self.send(&letter, patience)
+    }
+
+    /// Waits until the cluster has acknowledged everything, `patience` at the most; whether it has.
+    pub(super) fn settle(&self, patience: Duration) -> Result<bool, KafkaError> {
+        // What is not yet is told by the number.
+        let _ = self.producer.flush(patience);
+        self.failed()?;
+        Ok(self.is_idle())
+    }
+
+    /// Nothing is on its way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.producer.in_flight_count() == 0
+    }
+
+    /// Records that are there.
+    pub(super) fn delivered(&self) -> u64 {
+        self.reports.0.delivered.load(Relaxed)
+    }
+
+    /// The cluster has refused a record for good.
+    pub(super) fn failed(&self) -> Result<(), KafkaError> {
+        let failed = self.reports.0.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*failed {
+            None => Ok(()),
+            Some(error) => Err(KafkaError::of(&self.settings, "write to", error)),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What was said, then the state, then the commit.
+
+use std::time::{Duration, Instant};
+
+use super::super::super::{DEAD, KafkaError};
+use super::super::note::Note;
+use super::super::output::{Letter, Output};
+use super::super::owned::Owned;
+use super::super::state::{Shelf, Written};
+use super::super::{Machine, Machines};
+use super::{PATIENCE, StageConfig, StageRunner};
+
+impl<F: Machines> StageRunner<F> {
+    pub(super) fn save_due(&mut self, now: Instant) -> Result<(), KafkaError> {
+        let every = self.config.save_every;
+        let due = self.owned.values().filter(|owned| owned.save_due(every, now));
+        let due = due.map(|owned| owned.partition).collect::<Vec<_>>();
+        self.save(&due, PATIENCE).map(drop)
+    }
+
+    /// Saves the states of `partitions` as they are now: all that was said, then the states, then the commit. False where the
+    /// cluster did not answer in time: then the last one counts still, and the next attempt says so again.
+    pub(super) fn save(&mut self, partitions: &[i32], patience: Duration) -> Result<bool, KafkaError> {
+        let mut written = Vec::new();
+        for partition in partitions {
+            let Some(owned) = self.owned.get_mut(partition).filter(|owned| owned.is_ahead()) else {
+                continue;
+            };
+            owned.outbox.pack();
+            if !send(&self.config, &self.output, owned, patience, &mut self.oversize)? {
+                return Ok(false);
+            }
+            let (next, place, state) = (owned.next, owned.place(), owned.machine.save());
+            let state = state.map_err(|why| self.no_state(*partition, &why))?;
+            let Some(state) = self.shelf(*partition).write(place, &state, &self.output, patience)? else {
+                return Ok(false);
+            };
+            written.push((*partition, next, state));
+        }
+        if written.is_empty() {
+            return Ok(true);
+        }
+        self.commit(&written, patience)
+    }
+
+    pub(super) fn commit(
+        &mut self,
+        written: &[(i32, i64, Written)],
+        patience: Duration,
+    ) -> Result<bool, KafkaError> {
+        let settled = self.output.settle(patience)?;
+        let commits: Vec<(i32, i64, Note)> =
+            written.iter().map(|(partition, next, state)| (*partition, *next, state.note())).collect();
+        let committed = settled && self.member.commit(&commits)?;
+        for (partition, next, note) in commits {
+            let shelf = self.shelf(partition);
+            let Some(owned) = self.owned.get_mut(&partition) else { continue };
+            if committed {
+                owned.is_saved(next, note.bytes);
+                for (place, chunks) in owned.old.drain(..) {
+                    shelf.empty(place, chunks, &self.output)?;
+                }
+            }
+            // The next state makes it an old one; a commit without an answer may have been made, so until then it stays.
+            owned.old.push((note.place, note.chunks));
+        }
+        Ok(committed)
+    }
+
+    pub(super) fn shelf(&self, partition: i32) -> Shelf {
+        Shelf { stage: self.machines.stage(), partition, partitions: self.state_partitions }
+    }
+
+    pub(super) fn unanswered(&self, partition: i32) -> KafkaError {
+        KafkaError {
+            what: format!("the state of partition {partition} of {} cannot be saved", self.config.input),
+            why: "the cluster did not answer in time, or has given the partition to another".to_owned(),
+            remedy: "check that all brokers run; what was done stays done, start again".to_owned(),
+        }
+    }
+
+    pub(super) fn no_state(&self, partition: i32, why: &str) -> KafkaError {
+        KafkaError {
+            what: format!("the state of partition {partition} of {} cannot be saved", self.config.input),
+            why: why.to_owned(),
+            remedy: format!("it is a fault of blkkin: report it; what cannot be read lies in {DEAD}"),
+        }
+    }
+}
+
+/// Sends the records that are ready; whether there was room for all.
+pub(super) fn send<M: Machine>(
+    config: &StageConfig,
+    output: &Output,
+    owned: &mut Owned<M>,
+    patience: Duration,
+    oversize: &mut u64,
+) -> Result<bool, KafkaError> {
+    while let Some(packed) = owned.outbox.first() {
+        let partition = packed.partition as i32;
+        let letter = Letter {
+            topic: &config.output,
+            partition: Some(partition),
+            payload: Some(&packed.bytes),
+            ..Letter::default()
+        };
+        if !output.send(&letter, patience)? {
+            return Ok(false);
+        }
+        for piece in &packed.oversize {
+            *oversize += 1;
+            let why = format!("trace {}: {} spans are longer than a record", piece.trace, piece.spans.len());
+            output.bury(&config.group.name, (&config.output, partition, None), &why, &[], patience)?;
+        }
+        owned.outbox.sent();
+    }
+    Ok(true)
+}

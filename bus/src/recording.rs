@@ -1,0 +1,195 @@
+//! Batches in a folder: what an agent would have sent, to be sent later, by whoever and as often as one likes.
+//!
+//! ```text
+//! FOLDER/00000001.batches:  length u32 | CRC-32 u32 | batch, as in blkkin.events   …   (integers little-endian)
+//! FOLDER/00000002.batches:  …
+//! ```
+//!
+//! *In*: encoded batches. *Out*: the same, in their order, from any place on. *Invariant*: what is given out is what was put
+//! in; an entry that was cut short (by the end of whoever wrote it) or is damaged ends its file, and is counted.
+//!
+//! *Rejected*: a file a batch (an hour of one agent is 48,000 of them); a database (whoever wants to look needs it too).
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+/// A file is closed once it has so much: few enough files for a day of a busy node, small enough to delete the oldest.
+const FILE_MAX: u64 = 64 << 20;
+/// Longer than any record of Kafka's default; a length above it is damage.
+const ENTRY_MAX: u32 = 16 << 20;
+const SUFFIX: &str = "batches";
+
+/// Writes batches into a folder, behind what is there.
+#[derive(Debug)]
+pub struct Recorder {
+    folder: PathBuf,
+    number: u64,
+    file: Option<(File, u64)>,
+}
+
+impl Recorder {
+    /// Makes the folder, if it has to.
+    pub fn open(folder: &Path) -> io::Result<Recorder> {
+        fs::create_dir_all(folder)?;
+        let number = numbers(folder)?.last().copied().unwrap_or(0);
+        Ok(Recorder { folder: folder.to_owned(), number, file: None })
+    }
+
+    /// Adds a batch.
+    pub fn add(&mut self, batch: &[u8]) -> io::Result<()> {
+        let (mut file, length) = match self.file.take().filter(|(_, length)| *length < FILE_MAX) {
+            Some(open) => open,
+            None => {
+                // Never one that is there: its end may be cut short.
+                self.number += 1;
+                let path = self.folder.join(name(self.number));
+                (OpenOptions::new().create_new(true).append(true).open(path)?, 0)
+            }
+        };
+        let mut entry = Vec::with_capacity(8 + batch.len());
+        entry.extend((batch.len() as u32).to_le_bytes());
+        entry.extend(crc32fast::hash(batch).to_le_bytes());
+        entry.extend(batch);
+        file.write_all(&entry)?;
+        self.file = Some((file, length + entry.len() as u64));
+        Ok(())
+    }
+}
+
+/// A place in a recording.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// Which file.
+    pub file: u64,
+    /// How far into it.
+    pub offset: u64,
+}
+
+/// Reads a recording.
+#[derive(Debug)]
+pub struct Recording {
+    folder: PathBuf,
+    files: Vec<u64>,
+    at: Position,
+    open: Option<BufReader<File>>,
+    /// Files that end in an entry that is cut short or damaged.
+    pub damaged: u64,
+}
+
+impl Recording {
+    /// Opens a folder, to read from `at` on.
+    pub fn open(folder: &Path, at: Position) -> io::Result<Recording> {
+        let files = numbers(folder)?;
+        Ok(Recording { folder: folder.to_owned(), files, at, open: None, damaged: 0 })
+    }
+
+    /// The next batch, and the place behind it; none at the end.
+    pub fn read(&mut self) -> io::Result<Option<(Vec<u8>, Position)>> {
+        loop {
+            let Some(file) = self.files.iter().copied().find(|file| *file >= self.at.file) else {
+                return Ok(None);
+            };
+            if file != self.at.file {
+                (self.at, self.open) = (Position { file, offset: 0 }, None);
+            }
+            let mut reader = match self.open.take() {
+                Some(reader) => reader,
+                None => {
+                    let mut reader = BufReader::new(File::open(self.folder.join(name(file)))?);
+                    reader.seek(SeekFrom::Start(self.at.offset))?;
+                    reader
+                }
+            };
+            match entry(&mut reader)? {
+                Entry::Batch(batch) => {
+                    self.at.offset += 8 + batch.len() as u64;
+                    self.open = Some(reader);
+                    return Ok(Some((batch, self.at)));
+                }
+                Entry::End => {}
+                Entry::Damaged => self.damaged += 1,
+            }
+            self.at = Position { file: file + 1, offset: 0 };
+        }
+    }
+}
+
+enum Entry {
+    Batch(Vec<u8>),
+    End,
+    Damaged,
+}
+
+fn entry(reader: &mut impl Read) -> io::Result<Entry> {
+    let mut head = Vec::new();
+    reader.by_ref().take(8).read_to_end(&mut head)?;
+    if head.is_empty() {
+        return Ok(Entry::End);
+    }
+    let Some((length, checksum)) =
+        head.first_chunk::<4>().zip(head.last_chunk::<4>()).filter(|_| head.len() == 8)
+    else {
+        return Ok(Entry::Damaged);
+    };
+    let (length, checksum) = (u32::from_le_bytes(*length), u32::from_le_bytes(*checksum));
+    if length > ENTRY_MAX {
+        return Ok(Entry::Damaged);
+    }
+    let mut batch = Vec::new();
+    reader.take(length.into()).read_to_end(&mut batch)?;
+    let whole = batch.len() == length as usize && crc32fast::hash(&batch) == checksum;
+    Ok(if whole { Entry::Batch(batch) } else { Entry::Damaged })
+}
+
+fn name(number: u64) -> String {
+    format!("{number:08}.{SUFFIX}")
+}
+
+fn numbers(folder: &Path) -> io::Result<Vec<u64>> {
+    let mut numbers = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = PathBuf::from(entry?.file_name());
+        let of_ours = path.extension().is_some_and(|suffix| suffix == SUFFIX);
+        numbers
+            .extend(path.file_stem().filter(|_| of_ours).and_then(|stem| stem.to_str()?.parse::<u64>().ok()));
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(folder: &Path, at: Position) -> (Vec<(Vec<u8>, Position)>, u64) {
+        let mut recording = Recording::open(folder, at).unwrap();
+        let mut all = Vec::new();
+        while let Some(read) = recording.read().unwrap() {
+            all.push(read);
+        }
+        (all, recording.damaged)
+    }
+
+    #[test]
+    fn what_was_recorded_comes_back_from_any_place_on_and_a_torn_end_is_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        for part in 0..3_u8 {
+            let mut recorder = Recorder::open(folder.path()).unwrap();
+            (0..5).for_each(|n| recorder.add(&[part * 5 + n; 100]).unwrap());
+        }
+        let (whole, damaged) = all(folder.path(), Position::default());
+        assert_eq!((whole.len(), damaged), (15, 0));
+        assert!(whole.iter().zip(0..).all(|((batch, _), n)| *batch == vec![n; 100]));
+        for (n, (_, behind)) in whole.iter().enumerate() {
+            assert_eq!(all(folder.path(), *behind).0, whole[n + 1..]);
+        }
+        let second = folder.path().join(name(2));
+        let bytes = fs::read(&second).unwrap();
+        fs::write(&second, &bytes[..bytes.len() - 1]).unwrap();
+        let (rest, damaged) = all(folder.path(), Position::default());
+        assert_eq!((rest.len(), damaged), (14, 1));
+        fs::write(&second, [bytes[..8].to_vec(), vec![0xee; 500]].concat()).unwrap();
+        assert_eq!(all(folder.path(), Position::default()).1, 1);
+    }
+}
