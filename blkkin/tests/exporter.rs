@@ -119,10 +119,16 @@ fn nothing_is_lost_or_doubled_although_exporters_and_the_broker_are_killed() {
     let start = || Exporter::start(&settings, folder.path(), &["--to", &to, "--instance", "one"]);
     let mut exporter = Some(start());
     write_many(&settings, |record| {
-        // In the middle of something: what it is doing is chance.
-        if [40, 90, 130, 180].contains(&record) {
-            exporter.take().unwrap().kill();
-            exporter = Some(start());
+        match record % 30 {
+            // It works: what was just written has arrived.
+            20 => drop(zipkin.trace(&piece(record * 2).trace.to_string(), SPANS as usize)),
+            // Now it has some records more in hand: how far it is with them differs from time to time.
+            25 => {
+                std::thread::sleep(Duration::from_millis(record * 7 % 90));
+                exporter.take().unwrap().kill();
+                exporter = Some(start());
+            }
+            _ => {}
         }
         if record == 150 {
             broker.kill();

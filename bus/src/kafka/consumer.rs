@@ -6,13 +6,15 @@
 //! *Waiting* for whatever is to be done with it (a server that is away) is done in [`TopicConsumer::hold`]: a member that does
 //! not ask for records for five minutes (`max.poll.interval.ms`) is taken for dead, so it asks, and gets none.
 
+mod commit;
+
 use std::collections::HashMap;
 use std::marker::PhantomData;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::v1::Malformed;
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaResult;
 use rdkafka::message::OwnedMessage;
 use rdkafka::{Message, Offset, TopicPartitionList};
@@ -154,68 +156,6 @@ impl<C: Codec> TopicConsumer<C> {
             None => {}
         }
         Ok(revoked)
-    }
-
-    /// All that was received is done: the group begins behind it from now on.
-    pub fn commit(&self) -> Result<(), KafkaError> {
-        self.send_commit(CommitMode::Sync)
-    }
-
-    /// The same without waiting for the answer. Where it is lost, what was done is received again.
-    pub fn commit_soon(&mut self) -> Result<(), KafkaError> {
-        if self.next.is_empty() {
-            return Ok(());
-        }
-        self.send_commit(CommitMode::Async)?;
-        self.commits_sent += 1;
-        Ok(())
-    }
-
-    /// The same, waiting for the answer no longer than `patience`; whether it came, and was a yes.
-    pub fn commit_within(&mut self, patience: Duration) -> Result<bool, KafkaError> {
-        if self.next.is_empty() {
-            return Ok(true);
-        }
-        let deadline = Instant::now() + patience;
-        self.commit_soon()?;
-        loop {
-            let (answers, good) = self.membership.commits();
-            if answers >= self.commits_sent {
-                return Ok(good);
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(false);
-            }
-            self.hold(left.min(Duration::from_millis(100)))?;
-        }
-    }
-
-    /// Records of this member's partitions that were not received; none where the cluster does not say.
-    pub fn left(&self) -> Option<u64> {
-        let assigned = self.consumer.assignment().ok()?;
-        let mut left = 0;
-        for element in assigned.elements() {
-            let partition = element.partition();
-            let (low, high) = self.consumer.fetch_watermarks(C::TOPIC, partition, PATIENCE).ok()?;
-            let next = self.next.get(&partition).copied().unwrap_or(low).max(low);
-            left += u64::try_from(high - next).unwrap_or_default();
-        }
-        Some(left)
-    }
-
-    fn send_commit(&self, mode: CommitMode) -> Result<(), KafkaError> {
-        if self.next.is_empty() {
-            return Ok(());
-        }
-        let fail = |error| KafkaError::of(&self.settings, "commit to", &error);
-        let mut list = TopicPartitionList::new();
-        for (partition, offset) in &self.next {
-            let mut element = list.add_partition(C::TOPIC, *partition);
-            element.set_offset(Offset::Offset(*offset)).map_err(fail)?;
-            element.set_metadata(self.seen.get(partition).map(Seen::note).unwrap_or_default());
-        }
-        self.consumer.commit(&list, mode).map_err(fail)
     }
 
     fn poll(&self, timeout: Duration) -> Option<KafkaResult<OwnedMessage>> {

@@ -2,7 +2,7 @@
 //!
 //! *In*: a source's batches in their order. *Out*: bytes of records, each with a sequence of its own counting. *Invariant*:
 //! each event is in exactly one record, in the order in which it came; a record is at most as long as a broker takes, unless one
-//! event alone is longer (then it is reported, see [`Oversize`]).
+//! event alone is longer (then it is counted, see [`Gathered::oversize`]).
 
 use std::time::{Duration, Instant};
 

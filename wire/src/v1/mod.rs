@@ -1,4 +1,4 @@
-//! Batches as bytes: version 1 of what the topics hold. Of events here, for `blkkin.events`; of spans in [`pieces`], for
+//! Batches as bytes: version 1 of what the topics hold. Of events here, for `blkkin.events`; of spans, in `pieces`, for
 //! `blkkin.spans` and `blkkin.traces`.
 //!
 //! ```text
