@@ -38,6 +38,8 @@ const NODES: u128 = 3;
 /// 1.9 events each: more than 100,000 events of three nodes.
 const CALLS: u64 = 18_000;
 const PARTITIONS: u32 = 12;
+/// So many times an aggregator is killed, and each third time the broker.
+const KILLS: usize = 6;
 const PATIENCE: Duration = Duration::from_secs(180);
 
 macro_rules! broker {
@@ -196,26 +198,29 @@ fn whoever_is_killed_every_trace_comes_out_once() {
     };
     let mut two = [start(0), start(1)];
     wait_for_topics(&settings);
-    std::thread::scope(|scope| {
-        let feeding = scope.spawn(|| feed(&settings, &all, 0..1, 1, Duration::from_secs(25)));
-        let mut seed = std::process::id();
-        println!("seed {seed}");
-        for round in 0.. {
-            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            std::thread::sleep(Duration::from_millis(400 + u64::from(seed >> 16) % 2_500));
-            if feeding.is_finished() && round >= 6 {
-                break;
-            }
+    let mut reader = TraceReader::new(&settings, PARTITIONS as i32);
+    let mut seed = std::process::id();
+    println!("seed {seed}");
+    for round in 0..KILLS {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let moment = Duration::from_millis(u64::from(seed >> 16) % 2_000);
+        std::thread::scope(|scope| {
+            scope.spawn(|| feed(&settings, &all, round..round + 1, KILLS + 1, Duration::from_secs(3)));
+            // Something is done before each: whoever comes next has a state to go on from.
+            let before = total(&reader.pieces);
+            reader.read_until(PATIENCE, |pieces| total(pieces) > before);
+            assert!(total(&reader.pieces) > before, "no progress in round {round}");
+            std::thread::sleep(moment);
             let n = (seed >> 8) as usize % 2;
             two[n].kill();
-            if round % 5 == 2 {
+            if round % 3 == 1 {
                 broker.kill();
                 broker.up();
             }
             two[n] = start(n);
-        }
-    });
-    let mut reader = TraceReader::new(&settings, PARTITIONS as i32);
+        });
+    }
+    feed(&settings, &all, KILLS..KILLS + 1, KILLS + 1, Duration::from_secs(1));
     reader.read(total(&expected), PATIENCE);
     let ended = two.map(Aggregator::finish);
     assert_same(&expected, &reader, &format!("{ended:?}"));

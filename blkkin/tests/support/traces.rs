@@ -29,7 +29,6 @@ pub(crate) struct TraceReader {
     next: HashMap<(Origin, i32), u64>,
     /// Each number once.
     pub(crate) pieces: Pieces,
-    pub(crate) last: Option<Piece>,
     /// Numbers that came more than once.
     pub(crate) repeated: u64,
 }
@@ -49,19 +48,21 @@ impl TraceReader {
             all.add_partition_offset(TRACES, partition, Offset::Beginning).unwrap();
         }
         consumer.assign(&all).unwrap();
-        TraceReader { consumer, next: HashMap::new(), pieces: HashMap::new(), last: None, repeated: 0 }
+        TraceReader { consumer, next: HashMap::new(), pieces: HashMap::new(), repeated: 0 }
     }
 
     /// Reads until there are so many pieces and for two seconds no more, or the patience is over.
     pub(crate) fn read(&mut self, wanted: usize, patience: Duration) {
-        let (begun, mut silent) = (Instant::now(), Instant::now());
-        while begun.elapsed() < patience {
-            if total(&self.pieces) >= wanted && silent.elapsed() > Duration::from_secs(2) {
-                return;
-            }
+        self.read_until(patience, |pieces| total(pieces) >= wanted);
+        self.read_until(Duration::from_secs(2), |_| false);
+    }
+
+    /// Reads until `enough` says so, or the patience is over.
+    pub(crate) fn read_until(&mut self, patience: Duration, enough: impl Fn(&Pieces) -> bool) {
+        let begun = Instant::now();
+        while begun.elapsed() < patience && !enough(&self.pieces) {
             // An error is a broker that is away for a while.
             let Some(Ok(message)) = self.consumer.poll(Duration::from_millis(100)) else { continue };
-            silent = Instant::now();
             let batch = v1::decode_pieces(message.payload().unwrap()).unwrap();
             let next = self.next.entry((batch.from, message.partition())).or_insert(0);
             assert!(batch.first <= *next, "number {} of {:?} never came", *next, batch.from);
@@ -72,7 +73,6 @@ impl TraceReader {
                 }
                 *next = number + 1;
                 count(&mut self.pieces, piece);
-                self.last = Some(piece.clone());
             }
         }
     }

@@ -14,7 +14,7 @@
 //! # A state becomes *the* state by the offset's commit
 //!
 //! A state is written to a place of its own, (writer, count), which nobody else writes to: a writer is drawn anew with each
-//! partition that comes to a member. Then the offset is committed, and its metadata ([`note`]) names place, length and checksum.
+//! partition that comes to a member. Then the offset is committed, and its metadata (`note.rs`) names place, length and checksum.
 //! The group's coordinator refuses the commit of a member that it has declared dead, so such a member cannot change
 //! what counts; and what it has written elsewhere nobody reads. After the commit the places before are emptied.
 //!
