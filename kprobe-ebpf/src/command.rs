@@ -1,6 +1,6 @@
 //! A driver's commands: requests that no bio was queued for (SG_IO, NVMe passthrough, a driver's own questions to its device).
 //!
-//! *In*: a request at the hook where it is first seen. *Out*: an [`Asker`]: the call that it belongs to, or none.
+//! *In*: a request at the hook where it is first seen. *Out*: the task that sent it, and the call that it is below; or none.
 //! *Invariant*: a command is below a call only where it is proved that the call's task sent it.
 //!
 //! *Whose it is.* blk_execute_rq and blk_execute_rq_nowait (block/blk-mq.c) announce a command by block_io_start in the task that
@@ -17,13 +17,15 @@
 //! it may not wait yet.
 
 use crate::access::{Access, Direct, Pointer};
+use crate::block::REQUESTS;
 use crate::filter::device_wanted;
 use crate::layout::offset;
 use crate::local::Local;
 use crate::settings::setting;
-use crate::task;
+use crate::{table, task};
 use blkkin_probe_abi::counters::REQUESTS_FOREIGN;
 use blkkin_probe_abi::layout::ABSENT;
+use blkkin_probe_abi::record::REQUEST_NO_PARENT;
 use blkkin_probe_abi::settings::{ORIGIN_ALL, ORIGIN_TASKS, Program, TASK_ACTIVE};
 
 /// All but the lowest bit of an operation, which says the direction: of a command it is the same both ways (REQ_OP_DRV_IN and
@@ -33,19 +35,11 @@ const EITHER_WAY: u32 = 0xfe;
 /// arch/arm64/include/asm/memory.h).
 const STACK_BYTES: u64 = 16 << 10;
 
-/// Who asked for a request of which no bio says it.
-#[derive(Clone, Copy)]
-pub struct Asker {
-    /// The call; 0 for none.
-    pub call: u64,
-    /// The task; 0 where it is not known.
-    pub task: u64,
-    pub version: u16,
-}
+/// The task that asked for a request of which no bio says it, by id and version; 0 where it is not known.
+pub type Asker = (u64, u16);
 
-impl Asker {
-    pub const NOBODY: Asker = Asker { call: 0, task: 0, version: 0 };
-}
+/// No task that is known.
+pub const NOBODY: Asker = (0, 0);
 
 /// Whether this is a driver's command.
 #[inline(always)]
@@ -60,21 +54,22 @@ pub fn asker(local: &mut Local, opf: u32, disk: u32) -> Option<Asker> {
     if !(command || origin == ORIGIN_ALL) || !device_wanted(disk, disk) {
         return None;
     }
-    let (mut asker, mut followed) = (Asker::NOBODY, false);
     if let Some(state) = task::submitter(local, Program::RequestStart) {
-        (asker.task, asker.version) = (state.task, state.version);
-        if command {
-            asker.call = state.span;
-            followed = state.flags & TASK_ACTIVE != 0;
+        let in_call = command && state.span != 0;
+        let of_task = command && origin == ORIGIN_TASKS && state.flags & TASK_ACTIVE != 0;
+        if !in_call {
+            if origin != ORIGIN_ALL && !of_task {
+                return None;
+            }
+            local.count(REQUESTS_FOREIGN);
         }
+        return Some((state.task, state.version));
     }
-    if asker.call == 0 {
-        if origin != ORIGIN_ALL && !(followed && origin == ORIGIN_TASKS) {
-            return None;
-        }
-        local.count(REQUESTS_FOREIGN);
+    if origin != ORIGIN_ALL {
+        return None;
     }
-    Some(asker)
+    local.count(REQUESTS_FOREIGN);
+    Some(NOBODY)
 }
 
 /// Who asked for a command that is first seen now, at its issue; none if it is not wanted.
@@ -90,7 +85,7 @@ pub unsafe fn late_asker<A: Access>(local: &mut Local, rq: Pointer, disk: u32) -
     if unsafe { is_waited_for_here::<A>(rq) } {
         if let Some(state) = task::state(task::current()) {
             if state.span != 0 {
-                return Some(Asker { call: state.span, task: state.task, version: state.version });
+                return Some((state.task, state.version));
             }
         }
     }
@@ -98,7 +93,7 @@ pub unsafe fn late_asker<A: Access>(local: &mut Local, rq: Pointer, disk: u32) -
         return None;
     }
     local.count(REQUESTS_FOREIGN);
-    Some(Asker::NOBODY)
+    Some(NOBODY)
 }
 
 /// Whether the current task waits for this request, or is about to.
@@ -113,12 +108,17 @@ unsafe fn is_waited_for_here<A: Access>(rq: Pointer) -> bool {
     waits.wrapping_sub(stack) < STACK_BYTES
 }
 
-/// A request was begun for this call: it waits for it as for a bio.
+/// The request at `address` was begun, a command of the current task's: it is below the call that is open there, if one is,
+/// which waits for it as for a bio.
 #[inline(always)]
-pub fn counted(asker: Asker) {
-    if asker.call != 0 {
-        if let Some(state) = task::state(task::current()) {
-            state.bios += 1;
-        }
+pub fn attach(address: u64) {
+    let Some(state) = task::state(task::current()) else { return };
+    if state.span == 0 {
+        return;
+    }
+    if let Some(entry) = table::find(&REQUESTS, address) {
+        (entry.parent, entry.root) = (state.span, state.span);
+        entry.flags &= !REQUEST_NO_PARENT;
+        state.bios += 1;
     }
 }

@@ -11,7 +11,7 @@
 
 use crate::access::{Access, Pointer};
 use crate::block::{self, Carried, REQUESTS, Request};
-use crate::command::{self, Asker};
+use crate::command;
 use crate::layout::offset;
 use crate::local::Local;
 use crate::request::{self, Begun, Owner, carried, disk_of};
@@ -100,7 +100,7 @@ pub fn begin<A: Access>(
     let (start_ns, opf) = (bio.queue_ns, bio.opf);
     // Others may have joined it by now: it stays in the table.
     let owner = Some(Owner { bio, whole: 0 });
-    let begun = Begun { owner, asker: Asker::NOBODY, disk, start_ns, opf };
+    let begun = Begun { owner, asker: command::NOBODY, disk, start_ns, opf };
     request::begin::<A>(local, program, rq, address, begun);
     table::find(&REQUESTS, address)
 }
@@ -125,11 +125,13 @@ pub fn begin_command<A: Access>(
         let asker = command::late_asker::<A>(local, rq, disk)?;
         Begun { owner: None, asker, disk, start_ns: bpf_ktime_get_ns(), opf }
     };
-    let asker = begun.asker;
+    let known = begun.asker.0 != 0;
     if !request::begin::<A>(local, Program::RequestIssue, rq, address, begun) {
         return None;
     }
-    command::counted(asker);
+    if known {
+        command::attach(address);
+    }
     table::find(&REQUESTS, address)
 }
 

@@ -71,17 +71,22 @@ impl Begun {
 pub fn start<A: Access>(rq: Pointer) {
     let Some(local) = Local::of(Program::RequestStart) else { return };
     // SAFETY: `rq` is of the kind that A reads.
-    let (first, disk, opf) = unsafe {
+    let (first, mut disk, mut opf) = unsafe {
         (A::read::<Pointer>(rq, offset!(rq_bio)), disk_of::<A>(rq), A::read(rq, offset!(rq_cmd_flags)))
     };
     let no_bio = first.is_null() || command::is(opf);
     // SAFETY: as above.
     let owner = if no_bio { None } else { unsafe { owner::<A>(local, first) } };
     let address = local.address(rq);
-    let mut asker = Asker::NOBODY;
+    let mut asker = command::NOBODY;
     if owner.is_none() {
         match command::asker(local, opf, disk) {
-            Some(found) => asker = found,
+            Some(found) => {
+                asker = found;
+                // Read again, instead of kept on a stack that is nearly full where a task is described.
+                // SAFETY: as above.
+                (disk, opf) = unsafe { (disk_of::<A>(rq), A::read(rq, offset!(rq_cmd_flags))) };
+            }
             None => {
                 // What lived at this address ended unseen; it must not claim what lives there now.
                 alone::forget(local, address);
@@ -101,8 +106,9 @@ pub fn start<A: Access>(rq: Pointer) {
         unsafe { alone::begin::<A>(local, rq, address, begun) };
     } else {
         alone::forget(local, address);
-        if begin::<A>(local, Program::RequestStart, rq, address, begun) {
-            command::counted(asker);
+        let began = begin::<A>(local, Program::RequestStart, rq, address, begun);
+        if began && command::is(opf) {
+            command::attach(address);
         }
     }
 }
@@ -133,11 +139,8 @@ pub fn begin<A: Access>(
     // for it (blk_execute_rq).
     let late = setting!(requests_begin_late) != 0;
     let plugged = if late || command::is(begun.opf) { 0 } else { plugged(begun.opf) };
-    let Asker { call, mut task, mut version } = begun.asker;
-    let (mut parent, mut root, mut flags) = (call, call, plugged);
-    if call == 0 {
-        flags |= REQUEST_NO_PARENT;
-    }
+    let (mut parent, mut root, mut flags) = (0, 0, plugged | REQUEST_NO_PARENT);
+    let (mut task, mut version) = begun.asker;
     if let Some(Owner { bio, .. }) = begun.owner {
         (parent, root, task, version, flags) = (bio.span, bio.root, bio.task, bio.task_version, plugged);
         bio.request = own;

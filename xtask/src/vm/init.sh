@@ -143,7 +143,8 @@ while read -r disk kind executable tests; do
     [ "$kind" = best ] || export BLKKIN_TEST_ATTACH="$kind"
     [ "$disk" = loop ] || disk "$disk"
     # shellcheck disable=SC2086 # one word a test
-    timeout 300 "$executable" --test-threads=1 --show-output --exact ${tests% # *}
+    # On a machine that others keep busy too, a program that takes 60 s may take ten times as long.
+    timeout 900 "$executable" --test-threads=1 --show-output --exact ${tests% # *}
     echo "blkkin-guest: status $?"
     # Nothing holds the lower disks of the next.
     case "$disk" in linear | crypt | delay | flakey | quick | striped | tower | thin) [ ! -b /dev/dm-0 ] || dmsetup remove blkkin ;; esac
