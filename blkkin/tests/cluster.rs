@@ -1,0 +1,137 @@
+//! The whole way, all of it real: a disk, an agent, Kafka, an aggregator, an exporter, Zipkin. What fio did is shown there,
+//! request by request.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it saw"
+)]
+
+#[path = "../../bus/tests/support/mod.rs"]
+mod broker;
+mod common;
+mod support;
+#[path = "support/zipkin.rs"]
+mod zipkin;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+
+use serde_json::Value;
+
+use broker::Broker;
+use support::disk::Disk;
+use support::fio::Fio;
+use support::live::eventually;
+use support::{needs, or_skip};
+use zipkin::Zipkin;
+
+const REQUESTS: u32 = 1_000;
+const BYTES: u32 = 4096;
+
+/// One of blkkin's services; killed with the test, however that ends.
+struct Service {
+    process: Child,
+    said: PathBuf,
+}
+
+impl Service {
+    /// Started, and at work: it has said `begun`.
+    fn start(disk: &Disk, name: &str, words: &[&str], begun: &str) -> Service {
+        let said = disk.beside(&format!("{name}.said"));
+        let stderr = fs::File::create(&said).unwrap();
+        let words = [&[name], words].concat();
+        let process = common::blkkin(&words).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
+        let service = Service { process, said };
+        assert!(eventually(|| service.said().contains(begun)), "{}", service.said());
+        service
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.said).unwrap()
+    }
+
+    /// Asks it to end; it has nothing to complain of.
+    fn finish(mut self) -> String {
+        // SAFETY: numbers only; the process has not been waited for.
+        unsafe { libc::kill(self.process.id() as libc::pid_t, libc::SIGTERM) };
+        let status = self.process.wait().unwrap();
+        assert!(status.success(), "{status}: {}", self.said());
+        self.said()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        if self.process.try_wait().is_ok_and(|status| status.is_none()) {
+            let _ = self.process.kill();
+            let _ = self.process.wait();
+        }
+    }
+}
+
+/// fio's writes that Zipkin shows, each a trace.
+fn writes(zipkin: &Zipkin) -> Vec<Vec<Value>> {
+    let path = "/api/v2/traces?serviceName=fio&spanName=pwrite64&limit=10000&lookback=3600000";
+    zipkin.get(path).and_then(|found| serde_json::from_value(found).ok()).unwrap_or_default()
+}
+
+/// Where a trace's spans hang: each name with that of its parent.
+fn shape(trace: &[Value]) -> Vec<(String, Option<String>)> {
+    let name = |span: &Value| span["name"].as_str().unwrap().to_owned();
+    let names: BTreeMap<&str, String> =
+        trace.iter().map(|span| (span["id"].as_str().unwrap(), name(span))).collect();
+    let parent = |span: &Value| span["parentId"].as_str().map(|id| names[id].clone());
+    let mut shape: Vec<_> = trace.iter().map(|span| (name(span), parent(span))).collect();
+    shape.sort();
+    shape
+}
+
+#[test]
+fn what_fio_did_is_in_zipkin_request_by_request() {
+    needs!("fio", "losetup");
+    let disk = or_skip!(Disk::raw(64 << 20));
+    let broker = or_skip!(Broker::start());
+    let zipkin = or_skip!(Zipkin::start());
+    let brokers = broker.settings().brokers;
+    let to = format!("zipkin={}", zipkin.url());
+    let cluster = ["--brokers", brokers.as_str()];
+    let agent = [&cluster[..], &["--metrics", "off", "--device", disk.name()]].concat();
+    let agent = Service::start(&disk, "agent", &agent, "tracing; events go to");
+    let aggregator = Service::start(&disk, "aggregator", &cluster, "aggregating; events from");
+    let exporter = [&cluster[..], &["--to", &to]].concat();
+    let exporter = Service::start(&disk, "exporter", &exporter, "exporting");
+
+    let account = disk.beside("fio.json");
+    let (target, pattern, jobs) = (disk.node(), "randwrite", 2);
+    let fio = Fio { target, pattern, jobs, requests: REQUESTS / jobs, bytes: BYTES, account: &account };
+    let words = fio.words();
+    assert!(std::process::Command::new(&words[0]).args(&words[1..]).status().unwrap().success());
+
+    let all = eventually(|| {
+        // A long answer: not asked for as often as can be.
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        writes(&zipkin).len() as u32 >= REQUESTS
+    });
+    let said = || [&agent, &aggregator, &exporter].map(Service::said).join("\n");
+    // An end that no program could see is in the agent's books, and its trace comes when it has been silent for long.
+    let found = writes(&zipkin);
+    assert!(all || found.len() as u32 + 3 >= REQUESTS, "{} of {REQUESTS}:\n{}", found.len(), said());
+    assert!(found.len() as u32 <= REQUESTS, "{}", found.len());
+    let named = |name: &str, parent: Option<&str>| (name.to_owned(), parent.map(str::to_owned));
+    let meant = [
+        named("bio write", Some("pwrite64")),
+        named("pwrite64", None),
+        named("request write", Some("bio write")),
+    ];
+    let whole = found.iter().filter(|trace| shape(trace) == meant).count();
+    // fio lays out nothing and syncs nothing here: each write is a bio and a request, and nothing below that is followed.
+    assert_eq!(whole, found.len(), "{:?}", found.iter().map(|trace| shape(trace)).find(|shape| *shape != meant));
+
+    let words = agent.finish();
+    assert!(words.contains("events delivered to blkkin.events"), "{words}");
+    aggregator.finish();
+    exporter.finish();
+}
