@@ -65,6 +65,8 @@ mod tests;
 use blkkin_wire::piece::Piece;
 use serde::{Deserialize, Serialize};
 
+use crate::trace::Trace;
+
 /// What the log says of when a record was put into it: ms since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LogTime(pub u64);
@@ -84,4 +86,6 @@ pub trait Outlet {
     fn piece(&mut self, partition: u32, number: u64, piece: Piece);
     /// The record in hand cannot be read, for this reason.
     fn dead(&mut self, why: String);
+    /// A trace that pieces are made of: for who watches. Nothing that is given out may depend on it.
+    fn seen(&mut self, _trace: &Trace) {}
 }

@@ -10,9 +10,11 @@
 //! not. What is read, decided and counted is `aggregator`'s (pure); how it is kept is `bus`' ([`blkkin_bus::kafka::stage`]).
 
 mod machines;
+mod metrics;
 mod say;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
@@ -24,16 +26,20 @@ use blkkin_bus::kafka::{DEAD, EVENTS, Group, KafkaError, SPANS, STATE, Settings,
 use blkkin_tracer::StopSignal;
 
 use self::machines::{Assembles, Assembling, Joining, Joins};
+use self::metrics::Metrics;
 use crate::agent;
 use crate::args::{AggregatorArgs, StageChoice};
 use crate::failure::{Failure, Status};
 use crate::output::say;
 use crate::pipeline::{Farewell, broken};
+use crate::service::{Endpoint, Manager};
 use crate::session::{Happening, Inbox, no_thread};
 use crate::what::units;
 
 /// Between two attempts to find the cluster.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// What saving the last state may take: two answers of the cluster.
+const STATE_WITHIN: Duration = Duration::from_secs(20);
 /// Ticks of a silent partition in the time after which a source is finished: the last comes that much later at the most.
 const TICKS: u32 = 3;
 
@@ -45,6 +51,9 @@ pub(crate) fn aggregator(args: &AggregatorArgs) -> Result<ExitCode, Failure> {
     let mut inbox = Inbox::open()?;
     let settings = agent::settings(&args.brokers, &args.set)?;
     let plan = Plan::of(args)?;
+    let manager = Manager::found();
+    let metrics = Metrics::new(manager.silence_max());
+    let _metrics = Endpoint::of(args.service.metrics, Arc::new(metrics.clone()))?;
     if !topics(&settings, args.partitions, &mut inbox) {
         say("told to end before the cluster could be reached");
         return Ok(Status::Success.code());
@@ -56,24 +65,29 @@ pub(crate) fn aggregator(args: &AggregatorArgs) -> Result<ExitCode, Failure> {
             idle_after: millis(plan.idle_after),
             ..JoinStageConfig::new(partitions(&settings, SPANS)?)
         };
-        let config = (plan.stage(EVENTS, SPANS, "blkkin-join"), Joins { config });
-        stages.join = Some(start("join", &settings, config, &stop, &inbox)?);
+        let joins = Joins { config, metrics: metrics.clone() };
+        let config = (plan.stage(EVENTS, SPANS, "blkkin-join"), joins);
+        stages.join = Some(start("join", &settings, config, &stop, &inbox, &metrics)?);
     }
     if args.stage != StageChoice::Join {
         let rules = plan.rules.clone();
         let config = AssembleStageConfig { partitions: partitions(&settings, TRACES)?, rules };
         let config = (plan.stage(SPANS, TRACES, "blkkin-assemble"), Assembles { config });
-        stages.assemble = Some(start("assemble", &settings, config, &stop, &inbox)?);
+        stages.assemble = Some(start("assemble", &settings, config, &stop, &inbox, &metrics)?);
     }
-    say(&format!("aggregating; events from {EVENTS}, traces to {TRACES} at {}", settings.brokers));
+    let begun = format!("aggregating; events from {EVENTS}, traces to {TRACES} at {}", settings.brokers);
+    say(&begun);
+    manager.ready(&begun);
     loop {
-        match inbox.next(Duration::MAX) {
+        match inbox.next(manager.every().unwrap_or(Duration::MAX)) {
             Some(Happening::Signal(arrival)) if !arrival.is_child() => break,
             Some(Happening::PipelineEnded) => break,
             Some(Happening::Waiting(remark)) => say(&remark),
             Some(Happening::Signal(_)) | None => {}
         }
+        manager.alive(metrics.pulse.silence());
     }
+    manager.stopping(STATE_WITHIN);
     stop.stop();
     stages.finish()
 }
@@ -207,13 +221,14 @@ fn start<F>(
     (config, machines): (StageConfig, F),
     stop: &StopSignal,
     inbox: &Inbox,
+    metrics: &Metrics,
 ) -> Result<Running<F::Machine>, Failure>
 where
     F: Machines + Send + 'static,
     F::Machine: Send,
 {
     let (settings, stop) = (settings.clone(), stop.clone());
-    let (ended, remarks) = (Farewell(inbox.sender()), inbox.sender());
+    let (ended, remarks, pulse) = (Farewell(inbox.sender()), inbox.sender(), metrics.pulse.clone());
     let stage = name.to_owned();
     let run = move || {
         // Dropped last, also when something panics: whoever waits for the end must hear of it.
@@ -221,7 +236,11 @@ where
         let runner = StageRunner::join(&settings, config, machines)?;
         // Nobody listens any more at the end.
         let tell = |remark| drop(remarks.send(Happening::Waiting(format!("{stage}: {remark}"))));
-        runner.run(|| stop.is_given(), tell)
+        let told = || {
+            pulse.beat();
+            stop.is_given()
+        };
+        runner.run(told, tell)
     };
     Builder::new()
         .name(name.to_owned())

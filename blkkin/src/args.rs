@@ -197,6 +197,8 @@ pub(crate) struct AggregatorArgs {
     /// Begin anew where a saved state is gone or cannot be read: open traces and names are lost
     #[arg(long, help_heading = "State")]
     pub(crate) forget: bool,
+    #[command(flatten)]
+    pub(crate) service: ServiceArgs,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -19,8 +19,6 @@ mod manager;
 mod pulse;
 
 pub(crate) use endpoint::{Endpoint, Where};
-#[cfg(test)]
-pub(crate) use figures::Samples;
-pub(crate) use figures::{Family, Figures, Kind};
+pub(crate) use figures::{Example, Family, Figures, Kind, Labels, Sample, Times};
 pub(crate) use manager::Manager;
 pub(crate) use pulse::Pulse;

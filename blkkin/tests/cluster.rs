@@ -25,6 +25,7 @@ use broker::Broker;
 use support::disk::Disk;
 use support::fio::Fio;
 use support::live::eventually;
+use support::metrics::{address, get, value};
 use support::{needs, or_skip};
 use zipkin::Zipkin;
 
@@ -89,6 +90,20 @@ fn shape(trace: &[Value]) -> Vec<(String, Option<String>)> {
     shape
 }
 
+/// What the aggregator shows for watching is what Zipkin has, and leads there.
+fn assert_watched(aggregator: &Service, disk: &Disk, found: &[Vec<Value>]) {
+    let metrics = get(address(&aggregator.said()), "/metrics");
+    let line = metrics.lines().find(|line| line.contains("layer=\"request\"") && line.contains("_count{"));
+    let series = line.unwrap_or_else(|| panic!("{metrics}")).rsplit_once(' ').unwrap().0;
+    assert!(series.contains(&format!("device=\"{}\",operation=\"write\"", disk.name())), "{series}");
+    assert_eq!(value(&metrics, series), found.len() as f64, "{metrics}");
+    let bytes = series.replace("layer_seconds_count", "layer_bytes_total");
+    assert_eq!(value(&metrics, &bytes), (found.len() * BYTES as usize) as f64);
+    let example = metrics.lines().find_map(|line| line.split("trace_id=\"").nth(1)?.split('"').next());
+    let example = example.unwrap_or_else(|| panic!("{metrics}"));
+    assert!(found.iter().any(|trace| trace[0]["traceId"] == example), "{example}");
+}
+
 #[test]
 fn what_fio_did_is_in_zipkin_request_by_request() {
     needs!("fio", "losetup");
@@ -100,7 +115,8 @@ fn what_fio_did_is_in_zipkin_request_by_request() {
     let cluster = ["--brokers", brokers.as_str()];
     let agent = [&cluster[..], &["--metrics", "off", "--device", disk.name()]].concat();
     let agent = Service::start(&disk, "agent", &agent, "tracing; events go to");
-    let aggregator = Service::start(&disk, "aggregator", &cluster, "aggregating; events from");
+    let aggregator = [&cluster[..], &["--metrics", "127.0.0.1:0"]].concat();
+    let aggregator = Service::start(&disk, "aggregator", &aggregator, "aggregating; events from");
     let exporter = [&cluster[..], &["--to", &to]].concat();
     let exporter = Service::start(&disk, "exporter", &exporter, "exporting");
 
@@ -128,7 +144,14 @@ fn what_fio_did_is_in_zipkin_request_by_request() {
     ];
     let whole = found.iter().filter(|trace| shape(trace) == meant).count();
     // fio lays out nothing and syncs nothing here: each write is a bio and a request, and nothing below that is followed.
-    assert_eq!(whole, found.len(), "{:?}", found.iter().map(|trace| shape(trace)).find(|shape| *shape != meant));
+    assert_eq!(
+        whole,
+        found.len(),
+        "{:?}",
+        found.iter().map(|trace| shape(trace)).find(|shape| *shape != meant)
+    );
+
+    assert_watched(&aggregator, &disk, &found);
 
     let words = agent.finish();
     assert!(words.contains("events delivered to blkkin.events"), "{words}");

@@ -10,14 +10,13 @@ mod common;
 mod support;
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use support::disk::Disk;
 use support::live::{Live, eventually};
+use support::metrics::{address, get, value};
 use support::{needs, or_skip};
 use tempfile::TempDir;
 
@@ -63,25 +62,11 @@ impl Drop for Agent {
     }
 }
 
-fn get(address: &str, path: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
-}
-
 /// 64 requests.
 fn read(disk: &Disk) {
     let from = format!("if={}", disk.node().display());
     let words = [&from, "of=/dev/null", "bs=4k", "count=64", "iflag=direct"];
     assert!(Command::new("dd").args(words).stderr(Stdio::null()).status().unwrap().success());
-}
-
-/// A family's value, with these labels.
-fn value(metrics: &str, series: &str) -> f64 {
-    let line = metrics.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-    line.unwrap_or_else(|| panic!("no {series} in {metrics}")).parse().unwrap()
 }
 
 #[test]
@@ -106,8 +91,7 @@ fn its_manager_and_its_monitoring_hear_how_it_is() {
     (0..3).for_each(|_| drop(manager.hears("WATCHDOG=1")));
 
     let words = fs::read_to_string(&said).unwrap();
-    let address = words.lines().find_map(|line| line.split("metrics at http://").nth(1)?.split('/').next());
-    let address = address.unwrap_or_else(|| panic!("{words}"));
+    let address = address(&words);
     assert!(get(address, "/health").starts_with("HTTP/1.1 200"));
     read(&disk);
     let requests = |what: &str| {

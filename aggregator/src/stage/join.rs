@@ -189,6 +189,7 @@ struct Writer<'a> {
 
 impl TraceSink for Writer<'_> {
     fn take(&mut self, trace: &Trace) {
+        self.out.seen(trace);
         for piece in pieces(trace) {
             self.books.pieces += 1;
             self.books.spans += piece.spans.len() as u64;

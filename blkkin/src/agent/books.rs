@@ -110,7 +110,7 @@ impl Figures for Books {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::service::Samples;
+    use crate::service::{Labels, Sample};
 
     #[test]
     fn what_is_shown_is_what_was_noted() {
@@ -121,9 +121,13 @@ mod tests {
         books.note(&accounts, Counts::default());
         books.sent(deliveries);
         let families = books.families();
-        let values = |name: &str| match &families.iter().find(|family| family.name == name).unwrap().samples {
-            Samples::One(value) => vec![*value],
-            Samples::By(_, values) => values.iter().map(|(_, value)| *value).collect(),
+        let values = |name: &str| -> Vec<f64> {
+            let family = families.iter().find(|family| family.name == name).unwrap();
+            let value = |(_, sample): &(Labels, Sample)| match sample {
+                Sample::Number(value) => *value,
+                Sample::Times(_) => panic!("{family:?}"),
+            };
+            family.samples.iter().map(value).collect()
         };
         let calls = ["records_fired", "records_read", "records_dropped"].map(|name| values(name)[0]);
         assert_eq!(calls, [7.0, 4.0, 3.0]);

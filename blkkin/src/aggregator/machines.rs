@@ -3,15 +3,19 @@
 use blkkin_aggregator::stage::assemble::{AssembleStage, AssembleStageConfig};
 use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
 use blkkin_aggregator::stage::{LogTime, Outlet, Record};
+use blkkin_aggregator::trace::Trace;
 use blkkin_bus::kafka::stage::{Entry, Machine, Machines, Outbox};
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::piece::{Epoch, Piece, Stage};
 use blkkin_wire::v1;
 
+use super::metrics::Metrics;
+
 /// Makes first stages.
 #[derive(Clone, Debug)]
 pub(super) struct Joins {
     pub(super) config: JoinStageConfig,
+    pub(super) metrics: Metrics,
 }
 
 /// Makes second stages.
@@ -21,20 +25,29 @@ pub(super) struct Assembles {
 }
 
 /// The first stage at work.
-pub(super) struct Joining(pub(super) JoinStage);
+pub(super) struct Joining(pub(super) JoinStage, Metrics);
 
 /// The second stage at work.
 pub(super) struct Assembling(pub(super) AssembleStage);
 
-struct Out<'a>(&'a mut Outbox);
+struct Out<'a> {
+    outbox: &'a mut Outbox,
+    metrics: Option<&'a Metrics>,
+}
 
 impl Outlet for Out<'_> {
     fn piece(&mut self, partition: u32, number: u64, piece: Piece) {
-        self.0.piece(partition, number, piece);
+        self.outbox.piece(partition, number, piece);
     }
 
     fn dead(&mut self, why: String) {
-        self.0.dead(why);
+        self.outbox.dead(why);
+    }
+
+    fn seen(&mut self, trace: &Trace) {
+        if let Some(metrics) = self.metrics {
+            metrics.live().note(trace);
+        }
     }
 }
 
@@ -43,10 +56,12 @@ fn record<'a>(entry: &Entry<'a>) -> Record<'a> {
 }
 
 macro_rules! machine {
-    ($machine:ty, needs_ticks: $ticks:expr) => {
+    ($machine:ty, needs_ticks: $ticks:expr, metrics: $metrics:expr) => {
         impl Machine for $machine {
             fn apply(&mut self, entry: Entry<'_>, out: &mut Outbox) {
-                self.0.apply(record(&entry), &mut Out(out));
+                let metrics: fn(&$machine) -> Option<&Metrics> = $metrics;
+                let metrics = metrics(self).cloned();
+                self.0.apply(record(&entry), &mut Out { outbox: out, metrics: metrics.as_ref() });
             }
 
             fn save(&mut self) -> Result<Vec<u8>, String> {
@@ -65,11 +80,11 @@ macro_rules! machine {
     };
 }
 
-machine!(Joining, needs_ticks: |joining| joining.0.pending() > 0);
-machine!(Assembling, needs_ticks: |_| false);
+machine!(Joining, needs_ticks: |joining| joining.0.pending() > 0, metrics: |joining| Some(&joining.1));
+machine!(Assembling, needs_ticks: |_| false, metrics: |_| None);
 
 macro_rules! machines {
-    ($machines:ty, $machine:ident($inner:ty), $stage:expr, tick: $tick:expr) => {
+    ($machines:ty, $machine:ident($inner:ty), $stage:expr, tick: $tick:expr, of: $of:expr) => {
         impl Machines for $machines {
             type Machine = $machine;
 
@@ -78,12 +93,14 @@ macro_rules! machines {
             }
 
             fn begin(&self, epoch: Epoch) -> $machine {
-                $machine(<$inner>::begin(epoch, self.config.clone()))
+                let of: fn(&$machines, $inner) -> $machine = $of;
+                of(self, <$inner>::begin(epoch, self.config.clone()))
             }
 
             fn restore(&self, bytes: &[u8], epoch: Epoch) -> Result<$machine, String> {
                 let restored = <$inner>::restore(bytes, self.config.clone(), epoch);
-                restored.map($machine).map_err(|error| error.to_string())
+                let of: fn(&$machines, $inner) -> $machine = $of;
+                restored.map(|stage| of(self, stage)).map_err(|error| error.to_string())
             }
 
             fn tick(&self) -> Option<Vec<u8>> {
@@ -93,5 +110,6 @@ macro_rules! machines {
     };
 }
 
-machines!(Joins, Joining(JoinStage), Stage::Join, tick: Some(v1::encode(&EventBatch::tick())));
-machines!(Assembles, Assembling(AssembleStage), Stage::Assemble, tick: None);
+machines!(Joins, Joining(JoinStage), Stage::Join, tick: Some(v1::encode(&EventBatch::tick())),
+    of: |joins, stage| Joining(stage, joins.metrics.clone()));
+machines!(Assembles, Assembling(AssembleStage), Stage::Assemble, tick: None, of: |_, stage| Assembling(stage));

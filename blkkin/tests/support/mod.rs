@@ -17,6 +17,7 @@ pub(crate) mod direct;
 pub(crate) mod disk;
 pub(crate) mod fio;
 pub(crate) mod live;
+pub(crate) mod metrics;
 pub(crate) mod one;
 pub(crate) mod queue;
 pub(crate) mod recording;
