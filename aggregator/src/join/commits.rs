@@ -48,6 +48,11 @@ impl CommitKey {
     pub(super) fn of(commit: &CommitEvent) -> Self {
         CommitKey { device: commit.device, tid: commit.tid }
     }
+
+    fn awaited_by(call: &CallEvent) -> Option<Self> {
+        let (tid, open) = call.sync_tid.zip(call.file.as_ref())?;
+        Some(CommitKey { device: open.file.device, tid })
+    }
 }
 
 /// What a call has to do with commits.
@@ -146,12 +151,16 @@ impl Commits {
         self.upcoming.retain(|&(_, upcoming)| upcoming != key);
     }
 
+    /// Whether `call` waited for a commit whose primary is not decided.
+    pub(super) fn is_open(&self, call: &CallEvent) -> bool {
+        let commit = CommitKey::awaited_by(call).and_then(|key| self.by_key.get(&key));
+        commit
+            .is_some_and(|commit| commit.end > call.enter && matches!(commit.state, State::Undecided { .. }))
+    }
+
     /// Finds the commit that `call` waited for and books the call with it.
     pub(super) fn wait(&mut self, call: &CallEvent) -> Waited {
-        let key = match (call.sync_tid, &call.file) {
-            (Some(tid), Some(open)) => CommitKey { device: open.file.device, tid },
-            _ => return Waited::Nothing,
-        };
+        let Some(key) = CommitKey::awaited_by(call) else { return Waited::Nothing };
         match self.by_key.get_mut(&key).filter(|commit| commit.end > call.enter) {
             None => Waited::Nothing,
             Some(Commit { state: State::Decided(trace), .. }) => Waited::Decided(trace.clone()),

@@ -159,14 +159,16 @@ impl Stream {
 
     fn call(&mut self, call: CallEvent, sink: &mut Sink<'_>) {
         let names = self.names.of_call(&call);
-        let waited = self.commits.wait(&call);
-        if call.bios == 0 && !matches!(waited, Waited::Open(_)) {
+        if call.bios == 0 && !self.commits.is_open(&call) {
+            let waited = self.commits.wait(&call);
             self.single.begin(self.source, self.anchor, call.span);
             (self.single.root, self.single.names) = (Root::Call(call), names);
             self.single.causes.extend(late_cause(waited));
             return sink.emit(&mut self.single);
         }
+        // First a place: to make room for it may decide the very commit, which must not choose a call that is nowhere.
         let slot = self.slot(call.span, sink);
+        let waited = self.commits.wait(&call);
         let open = self.open.get(slot);
         (open.trace.root, open.trace.names) = (Root::Call(call), names);
         match waited {
