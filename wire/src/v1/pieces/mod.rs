@@ -7,7 +7,7 @@
 //! *In*: pieces, or bytes of a record that anybody may have written. *Out*: the bytes, or the same pieces again, or why not.
 //! `PieceBatch` of `blkkin.proto` is the contract for everybody else.
 //!
-//! *Invariant*: `decode_pieces(encode_pieces(x)) == x` for whatever a [`PieceBatch`] can hold, and the bytes are a function of
+//! *Invariant*: `decode_pieces(encode_pieces(x)) == x` for whatever a [`PieceBatch`](crate::piece::PieceBatch) can hold, and the bytes are a function of
 //! it; any other bytes are an error or a batch, never a panic. Spans own their names and the keys of their tags, so a long word that a
 //! short record repeats grows when it is read: beyond [`COPIED_BYTES_MAX`] the record is refused.
 //!
