@@ -243,10 +243,7 @@ fn look(settings: &Settings, partitions: u32, stop: &StopSignal, tell: impl Fn(S
     let mut said = String::new();
     let begun = Instant::now();
     loop {
-        // It may be that we may not make it, and that it is there.
-        let made = settings.create_topic_with(EVENTS, partitions, None, OF_EVENTS);
-        let found = made.or_else(|refused| settings.partitions(EVENTS).map(drop).map_err(|_| refused));
-        match found {
+        match settings.have_topic(EVENTS, partitions, OF_EVENTS) {
             Ok(()) if said.is_empty() => return,
             Ok(()) => return tell(format!("the cluster answers after {} s", begun.elapsed().as_secs())),
             Err(error) if error.to_string() != said => {

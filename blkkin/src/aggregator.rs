@@ -156,11 +156,7 @@ fn topics(settings: &Settings, partitions: u32, inbox: &mut Inbox) -> bool {
         [(EVENTS, agent::OF_EVENTS), (SPANS, &[]), (TRACES, &[]), (DEAD, &[]), (STATE, OF_STATES)];
     let mut said = String::new();
     loop {
-        let missing = wanted.iter().find_map(|(topic, of)| {
-            // It may be that we may not make it, and that it is there.
-            let made = settings.create_topic_with(topic, partitions, None, of);
-            made.or_else(|refused| settings.partitions(topic).map(drop).map_err(|_| refused)).err()
-        });
+        let missing = wanted.iter().find_map(|(topic, of)| settings.have_topic(topic, partitions, of).err());
         let Some(error) = missing else { return true };
         if error.to_string() != said {
             said = error.to_string();

@@ -120,10 +120,7 @@ fn found(settings: &Settings, inbox: &mut Inbox) -> bool {
     if !said.is_empty() {
         say(&format!("{TRACES} can be read after {} s", begun.elapsed().as_secs()));
     }
-    // It may be that we may not make it, and that it is there.
-    if let Err(error) = settings.create_topic(DEAD, 1, None)
-        && settings.partitions(DEAD).is_err()
-    {
+    if let Err(error) = settings.have_topic(DEAD, 1, &[]) {
         say(&format!("{}; what is refused waits for it, and holds what is behind it", block(&error)));
     }
     true

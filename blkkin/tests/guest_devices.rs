@@ -13,18 +13,13 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::fd::AsRawFd;
-use std::path::PathBuf;
 
-use blkkin_aggregator::trace::Trace;
-use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{BioEvent, Ending, Submitter};
 use blkkin_wire::ids::DeviceId;
 
-use support::actor::Actor;
 use support::direct::{self, BLOCK};
+use support::guest::{ioctl, node, recorded, traces};
 use support::needs_guest;
-use support::recording::{Recording, record};
 use support::tools::device_number;
 
 /// As `init.sh` told the device-mapper, in sectors.
@@ -147,33 +142,6 @@ fn a_discard_and_zeroes_are_named_as_what_they_are() {
             covered.iter().fold(from, |end, (begin, bytes)| if *begin == end { end + bytes } else { end });
         assert_eq!(end, from + bytes, "{covered:?}");
     }
-}
-
-fn ioctl(device: &fs::File, request: u32, range: &[u64; 2]) -> bool {
-    // SAFETY: the kernel reads two words, which outlive the call.
-    let done = unsafe { libc::ioctl(device.as_raw_fd(), request as libc::Ioctl, range.as_ptr()) };
-    if done != 0 {
-        println!("{request:#x} {range:?}: {}", std::io::Error::last_os_error());
-    }
-    done == 0
-}
-
-fn recorded(act: impl FnOnce() -> i32) -> Recording {
-    let recording = record(&TracerConfig::default(), &mut [&mut Actor::new(act)]);
-    recording.assert_whole();
-    recording
-}
-
-/// Those of the calls of this name that asked for block I/O, in their order.
-fn traces<'a>(recording: &'a Recording, call: &str) -> Vec<&'a Trace> {
-    let asks = |trace: &&Trace| trace.call().is_some_and(|root| root.call.name() == call && root.bios > 0);
-    let mut traces: Vec<&Trace> = recording.traces.iter().filter(asks).collect();
-    traces.sort_by_key(|trace| trace.start());
-    traces
-}
-
-fn node() -> PathBuf {
-    std::env::var("BLKKIN_TEST_DISK").unwrap().into()
 }
 
 fn name() -> String {

@@ -21,6 +21,7 @@ use blkkin_wire::ids::DeviceId;
 
 use support::actor::Actor;
 use support::direct::{self, BLOCK, Block};
+use support::guest::node;
 use support::needs_guest;
 use support::recording::{Recorder, Recording, record};
 use support::sg::{Command, SECTOR, Way};
@@ -204,10 +205,6 @@ fn ioctls(recording: &Recording) -> Vec<&Trace> {
     let mut traces: Vec<&Trace> = recording.traces.iter().filter(is_ioctl).collect();
     traces.sort_by_key(|trace| trace.start());
     traces
-}
-
-fn node() -> PathBuf {
-    std::env::var("BLKKIN_TEST_DISK").unwrap().into()
 }
 
 fn name() -> String {

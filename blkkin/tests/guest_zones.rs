@@ -11,17 +11,12 @@ mod common;
 mod support;
 
 use std::fs::{self, File};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use blkkin_aggregator::trace::Trace;
-use blkkin_tracer::TracerConfig;
-
-use support::actor::Actor;
 use support::direct::{self, BLOCK, Block};
+use support::guest::{ioctl, node, recorded, traces};
 use support::needs_guest;
-use support::recording::{Recording, record};
 use support::tools::{capture, kernel, tool};
 
 /// `_IOW(0x12, 131, struct blk_zone_range)` and those after (include/uapi/linux/blkzoned.h).
@@ -146,31 +141,4 @@ fn empty_all() -> File {
     let device = direct::open(&node());
     assert!(ioctl(&device, RESET, &[0, ZONES * ZONE]));
     device
-}
-
-fn ioctl(device: &File, request: u32, range: &[u64; 2]) -> bool {
-    // SAFETY: the kernel reads two words, which outlive the call.
-    let done = unsafe { libc::ioctl(device.as_raw_fd(), request as libc::Ioctl, range.as_ptr()) };
-    if done != 0 {
-        println!("{request:#x} {range:?}: {}", std::io::Error::last_os_error());
-    }
-    done == 0
-}
-
-fn recorded(act: impl FnOnce() -> i32) -> Recording {
-    let recording = record(&TracerConfig::default(), &mut [&mut Actor::new(act)]);
-    recording.assert_whole();
-    recording
-}
-
-/// Those of the calls of this name that asked for block I/O, in their order.
-fn traces<'a>(recording: &'a Recording, call: &str) -> Vec<&'a Trace> {
-    let asks = |trace: &&Trace| trace.call().is_some_and(|root| root.call.name() == call && root.bios > 0);
-    let mut traces: Vec<&Trace> = recording.traces.iter().filter(asks).collect();
-    traces.sort_by_key(|trace| trace.start());
-    traces
-}
-
-fn node() -> PathBuf {
-    std::env::var("BLKKIN_TEST_DISK").unwrap().into()
 }

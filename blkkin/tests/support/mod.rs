@@ -16,6 +16,7 @@ pub(crate) mod blktrace;
 pub(crate) mod direct;
 pub(crate) mod disk;
 pub(crate) mod fio;
+pub(crate) mod guest;
 pub(crate) mod live;
 pub(crate) mod metrics;
 pub(crate) mod one;

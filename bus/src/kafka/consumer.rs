@@ -222,19 +222,7 @@ impl<C: Codec> TopicConsumer<C> {
         sought.map_err(|error| KafkaError::of(&self.settings, "read again from", &error))
     }
 
-    /// librdkafka goes on by itself after nearly everything: a broker that is away comes back.
     fn passing(&self, error: &rdkafka::error::KafkaError) -> Result<(), KafkaError> {
-        use rdkafka::error::RDKafkaErrorCode as Code;
-        match error.rdkafka_error_code() {
-            Some(
-                Code::Authentication
-                | Code::SaslAuthenticationFailed
-                | Code::SSL
-                | Code::Fatal
-                | Code::TopicAuthorizationFailed
-                | Code::GroupAuthorizationFailed,
-            ) => Err(KafkaError::of(&self.settings, "read from", error)),
-            _ => Ok(()),
-        }
+        KafkaError::lasting(&self.settings, error).map_or(Ok(()), Err)
     }
 }

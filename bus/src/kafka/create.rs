@@ -11,6 +11,18 @@ use super::{KafkaError, Settings};
 const DEFAULT_COPIES: i32 = -1;
 
 impl Settings {
+    /// Makes a topic, unless there is one: it may be that we may not make it, and that it is there. What hindered the making,
+    /// if there is none.
+    pub fn have_topic(
+        &self,
+        topic: &str,
+        partitions: u32,
+        of_topic: &[(&str, &str)],
+    ) -> Result<(), KafkaError> {
+        let made = self.create_topic_with(topic, partitions, None, of_topic);
+        made.or_else(|refused| self.partitions(topic).map(drop).map_err(|_| refused))
+    }
+
     /// Makes a topic, unless there is one of that name. How many partitions a topic has is decided once: keys lie elsewhere
     /// after it is changed. Without a number of copies the cluster's own default.
     pub fn create_topic(&self, topic: &str, partitions: u32, copies: Option<u32>) -> Result<(), KafkaError> {
@@ -18,7 +30,7 @@ impl Settings {
     }
 
     /// The same, with settings of the topic's own.
-    pub fn create_topic_with(
+    fn create_topic_with(
         &self,
         topic: &str,
         partitions: u32,

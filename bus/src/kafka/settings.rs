@@ -133,6 +133,20 @@ pub struct KafkaError {
 }
 
 impl KafkaError {
+    /// What reading met, if it does not pass: librdkafka goes on by itself after nearly everything, as a broker that is away
+    /// comes back.
+    pub(super) fn lasting(settings: &Settings, error: &Driver) -> Option<KafkaError> {
+        match error.rdkafka_error_code()? {
+            Code::Authentication
+            | Code::SaslAuthenticationFailed
+            | Code::SSL
+            | Code::Fatal
+            | Code::TopicAuthorizationFailed
+            | Code::GroupAuthorizationFailed => Some(KafkaError::of(settings, "read from", error)),
+            _ => None,
+        }
+    }
+
     pub(super) fn of(settings: &Settings, verb: &str, error: &Driver) -> KafkaError {
         let what = format!("cannot {verb} the Kafka cluster at {}", settings.brokers);
         let remedy = match (error.rdkafka_error_code(), error) {

@@ -105,7 +105,7 @@ impl Member {
         // librdkafka serves its own events at least each second; ours is sooner.
         match self.consumer.poll(timeout) {
             Some(Ok(message)) => Ok(Event::Record(message.detach())),
-            Some(Err(error)) => self.passing(&error),
+            Some(Err(error)) => KafkaError::lasting(&self.settings, &error).map_or(Ok(Event::Nothing), Err),
             None => Ok(Event::Nothing),
         }
     }
@@ -193,21 +193,6 @@ impl Member {
 
     fn fail(&self, verb: &str, error: &Driver) -> KafkaError {
         KafkaError::of(&self.settings, verb, error)
-    }
-
-    /// librdkafka goes on by itself after nearly everything: a broker that is away comes back.
-    fn passing(&self, error: &Driver) -> Result<Event, KafkaError> {
-        match error.rdkafka_error_code() {
-            Some(
-                Code::Authentication
-                | Code::SaslAuthenticationFailed
-                | Code::SSL
-                | Code::Fatal
-                | Code::TopicAuthorizationFailed
-                | Code::GroupAuthorizationFailed,
-            ) => Err(self.fail("read from", error)),
-            _ => Ok(Event::Nothing),
-        }
     }
 }
 
