@@ -1,4 +1,4 @@
-//! The aggregator's two stages, each partition of its input a state machine: state × record → state × outputs.
+//! The aggregator's stages, each partition of its input a state machine: state × record → state × outputs.
 //!
 //! ```text
 //! blkkin.events → JoinStage → pieces by trace → blkkin.spans → AssembleStage → pieces that are kept → blkkin.traces
@@ -46,19 +46,31 @@
 //! *Rejected*: the owner's clock (another trace after each restart); the watermark of other nodes (their clocks are their
 //! own).
 //!
-//! # What has its place here and no producer yet
+//! # Two nodes, one request
 //!
-//! A root with a parent on another node would be held by [`assemble`] until that came, or its time was up, by the log's time.
-//! Halves of links across nodes would meet in a topic of their own, `blkkin.links`. No probe and no protocol says either
-//! today, so nothing waits.
+//! ```text
+//! JoinStage → halves by connection → blkkin.links → MeetStage → "this trace is shown in that one" → blkkin.spans
+//!                                                      AssembleStage holds the one, and sends it on → blkkin.spans
+//! ```
+//!
+//! The node that answers a request does not know in whose trace it works, so its trace has a provisional id, and
+//! [`assemble`] holds it until it is known where it is shown, or its time is up, by the log's time. How two ends find each
+//! other is [`meet`]'s matter. What is moved goes to the partition of the trace in which it is shown: that one may be
+//! provisional itself.
 
+#[cfg(test)]
+mod across_tests;
 pub mod assemble;
+mod held;
 mod idle;
 pub mod join;
+pub mod meet;
+mod moving;
 mod numbers;
 mod pieces;
 pub mod rules;
 pub mod saved;
+mod taken;
 #[cfg(test)]
 mod tests;
 
@@ -84,6 +96,8 @@ pub struct Record<'a> {
 pub trait Outlet {
     /// A piece, which has this number in this partition of the output.
     fn piece(&mut self, partition: u32, number: u64, piece: Piece);
+    /// A piece for the stage's second output: ends of requests, and what goes once more through the stage.
+    fn aside(&mut self, partition: u32, number: u64, piece: Piece);
     /// The record in hand cannot be read, for this reason.
     fn dead(&mut self, why: String);
     /// A trace that pieces are made of: for who watches. Nothing that is given out may depend on it.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs};
 use blkkin_wire::event::{BioEvent, CallEvent, CommitEvent, FileEvent, RequestEvent, TaskEvent};
 use blkkin_wire::ids::{DeviceId, Source, SpanId, TraceId};
+use blkkin_wire::meeting::{MeetingEvent, Side};
 pub use blkkin_wire::piece::Part;
 use serde::{Deserialize, Serialize};
 
@@ -119,6 +120,8 @@ pub struct Trace {
     pub causes: Vec<Cause>,
     /// For a commit: the call that it is shown below; whoever shows commits by themselves leaves it out.
     pub adopted_by: Option<Adoption>,
+    /// Requests to or from other nodes that its spans were one end of.
+    pub meetings: Vec<MeetingEvent>,
     /// Names.
     pub names: Names,
     /// What is known to be missing.
@@ -141,6 +144,7 @@ impl Trace {
             carried: Vec::new(),
             causes: Vec::new(),
             adopted_by: None,
+            meetings: Vec::new(),
             names: Names::default(),
             missing: Missing::default(),
             part: Part::First,
@@ -156,6 +160,7 @@ impl Trace {
         self.carried.clear();
         self.causes.clear();
         self.adopted_by = None;
+        self.meetings.clear();
         // The devices' names stay: they are nearly always the same, and are set again before it is given out.
         (self.names.task, self.names.exe) = (None, None);
         (self.names.file, self.names.second_file) = (None, None);
@@ -207,6 +212,12 @@ impl Trace {
     /// The root's duration.
     pub fn duration(&self) -> DurationNs {
         self.end().since(self.start())
+    }
+
+    /// Whether its root was asked for by another node: its id is provisional then.
+    pub fn answered(&self) -> bool {
+        let answers = |met: &MeetingEvent| met.side == Side::Answered && met.span == self.root_span;
+        self.meetings.iter().any(answers)
     }
 
     /// The call at its root, if it is one.

@@ -53,6 +53,8 @@ impl Outlet for Records {
         }
     }
 
+    fn aside(&mut self, _: u32, _: u64, _: Piece) {}
+
     fn dead(&mut self, _why: String) {}
 }
 

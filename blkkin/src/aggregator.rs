@@ -3,6 +3,7 @@
 //! ```text
 //! thread "join"                                    thread "assemble"
 //! blkkin.events → JoinStage → blkkin.spans   ...   blkkin.spans → AssembleStage → blkkin.traces
+//!                     └ blkkin.links → MeetStage ───────┘     thread "meet"
 //! ```
 //!
 //! *In*: a cluster that need not be there yet. *Out*: traces, and at the end what became of every event and piece.
@@ -20,12 +21,13 @@ use std::time::Duration;
 
 use blkkin_aggregator::stage::assemble::AssembleStageConfig;
 use blkkin_aggregator::stage::join::JoinStageConfig;
+use blkkin_aggregator::stage::meet::MeetStageConfig;
 use blkkin_aggregator::stage::rules::Rules;
 use blkkin_bus::kafka::stage::{Ended, Machines, StageConfig, StageRunner};
-use blkkin_bus::kafka::{DEAD, EVENTS, Group, KafkaError, SPANS, STATE, Settings, TRACES};
+use blkkin_bus::kafka::{DEAD, EVENTS, Group, KafkaError, LINKS, SPANS, STATE, Settings, TRACES};
 use blkkin_tracer::StopSignal;
 
-use self::machines::{Assembles, Assembling, Joining, Joins};
+use self::machines::{Assembles, Assembling, Joining, Joins, Meeting, Meets};
 use self::metrics::Metrics;
 use crate::agent;
 use crate::args::{AggregatorArgs, StageChoice};
@@ -60,19 +62,28 @@ pub(crate) fn aggregator(args: &AggregatorArgs) -> Result<ExitCode, Failure> {
     }
     let stop = StopSignal::new();
     let mut stages = Stages::default();
-    if args.stage != StageChoice::Assemble {
+    let does = |stage| args.stage == StageChoice::All || args.stage == stage;
+    if does(StageChoice::Join) {
         let config = JoinStageConfig {
+            links: partitions(&settings, LINKS)?,
             idle_after: millis(plan.idle_after),
             ..JoinStageConfig::new(partitions(&settings, SPANS)?)
         };
         let joins = Joins { config, metrics: metrics.clone() };
-        let config = (plan.stage(EVENTS, SPANS, "blkkin-join"), joins);
+        let config = (plan.stage([EVENTS, SPANS, LINKS], "blkkin-join"), joins);
         stages.join = Some(start("join", &settings, config, &stop, &inbox, &metrics)?);
     }
-    if args.stage != StageChoice::Join {
-        let rules = plan.rules.clone();
-        let config = AssembleStageConfig { partitions: partitions(&settings, TRACES)?, rules };
-        let config = (plan.stage(SPANS, TRACES, "blkkin-assemble"), Assembles { config });
+    if does(StageChoice::Meet) {
+        let wait_for = millis(plan.await_asker);
+        let config = MeetStageConfig { wait_for, ..MeetStageConfig::new(partitions(&settings, SPANS)?) };
+        let config = (plan.stage([LINKS, SPANS, SPANS], "blkkin-meet"), Meets { config });
+        stages.meet = Some(start("meet", &settings, config, &stop, &inbox, &metrics)?);
+    }
+    if does(StageChoice::Assemble) {
+        let rules = AssembleStageConfig::new(partitions(&settings, TRACES)?, plan.rules.clone());
+        let (input, await_for) = (partitions(&settings, SPANS)?, millis(plan.await_asker));
+        let config = AssembleStageConfig { input, await_for, ..rules };
+        let config = (plan.stage([SPANS, TRACES, SPANS], "blkkin-assemble"), Assembles { config });
         stages.assemble = Some(start("assemble", &settings, config, &stop, &inbox, &metrics)?);
     }
     let begun = format!("aggregating; events from {EVENTS}, traces to {TRACES} at {}", settings.brokers);
@@ -96,6 +107,7 @@ pub(crate) fn aggregator(args: &AggregatorArgs) -> Result<ExitCode, Failure> {
 struct Plan {
     rules: Rules,
     idle_after: Duration,
+    await_asker: Duration,
     save_every: Duration,
     instance: Option<String>,
     forget: bool,
@@ -119,16 +131,18 @@ impl Plan {
         Ok(Plan {
             rules,
             idle_after: units::timespan("--idle-after", &args.idle_after)?,
+            await_asker: units::timespan("--await-asker", &args.await_asker)?,
             save_every: units::timespan("--save-every", &args.save_every)?,
             instance: args.instance.clone(),
             forget: args.forget,
         })
     }
 
-    fn stage(&self, input: &str, output: &str, group: &str) -> StageConfig {
+    fn stage(&self, [input, output, aside]: [&str; 3], group: &str) -> StageConfig {
         StageConfig {
             input: input.to_owned(),
             output: output.to_owned(),
+            aside: aside.to_owned(),
             group: Group { name: group.to_owned(), member: self.instance.clone() },
             save_every: self.save_every,
             tick_after: self.idle_after / TICKS,
@@ -152,8 +166,14 @@ fn one_in(word: &str) -> Result<u32, Failure> {
 
 /// Makes the topics, or finds them; says what hinders it, once each. False where the end came first.
 fn topics(settings: &Settings, partitions: u32, inbox: &mut Inbox) -> bool {
-    let wanted: [(&str, &[(&str, &str)]); 5] =
-        [(EVENTS, agent::OF_EVENTS), (SPANS, &[]), (TRACES, &[]), (DEAD, &[]), (STATE, OF_STATES)];
+    let wanted: [(&str, &[(&str, &str)]); 6] = [
+        (EVENTS, agent::OF_EVENTS),
+        (SPANS, &[]),
+        (LINKS, &[]),
+        (TRACES, &[]),
+        (DEAD, &[]),
+        (STATE, OF_STATES),
+    ];
     let mut said = String::new();
     loop {
         let missing = wanted.iter().find_map(|(topic, of)| settings.have_topic(topic, partitions, of).err());
@@ -184,13 +204,15 @@ type Running<M> = JoinHandle<Result<Ended<M>, KafkaError>>;
 #[derive(Default)]
 struct Stages {
     join: Option<Running<Joining>>,
+    meet: Option<Running<Meeting>>,
     assemble: Option<Running<Assembling>>,
 }
 
 impl Stages {
-    /// Waits for both, says what became of everything, and then what failed.
+    /// Waits for all, says what became of everything, and then what failed.
     fn finish(self) -> Result<ExitCode, Failure> {
         let join = self.join.map(|running| wait("the join", running));
+        let meet = self.meet.map(|running| wait("the meeting", running));
         let assemble = self.assemble.map(|running| wait("the assembly", running));
         let ended = |stage: &str, saved: bool| {
             if !saved {
@@ -201,11 +223,19 @@ impl Stages {
             say(&say::join(join));
             ended("join", join.saved);
         }
+        if let Some(Ok(meet)) = &meet {
+            // Most clusters have nothing between nodes.
+            if meet.machines.values().any(|meeting| meeting.0.books().records > 0) {
+                say(&say::meet(meet));
+            }
+            ended("meet", meet.saved);
+        }
         if let Some(Ok(assemble)) = &assemble {
             say(&say::assemble(assemble));
             ended("assemble", assemble.saved);
         }
         join.transpose()?;
+        meet.transpose()?;
         assemble.transpose()?;
         Ok(Status::Success.code())
     }

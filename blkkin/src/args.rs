@@ -160,8 +160,8 @@ pub(crate) enum ExporterAction {
 #[derive(Debug, Args)]
 #[command(override_usage = "blkkin aggregator --brokers HOST:PORT [--sample 1/N]")]
 #[command(
-    after_help = "Reads blkkin.events, writes blkkin.spans and, from these, blkkin.traces; keeps its state in \
-    blkkin.state. Any number of them share the work; each may be killed at any moment."
+    after_help = "Reads blkkin.events, writes blkkin.spans and, from these, blkkin.traces; what goes between nodes meets in \
+    blkkin.links; keeps its state in blkkin.state. Any number of them share the work; each may be killed at any moment."
 )]
 pub(crate) struct AggregatorArgs {
     /// Where the cluster is: HOST:PORT, several with commas between
@@ -170,7 +170,7 @@ pub(crate) struct AggregatorArgs {
     /// A setting of librdkafka (TLS, SASL), repeatable: security.protocol=SSL
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) set: Vec<String>,
-    /// What to do: join (events to spans), assemble (spans to traces), or both
+    /// What to do: join (events to spans), meet (requests between nodes), assemble (spans to traces), or all
     #[arg(long, value_enum, default_value_t, value_name = "STAGE", hide_possible_values = true)]
     pub(crate) stage: StageChoice,
     /// A name of this one's own: its partitions wait for it while it restarts
@@ -191,6 +191,9 @@ pub(crate) struct AggregatorArgs {
     /// A node of which the log has held nothing for so long is finished
     #[arg(long, value_name = "TIME", default_value = "30s", help_heading = "State")]
     pub(crate) idle_after: String,
+    /// A trace that answered another node waits so long for the one that asked, and that for it
+    #[arg(long, value_name = "TIME", default_value = "10s", help_heading = "State")]
+    pub(crate) await_asker: String,
     /// Save the state no more often
     #[arg(long, value_name = "TIME", default_value = "5s", help_heading = "State")]
     pub(crate) save_every: String,
@@ -204,9 +207,10 @@ pub(crate) struct AggregatorArgs {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum StageChoice {
     Join,
+    Meet,
     Assemble,
     #[default]
-    Both,
+    All,
 }
 
 #[derive(Debug, Args)]

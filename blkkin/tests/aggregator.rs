@@ -102,6 +102,9 @@ impl Outlet for Expected {
     fn piece(&mut self, _: u32, _: u64, piece: Piece) {
         traces::count(&mut self.0, &piece);
     }
+    fn aside(&mut self, _: u32, _: u64, piece: Piece) {
+        panic!("{piece:?}");
+    }
     fn dead(&mut self, why: String) {
         panic!("{why}");
     }

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """Reads a record of the topic blkkin.events, and prints each event as a line of JSON; with --pieces one of
-blkkin.spans or blkkin.traces, and prints each piece.
+blkkin.spans, blkkin.traces or blkkin.links, and prints each piece.
 
     protoc --python_out=. --proto_path=wire blkkin.proto
     PYTHONPATH=. wire/examples/consumer.py [--pieces] < RECORD
@@ -124,9 +124,18 @@ def events(batch):
             yield {"kind": "device", "device": devices[at], "name": name,
                    "partition_of": devices[next(disk)] if flags & 1 else None}
 
+    def meetings(m=batch.meeting_events):
+        root = ids(m.root, batch)
+        for flags, span, took, rule, connection, cookie in zip(
+                m.flags, ids(m.span, batch), m.took, m.rule, m.connection, m.cookie):
+            yield {"kind": "meeting", "span": span, "root": span if flags & 4 else next(root),
+                   "side": "answered" if flags & 1 else "asked", "rule": batch.words[rule],
+                   "connection": batch.words[connection], "cookie": cookie, "unique": bool(flags & 2), "took": took}
+
     bios, requests = bios(), requests()
     of = {pb.KIND_CALL: calls(), pb.KIND_BIO: bios, pb.KIND_REQUEST: requests, pb.KIND_COMMIT: commits(),
-          pb.KIND_TASK: named(), pb.KIND_FILE: paths(), pb.KIND_DEVICE: disks()}
+          pb.KIND_TASK: named(), pb.KIND_FILE: paths(), pb.KIND_DEVICE: disks(),
+          pb.KIND_MEETING: meetings()}
     for kind, time in zip(batch.kinds, sums(batch.times)):
         for event in [next(bios), next(requests)] if kind == pb.KIND_PAIR else [next(of[kind])]:
             yield {"time": time, **event}
@@ -148,6 +157,7 @@ def pieces(batch):
 
     piece, span, moment, tag, link = map(columns, (batch.pieces, batch.spans, batch.annotations, batch.tags, batch.links))
     starts = sums(batch.spans.start)
+    halves, moves = iter(batch.halves), iter(batch.moves)
 
     def value(at):
         return words[at - 1] if at else tag("number")
@@ -174,8 +184,17 @@ def pieces(batch):
                 one["parent"] = found[here]["id"]
             elif one["parent"] is not None:
                 one["parent"] = f"{one['parent']:016x}"
-        yield {"number": number, "trace": of, "later": bool(flags & 1), "complete": bool(flags & 2),
+        row = {"number": number, "trace": of, "later": bool(flags & 1), "complete": bool(flags & 2),
                "rule": word(piece("rule", flags >> 2 & 1)), "one_in": piece("one_in", flags >> 2 & 1), "spans": found}
+        if flags >> 4 & 1:
+            h = next(halves)
+            row["half"] = {"side": "answered" if h.flags & 1 else "asked", "span": f"{h.span:016x}", "begin": h.begin,
+                           "end": h.end, "rule": word(h.rule), "connection": word(h.connection), "cookie": h.cookie}
+        if flags >> 5 & 1:
+            m = next(moves)
+            row["shown"] = {"trace": f"{m.trace_high:016x}{m.trace_low:016x}", "parent": f"{m.parent:016x}",
+                            "rule": word(m.rule), "shift": m.shift, "error": m.error}
+        yield row
 
 
 def main():

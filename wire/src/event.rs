@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::calls::CallId;
 use crate::clock::{DurationNs, MonotonicNs};
 use crate::ids::{CgroupId, DeviceId, Fd, FileId, Pid, Sector, SpanId, TaskId, Tid, Uid};
+use crate::meeting::MeetingEvent;
 pub use crate::op::BlockOp;
 
 /// Anything that a tracer says.
@@ -35,6 +36,8 @@ pub enum LayerEvent {
     File(FileEvent),
     /// A device has this name.
     Device(DeviceEvent),
+    /// A span was one end of a request between two nodes.
+    Meeting(Box<MeetingEvent>),
 }
 
 impl LayerEvent {
@@ -49,6 +52,7 @@ impl LayerEvent {
             LayerEvent::Task(e) => e.time,
             LayerEvent::File(e) => e.time,
             LayerEvent::Device(e) => e.time,
+            LayerEvent::Meeting(e) => e.end,
         }
     }
 }

@@ -14,6 +14,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::TraceId;
+use crate::meeting::Across;
 use crate::span::Span;
 
 /// A stage of the aggregator.
@@ -23,6 +24,8 @@ pub enum Stage {
     Join,
     /// Puts a trace's spans together; writes those that are kept.
     Assemble,
+    /// Brings the two ends of requests between nodes together; writes by the trace of who answered.
+    Meet,
 }
 
 /// When a stage's state of one partition began: random. Numbers count anew with it.
@@ -72,9 +75,11 @@ pub struct Piece {
     pub complete: bool,
     /// Why it was kept, where a rule decided; none where all are kept.
     pub sampled: Option<Sampled>,
+    /// What it has to do with other nodes.
+    pub across: Across,
 }
 
-/// A record of `blkkin.spans` or `blkkin.traces`.
+/// A record of `blkkin.spans`, `blkkin.traces` or `blkkin.links`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PieceBatch {
     /// Who wrote it.
@@ -83,4 +88,13 @@ pub struct PieceBatch {
     pub first: u64,
     /// The pieces, in the order of their numbers.
     pub pieces: Vec<Piece>,
+}
+
+impl PieceBatch {
+    /// A record that says nothing but that the log goes on, as [`EventBatch::tick`](crate::batch::EventBatch::tick) does for
+    /// events: no pieces, of nobody.
+    pub fn tick() -> PieceBatch {
+        let from = Origin { stage: Stage::Meet, partition: u32::MAX, epoch: Epoch(0) };
+        PieceBatch { from, first: 0, pieces: Vec::new() }
+    }
 }

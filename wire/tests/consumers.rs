@@ -48,29 +48,25 @@ fn consume(schema: &Path, arguments: &[&str], record: &[u8]) -> Output {
     consumer.wait_with_output().unwrap()
 }
 
-/// The record and what is in it were written by hand, value by value: `src/v1/tests.rs` has the same in Rust.
+/// Records and what is in them were written by hand, value by value: `src/v1/tests.rs` and `src/v1/pieces/tests.rs` have the
+/// same in Rust.
+const GOLDEN: [(&str, &[&str]); 4] =
+    [("v1", &[]), ("meeting-v1", &[]), ("pieces-v1", &["--pieces"]), ("links-v1", &["--pieces"])];
+
 #[test]
 fn a_consumer_in_python_reads_what_was_written() {
     let schema = match compiled() {
         Ok(schema) => schema,
         Err(why) => return println!("skipped: {why}"),
     };
-    let output = consume(schema.path(), &[], include_bytes!("../golden/v1.bin"));
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let expected = std::fs::read_to_string(here("golden/v1.jsonl")).unwrap();
-    assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
-}
-
-#[test]
-fn a_consumer_in_python_reads_pieces_of_traces() {
-    let schema = match compiled() {
-        Ok(schema) => schema,
-        Err(why) => return println!("skipped: {why}"),
-    };
-    let output = consume(schema.path(), &["--pieces"], include_bytes!("../golden/pieces-v1.bin"));
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let expected = std::fs::read_to_string(here("golden/pieces-v1.jsonl")).unwrap();
-    assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+    for (name, arguments) in GOLDEN {
+        let golden = here("golden").join(name);
+        let record = std::fs::read(golden.with_extension("bin")).unwrap();
+        let output = consume(schema.path(), arguments, &record);
+        assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+        let expected = std::fs::read_to_string(golden.with_extension("jsonl")).unwrap();
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), expected, "{name}");
+    }
 }
 
 #[test]

@@ -16,6 +16,8 @@ pub struct JoinAccounts {
     pub requests: JoinAccount,
     /// Commits.
     pub commits: JoinAccount,
+    /// Ends of requests between nodes.
+    pub meetings: JoinAccount,
     /// Name events taken in.
     pub names: u64,
     /// Traces given out of which nothing is missing.
@@ -83,7 +85,7 @@ enum Fate {
 impl JoinAccounts {
     /// Whether all books agree.
     pub fn balances(&self) -> bool {
-        [self.calls, self.bios, self.requests, self.commits].iter().all(JoinAccount::balances)
+        [self.calls, self.bios, self.requests, self.commits, self.meetings].iter().all(JoinAccount::balances)
     }
 
     pub(super) fn receive(&mut self, event: &LayerEvent) {
@@ -96,6 +98,7 @@ impl JoinAccounts {
                 self.requests.receive();
             }
             LayerEvent::Commit(_) => self.commits.receive(),
+            LayerEvent::Meeting(_) => self.meetings.receive(),
             LayerEvent::Task(_) | LayerEvent::File(_) | LayerEvent::Device(_) => self.names += 1,
         }
     }
@@ -113,6 +116,7 @@ impl JoinAccounts {
         }
         self.bios.settle(trace.bios.len(), fate);
         self.requests.settle(trace.requests.len(), fate);
+        self.meetings.settle(trace.meetings.len(), fate);
         if trace.missing.nothing() {
             self.traces_complete += 1;
         } else {

@@ -10,6 +10,7 @@ use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use blkkin_wire::event::{BioEvent, CallEvent, CommitEvent, LayerEvent, PairEvent, RequestEvent, Submitter};
 use blkkin_wire::ids::{BootId, NodeId, Source, SpanId, StartEpoch};
+use blkkin_wire::meeting::MeetingEvent;
 use serde::{Deserialize, Serialize};
 
 use super::commits::{Commits, Waited};
@@ -42,6 +43,8 @@ pub(super) struct Stream {
     next_sequence: Option<u64>,
     watermark: MonotonicNs,
     now: MonotonicNs,
+    /// It has told of a request to or from another node: from then on a call without bios may be open before it comes.
+    meets: bool,
     /// Nothing is due before.
     deadline: MonotonicNs,
     window: Window,
@@ -65,6 +68,7 @@ impl Stream {
             next_sequence: None,
             watermark: zero,
             now: zero,
+            meets: false,
             deadline: MonotonicNs(u64::MAX),
             window: Window::new(config.window_max),
             names: NameTable::new(config.files_max, config.tasks_max, config.quiet_after),
@@ -148,6 +152,7 @@ impl Stream {
             LayerEvent::Request(request) => self.request(request, sink),
             LayerEvent::Pair(pair) => self.pair(pair, sink),
             LayerEvent::Commit(commit) => self.commit(commit, sink),
+            LayerEvent::Meeting(met) => self.meeting(*met, sink),
             LayerEvent::File(file) => self.names.file(file),
             LayerEvent::Device(device) => self.names.device(device),
             LayerEvent::Task(task) => {
@@ -159,7 +164,8 @@ impl Stream {
 
     fn call(&mut self, call: CallEvent, sink: &mut Sink<'_>) {
         let names = self.names.of_call(&call);
-        if call.bios == 0 && !self.commits.is_open(&call) {
+        let met = self.meets && self.open.find(call.span).is_some();
+        if call.bios == 0 && !met && !self.commits.is_open(&call) {
             let waited = self.commits.wait(&call);
             self.single.begin(self.source, self.anchor, call.span);
             (self.single.root, self.single.names) = (Root::Call(call), names);
@@ -200,6 +206,12 @@ impl Stream {
             self.single.begin(self.source, self.anchor, request.span);
             (self.single.root, self.single.names) = (Root::Kernel, self.names.of_task(request.task));
             self.single.requests.push(request);
+            if self.meets
+                && let Some(slot) = self.open.find(request.span)
+            {
+                self.single.meetings.append(&mut self.open.get(slot).trace.meetings);
+                self.open.end(slot, request.span);
+            }
             return sink.emit(&mut self.single);
         }
         let slot = self.slot(request.root, sink);
@@ -230,6 +242,14 @@ impl Stream {
         let slot = self.slot(commit.span, sink);
         let open = self.open.get(slot);
         (open.trace.root, open.trace.names) = (Root::Commit(commit), names);
+        self.close_if_complete(slot, sink);
+    }
+
+    /// It comes before its root, or makes a trace that waits for it.
+    fn meeting(&mut self, met: MeetingEvent, sink: &mut Sink<'_>) {
+        self.meets = true;
+        let slot = self.slot(met.root, sink);
+        self.open.get(slot).trace.meetings.push(met);
         self.close_if_complete(slot, sink);
     }
 

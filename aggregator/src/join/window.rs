@@ -8,7 +8,7 @@
 //! joins simple: an event's names, which were said no later than the event, are there when it comes; a
 //! request comes before the bios that it ended, and a commit before the calls that it let go.
 //!
-//! *Kinds at one time*: names, requests (a pair of bio and request among them), bios, commits, calls: a thing before what may refer to it.
+//! *Kinds at one time*: names, meetings, requests (a pair of bio and request among them), bios, commits, calls: a thing before what may refer to it.
 //!
 //! *Rejected*: joining in order of arrival, with every table looked up from both sides. Shorter delays by the
 //! distance to the watermark (milliseconds), but each pair of kinds then has two orders to be right in.
@@ -103,11 +103,12 @@ fn rank(event: &LayerEvent) -> (u8, u64) {
         LayerEvent::Device(e) => (0, e.device.to_kernel().into()),
         LayerEvent::File(e) => (1, e.file.ino),
         LayerEvent::Task(e) => (2, e.task.id.0),
-        LayerEvent::Request(e) => (3, e.span.0),
-        LayerEvent::Pair(e) => (3, e.request.span.0),
-        LayerEvent::Bio(e) => (4, e.span.0),
-        LayerEvent::Commit(e) => (5, e.span.0),
-        LayerEvent::Call(e) => (6, e.span.0),
+        LayerEvent::Meeting(e) => (3, e.span.0),
+        LayerEvent::Request(e) => (4, e.span.0),
+        LayerEvent::Pair(e) => (4, e.request.span.0),
+        LayerEvent::Bio(e) => (5, e.span.0),
+        LayerEvent::Commit(e) => (6, e.span.0),
+        LayerEvent::Call(e) => (7, e.span.0),
     }
 }
 
@@ -117,6 +118,9 @@ fn among_names(a: &LayerEvent, b: &LayerEvent) -> Ordering {
         (LayerEvent::Device(a), LayerEvent::Device(b)) => a.name.cmp(&b.name),
         (LayerEvent::File(a), LayerEvent::File(b)) => (a.file, &a.path).cmp(&(b.file, &b.path)),
         (LayerEvent::Task(a), LayerEvent::Task(b)) => (a.task, &a.comm).cmp(&(b.task, &b.comm)),
+        (LayerEvent::Meeting(a), LayerEvent::Meeting(b)) => {
+            (&a.meeting, a.side, a.begin).cmp(&(&b.meeting, b.side, b.begin))
+        }
         _ => Ordering::Equal,
     }
 }
@@ -161,6 +165,6 @@ mod tests {
         ];
         let events = Window::new(100).admit(all, MonotonicNs(6)).events;
         let kinds: Vec<u8> = events.iter().map(|event| rank(event).0).collect();
-        assert_eq!(kinds, [2, 3, 4, 6]);
+        assert_eq!(kinds, [2, 4, 5, 7]);
     }
 }

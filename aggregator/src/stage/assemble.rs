@@ -2,31 +2,43 @@
 //!
 //! *In*: records of `blkkin.spans`, of every partition of the first stage. *Out*: pieces for `blkkin.traces`, and what became
 //! of everything ([`AssembleBooks`]).
-//! *Invariant*: that of [`super`]; of one origin each number is taken once; received = kept + left out, and what was
+//! *Invariant*: that of [`super`]; of one origin each number is taken once; received = kept + left out + moves + moved + misplaced + pending, and what was
 //! received again and what never came are counted.
 //!
 //! A first piece passes at once, also an incomplete one: the first stage has waited for the rest. A later one is sent by
 //! itself, by the decision that the first one got.
+//!
+//! # A trace that is shown in another
+//!
+//! A trace whose root answered another node is held until [`super::meet`] says where it is shown; then its pieces go, under that
+//! trace's id, to where that trace is decided, and whatever comes of it later goes after them. So a request over three
+//! nodes is moved twice. When nobody has said anything for [`AssembleStageConfig::await_for`], it is given out as it is, and stays
+//! so: half of a trace here and half there would be two lies.
+//!
+//! *Limit*: pieces that were moved go with what is known of the trace by then. Where a rule keeps traces that failed, and the
+//! asker's part comes after them, they are decided by the draw.
 
-use std::collections::BTreeMap;
 use std::hash::RandomState;
 
 use blkkin_wire::ids::TraceId;
-use blkkin_wire::piece::{Epoch, Origin, Part, Piece, Stage};
+use blkkin_wire::meeting::{Across, Moved};
+use blkkin_wire::piece::{Epoch, Part, Piece, Stage};
 use blkkin_wire::v1;
 use serde::{Deserialize, Serialize};
 
+use super::held::Held;
+use super::moving;
 use super::numbers::Numbers;
 use super::rules::{Kept, Rules};
 use super::saved::{self, Unreadable};
-use super::{Outlet, Record};
+use super::taken::{Known, Taken};
+use super::{LogTime, Outlet, Record};
 use crate::join::recent::Recent;
 
-/// Origins remembered: a partition of the first stage is one, and one more after each change of its configuration. Beyond it
-/// the one heard of longest ago is forgotten.
-const ORIGINS_MAX: usize = 4_096;
 /// Traces remembered that a rule kept and the draw would not have: as many as may be open in the join.
 const KEPT_MAX: usize = 65_536;
+/// Traces remembered that are shown in another, or that waited in vain: for what comes of them later.
+const MOVED_MAX: usize = 65_536;
 
 /// What the second stage may be told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +47,19 @@ pub struct AssembleStageConfig {
     pub partitions: u32,
     /// What is kept.
     pub rules: Rules,
+    /// Partitions of its own input, to which goes what is moved.
+    pub input: u32,
+    /// How long a trace waits to hear where it is shown, in ms, by the log's time. It has ended by then and the asker's part of
+    /// the request ends a network's way later, so what passes is what the agents and the stages between take: tenths of
+    /// seconds, seconds where one of them was killed.
+    pub await_for: u64,
+}
+
+impl AssembleStageConfig {
+    /// With as many partitions everywhere, and the default of the rest.
+    pub fn new(partitions: u32, rules: Rules) -> Self {
+        AssembleStageConfig { partitions, rules, input: partitions, await_for: 10_000 }
+    }
 }
 
 /// What became of pieces, since the state began.
@@ -56,6 +81,20 @@ pub struct AssembleBooks {
     pub left_out: u64,
     /// Spans in those given out.
     pub spans: u64,
+    /// Pieces that say where a trace is shown.
+    pub moves: u64,
+    /// Of these, those that came when the trace had been given out, or a second time.
+    pub moves_late: u64,
+    /// Pieces sent on to the trace in which they are shown.
+    pub moved: u64,
+    /// Traces that waited for somebody who asked, and of whom nothing was heard.
+    pub unasked: u64,
+    /// Pieces that had been moved too often, and were given out where they were.
+    pub circles: u64,
+    /// Pieces that belong to another topic: left out.
+    pub misplaced: u64,
+    /// Ticks.
+    pub ticks: u64,
 }
 
 /// The state of one partition of spans.
@@ -63,19 +102,17 @@ pub struct AssembleBooks {
 pub struct AssembleStage {
     epoch: u64,
     numbers: Numbers,
-    seen: BTreeMap<(u8, u32, u64), Seen>,
+    again: Numbers,
+    taken: Taken,
+    now: LogTime,
+    held: Held,
+    moved: Recent<TraceId, Moved, RandomState>,
+    unasked: Recent<TraceId, (), RandomState>,
     /// Kept by a rule, where the draw says otherwise or the first said something else.
     kept: Recent<TraceId, Kept, RandomState>,
     books: AssembleBooks,
     #[serde(skip, default = "no_config")]
     config: AssembleStageConfig,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Seen {
-    next: u64,
-    /// Records counted when it was last heard of.
-    heard: u64,
 }
 
 impl AssembleStage {
@@ -84,7 +121,12 @@ impl AssembleStage {
         AssembleStage {
             epoch: epoch.0,
             numbers: Numbers::new(config.partitions),
-            seen: BTreeMap::new(),
+            again: Numbers::new(config.input),
+            taken: Taken::default(),
+            now: LogTime::default(),
+            held: Held::default(),
+            moved: Recent::new(MOVED_MAX),
+            unasked: Recent::new(MOVED_MAX),
             kept: Recent::new(KEPT_MAX),
             books: AssembleBooks::default(),
             config,
@@ -94,6 +136,14 @@ impl AssembleStage {
     /// Takes the next record in.
     pub fn apply(&mut self, record: Record<'_>, out: &mut dyn Outlet) {
         self.books.records += 1;
+        self.now = self.now.max(record.at.unwrap_or_default());
+        while let Some(trace) = self.held.due(self.now, self.config.await_for) {
+            self.books.unasked += 1;
+            self.unasked.insert(trace, ());
+            for piece in self.held.take(trace) {
+                self.decide(piece, out);
+            }
+        }
         let batch = match v1::decode_pieces(record.bytes) {
             Ok(batch) => batch,
             Err(why) => {
@@ -101,38 +151,66 @@ impl AssembleStage {
                 return out.dead(why.to_string());
             }
         };
-        let new = self.take(&batch.from, batch.first, batch.pieces.len());
-        for piece in batch.pieces.into_iter().skip(new) {
+        if batch.pieces.is_empty() {
+            self.books.ticks += 1;
+            return;
+        }
+        let Known { repeated, missed } = self.taken.take(&batch.from, batch.first, batch.pieces.len());
+        self.books.repeated += repeated as u64;
+        self.books.missed += missed;
+        for piece in batch.pieces.into_iter().skip(repeated) {
             self.books.received += 1;
             self.piece(piece, out);
         }
     }
 
-    /// How many of a record's pieces were taken before; those behind them are new.
-    fn take(&mut self, from: &Origin, first: u64, pieces: usize) -> usize {
-        let key = (saved::stage_byte(from.stage), from.partition, from.epoch.0);
-        if !self.seen.contains_key(&key) {
-            self.make_room();
-        }
-        let end = first.wrapping_add(pieces as u64);
-        let seen = self.seen.entry(key).or_insert(Seen { next: first, heard: 0 });
-        seen.heard = self.books.records;
-        let before = seen.next.saturating_sub(first).min(pieces as u64);
-        self.books.repeated += before;
-        self.books.missed += first.saturating_sub(seen.next);
-        seen.next = seen.next.max(end);
-        before as usize
-    }
-
-    fn make_room(&mut self) {
-        if self.seen.len() >= ORIGINS_MAX
-            && let Some(key) = self.seen.iter().min_by_key(|(_, seen)| seen.heard).map(|(key, _)| *key)
-        {
-            self.seen.remove(&key);
-        }
-    }
-
     fn piece(&mut self, piece: Piece, out: &mut dyn Outlet) {
+        match &piece.across {
+            Across::Half(_) => self.books.misplaced += 1,
+            Across::Moved(moved) => self.shown_in(piece.trace, moved, out),
+            Across::Nothing | Across::Awaits | Across::Forwarded(_) => self.part(piece, out),
+        }
+    }
+
+    /// Spans: they are decided here, or wait, or go on to another trace.
+    fn part(&mut self, piece: Piece, out: &mut dyn Outlet) {
+        if let Some(moved) = self.moved.peek(&piece.trace).cloned() {
+            return self.send_on(piece, &moved, out);
+        }
+        let awaits = piece.across == Across::Awaits && self.unasked.peek(&piece.trace).is_none();
+        if awaits || self.held.holds(piece.trace) {
+            return self.held.put(piece, self.now);
+        }
+        self.decide(piece, out);
+    }
+
+    fn shown_in(&mut self, trace: TraceId, moved: &Moved, out: &mut dyn Outlet) {
+        self.books.moves += 1;
+        let late = self.unasked.peek(&trace).is_some() || self.moved.peek(&trace).is_some();
+        if late || trace == moved.to {
+            self.books.moves_late += 1;
+            return;
+        }
+        self.moved.insert(trace, moved.clone());
+        for piece in self.held.take(trace) {
+            self.send_on(piece, moved, out);
+        }
+    }
+
+    fn send_on(&mut self, piece: Piece, moved: &Moved, out: &mut dyn Outlet) {
+        match moving::shown(&piece, moved) {
+            Some(shown) => {
+                self.books.moved += 1;
+                self.again.write_aside(shown, out);
+            }
+            None => {
+                self.books.circles += 1;
+                self.decide(piece, out);
+            }
+        }
+    }
+
+    fn decide(&mut self, piece: Piece, out: &mut dyn Outlet) {
         let rules = &self.config.rules;
         let kept = match piece.part {
             Part::First => rules.look(&piece),
@@ -147,7 +225,12 @@ impl AssembleStage {
         }
         self.books.kept += 1;
         self.books.spans += piece.spans.len() as u64;
-        self.numbers.write(Piece { sampled: rules.say(kept), ..piece }, out);
+        self.numbers.write(Piece { sampled: rules.say(kept), across: Across::Nothing, ..piece }, out);
+    }
+
+    /// Pieces that wait. While there are some, and the partition is silent, it needs ticks.
+    pub fn pending(&self) -> u64 {
+        self.held.pieces()
     }
 
     /// The whole of it.
@@ -161,8 +244,11 @@ impl AssembleStage {
         let saved::Read { state, fingerprint } = saved::read::<AssembleStage>(Stage::Assemble, bytes)?;
         let mut stage = state;
         if fingerprint != saved::fingerprint(&config) {
-            (stage.epoch, stage.numbers) = (epoch.0, Numbers::new(config.partitions));
+            stage.epoch = epoch.0;
+            (stage.numbers, stage.again) = (Numbers::new(config.partitions), Numbers::new(config.input));
         }
+        stage.moved.set_max(MOVED_MAX);
+        stage.unasked.set_max(MOVED_MAX);
         stage.kept.set_max(KEPT_MAX);
         stage.config = config;
         Ok(stage)
@@ -181,5 +267,5 @@ impl AssembleStage {
 
 /// A stage that was read back is given one before it is used.
 fn no_config() -> AssembleStageConfig {
-    AssembleStageConfig { partitions: 1, rules: Rules::default() }
+    AssembleStageConfig::new(1, Rules::default())
 }

@@ -5,13 +5,14 @@
 //! restarts: the books are part of the state.
 
 use blkkin_wire::batch::EventBatch;
-use blkkin_wire::piece::{Epoch, Stage};
+use blkkin_wire::meeting::Across;
+use blkkin_wire::piece::{Epoch, Part, Piece, Stage};
 use blkkin_wire::v1;
 use serde::{Deserialize, Serialize};
 
 use super::idle::{Due, Idle};
 use super::numbers::Numbers;
-use super::pieces::pieces;
+use super::pieces::{halves, pieces};
 use super::saved::{self, Unreadable};
 use super::{Outlet, Record};
 use crate::join::{JoinAccounts, JoinConfig, Joiner, TraceSink};
@@ -24,6 +25,8 @@ pub struct JoinStageConfig {
     pub join: JoinConfig,
     /// Partitions of the output.
     pub partitions: u32,
+    /// Partitions of the topic of links.
+    pub links: u32,
     /// A source of which the log has held nothing for longer is finished: what is open of it is given out. In ms, by the log's
     /// time. A tracer that lives sends a batch each 75 ms, also an empty one; 30 s are what the join waits for a sign of
     /// life of a trace ([`JoinConfig::quiet_after`]).
@@ -34,11 +37,12 @@ pub struct JoinStageConfig {
 }
 
 impl JoinStageConfig {
-    /// With defaults for all but the number of partitions of the output.
+    /// With defaults for all but the number of partitions of the outputs.
     pub fn new(partitions: u32) -> Self {
         JoinStageConfig {
             join: JoinConfig::default(),
             partitions,
+            links: partitions,
             idle_after: 30_000,
             forget_after: 3_600_000,
         }
@@ -62,6 +66,8 @@ pub struct JoinBooks {
     pub pieces: u64,
     /// Spans in them.
     pub spans: u64,
+    /// Ends of requests between nodes given out.
+    pub halves: u64,
 }
 
 /// The state of one partition of events.
@@ -69,6 +75,7 @@ pub struct JoinBooks {
 pub struct JoinStage {
     epoch: u64,
     numbers: Numbers,
+    links: Numbers,
     idle: Idle,
     joiner: Joiner,
     books: JoinBooks,
@@ -82,6 +89,7 @@ impl JoinStage {
         JoinStage {
             epoch: epoch.0,
             numbers: Numbers::new(config.partitions),
+            links: Numbers::new(config.links),
             idle: Idle::default(),
             joiner: Joiner::new(config.join.clone()),
             books: JoinBooks::default(),
@@ -114,7 +122,8 @@ impl JoinStage {
             return;
         }
         self.idle.hear(batch.source);
-        let mut writer = Writer { numbers: &mut self.numbers, books: &mut self.books, out };
+        let (numbers, links) = (&mut self.numbers, &mut self.links);
+        let mut writer = Writer { numbers, links, books: &mut self.books, out };
         self.joiner.apply(batch, &mut writer);
         // Seldom: a source more than the join follows has made another go.
         if self.idle.len() > self.joiner.sources() {
@@ -124,7 +133,8 @@ impl JoinStage {
     }
 
     fn expire(&mut self, due: Due, out: &mut dyn Outlet) {
-        let mut writer = Writer { numbers: &mut self.numbers, books: &mut self.books, out };
+        let (numbers, links) = (&mut self.numbers, &mut self.links);
+        let mut writer = Writer { numbers, links, books: &mut self.books, out };
         match due {
             Due::Close(source) => {
                 writer.books.idle_closed += 1;
@@ -146,7 +156,8 @@ impl JoinStage {
         let saved::Read { state, fingerprint } = saved::read::<JoinStage>(Stage::Join, bytes)?;
         let mut stage = state;
         if fingerprint != saved::fingerprint(&config) {
-            (stage.epoch, stage.numbers) = (epoch.0, Numbers::new(config.partitions));
+            stage.epoch = epoch.0;
+            (stage.numbers, stage.links) = (Numbers::new(config.partitions), Numbers::new(config.links));
         }
         stage.joiner.set_bounds(config.join.clone());
         stage.config = config;
@@ -160,8 +171,8 @@ impl JoinStage {
 
     /// Events that no trace was given out of. While there are some, and the partition is silent, it needs ticks.
     pub fn pending(&self) -> u64 {
-        let JoinAccounts { calls, bios, requests, commits, .. } = self.joiner.accounts();
-        [calls, bios, requests, commits].iter().map(|account| account.pending).sum()
+        let JoinAccounts { calls, bios, requests, commits, meetings, .. } = self.joiner.accounts();
+        [calls, bios, requests, commits, meetings].iter().map(|account| account.pending).sum()
     }
 
     /// What became of records.
@@ -183,6 +194,7 @@ fn no_config() -> JoinStageConfig {
 /// Where finished traces go.
 struct Writer<'a> {
     numbers: &'a mut Numbers,
+    links: &'a mut Numbers,
     books: &'a mut JoinBooks,
     out: &'a mut dyn Outlet,
 }
@@ -194,6 +206,12 @@ impl TraceSink for Writer<'_> {
             self.books.pieces += 1;
             self.books.spans += piece.spans.len() as u64;
             self.numbers.write(piece, self.out);
+        }
+        for half in halves(trace) {
+            self.books.halves += 1;
+            let (trace, spans, across) = (half.trace, Vec::new(), Across::Half(half.into()));
+            let piece = Piece { trace, spans, part: Part::First, complete: false, sampled: None, across };
+            self.links.write_aside(piece, self.out);
         }
     }
 }

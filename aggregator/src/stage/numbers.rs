@@ -1,5 +1,6 @@
 //! The numbers of pieces, by output partition.
 
+use blkkin_wire::meeting::Across;
 use blkkin_wire::piece::Piece;
 use serde::{Deserialize, Serialize};
 
@@ -17,10 +18,25 @@ impl Numbers {
     /// Gives `piece` out under the number that is its.
     pub(super) fn write(&mut self, piece: Piece, out: &mut dyn Outlet) {
         let partition = piece.trace.partition(self.0.len() as u32);
-        if let Some(next) = self.0.get_mut(partition as usize) {
-            let number = *next;
-            *next = next.wrapping_add(1);
+        if let Some(number) = self.next(partition) {
             out.piece(partition, number, piece);
         }
+    }
+
+    /// The same, beside the stage's output.
+    pub(super) fn write_aside(&mut self, piece: Piece, out: &mut dyn Outlet) {
+        let partitions = self.0.len() as u32;
+        let partition = match &piece.across {
+            Across::Half(half) => half.event.meeting.partition(partitions),
+            _ => piece.trace.partition(partitions),
+        };
+        if let Some(number) = self.next(partition) {
+            out.aside(partition, number, piece);
+        }
+    }
+
+    fn next(&mut self, partition: u32) -> Option<u64> {
+        let next = self.0.get_mut(partition as usize)?;
+        Some(std::mem::replace(next, next.wrapping_add(1)))
     }
 }

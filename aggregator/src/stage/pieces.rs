@@ -1,12 +1,13 @@
 //! A trace as pieces.
 //!
-//! *In*: a finished [`Trace`]. *Out*: its spans in pieces of [`SPANS_MAX`] at the most, the root in the first. *Invariant*: a
+//! *In*: a finished [`Trace`]. *Out*: its spans in pieces of [`SPANS_MAX`] at the most, the root in the first; and, beside them, its ends of requests between nodes. *Invariant*: a
 //! function of the trace alone.
 //!
 //! A `sync()` may have written tens of thousands of bios, and no record of Kafka holds all of them. So such a trace is cut,
 //! and everything behind the first piece is a later part of it. What failed comes forward into the first: whether a trace is
 //! kept is decided by that.
 
+use blkkin_wire::meeting::{Across, LinkHalf, MeetingEvent, NodeClock, Side};
 use blkkin_wire::piece::{Part, Piece};
 use blkkin_wire::span::Span;
 
@@ -25,12 +26,26 @@ pub(super) fn pieces(trace: &Trace) -> impl Iterator<Item = Piece> {
         below.sort_by_key(|span| span.error.is_none());
     }
     let (id, part, complete) = (trace.id, trace.part, trace.missing.nothing());
+    let answered = trace.answered();
     cut(spans).enumerate().map(move |(n, spans)| Piece {
         trace: id,
         spans,
         part: if n == 0 { part } else { Part::Later },
         complete,
         sampled: None,
+        across: if answered { Across::Awaits } else { Across::Nothing },
+    })
+}
+
+/// The ends of requests between nodes that the trace's spans were.
+pub(super) fn halves(trace: &Trace) -> impl Iterator<Item = LinkHalf> {
+    let clock = NodeClock { source: trace.source, anchor: trace.anchor };
+    // Who answered below its root has no trace to move, and is no parent of anything.
+    let known = |met: &&MeetingEvent| met.side == Side::Asked || met.span == trace.root_span;
+    trace.meetings.iter().filter(known).map(move |met| LinkHalf {
+        event: met.clone(),
+        trace: trace.id,
+        clock,
     })
 }
 

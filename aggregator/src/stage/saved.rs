@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 /// Of what is in a state. Raise it when a type in one changes.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 const MAGIC: [u8; 4] = *b"bkst";
 
@@ -26,7 +26,7 @@ pub enum Unreadable {
     /// Saved by another version.
     #[error("the state was saved in version {0} of its format, and this blkkin knows version {VERSION}")]
     Version(u32),
-    /// Of the other stage.
+    /// Of another stage.
     #[error("this is the state of another stage")]
     Stage,
     /// They do not read as they should.
@@ -89,5 +89,6 @@ pub(super) fn stage_byte(stage: Stage) -> u8 {
     match stage {
         Stage::Join => 1,
         Stage::Assemble => 2,
+        Stage::Meet => 3,
     }
 }

@@ -4,6 +4,7 @@ use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::event::LayerEvent;
 use blkkin_wire::ids::{NodeId, Source, SpanId, TraceId};
+use blkkin_wire::meeting::Across;
 use blkkin_wire::piece::{Epoch, Origin, Part, Piece, PieceBatch, Stage};
 use blkkin_wire::span::Span;
 use blkkin_wire::v1;
@@ -24,10 +25,14 @@ use crate::trace::Trace;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Said {
     pieces: Vec<(u32, u64, Piece)>,
+    aside: Vec<(u32, u64, Piece)>,
     dead: Vec<String>,
 }
 
 impl Outlet for Said {
+    fn aside(&mut self, partition: u32, number: u64, piece: Piece) {
+        self.aside.push((partition, number, piece));
+    }
     fn piece(&mut self, partition: u32, number: u64, piece: Piece) {
         self.pieces.push((partition, number, piece));
     }
@@ -121,7 +126,7 @@ proptest! {
     ) {
         let (one_in, errors, slow) = rules;
         let rules = Rules { one_in, errors, slower_than: slow.then_some(DurationNs(500)) };
-        let config = AssembleStageConfig { partitions: 2, rules };
+        let config = AssembleStageConfig::new(2, rules);
         let all: Vec<Piece> =
             traces.iter().enumerate().map(|(n, seed)| piece(n, seed, traces[n / 2].0)).collect();
         let (mut once, mut said) = (AssembleStage::begin(Epoch(1), config.clone()), Said::default());
@@ -161,7 +166,7 @@ fn piece(n: usize, &(id, error, slow): &(u128, bool, bool), first: u128) -> Piec
     };
     let part = if later { Part::Later } else { Part::First };
     let trace = TraceId(if later { first } else { id });
-    Piece { trace, spans: vec![span], part, complete: true, sampled: None }
+    Piece { trace, spans: vec![span], part, complete: true, sampled: None, across: Across::Nothing }
 }
 
 fn bytes(first: u64, pieces: &[Piece]) -> Vec<u8> {
@@ -208,7 +213,7 @@ fn another_configuration_is_another_epoch_and_another_version_is_refused() {
     assert_eq!((other.epoch(), other.accounts().calls.received), (Epoch(2), 1));
     let again = JoinStage::restore(&other.save().unwrap(), config(1, 11), Epoch(3)).unwrap();
     assert_eq!(again.epoch(), Epoch(2));
-    let rules = AssembleStageConfig { partitions: 1, rules: Rules::default() };
+    let rules = AssembleStageConfig::new(1, Rules::default());
     assert_eq!(AssembleStage::restore(&saved, rules, Epoch(1)).err(), Some(Unreadable::Stage));
     assert!(matches!(
         JoinStage::restore(&saved[..saved.len() - 1], config(1, 10), Epoch(2)),
@@ -249,7 +254,7 @@ fn a_draw_keeps_about_its_share_and_a_later_part_goes_with_the_first() {
         .find(|trace| rules.draw(*trace).is_none())
         .map(|trace| piece(0, &(trace.0, true, false), 0))
         .unwrap();
-    let config = AssembleStageConfig { partitions: 1, rules };
+    let config = AssembleStageConfig::new(1, rules);
     let (mut stage, mut said) = (AssembleStage::begin(Epoch(1), config), Said::default());
     let later = Piece { part: Part::Later, ..piece(0, &(failed.trace.0, false, false), 0) };
     stage.apply(Record { at: None, bytes: &bytes(0, &[failed, later]) }, &mut said);

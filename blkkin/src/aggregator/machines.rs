@@ -2,11 +2,12 @@
 
 use blkkin_aggregator::stage::assemble::{AssembleStage, AssembleStageConfig};
 use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
+use blkkin_aggregator::stage::meet::{MeetStage, MeetStageConfig};
 use blkkin_aggregator::stage::{LogTime, Outlet, Record};
 use blkkin_aggregator::trace::Trace;
 use blkkin_bus::kafka::stage::{Entry, Machine, Machines, Outbox};
 use blkkin_wire::batch::EventBatch;
-use blkkin_wire::piece::{Epoch, Piece, Stage};
+use blkkin_wire::piece::{Epoch, Piece, PieceBatch, Stage};
 use blkkin_wire::v1;
 
 use super::metrics::Metrics;
@@ -24,11 +25,20 @@ pub(super) struct Assembles {
     pub(super) config: AssembleStageConfig,
 }
 
+/// Makes stages in which links meet.
+#[derive(Clone, Debug)]
+pub(super) struct Meets {
+    pub(super) config: MeetStageConfig,
+}
+
 /// The first stage at work.
 pub(super) struct Joining(pub(super) JoinStage, Metrics);
 
 /// The second stage at work.
 pub(super) struct Assembling(pub(super) AssembleStage);
+
+/// The stage between nodes at work.
+pub(super) struct Meeting(pub(super) MeetStage);
 
 struct Out<'a> {
     outbox: &'a mut Outbox,
@@ -38,6 +48,10 @@ struct Out<'a> {
 impl Outlet for Out<'_> {
     fn piece(&mut self, partition: u32, number: u64, piece: Piece) {
         self.outbox.piece(partition, number, piece);
+    }
+
+    fn aside(&mut self, partition: u32, number: u64, piece: Piece) {
+        self.outbox.aside(partition, number, piece);
     }
 
     fn dead(&mut self, why: String) {
@@ -81,7 +95,8 @@ macro_rules! machine {
 }
 
 machine!(Joining, needs_ticks: |joining| joining.0.pending() > 0, metrics: |joining| Some(&joining.1));
-machine!(Assembling, needs_ticks: |_| false, metrics: |_| None);
+machine!(Assembling, needs_ticks: |assembling| assembling.0.pending() > 0, metrics: |_| None);
+machine!(Meeting, needs_ticks: |meeting| meeting.0.pending() > 0, metrics: |_| None);
 
 macro_rules! machines {
     ($machines:ty, $machine:ident($inner:ty), $stage:expr, tick: $tick:expr, of: $of:expr) => {
@@ -112,4 +127,7 @@ macro_rules! machines {
 
 machines!(Joins, Joining(JoinStage), Stage::Join, tick: Some(v1::encode(&EventBatch::tick())),
     of: |joins, stage| Joining(stage, joins.metrics.clone()));
-machines!(Assembles, Assembling(AssembleStage), Stage::Assemble, tick: None, of: |_, stage| Assembling(stage));
+machines!(Assembles, Assembling(AssembleStage), Stage::Assemble, tick: Some(v1::encode_pieces(&PieceBatch::tick())),
+    of: |_, stage| Assembling(stage));
+machines!(Meets, Meeting(MeetStage), Stage::Meet, tick: Some(v1::encode_pieces(&PieceBatch::tick())),
+    of: |_, stage| Meeting(stage));

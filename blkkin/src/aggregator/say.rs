@@ -3,9 +3,10 @@
 use blkkin_aggregator::join::{JoinAccount, JoinAccounts};
 use blkkin_aggregator::stage::assemble::AssembleStage;
 use blkkin_aggregator::stage::join::JoinStage;
+use blkkin_aggregator::stage::meet::MeetStage;
 use blkkin_bus::kafka::stage::Ended;
 
-use super::machines::{Assembling, Joining};
+use super::machines::{Assembling, Joining, Meeting};
 
 /// Of the first stage.
 pub(super) fn join(ended: &Ended<Joining>) -> String {
@@ -41,7 +42,29 @@ pub(super) fn join(ended: &Ended<Joining>) -> String {
     line
 }
 
-/// Of the second.
+/// Of the one between nodes.
+pub(super) fn meet(ended: &Ended<Meeting>) -> String {
+    let books = |count: fn(&MeetStage) -> u64| -> u64 {
+        ended.machines.values().map(|meeting| count(&meeting.0)).sum()
+    };
+    let mut line = format!(
+        "meet: {} partitions, {} ends of requests between nodes = {} matched + {} alone + {} refused + {} pending",
+        ended.machines.len(),
+        books(|stage| stage.books().received),
+        books(|stage| stage.books().matched),
+        books(|stage| stage.books().alone),
+        books(|stage| stage.books().refused),
+        books(MeetStage::pending),
+    );
+    more(&mut line, books(|stage| stage.books().repeated), "came again");
+    more(&mut line, books(|stage| stage.books().missed), "never came");
+    more(&mut line, books(|stage| stage.books().poison), "records could not be read");
+    more(&mut line, books(|stage| stage.books().misplaced), "pieces belong to another topic");
+    common(&mut line, ended.gone, ended.oversize);
+    line
+}
+
+/// Of the last.
 pub(super) fn assemble(ended: &Ended<Assembling>) -> String {
     let books = |count: fn(&AssembleStage) -> u64| -> u64 {
         ended.machines.values().map(|assembling| count(&assembling.0)).sum()
@@ -54,6 +77,17 @@ pub(super) fn assemble(ended: &Ended<Assembling>) -> String {
         books(|stage| stage.books().left_out),
         books(|stage| stage.books().spans),
     );
+    more(&mut line, books(AssembleStage::pending), "pieces wait to hear in which trace they are shown");
+    more(&mut line, books(|stage| stage.books().moved), "pieces went on to the trace that asked");
+    more(&mut line, books(|stage| stage.books().moves), "pieces said where");
+    more(&mut line, books(|stage| stage.books().moves_late), "of these came too late");
+    more(
+        &mut line,
+        books(|stage| stage.books().unasked),
+        "traces answered somebody of whom nothing was heard",
+    );
+    more(&mut line, books(|stage| stage.books().circles), "pieces had been moved too often");
+    more(&mut line, books(|stage| stage.books().misplaced), "pieces belong to another topic");
     more(&mut line, books(|stage| stage.books().repeated), "pieces came again");
     more(&mut line, books(|stage| stage.books().missed), "pieces never came");
     more(&mut line, books(|stage| stage.books().poison), "records could not be read");
@@ -61,8 +95,8 @@ pub(super) fn assemble(ended: &Ended<Assembling>) -> String {
     line
 }
 
-fn kinds(accounts: &JoinAccounts) -> [&JoinAccount; 4] {
-    [&accounts.calls, &accounts.bios, &accounts.requests, &accounts.commits]
+fn kinds(accounts: &JoinAccounts) -> [&JoinAccount; 5] {
+    [&accounts.calls, &accounts.bios, &accounts.requests, &accounts.commits, &accounts.meetings]
 }
 
 fn common(line: &mut String, gone: u64, oversize: u64) {

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use blkkin_bus::kafka::Letter;
 use blkkin_wire::ids::TraceId;
+use blkkin_wire::meeting::Across;
 use blkkin_wire::piece::{Origin, Part, Piece, PieceBatch, Sampled, Stage};
 use blkkin_wire::span::{Span, TagValue};
 use blkkin_wire::v1;
@@ -40,7 +41,7 @@ impl Gathered {
     pub(super) fn add(&mut self, batch: PieceBatch) -> u64 {
         let count = batch.pieces.len() as u64;
         for (number, piece) in (0..).map(|n| batch.first.wrapping_add(n)).zip(batch.pieces) {
-            let Piece { trace, mut spans, part, complete, sampled } = piece;
+            let Piece { trace, mut spans, part, complete, sampled, .. } = piece;
             if let Some(sampled) = &sampled {
                 tag_root(trace, &mut spans, sampled);
             }
@@ -68,10 +69,12 @@ impl Gathered {
         let label = self.labels.iter().find(|label| label.spans.contains(&place))?;
         let Label { from, number, trace, part, complete, .. } = *label;
         let spans = vec![self.spans.get(place)?.clone()];
-        let piece = Piece { trace, spans, part, complete, sampled: label.sampled.clone() };
+        let piece =
+            Piece { trace, spans, part, complete, sampled: label.sampled.clone(), across: Across::Nothing };
         let stage = match from.stage {
             Stage::Join => "join",
             Stage::Assemble => "assemble",
+            Stage::Meet => "meet",
         };
         Some(Letter {
             headers: vec![
@@ -126,8 +129,14 @@ mod tests {
 
     fn batch() -> PieceBatch {
         let sampled = Some(Sampled { rule: "slow".into(), one_in: 10 });
-        let piece =
-            |spans, sampled| Piece { trace: TraceId(7), spans, part: Part::First, complete: true, sampled };
+        let piece = |spans, sampled| Piece {
+            trace: TraceId(7),
+            spans,
+            part: Part::First,
+            complete: true,
+            sampled,
+            across: Across::Nothing,
+        };
         let from = Origin { stage: Stage::Assemble, partition: 3, epoch: Epoch(0xab) };
         let pieces = vec![
             piece(vec![span(1, Some(2)), span(2, None)], sampled),

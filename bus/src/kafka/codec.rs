@@ -94,8 +94,9 @@ fn origin(from: &Origin) -> u64 {
     let stage = match from.stage {
         Stage::Join => 0,
         Stage::Assemble => 1,
+        Stage::Meet => 2,
     };
-    let place = u64::from(from.partition) << 1 | stage;
+    let place = u64::from(from.partition) << 2 | stage;
     from.epoch.0 ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
@@ -125,6 +126,7 @@ mod tests {
             part: Part::First,
             complete: true,
             sampled: None,
+            across: Default::default(),
         };
         let from = Origin { stage: Stage::Assemble, partition: 0, epoch: Epoch(1) };
         let mut batch = PieceBatch { from, first: 10, pieces: (10..15).map(piece).collect() };

@@ -54,6 +54,8 @@ pub use single::{NotSent, SingleProducer};
 pub const EVENTS: &str = "blkkin.events";
 /// The topic of spans as they were joined, by trace.
 pub const SPANS: &str = "blkkin.spans";
+/// The topic of ends of requests between nodes.
+pub const LINKS: &str = "blkkin.links";
 /// The topic of traces that are kept, ready to be shown.
 pub const TRACES: &str = "blkkin.traces";
 /// The topic of what could not be read or was refused, with why.

@@ -15,6 +15,7 @@ pub(super) enum Kind {
     Task = 6,
     File = 7,
     Device = 8,
+    Meeting = 9,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -51,6 +52,8 @@ pub(super) struct EventBatch {
     pub(super) devices: Vec<u32>,
     #[prost(message, repeated, tag = "17")]
     pub(super) calls: Vec<Call>,
+    #[prost(string, repeated, tag = "18")]
+    pub(super) words: Vec<String>,
     #[prost(message, required, tag = "20")]
     pub(super) call_events: CallEvents,
     #[prost(message, required, tag = "21")]
@@ -65,6 +68,8 @@ pub(super) struct EventBatch {
     pub(super) file_events: FileEvents,
     #[prost(message, required, tag = "26")]
     pub(super) device_events: DeviceEvents,
+    #[prost(message, optional, tag = "27")]
+    pub(super) meeting_events: Option<MeetingEvents>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -359,4 +364,22 @@ pub(super) struct DeviceEvents {
     pub(super) flags: Vec<u32>,
     #[prost(uint32, repeated, tag = "4")]
     pub(super) partition_of: Vec<u32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct MeetingEvents {
+    #[prost(uint32, repeated, tag = "1")]
+    pub(super) flags: Vec<u32>,
+    #[prost(message, required, tag = "2")]
+    pub(super) span: Ids,
+    #[prost(message, required, tag = "3")]
+    pub(super) root: Ids,
+    #[prost(uint64, repeated, tag = "4")]
+    pub(super) took: Vec<u64>,
+    #[prost(uint32, repeated, tag = "5")]
+    pub(super) rule: Vec<u32>,
+    #[prost(uint32, repeated, tag = "6")]
+    pub(super) connection: Vec<u32>,
+    #[prost(fixed64, repeated, tag = "7")]
+    pub(super) cookie: Vec<u64>,
 }

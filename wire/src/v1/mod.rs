@@ -39,6 +39,7 @@ mod column;
 mod commit;
 mod dictionary;
 mod ids;
+mod meeting;
 mod message;
 mod name;
 mod pieces;

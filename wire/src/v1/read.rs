@@ -7,6 +7,7 @@ use super::call::CallReader;
 use super::column::{Column, Delta};
 use super::commit::CommitReader;
 use super::ids::{Dictionaries, IdReader};
+use super::meeting::MeetingReader;
 use super::message::{self, Kind};
 use super::name::NameReader;
 use super::{Malformed, VERSION, totals};
@@ -31,6 +32,7 @@ pub(super) struct Known<'a> {
     tasks: Vec<TaskRef>,
     files: Vec<FileId>,
     devices: Vec<DeviceId>,
+    words: &'a [String],
     /// With how many arguments each has; none that is unknown here.
     pub(super) calls: Vec<(Option<CallId>, usize)>,
 }
@@ -60,6 +62,8 @@ fn events(message: &message::EventBatch, known: &Known<'_>) -> Result<(Vec<Layer
     let mut blocks = BlockReader::new(&message.bio_events, &message.request_events);
     let mut commits = CommitReader::new(&message.commit_events);
     let mut names = NameReader::new(&message.task_events, &message.file_events, &message.device_events);
+    let none = message::MeetingEvents::default();
+    let mut meetings = MeetingReader::new(message.meeting_events.as_ref().unwrap_or(&none));
     let (mut times, mut last) = (Column::new(&message.times, "EventBatch.times"), Delta::default());
     let (mut events, mut calls_unknown) = (Vec::new(), 0);
     for kind in &message.kinds {
@@ -79,6 +83,7 @@ fn events(message: &message::EventBatch, known: &Known<'_>) -> Result<(Vec<Layer
             Ok(Kind::Task) => LayerEvent::Task(names.task(time, known)?),
             Ok(Kind::File) => LayerEvent::File(names.file(time, known)?),
             Ok(Kind::Device) => LayerEvent::Device(names.device(time, known)?),
+            Ok(Kind::Meeting) => LayerEvent::Meeting(meetings.next(time, known)?.into()),
             Ok(Kind::Unspecified) | Err(_) => {
                 return Err(Malformed::Value { column: "EventBatch.kinds", value: *kind as u64 });
             }
@@ -89,6 +94,7 @@ fn events(message: &message::EventBatch, known: &Known<'_>) -> Result<(Vec<Layer
     blocks.end()?;
     commits.end()?;
     names.end()?;
+    meetings.end()?;
     Ok((events, calls_unknown))
 }
 
@@ -100,6 +106,7 @@ impl<'a> Known<'a> {
             tasks,
             files: files(&message.files)?,
             devices: message.devices.iter().copied().map(DeviceId::from_kernel).collect(),
+            words: &message.words,
             calls: message.calls.iter().map(call).collect::<Result<_, _>>()?,
             ids,
         })
@@ -111,6 +118,11 @@ impl<'a> Known<'a> {
 
     pub(super) fn file(&self, place: &u32, column: &'static str) -> Result<FileId, Malformed> {
         at(&self.files, *place, column)
+    }
+
+    pub(super) fn word(&self, place: &u32, column: &'static str) -> Result<Box<str>, Malformed> {
+        let word = self.words.get(*place as usize);
+        word.map(|word| word.as_str().into()).ok_or(Malformed::Value { column, value: (*place).into() })
     }
 
     pub(super) fn device(&self, place: &u32, column: &'static str) -> Result<DeviceId, Malformed> {

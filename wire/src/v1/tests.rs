@@ -8,6 +8,7 @@ use crate::calls::CallId;
 use crate::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use crate::event::*;
 use crate::ids::*;
+use crate::meeting::{Meeting, MeetingEvent, Side};
 
 fn time() -> impl Strategy<Value = MonotonicNs> {
     any::<u64>().prop_map(MonotonicNs)
@@ -147,6 +148,18 @@ prop_compose! {
     }
 }
 
+prop_compose! {
+    fn meeting()(
+        span in span(), root in option::of(span()), asked: bool, rule in text(), connection in text(), cookie: u64,
+        unique: bool, begin in time(), end in time()
+    ) -> MeetingEvent {
+        MeetingEvent {
+            span, root: root.unwrap_or(span), side: if asked { Side::Asked } else { Side::Answered },
+            meeting: Meeting { rule, connection, cookie }, unique, begin, end,
+        }
+    }
+}
+
 fn event() -> impl Strategy<Value = LayerEvent> {
     prop_oneof![
         call().prop_map(LayerEvent::Call),
@@ -157,6 +170,7 @@ fn event() -> impl Strategy<Value = LayerEvent> {
         task_event().prop_map(LayerEvent::Task),
         file_event().prop_map(LayerEvent::File),
         device_event().prop_map(LayerEvent::Device),
+        meeting().prop_map(|meeting| LayerEvent::Meeting(meeting.into())),
     ]
 }
 
@@ -445,6 +459,40 @@ fn bytes_that_were_written_once_mean_the_same_for_ever() {
     }
     assert_eq!(decode(golden), Ok(Decoded { batch: known(), calls_unknown: 0 }));
     assert_eq!(encode(&known()), golden, "what is written now");
+}
+
+/// The same with a meeting of its first call. `golden/meeting-v1.bin` holds it.
+fn met() -> EventBatch {
+    let mut batch = known();
+    let LayerEvent::Call(call) = &batch.events[6] else { panic!("{:?}", batch.events[6]) };
+    let meeting = MeetingEvent {
+        span: call.span,
+        root: call.span,
+        side: Side::Answered,
+        meeting: Meeting {
+            rule: "nbd".into(),
+            connection: "10.0.0.1:41234>10.0.0.2:10809".into(),
+            cookie: 1 << 32 | 7,
+        },
+        unique: true,
+        begin: call.enter,
+        end: call.exit,
+    };
+    let other = MeetingEvent { span: SpanId(77), side: Side::Asked, unique: false, ..meeting.clone() };
+    batch.events.insert(6, LayerEvent::Meeting(meeting.into()));
+    batch.events.insert(7, LayerEvent::Meeting(other.into()));
+    batch
+}
+
+#[test]
+fn a_meeting_means_the_same_for_ever() {
+    let golden = include_bytes!("../../golden/meeting-v1.bin");
+    if std::env::var_os("BLESS").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/meeting-v1.bin");
+        std::fs::write(path, encode(&met())).unwrap();
+    }
+    assert_eq!(decode(golden), Ok(Decoded { batch: met(), calls_unknown: 0 }));
+    assert_eq!(encode(&met()), golden, "what is written now");
 }
 
 #[test]

@@ -48,14 +48,24 @@ pub(super) fn read_anchor(message: &message::Anchor) -> ClockAnchor {
 }
 
 pub(super) fn read_source(batch: &message::EventBatch) -> Result<Source, Malformed> {
+    source_of(&batch.node, &batch.boot, batch.epoch, ["EventBatch.node", "EventBatch.boot"])
+}
+
+/// A source by its parts; `columns` are what they are called where they stand.
+pub(super) fn source_of(
+    node: &[u8],
+    boot: &[u8],
+    epoch: u64,
+    columns: [&'static str; 2],
+) -> Result<Source, Malformed> {
     let wide = |bytes: &[u8], column| {
         let bytes = <[u8; 16]>::try_from(bytes)
             .map_err(|_| Malformed::Value { column, value: bytes.len() as u64 })?;
         Ok(u128::from_be_bytes(bytes))
     };
     Ok(Source {
-        node: NodeId(wide(&batch.node, "EventBatch.node")?),
-        boot: BootId(wide(&batch.boot, "EventBatch.boot")?),
-        epoch: StartEpoch(batch.epoch),
+        node: NodeId(wide(node, columns[0])?),
+        boot: BootId(wide(boot, columns[1])?),
+        epoch: StartEpoch(epoch),
     })
 }

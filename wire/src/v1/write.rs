@@ -9,6 +9,7 @@ use super::column::Delta;
 use super::commit::CommitWriter;
 use super::dictionary::Dictionary;
 use super::ids::{IdWriter, Origins};
+use super::meeting::MeetingWriter;
 use super::message::{self, Kind};
 use super::name::NameWriter;
 use super::totals;
@@ -42,6 +43,7 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
     let (mut calls, mut bios, mut requests) =
         (CallWriter::default(), BioWriter::default(), RequestWriter::default());
     let (mut commits, mut names) = (CommitWriter::default(), NameWriter::default());
+    let mut meetings = MeetingWriter::default();
     for event in &batch.events {
         times.push(time.of(event.time().0));
         let kind = match event {
@@ -78,6 +80,10 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
                 names.put_device(device, &mut shared);
                 Kind::Device
             }
+            LayerEvent::Meeting(meeting) => {
+                meetings.put(meeting, &mut shared);
+                Kind::Meeting
+            }
         };
         kinds.push(kind.into());
     }
@@ -86,6 +92,7 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
     let files = files(&shared);
     let calls_used = shared.calls.values().iter().map(call).collect();
     let devices = shared.devices.values().to_vec();
+    let (words, meeting_events) = meetings.end();
     let (origins, counters) = shared.origins.end();
     let message = message::EventBatch {
         version: VERSION,
@@ -104,6 +111,7 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
         files,
         devices,
         calls: calls_used,
+        words,
         call_events: calls.end(),
         bio_events: bios.end(),
         request_events: requests.end(),
@@ -111,6 +119,7 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
         task_events,
         file_events,
         device_events,
+        meeting_events,
     };
     message.encode_to_vec()
 }

@@ -82,5 +82,6 @@ fn word(stage: Stage) -> &'static str {
     match stage {
         Stage::Join => "join",
         Stage::Assemble => "assemble",
+        Stage::Meet => "meet",
     }
 }

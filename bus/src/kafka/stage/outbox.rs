@@ -19,7 +19,7 @@ pub(super) const AGE_MAX: Duration = Duration::from_millis(75);
 #[derive(Debug)]
 pub struct Outbox {
     from: Origin,
-    open: BTreeMap<u32, Open>,
+    open: BTreeMap<(Lane, u32), Open>,
     /// Records that wait for room in the producer, in order.
     ready: VecDeque<Packed>,
     dead: Option<String>,
@@ -33,9 +33,19 @@ struct Open {
     spans: usize,
 }
 
+/// Which of a stage's outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Lane {
+    /// Its own.
+    Output,
+    /// The one beside it.
+    Aside,
+}
+
 /// A record.
 #[derive(Debug)]
 pub(super) struct Packed {
+    pub(super) lane: Lane,
     pub(super) partition: u32,
     pub(super) bytes: Vec<u8>,
     /// Pieces that are longer than a record may be: their spans are left out, their numbers are there.
@@ -49,15 +59,24 @@ impl Outbox {
 
     /// Takes a piece, which has this number in this partition.
     pub fn piece(&mut self, partition: u32, number: u64, piece: Piece) {
-        let open = self.open.entry(partition).or_default();
+        self.put((Lane::Output, partition), number, piece);
+    }
+
+    /// The same for the output beside it.
+    pub fn aside(&mut self, partition: u32, number: u64, piece: Piece) {
+        self.put((Lane::Aside, partition), number, piece);
+    }
+
+    fn put(&mut self, place: (Lane, u32), number: u64, piece: Piece) {
+        let open = self.open.entry(place).or_default();
         if open.pieces.is_empty() {
             open.first = number;
         }
         open.spans += piece.spans.len();
         open.pieces.push(piece);
-        if open.spans >= SPANS_MAX {
+        if open.spans >= SPANS_MAX || open.pieces.len() >= SPANS_MAX {
             let open = std::mem::take(open);
-            pack(self.from, partition, open.first, open.pieces, &mut self.ready);
+            pack(self.from, place, open.first, open.pieces, &mut self.ready);
         }
     }
 
@@ -93,9 +112,9 @@ impl Outbox {
     /// Makes records of all.
     pub(super) fn pack(&mut self) {
         self.since = None;
-        for (partition, open) in std::mem::take(&mut self.open) {
+        for (place, open) in std::mem::take(&mut self.open) {
             if !open.pieces.is_empty() {
-                pack(self.from, partition, open.first, open.pieces, &mut self.ready);
+                pack(self.from, place, open.first, open.pieces, &mut self.ready);
             }
         }
     }
@@ -105,28 +124,30 @@ impl Outbox {
 const BYTES_MAX: usize = 1_000_000;
 
 /// One record, or, where that would be too long, each half by itself.
-fn pack(from: Origin, partition: u32, first: u64, mut pieces: Vec<Piece>, out: &mut VecDeque<Packed>) {
+fn pack(from: Origin, place: (Lane, u32), first: u64, mut pieces: Vec<Piece>, out: &mut VecDeque<Packed>) {
+    let (lane, partition) = place;
     let batch = PieceBatch { from, first, pieces };
     let bytes = v1::encode_pieces(&batch);
     pieces = batch.pieces;
     if bytes.len() <= BYTES_MAX {
-        return out.push_back(Packed { partition, bytes, oversize: Vec::new() });
+        return out.push_back(Packed { lane, partition, bytes, oversize: Vec::new() });
     }
     if pieces.len() > 1 {
         let second = pieces.split_off(pieces.len() / 2);
         let middle = first.wrapping_add(pieces.len() as u64);
-        pack(from, partition, first, pieces, out);
-        return pack(from, partition, middle, second, out);
+        pack(from, place, first, pieces, out);
+        return pack(from, place, middle, second, out);
     }
     let emptied = pieces.iter().map(|piece| Piece { spans: Vec::new(), ..piece.clone() }).collect();
     let bytes = v1::encode_pieces(&PieceBatch { from, first, pieces: emptied });
-    out.push_back(Packed { partition, bytes, oversize: pieces });
+    out.push_back(Packed { lane, partition, bytes, oversize: pieces });
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use blkkin_wire::ids::TraceId;
+    use blkkin_wire::meeting::Across;
     use blkkin_wire::piece::{Epoch, Part, Stage};
 
     fn piece(n: u64) -> Piece {
@@ -136,6 +157,7 @@ mod tests {
             part: Part::First,
             complete: true,
             sampled: None,
+            across: Across::Nothing,
         }
     }
 

@@ -36,6 +36,8 @@ pub struct StageConfig {
     pub input: String,
     /// The topic that it writes.
     pub output: String,
+    /// The topic that it writes beside it: of the join the links, of the assembly its own input.
+    pub aside: String,
     /// Its group.
     pub group: Group,
     /// States are saved no more often.

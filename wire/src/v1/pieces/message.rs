@@ -2,6 +2,8 @@
 
 use prost::{Enumeration, Message};
 
+use crate::v1::message::Anchor;
+
 /// Who writes pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
 #[repr(i32)]
@@ -9,6 +11,7 @@ pub(super) enum Stage {
     Unspecified = 0,
     Join = 1,
     Assemble = 2,
+    Meet = 3,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -35,6 +38,10 @@ pub(super) struct PieceBatch {
     pub(super) tags: Tags,
     #[prost(message, required, tag = "11")]
     pub(super) links: Links,
+    #[prost(message, repeated, tag = "12")]
+    pub(super) halves: Vec<LinkHalf>,
+    #[prost(message, repeated, tag = "13")]
+    pub(super) moves: Vec<Moved>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -51,6 +58,8 @@ pub(super) struct Pieces {
     pub(super) rule: Vec<u32>,
     #[prost(uint32, repeated, tag = "6")]
     pub(super) one_in: Vec<u32>,
+    #[prost(uint32, repeated, tag = "7")]
+    pub(super) moves: Vec<u32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -115,4 +124,48 @@ pub(super) struct Links {
     pub(super) span: Vec<u64>,
     #[prost(uint32, repeated, tag = "4")]
     pub(super) relation: Vec<u32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct LinkHalf {
+    #[prost(uint32, tag = "1")]
+    pub(super) flags: u32,
+    #[prost(fixed64, tag = "2")]
+    pub(super) span: u64,
+    #[prost(fixed64, tag = "3")]
+    pub(super) root: u64,
+    #[prost(uint32, tag = "4")]
+    pub(super) rule: u32,
+    #[prost(uint32, tag = "5")]
+    pub(super) connection: u32,
+    #[prost(fixed64, tag = "6")]
+    pub(super) cookie: u64,
+    #[prost(uint64, tag = "7")]
+    pub(super) begin: u64,
+    #[prost(uint64, tag = "8")]
+    pub(super) end: u64,
+    #[prost(bytes = "vec", tag = "9")]
+    pub(super) node: Vec<u8>,
+    #[prost(bytes = "vec", tag = "10")]
+    pub(super) boot: Vec<u8>,
+    #[prost(fixed64, tag = "11")]
+    pub(super) epoch: u64,
+    #[prost(message, required, tag = "12")]
+    pub(super) anchor: Anchor,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Moved {
+    #[prost(fixed64, tag = "1")]
+    pub(super) trace_high: u64,
+    #[prost(fixed64, tag = "2")]
+    pub(super) trace_low: u64,
+    #[prost(fixed64, tag = "3")]
+    pub(super) parent: u64,
+    #[prost(uint32, tag = "4")]
+    pub(super) rule: u32,
+    #[prost(sint64, tag = "5")]
+    pub(super) shift: i64,
+    #[prost(uint64, tag = "6")]
+    pub(super) error: u64,
 }

@@ -1,4 +1,4 @@
-//! Pieces of traces as bytes: version 1 of what the topics `blkkin.spans` and `blkkin.traces` hold.
+//! Pieces of traces as bytes: version 1 of what the topics `blkkin.spans`, `blkkin.traces` and `blkkin.links` hold.
 //!
 //! ```text
 //! PieceBatch → columns (one dictionary of words, deltas, parents by place) → protobuf → Kafka's zstd
@@ -20,6 +20,7 @@
 //! *Rejected*: a table of the known tag keys in the schema (other mappings bring others, and a table has to be kept in
 //! step with them), rows (a message a span: 2 to 3 times the bytes behind zstd for events, see the module above).
 
+mod across;
 mod message;
 mod read;
 #[cfg(test)]
@@ -33,6 +34,10 @@ pub use write::encode_pieces;
 const LATER: u32 = 1;
 const COMPLETE: u32 = 1 << 1;
 const SAMPLED: u32 = 1 << 2;
+const AWAITS: u32 = 1 << 3;
+const HALF: u32 = 1 << 4;
+const MOVED: u32 = 1 << 5;
+const FORWARDED: u32 = 1 << 6;
 
 /// Bits of `Spans.flags`; the lowest two are the kind.
 const KIND: u32 = 0b11;

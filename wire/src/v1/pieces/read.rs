@@ -5,13 +5,18 @@ use std::sync::Arc;
 
 use prost::Message;
 
+use super::across;
 use super::message::{self, Annotations, Links, Pieces, Spans, Tags};
-use super::{COMPLETE, ERROR, KIND, LATER, OTHER_TRACE, PARENT_ELSEWHERE, PARENT_HERE, REMOTE, SAMPLED};
+use super::{
+    AWAITS, COMPLETE, ERROR, FORWARDED, HALF, KIND, LATER, MOVED, OTHER_TRACE, PARENT_ELSEWHERE, PARENT_HERE,
+    REMOTE, SAMPLED,
+};
 use crate::clock::{DurationNs, WallclockNs};
 use crate::ids::{SpanId, TraceId};
+use crate::meeting::Across;
 use crate::piece::{Epoch, Origin, Part, Piece, PieceBatch, Sampled, Stage};
 use crate::span::{Span, SpanKind, SpanLink, TagValue};
-use crate::v1::column::{Delta, columns};
+use crate::v1::column::{Column, Delta, columns};
 use crate::v1::{Malformed, VERSION};
 
 /// What the names and keys of a record's spans may come to, all together. A record of Kafka is 1 MiB by default, and what we
@@ -28,6 +33,7 @@ pub fn decode_pieces(bytes: &[u8]) -> Result<PieceBatch, Malformed> {
     let stage = match message::Stage::try_from(message.stage) {
         Ok(message::Stage::Join) => Stage::Join,
         Ok(message::Stage::Assemble) => Stage::Assemble,
+        Ok(message::Stage::Meet) => Stage::Meet,
         Ok(message::Stage::Unspecified) | Err(_) => {
             return Err(Malformed::Value { column: "PieceBatch.stage", value: message.stage as u64 });
         }
@@ -42,6 +48,8 @@ pub fn decode_pieces(bytes: &[u8]) -> Result<PieceBatch, Malformed> {
         annotations: AnnotationColumns::new(&message.annotations),
         tags: TagColumns::new(&message.tags),
         links: LinkColumns::new(&message.links),
+        halves: Column::new(&message.halves, "PieceBatch.halves"),
+        moves: Column::new(&message.moves, "PieceBatch.moves"),
         start: Delta::default(),
     };
     let pieces = message.pieces.flags.iter().map(|_| reader.piece()).collect::<Result<_, _>>()?;
@@ -71,7 +79,7 @@ impl Words {
 
 columns! {
     PieceColumns of Pieces {
-        flags: u32, trace_high: u64, trace_low: u64, spans: u32, rule: u32, one_in: u32,
+        flags: u32, trace_high: u64, trace_low: u64, spans: u32, rule: u32, one_in: u32, moves: u32,
     } ids {}
 }
 
@@ -102,6 +110,8 @@ struct Reader<'a> {
     annotations: AnnotationColumns<'a>,
     tags: TagColumns<'a>,
     links: LinkColumns<'a>,
+    halves: Column<'a, message::LinkHalf>,
+    moves: Column<'a, message::Moved>,
     start: Delta,
 }
 
@@ -111,7 +121,9 @@ impl Reader<'_> {
         self.spans.end()?;
         self.annotations.end()?;
         self.tags.end()?;
-        self.links.end()
+        self.links.end()?;
+        self.halves.end()?;
+        self.moves.end()
     }
 
     fn piece(&mut self) -> Result<Piece, Malformed> {
@@ -124,12 +136,31 @@ impl Reader<'_> {
         } else {
             None
         };
+        let across = self.across(flags, trace)?;
         Ok(Piece {
             trace,
             spans: self.spans(count, trace)?,
             part: if flags & LATER != 0 { Part::Later } else { Part::First },
             complete: flags & COMPLETE != 0,
             sampled,
+            across,
+        })
+    }
+
+    fn across(&mut self, flags: u32, trace: TraceId) -> Result<Across, Malformed> {
+        let words = &mut self.words;
+        let word = |place, column| words.shared(place, column).map(|word| Box::from(&*word));
+        Ok(match flags & (AWAITS | HALF | MOVED | FORWARDED) {
+            0 => Across::Nothing,
+            AWAITS => Across::Awaits,
+            HALF => Across::Half(across::half_in(self.halves.next()?, trace, word)?.into()),
+            MOVED => Across::Moved(across::moved_in(self.moves.next()?, word)?.into()),
+            FORWARDED => {
+                let moves = *self.pieces.moves.next()?;
+                let refuse = |_| Malformed::Value { column: "Pieces.moves", value: moves.into() };
+                Across::Forwarded(u8::try_from(moves).map_err(refuse)?)
+            }
+            _ => return Err(self.pieces.flags.refuse(flags.into())),
         })
     }
 
@@ -226,6 +257,6 @@ impl Reader<'_> {
     }
 }
 
-fn whole(high: &u64, low: &u64) -> TraceId {
+pub(super) fn whole(high: &u64, low: &u64) -> TraceId {
     TraceId(u128::from(*high) << 64 | u128::from(*low))
 }

@@ -3,8 +3,9 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::*;
-use crate::clock::{DurationNs, WallclockNs};
-use crate::ids::{SpanId, TraceId};
+use crate::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
+use crate::ids::{BootId, NodeId, Source, SpanId, StartEpoch, TraceId};
+use crate::meeting::{Across, ClockShift, LinkHalf, Meeting, MeetingEvent, Moved, NodeClock, Side};
 use crate::piece::{Epoch, Origin, Part, Piece, PieceBatch, Sampled, Stage};
 use crate::span::{Span, SpanKind, SpanLink, TagValue};
 use crate::v1::{Malformed, VERSION};
@@ -54,21 +55,64 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn piece()(
-        trace: u128, spans in vec(span(), 0..6), later: bool, complete: bool, sampled in option::of((word(), any::<u32>()))
-    ) -> Piece {
-        let own = |(other, span): (Option<u128>, Span)| Span { trace: TraceId(other.unwrap_or(trace)), ..span };
-        Piece {
-            trace: TraceId(trace), spans: spans.into_iter().map(own).collect(),
-            part: if later { Part::Later } else { Part::First }, complete,
-            sampled: sampled.map(|(rule, one_in)| Sampled { rule: rule.into(), one_in }),
+    fn half()(
+        span in id(), root in id(), asked: bool, rule in word(), connection in word(), cookie: u64, unique: bool,
+        ids: (u128, u128, u64), times: [u64; 5]
+    ) -> LinkHalf {
+        let [begin, end, monotonic, wallclock, uncertainty] = times;
+        LinkHalf {
+            event: MeetingEvent {
+                span, root, side: if asked { Side::Asked } else { Side::Answered },
+                meeting: Meeting { rule: rule.into(), connection: connection.into(), cookie }, unique,
+                begin: MonotonicNs(begin), end: MonotonicNs(end),
+            },
+            trace: TraceId(0),
+            clock: NodeClock {
+                source: Source { node: NodeId(ids.0), boot: BootId(ids.1), epoch: StartEpoch(ids.2) },
+                anchor: ClockAnchor {
+                    monotonic: MonotonicNs(monotonic), wallclock: WallclockNs(wallclock), uncertainty: DurationNs(uncertainty),
+                },
+            },
         }
     }
 }
 
 prop_compose! {
-    fn batch()(join: bool, partition: u32, epoch: u64, first: u64, pieces in vec(piece(), 0..8)) -> PieceBatch {
-        let stage = if join { Stage::Join } else { Stage::Assemble };
+    fn moved()(to: u128, parent in id(), rule in word(), shift: i64, error: u64) -> Moved {
+        Moved { to: TraceId(to), parent, rule: rule.into(), clock: ClockShift { shift, error: DurationNs(error) } }
+    }
+}
+
+fn across() -> impl Strategy<Value = Across> {
+    prop_oneof![
+        4 => Just(Across::Nothing),
+        1 => Just(Across::Awaits),
+        1 => half().prop_map(|half| Across::Half(half.into())),
+        1 => moved().prop_map(|moved| Across::Moved(moved.into())),
+        1 => any::<u8>().prop_map(Across::Forwarded),
+    ]
+}
+
+prop_compose! {
+    fn piece()(
+        trace: u128, spans in vec(span(), 0..6), later: bool, complete: bool, sampled in option::of((word(), any::<u32>())),
+        mut across in across()
+    ) -> Piece {
+        let own = |(other, span): (Option<u128>, Span)| Span { trace: TraceId(other.unwrap_or(trace)), ..span };
+        if let Across::Half(half) = &mut across {
+            half.trace = TraceId(trace);
+        }
+        Piece {
+            trace: TraceId(trace), spans: spans.into_iter().map(own).collect(),
+            part: if later { Part::Later } else { Part::First }, complete,
+            sampled: sampled.map(|(rule, one_in)| Sampled { rule: rule.into(), one_in }), across,
+        }
+    }
+}
+
+prop_compose! {
+    fn batch()(stage in 0..3_usize, partition: u32, epoch: u64, first: u64, pieces in vec(piece(), 0..8)) -> PieceBatch {
+        let stage = [Stage::Join, Stage::Assemble, Stage::Meet][stage];
         PieceBatch { from: Origin { stage, partition, epoch: Epoch(epoch) }, first, pieces }
     }
 }
@@ -162,6 +206,7 @@ fn known() -> PieceBatch {
                 part: Part::First,
                 complete: true,
                 sampled: Some(Sampled { rule: "one in 100".into(), one_in: 100 }),
+                across: Across::Nothing,
             },
             Piece {
                 trace: other,
@@ -169,6 +214,7 @@ fn known() -> PieceBatch {
                 part: Part::Later,
                 complete: false,
                 sampled: None,
+                across: Across::Nothing,
             },
         ],
     }
@@ -184,6 +230,67 @@ fn bytes_that_were_written_once_mean_the_same_for_ever() {
     let golden = include_bytes!("../../../golden/pieces-v1.bin");
     assert_eq!(decode_pieces(golden), Ok(known()));
     assert_eq!(encode_pieces(&known()), golden, "what is written now");
+}
+
+/// What the stages say to each other of two nodes. `golden/links-v1.bin` holds it.
+fn linked() -> PieceBatch {
+    let clock = NodeClock {
+        source: Source { node: NodeId(7), boot: BootId(8), epoch: StartEpoch(0xfeed_f00d_dead_beef) },
+        anchor: ClockAnchor {
+            monotonic: MonotonicNs(4_000_000_000),
+            wallclock: WallclockNs(1_790_000_000_000_000_000),
+            uncertainty: DurationNs(60),
+        },
+    };
+    let event = MeetingEvent {
+        span: SpanId(0x3c6e_f372_fe94_f82b),
+        root: SpanId(0xbb67_ae85_84ca_a73b),
+        side: Side::Asked,
+        meeting: Meeting {
+            rule: "nbd".into(),
+            connection: "10.0.0.1:41234>10.0.0.2:10809".into(),
+            cookie: 1 << 32 | 7,
+        },
+        unique: true,
+        begin: MonotonicNs(5_000_000_000),
+        end: MonotonicNs(5_000_200_000),
+    };
+    let (asker, answerer) = (TraceId(0x6a09 << 64 | 0xbb67), TraceId(0x510e << 64 | 0x9b05));
+    let piece = |trace, across| Piece {
+        trace,
+        spans: Vec::new(),
+        part: Part::First,
+        complete: false,
+        sampled: None,
+        across,
+    };
+    let moved = Moved {
+        to: asker,
+        parent: event.span,
+        rule: "nbd".into(),
+        clock: ClockShift { shift: -1_234_567, error: DurationNs(25_000) },
+    };
+    PieceBatch {
+        from: Origin { stage: Stage::Meet, partition: 3, epoch: Epoch(5) },
+        first: 9,
+        pieces: vec![
+            piece(asker, Across::Half(LinkHalf { event, trace: asker, clock }.into())),
+            piece(answerer, Across::Moved(moved.into())),
+            piece(answerer, Across::Awaits),
+            piece(asker, Across::Forwarded(1)),
+        ],
+    }
+}
+
+#[test]
+fn what_is_said_of_two_nodes_means_the_same_for_ever() {
+    if std::env::var_os("BLESS").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/links-v1.bin");
+        std::fs::write(path, encode_pieces(&linked())).unwrap();
+    }
+    let golden = include_bytes!("../../../golden/links-v1.bin");
+    assert_eq!(decode_pieces(golden), Ok(linked()));
+    assert_eq!(encode_pieces(&linked()), golden, "what is written now");
 }
 
 #[test]
@@ -221,7 +328,9 @@ fn changed(change: fn(&mut message::PieceBatch)) -> Malformed {
 fn a_column_too_short_or_too_long_is_named() {
     let wrong = |column, value| Malformed::Value { column, value };
     assert_eq!(changed(|m| m.stage = 0), wrong("PieceBatch.stage", 0));
-    assert_eq!(changed(|m| m.stage = 3), wrong("PieceBatch.stage", 3));
+    assert_eq!(changed(|m| m.stage = 4), wrong("PieceBatch.stage", 4));
+    assert_eq!(changed(|m| m.pieces.flags[0] |= HALF), Malformed::Short("PieceBatch.halves"));
+    assert_eq!(changed(|m| m.pieces.flags[0] |= HALF | MOVED), wrong("Pieces.flags", 0b11_0110));
     assert_eq!(changed(|m| m.pieces.spans[0] = 5), Malformed::Short("Spans.flags"));
     assert_eq!(changed(|m| m.pieces.spans[1] = 1), Malformed::Long("Spans.flags"));
     assert_eq!(changed(|m| m.spans.flags[0] |= KIND), wrong("Spans.flags", 0b11_0011));

@@ -4,9 +4,14 @@ use std::collections::HashMap;
 
 use prost::Message;
 
+use super::across;
 use super::message::{self, Annotations, Links, Pieces, Spans, Tags};
-use super::{COMPLETE, ERROR, LATER, OTHER_TRACE, PARENT_ELSEWHERE, PARENT_HERE, REMOTE, SAMPLED};
+use super::{
+    AWAITS, COMPLETE, ERROR, FORWARDED, HALF, LATER, MOVED, OTHER_TRACE, PARENT_ELSEWHERE, PARENT_HERE,
+    REMOTE, SAMPLED,
+};
 use crate::ids::{SpanId, TraceId};
+use crate::meeting::Across;
 use crate::piece::{Part, Piece, PieceBatch, Stage};
 use crate::span::{Span, SpanKind, TagValue};
 use crate::v1::VERSION;
@@ -21,6 +26,7 @@ pub fn encode_pieces(batch: &PieceBatch) -> Vec<u8> {
         stage: match batch.from.stage {
             Stage::Join => message::Stage::Join,
             Stage::Assemble => message::Stage::Assemble,
+            Stage::Meet => message::Stage::Meet,
         }
         .into(),
         partition: batch.from.partition,
@@ -32,6 +38,8 @@ pub fn encode_pieces(batch: &PieceBatch) -> Vec<u8> {
         annotations: writer.annotations,
         tags: writer.tags,
         links: writer.links,
+        halves: writer.halves,
+        moves: writer.moves,
     };
     message.encode_to_vec()
 }
@@ -63,6 +71,8 @@ struct Writer<'a> {
     annotations: Annotations,
     tags: Tags,
     links: Links,
+    halves: Vec<message::LinkHalf>,
+    moves: Vec<message::Moved>,
     start: Delta,
     /// Of the piece at hand: where each id stands first.
     here: HashMap<SpanId, u32>,
@@ -81,6 +91,23 @@ impl<'a> Writer<'a> {
             flags |= SAMPLED;
             self.pieces.rule.push(self.words.place(&sampled.rule));
             self.pieces.one_in.push(sampled.one_in);
+        }
+        match &piece.across {
+            Across::Nothing => {}
+            Across::Awaits => flags |= AWAITS,
+            Across::Half(half) => {
+                flags |= HALF;
+                let place = &mut |word| self.words.place(word);
+                self.halves.push(across::half_out(half, place));
+            }
+            Across::Moved(moved) => {
+                flags |= MOVED;
+                self.moves.push(across::moved_out(moved, self.words.place(&moved.rule)));
+            }
+            Across::Forwarded(moves) => {
+                flags |= FORWARDED;
+                self.pieces.moves.push((*moves).into());
+            }
         }
         let (high, low) = halves(piece.trace);
         self.pieces.flags.push(flags);
@@ -165,6 +192,6 @@ impl<'a> Writer<'a> {
     }
 }
 
-fn halves(trace: TraceId) -> (u64, u64) {
+pub(super) fn halves(trace: TraceId) -> (u64, u64) {
     ((trace.0 >> 64) as u64, trace.0 as u64)
 }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::super::super::{DEAD, KafkaError};
 use super::super::note::Note;
+use super::super::outbox::Lane;
 use super::super::output::{Letter, Output};
 use super::super::owned::Owned;
 use super::super::state::{Shelf, Written};
@@ -98,19 +99,19 @@ pub(super) fn send<M: Machine>(
 ) -> Result<bool, KafkaError> {
     while let Some(packed) = owned.outbox.first() {
         let partition = packed.partition as i32;
-        let letter = Letter {
-            topic: &config.output,
-            partition: Some(partition),
-            payload: Some(&packed.bytes),
-            ..Letter::default()
+        let topic = match packed.lane {
+            Lane::Output => &config.output,
+            Lane::Aside => &config.aside,
         };
+        let letter =
+            Letter { topic, partition: Some(partition), payload: Some(&packed.bytes), ..Letter::default() };
         if !output.send(&letter, patience)? {
             return Ok(false);
         }
         for piece in &packed.oversize {
             *oversize += 1;
             let why = format!("trace {}: {} spans are longer than a record", piece.trace, piece.spans.len());
-            output.bury(&config.group.name, (&config.output, partition, None), &why, &[], patience)?;
+            output.bury(&config.group.name, (topic, partition, None), &why, &[], patience)?;
         }
         owned.outbox.sent();
     }

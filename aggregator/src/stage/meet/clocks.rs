@@ -1,0 +1,192 @@
+//! How far the clocks of two nodes can be apart, by the requests that went between them.
+//!
+//! *In*: pairs of halves that are one request beyond doubt. *Out*: an interval for the difference of the two monotonic clocks,
+//! and, for another pair, whether it lies inside.
+//! *Invariant*: the true difference lies in the interval, as long as no clock drifts by more than [`DRIFT_PPM`] and the pairs were
+//! true.
+//!
+//! Who answers takes the request after it was sent, and sends the answer before it comes: with times c of the asker's clock,
+//! s of the other's, and d = s − c for one moment,
+//!
+//! ```text
+//! s_begin − d ≥ c_begin   and   s_end − d ≤ c_end    so    s_end − c_end ≤ d ≤ s_begin − c_begin
+//! ```
+//!
+//! Each request gives such an interval, as long as what the network took; the true difference lies in all of them. What was
+//! known some time ago is widened by what the clocks may have drifted since.
+//!
+//! Pairs that contradict what is known are refused. If [`ANEW_AFTER`] of them in a row agree with each other, it is the
+//! knowledge that is wrong: a machine was suspended, and its monotonic clock stood still. Then it begins anew with theirs.
+
+use std::collections::BTreeMap;
+
+use blkkin_wire::ids::{BootId, NodeId};
+use blkkin_wire::meeting::LinkHalf;
+use serde::{Deserialize, Serialize};
+
+/// Most that two clocks drift apart: adjtimex(2) corrects a clock's frequency by 500 ppm at the most, and there are two.
+const DRIFT_PPM: u64 = 1_000;
+/// Pairs that contradict what is known, and agree, until they are believed.
+const ANEW_AFTER: u32 = 8;
+/// Pairs of nodes remembered. Beyond it the one that met longest ago is forgotten, and learned again.
+const PAIRS_MAX: usize = 4_096;
+
+/// A monotonic clock: of one boot of one machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Clock {
+    /// The machine.
+    pub node: NodeId,
+    /// Its boot.
+    pub boot: BootId,
+}
+
+/// From where to where a difference may lie, in ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interval {
+    /// At least.
+    pub low: i128,
+    /// At the most.
+    pub high: i128,
+}
+
+/// Whether the answering end lies inside the asking one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Inside,
+    /// It may: nothing is known of the clocks.
+    Unknown,
+    Outside,
+}
+
+/// What is known of one pair of clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bound {
+    /// The answerer's clock less the asker's, at `at`.
+    pub offset: Interval,
+    /// On the asker's clock.
+    pub at: u64,
+    /// By so many requests.
+    pub requests: u64,
+    strangers: Option<(Interval, u32)>,
+    used: u64,
+}
+
+/// What is known, by who asked and who answered.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Clocks {
+    bounds: BTreeMap<(Clock, Clock), Bound>,
+    count: u64,
+}
+
+impl Interval {
+    /// What this request says of the difference.
+    pub(super) fn of(asked: &LinkHalf, answered: &LinkHalf) -> Interval {
+        let difference = |s: u64, c: u64| i128::from(s) - i128::from(c);
+        Interval {
+            low: difference(answered.event.end.0, asked.event.end.0),
+            high: difference(answered.event.begin.0, asked.event.begin.0),
+        }
+    }
+
+    pub(super) fn middle(&self) -> i128 {
+        self.low + (self.high - self.low) / 2
+    }
+
+    /// Half of its length, rounded up.
+    pub(super) fn half(&self) -> u64 {
+        u64::try_from((self.high - self.low + 1) / 2).unwrap_or(0)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.low > self.high
+    }
+
+    fn and(self, other: Interval) -> Interval {
+        Interval { low: self.low.max(other.low), high: self.high.min(other.high) }
+    }
+}
+
+impl Bound {
+    /// As it is at another time, which may be earlier too.
+    fn at(&self, at: u64) -> Interval {
+        let drift = i128::from(at.abs_diff(self.at)) * i128::from(DRIFT_PPM) / 1_000_000;
+        Interval { low: self.offset.low - drift, high: self.offset.high + drift }
+    }
+}
+
+fn clock(half: &LinkHalf) -> Clock {
+    Clock { node: half.clock.source.node, boot: half.clock.source.boot }
+}
+
+/// Both ends were on one machine.
+pub(super) fn one_clock(asked: &LinkHalf, answered: &LinkHalf) -> bool {
+    clock(asked) == clock(answered)
+}
+
+impl Clocks {
+    /// Whether these two can be one request. What was outside counts against what is known.
+    pub(super) fn judge(&mut self, asked: &LinkHalf, answered: &LinkHalf) -> Verdict {
+        let of = Interval::of(asked, answered);
+        if of.is_empty() {
+            return Verdict::Outside;
+        }
+        if one_clock(asked, answered) {
+            return if of.low <= 0 && of.high >= 0 { Verdict::Inside } else { Verdict::Outside };
+        }
+        let Some(bound) = self.bounds.get_mut(&(clock(asked), clock(answered))) else {
+            return Verdict::Unknown;
+        };
+        let at = asked.event.begin.0;
+        let exact = asked.event.unique && answered.event.unique;
+        let known = bound.at(at);
+        // Of a name that comes again: the end before or after could be taken for it by what is not known of the clocks.
+        if !exact && known.high - known.low >= i128::from(answered.event.took().0) {
+            return Verdict::Unknown;
+        }
+        if !known.and(of).is_empty() {
+            return Verdict::Inside;
+        }
+        if !exact {
+            return Verdict::Outside;
+        }
+        let (agreed, times) = match bound.strangers {
+            Some((strangers, times)) if !strangers.and(of).is_empty() => (strangers.and(of), times + 1),
+            _ => (of, 1),
+        };
+        bound.strangers = Some((agreed, times));
+        if times < ANEW_AFTER {
+            return Verdict::Outside;
+        }
+        *bound = Bound { offset: agreed, at, requests: times.into(), strangers: None, used: bound.used };
+        Verdict::Inside
+    }
+
+    /// These two are one request.
+    pub(super) fn learn(&mut self, asked: &LinkHalf, answered: &LinkHalf) {
+        if one_clock(asked, answered) {
+            return;
+        }
+        let (key, of, at) =
+            ((clock(asked), clock(answered)), Interval::of(asked, answered), asked.event.begin.0);
+        self.count += 1;
+        let used = self.count;
+        if let Some(bound) = self.bounds.get_mut(&key) {
+            let offset = bound.at(at).and(of);
+            if !offset.is_empty() {
+                *bound = Bound { offset, at, requests: bound.requests + 1, strangers: None, used };
+            }
+            return;
+        }
+        if self.bounds.len() >= PAIRS_MAX
+            && let Some(oldest) = self.bounds.iter().min_by_key(|(_, bound)| bound.used).map(|(key, _)| *key)
+        {
+            self.bounds.remove(&oldest);
+        }
+        self.bounds.insert(key, Bound { offset: of, at, requests: 1, strangers: None, used });
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (&(Clock, Clock), &Bound)> {
+        self.bounds.iter()
+    }
+}

@@ -1,0 +1,277 @@
+//! Halves of many requests between nodes whose clocks are anything: no wrong match, none uncounted.
+
+use blkkin_wire::clock::{ClockAnchor, MonotonicNs, WallclockNs};
+use blkkin_wire::ids::{BootId, NodeId, Source, SpanId, StartEpoch, TraceId};
+use blkkin_wire::meeting::{MeetingEvent, NodeClock};
+use blkkin_wire::piece::{Origin, PieceBatch};
+use proptest::prelude::*;
+
+use super::*;
+
+/// A machine: its monotonic clock at time 0 of the test, how it drifts, and how wrong its wall clock is.
+#[derive(Clone, Copy, Debug)]
+struct Machine {
+    node: u128,
+    zero: u64,
+    ppm: i64,
+    wrong: i64,
+}
+
+impl Machine {
+    fn monotonic(&self, time: u64) -> u64 {
+        let drift = i128::from(time) * i128::from(self.ppm) / 1_000_000;
+        (i128::from(self.zero) + i128::from(time) + drift) as u64
+    }
+
+    /// Taken when the test began.
+    fn clock(&self) -> NodeClock {
+        let source = Source { node: NodeId(self.node), boot: BootId(1), epoch: StartEpoch(self.node as u64) };
+        let anchor = ClockAnchor {
+            monotonic: MonotonicNs(self.zero),
+            wallclock: WallclockNs(1_700_000_000_000_000_000_u64.wrapping_add_signed(self.wrong)),
+            uncertainty: DurationNs(50),
+        };
+        NodeClock { source, anchor }
+    }
+}
+
+/// One request as it was: sent, taken, answered, and the answer there.
+#[derive(Clone, Debug)]
+struct Truth {
+    cookie: u64,
+    unique: bool,
+    times: [u64; 4],
+    lost: [bool; 2],
+}
+
+fn half(n: usize, truth: &Truth, side: Side, machine: &Machine) -> LinkHalf {
+    let [sent, taken, answered, there] = truth.times;
+    let ((begin, end), high) = match side {
+        Side::Asked => ((sent, there), 1_u128 << 64),
+        Side::Answered => ((taken, answered), 2_u128 << 64),
+    };
+    let span = SpanId(n as u64);
+    LinkHalf {
+        event: MeetingEvent {
+            span,
+            root: span,
+            side,
+            meeting: Meeting { rule: "nbd".into(), connection: "a>b".into(), cookie: truth.cookie },
+            unique: truth.unique,
+            begin: MonotonicNs(machine.monotonic(begin)),
+            end: MonotonicNs(machine.monotonic(end)),
+        },
+        trace: TraceId(high | n as u128),
+        clock: machine.clock(),
+    }
+}
+
+#[derive(Default)]
+struct Moves(Vec<(TraceId, Moved)>);
+
+impl Outlet for Moves {
+    fn piece(&mut self, _: u32, _: u64, piece: Piece) {
+        let Across::Moved(moved) = piece.across else { panic!("{piece:?}") };
+        self.0.push((piece.trace, *moved));
+    }
+    fn aside(&mut self, _: u32, _: u64, piece: Piece) {
+        panic!("{piece:?}");
+    }
+    fn dead(&mut self, why: String) {
+        panic!("{why}");
+    }
+}
+
+fn record(first: u64, halves: &[LinkHalf]) -> Vec<u8> {
+    let pieces = halves.iter().map(|half| Piece {
+        trace: half.trace,
+        spans: Vec::new(),
+        part: Part::First,
+        complete: false,
+        sampled: None,
+        across: Across::Half(half.clone().into()),
+    });
+    let from = Origin { stage: Stage::Join, partition: 1, epoch: Epoch(1) };
+    v1::encode_pieces(&PieceBatch { from, first, pieces: pieces.collect() })
+}
+
+/// What the stage makes of them, saved and read back as `restored` says.
+fn run(halves: &[LinkHalf], restored: u16) -> (MeetStage, Vec<(TraceId, Moved)>) {
+    let config = MeetStageConfig::new(3);
+    let (mut stage, mut out) = (MeetStage::begin(Epoch(1), config.clone()), Moves::default());
+    for (n, some) in halves.chunks(7).enumerate() {
+        let bytes = record(n as u64 * 7, some);
+        stage.apply(Record { at: Some(LogTime(1_000 + n as u64)), bytes: &bytes }, &mut out);
+        if restored >> (n % 16) & 1 == 1 {
+            stage = MeetStage::restore(&stage.save().unwrap(), config.clone(), Epoch(2)).unwrap();
+        }
+        let books = stage.books();
+        assert_eq!(books.received, books.matched + books.alone + books.refused + stage.pending());
+    }
+    (stage, out.0)
+}
+
+fn machine(node: u128) -> impl Strategy<Value = Machine> {
+    (0..1_u64 << 50, -50_i64..50, -3_600_000_000_000_i64..3_600_000_000_000)
+        .prop_map(move |(zero, ppm, wrong)| Machine { node, zero, ppm, wrong })
+}
+
+/// Requests one after another in each of four places; a place's cookie is its number, or one that never comes again.
+fn truths() -> impl Strategy<Value = Vec<Truth>> {
+    let one =
+        (0..4_usize, any::<bool>(), [1_u64..200_000, 1..400_000, 1..200_000, 0..5_000], any::<[u8; 2]>());
+    prop::collection::vec(one, 1..120).prop_map(|all| {
+        let mut free = [0_u64; 4];
+        let truths =
+            all.into_iter().enumerate().map(|(n, (place, unique, [there, work, back, gap], lost))| {
+                let sent = free[place] + gap;
+                let times = [sent, sent + there, sent + there + work, sent + there + work + back];
+                free[place] = times[3];
+                let cookie = if unique { 100 + n as u64 } else { place as u64 };
+                Truth { cookie, unique, times, lost: lost.map(|byte| byte < 40) }
+            });
+        truths.collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_half_meets_another_requests_whatever_was_lost_and_whatever_the_clocks_say(
+        truths in truths(), asker in machine(1), answerer in machine(2), order in prop::collection::vec(any::<u16>(), 1..64),
+        restored in any::<u16>(),
+    ) {
+        let mut halves = Vec::new();
+        for (n, truth) in truths.iter().enumerate() {
+            for (side, machine, lost) in
+                [(Side::Answered, &answerer, truth.lost[0]), (Side::Asked, &asker, truth.lost[1])]
+            {
+                // Each comes when it was over, and up to a second later.
+                let late = u64::from(order[(2 * n + side as usize) % order.len()]) * 16_000;
+                if !lost {
+                    halves.push((truth.times[3] + late, half(n, truth, side, machine)));
+                }
+            }
+        }
+        halves.sort_by_key(|(time, _)| *time);
+        let halves: Vec<_> = halves.into_iter().map(|(_, half)| half).collect();
+        let (stage, moves) = run(&halves, restored);
+        prop_assert_eq!(moves.len() as u64 * 2, stage.books().matched);
+        for (trace, moved) in &moves {
+            let n = trace.0 as u64 as usize;
+            prop_assert_eq!(moved.to, TraceId(1 << 64 | n as u128), "another request's");
+            prop_assert_eq!(moved.parent, SpanId(n as u64));
+            // What the shift should be: both wall clocks of one moment, in the middle of the request.
+            let time = truths[n].times[1];
+            let wall = |machine: &Machine| {
+                let anchor = machine.clock().anchor;
+                i128::from(anchor.wallclock.0) + i128::from(machine.monotonic(time) - machine.zero)
+            };
+            let off = (wall(&asker) - wall(&answerer) - i128::from(moved.clock.shift)).unsigned_abs();
+            // 100 ppm of the request's own length, and rounding.
+            let drift = u128::from(truths[n].times[3] - truths[n].times[0]) / 10_000 + 2;
+            prop_assert!(off <= u128::from(moved.clock.error.0) + drift, "off by {off}: {moved:?}");
+        }
+        // A name that never comes again finds its other end, if that came.
+        let whole = truths.iter().filter(|truth| truth.unique && truth.lost == [false; 2]).count();
+        let exact = moves.iter().filter(|(_, moved)| moved.rule.starts_with("exact")).count();
+        prop_assert_eq!(exact, whole);
+        for (_, bound) in stage.clocks().iter() {
+            let at = bound.at - asker.zero;
+            let real = i128::from(answerer.monotonic(at)) - i128::from(asker.monotonic(at));
+            prop_assert!((bound.offset.low - 2..=bound.offset.high + 2).contains(&real), "{bound:?}, not {real}");
+        }
+    }
+
+    /// Of names that never come again the moves are a function of the halves, in whatever order these come.
+    #[test]
+    fn the_order_in_which_exact_halves_come_changes_nothing(
+        truths in truths(), asker in machine(1), answerer in machine(2), seed in any::<u64>(),
+    ) {
+        let mut halves = Vec::new();
+        for (n, truth) in truths.iter().filter(|truth| truth.unique).enumerate() {
+            halves.push(half(n, truth, Side::Asked, &asker));
+            halves.push(half(n, truth, Side::Answered, &answerer));
+        }
+        let sorted = |halves: &[LinkHalf]| {
+            let mut moves = run(halves, 0).1;
+            moves.sort_by_key(|(trace, _)| *trace);
+            moves
+        };
+        let straight = sorted(&halves);
+        halves.sort_by_key(|half| (half.trace.draw() ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        prop_assert_eq!(straight, sorted(&halves));
+    }
+}
+
+const ONE: Machine = Machine { node: 1, zero: 5_000_000, ppm: 0, wrong: 0 };
+const OTHER: Machine = Machine { node: 2, zero: 900_000_000, ppm: 0, wrong: 70_000_000_000 };
+
+fn request(cookie: u64, sent: u64) -> Truth {
+    Truth {
+        cookie,
+        unique: true,
+        times: [sent, sent + 20_000, sent + 90_000, sent + 100_000],
+        lost: [false; 2],
+    }
+}
+
+#[test]
+fn a_request_puts_the_other_clock_right_within_what_the_network_took() {
+    let truth = request(1, 1_000_000);
+    let (_, moves) = run(&[half(1, &truth, Side::Answered, &OTHER), half(1, &truth, Side::Asked, &ONE)], 0);
+    // The wall clock of the other is 70 s ahead; 20 µs there and 10 back: in the middle it is off by 5.
+    let clock = moves[0].1.clock;
+    assert_eq!((clock.shift, clock.error), (-70_000_000_000 - 5_000, DurationNs(15_000)));
+}
+
+#[test]
+fn an_end_that_took_longer_than_the_other_or_lies_outside_is_refused() {
+    let (truth, next) = (request(1, 1_000_000), request(2, 2_000_000));
+    let asked = half(1, &truth, Side::Asked, &ONE);
+    let mut answered = half(1, &truth, Side::Answered, &OTHER);
+    answered.event.begin.0 -= 40_000;
+    let (stage, moves) = run(&[asked.clone(), answered], 0);
+    assert_eq!((moves.len(), stage.books().refused), (0, 2), "80 µs do not fit into 100 beside 110");
+    let answered = half(1, &truth, Side::Answered, &OTHER);
+    let mut liar = half(2, &next, Side::Answered, &OTHER);
+    (liar.event.begin.0, liar.event.end.0) = (liar.event.begin.0 - 900_000, liar.event.end.0 - 900_000);
+    let (stage, moves) = run(&[asked, answered, liar, half(2, &next, Side::Asked, &ONE)], 0);
+    assert_eq!((moves.len(), stage.books().matched, stage.books().refused), (1, 2, 2));
+}
+
+#[test]
+fn a_clock_that_stood_still_is_learned_again() {
+    let mut halves = Vec::new();
+    for n in 0..40 {
+        let truth = request(n, 1_000_000 + n * 200_000);
+        let machine = if n < 10 { OTHER } else { Machine { zero: OTHER.zero - 100_000_000, ..OTHER } };
+        halves.push(half(n as usize, &truth, Side::Asked, &ONE));
+        halves.push(half(n as usize, &truth, Side::Answered, &machine));
+    }
+    let (stage, moves) = run(&halves, 0);
+    assert_eq!((moves.len(), stage.books().refused), (33, 14), "seven until the eighth is believed");
+}
+
+#[test]
+fn one_machine_has_one_clock() {
+    let truth = request(1, 1_000_000);
+    let two = Machine { wrong: 500, ..ONE };
+    let (_, moves) = run(&[half(1, &truth, Side::Answered, &two), half(1, &truth, Side::Asked, &ONE)], 0);
+    assert_eq!((moves[0].1.clock.shift, moves[0].1.clock.error), (-500, DurationNs(0)));
+}
+
+#[test]
+fn a_half_waits_for_its_time_and_a_cookie_that_comes_again_without_known_clocks_meets_nobody() {
+    let again = Truth { unique: false, ..request(1, 1_000_000) };
+    let halves = [half(1, &again, Side::Answered, &OTHER), half(1, &again, Side::Asked, &ONE)];
+    let (mut stage, moves) = run(&halves, 0);
+    assert_eq!((moves.len(), stage.pending()), (0, 2));
+    let tick = v1::encode_pieces(&PieceBatch::tick());
+    let mut out = Moves::default();
+    stage.apply(Record { at: Some(LogTime(11_000)), bytes: &tick }, &mut out);
+    assert_eq!((stage.pending(), stage.books().alone), (2, 0));
+    stage.apply(Record { at: Some(LogTime(11_001)), bytes: &tick }, &mut out);
+    assert_eq!((stage.pending(), stage.books().alone, stage.books().ticks), (0, 2, 2));
+}

@@ -1,0 +1,100 @@
+//! Meetings as columns.
+
+use std::collections::HashMap;
+
+use super::Malformed;
+use super::column::columns;
+use super::ids::IdWriter;
+use super::message::MeetingEvents;
+use super::read::Known;
+use super::write::Shared;
+use crate::clock::MonotonicNs;
+use crate::ids::SpanId;
+use crate::meeting::{Meeting, MeetingEvent, Side};
+
+pub(super) const ANSWERED: u32 = 1 << 0;
+pub(super) const UNIQUE: u32 = 1 << 1;
+/// The span is the root of its trace, which is not said again.
+const ROOT: u32 = 1 << 2;
+
+/// Columns while they are written.
+#[derive(Default)]
+pub(super) struct MeetingWriter {
+    columns: MeetingEvents,
+    span: IdWriter,
+    root: IdWriter,
+    /// Protocols and connections. Others choose some of them, so they are hashed with a key.
+    places: HashMap<Box<str>, u32>,
+    words: Vec<String>,
+}
+
+impl MeetingWriter {
+    pub(super) fn put(&mut self, event: &MeetingEvent, shared: &mut Shared) {
+        let columns = &mut self.columns;
+        let mut flags = 0;
+        if event.side == Side::Answered {
+            flags |= ANSWERED;
+        }
+        if event.unique {
+            flags |= UNIQUE;
+        }
+        shared.origins.put(&mut self.span, event.span.0);
+        if event.root == event.span {
+            flags |= ROOT;
+        } else {
+            shared.origins.put(&mut self.root, event.root.0);
+        }
+        columns.flags.push(flags);
+        columns.took.push(event.end.0.wrapping_sub(event.begin.0));
+        columns.cookie.push(event.meeting.cookie);
+        let (rule, connection) = (self.place(&event.meeting.rule), self.place(&event.meeting.connection));
+        self.columns.rule.push(rule);
+        self.columns.connection.push(connection);
+    }
+
+    fn place(&mut self, word: &str) -> u32 {
+        if let Some(place) = self.places.get(word) {
+            return *place;
+        }
+        let place = self.words.len() as u32;
+        self.words.push(word.to_owned());
+        self.places.insert(word.into(), place);
+        place
+    }
+
+    /// The words, and the columns: none where there was no meeting, so that such a batch has no byte of them.
+    pub(super) fn end(self) -> (Vec<String>, Option<MeetingEvents>) {
+        let MeetingWriter { columns, span, root, words, .. } = self;
+        let any = !columns.flags.is_empty();
+        (words, any.then(|| MeetingEvents { span: span.end(), root: root.end(), ..columns }))
+    }
+}
+
+columns! {
+    /// Columns while they are read.
+    MeetingReader of MeetingEvents {
+        flags: u32, took: u64, rule: u32, connection: u32, cookie: u64,
+    } ids { span, root }
+}
+
+impl MeetingReader<'_> {
+    /// The next.
+    pub(super) fn next(&mut self, end: MonotonicNs, known: &Known<'_>) -> Result<MeetingEvent, Malformed> {
+        let flags = *self.flags.next()?;
+        let span = SpanId(self.span.next(&known.ids)?);
+        let root = self.root.next_if(flags & ROOT == 0, &known.ids)?.map_or(span, SpanId);
+        Ok(MeetingEvent {
+            span,
+            root,
+            side: if flags & ANSWERED != 0 { Side::Answered } else { Side::Asked },
+            meeting: Meeting {
+                rule: known.word(self.rule.next()?, "MeetingEvents.rule")?,
+                connection: known.word(self.connection.next()?, "MeetingEvents.connection")?,
+                cookie: *self.cookie.next()?,
+            },
+            unique: flags & UNIQUE != 0,
+            begin: MonotonicNs(end.0.wrapping_sub(*self.took.next()?)),
+            end,
+        })
+    }
+}
