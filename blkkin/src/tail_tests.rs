@@ -23,8 +23,12 @@ const TASK: TaskRef = TaskRef { id: TaskId(1), version: 1 };
 /// A write of 1 ms on a file of that path.
 pub(crate) fn write(path: Option<&str>) -> Trace {
     let source = Source { node: NodeId(1), boot: BootId(2), epoch: StartEpoch(3) };
-    let anchor =
-        ClockAnchor { monotonic: MonotonicNs(0), wallclock: WallclockNs(0), uncertainty: DurationNs(0) };
+    let anchor = ClockAnchor {
+        monotonic: MonotonicNs(0),
+        wallclock: WallclockNs(0),
+        uncertainty: DurationNs(0),
+        ..ClockAnchor::NONE
+    };
     let mut trace = Trace::new(source, anchor, SpanId(1));
     trace.root = Root::Call(CallEvent {
         span: SpanId(1),

@@ -62,6 +62,7 @@ fn batch(node: u128, from: u64, to: u64) -> EventBatch {
             monotonic: MonotonicNs(0),
             wallclock: WallclockNs(0),
             uncertainty: DurationNs(1),
+            ..ClockAnchor::NONE
         },
         events: (from..to).map(event).collect(),
         watermark: MonotonicNs(to * 1_000),

@@ -36,10 +36,24 @@ pub fn anchor() -> ClockAnchor {
                 monotonic: MonotonicNs(before + uncertainty.0 / 2),
                 wallclock: WallclockNs(wallclock),
                 uncertainty,
+                ..ClockAnchor::NONE
             });
         }
     }
-    best.expect("invariant: READINGS is not 0")
+    let best = best.expect("invariant: READINGS is not 0");
+    // Both run on: what lies between the two readings is ns, a suspension is more.
+    let (monotonic, boottime) = (read_clock(libc::CLOCK_MONOTONIC), read_clock(libc::CLOCK_BOOTTIME));
+    ClockAnchor { suspended: DurationNs(boottime.saturating_sub(monotonic)), claimed: claimed(), ..best }
+}
+
+/// How far the wall clock may be off, as who disciplines it has told the kernel: adjtimex(2).
+fn claimed() -> Option<DurationNs> {
+    // SAFETY: all of it is numbers, for which zero is a value; `modes` 0 only reads.
+    let mut clock: libc::timex = unsafe { std::mem::zeroed() };
+    // SAFETY: `clock` is writable.
+    let state = unsafe { libc::adjtimex(&mut clock) };
+    let disciplined = state >= 0 && state != libc::TIME_ERROR && clock.status & libc::STA_UNSYNC == 0;
+    disciplined.then(|| DurationNs(u64::try_from(clock.maxerror).unwrap_or(0) * 1_000))
 }
 
 /// CLOCK_MONOTONIC now: the clock of the records (bpf_ktime_get_ns).
@@ -52,4 +66,21 @@ fn read_clock(clock: libc::clockid_t) -> u64 {
     // SAFETY: `time` is writable; both clocks exist on every Linux.
     unsafe { libc::clock_gettime(clock, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    /// /proc/uptime is CLOCK_BOOTTIME (fs/proc/uptime.c), in hundredths of a second.
+    #[test]
+    fn an_anchor_knows_how_long_the_machine_was_suspended() {
+        let up = |at: &str| at.split_whitespace().next().unwrap().replace('.', "").parse::<u64>().unwrap();
+        let before = up(&fs::read_to_string("/proc/uptime").unwrap());
+        let anchor = anchor();
+        let boottime = (now().0 + anchor.suspended.0) / 10_000_000;
+        let after = up(&fs::read_to_string("/proc/uptime").unwrap());
+        assert!((before..=after).contains(&boottime), "{before} {boottime} {after}");
+    }
 }

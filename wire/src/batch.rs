@@ -121,7 +121,12 @@ impl EventBatch {
         EventBatch {
             source: Source::NOBODY,
             sequence: 0,
-            anchor: ClockAnchor { monotonic, wallclock, uncertainty: DurationNs::default() },
+            anchor: ClockAnchor {
+                monotonic,
+                wallclock,
+                uncertainty: DurationNs::default(),
+                ..ClockAnchor::NONE
+            },
             events: Vec::new(),
             watermark: monotonic,
             accounts: Accounts::default(),

@@ -38,9 +38,23 @@ pub struct ClockAnchor {
     pub wallclock: WallclockNs,
     /// The two readings were taken at most this far apart.
     pub uncertainty: DurationNs,
+    /// What CLOCK_BOOTTIME was ahead of CLOCK_MONOTONIC by then: how long the machine had been suspended since its boot.
+    pub suspended: DurationNs,
+    /// How far the wall clock may be off from UTC, as the kernel was told by who disciplines it (`maxerror` of adjtimex(2));
+    /// none where nobody does. It is a claim: what requests between nodes show wins over it.
+    pub claimed: Option<DurationNs>,
 }
 
 impl ClockAnchor {
+    /// Of no clock: all zero, and nothing claimed.
+    pub const NONE: ClockAnchor = ClockAnchor {
+        monotonic: MonotonicNs(0),
+        wallclock: WallclockNs(0),
+        uncertainty: DurationNs(0),
+        suspended: DurationNs(0),
+        claimed: None,
+    };
+
     /// The wall clock at `time`, as this anchor has it. Deterministic: a replay gives the same.
     pub fn wallclock(&self, time: MonotonicNs) -> WallclockNs {
         let at = i128::from(self.wallclock.0) + i128::from(time.0) - i128::from(self.monotonic.0);
@@ -58,6 +72,7 @@ mod tests {
             monotonic: MonotonicNs(1_000),
             wallclock: WallclockNs(5_000_000),
             uncertainty: DurationNs(10),
+            ..ClockAnchor::NONE
         };
         assert_eq!(anchor.wallclock(MonotonicNs(1_500)), WallclockNs(5_000_500));
         assert_eq!(anchor.wallclock(MonotonicNs(0)), WallclockNs(4_999_000));
@@ -65,11 +80,7 @@ mod tests {
 
     #[test]
     fn an_anchor_never_wraps() {
-        let anchor = ClockAnchor {
-            monotonic: MonotonicNs(u64::MAX),
-            wallclock: WallclockNs(0),
-            uncertainty: DurationNs(0),
-        };
+        let anchor = ClockAnchor { monotonic: MonotonicNs(u64::MAX), ..ClockAnchor::NONE };
         assert_eq!(anchor.wallclock(MonotonicNs(0)), WallclockNs(0));
     }
 }

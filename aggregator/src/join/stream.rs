@@ -284,7 +284,7 @@ impl Stream {
 
 fn no_anchor() -> ClockAnchor {
     let (monotonic, wallclock) = (MonotonicNs::default(), WallclockNs::default());
-    ClockAnchor { monotonic, wallclock, uncertainty: DurationNs::default() }
+    ClockAnchor { monotonic, wallclock, uncertainty: DurationNs::default(), ..ClockAnchor::NONE }
 }
 
 fn nothing_yet() -> Trace {

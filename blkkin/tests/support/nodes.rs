@@ -29,7 +29,12 @@ pub(crate) fn batches(node: u128, calls: u64) -> Vec<EventBatch> {
     // Stable: what the kernel wrote at one time stays in its order.
     events.sort_by_key(LayerEvent::time);
     let wallclock = WallclockNs(1_700_000_000_000_000_000);
-    let anchor = ClockAnchor { monotonic: MonotonicNs(0), wallclock, uncertainty: DurationNs(100) };
+    let anchor = ClockAnchor {
+        monotonic: MonotonicNs(0),
+        wallclock,
+        uncertainty: DurationNs(100),
+        ..ClockAnchor::NONE
+    };
     let batch = |sequence, events: Vec<LayerEvent>, watermark| {
         let (watermark, accounts) = (MonotonicNs(watermark), Accounts::default());
         EventBatch { source, sequence, anchor, events, watermark, accounts }

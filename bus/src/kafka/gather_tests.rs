@@ -26,6 +26,7 @@ fn batch(numbers: std::ops::Range<u64>, name: usize) -> EventBatch {
             monotonic: MonotonicNs(0),
             wallclock: WallclockNs(0),
             uncertainty: DurationNs(1),
+            ..ClockAnchor::NONE
         },
         watermark: MonotonicNs(numbers.end * 10),
         events: numbers.map(event).collect(),

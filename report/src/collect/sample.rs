@@ -16,8 +16,12 @@ const FILE: FileId = FileId { device: DeviceId { major: 8, minor: 0 }, ino: 1, g
 /// A call at time 0 that took `time` ns.
 pub(super) fn call(span: u64, name: &str, time: u64) -> Trace {
     let source = Source { node: NodeId(1), boot: BootId(2), epoch: StartEpoch(3) };
-    let anchor =
-        ClockAnchor { monotonic: MonotonicNs(0), wallclock: WallclockNs(0), uncertainty: DurationNs(0) };
+    let anchor = ClockAnchor {
+        monotonic: MonotonicNs(0),
+        wallclock: WallclockNs(0),
+        uncertainty: DurationNs(0),
+        ..ClockAnchor::NONE
+    };
     let call = CallEvent {
         span: SpanId(span),
         task: TASK,

@@ -34,6 +34,7 @@ fn empty(span: u64) -> Trace {
         monotonic: STARTED,
         wallclock: WallclockNs(1_700_000_000_000_000_000),
         uncertainty: DurationNs(100),
+        ..ClockAnchor::NONE
     };
     let mut trace = Trace::new(source, anchor, SpanId(span));
     let devices = DeviceNames([(LOOP0, Arc::from("loop0"))].into());

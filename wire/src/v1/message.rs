@@ -80,6 +80,10 @@ pub(super) struct Anchor {
     pub(super) wallclock: u64,
     #[prost(uint64, tag = "3")]
     pub(super) uncertainty: u64,
+    #[prost(uint64, tag = "4")]
+    pub(super) suspended: u64,
+    #[prost(uint64, optional, tag = "5")]
+    pub(super) claimed: Option<u64>,
 }
 
 #[derive(Clone, PartialEq, Message)]

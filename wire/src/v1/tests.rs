@@ -207,12 +207,13 @@ fn accounts() -> impl Strategy<Value = Accounts> {
 }
 
 prop_compose! {
-    fn batch()(node: u128, boot: u128, epoch: u64, sequence: u64, clock: [u64; 3], events in vec(event(), 0..40), watermark in time(), accounts in accounts())
+    fn batch()(node: u128, boot: u128, epoch: u64, sequence: u64, clock: [u64; 4], claimed: Option<u64>, events in vec(event(), 0..40), watermark in time(), accounts in accounts())
         -> EventBatch {
         EventBatch {
             source: Source { node: NodeId(node), boot: BootId(boot), epoch: StartEpoch(epoch) }, sequence,
             anchor: ClockAnchor {
                 monotonic: MonotonicNs(clock[0]), wallclock: WallclockNs(clock[1]), uncertainty: DurationNs(clock[2]),
+                suspended: DurationNs(clock[3]), claimed: claimed.map(DurationNs),
             },
             events, watermark, accounts,
         }
@@ -421,6 +422,7 @@ fn known() -> EventBatch {
             monotonic: MonotonicNs(4_000_000_000),
             wallclock: WallclockNs(1_790_000_000_000_000_000),
             uncertainty: DurationNs(60),
+            ..ClockAnchor::NONE
         },
         events: vec![
             LayerEvent::Task(task_event),

@@ -36,6 +36,8 @@ pub(super) fn write_anchor(anchor: &ClockAnchor) -> message::Anchor {
         monotonic: anchor.monotonic.0,
         wallclock: anchor.wallclock.0,
         uncertainty: anchor.uncertainty.0,
+        suspended: anchor.suspended.0,
+        claimed: anchor.claimed.map(|claimed| claimed.0),
     }
 }
 
@@ -44,6 +46,8 @@ pub(super) fn read_anchor(message: &message::Anchor) -> ClockAnchor {
         monotonic: MonotonicNs(message.monotonic),
         wallclock: WallclockNs(message.wallclock),
         uncertainty: DurationNs(message.uncertainty),
+        suspended: DurationNs(message.suspended),
+        claimed: message.claimed.map(DurationNs),
     }
 }
 

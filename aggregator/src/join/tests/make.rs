@@ -18,6 +18,7 @@ pub(crate) const ANCHOR: ClockAnchor = ClockAnchor {
     monotonic: MonotonicNs(0),
     wallclock: WallclockNs(1_700_000_000_000_000_000),
     uncertainty: DurationNs(100),
+    ..ClockAnchor::NONE
 };
 pub(crate) const DISK: DeviceId = DeviceId { major: 7, minor: 0 };
 pub(crate) const TASK: TaskRef = TaskRef { id: TaskId(1), version: 0 };

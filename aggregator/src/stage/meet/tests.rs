@@ -30,6 +30,7 @@ impl Machine {
             monotonic: MonotonicNs(self.zero),
             wallclock: WallclockNs(1_700_000_000_000_000_000_u64.wrapping_add_signed(self.wrong)),
             uncertainty: DurationNs(50),
+            ..ClockAnchor::NONE
         };
         NodeClock { source, anchor }
     }

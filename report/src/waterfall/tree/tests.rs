@@ -22,8 +22,12 @@ fn split(file_system: u64) -> Breakdown {
 /// An fsync from 1,000 to 2,000.
 fn fsync() -> Trace {
     let source = Source { node: NodeId(1), boot: BootId(2), epoch: StartEpoch(3) };
-    let anchor =
-        ClockAnchor { monotonic: MonotonicNs(0), wallclock: WallclockNs(0), uncertainty: DurationNs(0) };
+    let anchor = ClockAnchor {
+        monotonic: MonotonicNs(0),
+        wallclock: WallclockNs(0),
+        uncertainty: DurationNs(0),
+        ..ClockAnchor::NONE
+    };
     let call = CallEvent {
         span: ROOT,
         task: TASK,

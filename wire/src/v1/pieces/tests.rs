@@ -71,7 +71,8 @@ prop_compose! {
                 source: Source { node: NodeId(ids.0), boot: BootId(ids.1), epoch: StartEpoch(ids.2) },
                 anchor: ClockAnchor {
                     monotonic: MonotonicNs(monotonic), wallclock: WallclockNs(wallclock), uncertainty: DurationNs(uncertainty),
-                },
+..ClockAnchor::NONE
+},
             },
         }
     }
@@ -240,6 +241,7 @@ fn linked() -> PieceBatch {
             monotonic: MonotonicNs(4_000_000_000),
             wallclock: WallclockNs(1_790_000_000_000_000_000),
             uncertainty: DurationNs(60),
+            ..ClockAnchor::NONE
         },
     };
     let event = MeetingEvent {
