@@ -5,12 +5,13 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
@@ -18,6 +19,9 @@ const JAR: &str = "zipkin-server-3.6.1-exec.jar";
 const IN_MAVEN_REPOSITORY: &str = ".m2/repository/io/zipkin/zipkin-server/3.6.1";
 /// Ten times what a start takes on two slow cores; every other answer comes within milliseconds.
 const PATIENCE: Duration = Duration::from_secs(90);
+
+/// So long before now it is asked for: longer ago than anything here happened.
+pub(crate) const LOOKBACK_MS: u64 = 1_000_000_000_000;
 
 /// The server; it ends with the test, however the test ends.
 pub(crate) struct Zipkin {
@@ -83,6 +87,16 @@ impl Zipkin {
             let Some(Value::Array(spans)) = self.get(&format!("/api/v2/trace/{id}")) else { return None };
             (spans.len() >= count).then_some(spans)
         })
+    }
+
+    /// How often who asked whom, as the page of dependencies draws it.
+    pub(crate) fn links(&self) -> BTreeMap<(String, String), u64> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+        let links = self.get(&format!("/api/v2/dependencies?endTs={now}&lookback={LOOKBACK_MS}")).unwrap();
+        let word = |link: &Value, key: &str| link[key].as_str().unwrap().to_owned();
+        let link =
+            |link: &Value| ((word(link, "parent"), word(link, "child")), link["callCount"].as_u64().unwrap());
+        links.as_array().unwrap().iter().map(link).collect()
     }
 
     /// Asks until there is an answer.

@@ -11,7 +11,7 @@ use super::{KafkaError, Settings};
 
 /// As the protocol has it (CreateTopicsRequest.json, replicationFactor).
 const DEFAULT_COPIES: i32 = -1;
-/// A busy broker was seen to take a second to say so.
+/// Longer than a busy broker takes for it.
 const SHOWN_WITHIN: Duration = Duration::from_secs(10);
 const SHOWN_EVERY: Duration = Duration::from_millis(50);
 
