@@ -1,7 +1,7 @@
 //! Real servers and services of blkkin's for as long as a task needs them.
 //!
 //! *In*: what to start. *Out*: a process that is up, what it says in a file. *Invariant*: it ends with the task, however that
-//! ends: asked to when it is dropped and killed where that does not help, by its own id; and killed by the kernel where the
+//! ends: asked to when it is dropped and killed where that does not help or nobody waits, by its own id; and killed by the kernel where the
 //! task itself is killed (`setpriv --pdeathsig`). Ctrl-C at the terminal is the task's alone, which ends its servers in order:
 //! each has a process group of its own.
 
@@ -131,9 +131,12 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if self.is_up()
-            && let Err(error) = self.finish()
-        {
+        if !self.is_up() {
+            return;
+        }
+        // Who presses Ctrl-C does not wait for farewells.
+        let ended = if interrupt::came() { self.kill() } else { self.finish().map(drop) };
+        if let Err(error) = ended {
             eprintln!("{error:#}");
         }
     }

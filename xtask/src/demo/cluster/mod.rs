@@ -49,8 +49,17 @@ const SPANS_MAX: usize = 30;
 pub(super) fn run(workspace: &Workspace, blkkin: &Path) -> Result<ExitCode> {
     let folder = workspace.demo_dir().join("cluster");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let cluster = Cluster::start(workspace, blkkin, &folder)?;
-    let (zipkin, books) = cluster.play(blkkin, &folder)?;
+    let told = tell(workspace, blkkin, &folder);
+    // What all said is wanted where something failed only.
+    if told.is_ok() || interrupt::came() {
+        fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+    }
+    told.map(|()| ExitCode::SUCCESS)
+}
+
+fn tell(workspace: &Workspace, blkkin: &Path, folder: &Path) -> Result<()> {
+    let cluster = Cluster::start(workspace, blkkin, folder)?;
+    let (zipkin, books) = cluster.play(blkkin, folder)?;
     books.print();
     say("");
     let trace = look::a_durable_write(&zipkin, SPANS_MAX)?;
@@ -62,11 +71,8 @@ pub(super) fn run(workspace: &Workspace, blkkin: &Path) -> Result<ExitCode> {
     if !books.agree() {
         bail!("the books do not agree: what every part said is in {}", folder.display());
     }
-    story::stay()?;
-    drop(zipkin);
-    // What all said is wanted where something failed only.
-    fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
-    Ok(ExitCode::SUCCESS)
+    story::stay();
+    Ok(())
 }
 
 /// All that runs. What is first ends first.

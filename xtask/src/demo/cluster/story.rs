@@ -3,8 +3,6 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use anyhow::Result;
-
 use crate::interrupt;
 
 const COLUMNS: usize = 78;
@@ -46,18 +44,17 @@ pub(super) fn thousands(number: u64) -> String {
 }
 
 /// On a terminal: until Ctrl-C, so that Zipkin can be looked at.
-pub(super) fn stay() -> Result<()> {
+pub(super) fn stay() {
     say("");
     if !std::io::stdout().is_terminal() {
         say("Zipkin ends here; on a terminal it stays until Ctrl-C");
-        return Ok(());
+        return;
     }
     say("Zipkin stays until Ctrl-C");
     while !interrupt::came() {
         std::thread::sleep(Duration::from_millis(100));
     }
     say("");
-    Ok(())
 }
 
 #[cfg(test)]
