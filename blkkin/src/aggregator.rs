@@ -17,7 +17,7 @@ mod say;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use blkkin_aggregator::stage::assemble::AssembleStageConfig;
 use blkkin_aggregator::stage::join::JoinStageConfig;
@@ -40,6 +40,8 @@ use crate::what::units;
 
 /// Between two attempts to find the cluster.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// For all of a cluster to know a topic that was made.
+const KNOWN_WITHIN: Duration = Duration::from_secs(10);
 /// What saving the last state may take: two answers of the cluster.
 const STATE_WITHIN: Duration = Duration::from_secs(20);
 /// Ticks of a silent partition in the time after which a source is finished: the last comes that much later at the most.
@@ -176,7 +178,10 @@ fn topics(settings: &Settings, partitions: u32, inbox: &mut Inbox) -> bool {
     ];
     let mut said = String::new();
     loop {
-        let missing = wanted.iter().find_map(|(topic, of)| settings.have_topic(topic, partitions, of).err());
+        let have = |(topic, of): &(&str, &[(&str, &str)])| {
+            settings.have_topic(topic, partitions, of).and_then(|()| known(settings, topic))
+        };
+        let missing = wanted.iter().find_map(|wanted| have(wanted).err());
         let Some(error) = missing else { return true };
         if error.to_string() != said {
             said = error.to_string();
@@ -186,6 +191,18 @@ fn topics(settings: &Settings, partitions: u32, inbox: &mut Inbox) -> bool {
             && !arrival.is_child()
         {
             return false;
+        }
+    }
+}
+
+/// Waits until a topic that may have just been made can be asked for: the cluster answers before all of it knows.
+fn known(settings: &Settings, topic: &str) -> Result<(), KafkaError> {
+    let begun = Instant::now();
+    loop {
+        match settings.partitions(topic) {
+            Ok(_) => return Ok(()),
+            Err(error) if begun.elapsed() > KNOWN_WITHIN => return Err(error),
+            Err(_) => std::thread::sleep(KNOWN_WITHIN / 100),
         }
     }
 }
