@@ -76,7 +76,7 @@ fn send(settings: &Settings, node: u64, rate: u64, stop: &AtomicBool, delivered:
     let begun = Instant::now();
     // The clock of the events begins with the node; its anchor says what that is.
     let wallclock = WallclockNs(journey::now() * 1_000);
-    let anchor = ClockAnchor { monotonic: MonotonicNs(0), wallclock, uncertainty: DurationNs(100) };
+    let anchor = ClockAnchor { wallclock, uncertainty: DurationNs(100), ..ClockAnchor::NONE };
     let source =
         Source { node: NodeId(u128::from(node)), boot: BootId(7), epoch: StartEpoch(wallclock.0 ^ node) };
     let (mut made, mut events) = (0, names());
