@@ -128,6 +128,10 @@ impl Outlet for SpanBooks {
         }
     }
 
+    fn aside(&mut self, _: u32, _: u64, piece: Piece) {
+        panic!("no requests between nodes are in it: {piece:?}");
+    }
+
     fn dead(&mut self, why: String) {
         panic!("{why}");
     }

@@ -171,7 +171,7 @@ impl Topic {
             LayerEvent::Request(_) => &[2],
             LayerEvent::Pair(_) => &[1, 2],
             LayerEvent::Commit(_) => &[3],
-            LayerEvent::Task(_) | LayerEvent::File(_) | LayerEvent::Device(_) => &[],
+            _ => &[],
         };
         kinds.iter().for_each(|kind| self.kinds[*kind] += 1);
         self.events += 1;

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use blkkin_bus::kafka::{EVENTS, SPANS, Settings, TRACES};
+use blkkin_bus::kafka::{EVENTS, LINKS, SPANS, Settings, TRACES};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
@@ -163,7 +163,12 @@ impl Pipeline {
             exporters.is_some()
         });
         let exporters = exporters.unwrap_or_default();
-        for (group, topic) in [("blkkin-join", EVENTS), ("blkkin-assemble", SPANS), (&exporters, TRACES)] {
+        for (group, topic) in [
+            ("blkkin-join", EVENTS),
+            ("blkkin-meet", LINKS),
+            ("blkkin-assemble", SPANS),
+            (&exporters, TRACES),
+        ] {
             self.wait(&format!("{group} has done with {topic}"), |all| {
                 behind(&all.settings(), group, topic) == Some(0)
             });
