@@ -91,9 +91,9 @@ fn build(workspace: &Path, target: &Path, toolchain: &Toolchain) -> Result<()> {
         "RUSTC_WORKSPACE_WRAPPER",
         "RUSTFLAGS",
         "CARGO_BUILD_TARGET",
-        "CARGO_TARGET_DIR",
-        // What an incremental build makes of the programs has types that the kernel refuses.
+        // Cut into pieces for that, the object has types that the kernel does not take.
         "CARGO_INCREMENTAL",
+        "CARGO_TARGET_DIR",
         "CARGO_MAKEFLAGS",
         "LD_LIBRARY_PATH",
     ] {

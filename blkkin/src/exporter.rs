@@ -169,7 +169,12 @@ fn run(
     let mut code = Status::Success.code();
     for (name, thread) in threads {
         match thread.join() {
-            Ok(tally) => tally.lines(&name).iter().for_each(|line| say(line)),
+            Ok(tally) => {
+                tally.lines(&name).iter().for_each(|line| say(line));
+                if tally.fenced {
+                    code = Status::Failed.code();
+                }
+            }
             Err(panic) => code = broken(&format!("the export to {name}"), &*panic).print(),
         }
     }

@@ -1,4 +1,4 @@
-//! blkkin's own tasks: `cargo xtask demo | test | vm | setup | bench | screenshots | lint`.
+//! blkkin's own tasks: `cargo xtask demo | test | vm | setup | bench | soak | screenshots | lint`.
 //!
 //! A task may install things, so each says what it is about to do and why before it does it, and does nothing
 //! when nothing is missing. This file only parses the command line.
@@ -18,6 +18,7 @@ mod screenshots;
 mod servers;
 mod setup;
 mod shell;
+mod soak;
 mod test;
 mod timing;
 mod toolchain;
@@ -84,6 +85,8 @@ enum Task {
     },
     /// Measure what blkkin costs, beside its peers
     Bench(bench::Options),
+    /// Events of three nodes to Zipkin while every service is killed: what comes out is the same
+    Soak(soak::Options),
     /// Format, clippy, documentation, licences and sources of dependencies
     Lint {
         /// Also known vulnerabilities (fetches the RustSec database)
@@ -123,6 +126,7 @@ fn run(workspace: &Workspace, task: Task) -> anyhow::Result<ExitCode> {
         }
         Task::Vm { name, only } => vm::run(workspace, name.as_deref(), only.as_deref()),
         Task::Bench(options) => bench::run(workspace, &options),
+        Task::Soak(options) => soak::run(workspace, &options),
         Task::Lint { advisories } => lint::run(workspace, advisories).map(|()| ExitCode::SUCCESS),
     }
 }

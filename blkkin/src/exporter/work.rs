@@ -79,7 +79,7 @@ impl Worker {
 
     /// Until told to end.
     pub(super) fn work(mut self) -> Tally {
-        while !self.stop.asked() {
+        while !self.stop.asked() && !self.tally.fenced {
             if let Err(error) = self.member() {
                 self.cluster_failed(&error);
                 let until = Instant::now() + REJOIN;
@@ -101,19 +101,25 @@ impl Worker {
     fn member(&mut self) -> Result<(), KafkaError> {
         let dead = DeadLetters::new(&self.settings, &self.route.group.name)?;
         let mut consumer = TraceConsumer::join(&self.settings, &self.route.group)?;
+        let served = self.serve(&mut consumer, &dead);
+        self.tally.fenced = served.is_err() && consumer.is_fenced();
+        served
+    }
+
+    fn serve(&mut self, consumer: &mut TraceConsumer, dead: &DeadLetters) -> Result<(), KafkaError> {
         let mut hand =
-            Self::hand(&self.gathered, &mut consumer, &dead, &self.stop, &mut self.tally, &mut self.watch);
+            Self::hand(&self.gathered, consumer, dead, &self.stop, &mut self.tally, &mut self.watch);
         self.sink.probe(&mut hand);
         let mut flow = Flow::On;
         while flow == Flow::On && !self.stop.asked() {
-            flow = self.receive(&mut consumer, &dead)?;
+            flow = self.receive(consumer, dead)?;
             let age = self.since.map_or(Duration::ZERO, |since| since.elapsed());
             let full = self.gathered.spans().len() >= SPANS_MAX || age >= GATHER;
             if flow == Flow::On && full {
-                flow = self.deliver(&mut consumer, &dead)?;
+                flow = self.deliver(consumer, dead)?;
             }
         }
-        if flow == Flow::On && self.deliver(&mut consumer, &dead)? == Flow::On {
+        if flow == Flow::On && self.deliver(consumer, dead)? == Flow::On {
             self.tally.uncommitted = !consumer.commit_within(LAST_COMMIT)?;
         }
         self.tally.left = consumer.left();
@@ -140,6 +146,7 @@ impl Worker {
             Received::Rebalanced { revoked, .. } if !revoked.is_empty() => self.forget(),
             Received::Rebalanced { .. } | Received::Nothing => {}
         }
+        self.say_unknown(consumer.take_unknown());
         Ok(Flow::On)
     }
 
@@ -211,6 +218,17 @@ impl Worker {
         self.gathered.clear();
         self.since = None;
         self.settled = 0;
+    }
+
+    /// What was delivered of them long ago is delivered again.
+    fn say_unknown(&self, partitions: usize) {
+        if partitions > 0 {
+            (self.watch.tell)(format!(
+                "{}: {partitions} partitions of {TRACES} are read from their first record on, as its group has committed nothing \
+                 there: it is new, or had no exporter for so long that the cluster forgot it (offsets.retention.minutes)",
+                self.watch.name
+            ));
+        }
     }
 
     fn cluster_failed(&mut self, error: &KafkaError) {
