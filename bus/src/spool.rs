@@ -20,7 +20,7 @@
 //! anybody writes them to a disk.
 //!
 //! *Removal* is by file: a file goes once all of it is acknowledged, and the newest is given up for a new one so soon
-//! ([`RENEW_AFTER`]) that a spool in whose front everything is acknowledged at once stays small.
+//! (`RENEW_AFTER`) that a spool in whose front everything is acknowledged at once stays small.
 //!
 //! *Rejected*: one file used in a circle (its torn end could be anywhere), an index beside the files (a second thing that may be
 //! torn; the entries' lengths are one), memory first and the folder only when that is full (a kill then loses what was in
@@ -153,10 +153,10 @@ impl Spool {
 
     /// Puts a batch behind all others; the place behind it.
     pub fn append(&mut self, batch: &[u8]) -> Result<Position, Refused> {
-        let entry = framed(batch);
-        if self.bytes() + entry.len() as u64 > self.bytes_max {
+        if self.bytes() + HEAD + batch.len() as u64 > self.bytes_max {
             return Err(Refused::Full);
         }
+        let entry = framed(batch);
         let full = |segment: &Segment, most: u64| segment.bytes >= most;
         let most = (self.bytes_max / PARTS).min(FILE_MAX);
         if self.segments.back().is_some_and(|segment| full(segment, most)) {

@@ -15,6 +15,12 @@ use super::{EVENTS, KafkaError, Settings};
 /// Between two looks at a full queue.
 const FULL: Duration = Duration::from_millis(5);
 
+/// Who starts before the cluster makes the topic when that comes. By default librdkafka takes a topic that is not there 30 s after
+/// the first record for one that never will be, and refuses all that waits for it. This is nearly the longest that it can be told:
+/// it counts in µs and 32 bits (`rd_kafka_topic_set_notexists`, rdkafka_topic.c), whatever its documentation allows.
+const PATIENT: &str = "topic.metadata.propagation.max.ms";
+const TOPIC_MADE_WITHIN: Duration = Duration::from_secs(35 * 60);
+
 /// What became of what was sent. `accepted = delivered + failed + waiting`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Deliveries {
@@ -98,7 +104,11 @@ impl EventProducer {
     /// For the events of `domain`: a node, or, for a guest, its host. The cluster need not be there yet.
     pub fn new(settings: &Settings, domain: NodeId) -> Result<EventProducer, KafkaError> {
         let reports = Reports::default();
-        let producer = settings.producer().create_with_context(reports.clone());
+        let mut config = settings.producer();
+        if !settings.extra.contains_key(PATIENT) {
+            config.set(PATIENT, TOPIC_MADE_WITHIN.as_millis().to_string());
+        }
+        let producer = config.create_with_context(reports.clone());
         let producer = producer.map_err(|error| KafkaError::of(settings, "set up", &error))?;
         Ok(EventProducer { producer, reports, domain, settings: settings.clone() })
     }
@@ -157,7 +167,14 @@ impl EventProducer {
             Ok(()) => Ok(true),
             Err((error, _)) => {
                 self.reports.0.accepted.fetch_sub(events, Relaxed);
-                if is(&error, Code::QueueFull) {
+                // A topic that is not there now is made, by us or by somebody who may.
+                let not_now = [
+                    Code::QueueFull,
+                    Code::UnknownTopic,
+                    Code::UnknownPartition,
+                    Code::UnknownTopicOrPartition,
+                ];
+                if not_now.into_iter().any(|code| is(&error, code)) {
                     return Ok(false);
                 }
                 Err(KafkaError::of(&self.settings, "send to", &error))
