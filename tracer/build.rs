@@ -90,6 +90,8 @@ fn build(workspace: &Path, target: &Path, toolchain: &Toolchain) -> Result<()> {
         "RUSTC_WRAPPER",
         "RUSTC_WORKSPACE_WRAPPER",
         "RUSTFLAGS",
+        // Units of an incremental build are linked to type information that the kernel refuses.
+        "CARGO_INCREMENTAL",
         "CARGO_BUILD_TARGET",
         // Cut into pieces for that, the object has types that the kernel does not take.
         "CARGO_INCREMENTAL",

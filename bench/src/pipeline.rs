@@ -215,7 +215,15 @@ pub fn batch(sequence: u64, events: Vec<LayerEvent>, watermark: MonotonicNs) -> 
     let source = Source { node: NodeId(1), boot: BootId(2), epoch: StartEpoch(3) };
     let (monotonic, wallclock) = (MonotonicNs(0), WallclockNs(1_700_000_000_000_000_000));
     let anchor = ClockAnchor { monotonic, wallclock, uncertainty: DurationNs(100), ..ClockAnchor::NONE };
-    EventBatch { source, sequence, anchor, events, watermark, accounts: Accounts::default() }
+    EventBatch {
+        source,
+        sequence,
+        anchor,
+        events,
+        watermark,
+        accounts: Accounts::default(),
+        killed: Vec::new(),
+    }
 }
 
 #[cfg(test)]

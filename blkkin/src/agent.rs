@@ -2,20 +2,28 @@
 //!
 //! ```text
 //! thread "drain"                    thread "send"                                  thread "look"
-//! Tracer::drain ── bus (bounded) ── Gatherer → EventProducer → the cluster          makes the topic, says who is away
+//! Tracer::drain ── bus (bounded) ── Gatherer → Outbox → the cluster                 makes the topic, says who is away
+//!                                                 └ spool (a folder, bounded)
 //! ```
 //!
 //! *In*: a loaded tracer, and a cluster that need not be there yet. *Out*: records, and at the end what became of every
-//! event. *Invariant*: nothing is shed between the rings and the cluster: while it does not take more, the producer's queue
-//! fills, then the bus, then the rings, and there it is counted.
+//! event. *Invariant*: nothing is shed between the rings and the cluster: while it does not take more, the spool fills (or,
+//! where there is none, the producer's queue), then the bus, then the rings, and there it is counted. What an agent that is killed
+//! loses the next one tells (`inherited.rs`).
 //!
 //! Nothing is joined here: a trace over several machines is whole only where their events meet. So what can be asked of a
 //! whole trace alone (`--path`) is refused.
 
 mod books;
+mod figures;
+mod inherited;
+mod keeper;
+mod outbox;
 mod replay;
 mod send;
+mod spooling;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
@@ -26,6 +34,7 @@ use blkkin_bus::recording::Recorder;
 use blkkin_bus::{CAPACITY_DEFAULT, topic};
 use blkkin_tracer::{Ended, Follow, StopSignal, Tracer, TracerError};
 use blkkin_wire::ids::Pid;
+use blkkin_wire::killed::Killed;
 
 use crate::args::AgentArgs;
 use crate::failure::{Failure, Status};
@@ -36,6 +45,9 @@ use crate::service::{Endpoint, Figures, Manager};
 use crate::session::{Happening, Inbox, no_thread};
 use crate::what::What;
 use books::Books;
+use inherited::{Inherited, Note};
+use keeper::Keeper;
+use send::{ToCluster, Way};
 
 /// The log's time is the broker's: whoever tells by it that a node has fallen silent depends on no node's clock.
 pub(crate) const OF_EVENTS: &[(&str, &str)] = &[("message.timestamp.type", "LogAppendTime")];
@@ -47,16 +59,38 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, Failure> {
     // Open before anything is attached: a signal meanwhile ends the agent, and does not kill it.
     let mut inbox = Inbox::open()?;
+    refuse_paths(args)?;
     let Some(brokers) = &args.brokers else { return record(args, inbox) };
     let settings = settings(brokers, &args.set)?;
     if let Some(folder) = &args.replay {
         start_looking(&settings, args.partitions, &StopSignal::new(), &inbox)?;
         return replay::replay(folder, &settings, args.rate, &mut inbox);
     }
-    let traced = load(args)?;
-    let producer = EventProducer::new(&settings, traced.0.source().node).map_err(no_cluster)?;
+    let spool = spooling::open(args)?;
+    let keeper = Keeper::find(&args.bpffs);
+    let mut inherited = Inherited::find(&keeper, spool.as_ref());
+    let mut traced = load(args)?;
+    let node = traced.0.source().node;
+    let producer = EventProducer::new(&settings, node).map_err(no_cluster)?;
+    let legacy = keeper.and_then(|keeper| {
+        let legacy = traced.0.bequeath().map_err(|error| error.to_string())?;
+        Ok((keeper.keep(&legacy)?, legacy.ledger))
+    });
+    if let Err(why) = &legacy {
+        say(&format!("what this agent loses, should it be killed, will be unknown: {why}"));
+    }
+    let (own, ledger) = legacy.ok().unzip();
+    let kept = own.as_ref().map(|_| traced.0.source().epoch);
+    let note = spool.as_ref().map(|spool| Note::new(spool.folder(), kept));
+    note.iter().for_each(|note| inherited.leave(note));
     let place = format!("{EVENTS} at {}", settings.brokers);
-    serve(args, traced, Way::Cluster(producer, settings), place, inbox)
+    let killed = inherited.killed.clone();
+    let way = Way::Cluster(Box::new(ToCluster { producer, node, spool, ledger, inherited }));
+    let ended = serve(args, traced, way, Some((settings, killed)), place, inbox);
+    // However it ended, that is said: there is nothing for the next start to tell.
+    drop(own);
+    note.into_iter().for_each(Note::end);
+    ended
 }
 
 /// The same into a folder.
@@ -70,7 +104,7 @@ fn record(args: &AgentArgs, inbox: Inbox) -> Result<ExitCode, Failure> {
             "a folder in which files can be made, on a disk that is not traced",
         )
     })?;
-    serve(args, load(args)?, Way::Folder(recorder), folder.display().to_string(), inbox)
+    serve(args, load(args)?, Way::Folder(recorder), None, folder.display().to_string(), inbox)
 }
 
 /// Traces as a service, until told to end, or until nothing is left to do.
@@ -78,16 +112,20 @@ fn serve(
     args: &AgentArgs,
     (tracer, tree): (Tracer, Vec<Pid>),
     way: Way,
+    cluster: Option<(Settings, Vec<Killed>)>,
     place: String,
     mut inbox: Inbox,
 ) -> Result<ExitCode, Failure> {
     let manager = Manager::found();
     let books = Arc::new(Books::new(manager.silence_max()));
     let _metrics = Endpoint::of(args.service.metrics, Arc::clone(&books) as Arc<dyn Figures>)?;
-    let cluster = if let Way::Cluster(_, settings) = &way { Some(settings.clone()) } else { None };
     let begun = format!("tracing; events go to {place}");
+    if let Way::Cluster(way) = &way {
+        way.spool.iter().for_each(|spool| books.spooled(spool.counts()));
+    }
     let running = Running::start(tracer, way, place, &inbox, &books)?;
-    if let Some(settings) = cluster {
+    if let Some((settings, killed)) = cluster {
+        books.inherit(killed);
         start_looking(&settings, args.partitions, &running.stop, &inbox)?;
     }
     for pid in &tree {
@@ -109,12 +147,6 @@ fn serve(
     }
     manager.stopping(send::PATIENCE + send::PATIENCE);
     running.finish()
-}
-
-/// Where records go.
-enum Way {
-    Cluster(EventProducer, Settings),
-    Folder(Recorder),
 }
 
 /// Makes the topic, in a thread that nobody waits for: it ends with the process.
@@ -146,15 +178,19 @@ pub(crate) fn settings(brokers: &str, set: &[String]) -> Result<Settings, Failur
     Ok(settings)
 }
 
+fn refuse_paths(args: &AgentArgs) -> Result<(), Failure> {
+    if args.what.path.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::usage(
+        "--path does not work with blkkin agent",
+        "which file a request is about is known once its trace is joined, and an agent joins nothing",
+        "choose by --cgroup, --comm, --device or --syscall here, and by path where traces are read",
+    ))
+}
+
 fn load(args: &AgentArgs) -> Result<(Tracer, Vec<Pid>), Failure> {
     let mut what = What::look_up(&args.what)?;
-    if !args.what.path.is_empty() {
-        return Err(Failure::usage(
-            "--path does not work with blkkin agent",
-            "which file a request is about is known once its trace is joined, and an agent joins nothing",
-            "choose by --cgroup, --comm, --device or --syscall here, and by path where traces are read",
-        ));
-    }
     let follow = if what.tree.is_empty() { Follow::All } else { Follow::Marked };
     let config = what.tracer_config(follow, &args.how)?;
     let tracer = Tracer::load(&config).map_err(cannot_trace)?;
@@ -174,13 +210,17 @@ struct Running {
 }
 
 /// What was sent.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) deliveries: Deliveries,
     /// Events that no record can hold.
     pub(crate) oversize: u64,
     /// Events that were not queued any more: the queue was full, and the end was asked for.
     pub(crate) left: u64,
+    /// Events that were sent, have no answer, and are nowhere else.
+    unanswered: u64,
+    /// Batches that stay in the spool, and where that is.
+    spooled: Option<(u64, PathBuf)>,
 }
 
 impl Running {
@@ -211,14 +251,20 @@ impl Running {
         let ended = self.drain.join().map_err(|panic| broken("the tracer", &*panic))?;
         let totals = self.send.join().map_err(|panic| broken("the sender", &*panic))??;
         let accounts = ended.map_err(cannot_trace)?.accounts;
-        let Totals { deliveries, oversize, left } = totals;
+        let Totals { deliveries, oversize, left, unanswered, spooled } = totals;
         say(&format!(
             "{} events delivered to {}; {} records lost before that",
             deliveries.delivered,
             self.place,
             accounts.lost()
         ));
-        let missing = deliveries.failed + deliveries.waiting() + oversize + left;
+        if let Some((batches, folder)) = spooled {
+            say(&format!(
+                "{batches} batches stay in the spool {}: the next start sends them",
+                folder.display()
+            ));
+        }
+        let missing = deliveries.failed + unanswered + oversize + left;
         if missing == 0 {
             return Ok(Status::Success.code());
         }
@@ -227,9 +273,8 @@ impl Running {
             ..Failure::usage(
                 format!("{missing} events were not delivered"),
                 format!(
-                    "{} were refused by the cluster, {} not acknowledged in {} s, {left} not taken, {oversize} longer than a record",
+                    "{} were refused by the cluster, {unanswered} not acknowledged in {} s, {left} not taken, {oversize} longer than a record",
                     deliveries.failed,
-                    deliveries.waiting(),
                     send::PATIENCE.as_secs()
                 ),
                 format!("check {}: that a broker answers there, and the topic's settings", self.place),

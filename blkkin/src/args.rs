@@ -3,9 +3,11 @@
 
 mod file;
 
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::str::FromStr;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
@@ -106,8 +108,40 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "N", default_value_t = 12, help_heading = "Where to",
         value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) partitions: u32,
+    /// What the cluster does not take yet waits in this folder, also while no agent runs; or off [default: `spool` in
+    /// $STATE_DIRECTORY, which systemd sets; without it, off]
+    #[arg(long, value_name = "FOLDER", help_heading = "While the cluster is away", conflicts_with_all = ["record", "replay"])]
+    pub(crate) spool: Option<SpoolChoice>,
+    /// Bytes of it at the most (512M, 4G); when it is full the rings fill, and what they have no room for is counted
+    #[arg(long, value_name = "SIZE", default_value = "1G", help_heading = "While the cluster is away")]
+    pub(crate) spool_max: String,
+    /// Where a BPF file system is mounted: counters lie there, so that the next start can tell what one that was killed has lost
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        default_value = "/sys/fs/bpf",
+        help_heading = "While the cluster is away"
+    )]
+    pub(crate) bpffs: PathBuf,
     #[command(flatten)]
     pub(crate) service: ServiceArgs,
+}
+
+/// Where an agent spools.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SpoolChoice {
+    /// There.
+    In(PathBuf),
+    /// Nowhere.
+    Off,
+}
+
+impl FromStr for SpoolChoice {
+    type Err = Infallible;
+
+    fn from_str(word: &str) -> Result<SpoolChoice, Infallible> {
+        Ok(if word == "off" { SpoolChoice::Off } else { SpoolChoice::In(word.into()) })
+    }
 }
 
 /// What all services have.

@@ -20,5 +20,5 @@ mod pulse;
 
 pub(crate) use endpoint::{Endpoint, Where};
 pub(crate) use figures::{Example, Family, Figures, Kind, Labels, Sample, Times};
-pub(crate) use manager::Manager;
+pub(crate) use manager::{Manager, Store};
 pub(crate) use pulse::Pulse;

@@ -20,6 +20,7 @@
 mod counts;
 pub mod kafka;
 pub mod recording;
+pub mod spool;
 mod topic;
 
 pub use counts::{Count, Counts, Meter};

@@ -8,6 +8,9 @@
 //! *In*: encoded batches. *Out*: the same, in their order, from any place on. *Invariant*: what is given out is what was put
 //! in; an entry that was cut short (by the end of whoever wrote it) or is damaged ends its file, and is counted.
 //!
+//! `FOLDER/replayed` says how far whoever sends them is: a file and an offset in it. A [`spool`](crate::spool) is such a folder
+//! too.
+//!
 //! *Rejected*: a file a batch (an hour of one agent is 48,000 of them); a database (whoever wants to look needs it too).
 
 use std::fs::{self, File, OpenOptions};
@@ -15,10 +18,13 @@ use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// A file is closed once it has so much: few enough files for a day of a busy node, small enough to delete the oldest.
-const FILE_MAX: u64 = 64 << 20;
+pub(crate) const FILE_MAX: u64 = 64 << 20;
 /// Longer than any record of Kafka's default; a length above it is damage.
-const ENTRY_MAX: u32 = 16 << 20;
+pub(crate) const ENTRY_MAX: u32 = 16 << 20;
+/// Before each batch: its length and its checksum.
+pub(crate) const HEAD: u64 = 8;
 const SUFFIX: &str = "batches";
+const PROGRESS: &str = "replayed";
 
 /// Writes batches into a folder, behind what is there.
 #[derive(Debug)]
@@ -47,10 +53,7 @@ impl Recorder {
                 (OpenOptions::new().create_new(true).append(true).open(path)?, 0)
             }
         };
-        let mut entry = Vec::with_capacity(8 + batch.len());
-        entry.extend((batch.len() as u32).to_le_bytes());
-        entry.extend(crc32fast::hash(batch).to_le_bytes());
-        entry.extend(batch);
+        let entry = framed(batch);
         file.write_all(&entry)?;
         self.file = Some((file, length + entry.len() as u64));
         Ok(())
@@ -115,13 +118,39 @@ impl Recording {
     }
 }
 
-enum Entry {
+/// How far the last one noted that it is; the beginning where there is no note that can be read.
+pub fn progress(folder: &Path) -> Position {
+    let text = fs::read_to_string(folder.join(PROGRESS)).unwrap_or_default();
+    let mut words = text.split_whitespace().map(str::parse::<u64>);
+    match (words.next(), words.next()) {
+        (Some(Ok(file)), Some(Ok(offset))) => Position { file, offset },
+        _ => Position::default(),
+    }
+}
+
+/// Notes how far one is. Whole or not at all: the name is given once the content is there.
+pub fn note_progress(folder: &Path, position: Position) -> io::Result<()> {
+    let next = folder.join(format!("{PROGRESS}.next"));
+    fs::write(&next, format!("{} {}\n", position.file, position.offset))?;
+    fs::rename(next, folder.join(PROGRESS))
+}
+
+/// A batch as it lies in a file.
+pub(crate) fn framed(batch: &[u8]) -> Vec<u8> {
+    let mut entry = Vec::with_capacity(HEAD as usize + batch.len());
+    entry.extend((batch.len() as u32).to_le_bytes());
+    entry.extend(crc32fast::hash(batch).to_le_bytes());
+    entry.extend(batch);
+    entry
+}
+
+pub(crate) enum Entry {
     Batch(Vec<u8>),
     End,
     Damaged,
 }
 
-fn entry(reader: &mut impl Read) -> io::Result<Entry> {
+pub(crate) fn entry(reader: &mut impl Read) -> io::Result<Entry> {
     let mut head = Vec::new();
     reader.by_ref().take(8).read_to_end(&mut head)?;
     if head.is_empty() {
@@ -142,11 +171,11 @@ fn entry(reader: &mut impl Read) -> io::Result<Entry> {
     Ok(if whole { Entry::Batch(batch) } else { Entry::Damaged })
 }
 
-fn name(number: u64) -> String {
+pub(crate) fn name(number: u64) -> String {
     format!("{number:08}.{SUFFIX}")
 }
 
-fn numbers(folder: &Path) -> io::Result<Vec<u64>> {
+pub(crate) fn numbers(folder: &Path) -> io::Result<Vec<u64>> {
     let mut numbers = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = PathBuf::from(entry?.file_name());

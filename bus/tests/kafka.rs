@@ -67,6 +67,7 @@ fn batch(node: u128, from: u64, to: u64) -> EventBatch {
         events: (from..to).map(event).collect(),
         watermark: MonotonicNs(to * 1_000),
         accounts: Accounts::default(),
+        killed: Vec::new(),
     }
 }
 

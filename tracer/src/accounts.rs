@@ -6,6 +6,7 @@ use blkkin_probe_abi::record as raw;
 use blkkin_probe_abi::settings::PROGRAMS;
 use blkkin_wire::batch::{Account, Accounts};
 use blkkin_wire::event::{Ending, Kept, LayerEvent};
+use blkkin_wire::killed::Tally;
 
 use crate::error::TracerError;
 
@@ -20,6 +21,13 @@ pub struct Recorded {
 }
 
 impl Recorded {
+    /// By kind.
+    pub fn tally(&self) -> Tally {
+        let accounts = balance(&[0; slot::COUNTERS], self, 0);
+        let kinds = [accounts.calls, accounts.bios, accounts.requests, accounts.commits, accounts.names];
+        Tally::from_numbers(kinds.map(|kind| kind.recorded))
+    }
+
     /// Counts a record that became the last of `events`.
     pub fn count(&mut self, tag: u8, events: &[LayerEvent]) {
         if let Some(count) = self.by_tag.get_mut(usize::from(tag)) {

@@ -156,6 +156,9 @@ impl Pump {
             let mut events = Vec::with_capacity(self.expected);
             let next = self.rings.merge(&mut events, BATCH_MAX);
             self.expected = events.len();
+            if let Some(ledger) = &self.tracer.ledger {
+                ledger.read(&self.rings.recorded.tally());
+            }
             self.name_devices(&mut events);
             let batch = EventBatch {
                 source: self.tracer.source,
@@ -164,6 +167,7 @@ impl Pump {
                 events,
                 watermark: next.unwrap_or(self.rings.watermark()),
                 accounts: accounts.clone(),
+                killed: Vec::new(),
             };
             self.sequence += 1;
             if self.events.publish(batch).is_err() {

@@ -12,8 +12,8 @@
 //! vocabularies; [`drain`] does this until it is told to stop, and says
 //! what had not ended then (`in_flight`). [`mod@doctor`] tries each probe by each kind ([`tries`]) and says what happened.
 //!
-//! *Invariant*: nothing outlives the process: links and maps are held by file descriptors only, nothing is pinned,
-//! so that also kill -9 leaves nothing attached.
+//! *Invariant*: nothing that works outlives the process: links, programs and rings are held by file descriptors only, so that also
+//! kill -9 leaves nothing attached. What may outlive it are counters ([`estate`], [`ledger`]), for whoever asks for it.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
@@ -26,12 +26,14 @@ pub mod doctor;
 pub mod drain;
 mod edges;
 pub mod error;
+pub mod estate;
 #[cfg(test)]
 mod frames;
 pub mod functions;
 mod in_flight;
 pub mod kernel;
 pub mod layout;
+pub mod ledger;
 pub mod load;
 mod memory;
 mod missed;
@@ -51,5 +53,7 @@ pub use config::{Detail, Filter, Follow, TracerConfig};
 pub use doctor::{DoctorReport, doctor};
 pub use drain::{Ended, StopSignal};
 pub use error::TracerError;
+pub use estate::{Dead, DeadBooks, Estate, Estates, Legacy};
+pub use ledger::Ledger;
 pub use load::Tracer;
 pub use probes::{AttachKind, ProbeVerdict, Verdict};

@@ -4,7 +4,8 @@
 //!
 //! Order: everything is checked by the kernel before anything is attached (`check_all`); then what ends things is attached
 //! before what begins them, sys_enter last (see `probes`). Everything is held
-//! by descriptors of this process: when it ends, however it ends, the kernel takes all of it down.
+//! by descriptors of this process: when it ends, however it ends, the kernel takes all of it down; but for counters, if somebody
+//! asks for it (`estate`).
 
 use aya::maps::of_maps::ArrayOfMaps;
 use aya::maps::{Map, MapData, PerCpuArray};
@@ -14,7 +15,8 @@ use blkkin_probe_abi::CPUS_MAX;
 use blkkin_probe_abi::settings::{HOP_TO_BIO, HOPS_MAX, Hop, Settings};
 use blkkin_wire::ids::{Pid, Source};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use crate::accounts::KernelCounters;
 use crate::config::TracerConfig;
@@ -23,6 +25,7 @@ use crate::error::TracerError;
 use crate::in_flight::Tables;
 use crate::kernel;
 use crate::layout::{self, Types};
+use crate::ledger::Ledger;
 use crate::operations::Operations;
 use crate::origin;
 use crate::privilege;
@@ -47,6 +50,9 @@ pub struct Tracer {
     /// Made, not yet mapped: see [`Tracer::map_rings`].
     rings: Vec<MapData>,
     pub(crate) counters: KernelCounters,
+    /// The map of the counters, for who wants them to outlive us, and where it is told what was read.
+    pub(crate) counters_pages: OwnedFd,
+    pub(crate) ledger: Option<Arc<Ledger>>,
     pub(crate) tables: Tables,
     /// How this kernel numbers operations.
     pub(crate) operations: Operations,
@@ -142,12 +148,25 @@ impl Tracer {
             .load(OBJECT)
             .map_err(|error| TracerError::Load { reason: chain(&error) })?;
         let rings = make_rings(&mut ebpf, config)?;
-        let counters = take_counters(&mut ebpf)?;
+        let (counters, counters_pages) = take_counters(&mut ebpf)?;
         let tables = Tables::take(&mut ebpf)?;
         let marks = task_marks(&ebpf)?;
         let (attached, verdicts) = (Vec::new(), Vec::new());
         let operations = types.operations.clone();
-        Ok(Tracer { source, ebpf, rings, counters, tables, operations, attached, marks, verdicts })
+        let ledger = None;
+        Ok(Tracer {
+            source,
+            ebpf,
+            rings,
+            counters,
+            counters_pages,
+            ledger,
+            tables,
+            operations,
+            attached,
+            marks,
+            verdicts,
+        })
     }
 
     /// Maps the rings into this process. Not before: mapped rings count as the process's memory, and loading needs 33 MiB which
@@ -272,11 +291,13 @@ fn make_rings(ebpf: &mut Ebpf, config: &TracerConfig) -> Result<Vec<MapData>, Tr
     Ok(rings)
 }
 
-fn take_counters(ebpf: &mut Ebpf) -> Result<KernelCounters, TracerError> {
+fn take_counters(ebpf: &mut Ebpf) -> Result<(KernelCounters, OwnedFd), TracerError> {
+    let fail = |reason| TracerError::Map { map: "LOCALS", reason };
     let map = ebpf.take_map("LOCALS").ok_or_else(|| missing_map("LOCALS"))?;
-    let map = PerCpuArray::try_from(map)
-        .map_err(|error| TracerError::Map { map: "LOCALS", reason: chain(&error) })?;
-    Ok(KernelCounters::new(map))
+    let Map::PerCpuArray(data) = &map else { return Err(fail("it is of another type".to_owned())) };
+    let pages = data.fd().as_fd().try_clone_to_owned().map_err(|error| fail(error.to_string()))?;
+    let map = PerCpuArray::try_from(map).map_err(|error| fail(chain(&error)))?;
+    Ok((KernelCounters::new(map), pages))
 }
 
 fn task_marks(ebpf: &Ebpf) -> Result<TaskMarks, TracerError> {

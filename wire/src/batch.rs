@@ -3,6 +3,7 @@
 use crate::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use crate::event::LayerEvent;
 use crate::ids::Source;
+use crate::killed::Killed;
 
 /// Counters of one source since its start: totals, not differences, so that a batch that is seen twice or not
 /// at all does not falsify them.
@@ -108,6 +109,9 @@ pub struct EventBatch {
     pub watermark: MonotonicNs,
     /// The source's counters, at most 50 ms old; of the last batch the final ones.
     pub accounts: Accounts,
+    /// In the first batch of a start: earlier ones on this machine that were killed, and whose losses nobody has told yet. One
+    /// may be told twice (whoever told it was killed too), so each epoch counts once.
+    pub killed: Vec<Killed>,
 }
 
 impl EventBatch {
@@ -130,6 +134,7 @@ impl EventBatch {
             events: Vec::new(),
             watermark: monotonic,
             accounts: Accounts::default(),
+            killed: Vec::new(),
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! *What it is*: the vocabulary in flow order: [`ids`] and [`clock`] name things and times, [`event`] says what
 //! one layer saw ([`event::LayerEvent`], made by `tracer` and `ust-bridge`), [`batch`] carries events with
-//! their origin and losses, [`span`] is what leaves for Zipkin, [`piece`] carries spans by trace, [`meeting`] ties those of two nodes. [`calls`] is the table of system calls that
+//! their origin and losses, [`killed`] what a tracer that was killed has lost, [`span`] is what leaves for Zipkin, [`piece`] carries
+//! spans by trace, [`meeting`] ties those of two nodes. [`calls`] is the table of system calls that
 //! event and report refer to.
 //!
 //! *Invariant*: no type here knows how an event was captured (that is `probe-abi`'s and `tracer`'s) nor how a
@@ -16,6 +17,7 @@ pub mod calls;
 pub mod clock;
 pub mod event;
 pub mod ids;
+pub mod killed;
 pub mod meeting;
 pub mod op;
 pub mod partition;

@@ -28,11 +28,11 @@ pub struct JoinStageConfig {
     /// Partitions of the topic of links.
     pub links: u32,
     /// A source of which the log has held nothing for longer is finished: what is open of it is given out. In ms, by the log's
-    /// time. A tracer that lives sends a batch each 75 ms, also an empty one; 30 s are what the join waits for a sign of
+    /// time. A tracer that lives sends a batch each second, also an empty one; 30 s are what the join waits for a sign of
     /// life of a trace ([`JoinConfig::quiet_after`]).
     pub idle_after: u64,
-    /// And after so long nothing of it is kept, its names neither. An hour: an agent that was cut off comes back with what
-    /// its queue held.
+    /// And after so long nothing of it is kept, its names neither. An hour: an agent that was cut off for longer comes back with
+    /// what its spool held, and what it had named before is named by number.
     pub forget_after: u64,
 }
 

@@ -90,7 +90,8 @@ fn send(settings: &Settings, node: u64, rate: u64, stop: &AtomicBool, delivered:
         }
         let (watermark, accounts) = (MonotonicNs(now.as_nanos() as u64), Accounts::default());
         let events = std::mem::take(&mut events);
-        let batch = EventBatch { source, sequence: 0, anchor, events, watermark, accounts };
+        let batch =
+            EventBatch { source, sequence: 0, anchor, events, watermark, accounts, killed: Vec::new() };
         for record in gatherer.add(batch, Instant::now()).records {
             hand_over(&producer, record, stop)?;
         }

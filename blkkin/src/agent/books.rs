@@ -9,8 +9,11 @@ use std::time::Duration;
 
 use blkkin_bus::Counts;
 use blkkin_bus::kafka::Deliveries;
+use blkkin_bus::spool::SpoolCounts;
 use blkkin_wire::batch::{Account, Accounts};
+use blkkin_wire::killed::Killed;
 
+use super::figures;
 use crate::service::{Family, Figures, Kind, Pulse};
 
 /// Shared by the thread that sends and who asks.
@@ -27,6 +30,10 @@ struct Latest {
     accounts: Accounts,
     deliveries: Deliveries,
     bus: Counts,
+    /// None where there is no spool; and how often its disk failed.
+    spool: Option<SpoolCounts>,
+    spool_failures: u64,
+    killed: Vec<Killed>,
 }
 
 impl Books {
@@ -47,6 +54,21 @@ impl Books {
         self.latest().deliveries = deliveries;
     }
 
+    /// What is in the spool.
+    pub(crate) fn spooled(&self, counts: SpoolCounts) {
+        self.latest().spool = Some(counts);
+    }
+
+    /// The spool's disk did not do what it was asked.
+    pub(crate) fn spool_failed(&self) {
+        self.latest().spool_failures += 1;
+    }
+
+    /// Who was killed before.
+    pub(crate) fn inherit(&self, killed: Vec<Killed>) {
+        self.latest().killed = killed;
+    }
+
     fn latest(&self) -> MutexGuard<'_, Latest> {
         self.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -54,7 +76,7 @@ impl Books {
 
 impl Figures for Books {
     fn families(&self) -> Vec<Family> {
-        let Latest { accounts, deliveries, bus } = self.latest().clone();
+        let Latest { accounts, deliveries, bus, spool, spool_failures, killed } = self.latest().clone();
         let kinds = |of: fn(&Account) -> u64| {
             let Accounts { calls, bios, requests, commits, names, .. } = &accounts;
             let kinds = [calls, bios, requests, commits, names].map(of);
@@ -71,7 +93,7 @@ impl Figures for Books {
         ];
         let counter = |name, help, value: u64| Family::one(Kind::Counter, name, help, value as f64);
         let gauge = |name, help, value: u64| Family::one(Kind::Gauge, name, help, value as f64);
-        vec![
+        let mut families = vec![
             Family::by("kind", "records_fired", "Records that were due in the kernel", kinds(|a| a.fired)),
             Family::by(
                 "kind",
@@ -97,7 +119,10 @@ impl Figures for Books {
                 "Time for which the cluster took nothing, so that the agent waited",
                 deliveries.waited_ns as f64 / 1e9,
             ),
-        ]
+        ];
+        families.extend(spool.map(|counts| figures::of_spool(&counts, spool_failures)).into_iter().flatten());
+        families.extend(figures::of_killed(&killed));
+        families
     }
 
     fn ill(&self) -> Option<String> {

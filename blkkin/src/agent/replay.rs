@@ -4,14 +4,13 @@
 //! how far the cluster has acknowledged stands in the folder (`replayed`), so whoever was killed goes on from there; what it had
 //! sent behind that is sent again, and dropped by its sequence wherever it is read.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use blkkin_bus::kafka::{EVENTS, EventProducer, Record, Sent, Settings};
-use blkkin_bus::recording::{Position, Recording};
+use blkkin_bus::recording::{Position, Recording, note_progress, progress};
 use blkkin_wire::ids::NodeId;
 use blkkin_wire::v1;
 
@@ -26,7 +25,6 @@ const WINDOW: usize = 64;
 const NOTE_EVERY: Duration = Duration::from_secs(1);
 /// Between two looks at whether the end was asked for.
 const LOOK: Duration = Duration::from_millis(500);
-const PROGRESS: &str = "replayed";
 
 /// Sends until all is sent, or until told to end; so many events a second, where a rate is given.
 pub(super) fn replay(
@@ -72,7 +70,7 @@ pub(super) fn replay(
         if !settle(&producer, inbox) {
             break false;
         }
-        keep(folder, behind).map_err(|error| unreadable(folder, &error))?;
+        note_progress(folder, behind).map_err(|error| unreadable(folder, &error))?;
         if told_to_end(inbox, Duration::ZERO) {
             break false;
         }
@@ -139,23 +137,6 @@ fn end(all: bool, (events, batches, refused): (u64, u64, u64), recording: &Recor
     }
     say(&line);
     Status::Success.code()
-}
-
-/// What the last one noted; from the beginning where it noted nothing that can be read.
-fn progress(folder: &Path) -> Position {
-    let text = fs::read_to_string(folder.join(PROGRESS)).unwrap_or_default();
-    let mut words = text.split_whitespace().map(str::parse::<u64>);
-    match (words.next(), words.next()) {
-        (Some(Ok(file)), Some(Ok(offset))) => Position { file, offset },
-        _ => Position::default(),
-    }
-}
-
-/// Whole or not at all: the name is given once the content is there.
-fn keep(folder: &Path, position: Position) -> io::Result<()> {
-    let next = folder.join(format!("{PROGRESS}.next"));
-    fs::write(&next, format!("{} {}\n", position.file, position.offset))?;
-    fs::rename(next, folder.join(PROGRESS))
 }
 
 fn unreadable(folder: &Path, error: &io::Error) -> Failure {

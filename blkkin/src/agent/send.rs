@@ -1,18 +1,39 @@
 //! The sender's thread: batches in, records out.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use blkkin_bus::kafka::{GatherConfig, Gathered, Gatherer, Record, Sent};
+use blkkin_bus::kafka::{EventProducer, GatherConfig, Gatherer, KafkaError, Record};
+use blkkin_bus::recording::Recorder;
+use blkkin_bus::spool::Spool;
 use blkkin_bus::{Next, Subscription};
-use blkkin_tracer::StopSignal;
+use blkkin_tracer::{Ledger, StopSignal};
 use blkkin_wire::batch::EventBatch;
+use blkkin_wire::ids::NodeId;
 
+use super::Totals;
 use super::books::Books;
-use super::{Totals, Way};
+use super::inherited::Inherited;
+use super::outbox::Outbox;
 use crate::failure::{Failure, Status};
 
 /// For the cluster to take what is left, after the end was asked for.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where records go.
+pub(super) enum Way {
+    Cluster(Box<ToCluster>),
+    Folder(Recorder),
+}
+
+/// What it takes to send to a cluster.
+pub(super) struct ToCluster {
+    pub(super) producer: EventProducer,
+    pub(super) node: NodeId,
+    pub(super) spool: Option<Spool>,
+    pub(super) ledger: Option<Arc<Ledger>>,
+    pub(super) inherited: Inherited,
+}
 
 /// Sends until the tracer has no more to say, and waits for the cluster to have it.
 pub(super) fn run(
@@ -21,72 +42,95 @@ pub(super) fn run(
     stop: &StopSignal,
     books: &Books,
 ) -> Result<Totals, Failure> {
-    let mut totals = Totals::default();
     match way {
-        Way::Cluster(producer, _) => {
-            let oversize = each(batches, books, |record| {
-                let events = record.events;
-                // To wait for the cluster is what is meant to happen while it is away.
-                let waiting = || {
-                    books.pulse.beat();
-                    books.sent(producer.deliveries());
-                    stop.is_given()
-                };
-                let sent = producer.send(record, waiting);
-                books.sent(producer.deliveries());
-                match sent {
-                    Ok(Sent::Queued) => {}
-                    Ok(Sent::Full(_)) => totals.left += events,
-                    Err(error) => {
-                        let failure = Failure::usage(error.what, error.why, error.remedy);
-                        return Err(Failure { status: Status::Failed, ..failure });
-                    }
-                }
-                Ok(())
-            })?;
-            Ok(Totals { deliveries: producer.finish(PATIENCE), oversize, ..totals })
-        }
-        Way::Folder(mut recorder) => {
-            let oversize = each(batches, books, |record| {
-                totals.deliveries.accepted += record.events;
-                recorder.add(&record.bytes).map_err(|error| {
-                    let remedy = "room on that disk; what was recorded before is whole";
-                    let failure = Failure::usage("cannot write the recording", error, remedy);
-                    Failure { status: Status::Failed, ..failure }
-                })?;
-                totals.deliveries.delivered += record.events;
-                books.sent(totals.deliveries);
-                Ok(())
-            })?;
-            Ok(Totals { oversize, ..totals })
-        }
+        Way::Cluster(way) => to_cluster(batches, *way, stop, books),
+        Way::Folder(recorder) => to_folder(batches, recorder, books),
     }
 }
 
-/// Gives each record to `take`. How many events no record can hold.
-fn each(
+fn to_cluster(
     mut batches: Subscription<EventBatch>,
+    way: ToCluster,
+    stop: &StopSignal,
     books: &Books,
-    mut take: impl FnMut(Record) -> Result<(), Failure>,
-) -> Result<u64, Failure> {
-    let mut gatherer = Gatherer::new(GatherConfig::default(), 0);
-    let mut oversize = 0;
-    let mut hand_over = |gathered: Gathered| {
-        oversize += gathered.oversize;
-        gathered.records.into_iter().try_for_each(&mut take)
-    };
+) -> Result<Totals, Failure> {
+    let ToCluster { producer, node, spool, ledger, inherited } = way;
+    let mut killed = inherited.killed.clone();
+    let mut outbox = Outbox::new(producer, node, spool, ledger, inherited, books);
+    let (mut totals, mut gatherer) = (Totals::default(), Gatherer::new(GatherConfig::default(), 0));
     loop {
-        let now = Instant::now();
-        match batches.next(gatherer.patience(now)) {
+        let gathered = match batches.next(gatherer.patience(Instant::now())) {
+            Next::Item(mut batch) => {
+                batch.killed.append(&mut killed);
+                books.note(&batch.accounts, batches.counts());
+                gatherer.add(batch, Instant::now())
+            }
+            Next::Timeout => gatherer.due(Instant::now()),
+            Next::Closed => break,
+        };
+        totals.oversize += gathered.oversize;
+        give(&mut outbox, &gathered.records, stop, &mut totals)?;
+        outbox.pump().map_err(no_more)?;
+        outbox.tell();
+    }
+    let last = gatherer.take();
+    totals.oversize += last.oversize;
+    give(&mut outbox, &last.records, stop, &mut totals)?;
+    let outcome = outbox.finish(PATIENCE).map_err(no_more)?;
+    Ok(Totals {
+        deliveries: outcome.deliveries,
+        unanswered: outcome.unanswered,
+        spooled: outcome.spooled,
+        ..totals
+    })
+}
+
+fn give(
+    outbox: &mut Outbox<'_>,
+    records: &[Record],
+    stop: &StopSignal,
+    totals: &mut Totals,
+) -> Result<(), Failure> {
+    for record in records {
+        if !outbox.take(record, || stop.is_given()).map_err(no_more)? {
+            totals.left += record.events;
+        }
+    }
+    Ok(())
+}
+
+fn no_more(error: KafkaError) -> Failure {
+    Failure { status: Status::Failed, ..Failure::usage(error.what, error.why, error.remedy) }
+}
+
+fn to_folder(
+    mut batches: Subscription<EventBatch>,
+    mut recorder: Recorder,
+    books: &Books,
+) -> Result<Totals, Failure> {
+    let (mut totals, mut gatherer) = (Totals::default(), Gatherer::new(GatherConfig::default(), 0));
+    loop {
+        let (gathered, ended) = match batches.next(gatherer.patience(Instant::now())) {
             Next::Item(batch) => {
                 books.note(&batch.accounts, batches.counts());
-                hand_over(gatherer.add(batch, Instant::now()))?;
+                (gatherer.add(batch, Instant::now()), false)
             }
-            Next::Timeout => hand_over(gatherer.due(Instant::now()))?,
-            Next::Closed => {
-                hand_over(gatherer.take())?;
-                return Ok(oversize);
-            }
+            Next::Timeout => (gatherer.due(Instant::now()), false),
+            Next::Closed => (gatherer.take(), true),
+        };
+        totals.oversize += gathered.oversize;
+        for record in gathered.records {
+            totals.deliveries.accepted += record.events;
+            recorder.add(&record.bytes).map_err(|error| {
+                let remedy = "room on that disk; what was recorded before is whole";
+                let failure = Failure::usage("cannot write the recording", error, remedy);
+                Failure { status: Status::Failed, ..failure }
+            })?;
+            totals.deliveries.delivered += record.events;
+            books.sent(totals.deliveries);
+        }
+        if ended {
+            return Ok(totals);
         }
     }
 }

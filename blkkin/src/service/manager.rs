@@ -2,6 +2,8 @@
 //!
 //! Where nobody started us who wants to hear it (`NOTIFY_SOCKET` is not set) all of it does nothing.
 
+use std::io;
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use sd_notify::NotifyState;
@@ -53,6 +55,38 @@ impl Manager {
     /// How long work may stay away.
     pub(crate) fn silence_max(&self) -> Duration {
         self.watchdog.map_or(SILENCE_MAX, |watchdog| watchdog / 2)
+    }
+}
+
+/// Descriptors that the manager holds while the service is down, by name. It tells by `FDSTORE` that it does so, and how many.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Store;
+
+impl Store {
+    /// If there is one for so many.
+    pub(crate) fn found(descriptors: usize) -> Option<Store> {
+        let room = std::env::var("FDSTORE").ok()?.parse::<usize>().ok()?;
+        let there = std::env::var_os("NOTIFY_SOCKET").is_some() && room >= descriptors;
+        there.then_some(Store)
+    }
+
+    /// What it has kept of earlier starts.
+    pub(crate) fn kept(self) -> Vec<(String, OwnedFd)> {
+        let Ok(kept) = sd_notify::listen_fds_with_names() else { return Vec::new() };
+        // SAFETY: the manager has opened them for us, and nobody else here knows of them.
+        kept.map(|(fd, name)| (name, unsafe { OwnedFd::from_raw_fd(fd) })).collect()
+    }
+
+    /// From now on it holds this one too. It is not to look at it: of a map without anything to wait for the kernel says that it
+    /// is broken (`bpf_map_poll`, kernel/bpf/syscall.c), and what is broken the manager lets go.
+    pub(crate) fn keep(self, name: &str, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        let words = [NotifyState::FdStore, NotifyState::FdName(name), NotifyState::Custom("FDPOLL=0")];
+        sd_notify::notify_with_fds(&words, &[descriptor])
+    }
+
+    /// All of this name it need not hold any more.
+    pub(crate) fn forget(self, name: &str) {
+        tell(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)]);
     }
 }
 

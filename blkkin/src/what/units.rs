@@ -62,11 +62,9 @@ const RING_BYTES_MIN: u64 = 4 << 10;
 
 /// The size of a ring: `65536`, `256K`, `4MiB`.
 pub(crate) fn ring_bytes(word: &str) -> Result<usize, Failure> {
-    let (number, unit) = split(word);
-    let scale = BYTES.iter().find(|(name, _)| unit.eq_ignore_ascii_case(name)).map(|(_, scale)| *scale);
     let refuse =
         |why: &str, remedy: String| Failure::usage(format!("bad size `{word}` for --ring-size"), why, remedy);
-    let Some(bytes) = scale.and_then(|scale| scaled(number, scale)) else {
+    let Some(bytes) = bytes(word) else {
         return Err(refuse("it is not a number of bytes", "--ring-size 256K; units are K, M, G".into()));
     };
     let fitting = bytes.clamp(RING_BYTES_MIN, RING_BYTES_MAX).next_power_of_two();
@@ -77,6 +75,13 @@ pub(crate) fn ring_bytes(word: &str) -> Result<usize, Failure> {
         ));
     }
     Ok(bytes as usize)
+}
+
+/// A number of bytes: `65536`, `256K`, `4MiB`.
+pub(crate) fn bytes(word: &str) -> Option<u64> {
+    let (number, unit) = split(word);
+    let scale = BYTES.iter().find(|(name, _)| unit.eq_ignore_ascii_case(name)).map(|(_, scale)| *scale);
+    scaled(number, scale?)
 }
 
 fn split(word: &str) -> (&str, &str) {

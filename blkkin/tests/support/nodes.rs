@@ -37,7 +37,7 @@ pub(crate) fn batches(node: u128, calls: u64) -> Vec<EventBatch> {
     };
     let batch = |sequence, events: Vec<LayerEvent>, watermark| {
         let (watermark, accounts) = (MonotonicNs(watermark), Accounts::default());
-        EventBatch { source, sequence, anchor, events, watermark, accounts }
+        EventBatch { source, sequence, anchor, events, watermark, accounts, killed: Vec::new() }
     };
     let mut batches = Vec::new();
     let mut sequence = 0;

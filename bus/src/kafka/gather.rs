@@ -3,11 +3,24 @@
 //! *In*: a source's batches in their order. *Out*: bytes of records, each with a sequence of its own counting. *Invariant*:
 //! each event is in exactly one record, in the order in which it came; a record is at most as long as a broker takes, unless one
 //! event alone is longer (then it is counted, see [`Gathered::oversize`]).
+//!
+//! # When nothing happens
+//!
+//! A batch without events says how far its source is complete, and what waits for that (events behind the last watermark, a
+//! commit whose waiters are collected) must not wait longer because nothing else happens. So empty records go on at the pace of
+//! full ones until [`SETTLE`] behind the last event; from there on they only say that the source lives, once a second.
+//! What comes after a pause goes at once.
 
 use std::time::{Duration, Instant};
 
 use blkkin_wire::batch::EventBatch;
+use blkkin_wire::clock::{DurationNs, MonotonicNs};
 use blkkin_wire::v1;
+
+/// How far behind the last event a watermark decides all that waits for event time: more than twice what a commit waits for
+/// those that waited for it (100 ms; `JoinConfig::commit_grace` of the aggregator). What waits longer (a quiet trace: 30 s)
+/// waits a second longer at the most.
+const SETTLE: DurationNs = DurationNs(250_000_000);
 
 /// When a record is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +29,8 @@ pub struct GatherConfig {
     pub events_max: usize,
     /// How long an event waits for others at the most.
     pub age_max: Duration,
+    /// The same where there is nothing but that the source lives: a thirtieth of what its readers wait for that.
+    pub idle_max: Duration,
     /// Bytes of a record at the most, before compression.
     pub bytes_max: usize,
 }
@@ -23,7 +38,12 @@ pub struct GatherConfig {
 impl Default for GatherConfig {
     fn default() -> Self {
         // 8,192 events are 256 KiB at 30 B each, which is what they take before compression.
-        GatherConfig { events_max: 8_192, age_max: Duration::from_millis(75), bytes_max: 1_000_000 }
+        GatherConfig {
+            events_max: 8_192,
+            age_max: Duration::from_millis(75),
+            idle_max: Duration::from_secs(1),
+            bytes_max: 1_000_000,
+        }
     }
 }
 
@@ -48,29 +68,40 @@ pub struct Gathered {
 /// A batch without its events.
 fn frame(batch: &EventBatch) -> EventBatch {
     let EventBatch { source, sequence, anchor, watermark, .. } = *batch;
-    EventBatch { source, sequence, anchor, watermark, events: Vec::new(), accounts: batch.accounts.clone() }
+    let accounts = batch.accounts.clone();
+    EventBatch { source, sequence, anchor, watermark, events: Vec::new(), accounts, killed: Vec::new() }
 }
 
 /// Gathers the batches of one source.
 #[derive(Debug)]
 pub struct Gatherer {
     config: GatherConfig,
-    held: Option<(EventBatch, Instant)>,
+    held: Option<EventBatch>,
     sequence: u64,
+    /// When the last record went, or the first batch came.
+    last: Option<Instant>,
+    /// The latest event so far, and the watermark that went last.
+    newest: MonotonicNs,
+    watermark: MonotonicNs,
 }
 
 impl Gatherer {
     /// The first record gets this sequence.
     pub fn new(config: GatherConfig, sequence: u64) -> Gatherer {
-        Gatherer { config, held: None, sequence }
+        let zero = MonotonicNs(0);
+        Gatherer { config, held: None, sequence, last: None, newest: zero, watermark: zero }
     }
 
     /// Adds a batch that came at `now`.
     pub fn add(&mut self, batch: EventBatch, now: Instant) -> Gathered {
+        self.last.get_or_insert(now);
+        // They are in the order of their times.
+        self.newest = batch.events.last().map_or(self.newest, |event| event.time().max(self.newest));
         match &mut self.held {
-            None => self.held = Some((batch, now)),
-            Some((held, _)) => {
+            None => self.held = Some(batch),
+            Some(held) => {
                 held.events.extend(batch.events);
+                held.killed.extend(batch.killed);
                 // The later frame says all: totals, how far it is complete, the newest anchor.
                 (held.anchor, held.watermark, held.accounts) =
                     (batch.anchor, batch.watermark, batch.accounts);
@@ -81,23 +112,29 @@ impl Gatherer {
 
     /// What is due at `now`, if nothing more comes.
     pub fn due(&mut self, now: Instant) -> Gathered {
-        let full = self.held.as_ref().is_some_and(|(held, since)| {
-            held.events.len() >= self.config.events_max
-                || now.saturating_duration_since(*since) >= self.config.age_max
-        });
-        if full { self.take() } else { Gathered::default() }
+        let full = |held: &EventBatch| held.events.len() >= self.config.events_max;
+        if !self.held.as_ref().is_some_and(|held| full(held) || self.patience(now).is_zero()) {
+            return Gathered::default();
+        }
+        self.last = Some(now);
+        self.take()
     }
 
     /// How long nothing is due.
     pub fn patience(&self, now: Instant) -> Duration {
-        let since = self.held.as_ref().map(|(_, since)| now.saturating_duration_since(*since));
-        since.map_or(self.config.age_max, |age| self.config.age_max.saturating_sub(age))
+        let Some(held) = &self.held else { return self.config.age_max };
+        let settled = self.newest.0.saturating_add(SETTLE.0) <= self.watermark.0;
+        let only_alive = settled && held.events.is_empty() && held.killed.is_empty();
+        let pace = if only_alive { self.config.idle_max } else { self.config.age_max };
+        let since = self.last.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
+        pace.saturating_sub(since)
     }
 
     /// What is held, whether it is due or not.
     pub fn take(&mut self) -> Gathered {
         let mut gathered = Gathered::default();
-        if let Some((batch, _)) = self.held.take() {
+        if let Some(batch) = self.held.take() {
+            self.watermark = batch.watermark;
             self.cut(batch, &mut gathered);
         }
         gathered

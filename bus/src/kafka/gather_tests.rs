@@ -31,6 +31,7 @@ fn batch(numbers: std::ops::Range<u64>, name: usize) -> EventBatch {
         watermark: MonotonicNs(numbers.end * 10),
         events: numbers.map(event).collect(),
         accounts: Accounts { calls_entered: name as u64, ..Accounts::default() },
+        killed: Vec::new(),
     }
 }
 
@@ -43,8 +44,12 @@ fn numbers(batches: &[EventBatch]) -> Vec<u64> {
     events.map(|event| event.time().0 / 10).collect()
 }
 
-const SMALL: GatherConfig =
-    GatherConfig { events_max: 100, age_max: Duration::from_millis(50), bytes_max: 4_000 };
+const SMALL: GatherConfig = GatherConfig {
+    events_max: 100,
+    age_max: Duration::from_millis(50),
+    bytes_max: 4_000,
+    idle_max: Duration::from_secs(1),
+};
 
 #[test]
 fn small_batches_become_one_record_when_there_are_enough_or_they_are_old() {
@@ -90,4 +95,45 @@ fn an_event_that_no_record_can_hold_is_counted_and_the_others_go() {
     assert_eq!(gatherer.add(long, Instant::now()), Gathered::default());
     let gathered = gatherer.take();
     assert_eq!((gathered.oversize, numbers(&decoded(&gathered))), (1, vec![0, 2]));
+}
+
+/// What a drain every 20 ms makes of a burst and of the silence behind it: the times at which records go, in ms.
+#[test]
+fn a_silent_source_says_how_far_it_is_as_fast_as_before_and_then_only_that_it_lives() {
+    const MS: u64 = 1_000_000;
+    let (start, mut gatherer) = (Instant::now(), Gatherer::new(GatherConfig::default(), 0));
+    let at = |ms: u64| start + Duration::from_millis(ms);
+    let mut gone = Vec::new();
+    for ms in (0..10_000).step_by(20) {
+        let mut batch = batch(0..0, 1);
+        // Events until 1 s, and one at 5 s. A drain is complete up to the one before it.
+        let burst = (ms < 1_000 || ms == 5_000).then(|| {
+            LayerEvent::Device(DeviceEvent {
+                time: MonotonicNs(ms * MS),
+                device: DeviceId { major: 7, minor: 1 },
+                name: "x".into(),
+                partition_of: None,
+            })
+        });
+        batch.events.extend(burst);
+        batch.watermark = MonotonicNs(ms.saturating_sub(20) * MS);
+        let records = decoded(&gatherer.add(batch, at(ms)));
+        gone.extend(records.iter().map(|record| (ms, record.events.len(), record.watermark.0 / MS)));
+    }
+    let within = |from, to| gone.iter().filter(move |(ms, ..)| (from..to).contains(ms)).collect::<Vec<_>>();
+    assert!(within(0, 1_000).windows(2).all(|two| two[1].0 - two[0].0 == 80), "{gone:?}");
+    // The pace goes on until whatever waits for 250 ms of event time is decided.
+    assert!(within(1_000, 1_300).windows(2).all(|two| two[1].0 - two[0].0 == 80), "{gone:?}");
+    let decided = gone.iter().find(|(.., watermark)| *watermark >= 980 + 250).unwrap();
+    assert!(decided.0 <= 980 + 250 + 20 + 80, "{decided:?}");
+    let idle = within(decided.0, 5_000);
+    assert!(
+        (3..=4).contains(&(idle.len() - 1)) && idle.iter().all(|(_, events, _)| *events == 0),
+        "{idle:?}"
+    );
+    assert!(
+        gone.iter().any(|(ms, events, _)| (*ms, *events) == (5_000, 1)),
+        "what comes after a pause goes at once"
+    );
+    assert_eq!(gone.iter().map(|(_, events, _)| events).sum::<usize>(), 51);
 }

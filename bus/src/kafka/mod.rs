@@ -44,7 +44,7 @@ pub use codec::{Codec, Events, Numbers, Spans, Traces};
 pub use consumer::{EventConsumer, Place, Received, TopicConsumer, TraceConsumer};
 pub use dead::{DeadLetters, Letter};
 pub use gather::{GatherConfig, Gathered, Gatherer, Record};
-pub use producer::{Deliveries, EventProducer, Sent};
+pub use producer::{Deliveries, EventProducer, Sent, Ticket};
 pub use rewind::Rewound;
 pub use seen::Standing;
 pub use settings::{Group, KafkaError, Settings};

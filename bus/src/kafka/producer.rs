@@ -1,7 +1,7 @@
 //! Records into a topic: each acknowledged by the cluster, or known not to be.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use blkkin_wire::ids::NodeId;
@@ -14,6 +14,12 @@ use super::{EVENTS, KafkaError, Settings};
 
 /// Between two looks at a full queue.
 const FULL: Duration = Duration::from_millis(5);
+
+/// Who starts before the cluster makes the topic when that comes. By default librdkafka takes a topic that is not there 30 s after
+/// the first record for one that never will be, and refuses all that waits for it. This is nearly the longest that it can be told:
+/// it counts in µs and 32 bits (`rd_kafka_topic_set_notexists`, rdkafka_topic.c), whatever its documentation allows.
+const PATIENT: &str = "topic.metadata.propagation.max.ms";
+const TOPIC_MADE_WITHIN: Duration = Duration::from_secs(35 * 60);
 
 /// What became of what was sent. `accepted = delivered + failed + waiting`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,25 +50,43 @@ struct Totals {
     failed: AtomicU64,
     bytes: AtomicU64,
     waited_ns: AtomicU64,
+    /// Records with a ticket that have an answer, and whether the cluster has them.
+    answered: Mutex<Vec<(Ticket, bool)>>,
 }
 
-/// Told by librdkafka what became of each record; a record's own data is how many events it holds.
+/// What a record was queued with.
+struct Label {
+    events: u64,
+    /// Whoever queued it wants to hear of this one.
+    ticket: Option<Ticket>,
+}
+
+/// Names a record to whoever queued it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket(pub u64);
+
+/// Told by librdkafka what became of each record.
 #[derive(Clone, Debug, Default)]
 struct Reports(Arc<Totals>);
 
 impl ClientContext for Reports {}
 
 impl ProducerContext for Reports {
-    type DeliveryOpaque = Box<u64>;
+    type DeliveryOpaque = Box<Label>;
 
-    fn delivery(&self, result: &DeliveryResult<'_>, events: Box<u64>) {
+    fn delivery(&self, result: &DeliveryResult<'_>, label: Box<Label>) {
+        let Label { events, ticket } = *label;
+        if let Some(ticket) = ticket {
+            let mut answered = self.0.answered.lock().unwrap_or_else(PoisonError::into_inner);
+            answered.push((ticket, result.is_ok()));
+        }
         match result {
             Ok(message) => {
                 self.0.bytes.fetch_add(message.payload_len() as u64, Relaxed);
-                self.0.delivered.fetch_add(*events, Relaxed);
+                self.0.delivered.fetch_add(events, Relaxed);
             }
             Err(_) => {
-                self.0.failed.fetch_add(*events, Relaxed);
+                self.0.failed.fetch_add(events, Relaxed);
             }
         }
     }
@@ -80,7 +104,11 @@ impl EventProducer {
     /// For the events of `domain`: a node, or, for a guest, its host. The cluster need not be there yet.
     pub fn new(settings: &Settings, domain: NodeId) -> Result<EventProducer, KafkaError> {
         let reports = Reports::default();
-        let producer = settings.producer().create_with_context(reports.clone());
+        let mut config = settings.producer();
+        if !settings.extra.contains_key(PATIENT) {
+            config.set(PATIENT, TOPIC_MADE_WITHIN.as_millis().to_string());
+        }
+        let producer = config.create_with_context(reports.clone());
         let producer = producer.map_err(|error| KafkaError::of(settings, "set up", &error))?;
         Ok(EventProducer { producer, reports, domain, settings: settings.clone() })
     }
@@ -97,32 +125,59 @@ impl EventProducer {
         record: Record,
         stop: impl Fn() -> bool,
     ) -> Result<Sent, KafkaError> {
-        let key = domain.0.to_be_bytes();
-        let totals = &self.reports.0;
         let mut waiting: Option<Instant> = None;
         loop {
-            let queued = BaseRecord::with_opaque_to(EVENTS, Box::new(record.events))
-                .key(&key[..])
-                .payload(&record.bytes);
-            let refused = match self.producer.send(queued) {
-                Ok(()) => None,
-                Err((error, _)) => Some(error),
-            };
-            match refused {
-                None => {
-                    totals.accepted.fetch_add(record.events, Relaxed);
-                    self.waited(waiting);
-                    return Ok(Sent::Queued);
+            if self.queue(domain, &record.bytes, Label { events: record.events, ticket: None })? {
+                self.waited(waiting.map_or(Duration::ZERO, |since| since.elapsed()));
+                return Ok(Sent::Queued);
+            }
+            let since = *waiting.get_or_insert_with(Instant::now);
+            if stop() {
+                self.waited(since.elapsed());
+                return Ok(Sent::Full(record));
+            }
+            std::thread::sleep(FULL);
+        }
+    }
+
+    /// Queues a record without waiting; false where the queue is full. What becomes of it is told under its ticket, by
+    /// [`EventProducer::answers`].
+    pub fn offer(
+        &self,
+        domain: NodeId,
+        bytes: &[u8],
+        events: u64,
+        ticket: Ticket,
+    ) -> Result<bool, KafkaError> {
+        self.queue(domain, bytes, Label { events, ticket: Some(ticket) })
+    }
+
+    /// Tickets of records that were answered since one last asked, and whether the cluster has them.
+    pub fn answers(&self) -> Vec<(Ticket, bool)> {
+        let mut answered = self.reports.0.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *answered)
+    }
+
+    fn queue(&self, domain: NodeId, bytes: &[u8], label: Label) -> Result<bool, KafkaError> {
+        let (key, events) = (domain.0.to_be_bytes(), label.events);
+        let queued = BaseRecord::with_opaque_to(EVENTS, Box::new(label)).key(&key[..]).payload(bytes);
+        // Before it is queued: its answer may come at once, and what is delivered is never more than what was accepted.
+        self.reports.0.accepted.fetch_add(events, Relaxed);
+        match self.producer.send(queued) {
+            Ok(()) => Ok(true),
+            Err((error, _)) => {
+                self.reports.0.accepted.fetch_sub(events, Relaxed);
+                // A topic that is not there now is made, by us or by somebody who may.
+                let not_now = [
+                    Code::QueueFull,
+                    Code::UnknownTopic,
+                    Code::UnknownPartition,
+                    Code::UnknownTopicOrPartition,
+                ];
+                if not_now.into_iter().any(|code| is(&error, code)) {
+                    return Ok(false);
                 }
-                Some(error) if is(&error, Code::QueueFull) && !stop() => {
-                    waiting.get_or_insert_with(Instant::now);
-                    std::thread::sleep(FULL);
-                }
-                Some(error) if is(&error, Code::QueueFull) => {
-                    self.waited(waiting);
-                    return Ok(Sent::Full(record));
-                }
-                Some(error) => return Err(KafkaError::of(&self.settings, "send to", &error)),
+                Err(KafkaError::of(&self.settings, "send to", &error))
             }
         }
     }
@@ -143,7 +198,7 @@ impl EventProducer {
 
     /// What became of it so far.
     pub fn deliveries(&self) -> Deliveries {
-        let Totals { accepted, delivered, failed, bytes, waited_ns } = &*self.reports.0;
+        let Totals { accepted, delivered, failed, bytes, waited_ns, .. } = &*self.reports.0;
         // Accepted last: it is never less than what was delivered before it was read.
         let (delivered, failed, bytes) = (delivered.load(Relaxed), failed.load(Relaxed), bytes.load(Relaxed));
         Deliveries {
@@ -155,10 +210,9 @@ impl EventProducer {
         }
     }
 
-    fn waited(&self, since: Option<Instant>) {
-        if let Some(since) = since {
-            self.reports.0.waited_ns.fetch_add(since.elapsed().as_nanos() as u64, Relaxed);
-        }
+    /// So long nothing could be queued.
+    pub fn waited(&self, time: Duration) {
+        self.reports.0.waited_ns.fetch_add(time.as_nanos() as u64, Relaxed);
     }
 }
 

@@ -36,6 +36,8 @@ pub(super) struct EventBatch {
     pub(super) watermark: u64,
     #[prost(message, required, tag = "8")]
     pub(super) accounts: Accounts,
+    #[prost(message, repeated, tag = "9")]
+    pub(super) killed: Vec<Killed>,
     #[prost(enumeration = "Kind", repeated, tag = "10")]
     pub(super) kinds: Vec<i32>,
     #[prost(sint64, repeated, tag = "11")]
@@ -70,6 +72,55 @@ pub(super) struct EventBatch {
     pub(super) device_events: DeviceEvents,
     #[prost(message, optional, tag = "27")]
     pub(super) meeting_events: Option<MeetingEvents>,
+}
+
+/// What of an event batch a look at it needs: the rest is skipped.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Head {
+    #[prost(uint32, tag = "1")]
+    pub(super) version: u32,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) node: Vec<u8>,
+    #[prost(bytes = "vec", tag = "3")]
+    pub(super) boot: Vec<u8>,
+    #[prost(fixed64, tag = "4")]
+    pub(super) epoch: u64,
+    #[prost(uint64, tag = "5")]
+    pub(super) sequence: u64,
+    #[prost(enumeration = "Kind", repeated, tag = "10")]
+    pub(super) kinds: Vec<i32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Killed {
+    #[prost(fixed64, tag = "1")]
+    pub(super) epoch: u64,
+    #[prost(bool, tag = "2")]
+    pub(super) unknown: bool,
+    #[prost(message, optional, tag = "3")]
+    pub(super) fired: Option<Tally>,
+    #[prost(message, optional, tag = "4")]
+    pub(super) dropped: Option<Tally>,
+    #[prost(message, optional, tag = "5")]
+    pub(super) read: Option<Tally>,
+    #[prost(message, optional, tag = "6")]
+    pub(super) kept: Option<Tally>,
+    #[prost(message, optional, tag = "7")]
+    pub(super) doubtful: Option<Tally>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Tally {
+    #[prost(uint64, tag = "1")]
+    pub(super) calls: u64,
+    #[prost(uint64, tag = "2")]
+    pub(super) bios: u64,
+    #[prost(uint64, tag = "3")]
+    pub(super) requests: u64,
+    #[prost(uint64, tag = "4")]
+    pub(super) commits: u64,
+    #[prost(uint64, tag = "5")]
+    pub(super) names: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -39,9 +39,11 @@ mod column;
 mod commit;
 mod dictionary;
 mod ids;
+mod killed;
 mod meeting;
 mod message;
 mod name;
+mod peek;
 mod pieces;
 mod read;
 #[cfg(test)]
@@ -51,6 +53,7 @@ mod write;
 
 use thiserror::Error;
 
+pub use peek::{Peeked, peek};
 pub use pieces::{COPIED_BYTES_MAX, decode_pieces, encode_pieces};
 pub use read::{Decoded, decode};
 pub use write::encode;

@@ -7,6 +7,7 @@ use super::call::CallReader;
 use super::column::{Column, Delta};
 use super::commit::CommitReader;
 use super::ids::{Dictionaries, IdReader};
+use super::killed;
 use super::meeting::MeetingReader;
 use super::message::{self, Kind};
 use super::name::NameReader;
@@ -47,12 +48,13 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, Malformed> {
     let known = Known::of(&message)?;
     let (events, calls_unknown) = events(&message, &known)?;
     let batch = EventBatch {
-        source: totals::read_source(&message)?,
+        source: totals::read_source(&message.node, &message.boot, message.epoch)?,
         sequence: message.sequence,
         anchor: totals::read_anchor(&message.anchor),
         events,
         watermark: MonotonicNs(message.watermark),
         accounts: totals::read_accounts(&message.accounts),
+        killed: message.killed.iter().map(killed::read).collect(),
     };
     Ok(Decoded { batch, calls_unknown })
 }

@@ -8,6 +8,7 @@ use crate::calls::CallId;
 use crate::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use crate::event::*;
 use crate::ids::*;
+use crate::killed::{Killed, Remains, Tally};
 use crate::meeting::{Meeting, MeetingEvent, Side};
 
 fn time() -> impl Strategy<Value = MonotonicNs> {
@@ -206,8 +207,16 @@ fn accounts() -> impl Strategy<Value = Accounts> {
     })
 }
 
+fn killed() -> impl Strategy<Value = Killed> {
+    let tally = || any::<[u64; 5]>().prop_map(Tally::from_numbers);
+    let remains = [tally(), tally(), tally(), tally(), tally()]
+        .prop_map(|[fired, dropped, read, kept, doubtful]| Remains { fired, dropped, read, kept, doubtful });
+    (option::of(1..u64::MAX), option::of(remains))
+        .prop_map(|(epoch, remains)| Killed { epoch: epoch.map(StartEpoch), remains })
+}
+
 prop_compose! {
-    fn batch()(node: u128, boot: u128, epoch: u64, sequence: u64, clock: [u64; 4], claimed: Option<u64>, events in vec(event(), 0..40), watermark in time(), accounts in accounts())
+    fn batch()(node: u128, boot: u128, epoch: u64, sequence: u64, clock: [u64; 4], claimed: Option<u64>, events in vec(event(), 0..40), watermark in time(), accounts in accounts(), killed in vec(killed(), 0..3))
         -> EventBatch {
         EventBatch {
             source: Source { node: NodeId(node), boot: BootId(boot), epoch: StartEpoch(epoch) }, sequence,
@@ -215,7 +224,7 @@ prop_compose! {
                 monotonic: MonotonicNs(clock[0]), wallclock: WallclockNs(clock[1]), uncertainty: DurationNs(clock[2]),
                 suspended: DurationNs(clock[3]), claimed: claimed.map(DurationNs),
             },
-            events, watermark, accounts,
+            events, watermark, accounts, killed,
         }
     }
 }
@@ -227,8 +236,17 @@ proptest! {
     }
 
     #[test]
+    fn a_look_sees_what_decoding_gives(batch in batch()) {
+        let peeked = peek(&encode(&batch)).unwrap();
+        let EventBatch { source, sequence, events, .. } = &batch;
+        prop_assert_eq!(peeked, Peeked {
+            source: *source, sequence: *sequence, events: events.len() as u64, tally: Tally::of(events),
+        });
+    }
+
+    #[test]
     fn any_bytes_are_a_batch_or_an_error(bytes in vec(any::<u8>(), 0..400)) {
-        let _ = decode(&bytes);
+        let _ = (decode(&bytes), peek(&bytes));
     }
 
     #[test]
@@ -448,6 +466,7 @@ fn known() -> EventBatch {
             flushes_served: 12,
             ..Accounts::default()
         },
+        killed: Vec::new(),
     }
 }
 
@@ -513,6 +532,25 @@ fn a_field_that_is_not_known_is_ignored() {
     // Field 1000, a varint.
     bytes.extend([0xc0, 0x3e, 0x07]);
     assert_eq!(decode(&bytes).unwrap().batch, batch);
+}
+
+/// As it is for whoever reads by the schema of before it: the same bytes, and one field more.
+#[test]
+fn who_was_killed_is_said_behind_what_a_batch_has_always_said() {
+    let tally = Tally { calls: 7, ..Tally::default() };
+    let remains = Remains { fired: tally, ..Remains::default() };
+    let killed = vec![
+        Killed { epoch: Some(StartEpoch(3)), remains: Some(remains) },
+        Killed { epoch: None, remains: None },
+    ];
+    let batch = EventBatch { killed, ..known() };
+    let bytes = encode(&batch);
+    assert_eq!(decode(&bytes).unwrap().batch, batch);
+    // Field 9, twice: an epoch, of the fired 7 calls, of the rest nothing; then only that it is not known.
+    let first = [0x4a, 21, 9, 3, 0, 0, 0, 0, 0, 0, 0, 0x1a, 2, 8, 7, 0x22, 0, 0x2a, 0, 0x32, 0, 0x3a, 0];
+    let said = [&first[..], &[0x4a, 2, 0x10, 1]].concat();
+    let at = bytes.windows(said.len()).position(|window| window == said).unwrap();
+    assert_eq!([&bytes[..at], &bytes[at + said.len()..]].concat(), encode(&known()));
 }
 
 #[test]

@@ -51,8 +51,8 @@ pub(super) fn read_anchor(message: &message::Anchor) -> ClockAnchor {
     }
 }
 
-pub(super) fn read_source(batch: &message::EventBatch) -> Result<Source, Malformed> {
-    source_of(&batch.node, &batch.boot, batch.epoch, ["EventBatch.node", "EventBatch.boot"])
+pub(super) fn read_source(node: &[u8], boot: &[u8], epoch: u64) -> Result<Source, Malformed> {
+    source_of(node, boot, epoch, ["EventBatch.node", "EventBatch.boot"])
 }
 
 /// A source by its parts; `columns` are what they are called where they stand.

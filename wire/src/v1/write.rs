@@ -9,6 +9,7 @@ use super::column::Delta;
 use super::commit::CommitWriter;
 use super::dictionary::Dictionary;
 use super::ids::{IdWriter, Origins};
+use super::killed;
 use super::meeting::MeetingWriter;
 use super::message::{self, Kind};
 use super::name::NameWriter;
@@ -103,6 +104,7 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
         anchor: totals::write_anchor(&batch.anchor),
         watermark: batch.watermark.0,
         accounts: totals::write_accounts(&batch.accounts),
+        killed: batch.killed.iter().map(killed::write).collect(),
         kinds,
         times,
         origins,

@@ -29,7 +29,15 @@ pub(crate) fn trace(root: u64) -> Trace {
 
 pub(crate) fn batch(sequence: u64, events: Vec<LayerEvent>, watermark: u64) -> EventBatch {
     let (source, anchor, watermark) = (SOURCE, ANCHOR, MonotonicNs(watermark));
-    EventBatch { source, sequence, anchor, events, watermark, accounts: Accounts::default() }
+    EventBatch {
+        source,
+        sequence,
+        anchor,
+        events,
+        watermark,
+        accounts: Accounts::default(),
+        killed: Vec::new(),
+    }
 }
 
 /// A pwrite64 without bios.

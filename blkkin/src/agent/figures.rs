@@ -1,0 +1,53 @@
+//! Figures of what waits, and of what earlier starts have lost.
+
+use std::time::SystemTime;
+
+use blkkin_bus::spool::SpoolCounts;
+use blkkin_wire::killed::{Killed, Tally};
+
+use crate::service::{Family, Kind};
+
+/// Of a spool.
+pub(super) fn of_spool(counts: &SpoolCounts, failures: u64) -> Vec<Family> {
+    let one = |kind, name, help, value: u64| Family::one(kind, name, help, value as f64);
+    let age =
+        counts.oldest.and_then(|oldest| SystemTime::now().duration_since(oldest).ok()).unwrap_or_default();
+    vec![
+        one(Kind::Gauge, "spool_bytes", "Bytes of the files in the spool", counts.bytes),
+        one(Kind::Gauge, "spool_batches", "Batches that the cluster has not acknowledged", counts.batches),
+        Family::one(
+            Kind::Gauge,
+            "spool_oldest_seconds",
+            "Age of the oldest file that holds such a batch",
+            age.as_secs_f64(),
+        ),
+        one(Kind::Counter, "spool_batches_found", "Batches that earlier starts had left", counts.found),
+        one(Kind::Counter, "spool_batches_written", "Batches put into the spool", counts.written),
+        one(Kind::Counter, "spool_batches_read", "Batches read from it to be sent", counts.read_back),
+        one(Kind::Counter, "spool_batches_torn", "Batches that could not be read any more", counts.torn),
+        one(Kind::Counter, "spool_failures", "Times that its disk did not work", failures),
+    ]
+}
+
+/// Of those that were killed before. What is unknown has no number, and is counted as such.
+pub(super) fn of_killed(killed: &[Killed]) -> Vec<Family> {
+    let known = killed.iter().filter_map(|killed| killed.remains);
+    let (lost, doubtful) = known.fold((Tally::default(), Tally::default()), |(lost, doubtful), remains| {
+        (lost.plus(&remains.lost()), doubtful.plus(&remains.doubtful))
+    });
+    let unknown = killed.iter().filter(|killed| killed.remains.is_none()).count() as u64;
+    let starts = [("known", killed.len() as u64 - unknown), ("unknown", unknown)];
+    let kinds = |tally: Tally| ["call", "bio", "request", "commit", "name"].into_iter().zip(tally.numbers());
+    let mut families = vec![Family::by(
+        "losses",
+        "killed_starts",
+        "Earlier starts that were killed, or may have been where losses are unknown",
+        starts,
+    )];
+    if unknown == 0 {
+        families.push(Family::by("kind", "killed_records_lost", "Records that these have lost", kinds(lost)));
+        let help = "Of these sent and not acknowledged: the cluster may have them";
+        families.push(Family::by("kind", "killed_records_doubtful", help, kinds(doubtful)));
+    }
+    families
+}
