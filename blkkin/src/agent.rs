@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use blkkin_bus::kafka::{Deliveries, EVENTS, EventProducer, Settings};
+use blkkin_bus::kafka::{Deliveries, EVENTS, EventProducer, KafkaError, Settings};
 use blkkin_bus::recording::Recorder;
 use blkkin_bus::{CAPACITY_DEFAULT, topic};
 use blkkin_tracer::{Ended, Follow, StopSignal, Tracer, TracerError};
@@ -29,6 +29,7 @@ use blkkin_wire::ids::Pid;
 
 use crate::args::AgentArgs;
 use crate::failure::{Failure, Status};
+use crate::nearest::nearest;
 use crate::output::say;
 use crate::pipeline::{Farewell, broken};
 use crate::run::cannot_trace;
@@ -139,12 +140,50 @@ pub(crate) fn settings(brokers: &str, set: &[String]) -> Result<Settings, Failur
     for word in set {
         let Some((name, value)) = word.split_once('=') else {
             let why = "it has the form NAME=VALUE, as librdkafka has them";
-            return Err(Failure::usage(format!("bad setting `{word}`"), why, "--set security.protocol=SSL"));
+            // What stands behind the name may be a password.
+            let name =
+                word.split(|c: char| !(c.is_ascii_alphanumeric() || c == '.')).next().unwrap_or_default();
+            return Err(Failure::usage(format!("bad setting `{name}`"), why, "--set security.protocol=SSL"));
         };
         settings.extra.insert(name.to_owned(), value.to_owned());
     }
+    settings.check().map_err(|error| {
+        let meant =
+            settings.extra.keys().find(|name| error.what.contains(&format!(" {name} "))).and_then(|name| {
+                let meant = nearest(name, SET_OFTEN)?;
+                (meant != name)
+                    .then(|| format!("`{meant}` is the nearest that is set often; {}", error.remedy))
+            });
+        Failure::usage(error.what, error.why, meant.unwrap_or(error.remedy))
+    })?;
     Ok(settings)
 }
+
+/// Settings of librdkafka that people give by `--set`.
+const SET_OFTEN: [&str; 22] = [
+    "broker.address.family",
+    "debug",
+    "group.protocol",
+    "group.remote.assignor",
+    "heartbeat.interval.ms",
+    "message.max.bytes",
+    "sasl.mechanism",
+    "sasl.mechanisms",
+    "sasl.oauthbearer.config",
+    "sasl.password",
+    "sasl.username",
+    "security.protocol",
+    "session.timeout.ms",
+    "socket.timeout.ms",
+    "ssl.ca.location",
+    "ssl.ca.pem",
+    "ssl.certificate.location",
+    "ssl.certificate.pem",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.key.location",
+    "ssl.key.password",
+    "ssl.keystore.location",
+];
 
 fn load(args: &AgentArgs) -> Result<(Tracer, Vec<Pid>), Failure> {
     let mut what = What::look_up(&args.what)?;
@@ -174,13 +213,15 @@ struct Running {
 }
 
 /// What was sent.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) deliveries: Deliveries,
     /// Events that no record can hold.
     pub(crate) oversize: u64,
     /// Events that were not queued any more: the queue was full, and the end was asked for.
     pub(crate) left: u64,
+    /// Why the cluster refused what it refused.
+    pub(crate) refused: Option<KafkaError>,
 }
 
 impl Running {
@@ -211,7 +252,7 @@ impl Running {
         let ended = self.drain.join().map_err(|panic| broken("the tracer", &*panic))?;
         let totals = self.send.join().map_err(|panic| broken("the sender", &*panic))??;
         let accounts = ended.map_err(cannot_trace)?.accounts;
-        let Totals { deliveries, oversize, left } = totals;
+        let Totals { deliveries, oversize, left, refused } = totals;
         say(&format!(
             "{} events delivered to {}; {} records lost before that",
             deliveries.delivered,
@@ -222,17 +263,25 @@ impl Running {
         if missing == 0 {
             return Ok(Status::Success.code());
         }
+        let (because, remedy) = match refused {
+            Some(error) => (format!(" ({})", error.why), error.remedy),
+            None => {
+                let remedy =
+                    format!("check {}: that a broker answers there, and the topic's settings", self.place);
+                (String::new(), remedy)
+            }
+        };
         Err(Failure {
             status: Status::Failed,
             ..Failure::usage(
                 format!("{missing} events were not delivered"),
                 format!(
-                    "{} were refused by the cluster, {} not acknowledged in {} s, {left} not taken, {oversize} longer than a record",
+                    "{} were refused by the cluster{because}, {} not acknowledged in {} s, {left} not taken, {oversize} longer than a record",
                     deliveries.failed,
                     deliveries.waiting(),
                     send::PATIENCE.as_secs()
                 ),
-                format!("check {}: that a broker answers there, and the topic's settings", self.place),
+                remedy,
             )
         })
     }
@@ -258,6 +307,6 @@ fn look(settings: &Settings, partitions: u32, stop: &StopSignal, tell: impl Fn(S
     }
 }
 
-fn no_cluster(error: blkkin_bus::kafka::KafkaError) -> Failure {
+fn no_cluster(error: KafkaError) -> Failure {
     Failure::cannot_trace(error.what, error.why, error.remedy)
 }

@@ -10,6 +10,7 @@ use blkkin_wire::batch::EventBatch;
 use super::books::Books;
 use super::{Totals, Way};
 use crate::failure::{Failure, Status};
+use crate::output::say;
 
 /// For the cluster to take what is left, after the end was asked for.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
@@ -23,8 +24,10 @@ pub(super) fn run(
 ) -> Result<Totals, Failure> {
     let mut totals = Totals::default();
     match way {
-        Way::Cluster(producer, _) => {
-            let oversize = each(batches, books, |record| {
+        Way::Cluster(producer, settings) => {
+            let mut told = None;
+            let gathering = GatherConfig { bytes_max: settings.record_bytes(), ..GatherConfig::default() };
+            let oversize = each(batches, gathering, books, |record| {
                 let events = record.events;
                 // To wait for the cluster is what is meant to happen while it is away.
                 let waiting = || {
@@ -34,6 +37,10 @@ pub(super) fn run(
                 };
                 let sent = producer.send(record, waiting);
                 books.sent(producer.deliveries());
+                if let Some(error) = producer.refused().filter(|error| told.as_ref() != Some(error)) {
+                    say(&format!("{error}; {}; events that it refuses are lost", error.remedy));
+                    told = Some(error);
+                }
                 match sent {
                     Ok(Sent::Queued) => {}
                     Ok(Sent::Full(_)) => totals.left += events,
@@ -44,10 +51,11 @@ pub(super) fn run(
                 }
                 Ok(())
             })?;
-            Ok(Totals { deliveries: producer.finish(PATIENCE), oversize, ..totals })
+            let deliveries = producer.settle(PATIENCE);
+            Ok(Totals { deliveries, oversize, refused: producer.refused(), ..totals })
         }
         Way::Folder(mut recorder) => {
-            let oversize = each(batches, books, |record| {
+            let oversize = each(batches, GatherConfig::default(), books, |record| {
                 totals.deliveries.accepted += record.events;
                 recorder.add(&record.bytes).map_err(|error| {
                     let remedy = "room on that disk; what was recorded before is whole";
@@ -66,10 +74,11 @@ pub(super) fn run(
 /// Gives each record to `take`. How many events no record can hold.
 fn each(
     mut batches: Subscription<EventBatch>,
+    gathering: GatherConfig,
     books: &Books,
     mut take: impl FnMut(Record) -> Result<(), Failure>,
 ) -> Result<u64, Failure> {
-    let mut gatherer = Gatherer::new(GatherConfig::default(), 0);
+    let mut gatherer = Gatherer::new(gathering, 0);
     let mut oversize = 0;
     let mut hand_over = |gathered: Gathered| {
         oversize += gathered.oversize;

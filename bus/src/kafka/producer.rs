@@ -1,7 +1,7 @@
 //! Records into a topic: each acknowledged by the cluster, or known not to be.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use blkkin_wire::ids::NodeId;
@@ -44,6 +44,8 @@ struct Totals {
     failed: AtomicU64,
     bytes: AtomicU64,
     waited_ns: AtomicU64,
+    /// The latest refusal.
+    refused: Mutex<Option<Driver>>,
 }
 
 /// Told by librdkafka what became of each record; a record's own data is how many events it holds.
@@ -61,8 +63,9 @@ impl ProducerContext for Reports {
                 self.0.bytes.fetch_add(message.payload_len() as u64, Relaxed);
                 self.0.delivered.fetch_add(*events, Relaxed);
             }
-            Err(_) => {
+            Err((error, _)) => {
                 self.0.failed.fetch_add(*events, Relaxed);
+                *self.0.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
             }
         }
     }
@@ -122,7 +125,10 @@ impl EventProducer {
                     self.waited(waiting);
                     return Ok(Sent::Full(record));
                 }
-                Some(error) => return Err(KafkaError::of(&self.settings, "send to", &error)),
+                Some(error) => {
+                    let told = KafkaError::met(&self.settings, "send to", &error, self.producer.client());
+                    return Err(told);
+                }
             }
         }
     }
@@ -141,9 +147,16 @@ impl EventProducer {
         self.deliveries()
     }
 
+    /// Why the cluster refused what it refused last: [`Deliveries::failed`] says how many events were.
+    pub fn refused(&self) -> Option<KafkaError> {
+        let refused = self.reports.0.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let verb = format!("write to {EVENTS} of");
+        refused.as_ref().map(|error| KafkaError::met(&self.settings, &verb, error, self.producer.client()))
+    }
+
     /// What became of it so far.
     pub fn deliveries(&self) -> Deliveries {
-        let Totals { accepted, delivered, failed, bytes, waited_ns } = &*self.reports.0;
+        let Totals { accepted, delivered, failed, bytes, waited_ns, .. } = &*self.reports.0;
         // Accepted last: it is never less than what was delivered before it was read.
         let (delivered, failed, bytes) = (delivered.load(Relaxed), failed.load(Relaxed), bytes.load(Relaxed));
         Deliveries {
