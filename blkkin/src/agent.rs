@@ -297,7 +297,7 @@ fn look(settings: &Settings, partitions: u32, stop: &StopSignal, tell: impl Fn(S
             Ok(()) => return tell(format!("the cluster answers after {} s", begun.elapsed().as_secs())),
             Err(error) if error.to_string() != said => {
                 said = error.to_string();
-                tell(format!("{said}; going on until it can be reached"));
+                tell(format!("{said}; {}; going on until it can be reached", error.remedy));
             }
             Err(_) => {}
         }

@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// One broker for all of it: to start one takes longer than any of it.
 #[test]
 fn who_may_passes_and_who_may_not_is_told_why() {
-    let broker = match Broker::start_guarded() {
+    let broker = match Broker::start_guarded("") {
         Ok(broker) => broker,
         Err(why) => return println!("skipped: {why}"),
     };

@@ -45,12 +45,13 @@ impl Broker {
         Broker::start_in(folder, &data, None, more)
     }
 
-    /// One that is also reached by TLS and with passwords, and lets nobody do what it was not told to.
-    pub(crate) fn start_guarded() -> Result<Broker, String> {
+    /// One that is also reached by TLS and with passwords, and lets nobody do what it was not told to; with these lines in
+    /// its file besides.
+    pub(crate) fn start_guarded(more: &str) -> Result<Broker, String> {
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
         let guard = Guard::new(folder.path(), free_ports()?)?;
         let data = folder.path().join("data");
-        Broker::start_in(folder, &data, Some(guard), "")
+        Broker::start_in(folder, &data, Some(guard), more)
     }
 
     /// With its log in a folder of one's own.
@@ -179,7 +180,7 @@ fn free_ports<const N: usize>() -> Result<[u16; N], String> {
     Ok(ports)
 }
 
-fn jars() -> Result<PathBuf, String> {
+pub(crate) fn jars() -> Result<PathBuf, String> {
     let said = std::env::var_os("BLKKIN_KAFKA_JARS").map(PathBuf::from);
     let made = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/toolchain").join(JARS);
     let found = said.into_iter().chain([made]).find(|folder| folder.is_dir());

@@ -80,6 +80,23 @@ impl Guard {
         settings
     }
 
+    /// The same as a file of properties, as Kafka's own clients have them.
+    pub(crate) fn java_properties(&self, listener: Listener) -> String {
+        let Settings { brokers, extra, .. } = self.settings(listener);
+        let mut lines =
+            format!("bootstrap.servers={brokers}\nsecurity.protocol={}\n", extra["security.protocol"]);
+        if listener != Listener::Scram {
+            lines += &format!("ssl.truststore.type=PEM\nssl.truststore.location={}\n", self.authority());
+        }
+        if listener != Listener::Tls {
+            let module = "org.apache.kafka.common.security.scram.ScramLoginModule";
+            lines += "sasl.mechanism=SCRAM-SHA-512\n";
+            lines +=
+                &format!("sasl.jaas.config={module} required username=\"{USER}\" password=\"{PASSWORD}\";\n");
+        }
+        lines
+    }
+
     /// The authority that signed the broker's certificate.
     pub(crate) fn authority(&self) -> String {
         self.path("ca.pem").display().to_string()
