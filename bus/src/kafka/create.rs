@@ -68,7 +68,8 @@ impl Settings {
             self.client().create().map_err(|error| KafkaError::of(self, "set up", &error))?;
         let copies = copies.map_or(DEFAULT_COPIES, |copies| copies as i32);
         let mut wanted = NewTopic::new(topic, partitions as i32, TopicReplication::Fixed(copies));
-        for (name, value) in of_topic.iter().chain([&TAKES]) {
+        let said = of_topic.iter().any(|(name, _)| *name == TAKES.0);
+        for (name, value) in of_topic.iter().chain((!said).then_some(&TAKES)) {
             wanted = wanted.set(name, value);
         }
         let options = AdminOptions::new().request_timeout(Some(FIRST_ANSWER));
