@@ -170,6 +170,7 @@ fn over_tls_with_a_password_by_the_newer_protocol_everything_arrives_although_me
     root.create_topic("zipkin", 1, Some(1)).unwrap();
     let mut settings = broker.guard().settings(Listener::ScramTls);
     let all: Vec<_> = (1..=NODES).map(|node| nodes::batches(node, CALLS)).collect();
+    println!("{} events", all.iter().map(|batches| nodes::events(batches)).sum::<usize>());
     let Expected(pieces, spans) = expected(&all);
     let [first, second] = [0, 1].map(|part| {
         let recording = folder.path().join(format!("recording{part}"));
