@@ -112,6 +112,9 @@ impl Outlet for Expected {
         traces::count(&mut self.0, &piece);
         self.1.extend(piece.spans.iter().map(|span| (span.trace, span.id)));
     }
+    fn aside(&mut self, _: u32, _: u64, piece: Piece) {
+        panic!("{piece:?}");
+    }
     fn dead(&mut self, why: String) {
         panic!("{why}");
     }

@@ -209,7 +209,7 @@ fn a_record_that_nobody_can_read_is_counted_and_said_and_the_next_one_is_read() 
 
 #[test]
 fn a_piece_without_a_trace_id_is_counted_and_said_and_its_neighbours_are_taken() {
-    let config = AssembleStageConfig { partitions: 1, rules: Rules::default() };
+    let config = AssembleStageConfig::new(1, Rules::default());
     let (mut stage, mut said) = (AssembleStage::begin(Epoch(1), config), Said::default());
     let all = [7, 0, 8].map(|id| piece(0, &(id, false, false), 0));
     stage.apply(Record { at: None, bytes: &bytes(40, &all) }, &mut said);
