@@ -208,7 +208,13 @@ impl Joiner {
     fn stream(&mut self, source: &Source, out: &mut dyn TraceSink) -> usize {
         let last = self.streams.len();
         match self.streams.iter().rposition(|stream| stream.source() == source) {
-            Some(index) => self.streams[index..].rotate_left(1),
+            Some(index) => {
+                let since = self.streams[index + 1..].iter().map(Stream::source);
+                let twin =
+                    since.filter(|other| (other.node, other.boot) == (source.node, source.boot)).count();
+                self.accounts.starts_interleaved += u64::from(twin > 0);
+                self.streams[index..].rotate_left(1);
+            }
             None => {
                 self.make_room(out);
                 self.streams.push(Stream::new(*source, self.config.clone()));

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use blkkin_bus::kafka::{Deliveries, EVENTS, EventProducer, Settings};
+use blkkin_bus::kafka::{Deliveries, EVENTS, EventProducer, KafkaError, Settings};
 use blkkin_bus::recording::Recorder;
 use blkkin_bus::{CAPACITY_DEFAULT, topic};
 use blkkin_tracer::{Ended, Follow, StopSignal, Tracer, TracerError};
@@ -38,6 +38,7 @@ use blkkin_wire::killed::Killed;
 
 use crate::args::AgentArgs;
 use crate::failure::{Failure, Status};
+use crate::nearest::nearest;
 use crate::output::say;
 use crate::pipeline::{Farewell, broken};
 use crate::run::cannot_trace;
@@ -85,7 +86,8 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, Failure> {
     note.iter().for_each(|note| inherited.leave(note));
     let place = format!("{EVENTS} at {}", settings.brokers);
     let killed = inherited.killed.clone();
-    let way = Way::Cluster(Box::new(ToCluster { producer, node, spool, ledger, inherited }));
+    let record_bytes = settings.record_bytes();
+    let way = Way::Cluster(Box::new(ToCluster { producer, record_bytes, node, spool, ledger, inherited }));
     let ended = serve(args, traced, way, Some((settings, killed)), place, inbox);
     // However it ended, that is said: there is nothing for the next start to tell.
     drop(own);
@@ -171,10 +173,22 @@ pub(crate) fn settings(brokers: &str, set: &[String]) -> Result<Settings, Failur
     for word in set {
         let Some((name, value)) = word.split_once('=') else {
             let why = "it has the form NAME=VALUE, as librdkafka has them";
-            return Err(Failure::usage(format!("bad setting `{word}`"), why, "--set security.protocol=SSL"));
+            // What stands behind the name may be a password.
+            let name =
+                word.split(|c: char| !(c.is_ascii_alphanumeric() || c == '.')).next().unwrap_or_default();
+            return Err(Failure::usage(format!("bad setting `{name}`"), why, "--set security.protocol=SSL"));
         };
         settings.extra.insert(name.to_owned(), value.to_owned());
     }
+    settings.check().map_err(|error| {
+        let meant =
+            settings.extra.keys().find(|name| error.what.contains(&format!(" {name} "))).and_then(|name| {
+                let meant = nearest(name, SET_OFTEN)?;
+                (meant != name)
+                    .then(|| format!("`{meant}` is the nearest that is set often; {}", error.remedy))
+            });
+        Failure::usage(error.what, error.why, meant.unwrap_or(error.remedy))
+    })?;
     Ok(settings)
 }
 
@@ -188,6 +202,32 @@ fn refuse_paths(args: &AgentArgs) -> Result<(), Failure> {
         "choose by --cgroup, --comm, --device or --syscall here, and by path where traces are read",
     ))
 }
+
+/// Settings of librdkafka that people give by `--set`.
+const SET_OFTEN: [&str; 22] = [
+    "broker.address.family",
+    "debug",
+    "group.protocol",
+    "group.remote.assignor",
+    "heartbeat.interval.ms",
+    "message.max.bytes",
+    "sasl.mechanism",
+    "sasl.mechanisms",
+    "sasl.oauthbearer.config",
+    "sasl.password",
+    "sasl.username",
+    "security.protocol",
+    "session.timeout.ms",
+    "socket.timeout.ms",
+    "ssl.ca.location",
+    "ssl.ca.pem",
+    "ssl.certificate.location",
+    "ssl.certificate.pem",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.key.location",
+    "ssl.key.password",
+    "ssl.keystore.location",
+];
 
 fn load(args: &AgentArgs) -> Result<(Tracer, Vec<Pid>), Failure> {
     let mut what = What::look_up(&args.what)?;
@@ -221,6 +261,8 @@ pub(crate) struct Totals {
     unanswered: u64,
     /// Batches that stay in the spool, and where that is.
     spooled: Option<(u64, PathBuf)>,
+    /// Why the cluster refused what it refused.
+    pub(crate) refused: Option<KafkaError>,
 }
 
 impl Running {
@@ -251,7 +293,7 @@ impl Running {
         let ended = self.drain.join().map_err(|panic| broken("the tracer", &*panic))?;
         let totals = self.send.join().map_err(|panic| broken("the sender", &*panic))??;
         let accounts = ended.map_err(cannot_trace)?.accounts;
-        let Totals { deliveries, oversize, left, unanswered, spooled } = totals;
+        let Totals { deliveries, oversize, left, unanswered, spooled, refused } = totals;
         say(&format!(
             "{} events delivered to {}; {} records lost before that",
             deliveries.delivered,
@@ -268,16 +310,24 @@ impl Running {
         if missing == 0 {
             return Ok(Status::Success.code());
         }
+        let (because, remedy) = match refused {
+            Some(error) => (format!(" ({})", error.why), error.remedy),
+            None => {
+                let remedy =
+                    format!("check {}: that a broker answers there, and the topic's settings", self.place);
+                (String::new(), remedy)
+            }
+        };
         Err(Failure {
             status: Status::Failed,
             ..Failure::usage(
                 format!("{missing} events were not delivered"),
                 format!(
-                    "{} were refused by the cluster, {unanswered} not acknowledged in {} s, {left} not taken, {oversize} longer than a record",
+                    "{} were refused by the cluster{because}, {unanswered} not acknowledged in {} s, {left} not taken, {oversize} longer than a record",
                     deliveries.failed,
                     send::PATIENCE.as_secs()
                 ),
-                format!("check {}: that a broker answers there, and the topic's settings", self.place),
+                remedy,
             )
         })
     }
@@ -293,7 +343,7 @@ fn look(settings: &Settings, partitions: u32, stop: &StopSignal, tell: impl Fn(S
             Ok(()) => return tell(format!("the cluster answers after {} s", begun.elapsed().as_secs())),
             Err(error) if error.to_string() != said => {
                 said = error.to_string();
-                tell(format!("{said}; going on until it can be reached"));
+                tell(format!("{said}; {}; going on until it can be reached", error.remedy));
             }
             Err(_) => {}
         }
@@ -303,6 +353,6 @@ fn look(settings: &Settings, partitions: u32, stop: &StopSignal, tell: impl Fn(S
     }
 }
 
-fn no_cluster(error: blkkin_bus::kafka::KafkaError) -> Failure {
+fn no_cluster(error: KafkaError) -> Failure {
     Failure::cannot_trace(error.what, error.why, error.remedy)
 }

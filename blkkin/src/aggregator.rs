@@ -180,7 +180,7 @@ fn topics(settings: &Settings, partitions: u32, inbox: &mut Inbox) -> bool {
         let Some(error) = missing else { return true };
         if error.to_string() != said {
             said = error.to_string();
-            say(&format!("{said}; going on until it can be reached"));
+            say(&format!("{said}; {}; going on until it can be reached", error.remedy));
         }
         if let Some(Happening::Signal(arrival)) = inbox.next(LOOK_EVERY)
             && !arrival.is_child()

@@ -328,7 +328,7 @@ fn of_two_exporters_with_one_name_the_elder_ends_and_says_why() {
 fn refused_setting() -> String {
     let words = ["exporter", "--brokers", "127.0.0.1:1", "--to", "otlp=http://h", "--set", "sasl.pasword=x"];
     let run = common::run(&words);
-    assert_eq!(run.code, Some(1), "{run:?}");
+    assert_eq!(run.code, Some(2), "{run:?}");
     run.stderr
 }
 

@@ -12,7 +12,8 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use blkkin_bus::kafka::{
-    EVENTS, EventConsumer, EventProducer, GatherConfig, Gatherer, Group, Received, Record, Sent, Settings,
+    DEAD, EVENTS, EventConsumer, EventProducer, GatherConfig, Gatherer, Group, Received, Record, Sent,
+    Settings,
 };
 use blkkin_wire::batch::{Accounts, EventBatch};
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
@@ -233,8 +234,44 @@ fn a_topic_that_is_missing_and_an_address_that_is_wrong_are_clear_errors() {
 }
 
 #[test]
+fn records_that_the_topic_finds_too_long_are_refused_with_what_to_do_and_shorter_ones_arrive() {
+    // As a cluster's administrator may have set it; topics that are made here take what is sent.
+    let broker = match Broker::start_with("message.max.bytes=5000\n") {
+        Ok(broker) => broker,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let mut settings = broker.settings();
+    settings.have_topic(EVENTS, 1, &[("max.message.bytes", "5000")]).unwrap();
+    settings.have_topic(DEAD, 1, &[]).unwrap();
+    // Uncompressed, so that what counts is what is cut.
+    settings.extra.insert("compression.type".to_owned(), "none".to_owned());
+    let long = |settings: &Settings| {
+        let config = GatherConfig { bytes_max: settings.record_bytes(), ..GatherConfig::default() };
+        let mut gatherer = Gatherer::new(config, 0);
+        let mut records = gatherer.add(batch(1, 0, 2_000), Instant::now()).records;
+        records.extend(gatherer.take().records);
+        records
+    };
+    assert!(long(&settings).iter().any(|record| record.bytes.len() > 5_000));
+    let producer = EventProducer::new(&settings, NodeId(1)).unwrap();
+    long(&settings).iter().for_each(|record| send(&producer, record));
+    let deliveries = producer.settle(PATIENCE);
+    assert_eq!((deliveries.failed, deliveries.waiting()), (2_000, 0));
+    let refused = producer.refused().unwrap();
+    assert!(refused.why.contains("MessageSizeTooLarge"), "{refused:?}");
+    assert!(refused.remedy.contains("--set message.max.bytes=N"), "{refused:?}");
+
+    settings.extra.insert("message.max.bytes".to_owned(), "5000".to_owned());
+    let producer = EventProducer::new(&settings, NodeId(1)).unwrap();
+    long(&settings).iter().for_each(|record| send(&producer, record));
+    assert_eq!(producer.finish(PATIENCE).delivered, 2_000);
+    let mut consumer = EventConsumer::join(&broker.settings(), &group("short")).unwrap();
+    assert_each_once(&receive(&mut consumer, 2_000, &mut 0), 1, 2_000);
+}
+
+#[test]
 fn a_letter_says_in_its_headers_why_it_is_there() {
-    use blkkin_bus::kafka::{DEAD, DeadLetters, Letter};
+    use blkkin_bus::kafka::{DeadLetters, Letter};
     use rdkafka::Message as _;
     use rdkafka::consumer::{BaseConsumer, Consumer as _};
     use rdkafka::message::Headers as _;

@@ -4,7 +4,8 @@
 //! one layer saw ([`event::LayerEvent`], made by `tracer` and `ust-bridge`), [`batch`] carries events with
 //! their origin and losses, [`killed`] what a tracer that was killed has lost, [`span`] is what leaves for Zipkin, [`piece`] carries
 //! spans by trace, [`meeting`] ties those of two nodes. [`calls`] is the table of system calls that
-//! event and report refer to.
+//! event and report refer to. What lies in topics is [`v1`]'s; `blkkin.proto` beside this crate is the
+//! same for everybody else, and `examples/` has readers of it in Python and Java.
 //!
 //! *Invariant*: no type here knows how an event was captured (that is `probe-abi`'s and `tracer`'s) nor how a
 //! span is shown (`zipkin-export`'s); every id and time is a type of its own, so that no function takes two

@@ -10,6 +10,7 @@
 //! be meant), the record's offset (another after each replay).
 
 use std::borrow::Cow;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +42,17 @@ pub struct Origin {
     pub partition: u32,
     /// Since when it counts.
     pub epoch: Epoch,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stage = match self.stage {
+            Stage::Join => "join",
+            Stage::Assemble => "assemble",
+            Stage::Meet => "meet",
+        };
+        write!(f, "{stage}/{}/{:016x}", self.partition, self.epoch.0)
+    }
 }
 
 /// Whether this is all that was given out of a trace.

@@ -136,11 +136,20 @@ const PACKAGES: &[Package] = &[
     Package {
         program: "mvn",
         purposes: &[Purpose::Tests, Purpose::Cluster, Purpose::Screenshots],
-        reason: "fetches the Zipkin server and the Kafka broker",
+        reason: "fetches the Zipkin server, the Kafka broker and jars for a consumer of it",
         apt: &["maven"],
         dnf: "maven",
         pacman: "maven",
         zypper: "maven",
+    },
+    Package {
+        program: "openssl",
+        purposes: &[Purpose::Tests],
+        reason: "makes the certificates of the Kafka broker's listener with TLS",
+        apt: &["openssl"],
+        dnf: "openssl",
+        pacman: "openssl",
+        zypper: "openssl",
     },
     Package {
         program: "protoc",

@@ -34,6 +34,11 @@ pub struct JoinAccounts {
     pub batches_repeated: u64,
     /// Batches that never came, by the gaps in their numbers.
     pub batches_missed: u64,
+    /// Batches of a start of a tracer that came after batches of another start of the same boot: a machine was cloned with its
+    /// ids, or an agent sends what an earlier one had left.
+    pub starts_interleaved: u64,
+    /// Times that a source's wall clock was behind what it had been, by more than either was uncertain.
+    pub clock_set_back: u64,
     /// Task names for which there was no room.
     pub names_dropped: u64,
 }

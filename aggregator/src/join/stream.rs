@@ -102,6 +102,7 @@ impl Stream {
         if !self.is_next(batch.sequence, sink) {
             return;
         }
+        sink.accounts.clock_set_back += u64::from(is_set_back(&self.anchor, &batch.anchor));
         self.anchor = batch.anchor;
         for event in &batch.events {
             sink.accounts.receive(event);
@@ -280,6 +281,14 @@ impl Stream {
         self.update_deadline();
         slot
     }
+}
+
+/// Whether the wall clock was set back between two anchors of a source. Traces are joined by the other clock, which cannot be;
+/// each is shown by one anchor, so nothing in it moves.
+fn is_set_back(before: &ClockAnchor, now: &ClockAnchor) -> bool {
+    let offset = |anchor: &ClockAnchor| i128::from(anchor.wallclock.0) - i128::from(anchor.monotonic.0);
+    let doubt = i128::from(before.uncertainty.0) + i128::from(now.uncertainty.0);
+    offset(now) + doubt < offset(before)
 }
 
 fn no_anchor() -> ClockAnchor {

@@ -104,7 +104,8 @@ impl Cluster {
             let saved = self.assembles[place].save().unwrap();
             self.assembles[place] = AssembleStage::restore(&saved, rules, Epoch(99)).unwrap();
             let books = self.assembles[place].books();
-            let known = books.kept + books.left_out + books.moves + books.moved + books.misplaced;
+            let known =
+                books.kept + books.left_out + books.moves + books.moved + books.misplaced + books.nameless;
             assert_eq!(books.received, known + self.assembles[place].pending());
             Stage::Assemble
         };

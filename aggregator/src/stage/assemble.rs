@@ -2,7 +2,7 @@
 //!
 //! *In*: records of `blkkin.spans`, of every partition of the first stage. *Out*: pieces for `blkkin.traces`, and what became
 //! of everything ([`AssembleBooks`]).
-//! *Invariant*: that of [`super`]; of one origin each number is taken once; received = kept + left out + moves + moved + misplaced + pending, and what was
+//! *Invariant*: that of [`super`]; of one origin each number is taken once; received = kept + left out + nameless + moves + moved + misplaced + pending, and what was
 //! received again and what never came are counted.
 //!
 //! A first piece passes at once, also an incomplete one: the first stage has waited for the rest. A later one is sent by
@@ -79,6 +79,9 @@ pub struct AssembleBooks {
     pub kept: u64,
     /// Pieces that no rule keeps.
     pub left_out: u64,
+    /// Pieces whose trace id is all zero, which is none (W3C trace context): nobody shows them, their record is copied to where
+    /// dead letters go.
+    pub nameless: u64,
     /// Spans in those given out.
     pub spans: u64,
     /// Pieces that say where a trace is shown.
@@ -158,9 +161,19 @@ impl AssembleStage {
         let Known { repeated, missed } = self.taken.take(&batch.from, batch.first, batch.pieces.len());
         self.books.repeated += repeated as u64;
         self.books.missed += missed;
-        for piece in batch.pieces.into_iter().skip(repeated) {
+        let mut nameless = None;
+        let numbers = (0..).map(|n| batch.first.wrapping_add(n));
+        for (number, piece) in numbers.zip(batch.pieces).skip(repeated) {
             self.books.received += 1;
+            if piece.trace == TraceId(0) {
+                self.books.nameless += 1;
+                nameless.get_or_insert(number);
+                continue;
+            }
             self.piece(piece, out);
+        }
+        if let Some(number) = nameless {
+            out.dead(format!("the trace id of piece {number} is all zero, which is none"));
         }
     }
 

@@ -147,7 +147,7 @@ proptest! {
         prop_assert_eq!(said, said_twice);
         let books = twice.books();
         prop_assert_eq!((books.received, books.missed), (all.len() as u64, 0));
-        prop_assert_eq!(books.received, books.kept + books.left_out);
+        prop_assert_eq!(books.received, books.kept + books.left_out + books.nameless);
     }
 }
 
@@ -201,6 +201,23 @@ fn a_record_that_nobody_can_read_is_counted_and_said_and_the_next_one_is_read() 
     stage.apply(Record { at: None, bytes: b"poison" }, &mut said);
     stage.apply(Record { at: None, bytes: &one_open() }, &mut said);
     assert_eq!((said.dead.len(), stage.books().poison, stage.accounts().calls.received), (1, 1, 1));
+    // Field 1 of a batch: somebody newer wrote it.
+    stage.apply(Record { at: None, bytes: &[1 << 3, 2] }, &mut said);
+    assert_eq!(stage.books().poison, 2);
+    assert!(said.dead[1].contains("version 2 of the schema"), "{:?}", said.dead);
+}
+
+#[test]
+fn a_piece_without_a_trace_id_is_counted_and_said_and_its_neighbours_are_taken() {
+    let config = AssembleStageConfig::new(1, Rules::default());
+    let (mut stage, mut said) = (AssembleStage::begin(Epoch(1), config), Said::default());
+    let all = [7, 0, 8].map(|id| piece(0, &(id, false, false), 0));
+    stage.apply(Record { at: None, bytes: &bytes(40, &all) }, &mut said);
+    stage.apply(Record { at: None, bytes: &bytes(40, &all) }, &mut said);
+    let books = stage.books();
+    assert_eq!((books.received, books.kept, books.nameless, books.repeated), (3, 2, 1, 3));
+    assert_eq!(said.pieces.iter().map(|(.., piece)| piece.trace.0).collect::<Vec<_>>(), [7, 8]);
+    assert_eq!(said.dead, ["the trace id of piece 41 is all zero, which is none"]);
 }
 
 #[test]

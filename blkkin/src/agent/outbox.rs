@@ -55,6 +55,8 @@ pub(super) struct Outcome {
     pub(super) unanswered: u64,
     /// Batches that stay for the next start, and where.
     pub(super) spooled: Option<(u64, PathBuf)>,
+    /// Why the cluster refused what it refused.
+    pub(super) refused: Option<KafkaError>,
 }
 
 struct Handed {
@@ -86,6 +88,8 @@ pub(super) struct Outbox<'a> {
     trouble: Option<Instant>,
     noted: Instant,
     heard: Instant,
+    /// What the cluster refused records with, as it was said last.
+    refused: Option<KafkaError>,
     books: &'a Books,
 }
 
@@ -115,6 +119,7 @@ impl<'a> Outbox<'a> {
             trouble: None,
             noted: now,
             heard: now,
+            refused: None,
             books,
         }
     }
@@ -158,7 +163,11 @@ impl<'a> Outbox<'a> {
     }
 
     /// What there is to see of it.
-    pub(super) fn tell(&self) {
+    pub(super) fn tell(&mut self) {
+        if let Some(error) = self.producer.refused().filter(|error| self.refused.as_ref() != Some(error)) {
+            say(&format!("{error}; {}; events that it refuses are lost", error.remedy));
+            self.refused = Some(error);
+        }
         self.books.sent(self.producer.deliveries());
         if let Some(spool) = &self.spool {
             self.books.spooled(spool.counts());
@@ -190,7 +199,8 @@ impl<'a> Outbox<'a> {
         self.disk(synced.unwrap_or(Ok(())));
         let spooled = self.spool.as_ref().map(|spool| (spool.counts().batches, spool.folder().to_owned()));
         let deliveries = self.producer.deliveries();
-        Ok(Outcome { deliveries, unanswered, spooled: spooled.filter(|(batches, _)| *batches > 0) })
+        let spooled = spooled.filter(|(batches, _)| *batches > 0);
+        Ok(Outcome { deliveries, unanswered, spooled, refused: self.producer.refused() })
     }
 
     /// Tries to put a new record where it belongs.

@@ -29,6 +29,8 @@ pub(super) enum Way {
 /// What it takes to send to a cluster.
 pub(super) struct ToCluster {
     pub(super) producer: EventProducer,
+    /// Bytes of a record at the most.
+    pub(super) record_bytes: usize,
     pub(super) node: NodeId,
     pub(super) spool: Option<Spool>,
     pub(super) ledger: Option<Arc<Ledger>>,
@@ -54,10 +56,11 @@ fn to_cluster(
     stop: &StopSignal,
     books: &Books,
 ) -> Result<Totals, Failure> {
-    let ToCluster { producer, node, spool, ledger, inherited } = way;
+    let ToCluster { producer, record_bytes, node, spool, ledger, inherited } = way;
     let mut killed = inherited.killed.clone();
     let mut outbox = Outbox::new(producer, node, spool, ledger, inherited, books);
-    let (mut totals, mut gatherer) = (Totals::default(), Gatherer::new(GatherConfig::default(), 0));
+    let gathering = GatherConfig { bytes_max: record_bytes, ..GatherConfig::default() };
+    let (mut totals, mut gatherer) = (Totals::default(), Gatherer::new(gathering, 0));
     loop {
         let gathered = match batches.next(gatherer.patience(Instant::now())) {
             Next::Item(mut batch) => {
@@ -81,6 +84,7 @@ fn to_cluster(
         deliveries: outcome.deliveries,
         unanswered: outcome.unanswered,
         spooled: outcome.spooled,
+        refused: outcome.refused,
         ..totals
     })
 }

@@ -35,6 +35,12 @@ pub(super) fn join(ended: &Ended<Joining>) -> String {
     more(&mut line, of(|accounts| accounts.ahead_of_window), "events could not wait for the watermark");
     more(&mut line, of(|accounts| accounts.behind_watermark), "events came behind their watermark");
     more(&mut line, of(|accounts| accounts.names_dropped), "names had no room");
+    more(
+        &mut line,
+        of(|accounts| accounts.starts_interleaved),
+        "batches came after those of a later start of the same boot (a cloned machine, or an agent that sends what was left)",
+    );
+    more(&mut line, of(|accounts| accounts.clock_set_back), "times a node's clock was set back");
     more(&mut line, books(|stage| stage.books().idle_closed), "sources fell silent");
     more(&mut line, books(|stage| stage.books().poison), "records could not be read");
     more(&mut line, books(|stage| stage.books().calls_unknown), "calls are of no known name");
@@ -77,6 +83,7 @@ pub(super) fn assemble(ended: &Ended<Assembling>) -> String {
         books(|stage| stage.books().left_out),
         books(|stage| stage.books().spans),
     );
+    more(&mut line, books(|stage| stage.books().nameless), "pieces have no trace id");
     more(&mut line, books(AssembleStage::pending), "pieces wait to hear in which trace they are shown");
     more(&mut line, books(|stage| stage.books().moved), "pieces went on to the trace that asked");
     more(&mut line, books(|stage| stage.books().moves), "pieces said where");

@@ -30,7 +30,14 @@ pub(super) fn expand(words: Vec<OsString>, commands: &Command) -> Result<Vec<OsS
     let table: Table = text.parse().map_err(|error: toml::de::Error| {
         Failure::usage(
             format!("{shown} is no TOML"),
-            error.to_string().trim_end(),
+            // Not its line: a password may stand there.
+            match error.span() {
+                Some(at) => {
+                    let line = text[..at.start.min(text.len())].lines().count().max(1);
+                    format!("{} (line {line})", error.message())
+                }
+                None => error.message().to_owned(),
+            },
             "see toml.io for its rules",
         )
     })?;
@@ -174,6 +181,8 @@ mod tests {
         assert!(refused("errors-only = 'yes'").why.contains("true or false"));
         assert!(refused("brokers = 1979-05-27").why.contains("datetime"));
         assert!(refused("brokers = ").what.contains("is no TOML"));
+        let password = refused("brokers = 'a:1'\n[set]\n'sasl.password' = hunter2\n");
+        assert!(password.why.contains("(line 3)") && !password.to_string().contains("hunter2"), "{password}");
         assert!(
             expanded("", "blkkin agent -c nowhere.toml")
                 .unwrap_err()

@@ -9,7 +9,7 @@ use std::ops::Range;
 use blkkin_bus::kafka::Letter;
 use blkkin_wire::ids::TraceId;
 use blkkin_wire::meeting::Across;
-use blkkin_wire::piece::{Origin, Part, Piece, PieceBatch, Sampled, Stage};
+use blkkin_wire::piece::{Origin, Part, Piece, PieceBatch, Sampled};
 use blkkin_wire::span::{Span, TagValue};
 use blkkin_wire::v1;
 
@@ -71,15 +71,10 @@ impl Gathered {
         let spans = vec![self.spans.get(place)?.clone()];
         let piece =
             Piece { trace, spans, part, complete, sampled: label.sampled.clone(), across: Across::Nothing };
-        let stage = match from.stage {
-            Stage::Join => "join",
-            Stage::Assemble => "assemble",
-            Stage::Meet => "meet",
-        };
         Some(Letter {
             headers: vec![
                 ("blkkin.reason", format!("{destination}: {why}")),
-                ("blkkin.origin", format!("{stage}/{}/{:016x}", from.partition, from.epoch.0)),
+                ("blkkin.origin", from.to_string()),
                 ("blkkin.number", number.to_string()),
             ],
             payload: v1::encode_pieces(&PieceBatch { from, first: number, pieces: vec![piece] }),
@@ -106,7 +101,7 @@ mod tests {
     use super::*;
     use blkkin_wire::clock::{DurationNs, WallclockNs};
     use blkkin_wire::ids::SpanId;
-    use blkkin_wire::piece::Epoch;
+    use blkkin_wire::piece::{Epoch, Stage};
     use blkkin_wire::span::SpanKind;
 
     fn span(id: u64, parent: Option<u64>) -> Span {

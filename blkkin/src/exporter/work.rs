@@ -142,8 +142,7 @@ impl Worker {
                 self.since.get_or_insert_with(Instant::now);
                 return self.bury(&why, bytes, place, consumer, dead);
             }
-            // With the cluster's default assignors all partitions go before any come: what is in hand was theirs.
-            Received::Rebalanced { revoked, .. } if !revoked.is_empty() => self.forget(),
+            Received::Rebalanced { revoked, .. } if !revoked.is_empty() => self.let_go(consumer)?,
             Received::Rebalanced { .. } | Received::Nothing => {}
         }
         self.say_unknown(consumer.take_unknown());
@@ -179,7 +178,7 @@ impl Worker {
             ));
             return Ok(Flow::On);
         }
-        self.broken_off(ended)
+        self.broken_off(ended, consumer)
     }
 
     /// Delivers what is in hand, and commits it.
@@ -194,7 +193,7 @@ impl Worker {
             let ended = hand.ended;
             self.settled = hand.settled;
             if after == AfterPause::GiveUp || ended.is_some() {
-                return self.broken_off(ended);
+                return self.broken_off(ended, consumer);
             }
         }
         self.forget();
@@ -203,15 +202,18 @@ impl Worker {
     }
 
     /// What is in hand has no verdict, so no commit may be sent for it.
-    fn broken_off(&mut self, ended: Option<Ended>) -> Result<Flow, KafkaError> {
+    fn broken_off(&mut self, ended: Option<Ended>, consumer: &mut TraceConsumer) -> Result<Flow, KafkaError> {
         match ended {
             Some(Ended::Lost(error)) => Err(error),
-            Some(Ended::Revoked) => {
-                self.forget();
-                Ok(Flow::On)
-            }
+            Some(Ended::Revoked) => self.let_go(consumer).map(|()| Flow::On),
             Some(Ended::Stopped) | None => Ok(Flow::End),
         }
+    }
+
+    /// Partitions went. What is in hand is of them and of others, in one list: what stayed is received again.
+    fn let_go(&mut self, consumer: &mut TraceConsumer) -> Result<(), KafkaError> {
+        self.forget();
+        consumer.take_back()
     }
 
     fn forget(&mut self) {

@@ -3,6 +3,10 @@
 //! *Offsets* are committed by whoever says that it has done what was to be done ([`TopicConsumer::commit`]): what was
 //! received and not done is received again, by the next member if need be.
 //!
+//! *Partitions come and go* all at once (range, the classic default) or one by one (the cooperative assignors, and whatever the
+//! cluster assigns by KIP-848). One by one means that of what is in hand a part is somebody else's now and a part is not. Who has
+//! them in one hand lets go of all of it and has the rest given again: [`TopicConsumer::take_back`].
+//!
 //! *Waiting* for whatever is to be done with it (a server that is away) is done in [`TopicConsumer::hold`]: a member that does
 //! not ask for records for five minutes (`max.poll.interval.ms`) is taken for dead, so it asks, and gets none.
 
@@ -57,6 +61,13 @@ pub struct Place {
     pub offset: i64,
 }
 
+/// Where a partition stood when all that was received of it was done.
+#[derive(Clone, Debug)]
+struct Done {
+    next: i64,
+    seen: Seen,
+}
+
 /// Partitions that came, and that went.
 type Rebalanced = (Vec<i32>, Vec<i32>);
 
@@ -73,6 +84,8 @@ pub struct TopicConsumer<C> {
     seen: HashMap<i32, Seen>,
     /// Where the next record of each partition is that was not received yet.
     next: HashMap<i32, i64>,
+    /// What was said to be done of those partitions of which more was received since.
+    done: HashMap<i32, Done>,
     /// Asked for nothing, see [`TopicConsumer::hold`].
     held: bool,
     /// Partitions that came and of which the group had committed nothing, since this was asked last.
@@ -96,6 +109,7 @@ impl<C: Codec> TopicConsumer<C> {
             membership,
             seen: HashMap::new(),
             next: HashMap::new(),
+            done: HashMap::new(),
             held: false,
             unknown: 0,
             commits_sent: 0,
@@ -124,6 +138,10 @@ impl<C: Codec> TopicConsumer<C> {
         };
         let place = Place { partition: message.partition(), offset: message.offset() };
         self.next.insert(place.partition, place.offset + 1);
+        if !self.done.contains_key(&place.partition) {
+            let seen = self.seen.get(&place.partition).cloned().unwrap_or_default();
+            self.done.insert(place.partition, Done { next: place.offset, seen });
+        }
         let bytes = message.payload().unwrap_or_default();
         let mut record = match C::decode(bytes) {
             Ok(record) => record,
@@ -161,6 +179,18 @@ impl<C: Codec> TopicConsumer<C> {
         Ok(revoked)
     }
 
+    /// What was received and is not committed is received again, of the partitions that are still here.
+    ///
+    /// For who was told that partitions went, and lets go of all that it holds: what stayed nobody else would give again.
+    pub fn take_back(&mut self) -> Result<(), KafkaError> {
+        for (partition, Done { next, seen }) in std::mem::take(&mut self.done) {
+            self.next.insert(partition, next);
+            self.seen.insert(partition, seen);
+            self.again(partition, next)?;
+        }
+        Ok(())
+    }
+
     fn poll(&self, timeout: Duration) -> Option<KafkaResult<OwnedMessage>> {
         self.consumer.poll(timeout).map(|polled| polled.map(|message| message.detach()))
     }
@@ -190,7 +220,10 @@ impl<C: Codec> TopicConsumer<C> {
                     for partition in &partitions {
                         self.seen.remove(partition);
                         self.next.remove(partition);
+                        self.done.remove(partition);
                     }
+                    // It came and went between two looks.
+                    assigned.retain(|partition| !partitions.contains(partition));
                     revoked.extend(partitions);
                 }
             }
@@ -212,7 +245,10 @@ impl<C: Codec> TopicConsumer<C> {
         let committed =
             committed.map_err(|error| KafkaError::of(&self.settings, "ask for the offsets of", &error))?;
         for element in committed.elements() {
+            let known = element.error();
+            known.map_err(|error| KafkaError::of(&self.settings, "ask for the offsets of", &error))?;
             self.seen.insert(element.partition(), Seen::from_note(element.metadata()));
+            self.done.remove(&element.partition());
             match element.offset() {
                 Offset::Offset(next) => drop(self.next.insert(element.partition(), next)),
                 _ => self.unknown += 1,

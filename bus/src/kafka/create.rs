@@ -6,8 +6,13 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::error::RDKafkaErrorCode as Code;
 
+use super::reach::Found;
 use super::settings::FIRST_ANSWER;
 use super::{KafkaError, Settings};
+
+/// What every topic that is made here takes: Kafka's own default, said so that a cluster with another default does not refuse
+/// records that are cut to this one.
+const TAKES: (&str, &str) = ("max.message.bytes", "1048588");
 
 /// As the protocol has it (CreateTopicsRequest.json, replicationFactor).
 const DEFAULT_COPIES: i32 = -1;
@@ -24,10 +29,12 @@ impl Settings {
         partitions: u32,
         of_topic: &[(&str, &str)],
     ) -> Result<(), KafkaError> {
-        let made = self.create_topic_with(topic, partitions, None, of_topic);
-        match made {
-            Ok(()) => self.wait_for(topic),
-            Err(refused) => self.partitions(topic).map(drop).map_err(|_| refused),
+        match self.look_up(topic)? {
+            Found::Partitions(_) => Ok(()),
+            Found::Missing | Found::Denied => {
+                self.create_topic_with(topic, partitions, None, of_topic)?;
+                self.wait_for(topic)
+            }
         }
     }
 
@@ -61,7 +68,8 @@ impl Settings {
             self.client().create().map_err(|error| KafkaError::of(self, "set up", &error))?;
         let copies = copies.map_or(DEFAULT_COPIES, |copies| copies as i32);
         let mut wanted = NewTopic::new(topic, partitions as i32, TopicReplication::Fixed(copies));
-        for (name, value) in of_topic {
+        let said = of_topic.iter().any(|(name, _)| *name == TAKES.0);
+        for (name, value) in of_topic.iter().chain((!said).then_some(&TAKES)) {
             wanted = wanted.set(name, value);
         }
         let options = AdminOptions::new().request_timeout(Some(FIRST_ANSWER));
@@ -73,15 +81,26 @@ impl Settings {
         let answered = runtime.block_on(admin.create_topics([&wanted], &options));
         let answers = answered.map_err(|error| KafkaError::of(self, "reach", &error))?;
         match answers.into_iter().next() {
-            Some(Err((_, code))) if code != Code::TopicAlreadyExists => Err(KafkaError {
-                what: format!("the topic {topic} cannot be made"),
-                why: format!("the cluster at {} says: {code}", self.brokers),
-                remedy: format!(
-                    "have it made by who may: kafka-topics.sh --bootstrap-server {} --create --topic {topic} --partitions {partitions}",
-                    self.brokers
-                ),
-            }),
+            Some(Err((_, code))) if code != Code::TopicAlreadyExists => {
+                Err(self.not_made(topic, partitions, code))
+            }
             _ => Ok(()),
         }
+    }
+
+    fn not_made(&self, topic: &str, partitions: u32, code: Code) -> KafkaError {
+        let brokers = &self.brokers;
+        let making = format!(
+            "kafka-topics.sh --bootstrap-server {brokers} --create --topic {topic} --partitions {partitions}"
+        );
+        let remedy = match code {
+            Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed => {
+                let allow = KafkaError::coded(self, "", Some(code), String::new()).remedy;
+                format!("have it made by who may ({making}), and {allow}")
+            }
+            _ => format!("have it made by who may: {making}"),
+        };
+        let why = format!("the cluster at {brokers} says: {code}");
+        KafkaError { what: format!("the topic {topic} cannot be made"), why, remedy }
     }
 }

@@ -31,9 +31,11 @@ mod codec;
 mod consumer;
 mod create;
 mod dead;
+mod error;
 mod gather;
 mod membership;
 mod producer;
+mod reach;
 mod rewind;
 mod seen;
 mod settings;
@@ -43,11 +45,12 @@ pub mod stage;
 pub use codec::{Codec, Events, Numbers, Spans, Traces};
 pub use consumer::{EventConsumer, Place, Received, TopicConsumer, TraceConsumer};
 pub use dead::{DeadLetters, Letter};
+pub use error::KafkaError;
 pub use gather::{GatherConfig, Gathered, Gatherer, Record};
 pub use producer::{Deliveries, EventProducer, Sent, Ticket};
 pub use rewind::Rewound;
 pub use seen::Standing;
-pub use settings::{Group, KafkaError, Settings};
+pub use settings::{Group, Settings};
 pub use single::{NotSent, SingleProducer};
 
 /// The topic of events.

@@ -52,6 +52,8 @@ struct Totals {
     waited_ns: AtomicU64,
     /// Records with a ticket that have an answer, and whether the cluster has them.
     answered: Mutex<Vec<(Ticket, bool)>>,
+    /// The latest refusal.
+    refused: Mutex<Option<Driver>>,
 }
 
 /// What a record was queued with.
@@ -85,8 +87,9 @@ impl ProducerContext for Reports {
                 self.0.bytes.fetch_add(message.payload_len() as u64, Relaxed);
                 self.0.delivered.fetch_add(events, Relaxed);
             }
-            Err(_) => {
+            Err((error, _)) => {
                 self.0.failed.fetch_add(events, Relaxed);
+                *self.0.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
             }
         }
     }
@@ -177,7 +180,7 @@ impl EventProducer {
                 if not_now.into_iter().any(|code| is(&error, code)) {
                     return Ok(false);
                 }
-                Err(KafkaError::of(&self.settings, "send to", &error))
+                Err(KafkaError::met(&self.settings, "send to", &error, self.producer.client()))
             }
         }
     }
@@ -194,6 +197,13 @@ impl EventProducer {
         // As below.
         let _ = self.producer.flush(patience);
         self.deliveries()
+    }
+
+    /// Why the cluster refused what it refused last: [`Deliveries::failed`] says how many events were.
+    pub fn refused(&self) -> Option<KafkaError> {
+        let refused = self.reports.0.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let verb = format!("write to {EVENTS} of");
+        refused.as_ref().map(|error| KafkaError::met(&self.settings, &verb, error, self.producer.client()))
     }
 
     /// What became of it so far.

@@ -45,10 +45,12 @@ impl Settings {
             set.map_err(fail("commit to"))?;
         }
         asking.commit(&list, CommitMode::Sync).map_err(|error| match error.rdkafka_error_code() {
-            Some(Code::UnknownMemberId | Code::IllegalGeneration | Code::RebalanceInProgress) => KafkaError {
+            Some(
+                Code::UnknownMemberId | Code::IllegalGeneration | Code::RebalanceInProgress | Code::StaleMemberEpoch,
+            ) => KafkaError {
                 what: format!("the group {} cannot be set back", group.name),
                 why: "it has members, who would go on from where they are".to_owned(),
-                remedy: "end them first; one that was killed, or has an --instance, is missed by the cluster after 6 s".to_owned(),
+                remedy: "end them first; one that was killed, or has an --instance, is missed by the cluster after its session time (6 s; with group.protocol=consumer 45 s)".to_owned(),
             },
             _ => KafkaError::of(self, "commit to", &error),
         })?;

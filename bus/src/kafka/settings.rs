@@ -1,18 +1,19 @@
 //! Where the cluster is, and how one is let in.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
-use rdkafka::client::{Client, ClientContext};
-use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::{KafkaError as Driver, RDKafkaErrorCode as Code};
 
 /// How long the first answer may take: an address that nobody answers at is known by then.
 pub(super) const FIRST_ANSWER: Duration = Duration::from_secs(10);
 
+/// What a record's frame takes beside it.
+const FRAME: usize = 1024;
+
 /// How to reach a cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Settings {
     /// `HOST:PORT`, several with commas between.
     pub brokers: String,
@@ -36,36 +37,22 @@ impl Settings {
         }
     }
 
-    /// Asks the cluster for a topic's partitions: how many there are.
-    pub fn partitions(&self, topic: &str) -> Result<usize, KafkaError> {
-        let asking: BaseConsumer =
-            self.client().create().map_err(|error| KafkaError::of(self, "set up", &error))?;
-        let asked = asking.fetch_metadata(Some(topic), FIRST_ANSWER);
-        let metadata = asked.map_err(|error| KafkaError::of(self, "reach", &error))?;
-        let found = metadata.topics().first();
-        match found.map(|topic| (topic.error(), topic.partitions().len())) {
-            Some((None, partitions)) if partitions > 0 => Ok(partitions),
-            _ => Err(KafkaError {
-                what: format!("the topic {topic} cannot be used"),
-                why: format!("the cluster at {} has none, and makes none by itself", self.brokers),
-                remedy: format!(
-                    "create it: kafka-topics.sh --bootstrap-server {} --create --topic {topic} --partitions 12",
-                    self.brokers
-                ),
-            }),
-        }
+    /// The largest record here: the user's `message.max.bytes` makes it shorter.
+    pub fn record_bytes(&self) -> usize {
+        let said = self.extra.get("message.max.bytes").and_then(|bytes| bytes.parse::<usize>().ok());
+        let said = said.map_or(self.record_bytes_max, |bytes| bytes.saturating_sub(FRAME).max(1));
+        said.min(self.record_bytes_max)
+    }
+
+    /// Whether groups follow the protocol of KIP-848: then the cluster says who has which partition and for how long a member
+    /// may be silent, and members may not.
+    pub(super) fn cluster_assigns(&self) -> bool {
+        self.extra.get("group.protocol").is_some_and(|protocol| protocol.eq_ignore_ascii_case("consumer"))
     }
 
     /// What both ends say.
     pub(super) fn client(&self) -> ClientConfig {
-        let mut config = ClientConfig::new();
-        config.set("bootstrap.servers", &self.brokers).set("client.id", "blkkin");
-        // A broker that comes back is noticed within a second, not ten.
-        config.set("reconnect.backoff.ms", "50").set("reconnect.backoff.max.ms", "1000");
-        for (name, value) in &self.extra {
-            config.set(name, value);
-        }
-        config
+        self.over(ClientConfig::new())
     }
 
     /// What a producer says.
@@ -81,7 +68,7 @@ impl Settings {
             .set("linger.ms", "0")
             // Never given up while this process lives: what is given up is lost.
             .set("message.timeout.ms", "0")
-            .set("message.max.bytes", (self.record_bytes_max + 1024).to_string())
+            .set("message.max.bytes", (self.record_bytes_max + FRAME).to_string())
             .set("queue.buffering.max.kbytes", (self.queue_bytes_max >> 10).max(1).to_string());
         self.over(config)
     }
@@ -93,22 +80,40 @@ impl Settings {
             .set("group.id", &group.name)
             .set("enable.auto.commit", "false")
             .set("enable.auto.offset.store", "false")
-            .set("auto.offset.reset", "earliest")
+            .set("auto.offset.reset", "earliest");
+        if !self.cluster_assigns() {
             // A member that was killed is missed after 6 s instead of 45.
-            .set("session.timeout.ms", "6000")
-            .set("heartbeat.interval.ms", "1000");
+            config.set("session.timeout.ms", "6000").set("heartbeat.interval.ms", "1000");
+        }
         if let Some(member) = &group.member {
             config.set("group.instance.id", member);
         }
         self.over(config)
     }
 
-    /// Ours, then what both ends say, then the user's.
+    /// Ours, then what both ends say, then the user's. Not by way of a map of one in the other: what is read of a `ClientConfig`
+    /// has its passwords taken out.
     fn over(&self, mut config: ClientConfig) -> ClientConfig {
-        for (name, value) in self.client().config_map() {
+        config.set("bootstrap.servers", &self.brokers).set("client.id", "blkkin");
+        // A broker that comes back is noticed within a second, not ten.
+        config.set("reconnect.backoff.ms", "50").set("reconnect.backoff.max.ms", "1000");
+        for (name, value) in &self.extra {
             config.set(name, value);
         }
         config
+    }
+}
+
+/// Without the values of settings: there are passwords among them.
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Settings { brokers, extra, record_bytes_max, queue_bytes_max } = self;
+        f.debug_struct("Settings")
+            .field("brokers", brokers)
+            .field("extra", &extra.keys().collect::<Vec<_>>())
+            .field("record_bytes_max", record_bytes_max)
+            .field("queue_bytes_max", queue_bytes_max)
+            .finish()
     }
 }
 
@@ -119,66 +124,4 @@ pub struct Group {
     pub name: String,
     /// A name of this member's own that outlives it: its partitions wait for it while it restarts.
     pub member: Option<String>,
-}
-
-/// What went wrong with a cluster, for a person.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what}: {why}")]
-pub struct KafkaError {
-    /// What could not be done.
-    pub what: String,
-    /// Why.
-    pub why: String,
-    /// What to do.
-    pub remedy: String,
-}
-
-impl KafkaError {
-    /// What reading met, if it does not pass: librdkafka goes on by itself after nearly everything, as a broker that is away
-    /// comes back.
-    pub(super) fn lasting(settings: &Settings, error: &Driver) -> Option<KafkaError> {
-        match error.rdkafka_error_code()? {
-            Code::Authentication
-            | Code::SaslAuthenticationFailed
-            | Code::SSL
-            | Code::Fatal
-            | Code::TopicAuthorizationFailed
-            | Code::GroupAuthorizationFailed => Some(KafkaError::of(settings, "read from", error)),
-            _ => None,
-        }
-    }
-
-    /// What has put a client out of use. librdkafka says it once, by whatever is asked next, or by nothing: so it is looked for.
-    pub(super) fn fatal<C: ClientContext>(settings: &Settings, client: &Client<C>) -> Option<KafkaError> {
-        let (code, why) = client.fatal_error()?;
-        let remedy = match code {
-            Code::FencedInstanceId => {
-                "another process has come under the same name: give each --instance to one alone".to_owned()
-            }
-            _ => "start it again; if it comes back, report it".to_owned(),
-        };
-        Some(KafkaError {
-            what: format!("cannot go on with the Kafka cluster at {}", settings.brokers),
-            why,
-            remedy,
-        })
-    }
-
-    pub(super) fn of(settings: &Settings, verb: &str, error: &Driver) -> KafkaError {
-        let what = format!("cannot {verb} the Kafka cluster at {}", settings.brokers);
-        let remedy = match (error.rdkafka_error_code(), error) {
-            (_, Driver::ClientConfig(_, _, name, _)) => format!(
-                "the setting {name} is librdkafka's: its names and values are in its CONFIGURATION.md"
-            ),
-            (Some(Code::Authentication | Code::SaslAuthenticationFailed), _) => {
-                "check sasl.mechanism, sasl.username and sasl.password".to_owned()
-            }
-            (Some(Code::SSL), _) => {
-                "check security.protocol and ssl.ca.location; is this the port of the TLS listener?".to_owned()
-            }
-            _ => "check the address and that the broker runs; of a listener with TLS or SASL say so by security.protocol"
-                .to_owned(),
-        };
-        KafkaError { what, why: error.to_string(), remedy }
-    }
 }

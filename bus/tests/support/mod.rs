@@ -1,6 +1,12 @@
 //! A real Kafka broker for as long as a test needs it; it may be killed and started again.
 //!
+//! By TLS and with passwords it is reached where it was started so: `secure.rs`.
+//!
 //! Its jars are where `cargo xtask test` says, or where `cargo xtask setup --tests` puts them. Nothing is fetched here.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+pub(crate) mod secure;
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
@@ -11,6 +17,8 @@ use std::time::{Duration, Instant};
 
 use blkkin_bus::kafka::Settings;
 
+use secure::Guard;
+
 const JARS: &str = "kafka-4.4.0";
 /// Ten times what a start takes on two slow cores.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -20,21 +28,68 @@ pub(crate) struct Broker {
     folder: tempfile::TempDir,
     jars: PathBuf,
     port: u16,
+    guard: Option<Guard>,
     process: Option<Child>,
 }
 
 impl Broker {
     /// Starts one without topics; or why there is none.
     pub(crate) fn start() -> Result<Broker, String> {
-        let jars = jars()?;
+        Broker::start_with("")
+    }
+
+    /// The same with these lines in its file besides.
+    pub(crate) fn start_with(more: &str) -> Result<Broker, String> {
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let data = folder.path().join("data");
+        Broker::start_in(folder, &data, None, more)
+    }
+
+    /// One that is also reached by TLS and with passwords, and lets nobody do what it was not told to; with these lines in
+    /// its file besides.
+    pub(crate) fn start_guarded(more: &str) -> Result<Broker, String> {
+        let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let guard = Guard::new(folder.path(), free_ports()?)?;
+        let data = folder.path().join("data");
+        Broker::start_in(folder, &data, Some(guard), more)
+    }
+
+    /// With its log in a folder of one's own.
+    pub(crate) fn start_in(
+        folder: tempfile::TempDir,
+        data: &Path,
+        guard: Option<Guard>,
+        more: &str,
+    ) -> Result<Broker, String> {
+        let jars = jars()?;
         let [port, controller] = free_ports()?;
-        let mut broker = Broker { folder, jars, port, process: None };
-        fs::write(broker.properties(), properties(port, controller, broker.folder.path()))
-            .map_err(|error| error.to_string())?;
+        let broker = Broker { folder, jars, port, guard, process: None };
+        let text = properties(port, controller, data, broker.guard.as_ref()) + more;
+        fs::write(broker.properties(), text).map_err(|error| error.to_string())?;
         broker.format()?;
+        let mut broker = broker;
         broker.up();
         Ok(broker)
+    }
+
+    /// What guards it.
+    pub(crate) fn guard(&self) -> &Guard {
+        self.guard.as_ref().expect("a guarded broker")
+    }
+
+    /// That nobody is asked for a password at.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Whether it runs.
+    pub(crate) fn is_up(&mut self) -> bool {
+        self.process.as_mut().is_some_and(|process| process.try_wait().is_ok_and(|ended| ended.is_none()))
+    }
+
+    /// What it wrote on its output since it was started last.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
     /// How to reach it.
@@ -68,8 +123,7 @@ impl Broker {
         while let Err(error) = self.settings().partitions("__none")
             && !error.what.contains("topic")
         {
-            let log = fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
-            assert!(Instant::now() < deadline, "no broker after {PATIENCE:?}: {error}\n{log}");
+            assert!(Instant::now() < deadline, "no broker after {PATIENCE:?}: {error}\n{}", self.log());
         }
     }
 
@@ -87,6 +141,7 @@ impl Broker {
     fn format(&self) -> Result<(), String> {
         let mut format = self.java("kafka.tools.StorageTool");
         format.args(["format", "--cluster-id", "AAAAAAAAAAAAAAAAAAAAAA", "--config"]).arg(self.properties());
+        format.args(self.guard.iter().flat_map(Guard::format_words));
         let output = format.output().map_err(|error| format!("java: {error}"))?;
         if output.status.success() { Ok(()) } else { Err(format!("{output:?}")) }
     }
@@ -98,23 +153,26 @@ impl Drop for Broker {
     }
 }
 
-fn properties(port: u16, controller: u16, folder: &Path) -> String {
-    let folder = folder.display();
+fn properties(port: u16, controller: u16, data: &Path, guard: Option<&Guard>) -> String {
+    let (data, listeners) = (data.display(), guard.map(Guard::listeners).unwrap_or_default());
+    let guarded = match guard {
+        Some(guard) => guard.properties(port),
+        None => format!("advertised.listeners=PLAINTEXT://127.0.0.1:{port}\n"),
+    };
     format!(
         "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:{controller}\n\
-         listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n\
-         advertised.listeners=PLAINTEXT://127.0.0.1:{port}\ncontroller.listener.names=CONTROLLER\n\
-         log.dirs={folder}/data\nauto.create.topics.enable=false\noffsets.topic.replication.factor=1\n\
+         listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{listeners}\n\
+         {guarded}controller.listener.names=CONTROLLER\n\
+         log.dirs={data}\nauto.create.topics.enable=false\noffsets.topic.replication.factor=1\n\
          transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n\
          share.coordinator.state.topic.replication.factor=1\nshare.coordinator.state.topic.min.isr=1\n\
          group.initial.rebalance.delay.ms=0\nbroker.session.timeout.ms=1500\nbroker.heartbeat.interval.ms=300\n"
     )
 }
 
-fn free_ports() -> Result<[u16; 2], String> {
-    let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
-    let listeners = [bind(), bind()];
-    let mut ports = [0; 2];
+fn free_ports<const N: usize>() -> Result<[u16; N], String> {
+    let listeners = [(); N].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
+    let mut ports = [0; N];
     for (port, listener) in ports.iter_mut().zip(listeners) {
         let address = listener.and_then(|listener| listener.local_addr());
         *port = address.map_err(|error| format!("no free port: {error}"))?.port();
@@ -122,7 +180,7 @@ fn free_ports() -> Result<[u16; 2], String> {
     Ok(ports)
 }
 
-fn jars() -> Result<PathBuf, String> {
+pub(crate) fn jars() -> Result<PathBuf, String> {
     let said = std::env::var_os("BLKKIN_KAFKA_JARS").map(PathBuf::from);
     let made = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/toolchain").join(JARS);
     let found = said.into_iter().chain([made]).find(|folder| folder.is_dir());

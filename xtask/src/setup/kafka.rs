@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::shell;
+use super::maven;
 use crate::workspace::Workspace;
 
 const VERSION: &str = "4.4.0";
@@ -37,19 +37,6 @@ pub(crate) fn broker_jars(workspace: &Workspace) -> PathBuf {
     workspace.toolchain_dir().join(format!("kafka-{VERSION}"))
 }
 
-/// Fetched under another name and renamed, so that a folder of that name is always whole.
 pub(super) fn fetch(jars: &Path) -> Result<()> {
-    let folder = jars.with_extension("partial");
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let pom = folder.join("pom.xml");
-    std::fs::write(&pom, POM.replace("VERSION", VERSION))
-        .with_context(|| format!("cannot write {}", pom.display()))?;
-    let mut command = std::process::Command::new("mvn");
-    command.args(["-B", "-ntp", "-q", "-f"]).arg(&pom);
-    command.arg("org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies");
-    command.args(["-DincludeScope=runtime", "-DoutputDirectory=lib"]);
-    shell::run(&mut command).context("cannot fetch the Kafka broker")?;
-    let lib = folder.join("lib");
-    std::fs::rename(&lib, jars).with_context(|| format!("cannot rename {}", lib.display()))?;
-    std::fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))
+    maven::fetch(&POM.replace("VERSION", VERSION), jars).context("cannot fetch the Kafka broker")
 }

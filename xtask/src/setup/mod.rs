@@ -6,8 +6,10 @@
 
 mod compiler;
 mod debian;
+mod java;
 mod kafka;
 mod linker;
+mod maven;
 mod otelcol;
 mod zipkin;
 
@@ -22,6 +24,7 @@ use crate::toolchain::{self, Toolchain};
 use crate::vm::{self, Kernel};
 use crate::workspace::Workspace;
 
+pub(crate) use java::java_jars;
 pub(crate) use kafka::broker_jars;
 pub(crate) use otelcol::collector;
 pub(crate) use zipkin::server_jar;
@@ -70,6 +73,7 @@ struct Plan {
     toolchain: Option<anyhow::Error>,
     zipkin: Option<PathBuf>,
     kafka: Option<PathBuf>,
+    java: Option<PathBuf>,
     collector: Option<PathBuf>,
     kernels: Vec<&'static Kernel>,
 }
@@ -77,7 +81,7 @@ struct Plan {
 impl Plan {
     fn of(workspace: &Workspace, purposes: &[Purpose]) -> Self {
         let ready_object = std::env::var_os(toolchain::READY_OBJECT_VARIABLE).is_some();
-        let (jar, jars) = (server_jar(workspace), broker_jars(workspace));
+        let (jar, jars, java) = (server_jar(workspace), broker_jars(workspace), java_jars(workspace));
         let any = |of: &[Purpose]| of.iter().any(|purpose| purposes.contains(purpose));
         let zipkin = any(&[Purpose::Tests, Purpose::Cluster, Purpose::Screenshots]);
         let kafka = any(&[Purpose::Tests, Purpose::Cluster]);
@@ -86,6 +90,7 @@ impl Plan {
             toolchain: if ready_object { None } else { Toolchain::recorded(workspace).err() },
             zipkin: (zipkin && !jar.is_file()).then_some(jar),
             kafka: (kafka && !jars.is_dir()).then_some(jars),
+            java: (purposes.contains(&Purpose::Tests) && !java.is_dir()).then_some(java),
             collector: if purposes.contains(&Purpose::Tests) { otelcol::missing(workspace) } else { None },
             kernels: if purposes.contains(&Purpose::Guests) { vm::missing(workspace) } else { Vec::new() },
         }
@@ -96,6 +101,7 @@ impl Plan {
             && self.toolchain.is_none()
             && self.zipkin.is_none()
             && self.kafka.is_none()
+            && self.java.is_none()
             && self.collector.is_none()
             && self.kernels.is_empty()
     }
@@ -115,6 +121,9 @@ impl Plan {
         }
         if self.kafka.is_some() {
             println!("  {}", kafka::PLAN);
+        }
+        if self.java.is_some() {
+            println!("  {}", java::PLAN);
         }
         if self.collector.is_some() {
             println!("  {}", otelcol::PLAN);
@@ -136,6 +145,9 @@ impl Plan {
         }
         if let Some(jars) = self.kafka {
             timings.time("Kafka broker", || kafka::fetch(&jars))?;
+        }
+        if let Some(jars) = self.java {
+            timings.time("Java jars", || java::fetch(&jars))?;
         }
         if let Some(collector) = self.collector {
             // No reason to stop: its test is then skipped, and counted as such.

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 use super::programs::{TestProgram, Tier};
 use super::tally::{Count, Tally};
-use crate::setup::{broker_jars, collector, server_jar};
+use crate::setup::{broker_jars, collector, java_jars, server_jar};
 use crate::shell;
 use crate::workspace::Workspace;
 
@@ -36,6 +36,7 @@ pub(super) fn run(
     command.arg(format!("CARGO_MANIFEST_DIR={}", program.folder.display()));
     command.arg(format!("BLKKIN_ZIPKIN_JAR={}", server_jar(workspace).display()));
     command.arg(format!("BLKKIN_KAFKA_JARS={}", broker_jars(workspace).display()));
+    command.arg(format!("BLKKIN_JAVA_JARS={}", java_jars(workspace).display()));
     command.arg(format!("BLKKIN_OTELCOL={}", collector(workspace).display()));
     // In the foreground, so that Ctrl-C reaches the test too.
     command.args(["timeout", "--foreground", "--kill-after=10", &PROGRAM_SECONDS_MAX.to_string()]);

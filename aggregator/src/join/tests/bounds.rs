@@ -1,10 +1,14 @@
 //! What happens at each bound, and to input that breaks its word.
 
+use std::collections::HashSet;
+
+use blkkin_wire::batch::EventBatch;
 use blkkin_wire::event::{BioEvent, LayerEvent};
 use blkkin_wire::ids::{Source, SpanId, StartEpoch};
 
 use super::make::{self, batch};
 use crate::join::{JoinConfig, Joiner, SOURCES_MAX};
+use crate::trace::Trace;
 
 #[test]
 fn too_many_open_traces_close_the_one_silent_for_longest() {
@@ -80,6 +84,49 @@ fn sources_do_not_mix_and_the_one_heard_of_longest_ago_makes_room() {
     }
     assert_eq!(out.len(), 2);
     assert!(joiner.streams.len() <= SOURCES_MAX);
+}
+
+/// A machine that was copied while it ran a tracer has the same ids, and a start of its own once that is started again.
+#[test]
+fn a_cloned_machine_has_traces_of_its_own_and_is_noticed_and_a_restart_is_none() {
+    let (mut joiner, mut out) = (Joiner::new(JoinConfig::default()), Vec::new());
+    let mut say = |epoch, sequence, out: &mut Vec<Trace>| {
+        let source = Source { epoch: StartEpoch(epoch), ..make::SOURCE };
+        let events = vec![LayerEvent::Call(make::call(1 + sequence, 1, 2))];
+        joiner.apply(EventBatch { source, ..batch(sequence, events, 3) }, out);
+        joiner.accounts().starts_interleaved
+    };
+    let restarted = [(1, 0), (1, 1), (2, 0), (2, 1)].map(|(epoch, n)| say(epoch, n, &mut out));
+    assert_eq!(restarted, [0; 4]);
+    let cloned = [(3, 0), (2, 2), (3, 1), (3, 2)].map(|(epoch, n)| say(epoch, n, &mut out));
+    assert_eq!(cloned, [0, 1, 2, 2]);
+    let ids: HashSet<_> = out.iter().map(|trace| trace.id).collect();
+    assert_eq!((out.len(), ids.len()), (8, 8), "equal spans of two starts are two traces");
+}
+
+#[test]
+fn a_clock_that_is_set_back_between_batches_moves_nothing_in_a_trace_and_is_counted() {
+    let (bio, request) = make::direct(1, 2, 3, (11, 19));
+    let (mut joiner, mut out) = (Joiner::new(JoinConfig::default()), Vec::<Trace>::new());
+    let hour = 3_600_000_000_000;
+    let mut apply = |sequence, event, watermark, back: u64, out: &mut Vec<Trace>| {
+        let mut batch = batch(sequence, vec![event], watermark);
+        batch.anchor.wallclock.0 -= back;
+        joiner.apply(batch, out);
+        joiner.accounts().clock_set_back
+    };
+    // The last one is within what the clock is uncertain by.
+    let counted = [
+        apply(0, LayerEvent::Request(request), 19, 0, &mut out),
+        apply(1, LayerEvent::Bio(bio), 20, hour, &mut out),
+        apply(2, LayerEvent::Call(make::call_with(1, (10, 20), 1)), 30, hour, &mut out),
+        apply(3, LayerEvent::Call(make::call(9, 31, 32)), 40, hour + 150, &mut out),
+    ];
+    assert_eq!(counted, [0, 1, 1, 1]);
+    let whole = &out[0];
+    assert!(whole.missing.nothing() && whole.bios.len() == 1 && whole.requests.len() == 1, "{whole:?}");
+    assert_eq!(whole.anchor.wallclock.0, make::ANCHOR.wallclock.0 - hour);
+    assert_eq!(joiner.accounts().behind_watermark, 0);
 }
 
 #[test]

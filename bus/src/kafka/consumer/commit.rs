@@ -15,7 +15,7 @@ use super::{PATIENCE, TopicConsumer};
 
 impl<C: Codec> TopicConsumer<C> {
     /// All that was received is done: the group begins behind it from now on.
-    pub fn commit(&self) -> Result<(), KafkaError> {
+    pub fn commit(&mut self) -> Result<(), KafkaError> {
         self.send_commit(CommitMode::Sync)
     }
 
@@ -62,7 +62,7 @@ impl<C: Codec> TopicConsumer<C> {
         Some(left)
     }
 
-    fn send_commit(&self, mode: CommitMode) -> Result<(), KafkaError> {
+    fn send_commit(&mut self, mode: CommitMode) -> Result<(), KafkaError> {
         if self.next.is_empty() {
             return Ok(());
         }
@@ -73,6 +73,7 @@ impl<C: Codec> TopicConsumer<C> {
             element.set_offset(Offset::Offset(*offset)).map_err(fail)?;
             element.set_metadata(self.seen.get(partition).map(Seen::note).unwrap_or_default());
         }
+        self.done.clear();
         self.consumer.commit(&list, mode).map_err(fail)
     }
 }

@@ -1,7 +1,8 @@
 //! A member of a group: records, and partitions that come and go.
 //!
 //! Partitions come one by one (cooperative): what stays goes on meanwhile. librdkafka tells of a change and waits for our word,
-//! so that a partition is given up only when its state is saved, and taken only where its state says.
+//! so that a partition is given up only when its state is saved, and taken only where its state says. By the protocol of KIP-848
+//! (`group.protocol=consumer`) it is the same, only that the cluster decides who gets what and when a member is missed.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,6 +29,8 @@ pub(super) enum Event {
     Offered(Vec<i32>),
     /// These are to be given back by [`Member::give`]; whether they are somebody else's already.
     Wanted(Vec<i32>, bool),
+    /// The cluster has not missed the one yet who had this member's name before: it lets us in once it has.
+    NotYet(KafkaError),
     Nothing,
 }
 
@@ -86,8 +89,10 @@ impl Member {
         let fail = |error| KafkaError::of(settings, "join a group of", &error);
         let callbacks = Callbacks::default();
         let mut config = settings.consumer(group);
+        if !settings.cluster_assigns() {
+            config.set("partition.assignment.strategy", "cooperative-sticky");
+        }
         config
-            .set("partition.assignment.strategy", "cooperative-sticky")
             .set("fetch.wait.max.ms", "100")
             // Fetched ahead, of all partitions together: a second of 500,000 events/s.
             .set("queued.max.messages.kbytes", "16384");
@@ -108,7 +113,9 @@ impl Member {
             return Ok(Event::Record(message.detach()));
         }
         if let Some(fatal) = KafkaError::fatal(&self.settings, self.consumer.client()) {
-            return Err(fatal);
+            let unreleased =
+                matches!(self.consumer.client().fatal_error(), Some((Code::UnreleasedInstanceId, _)));
+            return if unreleased { Ok(Event::NotYet(fatal)) } else { Err(fatal) };
         }
         let lasting =
             polled.and_then(Result::err).and_then(|error| KafkaError::lasting(&self.settings, &error));
@@ -153,6 +160,8 @@ impl Member {
         let found = found.map_err(|error| self.fail("ask for the offsets of", &error))?;
         let mut committed = Vec::new();
         for element in found.elements() {
+            // One that nobody answered for is not one that nobody has read.
+            element.error().map_err(|error| self.fail("ask for the offsets of", &error))?;
             let known = match (element.offset(), Note::read(element.metadata())) {
                 (Offset::Offset(at), Some(note)) => Committed::State(at, note),
                 (Offset::Offset(at), None) => Committed::Foreign(at),

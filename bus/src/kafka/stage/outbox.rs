@@ -24,6 +24,8 @@ pub struct Outbox {
     ready: VecDeque<Packed>,
     dead: Option<String>,
     since: Option<Instant>,
+    /// Longest record, before compression.
+    bytes_max: usize,
 }
 
 #[derive(Debug, Default)]
@@ -48,13 +50,13 @@ pub(super) struct Packed {
     pub(super) lane: Lane,
     pub(super) partition: u32,
     pub(super) bytes: Vec<u8>,
-    /// Pieces that are longer than a record may be: their spans are left out, their numbers are there.
-    pub(super) oversize: Vec<Piece>,
+    /// A piece that is longer than a record may be, with its number: the number is there, its spans are left out.
+    pub(super) oversize: Option<(Origin, u64, Piece)>,
 }
 
 impl Outbox {
-    pub(super) fn new(from: Origin) -> Outbox {
-        Outbox { from, open: BTreeMap::new(), ready: VecDeque::new(), dead: None, since: None }
+    pub(super) fn new(from: Origin, bytes_max: usize) -> Outbox {
+        Outbox { from, open: BTreeMap::new(), ready: VecDeque::new(), dead: None, since: None, bytes_max }
     }
 
     /// Takes a piece, which has this number in this partition.
@@ -76,7 +78,7 @@ impl Outbox {
         open.pieces.push(piece);
         if open.spans >= SPANS_MAX || open.pieces.len() >= SPANS_MAX {
             let open = std::mem::take(open);
-            pack(self.from, place, open.first, open.pieces, &mut self.ready);
+            pack((self.from, self.bytes_max), place, open.first, open.pieces, &mut self.ready);
         }
     }
 
@@ -114,33 +116,41 @@ impl Outbox {
         self.since = None;
         for (place, open) in std::mem::take(&mut self.open) {
             if !open.pieces.is_empty() {
-                pack(self.from, place, open.first, open.pieces, &mut self.ready);
+                pack((self.from, self.bytes_max), place, open.first, open.pieces, &mut self.ready);
             }
         }
     }
 }
 
-/// Longest record, before compression: Kafka's default is 1 MiB.
-const BYTES_MAX: usize = 1_000_000;
-
 /// One record, or, where that would be too long, each half by itself.
-fn pack(from: Origin, place: (Lane, u32), first: u64, mut pieces: Vec<Piece>, out: &mut VecDeque<Packed>) {
+fn pack(
+    (from, bytes_max): (Origin, usize),
+    place: (Lane, u32),
+    first: u64,
+    mut pieces: Vec<Piece>,
+    out: &mut VecDeque<Packed>,
+) {
     let (lane, partition) = place;
     let batch = PieceBatch { from, first, pieces };
     let bytes = v1::encode_pieces(&batch);
     pieces = batch.pieces;
-    if bytes.len() <= BYTES_MAX {
-        return out.push_back(Packed { lane, partition, bytes, oversize: Vec::new() });
+    if bytes.len() <= bytes_max {
+        return out.push_back(Packed { lane, partition, bytes, oversize: None });
     }
     if pieces.len() > 1 {
         let second = pieces.split_off(pieces.len() / 2);
         let middle = first.wrapping_add(pieces.len() as u64);
-        pack(from, place, first, pieces, out);
-        return pack(from, place, middle, second, out);
+        pack((from, bytes_max), place, first, pieces, out);
+        return pack((from, bytes_max), place, middle, second, out);
     }
     let emptied = pieces.iter().map(|piece| Piece { spans: Vec::new(), ..piece.clone() }).collect();
     let bytes = v1::encode_pieces(&PieceBatch { from, first, pieces: emptied });
-    out.push_back(Packed { lane, partition, bytes, oversize: pieces });
+    out.push_back(Packed {
+        lane,
+        partition,
+        bytes,
+        oversize: pieces.pop().map(|piece| (from, first, piece)),
+    });
 }
 
 #[cfg(test)]
@@ -149,6 +159,8 @@ mod tests {
     use blkkin_wire::ids::TraceId;
     use blkkin_wire::meeting::Across;
     use blkkin_wire::piece::{Epoch, Part, Stage};
+
+    const BYTES_MAX: usize = 1_000_000;
 
     fn piece(n: u64) -> Piece {
         Piece {
@@ -163,7 +175,7 @@ mod tests {
 
     #[test]
     fn each_piece_leaves_once_and_under_its_number_however_they_are_cut() {
-        let mut outbox = Outbox::new(Origin { stage: Stage::Join, partition: 1, epoch: Epoch(2) });
+        let mut outbox = Outbox::new(Origin { stage: Stage::Join, partition: 1, epoch: Epoch(2) }, BYTES_MAX);
         let begun = Instant::now();
         let (mut packed, mut next) = (Vec::new(), [100_u64, 200]);
         for n in 0..50 {

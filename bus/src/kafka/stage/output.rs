@@ -99,38 +99,38 @@ impl Output {
                     std::thread::sleep(LOOK);
                 }
                 Err((error, _)) => {
-                    return Err(KafkaError::of(
-                        &self.settings,
-                        &format!("write to {} of", letter.topic),
-                        &error,
-                    ));
+                    let verb = format!("write to {} of", letter.topic);
+                    return Err(KafkaError::met(&self.settings, &verb, &error, self.producer.client()));
                 }
             }
         }
     }
 
-    /// A copy of what could not be read, with where it was and why.
+    /// A copy of what could not be read or sent, with where it was and why in its headers. What is longer than a record is left
+    /// out, and how long it was is said.
     pub(super) fn bury(
         &self,
-        by: &str,
-        (topic, partition, offset): (&str, i32, Option<i64>),
-        why: &str,
+        said: &[(&'static str, String)],
         payload: &[u8],
         patience: Duration,
     ) -> Result<bool, KafkaError> {
-        let mut said = vec![
-            ("blkkin.by", by.to_owned()),
-            ("blkkin.reason", why.to_owned()),
-            ("blkkin.topic", topic.to_owned()),
-            ("blkkin.partition", partition.to_string()),
-        ];
-        said.extend(offset.map(|offset| ("blkkin.offset", offset.to_string())));
-        let headers = said.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
+        let insert = |headers: OwnedHeaders, (key, value): &(&str, String)| {
             headers.insert(Header { key, value: Some(value.as_bytes()) })
-        });
+        };
+        let mut headers = said.iter().fold(OwnedHeaders::new(), insert);
+        let fits = payload.len() <= self.record_bytes();
+        if !fits {
+            headers = insert(headers, &("blkkin.bytes_left_out", payload.len().to_string()));
+        }
+        let payload = if fits { payload } else { &[] };
         let letter =
             Letter { topic: DEAD, payload: Some(payload), headers: Some(headers), ..Letter::default() };
         self.send(&letter, patience)
+    }
+
+    /// The longest record.
+    pub(super) fn record_bytes(&self) -> usize {
+        self.settings.record_bytes()
     }
 
     /// Waits until the cluster has acknowledged everything, `patience` at the most; whether it has.
@@ -156,7 +156,7 @@ impl Output {
         let failed = self.reports.0.failed.lock().unwrap_or_else(PoisonError::into_inner);
         match &*failed {
             None => Ok(()),
-            Some(error) => Err(KafkaError::of(&self.settings, "write to", error)),
+            Some(error) => Err(KafkaError::met(&self.settings, "write to", error, self.producer.client())),
         }
     }
 }

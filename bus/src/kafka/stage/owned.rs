@@ -39,13 +39,20 @@ struct Saved {
 }
 
 impl<M: Machine> Owned<M> {
-    /// One whose last state is that at `next`.
-    pub(super) fn new(machine: M, stage: Stage, partition: i32, next: i64, writer: u64) -> Self {
+    /// One whose last state is that at `next`. No record of its pieces is longer than `bytes_max`.
+    pub(super) fn new(
+        machine: M,
+        stage: Stage,
+        partition: i32,
+        next: i64,
+        writer: u64,
+        bytes_max: usize,
+    ) -> Self {
         let from = Origin { stage, partition: partition as u32, epoch: machine.epoch() };
         let now = Instant::now();
         Owned {
             machine,
-            outbox: Outbox::new(from),
+            outbox: Outbox::new(from, bytes_max),
             partition,
             next,
             gone: 0,

@@ -68,7 +68,9 @@ pub struct StageRunner<F: Machines> {
     machines: F,
     config: StageConfig,
     settings: Settings,
-    member: Member,
+    /// None while it comes back: who had its name has left before.
+    member: Option<Member>,
+    told: String,
     output: Output,
     owned: BTreeMap<i32, Owned<F::Machine>>,
     state_partitions: i32,
@@ -80,7 +82,7 @@ impl<F: Machines> StageRunner<F> {
     /// Joins the group. The topics are there.
     pub fn join(settings: &Settings, config: StageConfig, machines: F) -> Result<Self, KafkaError> {
         let state_partitions = i32::try_from(settings.partitions(STATE)?).unwrap_or(i32::MAX);
-        let member = Member::join(settings, &config.group, &config.input)?;
+        let member = Some(Member::join(settings, &config.group, &config.input)?);
         let output = Output::new(settings)?;
         let settings = settings.clone();
         let owned = BTreeMap::new();
@@ -89,6 +91,7 @@ impl<F: Machines> StageRunner<F> {
             config,
             settings,
             member,
+            told: String::new(),
             output,
             owned,
             state_partitions,
@@ -104,7 +107,7 @@ impl<F: Machines> StageRunner<F> {
         tell: impl Fn(String),
     ) -> Result<Ended<F::Machine>, KafkaError> {
         while !stop() {
-            match self.member.next(self.pause())? {
+            match self.member()?.next(self.pause())? {
                 Event::Record(message) => self.record(&message)?,
                 Event::Offered(partitions) => match self.offered(&partitions, &stop, &tell) {
                     Ok(()) => {}
@@ -112,6 +115,7 @@ impl<F: Machines> StageRunner<F> {
                     Err(Trouble::Final(error)) => return Err(error),
                 },
                 Event::Wanted(partitions, lost) => self.wanted(&partitions, lost)?,
+                Event::NotYet(error) => self.rejoin(&error, &tell)?,
                 Event::Nothing => {}
             }
             let now = Instant::now();
@@ -144,20 +148,41 @@ impl<F: Machines> StageRunner<F> {
         let bytes = message.payload().unwrap_or_default();
         owned.apply(offset, Entry { at_ms, bytes }, Instant::now());
         if let Some(why) = owned.outbox.take_dead() {
-            let place = (&*self.config.input, partition, Some(offset));
-            self.output.bury(&self.config.group.name, place, &why, bytes, PATIENCE)?;
+            let headers = [
+                ("blkkin.by", self.config.group.name.clone()),
+                ("blkkin.reason", why),
+                ("blkkin.topic", self.config.input.clone()),
+                ("blkkin.partition", partition.to_string()),
+                ("blkkin.offset", offset.to_string()),
+            ];
+            self.output.bury(&headers, bytes, PATIENCE)?;
         }
         Ok(())
     }
 
-    /// Leaves the group and comes back: partitions that could not be taken are offered again, to whoever is there.
+    /// Leaves the group and comes back: partitions that could not be taken are offered again, to whoever is there. What hinders
+    /// it is told once, however often it comes back.
     fn rejoin(&mut self, error: &KafkaError, tell: &impl Fn(String)) -> Result<(), KafkaError> {
-        tell(format!("{error}; trying again"));
+        let remark = format!("{error}; trying again");
+        if remark != self.told {
+            tell(remark.clone());
+            self.told = remark;
+        }
         self.gone += self.owned.values().map(|owned| owned.gone).sum::<u64>();
         self.owned.clear();
+        // It leaves first: by KIP-848 a name is one member's until that has left or was missed.
+        self.member = None;
         std::thread::sleep(AGAIN);
-        self.member = Member::join(&self.settings, &self.config.group, &self.config.input)?;
+        self.member = Some(Member::join(&self.settings, &self.config.group, &self.config.input)?);
         Ok(())
+    }
+
+    fn member(&self) -> Result<&Member, KafkaError> {
+        self.member.as_ref().ok_or_else(|| KafkaError {
+            what: format!("the group {} was left", self.config.group.name),
+            why: "it could not be joined again".to_owned(),
+            remedy: "start again: what was done stays done".to_owned(),
+        })
     }
 
     /// While the queue is full everything waits, the next records too; until the end is asked for.

@@ -30,6 +30,8 @@ pub(super) struct Shelf {
     pub(super) partition: i32,
     /// That the topic of states has.
     pub(super) partitions: i32,
+    /// Longest record.
+    pub(super) bytes_max: usize,
 }
 
 /// A state on its way.
@@ -66,7 +68,7 @@ impl Shelf {
         let landed = Landed::new(AtomicI64::new(-1));
         let prefix = self.place_of(place);
         let mut chunks = 0;
-        for (n, chunk) in state.chunks(CHUNK).enumerate() {
+        for (n, chunk) in state.chunks(CHUNK.min(self.bytes_max)).enumerate() {
             let letter = Letter {
                 topic: STATE,
                 partition: Some(self.lies_in()),

@@ -2,6 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use blkkin_wire::piece::{Origin, Piece, PieceBatch};
+use blkkin_wire::v1;
+
 use super::super::super::{DEAD, KafkaError};
 use super::super::note::Note;
 use super::super::outbox::Lane;
@@ -52,7 +55,7 @@ impl<F: Machines> StageRunner<F> {
         let settled = self.output.settle(patience)?;
         let commits: Vec<(i32, i64, Note)> =
             written.iter().map(|(partition, next, state)| (*partition, *next, state.note())).collect();
-        let committed = settled && self.member.commit(&commits)?;
+        let committed = settled && self.member()?.commit(&commits)?;
         for (partition, next, note) in commits {
             let shelf = self.shelf(partition);
             let Some(owned) = self.owned.get_mut(&partition) else { continue };
@@ -69,7 +72,8 @@ impl<F: Machines> StageRunner<F> {
     }
 
     pub(super) fn shelf(&self, partition: i32) -> Shelf {
-        Shelf { stage: self.machines.stage(), partition, partitions: self.state_partitions }
+        let bytes_max = self.settings.record_bytes();
+        Shelf { stage: self.machines.stage(), partition, partitions: self.state_partitions, bytes_max }
     }
 
     pub(super) fn unanswered(&self, partition: i32) -> KafkaError {
@@ -108,12 +112,85 @@ pub(super) fn send<M: Machine>(
         if !output.send(&letter, patience)? {
             return Ok(false);
         }
-        for piece in &packed.oversize {
+        if let Some((from, number, piece)) = &packed.oversize {
             *oversize += 1;
             let why = format!("trace {}: {} spans are longer than a record", piece.trace, piece.spans.len());
-            output.bury(&config.group.name, (topic, partition, None), &why, &[], patience)?;
+            for part in parts(*from, *number, piece.clone(), output.record_bytes()) {
+                let headers = [
+                    ("blkkin.by", config.group.name.clone()),
+                    ("blkkin.reason", why.clone()),
+                    ("blkkin.topic", topic.clone()),
+                    ("blkkin.partition", partition.to_string()),
+                    ("blkkin.origin", from.to_string()),
+                    ("blkkin.number", number.to_string()),
+                ];
+                output.bury(&headers, &part, patience)?;
+            }
         }
         owned.outbox.sent();
     }
     Ok(true)
+}
+
+/// A piece that is longer than a record, in records that are not: each a piece of the same number with some of its spans. A
+/// span that is too long by itself stays so, and only its length is kept.
+fn parts(from: Origin, first: u64, mut piece: Piece, bytes_max: usize) -> Vec<Vec<u8>> {
+    let bytes = v1::encode_pieces(&PieceBatch { from, first, pieces: vec![piece.clone()] });
+    if bytes.len() <= bytes_max || piece.spans.len() < 2 {
+        return vec![bytes];
+    }
+    let spans = piece.spans.split_off(piece.spans.len() / 2);
+    let rest = Piece { spans, ..piece.clone() };
+    let mut all = parts(from, first, piece, bytes_max);
+    all.extend(parts(from, first, rest, bytes_max));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use blkkin_wire::clock::{DurationNs, WallclockNs};
+    use blkkin_wire::ids::{SpanId, TraceId};
+    use blkkin_wire::meeting::Across;
+    use blkkin_wire::piece::{Epoch, Part, Stage};
+    use blkkin_wire::span::{Span, SpanKind, TagValue};
+
+    #[test]
+    fn a_piece_that_is_too_long_is_buried_span_by_span_if_need_be() {
+        let span = |n: u64| Span {
+            trace: TraceId(7),
+            id: SpanId(n + 1),
+            parent: None,
+            name: "pwrite64".into(),
+            service: "db".into(),
+            remote_service: None,
+            kind: SpanKind::Local,
+            start: WallclockNs(1),
+            duration: DurationNs(1),
+            annotations: Vec::new(),
+            tags: vec![("file.path".into(), TagValue::Text(format!("{n:05}").repeat(200).into()))],
+            error: None,
+            links: Vec::new(),
+        };
+        let spans: Vec<Span> = (0..20).map(span).collect();
+        let piece = Piece {
+            trace: TraceId(7),
+            spans,
+            part: Part::First,
+            complete: true,
+            sampled: None,
+            across: Across::Nothing,
+        };
+        let from = Origin { stage: Stage::Join, partition: 0, epoch: Epoch(1) };
+        let parts = parts(from, 9, piece.clone(), 3_000);
+        assert!(parts.iter().all(|part| part.len() <= 3_000));
+        let read = parts.iter().map(|part| v1::decode_pieces(part).unwrap());
+        let spans: Vec<Span> = read
+            .flat_map(|batch| {
+                assert_eq!(batch.first, 9);
+                batch.pieces.into_iter().flat_map(|piece| piece.spans)
+            })
+            .collect();
+        assert_eq!(spans, piece.spans);
+    }
 }

@@ -34,7 +34,7 @@ impl<F: Machines> StageRunner<F> {
     ) -> Result<(), Trouble> {
         let mut said = false;
         let committed = loop {
-            match self.member.committed(partitions) {
+            match self.member()?.committed(partitions) {
                 Ok(committed) => break committed,
                 Err(_) if stop() => return Ok(()),
                 Err(error) => {
@@ -67,17 +67,17 @@ impl<F: Machines> StageRunner<F> {
             from.push((partition, owned.next));
             self.owned.insert(partition, owned);
         }
-        Ok(self.member.take(&from)?)
+        Ok(self.member()?.take(&from)?)
     }
 
     /// A machine that has seen nothing; its epoch is committed before it says a word.
     pub(super) fn begin(&mut self, partition: i32, next: Option<i64>) -> Result<Owned<F::Machine>, Trouble> {
         let next = match next {
             Some(next) => next,
-            None => self.member.earliest(partition)?,
+            None => self.member()?.earliest(partition)?,
         };
         let machine = self.machines.begin(Epoch(draw()));
-        let owned = Owned::new(machine, self.machines.stage(), partition, next, draw());
+        let owned = self.own(machine, partition, next);
         self.commit_first(owned)
     }
 
@@ -105,7 +105,7 @@ impl<F: Machines> StageRunner<F> {
             shelf.empty_key(key, &self.output)?;
         }
         let renumbered = machine.epoch() == fresh;
-        let mut owned = Owned::new(machine, self.machines.stage(), partition, next, draw());
+        let mut owned = self.own(machine, partition, next);
         owned.old.push((note.place, note.chunks));
         if renumbered {
             tell(format!(
@@ -116,6 +116,11 @@ impl<F: Machines> StageRunner<F> {
         }
         owned.is_saved(next, note.bytes);
         Ok(owned)
+    }
+
+    fn own(&self, machine: F::Machine, partition: i32, next: i64) -> Owned<F::Machine> {
+        let bytes_max = self.settings.record_bytes();
+        Owned::new(machine, self.machines.stage(), partition, next, draw(), bytes_max)
     }
 
     /// Saves a machine before it reads anything.
@@ -143,7 +148,7 @@ impl<F: Machines> StageRunner<F> {
         for partition in partitions {
             self.gone += self.owned.remove(partition).map_or(0, |owned| owned.gone);
         }
-        self.member.give(partitions);
+        self.member()?.give(partitions);
         Ok(())
     }
 

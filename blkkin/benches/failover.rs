@@ -1,0 +1,157 @@
+//! How long it takes until a member of a group that was killed is missed: measured, for the figures in docs/kafka.md.
+//!
+//! Two exporters share a topic; one of them is killed. The time is that from the kill until the last of its partitions is
+//! delivered from again: `cargo bench -p blkkin --bench failover`. It takes ten minutes, most of them waiting for clusters that are
+//! told 45 s.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "it measures, fails by panicking, and says what it saw"
+)]
+
+#[path = "../../bus/tests/support/mod.rs"]
+mod broker;
+#[path = "../tests/common/mod.rs"]
+mod common;
+#[path = "../tests/exporting/mod.rs"]
+mod exporting;
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use blkkin_bus::kafka::{Settings, TRACES};
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::{ClientConfig, Message};
+use serde_json::Value;
+
+use broker::Broker;
+use exporting::{Exporter, Writer, piece};
+use support::or_skip;
+
+const PARTITIONS: u32 = 4;
+/// Each writes into one partition: so many that there are some for each.
+const WRITERS: u64 = 12;
+const TIMES: usize = 3;
+const PATIENCE: Duration = Duration::from_secs(120);
+const QUICK: &str = "group.consumer.min.session.timeout.ms=6000\ngroup.consumer.session.timeout.ms=6000\n\
+    group.consumer.min.heartbeat.interval.ms=1000\ngroup.consumer.heartbeat.interval.ms=1000\n";
+
+/// The latest piece of each writer that was written, and that was delivered.
+#[derive(Default)]
+struct Seen {
+    written: HashMap<u64, u64>,
+    delivered: HashMap<u64, u64>,
+}
+
+/// Writes and reads until it is told to end.
+fn world(
+    settings: &Settings,
+    seen: &Arc<Mutex<Seen>>,
+    stop: &Arc<AtomicBool>,
+) -> [std::thread::JoinHandle<()>; 2] {
+    let (into, out) = (settings.clone(), settings.clone());
+    let (written, delivered) = (Arc::clone(seen), Arc::clone(seen));
+    let (told, told_too) = (Arc::clone(stop), Arc::clone(stop));
+    let write = std::thread::spawn(move || {
+        let mut writers: Vec<_> = (0..WRITERS).map(|n| Writer::new(&into, n as u32)).collect();
+        for n in 0.. {
+            if told.load(Relaxed) {
+                return;
+            }
+            writers[(n % WRITERS) as usize].write(vec![piece(n)]);
+            written.lock().unwrap().written.insert(n % WRITERS, n);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+    let read = std::thread::spawn(move || {
+        let mut config = ClientConfig::new();
+        config
+            .set("bootstrap.servers", &out.brokers)
+            .set("group.id", "shown")
+            .set("auto.offset.reset", "earliest");
+        let consumer: BaseConsumer = config.create().unwrap();
+        consumer.subscribe(&["shown"]).unwrap();
+        while !told_too.load(Relaxed) {
+            let Some(Ok(message)) = consumer.poll(Duration::from_millis(20)) else { continue };
+            let spans: Vec<Value> = serde_json::from_slice(message.payload().unwrap()).unwrap();
+            let mut seen = delivered.lock().unwrap();
+            for span in spans {
+                let trace = u128::from_str_radix(span["traceId"].as_str().unwrap(), 16).unwrap();
+                let n = (trace as u64) - 1;
+                let latest = seen.delivered.entry(n % WRITERS).or_default();
+                *latest = n.max(*latest);
+            }
+        }
+    });
+    [write, read]
+}
+
+/// Waits until of each writer something was delivered that was written after now; how long that took.
+fn until_all_flow(seen: &Arc<Mutex<Seen>>) -> Duration {
+    let begun = Instant::now();
+    let before = seen.lock().unwrap().written.clone();
+    loop {
+        let all = |seen: &Seen| {
+            (0..WRITERS).all(|writer| {
+                let newest = before.get(&writer).copied().unwrap_or_default();
+                seen.delivered.get(&writer).is_some_and(|delivered| *delivered > newest)
+            })
+        };
+        if all(&seen.lock().unwrap()) {
+            return begun.elapsed();
+        }
+        assert!(begun.elapsed() < PATIENCE, "not delivered");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn measure(what: &str, broker: &str, set: &[&str], named: bool) {
+    let broker = Broker::start_with(broker).unwrap();
+    let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
+    settings.create_topic(TRACES, PARTITIONS, Some(1)).unwrap();
+    settings.create_topic("shown", 1, Some(1)).unwrap();
+    let to = format!("zipkin-kafka={}/shown?format=json", settings.brokers);
+    let start = |name: &str| {
+        let mut words = vec!["--to", to.as_str()];
+        set.iter().for_each(|word| words.extend(["--set", *word]));
+        if named {
+            words.extend(["--instance", name]);
+        }
+        Exporter::start(&settings, folder.path(), &words)
+    };
+    let (seen, stop) = (Arc::new(Mutex::new(Seen::default())), Arc::new(AtomicBool::new(false)));
+    let threads = world(&settings, &seen, &stop);
+    let _stays = start("stays");
+    let mut killed = start("killed");
+    let mut times = Vec::new();
+    for _ in 0..TIMES {
+        // Each has its half.
+        std::thread::sleep(Duration::from_secs(15));
+        until_all_flow(&seen);
+        killed.kill();
+        // With a name it comes back at once; without one it comes later, as a stranger.
+        let restarted = named.then(|| start("killed"));
+        times.push(until_all_flow(&seen));
+        killed = restarted.unwrap_or_else(|| start("killed"));
+    }
+    stop.store(true, Relaxed);
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    let times: Vec<_> = times.iter().map(|time| format!("{:.1} s", time.as_secs_f64())).collect();
+    println!("{what}: {}", times.join(", "));
+}
+
+fn main() {
+    drop(or_skip!(Broker::start()));
+    let newer: &[&str] = &["group.protocol=consumer"];
+    measure("classic, survivor", "", &[], false);
+    measure("classic, it restarts under its name", "", &[], true);
+    measure("KIP-848, the cluster's defaults, survivor", "", newer, false);
+    measure("KIP-848, the cluster's defaults, it restarts under its name", "", newer, true);
+    measure("KIP-848, the cluster says 6 s, survivor", QUICK, newer, false);
+    measure("KIP-848, the cluster says 6 s, it restarts under its name", QUICK, newer, true);
+}

@@ -1,0 +1,265 @@
+//! The services and a cluster as people run them: TLS and a password, groups by the protocol of KIP-848, members killed; and what
+//! they say to a cluster that does not let them in.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it saw"
+)]
+
+#[path = "../../bus/tests/support/mod.rs"]
+mod broker;
+mod common;
+#[path = "support/nodes.rs"]
+mod nodes;
+mod support;
+#[path = "support/traces.rs"]
+mod traces;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
+use blkkin_aggregator::stage::{Outlet, Record as Read};
+use blkkin_bus::kafka::Settings;
+use blkkin_bus::recording::Recorder;
+use blkkin_wire::batch::EventBatch;
+use blkkin_wire::ids::{SpanId, TraceId};
+use blkkin_wire::piece::{Epoch, Piece};
+use blkkin_wire::v1;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::{ClientConfig, Message};
+use serde_json::Value;
+
+use broker::Broker;
+use broker::secure::{About, Listener, PASSWORD, Right, allow};
+use support::live::eventually;
+use support::or_skip;
+use traces::{Pieces, TraceReader, difference, total};
+
+const NODES: u128 = 4;
+const CALLS: u64 = 2_000;
+const PARTITIONS: u32 = 6;
+const PATIENCE: Duration = Duration::from_secs(120);
+/// What a cluster may be told by who runs it: its own defaults are 45 s and 5 s.
+const QUICK: &str = "group.consumer.min.session.timeout.ms=6000\ngroup.consumer.session.timeout.ms=6000\n\
+    group.consumer.min.heartbeat.interval.ms=1000\ngroup.consumer.heartbeat.interval.ms=1000\n";
+
+/// One of blkkin's services; killed with the test, however that ends.
+struct Service {
+    process: Child,
+    said: PathBuf,
+}
+
+impl Service {
+    fn start(settings: &Settings, folder: &Path, name: &str, words: &[&str]) -> Service {
+        let said = folder.join(format!("{name}.said"));
+        let stderr = fs::OpenOptions::new().append(true).create(true).open(&said).unwrap();
+        let mut command =
+            common::blkkin(&[&words[..1], &["--brokers", &settings.brokers], &words[1..]].concat());
+        for (setting, value) in &settings.extra {
+            command.arg("--set").arg(format!("{setting}={value}"));
+        }
+        let process = command.stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
+        Service { process, said }
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.said).unwrap()
+    }
+
+    fn says(&self, words: &str) {
+        assert!(eventually(|| self.said().contains(words)), "no `{words}` in:\n{}", self.said());
+    }
+
+    fn kill(mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Asks it to end, as a service manager would; its status and its words.
+    fn finish(mut self) -> (Option<i32>, String) {
+        // SAFETY: numbers only; the process has not been waited for.
+        unsafe { libc::kill(self.process.id() as libc::pid_t, libc::SIGTERM) };
+        self.end()
+    }
+
+    /// How it ends by itself.
+    fn end(&mut self) -> (Option<i32>, String) {
+        let status = self.process.wait().unwrap();
+        (status.code(), self.said())
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        if self.process.try_wait().is_ok_and(|status| status.is_none()) {
+            let _ = self.process.kill();
+            let _ = self.process.wait();
+        }
+    }
+}
+
+/// What the state machine alone makes of it: pieces, and the spans in them.
+#[derive(Default)]
+struct Expected(Pieces, BTreeSet<(TraceId, SpanId)>);
+
+impl Outlet for Expected {
+    fn piece(&mut self, _: u32, _: u64, piece: Piece) {
+        traces::count(&mut self.0, &piece);
+        self.1.extend(piece.spans.iter().map(|span| (span.trace, span.id)));
+    }
+    fn aside(&mut self, _: u32, _: u64, piece: Piece) {
+        panic!("{piece:?}");
+    }
+    fn dead(&mut self, why: String) {
+        panic!("{why}");
+    }
+}
+
+fn expected(all: &[Vec<EventBatch>]) -> Expected {
+    let mut expected = Expected::default();
+    for batches in all {
+        let mut stage = JoinStage::begin(Epoch(1), JoinStageConfig::new(PARTITIONS));
+        for batch in batches {
+            stage.apply(Read { at: None, bytes: &v1::encode(batch) }, &mut expected);
+        }
+    }
+    expected
+}
+
+/// Half `part` of what each node says, as a folder that an agent has recorded.
+fn record(folder: &Path, all: &[Vec<EventBatch>], part: usize) {
+    let mut recorder = Recorder::open(folder).unwrap();
+    for batches in all {
+        let half = batches.len() / 2;
+        let part = if part == 0 { &batches[..half] } else { &batches[half..] };
+        part.iter().for_each(|batch| recorder.add(&v1::encode(batch)).unwrap());
+    }
+}
+
+/// Spans that the topic `zipkin` has, each once, until there are so many.
+fn exported(settings: &Settings, wanted: usize) -> BTreeSet<(TraceId, SpanId)> {
+    let mut config = ClientConfig::new();
+    config
+        .set("bootstrap.servers", &settings.brokers)
+        .set("group.id", "shown")
+        .set("auto.offset.reset", "earliest");
+    let consumer: BaseConsumer = config.create().unwrap();
+    consumer.subscribe(&["zipkin"]).unwrap();
+    let (mut spans, begun) = (BTreeSet::new(), Instant::now());
+    while spans.len() < wanted && begun.elapsed() < PATIENCE {
+        let Some(Ok(message)) = consumer.poll(Duration::from_millis(100)) else { continue };
+        let list: Vec<Value> = serde_json::from_slice(message.payload().unwrap()).unwrap();
+        spans.extend(list.iter().map(|span| {
+            let id = |key: &str| u128::from_str_radix(span[key].as_str().unwrap(), 16).unwrap();
+            (TraceId(id("traceId")), SpanId(id("id") as u64))
+        }));
+    }
+    spans
+}
+
+#[test]
+fn over_tls_with_a_password_by_the_newer_protocol_everything_arrives_although_members_are_killed() {
+    let broker = or_skip!(Broker::start_guarded(QUICK));
+    let (root, folder) = (broker.settings(), tempfile::tempdir().unwrap());
+    for resource in ["blkkin.*", "zipkin"] {
+        allow(broker.port(), About::Topic, resource, Right::All);
+    }
+    allow(broker.port(), About::Group, "blkkin-*", Right::Read);
+    root.create_topic("zipkin", 1, Some(1)).unwrap();
+    let mut settings = broker.guard().settings(Listener::ScramTls);
+    let all: Vec<_> = (1..=NODES).map(|node| nodes::batches(node, CALLS)).collect();
+    println!("{} events", all.iter().map(|batches| nodes::events(batches)).sum::<usize>());
+    let Expected(pieces, spans) = expected(&all);
+    let [first, second] = [0, 1].map(|part| {
+        let recording = folder.path().join(format!("recording{part}"));
+        record(&recording, &all, part);
+        recording.to_str().unwrap().to_owned()
+    });
+    let agent = |recording: &str| {
+        // Which has no group.
+        let mut agent = Service::start(&settings, folder.path(), "agent", &["agent", "--replay", recording]);
+        let (status, said) = agent.end();
+        assert!(status == Some(0) && said.contains("all of it is sent"), "{said}");
+    };
+    let mut grouped = settings.clone();
+    grouped.extra.insert("group.protocol".to_owned(), "consumer".to_owned());
+    let partitions = PARTITIONS.to_string();
+    let aggregate = ["aggregator", "--metrics", "off", "--save-every", "1s", "--partitions", &partitions];
+    let aggregator = |name: &str, more: &[&str]| {
+        Service::start(&grouped, folder.path(), name, &[&aggregate[..], more].concat())
+    };
+    let to = format!("zipkin-kafka={}/zipkin?format=json", settings.brokers);
+    let exporter = |name: &str| Service::start(&grouped, folder.path(), name, &["exporter", "--to", &to]);
+
+    // One has a name of its own: the cluster keeps its partitions, and its name, until it misses it.
+    let named = ["--instance", "one"];
+    let (one, two) = (aggregator("one", &named), aggregator("two", &[]));
+    [&one, &two].iter().for_each(|service| service.says("aggregating; events from"));
+    let (left, right) = (exporter("left"), exporter("right"));
+    [&left, &right].iter().for_each(|service| service.says("exporting"));
+    agent(&first);
+    let mut reader = TraceReader::new(&root, PARTITIONS as i32);
+    reader.read_until(PATIENCE, |found| total(found) * 4 > total(&pieces));
+    one.kill();
+    left.kill();
+    let one = aggregator("one", &named);
+    agent(&second);
+    reader.read(total(&pieces), PATIENCE);
+    let found = exported(&root, spans.len());
+
+    let ended = [one, two, right].map(Service::finish);
+    let difference = difference(&pieces, &reader.pieces);
+    assert!(
+        difference.is_empty(),
+        "{} of {}: {difference:#?}\n{ended:#?}",
+        total(&reader.pieces),
+        total(&pieces)
+    );
+    assert_eq!(found.len(), spans.len(), "{ended:#?}");
+    assert!(found == spans);
+    for (status, said) in &ended {
+        assert_eq!(*status, Some(0), "{said}");
+    }
+    // Nobody says the password, also not to who says a wrong one.
+    settings.extra.insert("sasl.password".to_owned(), format!("{PASSWORD}x"));
+    let wrong = Service::start(&settings, folder.path(), "wrong", &["exporter", "--to", &to]);
+    wrong.says("invalid credentials");
+    wrong.says("sasl.password");
+    assert_eq!(wrong.finish().0, Some(0));
+    let wrong = Service::start(&settings, folder.path(), "wrong-too", &aggregate);
+    wrong.says("invalid credentials");
+    assert_eq!(wrong.finish().0, Some(0));
+    for file in fs::read_dir(folder.path()).unwrap().flatten().filter(|file| file.path().is_file()) {
+        let said = fs::read_to_string(file.path()).unwrap();
+        assert!(!said.contains(PASSWORD), "{}: {said}", file.path().display());
+    }
+}
+
+#[test]
+fn settings_that_mean_nothing_end_a_service_at_once_and_no_password_is_said() {
+    let secret = format!("sasl.pasword={PASSWORD}");
+    let cases: [(&[&str], &str, &str); 5] = [
+        (&[&secret], "the setting sasl.pasword cannot be used", "`sasl.password` is the nearest"),
+        (&["security.protocol=TLS"], "security.protocol", "CONFIGURATION.md"),
+        (&["group.protocol=consumer", "session.timeout.ms=9000"], "session.timeout.ms", "CONFIGURATION.md"),
+        (&["security.protocol=SSL", "ssl.ca.location=/no/such/ca.pem"], "ssl.ca.location", "be readable"),
+        (&[&secret.replace('=', ":")], "bad setting `sasl.pasword`", "--set security.protocol=SSL"),
+    ];
+    let services: [&[&str]; 3] =
+        [&["agent", "--replay", "/no/such/folder"], &["aggregator"], &["exporter", "--to", "zipkin=x.json"]];
+    for service in services {
+        for (set, what, remedy) in cases {
+            let set: Vec<_> = set.iter().flat_map(|word| ["--set", *word]).collect();
+            let run =
+                common::run(&[&service[..1], &["--brokers", "127.0.0.1:1"], &service[1..], &set].concat());
+            assert_eq!(run.code, Some(2), "{service:?} {what}: {run:?}");
+            assert!(run.stderr.contains(what) && run.stderr.contains(remedy), "{run:?}");
+            assert!(!run.stderr.contains(PASSWORD), "{run:?}");
+        }
+    }
+}

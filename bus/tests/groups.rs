@@ -1,0 +1,107 @@
+//! Partitions that go one by one: what stays is given again to who has let go of all, and nothing twice to two.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it saw"
+)]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use blkkin_bus::kafka::{EVENTS, EventConsumer, EventProducer, Group, Received, Record, Sent, Settings};
+use blkkin_wire::batch::EventBatch;
+use blkkin_wire::ids::{BootId, NodeId, Source, StartEpoch};
+use blkkin_wire::v1;
+use support::Broker;
+
+const PATIENCE: Duration = Duration::from_secs(90);
+const LOOK: Duration = Duration::from_millis(50);
+/// So many that each of the partitions has some.
+const NODES: u128 = 40;
+
+/// Ways in which partitions go one by one: what a member says for it.
+const ONE_BY_ONE: [(&str, &str); 2] =
+    [("partition.assignment.strategy", "cooperative-sticky"), ("group.protocol", "consumer")];
+
+/// A batch of each node.
+fn send(settings: &Settings, sequence: u64) {
+    let producer = EventProducer::new(settings, NodeId(0)).unwrap();
+    for node in (1..=NODES).map(NodeId) {
+        let source = Source { node, boot: BootId(1), epoch: StartEpoch(1) };
+        let bytes = v1::encode(&EventBatch { source, sequence, ..EventBatch::tick() });
+        let sent = producer.send_for(node, Record { bytes, events: 1 }, || false);
+        assert_eq!(sent, Ok(Sent::Queued));
+    }
+    assert_eq!(producer.finish(PATIENCE).delivered, NODES as u64);
+}
+
+/// What came: node and sequence, or the partitions that went.
+fn next(consumer: &mut EventConsumer) -> Result<Option<(u128, u64)>, Vec<i32>> {
+    match consumer.next(LOOK).unwrap() {
+        Received::Batch(batch, missing) => {
+            assert_eq!(missing, 0);
+            Ok(Some((batch.source.node.0, batch.sequence)))
+        }
+        Received::Rebalanced { revoked, .. } if !revoked.is_empty() => Err(revoked),
+        Received::Rebalanced { .. } | Received::Nothing => Ok(None),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn all(sequence: u64) -> BTreeSet<(u128, u64)> {
+    (1..=NODES).map(|node| (node, sequence)).collect()
+}
+
+/// Until the batch of this number came of each node, and all that lie before it.
+fn receive_all(consumer: &mut EventConsumer, sequence: u64) {
+    let (mut found, begun) = (BTreeSet::new(), Instant::now());
+    while found != all(sequence) {
+        assert!(begun.elapsed() < PATIENCE, "{found:?}");
+        found.extend(next(consumer).unwrap().filter(|(_, of)| *of == sequence));
+    }
+}
+
+#[test]
+fn what_stays_when_partitions_go_one_by_one_is_given_again_and_what_was_done_is_not() {
+    // Its own default is 45 s and 5 s; both may not be said by members.
+    let quick = "group.consumer.min.heartbeat.interval.ms=500\ngroup.consumer.heartbeat.interval.ms=500\n";
+    let broker = match Broker::start_with(quick) {
+        Ok(broker) => broker,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let plain = broker.settings();
+    plain.create_topic(EVENTS, 4, Some(1)).unwrap();
+    for (round, (name, value)) in (0_u64..).zip(ONE_BY_ONE) {
+        send(&plain, 2 * round);
+        let mut settings = plain.clone();
+        settings.extra.insert(name.to_owned(), value.to_owned());
+        let group = Group { name: format!("group-{name}"), member: None };
+        let mut first = EventConsumer::join(&settings, &group).unwrap();
+        receive_all(&mut first, 2 * round);
+        first.commit().unwrap();
+        // In hand and not done, when somebody comes.
+        send(&plain, 2 * round + 1);
+        receive_all(&mut first, 2 * round + 1);
+        let mut second = EventConsumer::join(&settings, &group).unwrap();
+        let (mut of, mut revoked) = ([BTreeSet::new(), BTreeSet::new()], Vec::new());
+        let begun = Instant::now();
+        while revoked.is_empty() || &of[0] | &of[1] != all(2 * round + 1) {
+            assert!(begun.elapsed() < PATIENCE, "{name}: {revoked:?}, {of:?}");
+            match next(&mut first) {
+                Ok(found) => of[0].extend(found),
+                Err(went) => {
+                    revoked = went;
+                    of[0].clear();
+                    first.take_back().unwrap();
+                }
+            }
+            of[1].extend(next(&mut second).unwrap());
+        }
+        println!("{name}: {revoked:?} went, {} records stayed, {} went", of[0].len(), of[1].len());
+        assert!(revoked.len() < 4, "{name}: {revoked:?}: that is all at once");
+        assert!(of[0].is_disjoint(&of[1]) && !of[0].is_empty(), "{name}: {of:?}");
+    }
+}

@@ -1,0 +1,44 @@
+//! What the consumer in Java needs beside Kafka's own jars: protobuf's, and a compiler of 3 MB in place of a JDK of 250 MB.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::maven;
+use crate::workspace::Workspace;
+
+const PROTOBUF: &str = "4.33.0";
+const COMPILER: &str = "3.42.0";
+
+pub(super) const PLAN: &str = "protobuf-java and the Eclipse compiler from Maven Central, below target/toolchain (5 MB): a consumer in Java reads the topic";
+
+const POM: &str = r#"<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>blkkin</groupId>
+  <artifactId>consumer</artifactId>
+  <version>1</version>
+  <dependencies>
+    <dependency>
+      <groupId>com.google.protobuf</groupId>
+      <artifactId>protobuf-java</artifactId>
+      <version>PROTOBUF</version>
+    </dependency>
+    <dependency>
+      <groupId>org.eclipse.jdt</groupId>
+      <artifactId>ecj</artifactId>
+      <version>COMPILER</version>
+    </dependency>
+  </dependencies>
+</project>
+"#;
+
+/// Where the jars are; tests get it by the variable BLKKIN_JAVA_JARS.
+pub(crate) fn java_jars(workspace: &Workspace) -> PathBuf {
+    // No dot in it: what is fetched has another extension until it is whole.
+    workspace.toolchain_dir().join(format!("java-consumer-{}", PROTOBUF.replace('.', "-")))
+}
+
+pub(super) fn fetch(jars: &Path) -> Result<()> {
+    let pom = POM.replace("PROTOBUF", PROTOBUF).replace("COMPILER", COMPILER);
+    maven::fetch(&pom, jars).context("cannot fetch what the consumer in Java needs")
+}
