@@ -37,7 +37,70 @@ pub enum Reply {
 
 /// Nobody said anything about the request: the same post may succeed later.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Away(pub String);
+pub struct Away {
+    /// In which way.
+    pub reason: Reason,
+    /// In words.
+    pub why: String,
+}
+
+/// In which way nobody said anything about a request. For counting: there are few of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// No connection, or one that broke.
+    NotReached,
+    /// No answer in time.
+    NoAnswer,
+    /// It wants to be asked later.
+    Busy,
+    /// It failed.
+    Failed,
+    /// It wants nothing from us, and may be told otherwise.
+    Denied,
+    /// The file could not be written.
+    NotWritten,
+}
+
+/// One attempt to have a request accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// In the request.
+    pub spans: usize,
+    /// Of the request.
+    pub bytes: usize,
+    /// These spans were in a request before.
+    pub again: bool,
+    /// What it came to.
+    pub answer: Answer,
+}
+
+/// What an attempt came to, for counting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Answer {
+    /// All were accepted.
+    Accepted,
+    /// All but some.
+    Partly,
+    /// Something in it is wrong.
+    Refused,
+    /// It is too long.
+    TooLong,
+    /// It has no verdict.
+    Without(Reason),
+}
+
+impl Answer {
+    fn of(answered: &Result<Reply, Away>) -> Answer {
+        match answered {
+            Ok(Reply::Accepted) => Answer::Accepted,
+            Ok(Reply::AcceptedBut(..)) => Answer::Partly,
+            Ok(Reply::Refused(_)) => Answer::Refused,
+            Ok(Reply::TooLong(_)) => Answer::TooLong,
+            Ok(Reply::Denied(_)) => Answer::Without(Reason::Denied),
+            Err(Away { reason, .. }) => Answer::Without(*reason),
+        }
+    }
+}
 
 /// Something that a request of spans can be posted to.
 pub trait Post {
@@ -75,6 +138,8 @@ pub trait Ledger {
     fn settle(&mut self, range: Range<usize>, verdict: Verdict);
     /// So many of those that were settled as sent were refused all the same, nobody knows which.
     fn recant(&mut self, spans: u64, why: String);
+    /// A request was posted.
+    fn attempted(&mut self, _attempt: Attempt) {}
     /// The destination is away, or is back.
     fn outage(&mut self, why: Option<String>);
     /// Whether a destination that wants nothing from us is asked again, as it may be told otherwise.
@@ -111,7 +176,7 @@ impl<P: Post> Delivery<P> {
     pub(crate) fn probe(&mut self, batch: &Batch, ledger: &mut impl Ledger) {
         batch.request(&(0..0), &mut self.request);
         match self.post.post(&self.request) {
-            Err(Away(why)) | Ok(Reply::Denied(why)) => ledger.outage(Some(why)),
+            Err(Away { why, .. }) | Ok(Reply::Denied(why)) => ledger.outage(Some(why)),
             Ok(_) => {}
         }
     }
@@ -161,8 +226,13 @@ impl<P: Post> Delivery<P> {
         batch.request(range, &mut self.request);
         let mut failures = 0;
         while !ledger.is_over() {
-            let why = match self.post.post(&self.request) {
-                Err(Away(why)) => why,
+            let answered = self.post.post(&self.request);
+            // A part is posted because the whole was.
+            let again = failures > 0 || range.len() < batch.len();
+            let answer = Answer::of(&answered);
+            ledger.attempted(Attempt { spans: range.len(), bytes: self.request.len(), again, answer });
+            let why = match answered {
+                Err(Away { why, .. }) => why,
                 Ok(Reply::Denied(why)) if ledger.asks_again_when_denied() => why,
                 Ok(reply) => {
                     if let Reply::TooLong(_) = reply {

@@ -4,7 +4,7 @@
 //! what Zipkin makes of it Zipkin does not say here: a bad list it drops and counts in its own metrics.
 
 use blkkin_bus::kafka::{KafkaError, NotSent, Settings, SingleProducer};
-use blkkin_zipkin_export::{Away, Post, Reply};
+use blkkin_zipkin_export::{Away, Post, Reason, Reply};
 
 /// Posts to a topic.
 pub(crate) struct KafkaPost(SingleProducer);
@@ -25,7 +25,9 @@ impl Post for KafkaPost {
         match self.0.send(&[], &[], request) {
             Ok(()) => Ok(Reply::Accepted),
             Err(NotSent::TooLong(error)) => Ok(Reply::TooLong(error.to_string())),
-            Err(NotSent::Away(error)) => Err(Away(format!("{error}; {}", error.remedy))),
+            Err(NotSent::Away(error)) => {
+                Err(Away { reason: Reason::NoAnswer, why: format!("{error}; {}", error.remedy) })
+            }
         }
     }
 }

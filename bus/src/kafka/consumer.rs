@@ -20,6 +20,7 @@ use rdkafka::message::OwnedMessage;
 use rdkafka::{Message, Offset, TopicPartitionList};
 
 use super::codec::{Codec, Events, Traces};
+use super::lag::Progress;
 use super::membership::{Change, Membership};
 use super::seen::{Seen, Standing};
 use super::settings::Group;
@@ -77,6 +78,8 @@ pub struct TopicConsumer<C> {
     held: bool,
     /// Commits that are answered by a callback.
     commits_sent: u64,
+    /// What of it is done, for who looks.
+    progress: Progress,
     settings: Settings,
     codec: PhantomData<C>,
 }
@@ -96,9 +99,16 @@ impl<C: Codec> TopicConsumer<C> {
             next: HashMap::new(),
             held: false,
             commits_sent: 0,
+            progress: Progress::default(),
             settings: settings.clone(),
             codec: PhantomData,
         })
+    }
+
+    /// Shows there how far it is from now on, in place of whoever did before.
+    pub fn show(&mut self, progress: &Progress) {
+        progress.clear();
+        self.progress = progress.clone();
     }
 
     /// Waits at most `timeout` for the next record.
@@ -187,6 +197,7 @@ impl<C: Codec> TopicConsumer<C> {
                     for partition in &partitions {
                         self.seen.remove(partition);
                         self.next.remove(partition);
+                        self.progress.gave(*partition);
                     }
                     revoked.extend(partitions);
                 }
@@ -210,9 +221,9 @@ impl<C: Codec> TopicConsumer<C> {
             committed.map_err(|error| KafkaError::of(&self.settings, "ask for the offsets of", &error))?;
         for element in committed.elements() {
             self.seen.insert(element.partition(), Seen::from_note(element.metadata()));
-            if let Offset::Offset(next) = element.offset() {
-                self.next.insert(element.partition(), next);
-            }
+            let next = if let Offset::Offset(next) = element.offset() { Some(next) } else { None };
+            self.next.extend(next.map(|next| (element.partition(), next)));
+            self.progress.stands(element.partition(), next);
         }
         Ok(())
     }

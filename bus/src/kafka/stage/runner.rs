@@ -7,7 +7,7 @@ use rdkafka::Message;
 use rdkafka::message::OwnedMessage;
 
 use super::super::settings::Group;
-use super::super::{KafkaError, STATE, Settings};
+use super::super::{KafkaError, Progress, STATE, Settings};
 use super::member::{Event, Member};
 use super::outbox::AGE_MAX;
 use super::output::{Letter, Output};
@@ -74,6 +74,8 @@ pub struct StageRunner<F: Machines> {
     state_partitions: i32,
     oversize: u64,
     gone: u64,
+    /// What was read, for who looks.
+    progress: Progress,
 }
 
 impl<F: Machines> StageRunner<F> {
@@ -94,7 +96,13 @@ impl<F: Machines> StageRunner<F> {
             state_partitions,
             oversize: 0,
             gone: 0,
+            progress: Progress::default(),
         })
+    }
+
+    /// Shows there how far it is.
+    pub fn show(self, progress: &Progress) -> Self {
+        StageRunner { progress: progress.clone(), ..self }
     }
 
     /// Works until `stop` says so; `tell` hears what a person should know.
@@ -143,6 +151,7 @@ impl<F: Machines> StageRunner<F> {
         let at_ms = message.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok());
         let bytes = message.payload().unwrap_or_default();
         owned.apply(offset, Entry { at_ms, bytes }, Instant::now());
+        self.progress.stands(partition, Some(owned.next));
         if let Some(why) = owned.outbox.take_dead() {
             let place = (&*self.config.input, partition, Some(offset));
             self.output.bury(&self.config.group.name, place, &why, bytes, PATIENCE)?;
@@ -155,6 +164,7 @@ impl<F: Machines> StageRunner<F> {
         tell(format!("{error}; trying again"));
         self.gone += self.owned.values().map(|owned| owned.gone).sum::<u64>();
         self.owned.clear();
+        self.progress.clear();
         std::thread::sleep(AGAIN);
         self.member = Member::join(&self.settings, &self.config.group, &self.config.input)?;
         Ok(())
