@@ -9,6 +9,7 @@ mod debian;
 mod kafka;
 mod linker;
 mod otelcol;
+mod prometheus;
 mod zipkin;
 
 use std::fs::File;
@@ -24,6 +25,7 @@ use crate::workspace::Workspace;
 
 pub(crate) use kafka::broker_jars;
 pub(crate) use otelcol::collector;
+pub(crate) use prometheus::prometheus;
 pub(crate) use zipkin::server_jar;
 
 /// What the machine is set up for.
@@ -67,6 +69,7 @@ struct Plan {
     zipkin: Option<PathBuf>,
     kafka: Option<PathBuf>,
     collector: Option<PathBuf>,
+    prometheus: Option<PathBuf>,
     kernels: Vec<&'static Kernel>,
 }
 
@@ -80,6 +83,11 @@ impl Plan {
             zipkin: (purposes.contains(&Purpose::Tests) && !jar.is_file()).then_some(jar),
             kafka: (purposes.contains(&Purpose::Tests) && !jars.is_dir()).then_some(jars),
             collector: if purposes.contains(&Purpose::Tests) { otelcol::missing(workspace) } else { None },
+            prometheus: if purposes.contains(&Purpose::Tests) {
+                prometheus::missing(workspace)
+            } else {
+                None
+            },
             kernels: if purposes.contains(&Purpose::Guests) { vm::missing(workspace) } else { Vec::new() },
         }
     }
@@ -90,6 +98,7 @@ impl Plan {
             && self.zipkin.is_none()
             && self.kafka.is_none()
             && self.collector.is_none()
+            && self.prometheus.is_none()
             && self.kernels.is_empty()
     }
 
@@ -111,6 +120,9 @@ impl Plan {
         }
         if self.collector.is_some() {
             println!("  {}", otelcol::PLAN);
+        }
+        if self.prometheus.is_some() {
+            println!("  {}", prometheus::PLAN);
         }
         for kernel in &self.kernels {
             println!("  {}", kernel.plan_line());
@@ -134,6 +146,12 @@ impl Plan {
             // No reason to stop: its test is then skipped, and counted as such.
             if let Err(error) = timings.time("Collector", || otelcol::fetch(&collector)) {
                 println!("  no OpenTelemetry Collector for the tests: {error:#}");
+            }
+        }
+        if let Some(folder) = self.prometheus {
+            // As above.
+            if let Err(error) = timings.time("Prometheus", || prometheus::fetch(&folder)) {
+                println!("  no Prometheus for the tests: {error:#}");
             }
         }
         for kernel in self.kernels {
