@@ -92,6 +92,8 @@ fn build(workspace: &Path, target: &Path, toolchain: &Toolchain) -> Result<()> {
         "RUSTFLAGS",
         "CARGO_BUILD_TARGET",
         "CARGO_TARGET_DIR",
+        // What an incremental build makes of the programs has types that the kernel refuses.
+        "CARGO_INCREMENTAL",
         "CARGO_MAKEFLAGS",
         "LD_LIBRARY_PATH",
     ] {
