@@ -1,7 +1,8 @@
 //! One destination's work: receive, deliver, commit, again.
 //!
-//! *In*: records of `blkkin.traces`, as a member of the destination's group. *Out*: entries of its [`Book`]. *Invariant*: a commit says that
-//! all that was received is at the destination or in `blkkin.dead`, because it is sent only when nothing is in hand.
+//! *In*: records of `blkkin.traces`, as a member of the destination's group. *Out*: entries of its [`Book`]. *Invariant*: a
+//! commit says that all that was received is at the destination or in `blkkin.dead`, because it is sent only when nothing is in
+//! hand.
 //!
 //! Whatever fails between us and the cluster makes a member of a new: what was not committed is received again then, so nothing
 //! hangs on what librdkafka was in the middle of.
