@@ -244,7 +244,7 @@ fn prometheus_has_what_the_services_say_and_its_examples_are_traces() {
         (&aggregator, "blkkin_aggregator_lag_records", "blkkin_aggregator_partitions"),
         (&exporter, "blkkin_exporter_lag_records", "blkkin_exporter_partitions"),
     ] {
-        let stages = if service.job == "blkkin-aggregator" { 2.0 } else { 1.0 };
+        let stages = if service.job == "blkkin-aggregator" { 3.0 } else { 1.0 };
         let done = || service.value(partitions) == stages * 12.0 && service.value(lag) == 0.0;
         assert!(eventually(done), "{}", get(&service.address(), "/metrics"));
     }
