@@ -106,11 +106,20 @@ impl Answer {
 pub trait Post {
     /// Posts it, and waits for the answer, within a bound of its own.
     fn post(&mut self, request: &[u8]) -> Result<Reply, Away>;
+
+    /// Whether the answer to an empty request says that somebody is there.
+    fn can_be_probed(&self) -> bool {
+        true
+    }
 }
 
 impl<P: Post + ?Sized> Post for Box<P> {
     fn post(&mut self, request: &[u8]) -> Result<Reply, Away> {
         (**self).post(request)
+    }
+
+    fn can_be_probed(&self) -> bool {
+        (**self).can_be_probed()
     }
 }
 
@@ -171,13 +180,16 @@ impl<P: Post> Delivery<P> {
         Delivery { post, patience, request: Vec::new(), too_long: None }
     }
 
-    /// Posts an empty request, so that a user hears of a wrong address before the first span is made. Nothing else
-    /// depends on the answer.
+    /// Posts an empty request, so that a user hears of a wrong address before the first span is made, and that who was away
+    /// is back although there is nothing to send. Nothing else depends on the answer.
     pub(crate) fn probe(&mut self, batch: &Batch, ledger: &mut impl Ledger) {
+        if !self.post.can_be_probed() {
+            return;
+        }
         batch.request(&(0..0), &mut self.request);
         match self.post.post(&self.request) {
             Err(Away { why, .. }) | Ok(Reply::Denied(why)) => ledger.outage(Some(why)),
-            Ok(_) => {}
+            Ok(_) => ledger.outage(None),
         }
     }
 

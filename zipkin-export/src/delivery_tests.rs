@@ -191,6 +191,17 @@ fn each_attempt_is_told_with_what_it_came_to() {
     assert_eq!(told.1, expected);
 }
 
+#[test]
+fn a_probe_says_who_is_away_and_who_is_back() {
+    let queue = Queue::new(10, WhenFull::DropNewest);
+    let mut server = Server { away: 1, ..Server::refusing(&[]) };
+    let mut delivery = Delivery::new(&mut server, AT_ONCE);
+    delivery.probe(&batch(0..0), &mut Hand(&queue));
+    assert_eq!(queue.trouble().as_deref(), Some("away"));
+    delivery.probe(&batch(0..0), &mut Hand(&queue));
+    assert_eq!(queue.trouble(), None);
+}
+
 /// Takes requests up to a length.
 struct Narrow(usize);
 

@@ -83,16 +83,19 @@ impl Figures for Metrics {
                 "Of these spans that had been in a request before",
                 |t| t.repeated,
             ),
-            self.counter("exporter_spans_acknowledged", "Spans that the destination has", |t| t.delivered),
+            // What it takes back it did acknowledge: a counter only grows.
+            self.counter("exporter_spans_acknowledged", "Spans that the destination acknowledged", |t| {
+                t.delivered + t.not_taken
+            }),
+            self.counter(
+                "exporter_spans_not_taken",
+                "Of these spans that the destination did not take, it is not said which",
+                |t| t.not_taken,
+            ),
             self.counter("exporter_spans_refused", "Spans that the destination refused", |t| t.rejected),
             self.counter("exporter_spans_dead_lettered", "Of these spans that lie in blkkin.dead", |t| {
                 t.refused
             }),
-            self.counter(
-                "exporter_spans_not_taken",
-                "Spans that the destination acknowledged and did not take, it is not said which",
-                |t| t.not_taken,
-            ),
             self.counter("exporter_pieces_received", "Pieces of traces that came", |t| t.pieces),
             self.counter("exporter_pieces_missing", "Pieces of traces that never came", |t| t.missing),
             self.counter(

@@ -25,6 +25,8 @@ use super::stop::Stop;
 const GATHER: Duration = Duration::from_millis(50);
 /// Between two looks at whether to end, when nothing comes.
 const IDLE: Duration = Duration::from_millis(200);
+/// Between two looks at whether a destination that was away is back, while there is nothing to send.
+const PROBE_EVERY: Duration = Duration::from_secs(5);
 /// Before the group is joined again.
 const REJOIN: Duration = Duration::from_secs(1);
 /// For the last commit, whatever is left of the time to end.
@@ -104,11 +106,15 @@ impl Worker {
         let dead = DeadLetters::new(&self.settings, &self.route.group.name)?;
         let mut consumer = TraceConsumer::join(&self.settings, &self.route.group)?;
         consumer.show(&self.book.lag.progress);
-        let mut hand = hand(&self.gathered, &mut consumer, &dead, &self.stop, &self.book, &self.tell);
-        self.sink.probe(&mut hand);
-        let mut flow = Flow::On;
+        let (mut flow, mut probed) = (Flow::On, None::<Instant>);
         while flow == Flow::On && !self.stop.asked() {
             self.book.pulse.beat();
+            let again = |probed: Instant| !self.book.is_up() && probed.elapsed() >= PROBE_EVERY;
+            if self.since.is_none() && probed.is_none_or(again) {
+                probed = Some(Instant::now());
+                let mut hand = hand(&self.gathered, &mut consumer, &dead, &self.stop, &self.book, &self.tell);
+                self.sink.probe(&mut hand);
+            }
             flow = self.receive(&mut consumer, &dead)?;
             let age = self.since.map_or(Duration::ZERO, |since| since.elapsed());
             let full = self.gathered.spans().len() >= SPANS_MAX || age >= GATHER;
