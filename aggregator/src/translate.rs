@@ -9,13 +9,22 @@
 //! What a person would point at: the program, the file system, `block`, the disk. Each asks the next, so the
 //! call is a *client* and what is below it *servers*: Zipkin then draws program → ext4 → block → loop0.
 //!
-//! | span | service | name | id |
-//! |---|---|---|---|
-//! | system call | program | `pwrite64` | the call's |
-//! | file system | `ext4` | `write` | derived from the call's |
-//! | commit | `jbd2` | `journal commit` | the commit's |
-//! | bio | `block` | `bio write` | the bio's |
-//! | request | the disk | `request write` | the request's |
+//! | span | service | name | side | id |
+//! |---|---|---|---|---|
+//! | system call | program | `pwrite64` | client | the call's |
+//! | file system | `ext4` | `write` | server | derived from the call's |
+//! | commit | `jbd2` | `journal commit` | server | the commit's |
+//! | bio | `block` | `bio write` | server | the bio's |
+//! | the same, of a device that makes no requests | that device | `bio write` | server | the bio's |
+//! | the same, queued by the driver of a device above | `block` | `bio write` | neither | the bio's |
+//! | request | the disk | `request write` | server | the request's |
+//!
+//! *Devices on devices*: each is a service, and the one above asks the one below: ext4 → block → loop0 → vda,
+//! ext4 → dm-1 → dm-0 → sda. *Rejected*: the bio between the two as a server too. `block` is one node of the graph, so that
+//! loop0 → block → vda would close a circle, in which nobody could see which device lies on which.
+//!
+//! *What no call asked for* has no span above, and names who asked as the other side: `kernel`, or the program whose pages
+//! they are.
 //!
 //! *The file system's span* is not an event of its own: nothing in the kernel says when ext4 begins. It is made
 //! where the call's file is known to lie on a file system and the call caused I/O, has the call's times and

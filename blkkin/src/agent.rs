@@ -48,7 +48,7 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, Failure> {
     let settings = settings(brokers, &args.set)?;
     if let Some(folder) = &args.replay {
         start_looking(&settings, args.partitions, &StopSignal::new(), &inbox)?;
-        return replay::replay(folder, &settings, &mut inbox);
+        return replay::replay(folder, &settings, args.rate, &mut inbox);
     }
     let traced = load(args)?;
     let producer = EventProducer::new(&settings, traced.0.source().node).map_err(no_cluster)?;

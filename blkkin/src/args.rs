@@ -95,6 +95,10 @@ pub(crate) struct AgentArgs {
     /// Trace nothing: send what was recorded in this folder; killed, it goes on where it was
     #[arg(long, value_name = "FOLDER", help_heading = "Where to", requires = "brokers")]
     pub(crate) replay: Option<PathBuf>,
+    /// With --replay: no more events a second than this, instead of as many as the cluster takes
+    #[arg(long, value_name = "N", help_heading = "Where to", requires = "replay",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rate: Option<u32>,
     /// A setting of librdkafka (TLS, SASL), repeatable: security.protocol=SSL
     #[arg(long, value_name = "NAME=VALUE", help_heading = "Where to")]
     pub(crate) set: Vec<String>,

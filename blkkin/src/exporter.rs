@@ -180,7 +180,13 @@ fn run(
     let mut code = Status::Success.code();
     for (book, thread) in threads {
         match thread.join() {
-            Ok(()) => book.tally().lines(&book.name).iter().for_each(|line| say(line)),
+            Ok(()) => {
+                let tally = book.tally();
+                tally.lines(&book.name).iter().for_each(|line| say(line));
+                if tally.fenced {
+                    code = Status::Failed.code();
+                }
+            }
             Err(panic) => code = broken(&format!("the export to {}", book.name), &*panic).print(),
         }
     }

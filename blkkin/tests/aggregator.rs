@@ -11,12 +11,12 @@ mod broker;
 mod common;
 #[path = "support/nodes.rs"]
 mod nodes;
+#[path = "support/service.rs"]
+mod service;
 #[path = "support/traces.rs"]
 mod traces;
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
@@ -32,6 +32,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 
 use broker::Broker;
+use service::Service;
 use traces::{Pieces, TraceReader, difference, total};
 
 const NODES: u128 = 3;
@@ -51,47 +52,9 @@ macro_rules! broker {
     };
 }
 
-/// One aggregator; killed with the test, however that ends.
-struct Aggregator {
-    process: Child,
-    said: PathBuf,
-}
-
-impl Aggregator {
-    fn start(settings: &Settings, folder: &Path, name: &str, more: &[&str]) -> Aggregator {
-        let said = folder.join(format!("{name}.said"));
-        let words = ["aggregator", "--brokers", &settings.brokers, "--save-every", "1s"];
-        let stderr = fs::OpenOptions::new().create(true).append(true).open(&said).unwrap();
-        let words = [&words, more].concat();
-        let process = common::blkkin(&words).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
-        Aggregator { process, said }
-    }
-
-    fn said(&self) -> String {
-        fs::read_to_string(&self.said).unwrap()
-    }
-
-    fn kill(&mut self) {
-        // Gone already: what it said tells why, and the traces are compared all the same.
-        let _ = self.process.kill();
-        self.process.wait().unwrap();
-    }
-
-    /// Asks it to end, as a service manager would; its status and its words.
-    fn finish(mut self) -> (Option<i32>, String) {
-        // SAFETY: numbers only; the process has not been waited for.
-        unsafe { libc::kill(self.process.id() as libc::pid_t, libc::SIGTERM) };
-        let status = self.process.wait().unwrap();
-        (status.code(), self.said())
-    }
-}
-
-impl Drop for Aggregator {
-    fn drop(&mut self) {
-        if self.process.try_wait().is_ok_and(|status| status.is_none()) {
-            self.kill();
-        }
-    }
+fn start(settings: &Settings, folder: &Path, name: &str, more: &[&str]) -> Service {
+    let words = ["aggregator", "--brokers", &settings.brokers, "--save-every", "1s"];
+    Service::start(folder, name, &[&words, more].concat())
 }
 
 /// What the state machine alone makes of it.
@@ -174,13 +137,13 @@ fn quietly_every_trace_comes_out_once_and_the_books_balance() {
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let all = worlds();
     let expected = expected(&all);
-    let two = ["one", "two"].map(|name| Aggregator::start(&settings, folder.path(), name, &[]));
+    let two = ["one", "two"].map(|name| start(&settings, folder.path(), name, &[]));
     wait_for_topics(&settings);
     wait_for_members(&settings, 2);
     feed(&settings, &all, 0..1, 1, Duration::from_secs(1));
     let mut reader = TraceReader::new(&settings, PARTITIONS as i32);
     reader.read(total(&expected), PATIENCE);
-    let ended = two.map(Aggregator::finish);
+    let ended = two.map(Service::finish);
     assert_same(&expected, &reader, &format!("{ended:?}"));
     assert_eq!(reader.repeated, 0);
     for (status, said) in &ended {
@@ -196,12 +159,9 @@ fn whoever_is_killed_every_trace_comes_out_once() {
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let all = worlds();
     let expected = expected(&all);
-    let start = |n: usize| {
-        // One has a name of its own and comes back as who it was, the other comes as a stranger.
-        let more: &[&str] = if n == 0 { &["--instance", "one"] } else { &[] };
-        Aggregator::start(&settings, folder.path(), ["one", "two"][n], more)
-    };
-    let mut two = [start(0), start(1)];
+    // One has a name of its own and comes back as who it was, the other comes as a stranger.
+    let mut two = [("one", &["--instance", "one"][..]), ("two", &[])]
+        .map(|(name, more)| start(&settings, folder.path(), name, more));
     wait_for_topics(&settings);
     let mut reader = TraceReader::new(&settings, PARTITIONS as i32);
     let mut seed = std::process::id();
@@ -222,12 +182,12 @@ fn whoever_is_killed_every_trace_comes_out_once() {
                 broker.kill();
                 broker.up();
             }
-            two[n] = start(n);
+            two[n].start_again();
         });
     }
     feed(&settings, &all, KILLS..KILLS + 1, KILLS + 1, Duration::from_secs(1));
     reader.read(total(&expected), PATIENCE);
-    let ended = two.map(Aggregator::finish);
+    let ended = two.map(Service::finish);
     assert_same(&expected, &reader, &format!("{ended:?}"));
     for (status, said) in &ended {
         assert_eq!(*status, Some(0), "{said}");
@@ -240,15 +200,15 @@ fn partitions_go_to_who_joins_in_the_middle_with_all_that_they_know() {
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let all = worlds();
     let expected = expected(&all);
-    let one = Aggregator::start(&settings, folder.path(), "one", &[]);
+    let one = start(&settings, folder.path(), "one", &[]);
     wait_for_topics(&settings);
     feed(&settings, &all, 0..1, 2, Duration::from_secs(3));
-    let two = Aggregator::start(&settings, folder.path(), "two", &[]);
+    let two = start(&settings, folder.path(), "two", &[]);
     feed(&settings, &all, 1..2, 2, Duration::from_secs(8));
     wait_for_members(&settings, 2);
     let mut reader = TraceReader::new(&settings, PARTITIONS as i32);
     reader.read(total(&expected), PATIENCE);
-    let ended = [one, two].map(Aggregator::finish);
+    let ended = [one, two].map(Service::finish);
     assert_same(&expected, &reader, &format!("{ended:?}"));
     for (status, said) in &ended {
         assert_eq!(*status, Some(0), "{said}");
@@ -267,7 +227,7 @@ fn a_node_that_fell_silent_is_finished_and_poison_is_buried() {
     let broker = broker!();
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let more = ["--idle-after", "2s", "--partitions", "3"];
-    let one = Aggregator::start(&settings, folder.path(), "one", &more);
+    let one = start(&settings, folder.path(), "one", &more);
     wait_for_topics(&settings);
     let stranger: BaseProducer =
         ClientConfig::new().set("bootstrap.servers", &settings.brokers).create().unwrap();
@@ -309,12 +269,11 @@ fn an_offset_to_which_no_state_belongs_is_refused_unless_told_to_forget() {
         std::thread::sleep(Duration::from_millis(200));
     }
     let more = ["--partitions", "1"];
-    let mut one = Aggregator::start(&settings, folder.path(), "one", &more);
-    let status = one.process.wait().unwrap();
-    let said = one.said();
-    assert_eq!(status.code(), Some(1), "{said}");
+    let mut one = start(&settings, folder.path(), "one", &more);
+    let (status, said) = one.wait();
+    assert_eq!(status, Some(1), "{said}");
     assert!(said.contains("no state belongs to it") && said.contains("--forget"), "{said}");
-    let two = Aggregator::start(&settings, folder.path(), "two", &[&more[..], &["--forget"]].concat());
+    let two = start(&settings, folder.path(), "two", &[&more[..], &["--forget"]].concat());
     let all = [nodes::batches(1, 100)];
     feed(&settings, &all, 0..1, 1, Duration::ZERO);
     let mut reader = TraceReader::new(&settings, 1);

@@ -15,9 +15,7 @@ mod support;
 mod zipkin;
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -26,51 +24,27 @@ use support::disk::Disk;
 use support::fio::Fio;
 use support::live::eventually;
 use support::metrics::{address, get, value};
+use support::service::Service;
 use support::{needs, or_skip};
 use zipkin::Zipkin;
 
 const REQUESTS: u32 = 1_000;
 const BYTES: u32 = 4096;
+/// Ten times what a start takes.
+const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One of blkkin's services; killed with the test, however that ends.
-struct Service {
-    process: Child,
-    said: PathBuf,
+/// Started, and at work: it has said `begun`.
+fn start(disk: &Disk, name: &str, words: &[&str], begun: &str) -> Service {
+    let service = Service::start(&disk.beside(""), name, &[&[name], words].concat());
+    service.says(begun, PATIENCE);
+    service
 }
 
-impl Service {
-    /// Started, and at work: it has said `begun`.
-    fn start(disk: &Disk, name: &str, words: &[&str], begun: &str) -> Service {
-        let said = disk.beside(&format!("{name}.said"));
-        let stderr = fs::File::create(&said).unwrap();
-        let words = [&[name], words].concat();
-        let process = common::blkkin(&words).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
-        let service = Service { process, said };
-        assert!(eventually(|| service.said().contains(begun)), "{}", service.said());
-        service
-    }
-
-    fn said(&self) -> String {
-        fs::read_to_string(&self.said).unwrap()
-    }
-
-    /// Asks it to end; it has nothing to complain of.
-    fn finish(mut self) -> String {
-        // SAFETY: numbers only; the process has not been waited for.
-        unsafe { libc::kill(self.process.id() as libc::pid_t, libc::SIGTERM) };
-        let status = self.process.wait().unwrap();
-        assert!(status.success(), "{status}: {}", self.said());
-        self.said()
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        if self.process.try_wait().is_ok_and(|status| status.is_none()) {
-            let _ = self.process.kill();
-            let _ = self.process.wait();
-        }
-    }
+/// Asks it to end; it has nothing to complain of.
+fn finish(service: Service) -> String {
+    let (status, said) = service.finish();
+    assert_eq!(status, Some(0), "{said}");
+    said
 }
 
 /// fio's writes that Zipkin shows, each a trace.
@@ -114,11 +88,11 @@ fn what_fio_did_is_in_zipkin_request_by_request() {
     let to = format!("zipkin={}", zipkin.url());
     let cluster = ["--brokers", brokers.as_str()];
     let agent = [&cluster[..], &["--metrics", "off", "--device", disk.name()]].concat();
-    let agent = Service::start(&disk, "agent", &agent, "tracing; events go to");
+    let agent = start(&disk, "agent", &agent, "tracing; events go to");
     let aggregator = [&cluster[..], &["--metrics", "127.0.0.1:0"]].concat();
-    let aggregator = Service::start(&disk, "aggregator", &aggregator, "aggregating; events from");
+    let aggregator = start(&disk, "aggregator", &aggregator, "aggregating; events from");
     let exporter = [&cluster[..], &["--to", &to]].concat();
-    let exporter = Service::start(&disk, "exporter", &exporter, "exporting");
+    let exporter = start(&disk, "exporter", &exporter, "exporting");
 
     let account = disk.beside("fio.json");
     let (target, pattern, jobs) = (disk.node(), "randwrite", 2);
@@ -153,8 +127,8 @@ fn what_fio_did_is_in_zipkin_request_by_request() {
 
     assert_watched(&aggregator, &disk, &found);
 
-    let words = agent.finish();
+    let words = finish(agent);
     assert!(words.contains("events delivered to blkkin.events"), "{words}");
-    aggregator.finish();
-    exporter.finish();
+    finish(aggregator);
+    finish(exporter);
 }

@@ -109,6 +109,7 @@ fn what_lies_in_the_topic_is_in_zipkin_each_span_once() {
     assert!(said.contains(&format!("{spans} spans delivered to zipkin=")), "{said}");
     assert!(said.contains("; 0 records left"), "{said}");
     assert!(said.contains("50 records had been delivered already"), "{said}");
+    assert!(said.contains("4 partitions of blkkin.traces are read from their first record on"), "{said}");
 }
 
 #[test]
@@ -353,6 +354,28 @@ fn what_is_wrong_is_said_with_what_to_do() {
     let folder =
         common::run(&["exporter", "--brokers", "127.0.0.1:1", "--to", "zipkin=/no/such/folder/x.json"]);
     assert!(folder.code == Some(1) && folder.stderr.contains("/no/such/folder"), "{folder:?}");
+}
+
+#[test]
+fn of_two_exporters_with_one_name_the_elder_ends_and_says_why() {
+    let broker = or_skip!(cluster());
+    let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
+    // Port 1 of this machine: nobody listens.
+    let words = ["--to", "zipkin=http://127.0.0.1:1", "--instance", "one"];
+    let [elder, younger] = ["elder", "younger"].map(|name| {
+        let folder = folder.path().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        folder
+    });
+    let mut elder = Exporter::start(&settings, &elder, &words);
+    elder.says("4 partitions of blkkin.traces are read from their first record on");
+    let younger = Exporter::start(&settings, &younger, &words);
+    assert!(eventually(|| elder.has_ended()), "{}", elder.said());
+    let (status, said) = elder.finish();
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("another exporter has come under the same name"), "{said}");
+    let (status, said) = younger.finish();
+    assert_eq!(status, Some(0), "{said}");
 }
 
 fn refused_setting() -> String {

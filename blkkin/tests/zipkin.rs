@@ -10,6 +10,8 @@
 )]
 
 mod common;
+#[path = "support/links.rs"]
+mod links;
 #[path = "support/zipkin.rs"]
 mod server;
 mod support;
@@ -17,7 +19,6 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
@@ -39,29 +40,31 @@ fn a_run_opens_in_zipkin_layer_by_layer() {
     let server = or_skip!(Zipkin::start());
     let disk = or_skip!(Disk::ext4(DISK));
     let file = disk.beside("trace.json");
-    traced(&disk, &file, &server);
+    let all = traced(&disk, &file, &server);
     let list = fs::read(&file).unwrap();
     let spans: Vec<Value> = serde_json::from_slice(&list).unwrap();
     let (id, count) = a_durable_sync(&spans, disk.name());
-    let sent = shown(&server, &disk, &id, count);
+    let sent = shown(&server, &disk, &all, &id, count);
     drop(server);
 
     let server = Zipkin::start().unwrap();
     assert_eq!(server.post(&list), 202, "the file is taken as it is");
-    let posted = shown(&server, &disk, &id, count);
+    let posted = shown(&server, &disk, &spans, &id, count);
     assert_eq!(sent, posted, "file and server were told the same");
 }
 
-/// SQLite at work, traced to both destinations. Again while the end of some bio was not seen, which is counted and
+/// SQLite at work, traced to both destinations: all that the server was sent. Again while the end of some bio was not seen, which is counted and
 /// happens on kernels that run no programs on top of some tasks (see `support::recording::until_whole`).
-fn traced(disk: &Disk, file: &Path, server: &Zipkin) {
+fn traced(disk: &Disk, file: &Path, server: &Zipkin) -> Vec<Value> {
+    let mut all: Vec<Value> = Vec::new();
     for round in 0..RUNS_MAX {
         let run = trace_once(disk, &format!("{round}.db"), file, server);
         assert_eq!(run.code, Some(0), "{run:?}");
         assert_eq!(run.stderr.matches("spans sent to").count(), 2, "{run:?}");
+        all.extend(serde_json::from_slice::<Vec<Value>>(&fs::read(file).unwrap()).unwrap());
         if !run.stderr.contains("ends missed") {
             assert!(run.stderr.contains("lost: nothing"), "{run:?}");
-            return;
+            return all;
         }
         println!("again, as ends were missed, and counted");
     }
@@ -103,7 +106,7 @@ fn a_durable_sync(spans: &[Value], device: &str) -> (String, usize) {
 }
 
 /// Everything that is to be seen at the server, and the spans of that trace.
-fn shown(server: &Zipkin, disk: &Disk, id: &str, count: usize) -> Vec<Value> {
+fn shown(server: &Zipkin, disk: &Disk, all: &[Value], id: &str, count: usize) -> Vec<Value> {
     let mut spans = server.trace(id, count);
     assert_eq!(spans.len(), count);
     let services = server.get("/api/v2/services").unwrap();
@@ -111,7 +114,7 @@ fn shown(server: &Zipkin, disk: &Disk, id: &str, count: usize) -> Vec<Value> {
     let layers = BTreeSet::from([PROGRAM, "ext4", "jbd2", "block", disk.name()]);
     assert!(services.is_superset(&layers), "{services:?}");
     assert_layers(&spans.iter().collect::<Vec<_>>(), disk.name());
-    assert_graph(server, disk.name());
+    assert_graph(server, all, disk.name());
     // A server adds the address of whoever posted.
     for span in &mut spans {
         span["localEndpoint"].as_object_mut().unwrap().retain(|key, _| key == "serviceName");
@@ -160,20 +163,20 @@ fn assert_carried(spans: &[&Value], bio: &Value, device: &str) {
     assert!(requests.iter().all(|request| service_of(request) == device), "{requests:#?}");
 }
 
-/// The dependency graph leads from the program down to the device.
-fn assert_graph(server: &Zipkin, device: &str) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
-    let links = server.get(&format!("/api/v2/dependencies?endTs={now}&lookback=3600000")).unwrap();
-    let drawn: BTreeSet<(&str, &str)> = links
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|link| (link["parent"].as_str().unwrap(), link["child"].as_str().unwrap()))
-        .collect();
+/// The dependency graph leads from the program down to the device, and says how often: the links that the server shows are
+/// those that the spans make, no other, and their numbers are those of the spans.
+fn assert_graph(server: &Zipkin, spans: &[Value], device: &str) {
+    let drawn = server.links();
+    assert_eq!(drawn, links::of(spans));
     for edge in [(PROGRAM, "ext4"), ("ext4", "block"), ("ext4", "jbd2"), ("jbd2", "block"), ("block", device)]
     {
-        assert!(drawn.contains(&edge), "no {edge:?} among {drawn:?}");
+        assert!(drawn.keys().any(|(one, other)| (&**one, &**other) == edge), "no {edge:?} among {drawn:?}");
     }
+    // Nobody below asks anybody above: read from left to right there is no way back. (Other disks may be there: that of the
+    // program's own file, whose pages come from there.)
+    let layers = ["kernel", PROGRAM, "ext4", "jbd2", "block", device];
+    let depth = |name: &str| layers.iter().position(|layer| *layer == name).unwrap_or(layers.len() - 1);
+    assert!(drawn.keys().all(|(one, other)| depth(one) < depth(other)), "{drawn:?}");
 }
 
 /// Spans right below `parent`, in the order of their start.

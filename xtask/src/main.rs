@@ -1,4 +1,4 @@
-//! blkkin's own tasks: `cargo xtask demo | test | vm | setup | bench | lint`.
+//! blkkin's own tasks: `cargo xtask demo | test | vm | setup | bench | soak | screenshots | lint`.
 //!
 //! A task may install things, so each says what it is about to do and why before it does it, and does nothing
 //! when nothing is missing. This file only parses the command line.
@@ -10,10 +10,15 @@
 
 mod bench;
 mod demo;
+mod http;
+mod interrupt;
 mod lint;
 mod packages;
+mod screenshots;
+mod servers;
 mod setup;
 mod shell;
+mod soak;
 mod test;
 mod timing;
 mod toolchain;
@@ -43,6 +48,9 @@ struct Arguments {
 enum Task {
     /// Trace SQLite on ext4 over a loop device, from system call to block request
     Demo {
+        /// Three nodes instead, through a real Kafka into a real Zipkin, with an aggregator killed in the middle
+        #[arg(long)]
+        cluster: bool,
         /// Set up and built already, and root: only the part that needs root (used by the demo itself)
         #[arg(long, hide = true, value_name = "BLKKIN")]
         traced_part: Option<std::path::PathBuf>,
@@ -69,8 +77,16 @@ enum Task {
         #[arg(long)]
         demo: bool,
     },
+    /// Make the pictures of Zipkin in docs/ anew (as root)
+    Screenshots {
+        /// Use this program instead of building one
+        #[arg(long, value_name = "FILE")]
+        blkkin: Option<std::path::PathBuf>,
+    },
     /// Measure what blkkin costs, beside its peers
     Bench(bench::Options),
+    /// Events of three nodes to Zipkin while every service is killed: what comes out is the same
+    Soak(soak::Options),
     /// Format, clippy, documentation, licences and sources of dependencies
     Lint {
         /// Also known vulnerabilities (fetches the RustSec database)
@@ -91,8 +107,11 @@ fn main() -> ExitCode {
 
 fn run(workspace: &Workspace, task: Task) -> anyhow::Result<ExitCode> {
     match task {
-        Task::Demo { traced_part: None } => demo::run(workspace),
-        Task::Demo { traced_part: Some(blkkin) } => demo::traced_part(workspace, &blkkin),
+        Task::Demo { cluster, traced_part: None } => demo::run(workspace, demo::Which::of(cluster)),
+        Task::Demo { cluster, traced_part: Some(blkkin) } => {
+            demo::traced_part(workspace, &blkkin, demo::Which::of(cluster))
+        }
+        Task::Screenshots { blkkin } => screenshots::run(workspace, blkkin),
         Task::Test { filter } => test::run(workspace, filter.as_deref()),
         Task::Setup { tests, demo } => {
             let wanted = [
@@ -107,6 +126,7 @@ fn run(workspace: &Workspace, task: Task) -> anyhow::Result<ExitCode> {
         }
         Task::Vm { name, only } => vm::run(workspace, name.as_deref(), only.as_deref()),
         Task::Bench(options) => bench::run(workspace, &options),
+        Task::Soak(options) => soak::run(workspace, &options),
         Task::Lint { advisories } => lint::run(workspace, advisories).map(|()| ExitCode::SUCCESS),
     }
 }

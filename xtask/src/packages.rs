@@ -72,7 +72,7 @@ const PACKAGES: &[Package] = &[
     },
     Package {
         program: "sqlite3",
-        purposes: &[Purpose::Demo, Purpose::Tests],
+        purposes: &[Purpose::Demo, Purpose::Cluster, Purpose::Tests],
         reason: "the program that is traced: durable inserts and reads",
         apt: &["sqlite3"],
         dnf: "sqlite",
@@ -81,7 +81,7 @@ const PACKAGES: &[Package] = &[
     },
     Package {
         program: "mkfs.ext4",
-        purposes: &[Purpose::Demo, Purpose::Tests, Purpose::Disks, Purpose::Guests],
+        purposes: &[Purpose::Demo, Purpose::Cluster, Purpose::Tests, Purpose::Disks, Purpose::Guests],
         reason: "makes the file system that is traced",
         apt: &["e2fsprogs"],
         dnf: "e2fsprogs",
@@ -90,7 +90,7 @@ const PACKAGES: &[Package] = &[
     },
     Package {
         program: "losetup",
-        purposes: &[Purpose::Demo, Purpose::Tests, Purpose::Disks, Purpose::Guests],
+        purposes: &[Purpose::Demo, Purpose::Cluster, Purpose::Tests, Purpose::Disks, Purpose::Guests],
         reason: "makes a block device of a file, so that no real disk is touched",
         apt: &["mount"],
         dnf: "util-linux",
@@ -99,7 +99,7 @@ const PACKAGES: &[Package] = &[
     },
     Package {
         program: "mount",
-        purposes: &[Purpose::Demo, Purpose::Tests, Purpose::Disks, Purpose::Guests],
+        purposes: &[Purpose::Demo, Purpose::Cluster, Purpose::Tests, Purpose::Disks, Purpose::Guests],
         reason: "mounts the file system that is traced",
         apt: &["mount"],
         dnf: "util-linux",
@@ -126,7 +126,7 @@ const PACKAGES: &[Package] = &[
     },
     Package {
         program: "java",
-        purposes: &[Purpose::Tests],
+        purposes: &[Purpose::Tests, Purpose::Cluster, Purpose::Screenshots],
         reason: "runs the real Zipkin server and the real Kafka broker",
         apt: &["default-jre-headless"],
         dnf: "java-latest-openjdk-headless",
@@ -135,7 +135,7 @@ const PACKAGES: &[Package] = &[
     },
     Package {
         program: "mvn",
-        purposes: &[Purpose::Tests],
+        purposes: &[Purpose::Tests, Purpose::Cluster, Purpose::Screenshots],
         reason: "fetches the Zipkin server and the Kafka broker",
         apt: &["maven"],
         dnf: "maven",
@@ -150,6 +150,24 @@ const PACKAGES: &[Package] = &[
         dnf: "protobuf-compiler python3-protobuf",
         pacman: "protobuf python-protobuf",
         zypper: "protobuf-devel python3-protobuf",
+    },
+    Package {
+        program: "chromium",
+        purposes: &[Purpose::Screenshots],
+        reason: "shows Zipkin's pages",
+        apt: &["chromium"],
+        dnf: "chromium",
+        pacman: "chromium",
+        zypper: "chromium",
+    },
+    Package {
+        program: "chromedriver",
+        purposes: &[Purpose::Screenshots],
+        reason: "drives it",
+        apt: &["chromium-driver"],
+        dnf: "chromedriver",
+        pacman: "chromium",
+        zypper: "chromedriver",
     },
     Package {
         program: "qemu-system-x86_64",

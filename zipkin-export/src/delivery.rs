@@ -1,4 +1,4 @@
-//! Getting a batch accepted: again when nobody answers, in halves when the answer is no.
+//! Getting a batch accepted: again when nobody answers, in halves when the answer is no, or when a server fails over it.
 //!
 //! *In*: a [`Batch`] and something that can post a request. *Out*: a verdict on each of its spans, told to a
 //! [`Ledger`]. *Invariant*: a span gets one verdict; a request is repeated only while nobody has said what is wrong
@@ -6,6 +6,13 @@
 //!
 //! Zipkin refuses a whole list for one bad span. A refused list is therefore posted in halves until the bad
 //! span stands alone: 2·log₂(1000) ≈ 20 posts for each bad one of 1000, and only that one is lost.
+//!
+//! A server may also *fail* over a list (500), again and again, and it does not say whether one of the spans or its own state is to
+//! blame. Repeated for ever, one span would hold everything behind it; given up, a server that is broken for all would have
+//! everything refused. So after [`FAILURES_MAX`] failures in a row the list is posted in halves, and a span is refused only if it
+//! fails as often alone *and* the server has accepted others of the same list since. Where it accepts nothing, it is waited for.
+//! *Limits*: a span that comes alone has no others to be compared with, and is repeated; a server that breaks in the middle of
+//! the search has one span refused each 16 s.
 //!
 //! A request that nobody answers is repeated without a maximum of its own: how long is the ledger's to say. In one process
 //! a queue bounds what can pile up behind it, and the deadline of the shutdown how long it goes on; behind a topic of Kafka
@@ -33,7 +40,12 @@ pub enum Reply {
     TooLong(String),
     /// It does not want requests from us, whatever is in them.
     Denied(String),
+    /// It failed over the request; by its own fault or by what is in it, it does not say.
+    Failed(String),
 }
+
+/// Failures in a row after which it is looked for who is to blame. With the default back-off these are 16 s: a restart passes.
+const FAILURES_MAX: u32 = 8;
 
 /// Nobody said anything about the request: the same post may succeed later.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,6 +109,7 @@ impl Answer {
             Ok(Reply::Refused(_)) => Answer::Refused,
             Ok(Reply::TooLong(_)) => Answer::TooLong,
             Ok(Reply::Denied(_)) => Answer::Without(Reason::Denied),
+            Ok(Reply::Failed(_)) => Answer::Without(Reason::Failed),
             Err(Away { reason, .. }) => Answer::Without(*reason),
         }
     }
@@ -173,11 +186,13 @@ pub(crate) struct Delivery<P> {
     request: Vec<u8>,
     /// Of a request that was too long.
     too_long: Option<usize>,
+    /// The batch in hand was in a request already.
+    posted: bool,
 }
 
 impl<P: Post> Delivery<P> {
     pub(crate) fn new(post: P, patience: Patience) -> Self {
-        Delivery { post, patience, request: Vec::new(), too_long: None }
+        Delivery { post, patience, request: Vec::new(), too_long: None, posted: false }
     }
 
     /// Posts an empty request, so that a user hears of a wrong address before the first span is made, and that who was away
@@ -188,7 +203,7 @@ impl<P: Post> Delivery<P> {
         }
         batch.request(&(0..0), &mut self.request);
         match self.post.post(&self.request) {
-            Err(Away { why, .. }) | Ok(Reply::Denied(why)) => ledger.outage(Some(why)),
+            Err(Away { why, .. }) | Ok(Reply::Denied(why) | Reply::Failed(why)) => ledger.outage(Some(why)),
             Ok(_) => ledger.outage(None),
         }
     }
@@ -204,23 +219,34 @@ impl<P: Post> Delivery<P> {
         let told = |range: &Range<usize>| first + range.start..first + range.end;
         let whole = 0..batch.len();
         let mut todo = vec![whole];
+        let mut search = Search::default();
         let mut posts_left = self.patience.posts_max;
-        while let Some(range) = todo.pop() {
-            let Some(reply) = self.post_until_answered(batch, &range, ledger) else {
+        self.posted = false;
+        while let Some(range) = todo.pop().or_else(|| search.next()) {
+            let failures_max = search.failures_max(&range, batch.len());
+            let Some(reply) = self.post_until_answered(batch, &range, failures_max, ledger) else {
                 return AfterPause::GiveUp;
             };
             posts_left = posts_left.saturating_sub(1);
             match reply {
-                Reply::Accepted => ledger.settle(told(&range), Verdict::Sent),
+                Reply::Accepted => {
+                    search.accepted();
+                    ledger.settle(told(&range), Verdict::Sent);
+                }
                 Reply::AcceptedBut(spans, why) => {
+                    search.accepted();
                     ledger.settle(told(&range), Verdict::Sent);
                     ledger.recant(spans.min(range.len() as u64), why);
                 }
                 Reply::Refused(_) | Reply::TooLong(_) if range.len() > 1 && posts_left > 0 => {
-                    let middle = range.start + range.len() / 2;
-                    todo.push(middle..range.end);
-                    todo.push(range.start..middle);
+                    halves(range, &mut todo);
                 }
+                Reply::Failed(why) => match search.failed(&range, batch.len()) {
+                    Fault::TheSpans if range.len() > 1 && posts_left > 0 => halves(range, &mut todo),
+                    Fault::TheSpans => ledger.settle(told(&range), Verdict::Rejected(why)),
+                    Fault::NotKnown => search.aside.push(range),
+                    Fault::TheServers => todo.push(range),
+                },
                 Reply::Refused(why) | Reply::TooLong(why) | Reply::Denied(why) => {
                     ledger.settle(told(&range), Verdict::Rejected(why));
                 }
@@ -233,19 +259,27 @@ impl<P: Post> Delivery<P> {
         &mut self,
         batch: &Batch,
         range: &Range<usize>,
+        failures_max: u32,
         ledger: &mut impl Ledger,
     ) -> Option<Reply> {
         batch.request(range, &mut self.request);
-        let mut failures = 0;
+        let (mut failures, mut over_it) = (0, 0);
         while !ledger.is_over() {
             let answered = self.post.post(&self.request);
             // A part is posted because the whole was.
-            let again = failures > 0 || range.len() < batch.len();
+            let again = std::mem::replace(&mut self.posted, true);
             let answer = Answer::of(&answered);
             ledger.attempted(Attempt { spans: range.len(), bytes: self.request.len(), again, answer });
             let why = match answered {
                 Err(Away { why, .. }) => why,
                 Ok(Reply::Denied(why)) if ledger.asks_again_when_denied() => why,
+                Ok(Reply::Failed(why)) => {
+                    over_it += 1;
+                    if over_it >= failures_max {
+                        return Some(Reply::Failed(why));
+                    }
+                    why
+                }
                 Ok(reply) => {
                     if let Reply::TooLong(_) = reply {
                         let shortest = self.too_long.unwrap_or(usize::MAX);
@@ -263,6 +297,76 @@ impl<P: Post> Delivery<P> {
             }
         }
         None
+    }
+}
+
+/// The first half is on top.
+fn halves(range: Range<usize>, todo: &mut Vec<Range<usize>>) {
+    let middle = range.start + range.len() / 2;
+    todo.push(middle..range.end);
+    todo.push(range.start..middle);
+}
+
+/// Who is to blame for a failure.
+enum Fault {
+    /// One of the spans, or the one.
+    TheSpans,
+    /// It is asked again when all others are done.
+    NotKnown,
+    /// It accepts nothing: it is waited for.
+    TheServers,
+}
+
+/// The search for spans over which a server fails.
+#[derive(Default)]
+struct Search {
+    /// Lists are halved without waiting.
+    under_way: bool,
+    /// Something has failed as often as it may.
+    failed: bool,
+    /// Something was accepted after that.
+    accepted: bool,
+    /// Posts that failed since anything was accepted.
+    fruitless: u32,
+    /// Spans over which it failed, alone.
+    aside: Vec<Range<usize>>,
+    /// All others are done.
+    last_turn: bool,
+}
+
+impl Search {
+    fn next(&mut self) -> Option<Range<usize>> {
+        self.last_turn = true;
+        self.aside.pop()
+    }
+
+    /// While it is looked for, no failure is waited for; before a span is blamed, all of them.
+    fn failures_max(&self, range: &Range<usize>, spans: usize) -> u32 {
+        match self.under_way && !(self.last_turn && range.len() == 1) {
+            _ if spans == 1 => u32::MAX,
+            true => 1,
+            false => FAILURES_MAX,
+        }
+    }
+
+    fn accepted(&mut self) {
+        self.accepted = self.failed;
+        self.fruitless = 0;
+    }
+
+    fn failed(&mut self, range: &Range<usize>, spans: usize) -> Fault {
+        (self.under_way, self.failed) = (true, true);
+        self.fruitless += 1;
+        // A bad span fails alone, and in each list that it is in: of two halves one is accepted.
+        let fruitless_max = 2 * (spans.ilog2() + 1);
+        if !self.accepted && self.fruitless > fruitless_max {
+            // From the beginning, with patience.
+            (self.under_way, self.fruitless) = (false, 0);
+            return Fault::TheServers;
+        }
+        let alone = range.len() == 1;
+        let judged = self.accepted && self.last_turn;
+        if alone && !judged { Fault::NotKnown } else { Fault::TheSpans }
     }
 }
 

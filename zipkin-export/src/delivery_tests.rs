@@ -223,3 +223,73 @@ fn what_is_too_long_is_halved_and_its_length_is_known() {
     assert!((151..=300).contains(&shortest), "{shortest}");
     assert_eq!(delivery.too_long(), None);
 }
+
+/// Fails over every list with such a span in it, and over all for the first posts.
+struct Fails {
+    over: Vec<usize>,
+    broken: usize,
+    posts: usize,
+    lists: Vec<Vec<usize>>,
+}
+
+impl Fails {
+    fn over(bad: &[usize]) -> Fails {
+        Fails { over: bad.to_vec(), broken: 0, posts: 0, lists: Vec::new() }
+    }
+}
+
+impl Post for &mut Fails {
+    fn post(&mut self, list: &[u8]) -> Result<Reply, Away> {
+        self.posts += 1;
+        let list: Vec<usize> = serde_json::from_slice(list).unwrap();
+        self.broken = self.broken.saturating_sub(1);
+        if self.broken > 0 || list.iter().any(|n| self.over.contains(n)) {
+            return Ok(Reply::Failed("500".into()));
+        }
+        self.lists.push(list);
+        Ok(Reply::Accepted)
+    }
+}
+
+fn verdicts(server: &mut Fails, n: usize) -> (Vec<usize>, Vec<usize>) {
+    let mut told = Told::default();
+    assert_eq!(Delivery::new(server, AT_ONCE).deliver(&batch(0..n), 0, &mut told), AfterPause::GoOn);
+    let of = |sent: bool| {
+        let ranges = told.0.iter().filter(|(_, verdict)| (*verdict == Verdict::Sent) == sent);
+        let mut spans: Vec<usize> = ranges.flat_map(|(range, _)| range.clone()).collect();
+        spans.sort_unstable();
+        spans
+    };
+    (of(true), of(false))
+}
+
+#[test]
+fn spans_over_which_a_server_fails_are_refused_alone_once_it_has_accepted_others() {
+    for bad in [&[0][..], &[999], &[500], &[0, 1, 2, 3], &[499, 500, 998, 999]] {
+        let mut server = Fails::over(bad);
+        let (sent, refused) = verdicts(&mut server, 1000);
+        assert_eq!(refused, bad);
+        assert_eq!(sent.len(), 1000 - bad.len());
+        assert_eq!(server.lists.iter().map(Vec::len).sum::<usize>(), sent.len(), "each once");
+        let posts = FAILURES_MAX as usize + (20 + FAILURES_MAX as usize) * bad.len();
+        assert!(server.posts <= posts, "{} posts for {bad:?}", server.posts);
+    }
+}
+
+#[test]
+fn a_server_that_fails_over_everything_is_waited_for_and_nothing_is_refused() {
+    for broken in [1, 7, 8, 9, 20, 50, 500, 5_000] {
+        let mut server = Fails { broken, ..Fails::over(&[]) };
+        let (sent, refused) = verdicts(&mut server, 100);
+        assert_eq!((sent.len(), refused.len()), (100, 0), "{broken}");
+        let mut server = Fails { broken, ..Fails::over(&[42]) };
+        assert_eq!(verdicts(&mut server, 100).1, [42], "{broken}");
+    }
+}
+
+#[test]
+fn a_span_that_comes_alone_cannot_be_judged_and_is_repeated() {
+    let mut server = Fails { broken: 1_000, ..Fails::over(&[]) };
+    assert_eq!(verdicts(&mut server, 1), (vec![0], vec![]));
+    assert_eq!(server.posts, 1_000);
+}

@@ -71,6 +71,8 @@ impl GrpcPost {
             5 | 7 | 12 | 16 => {
                 Ok(Reply::Denied(format!("{said} (is this the address of an OTLP receiver?)")))
             }
+            // UNKNOWN and INTERNAL: what a server says that failed.
+            2 | 13 => Ok(Reply::Failed(said)),
             _ => Ok(Reply::Refused(said)),
         }
     }

@@ -9,7 +9,8 @@
 //! | 2xx | accepted (Zipkin says 202); from OpenTelemetry perhaps all but some |
 //! | 413 | it is too long: halved |
 //! | 400, 422 | something in the list is wrong: halved |
-//! | 408, 429, 5xx, no connection, no answer | nobody looked at the list: repeated |
+//! | 408, 429, 502, 503, 504, no connection, no answer | nobody looked at the list: repeated |
+//! | other 5xx | it failed over the list: repeated, then halved where it accepts others |
 //! | other 4xx, 3xx | not a place for spans |
 //!
 //! Bodies are not compressed: on loopback that costs the sender more than it saves.
@@ -77,7 +78,11 @@ impl HttpPost {
             StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
                 Err(Away { reason: Reason::Busy, why: said })
             }
-            _ if status.is_server_error() => Err(Away { reason: Reason::Failed, why: said }),
+            // Of a gateway before it, or of itself while it is no server yet or any more.
+            StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => {
+                Err(Away { reason: Reason::Failed, why: said })
+            }
+            _ if status.is_server_error() => Ok(Reply::Failed(said)),
             StatusCode::PAYLOAD_TOO_LARGE => Ok(Reply::TooLong(said)),
             StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => Ok(Reply::Refused(said)),
             _ => Ok(Reply::Denied(format!("{said} (is this the address of {}?)", self.server()))),

@@ -1,6 +1,7 @@
 //! Bios and requests.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use blkkin_wire::event::{BioEvent, BlockOp, BlockStatus, RequestEvent, Submitter};
 use blkkin_wire::ids::{DeviceId, Sector, SpanId, TraceId};
@@ -27,6 +28,8 @@ pub(super) fn add(place: &Place<'_>, spans: &mut Vec<Span>) {
 /// What of the block layer is in this trace, by span; a big `sync` has tens of thousands.
 struct Present {
     bios: SpanMap<()>,
+    /// What has bios of a device below: requests, and bios of devices that make no requests.
+    above: SpanMap<()>,
     /// Requests by the trace that shows them: this one, or one whose request carried a bio of this.
     requests: SpanMap<TraceId>,
 }
@@ -35,8 +38,13 @@ impl Present {
     fn of(place: &Place<'_>) -> Self {
         let Trace { bios, requests, carried, .. } = place.trace;
         let carriers = carried.iter().map(|carried| (carried.request.span, carried.trace));
+        let below = bios.iter().filter_map(|bio| match bio.submitter {
+            Submitter::Span(above) if above != place.trace.root_span => Some((above, ())),
+            Submitter::Span(_) | Submitter::Kernel => None,
+        });
         Present {
             bios: bios.iter().map(|bio| (bio.span, ())).collect(),
+            above: below.collect(),
             requests: carriers.chain(requests.iter().map(|request| (request.span, place.id))).collect(),
         }
     }
@@ -49,15 +57,19 @@ fn bio_span(place: &Place<'_>, present: &Present, bio: &BioEvent) -> Span {
         Submitter::Span(above) => (Some(above), Some(below(present, above))),
     };
     let below_root = parent == Some(place.trace.root_span);
+    let (service, kind) = side(place, present, bio);
     let mut span = place.span(Outline {
         id: bio.span,
         parent: if below_root { Some(place.bios_below) } else { parent },
         name: format!("bio {}", bio.op.name_for(bio.bytes)).into(),
-        service: names::BLOCK.clone(),
-        kind: SpanKind::Server,
+        service,
+        kind,
         start: bio.queue,
         end: bio.end,
     });
+    if parent.is_none() {
+        span.remote_service = names::asker(&place.trace.names);
+    }
     let mut tags = Tags::default();
     if let Some(link) = link {
         tags.text("blkkin.link", link);
@@ -76,6 +88,21 @@ fn bio_span(place: &Place<'_>, present: &Present, bio: &BioEvent) -> Span {
     span.error = status_tags(bio.status, &mut tags);
     span.tags = tags.0;
     span
+}
+
+/// Who serves a bio, and on which side of a conversation that is: see [`super`].
+fn side(place: &Place<'_>, present: &Present, bio: &BioEvent) -> (Arc<str>, SpanKind) {
+    if serves_itself(present, bio) {
+        return (names::device(&place.trace.names.devices, bio.device), SpanKind::Server);
+    }
+    (names::BLOCK.clone(), if place.trace.queued_by_root(bio) { SpanKind::Server } else { SpanKind::Local })
+}
+
+/// Whether the device took the bio as it is, as the device-mapper, md and zram do. On other devices too a bio ends without a
+/// request: where it is refused, or has nothing to flush.
+fn serves_itself(present: &Present, bio: &BioEvent) -> bool {
+    let served = bio.status.is_ok() && bio.bytes > 0;
+    bio.request.is_none() && (served || present.above.contains_key(&bio.span))
 }
 
 /// Why a bio is below something of a device above.
@@ -127,6 +154,9 @@ fn request_span(place: &Place<'_>, present: &Present, request: &RequestEvent) ->
         start: request.start,
         end: request.complete,
     });
+    if request.parent.is_none() {
+        span.remote_service = names::asker(&place.trace.names);
+    }
     let wallclock = |time| place.anchor.wallclock(time);
     let moments = [
         (request.plugged.then_some(request.start), "plugged"),

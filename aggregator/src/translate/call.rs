@@ -88,7 +88,8 @@ pub(super) fn process_tags(trace: &Trace, tags: &mut Tags) {
     tags.number("process.parent_pid", task.ppid.0);
     tags.number("thread.id", task.tid.0);
     tags.owned("thread.name", &*task.comm);
-    tags.number("user.id", task.uid.0);
+    // Of the two that a credential has the real one (`cred.uid`).
+    tags.number("process.real_user.id", task.uid.0);
     tags.number("blkkin.cgroup", task.cgroup.0);
 }
 

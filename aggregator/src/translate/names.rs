@@ -12,6 +12,8 @@ use crate::trace::{DeviceNames, Names, Trace};
 
 /// The block layer as a service.
 pub(super) static BLOCK: LazyLock<Arc<str>> = LazyLock::new(|| "block".into());
+/// The kernel's own work as who asks.
+static KERNEL: LazyLock<Arc<str>> = LazyLock::new(|| "kernel".into());
 /// ext4's journal as a service.
 pub(super) static JOURNAL: LazyLock<Arc<str>> = LazyLock::new(|| "jbd2".into());
 
@@ -20,6 +22,13 @@ pub(super) fn program(names: &Names) -> Arc<str> {
     let exe = names.exe.as_ref().map(|exe| base(&exe.path));
     let comm = names.task.as_ref().map(|task| &*task.comm);
     exe.or(comm).filter(|name| !name.is_empty()).unwrap_or("unknown program").into()
+}
+
+/// Who asked for what no call asked for: a program whose pages are read or written behind its back, or the kernel by itself
+/// (write-back, metadata). One name for all its threads: theirs have numbers in them.
+pub(super) fn asker(names: &Names) -> Option<Arc<str>> {
+    let task = names.task.as_ref()?;
+    Some(if task.kernel_thread { KERNEL.clone() } else { program(names) })
 }
 
 /// A path's last component.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use blkkin_wire::calls::CallId;
 use blkkin_wire::event::{
-    BioEvent, BlockOp, BlockStatus, CallEvent, Ending, LayerEvent, RequestEvent, Submitter,
+    BioEvent, BlockOp, BlockStatus, CallEvent, Ending, LayerEvent, RequestEvent, Submitter, TaskEvent,
 };
-use blkkin_wire::ids::{SpanId, TraceId};
+use blkkin_wire::ids::{DeviceId, SpanId, TraceId};
 use blkkin_wire::span::{Span, SpanKind, TagValue};
 use proptest::prelude::*;
 
@@ -96,7 +96,7 @@ fn the_calls_tags_say_who_what_where_and_how_long_in_a_fixed_order() {
             "process.parent_pid=1",
             "thread.id=101",
             "thread.name=sqlite3",
-            "user.id=1000",
+            "process.real_user.id=1000",
             "blkkin.cgroup=1",
             "file.path=/srv/test.db",
             "blkkin.offset=8192",
@@ -246,8 +246,59 @@ fn what_is_done_on_a_device_below_hangs_below_it_and_says_why() {
     assert_eq!((of(4).parent, of(6).parent), (Some(SpanId(3)), Some(SpanId(4))));
     assert_eq!(faults(&spans), Vec::<String>::new());
     let link = |id| tag(of(id), "blkkin.link").unwrap();
+    // The graph reads block → loop0 → loop0: no bio between two devices is anybody's server.
+    assert_eq!([2, 4, 6].map(|id| of(id).kind), [SpanKind::Server, SpanKind::Local, SpanKind::Local]);
+    assert!([2, 4, 6].iter().all(|id| &*of(*id).service == "block"));
     assert!(link(2).contains("inside the call") && link(4).contains("kiocb") && link(6).contains("pointer"));
     assert!(spans.iter().all(|span| tag(span, "blkkin.missing.parent").is_none()));
+}
+
+#[test]
+fn a_device_without_requests_is_asked_by_bios() {
+    let mut trace = direct_write();
+    // What a mapped device makes of its bio is the lower device's.
+    let mapped = DeviceId { major: 253, minor: 0 };
+    let devices = [(make::DISK, "sda".into()), (mapped, "dm-0".into())];
+    trace.names.devices = Arc::new(DeviceNames(devices.into()));
+    let (bio, request) = make::direct(1, 4, 5, (30, 70));
+    trace.requests.clear();
+    (trace.bios[0].device, trace.bios[0].request) = (mapped, None);
+    trace.bios.push(BioEvent { submitter: Submitter::Span(SpanId(2)), ..bio });
+    trace.requests.push(request);
+    let expected = [
+        ("sqlite3 pwrite64", None),
+        ("ext4 write", Some(0)),
+        ("dm-0 bio write", Some(1)),
+        ("block bio write", Some(2)),
+        ("sda request write", Some(3)),
+    ];
+    let found = spans(&trace);
+    assert_eq!(tree(&found), expected.map(|(name, parent)| (name.to_owned(), parent)));
+    let kinds: Vec<_> = found[1..].iter().map(|span| span.kind).collect();
+    assert_eq!(kinds, [SpanKind::Server, SpanKind::Server, SpanKind::Local, SpanKind::Server]);
+    // Refused before it came to a driver, or a flush of what has no cache: no device did anything.
+    let mut refused = trace.clone();
+    refused.bios.truncate(1);
+    refused.requests.clear();
+    refused.bios[0].status = BlockStatus(10);
+    assert_eq!(&*spans(&refused)[2].service, "block");
+    (refused.bios[0].status, refused.bios[0].bytes) = (BlockStatus(0), 0);
+    assert_eq!(&*spans(&refused)[2].service, "block");
+}
+
+#[test]
+fn what_no_call_asked_for_says_who_did() {
+    let (bio, request) = make::kernel(1, 2, (10, 20));
+    let mut trace = make::trace(1);
+    trace.root = Root::Kernel;
+    (trace.bios, trace.requests) = (vec![bio], vec![request]);
+    let asker =
+        |trace: &Trace| spans(trace).iter().map(|span| span.remote_service.clone()).collect::<Vec<_>>();
+    assert_eq!(asker(&trace), [None, None], "nobody knows");
+    let worker = TaskEvent { kernel_thread: true, ..make::task(1, 0, 1, "kworker/u8:2") };
+    trace.names.task = Some(Arc::new(worker));
+    assert_eq!(asker(&trace), [Some("kernel".into()), None]);
+    assert_eq!(asker(&named(trace)), [Some("sqlite3".into()), None], "by a page fault");
 }
 
 #[test]
@@ -316,7 +367,7 @@ proptest! {
         let all: Vec<Span> = traces.iter().flat_map(spans).collect();
         prop_assert_eq!(faults(&all), Vec::<String>::new());
         let events: usize = traces.iter().map(|trace| trace.bios.len() + trace.requests.len()).sum();
-        let block = all.iter().filter(|span| &*span.service == "block" || span.name.starts_with("request ")).count();
+        let block = all.iter().filter(|span| ["bio ", "request "].iter().any(|kind| span.name.starts_with(kind))).count();
         prop_assert_eq!(block, events, "each bio and request is exported once");
     }
 

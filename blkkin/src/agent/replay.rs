@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use blkkin_bus::kafka::{EVENTS, EventProducer, Record, Sent, Settings};
 use blkkin_bus::recording::{Position, Recording};
@@ -22,22 +22,33 @@ use crate::session::{Happening, Inbox};
 
 /// Batches between two notes of how far it is: so many are sent again at the most.
 const WINDOW: usize = 64;
+/// And no longer than this between them, where a rate makes batches rare.
+const NOTE_EVERY: Duration = Duration::from_secs(1);
 /// Between two looks at whether the end was asked for.
 const LOOK: Duration = Duration::from_millis(500);
 const PROGRESS: &str = "replayed";
 
-/// Sends until all is sent, or until told to end.
-pub(super) fn replay(folder: &Path, settings: &Settings, inbox: &mut Inbox) -> Result<ExitCode, Failure> {
+/// Sends until all is sent, or until told to end; so many events a second, where a rate is given.
+pub(super) fn replay(
+    folder: &Path,
+    settings: &Settings,
+    rate: Option<u32>,
+    inbox: &mut Inbox,
+) -> Result<ExitCode, Failure> {
     let begin = progress(folder);
     let mut recording = Recording::open(folder, begin).map_err(|error| unreadable(folder, &error))?;
     let producer = EventProducer::new(settings, NodeId(0)).map_err(no_cluster)?;
     if begin != Position::default() {
         say(&format!("going on behind byte {} of file {}", begin.offset, begin.file));
     }
-    let (mut events, mut batches, mut refused) = (0, 0, 0);
+    let (mut events, mut batches, mut refused) = (0_u64, 0, 0);
+    let begun = Instant::now();
     let ended = loop {
-        let mut behind = None;
+        let (mut behind, noted) = (None, Instant::now());
         for _ in 0..WINDOW {
+            if behind.is_some() && noted.elapsed() >= NOTE_EVERY {
+                break;
+            }
             let Some((bytes, position)) = recording.read().map_err(|error| unreadable(folder, &error))?
             else {
                 break;
@@ -50,7 +61,8 @@ pub(super) fn replay(folder: &Path, settings: &Settings, inbox: &mut Inbox) -> R
             let node = decoded.batch.source.node;
             let count = decoded.batch.events.len() as u64;
             let record = Record { bytes, events: count };
-            if !send(&producer, node, record, inbox)? {
+            let due = rate.map(|rate| begun + Duration::from_secs_f64(events as f64 / f64::from(rate)));
+            if !waited_until(due, inbox) || !send(&producer, node, record, inbox)? {
                 return Ok(end(false, (events, batches, refused), &recording));
             }
             events += count;
@@ -66,6 +78,16 @@ pub(super) fn replay(folder: &Path, settings: &Settings, inbox: &mut Inbox) -> R
         }
     };
     Ok(end(ended, (events, batches, refused), &recording))
+}
+
+/// Waits for that moment; false where the end was asked for meanwhile.
+fn waited_until(due: Option<Instant>, inbox: &mut Inbox) -> bool {
+    while let Some(left) = due.and_then(|due| due.checked_duration_since(Instant::now())) {
+        if told_to_end(inbox, left.min(LOOK)) {
+            return false;
+        }
+    }
+    true
 }
 
 fn send(

@@ -45,6 +45,8 @@ pub(super) struct Tally {
     pub(super) left: Option<u64>,
     /// The last commit was not acknowledged: the next exporter sends again what this one sent last.
     pub(super) uncommitted: bool,
+    /// Another exporter came under this one's name, so this one has ended: else they would take it from each other for ever.
+    pub(super) fenced: bool,
 }
 
 impl Tally {
@@ -82,6 +84,11 @@ impl Tally {
         say(self.again, "records had been delivered already, and were left out");
         if self.uncommitted {
             lines.push(format!("{name}: the last commit was not acknowledged: some spans are sent again"));
+        }
+        if self.fenced {
+            lines.push(format!(
+                "{name}: ended, as another exporter has come under the same name; give each its own --instance"
+            ));
         }
         lines
     }

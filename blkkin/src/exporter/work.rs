@@ -82,7 +82,7 @@ impl Worker {
 
     /// Until told to end.
     pub(super) fn work(mut self) {
-        while !self.stop.asked() {
+        while !self.stop.asked() && !self.book.tally().fenced {
             if let Err(error) = self.member() {
                 self.cluster_failed(&error);
                 let until = Instant::now() + REJOIN;
@@ -106,23 +106,29 @@ impl Worker {
         let dead = DeadLetters::new(&self.settings, &self.route.group.name)?;
         let mut consumer = TraceConsumer::join(&self.settings, &self.route.group)?;
         consumer.show(&self.book.lag.progress);
+        let served = self.serve(&mut consumer, &dead);
+        self.book.tally().fenced = served.is_err() && consumer.is_fenced();
+        served
+    }
+
+    fn serve(&mut self, consumer: &mut TraceConsumer, dead: &DeadLetters) -> Result<(), KafkaError> {
         let (mut flow, mut probed) = (Flow::On, None::<Instant>);
         while flow == Flow::On && !self.stop.asked() {
             self.book.pulse.beat();
             let again = |probed: Instant| !self.book.is_up() && probed.elapsed() >= PROBE_EVERY;
             if self.since.is_none() && probed.is_none_or(again) {
                 probed = Some(Instant::now());
-                let mut hand = hand(&self.gathered, &mut consumer, &dead, &self.stop, &self.book, &self.tell);
+                let mut hand = hand(&self.gathered, consumer, dead, &self.stop, &self.book, &self.tell);
                 self.sink.probe(&mut hand);
             }
-            flow = self.receive(&mut consumer, &dead)?;
+            flow = self.receive(consumer, dead)?;
             let age = self.since.map_or(Duration::ZERO, |since| since.elapsed());
             let full = self.gathered.spans().len() >= SPANS_MAX || age >= GATHER;
             if flow == Flow::On && full {
-                flow = self.deliver(&mut consumer, &dead)?;
+                flow = self.deliver(consumer, dead)?;
             }
         }
-        if flow == Flow::On && self.deliver(&mut consumer, &dead)? == Flow::On {
+        if flow == Flow::On && self.deliver(consumer, dead)? == Flow::On {
             let committed = consumer.commit_within(LAST_COMMIT)?;
             self.book.tally().uncommitted = !committed;
         }
@@ -154,6 +160,7 @@ impl Worker {
             Received::Rebalanced { revoked, .. } if !revoked.is_empty() => self.forget(),
             Received::Rebalanced { .. } | Received::Nothing => {}
         }
+        self.say_unknown(consumer.take_unknown());
         Ok(Flow::On)
     }
 
@@ -225,6 +232,17 @@ impl Worker {
         self.gathered.clear();
         self.since = None;
         self.settled = 0;
+    }
+
+    /// What was delivered of them long ago is delivered again.
+    fn say_unknown(&self, partitions: usize) {
+        if partitions > 0 {
+            (self.tell)(format!(
+                "{}: {partitions} partitions of {TRACES} are read from their first record on, as its group has committed nothing \
+                 there: it is new, or had no exporter for so long that the cluster forgot it (offsets.retention.minutes)",
+                self.book.name
+            ));
+        }
     }
 
     fn cluster_failed(&mut self, error: &KafkaError) {

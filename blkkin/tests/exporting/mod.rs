@@ -118,7 +118,7 @@ pub(crate) fn shown(spans: impl IntoIterator<Item = Value>) -> BTreeMap<String, 
 }
 
 /// Trace, id, parent, kind, name, services, time, duration, annotations and tags. Zipkin adds addresses.
-fn canonical(mut span: Value) -> String {
+pub(crate) fn canonical(mut span: Value) -> String {
     for endpoint in ["localEndpoint", "remoteEndpoint"] {
         if let Some(endpoint) = span.get_mut(endpoint).and_then(Value::as_object_mut) {
             endpoint.retain(|key, _| key == "serviceName");
@@ -156,6 +156,11 @@ impl Exporter {
         assert!(eventually(|| self.said().contains(words)), "no `{words}` in:\n{}", self.said());
     }
 
+    /// Whether it has ended by itself.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.process.try_wait().unwrap().is_some()
+    }
+
     /// SIGKILL.
     pub(crate) fn kill(mut self) {
         self.process.kill().unwrap();
@@ -164,8 +169,10 @@ impl Exporter {
 
     /// Asks it to end, as a service manager would; its status and its words.
     pub(crate) fn finish(mut self) -> (Option<i32>, String) {
-        // SAFETY: numbers only; the process has not been waited for.
-        unsafe { libc::kill(self.process.id() as libc::pid_t, libc::SIGTERM) };
+        if self.process.try_wait().unwrap().is_none() {
+            // SAFETY: numbers only; the process has not been waited for.
+            unsafe { libc::kill(self.process.id() as libc::pid_t, libc::SIGTERM) };
+        }
         let status = self.process.wait().unwrap();
         (status.code(), self.said())
     }

@@ -22,6 +22,7 @@ pub(crate) mod metrics;
 pub(crate) mod one;
 pub(crate) mod queue;
 pub(crate) mod recording;
+pub(crate) mod service;
 pub(crate) mod sg;
 pub(crate) mod terminal;
 pub(crate) mod tools;

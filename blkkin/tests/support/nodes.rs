@@ -57,6 +57,7 @@ pub(crate) fn batches(node: u128, calls: u64) -> Vec<EventBatch> {
 }
 
 /// How many events there are.
+#[allow(dead_code, reason = "not every test file counts them")]
 pub(crate) fn events(batches: &[EventBatch]) -> usize {
     batches.iter().map(|batch| batch.events.len()).sum()
 }

@@ -1,5 +1,7 @@
 //! What `blkkin.traces` holds, read as whoever shows them would: each number once, none missing.
 
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 

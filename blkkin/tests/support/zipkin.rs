@@ -5,19 +5,25 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
 const JAR: &str = "zipkin-server-3.6.1-exec.jar";
 const IN_MAVEN_REPOSITORY: &str = ".m2/repository/io/zipkin/zipkin-server/3.6.1";
+/// What it holds at the most, unless more is asked for; above it, it forgets the oldest and does not say so.
+const SPANS_MAX: u32 = 100_000;
 /// Ten times what a start takes on two slow cores; every other answer comes within milliseconds.
 const PATIENCE: Duration = Duration::from_secs(90);
+
+/// So long before now it is asked for: longer ago than anything here happened.
+pub(crate) const LOOKBACK_MS: u64 = 1_000_000_000_000;
 
 /// The server; it ends with the test, however the test ends.
 pub(crate) struct Zipkin {
@@ -25,6 +31,7 @@ pub(crate) struct Zipkin {
     jar: PathBuf,
     address: SocketAddr,
     kafka: Option<String>,
+    spans_max: u32,
 }
 
 impl Zipkin {
@@ -33,14 +40,23 @@ impl Zipkin {
         Zipkin::start_with(None)
     }
 
+    /// The same, with room for so many spans.
+    pub(crate) fn holding(spans: u32) -> Result<Zipkin, String> {
+        Zipkin::start_as(None, spans)
+    }
+
     /// The same, reading the topic `zipkin` of these brokers besides.
     pub(crate) fn start_with(kafka: Option<&str>) -> Result<Zipkin, String> {
+        Zipkin::start_as(kafka, SPANS_MAX)
+    }
+
+    fn start_as(kafka: Option<&str>, spans_max: u32) -> Result<Zipkin, String> {
         let jar = jar()?;
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
         let address = free.map_err(|error| format!("no free port: {error}"))?;
         let kafka = kafka.map(str::to_owned);
-        let child = spawn(&jar, address, kafka.as_deref())?;
-        let server = Zipkin { child, jar, address, kafka };
+        let child = spawn(&jar, address, kafka.as_deref(), spans_max)?;
+        let server = Zipkin { child, jar, address, kafka, spans_max };
         server.wait_up();
         Ok(server)
     }
@@ -53,7 +69,7 @@ impl Zipkin {
 
     /// Starts it again, at the same address, with no traces.
     pub(crate) fn up(&mut self) {
-        self.child = spawn(&self.jar, self.address, self.kafka.as_deref()).unwrap();
+        self.child = spawn(&self.jar, self.address, self.kafka.as_deref(), self.spans_max).unwrap();
         self.wait_up();
     }
 
@@ -83,6 +99,16 @@ impl Zipkin {
             let Some(Value::Array(spans)) = self.get(&format!("/api/v2/trace/{id}")) else { return None };
             (spans.len() >= count).then_some(spans)
         })
+    }
+
+    /// How often who asked whom, as the page of dependencies draws it.
+    pub(crate) fn links(&self) -> BTreeMap<(String, String), u64> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+        let links = self.get(&format!("/api/v2/dependencies?endTs={now}&lookback={LOOKBACK_MS}")).unwrap();
+        let word = |link: &Value, key: &str| link[key].as_str().unwrap().to_owned();
+        let link =
+            |link: &Value| ((word(link, "parent"), word(link, "child")), link["callCount"].as_u64().unwrap());
+        links.as_array().unwrap().iter().map(link).collect()
     }
 
     /// Asks until there is an answer.
@@ -128,9 +154,12 @@ impl Drop for Zipkin {
     }
 }
 
-fn spawn(jar: &Path, address: SocketAddr, kafka: Option<&str>) -> Result<Child, String> {
+fn spawn(jar: &Path, address: SocketAddr, kafka: Option<&str>, spans_max: u32) -> Result<Child, String> {
     let mut java = Command::new("java");
-    java.args(["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-jar"]).arg(jar);
+    // A span takes 1.6 KB of it. One that has no room left would answer nothing for ever.
+    java.arg(format!("-Xmx{}m", 128 + spans_max / 500)).arg("-XX:+ExitOnOutOfMemoryError");
+    java.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-jar"]).arg(jar);
+    java.env("MEM_MAX_SPANS", spans_max.to_string());
     java.args(["--armeria.ports[0].ip=127.0.0.1", "--armeria.ports[0].protocols[0]=http"]);
     java.arg(format!("--armeria.ports[0].port={}", address.port()));
     if let Some(brokers) = kafka {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::v1::Malformed;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::KafkaResult;
+use rdkafka::error::{KafkaResult, RDKafkaErrorCode};
 use rdkafka::message::OwnedMessage;
 use rdkafka::{Message, Offset, TopicPartitionList};
 
@@ -76,6 +76,8 @@ pub struct TopicConsumer<C> {
     next: HashMap<i32, i64>,
     /// Asked for nothing, see [`TopicConsumer::hold`].
     held: bool,
+    /// Partitions that came and of which the group had committed nothing, since this was asked last.
+    unknown: usize,
     /// Commits that are answered by a callback.
     commits_sent: u64,
     /// What of it is done, for who looks.
@@ -98,6 +100,7 @@ impl<C: Codec> TopicConsumer<C> {
             seen: HashMap::new(),
             next: HashMap::new(),
             held: false,
+            unknown: 0,
             commits_sent: 0,
             progress: Progress::default(),
             settings: settings.clone(),
@@ -125,7 +128,7 @@ impl<C: Codec> TopicConsumer<C> {
             return Ok(Received::Rebalanced { assigned, revoked });
         }
         let message = match polled {
-            None => return Ok(Received::Nothing),
+            None => return self.alive().map(|()| Received::Nothing),
             Some(Err(error)) => return self.passing(&error).map(|()| Received::Nothing),
             Some(Ok(message)) => message,
         };
@@ -163,7 +166,7 @@ impl<C: Codec> TopicConsumer<C> {
             // Of a partition that was just assigned: not received yet.
             Some(Ok(message)) => self.again(message.partition(), message.offset())?,
             Some(Err(error)) => self.passing(&error)?,
-            None => {}
+            None => self.alive()?,
         }
         Ok(revoked)
     }
@@ -222,10 +225,25 @@ impl<C: Codec> TopicConsumer<C> {
         for element in committed.elements() {
             self.seen.insert(element.partition(), Seen::from_note(element.metadata()));
             let next = if let Offset::Offset(next) = element.offset() { Some(next) } else { None };
-            self.next.extend(next.map(|next| (element.partition(), next)));
+            match next {
+                Some(next) => drop(self.next.insert(element.partition(), next)),
+                None => self.unknown += 1,
+            }
             self.progress.stands(element.partition(), next);
         }
         Ok(())
+    }
+
+    /// Another member has taken this one's own name: it is out of the group for good. Who comes back under that name takes it from
+    /// the other in turn.
+    pub fn is_fenced(&self) -> bool {
+        matches!(self.consumer.client().fatal_error(), Some((RDKafkaErrorCode::FencedInstanceId, _)))
+    }
+
+    /// Partitions that came since this was asked last, and are read from their first record on: the group had committed nothing
+    /// of them. It is new, or the cluster has forgotten it: `offsets.retention.minutes`, 7 days without a member by default.
+    pub fn take_unknown(&mut self) -> usize {
+        std::mem::take(&mut self.unknown)
     }
 
     fn again(&self, partition: i32, offset: i64) -> Result<(), KafkaError> {
@@ -233,7 +251,12 @@ impl<C: Codec> TopicConsumer<C> {
         sought.map_err(|error| KafkaError::of(&self.settings, "read again from", &error))
     }
 
+    fn alive(&self) -> Result<(), KafkaError> {
+        KafkaError::fatal(&self.settings, self.consumer.client()).map_or(Ok(()), Err)
+    }
+
     fn passing(&self, error: &rdkafka::error::KafkaError) -> Result<(), KafkaError> {
+        self.alive()?;
         KafkaError::lasting(&self.settings, error).map_or(Ok(()), Err)
     }
 }

@@ -1,5 +1,7 @@
 //! Making topics, where the cluster lets us.
 
+use std::time::{Duration, Instant};
+
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::error::RDKafkaErrorCode as Code;
@@ -9,6 +11,9 @@ use super::{KafkaError, Settings};
 
 /// As the protocol has it (CreateTopicsRequest.json, replicationFactor).
 const DEFAULT_COPIES: i32 = -1;
+/// Longer than a busy broker takes for it.
+const SHOWN_WITHIN: Duration = Duration::from_secs(10);
+const SHOWN_EVERY: Duration = Duration::from_millis(50);
 
 impl Settings {
     /// Makes a topic, unless there is one: it may be that we may not make it, and that it is there. What hindered the making,
@@ -20,7 +25,22 @@ impl Settings {
         of_topic: &[(&str, &str)],
     ) -> Result<(), KafkaError> {
         let made = self.create_topic_with(topic, partitions, None, of_topic);
-        made.or_else(|refused| self.partitions(topic).map(drop).map_err(|_| refused))
+        match made {
+            Ok(()) => self.wait_for(topic),
+            Err(refused) => self.partitions(topic).map(drop).map_err(|_| refused),
+        }
+    }
+
+    /// A cluster says that a topic is made before its brokers say that there is one: whoever looks in between sees none.
+    fn wait_for(&self, topic: &str) -> Result<(), KafkaError> {
+        let deadline = Instant::now() + SHOWN_WITHIN;
+        loop {
+            match self.partitions(topic) {
+                Ok(_) => return Ok(()),
+                Err(error) if Instant::now() > deadline => return Err(error),
+                Err(_) => std::thread::sleep(SHOWN_EVERY),
+            }
+        }
     }
 
     /// Makes a topic, unless there is one of that name. How many partitions a topic has is decided once: keys lie elsewhere

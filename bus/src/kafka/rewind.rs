@@ -48,7 +48,7 @@ impl Settings {
             Some(Code::UnknownMemberId | Code::IllegalGeneration | Code::RebalanceInProgress) => KafkaError {
                 what: format!("the group {} cannot be set back", group.name),
                 why: "it has members, who would go on from where they are".to_owned(),
-                remedy: "end them first; one that was killed is missed by the cluster after 6 s".to_owned(),
+                remedy: "end them first; one that was killed, or has an --instance, is missed by the cluster after 6 s".to_owned(),
             },
             _ => KafkaError::of(self, "commit to", &error),
         })?;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
+use rdkafka::client::{Client, ClientContext};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError as Driver, RDKafkaErrorCode as Code};
 
@@ -145,6 +146,22 @@ impl KafkaError {
             | Code::GroupAuthorizationFailed => Some(KafkaError::of(settings, "read from", error)),
             _ => None,
         }
+    }
+
+    /// What has put a client out of use. librdkafka says it once, by whatever is asked next, or by nothing: so it is looked for.
+    pub(super) fn fatal<C: ClientContext>(settings: &Settings, client: &Client<C>) -> Option<KafkaError> {
+        let (code, why) = client.fatal_error()?;
+        let remedy = match code {
+            Code::FencedInstanceId => {
+                "another process has come under the same name: give each --instance to one alone".to_owned()
+            }
+            _ => "start it again; if it comes back, report it".to_owned(),
+        };
+        Some(KafkaError {
+            what: format!("cannot go on with the Kafka cluster at {}", settings.brokers),
+            why,
+            remedy,
+        })
     }
 
     pub(super) fn of(settings: &Settings, verb: &str, error: &Driver) -> KafkaError {

@@ -51,6 +51,9 @@ const NO_MORE: &[Purpose] = &[Purpose::Build];
 /// fio and what makes a disk come with what the tests need.
 const WITH_FIO: &[Purpose] = &[Purpose::Build, Purpose::Disks];
 
+/// A broker and a Zipkin come with what the tests need too.
+const WITH_CLUSTER: &[Purpose] = &[Purpose::Build, Purpose::Disks, Purpose::Tests];
+
 const BENCHES: &[Bench] = &[
     bench("start", "from starting blkkin run to its command's first instruction (10 s)", PROBES, NO_MORE),
     bench("call", "what a system call costs while traced, and beside a tracer (5 min)", PROBES, NO_MORE),
@@ -64,6 +67,12 @@ const BENCHES: &[Bench] = &[
     bench("loss", "events a second without loss, with defaults: the curve (5 min)", PROBES, NO_MORE),
     bench("memory", "by open requests and by rate: the curves (2 min)", PROBES, NO_MORE),
     bench("wire", "bytes and ns an event of batches as they are sent (2 min)", DISKS, WITH_FIO),
+    bench(
+        "path",
+        "from the kernel's event to Zipkin, by way of Kafka, part by part (4 min)",
+        DISKS,
+        WITH_CLUSTER,
+    ),
     bench("iops", "fewer operations a second on a fast and on a real disk (up to 15 min)", DISKS, WITH_FIO),
     bench("peers", "beside other tools: fio, SQLite, PostgreSQL, files (20 min)", DISKS, WITH_PEERS),
     bench("matrix", "beside other tools: every engine, operation, depth of fio (1 h)", DISKS, WITH_PEERS),
@@ -162,7 +171,10 @@ fn measure(
         None => Command::new("env"),
     };
     // Cargo's, for build scripts: what is measured would look for its libraries there first.
-    command.args(["--unset", "LD_LIBRARY_PATH"]).arg(program).args(["run", bench.name]);
+    command.args(["--unset", "LD_LIBRARY_PATH"]);
+    command.arg(format!("BLKKIN_ZIPKIN_JAR={}", setup::server_jar(workspace).display()));
+    command.arg(format!("BLKKIN_KAFKA_JARS={}", setup::broker_jars(workspace).display()));
+    command.arg(program).args(["run", bench.name]);
     command.args([blkkin, folder, &workspace.root().join("bench/reference.json")]);
     let extent = [(options.quick, "--quick"), (options.keep, "--keep")];
     command.args(extent.iter().filter(|(asked, _)| *asked).map(|(_, word)| word));

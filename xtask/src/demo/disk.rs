@@ -17,7 +17,7 @@ use crate::shell;
 /// Room for the demo's 10 MB of data and ext4's journal.
 const IMAGE_BYTES: u64 = 128 << 20;
 
-pub(super) struct Disk {
+pub(crate) struct Disk {
     image: PathBuf,
     mount_point: PathBuf,
     device: String,
@@ -25,7 +25,7 @@ pub(super) struct Disk {
 
 impl Disk {
     /// A new disk in `folder`, after removing what an earlier one left there.
-    pub(super) fn make(folder: &Path) -> Result<Self> {
+    pub(crate) fn make(folder: &Path) -> Result<Self> {
         let folder = folder.canonicalize().with_context(|| format!("cannot find {}", folder.display()))?;
         let mut disk =
             Self { image: folder.join("disk.img"), mount_point: folder.join("mnt"), device: String::new() };
@@ -42,28 +42,34 @@ impl Disk {
         Ok(disk)
     }
 
-    pub(super) fn mount_point(&self) -> &Path {
+    pub(crate) fn mount_point(&self) -> &Path {
         &self.mount_point
     }
 
-    pub(super) fn device(&self) -> &str {
+    pub(crate) fn device(&self) -> &str {
         &self.device
     }
 
-    pub(super) fn image(&self) -> &Path {
+    pub(crate) fn image(&self) -> &Path {
         &self.image
     }
 
     /// As dropping it, with an error that can be seen.
-    pub(super) fn remove(self) -> Result<()> {
+    pub(crate) fn remove(self) -> Result<()> {
         self.clear()
     }
 
-    fn clear(&self) -> Result<()> {
+    /// Takes the file system off it: all that was written is on the device, which stays.
+    pub(crate) fn unmount(&self) -> Result<()> {
         // One on another, if demos were killed between the two steps more than once.
         while is_mounted(&self.mount_point)? {
             shell::run_quietly(tool("umount").arg(&self.mount_point))?;
         }
+        Ok(())
+    }
+
+    fn clear(&self) -> Result<()> {
+        self.unmount()?;
         for device in devices_over(&self.image)? {
             shell::run_quietly(tool("losetup").args(["--detach", &device]))?;
         }

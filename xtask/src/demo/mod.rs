@@ -1,32 +1,57 @@
-//! `demo`: SQLite on ext4 over a loop device, traced from system call to block request.
+//! `demo`: SQLite on ext4 over a loop device, traced from system call to block request; with `--cluster` three nodes, see
+//! [`cluster`].
 //!
 //! Set-up and build run as the user. The rest needs root (loop device, mount, eBPF): for a user this task starts
 //! itself again by sudo with `--traced-part`. Whatever ends the demo, the file system and the loop device go;
 //! what a killed demo left is found by its fixed paths below `target/demo` and removed first.
 
+mod cluster;
 mod disk;
+pub(crate) mod look;
 mod workload;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use crate::interrupt;
 use crate::setup::{self, Purpose};
 use crate::shell;
 use crate::timing::Timings;
 use crate::workspace::Workspace;
 
-use disk::Disk;
-use workload::Workload;
+pub(crate) use cluster::as_machine;
+pub(crate) use disk::Disk;
+pub(crate) use workload::Workload;
+
+/// Which demo.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// One machine, one program, a report.
+    OneMachine,
+    /// Several nodes, by way of Kafka into Zipkin.
+    Cluster,
+}
+
+impl Which {
+    pub(crate) fn of(cluster: bool) -> Self {
+        if cluster { Self::Cluster } else { Self::OneMachine }
+    }
+
+    fn purpose(self) -> Purpose {
+        match self {
+            Self::OneMachine => Purpose::Demo,
+            Self::Cluster => Purpose::Cluster,
+        }
+    }
+}
 
 /// Sets up, builds, traces.
-pub(crate) fn run(workspace: &Workspace) -> Result<ExitCode> {
+pub(crate) fn run(workspace: &Workspace, which: Which) -> Result<ExitCode> {
     let mut timings = Timings::default();
-    timings.time("set-up", || setup::run(workspace, &[Purpose::Build, Purpose::Demo]))?;
+    timings.time("set-up", || setup::run(workspace, &[Purpose::Build, which.purpose()]))?;
     println!("demo: building blkkin (release; the first build takes a minute or two)");
     let blkkin = timings.time("build", || build(workspace))?;
     // By the user, who can then delete what root puts there.
@@ -34,9 +59,9 @@ pub(crate) fn run(workspace: &Workspace) -> Result<ExitCode> {
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let code = timings.time("traced run", || {
         if shell::is_root() {
-            traced_part(workspace, &blkkin)
+            traced_part(workspace, &blkkin, which)
         } else {
-            traced_part_by_sudo(workspace, &blkkin)
+            traced_part_by_sudo(workspace, &blkkin, which)
         }
     })?;
     println!("demo: {}", timings.summary());
@@ -44,11 +69,19 @@ pub(crate) fn run(workspace: &Workspace) -> Result<ExitCode> {
 }
 
 /// What needs root. The exit code is blkkin's.
-pub(crate) fn traced_part(workspace: &Workspace, blkkin: &Path) -> Result<ExitCode> {
+pub(crate) fn traced_part(workspace: &Workspace, blkkin: &Path, which: Which) -> Result<ExitCode> {
     if !shell::is_root() {
         bail!("this part of the demo needs root: run `cargo xtask demo`, which asks for it");
     }
-    let interrupted = interruptible()?;
+    // Ctrl-C ends the traced program, which reports what it has, and not this one, which must clean up.
+    interrupt::catch()?;
+    match which {
+        Which::OneMachine => one_machine(workspace, blkkin),
+        Which::Cluster => cluster::run(workspace, blkkin),
+    }
+}
+
+fn one_machine(workspace: &Workspace, blkkin: &Path) -> Result<ExitCode> {
     let folder = workspace.demo_dir();
     let disk = Disk::make(&folder)?;
     let workload = Workload::prepare(&folder, disk.mount_point())?;
@@ -56,7 +89,7 @@ pub(crate) fn traced_part(workspace: &Workspace, blkkin: &Path) -> Result<ExitCo
     remove_old(&trace)?;
     println!("demo: {}", Workload::DESCRIPTION);
     println!("demo: on ext4 on {}, a loop device over {}\n", disk.device(), disk.image().display());
-    if interrupted.load(Ordering::Relaxed) {
+    if interrupt::came() {
         bail!("interrupted before the traced run; nothing is left behind");
     }
     let status = traced(blkkin, &trace, &workload).status();
@@ -84,19 +117,22 @@ fn traced(blkkin: &Path, trace: &Path, workload: &Workload) -> Command {
     command
 }
 
-fn traced_part_by_sudo(workspace: &Workspace, blkkin: &Path) -> Result<ExitCode> {
-    let _interrupted = interruptible()?;
+fn traced_part_by_sudo(workspace: &Workspace, blkkin: &Path, which: Which) -> Result<ExitCode> {
+    interrupt::catch()?;
     let mut command =
         shell::privileged("env", "a loop device, a mount, and eBPF programs for the traced run")?;
     let this = std::env::current_exe().context("cannot find this program")?;
     // sudo clears the environment, and this is how the task finds the workspace.
     command.arg(format!("CARGO_MANIFEST_DIR={}", workspace.root().join("xtask").display()));
     command.arg(this).arg("demo").arg("--traced-part").arg(blkkin);
+    if which == Which::Cluster {
+        command.arg("--cluster");
+    }
     shell::run(&mut command).map(|()| ExitCode::SUCCESS)
 }
 
 /// Cargo is asked where the program is: the target directory is the user's to choose.
-fn build(workspace: &Workspace) -> Result<PathBuf> {
+pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
     let mut command = workspace.cargo();
     command.args([
         "build",
@@ -119,16 +155,6 @@ fn build(workspace: &Workspace) -> Result<PathBuf> {
     let executable =
         programs.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back();
     executable.context("cargo built no program called blkkin")
-}
-
-/// From now on Ctrl-C ends the traced program, which reports what it has, and not this one, which must clean up.
-/// (A handler, unlike an ignored signal, is not inherited by the programs that we start.)
-fn interruptible() -> Result<Arc<AtomicBool>> {
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&interrupted)).context("cannot handle signals")?;
-    }
-    Ok(interrupted)
 }
 
 fn remove_old(file: &Path) -> Result<()> {

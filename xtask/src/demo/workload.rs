@@ -22,15 +22,15 @@ const ROWS_BEFORE: u32 = 2000;
 /// Steps through the rows without a pattern that read-ahead could follow; coprime to `ROWS_BEFORE`.
 const READ_STRIDE: u32 = 797;
 
-pub(super) struct Workload {
+pub(crate) struct Workload {
     script: PathBuf,
 }
 
 impl Workload {
-    pub(super) const DESCRIPTION: &str = "sqlite3 makes 200 durable inserts, one transaction each, and a second sqlite3 reads 200 rows from the disk";
+    pub(crate) const DESCRIPTION: &str = "sqlite3 makes 200 durable inserts, one transaction each, and a second sqlite3 reads 200 rows from the disk";
 
     /// Writes the scripts into `folder` and makes the database on the disk mounted at `disk`.
-    pub(super) fn prepare(folder: &Path, disk: &Path) -> Result<Self> {
+    pub(crate) fn prepare(folder: &Path, disk: &Path) -> Result<Self> {
         let write = |name: &str, text: &str| {
             let path = folder.join(name);
             fs::write(&path, text).with_context(|| format!("cannot write {}", path.display())).map(|()| path)
@@ -44,7 +44,7 @@ impl Workload {
         Ok(Self { script })
     }
 
-    pub(super) fn script(&self) -> &Path {
+    pub(crate) fn script(&self) -> &Path {
         &self.script
     }
 }

@@ -34,6 +34,10 @@ pub(crate) enum Purpose {
     Build,
     Demo,
     Tests,
+    /// The demo of several nodes.
+    Cluster,
+    /// The pictures in the documentation.
+    Screenshots,
     /// Tests inside other kernels.
     Guests,
     /// Load on disks of our own, for measuring.
@@ -77,11 +81,14 @@ impl Plan {
     fn of(workspace: &Workspace, purposes: &[Purpose]) -> Self {
         let ready_object = std::env::var_os(toolchain::READY_OBJECT_VARIABLE).is_some();
         let (jar, jars) = (server_jar(workspace), broker_jars(workspace));
+        let any = |of: &[Purpose]| of.iter().any(|purpose| purposes.contains(purpose));
+        let zipkin = any(&[Purpose::Tests, Purpose::Cluster, Purpose::Screenshots]);
+        let kafka = any(&[Purpose::Tests, Purpose::Cluster]);
         Self {
             packages: packages::missing(purposes),
             toolchain: if ready_object { None } else { Toolchain::recorded(workspace).err() },
-            zipkin: (purposes.contains(&Purpose::Tests) && !jar.is_file()).then_some(jar),
-            kafka: (purposes.contains(&Purpose::Tests) && !jars.is_dir()).then_some(jars),
+            zipkin: (zipkin && !jar.is_file()).then_some(jar),
+            kafka: (kafka && !jars.is_dir()).then_some(jars),
             collector: if purposes.contains(&Purpose::Tests) { otelcol::missing(workspace) } else { None },
             prometheus: if purposes.contains(&Purpose::Tests) {
                 prometheus::missing(workspace)

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | quick | unit, property and golden-file tests of every crate, then examples in the documentation | the user |
 //! | instructions | what each stage of the pipeline takes, by valgrind, against `bench/callgrind.json` | the user |
-//! | system | `blkkin/tests/*.rs`: real kernel, disks and programs, one at a time | root |
+//! | system | `blkkin/tests/*.rs`, `xtask/tests/*.rs`: real kernel, disks and programs, one at a time | root |
 //! | guests | some of these inside other kernels, and what such kernels refuse: see [`crate::vm`] | the user |
 //!
 //! Cargo builds the test programs, we run them: so that only those that need root run as root, nothing below

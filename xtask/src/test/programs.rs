@@ -70,6 +70,8 @@ fn program(line: &str) -> Option<TestProgram> {
     let tier = match integration && package == "blkkin" {
         true if target.starts_with(GUEST) => Tier::Guest,
         true => Tier::System,
+        // The demo traces.
+        false if integration && package == "xtask" => Tier::System,
         false => Tier::Quick,
     };
     Some(TestProgram { name, executable, folder, tier })
@@ -87,12 +89,14 @@ mod tests {
     }
 
     #[test]
-    fn only_the_integration_tests_of_the_binary_need_root() {
+    fn only_the_integration_tests_of_the_binary_and_of_the_demo_need_root() {
         let tier = |folder, kind, name| reported(folder, kind, name).expect("a test program").tier;
         assert_eq!(tier("blkkin", "test", "fio"), Tier::System);
         assert_eq!(tier("blkkin", "test", "guest_lockdown"), Tier::Guest);
         assert_eq!(tier("blkkin", "bin", "blkkin"), Tier::Quick);
         assert_eq!(tier("wire", "test", "golden"), Tier::Quick);
+        assert_eq!(tier("xtask", "test", "cluster"), Tier::System);
+        assert_eq!(tier("xtask", "bin", "xtask"), Tier::Quick);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //!
 //! *In*: pairs of halves that are one request beyond doubt. *Out*: an interval for the difference of the two monotonic clocks,
 //! and, for another pair, whether it lies inside.
-//! *Invariant*: the true difference lies in the interval, as long as no clock drifts by more than [`DRIFT_PPM`] and the pairs were
-//! true.
+//! *Invariant*: the true difference lies in the interval, as long as no two clocks drift apart by more than 1,000 ppm and the pairs
+//! were true.
 //!
 //! Who answers takes the request after it was sent, and sends the answer before it comes: with times c of the asker's clock,
 //! s of the other's, and d = s − c for one moment,
@@ -15,7 +15,7 @@
 //! Each request gives such an interval, as long as what the network took; the true difference lies in all of them. What was
 //! known some time ago is widened by what the clocks may have drifted since.
 //!
-//! Pairs that contradict what is known are refused. If [`ANEW_AFTER`] of them in a row agree with each other, it is the
+//! Pairs that contradict what is known are refused. If eight of them in a row agree with each other, it is the
 //! knowledge that is wrong: a machine was suspended, and its monotonic clock stood still. Then it begins anew with theirs.
 
 use std::collections::BTreeMap;

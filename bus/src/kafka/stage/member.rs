@@ -103,11 +103,16 @@ impl Member {
             return Ok(event);
         }
         // librdkafka serves its own events at least each second; ours is sooner.
-        match self.consumer.poll(timeout) {
-            Some(Ok(message)) => Ok(Event::Record(message.detach())),
-            Some(Err(error)) => KafkaError::lasting(&self.settings, &error).map_or(Ok(Event::Nothing), Err),
-            None => Ok(Event::Nothing),
+        let polled = self.consumer.poll(timeout);
+        if let Some(Ok(message)) = polled {
+            return Ok(Event::Record(message.detach()));
         }
+        if let Some(fatal) = KafkaError::fatal(&self.settings, self.consumer.client()) {
+            return Err(fatal);
+        }
+        let lasting =
+            polled.and_then(Result::err).and_then(|error| KafkaError::lasting(&self.settings, &error));
+        lasting.map_or(Ok(Event::Nothing), Err)
     }
 
     fn change(&self) -> Option<Event> {

@@ -48,7 +48,8 @@ impl<F: Machines> StageRunner<F> {
         let new = committed.iter().filter(|(_, committed)| *committed == Committed::Nothing).count();
         if new > 0 {
             tell(format!(
-                "{new} partitions of {} begin from nothing: nobody has read them",
+                "{new} partitions of {} begin from nothing: nobody has read them, or so long ago that the cluster forgot it \
+                 (offsets.retention.minutes)",
                 self.config.input
             ));
         }

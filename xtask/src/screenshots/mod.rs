@@ -1,0 +1,99 @@
+//! `screenshots`: the pictures of Zipkin in `docs/`, made anew of a real run: SQLite on ext4 on a loop device, in a real
+//! Zipkin, seen by a real browser.
+//!
+//! *Out*: `docs/zipkin-trace.png`, one durable write through all layers with the journal commit that it waited for, and
+//! `docs/zipkin-dependencies.png`, who asks whom. Times differ from run to run, so nothing compares the pictures: a person
+//! looks at them, after each change of what spans say.
+
+mod base64;
+mod browser;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::demo::{self, Disk, Workload, as_machine, look};
+use crate::servers::Zipkin;
+use crate::setup::{self, Purpose};
+use crate::shell;
+use crate::workspace::Workspace;
+
+use browser::Browser;
+
+/// Whose name the pictures show, and no machine's: paths in it are tags.
+const FOLDER: &str = "/var/tmp/blkkin";
+/// What fits into the picture of a trace.
+const SPANS_MAX: usize = 24;
+const TRACE_SIZE: (u32, u32) = (1400, 1000);
+const GRAPH_SIZE: (u32, u32) = (1100, 560);
+/// The graph's nodes move to their places meanwhile.
+const STILL: Duration = Duration::from_millis(2500);
+/// A PNG that is larger shows more than a reader can read.
+const BYTES_MAX: usize = 200_000;
+
+/// Makes both pictures. `blkkin` is the program to use, where it is not to be built.
+pub(crate) fn run(workspace: &Workspace, blkkin: Option<PathBuf>) -> Result<ExitCode> {
+    if !shell::is_root() {
+        bail!("this traces, and so needs root: run it as root");
+    }
+    setup::run(workspace, &[Purpose::Build, Purpose::Demo, Purpose::Screenshots])?;
+    let blkkin = blkkin.map_or_else(|| demo::build(workspace), Ok)?;
+    let folder = PathBuf::from(FOLDER);
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let mut zipkin = Zipkin::start(workspace, &folder)?;
+    zipkin.wait()?;
+    trace(&folder, &blkkin, &zipkin)?;
+    let id = look::a_durable_write(&zipkin, SPANS_MAX)?;
+    let docs = workspace.root().join("docs");
+    picture(&folder, TRACE_SIZE, &docs.join("zipkin-trace.png"), |browser| {
+        browser.go(&look::trace_page(&zipkin, &id))?;
+        browser.wait_until("document.body.innerText.includes('Total Spans')")?;
+        // What the panel says first is when it began and ended: the tags say more.
+        browser.run(CLOSE_ANNOTATIONS).map(drop)
+    })?;
+    picture(&folder, GRAPH_SIZE, &docs.join("zipkin-dependencies.png"), |browser| {
+        browser.go(&look::dependency_page(&zipkin))?;
+        browser.wait_until("document.querySelector('canvas')")
+    })?;
+    drop(zipkin);
+    std::fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Clicks on the head of the list of annotations.
+const CLOSE_ANNOTATIONS: &str = "\
+    const heads = [...document.querySelectorAll('*')].filter(e => e.children.length === 0 && e.textContent === 'Annotation');\
+    const head = heads.map(e => e.parentElement.querySelector('button') ?? e.parentElement.parentElement.querySelector('button')).find(Boolean);\
+    head?.click(); return Boolean(head)";
+
+/// SQLite at work, spans to Zipkin.
+fn trace(folder: &Path, blkkin: &Path, zipkin: &Zipkin) -> Result<()> {
+    let disk = Disk::make(folder)?;
+    let workload = Workload::prepare(folder, disk.mount_point())?;
+    let mut command = as_machine("demo", folder)?;
+    let blkkin = blkkin.canonicalize().with_context(|| format!("no {}", blkkin.display()))?;
+    command.arg(blkkin).args(["run", "--no-report", "--to"]).arg(format!("zipkin={}", zipkin.url()));
+    command.arg("--").arg("sh").arg(workload.script());
+    shell::run_quietly(command.env_remove("LD_LIBRARY_PATH")).context("the traced run failed")?;
+    disk.remove()
+}
+
+fn picture(
+    folder: &Path,
+    size: (u32, u32),
+    path: &Path,
+    show: impl Fn(&Browser) -> Result<()>,
+) -> Result<()> {
+    let browser = Browser::open(folder, size)?;
+    show(&browser).with_context(|| format!("no {}", path.display()))?;
+    std::thread::sleep(STILL);
+    let png = browser.picture()?;
+    if png.len() > BYTES_MAX {
+        bail!("{} would have {} bytes, more than {BYTES_MAX}", path.display(), png.len());
+    }
+    std::fs::write(path, &png).with_context(|| format!("cannot write {}", path.display()))?;
+    println!("screenshots: {} ({} bytes)", path.display(), png.len());
+    Ok(())
+}

@@ -1,0 +1,89 @@
+//! A Kafka broker with nothing in it: KRaft, one node.
+
+use std::fs;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::{Process, free_ports};
+use crate::setup;
+use crate::shell;
+use crate::workspace::Workspace;
+
+pub(crate) struct Kafka {
+    // First: it ends before its folder goes.
+    process: Process,
+    brokers: String,
+    data: PathBuf,
+}
+
+impl Kafka {
+    /// Formats and starts it, with its data in `folder`; it may not be up yet.
+    pub(crate) fn start(workspace: &Workspace, folder: &Path) -> Result<Self> {
+        let data = folder.join("kafka");
+        clear(&data)?;
+        fs::create_dir_all(&data).with_context(|| format!("cannot make {}", data.display()))?;
+        let [listener, controller] = free_ports::<2>()?.map(|address| address.port());
+        let properties = data.join("server.properties");
+        fs::write(&properties, words(listener, controller, &data))
+            .with_context(|| format!("cannot write {}", properties.display()))?;
+        let java = |class: &str| {
+            let mut java = Command::new("java");
+            java.args(["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp"]);
+            java.arg(format!("{}/*", setup::broker_jars(workspace).display())).arg(class);
+            java
+        };
+        let mut format = java("kafka.tools.StorageTool");
+        format.args(["format", "--cluster-id", "AAAAAAAAAAAAAAAAAAAAAA", "--config"]).arg(&properties);
+        shell::run_quietly(&mut format).context("cannot format the broker's storage")?;
+        let mut kafka = java("kafka.Kafka");
+        kafka.arg(&properties);
+        let process = Process::start("kafka", &kafka, folder)?;
+        Ok(Self { process, brokers: format!("127.0.0.1:{listener}"), data })
+    }
+
+    /// Waits until it can be connected to. Whoever speaks to it waits besides until it answers.
+    pub(crate) fn wait(&mut self) -> Result<()> {
+        let brokers = &self.brokers;
+        self.process.wait_until("its port", || TcpStream::connect(brokers).is_ok())
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// As `--brokers` takes it.
+    pub(crate) fn brokers(&self) -> &str {
+        &self.brokers
+    }
+}
+
+impl Drop for Kafka {
+    fn drop(&mut self) {
+        // What it has is of no use once it is gone: no reason to let it end in order.
+        let _ = self.process.kill();
+        if let Err(error) = clear(&self.data) {
+            eprintln!("{error:#}");
+        }
+    }
+}
+
+fn clear(data: &Path) -> Result<()> {
+    let removed = if data.is_dir() { fs::remove_dir_all(data) } else { Ok(()) };
+    removed.with_context(|| format!("cannot remove {}", data.display()))
+}
+
+fn words(port: u16, controller: u16, data: &Path) -> String {
+    let data = data.display();
+    format!(
+        "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:{controller}\n\
+         listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n\
+         advertised.listeners=PLAINTEXT://127.0.0.1:{port}\ncontroller.listener.names=CONTROLLER\n\
+         log.dirs={data}/log\nauto.create.topics.enable=false\noffsets.topic.replication.factor=1\n\
+         transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n\
+         share.coordinator.state.topic.replication.factor=1\nshare.coordinator.state.topic.min.isr=1\n\
+         group.initial.rebalance.delay.ms=0\n"
+    )
+}

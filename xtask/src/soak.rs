@@ -1,0 +1,110 @@
+//! `soak`: the whole way under torment, with more events and for longer than `cargo xtask test` does.
+//!
+//! What is done, killed and compared is `blkkin/tests/soak.rs`, built for release; here is only how much of it. Each round has
+//! its seed, counted up from the first, and says whom it killed when: `--seed` asks for it again. The last two rounds are with a
+//! tracer and a disk, and take root.
+
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde_json::Value;
+
+use crate::setup::{self, Purpose};
+use crate::shell;
+use crate::workspace::Workspace;
+
+/// What `cargo xtask soak` may be told.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Recorded events of each round; Zipkin's heap is 2 KB for each span that they make (1.3 an event)
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    events: u64,
+    /// Rounds in which everybody is killed
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    rounds: u32,
+    /// More rounds, until this time is over: 30m, 8h
+    #[arg(long = "for", value_name = "TIME", value_parser = time)]
+    time: Option<Duration>,
+    /// Of the first round [default: another each time]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+}
+
+/// Builds, and runs the rounds.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<ExitCode> {
+    setup::run(workspace, &[Purpose::Build, Purpose::Tests])?;
+    let program = build(workspace)?;
+    let mut command = shell::privileged("env", "the rounds with a tracer and a disk")?;
+    command.arg(format!("CARGO_MANIFEST_DIR={}", workspace.root().join("blkkin").display()));
+    command.arg(format!("BLKKIN_ZIPKIN_JAR={}", setup::server_jar(workspace).display()));
+    command.arg(format!("BLKKIN_KAFKA_JARS={}", setup::broker_jars(workspace).display()));
+    let numbers = [
+        ("EVENTS", Some(options.events)),
+        ("ROUNDS", Some(options.rounds.into())),
+        ("SECONDS", options.time.map(|time| time.as_secs())),
+        ("SEED", options.seed),
+    ];
+    for (name, number) in numbers {
+        command.args(number.map(|number| format!("BLKKIN_SOAK_{name}={number}")));
+    }
+    command.arg(program).args(["--nocapture", "--test-threads=1"]);
+    command.current_dir(workspace.root().join("blkkin")).stdin(Stdio::null());
+    shell::run(&mut command)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn build(workspace: &Workspace) -> Result<PathBuf> {
+    println!("soak: building blkkin and its soak test (release)");
+    let mut command = workspace.cargo();
+    command.args(["test", "--release", "--locked", "--no-run", "--package", "blkkin", "--test", "soak"]);
+    command.args(["--message-format", "json-render-diagnostics"]);
+    let output =
+        command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("cannot start cargo")?;
+    if !output.status.success() {
+        bail!("the soak test does not build: see above");
+    }
+    executable(&String::from_utf8_lossy(&output.stdout)).context("cargo built no test called soak")
+}
+
+/// The test program, by cargo's messages.
+fn executable(messages: &str) -> Option<PathBuf> {
+    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut tests =
+        messages.filter(|message| message["target"]["name"] == "soak" && message["profile"]["test"] == true);
+    tests.find_map(|message| message["executable"].as_str().map(|path| Path::new(path).to_owned()))
+}
+
+/// `90s`, `30m`, `8h`.
+fn time(word: &str) -> Result<Duration, String> {
+    let units = [("s", 1), ("m", 60), ("h", 3_600)];
+    let parsed = units.iter().find_map(|(unit, seconds)| {
+        let number: u64 = word.strip_suffix(unit)?.parse().ok()?;
+        Some(Duration::from_secs(number.checked_mul(*seconds)?))
+    });
+    parsed.ok_or_else(|| "a time is a number and its unit: 90s, 30m, 8h".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_with_their_unit() {
+        assert_eq!(
+            ["90s", "30m", "8h"].map(|word| time(word).map(|time| time.as_secs())),
+            [Ok(90), Ok(1_800), Ok(28_800)]
+        );
+        assert!(["", "5", "m", "1d", "-1s"].iter().all(|word| time(word).is_err()));
+    }
+
+    #[test]
+    fn the_test_is_found_among_what_cargo_built() {
+        let messages = r#"{"target":{"name":"blkkin"},"profile":{"test":false},"executable":"/t/blkkin"}
+{"target":{"name":"soak"},"profile":{"test":true},"executable":"/t/soak-1"}"#;
+        assert_eq!(executable(messages), Some(PathBuf::from("/t/soak-1")));
+        assert_eq!(executable("no JSON"), None);
+    }
+}
