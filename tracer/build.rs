@@ -96,6 +96,8 @@ fn build(workspace: &Path, target: &Path, toolchain: &Toolchain) -> Result<()> {
         // Cut into pieces for that, the object has types that the kernel does not take.
         "CARGO_INCREMENTAL",
         "CARGO_TARGET_DIR",
+        // What an incremental build makes of the programs has types that the kernel refuses.
+        "CARGO_INCREMENTAL",
         "CARGO_MAKEFLAGS",
         "LD_LIBRARY_PATH",
     ] {

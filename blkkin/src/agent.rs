@@ -27,7 +27,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use blkkin_bus::kafka::{Deliveries, EVENTS, EventProducer, KafkaError, Settings};
 use blkkin_bus::recording::Recorder;
@@ -42,7 +42,7 @@ use crate::nearest::nearest;
 use crate::output::say;
 use crate::pipeline::{Farewell, broken};
 use crate::run::cannot_trace;
-use crate::service::{Endpoint, Figures, Manager};
+use crate::service::{Endpoint, Figures, Manager, Port, Search};
 use crate::session::{Happening, Inbox, no_thread};
 use crate::what::What;
 use books::Books;
@@ -52,9 +52,6 @@ use send::{ToCluster, Way};
 
 /// The log's time is the broker's: whoever tells by it that a node has fallen silent depends on no node's clock.
 pub(crate) const OF_EVENTS: &[(&str, &str)] = &[("message.timestamp.type", "LogAppendTime")];
-
-/// Between two attempts to find the cluster.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Traces and sends until told to end.
 pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, Failure> {
@@ -120,7 +117,7 @@ fn serve(
 ) -> Result<ExitCode, Failure> {
     let manager = Manager::found();
     let books = Arc::new(Books::new(manager.silence_max()));
-    let _metrics = Endpoint::of(args.service.metrics, Arc::clone(&books) as Arc<dyn Figures>)?;
+    let _metrics = Endpoint::of(args.service.metrics, Port::Agent, Arc::clone(&books) as Arc<dyn Figures>)?;
     let begun = format!("tracing; events go to {place}");
     if let Way::Cluster(way) = &way {
         way.spool.iter().for_each(|spool| books.spooled(spool.counts()));
@@ -143,7 +140,7 @@ fn serve(
                 say(&remark);
                 manager.status(&remark);
             }
-            Some(Happening::Signal(_)) | None => {}
+            Some(Happening::Signal(_) | Happening::Found) | None => {}
         }
         manager.alive(books.pulse.silence());
     }
@@ -151,20 +148,16 @@ fn serve(
     running.finish()
 }
 
-/// Makes the topic, in a thread that nobody waits for: it ends with the process.
+/// Makes the topic; nobody waits for it.
 fn start_looking(
     settings: &Settings,
     partitions: u32,
     stop: &StopSignal,
     inbox: &Inbox,
 ) -> Result<(), Failure> {
-    let (found, told, remarks) = (settings.clone(), stop.clone(), inbox.sender());
-    let look = move || {
-        // Nobody listens any more at the end.
-        look(&found, partitions, &told, |remark| drop(remarks.send(Happening::Waiting(remark))));
-    };
-    let failed = |error| no_thread("cannot start the agent", &error);
-    Builder::new().name("look".into()).spawn(look).map(drop).map_err(failed)
+    let settings = settings.clone();
+    let attempt = move || settings.have_topic(EVENTS, partitions, OF_EVENTS);
+    Search::begin("the cluster answers", inbox, stop, attempt).map(drop)
 }
 
 /// The words that say where the cluster is.
@@ -330,26 +323,6 @@ impl Running {
                 remedy,
             )
         })
-    }
-}
-
-/// Makes the topic, and says what hinders it, once each.
-fn look(settings: &Settings, partitions: u32, stop: &StopSignal, tell: impl Fn(String)) {
-    let mut said = String::new();
-    let begun = Instant::now();
-    loop {
-        match settings.have_topic(EVENTS, partitions, OF_EVENTS) {
-            Ok(()) if said.is_empty() => return,
-            Ok(()) => return tell(format!("the cluster answers after {} s", begun.elapsed().as_secs())),
-            Err(error) if error.to_string() != said => {
-                said = error.to_string();
-                tell(format!("{said}; {}; going on until it can be reached", error.remedy));
-            }
-            Err(_) => {}
-        }
-        if stop.wait(LOOK_EVERY) {
-            return;
-        }
     }
 }
 

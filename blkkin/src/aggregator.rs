@@ -14,17 +14,20 @@ mod machines;
 mod metrics;
 mod say;
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use blkkin_aggregator::stage::assemble::AssembleStageConfig;
 use blkkin_aggregator::stage::join::JoinStageConfig;
 use blkkin_aggregator::stage::meet::MeetStageConfig;
 use blkkin_aggregator::stage::rules::Rules;
 use blkkin_bus::kafka::stage::{Ended, Machines, StageConfig, StageRunner};
-use blkkin_bus::kafka::{DEAD, EVENTS, Group, KafkaError, LINKS, SPANS, STATE, Settings, TRACES};
+use blkkin_bus::kafka::{
+    DEAD, DeadLetters, EVENTS, Group, KafkaError, LINKS, SPANS, STATE, Settings, TRACES,
+};
 use blkkin_tracer::StopSignal;
 
 use self::machines::{Assembles, Assembling, Joining, Joins, Meeting, Meets};
@@ -34,12 +37,12 @@ use crate::args::{AggregatorArgs, StageChoice};
 use crate::failure::{Failure, Status};
 use crate::output::say;
 use crate::pipeline::{Farewell, broken};
-use crate::service::{Endpoint, Manager};
+use crate::service::{Endpoint, LagGauge, Manager, Port, Search};
 use crate::session::{Happening, Inbox, no_thread};
 use crate::what::units;
 
-/// Between two attempts to find the cluster.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// What a topic may take to be known to all brokers after it was made.
+const KNOWN_WITHIN: Duration = Duration::from_secs(5);
 /// What saving the last state may take: two answers of the cluster.
 const STATE_WITHIN: Duration = Duration::from_secs(20);
 /// Ticks of a silent partition in the time after which a source is finished: the last comes that much later at the most.
@@ -53,21 +56,27 @@ pub(crate) fn aggregator(args: &AggregatorArgs) -> Result<ExitCode, Failure> {
     let mut inbox = Inbox::open()?;
     let settings = agent::settings(&args.brokers, &args.set)?;
     let plan = Plan::of(args)?;
+    // A setting that means nothing is refused when something is made of it; nothing is connected by that.
+    DeadLetters::new(&settings, "").map_err(no_cluster)?;
     let manager = Manager::found();
-    let metrics = Metrics::new(manager.silence_max());
-    let _metrics = Endpoint::of(args.service.metrics, Arc::new(metrics.clone()))?;
-    if !topics(&settings, args.partitions, &mut inbox) {
+    let stop = StopSignal::new();
+    let topics = Topics::default();
+    let search = look(&settings, args.partitions, &topics, &stop, &inbox)?;
+    let metrics = Metrics::new(args.stage, search.clone(), manager.silence_max());
+    let _metrics = Endpoint::of(args.service.metrics, Port::Aggregator, Arc::new(metrics.clone()))?;
+    if !search.found(&mut inbox, &manager, || metrics.beat()) {
         say("told to end before the cluster could be reached");
         return Ok(Status::Success.code());
     }
-    let stop = StopSignal::new();
+    let gauges = metrics.stages().iter().map(|stage| (stage.input, stage.lag.clone()));
+    LagGauge::watch(&settings, gauges.collect())?;
     let mut stages = Stages::default();
     let does = |stage| args.stage == StageChoice::All || args.stage == stage;
     if does(StageChoice::Join) {
         let config = JoinStageConfig {
-            links: partitions(&settings, LINKS)?,
+            links: topics.partitions(LINKS),
             idle_after: millis(plan.idle_after),
-            ..JoinStageConfig::new(partitions(&settings, SPANS)?)
+            ..JoinStageConfig::new(topics.partitions(SPANS))
         };
         let joins = Joins { config, metrics: metrics.clone() };
         let config = (plan.stage([EVENTS, SPANS, LINKS], "blkkin-join"), joins);
@@ -75,13 +84,13 @@ pub(crate) fn aggregator(args: &AggregatorArgs) -> Result<ExitCode, Failure> {
     }
     if does(StageChoice::Meet) {
         let wait_for = millis(plan.await_asker);
-        let config = MeetStageConfig { wait_for, ..MeetStageConfig::new(partitions(&settings, SPANS)?) };
+        let config = MeetStageConfig { wait_for, ..MeetStageConfig::new(topics.partitions(SPANS)) };
         let config = (plan.stage([LINKS, SPANS, SPANS], "blkkin-meet"), Meets { config });
         stages.meet = Some(start("meet", &settings, config, &stop, &inbox, &metrics)?);
     }
     if does(StageChoice::Assemble) {
-        let rules = AssembleStageConfig::new(partitions(&settings, TRACES)?, plan.rules.clone());
-        let (input, await_for) = (partitions(&settings, SPANS)?, millis(plan.await_asker));
+        let rules = AssembleStageConfig::new(topics.partitions(TRACES), plan.rules.clone());
+        let (input, await_for) = (topics.partitions(SPANS), millis(plan.await_asker));
         let config = AssembleStageConfig { input, await_for, ..rules };
         let config = (plan.stage([SPANS, TRACES, SPANS], "blkkin-assemble"), Assembles { config });
         stages.assemble = Some(start("assemble", &settings, config, &stop, &inbox, &metrics)?);
@@ -93,10 +102,13 @@ pub(crate) fn aggregator(args: &AggregatorArgs) -> Result<ExitCode, Failure> {
         match inbox.next(manager.every().unwrap_or(Duration::MAX)) {
             Some(Happening::Signal(arrival)) if !arrival.is_child() => break,
             Some(Happening::PipelineEnded) => break,
-            Some(Happening::Waiting(remark)) => say(&remark),
-            Some(Happening::Signal(_)) | None => {}
+            Some(Happening::Waiting(remark)) => {
+                say(&remark);
+                manager.status(&remark);
+            }
+            Some(Happening::Signal(_) | Happening::Found) | None => {}
         }
-        manager.alive(metrics.pulse.silence());
+        manager.alive(metrics.silence());
     }
     manager.stopping(STATE_WITHIN);
     stop.stop();
@@ -164,9 +176,43 @@ fn one_in(word: &str) -> Result<u32, Failure> {
     })
 }
 
-/// Makes the topics, or finds them; says what hinders it, once each. False where the end came first.
-fn topics(settings: &Settings, partitions: u32, inbox: &mut Inbox) -> bool {
-    let wanted: [(&str, &[(&str, &str)]); 6] = [
+/// How many partitions the topics have that stages write to, as they were found.
+#[derive(Clone, Debug, Default)]
+struct Topics(Arc<Mutex<BTreeMap<&'static str, u32>>>);
+
+impl Topics {
+    /// One that was made a moment ago is not known to each broker at once.
+    fn find(&self, settings: &Settings, topic: &'static str) -> Result<(), KafkaError> {
+        let begun = Instant::now();
+        loop {
+            match settings.partitions(topic) {
+                Ok(count) => {
+                    let mut found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+                    found.insert(topic, u32::try_from(count).unwrap_or(u32::MAX));
+                    return Ok(());
+                }
+                Err(error) if begun.elapsed() > KNOWN_WITHIN => return Err(error),
+                Err(_) => std::thread::sleep(KNOWN_WITHIN / 50),
+            }
+        }
+    }
+
+    /// Asked once all are found.
+    fn partitions(&self, topic: &str) -> u32 {
+        let found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *found.get(topic).expect("invariant: nothing begins before all topics are found")
+    }
+}
+
+/// Makes the topics, or finds them.
+fn look(
+    settings: &Settings,
+    partitions: u32,
+    topics: &Topics,
+    stop: &StopSignal,
+    inbox: &Inbox,
+) -> Result<Search, Failure> {
+    let wanted: [(&'static str, &[(&str, &str)]); 6] = [
         (EVENTS, agent::OF_EVENTS),
         (SPANS, &[]),
         (LINKS, &[]),
@@ -174,25 +220,11 @@ fn topics(settings: &Settings, partitions: u32, inbox: &mut Inbox) -> bool {
         (DEAD, &[]),
         (STATE, OF_STATES),
     ];
-    let mut said = String::new();
-    loop {
-        let missing = wanted.iter().find_map(|(topic, of)| settings.have_topic(topic, partitions, of).err());
-        let Some(error) = missing else { return true };
-        if error.to_string() != said {
-            said = error.to_string();
-            say(&format!("{said}; {}; going on until it can be reached", error.remedy));
-        }
-        if let Some(Happening::Signal(arrival)) = inbox.next(LOOK_EVERY)
-            && !arrival.is_child()
-        {
-            return false;
-        }
-    }
-}
-
-fn partitions(settings: &Settings, topic: &str) -> Result<u32, Failure> {
-    let partitions = settings.partitions(topic).map_err(no_cluster)?;
-    Ok(u32::try_from(partitions).unwrap_or(u32::MAX))
+    let (settings, topics) = (settings.clone(), topics.clone());
+    Search::begin("the cluster answers", inbox, stop, move || {
+        wanted.iter().try_for_each(|(topic, of)| settings.have_topic(topic, partitions, of))?;
+        wanted.iter().try_for_each(|(topic, _)| topics.find(&settings, topic))
+    })
 }
 
 fn millis(time: Duration) -> u64 {
@@ -254,16 +286,19 @@ where
     F::Machine: Send,
 {
     let (settings, stop) = (settings.clone(), stop.clone());
-    let (ended, remarks, pulse) = (Farewell(inbox.sender()), inbox.sender(), metrics.pulse.clone());
-    let stage = name.to_owned();
+    let (ended, remarks, stage) = (Farewell(inbox.sender()), inbox.sender(), name.to_owned());
+    let gauge = metrics.stages().iter().find(|stage| stage.name == name).cloned();
     let run = move || {
         // Dropped last, also when something panics: whoever waits for the end must hear of it.
         let _ended = ended;
-        let runner = StageRunner::join(&settings, config, machines)?;
+        let mut runner = StageRunner::join(&settings, config, machines)?;
+        if let Some(gauge) = &gauge {
+            runner = runner.show(&gauge.lag.progress);
+        }
         // Nobody listens any more at the end.
         let tell = |remark| drop(remarks.send(Happening::Waiting(format!("{stage}: {remark}"))));
         let told = || {
-            pulse.beat();
+            gauge.iter().for_each(|gauge| gauge.pulse.beat());
             stop.is_given()
         };
         runner.run(told, tell)

@@ -151,7 +151,8 @@ pub(crate) struct ServiceArgs {
     /// A file that says what options say: brokers = "HOST:PORT". Options win over it
     #[arg(short, long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Where metrics and health are asked for, ADDRESS:PORT or off [default: 127.0.0.1:9899, if it is free]
+    /// Where metrics and health are asked for, ADDRESS:PORT or off [default: 127.0.0.1, if it is free: port 9899
+    /// of an agent, 9900 of an aggregator, 9901 of an exporter]
     #[arg(long, value_name = "WHERE")]
     pub(crate) metrics: Option<Where>,
 }
@@ -188,6 +189,8 @@ pub(crate) struct ExporterArgs {
     /// Since when to deliver again: 2026-11-22T10:00:00Z, or -10m
     #[arg(long, value_name = "TIME", required_if_eq("action", "replay"), allow_hyphen_values = true)]
     pub(crate) from: Option<String>,
+    #[command(flatten)]
+    pub(crate) service: ServiceArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

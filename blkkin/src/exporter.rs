@@ -17,9 +17,12 @@
 //! One destination never waits for another: they share nothing but the process. *Rejected*: one group that sends to all (the
 //! slowest says how fast), a queue for each destination in memory (the topic is one already, and outlives us).
 
+mod book;
+mod durations;
 mod gathered;
 mod kafka_post;
 mod ledger;
+mod metrics;
 mod replay;
 mod sink;
 mod stop;
@@ -29,10 +32,12 @@ mod work;
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::thread::Builder;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use blkkin_bus::kafka::{DEAD, DeadLetters, Group, KafkaError, Settings, TRACES};
+use blkkin_bus::kafka::{DEAD, DeadLetters, Group, Settings, TRACES};
+use blkkin_tracer::StopSignal;
 use blkkin_zipkin_export::Destination;
 
 use crate::agent::settings;
@@ -41,15 +46,18 @@ use crate::destination;
 use crate::failure::{Failure, Status};
 use crate::output::say;
 use crate::pipeline::{Farewell, broken};
+use crate::service::{Endpoint, Figures, LagGauge, Manager, Port, Search};
 use crate::session::{Happening, Inbox, no_thread};
 
+use book::Book;
 pub(crate) use kafka_post::KafkaPost;
+use metrics::Metrics;
 use sink::Sink;
 use stop::Stop;
 use work::Worker;
 
-/// Between two attempts to find the cluster.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// For what is under way when the end is asked for: what is in hand, the last commit, and what is left.
+const END_WITHIN: Duration = Duration::from_secs(20);
 
 /// Exports until told to end, or sets groups back.
 pub(crate) fn exporter(args: &ExporterArgs) -> Result<ExitCode, Failure> {
@@ -70,10 +78,20 @@ pub(crate) fn exporter(args: &ExporterArgs) -> Result<ExitCode, Failure> {
     for route in &routes {
         sinks.push(Sink::open(route, &settings)?);
     }
-    if !found(&settings, &mut inbox) {
+    let manager = Manager::found();
+    let search = look(&settings, &inbox)?;
+    let books: Vec<_> =
+        routes.iter().map(|route| Arc::new(Book::new(route.destination.to_string()))).collect();
+    let metrics = Metrics { books, silence_max: manager.silence_max(), search: search.clone() };
+    let metrics = Arc::new(metrics);
+    let _metrics =
+        Endpoint::of(args.service.metrics, Port::Exporter, Arc::clone(&metrics) as Arc<dyn Figures>)?;
+    if !search.found(&mut inbox, &manager, || metrics.beat()) {
+        say("told to end before there was anything to read");
         return Ok(Status::Success.code());
     }
-    run(&settings, routes, sinks, &mut inbox)
+    LagGauge::watch(&settings, metrics.books.iter().map(|book| (TRACES, book.lag.clone())).collect())?;
+    run(&settings, (routes, sinks), &metrics, &manager, &mut inbox)
 }
 
 /// A destination and its group.
@@ -101,81 +119,75 @@ fn routes(args: &ExporterArgs) -> Result<Vec<Route>, Failure> {
     Ok(routes)
 }
 
-/// Waits until there are traces to be had, says what hinders it, once each; false when told to end meanwhile.
-fn found(settings: &Settings, inbox: &mut Inbox) -> bool {
-    let (mut said, begun) = (String::new(), Instant::now());
-    loop {
-        match settings.partitions(TRACES) {
-            Ok(_) => break,
-            Err(error) if error.to_string() != said => {
-                said = error.to_string();
-                say(&format!("{}; going on until it can be used", block(&error)));
-            }
-            Err(_) => {}
+/// Until there are traces to be had, and where to leave what is refused.
+fn look(settings: &Settings, inbox: &Inbox) -> Result<Search, Failure> {
+    let (settings, remarks) = (settings.clone(), inbox.sender());
+    // The attempts end with the process, as there is nothing else to do before.
+    Search::begin("blkkin.traces can be read", inbox, &StopSignal::new(), move || {
+        settings.partitions(TRACES)?;
+        if let Err(error) = settings.have_topic(DEAD, 1, &[]) {
+            let what = format!("{}: {}; try: {}", error.what, error.why, error.remedy);
+            let remark = format!("{what}; what is refused waits for it, and holds what is behind it");
+            // Nobody listens any more at the end.
+            let _ = remarks.send(Happening::Waiting(remark));
         }
-        if told_to_end(inbox.next(LOOK_EVERY)) {
-            return false;
-        }
-    }
-    if !said.is_empty() {
-        say(&format!("{TRACES} can be read after {} s", begun.elapsed().as_secs()));
-    }
-    if let Err(error) = settings.have_topic(DEAD, 1, &[]) {
-        say(&format!("{}; what is refused waits for it, and holds what is behind it", block(&error)));
-    }
-    true
-}
-
-fn block(error: &KafkaError) -> String {
-    format!("{}: {}; try: {}", error.what, error.why, error.remedy)
-}
-
-fn told_to_end(happening: Option<Happening>) -> bool {
-    matches!(happening, Some(Happening::Signal(arrival)) if !arrival.is_child())
+        Ok(())
+    })
 }
 
 fn run(
     settings: &Settings,
-    routes: Vec<Route>,
-    sinks: Vec<Sink>,
+    (routes, sinks): (Vec<Route>, Vec<Sink>),
+    metrics: &Metrics,
+    manager: &Manager,
     inbox: &mut Inbox,
 ) -> Result<ExitCode, Failure> {
     let stop = Stop::default();
     let mut threads = Vec::new();
-    for (route, sink) in routes.into_iter().zip(sinks) {
-        let name = route.destination.to_string();
-        say(&format!("exporting {TRACES} at {} to {name} as {}", settings.brokers, route.group.name));
+    for ((route, sink), book) in routes.into_iter().zip(sinks).zip(&metrics.books) {
+        say(&format!("exporting {TRACES} at {} to {} as {}", settings.brokers, book.name, route.group.name));
         let (ended, settings, stop) = (Farewell(inbox.sender()), settings.clone(), stop.clone());
+        let at_work = Arc::clone(book);
         let thread = Builder::new().name("export".into()).spawn(move || {
             let sender = ended.0.clone();
             // Nobody listens any more at the end.
             let tell = move |remark| drop(sender.send(Happening::Waiting(remark)));
-            let tally = Worker::new(settings, route, sink, stop, Box::new(tell)).work();
+            Worker::new(settings, route, sink, stop, Box::new(tell), at_work).work();
             // After its last word: whoever waits for the end must hear of it, also when something panics.
             drop(ended);
-            tally
         });
-        threads.push((name, thread.map_err(|error| no_thread("cannot start the exporter", &error))?));
+        threads.push((book, thread.map_err(|error| no_thread("cannot start the exporter", &error))?));
     }
+    let to: Vec<_> = metrics.books.iter().map(|book| book.name.as_str()).collect();
+    manager.ready(&format!("exporting {TRACES} at {} to {}", settings.brokers, to.join(", ")));
     let mut running = threads.len();
     while running > 0 {
-        match inbox.next(Duration::MAX) {
-            Some(Happening::Signal(arrival)) if !arrival.is_child() => stop.stop(),
+        match inbox.next(manager.every().unwrap_or(Duration::MAX)) {
+            Some(Happening::Signal(arrival)) if !arrival.is_child() => {
+                manager.stopping(END_WITHIN);
+                stop.stop();
+            }
             Some(Happening::PipelineEnded) => running -= 1,
-            Some(Happening::Waiting(remark)) => say(&remark),
-            Some(Happening::Signal(_)) | None => {}
+            Some(Happening::Waiting(remark)) => {
+                say(&remark);
+                manager.status(&remark);
+            }
+            Some(Happening::Signal(_) | Happening::Found) | None => {}
         }
+        // One that broke off beats no more: the manager starts all again.
+        manager.alive(metrics.silence());
     }
     let mut code = Status::Success.code();
-    for (name, thread) in threads {
+    for (book, thread) in threads {
         match thread.join() {
-            Ok(tally) => {
-                tally.lines(&name).iter().for_each(|line| say(line));
+            Ok(()) => {
+                let tally = book.tally();
+                tally.lines(&book.name).iter().for_each(|line| say(line));
                 if tally.fenced {
                     code = Status::Failed.code();
                 }
             }
-            Err(panic) => code = broken(&format!("the export to {name}"), &*panic).print(),
+            Err(panic) => code = broken(&format!("the export to {}", book.name), &*panic).print(),
         }
     }
     Ok(code)

@@ -5,6 +5,8 @@
 //! Figures ── /metrics, OpenMetrics ── Prometheus
 //!    │         /health
 //!    └── manager: READY=1, WATCHDOG=1, STOPPING=1 ── systemd
+//! Search ─── until there is a cluster to work with
+//! LagGauge ─ how far its groups are behind there
 //! ```
 //!
 //! *In*: what a service counts anyway. *Out*: the same, to whoever asks. *Invariant*: nothing is counted a second time for
@@ -15,10 +17,16 @@
 
 mod endpoint;
 mod figures;
+mod lag;
 mod manager;
+mod moment;
 mod pulse;
+mod search;
 
-pub(crate) use endpoint::{Endpoint, Where};
+pub(crate) use endpoint::{Endpoint, Port, Where};
 pub(crate) use figures::{Example, Family, Figures, Kind, Labels, Sample, Times};
+pub(crate) use lag::LagGauge;
 pub(crate) use manager::{Manager, Store};
+pub(crate) use moment::utc;
 pub(crate) use pulse::Pulse;
+pub(crate) use search::Search;

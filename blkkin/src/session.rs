@@ -22,6 +22,8 @@ pub(crate) enum Happening {
     Signal(Arrival),
     /// All is traced; a server takes its time. With what to say of it.
     Waiting(String),
+    /// The cluster that was looked for can be used.
+    Found,
     /// The pipeline has nothing more to do: it was stopped, or broke.
     PipelineEnded,
 }
@@ -134,6 +136,7 @@ impl Session {
                 say(&remark);
                 Step::Tick
             }
+            Ok(Happening::Found) => Step::Tick,
             Ok(Happening::PipelineEnded) => {
                 self.pipeline_ended = true;
                 Step::PipelineEnded

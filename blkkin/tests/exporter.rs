@@ -26,6 +26,7 @@ use serde_json::Value;
 use broker::Broker;
 use exporting::{Exporter, SPANS, Writer, meant, piece, shown};
 use support::live::eventually;
+use support::metrics::{self, get};
 use support::or_skip;
 use zipkin::Zipkin;
 
@@ -222,7 +223,7 @@ fn what_cannot_be_read_or_is_refused_is_kept_and_the_rest_arrives() {
     writer.next += 1;
     writer.write((11..20).map(piece).collect());
     let to = format!("zipkin={}", zipkin.url());
-    let exporter = Exporter::start(&settings, folder.path(), &["--to", &to]);
+    let exporter = Exporter::start(&settings, folder.path(), &["--to", &to, "--metrics", "127.0.0.1:0"]);
     let good = || {
         let mut pieces: Vec<_> = (0..20).map(piece).collect();
         pieces[10].spans.remove(7);
@@ -235,6 +236,7 @@ fn what_cannot_be_read_or_is_refused_is_kept_and_the_rest_arrives() {
     let refused = letters.iter().find_map(|letter| v1::decode_pieces(letter).ok()).unwrap();
     assert_eq!(refused.first, 10);
     assert_eq!(refused.pieces[0].spans, [bad.spans[7].clone()]);
+    assert_shown(&exporter, &format!("{to}/api/v2/spans"));
     let (status, said) = exporter.finish();
     assert_eq!(status, Some(0), "{said}");
     for words in [
@@ -245,6 +247,31 @@ fn what_cannot_be_read_or_is_refused_is_kept_and_the_rest_arrives() {
     ] {
         assert!(said.contains(words), "no `{words}` in:\n{said}");
     }
+}
+
+/// A figure of a destination.
+fn shown_as(exporter: &Exporter, name: &str, destination: &str, more: &str) -> f64 {
+    let said = exporter.said();
+    let metrics = get(metrics::address(&said), "/metrics");
+    metrics::value(&metrics, &format!("blkkin_exporter_{name}{{destination=\"{destination}\"{more}}}"))
+}
+
+/// 20 pieces of 40 spans, one of them refused; a piece that never came, a record that could not be read.
+fn assert_shown(exporter: &Exporter, destination: &str) {
+    let count = |name: &str| shown_as(exporter, &format!("{name}_total"), destination, "");
+    assert!(eventually(|| count("spans_acknowledged") >= 799.0), "{}", exporter.said());
+    let fates = ["acknowledged", "refused", "dead_lettered", "not_taken"];
+    assert_eq!(fates.map(|fate| count(&format!("spans_{fate}"))), [799.0, 1.0, 1.0, 0.0]);
+    assert_eq!(count("spans_sent") - count("spans_repeated"), 800.0, "each is new once");
+    let records = ["pieces_received", "pieces_missing", "records_unreadable", "records_again"];
+    assert_eq!(records.map(count), [20.0, 1.0, 1.0, 0.0]);
+    let answer =
+        |answer: &str| shown_as(exporter, "requests_total", destination, &format!(",answer=\"{answer}\""));
+    assert!(answer("accepted") >= 1.0 && answer("refused") >= 1.0 && answer("none") == 0.0);
+    assert!(shown_as(exporter, "delivery_seconds_count", destination, "") >= 1.0);
+    let since = shown_as(exporter, "last_acknowledgement_timestamp_seconds", destination, "");
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+    assert!((now - 600.0..=now).contains(&since), "{since} of {now}");
 }
 
 #[test]
@@ -262,23 +289,49 @@ fn zipkins_own_topic_and_a_file_have_all_although_another_destination_is_away() 
         format!("zipkin={}", file.display()),
     ];
     let words: Vec<_> = words.iter().flat_map(|word| ["--to", word.as_str()]).collect();
-    let exporter = Exporter::start(&settings, folder.path(), &words);
+    let metrics = [&words[..], &["--metrics", "127.0.0.1:0"]].concat();
+    let exporter = Exporter::start(&settings, folder.path(), &metrics);
     let pieces = |from: u64| move || (from..from + 50).map(piece).collect::<Vec<_>>();
     let mut writer = Writer::new(&settings, 0);
     writer.write(pieces(0)());
     assert_all_in_zipkin(&zipkin, pieces(0), &exporter);
     exporter.says("cannot reach http://127.0.0.1:1");
+    let away = "zipkin=http://127.0.0.1:1/api/v2/spans";
+    let there = format!("zipkin={}", file.display());
+    let health = get(metrics::address(&exporter.said()), "/health");
+    assert!(
+        health.contains(" 200 OK") && health.contains(&format!("well\n{away} is away since 20")),
+        "{health}"
+    );
+    let up = |destination: &str| shown_as(&exporter, "destination_up", destination, "");
+    assert_eq!((up(away), up(&there)), (0.0, 1.0));
+    let unreached = || shown_as(&exporter, "retries_total", away, ",reason=\"not reached\"");
+    assert!(eventually(|| unreached() >= 2.0));
+    // What it does not have stays behind, although nothing is fetched for it any more.
+    writer.write(pieces(50)());
+    let behind = |destination: &str| {
+        let all = metrics::series(&get(metrics::address(&exporter.said()), "/metrics"));
+        let is = |(name, value): (&str, &str), labels: &BTreeMap<String, String>| {
+            labels.get(name).is_some_and(|l| l == value)
+        };
+        let lag = all.iter().find(|(labels, _)| {
+            is(("__name__", "blkkin_exporter_lag_records"), labels)
+                && is(("destination", destination), labels)
+        });
+        lag.map(|(_, records)| *records)
+    };
+    assert!(eventually(|| (behind(away), behind(&there)) == (Some(2.0), Some(0.0))), "{:?}", behind(away));
     let (status, said) = exporter.finish();
     assert_eq!(status, Some(0), "{said}");
     assert!(said.contains("2000 spans in hand were not acknowledged"), "{said}");
     // A second one goes on with the file.
     let exporter = Exporter::start(&settings, folder.path(), &words[2..]);
-    writer.write(pieces(50)());
-    assert_all_in_zipkin(&zipkin, pieces(50), &exporter);
+    writer.write(pieces(100)());
+    assert_all_in_zipkin(&zipkin, pieces(100), &exporter);
     let (status, said) = exporter.finish();
     assert_eq!(status, Some(0), "{said}");
     let list: Vec<Value> = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-    assert_eq!(shown(list), meant((0..100).map(piece)));
+    assert_eq!(shown(list), meant((0..150).map(piece)));
 }
 
 #[test]

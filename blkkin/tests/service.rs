@@ -1,4 +1,4 @@
-//! `blkkin agent` as a service: what its manager and its monitoring hear of it, and how little it may do.
+//! Services as such: what their manager and their monitoring hear of them, and how little an agent may do.
 
 #![allow(
     clippy::unwrap_used,
@@ -6,6 +6,8 @@
     reason = "a test fails by panicking, and says what it saw"
 )]
 
+#[path = "../../bus/tests/support/mod.rs"]
+mod broker;
 mod common;
 mod support;
 
@@ -14,6 +16,7 @@ use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use broker::Broker;
 use support::disk::Disk;
 use support::live::{Live, eventually};
 use support::metrics::{address, get, value};
@@ -52,10 +55,27 @@ impl Manager {
     }
 }
 
-/// The agent; killed with the test, however that ends.
-struct Agent(Child);
+/// A service; killed with the test, however that ends.
+struct Service(Child);
 
-impl Drop for Agent {
+impl Service {
+    /// With this manager, who wants to hear of it every so many µs.
+    fn start(manager: &Manager, words: &[&str], watchdog_us: u64) -> Service {
+        let said = fs::File::create(manager.folder.path().join("said")).unwrap();
+        let mut command = common::blkkin(words);
+        command.env("NOTIFY_SOCKET", manager.folder.path().join("notify"));
+        command.env("WATCHDOG_USEC", watchdog_us.to_string());
+        Service(command.stdout(Stdio::null()).stderr(said).spawn().unwrap())
+    }
+
+    /// Asks it to end, as its manager would.
+    fn ask_to_end(&self) {
+        // SAFETY: numbers only; the process has not been waited for.
+        unsafe { libc::kill(self.0.id() as libc::pid_t, libc::SIGTERM) };
+    }
+}
+
+impl Drop for Service {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -78,21 +98,14 @@ fn its_manager_and_its_monitoring_hear_how_it_is() {
     let config = manager.folder.path().join("agent.toml");
     let lines = format!("brokers = '{NO_CLUSTER}'\ndevice = ['{}']\nmetrics = '127.0.0.1:0'\n", disk.name());
     fs::write(&config, lines).unwrap();
-    let child = common::blkkin(&["agent", "-c", config.to_str().unwrap()])
-        .env("NOTIFY_SOCKET", manager.folder.path().join("notify"))
-        .env("WATCHDOG_USEC", "900000")
-        .stdout(Stdio::null())
-        .stderr(fs::File::create(&said).unwrap())
-        .spawn()
-        .unwrap();
-    let mut agent = Agent(child);
+    let mut agent = Service::start(&manager, &["agent", "-c", config.to_str().unwrap()], 900_000);
     let heard = manager.hears("READY=1");
     assert!(heard.last().unwrap().contains("STATUS=tracing; events go to blkkin.events"), "{heard:?}");
     (0..3).for_each(|_| drop(manager.hears("WATCHDOG=1")));
 
     let words = fs::read_to_string(&said).unwrap();
     let address = address(&words);
-    assert!(get(address, "/health").starts_with("HTTP/1.1 200"));
+    assert!(get(address, "/health").contains(" 200 OK"));
     read(&disk);
     let requests = |what: &str| {
         let metrics = get(address, "/metrics");
@@ -107,11 +120,52 @@ fn its_manager_and_its_monitoring_hear_how_it_is() {
     assert_eq!(accepted, delivered + failed + waiting, "{metrics}");
     assert_eq!(delivered, 0.0, "there is no cluster");
 
-    // SAFETY: numbers only; the process has not been waited for.
-    unsafe { libc::kill(agent.0.id() as libc::pid_t, libc::SIGTERM) };
+    agent.ask_to_end();
     let heard = manager.hears("STOPPING=1");
     assert!(heard.last().unwrap().contains("EXTEND_TIMEOUT_USEC=20000000"), "{heard:?}");
     assert_eq!(agent.0.wait().unwrap().code(), Some(1), "what was not delivered is no success");
+}
+
+#[test]
+fn who_waits_for_a_cluster_is_alive_and_not_ready_and_who_has_it_is_ready() {
+    let mut broker = or_skip!(Broker::start());
+    broker.kill();
+    let brokers = broker.settings().brokers;
+    let start = |name: &str, more: &[&str]| {
+        let manager = Manager::new();
+        let words = [&[name, "--brokers", &brokers, "--metrics", "127.0.0.1:0"], more].concat();
+        let service = Service::start(&manager, &words, 60_000_000);
+        (manager, service)
+    };
+    let file = tempfile::tempdir().unwrap();
+    let to = format!("zipkin={}", file.path().join("spans.json").display());
+    let two = [start("aggregator", &[]), start("exporter", &["--to", &to])];
+    for (manager, _) in &two {
+        let mut heard = manager.hears("STATUS=cannot reach the Kafka cluster at ");
+        heard.extend(manager.hears("EXTEND_TIMEOUT_USEC=30000000"));
+        heard.extend(manager.hears("WATCHDOG=1"));
+        assert!(!heard.concat().contains("READY=1"), "{heard:?}");
+        let said = fs::read_to_string(manager.folder.path().join("said")).unwrap();
+        assert_eq!(said.matches("cannot reach").count(), 1, "{said}");
+        let health = get(address(&said), "/health");
+        assert!(health.contains(" 200 OK") && health.contains("well\nwaiting since 20"), "{health}");
+    }
+    // Told to end it ends, whatever it waits for.
+    let (manager, mut waiting) = start("exporter", &["--to", "zipkin=http://127.0.0.1:1"]);
+    manager.hears("WATCHDOG=1");
+    waiting.ask_to_end();
+    assert_eq!(waiting.0.wait().unwrap().code(), Some(0));
+
+    broker.up();
+    for ((manager, mut service), begun) in two.into_iter().zip(["aggregating", "exporting"]) {
+        let heard = manager.hears("READY=1");
+        assert!(heard.last().unwrap().contains(&format!("STATUS={begun}")), "{heard:?}");
+        let said = fs::read_to_string(manager.folder.path().join("said")).unwrap();
+        assert!(!get(address(&said), "/health").contains("waiting"), "{said}");
+        service.ask_to_end();
+        manager.hears("STOPPING=1");
+        assert_eq!(service.0.wait().unwrap().code(), Some(0), "{said}");
+    }
 }
 
 /// As the unit in configs/ has it: a user that is nobody, and what is in CapabilityBoundingSet.
@@ -139,42 +193,4 @@ fn two_capabilities_are_enough() {
     assert_eq!(report["losses"]["total"], missed, "{}", report["losses"]);
     let requests = report["totals"]["requests"].as_u64().unwrap();
     assert!(requests + missed >= 64, "{report}");
-}
-
-#[test]
-fn a_key_that_does_not_exist_is_named_with_the_one_that_was_meant() {
-    needs!();
-    let folder = tempfile::tempdir().unwrap();
-    let config = folder.path().join("agent.toml");
-    fs::write(&config, "broker = 'localhost:9092'\n").unwrap();
-    let run = common::run(&["agent", "-c", config.to_str().unwrap()]);
-    assert_eq!(run.code, Some(2), "{run:?}");
-    assert!(run.stderr.contains("unknown key `broker`") && run.stderr.contains("`brokers`"), "{run:?}");
-}
-
-#[test]
-fn the_example_and_the_unit_are_what_they_are_for() {
-    needs!();
-    let configs = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs");
-    // Each key that is commented out is tried too: no option may be gone from under it. But for what names things of a machine.
-    let example = fs::read_to_string(format!("{configs}/agent.toml")).unwrap();
-    let uncommented = example.lines().map(|line| match line.strip_prefix("# ") {
-        Some(rest) if rest.starts_with("cgroup") || rest.starts_with("device") => line,
-        Some(rest) if rest.starts_with('[') || rest.starts_with('"') || rest.contains(" = ") => rest,
-        _ => line,
-    });
-    let folder = tempfile::tempdir().unwrap();
-    let config = folder.path().join("agent.toml");
-    fs::write(&config, uncommented.collect::<Vec<_>>().join("\n") + "\n").unwrap();
-    // What it says last is refused, after all the keys were read.
-    let run = common::run(&["agent", "-c", config.to_str().unwrap(), "--path", "/srv"]);
-    assert!(run.stderr.contains("--path does not work with blkkin agent"), "{run:?}");
-
-    needs!("systemd-analyze");
-    let unit = fs::read_to_string(format!("{configs}/blkkin-agent.service")).unwrap();
-    let unit = unit.replace("/usr/local/bin/blkkin", env!("CARGO_BIN_EXE_blkkin"));
-    let path = folder.path().join("blkkin-agent.service");
-    fs::write(&path, unit).unwrap();
-    let verified = Command::new("systemd-analyze").arg("verify").arg(&path).output().unwrap();
-    assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
 }

@@ -12,8 +12,8 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use blkkin_bus::kafka::{
-    DEAD, EVENTS, EventConsumer, EventProducer, GatherConfig, Gatherer, Group, Received, Record, Sent,
-    Settings,
+    DEAD, EVENTS, Ends, EventConsumer, EventProducer, GatherConfig, Gatherer, Group, Lag, Progress, Received,
+    Record, Sent, Settings,
 };
 use blkkin_wire::batch::{Accounts, EventBatch};
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
@@ -164,8 +164,14 @@ fn what_is_sent_again_is_given_out_once_and_what_was_not_done_comes_again() {
     }
     let mut again = 0;
     let mut consumer = EventConsumer::join(&settings, &group("again")).unwrap();
+    let (ends, progress) = (Ends::new(&settings).unwrap(), Progress::default());
+    let behind = || ends.lag(EVENTS, &progress).unwrap();
+    consumer.show(&progress);
+    assert_eq!(behind(), Lag { records: 0, partitions: 0 }, "it has no part yet");
     let sectors = receive(&mut consumer, EVENTS_EACH as usize, &mut again);
     assert_each_once(&sectors, 1, EVENTS_EACH);
+    let all = 2 * records.len() as u64;
+    assert_eq!(behind(), Lag { records: all, partitions: 3 }, "nothing is done");
     receive(&mut consumer, 0, &mut again);
     while again < records.len() as u64 {
         let received = consumer.next(PATIENCE).unwrap();
@@ -175,9 +181,17 @@ fn what_is_sent_again_is_given_out_once_and_what_was_not_done_comes_again() {
     // Nothing was committed: the next member has all of it.
     drop(consumer);
     let mut next = EventConsumer::join(&settings, &group("again")).unwrap();
+    next.show(&progress);
     let sectors = receive(&mut next, EVENTS_EACH as usize, &mut again);
     assert_each_once(&sectors, 1, EVENTS_EACH);
     next.commit().unwrap();
+    assert_eq!(behind(), Lag { records: all / 2, partitions: 3 }, "what came once is done");
+    // It waits, and fetches nothing: what comes meanwhile is behind it all the same.
+    assert_eq!(next.hold(Duration::from_millis(100)), Ok(Vec::new()));
+    let producer = EventProducer::new(&settings, NodeId(1)).unwrap();
+    records[..3].iter().for_each(|record| send(&producer, record));
+    assert_eq!(producer.finish(PATIENCE).waiting(), 0);
+    assert_eq!(behind(), Lag { records: all / 2 + 3, partitions: 3 });
     drop(next);
     let mut last = EventConsumer::join(&settings, &group("again")).unwrap();
     let until = Instant::now() + Duration::from_secs(5);

@@ -49,17 +49,90 @@ const FAILURES_MAX: u32 = 8;
 
 /// Nobody said anything about the request: the same post may succeed later.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Away(pub String);
+pub struct Away {
+    /// In which way.
+    pub reason: Reason,
+    /// In words.
+    pub why: String,
+}
+
+/// In which way nobody said anything about a request. For counting: there are few of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// No connection, or one that broke.
+    NotReached,
+    /// No answer in time.
+    NoAnswer,
+    /// It wants to be asked later.
+    Busy,
+    /// It failed.
+    Failed,
+    /// It wants nothing from us, and may be told otherwise.
+    Denied,
+    /// The file could not be written.
+    NotWritten,
+}
+
+/// One attempt to have a request accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// In the request.
+    pub spans: usize,
+    /// Of the request.
+    pub bytes: usize,
+    /// These spans were in a request before.
+    pub again: bool,
+    /// What it came to.
+    pub answer: Answer,
+}
+
+/// What an attempt came to, for counting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Answer {
+    /// All were accepted.
+    Accepted,
+    /// All but some.
+    Partly,
+    /// Something in it is wrong.
+    Refused,
+    /// It is too long.
+    TooLong,
+    /// It has no verdict.
+    Without(Reason),
+}
+
+impl Answer {
+    fn of(answered: &Result<Reply, Away>) -> Answer {
+        match answered {
+            Ok(Reply::Accepted) => Answer::Accepted,
+            Ok(Reply::AcceptedBut(..)) => Answer::Partly,
+            Ok(Reply::Refused(_)) => Answer::Refused,
+            Ok(Reply::TooLong(_)) => Answer::TooLong,
+            Ok(Reply::Denied(_)) => Answer::Without(Reason::Denied),
+            Ok(Reply::Failed(_)) => Answer::Without(Reason::Failed),
+            Err(Away { reason, .. }) => Answer::Without(*reason),
+        }
+    }
+}
 
 /// Something that a request of spans can be posted to.
 pub trait Post {
     /// Posts it, and waits for the answer, within a bound of its own.
     fn post(&mut self, request: &[u8]) -> Result<Reply, Away>;
+
+    /// Whether the answer to an empty request says that somebody is there.
+    fn can_be_probed(&self) -> bool {
+        true
+    }
 }
 
 impl<P: Post + ?Sized> Post for Box<P> {
     fn post(&mut self, request: &[u8]) -> Result<Reply, Away> {
         (**self).post(request)
+    }
+
+    fn can_be_probed(&self) -> bool {
+        (**self).can_be_probed()
     }
 }
 
@@ -87,6 +160,8 @@ pub trait Ledger {
     fn settle(&mut self, range: Range<usize>, verdict: Verdict);
     /// So many of those that were settled as sent were refused all the same, nobody knows which.
     fn recant(&mut self, spans: u64, why: String);
+    /// A request was posted.
+    fn attempted(&mut self, _attempt: Attempt) {}
     /// The destination is away, or is back.
     fn outage(&mut self, why: Option<String>);
     /// Whether a destination that wants nothing from us is asked again, as it may be told otherwise.
@@ -111,20 +186,25 @@ pub(crate) struct Delivery<P> {
     request: Vec<u8>,
     /// Of a request that was too long.
     too_long: Option<usize>,
+    /// The batch in hand was in a request already.
+    posted: bool,
 }
 
 impl<P: Post> Delivery<P> {
     pub(crate) fn new(post: P, patience: Patience) -> Self {
-        Delivery { post, patience, request: Vec::new(), too_long: None }
+        Delivery { post, patience, request: Vec::new(), too_long: None, posted: false }
     }
 
-    /// Posts an empty request, so that a user hears of a wrong address before the first span is made. Nothing else
-    /// depends on the answer.
+    /// Posts an empty request, so that a user hears of a wrong address before the first span is made, and that who was away
+    /// is back although there is nothing to send. Nothing else depends on the answer.
     pub(crate) fn probe(&mut self, batch: &Batch, ledger: &mut impl Ledger) {
+        if !self.post.can_be_probed() {
+            return;
+        }
         batch.request(&(0..0), &mut self.request);
         match self.post.post(&self.request) {
-            Err(Away(why)) | Ok(Reply::Denied(why)) => ledger.outage(Some(why)),
-            Ok(_) => {}
+            Err(Away { why, .. }) | Ok(Reply::Denied(why) | Reply::Failed(why)) => ledger.outage(Some(why)),
+            Ok(_) => ledger.outage(None),
         }
     }
 
@@ -141,6 +221,7 @@ impl<P: Post> Delivery<P> {
         let mut todo = vec![whole];
         let mut search = Search::default();
         let mut posts_left = self.patience.posts_max;
+        self.posted = false;
         while let Some(range) = todo.pop().or_else(|| search.next()) {
             let failures_max = search.failures_max(&range, batch.len());
             let Some(reply) = self.post_until_answered(batch, &range, failures_max, ledger) else {
@@ -184,8 +265,13 @@ impl<P: Post> Delivery<P> {
         batch.request(range, &mut self.request);
         let (mut failures, mut over_it) = (0, 0);
         while !ledger.is_over() {
-            let why = match self.post.post(&self.request) {
-                Err(Away(why)) => why,
+            let answered = self.post.post(&self.request);
+            // A part is posted because the whole was.
+            let again = std::mem::replace(&mut self.posted, true);
+            let answer = Answer::of(&answered);
+            ledger.attempted(Attempt { spans: range.len(), bytes: self.request.len(), again, answer });
+            let why = match answered {
+                Err(Away { why, .. }) => why,
                 Ok(Reply::Denied(why)) if ledger.asks_again_when_denied() => why,
                 Ok(Reply::Failed(why)) => {
                     over_it += 1;

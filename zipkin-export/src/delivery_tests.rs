@@ -35,7 +35,7 @@ impl Post for &mut Server {
         self.posts += 1;
         if self.away > 0 {
             self.away -= 1;
-            return Err(Away("away".into()));
+            return Err(Away { reason: Reason::NotReached, why: "away".into() });
         }
         let list: Vec<usize> = serde_json::from_slice(list).unwrap();
         if list.iter().any(|n| self.bad.contains(n)) {
@@ -125,7 +125,7 @@ impl Post for AbandonsAfter<'_> {
         if self.0 == 0 {
             self.1.abandon();
         }
-        Err(Away("away".into()))
+        Err(Away { reason: Reason::NotReached, why: "away".into() })
     }
 }
 
@@ -143,13 +143,16 @@ fn an_abandoned_queue_ends_the_attempts() {
 
 /// What is told of each span.
 #[derive(Default)]
-struct Told(Vec<(Range<usize>, Verdict)>);
+struct Told(Vec<(Range<usize>, Verdict)>, Vec<Attempt>);
 
 impl Ledger for Told {
     fn settle(&mut self, range: Range<usize>, verdict: Verdict) {
         self.0.push((range, verdict));
     }
     fn recant(&mut self, _: u64, _: String) {}
+    fn attempted(&mut self, attempt: Attempt) {
+        self.1.push(attempt);
+    }
     fn outage(&mut self, _: Option<String>) {}
     fn asks_again_when_denied(&self) -> bool {
         true
@@ -169,6 +172,34 @@ fn a_verdict_names_the_span_by_its_place_among_all() {
     let refused = Verdict::Rejected("bad span".into());
     let expected = [(100..102, Verdict::Sent), (102..103, refused), (103..104, Verdict::Sent)];
     assert_eq!(told.0, expected);
+}
+
+#[test]
+fn each_attempt_is_told_with_what_it_came_to() {
+    let (mut server, mut told) = (Server { away: 2, ..Server::refusing(&[1]) }, Told::default());
+    Delivery::new(&mut server, AT_ONCE).deliver(&batch(0..2), 0, &mut told);
+    let attempt = |spans, bytes, again, answer| Attempt { spans, bytes, again, answer };
+    let away = Answer::Without(Reason::NotReached);
+    // [0,\n1], three times, then each by itself.
+    let expected = [
+        attempt(2, 6, false, away),
+        attempt(2, 6, true, away),
+        attempt(2, 6, true, Answer::Refused),
+        attempt(1, 3, true, Answer::Accepted),
+        attempt(1, 3, true, Answer::Refused),
+    ];
+    assert_eq!(told.1, expected);
+}
+
+#[test]
+fn a_probe_says_who_is_away_and_who_is_back() {
+    let queue = Queue::new(10, WhenFull::DropNewest);
+    let mut server = Server { away: 1, ..Server::refusing(&[]) };
+    let mut delivery = Delivery::new(&mut server, AT_ONCE);
+    delivery.probe(&batch(0..0), &mut Hand(&queue));
+    assert_eq!(queue.trouble().as_deref(), Some("away"));
+    delivery.probe(&batch(0..0), &mut Hand(&queue));
+    assert_eq!(queue.trouble(), None);
 }
 
 /// Takes requests up to a length.

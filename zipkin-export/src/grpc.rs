@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use ureq::http::{HeaderMap, Request};
 
 use crate::config::ExportConfig;
-use crate::delivery::{Away, Post, Reply};
+use crate::delivery::{Away, Post, Reason, Reply};
 use crate::otlp;
 use crate::url::ServerUrl;
 
@@ -66,7 +66,8 @@ impl GrpcPost {
                 let refused = answer.message.get(PREFIX..).and_then(otlp::refused);
                 Ok(refused.map_or(Reply::Accepted, |(spans, why)| Reply::AcceptedBut(spans, why)))
             }
-            1 | 4 | 8 | 10 | 11 | 14 | 15 => Err(Away(said)),
+            8 | 14 => Err(Away { reason: Reason::Busy, why: said }),
+            1 | 4 | 10 | 11 | 15 => Err(Away { reason: Reason::Failed, why: said }),
             5 | 7 | 12 | 16 => {
                 Ok(Reply::Denied(format!("{said} (is this the address of an OTLP receiver?)")))
             }
@@ -94,10 +95,14 @@ impl Post for GrpcPost {
                 self.client = Some(client);
                 self.judge(&answer)
             }
-            Err(error) => Err(Away(format!(
-                "cannot reach {}: {error}; start an OTLP receiver there or correct the address",
-                self.url
-            ))),
+            Err(error) => {
+                let late = error.kind() == io::ErrorKind::TimedOut;
+                let why = format!(
+                    "cannot reach {}: {error}; start an OTLP receiver there or correct the address",
+                    self.url
+                );
+                Err(Away { reason: if late { Reason::NoAnswer } else { Reason::NotReached }, why })
+            }
         }
     }
 }

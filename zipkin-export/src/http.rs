@@ -18,10 +18,10 @@
 use std::time::Duration;
 
 use ureq::http::{Response, StatusCode};
-use ureq::{Agent, Body, Proxy};
+use ureq::{Agent, Body, Error, Proxy};
 
 use crate::config::ExportConfig;
-use crate::delivery::{Away, Post, Reply};
+use crate::delivery::{Away, Post, Reason, Reply};
 use crate::format::Format;
 use crate::otlp;
 use crate::url::ServerUrl;
@@ -75,10 +75,12 @@ impl HttpPost {
                 let refused = if self.format == Format::Otlp { otlp::refused(&answer) } else { None };
                 Ok(refused.map_or(Reply::Accepted, |(spans, why)| Reply::AcceptedBut(spans, why)))
             }
-            StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => Err(Away(said)),
+            StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+                Err(Away { reason: Reason::Busy, why: said })
+            }
             // Of a gateway before it, or of itself while it is no server yet or any more.
-            StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
-                Err(Away(said))
+            StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => {
+                Err(Away { reason: Reason::Failed, why: said })
             }
             _ if status.is_server_error() => Ok(Reply::Failed(said)),
             StatusCode::PAYLOAD_TOO_LARGE => Ok(Reply::TooLong(said)),
@@ -93,11 +95,15 @@ impl Post for HttpPost {
         let post = self.agent.post(self.url.uri()).content_type(self.format.content_type());
         match post.send(request) {
             Ok(response) => self.judge(response),
-            Err(error) => Err(Away(format!(
-                "cannot reach {}: {error}; start {} there or correct the address",
-                self.url,
-                self.server()
-            ))),
+            Err(error) => {
+                let late = matches!(error, Error::Timeout(_));
+                let why = format!(
+                    "cannot reach {}: {error}; start {} there or correct the address",
+                    self.url,
+                    self.server()
+                );
+                Err(Away { reason: if late { Reason::NoAnswer } else { Reason::NotReached }, why })
+            }
         }
     }
 }

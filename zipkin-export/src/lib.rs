@@ -46,7 +46,7 @@ mod url;
 mod testing;
 
 pub use config::ExportConfig;
-pub use delivery::{AfterPause, Away, Ledger, Post, Reply, Verdict};
+pub use delivery::{AfterPause, Answer, Attempt, Away, Ledger, Post, Reason, Reply, Verdict};
 pub use destination::Destination;
 pub use exporter::{Exporter, OpenError};
 pub use format::Format;

@@ -45,8 +45,8 @@ impl SpanFile {
         self.file.path()
     }
 
-    /// Adds spans and settles each; after an error none is settled but those that are refused.
-    pub fn append(&mut self, spans: &[Span], ledger: &mut impl Ledger) -> io::Result<()> {
+    /// Adds spans and settles each; after an error none is settled but those that are refused. Bytes that were written.
+    pub fn append(&mut self, spans: &[Span], ledger: &mut impl Ledger) -> io::Result<usize> {
         self.batch.clear();
         let mut accepted = Vec::<std::ops::Range<usize>>::new();
         let mut rejected = Vec::new();
@@ -63,8 +63,8 @@ impl SpanFile {
                 _ => accepted.push(at..at + 1),
             }
         }
+        let mut list = Vec::new();
         if !self.batch.is_empty() {
-            let mut list = Vec::new();
             self.batch.join(&(0..self.batch.len()), &mut list);
             self.file.append(&list)?;
         }
@@ -73,7 +73,7 @@ impl SpanFile {
             ledger.settle(at..at + 1, Verdict::Rejected(why));
         }
         accepted.into_iter().for_each(|range| ledger.settle(range, Verdict::Sent));
-        Ok(())
+        Ok(list.len())
     }
 
     /// Gives it its final name.

@@ -122,7 +122,7 @@ fn told_to_end(inbox: &mut Inbox, patience: Duration) -> bool {
             say(&remark);
             false
         }
-        Some(Happening::PipelineEnded) | None => false,
+        Some(Happening::Found | Happening::PipelineEnded) | None => false,
     }
 }
 

@@ -1,26 +1,64 @@
 //! What an aggregator shows of the traces that pass through it: how many, how long, how much, how many failed, by node, layer,
-//! device and operation, with a trace to look at for each range of times.
+//! device and operation, with a trace to look at for each range of times; and how far each stage is behind.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use blkkin_aggregator::live::{BOUNDS, Live, Row};
+use blkkin_bus::kafka::{EVENTS, LINKS, SPANS};
 
-use crate::service::{Example, Family, Figures, Kind, Labels, Pulse, Sample, Times};
+use crate::args::StageChoice;
+use crate::service::{Example, Family, Figures, Kind, Labels, LagGauge, Pulse, Sample, Search, Times};
 
-/// Shared by the first stage's machines and who asks.
+/// Shared by the stages, the first one's machines, and who asks.
 #[derive(Clone, Debug)]
 pub(super) struct Metrics {
     live: Arc<Mutex<Live>>,
-    /// A beat for each turn of a stage.
-    pub(super) pulse: Pulse,
+    /// Those that this aggregator has.
+    stages: Vec<StageGauge>,
+    /// For the cluster.
+    search: Search,
     silence_max: Duration,
 }
 
+/// Of one stage.
+#[derive(Clone, Debug)]
+pub(super) struct StageGauge {
+    pub(super) name: &'static str,
+    /// The topic that it reads.
+    pub(super) input: &'static str,
+    /// A beat for each turn.
+    pub(super) pulse: Pulse,
+    pub(super) lag: LagGauge,
+}
+
 impl Metrics {
-    /// Of nothing yet. Without a turn for `silence_max` the aggregator is not well.
-    pub(super) fn new(silence_max: Duration) -> Metrics {
-        Metrics { live: Arc::default(), pulse: Pulse::new(), silence_max }
+    /// Of nothing yet. Where a stage does not turn for `silence_max` the aggregator is not well.
+    pub(super) fn new(choice: StageChoice, search: Search, silence_max: Duration) -> Metrics {
+        let stage = |name, input| StageGauge { name, input, pulse: Pulse::new(), lag: LagGauge::default() };
+        let mut stages = vec![stage("join", EVENTS), stage("meet", LINKS), stage("assemble", SPANS)];
+        stages.retain(|stage| match choice {
+            StageChoice::All => true,
+            StageChoice::Join => stage.name == "join",
+            StageChoice::Meet => stage.name == "meet",
+            StageChoice::Assemble => stage.name == "assemble",
+        });
+        Metrics { live: Arc::default(), stages, search, silence_max }
+    }
+
+    /// Those that this aggregator has.
+    pub(super) fn stages(&self) -> &[StageGauge] {
+        &self.stages
+    }
+
+    /// Since the last turn of the stage that was silent for longest.
+    pub(super) fn silence(&self) -> Duration {
+        self.stages.iter().map(|stage| stage.pulse.silence()).max().unwrap_or_default()
+    }
+
+    /// A turn of all: they wait.
+    pub(super) fn beat(&self) {
+        self.stages.iter().for_each(|stage| stage.pulse.beat());
     }
 
     /// To note traces in.
@@ -51,12 +89,19 @@ impl Figures for Metrics {
             put(labels("others", "others", "others", "others"), live.others());
         }
         drop(live);
-        vec![seconds, bytes, errors]
+        let groups = self.stages.iter().map(|stage| (stage.name, &stage.lag));
+        let names = ["aggregator_lag_records", "aggregator_partitions"];
+        let [lag, partitions] = LagGauge::families("stage", names, groups);
+        vec![seconds, bytes, errors, lag, partitions]
     }
 
     fn ill(&self) -> Option<String> {
-        let silence = self.pulse.silence();
-        (silence > self.silence_max).then(|| format!("no stage has turned for {} s", silence.as_secs()))
+        let silent = self.stages.iter().find(|stage| stage.pulse.silence() > self.silence_max)?;
+        Some(format!("the stage {} has not turned for {} s", silent.name, silent.pulse.silence().as_secs()))
+    }
+
+    fn remarks(&self) -> Vec<String> {
+        self.search.remark().into_iter().collect()
     }
 }
 

@@ -4,7 +4,7 @@
 //! what Zipkin makes of it Zipkin does not say here: a bad list it drops and counts in its own metrics.
 
 use blkkin_bus::kafka::{KafkaError, NotSent, Settings, SingleProducer};
-use blkkin_zipkin_export::{Away, Post, Reply};
+use blkkin_zipkin_export::{Away, Post, Reason, Reply};
 
 /// Posts to a topic.
 pub(crate) struct KafkaPost(SingleProducer);
@@ -18,14 +18,17 @@ impl KafkaPost {
 
 impl Post for KafkaPost {
     fn post(&mut self, request: &[u8]) -> Result<Reply, Away> {
-        // A probe: an empty list would be a record that Zipkin counts as broken.
-        if request.is_empty() || request == b"[]" {
-            return Ok(Reply::Accepted);
-        }
         match self.0.send(&[], &[], request) {
             Ok(()) => Ok(Reply::Accepted),
             Err(NotSent::TooLong(error)) => Ok(Reply::TooLong(error.to_string())),
-            Err(NotSent::Away(error)) => Err(Away(format!("{error}; {}", error.remedy))),
+            Err(NotSent::Away(error)) => {
+                Err(Away { reason: Reason::NoAnswer, why: format!("{error}; {}", error.remedy) })
+            }
         }
+    }
+
+    /// An empty list would be a record that Zipkin counts as broken.
+    fn can_be_probed(&self) -> bool {
+        false
     }
 }

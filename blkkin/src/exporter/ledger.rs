@@ -5,49 +5,21 @@
 //! ([`TraceConsumer::hold`]); when partitions are taken away meanwhile the delivery ends, as what is in hand is theirs.
 
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use blkkin_bus::kafka::{DeadLetters, KafkaError, Letter, TraceConsumer};
 use blkkin_zipkin_export::backoff::{Backoff, Jitter};
-use blkkin_zipkin_export::{AfterPause, Ledger, Verdict};
+use blkkin_zipkin_export::{AfterPause, Attempt, Ledger, Verdict};
 
+use super::book::{Book, Outage, Who};
 use super::gathered::Gathered;
 use super::stop::Stop;
-use super::tally::Tally;
 
 /// Between two looks at whether to end.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Who hears of a destination that is away.
-pub(super) struct Watch {
-    /// The destination, as people know it.
-    pub(super) name: String,
-    pub(super) tell: Box<dyn Fn(String) + Send>,
-    since: Option<Instant>,
-}
-
-impl Watch {
-    pub(super) fn new(name: String, tell: Box<dyn Fn(String) + Send>) -> Watch {
-        Watch { name, tell, since: None }
-    }
-
-    /// It is away, or is back: each is told once.
-    fn outage(&mut self, why: Option<String>) {
-        match (why, self.since) {
-            (Some(why), None) => {
-                self.since = Some(Instant::now());
-                (self.tell)(format!(
-                    "{why}; going on until it answers, what comes meanwhile stays in the topic"
-                ));
-            }
-            (None, Some(since)) => {
-                self.since = None;
-                (self.tell)(format!("{} answers again after {} s", self.name, since.elapsed().as_secs()));
-            }
-            _ => {}
-        }
-    }
-}
+/// Hears what a person should know.
+pub(super) type Tell = Box<dyn Fn(String) + Send>;
 
 /// A delivery under way.
 pub(super) struct Hand<'a> {
@@ -55,8 +27,8 @@ pub(super) struct Hand<'a> {
     pub(super) consumer: &'a mut TraceConsumer,
     pub(super) dead: &'a DeadLetters,
     pub(super) stop: &'a Stop,
-    pub(super) tally: &'a mut Tally,
-    pub(super) watch: &'a mut Watch,
+    pub(super) book: &'a Book,
+    pub(super) tell: &'a Tell,
     /// Spans of which it is known what became of them.
     pub(super) settled: usize,
     /// Why it ended before its time.
@@ -79,9 +51,13 @@ impl Hand<'_> {
     pub(super) fn bury(&mut self, letter: &Letter) -> AfterPause {
         let mut failures = 0;
         while !self.is_over() {
-            let Err(error) = self.dead.send(letter) else { return AfterPause::GoOn };
-            if failures == 0 {
-                (self.watch.tell)(format!("{error}; {}; going on until it can be kept", error.remedy));
+            let sent = self.dead.send(letter);
+            self.book.pulse.beat();
+            let why = sent.as_ref().err().map(ToString::to_string);
+            let outage = self.book.outage(Who::Letters, why);
+            let Err(error) = sent else { return AfterPause::GoOn };
+            if outage == Outage::Begins {
+                (self.tell)(format!("{error}; {}; going on until it can be kept", error.remedy));
             }
             failures += 1;
             if self.pause(Backoff::default().delay(failures, Jitter::random())) == AfterPause::GiveUp {
@@ -101,16 +77,19 @@ impl Ledger for Hand<'_> {
     fn settle(&mut self, range: Range<usize>, verdict: Verdict) {
         match verdict {
             Verdict::Sent => {
-                self.tally.delivered += range.len() as u64;
+                let mut tally = self.book.tally();
+                tally.delivered += range.len() as u64;
+                tally.acknowledged_at = Some(SystemTime::now());
                 self.settled += range.len();
             }
             Verdict::Rejected(why) => {
+                self.book.tally().rejected += range.len() as u64;
                 for place in range {
-                    let Some(letter) = self.gathered.letter(place, &self.watch.name, &why) else { continue };
+                    let Some(letter) = self.gathered.letter(place, &self.book.name, &why) else { continue };
                     if self.bury(&letter) == AfterPause::GiveUp {
                         return;
                     }
-                    self.tally.refused += 1;
+                    self.book.tally().refused += 1;
                     self.settled += 1;
                 }
             }
@@ -118,16 +97,28 @@ impl Ledger for Hand<'_> {
     }
 
     fn recant(&mut self, spans: u64, why: String) {
-        self.tally.delivered = self.tally.delivered.saturating_sub(spans);
-        self.tally.not_taken += spans;
-        (self.watch.tell)(format!(
-            "{} did not take {spans} spans, it does not say which: {why}",
-            self.watch.name
-        ));
+        let mut tally = self.book.tally();
+        tally.delivered = tally.delivered.saturating_sub(spans);
+        tally.not_taken += spans;
+        (self.tell)(format!("{} did not take {spans} spans, it does not say which: {why}", self.book.name));
     }
 
+    fn attempted(&mut self, attempt: Attempt) {
+        self.book.pulse.beat();
+        self.book.tally().attempted(attempt);
+    }
+
+    /// It is away, or is back: each is told once.
     fn outage(&mut self, why: Option<String>) {
-        self.watch.outage(why);
+        match (self.book.outage(Who::Destination, why.clone()), why) {
+            (Outage::Begins, Some(why)) => (self.tell)(format!(
+                "{why}; going on until it answers, what comes meanwhile stays in the topic"
+            )),
+            (Outage::Ends(after), _) => {
+                (self.tell)(format!("{} answers again after {} s", self.book.name, after.as_secs()));
+            }
+            _ => {}
+        }
     }
 
     fn asks_again_when_denied(&self) -> bool {
@@ -139,7 +130,6 @@ impl Ledger for Hand<'_> {
     }
 
     fn pause(&mut self, delay: Duration) -> AfterPause {
-        self.tally.repeated += 1;
         let until = Instant::now() + delay;
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -149,6 +139,7 @@ impl Ledger for Hand<'_> {
             if left.is_zero() {
                 return AfterPause::GoOn;
             }
+            self.book.pulse.beat();
             match self.consumer.hold(left.min(LOOK_EVERY)) {
                 Ok(revoked) if revoked.is_empty() => {}
                 Ok(_) => return self.end(Ended::Revoked),

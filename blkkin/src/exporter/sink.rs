@@ -5,7 +5,9 @@ use std::time::Duration;
 use blkkin_bus::kafka::Settings;
 use blkkin_wire::span::Span;
 use blkkin_zipkin_export::backoff::{Backoff, Jitter};
-use blkkin_zipkin_export::{AfterPause, Destination, ExportConfig, Ledger, Post, Sender, SpanFile, server};
+use blkkin_zipkin_export::{
+    AfterPause, Answer, Attempt, Destination, ExportConfig, Ledger, Post, Reason, Sender, SpanFile, server,
+};
 
 use super::{KafkaPost, Route};
 use crate::destination::cannot_open;
@@ -81,12 +83,17 @@ fn append(file: &mut SpanFile, spans: &[Span], ledger: &mut impl Ledger) -> Afte
     let backoff = Backoff { first: Duration::from_secs(1), ..Backoff::default() };
     let mut failures = 0;
     while !ledger.is_over() {
+        let attempt = |bytes, answer| Attempt { spans: spans.len(), bytes, again: failures > 0, answer };
         match file.append(spans, ledger) {
-            Ok(()) => {
+            Ok(bytes) => {
+                ledger.attempted(attempt(bytes, Answer::Accepted));
                 ledger.outage(None);
                 return AfterPause::GoOn;
             }
-            Err(error) => ledger.outage(Some(format!("cannot write {}: {error}", file.path().display()))),
+            Err(error) => {
+                ledger.attempted(attempt(0, Answer::Without(Reason::NotWritten)));
+                ledger.outage(Some(format!("cannot write {}: {error}", file.path().display())));
+            }
         }
         failures += 1;
         if ledger.pause(backoff.delay(failures, Jitter::random())) == AfterPause::GiveUp {

@@ -1,13 +1,33 @@
 //! What became of what was received for one destination.
 
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
 use blkkin_bus::kafka::{DEAD, TRACES};
+use blkkin_zipkin_export::{Answer, Attempt};
+
+use super::durations::Durations;
 
 /// Counts since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
+    /// Spans in requests, each as often as it was sent.
+    pub(super) sent: u64,
+    /// Of these those that had been in a request before.
+    pub(super) repeated: u64,
+    /// Of all requests.
+    pub(super) bytes: u64,
+    /// Requests by what they came to.
+    answers: BTreeMap<Answer, u64>,
     /// Spans that the destination acknowledged.
     pub(super) delivered: u64,
-    /// Spans that it refused: they are in `blkkin.dead`.
+    /// When it did so last.
+    pub(super) acknowledged_at: Option<SystemTime>,
+    /// What was received together, until all of it had a verdict.
+    pub(super) deliveries: Durations,
+    /// Spans that it refused.
+    pub(super) rejected: u64,
+    /// Of these those that are in `blkkin.dead`.
     pub(super) refused: u64,
     /// Spans that it acknowledged and did not take, without saying which.
     pub(super) not_taken: u64,
@@ -19,8 +39,6 @@ pub(super) struct Tally {
     pub(super) again: u64,
     /// Records that could not be read: they are in `blkkin.dead`.
     pub(super) unreadable: u64,
-    /// Requests that were repeated.
-    pub(super) repeated: u64,
     /// Spans in hand at the end that nobody acknowledged; the next exporter has them again.
     pub(super) in_hand: u64,
     /// Records that wait for the next exporter; none where the cluster did not say.
@@ -32,6 +50,20 @@ pub(super) struct Tally {
 }
 
 impl Tally {
+    /// A request was sent.
+    pub(super) fn attempted(&mut self, attempt: Attempt) {
+        let Attempt { spans, bytes, again, answer } = attempt;
+        self.sent += spans as u64;
+        self.repeated += if again { spans as u64 } else { 0 };
+        self.bytes += bytes as u64;
+        *self.answers.entry(answer).or_default() += 1;
+    }
+
+    /// Requests that came to this.
+    pub(super) fn answered(&self, answer: Answer) -> u64 {
+        self.answers.get(&answer).copied().unwrap_or(0)
+    }
+
     /// For a person.
     pub(super) fn lines(&self, name: &str) -> Vec<String> {
         let left = match self.left {

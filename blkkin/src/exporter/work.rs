@@ -1,11 +1,13 @@
 //! One destination's work: receive, deliver, commit, again.
 //!
-//! *In*: records of `blkkin.traces`, as a member of the destination's group. *Out*: a [`Tally`]. *Invariant*: a commit says that
-//! all that was received is at the destination or in `blkkin.dead`, because it is sent only when nothing is in hand.
+//! *In*: records of `blkkin.traces`, as a member of the destination's group. *Out*: entries of its [`Book`]. *Invariant*: a
+//! commit says that all that was received is at the destination or in `blkkin.dead`, because it is sent only when nothing is in
+//! hand.
 //!
 //! Whatever fails between us and the cluster makes a member of a new: what was not committed is received again then, so nothing
 //! hangs on what librdkafka was in the middle of.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use blkkin_bus::kafka::{DeadLetters, KafkaError, Letter, Place, Received, Settings, TRACES, TraceConsumer};
@@ -13,16 +15,18 @@ use blkkin_wire::v1::Malformed;
 use blkkin_zipkin_export::AfterPause;
 
 use super::Route;
+use super::book::Book;
 use super::gathered::Gathered;
-use super::ledger::{Ended, Hand, Watch};
+use super::ledger::{Ended, Hand, Tell};
 use super::sink::{SPANS_MAX, Sink};
 use super::stop::Stop;
-use super::tally::Tally;
 
 /// What was received waits so long for more, at the most: it is seen by a person no earlier than it is looked for.
 const GATHER: Duration = Duration::from_millis(50);
 /// Between two looks at whether to end, when nothing comes.
 const IDLE: Duration = Duration::from_millis(200);
+/// Between two looks at whether a destination that was away is back, while there is nothing to send.
+const PROBE_EVERY: Duration = Duration::from_secs(5);
 /// Before the group is joined again.
 const REJOIN: Duration = Duration::from_secs(1);
 /// For the last commit, whatever is left of the time to end.
@@ -42,8 +46,8 @@ pub(super) struct Worker {
     route: Route,
     sink: Sink,
     stop: Stop,
-    watch: Watch,
-    tally: Tally,
+    tell: Tell,
+    book: Arc<Book>,
     gathered: Gathered,
     /// Since when something is gathered.
     since: Option<Instant>,
@@ -59,18 +63,17 @@ impl Worker {
         route: Route,
         sink: Sink,
         stop: Stop,
-        tell: Box<dyn Fn(String) + Send>,
+        tell: Tell,
+        book: Arc<Book>,
     ) -> Worker {
-        let watch = Watch::new(route.destination.to_string(), tell);
-        let (tally, gathered) = (Tally::default(), Gathered::default());
         Worker {
             settings,
             route,
             sink,
             stop,
-            watch,
-            tally,
-            gathered,
+            tell,
+            book,
+            gathered: Gathered::default(),
             since: None,
             settled: 0,
             told: String::new(),
@@ -78,40 +81,46 @@ impl Worker {
     }
 
     /// Until told to end.
-    pub(super) fn work(mut self) -> Tally {
-        while !self.stop.asked() && !self.tally.fenced {
+    pub(super) fn work(mut self) {
+        while !self.stop.asked() && !self.book.tally().fenced {
             if let Err(error) = self.member() {
                 self.cluster_failed(&error);
                 let until = Instant::now() + REJOIN;
                 while !self.stop.asked() && Instant::now() < until {
+                    self.book.pulse.beat();
                     std::thread::sleep(IDLE.min(until.saturating_duration_since(Instant::now())));
                 }
             }
             // What is in hand is not committed: it is received again.
-            self.tally.in_hand = self.gathered.spans().len().saturating_sub(self.settled) as u64;
+            let in_hand = self.gathered.spans().len().saturating_sub(self.settled);
+            self.book.tally().in_hand = in_hand as u64;
             self.forget();
         }
         if let Err(why) = self.sink.finish() {
-            (self.watch.tell)(why);
+            (self.tell)(why);
         }
-        self.tally
     }
 
     /// As a member of the group, until told to end or until the membership is lost.
     fn member(&mut self) -> Result<(), KafkaError> {
         let dead = DeadLetters::new(&self.settings, &self.route.group.name)?;
         let mut consumer = TraceConsumer::join(&self.settings, &self.route.group)?;
+        consumer.show(&self.book.lag.progress);
         let served = self.serve(&mut consumer, &dead);
-        self.tally.fenced = served.is_err() && consumer.is_fenced();
+        self.book.tally().fenced = served.is_err() && consumer.is_fenced();
         served
     }
 
     fn serve(&mut self, consumer: &mut TraceConsumer, dead: &DeadLetters) -> Result<(), KafkaError> {
-        let mut hand =
-            Self::hand(&self.gathered, consumer, dead, &self.stop, &mut self.tally, &mut self.watch);
-        self.sink.probe(&mut hand);
-        let mut flow = Flow::On;
+        let (mut flow, mut probed) = (Flow::On, None::<Instant>);
         while flow == Flow::On && !self.stop.asked() {
+            self.book.pulse.beat();
+            let again = |probed: Instant| !self.book.is_up() && probed.elapsed() >= PROBE_EVERY;
+            if self.since.is_none() && probed.is_none_or(again) {
+                probed = Some(Instant::now());
+                let mut hand = hand(&self.gathered, consumer, dead, &self.stop, &self.book, &self.tell);
+                self.sink.probe(&mut hand);
+            }
             flow = self.receive(consumer, dead)?;
             let age = self.since.map_or(Duration::ZERO, |since| since.elapsed());
             let full = self.gathered.spans().len() >= SPANS_MAX || age >= GATHER;
@@ -120,9 +129,11 @@ impl Worker {
             }
         }
         if flow == Flow::On && self.deliver(consumer, dead)? == Flow::On {
-            self.tally.uncommitted = !consumer.commit_within(LAST_COMMIT)?;
+            let committed = consumer.commit_within(LAST_COMMIT)?;
+            self.book.tally().uncommitted = !committed;
         }
-        self.tally.left = consumer.left();
+        let left = consumer.left();
+        self.book.tally().left = left;
         Ok(())
     }
 
@@ -130,12 +141,15 @@ impl Worker {
         let patience = self.since.map_or(IDLE, |since| GATHER.saturating_sub(since.elapsed()));
         match consumer.next(patience)? {
             Received::Batch(batch, missing) => {
-                self.tally.pieces += self.gathered.add(*batch);
-                self.tally.missing += missing;
+                let pieces = self.gathered.add(*batch);
+                let mut tally = self.book.tally();
+                tally.pieces += pieces;
+                tally.missing += missing;
+                drop(tally);
                 self.since.get_or_insert_with(Instant::now);
             }
             Received::Again => {
-                self.tally.again += 1;
+                self.book.tally().again += 1;
                 self.since.get_or_insert_with(Instant::now);
             }
             Received::Refused(why, bytes, place) => {
@@ -166,14 +180,13 @@ impl Worker {
             ],
             payload: bytes,
         };
-        let mut hand =
-            Self::hand(&self.gathered, consumer, dead, &self.stop, &mut self.tally, &mut self.watch);
+        let mut hand = hand(&self.gathered, consumer, dead, &self.stop, &self.book, &self.tell);
         let buried = hand.bury(&letter);
         let ended = hand.ended;
         if buried == AfterPause::GoOn {
-            self.tally.unreadable += 1;
+            self.book.tally().unreadable += 1;
             let Place { partition, offset } = place;
-            (self.watch.tell)(format!(
+            (self.tell)(format!(
                 "a record of {TRACES} (partition {partition}, offset {offset}) could not be read: {why}; it is in blkkin.dead"
             ));
             return Ok(Flow::On);
@@ -187,14 +200,15 @@ impl Worker {
             return Ok(Flow::On);
         }
         if !self.gathered.spans().is_empty() {
-            let mut hand =
-                Self::hand(&self.gathered, consumer, dead, &self.stop, &mut self.tally, &mut self.watch);
+            let begun = Instant::now();
+            let mut hand = hand(&self.gathered, consumer, dead, &self.stop, &self.book, &self.tell);
             let after = self.sink.send(self.gathered.spans(), &mut hand);
             let ended = hand.ended;
             self.settled = hand.settled;
             if after == AfterPause::GiveUp || ended.is_some() {
                 return self.broken_off(ended, consumer);
             }
+            self.book.tally().deliveries.note(begun.elapsed());
         }
         self.forget();
         consumer.commit_soon()?;
@@ -225,10 +239,10 @@ impl Worker {
     /// What was delivered of them long ago is delivered again.
     fn say_unknown(&self, partitions: usize) {
         if partitions > 0 {
-            (self.watch.tell)(format!(
+            (self.tell)(format!(
                 "{}: {partitions} partitions of {TRACES} are read from their first record on, as its group has committed nothing \
                  there: it is new, or had no exporter for so long that the cluster forgot it (offsets.retention.minutes)",
-                self.watch.name
+                self.book.name
             ));
         }
     }
@@ -236,19 +250,20 @@ impl Worker {
     fn cluster_failed(&mut self, error: &KafkaError) {
         let said = error.to_string();
         if said != self.told {
-            (self.watch.tell)(format!("{said}; {}; joining again", error.remedy));
+            (self.tell)(format!("{said}; {}; joining again", error.remedy));
             self.told = said;
         }
     }
+}
 
-    fn hand<'a>(
-        gathered: &'a Gathered,
-        consumer: &'a mut TraceConsumer,
-        dead: &'a DeadLetters,
-        stop: &'a Stop,
-        tally: &'a mut Tally,
-        watch: &'a mut Watch,
-    ) -> Hand<'a> {
-        Hand { gathered, consumer, dead, stop, tally, watch, settled: 0, ended: None }
-    }
+/// For one delivery.
+fn hand<'a>(
+    gathered: &'a Gathered,
+    consumer: &'a mut TraceConsumer,
+    dead: &'a DeadLetters,
+    stop: &'a Stop,
+    book: &'a Book,
+    tell: &'a Tell,
+) -> Hand<'a> {
+    Hand { gathered, consumer, dead, stop, book, tell, settled: 0, ended: None }
 }

@@ -3,6 +3,11 @@
 //! It listens on the loopback address unless told otherwise: names of devices and rates of requests are nobody's business
 //! who is not on the machine, and what is served has no password.
 //!
+//! *Health* is `200 well` as long as work goes on, with a line for each who is away and since when; `503` where nothing goes on
+//! any more, which a new start may mend. So a manager that restarts who is not well does not restart who only waits.
+//!
+//! *Metrics* are OpenMetrics, and Prometheus' text format 0.0.4 for who accepts `text/plain` and not OpenMetrics.
+//!
 //! *Bounds*: 16 connections at a time, 5 s for a request's head; whoever asks slowly keeps nobody else waiting for longer.
 
 use std::convert::Infallible;
@@ -15,7 +20,7 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::CONTENT_TYPE;
+use hyper::header::{ACCEPT, CONTENT_TYPE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -23,14 +28,21 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-use super::figures::{self, Figures};
+use super::figures::{self, Exposition, Figures};
 use crate::failure::Failure;
 use crate::output::say;
 
-/// Only who is on this machine can ask.
-const DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9899);
+/// Where each service listens unless told otherwise, so that one of each can be on a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Port {
+    Agent = 9899,
+    Aggregator = 9900,
+    Exporter = 9901,
+}
+
 const CONNECTIONS_MAX: usize = 16;
 const HEAD_WITHIN: Duration = Duration::from_secs(5);
+const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Where it is to listen.
@@ -63,11 +75,17 @@ pub(crate) struct Endpoint {
 impl Endpoint {
     /// As a service was told. Where it was told nothing it is of no consequence that somebody else has the port: it says so, and
     /// there is none.
-    pub(crate) fn of(told: Option<Where>, figures: Arc<dyn Figures>) -> Result<Option<Endpoint>, Failure> {
+    pub(crate) fn of(
+        told: Option<Where>,
+        port: Port,
+        figures: Arc<dyn Figures>,
+    ) -> Result<Option<Endpoint>, Failure> {
+        // Only who is on this machine can ask.
+        let default = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port as u16);
         let opened = match told {
             Some(Where::Off) => return Ok(None),
             Some(Where::At(address)) => Endpoint::open(address, figures).map(Some)?,
-            None => match Endpoint::open(DEFAULT, figures) {
+            None => match Endpoint::open(default, figures) {
                 Ok(endpoint) => Some(endpoint),
                 Err(failure) => {
                     say(&format!("no metrics: {} ({})", failure.what, failure.why));
@@ -128,13 +146,35 @@ fn answer(request: &Request<Incoming>, figures: &dyn Figures) -> Response<Full<B
         return plain(StatusCode::METHOD_NOT_ALLOWED, "only GET\n".to_owned());
     }
     match request.uri().path() {
-        "/metrics" => of_type(StatusCode::OK, OPEN_METRICS, figures::text(&figures.families())),
+        "/metrics" => {
+            let (exposition, kind) = match wants_plain(request) {
+                true => (Exposition::Plain, PLAIN),
+                false => (Exposition::OpenMetrics, OPEN_METRICS),
+            };
+            of_type(StatusCode::OK, kind, figures::text(&figures.families(), exposition))
+        }
         "/health" => match figures.ill() {
-            None => plain(StatusCode::OK, "well\n".to_owned()),
+            None => plain(
+                StatusCode::OK,
+                ["well".to_owned()].into_iter().chain(figures.remarks()).map(line).collect(),
+            ),
             Some(why) => plain(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
         },
         _ => plain(StatusCode::NOT_FOUND, "there are /metrics and /health\n".to_owned()),
     }
+}
+
+fn line(remark: String) -> String {
+    remark + "\n"
+}
+
+/// Accepts the older format and not the newer one.
+fn wants_plain(request: &Request<Incoming>) -> bool {
+    let accepts = |kind: &str| {
+        let mut said = request.headers().get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+        said.any(|value| value.contains(kind))
+    };
+    accepts("text/plain") && !accepts("application/openmetrics-text")
 }
 
 fn plain(status: StatusCode, text: String) -> Response<Full<Bytes>> {
@@ -166,11 +206,19 @@ mod tests {
         fn ill(&self) -> Option<String> {
             self.0.clone()
         }
+
+        fn remarks(&self) -> Vec<String> {
+            vec!["x is away".to_owned()]
+        }
     }
 
     fn ask(address: SocketAddr, line: &str) -> String {
+        ask_with(address, line, "")
+    }
+
+    fn ask_with(address: SocketAddr, line: &str, head: &str) -> String {
         let mut stream = TcpStream::connect(address).unwrap();
-        write!(stream, "{line} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").unwrap();
+        write!(stream, "{line} HTTP/1.1\r\nHost: here\r\n{head}Connection: close\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
@@ -190,7 +238,12 @@ mod tests {
             metrics.contains("openmetrics-text") && metrics.ends_with("blkkin_up 1.0\n# EOF\n"),
             "{metrics}"
         );
-        assert!(ask(address, "GET /health").starts_with("HTTP/1.1 200"));
+        let plain = ask_with(address, "GET /metrics", "Accept: text/plain;version=0.0.4\r\n");
+        assert!(plain.contains("version=0.0.4") && plain.ends_with("blkkin_up 1.0\n"), "{plain}");
+        let both = "Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\n";
+        assert!(ask_with(address, "GET /metrics", both).ends_with("# EOF\n"));
+        let health = ask(address, "GET /health");
+        assert!(health.starts_with("HTTP/1.1 200") && health.ends_with("well\nx is away\n"), "{health}");
         assert!(ask(address, "GET /").starts_with("HTTP/1.1 404"));
         assert!(ask(address, "POST /metrics").starts_with("HTTP/1.1 405"));
     }

@@ -1,5 +1,7 @@
 //! Figures as monitoring systems read them: OpenMetrics 1.0 text
-//! (<https://github.com/prometheus/OpenMetrics/blob/v1.0.0/specification/OpenMetrics.md>).
+//! (<https://github.com/prometheus/OpenMetrics/blob/v1.0.0/specification/OpenMetrics.md>), or, for who asks for no more than
+//! that, Prometheus' older text format 0.0.4: there a counter's family has the name that its samples have, and there are no
+//! traces to look at.
 //!
 //! *In*: families of samples, made at the moment of the question. *Out*: text. *Invariant*: a family stands in one piece, its
 //! name is said once, and how many series there are is bounded by who makes them.
@@ -83,11 +85,25 @@ pub(crate) trait Figures: Send + Sync + 'static {
     fn families(&self) -> Vec<Family>;
     /// Why it is not well, if it is not.
     fn ill(&self) -> Option<String>;
+    /// What else there is to say of how it is: who is away, and since when. To be started again would mend none of it.
+    fn remarks(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// How figures are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exposition {
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+    /// Prometheus' text format 0.0.4.
+    Plain,
 }
 
 /// The text of all families.
-pub(crate) fn text(families: &[Family]) -> String {
+pub(crate) fn text(families: &[Family], exposition: Exposition) -> String {
     let mut text = String::new();
+    let open = exposition == Exposition::OpenMetrics;
     for family in families {
         let Family { name, help, kind, samples } = family;
         let (kind, end) = match kind {
@@ -95,27 +111,30 @@ pub(crate) fn text(families: &[Family]) -> String {
             Kind::Gauge => ("gauge", ""),
             Kind::Histogram => ("histogram", ""),
         };
-        let _ = writeln!(text, "# TYPE blkkin_{name} {kind}\n# HELP blkkin_{name} {help}");
+        let named = if open { "" } else { end };
+        let _ = writeln!(text, "# TYPE blkkin_{name}{named} {kind}\n# HELP blkkin_{name}{named} {help}");
         for (labels, sample) in samples {
             match sample {
                 Sample::Number(value) => line(&mut text, name, end, labels, None, *value),
-                Sample::Times(times) => histogram(&mut text, name, labels, times),
+                Sample::Times(times) => histogram(&mut text, name, labels, times, exposition),
             }
         }
     }
-    text.push_str("# EOF\n");
+    if open {
+        text.push_str("# EOF\n");
+    }
     text
 }
 
-fn histogram(text: &mut String, name: &str, labels: &Labels, times: &Times) {
+fn histogram(text: &mut String, name: &str, labels: &Labels, times: &Times, exposition: Exposition) {
     let mut count = 0;
     for (end, within, example) in &times.ranges {
         count += within;
         line(text, name, "_bucket", labels, Some(*end), count as f64);
-        if let Some(Example { trace, seconds }) = example {
+        if let (Some(Example { trace, seconds }), Exposition::OpenMetrics) = (example, exposition) {
             // In the same line.
             text.pop();
-            let _ = writeln!(text, " # {{trace_id=\"{trace}\"}} {seconds:?}");
+            let _ = writeln!(text, " # {{trace_id=\"{trace}\"}} {}", canonical(*seconds));
         }
     }
     line(text, name, "_sum", labels, None, times.sum);
@@ -132,13 +151,29 @@ fn line(text: &mut String, name: &str, end: &str, labels: &Labels, le: Option<f6
     };
     labels.iter().for_each(|(name, value)| label(name, value));
     if let Some(le) = le {
-        label("le", &if le.is_infinite() { "+Inf".to_owned() } else { format!("{le:?}") });
+        label("le", &canonical(le));
     }
     if before == ',' {
         text.push('}');
     }
     // Writing to a string does not fail.
-    let _ = writeln!(text, " {value:?}");
+    let _ = writeln!(text, " {}", canonical(value));
+}
+
+/// A number in the one way in which OpenMetrics wants it, so that a range's end is the same text wherever it comes from: an
+/// exponent has a sign and two digits.
+fn canonical(number: f64) -> String {
+    if number.is_infinite() {
+        return if number > 0.0 { "+Inf".to_owned() } else { "-Inf".to_owned() };
+    }
+    let text = format!("{number:?}");
+    match text.split_once('e') {
+        None => text,
+        Some((mantissa, exponent)) => {
+            let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent), |digits| ('-', digits));
+            format!("{mantissa}e{sign}{digits:0>2}")
+        }
+    }
 }
 
 #[cfg(test)]
@@ -170,13 +205,25 @@ blkkin_records_dropped_total{kind=\"bio\"} 0.0
 blkkin_queue_events 7.0
 # TYPE blkkin_layer_seconds histogram
 # HELP blkkin_layer_seconds How long
-blkkin_layer_seconds_bucket{device=\"a\\\"b\\\\\",le=\"1e-5\"} 0.0
-blkkin_layer_seconds_bucket{device=\"a\\\"b\\\\\",le=\"2.5e-5\"} 2.0 # {trace_id=\"ab\"} 2e-5
+blkkin_layer_seconds_bucket{device=\"a\\\"b\\\\\",le=\"1e-05\"} 0.0
+blkkin_layer_seconds_bucket{device=\"a\\\"b\\\\\",le=\"2.5e-05\"} 2.0 # {trace_id=\"ab\"} 2e-05
 blkkin_layer_seconds_bucket{device=\"a\\\"b\\\\\",le=\"+Inf\"} 3.0
 blkkin_layer_seconds_sum{device=\"a\\\"b\\\\\"} 4.5
 blkkin_layer_seconds_count{device=\"a\\\"b\\\\\"} 3.0
 # EOF
 ";
-        assert_eq!(text(&families), expected);
+        assert_eq!(text(&families, Exposition::OpenMetrics), expected);
+        let plain = expected.replace("# EOF\n", "").replace(" # {trace_id=\"ab\"} 2e-05", "");
+        let plain = plain.replace("E blkkin_records_dropped ", "E blkkin_records_dropped_total ");
+        let plain = plain.replace("P blkkin_records_dropped ", "P blkkin_records_dropped_total ");
+        assert_eq!(text(&families, Exposition::Plain), plain);
+    }
+
+    /// As Go's strconv.FormatFloat(x, 'g', -1, 64) has them, with `.0` where that would be an integer.
+    #[test]
+    fn numbers_are_written_in_one_way() {
+        let numbers = [1e-5, 0.00025, 0.0, 10.0, 1e16, 2.5e-10, f64::INFINITY];
+        let written = ["1e-05", "0.00025", "0.0", "10.0", "1e+16", "2.5e-10", "+Inf"];
+        assert_eq!(numbers.map(canonical), written);
     }
 }

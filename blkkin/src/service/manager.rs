@@ -11,6 +11,9 @@ use sd_notify::NotifyState;
 /// A silence longer than this is an illness where no manager has an opinion.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
+/// So long a start may go on without a word, while what is needed for it is waited for.
+const STARTING: Duration = Duration::from_secs(30);
+
 /// Whoever started us.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Manager {
@@ -32,6 +35,14 @@ impl Manager {
     /// Something worth a line.
     pub(crate) fn status(&self, status: &str) {
         tell(&[NotifyState::Status(status)]);
+    }
+
+    /// Not ready yet, and not stuck: what is needed is looked for, so the start may go on.
+    pub(crate) fn starting(&self, silence: Duration) {
+        if silence < self.silence_max() {
+            tell(&[NotifyState::ExtendTimeoutUsec(STARTING.as_micros() as u32)]);
+        }
+        self.alive(silence);
     }
 
     /// The end was asked for; what is under way may take so long.

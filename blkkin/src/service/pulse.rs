@@ -15,6 +15,12 @@ pub(crate) struct Pulse {
     last: Arc<AtomicU64>,
 }
 
+impl Default for Pulse {
+    fn default() -> Pulse {
+        Pulse::new()
+    }
+}
+
 impl Pulse {
     /// The first beat is now.
     pub(crate) fn new() -> Pulse {

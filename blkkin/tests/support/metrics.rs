@@ -1,5 +1,6 @@
 //! What a service answers where it is asked for metrics and health.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
@@ -11,8 +12,13 @@ pub(crate) fn address(said: &str) -> &str {
 
 /// The whole answer, head and body.
 pub(crate) fn get(address: &str, path: &str) -> String {
+    get_with(address, path, "")
+}
+
+/// The same, with lines of the question's head. In HTTP 1.0 the answer is in one piece.
+pub(crate) fn get_with(address: &str, path: &str, head: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n{head}\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer
@@ -22,4 +28,30 @@ pub(crate) fn get(address: &str, path: &str) -> String {
 pub(crate) fn value(metrics: &str, series: &str) -> f64 {
     let line = metrics.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("no {series} in {metrics}")).parse().unwrap()
+}
+
+/// All series: labels, the name among them, and values.
+pub(crate) fn series(metrics: &str) -> BTreeMap<BTreeMap<String, String>, f64> {
+    let body = metrics.split_once("\r\n\r\n").map_or(metrics, |(_, body)| body);
+    let lines = body.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .map(|line| {
+            // What stands behind is a trace to look at.
+            let line = line.split_once(" # {").map_or(line, |(line, _)| line);
+            let (series, value) = line.rsplit_once(' ').unwrap();
+            (labels(series), value.parse().unwrap())
+        })
+        .collect()
+}
+
+fn labels(series: &str) -> BTreeMap<String, String> {
+    let (name, mut rest) = series.split_once('{').unwrap_or((series, "}"));
+    let mut labels = BTreeMap::from([("__name__".to_owned(), name.to_owned())]);
+    while let Some((label, value)) = rest.split_once("=\"") {
+        let end = value.find('"').unwrap();
+        assert!(!value[..end].contains('\\'), "no test makes such names: {series}");
+        labels.insert(label.to_owned(), value[..end].to_owned());
+        rest = value[end + 1..].trim_start_matches(',');
+    }
+    labels
 }

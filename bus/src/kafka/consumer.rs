@@ -24,6 +24,7 @@ use rdkafka::message::OwnedMessage;
 use rdkafka::{Message, Offset, TopicPartitionList};
 
 use super::codec::{Codec, Events, Traces};
+use super::lag::Progress;
 use super::membership::{Change, Membership};
 use super::seen::{Seen, Standing};
 use super::settings::Group;
@@ -92,6 +93,8 @@ pub struct TopicConsumer<C> {
     unknown: usize,
     /// Commits that are answered by a callback.
     commits_sent: u64,
+    /// What of it is done, for who looks.
+    progress: Progress,
     settings: Settings,
     codec: PhantomData<C>,
 }
@@ -113,9 +116,16 @@ impl<C: Codec> TopicConsumer<C> {
             held: false,
             unknown: 0,
             commits_sent: 0,
+            progress: Progress::default(),
             settings: settings.clone(),
             codec: PhantomData,
         })
+    }
+
+    /// Shows there how far it is from now on, in place of whoever did before.
+    pub fn show(&mut self, progress: &Progress) {
+        progress.clear();
+        self.progress = progress.clone();
     }
 
     /// Waits at most `timeout` for the next record.
@@ -221,6 +231,7 @@ impl<C: Codec> TopicConsumer<C> {
                         self.seen.remove(partition);
                         self.next.remove(partition);
                         self.done.remove(partition);
+                        self.progress.gave(*partition);
                     }
                     // It came and went between two looks.
                     assigned.retain(|partition| !partitions.contains(partition));
@@ -249,10 +260,12 @@ impl<C: Codec> TopicConsumer<C> {
             known.map_err(|error| KafkaError::of(&self.settings, "ask for the offsets of", &error))?;
             self.seen.insert(element.partition(), Seen::from_note(element.metadata()));
             self.done.remove(&element.partition());
-            match element.offset() {
-                Offset::Offset(next) => drop(self.next.insert(element.partition(), next)),
-                _ => self.unknown += 1,
+            let next = if let Offset::Offset(next) = element.offset() { Some(next) } else { None };
+            match next {
+                Some(next) => drop(self.next.insert(element.partition(), next)),
+                None => self.unknown += 1,
             }
+            self.progress.stands(element.partition(), next);
         }
         Ok(())
     }

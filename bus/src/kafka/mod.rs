@@ -33,6 +33,7 @@ mod create;
 mod dead;
 mod error;
 mod gather;
+mod lag;
 mod membership;
 mod producer;
 mod reach;
@@ -47,6 +48,7 @@ pub use consumer::{EventConsumer, Place, Received, TopicConsumer, TraceConsumer}
 pub use dead::{DeadLetters, Letter};
 pub use error::KafkaError;
 pub use gather::{GatherConfig, Gathered, Gatherer, Record};
+pub use lag::{Ends, Lag, Progress};
 pub use producer::{Deliveries, EventProducer, Sent, Ticket};
 pub use rewind::Rewound;
 pub use seen::Standing;

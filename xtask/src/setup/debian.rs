@@ -165,7 +165,7 @@ fn absent_libraries(package: &str) -> Result<BTreeSet<String>> {
 }
 
 /// As any user; root fetches as itself, because apt's own user may not write below `target/`.
-fn download(packages: &[String], folder: &Path) -> Result<()> {
+pub(super) fn download(packages: &[String], folder: &Path) -> Result<()> {
     remove(folder)?;
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let mut command = Command::new("apt-get");
@@ -174,7 +174,7 @@ fn download(packages: &[String], folder: &Path) -> Result<()> {
 }
 
 /// All packages at a time: unpacking is xz on one core each.
-fn unpack(folder: &Path) -> Result<()> {
+pub(super) fn unpack(folder: &Path) -> Result<()> {
     let packages = files_in(&folder.join("packages"))?;
     std::thread::scope(|scope| {
         let running: Vec<_> =
@@ -195,7 +195,7 @@ fn unpack_one(package: &Path, folder: &Path) -> Result<()> {
     shell::run_quietly(Command::new("bash").args(["-c", &script, "unpack"]).args([package, folder]))
 }
 
-fn remove(path: &Path) -> Result<()> {
+pub(super) fn remove(path: &Path) -> Result<()> {
     let removed = if path.is_dir() { fs::remove_dir_all(path) } else { Ok(()) };
     removed.with_context(|| format!("cannot remove {}", path.display()))
 }

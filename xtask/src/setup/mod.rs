@@ -11,6 +11,7 @@ mod kafka;
 mod linker;
 mod maven;
 mod otelcol;
+mod prometheus;
 mod zipkin;
 
 use std::fs::File;
@@ -27,6 +28,7 @@ use crate::workspace::Workspace;
 pub(crate) use java::java_jars;
 pub(crate) use kafka::broker_jars;
 pub(crate) use otelcol::collector;
+pub(crate) use prometheus::prometheus;
 pub(crate) use zipkin::server_jar;
 
 /// What the machine is set up for.
@@ -75,6 +77,7 @@ struct Plan {
     kafka: Option<PathBuf>,
     java: Option<PathBuf>,
     collector: Option<PathBuf>,
+    prometheus: Option<PathBuf>,
     kernels: Vec<&'static Kernel>,
 }
 
@@ -92,6 +95,11 @@ impl Plan {
             kafka: (kafka && !jars.is_dir()).then_some(jars),
             java: (purposes.contains(&Purpose::Tests) && !java.is_dir()).then_some(java),
             collector: if purposes.contains(&Purpose::Tests) { otelcol::missing(workspace) } else { None },
+            prometheus: if purposes.contains(&Purpose::Tests) {
+                prometheus::missing(workspace)
+            } else {
+                None
+            },
             kernels: if purposes.contains(&Purpose::Guests) { vm::missing(workspace) } else { Vec::new() },
         }
     }
@@ -103,6 +111,7 @@ impl Plan {
             && self.kafka.is_none()
             && self.java.is_none()
             && self.collector.is_none()
+            && self.prometheus.is_none()
             && self.kernels.is_empty()
     }
 
@@ -127,6 +136,9 @@ impl Plan {
         }
         if self.collector.is_some() {
             println!("  {}", otelcol::PLAN);
+        }
+        if self.prometheus.is_some() {
+            println!("  {}", prometheus::PLAN);
         }
         for kernel in &self.kernels {
             println!("  {}", kernel.plan_line());
@@ -153,6 +165,12 @@ impl Plan {
             // No reason to stop: its test is then skipped, and counted as such.
             if let Err(error) = timings.time("Collector", || otelcol::fetch(&collector)) {
                 println!("  no OpenTelemetry Collector for the tests: {error:#}");
+            }
+        }
+        if let Some(folder) = self.prometheus {
+            // As above.
+            if let Err(error) = timings.time("Prometheus", || prometheus::fetch(&folder)) {
+                println!("  no Prometheus for the tests: {error:#}");
             }
         }
         for kernel in self.kernels {

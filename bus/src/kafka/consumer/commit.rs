@@ -69,6 +69,7 @@ impl<C: Codec> TopicConsumer<C> {
         let fail = |error| KafkaError::of(&self.settings, "commit to", &error);
         let mut list = TopicPartitionList::new();
         for (partition, offset) in &self.next {
+            self.progress.stands(*partition, Some(*offset));
             let mut element = list.add_partition(C::TOPIC, *partition);
             element.set_offset(Offset::Offset(*offset)).map_err(fail)?;
             element.set_metadata(self.seen.get(partition).map(Seen::note).unwrap_or_default());

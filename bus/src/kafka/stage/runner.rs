@@ -7,7 +7,7 @@ use rdkafka::Message;
 use rdkafka::message::OwnedMessage;
 
 use super::super::settings::Group;
-use super::super::{KafkaError, STATE, Settings};
+use super::super::{KafkaError, Progress, STATE, Settings};
 use super::member::{Event, Member};
 use super::outbox::AGE_MAX;
 use super::output::{Letter, Output};
@@ -76,6 +76,8 @@ pub struct StageRunner<F: Machines> {
     state_partitions: i32,
     oversize: u64,
     gone: u64,
+    /// What was read, for who looks.
+    progress: Progress,
 }
 
 impl<F: Machines> StageRunner<F> {
@@ -97,7 +99,13 @@ impl<F: Machines> StageRunner<F> {
             state_partitions,
             oversize: 0,
             gone: 0,
+            progress: Progress::default(),
         })
+    }
+
+    /// Shows there how far it is.
+    pub fn show(self, progress: &Progress) -> Self {
+        StageRunner { progress: progress.clone(), ..self }
     }
 
     /// Works until `stop` says so; `tell` hears what a person should know.
@@ -147,6 +155,7 @@ impl<F: Machines> StageRunner<F> {
         let at_ms = message.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok());
         let bytes = message.payload().unwrap_or_default();
         owned.apply(offset, Entry { at_ms, bytes }, Instant::now());
+        self.progress.stands(partition, Some(owned.next));
         if let Some(why) = owned.outbox.take_dead() {
             let headers = [
                 ("blkkin.by", self.config.group.name.clone()),
@@ -172,6 +181,7 @@ impl<F: Machines> StageRunner<F> {
         self.owned.clear();
         // It leaves first: by KIP-848 a name is one member's until that has left or was missed.
         self.member = None;
+        self.progress.clear();
         std::thread::sleep(AGAIN);
         self.member = Some(Member::join(&self.settings, &self.config.group, &self.config.input)?);
         Ok(())

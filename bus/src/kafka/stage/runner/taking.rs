@@ -65,6 +65,7 @@ impl<F: Machines> StageRunner<F> {
                 }
             };
             from.push((partition, owned.next));
+            self.progress.stands(partition, Some(owned.next));
             self.owned.insert(partition, owned);
         }
         Ok(self.member()?.take(&from)?)
@@ -147,6 +148,7 @@ impl<F: Machines> StageRunner<F> {
         }
         for partition in partitions {
             self.gone += self.owned.remove(partition).map_or(0, |owned| owned.gone);
+            self.progress.gave(*partition);
         }
         self.member()?.give(partitions);
         Ok(())

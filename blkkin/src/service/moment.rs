@@ -1,0 +1,55 @@
+//! A moment, as people and their other tools write it: `2026-11-22T10:00:00Z` (RFC 3339).
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const DAY_S: u64 = 86_400;
+
+/// In UTC, to the second; what lies before 1970 as its beginning.
+pub(crate) fn utc(moment: SystemTime) -> String {
+    let seconds = moment.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let (year, month, day) = date(seconds / DAY_S);
+    let clock = seconds % DAY_S;
+    let (hour, minute, second) = (clock / 3600, clock / 60 % 60, clock % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// Of a number of days since 1970.
+fn date(mut days: u64) -> (u64, u64, u64) {
+    let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let mut year = 1970;
+    while days >= 365 + u64::from(leap(year)) {
+        days -= 365 + u64::from(leap(year));
+        year += 1;
+    }
+    let february = 28 + u64::from(leap(year));
+    let mut month = 1;
+    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
+        if days < length {
+            break;
+        }
+        days -= length;
+        month += 1;
+    }
+    (year, month, days + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// By date(1): `date -ud @951868799 +%FT%TZ`.
+    #[test]
+    fn moments_are_written_as_date_writes_them() {
+        for (seconds, written) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_868_799, "2000-02-29T23:59:59Z"),
+            (951_868_800, "2000-03-01T00:00:00Z"),
+            (1_798_761_599, "2026-12-31T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(utc(UNIX_EPOCH + Duration::from_secs(seconds)), written);
+        }
+        assert_eq!(utc(UNIX_EPOCH - Duration::from_secs(9)), "1970-01-01T00:00:00Z");
+    }
+}

@@ -1,0 +1,140 @@
+//! What lies in configs/ is what it says: each file of options is taken, and has every option; each unit is one that systemd takes.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it saw"
+)]
+
+mod common;
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use support::needs;
+
+const CONFIGS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs");
+const SERVICES: [&str; 3] = ["agent", "aggregator", "exporter"];
+/// No address of this machine (RFC 5737): what is refused when all other words were understood.
+const NOT_HERE: &str = "203.0.113.1:1";
+
+fn example(service: &str) -> String {
+    fs::read_to_string(format!("{CONFIGS}/{service}.toml")).unwrap()
+}
+
+/// With what is commented out, but for what names things of a machine.
+fn uncommented(example: &str) -> String {
+    let line = |line: &str| match line.strip_prefix("# ") {
+        Some(rest) if ["cgroup", "device", "\"ssl.ca"].iter().any(|start| rest.starts_with(start)) => {
+            line.to_owned()
+        }
+        Some(rest) if rest.starts_with('[') || rest.starts_with('"') || is_key(rest) => rest.to_owned(),
+        _ => line.to_owned(),
+    };
+    example.lines().map(|text| line(text) + "\n").collect()
+}
+
+/// `save-every = …`, and no sentence.
+fn is_key(text: &str) -> bool {
+    text.split_once(" = ").is_some_and(|(key, _)| !key.contains(' '))
+}
+
+/// The service with these options in a file, and words behind it.
+fn run(service: &str, file: &str, words: &[&str]) -> common::Run {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join(format!("{service}.toml"));
+    fs::write(&config, file).unwrap();
+    common::run(&[&[service, "-c", config.to_str().unwrap()], words].concat())
+}
+
+#[test]
+fn a_key_that_does_not_exist_is_named_with_the_one_that_was_meant() {
+    for (service, key, meant) in [
+        ("agent", "broker", "brokers"),
+        ("aggregator", "slower_than", "slower-than"),
+        ("aggregator", "instanse", "instance"),
+        ("exporter", "metric", "metrics"),
+        ("exporter", "groups", "group"),
+    ] {
+        let run = run(service, &format!("{key} = 'x'\n"), &[]);
+        assert_eq!(run.code, Some(2), "{run:?}");
+        let names = [format!("unknown key `{key}` in "), format!("`{meant}` is the nearest")];
+        assert!(names.iter().all(|name| run.stderr.contains(name)), "{run:?}");
+    }
+}
+
+#[test]
+fn each_example_is_taken_as_it_is_and_with_all_that_is_commented_out() {
+    // An agent loads its programs before it serves metrics.
+    needs!();
+    for file in [example, |service: &str| uncommented(&example(service))] {
+        for service in &SERVICES[1..] {
+            let run = run(service, &file(service), &["--metrics", NOT_HERE]);
+            assert_eq!(run.code, Some(125), "{run:?}");
+            assert!(run.stderr.contains(&format!("cannot serve metrics at {NOT_HERE}")), "{run:?}");
+        }
+        // What it says last is refused, after all the keys were read.
+        let run = run("agent", &file("agent"), &["--path", "/srv"]);
+        assert!(run.stderr.contains("--path does not work with blkkin agent"), "{run:?}");
+    }
+}
+
+#[test]
+fn each_option_of_a_service_is_in_its_example() {
+    for service in &SERVICES[1..] {
+        let help = common::run(&[service, "--help"]).stdout;
+        let options: BTreeSet<&str> = help
+            .lines()
+            .filter_map(|line| line.split_once("--").filter(|(before, _)| before.trim_end().len() <= 5))
+            .map(|(_, option)| option.split([' ', '=']).next().unwrap())
+            // --from is replay's alone.
+            .filter(|option| !["config", "help", "from"].contains(option))
+            .collect();
+        assert!(options.len() > 5, "{help}");
+        let example = uncommented(&example(service));
+        let keys: BTreeSet<&str> = example
+            .lines()
+            .filter(|line| is_key(line) || line.starts_with('['))
+            .map(|line| line.trim_matches(['[', ']']).split(' ').next().unwrap())
+            .filter(|key| !key.starts_with('"'))
+            .collect();
+        assert_eq!(options, keys, "{service}");
+    }
+}
+
+/// The unit, of a binary that there is.
+fn unit(service: &str, folder: &Path) -> std::path::PathBuf {
+    let name = format!("blkkin-{service}.service");
+    let unit = fs::read_to_string(format!("{CONFIGS}/{name}")).unwrap();
+    let command = format!("ExecStart=/usr/local/bin/blkkin {service} -c /etc/blkkin/{service}.toml");
+    assert!(unit.lines().any(|line| line == command), "{unit}");
+    let path = folder.join(name);
+    fs::write(&path, unit.replace("/usr/local/bin/blkkin", env!("CARGO_BIN_EXE_blkkin"))).unwrap();
+    path
+}
+
+#[test]
+fn each_unit_is_one_that_systemd_takes_and_leaves_little_open() {
+    needs!("systemd-analyze");
+    let folder = tempfile::tempdir().unwrap();
+    let analyze = |words: &[&str], path: &Path| -> Output {
+        Command::new("systemd-analyze").args(words).arg(path).output().unwrap()
+    };
+    // Of 100: an agent has four capabilities and sees all processes, the others have none and see no device.
+    for (service, exposure_max) in [("agent", 45), ("aggregator", 15), ("exporter", 15)] {
+        let path = unit(service, folder.path());
+        let verified = analyze(&["verify"], &path);
+        assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
+        let threshold = format!("--threshold={exposure_max}");
+        let judged = analyze(&["security", "--offline=true", "--no-pager", &threshold], &path);
+        let words = String::from_utf8_lossy(&judged.stderr);
+        if words.contains("unrecognized option") {
+            println!("skipped: this systemd-analyze judges no unit that is not installed");
+            continue;
+        }
+        assert!(judged.status.success(), "{}{words}", String::from_utf8_lossy(&judged.stdout));
+    }
+}

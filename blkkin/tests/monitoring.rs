@@ -1,0 +1,338 @@
+//! A real Prometheus looks at an agent, an aggregator and an exporter that carry the requests of a real disk: what it has is
+//! what they say, its examples are traces that there are, and what configs/ and docs/ tell people to ask for is there.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it saw"
+)]
+
+#[path = "../../bus/tests/support/mod.rs"]
+mod broker;
+mod common;
+#[path = "support/prometheus.rs"]
+mod prometheus;
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+
+use broker::Broker;
+use prometheus::{Prometheus, program};
+use support::disk::Disk;
+use support::fio::Fio;
+use support::live::eventually;
+use support::metrics::{self, get, get_with};
+use support::{needs, or_skip};
+
+const REQUESTS: u32 = 400;
+const CONFIGS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs");
+
+/// One of the three; killed with the test, however that ends.
+struct Service {
+    job: &'static str,
+    process: Child,
+    said: PathBuf,
+}
+
+impl Service {
+    /// Started, and at work: it has said `begun`.
+    fn start(disk: &Disk, job: &'static str, words: &[&str], begun: &str) -> Service {
+        let said = disk.beside(&format!("{job}.said"));
+        let name = job.strip_prefix("blkkin-").unwrap();
+        let words = [&[name, "--metrics", "127.0.0.1:0"], words].concat();
+        let stderr = fs::File::create(&said).unwrap();
+        let process = common::blkkin(&words).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
+        let service = Service { job, process, said };
+        assert!(eventually(|| service.said().contains(begun)), "{}", service.said());
+        service
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.said).unwrap()
+    }
+
+    fn address(&self) -> String {
+        metrics::address(&self.said()).to_owned()
+    }
+
+    fn value(&self, series: &str) -> f64 {
+        // What a service does not know it does not show.
+        let all = metrics::series(&get(&self.address(), "/metrics"));
+        let found = all.into_iter().filter(|(labels, _)| labels["__name__"] == series);
+        found.map(|(_, value)| value).sum()
+    }
+
+    /// Asks it to end; it has nothing to complain of.
+    fn finish(mut self) {
+        // SAFETY: numbers only; the process has not been waited for.
+        unsafe { libc::kill(self.process.id() as libc::pid_t, libc::SIGTERM) };
+        let status = self.process.wait().unwrap();
+        assert!(status.success(), "{status}: {}", self.said());
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        if self.process.try_wait().is_ok_and(|status| status.is_none()) {
+            let _ = self.process.kill();
+            let _ = self.process.wait();
+        }
+    }
+}
+
+/// What fio does to the disk.
+fn load(disk: &Disk) {
+    let account = disk.beside("fio.json");
+    let (target, pattern) = (disk.node(), "randwrite");
+    let fio = Fio { target, pattern, jobs: 2, requests: REQUESTS / 2, bytes: 4096, account: &account };
+    let words = fio.words();
+    assert!(Command::new(&words[0]).args(&words[1..]).status().unwrap().success());
+}
+
+/// All are scraped, and what Prometheus has is what they say, once nothing moves any more.
+fn assert_equal(prometheus: &Prometheus, services: &[&Service; 3]) {
+    let up = || prometheus.query("up").unwrap();
+    let all = eventually(|| up().values().filter(|value| **value == 1.0).count() == services.len());
+    assert!(all, "{:?}", up());
+    for service in services {
+        let (mut own, mut theirs) = Default::default();
+        let equal = eventually(|| {
+            own = metrics::series(&get(&service.address(), "/metrics"));
+            let job = service.job;
+            theirs = prometheus.query(&format!("{{job=\"{job}\",__name__=~\"blkkin_.*\"}}")).unwrap();
+            theirs = std::mem::take(&mut theirs)
+                .into_iter()
+                .map(|(mut labels, value)| {
+                    labels.retain(|name, _| name != "job" && name != "instance");
+                    (labels, value)
+                })
+                .collect();
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            own == theirs
+        });
+        let differ: Vec<_> =
+            own.iter().filter(|(labels, value)| theirs.get(*labels) != Some(value)).collect();
+        assert!(equal, "{}: {} series, {} there: {differ:?}", service.job, own.len(), theirs.len());
+        assert!(own.len() > 10, "{own:?}");
+    }
+}
+
+/// The traces that Prometheus shows for examples.
+fn examples(prometheus: &Prometheus) -> BTreeSet<String> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let [start, end] = [now - 3_600, now + 60].map(|moment| moment.to_string());
+    let words = [("query", "blkkin_layer_seconds_bucket"), ("start", &*start), ("end", &*end)];
+    let found = prometheus.ask("query_exemplars", &words).unwrap();
+    let examples = found.as_array().unwrap().iter().flat_map(|of| of["exemplars"].as_array().unwrap());
+    examples.map(|example| example["labels"]["trace_id"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Each expression of the dashboard, as Grafana would ask it.
+fn expressions() -> Vec<String> {
+    fn collect(value: &Value, found: &mut Vec<String>) {
+        match value {
+            Value::Object(fields) => {
+                found.extend(fields.get("expr").and_then(Value::as_str).map(str::to_owned));
+                fields.values().for_each(|value| collect(value, found));
+            }
+            Value::Array(values) => values.iter().for_each(|value| collect(value, found)),
+            _ => {}
+        }
+    }
+    let dashboard = fs::read_to_string(format!("{CONFIGS}/grafana-dashboard.json")).unwrap();
+    let mut found = Vec::new();
+    collect(&serde_json::from_str(&dashboard).unwrap(), &mut found);
+    let asked = |expression: String| {
+        let filled = expression.replace("$__rate_interval", "1m");
+        filled.replace("$node", ".*").replace("$device", ".*")
+    };
+    found.into_iter().map(asked).collect()
+}
+
+/// Names of metrics in a text.
+fn names(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("blkkin_")).map(str::to_owned).collect()
+}
+
+fn assert_named(services: &[&Service; 3], prometheus: &Prometheus) {
+    let text: String = services.iter().map(|service| get(&service.address(), "/metrics")).collect();
+    let exposed: BTreeSet<String> = services
+        .iter()
+        .flat_map(|service| metrics::series(&get(&service.address(), "/metrics")))
+        .map(|(labels, _)| labels["__name__"].clone())
+        .collect();
+    let expressions = expressions();
+    assert!(expressions.len() > 30, "{}", expressions.len());
+    let rules = fs::read_to_string(format!("{CONFIGS}/prometheus-alerts.yml")).unwrap();
+    for text in expressions.iter().chain([&rules]) {
+        let unknown: Vec<_> = names(text).into_iter().filter(|name| !exposed.contains(name)).collect();
+        assert!(unknown.is_empty(), "nobody exposes {unknown:?} of {text}");
+    }
+    let empty: Vec<_> = expressions
+        .iter()
+        .filter(|expression| prometheus.query(expression).unwrap().is_empty())
+        .filter(|expression| !expression.ends_with("> 0"))
+        .collect();
+    assert!(empty.is_empty(), "nothing to see of {empty:#?}");
+    // What is exposed is described, and nothing else is.
+    let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    let families: BTreeSet<&str> = families.collect();
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operating.md");
+    let docs = fs::read_to_string(docs).unwrap();
+    let rows = docs.lines().filter_map(|line| line.strip_prefix("| `blkkin_")?.split('`').next());
+    let described: BTreeSet<String> = rows
+        .map(|name| format!("blkkin_{}", name.split('{').next().unwrap().trim_end_matches("_total")))
+        .collect();
+    let described: BTreeSet<&str> = described.iter().map(String::as_str).collect();
+    assert_eq!(families, described, "the table in docs/operating.md");
+}
+
+/// Runs the tool on a text; it has nothing to say against it.
+fn promtool(words: &[&str], text: &str) {
+    let mut tool = Command::new(program("promtool").unwrap())
+        .args(words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    tool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = tool.wait_with_output().unwrap();
+    let words = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
+    assert!(output.status.success(), "{words:?}\n{text}");
+}
+
+#[test]
+fn prometheus_has_what_the_services_say_and_its_examples_are_traces() {
+    needs!("fio", "losetup");
+    or_skip!(program("prometheus"));
+    let disk = or_skip!(Disk::raw(64 << 20));
+    let broker = or_skip!(Broker::start());
+    let brokers = broker.settings().brokers;
+    let spans = disk.beside("spans.json");
+    let to = format!("zipkin={}", spans.display());
+    let cluster = ["--brokers", brokers.as_str()];
+    let agent = [&cluster[..], &["--device", disk.name()]].concat();
+    let agent = Service::start(&disk, "blkkin-agent", &agent, "tracing; events go to");
+    let aggregator = Service::start(&disk, "blkkin-aggregator", &cluster, "aggregating; events from");
+    let exporter = [&cluster[..], &["--to", &to]].concat();
+    let exporter = Service::start(&disk, "blkkin-exporter", &exporter, "exporting");
+    let services = [&agent, &aggregator, &exporter];
+    let addresses = services.map(|service| (service.job, service.address()));
+    let jobs: Vec<_> = addresses.iter().map(|(job, address)| (*job, address.as_str())).collect();
+    let rules = Path::new(CONFIGS).join("prometheus-alerts.yml");
+    let prometheus = or_skip!(Prometheus::start(&jobs, &rules));
+    // Rates need a beginning.
+    let up = eventually(|| prometheus.query("up == 1").unwrap().len() == services.len());
+    assert!(up, "{:#?}", prometheus.ask("targets", &[]));
+
+    load(&disk);
+    // A call, a bio and a request each; an end that no program could see is in the agent's books.
+    let wanted = f64::from(3 * (REQUESTS - 3));
+    let acknowledged = || exporter.value("blkkin_exporter_spans_acknowledged_total");
+    let said = || services.map(Service::said).join("\n");
+    assert!(eventually(|| acknowledged() >= wanted), "{} of {wanted}\n{}", acknowledged(), said());
+    for (service, lag, partitions) in [
+        (&aggregator, "blkkin_aggregator_lag_records", "blkkin_aggregator_partitions"),
+        (&exporter, "blkkin_exporter_lag_records", "blkkin_exporter_partitions"),
+    ] {
+        let stages = if service.job == "blkkin-aggregator" { 3.0 } else { 1.0 };
+        let done = || service.value(partitions) == stages * 12.0 && service.value(lag) == 0.0;
+        assert!(eventually(done), "{}", get(&service.address(), "/metrics"));
+    }
+    assert_equal(&prometheus, &services);
+
+    let well = |data: Value| {
+        let rules = data["groups"][0]["rules"].as_array().unwrap().clone();
+        rules.len() == 13 && rules.iter().all(|rule| rule["health"] == "ok")
+    };
+    assert!(eventually(|| well(prometheus.ask("rules", &[]).unwrap())), "{:?}", prometheus.ask("rules", &[]));
+    assert_named(&services, &prometheus);
+    for service in services {
+        let plain = get_with(&service.address(), "/metrics", "Accept: text/plain;version=0.0.4\r\n");
+        promtool(&["check", "metrics"], plain.split_once("\r\n\r\n").unwrap().1);
+    }
+
+    let examples = examples(&prometheus);
+    agent.finish();
+    aggregator.finish();
+    exporter.finish();
+    let spans: Vec<Value> = serde_json::from_slice(&fs::read(&spans).unwrap()).unwrap();
+    let traces: BTreeSet<String> =
+        spans.iter().map(|span| span["traceId"].as_str().unwrap().to_owned()).collect();
+    println!("{} traces, {} of them for examples", traces.len(), examples.len());
+    assert!(!examples.is_empty() && examples.is_subset(&traces), "{examples:?}");
+}
+
+/// Each alert, of series that it is about; and none of series of services that are well.
+#[test]
+fn each_alert_fires_when_it_should_and_none_when_all_is_well() {
+    needs!();
+    or_skip!(program("promtool"));
+    let rules = fs::canonicalize(format!("{CONFIGS}/prometheus-alerts.yml")).unwrap();
+    promtool(&["check", "rules", rules.to_str().unwrap()], "");
+    let text = fs::read_to_string(&rules).unwrap();
+    let alerts: BTreeSet<&str> =
+        text.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    // (series, when all is well, when it is not)
+    let series = [
+        ("up{job='blkkin-agent'}", "1x40", "0x40"),
+        ("blkkin_records_dropped_total{kind='call'}", "0x40", "0+1x40"),
+        ("blkkin_parts_lost_total{why='table full'}", "7x40", "0+1x40"),
+        ("blkkin_agent_events_waiting", "9x40", "9x40"),
+        ("blkkin_agent_events_delivered_total", "0+5x40", "5x40"),
+        ("blkkin_agent_events_failed_total", "3x40", "0+1x40"),
+        ("blkkin_aggregator_partitions{stage='join'}", "12x40", "0x40"),
+        ("blkkin_aggregator_lag_records{stage='join'}", "500x40", "500+50x40"),
+        ("blkkin_exporter_destination_up{destination='d'}", "1x40", "0x40"),
+        ("blkkin_exporter_lag_records{destination='d'}", "5x40", "5x40"),
+        ("blkkin_exporter_last_acknowledgement_timestamp_seconds{destination='d'}", "0+60x40", "0x40"),
+        ("blkkin_exporter_spans_refused_total{destination='d'}", "2x40", "0+1x40"),
+        ("blkkin_exporter_pieces_missing_total{destination='d'}", "2x40", "0+1x40"),
+        ("blkkin_layer_errors_total{layer='request',node='n',device='sda'}", "2x40", "0+1x40"),
+        ("blkkin_layer_seconds_bucket{layer='request',node='n',device='sda',le='0.1'}", "0+60x40", "0x40"),
+        (
+            "blkkin_layer_seconds_bucket{layer='request',node='n',device='sda',le='0.25'}",
+            "0+60x40",
+            "0+60x40",
+        ),
+        (
+            "blkkin_layer_seconds_bucket{layer='request',node='n',device='sda',le='+Inf'}",
+            "0+60x40",
+            "0+60x40",
+        ),
+    ];
+    let case = |ill: bool, fires: &[&str]| {
+        let mut test = "  - interval: 1m\n    input_series:\n".to_owned();
+        for (series, well, not_well) in series {
+            let values = if ill { not_well } else { well };
+            test += &format!("      - {{ series: \"{series}\", values: \"{values}\" }}\n");
+        }
+        let expression = "count by (alertname) (ALERTS{alertstate='firing'})";
+        test += &format!("    promql_expr_test:\n      - expr: \"{expression}\"\n        eval_time: 35m\n");
+        test += "        exp_samples:\n";
+        for name in fires {
+            test += &format!("          - {{ labels: \"{{alertname='{name}'}}\", value: 1 }}\n");
+        }
+        if fires.is_empty() {
+            test.replace("        exp_samples:\n", "        exp_samples: []\n")
+        } else {
+            test
+        }
+    };
+    let all: Vec<_> = alerts.into_iter().collect();
+    assert_eq!(all.len(), 13);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tests.yml");
+    let head = format!("rule_files: [\"{}\"]\nevaluation_interval: 1m\ntests:\n", rules.display());
+    fs::write(&file, head + &case(true, &all) + &case(false, &[])).unwrap();
+    promtool(&["test", "rules", file.to_str().unwrap()], "");
+}

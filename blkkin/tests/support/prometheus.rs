@@ -1,0 +1,126 @@
+//! A real Prometheus for as long as a test needs it, and what of its HTTP interface it takes to ask it.
+//!
+//! Its programs are where `cargo xtask test` says, or where `cargo xtask setup --tests` puts them, or installed. Nothing is
+//! fetched here.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::support::live::eventually;
+use crate::support::metrics;
+
+/// Labels of a series, its name among them, and its value.
+pub(crate) type Series = BTreeMap<BTreeMap<String, String>, f64>;
+
+/// The server; it ends with the test, however the test ends.
+pub(crate) struct Prometheus {
+    process: Child,
+    address: String,
+    folder: tempfile::TempDir,
+}
+
+impl Prometheus {
+    /// Scrapes each of these addresses as a job of its own, each second, and goes by these rules; or why there is none.
+    pub(crate) fn start(jobs: &[(&str, &str)], rules: &Path) -> Result<Prometheus, String> {
+        let program = program("prometheus")?;
+        let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+        let address = free.map_err(|error| format!("no free port: {error}"))?.to_string();
+        let config = folder.path().join("prometheus.yml");
+        fs::write(&config, configuration(jobs, rules)).map_err(|error| error.to_string())?;
+        let log = fs::File::create(folder.path().join("log")).map_err(|error| error.to_string())?;
+        let mut command = Command::new(program);
+        command
+            .arg(format!("--config.file={}", config.display()))
+            .arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()))
+            .arg(format!("--web.listen-address={address}"))
+            .arg("--enable-feature=exemplar-storage")
+            .stdout(Stdio::null())
+            .stderr(log);
+        // SAFETY: prctl is async-signal-safe and touches no memory of ours.
+        unsafe {
+            command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            });
+        }
+        let process = command.spawn().map_err(|error| format!("prometheus: {error}"))?;
+        let server = Prometheus { process, address, folder };
+        let ready = || {
+            std::net::TcpStream::connect(&server.address).is_ok()
+                && metrics::get(&server.address, "/-/ready").contains(" 200 OK")
+        };
+        assert!(eventually(ready), "no Prometheus:\n{}", server.log());
+        Ok(server)
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// What its interface answers: the data, where it says that all is well.
+    pub(crate) fn ask(&self, path: &str, words: &[(&str, &str)]) -> Result<Value, String> {
+        let query: Vec<_> = words.iter().map(|(name, value)| format!("{name}={}", escaped(value))).collect();
+        let answer = metrics::get(&self.address, &format!("/api/v1/{path}?{}", query.join("&")));
+        let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        let mut answer: Value = serde_json::from_str(body).map_err(|error| format!("{error}: {answer}"))?;
+        match answer["status"] == "success" {
+            true => Ok(answer["data"].take()),
+            false => Err(answer.to_string()),
+        }
+    }
+
+    /// The series that an expression gives now.
+    pub(crate) fn query(&self, expression: &str) -> Result<Series, String> {
+        let data = self.ask("query", &[("query", expression)])?;
+        let mut series = Series::new();
+        for found in data["result"].as_array().unwrap() {
+            let labels = serde_json::from_value(found["metric"].clone()).unwrap();
+            series.insert(labels, found["value"][1].as_str().unwrap().parse().unwrap());
+        }
+        Ok(series)
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn configuration(jobs: &[(&str, &str)], rules: &Path) -> String {
+    let mut text = format!(
+        "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [\"{}\"]\nscrape_configs:\n",
+        rules.display()
+    );
+    for (job, address) in jobs {
+        text += &format!("  - job_name: {job}\n    static_configs: [{{ targets: [\"{address}\"] }}]\n");
+    }
+    text
+}
+
+/// One of the programs, or why there is none.
+pub(crate) fn program(name: &str) -> Result<PathBuf, String> {
+    let said = std::env::var_os("BLKKIN_PROMETHEUS").map(PathBuf::from);
+    let made = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/toolchain/prometheus");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = said.into_iter().chain([made]).chain(std::env::split_paths(&path));
+    let found = folders.map(|folder| folder.join(name)).find(|program| program.is_file());
+    found.ok_or_else(|| format!("no {name}: cargo xtask setup --tests fetches it"))
+}
+
+/// As a URL's query has it.
+fn escaped(text: &str) -> String {
+    let byte = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => (byte as char).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    text.bytes().map(byte).collect()
+}
