@@ -80,7 +80,12 @@ fn serve(
 ) -> Result<ExitCode, Failure> {
     let manager = Manager::found();
     let books = Arc::new(Books::new(manager.silence_max()));
-    let _metrics = Endpoint::of(args.service.metrics, Port::Agent, Arc::clone(&books) as Arc<dyn Figures>)?;
+    let _metrics = Endpoint::of(
+        args.service.metrics,
+        args.service.metrics_token.as_deref(),
+        Port::Agent,
+        Arc::clone(&books) as Arc<dyn Figures>,
+    )?;
     let cluster = if let Way::Cluster(_, settings) = &way { Some(settings.clone()) } else { None };
     let begun = format!("tracing; events go to {place}");
     let running = Running::start(tracer, way, place, &inbox, &books)?;
