@@ -1,4 +1,4 @@
-//! blkkin's own tasks: `cargo xtask demo | test | vm | setup | bench | lint`.
+//! blkkin's own tasks: `cargo xtask demo | test | vm | setup | bench | dist | lint`.
 //!
 //! A task may install things, so each says what it is about to do and why before it does it, and does nothing
 //! when nothing is missing. This file only parses the command line.
@@ -10,6 +10,7 @@
 
 mod bench;
 mod demo;
+mod dist;
 mod lint;
 mod packages;
 mod setup;
@@ -71,6 +72,12 @@ enum Task {
     },
     /// Measure what blkkin costs, beside its peers
     Bench(bench::Options),
+    /// Make what is brought to other machines: one static binary, in target/dist
+    Dist {
+        /// And a container image of it
+        #[arg(long)]
+        image: bool,
+    },
     /// Format, clippy, documentation, licences and sources of dependencies
     Lint {
         /// Also known vulnerabilities (fetches the RustSec database)
@@ -107,6 +114,7 @@ fn run(workspace: &Workspace, task: Task) -> anyhow::Result<ExitCode> {
         }
         Task::Vm { name, only } => vm::run(workspace, name.as_deref(), only.as_deref()),
         Task::Bench(options) => bench::run(workspace, &options),
+        Task::Dist { image } => dist::run(workspace, image).map(|()| ExitCode::SUCCESS),
         Task::Lint { advisories } => lint::run(workspace, advisories).map(|()| ExitCode::SUCCESS),
     }
 }

@@ -10,6 +10,7 @@ mod kafka;
 mod linker;
 mod otelcol;
 mod prometheus;
+mod schemas;
 mod zipkin;
 
 use std::fs::File;
@@ -26,6 +27,7 @@ use crate::workspace::Workspace;
 pub(crate) use kafka::broker_jars;
 pub(crate) use otelcol::collector;
 pub(crate) use prometheus::prometheus;
+pub(crate) use schemas::schemas;
 pub(crate) use zipkin::server_jar;
 
 /// What the machine is set up for.
@@ -36,6 +38,8 @@ pub(crate) enum Purpose {
     Tests,
     /// Tests inside other kernels.
     Guests,
+    /// Making a container image.
+    Image,
     /// Load on disks of our own, for measuring.
     Disks,
     /// The tools that blkkin is measured beside, and the programs that they trace.
@@ -70,13 +74,14 @@ struct Plan {
     kafka: Option<PathBuf>,
     collector: Option<PathBuf>,
     prometheus: Option<PathBuf>,
+    schemas: Option<PathBuf>,
     kernels: Vec<&'static Kernel>,
 }
 
 impl Plan {
     fn of(workspace: &Workspace, purposes: &[Purpose]) -> Self {
         let ready_object = std::env::var_os(toolchain::READY_OBJECT_VARIABLE).is_some();
-        let (jar, jars) = (server_jar(workspace), broker_jars(workspace));
+        let (jar, jars, schemas) = (server_jar(workspace), broker_jars(workspace), schemas(workspace));
         Self {
             packages: packages::missing(purposes),
             toolchain: if ready_object { None } else { Toolchain::recorded(workspace).err() },
@@ -88,6 +93,7 @@ impl Plan {
             } else {
                 None
             },
+            schemas: (purposes.contains(&Purpose::Tests) && !schemas.is_dir()).then_some(schemas),
             kernels: if purposes.contains(&Purpose::Guests) { vm::missing(workspace) } else { Vec::new() },
         }
     }
@@ -99,6 +105,7 @@ impl Plan {
             && self.kafka.is_none()
             && self.collector.is_none()
             && self.prometheus.is_none()
+            && self.schemas.is_none()
             && self.kernels.is_empty()
     }
 
@@ -123,6 +130,9 @@ impl Plan {
         }
         if self.prometheus.is_some() {
             println!("  {}", prometheus::PLAN);
+        }
+        if self.schemas.is_some() {
+            println!("  {}", schemas::PLAN);
         }
         for kernel in &self.kernels {
             println!("  {}", kernel.plan_line());
@@ -152,6 +162,12 @@ impl Plan {
             // As above.
             if let Err(error) = timings.time("Prometheus", || prometheus::fetch(&folder)) {
                 println!("  no Prometheus for the tests: {error:#}");
+            }
+        }
+        if let Some(schemas) = self.schemas {
+            // No reason to stop: its test is then skipped, and counted as such.
+            if let Err(error) = timings.time("schemas", || schemas::fetch(&schemas)) {
+                println!("  no schemas for the tests: {error:#}");
             }
         }
         for kernel in self.kernels {
