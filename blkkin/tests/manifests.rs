@@ -57,6 +57,8 @@ struct Container {
     sees_processes: bool,
     mounts: Vec<String>,
     root: bool,
+    ports: Vec<Value>,
+    /// The ports that are asked whether it is well.
     probes: Vec<Value>,
 }
 
@@ -73,6 +75,7 @@ fn of_compose(service: &Value) -> Container {
             .map(|mount| mount.split(':').nth(1).unwrap().to_owned())
             .collect(),
         root: service["user"] == "0:0",
+        ports: Vec::new(),
         probes: Vec::new(),
     }
 }
@@ -86,6 +89,10 @@ fn of_pod(pod: &Value) -> Container {
         [false, true, false]
     );
     let mounts = container["volumeMounts"].as_array().unwrap().iter();
+    let ports = container["ports"].as_array().unwrap();
+    let named =
+        |name: &Value| ports.iter().find(|port| port["name"] == *name).unwrap()["containerPort"].clone();
+    let probes = ["readinessProbe", "livenessProbe"];
     Container {
         image: container["image"].as_str().unwrap().to_owned(),
         words: texts(&container["args"]),
@@ -93,10 +100,8 @@ fn of_pod(pod: &Value) -> Container {
         sees_processes: pod["hostPID"] == true,
         mounts: mounts.map(|mount| mount["mountPath"].as_str().unwrap().to_owned()).collect(),
         root: security["runAsUser"] == 0,
-        probes: ["readinessProbe", "livenessProbe"]
-            .iter()
-            .filter_map(|probe| container.get(probe).cloned())
-            .collect(),
+        ports: ports.iter().map(|port| port["containerPort"].clone()).collect(),
+        probes: probes.map(|probe| named(&container[probe]["httpGet"]["port"])).to_vec(),
     }
 }
 
@@ -180,9 +185,8 @@ fn assert_understood(words: &[String], folder: &Path) {
         return;
     }
     let said = folder.join("said");
-    let away = ["--brokers=127.0.0.1:1"];
-    let off = if words[0] == "aggregator" { &["--metrics=off"][..] } else { &[] };
-    let child = common::blkkin(&[&words[..], &away, off].concat())
+    let away = ["--brokers=127.0.0.1:1", "--metrics=off"];
+    let child = common::blkkin(&[&words[..], &away].concat())
         .stdout(Stdio::null())
         .stderr(fs::File::create(&said).unwrap())
         .spawn()
@@ -215,9 +219,14 @@ fn assert_meant(container: &Container, documents: &[Value]) {
     assert_eq!((container.sees_processes, container.root), (is_agent, is_agent), "{container:?}");
     assert_eq!(container.capabilities, if is_agent { &CAPABILITIES[..] } else { &[] });
     assert_eq!(container.mounts.iter().any(|mount| mount == "/etc/machine-id"), is_agent);
-    // A probe asks where the service was told to answer.
-    if !container.probes.is_empty() {
-        assert!(files[&format!("/etc/blkkin/{}.toml", words[0])].contains("metrics = \"0.0.0.0:9899\""));
+    // Probes ask where the service was told to answer.
+    let options = &files[&format!("/etc/blkkin/{}.toml", words[0])];
+    assert_eq!(container.ports.len(), if of_compose { 0 } else { 1 }, "{container:?}");
+    for port in &container.ports {
+        assert!(
+            options.contains(&format!("metrics = \"0.0.0.0:{port}\"")) && options.contains("metrics-token")
+        );
+        assert_eq!(container.probes, [port.clone(), port.clone()]);
     }
 }
 

@@ -1,5 +1,5 @@
 //! A container as a runtime makes one for an image: its root file system, the machine's processes, and of root's rights those
-//! that it is given.
+//! that it is given. Of the machine's devices it has those that every runtime gives (OCI runtime specification, "Default Devices").
 //!
 //! Mounts are in a namespace of the process's own and go with it. Capabilities are taken out of the bounding set before exec,
 //! which is how a container's root gets fewer: what it executes has what is left.
@@ -18,6 +18,7 @@ pub(crate) const PERFMON: i32 = 38;
 pub(crate) const BPF: i32 = 39;
 pub(crate) const SYS_NICE: i32 = 23;
 const LAST: i32 = 40;
+const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
 /// What is started in it has these.
 pub(crate) struct Container {
@@ -36,7 +37,8 @@ impl Container {
             fs::create_dir_all(place(name)).unwrap();
             steps.push((c_text(kind), c_path(&place(name)), c_text(kind), libc::MS_RDONLY));
         }
-        for (from, to) in &self.mounts {
+        let devices = DEVICES.map(|device| (PathBuf::from(device), device));
+        for (from, to) in self.mounts.iter().chain(&devices) {
             let to = place(to);
             fs::create_dir_all(to.parent().unwrap()).unwrap();
             if from.is_dir() {

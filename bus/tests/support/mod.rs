@@ -2,6 +2,8 @@
 //!
 //! Its jars are where `cargo xtask test` says, or where `cargo xtask setup --tests` puts them. Nothing is fetched here.
 
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt;
@@ -26,11 +28,17 @@ pub(crate) struct Broker {
 impl Broker {
     /// Starts one without topics; or why there is none.
     pub(crate) fn start() -> Result<Broker, String> {
+        Broker::start_with("")
+    }
+
+    /// The same with these lines in its file besides, in which `{port}` and `{controller}` stand for the ports that it has.
+    pub(crate) fn start_with(more: &str) -> Result<Broker, String> {
         let jars = jars()?;
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
         let [port, controller] = free_ports()?;
         let mut broker = Broker { folder, jars, port, process: None };
-        fs::write(broker.properties(), properties(port, controller, broker.folder.path()))
+        let more = more.replace("{port}", &port.to_string()).replace("{controller}", &controller.to_string());
+        fs::write(broker.properties(), properties(port, controller, broker.folder.path()) + &more)
             .map_err(|error| error.to_string())?;
         broker.format()?;
         broker.up();
