@@ -123,7 +123,7 @@ fn three_hosts_are_installed_work_and_are_left_as_they_were() {
     let binary = or_skip!(static_binary());
     let disks: Vec<Disk> = or_skip!(NAMES.iter().map(|_| Disk::raw(1 << 20)).collect());
     let hosts = or_skip!(Hosts::boot(&NAMES));
-    let (_broker, brokers) = or_skip!(guarded_broker(&hosts));
+    let (broker, brokers) = or_skip!(guarded_broker(&hosts));
     let folder = TempDir::new().unwrap();
     options(folder.path(), &brokers, &disks);
     let before = hosts.on(NAMES[0], "find / -xdev -type f | sort").unwrap();
@@ -131,7 +131,8 @@ fn three_hosts_are_installed_work_and_are_left_as_they_were() {
 
     let first = install(&hosts, &files);
     println!("{}", String::from_utf8_lossy(&first.stdout));
-    assert!(first.status.success(), "{}", String::from_utf8_lossy(&first.stderr));
+    let log = broker.log();
+    assert!(first.status.success(), "{}\n{log}", String::from_utf8_lossy(&first.stderr));
     let rows = table(&first);
     assert_eq!(rows.len(), 5, "{rows:?}");
     for columns in rows.values() {

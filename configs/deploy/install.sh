@@ -71,7 +71,7 @@ on() {
 # put HOST FILE MODE PLACE: there as a whole or not at all, and only if it is another; notes PLACE in $changed then.
 put() {
     sum=$(sha256sum <"$2" | cut -d' ' -f1)
-    if [ "$(on "$1" "sha256sum <'$4' 2>/dev/null | cut -d' ' -f1; stat -c %a '$4' 2>/dev/null" </dev/null)" = "$sum
+    if [ "$(on "$1" "[ ! -f '$4' ] || { sha256sum <'$4' | cut -d' ' -f1; stat -c %a '$4'; }" </dev/null)" = "$sum
 $3" ]; then
         return 0
     fi
@@ -104,7 +104,7 @@ pid() { [ -f "$pid_file" ] && cat "$pid_file"; }
 runs() {
     if [ $systemd = 1 ]; then systemctl is-active -q $unit; return; fi
     # A number may have become another process.
-    pid=$(pid) && tr "\0" " " <"/proc/$pid/cmdline" 2>/dev/null | grep -q "blkkin $service "
+    pid=$(pid) && [ -d "/proc/$pid" ] && tr "\0" " " <"/proc/$pid/cmdline" | grep -q "blkkin $service "
 }
 stop() {
     if [ $systemd = 1 ]; then systemctl disable -q --now $unit 2>/dev/null; return; fi
@@ -121,11 +121,12 @@ start() {
     mkdir -p /run/blkkin /var/log/blkkin /var/lib/blkkin
     command=$(cat /etc/systemd/system/$unit.service /etc/systemd/system/$unit.service.d/*.conf 2>/dev/null |
         sed -n "s/^ExecStart=\(..*\)/\1/p" | tail -n 1 | sed "s|%d|/etc/blkkin|g")
-    nohup setsid $command >>"$log" 2>&1 </dev/null &
+    # In a session of its own, which nobody hangs up.
+    setsid $command >>"$log" 2>&1 </dev/null &
     echo $! >"$pid_file"
 }
 ask() {
-    if command -v curl >/dev/null; then curl -fsS -m 5 "http://$health/health"; else wget -q -T 5 -O - "http://$health/health"; fi
+    if command -v curl >/dev/null; then curl -fsS -m 5 "http://$health/health"; else timeout 5 wget -q -O - "http://$health/health"; fi
 }
 '
 
@@ -180,6 +181,8 @@ service_on() {
             if runs; then state=runs; else state=ended; fi
             if [ -z "$health" ]; then word="not asked"; [ $state = runs ] && break; fi
             if said=$(ask 2>/dev/null); then word=$(echo "$said" | tr "\n" " "); break; fi
+            # A manager starts it again; nobody else does.
+            [ $systemd = 1 ] || [ $state = runs ] || break
             sleep 1; patience=$((patience - 1))
         done
         # Well, and somebody else: not what was asked for.

@@ -57,14 +57,7 @@ impl Settings {
 
     /// What both ends say.
     pub(super) fn client(&self) -> ClientConfig {
-        let mut config = ClientConfig::new();
-        config.set("bootstrap.servers", &self.brokers).set("client.id", "blkkin");
-        // A broker that comes back is noticed within a second, not ten.
-        config.set("reconnect.backoff.ms", "50").set("reconnect.backoff.max.ms", "1000");
-        for (name, value) in &self.extra {
-            config.set(name, value);
-        }
-        config
+        self.over(ClientConfig::new())
     }
 
     /// What a producer says.
@@ -104,7 +97,11 @@ impl Settings {
 
     /// Ours, then what both ends say, then the user's.
     fn over(&self, mut config: ClientConfig) -> ClientConfig {
-        for (name, value) in self.client().config_map() {
+        config.set("bootstrap.servers", &self.brokers).set("client.id", "blkkin");
+        // A broker that comes back is noticed within a second, not ten.
+        config.set("reconnect.backoff.ms", "50").set("reconnect.backoff.max.ms", "1000");
+        // Not by way of a map of one configuration in the other: what is read of one has its passwords taken out.
+        for (name, value) in &self.extra {
             config.set(name, value);
         }
         config

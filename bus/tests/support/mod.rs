@@ -50,6 +50,11 @@ impl Broker {
         Settings::new(format!("127.0.0.1:{}", self.port))
     }
 
+    /// What it wrote on its output since it was started last.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
     /// SIGKILL.
     pub(crate) fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
