@@ -156,7 +156,8 @@ fn the_image_holds_one_file_and_an_agent_in_it_traces() {
     let words = || fs::read_to_string(&said).unwrap();
     assert!(eventually(|| words().contains("tracing; events go to")), "{}", words());
     read(&disk);
-    assert!(get(address(&words()), "/health").starts_with("HTTP/1.1 200"));
+    let health = || get(address(&words()), "/health");
+    assert!(eventually(|| health().starts_with("HTTP/1.1 200")), "{}", health());
     // SAFETY: numbers only; the process has not been waited for.
     unsafe { libc::kill(agent.0.id() as libc::pid_t, libc::SIGTERM) };
     assert!(agent.0.wait().unwrap().success(), "{}", words());

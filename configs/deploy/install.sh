@@ -182,7 +182,7 @@ service_on() {
             if [ -z "$health" ]; then word="not asked"; [ $state = runs ] && break; fi
             if said=$(ask 2>/dev/null); then word=$(echo "$said" | tr "\n" " "); break; fi
             # A manager starts it again; nobody else does.
-            [ $systemd = 1 ] || [ $state = runs ] || break
+            [ $systemd = 1 ] || kill -0 "$(pid)" 2>/dev/null || break
             sleep 1; patience=$((patience - 1))
         done
         # Well, and somebody else: not what was asked for.
