@@ -117,7 +117,12 @@ fn serve(
 ) -> Result<ExitCode, Failure> {
     let manager = Manager::found();
     let books = Arc::new(Books::new(manager.silence_max()));
-    let _metrics = Endpoint::of(args.service.metrics, Port::Agent, Arc::clone(&books) as Arc<dyn Figures>)?;
+    let _metrics = Endpoint::of(
+        args.service.metrics,
+        args.service.metrics_token.as_deref(),
+        Port::Agent,
+        Arc::clone(&books) as Arc<dyn Figures>,
+    )?;
     let begun = format!("tracing; events go to {place}");
     if let Way::Cluster(way) = &way {
         way.spool.iter().for_each(|spool| books.spooled(spool.counts()));

@@ -63,7 +63,12 @@ pub(crate) fn aggregator(args: &AggregatorArgs) -> Result<ExitCode, Failure> {
     let topics = Topics::default();
     let search = look(&settings, args.partitions, &topics, &stop, &inbox)?;
     let metrics = Metrics::new(args.stage, search.clone(), manager.silence_max());
-    let _metrics = Endpoint::of(args.service.metrics, Port::Aggregator, Arc::new(metrics.clone()))?;
+    let _metrics = Endpoint::of(
+        args.service.metrics,
+        args.service.metrics_token.as_deref(),
+        Port::Aggregator,
+        Arc::new(metrics.clone()),
+    )?;
     if !search.found(&mut inbox, &manager, || metrics.beat()) {
         say("told to end before the cluster could be reached");
         return Ok(Status::Success.code());

@@ -148,13 +148,16 @@ impl FromStr for SpoolChoice {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Service")]
 pub(crate) struct ServiceArgs {
-    /// A file that says what options say: brokers = "HOST:PORT". Options win over it
+    /// A file that says what options say: brokers = "HOST:PORT". Options win over it; repeatable, the later one wins
     #[arg(short, long, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
+    pub(crate) config: Vec<PathBuf>,
     /// Where metrics and health are asked for, ADDRESS:PORT or off [default: 127.0.0.1, if it is free: port 9899
     /// of an agent, 9900 of an aggregator, 9901 of an exporter]
     #[arg(long, value_name = "WHERE")]
     pub(crate) metrics: Option<Where>,
+    /// Who asks for metrics has to say `Authorization: Bearer` and the first line of this file; health stays open
+    #[arg(long, value_name = "FILE")]
+    pub(crate) metrics_token: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

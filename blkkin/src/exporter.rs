@@ -84,8 +84,12 @@ pub(crate) fn exporter(args: &ExporterArgs) -> Result<ExitCode, Failure> {
         routes.iter().map(|route| Arc::new(Book::new(route.destination.to_string()))).collect();
     let metrics = Metrics { books, silence_max: manager.silence_max(), search: search.clone() };
     let metrics = Arc::new(metrics);
-    let _metrics =
-        Endpoint::of(args.service.metrics, Port::Exporter, Arc::clone(&metrics) as Arc<dyn Figures>)?;
+    let _metrics = Endpoint::of(
+        args.service.metrics,
+        args.service.metrics_token.as_deref(),
+        Port::Exporter,
+        Arc::clone(&metrics) as Arc<dyn Figures>,
+    )?;
     if !search.found(&mut inbox, &manager, || metrics.beat()) {
         say("told to end before there was anything to read");
         return Ok(Status::Success.code());

@@ -26,6 +26,7 @@ mod nearest;
 mod output;
 mod pipeline;
 mod progress;
+mod resolver;
 mod run;
 mod service;
 mod session;
@@ -41,6 +42,7 @@ use std::process::ExitCode;
 use crate::args::Task;
 
 fn main() {
+    resolver::hold_to_files_and_dns();
     leave(match args::parse(std::env::args_os()) {
         Ok(task) => work(task),
         Err(refusal) => refusal.print(),

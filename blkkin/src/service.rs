@@ -22,6 +22,7 @@ mod manager;
 mod moment;
 mod pulse;
 mod search;
+mod token;
 
 pub(crate) use endpoint::{Endpoint, Port, Where};
 pub(crate) use figures::{Example, Family, Figures, Kind, Labels, Sample, Times};

@@ -1,4 +1,4 @@
-//! blkkin's own tasks: `cargo xtask demo | test | vm | setup | bench | soak | screenshots | lint`.
+//! blkkin's own tasks: `cargo xtask demo | test | vm | setup | bench | soak | dist | screenshots | lint`.
 //!
 //! A task may install things, so each says what it is about to do and why before it does it, and does nothing
 //! when nothing is missing. This file only parses the command line.
@@ -10,6 +10,7 @@
 
 mod bench;
 mod demo;
+mod dist;
 mod http;
 mod interrupt;
 mod lint;
@@ -87,6 +88,12 @@ enum Task {
     Bench(bench::Options),
     /// Events of three nodes to Zipkin while every service is killed: what comes out is the same
     Soak(soak::Options),
+    /// Make what is brought to other machines: one static binary, in target/dist
+    Dist {
+        /// And a container image of it
+        #[arg(long)]
+        image: bool,
+    },
     /// Format, clippy, documentation, licences and sources of dependencies
     Lint {
         /// Also known vulnerabilities (fetches the RustSec database)
@@ -127,6 +134,7 @@ fn run(workspace: &Workspace, task: Task) -> anyhow::Result<ExitCode> {
         Task::Vm { name, only } => vm::run(workspace, name.as_deref(), only.as_deref()),
         Task::Bench(options) => bench::run(workspace, &options),
         Task::Soak(options) => soak::run(workspace, &options),
+        Task::Dist { image } => dist::run(workspace, image).map(|()| ExitCode::SUCCESS),
         Task::Lint { advisories } => lint::run(workspace, advisories).map(|()| ExitCode::SUCCESS),
     }
 }

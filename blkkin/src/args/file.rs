@@ -1,8 +1,10 @@
-//! A service's configuration file: the words of its command line, kept.
+//! A service's configuration files: the words of its command line, kept.
 //!
-//! *In*: the command line of a service with `-c FILE`, and that file, in TOML. *Out*: the command line with the file's keys as
+//! *In*: the command line of a service with `-c FILE`, and that file, in TOML; or several, so that what is secret can lie in one
+//! of its own. *Out*: the command line with the file's keys as
 //! options. *Invariant*: a key is an option's long name and means what the option means, so there is one description of both
-//! (`--help`), and one place that refuses a value. What the command line says wins over the file, key by key.
+//! (`--help`), and one place that refuses a value. What the command line says wins over the files, a later file over an earlier
+//! one, key by key; only the tables of NAME=VALUE options are added up, name by name.
 //!
 //! *Rejected*: a schema of its own for files. Two vocabularies for one thing drift apart, and each needs its own errors.
 
@@ -16,13 +18,33 @@ use toml::{Table, Value};
 use crate::failure::Failure;
 use crate::nearest::nearest;
 
-/// Puts what the file of `-c` says into the words of a service; other words stay as they are.
+/// Puts what the files of `-c` say into the words of a service; other words stay as they are.
 pub(super) fn expand(words: Vec<OsString>, commands: &Command) -> Result<Vec<OsString>, Failure> {
     let command = words.get(1).and_then(|word| commands.find_subcommand(word));
     let Some(command) = command.filter(|command| takes(command, "config").is_some()) else {
         return Ok(words);
     };
-    let Some(path) = named(&words[2..]) else { return Ok(words) };
+    let mut keys = BTreeMap::new();
+    for path in named(&words[2..]) {
+        add(path, command, &mut keys)?;
+    }
+    let mut expanded = words[..2].to_vec();
+    for (key, (value, file)) in &keys {
+        if !said(&words[2..], key) {
+            let takes_value = takes(command, key).unwrap_or_default();
+            expanded.extend(options(key, value, takes_value, file)?);
+        }
+    }
+    expanded.extend_from_slice(&words[2..]);
+    Ok(expanded)
+}
+
+/// Puts the keys of a file over those of the files before it; each with the name of the last file that has it.
+fn add(
+    path: OsString,
+    command: &Command,
+    keys: &mut BTreeMap<String, (Value, String)>,
+) -> Result<(), Failure> {
     let shown = path.to_string_lossy().into_owned();
     let text = fs::read_to_string(&path).map_err(|error| {
         Failure::usage(format!("cannot read {shown}"), error, "-c FILE, as configs/ of the sources has them")
@@ -41,32 +63,32 @@ pub(super) fn expand(words: Vec<OsString>, commands: &Command) -> Result<Vec<OsS
             "see toml.io for its rules",
         )
     })?;
-    let mut expanded = words[..2].to_vec();
-    for (key, value) in &table {
-        let Some(takes_value) = takes(command, key).filter(|_| key != "config") else {
-            return Err(unknown(key, &shown, command));
-        };
-        if !said(&words[2..], key) {
-            expanded.extend(options(key, value, takes_value, &shown)?);
+    for (key, mut value) in table {
+        if takes(command, &key).is_none() || key == "config" {
+            return Err(unknown(&key, &shown, command));
         }
+        if let (Value::Table(names), Some((Value::Table(before), _))) = (&mut value, keys.remove(&key)) {
+            before.into_iter().for_each(|(name, value)| {
+                names.entry(name).or_insert(value);
+            });
+        }
+        keys.insert(key, (value, shown.clone()));
     }
-    expanded.extend_from_slice(&words[2..]);
-    Ok(expanded)
+    Ok(())
 }
 
-/// The file of `-c`, if there is one.
-fn named(words: &[OsString]) -> Option<OsString> {
-    let mut words = words.iter();
+/// The files of `-c`, in their order.
+fn named(words: &[OsString]) -> Vec<OsString> {
+    let (mut words, mut files) = (words.iter(), Vec::new());
     while let Some(word) = words.next() {
         let text = word.to_string_lossy();
         if word == "-c" || word == "--config" {
-            return words.next().cloned();
-        }
-        if let Some(path) = text.strip_prefix("--config=").or_else(|| text.strip_prefix("-c")) {
-            return Some(path.into());
+            files.extend(words.next().cloned());
+        } else if let Some(path) = text.strip_prefix("--config=").or_else(|| text.strip_prefix("-c")) {
+            files.push(path.into());
         }
     }
-    None
+    files
 }
 
 /// Whether the command line has this option itself.
@@ -161,6 +183,33 @@ mod tests {
             expanded("errors-only = false", "blkkin agent --config=FILE").unwrap(),
             "blkkin agent --config=FILE"
         );
+    }
+
+    #[test]
+    fn a_later_file_wins_and_settings_add_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs::write(&path, text).unwrap();
+            path.into_os_string()
+        };
+        let one =
+            file("one", "partitions = 3\nbrokers = 'a:9092'\n[set]\n'linger.ms' = 1\n'sasl.username' = 'x'");
+        let two = file("two", "partitions = 4\n[set]\n'sasl.username' = 'y'\n'sasl.password' = 'z'");
+        let words = ["blkkin", "agent", "-c"].map(OsString::from).into_iter();
+        let words = words.chain([one, "-c".into(), two]).collect::<Vec<_>>();
+        let expanded = expand(words, &commands()).unwrap();
+        let words: Vec<_> = expanded.iter().map(|word| word.to_string_lossy()).collect();
+        let meant = [
+            "blkkin",
+            "agent",
+            "--brokers=a:9092",
+            "--partitions=4",
+            "--set=linger.ms=1",
+            "--set=sasl.password=z",
+            "--set=sasl.username=y",
+        ];
+        assert_eq!(words[..meant.len()], meant);
     }
 
     #[test]

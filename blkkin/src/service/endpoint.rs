@@ -1,7 +1,8 @@
 //! Where figures and health are asked for, by HTTP: `GET /metrics` and `GET /health`.
 //!
 //! It listens on the loopback address unless told otherwise: names of devices and rates of requests are nobody's business
-//! who is not on the machine, and what is served has no password.
+//! who is not on the machine. Elsewhere a token keeps figures to those who know it ([`super::token`]); where there is none it says
+//! so.
 //!
 //! *Health* is `200 well` as long as work goes on, with a line for each who is away and since when; `503` where nothing goes on
 //! any more, which a new start may mend. So a manager that restarts who is not well does not restart who only waits.
@@ -13,6 +14,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::thread::Builder;
@@ -20,7 +22,7 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ACCEPT, CONTENT_TYPE};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -29,6 +31,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use super::figures::{self, Exposition, Figures};
+use super::token::Token;
 use crate::failure::Failure;
 use crate::output::say;
 
@@ -77,15 +80,18 @@ impl Endpoint {
     /// there is none.
     pub(crate) fn of(
         told: Option<Where>,
+        token: Option<&Path>,
         port: Port,
         figures: Arc<dyn Figures>,
     ) -> Result<Option<Endpoint>, Failure> {
+        let token = token.map(Token::read).transpose()?;
+        let open_to_all = token.is_none();
         // Only who is on this machine can ask.
         let default = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port as u16);
         let opened = match told {
             Some(Where::Off) => return Ok(None),
-            Some(Where::At(address)) => Endpoint::open(address, figures).map(Some)?,
-            None => match Endpoint::open(default, figures) {
+            Some(Where::At(address)) => Endpoint::open(address, token, figures).map(Some)?,
+            None => match Endpoint::open(default, token, figures) {
                 Ok(endpoint) => Some(endpoint),
                 Err(failure) => {
                     say(&format!("no metrics: {} ({})", failure.what, failure.why));
@@ -95,12 +101,21 @@ impl Endpoint {
         };
         if let Some(Endpoint { address }) = opened {
             say(&format!("metrics at http://{address}/metrics, health at http://{address}/health"));
+            if open_to_all && !address.ip().is_loopback() {
+                say(
+                    "whoever reaches that address reads the metrics: --metrics-token FILE keeps them to who knows it",
+                );
+            }
         }
         Ok(opened)
     }
 
     /// Answers with `figures` from now on.
-    fn open(address: SocketAddr, figures: Arc<dyn Figures>) -> Result<Endpoint, Failure> {
+    fn open(
+        address: SocketAddr,
+        token: Option<Token>,
+        figures: Arc<dyn Figures>,
+    ) -> Result<Endpoint, Failure> {
         let failed = |error: io::Error| {
             Failure::cannot_trace(
                 format!("cannot serve metrics at {address}"),
@@ -111,14 +126,14 @@ impl Endpoint {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let listener = runtime.block_on(TcpListener::bind(address)).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let serve = move || runtime.block_on(serve(listener, figures));
+        let serve = move || runtime.block_on(serve(listener, token, figures));
         Builder::new().name("metrics".into()).spawn(serve).map_err(failed)?;
         Ok(Endpoint { address })
     }
 }
 
-async fn serve(listener: TcpListener, figures: Arc<dyn Figures>) -> Infallible {
-    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+async fn serve(listener: TcpListener, token: Option<Token>, figures: Arc<dyn Figures>) -> Infallible {
+    let (room, token) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), Arc::new(token));
     loop {
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else { continue };
         let Ok((stream, _)) = listener.accept().await else {
@@ -126,10 +141,10 @@ async fn serve(listener: TcpListener, figures: Arc<dyn Figures>) -> Infallible {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let figures = Arc::clone(&figures);
+        let (figures, token) = (Arc::clone(&figures), Arc::clone(&token));
         tokio::spawn(async move {
             let service = service_fn(|request| {
-                let response = answer(&request, &*figures);
+                let response = answer(&request, (*token).as_ref(), &*figures);
                 async { Ok::<_, Infallible>(response) }
             });
             let mut server = http1::Builder::new();
@@ -141,11 +156,20 @@ async fn serve(listener: TcpListener, figures: Arc<dyn Figures>) -> Infallible {
     }
 }
 
-fn answer(request: &Request<Incoming>, figures: &dyn Figures) -> Response<Full<Bytes>> {
+fn answer(
+    request: &Request<Incoming>,
+    token: Option<&Token>,
+    figures: &dyn Figures,
+) -> Response<Full<Bytes>> {
     if request.method() != Method::GET && request.method() != Method::HEAD {
         return plain(StatusCode::METHOD_NOT_ALLOWED, "only GET\n".to_owned());
     }
     match request.uri().path() {
+        "/metrics" if token.is_some_and(|token| !token.admits(request.headers())) => {
+            let mut refused = plain(StatusCode::UNAUTHORIZED, "with a token only\n".to_owned());
+            refused.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            refused
+        }
         "/metrics" => {
             let (exposition, kind) = match wants_plain(request) {
                 true => (Exposition::Plain, PLAIN),
@@ -184,7 +208,7 @@ fn plain(status: StatusCode, text: String) -> Response<Full<Bytes>> {
 fn of_type(status: StatusCode, kind: &'static str, text: String) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(text)));
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }
 
@@ -226,7 +250,20 @@ mod tests {
 
     fn open(ill: Option<&str>) -> SocketAddr {
         let figures = Arc::new(Ill(ill.map(str::to_owned)));
-        Endpoint::open("127.0.0.1:0".parse().unwrap(), figures).unwrap().address
+        Endpoint::open("127.0.0.1:0".parse().unwrap(), None, figures).unwrap().address
+    }
+
+    #[test]
+    fn with_a_token_figures_are_for_who_knows_it_and_health_for_all() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "0123456789abcdef").unwrap();
+        let token = Some(Token::read(file.path()).unwrap());
+        let address =
+            Endpoint::open("127.0.0.1:0".parse().unwrap(), token, Arc::new(Ill(None))).unwrap().address;
+        assert!(ask(address, "GET /metrics").starts_with("HTTP/1.1 401"));
+        assert!(ask(address, "GET /health").starts_with("HTTP/1.1 200"));
+        let known = "GET /metrics HTTP/1.1\r\nAuthorization: Bearer 0123456789abcdef\r\nX-Rest:";
+        assert!(ask(address, known).starts_with("HTTP/1.1 200"));
     }
 
     #[test]
@@ -264,7 +301,7 @@ mod tests {
     #[test]
     fn a_port_that_is_taken_is_a_failure_with_a_remedy() {
         let taken = open(None);
-        let failure = Endpoint::open(taken, Arc::new(Ill(None))).unwrap_err();
+        let failure = Endpoint::open(taken, None, Arc::new(Ill(None))).unwrap_err();
         assert!(failure.what.contains(&taken.to_string()), "{failure}");
         assert!(failure.remedy.contains("--metrics"), "{failure}");
     }

@@ -38,7 +38,7 @@ impl Broker {
         Broker::start_with("")
     }
 
-    /// The same with these lines in its file besides.
+    /// The same with these lines in its file besides, in which `{port}` and `{controller}` stand for the ports that it has.
     pub(crate) fn start_with(more: &str) -> Result<Broker, String> {
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
         let data = folder.path().join("data");
@@ -64,7 +64,8 @@ impl Broker {
         let jars = jars()?;
         let [port, controller] = free_ports()?;
         let broker = Broker { folder, jars, port, guard, process: None };
-        let text = properties(port, controller, data, broker.guard.as_ref()) + more;
+        let more = more.replace("{port}", &port.to_string()).replace("{controller}", &controller.to_string());
+        let text = properties(port, controller, data, broker.guard.as_ref()) + &more;
         fs::write(broker.properties(), text).map_err(|error| error.to_string())?;
         broker.format()?;
         let mut broker = broker;

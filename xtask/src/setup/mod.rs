@@ -12,6 +12,7 @@ mod linker;
 mod maven;
 mod otelcol;
 mod prometheus;
+mod schemas;
 mod zipkin;
 
 use std::fs::File;
@@ -29,6 +30,7 @@ pub(crate) use java::java_jars;
 pub(crate) use kafka::broker_jars;
 pub(crate) use otelcol::collector;
 pub(crate) use prometheus::prometheus;
+pub(crate) use schemas::schemas;
 pub(crate) use zipkin::server_jar;
 
 /// What the machine is set up for.
@@ -43,6 +45,8 @@ pub(crate) enum Purpose {
     Screenshots,
     /// Tests inside other kernels.
     Guests,
+    /// Making a container image.
+    Image,
     /// Load on disks of our own, for measuring.
     Disks,
     /// The tools that blkkin is measured beside, and the programs that they trace.
@@ -78,6 +82,7 @@ struct Plan {
     java: Option<PathBuf>,
     collector: Option<PathBuf>,
     prometheus: Option<PathBuf>,
+    schemas: Option<PathBuf>,
     kernels: Vec<&'static Kernel>,
 }
 
@@ -88,6 +93,7 @@ impl Plan {
         let any = |of: &[Purpose]| of.iter().any(|purpose| purposes.contains(purpose));
         let zipkin = any(&[Purpose::Tests, Purpose::Cluster, Purpose::Screenshots]);
         let kafka = any(&[Purpose::Tests, Purpose::Cluster]);
+        let schemas = schemas(workspace);
         Self {
             packages: packages::missing(purposes),
             toolchain: if ready_object { None } else { Toolchain::recorded(workspace).err() },
@@ -100,6 +106,7 @@ impl Plan {
             } else {
                 None
             },
+            schemas: (purposes.contains(&Purpose::Tests) && !schemas.is_dir()).then_some(schemas),
             kernels: if purposes.contains(&Purpose::Guests) { vm::missing(workspace) } else { Vec::new() },
         }
     }
@@ -112,6 +119,7 @@ impl Plan {
             && self.java.is_none()
             && self.collector.is_none()
             && self.prometheus.is_none()
+            && self.schemas.is_none()
             && self.kernels.is_empty()
     }
 
@@ -139,6 +147,9 @@ impl Plan {
         }
         if self.prometheus.is_some() {
             println!("  {}", prometheus::PLAN);
+        }
+        if self.schemas.is_some() {
+            println!("  {}", schemas::PLAN);
         }
         for kernel in &self.kernels {
             println!("  {}", kernel.plan_line());
@@ -171,6 +182,12 @@ impl Plan {
             // As above.
             if let Err(error) = timings.time("Prometheus", || prometheus::fetch(&folder)) {
                 println!("  no Prometheus for the tests: {error:#}");
+            }
+        }
+        if let Some(schemas) = self.schemas {
+            // No reason to stop: its test is then skipped, and counted as such.
+            if let Err(error) = timings.time("schemas", || schemas::fetch(&schemas)) {
+                println!("  no schemas for the tests: {error:#}");
             }
         }
         for kernel in self.kernels {

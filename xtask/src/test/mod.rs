@@ -19,6 +19,7 @@ use std::process::ExitCode;
 use anyhow::{Error, Result};
 
 use crate::bench::callgrind::{self, Gate};
+use crate::dist;
 use crate::setup::{self, Purpose};
 use crate::timing::Timings;
 use crate::vm;
@@ -48,6 +49,10 @@ fn run_tiers(
     timings: &mut Timings,
 ) -> Result<()> {
     timings.time("set-up", || setup::run(workspace, &[Purpose::Build, Purpose::Tests, Purpose::Guests]))?;
+    // Before the others: cargo keeps one `blkkin`, and the tests run the one that is built last.
+    if let Err(error) = timings.time("static build", || dist::for_tests(workspace)) {
+        println!("no static binary for the tests: {error:#}");
+    }
     let programs = timings.time("build", || programs::build(workspace))?;
     let broken = |tally: &mut Tally, what: &str, error: Error| tally.broken(what, &error);
     timings.time("quick tests", || {

@@ -9,7 +9,8 @@ use anyhow::{Context, Result};
 
 use super::programs::{TestProgram, Tier};
 use super::tally::{Count, Tally};
-use crate::setup::{broker_jars, collector, java_jars, prometheus, server_jar};
+use crate::dist;
+use crate::setup::{broker_jars, collector, java_jars, prometheus, schemas, server_jar};
 use crate::shell;
 use crate::workspace::Workspace;
 
@@ -39,6 +40,8 @@ pub(super) fn run(
     command.arg(format!("BLKKIN_JAVA_JARS={}", java_jars(workspace).display()));
     command.arg(format!("BLKKIN_OTELCOL={}", collector(workspace).display()));
     command.arg(format!("BLKKIN_PROMETHEUS={}", prometheus(workspace).display()));
+    command.arg(format!("BLKKIN_SCHEMAS={}", schemas(workspace).display()));
+    command.arg(format!("BLKKIN_STATIC={}", dist::test_binary(workspace).display()));
     // In the foreground, so that Ctrl-C reaches the test too.
     command.args(["timeout", "--foreground", "--kill-after=10", &PROGRAM_SECONDS_MAX.to_string()]);
     command.arg(&program.executable).arg("--show-output").args(filter);

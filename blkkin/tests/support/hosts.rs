@@ -1,0 +1,157 @@
+//! Hosts of our own on one kernel: a network namespace and a root file system each, with busybox and nothing else, and a
+//! machine-id; joined to this machine by a bridge.
+//!
+//! A host is a process that sleeps in its namespaces; it, and all that was started on it, ends when it is dropped.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio, id};
+
+use tempfile::TempDir;
+
+use crate::support::live::eventually;
+use crate::support::tools::{capture, tool};
+
+/// What makes a root of a folder, and then sleeps.
+const BOOT: &str = "mount --bind \"$1\" \"$1\" && mkdir -p \"$1/proc\" \"$1/sys\" \"$1/dev\" && mount -t proc proc \"$1/proc\" && \
+    mount -t sysfs sysfs \"$1/sys\" && mount --bind /dev \"$1/dev\" && exec chroot \"$1\" /bin/sleep 100000";
+/// What an ssh would do: runs a command there, by a host's name.
+const RUN: &str = "#!/bin/sh\nread -r pid <\"$(dirname \"$0\")/$1.pid\" || exit 255\n\
+    exec nsenter --target \"$pid\" --net --mount --root --wd=/ /bin/sh -c \"$2\"\n";
+
+/// All of them, and the bridge.
+pub(crate) struct Hosts {
+    folder: TempDir,
+    hosts: Vec<Host>,
+    bridge: String,
+}
+
+struct Host {
+    name: &'static str,
+    sleeper: Child,
+}
+
+impl Hosts {
+    /// Boots them; or why there are none.
+    pub(crate) fn boot(names: &[&'static str]) -> Result<Hosts, String> {
+        let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let run = folder.path().join("run");
+        fs::write(&run, RUN).unwrap();
+        fs::set_permissions(&run, fs::Permissions::from_mode(0o755)).unwrap();
+        let mut hosts = Hosts { folder, hosts: Vec::new(), bridge: format!("blk{}", id()) };
+        ip(&["link", "add", &hosts.bridge, "type", "bridge"])?;
+        ip(&["addr", "add", &format!("{}/24", hosts.address(0)), "dev", &hosts.bridge])?;
+        ip(&["link", "set", &hosts.bridge, "up"])?;
+        for (number, name) in names.iter().enumerate() {
+            hosts.add(number as u8 + 1, name)?;
+        }
+        Ok(hosts)
+    }
+
+    fn add(&mut self, number: u8, name: &'static str) -> Result<(), String> {
+        let root = self.root(name);
+        make_root(&root, name)?;
+        let mut boot = Command::new("unshare");
+        boot.args(["--net", "--mount", "--propagation", "private", "sh", "-c", BOOT, "boot"]).arg(&root);
+        boot.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        boot.stdin(Stdio::null());
+        // SAFETY: prctl is async-signal-safe and touches no memory of ours.
+        unsafe {
+            boot.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            });
+        }
+        let sleeper = boot.spawn().map_err(|error| format!("unshare: {error}"))?;
+        let pid = sleeper.id();
+        self.hosts.push(Host { name, sleeper });
+        let comm = || fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        if !eventually(|| comm().trim() == "sleep" || comm().is_empty()) || comm().is_empty() {
+            return Err(format!("host {name} does not boot"));
+        }
+        fs::write(self.folder.path().join(format!("{name}.pid")), format!("{pid}\n")).unwrap();
+        let (outer, pid) = (format!("{}{number}", self.bridge), pid.to_string());
+        ip(&["link", "add", &outer, "type", "veth", "peer", "name", "eth0", "netns", &pid])?;
+        ip(&["link", "set", &outer, "master", &self.bridge, "up"])?;
+        let address = format!("{}/24", self.address(number));
+        for words in [
+            &["link", "set", "lo", "up"][..],
+            &["addr", "add", &address, "dev", "eth0"],
+            &["link", "set", "eth0", "up"],
+        ] {
+            capture(tool("nsenter").args(["--target", &pid, "--net", "ip"]).args(words))?;
+        }
+        Ok(())
+    }
+
+    /// This machine's is 0.
+    pub(crate) fn address(&self, number: u8) -> Ipv4Addr {
+        let last = if number == 0 { 254 } else { number };
+        Ipv4Addr::new(10, 213, (id() % 250) as u8, last)
+    }
+
+    /// A host's file system.
+    pub(crate) fn root(&self, name: &str) -> PathBuf {
+        self.folder.path().join("roots").join(name)
+    }
+
+    /// As install.sh is told how hosts are reached.
+    pub(crate) fn runner(&self) -> String {
+        format!("{} {{host}}", self.folder.path().join("run").display())
+    }
+
+    /// What a command on a host says; its words are the error when it fails.
+    pub(crate) fn on(&self, name: &str, command: &str) -> Result<String, String> {
+        capture(Command::new(self.folder.path().join("run")).args([name, command]))
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for host in &mut self.hosts {
+            // Whoever has its network is on it.
+            let network = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+            let here = network(&host.sleeper.id().to_string());
+            for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+                let pid = entry.file_name().to_string_lossy().into_owned();
+                let Ok(number) = pid.parse::<libc::pid_t>() else { continue };
+                if here.is_some() && network(&pid) == here && network("self") != here {
+                    // SAFETY: numbers only. It is in a namespace that was made here, so nobody else's.
+                    unsafe { libc::kill(number, libc::SIGKILL) };
+                }
+            }
+            let _ = host.sleeper.kill();
+            let _ = host.sleeper.wait();
+            println!("host {} is down", host.name);
+        }
+        let _ = ip(&["link", "del", &self.bridge]);
+    }
+}
+
+fn make_root(root: &Path, name: &str) -> Result<(), String> {
+    for folder in ["bin", "etc", "tmp", "run", "var/lib", "usr/local/bin"] {
+        fs::create_dir_all(root.join(folder)).unwrap();
+    }
+    let path = std::env::var("PATH").unwrap_or_default();
+    let busybox = path.split(':').map(|folder| Path::new(folder).join("busybox")).find(|file| file.is_file());
+    let busybox = busybox.ok_or("busybox is not installed")?;
+    fs::copy(busybox, root.join("bin/busybox")).unwrap();
+    let applets = capture(Command::new(root.join("bin/busybox")).arg("--list"))?;
+    for applet in applets.lines().filter(|applet| *applet != "busybox") {
+        symlink("busybox", root.join("bin").join(applet)).unwrap();
+    }
+    fs::write(root.join("etc/machine-id"), format!("{:032x}\n", machine_id(name))).unwrap();
+    Ok(())
+}
+
+/// Of this host.
+pub(crate) fn machine_id(name: &str) -> u128 {
+    name.bytes().fold(1, |id, byte| id << 8 | u128::from(byte))
+}
+
+fn ip(words: &[&str]) -> Result<String, String> {
+    capture(tool("ip").args(words))
+}
