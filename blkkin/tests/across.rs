@@ -13,7 +13,6 @@ mod common;
 #[allow(dead_code, reason = "each test uses what it needs")]
 mod nodes;
 #[path = "support/traces.rs"]
-#[allow(dead_code, reason = "each test uses what it needs")]
 mod traces;
 
 use std::collections::BTreeMap;

@@ -46,7 +46,9 @@ fn is_key(text: &str) -> bool {
 fn run(service: &str, file: &str, words: &[&str]) -> common::Run {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join(format!("{service}.toml"));
-    fs::write(&config, file).unwrap();
+    let token = folder.path().join("metrics-token");
+    fs::write(&token, "0123456789abcdef0123456789abcdef").unwrap();
+    fs::write(&config, file.replace("/etc/blkkin/metrics-token", token.to_str().unwrap())).unwrap();
     common::run(&[&[service, "-c", config.to_str().unwrap()], words].concat())
 }
 

@@ -220,7 +220,8 @@ fn prometheus_has_what_the_services_say_and_its_examples_are_traces() {
     let spans = disk.beside("spans.json");
     let to = format!("zipkin={}", spans.display());
     let cluster = ["--brokers", brokers.as_str()];
-    let agent = [&cluster[..], &["--device", disk.name()]].concat();
+    let spool = disk.beside("spool").display().to_string();
+    let agent = [&cluster[..], &["--device", disk.name(), "--spool", &spool]].concat();
     let agent = Service::start(&disk, "blkkin-agent", &agent, "tracing; events go to");
     let aggregator = Service::start(&disk, "blkkin-aggregator", &cluster, "aggregating; events from");
     let exporter = [&cluster[..], &["--to", &to]].concat();
