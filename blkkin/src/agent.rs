@@ -33,7 +33,7 @@ use blkkin_bus::kafka::{Deliveries, EVENTS, EventProducer, KafkaError, Settings}
 use blkkin_bus::recording::Recorder;
 use blkkin_bus::{CAPACITY_DEFAULT, topic};
 use blkkin_tracer::{Ended, Follow, StopSignal, Tracer, TracerError};
-use blkkin_wire::ids::Pid;
+use blkkin_wire::ids::{NodeId, Pid};
 use blkkin_wire::killed::Killed;
 
 use crate::args::AgentArgs;
@@ -64,12 +64,14 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, Failure> {
         start_looking(&settings, args.partitions, &StopSignal::new(), &inbox)?;
         return replay::replay(folder, &settings, args.rate, &mut inbox);
     }
+    let domain = args.domain.as_deref().map(domain).transpose()?;
     let spool = spooling::open(args)?;
     let keeper = Keeper::find(&args.bpffs);
     let mut inherited = Inherited::find(&keeper, spool.as_ref());
     let mut traced = load(args)?;
     let node = traced.0.source().node;
-    let producer = EventProducer::new(&settings, node).map_err(no_cluster)?;
+    let domain = domain.unwrap_or(node);
+    let producer = EventProducer::new(&settings, domain).map_err(no_cluster)?;
     let legacy = keeper.and_then(|keeper| {
         let legacy = traced.0.bequeath().map_err(|error| error.to_string())?;
         Ok((keeper.keep(&legacy)?, legacy.ledger))
@@ -84,12 +86,27 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, Failure> {
     let place = format!("{EVENTS} at {}", settings.brokers);
     let killed = inherited.killed.clone();
     let record_bytes = settings.record_bytes();
-    let way = Way::Cluster(Box::new(ToCluster { producer, record_bytes, node, spool, ledger, inherited }));
+    let way =
+        Way::Cluster(Box::new(ToCluster { producer, record_bytes, node, domain, spool, ledger, inherited }));
     let ended = serve(args, traced, way, Some((settings, killed)), place, inbox);
     // However it ended, that is said: there is nothing for the next start to tell.
     drop(own);
     note.into_iter().for_each(Note::end);
     ended
+}
+
+/// A machine id, as /etc/machine-id has it.
+fn domain(word: &str) -> Result<NodeId, Failure> {
+    let fits = word.len() == 32 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let id = fits.then(|| u128::from_str_radix(word, 16).ok()).flatten();
+    id.map(NodeId).ok_or_else(|| {
+        let why = "it is 32 hexadecimal digits, as /etc/machine-id has them";
+        Failure::usage(
+            format!("bad machine id `{word}`"),
+            why,
+            "--domain $(cat /etc/machine-id), of the host",
+        )
+    })
 }
 
 /// The same into a folder.

@@ -108,6 +108,9 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "N", default_value_t = 12, help_heading = "Where to",
         value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) partitions: u32,
+    /// With whose events its own are joined: a guest takes its host's machine id [default: this machine's]
+    #[arg(long, value_name = "MACHINE-ID", help_heading = "Where to")]
+    pub(crate) domain: Option<String>,
     /// What the cluster does not take yet waits in this folder, also while no agent runs; or off [default: `spool` in
     /// $STATE_DIRECTORY, which systemd sets; without it, off]
     #[arg(long, value_name = "FOLDER", help_heading = "While the cluster is away", conflicts_with_all = ["record", "replay"])]

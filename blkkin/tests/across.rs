@@ -12,13 +12,13 @@ mod common;
 #[path = "support/nodes.rs"]
 #[allow(dead_code, reason = "each test uses what it needs")]
 mod nodes;
+#[path = "support/service.rs"]
+mod service;
 #[path = "support/traces.rs"]
 mod traces;
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
 use std::path::Path;
-use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use blkkin_bus::kafka::{EventProducer, Record, STATE, Settings};
@@ -31,6 +31,7 @@ use blkkin_wire::span::{Span, SpanKind};
 use blkkin_wire::v1;
 
 use broker::Broker;
+use service::Service;
 use traces::{TraceReader, total};
 
 const CALLS: u64 = 4_000;
@@ -38,31 +39,10 @@ const PARTITIONS: u32 = 12;
 const PATIENCE: Duration = Duration::from_secs(180);
 const HOUR: u64 = 3_600_000_000_000;
 
-/// Killed with the test, however that ends.
-struct Aggregator(Child);
-
-impl Aggregator {
-    fn start(settings: &Settings, said: &Path) -> Aggregator {
-        let words = ["aggregator", "--brokers", &settings.brokers, "--save-every", "1s", "--metrics", "off"];
-        // A member that was killed is missed after 6 s; on a slow machine much later.
-        let words = [&words[..], &["--await-asker", "170s"]].concat();
-        let stderr = File::options().create(true).append(true).open(said).unwrap();
-        Aggregator(common::blkkin(&words).stdout(Stdio::null()).stderr(stderr).spawn().unwrap())
-    }
-
-    fn finish(mut self) -> Option<i32> {
-        // SAFETY: numbers only; the process has not been waited for.
-        unsafe { libc::kill(self.0.id() as libc::pid_t, libc::SIGTERM) };
-        self.0.wait().unwrap().code()
-    }
-}
-
-impl Drop for Aggregator {
-    fn drop(&mut self) {
-        // Gone already is what is wanted.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn aggregator(settings: &Settings, folder: &Path, name: &str) -> Service {
+    let words = ["aggregator", "--brokers", &settings.brokers, "--save-every", "1s", "--metrics", "off"];
+    // A member that was killed is missed after 6 s; on a slow machine much later.
+    Service::start(folder, name, &[&words[..], &["--await-asker", "170s"]].concat())
 }
 
 /// Two nodes; each call of the first is answered by the same call of the second, whose clock is an hour ahead.
@@ -118,8 +98,7 @@ fn who_answered_is_shown_below_who_asked_also_when_an_aggregator_is_killed() {
         Err(why) => return println!("skipped: {why}"),
     };
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
-    let said = ["one", "two"].map(|name| folder.path().join(name));
-    let mut two = [0, 1].map(|n| Aggregator::start(&settings, &said[n]));
+    let mut two = ["one", "two"].map(|name| aggregator(&settings, folder.path(), name));
     let begun = Instant::now();
     while settings.partitions(STATE).is_err() {
         assert!(begun.elapsed() < PATIENCE, "no topics");
@@ -132,13 +111,13 @@ fn who_answered_is_shown_below_who_asked_also_when_an_aggregator_is_killed() {
         scope.spawn(|| feed(&settings, &worlds));
         reader.read_until(PATIENCE, |pieces| total(pieces) > wanted / 4);
         // As a crash would.
-        two[0].0.kill().unwrap();
-        two[0] = Aggregator::start(&settings, &said[0]);
+        two[0].kill();
+        two[0].start_again();
     });
     reader.read(wanted, PATIENCE);
-    let ended = two.map(Aggregator::finish);
-    let said = said.map(|path| fs::read_to_string(path).unwrap());
-    assert_eq!((ended, total(&reader.pieces)), ([Some(0); 2], wanted), "{said:?}");
+    let ended = two.map(Service::finish);
+    let said = ended.each_ref().map(|(_, said)| said.clone());
+    assert_eq!((ended.map(|(status, _)| status), total(&reader.pieces)), ([Some(0); 2], wanted), "{said:?}");
     let spans = reader.pieces.keys().flat_map(|bytes| v1::decode_pieces(bytes).unwrap().pieces);
     let spans: Vec<Span> = spans.flat_map(|piece| piece.spans).collect();
     assert_one_trace_each(&spans, &worlds, &said);

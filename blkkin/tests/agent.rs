@@ -21,6 +21,8 @@ use blkkin_aggregator::trace::Trace;
 use blkkin_bus::kafka::{EVENTS, EventConsumer, Group, Received, Settings};
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::event::{LayerEvent, RequestEvent};
+use rdkafka::Message;
+use rdkafka::consumer::{BaseConsumer, Consumer};
 
 use broker::Broker;
 use support::disk::{Disk, Statistics};
@@ -160,6 +162,32 @@ fn what_the_kernel_counts_of_a_disk_comes_out_of_the_topic() {
     assert!(said.contains("events delivered to blkkin.events"), "{said}");
     assert_eq!(settings.partitions(EVENTS), Ok(12), "the agent has made it");
     assert_all_is_there(&consume(&settings), &disk, counted);
+}
+
+#[test]
+fn a_guest_s_events_lie_under_its_host_s_key() {
+    needs!("fio", "losetup");
+    let disk = or_skip!(Disk::raw(64 << 20));
+    let broker = or_skip!(broker());
+    let settings = broker.settings();
+    let host = "00112233445566778899aabbccddeeff";
+    let agent = Agent::start_with(&["--brokers", &settings.brokers, "--domain", host], &disk);
+    load(&disk);
+    let (status, said) = agent.finish();
+    assert_eq!(status, Some(0), "{said}");
+    let sent = consume(&settings).len();
+    let mut config = rdkafka::ClientConfig::new();
+    config.set("bootstrap.servers", &settings.brokers).set("group.id", "keys");
+    let consumer: BaseConsumer = config.set("auto.offset.reset", "earliest").create().unwrap();
+    consumer.subscribe(&[EVENTS]).unwrap();
+    for n in 0..sent {
+        let message = consumer.poll(PATIENCE).unwrap_or_else(|| panic!("{n} of {sent}")).unwrap();
+        assert_eq!(message.key(), Some(&0x0011_2233_4455_6677_8899_aabb_ccdd_eeff_u128.to_be_bytes()[..]));
+    }
+    assert!(sent > 1, "{sent}");
+    let refused = common::run(&["agent", "--brokers", &settings.brokers, "--domain", "host"]);
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.stderr.contains("bad machine id `host`"), "{refused:?}");
 }
 
 #[test]

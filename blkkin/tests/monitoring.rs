@@ -17,8 +17,8 @@ mod support;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
@@ -29,37 +29,30 @@ use support::disk::Disk;
 use support::fio::Fio;
 use support::live::eventually;
 use support::metrics::{self, get, get_with};
+use support::service;
 use support::{needs, or_skip};
 
 const REQUESTS: u32 = 400;
 const CONFIGS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs");
 
-/// One of the three; killed with the test, however that ends.
+/// One of the three.
 struct Service {
     job: &'static str,
-    process: Child,
-    said: PathBuf,
+    process: service::Service,
 }
 
 impl Service {
     /// Started, and at work: it has said `begun`.
     fn start(disk: &Disk, job: &'static str, words: &[&str], begun: &str) -> Service {
-        let said = disk.beside(&format!("{job}.said"));
         let name = job.strip_prefix("blkkin-").unwrap();
         let words = [&[name, "--metrics", "127.0.0.1:0"], words].concat();
-        let stderr = fs::File::create(&said).unwrap();
-        let process = common::blkkin(&words).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
-        let service = Service { job, process, said };
-        assert!(eventually(|| service.said().contains(begun)), "{}", service.said());
-        service
-    }
-
-    fn said(&self) -> String {
-        fs::read_to_string(&self.said).unwrap()
+        let process = service::Service::start(&disk.beside(""), job, &words);
+        assert!(eventually(|| process.said().contains(begun)), "{}", process.said());
+        Service { job, process }
     }
 
     fn address(&self) -> String {
-        metrics::address(&self.said()).to_owned()
+        metrics::address(&self.process.said()).to_owned()
     }
 
     fn value(&self, series: &str) -> f64 {
@@ -70,20 +63,9 @@ impl Service {
     }
 
     /// Asks it to end; it has nothing to complain of.
-    fn finish(mut self) {
-        // SAFETY: numbers only; the process has not been waited for.
-        unsafe { libc::kill(self.process.id() as libc::pid_t, libc::SIGTERM) };
-        let status = self.process.wait().unwrap();
-        assert!(status.success(), "{status}: {}", self.said());
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        if self.process.try_wait().is_ok_and(|status| status.is_none()) {
-            let _ = self.process.kill();
-            let _ = self.process.wait();
-        }
+    fn finish(self) {
+        let (status, said) = self.process.finish();
+        assert_eq!(status, Some(0), "{said}");
     }
 }
 
@@ -239,7 +221,7 @@ fn prometheus_has_what_the_services_say_and_its_examples_are_traces() {
     // A call, a bio and a request each; an end that no program could see is in the agent's books.
     let wanted = f64::from(3 * (REQUESTS - 3));
     let acknowledged = || exporter.value("blkkin_exporter_spans_acknowledged_total");
-    let said = || services.map(Service::said).join("\n");
+    let said = || services.map(|service| service.process.said()).join("\n");
     assert!(eventually(|| acknowledged() >= wanted), "{} of {wanted}\n{}", acknowledged(), said());
     for (service, lag, partitions) in [
         (&aggregator, "blkkin_aggregator_lag_records", "blkkin_aggregator_partitions"),

@@ -18,8 +18,7 @@ mod traces;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
@@ -36,8 +35,8 @@ use serde_json::Value;
 
 use broker::Broker;
 use broker::secure::{About, Listener, PASSWORD, Right, allow};
-use support::live::eventually;
 use support::or_skip;
+use support::service::Service;
 use traces::{Pieces, TraceReader, difference, total};
 
 const NODES: u128 = 4;
@@ -48,59 +47,14 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const QUICK: &str = "group.consumer.min.session.timeout.ms=6000\ngroup.consumer.session.timeout.ms=6000\n\
     group.consumer.min.heartbeat.interval.ms=1000\ngroup.consumer.heartbeat.interval.ms=1000\n";
 
-/// One of blkkin's services; killed with the test, however that ends.
-struct Service {
-    process: Child,
-    said: PathBuf,
-}
-
-impl Service {
-    fn start(settings: &Settings, folder: &Path, name: &str, words: &[&str]) -> Service {
-        let said = folder.join(format!("{name}.said"));
-        let stderr = fs::OpenOptions::new().append(true).create(true).open(&said).unwrap();
-        let mut command =
-            common::blkkin(&[&words[..1], &["--brokers", &settings.brokers], &words[1..]].concat());
-        for (setting, value) in &settings.extra {
-            command.arg("--set").arg(format!("{setting}={value}"));
-        }
-        let process = command.stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
-        Service { process, said }
-    }
-
-    fn said(&self) -> String {
-        fs::read_to_string(&self.said).unwrap()
-    }
-
-    fn says(&self, words: &str) {
-        assert!(eventually(|| self.said().contains(words)), "no `{words}` in:\n{}", self.said());
-    }
-
-    fn kill(mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-    }
-
-    /// Asks it to end, as a service manager would; its status and its words.
-    fn finish(mut self) -> (Option<i32>, String) {
-        // SAFETY: numbers only; the process has not been waited for.
-        unsafe { libc::kill(self.process.id() as libc::pid_t, libc::SIGTERM) };
-        self.end()
-    }
-
-    /// How it ends by itself.
-    fn end(&mut self) -> (Option<i32>, String) {
-        let status = self.process.wait().unwrap();
-        (status.code(), self.said())
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        if self.process.try_wait().is_ok_and(|status| status.is_none()) {
-            let _ = self.process.kill();
-            let _ = self.process.wait();
-        }
-    }
+/// One of blkkin's services, at this cluster.
+fn start(settings: &Settings, folder: &Path, name: &str, words: &[&str]) -> Service {
+    let set: Vec<String> =
+        settings.extra.iter().map(|(setting, value)| format!("{setting}={value}")).collect();
+    let set = set.iter().flat_map(|word| ["--set", word.as_str()]);
+    let words =
+        words[..1].iter().copied().chain(["--brokers", &settings.brokers]).chain(words[1..].iter().copied());
+    Service::start(folder, name, &words.chain(set).collect::<Vec<_>>())
 }
 
 /// What the state machine alone makes of it: pieces, and the spans in them.
@@ -182,32 +136,31 @@ fn over_tls_with_a_password_by_the_newer_protocol_everything_arrives_although_me
     });
     let agent = |recording: &str| {
         // Which has no group.
-        let mut agent = Service::start(&settings, folder.path(), "agent", &["agent", "--replay", recording]);
-        let (status, said) = agent.end();
+        let mut agent = start(&settings, folder.path(), "agent", &["agent", "--replay", recording]);
+        let (status, said) = agent.wait();
         assert!(status == Some(0) && said.contains("all of it is sent"), "{said}");
     };
     let mut grouped = settings.clone();
     grouped.extra.insert("group.protocol".to_owned(), "consumer".to_owned());
     let partitions = PARTITIONS.to_string();
     let aggregate = ["aggregator", "--metrics", "off", "--save-every", "1s", "--partitions", &partitions];
-    let aggregator = |name: &str, more: &[&str]| {
-        Service::start(&grouped, folder.path(), name, &[&aggregate[..], more].concat())
-    };
+    let aggregator =
+        |name: &str, more: &[&str]| start(&grouped, folder.path(), name, &[&aggregate[..], more].concat());
     let to = format!("zipkin-kafka={}/zipkin?format=json", settings.brokers);
-    let exporter = |name: &str| Service::start(&grouped, folder.path(), name, &["exporter", "--to", &to]);
+    let exporter = |name: &str| start(&grouped, folder.path(), name, &["exporter", "--to", &to]);
 
     // One has a name of its own: the cluster keeps its partitions, and its name, until it misses it.
     let named = ["--instance", "one"];
-    let (one, two) = (aggregator("one", &named), aggregator("two", &[]));
-    [&one, &two].iter().for_each(|service| service.says("aggregating; events from"));
-    let (left, right) = (exporter("left"), exporter("right"));
-    [&left, &right].iter().for_each(|service| service.says("exporting"));
+    let (mut one, two) = (aggregator("one", &named), aggregator("two", &[]));
+    [&one, &two].iter().for_each(|service| service.says("aggregating; events from", PATIENCE));
+    let (mut left, right) = (exporter("left"), exporter("right"));
+    [&left, &right].iter().for_each(|service| service.says("exporting", PATIENCE));
     agent(&first);
     let mut reader = TraceReader::new(&root, PARTITIONS as i32);
     reader.read_until(PATIENCE, |found| total(found) * 4 > total(&pieces));
     one.kill();
     left.kill();
-    let one = aggregator("one", &named);
+    one.start_again();
     agent(&second);
     reader.read(total(&pieces), PATIENCE);
     let found = exported(&root, spans.len());
@@ -227,12 +180,12 @@ fn over_tls_with_a_password_by_the_newer_protocol_everything_arrives_although_me
     }
     // Nobody says the password, also not to who says a wrong one.
     settings.extra.insert("sasl.password".to_owned(), format!("{PASSWORD}x"));
-    let wrong = Service::start(&settings, folder.path(), "wrong", &["exporter", "--to", &to]);
-    wrong.says("invalid credentials");
-    wrong.says("sasl.password");
+    let wrong = start(&settings, folder.path(), "wrong", &["exporter", "--to", &to]);
+    wrong.says("invalid credentials", PATIENCE);
+    wrong.says("sasl.password", PATIENCE);
     assert_eq!(wrong.finish().0, Some(0));
-    let wrong = Service::start(&settings, folder.path(), "wrong-too", &aggregate);
-    wrong.says("invalid credentials");
+    let wrong = start(&settings, folder.path(), "wrong-too", &aggregate);
+    wrong.says("invalid credentials", PATIENCE);
     assert_eq!(wrong.finish().0, Some(0));
     for file in fs::read_dir(folder.path()).unwrap().flatten().filter(|file| file.path().is_file()) {
         let said = fs::read_to_string(file.path()).unwrap();

@@ -73,6 +73,8 @@ struct Handed {
 pub(super) struct Outbox<'a> {
     producer: EventProducer,
     node: NodeId,
+    /// The key of this node's records.
+    domain: NodeId,
     spool: Option<Spool>,
     /// Read from the spool; the producer had no room for it.
     pending: Option<(Vec<u8>, Position)>,
@@ -96,7 +98,7 @@ pub(super) struct Outbox<'a> {
 impl<'a> Outbox<'a> {
     pub(super) fn new(
         producer: EventProducer,
-        node: NodeId,
+        (node, domain): (NodeId, NodeId),
         spool: Option<Spool>,
         ledger: Option<Arc<Ledger>>,
         inherited: Inherited,
@@ -106,6 +108,7 @@ impl<'a> Outbox<'a> {
         Outbox {
             producer,
             node,
+            domain,
             spool,
             pending: None,
             window: VecDeque::new(),
@@ -263,7 +266,8 @@ impl<'a> Outbox<'a> {
         }
         // What an earlier start has left may be another machine's: its disk in ours.
         let node = peeked.map_or(self.node, |peeked| peeked.source.node);
-        if !self.producer.offer(node, bytes, events, ticket)? {
+        let domain = if node == self.node { self.domain } else { node };
+        if !self.producer.offer(domain, bytes, events, ticket)? {
             if behind.is_none() {
                 self.sent = self.sent.minus(&tally);
                 self.enter();

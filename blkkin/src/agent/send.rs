@@ -31,7 +31,9 @@ pub(super) struct ToCluster {
     pub(super) producer: EventProducer,
     /// Bytes of a record at the most.
     pub(super) record_bytes: usize,
+    /// Whose events they are, and under whose key they lie.
     pub(super) node: NodeId,
+    pub(super) domain: NodeId,
     pub(super) spool: Option<Spool>,
     pub(super) ledger: Option<Arc<Ledger>>,
     pub(super) inherited: Inherited,
@@ -56,9 +58,9 @@ fn to_cluster(
     stop: &StopSignal,
     books: &Books,
 ) -> Result<Totals, Failure> {
-    let ToCluster { producer, record_bytes, node, spool, ledger, inherited } = way;
+    let ToCluster { producer, record_bytes, node, domain, spool, ledger, inherited } = way;
     let mut killed = inherited.killed.clone();
-    let mut outbox = Outbox::new(producer, node, spool, ledger, inherited, books);
+    let mut outbox = Outbox::new(producer, (node, domain), spool, ledger, inherited, books);
     let gathering = GatherConfig { bytes_max: record_bytes, ..GatherConfig::default() };
     let (mut totals, mut gatherer) = (Totals::default(), Gatherer::new(gathering, 0));
     loop {
