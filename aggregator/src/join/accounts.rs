@@ -121,7 +121,9 @@ impl JoinAccounts {
         }
         self.bios.settle(trace.bios.len(), fate);
         self.requests.settle(trace.requests.len(), fate);
-        self.meetings.settle(trace.meetings.len(), fate);
+        if !trace.meetings.is_empty() {
+            self.meetings.settle(trace.meetings.len(), fate);
+        }
         if trace.missing.nothing() {
             self.traces_complete += 1;
         } else {
