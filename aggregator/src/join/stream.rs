@@ -153,7 +153,7 @@ impl Stream {
             LayerEvent::Request(request) => self.request(request, sink),
             LayerEvent::Pair(pair) => self.pair(pair, sink),
             LayerEvent::Commit(commit) => self.commit(commit, sink),
-            LayerEvent::Meeting(met) => self.meeting(met, sink),
+            LayerEvent::Meeting(met) => self.meeting(*met, sink),
             LayerEvent::File(file) => self.names.file(file),
             LayerEvent::Device(device) => self.names.device(device),
             LayerEvent::Task(task) => {
@@ -248,10 +248,10 @@ impl Stream {
 
     /// It comes before its root, or makes a trace that waits for it.
     #[cold]
-    fn meeting(&mut self, met: Box<MeetingEvent>, sink: &mut Sink<'_>) {
+    fn meeting(&mut self, met: MeetingEvent, sink: &mut Sink<'_>) {
         self.meets = true;
         let slot = self.slot(met.root, sink);
-        self.open.get(slot).trace.meetings.push(*met);
+        self.open.get(slot).trace.meetings.push(met);
         self.close_if_complete(slot, sink);
     }
 
