@@ -5,12 +5,16 @@
 //! the machine was doing, and asserted by nobody. `docs` then writes the JSON into docs/performance.md.
 //!
 //! How a figure is made is [`frame`]'s. `calls` and `harness` make load and a tracer in this process; `call`, `hooks`,
-//! `start`, `loss`, `memory`, `pipeline`, `wire`, `path`, `iops`, `peers` and `matrix` are the benches; `process` reads what another process took;
+//! `start`, `loss`, `memory`, `pipeline`, `wire`, `path`, `agent`, `iops`, `peers` and `matrix` are the benches; `process` reads what another process took;
 //! `disk` is what is read and written; [`blkkin_bench`] has what is joined.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "its output is what it is for")]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
 mod affinity;
+mod agent;
+#[path = "../../bus/tests/support/mod.rs"]
+#[allow(clippy::unwrap_used, reason = "shared with the tests: without a broker there is nothing to measure")]
+mod broker;
 mod call;
 mod calls;
 mod disk;
@@ -75,6 +79,7 @@ const BENCHES: &[(&str, Bench)] = &[
     ("pipeline", stages::run),
     ("wire", wire::run),
     ("path", path::run),
+    ("agent", agent::run),
     ("iops", iops::run),
     ("peers", peers::run),
     ("matrix", matrix::run),

@@ -89,6 +89,13 @@ pub(crate) fn wait(child: Child) -> Result<Usage> {
     Watched::new(child).wait()
 }
 
+/// What a process that goes on has taken so far.
+pub(crate) fn now(pid: u32) -> Result<(Duration, Resident)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("the process is gone")?;
+    let processor = processor_time(&stat).context("/proc/PID/stat cannot be understood")?;
+    Ok((processor, resident(pid).context("the process has no memory any more")?))
+}
+
 /// Processor time of the calling thread.
 pub(crate) fn thread_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -113,9 +120,9 @@ pub(crate) fn has_ended(pid: u32) -> io::Result<bool> {
 
 /// Bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Resident {
-    most: u64,
-    last: u64,
+pub(crate) struct Resident {
+    pub(crate) most: u64,
+    pub(crate) last: u64,
 }
 
 fn resident(pid: u32) -> Option<Resident> {

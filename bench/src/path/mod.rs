@@ -17,9 +17,6 @@ mod journey;
 mod load;
 mod witness;
 
-#[path = "../../../bus/tests/support/mod.rs"]
-#[allow(clippy::unwrap_used, reason = "shared with the tests: without a broker there is nothing to measure")]
-mod broker;
 #[path = "../../../blkkin/tests/support/zipkin.rs"]
 #[allow(clippy::unwrap_used, reason = "shared with the tests: without a Zipkin there is nothing to measure")]
 mod zipkin;
@@ -34,11 +31,11 @@ use anyhow::{Context, Result, bail};
 use blkkin_bus::kafka::{STATE, Settings};
 
 use crate::Setting;
+use crate::broker::Broker;
 use crate::disk::Looped;
 use crate::frame::number::{count, number, with_spread};
 use crate::frame::rounds::quantile;
 use crate::frame::{Figure, Found, Goal, Rounds, Table};
-use broker::Broker;
 use journey::{Journey, Journeys, PARTS, Point, WHOLE, now};
 use load::{EVENTS_A_REQUEST, Nodes};
 use witness::{LOOKED_AT, Witnesses};

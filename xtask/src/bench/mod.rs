@@ -73,6 +73,7 @@ const BENCHES: &[Bench] = &[
         DISKS,
         WITH_CLUSTER,
     ),
+    bench("agent", "what an agent takes, by requests a second (3 min)", DISKS, WITH_CLUSTER),
     bench("iops", "fewer operations a second on a fast and on a real disk (up to 15 min)", DISKS, WITH_FIO),
     bench("peers", "beside other tools: fio, SQLite, PostgreSQL, files (20 min)", DISKS, WITH_PEERS),
     bench("matrix", "beside other tools: every engine, operation, depth of fio (1 h)", DISKS, WITH_PEERS),
