@@ -11,9 +11,6 @@ mod broker;
 mod common;
 mod support;
 
-use std::fs;
-use std::path::PathBuf;
-use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use blkkin_aggregator::join::{JoinConfig, Joiner};
@@ -27,54 +24,23 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use broker::Broker;
 use support::disk::{Disk, Statistics};
 use support::fio::Fio;
-use support::live::eventually;
+use support::service::Service;
 use support::{needs, or_skip};
 
 const REQUESTS: u32 = 2_000;
 const BYTES: u32 = 4096;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The agent; killed with the test, however that ends.
-struct Agent {
-    process: Child,
-    said: PathBuf,
+/// An agent that follows the disk.
+fn agent(settings: &Settings, disk: &Disk) -> Service {
+    agent_with(&["--brokers", &settings.brokers], disk)
 }
 
-impl Agent {
-    fn start(settings: &Settings, disk: &Disk) -> Agent {
-        Agent::start_with(&["--brokers", &settings.brokers], disk)
-    }
-
-    fn start_with(more: &[&str], disk: &Disk) -> Agent {
-        let said = disk.beside("agent.said");
-        let words = [&["agent", "--device", disk.name()], more].concat();
-        let stderr = fs::File::create(&said).unwrap();
-        let process = common::blkkin(&words).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
-        let agent = Agent { process, said };
-        assert!(eventually(|| agent.said().contains("tracing; events go")), "{}", agent.said());
-        agent
-    }
-
-    fn said(&self) -> String {
-        fs::read_to_string(&self.said).unwrap()
-    }
-
-    /// Asks it to end, as a service manager would; its status and its words.
-    fn finish(mut self) -> (Option<i32>, String) {
-        // SAFETY: numbers only; the process has not been waited for.
-        unsafe { libc::kill(self.process.id() as libc::pid_t, libc::SIGTERM) };
-        let status = self.process.wait().unwrap();
-        (status.code(), self.said())
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        if self.process.try_wait().is_ok_and(|status| status.is_none()) {
-            let _ = self.process.kill();
-            let _ = self.process.wait();
-        }
-    }
+fn agent_with(more: &[&str], disk: &Disk) -> Service {
+    let words = [&["agent", "--device", disk.name()], more].concat();
+    let agent = Service::start(disk.beside("agent").parent().unwrap(), "agent", &words);
+    agent.says("tracing; events go", PATIENCE);
+    agent
 }
 
 fn broker() -> Result<Broker, String> {
@@ -155,7 +121,7 @@ fn what_the_kernel_counts_of_a_disk_comes_out_of_the_topic() {
     let disk = or_skip!(Disk::raw(64 << 20));
     let broker = or_skip!(broker());
     let settings = broker.settings();
-    let agent = Agent::start(&settings, &disk);
+    let agent = agent(&settings, &disk);
     let counted = load(&disk);
     let (status, said) = agent.finish();
     assert_eq!(status, Some(0), "{said}");
@@ -171,7 +137,7 @@ fn a_guest_s_events_lie_under_its_host_s_key() {
     let broker = or_skip!(broker());
     let settings = broker.settings();
     let host = "00112233445566778899aabbccddeeff";
-    let agent = Agent::start_with(&["--brokers", &settings.brokers, "--domain", host], &disk);
+    let agent = agent_with(&["--brokers", &settings.brokers, "--domain", host], &disk);
     load(&disk);
     let (status, said) = agent.finish();
     assert_eq!(status, Some(0), "{said}");
@@ -198,7 +164,7 @@ fn what_was_recorded_and_is_sent_later_is_the_same() {
     let settings = broker.settings();
     let folder = disk.beside("recording");
     let folder = folder.to_str().unwrap();
-    let agent = Agent::start_with(&["--record", folder], &disk);
+    let agent = agent_with(&["--record", folder], &disk);
     let counted = load(&disk);
     let (status, said) = agent.finish();
     assert_eq!(status, Some(0), "{said}");
@@ -214,11 +180,11 @@ fn an_agent_is_there_before_the_broker_and_what_it_saw_then_is_delivered() {
     let mut broker = or_skip!(broker());
     let settings = broker.settings();
     broker.kill();
-    let agent = Agent::start(&settings, &disk);
+    let agent = agent(&settings, &disk);
     let counted = load(&disk);
-    assert!(eventually(|| agent.said().contains("cannot reach")), "{}", agent.said());
+    agent.says("cannot reach", PATIENCE);
     broker.up();
-    assert!(eventually(|| agent.said().contains("the cluster answers after")), "{}", agent.said());
+    agent.says("the cluster answers after", PATIENCE);
     let (status, said) = agent.finish();
     assert_eq!(status, Some(0), "{said}");
     assert_all_is_there(&consume(&settings), &disk, counted);
@@ -229,7 +195,7 @@ fn without_a_cluster_the_end_says_how_many_events_are_lost() {
     needs!("fio", "losetup");
     let disk = or_skip!(Disk::raw(64 << 20));
     // Port 1 of this machine: nobody listens.
-    let agent = Agent::start(&Settings::new("127.0.0.1:1"), &disk);
+    let agent = agent(&Settings::new("127.0.0.1:1"), &disk);
     load(&disk);
     let (status, said) = agent.finish();
     assert_eq!(status, Some(1), "{said}");

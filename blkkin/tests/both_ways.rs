@@ -25,6 +25,7 @@ mod zipkin;
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use blkkin_aggregator::join::{JoinConfig, Joiner};
 use blkkin_aggregator::trace::Trace;
@@ -37,7 +38,7 @@ use blkkin_zipkin_export::json;
 use serde_json::Value;
 
 use broker::Broker;
-use exporting::{Exporter, shown};
+use exporting::shown;
 use support::live::eventually;
 use support::or_skip;
 use zipkin::Zipkin;
@@ -73,8 +74,8 @@ fn what_goes_through_kafka_is_shown_as_what_does_not() {
     let aggregator = common::blkkin(&words).stdout(Stdio::null()).stderr(log).spawn().unwrap();
     let _aggregator = Killed(aggregator);
     let to = format!("zipkin={}", zipkin.url());
-    let exporter = Exporter::start(&settings, folder.path(), &["--to", &to]);
-    exporter.says("exporting ");
+    let exporter = exporting::start(&settings, folder.path(), &["--to", &to]);
+    exporter.says("exporting ", Duration::from_secs(60));
     let run =
         common::run(&["agent", "--brokers", &settings.brokers, "--replay", recording.to_str().unwrap()]);
     assert_eq!(run.code, Some(0), "{run:?}");

@@ -24,12 +24,15 @@ use blkkin_wire::v1::{self, Malformed};
 use serde_json::Value;
 
 use broker::Broker;
-use exporting::{Exporter, SPANS, Writer, meant, piece, shown};
+use exporting::{SPANS, Writer, meant, piece, shown};
 use support::live::eventually;
 use support::metrics::{self, get};
 use support::or_skip;
+use support::service::Service;
 use zipkin::Zipkin;
 
+/// For a service to say something.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Traces of [`SPANS`] spans: 20,000 in all.
 const TRACES_MANY: u64 = 500;
 
@@ -58,7 +61,7 @@ fn in_zipkin(zipkin: &Zipkin, traces: &[TraceId]) -> BTreeMap<String, usize> {
 }
 
 /// Waits until Zipkin has as many spans as are meant; they are these, each once.
-fn assert_all_in_zipkin(zipkin: &Zipkin, pieces: impl Fn() -> Vec<Piece>, exporter: &Exporter) {
+fn assert_all_in_zipkin(zipkin: &Zipkin, pieces: impl Fn() -> Vec<Piece>, exporter: &Service) {
     let traces: Vec<_> = pieces().iter().map(|piece| piece.trace).collect();
     let meant = meant(pieces());
     let mut found = BTreeMap::new();
@@ -100,7 +103,7 @@ fn what_lies_in_the_topic_is_in_zipkin_each_span_once() {
     let zipkin = or_skip!(Zipkin::start());
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let to = format!("zipkin={}", zipkin.url());
-    let exporter = Exporter::start(&settings, folder.path(), &["--to", &to]);
+    let exporter = exporting::start(&settings, folder.path(), &["--to", &to]);
     write_many(&settings, |_| {});
     assert_all_in_zipkin(&zipkin, many, &exporter);
     let (status, said) = exporter.finish();
@@ -118,7 +121,7 @@ fn nothing_is_lost_or_doubled_although_exporters_and_the_broker_are_killed() {
     let zipkin = or_skip!(Zipkin::start());
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let to = format!("zipkin={}", zipkin.url());
-    let start = || Exporter::start(&settings, folder.path(), &["--to", &to, "--instance", "one"]);
+    let start = || exporting::start(&settings, folder.path(), &["--to", &to, "--instance", "one"]);
     let mut exporter = Some(start());
     write_many(&settings, |record| {
         match record % 30 {
@@ -152,13 +155,13 @@ fn a_zipkin_that_lost_its_memory_has_all_again_after_a_replay() {
     let to = format!("zipkin={}?format=json", zipkin.url());
     let few = || (0..50).map(piece).collect::<Vec<_>>();
     Writer::new(&settings, 0).write(few());
-    let exporter = Exporter::start(&settings, folder.path(), &["--to", &to]);
+    let exporter = exporting::start(&settings, folder.path(), &["--to", &to]);
     assert_all_in_zipkin(&zipkin, few, &exporter);
     zipkin.kill();
     // What comes meanwhile stays in the topic.
     let later = || (50..60).map(piece).collect::<Vec<_>>();
     Writer::new(&settings, 1).write(later());
-    exporter.says("cannot reach");
+    exporter.says("cannot reach", PATIENCE);
     zipkin.up();
     assert_all_in_zipkin(&zipkin, later, &exporter);
     assert!(in_zipkin(&zipkin, &[piece(0).trace]).is_empty(), "it has forgotten");
@@ -173,7 +176,7 @@ fn a_zipkin_that_lost_its_memory_has_all_again_after_a_replay() {
     let done = replay();
     assert_eq!(done.code, Some(0), "{done:?}");
     assert!(done.stderr.contains("2 records of 4 partitions will be delivered again"), "{}", done.stderr);
-    let exporter = Exporter::start(&settings, folder.path(), &["--to", &to]);
+    let exporter = exporting::start(&settings, folder.path(), &["--to", &to]);
     assert_all_in_zipkin(&zipkin, || (0..60).map(piece).collect(), &exporter);
 }
 
@@ -223,7 +226,7 @@ fn what_cannot_be_read_or_is_refused_is_kept_and_the_rest_arrives() {
     writer.next += 1;
     writer.write((11..20).map(piece).collect());
     let to = format!("zipkin={}", zipkin.url());
-    let exporter = Exporter::start(&settings, folder.path(), &["--to", &to, "--metrics", "127.0.0.1:0"]);
+    let exporter = exporting::start(&settings, folder.path(), &["--to", &to, "--metrics", "127.0.0.1:0"]);
     let good = || {
         let mut pieces: Vec<_> = (0..20).map(piece).collect();
         pieces[10].spans.remove(7);
@@ -250,14 +253,14 @@ fn what_cannot_be_read_or_is_refused_is_kept_and_the_rest_arrives() {
 }
 
 /// A figure of a destination.
-fn shown_as(exporter: &Exporter, name: &str, destination: &str, more: &str) -> f64 {
+fn shown_as(exporter: &Service, name: &str, destination: &str, more: &str) -> f64 {
     let said = exporter.said();
     let metrics = get(metrics::address(&said), "/metrics");
     metrics::value(&metrics, &format!("blkkin_exporter_{name}{{destination=\"{destination}\"{more}}}"))
 }
 
 /// 20 pieces of 40 spans, one of them refused; a piece that never came, a record that could not be read.
-fn assert_shown(exporter: &Exporter, destination: &str) {
+fn assert_shown(exporter: &Service, destination: &str) {
     let count = |name: &str| shown_as(exporter, &format!("{name}_total"), destination, "");
     assert!(eventually(|| count("spans_acknowledged") >= 799.0), "{}", exporter.said());
     let fates = ["acknowledged", "refused", "dead_lettered", "not_taken"];
@@ -290,12 +293,12 @@ fn zipkins_own_topic_and_a_file_have_all_although_another_destination_is_away() 
     ];
     let words: Vec<_> = words.iter().flat_map(|word| ["--to", word.as_str()]).collect();
     let metrics = [&words[..], &["--metrics", "127.0.0.1:0"]].concat();
-    let exporter = Exporter::start(&settings, folder.path(), &metrics);
+    let exporter = exporting::start(&settings, folder.path(), &metrics);
     let pieces = |from: u64| move || (from..from + 50).map(piece).collect::<Vec<_>>();
     let mut writer = Writer::new(&settings, 0);
     writer.write(pieces(0)());
     assert_all_in_zipkin(&zipkin, pieces(0), &exporter);
-    exporter.says("cannot reach http://127.0.0.1:1");
+    exporter.says("cannot reach http://127.0.0.1:1", PATIENCE);
     let away = "zipkin=http://127.0.0.1:1/api/v2/spans";
     let there = format!("zipkin={}", file.display());
     let health = get(metrics::address(&exporter.said()), "/health");
@@ -325,7 +328,7 @@ fn zipkins_own_topic_and_a_file_have_all_although_another_destination_is_away() 
     assert_eq!(status, Some(0), "{said}");
     assert!(said.contains("2000 spans in hand were not acknowledged"), "{said}");
     // A second one goes on with the file.
-    let exporter = Exporter::start(&settings, folder.path(), &words[2..]);
+    let exporter = exporting::start(&settings, folder.path(), &words[2..]);
     writer.write(pieces(100)());
     assert_all_in_zipkin(&zipkin, pieces(100), &exporter);
     let (status, said) = exporter.finish();
@@ -367,11 +370,10 @@ fn of_two_exporters_with_one_name_the_elder_ends_and_says_why() {
         std::fs::create_dir(&folder).unwrap();
         folder
     });
-    let mut elder = Exporter::start(&settings, &elder, &words);
-    elder.says("4 partitions of blkkin.traces are read from their first record on");
-    let younger = Exporter::start(&settings, &younger, &words);
-    assert!(eventually(|| elder.has_ended()), "{}", elder.said());
-    let (status, said) = elder.finish();
+    let mut elder = exporting::start(&settings, &elder, &words);
+    elder.says("4 partitions of blkkin.traces are read from their first record on", PATIENCE);
+    let younger = exporting::start(&settings, &younger, &words);
+    let (status, said) = elder.wait();
     assert_eq!(status, Some(1), "{said}");
     assert!(said.contains("another exporter has come under the same name"), "{said}");
     let (status, said) = younger.finish();
@@ -390,14 +392,14 @@ fn a_cluster_that_is_away_and_a_topic_that_is_missing_are_said_and_waited_for() 
     let broker = or_skip!(Broker::start());
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let file = format!("zipkin={}", folder.path().join("x.json").display());
-    let wrong = Exporter::start(&Settings::new("127.0.0.1:1"), folder.path(), &["--to", &file]);
-    wrong.says("cannot reach the Kafka cluster at 127.0.0.1:1");
-    wrong.says("check the address");
+    let wrong = exporting::start(&Settings::new("127.0.0.1:1"), folder.path(), &["--to", &file]);
+    wrong.says("cannot reach the Kafka cluster at 127.0.0.1:1", PATIENCE);
+    wrong.says("check the address", PATIENCE);
     assert_eq!(wrong.finish().0, Some(0));
-    let early = Exporter::start(&settings, folder.path(), &["--to", &file]);
-    early.says("the topic blkkin.traces cannot be used");
-    early.says("--create --topic blkkin.traces");
+    let early = exporting::start(&settings, folder.path(), &["--to", &file]);
+    early.says("the topic blkkin.traces cannot be used", PATIENCE);
+    early.says("--create --topic blkkin.traces", PATIENCE);
     settings.create_topic(TRACES, 1, Some(1)).unwrap();
-    early.says("blkkin.traces can be read after");
+    early.says("blkkin.traces can be read after", PATIENCE);
     assert_eq!(early.finish().0, Some(0));
 }

@@ -20,7 +20,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -36,6 +36,7 @@ use tempfile::TempDir;
 use broker::Broker;
 use support::live::eventually;
 use support::metrics::{address, value};
+use support::service::Service;
 use support::{needs, or_skip};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -140,10 +141,7 @@ impl Drop for Bpffs {
 }
 
 /// The agent; killed with the test, however that ends.
-struct Agent {
-    process: Child,
-    said: PathBuf,
-}
+struct Agent(Service);
 
 impl Agent {
     fn start(home: &Path, brokers: &str, caller: &Caller, more: &[&str]) -> Agent {
@@ -157,21 +155,18 @@ impl Agent {
         more: &[&str],
         by: impl FnOnce(Command) -> Command,
     ) -> Agent {
-        let (said, tid) = (home.join("said"), caller.tid.to_string());
+        let tid = caller.tid.to_string();
         let spool = home.join("spool");
         let words = ["agent", "--brokers", brokers, "--tid", &tid, "--syscall", "pread64"];
         let words =
             [&words[..], &["--metrics", "127.0.0.1:0", "--spool", spool.to_str().unwrap()], more].concat();
-        let stderr = fs::File::create(&said).unwrap();
-        let mut command = by(common::blkkin(&words));
-        let process = command.stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
-        let agent = Agent { process, said };
-        assert!(eventually(|| agent.said().contains("tracing; events go")), "{}", agent.said());
+        let agent = Agent(Service::start_by(home, "agent", &words, by));
+        agent.0.says("tracing; events go", PATIENCE);
         agent
     }
 
     fn said(&self) -> String {
-        fs::read_to_string(&self.said).unwrap()
+        self.0.said()
     }
 
     /// On a machine that has too much to do a connection may be given up before it is served.
@@ -194,16 +189,12 @@ impl Agent {
     }
 
     fn kill(mut self) -> String {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
+        assert!(self.0.kill());
         self.said()
     }
 
-    fn finish(mut self) -> (Option<i32>, String) {
-        // SAFETY: numbers only; the process has not been waited for.
-        unsafe { libc::kill(self.process.id() as libc::pid_t, libc::SIGTERM) };
-        let status = self.process.wait().unwrap();
-        (status.code(), self.said())
+    fn finish(self) -> (Option<i32>, String) {
+        self.0.finish()
     }
 }
 
@@ -214,15 +205,6 @@ fn ask(address: &str) -> std::io::Result<String> {
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     Ok(answer)
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        if self.process.try_wait().is_ok_and(|status| status.is_none()) {
-            let _ = self.process.kill();
-            let _ = self.process.wait();
-        }
-    }
 }
 
 /// What the topic has, in its order; nothing of it missing.

@@ -3,9 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::path::Path;
 
 use blkkin_bus::kafka::{Settings, SingleProducer, TRACES};
 use blkkin_wire::clock::{DurationNs, WallclockNs};
@@ -16,8 +14,8 @@ use blkkin_wire::v1;
 use blkkin_zipkin_export::json;
 use serde_json::Value;
 
-use crate::common;
 use crate::support::live::eventually;
+use crate::support::service::Service;
 
 /// Spans of a trace here.
 pub(crate) const SPANS: u64 = 40;
@@ -130,59 +128,8 @@ pub(crate) fn canonical(mut span: Value) -> String {
     span.to_string()
 }
 
-/// An exporter; killed with the test, however that ends.
-pub(crate) struct Exporter {
-    process: Child,
-    said: PathBuf,
-}
-
-impl Exporter {
-    /// With its words in a file of this folder.
-    pub(crate) fn start(settings: &Settings, folder: &Path, words: &[&str]) -> Exporter {
-        let said = folder.join("exporter.said");
-        let stderr = fs::OpenOptions::new().append(true).create(true).open(&said).unwrap();
-        let words = [&["exporter", "--brokers", &settings.brokers], words].concat();
-        let process = common::blkkin(&words).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
-        Exporter { process, said }
-    }
-
-    /// What it and those before it in the same folder said.
-    pub(crate) fn said(&self) -> String {
-        fs::read_to_string(&self.said).unwrap()
-    }
-
-    /// Waits until it says so.
-    pub(crate) fn says(&self, words: &str) {
-        assert!(eventually(|| self.said().contains(words)), "no `{words}` in:\n{}", self.said());
-    }
-
-    /// Whether it has ended by itself.
-    pub(crate) fn has_ended(&mut self) -> bool {
-        self.process.try_wait().unwrap().is_some()
-    }
-
-    /// SIGKILL.
-    pub(crate) fn kill(mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-    }
-
-    /// Asks it to end, as a service manager would; its status and its words.
-    pub(crate) fn finish(mut self) -> (Option<i32>, String) {
-        if self.process.try_wait().unwrap().is_none() {
-            // SAFETY: numbers only; the process has not been waited for.
-            unsafe { libc::kill(self.process.id() as libc::pid_t, libc::SIGTERM) };
-        }
-        let status = self.process.wait().unwrap();
-        (status.code(), self.said())
-    }
-}
-
-impl Drop for Exporter {
-    fn drop(&mut self) {
-        if self.process.try_wait().is_ok_and(|status| status.is_none()) {
-            let _ = self.process.kill();
-            let _ = self.process.wait();
-        }
-    }
+/// An exporter, with its words in a file of this folder; those before it in the same folder have theirs there too.
+pub(crate) fn start(settings: &Settings, folder: &Path, words: &[&str]) -> Service {
+    let words = [&["exporter", "--brokers", &settings.brokers], words].concat();
+    Service::start(folder, "exporter", &words)
 }

@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common;
@@ -23,6 +23,25 @@ impl Service {
         let words = words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
         let process = spawn(&words, &said);
         Service { words, process, said }
+    }
+
+    /// The same, by a command that was changed before: other variables, a socket to inherit. Only its own words are in the
+    /// file, and it cannot be started again.
+    pub(crate) fn start_by(
+        folder: &Path,
+        name: &str,
+        words: &[&str],
+        change: impl FnOnce(Command) -> Command,
+    ) -> Service {
+        let said = folder.join(format!("{name}.said"));
+        fs::write(&said, "").unwrap();
+        let process = started(change(common::blkkin(words)), &said);
+        Service { words: Vec::new(), process, said }
+    }
+
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
     }
 
     /// All that it has said, and those that ran before it under its name.
@@ -80,9 +99,14 @@ impl Service {
 }
 
 fn spawn(words: &[String], said: &Path) -> Child {
-    let stderr = fs::OpenOptions::new().append(true).create(true).open(said).unwrap();
+    assert!(!words.is_empty(), "what was started by a command of its own is not started again");
     let words: Vec<_> = words.iter().map(String::as_str).collect();
-    common::blkkin(&words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).spawn().unwrap()
+    started(common::blkkin(&words), said)
+}
+
+fn started(mut command: Command, said: &Path) -> Child {
+    let stderr = fs::OpenOptions::new().append(true).create(true).open(said).unwrap();
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).spawn().unwrap()
 }
 
 impl Drop for Service {
