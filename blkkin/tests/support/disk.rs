@@ -94,6 +94,8 @@ impl Disk {
         // Written, so that its blocks are where they will stay.
         let mut image = File::create(&file).map_err(|error| error.to_string())?;
         image.write_all(&vec![0u8; bytes as usize]).and_then(|()| image.sync_all()).unwrap();
+        // fsync leaves inode tables and bitmaps to write-back, which would come half a minute later, between two counts.
+        capture(tool("sync").arg("--file-system").arg(self.mount_point()))?;
         let node = capture(tool("losetup").args(["--find", "--show", "--direct-io=on"]).arg(&file))
             .map_err(|error| format!("no loop device: {error}"))?;
         let upper = Upper { node: PathBuf::from(node), file };
