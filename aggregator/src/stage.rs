@@ -78,6 +78,7 @@ use blkkin_wire::piece::Piece;
 use serde::{Deserialize, Serialize};
 
 use crate::trace::Trace;
+use meet::clocks::Apart;
 
 /// What the log says of when a record was put into it: ms since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -102,4 +103,6 @@ pub trait Outlet {
     fn dead(&mut self, why: String);
     /// A trace that pieces are made of: for who watches. Nothing that is given out may depend on it.
     fn seen(&mut self, _trace: &Trace) {}
+    /// What is known of two nodes' clocks: likewise.
+    fn apart(&mut self, _clocks: &Apart) {}
 }

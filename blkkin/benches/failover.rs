@@ -30,7 +30,7 @@ use rdkafka::{ClientConfig, Message};
 use serde_json::Value;
 
 use broker::Broker;
-use exporting::{Exporter, Writer, piece};
+use exporting::{Writer, piece};
 use support::or_skip;
 
 const PARTITIONS: u32 = 4;
@@ -122,7 +122,7 @@ fn measure(what: &str, broker: &str, set: &[&str], named: bool) {
         if named {
             words.extend(["--instance", name]);
         }
-        Exporter::start(&settings, folder.path(), &words)
+        exporting::start(&settings, folder.path(), &words)
     };
     let (seen, stop) = (Arc::new(Mutex::new(Seen::default())), Arc::new(AtomicBool::new(false)));
     let threads = world(&settings, &seen, &stop);

@@ -10,6 +10,7 @@
 //! *Invariant*: nothing is known here that is not in the cluster: whoever comes next goes on where this one was, killed or
 //! not. What is read, decided and counted is `aggregator`'s (pure); how it is kept is `bus`' ([`blkkin_bus::kafka::stage`]).
 
+mod clocks;
 mod machines;
 mod metrics;
 mod say;
@@ -90,7 +91,8 @@ pub(crate) fn aggregator(args: &AggregatorArgs) -> Result<ExitCode, Failure> {
     if does(StageChoice::Meet) {
         let wait_for = millis(plan.await_asker);
         let config = MeetStageConfig { wait_for, ..MeetStageConfig::new(topics.partitions(SPANS)) };
-        let config = (plan.stage([LINKS, SPANS, SPANS], "blkkin-meet"), Meets { config });
+        let config =
+            (plan.stage([LINKS, SPANS, SPANS], "blkkin-meet"), Meets { config, metrics: metrics.clone() });
         stages.meet = Some(start("meet", &settings, config, &stop, &inbox, &metrics)?);
     }
     if does(StageChoice::Assemble) {

@@ -203,6 +203,9 @@ impl MeetStage {
         let exact = asked.event.unique && answered.event.unique;
         if exact {
             self.clocks.learn(asked, answered);
+            if let Some(apart) = self.clocks.apart(asked, answered) {
+                out.apart(&apart);
+            }
         }
         let name = &half.event.meeting.rule;
         let rule = if exact {
@@ -299,21 +302,14 @@ fn ends<'a>(one: &'a LinkHalf, other: &'a LinkHalf) -> (&'a LinkHalf, &'a LinkHa
 
 /// The answering end in the middle of the asking one.
 fn shift(asked: &LinkHalf, answered: &LinkHalf) -> ClockShift {
-    let wall = |half: &LinkHalf| {
-        let anchor = half.clock.anchor;
-        i128::from(anchor.wallclock.0) - i128::from(anchor.monotonic.0)
-    };
+    let wall = clocks::wall_less_monotonic;
     let offset = clocks::Interval::of(asked, answered);
     let shift = wall(asked) - wall(answered) - offset.middle();
     let same = clocks::one_clock(asked, answered);
     ClockShift {
-        shift: clamp(if same { wall(asked) - wall(answered) } else { shift }),
+        shift: clocks::clamp(if same { wall(asked) - wall(answered) } else { shift }),
         error: if same { DurationNs(0) } else { DurationNs(offset.half()) },
     }
-}
-
-fn clamp(ns: i128) -> i64 {
-    i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX })
 }
 
 /// A stage that was read back is given one before it is used.

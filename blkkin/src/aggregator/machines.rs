@@ -2,6 +2,7 @@
 
 use blkkin_aggregator::stage::assemble::{AssembleStage, AssembleStageConfig};
 use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
+use blkkin_aggregator::stage::meet::clocks::Apart;
 use blkkin_aggregator::stage::meet::{MeetStage, MeetStageConfig};
 use blkkin_aggregator::stage::{LogTime, Outlet, Record};
 use blkkin_aggregator::trace::Trace;
@@ -29,6 +30,7 @@ pub(super) struct Assembles {
 #[derive(Clone, Debug)]
 pub(super) struct Meets {
     pub(super) config: MeetStageConfig,
+    pub(super) metrics: Metrics,
 }
 
 /// The first stage at work.
@@ -38,7 +40,7 @@ pub(super) struct Joining(pub(super) JoinStage, Metrics);
 pub(super) struct Assembling(pub(super) AssembleStage);
 
 /// The stage between nodes at work.
-pub(super) struct Meeting(pub(super) MeetStage);
+pub(super) struct Meeting(pub(super) MeetStage, Metrics);
 
 struct Out<'a> {
     outbox: &'a mut Outbox,
@@ -61,6 +63,12 @@ impl Outlet for Out<'_> {
     fn seen(&mut self, trace: &Trace) {
         if let Some(metrics) = self.metrics {
             metrics.live().note(trace);
+        }
+    }
+
+    fn apart(&mut self, clocks: &Apart) {
+        if let Some(metrics) = self.metrics {
+            metrics.clocks().note(clocks);
         }
     }
 }
@@ -96,7 +104,7 @@ macro_rules! machine {
 
 machine!(Joining, needs_ticks: |joining| joining.0.pending() > 0, metrics: |joining| Some(&joining.1));
 machine!(Assembling, needs_ticks: |assembling| assembling.0.pending() > 0, metrics: |_| None);
-machine!(Meeting, needs_ticks: |meeting| meeting.0.pending() > 0, metrics: |_| None);
+machine!(Meeting, needs_ticks: |meeting| meeting.0.pending() > 0, metrics: |meeting| Some(&meeting.1));
 
 macro_rules! machines {
     ($machines:ty, $machine:ident($inner:ty), $stage:expr, tick: $tick:expr, of: $of:expr) => {
@@ -130,4 +138,4 @@ machines!(Joins, Joining(JoinStage), Stage::Join, tick: Some(v1::encode(&EventBa
 machines!(Assembles, Assembling(AssembleStage), Stage::Assemble, tick: Some(v1::encode_pieces(&PieceBatch::tick())),
     of: |_, stage| Assembling(stage));
 machines!(Meets, Meeting(MeetStage), Stage::Meet, tick: Some(v1::encode_pieces(&PieceBatch::tick())),
-    of: |_, stage| Meeting(stage));
+    of: |meets, stage| Meeting(stage, meets.metrics.clone()));

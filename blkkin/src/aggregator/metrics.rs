@@ -7,6 +7,7 @@ use std::time::Duration;
 use blkkin_aggregator::live::{BOUNDS, Live, Row};
 use blkkin_bus::kafka::{EVENTS, LINKS, SPANS};
 
+use super::clocks::Clocks;
 use crate::args::StageChoice;
 use crate::service::{Example, Family, Figures, Kind, Labels, LagGauge, Pulse, Sample, Search, Times};
 
@@ -14,6 +15,7 @@ use crate::service::{Example, Family, Figures, Kind, Labels, LagGauge, Pulse, Sa
 #[derive(Clone, Debug)]
 pub(super) struct Metrics {
     live: Arc<Mutex<Live>>,
+    clocks: Arc<Mutex<Clocks>>,
     /// Those that this aggregator has.
     stages: Vec<StageGauge>,
     /// For the cluster.
@@ -43,7 +45,7 @@ impl Metrics {
             StageChoice::Meet => stage.name == "meet",
             StageChoice::Assemble => stage.name == "assemble",
         });
-        Metrics { live: Arc::default(), stages, search, silence_max }
+        Metrics { live: Arc::default(), clocks: Arc::default(), stages, search, silence_max }
     }
 
     /// Those that this aggregator has.
@@ -64,6 +66,11 @@ impl Metrics {
     /// To note traces in.
     pub(super) fn live(&self) -> MutexGuard<'_, Live> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// To note in how far clocks are apart.
+    pub(super) fn clocks(&self) -> MutexGuard<'_, Clocks> {
+        self.clocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -92,7 +99,8 @@ impl Figures for Metrics {
         let groups = self.stages.iter().map(|stage| (stage.name, &stage.lag));
         let names = ["aggregator_lag_records", "aggregator_partitions"];
         let [lag, partitions] = LagGauge::families("stage", names, groups);
-        vec![seconds, bytes, errors, lag, partitions]
+        let [offset, error] = self.clocks().families();
+        vec![seconds, bytes, errors, offset, error, lag, partitions]
     }
 
     fn ill(&self) -> Option<String> {

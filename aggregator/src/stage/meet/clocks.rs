@@ -20,6 +20,7 @@
 
 use std::collections::BTreeMap;
 
+use blkkin_wire::clock::{DurationNs, MonotonicNs};
 use blkkin_wire::ids::{BootId, NodeId};
 use blkkin_wire::meeting::LinkHalf;
 use serde::{Deserialize, Serialize};
@@ -71,6 +72,22 @@ pub struct Bound {
     used: u64,
 }
 
+/// How far the wall clocks of two nodes are apart, as all requests between them show: to be published beside what is shown of
+/// requests. Spans are not moved by it (see [`super`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Apart {
+    /// Who asked.
+    pub asker: NodeId,
+    /// Who answered.
+    pub answerer: NodeId,
+    /// When, on the asker's clock.
+    pub at: MonotonicNs,
+    /// The answerer's wall clock less the asker's, as the anchors have both. ns.
+    pub offset: i64,
+    /// It is off by no more, whatever either clock claims of itself.
+    pub error: DurationNs,
+}
+
 /// What is known, by who asked and who answered.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Clocks {
@@ -118,6 +135,16 @@ fn clock(half: &LinkHalf) -> Clock {
     Clock { node: half.clock.source.node, boot: half.clock.source.boot }
 }
 
+/// What has to be added to a time of its monotonic clock.
+pub(super) fn wall_less_monotonic(half: &LinkHalf) -> i128 {
+    let anchor = half.clock.anchor;
+    i128::from(anchor.wallclock.0) - i128::from(anchor.monotonic.0)
+}
+
+pub(super) fn clamp(ns: i128) -> i64 {
+    i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX })
+}
+
 /// Both ends were on one machine.
 pub(super) fn one_clock(asked: &LinkHalf, answered: &LinkHalf) -> bool {
     clock(asked) == clock(answered)
@@ -159,6 +186,19 @@ impl Clocks {
         }
         *bound = Bound { offset: agreed, at, requests: times.into(), strangers: None, used: bound.used };
         Verdict::Inside
+    }
+
+    /// What is known of their clocks by now, at the time of the one that asked.
+    pub(super) fn apart(&self, asked: &LinkHalf, answered: &LinkHalf) -> Option<Apart> {
+        let known = self.bounds.get(&(clock(asked), clock(answered)))?.at(asked.event.begin.0);
+        let wall = wall_less_monotonic(answered) - wall_less_monotonic(asked);
+        Some(Apart {
+            asker: asked.clock.source.node,
+            answerer: answered.clock.source.node,
+            at: asked.event.begin,
+            offset: clamp(known.middle() + wall),
+            error: DurationNs(known.half()),
+        })
     }
 
     /// These two are one request.

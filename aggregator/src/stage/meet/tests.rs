@@ -6,6 +6,7 @@ use blkkin_wire::meeting::{MeetingEvent, NodeClock};
 use blkkin_wire::piece::{Origin, PieceBatch};
 use proptest::prelude::*;
 
+use super::clocks::Apart;
 use super::*;
 
 /// A machine: its monotonic clock at time 0 of the test, how it drifts, and how wrong its wall clock is.
@@ -68,7 +69,7 @@ fn half(n: usize, truth: &Truth, side: Side, machine: &Machine) -> LinkHalf {
 }
 
 #[derive(Default)]
-struct Moves(Vec<(TraceId, Moved)>);
+struct Moves(Vec<(TraceId, Moved)>, Vec<Apart>);
 
 impl Outlet for Moves {
     fn piece(&mut self, _: u32, _: u64, piece: Piece) {
@@ -80,6 +81,9 @@ impl Outlet for Moves {
     }
     fn dead(&mut self, why: String) {
         panic!("{why}");
+    }
+    fn apart(&mut self, clocks: &Apart) {
+        self.1.push(*clocks);
     }
 }
 
@@ -98,6 +102,11 @@ fn record(first: u64, halves: &[LinkHalf]) -> Vec<u8> {
 
 /// What the stage makes of them, saved and read back as `restored` says.
 fn run(halves: &[LinkHalf], restored: u16) -> (MeetStage, Vec<(TraceId, Moved)>) {
+    let (stage, out) = run_whole(halves, restored);
+    (stage, out.0)
+}
+
+fn run_whole(halves: &[LinkHalf], restored: u16) -> (MeetStage, Moves) {
     let config = MeetStageConfig::new(3);
     let (mut stage, mut out) = (MeetStage::begin(Epoch(1), config.clone()), Moves::default());
     for (n, some) in halves.chunks(7).enumerate() {
@@ -109,7 +118,7 @@ fn run(halves: &[LinkHalf], restored: u16) -> (MeetStage, Vec<(TraceId, Moved)>)
         let books = stage.books();
         assert_eq!(books.received, books.matched + books.alone + books.refused + stage.pending());
     }
-    (stage, out.0)
+    (stage, out)
 }
 
 fn machine(node: u128) -> impl Strategy<Value = Machine> {
@@ -157,7 +166,7 @@ proptest! {
         }
         halves.sort_by_key(|(time, _)| *time);
         let halves: Vec<_> = halves.into_iter().map(|(_, half)| half).collect();
-        let (stage, moves) = run(&halves, restored);
+        let (stage, Moves(moves, aparts)) = run_whole(&halves, restored);
         prop_assert_eq!(moves.len() as u64 * 2, stage.books().matched);
         for (trace, moved) in &moves {
             let n = trace.0 as u64 as usize;
@@ -178,6 +187,17 @@ proptest! {
         let whole = truths.iter().filter(|truth| truth.unique && truth.lost == [false; 2]).count();
         let exact = moves.iter().filter(|(_, moved)| moved.rule.starts_with("exact")).count();
         prop_assert_eq!(exact, whole);
+        // What is published of the clocks holds the truth, at the moment that it is of.
+        prop_assert_eq!(aparts.len(), exact);
+        for apart in &aparts {
+            let at = apart.at.0 - asker.zero;
+            let wall = |machine: &Machine| {
+                let anchor = machine.clock().anchor;
+                i128::from(anchor.wallclock.0) + i128::from(machine.monotonic(at) - machine.zero)
+            };
+            let off = (wall(&answerer) - wall(&asker) - i128::from(apart.offset)).unsigned_abs();
+            prop_assert!(off <= u128::from(apart.error.0) + 2, "off by {off}: {apart:?}");
+        }
         for (_, bound) in stage.clocks().iter() {
             let at = bound.at - asker.zero;
             let real = i128::from(answerer.monotonic(at)) - i128::from(asker.monotonic(at));
