@@ -62,7 +62,8 @@ fn serve(stream: TcpStream, acts: &mut impl Iterator<Item = Act>, received: &Mut
         }
     }
     let head = head.to_lowercase();
-    let length = head.lines().find_map(|l| l.strip_prefix("content-length: ")).unwrap();
+    // Whoever speaks another protocol has nothing here.
+    let Some(length) = head.lines().find_map(|l| l.strip_prefix("content-length: ")) else { return };
     let mut body = vec![0; length.parse().unwrap()];
     reader.read_exact(&mut body).unwrap();
     let mut act = Act::Answer("202 Accepted", "");
