@@ -132,10 +132,27 @@ def events(batch):
                    "side": "answered" if flags & 1 else "asked", "rule": batch.words[rule],
                    "connection": batch.words[connection], "cookie": cookie, "unique": bool(flags & 2), "took": took}
 
+    def operations(o=batch.operation_events):
+        column = {field.name: iter(getattr(o, field.name)) for field in o.DESCRIPTOR.fields}
+        take = lambda name, there=True: next(column[name]) if there else None
+        word = lambda name, there=True: batch.words[take(name)] if there else None
+
+        def note():
+            kind, row = take("note_kind"), [take("note_after"), word("note_key")]
+            return row + [[None, word("note_text", kind == 1), take("note_number", kind == 2)][kind]]
+
+        for flags in o.flags:
+            yield {"kind": "operation", "trace": f"{take('trace_high'):016x}{take('trace_low'):016x}",
+                   "span": f"{take('span'):016x}", "parent": f"{take('parent'):016x}" if flags & 4 else None,
+                   "side": (None, "server", "client")[flags & 3], "name": word("name"), "service": word("service"),
+                   "took": take("took"), "pid": take("pid"), "tid": take("tid", flags >> 6 & 1),
+                   "errno": take("errno", flags >> 3 & 1), "unfinished": bool(flags & 16),
+                   "kept": take("kept", flags >> 5 & 1), "notes": [note() for _ in range(take("notes"))]}
+
     bios, requests = bios(), requests()
     of = {pb.KIND_CALL: calls(), pb.KIND_BIO: bios, pb.KIND_REQUEST: requests, pb.KIND_COMMIT: commits(),
           pb.KIND_TASK: named(), pb.KIND_FILE: paths(), pb.KIND_DEVICE: disks(),
-          pb.KIND_MEETING: meetings()}
+          pb.KIND_MEETING: meetings(), pb.KIND_OPERATION: operations()}
     for kind, time in zip(batch.kinds, sums(batch.times)):
         for event in [next(bios), next(requests)] if kind == pb.KIND_PAIR else [next(of[kind])]:
             yield {"time": time, **event}

@@ -16,6 +16,7 @@ use crate::clock::{DurationNs, MonotonicNs};
 use crate::ids::{CgroupId, DeviceId, Fd, FileId, Pid, Sector, SpanId, TaskId, Tid, Uid};
 use crate::meeting::MeetingEvent;
 pub use crate::op::BlockOp;
+use crate::operation::OperationEvent;
 
 /// Anything that a tracer says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +39,8 @@ pub enum LayerEvent {
     Device(DeviceEvent),
     /// A span was one end of a request between two nodes.
     Meeting(Box<MeetingEvent>),
+    /// A daemon's own operation ended.
+    Operation(Box<OperationEvent>),
 }
 
 impl LayerEvent {
@@ -53,6 +56,7 @@ impl LayerEvent {
             LayerEvent::File(e) => e.time,
             LayerEvent::Device(e) => e.time,
             LayerEvent::Meeting(e) => e.end,
+            LayerEvent::Operation(e) => e.end,
         }
     }
 }

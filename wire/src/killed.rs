@@ -47,7 +47,7 @@ impl Tally {
                 LayerEvent::Commit(_) => tally.commits += 1,
                 LayerEvent::Task(_) | LayerEvent::File(_) => tally.names += 1,
                 // Names of devices are made in user space; no program sees nodes meet.
-                LayerEvent::Device(_) | LayerEvent::Meeting(_) => {}
+                LayerEvent::Device(_) | LayerEvent::Meeting(_) | LayerEvent::Operation(_) => {}
             }
         }
         tally

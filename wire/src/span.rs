@@ -3,11 +3,13 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::clock::{DurationNs, WallclockNs};
 use crate::ids::{SpanId, TraceId};
 
 /// Which side of a conversation between two services a span shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum SpanKind {
     /// It asked another service and waited.
     Client,

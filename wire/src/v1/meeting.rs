@@ -1,7 +1,5 @@
 //! Meetings as columns.
 
-use std::collections::HashMap;
-
 use super::Malformed;
 use super::column::columns;
 use super::ids::IdWriter;
@@ -23,9 +21,6 @@ pub(super) struct MeetingWriter {
     columns: MeetingEvents,
     span: IdWriter,
     root: IdWriter,
-    /// Protocols and connections. Others choose some of them, so they are hashed with a key.
-    places: HashMap<Box<str>, u32>,
-    words: Vec<String>,
 }
 
 impl MeetingWriter {
@@ -47,26 +42,15 @@ impl MeetingWriter {
         columns.flags.push(flags);
         columns.took.push(event.end.0.wrapping_sub(event.begin.0));
         columns.cookie.push(event.meeting.cookie);
-        let (rule, connection) = (self.place(&event.meeting.rule), self.place(&event.meeting.connection));
-        self.columns.rule.push(rule);
-        self.columns.connection.push(connection);
+        columns.rule.push(shared.words.place(&event.meeting.rule));
+        columns.connection.push(shared.words.place(&event.meeting.connection));
     }
 
-    fn place(&mut self, word: &str) -> u32 {
-        if let Some(place) = self.places.get(word) {
-            return *place;
-        }
-        let place = self.words.len() as u32;
-        self.words.push(word.to_owned());
-        self.places.insert(word.into(), place);
-        place
-    }
-
-    /// The words, and the columns: none where there was no meeting, so that such a batch has no byte of them.
-    pub(super) fn end(self) -> (Vec<String>, Option<MeetingEvents>) {
-        let MeetingWriter { columns, span, root, words, .. } = self;
+    /// None where there was no meeting, so that such a batch has no byte of them.
+    pub(super) fn end(self) -> Option<MeetingEvents> {
+        let MeetingWriter { columns, span, root } = self;
         let any = !columns.flags.is_empty();
-        (words, any.then(|| MeetingEvents { span: span.end(), root: root.end(), ..columns }))
+        any.then(|| MeetingEvents { span: span.end(), root: root.end(), ..columns })
     }
 }
 

@@ -16,6 +16,7 @@ pub(super) enum Kind {
     File = 7,
     Device = 8,
     Meeting = 9,
+    Operation = 10,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -72,6 +73,8 @@ pub(super) struct EventBatch {
     pub(super) device_events: DeviceEvents,
     #[prost(message, optional, tag = "27")]
     pub(super) meeting_events: Option<MeetingEvents>,
+    #[prost(message, optional, tag = "28")]
+    pub(super) operation_events: Option<OperationEvents>,
 }
 
 /// What of an event batch a look at it needs: the rest is skipped.
@@ -437,4 +440,44 @@ pub(super) struct MeetingEvents {
     pub(super) connection: Vec<u32>,
     #[prost(fixed64, repeated, tag = "7")]
     pub(super) cookie: Vec<u64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct OperationEvents {
+    #[prost(uint32, repeated, tag = "1")]
+    pub(super) flags: Vec<u32>,
+    #[prost(fixed64, repeated, tag = "2")]
+    pub(super) span: Vec<u64>,
+    #[prost(fixed64, repeated, tag = "3")]
+    pub(super) parent: Vec<u64>,
+    #[prost(fixed64, repeated, tag = "4")]
+    pub(super) trace_high: Vec<u64>,
+    #[prost(fixed64, repeated, tag = "5")]
+    pub(super) trace_low: Vec<u64>,
+    #[prost(uint64, repeated, tag = "6")]
+    pub(super) took: Vec<u64>,
+    #[prost(uint32, repeated, tag = "7")]
+    pub(super) name: Vec<u32>,
+    #[prost(uint32, repeated, tag = "8")]
+    pub(super) service: Vec<u32>,
+    #[prost(uint32, repeated, tag = "9")]
+    pub(super) pid: Vec<u32>,
+    #[prost(uint32, repeated, tag = "10")]
+    pub(super) tid: Vec<u32>,
+    #[prost(uint32, repeated, tag = "11")]
+    pub(super) errno: Vec<u32>,
+    #[prost(uint32, repeated, tag = "12")]
+    pub(super) kept: Vec<u32>,
+    #[prost(uint32, repeated, tag = "13")]
+    pub(super) notes: Vec<u32>,
+    #[prost(sint64, repeated, tag = "14")]
+    pub(super) note_after: Vec<i64>,
+    #[prost(uint32, repeated, tag = "15")]
+    pub(super) note_key: Vec<u32>,
+    #[prost(uint32, repeated, tag = "16")]
+    pub(super) note_kind: Vec<u32>,
+    #[prost(uint32, repeated, tag = "17")]
+    pub(super) note_text: Vec<u32>,
+    #[prost(sint64, repeated, tag = "18")]
+    pub(super) note_number: Vec<i64>,
 }

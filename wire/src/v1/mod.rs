@@ -43,12 +43,14 @@ mod killed;
 mod meeting;
 mod message;
 mod name;
+mod operation;
 mod peek;
 mod pieces;
 mod read;
 #[cfg(test)]
 mod tests;
 mod totals;
+mod words;
 mod write;
 
 use thiserror::Error;

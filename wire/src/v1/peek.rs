@@ -38,7 +38,7 @@ pub fn peek(bytes: &[u8]) -> Result<Peeked, Malformed> {
             }
             Ok(Kind::Commit) => tally.commits += 1,
             Ok(Kind::Task | Kind::File) => tally.names += 1,
-            Ok(Kind::Device | Kind::Meeting | Kind::Unspecified) | Err(_) => {}
+            Ok(Kind::Device | Kind::Meeting | Kind::Operation | Kind::Unspecified) | Err(_) => {}
         }
     }
     let source = totals::read_source(&head.node, &head.boot, head.epoch)?;

@@ -11,6 +11,7 @@ use super::killed;
 use super::meeting::MeetingReader;
 use super::message::{self, Kind};
 use super::name::NameReader;
+use super::operation::OperationReader;
 use super::{Malformed, VERSION, totals};
 use crate::batch::EventBatch;
 use crate::calls::{Args, CallId};
@@ -66,6 +67,8 @@ fn events(message: &message::EventBatch, known: &Known<'_>) -> Result<(Vec<Layer
     let mut names = NameReader::new(&message.task_events, &message.file_events, &message.device_events);
     let none = message::MeetingEvents::default();
     let mut meetings = MeetingReader::new(message.meeting_events.as_ref().unwrap_or(&none));
+    let none = message::OperationEvents::default();
+    let mut operations = OperationReader::new(message.operation_events.as_ref().unwrap_or(&none));
     let (mut times, mut last) = (Column::new(&message.times, "EventBatch.times"), Delta::default());
     let (mut events, mut calls_unknown) = (Vec::new(), 0);
     for kind in &message.kinds {
@@ -86,6 +89,7 @@ fn events(message: &message::EventBatch, known: &Known<'_>) -> Result<(Vec<Layer
             Ok(Kind::File) => LayerEvent::File(names.file(time, known)?),
             Ok(Kind::Device) => LayerEvent::Device(names.device(time, known)?),
             Ok(Kind::Meeting) => LayerEvent::Meeting(meetings.next(time, known)?.into()),
+            Ok(Kind::Operation) => LayerEvent::Operation(operations.next(time, known)?.into()),
             Ok(Kind::Unspecified) | Err(_) => {
                 return Err(Malformed::Value { column: "EventBatch.kinds", value: *kind as u64 });
             }
@@ -97,6 +101,7 @@ fn events(message: &message::EventBatch, known: &Known<'_>) -> Result<(Vec<Layer
     commits.end()?;
     names.end()?;
     meetings.end()?;
+    operations.end()?;
     Ok((events, calls_unknown))
 }
 

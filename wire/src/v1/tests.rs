@@ -10,6 +10,8 @@ use crate::event::*;
 use crate::ids::*;
 use crate::killed::{Killed, Remains, Tally};
 use crate::meeting::{Meeting, MeetingEvent, Side};
+use crate::operation::{Note, NoteValue, OperationEvent, Outcome, WHOLE};
+use crate::span::SpanKind;
 
 fn time() -> impl Strategy<Value = MonotonicNs> {
     any::<u64>().prop_map(MonotonicNs)
@@ -161,6 +163,35 @@ prop_compose! {
     }
 }
 
+prop_compose! {
+    fn note()(at in time(), key in text(), value in prop_oneof![
+        Just(NoteValue::Moment), text().prop_map(NoteValue::Text), any::<i64>().prop_map(NoteValue::Number),
+    ]) -> Note {
+        Note { at, key, value }
+    }
+}
+
+prop_compose! {
+    fn operation()(
+        ids in any::<(u64, Option<u64>, u128)>(), kind in 0..3_usize, words in [text(), text()], begin in time(),
+        end in time(), tasks in [0..3_u32, 0..3], outcome in any::<Option<Option<u32>>>(), kept in option::of(any::<u32>()),
+        notes in vec(note(), 0..4)
+    ) -> OperationEvent {
+        let [name, service] = words;
+        OperationEvent {
+            span: SpanId(ids.0), parent: ids.1.map(SpanId), trace: TraceId(ids.2),
+            kind: [SpanKind::Client, SpanKind::Server, SpanKind::Local][kind],
+            name, service, begin, end, pid: Pid(tasks[0]), tid: Tid(tasks[1]),
+            outcome: match outcome {
+                None => Outcome::Done,
+                Some(None) => Outcome::Unfinished,
+                Some(Some(errno)) => Outcome::Failed(errno),
+            },
+            kept: kept.unwrap_or(WHOLE), notes,
+        }
+    }
+}
+
 fn event() -> impl Strategy<Value = LayerEvent> {
     prop_oneof![
         call().prop_map(LayerEvent::Call),
@@ -172,6 +203,7 @@ fn event() -> impl Strategy<Value = LayerEvent> {
         file_event().prop_map(LayerEvent::File),
         device_event().prop_map(LayerEvent::Device),
         meeting().prop_map(|meeting| LayerEvent::Meeting(meeting.into())),
+        operation().prop_map(|operation| LayerEvent::Operation(operation.into())),
     ]
 }
 
@@ -514,6 +546,57 @@ fn a_meeting_means_the_same_for_ever() {
     }
     assert_eq!(decode(golden), Ok(Decoded { batch: met(), calls_unknown: 0 }));
     assert_eq!(encode(&met()), golden, "what is written now");
+}
+
+/// The same with two operations of a daemon. `golden/operation-v1.bin` holds it.
+fn operated() -> EventBatch {
+    let mut batch = known();
+    let note = |at, key: &str, value| Note { at: MonotonicNs(at), key: key.into(), value };
+    let time = batch.events[6].time();
+    let read = OperationEvent {
+        span: SpanId(0x1234_5678_9abc_def0),
+        parent: None,
+        trace: TraceId(0xfeed_0000_0000_0001_1234_5678_9abc_def0),
+        kind: SpanKind::Server,
+        name: "nbd read".into(),
+        service: "blkkin-nbd".into(),
+        begin: MonotonicNs(time.0 - 900),
+        end: time,
+        pid: Pid(900),
+        tid: Tid(902),
+        outcome: Outcome::Failed(5),
+        kept: 250_000,
+        notes: vec![
+            note(time.0 - 900, "offset", NoteValue::Number(-4096)),
+            note(time.0 - 800, "export", NoteValue::Text("disk".into())),
+            note(time.0 - 1, "answered", NoteValue::Moment),
+        ],
+    };
+    let part = OperationEvent {
+        span: SpanId(7),
+        parent: Some(read.span),
+        kind: SpanKind::Local,
+        name: "checksum".into(),
+        tid: Tid(900),
+        outcome: Outcome::Unfinished,
+        kept: WHOLE,
+        notes: Vec::new(),
+        ..read.clone()
+    };
+    batch.events.insert(6, LayerEvent::Operation(part.into()));
+    batch.events.insert(7, LayerEvent::Operation(read.into()));
+    batch
+}
+
+#[test]
+fn an_operation_means_the_same_for_ever() {
+    let golden = include_bytes!("../../golden/operation-v1.bin");
+    if std::env::var_os("BLESS").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/operation-v1.bin");
+        std::fs::write(path, encode(&operated())).unwrap();
+    }
+    assert_eq!(decode(golden), Ok(Decoded { batch: operated(), calls_unknown: 0 }));
+    assert_eq!(encode(&operated()), golden, "what is written now");
 }
 
 #[test]

@@ -13,7 +13,9 @@ use super::killed;
 use super::meeting::MeetingWriter;
 use super::message::{self, Kind};
 use super::name::NameWriter;
+use super::operation::OperationWriter;
 use super::totals;
+use super::words::Words;
 use crate::batch::EventBatch;
 use crate::calls::CallId;
 use crate::event::{LayerEvent, TaskRef};
@@ -27,6 +29,7 @@ pub(super) struct Shared {
     /// As the kernel has them.
     pub(super) devices: Dictionary<u32>,
     pub(super) calls: Dictionary<CallId>,
+    pub(super) words: Words,
 }
 
 /// The batch as bytes, to be compressed by whoever carries them.
@@ -37,6 +40,7 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
         files: Dictionary::new(),
         devices: Dictionary::new(),
         calls: Dictionary::new(),
+        words: Words::default(),
     };
     let (mut kinds, mut times) =
         (Vec::with_capacity(batch.events.len()), Vec::with_capacity(batch.events.len()));
@@ -44,7 +48,7 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
     let (mut calls, mut bios, mut requests) =
         (CallWriter::default(), BioWriter::default(), RequestWriter::default());
     let (mut commits, mut names) = (CommitWriter::default(), NameWriter::default());
-    let mut meetings = MeetingWriter::default();
+    let (mut meetings, mut operations) = (MeetingWriter::default(), OperationWriter::default());
     for event in &batch.events {
         times.push(time.of(event.time().0));
         let kind = match event {
@@ -85,6 +89,10 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
                 meetings.put(meeting, &mut shared);
                 Kind::Meeting
             }
+            LayerEvent::Operation(operation) => {
+                operations.put(operation, &mut shared);
+                Kind::Operation
+            }
         };
         kinds.push(kind.into());
     }
@@ -93,7 +101,6 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
     let files = files(&shared);
     let calls_used = shared.calls.values().iter().map(call).collect();
     let devices = shared.devices.values().to_vec();
-    let (words, meeting_events) = meetings.end();
     let (origins, counters) = shared.origins.end();
     let message = message::EventBatch {
         version: VERSION,
@@ -113,7 +120,7 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
         files,
         devices,
         calls: calls_used,
-        words,
+        words: shared.words.end(),
         call_events: calls.end(),
         bio_events: bios.end(),
         request_events: requests.end(),
@@ -121,7 +128,8 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
         task_events,
         file_events,
         device_events,
-        meeting_events,
+        meeting_events: meetings.end(),
+        operation_events: operations.end(),
     };
     message.encode_to_vec()
 }
