@@ -128,7 +128,7 @@ fn own(trace: &Trace, subject: Subject) -> Own {
         Root::Call(_) if subject == Subject::NotStorage => Own::Unknown,
         Root::Call(call) if call.sleeps == 0 || is_explained(call, trace) => Own::FileSystem,
         Root::Commit(_) => Own::Journal,
-        Root::Call(_) | Root::Kernel | Root::Missing => Own::Unknown,
+        Root::Call(_) | Root::Operation(_) | Root::Kernel | Root::Missing => Own::Unknown,
     }
 }
 

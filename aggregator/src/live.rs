@@ -162,7 +162,7 @@ impl Live {
                 let row = self.row(trace, Layer::Commit, Some(commit.device), "commit");
                 row.note(id, trace.duration(), 0, false);
             }
-            Root::Call(_) | Root::Kernel | Root::Missing => {}
+            Root::Call(_) | Root::Operation(_) | Root::Kernel | Root::Missing => {}
         }
         for bio in &trace.bios {
             let row = self.row(trace, Layer::Bio, Some(bio.device), bio.op.name_for(bio.bytes));

@@ -7,6 +7,7 @@ use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs};
 use blkkin_wire::event::{BioEvent, CallEvent, CommitEvent, FileEvent, RequestEvent, TaskEvent};
 use blkkin_wire::ids::{DeviceId, Source, SpanId, TraceId};
 use blkkin_wire::meeting::{MeetingEvent, Side};
+use blkkin_wire::operation::OperationEvent;
 pub use blkkin_wire::piece::Part;
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,8 @@ use serde::{Deserialize, Serialize};
 pub enum Root {
     /// A system call.
     Call(CallEvent),
+    /// A daemon's own operation: what it did for it, calls and further operations, are traces with the same id.
+    Operation(Box<OperationEvent>),
     /// A journal commit: the kernel's own work on behalf of those who waited for it.
     Commit(CommitEvent),
     /// The first bio (or, without one, the first request) is the root: the kernel's own work (write-back, metadata).
@@ -95,6 +98,17 @@ pub struct Adoption {
     pub trace: TraceId,
     /// That call.
     pub call: SpanId,
+}
+
+/// How a trace hangs together with others of the same id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hangs {
+    /// There are no others, or nobody knows of them here.
+    ByItself,
+    /// The others are parts of what it began.
+    Above,
+    /// It is part of what another began, which ends after it.
+    Below,
 }
 
 /// One storage request.
@@ -182,6 +196,7 @@ impl Trace {
         match &self.root {
             Root::Call(call) => call.enter,
             Root::Commit(commit) => commit.start,
+            Root::Operation(operation) => operation.begin,
             Root::Kernel | Root::Missing => {
                 let bios = self.bios.iter().map(|b| b.queue);
                 bios.chain(self.requests.iter().map(|r| r.start)).min().unwrap_or_default()
@@ -194,6 +209,7 @@ impl Trace {
         match &self.root {
             Root::Call(call) => call.exit,
             Root::Commit(commit) => commit.end,
+            Root::Operation(operation) => operation.end,
             Root::Kernel | Root::Missing => self.last_end(),
         }
     }
@@ -205,6 +221,7 @@ impl Trace {
         match &self.root {
             Root::Call(call) => parts.max(call.exit),
             Root::Commit(commit) => parts.max(commit.end),
+            Root::Operation(operation) => parts.max(operation.end),
             Root::Kernel | Root::Missing => parts,
         }
     }
@@ -218,6 +235,16 @@ impl Trace {
     pub fn answered(&self) -> bool {
         let answers = |met: &MeetingEvent| met.side == Side::Answered && met.span == self.root_span;
         self.meetings.iter().any(answers)
+    }
+
+    /// How it hangs together with traces of the same id.
+    pub fn hangs(&self) -> Hangs {
+        match &self.root {
+            Root::Operation(operation) if operation.continued => Hangs::ByItself,
+            Root::Operation(operation) if operation.parent.is_some() => Hangs::Below,
+            Root::Operation(_) => Hangs::Above,
+            _ => Hangs::ByItself,
+        }
     }
 
     /// The call at its root, if it is one.

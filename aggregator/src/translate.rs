@@ -49,6 +49,7 @@ mod call;
 mod commit;
 mod error;
 mod names;
+mod operation;
 mod place;
 mod tags;
 #[cfg(test)]
@@ -66,6 +67,7 @@ pub fn spans(trace: &Trace) -> Vec<Span> {
         Root::Call(call) => call::add(trace, call, &mut spans),
         Root::Commit(_) if trace.adopted_by.is_some() => {}
         Root::Commit(commit) => commit::add(&Place::of(trace), commit, &mut spans),
+        Root::Operation(operation) => operation::add(&Place::of(trace), operation, &mut spans),
         Root::Kernel | Root::Missing => block::add(&Place::of(trace), &mut spans),
     }
     spans

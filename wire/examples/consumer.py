@@ -144,6 +144,7 @@ def events(batch):
         for flags in o.flags:
             yield {"kind": "operation", "trace": f"{take('trace_high'):016x}{take('trace_low'):016x}",
                    "span": f"{take('span'):016x}", "parent": f"{take('parent'):016x}" if flags & 4 else None,
+                   "continued": bool(flags & 128),
                    "side": (None, "server", "client")[flags & 3], "name": word("name"), "service": word("service"),
                    "took": take("took"), "pid": take("pid"), "tid": take("tid", flags >> 6 & 1),
                    "errno": take("errno", flags >> 3 & 1), "unfinished": bool(flags & 16),

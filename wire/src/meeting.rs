@@ -108,6 +108,10 @@ pub enum Across {
     /// Nothing that is known.
     #[default]
     Nothing,
+    /// It is the root of a trace of which the parts come one by one, and before it: they wait for it.
+    Head,
+    /// It is a part of such a trace: it is kept or left out with its root.
+    Below,
     /// Its root answered somebody: its trace is provisional.
     Awaits,
     /// It is no part of a trace but one end of a request. Of `blkkin.links` only.

@@ -22,8 +22,10 @@ pub const WHOLE: u32 = 1_000_000;
 pub struct OperationEvent {
     /// Its span.
     pub span: SpanId,
-    /// The operation that it is part of; none of one that begins a trace.
+    /// The span that it is part of; none of one that begins a trace.
     pub parent: Option<SpanId>,
+    /// That span is of another process or node: what was asked for there goes on here.
+    pub continued: bool,
     /// Its trace.
     pub trace: TraceId,
     /// Whether it answers somebody, asks somebody, or neither.

@@ -18,6 +18,8 @@ pub struct JoinAccounts {
     pub commits: JoinAccount,
     /// Ends of requests between nodes.
     pub meetings: JoinAccount,
+    /// Operations of daemons.
+    pub operations: JoinAccount,
     /// Name events taken in.
     pub names: u64,
     /// Traces given out of which nothing is missing.
@@ -90,7 +92,8 @@ enum Fate {
 impl JoinAccounts {
     /// Whether all books agree.
     pub fn balances(&self) -> bool {
-        [self.calls, self.bios, self.requests, self.commits, self.meetings].iter().all(JoinAccount::balances)
+        let all = [self.calls, self.bios, self.requests, self.commits, self.meetings, self.operations];
+        all.iter().all(JoinAccount::balances)
     }
 
     pub(super) fn receive(&mut self, event: &LayerEvent) {
@@ -104,6 +107,7 @@ impl JoinAccounts {
             }
             LayerEvent::Commit(_) => self.commits.receive(),
             LayerEvent::Meeting(_) => self.meetings.receive(),
+            LayerEvent::Operation(_) => self.operations.receive(),
             LayerEvent::Task(_) | LayerEvent::File(_) | LayerEvent::Device(_) => self.names += 1,
         }
     }
@@ -117,6 +121,7 @@ impl JoinAccounts {
         match &trace.root {
             Root::Call(_) => self.calls.settle(1, fate),
             Root::Commit(_) => self.commits.settle(1, fate),
+            Root::Operation(_) => self.operations.settle(1, fate),
             Root::Kernel | Root::Missing => {}
         }
         self.bios.settle(trace.bios.len(), fate);

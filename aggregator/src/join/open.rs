@@ -123,6 +123,7 @@ impl OpenTrace {
         let expected = match &self.trace.root {
             Root::Call(call) => call.bios,
             Root::Commit(commit) => commit.bios,
+            Root::Operation(_) => 0,
             Root::Kernel => 1,
             Root::Missing => return None,
         };

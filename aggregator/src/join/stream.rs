@@ -5,12 +5,14 @@
 //! the first event at or after its time, so where batches are cut does not matter.
 
 use std::hash::BuildHasherDefault;
+use std::sync::Arc;
 
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use blkkin_wire::event::{BioEvent, CallEvent, CommitEvent, LayerEvent, PairEvent, RequestEvent, Submitter};
 use blkkin_wire::ids::{BootId, NodeId, Source, SpanId, StartEpoch};
 use blkkin_wire::meeting::MeetingEvent;
+use blkkin_wire::operation::OperationEvent;
 use serde::{Deserialize, Serialize};
 
 use super::commits::{Commits, Waited};
@@ -154,6 +156,7 @@ impl Stream {
             LayerEvent::Pair(pair) => self.pair(pair, sink),
             LayerEvent::Commit(commit) => self.commit(commit, sink),
             LayerEvent::Meeting(met) => self.meeting(*met, sink),
+            LayerEvent::Operation(operation) => self.operation(operation, sink),
             LayerEvent::File(file) => self.names.file(file),
             LayerEvent::Device(device) => self.names.device(device),
             LayerEvent::Task(task) => {
@@ -207,12 +210,7 @@ impl Stream {
             self.single.begin(self.source, self.anchor, request.span);
             (self.single.root, self.single.names) = (Root::Kernel, self.names.of_task(request.task));
             self.single.requests.push(request);
-            if self.meets
-                && let Some(slot) = self.open.find(request.span)
-            {
-                self.single.meetings.append(&mut self.open.get(slot).trace.meetings);
-                self.open.end(slot, request.span);
-            }
+            self.take_meetings(request.span);
             return sink.emit(&mut self.single);
         }
         let slot = self.slot(request.root, sink);
@@ -244,6 +242,27 @@ impl Stream {
         let open = self.open.get(slot);
         (open.trace.root, open.trace.names) = (Root::Commit(commit), names);
         self.close_if_complete(slot, sink);
+    }
+
+    /// It is whole by itself: what was done for it are traces of their own, with its trace's id.
+    #[cold]
+    fn operation(&mut self, operation: Box<OperationEvent>, sink: &mut Sink<'_>) {
+        self.single.begin(self.source, self.anchor, operation.span);
+        self.single.id = operation.trace;
+        self.take_meetings(operation.span);
+        self.single.names.devices = Arc::clone(self.names.devices());
+        self.single.root = Root::Operation(operation);
+        sink.emit(&mut self.single);
+    }
+
+    /// What was said of this span before it was there itself.
+    fn take_meetings(&mut self, root: SpanId) {
+        if self.meets
+            && let Some(slot) = self.open.find(root)
+        {
+            self.single.meetings.append(&mut self.open.get(slot).trace.meetings);
+            self.open.end(slot, root);
+        }
     }
 
     /// It comes before its root, or makes a trace that waits for it.

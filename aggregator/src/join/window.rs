@@ -109,6 +109,7 @@ fn rank(event: &LayerEvent) -> (u8, u64) {
         LayerEvent::Bio(e) => (5, e.span.0),
         LayerEvent::Commit(e) => (6, e.span.0),
         LayerEvent::Call(e) => (7, e.span.0),
+        LayerEvent::Operation(e) => (8, e.span.0),
     }
 }
 

@@ -174,6 +174,41 @@ fn node(n: u64, answers: Option<u64>, asks: Option<u64>) -> EventBatch {
     EventBatch { source: source(n), anchor, ..batch(0, events, u64::MAX) }
 }
 
+/// A daemon that answers: its operation and a part of it, which ends first.
+fn daemon(n: u64, answers: u64) -> EventBatch {
+    let at = n * 1_000_000 + 100;
+    let events = vec![
+        make::operation(n * 10 + 2, Some(n * 10 + 1), (at + 10, at + 20)),
+        meeting(n * 10 + 1, n * 10 + 1, Side::Answered, answers, (at, at + 50)),
+        make::operation(n * 10 + 1, None, (at, at + 50)),
+    ];
+    let anchor = ClockAnchor { monotonic: MonotonicNs(n * 1_000_000), ..ANCHOR };
+    EventBatch { source: source(n), anchor, ..batch(0, events, u64::MAX) }
+}
+
+#[test]
+fn the_parts_of_what_a_daemon_does_go_where_it_is_shown() {
+    for first in [1, 2] {
+        let mut cluster = Cluster::new();
+        let mut asker = || cluster.join(1, &node(1, None, Some(2)));
+        if first == 1 {
+            asker();
+        }
+        cluster.join(2, &daemon(2, 2));
+        cluster.settle(&[0, 1, 2]);
+        if first == 2 {
+            assert_eq!(cluster.spans().len(), 0, "parts wait for their root, and that for who asked");
+            cluster.join(1, &node(1, None, Some(2)));
+            cluster.settle(&[2, 0, 1]);
+        }
+        let spans = cluster.spans();
+        let of = |span: u64| (spans[&SpanId(span)].trace, spans[&SpanId(span)].parent.map(|id| id.0));
+        let trace = source(1).trace_id(SpanId(11));
+        assert_eq!([of(11), of(21), of(22)], [(trace, None), (trace, Some(13)), (trace, Some(21))]);
+        assert_eq!((spans.len(), &*spans[&SpanId(21)].name), (5, "nbd read"));
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -15,6 +15,12 @@
 //! nodes is moved twice. When nobody has said anything for [`AssembleStageConfig::await_for`], it is given out as it is, and stays
 //! so: half of a trace here and half there would be two lies.
 //!
+//! # A trace that comes in parts
+//!
+//! What a daemon does for one of its operations (system calls, further operations) ends before that does, and comes as pieces of
+//! their own. They are held until their root is there, since it says whether the trace is kept, and whether it is shown in another;
+//! when it never comes they are given out by the draw, after the same time.
+//!
 //! *Limit*: pieces that were moved go with what is known of the trace by then. Where a rule keeps traces that failed, and the
 //! asker's part comes after them, they are decided by the draw.
 
@@ -37,7 +43,7 @@ use crate::join::recent::Recent;
 
 /// Traces remembered that a rule kept and the draw would not have: as many as may be open in the join.
 const KEPT_MAX: usize = 65_536;
-/// Traces remembered that are shown in another, or that waited in vain: for what comes of them later.
+/// Traces remembered that are shown in another, that waited in vain, or whose root came: for what comes of them later.
 const MOVED_MAX: usize = 65_536;
 
 /// What the second stage may be told.
@@ -111,6 +117,8 @@ pub struct AssembleStage {
     held: Held,
     moved: Recent<TraceId, Moved, RandomState>,
     unasked: Recent<TraceId, (), RandomState>,
+    /// Roots that others waited for, or may.
+    heads: Recent<TraceId, (), RandomState>,
     /// Kept by a rule, where the draw says otherwise or the first said something else.
     kept: Recent<TraceId, Kept, RandomState>,
     books: AssembleBooks,
@@ -130,6 +138,7 @@ impl AssembleStage {
             held: Held::default(),
             moved: Recent::new(MOVED_MAX),
             unasked: Recent::new(MOVED_MAX),
+            heads: Recent::new(MOVED_MAX),
             kept: Recent::new(KEPT_MAX),
             books: AssembleBooks::default(),
             config,
@@ -181,7 +190,9 @@ impl AssembleStage {
         match &piece.across {
             Across::Half(_) => self.books.misplaced += 1,
             Across::Moved(moved) => self.shown_in(piece.trace, moved, out),
-            Across::Nothing | Across::Awaits | Across::Forwarded(_) => self.part(piece, out),
+            Across::Nothing | Across::Head | Across::Below | Across::Awaits | Across::Forwarded(_) => {
+                self.part(piece, out);
+            }
         }
     }
 
@@ -190,8 +201,19 @@ impl AssembleStage {
         if let Some(moved) = self.moved.peek(&piece.trace).cloned() {
             return self.send_on(piece, &moved, out);
         }
-        let awaits = piece.across == Across::Awaits && self.unasked.peek(&piece.trace).is_none();
-        if awaits || self.held.holds(piece.trace) {
+        let trace = piece.trace;
+        let waits = match piece.across {
+            Across::Awaits => self.unasked.peek(&trace).is_none(),
+            Across::Below => self.heads.peek(&trace).is_none() && self.unasked.peek(&trace).is_none(),
+            Across::Head => {
+                self.heads.insert(trace, ());
+                // The root decides for all of them, so it comes first.
+                self.decide(piece, out);
+                return self.held.take(trace).into_iter().for_each(|piece| self.decide(piece, out));
+            }
+            _ => self.held.holds(trace),
+        };
+        if waits {
             return self.held.put(piece, self.now);
         }
         self.decide(piece, out);
@@ -262,6 +284,7 @@ impl AssembleStage {
         }
         stage.moved.set_max(MOVED_MAX);
         stage.unasked.set_max(MOVED_MAX);
+        stage.heads.set_max(MOVED_MAX);
         stage.kept.set_max(KEPT_MAX);
         stage.config = config;
         Ok(stage)

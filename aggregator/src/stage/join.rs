@@ -171,8 +171,9 @@ impl JoinStage {
 
     /// Events that no trace was given out of. While there are some, and the partition is silent, it needs ticks.
     pub fn pending(&self) -> u64 {
-        let JoinAccounts { calls, bios, requests, commits, meetings, .. } = self.joiner.accounts();
-        [calls, bios, requests, commits, meetings].iter().map(|account| account.pending).sum()
+        let JoinAccounts { calls, bios, requests, commits, meetings, operations, .. } =
+            self.joiner.accounts();
+        [calls, bios, requests, commits, meetings, operations].iter().map(|account| account.pending).sum()
     }
 
     /// What became of records.

@@ -11,7 +11,7 @@ use blkkin_wire::meeting::{Across, LinkHalf, MeetingEvent, NodeClock, Side};
 use blkkin_wire::piece::{Part, Piece};
 use blkkin_wire::span::Span;
 
-use crate::trace::Trace;
+use crate::trace::{Hangs, Trace};
 use crate::translate;
 
 /// Spans of a piece. A span is some 150 bytes in a record before compression, 1 KiB with unusually long words, and a record is
@@ -26,14 +26,20 @@ pub(super) fn pieces(trace: &Trace) -> impl Iterator<Item = Piece> {
         below.sort_by_key(|span| span.error.is_none());
     }
     let (id, part, complete) = (trace.id, trace.part, trace.missing.nothing());
-    let answered = trace.answered();
+    let (part, across) = match (trace.answered(), trace.hangs()) {
+        (true, _) => (part, Across::Awaits),
+        (false, Hangs::ByItself) => (part, Across::Nothing),
+        (false, Hangs::Above) => (part, Across::Head),
+        // Whether the trace is kept is its root's matter.
+        (false, Hangs::Below) => (Part::Later, Across::Below),
+    };
     cut(spans).enumerate().map(move |(n, spans)| Piece {
         trace: id,
         spans,
         part: if n == 0 { part } else { Part::Later },
         complete,
         sampled: None,
-        across: if answered { Across::Awaits } else { Across::Nothing },
+        across: across.clone(),
     })
 }
 

@@ -292,3 +292,48 @@ fn without_silence_the_pieces_are_those_of_the_join() {
     assert_eq!(said.pieces.iter().map(|(.., piece)| piece.clone()).collect::<Vec<_>>(), expected);
     assert_eq!(expected.len(), 1);
 }
+
+/// What an operation did ends before it, and comes before it.
+#[test]
+fn parts_are_kept_or_left_out_with_the_root_that_they_waited_for() {
+    for (slower_than, kept) in [(5, true), (5_000, false)] {
+        let rules = Rules { one_in: u32::MAX, errors: false, slower_than: Some(DurationNs(slower_than)) };
+        let mut stage = AssembleStage::begin(Epoch(1), AssembleStageConfig::new(1, rules));
+        let mut traces = Vec::<Trace>::new();
+        let mut joiner = Joiner::new(JoinConfig::default());
+        let parts = [make::operation(3, Some(2), (120, 121)), make::operation(2, Some(1), (110, 130))];
+        let root = make::operation(1, None, (100, 140));
+        let late = make::operation(4, Some(1), (135, 141));
+        joiner.apply(batch(0, parts.into_iter().chain([root, late]).collect(), u64::MAX), &mut traces);
+        let mut said = Said::default();
+        for (n, piece) in traces.iter().flat_map(pieces).enumerate() {
+            let from = Origin { stage: Stage::Join, partition: 0, epoch: Epoch(1) };
+            let record = v1::encode_pieces(&PieceBatch { from, first: n as u64, pieces: vec![piece] });
+            stage.apply(Record { at: Some(LogTime(1)), bytes: &record }, &mut said);
+            assert_eq!(stage.pending(), [1, 2, 0, 0][n]);
+        }
+        let spans: Vec<u64> =
+            said.pieces.iter().flat_map(|(_, _, piece)| piece.spans.iter().map(|span| span.id.0)).collect();
+        assert_eq!(spans, if kept { vec![1, 3, 2, 4] } else { vec![] });
+        assert_eq!(stage.books().left_out, if kept { 0 } else { 4 });
+    }
+}
+
+/// Its root was lost, or is nowhere that events come from.
+#[test]
+fn parts_whose_root_never_comes_are_given_out_all_the_same() {
+    let mut stage = AssembleStage::begin(Epoch(1), AssembleStageConfig::new(1, Rules::default()));
+    let mut traces = Vec::<Trace>::new();
+    Joiner::new(JoinConfig::default())
+        .apply(batch(0, vec![make::operation(3, Some(2), (1, 2))], u64::MAX), &mut traces);
+    let from = Origin { stage: Stage::Join, partition: 0, epoch: Epoch(1) };
+    let pieces = traces.iter().flat_map(pieces).collect();
+    let record = v1::encode_pieces(&PieceBatch { from, first: 0, pieces });
+    let mut said = Said::default();
+    stage.apply(Record { at: Some(LogTime(1)), bytes: &record }, &mut said);
+    assert_eq!((said.pieces.len(), stage.pending()), (0, 1));
+    let tick = v1::encode_pieces(&PieceBatch::tick());
+    stage.apply(Record { at: Some(LogTime(20_000)), bytes: &tick }, &mut said);
+    assert_eq!((said.pieces.len(), stage.pending()), (1, 0));
+    assert_eq!(stage.books().unasked, 1);
+}

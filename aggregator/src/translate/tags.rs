@@ -19,6 +19,16 @@ impl Tags {
         self.0.push((key.into(), TagValue::Text(Cow::Owned(value.into()))));
     }
 
+    /// In words that are not ours.
+    pub(super) fn said(&mut self, key: &str, value: &str) {
+        self.0.push((key.to_owned().into(), TagValue::Text(Cow::Owned(value.to_owned()))));
+    }
+
+    /// The same of a number.
+    pub(super) fn said_number(&mut self, key: &str, value: i64) {
+        self.0.push((key.to_owned().into(), TagValue::Number(value)));
+    }
+
     pub(super) fn shared(&mut self, key: &'static str, value: &Arc<str>) {
         self.0.push((key.into(), TagValue::Shared(value.clone())));
     }

@@ -330,7 +330,9 @@ fn faults(spans: &[Span]) -> Vec<String> {
     }
     for span in spans {
         let Some(parent) = span.parent else { continue };
-        let missing = tag(span, "blkkin.missing.parent") == Some(parent.to_string());
+        // Of an operation nobody knows whether its parent will come: it is the daemon's word.
+        let operation = &*span.service == "blkkin-nbd";
+        let missing = operation || tag(span, "blkkin.missing.parent") == Some(parent.to_string());
         let here = starts.get(&(span.trace, parent));
         // A part that was lost may have come later, in a trace of the same id.
         if here.is_none() && !missing {

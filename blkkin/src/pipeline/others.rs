@@ -44,7 +44,7 @@ impl Others {
             }
             // A page fault of a followed task is a bio; a request alone was made for a bio that nobody follows.
             Root::Kernel => trace.bios.is_empty(),
-            Root::Call(_) | Root::Missing => false,
+            Root::Call(_) | Root::Operation(_) | Root::Missing => false,
         }
     }
 

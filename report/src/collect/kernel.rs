@@ -31,7 +31,7 @@ impl Work {
     /// Of a trace; none if its root is a call or a commit that a call waited for.
     pub fn of(trace: &Trace) -> Option<Work> {
         match trace.root {
-            Root::Call(_) => None,
+            Root::Call(_) | Root::Operation(_) => None,
             Root::Commit(_) => trace.adopted_by.is_none().then_some(Work::Commit),
             Root::Missing if trace.part == Part::Later => Some(Work::LatePart),
             Root::Missing => Some(Work::RootMissing),

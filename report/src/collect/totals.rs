@@ -63,6 +63,8 @@ pub struct Totals {
     pub commits: u64,
     /// The kernel's own work, commits aside.
     pub kernel: u64,
+    /// Daemons' own operations.
+    pub operations: u64,
     /// Bios.
     pub bios: u64,
     /// Block requests.
@@ -104,6 +106,7 @@ impl Totals {
             Root::Call(call) => self.add_call(call, seen),
             Root::Commit(_) => self.commits += 1,
             Root::Kernel => self.kernel += 1,
+            Root::Operation(_) => self.operations += 1,
             Root::Missing => {}
         }
         self.bios += trace.bios.len() as u64;

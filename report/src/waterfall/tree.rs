@@ -85,6 +85,7 @@ fn root_label(trace: &Trace) -> String {
         Root::Call(call) => call.call.name().to_owned(),
         Root::Commit(commit) => format!("journal commit {}", commit.tid),
         Root::Kernel => "kernel".to_owned(),
+        Root::Operation(operation) => operation.name.to_string(),
         Root::Missing => "call not seen".to_owned(),
     }
 }

@@ -19,6 +19,9 @@ const SAMPLED: u32 = 1 << 5;
 /// It began in another thread than the process's first.
 const THREAD: u32 = 1 << 6;
 
+/// Its parent is of another process or node.
+const CONTINUED: u32 = 1 << 7;
+
 /// What a note is.
 const MOMENT: u32 = 0;
 const TEXT: u32 = 1;
@@ -40,6 +43,9 @@ impl OperationWriter {
         if let Some(parent) = event.parent {
             flags |= PARENT;
             columns.parent.push(parent.0);
+        }
+        if event.continued {
+            flags |= CONTINUED;
         }
         columns.trace_high.push((event.trace.0 >> 64) as u64);
         columns.trace_low.push(event.trace.0 as u64);
@@ -109,6 +115,7 @@ impl OperationReader<'_> {
             span: SpanId(*self.span.next()?),
             parent: self.parent.next_if(flags & PARENT != 0)?.copied().map(SpanId),
             trace: TraceId(trace),
+            continued: flags & CONTINUED != 0,
             kind: match (flags & SERVER != 0, flags & CLIENT != 0) {
                 (true, _) => SpanKind::Server,
                 (false, true) => SpanKind::Client,

@@ -179,7 +179,7 @@ prop_compose! {
     ) -> OperationEvent {
         let [name, service] = words;
         OperationEvent {
-            span: SpanId(ids.0), parent: ids.1.map(SpanId), trace: TraceId(ids.2),
+            span: SpanId(ids.0), parent: ids.1.map(SpanId), continued: ids.0 & 1 != 0, trace: TraceId(ids.2),
             kind: [SpanKind::Client, SpanKind::Server, SpanKind::Local][kind],
             name, service, begin, end, pid: Pid(tasks[0]), tid: Tid(tasks[1]),
             outcome: match outcome {
@@ -555,7 +555,8 @@ fn operated() -> EventBatch {
     let time = batch.events[6].time();
     let read = OperationEvent {
         span: SpanId(0x1234_5678_9abc_def0),
-        parent: None,
+        parent: Some(SpanId(0xabc)),
+        continued: true,
         trace: TraceId(0xfeed_0000_0000_0001_1234_5678_9abc_def0),
         kind: SpanKind::Server,
         name: "nbd read".into(),
@@ -575,6 +576,7 @@ fn operated() -> EventBatch {
     let part = OperationEvent {
         span: SpanId(7),
         parent: Some(read.span),
+        continued: false,
         kind: SpanKind::Local,
         name: "checksum".into(),
         tid: Tid(900),

@@ -8,8 +8,11 @@ use blkkin_wire::event::{
     OpenFile, RequestEvent, Submitter, TaskChange, TaskEvent, TaskRef,
 };
 use blkkin_wire::ids::{
-    BootId, CgroupId, DeviceId, Fd, FileId, NodeId, Pid, Sector, Source, SpanId, StartEpoch, TaskId, Tid, Uid,
+    BootId, CgroupId, DeviceId, Fd, FileId, NodeId, Pid, Sector, Source, SpanId, StartEpoch, TaskId, Tid,
+    TraceId, Uid,
 };
+use blkkin_wire::operation::{OperationEvent, Outcome, WHOLE};
+use blkkin_wire::span::SpanKind;
 
 use crate::trace::Trace;
 
@@ -20,11 +23,34 @@ pub(crate) const ANCHOR: ClockAnchor = ClockAnchor {
     uncertainty: DurationNs(100),
     ..ClockAnchor::NONE
 };
+/// The trace of [`operation`]s.
+pub(crate) const OPERATIONS: TraceId = TraceId(0xda << 64 | 0xe0);
 pub(crate) const DISK: DeviceId = DeviceId { major: 7, minor: 0 };
 pub(crate) const TASK: TaskRef = TaskRef { id: TaskId(1), version: 0 };
 
 pub(crate) fn trace(root: u64) -> Trace {
     Trace::new(SOURCE, ANCHOR, SpanId(root))
+}
+
+/// A daemon's operation; all of them here are of one trace.
+pub(crate) fn operation(span: u64, parent: Option<u64>, (begin, end): (u64, u64)) -> LayerEvent {
+    let operation = OperationEvent {
+        span: SpanId(span),
+        parent: parent.map(SpanId),
+        continued: false,
+        trace: OPERATIONS,
+        kind: SpanKind::Server,
+        name: "NBD read".into(),
+        service: "blkkin-nbd".into(),
+        begin: MonotonicNs(begin),
+        end: MonotonicNs(end),
+        pid: Pid(900),
+        tid: Tid(901),
+        outcome: Outcome::Done,
+        kept: WHOLE,
+        notes: Vec::new(),
+    };
+    LayerEvent::Operation(operation.into())
 }
 
 pub(crate) fn batch(sequence: u64, events: Vec<LayerEvent>, watermark: u64) -> EventBatch {

@@ -53,6 +53,12 @@ fn lies(world: &World, out: &[Trace]) -> Vec<String> {
         let root = match &trace.root {
             Root::Call(call) => Some(call.span),
             Root::Commit(commit) => Some(commit.span),
+            Root::Operation(operation) => {
+                if operation.trace != trace.id || trace.id == make::SOURCE.trace_id(operation.span) {
+                    say(format!("{} in another trace than its own", operation.span));
+                }
+                Some(operation.span)
+            }
             Root::Kernel | Root::Missing => None,
         };
         for span in spans.chain(root) {
@@ -92,6 +98,7 @@ fn lies(world: &World, out: &[Trace]) -> Vec<String> {
             LayerEvent::Bio(e) => e.span,
             LayerEvent::Request(e) => e.span,
             LayerEvent::Commit(e) => e.span,
+            LayerEvent::Operation(e) => e.span,
             _ => continue,
         };
         if !seen.contains(&span) {

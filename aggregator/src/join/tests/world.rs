@@ -34,6 +34,8 @@ enum Kind {
     Kernel,
     /// A request that nobody followed asked for.
     Foreign,
+    /// A daemon's operation.
+    Operation,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +81,7 @@ pub(crate) fn acts() -> impl Strategy<Value = Vec<Act>> {
         2 => (0_u8..4, any::<bool>()).prop_map(|(waiters, late)| Kind::Commit { waiters, late }),
         1 => Just(Kind::Kernel),
         1 => Just(Kind::Foreign),
+        1 => Just(Kind::Operation),
     ];
     let lost = prop_oneof![3 => Just(0), 1 => any::<u16>()];
     let act = (0_u64..2_000, kind, prop::collection::vec(fate, 0..4), lost)
@@ -135,6 +138,7 @@ impl World {
                 self.say(request.span, bio.span, LayerEvent::Request(request));
                 self.say(bio.span, bio.span, LayerEvent::Bio(bio));
             }
+            Kind::Operation => self.operation(start),
             Kind::Foreign => {
                 let request = self.span();
                 let (_, event) = make::kernel(request.0, request.0, (start, start + 9));
@@ -142,6 +146,13 @@ impl World {
                 self.say(request, request, LayerEvent::Request(event));
             }
         }
+    }
+
+    /// Its span and those of its parts are its own.
+    fn operation(&mut self, start: u64) {
+        let (span, part) = (self.span(), self.span());
+        self.say(part, part, make::operation(part.0, Some(span.0), (start + 1, start + 3)));
+        self.say(span, span, make::operation(span.0, None, (start, start + 9)));
     }
 
     fn waiter(&mut self, tid: u32, times: (u64, u64)) {

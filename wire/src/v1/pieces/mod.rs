@@ -37,6 +37,8 @@ const SAMPLED: u32 = 1 << 2;
 const AWAITS: u32 = 1 << 3;
 const HALF: u32 = 1 << 4;
 const MOVED: u32 = 1 << 5;
+const HEAD: u32 = 1 << 7;
+const BELOW: u32 = 1 << 8;
 const FORWARDED: u32 = 1 << 6;
 
 /// Bits of `Spans.flags`; the lowest two are the kind.

@@ -8,8 +8,8 @@ use prost::Message;
 use super::across;
 use super::message::{self, Annotations, Links, Pieces, Spans, Tags};
 use super::{
-    AWAITS, COMPLETE, ERROR, FORWARDED, HALF, KIND, LATER, MOVED, OTHER_TRACE, PARENT_ELSEWHERE, PARENT_HERE,
-    REMOTE, SAMPLED,
+    AWAITS, BELOW, COMPLETE, ERROR, FORWARDED, HALF, HEAD, KIND, LATER, MOVED, OTHER_TRACE, PARENT_ELSEWHERE,
+    PARENT_HERE, REMOTE, SAMPLED,
 };
 use crate::clock::{DurationNs, WallclockNs};
 use crate::ids::{SpanId, TraceId};
@@ -150,8 +150,10 @@ impl Reader<'_> {
     fn across(&mut self, flags: u32, trace: TraceId) -> Result<Across, Malformed> {
         let words = &mut self.words;
         let word = |place, column| words.shared(place, column).map(|word| Box::from(&*word));
-        Ok(match flags & (AWAITS | HALF | MOVED | FORWARDED) {
+        Ok(match flags & (HEAD | BELOW | AWAITS | HALF | MOVED | FORWARDED) {
             0 => Across::Nothing,
+            HEAD => Across::Head,
+            BELOW => Across::Below,
             AWAITS => Across::Awaits,
             HALF => Across::Half(across::half_in(self.halves.next()?, trace, word)?.into()),
             MOVED => Across::Moved(across::moved_in(self.moves.next()?, word)?.into()),

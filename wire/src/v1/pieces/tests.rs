@@ -87,6 +87,8 @@ prop_compose! {
 fn across() -> impl Strategy<Value = Across> {
     prop_oneof![
         4 => Just(Across::Nothing),
+        1 => Just(Across::Head),
+        1 => Just(Across::Below),
         1 => Just(Across::Awaits),
         1 => half().prop_map(|half| Across::Half(half.into())),
         1 => moved().prop_map(|moved| Across::Moved(moved.into())),

@@ -7,8 +7,8 @@ use prost::Message;
 use super::across;
 use super::message::{self, Annotations, Links, Pieces, Spans, Tags};
 use super::{
-    AWAITS, COMPLETE, ERROR, FORWARDED, HALF, LATER, MOVED, OTHER_TRACE, PARENT_ELSEWHERE, PARENT_HERE,
-    REMOTE, SAMPLED,
+    AWAITS, BELOW, COMPLETE, ERROR, FORWARDED, HALF, HEAD, LATER, MOVED, OTHER_TRACE, PARENT_ELSEWHERE,
+    PARENT_HERE, REMOTE, SAMPLED,
 };
 use crate::ids::{SpanId, TraceId};
 use crate::meeting::Across;
@@ -120,6 +120,8 @@ impl<'a> Writer<'a> {
         }
         match &piece.across {
             Across::Nothing => {}
+            Across::Head => flags |= HEAD,
+            Across::Below => flags |= BELOW,
             Across::Awaits => flags |= AWAITS,
             Across::Half(half) => {
                 flags |= HALF;

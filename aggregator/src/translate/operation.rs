@@ -1,0 +1,52 @@
+//! A daemon's own operation as a span: its words, and what blkkin has to add.
+
+use blkkin_wire::operation::{Note, NoteValue, OperationEvent, Outcome, WHOLE};
+use blkkin_wire::span::Span;
+
+use super::error;
+use super::place::{Outline, Place};
+use super::tags::Tags;
+
+/// Adds it.
+pub(super) fn add(place: &Place<'_>, operation: &OperationEvent, spans: &mut Vec<Span>) {
+    let mut span = place.span(Outline {
+        id: operation.span,
+        parent: operation.parent,
+        // One span's name is of low cardinality if those that the daemon gives are, and small letters are the custom.
+        name: operation.name.to_lowercase().into(),
+        service: (&*operation.service).into(),
+        kind: operation.kind,
+        start: operation.begin,
+        end: operation.end,
+    });
+    let mut tags = Tags::default();
+    for Note { at, key, value } in &operation.notes {
+        match value {
+            NoteValue::Moment => span.annotations.push((place.anchor.wallclock(*at), key.to_string().into())),
+            NoteValue::Text(text) => tags.said(key, text),
+            NoteValue::Number(number) => tags.said_number(key, *number),
+        }
+    }
+    tags.number("process.pid", operation.pid.0);
+    tags.number("thread.id", operation.tid.0);
+    match operation.outcome {
+        Outcome::Done => {}
+        Outcome::Failed(errno) => {
+            let errno = errno.try_into().unwrap_or(i32::MAX);
+            span.error = Some(error::of_errno(errno));
+            tags.owned("error.type", error::kind(errno));
+        }
+        Outcome::Unfinished => {
+            let why = "its end was never said: the process was killed, or the event was lost";
+            span.error = Some(why.into());
+            tags.text("blkkin.incomplete", why);
+        }
+    }
+    if operation.kept != WHOLE {
+        tags.number("blkkin.kept_per_million", operation.kept);
+    }
+    tags.times(operation.begin, operation.end);
+    place.root_tags(&mut tags);
+    span.tags = tags.0;
+    spans.push(span);
+}
