@@ -368,7 +368,7 @@ fn a_full_spool_stops_what_comes_before_it_and_the_books_balance() {
 
 /// In each round so many calls.
 const CALLS: u64 = 6_000;
-const ROUNDS: u64 = 20;
+const ROUNDS: u64 = 8;
 
 #[test]
 fn what_a_killed_agent_lost_is_told_to_the_record() {
