@@ -1,0 +1,8 @@
+//! What the tests share.
+#![allow(dead_code, reason = "each test program uses a part")]
+
+mod c;
+mod lttng;
+
+pub(crate) use c::{compile, library};
+pub(crate) use lttng::{Event, Lttng, succeed};
