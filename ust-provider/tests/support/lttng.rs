@@ -8,7 +8,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -46,7 +46,8 @@ impl Event {
     }
 
     pub(crate) fn number(&self, name: &str) -> u64 {
-        self.field(name).parse().unwrap()
+        // Signed ones too: a test compares bits.
+        self.field(name).parse::<i128>().unwrap() as u64
     }
 
     pub(crate) fn line(&self) -> String {
@@ -131,19 +132,19 @@ impl Lttng {
 
     /// Ends the session and reads what it recorded, in order of time.
     pub(crate) fn finish(&self, session: &str) -> Vec<Event> {
+        self.finish_counting(session).0
+    }
+
+    /// As [`finish`](Self::finish), with how many events LTTng says it discarded.
+    pub(crate) fn finish_counting(&self, session: &str) -> (Vec<Event>, u64) {
         self.lttng(&["stop", session]);
+        let list = self.lttng(&["list", session]);
+        let count = list.lines().find_map(|line| line.trim().strip_prefix("Discarded events:"));
+        let discarded = count.map_or(0, |count| count.trim().parse().unwrap());
         self.lttng(&["destroy", session]);
         let mut babeltrace = self.command("babeltrace2");
         babeltrace.args(["--names=payload,context", "--fields=trace:hostname"]).arg(self.trace(session));
-        let said = succeed(babeltrace.output().unwrap());
-        said.lines().map(event).collect()
-    }
-
-    /// What babeltrace2 says was discarded.
-    pub(crate) fn discarded(&self, session: &str) -> u64 {
-        let list = self.lttng(&["list", session]);
-        let count = list.lines().find_map(|line| line.trim().strip_prefix("Discarded events:"));
-        count.map_or(0, |count| count.trim().parse().unwrap())
+        (succeed(babeltrace.output().unwrap()).lines().map(event).collect(), discarded)
     }
 
     fn trace(&self, session: &str) -> PathBuf {
