@@ -17,6 +17,7 @@ fn main() -> ExitCode {
     // Set, the list above no longer has build.rs in it.
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=BLKKIN_UST");
+    println!("cargo::rerun-if-env-changed=DOCS_RS");
     println!("cargo::rustc-check-cfg=cfg(blkkin_probe)");
     println!("cargo::rustc-env=BLKKIN_NO_PROBE=");
     let why = match probe() {

@@ -17,7 +17,7 @@ use std::sync::LazyLock;
 use support::{Event, Fresh, Lttng, succeed};
 
 /// The crate, built for debugging.
-static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| Fresh::new("fresh").build("debug"));
+static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| Fresh::traced().build("debug"));
 
 fn lttng() -> Option<Lttng> {
     Lttng::start().map_err(|why| println!("skipped: {why}")).ok()
@@ -27,7 +27,7 @@ fn lttng() -> Option<Lttng> {
 fn every_call_arrives_in_debug_and_release() {
     let Some(lttng) = lttng() else { return };
     for profile in ["debug", "release"] {
-        let program = lttng.install(&Fresh::new("fresh").build(profile));
+        let program = lttng.install(&Fresh::traced().build(profile));
         lttng.record(profile, &["blkkin:*"], &[]);
         let said = succeed(lttng.command(program).arg("spans").output().unwrap());
         let told: Vec<String> = lttng.finish(profile).iter().map(Event::line).collect();

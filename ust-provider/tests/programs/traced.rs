@@ -12,7 +12,6 @@ const SERVICE: &std::ffi::CStr = c"fresh";
 fn main() {
     let what = std::env::args().nth(1).unwrap_or_default();
     match what.as_str() {
-        "init" => init(),
         "spans" => spans(),
         "storm" => storm(number(2), number(3)),
         "sampled" => sampled(number(2), number(3)),
@@ -29,30 +28,6 @@ fn number(place: usize) -> u64 {
 
 fn started() -> Started {
     blkkin_ust::init().unwrap()
-}
-
-/// How `init` ends, and that every call works all the same.
-fn init() {
-    let begun = Instant::now();
-    let verdict = blkkin_ust::init();
-    let took = begun.elapsed();
-    match &verdict {
-        Ok(_) => println!("ok"),
-        Err(why) => println!("{why}"),
-    }
-    assert_eq!(verdict.is_ok(), blkkin_ust::init().is_ok());
-    let span = Span::root(Kind::Server, c"x", SERVICE);
-    let child = span.child(Kind::Internal, c"y");
-    child.text(c"k", c"v");
-    let _entered = child.enter();
-    let came = Context::from_traceparent("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01").unwrap();
-    let continued = Here::continued(came, Kind::Server, c"z", SERVICE);
-    if !blkkin_ust::enabled() {
-        assert!(!span.is_recorded() && span.context().is_none());
-        assert_eq!(continued.context(), came);
-        assert_eq!(blkkin_ust::counts(), Default::default());
-    }
-    println!("{}", took.as_micros());
 }
 
 /// Every call once.

@@ -19,6 +19,10 @@ edition = "2024"
 
 [dependencies]
 blkkin-ust.path = "CRATE"
+"#;
+
+/// What the program needs besides.
+const TRACED: &str = r#"
 libc = "0.2"
 tokio = { version = "1", default-features = false, features = ["rt-multi-thread"] }
 "#;
@@ -30,13 +34,22 @@ pub(crate) struct Fresh {
 }
 
 impl Fresh {
-    /// `kept`: what is built for it stays for the next run, under this name.
-    pub(crate) fn new(kept: &str) -> Self {
+    /// The program that does all kinds of things. What is built for it stays for the next run.
+    pub(crate) fn traced() -> Self {
+        Self::new("traced", TRACED, include_str!("../programs/traced.rs"))
+    }
+
+    /// The program that says how connecting ended.
+    pub(crate) fn verdict() -> Self {
+        Self::new("verdict", "", include_str!("../programs/verdict.rs"))
+    }
+
+    fn new(kept: &str, needs: &str, main: &str) -> Self {
         let source = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| fs::write(source.path().join(name), text).unwrap();
         fs::create_dir(source.path().join("src")).unwrap();
-        write("Cargo.toml", &MANIFEST.replace("CRATE", CRATE));
-        write("src/main.rs", include_str!("../programs/traced.rs"));
+        write("Cargo.toml", &[&MANIFEST.replace("CRATE", CRATE), needs].concat());
+        write("src/main.rs", main);
         // The versions that are here already, where this is a workspace.
         let _ = fs::copy(Path::new(CRATE).join("../Cargo.lock"), source.path().join("Cargo.lock"));
         Self { source, target: Path::new(env!("CARGO_TARGET_TMPDIR")).join(kept) }
@@ -67,7 +80,7 @@ impl Fresh {
         self.target.join(profile).join("fresh")
     }
 
-    /// The executable of blkkin-ust's build script, of which there is one for each way it was built.
+    /// The executable of blkkin-ust's build script, once something was built.
     pub(crate) fn build_script(&self) -> PathBuf {
         let built = fs::read_dir(self.target.join("debug/build")).unwrap();
         let scripts = built
