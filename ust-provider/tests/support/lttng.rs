@@ -91,6 +91,11 @@ impl Lttng {
         Ok(lttng)
     }
 
+    /// Where they keep everything; gone when this is dropped.
+    pub(crate) fn home(&self) -> &Path {
+        self.home.path()
+    }
+
     /// Something that is run as they are, and finds them.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
