@@ -6,7 +6,9 @@
 //! Invariant: nothing is assumed about a trace that its metadata does not say, and what was lost is counted at the
 //! stream that lost it.
 
+pub mod clock;
 pub mod ctf;
+pub mod live;
 pub mod merge;
 pub mod stored;
 pub mod timeline;

@@ -81,6 +81,24 @@ impl Merge {
         self.heap.pop().map(|Reverse(next)| next)
     }
 
+    /// An event up to here may go before all others.
+    #[inline]
+    pub fn bound(&mut self) -> i64 {
+        let next = self.earliest().unwrap_or(i64::MAX);
+        next.min(self.limit())
+    }
+
+    /// The earliest event that is here.
+    #[inline]
+    pub fn earliest(&self) -> Option<i64> {
+        self.heap.peek().map(|Reverse((time, _))| *time)
+    }
+
+    /// The latest of the events that are next in their streams.
+    pub fn latest(&self) -> Option<i64> {
+        self.heap.iter().map(|Reverse((time, _))| *time).max()
+    }
+
     /// True if no stream can bring anything any more.
     pub fn is_over(&self) -> bool {
         self.states.iter().all(|state| *state == State::Closed)

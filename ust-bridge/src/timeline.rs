@@ -21,6 +21,11 @@ impl Timeline {
         Self { offset_ns: clock.since_1970_ns(0), frequency: clock.frequency }
     }
 
+    /// The same line, its ns counted from elsewhere.
+    pub fn moved(self, by_ns: i128) -> Self {
+        Self { offset_ns: self.offset_ns + by_ns, ..self }
+    }
+
     /// `ticks` on the line; what does not fit is at its end.
     #[inline]
     pub fn ns(&self, ticks: u64) -> i64 {

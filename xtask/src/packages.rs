@@ -224,7 +224,7 @@ const PACKAGES: &[Package] = &[
         zypper: "lttng-tools",
     },
     Package {
-        program: "/usr/include/lttng/tracepoint.h",
+        program: "lttng-gen-tp",
         purposes: &[Purpose::Tests],
         reason: "compiles a program with trace points of its own",
         apt: &["liblttng-ust-dev"],

@@ -3,6 +3,7 @@
 #![allow(clippy::print_stderr, reason = "what is skipped is said")]
 
 pub(crate) mod babeltrace;
+pub(crate) mod lab;
 pub(crate) mod synthetic;
 pub(crate) mod text;
 
