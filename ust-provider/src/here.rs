@@ -1,0 +1,55 @@
+//! A span that one thread works for from its begin to its end: two events instead of four.
+//!
+//! Its `begin` says that the thread works for it, and its `end` says that nobody does any more.
+
+use std::ffi::CStr;
+use std::marker::PhantomData;
+use std::ops::Deref;
+
+use crate::context::Context;
+use crate::span::{Kind, Span};
+
+/// A span that this thread works for until it ends, which is when it is dropped. It stays on its thread.
+///
+/// Drop it before whatever was entered around it.
+#[derive(Debug)]
+#[must_use = "a span ends when it is dropped"]
+pub struct Here {
+    span: Span,
+    /// Neither `Send` nor `Sync`.
+    on_this_thread: PhantomData<*const u8>,
+}
+
+impl Here {
+    /// As [`Span::root`].
+    #[inline]
+    pub fn root(kind: Kind, name: &'static CStr, service: &'static CStr) -> Self {
+        Self::of(Span::begin_root(kind, name, service, true))
+    }
+
+    /// As [`Span::child`] of `parent`.
+    #[inline]
+    pub fn child(parent: &Span, kind: Kind, name: &'static CStr) -> Self {
+        Self::of(parent.begin_child(kind, name, true))
+    }
+
+    /// As [`Span::continued`].
+    #[inline]
+    pub fn continued(context: Context, kind: Kind, name: &'static CStr, service: &'static CStr) -> Self {
+        Self::of(Span::begin_continued(context, kind, name, service, true))
+    }
+
+    #[inline(always)]
+    fn of(span: Span) -> Self {
+        Self { span, on_this_thread: PhantomData }
+    }
+}
+
+impl Deref for Here {
+    type Target = Span;
+
+    #[inline]
+    fn deref(&self) -> &Span {
+        &self.span
+    }
+}

@@ -1,0 +1,34 @@
+//! Spans for storage daemons, as events of LTTng-UST: what the daemon does for a request, in one trace with what the
+//! kernel does below it.
+//!
+//! ```
+//! use blkkin_ust::{InSpan, Kind, Span};
+//!
+//! // After daemonizing. The daemon runs with LTTng or without.
+//! if let Err(why) = blkkin_ust::init() {
+//!     eprintln!("not traced: {why}");
+//! }
+//! let span = Span::root(Kind::Server, c"READ", c"nbd-server");
+//! span.number(c"nbd.offset", 4096);
+//! {
+//!     let _working = span.enter();
+//!     // pread() here is this span's
+//! }
+//! # async fn read() {}
+//! let request = async { read().await }.in_span(span); // ends the span when it is ready
+//! # drop(request);
+//! ```
+
+mod context;
+mod here;
+mod ids;
+mod in_span;
+mod init;
+mod probe;
+mod span;
+
+pub use context::Context;
+pub use here::Here;
+pub use in_span::{InSpan, Spanned};
+pub use init::{InitError, Options, Started, enabled, init, init_with};
+pub use span::{Entered, Kind, Side, Span};

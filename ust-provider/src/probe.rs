@@ -1,0 +1,102 @@
+//! The border to the probe: the one shared object that knows LTTng, and what of it is looked at while it is not there.
+//!
+//! [`on`] is what every call asks first: two loads and a comparison, of a word that LTTng itself writes when a session
+//! enables the event. Until [`publish`] that word is a zero of ours. So a process without the probe (no library, no
+//! headers when it was built, `BLKKIN_UST=0`, musl) runs the same code and never gets past the comparison.
+//!
+//! Why not call sites in the program itself, as LTTng's own macros make them: they stand in a section that linkers drop
+//! unless told otherwise, and bring constructors that run before `main`. Here the sections are the probe's, which is
+//! linked by the C compiler as LTTng expects, and nothing runs before `init`.
+
+use std::ffi::c_char;
+use std::ptr::null;
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering, fence};
+
+/// The events of provider `blkkin`, by their place in [`Table::state`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Event {
+    Begin = 0,
+    End,
+    Enter,
+    Leave,
+    Event,
+    Text,
+    Number,
+    Meeting,
+}
+
+const EVENTS: usize = 8;
+
+/// `struct blkkin_probe` of `c/blkkin/probe.h`, as far as Rust uses it.
+#[repr(C)]
+pub(crate) struct Table {
+    pub(crate) abi: u32,
+    pub(crate) size: u32,
+    pub(crate) state: [*const AtomicI32; EVENTS],
+    pub(crate) begin: unsafe extern "C" fn(&Begin),
+    pub(crate) end: unsafe extern "C" fn(u64, i32),
+    pub(crate) enter: unsafe extern "C" fn(u64),
+    pub(crate) leave: unsafe extern "C" fn(u64),
+    pub(crate) event: unsafe extern "C" fn(u64, *const c_char),
+    pub(crate) text: unsafe extern "C" fn(u64, *const c_char, *const c_char),
+    pub(crate) number: unsafe extern "C" fn(u64, *const c_char, i64),
+    pub(crate) meeting: unsafe extern "C" fn(u64, u8, u8, *const c_char, *const c_char, u64),
+    /// Of how many in a million a root that begins now is one; 0: it is not kept.
+    pub(crate) keep_root: unsafe extern "C" fn(u64) -> u32,
+    pub(crate) set_rate: unsafe extern "C" fn(u32),
+    pub(crate) seen_enabled: unsafe extern "C" fn() -> u64,
+}
+
+/// `struct blkkin_begin` of `c/blkkin/probe.h`.
+#[repr(C)]
+pub(crate) struct Begin {
+    pub(crate) trace_hi: u64,
+    pub(crate) trace_lo: u64,
+    pub(crate) span: u64,
+    pub(crate) parent: u64,
+    pub(crate) kind: u8,
+    pub(crate) on: u8,
+    pub(crate) padding: u16,
+    pub(crate) kept_per_million: u32,
+    pub(crate) name: *const c_char,
+    pub(crate) service: *const c_char,
+}
+
+/// What the state of an event is while there is no probe.
+static OFF: AtomicI32 = AtomicI32::new(0);
+
+/// The state of `begin`, which decides for the whole span.
+static BEGIN: AtomicPtr<AtomicI32> = AtomicPtr::new((&raw const OFF).cast_mut());
+
+static TABLE: AtomicPtr<Table> = AtomicPtr::new(null::<Table>().cast_mut());
+
+/// Whether a session has `begin` enabled.
+#[inline(always)]
+pub(crate) fn on() -> bool {
+    // SAFETY: it points to OFF or to a word of the probe, which is never unloaded.
+    let state = unsafe { &*BEGIN.load(Ordering::Relaxed) };
+    state.load(Ordering::Relaxed) != 0
+}
+
+/// The probe; none while there is none.
+#[inline]
+pub(crate) fn table() -> Option<&'static Table> {
+    // What was seen by `on` was written after the table.
+    fence(Ordering::Acquire);
+    // SAFETY: it is null or the probe's own table, which is constant and never unloaded.
+    unsafe { TABLE.load(Ordering::Acquire).as_ref() }
+}
+
+/// From now on the probe's states are asked and its functions called.
+#[allow(dead_code, reason = "the loader comes next")]
+pub(crate) fn publish(table: &'static Table) {
+    TABLE.store((&raw const *table).cast_mut(), Ordering::Release);
+    BEGIN.store(table.state[Event::Begin as usize].cast_mut(), Ordering::Release);
+}
+
+/// From now on all is off again: in a forked child, which has none of LTTng's threads.
+#[allow(dead_code, reason = "the loader comes next")]
+pub(crate) fn withdraw() {
+    BEGIN.store((&raw const OFF).cast_mut(), Ordering::Release);
+    TABLE.store(null::<Table>().cast_mut(), Ordering::Release);
+}
