@@ -105,7 +105,11 @@ impl Export {
             let written = match rustix::io::pwritev2(&self.file, &slices, at, ReadWriteFlags::DSYNC) {
                 Err(Errno::INTR) => continue,
                 Err(Errno::OPNOTSUPP) => {
-                    return self.file.write_all_at(data, at).map_err(|e| errno(&e)).and_then(|()| self.flush());
+                    return self
+                        .file
+                        .write_all_at(data, at)
+                        .map_err(|e| errno(&e))
+                        .and_then(|()| self.flush());
                 }
                 Ok(0) => return Err(Errno::IO),
                 written => written?,

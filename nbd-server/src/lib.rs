@@ -13,3 +13,17 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
 pub mod protocol;
+
+pub mod export;
+pub mod op;
+pub mod peer;
+pub mod socket;
+
+mod allowance;
+mod outbox;
+
+mod pool;
+mod ring;
+
+pub mod args;
+pub mod server;

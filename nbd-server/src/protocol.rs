@@ -62,8 +62,7 @@ impl Offer {
     fn flags(&self, session: Session) -> u16 {
         use transmission::*;
         let always = HAS_FLAGS | SEND_FLUSH | SEND_FUA | CAN_MULTI_CONN | SEND_CACHE;
-        let writing =
-            if self.read_only { READ_ONLY } else { SEND_TRIM | SEND_WRITE_ZEROES | SEND_FAST_ZERO };
+        let writing = if self.read_only { READ_ONLY } else { SEND_TRIM | SEND_WRITE_ZEROES | SEND_FAST_ZERO };
         always | writing | if session.structured { SEND_DF } else { 0 }
     }
 }

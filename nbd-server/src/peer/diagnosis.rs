@@ -56,8 +56,9 @@ pub(super) fn peer(inode: u32) -> io::Result<u32> {
 
 fn ask(question: &Question, answer: &mut [u8]) -> io::Result<usize> {
     // SAFETY: numbers only.
-    let socket =
-        unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, libc::NETLINK_SOCK_DIAG) };
+    let socket = unsafe {
+        libc::socket(libc::AF_NETLINK, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, libc::NETLINK_SOCK_DIAG)
+    };
     if socket < 0 {
         return Err(io::Error::last_os_error());
     }

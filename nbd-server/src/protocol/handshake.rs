@@ -34,8 +34,8 @@ mod option {
     pub(super) const INFO: u32 = 6;
     pub(super) const GO: u32 = 7;
     pub(super) const STRUCTURED_REPLY: u32 = 8;
-    pub(super) const LIST_META_CONTEXT: u32 = 10;
-    pub(super) const SET_META_CONTEXT: u32 = 11;
+    pub(super) const LIST_META_CONTEXT: u32 = 9;
+    pub(super) const SET_META_CONTEXT: u32 = 10;
 }
 
 /// "Option reply types".

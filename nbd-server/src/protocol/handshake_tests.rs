@@ -32,7 +32,8 @@ fn offer() -> Offer {
 }
 
 fn option_of(option: u32, data: &[u8]) -> Vec<u8> {
-    [&OPTION_MAGIC.to_be_bytes()[..], &option.to_be_bytes(), &(data.len() as u32).to_be_bytes(), data].concat()
+    [&OPTION_MAGIC.to_be_bytes()[..], &option.to_be_bytes(), &(data.len() as u32).to_be_bytes(), data]
+        .concat()
 }
 
 fn named(name: &[u8], rest: &[u8]) -> Vec<u8> {
@@ -86,7 +87,8 @@ fn the_old_way_ends_in_zeroes_unless_they_are_declined() {
 
 #[test]
 fn go_tells_size_flags_and_limits_and_begins() {
-    let go = named(b"", &[&2_u16.to_be_bytes()[..], &info::NAME.to_be_bytes(), &9_u16.to_be_bytes()].concat());
+    let go =
+        named(b"", &[&2_u16.to_be_bytes()[..], &info::NAME.to_be_bytes(), &9_u16.to_be_bytes()].concat());
     let options = [option_of(option::STRUCTURED_REPLY, b""), option_of(option::GO, &go), vec![9]];
     let (outcome, answer, left) = said(BOTH, &options);
     assert_eq!((outcome.unwrap(), left), (Some(Session { structured: true, allocation: false }), 1));
@@ -149,7 +151,11 @@ fn options() -> impl Strategy<Value = Vec<Vec<u8>>> {
         prop::collection::vec(any::<u8>(), 0..64),
         Just(named(b"disk", &[0, 0])),
         Just(queries(b"disk", &[b"base:allocation"])),
-        (0..70_u32, prop::collection::vec(any::<u8>(), 0..64)).prop_map(|(n, data)| [&n.to_be_bytes()[..], &data].concat()),
+        (0..70_u32, prop::collection::vec(any::<u8>(), 0..64)).prop_map(|(n, data)| [
+            &n.to_be_bytes()[..],
+            &data
+        ]
+        .concat()),
     ];
     prop::collection::vec((0..14_u32, data).prop_map(|(option, data)| option_of(option, &data)), 0..12)
 }

@@ -152,6 +152,12 @@ impl Request {
         if self.command == Command::Write { self.length } else { 0 }
     }
 
+    /// Bytes of data that it and its reply carry, if it is carried out.
+    pub(crate) fn data(&self) -> usize {
+        let carries = matches!(self.command, Command::Read | Command::Write) && self.length <= PAYLOAD_MAX;
+        if carries { self.length as usize } else { 0 }
+    }
+
     /// Whether it may be carried out on what was offered.
     pub fn check(&self, offer: &Offer, session: Session) -> Result<(), Refusal> {
         use Command::*;
@@ -174,7 +180,11 @@ impl Request {
         }
         let end = self.offset.checked_add(self.length.into());
         if end.is_none_or(|end| end > offer.size) {
-            return Err(if matches!(self.command, Write | WriteZeroes) { Refusal::NOSPC } else { Refusal::INVAL });
+            return Err(if matches!(self.command, Write | WriteZeroes) {
+                Refusal::NOSPC
+            } else {
+                Refusal::INVAL
+            });
         }
         if self.command == Read && self.length > PAYLOAD_MAX {
             return Err(if self.has(flags::DF) { Refusal::OVERFLOW } else { Refusal::INVAL });
