@@ -19,16 +19,20 @@
 //! # drop(request);
 //! ```
 
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
+
 mod context;
 mod here;
 mod ids;
 mod in_span;
 mod init;
+#[cfg(blkkin_probe)]
+mod load;
 mod probe;
 mod span;
 
 pub use context::Context;
 pub use here::Here;
 pub use in_span::{InSpan, Spanned};
-pub use init::{InitError, Options, Started, enabled, init, init_with};
+pub use init::{Counts, InitError, Options, Started, counts, enabled, init, init_with};
 pub use span::{Entered, Kind, Side, Span};

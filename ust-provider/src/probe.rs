@@ -12,22 +12,14 @@ use std::ffi::c_char;
 use std::ptr::null;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering, fence};
 
-/// The events of provider `blkkin`, by their place in [`Table::state`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Event {
-    Begin = 0,
-    End,
-    Enter,
-    Leave,
-    Event,
-    Text,
-    Number,
-    Meeting,
-}
+/// The place of `begin` in [`Table::state`].
+#[cfg(blkkin_probe)]
+const BLKKIN_BEGIN: usize = 0;
 
-const EVENTS: usize = 8;
+/// `BLKKIN_EVENTS` of `c/probe/probe.h`: blkin's are behind ours.
+const EVENTS: usize = 12;
 
-/// `struct blkkin_probe` of `c/blkkin/probe.h`, as far as Rust uses it.
+/// `struct blkkin_probe` of `c/probe/probe.h`, up to what Rust uses.
 #[repr(C)]
 pub(crate) struct Table {
     pub(crate) abi: u32,
@@ -45,9 +37,11 @@ pub(crate) struct Table {
     pub(crate) keep_root: unsafe extern "C" fn(u64) -> u32,
     pub(crate) set_rate: unsafe extern "C" fn(u32),
     pub(crate) seen_enabled: unsafe extern "C" fn() -> u64,
+    pub(crate) first_enabled_ns: unsafe extern "C" fn() -> u64,
+    pub(crate) follow_forks: unsafe extern "C" fn() -> i32,
 }
 
-/// `struct blkkin_begin` of `c/blkkin/probe.h`.
+/// `struct blkkin_begin` of `c/probe/probe.h`.
 #[repr(C)]
 pub(crate) struct Begin {
     pub(crate) trace_hi: u64,
@@ -88,14 +82,14 @@ pub(crate) fn table() -> Option<&'static Table> {
 }
 
 /// From now on the probe's states are asked and its functions called.
-#[allow(dead_code, reason = "the loader comes next")]
+#[cfg(blkkin_probe)]
 pub(crate) fn publish(table: &'static Table) {
     TABLE.store((&raw const *table).cast_mut(), Ordering::Release);
-    BEGIN.store(table.state[Event::Begin as usize].cast_mut(), Ordering::Release);
+    BEGIN.store(table.state[BLKKIN_BEGIN].cast_mut(), Ordering::Release);
 }
 
 /// From now on all is off again: in a forked child, which has none of LTTng's threads.
-#[allow(dead_code, reason = "the loader comes next")]
+#[cfg(blkkin_probe)]
 pub(crate) fn withdraw() {
     BEGIN.store((&raw const OFF).cast_mut(), Ordering::Release);
     TABLE.store(null::<Table>().cast_mut(), Ordering::Release);

@@ -1,0 +1,240 @@
+/*
+ * Spans for storage daemons, as events of LTTng-UST: the C side of the crate blkkin-ust, with the same meaning.
+ *
+ *	blkkin_init(NULL);				// after daemonizing; the daemon runs with LTTng or without
+ *
+ *	struct blkkin_span span;
+ *	blkkin_begin_root(&span, BLKKIN_SERVER, "READ", "nbd-server", BLKKIN_HERE);
+ *	blkkin_number(&span, "nbd.offset", offset);
+ *	... pread() here is this span's ...
+ *	blkkin_end(&span);
+ *
+ * While nobody traces each call is a load and a comparison (1 ns and less). A span belongs to one thread at a time; it may be
+ * handed on. Strings end in a NUL; `service` must live as long as the span, the others only during the call.
+ *
+ * Link with libblkkin-ust.a and -ldl -lpthread; the README has the rest.
+ */
+#ifndef BLKKIN_UST_H
+#define BLKKIN_UST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#pragma GCC visibility push(default)
+
+/* What a span is towards others. */
+enum blkkin_kind { BLKKIN_INTERNAL = 0, BLKKIN_SERVER = 1, BLKKIN_CLIENT = 2 };
+
+/* Which end of a request that crosses a connection a span is. */
+enum blkkin_side { BLKKIN_ASKED = 0, BLKKIN_ANSWERED = 1 };
+
+/* Whether the thread that begins a span works for it until its end; if so it is neither entered nor left. */
+enum blkkin_where { BLKKIN_ELSEWHERE = 0, BLKKIN_HERE = 1 };
+
+/* What names a span outside its process. All 0: none, which is what a span has while nobody traces. */
+struct blkkin_context {
+	uint64_t trace_hi, trace_lo;
+	uint64_t span, parent;
+	bool sampled;
+};
+
+/* One operation of the daemon. The fields are not for users. */
+struct blkkin_span {
+	struct blkkin_context context;
+	const char *service;
+	/* Of the root; 0: not recorded. */
+	uint32_t kept_per_million;
+	int32_t status;
+};
+
+struct blkkin_options {
+	/*
+	 * About so many roots a second are kept, and the others not recorded; 0: all are kept. What BLKKIN_UST_ROOTS in the
+	 * environment says counts before this.
+	 */
+	uint32_t roots_per_second;
+	/* Children that are forked are processes of their own in the trace. Else they are silent. */
+	bool follow_forks;
+};
+
+/*
+ * Connects the process to LTTng, once; NULL: default options. 0, or a negative errno: ECANCELED (BLKKIN_UST=0 in the
+ * environment), ENOSYS (built without LTTng-UST), ELIBACC (its library is not there), ECHILD (forked from a process that was
+ * connected). blkkin_why() says it in words. The daemon goes on either way.
+ */
+int blkkin_init(const struct blkkin_options *options);
+
+/* Why blkkin_init() failed; "" if it did not. */
+const char *blkkin_why(void);
+
+/* How many events this process gave to LTTng: what one session recorded and discarded adds up to it. */
+uint64_t blkkin_seen_enabled(void);
+
+/* From the call of blkkin_init() to when the events were first found enabled; 0: never yet. */
+uint64_t blkkin_time_to_enabled_ns(void);
+
+/* `00-<trace id>-<span id>-<flags>` with its NUL. Not 0: there is no span, and text is "". */
+int blkkin_to_traceparent(const struct blkkin_context *context, char text[56]);
+
+/* Not 0: malformed, and the context is none. */
+int blkkin_from_traceparent(struct blkkin_context *context, const char *text);
+
+/*
+ * blkin's packed trace info. Not 0: it cannot be said in this form (no span, not sampled, or a trace id of more than 64
+ * bits), and bytes are 0.
+ */
+int blkkin_to_blkin(const struct blkkin_context *context, unsigned char bytes[24]);
+
+/* Not 0: it names no span. */
+int blkkin_from_blkin(struct blkkin_context *context, const unsigned char bytes[24]);
+
+/* What follows until the inline functions is theirs. */
+
+/* What LTTng writes when a session enables an event, by enum blkkin_event of probe.h; zeros of ours until blkkin_init(). */
+extern const int *blkkin_ust_state[12];
+
+void blkkin_ust_begin(struct blkkin_span *span, const struct blkkin_context *above, uint32_t kept_per_million,
+		      enum blkkin_kind kind, const char *name, enum blkkin_where where);
+void blkkin_ust_end(const struct blkkin_span *span);
+void blkkin_ust_enter(uint64_t span);
+void blkkin_ust_leave(uint64_t span);
+void blkkin_ust_event(uint64_t span, const char *name);
+void blkkin_ust_text(uint64_t span, const char *key, const char *val);
+void blkkin_ust_number(uint64_t span, const char *key, int64_t val);
+void blkkin_ust_meeting(uint64_t span, enum blkkin_side side, bool unique, const char *rule, const char *connection,
+			uint64_t cookie);
+
+static inline bool blkkin_ust_on(unsigned event)
+{
+	const int *state = __atomic_load_n(&blkkin_ust_state[event], __ATOMIC_RELAXED);
+
+	return __builtin_expect(__atomic_load_n(state, __ATOMIC_RELAXED) != 0, 0);
+}
+
+static inline void blkkin_ust_silent(struct blkkin_span *span, const struct blkkin_context *context, const char *service)
+{
+	span->context = *context;
+	span->service = service;
+	span->kept_per_million = 0;
+	span->status = 0;
+}
+
+/* Whether some session has the events enabled: worth asking before work that is only for a span. */
+static inline bool blkkin_enabled(void)
+{
+	return blkkin_ust_on(0);
+}
+
+/* Whether the span's events go to a trace: worth asking before a value is made only for it. */
+static inline bool blkkin_is_recorded(const struct blkkin_span *span)
+{
+	return __builtin_expect(span->kept_per_million != 0, 0);
+}
+
+/*
+ * Begins what somebody else asked for: a child of the span that `context` names, wherever it is; without one it begins a trace.
+ * While nobody traces here the span carries `context` on unchanged.
+ */
+static inline void blkkin_begin_continued(struct blkkin_span *span, const struct blkkin_context *context,
+					  enum blkkin_kind kind, const char *name, const char *service,
+					  enum blkkin_where where)
+{
+	blkkin_ust_silent(span, context, service);
+	if (blkkin_ust_on(0))
+		blkkin_ust_begin(span, context, 1000000, kind, name, where);
+}
+
+/* Begins a trace. */
+static inline void blkkin_begin_root(struct blkkin_span *span, enum blkkin_kind kind, const char *name,
+				     const char *service, enum blkkin_where where)
+{
+	const struct blkkin_context none = { 0, 0, 0, 0, false };
+
+	blkkin_begin_continued(span, &none, kind, name, service, where);
+}
+
+/*
+ * Begins a part of `parent`'s work, of the same service. Where tracing was off when `parent` began, the part is a root: the span
+ * of a connection that is older than the session would hide every request on it.
+ */
+static inline void blkkin_begin_child(struct blkkin_span *span, const struct blkkin_span *parent, enum blkkin_kind kind,
+				      const char *name, enum blkkin_where where)
+{
+	blkkin_ust_silent(span, &parent->context, parent->service);
+	if (blkkin_ust_on(0))
+		blkkin_ust_begin(span, &parent->context, parent->kept_per_million, kind, name, where);
+}
+
+/* Ends the span; it may then begin again. */
+static inline void blkkin_end(struct blkkin_span *span)
+{
+	if (blkkin_is_recorded(span))
+		blkkin_ust_end(span);
+	span->kept_per_million = 0;
+}
+
+/* This thread works for the span from now on. */
+static inline void blkkin_enter(const struct blkkin_span *span)
+{
+	if (blkkin_is_recorded(span))
+		blkkin_ust_enter(span->context.span);
+}
+
+/* This thread works for the span no longer: the last entered is the first left. */
+static inline void blkkin_leave(const struct blkkin_span *span)
+{
+	if (blkkin_is_recorded(span))
+		blkkin_ust_leave(span->context.span);
+}
+
+/* A moment in the span. */
+static inline void blkkin_event(const struct blkkin_span *span, const char *name)
+{
+	if (blkkin_is_recorded(span))
+		blkkin_ust_event(span->context.span, name);
+}
+
+/* Says something about the span: `key` is `val`. */
+static inline void blkkin_text(const struct blkkin_span *span, const char *key, const char *val)
+{
+	if (blkkin_is_recorded(span))
+		blkkin_ust_text(span->context.span, key, val);
+}
+
+/* Says a number about the span. */
+static inline void blkkin_number(const struct blkkin_span *span, const char *key, int64_t val)
+{
+	if (blkkin_is_recorded(span))
+		blkkin_ust_number(span->context.span, key, val);
+}
+
+/*
+ * The span is one end of a request that crossed `connection` under the protocol's own name `cookie`: both ends that say the same
+ * rule, connection and cookie are joined. `connection` names both ends, the asker's first; `unique`: the cookie comes only
+ * once on this connection.
+ */
+static inline void blkkin_meeting(const struct blkkin_span *span, enum blkkin_side side, const char *rule,
+				  const char *connection, uint64_t cookie, bool unique)
+{
+	if (blkkin_is_recorded(span))
+		blkkin_ust_meeting(span->context.span, side, unique, rule, connection, cookie);
+}
+
+/* It failed with this positive errno; the last one counts. */
+static inline void blkkin_fail(struct blkkin_span *span, int error)
+{
+	span->status = error;
+}
+
+#pragma GCC visibility pop
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

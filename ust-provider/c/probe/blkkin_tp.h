@@ -1,0 +1,96 @@
+/*
+ * Provider `blkkin`: the events of spans. Their names, fields and order are read by others (the bridge); ids are 0 where
+ * there is none.
+ */
+#undef LTTNG_UST_TRACEPOINT_PROVIDER
+#define LTTNG_UST_TRACEPOINT_PROVIDER blkkin
+
+#undef LTTNG_UST_TRACEPOINT_INCLUDE
+#define LTTNG_UST_TRACEPOINT_INCLUDE "./blkkin_tp.h"
+
+#if !defined(BLKKIN_TP_H) || defined(LTTNG_UST_TRACEPOINT_HEADER_MULTI_READ)
+#define BLKKIN_TP_H
+
+#include <stdint.h>
+
+#include <lttng/tracepoint.h>
+
+/* kind: 0 internal, 1 server, 2 client. on: 1: this thread works for the span from now on. */
+LTTNG_UST_TRACEPOINT_EVENT(blkkin, begin,
+	LTTNG_UST_TP_ARGS(uint64_t, trace_hi, uint64_t, trace_lo, uint64_t, span, uint64_t, parent, uint8_t, kind,
+			  uint8_t, on, uint32_t, kept_per_million, const char *, name, const char *, service),
+	LTTNG_UST_TP_FIELDS(
+		lttng_ust_field_integer(uint64_t, trace_hi, trace_hi)
+		lttng_ust_field_integer(uint64_t, trace_lo, trace_lo)
+		lttng_ust_field_integer(uint64_t, span, span)
+		lttng_ust_field_integer(uint64_t, parent, parent)
+		lttng_ust_field_integer(uint8_t, kind, kind)
+		lttng_ust_field_integer(uint8_t, on, on)
+		lttng_ust_field_integer(uint32_t, kept_per_million, kept_per_million)
+		lttng_ust_field_string(name, name)
+		lttng_ust_field_string(service, service)
+	)
+)
+
+/* status: 0, or a positive errno. Whoever still works for the span does so no longer. */
+LTTNG_UST_TRACEPOINT_EVENT(blkkin, end,
+	LTTNG_UST_TP_ARGS(uint64_t, span, int32_t, status),
+	LTTNG_UST_TP_FIELDS(
+		lttng_ust_field_integer(uint64_t, span, span)
+		lttng_ust_field_integer(int32_t, status, status)
+	)
+)
+
+LTTNG_UST_TRACEPOINT_EVENT(blkkin, enter,
+	LTTNG_UST_TP_ARGS(uint64_t, span),
+	LTTNG_UST_TP_FIELDS(lttng_ust_field_integer(uint64_t, span, span))
+)
+
+LTTNG_UST_TRACEPOINT_EVENT(blkkin, leave,
+	LTTNG_UST_TP_ARGS(uint64_t, span),
+	LTTNG_UST_TP_FIELDS(lttng_ust_field_integer(uint64_t, span, span))
+)
+
+LTTNG_UST_TRACEPOINT_EVENT(blkkin, event,
+	LTTNG_UST_TP_ARGS(uint64_t, span, const char *, name),
+	LTTNG_UST_TP_FIELDS(
+		lttng_ust_field_integer(uint64_t, span, span)
+		lttng_ust_field_string(name, name)
+	)
+)
+
+LTTNG_UST_TRACEPOINT_EVENT(blkkin, text,
+	LTTNG_UST_TP_ARGS(uint64_t, span, const char *, key, const char *, val),
+	LTTNG_UST_TP_FIELDS(
+		lttng_ust_field_integer(uint64_t, span, span)
+		lttng_ust_field_string(key, key)
+		lttng_ust_field_string(val, val)
+	)
+)
+
+LTTNG_UST_TRACEPOINT_EVENT(blkkin, number,
+	LTTNG_UST_TP_ARGS(uint64_t, span, const char *, key, int64_t, val),
+	LTTNG_UST_TP_FIELDS(
+		lttng_ust_field_integer(uint64_t, span, span)
+		lttng_ust_field_string(key, key)
+		lttng_ust_field_integer(int64_t, val, val)
+	)
+)
+
+/* side: 0 asked, 1 answered. unique: the cookie comes only once on this connection. */
+LTTNG_UST_TRACEPOINT_EVENT(blkkin, meeting,
+	LTTNG_UST_TP_ARGS(uint64_t, span, uint8_t, side, uint8_t, unique, const char *, rule, const char *, connection,
+			  uint64_t, cookie),
+	LTTNG_UST_TP_FIELDS(
+		lttng_ust_field_integer(uint64_t, span, span)
+		lttng_ust_field_integer(uint8_t, side, side)
+		lttng_ust_field_integer(uint8_t, unique, unique)
+		lttng_ust_field_string(rule, rule)
+		lttng_ust_field_string(connection, connection)
+		lttng_ust_field_integer(uint64_t, cookie, cookie)
+	)
+)
+
+#endif
+
+#include <lttng/tracepoint-event.h>

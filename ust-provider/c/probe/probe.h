@@ -1,0 +1,77 @@
+/*
+ * The border between a program and the probe, the shared object that knows LTTng.
+ *
+ * The program embeds the probe, loads it when it is asked to, and takes `blkkin_probe` from it. Both are made from the same
+ * sources at the same time; `abi` and `size` are compared all the same, because a program may carry two copies of us.
+ * `src/probe.rs` has the same in Rust.
+ */
+#ifndef BLKKIN_PROBE_H
+#define BLKKIN_PROBE_H
+
+#include <stdint.h>
+
+#define BLKKIN_PROBE_ABI 1
+
+/* The events, by their place in blkkin_probe.state: provider blkkin's, then provider zipkin's. */
+enum blkkin_event {
+	BLKKIN_BEGIN,
+	BLKKIN_END,
+	BLKKIN_ENTER,
+	BLKKIN_LEAVE,
+	BLKKIN_EVENT,
+	BLKKIN_TEXT,
+	BLKKIN_NUMBER,
+	BLKKIN_MEETING,
+	BLKKIN_ZIPKIN_TIMESTAMP,
+	BLKKIN_ZIPKIN_KEYVAL_STRING,
+	BLKKIN_ZIPKIN_KEYVAL_INTEGER,
+	BLKKIN_ZIPKIN_KEYVAL,
+	BLKKIN_EVENTS
+};
+
+struct blkkin_begin {
+	uint64_t trace_hi, trace_lo, span, parent;
+	uint8_t kind, on;
+	uint16_t padding;
+	uint32_t kept_per_million;
+	const char *name, *service;
+};
+
+/* Whom an event of provider zipkin is about: its fields, in their order. */
+struct blkkin_zipkin {
+	const char *trace_name, *service_name;
+	int port_no;
+	const char *ip;
+	int64_t trace_id, span_id, parent_span_id;
+};
+
+struct blkkin_probe {
+	uint32_t abi, size;
+	/* What LTTng writes when a session enables the event: not 0. */
+	const int *state[BLKKIN_EVENTS];
+	void (*begin)(const struct blkkin_begin *begin);
+	void (*end)(uint64_t span, int32_t status);
+	void (*enter)(uint64_t span);
+	void (*leave)(uint64_t span);
+	void (*event)(uint64_t span, const char *name);
+	void (*text)(uint64_t span, const char *key, const char *val);
+	void (*number)(uint64_t span, const char *key, int64_t val);
+	void (*meeting)(uint64_t span, uint8_t side, uint8_t unique, const char *rule, const char *connection,
+			uint64_t cookie);
+	/* Of how many in a million a root that begins now is one; 0: it is not kept. Takes 64 random bits. */
+	uint32_t (*keep_root)(uint64_t random);
+	/* Aims at so many roots a second; 0: keeps all. */
+	void (*set_rate)(uint32_t roots_per_second);
+	/* How many events were given to LTTng: what its sessions recorded and what they discarded. */
+	uint64_t (*seen_enabled)(void);
+	/* When the first of them was, by CLOCK_MONOTONIC; 0: none was. */
+	uint64_t (*first_enabled_ns)(void);
+	/* Children that are forked are registered as processes of their own. Not 0: an errno. */
+	int (*follow_forks)(void);
+	void (*zipkin_timestamp)(const struct blkkin_zipkin *whom, const char *event);
+	void (*zipkin_keyval_string)(const struct blkkin_zipkin *whom, const char *key, const char *val);
+	void (*zipkin_keyval_integer)(const struct blkkin_zipkin *whom, const char *key, int64_t val);
+	void (*zipkin_keyval)(const struct blkkin_zipkin *whom, const char *key, const char *val);
+};
+
+#endif

@@ -1,0 +1,87 @@
+/*
+ * Provider `zipkin`: blkin's own events, with its names, fields and order. Seven fields say whom it is about, then comes what
+ * is said.
+ */
+#undef LTTNG_UST_TRACEPOINT_PROVIDER
+#define LTTNG_UST_TRACEPOINT_PROVIDER zipkin
+
+#undef LTTNG_UST_TRACEPOINT_INCLUDE
+#define LTTNG_UST_TRACEPOINT_INCLUDE "./zipkin_tp.h"
+
+#if !defined(BLKKIN_ZIPKIN_TP_H) || defined(LTTNG_UST_TRACEPOINT_HEADER_MULTI_READ)
+#define BLKKIN_ZIPKIN_TP_H
+
+#include <stdint.h>
+
+#include <lttng/tracepoint.h>
+
+LTTNG_UST_TRACEPOINT_EVENT(zipkin, timestamp,
+	LTTNG_UST_TP_ARGS(const char *, trace_name, const char *, service_name, int, port_no, const char *, ip,
+			  int64_t, trace_id, int64_t, span_id, int64_t, parent_span_id, const char *, event),
+	LTTNG_UST_TP_FIELDS(
+		lttng_ust_field_string(trace_name, trace_name)
+		lttng_ust_field_string(service_name, service_name)
+		lttng_ust_field_integer(int, port_no, port_no)
+		lttng_ust_field_string(ip, ip)
+		lttng_ust_field_integer(int64_t, trace_id, trace_id)
+		lttng_ust_field_integer(int64_t, span_id, span_id)
+		lttng_ust_field_integer(int64_t, parent_span_id, parent_span_id)
+		lttng_ust_field_string(event, event)
+	)
+)
+
+LTTNG_UST_TRACEPOINT_EVENT(zipkin, keyval_string,
+	LTTNG_UST_TP_ARGS(const char *, trace_name, const char *, service_name, int, port_no, const char *, ip,
+			  int64_t, trace_id, int64_t, span_id, int64_t, parent_span_id, const char *, key,
+			  const char *, val),
+	LTTNG_UST_TP_FIELDS(
+		lttng_ust_field_string(trace_name, trace_name)
+		lttng_ust_field_string(service_name, service_name)
+		lttng_ust_field_integer(int, port_no, port_no)
+		lttng_ust_field_string(ip, ip)
+		lttng_ust_field_integer(int64_t, trace_id, trace_id)
+		lttng_ust_field_integer(int64_t, span_id, span_id)
+		lttng_ust_field_integer(int64_t, parent_span_id, parent_span_id)
+		lttng_ust_field_string(key, key)
+		lttng_ust_field_string(val, val)
+	)
+)
+
+LTTNG_UST_TRACEPOINT_EVENT(zipkin, keyval_integer,
+	LTTNG_UST_TP_ARGS(const char *, trace_name, const char *, service_name, int, port_no, const char *, ip,
+			  int64_t, trace_id, int64_t, span_id, int64_t, parent_span_id, const char *, key,
+			  int64_t, val),
+	LTTNG_UST_TP_FIELDS(
+		lttng_ust_field_string(trace_name, trace_name)
+		lttng_ust_field_string(service_name, service_name)
+		lttng_ust_field_integer(int, port_no, port_no)
+		lttng_ust_field_string(ip, ip)
+		lttng_ust_field_integer(int64_t, trace_id, trace_id)
+		lttng_ust_field_integer(int64_t, span_id, span_id)
+		lttng_ust_field_integer(int64_t, parent_span_id, parent_span_id)
+		lttng_ust_field_string(key, key)
+		lttng_ust_field_integer(int64_t, val, val)
+	)
+)
+
+/* What the older generation said instead of keyval_string. */
+LTTNG_UST_TRACEPOINT_EVENT(zipkin, keyval,
+	LTTNG_UST_TP_ARGS(const char *, trace_name, const char *, service_name, int, port_no, const char *, ip,
+			  int64_t, trace_id, int64_t, span_id, int64_t, parent_span_id, const char *, key,
+			  const char *, val),
+	LTTNG_UST_TP_FIELDS(
+		lttng_ust_field_string(trace_name, trace_name)
+		lttng_ust_field_string(service_name, service_name)
+		lttng_ust_field_integer(int, port_no, port_no)
+		lttng_ust_field_string(ip, ip)
+		lttng_ust_field_integer(int64_t, trace_id, trace_id)
+		lttng_ust_field_integer(int64_t, span_id, span_id)
+		lttng_ust_field_integer(int64_t, parent_span_id, parent_span_id)
+		lttng_ust_field_string(key, key)
+		lttng_ust_field_string(val, val)
+	)
+)
+
+#endif
+
+#include <lttng/tracepoint-event.h>

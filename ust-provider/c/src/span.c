@@ -1,0 +1,108 @@
+/*
+ * What the inline functions of <blkkin/ust.h> call once they have found that something is to be said. `src/span.rs` has the same
+ * rules and says why they are so.
+ */
+#include <blkkin/ust.h>
+
+#include "ids.h"
+#include "internal.h"
+
+static const struct blkkin_probe *the_probe(void)
+{
+	return __atomic_load_n(&blkkin_ust_probe, __ATOMIC_ACQUIRE);
+}
+
+/*
+ * Begins `span` below `above`, which may be none: then it is a root, and sampling decides. `kept_per_million` is the part of the
+ * roots that `above`'s is one of; 0: `above` is not recorded.
+ */
+void blkkin_ust_begin(struct blkkin_span *span, const struct blkkin_context *above, uint32_t kept_per_million,
+		      enum blkkin_kind kind, const char *name, enum blkkin_where where)
+{
+	const struct blkkin_probe *probe = the_probe();
+	bool root = !above->span || (!above->trace_hi && !above->trace_lo);
+	struct blkkin_begin begin = { 0 };
+
+	if (!probe)
+		return;
+	if (root) {
+		span->context = (struct blkkin_context) { 0, blkkin_fresh_id(), blkkin_fresh_id(), 0, true };
+		kept_per_million = probe->keep_root(blkkin_fresh_id());
+		span->context.sampled = kept_per_million != 0;
+	} else if (above->sampled && kept_per_million) {
+		span->context = (struct blkkin_context) { above->trace_hi, above->trace_lo, blkkin_fresh_id(), above->span,
+							  true };
+	} else {
+		return;
+	}
+	if (!kept_per_million)
+		return;
+	span->kept_per_million = kept_per_million;
+	begin.trace_hi = span->context.trace_hi;
+	begin.trace_lo = span->context.trace_lo;
+	begin.span = span->context.span;
+	begin.parent = span->context.parent;
+	begin.kind = (uint8_t) kind;
+	begin.on = (uint8_t) where;
+	begin.kept_per_million = kept_per_million;
+	begin.name = name;
+	begin.service = span->service;
+	probe->begin(&begin);
+}
+
+void blkkin_ust_end(const struct blkkin_span *span)
+{
+	const struct blkkin_probe *probe = the_probe();
+
+	if (probe)
+		probe->end(span->context.span, span->status);
+}
+
+void blkkin_ust_enter(uint64_t span)
+{
+	const struct blkkin_probe *probe = the_probe();
+
+	if (probe)
+		probe->enter(span);
+}
+
+void blkkin_ust_leave(uint64_t span)
+{
+	const struct blkkin_probe *probe = the_probe();
+
+	if (probe)
+		probe->leave(span);
+}
+
+void blkkin_ust_event(uint64_t span, const char *name)
+{
+	const struct blkkin_probe *probe = the_probe();
+
+	if (probe)
+		probe->event(span, name);
+}
+
+void blkkin_ust_text(uint64_t span, const char *key, const char *val)
+{
+	const struct blkkin_probe *probe = the_probe();
+
+	if (probe)
+		probe->text(span, key, val);
+}
+
+void blkkin_ust_number(uint64_t span, const char *key, int64_t val)
+{
+	const struct blkkin_probe *probe = the_probe();
+
+	if (probe)
+		probe->number(span, key, val);
+}
+
+void blkkin_ust_meeting(uint64_t span, enum blkkin_side side, bool unique, const char *rule, const char *connection,
+			uint64_t cookie)
+{
+	const struct blkkin_probe *probe = the_probe();
+
+	if (probe)
+		probe->meeting(span, (uint8_t) side, unique, rule, connection, cookie);
+}

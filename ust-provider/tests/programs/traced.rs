@@ -1,0 +1,203 @@
+//! A program of its own crate that depends on blkkin-ust and on nothing that would set a flag. Its first argument says what it
+//! does; what it prints is what a reader of the trace has to find.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use blkkin_ust::{Context, Here, InSpan, Kind, Options, Side, Span, Started};
+
+const SERVICE: &std::ffi::CStr = c"fresh";
+
+fn main() {
+    let what = std::env::args().nth(1).unwrap_or_default();
+    match what.as_str() {
+        "spans" => spans(),
+        "storm" => storm(number(2), number(3)),
+        "sampled" => sampled(number(2), number(3)),
+        "forks" => forks(std::env::args().nth(2).as_deref() == Some("followed")),
+        "hops" => hops(number(2), number(3)),
+        "late" => late(),
+        _ => panic!("what?"),
+    }
+}
+
+fn number(place: usize) -> u64 {
+    std::env::args().nth(place).and_then(|text| text.parse().ok()).expect("a number")
+}
+
+fn started() -> Started {
+    blkkin_ust::init().unwrap()
+}
+
+/// Every call once.
+fn spans() {
+    started();
+    assert!(blkkin_ust::enabled());
+    let root = Span::root(Kind::Server, c"READ", SERVICE);
+    begin(&root, 1, 0, "READ");
+    let id = root.context().span;
+    {
+        let _working = root.enter();
+        println!("blkkin:enter {{ span = {id} }}");
+        let here = Here::child(&root, Kind::Client, c"ask");
+        begin(&here, 2, 1, "ask");
+        here.event(c"sent");
+        println!("blkkin:event {{ span = {}, name = \"sent\" }}", here.context().span);
+        here.text(c"to", c"there");
+        println!("blkkin:text {{ span = {}, key = \"to\", val = \"there\" }}", here.context().span);
+        here.number(c"bytes", -4096);
+        println!("blkkin:number {{ span = {}, key = \"bytes\", val = -4096 }}", here.context().span);
+        here.meeting(Side::Asked, c"nbd", c"a-b", 7, false);
+        println!(
+            "blkkin:meeting {{ span = {}, side = 0, unique = 0, rule = \"nbd\", connection = \"a-b\", cookie = 7 }}",
+            here.context().span
+        );
+        here.fail(5);
+        println!("blkkin:end {{ span = {}, status = 5 }}", here.context().span);
+        drop(here);
+    }
+    println!("blkkin:leave {{ span = {id} }}");
+    let wire = root.context().to_blkin().unwrap();
+    let far = Span::continued(Context::from_blkin(&wire).unwrap(), Kind::Server, c"WRITE", SERVICE);
+    assert_eq!((far.context().parent, far.context().trace_lo), (id, root.context().trace_lo));
+    begin(&far, 1, 0, "WRITE");
+    println!("blkkin:end {{ span = {}, status = 0 }}", far.context().span);
+    drop(far);
+    let parent = root.context().to_traceparent().unwrap();
+    let near = Here::continued(Context::from_traceparent(&parent).unwrap(), Kind::Server, c"TRIM", SERVICE);
+    begin(&near, 1, 1, "TRIM");
+    println!("blkkin:end {{ span = {}, status = 0 }}", near.context().span);
+    drop(near);
+    println!("blkkin:end {{ span = {id}, status = 0 }}");
+    drop(root);
+    let counts = blkkin_ust::counts();
+    assert_eq!(counts.seen_enabled, 14);
+    assert!(counts.time_to_enabled.unwrap() <= Duration::from_secs(3));
+    // What is not recorded says nothing: it is the last, so anything of it would be found.
+    let not_sampled = Context { sampled: false, ..Context::from_blkin(&wire).unwrap() };
+    let silent = Span::continued(not_sampled, Kind::Server, c"x", SERVICE);
+    let below = silent.child(Kind::Internal, c"y");
+    assert!(!silent.is_recorded() && !below.is_recorded());
+    assert_eq!(below.context(), not_sampled);
+    drop(Span::none().enter());
+}
+
+fn begin(span: &Span, kind: u8, on: u8, name: &str) {
+    let context = span.context();
+    println!(
+        "blkkin:begin {{ trace_hi = {}, trace_lo = {}, span = {}, parent = {}, kind = {kind}, on = {on}, \
+         kept_per_million = 1000000, name = \"{name}\", service = \"fresh\" }}",
+        context.trace_hi, context.trace_lo, context.span, context.parent
+    );
+}
+
+/// More events than the buffers take, from threads of which some end before the others begin.
+fn storm(threads: u64, events: u64) {
+    started();
+    for _ in 0..2 {
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    let span = Here::root(Kind::Internal, c"storm", SERVICE);
+                    (0..events).for_each(|number| span.number(c"number", number as i64));
+                });
+            }
+        });
+    }
+    println!("{}", blkkin_ust::counts().seen_enabled);
+}
+
+/// Roots in bursts, which sampling thins out.
+fn sampled(rate: u64, seconds: u64) {
+    let mut options = Options::default();
+    options.roots_per_second = Some(u32::try_from(rate).unwrap());
+    blkkin_ust::init_with(&options).unwrap();
+    let (mut made, begun) = (0_u64, Instant::now());
+    while begun.elapsed() < Duration::from_secs(seconds) {
+        for _ in 0..200 {
+            let root = Here::root(Kind::Server, c"root", SERVICE);
+            let child = Here::child(&root, Kind::Internal, c"part");
+            assert_eq!(root.is_recorded(), child.is_recorded());
+            assert_eq!(root.context().to_traceparent().unwrap().ends_with("-01"), root.is_recorded());
+            made += 1;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    println!("{made}");
+}
+
+/// A child that is forked, and what becomes of it.
+fn forks(followed: bool) {
+    let mut options = Options::default();
+    options.follow_forks = followed;
+    blkkin_ust::init_with(&options).unwrap();
+    drop(Here::root(Kind::Internal, c"parent", SERVICE));
+    // SAFETY: the only thread besides LTTng's.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let begun = Instant::now();
+        while followed && !blkkin_ust::enabled() && begun.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(Here::root(Kind::Internal, c"child", SERVICE));
+        let counted = blkkin_ust::counts().seen_enabled;
+        let verdict = blkkin_ust::init().err().map(|why| why.to_string());
+        println!("{counted} {}", verdict.unwrap_or_default());
+        std::process::exit(0);
+    }
+    let mut status = 0;
+    // SAFETY: our own child.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+    drop(Here::root(Kind::Internal, c"parent again", SERVICE));
+    println!("{} {child}", std::process::id());
+}
+
+/// Tasks that hop between threads, each in a span, with a span inside.
+fn hops(tasks: u64, awaits: u64) {
+    started();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).build().unwrap();
+    runtime.block_on(async {
+        let tasks = (0..tasks).map(|task| {
+            let span = Arc::new(Span::root(Kind::Server, c"task", SERVICE));
+            let inner = Arc::clone(&span);
+            let work = async move {
+                for step in 0..awaits {
+                    tokio::task::yield_now().await;
+                    inner.number(c"outer", (task << 32 | step) as i64);
+                    let part = inner.child(Kind::Internal, c"part");
+                    let id = part.context().span as i64;
+                    async {
+                        tokio::task::yield_now().await;
+                        inner.number(c"inner", id);
+                    }
+                    .in_span(part)
+                    .await;
+                }
+            };
+            tokio::spawn(work.in_span(span))
+        });
+        for task in tasks.collect::<Vec<_>>() {
+            task.await.unwrap();
+        }
+    });
+}
+
+/// A session begins while a span is open.
+fn late() {
+    started();
+    let connection = Span::root(Kind::Server, c"connection", SERVICE);
+    assert!(!connection.is_recorded());
+    println!("ready");
+    static DONE: AtomicBool = AtomicBool::new(false);
+    let begun = Instant::now();
+    while !DONE.load(Ordering::Relaxed) && begun.elapsed() < Duration::from_secs(20) {
+        if blkkin_ust::enabled() {
+            drop(connection.child(Kind::Server, c"request"));
+            DONE.store(true, Ordering::Relaxed);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(blkkin_ust::counts().time_to_enabled.unwrap() > Duration::ZERO);
+}

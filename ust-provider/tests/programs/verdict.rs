@@ -1,0 +1,31 @@
+//! A program that connects and says how that ended, then makes every kind of call: none may depend on it.
+
+use std::time::Instant;
+
+use blkkin_ust::{Context, Here, Kind, Span};
+
+const SERVICE: &std::ffi::CStr = c"verdict";
+
+/// How `init` ends, and that every call works all the same.
+fn main() {
+    let begun = Instant::now();
+    let verdict = blkkin_ust::init();
+    let took = begun.elapsed();
+    match &verdict {
+        Ok(_) => println!("ok"),
+        Err(why) => println!("{why}"),
+    }
+    assert_eq!(verdict.is_ok(), blkkin_ust::init().is_ok());
+    let span = Span::root(Kind::Server, c"x", SERVICE);
+    let child = span.child(Kind::Internal, c"y");
+    child.text(c"k", c"v");
+    let _entered = child.enter();
+    let came = Context::from_traceparent("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01").unwrap();
+    let continued = Here::continued(came, Kind::Server, c"z", SERVICE);
+    if !blkkin_ust::enabled() {
+        assert!(!span.is_recorded() && span.context().is_none());
+        assert_eq!(continued.context(), came);
+        assert_eq!(blkkin_ust::counts(), Default::default());
+    }
+    println!("{}", took.as_micros());
+}

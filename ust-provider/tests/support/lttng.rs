@@ -1,0 +1,195 @@
+//! LTTng's daemons, for one test alone: a home, a user id and a session of their own, and gone when this is dropped.
+//!
+//! As root LTTng has one place for all, so here everything runs as a user that nobody else is. The daemons end with the
+//! test that started them, also when it is killed. What a trace holds is babeltrace2's word.
+
+use std::ffi::OsStr;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a daemon may take to answer.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Private daemons.
+pub(crate) struct Lttng {
+    home: tempfile::TempDir,
+    /// Whom everything runs as; none: who runs the test.
+    user: Option<u32>,
+    daemon: Option<Child>,
+}
+
+/// An event as babeltrace2 tells it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Event {
+    /// `provider:event`
+    pub(crate) name: String,
+    /// `{ field = value, … }`
+    pub(crate) payload: String,
+    pub(crate) vpid: u32,
+    pub(crate) vtid: u32,
+}
+
+impl Event {
+    /// The value of a field, without quotes.
+    pub(crate) fn field(&self, name: &str) -> &str {
+        let start = self.payload.find(&format!(" {name} = ")).unwrap_or_else(|| panic!("{name} in {self:?}"));
+        let value = &self.payload[start + name.len() + 4..];
+        match value.strip_prefix('"') {
+            Some(text) => &text[..text.find('"').unwrap()],
+            None => value.split([',', ' ']).next().unwrap(),
+        }
+    }
+
+    pub(crate) fn number(&self, name: &str) -> u64 {
+        // Signed ones too: a test compares bits.
+        self.field(name).parse::<i128>().unwrap() as u64
+    }
+
+    pub(crate) fn line(&self) -> String {
+        format!("{} {}", self.name, self.payload)
+    }
+}
+
+impl Lttng {
+    /// Starts them, or says why this machine cannot.
+    pub(crate) fn start() -> Result<Self, String> {
+        for program in ["lttng", "lttng-sessiond", "babeltrace2"] {
+            let found = Command::new(program).arg("--version").output();
+            if !found.is_ok_and(|output| output.status.success()) {
+                return Err(format!("{program} is not installed"));
+            }
+        }
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        // SAFETY: it has no preconditions.
+        let root = unsafe { libc::geteuid() } == 0;
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let user = root.then(|| 1_000_000 + std::process::id() * 16 + number);
+        let home = tempfile::Builder::new().prefix("blkkin-lttng").tempdir().unwrap();
+        let mut lttng = Self { home, user, daemon: None };
+        lttng.own(lttng.home.path());
+        let log = fs::File::create(lttng.home.path().join("sessiond.log")).unwrap();
+        let mut daemon = lttng.command("lttng-sessiond");
+        daemon.arg("--no-kernel").stdout(log.try_clone().unwrap()).stderr(log);
+        // SAFETY: a system call that takes numbers: the daemon ends with us.
+        unsafe {
+            daemon.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            })
+        };
+        lttng.daemon = Some(daemon.spawn().unwrap());
+        let begun = Instant::now();
+        while !lttng.command("lttng").arg("list").output().unwrap().status.success() {
+            assert!(begun.elapsed() < PATIENCE, "lttng-sessiond does not answer");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(lttng)
+    }
+
+    /// Something that is run as they are, and finds them.
+    pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env("HOME", self.home.path())
+            .env("LTTNG_HOME", self.home.path())
+            .current_dir(self.home.path());
+        command.env_remove("LTTNG_UST_DEBUG").env_remove("BLKKIN_UST").env_remove("BLKKIN_UST_ROOTS");
+        if let Some(user) = self.user {
+            command.uid(user).gid(user);
+        }
+        command
+    }
+
+    /// A copy of `program` that their user can run: it may lie where only its owner looks.
+    pub(crate) fn install(&self, program: &Path) -> PathBuf {
+        let copy = self.home.path().join(program.file_name().unwrap());
+        fs::copy(program, &copy).unwrap();
+        fs::set_permissions(&copy, Permissions::from_mode(0o755)).unwrap();
+        copy
+    }
+
+    /// `lttng ARGS`.
+    pub(crate) fn lttng(&self, args: &[&str]) -> String {
+        succeed(self.command("lttng").args(args).output().unwrap())
+    }
+
+    /// A session that records `events`, from now on.
+    pub(crate) fn record(&self, session: &str, events: &[&str], channel: &[&str]) {
+        let output = format!("--output={}", self.trace(session).display());
+        self.lttng(&["create", session, &output]);
+        self.lttng(&[&["enable-channel", "-u", "c"], channel].concat());
+        for event in events {
+            self.lttng(&["enable-event", "-u", "-c", "c", event]);
+        }
+        self.lttng(&["add-context", "-u", "-t", "vpid", "-t", "vtid"]);
+        self.lttng(&["start"]);
+    }
+
+    /// Ends the session and reads what it recorded, in order of time.
+    pub(crate) fn finish(&self, session: &str) -> Vec<Event> {
+        self.finish_counting(session).0
+    }
+
+    /// As [`finish`](Self::finish), with how many events LTTng says it discarded.
+    pub(crate) fn finish_counting(&self, session: &str) -> (Vec<Event>, u64) {
+        self.lttng(&["stop", session]);
+        let list = self.lttng(&["list", session]);
+        let count = list.lines().find_map(|line| line.trim().strip_prefix("Discarded events:"));
+        let discarded = count.map_or(0, |count| count.trim().parse().unwrap());
+        self.lttng(&["destroy", session]);
+        let mut babeltrace = self.command("babeltrace2");
+        babeltrace.args(["--names=payload,context", "--fields=trace:hostname"]).arg(self.trace(session));
+        (succeed(babeltrace.output().unwrap()).lines().map(event).collect(), discarded)
+    }
+
+    fn trace(&self, session: &str) -> PathBuf {
+        self.home.path().join("traces").join(session)
+    }
+
+    fn own(&self, path: &Path) {
+        if let Some(user) = self.user {
+            chown(path, Some(user), Some(user)).unwrap();
+        }
+    }
+}
+
+impl Drop for Lttng {
+    fn drop(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            let _ = self.command("lttng").args(["destroy", "--all", "--no-wait"]).output();
+            // SAFETY: our own child, which was not waited for.
+            unsafe { libc::kill(daemon.id() as i32, libc::SIGTERM) };
+            let _ = daemon.wait();
+        }
+        if let Some(user) = self.user {
+            let _ = fs::remove_file(format!("/dev/shm/lttng-ust-wait-8-{user}"));
+        }
+    }
+}
+
+/// What it printed.
+pub(crate) fn succeed(output: Output) -> String {
+    let (said, complained) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}\n{said}\n{complained}", output.status);
+    said.into_owned()
+}
+
+/// `[time] (+delta) provider:event: { cpu_id = 0 }, { vpid = 1, vtid = 2 }, { … }`
+fn event(line: &str) -> Event {
+    let (head, rest) = line.split_once(": {").unwrap_or_else(|| panic!("an event: {line}"));
+    let name = head.rsplit(' ').next().unwrap().to_owned();
+    let mut parts = rest.splitn(3, " }, {");
+    let context = parts.nth(1).unwrap();
+    let payload = format!("{{{}", parts.next().unwrap());
+    let id = |name: &str| {
+        let (_, value) = context.split_once(name).unwrap();
+        value.split([',', ' ']).next().unwrap().parse().unwrap()
+    };
+    Event { name, payload, vpid: id("vpid = "), vtid: id("vtid = ") }
+}

@@ -1,0 +1,10 @@
+//! What the tests share.
+#![allow(dead_code, unused_imports, reason = "each test program uses a part")]
+
+mod c;
+mod fresh;
+mod lttng;
+
+pub(crate) use c::{compile, library, make, without_headers};
+pub(crate) use fresh::Fresh;
+pub(crate) use lttng::{Event, Lttng, succeed};
