@@ -55,6 +55,7 @@ fn plain(address: SocketAddr) -> SocketAddr {
 }
 
 #[cfg(test)]
+#[allow(clippy::print_stdout, reason = "a test says what this machine lacks")]
 mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::os::unix::net::UnixStream;

@@ -14,7 +14,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use support::{MODES, Running, are_here, capture, fill, pattern};
+use support::{MODES, Running, are_here, capture, fill, fio, pattern};
 
 const MIB: u64 = 1 << 20;
 
@@ -74,7 +74,7 @@ fn copies_are_equal_and_holes_stay_holes() {
         }
         let map = capture(Command::new("nbdinfo").args(["--map", "--json", server.uri()]));
         let map: Vec<Value> = serde_json::from_str(&map).unwrap();
-        let seen: Vec<(u64, u64, u64)> = map.iter().map(|extent| numbers(extent)).collect();
+        let seen: Vec<(u64, u64, u64)> = map.iter().map(numbers).collect();
         let expected = [(0, 1, 0), (1, 4, 3), (5, 2, 0), (7, 33, 3), (40, 1, 0), (41, 22, 3), (63, 1, 0)];
         assert_eq!(seen, expected.map(|(at, length, kind)| (at * MIB, length * MIB, kind)));
         server.stop();
@@ -138,18 +138,6 @@ fn qemu_reads_what_it_wrote_zeroed_and_discarded() {
         assert_eq!(by_nbd, by_file);
         server.stop();
     }
-}
-
-/// Of a run of fio: reads, writes, syncs.
-fn fio(options: &[&str]) -> [u64; 3] {
-    let common = ["--name=x", "--ioengine=nbd", "--thread", "--group_reporting", "--output-format=json"];
-    let said = capture(Command::new("fio").args(common).args(options));
-    let json = &said[said.find('{').unwrap()..];
-    let told: Value = serde_json::from_str(json).unwrap();
-    let job = &told["jobs"][0];
-    assert_eq!(job["error"], 0);
-    let number = |of: &str, key: &str| job[of][key].as_u64().unwrap_or(0);
-    [number("read", "total_ios"), number("write", "total_ios"), number("sync", "total_ios")]
 }
 
 #[test]

@@ -9,13 +9,14 @@
 
 pub(crate) mod client;
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use tempfile::TempDir;
 
 /// Both ways of serving: every test is for each of them.
@@ -39,15 +40,23 @@ impl Running {
 
     /// Below another program.
     pub(crate) fn start_under(above: &[&str], mode: &[&str], size: u64, options: &[&str]) -> Self {
+        let own = Path::new(env!("CARGO_BIN_EXE_blkkin-nbd"));
+        let Some((program, arguments)) = above.split_first() else {
+            return Self::start_as(Command::new(own), mode, size, options);
+        };
+        let mut command = Command::new(program);
+        command.args(arguments).arg(own);
+        Self::start_as(command, mode, size, options)
+    }
+
+    /// By a command that may be another user's.
+    pub(crate) fn start_as(mut command: Command, mode: &[&str], size: u64, options: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("disk");
         File::create(&file).unwrap().set_len(size).unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o666)).unwrap();
+        fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
         let socket = folder.path().join("socket");
-        let own = env!("CARGO_BIN_EXE_blkkin-nbd");
-        let mut command = Command::new(above.first().unwrap_or(&own));
-        if let Some((_, arguments)) = above.split_first() {
-            command.args(arguments).arg(own);
-        }
         let mut process = command
             .arg(&file)
             .arg("--unix")
@@ -130,6 +139,18 @@ pub(crate) fn capture(command: &mut Command) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {}\n{said}\n{errors}", output.status);
     said
+}
+
+/// Of a run of fio: reads, writes, syncs.
+pub(crate) fn fio(options: &[&str]) -> [u64; 3] {
+    let common = ["--name=x", "--ioengine=nbd", "--thread", "--group_reporting", "--output-format=json"];
+    let said = capture(Command::new("fio").args(common).args(options));
+    let json = &said[said.find('{').unwrap()..];
+    let told: Value = serde_json::from_str(json).unwrap();
+    let job = &told["jobs"][0];
+    assert_eq!(job["error"], 0);
+    let number = |of: &str, key: &str| job[of][key].as_u64().unwrap_or(0);
+    [number("read", "total_ios"), number("write", "total_ios"), number("sync", "total_ios")]
 }
 
 /// Whether these programs are here; if not, a test says so and ends.
