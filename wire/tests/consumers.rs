@@ -50,8 +50,13 @@ fn consume(schema: &Path, arguments: &[&str], record: &[u8]) -> Output {
 
 /// Records and what is in them were written by hand, value by value: `src/v1/tests.rs` and `src/v1/pieces/tests.rs` have the
 /// same in Rust.
-const GOLDEN: [(&str, &[&str]); 4] =
-    [("v1", &[]), ("meeting-v1", &[]), ("pieces-v1", &["--pieces"]), ("links-v1", &["--pieces"])];
+const GOLDEN: [(&str, &[&str]); 5] = [
+    ("v1", &[]),
+    ("meeting-v1", &[]),
+    ("context-v1", &[]),
+    ("pieces-v1", &["--pieces"]),
+    ("links-v1", &["--pieces"]),
+];
 
 #[test]
 fn a_consumer_in_python_reads_what_was_written() {
