@@ -10,15 +10,19 @@
 mod common;
 mod support;
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use blkkin_aggregator::translate;
 use blkkin_tracer::{AttachKind, TracerConfig};
+use blkkin_wire::ids::SpanId;
 use tempfile::TempDir;
 
 use support::actor::Actor;
+use support::disk::Disk;
 use support::live::eventually;
-use support::recording::{Recorder, Recording};
+use support::recording::{Recorder, Recording, record};
 use support::{needs, or_skip};
 
 const THREADS: u64 = 4;
@@ -43,37 +47,51 @@ struct Writer {
     library: Option<PathBuf>,
 }
 
+/// A folder with the sources in it.
+fn sources() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in [
+        ("thread.h", include_str!("support/context/thread.h")),
+        ("slot.c", include_str!("support/context/slot.c")),
+        ("writer.c", include_str!("support/context/writer.c")),
+        ("hostile.c", include_str!("support/context/hostile.c")),
+        ("twice.c", include_str!("support/context/twice.c")),
+    ] {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    folder
+}
+
+fn gcc(folder: &TempDir, words: &[&[&str]]) {
+    let output = Command::new("gcc").current_dir(folder.path()).args(words.concat()).output().unwrap();
+    assert!(output.status.success(), "gcc: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+const LIBRARY: &[&str] = &["-O1", "-shared", "-fPIC", "slot.c", "-o"];
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}
+
 impl Writer {
     fn build(slot: Slot) -> Writer {
-        let folder = tempfile::tempdir().unwrap();
-        for (name, text) in [
-            ("thread.h", include_str!("support/context/thread.h")),
-            ("slot.c", include_str!("support/context/slot.c")),
-            ("writer.c", include_str!("support/context/writer.c")),
-        ] {
-            std::fs::write(folder.path().join(name), text).unwrap();
-        }
-        let gcc = |words: &[&str]| {
-            let output = Command::new("gcc").current_dir(folder.path()).args(words).output().unwrap();
-            assert!(output.status.success(), "gcc: {}", String::from_utf8_lossy(&output.stderr));
-        };
-        let library = |words: &[&str]| {
-            gcc(&[&["-O1", "-shared", "-fPIC", "-o", "libslot.so", "slot.c"], words].concat())
-        };
-        let program = ["-O1", "-pthread", "-o", "writer", "writer.c"];
+        let folder = sources();
+        let program: &[&str] = &["-O1", "-pthread", "-o", "writer", "writer.c"];
+        let linked: &[&str] = &["-DOWN", "-L.", "-lslot", "-Wl,-rpath,$ORIGIN", "-ldl"];
+        let library = |words| gcc(&folder, &[LIBRARY, &["libslot.so"], words]);
         let loaded = match slot {
             Slot::Own => {
-                gcc(&[&program[..], &["-DOWN", "slot.c", "-rdynamic", "-ldl"]].concat());
+                gcc(&folder, &[program, &["-DOWN", "slot.c", "-rdynamic", "-ldl"]]);
                 None
             }
             Slot::Linked(words) => {
                 library(words);
-                gcc(&[&program[..], &["-DOWN", "-L.", "-lslot", "-Wl,-rpath,$ORIGIN", "-ldl"]].concat());
+                gcc(&folder, &[program, linked]);
                 None
             }
             Slot::Loaded(words) => {
                 library(words);
-                gcc(&[&program[..], &["-ldl"]].concat());
+                gcc(&folder, &[program, &["-ldl"]]);
                 Some(folder.path().join("libslot.so"))
             }
         };
@@ -89,11 +107,10 @@ impl Writer {
         self.folder.path().join("go")
     }
 
-    fn words(&self, spans: u64, calls: u64, next: &[String]) -> Vec<String> {
-        let text = |path: &Path| path.display().to_string();
+    fn words(&self, (spans, calls): (u64, u64), step: u64, next: &[String]) -> Vec<String> {
         let library = self.library.as_deref().map_or("-".to_owned(), text);
         let mut words = vec![text(&self.program()), text(&self.program()), library, text(&self.go())];
-        words.extend([THREADS, spans, calls].map(|number| number.to_string()));
+        words.extend([THREADS, spans, calls, step].map(|number| number.to_string()));
         words.extend_from_slice(next);
         words
     }
@@ -143,8 +160,8 @@ fn check(slot: Slot, config: &TracerConfig, (spans, calls): (u64, u64)) {
     }
     let writer = Writer::build(slot);
     // What the child becomes has nothing to say.
-    let next = writer.words(0, 0, &[]);
-    let recording = follow(config, &writer.words(spans, calls, &next), &writer.go());
+    let next = writer.words((0, 0), 1, &[]);
+    let recording = follow(config, &writer.words((spans, calls), 1, &next), &writer.go());
     // Two threads for each span, two calls of the parent and two of the child for theirs.
     assert_eq!(judge(&recording), 2 * spans * calls + 4);
     let books = &recording.accounts;
@@ -185,4 +202,70 @@ fn a_slot_of_a_library_that_is_loaded_later() {
 #[test]
 fn a_slot_by_untyped_probes_where_it_is_loaded_later() {
     check(Slot::Loaded(&["-mtls-dialect=gnu2"]), &by(Some(AttachKind::RawTp)), SOME);
+}
+
+/// Of each way in which a context cannot be had or is none there are so many calls.
+const EACH: u64 = 100;
+
+/// Pointers to nowhere, records that are cut, invalid or none: no call is below a span that it does not name, and each is counted. A page
+/// that is not there at a call's entry is read at its return.
+#[test]
+fn what_cannot_be_read_or_is_none_is_counted() {
+    needs!("gcc");
+    for kind in [AttachKind::TpBtf, AttachKind::RawTp] {
+        let folder = sources();
+        gcc(&folder, &[&["-O1", "-o", "hostile", "hostile.c", "slot.c", "-rdynamic"]]);
+        let (program, go) = (text(&folder.path().join("hostile")), folder.path().join("go"));
+        let words = [program.clone(), program, text(&go), EACH.to_string()];
+        let recording = follow(&by(Some(kind)), &words, &go);
+        assert_eq!(judge(&recording), 1 + EACH);
+        let books = &recording.accounts;
+        // Three ways that fail at entry and at return, and one that fails at entry only; two that are none.
+        let counted = [books.contexts_faulted, books.contexts_unread, books.contexts_invalid];
+        assert_eq!(counted, [4 * EACH, 3 * EACH, 2 * EACH], "{books:#?}");
+    }
+}
+
+#[test]
+fn of_two_slots_that_differ_neither_counts() {
+    needs!("gcc");
+    let folder = sources();
+    let libraries = ["libone.so", "libother.so"];
+    libraries.iter().for_each(|library| gcc(&folder, &[LIBRARY, &[library]]));
+    gcc(&folder, &[&["-O1", "-o", "twice", "twice.c", "-ldl"]]);
+    let [program, one, other] =
+        ["twice", libraries[0], libraries[1]].map(|name| text(&folder.path().join(name)));
+    let words = [program.clone(), program, one, other, "100".to_owned()];
+    let mut actor = Actor::program(&words, &folder.path().join("out"));
+    let recording = record(&TracerConfig::default(), &mut [&mut actor]);
+    recording.assert_balanced();
+    let calls = recording.named("pread64").into_iter().filter(|call| call.args[2] == 1);
+    let (below, others): (Vec<_>, Vec<_>) = calls.partition(|call| call.context.is_some());
+    // Until the second is loaded the first is the only one.
+    assert!(others.len() > 50, "{} calls are below a span", below.len());
+}
+
+/// The whole of it: bios and requests of a call that was made for a span of the program's are in its trace.
+#[test]
+fn what_is_below_a_call_is_in_the_applications_trace() {
+    needs!("gcc", "losetup");
+    const STEP: u64 = 1 << 20;
+    let disk = or_skip!(Disk::raw(24 * STEP));
+    let writer = Writer::build(Slot::Own);
+    let mut words = writer.words((20, 2), STEP, &[]);
+    words[1] = text(disk.node());
+    let recording = follow(&TracerConfig::default(), &words, &writer.go());
+    assert_eq!(judge(&recording), 2 * 20 * 2 + 4);
+    let mut requests = 0;
+    for trace in recording.traces.iter().filter(|trace| trace.context().is_some()) {
+        let context = trace.context().unwrap();
+        let spans = translate::spans(trace);
+        assert!(spans.iter().all(|span| span.trace == context.trace), "{spans:#?}");
+        assert_eq!(spans[0].parent, Some(context.span), "{spans:#?}");
+        let known: HashSet<SpanId> = spans.iter().map(|span| span.id).collect();
+        let below = spans[1..].iter().filter_map(|span| span.parent);
+        assert!(below.clone().all(|parent| known.contains(&parent)), "{spans:#?}");
+        requests += trace.requests.len();
+    }
+    assert!(requests > 0, "nothing was read from the disk below a span");
 }

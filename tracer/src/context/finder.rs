@@ -28,8 +28,8 @@ const AGAIN_MAX: u32 = 11;
 /// What was seen of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sight {
-    /// It is there, its parent too.
-    Seen { pid: u32, parent: u32 },
+    /// A thread of it is there: the one that leads it, which makes it a new one, or another.
+    Seen { pid: u32, parent: u32, leads: bool },
     /// It executes another program, from this file.
     Execed { pid: u32, program: Option<MappedFile> },
     /// It has mapped this file, to execute it.
@@ -44,7 +44,7 @@ pub(crate) enum Sight {
 pub(crate) struct Finder {
     places: Places,
     /// Processes that were looked at, and where those that publish do so.
-    known: HashMap<u32, Option<(Space, Place)>>,
+    known: HashMap<u32, (Space, Option<Place>)>,
     barren: HashSet<MappedFile>,
     barren_since: Instant,
     /// When to look again, at whom, and how often that was done.
@@ -94,25 +94,26 @@ impl Finder {
             self.barren_since = Instant::now();
         }
         match sight {
-            Sight::Seen { pid, parent } if !self.known.contains_key(&pid) => {
-                if !self.inherits(pid, parent) {
+            Sight::Seen { pid, parent, leads } => {
+                // A number may be another process's by now.
+                let space = || process::space(pid);
+                let same = |(known, _): &(Space, _)| !leads || space().as_ref() == Some(known);
+                if !self.known.get(&pid).is_some_and(same) && !self.inherits(pid, parent) {
                     self.look(pid, 0);
                 }
             }
-            Sight::Seen { .. } => {}
             Sight::Execed { pid, program } => {
                 self.forget(pid);
-                // Its libraries will be said as they are mapped.
-                match program.is_some_and(|program| self.barren.contains(&program)) {
-                    true => drop(self.known.insert(pid, None)),
-                    false => self.look(pid, 0),
+                // Of one whose file has nothing the libraries will be said as they are mapped.
+                if !program.is_some_and(|program| self.barren.contains(&program)) {
+                    self.look(pid, 0);
                 }
             }
             Sight::Mapped { pid, file } if !self.barren.contains(&file) => self.look(pid, 0),
             Sight::Mapped { .. } => {}
             Sight::Ended { pid } => self.forget(pid),
             Sight::Everything => {
-                self.known.retain(|_, place| place.is_some());
+                self.known.retain(|_, (_, place)| place.is_some());
                 for pid in processes() {
                     self.look(pid, 0);
                 }
@@ -122,11 +123,11 @@ impl Finder {
 
     /// A process that was forked has its parent's memory, and by that its place.
     fn inherits(&mut self, pid: u32, parent: u32) -> bool {
-        let Some(Some((space, place))) = self.known.get(&parent).copied() else { return false };
+        let Some((space, Some(place))) = self.known.get(&parent).copied() else { return false };
         if process::space(pid) != Some(space) {
             return false;
         }
-        self.set(pid, Some((space, place)));
+        self.set(pid, space, Some(place));
         true
     }
 
@@ -135,14 +136,14 @@ impl Finder {
             return;
         }
         match process::look(pid, &mut self.barren) {
-            Some((space, Publishes::At(place))) => self.set(pid, Some((space, place))),
-            Some((_, Publishes::Unsettled)) => {
-                self.set(pid, None);
+            Some((space, Publishes::At(place))) => self.set(pid, space, Some(place)),
+            Some((space, Publishes::Unsettled)) => {
+                self.set(pid, space, None);
                 if times < AGAIN_MAX {
                     self.again.insert((Instant::now() + AGAIN_AFTER * 2u32.pow(times), pid), times + 1);
                 }
             }
-            Some((_, Publishes::Nothing | Publishes::Ambiguous)) => self.set(pid, None),
+            Some((space, Publishes::Nothing | Publishes::Ambiguous)) => self.set(pid, space, None),
             None => self.forget(pid),
         }
     }
@@ -154,16 +155,21 @@ impl Finder {
         }
     }
 
-    fn set(&mut self, pid: u32, found: Option<(Space, Place)>) {
-        let before = self.known.insert(pid, found).flatten();
-        if before == found || self.known.len() > PLACES_MAX as usize && before.is_none() {
-            return;
+    fn set(&mut self, pid: u32, space: Space, place: Option<Place>) {
+        if self.known.len() >= PLACES_MAX as usize {
+            self.known.retain(|_, (_, place)| place.is_some());
         }
-        self.changed |= self.places.set(pid, found.map(|(space, place)| space.has(place)));
+        let found = |(space, place): (Space, Option<Place>)| place.map(|place| space.has(place));
+        let before = self.known.insert(pid, (space, place)).and_then(found);
+        let now = found((space, place));
+        // One that is said again may have been taken out meanwhile, as its library was.
+        if before.is_some() || now.is_some() {
+            self.changed |= self.places.set(pid, now);
+        }
     }
 
     fn forget(&mut self, pid: u32) {
-        if let Some(Some(_)) = self.known.remove(&pid) {
+        if let Some((_, Some(_))) = self.known.remove(&pid) {
             // Not said to the tasks: who has seen it is gone, or another program, and knows.
             self.places.set(pid, None);
         }

@@ -77,7 +77,9 @@ impl Watch {
         }
         match task.change {
             TaskChange::Execed => self.say(Sight::Execed { pid, program: task.exe.as_ref().map(mapped) }),
-            TaskChange::Seen | TaskChange::Forked => self.say(Sight::Seen { pid, parent: task.ppid.0 }),
+            TaskChange::Seen | TaskChange::Forked => {
+                self.say(Sight::Seen { pid, parent: task.ppid.0, leads: task.tid.0 == pid });
+            }
             TaskChange::Changed | TaskChange::Exited => {}
         }
     }

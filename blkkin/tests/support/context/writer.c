@@ -1,6 +1,6 @@
 /* Calls whose offset says for which span they were made: pread64(fd, byte, 1, SPAN), and 0 where for none.
  *
- * writer FILE LIBRARY|- GO THREADS SPANS CALLS [NEXT ...]: for one span, AWAITED, there are calls until the file GO is there. Then each of SPANS spans is worked for by two of the threads, one after
+ * writer FILE LIBRARY|- GO THREADS SPANS CALLS STEP [NEXT ...]: for one span, AWAITED, there are calls until the file GO is there. Then each of SPANS spans, STEP apart, is worked for by two of the threads, one after
  * another or at once, with CALLS calls by each; a thread calls once for none between two spans. At the end a child is forked, which
  * goes on for the span in which it was forked and then for one of its own; and becomes NEXT. */
 #define _GNU_SOURCE
@@ -18,7 +18,7 @@
 
 static struct record **(*find)(void);
 static int file;
-static long spans, calls;
+static long spans, calls, step;
 static atomic_long next;
 
 #define AWAITED (1L << 40)
@@ -66,16 +66,16 @@ static void *work(void *unused)
 	(void)unused;
 	memset(records, 0, sizeof records);
 	for (;;) {
-		long span = atomic_fetch_add(&next, 1) / 2 + 1;
+		long turn = atomic_fetch_add(&next, 1) / 2 + 1, span = turn * step;
 
-		if (span > spans)
+		if (turn > spans)
 			return NULL;
-		enter(&records[span % 2], span);
+		enter(&records[turn % 2], span);
 		for (long i = 0; i < calls; i++)
 			call(span);
 		/* Not by the slot alone: by the record too. */
-		if (span % 3 == 0) {
-			records[span % 2].valid = 0;
+		if (turn % 3 == 0) {
+			records[turn % 2].valid = 0;
 			atomic_signal_fence(memory_order_seq_cst);
 		} else {
 			leave();
@@ -102,18 +102,18 @@ static void fork_and_exec(char **words)
 	static struct record record;
 	int status;
 
-	enter(&record, spans + 1);
-	call(spans + 1);
+	enter(&record, (spans + 1) * step);
+	call((spans + 1) * step);
 	if (fork() == 0) {
-		call(spans + 1);
-		enter(&record, spans + 2);
-		call(spans + 2);
+		call((spans + 1) * step);
+		enter(&record, (spans + 2) * step);
+		call((spans + 2) * step);
 		if (!words[0])
 			_exit(0);
 		execv(words[0], words);
 		_exit(127);
 	}
-	call(spans + 1);
+	call((spans + 1) * step);
 	if (wait(&status) < 0 || status != 0)
 		abort();
 	leave();
@@ -132,12 +132,13 @@ int main(int count, char **words)
 	void *library = NULL;
 	int many;
 
-	if (count < 7)
+	if (count < 8)
 		return 2;
 	file = open(words[1], O_RDONLY);
 	many = atoi(words[4]);
 	spans = atol(words[5]);
 	calls = atol(words[6]);
+	step = atol(words[7]);
 	find = FIND;
 	if (file < 0 || many > 64)
 		return 3;
@@ -159,7 +160,7 @@ int main(int count, char **words)
 			return 5;
 	for (int i = 0; i < many; i++)
 		pthread_join(threads[i], NULL);
-	fork_and_exec(words + 7);
+	fork_and_exec(words + 8);
 	if (library) {
 		if (dlclose(library))
 			return 6;
