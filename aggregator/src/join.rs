@@ -28,6 +28,13 @@
 //!   close_range one has to see every one of them, in order, from before the program began. A call's record names
 //!   the inode that its descriptor named at entry, and inodes have paths ([`FileEvent`]).
 //!
+//! *Above it* is the span that the thread says it works for ([`TraceContext`]), if it says so: then the trace is the application's,
+//! not one of ours, and many calls are of one trace. Here each stays a trace by itself, with that id: nothing about one is known
+//! from another. Bios and requests name their call as before, and by that its trace.
+//!
+//! - *Not the trace id in every record*: a bio's and a request's would be half as long again, for all who publish nothing. The
+//!   price: of a call whose own record was lost the application's trace is not known, and what it did is in one of ours.
+//!
 //! ## Bio: pointer and time of first sight, as a span
 //!
 //! A bio queued by a task inside a call was *submitted by* that call: exact, since the same task cannot be inside
@@ -98,6 +105,7 @@
 //! [`Part::Later`]: crate::trace::Part::Later
 //! [`Cause`]: crate::trace::Cause
 //! [`Carried`]: crate::trace::Carried
+//! [`TraceContext`]: blkkin_wire::event::TraceContext
 //! [`TaskId`]: blkkin_wire::ids::TaskId
 //! [`FileEvent`]: blkkin_wire::event::FileEvent
 //! [`Ending::NoExit`]: blkkin_wire::event::Ending::NoExit

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs};
-use blkkin_wire::event::{BioEvent, CallEvent, CommitEvent, FileEvent, RequestEvent, TaskEvent};
+use blkkin_wire::event::{
+    BioEvent, CallEvent, CommitEvent, FileEvent, RequestEvent, TaskEvent, TraceContext,
+};
 use blkkin_wire::ids::{DeviceId, Source, SpanId, TraceId};
 use blkkin_wire::meeting::{MeetingEvent, Side};
 use blkkin_wire::operation::OperationEvent;
@@ -85,10 +87,18 @@ pub struct Cause {
 pub struct Carried {
     /// The bio, of this trace.
     pub bio: SpanId,
-    /// The trace that the request belongs to.
-    pub trace: TraceId,
+    /// The trace that the request belongs to; none where its call had not returned by then, and may have been made for a span of
+    /// an application's, in whose trace it is then.
+    pub trace: Option<TraceId>,
     /// The request.
     pub request: RequestEvent,
+}
+
+impl Carried {
+    /// Where the trace of the request began.
+    pub(crate) fn root(&self) -> SpanId {
+        if self.request.parent.is_some() { self.request.root } else { self.request.span }
+    }
 }
 
 /// A commit's place in a trace that is not its own.
@@ -179,6 +189,20 @@ impl Trace {
         (self.names.task, self.names.exe) = (None, None);
         (self.names.file, self.names.second_file) = (None, None);
         (self.missing, self.part) = (Missing::default(), Part::First);
+    }
+
+    /// What it began with is here. This decides whose trace it is: the application's own, where the call was made for a span of
+    /// it, and else the one that its machine, boot, start and root name. Nothing else does.
+    pub(crate) fn take_root(&mut self, root: Root, names: Names) {
+        (self.root, self.names) = (root, names);
+        if let Some(context) = self.context() {
+            self.id = context.trace;
+        }
+    }
+
+    /// The application's span that its root was made for: above the root, and not among its spans.
+    pub fn context(&self) -> Option<&TraceContext> {
+        self.call().and_then(|call| call.context.as_deref())
     }
 
     /// Puts bios and requests into their order.

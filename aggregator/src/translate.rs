@@ -35,6 +35,9 @@
 //! Tag `blkkin.link` on each span that has a parent: `exact: …`, `rule: …` or `derived: …`. A parent whose record was
 //! lost stays the parent (it was), and `blkkin.missing.parent` says that it will not be found.
 //!
+//! *An application's span* is the parent of a call that was made for it, in the application's own trace: whoever looks there has
+//! both halves. It is not among the spans that are made here, and the call is none of its trace's roots.
+//!
 //! # A commit is shown once
 //!
 //! One span belongs to one trace. A commit that calls waited for is exported in the trace of its primary call (see

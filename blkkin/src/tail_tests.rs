@@ -46,6 +46,7 @@ pub(crate) fn write(path: Option<&str>) -> Trace {
         sleeps: 0,
         cpu_wait: None,
         sync_tid: None,
+        context: None,
     });
     trace.names.file = path.map(|path| Arc::new(file(path, Kept::Whole)));
     trace

@@ -11,6 +11,7 @@
 
 use crate::access::{Access, Direct, Pointer, Probe};
 use crate::arch;
+use crate::context;
 use crate::file::{self, Open};
 use crate::filter::device_wanted;
 use crate::layout::offset;
@@ -19,6 +20,7 @@ use crate::ring;
 use crate::settings::{setting, shape};
 use crate::task::{self, TaskState};
 use aya_ebpf::helpers::generated::{bpf_ktime_get_ns, bpf_probe_read_user_str};
+use blkkin_probe_abi::context::Head;
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::*;
@@ -30,6 +32,11 @@ use blkkin_probe_abi::settings::{CallShape, Program};
 pub fn enter<A: Access>(regs: impl Fn() -> Pointer, number: impl Fn() -> u64) {
     let shape = shape(number());
     if !shape.has(CallShape::FOLLOWED) {
+        if shape.has(CallShape::UNMAPS) {
+            let regs = regs();
+            // SAFETY: `regs` is of the kind that A reads.
+            unsafe { context::unmapped(A::read(regs, arch::ARGS[0]), A::read(regs, arch::ARGS[1])) };
+        }
         return;
     }
     let Some(local) = Local::of(Program::CallEnter) else { return };
@@ -72,6 +79,8 @@ pub fn enter<A: Access>(regs: impl Fn() -> Pointer, number: impl Fn() -> u64) {
     if shape.path() != 0 && setting!(path_args) != 0 {
         copy_paths(state, shape);
     }
+    state.context_fault = 0;
+    context::note(local, task, state);
     state.bios = 0;
     // SAFETY: `task` is typed; the clock has no preconditions.
     unsafe {
@@ -270,6 +279,7 @@ fn finish(local: &mut Local, task: Pointer, state: &mut TaskState, ret: i64, now
         state.record.header.flags &= !(CALL_PATH_FAULT | CALL_PATH_TRUNCATED);
         copy_paths(state, shape);
     }
+    context::retry(local, state);
     // SAFETY: `task` is typed.
     let sleeps = unsafe { Direct::read::<u64>(task, offset!(task_nvcsw)) } as u32;
     state.sleeps = sleeps.wrapping_sub(state.sleeps);
@@ -325,15 +335,23 @@ pub fn abandon(local: &mut Local, state: &mut TaskState) {
 
 #[inline(always)]
 fn write(local: &mut Local, state: &mut TaskState, now: u64) {
-    let record = &mut state.record;
-    let mut tail = record.path_len[0] as u64 + record.path_len[1] as u64;
-    if record.header.flags & CALL_HAS_SECOND != 0 {
-        tail = size_of::<SecondFile>() as u64;
+    let flags = state.record.header.flags;
+    let mut own = state.record.path_len[0] as u64 + state.record.path_len[1] as u64;
+    if flags & CALL_HAS_SECOND != 0 {
+        own = size_of::<SecondFile>() as u64;
     }
-    if record.header.flags & CALL_PATH_TRUNCATED != 0 {
+    if flags & CALL_PATH_TRUNCATED != 0 {
         local.count(CALLS_TRUNCATED);
     }
-    let tail = if tail > task::TAIL as u64 { task::TAIL as u64 } else { tail };
+    let own = if own > task::PATHS as u64 { task::PATHS as u64 } else { own };
+    let mut tail = own;
+    if flags & CALL_HAS_CONTEXT != 0 {
+        let at = (own + 7) & !7;
+        // SAFETY: behind the room there is room for a head; the tail lies at a multiple of 8.
+        unsafe { (&raw mut state.tail).byte_add(at as usize).cast::<Head>().write(state.head) };
+        tail = at + size_of::<Head>() as u64;
+    }
+    let record = &mut state.record;
     let len = size_of::<CallRecord>() as u64 + tail;
     record.header.tag = TAG_CALL;
     record.header.reserved = 0;
@@ -347,6 +365,8 @@ fn write(local: &mut Local, state: &mut TaskState, now: u64) {
     unsafe {
         if tail == 0 {
             ring::put(local, TAG_CALL, record);
+        } else if own == 0 {
+            ring::put(local, TAG_CALL, &*(&raw const *record).cast::<CallInContext>());
         } else {
             ring::write(local, TAG_CALL, (&raw const *record).cast(), len);
         }

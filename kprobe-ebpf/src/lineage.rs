@@ -5,6 +5,7 @@
 //! taken up at its first event.
 
 use crate::access::{Access, Direct, Pointer, Probe};
+use crate::context;
 use crate::describe::{announce, cgroup_of, refresh};
 use crate::filter;
 use crate::layout::offset;
@@ -113,6 +114,7 @@ fn adopt_names(task: Pointer, state: &mut TaskState) {
 pub fn exec(local: &mut Local) {
     let task = current();
     let Some(state) = state_or_adopted(local, Program::TaskExec, task) else { return };
+    context::forget(state);
     if state.flags & TASK_ARMED != 0 {
         state.flags = TASK_ACTIVE;
     }

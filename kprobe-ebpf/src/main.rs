@@ -4,7 +4,7 @@
 //!
 //! In the order of a request's life: call.rs → bio.rs → request.rs (alone.rs where bio and request are one to one), with journal.rs for what jbd2 does on behalf of
 //! others, stacked.rs for devices on devices, command.rs for what drivers send of their own, flush.rs for the cache flushes and late.rs for older kernels; task.rs says who is followed (lineage.rs: because
-//! of whom, filter.rs: who is not, describe.rs: what a person calls it), file.rs and path.rs which file it is about; block.rs
+//! of whom, filter.rs: who is not, describe.rs: what a person calls it), context.rs for which span of its own a program calls, file.rs and path.rs which file it is about; block.rs
 //! and table.rs keep what is in flight; local.rs is each program's own memory and ring.rs the way out.
 
 #![no_std]
@@ -19,6 +19,7 @@ mod bio;
 mod block;
 mod call;
 mod command;
+mod context;
 mod describe;
 mod file;
 mod filter;

@@ -30,7 +30,7 @@ const EMPTY: Settings = Settings {
     devices_len: 0,
     own_pid: 0,
     stacked: 0,
-    reserved: 0,
+    contexts: 0,
     pids: [0; FILTERS_MAX],
     tids: [0; FILTERS_MAX],
     devices: [0; FILTERS_MAX],

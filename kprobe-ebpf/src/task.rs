@@ -16,12 +16,17 @@ use aya_ebpf::bindings::{
     BPF_F_NO_PREALLOC, BPF_LOCAL_STORAGE_GET_F_CREATE, bpf_map_type::BPF_MAP_TYPE_TASK_STORAGE,
 };
 use aya_ebpf::helpers::generated::{bpf_get_current_task_btf, bpf_task_storage_get};
+use blkkin_probe_abi::context::Head;
 use blkkin_probe_abi::counters::TASKS_MISSED;
 use blkkin_probe_abi::record::{CallRecord, PATH_ARG_MAX};
 use blkkin_probe_abi::settings::{FOLLOW_ALL, Program, TASK_ACTIVE};
 
-/// Room for what follows a call's fixed part: two paths, each with one byte to see that it is cut.
-pub const TAIL: usize = 2 * (PATH_ARG_MAX + 8);
+/// Room for what follows a call's fixed part: two paths, each with one byte to see that it is cut; and a context, at a multiple
+/// of 8 behind them (of which the verifier knows no more than that it is less than 8 bytes farther).
+pub const TAIL: usize = PATHS + 8 + size_of::<Head>();
+
+/// Of that, the paths, or a second file.
+pub const PATHS: usize = 2 * (PATH_ARG_MAX + 8);
 
 /// A task's state. `flags` comes first: user space marks a task by writing it.
 #[repr(C)]
@@ -63,8 +68,20 @@ pub struct TaskState {
     pub run_delay: u64,
     /// The open fsync asks for data only.
     pub datasync: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// As of when the next four are: see `context.rs`.
+    pub places_seen: u32,
+    /// Where this thread says which span it works for; 0 where it does not.
+    pub slot: u64,
+    /// The thread pointer for which `slot` was found.
+    pub thread: u64,
+    /// 1: the process says it, though this thread may have no slot yet.
+    pub publishes: u32,
+    /// 1: what the slot says could not be read at the open call's entry.
+    pub context_fault: u32,
+    /// What is in the slot.
+    pub head_at: u64,
+    /// What that points at, at the open call's entry.
+    pub head: Head,
     /// The open call's record, filled at entry, written at return.
     pub record: CallRecord,
     /// What follows it.

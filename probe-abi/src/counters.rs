@@ -52,8 +52,15 @@ pub const FLUSHES_SERVED: usize = REQUESTS_MERGED + 1;
 /// Flushes that served more requests than are looked at.
 pub const FLUSH_OVERFLOW: usize = FLUSHES_SERVED + 1;
 
+/// Calls at whose entry what their thread says of its span could not be read: its page was not there, or its address is none.
+pub const CONTEXTS_FAULTED: usize = FLUSH_OVERFLOW + 1;
+/// Of these, those at whose return it could not either: they are below no span.
+pub const CONTEXTS_UNREAD: usize = CONTEXTS_FAULTED + 1;
+/// Calls whose thread says that it has a context, which is none: its trace or its span is all zero.
+pub const CONTEXTS_INVALID: usize = CONTEXTS_UNREAD + 1;
+
 /// How many counters there are.
-pub const COUNTERS: usize = FLUSH_OVERFLOW + 1;
+pub const COUNTERS: usize = CONTEXTS_INVALID + 1;
 
 /// Words of a program's slot of per-CPU memory: its counters first, then what only the kernel side uses.
 pub const LOCAL_WORDS: usize = COUNTERS + 10;

@@ -35,12 +35,14 @@ layout! {
     task_nvcsw, task_run_delay, task_group_leader, task_plug, task_stack,
     /// task_struct.thread_info.status (x86: TS_COMPAT)
     task_compat,
+    /// struct task_struct: the thread pointer of its user space (x86: FS base)
+    task_thread_pointer,
     /// struct cred
     cred_uid,
     /// struct css_set, cgroup, kernfs_node
     css_set_dfl_cgrp, cgroup_kn, kernfs_id,
     /// struct mm_struct
-    mm_exe_file,
+    mm_exe_file, mm_start_stack, mm_start_code,
     /// struct files_struct, fdtable
     files_fdt, files_fdtab, files_fd_array, fdtable_max_fds, fdtable_fd,
     /// struct file

@@ -3,7 +3,7 @@
 //! *In*: nothing. *Out*: plain `repr(C)` types that both sides compile: the **records** that the eBPF
 //! programs put into the rings ([`record`]), the **settings** that the loader freezes into them before they
 //! are verified ([`settings`], [`layout`]), the **counters** that say what was fired and what was dropped
-//! ([`counters`]), and what is in **flight** ([`flight`]).
+//! ([`counters`]), what is in **flight** ([`flight`]), and where applications say for which span they work ([`context`]).
 //!
 //! *Invariant*: every type here has a size that does not depend on the compiler's mood (explicit padding, no
 //! `bool`, no Rust `enum`; each size asserted at compile time), and every bit pattern of the right length is
@@ -12,6 +12,7 @@
 //! *Stability*: none. Both sides ship in one binary; what must survive version skew is `wire`.
 #![no_std]
 
+pub mod context;
 pub mod counters;
 pub mod flight;
 pub mod layout;

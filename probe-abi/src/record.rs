@@ -77,6 +77,9 @@ pub const CALL_HAS_SYNC_TID: u16 = 1 << 7;
 /// `cpu_wait_ns` is valid: this kernel counts it (CONFIG_SCHED_INFO).
 pub const CALL_HAS_CPU_WAIT: u16 = 1 << 8;
 
+/// A [`Head`](crate::context::Head) ends the record, at the next multiple of 8: the span that the thread worked for at entry.
+pub const CALL_HAS_CONTEXT: u16 = 1 << 9;
+
 /// Longest path argument that is kept, its NUL included. A path may be 4096 bytes long (PATH_MAX,
 /// include/uapi/linux/limits.h); of 256 only pathological ones are cut, and then it is said.
 pub const PATH_ARG_MAX: usize = 256;
@@ -121,6 +124,16 @@ pub struct CallRecord {
     pub path_len: [u16; 2],
     /// Time inside this call in which the task was ready to run and no CPU ran it (`task->sched_info.run_delay`).
     pub cpu_wait_ns: u64,
+}
+
+/// A call that has no other tail than its context: of a fixed size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct CallInContext {
+    /// The call.
+    pub call: CallRecord,
+    /// Its context.
+    pub head: crate::context::Head,
 }
 
 /// The other descriptor of a call that has two (sendfile, splice, copy_file_range).
@@ -389,6 +402,6 @@ pub struct CommitRecord {
 }
 
 plain! {
-    Header = 16, FileId = 16, CallRecord = 160, SecondFile = 40, BioRecord = 96, RequestRecord = 104, PairRecord = 128,
+    Header = 16, FileId = 16, CallRecord = 160, CallInContext = 192, SecondFile = 40, BioRecord = 96, RequestRecord = 104, PairRecord = 128,
     TaskRecord = 96, FileRecord = 56, CommitRecord = 56,
 }

@@ -70,8 +70,8 @@ pub struct Settings {
     pub own_pid: u32,
     /// 1: a hop leads from a bio to another bio: there may be devices that lie on others.
     pub stacked: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// 1: what threads publish of their spans is read.
+    pub contexts: u32,
     /// Process ids, any of which may match.
     pub pids: [u32; FILTERS_MAX],
     /// Thread ids.
@@ -127,6 +127,8 @@ impl CallShape {
     pub const POSITION: u32 = 1 << 1;
     /// Returns a descriptor of a file that it opened.
     pub const OPENS: u32 = 1 << 2;
+    /// Is munmap: may take a library away. Not followed for that.
+    pub const UNMAPS: u32 = 1 << 3;
     const FD_SHIFT: u32 = 4;
     const SECOND_FD_SHIFT: u32 = 8;
     const PATH_SHIFT: u32 = 12;

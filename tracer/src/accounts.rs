@@ -104,5 +104,8 @@ pub fn balance(kernel: &[u64; slot::COUNTERS], recorded: &Recorded, recursion_mi
         walk_overflow: kernel[slot::WALK_OVERFLOW],
         flushes_served: kernel[slot::FLUSHES_SERVED],
         flush_overflow: kernel[slot::FLUSH_OVERFLOW],
+        contexts_faulted: kernel[slot::CONTEXTS_FAULTED],
+        contexts_unread: kernel[slot::CONTEXTS_UNREAD],
+        contexts_invalid: kernel[slot::CONTEXTS_INVALID],
     }
 }

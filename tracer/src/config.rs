@@ -87,6 +87,8 @@ pub struct TracerConfig {
     pub ring_bytes: Option<usize>,
     /// Also block I/O that no followed call asked for: write-back, metadata, page faults.
     pub kernel_origin: bool,
+    /// Calls are below the span that their thread says it works for, where it says so (OpenTelemetry's thread context).
+    pub contexts: bool,
 }
 
 impl Default for TracerConfig {
@@ -98,6 +100,7 @@ impl Default for TracerConfig {
             attach: None,
             ring_bytes: None,
             kernel_origin: false,
+            contexts: true,
         }
     }
 }
@@ -145,7 +148,7 @@ impl TracerConfig {
             bio_chain_endio: 0,
             requests_begin_late: 0,
             stacked: 0,
-            reserved: 0,
+            contexts: self.contexts.into(),
             hops: [Hop::default(); HOPS_MAX],
             pids_len,
             tids_len,
@@ -171,9 +174,15 @@ impl TracerConfig {
                 *slot = shape(call).0;
             }
         }
+        if let (true, Some(slot)) = (self.contexts, table.get_mut(MUNMAP)) {
+            *slot |= CallShape::UNMAPS;
+        }
         table
     }
 }
+
+/// munmap's number, which is no call that is followed.
+const MUNMAP: usize = libc::SYS_munmap as usize;
 
 /// What the kernel side must know of a call.
 fn shape(call: CallId) -> CallShape {

@@ -4,18 +4,19 @@
 //! Never panics, whatever the bytes (proptest below); what it refuses is counted as malformed.
 
 use blkkin_probe_abi::Plain;
+use blkkin_probe_abi::context::Head;
 use blkkin_probe_abi::record::{
-    BioRecord, CALL_HAS_SECOND, CallRecord, CommitRecord, FILE_PATH_MAX, FileRecord, Header, PATH_ARG_MAX,
-    PairRecord, RequestRecord, SecondFile, TAG_BIO, TAG_CALL, TAG_COMMIT, TAG_FILE, TAG_PAIR, TAG_REQUEST,
-    TAG_TASK, TaskRecord,
+    BioRecord, CALL_HAS_CONTEXT, CALL_HAS_SECOND, CallRecord, CommitRecord, FILE_PATH_MAX, FileRecord,
+    Header, PATH_ARG_MAX, PairRecord, RequestRecord, SecondFile, TAG_BIO, TAG_CALL, TAG_COMMIT, TAG_FILE,
+    TAG_PAIR, TAG_REQUEST, TAG_TASK, TaskRecord,
 };
 use thiserror::Error;
 
 /// A record, checked, where it lies: to copy it would take as long as to read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
-    /// A system call, its second file, and its path arguments.
-    Call(&'a CallRecord, Option<&'a SecondFile>, [&'a [u8]; 2]),
+    /// A system call.
+    Call(Call<'a>),
     /// A bio.
     Bio(&'a BioRecord),
     /// A request.
@@ -28,6 +29,19 @@ pub enum Record<'a> {
     Task(&'a TaskRecord),
     /// A file, and its path's components, leaf first, each ended by NUL.
     File(&'a FileRecord, &'a [u8]),
+}
+
+/// A system call's record and what follows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call<'a> {
+    /// The fixed part.
+    pub record: &'a CallRecord,
+    /// The other file.
+    pub second: Option<&'a SecondFile>,
+    /// Its path arguments.
+    pub paths: [&'a [u8]; 2],
+    /// The span that its thread worked for.
+    pub head: Option<&'a Head>,
 }
 
 /// Why bytes are no record.
@@ -96,8 +110,16 @@ fn call(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
     }
     let (first, rest) = rest.split_at_checked(first_len).ok_or(short)?;
     let (other, rest) = rest.split_at_checked(second_len).ok_or(short)?;
+    let (head, rest) = if record.header.flags & CALL_HAS_CONTEXT != 0 {
+        // At the next multiple of 8, as the record itself.
+        let between = (bytes.len() - rest.len()).next_multiple_of(8) - (bytes.len() - rest.len());
+        let (head, rest): (&Head, _) = front(rest.get(between..).ok_or(short)?, TAG_CALL)?;
+        (Some(head), rest)
+    } else {
+        (None, rest)
+    };
     ended(rest, TAG_CALL, bytes)?;
-    Ok(Record::Call(record, second, [first, other]))
+    Ok(Record::Call(Call { record, second, paths: [first, other], head }))
 }
 
 fn file(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
@@ -186,10 +208,30 @@ mod tests {
             Header { tag: TAG_CALL, len: (size_of::<CallRecord>() + 5) as u32, ..Header::default() };
         let mut bytes = bytes_of(&record).to_vec();
         bytes.extend_from_slice(b"abcde");
-        assert_eq!(decode(&bytes), Ok(Record::Call(&record, None, [b"abc", b"de"])));
+        let call = Call { record: &record, second: None, paths: [b"abc", b"de"], head: None };
+        assert_eq!(decode(&bytes), Ok(Record::Call(call)));
         bytes.pop();
         bytes[4..8].copy_from_slice(&((size_of::<CallRecord>() + 4) as u32).to_ne_bytes());
         assert_eq!(decode(&bytes), Err(Malformed::Short { tag: TAG_CALL, len: size_of::<CallRecord>() + 4 }));
+    }
+
+    #[test]
+    fn a_context_ends_a_call_behind_whatever_else_it_has() {
+        let head = Head { trace: [1; 16], span: [2; 8], valid: 1, flags: 1, ..Head::default() };
+        for (path, filled) in [(0, 0), (5, 8), (8, 8)] {
+            let len = size_of::<CallRecord>() + filled + size_of::<Head>();
+            let header =
+                Header { tag: TAG_CALL, flags: CALL_HAS_CONTEXT, len: len as u32, ..Header::default() };
+            let record = CallRecord { header, path_len: [path, 0], ..CallRecord::default() };
+            let mut bytes = bytes_of(&record).to_vec();
+            bytes.extend([b'x'; 8][..filled].iter().chain(bytes_of(&head)));
+            let paths = [&[b'x'; 8][..path.into()], b""];
+            let call = Call { record: &record, second: None, paths, head: Some(&head) };
+            assert_eq!(decode(&bytes), Ok(Record::Call(call)));
+            bytes.truncate(len - 8);
+            bytes[4..8].copy_from_slice(&(len as u32 - 8).to_ne_bytes());
+            assert!(matches!(decode(&bytes), Err(Malformed::Short { tag: TAG_CALL, .. })));
+        }
     }
 
     proptest! {

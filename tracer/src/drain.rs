@@ -17,6 +17,8 @@ use blkkin_wire::unended::AtEnd;
 
 use crate::accounts::balance;
 use crate::config::{DRAIN_BYTES, DRAIN_EVERY};
+use crate::context::places::Places;
+use crate::context::watch::Watch;
 use crate::devices::DeviceNamer;
 use crate::error::TracerError;
 use crate::load::Tracer;
@@ -85,7 +87,12 @@ impl Tracer {
     pub fn drain(mut self, events: Publisher<EventBatch>, stop: StopSignal) -> Result<Ended, TracerError> {
         memory::give_back();
         prefer_this_thread();
+        let watch = match self.places.take() {
+            Some((places, everybody)) => Some(watch(places, everybody)?),
+            None => None,
+        };
         let mut pump = Pump {
+            watch,
             rings: self.map_rings()?,
             tracer: self,
             events,
@@ -124,7 +131,14 @@ fn prefer_this_thread() {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
 }
 
+fn watch(places: Places, everybody: bool) -> Result<Watch, TracerError> {
+    Watch::begin(places, everybody)
+        .map_err(|error| TracerError::System { path: "a thread".into(), reason: error.to_string() })
+}
+
 struct Pump {
+    /// Has processes looked at that may publish contexts.
+    watch: Option<Watch>,
     rings: RingReader,
     tracer: Tracer,
     events: Publisher<EventBatch>,
@@ -158,6 +172,9 @@ impl Pump {
             self.expected = events.len();
             if let Some(ledger) = &self.tracer.ledger {
                 ledger.read(&self.rings.recorded.tally());
+            }
+            if let Some(watch) = &mut self.watch {
+                watch.look(&events);
             }
             self.name_devices(&mut events);
             let batch = EventBatch {
@@ -222,6 +239,8 @@ impl Pump {
         self.settle(balanced)?;
         // Nothing is written any more.
         self.rings.close();
+        self.publish()?;
+        // All is read now, also where there was more than could be settled in time; and the last batch has the final books.
         self.misses = self.tracer.recursion_misses();
         let accounts = self.accounts()?;
         self.books = (accounts.clone(), Some(Instant::now()));

@@ -9,7 +9,7 @@
 //! it did not see; `symbols` where its functions are, `edges` how a bio leads to what it does
 //! the work of; [`load`] brings the programs in; [`tasks`] marks who is followed; [`rings`] reads; [`decode`]
 //! turns hostile bytes into records; [`translate`] turns records into events, and is the only place that knows both
-//! vocabularies; [`drain`] does this until it is told to stop, and says
+//! vocabularies; `context` finds where programs say for which span of their own they call; [`drain`] does this until it is told to stop, and says
 //! what had not ended then (`in_flight`). [`mod@doctor`] tries each probe by each kind ([`tries`]) and says what happened.
 //!
 //! *Invariant*: nothing that works outlives the process: links, programs and rings are held by file descriptors only, so that also
@@ -20,6 +20,7 @@
 pub mod accounts;
 mod btf;
 pub mod config;
+mod context;
 pub mod decode;
 pub mod devices;
 pub mod doctor;

@@ -19,7 +19,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::accounts::KernelCounters;
-use crate::config::TracerConfig;
+use crate::config::{Follow, TracerConfig};
+use crate::context::places::Places;
 use crate::decode::bytes_of;
 use crate::error::TracerError;
 use crate::in_flight::Tables;
@@ -54,6 +55,8 @@ pub struct Tracer {
     pub(crate) counters_pages: OwnedFd,
     pub(crate) ledger: Option<Arc<Ledger>>,
     pub(crate) tables: Tables,
+    /// Where programs publish their contexts, and whether everybody's are asked for; none where nobody's are.
+    pub(crate) places: Option<(Places, bool)>,
     /// How this kernel numbers operations.
     pub(crate) operations: Operations,
     pub(crate) attached: Vec<Attached>,
@@ -150,6 +153,8 @@ impl Tracer {
         let rings = make_rings(&mut ebpf, config)?;
         let (counters, counters_pages) = take_counters(&mut ebpf)?;
         let tables = Tables::take(&mut ebpf)?;
+        let places = Places::take(&mut ebpf)?;
+        let places = config.contexts.then_some((places, config.follow == Follow::All));
         let marks = task_marks(&ebpf)?;
         let (attached, verdicts) = (Vec::new(), Vec::new());
         let operations = types.operations.clone();
@@ -162,6 +167,7 @@ impl Tracer {
             counters_pages,
             ledger,
             tables,
+            places,
             operations,
             attached,
             marks,

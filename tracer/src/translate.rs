@@ -1,15 +1,16 @@
 //! Records to events: the one place that knows both vocabularies.
 
+use blkkin_probe_abi::context::Head;
 use blkkin_probe_abi::record as raw;
 use blkkin_wire::calls::{Arch, CallId, CallSpec};
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
 use blkkin_wire::event::{
     BioEvent, BlockStatus, CallEvent, CommitEvent, Ending, FileEvent, Kept, LayerEvent, OpenFile, PairEvent,
-    RequestEvent, Submitter, TaskChange, TaskEvent, TaskRef,
+    RequestEvent, Submitter, TaskChange, TaskEvent, TaskRef, TraceContext,
 };
-use blkkin_wire::ids::{CgroupId, DeviceId, Fd, FileId, Pid, Sector, SpanId, TaskId, Tid, Uid};
+use blkkin_wire::ids::{CgroupId, DeviceId, Fd, FileId, Pid, Sector, SpanId, TaskId, Tid, TraceId, Uid};
 
-use crate::decode::Record;
+use crate::decode::{self, Record};
 use crate::operations::Operations;
 
 pub(crate) mod unended;
@@ -19,9 +20,9 @@ pub(crate) mod unended;
 #[inline]
 pub fn append(record: Record<'_>, operations: &Operations, events: &mut Vec<LayerEvent>) -> bool {
     match record {
-        Record::Call(record, second, paths) => {
-            let Some(id) = CallId::by_number(Arch::HOST, record.number.into()) else { return false };
-            put(events, || LayerEvent::Call(call(id, record, second, paths)));
+        Record::Call(made) => {
+            let Some(id) = CallId::by_number(Arch::HOST, made.record.number.into()) else { return false };
+            put(events, || LayerEvent::Call(call(id, made)));
         }
         Record::Bio(record) => put(events, || LayerEvent::Bio(bio(record, operations))),
         Record::Request(record) => put(events, || LayerEvent::Request(request(record, operations))),
@@ -47,12 +48,8 @@ fn put(events: &mut Vec<LayerEvent>, event: impl FnOnce() -> LayerEvent) {
 }
 
 #[inline(always)]
-fn call(
-    call: CallId,
-    record: &raw::CallRecord,
-    second: Option<&raw::SecondFile>,
-    paths: [&[u8]; 2],
-) -> CallEvent {
+fn call(call: CallId, made: decode::Call<'_>) -> CallEvent {
+    let decode::Call { record, second, paths, head } = made;
     let has = |flag| record.header.flags & flag != 0;
     let spec = call.spec();
     // The kernel side reads positions for every call that *may* use them; this one's arguments say whether it did.
@@ -95,7 +92,15 @@ fn call(
         sleeps: record.sleeps,
         cpu_wait: has(raw::CALL_HAS_CPU_WAIT).then_some(DurationNs(record.cpu_wait_ns)),
         sync_tid: has(raw::CALL_HAS_SYNC_TID).then_some(record.sync_tid),
+        context: head.and_then(context),
     }
+}
+
+/// Bytes of a program's own: none if they name no trace or no span. The kernel side has looked, and it is its word that counts.
+fn context(head: &Head) -> Option<Box<TraceContext>> {
+    let trace = TraceId(u128::from_be_bytes(head.trace));
+    let span = SpanId(u64::from_be_bytes(head.span));
+    (trace.0 != 0 && span.0 != 0).then(|| Box::new(TraceContext { trace, span, flags: head.flags }))
 }
 
 /// Registers without what was left by chance in those behind the call's own.
@@ -322,7 +327,8 @@ mod tests {
     fn a_call_that_is_not_in_the_table_is_no_event() {
         let record = raw::CallRecord { number: 39, ..raw::CallRecord::default() };
         let mut events = Vec::new();
-        assert!(!append(Record::Call(&record, None, [&[], &[]]), &Operations::default(), &mut events));
+        let call = decode::Call { record: &record, second: None, paths: [&[], &[]], head: None };
+        assert!(!append(Record::Call(call), &Operations::default(), &mut events));
         assert!(events.is_empty());
     }
 }

@@ -70,6 +70,7 @@ final class Consumer {
         final List<Object> tasks = new ArrayList<>();
         final List<String> files = new ArrayList<>();
         final List<String> devices = new ArrayList<>();
+        final List<Object> contexts = new ArrayList<>();
 
         Batch(Message message) {
             this.message = message;
@@ -97,6 +98,11 @@ final class Consumer {
             }
             for (int n = own.length("devices"); n > 0; n--) {
                 devices.add(device(own.number("devices")));
+            }
+            Columns spans = columns("contexts");
+            for (int n = spans.length("span"); n > 0; n--) {
+                var trace = String.format("%016x%016x", spans.number("trace_high"), spans.number("trace_low"));
+                contexts.add(row("trace", trace, "span", String.format("%016x", spans.number("span")), "flags", spans.next("flags")));
             }
             Columns call = columns("call_events"), bio = columns("bio_events"), request = columns("request_events");
             Columns commit = columns("commit_events"), names = columns("task_events");
@@ -150,6 +156,9 @@ final class Consumer {
                 arguments.add(c.next("argument" + n));
             }
             event.put("arguments", arguments);
+            if ((flags >> 13 & 1) == 1) {
+                event.put("context", contexts.get((int) c.number("context")));
+            }
             return event;
         }
 

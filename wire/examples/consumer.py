@@ -47,6 +47,9 @@ def events(batch):
     tasks = list(zip(ids(batch.tasks.task, batch), batch.tasks.version))
     files = list(zip(batch.files.device, sums(batch.files.inode), batch.files.generation))
     devices = [device(number) for number in batch.devices]
+    c = batch.contexts
+    contexts = [{"trace": f"{high:016x}{low:016x}", "span": f"{span:016x}", "flags": flags}
+                for high, low, span, flags in zip(c.trace_high, c.trace_low, c.span, c.flags)]
 
     def file(place):
         at, inode, generation = files[place]
@@ -71,6 +74,8 @@ def events(batch):
             event["cpu_wait"] = take("cpu_wait", flags >> 11 & 1)
             event["sync_tid"] = take("sync_tid", flags >> 12 & 1)
             event["arguments"] = [take(f"argument{n}") for n in range(call.arguments)]
+            if flags >> 13 & 1:
+                event["context"] = contexts[take("context")]
             yield event
 
     def bios(b=batch.bio_events):

@@ -57,6 +57,12 @@ pub struct Accounts {
     pub flushes_served: u64,
     /// Cache flushes that served more requests than are looked at: the others' time at the device is not known.
     pub flush_overflow: u64,
+    /// Calls at whose entry the span that their thread worked for could not be read from its memory.
+    pub contexts_faulted: u64,
+    /// Of these, those at whose return it could not either: they are below no span of the application's.
+    pub contexts_unread: u64,
+    /// Calls whose thread published a context that is none: its trace or its span was all zero.
+    pub contexts_invalid: u64,
 }
 
 /// fired = recorded + dropped. The record of a pair is one for the bio and one for the request.

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::calls::CallId;
 use crate::clock::{DurationNs, MonotonicNs};
-use crate::ids::{CgroupId, DeviceId, Fd, FileId, Pid, Sector, SpanId, TaskId, Tid, Uid};
+use crate::ids::{CgroupId, DeviceId, Fd, FileId, Pid, Sector, SpanId, TaskId, Tid, TraceId, Uid};
 use crate::meeting::MeetingEvent;
 pub use crate::op::BlockOp;
 use crate::operation::OperationEvent;
@@ -104,10 +104,10 @@ pub struct OpenFile {
     pub position_after: Option<i64>,
 }
 
-/// A system call: the root of a trace.
+/// A system call: the root of what this node knows of a trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallEvent {
-    /// Its span, and the root of its trace.
+    /// Its span, and the root of what is below it.
     pub span: SpanId,
     /// Who called.
     pub task: TaskRef,
@@ -138,6 +138,27 @@ pub struct CallEvent {
     pub cpu_wait: Option<DurationNs>,
     /// The journal transaction that this fsync had to see committed (ext4).
     pub sync_tid: Option<u32>,
+    /// The application's own span that the thread worked for when it called, in the application's own trace; none where it
+    /// published none. Boxed: an event is moved several times and few have it.
+    pub context: Option<Box<TraceContext>>,
+}
+
+/// What a thread publishes of the span that it works for (OpenTelemetry's thread context, OTEP 4947): what `traceparent` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct TraceContext {
+    /// The application's trace; not 0.
+    pub trace: TraceId,
+    /// The application's span: what it calls for is its child. Not 0.
+    pub span: SpanId,
+    /// Trace flags (W3C trace context, level 2): bit 0 is *sampled*.
+    pub flags: u8,
+}
+
+impl TraceContext {
+    /// Whether the application itself may have recorded its span.
+    pub fn is_sampled(&self) -> bool {
+        self.flags & 1 != 0
+    }
 }
 
 /// `blk_status_t`: 0 is success (include/linux/blk_types.h).

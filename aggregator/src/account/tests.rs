@@ -120,7 +120,7 @@ fn a_merged_bios_time_is_that_of_the_request_that_carried_it() {
     let (_, request) = make::direct(9, 8, 3, (0, 80));
     let mut trace = call_trace((10, 100), 1, &[]);
     trace.root = Root::Call(make::call_with(1, (10, 100), 1));
-    trace.carried.push(Carried { bio: SpanId(2), trace: make::trace(9).id, request });
+    trace.carried.push(Carried { bio: SpanId(2), trace: Some(make::trace(9).id), request });
     trace.bios.push(BioEvent { first: false, ..bio });
     // The carrier was issued at 40, the bio queued at 20.
     assert_eq!(parts(breakdown(&trace)), [40, 30, 0, 0, 20, 0]);

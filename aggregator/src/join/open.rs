@@ -236,6 +236,11 @@ impl OpenTraces {
         &mut self.node(slot).open
     }
 
+    /// The same, to look at.
+    pub(super) fn peek(&self, slot: Slot) -> &OpenTrace {
+        &self.nodes[slot.0 as usize].open
+    }
+
     /// It gave a sign of life.
     pub(super) fn touch(&mut self, slot: Slot, now: MonotonicNs) {
         self.node(slot).last = now;

@@ -46,6 +46,10 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher + Default> Recent<K, V, S> {
         self.young.insert(key, value);
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.young.is_empty() && self.old.is_empty()
+    }
+
     /// Looks up without making it young.
     pub(crate) fn peek(&self, key: &K) -> Option<&V> {
         self.young.get(key).or_else(|| self.old.get(key))

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use blkkin_wire::event::{BioEvent, CallEvent, CommitEvent, LayerEvent, PairEvent, RequestEvent, Submitter};
-use blkkin_wire::ids::{BootId, NodeId, Source, SpanId, StartEpoch};
+use blkkin_wire::ids::{BootId, NodeId, Source, SpanId, StartEpoch, TraceId};
 use blkkin_wire::meeting::MeetingEvent;
 use blkkin_wire::operation::OperationEvent;
 use serde::{Deserialize, Serialize};
@@ -33,6 +33,10 @@ const CARRIERS_MAX: usize = 8_192;
 
 /// Roots remembered whose trace was closed incomplete, to know what comes late. Rare; as many as may be open.
 const CLOSED_MAX: usize = 65_536;
+
+/// Calls with I/O remembered that belong to an application's trace, to link to what they carried of others' calls: as with the
+/// requests themselves, those that ended just before are asked for.
+const CONTEXTS_MAX: usize = 65_536;
 
 type RecentSpans<V> = Recent<SpanId, V, BuildHasherDefault<PassThrough>>;
 
@@ -58,6 +62,8 @@ pub(super) struct Stream {
     commits: Commits,
     carriers: RecentSpans<RequestEvent>,
     closed: RecentSpans<Before>,
+    /// Calls that were made for a span of an application's, and its trace.
+    contexts: RecentSpans<TraceId>,
 }
 
 impl Stream {
@@ -78,6 +84,7 @@ impl Stream {
             commits: Commits::new(config.commit_grace, config.commits_max),
             carriers: Recent::new(CARRIERS_MAX),
             closed: Recent::new(CLOSED_MAX),
+            contexts: Recent::new(CONTEXTS_MAX),
             config,
         }
     }
@@ -89,6 +96,7 @@ impl Stream {
         self.commits.set_bounds(config);
         self.carriers.set_max(CARRIERS_MAX);
         self.closed.set_max(CLOSED_MAX);
+        self.contexts.set_max(CONTEXTS_MAX);
         self.config = config.clone();
     }
 
@@ -172,7 +180,7 @@ impl Stream {
         if call.bios == 0 && !met && !self.commits.is_open(&call) {
             let waited = self.commits.wait(&call);
             self.single.begin(self.source, self.anchor, call.span);
-            (self.single.root, self.single.names) = (Root::Call(call), names);
+            self.single.take_root(Root::Call(call), names);
             self.single.causes.extend(late_cause(waited));
             return sink.emit(&mut self.single);
         }
@@ -180,7 +188,10 @@ impl Stream {
         let slot = self.slot(call.span, sink);
         let waited = self.commits.wait(&call);
         let open = self.open.get(slot);
-        (open.trace.root, open.trace.names) = (Root::Call(call), names);
+        open.trace.take_root(Root::Call(call), names);
+        if let Some(context) = open.trace.context() {
+            self.contexts.insert(open.trace.root_span, context.trace);
+        }
         match waited {
             Waited::Open(key) => open.waits = Some(key),
             waited => open.trace.causes.extend(late_cause(waited)),
@@ -278,8 +289,22 @@ impl Stream {
     fn carried(&self, bio: &BioEvent) -> Option<Carried> {
         let request = *self.carriers.peek(&bio.request.filter(|_| !bio.first)?)?;
         let root = if request.parent.is_some() { request.root } else { request.span };
-        let carried = Carried { bio: bio.span, trace: self.source.trace_id(root), request };
+        let carried = Carried { bio: bio.span, trace: self.trace_of(root), request };
         (root != bio.root).then_some(carried)
+    }
+
+    /// The trace that began at `root`; none where that cannot be told yet. (The first call of all that names a context may come
+    /// too late for a bio that was carried by a request of it: from then on it is known that they may.)
+    fn trace_of(&self, root: SpanId) -> Option<TraceId> {
+        let derived = Some(self.source.trace_id(root));
+        if self.contexts.is_empty() {
+            return derived;
+        }
+        match self.open.find(root).map(|slot| &self.open.peek(slot).trace) {
+            Some(trace) if matches!(trace.root, Root::Missing) => None,
+            Some(trace) => Some(trace.id),
+            None => self.contexts.peek(&root).copied().or(derived),
+        }
     }
 
     /// The open trace of `root`, which gives a sign of life.

@@ -37,7 +37,7 @@ struct Present {
 impl Present {
     fn of(place: &Place<'_>) -> Self {
         let Trace { bios, requests, carried, .. } = place.trace;
-        let carriers = carried.iter().map(|carried| (carried.request.span, carried.trace));
+        let carriers = carried.iter().filter_map(|carried| Some((carried.request.span, carried.trace?)));
         let below = bios.iter().filter_map(|bio| match bio.submitter {
             Submitter::Span(above) if above != place.trace.root_span => Some((above, ())),
             Submitter::Span(_) | Submitter::Kernel => None,

@@ -37,7 +37,7 @@ fn call_span(place: &Place<'_>, call: &CallEvent) -> Span {
     let trace = place.trace;
     let outline = Outline {
         id: call.span,
-        parent: None,
+        parent: call.context.as_ref().map(|context| context.span),
         name: call.call.name().into(),
         service: names::program(&trace.names),
         kind: SpanKind::Client,
@@ -53,6 +53,9 @@ fn call_span(place: &Place<'_>, call: &CallEvent) -> Span {
     span.error = errno.map(error::of_errno);
     span.links = trace.causes.iter().filter(|cause| !cause.primary).map(link_to).collect();
     let mut tags = Tags::default();
+    if call.context.is_some() {
+        tags.text("blkkin.link", "exact: the thread's own context named this span (OpenTelemetry)");
+    }
     process_tags(trace, &mut tags);
     file_tags(trace, call, &mut tags);
     result_tags(call, errno, &mut tags);

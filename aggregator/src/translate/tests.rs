@@ -219,12 +219,30 @@ fn a_commit_is_below_its_primary_and_linked_from_the_others() {
 }
 
 #[test]
+fn a_call_for_a_span_of_an_applications_is_its_child() {
+    let mut trace = direct_write();
+    let Root::Call(call) = trace.root.clone() else { panic!() };
+    let names = trace.names.clone();
+    trace.take_root(Root::Call(CallEvent { context: make::context(77, 5), ..call }), names);
+    let under = spans(&trace);
+    assert_eq!(under[0].parent, Some(SpanId(5)));
+    assert!(under.iter().all(|span| span.trace == TraceId(77)));
+    assert!(tag(&under[0], "blkkin.link").unwrap().starts_with("exact: the thread's own context"));
+    // All else is as it was.
+    let mut alone = spans(&direct_write());
+    alone[0].parent = Some(SpanId(5));
+    alone[0].tags.insert(0, under[0].tags[0].clone());
+    alone.iter_mut().for_each(|span| span.trace = TraceId(77));
+    assert_eq!(under, alone);
+}
+
+#[test]
 fn a_merged_bio_links_to_the_request_that_carried_it() {
     let (bio, _) = make::direct(1, 2, 3, (20, 80));
     let (_, request) = make::direct(9, 8, 3, (15, 80));
     let mut trace =
         of_call(make::call_with(1, (10, 100), 1), (vec![BioEvent { first: false, ..bio }], vec![]));
-    trace.carried.push(Carried { bio: SpanId(2), trace: make::trace(9).id, request });
+    trace.carried.push(Carried { bio: SpanId(2), trace: Some(make::trace(9).id), request });
     let spans = spans(&trace);
     assert_eq!(spans.len(), 3);
     assert_eq!((spans[2].links[0].trace, spans[2].links[0].span), (make::trace(9).id, SpanId(3)));

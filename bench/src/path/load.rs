@@ -174,6 +174,7 @@ fn request(node: u64, n: u64, exit: u64, events: &mut Vec<LayerEvent>) {
         sleeps: 1,
         cpu_wait: Some(DurationNs(n % 1_000)),
         sync_tid: None,
+        context: None,
     };
     events.extend([LayerEvent::Pair(PairEvent { bio, request }), LayerEvent::Call(call)]);
 }

@@ -43,7 +43,7 @@ impl Gathered {
         for (number, piece) in (0..).map(|n| batch.first.wrapping_add(n)).zip(batch.pieces) {
             let Piece { trace, mut spans, part, complete, sampled, .. } = piece;
             if let Some(sampled) = &sampled {
-                tag_root(trace, &mut spans, sampled);
+                tag_root(trace, part, &mut spans, sampled);
             }
             let first = self.spans.len();
             self.spans.append(&mut spans);
@@ -82,9 +82,13 @@ impl Gathered {
     }
 }
 
-/// The root is the span of this trace that has no parent; a later part has none.
-fn tag_root(trace: TraceId, spans: &mut [Span], sampled: &Sampled) {
-    if let Some(root) = spans.iter_mut().find(|span| span.trace == trace && span.parent.is_none()) {
+/// The root is the span of this trace that has no parent; a later part has none. Of what is below an application's span none
+/// has: there it is the first of the first part.
+fn tag_root(trace: TraceId, part: Part, spans: &mut [Span], sampled: &Sampled) {
+    let of_trace = |span: &Span| span.trace == trace;
+    let top = spans.iter().position(|span| of_trace(span) && span.parent.is_none());
+    let first = || spans.iter().position(of_trace).filter(|_| part == Part::First);
+    if let Some(root) = top.or_else(first).and_then(|root| spans.get_mut(root)) {
         let rule = match &sampled.rule {
             Cow::Borrowed(rule) => TagValue::Text((*rule).into()),
             Cow::Owned(rule) => TagValue::Text(rule.clone().into()),

@@ -88,6 +88,7 @@ fn call(node: u64, n: u64, events: &mut Vec<LayerEvent>, late: &mut Vec<LayerEve
         sleeps: bios,
         cpu_wait: Some(DurationNs(n % 100)),
         sync_tid: None,
+        context: None,
     };
     match n % 8 {
         0 => {

@@ -1,6 +1,9 @@
 //! Everything that the tracer said of a run, and what the join made of it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -20,6 +23,7 @@ pub(crate) struct Recorder {
     stop: StopSignal,
     drain: JoinHandle<Ended>,
     collect: JoinHandle<(Vec<LayerEvent>, Vec<Trace>, JoinAccounts)>,
+    contexts: Arc<AtomicU64>,
 }
 
 /// What it said.
@@ -101,12 +105,16 @@ impl Recorder {
         let stop = StopSignal::new();
         let told = stop.clone();
         let drain = std::thread::spawn(move || tracer.drain(publisher, told).unwrap());
+        let contexts = Arc::new(AtomicU64::new(0));
+        let counted = contexts.clone();
         let collect = std::thread::spawn(move || {
             let (mut events, mut traces) = (Vec::new(), Vec::new());
             let mut joiner = Joiner::new(JoinConfig::default());
             loop {
                 match batches.next(Duration::from_secs(1)) {
                     Next::Item(batch) => {
+                        let has = |event: &&LayerEvent| matches!(event, LayerEvent::Call(call) if call.context.is_some());
+                        counted.fetch_add(batch.events.iter().filter(has).count() as u64, Relaxed);
                         events.extend(batch.events.iter().cloned());
                         joiner.apply(batch, &mut traces);
                     }
@@ -117,7 +125,12 @@ impl Recorder {
             joiner.finish(&mut traces);
             (events, traces, joiner.accounts().clone())
         });
-        Recorder { stop, drain, collect }
+        Recorder { stop, drain, collect, contexts }
+    }
+
+    /// Calls so far that were made for a span of the program's.
+    pub(crate) fn in_contexts(&self) -> u64 {
+        self.contexts.load(Relaxed)
     }
 
     /// Detaches and takes what is left.

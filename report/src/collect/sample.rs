@@ -38,6 +38,7 @@ pub(super) fn call(span: u64, name: &str, time: u64) -> Trace {
         sleeps: 0,
         cpu_wait: None,
         sync_tid: None,
+        context: None,
     };
     Trace { root: Root::Call(call), ..Trace::new(source, anchor, SpanId(span)) }
 }

@@ -98,6 +98,7 @@ fn call(span: u64, name: &str, args: [u64; 6], ret: i64, from: u64, ns: u64) -> 
         sleeps: 0,
         cpu_wait: None,
         sync_tid: None,
+        context: None,
     });
     trace
 }

@@ -18,6 +18,7 @@ const PATHS_CUT: u32 = 1 << 9;
 const PATHS_UNREADABLE: u32 = 1 << 10;
 const CPU_WAIT: u32 = 1 << 11;
 const SYNC_TID: u32 = 1 << 12;
+const CONTEXT: u32 = 1 << 13;
 
 /// What is said of one of a call's files.
 #[derive(Clone, Copy)]
@@ -77,6 +78,10 @@ impl CallWriter {
             columns.sync_tid.push(tid);
             flags |= SYNC_TID;
         }
+        if let Some(context) = &call.context {
+            columns.context.push(shared.contexts.place(**context));
+            flags |= CONTEXT;
+        }
         columns.flags.push(flags);
         let arguments = [
             &mut columns.argument0,
@@ -110,7 +115,7 @@ columns! {
         call: u32, flags: u32, task: u32, took: u64, returned: i64, file: u32, fd: i32, position: i64, moved: i64,
         other_file: u32, other_fd: i32, other_position: i64, other_moved: i64, paths: String, bios: u32, sleeps: u32,
         cpu_wait: u64, sync_tid: u32, argument0: u64, argument1: u64, argument2: u64, argument3: u64, argument4: u64,
-        argument5: u64,
+        argument5: u64, context: u32,
     } ids { span }
 }
 
@@ -161,6 +166,10 @@ impl CallReader<'_> {
         let sleeps = *self.sleeps.next()?;
         let cpu_wait = self.cpu_wait.next_if(has(CPU_WAIT))?.map(|wait| DurationNs(*wait));
         let sync_tid = self.sync_tid.next_if(has(SYNC_TID))?.copied();
+        let context = match self.context.next_if(has(CONTEXT))? {
+            Some(place) => Some(Box::new(known.context(place, "CallEvents.context")?)),
+            None => None,
+        };
         let mut args = [0; 6];
         let columns = [
             &mut self.argument0,
@@ -194,6 +203,7 @@ impl CallReader<'_> {
             sleeps,
             cpu_wait,
             sync_tid,
+            context,
         }))
     }
 }

@@ -57,6 +57,8 @@ pub(super) struct EventBatch {
     pub(super) calls: Vec<Call>,
     #[prost(string, repeated, tag = "18")]
     pub(super) words: Vec<String>,
+    #[prost(message, optional, tag = "19")]
+    pub(super) contexts: Option<Contexts>,
     #[prost(message, required, tag = "20")]
     pub(super) call_events: CallEvents,
     #[prost(message, required, tag = "21")]
@@ -190,6 +192,12 @@ pub(super) struct Accounts {
     pub(super) flushes_served: u64,
     #[prost(uint64, tag = "24")]
     pub(super) flush_overflow: u64,
+    #[prost(uint64, tag = "25")]
+    pub(super) contexts_faulted: u64,
+    #[prost(uint64, tag = "26")]
+    pub(super) contexts_unread: u64,
+    #[prost(uint64, tag = "27")]
+    pub(super) contexts_invalid: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -288,6 +296,20 @@ pub(super) struct CallEvents {
     pub(super) argument4: Vec<u64>,
     #[prost(uint64, repeated, tag = "25")]
     pub(super) argument5: Vec<u64>,
+    #[prost(uint32, repeated, tag = "26")]
+    pub(super) context: Vec<u32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Contexts {
+    #[prost(fixed64, repeated, tag = "1")]
+    pub(super) trace_high: Vec<u64>,
+    #[prost(fixed64, repeated, tag = "2")]
+    pub(super) trace_low: Vec<u64>,
+    #[prost(fixed64, repeated, tag = "3")]
+    pub(super) span: Vec<u64>,
+    #[prost(uint32, repeated, tag = "4")]
+    pub(super) flags: Vec<u32>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -16,8 +16,8 @@ use super::{Malformed, VERSION, totals};
 use crate::batch::EventBatch;
 use crate::calls::{Args, CallId};
 use crate::clock::MonotonicNs;
-use crate::event::{LayerEvent, TaskRef};
-use crate::ids::{DeviceId, FileId, TaskId};
+use crate::event::{LayerEvent, TaskRef, TraceContext};
+use crate::ids::{DeviceId, FileId, SpanId, TaskId, TraceId};
 
 /// What bytes hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +35,7 @@ pub(super) struct Known<'a> {
     files: Vec<FileId>,
     devices: Vec<DeviceId>,
     words: &'a [String],
+    contexts: Vec<TraceContext>,
     /// With how many arguments each has; none that is unknown here.
     pub(super) calls: Vec<(Option<CallId>, usize)>,
 }
@@ -114,6 +115,7 @@ impl<'a> Known<'a> {
             files: files(&message.files)?,
             devices: message.devices.iter().copied().map(DeviceId::from_kernel).collect(),
             words: &message.words,
+            contexts: message.contexts.as_ref().map_or(Ok(Vec::new()), contexts)?,
             calls: message.calls.iter().map(call).collect::<Result<_, _>>()?,
             ids,
         })
@@ -125,6 +127,10 @@ impl<'a> Known<'a> {
 
     pub(super) fn file(&self, place: &u32, column: &'static str) -> Result<FileId, Malformed> {
         at(&self.files, *place, column)
+    }
+
+    pub(super) fn context(&self, place: &u32, column: &'static str) -> Result<TraceContext, Malformed> {
+        at(&self.contexts, *place, column)
     }
 
     pub(super) fn word(&self, place: &u32, column: &'static str) -> Result<Box<str>, Malformed> {
@@ -168,6 +174,27 @@ fn files(message: &message::Files) -> Result<Vec<FileId>, Malformed> {
     device.end()?;
     generation.end()?;
     Ok(files)
+}
+
+fn contexts(message: &message::Contexts) -> Result<Vec<TraceContext>, Malformed> {
+    let mut high = Column::new(&message.trace_high, "Contexts.trace_high");
+    let mut low = Column::new(&message.trace_low, "Contexts.trace_low");
+    let mut flags = Column::new(&message.flags, "Contexts.flags");
+    let contexts = message.span.iter().map(|span| {
+        let (high, low, flags_said) = (*high.next()?, *low.next()?, *flags.next()?);
+        let trace = TraceId(u128::from(high) << 64 | u128::from(low));
+        // No trace and no span is none (W3C trace context, 3.2.2.3 and 3.2.2.4).
+        if trace.0 == 0 || *span == 0 {
+            return Err(Malformed::Value { column: "Contexts.span", value: *span });
+        }
+        let flags = u8::try_from(flags_said).map_err(|_| flags.refuse(flags_said.into()))?;
+        Ok(TraceContext { trace, span: SpanId(*span), flags })
+    });
+    let contexts = contexts.collect::<Result<_, _>>()?;
+    high.end()?;
+    low.end()?;
+    flags.end()?;
+    Ok(contexts)
 }
 
 fn call(message: &message::Call) -> Result<(Option<CallId>, usize), Malformed> {

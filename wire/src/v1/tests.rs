@@ -61,7 +61,8 @@ prop_compose! {
         span in span(), task in task(), index in 0..CallId::COUNT, registers: [u64; 6], enter in time(), exit in time(),
         ret in option::of(any::<i64>()), file in option::of(open()), second in option::of(open()),
         paths in [option::of(text()), option::of(text())], paths_kept in kept(), bios: u32, sleeps: u32,
-        cpu_wait: Option<u64>, sync_tid: Option<u32>
+        cpu_wait: Option<u64>, sync_tid: Option<u32>,
+        context in option::of((1..u128::MAX, 1..u64::MAX, any::<u8>()))
     ) -> CallEvent {
         let call = CallId::from_index(index as u8).unwrap();
         let mut args = [0; 6];
@@ -70,6 +71,7 @@ prop_compose! {
         CallEvent {
             span, task, call, args, enter, exit, ending: ret.map_or(Ending::NoExit, Ending::Returned), file,
             second_file: second.map(Box::new), paths, paths_kept, bios, sleeps, cpu_wait: cpu_wait.map(DurationNs), sync_tid,
+            context: context.map(|(trace, span, flags)| TraceContext { trace: TraceId(trace), span: SpanId(span), flags }.into()),
         }
     }
 }
@@ -208,7 +210,7 @@ fn event() -> impl Strategy<Value = LayerEvent> {
 }
 
 fn accounts() -> impl Strategy<Value = Accounts> {
-    any::<([u64; 31], [u64; 3])>().prop_map(|(n, last)| {
+    any::<([u64; 31], [u64; 6])>().prop_map(|(n, last)| {
         let account = |at: usize| Account { fired: n[at], recorded: n[at + 1], dropped: n[at + 2] };
         Accounts {
             calls: account(0),
@@ -235,6 +237,9 @@ fn accounts() -> impl Strategy<Value = Accounts> {
             walk_overflow: last[0],
             flushes_served: last[1],
             flush_overflow: last[2],
+            contexts_faulted: last[3],
+            contexts_unread: last[4],
+            contexts_invalid: last[5],
         }
     })
 }
@@ -319,6 +324,7 @@ fn known() -> EventBatch {
         sleeps: 1,
         cpu_wait: Some(DurationNs(900)),
         sync_tid: None,
+        context: None,
     };
     let sync = CallEvent {
         span: SpanId(0xa54f_f53a_5f1d_36f1),
@@ -599,6 +605,54 @@ fn an_operation_means_the_same_for_ever() {
     }
     assert_eq!(decode(golden), Ok(Decoded { batch: operated(), calls_unknown: 0 }));
     assert_eq!(encode(&operated()), golden, "what is written now");
+}
+
+/// The same where the first call, and the last two, were made for spans of the application's. `golden/context-v1.bin` holds it.
+fn under_spans() -> EventBatch {
+    let mut batch = known();
+    let one = TraceContext {
+        trace: TraceId(0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736),
+        span: SpanId(0x00f0_67aa_0ba9_02b7),
+        flags: 1,
+    };
+    let other = TraceContext { trace: TraceId(0x10), flags: 0, ..one };
+    let mut contexts = [Some(one), None, Some(other), Some(one)].into_iter();
+    for event in &mut batch.events {
+        if let LayerEvent::Call(call) = event {
+            call.context = contexts.next().flatten().map(Box::new);
+        }
+    }
+    batch
+}
+
+#[test]
+fn a_context_means_the_same_for_ever() {
+    let golden = include_bytes!("../../golden/context-v1.bin");
+    if std::env::var_os("BLESS").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/context-v1.bin");
+        std::fs::write(path, encode(&under_spans())).unwrap();
+    }
+    assert_eq!(decode(golden), Ok(Decoded { batch: under_spans(), calls_unknown: 0 }));
+    assert_eq!(encode(&under_spans()), golden, "what is written now");
+}
+
+/// As it is for whoever reads by the schema of before contexts: it skips two fields, and does not look at the flag.
+#[test]
+fn who_knows_no_contexts_reads_the_rest() {
+    use prost::Message;
+    let mut message = message::EventBatch::decode(encode(&under_spans()).as_slice()).unwrap();
+    (message.contexts, message.call_events.context) = (None, Vec::new());
+    message.call_events.flags.iter_mut().for_each(|flags| *flags &= (1 << 13) - 1);
+    assert_eq!(message.encode_to_vec(), encode(&known()));
+}
+
+#[test]
+fn a_context_that_is_none_is_refused() {
+    use prost::Message;
+    let mut message = message::EventBatch::decode(encode(&under_spans()).as_slice()).unwrap();
+    message.contexts.as_mut().unwrap().span[1] = 0;
+    let none = Malformed::Value { column: "Contexts.span", value: 0 };
+    assert_eq!(decode(&message.encode_to_vec()), Err(none));
 }
 
 #[test]

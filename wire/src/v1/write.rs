@@ -18,7 +18,7 @@ use super::totals;
 use super::words::Words;
 use crate::batch::EventBatch;
 use crate::calls::CallId;
-use crate::event::{LayerEvent, TaskRef};
+use crate::event::{LayerEvent, TaskRef, TraceContext};
 use crate::ids::FileId;
 
 /// What all kinds refer to.
@@ -30,6 +30,7 @@ pub(super) struct Shared {
     pub(super) devices: Dictionary<u32>,
     pub(super) calls: Dictionary<CallId>,
     pub(super) words: Words,
+    pub(super) contexts: Dictionary<TraceContext>,
 }
 
 /// The batch as bytes, to be compressed by whoever carries them.
@@ -41,6 +42,7 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
         devices: Dictionary::new(),
         calls: Dictionary::new(),
         words: Words::default(),
+        contexts: Dictionary::new(),
     };
     let (mut kinds, mut times) =
         (Vec::with_capacity(batch.events.len()), Vec::with_capacity(batch.events.len()));
@@ -101,6 +103,7 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
     let files = files(&shared);
     let calls_used = shared.calls.values().iter().map(call).collect();
     let devices = shared.devices.values().to_vec();
+    let contexts = contexts(&shared);
     let (origins, counters) = shared.origins.end();
     let message = message::EventBatch {
         version: VERSION,
@@ -121,6 +124,7 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
         devices,
         calls: calls_used,
         words: shared.words.end(),
+        contexts,
         call_events: calls.end(),
         bio_events: bios.end(),
         request_events: requests.end(),
@@ -150,6 +154,19 @@ fn files(shared: &Shared) -> message::Files {
         files.generation.push(file.generation);
     }
     files
+}
+
+/// None where no call has one: then there is not even a field of it.
+fn contexts(shared: &Shared) -> Option<message::Contexts> {
+    let values = shared.contexts.values();
+    let mut contexts = message::Contexts::default();
+    for TraceContext { trace, span, flags } in values {
+        contexts.trace_high.push((trace.0 >> 64) as u64);
+        contexts.trace_low.push(trace.0 as u64);
+        contexts.span.push(span.0);
+        contexts.flags.push((*flags).into());
+    }
+    (!values.is_empty()).then_some(contexts)
 }
 
 fn call(call: &CallId) -> message::Call {

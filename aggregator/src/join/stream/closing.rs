@@ -10,7 +10,7 @@ use crate::join::commits::{Closed, CommitKey, Decision};
 use crate::join::names::NameTable;
 use crate::join::open::Slot;
 use crate::join::sink::Sink;
-use crate::trace::{Adoption, Cause, Names, Root, Trace};
+use crate::trace::{Adoption, Carried, Cause, Names, Root, Trace};
 
 impl Stream {
     pub(super) fn close_if_complete(&mut self, slot: Slot, sink: &mut Sink<'_>) {
@@ -21,6 +21,7 @@ impl Stream {
 
     /// Gives a trace out as it is.
     pub(super) fn close(&mut self, slot: Slot, sink: &mut Sink<'_>) {
+        self.find_carriers(slot);
         let open = self.open.get(slot);
         if let Some(key) = open.waits {
             self.commits.leave(key, open.trace.root_span);
@@ -49,6 +50,17 @@ impl Stream {
         self.close_commit(key, trace, sink);
     }
 
+    /// Calls whose requests carried bios of this trace may have returned meanwhile.
+    fn find_carriers(&mut self, slot: Slot) {
+        let unknown = |carried: &Carried| carried.trace.is_none();
+        if !self.open.peek(slot).trace.carried.iter().any(unknown) {
+            return;
+        }
+        let mut carried = std::mem::take(&mut self.open.get(slot).trace.carried);
+        carried.iter_mut().for_each(|carried| carried.trace = self.trace_of(carried.root()));
+        self.open.get(slot).trace.carried = carried;
+    }
+
     fn close_commit(&mut self, key: CommitKey, trace: Trace, sink: &mut Sink<'_>) {
         match self.commits.close(key, trace) {
             Closed::Due => self.decide(key, sink),
@@ -63,8 +75,9 @@ impl Stream {
             return;
         };
         trace.arrange();
-        let adoption = |call: SpanId| Adoption { trace: self.source.trace_id(call), call };
-        trace.adopted_by = primary.map(|waiter| adoption(waiter.span));
+        // The call is here, so it is known.
+        let adoption = |call: SpanId| Some(Adoption { trace: self.trace_of(call)?, call });
+        trace.adopted_by = primary.and_then(|waiter| adoption(waiter.span));
         let trace = Arc::new(trace);
         for waiter in waiters {
             let Some(slot) = self.open.find(waiter.span) else { continue };

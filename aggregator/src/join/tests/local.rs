@@ -1,7 +1,8 @@
 //! Calls, bios, requests: the layers of one trace.
 
+use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::{BioEvent, CallEvent, LayerEvent, RequestEvent};
-use blkkin_wire::ids::SpanId;
+use blkkin_wire::ids::{SpanId, TraceId};
 
 use super::make::{self, batch};
 use crate::join::{JoinConfig, Joiner};
@@ -65,8 +66,55 @@ fn a_merged_bio_stays_below_its_call_and_knows_who_carried_it() {
     assert_eq!(out.len(), 2);
     assert_eq!((out[0].requests.len(), out[0].carried.len()), (1, 0));
     assert_eq!((out[1].requests.len(), out[1].carried.len()), (0, 1));
-    assert_eq!((out[1].carried[0].trace, out[1].carried[0].request), (out[0].id, request));
+    assert_eq!((out[1].carried[0].trace, out[1].carried[0].request), (Some(out[0].id), request));
     assert!(out.iter().all(|trace| trace.missing.nothing()));
+}
+
+#[test]
+fn a_call_for_a_span_of_an_applications_is_in_its_trace_and_so_is_what_is_below() {
+    let (bio, request) = make::direct(1, 2, 3, (11, 30));
+    let of =
+        |span, bios| CallEvent { context: make::context(77, 5), ..make::call_with(span, (10, 31), bios) };
+    let out = join(vec![
+        LayerEvent::Request(request),
+        LayerEvent::Bio(bio),
+        LayerEvent::Call(of(1, 1)),
+        LayerEvent::Call(of(4, 0)),
+        LayerEvent::Call(make::call(6, 10, 32)),
+    ]);
+    let ids: Vec<_> = out.iter().map(|trace| (trace.id, trace.root_span.0, trace.bios.len())).collect();
+    let own = make::SOURCE.trace_id(SpanId(6));
+    assert_eq!(ids, [(TraceId(77), 1, 1), (TraceId(77), 4, 0), (own, 6, 0)]);
+    assert!(out.iter().all(|trace| trace.missing.nothing()));
+}
+
+/// Whose trace a request is in is known with its call's return, and whoever it carried may have returned before.
+#[test]
+fn who_carried_a_bio_is_named_once_it_is_known_and_never_wrongly() {
+    let (first, request) = make::direct(1, 2, 3, (11, 30));
+    let (other, _) = make::direct(4, 5, 3, (12, 30));
+    let before = CallEvent { context: make::context(9, 9), ..make::call_with(8, (1, 9), 1) };
+    let (earlier, its) = make::direct(8, 6, 7, (2, 8));
+    let carrier = CallEvent { context: make::context(77, 5), ..make::call_with(1, (10, 40), 1) };
+    let carried_in = |carrier_first: bool| {
+        let mut calls = [carrier.clone(), make::call_with(4, (10, 41), 1)];
+        if !carrier_first {
+            calls[0].exit = MonotonicNs(42);
+            calls.reverse();
+        }
+        let events = vec![
+            LayerEvent::Request(its),
+            LayerEvent::Bio(earlier),
+            LayerEvent::Call(before.clone()),
+            LayerEvent::Request(RequestEvent { bios: 2, ..request }),
+            LayerEvent::Bio(first),
+            LayerEvent::Bio(BioEvent { first: false, ..other }),
+        ];
+        let out = join(events.into_iter().chain(calls.map(LayerEvent::Call)).collect());
+        out.iter().find(|trace| trace.root_span == SpanId(4)).unwrap().carried[0].trace
+    };
+    assert_eq!(carried_in(true), Some(TraceId(77)));
+    assert_eq!(carried_in(false), None);
 }
 
 #[test]

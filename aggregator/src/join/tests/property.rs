@@ -86,7 +86,7 @@ fn lies(world: &World, out: &[Trace]) -> Vec<String> {
                 .bios
                 .iter()
                 .any(|bio| bio.span == carried.bio && bio.request == Some(carried.request.span))
-                || carried.trace != make::SOURCE.trace_id(world.roots[&carried.request.span])
+                || carried.trace != Some(make::SOURCE.trace_id(world.roots[&carried.request.span]))
             {
                 say(format!("{} carried by another", carried.bio));
             }

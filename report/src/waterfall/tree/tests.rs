@@ -44,6 +44,7 @@ fn fsync() -> Trace {
         sleeps: 0,
         cpu_wait: None,
         sync_tid: None,
+        context: None,
     };
     Trace { root: Root::Call(call), ..Trace::new(source, anchor, ROOT) }
 }
@@ -257,7 +258,7 @@ fn a_bio_carried_by_anothers_request_says_so() {
     trace.bios.push(BioEvent { first: false, ..bio(10, 1_100, 1_500) });
     let carried = blkkin_aggregator::trace::Carried {
         bio: SpanId(10),
-        trace: trace.id,
+        trace: Some(trace.id),
         request: request(99, 1_050, Some(1_200), 1_500),
     };
     trace.carried.push(carried);

@@ -1,0 +1,229 @@
+//! Which span of its own a program works for when it calls: what its thread publishes by OpenTelemetry's thread context
+//! (OTEP 4947), a pointer in its thread-local storage to a record.
+//!
+//! *In*: the places of processes, which user space has found (`tracer/src/context`). *Out*: the record's head beside the open call.
+//!
+//! *Cost*. Where it is, is looked up once a thread: each task's state remembers the slot's address, and for which version of
+//! the places and which thread pointer it holds. A thread of a process that publishes nothing pays for two loads and two
+//! comparisons a call; another one for two reads of its memory.
+//!
+//! *True*. A thread is the only one that changes its slot and its record, and it is in the call: so what is there at entry is
+//! there at return too, and what could not be read at entry is read then (the kernel does not take a fault for a probe, and a page of
+//! a healthy program may be swapped out). A place is of one address space, and is forgotten at execve and when the library
+//! that has it is unmapped.
+
+use crate::access::{Access, Direct, Pointer};
+use crate::layout::offset;
+use crate::local::Local;
+use crate::settings::setting;
+use crate::task::{self, TaskState};
+use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
+use aya_ebpf::btf_maps::{Array, HashMap};
+use aya_ebpf::helpers::generated::bpf_probe_read_user;
+use aya_ebpf::macros::btf_map;
+use blkkin_probe_abi::context::{HEAD_BYTES, Head, PLACE_STATIC, PLACES_MAX, Place};
+use blkkin_probe_abi::counters::*;
+use blkkin_probe_abi::layout::ABSENT;
+use blkkin_probe_abi::record::CALL_HAS_CONTEXT;
+
+/// By process id. User space writes it.
+#[btf_map]
+static PLACES: HashMap<u32, Place, { PLACES_MAX as usize }, { BPF_F_NO_PREALLOC as usize }> = HashMap::new();
+
+/// How often places were added or changed, which user space counts, and how often one was taken away here: their sum is the
+/// version of the places. As long as there is none it is 0, which is what a new task's state has seen.
+#[btf_map]
+static PLACES_VERSION: Array<u64, 2> = Array::new();
+
+/// The record says that it may be read.
+const VALID: u8 = 1;
+
+/// Notes at a call's entry for which span its thread works.
+#[inline(always)]
+pub fn note(local: &mut Local, task: Pointer, state: &mut TaskState) {
+    if setting!(contexts) == 0 || offset!(task_thread_pointer) == ABSENT || offset!(mm_start_stack) == ABSENT
+    {
+        return;
+    }
+    let Some(version) = version() else { return };
+    let fresh = state.places_seen == version;
+    if fresh && state.publishes == 0 {
+        return;
+    }
+    // SAFETY: `task` is typed.
+    let thread: u64 = unsafe { Direct::read(task, offset!(task_thread_pointer)) };
+    // Something changed; or a block that this thread has had no need of so far; or it has other thread-local storage now.
+    if !fresh || state.slot == 0 || state.thread != thread {
+        let found = find_slot(thread);
+        state.places_seen = version;
+        state.publishes = (found != NOTHING) as u32;
+        state.slot = if found == NO_BLOCK { 0 } else { found };
+        state.thread = thread;
+    }
+    if state.slot == 0 {
+        return;
+    }
+    read(local, state);
+    if state.context_fault != 0 {
+        local.count(CONTEXTS_FAULTED);
+        // It may be a slot that is no more.
+        state.places_seen = 0;
+    }
+}
+
+/// Tries once more at a call's return what failed at its entry.
+#[inline(always)]
+pub fn retry(local: &mut Local, state: &mut TaskState) {
+    if setting!(contexts) == 0 || state.context_fault == 0 {
+        return;
+    }
+    read(local, state);
+    if state.context_fault != 0 {
+        local.count(CONTEXTS_UNREAD);
+    }
+}
+
+/// The task executes another program.
+#[inline(always)]
+pub fn forget(state: &mut TaskState) {
+    state.places_seen = 0;
+    state.publishes = 0;
+    state.slot = 0;
+}
+
+/// munmap(begin, bytes): whether this takes away the library that has the slots, after which nothing in them is one.
+#[inline(always)]
+pub fn unmapped(begin: u64, bytes: u64) {
+    if setting!(contexts) == 0 {
+        return;
+    }
+    let Some(state) = task::state(task::current()) else { return };
+    if state.publishes != 0 {
+        take_away(begin, bytes);
+    }
+}
+
+/// Reads the slot and what it points at.
+#[inline(always)]
+fn read(local: &mut Local, state: &mut TaskState) {
+    state.context_fault = 0;
+    // SAFETY: both go into fields of the state; the helper takes any user address.
+    unsafe {
+        if bpf_probe_read_user((&raw mut state.head_at).cast(), 8, state.slot as *const _) != 0 {
+            state.context_fault = 1;
+            return;
+        }
+        if state.head_at == 0 {
+            return;
+        }
+        let head = (&raw mut state.head).cast();
+        if bpf_probe_read_user(head, HEAD_BYTES as u32, state.head_at as *const _) != 0 {
+            state.context_fault = 1;
+            return;
+        }
+    }
+    if state.head.valid != VALID {
+        return;
+    }
+    if is_none(&state.head) {
+        local.count(CONTEXTS_INVALID);
+        return;
+    }
+    state.record.header.flags |= CALL_HAS_CONTEXT;
+}
+
+/// No trace or no span is none (W3C trace context).
+#[inline(always)]
+fn is_none(head: &Head) -> bool {
+    // SAFETY: a head is 4 words, aligned as such in a task's state.
+    let words = unsafe { &*core::ptr::from_ref(head).cast::<[u64; 3]>() };
+    words[0] | words[1] == 0 || words[2] == 0
+}
+
+#[inline(always)]
+fn version() -> Option<u32> {
+    let (found, taken) = (PLACES_VERSION.get_ptr(0)?, PLACES_VERSION.get_ptr(1)?);
+    // SAFETY: each is read whole.
+    unsafe { Some((core::ptr::read_volatile(found) + core::ptr::read_volatile(taken)) as u32) }
+}
+
+/// The process publishes nothing.
+const NOTHING: u64 = 0;
+/// It does, but the thread has had no need of the block so far. (No slot is there: it is no multiple of 8.)
+const NO_BLOCK: u64 = 1;
+
+/// Finds the current thread's slot. A global function for the verifier: it is seldom called and has a stack of its own. (Nor
+/// does it touch the task's state, which its caller holds.)
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn find_slot(thread: u64) -> u64 {
+    let Some(place) = place_of(task::current()) else { return NOTHING };
+    if place.kind == PLACE_STATIC {
+        return thread.wrapping_add(place.offset);
+    }
+    in_block(thread, place).unwrap_or(NO_BLOCK)
+}
+
+/// The slot in the block that the thread has of the module: none where it has had no need of it.
+#[inline(always)]
+fn in_block(thread: u64, place: &Place) -> Option<u64> {
+    let vector = user_word(thread.wrapping_add(place.vector_at))?;
+    let length = user_word(vector.wrapping_add(place.length_at))?;
+    if place.module > length {
+        return None;
+    }
+    let entry = place.module.wrapping_mul(place.stride as u64);
+    let block = user_word(vector.wrapping_add(entry))?;
+    // glibc's mark of one that is not there (TLS_DTV_UNALLOCATED, sysdeps/generic/dl-tls.h) is -1.
+    if block == 0 || block == u64::MAX { None } else { Some(block.wrapping_add(place.offset)) }
+}
+
+#[inline(always)]
+fn user_word(address: u64) -> Option<u64> {
+    let mut word = 0u64;
+    // SAFETY: a word on the stack; the helper takes any user address.
+    let read = unsafe { bpf_probe_read_user((&raw mut word).cast(), 8, address as *const _) };
+    if read == 0 { Some(word) } else { None }
+}
+
+/// The place of a task's process; of one that has just been forked that of its parent, of whose memory it has a copy.
+#[inline(always)]
+fn place_of(task: Pointer) -> Option<&'static Place> {
+    // SAFETY: typed from the task on. A place is replaced as a whole, and lives until the program has ended.
+    unsafe {
+        let mm: Pointer = Direct::read(task, offset!(task_mm));
+        if mm.is_null() {
+            return None;
+        }
+        let (stack, code): (u64, u64) =
+            (Direct::read(mm, offset!(mm_start_stack)), Direct::read(mm, offset!(mm_start_code)));
+        let process: u32 = Direct::read(task, offset!(task_tgid));
+        if let Some(place) = PLACES.get(process) {
+            return if place.start_stack == stack && place.start_code == code { Some(place) } else { None };
+        }
+        let parent: Pointer = Direct::read(task, offset!(task_real_parent));
+        let parent: u32 = Direct::read(parent, offset!(task_tgid));
+        let place = PLACES.get(parent)?;
+        if place.start_stack == stack && place.start_code == code { Some(place) } else { None }
+    }
+}
+
+/// Takes the place of the current task's process away if it lies in what is unmapped.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn take_away(begin: u64, bytes: u64) -> u64 {
+    let task = task::current();
+    // SAFETY: `task` is typed; the version is a word of a map's value.
+    unsafe {
+        let process: u32 = Direct::read(task, offset!(task_tgid));
+        let Some(place) = PLACES.get(process) else { return 0 };
+        if place.anchor == 0 || place.anchor.wrapping_sub(begin) >= bytes {
+            return 0;
+        }
+        let _ = PLACES.remove(process);
+        if let Some(taken) = PLACES_VERSION.get_ptr_mut(1) {
+            crate::table::fetch_add(taken, 1);
+        }
+    }
+    1
+}

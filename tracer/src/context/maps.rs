@@ -1,0 +1,97 @@
+//! What a process has mapped: `/proc/PID/maps` (Documentation/filesystems/proc.rst) to the places where programs and libraries
+//! are loaded.
+
+use std::collections::HashSet;
+
+use blkkin_wire::ids::DeviceId;
+
+/// Lines that are read: more mappings than a process may have by default (vm.max_map_count, 65,530).
+const LINES_MAX: usize = 65_536;
+
+/// A file, by device and inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct MappedFile {
+    pub(crate) device: DeviceId,
+    pub(crate) ino: u64,
+}
+
+/// Where a program or a library begins in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Loaded {
+    /// Where the file's first byte is.
+    pub(crate) at: u64,
+    pub(crate) file: MappedFile,
+}
+
+struct Mapping {
+    begin: u64,
+    executable: bool,
+    offset: u64,
+    file: MappedFile,
+}
+
+/// Files that are mapped from their begin on, and of which something may be executed: each once for each time that it is.
+pub(crate) fn loaded(maps: &str) -> Vec<Loaded> {
+    let mappings: Vec<Mapping> = maps.lines().take(LINES_MAX).filter_map(mapping).collect();
+    let executable: HashSet<MappedFile> =
+        mappings.iter().filter(|mapping| mapping.executable).map(|mapping| mapping.file).collect();
+    let begins = mappings.iter().filter(|mapping| mapping.offset == 0 && executable.contains(&mapping.file));
+    begins.map(|mapping| Loaded { at: mapping.begin, file: mapping.file }).collect()
+}
+
+/// `7f12-7f34 r-xp 0001c000 fd:01 1234    /usr/lib/libc.so.6`; none of what is no file's.
+fn mapping(line: &str) -> Option<Mapping> {
+    let mut words = line.split_ascii_whitespace();
+    let (begin, _) = words.next()?.split_once('-')?;
+    let rights = words.next()?;
+    let offset = hex(words.next()?)?;
+    let (major, minor) = words.next()?.split_once(':')?;
+    let ino = words.next()?.parse().ok()?;
+    let device = DeviceId { major: small(hex(major)?)?, minor: small(hex(minor)?)? };
+    let file = MappedFile { device, ino };
+    (ino != 0).then_some(Mapping {
+        begin: hex(begin)?,
+        executable: rights.as_bytes().get(2) == Some(&b'x'),
+        offset,
+        file,
+    })
+}
+
+fn hex(digits: &str) -> Option<u64> {
+    u64::from_str_radix(digits, 16).ok()
+}
+
+fn small(number: u64) -> Option<u32> {
+    u32::try_from(number).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_is_loaded_begins_where_its_file_does() {
+        let maps = "\
+55d0c0000000-55d0c0001000 r--p 00000000 fe:00 77 /usr/bin/program
+55d0c0001000-55d0c0002000 r-xp 00001000 fe:00 77 /usr/bin/program
+7f0000000000-7f0000100000 r--p 00000000 fe:00 99 /usr/share/data
+7f0000200000-7f0000201000 r--p 00000000 00:01 5  /memfd:library with spaces (deleted)
+7f0000201000-7f0000202000 r-xp 00001000 00:01 5  /memfd:library with spaces (deleted)
+7f0000300000-7f0000301000 rwxp 00000000 00:00 0
+7ffd00000000-7ffd00021000 rw-p 00000000 00:00 0 [stack]
+";
+        let at = |at, minor, major, ino| Loaded {
+            at,
+            file: MappedFile { device: DeviceId { major, minor }, ino },
+        };
+        assert_eq!(loaded(maps), [at(0x55d0_c000_0000, 0, 0xfe, 77), at(0x7f00_0020_0000, 1, 0, 5)]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_list(text in "[0-9a-f:rwxp \\n-]{0,300}") {
+            loaded(&text);
+        }
+    }
+}

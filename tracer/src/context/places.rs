@@ -1,0 +1,60 @@
+//! The kernel side's table of places, as user space writes it.
+//!
+//! *Invariant*: what a process publishes is in the table before the version says that something changed: a task that has looked
+//! under the new version has seen it.
+
+use aya::Ebpf;
+use aya::maps::{Array, HashMap, MapData};
+use blkkin_probe_abi::context::Place;
+
+use crate::error::TracerError;
+use crate::load::{chain, missing_map};
+
+/// A place as a map's value.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct Value(Place);
+
+// SAFETY: it is Plain: without padding, and every bit pattern is a value.
+unsafe impl aya::Pod for Value {}
+
+/// The table.
+pub(crate) struct Places {
+    places: HashMap<MapData, u32, Value>,
+    version: Array<MapData, u64>,
+    changes: u64,
+}
+
+impl Places {
+    /// Takes it out of what was loaded; the programs hold it too.
+    pub(crate) fn take(ebpf: &mut Ebpf) -> Result<Places, TracerError> {
+        let mut map = |name: &'static str| ebpf.take_map(name).ok_or_else(|| missing_map(name));
+        let (places, version) = (map("PLACES")?, map("PLACES_VERSION")?);
+        let fail = |map: &'static str| {
+            move |error: aya::maps::MapError| TracerError::Map { map, reason: chain(&error) }
+        };
+        Ok(Places {
+            places: HashMap::try_from(places).map_err(fail("PLACES"))?,
+            version: Array::try_from(version).map_err(fail("PLACES_VERSION"))?,
+            changes: 0,
+        })
+    }
+
+    /// Puts in a process's place, or takes it out. It counts once [`Places::publish`] was called. False where there is no room.
+    pub(crate) fn set(&mut self, pid: u32, place: Option<Place>) -> bool {
+        match place {
+            Some(place) => self.places.insert(pid, Value(place), 0).is_ok(),
+            // The kernel side may have done so itself.
+            None => {
+                let _ = self.places.remove(&pid);
+                true
+            }
+        }
+    }
+
+    /// Has every task look again. False where the kernel refuses.
+    pub(crate) fn publish(&mut self) -> bool {
+        self.changes += 1;
+        self.version.set(0, self.changes, 0).is_ok()
+    }
+}

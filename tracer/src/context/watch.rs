@@ -1,0 +1,101 @@
+//! What the tracer's own events say of processes, to whoever looks at these.
+//!
+//! *In*: events, on their way. *Out*: [`Sight`]s, to the thread of the [`Finder`]. *Invariant*: whoever drains rings does not wait:
+//! where the queue is full, it is said that anything may have happened, as soon as there is room.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+use blkkin_wire::calls::CallId;
+use blkkin_wire::event::{CallEvent, LayerEvent, TaskChange, TaskEvent};
+use blkkin_wire::ids::{FileId, TaskId};
+
+use super::finder::{Finder, Sight};
+use super::maps::MappedFile;
+use super::places::Places;
+
+/// Sights that may wait.
+const SIGHTS_MAX: usize = 4_096;
+/// Tasks whose process is known: more than there are threads on most machines. Of one more the libraries are not seen.
+const TASKS_MAX: usize = 1 << 20;
+/// What is mapped may be executed (include/uapi/asm-generic/mman-common.h).
+const PROT_EXEC: u64 = 4;
+
+/// Watches events.
+pub(crate) struct Watch {
+    sights: SyncSender<Sight>,
+    processes: HashMap<TaskId, u32>,
+    overflowed: bool,
+    mmap: Option<CallId>,
+}
+
+impl Watch {
+    /// Begins, and has all processes looked at that are there already, if so many may be followed.
+    pub(crate) fn begin(places: Places, everybody: bool) -> io::Result<Watch> {
+        let (sights, queue) = sync_channel(SIGHTS_MAX);
+        let look = move |queue: Receiver<Sight>| {
+            // Whoever drains has made itself more urgent than others, and this thread with it.
+            // SAFETY: no memory is passed; 0 is the calling thread.
+            unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 5) };
+            Finder::new(places).run(&queue);
+        };
+        thread::Builder::new().name("contexts".to_owned()).spawn(move || look(queue))?;
+        let mmap = CallId::by_name("mmap");
+        Ok(Watch { sights, processes: HashMap::new(), overflowed: everybody, mmap })
+    }
+
+    /// Looks through events that go by.
+    pub(crate) fn look(&mut self, events: &[LayerEvent]) {
+        if self.overflowed && self.sights.try_send(Sight::Everything).is_ok() {
+            self.overflowed = false;
+        }
+        for event in events {
+            match event {
+                LayerEvent::Call(call) if Some(call.call) == self.mmap => self.call(call),
+                LayerEvent::Task(task) => self.task(task),
+                _ => {}
+            }
+        }
+    }
+
+    fn task(&mut self, task: &TaskEvent) {
+        let pid = task.pid.0;
+        if task.kernel_thread {
+            return;
+        }
+        if task.change == TaskChange::Exited {
+            self.processes.remove(&task.task.id);
+            if task.tid.0 == pid {
+                self.say(Sight::Ended { pid });
+            }
+            return;
+        }
+        if self.processes.len() < TASKS_MAX {
+            self.processes.insert(task.task.id, pid);
+        }
+        match task.change {
+            TaskChange::Execed => self.say(Sight::Execed { pid, program: task.exe.as_ref().map(mapped) }),
+            TaskChange::Seen | TaskChange::Forked => {
+                self.say(Sight::Seen { pid, parent: task.ppid.0, leads: task.tid.0 == pid });
+            }
+            TaskChange::Changed | TaskChange::Exited => {}
+        }
+    }
+
+    fn call(&mut self, call: &CallEvent) {
+        let file = call.file.filter(|_| call.args[2] & PROT_EXEC != 0);
+        if let Some((open, pid)) = file.zip(self.processes.get(&call.task.id).copied()) {
+            self.say(Sight::Mapped { pid, file: mapped(&open.file) });
+        }
+    }
+
+    fn say(&mut self, sight: Sight) {
+        self.overflowed |= self.sights.try_send(sight).is_err();
+    }
+}
+
+fn mapped(file: &FileId) -> MappedFile {
+    MappedFile { device: file.device, ino: file.ino }
+}
