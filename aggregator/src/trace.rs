@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs};
 use blkkin_wire::event::{
-    BioEvent, CallEvent, CommitEvent, FileEvent, RequestEvent, TaskEvent, TraceContext,
+    BioEvent, CallEvent, CommitEvent, ContextFrom, FileEvent, RequestEvent, TaskEvent, TraceContext,
 };
 use blkkin_wire::ids::{DeviceId, Source, SpanId, TraceId};
 use blkkin_wire::meeting::{MeetingEvent, Side};
@@ -267,6 +267,11 @@ impl Trace {
             Root::Operation(operation) if operation.continued => Hangs::ByItself,
             Root::Operation(operation) if operation.parent.is_some() => Hangs::Below,
             Root::Operation(_) => Hangs::Above,
+            Root::Call(call)
+                if call.context.as_ref().is_some_and(|above| above.from == ContextFrom::Events) =>
+            {
+                Hangs::Below
+            }
             _ => Hangs::ByItself,
         }
     }

@@ -5,8 +5,8 @@ use blkkin_probe_abi::record as raw;
 use blkkin_wire::calls::{Arch, CallId, CallSpec};
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
 use blkkin_wire::event::{
-    BioEvent, BlockStatus, CallEvent, CommitEvent, Ending, FileEvent, Kept, LayerEvent, OpenFile, PairEvent,
-    RequestEvent, Submitter, TaskChange, TaskEvent, TaskRef, TraceContext,
+    BioEvent, BlockStatus, CallEvent, CommitEvent, ContextFrom, Ending, FileEvent, Kept, LayerEvent,
+    OpenFile, PairEvent, RequestEvent, Submitter, TaskChange, TaskEvent, TaskRef, TraceContext,
 };
 use blkkin_wire::ids::{CgroupId, DeviceId, Fd, FileId, Pid, Sector, SpanId, TaskId, Tid, TraceId, Uid};
 
@@ -100,7 +100,8 @@ fn call(call: CallId, made: decode::Call<'_>) -> CallEvent {
 fn context(head: &Head) -> Option<Box<TraceContext>> {
     let trace = TraceId(u128::from_be_bytes(head.trace));
     let span = SpanId(u64::from_be_bytes(head.span));
-    (trace.0 != 0 && span.0 != 0).then(|| Box::new(TraceContext { trace, span, flags: head.flags }))
+    (trace.0 != 0 && span.0 != 0)
+        .then(|| Box::new(TraceContext { trace, span, flags: head.flags, from: ContextFrom::Thread }))
 }
 
 /// Registers without what was left by chance in those behind the call's own.

@@ -3,13 +3,21 @@
 //! A packet's bytes come from a relay ([`live`]) or from a folder ([`stored`]); [`ctf`] knows what they mean, by the
 //! trace's own metadata; [`merge`] puts the streams' events in order of time.
 //!
+//! [`operations`] makes of facts what daemons did and what each thread works for; [`weave`] ties that to what the
+//! kernel saw.
+//!
 //! Invariant: nothing is assumed about a trace that its metadata does not say, and what was lost is counted at the
 //! stream that lost it.
 
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
+
 pub mod clock;
 pub mod ctf;
+pub mod fact;
 pub mod live;
 pub mod merge;
+pub mod operations;
 pub mod stored;
 pub mod timeline;
 pub mod view;
+pub mod weave;

@@ -102,7 +102,9 @@ final class Consumer {
             Columns spans = columns("contexts");
             for (int n = spans.length("span"); n > 0; n--) {
                 var trace = String.format("%016x%016x", spans.number("trace_high"), spans.number("trace_low"));
-                contexts.add(row("trace", trace, "span", String.format("%016x", spans.number("span")), "flags", spans.next("flags")));
+                String span = String.format("%016x", spans.number("span"));
+                long flags = spans.number("flags");
+                contexts.add(row("trace", trace, "span", span, "flags", flags & 255, "by_rule", flags > 255));
             }
             Columns call = columns("call_events"), bio = columns("bio_events"), request = columns("request_events");
             Columns commit = columns("commit_events"), names = columns("task_events");

@@ -48,7 +48,7 @@ def events(batch):
     files = list(zip(batch.files.device, sums(batch.files.inode), batch.files.generation))
     devices = [device(number) for number in batch.devices]
     c = batch.contexts
-    contexts = [{"trace": f"{high:016x}{low:016x}", "span": f"{span:016x}", "flags": flags}
+    contexts = [{"trace": f"{high:016x}{low:016x}", "span": f"{span:016x}", "flags": flags & 255, "by_rule": flags > 255}
                 for high, low, span, flags in zip(c.trace_high, c.trace_low, c.span, c.flags)]
 
     def file(place):

@@ -143,7 +143,7 @@ pub struct CallEvent {
     pub context: Option<Box<TraceContext>>,
 }
 
-/// What a thread publishes of the span that it works for (OpenTelemetry's thread context, OTEP 4947): what `traceparent` says.
+/// The span that a thread works for: what `traceparent` says. Most publish it (OpenTelemetry's thread context, OTEP 4947).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TraceContext {
     /// The application's trace; not 0.
@@ -152,6 +152,18 @@ pub struct TraceContext {
     pub span: SpanId,
     /// Trace flags (W3C trace context, level 2): bit 0 is *sampled*.
     pub flags: u8,
+    /// How that is known.
+    pub from: ContextFrom,
+}
+
+/// How it is known for what a call was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ContextFrom {
+    /// Exact: the thread published it, and it was read at the call.
+    Thread,
+    /// By rule: the last that the thread had said in its events before the call returned was that it works for this operation,
+    /// which is an event of this node too.
+    Events,
 }
 
 impl TraceContext {

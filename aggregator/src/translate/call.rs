@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use blkkin_wire::calls::errno_of;
-use blkkin_wire::event::{CallEvent, Ending, Kept, OpenFile};
+use blkkin_wire::event::{CallEvent, ContextFrom, Ending, Kept, OpenFile};
 use blkkin_wire::ids::SpanId;
 use blkkin_wire::span::{Span, SpanKind, SpanLink, TagValue};
 
@@ -53,8 +53,14 @@ fn call_span(place: &Place<'_>, call: &CallEvent) -> Span {
     span.error = errno.map(error::of_errno);
     span.links = trace.causes.iter().filter(|cause| !cause.primary).map(link_to).collect();
     let mut tags = Tags::default();
-    if call.context.is_some() {
-        tags.text("blkkin.link", "exact: the thread's own context named this span (OpenTelemetry)");
+    if let Some(context) = &call.context {
+        let link = match context.from {
+            ContextFrom::Thread => "exact: the thread's own context named this span (OpenTelemetry)",
+            ContextFrom::Events => {
+                "rule: the thread's last event before it said that it works for this operation"
+            }
+        };
+        tags.text("blkkin.link", link);
     }
     process_tags(trace, &mut tags);
     file_tags(trace, call, &mut tags);

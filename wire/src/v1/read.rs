@@ -12,11 +12,12 @@ use super::meeting::MeetingReader;
 use super::message::{self, Kind};
 use super::name::NameReader;
 use super::operation::OperationReader;
+use super::write::BY_RULE;
 use super::{Malformed, VERSION, totals};
 use crate::batch::EventBatch;
 use crate::calls::{Args, CallId};
 use crate::clock::MonotonicNs;
-use crate::event::{LayerEvent, TaskRef, TraceContext};
+use crate::event::{ContextFrom, LayerEvent, TaskRef, TraceContext};
 use crate::ids::{DeviceId, FileId, SpanId, TaskId, TraceId};
 
 /// What bytes hold.
@@ -187,8 +188,9 @@ fn contexts(message: &message::Contexts) -> Result<Vec<TraceContext>, Malformed>
         if trace.0 == 0 || *span == 0 {
             return Err(Malformed::Value { column: "Contexts.span", value: *span });
         }
-        let flags = u8::try_from(flags_said).map_err(|_| flags.refuse(flags_said.into()))?;
-        Ok(TraceContext { trace, span: SpanId(*span), flags })
+        let from = if flags_said & BY_RULE == 0 { ContextFrom::Thread } else { ContextFrom::Events };
+        let flags = u8::try_from(flags_said & !BY_RULE).map_err(|_| flags.refuse(flags_said.into()))?;
+        Ok(TraceContext { trace, span: SpanId(*span), flags, from })
     });
     let contexts = contexts.collect::<Result<_, _>>()?;
     high.end()?;

@@ -71,7 +71,7 @@ prop_compose! {
         CallEvent {
             span, task, call, args, enter, exit, ending: ret.map_or(Ending::NoExit, Ending::Returned), file,
             second_file: second.map(Box::new), paths, paths_kept, bios, sleeps, cpu_wait: cpu_wait.map(DurationNs), sync_tid,
-            context: context.map(|(trace, span, flags)| TraceContext { trace: TraceId(trace), span: SpanId(span), flags }.into()),
+            context: context.map(|(trace, span, flags)| TraceContext { trace: TraceId(trace), span: SpanId(span), flags, from: if span & 1 == 0 { ContextFrom::Thread } else { ContextFrom::Events } }.into()),
         }
     }
 }
@@ -614,8 +614,9 @@ fn under_spans() -> EventBatch {
         trace: TraceId(0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736),
         span: SpanId(0x00f0_67aa_0ba9_02b7),
         flags: 1,
+        from: ContextFrom::Thread,
     };
-    let other = TraceContext { trace: TraceId(0x10), flags: 0, ..one };
+    let other = TraceContext { trace: TraceId(0x10), flags: 0, from: ContextFrom::Events, ..one };
     let mut contexts = [Some(one), None, Some(other), Some(one)].into_iter();
     for event in &mut batch.events {
         if let LayerEvent::Call(call) = event {

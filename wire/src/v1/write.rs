@@ -18,8 +18,11 @@ use super::totals;
 use super::words::Words;
 use crate::batch::EventBatch;
 use crate::calls::CallId;
-use crate::event::{LayerEvent, TaskRef, TraceContext};
+use crate::event::{ContextFrom, LayerEvent, TaskRef, TraceContext};
 use crate::ids::FileId;
+
+/// In a context's flags, above those of W3C trace context.
+pub(super) const BY_RULE: u32 = 1 << 8;
 
 /// What all kinds refer to.
 pub(super) struct Shared {
@@ -160,11 +163,12 @@ fn files(shared: &Shared) -> message::Files {
 fn contexts(shared: &Shared) -> Option<message::Contexts> {
     let values = shared.contexts.values();
     let mut contexts = message::Contexts::default();
-    for TraceContext { trace, span, flags } in values {
+    for TraceContext { trace, span, flags, from } in values {
         contexts.trace_high.push((trace.0 >> 64) as u64);
         contexts.trace_low.push(trace.0 as u64);
         contexts.span.push(span.0);
-        contexts.flags.push((*flags).into());
+        let by_rule = if *from == ContextFrom::Events { BY_RULE } else { 0 };
+        contexts.flags.push(u32::from(*flags) | by_rule);
     }
     (!values.is_empty()).then_some(contexts)
 }

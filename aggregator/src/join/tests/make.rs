@@ -4,8 +4,8 @@ use blkkin_wire::batch::{Accounts, EventBatch};
 use blkkin_wire::calls::CallId;
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use blkkin_wire::event::{
-    BioEvent, BlockOp, BlockStatus, CallEvent, CommitEvent, DeviceEvent, Ending, FileEvent, Kept, LayerEvent,
-    OpenFile, RequestEvent, Submitter, TaskChange, TaskEvent, TaskRef, TraceContext,
+    BioEvent, BlockOp, BlockStatus, CallEvent, CommitEvent, ContextFrom, DeviceEvent, Ending, FileEvent,
+    Kept, LayerEvent, OpenFile, RequestEvent, Submitter, TaskChange, TaskEvent, TaskRef, TraceContext,
 };
 use blkkin_wire::ids::{
     BootId, CgroupId, DeviceId, Fd, FileId, NodeId, Pid, Sector, Source, SpanId, StartEpoch, TaskId, Tid,
@@ -90,7 +90,12 @@ pub(crate) fn call(span: u64, enter: u64, exit: u64) -> CallEvent {
 
 /// What a thread says of its span.
 pub(crate) fn context(trace: u128, span: u64) -> Option<Box<TraceContext>> {
-    Some(Box::new(TraceContext { trace: TraceId(trace), span: SpanId(span), flags: 1 }))
+    Some(Box::new(TraceContext {
+        trace: TraceId(trace),
+        span: SpanId(span),
+        flags: 1,
+        from: ContextFrom::Thread,
+    }))
 }
 
 pub(crate) fn call_with(span: u64, (enter, exit): (u64, u64), bios: u32) -> CallEvent {

@@ -1,0 +1,238 @@
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const T: Thread = Thread { pid: 100, tid: 101 };
+const U: Thread = Thread { pid: 100, tid: 102 };
+
+/// What was told, and what each thread works for by now.
+#[derive(Debug, Default)]
+struct Heard {
+    events: Vec<LayerEvent>,
+    works: HashMap<Thread, Above>,
+}
+
+impl Told for Heard {
+    fn event(&mut self, event: LayerEvent) {
+        self.events.push(event);
+    }
+    fn works(&mut self, _: MonotonicNs, thread: Thread, above: Option<Above>) {
+        match above {
+            Some(above) => drop(self.works.insert(thread, above)),
+            None => drop(self.works.remove(&thread)),
+        }
+    }
+    fn nobody(&mut self, _: MonotonicNs) {
+        self.works.clear();
+    }
+}
+
+impl Heard {
+    fn span(&self, thread: Thread) -> Option<u64> {
+        self.works.get(&thread).map(|above| above.span.0)
+    }
+
+    fn operations(&self) -> Vec<&OperationEvent> {
+        let of = |event: &'_ LayerEvent| matches!(event, LayerEvent::Operation(_));
+        let all = self.events.iter().filter(|event| of(event));
+        all.map(
+            |event| if let LayerEvent::Operation(operation) = event { &**operation } else { unreachable!() },
+        )
+        .collect()
+    }
+}
+
+fn begin(span: u64, parent: Option<u64>, on: bool) -> Fact<'static> {
+    Fact::Begin {
+        trace: Trace(7 << 64 | 9),
+        span: Span(span),
+        parent: parent.map(Span),
+        kind: Kind::Server,
+        on,
+        kept_per_million: WHOLE,
+        name: "nbd read",
+        service: "blkkin-nbd",
+    }
+}
+
+fn end(span: u64) -> Fact<'static> {
+    Fact::End { span: Span(span), status: 0 }
+}
+
+fn run(facts: &[(u64, Thread, Fact<'_>)]) -> (Operations, Heard) {
+    let (mut operations, mut heard) = (Operations::default(), Heard::default());
+    for (at, thread, fact) in facts {
+        operations.take(&Said { at: *at, thread: *thread, fact: fact.clone() }, &mut heard);
+    }
+    (operations, heard)
+}
+
+#[test]
+fn a_thread_works_for_the_innermost_that_it_has_entered() {
+    let mut facts = vec![(1, T, begin(1, None, true)), (2, T, begin(2, Some(1), true))];
+    assert_eq!(run(&facts).1.span(T), Some(2));
+    facts.push((3, T, end(2)));
+    assert_eq!(run(&facts).1.span(T), Some(1));
+    facts.extend([(4, U, Fact::Enter(Span(1))), (5, T, Fact::Leave(Span(1)))]);
+    let heard = run(&facts).1;
+    assert_eq!((heard.span(T), heard.span(U)), (None, Some(1)));
+    facts.push((6, U, end(1)));
+    let (operations, heard) = run(&facts);
+    assert_eq!((heard.span(U), operations.pending()), (None, 0));
+    let [part, whole] = heard.operations()[..] else { panic!("{heard:?}") };
+    assert_eq!((part.span, part.parent, part.continued), (SpanId(2), Some(SpanId(1)), false));
+    assert_eq!((whole.begin.0, whole.end.0, whole.tid, whole.outcome), (1, 6, Tid(101), Outcome::Done));
+}
+
+#[test]
+fn after_a_loss_nobody_works_for_what_was_said_before_it() {
+    let lost = Fact::Lost { from: 3, until: 10, events: 5 };
+    let mut facts = vec![(1, T, begin(1, None, true)), (2, U, begin(2, None, true)), (3, T, lost)];
+    let (operations, heard) = run(&facts);
+    assert_eq!((heard.span(T), heard.span(U), operations.books().lost), (None, None, 5));
+    // Said while it is not known what else was.
+    facts.push((9, T, Fact::Enter(Span(1))));
+    assert_eq!(run(&facts).1.span(T), None);
+    facts.push((10, T, Fact::Enter(Span(1))));
+    assert_eq!(run(&facts).1.span(T), Some(1));
+    // What is left was entered before: nobody knows what lies below.
+    facts.push((11, U, Fact::Leave(Span(2))));
+    assert_eq!(run(&facts).1.span(U), None);
+}
+
+#[test]
+fn what_a_killed_daemon_had_in_hand_is_given_out_unfinished() {
+    let other = Thread { pid: 200, tid: 200 };
+    let (mut operations, mut heard) = run(&[
+        (1, T, begin(1, None, true)),
+        (2, U, begin(2, Some(1), true)),
+        (3, other, begin(1, None, true)),
+    ]);
+    operations.gone(100, 50, &mut heard);
+    let all: Vec<_> = heard.operations().iter().map(|one| (one.span.0, one.end.0, one.outcome)).collect();
+    assert_eq!(all, [(2, 50, Outcome::Unfinished), (1, 50, Outcome::Unfinished)]);
+    assert_eq!((heard.span(T), heard.span(other), operations.pending()), (None, Some(1), 1));
+}
+
+#[test]
+fn an_end_of_a_request_is_said_with_its_operation() {
+    let met = Fact::Meeting {
+        span: Span(2),
+        answered: true,
+        unique: false,
+        rule: "nbd",
+        connection: "a>b",
+        cookie: 77,
+    };
+    let status = Fact::End { span: Span(2), status: 5 };
+    let (_, heard) =
+        run(&[(1, T, begin(1, None, false)), (2, T, begin(2, Some(1), false)), (3, T, met), (9, U, status)]);
+    let [LayerEvent::Meeting(met), LayerEvent::Operation(operation)] = &heard.events[..] else {
+        panic!("{heard:?}")
+    };
+    assert_eq!((met.span, met.root, met.begin.0, met.end.0), (SpanId(2), SpanId(1), 2, 9));
+    assert_eq!(operation.outcome, Outcome::Failed(5));
+}
+
+#[test]
+fn of_blkins_spans_silence_is_the_end() {
+    let named = |span: u64, parent: Option<u64>, what| Fact::Named {
+        trace: Trace(5),
+        span: Span(span),
+        parent: parent.map(Span),
+        name: "osd op",
+        service: "osd.0",
+        endpoint: ("10.0.0.1", 6800),
+        what,
+    };
+    let mut facts = vec![
+        (10, T, named(1, None, Named::Moment("sr"))),
+        (20, U, named(2, Some(1), Named::Number("bytes", 4096))),
+        (30, U, named(1, None, Named::Moment("ss"))),
+    ];
+    assert!(run(&facts).1.events.is_empty());
+    facts.push((30 + SILENCE, U, begin(9, None, false)));
+    let (operations, heard) = run(&facts);
+    let [part, whole] = heard.operations()[..] else { panic!("{heard:?}") };
+    assert_eq!((part.span.0, part.begin.0, part.end.0, part.kind), (2, 20, 20, SpanKind::Local));
+    assert_eq!((whole.begin.0, whole.end.0, whole.kind), (10, 30, SpanKind::Server));
+    assert_eq!(whole.notes.iter().map(|note| &*note.key).collect::<Vec<_>>(), ["blkin.endpoint", "sr", "ss"]);
+    assert_eq!((operations.pending(), heard.works.len()), (1, 0));
+}
+
+/// What a daemon of a few threads does; each step says something or nothing of it is heard.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Begin,
+    Enter(usize),
+    Leave,
+    End,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever is lost, as long as losses are told, a thread is never said to work for what it does not work for; and without
+    /// losses always for what it does.
+    #[test]
+    fn nobody_is_said_to_work_for_another_operation_than_the_true_one(
+        steps in prop::collection::vec((0..3_u32, prop_oneof![
+            Just(Step::Begin), (0..8_usize).prop_map(Step::Enter), Just(Step::Leave), Just(Step::End),
+        ], prop::bool::weighted(0.1)), 1..120),
+    ) {
+        let (mut operations, mut heard) = (Operations::default(), Heard::default());
+        let mut truth: HashMap<u32, Vec<u64>> = HashMap::new();
+        let (mut spans, mut next, mut losing, mut any) = (Vec::new(), 1, None, false);
+        for (n, &(tid, step, lost)) in steps.iter().enumerate() {
+            let (at, thread) = (10 + n as u64 * 10, Thread { pid: 1, tid });
+            let stack = truth.entry(tid).or_default();
+            let fact = match step {
+                Step::Begin => {
+                    next += 1;
+                    spans.push(next);
+                    stack.push(next);
+                    begin(next, None, true)
+                }
+                Step::Enter(which) => {
+                    let Some(&span) = spans.get(which % spans.len().max(1)) else { continue };
+                    stack.push(span);
+                    Fact::Enter(Span(span))
+                }
+                Step::Leave => {
+                    let Some(span) = stack.pop() else { continue };
+                    Fact::Leave(Span(span))
+                }
+                Step::End => {
+                    // Who ends it has it innermost; others that are in it stay.
+                    let Some(span) = stack.pop() else { continue };
+                    spans.retain(|one| *one != span);
+                    end(span)
+                }
+            };
+            if lost {
+                losing.get_or_insert(at - 1);
+                any = true;
+                continue;
+            }
+            // A loss is known before what comes after it.
+            if let Some(from) = losing.take() {
+                let fact = Fact::Lost { from, until: at, events: 1 };
+                operations.take(&Said { at, thread, fact }, &mut heard);
+            }
+            operations.take(&Said { at, thread, fact }, &mut heard);
+            for (tid, stack) in &truth {
+                let said = heard.span(Thread { pid: 1, tid: *tid });
+                let true_one = stack.last().copied();
+                prop_assert!(said.is_none() || said == true_one, "{tid}: {said:?}, not {true_one:?}");
+                prop_assert!(any || said == true_one, "{tid}: {said:?}, not {true_one:?}, and nothing was lost");
+            }
+        }
+        let books = *operations.books();
+        prop_assert_eq!(books.begun, books.ended + books.unfinished + operations.pending() as u64);
+        operations.finish(u64::MAX, &mut heard);
+        prop_assert_eq!(operations.pending(), 0);
+        prop_assert_eq!(heard.operations().len() as u64, operations.books().ended + operations.books().unfinished);
+    }
+}

@@ -1,0 +1,216 @@
+//! What the kernel saw and what its daemons said, put together: each call below the operation that it was made for.
+//!
+//! *In*: a tracer's batches, in their order; what came of facts ([`Word`]s), in order of time, and until when all of them are known.
+//! *Out*: the same batches, some ms later, in which calls name the operation that their thread worked for, and with them the
+//! operations that had ended by then.
+//!
+//! *Invariant*: of the kernel's events none is lost, doubled or changed but for that name; and a call names an operation only where all
+//! that its thread had said by its return is known. One clock is both streams' (CLOCK_MONOTONIC), so their times are one order. See
+//! [`crate::operations`] for why this is enough and what a loss does.
+//!
+//! A batch waits until facts are known up to its watermark: a live timer's length, and the network's. When that takes longer than
+//! [`HOLD_MAX`] it goes on without, and its calls that return after what is known name nothing ([`WeaveBooks::calls_unjudged`]).
+//!
+//! *Rejected*: to leave it to the aggregator. It would have to hold every call of every node until that node's daemons were heard;
+//! here both streams are at hand, and what leaves the node is said once.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
+
+use blkkin_wire::batch::EventBatch;
+use blkkin_wire::clock::MonotonicNs;
+use blkkin_wire::event::{CallEvent, ContextFrom, LayerEvent, TaskChange, TraceContext};
+use blkkin_wire::ids::TaskId;
+
+use crate::fact::Thread;
+use crate::operations::{Above, Told};
+
+/// How long a batch waits to be put together with facts. ns. A live timer is some ms; beyond this something is wrong there.
+pub const HOLD_MAX: u64 = 500_000_000;
+/// Batches that wait: at 20 ms each what [`HOLD_MAX`] is, and more where they are small.
+const HELD_MAX: usize = 256;
+/// Tasks whose numbers are known. The tracer says when one ends.
+const TASKS_MAX: usize = 262_144;
+
+/// Something that came of facts.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Word {
+    /// An operation, or an end of a request.
+    Event(LayerEvent),
+    /// From then on the thread works for this.
+    Works(MonotonicNs, Thread, Option<Above>),
+    /// From then on it is not known what anybody works for.
+    Nobody(MonotonicNs),
+}
+
+impl Word {
+    fn at(&self) -> MonotonicNs {
+        match self {
+            Word::Event(event) => event.time(),
+            Word::Works(at, ..) | Word::Nobody(at) => *at,
+        }
+    }
+}
+
+/// Takes them in the order in which they are told.
+impl Told for Vec<Word> {
+    fn event(&mut self, event: LayerEvent) {
+        self.push(Word::Event(event));
+    }
+    fn works(&mut self, at: MonotonicNs, thread: Thread, above: Option<Above>) {
+        self.push(Word::Works(at, thread, above));
+    }
+    fn nobody(&mut self, at: MonotonicNs) {
+        self.push(Word::Nobody(at));
+    }
+}
+
+/// What became of calls and batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WeaveBooks {
+    /// Calls of threads that worked for an operation.
+    pub calls_linked: u64,
+    /// Calls of which nobody knows it, as facts were late.
+    pub calls_unjudged: u64,
+    /// Batches that went on before facts were known up to their end.
+    pub batches_unwaited: u64,
+    /// Operations given out.
+    pub operations: u64,
+    /// Of them behind the watermark of an earlier batch that had gone on unwaited. Each is whole by itself, so only its place in
+    /// the order is lost.
+    pub operations_late: u64,
+}
+
+/// The state of one node.
+#[derive(Debug, Default)]
+pub struct Weave {
+    words: VecDeque<Word>,
+    /// Facts are known until then.
+    known: MonotonicNs,
+    threads: HashMap<Thread, Above>,
+    tasks: HashMap<TaskId, Thread>,
+    /// With when each came, by the caller's clock.
+    held: VecDeque<(EventBatch, u64)>,
+    /// Of batches that are gone, events beyond their watermark: what is earlier may come in the next.
+    early: Vec<LayerEvent>,
+    /// The watermark of the last batch given out.
+    given: MonotonicNs,
+    /// The last batch without its events.
+    last: Option<EventBatch>,
+    books: WeaveBooks,
+}
+
+impl Weave {
+    /// Takes in what came of facts; all of them are known until `until`.
+    pub fn hear(&mut self, words: impl IntoIterator<Item = Word>, until: MonotonicNs) {
+        self.words.extend(words);
+        self.known = self.known.max(until);
+    }
+
+    /// Takes in the tracer's next batch, which came at `now`, in ns of any clock.
+    pub fn take(&mut self, batch: EventBatch, now: u64) {
+        self.held.push_back((batch, now));
+    }
+
+    /// Gives out the next batch whose facts are known, or that has waited long enough at `now`.
+    pub fn next(&mut self, now: u64) -> Option<EventBatch> {
+        let (batch, came) = self.held.front()?;
+        let known = batch.watermark <= self.known;
+        let over = now.saturating_sub(*came) > HOLD_MAX || self.held.len() > HELD_MAX;
+        if !known && !over {
+            return None;
+        }
+        self.books.batches_unwaited += u64::from(!known);
+        let (batch, _) = self.held.pop_front()?;
+        let until = batch.watermark;
+        Some(self.weave(batch, until))
+    }
+
+    /// Nothing more will come, of neither: gives out what is held, and one batch more if there is more to say.
+    pub fn finish(&mut self) -> Vec<EventBatch> {
+        let mut all = Vec::new();
+        self.known = MonotonicNs(u64::MAX);
+        while let Some((batch, _)) = self.held.pop_front() {
+            let until = batch.watermark;
+            all.push(self.weave(batch, until));
+        }
+        if (!self.words.is_empty() || !self.early.is_empty())
+            && let Some(last) = self.last.take()
+        {
+            let more = EventBatch { sequence: last.sequence + 1, killed: Vec::new(), ..last };
+            all.push(self.weave(more, MonotonicNs(u64::MAX)));
+        }
+        all
+    }
+
+    /// What became of calls and batches.
+    pub fn books(&self) -> &WeaveBooks {
+        &self.books
+    }
+
+    fn weave(&mut self, mut batch: EventBatch, until: MonotonicNs) -> EventBatch {
+        let mut events = std::mem::take(&mut self.early);
+        events.append(&mut batch.events);
+        self.last = Some(EventBatch { events: Vec::new(), ..batch.clone() });
+        // In order already, but for those beyond the last watermark.
+        events.sort_by_key(LayerEvent::time);
+        let within = events.partition_point(|event| event.time() <= until);
+        self.early = events.split_off(within);
+        batch.events.reserve(events.len());
+        for mut event in events {
+            self.until(event.time(), &mut batch.events);
+            match &mut event {
+                LayerEvent::Task(task) => {
+                    if task.change == TaskChange::Exited {
+                        self.tasks.remove(&task.task.id);
+                    } else if self.tasks.len() < TASKS_MAX || self.tasks.contains_key(&task.task.id) {
+                        self.tasks.insert(task.task.id, Thread { pid: task.pid.0, tid: task.tid.0 });
+                    }
+                }
+                LayerEvent::Call(call) => self.link(call),
+                _ => {}
+            }
+            batch.events.push(event);
+        }
+        self.until(until, &mut batch.events);
+        self.given = until;
+        batch
+    }
+
+    /// Believes all words until then.
+    fn until(&mut self, time: MonotonicNs, events: &mut Vec<LayerEvent>) {
+        while let Some(word) = self.words.pop_front_if(|word| word.at() <= time) {
+            match word {
+                Word::Event(event) => {
+                    let operation = matches!(event, LayerEvent::Operation(_));
+                    self.books.operations += u64::from(operation);
+                    self.books.operations_late += u64::from(operation && event.time() < self.given);
+                    events.push(event);
+                }
+                Word::Works(_, thread, Some(above)) => drop(self.threads.insert(thread, above)),
+                Word::Works(_, thread, None) => drop(self.threads.remove(&thread)),
+                Word::Nobody(_) => self.threads.clear(),
+            }
+        }
+    }
+
+    fn link(&mut self, call: &mut CallEvent) {
+        if call.context.is_some() {
+            return;
+        }
+        if call.exit > self.known {
+            self.books.calls_unjudged += 1;
+            return;
+        }
+        if self.threads.is_empty() {
+            return;
+        }
+        let above = self.tasks.get(&call.task.id).and_then(|thread| self.threads.get(thread));
+        call.context = above.map(|above| {
+            self.books.calls_linked += 1;
+            TraceContext { trace: above.trace, span: above.span, flags: 0, from: ContextFrom::Events }.into()
+        });
+    }
+}

@@ -1,0 +1,227 @@
+use blkkin_wire::batch::Accounts;
+use blkkin_wire::calls::CallId;
+use blkkin_wire::clock::ClockAnchor;
+use blkkin_wire::event::{Ending, Kept, TaskEvent, TaskRef};
+use blkkin_wire::ids::{CgroupId, Pid, Source, SpanId, Tid, TraceId, Uid};
+use proptest::prelude::*;
+
+use super::*;
+use crate::fact::{Fact, Kind, Said, Span, Trace};
+use crate::operations::Operations;
+
+fn task(tid: u32) -> TaskRef {
+    TaskRef { id: TaskId(tid.into()), version: 0 }
+}
+
+fn seen(tid: u32) -> LayerEvent {
+    LayerEvent::Task(TaskEvent {
+        time: MonotonicNs(1),
+        task: task(tid),
+        parent: None,
+        change: TaskChange::Seen,
+        tid: Tid(tid),
+        pid: Pid(100),
+        ppid: Pid(1),
+        uid: Uid(0),
+        cgroup: CgroupId(1),
+        comm: "daemon".into(),
+        exe: None,
+        kernel_thread: false,
+    })
+}
+
+fn call(span: u64, tid: u32, (enter, exit): (u64, u64)) -> LayerEvent {
+    LayerEvent::Call(CallEvent {
+        span: SpanId(span),
+        task: task(tid),
+        call: CallId::by_name("pread64").unwrap(),
+        args: [0; 6],
+        enter: MonotonicNs(enter),
+        exit: MonotonicNs(exit),
+        ending: Ending::Returned(0),
+        file: None,
+        second_file: None,
+        paths: [None, None],
+        paths_kept: Kept::Whole,
+        bios: 0,
+        sleeps: 0,
+        cpu_wait: None,
+        sync_tid: None,
+        context: None,
+    })
+}
+
+fn batch(sequence: u64, events: Vec<LayerEvent>, watermark: u64) -> EventBatch {
+    EventBatch {
+        source: Source::NOBODY,
+        sequence,
+        anchor: ClockAnchor::NONE,
+        events,
+        watermark: MonotonicNs(watermark),
+        accounts: Accounts::default(),
+        killed: Vec::new(),
+    }
+}
+
+fn works(at: u64, tid: u32, span: Option<u64>) -> Word {
+    let above = span.map(|span| Above { trace: TraceId(9), span: SpanId(span) });
+    Word::Works(MonotonicNs(at), Thread { pid: 100, tid }, above)
+}
+
+fn links(batches: &[EventBatch]) -> Vec<(u64, Option<u64>)> {
+    let calls = batches.iter().flat_map(|batch| &batch.events).filter_map(|event| match event {
+        LayerEvent::Call(call) => Some((call.span.0, call.context.as_ref().map(|above| above.span.0))),
+        _ => None,
+    });
+    calls.collect()
+}
+
+#[test]
+fn a_batch_waits_for_what_was_said_before_its_end() {
+    let mut weave = Weave::default();
+    weave.take(batch(0, vec![seen(1), call(1, 1, (10, 20)), call(2, 1, (30, 40))], 45), 0);
+    assert_eq!(weave.next(HOLD_MAX), None);
+    weave.hear([works(25, 1, Some(7))], MonotonicNs(44));
+    assert_eq!(weave.next(HOLD_MAX), None);
+    weave.hear([], MonotonicNs(45));
+    let one = weave.next(1).unwrap();
+    assert_eq!(links(&[one]), [(1, None), (2, Some(7))]);
+    assert_eq!(weave.books(), &WeaveBooks { calls_linked: 1, ..WeaveBooks::default() });
+}
+
+#[test]
+fn what_is_let_go_unwaited_names_nothing_behind_what_is_known() {
+    let mut weave = Weave::default();
+    weave.hear([works(5, 1, Some(7))], MonotonicNs(20));
+    weave.take(batch(0, vec![seen(1), call(1, 1, (10, 20)), call(2, 1, (30, 40))], 45), 0);
+    let one = weave.next(HOLD_MAX + 1).unwrap();
+    assert_eq!(links(&[one]), [(1, Some(7)), (2, None)]);
+    assert_eq!((weave.books().calls_unjudged, weave.books().batches_unwaited), (1, 1));
+}
+
+/// Another process has the thread's number: pid and tid name it, and the task is another.
+#[test]
+fn a_thread_is_one_of_its_process() {
+    let mut weave = Weave::default();
+    weave.hear(
+        [Word::Works(
+            MonotonicNs(5),
+            Thread { pid: 999, tid: 1 },
+            Some(Above { trace: TraceId(9), span: SpanId(7) }),
+        )],
+        MonotonicNs(90),
+    );
+    weave.take(batch(0, vec![seen(1), call(1, 1, (10, 20))], 45), 0);
+    assert_eq!(links(&[weave.next(1).unwrap()]), [(1, None)]);
+}
+
+/// One thing that a thread does.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Begin,
+    End,
+    Call,
+    Idle,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// However batches are cut and however late facts come, a call is below the operation of its thread or below none; and below
+    /// none only where it worked for none, or where facts were late.
+    #[test]
+    fn every_call_is_below_the_operation_that_it_was_made_for(
+        acts in prop::collection::vec((0..4_u32, prop_oneof![
+            2 => Just(Act::Begin), 2 => Just(Act::End), 4 => Just(Act::Call), 1 => Just(Act::Idle),
+        ]), 1..150),
+        cuts in prop::collection::vec(1..1_600_u64, 0..8),
+        early in any::<u16>(), delays in prop::collection::vec(0..400_u64, 1..6), patient in any::<bool>(),
+    ) {
+        // What happens: each act takes 10 ns, and a call may have begun some acts before, in another thread's.
+        let (mut stacks, mut facts, mut kernel) = (vec![Vec::new(); 4], Vec::new(), Vec::new());
+        let mut truth = HashMap::new();
+        for (n, &(tid, act)) in acts.iter().enumerate() {
+            let at = 100 + n as u64 * 10;
+            let stack = &mut stacks[tid as usize];
+            let thread = Thread { pid: 100, tid };
+            match act {
+                Act::Begin => {
+                    let span = Span(1_000 + n as u64);
+                    stack.push(span);
+                    facts.push(Said { at, thread, fact: Fact::Begin {
+                        trace: Trace(9), span, parent: None, kind: Kind::Server, on: true,
+                        kept_per_million: 1_000_000, name: "read", service: "daemon",
+                    } });
+                }
+                Act::End => {
+                    let Some(span) = stack.pop() else { continue };
+                    facts.push(Said { at, thread, fact: Fact::End { span, status: 0 } });
+                }
+                Act::Call => {
+                    truth.insert(n as u64, stack.last().map(|span| span.0));
+                    kernel.push(call(n as u64, tid, (at + 1, at + 9)));
+                }
+                Act::Idle => {}
+            }
+        }
+        let mut marks = cuts;
+        marks.sort_unstable();
+        marks.push(10_000);
+        let mut batches = vec![batch(0, (0..4).map(seen).collect(), 0)];
+        let mut from = 0;
+        for mark in marks {
+            let to = kernel.partition_point(|event| event.time().0 <= mark);
+            // Some events come before others that are earlier.
+            let ahead = if early & 1 == 1 { (to + 2).min(kernel.len()) } else { to };
+            let events = kernel[from.min(ahead)..ahead].to_vec();
+            from = ahead.max(from);
+            batches.push(batch(batches.len() as u64, events, mark));
+        }
+        let (mut weave, mut operations, mut out) = (Weave::default(), Operations::default(), Vec::new());
+        let (mut told, mut now) = (0, 0);
+        for (n, batch) in batches.into_iter().enumerate() {
+            let mark = batch.watermark.0;
+            weave.take(batch, now);
+            // Facts are known up to some time before the batch's end, or after it.
+            let until = (mark + 50).saturating_sub(delays[n % delays.len()]);
+            let mut words = Vec::new();
+            while told < facts.len() && facts[told].at <= until {
+                operations.take(&facts[told], &mut words);
+                told += 1;
+            }
+            weave.hear(words, MonotonicNs(until));
+            now += if patient { 1 } else { HOLD_MAX };
+            while let Some(batch) = weave.next(now) {
+                out.push(batch);
+            }
+        }
+        let mut words = Vec::new();
+        facts[told..].iter().for_each(|said| operations.take(said, &mut words));
+        operations.finish(20_000, &mut words);
+        weave.hear(words, MonotonicNs(u64::MAX));
+        out.extend(weave.finish());
+        let books = *weave.books();
+        let links = links(&out);
+        prop_assert_eq!(links.len(), truth.len(), "each call once");
+        let mut untold = 0;
+        for (span, link) in links {
+            prop_assert!(link.is_none() || link == truth[&span], "{span}: {link:?}, not {:?}", truth[&span]);
+            untold += u64::from(link != truth[&span]);
+        }
+        prop_assert!(untold <= books.calls_unjudged, "{untold} without a link, {books:?}");
+        prop_assert!(!patient || untold == 0);
+        let sequences: Vec<u64> = out.iter().map(|batch| batch.sequence).collect();
+        prop_assert_eq!(&sequences, &(0..out.len() as u64).collect::<Vec<_>>());
+        let ended = out.iter().flat_map(|batch| &batch.events).filter(|event| matches!(event, LayerEvent::Operation(_)));
+        prop_assert_eq!(ended.count() as u64, operations.books().begun);
+        let (mut watermark, mut late) = (0, 0);
+        for batch in &out {
+            late += batch.events.iter().filter(|event| event.time().0 < watermark).map(|event| {
+                assert!(!matches!(event, LayerEvent::Call(_) | LayerEvent::Task(_)), "the kernel's are never behind one");
+            }).count() as u64;
+            watermark = batch.watermark.0;
+        }
+        prop_assert_eq!(late, books.operations_late);
+        prop_assert!(late == 0 || !patient);
+    }
+}
