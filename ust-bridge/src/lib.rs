@@ -13,7 +13,7 @@
 
 pub mod clock;
 pub mod ctf;
-pub mod fact;
+pub mod facts;
 pub mod live;
 pub mod merge;
 pub mod operations;

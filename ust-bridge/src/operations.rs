@@ -1,6 +1,6 @@
 //! What daemons' operations were, and which of them each thread works for.
 //!
-//! *In*: facts ([`Said`]), in order of time. *Out*: an operation when it has ended, or when it is known that its end will not come;
+//! *In*: facts ([`crate::facts`]), in order of time, and what was lost between them. *Out*: an operation when it has ended, or when it is known that its end will not come;
 //! and every change of what a thread works for ([`Told`]).
 //!
 //! # Which operation a system call was made for
@@ -26,8 +26,8 @@
 //!
 //! # When an operation has ended
 //!
-//! When it says so. Of a process that is gone, what had not ended is given out as unfinished, with the process's end as its own. Of
-//! blkin's spans nobody says an end: they are what was said of them, and are given out after [`SILENCE`].
+//! When it says so. Of a process that is gone, what had not ended is given out as unfinished, with the process's end as its own; so
+//! are those that have been open for longest where there are too many.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -39,9 +39,9 @@ use blkkin_wire::meeting::{Meeting, MeetingEvent, Side};
 use blkkin_wire::operation::{Note, NoteValue, OperationEvent, Outcome, WHOLE};
 use blkkin_wire::span::SpanKind;
 
-use crate::fact::{Fact, Kind, Named, Said, Span, Thread, Trace};
+use crate::facts::{self, Fact, Kind, Where};
 
-/// Operations open at once; beyond it new ones are not taken, and counted. Some 40 MiB if each has a few notes.
+/// Operations open at once; beyond it an eighth of them is given out, those that began first. Some 40 MiB if each has a few notes.
 const OPEN_MAX: usize = 65_536;
 /// Threads that work for something.
 const THREADS_MAX: usize = 65_536;
@@ -50,8 +50,15 @@ const DEPTH_MAX: usize = 32;
 /// Notes of one operation, and bytes of one's words.
 const NOTES_MAX: usize = 64;
 const WORDS_MAX: usize = 1_024;
-/// After the last word about a span of blkin's, ns. Whoever sends a request on says something of it before and after.
-pub const SILENCE: u64 = 1_000_000_000;
+
+/// A thread, by the ids of the initial pid namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Thread {
+    /// The process.
+    pub pid: u32,
+    /// The thread.
+    pub tid: u32,
+}
 
 /// What a thread works for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +88,7 @@ pub struct Books {
     pub ended: u64,
     /// Of these given out without one.
     pub unfinished: u64,
-    /// That had no place.
+    /// Of these given out because too many were open.
     pub no_room: u64,
     /// Begins of a span that was open: they are not believed.
     pub twice: u64,
@@ -98,14 +105,12 @@ pub struct Books {
 /// The state.
 #[derive(Debug, Default)]
 pub struct Operations {
-    open: HashMap<(u32, Span), Open>,
+    open: HashMap<(u32, u64), Open>,
     /// What each has entered and not left; of what is not known to be open only that it was entered.
-    threads: HashMap<Thread, Vec<(Span, Option<Above>)>>,
+    threads: HashMap<Thread, Vec<(u64, Option<Above>)>>,
     /// Nothing that is said before is believed of threads.
     doubtful_until: u64,
     now: u64,
-    /// Nothing of blkin's is due before.
-    due: u64,
     books: Books,
 }
 
@@ -114,8 +119,6 @@ struct Open {
     event: OperationEvent,
     root: SpanId,
     meetings: Vec<MeetingEvent>,
-    /// Of blkin's: given out so long after the last word.
-    last_word: Option<u64>,
 }
 
 impl Open {
@@ -126,40 +129,40 @@ impl Open {
 
 impl Operations {
     /// Takes the next fact in.
-    pub fn take(&mut self, said: &Said<'_>, told: &mut impl Told) {
-        self.now = self.now.max(said.at);
-        self.silence(self.now, told);
-        let Said { at, thread, ref fact } = *said;
-        match *fact {
-            Fact::Begin { trace, span, parent, kind, on, kept_per_million, name, service } => {
-                let open = self.open(said, trace, span, parent, [name, service]);
-                let above = open.map(|open| {
-                    (open.event.kind, open.event.kept) = (span_kind(kind), kept_per_million);
-                    open.above()
-                });
-                if on {
-                    self.enter(at, thread, span, above, told);
+    pub fn take(&mut self, at: &Where<'_>, fact: &Fact<'_>, told: &mut impl Told) {
+        self.now = self.now.max(at.time_ns);
+        let (time, thread) = (at.time_ns, Thread { pid: at.vpid, tid: at.vtid });
+        match fact {
+            Fact::Begin { span, on, .. } => {
+                let above = self.begin(at, fact, told);
+                if *on {
+                    self.enter(time, thread, *span, above, told);
                 }
             }
-            Fact::End { span, status } => self.end(at, thread, span, status, told),
-            Fact::Enter(span) => {
-                let above = self.open.get(&(thread.pid, span)).map(Open::above);
+            Fact::End { span, status } => self.end(time, thread, *span, *status, told),
+            Fact::Enter { span } => {
+                let above = self.open.get(&(thread.pid, *span)).map(Open::above);
                 self.books.strangers += u64::from(above.is_none());
-                self.enter(at, thread, span, above, told);
+                self.enter(time, thread, *span, above, told);
             }
-            Fact::Leave(span) => self.leave(at, thread, span, told),
-            Fact::Event { span, name } => self.note(said, span, name, NoteValue::Moment),
-            Fact::Text { span, key, value } => self.note(said, span, key, NoteValue::Text(words(value))),
-            Fact::Number { span, key, value } => self.note(said, span, key, NoteValue::Number(value)),
-            Fact::Meeting { span, answered, unique, rule, connection, cookie } => {
-                let meeting = Meeting { rule: words(rule), connection: words(connection), cookie };
-                self.meeting(thread, span, answered, unique, meeting);
+            Fact::Leave { span } => self.leave(time, thread, *span, told),
+            Fact::Event { span, name } => self.note(at, *span, name, NoteValue::Moment),
+            Fact::Text { span, key, value } => self.note(at, *span, key, NoteValue::Text(words(value))),
+            Fact::Number { span, key, value } => self.note(at, *span, key, NoteValue::Number(*value)),
+            Fact::Meeting { span, side, unique, rule, connection, cookie } => {
+                let meeting = Meeting { rule: words(rule), connection: words(connection), cookie: *cookie };
+                self.meeting(thread, *span, *side == facts::Side::Answered, *unique, meeting);
             }
-            Fact::Named { trace, span, parent, name, service, endpoint, what } => {
-                self.named(said, trace, span, parent, [name, service], endpoint, what);
-            }
-            Fact::Lost { from, until, events } => self.lost(from, until, events, told),
         }
+    }
+
+    /// So many events were lost, between these times: of whose, nobody knows.
+    pub fn lost(&mut self, from: u64, until: u64, events: u64, told: &mut impl Told) {
+        self.books.lost += events;
+        self.books.lost_late += u64::from(from < self.now);
+        self.doubtful_until = self.doubtful_until.max(until);
+        self.threads.clear();
+        told.nobody(MonotonicNs(from));
     }
 
     /// The process has ended: so have its threads, and no end of its operations will be heard.
@@ -181,21 +184,6 @@ impl Operations {
         self.threads.clear();
     }
 
-    /// Gives out what of blkin's has been silent for long enough by `now`.
-    pub fn silence(&mut self, now: u64, told: &mut impl Told) {
-        if now < self.due {
-            return;
-        }
-        let over = |open: &Open| open.last_word.is_some_and(|last| last + SILENCE <= now);
-        let mut due: Vec<_> = self.open.iter().filter(|(_, open)| over(open)).map(|(key, _)| *key).collect();
-        due.sort_unstable_by_key(|key| self.open[key].event.end);
-        for key in due {
-            self.give_out(key, told);
-        }
-        let next = self.open.values().filter_map(|open| open.last_word).min();
-        self.due = next.map_or(u64::MAX, |last| last + SILENCE);
-    }
-
     /// What became of facts.
     pub fn books(&self) -> &Books {
         &self.books
@@ -206,49 +194,57 @@ impl Operations {
         self.open.len()
     }
 
-    /// A new one; none if it is open already, or there is no room.
-    fn open(
-        &mut self,
-        said: &Said<'_>,
-        trace: Trace,
-        span: Span,
-        parent: Option<Span>,
-        [name, service]: [&str; 2],
-    ) -> Option<&mut Open> {
-        let pid = said.thread.pid;
-        let above = parent.and_then(|parent| self.open.get(&(pid, parent)));
-        let root = above.map_or(SpanId(span.0), |above| above.root);
-        let continued = parent.is_some() && above.is_none();
-        let full = self.open.len() >= OPEN_MAX;
-        let Entry::Vacant(place) = self.open.entry((pid, span)) else {
+    /// A new one; none if it is open already.
+    fn begin(&mut self, at: &Where<'_>, fact: &Fact<'_>, told: &mut impl Told) -> Option<Above> {
+        let &Fact::Begin { trace_hi, trace_lo, span, parent, kind, kept_per_million, .. } = fact else {
+            return None;
+        };
+        let Fact::Begin { name, service, .. } = fact else { return None };
+        if self.open.len() >= OPEN_MAX {
+            self.make_room(told);
+        }
+        let above = (parent != 0).then(|| self.open.get(&(at.vpid, parent))).flatten();
+        let root = above.map_or(SpanId(span), |above| above.root);
+        let said = TraceId(u128::from(trace_hi) << 64 | u128::from(trace_lo));
+        // Who says no trace is in that of what it is part of, or begins one.
+        let own = || above.map_or(TraceId(span.into()), |above| above.event.trace);
+        let trace = if said.0 == 0 { own() } else { said };
+        let continued = parent != 0 && above.is_none();
+        let Entry::Vacant(place) = self.open.entry((at.vpid, span)) else {
             self.books.twice += 1;
             return None;
         };
-        if full {
-            self.books.no_room += 1;
-            return None;
-        }
         self.books.begun += 1;
         let event = OperationEvent {
-            span: SpanId(span.0),
-            parent: parent.map(|parent| SpanId(parent.0)),
+            span: SpanId(span),
+            parent: (parent != 0).then_some(SpanId(parent)),
             continued,
-            trace: TraceId(trace.0),
-            kind: SpanKind::Local,
+            trace,
+            kind: span_kind(kind),
             name: words(name),
-            service: words(service),
-            begin: MonotonicNs(said.at),
-            end: MonotonicNs(said.at),
-            pid: Pid(pid),
-            tid: Tid(said.thread.tid),
+            service: words(if service.is_empty() { &at.procname } else { service }),
+            begin: MonotonicNs(at.time_ns),
+            end: MonotonicNs(at.time_ns),
+            pid: Pid(at.vpid),
+            tid: Tid(at.vtid),
             outcome: Outcome::Done,
-            kept: WHOLE,
+            kept: kept_per_million,
             notes: Vec::new(),
         };
-        Some(place.insert(Open { event, root, meetings: Vec::new(), last_word: None }))
+        Some(place.insert(Open { event, root, meetings: Vec::new() }).above())
     }
 
-    fn end(&mut self, at: u64, thread: Thread, span: Span, status: i32, told: &mut impl Told) {
+    /// Gives out those that have been open for longest.
+    fn make_room(&mut self, told: &mut impl Told) {
+        let mut begins: Vec<_> = self.open.values().map(|open| open.event.begin).collect();
+        let (_, until, _) = begins.select_nth_unstable(OPEN_MAX / 8);
+        let until = *until;
+        let before = self.books.unfinished;
+        self.cut(self.now, |open| open.event.begin < until, told);
+        self.books.no_room += self.books.unfinished - before;
+    }
+
+    fn end(&mut self, at: u64, thread: Thread, span: u64, status: i32, told: &mut impl Told) {
         self.leave(at, thread, span, told);
         let key = (thread.pid, span);
         let Some(open) = self.open.get_mut(&key) else {
@@ -263,7 +259,7 @@ impl Operations {
     }
 
     /// Also of what is not known: what it had entered before is not what it works for now.
-    fn enter(&mut self, at: u64, thread: Thread, span: Span, above: Option<Above>, told: &mut impl Told) {
+    fn enter(&mut self, at: u64, thread: Thread, span: u64, above: Option<Above>, told: &mut impl Told) {
         let room = self.threads.len() < THREADS_MAX || self.threads.contains_key(&thread);
         if at < self.doubtful_until || !room {
             return;
@@ -280,7 +276,7 @@ impl Operations {
         }
     }
 
-    fn leave(&mut self, at: u64, thread: Thread, span: Span, told: &mut impl Told) {
+    fn leave(&mut self, at: u64, thread: Thread, span: u64, told: &mut impl Told) {
         let Some(stack) = self.threads.get_mut(&thread) else { return };
         let Some(place) = stack.iter().rposition(|(entered, _)| *entered == span) else { return };
         let before = stack.last().and_then(|(_, above)| *above);
@@ -294,17 +290,27 @@ impl Operations {
         }
     }
 
-    fn note(&mut self, said: &Said<'_>, span: Span, key: &str, value: NoteValue) {
-        match self.open.get_mut(&(said.thread.pid, span)) {
-            Some(open) if open.event.notes.len() < NOTES_MAX => {
-                open.event.notes.push(Note { at: MonotonicNs(said.at), key: words(key), value });
+    fn note(&mut self, at: &Where<'_>, span: u64, key: &str, value: NoteValue) {
+        let Some(open) = self.open.get_mut(&(at.vpid, span)) else {
+            self.books.strangers += 1;
+            return;
+        };
+        // blkin's spans say what they are by these words (Zipkin's own).
+        if value == NoteValue::Moment && open.event.kind == SpanKind::Local {
+            match key {
+                "sr" | "ss" => open.event.kind = SpanKind::Server,
+                "cs" | "cr" => open.event.kind = SpanKind::Client,
+                _ => {}
             }
-            Some(_) => self.books.notes_dropped += 1,
-            None => self.books.strangers += 1,
+        }
+        if open.event.notes.len() < NOTES_MAX {
+            open.event.notes.push(Note { at: MonotonicNs(at.time_ns), key: words(key), value });
+        } else {
+            self.books.notes_dropped += 1;
         }
     }
 
-    fn meeting(&mut self, thread: Thread, span: Span, answered: bool, unique: bool, meeting: Meeting) {
+    fn meeting(&mut self, thread: Thread, span: u64, answered: bool, unique: bool, meeting: Meeting) {
         let Some(open) = self.open.get_mut(&(thread.pid, span)) else {
             self.books.strangers += 1;
             return;
@@ -325,69 +331,13 @@ impl Operations {
         });
     }
 
-    #[allow(clippy::too_many_arguments, reason = "they are one event's fields")]
-    fn named(
-        &mut self,
-        said: &Said<'_>,
-        trace: Trace,
-        span: Span,
-        parent: Option<Span>,
-        names: [&str; 2],
-        (ip, port): (&str, i64),
-        what: Named<'_>,
-    ) {
-        let key = (said.thread.pid, span);
-        if !self.open.contains_key(&key) {
-            let Some(open) = self.open(said, trace, span, parent, names) else { return };
-            open.last_word = Some(said.at);
-            if !ip.is_empty() {
-                let at = Note {
-                    at: MonotonicNs(said.at),
-                    key: "blkin.endpoint".into(),
-                    value: NoteValue::Text(format!("{ip}:{port}").into()),
-                };
-                open.event.notes.push(at);
-            }
-            self.due = self.due.min(said.at + SILENCE);
-        }
-        let value = match what {
-            Named::Moment(word) => {
-                if let Some(open) = self.open.get_mut(&key) {
-                    match word {
-                        "sr" | "ss" => open.event.kind = SpanKind::Server,
-                        "cs" | "cr" => open.event.kind = SpanKind::Client,
-                        _ => {}
-                    }
-                }
-                (word, NoteValue::Moment)
-            }
-            Named::Text(key, text) => (key, NoteValue::Text(words(text))),
-            Named::Number(key, number) => (key, NoteValue::Number(number)),
-        };
-        self.note(said, span, value.0, value.1);
-        if let Some(open) = self.open.get_mut(&key) {
-            open.last_word = Some(said.at);
-            open.event.end = MonotonicNs(said.at.max(open.event.end.0));
-        }
-    }
-
-    fn lost(&mut self, from: u64, until: u64, events: u64, told: &mut impl Told) {
-        self.books.lost += events;
-        self.books.lost_late += u64::from(from < self.now);
-        self.doubtful_until = self.doubtful_until.max(until);
-        self.threads.clear();
-        told.nobody(MonotonicNs(from));
-    }
-
     /// Gives out what has no end.
     fn cut(&mut self, at: u64, which: impl Fn(&Open) -> bool, told: &mut impl Told) {
         let mut all: Vec<_> = self.open.iter().filter(|(_, open)| which(open)).map(|(key, _)| *key).collect();
         // Parts first, as if they had ended one after another.
         all.sort_unstable_by_key(|key| std::cmp::Reverse((self.open[key].event.begin, key.1)));
         for key in all {
-            if let Some(open) = self.open.get_mut(&key)
-                && open.last_word.is_none()
-            {
+            if let Some(open) = self.open.get_mut(&key) {
                 open.event.outcome = Outcome::Unfinished;
                 open.event.end = MonotonicNs(at.max(open.event.begin.0));
             }
@@ -395,7 +345,7 @@ impl Operations {
         }
     }
 
-    fn give_out(&mut self, key: (u32, Span), told: &mut impl Told) {
+    fn give_out(&mut self, key: (u32, u64), told: &mut impl Told) {
         let Some(Open { event, meetings, .. }) = self.open.remove(&key) else { return };
         let ended = event.outcome != Outcome::Unfinished;
         self.books.ended += u64::from(ended);
@@ -425,4 +375,4 @@ fn words(said: &str) -> Box<str> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

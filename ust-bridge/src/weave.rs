@@ -24,8 +24,7 @@ use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::{CallEvent, ContextFrom, LayerEvent, TaskChange, TraceContext};
 use blkkin_wire::ids::TaskId;
 
-use crate::fact::Thread;
-use crate::operations::{Above, Told};
+use crate::operations::{Above, Thread, Told};
 
 /// How long a batch waits to be put together with facts. ns. A live timer is some ms; beyond this something is wrong there.
 pub const HOLD_MAX: u64 = 500_000_000;

@@ -44,27 +44,32 @@ impl Heard {
     }
 }
 
-fn begin(span: u64, parent: Option<u64>, on: bool) -> Fact<'static> {
+pub(crate) fn begin(span: u64, parent: Option<u64>, on: bool) -> Fact<'static> {
     Fact::Begin {
-        trace: Trace(7 << 64 | 9),
-        span: Span(span),
-        parent: parent.map(Span),
+        trace_hi: 7,
+        trace_lo: 9,
+        span,
+        parent: parent.unwrap_or(0),
         kind: Kind::Server,
         on,
         kept_per_million: WHOLE,
-        name: "nbd read",
-        service: "blkkin-nbd",
+        name: "nbd read".into(),
+        service: "blkkin-nbd".into(),
     }
 }
 
+pub(crate) fn at(time_ns: u64, thread: Thread) -> Where<'static> {
+    Where { time_ns, vpid: thread.pid, vtid: thread.tid, procname: "daemon".into() }
+}
+
 fn end(span: u64) -> Fact<'static> {
-    Fact::End { span: Span(span), status: 0 }
+    Fact::End { span, status: 0 }
 }
 
 fn run(facts: &[(u64, Thread, Fact<'_>)]) -> (Operations, Heard) {
     let (mut operations, mut heard) = (Operations::default(), Heard::default());
-    for (at, thread, fact) in facts {
-        operations.take(&Said { at: *at, thread: *thread, fact: fact.clone() }, &mut heard);
+    for (time, thread, fact) in facts {
+        operations.take(&at(*time, *thread), fact, &mut heard);
     }
     (operations, heard)
 }
@@ -75,7 +80,7 @@ fn a_thread_works_for_the_innermost_that_it_has_entered() {
     assert_eq!(run(&facts).1.span(T), Some(2));
     facts.push((3, T, end(2)));
     assert_eq!(run(&facts).1.span(T), Some(1));
-    facts.extend([(4, U, Fact::Enter(Span(1))), (5, T, Fact::Leave(Span(1)))]);
+    facts.extend([(4, U, Fact::Enter { span: 1 }), (5, T, Fact::Leave { span: 1 })]);
     let heard = run(&facts).1;
     assert_eq!((heard.span(T), heard.span(U)), (None, Some(1)));
     facts.push((6, U, end(1)));
@@ -88,18 +93,17 @@ fn a_thread_works_for_the_innermost_that_it_has_entered() {
 
 #[test]
 fn after_a_loss_nobody_works_for_what_was_said_before_it() {
-    let lost = Fact::Lost { from: 3, until: 10, events: 5 };
-    let mut facts = vec![(1, T, begin(1, None, true)), (2, U, begin(2, None, true)), (3, T, lost)];
-    let (operations, heard) = run(&facts);
+    let (mut operations, mut heard) = run(&[(1, T, begin(1, None, true)), (2, U, begin(2, None, true))]);
+    operations.lost(3, 10, 5, &mut heard);
     assert_eq!((heard.span(T), heard.span(U), operations.books().lost), (None, None, 5));
     // Said while it is not known what else was.
-    facts.push((9, T, Fact::Enter(Span(1))));
-    assert_eq!(run(&facts).1.span(T), None);
-    facts.push((10, T, Fact::Enter(Span(1))));
-    assert_eq!(run(&facts).1.span(T), Some(1));
+    operations.take(&at(9, T), &Fact::Enter { span: 1 }, &mut heard);
+    assert_eq!(heard.span(T), None);
+    operations.take(&at(10, T), &Fact::Enter { span: 1 }, &mut heard);
+    assert_eq!(heard.span(T), Some(1));
     // What is left was entered before: nobody knows what lies below.
-    facts.push((11, U, Fact::Leave(Span(2))));
-    assert_eq!(run(&facts).1.span(U), None);
+    operations.take(&at(11, U), &Fact::Leave { span: 2 }, &mut heard);
+    assert_eq!(heard.span(U), None);
 }
 
 #[test]
@@ -119,14 +123,14 @@ fn what_a_killed_daemon_had_in_hand_is_given_out_unfinished() {
 #[test]
 fn an_end_of_a_request_is_said_with_its_operation() {
     let met = Fact::Meeting {
-        span: Span(2),
-        answered: true,
+        span: 2,
+        side: facts::Side::Answered,
         unique: false,
-        rule: "nbd",
-        connection: "a>b",
+        rule: "nbd".into(),
+        connection: "a>b".into(),
         cookie: 77,
     };
-    let status = Fact::End { span: Span(2), status: 5 };
+    let status = Fact::End { span: 2, status: 5 };
     let (_, heard) =
         run(&[(1, T, begin(1, None, false)), (2, T, begin(2, Some(1), false)), (3, T, met), (9, U, status)]);
     let [LayerEvent::Meeting(met), LayerEvent::Operation(operation)] = &heard.events[..] else {
@@ -136,30 +140,49 @@ fn an_end_of_a_request_is_said_with_its_operation() {
     assert_eq!(operation.outcome, Outcome::Failed(5));
 }
 
+/// blkin's words for what a span is; and who says no trace is in that of what it is part of.
 #[test]
-fn of_blkins_spans_silence_is_the_end() {
-    let named = |span: u64, parent: Option<u64>, what| Fact::Named {
-        trace: Trace(5),
-        span: Span(span),
-        parent: parent.map(Span),
-        name: "osd op",
-        service: "osd.0",
-        endpoint: ("10.0.0.1", 6800),
-        what,
+fn a_span_of_blkins_is_a_server_where_it_answers() {
+    let said = |name: &'static str| Fact::Event { span: 1, name: name.into() };
+    let part = Fact::Begin {
+        trace_hi: 0,
+        trace_lo: 0,
+        span: 2,
+        parent: 1,
+        kind: Kind::Internal,
+        on: false,
+        kept_per_million: WHOLE,
+        name: "journal".into(),
+        service: "".into(),
     };
-    let mut facts = vec![
-        (10, T, named(1, None, Named::Moment("sr"))),
-        (20, U, named(2, Some(1), Named::Number("bytes", 4096))),
-        (30, U, named(1, None, Named::Moment("ss"))),
-    ];
-    assert!(run(&facts).1.events.is_empty());
-    facts.push((30 + SILENCE, U, begin(9, None, false)));
-    let (operations, heard) = run(&facts);
+    let mut whole = begin(1, None, false);
+    if let Fact::Begin { kind, .. } = &mut whole {
+        *kind = Kind::Internal;
+    }
+    let (_, heard) = run(&[
+        (1, T, whole),
+        (2, T, said("sr")),
+        (3, T, part),
+        (4, T, end(2)),
+        (5, T, said("ss")),
+        (5, T, end(1)),
+    ]);
     let [part, whole] = heard.operations()[..] else { panic!("{heard:?}") };
-    assert_eq!((part.span.0, part.begin.0, part.end.0, part.kind), (2, 20, 20, SpanKind::Local));
-    assert_eq!((whole.begin.0, whole.end.0, whole.kind), (10, 30, SpanKind::Server));
-    assert_eq!(whole.notes.iter().map(|note| &*note.key).collect::<Vec<_>>(), ["blkin.endpoint", "sr", "ss"]);
-    assert_eq!((operations.pending(), heard.works.len()), (1, 0));
+    assert_eq!((part.kind, part.trace, &*part.service), (SpanKind::Local, whole.trace, "daemon"));
+    assert_eq!(whole.kind, SpanKind::Server);
+    assert_eq!(whole.notes.iter().map(|note| &*note.key).collect::<Vec<_>>(), ["sr", "ss"]);
+}
+
+/// A daemon that never says an end.
+#[test]
+fn when_too_many_are_open_those_that_began_first_go() {
+    let (mut operations, mut heard) = (Operations::default(), Heard::default());
+    for span in 1..=OPEN_MAX as u64 + 1 {
+        operations.take(&at(span, T), &begin(span, None, false), &mut heard);
+    }
+    assert_eq!(operations.books().no_room, OPEN_MAX as u64 / 8);
+    assert_eq!(operations.pending(), OPEN_MAX - OPEN_MAX / 8 + 1);
+    assert!(heard.operations().iter().all(|one| one.span.0 <= OPEN_MAX as u64 / 8));
 }
 
 /// What a daemon of a few threads does; each step says something or nothing of it is heard.
@@ -186,7 +209,7 @@ proptest! {
         let mut truth: HashMap<u32, Vec<u64>> = HashMap::new();
         let (mut spans, mut next, mut losing, mut any) = (Vec::new(), 1, None, false);
         for (n, &(tid, step, lost)) in steps.iter().enumerate() {
-            let (at, thread) = (10 + n as u64 * 10, Thread { pid: 1, tid });
+            let (time, thread) = (10 + n as u64 * 10, Thread { pid: 1, tid });
             let stack = truth.entry(tid).or_default();
             let fact = match step {
                 Step::Begin => {
@@ -198,11 +221,11 @@ proptest! {
                 Step::Enter(which) => {
                     let Some(&span) = spans.get(which % spans.len().max(1)) else { continue };
                     stack.push(span);
-                    Fact::Enter(Span(span))
+                    Fact::Enter { span: span }
                 }
                 Step::Leave => {
                     let Some(span) = stack.pop() else { continue };
-                    Fact::Leave(Span(span))
+                    Fact::Leave { span: span }
                 }
                 Step::End => {
                     // Who ends it has it innermost; others that are in it stay.
@@ -212,16 +235,15 @@ proptest! {
                 }
             };
             if lost {
-                losing.get_or_insert(at - 1);
+                losing.get_or_insert(time - 1);
                 any = true;
                 continue;
             }
             // A loss is known before what comes after it.
             if let Some(from) = losing.take() {
-                let fact = Fact::Lost { from, until: at, events: 1 };
-                operations.take(&Said { at, thread, fact }, &mut heard);
+                operations.lost(from, time, 1, &mut heard);
             }
-            operations.take(&Said { at, thread, fact }, &mut heard);
+            operations.take(&at(time, thread), &fact, &mut heard);
             for (tid, stack) in &truth {
                 let said = heard.span(Thread { pid: 1, tid: *tid });
                 let true_one = stack.last().copied();

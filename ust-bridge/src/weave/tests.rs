@@ -6,8 +6,9 @@ use blkkin_wire::ids::{CgroupId, Pid, Source, SpanId, Tid, TraceId, Uid};
 use proptest::prelude::*;
 
 use super::*;
-use crate::fact::{Fact, Kind, Said, Span, Trace};
+use crate::facts::Fact;
 use crate::operations::Operations;
+use crate::operations::tests::{at, begin};
 
 fn task(tid: u32) -> TaskRef {
     TaskRef { id: TaskId(tid.into()), version: 0 }
@@ -141,25 +142,22 @@ proptest! {
         let (mut stacks, mut facts, mut kernel) = (vec![Vec::new(); 4], Vec::new(), Vec::new());
         let mut truth = HashMap::new();
         for (n, &(tid, act)) in acts.iter().enumerate() {
-            let at = 100 + n as u64 * 10;
+            let time = 100 + n as u64 * 10;
             let stack = &mut stacks[tid as usize];
             let thread = Thread { pid: 100, tid };
             match act {
                 Act::Begin => {
-                    let span = Span(1_000 + n as u64);
+                    let span = 1_000 + n as u64;
                     stack.push(span);
-                    facts.push(Said { at, thread, fact: Fact::Begin {
-                        trace: Trace(9), span, parent: None, kind: Kind::Server, on: true,
-                        kept_per_million: 1_000_000, name: "read", service: "daemon",
-                    } });
+                    facts.push((time, thread, begin(span, None, true)));
                 }
                 Act::End => {
                     let Some(span) = stack.pop() else { continue };
-                    facts.push(Said { at, thread, fact: Fact::End { span, status: 0 } });
+                    facts.push((time, thread, Fact::End { span, status: 0 }));
                 }
                 Act::Call => {
-                    truth.insert(n as u64, stack.last().map(|span| span.0));
-                    kernel.push(call(n as u64, tid, (at + 1, at + 9)));
+                    truth.insert(n as u64, stack.last().copied());
+                    kernel.push(call(n as u64, tid, (time + 1, time + 9)));
                 }
                 Act::Idle => {}
             }
@@ -185,8 +183,9 @@ proptest! {
             // Facts are known up to some time before the batch's end, or after it.
             let until = (mark + 50).saturating_sub(delays[n % delays.len()]);
             let mut words = Vec::new();
-            while told < facts.len() && facts[told].at <= until {
-                operations.take(&facts[told], &mut words);
+            while told < facts.len() && facts[told].0 <= until {
+                let (time, thread, fact) = &facts[told];
+                operations.take(&at(*time, *thread), fact, &mut words);
                 told += 1;
             }
             weave.hear(words, MonotonicNs(until));
@@ -196,7 +195,9 @@ proptest! {
             }
         }
         let mut words = Vec::new();
-        facts[told..].iter().for_each(|said| operations.take(said, &mut words));
+        facts[told..]
+            .iter()
+            .for_each(|(time, thread, fact)| operations.take(&at(*time, *thread), fact, &mut words));
         operations.finish(20_000, &mut words);
         weave.hear(words, MonotonicNs(u64::MAX));
         out.extend(weave.finish());
