@@ -2,6 +2,8 @@
 //!
 //! In: the relay's answers. Out: a [`View`] for each event, and counters. A stream is asked for its next packet when the one
 //! before has been given out, so of each stream one packet is held (its content, not its padding), whatever the relay has.
+//! Streams of a process with buffers of its own that began and ended between two rounds are never heard of: the relay
+//! forgets them (lttng-relayd, `make_viewer_streams`), and nothing counts their events.
 //!
 //! Invariant: an event goes out once, in order of time unless it is counted as late; whatever a stream lost is in
 //! [`Counts`], and a packet that cannot be read is there too.
@@ -19,8 +21,6 @@ use crate::view::View;
 
 /// Troubles that are kept until somebody takes them; more are only counted.
 const TROUBLES_MAX: usize = 64;
-/// How often it is asked for new streams where no stream could say that there are some.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// How a session is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,6 +89,9 @@ struct LiveStream {
     event: Event,
     asked: bool,
     over: bool,
+    /// When a packet or another beacon than the last came.
+    heard: Instant,
+    beacon: u64,
 }
 
 /// What is known of a session's streams, kept over connections: where each was read to.
@@ -98,6 +101,14 @@ pub struct Memory {
     /// What was read over all connections.
     pub counts: Counts,
     last_ns: Option<i64>,
+    troubles: VecDeque<Trouble>,
+}
+
+impl Memory {
+    /// What is wrong with parts of the session, since the last time it was asked for.
+    pub fn troubles(&mut self) -> impl Iterator<Item = Trouble> + '_ {
+        self.troubles.drain(..)
+    }
 }
 
 /// What one round brought.
@@ -121,11 +132,9 @@ pub struct Reader {
     streams: Vec<LiveStream>,
     merge: Merge,
     held_since: Option<Instant>,
-    looked: Instant,
     answers: Vec<(Next, News)>,
     scratch: Vec<u8>,
     memory: Memory,
-    troubles: VecDeque<Trouble>,
 }
 
 impl Reader {
@@ -151,11 +160,9 @@ impl Reader {
             streams: Vec::new(),
             merge: Merge::default(),
             held_since: None,
-            looked: Instant::now(),
             answers: Vec::new(),
             scratch: Vec::new(),
             memory: std::mem::take(memory),
-            troubles: VecDeque::new(),
         };
         if let Err(error) = reader.add(streams) {
             *memory = reader.leave(&mut |_| {});
@@ -176,7 +183,7 @@ impl Reader {
 
     /// What is wrong with parts of the session, since the last time it was asked for.
     pub fn troubles(&mut self) -> impl Iterator<Item = Trouble> + '_ {
-        self.troubles.drain(..)
+        self.memory.troubles()
     }
 
     /// The largest error of the times that were converted; 0 where clocks are CLOCK_MONOTONIC.
@@ -188,6 +195,13 @@ impl Reader {
     /// What streams have lost, each by path and channel.
     pub fn losses(&self) -> impl Iterator<Item = (&(String, String), Losses)> {
         self.streams.iter().map(|stream| (&stream.name, stream.decoder.losses))
+    }
+
+    /// Streams of which nothing was heard for `long`, while others spoke: their rings are stuck.
+    pub fn silent(&self, long: Duration) -> impl Iterator<Item = &(String, String)> {
+        let open = || self.streams.iter().filter(|stream| !stream.over);
+        let others_speak = open().any(|stream| stream.heard.elapsed() < long / 2);
+        open().filter(move |stream| others_speak && stream.heard.elapsed() >= long).map(|stream| &stream.name)
     }
 
     /// Bytes of packets that are held.
@@ -214,8 +228,8 @@ impl Reader {
         self.answers = answers;
         let open = self.streams.iter().any(|stream| !stream.over);
         let mut over = false;
-        if news.streams || (!open && self.looked.elapsed() >= LOOK_EVERY) {
-            self.looked = Instant::now();
+        // Without an open stream nothing says that there are new ones.
+        if news.streams || !open {
             match self.connection.new_streams(self.session.id)? {
                 Some(streams) => self.add(streams)?,
                 None => over = !open,
@@ -275,6 +289,8 @@ impl Reader {
                 event: Event::default(),
                 asked: true,
                 over: false,
+                heard: Instant::now(),
+                beacon: 0,
             });
         }
         (0..self.traces.len()).try_for_each(|trace| self.more_metadata(trace))
@@ -294,7 +310,7 @@ impl Reader {
             }
             match live.trace.append(&self.scratch) {
                 Ok(()) => {}
-                Err(error @ MetadataError::Ctf2) => return Err(error.into()),
+                Err(MetadataError::Ctf2) => return Err(LiveError::Ctf2(self.session.name.clone())),
                 Err(error) => self.refuse(trace, &error.to_string()),
             }
         }
@@ -312,8 +328,10 @@ impl Reader {
 
     fn trouble(&mut self, n: usize, what: &str) {
         let (path, channel) = &self.streams[n].name;
-        if self.troubles.len() < TROUBLES_MAX {
-            self.troubles.push_back(Trouble { stream: format!("{path}/{channel}"), what: what.to_owned() });
+        if self.memory.troubles.len() < TROUBLES_MAX {
+            self.memory
+                .troubles
+                .push_back(Trouble { stream: format!("{path}/{channel}"), what: what.to_owned() });
         }
     }
 
@@ -322,6 +340,10 @@ impl Reader {
             Next::Packet(index) => self.fetch(n, index),
             Next::Retry => Ok(()),
             Next::Inactive(ticks) => {
+                let stream = &mut self.streams[n];
+                if *ticks > stream.beacon {
+                    (stream.beacon, stream.heard) = (*ticks, Instant::now());
+                }
                 if let Some(ns) = self.ns(n, *ticks) {
                     self.merge.quiet(n, ns);
                 }
@@ -368,6 +390,7 @@ impl Reader {
             }
         }
         self.memory.counts.packets += 1;
+        self.streams[n].heard = Instant::now();
         self.streams[n].end = index.end;
         let mut opened = self.open(n);
         if let Err(PacketError::UnknownStream(_) | PacketError::NoMetadata) = opened {
