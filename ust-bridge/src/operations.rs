@@ -36,7 +36,7 @@ use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::LayerEvent;
 use blkkin_wire::ids::{Pid, SpanId, Tid, TraceId};
 use blkkin_wire::meeting::{Meeting, MeetingEvent, Side};
-use blkkin_wire::operation::{Note, NoteValue, OperationEvent, Outcome, WHOLE};
+use blkkin_wire::operation::{Note, NoteValue, OperationEvent, Outcome};
 use blkkin_wire::span::SpanKind;
 
 use crate::facts::{self, Fact, Kind, Where};

@@ -146,6 +146,7 @@ impl Stored {
             packet: &stream.bytes[stream.used..],
             event: &stream.event,
             time_ns,
+            gap: None,
         })
     }
 

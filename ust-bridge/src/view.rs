@@ -23,6 +23,31 @@ pub struct View<'a> {
     pub event: &'a Event,
     /// Its time in ns, on the reader's time line.
     pub time_ns: i64,
+    /// What was found to be lost since the event before this; nothing that is given later is of before it.
+    pub gap: Option<Gap>,
+}
+
+/// Events that are known to be lost, of one stream or of several.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gap {
+    /// None of them was before, in ns on the reader's time line.
+    pub from_ns: i64,
+    /// None was after.
+    pub until_ns: i64,
+    /// How many, as far as that is known: of a packet that never came it is not.
+    pub events: u64,
+}
+
+impl Gap {
+    /// Both together.
+    pub fn and(self, other: Option<Gap>) -> Gap {
+        let Some(other) = other else { return self };
+        Gap {
+            from_ns: self.from_ns.min(other.from_ns),
+            until_ns: self.until_ns.max(other.until_ns),
+            events: self.events + other.events,
+        }
+    }
 }
 
 impl<'a> View<'a> {

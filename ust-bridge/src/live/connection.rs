@@ -54,12 +54,11 @@ pub enum LiveError {
         /// In its words.
         why: &'static str,
     },
-    /// The trace's description.
-    #[error(transparent)]
-    Metadata(#[from] crate::ctf::metadata::MetadataError),
-    /// The trace's clock.
-    #[error(transparent)]
-    Clock(#[from] crate::clock::ClockError),
+    /// It is of another version of the format.
+    #[error(
+        "session `{0}` is of CTF 2; CTF 1.8 can be read: make it with `lttng create --trace-format=ctf-1.8`"
+    )]
+    Ctf2(String),
 }
 
 /// The answer to a question for a part of a file.
@@ -207,8 +206,8 @@ impl Connection {
         match (fields.u64(), fields.u32()) {
             (length, 1) if length <= TEXT_MAX as u64 => self.read_into(length, into),
             (length, 1) => Err(LiveError::Protocol(format!("metadata of {length} bytes"))),
-            // Nothing new; or its trace has ended.
-            (_, 2 | 4) => Ok(()),
+            // Nothing new; or its trace has ended, and the relay has let go of it.
+            (_, 2..=4) => Ok(()),
             (_, other) => Err(LiveError::Protocol(format!("metadata: status {other}"))),
         }
     }

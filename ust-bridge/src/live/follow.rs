@@ -36,6 +36,8 @@ pub enum Step {
     Away(LiveError, Duration),
     /// The session is over, and all of it was read.
     Over,
+    /// The session was destroyed while there was no connection: what the relay still had of it is gone, and not counted.
+    Gone,
     /// It will not get better: another protocol, a session that is refused, another format.
     Refused(LiveError),
 }
@@ -67,7 +69,10 @@ impl Follower {
 
     /// What is wrong with parts of the session, since the last time it was asked for.
     pub fn troubles(&mut self) -> Vec<Trouble> {
-        self.reader.as_mut().map(|reader| reader.troubles().collect()).unwrap_or_default()
+        match &mut self.reader {
+            Some(reader) => reader.troubles().collect(),
+            None => self.memory.troubles().collect(),
+        }
     }
 
     /// Connects if need be, makes one round, and says how long to wait until the next.
@@ -115,12 +120,11 @@ impl Follower {
     }
 
     fn failed(&mut self, error: LiveError) -> Step {
-        // A session that was there and is there no more was destroyed.
         if self.attached && matches!(error, LiveError::NoSession { .. }) {
-            return Step::Over;
+            return Step::Gone;
         }
         match error {
-            LiveError::Version(..) | LiveError::Metadata(_) | LiveError::Clock(_) => Step::Refused(error),
+            LiveError::Version(..) | LiveError::Ctf2(_) => Step::Refused(error),
             // A relay still holds the reader that it lost for a moment; one that makes no sense may be starting.
             LiveError::Away { .. }
             | LiveError::NoSession { .. }

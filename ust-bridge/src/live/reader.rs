@@ -2,6 +2,8 @@
 //!
 //! In: the relay's answers. Out: a [`View`] for each event, and counters. A stream is asked for its next packet when the one
 //! before has been given out, so of each stream one packet is held (its content, not its padding), whatever the relay has.
+//! Streams of a process with buffers of its own that began and ended between two rounds are never heard of: the relay
+//! forgets them (lttng-relayd, `make_viewer_streams`), and nothing counts their events.
 //!
 //! Invariant: an event goes out once, in order of time unless it is counted as late; whatever a stream lost is in
 //! [`Counts`], and a packet that cannot be read is there too.
@@ -15,12 +17,10 @@ use crate::clock::{Conversion, Here};
 use crate::ctf::metadata::{MetadataError, Trace};
 use crate::ctf::packet::{Decoder, Event, Losses, PacketError, PacketHead, Place, Since};
 use crate::merge::Merge;
-use crate::view::View;
+use crate::view::{Gap, View};
 
 /// Troubles that are kept until somebody takes them; more are only counted.
 const TROUBLES_MAX: usize = 64;
-/// How often it is asked for new streams where no stream could say that there are some.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// How a session is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,6 +89,9 @@ struct LiveStream {
     event: Event,
     asked: bool,
     over: bool,
+    /// When a packet or another beacon than the last came.
+    heard: Instant,
+    beacon: u64,
 }
 
 /// What is known of a session's streams, kept over connections: where each was read to.
@@ -98,6 +101,14 @@ pub struct Memory {
     /// What was read over all connections.
     pub counts: Counts,
     last_ns: Option<i64>,
+    troubles: VecDeque<Trouble>,
+}
+
+impl Memory {
+    /// What is wrong with parts of the session, since the last time it was asked for.
+    pub fn troubles(&mut self) -> impl Iterator<Item = Trouble> + '_ {
+        self.troubles.drain(..)
+    }
 }
 
 /// What one round brought.
@@ -121,11 +132,11 @@ pub struct Reader {
     streams: Vec<LiveStream>,
     merge: Merge,
     held_since: Option<Instant>,
-    looked: Instant,
+    /// Lost, and not told yet.
+    gap: Option<Gap>,
     answers: Vec<(Next, News)>,
     scratch: Vec<u8>,
     memory: Memory,
-    troubles: VecDeque<Trouble>,
 }
 
 impl Reader {
@@ -151,11 +162,10 @@ impl Reader {
             streams: Vec::new(),
             merge: Merge::default(),
             held_since: None,
-            looked: Instant::now(),
+            gap: None,
             answers: Vec::new(),
             scratch: Vec::new(),
             memory: std::mem::take(memory),
-            troubles: VecDeque::new(),
         };
         if let Err(error) = reader.add(streams) {
             *memory = reader.leave(&mut |_| {});
@@ -176,7 +186,7 @@ impl Reader {
 
     /// What is wrong with parts of the session, since the last time it was asked for.
     pub fn troubles(&mut self) -> impl Iterator<Item = Trouble> + '_ {
-        self.troubles.drain(..)
+        self.memory.troubles()
     }
 
     /// The largest error of the times that were converted; 0 where clocks are CLOCK_MONOTONIC.
@@ -188,6 +198,24 @@ impl Reader {
     /// What streams have lost, each by path and channel.
     pub fn losses(&self) -> impl Iterator<Item = (&(String, String), Losses)> {
         self.streams.iter().map(|stream| (&stream.name, stream.decoder.losses))
+    }
+
+    /// Streams of which nothing was heard for `long`, while others spoke: their rings are stuck.
+    pub fn silent(&self, long: Duration) -> impl Iterator<Item = &(String, String)> {
+        let open = || self.streams.iter().filter(|stream| !stream.over);
+        let others_speak = open().any(|stream| stream.heard.elapsed() < long / 2);
+        open().filter(move |stream| others_speak && stream.heard.elapsed() >= long).map(|stream| &stream.name)
+    }
+
+    /// All events before are given out, as far as the streams that are known can say; none while there is no stream.
+    pub fn known_until(&mut self) -> Option<i64> {
+        let open = self.streams.iter().any(|stream| !stream.over);
+        open.then(|| self.merge.bound()).filter(|&bound| bound != i64::MIN)
+    }
+
+    /// What was found to be lost since the last event that was given out.
+    pub fn take_gap(&mut self) -> Option<Gap> {
+        self.gap.take()
     }
 
     /// Bytes of packets that are held.
@@ -214,8 +242,8 @@ impl Reader {
         self.answers = answers;
         let open = self.streams.iter().any(|stream| !stream.over);
         let mut over = false;
-        if news.streams || (!open && self.looked.elapsed() >= LOOK_EVERY) {
-            self.looked = Instant::now();
+        // Without an open stream nothing says that there are new ones.
+        if news.streams || !open {
             match self.connection.new_streams(self.session.id)? {
                 Some(streams) => self.add(streams)?,
                 None => over = !open,
@@ -275,6 +303,8 @@ impl Reader {
                 event: Event::default(),
                 asked: true,
                 over: false,
+                heard: Instant::now(),
+                beacon: 0,
             });
         }
         (0..self.traces.len()).try_for_each(|trace| self.more_metadata(trace))
@@ -294,7 +324,7 @@ impl Reader {
             }
             match live.trace.append(&self.scratch) {
                 Ok(()) => {}
-                Err(error @ MetadataError::Ctf2) => return Err(error.into()),
+                Err(MetadataError::Ctf2) => return Err(LiveError::Ctf2(self.session.name.clone())),
                 Err(error) => self.refuse(trace, &error.to_string()),
             }
         }
@@ -312,8 +342,10 @@ impl Reader {
 
     fn trouble(&mut self, n: usize, what: &str) {
         let (path, channel) = &self.streams[n].name;
-        if self.troubles.len() < TROUBLES_MAX {
-            self.troubles.push_back(Trouble { stream: format!("{path}/{channel}"), what: what.to_owned() });
+        if self.memory.troubles.len() < TROUBLES_MAX {
+            self.memory
+                .troubles
+                .push_back(Trouble { stream: format!("{path}/{channel}"), what: what.to_owned() });
         }
     }
 
@@ -322,6 +354,10 @@ impl Reader {
             Next::Packet(index) => self.fetch(n, index),
             Next::Retry => Ok(()),
             Next::Inactive(ticks) => {
+                let stream = &mut self.streams[n];
+                if *ticks > stream.beacon {
+                    (stream.beacon, stream.heard) = (*ticks, Instant::now());
+                }
                 if let Some(ns) = self.ns(n, *ticks) {
                     self.merge.quiet(n, ns);
                 }
@@ -368,12 +404,16 @@ impl Reader {
             }
         }
         self.memory.counts.packets += 1;
+        self.streams[n].heard = Instant::now();
+        // What a packet's counters say was lost may have been lost until its end.
+        let (from, lost) = (self.streams[n].end, self.streams[n].counted);
         self.streams[n].end = index.end;
         let mut opened = self.open(n);
         if let Err(PacketError::UnknownStream(_) | PacketError::NoMetadata) = opened {
             self.more_metadata(self.streams[n].trace)?;
             opened = self.open(n);
         }
+        self.note_gap(n, from, lost);
         if let Err(error) = opened {
             self.broken(n, &error);
             return Ok(());
@@ -418,7 +458,25 @@ impl Reader {
         Ok(())
     }
 
+    fn note_gap(&mut self, n: usize, from: u64, before: Losses) {
+        let lost = self.streams[n].counted;
+        if lost == before {
+            return;
+        }
+        // A beacon says that there was nothing until then.
+        let from = from.max(self.streams[n].beacon);
+        let span = (self.ns(n, from), self.ns(n, self.streams[n].end));
+        let (Some(from_ns), Some(until_ns)) = span else { return };
+        let gap = Gap { from_ns, until_ns, events: lost.events - before.events };
+        self.gap = Some(gap.and(self.gap));
+    }
+
+    /// The rest of the packet is lost too.
     fn broken(&mut self, n: usize, error: &PacketError) {
+        if let Some(until_ns) = self.ns(n, self.streams[n].end) {
+            let from_ns = self.memory.last_ns.unwrap_or(until_ns).min(until_ns);
+            self.gap = Some(Gap { from_ns, until_ns, events: 0 }.and(self.gap));
+        }
         self.memory.counts.broken += 1;
         self.streams[n].place = Place::default();
         self.trouble(n, &error.to_string());
@@ -507,7 +565,11 @@ impl Reader {
         let counts = &mut self.memory.counts;
         counts.events += 1;
         match self.memory.last_ns {
-            Some(last) if last > time_ns => counts.late += 1,
+            Some(last) if last > time_ns => {
+                counts.late += 1;
+                // What was believed meanwhile did not know of it.
+                self.gap = Some(Gap { from_ns: time_ns, until_ns: last, events: 0 }.and(self.gap));
+            }
             _ => self.memory.last_ns = Some(time_ns),
         }
         let stream = &self.streams[n];
@@ -519,6 +581,7 @@ impl Reader {
             packet: &stream.bytes,
             event: &stream.event,
             time_ns,
+            gap: self.gap.take(),
         });
     }
 

@@ -2,6 +2,8 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
+use blkkin_wire::operation::WHOLE;
+
 use super::*;
 
 const T: Thread = Thread { pid: 100, tid: 101 };

@@ -1,4 +1,7 @@
-/* Emits COUNT events: sample [kinds|tick|blkkin|zipkin] COUNT [MICROSECONDS BETWEEN]. Waits for "go" on stdin. */
+/*
+ * sample kinds|tick|die COUNT [MICROSECONDS BETWEEN]: emits COUNT events for each line on stdin. `die` is killed by
+ * its first event, between the reservation of room and its commit: the bytes that are copied in between are at no address.
+ */
 #define LTTNG_UST_TRACEPOINT_CREATE_PROBES
 #define LTTNG_UST_TRACEPOINT_DEFINE
 #include "sample_tp.h"
@@ -17,7 +20,9 @@ int main(int argc, char **argv)
 	while (fgets(line, sizeof line, stdin)) {
 		for (uint64_t n = 0; n < count; n++) {
 			uint8_t bytes[8] = { 'a' + n % 26, 'b', 'c', 0, (uint8_t)n, 6, 7, 8 };
-			if (strcmp(argv[1], "kinds") == 0)
+			if (strcmp(argv[1], "die") == 0)
+				lttng_ust_tracepoint(sample, kinds, n, "dies", (const uint8_t *)16, 8);
+			else if (strcmp(argv[1], "kinds") == 0)
 				lttng_ust_tracepoint(sample, kinds, n, n % 3 ? "some \"text\" \\ \t" : "other", bytes, 1 + n % 8);
 			else
 				lttng_ust_tracepoint(sample, tick, n, "a request's name");

@@ -8,6 +8,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use blkkin_ust_bridge::session::tool::Tool;
+
 use super::have;
 
 /// The daemons, and the room that they are in.
@@ -25,14 +27,7 @@ pub(crate) struct Lab {
 impl Lab {
     /// The daemons, running; none where a program is missing.
     pub(crate) fn start() -> Option<Self> {
-        // The last stands for LTTng's headers, which lie elsewhere on each distribution.
-        if !have(&["lttng", "lttng-sessiond", "lttng-relayd", "babeltrace2", "gcc", "lttng-gen-tp"]) {
-            return None;
-        }
-        let (room, prefix) = room()?;
-        let (control, data, live) = (free_port(), free_port(), free_port());
-        let home = tempfile::tempdir().expect("a folder");
-        let mut lab = Self { _room: room, prefix, home, daemons: Vec::new(), control, data, live };
+        let mut lab = Self::empty()?;
         let agent = free_port();
         lab.daemon("lttng-sessiond", &["--no-kernel", &format!("--agent-tcp-port={agent}")]);
         lab.relay();
@@ -43,6 +38,18 @@ impl Lab {
                 .is_ok_and(|out| out.status.success())
         });
         Some(lab)
+    }
+
+    /// The room alone, without daemons.
+    pub(crate) fn empty() -> Option<Self> {
+        // The last stands for LTTng's headers, which lie elsewhere on each distribution.
+        if !have(&["lttng", "lttng-sessiond", "lttng-relayd", "babeltrace2", "gcc", "lttng-gen-tp"]) {
+            return None;
+        }
+        let (room, prefix) = room()?;
+        let (control, data, live) = (free_port(), free_port(), free_port());
+        let home = tempfile::tempdir().expect("a folder");
+        Some(Self { _room: room, prefix, home, daemons: Vec::new(), control, data, live })
     }
 
     fn relay(&mut self) {
@@ -62,12 +69,6 @@ impl Lab {
             .push(command.stdin(Stdio::null()).stdout(log).stderr(errors).spawn().expect("it starts"));
     }
 
-    /// Ends the relay; it can be started again on the same ports.
-    pub(crate) fn stop_relay(&mut self) {
-        let relay = self.daemons.pop().expect("the relay is the last");
-        end(relay);
-    }
-
     /// A command among the daemons.
     pub(crate) fn command(&self, program: &str) -> Command {
         let words: Vec<&str> = self.prefix.iter().map(String::as_str).chain([program]).collect();
@@ -76,9 +77,11 @@ impl Lab {
         command
     }
 
-    /// The words that a command begins with to be among the daemons.
-    pub(crate) fn prefix(&self) -> &[String] {
-        &self.prefix
+    /// How the bridge runs commands among the daemons.
+    pub(crate) fn tool(&self) -> Tool {
+        let home = self.home.path().display().to_string();
+        let variables = vec![("LTTNG_HOME".to_owned(), home.clone()), ("HOME".to_owned(), home)];
+        Tool { prefix: self.prefix.clone(), variables }
     }
 
     /// `lttng …`, which has to succeed.
@@ -106,11 +109,6 @@ impl Lab {
         format!("127.0.0.1:{}", self.live)
     }
 
-    /// `--ctrl-url` and `--data-url` of the relay.
-    pub(crate) fn ports(&self) -> (u16, u16) {
-        (self.control, self.data)
-    }
-
     /// Where the relay writes.
     pub(crate) fn traces(&self) -> PathBuf {
         self.home.path().join("traces")
@@ -118,8 +116,14 @@ impl Lab {
 
     /// The test's program with trace points, waiting for its turn.
     pub(crate) fn sample(&self, args: &[&str]) -> Sample {
+        self.sample_on("0-1023", args)
+    }
+
+    /// The same, on these processors.
+    pub(crate) fn sample_on(&self, processors: &str, args: &[&str]) -> Sample {
         let mut command = self.command("setpriv");
-        command.args(["--pdeathsig", "KILL"]).arg(program()).args(args);
+        command.args(["--pdeathsig", "KILL", "taskset", "--cpu-list", processors]).arg(program()).args(args);
+        command.env("LTTNG_UST_ALLOW_BLOCKING", "1");
         // Returns from its start only when it is registered with the daemon.
         command.env("LTTNG_UST_REGISTER_TIMEOUT", "-1");
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
@@ -154,12 +158,23 @@ impl Sample {
     /// Emits its events.
     pub(crate) fn go(&mut self) {
         self.begin();
+        self.done();
+    }
+
+    /// Waits until it has emitted them.
+    pub(crate) fn done(&mut self) {
         self.hear("done");
     }
 
     /// The same, without waiting for the end.
     pub(crate) fn begin(&mut self) {
         writeln!(self.stdin.as_mut().expect("it listens"), "go").expect("it listens");
+    }
+
+    /// Waits until it was killed.
+    pub(crate) fn dies(mut self) {
+        self.begin();
+        assert!(!self.child.wait().expect("it was started").success());
     }
 
     /// Ends it as a program ends.
