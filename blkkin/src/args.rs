@@ -54,6 +54,8 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) how: HowArgs,
     #[command(flatten)]
+    pub(crate) ust: UstArgs,
+    #[command(flatten)]
     pub(crate) output: OutputArgs,
     /// The command to trace, and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
@@ -68,6 +70,8 @@ pub(crate) struct TraceArgs {
     pub(crate) what: WhatArgs,
     #[command(flatten)]
     pub(crate) how: HowArgs,
+    #[command(flatten)]
+    pub(crate) ust: UstArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
     /// End after this time (30s, 5m) instead of at Ctrl-C
@@ -319,6 +323,17 @@ pub(crate) struct HowArgs {
     /// Bytes of each CPU's ring (256K, 4M); a power of two of at least a page
     #[arg(long, value_name = "BYTES")]
     pub(crate) ring_size: Option<String>,
+}
+
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Daemons")]
+pub(crate) struct UstArgs {
+    /// Listen to what daemons say of their own work (LTTng-UST): it stands above their system calls
+    #[arg(long)]
+    pub(crate) ust: bool,
+    /// What events of others' instrumentation mean, repeatable; blkkin's own and blkin's are known
+    #[arg(long, value_name = "FILE.toml", requires = "ust")]
+    pub(crate) ust_mapping: Vec<PathBuf>,
 }
 
 #[derive(Debug, Default, Args)]

@@ -18,6 +18,7 @@ mod aggregator;
 mod args;
 mod clock;
 mod command;
+mod daemons;
 mod destination;
 mod doctor;
 mod exporter;

@@ -33,6 +33,7 @@ use blkkin_tracer::{Detail, Ended, Follow, StopSignal, Tracer, TracerError};
 use blkkin_wire::batch::Accounts;
 use blkkin_zipkin_export::Exporter;
 
+use crate::daemons::{AtWork, Daemons};
 use crate::destination::{Delivery, Outlet};
 use crate::failure::Failure;
 use crate::session::Happening;
@@ -51,6 +52,8 @@ pub(crate) struct Plan {
     pub(crate) report: Report,
     /// Where their spans go.
     pub(crate) outlets: Vec<Outlet>,
+    /// What is heard of daemons, if anybody listens.
+    pub(crate) daemons: Option<Daemons>,
 }
 
 /// What there is when all has ended.
@@ -71,6 +74,8 @@ pub(crate) struct Harvest {
     pub(crate) alive: Option<usize>,
     /// What became of the spans.
     pub(crate) deliveries: Vec<Delivery>,
+    /// What there is to say of daemons.
+    pub(crate) daemons: Vec<String>,
 }
 
 /// Both threads.
@@ -80,12 +85,18 @@ pub(crate) struct Pipeline {
     servers: Vec<Arc<Exporter>>,
     drain: JoinHandle<Result<Ended, TracerError>>,
     join: JoinHandle<join::Joined>,
+    daemons: Option<AtWork>,
 }
 
 impl Pipeline {
     /// Starts both threads.
-    pub(crate) fn start(tracer: Tracer, plan: Plan, inbox: Sender<Happening>) -> io::Result<Pipeline> {
-        let (publisher, subscription) = topic(CAPACITY_DEFAULT);
+    pub(crate) fn start(tracer: Tracer, mut plan: Plan, inbox: Sender<Happening>) -> io::Result<Pipeline> {
+        let (mut publisher, subscription) = topic(CAPACITY_DEFAULT);
+        let mut daemons = None;
+        if let Some(prepared) = plan.daemons.take() {
+            let (first, batches) = topic(CAPACITY_DEFAULT);
+            daemons = Some(prepared.start(batches, std::mem::replace(&mut publisher, first))?);
+        }
         let (stop, live) = (StopSignal::new(), Arc::new(Live::default()));
         let servers = plan.outlets.iter().filter_map(Outlet::server).collect();
         let watched = Arc::clone(&live);
@@ -96,7 +107,7 @@ impl Pipeline {
         })?;
         let told = stop.clone();
         let drain = Builder::new().name("drain".into()).spawn(move || tracer.drain(publisher, told))?;
-        Ok(Pipeline { stop, live, servers, drain, join })
+        Ok(Pipeline { stop, live, servers, drain, join, daemons })
     }
 
     /// Tells the drain to empty the rings and end.
@@ -124,7 +135,9 @@ impl Pipeline {
             }
             Err(error) => (joined.last, Some(error)),
         };
+        let daemons = self.daemons.map(AtWork::collect).transpose()?.unwrap_or_default();
         Ok(Harvest {
+            daemons,
             report: joined.report,
             tracer,
             join: joined.accounts,

@@ -15,6 +15,7 @@ use blkkin_tracer::{Follow, Tracer, TracerError};
 use crate::args::RunArgs;
 use crate::clock;
 use crate::command::{self, Resolved};
+use crate::daemons::Daemons;
 use crate::destination;
 use crate::failure::{Failure, Status};
 use crate::output::{Output, Stream, say};
@@ -53,6 +54,8 @@ fn prepare(args: &RunArgs, command: &Resolved<'_>) -> Result<(Tracer, Plan, Outp
     for pid in &what.tree {
         tracer.follow_tree(*pid).map_err(cannot_trace)?;
     }
+    // Programs find a session that was there before them.
+    let daemons = Daemons::prepare(&args.ust)?;
     let report = Report::new(ReportConfig {
         command: Some(command.line()),
         slowest: args.output.slowest,
@@ -60,7 +63,7 @@ fn prepare(args: &RunArgs, command: &Resolved<'_>) -> Result<(Tracer, Plan, Outp
     });
     Ok((
         tracer,
-        Plan { follow: Follow::Marked, tail: what.tail, detail: what.detail, report, outlets },
+        Plan { follow: Follow::Marked, tail: what.tail, detail: what.detail, report, outlets, daemons },
         output,
     ))
 }
@@ -90,7 +93,8 @@ fn show(harvest: &Harvest, output: &Output, status: ExitStatus) {
     for failure in output.show(harvest) {
         failure.print();
     }
-    command::remark(status).into_iter().chain(left_behind(harvest)).for_each(|remark| output.remark(&remark));
+    let remarks = command::remark(status).into_iter().chain(left_behind(harvest));
+    remarks.chain(harvest.daemons.iter().cloned()).for_each(|remark| output.remark(&remark));
 }
 
 /// Waits for CMD and passes signals on; nothing when the person leaves before it ends.

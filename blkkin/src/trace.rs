@@ -8,6 +8,7 @@ use blkkin_tracer::{Follow, Tracer};
 
 use crate::args::TraceArgs;
 use crate::clock;
+use crate::daemons::Daemons;
 use crate::destination;
 use crate::failure::{Failure, Status};
 use crate::output::{Output, Stream};
@@ -34,6 +35,7 @@ pub(crate) fn trace(args: &TraceArgs) -> Result<ExitCode, Failure> {
         failure.print();
         status = Status::Failed;
     }
+    harvest.daemons.iter().for_each(|remark| output.remark(remark));
     Ok(status.code())
 }
 
@@ -49,7 +51,9 @@ fn prepare(args: &TraceArgs) -> Result<(Tracer, Plan, Output), Failure> {
     }
     let config = ReportConfig { slowest: args.output.slowest, ..ReportConfig::new(clock::now()) };
     let report = Report::new(config);
-    Ok((tracer, Plan { follow, tail: what.tail, detail: what.detail, report, outlets }, output))
+    let daemons = Daemons::prepare(&args.ust)?;
+    let (tail, detail) = (what.tail, what.detail);
+    Ok((tracer, Plan { follow, tail, detail, report, outlets, daemons }, output))
 }
 
 fn until_end(session: &mut Session, duration: Option<Duration>) {

@@ -90,6 +90,10 @@ pub struct Weave {
     known: MonotonicNs,
     threads: HashMap<Thread, Above>,
     tasks: HashMap<TaskId, Thread>,
+    /// Tasks of each process.
+    processes: HashMap<u32, u32>,
+    /// Processes whose last task has ended, and when.
+    exits: Vec<(u32, u64)>,
     /// With when each came, by the caller's clock.
     held: VecDeque<(EventBatch, u64)>,
     /// Of batches that are gone, events beyond their watermark: what is earlier may come in the next.
@@ -144,6 +148,11 @@ impl Weave {
         all
     }
 
+    /// Processes of which the last task that is known has ended, with when, since it was last asked.
+    pub fn take_exits(&mut self) -> impl Iterator<Item = (u32, u64)> + '_ {
+        self.exits.drain(..)
+    }
+
     /// What became of calls and batches.
     pub fn books(&self) -> &WeaveBooks {
         &self.books
@@ -162,10 +171,14 @@ impl Weave {
             self.until(event.time(), &mut batch.events);
             match &mut event {
                 LayerEvent::Task(task) => {
+                    let thread = Thread { pid: task.pid.0, tid: task.tid.0 };
                     if task.change == TaskChange::Exited {
-                        self.tasks.remove(&task.task.id);
-                    } else if self.tasks.len() < TASKS_MAX || self.tasks.contains_key(&task.task.id) {
-                        self.tasks.insert(task.task.id, Thread { pid: task.pid.0, tid: task.tid.0 });
+                        self.ended(task.task.id, task.time);
+                    } else if self.tasks.contains_key(&task.task.id) {
+                        self.tasks.insert(task.task.id, thread);
+                    } else if self.tasks.len() < TASKS_MAX {
+                        self.tasks.insert(task.task.id, thread);
+                        *self.processes.entry(thread.pid).or_default() += 1;
                     }
                 }
                 LayerEvent::Call(call) => self.link(call),
@@ -176,6 +189,16 @@ impl Weave {
         self.until(until, &mut batch.events);
         self.given = until;
         batch
+    }
+
+    fn ended(&mut self, task: TaskId, at: MonotonicNs) {
+        let Some(thread) = self.tasks.remove(&task) else { return };
+        let Some(left) = self.processes.get_mut(&thread.pid) else { return };
+        *left -= 1;
+        if *left == 0 {
+            self.processes.remove(&thread.pid);
+            self.exits.push((thread.pid, at.0));
+        }
     }
 
     /// Believes all words until then.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::connection::{Connection, LiveError};
 use super::reader::{Counts, Memory, Reader, Settings, Trouble};
 use crate::clock::Here;
-use crate::view::View;
+use crate::view::{Gap, View};
 
 const WAIT_FIRST: Duration = Duration::from_millis(50);
 const WAIT_MOST: Duration = Duration::from_secs(2);
@@ -73,6 +73,16 @@ impl Follower {
             Some(reader) => reader.troubles().collect(),
             None => self.memory.troubles().collect(),
         }
+    }
+
+    /// All events before are given out; none while there is no stream, or no connection.
+    pub fn known_until(&mut self) -> Option<i64> {
+        self.reader.as_mut().and_then(Reader::known_until)
+    }
+
+    /// What was found to be lost since the last event that was given out.
+    pub fn take_gap(&mut self) -> Option<Gap> {
+        self.reader.as_mut().and_then(Reader::take_gap)
     }
 
     /// Connects if need be, makes one round, and says how long to wait until the next.

@@ -1,0 +1,154 @@
+//! `--ust`: what daemons say of their own work, put above what the kernel sees of it.
+//!
+//! ```text
+//! thread "drain"     thread "weave"                                thread "join"
+//! Tracer::drain ── bus ── Weave ──────────────────────────── bus ── Joiner
+//! thread "daemons"       ┌┘  └ processes that ended ┐
+//! relay → Follower → Mapper → Operations ───────────┘
+//! ```
+//!
+//! *In*: a session of our own, made before CMD starts; LTTng's daemons are started where none run, and end with us. *Out*: the
+//! tracer's batches with operations and their links. *Invariant*: nothing of the kernel's is held for longer than
+//! [`HOLD_MAX`](blkkin_ust_bridge::weave::HOLD_MAX), whatever becomes of the session.
+//!
+//! *End*: when the tracer has ended, the session is ended, which sends what its rings still have; what was read then is the rest.
+
+mod reading;
+mod weaving;
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc::{channel, sync_channel};
+use std::thread::{Builder, JoinHandle};
+
+use blkkin_bus::{Publisher, Subscription};
+use blkkin_tracer::StopSignal;
+use blkkin_ust_bridge::mapping::config::Mapping;
+use blkkin_ust_bridge::session::daemons::Daemons as Servers;
+use blkkin_ust_bridge::session::keeper::{Keeper, Plan};
+use blkkin_ust_bridge::session::tool::{Tool, ToolError};
+use blkkin_ust_bridge::weave::WeaveBooks;
+use blkkin_wire::batch::EventBatch;
+use tempfile::TempDir;
+
+use crate::args::UstArgs;
+use crate::failure::Failure;
+pub(crate) use reading::Heard;
+use reading::Reading;
+
+/// What is said between threads: each of them is what some ms brought.
+const HEARD_MAX: usize = 256;
+
+/// A session that is ready for programs to come.
+pub(crate) struct Daemons {
+    servers: Servers,
+    keeper: Keeper,
+    mapping: Mapping,
+    /// Where a relay of our own writes. Last: it goes when the relay is gone.
+    folder: TempDir,
+}
+
+/// At work.
+pub(crate) struct AtWork {
+    weaving: JoinHandle<WeaveBooks>,
+    reading: JoinHandle<Heard>,
+    servers: Servers,
+    folder: TempDir,
+}
+
+impl Daemons {
+    /// Makes the session; nothing where it was not asked for.
+    pub(crate) fn prepare(args: &UstArgs) -> Result<Option<Daemons>, Failure> {
+        if !args.ust {
+            return Ok(None);
+        }
+        let mut mapping = Mapping::built_in();
+        for file in &args.ust_mapping {
+            mapping = mapping.and(read(file)?);
+        }
+        let mut events: Vec<String> = mapping.rule.iter().map(|rule| rule.event.clone()).collect();
+        events.sort();
+        events.dedup();
+        let folder = tempfile::Builder::new().prefix("blkkin-ust.").tempdir();
+        let folder = folder.map_err(|error| {
+            Failure::cannot_trace("no folder for what LTTng writes", error, "say where by TMPDIR=FOLDER")
+        })?;
+        let tool = Tool::default();
+        let (servers, relay) = Servers::ensure(&tool, None, folder.path()).map_err(cannot_listen)?;
+        let plan = Plan { events, ..Plan::default() };
+        let (keeper, _stale) = Keeper::create(tool, relay, plan).map_err(cannot_listen)?;
+        Ok(Some(Daemons { servers, keeper, mapping, folder }))
+    }
+
+    /// Puts what `batches` brings together with what is heard, into `out`.
+    pub(crate) fn start(
+        self,
+        batches: Subscription<EventBatch>,
+        out: Publisher<EventBatch>,
+    ) -> io::Result<AtWork> {
+        let (words, heard) = sync_channel(HEARD_MAX);
+        let (ended, exits) = channel();
+        let stop = StopSignal::new();
+        let Daemons { servers, keeper, mapping, folder } = self;
+        let reading = Reading::new(keeper, mapping, words, exits, stop.clone());
+        let reading = Builder::new().name("daemons".into()).spawn(move || reading.run())?;
+        let weaving = Builder::new()
+            .name("weave".into())
+            .spawn(move || weaving::weave(batches, out, heard, ended, &stop))?;
+        Ok(AtWork { weaving, reading, servers, folder })
+    }
+}
+
+impl AtWork {
+    /// Waits for the end of both threads, and ends the daemons that are ours.
+    pub(crate) fn collect(self) -> Result<Vec<String>, Failure> {
+        let AtWork { weaving, reading, servers, folder } = self;
+        let broken =
+            |panic: Box<dyn std::any::Any + Send>| crate::pipeline::broken("what daemons say", &*panic);
+        let woven = weaving.join().map_err(broken)?;
+        let heard = reading.join().map_err(broken)?;
+        drop(servers);
+        drop(folder);
+        Ok(remarks(&woven, &heard))
+    }
+}
+
+fn read(file: &PathBuf) -> Result<Mapping, Failure> {
+    let what = || format!("cannot use the mapping {}", file.display());
+    let remedy = "look at configs/mappings/blkkin.toml, which explains the form";
+    let text = fs::read_to_string(file).map_err(|error| Failure::usage(what(), error, remedy))?;
+    Mapping::read(&text).map_err(|error| Failure::usage(what(), error, remedy))
+}
+
+fn cannot_listen(error: ToolError) -> Failure {
+    let remedy = match error {
+        ToolError::Start { .. } => "install LTTng (Debian: lttng-tools), or leave --ust out",
+        _ => "see whether `lttng list` works for this user, or leave --ust out",
+    };
+    Failure::cannot_trace("cannot listen to daemons (--ust)", error, remedy)
+}
+
+/// What a person should know of it at the end.
+fn remarks(woven: &WeaveBooks, heard: &Heard) -> Vec<String> {
+    let Heard { books, counts, .. } = heard;
+    let mut all = vec![format!(
+        "daemons: {} operations ({} without an end), {} calls below them",
+        books.begun, books.unfinished, woven.calls_linked
+    )];
+    let lost = counts.lost.events;
+    if lost > 0 || counts.lost.packets > 0 {
+        all.push(format!(
+            "daemons: {lost} of their events and {} packets were lost; calls meanwhile are below nothing",
+            counts.lost.packets
+        ));
+    }
+    if woven.calls_unjudged > 0 {
+        all.push(format!(
+            "daemons: {} calls are below nothing, as what was said of them came too late",
+            woven.calls_unjudged
+        ));
+    }
+    all.extend(heard.troubles.iter().map(|trouble| format!("daemons: {trouble}")));
+    all
+}
