@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 
+use rustix::buffer::spare_capacity;
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::protocol::intake::Incoming;
@@ -88,10 +89,22 @@ impl Export {
         Ok(reply::done(session, request.cookie))
     }
 
+    /// Into memory that is not zeroed before: `pread` says how much of it was filled.
     fn read(&self, session: Session, request: &Request) -> Result<Vec<u8>, Errno> {
-        let (mut bytes, data) = reply::reading(session, request);
-        // A file that has become shorter is an error of the disk, not zeroes.
-        self.file.read_exact_at(&mut bytes[data], request.offset).map_err(|error| errno(&error))?;
+        let mut bytes = reply::reading(session, request);
+        let whole = bytes.len() + request.length as usize;
+        let mut at = request.offset;
+        while bytes.len() < whole {
+            match rustix::io::pread(&self.file, spare_capacity(&mut bytes), at) {
+                // A file that has become shorter is an error of the disk, not zeroes.
+                Ok(0) => return Err(Errno::IO),
+                Ok(read) => at += read as u64,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        // There may have been more room.
+        bytes.truncate(whole);
         Ok(bytes)
     }
 

@@ -28,21 +28,29 @@ use crate::socket::Socket;
 
 /// The name of the connection whose answering end this is.
 pub fn name(socket: &Socket) -> io::Result<CString> {
-    let name = match socket {
-        Socket::Tcp(stream) => format!("{}>{}", plain(stream.peer_addr()?), plain(stream.local_addr()?)),
+    let (asker, answerer, place) = ends(socket)?;
+    Ok(CString::new(format!("{place}{asker}>{answerer}"))?)
+}
+
+/// The same name, by the asking end: for a client that is instrumented as well.
+pub fn name_at_client(socket: &Socket) -> io::Result<CString> {
+    let (answerer, asker, place) = ends(socket)?;
+    Ok(CString::new(format!("{place}{asker}>{answerer}"))?)
+}
+
+/// The other end, this end, and where those names mean something.
+fn ends(socket: &Socket) -> io::Result<(String, String, String)> {
+    Ok(match socket {
+        Socket::Tcp(stream) => {
+            (plain(stream.peer_addr()?).to_string(), plain(stream.local_addr()?).to_string(), String::new())
+        }
         Socket::Unix(stream) => {
             let own = rustix::fs::fstat(stream.as_fd())?.st_ino;
             // Sockets' inodes are counted by 32 bits (fs/inode.c, `get_next_ino`), and so they are told.
             let own = u32::try_from(own).map_err(|_| io::Error::other("an inode that is no socket's"))?;
-            of_unix(&boot()?, diagnosis::peer(own)?, own)
+            (diagnosis::peer(own)?.to_string(), own.to_string(), format!("unix:{}:", boot()?))
         }
-    };
-    Ok(CString::new(name)?)
-}
-
-/// For those at the other end: what a client calls its connection over a Unix socket.
-pub fn of_unix(boot: &str, client: u32, server: u32) -> String {
-    format!("unix:{boot}:{client}>{server}")
+    })
 }
 
 fn boot() -> io::Result<String> {
@@ -65,11 +73,17 @@ mod tests {
     #[test]
     fn ends_of_a_unix_connection_agree() {
         let (client, server) = UnixStream::pair().unwrap();
-        let inode = |stream: &UnixStream| rustix::fs::fstat(stream).unwrap().st_ino as u32;
-        let expected = of_unix(&boot().unwrap(), inode(&client), inode(&server));
-        // What the client finds out about its own peer is the other half of the same name.
-        assert_eq!(diagnosis::peer(inode(&client)).unwrap(), inode(&server));
-        assert_eq!(name(&Socket::Unix(server)).unwrap().into_string().unwrap(), expected);
+        let inode = |stream: &UnixStream| rustix::fs::fstat(stream).unwrap().st_ino;
+        let expected = format!("unix:{}:{}>{}", boot().unwrap(), inode(&client), inode(&server));
+        assert_eq!(name(&Socket::Unix(server)).unwrap().to_str().unwrap(), expected);
+    }
+
+    #[test]
+    fn the_client_finds_the_same_name() {
+        let (client, server) = UnixStream::pair().unwrap();
+        let (client, server) = (Socket::Unix(client), Socket::Unix(server));
+        assert_eq!(name_at_client(&client).unwrap(), name(&server).unwrap());
+        assert_ne!(name_at_client(&server).unwrap(), name(&server).unwrap());
     }
 
     #[test]
@@ -90,7 +104,8 @@ mod tests {
             let client = TcpStream::connect(("127.0.0.1", port)).unwrap();
             let server = Socket::Tcp(listener.accept().unwrap().0);
             let expected = format!("{}>{}", client.local_addr().unwrap(), client.peer_addr().unwrap());
-            assert_eq!(name(&server).unwrap().into_string().unwrap(), expected);
+            assert_eq!(name(&server).unwrap().to_str().unwrap(), expected);
+            assert_eq!(name_at_client(&Socket::Tcp(client)).unwrap(), name(&server).unwrap());
         }
     }
 }

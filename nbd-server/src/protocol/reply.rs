@@ -5,8 +5,6 @@
 //!
 //! Holes are sent as data: a client that wants to know of them asks for block status.
 
-use std::ops::Range;
-
 use super::{Refusal, Request, Session};
 
 /// "Simple reply message", "Structured reply chunk message".
@@ -35,22 +33,21 @@ pub struct Extent {
 /// `NBD_STATE_HOLE`, `NBD_STATE_ZERO`.
 const HOLE_AND_ZERO: u32 = 3;
 
-/// The answer to a read with room for its data, and where that is.
-pub fn reading(session: Session, request: &Request) -> (Vec<u8>, Range<usize>) {
+/// The head of the answer to a read, with room for the data that follows it.
+pub fn reading(session: Session, request: &Request) -> Vec<u8> {
     let length = request.length as usize;
-    let room = |head: usize| vec![0; head + length];
-    let reply = if session.structured {
-        let mut reply = room(28);
+    if session.structured {
+        let mut reply = Vec::with_capacity(28 + length);
+        reply.resize(28, 0);
         put_chunk(&mut reply[..20], OFFSET_DATA, request.cookie, request.length + 8);
-        reply[20..28].copy_from_slice(&request.offset.to_be_bytes());
+        reply[20..].copy_from_slice(&request.offset.to_be_bytes());
         reply
     } else {
-        let mut reply = room(16);
-        put_simple(&mut reply[..16], 0, request.cookie);
+        let mut reply = Vec::with_capacity(16 + length);
+        reply.resize(16, 0);
+        put_simple(&mut reply, 0, request.cookie);
         reply
-    };
-    let end = reply.len();
-    (reply, end - length..end)
+    }
 }
 
 /// It was done.

@@ -47,7 +47,13 @@ impl Operation {
     pub(super) fn new(connection: usize, session: Session, incoming: Incoming, cost: usize, op: Op) -> Self {
         let Incoming { request, payload } = incoming;
         let (bytes, rest) = match request.command {
-            Command::Read => reply::reading(session, &request),
+            Command::Read => {
+                let mut bytes = reply::reading(session, &request);
+                let head = bytes.len();
+                let whole = head + request.length as usize;
+                bytes.resize(whole, 0);
+                (bytes, head..whole)
+            }
             _ => {
                 let all = 0..payload.len();
                 (payload, all)

@@ -30,6 +30,9 @@ const RECEIVED: u64 = 1;
 const SENT: u64 = 2;
 const OPERATION: u64 = 3;
 
+/// Requests of one connection that begin in one turn: their client works on these replies while the next ones are made.
+const TOGETHER: usize = 8;
+
 pub(super) struct Worker {
     ring: Queue,
     export: Arc<Export>,
@@ -129,11 +132,10 @@ impl Worker {
         due.sort_unstable();
         due.dedup();
         for number in due.drain(..) {
-            while let Some((incoming, cost, op)) = self.connections[number].take() {
-                self.begin(number, incoming, cost, op);
-            }
+            let all_taken = self.take(number);
             let connection = &mut self.connections[number];
-            let (received, sent) = (connection.receive(), connection.send());
+            let received = if all_taken { connection.receive() } else { None };
+            let sent = connection.send();
             if connection.is_over() {
                 self.connections.remove(number);
                 self.count.fetch_sub(1, Ordering::SeqCst);
@@ -148,6 +150,15 @@ impl Worker {
         // Its memory is used again; a request that was refused made its connection due once more.
         due.append(&mut self.due);
         self.due = due;
+    }
+
+    /// Begins what is there, so many at most: what ends of these takes it here again. Whether that was all.
+    fn take(&mut self, number: usize) -> bool {
+        for _ in 0..TOGETHER {
+            let Some((incoming, cost, op)) = self.connections[number].take() else { return true };
+            self.begin(number, incoming, cost, op);
+        }
+        false
     }
 
     fn begin(&mut self, number: usize, incoming: Incoming, cost: usize, op: Op) {
