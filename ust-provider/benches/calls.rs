@@ -17,7 +17,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use blkkin_ust::{Context, Here, Kind, Span};
-use support::{Lttng, succeed};
+use support::{Lttng, compile, library, succeed};
 
 const SERVICE: &std::ffi::CStr = c"nbd-server";
 /// Each is shorter than what a scheduler gives, so the smallest is one that nothing interrupted.
@@ -39,6 +39,9 @@ fn compare() {
         "{}",
         succeed(Command::new(&program).args(["measure", "1"]).env("BLKKIN_UST", "0").output().unwrap())
     );
+    let build = tempfile::tempdir().unwrap();
+    let c = compile(build.path(), &library(build.path()), "cost.c", "cost", &["-O2", "-Wno-pedantic"]);
+    print!("{}", succeed(Command::new(c).env("BLKKIN_UST", "0").output().unwrap()));
     let lttng = match Lttng::start() {
         Ok(lttng) => lttng,
         Err(why) => return println!("skipped: {why}"),
@@ -60,6 +63,14 @@ fn compare() {
         print!("{}", succeed(lttng.command(&program).args(["measure", threads]).output().unwrap()));
         lttng.lttng(&["destroy", "bench"]);
     }
+}
+
+/// Somebody looks at it where it lies, then it ends. A function would have it copied to where it takes it.
+macro_rules! ended {
+    ($begun:expr) => {{
+        let span = $begun;
+        black_box(&span);
+    }};
 }
 
 fn measure() {
@@ -84,22 +95,16 @@ fn measure() {
     say("text", 1, best(threads, calls, || black_box(&root).text(c"path", c"/srv/disk.raw")));
     say("event", 1, best(threads, calls, || black_box(&root).event(c"queued")));
     say("enter, leave", 2, best(threads, calls, || drop(black_box(&root).enter())));
-    say("root, end", 2, best(threads, calls, || ended(Span::root(Kind::Server, c"READ", SERVICE))));
-    say("child, end", 2, best(threads, calls, || ended(black_box(&root).child(Kind::Internal, c"pread"))));
+    say("root, end", 2, best(threads, calls, || ended!(Span::root(Kind::Server, c"READ", SERVICE))));
+    say("child, end", 2, best(threads, calls, || ended!(black_box(&root).child(Kind::Internal, c"pread"))));
     say(
         "continued, end",
         2,
         best(threads, calls, || {
-            ended(Span::continued(black_box(came), Kind::Server, c"READ", SERVICE));
+            ended!(Span::continued(black_box(came), Kind::Server, c"READ", SERVICE));
         }),
     );
-    say("here: root, end", 2, best(threads, calls, || ended(Here::root(Kind::Server, c"READ", SERVICE))));
-}
-
-/// Somebody looks at it where it lies, then it ends.
-#[inline(always)]
-fn ended<T>(span: T) {
-    black_box(&span);
+    say("here: root, end", 2, best(threads, calls, || ended!(Here::root(Kind::Server, c"READ", SERVICE))));
 }
 
 /// The smallest of several rounds; on several threads, the slowest of them.

@@ -7,7 +7,8 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 
 use crate::context::Context;
-use crate::span::{Kind, Span};
+use crate::probe;
+use crate::span::{ALL, Kind, Span};
 
 /// A span that this thread works for until it ends, which is when it is dropped. It stays on its thread.
 ///
@@ -24,24 +25,36 @@ impl Here {
     /// As [`Span::root`].
     #[inline]
     pub fn root(kind: Kind, name: &'static CStr, service: &'static CStr) -> Self {
-        Self::of(Span::begin_root(kind, name, service, true))
+        let mut here = Self::silent(Context::NONE, service);
+        if probe::on() {
+            here.span.begin(ALL, kind, name, true);
+        }
+        here
     }
 
     /// As [`Span::child`] of `parent`.
     #[inline]
     pub fn child(parent: &Span, kind: Kind, name: &'static CStr) -> Self {
-        Self::of(parent.begin_child(kind, name, true))
+        let mut here = Self::silent(parent.context(), parent.service());
+        if probe::on() {
+            here.span.begin(parent.kept_per_million(), kind, name, true);
+        }
+        here
     }
 
     /// As [`Span::continued`].
     #[inline]
     pub fn continued(context: Context, kind: Kind, name: &'static CStr, service: &'static CStr) -> Self {
-        Self::of(Span::begin_continued(context, kind, name, service, true))
+        let mut here = Self::silent(context, service);
+        if probe::on() {
+            here.span.begin(ALL, kind, name, true);
+        }
+        here
     }
 
     #[inline(always)]
-    fn of(span: Span) -> Self {
-        Self { span, on_this_thread: PhantomData }
+    fn silent(above: Context, service: &'static CStr) -> Self {
+        Self { span: Span::silent(above, service), on_this_thread: PhantomData }
     }
 }
 

@@ -56,20 +56,32 @@ impl Span {
     /// Begins a trace.
     #[inline]
     pub fn root(kind: Kind, name: &'static CStr, service: &'static CStr) -> Self {
-        Self::begin_root(kind, name, service, false)
+        let mut span = Self::silent(Context::NONE, service);
+        if probe::on() {
+            span.begin(ALL, kind, name, false);
+        }
+        span
     }
 
     /// Begins a part of this span's work, of the same service.
     #[inline]
     pub fn child(&self, kind: Kind, name: &'static CStr) -> Self {
-        self.begin_child(kind, name, false)
+        let mut span = Self::silent(self.context, self.service);
+        if probe::on() {
+            span.begin(self.kept_per_million, kind, name, false);
+        }
+        span
     }
 
     /// Begins what somebody else asked for: a child of the span that `context` names, wherever it is. Without one
     /// ([`Context::NONE`]) it begins a trace. While nobody traces here it carries `context` on unchanged.
     #[inline]
     pub fn continued(context: Context, kind: Kind, name: &'static CStr, service: &'static CStr) -> Self {
-        Self::begin_continued(context, kind, name, service, false)
+        let mut span = Self::silent(context, service);
+        if probe::on() {
+            span.begin(ALL, kind, name, false);
+        }
+        span
     }
 
     /// A span that is never recorded, for places that need one.
@@ -149,91 +161,61 @@ impl Span {
         Entered { span: self, on_this_thread: PhantomData }
     }
 
-    #[inline]
-    pub(crate) fn begin_root(kind: Kind, name: &'static CStr, service: &'static CStr, on: bool) -> Self {
-        if !probe::on() {
-            return Self::silent(Context::NONE, service);
-        }
-        Self::keep_root(kind, name, service, on)
-    }
-
-    #[inline]
-    pub(crate) fn begin_child(&self, kind: Kind, name: &'static CStr, on: bool) -> Self {
-        if !probe::on() {
-            return Self::silent(self.context, self.service);
-        }
-        if self.context.is_none() {
-            return Self::keep_root(kind, name, self.service, on);
-        }
-        match self.kept_per_million {
-            0 => Self::silent(self.context, self.service),
-            kept => Self::record(below(&self.context), kept, kind, name, self.service, on),
-        }
-    }
-
-    #[inline]
-    pub(crate) fn begin_continued(
-        context: Context,
-        kind: Kind,
-        name: &'static CStr,
-        service: &'static CStr,
-        on: bool,
-    ) -> Self {
-        if !probe::on() {
-            return Self::silent(context, service);
-        }
-        match (context.is_none(), context.sampled) {
-            (true, _) => Self::keep_root(kind, name, service, on),
-            (false, false) => Self::silent(context, service),
-            // Nothing was thinned out here.
-            (false, true) => Self::record(below(&context), ALL, kind, name, service, on),
-        }
+    /// Not recorded, yet: with the context that it stands below.
+    #[inline(always)]
+    pub(crate) const fn silent(above: Context, service: &'static CStr) -> Self {
+        Self { context: above, service, kept_per_million: 0, status: AtomicI32::new(0) }
     }
 
     #[inline(always)]
-    const fn silent(context: Context, service: &'static CStr) -> Self {
-        Self { context, service, kept_per_million: 0, status: AtomicI32::new(0) }
+    pub(crate) fn service(&self) -> &'static CStr {
+        self.service
     }
 
-    /// A root, if sampling keeps it; else its ids alone, so that nobody further on takes its parts for roots.
+    /// Of the root that this stands below, so many in a million are kept; 0: it is not recorded.
+    #[inline(always)]
+    pub(crate) fn kept_per_million(&self) -> u32 {
+        self.kept_per_million
+    }
+
+    /// Begins a span that is silent until now and has the context that it is to stand below: as its child, or as a root where
+    /// that is none. It is changed where it lies: a span that is made here and returned would be copied also while nobody traces.
+    ///
+    /// A root that sampling does not keep has its ids alone, so that nobody further on takes its parts for roots.
     #[cold]
-    fn keep_root(kind: Kind, name: &'static CStr, service: &'static CStr, on: bool) -> Self {
-        let Some(probe) = probe::table() else { return Self::silent(Context::NONE, service) };
-        let mut context = Context { trace_lo: ids::fresh(), span: ids::fresh(), ..Context::NONE };
-        // SAFETY: a function of the probe that takes a number.
-        let kept = unsafe { (probe.keep_root)(ids::fresh()) };
-        context.sampled = kept != 0;
-        match kept {
-            0 => Self::silent(context, service),
-            kept => Self::record(context, kept, kind, name, service, on),
+    pub(crate) fn begin(&mut self, kept: u32, kind: Kind, name: &'static CStr, on: bool) {
+        let Some(probe) = probe::table() else { return };
+        let above = self.context;
+        let kept = if above.is_none() {
+            self.context = Context { trace_lo: ids::fresh(), span: ids::fresh(), ..Context::NONE };
+            // SAFETY: a function of the probe that takes a number.
+            let kept = unsafe { (probe.keep_root)(ids::fresh()) };
+            self.context.sampled = kept != 0;
+            kept
+        } else if above.sampled && kept != 0 {
+            self.context = Context { span: ids::fresh(), parent: above.span, ..above };
+            kept
+        } else {
+            0
+        };
+        if kept == 0 {
+            return;
         }
-    }
-
-    #[cold]
-    fn record(
-        context: Context,
-        kept_per_million: u32,
-        kind: Kind,
-        name: &'static CStr,
-        service: &'static CStr,
-        on: bool,
-    ) -> Self {
-        let Some(probe) = probe::table() else { return Self::silent(context, service) };
+        self.kept_per_million = kept;
         let begin = probe::Begin {
-            trace_hi: context.trace_hi,
-            trace_lo: context.trace_lo,
-            span: context.span,
-            parent: context.parent,
+            trace_hi: self.context.trace_hi,
+            trace_lo: self.context.trace_lo,
+            span: self.context.span,
+            parent: self.context.parent,
             kind: kind as u8,
             on: u8::from(on),
             padding: 0,
-            kept_per_million,
+            kept_per_million: kept,
             name: name.as_ptr(),
-            service: service.as_ptr(),
+            service: self.service.as_ptr(),
         };
         // SAFETY: both strings end in a NUL and live for ever.
         unsafe { (probe.begin)(&begin) };
-        Self { context, service, kept_per_million, status: AtomicI32::new(0) }
     }
 
     /// Out of line: what is off is then a comparison and no more.
@@ -267,11 +249,6 @@ impl Drop for Span {
             });
         }
     }
-}
-
-/// A child of `parent`.
-fn below(parent: &Context) -> Context {
-    Context { span: ids::fresh(), parent: parent.span, ..*parent }
 }
 
 /// This thread works for a span until this is dropped. It stays on its thread.
