@@ -1,0 +1,166 @@
+//! `blkkin run --ust` around a storage daemon that says what it does: its operations above its system calls, request by request.
+//!
+//! The daemon is `nbd-server/`, the client fio's nbd engine, LTTng the real one. What each call was made for is known twice: by what
+//! the daemon's threads said, and by the place that request and call name.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it saw"
+)]
+
+mod common;
+mod support;
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use common::Run;
+use support::{needs, or_skip};
+
+const BYTES: u64 = 64 << 20;
+const CONNECTIONS: u64 = 4;
+
+/// The daemon, built beside blkkin.
+fn server() -> Result<PathBuf, String> {
+    let path = Path::new(env!("CARGO_BIN_EXE_blkkin")).with_file_name("blkkin-nbd");
+    let missing = || "blkkin-nbd is not built: cargo build -p blkkin-nbd".to_owned();
+    path.exists().then_some(path).ok_or_else(missing)
+}
+
+/// fio asks so many times over each connection, and knows what it read: each block says where it lies.
+fn fio(requests: u64) -> String {
+    format!(
+        "fio --name=t --ioengine=nbd --uri=\"$(head -n 1 $H/uri)\" --rw=randread --bs=4k --iodepth=8 --numjobs={CONNECTIONS} \
+         --thread --size={BYTES} --number_ios={requests} --output-format=json --output=$H/fio.json"
+    )
+}
+
+/// Runs a script around the daemon; `$H` is the folder.
+fn traced(home: &Path, options: &str, script: &str) -> Run {
+    let server = server().unwrap();
+    let (home, server) = (home.to_str().unwrap(), server.to_str().unwrap());
+    // It says where it listens once it is known to LTTng.
+    let script = format!(
+        "H={home}; {server} $H/disk --unix $H/socket {options} > $H/uri & P=$!; \
+         until [ -s $H/uri ]; do sleep 0.02; done; {script}"
+    );
+    let to = format!("zipkin={home}/spans.json");
+    let words = ["run", "--ust", "--syscall", "pread64", "--syscall", "io_uring_enter", "--to", &to];
+    common::run(&[&words[..], &["--", "sh", "-c", &script]].concat())
+}
+
+fn home() -> tempfile::TempDir {
+    let home = tempfile::tempdir_in("/dev/shm").unwrap();
+    fs::write(home.path().join("disk"), vec![0xb1; BYTES as usize]).unwrap();
+    home
+}
+
+fn spans(home: &Path) -> Vec<Value> {
+    serde_json::from_slice(&fs::read(home.join("spans.json")).unwrap()).unwrap()
+}
+
+fn number(span: &Value, key: &str) -> Option<u64> {
+    span["tags"][key].as_str()?.parse().ok()
+}
+
+/// The daemon's operations, by their span, and all calls below any of them.
+fn sorted(spans: &[Value]) -> (HashMap<&str, &Value>, Vec<&Value>) {
+    let operations: HashMap<_, _> = spans
+        .iter()
+        .filter(|span| span["name"].as_str().unwrap().starts_with("nbd "))
+        .map(|span| (span["id"].as_str().unwrap(), span))
+        .collect();
+    let below =
+        spans.iter().filter(|span| span["parentId"].as_str().is_some_and(|id| operations.contains_key(id)));
+    let below = below.collect();
+    (operations, below)
+}
+
+fn asked(home: &Path) -> u64 {
+    let told = fs::read_to_string(home.join("fio.json")).unwrap();
+    // Words of fio's own may stand before it.
+    let told: Value = serde_json::from_str(&told[told.find("{\n").unwrap()..]).unwrap();
+    told["jobs"].as_array().unwrap().iter().map(|job| job["read"]["total_ios"].as_u64().unwrap()).sum()
+}
+
+fn each_is_below_its_own(options: &str, requests: u64, call: &str) {
+    needs!("fio", "lttng", "lttng-relayd");
+    or_skip!(server());
+    let home = home();
+    let run = traced(home.path(), options, &format!("{}; kill $P; wait $P", fio(requests)));
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert_eq!(asked(home.path()), CONNECTIONS * requests);
+    let spans = spans(home.path());
+    let (operations, below) = sorted(&spans);
+    let reads = operations.values().filter(|operation| operation["name"] == "nbd read").count() as u64;
+    assert_eq!(reads, CONNECTIONS * requests, "each request is one operation: {}", run.stderr);
+    let mut calls: HashMap<&str, u64> = HashMap::new();
+    for span in below {
+        let parent = span["parentId"].as_str().unwrap();
+        let operation = operations[parent];
+        assert_eq!(span["traceId"], operation["traceId"], "{span}");
+        assert_eq!(span["name"], call, "{span}");
+        let link = span["tags"]["blkkin.link"].as_str().unwrap();
+        assert!(link.starts_with("rule: the thread's last event"), "{link}");
+        if call == "pread64" {
+            assert_eq!(
+                number(span, "blkkin.offset"),
+                number(operation, "nbd.offset"),
+                "{span} below {operation}"
+            );
+        }
+        let [from, until] = [span, operation].map(|span| number(span, "blkkin.start.ns").unwrap());
+        assert!(from >= until, "{span} before {operation}");
+        *calls.entry(parent).or_default() += 1;
+    }
+    let without =
+        operations.iter().filter(|(id, one)| one["name"] == "nbd read" && !calls.contains_key(*id)).count();
+    assert_eq!(without, 0, "every request is read by a call of its own: {}", run.stderr);
+    // Each in a trace of its own, begun by it.
+    let mut traces: Vec<_> = operations.values().map(|one| one["traceId"].as_str().unwrap()).collect();
+    traces.sort_unstable();
+    traces.dedup();
+    assert_eq!(traces.len(), operations.len());
+    assert!(operations.values().all(|one| one["kind"] == "SERVER" && one.get("error").is_none()));
+    assert!(!run.stderr.contains("were lost"), "{}", run.stderr);
+    println!("{reads} requests, {} calls below them", calls.values().sum::<u64>());
+}
+
+#[test]
+fn each_call_of_a_thread_pool_is_below_the_request_that_it_was_made_for() {
+    each_is_below_its_own("", 5_000, "pread64");
+}
+
+#[test]
+fn each_submission_to_a_ring_is_below_the_request_that_it_was_made_for() {
+    each_is_below_its_own("--rings 2", 2_500, "io_uring_enter");
+}
+
+#[test]
+fn what_a_killed_daemon_had_in_hand_says_so() {
+    needs!("fio", "lttng", "lttng-relayd");
+    or_skip!(server());
+    let home = home();
+    let endless = fio(1_000_000).replace("--output-format", "--time_based --runtime=60 --output-format");
+    // In the midst of some 10,000 requests a second.
+    let script =
+        format!("{endless} >/dev/null 2>&1 & F=$!; sleep 1; kill -9 $P; wait $P; kill -9 $F; wait $F; true");
+    let run = traced(home.path(), "", &script);
+    let spans = spans(home.path());
+    let (operations, _) = sorted(&spans);
+    let unfinished: Vec<_> = operations
+        .values()
+        .filter(|one| one.get("tags").is_some_and(|tags| tags["error"].is_string()))
+        .collect();
+    assert!(!unfinished.is_empty(), "{}", run.stderr);
+    for one in &unfinished {
+        assert!(one["tags"]["blkkin.incomplete"].as_str().unwrap().contains("was killed"), "{one}");
+    }
+    // No more than there can be: the server takes so many at once from each connection.
+    assert!(unfinished.len() as u64 <= CONNECTIONS * 8, "{}", unfinished.len());
+    assert!(run.stderr.contains(&format!("({} without an end)", unfinished.len())), "{}", run.stderr);
+}
