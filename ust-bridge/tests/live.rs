@@ -22,8 +22,9 @@ fn follow(address: &str, session: &str) -> (Vec<String>, Counts) {
 }
 
 fn follow_and_tell(address: &str, session: &str, read: &AtomicUsize) -> (Vec<String>, Counts) {
-    let target =
-        Target { address: address.to_owned(), session: session.to_owned(), settings: Settings::default() };
+    // Longer than any connection here is away: order is what is tested.
+    let settings = Settings { wait_max: Duration::from_secs(20), ..Settings::default() };
+    let target = Target { address: address.to_owned(), session: session.to_owned(), settings };
     let (mut follower, mut lines) = (Follower::new(target), Vec::new());
     let begun = Instant::now();
     loop {
@@ -151,16 +152,21 @@ fn a_connection_that_breaks_loses_and_repeats_nothing() {
     let left_alone = Arc::new(AtomicBool::new(false));
     let count = cuts.len();
     let address = breaking_proxy(lab.address(), cuts, left_alone.clone());
-    let reader = std::thread::spawn(move || follow(&address, "broken"));
+    let read = Arc::new(AtomicUsize::new(0));
+    let told = read.clone();
+    let reader = std::thread::spawn(move || follow_and_tell(&address, "broken", &told));
     for _ in 0..3 {
         let mut sample = lab.sample(&["kinds", "2000", "20"]);
         sample.go();
         sample.end();
     }
     until("all cuts were made", || left_alone.load(Ordering::SeqCst));
+    // A session that is destroyed while nobody is attached is gone, with what the relay still had of it.
+    until("the events are read", || read.load(Ordering::SeqCst) == 6000);
     lab.lttng("destroy broken");
     let (lines, counts) = reader.join().expect("it reads");
     same_as_files(&lab, &lines, &counts, false);
+    assert_eq!(counts.late, 0);
     eprintln!("over {count} broken connections");
 }
 

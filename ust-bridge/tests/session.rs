@@ -80,9 +80,7 @@ fn a_ring_left_stuck_by_a_killed_process_is_noticed_and_replaced() {
     before.go();
     assert!(follow(&mut old, |follower| follower.counts().events == 100));
     let long = keeper.plan().silent_max();
-    let silent = move |follower: &Follower| {
-        follower.reader().is_some_and(|reader| reader.silent(long).next().is_some())
-    };
+    let silent = move |follower: &Follower| follower.reader().silent(long).next().is_some();
     let begun = Instant::now();
     while begun.elapsed() < long + Duration::from_millis(200) {
         follow(&mut old, |_| true);

@@ -160,7 +160,7 @@ impl Reading {
         self.looked = Instant::now();
         let Some(keeper) = &mut self.keeper else { return };
         let long = keeper.plan().silent_max();
-        let stuck = self.follower.reader().is_some_and(|reader| reader.silent(long).next().is_some());
+        let stuck = self.follower.reader().silent(long).next().is_some();
         if !stuck {
             return;
         }
@@ -172,7 +172,7 @@ impl Reading {
         if replaced.is_ok() {
             let mut words = Vec::new();
             let (mapper, operations) = (&mut self.mapper, &mut self.operations);
-            self.follower.disconnect(&mut |view| {
+            self.follower.finish(&mut |view| {
                 mapper.map(view, &mut |at, fact| operations.take(at, &fact, &mut words));
             });
             operations.lost(self.until.0, monotonic_ns(), 0, &mut words);

@@ -1,12 +1,13 @@
 //! Follows a session over connections: a relay that went away is looked for again, and reading goes on where it stopped.
 //!
-//! What was read is known by stream and by the end of its last packet, so nothing is read twice. Between attempts it waits
+//! What was read is known by stream and by the end of its last packet, so nothing is read twice; and what one stream had
+//! ready when the connection broke waits for the others, so the order holds over it. Between attempts it waits
 //! 50 ms, then twice as long each time, up to 2 s.
 
 use std::time::Duration;
 
 use super::connection::{Connection, LiveError};
-use super::reader::{Counts, Memory, Reader, Settings, Trouble};
+use super::reader::{Counts, Reader, Settings, Trouble};
 use crate::clock::Here;
 use crate::view::{Gap, View};
 
@@ -42,11 +43,10 @@ pub enum Step {
     Refused(LiveError),
 }
 
-/// A session, and the connection to its relay, if there is one.
+/// A session, and how to come to its relay.
 pub struct Follower {
     target: Target,
-    reader: Option<Reader>,
-    memory: Memory,
+    reader: Reader,
     wait: Duration,
     attached: bool,
 }
@@ -54,92 +54,87 @@ pub struct Follower {
 impl Follower {
     /// Connects at the first step.
     pub fn new(target: Target) -> Self {
-        Self { target, reader: None, memory: Memory::default(), wait: WAIT_FIRST, attached: false }
+        let reader = Reader::new(&target.session, target.settings, Here::read());
+        Self { target, reader, wait: WAIT_FIRST, attached: false }
     }
 
     /// What was read so far.
     pub fn counts(&self) -> Counts {
-        self.reader.as_ref().map_or(self.memory.counts, Reader::counts)
+        self.reader.counts()
     }
 
-    /// The reader, while there is a connection.
-    pub fn reader(&self) -> Option<&Reader> {
-        self.reader.as_ref()
+    /// What reads the session.
+    pub fn reader(&self) -> &Reader {
+        &self.reader
     }
 
     /// What is wrong with parts of the session, since the last time it was asked for.
     pub fn troubles(&mut self) -> Vec<Trouble> {
-        match &mut self.reader {
-            Some(reader) => reader.troubles().collect(),
-            None => self.memory.troubles().collect(),
-        }
+        self.reader.troubles().collect()
     }
 
     /// All events before are given out; none while there is no stream, or no connection.
     pub fn known_until(&mut self) -> Option<i64> {
-        self.reader.as_mut().and_then(Reader::known_until)
+        self.reader.known_until()
     }
 
     /// What was found to be lost since the last event that was given out.
     pub fn take_gap(&mut self) -> Option<Gap> {
-        self.reader.as_mut().and_then(Reader::take_gap)
+        self.reader.take_gap()
     }
 
     /// Connects if need be, makes one round, and says how long to wait until the next.
     pub fn step(&mut self, out: &mut impl FnMut(&View<'_>)) -> Step {
-        let Some(reader) = self.reader.as_mut() else { return self.connect() };
-        let failed = match reader.round(out) {
+        if !self.reader.is_attached() {
+            return self.connect(out);
+        }
+        match self.reader.round(out) {
             Ok(round) if round.over => {
-                self.disconnect(out);
-                return Step::Over;
+                self.reader.finish(out);
+                if round.cut_short { Step::Gone } else { Step::Over }
             }
-            Ok(round) if round.packets > 0 => return Step::Read(Duration::ZERO),
+            Ok(round) if round.packets > 0 => Step::Read(Duration::ZERO),
             Ok(_) => {
-                let period = Duration::from_micros(u64::from(reader.session().live_timer_us));
-                return Step::Read((period / 2).clamp(ASK_LEAST, ASK_MOST));
+                let period = Duration::from_micros(u64::from(self.reader.session().live_timer_us));
+                Step::Read((period / 2).clamp(ASK_LEAST, ASK_MOST))
             }
-            Err(error) => error,
-        };
-        self.disconnect(out);
-        self.failed(failed)
+            Err(error) => self.failed(error, out),
+        }
     }
 
     /// Gives out what is here, and lets go of the connection.
-    pub fn disconnect(&mut self, out: &mut impl FnMut(&View<'_>)) {
-        if let Some(reader) = self.reader.take() {
-            self.memory = reader.leave(out);
-        }
+    pub fn finish(&mut self, out: &mut impl FnMut(&View<'_>)) {
+        self.reader.finish(out);
     }
 
-    fn connect(&mut self) -> Step {
-        let connection = match Connection::open(&self.target.address) {
-            Ok(connection) => connection,
-            Err(error) => return self.failed(error),
-        };
-        // Only the first time is it a matter of choice; later, what came meanwhile is wanted.
-        let from_begin = self.target.settings.from_begin || self.attached;
-        let settings = Settings { from_begin, ..self.target.settings };
-        match Reader::attach(connection, &self.target.session, settings, Here::read(), &mut self.memory) {
-            Ok(reader) => {
-                self.reader = Some(reader);
+    fn connect(&mut self, out: &mut impl FnMut(&View<'_>)) -> Step {
+        let attached =
+            Connection::open(&self.target.address).and_then(|connection| self.reader.attach(connection));
+        match attached {
+            Ok(()) => {
                 (self.wait, self.attached) = (WAIT_FIRST, true);
                 Step::Read(Duration::ZERO)
             }
-            Err(error) => self.failed(error),
+            Err(error) => self.failed(error, out),
         }
     }
 
-    fn failed(&mut self, error: LiveError) -> Step {
-        if self.attached && matches!(error, LiveError::NoSession { .. }) {
-            return Step::Gone;
-        }
+    fn failed(&mut self, error: LiveError, out: &mut impl FnMut(&View<'_>)) -> Step {
+        self.reader.detach();
         match error {
+            // A session that was there and is there no more was destroyed.
+            LiveError::NoSession { .. } if self.attached => {
+                self.reader.finish(out);
+                Step::Gone
+            }
             LiveError::Version(..) | LiveError::Ctf2(_) => Step::Refused(error),
             // A relay still holds the reader that it lost for a moment; one that makes no sense may be starting.
             LiveError::Away { .. }
             | LiveError::NoSession { .. }
             | LiveError::Refused { .. }
             | LiveError::Protocol(_) => {
+                // What is here waits for the others' next connection no longer than for their next word.
+                self.reader.give(out);
                 let wait = self.wait;
                 self.wait = (self.wait * 2).min(WAIT_MOST);
                 Step::Away(error, wait)

@@ -8,7 +8,7 @@
 //! Invariant: an event goes out once, in order of time unless it is counted as late; whatever a stream lost is in
 //! [`Counts`], and a packet that cannot be read is there too.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::connection::{Connection, LiveError, Part};
@@ -21,6 +21,13 @@ use crate::view::{Gap, View};
 
 /// Troubles that are kept until somebody takes them; more are only counted.
 const TROUBLES_MAX: usize = 64;
+
+/// How long a relay may take to name a stream again: it does not while it holds a reader of it that it has lost.
+const NAMED_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long a packet waits for the metadata that describes it, and how often that is asked for.
+const METADATA_WITHIN: Duration = Duration::from_millis(300);
+const METADATA_ASK: Duration = Duration::from_millis(2);
 
 /// How a session is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,7 +72,8 @@ pub struct Trouble {
 
 /// A trace of the session: one for each user, or for each process.
 struct LiveTrace {
-    id: u64,
+    /// Where the relay keeps it: this names it over connections.
+    path: String,
     metadata: Option<u64>,
     trace: Trace,
     conversion: Option<Conversion>,
@@ -81,6 +89,10 @@ struct LiveStream {
     counted: Losses,
     /// Packets up to here were read before, over an earlier connection.
     seen: u64,
+    /// The relay has named it over this connection.
+    listed: bool,
+    /// The relay has let go of it: what is here is the last of it.
+    dropped: bool,
     /// Where the packet in `bytes` ends.
     end: u64,
     bytes: Vec<u8>,
@@ -94,23 +106,6 @@ struct LiveStream {
     beacon: u64,
 }
 
-/// What is known of a session's streams, kept over connections: where each was read to.
-#[derive(Default, Debug)]
-pub struct Memory {
-    streams: HashMap<(String, String), (Decoder, u64)>,
-    /// What was read over all connections.
-    pub counts: Counts,
-    last_ns: Option<i64>,
-    troubles: VecDeque<Trouble>,
-}
-
-impl Memory {
-    /// What is wrong with parts of the session, since the last time it was asked for.
-    pub fn troubles(&mut self) -> impl Iterator<Item = Trouble> + '_ {
-        self.troubles.drain(..)
-    }
-}
-
 /// What one round brought.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Round {
@@ -120,11 +115,13 @@ pub struct Round {
     pub packets: u64,
     /// The session is over: nothing will come any more.
     pub over: bool,
+    /// It was over before the relay named all streams again: what it still had of them is gone.
+    pub cut_short: bool,
 }
 
-/// A session that is being read.
+/// A session that is read, over one connection after another.
 pub struct Reader {
-    connection: Connection,
+    connection: Option<Connection>,
     session: Session,
     settings: Settings,
     here: Here,
@@ -134,27 +131,21 @@ pub struct Reader {
     held_since: Option<Instant>,
     /// Lost, and not told yet.
     gap: Option<Gap>,
+    attached: Instant,
     answers: Vec<(Next, News)>,
     scratch: Vec<u8>,
-    memory: Memory,
+    counts: Counts,
+    last_ns: Option<i64>,
+    troubles: VecDeque<Trouble>,
 }
 
 impl Reader {
-    /// Attaches to the newest session called `name`. `memory` says what an earlier connection has read already; it is taken
-    /// if this succeeds.
-    pub fn attach(
-        mut connection: Connection,
-        name: &str,
-        settings: Settings,
-        here: Here,
-        memory: &mut Memory,
-    ) -> Result<Self, LiveError> {
-        let found = connection.sessions()?;
-        let newest = found.iter().filter(|session| session.name == name).max_by_key(|session| session.id);
-        let session = newest.ok_or_else(|| no_session(name, &found))?.clone();
-        let streams = connection.attach(&session, settings.from_begin)?;
-        let mut reader = Self {
-            connection,
+    /// Of the session called `name`, not attached to it yet.
+    pub fn new(name: &str, settings: Settings, here: Here) -> Self {
+        let name = name.to_owned();
+        let session = Session { id: 0, live_timer_us: 0, clients: 0, streams: 0, host: String::new(), name };
+        Self {
+            connection: None,
             session,
             settings,
             here,
@@ -163,15 +154,60 @@ impl Reader {
             merge: Merge::default(),
             held_since: None,
             gap: None,
+            attached: Instant::now(),
             answers: Vec::new(),
             scratch: Vec::new(),
-            memory: std::mem::take(memory),
-        };
-        if let Err(error) = reader.add(streams) {
-            *memory = reader.leave(&mut |_| {});
-            return Err(error);
+            counts: Counts::default(),
+            last_ns: None,
+            troubles: VecDeque::new(),
         }
-        Ok(reader)
+    }
+
+    /// Attaches to the newest session of the name. Over a later connection reading goes on where it stopped, from what the
+    /// relay still has: only the first time is it a matter of choice.
+    pub fn attach(&mut self, mut connection: Connection) -> Result<(), LiveError> {
+        let found = connection.sessions()?;
+        let name = self.session.name.clone();
+        let newest = found.iter().filter(|session| session.name == name).max_by_key(|session| session.id);
+        let session = newest.ok_or_else(|| no_session(&name, &found))?.clone();
+        let again = self.session.id != 0 || !self.streams.is_empty();
+        let streams = connection.attach(&session, self.settings.from_begin || again)?;
+        (self.session, self.connection) = (session, Some(connection));
+        self.attached = Instant::now();
+        let added = self.add(streams);
+        if added.is_err() {
+            self.detach();
+        }
+        added
+    }
+
+    /// Lets go of the connection; what is here stays, and is given when its turn comes.
+    pub fn detach(&mut self) {
+        self.connection = None;
+        for stream in &mut self.streams {
+            stream.seen = stream.seen.max(stream.end);
+            stream.listed = false;
+        }
+        for trace in &mut self.traces {
+            trace.metadata = None;
+        }
+    }
+
+    /// True while there is a connection.
+    pub fn is_attached(&self) -> bool {
+        self.connection.is_some()
+    }
+
+    /// Streams that the relay has not named again are over: they ended while there was no connection.
+    fn forget(&mut self) {
+        for n in 0..self.streams.len() {
+            if !self.streams[n].listed && !self.streams[n].dropped {
+                self.streams[n].dropped = true;
+                if self.streams[n].asked {
+                    self.close(n);
+                }
+            }
+        }
     }
 
     /// The session, as the relay lists it.
@@ -181,12 +217,12 @@ impl Reader {
 
     /// What was read so far, over all connections.
     pub fn counts(&self) -> Counts {
-        self.memory.counts
+        self.counts
     }
 
     /// What is wrong with parts of the session, since the last time it was asked for.
     pub fn troubles(&mut self) -> impl Iterator<Item = Trouble> + '_ {
-        self.memory.troubles()
+        self.troubles.drain(..)
     }
 
     /// The largest error of the times that were converted; 0 where clocks are CLOCK_MONOTONIC.
@@ -225,12 +261,13 @@ impl Reader {
 
     /// Asks every stream that has nothing here for more, and gives out what may go.
     pub fn round(&mut self, out: &mut impl FnMut(&View<'_>)) -> Result<Round, LiveError> {
-        let before = self.memory.counts;
-        let asked: Vec<usize> = (0..self.streams.len()).filter(|&n| self.streams[n].asked).collect();
+        let before = self.counts;
+        let asked: Vec<usize> =
+            (0..self.streams.len()).filter(|&n| self.streams[n].asked && self.streams[n].listed).collect();
         let ids: Vec<u64> = asked.iter().map(|&n| self.streams[n].id).collect();
         let mut answers = std::mem::take(&mut self.answers);
         answers.clear();
-        self.connection.next(&ids, &mut answers)?;
+        self.connection()?.next(&ids, &mut answers)?;
         let mut news = News::default();
         for (&n, (next, fresh)) in asked.iter().zip(&answers) {
             news.streams |= fresh.streams;
@@ -240,62 +277,74 @@ impl Reader {
             self.answer(n, next)?;
         }
         self.answers = answers;
-        let open = self.streams.iter().any(|stream| !stream.over);
+        let open = self.streams.iter().any(|stream| stream.listed && !stream.over);
+        let missing = self.streams.iter().any(|stream| !stream.listed && !stream.dropped);
         let mut over = false;
         // Without an open stream nothing says that there are new ones.
-        if news.streams || !open {
-            match self.connection.new_streams(self.session.id)? {
+        if news.streams || !open || missing {
+            match self.new_streams()? {
                 Some(streams) => self.add(streams)?,
                 None => over = !open,
             }
         }
+        if missing && self.attached.elapsed() >= NAMED_WITHIN {
+            self.forget();
+        }
         self.give(out);
-        let counts = self.memory.counts;
+        let counts = self.counts;
         let (events, packets) = (counts.events - before.events, counts.packets - before.packets);
-        Ok(Round { events, packets, over })
+        Ok(Round { events, packets, over, cut_short: over && missing })
     }
 
-    /// Gives out all that is here, and says what an other connection needs to know to go on.
-    pub fn leave(mut self, out: &mut impl FnMut(&View<'_>)) -> Memory {
+    /// Gives out all that is here, for nothing more will come.
+    pub fn finish(&mut self, out: &mut impl FnMut(&View<'_>)) {
+        self.detach();
         for n in 0..self.streams.len() {
+            self.streams[n].dropped = true;
             if self.streams[n].asked {
-                self.merge.close(n);
+                self.close(n);
             }
         }
         self.give(out);
-        for stream in self.streams {
-            self.memory.streams.insert(stream.name, (stream.decoder, stream.end.max(stream.seen)));
-        }
-        self.memory
+    }
+
+    fn connection(&mut self) -> Result<&mut Connection, LiveError> {
+        self.connection.as_mut().ok_or_else(not_attached)
+    }
+
+    fn new_streams(&mut self) -> Result<Option<Vec<Stream>>, LiveError> {
+        let session = self.session.id;
+        self.connection()?.new_streams(session)
     }
 
     fn add(&mut self, streams: Vec<Stream>) -> Result<(), LiveError> {
         for stream in streams {
-            let known = self.traces.iter().position(|trace| trace.id == stream.trace);
+            let known = self.traces.iter().position(|trace| trace.path == stream.path);
             let trace = known.unwrap_or_else(|| {
-                let (id, trace) = (stream.trace, Trace::default());
-                self.traces.push(LiveTrace { id, metadata: None, trace, conversion: None, refused: false });
+                let (path, trace) = (stream.path.clone(), Trace::default());
+                self.traces.push(LiveTrace { path, metadata: None, trace, conversion: None, refused: false });
                 self.traces.len() - 1
             });
             if stream.is_metadata {
-                self.traces[trace].metadata = Some(stream.id);
-                continue;
-            }
-            if self.streams.iter().any(|known| known.id == stream.id) {
+                self.metadata_again(trace, stream.id)?;
                 continue;
             }
             let name = (stream.path, stream.channel);
+            if let Some(known) = self.streams.iter_mut().find(|known| known.name == name) {
+                (known.id, known.heard, known.listed) = (stream.id, Instant::now(), true);
+                continue;
+            }
             let since = if self.settings.from_begin { Since::Begin } else { Since::Attached };
-            let (decoder, seen) =
-                self.memory.streams.remove(&name).unwrap_or_else(|| (Decoder::new(since), 0));
             self.merge.add(i64::MIN);
             self.streams.push(LiveStream {
                 id: stream.id,
                 trace,
                 name,
-                counted: decoder.losses,
-                decoder,
-                seen,
+                counted: Losses::default(),
+                decoder: Decoder::new(since),
+                seen: 0,
+                listed: true,
+                dropped: false,
                 end: 0,
                 bytes: Vec::new(),
                 head: PacketHead::default(),
@@ -310,11 +359,29 @@ impl Reader {
         (0..self.traces.len()).try_for_each(|trace| self.more_metadata(trace))
     }
 
+    /// A relay sends a reader all of the metadata, also one that came back. Events that are here were decoded by what came
+    /// before: it stays until as much has come again.
+    fn metadata_again(&mut self, trace: usize, stream: u64) -> Result<(), LiveError> {
+        let known = &mut self.traces[trace];
+        known.metadata = Some(stream);
+        if known.trace.text().is_empty() {
+            return Ok(());
+        }
+        let before = std::mem::take(&mut known.trace);
+        let read = self.more_metadata(trace);
+        let known = &mut self.traces[trace];
+        if read.is_err() || !known.trace.text().starts_with(before.text()) {
+            known.trace = before;
+        }
+        read
+    }
+
     /// Reads what was added to a trace's metadata.
     fn more_metadata(&mut self, trace: usize) -> Result<(), LiveError> {
         let Some(stream) = self.traces[trace].metadata else { return Ok(()) };
         loop {
-            self.connection.metadata(stream, &mut self.scratch)?;
+            let Some(connection) = &mut self.connection else { return Ok(()) };
+            connection.metadata(stream, &mut self.scratch)?;
             if self.scratch.is_empty() {
                 return Ok(());
             }
@@ -342,10 +409,8 @@ impl Reader {
 
     fn trouble(&mut self, n: usize, what: &str) {
         let (path, channel) = &self.streams[n].name;
-        if self.memory.troubles.len() < TROUBLES_MAX {
-            self.memory
-                .troubles
-                .push_back(Trouble { stream: format!("{path}/{channel}"), what: what.to_owned() });
+        if self.troubles.len() < TROUBLES_MAX {
+            self.troubles.push_back(Trouble { stream: format!("{path}/{channel}"), what: what.to_owned() });
         }
     }
 
@@ -385,33 +450,44 @@ impl Reader {
         }
         loop {
             let stream = &mut self.streams[n];
-            let (part, news) = self.connection.packet(stream.id, index, &mut stream.bytes)?;
+            let connection = self.connection.as_mut().ok_or_else(not_attached)?;
+            let (part, news) = connection.packet(stream.id, index, &mut stream.bytes)?;
             let trace = stream.trace;
             if news.metadata {
                 self.more_metadata(trace)?;
             }
             if news.streams {
-                let fresh = self.connection.new_streams(self.session.id)?;
+                let fresh = self.new_streams()?;
                 self.add(fresh.unwrap_or_default())?;
             }
             match part {
                 Part::Here => break,
                 Part::Retry if news != News::default() => {}
                 Part::Retry | Part::Gone => {
-                    self.memory.counts.gone += 1;
+                    self.counts.gone += 1;
                     return Ok(());
                 }
             }
         }
-        self.memory.counts.packets += 1;
+        self.counts.packets += 1;
         self.streams[n].heard = Instant::now();
         // What a packet's counters say was lost may have been lost until its end.
         let (from, lost) = (self.streams[n].end, self.streams[n].counted);
         self.streams[n].end = index.end;
         let mut opened = self.open(n);
-        if let Err(PacketError::UnknownStream(_) | PacketError::NoMetadata) = opened {
+        // Metadata goes its own way: a session's first packets may be at the relay before it.
+        let since = Instant::now();
+        while let Err(PacketError::UnknownStream(_) | PacketError::NoMetadata) = opened
+            && self.connection.is_some()
+        {
             self.more_metadata(self.streams[n].trace)?;
             opened = self.open(n);
+            if since.elapsed() > METADATA_WITHIN {
+                break;
+            }
+            if opened.is_err() {
+                std::thread::sleep(METADATA_ASK);
+            }
         }
         self.note_gap(n, from, lost);
         if let Err(error) = opened {
@@ -436,8 +512,8 @@ impl Reader {
         let live = &mut self.traces[stream.trace];
         let opened = stream.decoder.open(&live.trace, &stream.bytes);
         let lost = stream.decoder.losses;
-        self.memory.counts.lost.events += lost.events - stream.counted.events;
-        self.memory.counts.lost.packets += lost.packets - stream.counted.packets;
+        self.counts.lost.events += lost.events - stream.counted.events;
+        self.counts.lost.packets += lost.packets - stream.counted.packets;
         stream.counted = lost;
         (stream.head, stream.place) = opened?;
         if live.conversion.is_none() {
@@ -474,10 +550,10 @@ impl Reader {
     /// The rest of the packet is lost too.
     fn broken(&mut self, n: usize, error: &PacketError) {
         if let Some(until_ns) = self.ns(n, self.streams[n].end) {
-            let from_ns = self.memory.last_ns.unwrap_or(until_ns).min(until_ns);
+            let from_ns = self.last_ns.unwrap_or(until_ns).min(until_ns);
             self.gap = Some(Gap { from_ns, until_ns, events: 0 }.and(self.gap));
         }
-        self.memory.counts.broken += 1;
+        self.counts.broken += 1;
         self.streams[n].place = Place::default();
         self.trouble(n, &error.to_string());
         self.exhausted(n);
@@ -520,12 +596,17 @@ impl Reader {
     /// The stream has given all of its packet: nothing more comes of it before the packet's end.
     fn exhausted(&mut self, n: usize) {
         self.streams[n].asked = true;
+        if self.streams[n].dropped {
+            self.close(n);
+            return;
+        }
         if let Some(ns) = self.ns(n, self.streams[n].end) {
             self.merge.quiet(n, ns);
         }
     }
 
-    fn give(&mut self, out: &mut impl FnMut(&View<'_>)) {
+    /// Gives out what may go.
+    pub fn give(&mut self, out: &mut impl FnMut(&View<'_>)) {
         self.wait_no_longer();
         while let Some((time, n)) = self.merge.pop() {
             self.held_since = None;
@@ -562,15 +643,15 @@ impl Reader {
 
     #[inline]
     fn give_one(&mut self, n: usize, time_ns: i64, out: &mut impl FnMut(&View<'_>)) {
-        let counts = &mut self.memory.counts;
+        let counts = &mut self.counts;
         counts.events += 1;
-        match self.memory.last_ns {
+        match self.last_ns {
             Some(last) if last > time_ns => {
                 counts.late += 1;
                 // What was believed meanwhile did not know of it.
                 self.gap = Some(Gap { from_ns: time_ns, until_ns: last, events: 0 }.and(self.gap));
             }
-            _ => self.memory.last_ns = Some(time_ns),
+            _ => self.last_ns = Some(time_ns),
         }
         let stream = &self.streams[n];
         out(&View {
@@ -587,10 +668,10 @@ impl Reader {
 
     /// Streams that have held others up for too long are taken to have nothing.
     fn wait_no_longer(&mut self) {
-        let Some(first) = self.merge.earliest() else { return };
-        if first <= self.merge.limit() {
+        let Some(first) = self.merge.earliest().filter(|first| *first > self.merge.limit()) else {
+            self.held_since = None;
             return;
-        }
+        };
         let since = *self.held_since.get_or_insert_with(Instant::now);
         if since.elapsed() < self.settings.wait_max {
             return;
@@ -599,6 +680,10 @@ impl Reader {
         let holding: Vec<usize> = self.merge.holding(latest).collect();
         holding.into_iter().for_each(|n| self.merge.quiet(n, latest));
     }
+}
+
+fn not_attached() -> LiveError {
+    LiveError::Away { address: String::new(), error: std::io::ErrorKind::NotConnected.into() }
 }
 
 fn no_session(name: &str, found: &[Session]) -> LiveError {
