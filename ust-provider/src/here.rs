@@ -8,7 +8,7 @@ use std::ops::Deref;
 
 use crate::context::Context;
 use crate::probe;
-use crate::span::{ALL, Kind, Span};
+use crate::span::{ALL, Kind, Service, Span};
 
 /// A span that this thread works for until it ends, which is when it is dropped. It stays on its thread.
 ///
@@ -25,36 +25,36 @@ impl Here {
     /// As [`Span::root`].
     #[inline]
     pub fn root(kind: Kind, name: &'static CStr, service: &'static CStr) -> Self {
-        let mut here = Self::silent(Context::NONE, service);
+        let service = Service::of(service);
         if probe::on() {
-            here.span.begin(ALL, kind, name, true);
+            return Self::begun(Span::silent(service), ALL, kind, name);
         }
-        here
+        Self { span: Span::silent(service), on_this_thread: PhantomData }
     }
 
     /// As [`Span::child`] of `parent`.
     #[inline]
     pub fn child(parent: &Span, kind: Kind, name: &'static CStr) -> Self {
-        let mut here = Self::silent(parent.context(), parent.service());
         if probe::on() {
-            here.span.begin(parent.kept_per_million(), kind, name, true);
+            return Self::begun(parent.silent_below(), parent.kept_below(), kind, name);
         }
-        here
+        Self { span: parent.silent_below(), on_this_thread: PhantomData }
     }
 
     /// As [`Span::continued`].
     #[inline]
     pub fn continued(context: Context, kind: Kind, name: &'static CStr, service: &'static CStr) -> Self {
-        let mut here = Self::silent(context, service);
+        let service = Service::of(service);
         if probe::on() {
-            here.span.begin(ALL, kind, name, true);
+            return Self::begun(Span::carrying(context, service), ALL, kind, name);
         }
-        here
+        Self { span: Span::carrying(context, service), on_this_thread: PhantomData }
     }
 
-    #[inline(always)]
-    fn silent(above: Context, service: &'static CStr) -> Self {
-        Self { span: Span::silent(above, service), on_this_thread: PhantomData }
+    #[cold]
+    #[inline(never)]
+    fn begun(silent: Span, kept: u32, kind: Kind, name: &'static CStr) -> Self {
+        Self { span: silent.begun(kept, kind, name, true), on_this_thread: PhantomData }
     }
 }
 
