@@ -7,7 +7,8 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 
 use crate::context::Context;
-use crate::span::{Kind, Span};
+use crate::probe;
+use crate::span::{ALL, Kind, Service, Span};
 
 /// A span that this thread works for until it ends, which is when it is dropped. It stays on its thread.
 ///
@@ -24,24 +25,36 @@ impl Here {
     /// As [`Span::root`].
     #[inline]
     pub fn root(kind: Kind, name: &'static CStr, service: &'static CStr) -> Self {
-        Self::of(Span::begin_root(kind, name, service, true))
+        let service = Service::of(service);
+        if probe::on() {
+            return Self::begun(Span::silent(service), ALL, kind, name);
+        }
+        Self { span: Span::silent(service), on_this_thread: PhantomData }
     }
 
     /// As [`Span::child`] of `parent`.
     #[inline]
     pub fn child(parent: &Span, kind: Kind, name: &'static CStr) -> Self {
-        Self::of(parent.begin_child(kind, name, true))
+        if probe::on() {
+            return Self::begun(parent.silent_below(), parent.kept_below(), kind, name);
+        }
+        Self { span: parent.silent_below(), on_this_thread: PhantomData }
     }
 
     /// As [`Span::continued`].
     #[inline]
     pub fn continued(context: Context, kind: Kind, name: &'static CStr, service: &'static CStr) -> Self {
-        Self::of(Span::begin_continued(context, kind, name, service, true))
+        let service = Service::of(service);
+        if probe::on() {
+            return Self::begun(Span::carrying(context, service), ALL, kind, name);
+        }
+        Self { span: Span::carrying(context, service), on_this_thread: PhantomData }
     }
 
-    #[inline(always)]
-    fn of(span: Span) -> Self {
-        Self { span, on_this_thread: PhantomData }
+    #[cold]
+    #[inline(never)]
+    fn begun(silent: Span, kept: u32, kind: Kind, name: &'static CStr) -> Self {
+        Self { span: silent.begun(kept, kind, name, true), on_this_thread: PhantomData }
     }
 }
 

@@ -36,3 +36,8 @@ pub use here::Here;
 pub use in_span::{InSpan, Spanned};
 pub use init::{Counts, InitError, Options, Started, counts, enabled, init, init_with};
 pub use span::{Entered, Kind, Side, Span};
+
+/// The examples of the README are compiled and run too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

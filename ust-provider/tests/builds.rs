@@ -8,16 +8,22 @@
 
 mod support;
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 use std::time::Duration;
 
-use support::{Fresh, compile, make, succeed, without_headers};
+use support::{Fresh, alone, compile, copy_program, make, nobody_else, succeed, without_headers};
+
+/// Programs are written and run here, and one cannot be run while a child of another thread still has it open to be written.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// One after another: they are builds of one crate in one directory.
 #[test]
 fn it_builds_everywhere_and_says_why_it_traces_nothing() {
+    let _alone = ONE_AT_A_TIME.lock();
     let fresh = Fresh::verdict();
     let scratch = tempfile::tempdir().unwrap();
 
@@ -38,7 +44,6 @@ fn it_builds_everywhere_and_says_why_it_traces_nothing() {
     built(&fresh, &[nothing], "built without LTTng-UST: no C compiler");
 
     build_scripts_verdicts(&fresh);
-    musl(&fresh);
     with_the_probe(&fresh, scratch.path());
 }
 
@@ -61,16 +66,19 @@ fn build_scripts_verdicts(fresh: &Fresh) {
     }
 }
 
-fn musl(fresh: &Fresh) {
+#[test]
+fn it_builds_for_musl() {
+    let _alone = ONE_AT_A_TIME.lock();
+    let fresh = Fresh::verdict();
     let target = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
     let asked =
         Command::new("rustc").args(["--print", "target-libdir", "--target", &target]).output().unwrap();
     if !Path::new(String::from_utf8(asked.stdout).unwrap().trim()).exists() {
-        return println!("musl is not built here: no standard library for {target}");
+        return println!("skipped: no standard library for {target}");
     }
     succeed(fresh.cargo(&["build", "--target", &target]).output().unwrap());
     let program = fresh.program(&format!("{target}/debug"));
-    let said = verdict(&mut Command::new(program));
+    let said = verdict(&program, "");
     assert!(said.starts_with("built without LTTng-UST: LTTng-UST is for Linux with glibc"), "{said}");
 }
 
@@ -80,10 +88,10 @@ fn with_the_probe(fresh: &Fresh, scratch: &Path) {
         return println!("skipped: {why}");
     }
     let program = fresh.build("debug");
-    assert_eq!(verdict(&mut Command::new(&program)), "ok");
-    let said = verdict(Command::new(&program).env("BLKKIN_UST", "0"));
+    assert_eq!(verdict(&program, ""), "ok");
+    let said = verdict(&program, "0");
     assert_eq!(said, "switched off by BLKKIN_UST=0");
-    let said = verdict(&mut Command::new(without_library(&program, scratch)));
+    let said = verdict(&without_library(&program, scratch), "");
     let missing = "liblttng-not.so.1: cannot open shared object file: No such file or directory";
     assert_eq!(said, format!("cannot load LTTng-UST: {missing}"));
     // The executable itself asks for none of it.
@@ -119,7 +127,7 @@ fn built(fresh: &Fresh, variables: &[(&str, &str)], expected: &str) -> String {
     succeed(output);
     let warnings = complained.matches("is built without LTTng-UST, nothing will be traced").count();
     assert_eq!(warnings, 1, "{complained}");
-    let said = verdict(&mut Command::new(fresh.program("debug")));
+    let said = verdict(&fresh.program("debug"), "");
     assert!(said.starts_with(expected), "{said}");
     said
 }
@@ -134,14 +142,8 @@ fn refused(fresh: &Fresh, variables: &[(&str, &str)], expected: &str) {
 }
 
 /// What the program says of `init`, which never takes long where there is nothing to wait for.
-fn verdict(program: &mut Command) -> String {
-    // No daemon is there to be waited for.
-    let nowhere = tempfile::tempdir().unwrap();
-    program
-        .env("HOME", nowhere.path())
-        .env("LTTNG_HOME", nowhere.path())
-        .env("LTTNG_UST_REGISTER_TIMEOUT", "0");
-    let said = succeed(program.env_remove("BLKKIN_UST_ROOTS").output().unwrap());
+fn verdict(program: &Path, ust: &str) -> String {
+    let said = run(program, ust);
     let (verdict, took) = said.trim_end().rsplit_once('\n').unwrap();
     let took = Duration::from_micros(took.parse().unwrap());
     println!("{verdict}: {took:?}");
@@ -149,8 +151,23 @@ fn verdict(program: &mut Command) -> String {
     verdict.to_owned()
 }
 
+/// What it prints, with `BLKKIN_UST` set so and no session daemon to be waited for.
+fn run(program: &Path, ust: &str) -> String {
+    // Where its user can look: the build may lie where only its owner does.
+    let open = tempfile::tempdir().unwrap();
+    fs::set_permissions(open.path(), Permissions::from_mode(0o755)).unwrap();
+    let copy = open.path().join("program");
+    copy_program(program, &copy);
+    let mut command = Command::new(copy);
+    alone(&mut command, nobody_else());
+    command.env("HOME", open.path()).env("LTTNG_HOME", open.path()).env("LTTNG_UST_REGISTER_TIMEOUT", "0");
+    command.env_remove("BLKKIN_UST_ROOTS").env("BLKKIN_UST", ust).current_dir("/");
+    succeed(command.output().unwrap())
+}
+
 #[test]
 fn the_c_library_is_made_without_headers_too() {
+    let _alone = ONE_AT_A_TIME.lock();
     let scratch = tempfile::tempdir().unwrap();
     let bare = without_headers(scratch.path());
     let build = scratch.path().join("build");
@@ -159,10 +176,6 @@ fn the_c_library_is_made_without_headers_too() {
     succeed(output);
     assert_eq!(complained.matches("is built without LTTng-UST, nothing will be traced").count(), 1);
     let program = compile(&build, &build.join("libblkkin-ust.a"), "verdict.c", "verdict", &["-std=c11"]);
-    let run = |program: &Path, ust: &str| {
-        let mut program = Command::new(program);
-        succeed(program.env("BLKKIN_UST", ust).env("LTTNG_UST_REGISTER_TIMEOUT", "0").output().unwrap())
-    };
     assert_eq!(run(&program, ""), format!("{} built without LTTng-UST\n", -libc::ENOSYS));
     assert_eq!(run(&program, "0"), format!("{} switched off by BLKKIN_UST=0\n", -libc::ECANCELED));
 

@@ -13,31 +13,31 @@ static const struct blkkin_probe *the_probe(void)
 }
 
 /*
- * Begins `span` below `above`, which may be none: then it is a root, and sampling decides. `kept_per_million` is the part of the
- * roots that `above`'s is one of; 0: `above` is not recorded.
+ * Begins a span that is silent until now and has the context that it is to stand below: as its child, or as a root where that is
+ * none; sampling decides of a root. `kept_per_million` is the part of the roots that it stands below one of; 0: what it stands
+ * below is not recorded.
  */
-void blkkin_ust_begin(struct blkkin_span *span, const struct blkkin_context *above, uint32_t kept_per_million,
-		      enum blkkin_kind kind, const char *name, enum blkkin_where where)
+void blkkin_ust_begin(struct blkkin_span *span, uint32_t kept_per_million, enum blkkin_kind kind, const char *name,
+		      enum blkkin_where where)
 {
 	const struct blkkin_probe *probe = the_probe();
-	bool root = !above->span || (!above->trace_hi && !above->trace_lo);
+	struct blkkin_context above = blkkin_context_of(span);
 	struct blkkin_begin begin = { 0 };
 
 	if (!probe)
 		return;
-	if (root) {
-		span->context = (struct blkkin_context) { 0, blkkin_fresh_id(), blkkin_fresh_id(), 0, true };
+	if (!above.span || (!above.trace_hi && !above.trace_lo)) {
 		kept_per_million = probe->keep_root(blkkin_fresh_id());
-		span->context.sampled = kept_per_million != 0;
-	} else if (above->sampled && kept_per_million) {
-		span->context = (struct blkkin_context) { above->trace_hi, above->trace_lo, blkkin_fresh_id(), above->span,
-							  true };
+		span->context = (struct blkkin_context) { 0, blkkin_fresh_id(), blkkin_fresh_id(), 0, kept_per_million != 0 };
+	} else if (above.sampled && kept_per_million) {
+		span->context.span = blkkin_fresh_id();
+		span->context.parent = above.span;
 	} else {
 		return;
 	}
+	span->kept_per_million = kept_per_million ? kept_per_million : BLKKIN_CARRIES;
 	if (!kept_per_million)
 		return;
-	span->kept_per_million = kept_per_million;
 	begin.trace_hi = span->context.trace_hi;
 	begin.trace_lo = span->context.trace_lo;
 	begin.span = span->context.span;

@@ -15,7 +15,7 @@
 
 static void expect_begin(const struct blkkin_span *span, int kind, int on, const char *name, const char *service)
 {
-	const struct blkkin_context *c = &span->context;
+	const struct blkkin_context context = blkkin_context_of(span), *c = &context;
 
 	printf("blkkin:begin { trace_hi = %" PRIu64 ", trace_lo = %" PRIu64 ", span = %" PRIu64 ", parent = %" PRIu64
 	       ", kind = %d, on = %d, kept_per_million = 1000000, name = \"%s\", service = \"%s\" }\n",
@@ -30,8 +30,8 @@ static int same(const struct blkkin_context *a, const struct blkkin_context *b)
 
 int main(void)
 {
-	struct blkkin_span off, root, child, remote, orphan;
-	struct blkkin_context context, back;
+	struct blkkin_span off, never, root, child, remote, orphan;
+	struct blkkin_context context, back, never_context;
 	unsigned char bytes[24];
 	char text[56];
 
@@ -41,6 +41,8 @@ int main(void)
 	CHECK(!blkkin_enabled() && !blkkin_is_recorded(&off) && same(&off.context, &context));
 	blkkin_text(&off, "k", "v");
 	blkkin_end(&off);
+	blkkin_begin_root(&never, BLKKIN_SERVER, "x", "s", BLKKIN_HERE);
+	never_context = blkkin_context_of(&never);
 
 	CHECK(blkkin_init(NULL) == 0 && blkkin_init(NULL) == 0 && !*blkkin_why());
 	CHECK(blkkin_enabled() && blkkin_time_to_enabled_ns() > 0 && blkkin_seen_enabled() == 0);
@@ -103,8 +105,8 @@ int main(void)
 
 	/* What began while nobody traced: its child is a root. */
 	memset(&context, 0, sizeof context);
-	off.context = context;
-	blkkin_begin_child(&orphan, &off, BLKKIN_SERVER, "late", BLKKIN_ELSEWHERE);
+	CHECK(same(&never_context, &context));
+	blkkin_begin_child(&orphan, &never, BLKKIN_SERVER, "late", BLKKIN_ELSEWHERE);
 	CHECK(blkkin_is_recorded(&orphan) && !orphan.context.parent);
 	expect_begin(&orphan, 1, 0, "late", "s");
 	printf("blkkin:end { span = %" PRIu64 ", status = 0 }\n", orphan.context.span);

@@ -9,6 +9,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
+use std::ptr::null;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -64,24 +65,15 @@ impl Lttng {
                 return Err(format!("{program} is not installed"));
             }
         }
-        static STARTED: AtomicU32 = AtomicU32::new(0);
-        // SAFETY: it has no preconditions.
-        let root = unsafe { libc::geteuid() } == 0;
-        let number = STARTED.fetch_add(1, Ordering::Relaxed);
-        let user = root.then(|| 1_000_000 + std::process::id() * 16 + number);
+        let user = nobody_else();
         let home = tempfile::Builder::new().prefix("blkkin-lttng").tempdir().unwrap();
         let mut lttng = Self { home, user, daemon: None };
         lttng.own(lttng.home.path());
         let log = fs::File::create(lttng.home.path().join("sessiond.log")).unwrap();
         let mut daemon = lttng.command("lttng-sessiond");
         daemon.arg("--no-kernel").stdout(log.try_clone().unwrap()).stderr(log);
-        // SAFETY: a system call that takes numbers: the daemon ends with us.
-        unsafe {
-            daemon.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) {
-                0 => Ok(()),
-                _ => Err(std::io::Error::last_os_error()),
-            })
-        };
+        // SAFETY: a system call that takes numbers: the daemon ends with us. Changing the user would undo it, so it comes after.
+        unsafe { daemon.pre_exec(|| done(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM))) };
         lttng.daemon = Some(daemon.spawn().unwrap());
         let begun = Instant::now();
         while !lttng.command("lttng").arg("list").output().unwrap().status.success() {
@@ -89,6 +81,11 @@ impl Lttng {
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(lttng)
+    }
+
+    /// Where they keep everything; gone when this is dropped.
+    pub(crate) fn home(&self) -> &Path {
+        self.home.path()
     }
 
     /// Something that is run as they are, and finds them.
@@ -99,17 +96,14 @@ impl Lttng {
             .env("LTTNG_HOME", self.home.path())
             .current_dir(self.home.path());
         command.env_remove("LTTNG_UST_DEBUG").env_remove("BLKKIN_UST").env_remove("BLKKIN_UST_ROOTS");
-        if let Some(user) = self.user {
-            command.uid(user).gid(user);
-        }
+        alone(&mut command, self.user);
         command
     }
 
     /// A copy of `program` that their user can run: it may lie where only its owner looks.
     pub(crate) fn install(&self, program: &Path) -> PathBuf {
         let copy = self.home.path().join(program.file_name().unwrap());
-        fs::copy(program, &copy).unwrap();
-        fs::set_permissions(&copy, Permissions::from_mode(0o755)).unwrap();
+        copy_program(program, &copy);
         copy
     }
 
@@ -169,6 +163,50 @@ impl Drop for Lttng {
         if let Some(user) = self.user {
             let _ = fs::remove_file(format!("/dev/shm/lttng-ust-wait-8-{user}"));
         }
+    }
+}
+
+/// By a process of its own: a descriptor of ours that writes to it could be in a child that another thread just forked, and
+/// then it cannot be run (ETXTBSY).
+pub(crate) fn copy_program(from: &Path, to: &Path) {
+    succeed(Command::new("cp").arg(from).arg(to).output().unwrap());
+    fs::set_permissions(to, Permissions::from_mode(0o755)).unwrap();
+}
+
+/// A user that nobody else is; none where this is not root, who alone can be another.
+pub(crate) fn nobody_else() -> Option<u32> {
+    static STARTED: AtomicU32 = AtomicU32::new(0);
+    // SAFETY: it has no preconditions.
+    let root = unsafe { libc::geteuid() } == 0;
+    let number = STARTED.fetch_add(1, Ordering::Relaxed);
+    root.then(|| 1_000_000 + std::process::id() * 16 + number)
+}
+
+/// Runs it as `user`, out of reach of a session daemon of the whole machine, which would have it in its sessions too.
+pub(crate) fn alone(command: &mut Command, user: Option<u32>) {
+    let Some(user) = user else { return };
+    let enter = move || {
+        // SAFETY: system calls with numbers and strings that end in a NUL, in a child of one thread.
+        unsafe {
+            done(libc::unshare(libc::CLONE_NEWNS))?;
+            let (name, data) = (null::<libc::c_char>(), null::<libc::c_void>());
+            done(libc::mount(name, c"/".as_ptr(), name, libc::MS_REC | libc::MS_PRIVATE, data))?;
+            let (memory, daemons) = (c"tmpfs".as_ptr(), c"/var/run/lttng".as_ptr());
+            // Where the directory is missing there is no such daemon.
+            libc::mount(memory, daemons, memory, 0, data);
+            done(libc::setgroups(0, null()))?;
+            done(libc::setgid(user))?;
+            done(libc::setuid(user))
+        }
+    };
+    // SAFETY: the closure makes system calls and nothing else.
+    unsafe { command.pre_exec(enter) };
+}
+
+fn done(result: i32) -> std::io::Result<()> {
+    match result {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
     }
 }
 

@@ -43,14 +43,20 @@ struct blkkin_context {
 	bool sampled;
 };
 
-/* One operation of the daemon. The fields are not for users. */
+/*
+ * One operation of the daemon. The fields are not for users: while nobody traces a root is made by two stores, and of the rest
+ * nothing is written that is not read.
+ */
 struct blkkin_span {
-	struct blkkin_context context;
-	const char *service;
-	/* Of the root; 0: not recorded. */
+	/* Of its root; 0: not recorded; BLKKIN_CARRIES: not recorded, and has a context to carry on. */
 	uint32_t kept_per_million;
 	int32_t status;
+	const char *service;
+	/* Written unless kept_per_million is 0. */
+	struct blkkin_context context;
 };
+
+#define BLKKIN_CARRIES UINT32_MAX
 
 struct blkkin_options {
 	/*
@@ -98,8 +104,8 @@ int blkkin_from_blkin(struct blkkin_context *context, const unsigned char bytes[
 /* What LTTng writes when a session enables an event, by enum blkkin_event of probe.h; zeros of ours until blkkin_init(). */
 extern const int *blkkin_ust_state[12];
 
-void blkkin_ust_begin(struct blkkin_span *span, const struct blkkin_context *above, uint32_t kept_per_million,
-		      enum blkkin_kind kind, const char *name, enum blkkin_where where);
+void blkkin_ust_begin(struct blkkin_span *span, uint32_t kept_per_million, enum blkkin_kind kind, const char *name,
+		      enum blkkin_where where);
 void blkkin_ust_end(const struct blkkin_span *span);
 void blkkin_ust_enter(uint64_t span);
 void blkkin_ust_leave(uint64_t span);
@@ -116,12 +122,11 @@ static inline bool blkkin_ust_on(unsigned event)
 	return __builtin_expect(__atomic_load_n(state, __ATOMIC_RELAXED) != 0, 0);
 }
 
-static inline void blkkin_ust_silent(struct blkkin_span *span, const struct blkkin_context *context, const char *service)
+static inline void blkkin_ust_silent(struct blkkin_span *span, const char *service)
 {
-	span->context = *context;
-	span->service = service;
 	span->kept_per_million = 0;
 	span->status = 0;
+	span->service = service;
 }
 
 /* Whether some session has the events enabled: worth asking before work that is only for a span. */
@@ -133,7 +138,15 @@ static inline bool blkkin_enabled(void)
 /* Whether the span's events go to a trace: worth asking before a value is made only for it. */
 static inline bool blkkin_is_recorded(const struct blkkin_span *span)
 {
-	return __builtin_expect(span->kept_per_million != 0, 0);
+	return __builtin_expect(span->kept_per_million - 1 < 1000000, 0);
+}
+
+/* What to send with a request, for the other end to continue. None while nobody traces. */
+static inline struct blkkin_context blkkin_context_of(const struct blkkin_span *span)
+{
+	const struct blkkin_context none = { 0, 0, 0, 0, false };
+
+	return span->kept_per_million ? span->context : none;
 }
 
 /*
@@ -144,18 +157,20 @@ static inline void blkkin_begin_continued(struct blkkin_span *span, const struct
 					  enum blkkin_kind kind, const char *name, const char *service,
 					  enum blkkin_where where)
 {
-	blkkin_ust_silent(span, context, service);
+	blkkin_ust_silent(span, service);
+	span->kept_per_million = BLKKIN_CARRIES;
+	span->context = *context;
 	if (blkkin_ust_on(0))
-		blkkin_ust_begin(span, context, 1000000, kind, name, where);
+		blkkin_ust_begin(span, 1000000, kind, name, where);
 }
 
 /* Begins a trace. */
 static inline void blkkin_begin_root(struct blkkin_span *span, enum blkkin_kind kind, const char *name,
 				     const char *service, enum blkkin_where where)
 {
-	const struct blkkin_context none = { 0, 0, 0, 0, false };
-
-	blkkin_begin_continued(span, &none, kind, name, service, where);
+	blkkin_ust_silent(span, service);
+	if (blkkin_ust_on(0))
+		blkkin_ust_begin(span, 1000000, kind, name, where);
 }
 
 /*
@@ -165,9 +180,15 @@ static inline void blkkin_begin_root(struct blkkin_span *span, enum blkkin_kind 
 static inline void blkkin_begin_child(struct blkkin_span *span, const struct blkkin_span *parent, enum blkkin_kind kind,
 				      const char *name, enum blkkin_where where)
 {
-	blkkin_ust_silent(span, &parent->context, parent->service);
+	uint32_t kept = blkkin_is_recorded(parent) ? parent->kept_per_million : 0;
+
+	blkkin_ust_silent(span, parent->service);
+	if (parent->kept_per_million) {
+		span->kept_per_million = BLKKIN_CARRIES;
+		span->context = parent->context;
+	}
 	if (blkkin_ust_on(0))
-		blkkin_ust_begin(span, &parent->context, parent->kept_per_million, kind, name, where);
+		blkkin_ust_begin(span, kept, kind, name, where);
 }
 
 /* Ends the span; it may then begin again. */
@@ -175,7 +196,9 @@ static inline void blkkin_end(struct blkkin_span *span)
 {
 	if (blkkin_is_recorded(span))
 		blkkin_ust_end(span);
-	span->kept_per_million = 0;
+	/* Its context stays readable until it begins again. */
+	if (span->kept_per_million)
+		span->kept_per_million = BLKKIN_CARRIES;
 }
 
 /* This thread works for the span from now on. */

@@ -1,0 +1,127 @@
+//! What a call costs, in ns: while nobody traces, with a session, and with a session and two threads.
+//!
+//! `cargo bench -p blkkin-ust`. Each figure is the smallest of several rounds: what the call takes when nothing else is in the
+//! way. With a session means one that overwrites its oldest events, so that every one is recorded and none discarded.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a bench says what it measured, and fails by panicking"
+)]
+
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use std::hint::black_box;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use blkkin_ust::{Context, Here, Kind, Span};
+use support::{Lttng, compile, library, succeed};
+
+const SERVICE: &std::ffi::CStr = c"nbd-server";
+/// Each is shorter than what a scheduler gives, so the smallest is one that nothing interrupted.
+const ROUNDS: usize = 300;
+
+fn main() {
+    // `cargo bench` says --bench.
+    match std::env::args().nth(1).as_deref() {
+        Some("measure") => measure(),
+        _ => compare(),
+    }
+}
+
+/// Runs the measurement as a process of its own, without LTTng and with.
+fn compare() {
+    let program = std::env::current_exe().unwrap();
+    println!("off:");
+    print!(
+        "{}",
+        succeed(Command::new(&program).args(["measure", "1"]).env("BLKKIN_UST", "0").output().unwrap())
+    );
+    let build = tempfile::tempdir().unwrap();
+    let c = compile(build.path(), &library(build.path()), "cost.c", "cost", &["-O2", "-Wno-pedantic"]);
+    print!("{}", succeed(Command::new(c).env("BLKKIN_UST", "0").output().unwrap()));
+    let lttng = match Lttng::start() {
+        Ok(lttng) => lttng,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let program = lttng.install(&program);
+    println!("connected, no session:");
+    print!("{}", succeed(lttng.command(&program).args(["measure", "1"]).output().unwrap()));
+    for threads in ["1", "2"] {
+        lttng.lttng(&[
+            "create",
+            "bench",
+            "--snapshot",
+            &format!("--output={}", lttng.home().join("bench").display()),
+        ]);
+        lttng.lttng(&["enable-channel", "-u", "c", "--overwrite", "--subbuf-size=1M", "--num-subbuf=4"]);
+        lttng.lttng(&["enable-event", "-u", "-c", "c", "blkkin:*"]);
+        lttng.lttng(&["start"]);
+        println!("recorded, threads: {threads}");
+        print!("{}", succeed(lttng.command(&program).args(["measure", threads]).output().unwrap()));
+        lttng.lttng(&["destroy", "bench"]);
+    }
+}
+
+/// Somebody looks at it where it lies, then it ends. A function would have it copied to where it takes it.
+macro_rules! ended {
+    ($begun:expr) => {{
+        let span = $begun;
+        black_box(&span);
+    }};
+}
+
+fn measure() {
+    let threads = std::env::args().nth(2).unwrap().parse().unwrap();
+    let _ = blkkin_ust::init();
+    let calls: u64 = if blkkin_ust::enabled() { 5_000 } else { 500_000 };
+    let root = Span::root(Kind::Server, c"READ", SERVICE);
+    let came = Context { trace_hi: 0, trace_lo: 1, span: 2, parent: 0, sampled: true };
+    let empty = best(threads, calls, || {
+        black_box(&root);
+    });
+    let say = |what: &str, events: u32, took: Duration| {
+        let ns = (took.as_secs_f64() - empty.as_secs_f64()).max(0.0) * 1e9 / calls as f64;
+        let each = if blkkin_ust::enabled() {
+            format!(", {:6.1} an event", ns / f64::from(events))
+        } else {
+            String::new()
+        };
+        println!("  {what:34} {ns:7.2} ns{each}");
+    };
+    say("number", 1, best(threads, calls, || black_box(&root).number(c"offset", black_box(4096))));
+    say("text", 1, best(threads, calls, || black_box(&root).text(c"path", c"/srv/disk.raw")));
+    say("event", 1, best(threads, calls, || black_box(&root).event(c"queued")));
+    say("enter, leave", 2, best(threads, calls, || drop(black_box(&root).enter())));
+    say("root, end", 2, best(threads, calls, || ended!(Span::root(Kind::Server, c"READ", SERVICE))));
+    say("child, end", 2, best(threads, calls, || ended!(black_box(&root).child(Kind::Internal, c"pread"))));
+    say(
+        "continued, end",
+        2,
+        best(threads, calls, || {
+            ended!(Span::continued(black_box(came), Kind::Server, c"READ", SERVICE));
+        }),
+    );
+    say("here: root, end", 2, best(threads, calls, || ended!(Here::root(Kind::Server, c"READ", SERVICE))));
+}
+
+/// The smallest of several rounds; on several threads, the slowest of them.
+fn best(threads: usize, calls: u64, call: impl Fn() + Sync) -> Duration {
+    let round = || {
+        let begun = Instant::now();
+        for _ in 0..calls {
+            call();
+        }
+        begun.elapsed()
+    };
+    let once = || match threads {
+        1 => round(),
+        _ => std::thread::scope(|scope| {
+            let all: Vec<_> = (0..threads).map(|_| scope.spawn(round)).collect();
+            all.into_iter().map(|thread| thread.join().unwrap()).max().unwrap()
+        }),
+    };
+    (0..ROUNDS).map(|_| once()).min().unwrap()
+}

@@ -1,0 +1,64 @@
+/*
+ * What the calls of the headers cost while nobody traces: ns a call, the smallest of several rounds. For a person; run by the
+ * bench of the crate.
+ */
+#include <blkkin/ust.h>
+#include <zipkin_c.h>
+
+#include <stdio.h>
+#include <time.h>
+
+#define CALLS 500000
+#define ROUNDS 300
+
+static double now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (double) now.tv_sec * 1e9 + (double) now.tv_nsec;
+}
+
+/* The compiler has to believe that somebody looks at it. */
+#define LOOKED_AT(pointer) __asm__ volatile("" : : "r"(pointer) : "memory")
+
+#define COST(what, call)								\
+	do {										\
+		double best = 1e18;							\
+											\
+		for (int round = 0; round < ROUNDS; round++) {				\
+			double begun = now_ns();					\
+											\
+			for (int each = 0; each < CALLS; each++) {			\
+				LOOKED_AT(&span);					\
+				call;							\
+			}								\
+			begun = now_ns() - begun;					\
+			best = begun < best ? begun : best;				\
+		}									\
+		best /= CALLS;								\
+		if (!empty)								\
+			empty = best;							\
+		else									\
+			printf("  C: %-31s %7.2f ns\n", what, best > empty ? best - empty : 0);	\
+	} while (0)
+
+int main(void)
+{
+	struct blkkin_span span = { 0 }, child;
+	struct blkin_endpoint here;
+	struct blkin_trace trace;
+	double empty = 0;
+
+	blkkin_init(NULL);
+	blkin_init_endpoint(&here, "127.0.0.1", 1, "s");
+	blkin_init_new_trace(&trace, "t", &here);
+	COST("", );
+	COST("blkkin_number", blkkin_number(&span, "k", each));
+	COST("blkkin_begin_root, blkkin_end", blkkin_begin_root(&child, BLKKIN_SERVER, "r", "s", BLKKIN_HERE);
+	     LOOKED_AT(&child); blkkin_end(&child));
+	COST("BLKIN_TIMESTAMP", BLKIN_TIMESTAMP(&trace, &here, CLIENT_SEND));
+	COST("BLKIN_KEYVAL_STRING", BLKIN_KEYVAL_STRING(&trace, &here, "k", "v"));
+	COST("BLKIN_KEYVAL_INTEGER", BLKIN_KEYVAL_INTEGER(&trace, &here, "k", each));
+	return 0;
+}
