@@ -49,13 +49,23 @@ impl Running {
         Self::start_as(command, mode, size, options)
     }
 
+    /// What is there already.
+    pub(crate) fn serve(file: &Path, mode: &[&str]) -> Self {
+        let command = Command::new(env!("CARGO_BIN_EXE_blkkin-nbd"));
+        Self::begin(command, tempfile::tempdir().unwrap(), file.to_owned(), mode, &[])
+    }
+
     /// By a command that may be another user's.
-    pub(crate) fn start_as(mut command: Command, mode: &[&str], size: u64, options: &[&str]) -> Self {
+    pub(crate) fn start_as(command: Command, mode: &[&str], size: u64, options: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("disk");
         File::create(&file).unwrap().set_len(size).unwrap();
         fs::set_permissions(&file, Permissions::from_mode(0o666)).unwrap();
         fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
+        Self::begin(command, folder, file, mode, options)
+    }
+
+    fn begin(mut command: Command, folder: TempDir, file: PathBuf, mode: &[&str], options: &[&str]) -> Self {
         let socket = folder.path().join("socket");
         let mut process = command
             .arg(&file)
