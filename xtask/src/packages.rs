@@ -116,6 +116,15 @@ const PACKAGES: &[Package] = &[
         zypper: "fio",
     },
     Package {
+        program: "gcc",
+        purposes: &[Purpose::Tests, Purpose::Guests],
+        reason: "builds programs whose threads say for which span they work",
+        apt: &["gcc"],
+        dnf: "gcc",
+        pacman: "gcc",
+        zypper: "gcc",
+    },
+    Package {
         program: "strace",
         purposes: &[Purpose::Tests, Purpose::Peers],
         reason: "counts system calls independently of us",
