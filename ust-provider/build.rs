@@ -33,6 +33,8 @@ fn main() -> ExitCode {
         );
         return ExitCode::FAILURE;
     }
+    // What is not there counts as changed: once LTTng is installed the next build finds it.
+    println!("cargo::rerun-if-changed={}/blkkin-probe.so", variable("OUT_DIR"));
     println!("cargo::warning=blkkin-ust is built without LTTng-UST, nothing will be traced: {why}");
     println!("cargo::rustc-env=BLKKIN_NO_PROBE={why}");
     ExitCode::SUCCESS

@@ -11,113 +11,97 @@ mod common;
 mod support;
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use blkkin_aggregator::translate;
 use blkkin_tracer::{AttachKind, TracerConfig};
 use blkkin_wire::ids::SpanId;
-use tempfile::TempDir;
 
 use support::actor::Actor;
+use support::context::{Programs, build_all};
 use support::disk::Disk;
 use support::live::eventually;
 use support::recording::{Recorder, Recording, record};
-use support::{needs, or_skip};
+use support::{needs, or_skip, skip};
 
 const THREADS: u64 = 4;
 /// Spans, and calls by each of the two threads that work for one: 100,000 calls, and 10,000 where the way to the slot is the matter.
 const MANY: (u64, u64) = (1_000, 50);
 const SOME: (u64, u64) = (500, 10);
-
-/// How a program comes to its slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Slot {
-    /// It has it itself.
-    Own,
-    /// A library that it is linked with, with such words to the compiler.
-    Linked(&'static [&'static str]),
-    /// A library that it loads.
-    Loaded(&'static [&'static str]),
-}
-
-/// A program and what it needs.
-struct Writer {
-    folder: TempDir,
-    library: Option<PathBuf>,
-}
-
-/// A folder with the sources in it.
-fn sources() -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    for (name, text) in [
-        ("thread.h", include_str!("support/context/thread.h")),
-        ("slot.c", include_str!("support/context/slot.c")),
-        ("writer.c", include_str!("support/context/writer.c")),
-        ("hostile.c", include_str!("support/context/hostile.c")),
-        ("twice.c", include_str!("support/context/twice.c")),
-    ] {
-        std::fs::write(folder.path().join(name), text).unwrap();
-    }
-    folder
-}
-
-fn gcc(folder: &TempDir, words: &[&[&str]]) {
-    let output = Command::new("gcc").current_dir(folder.path()).args(words.concat()).output().unwrap();
-    assert!(output.status.success(), "gcc: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-const LIBRARY: &[&str] = &["-O1", "-shared", "-fPIC", "slot.c", "-o"];
-
-fn text(path: &Path) -> String {
-    path.display().to_string()
-}
-
-impl Writer {
-    fn build(slot: Slot) -> Writer {
-        let folder = sources();
-        let program: &[&str] = &["-O1", "-pthread", "-o", "writer", "writer.c"];
-        let linked: &[&str] = &["-DOWN", "-L.", "-lslot", "-Wl,-rpath,$ORIGIN", "-ldl"];
-        let library = |words| gcc(&folder, &[LIBRARY, &["libslot.so"], words]);
-        let loaded = match slot {
-            Slot::Own => {
-                gcc(&folder, &[program, &["-DOWN", "slot.c", "-rdynamic", "-ldl"]]);
-                None
-            }
-            Slot::Linked(words) => {
-                library(words);
-                gcc(&folder, &[program, linked]);
-                None
-            }
-            Slot::Loaded(words) => {
-                library(words);
-                gcc(&folder, &[program, &["-ldl"]]);
-                Some(folder.path().join("libslot.so"))
-            }
-        };
-        Writer { folder, library: loaded }
-    }
-
-    fn program(&self) -> PathBuf {
-        self.folder.path().join("writer")
-    }
-
-    /// There once the program may begin in earnest.
-    fn go(&self) -> PathBuf {
-        self.folder.path().join("go")
-    }
-
-    fn words(&self, (spans, calls): (u64, u64), step: u64, next: &[String]) -> Vec<String> {
-        let library = self.library.as_deref().map_or("-".to_owned(), text);
-        let mut words = vec![text(&self.program()), text(&self.program()), library, text(&self.go())];
-        words.extend([THREADS, spans, calls, step].map(|number| number.to_string()));
-        words.extend_from_slice(next);
-        words
-    }
-}
-
 /// For this one there are calls until the place is known.
 const AWAITED: u64 = 1 << 40;
+/// With room for all calls at once: nothing may be missing, however busy the machine is.
+const RING: usize = 64 << 20;
+
+#[test]
+fn a_programs_own_slot() {
+    check("own", Some(AttachKind::TpBtf), MANY);
+}
+
+#[test]
+fn a_programs_own_slot_by_untyped_probes() {
+    check("own", Some(AttachKind::RawTp), SOME);
+}
+
+#[test]
+fn a_slot_of_a_library_that_is_linked() {
+    ["linked-distance", "linked-module", "linked-descriptor"].iter().for_each(|name| check(name, None, SOME));
+}
+
+#[test]
+fn a_slot_of_a_library_that_is_loaded_later() {
+    ["loaded-distance", "loaded-module", "loaded-descriptor"].iter().for_each(|name| check(name, None, SOME));
+}
+
+#[test]
+fn a_slot_by_untyped_probes_where_it_is_loaded_later() {
+    check("loaded-descriptor", Some(AttachKind::RawTp), SOME);
+}
+
+fn check(name: &str, attach: Option<AttachKind>, (spans, calls): (u64, u64)) {
+    needs!();
+    let programs = or_skip!(Programs::of(name));
+    // What the child becomes has nothing to say.
+    let next = words(&programs, name, (0, 0), 1, &[]);
+    let all = words(&programs, name, (spans, calls), 1, &next);
+    let recording = follow(attach, &all, &programs.go());
+    // Two threads for each span, two calls of the parent and two of the child for theirs.
+    assert_eq!(judge(&recording), 2 * spans * calls + 4);
+    let books = &recording.accounts;
+    assert_eq!((books.contexts_faulted, books.contexts_invalid), (0, 0), "{books:#?}");
+}
+
+/// As `writer.c` takes them.
+fn words(
+    programs: &Programs,
+    name: &str,
+    (spans, calls): (u64, u64),
+    step: u64,
+    next: &[String],
+) -> Vec<String> {
+    let go = programs.go().display().to_string();
+    let library = programs.library(name.starts_with("loaded"));
+    let mut words = vec![programs.program(), programs.program(), library, go];
+    words.extend([THREADS, spans, calls, step].map(|number| number.to_string()));
+    words.extend_from_slice(next);
+    words
+}
+
+/// Follows a program, and lets it begin in earnest once a call of it was seen below a span.
+fn follow(attach: Option<AttachKind>, words: &[String], go: &Path) -> Recording {
+    let folder = tempfile::tempdir().unwrap();
+    let mut actor = Actor::program(words, &folder.path().join("out"));
+    let config = TracerConfig { attach, ring_bytes: Some(RING), ..TracerConfig::default() };
+    let recorder = Recorder::start(&config, &[actor.pid()]);
+    actor.release();
+    assert!(eventually(|| recorder.in_contexts() > 0), "nothing was found: {}", actor.said());
+    std::fs::write(go, "").unwrap();
+    assert_eq!(actor.play(), 0, "{}", actor.said());
+    let recording = recorder.finish();
+    recording.assert_balanced();
+    assert_eq!(recording.accounts.calls.dropped, 0, "{:#?}", recording.accounts);
+    recording
+}
 
 /// Each call is below the span that its offset names, and one that names none below none. How many there are for spans.
 fn judge(recording: &Recording) -> u64 {
@@ -138,72 +122,6 @@ fn judge(recording: &Recording) -> u64 {
     right
 }
 
-/// Follows a program, and lets it begin in earnest once a call of it was seen below a span.
-fn follow(config: &TracerConfig, words: &[String], go: &Path) -> Recording {
-    let folder = tempfile::tempdir().unwrap();
-    let mut actor = Actor::program(words, &folder.path().join("out"));
-    let recorder = Recorder::start(config, &[actor.pid()]);
-    actor.release();
-    assert!(eventually(|| recorder.in_contexts() > 0), "nothing was found: {}", actor.said());
-    std::fs::write(go, "").unwrap();
-    assert_eq!(actor.play(), 0, "{}", actor.said());
-    let recording = recorder.finish();
-    recording.assert_balanced();
-    assert_eq!(recording.accounts.calls.dropped, 0, "{:#?}", recording.accounts);
-    recording
-}
-
-fn check(slot: Slot, config: &TracerConfig, (spans, calls): (u64, u64)) {
-    needs!("gcc");
-    if let Some(kind) = config.attach {
-        or_skip!(support::recording::offered(kind));
-    }
-    let writer = Writer::build(slot);
-    // What the child becomes has nothing to say.
-    let next = writer.words((0, 0), 1, &[]);
-    let recording = follow(config, &writer.words((spans, calls), 1, &next), &writer.go());
-    // Two threads for each span, two calls of the parent and two of the child for theirs.
-    assert_eq!(judge(&recording), 2 * spans * calls + 4);
-    let books = &recording.accounts;
-    assert_eq!((books.contexts_faulted, books.contexts_invalid), (0, 0), "{books:#?}");
-}
-
-/// With room for all calls at once: nothing may be missing, however busy the machine is.
-const RING: usize = 64 << 20;
-
-fn by(kind: Option<AttachKind>) -> TracerConfig {
-    TracerConfig { attach: kind, ring_bytes: Some(RING), ..TracerConfig::default() }
-}
-
-#[test]
-fn a_programs_own_slot() {
-    check(Slot::Own, &by(Some(AttachKind::TpBtf)), MANY);
-}
-
-#[test]
-fn a_programs_own_slot_by_untyped_probes() {
-    check(Slot::Own, &by(Some(AttachKind::RawTp)), SOME);
-}
-
-#[test]
-fn a_slot_of_a_library_that_is_linked() {
-    check(Slot::Linked(&["-ftls-model=initial-exec"]), &by(None), SOME);
-    check(Slot::Linked(&["-mtls-dialect=gnu2"]), &by(None), SOME);
-    check(Slot::Linked(&["-mtls-dialect=gnu"]), &by(None), SOME);
-}
-
-#[test]
-fn a_slot_of_a_library_that_is_loaded_later() {
-    check(Slot::Loaded(&["-mtls-dialect=gnu"]), &by(None), SOME);
-    check(Slot::Loaded(&["-mtls-dialect=gnu2"]), &by(None), SOME);
-    check(Slot::Loaded(&["-ftls-model=initial-exec"]), &by(None), SOME);
-}
-
-#[test]
-fn a_slot_by_untyped_probes_where_it_is_loaded_later() {
-    check(Slot::Loaded(&["-mtls-dialect=gnu2"]), &by(Some(AttachKind::RawTp)), SOME);
-}
-
 /// Of each way in which a context cannot be had or is none there are so many calls.
 const EACH: u64 = 100;
 
@@ -211,13 +129,12 @@ const EACH: u64 = 100;
 /// that is not there at a call's entry is read at its return.
 #[test]
 fn what_cannot_be_read_or_is_none_is_counted() {
-    needs!("gcc");
+    needs!();
     for kind in [AttachKind::TpBtf, AttachKind::RawTp] {
-        let folder = sources();
-        gcc(&folder, &[&["-O1", "-o", "hostile", "hostile.c", "slot.c", "-rdynamic"]]);
-        let (program, go) = (text(&folder.path().join("hostile")), folder.path().join("go"));
-        let words = [program.clone(), program, text(&go), EACH.to_string()];
-        let recording = follow(&by(Some(kind)), &words, &go);
+        let programs = or_skip!(Programs::of("hostile"));
+        let (program, go) = (programs.program(), programs.go());
+        let words = [program.clone(), program, go.display().to_string(), EACH.to_string()];
+        let recording = follow(Some(kind), &words, &go);
         assert_eq!(judge(&recording), 1 + EACH);
         let books = &recording.accounts;
         // Three ways that fail at entry and at return, and one that fails at entry only; two that are none.
@@ -228,14 +145,11 @@ fn what_cannot_be_read_or_is_none_is_counted() {
 
 #[test]
 fn of_two_slots_that_differ_neither_counts() {
-    needs!("gcc");
-    let folder = sources();
-    let libraries = ["libone.so", "libother.so"];
-    libraries.iter().for_each(|library| gcc(&folder, &[LIBRARY, &[library]]));
-    gcc(&folder, &[&["-O1", "-o", "twice", "twice.c", "-ldl"]]);
-    let [program, one, other] =
-        ["twice", libraries[0], libraries[1]].map(|name| text(&folder.path().join(name)));
-    let words = [program.clone(), program, one, other, "100".to_owned()];
+    needs!();
+    let programs = or_skip!(Programs::of("twice"));
+    let [one, other] = ["libslot.so", "libother.so"].map(|name| programs.at(name));
+    let words = [programs.program(), programs.program(), one, other, "100".to_owned()];
+    let folder = tempfile::tempdir().unwrap();
     let mut actor = Actor::program(&words, &folder.path().join("out"));
     let recording = record(&TracerConfig::default(), &mut [&mut actor]);
     recording.assert_balanced();
@@ -248,13 +162,13 @@ fn of_two_slots_that_differ_neither_counts() {
 /// The whole of it: bios and requests of a call that was made for a span of the program's are in its trace.
 #[test]
 fn what_is_below_a_call_is_in_the_applications_trace() {
-    needs!("gcc", "losetup");
     const STEP: u64 = 1 << 20;
+    needs!("losetup");
     let disk = or_skip!(Disk::raw(24 * STEP));
-    let writer = Writer::build(Slot::Own);
-    let mut words = writer.words((20, 2), STEP, &[]);
-    words[1] = text(disk.node());
-    let recording = follow(&TracerConfig::default(), &words, &writer.go());
+    let programs = or_skip!(Programs::of("own"));
+    let mut words = words(&programs, "own", (20, 2), STEP, &[]);
+    words[1] = disk.node().display().to_string();
+    let recording = follow(None, &words, &programs.go());
     assert_eq!(judge(&recording), 2 * 20 * 2 + 4);
     let mut requests = 0;
     for trace in recording.traces.iter().filter(|trace| trace.context().is_some()) {
@@ -268,4 +182,13 @@ fn what_is_below_a_call_is_in_the_applications_trace() {
         requests += trace.requests.len();
     }
     assert!(requests > 0, "nothing was read from the disk below a span");
+}
+
+/// No test: the programs, for a guest, which has no compiler (`xtask/src/vm/initramfs.rs`).
+#[test]
+fn programs_for_a_guest() {
+    let Some(into) = std::env::var_os("BLKKIN_BUILD_CONTEXT_PROGRAMS") else {
+        skip!("nobody asks for programs");
+    };
+    build_all(Path::new(&into));
 }

@@ -60,24 +60,24 @@ pub struct TaskState {
     pub bios: u32,
     /// When a commit began.
     pub commit_start_ns: u64,
-    /// Which transaction it commits.
-    pub commit_tid: u32,
-    /// Of which file system.
-    pub commit_dev: u32,
+    /// 1: the process says which span its threads work for, though this one may have no slot yet: see `context.rs`.
+    pub publishes: u32,
+    /// 1: what the slot says could not be read at the open call's entry.
+    pub context_fault: u32,
     /// `sched_info.run_delay` at entry.
     pub run_delay: u64,
     /// The open fsync asks for data only.
     pub datasync: u32,
-    /// As of when the next four are: see `context.rs`.
+    /// As of which version of the places `publishes` and `slot` are. What is above is what each call touches: two cache lines.
     pub places_seen: u32,
     /// Where this thread says which span it works for; 0 where it does not.
     pub slot: u64,
     /// The thread pointer for which `slot` was found.
     pub thread: u64,
-    /// 1: the process says it, though this thread may have no slot yet.
-    pub publishes: u32,
-    /// 1: what the slot says could not be read at the open call's entry.
-    pub context_fault: u32,
+    /// Which transaction a commit commits.
+    pub commit_tid: u32,
+    /// Of which file system.
+    pub commit_dev: u32,
     /// What is in the slot.
     pub head_at: u64,
     /// What that points at, at the open call's entry.

@@ -27,9 +27,9 @@ use blkkin_wire::ids::TaskId;
 use crate::operations::{Above, Thread, Told};
 
 /// How long a batch waits to be put together with facts. ns. A live timer is some ms; beyond this something is wrong there.
-pub const HOLD_MAX: u64 = 500_000_000;
-/// Batches that wait: at 20 ms each what [`HOLD_MAX`] is, and more where they are small.
-const HELD_MAX: usize = 256;
+pub const HOLD_MAX: u64 = 2_000_000_000;
+/// Events of batches that wait; beyond it the first of these goes. Some 40 MiB.
+const HELD_MAX: usize = 262_144;
 /// Tasks whose numbers are known. The tracer says when one ends.
 const TASKS_MAX: usize = 262_144;
 
@@ -96,6 +96,7 @@ pub struct Weave {
     exits: Vec<(u32, u64)>,
     /// With when each came, by the caller's clock.
     held: VecDeque<(EventBatch, u64)>,
+    held_events: usize,
     /// Of batches that are gone, events beyond their watermark: what is earlier may come in the next.
     early: Vec<LayerEvent>,
     /// The watermark of the last batch given out.
@@ -114,6 +115,7 @@ impl Weave {
 
     /// Takes in the tracer's next batch, which came at `now`, in ns of any clock.
     pub fn take(&mut self, batch: EventBatch, now: u64) {
+        self.held_events += batch.events.len();
         self.held.push_back((batch, now));
     }
 
@@ -121,12 +123,13 @@ impl Weave {
     pub fn next(&mut self, now: u64) -> Option<EventBatch> {
         let (batch, came) = self.held.front()?;
         let known = batch.watermark <= self.known;
-        let over = now.saturating_sub(*came) > HOLD_MAX || self.held.len() > HELD_MAX;
+        let over = now.saturating_sub(*came) > HOLD_MAX || self.held_events > HELD_MAX;
         if !known && !over {
             return None;
         }
         self.books.batches_unwaited += u64::from(!known);
         let (batch, _) = self.held.pop_front()?;
+        self.held_events -= batch.events.len();
         let until = batch.watermark;
         Some(self.weave(batch, until))
     }

@@ -13,6 +13,7 @@
 pub(crate) mod actor;
 pub(crate) mod aio;
 pub(crate) mod blktrace;
+pub(crate) mod context;
 pub(crate) mod direct;
 pub(crate) mod disk;
 pub(crate) mod fio;

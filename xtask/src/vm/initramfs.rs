@@ -68,11 +68,37 @@ pub(super) fn build(path: &Path, kernel: &Unpacked, work: &[Work], programs: &[T
         let name = executable.to_str().context("a path in UTF-8")?;
         archive.file(name, &stripped(&executable, path)?)?;
     }
+    if let Some(test) = work.iter().find(|one| one.name.starts_with(CONTEXT.0)) {
+        for (name, file) in context_programs(&test.executable, path)? {
+            libraries.extend(libraries_of(&file)?);
+            archive.file(&name, &std::fs::read(&file)?)?;
+        }
+    }
     libraries.iter().try_for_each(|library| archive.copy(library))?;
     // mkfs.ext4 asks for its defaults.
     archive.copy("/etc/mke2fs.conf")?;
     archive.file("programs", list(work)?.as_bytes())?;
     archive.finish()
+}
+
+/// A test that needs programs which a compiler makes, who makes them, and where the guest has them (`blkkin/tests/support/context`).
+const CONTEXT: (&str, &str, &str) = ("blkkin/tests/context ", "BLKKIN_BUILD_CONTEXT_PROGRAMS", "context");
+
+/// These programs and their libraries, by their names in the guest.
+fn context_programs(test: &Path, beside: &Path) -> Result<Vec<(String, PathBuf)>> {
+    let (_, variable, at) = CONTEXT;
+    let folder = beside.with_extension(at);
+    shell::run_quietly(Command::new(test).env(variable, &folder).args(["--exact", "programs_for_a_guest"]))?;
+    let mut programs = Vec::new();
+    for entry in std::fs::read_dir(&folder)? {
+        let one = entry?.path();
+        for file in std::fs::read_dir(&one)? {
+            let file = file?.path();
+            let below = file.strip_prefix(&folder)?.to_str().context("a path in UTF-8")?.to_owned();
+            programs.push((format!("{at}/{below}"), file));
+        }
+    }
+    Ok(programs)
 }
 
 /// One line a program, as `init.sh` reads it.

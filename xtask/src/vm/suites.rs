@@ -59,6 +59,7 @@ pub(super) const EVERYWHERE: &[Suite] = &[
     suite("guest_devices", "discard", Disk::Scsi),
     suite("guest_flush", "sync", Disk::Virtio),
     suite("guest_nbd", "", Disk::Loop),
+    suite("context", "", Disk::Loop),
 ];
 
 /// What Debian's 6.12 has and its 6.1 has not.
