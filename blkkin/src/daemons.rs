@@ -23,7 +23,7 @@ use std::sync::mpsc::{channel, sync_channel};
 use std::thread::{Builder, JoinHandle};
 
 use blkkin_bus::{Publisher, Subscription};
-use blkkin_tracer::StopSignal;
+use blkkin_tracer::{Follow, StopSignal};
 use blkkin_ust_bridge::mapping::config::Mapping;
 use blkkin_ust_bridge::session::daemons::Daemons as Servers;
 use blkkin_ust_bridge::session::keeper::{Keeper, Plan};
@@ -86,6 +86,7 @@ impl Daemons {
         self,
         batches: Subscription<EventBatch>,
         out: Publisher<EventBatch>,
+        follow: Follow,
     ) -> io::Result<AtWork> {
         let (words, heard) = sync_channel(HEARD_MAX);
         let (ended, exits) = channel();
@@ -95,7 +96,7 @@ impl Daemons {
         let reading = Builder::new().name("daemons".into()).spawn(move || reading.run())?;
         let weaving = Builder::new()
             .name("weave".into())
-            .spawn(move || weaving::weave(batches, out, heard, ended, &stop))?;
+            .spawn(move || weaving::weave(batches, out, heard, ended, &stop, follow))?;
         Ok(AtWork { weaving, reading, servers, folder })
     }
 }
@@ -131,10 +132,10 @@ fn cannot_listen(error: ToolError) -> Failure {
 
 /// What a person should know of it at the end.
 fn remarks(woven: &WeaveBooks, heard: &Heard) -> Vec<String> {
-    let Heard { books, counts, .. } = heard;
+    let Heard { counts, .. } = heard;
     let mut all = vec![format!(
         "daemons: {} operations ({} without an end), {} calls below them",
-        books.begun, books.unfinished, woven.calls_linked
+        woven.operations, woven.operations_unfinished, woven.calls_linked
     )];
     let lost = counts.lost.events;
     if lost > 0 || counts.lost.packets > 0 {

@@ -95,7 +95,7 @@ impl Pipeline {
         let mut daemons = None;
         if let Some(prepared) = plan.daemons.take() {
             let (first, batches) = topic(CAPACITY_DEFAULT);
-            daemons = Some(prepared.start(batches, std::mem::replace(&mut publisher, first))?);
+            daemons = Some(prepared.start(batches, std::mem::replace(&mut publisher, first), plan.follow)?);
         }
         let (stop, live) = (StopSignal::new(), Arc::new(Live::default()));
         let servers = plan.outlets.iter().filter_map(Outlet::server).collect();

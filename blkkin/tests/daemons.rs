@@ -41,11 +41,16 @@ fn fio(requests: u64) -> String {
 
 /// Runs a script around the daemon; `$H` is the folder.
 fn traced(home: &Path, options: &str, script: &str) -> Run {
+    traced_by(home, "", options, script)
+}
+
+/// The same, with the daemon started by another program.
+fn traced_by(home: &Path, by: &str, options: &str, script: &str) -> Run {
     let server = server().unwrap();
     let (home, server) = (home.to_str().unwrap(), server.to_str().unwrap());
     // It says where it listens once it is known to LTTng.
     let script = format!(
-        "H={home}; {server} $H/disk --unix $H/socket {options} > $H/uri & P=$!; \
+        "H={home}; {by} {server} $H/disk --unix $H/socket {options} > $H/uri & P=$!; \
          until [ -s $H/uri ]; do sleep 0.02; done; {script}"
     );
     let to = format!("zipkin={home}/spans.json");
@@ -142,25 +147,27 @@ fn each_submission_to_a_ring_is_below_the_request_that_it_was_made_for() {
 
 #[test]
 fn what_a_killed_daemon_had_in_hand_says_so() {
-    needs!("fio", "lttng", "lttng-relayd");
+    needs!("fio", "lttng", "lttng-relayd", "strace");
     or_skip!(server());
     let home = home();
-    let endless = fio(1_000_000).replace("--output-format", "--time_based --runtime=60 --output-format");
-    // In the midst of some 10,000 requests a second.
-    let script =
-        format!("{endless} >/dev/null 2>&1 & F=$!; sleep 1; kill -9 $P; wait $P; kill -9 $F; wait $F; true");
-    let run = traced(home.path(), "", &script);
+    // Each read of the daemon's takes 3 s to begin: strace sees to that, as the daemon's grandchild.
+    let slow = "strace -D -f -qq -o /dev/null -e trace=pread64 -e inject=pread64:delay_enter=3s";
+    let client = format!("{} >/dev/null 2>&1 & F=$!", fio(1_000));
+    // Both have told of it when the kernel sees no more of them: the operations' begin, and the end of the process.
+    let script = format!("{client}; sleep 1; kill -9 $P; wait $P; kill -9 $F; wait $F; true");
+    let run = traced_by(home.path(), slow, "", &script);
     let spans = spans(home.path());
     let (operations, _) = sorted(&spans);
-    let unfinished: Vec<_> = operations
-        .values()
-        .filter(|one| one.get("tags").is_some_and(|tags| tags["error"].is_string()))
-        .collect();
+    let unfinished: Vec<_> =
+        operations.values().filter(|one| one["tags"]["blkkin.incomplete"].is_string()).collect();
     assert!(!unfinished.is_empty(), "{}", run.stderr);
     for one in &unfinished {
-        assert!(one["tags"]["blkkin.incomplete"].as_str().unwrap().contains("was killed"), "{one}");
+        assert!(one["tags"]["error"].as_str().unwrap().contains("was killed"), "{one}");
+        // Until the process was gone, and not until somebody found that out.
+        let took = number(one, "blkkin.duration.ns").unwrap();
+        assert!((500_000_000..10_000_000_000).contains(&took), "{one}");
     }
-    // No more than there can be: the server takes so many at once from each connection.
+    // No more than there can be: the client has so many under way.
     assert!(unfinished.len() as u64 <= CONNECTIONS * 8, "{}", unfinished.len());
     assert!(run.stderr.contains(&format!("({} without an end)", unfinished.len())), "{}", run.stderr);
 }

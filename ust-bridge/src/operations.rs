@@ -71,8 +71,8 @@ pub struct Above {
 
 /// Hears what comes of facts, in order of time.
 pub trait Told {
-    /// An operation is over, or was one end of a request.
-    fn event(&mut self, event: LayerEvent);
+    /// An operation of this process is over, or was one end of a request.
+    fn event(&mut self, pid: u32, event: LayerEvent);
     /// From `at` on the thread works for this.
     fn works(&mut self, at: MonotonicNs, thread: Thread, above: Option<Above>);
     /// From `at` on it is not known what anybody works for, until it is said.
@@ -351,9 +351,9 @@ impl Operations {
         self.books.ended += u64::from(ended);
         self.books.unfinished += u64::from(!ended);
         for meeting in meetings {
-            told.event(LayerEvent::Meeting(MeetingEvent { end: event.end, ..meeting }.into()));
+            told.event(key.0, LayerEvent::Meeting(MeetingEvent { end: event.end, ..meeting }.into()));
         }
-        told.event(LayerEvent::Operation(event.into()));
+        told.event(key.0, LayerEvent::Operation(event.into()));
     }
 }
 

@@ -17,12 +17,13 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::{CallEvent, ContextFrom, LayerEvent, TaskChange, TraceContext};
 use blkkin_wire::ids::TaskId;
+use blkkin_wire::operation::Outcome;
 
 use crate::operations::{Above, Thread, Told};
 
@@ -36,8 +37,8 @@ const TASKS_MAX: usize = 262_144;
 /// Something that came of facts.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Word {
-    /// An operation, or an end of a request.
-    Event(LayerEvent),
+    /// An operation of this process, or an end of a request.
+    Event(u32, LayerEvent),
     /// From then on the thread works for this.
     Works(MonotonicNs, Thread, Option<Above>),
     /// From then on it is not known what anybody works for.
@@ -47,7 +48,7 @@ pub enum Word {
 impl Word {
     fn at(&self) -> MonotonicNs {
         match self {
-            Word::Event(event) => event.time(),
+            Word::Event(_, event) => event.time(),
             Word::Works(at, ..) | Word::Nobody(at) => *at,
         }
     }
@@ -55,8 +56,8 @@ impl Word {
 
 /// Takes them in the order in which they are told.
 impl Told for Vec<Word> {
-    fn event(&mut self, event: LayerEvent) {
-        self.push(Word::Event(event));
+    fn event(&mut self, pid: u32, event: LayerEvent) {
+        self.push(Word::Event(pid, event));
     }
     fn works(&mut self, at: MonotonicNs, thread: Thread, above: Option<Above>) {
         self.push(Word::Works(at, thread, above));
@@ -77,6 +78,10 @@ pub struct WeaveBooks {
     pub batches_unwaited: u64,
     /// Operations given out.
     pub operations: u64,
+    /// Of them without an end.
+    pub operations_unfinished: u64,
+    /// Operations left out, as their process is none of those that are followed.
+    pub operations_of_others: u64,
     /// Of them behind the watermark of an earlier batch that had gone on unwaited. Each is whole by itself, so only its place in
     /// the order is lost.
     pub operations_late: u64,
@@ -92,6 +97,9 @@ pub struct Weave {
     tasks: HashMap<TaskId, Thread>,
     /// Tasks of each process.
     processes: HashMap<u32, u32>,
+    /// Only of processes that the tracer has named, which are these; none where everybody is followed. Their operations are given
+    /// out after their end, too.
+    named: Option<HashSet<u32>>,
     /// Processes whose last task has ended, and when.
     exits: Vec<(u32, u64)>,
     /// With when each came, by the caller's clock.
@@ -107,6 +115,11 @@ pub struct Weave {
 }
 
 impl Weave {
+    /// Of processes that the tracer names: LTTng's sessions are of a user, and others' daemons speak in them as well.
+    pub fn of_followed() -> Weave {
+        Weave { named: Some(HashSet::new()), ..Weave::default() }
+    }
+
     /// Takes in what came of facts; all of them are known until `until`.
     pub fn hear(&mut self, words: impl IntoIterator<Item = Word>, until: MonotonicNs) {
         self.words.extend(words);
@@ -175,6 +188,11 @@ impl Weave {
             match &mut event {
                 LayerEvent::Task(task) => {
                     let thread = Thread { pid: task.pid.0, tid: task.tid.0 };
+                    if let Some(named) = &mut self.named
+                        && named.len() < TASKS_MAX
+                    {
+                        named.insert(thread.pid);
+                    }
                     if task.change == TaskChange::Exited {
                         self.ended(task.task.id, task.time);
                     } else if self.tasks.contains_key(&task.task.id) {
@@ -194,6 +212,10 @@ impl Weave {
         batch
     }
 
+    fn is_others(&self, pid: u32) -> bool {
+        self.named.as_ref().is_some_and(|named| !named.contains(&pid))
+    }
+
     fn ended(&mut self, task: TaskId, at: MonotonicNs) {
         let Some(thread) = self.tasks.remove(&task) else { return };
         let Some(left) = self.processes.get_mut(&thread.pid) else { return };
@@ -208,8 +230,12 @@ impl Weave {
     fn until(&mut self, time: MonotonicNs, events: &mut Vec<LayerEvent>) {
         while let Some(word) = self.words.pop_front_if(|word| word.at() <= time) {
             match word {
-                Word::Event(event) => {
+                Word::Event(pid, event) if self.is_others(pid) => {
+                    self.books.operations_of_others += u64::from(matches!(event, LayerEvent::Operation(_)));
+                }
+                Word::Event(_, event) => {
                     let operation = matches!(event, LayerEvent::Operation(_));
+                    self.books.operations_unfinished += u64::from(is_unfinished(&event));
                     self.books.operations += u64::from(operation);
                     self.books.operations_late += u64::from(operation && event.time() < self.given);
                     events.push(event);
@@ -238,4 +264,8 @@ impl Weave {
             TraceContext { trace: above.trace, span: above.span, flags: 0, from: ContextFrom::Events }.into()
         });
     }
+}
+
+fn is_unfinished(event: &LayerEvent) -> bool {
+    matches!(event, LayerEvent::Operation(operation) if operation.outcome == Outcome::Unfinished)
 }

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use blkkin_bus::{Next, Publisher, Subscription};
-use blkkin_tracer::StopSignal;
+use blkkin_tracer::{Follow, StopSignal};
 use blkkin_ust_bridge::weave::{Weave, WeaveBooks, Word};
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::MonotonicNs;
@@ -22,8 +22,10 @@ pub(super) fn weave(
     heard: Receiver<Words>,
     ended: Sender<(u32, u64)>,
     stop: &StopSignal,
+    follow: Follow,
 ) -> WeaveBooks {
-    let (mut weave, begun) = (Weave::default(), Instant::now());
+    let mut weave = if follow == Follow::Marked { Weave::of_followed() } else { Weave::default() };
+    let begun = Instant::now();
     let now = || u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
     loop {
         heard.try_iter().for_each(|(words, until)| weave.hear(words, until));

@@ -17,7 +17,7 @@ struct Heard {
 }
 
 impl Told for Heard {
-    fn event(&mut self, event: LayerEvent) {
+    fn event(&mut self, _: u32, event: LayerEvent) {
         self.events.push(event);
     }
     fn works(&mut self, _: MonotonicNs, thread: Thread, above: Option<Above>) {
@@ -223,11 +223,11 @@ proptest! {
                 Step::Enter(which) => {
                     let Some(&span) = spans.get(which % spans.len().max(1)) else { continue };
                     stack.push(span);
-                    Fact::Enter { span: span }
+                    Fact::Enter { span }
                 }
                 Step::Leave => {
                     let Some(span) = stack.pop() else { continue };
-                    Fact::Leave { span: span }
+                    Fact::Leave { span }
                 }
                 Step::End => {
                     // Who ends it has it innermost; others that are in it stay.

@@ -226,3 +226,25 @@ proptest! {
         prop_assert!(late == 0 || !patient);
     }
 }
+
+/// Sessions are of a user: another's daemon speaks in ours.
+#[test]
+fn operations_of_who_is_not_followed_are_left_out() {
+    let mut weave = Weave::of_followed();
+    let (mut operations, mut words) = (Operations::default(), Vec::new());
+    for (pid, span) in [(100, 5), (999, 6)] {
+        let thread = Thread { pid, tid: 1 };
+        operations.take(&at(10, thread), &begin(span, None, true), &mut words);
+        operations.take(&at(20, thread), &Fact::End { span, status: 0 }, &mut words);
+    }
+    weave.hear(words, MonotonicNs(90));
+    weave.take(batch(0, vec![seen(1)], 45), 0);
+    let given = weave.next(1).unwrap();
+    let spans: Vec<u64> = given
+        .events
+        .iter()
+        .filter_map(|event| if let LayerEvent::Operation(one) = event { Some(one.span.0) } else { None })
+        .collect();
+    assert_eq!(spans, [5]);
+    assert_eq!((weave.books().operations, weave.books().operations_of_others), (1, 1));
+}
