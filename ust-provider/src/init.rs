@@ -146,7 +146,11 @@ fn connect(options: &Options) -> Result<Started, InitError> {
             }
         }
     }
-    // SAFETY: the handler touches atomics and asks which libraries are loaded.
+    // Asked now: in a child of a process with threads it could wait for one of them for ever.
+    if fork_is_wrapped() {
+        FOLLOWED.store(true, Ordering::Relaxed);
+    }
+    // SAFETY: the handler touches atomics and nothing else.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     probe::publish(probe);
     let now_ns = monotonic_ns();
@@ -173,7 +177,7 @@ fn roots_per_second(options: &Options) -> Option<u32> {
 extern "C" fn in_child() {
     ids::forked();
     ENABLED_NS.store(0, Ordering::Relaxed);
-    if !FOLLOWED.load(Ordering::Relaxed) && !fork_is_wrapped() {
+    if !FOLLOWED.load(Ordering::Relaxed) {
         FORKED.store(true, Ordering::Relaxed);
         probe::withdraw();
     }

@@ -92,7 +92,7 @@ impl Span {
         Self::carrying(context, service)
     }
 
-    /// A span that is never recorded, for places that need one.
+    /// A span that is never recorded, for places that need one. A child of it is a root.
     pub fn none() -> Self {
         Self::silent(Service::of(c""))
     }

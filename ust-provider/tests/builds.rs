@@ -15,7 +15,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use support::{Fresh, alone, compile, copy_program, make, nobody_else, succeed, without_headers};
+use support::{Fresh, alone, compile, copy_program, forget, make, nobody_else, succeed, without_headers};
 
 /// Programs are written and run here, and one cannot be run while a child of another thread still has it open to be written.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -159,10 +159,13 @@ fn run(program: &Path, ust: &str) -> String {
     let copy = open.path().join("program");
     copy_program(program, &copy);
     let mut command = Command::new(copy);
-    alone(&mut command, nobody_else());
+    let user = nobody_else();
+    alone(&mut command, user);
     command.env("HOME", open.path()).env("LTTNG_HOME", open.path()).env("LTTNG_UST_REGISTER_TIMEOUT", "0");
     command.env_remove("BLKKIN_UST_ROOTS").env("BLKKIN_UST", ust).current_dir("/");
-    succeed(command.output().unwrap())
+    let output = command.output().unwrap();
+    forget(user);
+    succeed(output)
 }
 
 #[test]

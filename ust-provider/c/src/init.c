@@ -74,7 +74,7 @@ static void in_child(void)
 	blkkin_ids_forked();
 	pthread_mutex_init(&lock, NULL);
 	enabled_ns = 0;
-	if (followed || dlopen("liblttng-ust-fork.so.1", RTLD_NOW | RTLD_NOLOAD))
+	if (followed)
 		return;
 	withdraw();
 	verdict = fail(ECHILD, "forked from a process that was connected to LTTng: connect after forking, or follow forks",
@@ -151,6 +151,9 @@ static int start(const struct blkkin_options *options)
 			return fail(error, "cannot follow forks: ", strerror(error));
 		followed = true;
 	}
+	/* Asked now: in a child of a process with threads it could wait for one of them for ever. */
+	if (dlopen("liblttng-ust-fork.so.1", RTLD_NOW | RTLD_NOLOAD))
+		followed = true;
 	pthread_atfork(NULL, NULL, in_child);
 	publish(probe);
 	if (blkkin_enabled())

@@ -160,9 +160,14 @@ impl Drop for Lttng {
             unsafe { libc::kill(daemon.id() as i32, libc::SIGTERM) };
             let _ = daemon.wait();
         }
-        if let Some(user) = self.user {
-            let _ = fs::remove_file(format!("/dev/shm/lttng-ust-wait-8-{user}"));
-        }
+        forget(self.user);
+    }
+}
+
+/// Removes what a program of `user` leaves behind by which a session daemon would wake it.
+pub(crate) fn forget(user: Option<u32>) {
+    if let Some(user) = user {
+        let _ = fs::remove_file(format!("/dev/shm/lttng-ust-wait-8-{user}"));
     }
 }
 

@@ -7,4 +7,4 @@ mod lttng;
 
 pub(crate) use c::{compile, library, make, without_headers};
 pub(crate) use fresh::Fresh;
-pub(crate) use lttng::{Event, Lttng, alone, copy_program, nobody_else, succeed};
+pub(crate) use lttng::{Event, Lttng, alone, copy_program, forget, nobody_else, succeed};
