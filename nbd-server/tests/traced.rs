@@ -21,8 +21,8 @@ use support::client::{self, Client};
 use support::{MODES, Running, are_here, fio};
 
 const MIB: u64 = 1 << 20;
-/// Of each CPU: a run's events are about 5 MiB.
-const CHANNEL: [&str; 2] = ["--subbuf-size=4M", "--num-subbuf=8"];
+/// Of each CPU, and more than all events of a run: whoever collects them may be late.
+const CHANNEL: [&str; 2] = ["--subbuf-size=16M", "--num-subbuf=8"];
 
 /// A server that is recorded, in its own LTTng.
 fn traced(lttng: &Lttng, mode: &[&str]) -> Running {
@@ -63,14 +63,15 @@ fn each_request_is_one_span_with_its_cookie_and_entered_once() {
         let Some(lttng) = started() else { return };
         let server = traced(&lttng, mode);
         let uri = format!("--uri={}", server.uri());
+        // 100,000 and more.
         let load =
             ["--rw=randrw", "--bs=4k", "--size=16m", "--offset_increment=16m", "--iodepth=16", "--numjobs=4"];
-        let [read, written, synced] = fio(&[&[&*uri, "--fsync=64"], &load[..]].concat());
+        let [read, written, synced] = fio(&[&[&*uri, "--io_size=100m", "--fsync=64"], &load[..]].concat());
         let events = recorded(&lttng, server);
         let spans = by_span(&events);
         let count = |name: &str| spans.values().filter(|span| span[0].field("name") == name).count() as u64;
         println!("{mode:?}: fio: {read} reads, {written} writes, {synced} syncs");
-        assert_eq!((count("nbd read"), count("nbd write")), (read, written));
+        assert_eq!((count("nbd read"), count("nbd write"), read + written), (read, written, 4 * 25_600));
         assert!(synced > 0 && count("nbd flush") >= synced, "{}", count("nbd flush"));
         assert_eq!(count("nbd read") + count("nbd write") + count("nbd flush"), spans.len() as u64);
         let (mut names, mut connections) = (HashSet::new(), HashSet::new());
