@@ -124,6 +124,41 @@ fn processes_with_buffers_of_their_own_come_and_go() {
     assert_eq!(processes.len(), 6);
 }
 
+#[test]
+fn from_now_on_what_was_before_is_neither_read_nor_counted_as_lost() {
+    let Some(lab) = Lab::start() else { return };
+    // Rings that block while they are full: what comes before is in packets, and nothing is discarded.
+    lab.live_session("now", 5000, "--subbuf-size=4K --num-subbuf=16 --blocking-timeout=inf");
+    let mut sample = lab.sample(&["tick", "5000"]);
+    sample.go();
+    let target = |from_begin| Target {
+        address: lab.address(),
+        session: "now".to_owned(),
+        settings: Settings { from_begin, ..Settings::default() },
+    };
+    let mut all = Follower::new(target(true));
+    let begun = Instant::now();
+    while all.counts().events < 5000 {
+        assert!(matches!(all.step(&mut |_| {}), Step::Read(_)), "{:?}", all.counts());
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", all.counts());
+    }
+    all.finish(&mut |_| {});
+    let mut later = Follower::new(target(false));
+    // The relay may still hold the reader that has gone.
+    until("it is attached", || matches!(later.step(&mut |_| {}), Step::Read(_)));
+    sample.go();
+    until("the new events are read", || {
+        later.step(&mut |_| {});
+        later.counts().events >= 5000
+    });
+    let counts = later.counts();
+    // The packet that was the last one then may be read too: of each processor 4 KiB, some 60 events.
+    assert!(counts.events < 5000 + 300, "{counts:?}");
+    assert_eq!((counts.lost.events, counts.lost.packets, counts.broken), (0, 0, 0));
+    sample.end();
+    lab.lttng("destroy --no-wait now");
+}
+
 /// Carries bytes to the relay and back, and breaks each connection after some; the last one is left alone.
 fn breaking_proxy(to: String, cuts: Vec<usize>, left_alone: Arc<AtomicBool>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
