@@ -30,6 +30,7 @@ fn main() {
     let Some(lab) = Lab::start() else { return };
     throughput(&lab);
     latency(&lab);
+    many(&lab);
     println!("largest resident memory: {}", peak_memory());
 }
 
@@ -110,6 +111,33 @@ fn latency(lab: &Lab) {
         100.0 * cpu.as_secs_f64() / wall.as_secs_f64()
     );
     lab.lttng("destroy --no-wait slow");
+}
+
+/// Many processes at once in one user's rings, each with a few events.
+fn many(lab: &Lab) {
+    const PROCESSES: u64 = 300;
+    lab.live_session("many", 5000, "--subbuf-size=256K --num-subbuf=16");
+    let begun = Instant::now();
+    let mut samples: Vec<_> = (0..PROCESSES).map(|_| lab.sample(&["tick", "100"])).collect();
+    let registered = begun.elapsed();
+    let mut follower = follower(lab, "many");
+    samples.iter_mut().for_each(|sample| sample.begin());
+    while follower.counts().events + follower.counts().lost.events < PROCESSES * 100 {
+        match follower.step(&mut |_| {}) {
+            Step::Read(wait) | Step::Away(_, wait) => std::thread::sleep(wait),
+            other => panic!("{other:?}"),
+        }
+    }
+    let (counts, held) = (follower.counts(), follower.reader().bytes_held());
+    println!(
+        "{PROCESSES} processes, registered within {registered:.1?}: {} events read, {} lost, {} late; {held} bytes of packets held",
+        counts.events, counts.lost.events, counts.late
+    );
+    samples.into_iter().for_each(|mut sample| {
+        sample.done();
+        sample.end();
+    });
+    lab.lttng("destroy --no-wait many");
 }
 
 fn follower(lab: &Lab, session: &str) -> Follower {

@@ -97,3 +97,51 @@ impl Here {
         Ok(Conversion { timeline: Timeline::since_1970(clock).moved(-self.monotonic_to_1970_ns), error })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clock(name: &str, uuid: Option<[u8; 16]>, frequency: u64, offset_s: i64) -> Clock {
+        let (name, description) = (name.to_owned(), String::new());
+        Clock { name, uuid, description, frequency, precision: 1, offset_s, offset: 0 }
+    }
+
+    fn here() -> Here {
+        Here {
+            boot: Some([7; 16]),
+            monotonic_to_1970_ns: 1_000_000_000_000,
+            error: Duration::from_nanos(300),
+        }
+    }
+
+    #[test]
+    fn this_boots_monotonic_clock_is_taken_as_it_is() {
+        let converted = here().convert(&clock("monotonic", Some([7; 16]), 1_000_000_000, 1)).expect("it is");
+        assert_eq!((converted.timeline.ns(123), converted.error), (123, Duration::ZERO));
+        let read = Here::read();
+        assert!(read.error < ERROR_MAX, "{read:?}");
+        let (first, then) = (monotonic_ns(), monotonic_ns());
+        assert!(first <= then);
+    }
+
+    #[test]
+    fn other_clocks_are_converted_by_the_time_since_1970() {
+        // Another boot's; a counter of 2.5 GHz; both began 900 s after 1970, 100 s before this boot.
+        for (other, ticks) in [
+            (clock("monotonic", Some([8; 16]), 1_000_000_000, 900), 150_000_000_000),
+            (clock("tsc", None, 2_500_000_000, 900), 375_000_000_000),
+        ] {
+            let converted = here().convert(&other).expect("it says its time since 1970");
+            assert_eq!(converted.timeline.ns(ticks), 50_000_000_000, "{}", other.name);
+            assert!(converted.error > Duration::from_nanos(300) && converted.error < ERROR_MAX);
+        }
+    }
+
+    #[test]
+    fn clocks_of_no_use_are_refused() {
+        let says = |clock: &Clock| here().convert(clock).expect_err("it is of no use").to_string();
+        assert!(says(&clock("mine", None, 1_000_000_000, 0)).contains("does not say its time since 1970"));
+        assert!(says(&clock("jiffies", None, 250, 900)).contains("4.0003ms, more than 1ms"));
+    }
+}

@@ -109,7 +109,7 @@ fn written(seed: u64) -> synthetic::Written {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
     fn changed_metadata_is_refused_or_read(seed in 1_u64..40, changes in changes()) {

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use blkkin_ust_bridge::live::follow::{Follower, Step, Target};
 use blkkin_ust_bridge::live::reader::{Counts, Settings};
+use proptest::prelude::*;
+use proptest::sample::Index;
 use support::lab::{Lab, until};
 use support::{babeltrace, text};
 
@@ -93,6 +95,7 @@ fn a_live_session_reads_as_its_files() {
     lab.lttng("destroy live");
     let (lines, counts) = reader.join().expect("it reads");
     same_as_files(&lab, &lines, &counts, false);
+    assert_eq!(counts.events + counts.lost.events, 3000 + 20_000 + 1, "what was emitted is read or counted");
     assert_eq!(counts.late, 0);
     assert!(lines.is_sorted_by_key(|line| &line[..32]), "in order of time");
 }
@@ -119,6 +122,41 @@ fn processes_with_buffers_of_their_own_come_and_go() {
     let processes: std::collections::BTreeSet<_> =
         by_stream(&lines, true).into_keys().map(|(_, pid)| pid.to_owned()).collect();
     assert_eq!(processes.len(), 6);
+}
+
+#[test]
+fn from_now_on_what_was_before_is_neither_read_nor_counted_as_lost() {
+    let Some(lab) = Lab::start() else { return };
+    // Rings that block while they are full: what comes before is in packets, and nothing is discarded.
+    lab.live_session("now", 5000, "--subbuf-size=4K --num-subbuf=16 --blocking-timeout=inf");
+    let mut sample = lab.sample(&["tick", "5000"]);
+    sample.go();
+    let target = |from_begin| Target {
+        address: lab.address(),
+        session: "now".to_owned(),
+        settings: Settings { from_begin, ..Settings::default() },
+    };
+    let mut all = Follower::new(target(true));
+    let begun = Instant::now();
+    while all.counts().events < 5000 {
+        assert!(matches!(all.step(&mut |_| {}), Step::Read(_)), "{:?}", all.counts());
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", all.counts());
+    }
+    all.finish(&mut |_| {});
+    let mut later = Follower::new(target(false));
+    // The relay may still hold the reader that has gone.
+    until("it is attached", || matches!(later.step(&mut |_| {}), Step::Read(_)));
+    sample.go();
+    until("the new events are read", || {
+        later.step(&mut |_| {});
+        later.counts().events >= 5000
+    });
+    let counts = later.counts();
+    // The packet that was the last one then may be read too: of each processor 4 KiB, some 60 events.
+    assert!(counts.events < 5000 + 300, "{counts:?}");
+    assert_eq!((counts.lost.events, counts.lost.packets, counts.broken), (0, 0, 0));
+    sample.end();
+    lab.lttng("destroy --no-wait now");
 }
 
 /// Carries bytes to the relay and back, and breaks each connection after some; the last one is left alone.
@@ -170,29 +208,114 @@ fn a_connection_that_breaks_loses_and_repeats_nothing() {
     eprintln!("over {count} broken connections");
 }
 
-#[test]
-fn a_relay_that_is_none_is_told_apart_from_one_that_is_away() {
-    let says = |answer: Vec<u8>| {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("a port").to_string();
-        let relay = std::thread::spawn(move || {
-            let (mut client, _) = listener.accept().expect("a client");
-            let _ = client.write_all(&answer);
-            let _ = client.shutdown(Shutdown::Write);
-            let _ = std::io::copy(&mut client, &mut std::io::sink());
-        });
-        let target = Target { address, session: "any".to_owned(), settings: Settings::default() };
-        let step = Follower::new(target).step(&mut |_| {});
-        relay.join().expect("it answers");
-        step
-    };
-    let greeting = |major: u32, minor: u32| {
-        let mut bytes = vec![0; 8];
-        bytes.extend(major.to_be_bytes());
-        bytes.extend(minor.to_be_bytes());
-        bytes.extend(1_u32.to_be_bytes());
+/// A relay that says `answer`, whatever it is asked, and is gone; what steps make of it.
+fn answered(answer: Vec<u8>, steps: usize) -> (Vec<Step>, Counts) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("a port").to_string();
+    let relay = std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().expect("a client");
+        let _ = client.write_all(&answer);
+        let _ = client.shutdown(Shutdown::Write);
+        let _ = std::io::copy(&mut client, &mut std::io::sink());
+    });
+    let target = Target { address, session: "any".to_owned(), settings: Settings::default() };
+    let mut follower = Follower::new(target);
+    let mut made = Vec::new();
+    while made.len() < steps && !matches!(made.last(), Some(Step::Away(..) | Step::Refused(_) | Step::Over)) {
+        made.push(follower.step(&mut |_| {}));
+    }
+    let counts = follower.counts();
+    drop(follower);
+    relay.join().expect("it answers");
+    (made, counts)
+}
+
+fn greeting(major: u32, minor: u32) -> Vec<u8> {
+    let mut bytes = vec![0; 8];
+    bytes.extend(major.to_be_bytes());
+    bytes.extend(minor.to_be_bytes());
+    bytes.extend(1_u32.to_be_bytes());
+    bytes
+}
+
+/// All that a relay says until a session with one stream and its metadata is attached to.
+fn attached() -> Vec<u8> {
+    let text = |text: &str, room: usize| {
+        let mut bytes = text.as_bytes().to_vec();
+        bytes.resize(room, 0);
         bytes
     };
+    let stream = |id: u64, metadata: u32| {
+        [
+            &id.to_be_bytes()[..],
+            &1_u64.to_be_bytes(),
+            &metadata.to_be_bytes(),
+            &text("path", 4096),
+            &text("c_0", 255),
+        ]
+        .concat()
+    };
+    let session = [&1_u64.to_be_bytes()[..], &[0; 12], &text("host", 64), &text("any", 255)].concat();
+    let one = 1_u32.to_be_bytes();
+    let described = b"trace { major = 1; minor = 8; byte_order = le; };\
+        clock { name = \"monotonic\"; freq = 1000000000; };\
+        stream { event.header := struct { integer { size = 8; } id;\
+        integer { size = 8; map = clock.monotonic.value; } timestamp; }; };\
+        event { name = \"a:b\"; id = 1; fields := struct { integer { size = 3; } n; string s[n]; }; };";
+    let metadata = [&(described.len() as u64).to_be_bytes()[..], &one, described].concat();
+    let no_more = [&0_u64.to_be_bytes()[..], &2_u32.to_be_bytes()].concat();
+    let streams = [stream(1, 0), stream(2, 1)].concat();
+    [
+        greeting(2, 13),
+        one.to_vec(),
+        session,
+        one.to_vec(),
+        one.to_vec(),
+        2_u32.to_be_bytes().to_vec(),
+        streams,
+        metadata,
+        no_more,
+    ]
+    .concat()
+}
+
+/// An index of a packet of `bytes` bytes, and the packet.
+fn packet(bytes: &[u8]) -> Vec<u8> {
+    let bits = (bytes.len() as u64 * 8).to_be_bytes();
+    let index =
+        [&[0; 8], &bits[..], &bits, &[0; 8], &9_u64.to_be_bytes(), &[0; 16], &1_u32.to_be_bytes(), &[0; 4]]
+            .concat();
+    [
+        index,
+        1_u32.to_be_bytes().to_vec(),
+        (bytes.len() as u32).to_be_bytes().to_vec(),
+        vec![0; 4],
+        bytes.to_vec(),
+    ]
+    .concat()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_a_relay_says_is_an_error_or_events(
+        cut in any::<Index>(),
+        flips in prop::collection::vec((any::<Index>(), 1_u8..), 0..4),
+        noise in prop::collection::vec(any::<u8>(), 0..300),
+    ) {
+        let mut answer = [attached(), packet(&[1, 2, 1, b'a', 0, 1, 3, 0]), packet(&noise), noise].concat();
+        let length = answer.len();
+        flips.iter().for_each(|(at, with)| answer[at.index(length)] ^= with);
+        answer.truncate(length - cut.index(400));
+        let (steps, _) = answered(answer, 50);
+        prop_assert!(steps.len() < 50, "it ends");
+    }
+}
+
+#[test]
+fn a_relay_that_is_none_is_told_apart_from_one_that_is_away() {
+    let says = |answer: Vec<u8>| answered(answer, 1).0.pop().expect("a step");
     let Step::Refused(error) = says(greeting(3, 0)) else { panic!("version 3 is another protocol") };
     assert_eq!(
         error.to_string(),
@@ -200,6 +323,12 @@ fn a_relay_that_is_none_is_told_apart_from_one_that_is_away() {
     );
     assert!(matches!(says(greeting(2, 3)), Step::Refused(_)));
     assert!(matches!(says(Vec::new()), Step::Away(..)));
+    let (_, counts) = answered([attached(), packet(&[1, 2, 1, b'a', 0, 1, 3, 0])].concat(), 50);
+    assert_eq!(
+        (counts.events, counts.packets, counts.broken),
+        (2, 1, 0),
+        "what the next test changes is valid"
+    );
     let no_sessions = [greeting(2, 13), vec![0; 4]].concat();
     let Step::Away(error, _) = says(no_sessions) else { panic!("a session may come yet") };
     assert_eq!(error.to_string(), "the relay has no session `any`; it has none");

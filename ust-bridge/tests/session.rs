@@ -101,3 +101,27 @@ fn a_ring_left_stuck_by_a_killed_process_is_noticed_and_replaced() {
     before.end();
     keeper.end().expect("it ends");
 }
+
+#[test]
+fn a_relay_that_was_started_anew_has_lost_the_session_and_gets_another() {
+    let Some(mut lab) = Lab::start() else { return };
+    let (mut keeper, _) = Keeper::create(lab.tool(), lab.relay_ports(), plan()).expect("it is made");
+    let mut old = follower(&keeper);
+    let mut sample = lab.sample(&["tick", "100"]);
+    sample.go();
+    assert!(follow(&mut old, |follower| follower.counts().events == 100));
+    lab.stop_relay();
+    // It may have said goodbye to its streams first.
+    let step = (0..100).map(|_| old.step(&mut |_| {})).find(|step| !matches!(step, Step::Read(_)));
+    assert!(matches!(step, Some(Step::Away(..) | Step::Over | Step::Gone)), "{step:?}");
+    assert!(matches!(old.step(&mut |_| {}), Step::Away(..)), "there is no relay");
+    lab.relay();
+    let step = (0..100).map(|_| old.step(&mut |_| {})).find(|step| !matches!(step, Step::Away(..)));
+    assert!(matches!(step, Some(Step::Gone)), "another relay does not know it: {step:?}");
+    keeper.replace().expect("it is replaced");
+    let mut new = follower(&keeper);
+    sample.go();
+    assert!(follow(&mut new, |follower| follower.counts().events == 100));
+    sample.end();
+    keeper.end().expect("it ends");
+}

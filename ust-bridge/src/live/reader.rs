@@ -11,23 +11,22 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::connection::{Connection, LiveError, Part};
-use super::protocol::{Index, News, Next, Session, Stream};
+use super::connection::{Connection, LiveError};
+use super::protocol::{News, Next, Session, Stream};
 use crate::clock::{Conversion, Here};
 use crate::ctf::metadata::{MetadataError, Trace};
-use crate::ctf::packet::{Decoder, Event, Losses, PacketError, PacketHead, Place, Since};
+use crate::ctf::packet::{Decoder, Event, Losses, PacketHead, Place, Since};
 use crate::merge::Merge;
 use crate::view::{Gap, View};
+
+mod order;
+mod packets;
 
 /// Troubles that are kept until somebody takes them; more are only counted.
 const TROUBLES_MAX: usize = 64;
 
 /// How long a relay may take to name a stream again: it does not while it holds a reader of it that it has lost.
 const NAMED_WITHIN: Duration = Duration::from_secs(5);
-
-/// How long a packet waits for the metadata that describes it, and how often that is asked for.
-const METADATA_WITHIN: Duration = Duration::from_millis(300);
-const METADATA_ASK: Duration = Duration::from_millis(2);
 
 /// How a session is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -441,244 +440,6 @@ impl Reader {
         let stream = &mut self.streams[n];
         (stream.over, stream.asked) = (true, false);
         stream.bytes = Vec::new();
-    }
-
-    fn fetch(&mut self, n: usize, index: &Index) -> Result<(), LiveError> {
-        let stream = &mut self.streams[n];
-        if self.traces[stream.trace].refused || (stream.seen > 0 && index.end <= stream.seen) {
-            return Ok(());
-        }
-        loop {
-            let stream = &mut self.streams[n];
-            let connection = self.connection.as_mut().ok_or_else(not_attached)?;
-            let (part, news) = connection.packet(stream.id, index, &mut stream.bytes)?;
-            let trace = stream.trace;
-            if news.metadata {
-                self.more_metadata(trace)?;
-            }
-            if news.streams {
-                let fresh = self.new_streams()?;
-                self.add(fresh.unwrap_or_default())?;
-            }
-            match part {
-                Part::Here => break,
-                Part::Retry if news != News::default() => {}
-                Part::Retry | Part::Gone => {
-                    self.counts.gone += 1;
-                    return Ok(());
-                }
-            }
-        }
-        self.counts.packets += 1;
-        self.streams[n].heard = Instant::now();
-        // What a packet's counters say was lost may have been lost until its end.
-        let (from, lost) = (self.streams[n].end, self.streams[n].counted);
-        self.streams[n].end = index.end;
-        let mut opened = self.open(n);
-        // Metadata goes its own way: a session's first packets may be at the relay before it.
-        let since = Instant::now();
-        while let Err(PacketError::UnknownStream(_) | PacketError::NoMetadata) = opened
-            && self.connection.is_some()
-        {
-            self.more_metadata(self.streams[n].trace)?;
-            opened = self.open(n);
-            if since.elapsed() > METADATA_WITHIN {
-                break;
-            }
-            if opened.is_err() {
-                std::thread::sleep(METADATA_ASK);
-            }
-        }
-        self.note_gap(n, from, lost);
-        if let Err(error) = opened {
-            self.broken(n, &error);
-            return Ok(());
-        }
-        if self.traces[self.streams[n].trace].conversion.is_none() {
-            return Ok(());
-        }
-        match self.decode(n)? {
-            Some(ns) => {
-                self.streams[n].asked = false;
-                self.merge.ready(n, ns);
-            }
-            None => self.exhausted(n),
-        }
-        Ok(())
-    }
-
-    fn open(&mut self, n: usize) -> Result<(), PacketError> {
-        let stream = &mut self.streams[n];
-        let live = &mut self.traces[stream.trace];
-        let opened = stream.decoder.open(&live.trace, &stream.bytes);
-        let lost = stream.decoder.losses;
-        self.counts.lost.events += lost.events - stream.counted.events;
-        self.counts.lost.packets += lost.packets - stream.counted.packets;
-        stream.counted = lost;
-        (stream.head, stream.place) = opened?;
-        if live.conversion.is_none() {
-            let name = live.trace.streams[stream.head.stream].clock.clone();
-            let clock = name.and_then(|name| live.trace.clock(&name));
-            match clock.map(|clock| self.here.convert(clock)) {
-                Some(Ok(conversion)) => live.conversion = Some(conversion),
-                Some(Err(error)) => {
-                    let trace = stream.trace;
-                    self.refuse(trace, &error.to_string());
-                }
-                None => {
-                    let trace = stream.trace;
-                    self.refuse(trace, "its events have no time");
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn note_gap(&mut self, n: usize, from: u64, before: Losses) {
-        let lost = self.streams[n].counted;
-        if lost == before {
-            return;
-        }
-        // A beacon says that there was nothing until then.
-        let from = from.max(self.streams[n].beacon);
-        let span = (self.ns(n, from), self.ns(n, self.streams[n].end));
-        let (Some(from_ns), Some(until_ns)) = span else { return };
-        let gap = Gap { from_ns, until_ns, events: lost.events - before.events };
-        self.gap = Some(gap.and(self.gap));
-    }
-
-    /// The rest of the packet is lost too.
-    fn broken(&mut self, n: usize, error: &PacketError) {
-        if let Some(until_ns) = self.ns(n, self.streams[n].end) {
-            let from_ns = self.last_ns.unwrap_or(until_ns).min(until_ns);
-            self.gap = Some(Gap { from_ns, until_ns, events: 0 }.and(self.gap));
-        }
-        self.counts.broken += 1;
-        self.streams[n].place = Place::default();
-        self.trouble(n, &error.to_string());
-        self.exhausted(n);
-    }
-
-    /// Decodes the stream's next event; its time.
-    fn decode(&mut self, n: usize) -> Result<Option<i64>, LiveError> {
-        match self.step(n) {
-            Err(PacketError::UnknownEvent { .. }) => {
-                self.more_metadata(self.streams[n].trace)?;
-                match self.step(n) {
-                    Ok(time) => Ok(time),
-                    Err(error) => {
-                        self.broken(n, &error);
-                        Ok(None)
-                    }
-                }
-            }
-            Err(error) => {
-                self.broken(n, &error);
-                Ok(None)
-            }
-            Ok(time) => Ok(time),
-        }
-    }
-
-    #[inline]
-    fn step(&mut self, n: usize) -> Result<Option<i64>, PacketError> {
-        let stream = &mut self.streams[n];
-        let live = &self.traces[stream.trace];
-        let Some(conversion) = live.conversion else { return Ok(None) };
-        let there = stream.decoder.next(&live.trace, &stream.bytes, &mut stream.place, &mut stream.event)?;
-        Ok(there.then(|| conversion.timeline.ns(stream.event.time)))
-    }
-
-    fn ns(&self, n: usize, ticks: u64) -> Option<i64> {
-        self.traces[self.streams[n].trace].conversion.map(|converted| converted.timeline.ns(ticks))
-    }
-
-    /// The stream has given all of its packet: nothing more comes of it before the packet's end.
-    fn exhausted(&mut self, n: usize) {
-        self.streams[n].asked = true;
-        if self.streams[n].dropped {
-            self.close(n);
-            return;
-        }
-        if let Some(ns) = self.ns(n, self.streams[n].end) {
-            self.merge.quiet(n, ns);
-        }
-    }
-
-    /// Gives out what may go.
-    pub fn give(&mut self, out: &mut impl FnMut(&View<'_>)) {
-        self.wait_no_longer();
-        while let Some((time, n)) = self.merge.pop() {
-            self.held_since = None;
-            let mut time_ns = time;
-            loop {
-                self.give_one(n, time_ns, out);
-                // What is not declared yet is asked for where packets are fetched; here it would stop the others.
-                match self.step(n) {
-                    Ok(Some(next)) if next <= self.merge.bound() => time_ns = next,
-                    Ok(Some(next)) => {
-                        self.merge.ready(n, next);
-                        break;
-                    }
-                    Ok(None) => {
-                        self.exhausted(n);
-                        break;
-                    }
-                    Err(error @ PacketError::UnknownEvent { .. }) => {
-                        match self.decode(n) {
-                            Ok(Some(next)) => self.merge.ready(n, next),
-                            Ok(None) => {}
-                            Err(_) => self.broken(n, &error),
-                        }
-                        break;
-                    }
-                    Err(error) => {
-                        self.broken(n, &error);
-                        break;
-                    }
-                }
-            }
-        }
-    }
-
-    #[inline]
-    fn give_one(&mut self, n: usize, time_ns: i64, out: &mut impl FnMut(&View<'_>)) {
-        let counts = &mut self.counts;
-        counts.events += 1;
-        match self.last_ns {
-            Some(last) if last > time_ns => {
-                counts.late += 1;
-                // What was believed meanwhile did not know of it.
-                self.gap = Some(Gap { from_ns: time_ns, until_ns: last, events: 0 }.and(self.gap));
-            }
-            _ => self.last_ns = Some(time_ns),
-        }
-        let stream = &self.streams[n];
-        out(&View {
-            trace: &self.traces[stream.trace].trace,
-            trace_index: stream.trace,
-            stream_index: n,
-            head: &stream.head,
-            packet: &stream.bytes,
-            event: &stream.event,
-            time_ns,
-            gap: self.gap.take(),
-        });
-    }
-
-    /// Streams that have held others up for too long are taken to have nothing.
-    fn wait_no_longer(&mut self) {
-        let Some(first) = self.merge.earliest().filter(|first| *first > self.merge.limit()) else {
-            self.held_since = None;
-            return;
-        };
-        let since = *self.held_since.get_or_insert_with(Instant::now);
-        if since.elapsed() < self.settings.wait_max {
-            return;
-        }
-        let latest = self.merge.latest().unwrap_or(first);
-        let holding: Vec<usize> = self.merge.holding(latest).collect();
-        holding.into_iter().for_each(|n| self.merge.quiet(n, latest));
     }
 }
 

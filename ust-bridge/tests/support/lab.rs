@@ -8,6 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use blkkin_ust_bridge::session::keeper::Relay;
 use blkkin_ust_bridge::session::tool::Tool;
 
 use super::have;
@@ -52,7 +53,18 @@ impl Lab {
         Some(Self { _room: room, prefix, home, daemons: Vec::new(), control, data, live })
     }
 
-    fn relay(&mut self) {
+    /// Where its relay listens.
+    pub(crate) fn relay_ports(&self) -> Relay {
+        Relay { host: "127.0.0.1".to_owned(), control: self.control, data: self.data, live: self.live }
+    }
+
+    /// Ends the relay.
+    pub(crate) fn stop_relay(&mut self) {
+        end(self.daemons.pop().expect("the relay is the last"));
+    }
+
+    /// Starts the relay, on the same ports each time.
+    pub(crate) fn relay(&mut self) {
         let ports = [("control", self.control), ("data", self.data), ("live", self.live)];
         let ports = ports.map(|(name, port)| format!("--{name}-port=tcp://127.0.0.1:{port}"));
         let output = format!("--output={}", self.traces().display());
