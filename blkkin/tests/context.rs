@@ -14,7 +14,7 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use blkkin_aggregator::translate;
-use blkkin_tracer::{AttachKind, TracerConfig};
+use blkkin_tracer::{AttachKind, Filter, Follow, TracerConfig};
 use blkkin_wire::ids::SpanId;
 
 use support::actor::Actor;
@@ -58,6 +58,31 @@ fn a_slot_by_untyped_probes_where_it_is_loaded_later() {
     check("loaded-descriptor", Some(AttachKind::RawTp), SOME);
 }
 
+/// Nobody has seen its execve: it is found by its first call, or because everybody is looked at.
+#[test]
+fn a_program_that_runs_already() {
+    needs!();
+    for follow in [Follow::Marked, Follow::All] {
+        let programs = or_skip!(Programs::of("loaded-module"));
+        let words = words(&programs, "loaded-module", SOME, 1, &[]);
+        let folder = tempfile::tempdir().unwrap();
+        let mut actor = Actor::program(&words, &folder.path().join("out"));
+        let pid = actor.pid();
+        actor.release();
+        let library = programs.library(true);
+        let maps = || std::fs::read_to_string(format!("/proc/{}/maps", pid.0)).unwrap();
+        assert!(eventually(|| maps().contains(&library)), "it does not begin: {}", actor.said());
+        let all = follow == Follow::All;
+        let filter = Filter { pids: if all { vec![pid] } else { Vec::new() }, ..Filter::default() };
+        let config = TracerConfig { follow, filter, ring_bytes: Some(RING), ..TracerConfig::default() };
+        let recorder = Recorder::start(&config, if all { &[] } else { std::slice::from_ref(&pid) });
+        let recording = finish(recorder, &mut actor, &programs.go());
+        // Its child is another process.
+        let of_child = if all { 0 } else { 2 };
+        assert_eq!(judge(&recording), 2 * SOME.0 * SOME.1 + 2 + of_child);
+    }
+}
+
 fn check(name: &str, attach: Option<AttachKind>, (spans, calls): (u64, u64)) {
     needs!();
     let programs = or_skip!(Programs::of(name));
@@ -94,6 +119,10 @@ fn follow(attach: Option<AttachKind>, words: &[String], go: &Path) -> Recording 
     let config = TracerConfig { attach, ring_bytes: Some(RING), ..TracerConfig::default() };
     let recorder = Recorder::start(&config, &[actor.pid()]);
     actor.release();
+    finish(recorder, &mut actor, go)
+}
+
+fn finish(recorder: Recorder, actor: &mut Actor, go: &Path) -> Recording {
     assert!(eventually(|| recorder.in_contexts() > 0), "nothing was found: {}", actor.said());
     std::fs::write(go, "").unwrap();
     assert_eq!(actor.play(), 0, "{}", actor.said());

@@ -91,14 +91,11 @@ pub fn forget(state: &mut TaskState) {
     state.slot = 0;
 }
 
-/// munmap(begin, bytes): whether this takes away the library that has the slots, after which nothing in them is one.
+/// munmap(begin, bytes): may take away the library that has the slots, after which nothing in them is one. Whether this task itself
+/// has ever looked for its own does not matter: it may do so for the others.
 #[inline(always)]
 pub fn unmapped(begin: u64, bytes: u64) {
-    if setting!(contexts) == 0 {
-        return;
-    }
-    let Some(state) = task::state(task::current()) else { return };
-    if state.publishes != 0 {
+    if setting!(contexts) != 0 && version().is_some_and(|version| version != 0) {
         take_away(begin, bytes);
     }
 }

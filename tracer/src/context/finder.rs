@@ -4,6 +4,9 @@
 //!
 //! *Cost*: a process is looked at when it is first seen or executes a program, and when it maps a file to execute that is not known
 //! to have nothing for us: on a machine on which every library was looked at once, an execve costs a look into a set.
+//!
+//! *Weakness*: that a file has nothing is some process's word. One that overwrites the headers of a library in its own memory keeps
+//! us from finding that library in others for ten minutes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
