@@ -52,6 +52,9 @@ enum Task {
         /// Three nodes instead, through a real Kafka into a real Zipkin, with an aggregator killed in the middle
         #[arg(long)]
         cluster: bool,
+        /// An NBD server instead, which says what it does: its requests above its system calls, in a real Zipkin
+        #[arg(long, conflicts_with = "cluster")]
+        nbd: bool,
         /// Set up and built already, and root: only the part that needs root (used by the demo itself)
         #[arg(long, hide = true, value_name = "BLKKIN")]
         traced_part: Option<std::path::PathBuf>,
@@ -114,9 +117,9 @@ fn main() -> ExitCode {
 
 fn run(workspace: &Workspace, task: Task) -> anyhow::Result<ExitCode> {
     match task {
-        Task::Demo { cluster, traced_part: None } => demo::run(workspace, demo::Which::of(cluster)),
-        Task::Demo { cluster, traced_part: Some(blkkin) } => {
-            demo::traced_part(workspace, &blkkin, demo::Which::of(cluster))
+        Task::Demo { cluster, nbd, traced_part: None } => demo::run(workspace, demo::Which::of(cluster, nbd)),
+        Task::Demo { cluster, nbd, traced_part: Some(blkkin) } => {
+            demo::traced_part(workspace, &blkkin, demo::Which::of(cluster, nbd))
         }
         Task::Screenshots { blkkin } => screenshots::run(workspace, blkkin),
         Task::Test { filter } => test::run(workspace, filter.as_deref()),

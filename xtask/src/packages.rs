@@ -81,7 +81,14 @@ const PACKAGES: &[Package] = &[
     },
     Package {
         program: "mkfs.ext4",
-        purposes: &[Purpose::Demo, Purpose::Cluster, Purpose::Tests, Purpose::Disks, Purpose::Guests],
+        purposes: &[
+            Purpose::Demo,
+            Purpose::Cluster,
+            Purpose::Tests,
+            Purpose::Disks,
+            Purpose::Guests,
+            Purpose::Daemons,
+        ],
         reason: "makes the file system that is traced",
         apt: &["e2fsprogs"],
         dnf: "e2fsprogs",
@@ -90,7 +97,14 @@ const PACKAGES: &[Package] = &[
     },
     Package {
         program: "losetup",
-        purposes: &[Purpose::Demo, Purpose::Cluster, Purpose::Tests, Purpose::Disks, Purpose::Guests],
+        purposes: &[
+            Purpose::Demo,
+            Purpose::Cluster,
+            Purpose::Tests,
+            Purpose::Disks,
+            Purpose::Guests,
+            Purpose::Daemons,
+        ],
         reason: "makes a block device of a file, so that no real disk is touched",
         apt: &["mount"],
         dnf: "util-linux",
@@ -99,7 +113,14 @@ const PACKAGES: &[Package] = &[
     },
     Package {
         program: "mount",
-        purposes: &[Purpose::Demo, Purpose::Cluster, Purpose::Tests, Purpose::Disks, Purpose::Guests],
+        purposes: &[
+            Purpose::Demo,
+            Purpose::Cluster,
+            Purpose::Tests,
+            Purpose::Disks,
+            Purpose::Guests,
+            Purpose::Daemons,
+        ],
         reason: "mounts the file system that is traced",
         apt: &["mount"],
         dnf: "util-linux",
@@ -108,7 +129,7 @@ const PACKAGES: &[Package] = &[
     },
     Package {
         program: "fio",
-        purposes: &[Purpose::Tests, Purpose::Disks, Purpose::Guests],
+        purposes: &[Purpose::Tests, Purpose::Disks, Purpose::Guests, Purpose::Daemons],
         reason: "makes a known number of requests and reports its own count and latency",
         apt: &["fio"],
         dnf: "fio",
@@ -162,7 +183,7 @@ const PACKAGES: &[Package] = &[
     },
     Package {
         program: "lttng-sessiond",
-        purposes: &[Purpose::Tests],
+        purposes: &[Purpose::Tests, Purpose::Daemons],
         reason: "collects what instrumented daemons say",
         apt: &["lttng-tools"],
         dnf: "lttng-tools",
@@ -172,7 +193,7 @@ const PACKAGES: &[Package] = &[
     Package {
         // A script of the package that has the headers.
         program: "lttng-gen-tp",
-        purposes: &[Purpose::Tests],
+        purposes: &[Purpose::Tests, Purpose::Daemons],
         reason: "what daemons are instrumented with: its headers and library",
         apt: &["liblttng-ust-dev"],
         dnf: "lttng-ust-devel",
@@ -199,7 +220,7 @@ const PACKAGES: &[Package] = &[
     },
     Package {
         program: "java",
-        purposes: &[Purpose::Tests, Purpose::Cluster, Purpose::Screenshots],
+        purposes: &[Purpose::Tests, Purpose::Cluster, Purpose::Screenshots, Purpose::Daemons],
         reason: "runs the real Zipkin server and the real Kafka broker",
         apt: &["default-jre-headless"],
         dnf: "java-latest-openjdk-headless",
@@ -208,7 +229,7 @@ const PACKAGES: &[Package] = &[
     },
     Package {
         program: "mvn",
-        purposes: &[Purpose::Tests, Purpose::Cluster, Purpose::Screenshots],
+        purposes: &[Purpose::Tests, Purpose::Cluster, Purpose::Screenshots, Purpose::Daemons],
         reason: "fetches the Zipkin server, the Kafka broker and jars for a consumer of it",
         apt: &["maven"],
         dnf: "maven",

@@ -88,7 +88,8 @@ pub struct Totals {
 impl Totals {
     /// Traces that have to do with storage.
     pub fn storage_requests(&self) -> u64 {
-        self.traces.saturating_sub(self.stream_calls)
+        // What daemons did is what their calls did.
+        self.traces.saturating_sub(self.stream_calls + self.operations)
     }
 
     /// System calls that have to do with storage.
@@ -106,7 +107,7 @@ impl Totals {
             Root::Call(call) => self.add_call(call, seen),
             Root::Commit(_) => self.commits += 1,
             Root::Kernel => self.kernel += 1,
-            Root::Operation(_) => self.operations += 1,
+            Root::Operation(_) => self.operations += u64::from(trace.part == Part::First),
             Root::Missing => {}
         }
         self.bios += trace.bios.len() as u64;

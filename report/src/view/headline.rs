@@ -33,6 +33,7 @@ fn requests(report: &Report) -> String {
     let others = [
         (totals.commits, counted(totals.commits, "journal commit")),
         (totals.kernel, own),
+        (totals.operations, format!("below {}", counted(totals.operations, "operation"))),
         (totals.gaps.roots, format!("{} not seen", counted(totals.gaps.roots, "call"))),
     ];
     parts.extend(others.into_iter().filter(|(number, _)| *number > 0).map(|(_, text)| text));

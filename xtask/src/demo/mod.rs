@@ -1,5 +1,5 @@
 //! `demo`: SQLite on ext4 over a loop device, traced from system call to block request; with `--cluster` three nodes, see
-//! [`cluster`].
+//! [`cluster`], with `--nbd` a storage daemon, see [`nbd`].
 //!
 //! Set-up and build run as the user. The rest needs root (loop device, mount, eBPF): for a user this task starts
 //! itself again by sudo with `--traced-part`. Whatever ends the demo, the file system and the loop device go;
@@ -8,6 +8,8 @@
 mod cluster;
 mod disk;
 pub(crate) mod look;
+pub(crate) mod nbd;
+mod story;
 mod workload;
 
 use std::path::{Path, PathBuf};
@@ -33,17 +35,32 @@ pub(crate) enum Which {
     OneMachine,
     /// Several nodes, by way of Kafka into Zipkin.
     Cluster,
+    /// A storage daemon that says what it does.
+    Nbd,
 }
 
 impl Which {
-    pub(crate) fn of(cluster: bool) -> Self {
-        if cluster { Self::Cluster } else { Self::OneMachine }
+    pub(crate) fn of(cluster: bool, nbd: bool) -> Self {
+        match (cluster, nbd) {
+            (true, _) => Self::Cluster,
+            (false, true) => Self::Nbd,
+            (false, false) => Self::OneMachine,
+        }
+    }
+
+    fn flag(self) -> Option<&'static str> {
+        match self {
+            Self::OneMachine => None,
+            Self::Cluster => Some("--cluster"),
+            Self::Nbd => Some("--nbd"),
+        }
     }
 
     fn purpose(self) -> Purpose {
         match self {
             Self::OneMachine => Purpose::Demo,
             Self::Cluster => Purpose::Cluster,
+            Self::Nbd => Purpose::Daemons,
         }
     }
 }
@@ -53,7 +70,7 @@ pub(crate) fn run(workspace: &Workspace, which: Which) -> Result<ExitCode> {
     let mut timings = Timings::default();
     timings.time("set-up", || setup::run(workspace, &[Purpose::Build, which.purpose()]))?;
     println!("demo: building blkkin (release; the first build takes a minute or two)");
-    let blkkin = timings.time("build", || build(workspace))?;
+    let blkkin = timings.time("build", || build(workspace, which == Which::Nbd))?;
     // By the user, who can then delete what root puts there.
     let folder = workspace.demo_dir();
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -78,6 +95,7 @@ pub(crate) fn traced_part(workspace: &Workspace, blkkin: &Path, which: Which) ->
     match which {
         Which::OneMachine => one_machine(workspace, blkkin),
         Which::Cluster => cluster::run(workspace, blkkin),
+        Which::Nbd => nbd::run(workspace, blkkin),
     }
 }
 
@@ -125,14 +143,12 @@ fn traced_part_by_sudo(workspace: &Workspace, blkkin: &Path, which: Which) -> Re
     // sudo clears the environment, and this is how the task finds the workspace.
     command.arg(format!("CARGO_MANIFEST_DIR={}", workspace.root().join("xtask").display()));
     command.arg(this).arg("demo").arg("--traced-part").arg(blkkin);
-    if which == Which::Cluster {
-        command.arg("--cluster");
-    }
+    command.args(which.flag());
     shell::run(&mut command).map(|()| ExitCode::SUCCESS)
 }
 
 /// Cargo is asked where the program is: the target directory is the user's to choose.
-pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
+pub(crate) fn build(workspace: &Workspace, daemon: bool) -> Result<PathBuf> {
     let mut command = workspace.cargo();
     command.args([
         "build",
@@ -143,6 +159,10 @@ pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
         "--message-format",
         "json-render-diagnostics",
     ]);
+    // Beside it, and only where it is wanted: it is built with LTTng's headers.
+    if daemon {
+        command.args(["--package", "blkkin-nbd"]);
+    }
     let output =
         command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("cannot start cargo")?;
     if !output.status.success() {

@@ -2,7 +2,7 @@
 //! Zipkin, seen by a real browser.
 //!
 //! *Out*: `docs/zipkin-trace.png`, one durable write through all layers with the journal commit that it waited for, and
-//! `docs/zipkin-dependencies.png`, who asks whom. Times differ from run to run, so nothing compares the pictures: a person
+//! `docs/zipkin-dependencies.png`, who asks whom; and `docs/zipkin-nbd.png`, one request of an NBD server's. Times differ from run to run, so nothing compares the pictures: a person
 //! looks at them, after each change of what spans say.
 
 mod base64;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::demo::{self, Disk, Workload, as_machine, look};
+use crate::demo::{self, Disk, Workload, as_machine, look, nbd};
 use crate::servers::Zipkin;
 use crate::setup::{self, Purpose};
 use crate::shell;
@@ -27,6 +27,7 @@ const FOLDER: &str = "/var/tmp/blkkin";
 /// What fits into the picture of a trace.
 const SPANS_MAX: usize = 24;
 const TRACE_SIZE: (u32, u32) = (1400, 1000);
+const DAEMON_SIZE: (u32, u32) = (1400, 760);
 const GRAPH_SIZE: (u32, u32) = (1100, 560);
 /// The graph's nodes move to their places meanwhile.
 const STILL: Duration = Duration::from_millis(2500);
@@ -38,8 +39,8 @@ pub(crate) fn run(workspace: &Workspace, blkkin: Option<PathBuf>) -> Result<Exit
     if !shell::is_root() {
         bail!("this traces, and so needs root: run it as root");
     }
-    setup::run(workspace, &[Purpose::Build, Purpose::Demo, Purpose::Screenshots])?;
-    let blkkin = blkkin.map_or_else(|| demo::build(workspace), Ok)?;
+    setup::run(workspace, &[Purpose::Build, Purpose::Demo, Purpose::Daemons, Purpose::Screenshots])?;
+    let blkkin = blkkin.map_or_else(|| demo::build(workspace, true), Ok)?;
     let folder = PathBuf::from(FOLDER);
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let mut zipkin = Zipkin::start(workspace, &folder)?;
@@ -56,6 +57,15 @@ pub(crate) fn run(workspace: &Workspace, blkkin: Option<PathBuf>) -> Result<Exit
     picture(&folder, GRAPH_SIZE, &docs.join("zipkin-dependencies.png"), |browser| {
         browser.go(&look::dependency_page(&zipkin))?;
         browser.wait_until("document.querySelector('canvas')")
+    })?;
+    drop(zipkin);
+    let mut zipkin = Zipkin::start(workspace, &folder)?;
+    zipkin.wait()?;
+    nbd::play(&folder, &blkkin, &zipkin, false)?;
+    let id = nbd::a_whole_request(&zipkin)?;
+    picture(&folder, DAEMON_SIZE, &docs.join("zipkin-nbd.png"), |browser| {
+        browser.go(&look::trace_page(&zipkin, &id))?;
+        browser.wait_until("document.body.innerText.includes('Total Spans')")
     })?;
     drop(zipkin);
     std::fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;

@@ -41,6 +41,8 @@ pub(crate) enum Purpose {
     Tests,
     /// The demo of several nodes.
     Cluster,
+    /// The demo of a storage daemon.
+    Daemons,
     /// The pictures in the documentation.
     Screenshots,
     /// Tests inside other kernels.
@@ -91,7 +93,7 @@ impl Plan {
         let ready_object = std::env::var_os(toolchain::READY_OBJECT_VARIABLE).is_some();
         let (jar, jars, java) = (server_jar(workspace), broker_jars(workspace), java_jars(workspace));
         let any = |of: &[Purpose]| of.iter().any(|purpose| purposes.contains(purpose));
-        let zipkin = any(&[Purpose::Tests, Purpose::Cluster, Purpose::Screenshots]);
+        let zipkin = any(&[Purpose::Tests, Purpose::Cluster, Purpose::Daemons, Purpose::Screenshots]);
         let kafka = any(&[Purpose::Tests, Purpose::Cluster]);
         let schemas = schemas(workspace);
         Self {

@@ -5,7 +5,7 @@
 
 use anyhow::{Context, Result};
 
-use super::story::{heading, say, thousands};
+use crate::demo::story::{heading, say, thousands};
 
 /// What an agent counts, over all kinds of records but names: those of tasks come as long as there are any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -14,7 +14,6 @@
 
 mod books;
 mod node;
-mod story;
 
 use std::fs;
 use std::path::Path;
@@ -23,15 +22,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::look;
+use super::{look, story};
 use crate::interrupt;
 use crate::servers::{Kafka, Process, Zipkin};
 use crate::workspace::Workspace;
 
+use super::story::{Line, say};
 use books::Books;
 use node::Node;
 pub(crate) use node::as_machine;
-use story::{Line, say};
 
 /// Load before the kill, and at least so long after it: the group gives a dead member's partitions away after 6 s.
 const BEFORE_THE_KILL: Duration = Duration::from_secs(4);

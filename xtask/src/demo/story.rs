@@ -7,31 +7,31 @@ use crate::interrupt;
 
 const COLUMNS: usize = 78;
 
-pub(super) fn say(line: &str) {
+pub(crate) fn say(line: &str) {
     println!("{}", line.trim_end());
 }
 
 /// `── what runs ───…`
-pub(super) fn heading(words: &str) {
+pub(crate) fn heading(words: &str) {
     say(&format!("── {words} {}", "─".repeat(COLUMNS.saturating_sub(words.chars().count() + 4))));
 }
 
 /// Something that runs.
-pub(super) struct Line<'a> {
-    pub(super) name: &'a str,
-    pub(super) what: &'a str,
-    pub(super) pid: u32,
+pub(crate) struct Line<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) what: &'a str,
+    pub(crate) pid: u32,
 }
 
 impl Line<'_> {
-    pub(super) fn say(&self) {
+    pub(crate) fn say(&self) {
         let Self { name, what, pid } = self;
         say(&format!("  {name:<14}{what:<50}{:>12}", format!("pid {pid}")));
     }
 }
 
 /// `12,345`.
-pub(super) fn thousands(number: u64) -> String {
+pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (place, digit) in digits.chars().enumerate() {
@@ -44,7 +44,7 @@ pub(super) fn thousands(number: u64) -> String {
 }
 
 /// On a terminal: until Ctrl-C, so that Zipkin can be looked at.
-pub(super) fn stay() {
+pub(crate) fn stay() {
     say("");
     if !std::io::stdout().is_terminal() {
         say("Zipkin ends here; on a terminal it stays until Ctrl-C");

@@ -1,0 +1,131 @@
+//! `demo --nbd`: a storage daemon that says what it does, traced with what the kernel does for it.
+//!
+//! ```text
+//! fio ─ NBD ─→ blkkin-nbd ─→ pread64, pwrite64, fdatasync ─→ ext4 ─→ bio ─→ request ─→ loop device
+//!                └─ LTTng-UST ──┐        └─ eBPF ──┐
+//!                               └─ blkkin run --ust ─→ Zipkin
+//! ```
+//!
+//! *Out*: blkkin's report, a page of Zipkin for one NBD request with all its layers, and how many of the daemon's operations have
+//! their calls below them. *Invariant*: whatever ends it, all that it started ends with it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::story::{self, Line, say, thousands};
+use super::{Disk, look};
+use crate::interrupt;
+use crate::servers::Zipkin;
+use crate::workspace::Workspace;
+
+/// Requests of fio's, over each of as many connections. One in five writes, and after every 16 writes it asks for a flush.
+const REQUESTS: u32 = 300;
+const CONNECTIONS: u32 = 2;
+const BYTES: u64 = 48 << 20;
+/// Of these fits a page.
+pub(crate) const SPANS_MAX: usize = 12;
+const TRACES_MAX: u32 = 2_000;
+
+/// The whole of it. `blkkin` is the program; the daemon lies beside it.
+pub(super) fn run(workspace: &Workspace, blkkin: &Path) -> Result<ExitCode> {
+    let folder = workspace.demo_dir().join("nbd");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    story::heading("what runs");
+    let mut zipkin = Zipkin::start(workspace, &folder)?;
+    zipkin.wait()?;
+    Line { name: "zipkin", what: &zipkin.url(), pid: zipkin.pid() }.say();
+    say("  blkkin-nbd      an NBD server that says what it does (LTTng-UST)");
+    say("  fio             its client: reads, writes, flushes over two connections");
+    story::heading("blkkin run --ust");
+    play(&folder, blkkin, &zipkin, true)?;
+    let seen = zipkin.traces("blkkin-nbd", "", TRACES_MAX)?;
+    let operations = seen.iter().filter(|trace| is_an_operation(trace)).count();
+    let with_calls = seen.iter().filter(|trace| is_an_operation(trace) && trace.len() > 1).count();
+    story::heading("look");
+    say(&format!(
+        "  {} NBD requests in Zipkin, {} of them with the calls that they were made of",
+        thousands(operations as u64),
+        thousands(with_calls as u64)
+    ));
+    let trace = a_whole_request(&zipkin)?;
+    say("  one that reached the disk, layer by layer");
+    say(&format!("    {}", look::trace_page(&zipkin, &trace)));
+    say("  who asks whom");
+    say(&format!("    {}", look::dependency_page(&zipkin)));
+    story::stay();
+    drop(zipkin);
+    fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The daemon at work on a file on ext4, spans to Zipkin.
+pub(crate) fn play(folder: &Path, blkkin: &Path, zipkin: &Zipkin, report: bool) -> Result<()> {
+    let server = beside(blkkin)?;
+    let disk = Disk::make(folder)?;
+    let volume = disk.mount_point().join("volume.img");
+    fs::write(&volume, vec![0xb1; BYTES as usize])
+        .with_context(|| format!("cannot make {}", volume.display()))?;
+    let script = folder.join("nbd.sh");
+    fs::write(&script, script_of(&server, &volume, folder))
+        .with_context(|| format!("cannot write {}", script.display()))?;
+    if interrupt::came() {
+        bail!("interrupted before the traced run; nothing is left behind");
+    }
+    let mut command = Command::new(blkkin);
+    command.args(["run", "--ust", "--slowest", "1", "--to"]).arg(format!("zipkin={}", zipkin.url()));
+    if !report {
+        command.arg("--no-report");
+    }
+    command.arg("--").arg("sh").arg(&script).stdin(Stdio::null());
+    // Cargo's, for build scripts: the traced program would look for its libraries there first.
+    command.env_remove("LD_LIBRARY_PATH");
+    let status = command.status().with_context(|| format!("cannot start {}", blkkin.display()))?;
+    disk.remove()?;
+    if !status.success() {
+        bail!("the traced run failed ({status})");
+    }
+    Ok(())
+}
+
+fn beside(blkkin: &Path) -> Result<PathBuf> {
+    let blkkin = blkkin.canonicalize().with_context(|| format!("no {}", blkkin.display()))?;
+    let server = blkkin.with_file_name("blkkin-nbd");
+    if !server.is_file() {
+        bail!("{} is not there: cargo build --release -p blkkin-nbd", server.display());
+    }
+    Ok(server)
+}
+
+/// The volume is not in memory when the client begins, so that its reads reach the disk.
+fn script_of(server: &Path, volume: &Path, folder: &Path) -> String {
+    format!(
+        "set -e\n\
+         sync '{volume}'\n\
+         dd if='{volume}' iflag=nocache count=0 status=none\n\
+         '{server}' '{volume}' --unix '{folder}/socket' > '{folder}/uri' &\n\
+         until [ -s '{folder}/uri' ]; do sleep 0.02; done\n\
+         fio --name=demo --ioengine=nbd --uri=\"$(head -n 1 '{folder}/uri')\" --rw=randrw --rwmixread=80 --fsync=16 --bs=4k \
+         --iodepth=4 --numjobs={CONNECTIONS} --thread --size={BYTES} --number_ios={REQUESTS} --output='{folder}/fio.out'\n\
+         kill $!\n\
+         wait $! || true\n",
+        volume = volume.display(),
+        server = server.display(),
+        folder = folder.display()
+    )
+}
+
+fn is_an_operation(trace: &[Value]) -> bool {
+    trace.iter().any(|span| span["name"].as_str().is_some_and(|name| name.starts_with("nbd ")))
+}
+
+/// The id of an NBD request's trace that has the most layers, of those that fit a page.
+pub(crate) fn a_whole_request(zipkin: &Zipkin) -> Result<String> {
+    let traces = zipkin.traces("blkkin-nbd", "nbd%20read", TRACES_MAX)?;
+    let fit = traces.iter().filter(|trace| is_an_operation(trace) && trace.len() <= SPANS_MAX);
+    let most = fit.max_by_key(|trace| trace.len()).context("no NBD request has come to Zipkin")?;
+    Ok(most[0]["traceId"].as_str().unwrap_or_default().to_owned())
+}
