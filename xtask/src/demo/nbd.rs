@@ -20,6 +20,7 @@ use super::story::{self, Line, say, thousands};
 use super::{Disk, look};
 use crate::interrupt;
 use crate::servers::Zipkin;
+use crate::shell;
 use crate::workspace::Workspace;
 
 /// Requests of fio's, over each of as many connections. One in five writes, and after every 16 writes it asks for a flush.
@@ -69,6 +70,10 @@ pub(crate) fn play(folder: &Path, blkkin: &Path, zipkin: &Zipkin, report: bool) 
     let volume = disk.mount_point().join("volume.img");
     fs::write(&volume, vec![0xb1; BYTES as usize])
         .with_context(|| format!("cannot make {}", volume.display()))?;
+    // It is on the disk and not in memory when the client begins, so that its reads reach the disk.
+    shell::run_quietly(Command::new("sync").arg(&volume))?;
+    let from = format!("if={}", volume.display());
+    shell::run_quietly(Command::new("dd").args([&from, "iflag=nocache", "count=0", "status=none"]))?;
     let script = folder.join("nbd.sh");
     fs::write(&script, script_of(&server, &volume, folder))
         .with_context(|| format!("cannot write {}", script.display()))?;
@@ -100,12 +105,9 @@ fn beside(blkkin: &Path) -> Result<PathBuf> {
     Ok(server)
 }
 
-/// The volume is not in memory when the client begins, so that its reads reach the disk.
 fn script_of(server: &Path, volume: &Path, folder: &Path) -> String {
     format!(
         "set -e\n\
-         sync '{volume}'\n\
-         dd if='{volume}' iflag=nocache count=0 status=none\n\
          '{server}' '{volume}' --unix '{folder}/socket' > '{folder}/uri' &\n\
          until [ -s '{folder}/uri' ]; do sleep 0.02; done\n\
          fio --name=demo --ioengine=nbd --uri=\"$(head -n 1 '{folder}/uri')\" --rw=randrw --rwmixread=80 --fsync=16 --bs=4k \

@@ -9,7 +9,7 @@ use crate::ctf::packet::{Losses, PacketError, Place};
 use crate::view::Gap;
 
 /// How long a packet waits for the metadata that describes it, and how often that is asked for.
-const METADATA_WITHIN: Duration = Duration::from_millis(300);
+const METADATA_WITHIN: Duration = Duration::from_secs(1);
 const METADATA_ASK: Duration = Duration::from_millis(2);
 
 impl Reader {
@@ -50,6 +50,11 @@ impl Reader {
         while let Err(PacketError::UnknownStream(_) | PacketError::NoMetadata) = opened
             && self.connection.is_some()
         {
+            // Nor is the stream that it comes by always named at once.
+            if self.traces[self.streams[n].trace].metadata.is_none() {
+                let fresh = self.new_streams()?;
+                self.add(fresh.unwrap_or_default())?;
+            }
             self.more_metadata(self.streams[n].trace)?;
             opened = self.open(n);
             if since.elapsed() > METADATA_WITHIN {
