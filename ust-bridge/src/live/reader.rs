@@ -15,7 +15,7 @@ use super::connection::{Connection, LiveError};
 use super::protocol::{News, Next, Session, Stream};
 use crate::clock::{Conversion, Here};
 use crate::ctf::metadata::{MetadataError, Trace};
-use crate::ctf::packet::{Decoder, Event, Losses, PacketHead, Place, Since};
+use crate::ctf::packet::{Decoder, Event, Losses, PacketError, PacketHead, Place, Since};
 use crate::merge::Merge;
 use crate::view::{Gap, View};
 
@@ -103,6 +103,8 @@ struct LiveStream {
     /// When a packet or another beacon than the last came.
     heard: Instant,
     beacon: u64,
+    /// Its packet cannot be read yet: until when the stream was known before it, and since when it is here.
+    waits: Option<(u64, Instant)>,
 }
 
 /// What one round brought.
@@ -261,6 +263,7 @@ impl Reader {
     /// Asks every stream that has nothing here for more, and gives out what may go.
     pub fn round(&mut self, out: &mut impl FnMut(&View<'_>)) -> Result<Round, LiveError> {
         let before = self.counts;
+        self.begin_those_that_wait()?;
         let asked: Vec<usize> =
             (0..self.streams.len()).filter(|&n| self.streams[n].asked && self.streams[n].listed).collect();
         let ids: Vec<u64> = asked.iter().map(|&n| self.streams[n].id).collect();
@@ -300,6 +303,9 @@ impl Reader {
         self.detach();
         for n in 0..self.streams.len() {
             self.streams[n].dropped = true;
+            if self.streams[n].waits.take().is_some() {
+                self.broken(n, &PacketError::NoMetadata);
+            }
             if self.streams[n].asked {
                 self.close(n);
             }
@@ -353,6 +359,7 @@ impl Reader {
                 over: false,
                 heard: Instant::now(),
                 beacon: 0,
+                waits: None,
             });
         }
         (0..self.traces.len()).try_for_each(|trace| self.more_metadata(trace))

@@ -8,9 +8,8 @@ use super::{Reader, not_attached};
 use crate::ctf::packet::{Losses, PacketError, Place};
 use crate::view::Gap;
 
-/// How long a packet waits for the metadata that describes it, and how often that is asked for.
-const METADATA_WITHIN: Duration = Duration::from_secs(1);
-const METADATA_ASK: Duration = Duration::from_millis(2);
+/// How long a packet waits for the metadata that describes it.
+const METADATA_WITHIN: Duration = Duration::from_secs(10);
 
 impl Reader {
     pub(super) fn fetch(&mut self, n: usize, index: &Index) -> Result<(), LiveError> {
@@ -42,14 +41,26 @@ impl Reader {
         self.counts.packets += 1;
         self.streams[n].heard = Instant::now();
         // What a packet's counters say was lost may have been lost until its end.
-        let (from, lost) = (self.streams[n].end, self.streams[n].counted);
-        self.streams[n].end = index.end;
+        let from = std::mem::replace(&mut self.streams[n].end, index.end);
+        self.begin(n, from, Instant::now())
+    }
+
+    /// Packets that came before what describes them: metadata goes its own way, and a session's first packets may be at the relay
+    /// before it. Others do not wait for them.
+    pub(super) fn begin_those_that_wait(&mut self) -> Result<(), LiveError> {
+        for n in 0..self.streams.len() {
+            if let Some((from, since)) = self.streams[n].waits.take() {
+                self.begin(n, from, since)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Decodes the first event of the packet that has come, at `since`; before it the stream was known until `from`.
+    fn begin(&mut self, n: usize, from: u64, since: Instant) -> Result<(), LiveError> {
+        let lost = self.streams[n].counted;
         let mut opened = self.open(n);
-        // Metadata goes its own way: a session's first packets may be at the relay before it.
-        let since = Instant::now();
-        while let Err(PacketError::UnknownStream(_) | PacketError::NoMetadata) = opened
-            && self.connection.is_some()
-        {
+        if let Err(PacketError::UnknownStream(_) | PacketError::NoMetadata) = opened {
             // Nor is the stream that it comes by always named at once.
             if self.traces[self.streams[n].trace].metadata.is_none() {
                 let fresh = self.new_streams()?;
@@ -57,12 +68,13 @@ impl Reader {
             }
             self.more_metadata(self.streams[n].trace)?;
             opened = self.open(n);
-            if since.elapsed() > METADATA_WITHIN {
-                break;
-            }
-            if opened.is_err() {
-                std::thread::sleep(METADATA_ASK);
-            }
+        }
+        if let Err(PacketError::UnknownStream(_) | PacketError::NoMetadata) = opened
+            && since.elapsed() < METADATA_WITHIN
+        {
+            self.streams[n].waits = Some((from, since));
+            self.streams[n].asked = false;
+            return Ok(());
         }
         self.note_gap(n, from, lost);
         if let Err(error) = opened {
