@@ -42,7 +42,9 @@ pub(super) fn run(workspace: &Workspace, blkkin: &Path) -> Result<ExitCode> {
     say("  blkkin-nbd      an NBD server that says what it does (LTTng-UST)");
     say("  fio             its client: reads, writes, flushes over two connections");
     story::heading("blkkin run --ust");
-    play(&folder, blkkin, &zipkin, true)?;
+    let mut program = Command::new(blkkin);
+    program.arg("run");
+    play(&folder, blkkin, &zipkin, program)?;
     let seen = zipkin.traces("blkkin-nbd", "", TRACES_MAX)?;
     let operations = seen.iter().filter(|trace| is_an_operation(trace)).count();
     let with_calls = seen.iter().filter(|trace| is_an_operation(trace) && trace.len() > 1).count();
@@ -63,8 +65,8 @@ pub(super) fn run(workspace: &Workspace, blkkin: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The daemon at work on a file on ext4, spans to Zipkin.
-pub(crate) fn play(folder: &Path, blkkin: &Path, zipkin: &Zipkin, report: bool) -> Result<()> {
+/// The daemon at work on a file on ext4, spans to Zipkin. `program` is `blkkin run`, as it is to be started.
+pub(crate) fn play(folder: &Path, blkkin: &Path, zipkin: &Zipkin, program: Command) -> Result<()> {
     let server = beside(blkkin)?;
     let disk = Disk::make(folder)?;
     let volume = disk.mount_point().join("volume.img");
@@ -80,11 +82,8 @@ pub(crate) fn play(folder: &Path, blkkin: &Path, zipkin: &Zipkin, report: bool) 
     if interrupt::came() {
         bail!("interrupted before the traced run; nothing is left behind");
     }
-    let mut command = Command::new(blkkin);
-    command.args(["run", "--ust", "--slowest", "1", "--to"]).arg(format!("zipkin={}", zipkin.url()));
-    if !report {
-        command.arg("--no-report");
-    }
+    let mut command = program;
+    command.args(["--ust", "--slowest", "1", "--to"]).arg(format!("zipkin={}", zipkin.url()));
     command.arg("--").arg("sh").arg(&script).stdin(Stdio::null());
     // Cargo's, for build scripts: the traced program would look for its libraries there first.
     command.env_remove("LD_LIBRARY_PATH");

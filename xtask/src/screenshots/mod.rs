@@ -61,11 +61,15 @@ pub(crate) fn run(workspace: &Workspace, blkkin: Option<PathBuf>) -> Result<Exit
     drop(zipkin);
     let mut zipkin = Zipkin::start(workspace, &folder)?;
     zipkin.wait()?;
-    nbd::play(&folder, &blkkin, &zipkin, false)?;
+    let mut program = as_machine("demo", &folder)?;
+    let blkkin = blkkin.canonicalize().with_context(|| format!("no {}", blkkin.display()))?;
+    program.arg(&blkkin).args(["run", "--no-report"]);
+    nbd::play(&folder, &blkkin, &zipkin, program)?;
     let id = nbd::a_whole_request(&zipkin)?;
     picture(&folder, DAEMON_SIZE, &docs.join("zipkin-nbd.png"), |browser| {
         browser.go(&look::trace_page(&zipkin, &id))?;
-        browser.wait_until("document.body.innerText.includes('Total Spans')")
+        browser.wait_until("document.body.innerText.includes('Total Spans')")?;
+        browser.run(CLOSE_ANNOTATIONS).map(drop)
     })?;
     drop(zipkin);
     std::fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
