@@ -149,6 +149,10 @@ impl Told {
 
     fn error(&self, settings: &Settings, error: &Driver) -> KafkaError {
         match &self.failure {
+            // A listener without TLS hangs up in the middle of the handshake, or answers with what is none: the same mistake.
+            Some((_, why)) if why.contains("SSL connection closed") => {
+                KafkaError::coded(settings, "reach", Some(Code::SSL), why.clone())
+            }
             Some((code, why)) => {
                 // A listener with TLS or SASL hangs up on who does not speak it, at the first word.
                 let hung_up =
