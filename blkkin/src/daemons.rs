@@ -144,6 +144,12 @@ fn remarks(woven: &WeaveBooks, heard: &Heard) -> Vec<String> {
             counts.lost.packets
         ));
     }
+    if counts.late > 0 {
+        all.push(format!(
+            "daemons: {} of their events came too late to be put in order; calls meanwhile are below nothing",
+            counts.late
+        ));
+    }
     if woven.calls_unjudged > 0 {
         all.push(format!(
             "daemons: {} calls are below nothing, as what was said of them came too late",

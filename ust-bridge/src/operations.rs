@@ -19,7 +19,8 @@
 //!   all of that would be A's.
 //! - *It enters what nobody heard the begin of.* Then it works for that, and not for what it had entered before.
 //! - *A thread leaves what it had entered first.* What lay above it was left as well, whether that was said or not.
-//! - *A process is gone.* Its threads' numbers go to others.
+//! - *A thread or a process is gone.* Its number goes to others. That is heard from the kernel's side, maybe after the first words of
+//!   the next; so what was entered before a thread was forked is not its own, whoever had its number then.
 //!
 //! *Rejected*: "the operation whose time encloses the call's" (a pool of threads has a hundred such); to keep a thread's stack over
 //! a loss if the next event fits it (that event may be of the same operation, called again).
@@ -67,6 +68,8 @@ pub struct Above {
     pub trace: TraceId,
     /// The operation.
     pub span: SpanId,
+    /// When the thread entered it.
+    pub since: MonotonicNs,
 }
 
 /// Hears what comes of facts, in order of time.
@@ -123,7 +126,13 @@ struct Open {
 
 impl Open {
     fn above(&self) -> Above {
-        Above { trace: self.event.trace, span: self.event.span }
+        Above { trace: self.event.trace, span: self.event.span, since: self.event.begin }
+    }
+}
+
+impl Above {
+    fn since(self, at: u64) -> Above {
+        Above { since: MonotonicNs(at), ..self }
     }
 }
 
@@ -134,14 +143,14 @@ impl Operations {
         let (time, thread) = (at.time_ns, Thread { pid: at.vpid, tid: at.vtid });
         match fact {
             Fact::Begin { span, on, .. } => {
-                let above = self.begin(at, fact, told);
+                let above = self.begin(at, fact, told).map(|above| above.since(time));
                 if *on {
                     self.enter(time, thread, *span, above, told);
                 }
             }
             Fact::End { span, status } => self.end(time, thread, *span, *status, told),
             Fact::Enter { span } => {
-                let above = self.open.get(&(thread.pid, *span)).map(Open::above);
+                let above = self.open.get(&(thread.pid, *span)).map(|open| open.above().since(time));
                 self.books.strangers += u64::from(above.is_none());
                 self.enter(time, thread, *span, above, told);
             }
@@ -163,6 +172,13 @@ impl Operations {
         self.doubtful_until = self.doubtful_until.max(until);
         self.threads.clear();
         told.nobody(MonotonicNs(from));
+    }
+
+    /// The thread has ended, and another may get its number: whatever it had entered.
+    pub fn ended(&mut self, thread: Thread, at: u64, told: &mut impl Told) {
+        if self.threads.remove(&thread).is_some() {
+            told.works(MonotonicNs(at.max(self.now)), thread, None);
+        }
     }
 
     /// The process has ended: so have its threads, and no end of its operations will be heard.

@@ -67,6 +67,17 @@ impl Told for Vec<Word> {
     }
 }
 
+/// A thread that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exit {
+    /// Which.
+    pub thread: Thread,
+    /// When.
+    pub at: u64,
+    /// It was the last of its process that is known.
+    pub last: bool,
+}
+
 /// What became of calls and batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WeaveBooks {
@@ -94,14 +105,14 @@ pub struct Weave {
     /// Facts are known until then.
     known: MonotonicNs,
     threads: HashMap<Thread, Above>,
-    tasks: HashMap<TaskId, Thread>,
+    /// With when each was forked, where that was seen.
+    tasks: HashMap<TaskId, (Thread, MonotonicNs)>,
     /// Tasks of each process.
     processes: HashMap<u32, u32>,
     /// Only of processes that the tracer has named, which are these; none where everybody is followed. Their operations are given
     /// out after their end, too.
     named: Option<HashSet<u32>>,
-    /// Processes whose last task has ended, and when.
-    exits: Vec<(u32, u64)>,
+    exits: Vec<Exit>,
     /// With when each came, by the caller's clock.
     held: VecDeque<(EventBatch, u64)>,
     held_events: usize,
@@ -164,8 +175,8 @@ impl Weave {
         all
     }
 
-    /// Processes of which the last task that is known has ended, with when, since it was last asked.
-    pub fn take_exits(&mut self) -> impl Iterator<Item = (u32, u64)> + '_ {
+    /// Threads that have ended since it was last asked.
+    pub fn take_exits(&mut self) -> impl Iterator<Item = Exit> + '_ {
         self.exits.drain(..)
     }
 
@@ -195,10 +206,12 @@ impl Weave {
                     }
                     if task.change == TaskChange::Exited {
                         self.ended(task.task.id, task.time);
-                    } else if self.tasks.contains_key(&task.task.id) {
-                        self.tasks.insert(task.task.id, thread);
+                    } else if let Some((known, _)) = self.tasks.get_mut(&task.task.id) {
+                        *known = thread;
                     } else if self.tasks.len() < TASKS_MAX {
-                        self.tasks.insert(task.task.id, thread);
+                        let forked = task.change == TaskChange::Forked;
+                        let born = if forked { task.time } else { MonotonicNs(0) };
+                        self.tasks.insert(task.task.id, (thread, born));
                         *self.processes.entry(thread.pid).or_default() += 1;
                     }
                 }
@@ -217,13 +230,17 @@ impl Weave {
     }
 
     fn ended(&mut self, task: TaskId, at: MonotonicNs) {
-        let Some(thread) = self.tasks.remove(&task) else { return };
-        let Some(left) = self.processes.get_mut(&thread.pid) else { return };
-        *left -= 1;
-        if *left == 0 {
+        let Some((thread, _)) = self.tasks.remove(&task) else { return };
+        self.threads.remove(&thread);
+        let left = self.processes.get_mut(&thread.pid);
+        let last = left.is_none_or(|left| {
+            *left -= 1;
+            *left == 0
+        });
+        if last {
             self.processes.remove(&thread.pid);
-            self.exits.push((thread.pid, at.0));
         }
+        self.exits.push(Exit { thread, at: at.0, last });
     }
 
     /// Believes all words until then.
@@ -258,7 +275,8 @@ impl Weave {
         if self.threads.is_empty() {
             return;
         }
-        let above = self.tasks.get(&call.task.id).and_then(|thread| self.threads.get(thread));
+        let Some((thread, born)) = self.tasks.get(&call.task.id) else { return };
+        let above = self.threads.get(thread).filter(|above| above.since >= *born);
         call.context = above.map(|above| {
             self.books.calls_linked += 1;
             TraceContext { trace: above.trace, span: above.span, flags: 0, from: ContextFrom::Events }.into()

@@ -13,7 +13,7 @@ use blkkin_ust_bridge::mapping::mapper::Mapper;
 use blkkin_ust_bridge::operations::{Books, Operations};
 use blkkin_ust_bridge::session::keeper::Keeper;
 use blkkin_ust_bridge::view::Gap;
-use blkkin_ust_bridge::weave::Word;
+use blkkin_ust_bridge::weave::{Exit, Word};
 use blkkin_wire::clock::MonotonicNs;
 
 use super::weaving::Words;
@@ -23,6 +23,9 @@ use super::weaving::Words;
 const FIRST_HEARD_WITHIN: u64 = 100_000_000;
 /// What a session that was ended still has must come within.
 const REST_WITHIN: Duration = Duration::from_secs(5);
+/// How long the streams of other CPUs are waited for: less than batches wait for words, and more than a consumer daemon on a machine
+/// that has too much to do is behind.
+const WAIT_FOR_STREAMS: Duration = Duration::from_millis(1_500);
 /// Between two looks for rings that are stuck.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Remarks kept.
@@ -43,9 +46,9 @@ pub(super) struct Reading {
     mapper: Mapper,
     operations: Operations,
     words: SyncSender<Words>,
-    exits: Receiver<(u32, u64)>,
-    /// Processes that have ended, until all is known that they had said.
-    ended: VecDeque<(u32, u64)>,
+    exits: Receiver<Exit>,
+    /// Threads that have ended, until all is known that they had said.
+    ended: VecDeque<Exit>,
     stop: StopSignal,
     heard: Heard,
     until: MonotonicNs,
@@ -57,7 +60,7 @@ impl Reading {
         keeper: Keeper,
         mapping: Mapping,
         words: SyncSender<Words>,
-        exits: Receiver<(u32, u64)>,
+        exits: Receiver<Exit>,
         stop: StopSignal,
     ) -> Reading {
         Reading {
@@ -136,8 +139,11 @@ impl Reading {
             self.until = self.until.max(MonotonicNs(until));
         }
         self.ended.extend(self.exits.try_iter());
-        while let Some((pid, at)) = self.ended.pop_front_if(|(_, at)| *at < self.until.0) {
-            self.operations.gone(pid, at, &mut words);
+        while let Some(Exit { thread, at, last }) = self.ended.pop_front_if(|exit| exit.at < self.until.0) {
+            match last {
+                true => self.operations.gone(thread.pid, at, &mut words),
+                false => self.operations.ended(thread, at, &mut words),
+            }
         }
         for trouble in self.follower.troubles() {
             self.trouble(format!("{}: {}", trouble.stream, trouble.what));
@@ -194,7 +200,7 @@ fn follower(keeper: &Keeper) -> Follower {
     let target = Target {
         address: keeper.relay().live_address(),
         session: keeper.name().to_owned(),
-        settings: Settings::default(),
+        settings: Settings { wait_max: WAIT_FOR_STREAMS, ..Settings::default() },
     };
     Follower::new(target)
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use blkkin_bus::{Next, Publisher, Subscription};
 use blkkin_tracer::{Follow, StopSignal};
-use blkkin_ust_bridge::weave::{Weave, WeaveBooks, Word};
+use blkkin_ust_bridge::weave::{Exit, Weave, WeaveBooks, Word};
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::MonotonicNs;
 
@@ -20,7 +20,7 @@ pub(super) fn weave(
     mut batches: Subscription<EventBatch>,
     out: Publisher<EventBatch>,
     heard: Receiver<Words>,
-    ended: Sender<(u32, u64)>,
+    ended: Sender<Exit>,
     stop: &StopSignal,
     follow: Follow,
 ) -> WeaveBooks {

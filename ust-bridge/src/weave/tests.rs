@@ -65,7 +65,7 @@ fn batch(sequence: u64, events: Vec<LayerEvent>, watermark: u64) -> EventBatch {
 }
 
 fn works(at: u64, tid: u32, span: Option<u64>) -> Word {
-    let above = span.map(|span| Above { trace: TraceId(9), span: SpanId(span) });
+    let above = span.map(|span| Above { trace: TraceId(9), span: SpanId(span), since: MonotonicNs(at) });
     Word::Works(MonotonicNs(at), Thread { pid: 100, tid }, above)
 }
 
@@ -108,7 +108,7 @@ fn a_thread_is_one_of_its_process() {
         [Word::Works(
             MonotonicNs(5),
             Thread { pid: 999, tid: 1 },
-            Some(Above { trace: TraceId(9), span: SpanId(7) }),
+            Some(Above { trace: TraceId(9), span: SpanId(7), since: MonotonicNs(5) }),
         )],
         MonotonicNs(90),
     );
@@ -247,4 +247,38 @@ fn operations_of_who_is_not_followed_are_left_out() {
         .collect();
     assert_eq!(spans, [5]);
     assert_eq!((weave.books().operations, weave.books().operations_of_others), (1, 1));
+}
+
+/// A thread ends inside an operation, and its number goes to another, of which both streams say something before it is heard that
+/// the first has ended.
+#[test]
+fn what_was_entered_under_a_threads_number_before_it_was_forked_is_not_its_own() {
+    let mut weave = Weave::default();
+    let forked = |id, time, change| {
+        let LayerEvent::Task(task) = seen(1) else { panic!() };
+        LayerEvent::Task(TaskEvent { time: MonotonicNs(time), task: self::task(id), change, ..task })
+    };
+    // In and out of one of its own: what lies below is the other's.
+    let above = |span, since| Above { trace: TraceId(9), span: SpanId(span), since: MonotonicNs(since) };
+    let thread = Thread { pid: 100, tid: 1 };
+    let works = |at, span, since| Word::Works(MonotonicNs(at), thread, Some(above(span, since)));
+    weave.hear([works(10, 7, 10), works(40, 8, 40), works(60, 7, 10)], MonotonicNs(90));
+    let mut elder = call(1, 1, (11, 12));
+    let (mut inside, mut behind) = (call(2, 2, (45, 50)), call(3, 2, (70, 75)));
+    for (event, id) in [(&mut elder, 1), (&mut inside, 2), (&mut behind, 2)] {
+        let LayerEvent::Call(call) = event else { panic!() };
+        call.task = task(id);
+    }
+    let events = vec![
+        forked(1, 1, TaskChange::Seen),
+        elder,
+        forked(1, 20, TaskChange::Exited),
+        forked(2, 30, TaskChange::Forked),
+        inside,
+        behind,
+    ];
+    weave.take(batch(0, events, 80), 0);
+    assert_eq!(links(&[weave.next(1).unwrap()]), [(1, Some(7)), (2, Some(8)), (3, None)]);
+    let exits: Vec<_> = weave.take_exits().collect();
+    assert_eq!(exits, [Exit { thread, at: 20, last: true }]);
 }
