@@ -46,6 +46,8 @@ use crate::facts::{self, Fact, Kind, Where};
 const OPEN_MAX: usize = 65_536;
 /// Threads that work for something.
 const THREADS_MAX: usize = 65_536;
+/// Inode of the initial name space of processes, whose numbers the kernel's side says (include/linux/proc_ns.h, PROC_PID_INIT_INO).
+const INITIAL_PID_NS: u64 = 0xefff_fffc;
 /// Operations that a thread has entered and not left.
 const DEPTH_MAX: usize = 32;
 /// Notes of one operation, and bytes of one's words.
@@ -59,6 +61,16 @@ pub struct Thread {
     pub pid: u32,
     /// The thread.
     pub tid: u32,
+}
+
+impl Thread {
+    /// Nobody that is known, where it is of another name space: its numbers are those of others in the initial one.
+    fn of(at: &Where<'_>) -> Thread {
+        match at.pid_ns {
+            0 | INITIAL_PID_NS => Thread { pid: at.vpid, tid: at.vtid },
+            _ => Thread { pid: 0, tid: 0 },
+        }
+    }
 }
 
 /// What a thread works for.
@@ -99,6 +111,8 @@ pub struct Books {
     pub strangers: u64,
     /// Notes left out, as there were too many of one operation.
     pub notes_dropped: u64,
+    /// Entries of threads that are of another name space of processes: what these call is below nothing.
+    pub elsewhere: u64,
     /// Events that were lost, as the streams count them.
     pub lost: u64,
     /// Of the losses, those that were told after later facts had been believed.
@@ -140,7 +154,7 @@ impl Operations {
     /// Takes the next fact in.
     pub fn take(&mut self, at: &Where<'_>, fact: &Fact<'_>, told: &mut impl Told) {
         self.now = self.now.max(at.time_ns);
-        let (time, thread) = (at.time_ns, Thread { pid: at.vpid, tid: at.vtid });
+        let (time, thread) = (at.time_ns, Thread::of(at));
         match fact {
             Fact::Begin { span, on, .. } => {
                 let above = self.begin(at, fact, told).map(|above| above.since(time));
@@ -216,17 +230,18 @@ impl Operations {
             return None;
         };
         let Fact::Begin { name, service, .. } = fact else { return None };
+        let thread = Thread::of(at);
         if self.open.len() >= OPEN_MAX {
             self.make_room(told);
         }
-        let above = (parent != 0).then(|| self.open.get(&(at.vpid, parent))).flatten();
+        let above = (parent != 0).then(|| self.open.get(&(thread.pid, parent))).flatten();
         let root = above.map_or(SpanId(span), |above| above.root);
         let said = TraceId(u128::from(trace_hi) << 64 | u128::from(trace_lo));
         // Who says no trace is in that of what it is part of, or begins one.
         let own = || above.map_or(TraceId(span.into()), |above| above.event.trace);
         let trace = if said.0 == 0 { own() } else { said };
         let continued = parent != 0 && above.is_none();
-        let Entry::Vacant(place) = self.open.entry((at.vpid, span)) else {
+        let Entry::Vacant(place) = self.open.entry((thread.pid, span)) else {
             self.books.twice += 1;
             return None;
         };
@@ -241,8 +256,8 @@ impl Operations {
             service: words(if service.is_empty() { &at.procname } else { service }),
             begin: MonotonicNs(at.time_ns),
             end: MonotonicNs(at.time_ns),
-            pid: Pid(at.vpid),
-            tid: Tid(at.vtid),
+            pid: Pid(thread.pid),
+            tid: Tid(thread.tid),
             outcome: Outcome::Done,
             kept: kept_per_million,
             notes: Vec::new(),
@@ -277,7 +292,8 @@ impl Operations {
     /// Also of what is not known: what it had entered before is not what it works for now.
     fn enter(&mut self, at: u64, thread: Thread, span: u64, above: Option<Above>, told: &mut impl Told) {
         let room = self.threads.len() < THREADS_MAX || self.threads.contains_key(&thread);
-        if at < self.doubtful_until || !room {
+        self.books.elsewhere += u64::from(thread.pid == 0);
+        if at < self.doubtful_until || !room || thread.pid == 0 {
             return;
         }
         let stack = self.threads.entry(thread).or_default();
@@ -307,7 +323,7 @@ impl Operations {
     }
 
     fn note(&mut self, at: &Where<'_>, span: u64, key: &str, value: NoteValue) {
-        let Some(open) = self.open.get_mut(&(at.vpid, span)) else {
+        let Some(open) = self.open.get_mut(&(Thread::of(at).pid, span)) else {
             self.books.strangers += 1;
             return;
         };

@@ -49,6 +49,7 @@ struct Seen {
     vpid: Option<usize>,
     vtid: Option<usize>,
     procname: Option<usize>,
+    pid_ns: Option<usize>,
 }
 
 /// Makes facts of events.
@@ -138,8 +139,8 @@ fn look(rules: &[Rule], view: &View<'_>, misfits: &mut Vec<BindError>) -> Seen {
     };
     let context = view.stream().event_context.as_ref();
     let field = |name| context.and_then(|plan: &Plan| plan.field(name)).map(|(index, _)| index);
-    let (vpid, vtid, procname) = (field("vpid"), field("vtid"), field("procname"));
-    Seen { class: class.name.clone(), known, vpid, vtid, procname }
+    let [vpid, vtid, procname, pid_ns] = ["vpid", "vtid", "procname", "pid_ns"].map(field);
+    Seen { class: class.name.clone(), known, vpid, vtid, procname, pid_ns }
 }
 
 fn count_name(names: &mut BTreeMap<String, u64>, name: &str) {
@@ -158,7 +159,8 @@ fn place<'v>(seen: &Seen, view: &View<'v>) -> Where<'v> {
     let procname = seen.procname.and_then(|index| view.text(context.at(index)?));
     let procname = procname.or_else(|| view.trace.env("procname").map(Cow::Borrowed)).unwrap_or_default();
     let vtid = number(seen.vtid).unwrap_or(0) as u32;
-    Where { time_ns: view.time_ns.max(0) as u64, vpid: vpid as u32, vtid, procname }
+    let pid_ns = number(seen.pid_ns).unwrap_or(0);
+    Where { time_ns: view.time_ns.max(0) as u64, vpid: vpid as u32, vtid, pid_ns, procname }
 }
 
 #[inline]

@@ -61,7 +61,7 @@ pub(crate) fn begin(span: u64, parent: Option<u64>, on: bool) -> Fact<'static> {
 }
 
 pub(crate) fn at(time_ns: u64, thread: Thread) -> Where<'static> {
-    Where { time_ns, vpid: thread.pid, vtid: thread.tid, procname: "daemon".into() }
+    Where { time_ns, vpid: thread.pid, vtid: thread.tid, pid_ns: 0, procname: "daemon".into() }
 }
 
 fn end(span: u64) -> Fact<'static> {
@@ -173,6 +173,19 @@ fn a_span_of_blkins_is_a_server_where_it_answers() {
     assert_eq!((part.kind, part.trace, &*part.service), (SpanKind::Local, whole.trace, "daemon"));
     assert_eq!(whole.kind, SpanKind::Server);
     assert_eq!(whole.notes.iter().map(|note| &*note.key).collect::<Vec<_>>(), ["sr", "ss"]);
+}
+
+/// Its numbers are others' here.
+#[test]
+fn a_thread_of_another_name_space_of_processes_is_nobody_that_is_known() {
+    let (mut operations, mut heard) = (Operations::default(), Heard::default());
+    let within = |time, pid_ns| Where { pid_ns, ..at(time, T) };
+    operations.take(&within(1, INITIAL_PID_NS), &begin(1, None, true), &mut heard);
+    assert_eq!(heard.span(T), Some(1));
+    operations.take(&within(2, 4_026_532_000), &begin(2, None, true), &mut heard);
+    operations.take(&within(3, 4_026_532_000), &end(2), &mut heard);
+    assert_eq!((heard.span(T), operations.books().elsewhere), (Some(1), 1));
+    assert_eq!(heard.operations()[0].pid, Pid(0));
 }
 
 /// A daemon that never says an end.

@@ -208,7 +208,7 @@ impl Keeper {
         self.tool.lttng(&channel)?;
         let events = plan.events.join(",");
         self.tool.lttng(&["enable-event", &session, "--userspace", "--channel=blkkin", &events])?;
-        let contexts = ["--type=vpid", "--type=vtid", "--type=procname"];
+        let contexts = ["--type=vpid", "--type=vtid", "--type=pid_ns", "--type=procname"];
         let add = [&["add-context", &session, "--userspace", "--channel=blkkin"], &contexts[..]].concat();
         self.tool.lttng(&add)?;
         self.tool.lttng(&["start", name])?;
