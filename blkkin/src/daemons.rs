@@ -150,6 +150,12 @@ fn remarks(woven: &WeaveBooks, heard: &Heard) -> Vec<String> {
             counts.late
         ));
     }
+    if woven.words_late > 0 {
+        all.push(format!(
+            "daemons: {} times a thread said what it works for after its calls had been judged",
+            woven.words_late
+        ));
+    }
     if woven.calls_unjudged > 0 {
         all.push(format!(
             "daemons: {} calls are below nothing, as what was said of them came too late",

@@ -85,6 +85,8 @@ pub struct WeaveBooks {
     pub calls_linked: u64,
     /// Calls of which nobody knows it, as facts were late.
     pub calls_unjudged: u64,
+    /// Of what was said of threads, what came when all until then was taken to be known: calls were judged without it.
+    pub words_late: u64,
     /// Batches that went on before facts were known up to their end.
     pub batches_unwaited: u64,
     /// Operations given out.
@@ -133,6 +135,11 @@ impl Weave {
 
     /// Takes in what came of facts; all of them are known until `until`.
     pub fn hear(&mut self, words: impl IntoIterator<Item = Word>, until: MonotonicNs) {
+        let known = self.known;
+        let words = words.into_iter().inspect(|word| {
+            let works = matches!(word, Word::Works(..));
+            self.books.words_late += u64::from(works && word.at() < known);
+        });
         self.words.extend(words);
         self.known = self.known.max(until);
     }

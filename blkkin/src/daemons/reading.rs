@@ -19,8 +19,8 @@ use blkkin_wire::clock::MonotonicNs;
 use super::weaving::Words;
 
 /// While there is no stream, nothing was said up to so long ago: a program's first buffers are known to the relay some ms after
-/// they are made, and before its events are sent.
-const FIRST_HEARD_WITHIN: u64 = 100_000_000;
+/// they are made, and before its events are sent; we are told when we ask, which on a machine that has too much to do is later.
+const FIRST_HEARD_WITHIN: u64 = 1_000_000_000;
 /// What a session that was ended still has must come within.
 const REST_WITHIN: Duration = Duration::from_secs(5);
 /// How long the streams of other CPUs are waited for: less than batches wait for words, and more than a consumer daemon on a machine
