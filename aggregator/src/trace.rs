@@ -191,11 +191,13 @@ impl Trace {
         (self.missing, self.part) = (Missing::default(), Part::First);
     }
 
-    /// What it began with is here. This decides whose trace it is: the application's own, where the call was made for a span of
-    /// it, and else the one that its machine, boot, start and root name. Nothing else does.
+    /// What it began with is here. This decides whose trace it is: the application's or the daemon's own, where the call was made
+    /// for a span of it or the root is one, and else the one that its machine, boot, start and root name. Nothing else does.
     pub(crate) fn take_root(&mut self, root: Root, names: Names) {
         (self.root, self.names) = (root, names);
-        if let Some(context) = self.context() {
+        if let Root::Operation(operation) = &self.root {
+            self.id = operation.trace;
+        } else if let Some(context) = self.context() {
             self.id = context.trace;
         }
     }

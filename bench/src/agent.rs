@@ -31,6 +31,7 @@ use blkkin_bus::kafka::{EVENTS, Settings};
 use crate::Setting;
 use crate::broker::Broker;
 use crate::disk::Looped;
+use crate::fio;
 use crate::frame::number::{count, number, with_spread};
 use crate::frame::{Figure, Found, Goal, Rounds, Table};
 use crate::process;
@@ -130,17 +131,9 @@ impl Seen {
 /// Direct reads of 4 KiB, by as many threads as keep the rate, for the settling and the round.
 fn load(rate: u64, length: Duration, disk: &Looped, folder: &Path) -> Result<Child> {
     const JOBS: u64 = 2;
-    let words = [
-        "--name=agent".to_owned(),
-        format!("--filename={}", disk.device),
-        format!("--numjobs={JOBS}"),
-        format!("--rate_iops={}", rate / JOBS),
-        format!("--runtime={}", (SETTLE + length).as_secs() + 1),
-        format!("--output={}", folder.join("agent.fio").display()),
-    ];
-    let same = ["--rw=randread", "--bs=4k", "--direct=1", "--ioengine=psync", "--time_based", "--thread"];
-    let mut command = Command::new("fio");
-    command.args(words).args(same).stdin(Stdio::null()).stdout(Stdio::null());
+    let length = SETTLE + length + Duration::from_secs(1);
+    let mut command = fio::steady(&disk.device, rate / JOBS, length, &folder.join("agent.fio"));
+    command.args(["--rw=randread", "--thread"]).arg(format!("--numjobs={JOBS}"));
     command.spawn().context("cannot start fio")
 }
 

@@ -1,6 +1,8 @@
 //! fio: what it is told, and what it says. Blocks of 4 KiB.
 
 use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -9,6 +11,17 @@ use crate::disk::{BYTES, Place};
 
 /// What is written and synced: the file system's journal is what takes the time, not the file.
 const FSYNC_BYTES: u64 = 256 << 20;
+
+/// Direct blocks at a rate of so many a second for each job, to a device, through system calls: a load to watch something by, of
+/// which only the errors are of interest. The caller says what it does.
+pub(crate) fn steady(device: &str, rate: u64, length: Duration, output: &Path) -> Command {
+    let mut command = Command::new("fio");
+    command.args(["--name=steady", "--bs=4k", "--direct=1", "--ioengine=psync", "--time_based"]);
+    command.arg(format!("--filename={device}")).arg(format!("--rate_iops={rate}"));
+    command.arg(format!("--runtime={}", length.as_secs())).arg(format!("--output={}", output.display()));
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    command
+}
 
 /// How long it runs.
 #[derive(Clone, Copy, Debug)]

@@ -226,10 +226,20 @@ impl Operations {
 
     /// A new one; none if it is open already.
     fn begin(&mut self, at: &Where<'_>, fact: &Fact<'_>, told: &mut impl Told) -> Option<Above> {
-        let &Fact::Begin { trace_hi, trace_lo, span, parent, kind, kept_per_million, .. } = fact else {
+        let &Fact::Begin {
+            trace_hi,
+            trace_lo,
+            span,
+            parent,
+            kind,
+            kept_per_million,
+            ref name,
+            ref service,
+            ..
+        } = fact
+        else {
             return None;
         };
-        let Fact::Begin { name, service, .. } = fact else { return None };
         let thread = Thread::of(at);
         if self.open.len() >= OPEN_MAX {
             self.make_room(told);

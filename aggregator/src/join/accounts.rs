@@ -92,8 +92,16 @@ enum Fate {
 impl JoinAccounts {
     /// Whether all books agree.
     pub fn balances(&self) -> bool {
-        let all = [self.calls, self.bios, self.requests, self.commits, self.meetings, self.operations];
-        all.iter().all(JoinAccount::balances)
+        self.all().iter().all(JoinAccount::balances)
+    }
+
+    /// Events that no trace was given out of.
+    pub fn pending(&self) -> u64 {
+        self.all().iter().map(|account| account.pending).sum()
+    }
+
+    fn all(&self) -> [JoinAccount; 6] {
+        [self.calls, self.bios, self.requests, self.commits, self.meetings, self.operations]
     }
 
     pub(super) fn receive(&mut self, event: &LayerEvent) {

@@ -23,7 +23,7 @@ use super::open::{Before, OpenTraces, Slot};
 use super::recent::Recent;
 use super::sink::Sink;
 use super::window::Window;
-use crate::trace::{Carried, Cause, Root, Trace};
+use crate::trace::{Carried, Cause, Names, Root, Trace};
 
 mod closing;
 
@@ -259,10 +259,10 @@ impl Stream {
     #[cold]
     fn operation(&mut self, operation: Box<OperationEvent>, sink: &mut Sink<'_>) {
         self.single.begin(self.source, self.anchor, operation.span);
-        self.single.id = operation.trace;
         self.take_meetings(operation.span);
-        self.single.names.devices = Arc::clone(self.names.devices());
-        self.single.root = Root::Operation(operation);
+        let devices = Arc::clone(self.names.devices());
+        let names = Names { task: None, exe: None, file: None, second_file: None, devices };
+        self.single.take_root(Root::Operation(operation), names);
         sink.emit(&mut self.single);
     }
 
@@ -288,9 +288,9 @@ impl Stream {
     /// The request of another trace that carried `bio`.
     fn carried(&self, bio: &BioEvent) -> Option<Carried> {
         let request = *self.carriers.peek(&bio.request.filter(|_| !bio.first)?)?;
-        let root = if request.parent.is_some() { request.root } else { request.span };
-        let carried = Carried { bio: bio.span, trace: self.trace_of(root), request };
-        (root != bio.root).then_some(carried)
+        let mut carried = Carried { bio: bio.span, trace: None, request };
+        carried.trace = self.trace_of(carried.root());
+        (carried.root() != bio.root).then_some(carried)
     }
 
     /// The trace that began at `root`; none where that cannot be told yet. (The first call of all that names a context may come

@@ -171,9 +171,7 @@ impl JoinStage {
 
     /// Events that no trace was given out of. While there are some, and the partition is silent, it needs ticks.
     pub fn pending(&self) -> u64 {
-        let JoinAccounts { calls, bios, requests, commits, meetings, operations, .. } =
-            self.joiner.accounts();
-        [calls, bios, requests, commits, meetings, operations].iter().map(|account| account.pending).sum()
+        self.joiner.accounts().pending()
     }
 
     /// What became of records.

@@ -21,7 +21,6 @@ mod witness;
 #[allow(clippy::unwrap_used, reason = "shared with the tests: without a Zipkin there is nothing to measure")]
 mod zipkin;
 
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -33,6 +32,7 @@ use blkkin_bus::kafka::{STATE, Settings};
 use crate::Setting;
 use crate::broker::Broker;
 use crate::disk::Looped;
+use crate::fio;
 use crate::frame::number::{count, number, with_spread};
 use crate::frame::rounds::quantile;
 use crate::frame::{Figure, Found, Goal, Rounds, Table};
@@ -79,7 +79,8 @@ pub(crate) fn run(setting: &Setting) -> Result<Found> {
     let witnesses = Witnesses::start(&settings, PARTITIONS, &zipkin, &journeys);
     let made_up = Nodes::start(&settings, NODES, RATE / EVENTS_A_REQUEST - LIVE_CALLS);
     let whole = warm_up + round * rounds + Duration::from_secs(2);
-    let mut fio = Running(fio(&disk.device, whole, &setting.folder)?);
+    let mut fio = fio::steady(&disk.device, LIVE_CALLS, whole, &setting.folder.join("path.fio"));
+    let mut fio = Running(fio.arg("--rw=randwrite").spawn().context("cannot start fio")?);
     std::thread::sleep(warm_up);
     let (begun, before) = (now(), Seen::of(&witnesses, &made_up)?);
     std::thread::sleep(round * rounds);
@@ -156,20 +157,6 @@ fn services(setting: &Setting, settings: &Settings, device: &str, to: &str) -> R
     let exporter = start(&["exporter", "--to", to])?;
     let agent = start(&["agent", "--metrics", "off", "--device", device])?;
     Ok(vec![agent, aggregator, exporter])
-}
-
-fn fio(device: &str, length: Duration, folder: &Path) -> Result<Child> {
-    let words = [
-        "--name=path".to_owned(),
-        format!("--filename={device}"),
-        format!("--rate_iops={LIVE_CALLS}"),
-        format!("--runtime={}", length.as_secs()),
-        format!("--output={}", folder.join("path.fio").display()),
-    ];
-    let same = ["--rw=randwrite", "--bs=4k", "--direct=1", "--ioengine=psync", "--time_based"];
-    let mut command = Command::new("fio");
-    command.args(words).args(same).stdin(Stdio::null()).stdout(Stdio::null());
-    command.spawn().context("cannot start fio")
 }
 
 fn found(rounds: &[Vec<Journey>], before: &Seen, after: &Seen) -> Result<Found> {

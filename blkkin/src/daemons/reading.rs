@@ -5,18 +5,18 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Duration, Instant};
 
 use blkkin_tracer::StopSignal;
-use blkkin_ust_bridge::clock::monotonic_ns;
 use blkkin_ust_bridge::live::follow::{Follower, Step, Target};
 use blkkin_ust_bridge::live::reader::{Counts, Settings};
 use blkkin_ust_bridge::mapping::config::Mapping;
 use blkkin_ust_bridge::mapping::mapper::Mapper;
 use blkkin_ust_bridge::operations::{Books, Operations};
 use blkkin_ust_bridge::session::keeper::Keeper;
-use blkkin_ust_bridge::view::Gap;
+use blkkin_ust_bridge::view::{Gap, View};
 use blkkin_ust_bridge::weave::{Exit, Word};
 use blkkin_wire::clock::MonotonicNs;
 
 use super::weaving::Words;
+use crate::clock;
 
 /// While there is no stream, nothing was said up to so long ago: a program's first buffers are known to the relay some ms after
 /// they are made, and before its events are sent; we are told when we ask, which on a machine that has too much to do is later.
@@ -107,13 +107,14 @@ impl Reading {
                 }
             }
         }
-        let mut words = Vec::new();
+        // What waited for its turn, where the session did not come to its end.
+        let mut words = self.rest();
         if !self.stop.wait(Duration::ZERO) {
             // Tracing goes on without it: from now on nobody is known to work for anything.
             self.trouble("nothing more is heard of them".to_owned());
             self.operations.lost(self.until.0, u64::MAX, 0, &mut words);
         }
-        self.operations.finish(monotonic_ns(), &mut words);
+        self.operations.finish(clock::now().0, &mut words);
         self.until = MonotonicNs(u64::MAX);
         self.send(words);
         self.heard.books = *self.operations.books();
@@ -124,17 +125,12 @@ impl Reading {
     fn step(&mut self) -> (Step, Vec<Word>) {
         let mut words = Vec::new();
         let (mapper, operations) = (&mut self.mapper, &mut self.operations);
-        let step = self.follower.step(&mut |view| {
-            if let Some(gap) = view.gap {
-                lost(operations, gap, &mut words);
-            }
-            mapper.map(view, &mut |at, fact| operations.take(at, &fact, &mut words));
-        });
+        let step = self.follower.step(&mut |view| hear(view, mapper, operations, &mut words));
         if let Some(gap) = self.follower.take_gap() {
             lost(&mut self.operations, gap, &mut words);
         }
         if let Step::Read(_) = step {
-            let nobody_yet = monotonic_ns().saturating_sub(FIRST_HEARD_WITHIN);
+            let nobody_yet = clock::now().0.saturating_sub(FIRST_HEARD_WITHIN);
             let until = self.follower.known_until().map_or(nobody_yet, |ns| u64::try_from(ns).unwrap_or(0));
             self.until = self.until.max(MonotonicNs(until));
         }
@@ -175,17 +171,22 @@ impl Reading {
             Ok(_) => "a ring was stuck, as its writer was killed: the session was replaced".to_owned(),
             Err(error) => format!("a ring is stuck, and its session cannot be replaced: {error}"),
         };
-        if replaced.is_ok() {
-            let mut words = Vec::new();
-            let (mapper, operations) = (&mut self.mapper, &mut self.operations);
-            self.follower.finish(&mut |view| {
-                mapper.map(view, &mut |at, fact| operations.take(at, &fact, &mut words));
-            });
-            operations.lost(self.until.0, monotonic_ns(), 0, &mut words);
-            self.follower = follower(keeper);
+        let fresh = replaced.is_ok().then(|| follower(keeper));
+        if let Some(fresh) = fresh {
+            let mut words = self.rest();
+            self.operations.lost(self.until.0, clock::now().0, 0, &mut words);
+            self.follower = fresh;
             self.send(words);
         }
         self.trouble(said);
+    }
+
+    /// All that was read and waited for its turn.
+    fn rest(&mut self) -> Vec<Word> {
+        let mut words = Vec::new();
+        let (mapper, operations) = (&mut self.mapper, &mut self.operations);
+        self.follower.finish(&mut |view| hear(view, mapper, operations, &mut words));
+        words
     }
 
     fn trouble(&mut self, what: String) {
@@ -203,6 +204,14 @@ fn follower(keeper: &Keeper) -> Follower {
         settings: Settings { wait_max: WAIT_FOR_STREAMS, ..Settings::default() },
     };
     Follower::new(target)
+}
+
+/// An event, behind what was found to be lost before it.
+fn hear(view: &View<'_>, mapper: &mut Mapper, operations: &mut Operations, words: &mut Vec<Word>) {
+    if let Some(gap) = view.gap {
+        lost(operations, gap, words);
+    }
+    mapper.map(view, &mut |at, fact| operations.take(at, &fact, words));
 }
 
 fn lost(operations: &mut Operations, gap: Gap, words: &mut Vec<Word>) {

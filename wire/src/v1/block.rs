@@ -45,7 +45,7 @@ pub(super) struct BioWriter {
 
 impl BioWriter {
     /// With the other half, if it is of a pair.
-    pub(super) fn put(&mut self, bio: &BioEvent, pair: Option<&RequestEvent>, shared: &mut Shared) {
+    pub(super) fn put(&mut self, bio: &BioEvent, pair: Option<&RequestEvent>, shared: &mut Shared<'_>) {
         let columns = &mut self.columns;
         let mut flags = set(bio.first, FIRST) | set(bio.split, SPLIT);
         shared.origins.put(&mut self.span, bio.span.0);
@@ -102,7 +102,7 @@ pub(super) struct RequestWriter {
 
 impl RequestWriter {
     /// With the other half, if it is of a pair.
-    pub(super) fn put(&mut self, request: &RequestEvent, pair: Option<&BioEvent>, shared: &mut Shared) {
+    pub(super) fn put(&mut self, request: &RequestEvent, pair: Option<&BioEvent>, shared: &mut Shared<'_>) {
         let columns = &mut self.columns;
         let mut flags = set(request.plugged, PLUGGED)
             | set(request.requeued, REQUEUED)

@@ -36,7 +36,7 @@ pub(super) struct CallWriter {
 }
 
 impl CallWriter {
-    pub(super) fn put(&mut self, call: &CallEvent, shared: &mut Shared) {
+    pub(super) fn put(&mut self, call: &CallEvent, shared: &mut Shared<'_>) {
         let columns = &mut self.columns;
         let mut flags = 0;
         columns.call.push(shared.calls.place(call.call));

@@ -18,7 +18,7 @@ pub(super) struct CommitWriter {
 }
 
 impl CommitWriter {
-    pub(super) fn put(&mut self, commit: &CommitEvent, shared: &mut Shared) {
+    pub(super) fn put(&mut self, commit: &CommitEvent, shared: &mut Shared<'_>) {
         let columns = &mut self.columns;
         shared.origins.put(&mut self.span, commit.span.0);
         columns.task.push(shared.tasks.place(commit.task));

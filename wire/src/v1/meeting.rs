@@ -24,7 +24,7 @@ pub(super) struct MeetingWriter {
 }
 
 impl MeetingWriter {
-    pub(super) fn put(&mut self, event: &MeetingEvent, shared: &mut Shared) {
+    pub(super) fn put<'a>(&mut self, event: &'a MeetingEvent, shared: &mut Shared<'a>) {
         let columns = &mut self.columns;
         let mut flags = 0;
         if event.side == Side::Answered {

@@ -35,7 +35,7 @@ pub(super) struct NameWriter {
 }
 
 impl NameWriter {
-    pub(super) fn put_task(&mut self, task: &TaskEvent, shared: &mut Shared) {
+    pub(super) fn put_task(&mut self, task: &TaskEvent, shared: &mut Shared<'_>) {
         let columns = &mut self.tasks;
         let mut flags = if task.kernel_thread { KERNEL_THREAD } else { 0 };
         columns.task.push(shared.tasks.place(task.task));
@@ -57,7 +57,7 @@ impl NameWriter {
         columns.flags.push(flags);
     }
 
-    pub(super) fn put_file(&mut self, file: &FileEvent, shared: &mut Shared) {
+    pub(super) fn put_file(&mut self, file: &FileEvent, shared: &mut Shared<'_>) {
         let columns = &mut self.files;
         columns.file.push(shared.files.place(file.file));
         columns.kept.push(number(&KEPT, &file.kept));
@@ -68,7 +68,7 @@ impl NameWriter {
         columns.mode.push(file.mode);
     }
 
-    pub(super) fn put_device(&mut self, device: &DeviceEvent, shared: &mut Shared) {
+    pub(super) fn put_device(&mut self, device: &DeviceEvent, shared: &mut Shared<'_>) {
         let columns = &mut self.devices;
         columns.device.push(shared.devices.place(device.device.to_kernel()));
         columns.name.push(device.name.as_ref().to_owned());

@@ -32,7 +32,7 @@ const NUMBER: u32 = 2;
 pub(super) struct OperationWriter(OperationEvents);
 
 impl OperationWriter {
-    pub(super) fn put(&mut self, event: &OperationEvent, shared: &mut Shared) {
+    pub(super) fn put<'a>(&mut self, event: &'a OperationEvent, shared: &mut Shared<'a>) {
         let (columns, words) = (&mut self.0, &mut shared.words);
         let mut flags = match event.kind {
             SpanKind::Server => SERVER,

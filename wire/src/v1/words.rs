@@ -1,28 +1,52 @@
-//! A batch's dictionary of words.
+//! A batch's dictionary of words: of events as of pieces.
 
 use std::collections::HashMap;
 
-/// Words and where each of them lies. Others choose some of them, so they are hashed with a key.
-#[derive(Default)]
-pub(super) struct Words {
-    places: HashMap<Box<str>, u32>,
-    words: Vec<String>,
+/// Words looked for by where they lie before they are hashed. A power of two.
+const LATEST: usize = 256;
+
+/// Each word once. Users choose some of them (paths, names of programs), so they are hashed with a key.
+///
+/// Nearly all are one that was met just before, and the very same bytes: a tag's key is a constant, a service's name is shared. So the
+/// latest are known by their address. All are borrowed until the end, so an address means the same word as long as this lives.
+pub(super) struct Words<'a> {
+    places: HashMap<&'a str, u32>,
+    said: Vec<&'a str>,
+    latest: [(*const u8, usize, u32); LATEST],
 }
 
-impl Words {
+impl Default for Words<'_> {
+    fn default() -> Self {
+        let latest = [(std::ptr::null(), 0, 0); LATEST];
+        Words { places: HashMap::new(), said: Vec::new(), latest }
+    }
+}
+
+impl<'a> Words<'a> {
     /// Where it lies.
-    pub(super) fn place(&mut self, word: &str) -> u32 {
-        if let Some(place) = self.places.get(word) {
-            return *place;
+    pub(super) fn place(&mut self, word: &'a str) -> u32 {
+        let (at, length) = (word.as_ptr(), word.len());
+        // Constants lie close together and are some bytes long.
+        let slot = (at.addr() ^ at.addr() >> 8) % LATEST;
+        let (known, same, place) = self.latest[slot];
+        if known == at && same == length {
+            return place;
         }
-        let place = self.words.len() as u32;
-        self.words.push(word.to_owned());
-        self.places.insert(word.into(), place);
+        let place = self.place_by_hash(word);
+        self.latest[slot] = (at, length, place);
         place
     }
 
+    fn place_by_hash(&mut self, word: &'a str) -> u32 {
+        let next = self.said.len() as u32;
+        let place = *self.places.entry(word).or_insert(next);
+        if place == next {
+            self.said.push(word);
+        }
+        place
+    }
     /// The dictionary, for the batch.
     pub(super) fn end(self) -> Vec<String> {
-        self.words
+        self.said.into_iter().map(str::to_owned).collect()
     }
 }

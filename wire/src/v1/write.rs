@@ -25,14 +25,14 @@ use crate::ids::FileId;
 pub(super) const BY_RULE: u32 = 1 << 8;
 
 /// What all kinds refer to.
-pub(super) struct Shared {
+pub(super) struct Shared<'a> {
     pub(super) origins: Origins,
     pub(super) tasks: Dictionary<TaskRef>,
     pub(super) files: Dictionary<FileId>,
     /// As the kernel has them.
     pub(super) devices: Dictionary<u32>,
     pub(super) calls: Dictionary<CallId>,
-    pub(super) words: Words,
+    pub(super) words: Words<'a>,
     pub(super) contexts: Dictionary<TraceContext>,
 }
 
@@ -141,7 +141,7 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
     message.encode_to_vec()
 }
 
-fn tasks(shared: &mut Shared) -> message::Tasks {
+fn tasks(shared: &mut Shared<'_>) -> message::Tasks {
     let Shared { origins, tasks, .. } = shared;
     let mut ids = IdWriter::default();
     tasks.values().iter().for_each(|task| origins.put(&mut ids, task.id.0));
@@ -149,7 +149,7 @@ fn tasks(shared: &mut Shared) -> message::Tasks {
     message::Tasks { task: ids.end(), version }
 }
 
-fn files(shared: &Shared) -> message::Files {
+fn files(shared: &Shared<'_>) -> message::Files {
     let (mut files, mut inode) = (message::Files::default(), Delta::default());
     for file in shared.files.values() {
         files.device.push(file.device.to_kernel());
@@ -160,7 +160,7 @@ fn files(shared: &Shared) -> message::Files {
 }
 
 /// None where no call has one: then there is not even a field of it.
-fn contexts(shared: &Shared) -> Option<message::Contexts> {
+fn contexts(shared: &Shared<'_>) -> Option<message::Contexts> {
     let values = shared.contexts.values();
     let mut contexts = message::Contexts::default();
     for TraceContext { trace, span, flags, from } in values {

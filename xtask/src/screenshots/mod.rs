@@ -9,7 +9,7 @@ mod base64;
 mod browser;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -61,10 +61,7 @@ pub(crate) fn run(workspace: &Workspace, blkkin: Option<PathBuf>) -> Result<Exit
     drop(zipkin);
     let mut zipkin = Zipkin::start(workspace, &folder)?;
     zipkin.wait()?;
-    let mut program = as_machine("demo", &folder)?;
-    let blkkin = blkkin.canonicalize().with_context(|| format!("no {}", blkkin.display()))?;
-    program.arg(&blkkin).args(["run", "--no-report"]);
-    nbd::play(&folder, &blkkin, &zipkin, program)?;
+    nbd::play(&folder, &blkkin, &zipkin, program(&folder, &blkkin)?)?;
     let id = nbd::a_whole_request(&zipkin)?;
     picture(&folder, DAEMON_SIZE, &docs.join("zipkin-nbd.png"), |browser| {
         browser.go(&look::trace_page(&zipkin, &id))?;
@@ -82,13 +79,20 @@ const CLOSE_ANNOTATIONS: &str = "\
     const head = heads.map(e => e.parentElement.querySelector('button') ?? e.parentElement.parentElement.querySelector('button')).find(Boolean);\
     head?.click(); return Boolean(head)";
 
+/// `blkkin run` on a machine whose name is nobody's.
+fn program(folder: &Path, blkkin: &Path) -> Result<Command> {
+    let mut command = as_machine("demo", folder)?;
+    let blkkin = blkkin.canonicalize().with_context(|| format!("no {}", blkkin.display()))?;
+    command.arg(blkkin).args(["run", "--no-report"]);
+    Ok(command)
+}
+
 /// SQLite at work, spans to Zipkin.
 fn trace(folder: &Path, blkkin: &Path, zipkin: &Zipkin) -> Result<()> {
     let disk = Disk::make(folder)?;
     let workload = Workload::prepare(folder, disk.mount_point())?;
-    let mut command = as_machine("demo", folder)?;
-    let blkkin = blkkin.canonicalize().with_context(|| format!("no {}", blkkin.display()))?;
-    command.arg(blkkin).args(["run", "--no-report", "--to"]).arg(format!("zipkin={}", zipkin.url()));
+    let mut command = program(folder, blkkin)?;
+    command.arg("--to").arg(format!("zipkin={}", zipkin.url()));
     command.arg("--").arg("sh").arg(workload.script());
     shell::run_quietly(command.env_remove("LD_LIBRARY_PATH")).context("the traced run failed")?;
     disk.remove()

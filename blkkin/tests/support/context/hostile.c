@@ -22,17 +22,6 @@ static void call(char *to, long span)
 		abort();
 }
 
-static void fill(struct record *record, uint64_t span)
-{
-	uint64_t high = __builtin_bswap64(~span), low = __builtin_bswap64(span), own = low;
-
-	memcpy(record->trace, &high, 8);
-	memcpy(record->trace + 8, &low, 8);
-	memcpy(record->span, &own, 8);
-	record->valid = 1;
-	record->flags = span & 1;
-}
-
 int main(int count, char **words)
 {
 	static struct record record;

@@ -31,19 +31,6 @@ static void call(long span)
 		abort();
 }
 
-/* The trace of a span, as the test knows it: its number and its complement. */
-static void fill(struct record *record, uint64_t span)
-{
-	uint64_t high = __builtin_bswap64(~span), low = __builtin_bswap64(span), own = low;
-
-	memcpy(record->trace, &high, 8);
-	memcpy(record->trace + 8, &low, 8);
-	memcpy(record->span, &own, 8);
-	record->valid = 1;
-	record->flags = span & 1;
-	record->attributes = 0;
-}
-
 /* The slot is emptied while the record is written, so that nobody sees a half. */
 static void enter(struct record *record, long span)
 {

@@ -50,6 +50,8 @@ impl Reader {
     pub(super) fn begin_those_that_wait(&mut self) -> Result<(), LiveError> {
         for n in 0..self.streams.len() {
             if let Some((from, since)) = self.streams[n].waits.take() {
+                // As it was when the packet came: what cannot be read is passed over, and the stream asked for more.
+                self.streams[n].asked = true;
                 self.begin(n, from, since)?;
             }
         }

@@ -16,6 +16,7 @@ use crate::piece::{Part, Piece, PieceBatch, Stage};
 use crate::span::{Span, SpanKind, TagValue};
 use crate::v1::VERSION;
 use crate::v1::column::Delta;
+use crate::v1::words::Words;
 
 /// The pieces as bytes, to be compressed by whoever carries them.
 pub fn encode_pieces(batch: &PieceBatch) -> Vec<u8> {
@@ -32,7 +33,7 @@ pub fn encode_pieces(batch: &PieceBatch) -> Vec<u8> {
         partition: batch.from.partition,
         epoch: batch.from.epoch.0,
         first: batch.first,
-        words: writer.words.said.into_iter().map(str::to_owned).collect(),
+        words: writer.words.end(),
         pieces: writer.pieces,
         spans: writer.spans,
         annotations: writer.annotations,
@@ -42,50 +43,6 @@ pub fn encode_pieces(batch: &PieceBatch) -> Vec<u8> {
         moves: writer.moves,
     };
     message.encode_to_vec()
-}
-
-/// Words looked for by where they lie before they are hashed. A power of two.
-const LATEST: usize = 256;
-
-/// Each word once. Users choose some of them (paths, names of programs), so they are hashed with a key.
-///
-/// Nearly all are one that was met just before, and the very same bytes: a tag's key is a constant, a service's name is shared. So the
-/// latest are known by their address. All are borrowed until the end, so an address means the same word as long as this lives.
-struct Words<'a> {
-    places: HashMap<&'a str, u32>,
-    said: Vec<&'a str>,
-    latest: [(*const u8, usize, u32); LATEST],
-}
-
-impl Default for Words<'_> {
-    fn default() -> Self {
-        let latest = [(std::ptr::null(), 0, 0); LATEST];
-        Words { places: HashMap::new(), said: Vec::new(), latest }
-    }
-}
-
-impl<'a> Words<'a> {
-    fn place(&mut self, word: &'a str) -> u32 {
-        let (at, length) = (word.as_ptr(), word.len());
-        // Constants lie close together and are some bytes long.
-        let slot = (at.addr() ^ at.addr() >> 8) % LATEST;
-        let (known, same, place) = self.latest[slot];
-        if known == at && same == length {
-            return place;
-        }
-        let place = self.place_by_hash(word);
-        self.latest[slot] = (at, length, place);
-        place
-    }
-
-    fn place_by_hash(&mut self, word: &'a str) -> u32 {
-        let next = self.said.len() as u32;
-        let place = *self.places.entry(word).or_insert(next);
-        if place == next {
-            self.said.push(word);
-        }
-        place
-    }
 }
 
 /// Columns while they are written.
