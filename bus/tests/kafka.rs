@@ -320,3 +320,34 @@ fn a_letter_says_in_its_headers_why_it_is_there() {
     let expected = [(said.to_owned(), 100), (format!("{said} blkkin.bytes_left_out=2000000"), 0)];
     assert_eq!(read, expected);
 }
+
+/// Whoever starts while a topic is being made has its first record refused: no broker leads the partition yet. If the next is taken
+/// meanwhile, a cluster that knows nothing of this producer asks for nothing before it, and librdkafka takes both for delivered. With
+/// a real broker the moment is a few ms long; here the cluster is librdkafka's own imitation, which is told to refuse the first.
+#[test]
+fn a_first_record_that_is_refused_is_not_lost_behind_the_next() {
+    use rdkafka::consumer::{BaseConsumer, Consumer as _};
+    use rdkafka::mocking::MockCluster;
+    use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
+    let cluster = MockCluster::new(1).unwrap();
+    cluster.create_topic(EVENTS, 1, 1).unwrap();
+    let settings = Settings::new(cluster.bootstrap_servers());
+    let producer = EventProducer::new(&settings, NodeId(1)).unwrap();
+    // The imitation keeps no states of producers: whichever comes is the first. Before it everybody is connected.
+    let send_one = |n| send(&producer, &Record { bytes: vec![n; 100], events: 1 });
+    send_one(0);
+    assert_eq!(producer.settle(PATIENCE).delivered, 1);
+    // So the next is on its way before the first is answered, if it may be.
+    cluster.broker_round_trip_time(1, Duration::from_millis(100)).unwrap();
+    let refusal = RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION;
+    cluster.request_errors(RDKafkaApiKey::Produce, &[refusal]);
+    (1..5).for_each(|n| {
+        send_one(n);
+        std::thread::sleep(Duration::from_millis(20));
+    });
+    assert_eq!(producer.finish(PATIENCE).delivered, 5);
+    let reader = rdkafka::ClientConfig::new().set("bootstrap.servers", &settings.brokers).create();
+    let reader: BaseConsumer = reader.unwrap();
+    let (_, arrived) = reader.fetch_watermarks(EVENTS, 0, PATIENCE).unwrap();
+    assert_eq!(arrived, 5, "all that is called delivered");
+}
