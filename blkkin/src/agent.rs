@@ -3,7 +3,7 @@
 //! ```text
 //! thread "drain"                    thread "send"                                  thread "look"
 //! Tracer::drain ── bus (bounded) ── Gatherer → Outbox → the cluster                 makes the topic, says who is away
-//!                                                 └ spool (a folder, bounded)
+//!                    └ --ust: [daemons](crate::daemons), and a bus more    └ spool (a folder, bounded)
 //! ```
 //!
 //! *In*: a loaded tracer, and a cluster that need not be there yet. *Out*: records, and at the end what became of every
@@ -37,6 +37,7 @@ use blkkin_wire::ids::{NodeId, Pid};
 use blkkin_wire::killed::Killed;
 
 use crate::args::AgentArgs;
+use crate::daemons::{AtWork, Daemons, Shown};
 use crate::failure::{Failure, Status};
 use crate::nearest::nearest;
 use crate::output::say;
@@ -58,6 +59,7 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, Failure> {
     // Open before anything is attached: a signal meanwhile ends the agent, and does not kill it.
     let mut inbox = Inbox::open()?;
     refuse_paths(args)?;
+    refuse_daemons_of_a_replay(args)?;
     let Some(brokers) = &args.brokers else { return record(args, inbox) };
     let settings = settings(brokers, &args.set)?;
     if let Some(folder) = &args.replay {
@@ -133,7 +135,9 @@ fn serve(
     mut inbox: Inbox,
 ) -> Result<ExitCode, Failure> {
     let manager = Manager::found();
-    let books = Arc::new(Books::new(manager.silence_max()));
+    let heard = Daemons::prepare(&args.ust)?.map(|daemons| (daemons, Shown::at_once()));
+    let shown = heard.as_ref().map(|(_, shown)| shown.clone());
+    let books = Arc::new(Books::new(manager.silence_max(), shown));
     let _metrics = Endpoint::of(
         args.service.metrics,
         args.service.metrics_token.as_deref(),
@@ -144,7 +148,8 @@ fn serve(
     if let Way::Cluster(way) = &way {
         way.spool.iter().for_each(|spool| books.spooled(spool.counts()));
     }
-    let running = Running::start(tracer, way, place, &inbox, &books)?;
+    let follow = whom(&tree);
+    let running = Running::start(tracer, (heard, follow), way, place, &inbox, &books)?;
     if let Some((settings, killed)) = cluster {
         books.inherit(killed);
         start_looking(&settings, args.partitions, &running.stop, &inbox)?;
@@ -207,6 +212,17 @@ pub(crate) fn settings(brokers: &str, set: &[String]) -> Result<Settings, Failur
     Ok(settings)
 }
 
+fn refuse_daemons_of_a_replay(args: &AgentArgs) -> Result<(), Failure> {
+    if args.replay.is_none() || !args.ust.ust {
+        return Ok(());
+    }
+    Err(Failure::usage(
+        "--ust does not work with --replay",
+        "what daemons said was recorded with the rest, or was not",
+        "--ust with --record",
+    ))
+}
+
 fn refuse_paths(args: &AgentArgs) -> Result<(), Failure> {
     if args.what.path.is_empty() {
         return Ok(());
@@ -246,8 +262,7 @@ const SET_OFTEN: [&str; 22] = [
 
 fn load(args: &AgentArgs) -> Result<(Tracer, Vec<Pid>), Failure> {
     let mut what = What::look_up(&args.what)?;
-    let follow = if what.tree.is_empty() { Follow::All } else { Follow::Marked };
-    let config = what.tracer_config(follow, &args.how)?;
+    let config = what.tracer_config(whom(&what.tree), &args.how)?;
     let tracer = Tracer::load(&config).map_err(cannot_trace)?;
     for pid in &what.tree {
         tracer.follow_tree(*pid).map_err(cannot_trace)?;
@@ -255,11 +270,16 @@ fn load(args: &AgentArgs) -> Result<(Tracer, Vec<Pid>), Failure> {
     Ok((tracer, what.tree))
 }
 
+fn whom(tree: &[Pid]) -> Follow {
+    if tree.is_empty() { Follow::All } else { Follow::Marked }
+}
+
 /// The threads.
 struct Running {
     stop: StopSignal,
     drain: JoinHandle<Result<Ended, TracerError>>,
     send: JoinHandle<Result<Totals, Failure>>,
+    daemons: Option<AtWork>,
     /// Where the events went, for a person.
     place: String,
 }
@@ -283,13 +303,20 @@ pub(crate) struct Totals {
 impl Running {
     fn start(
         tracer: Tracer,
+        (heard, follow): (Option<(Daemons, Shown)>, Follow),
         way: Way,
         place: String,
         inbox: &Inbox,
         books: &Arc<Books>,
     ) -> Result<Running, Failure> {
         let failed = |error| no_thread("cannot start the agent", &error);
-        let (publisher, subscription) = topic(CAPACITY_DEFAULT);
+        let (mut publisher, subscription) = topic(CAPACITY_DEFAULT);
+        let mut daemons = None;
+        if let Some((prepared, shown)) = heard {
+            let (first, batches) = topic(CAPACITY_DEFAULT);
+            let out = std::mem::replace(&mut publisher, first);
+            daemons = Some(prepared.start(batches, out, follow, &shown).map_err(failed)?);
+        }
         let (stop, ended) = (StopSignal::new(), Farewell(inbox.sender()));
         let (told, books) = (stop.clone(), Arc::clone(books));
         let send = Builder::new().name("send".into()).spawn(move || {
@@ -300,13 +327,15 @@ impl Running {
         let send = send.map_err(failed)?;
         let told = stop.clone();
         let drain = Builder::new().name("drain".into()).spawn(move || tracer.drain(publisher, told));
-        Ok(Running { stop, drain: drain.map_err(failed)?, send, place })
+        Ok(Running { stop, drain: drain.map_err(failed)?, send, daemons, place })
     }
 
     fn finish(self) -> Result<ExitCode, Failure> {
         self.stop.stop();
         let ended = self.drain.join().map_err(|panic| broken("the tracer", &*panic))?;
         let totals = self.send.join().map_err(|panic| broken("the sender", &*panic))??;
+        let remarks = self.daemons.map(AtWork::collect).transpose()?.unwrap_or_default();
+        remarks.iter().for_each(|remark| say(remark));
         let accounts = ended.map_err(cannot_trace)?.accounts;
         let Totals { deliveries, oversize, left, unanswered, spooled, refused } = totals;
         say(&format!(

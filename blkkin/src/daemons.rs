@@ -7,13 +7,15 @@
 //! relay → Follower → Mapper → Operations ───────────┘
 //! ```
 //!
-//! *In*: a session of our own, made before CMD starts; LTTng's daemons are started where none run, and end with us. *Out*: the
+//! *In*: a session of our own, made before a CMD starts; LTTng's daemons are started where none run, and end with us. *Out*: the
 //! tracer's batches with operations and their links. *Invariant*: nothing of the kernel's is held for longer than
 //! [`HOLD_MAX`](blkkin_ust_bridge::weave::HOLD_MAX), whatever becomes of the session.
 //!
 //! *End*: when the tracer has ended, the session is ended, which sends what its rings still have; what was read then is the rest.
 
 mod reading;
+mod session;
+mod shown;
 mod weaving;
 
 use std::fs;
@@ -25,36 +27,30 @@ use std::thread::{Builder, JoinHandle};
 use blkkin_bus::{Publisher, Subscription};
 use blkkin_tracer::{Follow, StopSignal};
 use blkkin_ust_bridge::mapping::config::Mapping;
-use blkkin_ust_bridge::session::daemons::Daemons as Servers;
-use blkkin_ust_bridge::session::keeper::{Keeper, Plan};
-use blkkin_ust_bridge::session::tool::{Tool, ToolError};
+use blkkin_ust_bridge::session::tool::ToolError;
 use blkkin_ust_bridge::weave::WeaveBooks;
 use blkkin_wire::batch::EventBatch;
-use tempfile::TempDir;
 
 use crate::args::UstArgs;
 use crate::failure::Failure;
 pub(crate) use reading::Heard;
-use reading::Reading;
+use reading::{Reading, Ways};
+use session::Session;
+pub(crate) use shown::Shown;
 
 /// What is said between threads: each of them is what some ms brought.
 const HEARD_MAX: usize = 256;
 
 /// A session that is ready for programs to come.
 pub(crate) struct Daemons {
-    servers: Servers,
-    keeper: Keeper,
+    session: Session,
     mapping: Mapping,
-    /// Where a relay of our own writes. Last: it goes when the relay is gone.
-    folder: TempDir,
 }
 
 /// At work.
 pub(crate) struct AtWork {
     weaving: JoinHandle<WeaveBooks>,
     reading: JoinHandle<Heard>,
-    servers: Servers,
-    folder: TempDir,
 }
 
 impl Daemons {
@@ -74,11 +70,8 @@ impl Daemons {
         let folder = folder.map_err(|error| {
             Failure::cannot_trace("no folder for what LTTng writes", error, "say where by TMPDIR=FOLDER")
         })?;
-        let tool = Tool::default();
-        let (servers, relay) = Servers::ensure(&tool, None, folder.path()).map_err(cannot_listen)?;
-        let plan = Plan { events, ..Plan::default() };
-        let (keeper, _stale) = Keeper::create(tool, relay, plan).map_err(cannot_listen)?;
-        Ok(Some(Daemons { servers, keeper, mapping, folder }))
+        let session = Session::open(events, folder).map_err(cannot_listen)?;
+        Ok(Some(Daemons { session, mapping }))
     }
 
     /// Puts what `batches` brings together with what is heard, into `out`.
@@ -87,30 +80,30 @@ impl Daemons {
         batches: Subscription<EventBatch>,
         out: Publisher<EventBatch>,
         follow: Follow,
+        shown: &Shown,
     ) -> io::Result<AtWork> {
         let (words, heard) = sync_channel(HEARD_MAX);
         let (ended, exits) = channel();
         let stop = StopSignal::new();
-        let Daemons { servers, keeper, mapping, folder } = self;
-        let reading = Reading::new(keeper, mapping, words, exits, stop.clone());
+        let Daemons { session, mapping } = self;
+        let reading = Reading::new(session, mapping, Ways { words, exits }, stop.clone(), shown.clone());
         let reading = Builder::new().name("daemons".into()).spawn(move || reading.run())?;
+        let shown = shown.clone();
         let weaving = Builder::new()
             .name("weave".into())
-            .spawn(move || weaving::weave(batches, out, heard, ended, &stop, follow))?;
-        Ok(AtWork { weaving, reading, servers, folder })
+            .spawn(move || weaving::weave(batches, out, heard, ended, &stop, follow, &shown))?;
+        Ok(AtWork { weaving, reading })
     }
 }
 
 impl AtWork {
-    /// Waits for the end of both threads, and ends the daemons that are ours.
+    /// Waits for the end of both threads; with the reading the daemons have ended that are ours.
     pub(crate) fn collect(self) -> Result<Vec<String>, Failure> {
-        let AtWork { weaving, reading, servers, folder } = self;
+        let AtWork { weaving, reading } = self;
         let broken =
             |panic: Box<dyn std::any::Any + Send>| crate::pipeline::broken("what daemons say", &*panic);
         let woven = weaving.join().map_err(broken)?;
         let heard = reading.join().map_err(broken)?;
-        drop(servers);
-        drop(folder);
         Ok(remarks(&woven, &heard))
     }
 }
@@ -160,6 +153,12 @@ fn remarks(woven: &WeaveBooks, heard: &Heard) -> Vec<String> {
         all.push(format!(
             "daemons: {} calls are below nothing, as what was said of them came too late",
             woven.calls_unjudged
+        ));
+    }
+    if heard.renewed > 0 {
+        all.push(format!(
+            "daemons: {} times the session was made anew; calls meanwhile are below nothing",
+            heard.renewed
         ));
     }
     all.extend(heard.troubles.iter().map(|trouble| format!("daemons: {trouble}")));

@@ -6,6 +6,7 @@
 
 mod capabilities;
 mod check;
+mod daemons;
 mod json;
 mod kernel;
 mod kinds;
@@ -62,6 +63,7 @@ impl Diagnosis {
         ];
         checks.extend(queues::check(root));
         checks.extend(throttle::check(root));
+        checks.push(daemons::check(root));
         let mut probes = blkkin_tracer::doctor();
         // They are attached from the device upwards; a person reads from the system call downwards.
         probes.probes.reverse();

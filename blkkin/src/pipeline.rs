@@ -33,7 +33,7 @@ use blkkin_tracer::{Detail, Ended, Follow, StopSignal, Tracer, TracerError};
 use blkkin_wire::batch::Accounts;
 use blkkin_zipkin_export::Exporter;
 
-use crate::daemons::{AtWork, Daemons};
+use crate::daemons::{AtWork, Daemons, Shown};
 use crate::destination::{Delivery, Outlet};
 use crate::failure::Failure;
 use crate::session::Happening;
@@ -95,7 +95,8 @@ impl Pipeline {
         let mut daemons = None;
         if let Some(prepared) = plan.daemons.take() {
             let (first, batches) = topic(CAPACITY_DEFAULT);
-            daemons = Some(prepared.start(batches, std::mem::replace(&mut publisher, first), plan.follow)?);
+            let out = std::mem::replace(&mut publisher, first);
+            daemons = Some(prepared.start(batches, out, plan.follow, &Shown::default())?);
         }
         let (stop, live) = (StopSignal::new(), Arc::new(Live::default()));
         let servers = plan.outlets.iter().filter_map(Outlet::server).collect();

@@ -15,14 +15,24 @@ mod support;
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::Duration;
 
+use blkkin_bus::recording::{Position, Recording};
+use blkkin_wire::event::{ContextFrom, LayerEvent};
+use blkkin_wire::operation::NoteValue;
+use blkkin_wire::v1;
 use serde_json::Value;
 
 use common::Run;
-use support::{needs, or_skip};
+use support::live::eventually;
+use support::metrics::{address, get, value};
+use support::service::Service;
+use support::{needs, or_skip, skip};
 
 const BYTES: u64 = 64 << 20;
 const CONNECTIONS: u64 = 4;
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The daemon, built beside blkkin.
 fn server() -> Result<PathBuf, String> {
@@ -170,4 +180,90 @@ fn what_a_killed_daemon_had_in_hand_says_so() {
     // No more than there can be: the client has so many under way.
     assert!(unfinished.len() as u64 <= CONNECTIONS * 8, "{}", unfinished.len());
     assert!(run.stderr.contains(&format!("({} without an end)", unfinished.len())), "{}", run.stderr);
+}
+
+/// Recorded: each operation's offset by its span, and each call's offset with the operation that it was made for.
+fn recorded(folder: &Path) -> (HashMap<u64, i64>, Vec<(u64, u64)>) {
+    let mut recording = Recording::open(folder, Position::default()).unwrap();
+    let (mut operations, mut calls) = (HashMap::new(), Vec::new());
+    while let Some((bytes, _)) = recording.read().unwrap() {
+        for event in v1::decode(&bytes).unwrap().batch.events {
+            match event {
+                LayerEvent::Operation(operation) if &*operation.name == "nbd read" => {
+                    let offset = operation.notes.iter().find(|note| &*note.key == "nbd.offset").unwrap();
+                    let NoteValue::Number(offset) = offset.value else { panic!("{operation:?}") };
+                    assert_eq!(operations.insert(operation.span.0, offset), None, "told once");
+                }
+                LayerEvent::Call(call) => calls.extend(call.context.map(|context| {
+                    assert_eq!(context.from, ContextFrom::Events);
+                    (context.span.0, call.args[3])
+                })),
+                _ => {}
+            }
+        }
+    }
+    (operations, calls)
+}
+
+/// A server outside of any `blkkin run`; killed with the test.
+struct Daemon(Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// As a service does for weeks: also when somebody ends its session, which is made anew.
+#[test]
+fn an_agent_hears_daemons_and_goes_on_when_its_session_is_destroyed() {
+    needs!("fio", "lttng", "lttng-relayd");
+    let (server, home) = (or_skip!(server()), home());
+    let of_home = |name: &str| home.path().join(name).display().to_string();
+    let words = ["agent", "--ust", "--record", &of_home("recording"), "--syscall", "pread64"];
+    let agent = Service::start(home.path(), "agent", &[&words[..], &["--metrics", "127.0.0.1:0"]].concat());
+    agent.says("tracing; events go to", PATIENCE);
+    let figure = |name: &str| value(&get(address(&agent.said()), "/metrics"), &format!("blkkin_{name}"));
+    let said = fs::File::create(home.path().join("uri")).unwrap();
+    let mut command = Command::new(server);
+    let daemon = command.args([of_home("disk"), "--unix".to_owned(), of_home("socket")]).stdout(said);
+    let daemon = Daemon(daemon.spawn().unwrap());
+    // It says where it listens once it is known to LTTng.
+    assert!(eventually(|| fs::metadata(home.path().join("uri")).unwrap().len() > 0));
+    const REQUESTS: u64 = 1_000;
+    let ask = |rounds: u64| {
+        let script = format!("H={}; {}", home.path().display(), fio(REQUESTS));
+        assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
+        assert_eq!(asked(home.path()), CONNECTIONS * REQUESTS);
+        let all = (rounds * CONNECTIONS * REQUESTS) as f64;
+        let heard = || figure("daemon_operations_total") >= all || agent.said().contains("stuck");
+        assert!(eventually(heard), "{}", get(address(&agent.said()), "/metrics"));
+    };
+    ask(1);
+    let sessions = Command::new("lttng").args(["--mi", "xml", "list"]).output().unwrap();
+    let sessions = String::from_utf8(sessions.stdout).unwrap();
+    let ours = format!("blkkin-{}-", agent.id());
+    let begin = sessions.find(&ours).unwrap_or_else(|| panic!("no {ours} in {sessions}"));
+    let name = sessions[begin..].split('<').next().unwrap();
+    assert!(Command::new("lttng").args(["destroy", name]).status().unwrap().success());
+    assert!(eventually(|| figure("daemon_sessions_renewed_total") == 1.0), "{}", agent.said());
+    ask(2);
+    drop(daemon);
+    let (status, said) = agent.finish();
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("the session was destroyed by somebody else"), "{said}");
+    let (operations, calls) = recorded(&home.path().join("recording"));
+    let served: HashMap<u64, u64> = calls.iter().copied().collect();
+    let of_another = operations
+        .iter()
+        .filter(|(span, offset)| served.get(span).is_some_and(|served| *served != **offset as u64));
+    assert_eq!(of_another.count(), 0, "a call below another request's operation");
+    println!("{} operations, {} calls below them", operations.len(), calls.len());
+    let behind = ["stuck", "too late", "had been judged", "were lost"];
+    if let Some(why) = said.lines().find(|line| behind.iter().any(|word| line.contains(word))) {
+        skip!("that all are there: this machine has too much to do: {why}");
+    }
+    assert_eq!(operations.len() as u64, 2 * CONNECTIONS * REQUESTS, "{said}");
+    assert!(operations.keys().all(|span| served.contains_key(span)), "each has a call: {said}");
 }

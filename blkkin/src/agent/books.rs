@@ -14,6 +14,7 @@ use blkkin_wire::batch::{Account, Accounts};
 use blkkin_wire::killed::Killed;
 
 use super::figures;
+use crate::daemons::Shown;
 use crate::service::{Family, Figures, Kind, Pulse};
 
 /// Shared by the thread that sends and who asks.
@@ -23,6 +24,8 @@ pub(crate) struct Books {
     /// A beat for each batch that comes, and while one waits for the cluster.
     pub(crate) pulse: Pulse,
     silence_max: Duration,
+    /// What is heard of daemons, if anybody listens.
+    daemons: Option<Shown>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -38,8 +41,8 @@ struct Latest {
 
 impl Books {
     /// Empty ones. Without a batch for `silence_max` the agent is not well.
-    pub(crate) fn new(silence_max: Duration) -> Books {
-        Books { latest: Mutex::default(), pulse: Pulse::new(), silence_max }
+    pub(crate) fn new(silence_max: Duration, daemons: Option<Shown>) -> Books {
+        Books { latest: Mutex::default(), pulse: Pulse::new(), silence_max, daemons }
     }
 
     /// A batch came.
@@ -122,6 +125,7 @@ impl Figures for Books {
         ];
         families.extend(spool.map(|counts| figures::of_spool(&counts, spool_failures)).into_iter().flatten());
         families.extend(figures::of_killed(&killed));
+        families.extend(self.daemons.iter().flat_map(Shown::families));
         families
     }
 
@@ -139,7 +143,7 @@ mod tests {
 
     #[test]
     fn what_is_shown_is_what_was_noted() {
-        let books = Books::new(Duration::from_secs(30));
+        let books = Books::new(Duration::from_secs(30), None);
         let calls = Account { fired: 7, recorded: 4, dropped: 3 };
         let accounts = Accounts { calls, untracked: 2, ..Accounts::default() };
         let deliveries = Deliveries { accepted: 9, delivered: 5, failed: 1, ..Deliveries::default() };
@@ -163,9 +167,9 @@ mod tests {
 
     #[test]
     fn who_hears_of_no_batch_is_not_well() {
-        let books = Books::new(Duration::ZERO);
+        let books = Books::new(Duration::ZERO, None);
         std::thread::sleep(Duration::from_millis(2));
         assert!(books.ill().is_some());
-        assert_eq!(Books::new(Duration::from_secs(30)).ill(), None);
+        assert_eq!(Books::new(Duration::from_secs(30), None).ill(), None);
     }
 }

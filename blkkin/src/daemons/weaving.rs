@@ -9,6 +9,8 @@ use blkkin_ust_bridge::weave::{Exit, Weave, WeaveBooks, Word};
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::MonotonicNs;
 
+use super::shown::Shown;
+
 /// Between two looks at what was heard: the tracer's own pace.
 const WAIT: Duration = Duration::from_millis(2);
 
@@ -23,6 +25,7 @@ pub(super) fn weave(
     ended: Sender<Exit>,
     stop: &StopSignal,
     follow: Follow,
+    shown: &Shown,
 ) -> WeaveBooks {
     let mut weave = if follow == Follow::Marked { Weave::of_followed() } else { Weave::default() };
     let begun = Instant::now();
@@ -33,6 +36,7 @@ pub(super) fn weave(
             // The join is gone only when this process breaks.
             let _ = out.publish(batch);
         }
+        shown.woven(weave.books());
         for exit in weave.take_exits() {
             // Likewise.
             let _ = ended.send(exit);
@@ -48,5 +52,6 @@ pub(super) fn weave(
     for batch in weave.finish() {
         let _ = out.publish(batch);
     }
+    shown.woven(weave.books());
     *weave.books()
 }

@@ -60,6 +60,24 @@ pub struct Counts {
     pub lost: Losses,
 }
 
+impl Counts {
+    /// Both together: one session was followed by another.
+    #[must_use]
+    pub fn plus(self, other: Counts) -> Counts {
+        Counts {
+            events: self.events + other.events,
+            late: self.late + other.late,
+            packets: self.packets + other.packets,
+            broken: self.broken + other.broken,
+            gone: self.gone + other.gone,
+            lost: Losses {
+                events: self.lost.events + other.lost.events,
+                packets: self.lost.packets + other.lost.packets,
+            },
+        }
+    }
+}
+
 /// What is wrong with a part of a session.
 #[derive(Debug)]
 pub struct Trouble {
