@@ -27,13 +27,14 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use blkkin_bus::kafka::{EventConsumer, Group, Received, Settings};
+use blkkin_bus::kafka::{EVENTS, EventConsumer, Group, Received, Settings};
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::ids::StartEpoch;
 use blkkin_wire::killed::{Remains, Tally};
 use tempfile::TempDir;
 
 use broker::Broker;
+use broker::secure::{About, Listener, Right, allow};
 use support::live::eventually;
 use support::metrics::{address, value};
 use support::service::Service;
@@ -333,6 +334,38 @@ fn an_agent_that_is_killed_leaves_its_spool_to_the_next_and_a_torn_end_is_counte
     let calls = epochs.iter().map(|epoch| tally(&batches, *epoch).calls).collect::<Vec<_>>();
     println!("{found} batches found, calls by start: {calls:?}");
     assert!(calls[0] > 0 && calls[1] > 0 && calls[2] == 1_000, "{calls:?}");
+}
+
+/// Who may not write yet loses nothing: what was refused waits, and goes when it may.
+#[test]
+fn what_the_cluster_refuses_for_now_waits_in_the_spool() {
+    needs!("openssl");
+    let (home, broker, caller) =
+        (tempfile::tempdir().unwrap(), or_skip!(Broker::start_guarded("")), Caller::new());
+    let settings = broker.settings();
+    settings.create_topic(EVENTS, 3, Some(1)).unwrap();
+    let as_user = broker.guard().settings(Listener::Scram);
+    // It sees the topic; to write there is another right.
+    allow(broker.port(), About::Topic, EVENTS, Right::Describe);
+    let set: Vec<_> = as_user.extra.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let more: Vec<_> = set.iter().flat_map(|word| ["--set", word]).collect();
+    let agent = Agent::start(home.path(), &as_user.brokers, &caller, &more);
+    caller.make(20_000);
+    assert!(eventually(|| agent.said().contains("what it refuses waits in the spool")), "{}", agent.said());
+    assert_eq!(agent.figure("agent_events_delivered_total"), 0.0);
+    caller.make(20_000);
+    assert!(eventually(|| agent.figure("spool_batches") > 3.0), "{}", agent.metrics());
+    allow(broker.port(), About::Topic, EVENTS, Right::Write);
+    caller.make(1_000);
+    assert!(eventually(|| agent.figure("spool_batches") < 5.0), "{}", agent.metrics());
+    assert_eq!(agent.figure("agent_events_failed_total"), 0.0);
+    let (status, said) = agent.finish();
+    assert_eq!(status, Some(0), "{said}");
+    let batches = consume(&settings);
+    let last = batches.last().unwrap();
+    let calls = tally(&batches, last.source.epoch).calls;
+    assert_eq!(calls + last.accounts.calls.dropped, caller.made());
+    assert_eq!(caller.made(), 41_000);
 }
 
 #[test]

@@ -222,6 +222,12 @@ impl Spool {
         }
     }
 
+    /// What was given out and is not acknowledged is read again.
+    pub fn rewind(&mut self) {
+        (self.next, self.reader) = (self.acknowledged, None);
+        self.segments.iter_mut().for_each(|segment| segment.given = 0);
+    }
+
     /// Everything up to there has arrived. In order, place by place.
     pub fn acknowledge(&mut self, behind: Position) -> io::Result<()> {
         self.acknowledged = behind;

@@ -164,3 +164,21 @@ fn what_the_disk_does_not_take_is_refused_and_what_follows_is_whole() {
     spool.append(&batch(2)).unwrap();
     assert_eq!(numbers_of(&read(&mut spool, 9)), [2]);
 }
+
+#[test]
+fn what_came_back_is_read_again_in_its_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut spool = open(folder.path());
+    put(&mut spool, 0..40);
+    let read_first = read(&mut spool, 30);
+    for (_, behind) in &read_first[..10] {
+        spool.acknowledge(*behind).unwrap();
+    }
+    spool.rewind();
+    put(&mut spool, 40..50);
+    assert!(!spool.all_read());
+    let again = read(&mut spool, 100);
+    assert_eq!(numbers_of(&again), (10..50).collect::<Vec<_>>());
+    again.iter().for_each(|(_, behind)| spool.acknowledge(*behind).unwrap());
+    assert_eq!((spool.counts().batches, spool.all_read()), (0, true));
+}

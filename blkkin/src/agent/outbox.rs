@@ -15,6 +15,10 @@
 //! this far, and what it did lose is known exactly. That costs a write of some KiB every 75 ms into files that are
 //! removed before they reach the disk, and a read only after the cluster was away.
 //!
+//! *Refused* for now (rights, a cluster that says no): what has a spool goes back there, from the first that was refused on, and is
+//! sent again every [`RETRY_EVERY_REFUSED`]; some of it may have arrived, and is dropped by its sequence where it is read. What has none
+//! is lost and counted, and so is what will never be taken, as it is longer than the topic takes.
+//!
 //! *Bounds*: [`WINDOW_BYTES`] in the producer, the rest in the spool. When that is full, [`Outbox::take`] waits; then the bus
 //! is full, then the rings, and what has no room there is counted. A disk that does not take the spool any more is said once and
 //! counted; until it does again records wait their turn as if there were none.
@@ -24,7 +28,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use blkkin_bus::kafka::{Deliveries, EventProducer, KafkaError, Record, Ticket};
+use blkkin_bus::kafka::{Answer, Deliveries, EventProducer, KafkaError, Record, Ticket};
 use blkkin_bus::recording::Position;
 use blkkin_bus::spool::{Refused, Spool};
 use blkkin_tracer::Ledger;
@@ -44,6 +48,8 @@ const LOOK: Duration = Duration::from_millis(5);
 const NOTE_EVERY: Duration = Duration::from_secs(1);
 /// Between two attempts to use a disk that failed.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
+/// Between two attempts to have written what may not be.
+const RETRY_EVERY_REFUSED: Duration = Duration::from_secs(5);
 /// At the end: without an answer for so long the cluster is away, and what has a spool need not be waited for.
 const AWAY_AFTER: Duration = Duration::from_secs(2);
 
@@ -66,7 +72,7 @@ struct Handed {
     tally: Tally,
     /// Where it is in the spool.
     behind: Option<Position>,
-    answer: Option<bool>,
+    answer: Option<Answer>,
 }
 
 /// Everything between the gatherer and the cluster.
@@ -92,6 +98,8 @@ pub(super) struct Outbox<'a> {
     heard: Instant,
     /// What the cluster refused records with, as it was said last.
     refused: Option<KafkaError>,
+    /// It refuses what it may take later: until when it is left alone.
+    refuses: Option<Instant>,
     books: &'a Books,
 }
 
@@ -123,6 +131,7 @@ impl<'a> Outbox<'a> {
             noted: now,
             heard: now,
             refused: None,
+            refuses: None,
             books,
         }
     }
@@ -148,12 +157,13 @@ impl<'a> Outbox<'a> {
 
     /// Hears what became of what was sent, and sends what waits.
     pub(super) fn pump(&mut self) -> Result<(), KafkaError> {
-        self.hear();
+        self.hear()?;
         while let Some((bytes, behind)) = self.next_spooled() {
             let peeked = v1::peek(&bytes).ok();
             let events = peeked.map_or(0, |peeked| peeked.events);
             if !self.hand_over(&bytes, events, peeked.as_ref(), Some(behind))? {
-                self.pending = Some((bytes, behind));
+                // Unless it is read again.
+                self.pending = self.refuses.is_none().then_some((bytes, behind));
                 break;
             }
         }
@@ -168,7 +178,11 @@ impl<'a> Outbox<'a> {
     /// What there is to see of it.
     pub(super) fn tell(&mut self) {
         if let Some(error) = self.producer.refused().filter(|error| self.refused.as_ref() != Some(error)) {
-            say(&format!("{error}; {}; events that it refuses are lost", error.remedy));
+            let then = match self.refuses {
+                Some(_) => "what it refuses waits in the spool",
+                None => "events that it refuses are lost",
+            };
+            say(&format!("{error}; {}; {then}", error.remedy));
             self.refused = Some(error);
         }
         self.books.sent(self.producer.deliveries());
@@ -244,7 +258,19 @@ impl<'a> Outbox<'a> {
     }
 
     fn has_room(&self) -> bool {
-        self.spool.is_none() || self.window_bytes < WINDOW_BYTES
+        self.spool.is_none() || self.window_bytes < WINDOW_BYTES && self.refuses.is_none()
+    }
+
+    /// All that is not acknowledged waits in the spool again.
+    fn take_back(&mut self) -> Result<(), KafkaError> {
+        let Some(spool) = &mut self.spool else { return Ok(()) };
+        spool.rewind();
+        self.refuses = Some(Instant::now() + RETRY_EVERY_REFUSED);
+        self.tell();
+        self.pending = None;
+        self.window.clear();
+        self.window_bytes = 0;
+        self.producer.renew()
     }
 
     /// False where the producer has no room.
@@ -257,6 +283,9 @@ impl<'a> Outbox<'a> {
     ) -> Result<bool, KafkaError> {
         if !self.has_room() {
             return Ok(false);
+        }
+        if self.spool.is_some() && self.producer.is_out_of_use() {
+            return self.take_back().map(|()| false);
         }
         let ticket = Ticket(self.tickets);
         let tally = peeked.map_or_else(Tally::default, |peeked| peeked.tally);
@@ -297,39 +326,54 @@ impl<'a> Outbox<'a> {
     }
 
     /// Takes out of the window what is answered, from its front.
-    fn hear(&mut self) {
+    fn hear(&mut self) -> Result<(), KafkaError> {
+        if self.refuses.is_some_and(|until| Instant::now() >= until) {
+            self.refuses = None;
+        }
         let answers = self.producer.answers();
-        let Some(Handed { ticket: Ticket(first), .. }) = self.window.front() else { return };
+        let Some(Handed { ticket: Ticket(first), .. }) = self.window.front() else { return Ok(()) };
         let first = *first;
-        for (Ticket(ticket), arrived) in answers {
+        for (Ticket(ticket), answer) in answers {
             self.heard = Instant::now();
-            if let Some(handed) = self.window.get_mut((ticket - first) as usize) {
-                handed.answer = Some(arrived);
+            // One that was taken back is none of the window's any more.
+            let place = ticket.checked_sub(first).map(|place| place as usize);
+            if let Some(handed) = place.and_then(|place| self.window.get_mut(place)) {
+                handed.answer = Some(answer);
             }
         }
         let mut acknowledged = Ok(());
-        while let Some(Handed { bytes, tally, behind, answer: Some(arrived), .. }) = self.window.front() {
+        while let Some(Handed { bytes, events, tally, behind, answer: Some(answer), .. }) =
+            self.window.front()
+        {
+            let (answer, events, tally, behind) = (*answer, *events, *tally, *behind);
+            if behind.is_some() && answer == Answer::Returned {
+                self.disk(acknowledged);
+                return self.take_back();
+            }
             self.window_bytes -= bytes;
-            match (behind, arrived) {
-                (Some(behind), _) => {
-                    if let Some(spool) = &mut self.spool {
-                        acknowledged = acknowledged.and(spool.acknowledge(*behind));
-                    }
-                }
-                (None, true) => self.answered = self.answered.plus(tally),
-                // It was refused for good: nobody need doubt it.
-                (None, false) => self.sent = self.sent.minus(tally),
-            }
-            if behind.is_none() {
-                let arrived = *arrived;
-                self.enter();
-                if arrived {
-                    self.is_safe();
-                }
-            }
             self.window.pop_front();
+            let arrived = answer == Answer::Arrived;
+            if !arrived {
+                self.producer.lost(events);
+            }
+            match behind {
+                Some(behind) => {
+                    if let Some(spool) = &mut self.spool {
+                        acknowledged = acknowledged.and(spool.acknowledge(behind));
+                    }
+                    continue;
+                }
+                None if arrived => self.answered = self.answered.plus(&tally),
+                // It was refused for good: nobody need doubt it.
+                None => self.sent = self.sent.minus(&tally),
+            }
+            self.enter();
+            if arrived {
+                self.is_safe();
+            }
         }
         self.disk(acknowledged);
+        Ok(())
     }
 
     fn enter(&self) {

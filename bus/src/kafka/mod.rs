@@ -49,7 +49,7 @@ pub use dead::{DeadLetters, Letter};
 pub use error::KafkaError;
 pub use gather::{GatherConfig, Gathered, Gatherer, Record};
 pub use lag::{Ends, Lag, Progress};
-pub use producer::{Deliveries, EventProducer, Sent, Ticket};
+pub use producer::{Answer, Deliveries, EventProducer, Sent, Ticket};
 pub use rewind::Rewound;
 pub use seen::Standing;
 pub use settings::{Group, Settings};

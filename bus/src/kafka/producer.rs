@@ -28,7 +28,7 @@ pub struct Deliveries {
     pub accepted: u64,
     /// Of these acknowledged by all replicas that are in sync.
     pub delivered: u64,
-    /// Of these given up: the cluster refused them.
+    /// Of these given up: the cluster refused them, and they are nowhere else.
     pub failed: u64,
     /// Bytes of the records that were delivered, before compression.
     pub bytes: u64,
@@ -50,8 +50,8 @@ struct Totals {
     failed: AtomicU64,
     bytes: AtomicU64,
     waited_ns: AtomicU64,
-    /// Records with a ticket that have an answer, and whether the cluster has them.
-    answered: Mutex<Vec<(Ticket, bool)>>,
+    /// Records with a ticket that have an answer.
+    answered: Mutex<Vec<(Ticket, Answer)>>,
     /// The latest refusal.
     refused: Mutex<Option<Driver>>,
 }
@@ -67,6 +67,27 @@ struct Label {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(pub u64);
 
+/// What became of a record with a ticket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// All replicas that are in sync have it.
+    Arrived,
+    /// Not now: it may be written once somebody has mended something. It is not counted as accepted any more.
+    Returned,
+    /// Nor will it ever be: it is longer than the topic takes, or no record to the broker. Likewise.
+    Refused,
+}
+
+impl Answer {
+    fn of(result: &DeliveryResult<'_>) -> Answer {
+        let Err((error, _)) = result else { return Answer::Arrived };
+        match error.rdkafka_error_code() {
+            Some(Code::MessageSizeTooLarge | Code::InvalidRecord) => Answer::Refused,
+            _ => Answer::Returned,
+        }
+    }
+}
+
 /// Told by librdkafka what became of each record.
 #[derive(Clone, Debug, Default)]
 struct Reports(Arc<Totals>);
@@ -78,19 +99,28 @@ impl ProducerContext for Reports {
 
     fn delivery(&self, result: &DeliveryResult<'_>, label: Box<Label>) {
         let Label { events, ticket } = *label;
-        if let Some(ticket) = ticket {
-            let mut answered = self.0.answered.lock().unwrap_or_else(PoisonError::into_inner);
-            answered.push((ticket, result.is_ok()));
-        }
+        let Totals { accepted, delivered, failed, bytes, answered, refused, .. } = &*self.0;
         match result {
             Ok(message) => {
-                self.0.bytes.fetch_add(message.payload_len() as u64, Relaxed);
-                self.0.delivered.fetch_add(events, Relaxed);
+                bytes.fetch_add(message.payload_len() as u64, Relaxed);
+                delivered.fetch_add(events, Relaxed);
             }
             Err((error, _)) => {
-                self.0.failed.fetch_add(events, Relaxed);
-                *self.0.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
+                // Who holds a ticket decides what becomes of it.
+                if ticket.is_some() {
+                    accepted.fetch_sub(events, Relaxed)
+                } else {
+                    failed.fetch_add(events, Relaxed)
+                };
+                // Of one that was taken back nobody has refused it.
+                let code = error.rdkafka_error_code();
+                if !matches!(code, Some(Code::PurgeQueue | Code::PurgeInflight)) {
+                    *refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
+                }
             }
+        }
+        if let Some(ticket) = ticket {
+            answered.lock().unwrap_or_else(PoisonError::into_inner).push((ticket, Answer::of(result)));
         }
     }
 }
@@ -101,19 +131,35 @@ pub struct EventProducer {
     reports: Reports,
     domain: NodeId,
     settings: Settings,
+    /// Why one before it had given up.
+    gave_up: Option<KafkaError>,
 }
 
 impl EventProducer {
     /// For the events of `domain`: a node, or, for a guest, its host. The cluster need not be there yet.
     pub fn new(settings: &Settings, domain: NodeId) -> Result<EventProducer, KafkaError> {
         let reports = Reports::default();
-        let mut config = settings.producer();
-        if !settings.extra.contains_key(PATIENT) {
-            config.set(PATIENT, TOPIC_MADE_WITHIN.as_millis().to_string());
-        }
-        let producer = config.create_with_context(reports.clone());
-        let producer = producer.map_err(|error| KafkaError::of(settings, "set up", &error))?;
-        Ok(EventProducer { producer, reports, domain, settings: settings.clone() })
+        let producer = make(settings, &reports)?;
+        Ok(EventProducer { producer, reports, domain, settings: settings.clone(), gave_up: None })
+    }
+
+    /// Begins anew: what is on its way comes back, though some of it may have arrived. For one that has given up for good, as
+    /// librdkafka does where it may not write, whatever is allowed later.
+    pub fn renew(&mut self) -> Result<(), KafkaError> {
+        self.gave_up = self.refused();
+        self.producer = make(&self.settings, &self.reports)?;
+        Ok(())
+    }
+
+    /// It has given up for good.
+    pub fn is_out_of_use(&self) -> bool {
+        self.producer.client().fatal_error().is_some()
+    }
+
+    /// Events that came back and are given up.
+    pub fn lost(&self, events: u64) {
+        self.reports.0.accepted.fetch_add(events, Relaxed);
+        self.reports.0.failed.fetch_add(events, Relaxed);
     }
 
     /// Queues a record; waits while the queue is full, and gives it back when `stop` says so meanwhile.
@@ -155,8 +201,8 @@ impl EventProducer {
         self.queue(domain, bytes, Label { events, ticket: Some(ticket) })
     }
 
-    /// Tickets of records that were answered since one last asked, and whether the cluster has them.
-    pub fn answers(&self) -> Vec<(Ticket, bool)> {
+    /// Tickets of records that were answered since one last asked.
+    pub fn answers(&self) -> Vec<(Ticket, Answer)> {
         let mut answered = self.reports.0.answered.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *answered)
     }
@@ -199,11 +245,15 @@ impl EventProducer {
         self.deliveries()
     }
 
-    /// Why the cluster refused what it refused last: [`Deliveries::failed`] says how many events were.
+    /// Why the cluster refused what it refused last: [`Deliveries::failed`] says how many events are lost by that.
     pub fn refused(&self) -> Option<KafkaError> {
+        if let Some(error) = KafkaError::fatal(&self.settings, self.producer.client()) {
+            return Some(error);
+        }
         let refused = self.reports.0.refused.lock().unwrap_or_else(PoisonError::into_inner);
         let verb = format!("write to {EVENTS} of");
-        refused.as_ref().map(|error| KafkaError::met(&self.settings, &verb, error, self.producer.client()))
+        let refused = refused.as_ref().map(|error| KafkaError::of(&self.settings, &verb, error));
+        refused.or_else(|| self.gave_up.clone())
     }
 
     /// What became of it so far.
@@ -224,6 +274,15 @@ impl EventProducer {
     pub fn waited(&self, time: Duration) {
         self.reports.0.waited_ns.fetch_add(time.as_nanos() as u64, Relaxed);
     }
+}
+
+fn make(settings: &Settings, reports: &Reports) -> Result<ThreadedProducer<Reports>, KafkaError> {
+    let mut config = settings.producer();
+    if !settings.extra.contains_key(PATIENT) {
+        config.set(PATIENT, TOPIC_MADE_WITHIN.as_millis().to_string());
+    }
+    let producer = config.create_with_context(reports.clone());
+    producer.map_err(|error| KafkaError::of(settings, "set up", &error))
 }
 
 /// What became of a record.
