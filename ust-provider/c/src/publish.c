@@ -51,20 +51,28 @@ static __thread volatile struct entry entries[DEPTH_MAX + 1];
 
 static bool is_none(const struct blkkin_context *context)
 {
-	return !context->span || (!context->trace_hi && !context->trace_lo);
+	return !context || !context->span || (!context->trace_hi && !context->trace_lo);
+}
+
+/* Out of the way of those that know it. */
+static __attribute__((noinline, cold)) void find_slot(void)
+{
+	slot = (void *volatile *) slot_of();
 }
 
 void blkkin_ust_publish(uint64_t key, const struct blkkin_context *context)
 {
+	const bool none = is_none(context);
 	volatile struct entry *entry;
-	size_t at = depth;
+	size_t at;
 
-	if (!is_none(context))
+	if (!none)
 		__atomic_store_n(&blkkin_ust_publishes, USED, __ATOMIC_RELAXED);
 	else if (__atomic_load_n(&blkkin_ust_publishes, __ATOMIC_RELAXED) != USED)
 		return;
 	if (!slot)
-		slot = (void *volatile *) slot_of();
+		find_slot();
+	at = depth;
 	/* First, so that a signal's handler takes the next. */
 	depth = at + 1;
 	IN_ORDER();
@@ -75,7 +83,7 @@ void blkkin_ust_publish(uint64_t key, const struct blkkin_context *context)
 	IN_ORDER();
 	entry->key = key;
 	entry->before = *slot;
-	if (is_none(context) || at == DEPTH_MAX) {
+	if (none || at == DEPTH_MAX) {
 		*slot = NULL;
 		return;
 	}
@@ -91,17 +99,17 @@ void blkkin_ust_publish(uint64_t key, const struct blkkin_context *context)
 
 void blkkin_ust_unpublish(uint64_t key)
 {
-	size_t kept = depth < DEPTH_MAX + 1 ? depth : DEPTH_MAX + 1, left, each;
-	void *before = NULL;
+	const size_t deep = depth, kept = deep < DEPTH_MAX + 1 ? deep : DEPTH_MAX + 1;
+	size_t left = kept, each;
+	void *before;
 
-	for (left = kept; left; left--)
-		if (entries[left - 1].key == key)
-			break;
+	while (left && entries[left - 1].key != key)
+		left--;
 	if (left) {
 		before = entries[--left].before;
-	} else if (depth > kept) {
+	} else if (deep > kept) {
 		/* Of those that are not kept one: which, does not matter. */
-		depth = depth - 1;
+		depth = deep - 1;
 		return;
 	} else {
 		return;

@@ -124,6 +124,7 @@ extern const int *blkkin_ust_state[12];
 /* What threads work for: 0 is not published; 1 is, and nothing was yet; 2 is, and something was. */
 extern unsigned char blkkin_ust_publishes;
 
+/* NULL is none. */
 void blkkin_ust_publish(uint64_t key, const struct blkkin_context *context);
 void blkkin_ust_unpublish(uint64_t key);
 uint64_t blkkin_ust_publish_here(const struct blkkin_span *span);
@@ -255,11 +256,8 @@ static inline void blkkin_end(struct blkkin_span *span)
 /* This thread works for the span from now on. */
 static inline void blkkin_enter(const struct blkkin_span *span)
 {
-	if (blkkin_ust_matters(span)) {
-		const struct blkkin_context context = blkkin_context_of(span);
-
-		blkkin_ust_publish(blkkin_ust_key(span), &context);
-	}
+	if (blkkin_ust_matters(span))
+		blkkin_ust_publish(blkkin_ust_key(span), span->kept_per_million ? &span->context : NULL);
 	if (blkkin_is_recorded(span))
 		blkkin_ust_enter(span->context.span);
 }
