@@ -1,8 +1,10 @@
-//! Makes the probe: the shared object that the crate embeds and `init()` loads. See `src/probe.rs` for why it is one.
+//! Makes the two shared objects that the crate embeds and `init()` loads: the probe (`src/probe.rs` says why it is one) and the slot
+//! (`src/publish.rs`).
 //!
-//! In: the C sources in `c/probe`, LTTng-UST's headers and library, a C compiler. Out: `blkkin-probe.so` in `OUT_DIR` and the
-//! cfg `blkkin_probe`; or neither, where it cannot be made, with one warning that says why. The crate's functions are the same
-//! then, and `init()` says what the warning said. `BLKKIN_UST=require` makes that an error instead.
+//! In: the C sources in `c/probe` and `c/slot`, a C compiler, and for the probe LTTng-UST's headers and library. Out: `blkkin-probe.so`
+//! and `blkkin-slot.so` in `OUT_DIR` with the cfgs `blkkin_probe` and `blkkin_slot`; or one or none of them, where they cannot be made,
+//! with one warning that says why. The crate's functions are the same then, and `init()` and `publishing()` say what the warning said.
+//! `BLKKIN_UST=require` makes that an error instead.
 
 use std::env;
 use std::path::Path;
@@ -18,12 +20,22 @@ fn main() -> ExitCode {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=BLKKIN_UST");
     println!("cargo::rerun-if-env-changed=DOCS_RS");
-    println!("cargo::rustc-check-cfg=cfg(blkkin_probe)");
+    println!("cargo::rerun-if-changed=c/slot/slot.c");
+    println!("cargo::rustc-check-cfg=cfg(blkkin_probe, blkkin_slot)");
     println!("cargo::rustc-env=BLKKIN_NO_PROBE=");
-    let why = match probe() {
+    println!("cargo::rustc-env=BLKKIN_NO_SLOT=");
+    let slot = compiler().and_then(|compiler| slot(&compiler));
+    match &slot {
+        Ok(()) => println!("cargo::rustc-cfg=blkkin_slot"),
+        Err(why) => println!("cargo::rustc-env=BLKKIN_NO_SLOT={why}"),
+    }
+    let why = match compiler().and_then(|compiler| probe(&compiler)) {
         Ok(()) => {
             println!("cargo::rustc-cfg=blkkin_probe");
-            return ExitCode::SUCCESS;
+            match slot {
+                Ok(()) => return ExitCode::SUCCESS,
+                Err(why) => why,
+            }
         }
         Err(why) => why,
     };
@@ -40,8 +52,8 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Makes the probe, or says in one line why it cannot be.
-fn probe() -> Result<(), String> {
+/// The C compiler, or in one line why nothing can be made.
+fn compiler() -> Result<cc::Tool, String> {
     if env::var_os("DOCS_RS").is_some() {
         return Err("docs.rs has no LTTng".to_owned());
     }
@@ -52,18 +64,33 @@ fn probe() -> Result<(), String> {
     if variable("CARGO_CFG_TARGET_FEATURE").split(',').any(|feature| feature == "crt-static") {
         return Err("a static executable cannot load LTTng's library".to_owned());
     }
-    let compiler = cc::Build::new()
+    cc::Build::new()
         .pic(true)
-        // The probe is the same for debug and release: it is measured, not debugged.
+        // They are the same for debug and release: they are measured, not debugged.
         .opt_level(2)
         .debug(false)
         .warnings(false)
         .try_get_compiler()
-        .map_err(|why| format!("no C compiler: {why}"))?;
-    let output = Path::new(&variable("OUT_DIR")).join("blkkin-probe.so");
+        .map_err(|why| format!("no C compiler: {why}"))
+}
+
+fn probe(compiler: &cc::Tool) -> Result<(), String> {
+    shared(compiler, &["-Ic/probe", "c/probe/probe.c", "-llttng-ust"], "blkkin-probe.so")
+}
+
+/// By a descriptor where the compiler knows them (as aarch64's do unasked): the loader then has the slot beside the thread pointer,
+/// and a reader finds it at a distance. Else each thread's vector leads to it, which costs the reader two looks more a thread.
+fn slot(compiler: &cc::Tool) -> Result<(), String> {
+    let words = ["-nostdlib", "-Wl,-soname,blkkin-thread-slot.so.1", "c/slot/slot.c"];
+    let descriptor = [&["-mtls-dialect=gnu2"], &words[..]].concat();
+    shared(compiler, &descriptor, "blkkin-slot.so").or_else(|_| shared(compiler, &words, "blkkin-slot.so"))
+}
+
+fn shared(compiler: &cc::Tool, words: &[&str], name: &str) -> Result<(), String> {
     let mut command = compiler.to_command();
-    command.args(["-shared", "-fvisibility=hidden", "-Ic/probe", "c/probe/probe.c", "-llttng-ust", "-o"]);
-    let made = command.arg(&output).output().map_err(|why| format!("no C compiler: {why}"))?;
+    command.args(["-shared", "-fvisibility=hidden"]).args(words);
+    command.arg("-o").arg(Path::new(&variable("OUT_DIR")).join(name));
+    let made = command.output().map_err(|why| format!("no C compiler: {why}"))?;
     match made.status.success() {
         true => Ok(()),
         false => Err(reason(&String::from_utf8_lossy(&made.stderr))),

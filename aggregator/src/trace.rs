@@ -270,7 +270,7 @@ impl Trace {
             Root::Operation(operation) if operation.parent.is_some() => Hangs::Below,
             Root::Operation(_) => Hangs::Above,
             Root::Call(call)
-                if call.context.as_ref().is_some_and(|above| above.from == ContextFrom::Events) =>
+                if call.context.as_ref().is_some_and(|above| above.from != ContextFrom::Thread) =>
             {
                 Hangs::Below
             }

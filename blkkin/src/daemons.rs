@@ -127,8 +127,8 @@ fn cannot_listen(error: ToolError) -> Failure {
 fn remarks(woven: &WeaveBooks, heard: &Heard) -> Vec<String> {
     let Heard { counts, .. } = heard;
     let mut all = vec![format!(
-        "daemons: {} operations ({} without an end), {} calls below them",
-        woven.operations, woven.operations_unfinished, woven.calls_linked
+        "daemons: {} operations ({} without an end), {} calls below them ({} by their threads' own context)",
+        woven.operations, woven.operations_unfinished, woven.calls_linked, woven.calls_exact
     )];
     let lost = counts.lost.events;
     if lost > 0 || counts.lost.packets > 0 {
@@ -141,6 +141,12 @@ fn remarks(woven: &WeaveBooks, heard: &Heard) -> Vec<String> {
         all.push(format!(
             "daemons: {} of their events came too late to be put in order; calls meanwhile are below nothing",
             counts.late
+        ));
+    }
+    if woven.calls_contradicted > 0 {
+        all.push(format!(
+            "daemons: {} calls are below what their threads published, and not below what these said in events",
+            woven.calls_contradicted
         ));
     }
     if woven.words_late > 0 {

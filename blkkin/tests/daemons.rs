@@ -1,7 +1,7 @@
 //! `blkkin run --ust` around a storage daemon that says what it does: its operations above its system calls, request by request.
 //!
 //! The daemon is `nbd-server/`, the client fio's nbd engine, LTTng the real one. What each call was made for is known twice: by what
-//! the daemon's threads said, and by the place that request and call name.
+//! the daemon's threads published and said, and by the place that request and call name.
 
 #![allow(
     clippy::unwrap_used,
@@ -50,11 +50,8 @@ fn fio(requests: u64) -> String {
 }
 
 /// Runs a script around the daemon; `$H` is the folder.
-fn traced(home: &Path, options: &str, script: &str) -> Run {
-    traced_by(home, "", options, script)
-}
-
-/// The same, with the daemon started by another program.
+///
+/// The daemon is started by another program, if one is named.
 fn traced_by(home: &Path, by: &str, options: &str, script: &str) -> Run {
     let server = server().unwrap();
     let (home, server) = (home.to_str().unwrap(), server.to_str().unwrap());
@@ -102,11 +99,19 @@ fn asked(home: &Path) -> u64 {
     told["jobs"].as_array().unwrap().iter().map(|job| job["read"]["total_ios"].as_u64().unwrap()).sum()
 }
 
-fn each_is_below_its_own(options: &str, requests: u64, call: &str) {
+/// Whether each thread of the daemon publishes what it works for, besides what it says in events.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Context {
+    Published,
+    Off,
+}
+
+fn each_is_below_its_own(context: Context, options: &str, requests: u64, call: &str) {
     needs!("fio", "lttng", "lttng-relayd");
     or_skip!(server());
     let home = home();
-    let run = traced(home.path(), options, &format!("{}; kill $P; wait $P", fio(requests)));
+    let by = if context == Context::Off { "env BLKKIN_UST_CONTEXT=0" } else { "" };
+    let run = traced_by(home.path(), by, options, &format!("{}; kill $P; wait $P", fio(requests)));
     assert_eq!(run.code, Some(0), "{run:?}");
     assert_eq!(asked(home.path()), CONNECTIONS * requests);
     let spans = spans(home.path());
@@ -114,13 +119,18 @@ fn each_is_below_its_own(options: &str, requests: u64, call: &str) {
     let reads = operations.values().filter(|operation| operation["name"] == "nbd read").count() as u64;
     assert_eq!(reads, CONNECTIONS * requests, "each request is one operation: {}", run.stderr);
     let mut calls: HashMap<&str, u64> = HashMap::new();
+    let (mut exact, mut by_rule) = (Vec::new(), Vec::new());
     for span in below {
         let parent = span["parentId"].as_str().unwrap();
         let operation = operations[parent];
         assert_eq!(span["traceId"], operation["traceId"], "{span}");
         assert_eq!(span["name"], call, "{span}");
         let link = span["tags"]["blkkin.link"].as_str().unwrap();
-        assert!(link.starts_with("rule: the thread's last event"), "{link}");
+        let links = [&mut exact, &mut by_rule];
+        let known = ["exact: the thread's own context named this operation", "rule: the thread's last event"];
+        let which =
+            known.iter().position(|words| link.starts_with(words)).unwrap_or_else(|| panic!("{link}"));
+        links.into_iter().nth(which).unwrap().push(number(span, "blkkin.start.ns").unwrap());
         if call == "pread64" {
             assert_eq!(
                 number(span, "blkkin.offset"),
@@ -142,17 +152,32 @@ fn each_is_below_its_own(options: &str, requests: u64, call: &str) {
     assert_eq!(traces.len(), operations.len());
     assert!(operations.values().all(|one| one["kind"] == "SERVER" && one.get("error").is_none()));
     assert!(!run.stderr.contains("were lost"), "{}", run.stderr);
-    println!("{reads} requests, {} calls below them", calls.values().sum::<u64>());
+    println!("{reads} requests, {} calls below them exactly, {} by rule", exact.len(), by_rule.len());
+    match context {
+        Context::Off => assert_eq!(exact.len(), 0),
+        // Once the place is found, which takes some ms after the daemon has loaded it, nothing is left to the rule.
+        Context::Published => {
+            let found = exact.iter().min().expect("none is exact");
+            assert!(by_rule.iter().all(|at| at < found), "by rule although its thread published it");
+        }
+    }
+    let told = format!("({} by their threads' own context)", exact.len());
+    assert!(run.stderr.contains(&told) && !run.stderr.contains("said in events"), "{}", run.stderr);
 }
 
 #[test]
 fn each_call_of_a_thread_pool_is_below_the_request_that_it_was_made_for() {
-    each_is_below_its_own("", 5_000, "pread64");
+    each_is_below_its_own(Context::Published, "", 5_000, "pread64");
+}
+
+#[test]
+fn where_no_thread_publishes_what_it_works_for_its_last_word_counts() {
+    each_is_below_its_own(Context::Off, "", 2_500, "pread64");
 }
 
 #[test]
 fn each_submission_to_a_ring_is_below_the_request_that_it_was_made_for() {
-    each_is_below_its_own("--rings 2", 2_500, "io_uring_enter");
+    each_is_below_its_own(Context::Published, "--rings 2", 2_500, "io_uring_enter");
 }
 
 #[test]

@@ -164,6 +164,14 @@ impl TracerConfig {
         })
     }
 
+    /// Whether each mapping of a file is among the events: what a process loads is seen then.
+    pub(crate) fn sees_mappings(&self) -> bool {
+        let Filter { calls, devices, slower_than, errors_only, .. } = &self.filter;
+        let asked_for = calls.is_empty() || CallId::by_name("mmap").is_some_and(|mmap| calls.contains(&mmap));
+        let all = devices.is_empty() && slower_than.is_none() && !errors_only;
+        asked_for && all && self.detail != Detail::Requests
+    }
+
     /// The table of calls, by this machine's numbers.
     pub fn shapes(&self) -> [u32; CALL_NUMBERS] {
         let mut table = [0; CALL_NUMBERS];

@@ -18,7 +18,7 @@ use blkkin_wire::unended::AtEnd;
 use crate::accounts::balance;
 use crate::config::{DRAIN_BYTES, DRAIN_EVERY};
 use crate::context::places::Places;
-use crate::context::watch::Watch;
+use crate::context::watch::{Looks, Watch};
 use crate::devices::DeviceNamer;
 use crate::error::TracerError;
 use crate::load::Tracer;
@@ -88,7 +88,7 @@ impl Tracer {
         memory::give_back();
         prefer_this_thread();
         let watch = match self.places.take() {
-            Some((places, everybody)) => Some(watch(places, everybody)?),
+            Some((places, looks)) => Some(watch(places, looks)?),
             None => None,
         };
         let mut pump = Pump {
@@ -131,8 +131,8 @@ fn prefer_this_thread() {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
 }
 
-fn watch(places: Places, everybody: bool) -> Result<Watch, TracerError> {
-    Watch::begin(places, everybody)
+fn watch(places: Places, looks: Looks) -> Result<Watch, TracerError> {
+    Watch::begin(places, looks)
         .map_err(|error| TracerError::System { path: "a thread".into(), reason: error.to_string() })
 }
 

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use crate::accounts::KernelCounters;
 use crate::config::{Follow, TracerConfig};
 use crate::context::places::Places;
+use crate::context::watch::Looks;
 use crate::decode::bytes_of;
 use crate::error::TracerError;
 use crate::in_flight::Tables;
@@ -55,8 +56,8 @@ pub struct Tracer {
     pub(crate) counters_pages: OwnedFd,
     pub(crate) ledger: Option<Arc<Ledger>>,
     pub(crate) tables: Tables,
-    /// Where programs publish their contexts, and whether everybody's are asked for; none where nobody's are.
-    pub(crate) places: Option<(Places, bool)>,
+    /// Where programs publish their contexts, and how they are looked for; none where nobody's are.
+    pub(crate) places: Option<(Places, Looks)>,
     /// How this kernel numbers operations.
     pub(crate) operations: Operations,
     pub(crate) attached: Vec<Attached>,
@@ -154,7 +155,8 @@ impl Tracer {
         let (counters, counters_pages) = take_counters(&mut ebpf)?;
         let tables = Tables::take(&mut ebpf)?;
         let places = Places::take(&mut ebpf)?;
-        let places = config.contexts.then_some((places, config.follow == Follow::All));
+        let looks = Looks { at_everybody: config.follow == Follow::All, again: !config.sees_mappings() };
+        let places = config.contexts.then_some((places, looks));
         let marks = task_marks(&ebpf)?;
         let (attached, verdicts) = (Vec::new(), Vec::new());
         let operations = types.operations.clone();

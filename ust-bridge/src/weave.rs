@@ -11,6 +11,10 @@
 //! A batch waits until facts are known up to its watermark: a live timer's length, and the network's. When that takes longer than
 //! [`HOLD_MAX`] it goes on without, and its calls that return after what is known name nothing ([`WeaveBooks::calls_unjudged`]).
 //!
+//! *Two words about one call.* A thread that publishes what it works for is believed about its call: the kernel's side has read that at the
+//! call itself. What it says in events tells besides whether this is an operation of this node, which the call is then a part of.
+//! Where the two differ the published one counts, and that they do is counted ([`WeaveBooks::calls_contradicted`]).
+//!
 //! *Rejected*: to leave it to the aggregator. It would have to hold every call of every node until that node's daemons were heard;
 //! here both streams are at hand, and what leaves the node is said once.
 
@@ -22,7 +26,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::{CallEvent, ContextFrom, LayerEvent, TaskChange, TraceContext};
-use blkkin_wire::ids::TaskId;
+use blkkin_wire::ids::{SpanId, TaskId, TraceId};
 use blkkin_wire::operation::Outcome;
 
 use crate::operations::{Above, Thread, Told};
@@ -33,6 +37,9 @@ pub const HOLD_MAX: u64 = 2_000_000_000;
 const HELD_MAX: usize = 262_144;
 /// Tasks whose numbers are known. The tracer says when one ends.
 const TASKS_MAX: usize = 262_144;
+
+/// Operations that are remembered as such: of those that threads were said to work for the last so many, and up to as many before.
+const OPERATIONS_MAX: usize = 65_536;
 
 /// Something that came of facts.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,6 +90,10 @@ pub struct Exit {
 pub struct WeaveBooks {
     /// Calls of threads that worked for an operation.
     pub calls_linked: u64,
+    /// Of them those that are exact: the thread published the operation.
+    pub calls_exact: u64,
+    /// Calls of threads that published one thing and said another in events: what was published counts.
+    pub calls_contradicted: u64,
     /// Calls of which nobody knows it, as facts were late.
     pub calls_unjudged: u64,
     /// Of what was said of threads, what came when all until then was taken to be known: calls were judged without it.
@@ -107,6 +118,8 @@ pub struct Weave {
     /// Facts are known until then.
     known: MonotonicNs,
     threads: HashMap<Thread, Above>,
+    /// Of late, and before that.
+    operations: [HashMap<SpanId, TraceId>; 2],
     /// With when each was forked, where that was seen.
     tasks: HashMap<TaskId, (Thread, MonotonicNs)>,
     /// Tasks of each process.
@@ -264,30 +277,52 @@ impl Weave {
                     self.books.operations_late += u64::from(operation && event.time() < self.given);
                     events.push(event);
                 }
-                Word::Works(_, thread, Some(above)) => drop(self.threads.insert(thread, above)),
+                Word::Works(_, thread, Some(above)) => {
+                    self.threads.insert(thread, above);
+                    self.remember(above);
+                }
                 Word::Works(_, thread, None) => drop(self.threads.remove(&thread)),
                 Word::Nobody(_) => self.threads.clear(),
             }
         }
     }
 
+    fn remember(&mut self, above: Above) {
+        if self.operations[0].len() >= OPERATIONS_MAX {
+            self.operations[1] = std::mem::take(&mut self.operations[0]);
+        }
+        self.operations[0].insert(above.span, above.trace);
+    }
+
     fn link(&mut self, call: &mut CallEvent) {
-        if call.context.is_some() {
+        let said = if call.exit > self.known { None } else { self.said(call.task.id) };
+        if let Some(published) = &mut call.context {
+            let same = |above: Above| (above.trace, above.span) == (published.trace, published.span);
+            self.books.calls_contradicted += u64::from(said.is_some_and(|above| !same(above)));
+            if self.operations.iter().any(|known| known.get(&published.span) == Some(&published.trace)) {
+                published.from = ContextFrom::Both;
+                self.books.calls_linked += 1;
+                self.books.calls_exact += 1;
+            }
             return;
         }
         if call.exit > self.known {
             self.books.calls_unjudged += 1;
             return;
         }
-        if self.threads.is_empty() {
-            return;
-        }
-        let Some((thread, born)) = self.tasks.get(&call.task.id) else { return };
-        let above = self.threads.get(thread).filter(|above| above.since >= *born);
-        call.context = above.map(|above| {
+        call.context = said.map(|above| {
             self.books.calls_linked += 1;
             TraceContext { trace: above.trace, span: above.span, flags: 0, from: ContextFrom::Events }.into()
         });
+    }
+
+    /// What a task's thread has said last that it works for.
+    fn said(&self, task: TaskId) -> Option<Above> {
+        if self.threads.is_empty() {
+            return None;
+        }
+        let (thread, born) = self.tasks.get(&task)?;
+        self.threads.get(thread).filter(|above| above.since >= *born).copied()
     }
 }
 

@@ -105,6 +105,10 @@ fn measure() {
         }),
     );
     say("here: root, end", 2, best(threads, calls, || ended!(Here::root(Kind::Server, c"READ", SERVICE))));
+    let carried = Span::continued(came, Kind::Server, c"READ", SERVICE);
+    // From here on something was published in this process, so what is not must hide it.
+    say("published: enter, leave", 2, best(threads, calls, || drop(black_box(&carried).enter())));
+    say("enter, leave, of one that hides", 2, best(threads, calls, || drop(black_box(&root).enter())));
 }
 
 /// The smallest of several rounds; on several threads, the slowest of them.

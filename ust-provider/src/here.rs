@@ -7,8 +7,8 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 
 use crate::context::Context;
-use crate::probe;
 use crate::span::{ALL, Kind, Service, Span};
+use crate::{ids, probe, publish};
 
 /// A span that this thread works for until it ends, which is when it is dropped. It stays on its thread.
 ///
@@ -17,6 +17,8 @@ use crate::span::{ALL, Kind, Service, Span};
 #[must_use = "a span ends when it is dropped"]
 pub struct Here {
     span: Span,
+    /// Under which it was entered for who reads threads; 0: it was not.
+    key: u64,
     /// Neither `Send` nor `Sync`.
     on_this_thread: PhantomData<*const u8>,
 }
@@ -29,7 +31,7 @@ impl Here {
         if probe::on() {
             return Self::begun(Span::silent(service), ALL, kind, name);
         }
-        Self { span: Span::silent(service), on_this_thread: PhantomData }
+        Self { span: Span::silent(service), key: hidden(), on_this_thread: PhantomData }
     }
 
     /// As [`Span::child`] of `parent`.
@@ -38,7 +40,7 @@ impl Here {
         if probe::on() {
             return Self::begun(parent.silent_below(), parent.kept_below(), kind, name);
         }
-        Self { span: parent.silent_below(), on_this_thread: PhantomData }
+        Self { span: parent.silent_below(), key: entered(parent.context()), on_this_thread: PhantomData }
     }
 
     /// As [`Span::continued`].
@@ -48,13 +50,44 @@ impl Here {
         if probe::on() {
             return Self::begun(Span::carrying(context, service), ALL, kind, name);
         }
-        Self { span: Span::carrying(context, service), on_this_thread: PhantomData }
+        Self { span: Span::carrying(context, service), key: entered(context), on_this_thread: PhantomData }
     }
 
     #[cold]
     #[inline(never)]
     fn begun(silent: Span, kept: u32, kind: Kind, name: &'static CStr) -> Self {
-        Self { span: silent.begun(kept, kind, name, true), on_this_thread: PhantomData }
+        let mut here =
+            Self { span: silent.begun(kept, kind, name, true), key: 0, on_this_thread: PhantomData };
+        here.key = entered(here.span.context());
+        here
+    }
+}
+
+/// What a span without a context is entered under: only where it could hide another.
+#[inline(always)]
+fn hidden() -> u64 {
+    if publish::matters(false) { published(Context::NONE) } else { 0 }
+}
+
+#[inline(always)]
+fn entered(context: Context) -> u64 {
+    if publish::matters(!context.is_none()) { published(context) } else { 0 }
+}
+
+#[inline(never)]
+fn published(context: Context) -> u64 {
+    // It may move until it ends, so its address is no name for it.
+    let key = if context.is_none() { ids::fresh() } else { context.span };
+    publish::enter(key, &context);
+    key
+}
+
+impl Drop for Here {
+    #[inline]
+    fn drop(&mut self) {
+        if self.key != 0 {
+            publish::leave(self.key);
+        }
     }
 }
 

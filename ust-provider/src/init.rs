@@ -7,16 +7,19 @@
 //! A forked child would write into its parent's buffers under its parent's name, so it is silent, unless LTTng's own way to
 //! follow forks is on: [`Options::follow_forks`], or liblttng-ust-fork.so preloaded. Why not always: the child then connects
 //! anew, which takes it milliseconds and two threads even if all that it does is exec.
+//!
+//! What threads work for is published besides, whether LTTng is there or not: [`crate::publish`] says how.
 
 use std::fmt::{self, Display, Formatter};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::publish::{self, NotPublished};
 use crate::{ids, probe};
 
 /// How to connect.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
     /// About so many roots a second are kept, and the others not recorded; none: all are kept. What `BLKKIN_UST_ROOTS` in
@@ -24,6 +27,15 @@ pub struct Options {
     pub roots_per_second: Option<u32>,
     /// Children that are forked are processes of their own in the trace. Else they are silent.
     pub follow_forks: bool,
+    /// Each thread publishes which span it works for (OpenTelemetry's thread context), unless `BLKKIN_UST_CONTEXT=0` is in the
+    /// environment. To be switched off where a tracing library of the same process does so for spans of its own.
+    pub thread_context: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { roots_per_second: None, follow_forks: false, thread_context: true }
+    }
 }
 
 /// The process is connected.
@@ -77,6 +89,9 @@ pub struct Counts {
 /// The first call's verdict.
 static VERDICT: OnceLock<Result<Started, InitError>> = OnceLock::new();
 
+/// Whether threads publish what they work for.
+static PUBLISHED: OnceLock<Result<(), NotPublished>> = OnceLock::new();
+
 /// This process is a child that is silent.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
@@ -94,7 +109,13 @@ pub fn init_with(options: &Options) -> Result<Started, InitError> {
     if FORKED.load(Ordering::Relaxed) {
         return Err(InitError::Forked);
     }
+    PUBLISHED.get_or_init(|| publish::begin(options.thread_context));
     VERDICT.get_or_init(|| connect(options)).clone()
+}
+
+/// Whether each thread publishes which span it works for, since [`init`], or why not. It does so without LTTng too.
+pub fn publishing() -> Result<(), NotPublished> {
+    PUBLISHED.get().cloned().unwrap_or(Err(NotPublished::NotYet))
 }
 
 /// Whether some session has the events of this process enabled: worth asking before work that is only for a span.

@@ -26,15 +26,17 @@ mod here;
 mod ids;
 mod in_span;
 mod init;
-#[cfg(blkkin_probe)]
+#[cfg(any(blkkin_probe, blkkin_slot))]
 mod load;
 mod probe;
+mod publish;
 mod span;
 
 pub use context::Context;
 pub use here::Here;
 pub use in_span::{InSpan, Spanned};
-pub use init::{Counts, InitError, Options, Started, counts, enabled, init, init_with};
+pub use init::{Counts, InitError, Options, Started, counts, enabled, init, init_with, publishing};
+pub use publish::NotPublished;
 pub use span::{Entered, Kind, Side, Span};
 
 /// The examples of the README are compiled and run too.

@@ -6,7 +6,8 @@
 //! would otherwise hide every request on it.
 //!
 //! Which thread works for a span is a matter of its own ([`Span::enter`], [`Here`](crate::Here),
-//! [`in_span`](crate::InSpan::in_span)): a span may begin on one thread, be worked for by others, and end on a last one.
+//! [`in_span`](crate::InSpan::in_span)): a span may begin on one thread, be worked for by others, and end on a last one. It is said
+//! twice: as an event, and in the thread's own memory ([`crate::publish`]).
 
 use std::ffi::{CStr, c_char};
 use std::fmt::{self, Debug, Formatter};
@@ -15,7 +16,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::context::Context;
-use crate::{ids, probe};
+use crate::{ids, probe, publish};
 
 /// What a span is towards others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -169,8 +170,19 @@ impl Span {
     /// This thread works for the span until the guard is dropped. Guards nest: the innermost span is the one worked for.
     #[inline]
     pub fn enter(&self) -> Entered<'_> {
+        if publish::matters(self.kept_per_million != NOTHING) {
+            publish::enter(self.key(), &self.context());
+        }
         self.mark(|probe| probe.enter);
         Entered { span: self, on_this_thread: PhantomData }
+    }
+
+    /// Under which it is entered and left: what has no id has its address, which stays while it is entered.
+    fn key(&self) -> u64 {
+        match self.kept_per_million {
+            NOTHING => (&raw const *self).addr() as u64,
+            _ => self.context().span,
+        }
     }
 
     /// Not recorded, yet, and below nothing.
@@ -284,6 +296,8 @@ impl Drop for Span {
     #[inline]
     fn drop(&mut self) {
         if self.is_recorded() {
+            // Whoever still works for it, by a guard that was forgotten, does so no longer.
+            publish::leave(self.key());
             let status = *self.status.get_mut();
             self.told(|probe, span| {
                 // SAFETY: a function of the probe that takes numbers.
@@ -321,6 +335,9 @@ pub struct Entered<'a> {
 impl Drop for Entered<'_> {
     #[inline]
     fn drop(&mut self) {
+        if publish::matters(self.span.kept_per_million != NOTHING) {
+            publish::leave(self.span.key());
+        }
         self.span.mark(|probe| probe.leave);
     }
 }

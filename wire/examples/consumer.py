@@ -50,6 +50,8 @@ def events(batch):
     c = batch.contexts
     contexts = [{"trace": f"{high:016x}{low:016x}", "span": f"{span:016x}", "flags": flags & 255, "by_rule": flags > 255}
                 for high, low, span, flags in zip(c.trace_high, c.trace_low, c.span, c.flags)]
+    for context, operation in zip(contexts, c.operation):
+        context["operation"] = operation
 
     def file(place):
         at, inode, generation = files[place]

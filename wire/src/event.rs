@@ -164,6 +164,9 @@ pub enum ContextFrom {
     /// By rule: the last that the thread had said in its events before the call returned was that it works for this operation,
     /// which is an event of this node too.
     Events,
+    /// Exact: the thread published it, and it was read at the call. It is an operation of this node, whose daemon has said it in its
+    /// events.
+    Both,
 }
 
 impl TraceContext {

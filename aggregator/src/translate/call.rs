@@ -56,6 +56,7 @@ fn call_span(place: &Place<'_>, call: &CallEvent) -> Span {
     if let Some(context) = &call.context {
         let link = match context.from {
             ContextFrom::Thread => "exact: the thread's own context named this span (OpenTelemetry)",
+            ContextFrom::Both => "exact: the thread's own context named this operation (OpenTelemetry)",
             ContextFrom::Events => {
                 "rule: the thread's last event before it said that it works for this operation"
             }

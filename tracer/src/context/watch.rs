@@ -23,6 +23,15 @@ const TASKS_MAX: usize = 1 << 20;
 /// What is mapped may be executed (include/uapi/asm-generic/mman-common.h).
 const PROT_EXEC: u64 = 4;
 
+/// How processes are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Looks {
+    /// All that there are at the beginning: so many may be followed.
+    pub(crate) at_everybody: bool,
+    /// Now and then at those that are known, as a filter keeps what they load out of the events.
+    pub(crate) again: bool,
+}
+
 /// Watches events.
 pub(crate) struct Watch {
     sights: SyncSender<Sight>,
@@ -32,18 +41,18 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Begins, and has all processes looked at that are there already, if so many may be followed.
-    pub(crate) fn begin(places: Places, everybody: bool) -> io::Result<Watch> {
+    /// Begins.
+    pub(crate) fn begin(places: Places, looks: Looks) -> io::Result<Watch> {
         let (sights, queue) = sync_channel(SIGHTS_MAX);
         let look = move |queue: Receiver<Sight>| {
             // Whoever drains has made itself more urgent than others, and this thread with it.
             // SAFETY: no memory is passed; 0 is the calling thread.
             unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 5) };
-            Finder::new(places).run(&queue);
+            Finder::new(places, looks.again).run(&queue);
         };
         thread::Builder::new().name("contexts".to_owned()).spawn(move || look(queue))?;
         let mmap = CallId::by_name("mmap");
-        Ok(Watch { sights, processes: HashMap::new(), overflowed: everybody, mmap })
+        Ok(Watch { sights, processes: HashMap::new(), overflowed: looks.at_everybody, mmap })
     }
 
     /// Looks through events that go by.

@@ -100,6 +100,56 @@ fn what_is_let_go_unwaited_names_nothing_behind_what_is_known() {
     assert_eq!((weave.books().calls_unjudged, weave.books().batches_unwaited), (1, 1));
 }
 
+/// What a thread published is believed; what it said besides is whether that is an operation of this node.
+#[test]
+fn what_was_published_counts_before_what_was_said() {
+    let published = |event: LayerEvent, trace, span| {
+        let LayerEvent::Call(mut call) = event else { panic!() };
+        let (trace, span, from) = (TraceId(trace), SpanId(span), ContextFrom::Thread);
+        call.context = Some(TraceContext { trace, span, flags: 1, from }.into());
+        LayerEvent::Call(call)
+    };
+    let mut weave = Weave::default();
+    weave.hear([works(5, 1, Some(7)), works(25, 1, Some(8))], MonotonicNs(60));
+    let calls = vec![
+        seen(1),
+        published(call(1, 1, (10, 20)), 9, 7),
+        // It says that it works for 8; 7 is an operation all the same.
+        published(call(2, 1, (30, 35)), 9, 7),
+        // An application's, and one of another trace than the operation of this number.
+        published(call(3, 1, (36, 40)), 77, 5),
+        published(call(4, 1, (41, 45)), 77, 7),
+        call(5, 1, (50, 55)),
+        // Beyond what is known.
+        published(call(6, 1, (60, 65)), 9, 8),
+    ];
+    weave.take(batch(0, calls, 70), 0);
+    let given = weave.next(HOLD_MAX + 1).unwrap();
+    let from: Vec<_> = given
+        .events
+        .iter()
+        .filter_map(|event| match event {
+            LayerEvent::Call(call) => {
+                call.context.as_ref().map(|above| (above.span.0, above.from, above.flags))
+            }
+            _ => None,
+        })
+        .collect();
+    use ContextFrom::{Both, Events, Thread};
+    assert_eq!(
+        from,
+        [(7, Both, 1), (7, Both, 1), (5, Thread, 1), (7, Thread, 1), (8, Events, 0), (8, Both, 1)]
+    );
+    let books = WeaveBooks {
+        calls_linked: 4,
+        calls_exact: 3,
+        calls_contradicted: 3,
+        batches_unwaited: 1,
+        ..WeaveBooks::default()
+    };
+    assert_eq!(weave.books(), &books);
+}
+
 /// Another process has the thread's number: pid and tid name it, and the task is another.
 #[test]
 fn a_thread_is_one_of_its_process() {

@@ -1,17 +1,20 @@
-/* The probe's bytes, so that nothing has to be installed beside the daemon. */
-	.section .rodata
-	.global blkkin_probe_bytes
-	.hidden blkkin_probe_bytes
-	.type blkkin_probe_bytes, %object
-	.global blkkin_probe_bytes_end
-	.hidden blkkin_probe_bytes_end
-	.type blkkin_probe_bytes_end, %object
+/* The bytes of what blkkin_init() loads, so that nothing has to be installed beside the daemon. A file that could not be made is empty. */
+	.macro embedded name, file
+	.global \name
+	.hidden \name
+	.type \name, %object
+	.global \name\()_end
+	.hidden \name\()_end
+	.type \name\()_end, %object
 	.balign 16
-blkkin_probe_bytes:
-#ifdef BLKKIN_PROBE_FILE
-	.incbin BLKKIN_PROBE_FILE
-#endif
-blkkin_probe_bytes_end:
+\name:
+	.incbin "\file"
+\name\()_end:
 	.byte 0
-	.size blkkin_probe_bytes, . - blkkin_probe_bytes
+	.size \name, . - \name
+	.endm
+
+	.section .rodata
+	embedded blkkin_probe_bytes, BLKKIN_PROBE_FILE
+	embedded blkkin_slot_bytes, BLKKIN_SLOT_FILE
 	.section .note.GNU-stack, "", %progbits

@@ -6,6 +6,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,7 @@
 
 #include "ids.h"
 #include "internal.h"
+#include "publish.h"
 
 /* Linux 6.3; without it, a machine with sysctl vm.memfd_noexec = 1 maps no code of the file. */
 #ifndef MFD_EXEC
@@ -33,6 +35,9 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* 1 until the first call; what that one gave. */
 static int verdict = 1;
 static char why[512];
+/* The same of what threads publish. */
+static int published = 1;
+static char why_not_published[512] = "not initialized";
 static bool followed;
 static uint64_t called_ns, enabled_ns;
 
@@ -96,31 +101,68 @@ static int write_all(int file, const unsigned char *bytes, size_t count)
 	return 0;
 }
 
-static int load(const struct blkkin_probe **probe)
+/* Copies of us in one process, times two objects, with a wide margin. */
+#define NUMBERS_MAX 64
+
+static bool is_loaded(int file, char *path, size_t room)
+{
+	void *handle;
+
+	snprintf(path, room, "/proc/self/fd/%d", file);
+	handle = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+	return handle && !dlclose(handle);
+}
+
+/* Loads what is never unloaded. */
+static int load(const char *name, const unsigned char *bytes, size_t size, void **handle, char *reason, size_t room)
+{
+	int taken[NUMBERS_MAX], many = 0, file, error;
+	char path[32];
+
+	file = memfd_create(name, MFD_CLOEXEC | MFD_EXEC);
+	if (file < 0)
+		file = memfd_create(name, MFD_CLOEXEC);
+	if (file < 0) {
+		error = errno;
+		snprintf(reason, room, "no memory file for %s: %s", name, strerror(error));
+		return -error;
+	}
+	if (write_all(file, bytes, size)) {
+		error = errno;
+		close(file);
+		snprintf(reason, room, "cannot write %s: %s", name, strerror(error));
+		return -error;
+	}
+	/* The loader knows objects by the path that they were opened by: behind a number that one of ours had it would find that. */
+	while (is_loaded(file, path, sizeof path) && many < NUMBERS_MAX) {
+		taken[many++] = file;
+		file = fcntl(file, F_DUPFD_CLOEXEC, 0);
+	}
+	*handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+	close(file);
+	while (many)
+		close(taken[--many]);
+	if (!*handle) {
+		const char *said = dlerror();
+
+		snprintf(reason, room, "%s", said ? said : "no reason was given");
+		return -ELIBACC;
+	}
+	return 0;
+}
+
+static int load_probe(const struct blkkin_probe **probe)
 {
 	size_t size = (size_t) (blkkin_probe_bytes_end - blkkin_probe_bytes);
-	char path[32];
+	char reason[400];
 	void *handle;
-	int file;
+	int error;
 
 	if (!size)
 		return fail(ENOSYS, "built without LTTng-UST", "");
-	file = memfd_create("blkkin-probe", MFD_CLOEXEC | MFD_EXEC);
-	if (file < 0)
-		file = memfd_create("blkkin-probe", MFD_CLOEXEC);
-	if (file < 0)
-		return fail(errno, "no memory file for the probe: ", strerror(errno));
-	if (write_all(file, blkkin_probe_bytes, size)) {
-		int error = errno;
-
-		close(file);
-		return fail(error, "cannot write the probe: ", strerror(error));
-	}
-	snprintf(path, sizeof path, "/proc/self/fd/%d", file);
-	handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-	close(file);
-	if (!handle)
-		return fail(ELIBACC, "cannot load LTTng-UST: ", dlerror());
+	error = load("blkkin-probe", blkkin_probe_bytes, size, &handle, reason, sizeof reason);
+	if (error)
+		return fail(-error, "cannot load LTTng-UST: ", reason);
 	*probe = dlsym(handle, "blkkin_probe");
 	if (!*probe || (*probe)->abi != BLKKIN_PROBE_ABI || (*probe)->size < sizeof **probe)
 		return fail(ELIBACC, "the probe has another interface", "");
@@ -138,7 +180,7 @@ static int start(const struct blkkin_options *options)
 	if (said && !strcmp(said, "0"))
 		return fail(ECANCELED, "switched off by BLKKIN_UST=0", "");
 	called_ns = now_ns();
-	error = load(&probe);
+	error = load_probe(&probe);
 	if (error)
 		return error;
 	if (roots && *roots >= '0' && *roots <= '9')
@@ -166,6 +208,11 @@ int blkkin_init(const struct blkkin_options *options)
 	int result;
 
 	pthread_mutex_lock(&lock);
+	if (published == 1) {
+		why_not_published[0] = 0;
+		published = blkkin_publish_begin(!options || !options->no_thread_context, load, why_not_published,
+						 sizeof why_not_published);
+	}
 	if (verdict == 1)
 		verdict = start(options);
 	result = verdict;
@@ -176,6 +223,16 @@ int blkkin_init(const struct blkkin_options *options)
 const char *blkkin_why(void)
 {
 	return why;
+}
+
+int blkkin_publishing(void)
+{
+	return published == 1 ? -EAGAIN : published;
+}
+
+const char *blkkin_why_not_published(void)
+{
+	return why_not_published;
 }
 
 uint64_t blkkin_seen_enabled(void)

@@ -8,6 +8,10 @@
 extern const unsigned char blkkin_probe_bytes[];
 extern const unsigned char blkkin_probe_bytes_end[];
 
+/* The slot likewise (publish.c). */
+extern const unsigned char blkkin_slot_bytes[];
+extern const unsigned char blkkin_slot_bytes_end[];
+
 /* NULL until blkkin_init(). */
 extern const struct blkkin_probe *blkkin_ust_probe;
 

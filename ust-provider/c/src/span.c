@@ -54,6 +54,8 @@ void blkkin_ust_end(const struct blkkin_span *span)
 {
 	const struct blkkin_probe *probe = the_probe();
 
+	/* Whoever forgot to leave it works for it no longer. */
+	blkkin_ust_unpublish(span->context.span);
 	if (probe)
 		probe->end(span->context.span, span->status);
 }

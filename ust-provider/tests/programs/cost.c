@@ -45,7 +45,8 @@ static double now_ns(void)
 
 int main(void)
 {
-	struct blkkin_span span = { 0 }, child;
+	struct blkkin_context came = { 0, 1, 2, 0, true };
+	struct blkkin_span span = { 0 }, child, carried;
 	struct blkin_endpoint here;
 	struct blkin_trace trace;
 	double empty = 0;
@@ -55,10 +56,13 @@ int main(void)
 	blkin_init_new_trace(&trace, "t", &here);
 	COST("", );
 	COST("blkkin_number", blkkin_number(&span, "k", each));
+	COST("enter, leave", blkkin_enter(&span); blkkin_leave(&span));
 	COST("blkkin_begin_root, blkkin_end", blkkin_begin_root(&child, BLKKIN_SERVER, "r", "s", BLKKIN_HERE);
 	     LOOKED_AT(&child); blkkin_end(&child));
 	COST("BLKIN_TIMESTAMP", BLKIN_TIMESTAMP(&trace, &here, CLIENT_SEND));
 	COST("BLKIN_KEYVAL_STRING", BLKIN_KEYVAL_STRING(&trace, &here, "k", "v"));
 	COST("BLKIN_KEYVAL_INTEGER", BLKIN_KEYVAL_INTEGER(&trace, &here, "k", each));
+	blkkin_begin_continued(&carried, &came, BLKKIN_SERVER, "r", "s", BLKKIN_ELSEWHERE);
+	COST("published: enter, leave", blkkin_enter(&carried); blkkin_leave(&carried));
 	return 0;
 }

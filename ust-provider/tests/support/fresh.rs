@@ -44,6 +44,11 @@ impl Fresh {
         Self::new("verdict", "", include_str!("../programs/verdict.rs"))
     }
 
+    /// The program that asks for what its threads publish.
+    pub(crate) fn published() -> Self {
+        Self::new("published", "\nlibc = \"0.2\"\n", include_str!("../programs/published.rs"))
+    }
+
     fn new(kept: &str, needs: &str, main: &str) -> Self {
         let source = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| fs::write(source.path().join(name), text).unwrap();

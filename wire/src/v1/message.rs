@@ -310,6 +310,8 @@ pub(super) struct Contexts {
     pub(super) span: Vec<u64>,
     #[prost(uint32, repeated, tag = "4")]
     pub(super) flags: Vec<u32>,
+    #[prost(bool, repeated, tag = "5")]
+    pub(super) operation: Vec<bool>,
 }
 
 #[derive(Clone, PartialEq, Message)]

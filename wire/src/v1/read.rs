@@ -181,6 +181,7 @@ fn contexts(message: &message::Contexts) -> Result<Vec<TraceContext>, Malformed>
     let mut high = Column::new(&message.trace_high, "Contexts.trace_high");
     let mut low = Column::new(&message.trace_low, "Contexts.trace_low");
     let mut flags = Column::new(&message.flags, "Contexts.flags");
+    let mut operation = Column::new(&message.operation, "Contexts.operation");
     let contexts = message.span.iter().map(|span| {
         let (high, low, flags_said) = (*high.next()?, *low.next()?, *flags.next()?);
         let trace = TraceId(u128::from(high) << 64 | u128::from(low));
@@ -188,7 +189,12 @@ fn contexts(message: &message::Contexts) -> Result<Vec<TraceContext>, Malformed>
         if trace.0 == 0 || *span == 0 {
             return Err(Malformed::Value { column: "Contexts.span", value: *span });
         }
-        let from = if flags_said & BY_RULE == 0 { ContextFrom::Thread } else { ContextFrom::Events };
+        let operation = !message.operation.is_empty() && *operation.next()?;
+        let from = match (flags_said & BY_RULE == 0, operation) {
+            (false, _) => ContextFrom::Events,
+            (true, true) => ContextFrom::Both,
+            (true, false) => ContextFrom::Thread,
+        };
         let flags = u8::try_from(flags_said & !BY_RULE).map_err(|_| flags.refuse(flags_said.into()))?;
         Ok(TraceContext { trace, span: SpanId(*span), flags, from })
     });
@@ -196,6 +202,7 @@ fn contexts(message: &message::Contexts) -> Result<Vec<TraceContext>, Malformed>
     high.end()?;
     low.end()?;
     flags.end()?;
+    operation.end()?;
     Ok(contexts)
 }
 

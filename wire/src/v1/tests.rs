@@ -71,7 +71,7 @@ prop_compose! {
         CallEvent {
             span, task, call, args, enter, exit, ending: ret.map_or(Ending::NoExit, Ending::Returned), file,
             second_file: second.map(Box::new), paths, paths_kept, bios, sleeps, cpu_wait: cpu_wait.map(DurationNs), sync_tid,
-            context: context.map(|(trace, span, flags)| TraceContext { trace: TraceId(trace), span: SpanId(span), flags, from: if span & 1 == 0 { ContextFrom::Thread } else { ContextFrom::Events } }.into()),
+            context: context.map(|(trace, span, flags)| TraceContext { trace: TraceId(trace), span: SpanId(span), flags, from: [ContextFrom::Thread, ContextFrom::Events, ContextFrom::Both][(span % 3) as usize] }.into()),
         }
     }
 }
@@ -635,6 +635,40 @@ fn a_context_means_the_same_for_ever() {
     }
     assert_eq!(decode(golden), Ok(Decoded { batch: under_spans(), calls_unknown: 0 }));
     assert_eq!(encode(&under_spans()), golden, "what is written now");
+}
+
+/// The same where what threads published is an operation of this node, which its daemon has said too.
+/// `golden/context-operation-v1.bin` holds it.
+fn under_operations() -> EventBatch {
+    let mut batch = under_spans();
+    for event in &mut batch.events {
+        if let LayerEvent::Call(CallEvent { context: Some(context), .. }) = event
+            && context.from == ContextFrom::Thread
+        {
+            context.from = ContextFrom::Both;
+        }
+    }
+    batch
+}
+
+#[test]
+fn an_operation_that_a_thread_published_means_the_same_for_ever() {
+    let golden = include_bytes!("../../golden/context-operation-v1.bin");
+    if std::env::var_os("BLESS").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/context-operation-v1.bin");
+        std::fs::write(path, encode(&under_operations())).unwrap();
+    }
+    assert_eq!(decode(golden), Ok(Decoded { batch: under_operations(), calls_unknown: 0 }));
+    assert_eq!(encode(&under_operations()), golden, "what is written now");
+}
+
+/// Who reads by the schema of before takes it for what a thread published, which it is.
+#[test]
+fn who_knows_no_operations_reads_what_was_published() {
+    use prost::Message;
+    let mut message = message::EventBatch::decode(encode(&under_operations()).as_slice()).unwrap();
+    message.contexts.as_mut().unwrap().operation.clear();
+    assert_eq!(message.encode_to_vec(), encode(&under_spans()));
 }
 
 /// As it is for whoever reads by the schema of before contexts: it skips two fields, and does not look at the flag.

@@ -163,12 +163,15 @@ fn files(shared: &Shared<'_>) -> message::Files {
 fn contexts(shared: &Shared<'_>) -> Option<message::Contexts> {
     let values = shared.contexts.values();
     let mut contexts = message::Contexts::default();
+    let any = values.iter().any(|context| context.from == ContextFrom::Both);
     for TraceContext { trace, span, flags, from } in values {
         contexts.trace_high.push((trace.0 >> 64) as u64);
         contexts.trace_low.push(trace.0 as u64);
         contexts.span.push(span.0);
         let by_rule = if *from == ContextFrom::Events { BY_RULE } else { 0 };
         contexts.flags.push(u32::from(*flags) | by_rule);
+        // Where none is one there is not even the column.
+        contexts.operation.extend(any.then_some(*from == ContextFrom::Both));
     }
     (!values.is_empty()).then_some(contexts)
 }

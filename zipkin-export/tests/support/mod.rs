@@ -1,6 +1,7 @@
 //! What the tests of the whole exporter share.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub(crate) mod collector;
 pub(crate) mod fake;
 pub(crate) mod server;
 pub(crate) mod spans;

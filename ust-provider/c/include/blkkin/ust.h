@@ -52,6 +52,8 @@ struct blkkin_span {
 	uint32_t kept_per_million;
 	int32_t status;
 	const char *service;
+	/* Under which a thread works for it from begin to end, for who reads threads; 0: none does. */
+	uint64_t here;
 	/* Written unless kept_per_million is 0. */
 	struct blkkin_context context;
 };
@@ -66,6 +68,11 @@ struct blkkin_options {
 	uint32_t roots_per_second;
 	/* Children that are forked are processes of their own in the trace. Else they are silent. */
 	bool follow_forks;
+	/*
+	 * Threads do not publish which span they work for (OpenTelemetry's thread context), as with BLKKIN_UST_CONTEXT=0 in the
+	 * environment: for a process in which a tracing library does so for spans of its own.
+	 */
+	bool no_thread_context;
 };
 
 /*
@@ -77,6 +84,16 @@ int blkkin_init(const struct blkkin_options *options);
 
 /* Why blkkin_init() failed; "" if it did not. */
 const char *blkkin_why(void);
+
+/*
+ * Whether threads publish which span they work for, since blkkin_init(): they do so without LTTng too. 0, or a negative errno: EAGAIN (not
+ * initialized), ECANCELED (switched off), EBUSY (another library of this process does it), ENOSYS (built without it), or why it cannot
+ * be loaded. blkkin_why_not_published() says it in words.
+ */
+int blkkin_publishing(void);
+
+/* Why blkkin_publishing() is not 0; "" if it is. */
+const char *blkkin_why_not_published(void);
 
 /* How many events this process gave to LTTng: what one session recorded and discarded adds up to it. */
 uint64_t blkkin_seen_enabled(void);
@@ -104,6 +121,13 @@ int blkkin_from_blkin(struct blkkin_context *context, const unsigned char bytes[
 /* What LTTng writes when a session enables an event, by enum blkkin_event of probe.h; zeros of ours until blkkin_init(). */
 extern const int *blkkin_ust_state[12];
 
+/* What threads work for: 0 is not published; 1 is, and nothing was yet; 2 is, and something was. */
+extern unsigned char blkkin_ust_publishes;
+
+/* NULL is none. */
+void blkkin_ust_publish(uint64_t key, const struct blkkin_context *context);
+void blkkin_ust_unpublish(uint64_t key);
+uint64_t blkkin_ust_publish_here(const struct blkkin_span *span);
 void blkkin_ust_begin(struct blkkin_span *span, uint32_t kept_per_million, enum blkkin_kind kind, const char *name,
 		      enum blkkin_where where);
 void blkkin_ust_end(const struct blkkin_span *span);
@@ -127,6 +151,7 @@ static inline void blkkin_ust_silent(struct blkkin_span *span, const char *servi
 	span->kept_per_million = 0;
 	span->status = 0;
 	span->service = service;
+	span->here = 0;
 }
 
 /* Whether some session has the events enabled: worth asking before work that is only for a span. */
@@ -149,6 +174,26 @@ static inline struct blkkin_context blkkin_context_of(const struct blkkin_span *
 	return span->kept_per_million ? span->context : none;
 }
 
+/* Whether a span that is entered or left is published, or hides one that was. */
+static inline bool blkkin_ust_matters(const struct blkkin_span *span)
+{
+	unsigned char publishes = __atomic_load_n(&blkkin_ust_publishes, __ATOMIC_RELAXED);
+
+	return __builtin_expect(publishes != 0, 0) && (publishes == 2 || span->kept_per_million);
+}
+
+/* Under which a span is entered and left: what has no id has its address. */
+static inline uint64_t blkkin_ust_key(const struct blkkin_span *span)
+{
+	return span->kept_per_million ? span->context.span : (uint64_t) (uintptr_t) span;
+}
+
+static inline void blkkin_ust_begun(struct blkkin_span *span, enum blkkin_where where)
+{
+	if (where == BLKKIN_HERE && blkkin_ust_matters(span))
+		span->here = blkkin_ust_publish_here(span);
+}
+
 /*
  * Begins what somebody else asked for: a child of the span that `context` names, wherever it is; without one it begins a trace.
  * While nobody traces here the span carries `context` on unchanged.
@@ -162,6 +207,7 @@ static inline void blkkin_begin_continued(struct blkkin_span *span, const struct
 	span->context = *context;
 	if (blkkin_ust_on(0))
 		blkkin_ust_begin(span, 1000000, kind, name, where);
+	blkkin_ust_begun(span, where);
 }
 
 /* Begins a trace. */
@@ -171,6 +217,7 @@ static inline void blkkin_begin_root(struct blkkin_span *span, enum blkkin_kind 
 	blkkin_ust_silent(span, service);
 	if (blkkin_ust_on(0))
 		blkkin_ust_begin(span, 1000000, kind, name, where);
+	blkkin_ust_begun(span, where);
 }
 
 /*
@@ -189,11 +236,16 @@ static inline void blkkin_begin_child(struct blkkin_span *span, const struct blk
 	}
 	if (blkkin_ust_on(0))
 		blkkin_ust_begin(span, kept, kind, name, where);
+	blkkin_ust_begun(span, where);
 }
 
 /* Ends the span; it may then begin again. */
 static inline void blkkin_end(struct blkkin_span *span)
 {
+	if (__builtin_expect(span->here != 0, 0)) {
+		blkkin_ust_unpublish(span->here);
+		span->here = 0;
+	}
 	if (blkkin_is_recorded(span))
 		blkkin_ust_end(span);
 	/* Its context stays readable until it begins again. */
@@ -204,6 +256,8 @@ static inline void blkkin_end(struct blkkin_span *span)
 /* This thread works for the span from now on. */
 static inline void blkkin_enter(const struct blkkin_span *span)
 {
+	if (blkkin_ust_matters(span))
+		blkkin_ust_publish(blkkin_ust_key(span), span->kept_per_million ? &span->context : NULL);
 	if (blkkin_is_recorded(span))
 		blkkin_ust_enter(span->context.span);
 }
@@ -211,6 +265,8 @@ static inline void blkkin_enter(const struct blkkin_span *span)
 /* This thread works for the span no longer: the last entered is the first left. */
 static inline void blkkin_leave(const struct blkkin_span *span)
 {
+	if (blkkin_ust_matters(span))
+		blkkin_ust_unpublish(blkkin_ust_key(span));
 	if (blkkin_is_recorded(span))
 		blkkin_ust_leave(span->context.span);
 }

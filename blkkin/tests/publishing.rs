@@ -1,0 +1,99 @@
+//! Programs that publish by blkkin-ust what their threads work for: each call below the span that its offset names, none below
+//! another, and none below any where it names none.
+//!
+//! The programs are `ust-provider/examples/publisher.rs`: tasks that hop between the threads of a tokio runtime at each await, and a
+//! pool of threads that hand jobs on. Nobody runs LTTng.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it saw"
+)]
+
+mod common;
+mod support;
+
+use std::path::{Path, PathBuf};
+
+use blkkin_tracer::{Filter, TracerConfig};
+use blkkin_wire::calls::CallId;
+
+use support::actor::Actor;
+use support::live::eventually;
+use support::recording::Recorder;
+use support::{needs, or_skip};
+
+/// Below this one there are calls until the place is known.
+const AWAITED: u64 = 1 << 40;
+/// With room for all calls at once: nothing may be missing, however busy the machine is.
+const RING: usize = 64 << 20;
+
+/// The programs, built beside blkkin.
+fn publisher() -> Result<PathBuf, String> {
+    let path = Path::new(env!("CARGO_BIN_EXE_blkkin")).with_file_name("examples").join("publisher");
+    let missing = || "publisher is not built: cargo build -p blkkin-ust --example publisher".to_owned();
+    path.exists().then_some(path).ok_or_else(missing)
+}
+
+#[test]
+fn each_call_of_tasks_that_hop_between_threads_is_below_its_own_span() {
+    check("hops", Filter::default());
+}
+
+#[test]
+fn each_call_of_a_thread_pool_is_below_its_own_span() {
+    check("pool", Filter::default());
+}
+
+/// The slot is in a library that the program loads when it runs already, and what is mapped is none of the calls that are asked for.
+#[test]
+fn what_is_loaded_is_found_also_where_a_filter_leaves_mappings_out() {
+    let pread = CallId::by_name("pread64").unwrap();
+    check("pool", Filter { calls: vec![pread], ..Filter::default() });
+}
+
+fn check(kind: &str, filter: Filter) {
+    needs!();
+    let publisher = or_skip!(publisher());
+    let folder = tempfile::tempdir().unwrap();
+    let [file, go, said] = ["file", "go", "said"].map(|name| folder.path().join(name));
+    std::fs::write(&file, [0; 4096]).unwrap();
+    let at = |path: &Path| path.display().to_string();
+    let words = ["env", "BLKKIN_UST=0", &at(&publisher), kind, &at(&file), &at(&go)];
+    let mut actor = Actor::program(&words, &said);
+    let config = TracerConfig { filter, ring_bytes: Some(RING), ..TracerConfig::default() };
+    let recorder = Recorder::start(&config, &[actor.pid()]);
+    actor.release();
+    assert!(eventually(|| recorder.in_contexts() > 0), "nothing was found: {}", actor.said());
+    std::fs::write(&go, "").unwrap();
+    assert_eq!(actor.play(), 0, "{}", actor.said());
+    let recording = recorder.finish();
+    recording.assert_balanced();
+    let books = &recording.accounts;
+    assert_eq!(
+        (books.calls.dropped, books.contexts_faulted, books.contexts_invalid),
+        (0, 0, 0),
+        "{books:#?}"
+    );
+    let (mut below, mut none) = (0, 0);
+    // The loader's are longer.
+    for call in recording.named("pread64").into_iter().filter(|call| call.args[2] == 1) {
+        let named = call.args[3];
+        match &call.context {
+            None => {
+                assert!(named == 0 || named == AWAITED, "below no span: {call:#?}");
+                none += u64::from(named == 0);
+            }
+            Some(context) => {
+                assert_eq!(context.span.0, named, "{call:#?}");
+                assert_eq!(context.trace.0, u128::from(!named) << 64 | u128::from(named), "{call:#?}");
+                assert_eq!(u64::from(context.flags), named & 1, "{call:#?}");
+                below += u64::from(named != AWAITED);
+            }
+        }
+    }
+    let own = actor.said();
+    println!("{kind}: {below} calls below their spans, {none} below none; the program says: {own}");
+    assert_eq!(format!("below {below} none {none}\n"), own);
+    assert!(below > 10_000 && none > 200, "it does too little");
+}

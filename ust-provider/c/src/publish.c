@@ -1,0 +1,172 @@
+/*
+ * OpenTelemetry's thread context (OTEP 4947): the thread's slot points at a record that names the innermost span which the thread has
+ * entered and not left, or at nothing. `src/publish.rs` has the same, with the same rules, and says why they are so.
+ */
+#define _GNU_SOURCE
+#include "publish.h"
+
+#include <blkkin/ust.h>
+
+#include <dlfcn.h>
+#include <endian.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ids.h"
+#include "internal.h"
+
+/* Spans that a thread has entered and not left; what is entered deeper hides them. */
+#define DEPTH_MAX 16
+
+enum { OFF, IDLE, USED };
+
+/* A record's head; what follows it has no attributes. Its words are big-endian. */
+struct record {
+	uint64_t trace[2], span;
+	uint8_t valid, flags;
+	uint16_t attributes_bytes;
+};
+
+_Static_assert(offsetof(struct record, attributes_bytes) == 26, "as OTEP 4947 has it");
+
+struct entry {
+	struct record record;
+	/* By which it is left; what the slot pointed at before. */
+	uint64_t key;
+	void *before;
+};
+
+unsigned char blkkin_ust_publishes;
+
+static void **(*slot_of)(void);
+static __thread void *volatile *slot;
+/* How much was entered, of which the first DEPTH_MAX are kept, and of the next what was before it. */
+static __thread volatile size_t depth;
+static __thread volatile struct entry entries[DEPTH_MAX + 1];
+
+/* As the program has it: for whoever reads on the same CPU. */
+#define IN_ORDER() __atomic_signal_fence(__ATOMIC_SEQ_CST)
+
+static bool is_none(const struct blkkin_context *context)
+{
+	return !context || !context->span || (!context->trace_hi && !context->trace_lo);
+}
+
+/* Out of the way of those that know it. */
+static __attribute__((noinline, cold)) void find_slot(void)
+{
+	slot = (void *volatile *) slot_of();
+}
+
+void blkkin_ust_publish(uint64_t key, const struct blkkin_context *context)
+{
+	const bool none = is_none(context);
+	volatile struct entry *entry;
+	size_t at;
+
+	if (!none)
+		__atomic_store_n(&blkkin_ust_publishes, USED, __ATOMIC_RELAXED);
+	else if (__atomic_load_n(&blkkin_ust_publishes, __ATOMIC_RELAXED) != USED)
+		return;
+	if (!slot)
+		find_slot();
+	at = depth;
+	/* First, so that a signal's handler takes the next. */
+	depth = at + 1;
+	IN_ORDER();
+	if (at > DEPTH_MAX)
+		return;
+	entry = &entries[at];
+	entry->record.valid = 0;
+	IN_ORDER();
+	entry->key = key;
+	entry->before = *slot;
+	if (none || at == DEPTH_MAX) {
+		*slot = NULL;
+		return;
+	}
+	entry->record.trace[0] = htobe64(context->trace_hi);
+	entry->record.trace[1] = htobe64(context->trace_lo);
+	entry->record.span = htobe64(context->span);
+	entry->record.flags = context->sampled;
+	IN_ORDER();
+	entry->record.valid = 1;
+	IN_ORDER();
+	*slot = (void *) &entry->record;
+}
+
+void blkkin_ust_unpublish(uint64_t key)
+{
+	const size_t deep = depth, kept = deep < DEPTH_MAX + 1 ? deep : DEPTH_MAX + 1;
+	size_t left = kept, each;
+	void *before;
+
+	while (left && entries[left - 1].key != key)
+		left--;
+	if (left) {
+		before = entries[--left].before;
+	} else if (deep > kept) {
+		/* Of those that are not kept one: which, does not matter. */
+		depth = deep - 1;
+		return;
+	} else {
+		return;
+	}
+	/* What is left is not valid any more, whoever still points at it. */
+	for (each = left; each < kept; each++)
+		entries[each].record.valid = 0;
+	IN_ORDER();
+	depth = left;
+	IN_ORDER();
+	*slot = before;
+}
+
+uint64_t blkkin_ust_publish_here(const struct blkkin_span *span)
+{
+	const struct blkkin_context context = blkkin_context_of(span);
+	/* It may be copied until it ends, so its address is no name for it. */
+	uint64_t key = is_none(&context) ? blkkin_fresh_id() : context.span;
+
+	blkkin_ust_publish(key, &context);
+	return key;
+}
+
+int blkkin_publish_begin(bool wanted, int (*load)(const char *name, const unsigned char *bytes, size_t size, void **handle,
+						  char *why, size_t room),
+			 char *why, size_t room)
+{
+	const char *said = getenv("BLKKIN_UST_CONTEXT");
+	size_t size = (size_t) (blkkin_slot_bytes_end - blkkin_slot_bytes);
+	void *handle, *function;
+	int error;
+
+	if (!wanted || (said && !strcmp(said, "0"))) {
+		snprintf(why, room, "switched off by BLKKIN_UST_CONTEXT=0 or by an option");
+		return -ECANCELED;
+	}
+	/* The first copy of us in this process counts for all. */
+	handle = dlopen("blkkin-thread-slot.so.1", RTLD_NOW | RTLD_NOLOAD);
+	if (!handle) {
+		if (dlsym(RTLD_DEFAULT, "otel_thread_ctx_v1")) {
+			snprintf(why, room, "another library of this process publishes otel_thread_ctx_v1");
+			return -EBUSY;
+		}
+		if (!size) {
+			snprintf(why, room, "built without it");
+			return -ENOSYS;
+		}
+		error = load("blkkin-slot", blkkin_slot_bytes, size, &handle, why, room);
+		if (error)
+			return error;
+	}
+	function = dlsym(handle, "blkkin_thread_slot");
+	if (!function) {
+		snprintf(why, room, "the slot that is loaded is not ours");
+		return -ELIBACC;
+	}
+	memcpy(&slot_of, &function, sizeof function);
+	__atomic_store_n(&blkkin_ust_publishes, IDLE, __ATOMIC_RELEASE);
+	return 0;
+}

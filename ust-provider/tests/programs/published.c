@@ -1,0 +1,180 @@
+/*
+ * What a C program's threads work for is in their slot: as the loader of shared objects finds that.
+ *
+ * published LIBRARY: LIBRARY is a second copy of libblkkin-ust. Prints how publishing is, and ends with 0 if that is what the slot says.
+ */
+#define _GNU_SOURCE
+#include <blkkin/ust.h>
+
+#include <dlfcn.h>
+#include <endian.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHECK(what)								\
+	do {									\
+		if (!(what)) {							\
+			fprintf(stderr, "line %d: %s\n", __LINE__, #what);	\
+			exit(1);						\
+		}								\
+	} while (0)
+
+struct record {
+	unsigned char trace[16], span[8], valid, flags;
+	unsigned char attributes[2];
+};
+
+#ifdef TAKEN
+/* Somebody else's. */
+__attribute__((visibility("default"))) __thread struct record *otel_thread_ctx_v1;
+#endif
+
+/* 0: none. */
+static uint64_t named(void)
+{
+	static void *slot;
+	struct record **variable, *record;
+	uint64_t high, low, span;
+
+	if (!slot)
+		slot = dlopen("blkkin-thread-slot.so.1", RTLD_NOW | RTLD_NOLOAD);
+	CHECK(slot);
+	variable = dlsym(slot, "otel_thread_ctx_v1");
+	CHECK(variable);
+	record = *(struct record *volatile *) variable;
+	if (!record || record->valid != 1)
+		return 0;
+	memcpy(&high, record->trace, 8);
+	memcpy(&low, record->trace + 8, 8);
+	memcpy(&span, record->span, 8);
+	CHECK(high == ~span && low == span && !record->attributes[0] && !record->attributes[1]);
+	CHECK(record->flags == (be64toh(span) & 1));
+	return be64toh(span);
+}
+
+static struct blkkin_span span(uint64_t number, enum blkkin_where where)
+{
+	struct blkkin_context context = { ~number, number, number, 0, number & 1 };
+	struct blkkin_span span;
+
+	blkkin_begin_continued(&span, &context, BLKKIN_SERVER, "x", "s", where);
+	return span;
+}
+
+static void *other_thread(void *of_all)
+{
+	struct blkkin_span *both = of_all;
+
+	CHECK(named() == 0);
+	blkkin_enter(both);
+	CHECK(named() == 8);
+	return NULL;
+}
+
+static void here(void)
+{
+	struct blkkin_span outer = span(5, BLKKIN_HERE), none, inner;
+
+	CHECK(named() == 5);
+	blkkin_begin_root(&none, BLKKIN_SERVER, "x", "s", BLKKIN_HERE);
+	CHECK(named() == 0);
+	inner = none;
+	blkkin_end(&inner);
+	CHECK(named() == 5);
+	blkkin_begin_child(&inner, &outer, BLKKIN_INTERNAL, "y", BLKKIN_HERE);
+	CHECK(named() == 5);
+	blkkin_end(&inner);
+	CHECK(named() == 5);
+	blkkin_end(&outer);
+	CHECK(named() == 0);
+	blkkin_end(&outer);
+}
+
+static void too_deep(void)
+{
+	enum { DEEP = 20 };
+	struct blkkin_span spans[DEEP];
+	int each;
+
+	for (each = 0; each < DEEP; each++) {
+		spans[each] = span((uint64_t) each + 1, BLKKIN_ELSEWHERE);
+		blkkin_enter(&spans[each]);
+		CHECK(named() == (each < 16 ? (uint64_t) each + 1 : 0));
+	}
+	for (; each; each--) {
+		CHECK(named() == (each <= 16 ? (uint64_t) each : 0));
+		blkkin_leave(&spans[each - 1]);
+	}
+	CHECK(named() == 0);
+}
+
+/* A second copy, of a library that the program loads: both share what the thread works for. */
+static void second_copy(const char *path)
+{
+	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	int (*publishing)(void);
+	int (*init)(const struct blkkin_options *options);
+	void (*publish)(uint64_t key, const struct blkkin_context *context);
+	void (*unpublish)(uint64_t key);
+	struct blkkin_context context = { ~(uint64_t) 12, 12, 12, 0, false };
+	struct blkkin_span outer = span(11, BLKKIN_ELSEWHERE);
+
+	CHECK(library);
+	*(void **) &publishing = dlsym(library, "blkkin_publishing");
+	*(void **) &init = dlsym(library, "blkkin_init");
+	*(void **) &publish = dlsym(library, "blkkin_ust_publish");
+	*(void **) &unpublish = dlsym(library, "blkkin_ust_unpublish");
+	CHECK(publishing() != 0 && publish != blkkin_ust_publish);
+	init(NULL);
+	CHECK(publishing() == 0);
+	blkkin_enter(&outer);
+	publish(12, &context);
+	CHECK(named() == 12);
+	unpublish(12);
+	CHECK(named() == 11);
+	blkkin_leave(&outer);
+	CHECK(named() == 0);
+}
+
+int main(int count, char **words)
+{
+	struct blkkin_span one, two, none, early = span(1, BLKKIN_ELSEWHERE);
+	struct blkkin_options options = { 0 };
+	pthread_t thread;
+
+	CHECK(count == 2 && blkkin_publishing() < 0);
+	blkkin_enter(&early);
+	options.no_thread_context = getenv("NO_THREAD_CONTEXT") != NULL;
+	blkkin_init(&options);
+	printf("%d %s\n", blkkin_publishing(), blkkin_why_not_published());
+	if (blkkin_publishing())
+		return 0;
+	CHECK(!blkkin_enabled() && named() == 0);
+	blkkin_leave(&early);
+	one = span(7, BLKKIN_ELSEWHERE);
+	two = span(8, BLKKIN_ELSEWHERE);
+	blkkin_begin_root(&none, BLKKIN_SERVER, "x", "s", BLKKIN_ELSEWHERE);
+	blkkin_enter(&one);
+	CHECK(named() == 7);
+	blkkin_enter(&two);
+	CHECK(named() == 8);
+	CHECK(!pthread_create(&thread, NULL, other_thread, &two) && !pthread_join(thread, NULL));
+	blkkin_enter(&none);
+	CHECK(named() == 0);
+	blkkin_leave(&none);
+	CHECK(named() == 8);
+	blkkin_leave(&two);
+	CHECK(named() == 7);
+	/* The outer one first: what it held is left with it. */
+	blkkin_enter(&two);
+	blkkin_leave(&one);
+	CHECK(named() == 0);
+	blkkin_leave(&two);
+	CHECK(named() == 0);
+	here();
+	too_deep();
+	second_copy(words[1]);
+	return 0;
+}

@@ -1,0 +1,80 @@
+//! What threads publish, by every linker and profile: the symbol is where a reader looks, and what it leads to is right.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it saw"
+)]
+
+mod support;
+
+use std::path::Path;
+use std::process::Command;
+
+use support::{Fresh, compile, make, succeed};
+
+/// What it prints, with these variables and no LTTng.
+fn run(program: &Path, words: &[&Path], variables: &[(&str, &str)]) -> String {
+    let mut command = Command::new(program);
+    command
+        .args(words)
+        .env_remove("BLKKIN_UST_CONTEXT")
+        .env("BLKKIN_UST", "0")
+        .envs(variables.iter().copied());
+    succeed(command.output().unwrap())
+}
+
+#[test]
+fn a_rust_program_publishes_by_every_linker_and_profile() {
+    let fresh = Fresh::published();
+    let lto = [("CARGO_PROFILE_RELEASE_LTO", "fat"), ("CARGO_PROFILE_RELEASE_STRIP", "symbols")];
+    // rust-lld is the default for x86_64 since Rust 1.90; GNU ld elsewhere, and here by this flag.
+    let gnu = [("RUSTFLAGS", "-Clinker-features=-lld")];
+    let ways: [(&str, &[(&str, &str)]); 5] =
+        [("debug", &[]), ("release", &[]), ("release", &lto), ("debug", &gnu), ("release", &gnu)];
+    for (profile, variables) in ways {
+        if variables == gnu && cfg!(not(target_arch = "x86_64")) {
+            println!("skipped: GNU ld is the default here");
+            continue;
+        }
+        let args: &[&str] = if profile == "release" { &["build", "--release"] } else { &["build"] };
+        succeed(fresh.cargo(args).envs(variables.iter().copied()).output().unwrap());
+        let program = fresh.program(profile);
+        assert_eq!(run(&program, &[], &[]), "ok\n", "{profile} {variables:?}");
+        println!("{profile} {variables:?}: ok");
+    }
+    let off = run(&fresh.program("debug"), &[], &[("BLKKIN_UST_CONTEXT", "0")]);
+    assert_eq!(off, "switched off by BLKKIN_UST_CONTEXT=0 or by an option\n");
+}
+
+#[test]
+fn a_c_program_publishes() {
+    let build = tempfile::tempdir().unwrap();
+    let build = build.path();
+    succeed(make(build).output().unwrap());
+    let (fixed, shared) = (build.join("libblkkin-ust.a"), build.join("libblkkin-ust.so"));
+    let flags = ["-std=gnu11", "-Wno-pedantic"];
+    let program = compile(build, &fixed, "published.c", "published", &flags);
+    assert_eq!(run(&program, &[&shared], &[]), "0 \n");
+    let off = format!("{} switched off by BLKKIN_UST_CONTEXT=0 or by an option\n", -libc::ECANCELED);
+    assert_eq!(run(&program, &[&shared], &[("BLKKIN_UST_CONTEXT", "0")]), off);
+    assert_eq!(run(&program, &[&shared], &[("NO_THREAD_CONTEXT", "1")]), off);
+    let optimized = compile(
+        build,
+        &fixed,
+        "published.c",
+        "optimized",
+        &["-O3", "-flto", "-s", "-std=gnu11", "-Wno-pedantic"],
+    );
+    assert_eq!(run(&optimized, &[&shared], &[]), "0 \n");
+    // Where another library has the symbol it is left to that.
+    let taken = compile(
+        build,
+        &fixed,
+        "published.c",
+        "taken",
+        &["-DTAKEN", "-rdynamic", "-std=gnu11", "-Wno-pedantic"],
+    );
+    let said = format!("{} another library of this process publishes otel_thread_ctx_v1\n", -libc::EBUSY);
+    assert_eq!(run(&taken, &[&shared], &[]), said);
+}

@@ -1,0 +1,80 @@
+//! A real OpenTelemetry Collector for as long as a test needs it.
+//!
+//! It is where `cargo xtask test` says, or where `cargo xtask setup --tests` puts it. Nothing is fetched here.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const COLLECTOR: &str = "otelcol-0.150.0";
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// The Collector, which writes what it got to a file; it ends with the test.
+pub(crate) struct Collector {
+    process: Child,
+    folder: tempfile::TempDir,
+    pub(crate) http: u16,
+    pub(crate) grpc: u16,
+}
+
+impl Collector {
+    pub(crate) fn start() -> Result<Collector, String> {
+        let said = std::env::var_os("BLKKIN_OTELCOL").map(PathBuf::from);
+        let made = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/toolchain").join(COLLECTOR);
+        let found = said.into_iter().chain([made]).find(|file| file.is_file());
+        let binary =
+            found.ok_or("no OpenTelemetry Collector: cargo xtask setup --tests builds it, where Go is")?;
+        let folder = tempfile::tempdir().unwrap();
+        let free = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let ports = [free(), free()].map(|listener| listener.local_addr().unwrap().port());
+        let [http, grpc] = ports;
+        let config = folder.path().join("config.yaml");
+        fs::write(
+            &config,
+            format!(
+                "receivers: {{otlp: {{protocols: {{http: {{endpoint: '127.0.0.1:{http}'}}, grpc: {{endpoint: '127.0.0.1:{grpc}'}}}}}}}}\n\
+                 exporters: {{debug: {{verbosity: detailed}}}}\n\
+                 service: {{telemetry: {{metrics: {{level: none}}}}, pipelines: {{traces: {{receivers: [otlp], exporters: [debug]}}}}}}\n"
+            ),
+        )
+        .unwrap();
+        let said = File::create(folder.path().join("said")).unwrap();
+        let mut command = Command::new(binary);
+        command.arg("--config").arg(&config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
+        // SAFETY: prctl is async-signal-safe and touches no memory of ours.
+        unsafe {
+            command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            });
+        }
+        let collector = Collector { process: command.spawn().unwrap(), folder, http, grpc };
+        collector
+            .until("it is up", || ports.iter().all(|port| TcpStream::connect(("127.0.0.1", *port)).is_ok()));
+        Ok(collector)
+    }
+
+    pub(crate) fn said(&self) -> String {
+        fs::read_to_string(self.folder.path().join("said")).unwrap()
+    }
+
+    pub(crate) fn until(&self, what: &str, so: impl Fn() -> bool) {
+        let deadline = Instant::now() + LONG;
+        while !so() {
+            assert!(Instant::now() < deadline, "waited {LONG:?} until {what}: {}", self.said());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
