@@ -121,10 +121,11 @@ pub(crate) fn matters(has: bool) -> bool {
 
 /// This thread works for `context` from now on; for nothing that is known, where that is none.
 pub(crate) fn enter(key: u64, context: &Context) {
-    if !context.is_none() {
+    if STATE.load(Ordering::Relaxed) != USED {
+        if context.is_none() {
+            return;
+        }
         STATE.store(USED, Ordering::Relaxed);
-    } else if STATE.load(Ordering::Relaxed) != USED {
-        return;
     }
     STACK.with(|stack| stack.push(key, context));
 }
@@ -221,6 +222,21 @@ impl Stack {
 
     fn pop(&self, key: u64) {
         let depth = self.depth.get();
+        let last = self.entries.get(depth.wrapping_sub(1)).filter(|entry| entry.key.get() == key);
+        let Some(last) = last else { return self.pop_all(depth, key) };
+        let before = last.before.get();
+        last.record.valid.store(0, Ordering::Relaxed);
+        in_order();
+        self.depth.set(depth - 1);
+        in_order();
+        if let Some(slot) = self.slot() {
+            slot.store(before.cast_mut(), Ordering::Relaxed);
+        }
+    }
+
+    /// Out of order, or too deep.
+    #[cold]
+    fn pop_all(&self, depth: usize, key: u64) {
         let kept = depth.min(DEPTH_MAX + 1);
         let entries = &self.entries[..kept];
         let left = match entries.iter().rposition(|entry| entry.key.get() == key) {
