@@ -57,11 +57,14 @@
 //! [`assemble`] holds it until it is known where it is shown, or its time is up, by the log's time. How two ends find each
 //! other is [`meet`]'s matter. What is moved goes to the partition of the trace in which it is shown: that one may be
 //! provisional itself.
+//!
+//! Where both ends are of one node, and one process sees all of it, [`home`] has both stages do the same in memory.
 
 #[cfg(test)]
 mod across_tests;
 pub mod assemble;
 mod held;
+pub mod home;
 mod idle;
 pub mod join;
 pub mod meet;

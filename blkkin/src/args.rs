@@ -336,6 +336,9 @@ pub(crate) struct UstArgs {
     /// What events of others' instrumentation mean, repeatable; blkkin's own and blkin's are known
     #[arg(long, value_name = "FILE.toml", requires = "ust")]
     pub(crate) ust_mapping: Vec<PathBuf>,
+    /// Follow what programs ask NBD servers by sockets of their own; with --ust the server's operation stands below
+    #[arg(long)]
+    pub(crate) nbd: bool,
 }
 
 #[derive(Debug, Default, Args)]

@@ -3,7 +3,7 @@
 //! ```text
 //! thread "drain"                    thread "join"
 //! Tracer::drain ── bus (bounded) ── Joiner ── Tail ─┬─ Report
-//!                                                   └─ translate ── Outlet (a thread each)
+//!                                                   └─ translate ─ (Home) ─ Outlet (a thread each)
 //! ```
 //!
 //! *In*: a loaded tracer. *Out*: a [`Harvest`]: the report, and the books of every stage. *Invariant*: nothing
@@ -15,6 +15,7 @@
 //! [`Happening::PipelineEnded`], and [`Pipeline::collect`] does not wait.
 
 mod alive;
+mod asking;
 mod join;
 pub(crate) mod live;
 mod others;
@@ -54,6 +55,8 @@ pub(crate) struct Plan {
     pub(crate) outlets: Vec<Outlet>,
     /// What is heard of daemons, if anybody listens.
     pub(crate) daemons: Option<Daemons>,
+    /// What programs ask NBD servers is seen: it may meet what daemons say of the same requests.
+    pub(crate) nbd: bool,
 }
 
 /// What there is when all has ended.
@@ -74,7 +77,7 @@ pub(crate) struct Harvest {
     pub(crate) alive: Option<usize>,
     /// What became of the spans.
     pub(crate) deliveries: Vec<Delivery>,
-    /// What there is to say of daemons.
+    /// What there is to say of daemons, and of who asks them.
     pub(crate) daemons: Vec<String>,
 }
 
@@ -129,14 +132,19 @@ impl Pipeline {
     /// Waits for the end of both threads.
     pub(crate) fn collect(self) -> Result<Harvest, Failure> {
         let mut joined = self.join.join().map_err(|panic| broken("the join", &*panic))?;
+        let mut asked = None;
         let tracer = match self.drain.join().map_err(|panic| broken("the tracer", &*panic))? {
             Ok(ended) => {
                 joined.report.at_end(ended.at_end);
+                asked = ended.nbd;
                 (ended.accounts, None)
             }
             Err(error) => (joined.last, Some(error)),
         };
-        let daemons = self.daemons.map(AtWork::collect).transpose()?.unwrap_or_default();
+        let mut daemons = self.daemons.map(AtWork::collect).transpose()?.unwrap_or_default();
+        if let Some(asked) = asked {
+            daemons.extend(asking::remarks(&asked, joined.met.as_ref()));
+        }
         Ok(Harvest {
             daemons,
             report: joined.report,

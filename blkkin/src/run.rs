@@ -10,7 +10,7 @@
 use std::process::{Child, ExitCode, ExitStatus};
 
 use blkkin_report::{Report, ReportConfig};
-use blkkin_tracer::{Follow, Tracer, TracerError};
+use blkkin_tracer::{Follow, Tracer, TracerConfig, TracerError};
 
 use crate::args::RunArgs;
 use crate::clock;
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
 
 fn prepare(args: &RunArgs, command: &Resolved<'_>) -> Result<(Tracer, Plan, Output), Failure> {
     let mut what = What::look_up(&args.what)?;
-    let config = what.tracer_config(Follow::Marked, &args.how)?;
+    let config = TracerConfig { nbd: args.ust.nbd, ..what.tracer_config(Follow::Marked, &args.how)? };
     let outlets = destination::open_all(&args.output.to)?;
     let output = Output::open(&args.output, Stream::Stderr)?;
     let tracer = Tracer::load(&config).map_err(cannot_trace)?;
@@ -63,7 +63,15 @@ fn prepare(args: &RunArgs, command: &Resolved<'_>) -> Result<(Tracer, Plan, Outp
     });
     Ok((
         tracer,
-        Plan { follow: Follow::Marked, tail: what.tail, detail: what.detail, report, outlets, daemons },
+        Plan {
+            follow: Follow::Marked,
+            tail: what.tail,
+            detail: what.detail,
+            report,
+            outlets,
+            daemons,
+            nbd: args.ust.nbd,
+        },
         output,
     ))
 }

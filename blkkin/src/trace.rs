@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use blkkin_report::{Report, ReportConfig};
-use blkkin_tracer::{Follow, Tracer};
+use blkkin_tracer::{Follow, Tracer, TracerConfig};
 
 use crate::args::TraceArgs;
 use crate::clock;
@@ -42,7 +42,7 @@ pub(crate) fn trace(args: &TraceArgs) -> Result<ExitCode, Failure> {
 fn prepare(args: &TraceArgs) -> Result<(Tracer, Plan, Output), Failure> {
     let mut what = What::look_up(&args.what)?;
     let follow = if what.tree.is_empty() { Follow::All } else { Follow::Marked };
-    let config = what.tracer_config(follow, &args.how)?;
+    let config = TracerConfig { nbd: args.ust.nbd, ..what.tracer_config(follow, &args.how)? };
     let outlets = destination::open_all(&args.output.to)?;
     let output = Output::open(&args.output, Stream::Stdout)?;
     let tracer = Tracer::load(&config).map_err(cannot_trace)?;
@@ -53,7 +53,8 @@ fn prepare(args: &TraceArgs) -> Result<(Tracer, Plan, Output), Failure> {
     let report = Report::new(config);
     let daemons = Daemons::prepare(&args.ust)?;
     let (tail, detail) = (what.tail, what.detail);
-    Ok((tracer, Plan { follow, tail, detail, report, outlets, daemons }, output))
+    let nbd = args.ust.nbd;
+    Ok((tracer, Plan { follow, tail, detail, report, outlets, daemons, nbd }, output))
 }
 
 fn until_end(session: &mut Session, duration: Option<Duration>) {

@@ -94,6 +94,7 @@ impl What {
             ring_bytes: how.ring_size.as_deref().map(units::ring_bytes).transpose()?,
             kernel_origin: follow == Follow::All && self.wants_kernel_origin(),
             contexts: true,
+            nbd: false,
         })
     }
 

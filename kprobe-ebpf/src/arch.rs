@@ -13,6 +13,22 @@ pub const PARAMETERS: [u32; 4] = [112, 104, 96, 88]; // di si dx cx
 /// Offset of what a call has returned.
 #[cfg(bpf_target_arch = "x86_64")]
 pub const RETURNED: u32 = 80; // ax
+/// Offset of the first argument while the call returns.
+#[cfg(bpf_target_arch = "x86_64")]
+pub const FIRST: u32 = 112; // di
+/// Numbers of the calls by which programs send and receive.
+#[cfg(bpf_target_arch = "x86_64")]
+// arch/x86/entry/syscalls/syscall_64.tbl
+pub mod call {
+    pub const READ: u64 = 0;
+    pub const WRITE: u64 = 1;
+    pub const READV: u64 = 19;
+    pub const WRITEV: u64 = 20;
+    pub const SENDTO: u64 = 44;
+    pub const RECVFROM: u64 = 45;
+    pub const SENDMSG: u64 = 46;
+    pub const RECVMSG: u64 = 47;
+}
 /// Bit of `thread_info.status` that says: a 32-bit call.
 #[cfg(bpf_target_arch = "x86_64")]
 pub const COMPAT: u32 = 0x0002; // TS_COMPAT, arch/x86/include/asm/thread_info.h
@@ -30,6 +46,22 @@ pub const PARAMETERS: [u32; 4] = [0, 8, 16, 24];
 /// Offset of what a call has returned.
 #[cfg(bpf_target_arch = "aarch64")]
 pub const RETURNED: u32 = 0;
+/// Offset of the first argument while the call returns: what it returns lies in its place.
+#[cfg(bpf_target_arch = "aarch64")]
+pub const FIRST: u32 = 272; // orig_x0
+/// Numbers of the calls by which programs send and receive.
+#[cfg(bpf_target_arch = "aarch64")]
+// include/uapi/asm-generic/unistd.h
+pub mod call {
+    pub const READ: u64 = 63;
+    pub const WRITE: u64 = 64;
+    pub const READV: u64 = 65;
+    pub const WRITEV: u64 = 66;
+    pub const SENDTO: u64 = 206;
+    pub const RECVFROM: u64 = 207;
+    pub const SENDMSG: u64 = 211;
+    pub const RECVMSG: u64 = 212;
+}
 /// Bit of `thread_info.flags` that says: a 32-bit task.
 #[cfg(bpf_target_arch = "aarch64")]
 pub const COMPAT: u32 = 1 << 22; // TIF_32BIT, arch/arm64/include/asm/thread_info.h

@@ -231,8 +231,12 @@ pub fn exit<A: Access>(regs: Pointer, ret: impl FnOnce() -> i64) {
     state.span = 0;
 }
 
+/// The number of the call that these registers made.
+///
+/// # Safety
+/// `regs` is of the kind that `A` reads.
 #[inline(always)]
-unsafe fn number<A: Access>(regs: Pointer) -> u64 {
+pub unsafe fn number<A: Access>(regs: Pointer) -> u64 {
     // SAFETY: by the contract. The register is as wide as its field.
     unsafe {
         if cfg!(bpf_target_arch = "aarch64") {

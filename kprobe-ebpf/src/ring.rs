@@ -48,8 +48,14 @@ pub unsafe fn write(local: &mut Local, tag: u8, record: *const c_void, len: u64)
 /// Puts a record of a fixed size, and counts it under `tag`. Says whether there was room.
 #[inline(always)]
 pub fn put<T: Plain>(local: &mut Local, tag: u8, record: &T) -> bool {
+    put_counted(local, FIRED + tag as usize, DROPPED + tag as usize, record)
+}
+
+/// The same, counted elsewhere.
+#[inline(always)]
+pub fn put_counted<T: Plain>(local: &mut Local, fired: usize, dropped: usize, record: &T) -> bool {
     const { assert!(size_of::<T>().is_multiple_of(8) && align_of::<T>() == 8) };
-    local.count(FIRED + tag as usize);
+    local.count(fired);
     // SAFETY: no preconditions.
     let cpu = unsafe { bpf_get_smp_processor_id() };
     let room = match RINGS.get(cpu) {
@@ -60,7 +66,7 @@ pub fn put<T: Plain>(local: &mut Local, tag: u8, record: &T) -> bool {
         None => core::ptr::null_mut(),
     };
     if room.is_null() {
-        local.count(DROPPED + tag as usize);
+        local.count(dropped);
         return false;
     }
     // SAFETY: the room has size_of::<T>() bytes; a Plain type is words without padding. Volatile, or the compiler would

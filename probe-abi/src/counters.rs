@@ -59,8 +59,20 @@ pub const CONTEXTS_UNREAD: usize = CONTEXTS_FAULTED + 1;
 /// Calls whose thread says that it has a context, which is none: its trace or its span is all zero.
 pub const CONTEXTS_INVALID: usize = CONTEXTS_UNREAD + 1;
 
+/// Records of NBD requests that were due, and those of them for which the ring had no room: their tags have no slots above, so
+/// that what an earlier release left behind is still read where it lies.
+pub const NBD_FIRED: usize = CONTEXTS_INVALID + 1;
+/// See above.
+pub const NBD_DROPPED: usize = NBD_FIRED + 1;
+/// Sends and receives of an NBD client that begin with a part of a header, or hold more than one: what lies behind is not seen.
+pub const NBD_CUT: usize = NBD_DROPPED + 1;
+/// Sends that begin as a request does inside what the last request said that it would send as data: taken for that.
+pub const NBD_IN_DATA: usize = NBD_CUT + 1;
+/// Requests with extended headers, which are not followed.
+pub const NBD_EXTENDED: usize = NBD_IN_DATA + 1;
+
 /// How many counters there are.
-pub const COUNTERS: usize = CONTEXTS_INVALID + 1;
+pub const COUNTERS: usize = NBD_EXTENDED + 1;
 
 /// Words of a program's slot of per-CPU memory: its counters first, then what only the kernel side uses.
 pub const LOCAL_WORDS: usize = COUNTERS + 10;

@@ -46,7 +46,7 @@ layout! {
     /// struct files_struct, fdtable
     files_fdt, files_fdtab, files_fd_array, fdtable_max_fds, fdtable_fd,
     /// struct file
-    file_inode, file_pos, file_dentry, file_mnt,
+    file_inode, file_pos, file_dentry, file_mnt, file_private_data,
     /// struct inode
     inode_sb, inode_ino, inode_generation, inode_mode, inode_rdev,
     /// struct super_block, file_system_type
@@ -57,6 +57,9 @@ layout! {
     vfsmount_root, mount_mnt, mount_parent, mount_mountpoint,
     /// struct linux_binprm
     binprm_file,
+    /// struct socket, its inode (struct socket_alloc), sock, sock_common, unix_sock
+    socket_sk, socket_inode, sock_socket, sock_family, sock_num, sock_dport, sock_rcv_saddr, sock_daddr,
+    sock_v6_rcv_saddr, sock_v6_daddr, unix_peer,
     /// struct bio
     bio_next, bio_bdev, bio_opf, bio_status, bio_sector, bio_size, bio_end_io, bio_private, bio_flags,
     /// struct block_device

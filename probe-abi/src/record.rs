@@ -44,6 +44,11 @@ pub const TAG_COMMIT: u8 = 6;
 /// A bio and a request that carried it and nothing else: both ended.
 pub const TAG_PAIR: u8 = 7;
 
+/// A program sent a request to an NBD server.
+pub const TAG_NBD_ASKED: u8 = 8;
+/// The answer came, or the request was not sent after all.
+pub const TAG_NBD_ANSWERED: u8 = 9;
+
 /// Which file: exact while the file exists, and, by `generation`, after its inode number was used again.
 /// All zero: no file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -401,7 +406,72 @@ pub struct CommitRecord {
     pub reserved: u16,
 }
 
+/// A request to an NBD server, as its client gave it to its socket ("Request message", doc/proto.md of NBD). Numbers as the
+/// machine has them; addresses and ports as the kernel keeps them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct NbdAsked {
+    /// Tag, flags (none), length, time at entry of the call that sends it.
+    pub header: Header,
+    /// The request's span.
+    pub span: u64,
+    /// Who sends.
+    pub task: u64,
+    /// Inode of the client's socket: names the connection as long as it lives.
+    pub socket: u64,
+    /// The request's number.
+    pub cookie: u64,
+    /// Where.
+    pub offset: u64,
+    /// How much.
+    pub length: u32,
+    /// `NBD_CMD_*`.
+    pub command: u16,
+    /// `NBD_CMD_FLAG_*`.
+    pub command_flags: u16,
+    /// The client's address: of IPv4 the first four bytes; of a Unix socket `socket` again.
+    pub local: [u64; 2],
+    /// The server's; of a Unix socket its inode.
+    pub remote: [u64; 2],
+    /// `AF_*` of include/linux/socket.h.
+    pub family: u16,
+    /// The client's port, in the machine's order (`skc_num`).
+    pub local_port: u16,
+    /// The server's, in the network's order (`skc_dport`).
+    pub remote_port: u16,
+    /// Version of `task`.
+    pub task_version: u16,
+    /// Process and thread, in the initial pid namespace.
+    pub pid: u32,
+    /// See above.
+    pub tid: u32,
+}
+
+/// The request never reached the socket: the call that was to send it failed. It may be sent again.
+pub const NBD_WITHDRAWN: u16 = 1 << 0;
+/// A chunk of a structured reply: `kind` and `kind_flags` are valid, `error` is not.
+pub const NBD_STRUCTURED: u16 = 1 << 1;
+
+/// What came back for an [`NbdAsked`] ("Simple reply message", "Structured reply chunk message").
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct NbdAnswered {
+    /// Tag, flags (`NBD_*`), length, time at return of the call that received it.
+    pub header: Header,
+    /// Inode of the client's socket.
+    pub socket: u64,
+    /// The request's number.
+    pub cookie: u64,
+    /// Of a simple reply: 0, or an errno by NBD's numbers.
+    pub error: u32,
+    /// `NBD_REPLY_TYPE_*`: bit 15 says that it is an error.
+    pub kind: u16,
+    /// `NBD_REPLY_FLAG_*`: bit 0 says that it is the last chunk.
+    pub kind_flags: u16,
+}
+
 plain! {
+    NbdAsked = 112, NbdAnswered = 40,
     Header = 16, FileId = 16, CallRecord = 160, CallInContext = 192, SecondFile = 40, BioRecord = 96, RequestRecord = 104, PairRecord = 128,
     TaskRecord = 96, FileRecord = 56, CommitRecord = 56,
 }

@@ -223,7 +223,11 @@ pub enum Program {
     RequestMerge = 13,
     /// block_rq_insert
     RequestInsert = 14,
+    /// sys_enter, for requests to NBD servers. The last that may mint ids: they have four bits for it.
+    NbdEnter = 15,
+    /// sys_exit, for the same.
+    NbdExit = 16,
 }
 
 /// Slots for programs.
-pub const PROGRAMS: usize = 16;
+pub const PROGRAMS: usize = 17;

@@ -89,6 +89,8 @@ pub struct TracerConfig {
     pub kernel_origin: bool,
     /// Calls are below the span that their thread says it works for, where it says so (OpenTelemetry's thread context).
     pub contexts: bool,
+    /// What followed tasks ask NBD servers by sockets of their own.
+    pub nbd: bool,
 }
 
 impl Default for TracerConfig {
@@ -101,6 +103,7 @@ impl Default for TracerConfig {
             ring_bytes: None,
             kernel_origin: false,
             contexts: true,
+            nbd: false,
         }
     }
 }

@@ -7,8 +7,8 @@ use blkkin_probe_abi::Plain;
 use blkkin_probe_abi::context::Head;
 use blkkin_probe_abi::record::{
     BioRecord, CALL_HAS_CONTEXT, CALL_HAS_SECOND, CallRecord, CommitRecord, FILE_PATH_MAX, FileRecord,
-    Header, PATH_ARG_MAX, PairRecord, RequestRecord, SecondFile, TAG_BIO, TAG_CALL, TAG_COMMIT, TAG_FILE,
-    TAG_PAIR, TAG_REQUEST, TAG_TASK, TaskRecord,
+    Header, NbdAnswered, NbdAsked, PATH_ARG_MAX, PairRecord, RequestRecord, SecondFile, TAG_BIO, TAG_CALL,
+    TAG_COMMIT, TAG_FILE, TAG_NBD_ANSWERED, TAG_NBD_ASKED, TAG_PAIR, TAG_REQUEST, TAG_TASK, TaskRecord,
 };
 use thiserror::Error;
 
@@ -29,6 +29,10 @@ pub enum Record<'a> {
     Task(&'a TaskRecord),
     /// A file, and its path's components, leaf first, each ended by NUL.
     File(&'a FileRecord, &'a [u8]),
+    /// What a program asked an NBD server.
+    NbdAsked(&'a NbdAsked),
+    /// What it was told, or that it did not ask.
+    NbdAnswered(&'a NbdAnswered),
 }
 
 /// A system call's record and what follows it.
@@ -91,6 +95,8 @@ pub fn decode(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
         TAG_COMMIT => whole(bytes, TAG_COMMIT).map(Record::Commit),
         TAG_TASK => whole(bytes, TAG_TASK).map(Record::Task),
         TAG_FILE => file(bytes),
+        TAG_NBD_ASKED => whole(bytes, TAG_NBD_ASKED).map(Record::NbdAsked),
+        TAG_NBD_ANSWERED => whole(bytes, TAG_NBD_ANSWERED).map(Record::NbdAnswered),
         tag => Err(Malformed::UnknownTag { tag }),
     }
 }
@@ -242,7 +248,7 @@ mod tests {
 
         #[test]
         fn any_bytes_behind_a_true_header_are_a_record_or_an_error(
-            tag in 0u8..10, mut bytes in proptest::collection::vec(any::<u8>(), 16..600)
+            tag in 0u8..12, mut bytes in proptest::collection::vec(any::<u8>(), 16..600)
         ) {
             bytes[0] = tag;
             let len = bytes.len() as u32;

@@ -23,8 +23,9 @@ use crate::devices::DeviceNamer;
 use crate::error::TracerError;
 use crate::load::Tracer;
 use crate::memory;
+use crate::nbd::NbdBooks;
 use crate::origin;
-use crate::probes::{PROBES, Probe};
+use crate::probes::{NBD_PROBES, PROBES, Probe};
 use crate::rings::RingReader;
 
 /// Events of a batch at the most. The bus holds so many batches at the most that it is full with 131,072 events (30 MB).
@@ -79,6 +80,8 @@ pub struct Ended {
     pub accounts: Accounts,
     /// What had not ended, and which devices are not what they were.
     pub at_end: AtEnd,
+    /// What became of requests to NBD servers, where they were asked for.
+    pub nbd: Option<NbdBooks>,
 }
 
 impl Tracer {
@@ -100,6 +103,7 @@ impl Tracer {
             devices: DeviceNamer::of_now(),
             sequence: 0,
             expected: 0,
+            unanswered: false,
             misses: 0,
             books: (Accounts::default(), None),
         };
@@ -147,6 +151,8 @@ struct Pump {
     sequence: u64,
     /// Events of the last batch: those of the next are about as many.
     expected: usize,
+    /// Nothing more will be read: requests to NBD servers that have no answer have none.
+    unanswered: bool,
     /// Recursion misses when last looked at.
     misses: u64,
     /// The accounts when last looked at, and when that was.
@@ -170,6 +176,9 @@ impl Pump {
             let mut events = Vec::with_capacity(self.expected);
             let next = self.rings.merge(&mut events, BATCH_MAX);
             self.expected = events.len();
+            if let (Some(requests), true) = (&mut self.rings.nbd, self.unanswered) {
+                requests.finish(origin::now(), &mut events);
+            }
             if let Some(ledger) = &self.tracer.ledger {
                 ledger.read(&self.rings.recorded.tally());
             }
@@ -231,15 +240,17 @@ impl Pump {
 
     fn finish(mut self) -> Result<Ended, TracerError> {
         self.detach("call_enter");
+        self.detach("nbd_enter");
         self.settle(|books| blocks_in_flight(books) == 0)?;
         // The reverse of the order in which they came: what begins things goes before what ends them.
-        for hook in PROBES.iter().rev().flat_map(Probe::hooks) {
+        for hook in PROBES.iter().rev().chain(NBD_PROBES).flat_map(Probe::hooks) {
             self.detach(hook.stem);
         }
         self.settle(balanced)?;
         // Nothing is written any more.
         self.rings.close();
         self.publish()?;
+        self.unanswered = true;
         // All is read now, also where there was more than could be settled in time; and the last batch has the final books.
         self.misses = self.tracer.recursion_misses();
         let accounts = self.accounts()?;
@@ -257,7 +268,11 @@ impl Pump {
         };
         let devices: BTreeSet<DeviceId> = in_flight.iter().map(|one| one.device).collect();
         let names = devices.into_iter().map(|device| (device, self.devices.name(device))).collect();
-        Ok(Ended { accounts, at_end: AtEnd { at, in_flight, lost: self.devices.lost(), names } })
+        let nbd = match &self.rings.nbd {
+            Some(requests) => Some(requests.books(&self.tracer.counters.read()?)),
+            None => None,
+        };
+        Ok(Ended { accounts, at_end: AtEnd { at, in_flight, lost: self.devices.lost(), names }, nbd })
     }
 
     /// Drains until `settled` says so, or the time for it is over.

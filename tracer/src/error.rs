@@ -61,6 +61,14 @@ pub enum TracerError {
         /// The kernel's or the verifier's words.
         reason: String,
     },
+    /// What NBD clients ask was to be seen by a kind that cannot.
+    #[error(
+        "what NBD clients ask is seen at tracepoints (by tp_btf and raw_tp): there is no program for {kind}"
+    )]
+    NbdKind {
+        /// As on the command line.
+        kind: &'static str,
+    },
     /// Ring size.
     #[error("a ring of {bytes} bytes cannot be made")]
     RingSize {
@@ -131,6 +139,7 @@ impl TracerError {
             TracerError::Kind { .. } => {
                 "leave out --attach, and the best kind that works is taken; `blkkin doctor` shows which do"
             }
+            TracerError::NbdKind { .. } => "leave out --attach, or --nbd",
             TracerError::RingSize { .. } => "give a power of two from 4096 to 1073741824 bytes",
             TracerError::TooManyFilters { .. } => "give fewer, or filter by a parent: --tree or --cgroup",
             TracerError::Mark { .. } => "check that the process is still there: ps -p PID",

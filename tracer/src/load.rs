@@ -28,10 +28,11 @@ use crate::in_flight::Tables;
 use crate::kernel;
 use crate::layout::{self, Types};
 use crate::ledger::Ledger;
+use crate::nbd::Requests;
 use crate::operations::Operations;
 use crate::origin;
 use crate::privilege;
-use crate::probes::{AttachKind, Need, PROBES, Probe, ProbeVerdict, Verdict};
+use crate::probes::{AttachKind, NBD_PROBES, Need, PROBES, Probe, ProbeVerdict, Verdict};
 use crate::programs::{Attached, Place};
 use crate::ring::Ring;
 use crate::rings::RingReader;
@@ -40,6 +41,9 @@ use crate::tasks::{SpawnerMark, TaskMarks};
 use crate::tries::{Tried, Tries, Try};
 
 pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/blkkin-probes"));
+
+/// Connections to NBD servers that are known at once; 1 where nobody asks for them, for a map of none there is not.
+const NBD_CONNECTIONS: u32 = 1_024;
 
 /// Where the front of a split bio ends.
 const SPLIT_FRONT: Function = Function { name: "bio_chain_endio", module: None };
@@ -61,6 +65,8 @@ pub struct Tracer {
     /// How this kernel numbers operations.
     pub(crate) operations: Operations,
     pub(crate) attached: Vec<Attached>,
+    /// What programs ask NBD servers is seen.
+    pub(crate) nbd: bool,
     marks: TaskMarks,
     verdicts: Vec<ProbeVerdict>,
 }
@@ -74,7 +80,7 @@ impl Tracer {
             return Tracer::load_as(config, kind).map_err(|error| asked_for(kind, error));
         }
         let mut first = None;
-        for kind in AttachKind::ALL {
+        for kind in AttachKind::ALL.into_iter().filter(|kind| !config.nbd || !kind.is_at_functions()) {
             let config = TracerConfig { attach: Some(kind), ..config.clone() };
             match Tracer::load_as(&config, kind) {
                 // If all are refused, the first refusal is the one to read.
@@ -92,8 +98,9 @@ impl Tracer {
         kernel::check(&types, kind)?;
         let btf = kernel_types()?;
         let mut tracer = Tracer::bring_in(config, &types)?;
-        tracer.check_all(kind, &btf, &types);
-        for probe in PROBES {
+        let more = tracer.more_probes(kind)?;
+        tracer.check_all(more, kind, &btf, &types);
+        for probe in more.iter().chain(PROBES) {
             let verdict = tracer.attach(probe, kind, &btf, &types);
             if verdict.verdict != Verdict::Works && probe.need == Need::Required {
                 return Err(refused(probe, verdict.reason));
@@ -148,6 +155,7 @@ impl Tracer {
             .override_global("LAYOUT", bytes_of(&types.layout), true)
             .override_global("SETTINGS", bytes_of(&settings), true)
             .override_global("CALLS", shapes.as_slice(), true)
+            .map_max_entries("NBD", if config.nbd { NBD_CONNECTIONS } else { 1 })
             .allow_unsupported_maps()
             .load(OBJECT)
             .map_err(|error| TracerError::Load { reason: chain(&error) })?;
@@ -172,6 +180,7 @@ impl Tracer {
             places,
             operations,
             attached,
+            nbd: config.nbd,
             marks,
             verdicts,
         })
@@ -182,7 +191,10 @@ impl Tracer {
     pub(crate) fn map_rings(&mut self) -> Result<RingReader, TracerError> {
         let failed = |error: io::Error| TracerError::Map { map: "RINGS", reason: error.to_string() };
         let rings = std::mem::take(&mut self.rings).into_iter().map(Ring::map);
-        Ok(RingReader::new(rings.collect::<io::Result<_>>().map_err(failed)?, self.operations.clone()))
+        let mut reader =
+            RingReader::new(rings.collect::<io::Result<_>>().map_err(failed)?, self.operations.clone());
+        reader.nbd = self.nbd.then(|| Requests::new(self.source));
+        Ok(reader)
     }
 
     /// What became of each probe.
@@ -206,12 +218,21 @@ impl Tracer {
         self.marks.tree(pid)
     }
 
+    /// Probes beside those of every trace.
+    fn more_probes(&self, kind: AttachKind) -> Result<&'static [Probe], TracerError> {
+        match (self.nbd, kind.is_at_functions()) {
+            (false, _) => Ok(&[]),
+            (true, false) => Ok(NBD_PROBES),
+            (true, true) => Err(TracerError::NbdKind { kind: kind.name() }),
+        }
+    }
+
     /// Has the kernel check every program before anything is attached. That takes nearly all of a start (200 ms): were it
     /// done program by program, whatever happened between the first hook and the last would be seen in parts, and the
     /// requests of each call of that time would look like the kernel's own. What is refused here is refused again, and
     /// reported, when it is to be attached.
-    fn check_all(&mut self, kind: AttachKind, btf: &Btf, types: &Types) {
-        for probe in PROBES.iter().filter(|probe| types.missing(probe, kind).is_empty()) {
+    fn check_all(&mut self, more: &'static [Probe], kind: AttachKind, btf: &Btf, types: &Types) {
+        for probe in more.iter().chain(PROBES).filter(|probe| types.missing(probe, kind).is_empty()) {
             let mut places = places(probe, kind, types).into_iter();
             places.any(|place| place.check(&mut self.ebpf, btf).is_ok());
         }

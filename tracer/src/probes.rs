@@ -264,6 +264,36 @@ pub const PROBES: &[Probe] = &[
     ),
 ];
 
+/// Those for what programs ask NBD servers: only where that is asked for, and only by kinds that are put at tracepoints.
+pub const NBD_PROBES: &[Probe] = &[
+    probe(
+        "nbd_exit",
+        "nbd",
+        "sys_exit",
+        "nbd_exit",
+        Need::Required,
+        NBD_FIELDS,
+        "what NBD clients were told",
+    ),
+    probe("nbd_enter", "nbd", "sys_enter", "nbd_enter", Need::Required, NBD_FIELDS, "what NBD clients asked"),
+];
+
+const NBD_FIELDS: &[&str] = &[
+    "file_inode",
+    "inode_mode",
+    "inode_ino",
+    "file_private_data",
+    "socket_sk",
+    "socket_inode",
+    "sock_socket",
+    "sock_family",
+    "sock_num",
+    "sock_dport",
+    "sock_rcv_saddr",
+    "sock_daddr",
+    "unix_peer",
+];
+
 /// What became of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {

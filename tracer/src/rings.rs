@@ -16,7 +16,8 @@ use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::LayerEvent;
 
 use crate::accounts::Recorded;
-use crate::decode::decode;
+use crate::decode::{Record, decode};
+use crate::nbd::Requests;
 use crate::operations::Operations;
 use crate::ring::Ring;
 use crate::translate;
@@ -30,6 +31,8 @@ pub struct RingReader {
     operations: Operations,
     /// What was decoded so far.
     pub recorded: Recorded,
+    /// What programs ask NBD servers, where that is asked for.
+    pub nbd: Option<Requests>,
     watermark: MonotonicNs,
     horizon: MonotonicNs,
 }
@@ -41,6 +44,7 @@ impl RingReader {
             rings,
             operations,
             recorded: Recorded::default(),
+            nbd: None,
             watermark: MonotonicNs(0),
             horizon: MonotonicNs(0),
         }
@@ -82,8 +86,16 @@ impl RingReader {
                 }
                 ring.take(|bytes| {
                     let record = decode(bytes).ok();
+                    if let (Some(requests), Some(record)) = (&mut self.nbd, record)
+                        && take_nbd(requests, record, out)
+                    {
+                        return;
+                    }
                     if record.is_some_and(|record| translate::append(record, &self.operations, out)) {
                         self.recorded.count(bytes[0], out);
+                        if let (Some(requests), Some(event)) = (&mut self.nbd, out.last()) {
+                            requests.look(event);
+                        }
                     } else {
                         self.recorded.malformed += 1;
                     }
@@ -105,6 +117,17 @@ impl RingReader {
         let earliest = || self.rings.iter().filter_map(Ring::earliest).min();
         more.then(|| earliest().map_or(self.watermark, |earliest| earliest.min(self.watermark)))
     }
+}
+
+/// Whether the record is of an NBD request; what comes of it is appended.
+#[cold]
+fn take_nbd(requests: &mut Requests, record: Record<'_>, out: &mut Vec<LayerEvent>) -> bool {
+    match record {
+        Record::NbdAsked(record) => requests.asked(record, out),
+        Record::NbdAnswered(record) => requests.answered(record, out),
+        _ => return false,
+    }
+    true
 }
 
 /// Puts each event that is older than the one before it where it belongs: there are few, and none belongs far away. Of those

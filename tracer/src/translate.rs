@@ -13,6 +13,7 @@ use blkkin_wire::ids::{CgroupId, DeviceId, Fd, FileId, Pid, Sector, SpanId, Task
 use crate::decode::{self, Record};
 use crate::operations::Operations;
 
+pub(crate) mod nbd;
 pub(crate) mod unended;
 
 /// Appends the event that a record says. Not of a call whose number is not in the table (then it is malformed: the kernel
@@ -30,6 +31,8 @@ pub fn append(record: Record<'_>, operations: &Operations, events: &mut Vec<Laye
         Record::Commit(record) => put(events, || LayerEvent::Commit(commit(record))),
         Record::Task(record) => put(events, || LayerEvent::Task(task(record))),
         Record::File(record, path) => put(events, || LayerEvent::File(file(record, path))),
+        // Of two of them one event is made: see `nbd`.
+        Record::NbdAsked(_) | Record::NbdAnswered(_) => return false,
     }
     true
 }

@@ -148,14 +148,7 @@ impl AssembleStage {
     /// Takes the next record in.
     pub fn apply(&mut self, record: Record<'_>, out: &mut dyn Outlet) {
         self.books.records += 1;
-        self.now = self.now.max(record.at.unwrap_or_default());
-        while let Some(trace) = self.held.due(self.now, self.config.await_for) {
-            self.books.unasked += 1;
-            self.unasked.insert(trace, ());
-            for piece in self.held.take(trace) {
-                self.decide(piece, out);
-            }
-        }
+        self.advance(record.at.unwrap_or_default(), out);
         let batch = match v1::decode_pieces(record.bytes) {
             Ok(batch) => batch,
             Err(why) => {
@@ -173,17 +166,36 @@ impl AssembleStage {
         let mut nameless = None;
         let numbers = (0..).map(|n| batch.first.wrapping_add(n));
         for (number, piece) in numbers.zip(batch.pieces).skip(repeated) {
-            self.books.received += 1;
-            if piece.trace == TraceId(0) {
-                self.books.nameless += 1;
+            if !self.take(piece, out) {
                 nameless.get_or_insert(number);
-                continue;
             }
-            self.piece(piece, out);
         }
         if let Some(number) = nameless {
             out.dead(format!("the trace id of piece {number} is all zero, which is none"));
         }
+    }
+
+    /// It is so late by the log: what has waited for too long is given out.
+    pub fn advance(&mut self, at: LogTime, out: &mut dyn Outlet) {
+        self.now = self.now.max(at);
+        while let Some(trace) = self.held.due(self.now, self.config.await_for) {
+            self.books.unasked += 1;
+            self.unasked.insert(trace, ());
+            for piece in self.held.take(trace) {
+                self.decide(piece, out);
+            }
+        }
+    }
+
+    /// Takes a piece in; not one of which the trace id is all zero, which is none.
+    pub fn take(&mut self, piece: Piece, out: &mut dyn Outlet) -> bool {
+        self.books.received += 1;
+        if piece.trace == TraceId(0) {
+            self.books.nameless += 1;
+            return false;
+        }
+        self.piece(piece, out);
+        true
     }
 
     fn piece(&mut self, piece: Piece, out: &mut dyn Outlet) {

@@ -137,8 +137,7 @@ impl MeetStage {
     /// Takes the next record in.
     pub fn apply(&mut self, record: Record<'_>, out: &mut dyn Outlet) {
         self.books.records += 1;
-        self.now = self.now.max(record.at.unwrap_or_default());
-        self.give_up();
+        self.advance(record.at.unwrap_or_default());
         let batch = match v1::decode_pieces(record.bytes) {
             Ok(batch) => batch,
             Err(why) => {
@@ -155,13 +154,20 @@ impl MeetStage {
         self.books.missed += missed;
         for piece in batch.pieces.into_iter().skip(repeated) {
             match piece.across {
-                Across::Half(half) => self.half(*half, out),
+                Across::Half(half) => self.take(*half, out),
                 _ => self.books.misplaced += 1,
             }
         }
     }
 
-    fn half(&mut self, half: LinkHalf, out: &mut dyn Outlet) {
+    /// It is so late by the log: what has waited for too long is given up.
+    pub fn advance(&mut self, at: LogTime) {
+        self.now = self.now.max(at);
+        self.give_up();
+    }
+
+    /// Takes a half in.
+    pub fn take(&mut self, half: LinkHalf, out: &mut dyn Outlet) {
         self.books.received += 1;
         let others = self.waiting.get(&half.event.meeting).map(Vec::as_slice).unwrap_or_default();
         let others = others.iter().filter(|other| other.half.event.side != half.event.side);

@@ -19,7 +19,11 @@ use crate::translate;
 const SPANS_MAX: usize = 1_000;
 
 pub(super) fn pieces(trace: &Trace) -> impl Iterator<Item = Piece> {
-    let mut spans = translate::spans(trace);
+    pieces_of(trace, translate::spans(trace))
+}
+
+/// The same where its spans were made already.
+pub(super) fn pieces_of(trace: &Trace, mut spans: Vec<Span>) -> impl Iterator<Item = Piece> + use<> {
     if spans.len() > SPANS_MAX
         && let Some((_, below)) = spans.split_first_mut()
     {

@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use blkkin_aggregator::join::{JoinAccounts, JoinConfig, Joiner};
+use blkkin_aggregator::stage::home::Home;
+use blkkin_aggregator::stage::meet::MeetBooks;
 use blkkin_aggregator::trace::Trace;
 use blkkin_aggregator::translate;
 use blkkin_bus::{Counts, Next, Subscription};
 use blkkin_report::{Progress, Report};
 use blkkin_tracer::Detail;
 use blkkin_wire::batch::{Accounts, EventBatch};
+use blkkin_wire::span::Span;
 
 use super::alive::Alive;
 use super::live::Live;
@@ -29,6 +32,8 @@ pub(super) struct Joined {
     pub(super) names_unknown: u64,
     pub(super) commits_of_others: u64,
     pub(super) alive: Option<usize>,
+    /// What became of ends of requests, where they were looked for.
+    pub(super) met: Option<MeetBooks>,
     pub(super) deliveries: Vec<Delivery>,
 }
 
@@ -46,6 +51,7 @@ pub(super) fn join(
         detail: plan.detail,
         report: plan.report,
         outlets: plan.outlets,
+        home: plan.nbd.then(Home::new),
         names_unknown: 0,
     };
     let mut alive = Alive::default();
@@ -62,6 +68,9 @@ pub(super) fn join(
         live.note(sorter.progress(&last));
     }
     joiner.finish(&mut |trace: &Trace| sorter.take(trace));
+    if let Some(home) = &mut sorter.home {
+        home.finish(&mut |spans| offer(&sorter.outlets, spans));
+    }
     live.note(sorter.progress(&last));
     Joined {
         last,
@@ -70,6 +79,7 @@ pub(super) fn join(
         names_unknown: sorter.names_unknown,
         commits_of_others: sorter.others.commits(),
         alive: alive.processes(),
+        met: sorter.home.as_ref().map(|home| home.books().clone()),
         report: sorter.report,
         deliveries: sorter.outlets.into_iter().map(|outlet| outlet.finish(&tell)).collect(),
     }
@@ -82,6 +92,8 @@ struct Sorter {
     detail: Detail,
     report: Report,
     outlets: Vec<Outlet>,
+    /// Where two ends of a request meet.
+    home: Option<Home>,
     names_unknown: u64,
 }
 
@@ -102,18 +114,29 @@ impl Sorter {
 
     fn keep(&mut self, trace: &Trace) {
         self.report.add(trace);
-        let Some((last, others)) = self.outlets.split_last() else { return };
+        if self.outlets.is_empty() && self.home.is_none() {
+            return;
+        }
         let mut spans = translate::spans(trace);
         if self.detail == Detail::Everything {
             raw::tag(trace, &mut spans);
         }
-        for outlet in others {
-            outlet.offer(spans.clone());
+        match &mut self.home {
+            Some(home) => home.take(trace, spans, &mut |spans| offer(&self.outlets, spans)),
+            None => offer(&self.outlets, spans),
         }
-        last.offer(spans);
     }
 
     fn progress(&self, accounts: &Accounts) -> Progress {
         self.report.progress(accounts.lost())
     }
+}
+
+/// To each of them.
+fn offer(outlets: &[Outlet], spans: Vec<Span>) {
+    let Some((last, others)) = outlets.split_last() else { return };
+    for outlet in others {
+        outlet.offer(spans.clone());
+    }
+    last.offer(spans);
 }
