@@ -44,7 +44,7 @@ use crate::pipeline::{Farewell, broken};
 use crate::run::cannot_trace;
 use crate::service::{Endpoint, Figures, Manager, Port, Search};
 use crate::session::{Happening, Inbox, no_thread};
-use crate::what::What;
+use crate::what::{What, believed};
 use books::Books;
 use inherited::{Inherited, Note};
 use keeper::Keeper;
@@ -249,6 +249,7 @@ fn load(args: &AgentArgs) -> Result<(Tracer, Vec<Pid>), Failure> {
     let follow = if what.tree.is_empty() { Follow::All } else { Follow::Marked };
     let config = what.tracer_config(follow, &args.how)?;
     let tracer = Tracer::load(&config).map_err(cannot_trace)?;
+    believed::say_reach(&config.contexts);
     for pid in &what.tree {
         tracer.follow_tree(*pid).map_err(cannot_trace)?;
     }

@@ -323,6 +323,10 @@ pub(crate) struct HowArgs {
     /// Bytes of each CPU's ring (256K, 4M); a power of two of at least a page
     #[arg(long, value_name = "BYTES")]
     pub(crate) ring_size: Option<String>,
+    /// Whose word is taken for which span of their own they call (OpenTelemetry's thread context), repeatable:
+    /// user=NAME, cgroup=CGROUP or exe=PATH; or all, or off [default: all]
+    #[arg(long, value_name = "WHO")]
+    pub(crate) contexts: Vec<String>,
 }
 
 #[derive(Debug, Default, Args)]

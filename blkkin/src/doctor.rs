@@ -6,6 +6,7 @@
 
 mod capabilities;
 mod check;
+mod contexts;
 mod json;
 mod kernel;
 mod kinds;
@@ -57,6 +58,7 @@ impl Diagnosis {
             kernel::release(),
             kernel::btf(root),
             capabilities::check(root),
+            contexts::check(),
             kernel::lockdown(root),
             symbols::check(root),
         ];

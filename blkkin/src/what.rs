@@ -5,6 +5,7 @@
 //! word that means nothing, with the nearest that does. Nothing is guessed: a filter that would silently match
 //! nothing is refused.
 
+pub(crate) mod believed;
 mod calls;
 mod cgroups;
 mod devices;
@@ -93,7 +94,7 @@ impl What {
             }),
             ring_bytes: how.ring_size.as_deref().map(units::ring_bytes).transpose()?,
             kernel_origin: follow == Follow::All && self.wants_kernel_origin(),
-            contexts: true,
+            contexts: believed::believed(&how.contexts)?,
         })
     }
 

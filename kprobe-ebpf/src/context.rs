@@ -21,7 +21,7 @@ use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
 use aya_ebpf::btf_maps::{Array, HashMap};
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use aya_ebpf::macros::btf_map;
-use blkkin_probe_abi::context::{HEAD_BYTES, Head, PLACE_STATIC, PLACES_MAX, Place};
+use blkkin_probe_abi::context::{HEAD_BYTES, Head, PLACE_NONE, PLACE_STATIC, PLACES_MAX, Place};
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::CALL_HAS_CONTEXT;
@@ -181,6 +181,9 @@ const NOT_YET: u64 = 1;
 #[inline(never)]
 pub extern "C" fn find_slot(thread: u64) -> u64 {
     let Some(place) = place_of(task::current()) else { return NOTHING };
+    if place.kind == PLACE_NONE {
+        return NOTHING;
+    }
     // The loader's calls before it has set the pointer.
     if thread == 0 {
         return NOT_YET;

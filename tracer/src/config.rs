@@ -11,6 +11,7 @@ use blkkin_wire::calls::{Arch, CallId};
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::ids::{CgroupId, DeviceId, Pid, StartEpoch, Tid};
 
+use crate::context::believed::Believed;
 use crate::error::TracerError;
 use crate::probes::AttachKind;
 
@@ -87,8 +88,8 @@ pub struct TracerConfig {
     pub ring_bytes: Option<usize>,
     /// Also block I/O that no followed call asked for: write-back, metadata, page faults.
     pub kernel_origin: bool,
-    /// Calls are below the span that their thread says it works for, where it says so (OpenTelemetry's thread context).
-    pub contexts: bool,
+    /// Whose calls are below the span that their thread says it works for, where it says so (OpenTelemetry's thread context).
+    pub contexts: Believed,
 }
 
 impl Default for TracerConfig {
@@ -100,7 +101,7 @@ impl Default for TracerConfig {
             attach: None,
             ring_bytes: None,
             kernel_origin: false,
-            contexts: true,
+            contexts: Believed::Everybody,
         }
     }
 }
@@ -148,7 +149,7 @@ impl TracerConfig {
             bio_chain_endio: 0,
             requests_begin_late: 0,
             stacked: 0,
-            contexts: self.contexts.into(),
+            contexts: self.contexts.anybody().into(),
             hops: [Hop::default(); HOPS_MAX],
             pids_len,
             tids_len,
@@ -174,7 +175,7 @@ impl TracerConfig {
                 *slot = shape(call).0;
             }
         }
-        if let (true, Some(slot)) = (self.contexts, table.get_mut(MUNMAP)) {
+        if let (true, Some(slot)) = (self.contexts.anybody(), table.get_mut(MUNMAP)) {
             *slot |= CallShape::UNMAPS;
         }
         table

@@ -18,7 +18,7 @@ use blkkin_wire::unended::AtEnd;
 use crate::accounts::balance;
 use crate::config::{DRAIN_BYTES, DRAIN_EVERY};
 use crate::context::places::Places;
-use crate::context::watch::Watch;
+use crate::context::watch::{Asked, Watch};
 use crate::devices::DeviceNamer;
 use crate::error::TracerError;
 use crate::load::Tracer;
@@ -87,8 +87,8 @@ impl Tracer {
     pub fn drain(mut self, events: Publisher<EventBatch>, stop: StopSignal) -> Result<Ended, TracerError> {
         memory::give_back();
         prefer_this_thread();
-        let watch = match self.places.take() {
-            Some((places, everybody)) => Some(watch(places, everybody)?),
+        let watch = match self.contexts.take() {
+            Some((places, asked)) => Some(watch(places, asked)?),
             None => None,
         };
         let mut pump = Pump {
@@ -131,8 +131,8 @@ fn prefer_this_thread() {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
 }
 
-fn watch(places: Places, everybody: bool) -> Result<Watch, TracerError> {
-    Watch::begin(places, everybody)
+fn watch(places: Places, asked: Asked) -> Result<Watch, TracerError> {
+    Watch::begin(places, asked)
         .map_err(|error| TracerError::System { path: "a thread".into(), reason: error.to_string() })
 }
 
@@ -226,7 +226,9 @@ impl Pump {
 
     fn accounts(&self) -> Result<Accounts, TracerError> {
         let kernel = self.tracer.counters.read()?;
-        Ok(balance(&kernel, &self.rings.recorded, self.misses))
+        let mut accounts = balance(&kernel, &self.rings.recorded, self.misses);
+        self.watch.iter().for_each(|watch| watch.tally.fill(&mut accounts));
+        Ok(accounts)
     }
 
     fn finish(mut self) -> Result<Ended, TracerError> {

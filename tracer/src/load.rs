@@ -20,7 +20,9 @@ use std::sync::Arc;
 
 use crate::accounts::KernelCounters;
 use crate::config::{Follow, TracerConfig};
+use crate::context::believed::Believed;
 use crate::context::places::Places;
+use crate::context::watch::Asked;
 use crate::decode::bytes_of;
 use crate::error::TracerError;
 use crate::in_flight::Tables;
@@ -55,8 +57,8 @@ pub struct Tracer {
     pub(crate) counters_pages: OwnedFd,
     pub(crate) ledger: Option<Arc<Ledger>>,
     pub(crate) tables: Tables,
-    /// Where programs publish their contexts, and whether everybody's are asked for; none where nobody's are.
-    pub(crate) places: Option<(Places, bool)>,
+    /// Where programs publish their contexts, and whose are asked for; none where nobody's are.
+    pub(crate) contexts: Option<(Places, Asked)>,
     /// How this kernel numbers operations.
     pub(crate) operations: Operations,
     pub(crate) attached: Vec<Attached>,
@@ -153,8 +155,14 @@ impl Tracer {
         let rings = make_rings(&mut ebpf, config)?;
         let (counters, counters_pages) = take_counters(&mut ebpf)?;
         let tables = Tables::take(&mut ebpf)?;
-        let places = Places::take(&mut ebpf)?;
-        let places = config.contexts.then_some((places, config.follow == Follow::All));
+        // Where nobody is asked the maps stay where they are: the programs name them by their descriptors until they are loaded.
+        let contexts = match &config.contexts {
+            Believed::Nobody => None,
+            believed => {
+                let asked = Asked { everybody: config.follow == Follow::All, believed: believed.clone() };
+                Some((Places::take(&mut ebpf)?, asked))
+            }
+        };
         let marks = task_marks(&ebpf)?;
         let (attached, verdicts) = (Vec::new(), Vec::new());
         let operations = types.operations.clone();
@@ -167,7 +175,7 @@ impl Tracer {
             counters_pages,
             ledger,
             tables,
-            places,
+            contexts,
             operations,
             attached,
             marks,
