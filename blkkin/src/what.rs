@@ -62,10 +62,17 @@ impl What {
                 calls: all(&args.syscall, calls::call)?,
                 slower_than,
                 errors_only: args.errors_only,
+                or_sampled: args.sampled_by_program.is_on(),
             },
             tree: all(&args.tree, |p| tasks::pid("--tree", p))?,
             detail,
-            tail: Tail { tasks: None, paths, slower_than, errors_only: args.errors_only },
+            tail: Tail {
+                tasks: None,
+                paths,
+                slower_than,
+                errors_only: args.errors_only,
+                or_sampled: args.sampled_by_program.is_on(),
+            },
         })
     }
 

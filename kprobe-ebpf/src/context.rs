@@ -25,6 +25,7 @@ use blkkin_probe_abi::context::{HEAD_BYTES, Head, PLACE_NONE, PLACE_STATIC, PLAC
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::CALL_HAS_CONTEXT;
+use blkkin_probe_abi::settings::CONTEXTS_KEEP_SAMPLED;
 
 /// By process id. User space writes it.
 #[btf_map]
@@ -37,6 +38,8 @@ static PLACES_VERSION: Array<u64, 2> = Array::new();
 
 /// The record says that it may be read.
 const VALID: u8 = 1;
+/// Of the trace flags (W3C trace context).
+const SAMPLED: u8 = 1;
 
 /// Notes at a call's entry for which span its thread works.
 #[inline(always)]
@@ -80,6 +83,14 @@ pub fn retry(local: &mut Local, state: &mut TaskState) {
     if state.context_fault != 0 {
         local.count(CONTEXTS_UNREAD);
     }
+}
+
+/// Whether the open call is to be kept because its program samples the trace that it names, if that is asked for.
+#[inline(always)]
+pub fn keeps(state: &TaskState) -> bool {
+    setting!(contexts) & CONTEXTS_KEEP_SAMPLED != 0
+        && state.record.header.flags & CALL_HAS_CONTEXT != 0
+        && state.head.flags & SAMPLED != 0
 }
 
 /// The task executes another program, and its thread pointer is still the one that the program before it has set.

@@ -4,8 +4,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use blkkin_probe_abi::settings::{
-    CALL_NUMBERS, CallShape, FILTERS_MAX, FOLLOW_ALL, FOLLOW_MARKED, HOPS_MAX, Hop, ORIGIN_ALL, ORIGIN_CALLS,
-    ORIGIN_TASKS, Settings,
+    CALL_NUMBERS, CONTEXTS_KEEP_SAMPLED, CONTEXTS_READ, CallShape, FILTERS_MAX, FOLLOW_ALL, FOLLOW_MARKED,
+    HOPS_MAX, Hop, ORIGIN_ALL, ORIGIN_CALLS, ORIGIN_TASKS, Settings,
 };
 use blkkin_wire::calls::{Arch, CallId};
 use blkkin_wire::clock::DurationNs;
@@ -71,6 +71,8 @@ pub struct Filter {
     pub slower_than: Option<DurationNs>,
     /// Calls without block I/O that did not fail are left out.
     pub errors_only: bool,
+    /// Neither of these two leaves out a call whose program samples the trace that it names (OpenTelemetry's thread context).
+    pub or_sampled: bool,
 }
 
 /// One start of the tracer.
@@ -149,7 +151,7 @@ impl TracerConfig {
             bio_chain_endio: 0,
             requests_begin_late: 0,
             stacked: 0,
-            contexts: self.contexts.anybody().into(),
+            contexts: self.contexts_bits(),
             hops: [Hop::default(); HOPS_MAX],
             pids_len,
             tids_len,
@@ -163,6 +165,14 @@ impl TracerConfig {
             cgroups,
             comms,
         })
+    }
+
+    fn contexts_bits(&self) -> u32 {
+        match (self.contexts.anybody(), self.filter.or_sampled) {
+            (false, _) => 0,
+            (true, false) => CONTEXTS_READ,
+            (true, true) => CONTEXTS_READ | CONTEXTS_KEEP_SAMPLED,
+        }
     }
 
     /// The table of calls, by this machine's numbers.
