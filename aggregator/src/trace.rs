@@ -207,6 +207,12 @@ impl Trace {
         self.call().and_then(|call| call.context.as_deref())
     }
 
+    /// It is in an application's own trace, and the thread said that the application samples that one. What a rule found out
+    /// (`ContextFrom::Events`) is of an operation on this node, which is sampled or not by itself.
+    pub fn is_sampled_by_program(&self) -> bool {
+        self.context().is_some_and(|context| context.from == ContextFrom::Thread && context.is_sampled())
+    }
+
     /// Puts bios and requests into their order.
     pub(crate) fn arrange(&mut self) {
         if self.bios.len() > 1 {

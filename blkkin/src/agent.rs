@@ -45,7 +45,7 @@ use crate::pipeline::{Farewell, broken};
 use crate::run::cannot_trace;
 use crate::service::{Endpoint, Figures, Manager, Port, Search};
 use crate::session::{Happening, Inbox, no_thread};
-use crate::what::What;
+use crate::what::{What, believed};
 use books::Books;
 use inherited::{Inherited, Note};
 use keeper::Keeper;
@@ -264,6 +264,7 @@ fn load(args: &AgentArgs) -> Result<(Tracer, Vec<Pid>), Failure> {
     let mut what = What::look_up(&args.what)?;
     let config = what.tracer_config(whom(&what.tree), &args.how)?;
     let tracer = Tracer::load(&config).map_err(cannot_trace)?;
+    believed::say_reach(&config.contexts);
     for pid in &what.tree {
         tracer.follow_tree(*pid).map_err(cannot_trace)?;
     }

@@ -139,6 +139,7 @@ impl Plan {
             one_in: args.sample.as_deref().map_or(Ok(1), one_in)?,
             errors: args.errors,
             slower_than: slower.transpose()?,
+            by_program: args.sampled_by_program.is_on(),
         };
         if rules.one_in == 1 && (rules.errors || rules.slower_than.is_some()) {
             return Err(Failure::usage(

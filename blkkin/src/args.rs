@@ -241,6 +241,16 @@ pub(crate) struct AggregatorArgs {
     /// And those in which something failed
     #[arg(long, help_heading = "What is kept")]
     pub(crate) errors: bool,
+    /// on: and those that the application samples in whose trace they are (OpenTelemetry's sampled flag)
+    #[arg(
+        long,
+        value_enum,
+        default_value = "on",
+        value_name = "on|off",
+        hide_possible_values = true,
+        help_heading = "What is kept"
+    )]
+    pub(crate) sampled_by_program: Switch,
     /// A node of which the log has held nothing for so long is finished
     #[arg(long, value_name = "TIME", default_value = "30s", help_heading = "State")]
     pub(crate) idle_after: String,
@@ -264,6 +274,20 @@ pub(crate) enum StageChoice {
     Assemble,
     #[default]
     All,
+}
+
+/// Yes or no, where either may be the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Switch {
+    On,
+    #[default]
+    Off,
+}
+
+impl Switch {
+    pub(crate) fn is_on(self) -> bool {
+        self == Switch::On
+    }
 }
 
 #[derive(Debug, Args)]
@@ -311,6 +335,10 @@ pub(crate) struct WhatArgs {
     /// Only requests that failed in any layer
     #[arg(long)]
     pub(crate) errors_only: bool,
+    /// on: whatever these two say, keep the requests of traces that their program samples (OpenTelemetry's
+    /// sampled flag)
+    #[arg(long, value_enum, default_value = "off", value_name = "on|off", hide_possible_values = true)]
+    pub(crate) sampled_by_program: Switch,
     /// 0: only calls that reached the block layer; 1: every call, with paths; 2: raw arguments too
     #[arg(long, value_name = "LEVEL", default_value = "1")]
     pub(crate) detail: String,
@@ -325,6 +353,10 @@ pub(crate) struct HowArgs {
     /// Bytes of each CPU's ring (256K, 4M); a power of two of at least a page
     #[arg(long, value_name = "BYTES")]
     pub(crate) ring_size: Option<String>,
+    /// Whose word is taken for which span of their own they call (OpenTelemetry's thread context), repeatable:
+    /// user=NAME, cgroup=CGROUP or exe=PATH; or all, or off [default: all]
+    #[arg(long, value_name = "WHO")]
+    pub(crate) contexts: Vec<String>,
 }
 
 #[derive(Debug, Default, Args)]

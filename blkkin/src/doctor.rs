@@ -6,6 +6,7 @@
 
 mod capabilities;
 mod check;
+mod contexts;
 mod daemons;
 mod json;
 mod kernel;
@@ -58,6 +59,7 @@ impl Diagnosis {
             kernel::release(),
             kernel::btf(root),
             capabilities::check(root),
+            contexts::check(),
             kernel::lockdown(root),
             symbols::check(root),
         ];

@@ -21,6 +21,8 @@ pub(crate) struct Tail {
     pub(crate) slower_than: Option<DurationNs>,
     /// A part of it failed.
     pub(crate) errors_only: bool,
+    /// Neither of these two leaves out what the application samples in whose trace it is.
+    pub(crate) or_sampled: bool,
 }
 
 /// Which tasks: a list that is empty lets all pass, within a list one match is enough.
@@ -51,7 +53,9 @@ impl Tail {
     /// Measures a trace.
     pub(crate) fn judge(&self, trace: &Trace) -> Verdict {
         let slow = self.slower_than.is_none_or(|least| trace.last_end().since(trace.start()) > least);
-        if !slow || (self.errors_only && !failed(trace)) {
+        let wanted = slow && (!self.errors_only || failed(trace));
+        let sampled = self.or_sampled && trace.is_sampled_by_program();
+        if !wanted && !sampled {
             return Verdict::LeftOut;
         }
         match self.tasks.as_ref().map(|rule| (rule, trace.names.task.as_deref())) {

@@ -8,10 +8,11 @@ use blkkin_aggregator::trace::Root;
 use blkkin_wire::calls::CallId;
 use blkkin_wire::clock::{ClockAnchor, MonotonicNs, WallclockNs};
 use blkkin_wire::event::{
-    BioEvent, BlockOp, BlockStatus, CallEvent, FileEvent, OpenFile, Submitter, TaskChange, TaskRef,
+    BioEvent, BlockOp, BlockStatus, CallEvent, ContextFrom, FileEvent, OpenFile, Submitter, TaskChange,
+    TaskRef, TraceContext,
 };
 use blkkin_wire::ids::{
-    BootId, DeviceId, Fd, FileId, NodeId, Sector, Source, SpanId, StartEpoch, TaskId, Uid,
+    BootId, DeviceId, Fd, FileId, NodeId, Sector, Source, SpanId, StartEpoch, TaskId, TraceId, Uid,
 };
 
 use super::*;
@@ -118,6 +119,32 @@ fn an_error_in_any_layer_is_an_error() {
     let Root::Call(call) = &mut trace.root else { unreachable!() };
     call.ending = Ending::Returned(-512);
     assert_eq!(tail.judge(&trace), Verdict::LeftOut, "cut short by a signal");
+}
+
+#[test]
+fn what_its_program_samples_is_kept_if_that_is_asked_for() {
+    let sampled = |flags, from| {
+        let mut trace = write(Some("/srv/db"));
+        let Root::Call(call) = &mut trace.root else { unreachable!() };
+        let (id, span) = (TraceId(7), SpanId(8));
+        call.context = Some(Box::new(TraceContext { trace: id, span, flags, from }));
+        trace
+    };
+    let rules = [
+        Tail { slower_than: Some(DurationNs(u64::MAX)), ..Tail::default() },
+        Tail { errors_only: true, ..Tail::default() },
+    ];
+    for tail in rules {
+        let with = Tail { or_sampled: true, ..tail.clone() };
+        assert_eq!(tail.judge(&sampled(1, ContextFrom::Thread)), Verdict::LeftOut, "nobody asked");
+        assert_eq!(with.judge(&sampled(1, ContextFrom::Thread)), Verdict::Kept);
+        assert_eq!(with.judge(&sampled(2, ContextFrom::Thread)), Verdict::LeftOut);
+        assert_eq!(with.judge(&sampled(1, ContextFrom::Events)), Verdict::LeftOut);
+        assert_eq!(with.judge(&write(None)), Verdict::LeftOut);
+        // Whom and what was asked for stays what was asked for.
+        let elsewhere = Tail { paths: paths("/home").paths, ..with };
+        assert_eq!(elsewhere.judge(&sampled(1, ContextFrom::Thread)), Verdict::LeftOut);
+    }
 }
 
 #[test]

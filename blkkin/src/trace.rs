@@ -16,7 +16,7 @@ use crate::pipeline::Plan;
 use crate::progress::{Company, ProgressLine};
 use crate::run::cannot_trace;
 use crate::session::{Inbox, Session, Step};
-use crate::what::{What, units};
+use crate::what::{What, believed, units};
 
 /// Traces until told to end; the first signal ends the trace, the second leaves at once.
 pub(crate) fn trace(args: &TraceArgs) -> Result<ExitCode, Failure> {
@@ -46,6 +46,7 @@ fn prepare(args: &TraceArgs) -> Result<(Tracer, Plan, Output), Failure> {
     let outlets = destination::open_all(&args.output.to)?;
     let output = Output::open(&args.output, Stream::Stdout)?;
     let tracer = Tracer::load(&config).map_err(cannot_trace)?;
+    believed::say_reach(&config.contexts);
     for pid in &what.tree {
         tracer.follow_tree(*pid).map_err(cannot_trace)?;
     }

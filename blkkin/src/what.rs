@@ -5,6 +5,7 @@
 //! word that means nothing, with the nearest that does. Nothing is guessed: a filter that would silently match
 //! nothing is refused.
 
+pub(crate) mod believed;
 mod calls;
 mod cgroups;
 mod devices;
@@ -61,10 +62,17 @@ impl What {
                 calls: all(&args.syscall, calls::call)?,
                 slower_than,
                 errors_only: args.errors_only,
+                or_sampled: args.sampled_by_program.is_on(),
             },
             tree: all(&args.tree, |p| tasks::pid("--tree", p))?,
             detail,
-            tail: Tail { tasks: None, paths, slower_than, errors_only: args.errors_only },
+            tail: Tail {
+                tasks: None,
+                paths,
+                slower_than,
+                errors_only: args.errors_only,
+                or_sampled: args.sampled_by_program.is_on(),
+            },
         })
     }
 
@@ -93,7 +101,7 @@ impl What {
             }),
             ring_bytes: how.ring_size.as_deref().map(units::ring_bytes).transpose()?,
             kernel_origin: follow == Follow::All && self.wants_kernel_origin(),
-            contexts: true,
+            contexts: believed::believed(&how.contexts)?,
             nbd: false,
         })
     }

@@ -125,7 +125,7 @@ fn each_unit_is_one_that_systemd_takes_and_leaves_little_open() {
     let analyze = |words: &[&str], path: &Path| -> Output {
         Command::new("systemd-analyze").args(words).arg(path).output().unwrap()
     };
-    // Of 100: an agent has four capabilities and sees all processes, the others have none and see no device.
+    // Of 100: an agent has five capabilities and sees all processes, the others have none and see no device.
     for (service, exposure_max) in [("agent", 45), ("aggregator", 15), ("exporter", 15)] {
         let path = unit(service, folder.path());
         let verified = analyze(&["verify"], &path);

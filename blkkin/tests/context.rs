@@ -15,6 +15,7 @@ use std::path::Path;
 
 use blkkin_aggregator::translate;
 use blkkin_tracer::{AttachKind, Filter, Follow, TracerConfig};
+use blkkin_wire::event::CallEvent;
 use blkkin_wire::ids::SpanId;
 
 use support::actor::Actor;
@@ -29,7 +30,7 @@ const THREADS: u64 = 4;
 const MANY: (u64, u64) = (1_000, 50);
 const SOME: (u64, u64) = (500, 10);
 /// For this one there are calls until the place is known.
-const AWAITED: u64 = 1 << 40;
+const AWAITED: u64 = 1 << 40 | 1;
 /// With room for all calls at once: nothing may be missing, however busy the machine is.
 const RING: usize = 64 << 20;
 
@@ -114,10 +115,14 @@ fn words(
 
 /// Follows a program, and lets it begin in earnest once a call of it was seen below a span.
 fn follow(attach: Option<AttachKind>, words: &[String], go: &Path) -> Recording {
+    let config = TracerConfig { attach, ring_bytes: Some(RING), ..TracerConfig::default() };
+    follow_by(&config, words, go)
+}
+
+fn follow_by(config: &TracerConfig, words: &[String], go: &Path) -> Recording {
     let folder = tempfile::tempdir().unwrap();
     let mut actor = Actor::program(words, &folder.path().join("out"));
-    let config = TracerConfig { attach, ring_bytes: Some(RING), ..TracerConfig::default() };
-    let recorder = Recorder::start(&config, &[actor.pid()]);
+    let recorder = Recorder::start(config, &[actor.pid()]);
     actor.release();
     finish(recorder, &mut actor, go)
 }
@@ -172,6 +177,26 @@ fn what_cannot_be_read_or_is_none_is_counted() {
     }
 }
 
+/// The loader sets the thread pointer behind its search for libraries; this one looks for the C library in a thousand folders, some 30
+/// calls in each of which there is a place and no slot yet.
+#[test]
+fn a_thread_without_thread_local_storage_has_no_slot_and_no_fault() {
+    needs!();
+    for kind in [AttachKind::TpBtf, AttachKind::RawTp] {
+        let programs = or_skip!(Programs::of("own"));
+        let folders: Vec<String> = (0..1_000).map(|n| format!("/nowhere/{n}")).collect();
+        let mut words = words(&programs, "own", SOME, 1, &[]);
+        words.splice(0..0, ["/usr/bin/env".to_owned(), format!("LD_LIBRARY_PATH={}", folders.join(":"))]);
+        let recording = follow(Some(kind), &words, &programs.go());
+        let missed = recording.named("openat").into_iter().filter(|call| call.context.is_none()).count();
+        assert!(missed > 10_000, "{missed} calls of the loader");
+        // It is found all the same once there is a slot.
+        assert_eq!(judge(&recording), 2 * SOME.0 * SOME.1 + 4);
+        let books = &recording.accounts;
+        assert_eq!((books.contexts_faulted, books.contexts_unread), (0, 0), "{books:#?}");
+    }
+}
+
 #[test]
 fn of_two_slots_that_differ_neither_counts() {
     needs!();
@@ -186,6 +211,28 @@ fn of_two_slots_that_differ_neither_counts() {
     let (below, others): (Vec<_>, Vec<_>) = calls.partition(|call| call.context.is_some());
     // Until the second is loaded the first is the only one.
     assert!(others.len() > 50, "{} calls are below a span", below.len());
+}
+
+/// `--errors-only` leaves out calls that succeed, and `--sampled-by-program on` of these not those whose program samples.
+#[test]
+fn what_its_program_samples_is_kept_whatever_filters_say() {
+    needs!();
+    let (spans, calls) = SOME;
+    for kind in [AttachKind::TpBtf, AttachKind::RawTp] {
+        let programs = or_skip!(Programs::of("own"));
+        let words = words(&programs, "own", SOME, 1, &[]);
+        let filter = Filter { errors_only: true, or_sampled: true, ..Filter::default() };
+        let config =
+            TracerConfig { attach: Some(kind), filter, ring_bytes: Some(RING), ..TracerConfig::default() };
+        let recording = follow_by(&config, &words, &programs.go());
+        let own = |call: &&CallEvent| call.args[2] == 1 && call.args[3] != AWAITED;
+        let kept: Vec<_> = recording.named("pread64").into_iter().filter(own).collect();
+        // Of each odd span, all; those of the one in which the child is forked are its parent's two and its own.
+        assert_eq!(kept.len() as u64, 2 * calls * spans / 2 + 3);
+        assert!(kept.iter().all(|call| call.args[3] % 2 == 1), "{:#?}", recording.accounts);
+        assert!(kept.iter().all(|call| call.context.as_ref().is_some_and(|context| context.is_sampled())));
+        assert!(recording.accounts.calls_filtered >= calls * spans, "{:#?}", recording.accounts);
+    }
 }
 
 /// The whole of it: bios and requests of a call that was made for a span of the program's are in its trace.

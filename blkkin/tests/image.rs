@@ -23,7 +23,7 @@ use blkkin_wire::event::LayerEvent;
 use blkkin_wire::v1;
 use tempfile::TempDir;
 
-use container::{BPF, Container, PERFMON, SYS_NICE, SYSLOG};
+use container::{BPF, Container, PERFMON, SYS_NICE, SYS_PTRACE, SYSLOG};
 use support::disk::Disk;
 use support::live::eventually;
 use support::metrics::{address, get};
@@ -138,7 +138,7 @@ fn the_image_holds_one_file_and_an_agent_in_it_traces() {
     let said = String::from_utf8_lossy(&run.stdout).into_owned();
     assert!(!run.status.success() && said.contains("missing: CAP_BPF"), "{run:?}");
     // And with those of the manifests all is well.
-    let capabilities = [BPF, PERFMON, SYSLOG, SYS_NICE];
+    let capabilities = [BPF, PERFMON, SYSLOG, SYS_NICE, SYS_PTRACE];
     let run = image.container(Vec::new(), &capabilities).command("/blkkin").arg("doctor").output().unwrap();
     let said = String::from_utf8_lossy(&run.stdout).into_owned();
     assert!(run.status.success() && said.contains("CAP_BPF, CAP_PERFMON"), "{run:?}");

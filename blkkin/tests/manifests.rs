@@ -24,7 +24,7 @@ const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/deploy");
 const CHECK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/manifests.py");
 const IMAGE: &str = concat!("blkkin:", env!("CARGO_PKG_VERSION"));
 /// What an agent may do, and no more.
-const CAPABILITIES: [&str; 4] = ["BPF", "PERFMON", "SYSLOG", "SYS_NICE"];
+const CAPABILITIES: [&str; 5] = ["BPF", "PERFMON", "SYSLOG", "SYS_NICE", "SYS_PTRACE"];
 
 /// The schemas; or why there are none.
 fn schemas() -> Result<PathBuf, String> {

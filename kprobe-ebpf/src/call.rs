@@ -254,10 +254,12 @@ fn finish(local: &mut Local, task: Pointer, state: &mut TaskState, ret: i64, now
     let dev = state.record.file.dev;
     let waited = state.record.header.flags & CALL_HAS_SYNC_TID != 0 && device_wanted(dev, dev);
     let quiet = state.bios == 0 && !waited;
+    context::retry(local, state);
     if quiet
         && (setting!(block_only) != 0
-            || (setting!(slower_than_ns) != 0 && now - state.record.enter_ns < setting!(slower_than_ns))
-            || (setting!(errors_only) != 0 && ret >= 0))
+            || ((setting!(slower_than_ns) != 0 && now - state.record.enter_ns < setting!(slower_than_ns)
+                || setting!(errors_only) != 0 && ret >= 0)
+                && !context::keeps(state)))
     {
         local.count(CALLS_FILTERED);
         return;
@@ -283,7 +285,6 @@ fn finish(local: &mut Local, task: Pointer, state: &mut TaskState, ret: i64, now
         state.record.header.flags &= !(CALL_PATH_FAULT | CALL_PATH_TRUNCATED);
         copy_paths(state, shape);
     }
-    context::retry(local, state);
     // SAFETY: `task` is typed.
     let sleeps = unsafe { Direct::read::<u64>(task, offset!(task_nvcsw)) } as u32;
     state.sleeps = sleeps.wrapping_sub(state.sleeps);

@@ -21,10 +21,11 @@ use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
 use aya_ebpf::btf_maps::{Array, HashMap};
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use aya_ebpf::macros::btf_map;
-use blkkin_probe_abi::context::{HEAD_BYTES, Head, PLACE_STATIC, PLACES_MAX, Place};
+use blkkin_probe_abi::context::{HEAD_BYTES, Head, PLACE_NONE, PLACE_STATIC, PLACES_MAX, Place};
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::CALL_HAS_CONTEXT;
+use blkkin_probe_abi::settings::CONTEXTS_KEEP_SAMPLED;
 
 /// By process id. User space writes it.
 #[btf_map]
@@ -37,6 +38,8 @@ static PLACES_VERSION: Array<u64, 2> = Array::new();
 
 /// The record says that it may be read.
 const VALID: u8 = 1;
+/// Of the trace flags (W3C trace context).
+const SAMPLED: u8 = 1;
 
 /// Notes at a call's entry for which span its thread works.
 #[inline(always)]
@@ -50,14 +53,13 @@ pub fn note(local: &mut Local, task: Pointer, state: &mut TaskState) {
     if fresh && state.publishes == 0 {
         return;
     }
-    // SAFETY: `task` is typed.
-    let thread: u64 = unsafe { Direct::read(task, offset!(task_thread_pointer)) };
-    // Something changed; or a block that this thread has had no need of so far; or it has other thread-local storage now.
+    let thread = thread_pointer(task, state);
+    // Something changed; or the thread had no slot so far; or it has other thread-local storage now.
     if !fresh || state.slot == 0 || state.thread != thread {
         let found = find_slot(thread);
         state.places_seen = version;
         state.publishes = (found != NOTHING) as u32;
-        state.slot = if found == NO_BLOCK { 0 } else { found };
+        state.slot = if found == NOT_YET { 0 } else { found };
         state.thread = thread;
     }
     if state.slot == 0 {
@@ -83,12 +85,46 @@ pub fn retry(local: &mut Local, state: &mut TaskState) {
     }
 }
 
-/// The task executes another program.
+/// Whether the open call is to be kept because its program samples the trace that it names, if that is asked for.
 #[inline(always)]
-pub fn forget(state: &mut TaskState) {
+pub fn keeps(state: &TaskState) -> bool {
+    setting!(contexts) & CONTEXTS_KEEP_SAMPLED != 0
+        && state.record.header.flags & CALL_HAS_CONTEXT != 0
+        && state.head.flags & SAMPLED != 0
+}
+
+/// The task executes another program, and its thread pointer is still the one that the program before it has set.
+#[inline(always)]
+pub fn forget(task: Pointer, state: &mut TaskState) {
     state.places_seen = 0;
     state.publishes = 0;
     state.slot = 0;
+    if setting!(contexts) != 0 && offset!(task_thread_pointer) != ABSENT {
+        // SAFETY: `task` is typed.
+        unsafe {
+            state.left_thread = Direct::read(task, offset!(task_thread_pointer));
+            state.left_sleeps = Direct::read::<u64>(task, offset!(task_nvcsw)) as u32;
+        }
+    }
+}
+
+/// Where the current thread's storage is; 0: it has none so far.
+///
+/// x86 clears the register at execve (start_thread_common, arch/x86/kernel/process_64.c), and the task's copy of it when the task
+/// is next switched: until then, or until the program sets one of its own, the copy is the other program's. One that
+/// sets the same again (without addresses given out at random) is read once it has slept.
+#[inline(always)]
+fn thread_pointer(task: Pointer, state: &TaskState) -> u64 {
+    // SAFETY: `task` is typed.
+    unsafe {
+        let thread: u64 = Direct::read(task, offset!(task_thread_pointer));
+        if thread == state.left_thread
+            && Direct::read::<u64>(task, offset!(task_nvcsw)) as u32 == state.left_sleeps
+        {
+            return 0;
+        }
+        thread
+    }
 }
 
 /// munmap(begin, bytes): may take away the library that has the slots, after which nothing in them is one. Whether this task itself
@@ -146,8 +182,9 @@ fn version() -> Option<u32> {
 
 /// The process publishes nothing.
 const NOTHING: u64 = 0;
-/// It does, but the thread has had no need of the block so far. (No slot is there: it is no multiple of 8.)
-const NO_BLOCK: u64 = 1;
+/// It does, but the thread has no slot yet: it has had no need of the block, or no thread-local storage at all. (No slot is there:
+/// it is no multiple of 8.)
+const NOT_YET: u64 = 1;
 
 /// Finds the current thread's slot. A global function for the verifier: it is seldom called and has a stack of its own. (Nor
 /// does it touch the task's state, which its caller holds.)
@@ -155,10 +192,17 @@ const NO_BLOCK: u64 = 1;
 #[inline(never)]
 pub extern "C" fn find_slot(thread: u64) -> u64 {
     let Some(place) = place_of(task::current()) else { return NOTHING };
+    if place.kind == PLACE_NONE {
+        return NOTHING;
+    }
+    // The loader's calls before it has set the pointer.
+    if thread == 0 {
+        return NOT_YET;
+    }
     if place.kind == PLACE_STATIC {
         return thread.wrapping_add(place.offset);
     }
-    in_block(thread, place).unwrap_or(NO_BLOCK)
+    in_block(thread, place).unwrap_or(NOT_YET)
 }
 
 /// The slot in the block that the thread has of the module: none where it has had no need of it.

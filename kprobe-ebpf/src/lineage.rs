@@ -113,8 +113,8 @@ fn adopt_names(task: Pointer, state: &mut TaskState) {
 #[inline(always)]
 pub fn exec(local: &mut Local) {
     let task = current();
-    let Some(state) = state_or_adopted(local, Program::TaskExec, task) else { return };
-    context::forget(state);
+    let Some(state) = state_or_adopted(local, Program::TaskExec, task) else { return context_of_new(task) };
+    context::forget(task, state);
     if state.flags & TASK_ARMED != 0 {
         state.flags = TASK_ACTIVE;
     }
@@ -135,6 +135,17 @@ pub fn exec(local: &mut Local) {
         }
     }
     announce(local, task, state, TASK_EXECED);
+}
+
+/// Of a task that has made no call so far, where everybody is followed: what it had before is noted, and nothing said.
+#[inline(always)]
+fn context_of_new(task: Pointer) {
+    if setting!(contexts) != 0
+        && setting!(follow) == FOLLOW_ALL
+        && let Some(state) = state_or_new(task)
+    {
+        context::forget(task, state);
+    }
 }
 
 /// sched_process_exit, in the task that ends. A call that is open then has no exit: it is written as such.

@@ -74,6 +74,12 @@ pub struct TaskState {
     pub slot: u64,
     /// The thread pointer for which `slot` was found.
     pub thread: u64,
+    /// The thread pointer at execve, the program's before it.
+    pub left_thread: u64,
+    /// `nvcsw` at execve.
+    pub left_sleeps: u32,
+    /// Zero.
+    pub reserved: u32,
     /// Which transaction a commit commits.
     pub commit_tid: u32,
     /// Of which file system.

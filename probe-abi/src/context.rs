@@ -30,6 +30,8 @@ pub struct Place {
     pub stride: u32,
 }
 
+/// Nothing is read: of a process that was forked and is not believed, though the one that it was forked from is.
+pub const PLACE_NONE: u32 = 0;
 /// At a fixed distance from the thread pointer.
 pub const PLACE_STATIC: u32 = 1;
 /// In a block that each thread is given when it first needs it.

@@ -70,7 +70,7 @@ pub struct Settings {
     pub own_pid: u32,
     /// 1: a hop leads from a bio to another bio: there may be devices that lie on others.
     pub stacked: u32,
-    /// 1: what threads publish of their spans is read.
+    /// `CONTEXTS_*`; 0: what threads publish of their spans is not read.
     pub contexts: u32,
     /// Process ids, any of which may match.
     pub pids: [u32; FILTERS_MAX],
@@ -85,6 +85,11 @@ pub struct Settings {
     /// Ways from a bio to what it does the work of; those that this kernel has not are empty.
     pub hops: [Hop; HOPS_MAX],
 }
+
+/// What threads publish of their spans is read.
+pub const CONTEXTS_READ: u32 = 1;
+/// Calls of traces that their program samples are kept whatever `slower_than_ns` and `errors_only` say.
+pub const CONTEXTS_KEEP_SAMPLED: u32 = 1 << 1;
 
 /// Ways from a bio upwards that there may be.
 pub const HOPS_MAX: usize = 10;

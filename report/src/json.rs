@@ -15,7 +15,7 @@ use crate::collect::files::{self, FileRow};
 use crate::collect::latency::Latency;
 use crate::collect::layers::Layer;
 use crate::collect::totals::Totals;
-use crate::losses::Losses;
+use crate::losses::{Contexts, Losses};
 use crate::report::Report;
 use crate::view::FILES_SHOWN;
 use crate::waterfall::heading::invocation;
@@ -34,6 +34,7 @@ pub(crate) fn value(report: &Report, losses: &Losses) -> Value {
         "slowest": report.slowest.traces().iter().map(|trace| slow(report, trace)).collect::<Vec<_>>(),
         "in_flight": end::in_flight(report),
         "devices_lost": end::lost(report),
+        "contexts": contexts(&report.totals, &losses.contexts),
         "losses": self::losses(losses),
     })
 }
@@ -63,6 +64,19 @@ fn totals(totals: &Totals) -> Value {
             "commits_missing": totals.gaps.commits,
             "late_parts": totals.gaps.late_parts,
         },
+    })
+}
+
+fn contexts(totals: &Totals, contexts: &Contexts) -> Value {
+    json!({
+        "calls": totals.in_contexts,
+        "calls_sampled": totals.sampled_by_program,
+        "faulted": contexts.faulted,
+        "unread": contexts.unread,
+        "invalid": contexts.invalid,
+        "processes": contexts.publishing,
+        "processes_denied": contexts.denied,
+        "processes_no_room": contexts.no_room,
     })
 }
 

@@ -55,6 +55,25 @@ pub struct Losses {
     pub filtered: u64,
     /// Files whose path could not be found.
     pub paths_failed: u64,
+    /// Of programs' own spans.
+    pub contexts: Contexts,
+}
+
+/// What became of looks for the spans that programs work for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Contexts {
+    /// Calls at whose entry it could not be read.
+    pub faulted: u64,
+    /// Of these, those at whose return it could not either.
+    pub unread: u64,
+    /// Calls whose thread published none: a trace or a span of zeros.
+    pub invalid: u64,
+    /// Processes that published when tracing ended.
+    pub publishing: u64,
+    /// Processes that could not be looked at for want of rights.
+    pub denied: u64,
+    /// Times that there was no room for a process that publishes.
+    pub no_room: u64,
 }
 
 impl From<&Accounts> for Losses {
@@ -81,6 +100,14 @@ impl From<&Accounts> for Losses {
             compat: accounts.calls_compat,
             filtered: accounts.calls_filtered,
             paths_failed: accounts.paths_failed,
+            contexts: Contexts {
+                faulted: accounts.contexts_faulted,
+                unread: accounts.contexts_unread,
+                invalid: accounts.contexts_invalid,
+                publishing: accounts.contexts_publishing,
+                denied: accounts.contexts_denied,
+                no_room: accounts.contexts_no_room,
+            },
             ..Losses::default()
         }
     }
@@ -136,6 +163,10 @@ impl Losses {
             ("calls by 32-bit programs, not followed", self.compat),
             ("calls left out by filters", self.filtered),
             ("files without a path", self.paths_failed),
+            ("calls whose program's span could not be read", self.contexts.unread),
+            ("calls whose program's span is none", self.contexts.invalid),
+            ("processes not looked at for their spans (no right)", self.contexts.denied),
+            ("processes not looked at for their spans (no room)", self.contexts.no_room),
         ])
     }
 }
@@ -161,12 +192,20 @@ mod tests {
             walk_overflow: 64,
             flush_overflow: 128,
             calls_incomplete: 1_000,
+            contexts_unread: 5,
+            contexts_publishing: 6,
+            contexts_denied: 7,
             ..Accounts::default()
         };
         let losses = Losses::from(&accounts);
         assert_eq!(losses.total(), accounts.lost());
         assert_eq!((losses.fired, losses.recorded, losses.dropped()), (15, 11, 4));
         assert!(losses.balances());
-        assert_eq!(losses.beside(), [("incomplete (no exit seen)", 1_000)]);
+        let beside = [
+            ("incomplete (no exit seen)", 1_000),
+            ("calls whose program's span could not be read", 5),
+            ("processes not looked at for their spans (no right)", 7),
+        ];
+        assert_eq!((losses.beside(), losses.contexts.publishing), (beside.to_vec(), 6));
     }
 }

@@ -107,5 +107,9 @@ pub fn balance(kernel: &[u64; slot::COUNTERS], recorded: &Recorded, recursion_mi
         contexts_faulted: kernel[slot::CONTEXTS_FAULTED],
         contexts_unread: kernel[slot::CONTEXTS_UNREAD],
         contexts_invalid: kernel[slot::CONTEXTS_INVALID],
+        // Who looks at processes counts them (`context/tally.rs`).
+        contexts_publishing: 0,
+        contexts_denied: 0,
+        contexts_no_room: 0,
     }
 }

@@ -4,13 +4,14 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use blkkin_probe_abi::settings::{
-    CALL_NUMBERS, CallShape, FILTERS_MAX, FOLLOW_ALL, FOLLOW_MARKED, HOPS_MAX, Hop, ORIGIN_ALL, ORIGIN_CALLS,
-    ORIGIN_TASKS, Settings,
+    CALL_NUMBERS, CONTEXTS_KEEP_SAMPLED, CONTEXTS_READ, CallShape, FILTERS_MAX, FOLLOW_ALL, FOLLOW_MARKED,
+    HOPS_MAX, Hop, ORIGIN_ALL, ORIGIN_CALLS, ORIGIN_TASKS, Settings,
 };
 use blkkin_wire::calls::{Arch, CallId};
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::ids::{CgroupId, DeviceId, Pid, StartEpoch, Tid};
 
+use crate::context::believed::Believed;
 use crate::error::TracerError;
 use crate::probes::AttachKind;
 
@@ -70,6 +71,8 @@ pub struct Filter {
     pub slower_than: Option<DurationNs>,
     /// Calls without block I/O that did not fail are left out.
     pub errors_only: bool,
+    /// Neither of these two leaves out a call whose program samples the trace that it names (OpenTelemetry's thread context).
+    pub or_sampled: bool,
 }
 
 /// One start of the tracer.
@@ -87,8 +90,8 @@ pub struct TracerConfig {
     pub ring_bytes: Option<usize>,
     /// Also block I/O that no followed call asked for: write-back, metadata, page faults.
     pub kernel_origin: bool,
-    /// Calls are below the span that their thread says it works for, where it says so (OpenTelemetry's thread context).
-    pub contexts: bool,
+    /// Whose calls are below the span that their thread says it works for, where it says so (OpenTelemetry's thread context).
+    pub contexts: Believed,
     /// What followed tasks ask NBD servers by sockets of their own.
     pub nbd: bool,
 }
@@ -102,7 +105,7 @@ impl Default for TracerConfig {
             attach: None,
             ring_bytes: None,
             kernel_origin: false,
-            contexts: true,
+            contexts: Believed::Everybody,
             nbd: false,
         }
     }
@@ -151,7 +154,7 @@ impl TracerConfig {
             bio_chain_endio: 0,
             requests_begin_late: 0,
             stacked: 0,
-            contexts: self.contexts.into(),
+            contexts: self.contexts_bits(),
             hops: [Hop::default(); HOPS_MAX],
             pids_len,
             tids_len,
@@ -175,6 +178,14 @@ impl TracerConfig {
         asked_for && all && self.detail != Detail::Requests
     }
 
+    fn contexts_bits(&self) -> u32 {
+        match (self.contexts.anybody(), self.filter.or_sampled) {
+            (false, _) => 0,
+            (true, false) => CONTEXTS_READ,
+            (true, true) => CONTEXTS_READ | CONTEXTS_KEEP_SAMPLED,
+        }
+    }
+
     /// The table of calls, by this machine's numbers.
     pub fn shapes(&self) -> [u32; CALL_NUMBERS] {
         let mut table = [0; CALL_NUMBERS];
@@ -185,7 +196,7 @@ impl TracerConfig {
                 *slot = shape(call).0;
             }
         }
-        if let (true, Some(slot)) = (self.contexts, table.get_mut(MUNMAP)) {
+        if let (true, Some(slot)) = (self.contexts.anybody(), table.get_mut(MUNMAP)) {
             *slot |= CallShape::UNMAPS;
         }
         table

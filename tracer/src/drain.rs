@@ -18,7 +18,7 @@ use blkkin_wire::unended::AtEnd;
 use crate::accounts::balance;
 use crate::config::{DRAIN_BYTES, DRAIN_EVERY};
 use crate::context::places::Places;
-use crate::context::watch::{Looks, Watch};
+use crate::context::watch::{Asked, Watch};
 use crate::devices::DeviceNamer;
 use crate::error::TracerError;
 use crate::load::Tracer;
@@ -90,8 +90,8 @@ impl Tracer {
     pub fn drain(mut self, events: Publisher<EventBatch>, stop: StopSignal) -> Result<Ended, TracerError> {
         memory::give_back();
         prefer_this_thread();
-        let watch = match self.places.take() {
-            Some((places, looks)) => Some(watch(places, looks)?),
+        let watch = match self.contexts.take() {
+            Some((places, asked)) => Some(watch(places, asked)?),
             None => None,
         };
         let mut pump = Pump {
@@ -135,8 +135,8 @@ fn prefer_this_thread() {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
 }
 
-fn watch(places: Places, looks: Looks) -> Result<Watch, TracerError> {
-    Watch::begin(places, looks)
+fn watch(places: Places, asked: Asked) -> Result<Watch, TracerError> {
+    Watch::begin(places, asked)
         .map_err(|error| TracerError::System { path: "a thread".into(), reason: error.to_string() })
 }
 
@@ -235,7 +235,9 @@ impl Pump {
 
     fn accounts(&self) -> Result<Accounts, TracerError> {
         let kernel = self.tracer.counters.read()?;
-        Ok(balance(&kernel, &self.rings.recorded, self.misses))
+        let mut accounts = balance(&kernel, &self.rings.recorded, self.misses);
+        self.watch.iter().for_each(|watch| watch.tally.fill(&mut accounts));
+        Ok(accounts)
     }
 
     fn finish(mut self) -> Result<Ended, TracerError> {

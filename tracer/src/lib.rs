@@ -52,6 +52,8 @@ pub mod translate;
 pub mod tries;
 
 pub use config::{Detail, Filter, Follow, TracerConfig};
+pub use context::believed::{Believed, Who};
+pub use context::reach::{Reach, reach};
 pub use doctor::{DoctorReport, doctor};
 pub use drain::{Ended, StopSignal};
 pub use error::TracerError;

@@ -20,8 +20,9 @@ use std::sync::Arc;
 
 use crate::accounts::KernelCounters;
 use crate::config::{Follow, TracerConfig};
+use crate::context::believed::Believed;
 use crate::context::places::Places;
-use crate::context::watch::Looks;
+use crate::context::watch::Asked;
 use crate::decode::bytes_of;
 use crate::error::TracerError;
 use crate::in_flight::Tables;
@@ -60,8 +61,8 @@ pub struct Tracer {
     pub(crate) counters_pages: OwnedFd,
     pub(crate) ledger: Option<Arc<Ledger>>,
     pub(crate) tables: Tables,
-    /// Where programs publish their contexts, and how they are looked for; none where nobody's are.
-    pub(crate) places: Option<(Places, Looks)>,
+    /// Where programs publish their contexts, and whose are asked for; none where nobody's are.
+    pub(crate) contexts: Option<(Places, Asked)>,
     /// How this kernel numbers operations.
     pub(crate) operations: Operations,
     pub(crate) attached: Vec<Attached>,
@@ -162,9 +163,15 @@ impl Tracer {
         let rings = make_rings(&mut ebpf, config)?;
         let (counters, counters_pages) = take_counters(&mut ebpf)?;
         let tables = Tables::take(&mut ebpf)?;
-        let places = Places::take(&mut ebpf)?;
-        let looks = Looks { at_everybody: config.follow == Follow::All, again: !config.sees_mappings() };
-        let places = config.contexts.then_some((places, looks));
+        // Where nobody is asked the maps stay where they are: the programs name them by their descriptors until they are loaded.
+        let contexts = match &config.contexts {
+            Believed::Nobody => None,
+            believed => {
+                let (everybody, again) = (config.follow == Follow::All, !config.sees_mappings());
+                let asked = Asked { everybody, believed: believed.clone(), again };
+                Some((Places::take(&mut ebpf)?, asked))
+            }
+        };
         let marks = task_marks(&ebpf)?;
         let (attached, verdicts) = (Vec::new(), Vec::new());
         let operations = types.operations.clone();
@@ -177,7 +184,7 @@ impl Tracer {
             counters_pages,
             ledger,
             tables,
-            places,
+            contexts,
             operations,
             attached,
             nbd: config.nbd,

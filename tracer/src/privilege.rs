@@ -7,14 +7,17 @@ const CAPABILITIES: &[(u32, &str)] = &[(21, "CAP_SYS_ADMIN"), (38, "CAP_PERFMON"
 
 /// Says which capability is missing. CAP_SYS_ADMIN stands for the others.
 pub(crate) fn check() -> Result<(), TracerError> {
-    let effective = effective();
-    let has = |bit: u32| effective >> bit & 1 != 0;
     if has(21) {
         return Ok(());
     }
     let missing: Vec<&str> =
         CAPABILITIES[1..].iter().filter(|(bit, _)| !has(*bit)).map(|(_, name)| *name).collect();
     if missing.is_empty() { Ok(()) } else { Err(TracerError::Privilege { missing: missing.join(" and ") }) }
+}
+
+/// Whether this process has the capability of this number.
+pub(crate) fn has(bit: u32) -> bool {
+    effective() >> bit & 1 != 0
 }
 
 fn effective() -> u64 {

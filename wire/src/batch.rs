@@ -63,6 +63,12 @@ pub struct Accounts {
     pub contexts_unread: u64,
     /// Calls whose thread published a context that is none: its trace or its span was all zero.
     pub contexts_invalid: u64,
+    /// Processes that were found to publish contexts and have not ended: a number of the moment, no sum.
+    pub contexts_publishing: u64,
+    /// Processes that the tracer had no right to look at: whether they publish contexts is not known.
+    pub contexts_denied: u64,
+    /// Times that a process was found to publish contexts, and there was no room to remember where.
+    pub contexts_no_room: u64,
 }
 
 /// fired = recorded + dropped. The record of a pair is one for the bio and one for the request.

@@ -87,6 +87,9 @@ pub struct Piece {
     pub complete: bool,
     /// Why it was kept, where a rule decided; none where all are kept.
     pub sampled: Option<Sampled>,
+    /// The application in whose trace it is has sampled that trace, as its thread said (trace flags of W3C trace context). Said
+    /// between the stages: of what is kept, `sampled` says why.
+    pub sampled_by_program: bool,
     /// What it has to do with other nodes.
     pub across: Across,
 }

@@ -289,6 +289,7 @@ fn who_goes_in_circles_is_given_out_and_counted() {
             part: blkkin_wire::piece::Part::First,
             complete: false,
             sampled: None,
+            sampled_by_program: false,
             across: blkkin_wire::meeting::Across::Moved(moved.into()),
         };
         (false, trace.partition(PARTITIONS), n, piece)

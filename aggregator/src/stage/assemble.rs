@@ -261,7 +261,7 @@ impl AssembleStage {
         let rules = &self.config.rules;
         let kept = match piece.part {
             Part::First => rules.look(&piece),
-            Part::Later => self.kept.peek(&piece.trace).copied().or_else(|| rules.draw(piece.trace)),
+            Part::Later => self.kept.peek(&piece.trace).copied().or_else(|| rules.later(&piece)),
         };
         let Some(kept) = kept else {
             self.books.left_out += 1;
@@ -272,7 +272,8 @@ impl AssembleStage {
         }
         self.books.kept += 1;
         self.books.spans += piece.spans.len() as u64;
-        self.numbers.write(Piece { sampled: rules.say(kept), across: Across::Nothing, ..piece }, out);
+        let (sampled, across) = (rules.say(kept), Across::Nothing);
+        self.numbers.write(Piece { sampled, sampled_by_program: false, across, ..piece }, out);
     }
 
     /// Pieces that wait. While there are some, and the partition is silent, it needs ticks.

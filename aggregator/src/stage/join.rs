@@ -209,7 +209,15 @@ impl TraceSink for Writer<'_> {
         for half in halves(trace) {
             self.books.halves += 1;
             let (trace, spans, across) = (half.trace, Vec::new(), Across::Half(half.into()));
-            let piece = Piece { trace, spans, part: Part::First, complete: false, sampled: None, across };
+            let piece = Piece {
+                trace,
+                spans,
+                part: Part::First,
+                complete: false,
+                sampled: None,
+                sampled_by_program: false,
+                across,
+            };
             self.links.write_aside(piece, self.out);
         }
     }

@@ -226,7 +226,15 @@ impl MeetStage {
             clock: shift(asked, answered),
         };
         let (trace, spans, across) = (answered.trace, Vec::new(), Across::Moved(moved.into()));
-        let piece = Piece { trace, spans, part: Part::First, complete: false, sampled: None, across };
+        let piece = Piece {
+            trace,
+            spans,
+            part: Part::First,
+            complete: false,
+            sampled: None,
+            sampled_by_program: false,
+            across,
+        };
         self.numbers.write(piece, out);
     }
 

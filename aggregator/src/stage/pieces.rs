@@ -37,12 +37,14 @@ pub(super) fn pieces_of(trace: &Trace, mut spans: Vec<Span>) -> impl Iterator<It
         // Whether the trace is kept is its root's matter.
         (false, Hangs::Below) => (Part::Later, Across::Below),
     };
+    let sampled_by_program = trace.is_sampled_by_program();
     cut(spans).enumerate().map(move |(n, spans)| Piece {
         trace: id,
         spans,
         part: if n == 0 { part } else { Part::Later },
         complete,
         sampled: None,
+        sampled_by_program,
         across: across.clone(),
     })
 }

@@ -4,8 +4,9 @@
 //! *Invariant*: a trace is kept or not, as a whole. The draw is by the trace's id, so everybody draws alike; what a rule that
 //! looks at the trace has decided is remembered by [`super::assemble`].
 //!
-//! A trace that failed or was slow is kept whatever the draw says, and says so: it stands for itself alone. One that was
-//! drawn stands for as many as were drawn from.
+//! A trace that failed or was slow, or that an application samples of which it is a part, is kept whatever the draw says, and says
+//! so: it stands for itself alone. One that was drawn stands for as many as were drawn from. An application's trace that it does
+//! *not* sample is drawn as ours are: where it is drawn, the calls are there and the spans above them are not.
 
 use std::borrow::Cow;
 
@@ -23,11 +24,13 @@ pub struct Rules {
     pub errors: bool,
     /// Those whose root took longer.
     pub slower_than: Option<DurationNs>,
+    /// Those that the application samples in whose trace they are.
+    pub by_program: bool,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Rules { one_in: 1, errors: false, slower_than: None }
+        Rules { one_in: 1, errors: false, slower_than: None, by_program: false }
     }
 }
 
@@ -42,6 +45,8 @@ pub enum Kept {
     Failed,
     /// Its root took long.
     Slow,
+    /// The application samples it.
+    ByProgram,
 }
 
 impl Rules {
@@ -61,6 +66,15 @@ impl Rules {
             Some(Kept::All) => Some(Kept::All),
             _ if self.errors && failed() => Some(Kept::Failed),
             _ if self.slower_than.is_some_and(|than| took() > Some(than)) => Some(Kept::Slow),
+            _ => self.later(piece),
+        }
+    }
+
+    /// By what is known of a trace whose first piece is another.
+    pub fn later(&self, piece: &Piece) -> Option<Kept> {
+        match self.draw(piece.trace) {
+            Some(Kept::All) => Some(Kept::All),
+            _ if self.by_program && piece.sampled_by_program => Some(Kept::ByProgram),
             drawn => drawn,
         }
     }
@@ -73,6 +87,7 @@ impl Rules {
             (Kept::Failed, _) => (Cow::Borrowed("failed"), 1),
             (Kept::Slow, Some(DurationNs(ns))) => (Cow::Owned(format!("slower than {} µs", ns / 1_000)), 1),
             (Kept::Slow, None) => (Cow::Borrowed("slow"), 1),
+            (Kept::ByProgram, _) => (Cow::Borrowed("sampled by the program"), 1),
         };
         Some(Sampled { rule, one_in })
     }

@@ -2,7 +2,7 @@
 
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::DurationNs;
-use blkkin_wire::event::LayerEvent;
+use blkkin_wire::event::{ContextFrom, LayerEvent, TraceContext};
 use blkkin_wire::ids::{NodeId, Source, SpanId, TraceId};
 use blkkin_wire::meeting::Across;
 use blkkin_wire::piece::{Epoch, Origin, Part, Piece, PieceBatch, Stage};
@@ -125,7 +125,7 @@ proptest! {
         rules in (1_u32..4, any::<bool>(), any::<bool>()),
     ) {
         let (one_in, errors, slow) = rules;
-        let rules = Rules { one_in, errors, slower_than: slow.then_some(DurationNs(500)) };
+        let rules = Rules { one_in, errors, slower_than: slow.then_some(DurationNs(500)), by_program: false };
         let config = AssembleStageConfig::new(2, rules);
         let all: Vec<Piece> =
             traces.iter().enumerate().map(|(n, seed)| piece(n, seed, traces[n / 2].0)).collect();
@@ -166,7 +166,8 @@ fn piece(n: usize, &(id, error, slow): &(u128, bool, bool), first: u128) -> Piec
     };
     let part = if later { Part::Later } else { Part::First };
     let trace = TraceId(if later { first } else { id });
-    Piece { trace, spans: vec![span], part, complete: true, sampled: None, across: Across::Nothing }
+    let (sampled_by_program, across) = (false, Across::Nothing);
+    Piece { trace, spans: vec![span], part, complete: true, sampled: None, sampled_by_program, across }
 }
 
 fn bytes(first: u64, pieces: &[Piece]) -> Vec<u8> {
@@ -263,7 +264,7 @@ fn a_trace_too_long_for_a_record_is_cut_and_what_failed_comes_first() {
 
 #[test]
 fn a_draw_keeps_about_its_share_and_a_later_part_goes_with_the_first() {
-    let rules = Rules { one_in: 10, errors: true, slower_than: None };
+    let rules = Rules { one_in: 10, errors: true, ..Rules::default() };
     let kept = (0..10_000_u128).filter(|&n| rules.draw(TraceId(n << 64 | 5)).is_some()).count();
     assert!((900..1_100).contains(&kept), "{kept}");
     let failed = (0..)
@@ -278,6 +279,54 @@ fn a_draw_keeps_about_its_share_and_a_later_part_goes_with_the_first() {
     let rules: Vec<_> = said.pieces.iter().map(|(.., piece)| piece.sampled.clone().unwrap().rule).collect();
     assert_eq!(rules, ["failed", "failed"]);
     assert_eq!(said.pieces[0].2.sampled.as_ref().unwrap().one_in, 1);
+}
+
+/// A hundred calls for one trace of an application's: all of them, if it samples that one, and by the draw if not.
+#[test]
+fn what_its_program_samples_is_kept_and_nothing_else_of_what_was_not_drawn() {
+    let one_in = u32::MAX;
+    for (flags, from, by_program, kept) in [
+        (1, ContextFrom::Thread, true, true),
+        (3, ContextFrom::Thread, true, true),
+        (0, ContextFrom::Thread, true, false),
+        (2, ContextFrom::Thread, true, false),
+        (1, ContextFrom::Events, true, false),
+        (1, ContextFrom::Thread, false, false),
+    ] {
+        let rules = Rules { one_in, by_program, ..Rules::default() };
+        let context = TraceContext { trace: TraceId(0x4bf9 << 64 | 7), span: SpanId(9), flags, from };
+        assert_eq!(rules.draw(context.trace), None);
+        let mut stage = AssembleStage::begin(Epoch(1), AssembleStageConfig::new(1, rules));
+        let mut said = Said::default();
+        let calls = (1..=100).map(|n| {
+            let mut call = make::call(n, 10 * n, 10 * n + 5);
+            call.context = Some(Box::new(context));
+            LayerEvent::Call(call)
+        });
+        let mut traces = Vec::<Trace>::new();
+        Joiner::new(JoinConfig::default()).apply(batch(0, calls.collect(), u64::MAX), &mut traces);
+        let pieces: Vec<Piece> = traces.iter().flat_map(pieces).collect();
+        // What is known by a daemon's events alone waits for the operation, which decides.
+        let part = if from == ContextFrom::Thread { Part::First } else { Part::Later };
+        assert!(pieces.iter().all(|piece| piece.trace == context.trace && piece.part == part));
+        let expected = if kept { pieces.len() } else { 0 };
+        // As a stage tells the next: in bytes.
+        stage.apply(Record { at: None, bytes: &bytes(0, &pieces) }, &mut said);
+        assert_eq!(
+            (pieces.len(), said.pieces.len()),
+            (100, expected),
+            "flags {flags}, {from:?}, {by_program}"
+        );
+        let says = |(.., piece): &(u32, u64, Piece)| {
+            let sampled = piece.sampled.clone().unwrap();
+            (sampled.rule.into_owned(), sampled.one_in, piece.sampled_by_program)
+        };
+        assert!(said.pieces.iter().all(|piece| says(piece) == ("sampled by the program".into(), 1, false)));
+        // What comes of one of them later is kept with it.
+        let later = Piece { part: Part::Later, sampled_by_program: false, ..pieces[0].clone() };
+        stage.apply(Record { at: None, bytes: &bytes(100, &[later]) }, &mut said);
+        assert_eq!(said.pieces.len(), expected + usize::from(kept));
+    }
 }
 
 /// The log above has what it is said to have, and the pieces are what the join and the translation alone make.
@@ -297,7 +346,8 @@ fn without_silence_the_pieces_are_those_of_the_join() {
 #[test]
 fn parts_are_kept_or_left_out_with_the_root_that_they_waited_for() {
     for (slower_than, kept) in [(5, true), (5_000, false)] {
-        let rules = Rules { one_in: u32::MAX, errors: false, slower_than: Some(DurationNs(slower_than)) };
+        let slower_than = Some(DurationNs(slower_than));
+        let rules = Rules { one_in: u32::MAX, slower_than, ..Rules::default() };
         let mut stage = AssembleStage::begin(Epoch(1), AssembleStageConfig::new(1, rules));
         let mut traces = Vec::<Trace>::new();
         let mut joiner = Joiner::new(JoinConfig::default());

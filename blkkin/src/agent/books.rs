@@ -124,6 +124,7 @@ impl Figures for Books {
             ),
         ];
         families.extend(spool.map(|counts| figures::of_spool(&counts, spool_failures)).into_iter().flatten());
+        families.extend(figures::of_contexts(&accounts));
         families.extend(figures::of_killed(&killed));
         families.extend(self.daemons.iter().flat_map(Shown::families));
         families
@@ -161,6 +162,20 @@ mod tests {
         let calls = ["records_fired", "records_read", "records_dropped"].map(|name| values(name)[0]);
         assert_eq!(calls, [7.0, 4.0, 3.0]);
         assert_eq!((values("agent_events_waiting"), values("parts_lost")[1]), (vec![3.0], 2.0));
+        let contexts =
+            Accounts { contexts_publishing: 3, contexts_unread: 5, contexts_denied: 7, ..accounts.clone() };
+        books.note(&contexts, Counts::default());
+        let families = books.families();
+        let sum = |name: &str| -> f64 {
+            let family = families.iter().find(|family| family.name == name).unwrap();
+            let number = |(_, sample): &(Labels, Sample)| match sample {
+                Sample::Number(value) => *value,
+                Sample::Times(_) => panic!("{family:?}"),
+            };
+            family.samples.iter().map(number).sum()
+        };
+        let shown = ["contexts_processes", "contexts_calls", "contexts_processes_skipped"].map(sum);
+        assert_eq!(shown, [3.0, 5.0, 7.0]);
         let lost: f64 = ["records_dropped", "parts_lost"].iter().flat_map(|name| values(name)).sum();
         assert_eq!(lost, accounts.lost() as f64, "all that counts as lost has a name");
     }

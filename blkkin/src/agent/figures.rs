@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use blkkin_bus::spool::SpoolCounts;
+use blkkin_wire::batch::Accounts;
 use blkkin_wire::killed::{Killed, Tally};
 
 use crate::service::{Family, Kind};
@@ -26,6 +27,32 @@ pub(super) fn of_spool(counts: &SpoolCounts, failures: u64) -> Vec<Family> {
         one(Kind::Counter, "spool_batches_read", "Batches read from it to be sent", counts.read_back),
         one(Kind::Counter, "spool_batches_torn", "Batches that could not be read any more", counts.torn),
         one(Kind::Counter, "spool_failures", "Times that its disk did not work", failures),
+    ]
+}
+
+/// Of the spans that programs work for.
+pub(super) fn of_contexts(accounts: &Accounts) -> [Family; 3] {
+    let processes = Family::one(
+        Kind::Gauge,
+        "contexts_processes",
+        "Processes that publish the span that each thread works for",
+        accounts.contexts_publishing as f64,
+    );
+    let calls = [
+        ("faulted", accounts.contexts_faulted),
+        ("unread", accounts.contexts_unread),
+        ("invalid", accounts.contexts_invalid),
+    ];
+    let skipped = [("no right", accounts.contexts_denied), ("no room", accounts.contexts_no_room)];
+    [
+        processes,
+        Family::by(
+            "what",
+            "contexts_calls",
+            "Calls whose span could not be read at entry, nor at return, or is none",
+            calls,
+        ),
+        Family::by("why", "contexts_processes_skipped", "Processes of which it is not known", skipped),
     ]
 }
 

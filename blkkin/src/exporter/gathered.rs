@@ -69,8 +69,15 @@ impl Gathered {
         let label = self.labels.iter().find(|label| label.spans.contains(&place))?;
         let Label { from, number, trace, part, complete, .. } = *label;
         let spans = vec![self.spans.get(place)?.clone()];
-        let piece =
-            Piece { trace, spans, part, complete, sampled: label.sampled.clone(), across: Across::Nothing };
+        let piece = Piece {
+            trace,
+            spans,
+            part,
+            complete,
+            sampled: label.sampled.clone(),
+            sampled_by_program: false,
+            across: Across::Nothing,
+        };
         Some(Letter {
             headers: vec![
                 ("blkkin.reason", format!("{destination}: {why}")),
@@ -134,6 +141,7 @@ mod tests {
             part: Part::First,
             complete: true,
             sampled,
+            sampled_by_program: false,
             across: Across::Nothing,
         };
         let from = Origin { stage: Stage::Assemble, partition: 3, epoch: Epoch(0xab) };

@@ -14,20 +14,25 @@ pub(crate) fn cgroup(word: &str) -> Result<CgroupId, Failure> {
     if let Ok(id) = word.parse() {
         return Ok(CgroupId(id));
     }
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let root = default_hierarchy(&mounts).ok_or_else(|| {
-        Failure::usage(
-            format!("cannot look up cgroup `{word}`"),
-            "the default hierarchy (cgroup2) is not mounted here, and the older ones are not followed",
-            "mount -t cgroup2 none /sys/fs/cgroup, or --tree PID",
-        )
-    })?;
+    let root = hierarchy(word)?;
     let folder = folder(&root, word);
     let metadata = fs::metadata(&folder).map_err(|error| {
         let remedy = format!("a folder below {} (systemd-cgls shows them)", root.display());
         Failure::usage(format!("unknown cgroup `{word}`"), format!("{}: {error}", folder.display()), remedy)
     })?;
     Ok(CgroupId(metadata.ino()))
+}
+
+/// Where the hierarchy is that this cgroup is looked up in.
+pub(crate) fn hierarchy(word: &str) -> Result<PathBuf, Failure> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    default_hierarchy(&mounts).ok_or_else(|| {
+        Failure::usage(
+            format!("cannot look up cgroup `{word}`"),
+            "the default hierarchy (cgroup2) is not mounted here, and the older ones are not followed",
+            "mount -t cgroup2 none /sys/fs/cgroup, or --tree PID",
+        )
+    })
 }
 
 /// Where cgroup2 is mounted: on many machines /sys/fs/cgroup, on those with the older hierarchies below it.

@@ -51,6 +51,7 @@ pub(crate) fn piece(n: u64) -> Piece {
         part: Part::First,
         complete: true,
         sampled: n.is_multiple_of(3).then(|| Sampled { rule: "one in 3".into(), one_in: 3 }),
+        sampled_by_program: false,
         across: Default::default(),
     }
 }

@@ -17,6 +17,7 @@ pub(crate) const SYSLOG: i32 = 34;
 pub(crate) const PERFMON: i32 = 38;
 pub(crate) const BPF: i32 = 39;
 pub(crate) const SYS_NICE: i32 = 23;
+pub(crate) const SYS_PTRACE: i32 = 19;
 const LAST: i32 = 40;
 const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 

@@ -1,9 +1,9 @@
 //! Everything that the tracer said of a run, and what the join made of it.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ pub(crate) struct Recorder {
     drain: JoinHandle<Ended>,
     collect: JoinHandle<(Vec<LayerEvent>, Vec<Trace>, JoinAccounts)>,
     contexts: Arc<AtomicU64>,
+    outside: Arc<Mutex<HashMap<u64, u64>>>,
 }
 
 /// What it said.
@@ -107,6 +108,8 @@ impl Recorder {
         let drain = std::thread::spawn(move || tracer.drain(publisher, told).unwrap());
         let contexts = Arc::new(AtomicU64::new(0));
         let counted = contexts.clone();
+        let outside = Arc::new(Mutex::new(HashMap::new()));
+        let without = outside.clone();
         let collect = std::thread::spawn(move || {
             let (mut events, mut traces) = (Vec::new(), Vec::new());
             let mut joiner = Joiner::new(JoinConfig::default());
@@ -115,6 +118,13 @@ impl Recorder {
                     Next::Item(batch) => {
                         let has = |event: &&LayerEvent| matches!(event, LayerEvent::Call(call) if call.context.is_some());
                         counted.fetch_add(batch.events.iter().filter(has).count() as u64, Relaxed);
+                        for event in &batch.events {
+                            if let LayerEvent::Call(call) = event
+                                && call.context.is_none()
+                            {
+                                *without.lock().unwrap().entry(call.args[3]).or_default() += 1;
+                            }
+                        }
                         events.extend(batch.events.iter().cloned());
                         joiner.apply(batch, &mut traces);
                     }
@@ -125,12 +135,17 @@ impl Recorder {
             joiner.finish(&mut traces);
             (events, traces, joiner.accounts().clone())
         });
-        Recorder { stop, drain, collect, contexts }
+        Recorder { stop, drain, collect, contexts, outside }
     }
 
     /// Calls so far that were made for a span of the program's.
     pub(crate) fn in_contexts(&self) -> u64 {
         self.contexts.load(Relaxed)
+    }
+
+    /// Calls so far that were made for none, whose fourth argument is this.
+    pub(crate) fn outside(&self, argument: u64) -> u64 {
+        self.outside.lock().unwrap().get(&argument).copied().unwrap_or(0)
     }
 
     /// Detaches and takes what is left.

@@ -126,6 +126,7 @@ mod tests {
             part: Part::First,
             complete: true,
             sampled: None,
+            sampled_by_program: false,
             across: Default::default(),
         };
         let from = Origin { stage: Stage::Assemble, partition: 0, epoch: Epoch(1) };

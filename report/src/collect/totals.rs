@@ -7,7 +7,7 @@ use blkkin_aggregator::stacked::Stacked;
 use blkkin_aggregator::trace::{Part, Root, Trace};
 use blkkin_wire::calls::{CallClass, CallId};
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
-use blkkin_wire::event::{CallEvent, Ending, FileEvent, Kept, RequestEvent};
+use blkkin_wire::event::{CallEvent, ContextFrom, Ending, FileEvent, Kept, RequestEvent, TraceContext};
 
 use super::calls::{Subject, moved_bytes};
 use super::seen::Seen;
@@ -59,6 +59,10 @@ pub struct Totals {
     pub no_exit: u64,
     /// Of the calls, those with a path argument cut or unreadable.
     pub paths_cut: u64,
+    /// Of the calls, those made for a span that their thread published.
+    pub in_contexts: u64,
+    /// Of these, those in traces that their program samples.
+    pub sampled_by_program: u64,
     /// Journal commits.
     pub commits: u64,
     /// The kernel's own work, commits aside.
@@ -104,7 +108,12 @@ impl Totals {
         self.traces += u64::from(trace.part == Part::First);
         self.last_end = self.last_end.max(trace.last_end());
         match &trace.root {
-            Root::Call(call) => self.add_call(call, seen),
+            Root::Call(call) => {
+                let published = |context: &TraceContext| context.from == ContextFrom::Thread;
+                self.in_contexts += u64::from(trace.context().is_some_and(published));
+                self.sampled_by_program += u64::from(trace.is_sampled_by_program());
+                self.add_call(call, seen);
+            }
             Root::Commit(_) => self.commits += 1,
             Root::Kernel => self.kernel += 1,
             Root::Operation(_) => self.operations += u64::from(trace.part == Part::First),

@@ -12,16 +12,21 @@
 //! *Weakness*: that a file has nothing is some process's word. One that overwrites the headers of a library in its own memory keeps
 //! us from finding that library in others for ten minutes.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use blkkin_probe_abi::context::{PLACES_MAX, Place};
+use blkkin_probe_abi::context::{PLACE_NONE, PLACES_MAX, Place};
 
+use super::believed::Believed;
 use super::maps::MappedFile;
 use super::places::Places;
-use super::process::{self, Publishes, Space};
+use super::process::{self, Publishes, Space, Unseen};
+use super::tally::Tally;
+use super::watch::Asked;
 
 /// Files known to have nothing: more than a machine's programs have libraries. When there are more it begins anew.
 const BARREN_MAX: usize = 65_536;
@@ -43,6 +48,8 @@ pub(crate) enum Sight {
     Execed { pid: u32, program: Option<MappedFile> },
     /// It has mapped this file, to execute it.
     Mapped { pid: u32, file: MappedFile },
+    /// It has another user, another cgroup or another name.
+    Changed { pid: u32 },
     /// It has ended.
     Ended { pid: u32 },
     /// More happened than could be said: any process may be another.
@@ -52,10 +59,14 @@ pub(crate) enum Sight {
 /// What is known.
 pub(crate) struct Finder {
     places: Places,
+    believed: Believed,
     /// Processes that were looked at, and where those that publish do so.
     known: HashMap<u32, (Space, Option<Place>)>,
     barren: HashSet<MappedFile>,
     barren_since: Instant,
+    /// Processes that may not be looked at, and were counted.
+    denied: HashSet<u32>,
+    tally: Arc<Tally>,
     /// When to look again, at whom, and how often that was done.
     again: BTreeMap<(Instant, u32), u32>,
     due: HashMap<u32, Instant>,
@@ -66,15 +77,18 @@ pub(crate) struct Finder {
 
 impl Finder {
     /// One that knows nothing.
-    pub(crate) fn new(places: Places, always_again: bool) -> Finder {
+    pub(crate) fn new(places: Places, Asked { believed, again, .. }: Asked, tally: Arc<Tally>) -> Finder {
         Finder {
             places,
+            believed,
             known: HashMap::new(),
             barren: HashSet::new(),
             barren_since: Instant::now(),
+            denied: HashSet::new(),
+            tally,
             again: BTreeMap::new(),
             due: HashMap::new(),
-            always_again,
+            always_again: again,
             changed: false,
         }
     }
@@ -125,23 +139,35 @@ impl Finder {
             }
             Sight::Mapped { pid, file } if !self.barren.contains(&file) => self.look(pid, 0),
             Sight::Mapped { .. } => {}
-            Sight::Ended { pid } => self.forget(pid),
-            Sight::Everything => {
-                self.known.retain(|_, (_, place)| place.is_some());
-                for pid in processes() {
+            Sight::Changed { pid } => {
+                let publishes = self.known.get(&pid).is_some_and(|(_, place)| publishes(place.as_ref()));
+                if !(publishes && self.believed.believes(pid)) {
                     self.look(pid, 0);
                 }
+            }
+            Sight::Ended { pid } => {
+                self.denied.remove(&pid);
+                self.forget(pid);
+            }
+            Sight::Everything => {
+                let there = processes();
+                let gone: Vec<u32> = self.known.keys().filter(|pid| !there.contains(pid)).copied().collect();
+                gone.into_iter().for_each(|pid| self.forget(pid));
+                self.known.retain(|_, (_, place)| place.is_some());
+                there.into_iter().for_each(|pid| self.look(pid, 0));
             }
         }
     }
 
     /// A process that was forked has its parent's memory, and by that its place.
     fn inherits(&mut self, pid: u32, parent: u32) -> bool {
-        let Some((space, Some(place))) = self.known.get(&parent).copied() else { return false };
-        if process::space(pid) != Some(space) {
+        let Some((space, place)) = self.known.get(&parent).copied() else { return false };
+        // By itself: it may have become another user.
+        let inherits = publishes(place.as_ref()) && process::space(pid) == Some(space);
+        if !inherits || !self.believed.believes(pid) {
             return false;
         }
-        self.set(pid, space, Some(place));
+        self.set(pid, space, place);
         true
     }
 
@@ -149,15 +175,19 @@ impl Finder {
         if pid == std::process::id() {
             return;
         }
+        if !self.believed.believes(pid) {
+            return self.disbelieve(pid);
+        }
         match process::look(pid, &mut self.barren) {
-            Some((space, publishes)) => {
+            Ok((space, publishes)) => {
                 let place = if let Publishes::At(place) = publishes { Some(place) } else { None };
                 self.set(pid, space, place);
                 if self.always_again || (publishes == Publishes::Unsettled && times < AGAIN_MAX) {
                     self.come_again(pid, times);
                 }
             }
-            None => self.forget(pid),
+            Err(Unseen::Denied) => self.deny(pid),
+            Err(Unseen::Gone) => self.forget(pid),
         }
     }
 
@@ -167,6 +197,27 @@ impl Finder {
             self.again.remove(&(before, pid));
         }
         self.again.insert((due, pid), times + 1);
+    }
+
+    /// Nothing is known of it, and that is told, once for each.
+    fn deny(&mut self, pid: u32) {
+        self.forget(pid);
+        if self.denied.len() >= PLACES_MAX as usize {
+            self.denied.clear();
+        }
+        if self.denied.insert(pid) {
+            self.tally.denied.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// It has no place, or no longer one; and that of its parent, whose memory it has a copy of, is not its own.
+    fn disbelieve(&mut self, pid: u32) {
+        let parent = process::parent(pid).and_then(|parent| self.known.get(&parent));
+        let shared = parent.filter(|(_, place)| place.is_some()).map(|(space, _)| *space);
+        // Who may not know it takes the parent's: where it is another by now, nothing is there for it anyway.
+        let Some(space) = process::space(pid).or(shared) else { return self.forget(pid) };
+        let none = Place { kind: PLACE_NONE, ..Place::default() };
+        self.set(pid, space, (shared == Some(space)).then_some(none));
     }
 
     fn look_again(&mut self, now: Instant) {
@@ -186,23 +237,42 @@ impl Finder {
         let now = found((space, place));
         // One that is said again may have been taken out meanwhile, as its library was.
         if before.is_some() || now.is_some() {
-            self.changed |= self.places.set(pid, now);
+            let room = self.places.set(pid, now);
+            self.tally.no_room.fetch_add(u64::from(!room), Relaxed);
+            self.changed |= room;
         }
+        self.count(before.as_ref(), now.as_ref());
+    }
+
+    /// One that had `before` has `now`.
+    fn count(&self, before: Option<&Place>, now: Option<&Place>) {
+        match (publishes(before), publishes(now)) {
+            (false, true) => self.tally.publishing.fetch_add(1, Relaxed),
+            (true, false) => self.tally.publishing.fetch_sub(1, Relaxed),
+            _ => 0,
+        };
     }
 
     fn forget(&mut self, pid: u32) {
         if let Some(due) = self.due.remove(&pid) {
             self.again.remove(&(due, pid));
         }
-        if let Some((_, Some(_))) = self.known.remove(&pid) {
+        let known = self.known.remove(&pid);
+        if let Some((_, Some(place))) = known {
+            self.count(Some(&place), None);
             // Not said to the tasks: who has seen it is gone, or another program, and knows.
             self.places.set(pid, None);
         }
     }
 }
 
+/// Whether contexts are read there.
+fn publishes(place: Option<&Place>) -> bool {
+    place.is_some_and(|place| place.kind != PLACE_NONE)
+}
+
 /// All that there are.
-fn processes() -> Vec<u32> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+fn processes() -> BTreeSet<u32> {
+    let Ok(entries) = fs::read_dir("/proc") else { return BTreeSet::new() };
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }

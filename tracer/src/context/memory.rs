@@ -1,5 +1,7 @@
 //! A process's memory, or what stands for it in tests.
 
+use std::io;
+
 /// Memory that may not be there, and that somebody else may write at any time.
 pub(crate) trait Memory {
     /// Fills `into` with what is at `address`; or none of it is to be believed.
@@ -22,6 +24,19 @@ pub(crate) trait Memory {
 
 /// That of another process: process_vm_readv(2).
 pub(crate) struct ProcessMemory(pub(crate) u32);
+
+impl ProcessMemory {
+    /// Whether this process has the right to; what is at `address` may be missing all the same.
+    pub(crate) fn may_be_read(&self, address: u64) -> io::Result<()> {
+        match self.read(address, &mut [0]) {
+            Some(()) => Ok(()),
+            None => match io::Error::last_os_error() {
+                error if error.raw_os_error() == Some(libc::EFAULT) => Ok(()),
+                error => Err(error),
+            },
+        }
+    }
+}
 
 impl Memory for ProcessMemory {
     fn read(&self, address: u64, into: &mut [u8]) -> Option<()> {

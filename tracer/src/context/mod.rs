@@ -5,7 +5,7 @@
 //!
 //! The way: [`process`] says what a process has mapped ([`maps`]) and reads its memory; [`elf`] finds the symbol
 //! `otel_thread_ctx_v1` in what is loaded there; [`tls`] says where a thread finds that variable; [`finder`] does this in a thread
-//! of its own, and writes what is new into [`places`].
+//! of its own, of those that are [`believed`], and writes what is new into [`places`]. [`reach`](mod@reach) says of whom all this may be asked at all.
 //!
 //! *Invariant*: all of it is the process's word, and believed only as far as a wrong word harms nobody: each read is bounded and
 //! may fail, what does not fit is no place, and what is read at the place is looked at again at each call. A process cannot stop
@@ -23,12 +23,15 @@
 //! *Weakness*: a page of a file that a process has mapped from a file system which does not answer (FUSE, NFS) keeps the thread
 //! that looks waiting; calls are below no span from then on, and nothing else stands still.
 
+pub(crate) mod believed;
 pub(crate) mod elf;
 pub(crate) mod finder;
 pub(crate) mod maps;
 pub(crate) mod memory;
 pub(crate) mod places;
 pub(crate) mod process;
+pub(crate) mod reach;
+pub(crate) mod tally;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tls;

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 
 use blkkin_probe_abi::context::Place;
 
@@ -55,33 +55,69 @@ fn same_slot(one: &Place, other: &Place) -> bool {
     slot(one) == slot(other)
 }
 
-/// The address space of a process, as /proc/PID/stat has it (its 26th and 28th field).
+/// Why nothing was seen of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unseen {
+    /// It is gone, or became another meanwhile.
+    Gone,
+    /// This process may not look at it.
+    Denied,
+}
+
+impl From<io::Error> for Unseen {
+    fn from(error: io::Error) -> Unseen {
+        if error.kind() == io::ErrorKind::PermissionDenied { Unseen::Denied } else { Unseen::Gone }
+    }
+}
+
+/// The address space of a process; none where there is none, or where it may not be known.
 pub(crate) fn space(pid: u32) -> Option<Space> {
+    space_or_why(pid).ok()
+}
+
+/// As /proc/PID/stat has it (its 26th and 28th field).
+fn space_or_why(pid: u32) -> Result<Space, Unseen> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let [start_code, start_stack] = [26, 28].map(|number| field(&stat, number));
+    // A process that ends has neither; and who may not know is told 1 and 0 (do_task_stat, fs/proc/array.c).
+    match (start_code, start_stack) {
+        (Some(1), Some(0)) => Err(Unseen::Denied),
+        (Some(start_code), Some(start_stack)) if start_stack != 0 => Ok(Space { start_stack, start_code }),
+        _ => Err(Unseen::Gone),
+    }
+}
+
+/// Who has forked a process, or has inherited it.
+pub(crate) fn parent(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    u32::try_from(field(&stat, 4)?).ok()
+}
+
+fn field(stat: &str, number: usize) -> Option<u64> {
     // A name may have parentheses and spaces in it.
     let (_, rest) = stat.rsplit_once(") ")?;
-    let field = |number: usize| rest.split_ascii_whitespace().nth(number - 3)?.parse().ok();
-    let space = Space { start_stack: field(28)?, start_code: field(26)? };
-    // A process that ends has none; and who may not know is told nothing.
-    (space.start_stack != 0).then_some(space)
+    rest.split_ascii_whitespace().nth(number - 3)?.parse().ok()
 }
 
 /// Looks at all that a process has loaded; files that are known to have nothing are passed over, and those found to are added.
-/// None where it is gone, or became another meanwhile.
-pub(crate) fn look(pid: u32, barren: &mut HashSet<MappedFile>) -> Option<(Space, Publishes)> {
-    let before = space(pid)?;
+pub(crate) fn look(pid: u32, barren: &mut HashSet<MappedFile>) -> Result<(Space, Publishes), Unseen> {
+    let before = space_or_why(pid)?;
     let mut maps = String::new();
-    let file = File::open(format!("/proc/{pid}/maps")).ok()?;
+    let file = File::open(format!("/proc/{pid}/maps"))?;
     // Names may be anything: what is no text ends the list.
     let _ = file.take(MAPS_MAX).read_to_string(&mut maps);
     let loaded = loaded(&maps);
     let fresh: Vec<Loaded> =
         loaded.iter().filter(|one| !barren.contains(&one.file)).take(LOADED_MAX).copied().collect();
     if fresh.is_empty() {
-        return Some((before, Publishes::Nothing));
+        return Ok((before, Publishes::Nothing));
     }
     let memory = ProcessMemory(pid);
-    let program = program_header_at(pid)?;
+    // An address of the program's own: what the kernel was told to execute, whether or not that asks for an interpreter. (The
+    // auxiliary vector has another, but only the process's own user may open that file, whatever capabilities others have.)
+    let program = before.start_code;
+    // Memory takes more rights than names do (Yama). What may not be read is not empty.
+    memory.may_be_read(program)?;
     let mut found = Publishes::Nothing;
     let mut silent = Vec::new();
     let mut libc = None;
@@ -100,10 +136,11 @@ pub(crate) fn look(pid: u32, barren: &mut HashSet<MappedFile>) -> Option<(Space,
         }
         found = found.and(publishes);
     }
-    (space(pid)? == before).then(|| {
-        barren.extend(silent);
-        (before, found)
-    })
+    if space(pid) != Some(before) {
+        return Err(Unseen::Gone);
+    }
+    barren.extend(silent);
+    Ok((before, found))
 }
 
 /// What one program or library says.
@@ -130,15 +167,6 @@ fn libc_of(memory: &impl Memory, loaded: &[Loaded], program: u64) -> Libc {
         true => Libc::Musl,
         false => Libc::Glibc,
     }
-}
-
-/// Where the kernel has put the program's own headers: what it was told to execute, whether or not that asks for an
-/// interpreter (AT_PHDR, getauxval(3)).
-fn program_header_at(pid: u32) -> Option<u64> {
-    const AT_PHDR: u64 = 3;
-    let vector = fs::read(format!("/proc/{pid}/auxv")).ok()?;
-    let word = |bytes: &[u8]| Some(u64::from_ne_bytes(bytes.try_into().ok()?));
-    vector.chunks_exact(16).find_map(|pair| (word(&pair[..8])? == AT_PHDR).then(|| word(&pair[8..]))?)
 }
 
 impl Space {
@@ -169,6 +197,8 @@ mod tests {
     #[test]
     fn a_process_has_an_address_space_and_one_that_is_none_has_not() {
         assert!(space(std::process::id()).is_some_and(|space| space.start_code > 1));
-        assert_eq!(space(u32::MAX), None);
+        assert_eq!((space(u32::MAX), parent(u32::MAX)), (None, None));
+        assert_eq!(look(u32::MAX, &mut HashSet::new()), Err(Unseen::Gone));
+        assert_eq!(parent(std::process::id()), Some(std::os::unix::process::parent_id()));
     }
 }

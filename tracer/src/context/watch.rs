@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
@@ -12,9 +13,11 @@ use blkkin_wire::calls::CallId;
 use blkkin_wire::event::{CallEvent, LayerEvent, TaskChange, TaskEvent};
 use blkkin_wire::ids::{FileId, TaskId};
 
+use super::believed::Believed;
 use super::finder::{Finder, Sight};
 use super::maps::MappedFile;
 use super::places::Places;
+use super::tally::Tally;
 
 /// Sights that may wait.
 const SIGHTS_MAX: usize = 4_096;
@@ -23,12 +26,14 @@ const TASKS_MAX: usize = 1 << 20;
 /// What is mapped may be executed (include/uapi/asm-generic/mman-common.h).
 const PROT_EXEC: u64 = 4;
 
-/// How processes are looked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Looks {
-    /// All that there are at the beginning: so many may be followed.
-    pub(crate) at_everybody: bool,
-    /// Now and then at those that are known, as a filter keeps what they load out of the events.
+/// Whose contexts are asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    /// Also of those that are there already.
+    pub(crate) everybody: bool,
+    /// Of these.
+    pub(crate) believed: Believed,
+    /// Now and then of those that are known, as a filter keeps what they load out of the events.
     pub(crate) again: bool,
 }
 
@@ -37,22 +42,29 @@ pub(crate) struct Watch {
     sights: SyncSender<Sight>,
     processes: HashMap<TaskId, u32>,
     overflowed: bool,
+    /// Whether it has to be known what a task changes of itself.
+    changes: bool,
     mmap: Option<CallId>,
+    /// What became of looks.
+    pub(crate) tally: Arc<Tally>,
 }
 
 impl Watch {
-    /// Begins.
-    pub(crate) fn begin(places: Places, looks: Looks) -> io::Result<Watch> {
+    /// Begins, and has all processes looked at that are there already, if so many may be followed.
+    pub(crate) fn begin(places: Places, asked: Asked) -> io::Result<Watch> {
         let (sights, queue) = sync_channel(SIGHTS_MAX);
+        let (everybody, changes) = (asked.everybody, asked.believed.depends());
+        let tally = Arc::new(Tally::default());
+        let told = Arc::clone(&tally);
         let look = move |queue: Receiver<Sight>| {
             // Whoever drains has made itself more urgent than others, and this thread with it.
             // SAFETY: no memory is passed; 0 is the calling thread.
             unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 5) };
-            Finder::new(places, looks.again).run(&queue);
+            Finder::new(places, asked, told).run(&queue);
         };
         thread::Builder::new().name("contexts".to_owned()).spawn(move || look(queue))?;
         let mmap = CallId::by_name("mmap");
-        Ok(Watch { sights, processes: HashMap::new(), overflowed: looks.at_everybody, mmap })
+        Ok(Watch { sights, processes: HashMap::new(), overflowed: everybody, changes, mmap, tally })
     }
 
     /// Looks through events that go by.
@@ -89,6 +101,7 @@ impl Watch {
             TaskChange::Seen | TaskChange::Forked => {
                 self.say(Sight::Seen { pid, parent: task.ppid.0, leads: task.tid.0 == pid });
             }
+            TaskChange::Changed if self.changes => self.say(Sight::Changed { pid }),
             TaskChange::Changed | TaskChange::Exited => {}
         }
     }

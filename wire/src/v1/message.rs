@@ -198,6 +198,12 @@ pub(super) struct Accounts {
     pub(super) contexts_unread: u64,
     #[prost(uint64, tag = "27")]
     pub(super) contexts_invalid: u64,
+    #[prost(uint64, tag = "28")]
+    pub(super) contexts_publishing: u64,
+    #[prost(uint64, tag = "29")]
+    pub(super) contexts_denied: u64,
+    #[prost(uint64, tag = "30")]
+    pub(super) contexts_no_room: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -210,7 +210,7 @@ fn event() -> impl Strategy<Value = LayerEvent> {
 }
 
 fn accounts() -> impl Strategy<Value = Accounts> {
-    any::<([u64; 31], [u64; 6])>().prop_map(|(n, last)| {
+    any::<([u64; 31], [u64; 9])>().prop_map(|(n, last)| {
         let account = |at: usize| Account { fired: n[at], recorded: n[at + 1], dropped: n[at + 2] };
         Accounts {
             calls: account(0),
@@ -240,6 +240,9 @@ fn accounts() -> impl Strategy<Value = Accounts> {
             contexts_faulted: last[3],
             contexts_unread: last[4],
             contexts_invalid: last[5],
+            contexts_publishing: last[6],
+            contexts_denied: last[7],
+            contexts_no_room: last[8],
         }
     })
 }
@@ -669,6 +672,21 @@ fn who_knows_no_operations_reads_what_was_published() {
     let mut message = message::EventBatch::decode(encode(&under_operations()).as_slice()).unwrap();
     message.contexts.as_mut().unwrap().operation.clear();
     assert_eq!(message.encode_to_vec(), encode(&under_spans()));
+}
+
+/// The same with what became of looks at processes. `golden/looks-v1.bin` holds it.
+#[test]
+fn what_became_of_looks_means_the_same_for_ever() {
+    let mut batch = under_spans();
+    let accounts = &mut batch.accounts;
+    (accounts.contexts_publishing, accounts.contexts_denied, accounts.contexts_no_room) = (3, 300, 1);
+    if std::env::var_os("BLESS").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/looks-v1.bin");
+        std::fs::write(path, encode(&batch)).unwrap();
+    }
+    let golden = include_bytes!("../../golden/looks-v1.bin");
+    assert_eq!(decode(golden), Ok(Decoded { batch: batch.clone(), calls_unknown: 0 }));
+    assert_eq!(encode(&batch), golden, "what is written now");
 }
 
 /// As it is for whoever reads by the schema of before contexts: it skips two fields, and does not look at the flag.

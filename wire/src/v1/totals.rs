@@ -27,7 +27,8 @@ same!(
         calls_entered, calls_filtered, calls_incomplete, calls_truncated, files_truncated, calls_compat, bios_queued,
         requests_started, requests_merged, ends_missed, untracked, tasks_missed, recursion_misses, malformed,
         requests_foreign, paths_failed, walk_overflow,
-        flushes_served, flush_overflow, contexts_faulted, contexts_unread, contexts_invalid
+        flushes_served, flush_overflow, contexts_faulted, contexts_unread, contexts_invalid,
+        contexts_publishing, contexts_denied, contexts_no_room
     } of { calls, bios, requests, commits, names }
 );
 

@@ -94,6 +94,7 @@ fn record(first: u64, halves: &[LinkHalf]) -> Vec<u8> {
         part: Part::First,
         complete: false,
         sampled: None,
+        sampled_by_program: false,
         across: Across::Half(half.clone().into()),
     });
     let from = Origin { stage: Stage::Join, partition: 1, epoch: Epoch(1) };

@@ -11,7 +11,7 @@
 
 #include "thread.h"
 
-#define AWAITED (1L << 40)
+#define AWAITED (1L << 40 | 1)
 #define PAGE 4096
 
 static int file;

@@ -21,7 +21,7 @@ static int file;
 static long spans, calls, step;
 static atomic_long next;
 
-#define AWAITED (1L << 40)
+#define AWAITED (1L << 40 | 1)
 
 static void call(long span)
 {

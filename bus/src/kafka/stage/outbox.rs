@@ -169,6 +169,7 @@ mod tests {
             part: Part::First,
             complete: true,
             sampled: None,
+            sampled_by_program: false,
             across: Across::Nothing,
         }
     }

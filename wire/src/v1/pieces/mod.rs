@@ -40,6 +40,7 @@ const MOVED: u32 = 1 << 5;
 const HEAD: u32 = 1 << 7;
 const BELOW: u32 = 1 << 8;
 const FORWARDED: u32 = 1 << 6;
+const BY_PROGRAM: u32 = 1 << 9;
 
 /// Bits of `Spans.flags`; the lowest two are the kind.
 const KIND: u32 = 0b11;

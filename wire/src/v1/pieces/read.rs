@@ -8,8 +8,8 @@ use prost::Message;
 use super::across;
 use super::message::{self, Annotations, Links, Pieces, Spans, Tags};
 use super::{
-    AWAITS, BELOW, COMPLETE, ERROR, FORWARDED, HALF, HEAD, KIND, LATER, MOVED, OTHER_TRACE, PARENT_ELSEWHERE,
-    PARENT_HERE, REMOTE, SAMPLED,
+    AWAITS, BELOW, BY_PROGRAM, COMPLETE, ERROR, FORWARDED, HALF, HEAD, KIND, LATER, MOVED, OTHER_TRACE,
+    PARENT_ELSEWHERE, PARENT_HERE, REMOTE, SAMPLED,
 };
 use crate::clock::{DurationNs, WallclockNs};
 use crate::ids::{SpanId, TraceId};
@@ -143,6 +143,7 @@ impl Reader<'_> {
             part: if flags & LATER != 0 { Part::Later } else { Part::First },
             complete: flags & COMPLETE != 0,
             sampled,
+            sampled_by_program: flags & BY_PROGRAM != 0,
             across,
         })
     }

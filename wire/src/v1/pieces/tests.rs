@@ -99,7 +99,7 @@ fn across() -> impl Strategy<Value = Across> {
 prop_compose! {
     fn piece()(
         trace: u128, spans in vec(span(), 0..6), later: bool, complete: bool, sampled in option::of((word(), any::<u32>())),
-        mut across in across()
+        sampled_by_program: bool, mut across in across()
     ) -> Piece {
         let own = |(other, span): (Option<u128>, Span)| Span { trace: TraceId(other.unwrap_or(trace)), ..span };
         if let Across::Half(half) = &mut across {
@@ -108,7 +108,8 @@ prop_compose! {
         Piece {
             trace: TraceId(trace), spans: spans.into_iter().map(own).collect(),
             part: if later { Part::Later } else { Part::First }, complete,
-            sampled: sampled.map(|(rule, one_in)| Sampled { rule: rule.into(), one_in }), across,
+            sampled: sampled.map(|(rule, one_in)| Sampled { rule: rule.into(), one_in }), sampled_by_program,
+            across,
         }
     }
 }
@@ -209,6 +210,7 @@ fn known() -> PieceBatch {
                 part: Part::First,
                 complete: true,
                 sampled: Some(Sampled { rule: "one in 100".into(), one_in: 100 }),
+                sampled_by_program: false,
                 across: Across::Nothing,
             },
             Piece {
@@ -217,6 +219,7 @@ fn known() -> PieceBatch {
                 part: Part::Later,
                 complete: false,
                 sampled: None,
+                sampled_by_program: false,
                 across: Across::Nothing,
             },
         ],
@@ -266,6 +269,7 @@ fn linked() -> PieceBatch {
         part: Part::First,
         complete: false,
         sampled: None,
+        sampled_by_program: false,
         across,
     };
     let moved = Moved {
@@ -284,6 +288,20 @@ fn linked() -> PieceBatch {
             piece(asker, Across::Forwarded(1)),
         ],
     }
+}
+
+/// That an application samples a trace. `golden/by-program-v1.bin` holds it.
+#[test]
+fn what_a_program_samples_means_the_same_for_ever() {
+    let mut batch = known();
+    batch.pieces[1].sampled_by_program = true;
+    if std::env::var_os("BLESS").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/by-program-v1.bin");
+        std::fs::write(path, encode_pieces(&batch)).unwrap();
+    }
+    let golden = include_bytes!("../../../golden/by-program-v1.bin");
+    assert_eq!(decode_pieces(golden), Ok(batch.clone()));
+    assert_eq!(encode_pieces(&batch), golden, "what is written now");
 }
 
 #[test]

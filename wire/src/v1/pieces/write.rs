@@ -7,8 +7,8 @@ use prost::Message;
 use super::across;
 use super::message::{self, Annotations, Links, Pieces, Spans, Tags};
 use super::{
-    AWAITS, BELOW, COMPLETE, ERROR, FORWARDED, HALF, HEAD, LATER, MOVED, OTHER_TRACE, PARENT_ELSEWHERE,
-    PARENT_HERE, REMOTE, SAMPLED,
+    AWAITS, BELOW, BY_PROGRAM, COMPLETE, ERROR, FORWARDED, HALF, HEAD, LATER, MOVED, OTHER_TRACE,
+    PARENT_ELSEWHERE, PARENT_HERE, REMOTE, SAMPLED,
 };
 use crate::ids::{SpanId, TraceId};
 use crate::meeting::Across;
@@ -69,6 +69,9 @@ impl<'a> Writer<'a> {
         }
         if piece.complete {
             flags |= COMPLETE;
+        }
+        if piece.sampled_by_program {
+            flags |= BY_PROGRAM;
         }
         if let Some(sampled) = &piece.sampled {
             flags |= SAMPLED;

@@ -179,6 +179,7 @@ mod tests {
             part: Part::First,
             complete: true,
             sampled: None,
+            sampled_by_program: false,
             across: Across::Nothing,
         };
         let from = Origin { stage: Stage::Join, partition: 0, epoch: Epoch(1) };
