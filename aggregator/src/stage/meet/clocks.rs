@@ -13,7 +13,8 @@
 //! ```
 //!
 //! Each request gives such an interval, as long as what the network took; the true difference lies in all of them. What was
-//! known some time ago is widened by what the clocks may have drifted since.
+//! known some time ago is widened by what the clocks may have drifted since; and its lower end, which is of the request's end, by what
+//! they may have drifted while it took, so that both ends are of one moment: its begin.
 //!
 //! *One clock*: where both ends are on one machine nothing has to be learned. There the request lies inside by when it was *taken* alone:
 //! who answers says that it is done after the answer was sent, and whoever asked may have it before that (on one machine in
@@ -109,6 +110,11 @@ impl Interval {
         }
     }
 
+    /// The same of one moment: when it was asked.
+    fn at_begin(self, asked: &LinkHalf) -> Interval {
+        Interval { low: self.low - drift(asked.event.took().0), ..self }
+    }
+
     pub(super) fn middle(&self) -> i128 {
         self.low + (self.high - self.low) / 2
     }
@@ -130,9 +136,14 @@ impl Interval {
 impl Bound {
     /// As it is at another time, which may be earlier too.
     fn at(&self, at: u64) -> Interval {
-        let drift = i128::from(at.abs_diff(self.at)) * i128::from(DRIFT_PPM) / 1_000_000;
+        let drift = drift(at.abs_diff(self.at));
         Interval { low: self.offset.low - drift, high: self.offset.high + drift }
     }
+}
+
+/// What two clocks may drift apart in so many ns, rounded up.
+fn drift(ns: u64) -> i128 {
+    (i128::from(ns) * i128::from(DRIFT_PPM)).div_euclid(1_000_000) + 1
 }
 
 fn clock(half: &LinkHalf) -> Clock {
@@ -166,6 +177,7 @@ impl Clocks {
         if of.is_empty() {
             return Verdict::Outside;
         }
+        let of = of.at_begin(asked);
         let Some(bound) = self.bounds.get_mut(&(clock(asked), clock(answered))) else {
             return Verdict::Unknown;
         };
@@ -212,8 +224,8 @@ impl Clocks {
         if one_clock(asked, answered) {
             return;
         }
-        let (key, of, at) =
-            ((clock(asked), clock(answered)), Interval::of(asked, answered), asked.event.begin.0);
+        let key = (clock(asked), clock(answered));
+        let (of, at) = (Interval::of(asked, answered).at_begin(asked), asked.event.begin.0);
         self.count += 1;
         let used = self.count;
         if let Some(bound) = self.bounds.get_mut(&key) {
