@@ -34,6 +34,10 @@ const AWAY_MAX: Duration = Duration::from_secs(10);
 const RENEW_EVERY: Duration = Duration::from_secs(10);
 /// Between two looks while there is none.
 const DEAF_PAUSE: Duration = Duration::from_millis(50);
+/// A ring is stuck by the end of a process that was writing. That is known from the kernel's side by so much later at the most; where
+/// no process ended then, its writer waits for a CPU, or is none of those that are followed: that is told by how long it takes.
+const KNOWN_WITHIN: Duration = Duration::from_secs(1);
+const WAITED_FOR: Duration = Duration::from_secs(10);
 /// Between two looks for rings that are stuck.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Remarks kept.
@@ -69,6 +73,8 @@ pub(super) struct Reading {
     ways: Ways,
     /// Threads that have ended, until all is known that they had said.
     ended: VecDeque<Exit>,
+    /// When a process was last known to have ended.
+    exited: Option<Instant>,
     stop: StopSignal,
     heard: Heard,
     shown: Shown,
@@ -93,6 +99,7 @@ impl Reading {
             operations: Operations::default(),
             ways,
             ended: VecDeque::new(),
+            exited: None,
             stop,
             heard: Heard::default(),
             shown,
@@ -192,7 +199,12 @@ impl Reading {
             let until = follower.known_until().map_or(nobody_yet, |ns| u64::try_from(ns).unwrap_or(0));
             self.until = self.until.max(MonotonicNs(until));
         }
-        self.ended.extend(self.ways.exits.try_iter());
+        for exit in self.ways.exits.try_iter() {
+            if exit.last {
+                self.exited = Some(Instant::now());
+            }
+            self.ended.push_back(exit);
+        }
         while let Some(Exit { thread, at, last }) = self.ended.pop_front_if(|exit| exit.at < self.until.0) {
             match last {
                 true => self.operations.gone(thread.pid, at, &mut words),
@@ -220,7 +232,8 @@ impl Reading {
         }
         self.looked = Instant::now();
         let (Some(keeper), Some(follower)) = (self.session.keeper(), &self.follower) else { return };
-        if follower.reader().silent(keeper.plan().silent_max()).next().is_none() {
+        let long = stuck_after(self.exited.map(|exited| exited.elapsed()), keeper.plan().silent_max());
+        if follower.reader().silent(long).next().is_none() {
             return;
         }
         let said = match keeper.replace() {
@@ -262,6 +275,12 @@ impl Reading {
     }
 }
 
+/// How long a ring that says nothing is not stuck, where a process has ended so long ago: it has to have fallen silent then.
+fn stuck_after(exited: Option<Duration>, least: Duration) -> Duration {
+    let since = exited.map_or(WAITED_FOR, |exited| exited.saturating_sub(KNOWN_WITHIN));
+    since.max(least).min(WAITED_FOR)
+}
+
 /// An event, behind what was found to be lost before it.
 fn hear(view: &View<'_>, mapper: &mut Mapper, operations: &mut Operations, words: &mut Vec<Word>) {
     if let Some(gap) = view.gap {
@@ -273,4 +292,22 @@ fn hear(view: &View<'_>, mapper: &mut Mapper, operations: &mut Operations, words
 fn lost(operations: &mut Operations, gap: Gap, words: &mut Vec<Word>) {
     let ns = |ns: i64| u64::try_from(ns).unwrap_or(0);
     operations.lost(ns(gap.from_ns), ns(gap.until_ns), gap.events, words);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_is_stuck_when_it_fell_silent_as_a_process_ended_or_for_long() {
+        let (s, ms) = (Duration::from_secs, Duration::from_millis);
+        // A writer that waits for a CPU, and nobody has ended.
+        assert_eq!(stuck_after(None, s(1)), s(10));
+        // Somebody has, just now: it is known after the least time.
+        assert_eq!(stuck_after(Some(ms(20)), s(1)), s(1));
+        assert_eq!(stuck_after(Some(ms(1_900)), s(1)), s(1));
+        // 5 s ago: who fell silent 2 s ago did not so by that.
+        assert_eq!(stuck_after(Some(s(5)), s(1)), s(4));
+        assert_eq!(stuck_after(Some(s(3_600)), s(1)), s(10));
+    }
 }
