@@ -1,7 +1,7 @@
 //! Requests of which both ends are on this node: they meet in the process that saw both.
 //!
 //! *In*: finished traces and their spans, in the join's order. *Out*: spans, those of a trace that answered somebody in the trace of who
-//! asked. *Invariant*: that of [`super`]; each span that comes in goes out once, changed by [`super::moving`] alone; and what is shown
+//! asked. *Invariant*: that of [`super`]; each span that comes in goes out once, changed by the stages' own `moving` alone; and what is shown
 //! where is decided by the very state machines that do it between nodes ([`MeetStage`], [`AssembleStage`]), on the clock of the events.
 //!
 //! The log's time is here that of the latest end that was seen: a node's events come in order of time.

@@ -1,13 +1,13 @@
-//! `demo --nbd`: a storage daemon that says what it does, traced with what the kernel does for it.
+//! `demo --nbd`: a storage daemon that says what it does, traced with who asked it and what the kernel does for it.
 //!
 //! ```text
 //! fio ─ NBD ─→ blkkin-nbd ─→ pread64, pwrite64, fdatasync ─→ ext4 ─→ bio ─→ request ─→ loop device
-//!                └─ LTTng-UST ──┐        └─ eBPF ──┐
-//!                               └─ blkkin run --ust ─→ Zipkin
+//!   └─ eBPF ──┐  └─ LTTng-UST ──┐        └─ eBPF ──┐
+//!             └─────────────────┴ blkkin run --ust --nbd ─→ Zipkin
 //! ```
 //!
 //! *Out*: blkkin's report, a page of Zipkin for one NBD request with all its layers, and how many of the daemon's operations have
-//! their calls below them. *Invariant*: whatever ends it, all that it started ends with it.
+//! their client's above them and their calls below. *Invariant*: whatever ends it, all that it started ends with it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,18 +41,18 @@ pub(super) fn run(workspace: &Workspace, blkkin: &Path) -> Result<ExitCode> {
     Line { name: "zipkin", what: &zipkin.url(), pid: zipkin.pid() }.say();
     say("  blkkin-nbd      an NBD server that says what it does (LTTng-UST)");
     say("  fio             its client: reads, writes, flushes over two connections");
-    story::heading("blkkin run --ust");
+    story::heading("blkkin run --ust --nbd");
     let mut program = Command::new(blkkin);
     program.arg("run");
     play(&folder, blkkin, &zipkin, program)?;
     let seen = zipkin.traces("blkkin-nbd", "", TRACES_MAX)?;
     let operations = seen.iter().filter(|trace| is_an_operation(trace)).count();
-    let with_calls = seen.iter().filter(|trace| is_an_operation(trace) && trace.len() > 1).count();
+    let whole = seen.iter().filter(|trace| is_asked_and_answered(trace) && trace.len() > 2).count();
     story::heading("look");
     say(&format!(
-        "  {} NBD requests in Zipkin, {} of them with the calls that they were made of",
+        "  {} NBD requests in Zipkin, {} of them from who asked to the calls that they were made of",
         thousands(operations as u64),
-        thousands(with_calls as u64)
+        thousands(whole as u64)
     ));
     let trace = a_whole_request(&zipkin)?;
     say("  one that reached the disk, layer by layer");
@@ -83,7 +83,7 @@ pub(crate) fn play(folder: &Path, blkkin: &Path, zipkin: &Zipkin, program: Comma
         bail!("interrupted before the traced run; nothing is left behind");
     }
     let mut command = program;
-    command.args(["--ust", "--slowest", "1", "--to"]).arg(format!("zipkin={}", zipkin.url()));
+    command.args(["--ust", "--nbd", "--slowest", "1", "--to"]).arg(format!("zipkin={}", zipkin.url()));
     command.arg("--").arg("sh").arg(&script).stdin(Stdio::null());
     // Cargo's, for build scripts: the traced program would look for its libraries there first.
     command.env_remove("LD_LIBRARY_PATH");
@@ -123,10 +123,16 @@ fn is_an_operation(trace: &[Value]) -> bool {
     trace.iter().any(|span| span["name"].as_str().is_some_and(|name| name.starts_with("nbd ")))
 }
 
+/// Both ends of a request: fio's and the daemon's.
+fn is_asked_and_answered(trace: &[Value]) -> bool {
+    let ends = trace.iter().filter(|span| span["name"].as_str().is_some_and(|name| name.starts_with("nbd ")));
+    ends.count() == 2
+}
+
 /// The id of an NBD request's trace that has the most layers, of those that fit a page.
 pub(crate) fn a_whole_request(zipkin: &Zipkin) -> Result<String> {
     let traces = zipkin.traces("blkkin-nbd", "nbd%20read", TRACES_MAX)?;
-    let fit = traces.iter().filter(|trace| is_an_operation(trace) && trace.len() <= SPANS_MAX);
+    let fit = traces.iter().filter(|trace| is_asked_and_answered(trace) && trace.len() <= SPANS_MAX);
     let most = fit.max_by_key(|trace| trace.len()).context("no NBD request has come to Zipkin")?;
     Ok(most[0]["traceId"].as_str().unwrap_or_default().to_owned())
 }
