@@ -9,6 +9,7 @@
 //! *Out*: blkkin's report, a page of Zipkin for one NBD request with all its layers, and how many of the daemon's operations have
 //! their client's above them and their calls below. *Invariant*: whatever ends it, all that it started ends with it.
 
+use std::cmp::Reverse;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -129,10 +130,20 @@ fn is_asked_and_answered(trace: &[Value]) -> bool {
     ends.count() == 2
 }
 
-/// The id of an NBD request's trace that has the most layers, of those that fit a page.
+/// µs for which something of a request went on when its client had the answer: the daemon says that it is done after it has sent it.
+fn overhang(trace: &[Value]) -> u64 {
+    let end = |span: &Value| {
+        span["timestamp"].as_u64().zip(span["duration"].as_u64()).map_or(0, |(at, took)| at + took)
+    };
+    let asked = trace.iter().find(|span| span["parentId"].is_null()).map_or(0, end);
+    trace.iter().map(end).max().unwrap_or(0).saturating_sub(asked)
+}
+
+/// The id of an NBD request's trace that has the most layers, of those that fit a page; of these one that ended as it was answered.
 pub(crate) fn a_whole_request(zipkin: &Zipkin) -> Result<String> {
     let traces = zipkin.traces("blkkin-nbd", "nbd%20read", TRACES_MAX)?;
     let fit = traces.iter().filter(|trace| is_asked_and_answered(trace) && trace.len() <= SPANS_MAX);
-    let most = fit.max_by_key(|trace| trace.len()).context("no NBD request has come to Zipkin")?;
+    let most = fit.max_by_key(|trace| (trace.len(), Reverse(overhang(trace))));
+    let most = most.context("no NBD request has come to Zipkin from both of its ends")?;
     Ok(most[0]["traceId"].as_str().unwrap_or_default().to_owned())
 }
