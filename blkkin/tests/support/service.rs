@@ -14,6 +14,8 @@ pub(crate) struct Service {
     words: Vec<String>,
     process: Child,
     said: PathBuf,
+    /// What those before it have said: bytes. None have been before the first.
+    before: Option<usize>,
 }
 
 impl Service {
@@ -22,7 +24,7 @@ impl Service {
         let said = folder.join(format!("{name}.said"));
         let words = words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
         let process = spawn(&words, &said);
-        Service { words, process, said }
+        Service { words, process, said, before: None }
     }
 
     /// The same, by a command that was changed before: other variables, a socket to inherit. Only its own words are in the
@@ -36,7 +38,7 @@ impl Service {
         let said = folder.join(format!("{name}.said"));
         fs::write(&said, "").unwrap();
         let process = started(change(common::blkkin(words)), &said);
-        Service { words: Vec::new(), process, said }
+        Service { words: Vec::new(), process, said, before: None }
     }
 
     /// Its process.
@@ -61,14 +63,18 @@ impl Service {
 
     /// The same again, after its end.
     pub(crate) fn start_again(&mut self) {
+        self.before = Some(self.said().len());
         self.process = spawn(&self.words, &self.said);
     }
 
-    /// Whether it has ended by itself; it has nothing to complain of.
+    /// Whether it has ended by itself; it has nothing to complain of. But a broker may hear who was killed after who came back under
+    /// its name, and then shows the latter out (docs/kafka.md): a manager starts it again.
     pub(crate) fn has_ended(&mut self) -> bool {
         let ended = self.process.try_wait().unwrap();
         ended.is_some_and(|status| {
-            assert!(status.success(), "{status}: {}", self.said());
+            let (said, fenced) = (self.said(), "Static consumer fenced");
+            let shown_out = self.before.is_some_and(|before| said[before..].contains(fenced));
+            assert!(status.success() || shown_out, "{status}: {said}");
             true
         })
     }
