@@ -12,7 +12,7 @@
 mod common;
 mod support;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -26,7 +26,7 @@ use serde_json::Value;
 
 use common::Run;
 use support::live::eventually;
-use support::metrics::{address, get, value};
+use support::metrics::{address, described, families, get, is_of_daemons, value};
 use support::service::Service;
 use support::{needs, or_skip, skip};
 
@@ -273,6 +273,10 @@ fn an_agent_hears_daemons_and_goes_on_when_its_session_is_destroyed() {
     assert!(Command::new("lttng").args(["destroy", name]).status().unwrap().success());
     assert!(eventually(|| figure("daemon_sessions_renewed_total") == 1.0), "{}", agent.said());
     ask(2);
+    let of_daemons =
+        |all: BTreeSet<String>| all.into_iter().filter(|name| is_of_daemons(name)).collect::<Vec<_>>();
+    let shown = of_daemons(families(&get(address(&agent.said()), "/metrics")));
+    assert_eq!((shown.len(), &shown), (7, &of_daemons(described())), "the table in docs/operating.md");
     drop(daemon);
     let (status, said) = agent.finish();
     assert_eq!(status, Some(0), "{said}");

@@ -164,17 +164,10 @@ fn assert_named(services: &[&Service; 3], prometheus: &Prometheus) {
         .filter(|expression| !expression.ends_with("> 0"))
         .collect();
     assert!(empty.is_empty(), "nothing to see of {empty:#?}");
-    // What is exposed is described, and nothing else is.
-    let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
-    let families: BTreeSet<&str> = families.collect();
-    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operating.md");
-    let docs = fs::read_to_string(docs).unwrap();
-    let rows = docs.lines().filter_map(|line| line.strip_prefix("| `blkkin_")?.split('`').next());
-    let described: BTreeSet<String> = rows
-        .map(|name| format!("blkkin_{}", name.split('{').next().unwrap().trim_end_matches("_total")))
-        .collect();
-    let described: BTreeSet<&str> = described.iter().map(String::as_str).collect();
-    assert_eq!(families, described, "the table in docs/operating.md");
+    // What is exposed is described, and nothing else is. Of daemons: `tests/daemons.rs`.
+    let described: BTreeSet<_> =
+        metrics::described().into_iter().filter(|name| !metrics::is_of_daemons(name)).collect();
+    assert_eq!(metrics::families(&text), described, "the table in docs/operating.md");
 }
 
 /// Runs the tool on a text; it has nothing to say against it.

@@ -1,6 +1,6 @@
 //! What a service answers where it is asked for metrics and health.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
@@ -54,4 +54,24 @@ fn labels(series: &str) -> BTreeMap<String, String> {
         rest = value[end + 1..].trim_start_matches(',');
     }
     labels
+}
+
+/// The names of all families.
+pub(crate) fn families(metrics: &str) -> BTreeSet<String> {
+    let names = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    names.map(str::to_owned).collect()
+}
+
+/// Those that docs/operating.md describes.
+pub(crate) fn described() -> BTreeSet<String> {
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operating.md");
+    let docs = std::fs::read_to_string(docs).unwrap();
+    let rows = docs.lines().filter_map(|line| line.strip_prefix("| `blkkin_")?.split('`').next());
+    rows.map(|name| format!("blkkin_{}", name.split('{').next().unwrap().trim_end_matches("_total")))
+        .collect()
+}
+
+/// What an agent that listens to daemons says besides.
+pub(crate) fn is_of_daemons(family: &str) -> bool {
+    family.starts_with("blkkin_daemon_")
 }
