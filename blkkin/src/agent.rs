@@ -45,7 +45,7 @@ use crate::pipeline::{Farewell, broken};
 use crate::run::cannot_trace;
 use crate::service::{Endpoint, Figures, Manager, Port, Search};
 use crate::session::{Happening, Inbox, no_thread};
-use crate::what::{What, believed};
+use crate::what::{What, believed, whom};
 use books::Books;
 use inherited::{Inherited, Note};
 use keeper::Keeper;
@@ -269,10 +269,6 @@ fn load(args: &AgentArgs) -> Result<(Tracer, Vec<Pid>), Failure> {
         tracer.follow_tree(*pid).map_err(cannot_trace)?;
     }
     Ok((tracer, what.tree))
-}
-
-fn whom(tree: &[Pid]) -> Follow {
-    if tree.is_empty() { Follow::All } else { Follow::Marked }
 }
 
 /// The threads.

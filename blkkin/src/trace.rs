@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use blkkin_report::{Report, ReportConfig};
-use blkkin_tracer::{Follow, Tracer, TracerConfig};
+use blkkin_tracer::{Tracer, TracerConfig};
 
 use crate::args::TraceArgs;
 use crate::clock;
@@ -16,7 +16,7 @@ use crate::pipeline::Plan;
 use crate::progress::{Company, ProgressLine};
 use crate::run::cannot_trace;
 use crate::session::{Inbox, Session, Step};
-use crate::what::{What, believed, units};
+use crate::what::{What, believed, units, whom};
 
 /// Traces until told to end; the first signal ends the trace, the second leaves at once.
 pub(crate) fn trace(args: &TraceArgs) -> Result<ExitCode, Failure> {
@@ -41,7 +41,7 @@ pub(crate) fn trace(args: &TraceArgs) -> Result<ExitCode, Failure> {
 
 fn prepare(args: &TraceArgs) -> Result<(Tracer, Plan, Output), Failure> {
     let mut what = What::look_up(&args.what)?;
-    let follow = if what.tree.is_empty() { Follow::All } else { Follow::Marked };
+    let follow = whom(&what.tree);
     let config = TracerConfig { nbd: args.ust.nbd, ..what.tracer_config(follow, &args.how)? };
     let outlets = destination::open_all(&args.output.to)?;
     let output = Output::open(&args.output, Stream::Stdout)?;

@@ -24,6 +24,11 @@ use crate::failure::Failure;
 use crate::tail::{Tail, TaskRule};
 use paths::PathPattern;
 
+/// Who is followed, where these processes were named: they and what they fork, or everybody.
+pub(crate) fn whom(tree: &[Pid]) -> Follow {
+    if tree.is_empty() { Follow::All } else { Follow::Marked }
+}
+
 /// What to trace.
 #[derive(Debug)]
 pub(crate) struct What {

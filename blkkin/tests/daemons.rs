@@ -14,7 +14,7 @@ mod support;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
@@ -27,19 +27,13 @@ use serde_json::Value;
 use common::Run;
 use support::live::eventually;
 use support::metrics::{address, described, families, get, is_of_daemons, value};
+use support::nbd::{server, spans};
 use support::service::Service;
 use support::{needs, or_skip, skip};
 
 const BYTES: u64 = 64 << 20;
 const CONNECTIONS: u64 = 4;
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// The daemon, built beside blkkin.
-fn server() -> Result<PathBuf, String> {
-    let path = Path::new(env!("CARGO_BIN_EXE_blkkin")).with_file_name("blkkin-nbd");
-    let missing = || "blkkin-nbd is not built: cargo build -p blkkin-nbd".to_owned();
-    path.exists().then_some(path).ok_or_else(missing)
-}
 
 /// fio asks so many times over each connection, and knows what it read: each block says where it lies.
 fn fio(requests: u64) -> String {
@@ -69,10 +63,6 @@ fn home() -> tempfile::TempDir {
     let home = tempfile::tempdir_in("/dev/shm").unwrap();
     fs::write(home.path().join("disk"), vec![0xb1; BYTES as usize]).unwrap();
     home
-}
-
-fn spans(home: &Path) -> Vec<Value> {
-    serde_json::from_slice(&fs::read(home.join("spans.json")).unwrap()).unwrap()
 }
 
 fn number(span: &Value, key: &str) -> Option<u64> {

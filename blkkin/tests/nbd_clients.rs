@@ -18,11 +18,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
 
 use common::Run;
+use support::nbd::{server, spans};
 use support::{needs, or_skip};
 
 const BYTES: u64 = 64 << 20;
@@ -33,13 +34,6 @@ const EACH: u64 = BYTES / CONNECTIONS;
 /// "Request message" and "Simple reply message" of NBD's doc/proto.md.
 const REQUEST: u32 = 0x2560_9513;
 const REPLY: u32 = 0x6744_6698;
-
-/// The daemon, built beside blkkin.
-fn server() -> Result<PathBuf, String> {
-    let path = Path::new(env!("CARGO_BIN_EXE_blkkin")).with_file_name("blkkin-nbd");
-    let missing = || "blkkin-nbd is not built: cargo build -p blkkin-nbd".to_owned();
-    path.exists().then_some(path).ok_or_else(missing)
-}
 
 /// A disk of which each 16 bytes are a reply to a request that a client may well have in flight: libnbd counts cookies from 1.
 fn home() -> tempfile::TempDir {
@@ -70,10 +64,6 @@ fn fio(rw: &str, requests: u64) -> String {
          --size={EACH} --offset_increment={EACH} --number_ios={requests} --buffer_pattern=0x25609513 \
          --output-format=json --output=$H/fio.json"
     )
-}
-
-fn spans(home: &Path) -> Vec<Value> {
-    serde_json::from_slice(&fs::read(home.join("spans.json")).unwrap()).unwrap()
 }
 
 fn word<'a>(span: &'a Value, key: &str) -> &'a str {

@@ -94,6 +94,14 @@ pub struct Piece {
     pub across: Across,
 }
 
+impl Piece {
+    /// One without spans, which says what the trace has to do with other nodes.
+    pub fn across(trace: TraceId, across: Across) -> Piece {
+        let (part, complete, sampled) = (Part::First, false, None);
+        Piece { trace, spans: Vec::new(), part, complete, sampled, sampled_by_program: false, across }
+    }
+}
+
 /// A record of `blkkin.spans`, `blkkin.traces` or `blkkin.links`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PieceBatch {

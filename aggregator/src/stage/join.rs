@@ -6,7 +6,7 @@
 
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::meeting::Across;
-use blkkin_wire::piece::{Epoch, Part, Piece, Stage};
+use blkkin_wire::piece::{Epoch, Piece, Stage};
 use blkkin_wire::v1;
 use serde::{Deserialize, Serialize};
 
@@ -208,16 +208,7 @@ impl TraceSink for Writer<'_> {
         }
         for half in halves(trace) {
             self.books.halves += 1;
-            let (trace, spans, across) = (half.trace, Vec::new(), Across::Half(half.into()));
-            let piece = Piece {
-                trace,
-                spans,
-                part: Part::First,
-                complete: false,
-                sampled: None,
-                sampled_by_program: false,
-                across,
-            };
+            let piece = Piece::across(half.trace, Across::Half(half.into()));
             self.links.write_aside(piece, self.out);
         }
     }

@@ -38,7 +38,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::meeting::{Across, ClockShift, LinkHalf, Meeting, Moved, Side};
-use blkkin_wire::piece::{Epoch, Part, Piece, Stage};
+use blkkin_wire::piece::{Epoch, Piece, Stage};
 use blkkin_wire::v1;
 use serde::{Deserialize, Serialize};
 
@@ -225,17 +225,7 @@ impl MeetStage {
             rule: rule.into(),
             clock: shift(asked, answered),
         };
-        let (trace, spans, across) = (answered.trace, Vec::new(), Across::Moved(moved.into()));
-        let piece = Piece {
-            trace,
-            spans,
-            part: Part::First,
-            complete: false,
-            sampled: None,
-            sampled_by_program: false,
-            across,
-        };
-        self.numbers.write(piece, out);
+        self.numbers.write(Piece::across(answered.trace, Across::Moved(moved.into())), out);
     }
 
     fn wait(&mut self, half: LinkHalf) {

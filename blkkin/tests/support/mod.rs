@@ -20,6 +20,7 @@ pub(crate) mod fio;
 pub(crate) mod guest;
 pub(crate) mod live;
 pub(crate) mod metrics;
+pub(crate) mod nbd;
 pub(crate) mod one;
 pub(crate) mod queue;
 pub(crate) mod recording;

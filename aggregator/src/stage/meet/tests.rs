@@ -88,15 +88,7 @@ impl Outlet for Moves {
 }
 
 fn record(first: u64, halves: &[LinkHalf]) -> Vec<u8> {
-    let pieces = halves.iter().map(|half| Piece {
-        trace: half.trace,
-        spans: Vec::new(),
-        part: Part::First,
-        complete: false,
-        sampled: None,
-        sampled_by_program: false,
-        across: Across::Half(half.clone().into()),
-    });
+    let pieces = halves.iter().map(|half| Piece::across(half.trace, Across::Half(half.clone().into())));
     let from = Origin { stage: Stage::Join, partition: 1, epoch: Epoch(1) };
     v1::encode_pieces(&PieceBatch { from, first, pieces: pieces.collect() })
 }
