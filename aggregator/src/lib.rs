@@ -11,6 +11,7 @@
 pub mod account;
 pub mod join;
 pub mod live;
+pub mod named;
 pub mod phases;
 pub mod stacked;
 pub mod stage;

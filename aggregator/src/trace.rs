@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs};
 use blkkin_wire::event::{
-    BioEvent, CallEvent, CommitEvent, ContextFrom, FileEvent, RequestEvent, TaskEvent, TraceContext,
+    BioEvent, CallEvent, CommitEvent, ContextFrom, RequestEvent, TaskEvent, TraceContext,
 };
 use blkkin_wire::ids::{DeviceId, Source, SpanId, TraceId};
 use blkkin_wire::meeting::{MeetingEvent, Side};
 use blkkin_wire::operation::OperationEvent;
 pub use blkkin_wire::piece::Part;
 use serde::{Deserialize, Serialize};
+
+use crate::named::NamedFile;
 
 /// What a trace began with.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -39,11 +41,11 @@ pub struct Names {
     /// The task of the root (of a kernel root: of the first bio).
     pub task: Option<Arc<TaskEvent>>,
     /// The program of that task.
-    pub exe: Option<Arc<FileEvent>>,
+    pub exe: Option<Arc<NamedFile>>,
     /// The primary file.
-    pub file: Option<Arc<FileEvent>>,
+    pub file: Option<Arc<NamedFile>>,
     /// The second file.
-    pub second_file: Option<Arc<FileEvent>>,
+    pub second_file: Option<Arc<NamedFile>>,
     /// The devices.
     pub devices: Arc<DeviceNames>,
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use blkkin_aggregator::stage::Outlet;
 use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
 use blkkin_wire::clock::MonotonicNs;
-use blkkin_wire::piece::{Epoch, Origin, Piece, PieceBatch, Stage};
-use blkkin_wire::v1;
+use blkkin_wire::piece::{Epoch, Origin, Piece, Stage};
+use blkkin_wire::v1::PieceWriter;
 
 use crate::pipeline::{BATCH, batch, stage_decode_translate};
 use crate::records::{Entries, STEP};
@@ -36,20 +36,21 @@ pub struct Aggregated {
 /// Records, as the aggregator's outbox makes them.
 #[derive(Default)]
 struct Records {
-    open: BTreeMap<u32, (u64, usize, Vec<Piece>)>,
+    open: BTreeMap<u32, PieceWriter>,
     spans: u64,
     bytes: u64,
 }
 
+const FROM: Origin = Origin { stage: Stage::Join, partition: 0, epoch: Epoch(1) };
+
 impl Outlet for Records {
     fn piece(&mut self, partition: u32, number: u64, piece: Piece) {
-        let (first, spans, pieces) = self.open.entry(partition).or_insert_with(|| (number, 0, Vec::new()));
-        *spans += piece.spans.len();
-        pieces.push(piece);
-        if *spans >= SPANS {
-            let (first, spans, pieces) = (*first, *spans, std::mem::take(pieces));
-            self.open.remove(&partition);
-            self.record(first, spans, pieces);
+        let record = self.open.entry(partition).or_insert_with(|| PieceWriter::begin(FROM, number));
+        record.piece(&piece);
+        if record.count().spans >= SPANS
+            && let Some(record) = self.open.remove(&partition)
+        {
+            self.record(record);
         }
     }
 
@@ -59,16 +60,13 @@ impl Outlet for Records {
 }
 
 impl Records {
-    fn record(&mut self, first: u64, spans: usize, pieces: Vec<Piece>) {
-        let from = Origin { stage: Stage::Join, partition: 0, epoch: Epoch(1) };
-        self.spans += spans as u64;
-        self.bytes += black_box(v1::encode_pieces(&PieceBatch { from, first, pieces })).len() as u64;
+    fn record(&mut self, record: PieceWriter) {
+        self.spans += record.count().spans as u64;
+        self.bytes += black_box(record.end()).len() as u64;
     }
 
     fn end(&mut self) {
-        for (_, (first, spans, pieces)) in std::mem::take(&mut self.open) {
-            self.record(first, spans, pieces);
-        }
+        std::mem::take(&mut self.open).into_values().for_each(|record| self.record(record));
     }
 }
 

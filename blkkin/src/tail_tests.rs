@@ -49,7 +49,7 @@ pub(crate) fn write(path: Option<&str>) -> Trace {
         sync_tid: None,
         context: None,
     });
-    trace.names.file = path.map(|path| Arc::new(file(path, Kept::Whole)));
+    trace.names.file = path.map(|path| Arc::new(file(path, Kept::Whole).into()));
     trace
 }
 
@@ -167,7 +167,7 @@ fn paths_match_files_and_arguments() {
 fn a_path_that_is_not_known_is_no_match_and_is_told_apart() {
     assert_eq!(paths("/srv").judge(&write(None)), Verdict::NameUnknown);
     let mut cut = write(None);
-    cut.names.file = Some(Arc::new(file("deep/below/db", Kept::Truncated)));
+    cut.names.file = Some(Arc::new(file("deep/below/db", Kept::Truncated).into()));
     assert_eq!(paths("/srv").judge(&cut), Verdict::NameUnknown);
     assert_eq!(paths("below/db").judge(&cut), Verdict::Kept);
     // What ended too soon to be slow needs no path.

@@ -1,5 +1,7 @@
 //! Records to events: the one place that knows both vocabularies.
 
+use std::sync::Arc;
+
 use blkkin_probe_abi::context::Head;
 use blkkin_probe_abi::record as raw;
 use blkkin_wire::calls::{Arch, CallId, CallSpec};
@@ -302,7 +304,7 @@ fn path(leaf_first: &[u8], truncated: bool, on_a_tree: bool) -> String {
     }
 }
 
-fn padded(bytes: &[u8]) -> Box<str> {
+fn padded(bytes: &[u8]) -> Arc<str> {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into()
 }

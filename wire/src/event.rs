@@ -9,6 +9,8 @@
 //! the task that called down. What a request was done for (a commit for an fsync, write-back for a writer) is
 //! joined later and never put into `parent`.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::calls::CallId;
@@ -358,7 +360,7 @@ pub struct TaskEvent {
     /// Its cgroup.
     pub cgroup: CgroupId,
     /// Its name at that moment.
-    pub comm: Box<str>,
+    pub comm: Arc<str>,
     /// Its program; none for a kernel thread.
     pub exe: Option<FileId>,
     /// A thread of the kernel.
@@ -373,11 +375,11 @@ pub struct FileEvent {
     /// Which file.
     pub file: FileId,
     /// Its path from the host's root; it begins with `…/` when its upper part is missing.
-    pub path: Box<str>,
+    pub path: Arc<str>,
     /// Whether `path` is whole.
     pub kept: Kept,
     /// The file system's type (`ext4`, `tmpfs`, `pipefs` …).
-    pub filesystem: Box<str>,
+    pub filesystem: Arc<str>,
     /// The device that a device file stands for.
     pub device_file: Option<DeviceId>,
     /// `st_mode`.

@@ -30,7 +30,9 @@ impl Subject {
         }
         let elsewhere = match (&trace.names.file, &trace.names.second_file) {
             // What goes from a pipe to a file is written there.
-            (Some(file), second) => !is_storage(file) && !second.as_deref().is_some_and(is_storage),
+            (Some(file), second) => {
+                !is_storage(file) && !second.as_deref().is_some_and(|file| is_storage(file))
+            }
             (None, _) => is_plain_memory(call),
         };
         if elsewhere { Subject::NotStorage } else { Subject::Storage }
@@ -122,7 +124,7 @@ mod tests {
     fn on(filesystem: &str, mode: u32) -> Trace {
         let mut trace = call("read", [3, 0, 0, 0, 0, 0]);
         let file = make::file(make::file_id(12), 1, "/x");
-        trace.names.file = Some(Arc::new(FileEvent { filesystem: filesystem.into(), mode, ..file }));
+        trace.names.file = Some(Arc::new(FileEvent { filesystem: filesystem.into(), mode, ..file }.into()));
         trace
     }
 

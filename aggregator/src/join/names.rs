@@ -20,6 +20,7 @@ use super::config::JoinConfig;
 use super::hash::{Folded, IdMap};
 use super::recent::Recent;
 use super::saved::by_key;
+use crate::named::NamedFile;
 use crate::trace::{DeviceNames, Names};
 
 /// Names said so far and still wanted.
@@ -31,7 +32,7 @@ pub(super) struct NameTable {
     #[serde(with = "by_key")]
     current: IdMap<TaskId, u16>,
     leaving: VecDeque<Leaving>,
-    files: Recent<FileId, Arc<FileEvent>, std::hash::BuildHasherDefault<Folded>>,
+    files: Recent<FileId, Arc<NamedFile>, std::hash::BuildHasherDefault<Folded>>,
     devices: Arc<DeviceNames>,
     #[serde(skip)]
     keep: DurationNs,
@@ -43,7 +44,7 @@ pub(super) struct NameTable {
 struct KnownTask {
     event: Arc<TaskEvent>,
     /// Its program's name as first asked for: the path by which it was executed.
-    exe: Option<Arc<FileEvent>>,
+    exe: Option<Arc<NamedFile>>,
 }
 
 /// A task's version that nothing new refers to; events under way still may.
@@ -101,7 +102,7 @@ impl NameTable {
     }
 
     pub(super) fn file(&mut self, event: FileEvent) {
-        self.files.insert(event.file, Arc::new(event));
+        self.files.insert(event.file, Arc::new(event.into()));
     }
 
     pub(super) fn device(&mut self, event: DeviceEvent) {
@@ -137,7 +138,7 @@ impl NameTable {
         }
     }
 
-    fn of_file(&mut self, file: Option<&OpenFile>) -> Option<Arc<FileEvent>> {
+    fn of_file(&mut self, file: Option<&OpenFile>) -> Option<Arc<NamedFile>> {
         self.files.get(&file?.file).cloned()
     }
 

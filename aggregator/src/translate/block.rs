@@ -1,7 +1,7 @@
 //! Bios and requests.
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use blkkin_wire::event::{BioEvent, BlockOp, BlockStatus, RequestEvent, Submitter};
 use blkkin_wire::ids::{DeviceId, Sector, SpanId, TraceId};
@@ -61,7 +61,7 @@ fn bio_span(place: &Place<'_>, present: &Present, bio: &BioEvent) -> Span {
     let mut span = place.span(Outline {
         id: bio.span,
         parent: if below_root { Some(place.bios_below) } else { parent },
-        name: format!("bio {}", bio.op.name_for(bio.bytes)).into(),
+        name: bio_name(bio.op.name_for(bio.bytes)),
         service,
         kind,
         start: bio.queue,
@@ -70,7 +70,7 @@ fn bio_span(place: &Place<'_>, present: &Present, bio: &BioEvent) -> Span {
     if parent.is_none() {
         span.remote_service = names::asker(&place.trace.names);
     }
-    let mut tags = Tags::default();
+    let mut tags = Tags::of_block_io();
     if let Some(link) = link {
         tags.text("blkkin.link", link);
     }
@@ -148,7 +148,7 @@ fn request_span(place: &Place<'_>, present: &Present, request: &RequestEvent) ->
     let mut span = place.span(Outline {
         id: request.span,
         parent: if sent { Some(place.bios_below) } else { request.parent },
-        name: format!("request {}", request.op.name_for(request.bytes)).into(),
+        name: request_name(request.op.name_for(request.bytes)),
         service: names::device(&place.trace.names.devices, request.device),
         kind: SpanKind::Server,
         start: request.start,
@@ -166,7 +166,7 @@ fn request_span(place: &Place<'_>, present: &Present, request: &RequestEvent) ->
     ];
     let said = |(time, word): (Option<_>, _)| time.map(|time| (wallclock(time), Cow::Borrowed(word)));
     span.annotations = moments.into_iter().filter_map(said).collect();
-    let mut tags = Tags::default();
+    let mut tags = Tags::of_block_io();
     match (request.parent, sent) {
         (_, true) => tags.text("blkkin.link", "exact: the task sent it inside the call"),
         (Some(_), false) => tags.text("blkkin.link", "exact: first bio of the request"),
@@ -231,22 +231,39 @@ fn io_tags(place: &Place<'_>, device: DeviceId, sector: Sector, bytes: u32, op: 
         tags.number("blkkin.sector", sector.0);
     }
     tags.number("blkkin.bytes", bytes);
-    let flags = flags(op);
-    if !flags.is_empty() {
-        tags.owned("blkkin.flags", flags);
+    let set = [op.is_sync(), op.is_meta(), op.is_fua(), op.is_preflush(), op.is_readahead()];
+    let set = set.into_iter().rev().fold(0, |all, set| all << 1 | usize::from(set));
+    if set != 0 {
+        tags.shared("blkkin.flags", &FLAGS[set]);
     }
 }
 
-fn flags(op: BlockOp) -> String {
-    let all = [
-        (op.is_sync(), "sync"),
-        (op.is_meta(), "meta"),
-        (op.is_fua(), "fua"),
-        (op.is_preflush(), "preflush"),
-        (op.is_readahead(), "readahead"),
-    ];
-    let set: Vec<&str> = all.into_iter().filter(|(set, _)| *set).map(|(_, name)| name).collect();
-    set.join(" ")
+/// What the flags of each set of them are called, the first by the lowest bit.
+static FLAGS: LazyLock<[Arc<str>; 32]> = LazyLock::new(|| {
+    let names = ["sync", "meta", "fua", "preflush", "readahead"];
+    std::array::from_fn(|set| {
+        let said = names.iter().enumerate().filter(|(bit, _)| set >> bit & 1 == 1).map(|(_, name)| *name);
+        said.collect::<Vec<_>>().join(" ").into()
+    })
+});
+
+/// Nearly all are one of three.
+fn bio_name(operation: &str) -> Cow<'static, str> {
+    match operation {
+        "read" => "bio read".into(),
+        "write" => "bio write".into(),
+        "flush" => "bio flush".into(),
+        other => format!("bio {other}").into(),
+    }
+}
+
+fn request_name(operation: &str) -> Cow<'static, str> {
+    match operation {
+        "read" => "request read".into(),
+        "write" => "request write".into(),
+        "flush" => "request flush".into(),
+        other => format!("request {other}").into(),
+    }
 }
 
 fn status_tags(status: BlockStatus, tags: &mut Tags) -> Option<Cow<'static, str>> {

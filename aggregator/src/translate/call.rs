@@ -1,6 +1,7 @@
 //! The call's span, its file system's, and what hangs below.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use blkkin_wire::calls::errno_of;
 use blkkin_wire::event::{CallEvent, ContextFrom, Ending, Kept, OpenFile};
@@ -11,6 +12,7 @@ use super::place::{Outline, Place};
 use super::tags::Tags;
 use super::{block, error, names};
 use crate::account;
+use crate::named::{NamedFile, inode};
 use crate::trace::{Cause, Root, Trace};
 
 /// Adds the spans of a call's trace.
@@ -45,14 +47,14 @@ fn call_span(place: &Place<'_>, call: &CallEvent) -> Span {
         end: call.exit,
     };
     let mut span = place.span(outline);
-    span.remote_service = names::file_system(&trace.names).map(Into::into);
+    span.remote_service = names::file_system(&trace.names).cloned();
     let errno = match call.ending {
         Ending::Returned(ret) => errno_of(ret),
         Ending::NoExit => None,
     };
     span.error = errno.map(error::of_errno);
     span.links = trace.causes.iter().filter(|cause| !cause.primary).map(link_to).collect();
-    let mut tags = Tags::default();
+    let mut tags = Tags::of_a_call();
     if let Some(context) = &call.context {
         let link = match context.from {
             ContextFrom::Thread => "exact: the thread's own context named this span (OpenTelemetry)",
@@ -72,12 +74,12 @@ fn call_span(place: &Place<'_>, call: &CallEvent) -> Span {
     span
 }
 
-fn file_system_span(place: &Place<'_>, call: &CallEvent, name: &str) -> Span {
+fn file_system_span(place: &Place<'_>, call: &CallEvent, name: &Arc<str>) -> Span {
     let mut span = place.span(Outline {
         id: names::file_system_span(call.span),
         parent: Some(call.span),
         name: names::operation(call.call),
-        service: name.into(),
+        service: name.clone(),
         kind: SpanKind::Server,
         start: call.enter,
         end: call.exit,
@@ -90,14 +92,14 @@ fn file_system_span(place: &Place<'_>, call: &CallEvent, name: &str) -> Span {
 /// Who called. Also for what the kernel's tasks began.
 pub(super) fn process_tags(trace: &Trace, tags: &mut Tags) {
     if let Some(exe) = &trace.names.exe {
-        tags.owned("process.executable.name", names::base(&exe.path));
-        tags.owned("process.executable.path", &*exe.path);
+        tags.shared("process.executable.name", exe.base());
+        tags.shared("process.executable.path", &exe.path);
     }
     let Some(task) = &trace.names.task else { return };
     tags.number("process.pid", task.pid.0);
     tags.number("process.parent_pid", task.ppid.0);
     tags.number("thread.id", task.tid.0);
-    tags.owned("thread.name", &*task.comm);
+    tags.shared("thread.name", &task.comm);
     // Of the two that a credential has the real one (`cred.uid`).
     tags.number("process.real_user.id", task.uid.0);
     tags.number("blkkin.cgroup", task.cgroup.0);
@@ -105,16 +107,16 @@ pub(super) fn process_tags(trace: &Trace, tags: &mut Tags) {
 
 fn file_tags(trace: &Trace, call: &CallEvent, tags: &mut Tags) {
     if let Some(file) = &trace.names.file {
-        tags.owned("file.path", &*file.path);
+        tags.shared("file.path", &file.path);
         kept_tag("blkkin.file.path.kept", file.kept, tags);
     }
     let keys = ["blkkin.fd", "blkkin.inode", "blkkin.position.before", "blkkin.position.after"];
-    open_file_tags(keys, call.file.as_ref(), tags);
+    open_file_tags(keys, call.file.as_ref(), trace.names.file.as_deref(), tags);
     if let Some(file) = &trace.names.second_file {
-        tags.owned("blkkin.second.file.path", &*file.path);
+        tags.shared("blkkin.second.file.path", &file.path);
     }
     let keys = ["blkkin.second.fd", "blkkin.second.inode", "blkkin.second.before", "blkkin.second.after"];
-    open_file_tags(keys, call.second_file.as_deref(), tags);
+    open_file_tags(keys, call.second_file.as_deref(), trace.names.second_file.as_deref(), tags);
     for (key, path) in ["blkkin.path", "blkkin.path.second"].into_iter().zip(&call.paths) {
         if let Some(path) = path {
             tags.owned(key, &**path);
@@ -125,10 +127,18 @@ fn file_tags(trace: &Trace, call: &CallEvent, tags: &mut Tags) {
     tags.maybe("blkkin.bytes.requested", call.call.spec().requested_bytes(&call.args));
 }
 
-fn open_file_tags(keys: [&'static str; 4], open: Option<&OpenFile>, tags: &mut Tags) {
+fn open_file_tags(
+    keys: [&'static str; 4],
+    open: Option<&OpenFile>,
+    named: Option<&NamedFile>,
+    tags: &mut Tags,
+) {
     let Some(open) = open else { return };
     tags.number(keys[0], open.fd.0);
-    tags.owned(keys[1], format!("{} {}", open.file.device, open.file.ino));
+    match named {
+        Some(named) if named.file == open.file => tags.shared(keys[1], named.inode()),
+        _ => tags.owned(keys[1], inode(&open.file)),
+    }
     tags.maybe(keys[2], open.position_before);
     tags.maybe(keys[3], open.position_after);
 }

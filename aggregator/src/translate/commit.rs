@@ -21,7 +21,7 @@ pub(super) fn add(place: &Place<'_>, commit: &CommitEvent, spans: &mut Vec<Span>
         end: commit.end,
     };
     let mut span = place.span(outline);
-    let mut tags = Tags::default();
+    let mut tags = Tags::of_block_io();
     if place.parent.is_some() {
         tags.text("blkkin.link", "rule: ext4 transaction id");
         tags.text(

@@ -1,11 +1,12 @@
 //! What things are called, and the id of the one span that has no event.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::sync::{Arc, LazyLock};
 
 use blkkin_wire::calls::{CallClass, CallId};
 use blkkin_wire::event::CallEvent;
-use blkkin_wire::ids::{DeviceId, SpanId};
+use blkkin_wire::ids::{DeviceId, NodeId, SpanId};
 
 use crate::account::subject::has_store;
 use crate::trace::{DeviceNames, Names, Trace};
@@ -14,14 +15,16 @@ use crate::trace::{DeviceNames, Names, Trace};
 pub(super) static BLOCK: LazyLock<Arc<str>> = LazyLock::new(|| "block".into());
 /// The kernel's own work as who asks.
 static KERNEL: LazyLock<Arc<str>> = LazyLock::new(|| "kernel".into());
+/// A program of which nothing was said.
+static UNKNOWN: LazyLock<Arc<str>> = LazyLock::new(|| "unknown program".into());
 /// ext4's journal as a service.
 pub(super) static JOURNAL: LazyLock<Arc<str>> = LazyLock::new(|| "jbd2".into());
 
 /// The program as a service: its file's name; without one its task's name.
 pub(super) fn program(names: &Names) -> Arc<str> {
-    let exe = names.exe.as_ref().map(|exe| base(&exe.path));
-    let comm = names.task.as_ref().map(|task| &*task.comm);
-    exe.or(comm).filter(|name| !name.is_empty()).unwrap_or("unknown program").into()
+    let exe = names.exe.as_ref().map(|exe| exe.base());
+    let comm = names.task.as_ref().map(|task| &task.comm);
+    exe.or(comm).filter(|name| !name.is_empty()).unwrap_or(&UNKNOWN).clone()
 }
 
 /// Who asked for what no call asked for: a program whose pages are read or written behind its back, or the kernel by itself
@@ -31,9 +34,15 @@ pub(super) fn asker(names: &Names) -> Option<Arc<str>> {
     Some(if task.kernel_thread { KERNEL.clone() } else { program(names) })
 }
 
-/// A path's last component.
-pub(super) fn base(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
+/// A node's number as its traces say it. Traces of one node come one behind the other, so the last one's is kept at hand.
+pub(super) fn host(node: NodeId) -> Arc<str> {
+    thread_local! {
+        static LAST: RefCell<Option<(NodeId, Arc<str>)>> = const { RefCell::new(None) };
+    }
+    LAST.with_borrow_mut(|last| match last {
+        Some((known, words)) if *known == node => words.clone(),
+        _ => last.insert((node, format!("{:032x}", node.0).into())).1.clone(),
+    })
 }
 
 /// A device by name; by number if it was never named.
@@ -43,16 +52,16 @@ pub(super) fn device(devices: &DeviceNames, device: DeviceId) -> Arc<str> {
 
 /// The file system that the call asked: that of its file, unless that stands for a device, or the file system has no
 /// store: a graph of who depends on whom would show every program at a pipe.
-pub(super) fn file_system(names: &Names) -> Option<&str> {
+pub(super) fn file_system(names: &Names) -> Option<&Arc<str>> {
     let file = names.file.as_ref().filter(|file| file.device_file.is_none())?;
-    Some(&*file.filesystem).filter(|name| !name.is_empty() && has_store(name))
+    Some(&file.filesystem).filter(|name| !name.is_empty() && has_store(name))
 }
 
 /// The file system to show between the call and its I/O. A call with two files has one only if both lie on it:
 /// nobody knows which of the two a bio was for.
-pub(super) fn file_system_between<'a>(trace: &'a Trace, call: &CallEvent) -> Option<&'a str> {
+pub(super) fn file_system_between<'a>(trace: &'a Trace, call: &CallEvent) -> Option<&'a Arc<str>> {
     let name = file_system(&trace.names)?;
-    let second = trace.names.second_file.as_ref().map(|file| &*file.filesystem);
+    let second = trace.names.second_file.as_ref().map(|file| &file.filesystem);
     let both = call.second_file.is_none() || second == Some(name);
     let io = !trace.bios.is_empty() || trace.causes.iter().any(|cause| cause.primary);
     (io && both).then_some(name)

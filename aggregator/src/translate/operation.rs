@@ -19,7 +19,7 @@ pub(super) fn add(place: &Place<'_>, operation: &OperationEvent, spans: &mut Vec
         start: operation.begin,
         end: operation.end,
     });
-    let mut tags = Tags::default();
+    let mut tags = Tags::of_block_io();
     for Note { at, key, value } in &operation.notes {
         match value {
             NoteValue::Moment => span.annotations.push((place.anchor.wallclock(*at), key.to_string().into())),

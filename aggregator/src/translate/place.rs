@@ -7,6 +7,7 @@ use blkkin_wire::clock::{ClockAnchor, MonotonicNs};
 use blkkin_wire::ids::{SpanId, TraceId};
 use blkkin_wire::span::{Span, SpanKind};
 
+use super::names;
 use super::tags::Tags;
 use crate::trace::{Part, Root, Trace};
 
@@ -63,7 +64,7 @@ impl<'a> Place<'a> {
     /// What is said once a trace, on its root or on each part that lacks one.
     pub(super) fn root_tags(&self, tags: &mut Tags) {
         let trace = self.trace;
-        tags.owned("host.id", format!("{:032x}", trace.source.node.0));
+        tags.shared("host.id", &names::host(trace.source.node));
         if let Part::Later = trace.part {
             tags.text("blkkin.part", "later: this trace had been closed before");
         }

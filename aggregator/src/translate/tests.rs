@@ -20,8 +20,8 @@ use crate::trace::{Adoption, Carried, Cause, DeviceNames, Missing, Root, Trace};
 
 fn named(mut trace: Trace) -> Trace {
     trace.names.task = Some(Arc::new(make::task(1, 0, 1, "sqlite3")));
-    trace.names.exe = Some(Arc::new(make::file(make::file_id(2), 1, "/usr/bin/sqlite3")));
-    trace.names.file = Some(Arc::new(make::file(make::file_id(12), 1, "/srv/test.db")));
+    trace.names.exe = Some(Arc::new(make::file(make::file_id(2), 1, "/usr/bin/sqlite3").into()));
+    trace.names.file = Some(Arc::new(make::file(make::file_id(12), 1, "/srv/test.db").into()));
     trace.names.devices = Arc::new(DeviceNames([(make::DISK, "loop0".into())].into()));
     trace
 }
@@ -125,7 +125,7 @@ fn a_device_files_bios_hang_below_the_call() {
     let mut trace = direct_write();
     let mut file = make::file(make::file_id(12), 1, "/dev/loop0");
     file.device_file = Some(make::DISK);
-    trace.names.file = Some(Arc::new(file));
+    trace.names.file = Some(Arc::new(file.into()));
     let spans = spans(&trace);
     assert_eq!((spans.len(), spans[1].parent, spans[0].remote_service.clone()), (3, Some(SpanId(1)), None));
 }
@@ -135,7 +135,7 @@ fn a_file_system_without_a_store_is_nobodys_service() {
     let mut trace = direct_write();
     let mut file = make::file(make::file_id(12), 1, "pipe:[12]");
     file.filesystem = "pipefs".into();
-    trace.names.file = Some(Arc::new(file));
+    trace.names.file = Some(Arc::new(file.into()));
     let spans = spans(&trace);
     assert_eq!((spans.len(), spans[0].remote_service.clone()), (3, None));
 }
@@ -145,7 +145,7 @@ fn of_two_files_on_two_file_systems_neither_is_named_between() {
     let mut trace = direct_write();
     let mut other = make::file(make::file_id(13), 1, "/tmp/x");
     other.filesystem = "tmpfs".into();
-    trace.names.second_file = Some(Arc::new(other));
+    trace.names.second_file = Some(Arc::new(other.into()));
     if let Root::Call(call) = &mut trace.root {
         call.second_file = Some(Box::new(make::open_file(4, 13)));
     }

@@ -6,10 +6,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use blkkin_aggregator::account::subject::is_storage;
+use blkkin_aggregator::named::NamedFile;
 use blkkin_aggregator::trace::Trace;
 use blkkin_wire::calls::CallClass;
 use blkkin_wire::clock::DurationNs;
-use blkkin_wire::event::{CallEvent, FileEvent};
+use blkkin_wire::event::CallEvent;
 
 use super::calls::moved_bytes;
 use super::seen::Seen;
@@ -37,7 +38,7 @@ pub struct FileRow {
 pub struct Files {
     rows: Vec<FileRow>,
     by_path: HashMap<Box<str>, usize>,
-    known: [Option<(Arc<FileEvent>, usize)>; KNOWN],
+    known: [Option<(Arc<NamedFile>, usize)>; KNOWN],
     others: FileRow,
 }
 
@@ -71,7 +72,8 @@ impl Files {
     /// socket it is a call on the second.
     fn add_transfer(&mut self, seen: Seen<'_>, call: &CallEvent) {
         let names = &seen.trace.names;
-        let source = path(seen.trace, call).filter(|_| names.file.as_deref().is_none_or(is_storage));
+        let source =
+            path(seen.trace, call).filter(|_| names.file.as_deref().is_none_or(|file| is_storage(file)));
         let mut on_target = FileRow::default();
         on_target.moved.written = moved_bytes(call);
         match source {
@@ -133,7 +135,7 @@ impl Files {
         }
     }
 
-    fn known_row(&self, file: Option<&Arc<FileEvent>>) -> Option<usize> {
+    fn known_row(&self, file: Option<&Arc<NamedFile>>) -> Option<usize> {
         let file = file?;
         let (known, row) = self.known[place(file)].as_ref()?;
         Arc::ptr_eq(known, file).then_some(*row)
@@ -141,7 +143,7 @@ impl Files {
 }
 
 /// Where in [`Files::known`] a name belongs. It is kept there, so nothing else lies at its address.
-fn place(file: &Arc<FileEvent>) -> usize {
+fn place(file: &Arc<NamedFile>) -> usize {
     // Allocations of its size lie 128 B apart or more.
     (Arc::as_ptr(file).addr() >> 7) % KNOWN
 }
@@ -179,7 +181,7 @@ pub fn path<'a>(trace: &'a Trace, call: &'a CallEvent) -> Option<std::borrow::Co
 #[cfg(test)]
 mod tests {
     use blkkin_aggregator::trace::Root;
-    use blkkin_wire::event::{Ending, Kept};
+    use blkkin_wire::event::{Ending, FileEvent, Kept};
 
     use super::*;
     use crate::collect::sample::{call, on_file};
@@ -229,7 +231,7 @@ mod tests {
     fn a_path_without_its_upper_part_is_marked_once() {
         let mut trace = on_file(call(1, "fsync", 10), "…/deep/file", 0o100_644);
         if let Some(file) = &mut trace.names.file {
-            Arc::make_mut(file).kept = Kept::Truncated;
+            *file = Arc::new(FileEvent { kept: Kept::Truncated, ..FileEvent::clone(file) }.into());
         }
         assert_eq!(path(&trace, trace.call().unwrap()).as_deref(), Some("…/deep/file"));
     }

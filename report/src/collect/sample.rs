@@ -57,7 +57,7 @@ pub(super) fn on_file(mut trace: Trace, path: &str, mode: u32) -> Trace {
         device_file: None,
         mode,
     };
-    trace.names.file = Some(Arc::new(file));
+    trace.names.file = Some(Arc::new(file.into()));
     trace
 }
 

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use blkkin_aggregator::account::subject::is_storage;
+use blkkin_aggregator::named::NamedFile;
 use blkkin_aggregator::stacked::Stacked;
 use blkkin_aggregator::trace::{Part, Root, Trace};
 use blkkin_wire::calls::{CallClass, CallId};
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
-use blkkin_wire::event::{CallEvent, ContextFrom, Ending, FileEvent, Kept, RequestEvent, TraceContext};
+use blkkin_wire::event::{CallEvent, ContextFrom, Ending, Kept, RequestEvent, TraceContext};
 
 use super::calls::{Subject, moved_bytes};
 use super::seen::Seen;
@@ -136,7 +137,7 @@ impl Totals {
         let bytes = moved_bytes(call);
         let class = call.call.spec().class;
         // A transfer reads from one file and writes to another; either may be a pipe or a socket.
-        let stored = |file: &Option<Arc<FileEvent>>| file.as_deref().is_none_or(is_storage);
+        let stored = |file: &Option<Arc<NamedFile>>| file.as_deref().is_none_or(|file| is_storage(file));
         let transfer = class == CallClass::Transfer;
         let names = &seen.trace.names;
         let reads = class != CallClass::Write && (!transfer || stored(&names.file));

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use blkkin_aggregator::named::NamedFile;
 use blkkin_aggregator::trace::{Adoption, Cause, DeviceNames, Names, Part, Root, Trace};
 use blkkin_report::{Losses, Report, ReportConfig};
 use blkkin_wire::calls::{Arch, CallId};
@@ -64,10 +65,10 @@ fn at(us: u64) -> MonotonicNs {
     MonotonicNs(STARTED.0 + us * 1000)
 }
 
-fn file(path: &str, mode: u32) -> Arc<FileEvent> {
+fn file(path: &str, mode: u32) -> Arc<NamedFile> {
     let filesystem = if mode == 0o100_644 { "ext4" } else { "pipefs" };
     let id = FileId { device: LOOP0, ino: 12, generation: 1 };
-    Arc::new(FileEvent {
+    let event = FileEvent {
         time: STARTED,
         file: id,
         path: path.into(),
@@ -75,7 +76,8 @@ fn file(path: &str, mode: u32) -> Arc<FileEvent> {
         filesystem: filesystem.into(),
         device_file: None,
         mode,
-    })
+    };
+    Arc::new(event.into())
 }
 
 /// A call of `name` from `from` µs after the start, `ns` long.

@@ -30,7 +30,7 @@ impl Programs {
                 self.tasks.remove(&task.task.id);
             }
             LayerEvent::Task(task) if has_room(&self.tasks, &task.task.id, TASKS_MAX) => {
-                self.tasks.insert(task.task.id, (task.comm.clone(), task.exe));
+                self.tasks.insert(task.task.id, ((&*task.comm).into(), task.exe));
             }
             LayerEvent::File(file) if is_program(file) && has_room(&self.files, &file.file, FILES_MAX) => {
                 let name = file.path.rsplit('/').next().unwrap_or_default();

@@ -35,7 +35,7 @@ impl<'a, T> Column<'a, T> {
 }
 
 /// The last value of a column of differences.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Delta(u64);
 
 impl Delta {

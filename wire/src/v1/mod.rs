@@ -44,6 +44,7 @@ mod meeting;
 mod message;
 mod name;
 mod operation;
+mod packed;
 mod peek;
 mod pieces;
 mod read;
@@ -56,7 +57,7 @@ mod write;
 use thiserror::Error;
 
 pub use peek::{Peeked, peek};
-pub use pieces::{COPIED_BYTES_MAX, decode_pieces, encode_pieces};
+pub use pieces::{COPIED_BYTES_MAX, Count, PieceWriter, decode_pieces, encode_pieces};
 pub use read::{Decoded, decode};
 pub use write::encode;
 

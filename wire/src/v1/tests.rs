@@ -131,7 +131,7 @@ prop_compose! {
         use TaskChange::*;
         TaskEvent {
             time, task, parent: parent.map(TaskId), change: [Seen, Forked, Execed, Changed, Exited][change],
-            tid: Tid(ids[0]), pid: Pid(ids[1]), ppid: Pid(ids[2]), uid: Uid(ids[3]), cgroup: CgroupId(cgroup), comm, exe,
+            tid: Tid(ids[0]), pid: Pid(ids[1]), ppid: Pid(ids[2]), uid: Uid(ids[3]), cgroup: CgroupId(cgroup), comm: comm.into(), exe,
             kernel_thread,
         }
     }
@@ -142,7 +142,7 @@ prop_compose! {
         time in time(), file in file(), path in text(), kept in kept(), filesystem in text(),
         device_file in option::of(device()), mode: u32
     ) -> FileEvent {
-        FileEvent { time, file, path, kept, filesystem, device_file, mode }
+        FileEvent { time, file, path: path.into(), kept, filesystem: filesystem.into(), device_file, mode }
     }
 }
 

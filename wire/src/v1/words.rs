@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 /// Words looked for by where they lie before they are hashed. A power of two.
-const LATEST: usize = 256;
+const LATEST: usize = 1 << LATEST_BITS;
+const LATEST_BITS: u32 = 10;
 
 /// Each word once. Users choose some of them (paths, names of programs), so they are hashed with a key.
 ///
@@ -26,8 +27,8 @@ impl<'a> Words<'a> {
     /// Where it lies.
     pub(super) fn place(&mut self, word: &'a str) -> u32 {
         let (at, length) = (word.as_ptr(), word.len());
-        // Constants lie close together and are some bytes long.
-        let slot = (at.addr() ^ at.addr() >> 8) % LATEST;
+        // Constants lie close together, at any byte: a multiplication (2^64 / golden ratio) spreads their addresses.
+        let slot = ((at.addr() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - LATEST_BITS)) as usize;
         let (known, same, place) = self.latest[slot];
         if known == at && same == length {
             return place;

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use blkkin_wire::piece::{Origin, Piece, PieceBatch};
-use blkkin_wire::v1;
+use blkkin_wire::piece::{Origin, Piece};
+use blkkin_wire::v1::{Count, PieceWriter};
 
 /// Spans of one record at the most; some 300 KiB before compression.
 const SPANS_MAX: usize = 2_000;
@@ -19,20 +19,13 @@ pub(super) const AGE_MAX: Duration = Duration::from_millis(75);
 #[derive(Debug)]
 pub struct Outbox {
     from: Origin,
-    open: BTreeMap<(Lane, u32), Open>,
+    open: BTreeMap<(Lane, u32), PieceWriter>,
     /// Records that wait for room in the producer, in order.
     ready: VecDeque<Packed>,
     dead: Option<String>,
     since: Option<Instant>,
     /// Longest record, before compression.
     bytes_max: usize,
-}
-
-#[derive(Debug, Default)]
-struct Open {
-    first: u64,
-    pieces: Vec<Piece>,
-    spans: usize,
 }
 
 /// Which of a stage's outputs.
@@ -54,6 +47,19 @@ pub(super) struct Packed {
     pub(super) oversize: Option<(Origin, u64, Piece)>,
 }
 
+impl Packed {
+    fn whole((lane, partition): (Lane, u32), record: PieceWriter) -> Self {
+        Packed { lane, partition, bytes: record.end(), oversize: None }
+    }
+
+    /// A piece that is too long without its spans, which leave by another way.
+    fn emptied(place: (Lane, u32), (from, number): (Origin, u64), piece: Piece) -> Self {
+        let mut record = PieceWriter::begin(from, number);
+        record.piece(&Piece { spans: Vec::new(), ..piece.clone() });
+        Packed { oversize: Some((from, number, piece)), ..Packed::whole(place, record) }
+    }
+}
+
 impl Outbox {
     pub(super) fn new(from: Origin, bytes_max: usize) -> Outbox {
         Outbox { from, open: BTreeMap::new(), ready: VecDeque::new(), dead: None, since: None, bytes_max }
@@ -69,16 +75,25 @@ impl Outbox {
         self.put((Lane::Aside, partition), number, piece);
     }
 
+    /// A piece is written at once and dropped: its memory serves the next one while it is in the processor's cache.
     fn put(&mut self, place: (Lane, u32), number: u64, piece: Piece) {
-        let open = self.open.entry(place).or_default();
-        if open.pieces.is_empty() {
-            open.first = number;
+        let (from, bytes_max) = (self.from, self.bytes_max);
+        let begin = || PieceWriter::begin(from, number);
+        let record = self.open.entry(place).or_insert_with(begin);
+        if record.count().pieces > 0 && record.bytes_with(&piece) > bytes_max {
+            let full = std::mem::replace(record, begin());
+            self.ready.push_back(Packed::whole(place, full));
         }
-        open.spans += piece.spans.len();
-        open.pieces.push(piece);
-        if open.spans >= SPANS_MAX || open.pieces.len() >= SPANS_MAX {
-            let open = std::mem::take(open);
-            pack((self.from, self.bytes_max), place, open.first, open.pieces, &mut self.ready);
+        record.piece(&piece);
+        let Count { pieces, spans } = record.count();
+        let long = record.bytes_max() > bytes_max;
+        if (long || spans >= SPANS_MAX || pieces >= SPANS_MAX)
+            && let Some(record) = self.open.remove(&place)
+        {
+            let packed = Packed::whole(place, record);
+            // Of one piece: another was not put beside it unless both fit.
+            let long = packed.bytes.len() > bytes_max;
+            self.ready.push_back(if long { Packed::emptied(place, (from, number), piece) } else { packed });
         }
     }
 
@@ -94,7 +109,7 @@ impl Outbox {
 
     /// Makes records of all, once the oldest piece has waited long enough.
     pub(super) fn pack_due(&mut self, now: Instant) {
-        if self.open.values().all(|open| open.pieces.is_empty()) {
+        if self.open.is_empty() {
             self.since = None;
         } else if now.saturating_duration_since(*self.since.get_or_insert(now)) >= AGE_MAX {
             self.pack();
@@ -114,51 +129,20 @@ impl Outbox {
     /// Makes records of all.
     pub(super) fn pack(&mut self) {
         self.since = None;
-        for (place, open) in std::mem::take(&mut self.open) {
-            if !open.pieces.is_empty() {
-                pack((self.from, self.bytes_max), place, open.first, open.pieces, &mut self.ready);
-            }
-        }
+        let open = std::mem::take(&mut self.open);
+        self.ready.extend(open.into_iter().map(|(place, record)| Packed::whole(place, record)));
     }
-}
-
-/// One record, or, where that would be too long, each half by itself.
-fn pack(
-    (from, bytes_max): (Origin, usize),
-    place: (Lane, u32),
-    first: u64,
-    mut pieces: Vec<Piece>,
-    out: &mut VecDeque<Packed>,
-) {
-    let (lane, partition) = place;
-    let batch = PieceBatch { from, first, pieces };
-    let bytes = v1::encode_pieces(&batch);
-    pieces = batch.pieces;
-    if bytes.len() <= bytes_max {
-        return out.push_back(Packed { lane, partition, bytes, oversize: None });
-    }
-    if pieces.len() > 1 {
-        let second = pieces.split_off(pieces.len() / 2);
-        let middle = first.wrapping_add(pieces.len() as u64);
-        pack((from, bytes_max), place, first, pieces, out);
-        return pack((from, bytes_max), place, middle, second, out);
-    }
-    let emptied = pieces.iter().map(|piece| Piece { spans: Vec::new(), ..piece.clone() }).collect();
-    let bytes = v1::encode_pieces(&PieceBatch { from, first, pieces: emptied });
-    out.push_back(Packed {
-        lane,
-        partition,
-        bytes,
-        oversize: pieces.pop().map(|piece| (from, first, piece)),
-    });
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use blkkin_wire::ids::TraceId;
+    use blkkin_wire::clock::{DurationNs, WallclockNs};
+    use blkkin_wire::ids::{SpanId, TraceId};
     use blkkin_wire::meeting::Across;
     use blkkin_wire::piece::{Epoch, Part, Stage};
+    use blkkin_wire::span::{Span, SpanKind};
+    use blkkin_wire::v1;
 
     const BYTES_MAX: usize = 1_000_000;
 
@@ -172,6 +156,52 @@ mod tests {
             sampled_by_program: false,
             across: Across::Nothing,
         }
+    }
+
+    fn span(name: String) -> Span {
+        Span {
+            trace: TraceId(1),
+            id: SpanId(1),
+            parent: None,
+            name: name.into(),
+            service: "a".into(),
+            remote_service: None,
+            kind: SpanKind::Local,
+            start: WallclockNs(0),
+            duration: DurationNs(0),
+            annotations: Vec::new(),
+            tags: Vec::new(),
+            error: None,
+            links: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_record_is_as_long_as_it_may_be_and_what_is_longer_leaves_without_its_spans() {
+        let from = Origin { stage: Stage::Join, partition: 1, epoch: Epoch(2) };
+        let named = |n: u64, bytes: usize| Piece { spans: vec![span(format!("{n:0bytes$}"))], ..piece(n) };
+        let mut outbox = Outbox::new(from, 5_000);
+        let lengths = [900, 900, 900, 900, 900, 900, 4_500, 100, 6_000, 100];
+        for (n, bytes) in (0..).zip(lengths) {
+            outbox.piece(0, n, named(n, bytes));
+        }
+        outbox.pack();
+        let mut next = 0;
+        for record in &outbox.ready {
+            assert!(record.bytes.len() <= 5_000 || record.oversize.is_some(), "{}", record.bytes.len());
+            let batch = v1::decode_pieces(&record.bytes).unwrap();
+            assert_eq!(batch.first, next);
+            next += batch.pieces.len() as u64;
+        }
+        assert_eq!(next, 10);
+        let cut: Vec<_> = outbox
+            .ready
+            .iter()
+            .map(|record| v1::decode_pieces(&record.bytes).unwrap().pieces.len())
+            .collect();
+        assert_eq!(cut, [4, 2, 1, 1, 1, 1]);
+        let oversize = outbox.ready.iter().filter_map(|record| record.oversize.as_ref());
+        assert_eq!(oversize.map(|(_, number, _)| *number).collect::<Vec<_>>(), [8]);
     }
 
     #[test]

@@ -44,6 +44,32 @@ pub(super) struct PieceBatch {
     pub(super) moves: Vec<Moved>,
 }
 
+/// What of a [`PieceBatch`] stands before its columns: for who writes one.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Head {
+    #[prost(uint32, tag = "1")]
+    pub(super) version: u32,
+    #[prost(enumeration = "Stage", tag = "2")]
+    pub(super) stage: i32,
+    #[prost(uint32, tag = "3")]
+    pub(super) partition: u32,
+    #[prost(fixed64, tag = "4")]
+    pub(super) epoch: u64,
+    #[prost(uint64, tag = "5")]
+    pub(super) first: u64,
+    #[prost(string, repeated, tag = "6")]
+    pub(super) words: Vec<String>,
+}
+
+/// And behind them.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Rows {
+    #[prost(message, repeated, tag = "12")]
+    pub(super) halves: Vec<LinkHalf>,
+    #[prost(message, repeated, tag = "13")]
+    pub(super) moves: Vec<Moved>,
+}
+
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Pieces {
     #[prost(uint32, repeated, tag = "1")]

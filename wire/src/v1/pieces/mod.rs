@@ -21,6 +21,7 @@
 //! step with them), rows (a message a span: 2 to 3 times the bytes behind zstd for events, see the module above).
 
 mod across;
+mod dictionary;
 mod message;
 mod read;
 #[cfg(test)]
@@ -28,7 +29,7 @@ mod tests;
 mod write;
 
 pub use read::{COPIED_BYTES_MAX, decode_pieces};
-pub use write::encode_pieces;
+pub use write::{Count, PieceWriter, encode_pieces};
 
 /// Bits of `Pieces.flags`.
 const LATER: u32 = 1;

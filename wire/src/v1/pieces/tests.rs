@@ -131,6 +131,20 @@ proptest! {
     }
 
     #[test]
+    fn a_record_is_never_longer_than_was_said_before(batch in batch()) {
+        let mut writer = PieceWriter::begin(batch.from, batch.first);
+        for (n, piece) in batch.pieces.iter().enumerate() {
+            let said = writer.bytes_with(piece);
+            writer.piece(piece);
+            prop_assert!(writer.bytes_max() <= said, "{} with piece {n}, and {said} was said", writer.bytes_max());
+        }
+        let (said, spans) = (writer.bytes_max(), batch.pieces.iter().map(|piece| piece.spans.len()).sum());
+        prop_assert_eq!(writer.count(), Count { pieces: batch.pieces.len(), spans });
+        let bytes = writer.end();
+        prop_assert!(bytes.len() <= said && bytes.capacity() == said, "{} long, and {said} was said", bytes.len());
+    }
+
+    #[test]
     fn any_bytes_are_a_batch_or_an_error(bytes in vec(any::<u8>(), 0..400)) {
         let _ = decode_pieces(&bytes);
     }
