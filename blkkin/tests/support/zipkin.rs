@@ -158,7 +158,12 @@ fn spawn(jar: &Path, address: SocketAddr, kafka: Option<&str>, spans_max: u32) -
     let mut java = Command::new("java");
     // A span takes 1.6 KB of it. One that has no room left would answer nothing for ever.
     java.arg(format!("-Xmx{}m", 128 + spans_max / 500)).arg("-XX:+ExitOnOutOfMemoryError");
-    java.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-jar"]).arg(jar);
+    if spans_max <= SPANS_MAX {
+        // It lives for seconds. One that is filled is run as operators run it: a collection of all of its heap at once would be
+        // a pause of seconds.
+        java.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]);
+    }
+    java.arg("-jar").arg(jar);
     java.env("MEM_MAX_SPANS", spans_max.to_string());
     java.args(["--armeria.ports[0].ip=127.0.0.1", "--armeria.ports[0].protocols[0]=http"]);
     java.arg(format!("--armeria.ports[0].port={}", address.port()));
