@@ -152,7 +152,7 @@ fn serve(
     let running = Running::start(tracer, (heard, follow), way, place, &inbox, &books)?;
     if let Some((settings, killed)) = cluster {
         books.inherit(killed);
-        start_looking(&settings, args.partitions, &running.stop, &inbox)?;
+        books.searched(start_looking(&settings, args.partitions, &running.stop, &inbox)?);
     }
     for pid in &tree {
         say(&format!("following process {} and what it forks", pid.0));
@@ -181,10 +181,10 @@ fn start_looking(
     partitions: u32,
     stop: &StopSignal,
     inbox: &Inbox,
-) -> Result<(), Failure> {
+) -> Result<Search, Failure> {
     let settings = settings.clone();
     let attempt = move || settings.have_topic(EVENTS, partitions, OF_EVENTS);
-    Search::begin("the cluster answers", inbox, stop, attempt).map(drop)
+    Search::begin("the cluster answers", inbox, stop, attempt)
 }
 
 /// The words that say where the cluster is.

@@ -23,6 +23,7 @@ mod moment;
 mod pulse;
 mod search;
 mod token;
+mod trouble;
 
 pub(crate) use endpoint::{Endpoint, Port, Where};
 pub(crate) use figures::{Example, Family, Figures, Kind, Labels, Sample, Times};
@@ -31,3 +32,4 @@ pub(crate) use manager::{Manager, Store};
 pub(crate) use moment::utc;
 pub(crate) use pulse::Pulse;
 pub(crate) use search::Search;
+pub(crate) use trouble::Trouble;

@@ -106,6 +106,9 @@ fn its_manager_and_its_monitoring_hear_how_it_is() {
     let words = fs::read_to_string(&said).unwrap();
     let address = address(&words);
     assert!(get(address, "/health").contains(" 200 OK"));
+    // Of a cluster that never was there what hinders the search is told.
+    let waits = || get(address, "/health").contains("\r\n\r\nwell\nwaiting since 20");
+    assert!(eventually(waits), "{}", get(address, "/health"));
     read(&disk);
     let requests = |what: &str| {
         let metrics = get(address, "/metrics");
@@ -165,6 +168,49 @@ fn who_waits_for_a_cluster_is_alive_and_not_ready_and_who_has_it_is_ready() {
         service.ask_to_end();
         manager.hears("STOPPING=1");
         assert_eq!(service.0.wait().unwrap().code(), Some(0), "{said}");
+    }
+}
+
+/// It goes on and is well, and says who is away: the cluster that was there and is stopped, until it is there again.
+#[test]
+fn an_agent_says_since_when_its_cluster_is_away() {
+    needs!("losetup", "dd");
+    let disk = or_skip!(Disk::raw(16 << 20));
+    let mut broker = or_skip!(Broker::start());
+    let brokers = broker.settings().brokers;
+    for spool in ["off", &disk.beside("spool").display().to_string()] {
+        let manager = Manager::new();
+        let words = ["agent", "--brokers", &brokers, "--device", disk.name(), "--spool", spool];
+        let words = [&words[..], &["--metrics", "127.0.0.1:0"]].concat();
+        let mut agent = Service::start(&manager, &words, 60_000_000);
+        manager.hears("READY=1");
+        let said = || fs::read_to_string(manager.folder.path().join("said")).unwrap();
+        let ask = |path: &str| get(address(&said()), path);
+        let health = |words: &[&str]| {
+            let found = eventually(|| {
+                let health = ask("/health");
+                assert!(health.contains(" 200 OK") && health.contains("\r\n\r\nwell\n"), "{health}");
+                words.iter().all(|word| health.contains(word))
+            });
+            assert!(found, "no {words:?} in {}", ask("/health"));
+        };
+        let delivered = || value(&ask("/metrics"), "blkkin_agent_events_delivered_total");
+        read(&disk);
+        assert!(eventually(|| delivered() > 0.0), "{}", said());
+        assert!(ask("/health").ends_with("\r\n\r\nwell\n"), "{}", ask("/health"));
+        broker.kill();
+        read(&disk);
+        health(&[
+            "\nblkkin.events is away since 20",
+            "cannot reach the Kafka cluster at ",
+            "Connection refused",
+        ]);
+        let before = delivered();
+        broker.up();
+        assert!(eventually(|| delivered() > before), "{}", said());
+        assert!(eventually(|| ask("/health").ends_with("\r\n\r\nwell\n")), "{}", ask("/health"));
+        agent.ask_to_end();
+        assert_eq!(agent.0.wait().unwrap().code(), Some(0), "{}", said());
     }
 }
 

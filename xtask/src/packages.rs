@@ -71,6 +71,15 @@ const PACKAGES: &[Package] = &[
         zypper: "libopenssl-devel",
     },
     Package {
+        program: "/usr/lib/systemd/systemd",
+        purposes: &[Purpose::Tests],
+        reason: "runs the services by their units, in a room of its own",
+        apt: &["systemd"],
+        dnf: "systemd",
+        pacman: "systemd",
+        zypper: "systemd",
+    },
+    Package {
         program: "sqlite3",
         purposes: &[Purpose::Demo, Purpose::Cluster, Purpose::Tests],
         reason: "the program that is traced: durable inserts and reads",

@@ -4,18 +4,18 @@
 //! fired = recorded + dropped holds in what is shown, up to what lies in the rings (at most 20 ms of records); accepted =
 //! delivered + failed + waiting.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use blkkin_bus::Counts;
-use blkkin_bus::kafka::Deliveries;
+use blkkin_bus::kafka::{Deliveries, EVENTS};
 use blkkin_bus::spool::SpoolCounts;
 use blkkin_wire::batch::{Account, Accounts};
 use blkkin_wire::killed::Killed;
 
 use super::figures;
 use crate::daemons::Shown;
-use crate::service::{Family, Figures, Kind, Pulse};
+use crate::service::{Family, Figures, Kind, Pulse, Search, Trouble};
 
 /// Shared by the thread that sends and who asks.
 #[derive(Debug)]
@@ -26,6 +26,8 @@ pub(crate) struct Books {
     silence_max: Duration,
     /// What is heard of daemons, if anybody listens.
     daemons: Option<Shown>,
+    /// For the cluster, if there is to be one, and its topic.
+    search: OnceLock<Search>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -37,12 +39,15 @@ struct Latest {
     spool: Option<SpoolCounts>,
     spool_failures: u64,
     killed: Vec<Killed>,
+    /// Of the cluster, while it is away.
+    away: Option<Trouble>,
 }
 
 impl Books {
     /// Empty ones. Without a batch for `silence_max` the agent is not well.
     pub(crate) fn new(silence_max: Duration, daemons: Option<Shown>) -> Books {
-        Books { latest: Mutex::default(), pulse: Pulse::new(), silence_max, daemons }
+        let (latest, search) = Default::default();
+        Books { latest, pulse: Pulse::new(), silence_max, daemons, search }
     }
 
     /// A batch came.
@@ -67,6 +72,17 @@ impl Books {
         self.latest().spool_failures += 1;
     }
 
+    /// The cluster takes nothing, or does again.
+    pub(crate) fn away(&self, away: Option<Trouble>) {
+        self.latest().away = away;
+    }
+
+    /// A cluster is looked for.
+    pub(crate) fn searched(&self, search: Search) {
+        // There is one.
+        let _ = self.search.set(search);
+    }
+
     /// Who was killed before.
     pub(crate) fn inherit(&self, killed: Vec<Killed>) {
         self.latest().killed = killed;
@@ -79,7 +95,7 @@ impl Books {
 
 impl Figures for Books {
     fn families(&self) -> Vec<Family> {
-        let Latest { accounts, deliveries, bus, spool, spool_failures, killed } = self.latest().clone();
+        let Latest { accounts, deliveries, bus, spool, spool_failures, killed, .. } = self.latest().clone();
         let kinds = |of: fn(&Account) -> u64| {
             let Accounts { calls, bios, requests, commits, names, .. } = &accounts;
             let kinds = [calls, bios, requests, commits, names].map(of);
@@ -135,6 +151,13 @@ impl Figures for Books {
         (silence > self.silence_max)
             .then(|| format!("nothing was read from the rings for {} s", silence.as_secs()))
     }
+
+    fn remarks(&self) -> Vec<String> {
+        // What hinders the search is nearer to what has to be mended: a topic that may not be made, and not that nothing arrives.
+        let searching = self.search.get().and_then(Search::remark);
+        let away = || self.latest().away.as_ref().map(|away| format!("{EVENTS} is away {away}"));
+        searching.or_else(away).into_iter().collect()
+    }
 }
 
 #[cfg(test)]
@@ -178,6 +201,21 @@ mod tests {
         assert_eq!(shown, [3.0, 5.0, 7.0]);
         let lost: f64 = ["records_dropped", "parts_lost"].iter().flat_map(|name| values(name)).sum();
         assert_eq!(lost, accounts.lost() as f64, "all that counts as lost has a name");
+    }
+
+    #[test]
+    fn a_cluster_that_is_away_is_told_of_until_it_is_there() {
+        let books = Books::new(Duration::from_secs(30), None);
+        assert!(books.remarks().is_empty());
+        books.away(Some(Trouble::new("why".to_owned())));
+        let remarks = books.remarks();
+        assert!(
+            remarks.len() == 1 && remarks[0].starts_with("blkkin.events is away since 20"),
+            "{remarks:?}"
+        );
+        assert!(remarks[0].ends_with(": why") && books.ill().is_none(), "{remarks:?}");
+        books.away(None);
+        assert!(books.remarks().is_empty());
     }
 
     #[test]

@@ -39,6 +39,7 @@ use blkkin_wire::v1::{self, Peeked};
 use super::books::Books;
 use super::inherited::Inherited;
 use crate::output::say;
+use crate::service::Trouble;
 
 /// Handed over and not answered, where there is a spool for the rest: what a round trip of 0.1 s lets through is 80 MB/s.
 const WINDOW_BYTES: usize = 8 << 20;
@@ -50,7 +51,7 @@ const NOTE_EVERY: Duration = Duration::from_secs(1);
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 /// Between two attempts to have written what may not be.
 const RETRY_EVERY_REFUSED: Duration = Duration::from_secs(5);
-/// At the end: without an answer for so long the cluster is away, and what has a spool need not be waited for.
+/// Without an answer for so long the cluster is away: that is told, and at the end what has a spool is not waited for.
 const AWAY_AFTER: Duration = Duration::from_secs(2);
 
 /// What became of what was taken.
@@ -100,6 +101,8 @@ pub(super) struct Outbox<'a> {
     refused: Option<KafkaError>,
     /// It refuses what it may take later: until when it is left alone.
     refuses: Option<Instant>,
+    /// Something waits, and nothing has arrived meanwhile.
+    away: Option<Trouble>,
     books: &'a Books,
 }
 
@@ -132,6 +135,7 @@ impl<'a> Outbox<'a> {
             heard: now,
             refused: None,
             refuses: None,
+            away: None,
             books,
         }
     }
@@ -146,6 +150,7 @@ impl<'a> Outbox<'a> {
             }
             // To wait for the cluster is what is meant to happen while it is away.
             self.books.pulse.beat();
+            self.waits();
             self.tell();
             if stop() {
                 return Ok(false);
@@ -167,6 +172,9 @@ impl<'a> Outbox<'a> {
                 break;
             }
         }
+        if !self.window.is_empty() || self.pending.is_some() || self.refuses.is_some() {
+            self.waits();
+        }
         if self.noted.elapsed() >= NOTE_EVERY {
             self.noted = Instant::now();
             let noted = self.spool.as_mut().map(Spool::note);
@@ -186,6 +194,13 @@ impl<'a> Outbox<'a> {
             self.refused = Some(error);
         }
         self.books.sent(self.producer.deliveries());
+        if let Some(away) = &mut self.away
+            && away.lasts() >= AWAY_AFTER
+        {
+            let hindrance = self.producer.hindrance();
+            away.why = hindrance.map_or_else(|| "it does not answer".to_owned(), |error| error.to_string());
+            self.books.away(Some(away.clone()));
+        }
         if let Some(spool) = &self.spool {
             self.books.spooled(spool.counts());
         }
@@ -353,7 +368,10 @@ impl<'a> Outbox<'a> {
             self.window_bytes -= bytes;
             self.window.pop_front();
             let arrived = answer == Answer::Arrived;
-            if !arrived {
+            if arrived {
+                self.away = None;
+                self.books.away(None);
+            } else {
                 self.producer.lost(events);
             }
             match behind {
@@ -374,6 +392,10 @@ impl<'a> Outbox<'a> {
         }
         self.disk(acknowledged);
         Ok(())
+    }
+
+    fn waits(&mut self) {
+        self.away.get_or_insert_with(|| Trouble::new(String::new()));
     }
 
     fn enter(&self) {

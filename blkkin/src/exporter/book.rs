@@ -4,12 +4,12 @@
 //! one moment. *Invariant*: nothing is counted a second time for it: what is said at the end is the same [`Tally`].
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use blkkin_bus::kafka::DEAD;
 
 use super::tally::Tally;
-use crate::service::{LagGauge, Pulse, utc};
+use crate::service::{LagGauge, Pulse, Trouble};
 
 /// Of one destination.
 #[derive(Debug)]
@@ -31,13 +31,6 @@ pub(super) enum Who {
     Destination,
     /// The topic of what it refuses.
     Letters,
-}
-
-#[derive(Clone, Debug)]
-struct Trouble {
-    since: SystemTime,
-    begun: Instant,
-    why: String,
 }
 
 /// What an outage that was told of is.
@@ -72,10 +65,10 @@ impl Book {
                 Outage::Known
             }
             (Some(why), none) => {
-                *none = Some(Trouble { since: SystemTime::now(), begun: Instant::now(), why });
+                *none = Some(Trouble::new(why));
                 Outage::Begins
             }
-            (None, _) => trouble.take().map_or(Outage::Known, |known| Outage::Ends(known.begun.elapsed())),
+            (None, _) => trouble.take().map_or(Outage::Known, |known| Outage::Ends(known.lasts())),
         }
     }
 
@@ -88,8 +81,7 @@ impl Book {
     pub(super) fn remarks(&self) -> Vec<String> {
         let name = [self.name.clone(), format!("{DEAD}, for what {} refuses,", self.name)];
         let said = |(name, trouble): (String, &Option<Trouble>)| {
-            let Trouble { since, begun, why } = trouble.as_ref()?;
-            Some(format!("{name} is away since {} ({} s): {why}", utc(*since), begun.elapsed().as_secs()))
+            trouble.as_ref().map(|trouble| format!("{name} is away {trouble}"))
         };
         name.into_iter().zip(self.troubles().iter()).filter_map(said).collect()
     }

@@ -15,12 +15,12 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use blkkin_bus::kafka::KafkaError;
 use blkkin_tracer::StopSignal;
 
-use super::{Manager, Pulse, utc};
+use super::{Manager, Pulse, Trouble};
 use crate::failure::Failure;
 use crate::output::say;
 use crate::session::{Happening, Inbox, no_thread};
@@ -33,15 +33,8 @@ const SAID_MAX: usize = 64;
 /// Under way, or done.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Search {
-    hindrance: Arc<Mutex<Option<Hindrance>>>,
+    hindrance: Arc<Mutex<Option<Trouble>>>,
     pulse: Pulse,
-}
-
-#[derive(Clone, Debug)]
-struct Hindrance {
-    since: SystemTime,
-    begun: Instant,
-    why: String,
 }
 
 impl Search {
@@ -114,18 +107,14 @@ impl Search {
 
     /// What hinders it, and since when; none once it is found.
     pub(crate) fn remark(&self) -> Option<String> {
-        let hindrance = self.hindrance();
-        let Hindrance { since, begun, why } = hindrance.as_ref()?;
-        Some(format!("waiting since {} ({} s): {why}", utc(*since), begun.elapsed().as_secs()))
+        self.hindrance().as_ref().map(|hindrance| format!("waiting {hindrance}"))
     }
 
     fn hindered(&self, error: &KafkaError) {
-        let mut hindrance = self.hindrance();
-        let (since, begun) = (SystemTime::now(), Instant::now());
-        hindrance.get_or_insert(Hindrance { since, begun, why: String::new() }).why = error.to_string();
+        self.hindrance().get_or_insert_with(|| Trouble::new(String::new())).why = error.to_string();
     }
 
-    fn hindrance(&self) -> MutexGuard<'_, Option<Hindrance>> {
+    fn hindrance(&self) -> MutexGuard<'_, Option<Trouble>> {
         self.hindrance.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

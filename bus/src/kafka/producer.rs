@@ -1,15 +1,17 @@
 //! Records into a topic: each acknowledged by the cluster, or known not to be.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use blkkin_wire::ids::NodeId;
 use rdkafka::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError as Driver, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, ThreadedProducer};
 
 use super::gather::Record;
+use super::reach::Said;
 use super::{EVENTS, KafkaError, Settings};
 
 /// Between two looks at a full queue.
@@ -54,6 +56,8 @@ struct Totals {
     answered: Mutex<Vec<(Ticket, Answer)>>,
     /// The latest refusal.
     refused: Mutex<Option<Driver>>,
+    /// Nothing was delivered since that.
+    refuses: AtomicBool,
 }
 
 /// What a record was queued with.
@@ -90,20 +94,34 @@ impl Answer {
 
 /// Told by librdkafka what became of each record.
 #[derive(Clone, Debug, Default)]
-struct Reports(Arc<Totals>);
+struct Reports {
+    totals: Arc<Totals>,
+    /// What hinders it, until something is delivered again.
+    said: Said,
+}
 
-impl ClientContext for Reports {}
+impl ClientContext for Reports {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
+        self.said.log(level, facility, line);
+    }
+
+    fn error(&self, error: Driver, reason: &str) {
+        self.said.error(error, reason);
+    }
+}
 
 impl ProducerContext for Reports {
     type DeliveryOpaque = Box<Label>;
 
     fn delivery(&self, result: &DeliveryResult<'_>, label: Box<Label>) {
         let Label { events, ticket } = *label;
-        let Totals { accepted, delivered, failed, bytes, answered, refused, .. } = &*self.0;
+        let Totals { accepted, delivered, failed, bytes, answered, refused, refuses, .. } = &*self.totals;
         match result {
             Ok(message) => {
                 bytes.fetch_add(message.payload_len() as u64, Relaxed);
                 delivered.fetch_add(events, Relaxed);
+                refuses.store(false, Relaxed);
+                self.said.is_well();
             }
             Err((error, _)) => {
                 // Who holds a ticket decides what becomes of it.
@@ -116,6 +134,7 @@ impl ProducerContext for Reports {
                 let code = error.rdkafka_error_code();
                 if !matches!(code, Some(Code::PurgeQueue | Code::PurgeInflight)) {
                     *refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
+                    refuses.store(true, Relaxed);
                 }
             }
         }
@@ -158,8 +177,8 @@ impl EventProducer {
 
     /// Events that came back and are given up.
     pub fn lost(&self, events: u64) {
-        self.reports.0.accepted.fetch_add(events, Relaxed);
-        self.reports.0.failed.fetch_add(events, Relaxed);
+        self.reports.totals.accepted.fetch_add(events, Relaxed);
+        self.reports.totals.failed.fetch_add(events, Relaxed);
     }
 
     /// Queues a record; waits while the queue is full, and gives it back when `stop` says so meanwhile.
@@ -203,7 +222,7 @@ impl EventProducer {
 
     /// Tickets of records that were answered since one last asked.
     pub fn answers(&self) -> Vec<(Ticket, Answer)> {
-        let mut answered = self.reports.0.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answered = self.reports.totals.answered.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *answered)
     }
 
@@ -211,11 +230,11 @@ impl EventProducer {
         let (key, events) = (domain.0.to_be_bytes(), label.events);
         let queued = BaseRecord::with_opaque_to(EVENTS, Box::new(label)).key(&key[..]).payload(bytes);
         // Before it is queued: its answer may come at once, and what is delivered is never more than what was accepted.
-        self.reports.0.accepted.fetch_add(events, Relaxed);
+        self.reports.totals.accepted.fetch_add(events, Relaxed);
         match self.producer.send(queued) {
             Ok(()) => Ok(true),
             Err((error, _)) => {
-                self.reports.0.accepted.fetch_sub(events, Relaxed);
+                self.reports.totals.accepted.fetch_sub(events, Relaxed);
                 // A topic that is not there now is made, by us or by somebody who may.
                 let not_now = [
                     Code::QueueFull,
@@ -250,15 +269,22 @@ impl EventProducer {
         if let Some(error) = KafkaError::fatal(&self.settings, self.producer.client()) {
             return Some(error);
         }
-        let refused = self.reports.0.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = self.reports.totals.refused.lock().unwrap_or_else(PoisonError::into_inner);
         let verb = format!("write to {EVENTS} of");
         let refused = refused.as_ref().map(|error| KafkaError::of(&self.settings, &verb, error));
         refused.or_else(|| self.gave_up.clone())
     }
 
+    /// What hinders it, if nothing was delivered since it was met: a broker that is away, a record that was refused.
+    pub fn hindrance(&self) -> Option<KafkaError> {
+        let refuses = self.is_out_of_use() || self.reports.totals.refuses.load(Relaxed);
+        let refused = if refuses { self.refused() } else { None };
+        refused.or_else(|| self.reports.said.failure(&self.settings))
+    }
+
     /// What became of it so far.
     pub fn deliveries(&self) -> Deliveries {
-        let Totals { accepted, delivered, failed, bytes, waited_ns, .. } = &*self.reports.0;
+        let Totals { accepted, delivered, failed, bytes, waited_ns, .. } = &*self.reports.totals;
         // Accepted last: it is never less than what was delivered before it was read.
         let (delivered, failed, bytes) = (delivered.load(Relaxed), failed.load(Relaxed), bytes.load(Relaxed));
         Deliveries {
@@ -272,7 +298,7 @@ impl EventProducer {
 
     /// So long nothing could be queued.
     pub fn waited(&self, time: Duration) {
-        self.reports.0.waited_ns.fetch_add(time.as_nanos() as u64, Relaxed);
+        self.reports.totals.waited_ns.fetch_add(time.as_nanos() as u64, Relaxed);
     }
 }
 

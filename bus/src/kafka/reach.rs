@@ -102,7 +102,7 @@ impl Settings {
 
 /// What librdkafka says beside its answers.
 #[derive(Clone, Debug, Default)]
-struct Said(Arc<Mutex<Told>>);
+pub(super) struct Said(Arc<Mutex<Told>>);
 
 #[derive(Debug, Default)]
 struct Told {
@@ -112,6 +112,16 @@ struct Told {
 }
 
 impl Said {
+    /// The latest failure, unless all is well since.
+    pub(super) fn failure(&self, settings: &Settings) -> Option<KafkaError> {
+        self.lock().failure(settings)
+    }
+
+    /// The other side has done what it was asked.
+    pub(super) fn is_well(&self) {
+        self.lock().failure = None;
+    }
+
     fn lock(&self) -> MutexGuard<'_, Told> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -148,28 +158,26 @@ impl Told {
     }
 
     fn error(&self, settings: &Settings, error: &Driver) -> KafkaError {
-        match &self.failure {
-            // A listener without TLS hangs up in the middle of the handshake, or answers with what is none: the same mistake.
-            Some((_, why)) if why.contains("SSL connection closed") => {
-                KafkaError::coded(settings, "reach", Some(Code::SSL), why.clone())
-            }
-            Some((code, why)) => {
-                // A listener with TLS or SASL hangs up on who does not speak it, at the first word.
-                let hung_up =
-                    ["Disconnected", "Broken pipe", "reset by peer"].iter().any(|word| why.contains(word));
-                let hint = if hung_up && !why.contains("listener?") {
-                    ": does this listener speak TLS or SASL, and security.protocol say so?"
-                } else {
-                    ""
-                };
-                KafkaError::coded(settings, "reach", *code, format!("{why}{hint}"))
-            }
-            None => {
-                let seconds = FIRST_ANSWER.as_secs();
-                let why = format!("no answer within {seconds} s ({error})");
-                KafkaError::coded(settings, "reach", None, why)
-            }
+        self.failure(settings).unwrap_or_else(|| {
+            let why = format!("no answer within {} s ({error})", FIRST_ANSWER.as_secs());
+            KafkaError::coded(settings, "reach", None, why)
+        })
+    }
+
+    fn failure(&self, settings: &Settings) -> Option<KafkaError> {
+        let (code, why) = self.failure.as_ref()?;
+        // A listener without TLS hangs up in the middle of the handshake, or answers with what is none: the same mistake.
+        if why.contains("SSL connection closed") {
+            return Some(KafkaError::coded(settings, "reach", Some(Code::SSL), why.clone()));
         }
+        // A listener with TLS or SASL hangs up on who does not speak it, at the first word.
+        let hung_up = ["Disconnected", "Broken pipe", "reset by peer"].iter().any(|word| why.contains(word));
+        let hint = if hung_up && !why.contains("listener?") {
+            ": does this listener speak TLS or SASL, and security.protocol say so?"
+        } else {
+            ""
+        };
+        Some(KafkaError::coded(settings, "reach", *code, format!("{why}{hint}")))
     }
 }
 

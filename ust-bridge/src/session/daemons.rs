@@ -1,5 +1,8 @@
 //! LTTng's daemons, started where none run and ended with us.
 //!
+//! A session daemon holds 6 descriptors for each process that it knows, and refuses who comes beyond its limit, so it is given as
+//! many as may be given: the usual 1024 are enough for 157.
+//!
 //! They are children in the foreground, so that their end is known; they get SIGTERM when we are dropped. Where we are
 //! killed, the kernel sends it (`PR_SET_PDEATHSIG`): the session daemon then ends its consumer and its sessions.
 
@@ -58,7 +61,7 @@ impl Daemons {
     fn start(&mut self, tool: &Tool, program: &str, args: &[&str]) -> Result<(), ToolError> {
         let mut command = tool.command(program);
         command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        end_with_us(&mut command);
+        prepare(&mut command);
         let child =
             command.spawn().map_err(|error| ToolError::Start { program: program.to_owned(), error })?;
         self.started.push(child);
@@ -93,11 +96,19 @@ fn terminate(child: &Child) {
     unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
 }
 
-fn end_with_us(command: &mut Command) {
+/// It ends with us, and may open as many files as may be allowed to it.
+fn prepare(command: &mut Command) {
     let ours = std::process::id();
     let ask = move || {
-        // SAFETY: between fork and exec only calls that are safe in a signal handler may be made: these two are.
+        // SAFETY: between fork and exec only calls that are safe in a signal handler may be made: these are system calls, with
+        // numbers and a structure that outlives them.
         unsafe {
+            let mut files = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut files) == 0 {
+                files.rlim_cur = files.rlim_max;
+                // It works with fewer.
+                libc::setrlimit(libc::RLIMIT_NOFILE, &raw const files);
+            }
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
             // Whoever started it may be gone already.
             if libc::getppid() as u32 != ours {
