@@ -11,6 +11,7 @@ use blkkin_wire::ids::{DeviceId, Source, SpanId, TraceId};
 use blkkin_wire::meeting::{MeetingEvent, Side};
 use blkkin_wire::operation::OperationEvent;
 pub use blkkin_wire::piece::Part;
+use blkkin_wire::process::ProcessEvent;
 use serde::{Deserialize, Serialize};
 
 /// What a trace began with.
@@ -40,6 +41,8 @@ pub struct Names {
     pub task: Option<Arc<TaskEvent>>,
     /// The program of that task.
     pub exe: Option<Arc<FileEvent>>,
+    /// What that task's process says of itself.
+    pub process: Option<Arc<ProcessEvent>>,
     /// The primary file.
     pub file: Option<Arc<FileEvent>>,
     /// The second file.

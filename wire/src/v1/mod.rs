@@ -46,6 +46,7 @@ mod name;
 mod operation;
 mod peek;
 mod pieces;
+mod process;
 mod read;
 #[cfg(test)]
 mod tests;
