@@ -50,6 +50,15 @@ fn state(name: &str, long: usize, threads: bool) -> String {
     format!(r#"{{"beside": {beside}, "resource": {{"long": "{long}", "service.name": "{name}"}}}}"#)
 }
 
+/// Ends whoever goes on until then, also where a test fails.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// This very process.
 #[test]
 fn a_rust_program_says_who_it_is_and_is_read_whole_whenever_it_says_it_anew() {
@@ -72,8 +81,8 @@ fn a_rust_program_says_who_it_is_and_is_read_whole_whenever_it_says_it_anew() {
                 (first..).take_while(|_| !done.load(Ordering::Relaxed)).for_each(|turn| say(turn).unwrap());
             });
         }
+        let _done = Done(&done);
         let said = read(std::process::id(), MANY);
-        done.store(true, Ordering::Relaxed);
         judge(&said.unwrap(), [state("one", 0, false), state("other", 3_000, false)]);
     });
     let too_long = "x".repeat(65 << 10);

@@ -81,6 +81,8 @@ mod tests {
     use crate::context::memory::{Bytes, ProcessMemory};
     use proptest::prelude::*;
     use std::cell::{Cell, RefCell};
+    use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+    use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, fence};
 
     const AT: u64 = 0x7000;
 
@@ -122,8 +124,8 @@ mod tests {
         step: Cell<usize>,
     }
 
-    /// Payloads of two states: all `a`, all `b`, of other lengths.
-    const STATES: [(&[u8], u64); 2] = [(b"aaaa", 32), (b"bbbbbbbb", 64)];
+    /// Payloads of two states: all `a`, all `b`, of other lengths, in one place.
+    const STATES: [(&[u8], u64); 2] = [(b"aaaa", 32), (b"bbbbbbbb", 32)];
 
     impl Rewritten {
         fn take_step(&self) {
@@ -154,12 +156,19 @@ mod tests {
         }
     }
 
+    /// Ends whoever goes on until then, also where a test fails.
+    struct Done<'a>(&'a AtomicBool);
+
+    impl Drop for Done<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Relaxed);
+        }
+    }
+
     /// A thread that rewrites what this process says as fast as it can, by the standard's order, between two payloads: each is all
     /// of one letter, whose state the number's lowest bit names.
     #[test]
     fn nothing_torn_is_read_from_memory_that_is_rewritten_meanwhile() {
-        use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-        use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, fence};
         const READS: u32 = 20_000;
         const LENGTHS: [usize; 2] = [900, 3_000];
         #[repr(C)]
@@ -199,6 +208,7 @@ mod tests {
                     (0..number % 40_000).for_each(|_| std::hint::spin_loop());
                 }
             });
+            let _done = Done(&done);
             for _ in 0..READS {
                 match read(&ProcessMemory(std::process::id()), &raw const page as u64) {
                     Ok(Said { number, payload }) => {
@@ -214,7 +224,6 @@ mod tests {
                     }
                 }
             }
-            done.store(true, Relaxed);
         });
         assert!(
             right > 0 && numbers.len() > 10,
