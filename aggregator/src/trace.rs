@@ -11,6 +11,7 @@ use blkkin_wire::ids::{DeviceId, Source, SpanId, TraceId};
 use blkkin_wire::meeting::{MeetingEvent, Side};
 use blkkin_wire::operation::OperationEvent;
 pub use blkkin_wire::piece::Part;
+use blkkin_wire::process::ProcessEvent;
 use serde::{Deserialize, Serialize};
 
 use crate::named::NamedFile;
@@ -42,6 +43,8 @@ pub struct Names {
     pub task: Option<Arc<TaskEvent>>,
     /// The program of that task.
     pub exe: Option<Arc<NamedFile>>,
+    /// What that task's process says of itself.
+    pub process: Option<Arc<ProcessEvent>>,
     /// The primary file.
     pub file: Option<Arc<NamedFile>>,
     /// The second file.

@@ -15,8 +15,10 @@ mod support;
 
 use std::path::{Path, PathBuf};
 
+use blkkin_aggregator::trace::{Root, Trace};
 use blkkin_tracer::{Filter, TracerConfig};
 use blkkin_wire::calls::CallId;
+use blkkin_wire::process::{Attribute, AttributeValue};
 
 use support::actor::Actor;
 use support::live::eventually;
@@ -65,6 +67,11 @@ fn check(kind: &str, filter: Filter) {
     let recorder = Recorder::start(&config, &[actor.pid()]);
     actor.release();
     assert!(eventually(|| recorder.in_contexts() > 0), "nothing was found: {}", actor.said());
+    assert!(eventually(|| !recorder.said().is_empty()), "it does not say who it is: {}", actor.said());
+    let attribute =
+        |key: &str, text: &str| Attribute { key: key.into(), value: AttributeValue::Text(text.into()) };
+    let one = [attribute("service.name", "publisher"), attribute("service.instance.id", "one")];
+    assert_eq!(recorder.said()[0].attributes, one);
     std::fs::write(&go, "").unwrap();
     assert_eq!(actor.play(), 0, "{}", actor.said());
     let recording = recorder.finish();
@@ -93,6 +100,13 @@ fn check(kind: &str, filter: Filter) {
         }
     }
     let own = actor.said();
+    // Who it is was known before all of these began.
+    let called = |trace: &&Trace| {
+        let Root::Call(call) = &trace.root else { return false };
+        call.call.name() == "pread64" && call.args[2] == 1 && ![0, AWAITED].contains(&call.args[3])
+    };
+    let nameless = recording.traces.iter().filter(called).filter(|trace| trace.names.process.is_none());
+    assert_eq!(nameless.count(), 0);
     println!("{kind}: {below} calls below their spans, {none} below none; the program says: {own}");
     assert_eq!(format!("below {below} none {none}\n"), own);
     assert!(below > 10_000 && none > 200, "it does too little");

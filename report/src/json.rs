@@ -15,7 +15,7 @@ use crate::collect::files::{self, FileRow};
 use crate::collect::latency::Latency;
 use crate::collect::layers::Layer;
 use crate::collect::totals::Totals;
-use crate::losses::{Contexts, Losses};
+use crate::losses::Losses;
 use crate::report::Report;
 use crate::view::FILES_SHOWN;
 use crate::waterfall::heading::invocation;
@@ -34,7 +34,7 @@ pub(crate) fn value(report: &Report, losses: &Losses) -> Value {
         "slowest": report.slowest.traces().iter().map(|trace| slow(report, trace)).collect::<Vec<_>>(),
         "in_flight": end::in_flight(report),
         "devices_lost": end::lost(report),
-        "contexts": contexts(&report.totals, &losses.contexts),
+        "contexts": contexts(&report.totals, losses),
         "losses": self::losses(losses),
     })
 }
@@ -67,7 +67,8 @@ fn totals(totals: &Totals) -> Value {
     })
 }
 
-fn contexts(totals: &Totals, contexts: &Contexts) -> Value {
+fn contexts(totals: &Totals, losses: &Losses) -> Value {
+    let Losses { contexts, resources, .. } = losses;
     json!({
         "calls": totals.in_contexts,
         "calls_sampled": totals.sampled_by_program,
@@ -77,6 +78,12 @@ fn contexts(totals: &Totals, contexts: &Contexts) -> Value {
         "processes": contexts.publishing,
         "processes_denied": contexts.denied,
         "processes_no_room": contexts.no_room,
+        "resources": {
+            "processes": resources.publishing,
+            "malformed": resources.malformed,
+            "unread": resources.unread,
+            "no_room": resources.no_room,
+        },
     })
 }
 

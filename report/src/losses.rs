@@ -57,6 +57,21 @@ pub struct Losses {
     pub paths_failed: u64,
     /// Of programs' own spans.
     pub contexts: Contexts,
+    /// Of what processes say of themselves.
+    pub resources: Resources,
+}
+
+/// What became of looks for who processes are in their own words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resources {
+    /// Processes that say so and were understood, at the end.
+    pub publishing: u64,
+    /// Times that it was not what the standard has.
+    pub malformed: u64,
+    /// Times that it was being written at each attempt.
+    pub unread: u64,
+    /// Times that there was no room for it.
+    pub no_room: u64,
 }
 
 /// What became of looks for the spans that programs work for.
@@ -107,6 +122,12 @@ impl From<&Accounts> for Losses {
                 publishing: accounts.contexts_publishing,
                 denied: accounts.contexts_denied,
                 no_room: accounts.contexts_no_room,
+            },
+            resources: Resources {
+                publishing: accounts.resources_publishing,
+                malformed: accounts.resources_malformed,
+                unread: accounts.resources_unread,
+                no_room: accounts.resources_no_room,
             },
             ..Losses::default()
         }
@@ -167,6 +188,9 @@ impl Losses {
             ("calls whose program's span is none", self.contexts.invalid),
             ("processes not looked at for their spans (no right)", self.contexts.denied),
             ("processes not looked at for their spans (no room)", self.contexts.no_room),
+            ("times that a process says who it is and is not understood", self.resources.malformed),
+            ("times that a process was saying who it is whenever looked at", self.resources.unread),
+            ("times that a process says who it is (no room)", self.resources.no_room),
         ])
     }
 }
@@ -195,6 +219,8 @@ mod tests {
             contexts_unread: 5,
             contexts_publishing: 6,
             contexts_denied: 7,
+            resources_publishing: 8,
+            resources_malformed: 9,
             ..Accounts::default()
         };
         let losses = Losses::from(&accounts);
@@ -205,7 +231,9 @@ mod tests {
             ("incomplete (no exit seen)", 1_000),
             ("calls whose program's span could not be read", 5),
             ("processes not looked at for their spans (no right)", 7),
+            ("times that a process says who it is and is not understood", 9),
         ];
-        assert_eq!((losses.beside(), losses.contexts.publishing), (beside.to_vec(), 6));
+        let publishing = (losses.contexts.publishing, losses.resources.publishing);
+        assert_eq!((losses.beside(), publishing), (beside.to_vec(), (6, 8)));
     }
 }

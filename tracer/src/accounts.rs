@@ -111,5 +111,9 @@ pub fn balance(kernel: &[u64; slot::COUNTERS], recorded: &Recorded, recursion_mi
         contexts_publishing: 0,
         contexts_denied: 0,
         contexts_no_room: 0,
+        resources_publishing: 0,
+        resources_malformed: 0,
+        resources_unread: 0,
+        resources_no_room: 0,
     }
 }

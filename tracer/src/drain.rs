@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use aya::programs::Program;
 use blkkin_bus::Publisher;
 use blkkin_wire::batch::{Accounts, EventBatch};
-use blkkin_wire::clock::ClockAnchor;
+use blkkin_wire::clock::{ClockAnchor, MonotonicNs};
 use blkkin_wire::event::LayerEvent;
 use blkkin_wire::ids::DeviceId;
 use blkkin_wire::unended::AtEnd;
@@ -102,6 +102,7 @@ impl Tracer {
             anchor: origin::anchor(),
             devices: DeviceNamer::of_now(),
             sequence: 0,
+            told: MonotonicNs::default(),
             expected: 0,
             unanswered: false,
             misses: 0,
@@ -149,6 +150,8 @@ struct Pump {
     anchor: ClockAnchor,
     devices: DeviceNamer,
     sequence: u64,
+    /// The last batch's watermark.
+    told: MonotonicNs,
     /// Events of the last batch: those of the next are about as many.
     expected: usize,
     /// Nothing more will be read: requests to NBD servers that have no answer have none.
@@ -186,12 +189,18 @@ impl Pump {
                 watch.look(&events);
             }
             self.name_devices(&mut events);
+            let watermark = next.unwrap_or(self.rings.watermark());
+            if let Some(watch) = &self.watch {
+                let said = watch.telling.take(self.told, watermark);
+                events.extend(said.into_iter().map(|process| LayerEvent::Process(process.into())));
+            }
+            self.told = watermark;
             let batch = EventBatch {
                 source: self.tracer.source,
                 sequence: self.sequence,
                 anchor: self.anchor,
                 events,
-                watermark: next.unwrap_or(self.rings.watermark()),
+                watermark,
                 accounts: accounts.clone(),
                 killed: Vec::new(),
             };

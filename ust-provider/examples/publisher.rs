@@ -36,6 +36,7 @@ fn main() {
     // It says why nobody traces: what is published does not depend on that.
     let _ = blkkin_ust::init();
     blkkin_ust::publishing().unwrap();
+    blkkin_ust::publish_process(&[("service.name", "publisher"), ("service.instance.id", "one")]).unwrap();
     let words: Vec<String> = std::env::args().collect();
     if words[1] == "shop" {
         return shop(&words[3], &words[4]);

@@ -29,6 +29,7 @@ mod init;
 #[cfg(any(blkkin_probe, blkkin_slot))]
 mod load;
 mod probe;
+mod process;
 mod publish;
 mod span;
 
@@ -36,6 +37,7 @@ pub use context::Context;
 pub use here::Here;
 pub use in_span::{InSpan, Spanned};
 pub use init::{Counts, InitError, Options, Started, counts, enabled, init, init_with, publishing};
+pub use process::{NotSaid, publish_process};
 pub use publish::NotPublished;
 pub use span::{Entered, Kind, Side, Span};
 

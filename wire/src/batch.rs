@@ -69,6 +69,14 @@ pub struct Accounts {
     pub contexts_denied: u64,
     /// Times that a process was found to publish contexts, and there was no room to remember where.
     pub contexts_no_room: u64,
+    /// Processes that say who they are (OpenTelemetry's process context) and were understood: a number of the moment, no sum.
+    pub resources_publishing: u64,
+    /// Times that what a process says of itself was not what the standard has: it says nothing, then.
+    pub resources_malformed: u64,
+    /// Times that it could not be read, or changed at each of some attempts.
+    pub resources_unread: u64,
+    /// Times that there was no room for it.
+    pub resources_no_room: u64,
 }
 
 /// fired = recorded + dropped. The record of a pair is one for the bio and one for the request.

@@ -19,6 +19,7 @@ use crate::ids::{CgroupId, DeviceId, Fd, FileId, Pid, Sector, SpanId, TaskId, Ti
 use crate::meeting::MeetingEvent;
 pub use crate::op::BlockOp;
 use crate::operation::OperationEvent;
+use crate::process::ProcessEvent;
 
 /// Anything that a tracer says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +44,8 @@ pub enum LayerEvent {
     Meeting(Box<MeetingEvent>),
     /// A daemon's own operation ended.
     Operation(Box<OperationEvent>),
+    /// A process is, from now on, as said here, in its own words.
+    Process(Box<ProcessEvent>),
 }
 
 impl LayerEvent {
@@ -59,6 +62,7 @@ impl LayerEvent {
             LayerEvent::Device(e) => e.time,
             LayerEvent::Meeting(e) => e.end,
             LayerEvent::Operation(e) => e.end,
+            LayerEvent::Process(e) => e.time,
         }
     }
 }

@@ -46,8 +46,11 @@ impl Tally {
                 }
                 LayerEvent::Commit(_) => tally.commits += 1,
                 LayerEvent::Task(_) | LayerEvent::File(_) => tally.names += 1,
-                // Names of devices are made in user space; no program sees nodes meet.
-                LayerEvent::Device(_) | LayerEvent::Meeting(_) | LayerEvent::Operation(_) => {}
+                // Names of devices and what processes say are read in user space; no program sees nodes meet.
+                LayerEvent::Device(_)
+                | LayerEvent::Meeting(_)
+                | LayerEvent::Operation(_)
+                | LayerEvent::Process(_) => {}
             }
         }
         tally

@@ -2,7 +2,7 @@
 //!
 //! *What it is*: the vocabulary in flow order: [`ids`] and [`clock`] name things and times, [`event`] says what
 //! one layer saw ([`event::LayerEvent`], made by `tracer` and `ust-bridge`), [`batch`] carries events with
-//! their origin and losses, [`operation`] is what a daemon says of itself, [`killed`] what a tracer that was killed has lost, [`span`] is what leaves for Zipkin, [`piece`] carries
+//! their origin and losses, [`operation`] is what a daemon says of itself, [`process`] what a program says of its process, [`killed`] what a tracer that was killed has lost, [`span`] is what leaves for Zipkin, [`piece`] carries
 //! spans by trace, [`meeting`] ties those of two nodes. [`calls`] is the table of system calls that
 //! event and report refer to. What lies in topics is [`v1`]'s; `blkkin.proto` beside this crate is the
 //! same for everybody else, and `examples/` has readers of it in Python and Java.
@@ -24,6 +24,7 @@ pub mod op;
 pub mod operation;
 pub mod partition;
 pub mod piece;
+pub mod process;
 pub mod span;
 pub mod unended;
 pub mod v1;

@@ -391,8 +391,8 @@ const PACKAGES: &[Package] = &[
     },
     Package {
         program: "python3",
-        purposes: &[Purpose::Peers],
-        reason: "its SQLite makes inserts and times each",
+        purposes: &[Purpose::Tests, Purpose::Peers],
+        reason: "it reads who a process says it is, as another language does; its SQLite makes inserts and times each",
         apt: &["python3"],
         dnf: "python3",
         pacman: "python",

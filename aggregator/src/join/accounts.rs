@@ -116,7 +116,9 @@ impl JoinAccounts {
             LayerEvent::Commit(_) => self.commits.receive(),
             LayerEvent::Meeting(_) => self.meetings.receive(),
             LayerEvent::Operation(_) => self.operations.receive(),
-            LayerEvent::Task(_) | LayerEvent::File(_) | LayerEvent::Device(_) => self.names += 1,
+            LayerEvent::Task(_) | LayerEvent::File(_) | LayerEvent::Device(_) | LayerEvent::Process(_) => {
+                self.names += 1
+            }
         }
     }
 

@@ -6,6 +6,9 @@
 //! event that asks; nobody has to search by time. A name that was lost stays unknown: another version
 //! of the task, or another path, might be wrong.
 //!
+//! *Processes* are known by their number, which is another's as soon as a process executes another program or is forked under
+//! a number that was free again: either is a name event too, so what was said before holds no longer from exactly then on.
+//!
 //! *Bounds*: tasks leave some time after their end or their next version, files when they were not used for long.
 
 use std::collections::VecDeque;
@@ -13,7 +16,8 @@ use std::sync::Arc;
 
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
 use blkkin_wire::event::{CallEvent, DeviceEvent, FileEvent, OpenFile, TaskChange, TaskEvent, TaskRef};
-use blkkin_wire::ids::{FileId, TaskId};
+use blkkin_wire::ids::{FileId, Pid, TaskId};
+use blkkin_wire::process::ProcessEvent;
 use serde::{Deserialize, Serialize};
 
 use super::config::JoinConfig;
@@ -22,6 +26,9 @@ use super::recent::Recent;
 use super::saved::by_key;
 use crate::named::NamedFile;
 use crate::trace::{DeviceNames, Names};
+
+/// Processes whose word is kept, at 5 KiB each at the most: as many as a tracer reads at once (`tracer/src/context/resources.rs`).
+const PROCESSES_MAX: usize = 8_192;
 
 /// Names said so far and still wanted.
 #[derive(Debug, Serialize, Deserialize)]
@@ -33,6 +40,7 @@ pub(super) struct NameTable {
     current: IdMap<TaskId, u16>,
     leaving: VecDeque<Leaving>,
     files: Recent<FileId, Arc<NamedFile>, std::hash::BuildHasherDefault<Folded>>,
+    processes: Recent<Pid, Arc<ProcessEvent>, std::hash::BuildHasherDefault<Folded>>,
     devices: Arc<DeviceNames>,
     #[serde(skip)]
     keep: DurationNs,
@@ -70,6 +78,7 @@ impl NameTable {
             current: IdMap::default(),
             leaving: VecDeque::new(),
             files: Recent::new(files_max),
+            processes: Recent::new(PROCESSES_MAX),
             devices: Arc::default(),
             keep,
             tasks_max,
@@ -80,10 +89,15 @@ impl NameTable {
     pub(super) fn set_bounds(&mut self, config: &JoinConfig) {
         (self.keep, self.tasks_max) = (config.quiet_after, config.tasks_max);
         self.files.set_max(config.files_max);
+        self.processes.set_max(PROCESSES_MAX);
     }
 
     pub(super) fn task(&mut self, event: TaskEvent) -> Taken {
         let (task, change, now) = (event.task, event.change, event.time);
+        let born = change == TaskChange::Forked && event.tid.0 == event.pid.0;
+        if change == TaskChange::Execed || born {
+            self.processes.remove(&event.pid);
+        }
         self.make_room(now);
         if self.current.get(&task.id) != Some(&task.version) {
             if self.tasks.len() >= self.tasks_max {
@@ -111,6 +125,14 @@ impl NameTable {
         self.devices = Arc::new(names);
     }
 
+    pub(super) fn process(&mut self, event: ProcessEvent) {
+        if event.is_silence() {
+            self.processes.remove(&event.pid);
+        } else {
+            self.processes.insert(event.pid, Arc::new(event));
+        }
+    }
+
     pub(super) fn devices(&self) -> &Arc<DeviceNames> {
         &self.devices
     }
@@ -129,9 +151,13 @@ impl NameTable {
         if known.exe.is_none() {
             known.exe = known.event.exe.and_then(|exe| self.files.get(&exe).cloned());
         }
+        // Nearly nowhere anybody says anything.
+        let said = !self.processes.is_empty() && !known.event.kernel_thread;
+        let process = if said { self.processes.get(&known.event.pid).cloned() } else { None };
         Names {
             task: Some(known.event.clone()),
             exe: known.exe.clone(),
+            process,
             file: None,
             second_file: None,
             devices: self.devices.clone(),
@@ -167,6 +193,8 @@ impl NameTable {
 mod tests {
     use super::*;
     use crate::join::tests::make;
+    use blkkin_wire::ids::Tid;
+    use blkkin_wire::process::{Attribute, AttributeValue};
 
     fn table(tasks_max: usize) -> NameTable {
         NameTable::new(16, tasks_max, DurationNs(100))
@@ -205,6 +233,56 @@ mod tests {
         assert_eq!(table.task(make::task(4, 0, 5, "too many")), Taken::Dropped);
         assert_eq!(comm(&mut table, 1, 0).as_deref(), Some("lives"));
         assert_eq!(comm(&mut table, 2, 0), None);
+    }
+
+    /// Whose task is number 1.
+    fn says(time: u64, name: &str) -> ProcessEvent {
+        let value = AttributeValue::Text(name.into());
+        let attributes = vec![Attribute { key: "service.name".into(), value }];
+        ProcessEvent { time: MonotonicNs(time), pid: make::task(1, 0, 0, "x").pid, attributes, left_out: 0 }
+    }
+
+    fn said(table: &mut NameTable, version: u16) -> Option<String> {
+        let names = table.of_task(TaskRef { id: TaskId(1), version });
+        let attributes = &names.process?.attributes;
+        let [Attribute { value: AttributeValue::Text(name), .. }] = &attributes[..] else { panic!() };
+        Some(name.to_string())
+    }
+
+    #[test]
+    fn what_a_process_says_holds_until_it_is_another_program_or_says_something_else() {
+        let mut table = table(16);
+        table.task(make::task(1, 0, 1, "sh"));
+        assert_eq!(said(&mut table, 0), None);
+        table.process(says(2, "shop"));
+        table.process(says(3, "store"));
+        assert_eq!(said(&mut table, 0).as_deref(), Some("store"));
+        // A name is no other program.
+        table.task(TaskEvent { change: TaskChange::Changed, ..make::task(1, 1, 4, "worker") });
+        assert_eq!(said(&mut table, 1).as_deref(), Some("store"));
+        table.task(TaskEvent { change: TaskChange::Execed, ..make::task(1, 2, 5, "ls") });
+        assert_eq!(said(&mut table, 2), None);
+        table.process(says(6, "again"));
+        assert_eq!(said(&mut table, 2).as_deref(), Some("again"));
+        table.process(ProcessEvent { attributes: Vec::new(), ..says(7, "") });
+        assert_eq!(said(&mut table, 2), None);
+    }
+
+    #[test]
+    fn a_number_that_is_given_again_is_another_process() {
+        let mut table = table(16);
+        let leader = make::task(1, 0, 1, "sh");
+        table.task(leader.clone());
+        table.process(says(2, "shop"));
+        // A thread of it is none.
+        let thread =
+            TaskEvent { change: TaskChange::Forked, tid: Tid(leader.pid.0 + 1), ..make::task(2, 0, 3, "t") };
+        table.task(TaskEvent { pid: leader.pid, ..thread });
+        assert_eq!(said(&mut table, 0).as_deref(), Some("shop"));
+        let child =
+            TaskEvent { change: TaskChange::Forked, tid: Tid(leader.pid.0), ..make::task(3, 0, 4, "new") };
+        table.task(TaskEvent { pid: leader.pid, ..child });
+        assert_eq!(said(&mut table, 0), None);
     }
 
     #[test]

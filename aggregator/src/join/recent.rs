@@ -46,6 +46,11 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher + Default> Recent<K, V, S> {
         self.young.insert(key, value);
     }
 
+    pub(crate) fn remove(&mut self, key: &K) {
+        self.young.remove(key);
+        self.old.remove(key);
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.young.is_empty() && self.old.is_empty()
     }

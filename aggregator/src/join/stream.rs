@@ -167,6 +167,7 @@ impl Stream {
             LayerEvent::Operation(operation) => self.operation(operation, sink),
             LayerEvent::File(file) => self.names.file(file),
             LayerEvent::Device(device) => self.names.device(device),
+            LayerEvent::Process(process) => self.names.process(*process),
             LayerEvent::Task(task) => {
                 let dropped = self.names.task(task) == Taken::Dropped;
                 sink.accounts.names_dropped += u64::from(dropped);
@@ -261,7 +262,7 @@ impl Stream {
         self.single.begin(self.source, self.anchor, operation.span);
         self.take_meetings(operation.span);
         let devices = Arc::clone(self.names.devices());
-        let names = Names { task: None, exe: None, file: None, second_file: None, devices };
+        let names = Names { devices, ..Names::default() };
         self.single.take_root(Root::Operation(operation), names);
         sink.emit(&mut self.single);
     }

@@ -103,13 +103,15 @@ fn rank(event: &LayerEvent) -> (u8, u64) {
         LayerEvent::Device(e) => (0, e.device.to_kernel().into()),
         LayerEvent::File(e) => (1, e.file.ino),
         LayerEvent::Task(e) => (2, e.task.id.0),
-        LayerEvent::Meeting(e) => (3, e.span.0),
-        LayerEvent::Request(e) => (4, e.span.0),
-        LayerEvent::Pair(e) => (4, e.request.span.0),
-        LayerEvent::Bio(e) => (5, e.span.0),
-        LayerEvent::Commit(e) => (6, e.span.0),
-        LayerEvent::Call(e) => (7, e.span.0),
-        LayerEvent::Operation(e) => (8, e.span.0),
+        // Behind the task that has become another program.
+        LayerEvent::Process(e) => (3, e.pid.0.into()),
+        LayerEvent::Meeting(e) => (4, e.span.0),
+        LayerEvent::Request(e) => (5, e.span.0),
+        LayerEvent::Pair(e) => (5, e.request.span.0),
+        LayerEvent::Bio(e) => (6, e.span.0),
+        LayerEvent::Commit(e) => (7, e.span.0),
+        LayerEvent::Call(e) => (8, e.span.0),
+        LayerEvent::Operation(e) => (9, e.span.0),
     }
 }
 
@@ -119,6 +121,9 @@ fn among_names(a: &LayerEvent, b: &LayerEvent) -> Ordering {
         (LayerEvent::Device(a), LayerEvent::Device(b)) => a.name.cmp(&b.name),
         (LayerEvent::File(a), LayerEvent::File(b)) => (a.file, &a.path).cmp(&(b.file, &b.path)),
         (LayerEvent::Task(a), LayerEvent::Task(b)) => (a.task, &a.comm).cmp(&(b.task, &b.comm)),
+        (LayerEvent::Process(a), LayerEvent::Process(b)) => {
+            (&a.attributes, a.left_out).cmp(&(&b.attributes, b.left_out))
+        }
         (LayerEvent::Meeting(a), LayerEvent::Meeting(b)) => {
             (&a.meeting, a.side, a.begin).cmp(&(&b.meeting, b.side, b.begin))
         }
@@ -162,10 +167,11 @@ mod tests {
             LayerEvent::Call(make::call(7, 0, 5)),
             LayerEvent::Bio(bio),
             LayerEvent::Request(request),
+            LayerEvent::Process(make::process(5, "shop").into()),
             LayerEvent::Task(make::task(1, 0, 5, "a")),
         ];
         let events = Window::new(100).admit(all, MonotonicNs(6)).events;
         let kinds: Vec<u8> = events.iter().map(|event| rank(event).0).collect();
-        assert_eq!(kinds, [2, 4, 5, 7]);
+        assert_eq!(kinds, [2, 3, 5, 6, 8]);
     }
 }

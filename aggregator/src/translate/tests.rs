@@ -82,6 +82,21 @@ fn a_direct_write_goes_through_four_services() {
     assert!(spans.iter().all(|span| span.error.is_none() && tag(span, "error.type").is_none()));
 }
 
+/// Under a prefix of its own: no word of a program's stands for one of the kernel's.
+#[test]
+fn what_a_process_says_of_itself_is_tags_of_its_calls() {
+    let mut trace = direct_write();
+    let mut process = make::process(5, "shop");
+    process.attributes[1].key = "process.pid".into();
+    trace.names.process = Some(Arc::new(process));
+    let spans = spans(&trace);
+    let said = ["app.service.name", "app.process.pid", "process.pid", "blkkin.app.left_out"];
+    let tags = said.map(|key| tag(&spans[0], key).unwrap());
+    assert_eq!(tags, ["shop", "7", "100", "1"]);
+    assert_eq!(&*spans[0].service, "sqlite3");
+    assert!(spans[1..].iter().all(|span| tag(span, said[0]).is_none()), "once a trace");
+}
+
 #[test]
 fn the_calls_tags_say_who_what_where_and_how_long_in_a_fixed_order() {
     let spans = spans(&direct_write());

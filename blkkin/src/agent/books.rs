@@ -141,6 +141,7 @@ impl Figures for Books {
         ];
         families.extend(spool.map(|counts| figures::of_spool(&counts, spool_failures)).into_iter().flatten());
         families.extend(figures::of_contexts(&accounts));
+        families.extend(figures::of_resources(&accounts));
         families.extend(figures::of_killed(&killed));
         families.extend(self.daemons.iter().flat_map(Shown::families));
         families
@@ -187,6 +188,7 @@ mod tests {
         assert_eq!((values("agent_events_waiting"), values("parts_lost")[1]), (vec![3.0], 2.0));
         let contexts =
             Accounts { contexts_publishing: 3, contexts_unread: 5, contexts_denied: 7, ..accounts.clone() };
+        let contexts = Accounts { resources_publishing: 9, resources_malformed: 11, ..contexts };
         books.note(&contexts, Counts::default());
         let families = books.families();
         let sum = |name: &str| -> f64 {
@@ -199,6 +201,7 @@ mod tests {
         };
         let shown = ["contexts_processes", "contexts_calls", "contexts_processes_skipped"].map(sum);
         assert_eq!(shown, [3.0, 5.0, 7.0]);
+        assert_eq!(["resources_processes", "resources_failed"].map(sum), [9.0, 11.0]);
         let lost: f64 = ["records_dropped", "parts_lost"].iter().flat_map(|name| values(name)).sum();
         assert_eq!(lost, accounts.lost() as f64, "all that counts as lost has a name");
     }

@@ -56,6 +56,24 @@ pub(super) fn of_contexts(accounts: &Accounts) -> [Family; 3] {
     ]
 }
 
+/// Of what processes say of themselves.
+pub(super) fn of_resources(accounts: &Accounts) -> [Family; 2] {
+    let failures = [
+        ("malformed", accounts.resources_malformed),
+        ("unread", accounts.resources_unread),
+        ("no room", accounts.resources_no_room),
+    ];
+    [
+        Family::one(
+            Kind::Gauge,
+            "resources_processes",
+            "Processes that say who they are",
+            accounts.resources_publishing as f64,
+        ),
+        Family::by("why", "resources_failed", "Times that a process says who it is, in vain", failures),
+    ]
+}
+
 /// Of those that were killed before. What is unknown has no number, and is counted as such.
 pub(super) fn of_killed(killed: &[Killed]) -> Vec<Family> {
     let known = killed.iter().filter_map(|killed| killed.remains);

@@ -14,6 +14,7 @@ use blkkin_tracer::{AttachKind, Ended, StopSignal, Tracer, TracerConfig, TracerE
 use blkkin_wire::batch::Accounts;
 use blkkin_wire::event::{BioEvent, CallEvent, CommitEvent, FileEvent, LayerEvent, RequestEvent, TaskEvent};
 use blkkin_wire::ids::Pid;
+use blkkin_wire::process::ProcessEvent;
 use blkkin_wire::unended::AtEnd;
 
 use super::actor::Actor;
@@ -25,6 +26,7 @@ pub(crate) struct Recorder {
     collect: JoinHandle<(Vec<LayerEvent>, Vec<Trace>, JoinAccounts)>,
     contexts: Arc<AtomicU64>,
     outside: Arc<Mutex<HashMap<u64, u64>>>,
+    said: Arc<Mutex<Vec<ProcessEvent>>>,
 }
 
 /// What it said.
@@ -110,6 +112,8 @@ impl Recorder {
         let counted = contexts.clone();
         let outside = Arc::new(Mutex::new(HashMap::new()));
         let without = outside.clone();
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let heard = said.clone();
         let collect = std::thread::spawn(move || {
             let (mut events, mut traces) = (Vec::new(), Vec::new());
             let mut joiner = Joiner::new(JoinConfig::default());
@@ -119,6 +123,9 @@ impl Recorder {
                         let has = |event: &&LayerEvent| matches!(event, LayerEvent::Call(call) if call.context.is_some());
                         counted.fetch_add(batch.events.iter().filter(has).count() as u64, Relaxed);
                         for event in &batch.events {
+                            if let LayerEvent::Process(process) = event {
+                                heard.lock().unwrap().push(ProcessEvent::clone(process));
+                            }
                             if let LayerEvent::Call(call) = event
                                 && call.context.is_none()
                             {
@@ -135,7 +142,7 @@ impl Recorder {
             joiner.finish(&mut traces);
             (events, traces, joiner.accounts().clone())
         });
-        Recorder { stop, drain, collect, contexts, outside }
+        Recorder { stop, drain, collect, contexts, outside, said }
     }
 
     /// Calls so far that were made for a span of the program's.
@@ -146,6 +153,11 @@ impl Recorder {
     /// Calls so far that were made for none, whose fourth argument is this.
     pub(crate) fn outside(&self, argument: u64) -> u64 {
         self.outside.lock().unwrap().get(&argument).copied().unwrap_or(0)
+    }
+
+    /// What processes have said of themselves so far.
+    pub(crate) fn said(&self) -> Vec<ProcessEvent> {
+        self.said.lock().unwrap().clone()
     }
 
     /// Detaches and takes what is left.

@@ -9,6 +9,9 @@
 //! program, then twice as long after, up to each 8 s. So what it loads is found by the time it has run twice as long, or 8 s later. A look
 //! that finds nothing new reads the list of mappings: 30 to 100 µs.
 //!
+//! *Who a process is* in its own words is looked for with it, and when it maps a file of that name. Where it has none and its threads say
+//! what they work for, it is looked at again for 2 s.
+//!
 //! *Weakness*: that a file has nothing is some process's word. One that overwrites the headers of a library in its own memory keeps
 //! us from finding that library in others for ten minutes.
 
@@ -24,7 +27,8 @@ use blkkin_probe_abi::context::{PLACE_NONE, PLACES_MAX, Place};
 use super::believed::Believed;
 use super::maps::MappedFile;
 use super::places::Places;
-use super::process::{self, Publishes, Space, Unseen};
+use super::process::{self, Publishes, Seen, Space, Unseen};
+use super::resources::Resources;
 use super::tally::Tally;
 use super::watch::Asked;
 
@@ -48,6 +52,8 @@ pub(crate) enum Sight {
     Execed { pid: u32, program: Option<MappedFile> },
     /// It has mapped this file, to execute it.
     Mapped { pid: u32, file: MappedFile },
+    /// It has mapped memory of the name in which processes say who they are.
+    Said { pid: u32 },
     /// It has another user, another cgroup or another name.
     Changed { pid: u32 },
     /// It has ended.
@@ -59,6 +65,7 @@ pub(crate) enum Sight {
 /// What is known.
 pub(crate) struct Finder {
     places: Places,
+    resources: Resources,
     believed: Believed,
     /// Processes that were looked at, and where those that publish do so.
     known: HashMap<u32, (Space, Option<Place>)>,
@@ -77,9 +84,15 @@ pub(crate) struct Finder {
 
 impl Finder {
     /// One that knows nothing.
-    pub(crate) fn new(places: Places, Asked { believed, again, .. }: Asked, tally: Arc<Tally>) -> Finder {
+    pub(crate) fn new(
+        places: Places,
+        resources: Resources,
+        Asked { believed, again, .. }: Asked,
+        tally: Arc<Tally>,
+    ) -> Finder {
         Finder {
             places,
+            resources,
             believed,
             known: HashMap::new(),
             barren: HashSet::new(),
@@ -96,7 +109,9 @@ impl Finder {
     /// Works until nobody says anything any more.
     pub(crate) fn run(mut self, sights: &Receiver<Sight>) {
         loop {
-            let wait = self.again.keys().next().map(|(due, _)| due.saturating_duration_since(Instant::now()));
+            let due =
+                self.again.keys().next().map(|(due, _)| *due).into_iter().chain(self.resources.next()).min();
+            let wait = due.map(|due| due.saturating_duration_since(Instant::now()));
             let first = match wait {
                 None => sights.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(wait) => sights.recv_timeout(wait),
@@ -110,6 +125,7 @@ impl Finder {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             self.look_again(Instant::now());
+            self.resources.look_again(Instant::now());
             if std::mem::take(&mut self.changed) {
                 self.places.publish();
             }
@@ -139,6 +155,7 @@ impl Finder {
             }
             Sight::Mapped { pid, file } if !self.barren.contains(&file) => self.look(pid, 0),
             Sight::Mapped { .. } => {}
+            Sight::Said { pid } => self.look(pid, 0),
             Sight::Changed { pid } => {
                 let publishes = self.known.get(&pid).is_some_and(|(_, place)| publishes(place.as_ref()));
                 if !(publishes && self.believed.believes(pid)) {
@@ -167,6 +184,8 @@ impl Finder {
         if !inherits || !self.believed.believes(pid) {
             return false;
         }
+        // What the parent says of itself is not the child's: the standard has it left out of what is forked.
+        self.resources.forget(pid);
         self.set(pid, space, place);
         true
     }
@@ -179,10 +198,13 @@ impl Finder {
             return self.disbelieve(pid);
         }
         match process::look(pid, &mut self.barren) {
-            Ok((space, publishes)) => {
+            Ok(Seen { space, publishes, said }) => {
                 let place = if let Publishes::At(place) = publishes { Some(place) } else { None };
                 self.set(pid, space, place);
-                if self.always_again || (publishes == Publishes::Unsettled && times < AGAIN_MAX) {
+                self.resources.found(pid, space, &said);
+                // Memory that it gives a name to later, and that is no file, is not seen.
+                let waits = place.is_some() && said.is_empty();
+                if self.always_again || (times < AGAIN_MAX && (waits || publishes == Publishes::Unsettled)) {
                     self.come_again(pid, times);
                 }
             }
@@ -216,6 +238,7 @@ impl Finder {
         let shared = parent.filter(|(_, place)| place.is_some()).map(|(space, _)| *space);
         // Who may not know it takes the parent's: where it is another by now, nothing is there for it anyway.
         let Some(space) = process::space(pid).or(shared) else { return self.forget(pid) };
+        self.resources.forget(pid);
         let none = Place { kind: PLACE_NONE, ..Place::default() };
         self.set(pid, space, (shared == Some(space)).then_some(none));
     }
@@ -257,6 +280,7 @@ impl Finder {
         if let Some(due) = self.due.remove(&pid) {
             self.again.remove(&(due, pid));
         }
+        self.resources.forget(pid);
         let known = self.known.remove(&pid);
         if let Some((_, Some(place))) = known {
             self.count(Some(&place), None);

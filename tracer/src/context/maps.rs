@@ -23,6 +23,22 @@ pub(crate) struct Loaded {
     pub(crate) file: MappedFile,
 }
 
+/// How a mapping's name begins in which a process says who it is, by what the kernel let it do: all, not give a name to memory, not make
+/// a file in memory (OTEP 4719, *Reading Protocol*).
+const SAID_NAMES: [&str; 3] = ["[anon_shmem:OTEL_CTX]", "/memfd:OTEL_CTX", "[anon:OTEL_CTX]"];
+
+/// Where such mappings begin.
+pub(crate) fn said(maps: &str) -> Vec<u64> {
+    let lines = maps.lines().take(LINES_MAX).filter(|line| line.contains("OTEL_CTX"));
+    let said = lines.filter_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        let (begin, _) = words.next()?.split_once('-')?;
+        let name = words.nth(4)?;
+        SAID_NAMES.iter().any(|said| name.starts_with(said)).then(|| hex(begin))?
+    });
+    said.collect()
+}
+
 struct Mapping {
     begin: u64,
     executable: bool,
@@ -88,10 +104,25 @@ mod tests {
         assert_eq!(loaded(maps), [at(0x55d0_c000_0000, 0, 0xfe, 77), at(0x7f00_0020_0000, 1, 0, 5)]);
     }
 
+    #[test]
+    fn what_a_process_says_is_where_the_name_is() {
+        let maps = "\
+7f0000001000-7f0000002000 rw-p 00000000 00:01 1030 /memfd:OTEL_CTX (deleted)
+7f0000003000-7f0000004000 rw-p 00000000 00:01 1031 [anon_shmem:OTEL_CTX]
+7f0000005000-7f0000006000 rw-p 00000000 00:00 0    [anon:OTEL_CTX]
+7f0000007000-7f0000008000 rw-p 00000000 00:00 0    [anon:OTEL]
+7f0000009000-7f000000a000 rw-p 00000000 00:01 1032 /srv/OTEL_CTX
+7f000000b000-7f000000c000 rw-p 00000000 00:00 0
+OTEL_CTX
+";
+        assert_eq!(said(maps), [0x7f00_0000_1000, 0x7f00_0000_3000, 0x7f00_0000_5000]);
+    }
+
     proptest! {
         #[test]
         fn any_text_is_a_list(text in "[0-9a-f:rwxp \\n-]{0,300}") {
             loaded(&text);
+            said(&text);
         }
     }
 }

@@ -7,6 +7,10 @@
 //! `otel_thread_ctx_v1` in what is loaded there; [`tls`] says where a thread finds that variable; [`finder`] does this in a thread
 //! of its own, of those that are [`believed`], and writes what is new into [`places`]. [`reach`](mod@reach) says of whom all this may be asked at all.
 //!
+//! Who a process is in its own words (OpenTelemetry's process context, OTEP 4719) is found by the same looks: [`maps`] says where,
+//! [`published`] reads it whole or not at all, [`resource`] is where its bytes become attributes, and [`resources`] says them once, and
+//! again when they are others.
+//!
 //! *Invariant*: all of it is the process's word, and believed only as far as a wrong word harms nobody: each read is bounded and
 //! may fail, what does not fit is no place, and what is read at the place is looked at again at each call. A process cannot stop
 //! the tracer: the thread that looks drains no ring.
@@ -30,7 +34,10 @@ pub(crate) mod maps;
 pub(crate) mod memory;
 pub(crate) mod places;
 pub(crate) mod process;
+pub(crate) mod published;
 pub(crate) mod reach;
+pub(crate) mod resource;
+pub(crate) mod resources;
 pub(crate) mod tally;
 #[cfg(test)]
 mod tests;

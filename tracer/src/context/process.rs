@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use blkkin_probe_abi::context::Place;
 
 use super::elf::Image;
-use super::maps::{Loaded, MappedFile, loaded};
+use super::maps::{self, Loaded, MappedFile, loaded};
 use super::memory::{Memory, ProcessMemory};
 use super::tls::{self, Found, Libc};
 use super::{VARIABLE, VARIABLE_BYTES};
@@ -99,18 +99,27 @@ fn field(stat: &str, number: usize) -> Option<u64> {
     rest.split_ascii_whitespace().nth(number - 3)?.parse().ok()
 }
 
+/// What a look sees.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) space: Space,
+    pub(crate) publishes: Publishes,
+    /// Where it may say who it is.
+    pub(crate) said: Vec<u64>,
+}
+
 /// Looks at all that a process has loaded; files that are known to have nothing are passed over, and those found to are added.
-pub(crate) fn look(pid: u32, barren: &mut HashSet<MappedFile>) -> Result<(Space, Publishes), Unseen> {
+pub(crate) fn look(pid: u32, barren: &mut HashSet<MappedFile>) -> Result<Seen, Unseen> {
     let before = space_or_why(pid)?;
     let mut maps = String::new();
     let file = File::open(format!("/proc/{pid}/maps"))?;
     // Names may be anything: what is no text ends the list.
     let _ = file.take(MAPS_MAX).read_to_string(&mut maps);
-    let loaded = loaded(&maps);
+    let (loaded, said) = (loaded(&maps), maps::said(&maps));
     let fresh: Vec<Loaded> =
         loaded.iter().filter(|one| !barren.contains(&one.file)).take(LOADED_MAX).copied().collect();
     if fresh.is_empty() {
-        return Ok((before, Publishes::Nothing));
+        return Ok(Seen { space: before, publishes: Publishes::Nothing, said });
     }
     let memory = ProcessMemory(pid);
     // An address of the program's own: what the kernel was told to execute, whether or not that asks for an interpreter. (The
@@ -140,7 +149,7 @@ pub(crate) fn look(pid: u32, barren: &mut HashSet<MappedFile>) -> Result<(Space,
         return Err(Unseen::Gone);
     }
     barren.extend(silent);
-    Ok((before, found))
+    Ok(Seen { space: before, publishes: found, said })
 }
 
 /// What one program or library says.

@@ -3,26 +3,31 @@
 //! *In*: events, on their way. *Out*: [`Sight`]s, to the thread of the [`Finder`]. *Invariant*: whoever drains rings does not wait:
 //! where the queue is full, it is said that anything may have happened, as soon as there is room.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 use blkkin_wire::calls::CallId;
-use blkkin_wire::event::{CallEvent, LayerEvent, TaskChange, TaskEvent};
+use blkkin_wire::event::{CallEvent, FileEvent, LayerEvent, TaskChange, TaskEvent};
 use blkkin_wire::ids::{FileId, TaskId};
 
 use super::believed::Believed;
 use super::finder::{Finder, Sight};
 use super::maps::MappedFile;
 use super::places::Places;
+use super::resources::{Resources, Telling};
 use super::tally::Tally;
 
 /// Sights that may wait.
 const SIGHTS_MAX: usize = 4_096;
 /// Tasks whose process is known: more than there are threads on most machines. Of one more the libraries are not seen.
 const TASKS_MAX: usize = 1 << 20;
+/// Files in memory of processes that say who they are. When there are more it begins anew.
+const SAID_MAX: usize = 8_192;
+/// Their name, as the kernel has it.
+const SAID_NAME: &str = "memfd:OTEL_CTX";
 /// What is mapped may be executed (include/uapi/asm-generic/mman-common.h).
 const PROT_EXEC: u64 = 4;
 
@@ -41,6 +46,9 @@ pub(crate) struct Asked {
 pub(crate) struct Watch {
     sights: SyncSender<Sight>,
     processes: HashMap<TaskId, u32>,
+    said: HashSet<FileId>,
+    /// What processes say of themselves.
+    pub(crate) telling: Telling,
     overflowed: bool,
     /// Whether it has to be known what a task changes of itself.
     changes: bool,
@@ -56,15 +64,26 @@ impl Watch {
         let (everybody, changes) = (asked.everybody, asked.believed.depends());
         let tally = Arc::new(Tally::default());
         let told = Arc::clone(&tally);
+        let telling = Telling::default();
+        let resources = Resources::new(telling.clone(), Arc::clone(&tally));
         let look = move |queue: Receiver<Sight>| {
             // Whoever drains has made itself more urgent than others, and this thread with it.
             // SAFETY: no memory is passed; 0 is the calling thread.
             unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 5) };
-            Finder::new(places, asked, told).run(&queue);
+            Finder::new(places, resources, asked, told).run(&queue);
         };
         thread::Builder::new().name("contexts".to_owned()).spawn(move || look(queue))?;
         let mmap = CallId::by_name("mmap");
-        Ok(Watch { sights, processes: HashMap::new(), overflowed: everybody, changes, mmap, tally })
+        Ok(Watch {
+            sights,
+            processes: HashMap::new(),
+            said: HashSet::new(),
+            telling,
+            overflowed: everybody,
+            changes,
+            mmap,
+            tally,
+        })
     }
 
     /// Looks through events that go by.
@@ -76,6 +95,7 @@ impl Watch {
             match event {
                 LayerEvent::Call(call) if Some(call.call) == self.mmap => self.call(call),
                 LayerEvent::Task(task) => self.task(task),
+                LayerEvent::File(file) => self.file(file),
                 _ => {}
             }
         }
@@ -107,9 +127,21 @@ impl Watch {
     }
 
     fn call(&mut self, call: &CallEvent) {
-        let file = call.file.filter(|_| call.args[2] & PROT_EXEC != 0);
-        if let Some((open, pid)) = file.zip(self.processes.get(&call.task.id).copied()) {
+        let process = self.processes.get(&call.task.id).copied();
+        let Some((open, pid)) = call.file.zip(process) else { return };
+        if call.args[2] & PROT_EXEC != 0 {
             self.say(Sight::Mapped { pid, file: mapped(&open.file) });
+        } else if self.said.contains(&open.file) {
+            self.say(Sight::Said { pid });
+        }
+    }
+
+    fn file(&mut self, file: &FileEvent) {
+        if file.path.contains(SAID_NAME) {
+            if self.said.len() >= SAID_MAX {
+                self.said.clear();
+            }
+            self.said.insert(file.file);
         }
     }
 

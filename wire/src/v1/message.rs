@@ -77,6 +77,8 @@ pub(super) struct EventBatch {
     pub(super) meeting_events: Option<MeetingEvents>,
     #[prost(message, optional, tag = "28")]
     pub(super) operation_events: Option<OperationEvents>,
+    #[prost(message, repeated, tag = "29")]
+    pub(super) process_events: Vec<ProcessEvent>,
 }
 
 /// What of an event batch a look at it needs: the rest is skipped.
@@ -94,6 +96,31 @@ pub(super) struct Head {
     pub(super) sequence: u64,
     #[prost(enumeration = "Kind", repeated, tag = "10")]
     pub(super) kinds: Vec<i32>,
+    /// That they are there.
+    #[prost(message, repeated, tag = "29")]
+    pub(super) process_events: Vec<Unread>,
+}
+
+/// What is not looked into.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Unread {}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ProcessEvent {
+    #[prost(uint32, tag = "1")]
+    pub(super) before: u32,
+    #[prost(uint64, tag = "2")]
+    pub(super) time: u64,
+    #[prost(uint32, tag = "3")]
+    pub(super) pid: u32,
+    #[prost(uint32, repeated, tag = "4")]
+    pub(super) key: Vec<u32>,
+    #[prost(uint32, repeated, tag = "5")]
+    pub(super) value: Vec<u32>,
+    #[prost(sint64, repeated, tag = "6")]
+    pub(super) number: Vec<i64>,
+    #[prost(uint32, tag = "7")]
+    pub(super) left_out: u32,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -204,6 +231,14 @@ pub(super) struct Accounts {
     pub(super) contexts_denied: u64,
     #[prost(uint64, tag = "30")]
     pub(super) contexts_no_room: u64,
+    #[prost(uint64, tag = "31")]
+    pub(super) resources_publishing: u64,
+    #[prost(uint64, tag = "32")]
+    pub(super) resources_malformed: u64,
+    #[prost(uint64, tag = "33")]
+    pub(super) resources_unread: u64,
+    #[prost(uint64, tag = "34")]
+    pub(super) resources_no_room: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -47,6 +47,7 @@ mod operation;
 mod packed;
 mod peek;
 mod pieces;
+mod process;
 mod read;
 #[cfg(test)]
 mod tests;

@@ -42,5 +42,6 @@ pub fn peek(bytes: &[u8]) -> Result<Peeked, Malformed> {
         }
     }
     let source = totals::read_source(&head.node, &head.boot, head.epoch)?;
-    Ok(Peeked { source, sequence: head.sequence, events: head.kinds.len() as u64, tally })
+    let events = (head.kinds.len() + head.process_events.len()) as u64;
+    Ok(Peeked { source, sequence: head.sequence, events, tally })
 }

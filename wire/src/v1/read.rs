@@ -12,6 +12,7 @@ use super::meeting::MeetingReader;
 use super::message::{self, Kind};
 use super::name::NameReader;
 use super::operation::OperationReader;
+use super::process::ProcessReader;
 use super::write::BY_RULE;
 use super::{Malformed, VERSION, totals};
 use crate::batch::EventBatch;
@@ -73,7 +74,9 @@ fn events(message: &message::EventBatch, known: &Known<'_>) -> Result<(Vec<Layer
     let mut operations = OperationReader::new(message.operation_events.as_ref().unwrap_or(&none));
     let (mut times, mut last) = (Column::new(&message.times, "EventBatch.times"), Delta::default());
     let (mut events, mut calls_unknown) = (Vec::new(), 0);
-    for kind in &message.kinds {
+    let mut processes = ProcessReader::new(&message.process_events);
+    for (before, kind) in message.kinds.iter().enumerate() {
+        processes.up_to(before, known, &mut events)?;
         let time = MonotonicNs(last.undo(*times.next()?));
         events.push(match Kind::try_from(*kind) {
             Ok(Kind::Call) => match calls.next(time, known)? {
@@ -97,6 +100,8 @@ fn events(message: &message::EventBatch, known: &Known<'_>) -> Result<(Vec<Layer
             }
         });
     }
+    processes.up_to(message.kinds.len(), known, &mut events)?;
+    processes.end()?;
     times.end()?;
     calls.end()?;
     blocks.end()?;

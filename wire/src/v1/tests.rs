@@ -11,6 +11,7 @@ use crate::ids::*;
 use crate::killed::{Killed, Remains, Tally};
 use crate::meeting::{Meeting, MeetingEvent, Side};
 use crate::operation::{Note, NoteValue, OperationEvent, Outcome, WHOLE};
+use crate::process::{Attribute, AttributeValue, ProcessEvent};
 use crate::span::SpanKind;
 
 fn time() -> impl Strategy<Value = MonotonicNs> {
@@ -194,6 +195,17 @@ prop_compose! {
     }
 }
 
+prop_compose! {
+    fn process()(
+        time in time(), pid: u32, left_out: u32, attributes in vec((text(), prop_oneof![
+            text().prop_map(AttributeValue::Text), any::<i64>().prop_map(AttributeValue::Number),
+        ]), 0..4)
+    ) -> ProcessEvent {
+        let attributes = attributes.into_iter().map(|(key, value)| Attribute { key, value }).collect();
+        ProcessEvent { time, pid: Pid(pid), attributes, left_out }
+    }
+}
+
 fn event() -> impl Strategy<Value = LayerEvent> {
     prop_oneof![
         call().prop_map(LayerEvent::Call),
@@ -206,11 +218,12 @@ fn event() -> impl Strategy<Value = LayerEvent> {
         device_event().prop_map(LayerEvent::Device),
         meeting().prop_map(|meeting| LayerEvent::Meeting(meeting.into())),
         operation().prop_map(|operation| LayerEvent::Operation(operation.into())),
+        process().prop_map(|process| LayerEvent::Process(process.into())),
     ]
 }
 
 fn accounts() -> impl Strategy<Value = Accounts> {
-    any::<([u64; 31], [u64; 9])>().prop_map(|(n, last)| {
+    any::<([u64; 31], [u64; 13])>().prop_map(|(n, last)| {
         let account = |at: usize| Account { fired: n[at], recorded: n[at + 1], dropped: n[at + 2] };
         Accounts {
             calls: account(0),
@@ -243,6 +256,10 @@ fn accounts() -> impl Strategy<Value = Accounts> {
             contexts_publishing: last[6],
             contexts_denied: last[7],
             contexts_no_room: last[8],
+            resources_publishing: last[9],
+            resources_malformed: last[10],
+            resources_unread: last[11],
+            resources_no_room: last[12],
         }
     })
 }
@@ -687,6 +704,64 @@ fn what_became_of_looks_means_the_same_for_ever() {
     let golden = include_bytes!("../../golden/looks-v1.bin");
     assert_eq!(decode(golden), Ok(Decoded { batch: batch.clone(), calls_unknown: 0 }));
     assert_eq!(encode(&batch), golden, "what is written now");
+}
+
+/// The same where a process says who it is, is another, and says nothing any more. `golden/process-v1.bin` holds it.
+fn of_processes() -> EventBatch {
+    let mut batch = under_spans();
+    let text =
+        |key: &str, value: &str| Attribute { key: key.into(), value: AttributeValue::Text(value.into()) };
+    let first = ProcessEvent {
+        time: MonotonicNs(4_999_900_000),
+        pid: Pid(4_300),
+        attributes: vec![
+            text("service.name", "shop"),
+            text("service.instance.id", "627cc493-f310-47de-96bd-71410b7dec09"),
+            Attribute { key: "shop.shard".into(), value: AttributeValue::Number(-7) },
+        ],
+        left_out: 2,
+    };
+    let second =
+        ProcessEvent { attributes: vec![text("service.name", "store")], left_out: 0, ..first.clone() };
+    let last = ProcessEvent { attributes: Vec::new(), time: MonotonicNs(5_003_000_000), ..second.clone() };
+    assert!(last.is_silence() && !second.is_silence());
+    batch.events.insert(2, LayerEvent::Process(first.into()));
+    batch.events.insert(3, LayerEvent::Process(second.into()));
+    batch.events.push(LayerEvent::Process(last.into()));
+    batch.accounts.resources_publishing = 1;
+    batch.accounts.resources_malformed = 2;
+    batch
+}
+
+#[test]
+fn what_a_process_says_means_the_same_for_ever() {
+    let golden = include_bytes!("../../golden/process-v1.bin");
+    if std::env::var_os("BLESS").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/process-v1.bin");
+        std::fs::write(path, encode(&of_processes())).unwrap();
+    }
+    assert_eq!(decode(golden), Ok(Decoded { batch: of_processes(), calls_unknown: 0 }));
+    assert_eq!(encode(&of_processes()), golden, "what is written now");
+}
+
+/// Who reads by the schema of before reads all the rest: the field is skipped, and nothing else counts it.
+#[test]
+fn who_knows_no_processes_reads_the_rest() {
+    use prost::Message;
+    let mut message = message::EventBatch::decode(encode(&of_processes()).as_slice()).unwrap();
+    message.process_events.clear();
+    (message.accounts.resources_publishing, message.accounts.resources_malformed) = (0, 0);
+    // Words that nothing refers to any more stay.
+    assert_eq!(decode(&message.encode_to_vec()).unwrap().batch, under_spans());
+}
+
+#[test]
+fn a_process_that_lies_behind_the_end_is_refused() {
+    use prost::Message;
+    let mut message = message::EventBatch::decode(encode(&of_processes()).as_slice()).unwrap();
+    message.process_events[2].before = 99;
+    let refused = Malformed::Value { column: "ProcessEvent.before", value: 99 };
+    assert_eq!(decode(&message.encode_to_vec()), Err(refused));
 }
 
 /// As it is for whoever reads by the schema of before contexts: it skips two fields, and does not look at the flag.

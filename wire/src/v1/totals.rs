@@ -28,7 +28,8 @@ same!(
         requests_started, requests_merged, ends_missed, untracked, tasks_missed, recursion_misses, malformed,
         requests_foreign, paths_failed, walk_overflow,
         flushes_served, flush_overflow, contexts_faulted, contexts_unread, contexts_invalid,
-        contexts_publishing, contexts_denied, contexts_no_room
+        contexts_publishing, contexts_denied, contexts_no_room,
+        resources_publishing, resources_malformed, resources_unread, resources_no_room
     } of { calls, bios, requests, commits, names }
 );
 

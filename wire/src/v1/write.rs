@@ -14,6 +14,7 @@ use super::meeting::MeetingWriter;
 use super::message::{self, Kind};
 use super::name::NameWriter;
 use super::operation::OperationWriter;
+use super::process;
 use super::totals;
 use super::words::Words;
 use crate::batch::EventBatch;
@@ -54,8 +55,8 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
         (CallWriter::default(), BioWriter::default(), RequestWriter::default());
     let (mut commits, mut names) = (CommitWriter::default(), NameWriter::default());
     let (mut meetings, mut operations) = (MeetingWriter::default(), OperationWriter::default());
+    let mut process_events = Vec::new();
     for event in &batch.events {
-        times.push(time.of(event.time().0));
         let kind = match event {
             LayerEvent::Call(call) => {
                 calls.put(call, &mut shared);
@@ -98,7 +99,12 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
                 operations.put(operation, &mut shared);
                 Kind::Operation
             }
+            LayerEvent::Process(process) => {
+                process_events.push(process::write(process, kinds.len(), &mut shared));
+                continue;
+            }
         };
+        times.push(time.of(event.time().0));
         kinds.push(kind.into());
     }
     let (task_events, file_events, device_events) = names.end();
@@ -137,6 +143,7 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
         device_events,
         meeting_events: meetings.end(),
         operation_events: operations.end(),
+        process_events,
     };
     message.encode_to_vec()
 }

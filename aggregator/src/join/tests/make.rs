@@ -12,6 +12,7 @@ use blkkin_wire::ids::{
     TraceId, Uid,
 };
 use blkkin_wire::operation::{OperationEvent, Outcome, WHOLE};
+use blkkin_wire::process::{Attribute, AttributeValue, ProcessEvent};
 use blkkin_wire::span::SpanKind;
 
 use crate::trace::Trace;
@@ -30,6 +31,15 @@ pub(crate) const TASK: TaskRef = TaskRef { id: TaskId(1), version: 0 };
 
 pub(crate) fn trace(root: u64) -> Trace {
     Trace::new(SOURCE, ANCHOR, SpanId(root))
+}
+
+/// What the process of [`TASK`] says of itself.
+pub(crate) fn process(time: u64, name: &str) -> ProcessEvent {
+    let attributes = vec![
+        Attribute { key: "service.name".into(), value: AttributeValue::Text(name.into()) },
+        Attribute { key: "shard".into(), value: AttributeValue::Number(7) },
+    ];
+    ProcessEvent { time: MonotonicNs(time), pid: task(1, 0, 0, "").pid, attributes, left_out: 1 }
 }
 
 /// A daemon's operation; all of them here are of one trace.

@@ -23,10 +23,11 @@ fn read_back(joiner: &mut Joiner, config: &JoinConfig) -> Joiner {
 
 /// Names for the world's task, its files and its disk, said at several times.
 fn names(times: &[u64]) -> Vec<LayerEvent> {
-    let name = |(n, &time): (usize, &u64)| match n % 4 {
-        0 => LayerEvent::Task(make::task(1, (n / 4 % 2) as u16, time, &format!("comm{n}"))),
+    let name = |(n, &time): (usize, &u64)| match n % 5 {
+        0 => LayerEvent::Task(make::task(1, (n / 5 % 2) as u16, time, &format!("comm{n}"))),
         1 => LayerEvent::File(make::file(make::file_id(12), time, &format!("/srv/{n}"))),
         2 => LayerEvent::Device(make::device(time, &format!("loop{n}"))),
+        3 => LayerEvent::Process(make::process(time, &format!("shop{n}")).into()),
         _ => LayerEvent::Task(make::task(9, 0, time, "jbd2/loop0")),
     };
     times.iter().enumerate().map(name).collect()

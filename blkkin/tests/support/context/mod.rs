@@ -10,13 +10,14 @@ use super::tools::is_installed;
 /// Where a guest has them, each recipe's in a folder of its own.
 const BUILT: &str = "/context";
 
-const SOURCES: [(&str, &str); 6] = [
+const SOURCES: [(&str, &str); 7] = [
     ("thread.h", include_str!("thread.h")),
     ("slot.c", include_str!("slot.c")),
     ("writer.c", include_str!("writer.c")),
     ("hostile.c", include_str!("hostile.c")),
     ("twice.c", include_str!("twice.c")),
     ("changes.c", include_str!("changes.c")),
+    ("says.c", include_str!("says.c")),
 ];
 
 /// What is built together.
@@ -53,6 +54,7 @@ const RECIPES: &[Recipe] = &[
     recipe("loaded-descriptor", DESCRIPTOR, LOADS),
     Recipe { name: "hostile", libraries: &[], how: "", program: "-o program hostile.c slot.c -rdynamic" },
     Recipe { name: "changes", libraries: &[], how: "", program: "-o program changes.c slot.c -rdynamic" },
+    Recipe { name: "says", libraries: &[], how: "", program: "-o program says.c" },
     Recipe {
         name: "twice",
         libraries: &["libslot.so", "libother.so"],

@@ -95,6 +95,19 @@ int blkkin_publishing(void);
 /* Why blkkin_publishing() is not 0; "" if it is. */
 const char *blkkin_why_not_published(void);
 
+/* Something that a process is: `service.name` and what it is. */
+struct blkkin_attribute {
+	const char *key, *value;
+};
+
+/*
+ * Says from now on that this process is `attributes`, and nothing else that was said before, where readers outside look for it
+ * (OpenTelemetry's process context). To be called after blkkin_init(); about 0.1 ms the first time and 2 us then. A child that is forked
+ * says it itself. 0, or a negative errno: ECANCELED (BLKKIN_UST_CONTEXT=0 in the environment), EBUSY (another library of this process
+ * does it), E2BIG (more than 64 KiB), or why there is no memory for it.
+ */
+int blkkin_publish_process(const struct blkkin_attribute *attributes, size_t count);
+
 /* How many events this process gave to LTTng: what one session recorded and discarded adds up to it. */
 uint64_t blkkin_seen_enabled(void);
 
