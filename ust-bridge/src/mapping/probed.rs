@@ -23,6 +23,9 @@ use crate::ctf::plan::{Item, Value};
 use crate::facts::{Fact, Where};
 use crate::view::View;
 
+/// In place of a text that was not in memory: at a probe nothing can be brought in.
+const NOT_READ: &str = "(was not in memory)";
+
 /// A file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -177,7 +180,7 @@ impl Probed {
             });
         }
         if shape.text {
-            payload.push(text(words, hit.text.unwrap_or_default()));
+            payload.push(text(words, hit.text.unwrap_or(NOT_READ)));
         }
         set(&mut event.payload, payload);
         let view = View {
