@@ -56,6 +56,8 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) ust: UstArgs,
     #[command(flatten)]
+    pub(crate) probes: ProbesArgs,
+    #[command(flatten)]
     pub(crate) output: OutputArgs,
     /// The command to trace, and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
@@ -72,6 +74,8 @@ pub(crate) struct TraceArgs {
     pub(crate) how: HowArgs,
     #[command(flatten)]
     pub(crate) ust: UstArgs,
+    #[command(flatten)]
+    pub(crate) probes: ProbesArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
     /// End after this time (30s, 5m) instead of at Ctrl-C
@@ -371,6 +375,14 @@ pub(crate) struct UstArgs {
     /// Follow what programs ask NBD servers by sockets of their own; with --ust the server's operation stands below
     #[arg(long)]
     pub(crate) nbd: bool,
+}
+
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Daemons")]
+pub(crate) struct ProbesArgs {
+    /// Listen at probes that a program's makers put into it (USDT): what they mean stands above its system calls, repeatable
+    #[arg(long, value_name = "FILE.toml")]
+    pub(crate) probes: Vec<PathBuf>,
 }
 
 #[derive(Debug, Default, Args)]

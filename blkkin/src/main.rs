@@ -26,6 +26,7 @@ mod failure;
 mod nearest;
 mod output;
 mod pipeline;
+mod probes;
 mod progress;
 mod resolver;
 mod run;

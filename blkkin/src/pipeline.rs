@@ -37,6 +37,7 @@ use blkkin_zipkin_export::Exporter;
 use crate::daemons::{AtWork, Daemons, Shown};
 use crate::destination::{Delivery, Outlet};
 use crate::failure::Failure;
+use crate::probes::{self, Probes};
 use crate::session::Happening;
 use crate::tail::Tail;
 use live::Live;
@@ -55,6 +56,8 @@ pub(crate) struct Plan {
     pub(crate) outlets: Vec<Outlet>,
     /// What is heard of daemons, if anybody listens.
     pub(crate) daemons: Option<Daemons>,
+    /// What is heard at probes of programs, if anybody listens.
+    pub(crate) probes: Option<Probes>,
     /// What programs ask NBD servers is seen: it may meet what daemons say of the same requests.
     pub(crate) nbd: bool,
 }
@@ -89,6 +92,7 @@ pub(crate) struct Pipeline {
     drain: JoinHandle<Result<Ended, TracerError>>,
     join: JoinHandle<join::Joined>,
     daemons: Option<AtWork>,
+    probes: Option<probes::AtWork>,
 }
 
 impl Pipeline {
@@ -101,6 +105,13 @@ impl Pipeline {
             let out = std::mem::replace(&mut publisher, first);
             daemons = Some(prepared.start(batches, out, plan.follow, &Shown::default())?);
         }
+        // Before the daemons, as it waits for nothing.
+        let mut probes = None;
+        if let Some(prepared) = plan.probes.take() {
+            let (first, batches) = topic(CAPACITY_DEFAULT);
+            let out = std::mem::replace(&mut publisher, first);
+            probes = Some(prepared.start(batches, out)?);
+        }
         let (stop, live) = (StopSignal::new(), Arc::new(Live::default()));
         let servers = plan.outlets.iter().filter_map(Outlet::server).collect();
         let watched = Arc::clone(&live);
@@ -111,7 +122,7 @@ impl Pipeline {
         })?;
         let told = stop.clone();
         let drain = Builder::new().name("drain".into()).spawn(move || tracer.drain(publisher, told))?;
-        Ok(Pipeline { stop, live, servers, drain, join, daemons })
+        Ok(Pipeline { stop, live, servers, drain, join, daemons, probes })
     }
 
     /// Tells the drain to empty the rings and end.
@@ -132,16 +143,19 @@ impl Pipeline {
     /// Waits for the end of both threads.
     pub(crate) fn collect(self) -> Result<Harvest, Failure> {
         let mut joined = self.join.join().map_err(|panic| broken("the join", &*panic))?;
-        let mut asked = None;
+        let (mut asked, mut hits) = (None, None);
         let tracer = match self.drain.join().map_err(|panic| broken("the tracer", &*panic))? {
             Ok(ended) => {
                 joined.report.at_end(ended.at_end);
-                asked = ended.nbd;
+                (asked, hits) = (ended.nbd, ended.hits);
                 (ended.accounts, None)
             }
             Err(error) => (joined.last, Some(error)),
         };
         let mut daemons = self.daemons.map(AtWork::collect).transpose()?.unwrap_or_default();
+        if let Some(probes) = self.probes {
+            daemons.extend(probes.collect(hits)?);
+        }
         if let Some(asked) = asked {
             daemons.extend(asking::remarks(&asked, joined.met.as_ref()));
         }

@@ -20,6 +20,7 @@ use crate::destination;
 use crate::failure::{Failure, Status};
 use crate::output::{Output, Stream, say};
 use crate::pipeline::{Harvest, Plan};
+use crate::probes::Wanted;
 use crate::progress::{Company, ProgressLine};
 use crate::session::{Inbox, Session, Step};
 use crate::signals::Arrival;
@@ -47,15 +48,18 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
 
 fn prepare(args: &RunArgs, command: &Resolved<'_>) -> Result<(Tracer, Plan, Output), Failure> {
     let mut what = What::look_up(&args.what)?;
+    let wanted = Wanted::look_up(&args.probes)?;
     let config = TracerConfig { nbd: args.ust.nbd, ..what.tracer_config(Follow::Marked, &args.how)? };
+    let config = wanted.tracer_config(config);
     let outlets = destination::open_all(&args.output.to)?;
     let output = Output::open(&args.output, Stream::Stderr)?;
-    let tracer = Tracer::load(&config).map_err(cannot_trace)?;
+    let mut tracer = Tracer::load(&config).map_err(cannot_trace)?;
     for pid in &what.tree {
         tracer.follow_tree(*pid).map_err(cannot_trace)?;
     }
     // Programs find a session that was there before them.
     let daemons = Daemons::prepare(&args.ust)?;
+    let probes = wanted.listen(&mut tracer)?;
     let report = Report::new(ReportConfig {
         command: Some(command.line()),
         slowest: args.output.slowest,
@@ -70,6 +74,7 @@ fn prepare(args: &RunArgs, command: &Resolved<'_>) -> Result<(Tracer, Plan, Outp
             report,
             outlets,
             daemons,
+            probes,
             nbd: args.ust.nbd,
         },
         output,

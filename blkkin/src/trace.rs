@@ -13,6 +13,7 @@ use crate::destination;
 use crate::failure::{Failure, Status};
 use crate::output::{Output, Stream};
 use crate::pipeline::Plan;
+use crate::probes::Wanted;
 use crate::progress::{Company, ProgressLine};
 use crate::run::cannot_trace;
 use crate::session::{Inbox, Session, Step};
@@ -42,10 +43,12 @@ pub(crate) fn trace(args: &TraceArgs) -> Result<ExitCode, Failure> {
 fn prepare(args: &TraceArgs) -> Result<(Tracer, Plan, Output), Failure> {
     let mut what = What::look_up(&args.what)?;
     let follow = whom(&what.tree);
+    let wanted = Wanted::look_up(&args.probes)?;
     let config = TracerConfig { nbd: args.ust.nbd, ..what.tracer_config(follow, &args.how)? };
+    let config = wanted.tracer_config(config);
     let outlets = destination::open_all(&args.output.to)?;
     let output = Output::open(&args.output, Stream::Stdout)?;
-    let tracer = Tracer::load(&config).map_err(cannot_trace)?;
+    let mut tracer = Tracer::load(&config).map_err(cannot_trace)?;
     believed::say_reach(&config.contexts);
     for pid in &what.tree {
         tracer.follow_tree(*pid).map_err(cannot_trace)?;
@@ -53,9 +56,10 @@ fn prepare(args: &TraceArgs) -> Result<(Tracer, Plan, Output), Failure> {
     let config = ReportConfig { slowest: args.output.slowest, ..ReportConfig::new(clock::now()) };
     let report = Report::new(config);
     let daemons = Daemons::prepare(&args.ust)?;
+    let probes = wanted.listen(&mut tracer)?;
     let (tail, detail) = (what.tail, what.detail);
     let nbd = args.ust.nbd;
-    Ok((tracer, Plan { follow, tail, detail, report, outlets, daemons, nbd }, output))
+    Ok((tracer, Plan { follow, tail, detail, report, outlets, daemons, probes, nbd }, output))
 }
 
 fn until_end(session: &mut Session, duration: Option<Duration>) {

@@ -108,6 +108,7 @@ impl What {
             kernel_origin: follow == Follow::All && self.wants_kernel_origin(),
             contexts: believed::believed(&how.contexts)?,
             nbd: false,
+            probes: Vec::new(),
         })
     }
 

@@ -96,6 +96,13 @@ impl Local {
         self.counters[counter] += 1;
     }
 
+    /// Counts where the program may be interrupted by itself: a uprobe's runs with preemption on.
+    #[inline(always)]
+    pub fn count_shared(&mut self, counter: usize) {
+        // SAFETY: a word of a map's value.
+        unsafe { crate::table::fetch_add(&raw mut self.counters[counter], 1) };
+    }
+
     /// A span id that no other of this start has: (CPU, program, counter) through a bijection keyed by the
     /// start's seed (the finalizer of splitmix64).
     #[inline(always)]

@@ -5,7 +5,7 @@
 //! In the order of a request's life: call.rs → bio.rs → request.rs (alone.rs where bio and request are one to one), with journal.rs for what jbd2 does on behalf of
 //! others, stacked.rs for devices on devices, command.rs for what drivers send of their own, flush.rs for the cache flushes and late.rs for older kernels; task.rs says who is followed (lineage.rs: because
 //! of whom, filter.rs: who is not, describe.rs: what a person calls it), context.rs for which span of its own a program calls, file.rs and path.rs which file it is about; block.rs
-//! and table.rs keep what is in flight; nbd.rs is by itself: what programs ask NBD servers, by sockets (socket.rs), loaded only when asked for; local.rs is each program's own memory and ring.rs the way out.
+//! and table.rs keep what is in flight; nbd.rs is by itself: what programs ask NBD servers, by sockets (socket.rs), loaded only when asked for; so is hit.rs: probes in programs; local.rs is each program's own memory and ring.rs the way out.
 
 #![no_std]
 #![no_main]
@@ -24,6 +24,7 @@ mod describe;
 mod file;
 mod filter;
 mod flush;
+mod hit;
 mod journal;
 mod late;
 mod layout;
@@ -211,6 +212,13 @@ pub extern "C" fn task_fork_kprobe(context: *mut c_void) -> i32 {
     if let Some(local) = Local::of(Program::TaskFork) {
         lineage::woken::<Probe>(local, Registers::pointer(context, 0), lineage::fork_noted);
     }
+    0
+}
+
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "uprobe")]
+pub extern "C" fn hit_uprobe(context: *mut c_void) -> i32 {
+    hit::hit(context);
     0
 }
 

@@ -45,6 +45,22 @@ pub unsafe fn write(local: &mut Local, tag: u8, record: *const c_void, len: u64)
     written
 }
 
+/// Wakes nobody: see above.
+pub const NO_WAKEUP: u64 = BPF_RB_NO_WAKEUP as u64;
+
+/// Room for a record of a fixed size, which its writer submits itself; none where the ring is full. What is in it is not said.
+#[inline(always)]
+pub fn reserve<T>() -> Option<*mut T> {
+    // SAFETY: no preconditions.
+    let cpu = unsafe { bpf_get_smp_processor_id() };
+    let ring = RINGS.get(cpu)?;
+    // SAFETY: the verifier has checked ring and length, or refused the program.
+    let room = unsafe {
+        bpf_ringbuf_reserve((&raw const *ring).cast_mut().cast(), size_of::<T>() as u64, 0).cast::<T>()
+    };
+    if room.is_null() { None } else { Some(room) }
+}
+
 /// Puts a record of a fixed size, and counts it under `tag`. Says whether there was room.
 #[inline(always)]
 pub fn put<T: Plain>(local: &mut Local, tag: u8, record: &T) -> bool {

@@ -71,8 +71,14 @@ pub const NBD_IN_DATA: usize = NBD_CUT + 1;
 /// Requests with extended headers, which are not followed.
 pub const NBD_EXTENDED: usize = NBD_IN_DATA + 1;
 
+/// Records of probes that were due, and those of them for which the ring had no room. A thread may be moved off its CPU at a probe, and
+/// another come by one there: these two are counted atomically.
+pub const HITS_FIRED: usize = NBD_EXTENDED + 1;
+/// See above.
+pub const HITS_DROPPED: usize = HITS_FIRED + 1;
+
 /// How many counters there are.
-pub const COUNTERS: usize = NBD_EXTENDED + 1;
+pub const COUNTERS: usize = HITS_DROPPED + 1;
 
 /// Words of a program's slot of per-CPU memory: its counters first, then what only the kernel side uses.
 pub const LOCAL_WORDS: usize = COUNTERS + 10;

@@ -3,7 +3,8 @@
 //! *In*: nothing. *Out*: plain `repr(C)` types that both sides compile: the **records** that the eBPF
 //! programs put into the rings ([`record`]), the **settings** that the loader freezes into them before they
 //! are verified ([`settings`], [`layout`]), the **counters** that say what was fired and what was dropped
-//! ([`counters`]), what is in **flight** ([`flight`]), and where applications say for which span they work ([`context`]).
+//! ([`counters`]), what is in **flight** ([`flight`]), where applications say for which span they work ([`context`]), and what
+//! threads say at probes of their programs ([`hit`]).
 //!
 //! *Invariant*: every type here has a size that does not depend on the compiler's mood (explicit padding, no
 //! `bool`, no Rust `enum`; each size asserted at compile time), and every bit pattern of the right length is
@@ -15,6 +16,7 @@
 pub mod context;
 pub mod counters;
 pub mod flight;
+pub mod hit;
 pub mod layout;
 pub mod record;
 pub mod settings;

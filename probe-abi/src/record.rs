@@ -48,6 +48,8 @@ pub const TAG_PAIR: u8 = 7;
 pub const TAG_NBD_ASKED: u8 = 8;
 /// The answer came, or the request was not sent after all.
 pub const TAG_NBD_ANSWERED: u8 = 9;
+/// A thread came by a probe of its program: [`HitRecord`](crate::hit::HitRecord).
+pub const TAG_HIT: u8 = 10;
 
 /// Which file: exact while the file exists, and, by `generation`, after its inode number was used again.
 /// All zero: no file.

@@ -232,7 +232,9 @@ pub enum Program {
     NbdEnter = 15,
     /// sys_exit, for the same.
     NbdExit = 16,
+    /// Probes of programs.
+    Hit = 17,
 }
 
 /// Slots for programs.
-pub const PROGRAMS: usize = 17;
+pub const PROGRAMS: usize = 18;

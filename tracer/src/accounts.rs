@@ -3,7 +3,7 @@
 use aya::maps::{MapData, PerCpuArray};
 use blkkin_probe_abi::counters as slot;
 use blkkin_probe_abi::record as raw;
-use blkkin_probe_abi::settings::PROGRAMS;
+use blkkin_probe_abi::settings::{PROGRAMS, Program};
 use blkkin_wire::batch::{Account, Accounts};
 use blkkin_wire::event::{Ending, Kept, LayerEvent};
 use blkkin_wire::killed::Tally;
@@ -52,20 +52,31 @@ impl KernelCounters {
         KernelCounters { map }
     }
 
+    /// What one program has counted, summed over CPUs.
+    pub fn of(&self, program: Program) -> Result<[u64; slot::COUNTERS], TracerError> {
+        let mut sums = [0; slot::COUNTERS];
+        self.add(program as u32, &mut sums)?;
+        Ok(sums)
+    }
+
     /// The sums now.
     pub fn read(&self) -> Result<[u64; slot::COUNTERS], TracerError> {
         let mut sums = [0; slot::COUNTERS];
         for program in 0..PROGRAMS as u32 {
-            let values = self.map.get(&program, 0);
-            let values =
-                values.map_err(|error| TracerError::Map { map: "LOCALS", reason: error.to_string() })?;
-            for words in values.iter() {
-                for (sum, word) in sums.iter_mut().zip(words) {
-                    *sum += word;
-                }
-            }
+            self.add(program, &mut sums)?;
         }
         Ok(sums)
+    }
+
+    fn add(&self, program: u32, sums: &mut [u64; slot::COUNTERS]) -> Result<(), TracerError> {
+        let values = self.map.get(&program, 0);
+        let values = values.map_err(|error| TracerError::Map { map: "LOCALS", reason: error.to_string() })?;
+        for words in values.iter() {
+            for (sum, word) in sums.iter_mut().zip(words) {
+                *sum += word;
+            }
+        }
+        Ok(())
     }
 }
 

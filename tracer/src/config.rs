@@ -14,6 +14,7 @@ use blkkin_wire::ids::{CgroupId, DeviceId, Pid, StartEpoch, Tid};
 use crate::context::believed::Believed;
 use crate::error::TracerError;
 use crate::probes::AttachKind;
+use crate::usdt;
 
 /// Bytes of each CPU's ring, where the machine has up to 32 CPUs: at 128 B a record it holds 65,000 of them, or
 /// 130 ms of 500,000 events a second on one CPU: more than the reader was ever kept from running on a busy machine.
@@ -94,6 +95,8 @@ pub struct TracerConfig {
     pub contexts: Believed,
     /// What followed tasks ask NBD servers by sockets of their own.
     pub nbd: bool,
+    /// Probes in programs of others, at which followed tasks are heard.
+    pub probes: Vec<usdt::Probe>,
 }
 
 impl Default for TracerConfig {
@@ -107,6 +110,7 @@ impl Default for TracerConfig {
             kernel_origin: false,
             contexts: Believed::Everybody,
             nbd: false,
+            probes: Vec::new(),
         }
     }
 }

@@ -5,10 +5,12 @@
 
 use blkkin_probe_abi::Plain;
 use blkkin_probe_abi::context::Head;
+use blkkin_probe_abi::hit::{HIT_HAS_TEXT, HitRecord, TEXT_MAX};
 use blkkin_probe_abi::record::{
     BioRecord, CALL_HAS_CONTEXT, CALL_HAS_SECOND, CallRecord, CommitRecord, FILE_PATH_MAX, FileRecord,
     Header, NbdAnswered, NbdAsked, PATH_ARG_MAX, PairRecord, RequestRecord, SecondFile, TAG_BIO, TAG_CALL,
-    TAG_COMMIT, TAG_FILE, TAG_NBD_ANSWERED, TAG_NBD_ASKED, TAG_PAIR, TAG_REQUEST, TAG_TASK, TaskRecord,
+    TAG_COMMIT, TAG_FILE, TAG_HIT, TAG_NBD_ANSWERED, TAG_NBD_ASKED, TAG_PAIR, TAG_REQUEST, TAG_TASK,
+    TaskRecord,
 };
 use thiserror::Error;
 
@@ -33,6 +35,8 @@ pub enum Record<'a> {
     NbdAsked(&'a NbdAsked),
     /// What it was told, or that it did not ask.
     NbdAnswered(&'a NbdAnswered),
+    /// A thread at a probe of its program, and the room for a text: all of it, whatever its length.
+    Hit(&'a HitRecord, &'a [u8]),
 }
 
 /// A system call's record and what follows it.
@@ -97,6 +101,7 @@ pub fn decode(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
         TAG_FILE => file(bytes),
         TAG_NBD_ASKED => whole(bytes, TAG_NBD_ASKED).map(Record::NbdAsked),
         TAG_NBD_ANSWERED => whole(bytes, TAG_NBD_ANSWERED).map(Record::NbdAnswered),
+        TAG_HIT => hit(bytes),
         tag => Err(Malformed::UnknownTag { tag }),
     }
 }
@@ -126,6 +131,16 @@ fn call(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
     };
     ended(rest, TAG_CALL, bytes)?;
     Ok(Record::Call(Call { record, second, paths: [first, other], head }))
+}
+
+fn hit(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
+    let (record, text): (&HitRecord, _) = front(bytes, TAG_HIT)?;
+    let room = if record.header.flags & HIT_HAS_TEXT != 0 { TEXT_MAX } else { 0 };
+    match text.len() {
+        there if there < room => Err(Malformed::Short { tag: TAG_HIT, len: bytes.len() }),
+        there if there > room => Err(Malformed::Long { tag: TAG_HIT, len: bytes.len() }),
+        _ => Ok(Record::Hit(record, text)),
+    }
 }
 
 fn file(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
@@ -205,6 +220,22 @@ mod tests {
         let mut record = bio();
         record.header.tag = TAG_CALL;
         assert_eq!(decode(bytes_of(&record)), Err(Malformed::Short { tag: TAG_CALL, len: 96 }));
+    }
+
+    #[test]
+    fn a_hit_has_room_for_a_text_if_it_says_so() {
+        let record = |flags, len: usize| {
+            let header = Header { tag: TAG_HIT, flags, len: len as u32, ..Header::default() };
+            HitRecord { header, row: 3, ..HitRecord::default() }
+        };
+        let fixed = size_of::<HitRecord>();
+        let bare = record(0, fixed);
+        assert_eq!(decode(bytes_of(&bare)), Ok(Record::Hit(&bare, b"")));
+        let with = record(HIT_HAS_TEXT, fixed + TEXT_MAX);
+        let bytes: Vec<u8> = bytes_of(&with).iter().copied().chain([b'x'; TEXT_MAX]).collect();
+        assert_eq!(decode(&bytes), Ok(Record::Hit(&with, &[b'x'; TEXT_MAX])));
+        let short = record(HIT_HAS_TEXT, fixed);
+        assert_eq!(decode(bytes_of(&short)), Err(Malformed::Short { tag: TAG_HIT, len: fixed }));
     }
 
     #[test]

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use aya::programs::Program;
 use blkkin_bus::Publisher;
+use blkkin_probe_abi::counters::{HITS_DROPPED, HITS_FIRED};
+use blkkin_probe_abi::settings::Program as KernelProgram;
 use blkkin_wire::batch::{Accounts, EventBatch};
 use blkkin_wire::clock::{ClockAnchor, MonotonicNs};
 use blkkin_wire::event::LayerEvent;
@@ -27,6 +29,7 @@ use crate::nbd::NbdBooks;
 use crate::origin;
 use crate::probes::{NBD_PROBES, PROBES, Probe};
 use crate::rings::RingReader;
+use crate::usdt::hits::HitBooks;
 
 /// Events of a batch at the most. The bus holds so many batches at the most that it is full with 131,072 events (30 MB).
 const BATCH_MAX: usize = 2_048;
@@ -82,6 +85,8 @@ pub struct Ended {
     pub at_end: AtEnd,
     /// What became of requests to NBD servers, where they were asked for.
     pub nbd: Option<NbdBooks>,
+    /// What became of what threads said at probes of their programs, where that was asked for.
+    pub hits: Option<HitBooks>,
 }
 
 impl Tracer {
@@ -175,6 +180,11 @@ impl Pump {
             self.misses = self.tracer.recursion_misses();
         }
         let accounts = self.books_of_late()?;
+        let dropped = match &self.rings.hits {
+            Some(_) => self.tracer.counters.of(KernelProgram::Hit)?[HITS_DROPPED],
+            None => 0,
+        };
+        let now = origin::now();
         loop {
             let mut events = Vec::with_capacity(self.expected);
             let next = self.rings.merge(&mut events, BATCH_MAX);
@@ -195,6 +205,10 @@ impl Pump {
                 events.extend(said.into_iter().map(|process| LayerEvent::Process(process.into())));
             }
             self.told = watermark;
+            // Before the batch, so that who has it has them.
+            if let Some(hits) = &mut self.rings.hits {
+                hits.give(watermark, dropped, now);
+            }
             let batch = EventBatch {
                 source: self.tracer.source,
                 sequence: self.sequence,
@@ -252,6 +266,7 @@ impl Pump {
     fn finish(mut self) -> Result<Ended, TracerError> {
         self.detach("call_enter");
         self.detach("nbd_enter");
+        self.tracer.placed.clear();
         self.settle(|books| blocks_in_flight(books) == 0)?;
         // The reverse of the order in which they came: what begins things goes before what ends them.
         for hook in PROBES.iter().rev().chain(NBD_PROBES).flat_map(Probe::hooks) {
@@ -283,7 +298,15 @@ impl Pump {
             Some(requests) => Some(requests.books(&self.tracer.counters.read()?)),
             None => None,
         };
-        Ok(Ended { accounts, at_end: AtEnd { at, in_flight, lost: self.devices.lost(), names }, nbd })
+        let hits = match &self.rings.hits {
+            Some(hits) => {
+                let kernel = self.tracer.counters.of(KernelProgram::Hit)?;
+                let (fired, dropped) = (kernel[HITS_FIRED], kernel[HITS_DROPPED]);
+                Some(HitBooks { fired, dropped, recorded: hits.recorded })
+            }
+            None => None,
+        };
+        Ok(Ended { accounts, at_end: AtEnd { at, in_flight, lost: self.devices.lost(), names }, nbd, hits })
     }
 
     /// Drains until `settled` says so, or the time for it is over.

@@ -69,6 +69,16 @@ pub enum TracerError {
         /// As on the command line.
         kind: &'static str,
     },
+    /// A probe of a program could not be put in.
+    #[error("the probe {name} cannot be put into {file}: {reason}")]
+    Hit {
+        /// `provider:name`
+        name: String,
+        /// The program.
+        file: String,
+        /// The kernel's words.
+        reason: String,
+    },
     /// Ring size.
     #[error("a ring of {bytes} bytes cannot be made")]
     RingSize {
@@ -138,6 +148,10 @@ impl TracerError {
             }
             TracerError::Kind { .. } => {
                 "leave out --attach, and the best kind that works is taken; `blkkin doctor` shows which do"
+            }
+            TracerError::Hit { .. } => {
+                "see that the kernel has uprobes (/sys/bus/event_source/devices/uprobe) and this process CAP_PERFMON, or \
+                 leave --probes out"
             }
             TracerError::NbdKind { .. } => "leave out --attach, or --nbd",
             TracerError::RingSize { .. } => "give a power of two from 4096 to 1073741824 bytes",

@@ -9,7 +9,7 @@
 //! it did not see; `symbols` where its functions are, `edges` how a bio leads to what it does
 //! the work of; [`load`] brings the programs in; [`tasks`] marks who is followed; [`rings`] reads; [`decode`]
 //! turns hostile bytes into records; [`translate`] turns records into events, and is the only place that knows both
-//! vocabularies; [`nbd`] makes one operation of what a program asked an NBD server and what it was told; `context` finds where programs say for which span of their own they call; [`drain`] does this until it is told to stop, and says
+//! vocabularies; [`nbd`] makes one operation of what a program asked an NBD server and what it was told; [`usdt`] hears what threads say at probes of their programs; `context` finds where programs say for which span of their own they call; [`drain`] does this until it is told to stop, and says
 //! what had not ended then (`in_flight`). [`mod@doctor`] tries each probe by each kind ([`tries`]) and says what happened.
 //!
 //! *Invariant*: nothing that works outlives the process: links, programs and rings are held by file descriptors only, so that also
@@ -50,6 +50,7 @@ mod symbols;
 pub mod tasks;
 pub mod translate;
 pub mod tries;
+pub mod usdt;
 
 pub use config::{Detail, Filter, Follow, TracerConfig};
 pub use context::believed::{Believed, Who};

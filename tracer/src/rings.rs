@@ -21,6 +21,7 @@ use crate::nbd::Requests;
 use crate::operations::Operations;
 use crate::ring::Ring;
 use crate::translate;
+use crate::usdt::hits::Collector;
 
 #[cfg(test)]
 mod tests;
@@ -33,6 +34,8 @@ pub struct RingReader {
     pub recorded: Recorded,
     /// What programs ask NBD servers, where that is asked for.
     pub nbd: Option<Requests>,
+    /// What threads say at probes of their programs, if somebody asked.
+    pub(crate) hits: Option<Collector>,
     watermark: MonotonicNs,
     horizon: MonotonicNs,
 }
@@ -45,6 +48,7 @@ impl RingReader {
             operations,
             recorded: Recorded::default(),
             nbd: None,
+            hits: None,
             watermark: MonotonicNs(0),
             horizon: MonotonicNs(0),
         }
@@ -86,6 +90,9 @@ impl RingReader {
                 }
                 ring.take(|bytes| {
                     let record = decode(bytes).ok();
+                    if let (Some(hits), Some(Record::Hit(record, text))) = (&mut self.hits, record) {
+                        return hits.take(record, text);
+                    }
                     if let (Some(requests), Some(record)) = (&mut self.nbd, record)
                         && take_nbd(requests, record, out)
                     {

@@ -188,6 +188,11 @@ impl Operations {
         told.nobody(MonotonicNs(from));
     }
 
+    /// What is open was known by events alone of which some were lost: its end may be among them. It is given out without one.
+    pub fn interrupted(&mut self, at: u64, told: &mut impl Told) {
+        self.cut(at, |_| true, told);
+    }
+
     /// The thread has ended, and another may get its number: whatever it had entered.
     pub fn ended(&mut self, thread: Thread, at: u64, told: &mut impl Told) {
         if self.threads.remove(&thread).is_some() {

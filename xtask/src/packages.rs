@@ -175,7 +175,7 @@ const PACKAGES: &[Package] = &[
     Package {
         program: "gcc",
         purposes: &[Purpose::Tests, Purpose::Guests],
-        reason: "builds programs whose threads say for which span they work",
+        reason: "builds programs whose threads say for which span they work, and programs with probes",
         apt: &["gcc"],
         dnf: "gcc",
         pacman: "gcc",
@@ -400,8 +400,8 @@ const PACKAGES: &[Package] = &[
     },
     Package {
         program: "psql",
-        purposes: &[Purpose::Peers],
-        reason: "PostgreSQL and pgbench, traced in a cluster of our own (Debian's package starts one of its own)",
+        purposes: &[Purpose::Tests, Purpose::Peers],
+        reason: "PostgreSQL and pgbench, traced in clusters of our own (Debian's package starts one of its own)",
         apt: &["postgresql"],
         dnf: "postgresql-server postgresql-contrib",
         pacman: "postgresql",

@@ -163,7 +163,7 @@ impl Recorder {
     /// Detaches and takes what is left.
     pub(crate) fn finish(self) -> Recording {
         self.stop.stop();
-        let Ended { accounts, at_end, nbd: _ } = self.drain.join().unwrap();
+        let Ended { accounts, at_end, nbd: _, hits: _ } = self.drain.join().unwrap();
         let (events, traces, join) = self.collect.join().unwrap();
         Recording { events, traces, accounts, join, at_end }
     }

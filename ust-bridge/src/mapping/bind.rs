@@ -1,5 +1,6 @@
 //! Rules bound to a class of events: names of fields become their places.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::config::{Is, KindWord, Rule, Scope, Wanted};
@@ -58,6 +59,7 @@ pub(crate) struct When {
 pub(crate) struct Bound {
     pub(crate) is: Is,
     pub(crate) when: Vec<When>,
+    pub(crate) unless: Vec<When>,
     pub(crate) first: bool,
     pub(crate) whose: Whose,
     pub(crate) trace_hi: Option<usize>,
@@ -102,14 +104,6 @@ impl Binder<'_> {
     fn rule(&self, rule: &Rule) -> Result<Bound, BindError> {
         let number = |field: &Option<String>| self.maybe(field, Type::Number);
         let text = |field: &Option<String>| self.maybe(field, Type::Text);
-        let when = rule.when.iter().map(|(field, wanted)| {
-            let of = if wanted.iter().all(|one| matches!(one, Wanted::Text(_))) {
-                Type::Text
-            } else {
-                Type::Number
-            };
-            Ok(When { field: self.field(field, of)?, wanted: wanted.clone() })
-        });
         let whose = match (&rule.span, &rule.key) {
             (Some(field), _) => Whose::Id(self.field(field, Type::Number)?),
             (None, key) => Whose::Key {
@@ -129,7 +123,8 @@ impl Binder<'_> {
         };
         Ok(Bound {
             is: rule.is,
-            when: when.collect::<Result<_, _>>()?,
+            when: self.compared(&rule.when)?,
+            unless: self.compared(&rule.unless)?,
             first: rule.first,
             whose,
             trace_hi: number(&rule.trace_hi)?,
@@ -161,6 +156,18 @@ impl Binder<'_> {
             cookie: number(&rule.cookie)?,
             annotate: annotate.collect::<Result<_, _>>()?,
         })
+    }
+
+    fn compared(&self, with: &BTreeMap<String, Vec<Wanted>>) -> Result<Vec<When>, BindError> {
+        let bound = with.iter().map(|(field, wanted)| {
+            let of = if wanted.iter().all(|one| matches!(one, Wanted::Text(_))) {
+                Type::Text
+            } else {
+                Type::Number
+            };
+            Ok(When { field: self.field(field, of)?, wanted: wanted.clone() })
+        });
+        bound.collect()
     }
 
     fn said(&self, here: &Option<String>, from: &Option<String>) -> Result<Said<Arc<str>>, BindError> {

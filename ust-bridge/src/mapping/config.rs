@@ -101,6 +101,8 @@ pub struct Rule {
     #[serde(default)]
     pub when: BTreeMap<String, Vec<Wanted>>,
     #[serde(default)]
+    pub unless: BTreeMap<String, Vec<Wanted>>,
+    #[serde(default)]
     pub first: bool,
     pub span: Option<String>,
     pub key: Option<Vec<String>>,
@@ -138,8 +140,13 @@ impl Mapping {
     /// Reads a file's text.
     pub fn read(text: &str) -> Result<Self, MappingError> {
         let mapping: Self = toml::from_str(text).map_err(|error| MappingError::Toml(error.to_string()))?;
-        mapping.rule.iter().try_for_each(Rule::check)?;
+        mapping.check()?;
         Ok(mapping)
+    }
+
+    /// That each rule has what it needs.
+    pub(crate) fn check(&self) -> Result<(), MappingError> {
+        self.rule.iter().try_for_each(Rule::check)
     }
 
     /// What is built in: `blkkin:*` and `zipkin:*`.
@@ -197,9 +204,7 @@ impl Rule {
             Is::Meeting if self.side.is_none() || self.connection.is_none() || self.cookie.is_none() => {
                 wrong("`side`, `connection` and `cookie` are needed")
             }
-            _ if self.first && (self.is != Is::Begin || self.span.is_none()) => {
-                wrong("`first` is for a begin with a `span`")
-            }
+            _ if self.first && self.is != Is::Begin => wrong("`first` is for a begin"),
             _ => Ok(()),
         }
     }

@@ -83,6 +83,17 @@ impl Mapper {
         self.misfits.drain(..)
     }
 
+    /// What was open by a key may have ended unheard.
+    pub fn forget(&mut self) {
+        self.open = Recent::default();
+    }
+
+    /// The thread is gone, and with it what was open by a key of its own; and of its process, if that is gone.
+    pub fn gone(&mut self, vpid: u32, vtid: u32, process: bool) {
+        let (of, thread) = (u64::from(vpid) << 32, u64::from(vpid) << 32 | u64::from(vtid));
+        self.open.retain(|(place, _)| *place != thread && !(process && *place == of));
+    }
+
     /// What `view` means.
     pub fn map(&mut self, view: &View<'_>, out: &mut impl FnMut(&Where<'_>, Fact<'_>)) {
         let Self { rules, seen, begun, open, counts, misfits } = self;
@@ -108,7 +119,9 @@ impl Mapper {
         let at = place(seen, view);
         let mut run = Run { view, at: &at, begun, open, counts };
         for bound in bound {
-            if bound.when.iter().all(|when| run.holds(when)) {
+            if bound.when.iter().all(|when| run.holds(when))
+                && !bound.unless.iter().any(|unless| run.holds(unless))
+            {
                 run.rule(bound, out);
             }
         }
@@ -256,6 +269,8 @@ impl<'v> Run<'_, 'v> {
             Whose::Key { fields, scope, group } => {
                 let key = self.key(fields, *scope, *group);
                 let found = match bound.is {
+                    // What has begun goes on.
+                    Is::Begin if bound.first && self.open.get(&key).is_some() => return None,
                     Is::Begin => {
                         let process = (u64::from(self.at.vpid) << 32 | u64::from(self.at.vtid)).to_le_bytes();
                         let made = hash(hash(key.1, &process), &self.at.time_ns.to_le_bytes()).max(1);
@@ -274,7 +289,7 @@ impl<'v> Run<'_, 'v> {
     fn rule(&mut self, bound: &Bound, out: &mut impl FnMut(&Where<'_>, Fact<'_>)) {
         let Some(span) = self.span(bound) else { return };
         let at = self.at;
-        if bound.first {
+        if bound.first && matches!(bound.whose, Whose::Id(_)) {
             // Asked each time, so that what is in use is not forgotten.
             let known = self.begun.get(&span).is_some();
             if known {

@@ -31,6 +31,11 @@ impl<K: Hash + Eq, V: Copy> Recent<K, V> {
         self.young.insert(key, value);
     }
 
+    pub(crate) fn retain(&mut self, keep: impl Fn(&K) -> bool) {
+        self.young.retain(|key, _| keep(key));
+        self.old.retain(|key, _| keep(key));
+    }
+
     pub(crate) fn get(&self, key: &K) -> Option<V> {
         self.young.get(key).or_else(|| self.old.get(key)).copied()
     }

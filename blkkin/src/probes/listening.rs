@@ -1,0 +1,148 @@
+//! The thread that puts hits and batches together.
+//!
+//! *In*: each batch, and what threads said before its watermark. *Out*: the batch, woven. *Invariant*: of hits that were lost nobody
+//! knows whose they were. So from the last moment that is known to be whole until the loss is known nobody works for anything; what
+//! was open is given out there without an end, since its end may be among them; and what was said meanwhile is not believed, since the
+//! answer to it may be.
+
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use blkkin_bus::{Next, Publisher, Subscription};
+use blkkin_tracer::usdt::hits::{Hits, LostHits};
+use blkkin_ust_bridge::mapping::probed::{Hit, Probed};
+use blkkin_ust_bridge::operations::{Books, Operations, Thread};
+use blkkin_ust_bridge::weave::{Weave, WeaveBooks, Word};
+use blkkin_wire::batch::EventBatch;
+use blkkin_wire::clock::MonotonicNs;
+use blkkin_wire::event::{LayerEvent, TaskChange, TaskEvent};
+
+use crate::clock;
+
+/// Between two looks while nothing comes.
+const WAIT: Duration = Duration::from_millis(20);
+
+/// What it did.
+#[derive(Debug)]
+pub(super) struct Heard {
+    pub(super) operations: Books,
+    pub(super) woven: WeaveBooks,
+    pub(super) unread: u64,
+    pub(super) unbelieved: u64,
+}
+
+pub(super) struct Listening {
+    probed: Probed,
+    hits: Receiver<Hits>,
+    operations: Operations,
+    weave: Weave,
+    /// Nothing that was said before is believed.
+    doubtful_until: MonotonicNs,
+    unbelieved: u64,
+}
+
+impl Listening {
+    pub(super) fn new(probed: Probed, hits: Receiver<Hits>) -> Listening {
+        Listening {
+            probed,
+            hits,
+            operations: Operations::default(),
+            weave: Weave::default(),
+            doubtful_until: MonotonicNs(0),
+            unbelieved: 0,
+        }
+    }
+
+    /// Works until `batches` ends.
+    pub(super) fn run(mut self, mut batches: Subscription<EventBatch>, out: Publisher<EventBatch>) -> Heard {
+        let begun = Instant::now();
+        let now = || u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        loop {
+            match batches.next(WAIT) {
+                Next::Item(batch) => {
+                    // Given before the batch was.
+                    let hits = self.hits.try_recv().unwrap_or_default();
+                    let words = self.hear(&batch, hits);
+                    self.weave.hear(words, batch.watermark);
+                    self.weave.take(batch, now());
+                    while let Some(batch) = self.weave.next(now()) {
+                        // The join is gone only when this process breaks.
+                        let _ = out.publish(batch);
+                    }
+                    // Whose they were is known already: see `ended`.
+                    self.weave.take_exits().for_each(drop);
+                }
+                Next::Timeout => {}
+                Next::Closed => break,
+            }
+        }
+        let mut words = Vec::new();
+        self.operations.finish(clock::now().0, &mut words);
+        self.weave.hear(words, MonotonicNs(u64::MAX));
+        for batch in self.weave.finish() {
+            let _ = out.publish(batch);
+        }
+        Heard {
+            operations: *self.operations.books(),
+            woven: *self.weave.books(),
+            unread: self.probed.unread,
+            unbelieved: self.unbelieved,
+        }
+    }
+
+    /// What a batch's hits mean, in the order in which they and its tasks' ends came.
+    fn hear(&mut self, batch: &EventBatch, hits: Hits) -> Vec<Word> {
+        let mut words = Vec::new();
+        if let Some(lost) = hits.lost {
+            self.lost(lost, &mut words);
+        }
+        let exits = batch.events.iter().filter_map(|event| match event {
+            LayerEvent::Task(task) if task.change == TaskChange::Exited => Some(task),
+            _ => None,
+        });
+        let mut exits = exits.peekable();
+        for hit in hits.hits {
+            while let Some(exit) = exits.next_if(|exit| exit.time <= hit.time) {
+                self.ended(exit, &mut words);
+            }
+            if hit.time < self.doubtful_until {
+                self.unbelieved += 1;
+                continue;
+            }
+            let said = Hit {
+                probe: hit.probe,
+                time_ns: hit.time.0,
+                pid: hit.pid,
+                tid: hit.tid,
+                comm: &hit.comm,
+                arguments: &hit.arguments,
+                text: hit.text.as_deref(),
+            };
+            let (probed, operations) = (&mut self.probed, &mut self.operations);
+            if !probed.map(&said, &mut |at, fact| operations.take(at, &fact, &mut words)) {
+                let until = MonotonicNs(hit.time.0 + 1);
+                self.lost(LostHits { from: hit.time, until, count: 1 }, &mut words);
+            }
+        }
+        exits.for_each(|exit| self.ended(exit, &mut words));
+        words
+    }
+
+    fn lost(&mut self, lost: LostHits, words: &mut Vec<Word>) {
+        self.operations.interrupted(lost.from.0, words);
+        self.operations.lost(lost.from.0, lost.until.0, lost.count, words);
+        self.probed.forget();
+        self.doubtful_until = self.doubtful_until.max(lost.until);
+    }
+
+    /// A thread has ended; with the first of a process the process has.
+    fn ended(&mut self, exit: &TaskEvent, words: &mut Vec<Word>) {
+        let thread = Thread { pid: exit.pid.0, tid: exit.tid.0 };
+        self.probed.gone(thread.pid, thread.tid);
+        if thread.pid == thread.tid {
+            self.operations.gone(thread.pid, exit.time.0, words);
+        } else {
+            self.operations.ended(thread, exit.time.0, words);
+        }
+    }
+}

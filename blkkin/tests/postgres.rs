@@ -1,0 +1,278 @@
+//! `blkkin run --probes` around PostgreSQL as a distribution built it: each query above its own reads, down to the disk.
+//!
+//! Each of many tables is read by one query in each round. Which file is whose table's the server says, which query names which table the
+//! query's own text; so each read of such a file belongs to one query, whoever made it. How many queries there were the server
+//! counts (pg_stat_statements), and pgbench.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it saw"
+)]
+
+mod common;
+mod support;
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use common::Run;
+use support::disk::Disk;
+use support::nbd::spans;
+use support::tools::{capture, tool};
+use support::{needs, or_skip};
+
+const MAPPING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/mappings/postgresql.toml");
+const DISK: u64 = 512 << 20;
+const TABLES: usize = 40;
+const ROUNDS: usize = 5;
+const CLIENTS: usize = 2;
+/// Of pgbench, by each of its clients.
+const TRANSACTIONS: usize = 100;
+const NOBODY: [&str; 5] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"];
+/// So few buffers that each query reads its table anew. Workers of a parallel query say no end: none are asked for here.
+const OPTIONS: &str = "-c listen_addresses= -c shared_buffers=128kB -c autovacuum=off -c shared_preload_libraries=pg_stat_statements \
+                       -c max_parallel_workers_per_gather=0 -c pg_stat_statements.track_utility=off -c synchronize_seqscans=off";
+
+/// A cluster of our own, which nobody runs yet.
+struct Cluster {
+    disk: Disk,
+    bin: PathBuf,
+}
+
+impl Cluster {
+    fn make() -> Result<Cluster, String> {
+        let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+        let bins = versions.map(|version| version.path().join("bin"));
+        let bin = bins.filter(|bin| bin.join("postgres").is_file()).max().unwrap_or("/usr/bin".into());
+        if !bin.join("postgres").is_file() {
+            return Err("postgres is not installed".to_owned());
+        }
+        let cluster = Cluster { disk: Disk::ext4(DISK)?, bin };
+        capture(tool("chown").arg("65534:65534").arg(cluster.disk.mount_point()))?;
+        let data = cluster.data().display().to_string();
+        capture(cluster.as_nobody("initdb").args([
+            "-D",
+            &data,
+            "--auth=trust",
+            "--no-sync",
+            "-U",
+            "nobody",
+        ]))?;
+        Ok(cluster)
+    }
+
+    fn data(&self) -> PathBuf {
+        self.disk.mount_point().join("data")
+    }
+
+    /// Beside the data.
+    fn place(&self, name: &str) -> PathBuf {
+        self.disk.mount_point().join(name)
+    }
+
+    fn as_nobody(&self, program: &str) -> Command {
+        let mut command = tool(NOBODY[0]);
+        command.args(&NOBODY[1..]).arg(self.bin.join(program)).current_dir(self.disk.mount_point());
+        command
+    }
+
+    /// A script in which `$PSQL` speaks to the server, which runs meanwhile and is stopped at the end, whatever becomes of it.
+    fn script(&self, work: &str) -> String {
+        let (nobody, bin, data) = (NOBODY.join(" "), self.bin.display(), self.data().display().to_string());
+        let socket = self.disk.mount_point().display().to_string();
+        format!(
+            "set -e; cd {socket}; U='{nobody}'; PSQL=\"$U {bin}/psql -X -q -h {socket} -d postgres\"; \
+             $U {bin}/postgres -D {data} -k {socket} {OPTIONS} >>server.log 2>&1 & \
+             trap '$U {bin}/pg_ctl stop -s -w -m fast -D {data}' EXIT; \
+             until $U {bin}/pg_isready -q -h {socket}; do sleep 0.05; done; {work}"
+        )
+    }
+
+    /// The same, traced: the text of each query is in its span.
+    fn traced(&self, work: &str) -> Run {
+        let text = fs::read_to_string(MAPPING).unwrap();
+        let program = format!("program = {:?}", self.bin.join("postgres"));
+        let text = text.replace("program = \"/usr/lib/postgresql/15/bin/postgres\"", &program);
+        let text = text.replace("# text = ", "text = ").replace("# annotate = ", "annotate = ");
+        assert!(
+            text.contains(&program) && text.contains("\ntext = ") && text.contains("\nannotate = "),
+            "{text}"
+        );
+        let probes = self.disk.beside("probes.toml");
+        fs::write(&probes, text).unwrap();
+        let to = format!("zipkin={}", self.disk.beside("spans.json").display());
+        let words = [
+            "run",
+            "--probes",
+            probes.to_str().unwrap(),
+            "--syscall",
+            "pread64",
+            "--syscall",
+            "pwrite64",
+            "--to",
+            &to,
+        ];
+        common::run(&[&words[..], &["--", "sh", "-c", &self.script(work)]].concat())
+    }
+
+    fn spans(&self) -> Vec<Value> {
+        spans(self.disk.beside("spans.json").parent().unwrap())
+    }
+
+    /// Nothing of the cluster is in the page cache.
+    fn forget(&self) {
+        fn each(folder: &Path) {
+            for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+                if entry.file_type().unwrap().is_dir() {
+                    each(&entry.path());
+                } else if let Ok(file) = fs::File::open(entry.path()) {
+                    file.sync_all().unwrap();
+                    // SAFETY: no memory is passed.
+                    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+                }
+            }
+        }
+        each(&self.data());
+    }
+}
+
+/// 16 rows to a table of 8 KiB pages, each of which is a page: 128 KiB.
+fn tables() -> String {
+    let one = |n: usize| {
+        format!(
+            "create table t{n} (id int, v text); alter table t{n} alter v set storage plain; \
+             insert into t{n} select g, repeat('x', 5000) from generate_series(1, 16) g; vacuum t{n};\n"
+        )
+    };
+    let all: String = (0..TABLES).map(one).collect();
+    format!("create extension pg_stat_statements;\n{all}checkpoint;\n")
+}
+
+fn tag<'s>(span: &'s Value, key: &str) -> &'s str {
+    span["tags"][key].as_str().unwrap_or_default()
+}
+
+#[test]
+fn each_read_of_a_table_is_below_the_query_that_names_it() {
+    needs!("psql", "losetup", "mkfs.ext4", "setpriv");
+    let cluster = or_skip!(Cluster::make());
+    fs::write(cluster.place("tables.sql"), tables()).unwrap();
+    let paths = "select string_agg(relname || '=' || pg_relation_filepath(oid), ' ') from pg_class where relname ~ '^t[0-9]+$'";
+    let fill = format!("$PSQL -f tables.sql; $PSQL -Atc \"{paths}\" >paths");
+    capture(tool("sh").args(["-c", &cluster.script(&fill)])).unwrap();
+    let paths = fs::read_to_string(cluster.place("paths")).unwrap();
+    let files: HashMap<&str, &str> = paths
+        .split_whitespace()
+        .map(|pair| pair.split_once('=').unwrap())
+        .map(|(table, file)| (file, table))
+        .collect();
+    assert_eq!(files.len(), TABLES);
+    // Each client reads every other table, and asks what does not exist in between: that has an end, too.
+    for client in 0..CLIENTS {
+        let tables = (0..TABLES).filter(|table| table % CLIENTS == client);
+        let round: String =
+            tables.map(|table| format!("select count(*) from t{table};\nselect wrong{table};\n")).collect();
+        fs::write(cluster.place(&format!("{client}.sql")), round.repeat(ROUNDS)).unwrap();
+    }
+    cluster.forget();
+    let counted =
+        "select sum(calls) from pg_stat_statements where query ~ '^select count\\(\\*\\) from t[0-9]'";
+    let clients: String = (0..CLIENTS)
+        .map(|client| format!("$PSQL -At -f {client}.sql >{client}.out 2>{client}.err & P{client}=$!; "))
+        .collect();
+    let waits: String = (0..CLIENTS).map(|client| format!("wait $P{client}; ")).collect();
+    let reset = "$PSQL -Atc 'select pg_stat_statements_reset()' >reset; ";
+    let run = cluster.traced(&format!("{reset}{clients}{waits}$PSQL -Atc \"{counted}\" >counted"));
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let queries = TABLES * ROUNDS;
+    assert_eq!(fs::read_to_string(cluster.place("counted")).unwrap().trim(), queries.to_string());
+    let spans = cluster.spans();
+    let operations: HashMap<&str, &Value> = spans
+        .iter()
+        .filter(|span| span["name"] == "query")
+        .map(|span| (span["id"].as_str().unwrap(), span))
+        .collect();
+    let begins =
+        |with: &str| operations.values().filter(|one| tag(one, "db.query.text").starts_with(with)).count();
+    assert_eq!(begins("select count(*) from t"), queries, "the server counts so many: {}", run.stderr);
+    assert_eq!(begins("select wrong"), queries, "{}", run.stderr);
+    let asks = |one: &&Value| tag(one, "db.query.text").starts_with("select");
+    let unended: Vec<_> =
+        operations.values().filter(|one| asks(one) && one["tags"]["error"].is_string()).collect();
+    assert!(unended.is_empty(), "{unended:?}");
+
+    let by_id: HashMap<&str, &Value> =
+        spans.iter().map(|span| (span["id"].as_str().unwrap(), span)).collect();
+    let above = |span: &Value| span["parentId"].as_str().and_then(|id| by_id.get(id).copied());
+    let (mut reads, mut from_disk, mut of_others) = (0, HashSet::new(), 0);
+    for call in spans.iter().filter(|span| span["name"] == "pread64" || span["name"] == "pwrite64") {
+        let query = above(call).filter(|span| span["name"] == "query");
+        let Some(query) = query else {
+            of_others += 1;
+            continue;
+        };
+        // No process of another kind works for a query: not the checkpointer, not the writer of the log.
+        assert_eq!(tag(call, "process.pid"), tag(query, "process.pid"), "{call} below {query}");
+        assert_eq!(call["traceId"], query["traceId"]);
+    }
+    for call in spans.iter().filter(|span| span["name"] == "pread64") {
+        let file = files.iter().find(|(file, _)| tag(call, "file.path").ends_with(&format!("/{file}")));
+        let Some((_, table)) = file else { continue };
+        let query = above(call).unwrap_or_else(|| panic!("below nothing: {call}"));
+        assert_eq!(
+            tag(query, "db.query.text"),
+            format!("select count(*) from {table};"),
+            "{call} below {query}"
+        );
+        reads += 1;
+    }
+    for request in spans.iter().filter(|span| span["name"] == "request read") {
+        let path: Vec<&Value> = std::iter::successors(Some(request), |span| above(span)).collect();
+        let (Some(call), Some(query)) = (path.get(path.len().saturating_sub(2)), path.last()) else {
+            continue;
+        };
+        if query["name"] == "query" && tag(query, "db.query.text").starts_with("select count") {
+            assert_eq!(query["traceId"], request["traceId"]);
+            from_disk
+                .extend(files.iter().find(|(file, _)| tag(call, "file.path").ends_with(&format!("/{file}"))));
+        }
+    }
+    println!(
+        "{queries} queries, {reads} reads of their tables, each below its own; {} tables read from the disk in their query's trace; \
+         {of_others} calls below none",
+        from_disk.len()
+    );
+    // All of the 16 pages each time: there are 16 buffers for everything.
+    assert!(reads >= queries * 8, "{reads}: {}", run.stderr);
+    assert_eq!(from_disk.len(), TABLES, "the first read of each table is the disk's");
+    assert!(of_others > 0, "the checkpointer and the log's writer have written");
+    assert!(!run.stderr.contains("lost, as the rings"), "{}", run.stderr);
+}
+
+#[test]
+fn a_query_that_comes_in_parts_is_one() {
+    needs!("psql", "losetup", "mkfs.ext4", "setpriv");
+    let cluster = or_skip!(Cluster::make());
+    fs::write(cluster.place("one.sql"), "select count(*) from pg_class where relpages > :client_id;\n")
+        .unwrap();
+    let (bin, socket) = (cluster.bin.display(), cluster.disk.mount_point().display().to_string());
+    let bench = format!(
+        "$U {bin}/pgbench -h {socket} -n -M extended -c {CLIENTS} -t {TRANSACTIONS} -f one.sql postgres >bench"
+    );
+    let run = cluster.traced(&bench);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let told = fs::read_to_string(cluster.place("bench")).unwrap();
+    let transactions = CLIENTS * TRANSACTIONS;
+    assert!(told.contains(&format!("actually processed: {transactions}/{transactions}\n")), "{told}");
+    let spans = cluster.spans();
+    let asked = spans.iter().filter(|span| {
+        span["name"] == "query" && tag(span, "db.query.text").starts_with("select count(*) from pg_class")
+    });
+    assert_eq!(asked.count(), transactions, "{}", run.stderr);
+}
