@@ -232,7 +232,11 @@ pub enum Program {
     NbdEnter = 15,
     /// sys_exit, for the same.
     NbdExit = 16,
+    /// tcp_retransmit_skb
+    NbdResend = 17,
+    /// inet_sock_set_state
+    NbdEnd = 18,
 }
 
 /// Slots for programs.
-pub const PROGRAMS: usize = 17;
+pub const PROGRAMS: usize = 19;

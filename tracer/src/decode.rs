@@ -7,8 +7,9 @@ use blkkin_probe_abi::Plain;
 use blkkin_probe_abi::context::Head;
 use blkkin_probe_abi::record::{
     BioRecord, CALL_HAS_CONTEXT, CALL_HAS_SECOND, CallRecord, CommitRecord, FILE_PATH_MAX, FileRecord,
-    Header, NbdAnswered, NbdAsked, PATH_ARG_MAX, PairRecord, RequestRecord, SecondFile, TAG_BIO, TAG_CALL,
-    TAG_COMMIT, TAG_FILE, TAG_NBD_ANSWERED, TAG_NBD_ASKED, TAG_PAIR, TAG_REQUEST, TAG_TASK, TaskRecord,
+    Header, NbdAnswered, NbdAsked, NbdResent, PATH_ARG_MAX, PairRecord, RequestRecord, SecondFile, TAG_BIO,
+    TAG_CALL, TAG_COMMIT, TAG_FILE, TAG_NBD_ANSWERED, TAG_NBD_ASKED, TAG_NBD_RESENT, TAG_PAIR, TAG_REQUEST,
+    TAG_TASK, TaskRecord,
 };
 use thiserror::Error;
 
@@ -33,6 +34,8 @@ pub enum Record<'a> {
     NbdAsked(&'a NbdAsked),
     /// What it was told, or that it did not ask.
     NbdAnswered(&'a NbdAnswered),
+    /// What of it TCP sent once more.
+    NbdResent(&'a NbdResent),
 }
 
 /// A system call's record and what follows it.
@@ -97,6 +100,7 @@ pub fn decode(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
         TAG_FILE => file(bytes),
         TAG_NBD_ASKED => whole(bytes, TAG_NBD_ASKED).map(Record::NbdAsked),
         TAG_NBD_ANSWERED => whole(bytes, TAG_NBD_ANSWERED).map(Record::NbdAnswered),
+        TAG_NBD_RESENT => whole(bytes, TAG_NBD_RESENT).map(Record::NbdResent),
         tag => Err(Malformed::UnknownTag { tag }),
     }
 }

@@ -29,7 +29,7 @@ use crate::in_flight::Tables;
 use crate::kernel;
 use crate::layout::{self, Types};
 use crate::ledger::Ledger;
-use crate::nbd::Requests;
+use crate::nbd::{Asking, Requests};
 use crate::operations::Operations;
 use crate::origin;
 use crate::privilege;
@@ -66,8 +66,8 @@ pub struct Tracer {
     /// How this kernel numbers operations.
     pub(crate) operations: Operations,
     pub(crate) attached: Vec<Attached>,
-    /// What programs ask NBD servers is seen.
-    pub(crate) nbd: bool,
+    /// What programs ask NBD servers is seen, and who watches sees the books of it.
+    pub(crate) nbd: Option<Asking>,
     marks: TaskMarks,
     verdicts: Vec<ProbeVerdict>,
 }
@@ -187,7 +187,7 @@ impl Tracer {
             contexts,
             operations,
             attached,
-            nbd: config.nbd,
+            nbd: config.nbd.then(Asking::default),
             marks,
             verdicts,
         })
@@ -200,13 +200,18 @@ impl Tracer {
         let rings = std::mem::take(&mut self.rings).into_iter().map(Ring::map);
         let mut reader =
             RingReader::new(rings.collect::<io::Result<_>>().map_err(failed)?, self.operations.clone());
-        reader.nbd = self.nbd.then(|| Requests::new(self.source));
+        reader.nbd = self.nbd.is_some().then(|| Requests::new(self.source));
         Ok(reader)
     }
 
     /// What became of each probe.
     pub fn probes(&self) -> &[ProbeVerdict] {
         &self.verdicts
+    }
+
+    /// What becomes of requests to NBD servers, where that was asked for.
+    pub fn asking(&self) -> Option<Asking> {
+        self.nbd.clone()
     }
 
     /// Who we are, as batches say it.
@@ -227,7 +232,7 @@ impl Tracer {
 
     /// Probes beside those of every trace.
     fn more_probes(&self, kind: AttachKind) -> Result<&'static [Probe], TracerError> {
-        match (self.nbd, kind.is_at_functions()) {
+        match (self.nbd.is_some(), kind.is_at_functions()) {
             (false, _) => Ok(&[]),
             (true, false) => Ok(NBD_PROBES),
             (true, true) => Err(TracerError::NbdKind { kind: kind.name() }),

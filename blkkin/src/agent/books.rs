@@ -10,6 +10,7 @@ use std::time::Duration;
 use blkkin_bus::Counts;
 use blkkin_bus::kafka::Deliveries;
 use blkkin_bus::spool::SpoolCounts;
+use blkkin_tracer::nbd::Asking;
 use blkkin_wire::batch::{Account, Accounts};
 use blkkin_wire::killed::Killed;
 
@@ -26,6 +27,8 @@ pub(crate) struct Books {
     silence_max: Duration,
     /// What is heard of daemons, if anybody listens.
     daemons: Option<Shown>,
+    /// What NBD clients asked, if anybody asks for that.
+    asking: Option<Asking>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -41,8 +44,8 @@ struct Latest {
 
 impl Books {
     /// Empty ones. Without a batch for `silence_max` the agent is not well.
-    pub(crate) fn new(silence_max: Duration, daemons: Option<Shown>) -> Books {
-        Books { latest: Mutex::default(), pulse: Pulse::new(), silence_max, daemons }
+    pub(crate) fn new(silence_max: Duration, daemons: Option<Shown>, asking: Option<Asking>) -> Books {
+        Books { latest: Mutex::default(), pulse: Pulse::new(), silence_max, daemons, asking }
     }
 
     /// A batch came.
@@ -127,6 +130,7 @@ impl Figures for Books {
         families.extend(figures::of_contexts(&accounts));
         families.extend(figures::of_killed(&killed));
         families.extend(self.daemons.iter().flat_map(Shown::families));
+        families.extend(self.asking.iter().flat_map(|asking| figures::of_asking(&asking.books())));
         families
     }
 
@@ -144,7 +148,7 @@ mod tests {
 
     #[test]
     fn what_is_shown_is_what_was_noted() {
-        let books = Books::new(Duration::from_secs(30), None);
+        let books = Books::new(Duration::from_secs(30), None, None);
         let calls = Account { fired: 7, recorded: 4, dropped: 3 };
         let accounts = Accounts { calls, untracked: 2, ..Accounts::default() };
         let deliveries = Deliveries { accepted: 9, delivered: 5, failed: 1, ..Deliveries::default() };
@@ -182,9 +186,9 @@ mod tests {
 
     #[test]
     fn who_hears_of_no_batch_is_not_well() {
-        let books = Books::new(Duration::ZERO, None);
+        let books = Books::new(Duration::ZERO, None, None);
         std::thread::sleep(Duration::from_millis(2));
         assert!(books.ill().is_some());
-        assert_eq!(Books::new(Duration::from_secs(30), None).ill(), None);
+        assert_eq!(Books::new(Duration::from_secs(30), None, None).ill(), None);
     }
 }
