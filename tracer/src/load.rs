@@ -111,14 +111,23 @@ impl Tracer {
         Ok(tracer)
     }
 
-    /// Tries each probe by each kind, whatever becomes of the others, and ends with it.
-    pub(crate) fn try_each(mut self) -> Result<Vec<Tries>, TracerError> {
+    /// Tries each probe by each kind, and what `--nbd` adds by the best, whatever becomes of the others, and ends with it.
+    pub(crate) fn try_each(mut self) -> Result<(Vec<Tries>, Vec<ProbeVerdict>), TracerError> {
         let (types, btf) = (layout::resolve()?, kernel_types()?);
         let tries = PROBES.iter().map(|probe| {
             let tries = AttachKind::ALL.map(|kind| self.try_one(probe, kind, &btf, &types));
             Tries { probe, tries: tries.to_vec() }
         });
-        Ok(tries.collect())
+        let tries = tries.collect();
+        let nbd = NBD_PROBES.iter().map(|probe| {
+            let kinds = AttachKind::ALL.into_iter().filter(|kind| !kind.is_at_functions());
+            let mut verdicts = kinds.map(|kind| self.attach(probe, kind, &btf, &types));
+            let first = verdicts.next().expect("invariant: there are kinds");
+            let works = |verdict: &ProbeVerdict| verdict.verdict == Verdict::Works;
+            if works(&first) { first } else { verdicts.find(works).unwrap_or(first) }
+        });
+        let nbd = nbd.collect();
+        Ok((tries, nbd))
     }
 
     /// One that is not attached.

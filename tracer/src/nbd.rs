@@ -10,7 +10,7 @@
 //! ends, or when the connection does, says so too. It is still an end of a request that a daemon may have heard: that it was sent is
 //! known.
 //!
-//! What TCP sends once more bears a note (`nbd.resent`, bytes) on each request whose bytes it carries, by their place in the stream. It
+//! What TCP sends once more is noted (`nbd.resent`: when, and how often) on each request whose bytes it carries, by their place in the stream. It
 //! is the client's own sending alone: of an answer that was sent twice the server's kernel knows.
 //!
 //! *Rejected*: to give up on a request after a time. A disk may take minutes; and what comes after the time would be an answer to
@@ -38,7 +38,9 @@ use programs::Programs;
 
 /// Requests in flight that are remembered; beyond it the oldest eighth is given out as unanswered. Some 30 MiB.
 const OPEN_MAX: usize = 65_536;
-/// Notes of one request that it was sent once more: TCP gives up after 15 by default (tcp_retries2).
+/// What is said of a request that was sent once more: when, and how often in all.
+const RESENT: &str = "nbd.resent";
+/// Of the moments so many at the most: TCP gives up after 15 by default (tcp_retries2).
 const RESENT_MAX: usize = 16;
 
 /// What is said of a request whose answer may have come.
@@ -111,6 +113,7 @@ struct Open {
     meeting: Option<(Meeting, bool)>,
     /// Its bytes in the stream of its connection; empty where that is not known.
     bytes: Range<u64>,
+    /// How often some of them were sent once more.
     resent: usize,
 }
 
@@ -188,15 +191,13 @@ impl Requests {
         self.books.recorded += 1;
         let (mut ours, at) = (false, MonotonicNs(record.header.time_ns));
         for (_, open) in self.open.iter_mut().filter(|((socket, _), _)| *socket == record.socket) {
-            let (from, to) = (open.bytes.start.max(record.from), open.bytes.end.min(record.to));
-            if from >= to {
+            if open.bytes.start.max(record.from) >= open.bytes.end.min(record.to) {
                 continue;
             }
             ours = true;
             open.resent += 1;
             if open.resent <= RESENT_MAX {
-                let value = NoteValue::Number((to - from) as i64);
-                open.operation.notes.push(Note { at, key: "nbd.resent".into(), value });
+                open.operation.notes.push(Note { at, key: RESENT.into(), value: NoteValue::Moment });
             }
         }
         *(if ours { &mut self.books.resent } else { &mut self.books.resent_others }) += 1;
@@ -269,7 +270,11 @@ impl Requests {
 }
 
 fn give_out(open: Open, at: MonotonicNs, out: &mut Vec<LayerEvent>) {
-    let Open { mut operation, meeting, .. } = open;
+    let Open { mut operation, meeting, resent, .. } = open;
+    if resent > 0 {
+        let value = NoteValue::Number(resent as i64);
+        operation.notes.push(Note { at, key: RESENT.into(), value });
+    }
     operation.end = at.max(operation.begin);
     if let Some((meeting, unique)) = meeting {
         let met = MeetingEvent {

@@ -136,7 +136,8 @@ fn what_is_sent_once_more_is_noted_on_the_requests_whose_bytes_it_carries() {
         notes.map(|note| note.value.clone()).collect()
     };
     let noted: Vec<_> = operations(&out).into_iter().map(resent).collect();
-    assert_eq!(noted, [vec![NoteValue::Number(1)], vec![NoteValue::Number(128)], vec![], vec![]]);
+    let once = vec![NoteValue::Moment, NoteValue::Number(1)];
+    assert_eq!(noted, [once.clone(), once, vec![], vec![]]);
     assert_eq!((requests.books.resent, requests.books.resent_others), (1, 1));
 }
 
