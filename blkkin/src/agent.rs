@@ -32,16 +32,16 @@ use std::time::Duration;
 use blkkin_bus::kafka::{Deliveries, EVENTS, EventProducer, KafkaError, Settings};
 use blkkin_bus::recording::Recorder;
 use blkkin_bus::{CAPACITY_DEFAULT, topic};
-use blkkin_tracer::{Ended, Follow, StopSignal, Tracer, TracerError};
+use blkkin_tracer::{Ended, Follow, StopSignal, Tracer, TracerConfig, TracerError};
 use blkkin_wire::ids::{NodeId, Pid};
 use blkkin_wire::killed::Killed;
 
-use crate::args::AgentArgs;
+use crate::args::{AgentArgs, UstArgs};
 use crate::daemons::{AtWork, Daemons, Shown};
 use crate::failure::{Failure, Status};
 use crate::nearest::nearest;
 use crate::output::say;
-use crate::pipeline::{Farewell, broken};
+use crate::pipeline::{Farewell, asking, broken};
 use crate::run::cannot_trace;
 use crate::service::{Endpoint, Figures, Manager, Port, Search};
 use crate::session::{Happening, Inbox, no_thread};
@@ -59,7 +59,7 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, Failure> {
     // Open before anything is attached: a signal meanwhile ends the agent, and does not kill it.
     let mut inbox = Inbox::open()?;
     refuse_paths(args)?;
-    refuse_daemons_of_a_replay(args)?;
+    refuse_of_a_replay(args)?;
     let Some(brokers) = &args.brokers else { return record(args, inbox) };
     let settings = settings(brokers, &args.set)?;
     if let Some(folder) = &args.replay {
@@ -137,7 +137,7 @@ fn serve(
     let manager = Manager::found();
     let heard = Daemons::prepare(&args.ust)?.map(|daemons| (daemons, Shown::at_once()));
     let shown = heard.as_ref().map(|(_, shown)| shown.clone());
-    let books = Arc::new(Books::new(manager.silence_max(), shown));
+    let books = Arc::new(Books::new(manager.silence_max(), shown, tracer.asking()));
     let _metrics = Endpoint::of(
         args.service.metrics,
         args.service.metrics_token.as_deref(),
@@ -212,14 +212,20 @@ pub(crate) fn settings(brokers: &str, set: &[String]) -> Result<Settings, Failur
     Ok(settings)
 }
 
-fn refuse_daemons_of_a_replay(args: &AgentArgs) -> Result<(), Failure> {
-    if args.replay.is_none() || !args.ust.ust {
+fn refuse_of_a_replay(args: &AgentArgs) -> Result<(), Failure> {
+    let (option, said) = match args.ust {
+        UstArgs { ust: true, .. } => ("--ust", "what daemons said"),
+        UstArgs { nbd: true, .. } => ("--nbd", "what NBD clients asked"),
+        _ => return Ok(()),
+    };
+    if args.replay.is_none() {
         return Ok(());
     }
+    let why = format!("{said} was recorded with the rest, or was not");
     Err(Failure::usage(
-        "--ust does not work with --replay",
-        "what daemons said was recorded with the rest, or was not",
-        "--ust with --record",
+        format!("{option} does not work with --replay"),
+        why,
+        format!("{option} with --record"),
     ))
 }
 
@@ -262,7 +268,7 @@ const SET_OFTEN: [&str; 22] = [
 
 fn load(args: &AgentArgs) -> Result<(Tracer, Vec<Pid>), Failure> {
     let mut what = What::look_up(&args.what)?;
-    let config = what.tracer_config(whom(&what.tree), &args.how)?;
+    let config = TracerConfig { nbd: args.ust.nbd, ..what.tracer_config(whom(&what.tree), &args.how)? };
     let tracer = Tracer::load(&config).map_err(cannot_trace)?;
     believed::say_reach(&config.contexts);
     for pid in &what.tree {
@@ -333,7 +339,8 @@ impl Running {
         let totals = self.send.join().map_err(|panic| broken("the sender", &*panic))??;
         let remarks = self.daemons.map(AtWork::collect).transpose()?.unwrap_or_default();
         remarks.iter().for_each(|remark| say(remark));
-        let accounts = ended.map_err(cannot_trace)?.accounts;
+        let Ended { accounts, nbd, .. } = ended.map_err(cannot_trace)?;
+        nbd.iter().flat_map(|nbd| asking::remarks(nbd, None)).for_each(|remark| say(&remark));
         let Totals { deliveries, oversize, left, unanswered, spooled, refused } = totals;
         say(&format!(
             "{} events delivered to {}; {} records lost before that",

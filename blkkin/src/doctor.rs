@@ -70,6 +70,7 @@ impl Diagnosis {
         // They are attached from the device upwards; a person reads from the system call downwards.
         probes.probes.reverse();
         probes.tries.reverse();
+        probes.nbd.reverse();
         Diagnosis { checks, probes, remarks: vec![FLOOR] }
     }
 

@@ -15,7 +15,7 @@
 //! [`Happening::PipelineEnded`], and [`Pipeline::collect`] does not wait.
 
 mod alive;
-mod asking;
+pub(crate) mod asking;
 mod join;
 pub(crate) mod live;
 mod others;

@@ -5,7 +5,7 @@
 //! In the order of a request's life: call.rs → bio.rs → request.rs (alone.rs where bio and request are one to one), with journal.rs for what jbd2 does on behalf of
 //! others, stacked.rs for devices on devices, command.rs for what drivers send of their own, flush.rs for the cache flushes and late.rs for older kernels; task.rs says who is followed (lineage.rs: because
 //! of whom, filter.rs: who is not, describe.rs: what a person calls it), context.rs for which span of its own a program calls, file.rs and path.rs which file it is about; block.rs
-//! and table.rs keep what is in flight; nbd.rs is by itself: what programs ask NBD servers, by sockets (socket.rs), loaded only when asked for; so is hit.rs: probes in programs; local.rs is each program's own memory and ring.rs the way out.
+//! and table.rs keep what is in flight; nbd.rs is by itself: what programs ask NBD servers, by sockets (socket.rs, stream.rs), loaded only when asked for; so is hit.rs: probes in programs; local.rs is each program's own memory and ring.rs the way out.
 
 #![no_std]
 #![no_main]
@@ -37,6 +37,7 @@ mod ring;
 mod settings;
 mod socket;
 mod stacked;
+mod stream;
 mod table;
 mod task;
 
@@ -105,6 +106,14 @@ hook!("sys_enter", call_enter_btf, call_enter_raw, |c, Way| call::enter::<Way>(|
 hook!("sys_exit", call_exit_btf, call_exit_raw, |c, Way| call::exit::<Way>(arg(c, 0), || word(c, 1) as i64));
 hook!("sys_enter", nbd_enter_btf, nbd_enter_raw, |c, Way| nbd::enter::<Way>(|| arg(c, 0), word(c, 1)));
 hook!("sys_exit", nbd_exit_btf, nbd_exit_raw, |c, Way| nbd::exit::<Way>(arg(c, 0), word(c, 1) as i64));
+hook!("tcp_retransmit_skb", nbd_resend_btf, nbd_resend_raw, |c, Way| {
+    let _: core::marker::PhantomData<Way>;
+    stream::resent(arg(c, 0), arg(c, 1))
+});
+hook!("inet_sock_set_state", nbd_end_btf, nbd_end_raw, |c, Way| {
+    let _: core::marker::PhantomData<Way>;
+    stream::state(arg(c, 0), word(c, 1) as u32, word(c, 2) as u32)
+});
 hook!("block_bio_queue", bio_queue_btf, bio_queue_raw, |c, Way| bio::queue::<Way>(arg(c, 0)));
 hook!("block_bio_complete", bio_complete_btf, bio_complete_raw, |c, Way| bio::complete::<Way>(arg(c, 1)));
 hook!("block_io_start", request_start_btf, request_start_raw, |c, Way| request::start::<Way>(arg(c, 0)));

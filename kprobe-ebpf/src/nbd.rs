@@ -32,7 +32,7 @@ use crate::arch::{self, call};
 use crate::layout::offset;
 use crate::local::Local;
 use crate::socket::{self, Socket};
-use crate::{call as calls, ring, task};
+use crate::{call as calls, ring, stream, task};
 use aya_ebpf::btf_maps::{LruHashMap, PerCpuArray};
 use aya_ebpf::helpers::generated::{bpf_ktime_get_ns, bpf_probe_read_user};
 use aya_ebpf::macros::btf_map;
@@ -213,8 +213,12 @@ fn asked(local: &mut Local, state: &mut task::TaskState, task: Pointer, socket: 
         task_version: state.version,
         pid: 0,
         tid: 0,
+        place: 0,
     };
-    socket::ends(socket, record);
+    let sk = socket::ends(socket, record);
+    if record.family != socket::AF_UNIX {
+        record.place = stream::place_of_next(sk);
+    }
     let data = if record.command == COMMAND_WRITE { length as u64 } else { 0 };
     if let Some(known) = connection(socket) {
         known.cookie = record.cookie;
@@ -270,7 +274,7 @@ fn sent(local: &mut Local, socket: &Socket, state: &mut Connection, ret: i64) {
     if ret <= 0 {
         if begun {
             state.to_send = 0;
-            answer(local, socket, NBD_WITHDRAWN, state.cookie, 0, 0, 0);
+            answer(local, socket.inode, NBD_WITHDRAWN, state.cookie, 0, 0, 0);
         }
         return;
     }
@@ -358,7 +362,7 @@ fn header(
     let [first, cookie_high, cookie_low] = words.map(u32::from_be);
     let cookie = (cookie_high as u64) << 32 | cookie_low as u64;
     if magic == SIMPLE {
-        return answer(local, socket, 0, cookie, first, 0, 0);
+        return answer(local, socket.inode, 0, cookie, first, 0, 0);
     }
     let (kind_flags, kind) = ((first >> 16) as u16, first as u16);
     if received == REST_BYTES {
@@ -367,7 +371,7 @@ fn header(
         data_follow(local, state, at.wrapping_add(REST_BYTES), here - REST_BYTES, received - REST_BYTES);
     }
     if kind_flags & CHUNK_DONE != 0 || kind & CHUNK_ERROR != 0 {
-        answer(local, socket, NBD_STRUCTURED, cookie, 0, kind, kind_flags);
+        answer(local, socket.inode, NBD_STRUCTURED, cookie, 0, kind, kind_flags);
     }
 }
 
@@ -385,10 +389,23 @@ fn data_follow(local: &mut Local, state: &mut Connection, at: u64, here: u64, re
     state.to_receive = length.saturating_sub(after);
 }
 
+/// A request was sent on the socket of this inode.
+#[inline(always)]
+pub fn knows(socket: u64) -> bool {
+    NBD.get_ptr_mut(socket).is_some()
+}
+
+/// The connection has ended: nothing on it is answered any more.
+#[inline(always)]
+pub fn end(local: &mut Local, socket: u64, error: u32) {
+    let _ = NBD.remove(socket);
+    answer(local, socket, NBD_ENDED, 0, error, 0, 0);
+}
+
 #[inline(always)]
 fn answer(
     local: &mut Local,
-    socket: &Socket,
+    socket: u64,
     flags: u16,
     cookie: u64,
     error: u32,
@@ -404,7 +421,7 @@ fn answer(
             // SAFETY: the clock has no preconditions.
             time_ns: unsafe { bpf_ktime_get_ns() },
         },
-        socket: socket.inode,
+        socket,
         cookie,
         error,
         kind,

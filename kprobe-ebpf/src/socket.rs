@@ -18,7 +18,7 @@ const S_IFMT: u16 = 0o170_000;
 const S_IFSOCK: u16 = 0o140_000;
 
 /// include/linux/socket.h
-const AF_UNIX: u16 = 1;
+pub const AF_UNIX: u16 = 1;
 const AF_INET: u16 = 2;
 const AF_INET6: u16 = 10;
 
@@ -56,9 +56,23 @@ unsafe fn of_file<A: Access>(file: Pointer) -> Option<Socket> {
     }
 }
 
-/// Writes down both ends, and of which family they are; of another than these nothing else.
+/// The inode of the socket that somebody has open by this `struct sock`; 0 where nobody has any more.
 #[inline(always)]
-pub fn ends(socket: &Socket, record: &mut NbdAsked) {
+pub fn inode(sk: Pointer) -> u64 {
+    // SAFETY: reads by helper take any address.
+    unsafe {
+        let socket: Pointer = Probe::read(sk, offset!(sock_socket));
+        if socket.is_null() {
+            return 0;
+        }
+        let inode = socket.wrapping_add(offset!(socket_inode) as usize);
+        Probe::read(inode, offset!(inode_ino))
+    }
+}
+
+/// Writes down both ends, and of which family they are; of another than these nothing else. Its `struct sock`.
+#[inline(always)]
+pub fn ends(socket: &Socket, record: &mut NbdAsked) -> Pointer {
     // SAFETY: reads by helper take any address.
     unsafe {
         let sk: Pointer = Probe::read(socket.address as Pointer, offset!(socket_sk));
@@ -68,23 +82,24 @@ pub fn ends(socket: &Socket, record: &mut NbdAsked) {
             let peer: Pointer = Probe::read(sk, offset!(unix_peer));
             let other: Pointer = Probe::read(peer, offset!(sock_socket));
             if other.is_null() {
-                return;
+                return sk;
             }
             let inode = other.wrapping_add(offset!(socket_inode) as usize);
             record.local[0] = socket.inode;
             record.remote[0] = Probe::read(inode, offset!(inode_ino));
-            return;
+            return sk;
         }
         record.local_port = Probe::read(sk, offset!(sock_num));
         record.remote_port = Probe::read(sk, offset!(sock_dport));
         if family == AF_INET {
             record.local[0] = Probe::read::<u32>(sk, offset!(sock_rcv_saddr)) as u64;
             record.remote[0] = Probe::read::<u32>(sk, offset!(sock_daddr)) as u64;
-            return;
+            return sk;
         }
         if family == AF_INET6 && offset!(sock_v6_daddr) != ABSENT {
             record.local = Probe::read(sk, offset!(sock_v6_rcv_saddr));
             record.remote = Probe::read(sk, offset!(sock_v6_daddr));
         }
+        sk
     }
 }

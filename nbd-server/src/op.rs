@@ -4,8 +4,11 @@
 //! crate blkkin-ust. *Invariant*: a request is one span, from when its last byte came until its reply was handed to the
 //! kernel; a thread that does a system call for it has *entered* it, so what the kernel does there stands below it.
 //!
-//! The span's meeting names the request as the client knows it: rule `nbd`, the connection ([`peer`](crate::peer)) and the
-//! cookie. A client may use a cookie again once it was answered ("Transmission"), so it is not said to be unique.
+//! The span's meeting names the request as who watches the client knows it. On one machine: rule `nbd`, the connection
+//! ([`peer`](crate::peer)) and the cookie. A client may use a cookie again once it was answered ("Transmission"), so it is not said to be
+//! unique; one clock tells those apart. Where the client may be on another machine: rule `nbd-stream`, the connection, and as number
+//! how many bytes came before the request on it, with the last 16 bits of the cookie behind (`place << 16 | cookie & 0xffff`). That is
+//! another number for each request of a connection, so it is unique whatever clients do with cookies.
 //!
 //! While nobody traces, a request costs a comparison at each of these calls.
 
@@ -13,6 +16,8 @@ use std::ffi::CStr;
 
 use blkkin_ust::{Kind, Side, Span};
 
+use crate::peer::Name;
+use crate::protocol::intake::Incoming;
 use crate::protocol::{Command, Request};
 
 const SERVICE: &CStr = c"blkkin-nbd";
@@ -22,13 +27,26 @@ const SERVICE: &CStr = c"blkkin-nbd";
 pub(crate) struct Op(Span);
 
 impl Op {
-    /// It came: by `connection`, where its name is known.
-    pub(crate) fn begin(request: &Request, connection: Option<&CStr>) -> Self {
+    /// It came by the connection of this name.
+    pub(crate) fn begin(incoming: &Incoming, connection: Option<&Name>) -> Self {
+        let op = Self::unnamed(&incoming.request);
+        if let (true, Some(name)) = (op.is_recorded(), connection) {
+            let cookie = incoming.request.cookie;
+            match name.far {
+                true => {
+                    let number = incoming.place << 16 | cookie & 0xffff;
+                    op.0.meeting(Side::Answered, c"nbd-stream", &name.text, number, true);
+                }
+                false => op.0.meeting(Side::Answered, c"nbd", &name.text, cookie, false),
+            }
+        }
+        op
+    }
+
+    /// It came, and by which connection is not known.
+    pub(crate) fn unnamed(request: &Request) -> Self {
         let span = Span::root(Kind::Server, name(request.command), SERVICE);
         if span.is_recorded() {
-            if let Some(connection) = connection {
-                span.meeting(Side::Answered, c"nbd", connection, request.cookie, false);
-            }
             // Signed by 64 bits: no file is longer.
             span.number(c"nbd.offset", request.offset as i64);
             span.number(c"nbd.length", request.length.into());

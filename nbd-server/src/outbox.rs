@@ -97,7 +97,7 @@ mod tests {
 
     fn reply(length: usize, byte: u8) -> Reply {
         let request = Request { command: Command::Read, flags: 0, cookie: 0, offset: 0, length: 1 };
-        let op = Op::begin(&request, None);
+        let op = Op::unnamed(&request);
         Reply::new(Answer { bytes: vec![byte; length], errno: 0 }, length, op)
     }
 

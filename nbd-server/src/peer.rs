@@ -26,10 +26,23 @@ use std::os::fd::AsFd;
 
 use crate::socket::Socket;
 
+/// A connection's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// As above.
+    pub text: CString,
+    /// The other end may be on another machine: TCP, and not by its loopback.
+    pub far: bool,
+}
+
 /// The name of the connection whose answering end this is.
-pub fn name(socket: &Socket) -> io::Result<CString> {
+pub fn name(socket: &Socket) -> io::Result<Name> {
     let (asker, answerer, place) = ends(socket)?;
-    Ok(CString::new(format!("{place}{asker}>{answerer}"))?)
+    let far = match socket {
+        Socket::Tcp(stream) => !plain(stream.local_addr()?).ip().is_loopback(),
+        Socket::Unix(_) => false,
+    };
+    Ok(Name { text: CString::new(format!("{place}{asker}>{answerer}"))?, far })
 }
 
 /// The same name, by the asking end: for a client that is instrumented as well.
@@ -75,15 +88,15 @@ mod tests {
         let (client, server) = UnixStream::pair().unwrap();
         let inode = |stream: &UnixStream| rustix::fs::fstat(stream).unwrap().st_ino;
         let expected = format!("unix:{}:{}>{}", boot().unwrap(), inode(&client), inode(&server));
-        assert_eq!(name(&Socket::Unix(server)).unwrap().to_str().unwrap(), expected);
+        assert_eq!(name(&Socket::Unix(server)).unwrap().text.to_str().unwrap(), expected);
     }
 
     #[test]
     fn the_client_finds_the_same_name() {
         let (client, server) = UnixStream::pair().unwrap();
         let (client, server) = (Socket::Unix(client), Socket::Unix(server));
-        assert_eq!(name_at_client(&client).unwrap(), name(&server).unwrap());
-        assert_ne!(name_at_client(&server).unwrap(), name(&server).unwrap());
+        assert_eq!(name_at_client(&client).unwrap(), name(&server).unwrap().text);
+        assert_ne!(name_at_client(&server).unwrap(), name(&server).unwrap().text);
     }
 
     #[test]
@@ -104,8 +117,9 @@ mod tests {
             let client = TcpStream::connect(("127.0.0.1", port)).unwrap();
             let server = Socket::Tcp(listener.accept().unwrap().0);
             let expected = format!("{}>{}", client.local_addr().unwrap(), client.peer_addr().unwrap());
-            assert_eq!(name(&server).unwrap().to_str().unwrap(), expected);
-            assert_eq!(name_at_client(&Socket::Tcp(client)).unwrap(), name(&server).unwrap());
+            assert_eq!(name(&server).unwrap().text.to_str().unwrap(), expected);
+            assert!(!name(&server).unwrap().far, "by its loopback");
+            assert_eq!(name_at_client(&Socket::Tcp(client)).unwrap(), name(&server).unwrap().text);
         }
     }
 }

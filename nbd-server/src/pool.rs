@@ -96,7 +96,7 @@ impl Pool {
         let shared = &self.shared;
         accepted.socket.set_nonblocking(true)?;
         let number = shared.numbers.fetch_add(1, Ordering::Relaxed);
-        let connection = Connection::new(accepted.socket, accepted.session, accepted.name);
+        let connection = Connection::new(accepted);
         let served = Arc::new(Served { number, connection, interest: Mutex::default() });
         held(&shared.connections).insert(number, Arc::clone(&served));
         if let Err(error) = shared.readiness.add(&served.connection.socket, number) {

@@ -6,7 +6,6 @@
 
 mod listener;
 
-use std::ffi::CString;
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::export::Export;
-use crate::peer;
+use crate::peer::{self, Name};
 use crate::pool::Pool;
 use crate::protocol::{Session, handshake};
 use crate::ring::Rings;
@@ -52,7 +51,9 @@ pub(crate) struct Accepted {
     pub(crate) socket: Socket,
     pub(crate) session: Session,
     /// What both ends call this connection, if that can be known.
-    pub(crate) name: Option<CString>,
+    pub(crate) name: Option<Name>,
+    /// How many bytes of it were read.
+    pub(crate) read: u64,
 }
 
 /// A server that runs.
@@ -161,16 +162,18 @@ fn greeted(socket: Socket, export: &Export) -> io::Result<Option<Accepted>> {
     socket.prepare()?;
     // Before it can leave: a peer that is gone has no name.
     let name = peer::name(&socket).ok();
-    let mut stream = Hurried { socket: &socket, until: Instant::now() + GREETING_MAX };
+    let mut stream = Hurried { socket: &socket, until: Instant::now() + GREETING_MAX, read: 0 };
     let Ok(Some(session)) = handshake::greet(&mut stream, export.offer()) else { return Ok(None) };
+    let read = stream.read;
     socket.set_patience(None)?;
-    Ok(Some(Accepted { socket, session, name }))
+    Ok(Some(Accepted { socket, session, name, read }))
 }
 
-/// A socket that blocks until a moment, however often it is read.
+/// A socket that blocks until a moment, however often it is read; and how much was.
 struct Hurried<'a> {
     socket: &'a Socket,
     until: Instant,
+    read: u64,
 }
 
 impl Hurried<'_> {
@@ -186,7 +189,9 @@ impl Hurried<'_> {
 
 impl Read for Hurried<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.hurry()?.read(buffer)
+        let read = self.hurry()?.read(buffer)?;
+        self.read += read as u64;
+        Ok(read)
     }
 }
 

@@ -59,7 +59,9 @@ layout! {
     binprm_file,
     /// struct socket, its inode (struct socket_alloc), sock, sock_common, unix_sock
     socket_sk, socket_inode, sock_socket, sock_family, sock_num, sock_dport, sock_rcv_saddr, sock_daddr,
-    sock_v6_rcv_saddr, sock_v6_daddr, unix_peer,
+    sock_v6_rcv_saddr, sock_v6_daddr, sock_err, sock_shutdown, unix_peer,
+    /// struct tcp_sock, and struct sk_buff with what TCP keeps in it (struct tcp_skb_cb)
+    tcp_write_seq, tcp_snd_una, tcp_bytes_acked, skb_cb, skb_cb_seq, skb_cb_end_seq,
     /// struct bio
     bio_next, bio_bdev, bio_opf, bio_status, bio_sector, bio_size, bio_end_io, bio_private, bio_flags,
     /// struct block_device

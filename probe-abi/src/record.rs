@@ -46,10 +46,12 @@ pub const TAG_PAIR: u8 = 7;
 
 /// A program sent a request to an NBD server.
 pub const TAG_NBD_ASKED: u8 = 8;
-/// The answer came, or the request was not sent after all.
+/// The answer came, or the request was not sent after all, or its connection has ended.
 pub const TAG_NBD_ANSWERED: u8 = 9;
+/// Bytes of a client's were sent once more.
+pub const TAG_NBD_RESENT: u8 = 10;
 /// A thread came by a probe of its program: [`HitRecord`](crate::hit::HitRecord).
-pub const TAG_HIT: u8 = 10;
+pub const TAG_HIT: u8 = 11;
 
 /// Which file: exact while the file exists, and, by `generation`, after its inode number was used again.
 /// All zero: no file.
@@ -447,12 +449,17 @@ pub struct NbdAsked {
     pub pid: u32,
     /// See above.
     pub tid: u32,
+    /// How many bytes the client has sent on this TCP connection before the request's first; 0 where that is not known, and of
+    /// another family: before the first request there is a handshake.
+    pub place: u64,
 }
 
 /// The request never reached the socket: the call that was to send it failed. It may be sent again.
 pub const NBD_WITHDRAWN: u16 = 1 << 0;
 /// A chunk of a structured reply: `kind` and `kind_flags` are valid, `error` is not.
 pub const NBD_STRUCTURED: u16 = 1 << 1;
+/// The connection has ended, and with it all its requests: `cookie` is 0, and `error` the socket's errno, or 0.
+pub const NBD_ENDED: u16 = 1 << 2;
 
 /// What came back for an [`NbdAsked`] ("Simple reply message", "Structured reply chunk message").
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -464,7 +471,7 @@ pub struct NbdAnswered {
     pub socket: u64,
     /// The request's number.
     pub cookie: u64,
-    /// Of a simple reply: 0, or an errno by NBD's numbers.
+    /// Of a simple reply: 0, or an errno by NBD's numbers; of an end of a connection that of the system.
     pub error: u32,
     /// `NBD_REPLY_TYPE_*`: bit 15 says that it is an error.
     pub kind: u16,
@@ -472,8 +479,22 @@ pub struct NbdAnswered {
     pub kind_flags: u16,
 }
 
+/// A segment of a TCP connection of an NBD client was sent once more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct NbdResent {
+    /// Tag, flags (none), length, time.
+    pub header: Header,
+    /// Inode of the client's socket.
+    pub socket: u64,
+    /// Its bytes, from and to, counted as [`NbdAsked::place`] is.
+    pub from: u64,
+    /// See above.
+    pub to: u64,
+}
+
 plain! {
-    NbdAsked = 112, NbdAnswered = 40,
+    NbdAsked = 120, NbdAnswered = 40, NbdResent = 40,
     Header = 16, FileId = 16, CallRecord = 160, CallInContext = 192, SecondFile = 40, BioRecord = 96, RequestRecord = 104, PairRecord = 128,
     TaskRecord = 96, FileRecord = 56, CommitRecord = 56,
 }

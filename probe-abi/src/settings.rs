@@ -232,9 +232,13 @@ pub enum Program {
     NbdEnter = 15,
     /// sys_exit, for the same.
     NbdExit = 16,
+    /// tcp_retransmit_skb
+    NbdResend = 17,
+    /// inet_sock_set_state
+    NbdEnd = 18,
     /// Probes of programs.
-    Hit = 17,
+    Hit = 19,
 }
 
 /// Slots for programs.
-pub const PROGRAMS: usize = 18;
+pub const PROGRAMS: usize = 20;

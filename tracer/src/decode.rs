@@ -8,9 +8,9 @@ use blkkin_probe_abi::context::Head;
 use blkkin_probe_abi::hit::{HIT_HAS_TEXT, HitRecord, TEXT_MAX};
 use blkkin_probe_abi::record::{
     BioRecord, CALL_HAS_CONTEXT, CALL_HAS_SECOND, CallRecord, CommitRecord, FILE_PATH_MAX, FileRecord,
-    Header, NbdAnswered, NbdAsked, PATH_ARG_MAX, PairRecord, RequestRecord, SecondFile, TAG_BIO, TAG_CALL,
-    TAG_COMMIT, TAG_FILE, TAG_HIT, TAG_NBD_ANSWERED, TAG_NBD_ASKED, TAG_PAIR, TAG_REQUEST, TAG_TASK,
-    TaskRecord,
+    Header, NbdAnswered, NbdAsked, NbdResent, PATH_ARG_MAX, PairRecord, RequestRecord, SecondFile, TAG_BIO,
+    TAG_CALL, TAG_COMMIT, TAG_FILE, TAG_HIT, TAG_NBD_ANSWERED, TAG_NBD_ASKED, TAG_NBD_RESENT, TAG_PAIR,
+    TAG_REQUEST, TAG_TASK, TaskRecord,
 };
 use thiserror::Error;
 
@@ -37,6 +37,8 @@ pub enum Record<'a> {
     NbdAnswered(&'a NbdAnswered),
     /// A thread at a probe of its program, and the room for a text: all of it, whatever its length.
     Hit(&'a HitRecord, &'a [u8]),
+    /// What of it TCP sent once more.
+    NbdResent(&'a NbdResent),
 }
 
 /// A system call's record and what follows it.
@@ -102,6 +104,7 @@ pub fn decode(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
         TAG_NBD_ASKED => whole(bytes, TAG_NBD_ASKED).map(Record::NbdAsked),
         TAG_NBD_ANSWERED => whole(bytes, TAG_NBD_ANSWERED).map(Record::NbdAnswered),
         TAG_HIT => hit(bytes),
+        TAG_NBD_RESENT => whole(bytes, TAG_NBD_RESENT).map(Record::NbdResent),
         tag => Err(Malformed::UnknownTag { tag }),
     }
 }

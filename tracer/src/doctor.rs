@@ -15,6 +15,8 @@ pub struct DoctorReport {
     pub probes: Vec<ProbeVerdict>,
     /// Each probe by each kind; empty where none was tried.
     pub tries: Vec<Tries>,
+    /// A verdict each for those that `--nbd` adds; empty where none was tried. Nothing else needs them.
+    pub nbd: Vec<ProbeVerdict>,
     /// Why the probes could not be tried, if they could not.
     pub obstacle: Option<(String, String)>,
 }
@@ -27,7 +29,8 @@ pub fn doctor() -> DoctorReport {
     match Tracer::load(&TracerConfig::default()) {
         Ok(tracer) => {
             let probes = tracer.probes().to_vec();
-            DoctorReport { probes, tries: tracer.try_each().unwrap_or_default(), obstacle: None }
+            let (tries, nbd) = tracer.try_each().unwrap_or_default();
+            DoctorReport { probes, tries, nbd, obstacle: None }
         }
         Err(error) => one_by_one(&error).unwrap_or_else(|| untried(&error)),
     }
@@ -37,8 +40,8 @@ pub fn doctor() -> DoctorReport {
 fn one_by_one(error: &TracerError) -> Option<DoctorReport> {
     let one =
         matches!(error, TracerError::Probe { .. } | TracerError::TooOld { .. } | TracerError::Lacks { .. });
-    let tries = if one { Tracer::idle().and_then(Tracer::try_each).ok()? } else { return None };
-    Some(DoctorReport { probes: tries.iter().map(Tries::verdict).collect(), tries, obstacle: None })
+    let (tries, nbd) = if one { Tracer::idle().and_then(Tracer::try_each).ok()? } else { return None };
+    Some(DoctorReport { probes: tries.iter().map(Tries::verdict).collect(), tries, nbd, obstacle: None })
 }
 
 /// Without the right to try, what the kernel's types say is still known.
@@ -54,5 +57,10 @@ fn untried(error: &TracerError) -> DoctorReport {
         let (hook, at) = (probe.hook, probe.hook.tracepoint);
         ProbeVerdict { probe, hook, at, kind: None, verdict: Verdict::Unknown, reason, remedy }
     });
-    DoctorReport { probes: probes.collect(), tries: Vec::new(), obstacle: Some((reason, remedy)) }
+    DoctorReport {
+        probes: probes.collect(),
+        tries: Vec::new(),
+        nbd: Vec::new(),
+        obstacle: Some((reason, remedy)),
+    }
 }

@@ -260,6 +260,9 @@ impl Pump {
         let kernel = self.tracer.counters.read()?;
         let mut accounts = balance(&kernel, &self.rings.recorded, self.misses);
         self.watch.iter().for_each(|watch| watch.tally.fill(&mut accounts));
+        if let (Some(asking), Some(requests)) = (&self.tracer.nbd, &self.rings.nbd) {
+            asking.show(requests.books(&kernel));
+        }
         Ok(accounts)
     }
 

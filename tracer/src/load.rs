@@ -32,7 +32,7 @@ use crate::in_flight::Tables;
 use crate::kernel;
 use crate::layout::{self, Types};
 use crate::ledger::Ledger;
-use crate::nbd::Requests;
+use crate::nbd::{Asking, Requests};
 use crate::operations::Operations;
 use crate::origin;
 use crate::privilege;
@@ -72,13 +72,13 @@ pub struct Tracer {
     /// How this kernel numbers operations.
     pub(crate) operations: Operations,
     pub(crate) attached: Vec<Attached>,
-    /// What programs ask NBD servers is seen.
-    pub(crate) nbd: bool,
     /// Places of probes in programs, as long as the program of the kernel's is at them.
     pub(crate) placed: Vec<Placed>,
     /// Probes of programs that are to be put in, and what a hit takes here, in ns.
     hits_asked: Option<(Vec<usdt::Probe>, f64)>,
     collector: Option<Collector>,
+    /// What programs ask NBD servers is seen, and who watches sees the books of it.
+    pub(crate) nbd: Option<Asking>,
     marks: TaskMarks,
     verdicts: Vec<ProbeVerdict>,
 }
@@ -123,14 +123,23 @@ impl Tracer {
         Ok(tracer)
     }
 
-    /// Tries each probe by each kind, whatever becomes of the others, and ends with it.
-    pub(crate) fn try_each(mut self) -> Result<Vec<Tries>, TracerError> {
+    /// Tries each probe by each kind, and what `--nbd` adds by the best, whatever becomes of the others, and ends with it.
+    pub(crate) fn try_each(mut self) -> Result<(Vec<Tries>, Vec<ProbeVerdict>), TracerError> {
         let (types, btf) = (layout::resolve()?, kernel_types()?);
         let tries = PROBES.iter().map(|probe| {
             let tries = AttachKind::ALL.map(|kind| self.try_one(probe, kind, &btf, &types));
             Tries { probe, tries: tries.to_vec() }
         });
-        Ok(tries.collect())
+        let tries = tries.collect();
+        let nbd = NBD_PROBES.iter().map(|probe| {
+            let kinds = AttachKind::ALL.into_iter().filter(|kind| !kind.is_at_functions());
+            let mut verdicts = kinds.map(|kind| self.attach(probe, kind, &btf, &types));
+            let first = verdicts.next().expect("invariant: there are kinds");
+            let works = |verdict: &ProbeVerdict| verdict.verdict == Verdict::Works;
+            if works(&first) { first } else { verdicts.find(works).unwrap_or(first) }
+        });
+        let nbd = nbd.collect();
+        Ok((tries, nbd))
     }
 
     /// One that is not attached.
@@ -199,10 +208,10 @@ impl Tracer {
             contexts,
             operations,
             attached,
-            nbd: config.nbd,
             placed: Vec::new(),
             hits_asked: None,
             collector: None,
+            nbd: config.nbd.then(Asking::default),
             marks,
             verdicts,
         })
@@ -216,7 +225,7 @@ impl Tracer {
         let mut reader =
             RingReader::new(rings.collect::<io::Result<_>>().map_err(failed)?, self.operations.clone());
         reader.hits = self.collector.take();
-        reader.nbd = self.nbd.then(|| Requests::new(self.source));
+        reader.nbd = self.nbd.is_some().then(|| Requests::new(self.source));
         Ok(reader)
     }
 
@@ -278,6 +287,11 @@ impl Tracer {
         &self.verdicts
     }
 
+    /// What becomes of requests to NBD servers, where that was asked for.
+    pub fn asking(&self) -> Option<Asking> {
+        self.nbd.clone()
+    }
+
     /// Who we are, as batches say it.
     pub fn source(&self) -> Source {
         self.source
@@ -296,7 +310,7 @@ impl Tracer {
 
     /// Probes beside those of every trace.
     fn more_probes(&self, kind: AttachKind) -> Result<&'static [Probe], TracerError> {
-        match (self.nbd, kind.is_at_functions()) {
+        match (self.nbd.is_some(), kind.is_at_functions()) {
             (false, _) => Ok(&[]),
             (true, false) => Ok(NBD_PROBES),
             (true, true) => Err(TracerError::NbdKind { kind: kind.name() }),

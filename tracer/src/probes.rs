@@ -267,6 +267,33 @@ pub const PROBES: &[Probe] = &[
 /// Those for what programs ask NBD servers: only where that is asked for, and only by kinds that are put at tracepoints.
 pub const NBD_PROBES: &[Probe] = &[
     probe(
+        "nbd_end",
+        "nbd",
+        "inet_sock_set_state",
+        "nbd_end",
+        Need::Optional,
+        &["sock_socket", "socket_inode", "inode_ino", "sock_err", "sock_shutdown"],
+        "requests whose TCP connection ended",
+    ),
+    probe(
+        "nbd_resend",
+        "nbd",
+        "tcp_retransmit_skb",
+        "nbd_resend",
+        Need::Optional,
+        &[
+            "sock_socket",
+            "socket_inode",
+            "inode_ino",
+            "tcp_snd_una",
+            "tcp_bytes_acked",
+            "skb_cb",
+            "skb_cb_seq",
+            "skb_cb_end_seq",
+        ],
+        "requests that TCP sent more than once",
+    ),
+    probe(
         "nbd_exit",
         "nbd",
         "sys_exit",

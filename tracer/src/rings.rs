@@ -132,6 +132,7 @@ fn take_nbd(requests: &mut Requests, record: Record<'_>, out: &mut Vec<LayerEven
     match record {
         Record::NbdAsked(record) => requests.asked(record, out),
         Record::NbdAnswered(record) => requests.answered(record, out),
+        Record::NbdResent(record) => requests.resent(record),
         _ => return false,
     }
     true

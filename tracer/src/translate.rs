@@ -34,7 +34,9 @@ pub fn append(record: Record<'_>, operations: &Operations, events: &mut Vec<Laye
         Record::Task(record) => put(events, || LayerEvent::Task(task(record))),
         Record::File(record, path) => put(events, || LayerEvent::File(file(record, path))),
         // Of two of them one event is made: see `nbd`.
-        Record::NbdAsked(_) | Record::NbdAnswered(_) | Record::Hit(..) => return false,
+        Record::NbdAsked(_) | Record::NbdAnswered(_) | Record::NbdResent(_) | Record::Hit(..) => {
+            return false;
+        }
     }
     true
 }

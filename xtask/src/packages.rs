@@ -302,7 +302,7 @@ const PACKAGES: &[Package] = &[
     Package {
         program: "ip",
         purposes: &[Purpose::Tests],
-        reason: "joins the networks of the hosts that the installation is tested on",
+        reason: "joins the networks of hosts and nodes that tests make, and says what waits in a socket (ss)",
         apt: &["iproute2"],
         dnf: "iproute",
         pacman: "iproute2",

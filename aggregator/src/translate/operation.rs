@@ -1,7 +1,7 @@
 //! A daemon's own operation as a span: its words, and what blkkin has to add.
 
 use blkkin_wire::operation::{Note, NoteValue, OperationEvent, Outcome, WHOLE};
-use blkkin_wire::span::Span;
+use blkkin_wire::span::{Span, SpanKind};
 
 use super::error;
 use super::place::{Outline, Place};
@@ -37,7 +37,11 @@ pub(super) fn add(place: &Place<'_>, operation: &OperationEvent, spans: &mut Vec
             tags.owned("error.type", error::kind(errno));
         }
         Outcome::Unfinished => {
-            let why = "its end was never said: the process was killed, or the event was lost";
+            let why = match operation.kind {
+                // Who asked is watched from outside, and the notes say what there is to say.
+                SpanKind::Client => "its answer was never seen",
+                _ => "its end was never said: the process was killed, or the event was lost",
+            };
             span.error = Some(why.into());
             tags.text("blkkin.incomplete", why);
         }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use blkkin_bus::Counts;
 use blkkin_bus::kafka::{Deliveries, EVENTS};
 use blkkin_bus::spool::SpoolCounts;
+use blkkin_tracer::nbd::Asking;
 use blkkin_wire::batch::{Account, Accounts};
 use blkkin_wire::killed::Killed;
 
@@ -28,6 +29,8 @@ pub(crate) struct Books {
     daemons: Option<Shown>,
     /// For the cluster, if there is to be one, and its topic.
     search: OnceLock<Search>,
+    /// What NBD clients asked, if anybody asks for that.
+    asking: Option<Asking>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -45,9 +48,9 @@ struct Latest {
 
 impl Books {
     /// Empty ones. Without a batch for `silence_max` the agent is not well.
-    pub(crate) fn new(silence_max: Duration, daemons: Option<Shown>) -> Books {
+    pub(crate) fn new(silence_max: Duration, daemons: Option<Shown>, asking: Option<Asking>) -> Books {
         let (latest, search) = Default::default();
-        Books { latest, pulse: Pulse::new(), silence_max, daemons, search }
+        Books { latest, pulse: Pulse::new(), silence_max, daemons, search, asking }
     }
 
     /// A batch came.
@@ -144,6 +147,7 @@ impl Figures for Books {
         families.extend(figures::of_resources(&accounts));
         families.extend(figures::of_killed(&killed));
         families.extend(self.daemons.iter().flat_map(Shown::families));
+        families.extend(self.asking.iter().flat_map(|asking| figures::of_asking(&asking.books())));
         families
     }
 
@@ -168,7 +172,7 @@ mod tests {
 
     #[test]
     fn what_is_shown_is_what_was_noted() {
-        let books = Books::new(Duration::from_secs(30), None);
+        let books = Books::new(Duration::from_secs(30), None, None);
         let calls = Account { fired: 7, recorded: 4, dropped: 3 };
         let accounts = Accounts { calls, untracked: 2, ..Accounts::default() };
         let deliveries = Deliveries { accepted: 9, delivered: 5, failed: 1, ..Deliveries::default() };
@@ -208,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_cluster_that_is_away_is_told_of_until_it_is_there() {
-        let books = Books::new(Duration::from_secs(30), None);
+        let books = Books::new(Duration::from_secs(30), None, None);
         assert!(books.remarks().is_empty());
         books.away(Some(Trouble::new("why".to_owned())));
         let remarks = books.remarks();
@@ -223,9 +227,9 @@ mod tests {
 
     #[test]
     fn who_hears_of_no_batch_is_not_well() {
-        let books = Books::new(Duration::ZERO, None);
+        let books = Books::new(Duration::ZERO, None, None);
         std::thread::sleep(Duration::from_millis(2));
         assert!(books.ill().is_some());
-        assert_eq!(Books::new(Duration::from_secs(30), None).ill(), None);
+        assert_eq!(Books::new(Duration::from_secs(30), None, None).ill(), None);
     }
 }

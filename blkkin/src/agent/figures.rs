@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use blkkin_bus::spool::SpoolCounts;
+use blkkin_tracer::nbd::NbdBooks;
 use blkkin_wire::batch::Accounts;
 use blkkin_wire::killed::{Killed, Tally};
 
@@ -71,6 +72,28 @@ pub(super) fn of_resources(accounts: &Accounts) -> [Family; 2] {
             accounts.resources_publishing as f64,
         ),
         Family::by("why", "resources_failed", "Times that a process says who it is, in vain", failures),
+    ]
+}
+
+/// Of what programs ask NBD servers.
+pub(super) fn of_asking(books: &NbdBooks) -> [Family; 5] {
+    let one = |name, help, value: u64| Family::one(Kind::Counter, name, help, value as f64);
+    let seen = books.unanswered - books.no_room - books.cut_off;
+    let unanswered =
+        [("connection ended", books.cut_off), ("no room", books.no_room), ("answer not seen", seen)];
+    let unseen = [
+        ("buffer in parts", books.cut),
+        ("taken for data", books.in_data),
+        ("extended header", books.extended),
+        ("answer to a stranger", books.strangers),
+        ("record dropped", books.dropped),
+    ];
+    [
+        one("nbd_requests", "Requests that NBD clients gave to their sockets", books.asked - books.withdrawn),
+        one("nbd_requests_answered", "Of these, those whose answer was seen", books.answered),
+        Family::by("why", "nbd_requests_unanswered", "Of these, those given out without one", unanswered),
+        Family::by("why", "nbd_unseen", "Sends, receives and records that were not followed", unseen),
+        one("nbd_segments_resent", "Segments of such requests that TCP sent once more", books.resent),
     ]
 }
 

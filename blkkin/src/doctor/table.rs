@@ -35,6 +35,10 @@ pub(super) fn render(diagnosis: &Diagnosis, style: &Style) -> String {
         page.entry("", "none was tried", Mood::Bad, reason, remedy);
     }
     diagnosis.probes.probes.iter().for_each(|verdict| page.probe(verdict, obstacle));
+    if !diagnosis.probes.nbd.is_empty() {
+        page.heading("Probes that --nbd adds, and nothing else needs");
+        diagnosis.probes.nbd.iter().for_each(|verdict| page.probe(verdict, obstacle));
+    }
     if !diagnosis.probes.tries.is_empty() {
         page.heading("Kinds of probes (--attach)");
         page.kinds(&diagnosis.probes.tries);

@@ -3,7 +3,6 @@
 //! *In*: its socket, readable or writable. *Out*: requests to be done; replies, written under a lock of their own.
 //! *Invariant*: one thread at a time reads; whoever has a reply sends it, and no thread waits for a client that does not read.
 
-use std::ffi::CString;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,8 +11,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::allowance::Allowance;
 use crate::op::Op;
 use crate::outbox::{Outbox, Reply};
+use crate::peer::Name;
 use crate::protocol::Session;
 use crate::protocol::intake::{Incoming, Intake};
+use crate::server::Accepted;
 use crate::socket::Socket;
 
 /// Replies of one write.
@@ -41,7 +42,7 @@ pub(super) enum Came {
 pub(super) struct Connection {
     pub(super) socket: Socket,
     pub(super) session: Session,
-    name: Option<CString>,
+    name: Option<Name>,
     intake: Mutex<Intake>,
     outbox: Mutex<Outbox>,
     pub(super) allowance: Allowance,
@@ -53,12 +54,12 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(socket: Socket, session: Session, name: Option<CString>) -> Self {
+    pub(super) fn new(accepted: Accepted) -> Self {
         Self {
-            socket,
-            session,
-            name,
-            intake: Mutex::default(),
+            socket: accepted.socket,
+            session: accepted.session,
+            name: accepted.name,
+            intake: Mutex::new(Intake::after(accepted.read)),
             outbox: Mutex::default(),
             allowance: Allowance::default(),
             paused: AtomicBool::new(false),
@@ -106,7 +107,7 @@ impl Connection {
     }
 
     fn begin(&self, incoming: Incoming) -> Begun {
-        let op = Op::begin(&incoming.request, self.name.as_deref());
+        let op = Op::begin(&incoming, self.name.as_ref());
         Begun { cost: self.allowance.take(&incoming), incoming, op }
     }
 

@@ -1,7 +1,7 @@
 //! From a client's bytes to its requests.
 //!
 //! *In*: bytes as they come, cut anywhere. *Out*: requests, each with the data that it writes. *Invariant*: how the
-//! bytes were cut makes no difference; no more than [`BUFFER`] and one payload of [`PAYLOAD_MAX`] are held.
+//! bytes were cut makes no difference, to where in the stream a request lies neither; no more than [`BUFFER`] and one payload of [`PAYLOAD_MAX`] are held.
 //!
 //! Many requests come with one read of the socket: with 16 in flight a system call for each would cost more than the
 //! work itself. What a large write carries is read to where it is used: [`space`](Intake::space) is then its data.
@@ -19,6 +19,8 @@ const OWN_PLACE: usize = 32 << 10;
 pub struct Incoming {
     /// The request.
     pub request: Request,
+    /// How many bytes came before it since the connection began.
+    pub place: u64,
     /// As long as the request says if it writes; else empty.
     pub payload: Vec<u8>,
 }
@@ -43,17 +45,24 @@ pub struct Intake {
     to: usize,
     /// A write whose data is not all here, and how much is.
     begun: Option<(Incoming, usize)>,
+    /// Where in the stream what is given out next begins.
+    place: u64,
     /// What was given out last ended this connection.
     ended: bool,
 }
 
 impl Default for Intake {
     fn default() -> Self {
-        Self { buffer: vec![0; BUFFER].into(), from: 0, to: 0, begun: None, ended: false }
+        Self::after(0)
     }
 }
 
 impl Intake {
+    /// Of what comes behind so many bytes.
+    pub fn after(place: u64) -> Self {
+        Self { buffer: vec![0; BUFFER].into(), from: 0, to: 0, begun: None, place, ended: false }
+    }
+
     /// Where the next bytes belong. Never empty, if [`next`](Self::next) has said that there is no request.
     pub fn space(&mut self) -> &mut [u8] {
         if self.reads_to_own_place()
@@ -100,10 +109,12 @@ impl Intake {
                 return Err(Violation::TooLong(length));
             }
             self.ended = request.command == Command::Disconnect;
+            let place = self.place;
+            self.place += HEADER as u64 + u64::from(length);
             if length == 0 {
-                return Ok(Some(Incoming { request, payload: Vec::new() }));
+                return Ok(Some(Incoming { request, place, payload: Vec::new() }));
             }
-            self.begun = Some((Incoming { request, payload: vec![0; length as usize] }, 0));
+            self.begun = Some((Incoming { request, place, payload: vec![0; length as usize] }, 0));
         }
         let Some((mut incoming, mut held)) = self.begun.take() else { return Ok(None) };
         let rest = &mut incoming.payload[held..];
@@ -186,6 +197,11 @@ mod tests {
         fn cuts_make_no_difference(bytes in stream(), pieces in prop::collection::vec(1..100_000_usize, 1..8)) {
             let whole = fed(&bytes, &[usize::MAX]);
             prop_assert_eq!(whole.1, None);
+            let mut place = 0;
+            for Incoming { place: said, payload, .. } in &whole.0 {
+                prop_assert_eq!(*said, place);
+                place += (HEADER + payload.len()) as u64;
+            }
             for incoming in &whole.0 {
                 let expected = if incoming.request.command == Command::Write { incoming.request.length } else { 0 };
                 prop_assert_eq!(incoming.payload.len() as u32, expected);

@@ -4,7 +4,6 @@
 //! looks into the intake, and while something is being sent nothing is taken out of the outbox: the kernel writes into the
 //! one and reads from the other. Both stay where they are in memory.
 
-use std::ffi::CString;
 use std::io::IoSlice;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd};
@@ -16,6 +15,7 @@ use io_uring::types::Fd;
 use crate::allowance::Allowance;
 use crate::op::Op;
 use crate::outbox::{Outbox, Reply};
+use crate::peer::Name;
 use crate::protocol::intake::{Incoming, Intake};
 use crate::protocol::{Command, Session};
 use crate::server::Accepted;
@@ -27,7 +27,7 @@ const SLICES_MAX: usize = 64;
 pub(super) struct Connection {
     socket: Socket,
     pub(super) session: Session,
-    name: Option<CString>,
+    name: Option<Name>,
     intake: Intake,
     outbox: Outbox,
     allowance: Allowance,
@@ -48,7 +48,7 @@ impl Connection {
             socket: accepted.socket,
             session: accepted.session,
             name: accepted.name,
-            intake: Intake::default(),
+            intake: Intake::after(accepted.read),
             outbox: Outbox::default(),
             allowance: Allowance::default(),
             receiving: false,
@@ -64,7 +64,7 @@ impl Connection {
         }
         match self.intake.next() {
             Ok(Some(incoming)) if incoming.request.command != Command::Disconnect => {
-                let op = Op::begin(&incoming.request, self.name.as_deref());
+                let op = Op::begin(&incoming, self.name.as_ref());
                 let cost = self.allowance.take(&incoming);
                 Some((incoming, cost, op))
             }

@@ -45,7 +45,7 @@ impl Operation {
     }
 
     pub(super) fn new(connection: usize, session: Session, incoming: Incoming, cost: usize, op: Op) -> Self {
-        let Incoming { request, payload } = incoming;
+        let Incoming { request, payload, .. } = incoming;
         let (bytes, rest) = match request.command {
             Command::Read => {
                 let mut bytes = reply::reading(session, &request);

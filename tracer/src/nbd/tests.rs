@@ -1,6 +1,6 @@
 //! Requests and answers by hand.
 
-use blkkin_probe_abi::record::{Header, NBD_STRUCTURED, NBD_WITHDRAWN};
+use blkkin_probe_abi::record::{Header, NBD_ENDED, NBD_STRUCTURED, NBD_WITHDRAWN};
 use blkkin_wire::ids::{BootId, NodeId, SpanId, StartEpoch};
 
 use super::*;
@@ -112,6 +112,63 @@ fn when_there_is_no_room_the_oldest_go_and_are_counted() {
     assert_eq!(requests.books.no_room, requests.books.unanswered);
     assert_eq!(requests.books.asked, (requests.open.len() + operations(&out).len()) as u64);
     assert!(operations(&out).iter().all(|one| one.begin.0 <= (OPEN_MAX / 8) as u64));
+}
+
+#[test]
+fn what_is_sent_once_more_is_noted_on_the_requests_whose_bytes_it_carries() {
+    let (mut requests, mut out) = (requests(), Vec::new());
+    // Three writes of 100 bytes, one behind the other, and one on another connection.
+    for (cookie, place) in [(10, 1_000), (11, 1_128), (12, 1_256), (13, 1_000)] {
+        let socket = if cookie == 13 { SOCKET + 1 } else { SOCKET };
+        let asked = NbdAsked { place, length: 100, command: 1, socket, ..request(cookie, cookie, cookie) };
+        requests.asked(&asked, &mut out);
+    }
+    let header = Header { time_ns: 50, ..Header::default() };
+    // The first's last byte, all of the second, and up to the third's first, which is not in it.
+    requests.resent(&NbdResent { header, socket: SOCKET, from: 1_127, to: 1_256 });
+    requests.resent(&NbdResent { header, socket: SOCKET, from: 2_000, to: 2_100 });
+    for cookie in [10, 11, 12] {
+        requests.answered(&reply(cookie, 60), &mut out);
+    }
+    requests.finish(MonotonicNs(70), &mut out);
+    let resent = |one: &OperationEvent| -> Vec<NoteValue> {
+        let notes = one.notes.iter().filter(|note| &*note.key == "nbd.resent");
+        notes.map(|note| note.value.clone()).collect()
+    };
+    let noted: Vec<_> = operations(&out).into_iter().map(resent).collect();
+    let once = vec![NoteValue::Moment, NoteValue::Number(1)];
+    assert_eq!(noted, [once.clone(), once, vec![], vec![]]);
+    assert_eq!((requests.books.resent, requests.books.resent_others), (1, 1));
+}
+
+#[test]
+fn what_was_asked_on_a_connection_that_ended_says_so() {
+    let (mut requests, mut out) = (requests(), Vec::new());
+    requests.asked(&request(1, 10, 100), &mut out);
+    requests.asked(&NbdAsked { socket: SOCKET + 1, ..request(2, 10, 110) }, &mut out);
+    let mut end = reply(0, 200);
+    (end.header.flags, end.error) = (NBD_ENDED, 110);
+    requests.answered(&end, &mut out);
+    let [one] = operations(&out)[..] else { panic!("{out:?}") };
+    assert_eq!((one.span, one.end.0, one.outcome), (SpanId(1), 200, Outcome::Failed(110)));
+    (end.socket, end.error) = (SOCKET + 1, 0);
+    requests.answered(&end, &mut out);
+    assert_eq!(operations(&out)[1].outcome, Outcome::Unfinished);
+    let books = &requests.books;
+    assert_eq!((books.asked, books.unanswered, books.cut_off, books.strangers), (2, 2, 2, 0));
+}
+
+#[test]
+fn a_request_to_another_machine_is_named_by_its_place_which_no_other_has() {
+    let name = |remote: [u8; 4], place| {
+        let remote = [u64::from(u32::from_ne_bytes(remote)), 0];
+        let record = NbdAsked { family: 2, local: remote, remote, place, ..request(1, 0x12_3456, 100) };
+        let (meeting, unique) = translate::meeting(&record, "b-o-o-t").unwrap();
+        (meeting.rule.to_string(), meeting.cookie, unique)
+    };
+    assert_eq!(name([10, 0, 0, 2], 500), ("nbd-stream".to_owned(), 500 << 16 | 0x3456, true));
+    assert_eq!(name([10, 0, 0, 2], 0), ("nbd".to_owned(), 0x12_3456, false), "its place is not known");
+    assert_eq!(name([127, 0, 0, 1], 500), ("nbd".to_owned(), 0x12_3456, false), "one machine");
 }
 
 #[test]

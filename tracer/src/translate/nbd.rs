@@ -1,13 +1,19 @@
 //! NBD's records in events' words. Numbers are those of doc/proto.md of NBD.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::Range;
 
 use blkkin_probe_abi::record as raw;
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::ids::{Pid, SpanId, Tid, TraceId};
+use blkkin_wire::meeting::Meeting;
 use blkkin_wire::operation::{Note, NoteValue, OperationEvent, Outcome, WHOLE};
 use blkkin_wire::span::SpanKind;
 
+/// Of a request's header.
+const HEADER: u64 = 28;
+/// NBD_CMD_WRITE: its data follow the header.
+const WRITE: u16 = 1;
 /// NBD_CMD_DISC.
 const DISCONNECT: u16 = 2;
 /// NBD_REPLY_FLAG_DONE.
@@ -66,6 +72,28 @@ pub(crate) fn operation(record: &raw::NbdAsked, trace: TraceId, service: Box<str
     }
 }
 
+/// Its bytes in the stream of its connection.
+pub(crate) fn bytes(record: &raw::NbdAsked) -> Range<u64> {
+    let data = if record.command == WRITE { record.length.into() } else { 0 };
+    let end = if record.place == 0 { 0 } else { record.place + HEADER + data };
+    record.place..end
+}
+
+/// The request's name, and whether no other bears it.
+///
+/// Between two machines by its place in the stream (`nbd-server/src/op.rs` finds the same), with the last 16 bits of its cookie: no other
+/// request of the connection has that. Where one machine is both ends the cookie does, as one clock tells requests of one cookie
+/// apart, and it needs nothing of whoever answers but the protocol's own number.
+pub(crate) fn meeting(record: &raw::NbdAsked, boot: &str) -> Option<(Meeting, bool)> {
+    let connection = connection(record, boot)?;
+    let far = record.place != 0 && remote(record).is_some_and(|address| !address.is_loopback());
+    let (rule, cookie) = match far {
+        true => ("nbd-stream", record.place << 16 | record.cookie & 0xffff),
+        false => ("nbd", record.cookie),
+    };
+    Some((Meeting { rule: rule.into(), connection, cookie }, far))
+}
+
 /// As the server names its own end (`nbd-server/src/op.rs`).
 fn name(command: u16) -> &'static str {
     match command {
@@ -102,6 +130,14 @@ pub(crate) fn connection(record: &raw::NbdAsked, boot: &str) -> Option<Box<str>>
     Some(name.into())
 }
 
+fn remote(record: &raw::NbdAsked) -> Option<IpAddr> {
+    match record.family {
+        AF_INET => Some(inet(record.remote).into()),
+        AF_INET6 => Some(inet6(record.remote).to_canonical()),
+        _ => None,
+    }
+}
+
 fn tcp(local: IpAddr, remote: IpAddr, record: &raw::NbdAsked) -> String {
     let local = SocketAddr::new(local, record.local_port);
     format!("{local}>{}", SocketAddr::new(remote, u16::from_be(record.remote_port)))
@@ -116,6 +152,11 @@ fn inet([word, _]: [u64; 2]) -> Ipv4Addr {
 fn inet6([first, second]: [u64; 2]) -> Ipv6Addr {
     let (first, second) = (u64::from_be(first), u64::from_be(second));
     Ipv6Addr::from_bits(u128::from(first) << 64 | u128::from(second))
+}
+
+/// The connection has ended: by this errno, or 0.
+pub(crate) fn end(record: &raw::NbdAnswered) -> Option<u32> {
+    (record.header.flags & raw::NBD_ENDED != 0).then_some(record.error)
 }
 
 pub(crate) fn answer(record: &raw::NbdAnswered) -> Answer {
