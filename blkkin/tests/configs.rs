@@ -14,6 +14,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use serde_json::Value;
+
 use support::needs;
 
 const CONFIGS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs");
@@ -116,6 +118,37 @@ fn unit(service: &str, folder: &Path) -> std::path::PathBuf {
     let path = folder.join(name);
     fs::write(&path, unit.replace("/usr/local/bin/blkkin", env!("CARGO_BIN_EXE_blkkin"))).unwrap();
     path
+}
+
+/// As its readers need it: each panel is somebody, lies on none other, in 24 columns (Grafana's grid), and says in words what it
+/// shows; and who asks names a source that the dashboard lets one choose.
+#[test]
+fn the_dashboard_s_panels_are_told_apart() {
+    let text = fs::read_to_string(format!("{CONFIGS}/grafana-dashboard.json")).unwrap();
+    let dashboard: Value = serde_json::from_str(&text).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let ids: BTreeSet<_> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
+    assert_eq!(ids.len(), panels.len());
+    let mut taken = BTreeSet::new();
+    for panel in panels {
+        let place = |key: &str| panel["gridPos"][key].as_u64().unwrap();
+        assert!(place("x") + place("w") <= 24 && place("w") > 0 && place("h") > 0, "{panel}");
+        for column in place("x")..place("x") + place("w") {
+            for row in place("y")..place("y") + place("h") {
+                assert!(taken.insert((column, row)), "it lies on another: {panel}");
+            }
+        }
+        assert!(!panel["title"].as_str().unwrap().is_empty(), "{panel}");
+        if panel["type"] == "row" {
+            continue;
+        }
+        assert!(panel["options"]["legend"]["showLegend"].is_boolean(), "{panel}");
+        let targets = panel["targets"].as_array().unwrap();
+        let names: BTreeSet<_> = targets.iter().map(|target| target["refId"].as_str().unwrap()).collect();
+        assert!(!targets.is_empty() && names.len() == targets.len(), "{panel}");
+        let sources = targets.iter().chain([panel]).map(|asks| &asks["datasource"]["uid"]);
+        assert!(sources.into_iter().all(|source| source == "${datasource}"), "{panel}");
+    }
 }
 
 #[test]

@@ -116,26 +116,39 @@ fn examples(prometheus: &Prometheus) -> BTreeSet<String> {
     examples.map(|example| example["labels"]["trace_id"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Each expression of the dashboard, as Grafana would ask it.
-fn expressions() -> Vec<String> {
-    fn collect(value: &Value, found: &mut Vec<String>) {
-        match value {
-            Value::Object(fields) => {
-                found.extend(fields.get("expr").and_then(Value::as_str).map(str::to_owned));
-                fields.values().for_each(|value| collect(value, found));
-            }
-            Value::Array(values) => values.iter().for_each(|value| collect(value, found)),
-            _ => {}
-        }
-    }
+/// What the dashboard asks, and labels that have to be in each answer.
+struct Question {
+    expression: String,
+    labels: Vec<String>,
+}
+
+/// Each question of the dashboard, as Grafana would ask it: of its panels, with what their legends name, and of its variables.
+fn questions() -> Vec<Question> {
     let dashboard = fs::read_to_string(format!("{CONFIGS}/grafana-dashboard.json")).unwrap();
-    let mut found = Vec::new();
-    collect(&serde_json::from_str(&dashboard).unwrap(), &mut found);
-    let asked = |expression: String| {
+    let dashboard: Value = serde_json::from_str(&dashboard).unwrap();
+    let filled = |expression: &str| {
         let filled = expression.replace("$__rate_interval", "1m");
         filled.replace("$node", ".*").replace("$device", ".*")
     };
-    found.into_iter().map(asked).collect()
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let targets = list(&dashboard["panels"]).into_iter().flat_map(|panel| list(&panel["targets"]));
+    let of_panel = |target: Value| {
+        let legend = target["legendFormat"].as_str().unwrap();
+        let labels =
+            legend.split("{{").skip(1).map(|rest| rest.split("}}").next().unwrap().trim().to_owned());
+        Question { expression: filled(target["expr"].as_str().unwrap()), labels: labels.collect() }
+    };
+    let variables = list(&dashboard["templating"]["list"]).into_iter().filter(|one| one["type"] == "query");
+    let of_variable = |variable: Value| {
+        let query = variable["query"]["query"].as_str().unwrap();
+        let inner = query.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')')).unwrap();
+        let (series, label) = inner.rsplit_once(", ").unwrap();
+        Question {
+            expression: format!("count by ({label}) ({})", filled(series)),
+            labels: vec![label.to_owned()],
+        }
+    };
+    targets.map(of_panel).chain(variables.map(of_variable)).collect()
 }
 
 /// Names of metrics in a text.
@@ -151,10 +164,11 @@ fn assert_named(services: &[&Service; 3], prometheus: &Prometheus) {
         .flat_map(|service| metrics::series(&get(&service.address(), "/metrics")))
         .map(|(labels, _)| labels["__name__"].clone())
         .collect();
-    let expressions = expressions();
+    let questions = questions();
+    let expressions: Vec<_> = questions.iter().map(|question| &question.expression).collect();
     assert!(expressions.len() > 30, "{}", expressions.len());
     let rules = fs::read_to_string(format!("{CONFIGS}/prometheus-alerts.yml")).unwrap();
-    for text in expressions.iter().chain([&rules]) {
+    for text in expressions.iter().copied().chain([&rules]) {
         let unknown: Vec<_> = names(text).into_iter().filter(|name| !exposed.contains(name)).collect();
         assert!(unknown.is_empty(), "nobody exposes {unknown:?} of {text}");
     }
@@ -164,6 +178,12 @@ fn assert_named(services: &[&Service; 3], prometheus: &Prometheus) {
         .filter(|expression| !expression.ends_with("> 0"))
         .collect();
     assert!(empty.is_empty(), "nothing to see of {empty:#?}");
+    for Question { expression, labels } in &questions {
+        for series in prometheus.query(expression).unwrap().keys() {
+            let unnamed: Vec<_> = labels.iter().filter(|label| !series.contains_key(*label)).collect();
+            assert!(unnamed.is_empty(), "no {unnamed:?} in {series:?} of {expression}");
+        }
+    }
     // What is exposed is described, and nothing else is. Of daemons: `tests/daemons.rs`.
     let described: BTreeSet<_> =
         metrics::described().into_iter().filter(|name| !metrics::is_of_daemons(name)).collect();

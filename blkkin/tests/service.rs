@@ -211,6 +211,8 @@ fn an_agent_says_since_when_its_cluster_is_away() {
         assert!(eventually(|| ask("/health").ends_with("\r\n\r\nwell\n")), "{}", ask("/health"));
         agent.ask_to_end();
         assert_eq!(agent.0.wait().unwrap().code(), Some(0), "{}", said());
+        let told = ["blkkin.events is away: cannot reach", "blkkin.events is there again after "];
+        assert_eq!(told.map(|words| said().matches(words).count()), [1, 1], "{}", said());
     }
 }
 

@@ -132,7 +132,7 @@ impl TracerError {
             }
             TracerError::NoBtf { .. } => {
                 "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y (Debian's since 11, Ubuntu's since 20.10, Fedora's \
-                 since 31 are)"
+                 since 31 are); in a root of one's own, mount /sys there"
             }
             TracerError::TooOld { .. } => {
                 "boot Linux 6.1 or later (that of Debian 12, Ubuntu 24.04 or Fedora 38 on, or the HWE kernel of Ubuntu 22.04)"

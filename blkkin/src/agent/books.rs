@@ -86,6 +86,11 @@ impl Books {
         let _ = self.search.set(search);
     }
 
+    /// The cluster or its topic was not found yet.
+    pub(crate) fn is_searching(&self) -> bool {
+        self.search.get().and_then(Search::remark).is_some()
+    }
+
     /// Who was killed before.
     pub(crate) fn inherit(&self, killed: Vec<Killed>) {
         self.latest().killed = killed;

@@ -28,7 +28,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use blkkin_bus::kafka::{Answer, Deliveries, EventProducer, KafkaError, Record, Ticket};
+use blkkin_bus::kafka::{Answer, Deliveries, EVENTS, EventProducer, KafkaError, Record, Ticket};
 use blkkin_bus::recording::Position;
 use blkkin_bus::spool::{Refused, Spool};
 use blkkin_tracer::Ledger;
@@ -103,6 +103,8 @@ pub(super) struct Outbox<'a> {
     refuses: Option<Instant>,
     /// Something waits, and nothing has arrived meanwhile.
     away: Option<Trouble>,
+    /// That was said.
+    said_away: bool,
     books: &'a Books,
 }
 
@@ -136,6 +138,7 @@ impl<'a> Outbox<'a> {
             refused: None,
             refuses: None,
             away: None,
+            said_away: false,
             books,
         }
     }
@@ -200,6 +203,12 @@ impl<'a> Outbox<'a> {
             let hindrance = self.producer.hindrance();
             away.why = hindrance.map_or_else(|| "it does not answer".to_owned(), |error| error.to_string());
             self.books.away(Some(away.clone()));
+            // What hinders a search is said by who searches.
+            if !self.said_away && !self.books.is_searching() {
+                self.said_away = true;
+                let then = if self.spool.is_some() { "in the spool" } else { "in memory" };
+                say(&format!("{EVENTS} is away: {}; what comes waits {then}", away.why));
+            }
         }
         if let Some(spool) = &self.spool {
             self.books.spooled(spool.counts());
@@ -369,8 +378,7 @@ impl<'a> Outbox<'a> {
             self.window.pop_front();
             let arrived = answer == Answer::Arrived;
             if arrived {
-                self.away = None;
-                self.books.away(None);
+                self.is_there();
             } else {
                 self.producer.lost(events);
             }
@@ -392,6 +400,14 @@ impl<'a> Outbox<'a> {
         }
         self.disk(acknowledged);
         Ok(())
+    }
+
+    fn is_there(&mut self) {
+        let away = self.away.take();
+        self.books.away(None);
+        if let (Some(away), true) = (away, std::mem::take(&mut self.said_away)) {
+            say(&format!("{EVENTS} is there again after {} s", away.lasts().as_secs()));
+        }
     }
 
     fn waits(&mut self) {

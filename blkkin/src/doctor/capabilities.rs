@@ -24,7 +24,12 @@ pub(super) fn check(root: &Path) -> Check {
     let status = fs::read_to_string(root.join("proc/self/status")).unwrap_or_default();
     match effective(&status) {
         Some(set) => judge(set),
-        None => Check::new("privileges", Standing::Unknown, "/proc/self/status says nothing of them"),
+        None => Check::new(
+            "privileges",
+            Standing::Unknown,
+            "/proc/self/status says nothing of them: is /proc mounted?",
+        )
+        .remedy("mount -t proc proc /proc"),
     }
 }
 

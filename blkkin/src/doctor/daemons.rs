@@ -3,6 +3,8 @@
 //! *In*: the tools that are installed, a session daemon that runs, its limit of descriptors, and the room for rings. *Out*: one line.
 //! Nothing of it keeps blkkin from tracing.
 //!
+//! A daemon that blkkin starts is given as many descriptors as may be given to it (`blkkin_ust_bridge::session::daemons`).
+//!
 //! Figures: a session daemon holds [`DESCRIPTORS`] descriptors for each process that it knows (LTTng 2.13), and each user whose
 //! processes are heard has a ring for each CPU, in /dev/shm.
 
@@ -18,7 +20,7 @@ use super::check::{Check, Standing};
 const NAME: &str = "daemons (--ust)";
 const DESCRIPTORS: u64 = 6;
 /// The daemon's own, for itself and its consumers.
-const OWN: u64 = 64;
+const OWN: u64 = 80;
 /// Daemons on one node that are to be heard at the least.
 const PROCESSES: u64 = 300;
 
@@ -33,10 +35,10 @@ pub(super) fn check(root: &Path) -> Check {
         return Check::new(NAME, Standing::Fine, found);
     }
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
-    judge(session_daemon(root), room(&root.join("dev/shm")), cpus)
+    judge(session_daemon(root), files_max(), room(&root.join("dev/shm")), cpus)
 }
 
-fn judge(daemon: Option<Limit>, room: Option<u64>, cpus: u64) -> Check {
+fn judge(daemon: Option<Limit>, files_max: u64, room: Option<u64>, cpus: u64) -> Check {
     let plan = Plan::default();
     let rings = plan.subbuf_size * u64::from(plan.num_subbuf) * cpus;
     let mib = |bytes: u64| bytes >> 20;
@@ -47,18 +49,33 @@ fn judge(daemon: Option<Limit>, room: Option<u64>, cpus: u64) -> Check {
     }
     let users = room.map(|room| format!("/dev/shm has room for the rings of {} users", room / rings));
     let users = users.unwrap_or_else(|| "room for rings is not known".to_owned());
-    let Some(Limit { descriptors, used }) = daemon else {
-        let found = format!("LTTng is installed; no session daemon runs, so blkkin starts one; {users}");
-        return Check::new(NAME, Standing::Fine, found);
-    };
+    let Limit { descriptors, used } = daemon.unwrap_or(Limit { descriptors: files_max, used: 0 });
     let processes = descriptors.saturating_sub(used.max(OWN)) / DESCRIPTORS;
-    let found = format!("a session daemon runs, with descriptors for {processes} processes more; {users}");
+    let needed = (used.max(OWN) + PROCESSES * DESCRIPTORS).next_power_of_two();
+    let (found, remedy) = match daemon {
+        Some(_) => (
+            format!("a session daemon runs, with descriptors for {processes} processes more; {users}"),
+            format!("LimitNOFILE={needed} for lttng-sessiond"),
+        ),
+        None => (
+            format!(
+                "LTTng is installed; no session daemon runs, so blkkin starts one, with descriptors for {processes} processes; {users}"
+            ),
+            format!("ulimit -Hn {needed}"),
+        ),
+    };
     if processes >= PROCESSES {
         return Check::new(NAME, Standing::Fine, found);
     }
-    let needed = used.max(OWN) + PROCESSES * DESCRIPTORS;
-    let remedy = format!("LimitNOFILE={} for lttng-sessiond", needed.next_power_of_two());
     Check::new(NAME, Standing::Partly, found).remedy(remedy)
+}
+
+/// What may be given to a program that is started from here: the hard limit.
+fn files_max() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the call writes into the structure, which outlives it.
+    let said = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    if said == 0 { limit.rlim_max } else { u64::MAX }
 }
 
 /// Of a session daemon.
@@ -105,18 +122,23 @@ mod tests {
 
     #[test]
     fn a_small_shm_and_a_low_limit_are_said_with_what_to_do() {
-        let fits = judge(Some(Limit { descriptors: 1 << 20, used: 100 }), Some(64 << 20), 2);
+        let fits = judge(Some(Limit { descriptors: 1 << 20, used: 100 }), 1024, Some(64 << 20), 2);
         assert_eq!(fits.standing, Standing::Fine);
         assert!(fits.found.contains("rings of 8 users"), "{fits:?}");
-        let small = judge(None, Some(4 << 20), 2);
+        let small = judge(None, 1 << 20, Some(4 << 20), 2);
         assert_eq!(
             (small.standing, &*small.remedy),
             (Standing::Partly, "mount -o remount,size=32M /dev/shm")
         );
         // The usual soft limit of a daemon started by hand.
-        let low = judge(Some(Limit { descriptors: 1024, used: 40 }), Some(64 << 20), 2);
+        let low = judge(Some(Limit { descriptors: 1024, used: 40 }), 1 << 20, Some(64 << 20), 2);
         assert_eq!((low.standing, &*low.remedy), (Standing::Partly, "LimitNOFILE=2048 for lttng-sessiond"));
-        assert!(low.found.contains("for 160 processes more"), "{low:?}");
+        assert!(low.found.contains("for 157 processes more"), "{low:?}");
+        // One that is started here has what may be given.
+        let ours = judge(None, 4096, Some(64 << 20), 2);
+        assert_eq!(ours.standing, Standing::Fine);
+        assert!(ours.found.contains("starts one, with descriptors for 669 processes;"), "{ours:?}");
+        assert_eq!(&*judge(None, 1024, Some(64 << 20), 2).remedy, "ulimit -Hn 2048");
     }
 
     #[test]

@@ -34,6 +34,10 @@ pub(super) fn btf(root: &Path) -> Check {
             let found = format!("{}, {} KiB", path.display(), metadata.len() >> 10);
             Check::new("type information", Standing::Fine, found)
         }
+        Err(error) if !root.join("sys/kernel").is_dir() => {
+            let found = format!("{}: {error}; /sys is not mounted", path.display());
+            Check::new("type information", Standing::Fails, found).remedy("mount -t sysfs sysfs /sys")
+        }
         Err(error) => Check::new("type information", Standing::Fails, format!("{}: {error}", path.display()))
             .remedy("a kernel with CONFIG_DEBUG_INFO_BTF=y (Debian's, Ubuntu's and Fedora's have it)"),
     }
@@ -112,6 +116,9 @@ mod tests {
     #[test]
     fn a_kernel_without_types_fails_with_a_remedy() {
         let temp = tempfile::tempdir().unwrap();
+        let check = btf(temp.path());
+        assert_eq!((check.standing, &*check.remedy), (Standing::Fails, "mount -t sysfs sysfs /sys"));
+        fs::create_dir_all(temp.path().join("sys/kernel")).unwrap();
         let check = btf(temp.path());
         assert_eq!(check.standing, Standing::Fails);
         assert!(check.remedy.contains("CONFIG_DEBUG_INFO_BTF"));
