@@ -1,6 +1,8 @@
 //! A tracer in this process, and load in children of it that it follows or not.
 
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -8,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use blkkin_bus::{CAPACITY_DEFAULT, Next};
 use blkkin_tracer::{Ended, StopSignal, Tracer, TracerConfig, TracerError};
 use blkkin_wire::batch::{Accounts, EventBatch};
+use blkkin_wire::event::LayerEvent;
 
 use crate::{affinity, process};
 
@@ -15,7 +18,8 @@ use crate::{affinity, process};
 pub(crate) struct Running {
     stop: StopSignal,
     drain: JoinHandle<(Result<Ended, TracerError>, Duration)>,
-    consumer: JoinHandle<()>,
+    consumer: JoinHandle<u64>,
+    publishing: Arc<AtomicU64>,
 }
 
 /// What a tracer did.
@@ -23,6 +27,8 @@ pub(crate) struct Done {
     pub(crate) accounts: Accounts,
     /// Processor time of the thread that drains.
     pub(crate) drain_time: Duration,
+    /// Calls that were made for a span of the load's own.
+    pub(crate) in_contexts: u64,
 }
 
 impl Running {
@@ -37,20 +43,41 @@ impl Running {
             let ended = tracer.drain(events, given);
             (ended, process::thread_time())
         });
+        let publishing = Arc::new(AtomicU64::new(0));
+        let told = Arc::clone(&publishing);
         let consumer = std::thread::spawn(move || {
             let _ = affinity::pin(&affinity::other_cpus());
-            while batches.next(Duration::from_secs(1)) != Next::Closed {}
+            let mut in_contexts = 0;
+            loop {
+                match batches.next(Duration::from_secs(1)) {
+                    Next::Item(batch) => {
+                        told.store(batch.accounts.contexts_publishing, Ordering::Relaxed);
+                        in_contexts += batch.events.iter().filter(is_in_context).count() as u64;
+                    }
+                    Next::Timeout => {}
+                    Next::Closed => return in_contexts,
+                }
+            }
         });
-        Running { stop, drain, consumer }
+        Running { stop, drain, consumer, publishing }
+    }
+
+    /// Processes that were found to publish what their threads work for.
+    pub(crate) fn publishing(&self) -> u64 {
+        self.publishing.load(Ordering::Relaxed)
     }
 
     /// Ends it; its books.
     pub(crate) fn finish(self) -> Result<Done> {
         self.stop.stop();
         let (ended, drain_time) = self.drain.join().ok().context("the tracer's thread panicked")?;
-        self.consumer.join().ok().context("the consumer's thread panicked")?;
-        Ok(Done { accounts: ended?.accounts, drain_time })
+        let in_contexts = self.consumer.join().ok().context("the consumer's thread panicked")?;
+        Ok(Done { accounts: ended?.accounts, drain_time, in_contexts })
     }
+}
+
+fn is_in_context(event: &&LayerEvent) -> bool {
+    matches!(event, LayerEvent::Call(call) if call.context.is_some())
 }
 
 /// Starts `load` of this program with `arguments`.
@@ -78,5 +105,10 @@ pub(crate) fn answer(load: Child) -> Result<String> {
 
 /// A tracer with its defaults.
 pub(crate) fn tracer() -> Result<Tracer> {
-    Tracer::load(&TracerConfig::default()).context("the tracer cannot be loaded")
+    tracer_with(&TracerConfig::default())
+}
+
+/// One that is told more.
+pub(crate) fn tracer_with(config: &TracerConfig) -> Result<Tracer> {
+    Tracer::load(config).context("the tracer cannot be loaded")
 }

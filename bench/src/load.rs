@@ -1,6 +1,6 @@
 //! Load, in processes of its own so that a tracer may follow it or not: `blkkin-bench load …`.
 //!
-//! `measure CHUNKS CALL…` prints ns a call; `flood CALL RATE SECONDS` makes calls on every CPU, RATE a second in all
+//! `measure CHUNKS CALL…` prints ns a call, `measure-context` that of one whose thread publishes what it works for; `flood CALL RATE SECONDS` makes calls on every CPU, RATE a second in all
 //! (0: as many as it can), and prints how many in how many seconds; `clock` prints CLOCK_MONOTONIC and ends.
 
 use std::process::Command;
@@ -9,14 +9,17 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use blkkin_tracer::origin;
 
-use crate::affinity;
 use crate::calls::{Call, Target};
+use crate::{affinity, contexts};
 
 /// Runs one of them.
 pub(crate) fn run(words: &[&str]) -> Result<()> {
     match words {
         ["clock"] => println!("{}", origin::now().0),
         ["measure", chunks, calls @ ..] => measure(chunks.parse()?, calls)?,
+        ["measure-context", chunks, library, publishes, go] => {
+            contexts::load(chunks.parse()?, library, *publishes == "publish", go.as_ref())?;
+        }
         ["flood", call, rate, seconds] => flood(call, rate.parse()?, seconds)?,
         ["flood-one", cpu, call, rate, seconds] => {
             affinity::pin(&[cpu.parse()?])?;

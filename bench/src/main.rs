@@ -4,7 +4,7 @@
 //! same as JSON in that folder, and exit status 0 whatever came out: a figure is read by a person who knows what else
 //! the machine was doing, and asserted by nobody. `docs` then writes the JSON into docs/performance.md.
 //!
-//! How a figure is made is [`frame`]'s. `calls` and `harness` make load and a tracer in this process; `call`, `hooks`,
+//! How a figure is made is [`frame`]'s. `calls` and `harness` make load and a tracer in this process; `call`, `contexts`, `hooks`,
 //! `start`, `loss`, `memory`, `pipeline`, `wire`, `path`, `agent`, `iops`, `peers` and `matrix` are the benches; `process` reads what another process took;
 //! `disk` is what is read and written; [`blkkin_bench`] has what is joined.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "its output is what it is for")]
@@ -17,6 +17,7 @@ mod agent;
 mod broker;
 mod call;
 mod calls;
+mod contexts;
 mod disk;
 mod fio;
 mod frame;
@@ -73,6 +74,7 @@ type Bench = fn(&Setting) -> Result<Found>;
 const BENCHES: &[(&str, Bench)] = &[
     ("start", start::run),
     ("call", call::run),
+    ("contexts", contexts::run),
     ("hooks", hooks::run),
     ("loss", loss::run),
     ("memory", memory::run),

@@ -59,6 +59,69 @@ fn a_slot_by_untyped_probes_where_it_is_loaded_later() {
     check("loaded-descriptor", Some(AttachKind::RawTp), SOME);
 }
 
+#[test]
+fn a_slot_of_a_static_program() {
+    check("static", None, SOME);
+}
+
+/// What is looked at is memory: the file may be gone.
+#[test]
+fn a_slot_of_a_library_that_is_deleted() {
+    needs!();
+    let programs = or_skip!(Programs::of("loaded-module"));
+    let library = tempfile::tempdir().unwrap();
+    let library = library.path().join("libslot.so");
+    std::fs::copy(programs.library(true), &library).unwrap();
+    let mut words = words(&programs, "loaded-module", SOME, 1, &[]);
+    words[2] = library.display().to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let mut actor = Actor::program(&words, &folder.path().join("out"));
+    let pid = actor.pid();
+    actor.release();
+    let maps = || std::fs::read_to_string(format!("/proc/{}/maps", pid.0)).unwrap();
+    assert!(eventually(|| maps().contains(&words[2])), "it does not begin: {}", actor.said());
+    std::fs::remove_file(&library).unwrap();
+    assert!(maps().contains(&format!("{} (deleted)", words[2])));
+    let config = TracerConfig { ring_bytes: Some(RING), ..TracerConfig::default() };
+    let recorder = Recorder::start(&config, &[pid]);
+    let recording = finish(recorder, &mut actor, &programs.go());
+    assert_eq!(judge(&recording), 2 * SOME.0 * SOME.1 + 4);
+}
+
+/// As in a container: another root, in which its files have names that are others' or nobody's outside, and numbers of processes of its own.
+#[test]
+fn a_slot_of_a_program_in_namespaces_of_its_own() {
+    needs!("unshare");
+    if std::env::var_os("BLKKIN_GUEST").is_some() {
+        support::skip!("a guest has no C library's own tools to fill a root with");
+    }
+    for name in ["static", "loaded-module"] {
+        let programs = or_skip!(Programs::of(name));
+        let root = tempfile::tempdir().unwrap();
+        let put = |from: &str, to: &str| {
+            let to = root.path().join(to.trim_start_matches('/'));
+            std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+            std::fs::copy(from, to).unwrap();
+        };
+        put(&programs.program(), "program");
+        if name != "static" {
+            put(&programs.library(true), "libslot.so");
+            // Its loader and libraries, by the paths by which it asks for them.
+            let asked = std::process::Command::new("ldd").arg(programs.program()).output().unwrap();
+            let asked = String::from_utf8(asked.stdout).unwrap();
+            asked.split_whitespace().filter(|word| word.starts_with('/')).for_each(|path| put(path, path));
+        }
+        let library = if name == "static" { "-" } else { "/libslot.so" };
+        let own = ["/program", "/program", library, "/go"].map(str::to_owned);
+        let counts = [THREADS, SOME.0, SOME.1, 1].map(|number| number.to_string());
+        let around = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--root"].map(str::to_owned);
+        let at = [root.path().display().to_string()];
+        let words: Vec<String> = around.into_iter().chain(at).chain(own).chain(counts).collect();
+        let recording = follow(None, &words, &root.path().join("go"));
+        assert_eq!(judge(&recording), 2 * SOME.0 * SOME.1 + 4, "{name}");
+    }
+}
+
 /// Nobody has seen its execve: it is found by its first call, or because everybody is looked at.
 #[test]
 fn a_program_that_runs_already() {

@@ -173,6 +173,15 @@ const PACKAGES: &[Package] = &[
         zypper: "nbdkit",
     },
     Package {
+        program: "unshare",
+        purposes: &[Purpose::Tests],
+        reason: "gives a program a root and numbers of processes of its own, as a container has them",
+        apt: &["util-linux"],
+        dnf: "util-linux",
+        pacman: "util-linux",
+        zypper: "util-linux",
+    },
+    Package {
         program: "gcc",
         purposes: &[Purpose::Tests, Purpose::Guests],
         reason: "builds programs whose threads say for which span they work, and programs with probes",

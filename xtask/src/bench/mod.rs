@@ -57,6 +57,7 @@ const WITH_CLUSTER: &[Purpose] = &[Purpose::Build, Purpose::Disks, Purpose::Test
 const BENCHES: &[Bench] = &[
     bench("start", "from starting blkkin run to its command's first instruction (10 s)", PROBES, NO_MORE),
     bench("call", "what a system call costs while traced, and beside a tracer (5 min)", PROBES, NO_MORE),
+    bench("contexts", "a call's cost where its thread says what it works for (2 min)", PROBES, NO_MORE),
     bench("hooks", "ns of each eBPF program, by the kernel's own statistics (3 min)", DISKS, WITH_FIO),
     bench(
         "pipeline",

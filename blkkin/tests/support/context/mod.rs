@@ -31,6 +31,10 @@ struct Recipe {
 }
 
 const OWN: &str = "-pthread -o program writer.c slot.c -DOWN -rdynamic -ldl";
+/// With all that it needs in it. The linker gives the variable to nobody unless it is told to, by its name: what `-rdynamic` says to it is
+/// lost in a static link.
+const STATIC: &str =
+    "-static-pie -w -pthread -o program writer.c slot.c -DOWN -Wl,--export-dynamic-symbol=otel_thread_ctx_v1";
 const LINKED: &str = "-pthread -o program writer.c -DOWN -L. -lslot -Wl,-rpath,$ORIGIN -ldl";
 const LOADS: &str = "-pthread -o program writer.c -ldl";
 
@@ -46,6 +50,7 @@ const fn recipe(name: &'static str, how: &'static str, program: &'static str) ->
 
 const RECIPES: &[Recipe] = &[
     Recipe { name: "own", libraries: &[], how: "", program: OWN },
+    Recipe { name: "static", libraries: &[], how: "", program: STATIC },
     recipe("linked-distance", DISTANCE, LINKED),
     recipe("linked-module", MODULE, LINKED),
     recipe("linked-descriptor", DESCRIPTOR, LINKED),

@@ -1,0 +1,7 @@
+/* OpenTelemetry's thread context (OTEP 4947): the variable, and what it points at in the thread that calls. */
+__attribute__((visibility("default"))) __thread const void *otel_thread_ctx_v1;
+
+__attribute__((visibility("default"))) void publish(const void *record)
+{
+	otel_thread_ctx_v1 = record;
+}
