@@ -4,8 +4,10 @@
 //! with. *Out*: one record for each followed thread that comes by.
 //!
 //! *Not like the others*: a uprobe's program runs with preemption on (bpf_prog_run_array_uprobe, include/linux/bpf.h), so another
-//! thread may come by a probe on the same CPU meanwhile. So the record is made in the ring's own room and not in memory of the
-//! CPU's, and what is counted is counted atomically.
+//! thread may come by a probe on the same CPU meanwhile, and may do so for long. So nothing of it lies in memory of the CPU's; what is
+//! counted is counted atomically; and a record is stamped when its room in the ring is taken already, not before: what is later
+//! in the ring waits for it, and the reader says of no time that all before it is known while such room is not written
+//! (`tracer/src/rings.rs`). Little is done in between.
 //!
 //! *True*: what could not be read has no bit in `read`; the page of a text may be swapped out, and the kernel takes no fault for a probe.
 
@@ -48,23 +50,29 @@ pub fn hit(context: *mut c_void) {
     let row = unsafe { bpf_get_attach_cookie(context) } as u32;
     let Some(spec) = SPECS.get(row) else { return };
     local.count_shared(HITS_FIRED);
+    let mut record = HitRecord { row, ..HitRecord::default() };
+    fill(context, spec, &mut record);
     let written = if spec.text == 0 {
         match ring::reserve::<HitRecord>() {
-            Some(record) => {
-                fill(context, spec, row, record, size_of::<HitRecord>());
+            Some(room) => {
+                write(&mut record, size_of::<HitRecord>(), room);
                 // SAFETY: reserved above.
-                unsafe { bpf_ringbuf_submit(record.cast(), ring::NO_WAKEUP) };
+                unsafe { bpf_ringbuf_submit(room.cast(), ring::NO_WAKEUP) };
                 true
             }
             None => false,
         }
     } else {
+        let which = (spec.text - 1) as usize & (ARGUMENTS_MAX - 1);
+        // SAFETY: one of the arguments; volatile, as the compiler would else make a jump of it.
+        let at = unsafe { core::ptr::read_volatile(&raw const record.arguments[which]) };
         match ring::reserve::<WithText>() {
-            Some(both) => {
-                fill(context, spec, row, both.cast(), size_of::<WithText>());
-                text(spec, both);
+            Some(room) => {
+                record.text_bytes = text(at, room);
+                record.header.flags = HIT_HAS_TEXT;
+                write(&mut record, size_of::<WithText>(), room.cast());
                 // SAFETY: reserved above.
-                unsafe { bpf_ringbuf_submit(both.cast(), ring::NO_WAKEUP) };
+                unsafe { bpf_ringbuf_submit(room.cast(), ring::NO_WAKEUP) };
                 true
             }
             None => false,
@@ -75,34 +83,40 @@ pub fn hit(context: *mut c_void) {
     }
 }
 
-/// Everything but the text.
+/// Everything but the text and the time.
 #[inline(always)]
-fn fill(context: *mut c_void, spec: &Spec, row: u32, record: *mut HitRecord, len: usize) {
-    // SAFETY: room for a record, which the ring has given; helpers check what they are given.
-    unsafe {
-        let ids = bpf_get_current_pid_tgid();
-        (*record).header.tag = TAG_HIT;
-        (*record).header.reserved = 0;
-        (*record).header.flags = if len > size_of::<HitRecord>() { HIT_HAS_TEXT } else { 0 };
-        (*record).header.len = len as u32;
-        (*record).header.time_ns = bpf_ktime_get_ns();
-        (*record).row = row;
-        (*record).pid = (ids >> 32) as u32;
-        (*record).tid = ids as u32;
-        (*record).text_bytes = 0;
-        let mut read = 0u16;
-        let mut n = 0;
-        while n < ARGUMENTS_MAX {
-            let value = argument(context, &spec.arguments[n]);
-            if value.is_some() {
-                read |= 1 << n;
-            }
-            core::ptr::write_volatile(&raw mut (*record).arguments[n], value.unwrap_or(0));
-            n += 1;
+fn fill(context: *mut c_void, spec: &Spec, record: &mut HitRecord) {
+    // SAFETY: no preconditions.
+    let ids = unsafe { bpf_get_current_pid_tgid() };
+    record.header.tag = TAG_HIT;
+    record.pid = (ids >> 32) as u32;
+    record.tid = ids as u32;
+    let mut n = 0;
+    while n < ARGUMENTS_MAX {
+        if let Some(value) = argument(context, &spec.arguments[n]) {
+            record.read |= 1 << n;
+            record.arguments[n] = value;
         }
-        (*record).read = read;
-        let comm = (&raw mut (*record).comm).cast();
-        bpf_get_current_comm(comm, 16);
+        n += 1;
+    }
+    // SAFETY: 16 bytes of the stack.
+    unsafe { bpf_get_current_comm((&raw mut record.comm).cast(), 16) };
+}
+
+/// Stamps the record and puts it into its room.
+#[inline(always)]
+fn write(record: &mut HitRecord, len: usize, room: *mut HitRecord) {
+    record.header.len = len as u32;
+    // SAFETY: room for a record, which the ring has given; a record is words without padding. Volatile, or the compiler would make
+    // a call to memcpy of it.
+    unsafe {
+        record.header.time_ns = bpf_ktime_get_ns();
+        let (words, room) = (core::ptr::from_ref(record).cast::<u64>(), room.cast::<u64>());
+        let mut word = 0;
+        while word < size_of::<HitRecord>() / 8 {
+            core::ptr::write_volatile(room.add(word), core::ptr::read_volatile(words.add(word)));
+            word += 1;
+        }
     }
 }
 
@@ -143,16 +157,13 @@ fn register(context: *mut c_void, offset: u32) -> Option<u64> {
     if failed == 0 { Some(word) } else { None }
 }
 
+/// Takes a text; how many bytes it has, none if it is not in memory.
 #[inline(always)]
-fn text(spec: &Spec, both: *mut WithText) {
-    let which = (spec.text - 1) as usize & (ARGUMENTS_MAX - 1);
+fn text(at: u64, room: *mut WithText) -> u16 {
     // SAFETY: within the room that the ring has given; the helper takes any user address, and leaves room for a NUL.
-    unsafe {
-        let at = core::ptr::read_volatile(&raw const (*both).record.arguments[which]);
-        let into = (&raw mut (*both).text).cast();
-        let bytes = bpf_probe_read_user_str(into, TEXT_MAX as u32, at as *const c_void);
-        if bytes > 0 {
-            (*both).record.text_bytes = bytes as u16;
-        }
-    }
+    let bytes = unsafe {
+        let into = (&raw mut (*room).text).cast();
+        bpf_probe_read_user_str(into, TEXT_MAX as u32, at as *const c_void)
+    };
+    if bytes > 0 { bytes as u16 } else { 0 }
 }

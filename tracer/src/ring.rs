@@ -171,6 +171,26 @@ impl Ring {
         self.entry(self.at).map(|entry| time(entry.bytes))
     }
 
+    /// Whether what is next is not written yet: what lies behind it cannot be read.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.at < self.end && self.entry(self.at).is_none() && self.has_unwritten()
+    }
+
+    /// Whether one that is not written lies before the end; what was given up does not count.
+    fn has_unwritten(&self) -> bool {
+        let mut at = self.at;
+        while at < self.end {
+            // SAFETY: as in `entry`.
+            let word: &AtomicU32 = unsafe { &*self.place(at).cast() };
+            let word = word.load(Ordering::Acquire);
+            if word & BUSY != 0 {
+                return true;
+            }
+            at += HEADER + u64::from(word & !DISCARDED).next_multiple_of(8);
+        }
+        false
+    }
+
     /// Gives `take` the next entry's bytes, and goes on behind it.
     pub(crate) fn take(&mut self, take: impl FnOnce(&[u8])) {
         if let Some(Entry { bytes, next }) = self.entry(self.at) {

@@ -7,6 +7,9 @@
 //! is the watermark, one period (2 ms or more) of slack for what takes a microsecond. What is later stays in its ring until the
 //! next drain. Drained one ring after another and not merged, 463 of 500 calls found their bios; merged, 500 of 500.
 //!
+//! *But*: the program of a probe may be put off its CPU between taking room in the ring and writing it, for as long as the machine
+//! likes (`kprobe-ebpf/src/hit.rs`), and what lies behind that room cannot be read. While a ring stops there the watermark stays.
+//!
 //! A record becomes an event once, where it will lie: from the ring into the batch.
 
 use std::cmp::Reverse;
@@ -36,6 +39,9 @@ pub struct RingReader {
     pub nbd: Option<Requests>,
     /// What threads say at probes of their programs, if somebody asked.
     pub(crate) hits: Option<Collector>,
+    /// Up to which events are given out in this round.
+    until: MonotonicNs,
+    /// Before which all were.
     watermark: MonotonicNs,
     horizon: MonotonicNs,
 }
@@ -49,6 +55,7 @@ impl RingReader {
             recorded: Recorded::default(),
             nbd: None,
             hits: None,
+            until: MonotonicNs(0),
             watermark: MonotonicNs(0),
             horizon: MonotonicNs(0),
         }
@@ -56,7 +63,7 @@ impl RingReader {
 
     /// Looks what is in the rings; `now` was read before. How many bytes are new in the ring that has most.
     pub fn look(&mut self, now: MonotonicNs) -> usize {
-        self.watermark = self.horizon;
+        self.until = self.horizon;
         self.horizon = now;
         self.rings.iter_mut().map(Ring::look).max().unwrap_or(0) as usize
     }
@@ -64,7 +71,7 @@ impl RingReader {
     /// Nothing will be written any more: what is there is complete.
     pub fn close(&mut self) {
         self.look(MonotonicNs(u64::MAX));
-        self.watermark = MonotonicNs(u64::MAX);
+        self.until = MonotonicNs(u64::MAX);
     }
 
     /// No event earlier than this will come any more, once [`RingReader::merge`] has no more to give.
@@ -83,7 +90,7 @@ impl RingReader {
             let ring = &mut self.rings[cpu];
             let others = heads.peek().map_or(MonotonicNs(u64::MAX), |Reverse((time, _))| *time);
             // As long as it is this one's turn.
-            while time < self.watermark || ring.has_elders(self.watermark) {
+            while time < self.until || ring.has_elders(self.until) {
                 if out.len() >= most {
                     more = true;
                     break;
@@ -122,7 +129,15 @@ impl RingReader {
         self.rings.iter().for_each(Ring::give_back);
         in_order(out);
         let earliest = || self.rings.iter().filter_map(Ring::earliest).min();
-        more.then(|| earliest().map_or(self.watermark, |earliest| earliest.min(self.watermark)))
+        let reached = if more {
+            earliest().map_or(self.until, |earliest| earliest.min(self.until))
+        } else {
+            self.until
+        };
+        if !self.rings.iter().any(Ring::is_blocked) {
+            self.watermark = self.watermark.max(reached);
+        }
+        more.then_some(self.watermark)
     }
 }
 

@@ -5,6 +5,7 @@
 //! was open is given out there without an end, since its end may be among them; and what was said meanwhile is not believed, since the
 //! answer to it may be.
 
+use std::collections::VecDeque;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use blkkin_ust_bridge::operations::{Books, Operations, Thread};
 use blkkin_ust_bridge::weave::{Weave, WeaveBooks, Word};
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::MonotonicNs;
-use blkkin_wire::event::{LayerEvent, TaskChange, TaskEvent};
+use blkkin_wire::event::{LayerEvent, TaskChange};
 
 use crate::clock;
 
@@ -36,6 +37,8 @@ pub(super) struct Listening {
     hits: Receiver<Hits>,
     operations: Operations,
     weave: Weave,
+    /// Threads that have ended, until all is known that they said.
+    exits: VecDeque<(Thread, MonotonicNs)>,
     /// Nothing that was said before is believed.
     doubtful_until: MonotonicNs,
     unbelieved: u64,
@@ -48,6 +51,7 @@ impl Listening {
             hits,
             operations: Operations::default(),
             weave: Weave::default(),
+            exits: VecDeque::new(),
             doubtful_until: MonotonicNs(0),
             unbelieved: 0,
         }
@@ -96,15 +100,14 @@ impl Listening {
         if let Some(lost) = hits.lost {
             self.lost(lost, &mut words);
         }
-        let exits = batch.events.iter().filter_map(|event| match event {
-            LayerEvent::Task(task) if task.change == TaskChange::Exited => Some(task),
-            _ => None,
-        });
-        let mut exits = exits.peekable();
-        for hit in hits.hits {
-            while let Some(exit) = exits.next_if(|exit| exit.time <= hit.time) {
-                self.ended(exit, &mut words);
+        self.exits.extend(batch.events.iter().filter_map(|event| match event {
+            LayerEvent::Task(task) if task.change == TaskChange::Exited => {
+                Some((Thread { pid: task.pid.0, tid: task.tid.0 }, task.time))
             }
+            _ => None,
+        }));
+        for hit in hits.hits {
+            self.ended(hit.time, &mut words);
             if hit.time < self.doubtful_until {
                 self.unbelieved += 1;
                 continue;
@@ -124,7 +127,7 @@ impl Listening {
                 self.lost(LostHits { from: hit.time, until, count: 1 }, &mut words);
             }
         }
-        exits.for_each(|exit| self.ended(exit, &mut words));
+        self.ended(batch.watermark, &mut words);
         words
     }
 
@@ -135,14 +138,15 @@ impl Listening {
         self.doubtful_until = self.doubtful_until.max(lost.until);
     }
 
-    /// A thread has ended; with the first of a process the process has.
-    fn ended(&mut self, exit: &TaskEvent, words: &mut Vec<Word>) {
-        let thread = Thread { pid: exit.pid.0, tid: exit.tid.0 };
-        self.probed.gone(thread.pid, thread.tid);
-        if thread.pid == thread.tid {
-            self.operations.gone(thread.pid, exit.time.0, words);
-        } else {
-            self.operations.ended(thread, exit.time.0, words);
+    /// Threads that have ended by then; with the first of a process the process has.
+    fn ended(&mut self, until: MonotonicNs, words: &mut Vec<Word>) {
+        while let Some((thread, at)) = self.exits.pop_front_if(|(_, at)| *at <= until) {
+            self.probed.gone(thread.pid, thread.tid);
+            if thread.pid == thread.tid {
+                self.operations.gone(thread.pid, at.0, words);
+            } else {
+                self.operations.ended(thread, at.0, words);
+            }
         }
     }
 }

@@ -140,6 +140,28 @@ fn what_is_not_written_yet_ends_a_ring_and_what_was_given_up_does_not() {
     assert_eq!(reader.recorded.malformed, 0);
 }
 
+/// A program of a probe is put off its CPU where it has room and has not written: what others wrote behind it is earlier than all
+/// that could be said to be known.
+#[test]
+fn while_a_ring_stops_at_what_is_not_written_no_time_is_said_to_be_known() {
+    let ((mut one, first), (mut two, second)) = (Kernel::new(), Kernel::new());
+    one.bio(1, 10);
+    let busy = one.put(BUSY, bytes_of(&bio(2, 500)));
+    one.bio(3, 30);
+    [(4, 20), (5, 40), (6, 300)].into_iter().for_each(|(span, time)| _ = two.bio(span, time));
+    let mut reader = reader(vec![first, second]);
+    reader.look(MonotonicNs(100));
+    for now in [200, 400] {
+        reader.look(MonotonicNs(now));
+        assert_eq!(merged(&mut reader), if now == 200 { vec![1, 4, 5] } else { vec![] });
+        assert_eq!(reader.watermark(), MonotonicNs(0), "3 is still to come");
+    }
+    one.pages.write_all_at(&(size_of::<BioRecord>() as u32).to_ne_bytes(), busy).unwrap();
+    reader.look(MonotonicNs(600));
+    assert_eq!(merged(&mut reader), [3, 6, 2], "2 comes because 3 lies behind it");
+    assert_eq!(reader.watermark(), MonotonicNs(400));
+}
+
 #[test]
 fn no_length_leads_out_of_the_ring() {
     for len in [1 << 29, 5000, 104] {

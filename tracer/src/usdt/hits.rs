@@ -48,7 +48,7 @@ pub struct LostHits {
 /// What came before a batch's watermark.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Hits {
-    /// In order of time, but for a few.
+    /// In order of time.
     pub hits: Vec<Hit>,
     /// What was found to be lost.
     pub lost: Option<LostHits>,
@@ -111,13 +111,14 @@ impl Collector {
         });
     }
 
-    /// Gives out what is there, all before `watermark`; so many were dropped until `now`, all told.
+    /// Gives out what is before `watermark`; so many were dropped until `now`, all told.
     pub(crate) fn give(&mut self, watermark: MonotonicNs, dropped: u64, now: MonotonicNs) {
         let count = dropped - self.dropped.min(dropped);
         let lost = (count > 0).then_some(LostHits { from: self.given, until: now, count });
         (self.dropped, self.given) = (dropped, watermark);
-        let mut hits = std::mem::take(&mut self.waiting);
-        hits.sort_by_key(|hit| hit.time);
+        self.waiting.sort_by_key(|hit| hit.time);
+        let rest = self.waiting.split_off(self.waiting.partition_point(|hit| hit.time < watermark));
+        let hits = std::mem::replace(&mut self.waiting, rest);
         // Nobody may want them any more.
         let _ = self.out.send(Hits { hits, lost });
     }
@@ -134,4 +135,72 @@ pub(crate) fn rows(probes: &[Probe]) -> impl Iterator<Item = (usize, (u64, u64))
 fn until_nul(bytes: &[u8]) -> String {
     let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use blkkin_probe_abi::record::Header;
+
+    use super::*;
+    use crate::usdt::arguments;
+
+    fn record(row: u32, time_ns: u64, flags: u16, text_bytes: u16) -> HitRecord {
+        let header = Header { time_ns, flags, ..Header::default() };
+        let mut comm = [0; 16];
+        comm[..4].copy_from_slice(b"turn");
+        HitRecord { header, row, pid: 7, tid: 8, read: 0b01, text_bytes, comm, ..HitRecord::default() }
+    }
+
+    /// Two probes, of which the first is at two places.
+    fn collector() -> (Collector, Receiver<Hits>) {
+        let probe = |name: &str, places: Vec<(u64, u64)>| Probe {
+            file: "/program".into(),
+            name: name.into(),
+            arguments: arguments::parse("").unwrap(),
+            text: None,
+            places,
+        };
+        Collector::new(vec![probe("a:b", vec![(16, 0), (32, 0)]), probe("a:c", vec![(48, 4)])])
+    }
+
+    #[test]
+    fn a_row_is_a_probes_place() {
+        let (mut collector, hits) = collector();
+        for row in [1, 2, 0, 3] {
+            collector.take(&record(row, 10 - u64::from(row), 0, 0), b"");
+        }
+        collector.give(MonotonicNs(20), 0, MonotonicNs(30));
+        let Hits { hits, lost } = hits.try_recv().unwrap();
+        let told: Vec<_> =
+            hits.iter().map(|hit| (hit.time.0, hit.probe, hit.pid, hit.tid, &*hit.comm)).collect();
+        assert_eq!(told, [(8, 1, 7, 8, "turn"), (9, 0, 7, 8, "turn"), (10, 0, 7, 8, "turn")]);
+        assert_eq!((lost, collector.recorded), (None, 3), "there is no fourth row");
+    }
+
+    #[test]
+    fn a_text_that_was_cut_says_so_and_one_that_was_not_read_is_none() {
+        let (mut collector, hits) = collector();
+        let room = [b'x'; TEXT_MAX];
+        for bytes in [0, 5, TEXT_MAX as u16] {
+            let mut room = room;
+            room[usize::from(bytes.max(1)) - 1] = 0;
+            collector.take(&record(0, 1, HIT_HAS_TEXT, bytes), &room);
+        }
+        collector.give(MonotonicNs(20), 0, MonotonicNs(30));
+        let told: Vec<_> = hits.try_recv().unwrap().hits.into_iter().map(|hit| hit.text).collect();
+        let cut = "x".repeat(TEXT_MAX - 1) + "…";
+        assert_eq!(told, [None, Some("xxxx".into()), Some(cut.into())]);
+    }
+
+    /// From the last watermark, before which all is known, until the count was read.
+    #[test]
+    fn what_was_dropped_is_told_once_with_when_it_may_have_been() {
+        let (mut collector, hits) = collector();
+        let turns = [(10, 0, 15), (20, 3, 25), (22, 3, 25), (30, 4, 35)];
+        let lost = turns.map(|(watermark, dropped, now)| {
+            collector.give(MonotonicNs(watermark), dropped, MonotonicNs(now));
+            hits.try_recv().unwrap().lost.map(|lost| (lost.from.0, lost.until.0, lost.count))
+        });
+        assert_eq!(lost, [None, Some((10, 25, 3)), None, Some((22, 35, 1))]);
+    }
 }
