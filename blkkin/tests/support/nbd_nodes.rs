@@ -2,6 +2,7 @@
 //!
 //! Everything that is told to end, or that is left, ends when it is dropped.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -12,7 +13,7 @@ use serde_json::Value;
 use crate::broker::Broker;
 use crate::link::{ADDRESSES, Link};
 use crate::support::live::eventually;
-use crate::support::metrics::{address, get, value};
+use crate::support::metrics::{address, families, get, value};
 use crate::support::service::Service;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -215,8 +216,14 @@ impl World {
             said += &words;
         }
         assert!(came, "{requests} of each wanted:\n{said}");
+        println!("{said}");
         let spans = serde_json::from_slice(&fs::read(home.path().join("spans.json")).unwrap()).unwrap();
         (spans, metrics, said)
+    }
+
+    /// What it has figures of.
+    pub(crate) fn families(&self, agent: usize) -> BTreeSet<String> {
+        families(&get(address(&self.agents[agent].said()), "/metrics"))
     }
 
     /// What the exporter has written so far.
