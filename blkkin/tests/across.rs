@@ -67,6 +67,7 @@ fn meet(batch: &mut EventBatch, side: Side) {
             side,
             meeting: Meeting { rule: "nbd".into(), connection: "a>b".into(), cookie: call.enter.0 },
             unique: true,
+            unanswered: false,
             begin: MonotonicNs(call.enter.0 + network),
             end: MonotonicNs(call.exit.0 - network),
         };

@@ -16,202 +16,24 @@ mod broker;
 mod common;
 #[path = "support/link.rs"]
 mod link;
+#[path = "support/nbd_nodes.rs"]
+mod nbd_nodes;
 mod support;
 
-use std::collections::{BTreeMap, HashMap};
-use std::fs;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use serde_json::Value;
 
-use broker::Broker;
-use link::{ADDRESSES, Link, MACHINES};
-use support::live::eventually;
-use support::metrics::{address, get, value};
+use link::MACHINES;
+use nbd_nodes::{CUT, CUT_OFF, JOBS, LEFT, LOSS, MIB, World};
+use support::metrics::{described, is_of_nbd, value};
 use support::nbd::server;
-use support::service::Service;
 use support::{needs, or_skip};
 
-const PATIENCE: Duration = Duration::from_secs(60);
-const MIB: u64 = 1 << 20;
-const DISK: u64 = 64 * MIB;
-const JOBS: u64 = 2;
 /// What Linux waits at the least for an acknowledgement (include/net/tcp.h, TCP_RTO_MIN: HZ/5). With one request in flight a probe
 /// for a lost tail comes no earlier (net/ipv4/tcp_output.c, tcp_schedule_loss_probe).
 const RTO_US: i64 = 200_000;
-
-/// A daemon that ends with the test.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// All that runs; in the order in which it ends.
-struct World {
-    agents: [Service; 2],
-    _server: Killed,
-    uri: String,
-    aggregator: Service,
-    exporter: Service,
-    link: Link,
-    _broker: Broker,
-    home: tempfile::TempDir,
-}
-
-impl World {
-    fn begin(server: &Path) -> Result<World, String> {
-        let home = tempfile::tempdir().unwrap();
-        let folder = home.path();
-        let of_home = |name: &str| folder.join(name).display().to_string();
-        let link = Link::up()?;
-        let broker = Broker::start()?;
-        let brokers = broker.settings().brokers;
-        let cluster = ["--brokers", brokers.as_str()];
-        let service = |name: &str, words: &[&str]| {
-            let service = Service::start(folder, name, &[&[name], &cluster[..], words].concat());
-            service.says(if name == "exporter" { "exporting" } else { "aggregating; events from" }, PATIENCE);
-            service
-        };
-        // Not so soon that a request that lost a segment twice is given up.
-        let aggregator = service("aggregator", &["--metrics", "127.0.0.1:0", "--await-asker", "30s"]);
-        let to = format!("zipkin={}", of_home("spans.json"));
-        let exporter = service("exporter", &["--metrics", "off", "--to", &to]);
-        let agent = |name: &str, node: usize, words: &[&str]| {
-            let metrics = ["--metrics", "127.0.0.1:0", "--spool", "off"];
-            let words = [&["agent"], &cluster[..], &metrics[..], words].concat();
-            let agent = Service::start_by(folder, name, &words, |command| link.nodes[node].service(&command));
-            agent.says("tracing; events go to", PATIENCE);
-            agent
-        };
-        let workers = [
-            "--comm",
-            "nbd-worker-0",
-            "--comm",
-            "nbd-worker-1",
-            "--syscall",
-            "pread64",
-            "--syscall",
-            "pwrite64",
-        ];
-        let agents = [
-            agent("asks", 0, &["--nbd", "--comm", "fio", "--syscall", "fsync"]),
-            agent("answers", 1, &[&["--ust"], &workers[..]].concat()),
-        ];
-        fs::File::create(folder.join("disk")).unwrap().set_len(DISK).unwrap();
-        let listens = folder.join("uri");
-        let mut command = link.nodes[1].program(server.to_str().unwrap());
-        command.args([&of_home("disk"), "--tcp", &format!("{}:0", ADDRESSES[1]), "--threads", "2"]);
-        let server =
-            command.stdout(fs::File::create(&listens).unwrap()).stderr(Stdio::null()).spawn().unwrap();
-        let server = Killed(server);
-        // It says where it listens once it is known to LTTng.
-        assert!(eventually(|| fs::metadata(&listens).unwrap().len() > 0));
-        let uri = fs::read_to_string(&listens).unwrap().trim().to_owned();
-        Ok(World { agents, _server: server, uri, aggregator, exporter, link, _broker: broker, home })
-    }
-
-    /// fio on the first node: so many requests a job, one at a time, in a part of the disk that nobody else asks for.
-    fn fio(&self, name: &str, rw: &str, requests: u64, part: u64) -> Command {
-        let mut command = self.link.nodes[0].program("fio");
-        let each = format!("{}", MIB * 4);
-        let words = [
-            format!("--name={name}"),
-            "--ioengine=nbd".to_owned(),
-            format!("--uri={}", self.uri),
-            format!("--rw={rw}"),
-            "--bs=4k".to_owned(),
-            "--iodepth=1".to_owned(),
-            format!("--numjobs={JOBS}"),
-            "--thread".to_owned(),
-            format!("--size={each}"),
-            format!("--offset={}", part * MIB * 8),
-            format!("--offset_increment={each}"),
-            format!("--number_ios={requests}"),
-            "--output-format=json".to_owned(),
-            format!("--output={}/{name}.json", self.home.path().display()),
-        ];
-        command.args(words).stdin(Stdio::null());
-        command
-    }
-
-    fn asks(&self, name: &str, rw: &str, requests: u64, part: u64) {
-        let status = self.fio(name, rw, requests, part).status().unwrap();
-        assert!(status.success(), "{status}");
-    }
-
-    /// The median of so many pings, one after the other.
-    fn ping(&self, count: u32) -> Duration {
-        let words = ["busybox", "ping", "-A", "-c", &count.to_string(), ADDRESSES[1]];
-        let said = self.link.nodes[0].says(&words).unwrap();
-        let times =
-            said.lines().filter_map(|line| line.split("time=").nth(1)?.split(' ').next()?.parse().ok());
-        let mut times: Vec<f64> = times.collect();
-        times.sort_by(f64::total_cmp);
-        Duration::from_secs_f64(times[times.len() / 2] / 1e3)
-    }
-
-    fn figure(&self, agent: usize, name: &str) -> f64 {
-        value(&get(address(&self.agents[agent].said()), "/metrics"), &format!("blkkin_{name}"))
-    }
-
-    /// Reads until there is no answer any more, then takes the link down, then ends who asks.
-    fn cut(&self) {
-        let asker = Killed(self.fio("cut", "randread", 1_000_000, CUT).spawn().unwrap());
-        let queued = || {
-            let said = self.link.nodes[1].says(&["ss", "-Htn", "state", "established"]).unwrap();
-            said.lines()
-                .filter(|line| line.split_whitespace().nth(1).is_some_and(|bytes| bytes != "0"))
-                .count() as u64
-        };
-        let asked = self.figure(0, "nbd_requests_total");
-        assert!(eventually(|| self.figure(0, "nbd_requests_total") >= asked + 20.0));
-        self.link.lose_answers();
-        // All have asked, and the server's answers lie there unacknowledged, but for what is on its way just now.
-        let stuck = eventually(|| {
-            let before = self.figure(0, "nbd_requests_total");
-            let all = (0..5).all(|_| {
-                std::thread::sleep(Duration::from_millis(100));
-                queued() == JOBS
-            });
-            all && self.figure(0, "nbd_requests_total") == before
-        });
-        assert!(stuck);
-        self.link.cut();
-        drop(asker);
-        let ended = "nbd_requests_unanswered_total{why=\"connection ended\"}";
-        assert!(eventually(|| self.figure(0, ended) == JOBS as f64), "{}", self.agents[0].said());
-    }
-
-    /// Ends all, once so many requests of both ends are written: spans, the aggregator's metrics, and what was said.
-    fn end(self, requests: usize) -> (Vec<Value>, String, String) {
-        let both = || {
-            ["CLIENT", "SERVER"].map(|kind| self.written().matches(&format!("\"kind\":\"{kind}\"")).count())
-        };
-        let came = eventually(|| both().iter().all(|count| *count >= requests));
-        let metrics = get(address(&self.aggregator.said()), "/metrics");
-        let World { agents, aggregator, exporter, home, .. } = self;
-        let mut said = String::new();
-        for service in agents.into_iter().chain([aggregator, exporter]) {
-            let (status, words) = service.finish();
-            assert_eq!(status, Some(0), "{words}");
-            said += &words;
-        }
-        assert!(came, "{requests} of each wanted:\n{said}");
-        let spans = serde_json::from_slice(&fs::read(home.path().join("spans.json")).unwrap()).unwrap();
-        (spans, metrics, said)
-    }
-
-    /// What the exporter has written so far.
-    fn written(&self) -> String {
-        fs::read_to_string(self.home.path().join("spans.json.partial")).unwrap_or_default()
-    }
-}
 
 /// A request as both ends tell it.
 struct Request<'a> {
@@ -242,7 +64,9 @@ fn word<'a>(span: &'a Value, key: &str) -> &'a str {
     span[key].as_str().unwrap_or_default()
 }
 
-/// Requests of the part of the disk, in which nobody else asked: each client's, with the server's below it.
+/// Requests of the part of the disk, in which nobody else asked: each client's, with the server's below it. Where a server that had
+/// to wait for its CPU says that it is done later than the client has the answer, the two are refused (aggregator/src/stage/meet.rs), and
+/// both stand alone.
 fn requests(spans: &[Value], part: u64) -> Vec<Request<'_>> {
     let here = part * 8 * MIB..(part + 1) * 8 * MIB;
     let of = |kind: &str| {
@@ -253,8 +77,9 @@ fn requests(spans: &[Value], part: u64) -> Vec<Request<'_>> {
         });
         all.collect::<Vec<_>>()
     };
-    let below: HashMap<&str, &Value> =
-        of("SERVER").into_iter().map(|span| (word(span, "parentId"), span)).collect();
+    let (below, alone): (Vec<_>, Vec<_>) =
+        of("SERVER").into_iter().partition(|span| span.get("parentId").is_some());
+    let below: HashMap<&str, &Value> = below.into_iter().map(|span| (word(span, "parentId"), span)).collect();
     let requests = of("CLIENT")
         .into_iter()
         .map(|client| Request { client, server: below.get(word(client, "id")).copied() });
@@ -269,6 +94,7 @@ fn requests(spans: &[Value], part: u64) -> Vec<Request<'_>> {
     }
     let met = requests.iter().filter(|request| request.server.is_some()).count();
     assert_eq!(met, below.len(), "a server's operation below nobody of them");
+    assert_eq!(requests.len(), met + alone.len(), "each request has both its ends");
     requests
 }
 
@@ -280,9 +106,6 @@ fn median(mut all: Vec<i64>) -> i64 {
 /// Requests of a job.
 const DELAYED: u64 = 150;
 const LOST_AMONG: u64 = 150;
-/// Parts of the disk.
-const LOSS: u64 = 2;
-const CUT: u64 = 3;
 
 #[test]
 fn what_the_network_did_is_seen_in_the_requests_it_did_it_to() {
@@ -303,26 +126,34 @@ fn what_the_network_did_is_seen_in_the_requests_it_did_it_to() {
     world.link.lose_reads(0);
     let resent = world.link.nodes[0].resent() - before;
     let lost = world.link.lost();
+    world.leave();
     world.cut();
 
     // What was asked in all: of those that were cut off only the agent knows.
     let all = world.figure(0, "nbd_requests_total");
     assert!(all >= (JOBS * (2 * DELAYED + LOST_AMONG + 1)) as f64, "{all}");
-    let cut_off = "nbd_requests_unanswered_total{why=\"connection ended\"}";
-    assert_eq!(
-        (world.figure(0, cut_off), world.figure(0, "nbd_requests_answered_total")),
-        (JOBS as f64, all - JOBS as f64)
-    );
+    let left = 2.0 * JOBS as f64;
+    let found = [CUT_OFF, "nbd_requests_answered_total"].map(|name| world.figure(0, name));
+    assert_eq!(found, [left, all - left]);
     assert!(world.figure(0, "nbd_segments_resent_total") >= lost.len() as f64);
+    let shown: BTreeSet<String> = world.families(0).into_iter().filter(|name| is_of_nbd(name)).collect();
+    let described: BTreeSet<String> = described().into_iter().filter(|name| is_of_nbd(name)).collect();
+    assert_eq!((shown.len(), &shown), (5, &described), "the table in docs/operating.md");
     let (spans, metrics, said) = world.end(all as usize);
 
     for (part, ms, took, ping) in planted {
         assert_delayed(&requests(&spans, part), ms, took, ping);
     }
     assert_lost_stand_out(&requests(&spans, LOSS), &lost, resent);
-    assert_cut(&requests(&spans, CUT));
+    assert_cut_off(&requests(&spans, LEFT), "the client left");
+    assert_cut_off(&requests(&spans, CUT), "the link cut");
     assert_one_clock(&metrics);
-    assert!(said.contains(" 0 refused"), "{said}");
+    // What became of each end is said.
+    let met = (0..5).flat_map(|part| requests(&spans, part)).filter(|request| request.server.is_some());
+    let (ends, matched) = (2 * all as usize, 2 * met.count());
+    println!("{ends} ends of requests, {matched} of which met the other");
+    assert!(said.contains(&format!("{ends} ends of requests between nodes = {matched} matched")), "{said}");
+    assert!((ends - matched) * 50 <= ends, "{said}");
 }
 
 /// What `--nbd` needs is said before somebody needs it.
@@ -342,14 +173,14 @@ fn the_doctor_says_what_it_needs() {
 /// What the network took is what the link took, and what both machines took to wake up.
 fn assert_delayed(requests: &[Request<'_>], ms: u64, took: Duration, ping: Duration) {
     assert_eq!(requests.len() as u64, JOBS * DELAYED, "as many as fio asked for");
-    let network: Vec<i64> = requests.iter().map(|request| request.network().unwrap()).collect();
+    let network: Vec<i64> = requests.iter().filter_map(Request::network).collect();
     let (median, took, ping) = (median(network), took.as_micros() as i64, ping.as_micros() as i64);
     println!(
         "{ms} ms each way, there and back at the median: network {median} µs, link {took} µs, ping {ping} µs"
     );
     assert!(median >= took, "less than the link took");
-    // The next millisecond is not the network's: a ping wakes up nobody at the other end, a request does.
-    assert!(median < ping + 2_000, "more than the network took");
+    // What is beyond is two programs that wake up, where a ping wakes up one; on a busy machine that takes its time.
+    assert!(median < ping + 5_000, "more than the network took");
 }
 
 /// What was sent once more says so, and nothing else does.
@@ -373,25 +204,25 @@ fn assert_lost_stand_out(requests: &[Request<'_>], lost: &[u64], resent: u64) {
     assert!(quickest >= Some(RTO_US), "{quickest:?}");
 }
 
-/// The server answered, and that went nowhere: the client's part has no end of its own, and says so above the server's, which has one.
-fn assert_cut(requests: &[Request<'_>]) {
-    let (cut, answered): (Vec<_>, Vec<_>) =
-        requests.iter().partition(|request| request.client["tags"].get("nbd.reply").is_some());
+/// The client's part has no answer, and says so above the server's, which goes on as if somebody heard it.
+fn assert_cut_off(requests: &[Request<'_>], how: &str) {
+    let without = |request: &&Request<'_>| request.client["tags"].get("nbd.reply").is_some();
+    let (cut, answered): (Vec<_>, Vec<_>) = requests.iter().partition(without);
+    let met = cut.iter().filter(|request| request.server.is_some()).count();
     println!(
-        "the link cut: {} answered before; {} not, of which one is {} above {}",
+        "{how}: {} answered before; {} not, of which {met} stand above the server's",
         answered.len(),
-        cut.len(),
-        cut[0].client,
-        cut[0].server.unwrap()
+        cut.len()
     );
-    assert_eq!(cut.len() as u64, JOBS);
+    assert_eq!((cut.len(), met), (JOBS as usize, JOBS as usize));
     for Request { client, server } in cut {
         let server = server.unwrap();
         assert_eq!(client["tags"]["nbd.reply"], "none: its connection was closed first");
-        assert!(
-            client["tags"].get("error").is_some() && server["tags"].get("error").is_none(),
-            "{client} {server}"
-        );
+        assert_eq!(client["tags"]["error"], "its answer was never seen");
+        assert!(server["tags"]["blkkin.link"].as_str().unwrap().ends_with("which saw no answer"), "{server}");
+        // Shown from where it was sent on, as no more is known of two clocks by a request without an answer.
+        let [sent, taken] = [client, server].map(|span| span["timestamp"].as_i64().unwrap());
+        assert!((sent - 1..=sent + 1).contains(&taken), "µs: {client} {server}");
     }
 }
 

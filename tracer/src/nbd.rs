@@ -182,7 +182,7 @@ impl Requests {
         }
         if let Some(open) = self.open.remove(&key) {
             self.books.answered += 1;
-            give_out(open, at, out);
+            give_out(open, at, false, out);
         }
     }
 
@@ -265,11 +265,11 @@ impl Requests {
         self.books.unanswered += 1;
         open.operation.outcome = outcome;
         open.operation.notes.push(text(at, "nbd.reply", why));
-        give_out(open, at, out);
+        give_out(open, at, true, out);
     }
 }
 
-fn give_out(open: Open, at: MonotonicNs, out: &mut Vec<LayerEvent>) {
+fn give_out(open: Open, at: MonotonicNs, unanswered: bool, out: &mut Vec<LayerEvent>) {
     let Open { mut operation, meeting, resent, .. } = open;
     if resent > 0 {
         let value = NoteValue::Number(resent as i64);
@@ -283,6 +283,7 @@ fn give_out(open: Open, at: MonotonicNs, out: &mut Vec<LayerEvent>) {
             side: Side::Asked,
             meeting,
             unique,
+            unanswered,
             begin: operation.begin,
             end: operation.end,
         };

@@ -372,6 +372,7 @@ impl Operations {
             side: if answered { Side::Answered } else { Side::Asked },
             meeting,
             unique,
+            unanswered: false,
             begin: open.event.begin,
             // Known when the operation has ended.
             end: open.event.begin,

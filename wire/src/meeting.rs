@@ -54,6 +54,8 @@ pub struct MeetingEvent {
     pub meeting: Meeting,
     /// The protocol never gives one cookie twice on a connection. If it does, halves are matched only by clocks that are known.
     pub unique: bool,
+    /// Of who asked: no answer was seen. Then `end` is when that was known, and says nothing of the other end's.
+    pub unanswered: bool,
     /// The request was sent, or came.
     pub begin: MonotonicNs,
     /// The answer came, or was sent.

@@ -146,6 +146,7 @@ fn meeting(span: u64, root: u64, side: Side, cookie: u64, (begin, end): (u64, u6
         side,
         meeting: Meeting { rule: "nbd".into(), connection, cookie },
         unique: true,
+        unanswered: false,
         begin: MonotonicNs(begin),
         end: MonotonicNs(end),
     };

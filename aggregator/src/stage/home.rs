@@ -145,7 +145,8 @@ mod tests {
         }));
         let meeting = Meeting { rule: "nbd".into(), connection: "a>b".into(), cookie };
         let (span, root) = (SpanId(span), SpanId(span));
-        trace.meetings = vec![MeetingEvent { span, root, side, meeting, unique: false, begin, end }];
+        trace.meetings =
+            vec![MeetingEvent { span, root, side, meeting, unique: false, unanswered: false, begin, end }];
         trace
     }
 

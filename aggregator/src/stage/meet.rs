@@ -17,13 +17,17 @@
 //! - *A cookie that never comes again* (Linux' NBD client: 32 bits of a counter beside the tag) is exact by itself. Still the
 //!   answering end may not have taken longer than the asking end, and where the clocks are known it must lie inside: what does
 //!   not was made up, or has a name that somebody else has too. It is refused, and counted.
+//! - *A request without an answer* ([`MeetingEvent::unanswered`](blkkin_wire::meeting::MeetingEvent)): who asked has left, and who
+//!   answers may go on for long. So it only has to be taken after it was sent; and of a name that comes again before the asker left, as
+//!   then there may have been a next one.
 //! - *One trace on both ends*: refused; nothing is its own parent.
 //!
 //! # Whose time
 //!
 //! The clocks of two nodes differ. All that is certain is that the answering end lies inside the asking end. So the answering
 //! end is put into the middle of the asking one, and may be off by half of the difference of their lengths: shift and error
-//! are said with the move, and shown as tags.
+//! are said with the move, and shown as tags. Of a request without an answer only the begin is bounded: its taking is put where it was
+//! sent, with the time that was waited as the error.
 //!
 //! *Rejected*: to shift by the bound that all requests of two nodes give together ([`clocks`]), which is narrower. It
 //! depends on which of them had come by then, so the same events, read again from topics that were filled in another order, would
@@ -214,10 +218,11 @@ impl MeetStage {
             }
         }
         let name = &half.event.meeting.rule;
+        let alone = if asked.event.unanswered { ", which saw no answer" } else { "" };
         let rule = if exact {
-            format!("exact: {name} connection and cookie")
+            format!("exact: {name} connection and cookie{alone}")
         } else {
-            format!("rule: {name} connection and cookie, inside by both clocks")
+            format!("rule: {name} connection and cookie, inside by both clocks{alone}")
         };
         let moved = Moved {
             to: asked.trace,
@@ -308,12 +313,13 @@ fn ends<'a>(one: &'a LinkHalf, other: &'a LinkHalf) -> (&'a LinkHalf, &'a LinkHa
 fn shift(asked: &LinkHalf, answered: &LinkHalf) -> ClockShift {
     let wall = clocks::wall_less_monotonic;
     let offset = clocks::Interval::of(asked, answered);
-    let shift = wall(asked) - wall(answered) - offset.middle();
-    let same = clocks::one_clock(asked, answered);
-    ClockShift {
-        shift: clocks::clamp(if same { wall(asked) - wall(answered) } else { shift }),
-        error: if same { DurationNs(0) } else { DurationNs(offset.half()) },
-    }
+    let apart = wall(asked) - wall(answered);
+    let (offset, error) = match asked.event.unanswered {
+        _ if clocks::one_clock(asked, answered) => (0, DurationNs(0)),
+        true => (offset.high, asked.event.took()),
+        false => (offset.middle(), DurationNs(offset.half())),
+    };
+    ClockShift { shift: clocks::clamp(apart - offset), error }
 }
 
 /// A stage that was read back is given one before it is used.

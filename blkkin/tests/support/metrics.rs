@@ -75,3 +75,8 @@ pub(crate) fn described() -> BTreeSet<String> {
 pub(crate) fn is_of_daemons(family: &str) -> bool {
     family.starts_with("blkkin_daemon_")
 }
+
+/// And one that sees NBD clients.
+pub(crate) fn is_of_nbd(family: &str) -> bool {
+    family.starts_with("blkkin_nbd_")
+}

@@ -151,6 +151,7 @@ fn what_was_asked_on_a_connection_that_ended_says_so() {
     requests.answered(&end, &mut out);
     let [one] = operations(&out)[..] else { panic!("{out:?}") };
     assert_eq!((one.span, one.end.0, one.outcome), (SpanId(1), 200, Outcome::Failed(110)));
+    assert!(matches!(&out[0], LayerEvent::Meeting(met) if met.unanswered), "{out:?}");
     (end.socket, end.error) = (SOCKET + 1, 0);
     requests.answered(&end, &mut out);
     assert_eq!(operations(&out)[1].outcome, Outcome::Unfinished);

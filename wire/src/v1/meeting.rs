@@ -14,6 +14,7 @@ pub(super) const ANSWERED: u32 = 1 << 0;
 pub(super) const UNIQUE: u32 = 1 << 1;
 /// The span is the root of its trace, which is not said again.
 const ROOT: u32 = 1 << 2;
+pub(super) const UNANSWERED: u32 = 1 << 3;
 
 /// Columns while they are written.
 #[derive(Default)]
@@ -32,6 +33,9 @@ impl MeetingWriter {
         }
         if event.unique {
             flags |= UNIQUE;
+        }
+        if event.unanswered {
+            flags |= UNANSWERED;
         }
         shared.origins.put(&mut self.span, event.span.0);
         if event.root == event.span {
@@ -77,6 +81,7 @@ impl MeetingReader<'_> {
                 cookie: *self.cookie.next()?,
             },
             unique: flags & UNIQUE != 0,
+            unanswered: flags & UNANSWERED != 0,
             begin: MonotonicNs(end.0.wrapping_sub(*self.took.next()?)),
             end,
         })

@@ -157,11 +157,11 @@ prop_compose! {
 prop_compose! {
     fn meeting()(
         span in span(), root in option::of(span()), asked: bool, rule in text(), connection in text(), cookie: u64,
-        unique: bool, begin in time(), end in time()
+        unique: bool, unanswered: bool, begin in time(), end in time()
     ) -> MeetingEvent {
         MeetingEvent {
             span, root: root.unwrap_or(span), side: if asked { Side::Asked } else { Side::Answered },
-            meeting: Meeting { rule, connection, cookie }, unique, begin, end,
+            meeting: Meeting { rule, connection, cookie }, unique, unanswered, begin, end,
         }
     }
 }
@@ -554,6 +554,7 @@ fn met() -> EventBatch {
             cookie: 1 << 32 | 7,
         },
         unique: true,
+        unanswered: false,
         begin: call.enter,
         end: call.exit,
     };
@@ -572,6 +573,25 @@ fn a_meeting_means_the_same_for_ever() {
     }
     assert_eq!(decode(golden), Ok(Decoded { batch: met(), calls_unknown: 0 }));
     assert_eq!(encode(&met()), golden, "what is written now");
+}
+
+/// The same where who asked saw no answer. `golden/unanswered-v1.bin` holds it.
+fn unanswered() -> EventBatch {
+    let mut batch = met();
+    let LayerEvent::Meeting(asked) = &mut batch.events[7] else { panic!("{:?}", batch.events[7]) };
+    (asked.unanswered, asked.unique) = (true, true);
+    batch
+}
+
+#[test]
+fn a_request_without_an_answer_means_the_same_for_ever() {
+    let golden = include_bytes!("../../golden/unanswered-v1.bin");
+    if std::env::var_os("BLESS").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/unanswered-v1.bin");
+        std::fs::write(path, encode(&unanswered())).unwrap();
+    }
+    assert_eq!(decode(golden), Ok(Decoded { batch: unanswered(), calls_unknown: 0 }));
+    assert_eq!(encode(&unanswered()), golden, "what is written now");
 }
 
 /// The same with two operations of a daemon. `golden/operation-v1.bin` holds it.

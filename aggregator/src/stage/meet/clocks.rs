@@ -46,6 +46,9 @@ pub struct Clock {
     pub boot: BootId,
 }
 
+/// Of a request without an answer a difference has no lower bound: no clock's reading is that far from another's.
+const NO_BOUND: i128 = i128::MIN / 4;
+
 /// From where to where a difference may lie, in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interval {
@@ -104,8 +107,9 @@ impl Interval {
     /// What this request says of the difference.
     pub(super) fn of(asked: &LinkHalf, answered: &LinkHalf) -> Interval {
         let difference = |s: u64, c: u64| i128::from(s) - i128::from(c);
+        let low = difference(answered.event.end.0, asked.event.end.0);
         Interval {
-            low: difference(answered.event.end.0, asked.event.end.0),
+            low: if asked.event.unanswered { NO_BOUND } else { low },
             high: difference(answered.event.begin.0, asked.event.begin.0),
         }
     }
@@ -170,7 +174,8 @@ impl Clocks {
     pub(super) fn judge(&mut self, asked: &LinkHalf, answered: &LinkHalf) -> Verdict {
         if one_clock(asked, answered) {
             let taken = answered.event.begin;
-            let inside = (asked.event.begin..=asked.event.end).contains(&taken);
+            let left = asked.event.unanswered && asked.event.unique && answered.event.unique;
+            let inside = asked.event.begin <= taken && (taken <= asked.event.end || left);
             return if inside { Verdict::Inside } else { Verdict::Outside };
         }
         let of = Interval::of(asked, answered);
@@ -184,6 +189,10 @@ impl Clocks {
         let at = asked.event.begin.0;
         let exact = asked.event.unique && answered.event.unique;
         let known = bound.at(at);
+        // Of a name that comes again the next may be meant, once who asked had left.
+        if !exact && asked.event.unanswered {
+            return Verdict::Unknown;
+        }
         // Of a name that comes again: the end before or after could be taken for it by what is not known of the clocks.
         if !exact && known.high - known.low >= i128::from(answered.event.took().0) {
             return Verdict::Unknown;
@@ -192,6 +201,10 @@ impl Clocks {
             return Verdict::Inside;
         }
         if !exact {
+            return Verdict::Outside;
+        }
+        // It says too little to speak against what is known.
+        if asked.event.unanswered {
             return Verdict::Outside;
         }
         let (agreed, times) = match bound.strangers {
@@ -221,7 +234,7 @@ impl Clocks {
 
     /// These two are one request.
     pub(super) fn learn(&mut self, asked: &LinkHalf, answered: &LinkHalf) {
-        if one_clock(asked, answered) {
+        if one_clock(asked, answered) || asked.event.unanswered {
             return;
         }
         let key = (clock(asked), clock(answered));

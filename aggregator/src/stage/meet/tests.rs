@@ -60,6 +60,7 @@ fn half(n: usize, truth: &Truth, side: Side, machine: &Machine) -> LinkHalf {
             side,
             meeting: Meeting { rule: "nbd".into(), connection: "a>b".into(), cookie: truth.cookie },
             unique: truth.unique,
+            unanswered: false,
             begin: MonotonicNs(machine.monotonic(begin)),
             end: MonotonicNs(machine.monotonic(end)),
         },
@@ -253,6 +254,30 @@ fn an_end_that_took_longer_than_the_other_or_lies_outside_is_refused() {
     (liar.event.begin.0, liar.event.end.0) = (liar.event.begin.0 - 900_000, liar.event.end.0 - 900_000);
     let (stage, moves) = run(&[asked, answered, liar, half(2, &next, Side::Asked, &ONE)], 0);
     assert_eq!((moves.len(), stage.books().matched, stage.books().refused), (1, 2, 2));
+}
+
+#[test]
+fn who_answered_after_the_asker_had_left_is_below_what_was_asked() {
+    let truth = request(1, 1_000_000);
+    let mut asked = half(1, &truth, Side::Asked, &ONE);
+    // It waited for half as long as the answer took.
+    asked.event.end.0 -= 50_000;
+    let answered = half(1, &truth, Side::Answered, &OTHER);
+    let (stage, moves) = run(&[answered.clone(), asked.clone()], 0);
+    assert_eq!((moves.len(), stage.books().refused), (0, 2), "it says that it had its answer by then");
+    asked.event.unanswered = true;
+    let (stage, moves) = run(&[answered.clone(), asked.clone()], 0);
+    let [(_, moved)] = &moves[..] else { panic!("{moves:?}") };
+    assert!(moved.rule.ends_with(", which saw no answer"), "{}", moved.rule);
+    // From when it was sent on; it was taken 20 µs later.
+    assert_eq!((moved.clock.shift, moved.clock.error), (-70_000_020_000, DurationNs(50_000)));
+    assert_eq!(stage.clocks().iter().count(), 0, "nothing is learned of such");
+    // Where the clocks are known it is held to what is known: it was not taken before it was sent.
+    let (known, mut early) = (request(2, 2_000_000), answered);
+    early.event.begin.0 -= 200_000;
+    let known = [half(2, &known, Side::Asked, &ONE), half(2, &known, Side::Answered, &OTHER)];
+    let (stage, moves) = run(&[&known[..], &[early, asked]].concat(), 0);
+    assert_eq!((moves.len(), stage.books().refused), (1, 2));
 }
 
 #[test]

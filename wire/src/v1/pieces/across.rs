@@ -6,14 +6,16 @@ use super::write::halves;
 use crate::clock::{DurationNs, MonotonicNs};
 use crate::ids::{SpanId, TraceId};
 use crate::meeting::{ClockShift, LinkHalf, Meeting, MeetingEvent, Moved, NodeClock, Side};
-use crate::v1::meeting::{ANSWERED, UNIQUE};
+use crate::v1::meeting::{ANSWERED, UNANSWERED, UNIQUE};
 use crate::v1::{Malformed, totals};
 
 pub(super) fn half_out<'a>(half: &'a LinkHalf, place: &mut impl FnMut(&'a str) -> u32) -> message::LinkHalf {
     let LinkHalf { event, clock, .. } = half;
     let flag = |set, flag| if set { flag } else { 0 };
     message::LinkHalf {
-        flags: flag(event.side == Side::Answered, ANSWERED) | flag(event.unique, UNIQUE),
+        flags: flag(event.side == Side::Answered, ANSWERED)
+            | flag(event.unique, UNIQUE)
+            | flag(event.unanswered, UNANSWERED),
         span: event.span.0,
         root: event.root.0,
         rule: place(&event.meeting.rule),
@@ -45,6 +47,7 @@ pub(super) fn half_in(
                 cookie: half.cookie,
             },
             unique: half.flags & UNIQUE != 0,
+            unanswered: half.flags & UNANSWERED != 0,
             begin: MonotonicNs(half.begin),
             end: MonotonicNs(half.end),
         },

@@ -57,13 +57,13 @@ prop_compose! {
 prop_compose! {
     fn half()(
         span in id(), root in id(), asked: bool, rule in word(), connection in word(), cookie: u64, unique: bool,
-        ids: (u128, u128, u64), times: [u64; 5]
+        unanswered: bool, ids: (u128, u128, u64), times: [u64; 5]
     ) -> LinkHalf {
         let [begin, end, monotonic, wallclock, uncertainty] = times;
         LinkHalf {
             event: MeetingEvent {
                 span, root, side: if asked { Side::Asked } else { Side::Answered },
-                meeting: Meeting { rule: rule.into(), connection: connection.into(), cookie }, unique,
+                meeting: Meeting { rule: rule.into(), connection: connection.into(), cookie }, unique, unanswered,
                 begin: MonotonicNs(begin), end: MonotonicNs(end),
             },
             trace: TraceId(0),
@@ -273,6 +273,7 @@ fn linked() -> PieceBatch {
             cookie: 1 << 32 | 7,
         },
         unique: true,
+        unanswered: false,
         begin: MonotonicNs(5_000_000_000),
         end: MonotonicNs(5_000_200_000),
     };
