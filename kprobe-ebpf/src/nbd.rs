@@ -403,15 +403,7 @@ pub fn end(local: &mut Local, socket: u64, error: u32) {
 }
 
 #[inline(always)]
-fn answer(
-    local: &mut Local,
-    socket: u64,
-    flags: u16,
-    cookie: u64,
-    error: u32,
-    kind: u16,
-    kind_flags: u16,
-) {
+fn answer(local: &mut Local, socket: u64, flags: u16, cookie: u64, error: u32, kind: u16, kind_flags: u16) {
     let record = NbdAnswered {
         header: Header {
             tag: TAG_NBD_ANSWERED,

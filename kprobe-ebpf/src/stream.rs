@@ -54,7 +54,9 @@ fn place((bytes, next): (u64, u32), number: u32) -> u64 {
 /// How many bytes were sent on this socket before those that are sent next; 0 where that is not known.
 #[inline(always)]
 pub fn place_of_next(sk: Pointer) -> u64 {
-    if offset!(tcp_bytes_acked) == ABSENT || offset!(tcp_snd_una) == ABSENT || offset!(tcp_write_seq) == ABSENT
+    if offset!(tcp_bytes_acked) == ABSENT
+        || offset!(tcp_snd_una) == ABSENT
+        || offset!(tcp_write_seq) == ABSENT
     {
         return 0;
     }

@@ -81,6 +81,7 @@ impl Default for Dictionary {
 
 impl Dictionary {
     /// Where a name or a key lies.
+    #[allow(clippy::ptr_arg, reason = "whether it is a constant is the question")]
     pub(super) fn name(&mut self, name: &Cow<'static, str>) -> u32 {
         match name {
             Cow::Borrowed(constant) => self.known(constant, || Word::Constant(constant)),
