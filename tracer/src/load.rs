@@ -8,18 +8,15 @@
 //! asks for it (`estate`).
 
 use aya::maps::of_maps::ArrayOfMaps;
-use aya::maps::{Array, Map, MapData, PerCpuArray};
-use aya::programs::Program;
+use aya::maps::{Map, MapData, PerCpuArray};
 use aya::{Btf, Ebpf, EbpfLoader};
 use aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_RINGBUF;
 use blkkin_probe_abi::CPUS_MAX;
-use blkkin_probe_abi::hit::Spec;
 use blkkin_probe_abi::settings::{HOP_TO_BIO, HOPS_MAX, Hop, Settings};
 use blkkin_wire::ids::{Pid, Source};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
 
 use crate::accounts::KernelCounters;
 use crate::config::{Follow, TracerConfig};
@@ -45,7 +42,7 @@ use crate::tasks::{SpawnerMark, TaskMarks};
 use crate::tries::{Tried, Tries, Try};
 use crate::usdt;
 use crate::usdt::attach::Placed;
-use crate::usdt::hits::{self, Collector, Hits};
+use crate::usdt::hits::Collector;
 
 pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/blkkin-probes"));
 
@@ -75,8 +72,8 @@ pub struct Tracer {
     /// Places of probes in programs, as long as the program of the kernel's is at them.
     pub(crate) placed: Vec<Placed>,
     /// Probes of programs that are to be put in, and what a hit takes here, in ns.
-    hits_asked: Option<(Vec<usdt::Probe>, f64)>,
-    collector: Option<Collector>,
+    pub(crate) hits_asked: Option<(Vec<usdt::Probe>, f64)>,
+    pub(crate) collector: Option<Collector>,
     /// What programs ask NBD servers is seen, and who watches sees the books of it.
     pub(crate) nbd: Option<Asking>,
     marks: TaskMarks,
@@ -229,59 +226,6 @@ impl Tracer {
         Ok(reader)
     }
 
-    /// What a hit of a program's probe takes here, of whoever comes by, in ns; none where none was asked for.
-    pub fn hit_ns(&self) -> Option<f64> {
-        self.hits_asked.as_ref().map(|(_, ns)| *ns)
-    }
-
-    /// Puts the program at the probes that were asked for, the last thing of a start, since it costs everybody who runs theirs. What
-    /// threads say there comes before each batch; none where nobody asked.
-    pub fn put_probes(&mut self) -> Result<Option<Receiver<Hits>>, TracerError> {
-        let Some((probes, _)) = self.hits_asked.take() else { return Ok(None) };
-        let program = self.hit_program()?;
-        for (row, (probe, place)) in (0..).zip(hits::rows(&probes)) {
-            let probe = &probes[probe];
-            let placed = usdt::attach::put(program.as_fd(), &probe.file, place, row);
-            let placed = placed.map_err(|error| cannot_put(&probe.name, &probe.file.display(), error))?;
-            self.placed.push(placed);
-        }
-        let (collector, hits) = Collector::new(probes);
-        self.collector = Some(collector);
-        Ok(Some(hits))
-    }
-
-    /// Has the kernel check the program for probes and tells it what to read there; and measures what a hit takes.
-    fn prepare_probes(&mut self, probes: &[usdt::Probe]) -> Result<(), TracerError> {
-        let Some(first) = probes.first() else { return Ok(()) };
-        let map = self.ebpf.map_mut("SPECS").ok_or_else(|| missing_map("SPECS"))?;
-        let fail = |error: &dyn std::error::Error| TracerError::Map { map: "SPECS", reason: chain(error) };
-        let mut specs: Array<&mut MapData, [u8; size_of::<Spec>()]> =
-            Array::try_from(map).map_err(|error| fail(&error))?;
-        for (row, (probe, _)) in (0..).zip(hits::rows(probes)) {
-            let spec = probes[probe].spec();
-            let bytes: [u8; size_of::<Spec>()] =
-                bytes_of(&spec).try_into().expect("invariant: it is as long as it is");
-            specs.set(row, bytes, 0).map_err(|error| fail(&error))?;
-        }
-        let program = self.hit_program()?;
-        let ns = usdt::cost::measure(program.as_fd());
-        let ns = ns.map_err(|error| cannot_put(&first.name, &"a place of our own", error))?;
-        self.hits_asked = Some((probes.to_vec(), ns));
-        Ok(())
-    }
-
-    fn hit_program(&mut self) -> Result<OwnedFd, TracerError> {
-        let refused = |reason: String| TracerError::Probe { probe: "hit_uprobe", reason };
-        let Some(Program::UProbe(program)) = self.ebpf.program_mut("hit_uprobe") else {
-            return Err(refused("there is no program for it".to_owned()));
-        };
-        if program.fd().is_err() {
-            program.load().map_err(|error| refused(chain(&error)))?;
-        }
-        let fd = program.fd().map_err(|error| refused(chain(&error)))?;
-        fd.as_fd().try_clone_to_owned().map_err(|error| refused(error.to_string()))
-    }
-
     /// What became of each probe.
     pub fn probes(&self) -> &[ProbeVerdict] {
         &self.verdicts
@@ -385,10 +329,6 @@ fn asked_for(kind: AttachKind, error: TracerError) -> TracerError {
         }
         other => other,
     }
-}
-
-fn cannot_put(name: &str, file: &dyn std::fmt::Display, error: io::Error) -> TracerError {
-    TracerError::Hit { name: name.to_owned(), file: file.to_string(), reason: error.to_string() }
 }
 
 fn kernel_types() -> Result<Btf, TracerError> {

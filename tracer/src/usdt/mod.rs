@@ -21,6 +21,7 @@ pub mod attach;
 pub mod cost;
 pub mod hits;
 pub mod notes;
+mod put;
 
 use std::path::{Path, PathBuf};
 
