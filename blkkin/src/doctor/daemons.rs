@@ -13,6 +13,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use blkkin_ust_bridge::session::daemons::FILES_MAX;
 use blkkin_ust_bridge::session::keeper::Plan;
 
 use super::check::{Check, Standing};
@@ -70,12 +71,12 @@ fn judge(daemon: Option<Limit>, files_max: u64, room: Option<u64>, cpus: u64) ->
     Check::new(NAME, Standing::Partly, found).remedy(remedy)
 }
 
-/// What may be given to a program that is started from here: the hard limit.
+/// What is given to a daemon that is started from here: the hard limit, within ours.
 fn files_max() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the call writes into the structure, which outlives it.
     let said = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    if said == 0 { limit.rlim_max } else { u64::MAX }
+    if said == 0 { limit.rlim_max.min(FILES_MAX).max(limit.rlim_cur) } else { FILES_MAX }
 }
 
 /// Of a session daemon.

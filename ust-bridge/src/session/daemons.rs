@@ -1,7 +1,7 @@
 //! LTTng's daemons, started where none run and ended with us.
 //!
 //! A session daemon holds 6 descriptors for each process that it knows, and refuses who comes beyond its limit, so it is given as
-//! many as may be given: the usual 1024 are enough for 157.
+//! many as may be given, [`FILES_MAX`] at the most: the usual 1024 are enough for 157.
 //!
 //! They are children in the foreground, so that their end is known; they get SIGTERM when we are dropped. Where we are
 //! killed, the kernel sends it (`PR_SET_PDEATHSIG`): the session daemon then ends its consumer and its sessions.
@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 use super::keeper::Relay;
 use super::tool::{Tool, ToolError, wait};
 
+/// Descriptors that a daemon of ours may have: for 10,900 processes. Where a limit is endless (containers have 2^30) who makes room for each
+/// descriptor that there could be would take a part of the memory.
+pub const FILES_MAX: u64 = 65_535;
 /// How long a daemon may take to answer after its start.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 /// How long one may take to end.
@@ -105,7 +108,7 @@ fn prepare(command: &mut Command) {
         unsafe {
             let mut files = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
             if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut files) == 0 {
-                files.rlim_cur = files.rlim_max;
+                files.rlim_cur = files.rlim_max.min(FILES_MAX).max(files.rlim_cur);
                 // It works with fewer.
                 libc::setrlimit(libc::RLIMIT_NOFILE, &raw const files);
             }
