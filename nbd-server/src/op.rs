@@ -29,24 +29,29 @@ pub(crate) struct Op(Span);
 impl Op {
     /// It came by the connection of this name.
     pub(crate) fn begin(incoming: &Incoming, connection: Option<&Name>) -> Self {
-        let op = Self::unnamed(&incoming.request);
-        if let (true, Some(name)) = (op.is_recorded(), connection) {
-            let cookie = incoming.request.cookie;
-            match name.far {
+        let Incoming { request, place, .. } = incoming;
+        Self::named(request, |span| {
+            let Some(Name { text, far }) = connection else { return };
+            match far {
                 true => {
-                    let number = incoming.place << 16 | cookie & 0xffff;
-                    op.0.meeting(Side::Answered, c"nbd-stream", &name.text, number, true);
+                    let number = place << 16 | request.cookie & 0xffff;
+                    span.meeting(Side::Answered, c"nbd-stream", text, number, true);
                 }
-                false => op.0.meeting(Side::Answered, c"nbd", &name.text, cookie, false),
+                false => span.meeting(Side::Answered, c"nbd", text, request.cookie, false),
             }
-        }
-        op
+        })
     }
 
     /// It came, and by which connection is not known.
+    #[cfg(test)]
     pub(crate) fn unnamed(request: &Request) -> Self {
+        Self::named(request, |_| {})
+    }
+
+    fn named(request: &Request, meet: impl FnOnce(&Span)) -> Self {
         let span = Span::root(Kind::Server, name(request.command), SERVICE);
         if span.is_recorded() {
+            meet(&span);
             // Signed by 64 bits: no file is longer.
             span.number(c"nbd.offset", request.offset as i64);
             span.number(c"nbd.length", request.length.into());
