@@ -3,6 +3,7 @@
 //! *In*: a [`FileEvent`]. *Out*: the same, and its words, shared. *Invariant*: the words are a function of the event; they are made
 //! when they are asked for first, as most files that are opened are named in few spans, and some in millions.
 
+use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
@@ -11,7 +12,7 @@ use blkkin_wire::ids::FileId;
 use serde::{Deserialize, Serialize};
 
 /// A file whose name was said.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NamedFile {
     event: FileEvent,
@@ -19,7 +20,7 @@ pub struct NamedFile {
     words: OnceLock<Words>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Words {
     base: Arc<str>,
     inode: Arc<str>,
@@ -48,6 +49,13 @@ impl NamedFile {
 impl From<FileEvent> for NamedFile {
     fn from(event: FileEvent) -> Self {
         NamedFile { event, words: OnceLock::new() }
+    }
+}
+
+/// Whether its words were asked for yet is no difference.
+impl fmt::Debug for NamedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.event.fmt(f)
     }
 }
 

@@ -191,8 +191,8 @@ impl Trace {
         self.adopted_by = None;
         self.meetings.clear();
         // The devices' names stay: they are nearly always the same, and are set again before it is given out.
-        (self.names.task, self.names.exe) = (None, None);
-        (self.names.file, self.names.second_file) = (None, None);
+        let Names { task, exe, process, file, second_file, devices: _ } = &mut self.names;
+        (*task, *exe, *process, *file, *second_file) = (None, None, None, None, None);
         (self.missing, self.part) = (Missing::default(), Part::First);
     }
 
