@@ -89,6 +89,11 @@ impl<M: Machine> Owned<M> {
         self.next != self.saved.next
     }
 
+    /// When it was saved last.
+    pub(super) fn saved_at(&self) -> Instant {
+        self.saved.at
+    }
+
     /// Whether it is time to save: no more is written for states than is read, but after a minute it is written anyway.
     pub(super) fn save_due(&self, every: Duration, now: Instant) -> bool {
         let age = now.saturating_duration_since(self.saved.at);

@@ -74,6 +74,8 @@ pub struct StageRunner<F: Machines> {
     output: Output,
     owned: BTreeMap<i32, Owned<F::Machine>>,
     state_partitions: i32,
+    /// When the last state was saved.
+    rested_since: Instant,
     oversize: u64,
     gone: u64,
     /// What was read, for who looks.
@@ -97,6 +99,7 @@ impl<F: Machines> StageRunner<F> {
             output,
             owned,
             state_partitions,
+            rested_since: Instant::now(),
             oversize: 0,
             gone: 0,
             progress: Progress::default(),

@@ -14,12 +14,28 @@ use super::super::state::{Shelf, Written};
 use super::super::{Machine, Machines};
 use super::{PATIENCE, StageConfig, StageRunner};
 
+/// The partitions of a stage are saved in so many parts, which take half of the time after which a state is due.
+///
+/// A save waits for what was said, for the states and for the commit, and nothing is read meanwhile. A producer has one request on its
+/// way to a broker, and each is of one partition: so all partitions at once are a pause as long as all of these together.
+const SAVES: u32 = 12;
+
 impl<F: Machines> StageRunner<F> {
     pub(super) fn save_due(&mut self, now: Instant) -> Result<(), KafkaError> {
         let every = self.config.save_every;
+        if now.saturating_duration_since(self.rested_since) < every / (2 * SAVES) {
+            return Ok(());
+        }
         let due = self.owned.values().filter(|owned| owned.save_due(every, now));
-        let due = due.map(|owned| owned.partition).collect::<Vec<_>>();
-        self.save(&due, PATIENCE).map(drop)
+        let mut due: Vec<_> = due.map(|owned| (owned.saved_at(), owned.partition)).collect();
+        due.sort_unstable();
+        due.truncate(self.owned.len().div_ceil(SAVES as usize));
+        if due.is_empty() {
+            return Ok(());
+        }
+        self.save(&due.into_iter().map(|(_, partition)| partition).collect::<Vec<_>>(), PATIENCE)?;
+        self.rested_since = Instant::now();
+        Ok(())
     }
 
     /// Saves the states of `partitions` as they are now: all that was said, then the states, then the commit. False where the
