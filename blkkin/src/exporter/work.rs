@@ -10,7 +10,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use blkkin_bus::kafka::{DeadLetters, KafkaError, Letter, Place, Received, Settings, TRACES, TraceConsumer};
+use blkkin_bus::kafka::{
+    DeadLetters, FENCED_AGAIN, KafkaError, Letter, Place, Received, Settings, TRACES, TraceConsumer,
+};
 use blkkin_wire::v1::Malformed;
 use blkkin_zipkin_export::AfterPause;
 
@@ -55,6 +57,8 @@ pub(super) struct Worker {
     settled: usize,
     /// What was told last of the cluster.
     told: String,
+    /// When it was last shown out by somebody of its own name.
+    fenced: Option<Instant>,
 }
 
 impl Worker {
@@ -77,6 +81,7 @@ impl Worker {
             since: None,
             settled: 0,
             told: String::new(),
+            fenced: None,
         }
     }
 
@@ -107,7 +112,10 @@ impl Worker {
         let mut consumer = TraceConsumer::join(&self.settings, &self.route.group)?;
         consumer.show(&self.book.lag.progress);
         let served = self.serve(&mut consumer, &dead);
-        self.book.tally().fenced = served.is_err() && consumer.is_fenced();
+        if served.is_err() && consumer.is_fenced() {
+            let before = self.fenced.replace(Instant::now());
+            self.book.tally().fenced = before.is_some_and(|before| before.elapsed() < FENCED_AGAIN);
+        }
         served
     }
 

@@ -27,6 +27,8 @@
 //! *Rejected*: transactions (two more round trips a batch, for a guarantee that the sequence gives), auto-commit of offsets
 //! (commits what was received, not what was done with it), one record an event (80 B of overhead for 10 of content).
 
+use std::time::Duration;
+
 mod codec;
 mod consumer;
 mod create;
@@ -67,3 +69,7 @@ pub const TRACES: &str = "blkkin.traces";
 pub const DEAD: &str = "blkkin.dead";
 /// The topic of what the aggregator's stages keep of their state: see [`stage`].
 pub const STATE: &str = "blkkin.state";
+
+/// A member of a group that is shown out by its own name comes back once in so long: it may have been its own request, which a broker
+/// that was killed has answered twice. Whoever is shown out again sooner has a name that another process has, too, and ends.
+pub const FENCED_AGAIN: Duration = Duration::from_secs(60);

@@ -275,9 +275,14 @@ impl EventProducer {
         refused.or_else(|| self.gave_up.clone())
     }
 
+    /// The last that was heard of a record is that it was refused.
+    pub fn is_refused(&self) -> bool {
+        self.reports.totals.refuses.load(Relaxed)
+    }
+
     /// What hinders it, if nothing was delivered since it was met: a broker that is away, a record that was refused.
     pub fn hindrance(&self) -> Option<KafkaError> {
-        let refuses = self.is_out_of_use() || self.reports.totals.refuses.load(Relaxed);
+        let refuses = self.is_out_of_use() || self.is_refused();
         let refused = if refuses { self.refused() } else { None };
         refused.or_else(|| self.reports.said.failure(&self.settings))
     }

@@ -31,6 +31,8 @@ pub(super) enum Event {
     Wanted(Vec<i32>, bool),
     /// The cluster has not missed the one yet who had this member's name before: it lets us in once it has.
     NotYet(KafkaError),
+    /// Somebody has come under this member's name; or it was its own request, answered when it had asked again.
+    Fenced(KafkaError),
     Nothing,
 }
 
@@ -113,9 +115,11 @@ impl Member {
             return Ok(Event::Record(message.detach()));
         }
         if let Some(fatal) = KafkaError::fatal(&self.settings, self.consumer.client()) {
-            let unreleased =
-                matches!(self.consumer.client().fatal_error(), Some((Code::UnreleasedInstanceId, _)));
-            return if unreleased { Ok(Event::NotYet(fatal)) } else { Err(fatal) };
+            return match self.consumer.client().fatal_error() {
+                Some((Code::UnreleasedInstanceId, _)) => Ok(Event::NotYet(fatal)),
+                Some((Code::FencedInstanceId, _)) => Ok(Event::Fenced(fatal)),
+                _ => Err(fatal),
+            };
         }
         let lasting =
             polled.and_then(Result::err).and_then(|error| KafkaError::lasting(&self.settings, &error));
@@ -190,9 +194,6 @@ impl Member {
             Ok(()) => Ok(true),
             // Fenced, away, or in the middle of a change: nothing is committed, or it is and the answer was lost. Either is
             // sound; what comes next says which.
-            Err(error) if error.rdkafka_error_code() == Some(Code::FencedInstanceId) => {
-                Err(self.fail("commit to", &error))
-            }
             Err(_) => Ok(false),
         }
     }

@@ -7,7 +7,7 @@ use rdkafka::Message;
 use rdkafka::message::OwnedMessage;
 
 use super::super::settings::Group;
-use super::super::{KafkaError, Progress, STATE, Settings};
+use super::super::{FENCED_AGAIN, KafkaError, Progress, STATE, Settings};
 use super::member::{Event, Member};
 use super::outbox::AGE_MAX;
 use super::output::{Letter, Output};
@@ -76,6 +76,8 @@ pub struct StageRunner<F: Machines> {
     state_partitions: i32,
     /// When the last state was saved.
     rested_since: Instant,
+    /// When it was last shown out by somebody of its own name.
+    fenced: Option<Instant>,
     oversize: u64,
     gone: u64,
     /// What was read, for who looks.
@@ -100,6 +102,7 @@ impl<F: Machines> StageRunner<F> {
             owned,
             state_partitions,
             rested_since: Instant::now(),
+            fenced: None,
             oversize: 0,
             gone: 0,
             progress: Progress::default(),
@@ -127,6 +130,7 @@ impl<F: Machines> StageRunner<F> {
                 },
                 Event::Wanted(partitions, lost) => self.wanted(&partitions, lost)?,
                 Event::NotYet(error) => self.rejoin(&error, &tell)?,
+                Event::Fenced(error) => self.fenced(error, &tell)?,
                 Event::Nothing => {}
             }
             let now = Instant::now();
@@ -170,6 +174,17 @@ impl<F: Machines> StageRunner<F> {
             self.output.bury(&headers, bytes, PATIENCE)?;
         }
         Ok(())
+    }
+
+    /// Shown out by its own name. A broker that was killed may answer a request to join twice, once to who has asked again since: the
+    /// second answer shows out the first. So it comes back once. Where another process has the name, that one is shown out then, comes
+    /// back, and this one is shown out again: it ends.
+    fn fenced(&mut self, error: KafkaError, tell: &impl Fn(String)) -> Result<(), KafkaError> {
+        if self.fenced.is_some_and(|before| before.elapsed() < FENCED_AGAIN) {
+            return Err(error);
+        }
+        self.fenced = Some(Instant::now());
+        self.rejoin(&error, tell)
     }
 
     /// Leaves the group and comes back: partitions that could not be taken are offered again, to whoever is there. What hinders
