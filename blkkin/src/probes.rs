@@ -72,6 +72,15 @@ impl Wanted {
             let why = format!("a rule is about {event}, and no `probe` is called so");
             return Err(Failure::usage(what(), why, "name the probe in the file, or leave the rule out"));
         }
+        if let Some(twice) =
+            file.probe.iter().find(|asked| self.probes.iter().any(|known| known.name == asked.name))
+        {
+            let why = format!(
+                "{} is asked for by a file before it, whose rules would be applied to both programs",
+                twice.name
+            );
+            return Err(Failure::usage(what(), why, "trace one of the two programs at a time"));
+        }
         let asked: Vec<_> = file.probe.iter().map(|asked| (asked.name.clone(), asked.text_of())).collect();
         let found = usdt::find(&file.program, &asked);
         self.probes.extend(found.map_err(|error| Failure::usage(what(), &error, remedy_for(&error)))?);

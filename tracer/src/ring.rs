@@ -177,7 +177,7 @@ impl Ring {
     }
 
     /// Whether one that is not written lies before the end; what was given up does not count.
-    fn has_unwritten(&self) -> bool {
+    pub(crate) fn has_unwritten(&self) -> bool {
         let mut at = self.at;
         while at < self.end {
             // SAFETY: as in `entry`.

@@ -39,6 +39,8 @@ pub struct RingReader {
     pub nbd: Option<Requests>,
     /// What threads say at probes of their programs, if somebody asked.
     pub(crate) hits: Option<Collector>,
+    /// At the last look a record that is not written lay before the end of a ring, and may lie there for long.
+    unwritten: bool,
     /// Up to which events are given out in this round.
     until: MonotonicNs,
     /// Before which all were.
@@ -55,6 +57,7 @@ impl RingReader {
             recorded: Recorded::default(),
             nbd: None,
             hits: None,
+            unwritten: false,
             until: MonotonicNs(0),
             watermark: MonotonicNs(0),
             horizon: MonotonicNs(0),
@@ -65,7 +68,11 @@ impl RingReader {
     pub fn look(&mut self, now: MonotonicNs) -> usize {
         self.until = self.horizon;
         self.horizon = now;
-        self.rings.iter_mut().map(Ring::look).max().unwrap_or(0) as usize
+        let new = self.rings.iter_mut().map(Ring::look).max().unwrap_or(0);
+        // Only the program at a probe may be put off its CPU in the middle of its record. What then lies behind it may be younger, and
+        // is reached only when it is written: that it is by the time of the merge says nothing of what was passed over.
+        self.unwritten = self.hits.is_some() && self.rings.iter().any(Ring::has_unwritten);
+        new as usize
     }
 
     /// Nothing will be written any more: what is there is complete.
@@ -134,7 +141,7 @@ impl RingReader {
         } else {
             self.until
         };
-        if !self.rings.iter().any(Ring::is_blocked) {
+        if !self.unwritten && !self.rings.iter().any(Ring::is_blocked) {
             self.watermark = self.watermark.max(reached);
         }
         more.then_some(self.watermark)

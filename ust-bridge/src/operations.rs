@@ -399,7 +399,9 @@ impl Operations {
         self.books.ended += u64::from(ended);
         self.books.unfinished += u64::from(!ended);
         for meeting in meetings {
-            told.event(key.0, LayerEvent::Meeting(MeetingEvent { end: event.end, ..meeting }.into()));
+            let unanswered = !ended && meeting.side == Side::Asked;
+            let meeting = MeetingEvent { end: event.end, unanswered, ..meeting };
+            told.event(key.0, LayerEvent::Meeting(meeting.into()));
         }
         told.event(key.0, LayerEvent::Operation(event.into()));
     }

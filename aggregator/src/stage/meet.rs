@@ -26,8 +26,8 @@
 //!
 //! The clocks of two nodes differ. All that is certain is that the answering end lies inside the asking end. So the answering
 //! end is put into the middle of the asking one, and may be off by half of the difference of their lengths: shift and error
-//! are said with the move, and shown as tags. Of a request without an answer only the begin is bounded: its taking is put where it was
-//! sent, with the time that was waited as the error.
+//! are said with the move, and shown as tags. Of a request without an answer nothing is certain but that it was not
+//! taken before it was sent: it is put there, and the tag of the error says that there is no bound.
 //!
 //! *Rejected*: to shift by the bound that all requests of two nodes give together ([`clocks`]), which is narrower. It
 //! depends on which of them had come by then, so the same events, read again from topics that were filled in another order, would
@@ -309,6 +309,9 @@ fn ends<'a>(one: &'a LinkHalf, other: &'a LinkHalf) -> (&'a LinkHalf, &'a LinkHa
     if one.event.side == Side::Asked { (one, other) } else { (other, one) }
 }
 
+/// Of who may have been taken at any time after it was sent.
+const NO_BOUND: DurationNs = DurationNs(u64::MAX);
+
 /// The answering end in the middle of the asking one.
 fn shift(asked: &LinkHalf, answered: &LinkHalf) -> ClockShift {
     let wall = clocks::wall_less_monotonic;
@@ -316,7 +319,7 @@ fn shift(asked: &LinkHalf, answered: &LinkHalf) -> ClockShift {
     let apart = wall(asked) - wall(answered);
     let (offset, error) = match asked.event.unanswered {
         _ if clocks::one_clock(asked, answered) => (0, DurationNs(0)),
-        true => (offset.high, asked.event.took()),
+        true => (offset.high, NO_BOUND),
         false => (offset.middle(), DurationNs(offset.half())),
     };
     ClockShift { shift: clocks::clamp(apart - offset), error }

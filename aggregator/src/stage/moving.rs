@@ -18,6 +18,8 @@ const MOVES_MAX: u8 = 8;
 /// What was added to a trace's times, and how far they may be off by that.
 const SHIFT: &str = "blkkin.clock.shift.ns";
 const ERROR: &str = "blkkin.clock.error.ns";
+/// In its place where there is none.
+const NO_BOUND: &str = "no bound: who asked saw no answer";
 
 /// As it is shown where `moved` says; none after too many moves.
 pub(super) fn shown(piece: &Piece, moved: &Moved) -> Option<Piece> {
@@ -50,8 +52,12 @@ fn span_shown(span: &Span, from: TraceId, moved: &Moved) -> Span {
     let error = i64::try_from(moved.clock.error.0).unwrap_or(i64::MAX);
     for (key, value) in &mut span.tags {
         let more = if key == SHIFT { shift } else { error };
-        if let (SHIFT | ERROR, TagValue::Number(sum)) = (key.as_ref(), value) {
-            *sum = sum.saturating_add(more);
+        match (key.as_ref(), value) {
+            (ERROR, value @ TagValue::Number(_)) if more == i64::MAX => {
+                *value = TagValue::Text(Cow::Borrowed(NO_BOUND));
+            }
+            (SHIFT | ERROR, TagValue::Number(sum)) => *sum = sum.saturating_add(more),
+            _ => {}
         }
     }
     span

@@ -1,7 +1,7 @@
 //! A daemon's own operation as a span: its words, and what blkkin has to add.
 
 use blkkin_wire::operation::{Note, NoteValue, OperationEvent, Outcome, WHOLE};
-use blkkin_wire::span::{Span, SpanKind};
+use blkkin_wire::span::Span;
 
 use super::error;
 use super::place::{Outline, Place};
@@ -37,10 +37,10 @@ pub(super) fn add(place: &Place<'_>, operation: &OperationEvent, spans: &mut Vec
             tags.owned("error.type", error::kind(errno));
         }
         Outcome::Unfinished => {
-            let why = match operation.kind {
-                // Who asked is watched from outside, and the notes say what there is to say.
-                SpanKind::Client => "its answer was never seen",
-                _ => "its end was never said: the process was killed, or the event was lost",
+            // Who is watched from outside says nothing itself, and of its request it is noted what became of the reply.
+            let why = match operation.notes.iter().any(|note| &*note.key == "nbd.reply") {
+                true => "its answer was never seen",
+                false => "its end was never said: the process was killed, or the event was lost",
             };
             span.error = Some(why.into());
             tags.text("blkkin.incomplete", why);

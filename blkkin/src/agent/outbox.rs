@@ -206,8 +206,12 @@ impl<'a> Outbox<'a> {
             // What hinders a search is said by who searches.
             if !self.said_away && !self.books.is_searching() {
                 self.said_away = true;
-                let then = if self.spool.is_some() { "in the spool" } else { "in memory" };
-                say(&format!("{EVENTS} is away: {}; what comes waits {then}", away.why));
+                let then = match (&self.spool, self.producer.is_refused()) {
+                    (Some(_), _) => "what comes waits in the spool",
+                    (None, true) => "what it refuses is lost",
+                    (None, false) => "what comes waits in memory",
+                };
+                say(&format!("{EVENTS} is away: {}; {then}", away.why));
             }
         }
         if let Some(spool) = &self.spool {

@@ -104,6 +104,10 @@ impl Listening {
             LayerEvent::Task(task) if task.change == TaskChange::Exited => {
                 Some((Thread { pid: task.pid.0, tid: task.tid.0 }, task.time))
             }
+            // Another program is there now, in the first thread: what the one before it had begun ends.
+            LayerEvent::Task(task) if task.change == TaskChange::Execed => {
+                Some((Thread { pid: task.pid.0, tid: task.pid.0 }, task.time))
+            }
             _ => None,
         }));
         for hit in hits.hits {

@@ -77,7 +77,9 @@ pub(crate) fn space(pid: u32) -> Option<Space> {
 
 /// As /proc/PID/stat has it (its 26th and 28th field).
 fn space_or_why(pid: u32) -> Result<Space, Unseen> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // A thread's name is cut at 15 bytes, wherever that is.
+    let stat = fs::read(format!("/proc/{pid}/stat"))?;
+    let stat = String::from_utf8_lossy(&stat);
     let [start_code, start_stack] = [26, 28].map(|number| field(&stat, number));
     // A process that ends has neither; and who may not know is told 1 and 0 (do_task_stat, fs/proc/array.c).
     match (start_code, start_stack) {
@@ -89,8 +91,8 @@ fn space_or_why(pid: u32) -> Result<Space, Unseen> {
 
 /// Who has forked a process, or has inherited it.
 pub(crate) fn parent(pid: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    u32::try_from(field(&stat, 4)?).ok()
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    u32::try_from(field(&String::from_utf8_lossy(&stat), 4)?).ok()
 }
 
 fn field(stat: &str, number: usize) -> Option<u64> {
@@ -111,10 +113,12 @@ pub(crate) struct Seen {
 /// Looks at all that a process has loaded; files that are known to have nothing are passed over, and those found to are added.
 pub(crate) fn look(pid: u32, barren: &mut HashSet<MappedFile>) -> Result<Seen, Unseen> {
     let before = space_or_why(pid)?;
-    let mut maps = String::new();
+    let mut maps = Vec::new();
     let file = File::open(format!("/proc/{pid}/maps"))?;
-    // Names may be anything: what is no text ends the list.
-    let _ = file.take(MAPS_MAX).read_to_string(&mut maps);
+    // What could be read before an error is a list, too.
+    let _ = file.take(MAPS_MAX).read_to_end(&mut maps);
+    // Names may be anything.
+    let maps = String::from_utf8_lossy(&maps);
     let (loaded, said) = (loaded(&maps), maps::said(&maps));
     let fresh: Vec<Loaded> =
         loaded.iter().filter(|one| !barren.contains(&one.file)).take(LOADED_MAX).copied().collect();

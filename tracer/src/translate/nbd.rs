@@ -75,7 +75,7 @@ pub(crate) fn operation(record: &raw::NbdAsked, trace: TraceId, service: Box<str
 /// Its bytes in the stream of its connection.
 pub(crate) fn bytes(record: &raw::NbdAsked) -> Range<u64> {
     let data = if record.command == WRITE { record.length.into() } else { 0 };
-    let end = if record.place == 0 { 0 } else { record.place + HEADER + data };
+    let end = if record.place == 0 { 0 } else { record.place.saturating_add(HEADER + data) };
     record.place..end
 }
 

@@ -115,7 +115,13 @@ impl Notes {
                 return Err(NotesError::TooMany);
             }
             let malformed = |what| NotesError::Malformed { nth: all.len() + 1, what };
-            all.push(read(note.desc(), base, &segments).map_err(malformed)?);
+            let note = read(note.desc(), base, &segments).map_err(malformed)?;
+            // The kernel puts its breakpoint there: in the middle of an instruction it would break every process of the program.
+            let there = |length: usize| bytes.read_bytes_at(note.offset, length as u64).unwrap_or_default();
+            if !NOPS.iter().any(|nop| there(nop.len()) == *nop) {
+                return Err(malformed("there is no `nop` at its place"));
+            }
+            all.push(note);
         }
         if all.is_empty() { Err(NotesError::NoNotes) } else { Ok(Notes { all }) }
     }
@@ -125,6 +131,12 @@ impl Notes {
 const MACHINE: u16 = object::elf::EM_X86_64;
 #[cfg(target_arch = "aarch64")]
 const MACHINE: u16 = object::elf::EM_AARCH64;
+
+/// What stands where a probe is, if nobody is there: of one byte, or of five where the kernel is to jump.
+#[cfg(target_arch = "x86_64")]
+const NOPS: &[&[u8]] = &[&[0x90], &[0x0f, 0x1f, 0x44, 0x00, 0x00]];
+#[cfg(target_arch = "aarch64")]
+const NOPS: &[&[u8]] = &[&[0x1f, 0x20, 0x03, 0xd5]];
 
 /// What a note says.
 fn read(desc: &[u8], base: Option<u64>, segments: &[Segment]) -> Result<Note, &'static str> {

@@ -117,7 +117,7 @@ impl Mapper {
         };
         counts.mapped += 1;
         let at = place(seen, view);
-        let mut run = Run { view, at: &at, begun, open, counts };
+        let mut run = Run { view, at: &at, begun, open, counts, left: None };
         for bound in bound {
             if bound.when.iter().all(|when| run.holds(when))
                 && !bound.unless.iter().any(|unless| run.holds(unless))
@@ -205,6 +205,8 @@ struct Run<'r, 'v> {
     begun: &'r mut Recent<u64, ()>,
     open: &'r mut Recent<(u64, u64), u64>,
     counts: &'r mut Mapped,
+    /// The span that had the key of the one that begins.
+    left: Option<u64>,
 }
 
 impl<'v> Run<'_, 'v> {
@@ -274,6 +276,11 @@ impl<'v> Run<'_, 'v> {
                     Is::Begin => {
                         let process = (u64::from(self.at.vpid) << 32 | u64::from(self.at.vtid)).to_le_bytes();
                         let made = hash(hash(key.1, &process), &self.at.time_ns.to_le_bytes()).max(1);
+                        self.left = self.open.get(&key);
+                        // Two rules of one event say one begin.
+                        if self.left == Some(made) {
+                            return None;
+                        }
                         self.open.insert(key, made);
                         Some(made)
                     }
@@ -296,6 +303,10 @@ impl<'v> Run<'_, 'v> {
                 return;
             }
             self.begun.insert(span, ());
+        }
+        // Nobody can end it any more, so nobody works for it either.
+        if let Some(span) = self.left.take() {
+            out(at, Fact::Leave { span });
         }
         match bound.is {
             Is::Begin => out(at, self.begin(bound, span)),

@@ -23,6 +23,8 @@ use crate::ctf::plan::{Item, Value};
 use crate::facts::{Fact, Where};
 use crate::view::View;
 
+/// The field of a text.
+const TEXT: &str = "text";
 /// In place of a text that was not in memory: at a probe nothing can be brought in.
 const NOT_READ: &str = "(was not in memory)";
 
@@ -129,6 +131,8 @@ pub struct Probed {
     mapper: Mapper,
     event: Event,
     words: Vec<u8>,
+    /// A rule asks what the text is, and does not only show it.
+    text_decides: bool,
     /// Hits of which an argument that a rule may need could not be read: they are left out.
     pub unread: u64,
 }
@@ -141,7 +145,12 @@ impl Probed {
         for class in trace.streams.iter().flat_map(|stream| &stream.events) {
             super::bind::bind(&rules, class)?;
         }
+        let asks = |fields: &Option<Vec<String>>| fields.iter().flatten().any(|field| field == TEXT);
+        let text_decides = rules
+            .iter()
+            .any(|rule| asks(&rule.key) || rule.when.contains_key(TEXT) || rule.unless.contains_key(TEXT));
         Ok(Probed {
+            text_decides,
             trace,
             head: PacketHead::default(),
             shapes,
@@ -180,6 +189,11 @@ impl Probed {
             });
         }
         if shape.text {
+            // Of one that is not there, or was cut, nobody knows whether it is the one that is meant.
+            if self.text_decides && hit.text.is_none_or(|text| text.ends_with('…')) {
+                self.unread += 1;
+                return false;
+            }
             payload.push(text(words, hit.text.unwrap_or(NOT_READ)));
         }
         set(&mut event.payload, payload);
@@ -322,6 +336,40 @@ mod tests {
         let mut probed = probed(FILE, status(false)).unwrap();
         assert_eq!(facts(&mut probed, &[(1, 7, None)]).len(), 0);
         assert_eq!(probed.unread, 1);
+    }
+
+    const PAIR: &str = "program = \"/p\"\n[[probe]]\nname = \"a:b\"\n[[rule]]\nevent = \"a:b\"\nis = \"begin\"\n\
+                        on = true\nscope = \"thread\"\nkey = []\nname = \"q\"\nservice = \"s\"\nwhen = { arg1 = [1] }\n";
+
+    #[test]
+    fn who_begins_again_works_for_what_it_had_begun_no_longer() {
+        let shape = || vec![Shape { name: "a:b".into(), signed: vec![Some(true)], text: false }];
+        // The end of the first never came.
+        let mut once = probed(PAIR, shape()).unwrap();
+        let said = facts(&mut once, &[(1, 7, Some(1)), (2, 7, Some(1)), (3, 8, Some(1))]);
+        assert_eq!(said.len(), 4, "{said:?}");
+        assert!(said[0] == "1 7 begins q of s" && said[1].starts_with("Leave {"), "{said:?}");
+        assert_eq!(said[2..], ["2 7 begins q of s", "3 8 begins q of s"]);
+        // Two rules that say the same of one hit make one operation.
+        let rule = &PAIR[PAIR.find("[[rule]]").unwrap()..];
+        let mut twice = probed(&format!("{PAIR}{rule}"), shape()).unwrap();
+        assert_eq!(facts(&mut twice, &[(1, 7, Some(1))]), ["1 7 begins q of s"]);
+    }
+
+    #[test]
+    fn a_text_that_decides_and_is_not_there_is_no_other_text() {
+        let rule = "program = \"/p\"\n[[probe]]\nname = \"a:b\"\ntext = \"arg1\"\n[[rule]]\nevent = \"a:b\"\nis = \"begin\"\n\
+                    key = []\nname = \"q\"\nunless = { text = [\"idle\"] }\n";
+        let shape = Shape { name: "a:b".into(), signed: vec![Some(true)], text: true };
+        let mut probed = probed(rule, vec![shape]).unwrap();
+        let mut map = |text| {
+            let hit = Hit { probe: 0, time_ns: 1, pid: 1, tid: 1, comm: "c", arguments: &[Some(1)], text };
+            let mut begun = 0;
+            (probed.map(&hit, &mut |_, _| begun += 1), begun)
+        };
+        assert_eq!([map(None), map(Some("a lo…")), map(Some("idle"))], [(false, 0), (false, 0), (true, 0)]);
+        assert_eq!(map(Some("busy")), (true, 1));
+        assert_eq!(probed.unread, 2);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Bytes to a batch: the one place where they are believed, and only value by value.
 
+use std::cell::Cell;
+
 use prost::Message;
 
 use super::block::BlockReader;
@@ -14,7 +16,7 @@ use super::name::NameReader;
 use super::operation::OperationReader;
 use super::process::ProcessReader;
 use super::write::BY_RULE;
-use super::{Malformed, VERSION, totals};
+use super::{COPIED_BYTES_MAX, Malformed, VERSION, totals};
 use crate::batch::EventBatch;
 use crate::calls::{Args, CallId};
 use crate::clock::MonotonicNs;
@@ -40,6 +42,8 @@ pub(super) struct Known<'a> {
     contexts: Vec<TraceContext>,
     /// With how many arguments each has; none that is unknown here.
     pub(super) calls: Vec<(Option<CallId>, usize)>,
+    /// What words may still come to, all together.
+    left: Cell<usize>,
 }
 
 /// Reads a record of the topic.
@@ -124,6 +128,7 @@ impl<'a> Known<'a> {
             contexts: message.contexts.as_ref().map_or(Ok(Vec::new()), contexts)?,
             calls: message.calls.iter().map(call).collect::<Result<_, _>>()?,
             ids,
+            left: Cell::new(COPIED_BYTES_MAX),
         })
     }
 
@@ -140,8 +145,11 @@ impl<'a> Known<'a> {
     }
 
     pub(super) fn word(&self, place: &u32, column: &'static str) -> Result<Box<str>, Malformed> {
-        let word = self.words.get(*place as usize);
-        word.map(|word| word.as_str().into()).ok_or(Malformed::Value { column, value: (*place).into() })
+        let refuse = || Malformed::Value { column, value: (*place).into() };
+        let word = self.words.get(*place as usize).ok_or_else(refuse)?;
+        // A long word that a short record names again and again grows when it is read.
+        self.left.set(self.left.get().checked_sub(word.len()).ok_or_else(refuse)?);
+        Ok(word.as_str().into())
     }
 
     pub(super) fn device(&self, place: &u32, column: &'static str) -> Result<DeviceId, Malformed> {

@@ -270,7 +270,7 @@ fn who_answered_after_the_asker_had_left_is_below_what_was_asked() {
     let [(_, moved)] = &moves[..] else { panic!("{moves:?}") };
     assert!(moved.rule.ends_with(", which saw no answer"), "{}", moved.rule);
     // From when it was sent on; it was taken 20 µs later.
-    assert_eq!((moved.clock.shift, moved.clock.error), (-70_000_020_000, DurationNs(50_000)));
+    assert_eq!((moved.clock.shift, moved.clock.error), (-70_000_020_000, DurationNs(u64::MAX)));
     assert_eq!(stage.clocks().iter().count(), 0, "nothing is learned of such");
     // Where the clocks are known it is held to what is known: it was not taken before it was sent.
     let (known, mut early) = (request(2, 2_000_000), answered);
