@@ -70,6 +70,8 @@ fn compiler() -> Result<cc::Tool, String> {
         .opt_level(2)
         .debug(false)
         .warnings(false)
+        // One warning is enough, and it is ours.
+        .cargo_warnings(false)
         .try_get_compiler()
         .map_err(|why| format!("no C compiler: {why}"))
 }

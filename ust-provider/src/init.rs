@@ -15,8 +15,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+#[cfg(blkkin_probe)]
+use crate::ids;
+use crate::probe;
 use crate::publish::{self, NotPublished};
-use crate::{ids, probe};
 
 /// How to connect.
 #[derive(Clone, Debug)]

@@ -127,6 +127,10 @@ fn built(fresh: &Fresh, variables: &[(&str, &str)], expected: &str) -> String {
     succeed(output);
     let warnings = complained.matches("is built without LTTng-UST, nothing will be traced").count();
     assert_eq!(warnings, 1, "{complained}");
+    // The compiler has nothing to say of what is left out then: who builds it so must not think it broken.
+    let others =
+        complained.lines().filter(|line| line.starts_with("warning") || line.starts_with("error")).count();
+    assert_eq!(others, 1, "{complained}");
     let said = verdict(&fresh.program("debug"), "");
     assert!(said.starts_with(expected), "{said}");
     said

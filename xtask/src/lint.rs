@@ -19,7 +19,7 @@ const DENY_VERSION: &str = "0.20.2";
 
 /// Runs them all.
 pub(crate) fn run(workspace: &Workspace, advisories: bool) -> Result<()> {
-    setup::run(workspace, &[Purpose::Build])?;
+    setup::run(workspace, &[Purpose::Build, Purpose::Lint])?;
     let mut timings = Timings::default();
     let checks: [(&str, &dyn Fn() -> Result<()>); 6] = [
         ("format", &|| shell::run(workspace.cargo().args(["fmt", "--all", "--check"]))),

@@ -211,7 +211,7 @@ const PACKAGES: &[Package] = &[
     Package {
         // A script of the package that has the headers.
         program: "lttng-gen-tp",
-        purposes: &[Purpose::Tests, Purpose::Daemons],
+        purposes: &[Purpose::Lint, Purpose::Tests, Purpose::Daemons],
         reason: "what daemons are instrumented with: its headers and library",
         apt: &["liblttng-ust-dev"],
         dnf: "lttng-ust-devel",

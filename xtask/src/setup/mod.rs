@@ -37,6 +37,8 @@ pub(crate) use zipkin::server_jar;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
     Build,
+    /// Looking at all of the code, also at what is left out where a library is missing.
+    Lint,
     Demo,
     Tests,
     /// The demo of several nodes.
