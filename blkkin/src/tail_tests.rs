@@ -32,22 +32,16 @@ pub(crate) fn write(path: Option<&str>) -> Trace {
     };
     let mut trace = Trace::new(source, anchor, SpanId(1));
     trace.root = Root::Call(CallEvent {
-        span: SpanId(1),
-        task: TASK,
-        call: CallId::by_name("write").unwrap(),
-        args: [0; 6],
-        enter: MonotonicNs(5_000_000),
-        exit: MonotonicNs(6_000_000),
         ending: Ending::Returned(4096),
         file: Some(OpenFile { fd: Fd(3), file: FILE, position_before: None, position_after: None }),
-        second_file: None,
-        paths: [None, None],
-        paths_kept: Kept::Whole,
         bios: 1,
-        sleeps: 0,
-        cpu_wait: None,
-        sync_tid: None,
-        context: None,
+        ..CallEvent::bare(
+            SpanId(1),
+            TASK,
+            CallId::by_name("write").unwrap(),
+            MonotonicNs(5_000_000),
+            MonotonicNs(6_000_000),
+        )
     });
     trace.names.file = path.map(|path| Arc::new(file(path, Kept::Whole).into()));
     trace

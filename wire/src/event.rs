@@ -149,6 +149,31 @@ pub struct CallEvent {
     pub context: Option<Box<TraceContext>>,
 }
 
+impl CallEvent {
+    /// A call of `task` from `enter` to `exit` that returned 0, is about no file and caused nothing: whoever makes one up (a test, a
+    /// load) says what else it is. What is read of a record names every field.
+    pub fn bare(span: SpanId, task: TaskRef, call: CallId, enter: MonotonicNs, exit: MonotonicNs) -> Self {
+        Self {
+            span,
+            task,
+            call,
+            args: [0; 6],
+            enter,
+            exit,
+            ending: Ending::Returned(0),
+            file: None,
+            second_file: None,
+            paths: [None, None],
+            paths_kept: Kept::Whole,
+            bios: 0,
+            sleeps: 0,
+            cpu_wait: None,
+            sync_tid: None,
+            context: None,
+        }
+    }
+}
+
 /// The span that a thread works for: what `traceparent` says. Most publish it (OpenTelemetry's thread context, OTEP 4947).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TraceContext {

@@ -14,7 +14,7 @@ use blkkin_wire::batch::{Accounts, EventBatch};
 use blkkin_wire::calls::CallId;
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use blkkin_wire::event::{
-    BioEvent, BlockOp, BlockStatus, CallEvent, DeviceEvent, Ending, Kept, LayerEvent, OpenFile, PairEvent,
+    BioEvent, BlockOp, BlockStatus, CallEvent, DeviceEvent, Ending, LayerEvent, OpenFile, PairEvent,
     RequestEvent, Submitter, TaskChange, TaskEvent, TaskRef,
 };
 use blkkin_wire::ids::{
@@ -159,22 +159,19 @@ fn request(node: u64, n: u64, exit: u64, events: &mut Vec<LayerEvent>) {
         flush_sequence: false,
     };
     let call = CallEvent {
-        span: root,
-        task: TASK,
-        call: CallId::by_name("pwrite64").expect("invariant: the table has it"),
         args: [3, 0x7f00_0000, 4096, n * 4096, 0, 0],
-        enter: MonotonicNs(enter),
-        exit: MonotonicNs(exit),
         ending: Ending::Returned(4096),
         file: Some(OpenFile { fd: Fd(3), file: FILE, position_before: None, position_after: None }),
-        second_file: None,
-        paths: [None, None],
-        paths_kept: Kept::Whole,
         bios: 1,
         sleeps: 1,
         cpu_wait: Some(DurationNs(n % 1_000)),
-        sync_tid: None,
-        context: None,
+        ..CallEvent::bare(
+            root,
+            TASK,
+            CallId::by_name("pwrite64").expect("invariant: the table has it"),
+            MonotonicNs(enter),
+            MonotonicNs(exit),
+        )
     };
     events.extend([LayerEvent::Pair(PairEvent { bio, request }), LayerEvent::Call(call)]);
 }

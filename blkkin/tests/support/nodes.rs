@@ -73,22 +73,19 @@ fn call(node: u64, n: u64, events: &mut Vec<LayerEvent>, late: &mut Vec<LayerEve
     let root = span(node, 4 * n);
     let (bio, request) = io(root, span(node, 4 * n + 1), span(node, 4 * n + 2), start, n);
     let written = |bios, exit| CallEvent {
-        span: root,
-        task: TASK,
-        call: CallId::by_name("pwrite64").unwrap(),
         args: [3, 0x7f00, 4096, n * 4096, 0, 0],
-        enter: MonotonicNs(start),
-        exit: MonotonicNs(exit),
         ending: Ending::Returned(4096),
         file: Some(OpenFile { fd: Fd(3), file: FILE, position_before: None, position_after: None }),
-        second_file: None,
-        paths: [None, None],
-        paths_kept: Kept::Whole,
         bios,
         sleeps: bios,
         cpu_wait: Some(DurationNs(n % 100)),
-        sync_tid: None,
-        context: None,
+        ..CallEvent::bare(
+            root,
+            TASK,
+            CallId::by_name("pwrite64").unwrap(),
+            MonotonicNs(start),
+            MonotonicNs(exit),
+        )
     };
     match n % 8 {
         0 => {

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use blkkin_aggregator::trace::{Root, Trace};
 use blkkin_wire::calls::CallId;
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
-use blkkin_wire::event::{
-    BlockOp, BlockStatus, CallEvent, Ending, FileEvent, Kept, OpenFile, RequestEvent, TaskRef,
-};
+use blkkin_wire::event::{BlockOp, BlockStatus, CallEvent, FileEvent, Kept, OpenFile, RequestEvent, TaskRef};
 use blkkin_wire::ids::{BootId, DeviceId, Fd, FileId, NodeId, Sector, Source, SpanId, StartEpoch, TaskId};
 
 const TASK: TaskRef = TaskRef { id: TaskId(1), version: 0 };
@@ -23,22 +21,14 @@ pub(super) fn call(span: u64, name: &str, time: u64) -> Trace {
         ..ClockAnchor::NONE
     };
     let call = CallEvent {
-        span: SpanId(span),
-        task: TASK,
-        call: CallId::by_name(name).unwrap(),
         args: [3, 0, 0, 0, 0, 0],
-        enter: MonotonicNs(0),
-        exit: MonotonicNs(time),
-        ending: Ending::Returned(0),
-        file: None,
-        second_file: None,
-        paths: [None, None],
-        paths_kept: Kept::Whole,
-        bios: 0,
-        sleeps: 0,
-        cpu_wait: None,
-        sync_tid: None,
-        context: None,
+        ..CallEvent::bare(
+            SpanId(span),
+            TASK,
+            CallId::by_name(name).unwrap(),
+            MonotonicNs(0),
+            MonotonicNs(time),
+        )
     };
     Trace { root: Root::Call(call), ..Trace::new(source, anchor, SpanId(span)) }
 }

@@ -85,22 +85,15 @@ fn call(span: u64, name: &str, args: [u64; 6], ret: i64, from: u64, ns: u64) -> 
     let mut trace = empty(span);
     let enter = at(from);
     trace.root = Root::Call(CallEvent {
-        span: SpanId(span),
-        task: TASK,
-        call: CallId::by_name(name).unwrap(),
         args,
-        enter,
-        exit: MonotonicNs(enter.0 + ns),
         ending: Ending::Returned(ret),
-        file: None,
-        second_file: None,
-        paths: [None, None],
-        paths_kept: Kept::Whole,
-        bios: 0,
-        sleeps: 0,
-        cpu_wait: None,
-        sync_tid: None,
-        context: None,
+        ..CallEvent::bare(
+            SpanId(span),
+            TASK,
+            CallId::by_name(name).unwrap(),
+            enter,
+            MonotonicNs(enter.0 + ns),
+        )
     });
     trace
 }

@@ -1,7 +1,7 @@
 use blkkin_wire::batch::Accounts;
 use blkkin_wire::calls::CallId;
 use blkkin_wire::clock::ClockAnchor;
-use blkkin_wire::event::{Ending, Kept, TaskEvent, TaskRef};
+use blkkin_wire::event::{TaskEvent, TaskRef};
 use blkkin_wire::ids::{CgroupId, Pid, Source, SpanId, Tid, TraceId, Uid};
 use proptest::prelude::*;
 
@@ -32,24 +32,13 @@ fn seen(tid: u32) -> LayerEvent {
 }
 
 fn call(span: u64, tid: u32, (enter, exit): (u64, u64)) -> LayerEvent {
-    LayerEvent::Call(CallEvent {
-        span: SpanId(span),
-        task: task(tid),
-        call: CallId::by_name("pread64").unwrap(),
-        args: [0; 6],
-        enter: MonotonicNs(enter),
-        exit: MonotonicNs(exit),
-        ending: Ending::Returned(0),
-        file: None,
-        second_file: None,
-        paths: [None, None],
-        paths_kept: Kept::Whole,
-        bios: 0,
-        sleeps: 0,
-        cpu_wait: None,
-        sync_tid: None,
-        context: None,
-    })
+    LayerEvent::Call(CallEvent::bare(
+        SpanId(span),
+        task(tid),
+        CallId::by_name("pread64").unwrap(),
+        MonotonicNs(enter),
+        MonotonicNs(exit),
+    ))
 }
 
 fn batch(sequence: u64, events: Vec<LayerEvent>, watermark: u64) -> EventBatch {

@@ -329,22 +329,19 @@ fn known() -> EventBatch {
     let open = OpenFile { fd: Fd(3), file, position_before: None, position_after: None };
     let other = OpenFile { position_before: Some(100), position_after: Some(4_196), fd: Fd(4), file };
     let write = CallEvent {
-        span: SpanId(0x3c6e_f372_fe94_f82b),
-        task,
-        call: CallId::by_name("pwrite64").unwrap(),
         args: [3, 0x7fff_dead_b000, 4096, 8192, 0, 0],
-        enter: MonotonicNs(5_000_000_000),
-        exit: MonotonicNs(5_000_104_000),
         ending: Ending::Returned(4096),
         file: Some(open),
-        second_file: None,
-        paths: [None, None],
-        paths_kept: Kept::Whole,
         bios: 1,
         sleeps: 1,
         cpu_wait: Some(DurationNs(900)),
-        sync_tid: None,
-        context: None,
+        ..CallEvent::bare(
+            SpanId(0x3c6e_f372_fe94_f82b),
+            task,
+            CallId::by_name("pwrite64").unwrap(),
+            MonotonicNs(5_000_000_000),
+            MonotonicNs(5_000_104_000),
+        )
     };
     let sync = CallEvent {
         span: SpanId(0xa54f_f53a_5f1d_36f1),

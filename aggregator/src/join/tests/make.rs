@@ -79,22 +79,15 @@ pub(crate) fn batch(sequence: u64, events: Vec<LayerEvent>, watermark: u64) -> E
 /// A pwrite64 without bios.
 pub(crate) fn call(span: u64, enter: u64, exit: u64) -> CallEvent {
     CallEvent {
-        span: SpanId(span),
-        task: TASK,
-        call: CallId::by_name("pwrite64").unwrap(),
         args: [3, 0x7f00, 4096, 8192, 0, 0],
-        enter: MonotonicNs(enter),
-        exit: MonotonicNs(exit),
         ending: Ending::Returned(4096),
-        file: None,
-        second_file: None,
-        paths: [None, None],
-        paths_kept: Kept::Whole,
-        bios: 0,
-        sleeps: 0,
-        cpu_wait: None,
-        sync_tid: None,
-        context: None,
+        ..CallEvent::bare(
+            SpanId(span),
+            TASK,
+            CallId::by_name("pwrite64").unwrap(),
+            MonotonicNs(enter),
+            MonotonicNs(exit),
+        )
     }
 }
 

@@ -6,9 +6,7 @@ use crate::waterfall::block::segments;
 use crate::waterfall::words::words;
 use blkkin_wire::calls::CallId;
 use blkkin_wire::clock::{ClockAnchor, WallclockNs};
-use blkkin_wire::event::{
-    BioEvent, BlockOp, BlockStatus, CallEvent, Ending, Kept, RequestEvent, Submitter, TaskRef,
-};
+use blkkin_wire::event::{BioEvent, BlockOp, BlockStatus, CallEvent, RequestEvent, Submitter, TaskRef};
 use blkkin_wire::ids::{BootId, DeviceId, NodeId, Sector, Source, SpanId, StartEpoch, TaskId};
 
 const TASK: TaskRef = TaskRef { id: TaskId(1), version: 0 };
@@ -29,22 +27,14 @@ fn fsync() -> Trace {
         ..ClockAnchor::NONE
     };
     let call = CallEvent {
-        span: ROOT,
-        task: TASK,
-        call: CallId::by_name("fsync").unwrap(),
         args: [3, 0, 0, 0, 0, 0],
-        enter: MonotonicNs(1_000),
-        exit: MonotonicNs(2_000),
-        ending: Ending::Returned(0),
-        file: None,
-        second_file: None,
-        paths: [None, None],
-        paths_kept: Kept::Whole,
-        bios: 0,
-        sleeps: 0,
-        cpu_wait: None,
-        sync_tid: None,
-        context: None,
+        ..CallEvent::bare(
+            ROOT,
+            TASK,
+            CallId::by_name("fsync").unwrap(),
+            MonotonicNs(1_000),
+            MonotonicNs(2_000),
+        )
     };
     Trace { root: Root::Call(call), ..Trace::new(source, anchor, ROOT) }
 }
