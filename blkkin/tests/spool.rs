@@ -10,247 +10,30 @@
 #[path = "../../bus/tests/support/mod.rs"]
 mod broker;
 mod common;
+mod spooling;
 mod support;
 
-use std::collections::HashMap;
 use std::fs;
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::net::UnixDatagram;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use blkkin_bus::kafka::{EVENTS, EventConsumer, Group, Received, Settings};
-use blkkin_wire::batch::EventBatch;
-use blkkin_wire::ids::StartEpoch;
-use blkkin_wire::killed::{Remains, Tally};
-use tempfile::TempDir;
+use blkkin_bus::kafka::EVENTS;
+use blkkin_wire::killed::Tally;
 
 use broker::Broker;
 use broker::secure::{About, Listener, Right, allow};
+use spooling::agent::Agent;
+use spooling::bpffs::Bpffs;
+use spooling::caller::Caller;
+use spooling::manager::Manager;
+use spooling::topic::{consume, tally, told};
 use support::live::eventually;
-use support::metrics::{address, value};
-use support::service::Service;
+use support::metrics::value;
 use support::{needs, or_skip};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// So little fits into the producer that the rest has to wait in the spool.
 const SMALL_QUEUE: &str = "queue.buffering.max.kbytes=1100";
-
-/// A thread that makes calls which nobody else makes, and counts them.
-struct Caller {
-    tid: i64,
-    made: Arc<AtomicU64>,
-    endless: Arc<AtomicBool>,
-    orders: Option<Sender<u64>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Caller {
-    fn new() -> Caller {
-        let (made, endless) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-        let (orders, ordered) = channel::<u64>();
-        let (tell, told) = channel();
-        let (counts, goes_on) = (Arc::clone(&made), Arc::clone(&endless));
-        let thread = std::thread::spawn(move || {
-            let file = fs::File::open("/proc/self/exe").unwrap();
-            // SAFETY: a number.
-            tell.send(unsafe { libc::syscall(libc::SYS_gettid) }).unwrap();
-            let mut byte = 0u8;
-            while let Ok(calls) = ordered.recv() {
-                let (mut left, begun) = (calls, made_before(&counts));
-                while left > 0 || goes_on.load(Ordering::Relaxed) {
-                    // SAFETY: one byte, which outlives the call.
-                    unsafe { libc::pread(file.as_raw_fd(), (&raw mut byte).cast(), 1, 0) };
-                    left = left.saturating_sub(1);
-                    let made = counts.fetch_add(1, Ordering::Release) + 1;
-                    // Some 100,000 a second: a load, and no attempt to overrun rings.
-                    if calls > 0 && (made - begun).is_multiple_of(500) {
-                        std::thread::sleep(Duration::from_millis(5));
-                    }
-                }
-            }
-        });
-        let tid = told.recv().unwrap();
-        Caller { tid, made, endless, orders: Some(orders), thread: Some(thread) }
-    }
-
-    fn order(&self, calls: u64) {
-        self.orders.as_ref().unwrap().send(calls).unwrap();
-    }
-
-    /// Makes so many, and comes back when all are made.
-    fn make(&self, calls: u64) {
-        let until = self.made() + calls;
-        self.order(calls);
-        assert!(eventually(|| self.made() >= until));
-    }
-
-    fn made(&self) -> u64 {
-        self.made.load(Ordering::Acquire)
-    }
-}
-
-fn made_before(counts: &AtomicU64) -> u64 {
-    counts.load(Ordering::Acquire)
-}
-
-impl Drop for Caller {
-    fn drop(&mut self) {
-        self.endless.store(false, Ordering::Relaxed);
-        drop(self.orders.take());
-        let _ = self.thread.take().unwrap().join();
-    }
-}
-
-/// A file system for BPF objects of the test's own.
-struct Bpffs(TempDir);
-
-impl Bpffs {
-    fn mount() -> Result<Bpffs, String> {
-        let folder = tempfile::tempdir().unwrap();
-        let mounted = Command::new("mount").args(["-t", "bpf", "bpf"]).arg(folder.path()).output();
-        match mounted {
-            Ok(output) if output.status.success() => Ok(Bpffs(folder)),
-            other => Err(format!("no BPF file system can be mounted: {other:?}")),
-        }
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    /// Starts that have left something, or may do so.
-    fn epochs(&self) -> Vec<StartEpoch> {
-        let entries = fs::read_dir(self.path().join("blkkin")).into_iter().flatten();
-        let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
-        entries.map(|entry| StartEpoch(u64::from_str_radix(&name(entry), 16).unwrap())).collect()
-    }
-}
-
-impl Drop for Bpffs {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(self.path()).status();
-    }
-}
-
-/// The agent; killed with the test, however that ends.
-struct Agent(Service);
-
-impl Agent {
-    fn start(home: &Path, brokers: &str, caller: &Caller, more: &[&str]) -> Agent {
-        Agent::start_by(home, brokers, caller, more, |command| command)
-    }
-
-    fn start_by(
-        home: &Path,
-        brokers: &str,
-        caller: &Caller,
-        more: &[&str],
-        by: impl FnOnce(Command) -> Command,
-    ) -> Agent {
-        let tid = caller.tid.to_string();
-        let spool = home.join("spool");
-        let words = ["agent", "--brokers", brokers, "--tid", &tid, "--syscall", "pread64"];
-        let words =
-            [&words[..], &["--metrics", "127.0.0.1:0", "--spool", spool.to_str().unwrap()], more].concat();
-        let agent = Agent(Service::start_by(home, "agent", &words, by));
-        agent.0.says("tracing; events go", PATIENCE);
-        agent
-    }
-
-    fn said(&self) -> String {
-        self.0.said()
-    }
-
-    /// On a machine that has too much to do a connection may be given up before it is served.
-    fn metrics(&self) -> String {
-        let (said, mut metrics) = (self.said(), String::new());
-        let address = address(&said);
-        assert!(
-            eventually(|| {
-                metrics = ask(address).unwrap_or_default();
-                metrics.ends_with("# EOF\n")
-            }),
-            "{}",
-            self.said()
-        );
-        metrics
-    }
-
-    fn figure(&self, series: &str) -> f64 {
-        value(&self.metrics(), &format!("blkkin_{series}"))
-    }
-
-    fn kill(mut self) -> String {
-        assert!(self.0.kill());
-        self.said()
-    }
-
-    fn finish(self) -> (Option<i32>, String) {
-        self.0.finish()
-    }
-}
-
-fn ask(address: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect(address)?;
-    let head = format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
-    write!(stream, "{head}Accept: application/openmetrics-text; version=1.0.0\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    Ok(answer)
-}
-
-/// What the topic has, in its order; nothing of it missing.
-fn consume(settings: &Settings) -> Vec<EventBatch> {
-    let group = Group { name: "test".to_owned(), member: None };
-    let mut consumer = EventConsumer::join(settings, &group).unwrap();
-    let (mut batches, begun, mut idle) = (Vec::<EventBatch>::new(), Instant::now(), 0);
-    let mut next = HashMap::<StartEpoch, u64>::new();
-    // Once something came, two seconds of nothing are the end.
-    while begun.elapsed() < PATIENCE && (batches.is_empty() || idle < 20) {
-        match consumer.next(Duration::from_millis(100)).unwrap() {
-            Received::Batch(batch, missing) => {
-                let expected = next.entry(batch.source.epoch).or_default();
-                assert_eq!(
-                    (missing, batch.sequence),
-                    (0, *expected),
-                    "nothing is missing, from the first on"
-                );
-                *expected += 1;
-                batches.push(*batch);
-                idle = 0;
-            }
-            // Sent again by the next start, and seen to be that.
-            Received::Again => idle = 0,
-            Received::Nothing => idle += 1,
-            Received::Rebalanced { .. } => {}
-            other => panic!("{other:?}"),
-        }
-    }
-    batches
-}
-
-fn tally(batches: &[EventBatch], epoch: StartEpoch) -> Tally {
-    let of_it = batches.iter().filter(|batch| batch.source.epoch == epoch);
-    of_it.fold(Tally::default(), |sum, batch| sum.plus(&Tally::of(&batch.events)))
-}
-
-/// What later starts have told of this one.
-fn told(batches: &[EventBatch], epoch: StartEpoch) -> Option<Remains> {
-    let all = batches.iter().flat_map(|batch| &batch.killed);
-    let mut found: Vec<_> = all.filter(|killed| killed.epoch == Some(epoch)).collect();
-    found.dedup();
-    assert!(found.len() <= 1, "{found:?}");
-    found.first()?.remains
-}
 
 fn files(home: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(home.join("spool")).unwrap().map(|entry| entry.unwrap().path());
@@ -376,7 +159,7 @@ fn a_full_spool_stops_what_comes_before_it_and_the_books_balance() {
     broker.kill();
     let more = ["--set", SMALL_QUEUE, "--spool-max", "4M", "--ring-size", "64K"];
     let agent = Agent::start(home.path(), &settings.brokers, &caller, &more);
-    caller.endless.store(true, Ordering::Relaxed);
+    caller.without_end(true);
     caller.order(0);
     let dropped = || agent.figure("records_dropped_total{kind=\"call\"}");
     assert!(
@@ -386,7 +169,7 @@ fn a_full_spool_stops_what_comes_before_it_and_the_books_balance() {
     );
     assert!(agent.figure("spool_bytes") <= f64::from(4 << 20));
     assert!(files(home.path()).iter().map(|file| fs::metadata(file).unwrap().len()).sum::<u64>() <= 4 << 20);
-    caller.endless.store(false, Ordering::Relaxed);
+    caller.without_end(false);
     broker.up();
     assert!(eventually(|| agent.figure("spool_batches") < 5.0), "{}", agent.metrics());
     let (status, said) = agent.finish();
@@ -458,86 +241,6 @@ fn what_a_killed_agent_lost_is_told_to_the_record() {
     let known =
         strangers.map(|killed| killed.epoch).all(|epoch| rounds.iter().any(|round| Some(round.0) == epoch));
     assert!(known, "nobody else was killed");
-}
-
-/// What systemd does for a service with `FileDescriptorStoreMax=`.
-struct Manager {
-    socket: UnixDatagram,
-    folder: TempDir,
-    kept: Vec<(String, OwnedFd)>,
-}
-
-impl Manager {
-    fn new() -> Manager {
-        let folder = tempfile::tempdir().unwrap();
-        let socket = UnixDatagram::bind(folder.path().join("notify")).unwrap();
-        socket.set_nonblocking(true).unwrap();
-        Manager { socket, folder, kept: Vec::new() }
-    }
-
-    /// The same command, as the manager starts it: with what is kept, from descriptor 3 on.
-    fn start(&self, command: Command) -> Command {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", "export LISTEN_PID=$$; exec \"$@\"", "sh"]);
-        shell.arg(command.get_program()).args(command.get_args());
-        let names: Vec<_> = self.kept.iter().map(|(name, _)| name.as_str()).collect();
-        shell.env("NOTIFY_SOCKET", self.folder.path().join("notify")).env("FDSTORE", "8");
-        shell.env("LISTEN_FDS", names.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
-        let kept: Vec<_> = self.kept.iter().map(|(_, descriptor)| descriptor.as_raw_fd()).collect();
-        // SAFETY: fcntl and dup2 are async-signal-safe; numbers only. No more than 8 are kept.
-        unsafe {
-            shell.pre_exec(move || {
-                // Out of the way first, so that none is written over before it is moved.
-                let mut away = [0; 8];
-                for (fd, away) in kept.iter().zip(&mut away) {
-                    *away = libc::fcntl(*fd, libc::F_DUPFD_CLOEXEC, 100);
-                }
-                away.iter().take(kept.len()).zip(3..).for_each(|(fd, place)| {
-                    libc::dup2(*fd, place);
-                });
-                Ok(())
-            });
-        }
-        shell
-    }
-
-    fn names(&self) -> Vec<String> {
-        self.kept.iter().map(|(name, _)| name.clone()).collect()
-    }
-
-    /// Takes in what it was told.
-    fn hear(&mut self) {
-        while let Some((words, descriptor)) = receive(&self.socket) {
-            let name = words.lines().find_map(|line| line.strip_prefix("FDNAME="));
-            let name = name.unwrap_or_default().to_owned();
-            if words.contains("FDSTORE=1") {
-                assert!(words.contains("FDPOLL=0"), "else systemd takes a map for broken, and lets it go");
-                self.kept.push((name, descriptor.unwrap()));
-            } else if words.contains("FDSTOREREMOVE=1") {
-                self.kept.retain(|(kept, _)| *kept != name);
-            }
-        }
-    }
-}
-
-/// A message, and the descriptor that came with it.
-fn receive(socket: &UnixDatagram) -> Option<(String, Option<OwnedFd>)> {
-    let (mut words, mut control) = ([0u8; 4096], [0u64; 8]);
-    let mut part = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: words.len() };
-    // SAFETY: all zeros are a message header without anything.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
-    (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), size_of_val(&control) as _);
-    // SAFETY: the header points at memory that outlives the call, and says how long it is.
-    let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
-    let text = String::from_utf8_lossy(words.get(..usize::try_from(length).ok()?)?).into_owned();
-    // SAFETY: the kernel has filled the header in; a control message of rights holds descriptors that are ours now.
-    let descriptor = unsafe {
-        let first = libc::CMSG_FIRSTHDR(&raw const message);
-        (!first.is_null() && (*first).cmsg_type == libc::SCM_RIGHTS)
-            .then(|| OwnedFd::from_raw_fd(std::ptr::read_unaligned(libc::CMSG_DATA(first).cast::<i32>())))
-    };
-    Some((text, descriptor))
 }
 
 #[test]

@@ -1,0 +1,39 @@
+//! A place in which an agent pins its counters.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use blkkin_wire::ids::StartEpoch;
+use tempfile::TempDir;
+
+/// A file system for BPF objects of the test's own.
+pub(crate) struct Bpffs(TempDir);
+
+impl Bpffs {
+    pub(crate) fn mount() -> Result<Bpffs, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let mounted = Command::new("mount").args(["-t", "bpf", "bpf"]).arg(folder.path()).output();
+        match mounted {
+            Ok(output) if output.status.success() => Ok(Bpffs(folder)),
+            other => Err(format!("no BPF file system can be mounted: {other:?}")),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Starts that have left something, or may do so.
+    pub(crate) fn epochs(&self) -> Vec<StartEpoch> {
+        let entries = fs::read_dir(self.path().join("blkkin")).into_iter().flatten();
+        let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
+        entries.map(|entry| StartEpoch(u64::from_str_radix(&name(entry), 16).unwrap())).collect()
+    }
+}
+
+impl Drop for Bpffs {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.path()).status();
+    }
+}
