@@ -1,12 +1,10 @@
 //! Hundreds of instrumented programs on one node, coming and going, some of them killed: what each says it gave to LTTng is what is read
 //! of it and what LTTng says it has discarded. And what they cost: descriptors of LTTng's daemons, and memory of the rings.
 //!
-//! *The one thing that nobody counts.* The session daemon enables a new process's events and starts its session one after the other
-//! (`ust_app_synchronize` and `ust_app_start_trace` in src/bin/lttng-sessiond/ust-app.cpp of lttng-tools), and LTTng drops without a
-//! word what is given to it between the two. On a busy machine that is a group or two in one of hundreds of processes. So a process's events may
-//! lack in one place, before the first that was read of it; and how many they are, that event's number says.
-//!
-//! A program is `ust-provider/examples/crowd.rs`; its account lies in a file that outlives a kill.
+//! *The one thing that nobody counts.* LTTng's library enables a new process's events, asks the session daemon about its channels, and
+//! only then takes events (`lttng_session_enable` in src/lib/lttng-ust/lttng-events.c of lttng-ust v2.13.5): what is given to it between
+//! the two is dropped without a word. On a busy machine that is a group or two of one in hundreds of processes. So a process's events
+//! may lack in one place, before the first that was read of it; and how many they are, that one's number says.
 
 #![allow(clippy::print_stderr, reason = "a test says what it measured")]
 
