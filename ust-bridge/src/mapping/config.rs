@@ -42,6 +42,8 @@ pub enum Is {
     Number,
     /// Its name in a protocol.
     Meeting,
+    /// Several of these, of any spans, as `blkkin:together` says them.
+    Together,
     /// Nothing.
     Ignore,
 }
@@ -91,7 +93,7 @@ pub struct Mapping {
 }
 
 /// What one kind of event means. Words that end in `_from`, and `span`, `parent`, `trace_…`, `key`, `value`, `side`, `unique`,
-/// `connection` and `cookie`, name fields.
+/// `connection`, `cookie`, `words`, name fields.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the file's own words, described in configs/mappings/blkkin.toml")]
@@ -132,6 +134,7 @@ pub struct Rule {
     pub rule_from: Option<String>,
     pub connection: Option<String>,
     pub cookie: Option<String>,
+    pub words: Option<String>,
     #[serde(default)]
     pub annotate: BTreeMap<String, String>,
 }
@@ -183,6 +186,9 @@ impl Rule {
         };
         if !self.event.contains(':') && self.event != "*" {
             return wrong("events are called provider:name");
+        }
+        if self.is == Is::Together {
+            return if self.words.is_none() { wrong("`words` is missing") } else { Ok(()) };
         }
         if self.is != Is::Ignore && self.span.is_none() && self.key.is_none() {
             return wrong("`span` or `key` has to say whose it is");

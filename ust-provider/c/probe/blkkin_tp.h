@@ -51,6 +51,23 @@ LTTNG_UST_TRACEPOINT_EVENT(blkkin, leave,
 	LTTNG_UST_TP_FIELDS(lttng_ust_field_integer(uint64_t, span, span))
 )
 
+/* This thread works for `left` no longer, and for `span` from now on: leave and enter, with no call of the kernel between them. */
+LTTNG_UST_TRACEPOINT_EVENT(blkkin, turn,
+	LTTNG_UST_TP_ARGS(uint64_t, left, uint64_t, span),
+	LTTNG_UST_TP_FIELDS(
+		lttng_ust_field_integer(uint64_t, left, left)
+		lttng_ust_field_integer(uint64_t, span, span)
+	)
+)
+
+/* Several of begin, end, text, number, event and meeting at one time, of any spans: words.h says how. */
+LTTNG_UST_TRACEPOINT_EVENT(blkkin, together,
+	LTTNG_UST_TP_ARGS(const uint64_t *, words, uint16_t, count),
+	LTTNG_UST_TP_FIELDS(
+		lttng_ust_field_sequence(uint64_t, words, words, uint16_t, count)
+	)
+)
+
 LTTNG_UST_TRACEPOINT_EVENT(blkkin, event,
 	LTTNG_UST_TP_ARGS(uint64_t, span, const char *, name),
 	LTTNG_UST_TP_FIELDS(

@@ -63,6 +63,16 @@ static void leave(uint64_t span)
 	SAY(blkkin, leave, span);
 }
 
+static void turn(uint64_t left, uint64_t span)
+{
+	SAY(blkkin, turn, left, span);
+}
+
+static void together(const uint64_t *words, uint16_t count)
+{
+	SAY(blkkin, together, words, count);
+}
+
 static void event(uint64_t span, const char *name)
 {
 	SAY(blkkin, event, span, word(name));
@@ -158,6 +168,8 @@ __attribute__((visibility("default"))) const struct blkkin_probe blkkin_probe = 
 		[BLKKIN_TEXT] = STATE(blkkin, text),
 		[BLKKIN_NUMBER] = STATE(blkkin, number),
 		[BLKKIN_MEETING] = STATE(blkkin, meeting),
+		[BLKKIN_TURN] = STATE(blkkin, turn),
+		[BLKKIN_TOGETHER] = STATE(blkkin, together),
 		[BLKKIN_ZIPKIN_TIMESTAMP] = STATE(zipkin, timestamp),
 		[BLKKIN_ZIPKIN_KEYVAL_STRING] = STATE(zipkin, keyval_string),
 		[BLKKIN_ZIPKIN_KEYVAL_INTEGER] = STATE(zipkin, keyval_integer),
@@ -171,6 +183,8 @@ __attribute__((visibility("default"))) const struct blkkin_probe blkkin_probe = 
 	.text = text,
 	.number = number,
 	.meeting = meeting,
+	.turn = turn,
+	.together = together,
 	.keep_root = keep_root,
 	.set_rate = set_rate,
 	.seen_enabled = seen_enabled,
