@@ -6,7 +6,8 @@
 //!
 //! An event costs about 100 ns, of a request that takes some µs. So what is true at one moment is said in one: the requests that one
 //! read brought, with all about them ([`Together`]); the ends of those whose replies one write took; and a thread that does several
-//! requests in a row turns from one to the next ([`Turns`]). Eight requests are some 11 events, and not 56.
+//! requests in a row turns from one to the next ([`Turns`]). Eight requests are some 11 events, and not 56; and 2 or 3 where a session does
+//! not ask for turns, as its reader reads what threads publish.
 //!
 //! The span's meeting names the request as who watches the client knows it. On one machine: rule `nbd`, the connection
 //! ([`peer`](crate::peer)) and the cookie. A client may use a cookie again once it was answered ("Transmission"), so it is not said to be

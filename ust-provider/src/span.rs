@@ -16,6 +16,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::context::Context;
+use crate::probe::BLKKIN_ENTER;
 use crate::{ids, probe, publish};
 
 /// What a span is towards others.
@@ -171,7 +172,7 @@ impl Span {
     #[inline]
     pub fn enter(&self) -> Entered<'_> {
         self.publish();
-        self.mark(|probe| probe.enter);
+        self.mark(|probe, span| probe.turned(0, span));
         Entered { span: self, on_this_thread: PhantomData }
     }
 
@@ -271,7 +272,11 @@ impl Span {
             span: context.span,
             parent: context.parent,
             kind: kind as u8,
-            on: u8::from(on),
+            on: match on {
+                // Who hears of no enters could not tell when it works for something else.
+                true if publish::publishes() && !probe.has(BLKKIN_ENTER) => 2,
+                on => u8::from(on),
+            },
             padding: 0,
             kept_per_million: self.kept_per_million,
             name: name.as_ptr(),
@@ -306,12 +311,9 @@ impl Span {
 
     /// Says that this thread works for it from now on, or no longer.
     #[inline]
-    pub(crate) fn mark(&self, which: impl FnOnce(&probe::Table) -> unsafe extern "C" fn(u64)) {
+    fn mark(&self, say: impl FnOnce(&probe::Table, u64)) {
         if self.is_recorded() {
-            self.told(|probe, span| {
-                // SAFETY: a function of the probe that takes a number.
-                unsafe { which(probe)(span) }
-            });
+            self.told(say);
         }
     }
 }
@@ -369,6 +371,6 @@ impl Drop for Entered<'_> {
         if publish::matters(self.span.kept_per_million != NOTHING) {
             publish::leave(self.span.key());
         }
-        self.span.mark(|probe| probe.leave);
+        self.span.mark(|probe, span| probe.turned(span, 0));
     }
 }

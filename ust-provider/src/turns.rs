@@ -7,9 +7,8 @@
 use std::ffi::c_char;
 use std::marker::PhantomData;
 
-use crate::probe::{self, BLKKIN_TURN};
-use crate::publish;
 use crate::span::Span;
+use crate::{probe, publish};
 
 /// What this thread works for, one after another, until this is dropped. It stays on its thread.
 ///
@@ -84,17 +83,7 @@ impl Drop for Turns {
 /// 0: none.
 #[cold]
 fn said(before: u64, next: u64) {
-    let Some(probe) = probe::table() else { return };
-    // SAFETY: functions of the probe that take numbers.
-    unsafe {
-        if before != 0 && next != 0 && probe.has(BLKKIN_TURN) {
-            return (probe.turn)(before, next);
-        }
-        if before != 0 {
-            (probe.leave)(before);
-        }
-        if next != 0 {
-            (probe.enter)(next);
-        }
+    if let Some(probe) = probe::table() {
+        probe.turned(before, next);
     }
 }

@@ -57,6 +57,25 @@ fn what_is_said_together_is_the_same() {
     assert!(events.len() * 10 < said.len(), "{} events", events.len());
 }
 
+/// To a session that has no enters what threads work for is said only where they do not publish it.
+#[test]
+fn who_publishes_what_it_works_for_need_not_say_it() {
+    let Some(lttng) = lttng() else { return };
+    let program = lttng.install(&PROGRAM);
+    let events =
+        ["begin", "end", "text", "number", "event", "meeting", "together", "unseen_enter", "unseen_leave"];
+    let events = events.map(|name| format!("blkkin:{name}"));
+    for (publishes, expected) in [("1", 0), ("0", 3)] {
+        lttng.record(publishes, &events.each_ref().map(String::as_str), &[]);
+        let mut command = lttng.command(&program);
+        succeed(command.arg("together").env("BLKKIN_UST_CONTEXT", publishes).output().unwrap());
+        let told = lttng.finish(publishes);
+        let count = |name: &str| told.iter().filter(|event| event.name == name).count();
+        assert_eq!((count("blkkin:unseen_enter"), count("blkkin:unseen_leave")), (expected, expected));
+        assert_eq!(together::lines(&told).iter().filter(|line| line.starts_with("blkkin:begin")).count(), 40);
+    }
+}
+
 #[test]
 fn what_was_given_is_what_was_recorded_and_discarded() {
     let Some(lttng) = lttng() else { return };

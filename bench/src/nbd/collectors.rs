@@ -61,12 +61,7 @@ impl Collectors {
 
     pub(super) fn session(&self) -> Result<Session> {
         let before = daemons_time();
-        let rules = Mapping::built_in().rule;
-        let events = rules.into_iter().map(|rule| rule.event).filter(|event| event.starts_with("blkkin:"));
-        let mut events: Vec<String> = events.collect();
-        events.sort();
-        events.dedup();
-        let plan = Plan { events, ..Plan::default() };
+        let plan = Plan { events: Mapping::built_in().events(true), ..Plan::default() };
         let (keeper, _stale) = Keeper::create(Tool::default(), self.relay.clone(), plan)?;
         let follower = Follower::new(Target {
             address: keeper.relay().live_address(),

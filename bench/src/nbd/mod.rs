@@ -1,26 +1,27 @@
 //! `nbd`: what it costs a storage daemon to be instrumented, and to be traced.
 //!
 //! ```text
-//! fio ── Unix socket ── blkkin-nbd ── file in memory
+//! client ── Unix socket ── blkkin-nbd ── file in memory
 //!                          └ LTTng-UST → consumerd → relayd → our reader (decode, merge, mapping)
 //! ```
 //!
 //! The same server three ways, in turns, each time a new process: told to know nothing of LTTng (`BLKKIN_UST=0`), with LTTng's daemons there
-//! and no session, and in a session as `--ust` makes it, read by the same reader. fio keeps 16 reads of 4 KiB in flight, so the server
-//! is at its peak.
+//! and no session, and in a session as `--ust` makes it, read by the same reader.
 //!
 //! *What is measured* is first of all the server's own processor time a request (all of its threads, LTTng's two among them; user and
 //! system; by the scheduler's own count in ns). Where those who collect have other CPUs, that is what its peak is made of: what a CPU has
 //! no time for it does not serve. It is measured in two places:
 //!
-//! - *apart*: the server alone on one CPU, everything else on the others. How busy the server's CPU was is said beside: below 100 % the
-//!   client was what they waited for, and requests a second say less than the processor time does.
-//! - *shared*: nothing is bound, so on a machine of two CPUs whoever collects takes from both.
+//! - *apart*: the server alone on one CPU, everything else on the others; the client takes as little as it can ([`client`]) and goes before
+//!   those who collect. How busy the server's CPU was is said beside: below 100 % the client was waited for, and requests a second say
+//!   less than the processor time does.
+//! - *shared*: nothing is bound, and the client is fio, so on a machine of two CPUs three take from both.
 //!
-//! *Invariant*: a traced turn counts only if as many requests were told as fio made, or LTTng says how many events it had no room for.
-//! *Rejected*: requests a second alone. fio takes as much time a request as the server: with one CPU for it and for all who
-//! collect, they would be what is measured. The kernel's side is not in it: what a traced call costs is `call`'s and `hooks`'.
+//! *Invariant*: a traced turn counts only if as many requests were told as the client made, or LTTng says how many events it had no room
+//! for. *Rejected*: fio in both places. It takes as much time a request as the server: where one CPU is for it and for all who collect, they
+//! are what is measured. The kernel's side is not in it: what a traced call costs is `call`'s and `hooks`'.
 
+mod client;
 mod collectors;
 mod server;
 
@@ -74,6 +75,12 @@ struct Place {
     others: Vec<usize>,
 }
 
+impl Place {
+    fn is_apart(&self) -> bool {
+        self.name == "apart"
+    }
+}
+
 /// What came of one turn.
 #[derive(Clone, Copy, Debug)]
 struct Turn {
@@ -123,7 +130,7 @@ fn measure(program: &Path, file: &Path, place: &Place, setting: &Setting) -> Res
             _ => None,
         };
         let server = Server::start(program, file, &place.server, way == Way::Ignorant)?;
-        let asked = server.ask(length)?;
+        let asked = if place.is_apart() { server.fill(length)? } else { server.ask(length)? };
         server.stop()?;
         let heard = session.map(|session| session.end()).transpose()?;
         let turn = Turn { asked, heard };
@@ -137,7 +144,7 @@ fn measure(program: &Path, file: &Path, place: &Place, setting: &Setting) -> Res
 fn check(turn: &Turn) -> Result<()> {
     let Some(heard) = turn.heard else { return Ok(()) };
     if heard.lost == 0 && heard.begun < turn.asked.requests {
-        bail!("fio made {} requests, and {} were told of", turn.asked.requests, heard.begun);
+        bail!("the client made {} requests, and {} were told of", turn.asked.requests, heard.begun);
     }
     Ok(())
 }
@@ -190,16 +197,16 @@ fn found(places: &[Place], measured: &[Vec<Vec<Turn>>]) -> Found {
             let figure = Figure::of(name("more processor time of the server a request"), &rounds, "%")
                 .ratio(&ratios(turns, way, processor));
             // The goal is for who has CPUs of his own.
-            let apart = place.server.len() < place.others.len() + place.server.len() && place.name == "apart";
-            figures.push(if apart { figure.goal(Goal::AtMost(goal)) } else { figure });
+            figures.push(if place.is_apart() { figure.goal(Goal::AtMost(goal)) } else { figure });
             let fewer = ratios(turns, way, rate).map(|ratio| 100.0 * (1.0 - ratio));
             figures.push(Figure::of(name("fewer requests a second"), &fewer, "%"));
         }
     }
     let how = format!(
-        "fio's nbd engine: 16 random reads of 4 KiB in flight, one connection by a Unix socket, the file in memory; medians of {} rounds (apart) \
-         and {} (shared) of {} s each, in turns, each with a new server. *Apart*: the server on CPU {:?}, everything else on {:?}; *shared*: all \
-         on both. *Collecting* is LTTng's daemons and our reader, with what making and ending the session takes.",
+        "Reads of 4 KiB over one connection by a Unix socket, the file in memory; medians of {} rounds (apart) and {} (shared) of {} s each, in \
+         turns, each with a new server. *Apart*: the server on CPU {:?}, everything else on {:?}, a client that takes little, 32 in flight; \
+         *shared*: all on both, fio's nbd engine, 16 in flight. *Collecting* is LTTng's daemons and our reader, with what making and ending the \
+         session takes.",
         measured[0][0].len(),
         measured[1][0].len(),
         number(RUN.as_secs_f64()),
@@ -227,7 +234,7 @@ fn row(place: &Place, turns: &[Vec<Turn>], way: Way) -> Vec<String> {
         shown(&rate),
         shown(&processor),
         shown(&|turn| turn.asked.server.as_secs_f64() / turn.asked.wall.as_secs_f64()),
-        shown(&|turn| turn.asked.p99),
+        if place.is_apart() { String::new() } else { shown(&|turn| turn.asked.p99) },
         traced(&|turn, heard| heard.events as f64 / turn.asked.requests as f64),
         traced(&|turn, heard| a_request(turn, heard.reader + heard.daemons)),
         traced(&|turn, heard| a_request(turn, heard.reader)),

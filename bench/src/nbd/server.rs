@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::client::Client;
 use crate::affinity;
 
 const READY_WITHIN: Duration = Duration::from_secs(10);
@@ -29,7 +30,7 @@ pub(super) struct Asked {
     pub(super) wall: Duration,
     /// Processor time of the server meanwhile.
     pub(super) server: Duration,
-    /// µs.
+    /// µs; not a number where nobody measured it.
     pub(super) p99: f64,
 }
 
@@ -59,7 +60,17 @@ impl Server {
         Ok(server)
     }
 
-    /// Keeps 16 reads in flight for so long.
+    /// As many as it can answer for so long, by a client that takes little itself.
+    pub(super) fn fill(&self, length: Duration) -> Result<Asked> {
+        let client = Client::connect(&socket(self.folder.path()))?;
+        let (before, begun) = (self.processor_time()?, Instant::now());
+        let requests = client.ask(length)?;
+        let wall = begun.elapsed();
+        let server = self.processor_time()?.saturating_sub(before);
+        Ok(Asked { requests, wall, server, p99: f64::NAN })
+    }
+
+    /// As many as fio asks for with 16 in flight, for so long.
     pub(super) fn ask(&self, length: Duration) -> Result<Asked> {
         let output = self.folder.path().join("fio.json");
         let mut fio = Command::new("fio");

@@ -159,6 +159,20 @@ impl Mapping {
         Self { rule }
     }
 
+    /// The events that a session has to have for these rules. Where `published` is read in threads' own memory, they need not say in
+    /// events what they work for, which is most of what a daemon has to say; who does not publish it says so all the same.
+    pub fn events(&self, published: bool) -> Vec<String> {
+        let not_needed: &[&str] = match published {
+            true => &["blkkin:enter", "blkkin:leave", "blkkin:turn"],
+            false => &["blkkin:unseen_enter", "blkkin:unseen_leave"],
+        };
+        let events = self.rule.iter().map(|rule| rule.event.clone());
+        let mut events: Vec<_> = events.filter(|event| !not_needed.contains(&event.as_str())).collect();
+        events.sort();
+        events.dedup();
+        events
+    }
+
     /// These rules, and then `other`'s.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {

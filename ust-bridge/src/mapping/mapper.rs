@@ -367,7 +367,8 @@ impl<'v> Run<'_, 'v> {
         };
         let on = match bound.on {
             Said::Here(on) => on,
-            Said::Field(field) => self.number(Some(field)) != 0,
+            // 2: it is published, and so not said when the thread works for something else.
+            Said::Field(field) => self.number(Some(field)) == 1,
         };
         let kept = bound.kept_per_million.map(|field| self.number(Some(field)));
         Fact::Begin {

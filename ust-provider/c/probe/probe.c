@@ -63,6 +63,16 @@ static void leave(uint64_t span)
 	SAY(blkkin, leave, span);
 }
 
+static void unseen_enter(uint64_t span)
+{
+	SAY(blkkin, unseen_enter, span);
+}
+
+static void unseen_leave(uint64_t span)
+{
+	SAY(blkkin, unseen_leave, span);
+}
+
 static void turn(uint64_t left, uint64_t span)
 {
 	SAY(blkkin, turn, left, span);
@@ -170,6 +180,8 @@ __attribute__((visibility("default"))) const struct blkkin_probe blkkin_probe = 
 		[BLKKIN_MEETING] = STATE(blkkin, meeting),
 		[BLKKIN_TURN] = STATE(blkkin, turn),
 		[BLKKIN_TOGETHER] = STATE(blkkin, together),
+		[BLKKIN_UNSEEN_ENTER] = STATE(blkkin, unseen_enter),
+		[BLKKIN_UNSEEN_LEAVE] = STATE(blkkin, unseen_leave),
 		[BLKKIN_ZIPKIN_TIMESTAMP] = STATE(zipkin, timestamp),
 		[BLKKIN_ZIPKIN_KEYVAL_STRING] = STATE(zipkin, keyval_string),
 		[BLKKIN_ZIPKIN_KEYVAL_INTEGER] = STATE(zipkin, keyval_integer),
@@ -185,6 +197,8 @@ __attribute__((visibility("default"))) const struct blkkin_probe blkkin_probe = 
 	.meeting = meeting,
 	.turn = turn,
 	.together = together,
+	.unseen_enter = unseen_enter,
+	.unseen_leave = unseen_leave,
 	.keep_root = keep_root,
 	.set_rate = set_rate,
 	.seen_enabled = seen_enabled,

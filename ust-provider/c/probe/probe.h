@@ -29,6 +29,8 @@ enum blkkin_event {
 	/* Behind those that installed headers know by their number. */
 	BLKKIN_TURN,
 	BLKKIN_TOGETHER,
+	BLKKIN_UNSEEN_ENTER,
+	BLKKIN_UNSEEN_LEAVE,
 	BLKKIN_EVENTS
 };
 
@@ -63,6 +65,8 @@ struct blkkin_probe {
 			uint64_t cookie);
 	void (*turn)(uint64_t left, uint64_t span);
 	void (*together)(const uint64_t *words, uint16_t count);
+	void (*unseen_enter)(uint64_t span);
+	void (*unseen_leave)(uint64_t span);
 	/* Of how many in a million a root that begins now is one; 0: it is not kept. Takes 64 random bits. */
 	uint32_t (*keep_root)(uint64_t random);
 	/* Aims at so many roots a second; 0: keeps all. */

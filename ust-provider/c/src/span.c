@@ -41,6 +41,9 @@ void blkkin_say_begin(const struct blkkin_probe *probe, const struct blkkin_span
 	begin.parent = span->context.parent;
 	begin.kind = (uint8_t) kind;
 	begin.on = (uint8_t) where;
+	/* Who hears of no enters could not tell when it works for something else. */
+	if (where == BLKKIN_HERE && blkkin_ust_publishes && !*probe->state[BLKKIN_ENTER])
+		begin.on = 2;
 	begin.kept_per_million = span->kept_per_million;
 	begin.name = name;
 	begin.service = span->service;
@@ -73,18 +76,12 @@ void blkkin_ust_end(const struct blkkin_span *span)
 
 void blkkin_ust_enter(uint64_t span)
 {
-	const struct blkkin_probe *probe = the_probe();
-
-	if (probe)
-		probe->enter(span);
+	blkkin_ust_turn(0, span);
 }
 
 void blkkin_ust_leave(uint64_t span)
 {
-	const struct blkkin_probe *probe = the_probe();
-
-	if (probe)
-		probe->leave(span);
+	blkkin_ust_turn(span, 0);
 }
 
 void blkkin_ust_event(uint64_t span, const char *name)

@@ -193,7 +193,7 @@ void blkkin_ust_together_say(struct blkkin_together *together)
 	blkkin_together_begin(together);
 }
 
-/* 0: none. */
+/* 0: none. Each session hears it by the events that it has: `Table::turned` in `src/probe.rs`. */
 void blkkin_ust_turn(uint64_t left, uint64_t span)
 {
 	const struct blkkin_probe *probe = the_probe();
@@ -202,10 +202,16 @@ void blkkin_ust_turn(uint64_t left, uint64_t span)
 		return;
 	if (left && span && has(probe, BLKKIN_TURN)) {
 		probe->turn(left, span);
-		return;
+	} else {
+		if (left)
+			probe->leave(left);
+		if (span)
+			probe->enter(span);
 	}
+	if (__atomic_load_n(&blkkin_ust_publishes, __ATOMIC_RELAXED))
+		return;
 	if (left)
-		probe->leave(left);
+		probe->unseen_leave(left);
 	if (span)
-		probe->enter(span);
+		probe->unseen_enter(span);
 }

@@ -132,7 +132,7 @@ int blkkin_from_blkin(struct blkkin_context *context, const unsigned char bytes[
 /* What follows until the inline functions is theirs. */
 
 /* What LTTng writes when a session enables an event, by enum blkkin_event of probe.h; zeros of ours until blkkin_init(). */
-extern const int *blkkin_ust_state[14];
+extern const int *blkkin_ust_state[16];
 
 /* What threads work for: 0 is not published; 1 is, and nothing was yet; 2 is, and something was. */
 extern unsigned char blkkin_ust_publishes;
