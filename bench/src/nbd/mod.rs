@@ -9,7 +9,7 @@
 //! and no session, and in a session as `--ust` makes it, read by the same reader.
 //!
 //! *What is measured* is first of all the server's own processor time a request (all of its threads, LTTng's two among them; user and
-//! system; by the scheduler's own count in ns). Where those who collect have other CPUs, that is what its peak is made of: what a CPU has
+//! system; in ns). Where those who collect have other CPUs, that is what its peak is made of: what a CPU has
 //! no time for it does not serve. It is measured in two places:
 //!
 //! - *apart*: the server alone on one CPU, everything else on the others; the client takes as little as it can ([`client`]) and goes before

@@ -84,11 +84,11 @@ fn a_batch_waits_for_what_was_said_before_its_end() {
 fn an_operation_that_nobody_was_said_to_work_for_is_one_of_this_node() {
     let mut weave = Weave::default();
     let (mut operations, mut words) = (Operations::default(), Vec::new());
-    let Fact::Begin { trace_lo, span, .. } = begin(7, None, false) else { panic!() };
+    let Fact::Begin { trace_hi, trace_lo, span, .. } = begin(7, None, false) else { panic!() };
     operations.take(&at(5, Thread { pid: 100, tid: 1 }), &begin(7, None, false), &mut words);
     weave.hear(words, MonotonicNs(60));
     let LayerEvent::Call(mut published) = call(1, 1, (10, 20)) else { panic!() };
-    let (trace, from) = (TraceId(trace_lo.into()), ContextFrom::Thread);
+    let (trace, from) = (TraceId(u128::from(trace_hi) << 64 | u128::from(trace_lo)), ContextFrom::Thread);
     published.context = Some(TraceContext { trace, span: SpanId(span), flags: 1, from }.into());
     weave.take(batch(0, vec![seen(1), LayerEvent::Call(published), call(2, 1, (30, 40))], 45), 0);
     assert_eq!(links(&[weave.next(1).unwrap()]), [(1, Some(7)), (2, None)]);
