@@ -5,7 +5,7 @@
 //! the machine was doing, and asserted by nobody. `docs` then writes the JSON into docs/performance.md.
 //!
 //! How a figure is made is [`frame`]'s. `calls` and `harness` make load and a tracer in this process; `call`, `contexts`, `hooks`,
-//! `start`, `loss`, `memory`, `pipeline`, `wire`, `path`, `agent`, `iops`, `peers` and `matrix` are the benches; `process` reads what another process took;
+//! `start`, `loss`, `memory`, `pipeline`, `wire`, `path`, `agent`, `nbd`, `iops`, `peers` and `matrix` are the benches; `process` reads what another process took;
 //! `disk` is what is read and written; [`blkkin_bench`] has what is joined.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "its output is what it is for")]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
@@ -28,6 +28,7 @@ mod load;
 mod loss;
 mod matrix;
 mod memory;
+mod nbd;
 mod path;
 mod peers;
 mod process;
@@ -82,6 +83,7 @@ const BENCHES: &[(&str, Bench)] = &[
     ("wire", wire::run),
     ("path", path::run),
     ("agent", agent::run),
+    ("nbd", nbd::run),
     ("iops", iops::run),
     ("peers", peers::run),
     ("matrix", matrix::run),

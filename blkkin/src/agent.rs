@@ -135,7 +135,8 @@ fn serve(
     mut inbox: Inbox,
 ) -> Result<ExitCode, Failure> {
     let manager = Manager::found();
-    let heard = Daemons::prepare(&args.ust)?.map(|daemons| (daemons, Shown::at_once()));
+    let heard = Daemons::prepare(&args.ust, &believed::believed(&args.how.contexts)?)?
+        .map(|daemons| (daemons, Shown::at_once()));
     let shown = heard.as_ref().map(|(_, shown)| shown.clone());
     let books = Arc::new(Books::new(manager.silence_max(), shown, tracer.asking()));
     let _metrics = Endpoint::of(

@@ -25,7 +25,7 @@ use std::sync::mpsc::{channel, sync_channel};
 use std::thread::{Builder, JoinHandle};
 
 use blkkin_bus::{Publisher, Subscription};
-use blkkin_tracer::{Follow, StopSignal};
+use blkkin_tracer::{Believed, Follow, Reach, StopSignal};
 use blkkin_ust_bridge::mapping::config::Mapping;
 use blkkin_ust_bridge::session::tool::ToolError;
 use blkkin_ust_bridge::weave::WeaveBooks;
@@ -54,8 +54,9 @@ pub(crate) struct AtWork {
 }
 
 impl Daemons {
-    /// Makes the session; nothing where it was not asked for.
-    pub(crate) fn prepare(args: &UstArgs) -> Result<Option<Daemons>, Failure> {
+    /// Makes the session; nothing where it was not asked for. What threads publish need not be said besides where everybody is `believed`,
+    /// and can be looked at.
+    pub(crate) fn prepare(args: &UstArgs, believed: &Believed) -> Result<Option<Daemons>, Failure> {
         if !args.ust {
             return Ok(None);
         }
@@ -63,9 +64,8 @@ impl Daemons {
         for file in &args.ust_mapping {
             mapping = mapping.and(read(file)?);
         }
-        let mut events: Vec<String> = mapping.rule.iter().map(|rule| rule.event.clone()).collect();
-        events.sort();
-        events.dedup();
+        let published = *believed == Believed::Everybody && blkkin_tracer::reach() == Reach::Everybody;
+        let events = mapping.events(published);
         let folder = tempfile::Builder::new().prefix("blkkin-ust.").tempdir();
         let folder = folder.map_err(|error| {
             Failure::cannot_trace("no folder for what LTTng writes", error, "say where by TMPDIR=FOLDER")

@@ -58,7 +58,7 @@ fn prepare(args: &RunArgs, command: &Resolved<'_>) -> Result<(Tracer, Plan, Outp
         tracer.follow_tree(*pid).map_err(cannot_trace)?;
     }
     // Programs find a session that was there before them.
-    let daemons = Daemons::prepare(&args.ust)?;
+    let daemons = Daemons::prepare(&args.ust, &config.contexts)?;
     let probes = wanted.listen(&mut tracer)?;
     let report = Report::new(ReportConfig {
         command: Some(command.line()),

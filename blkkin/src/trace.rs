@@ -53,9 +53,9 @@ fn prepare(args: &TraceArgs) -> Result<(Tracer, Plan, Output), Failure> {
     for pid in &what.tree {
         tracer.follow_tree(*pid).map_err(cannot_trace)?;
     }
-    let config = ReportConfig { slowest: args.output.slowest, ..ReportConfig::new(clock::now()) };
-    let report = Report::new(config);
-    let daemons = Daemons::prepare(&args.ust)?;
+    let daemons = Daemons::prepare(&args.ust, &config.contexts)?;
+    let report = ReportConfig { slowest: args.output.slowest, ..ReportConfig::new(clock::now()) };
+    let report = Report::new(report);
     let probes = wanted.listen(&mut tracer)?;
     let (tail, detail) = (what.tail, what.detail);
     let nbd = args.ust.nbd;

@@ -6,6 +6,8 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
+use blkkin_ust::Together;
+
 use crate::export::Answer;
 use crate::op::Op;
 
@@ -54,12 +56,15 @@ impl Outbox {
     pub(crate) fn advance(&mut self, bytes: usize) -> Released {
         let mut released = Released::default();
         self.sent += bytes;
+        let mut together = Together::new();
         while let Some(first) = self.replies.front()
             && self.sent >= first.bytes.len()
         {
             self.sent -= first.bytes.len();
             released.add(first.cost);
-            self.replies.pop_front();
+            if let Some(reply) = self.replies.pop_front() {
+                reply.op.end(&mut together);
+            }
         }
         released
     }

@@ -26,6 +26,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use blkkin_ust::Turns;
+
 use crate::export::Export;
 use crate::outbox::Reply;
 use crate::protocol::Command;
@@ -221,12 +223,16 @@ impl Shared {
 
     /// All of them, here and now.
     fn do_all(self: &Arc<Self>, served: &Arc<Served>, batch: &mut Vec<Begun>, replies: &mut Vec<Reply>) {
+        let mut turns = Turns::new();
         for begun in batch.drain(..) {
-            replies.push(self.done(served, begun));
+            replies.push(self.done(served, begun, &mut turns));
             if replies.len() >= REPLIES_TOGETHER {
+                // Sending is for none of them alone.
+                turns.rest();
                 self.send(served, replies);
             }
         }
+        turns.rest();
         if !replies.is_empty() {
             self.send(served, replies);
         }
@@ -243,16 +249,15 @@ impl Shared {
     }
 
     fn do_one(self: &Arc<Self>, served: &Arc<Served>, begun: Begun, replies: &mut Vec<Reply>) {
-        replies.push(self.done(served, begun));
+        replies.push(self.done(served, begun, &mut Turns::new()));
         self.send(served, replies);
     }
 
-    fn done(&self, served: &Served, begun: Begun) -> Reply {
+    /// Does it. The thread works for it until it turns to another one.
+    fn done(&self, served: &Served, begun: Begun, turns: &mut Turns) -> Reply {
         let start = Instant::now();
-        let answer = {
-            let _working = begun.op.enter();
-            self.export.answer(served.connection.session, &begun.incoming)
-        };
+        begun.op.take(turns);
+        let answer = self.export.answer(served.connection.session, &begun.incoming);
         // One that was held up by something else says little of the next ones.
         let took = start.elapsed().min(10 * QUICK).as_nanos() as u32;
         // Written by several threads: one that is overwritten was as good a guess.

@@ -1,5 +1,5 @@
-//! What the server says of itself while it is traced, as LTTng recorded it and babeltrace2 reads it: every request is one span
-//! under its own name, and every call to the file is done by a thread that works for it.
+//! What the server says of itself while it is traced, as LTTng recorded it and the bridge reads it: every request is one span
+//! under its own name, every call to the file is done by a thread that works for it, and it takes few events to say so.
 
 #![allow(
     clippy::unwrap_used,
@@ -7,6 +7,8 @@
     reason = "a test fails by panicking, and says what it saw"
 )]
 
+#[path = "support/facts.rs"]
+mod facts;
 #[path = "../../ust-provider/tests/support/lttng.rs"]
 #[allow(dead_code, reason = "it is another crate's, and used in part")]
 mod lttng;
@@ -31,12 +33,22 @@ fn traced(lttng: &Lttng, mode: &[&str]) -> Running {
     Running::start_as(lttng.command(own), mode, 64 * MIB, &[])
 }
 
-/// What was recorded of it, all of it.
+/// What was recorded of it, all of it; at most four events for each request.
 fn recorded(lttng: &Lttng, server: Running) -> Vec<Event> {
     server.stop();
-    let (events, discarded) = lttng.finish_counting("nbd");
+    finished(lttng)
+}
+
+fn finished(lttng: &Lttng) -> Vec<Event> {
+    let (recorded, discarded) = lttng.finish_counting("nbd");
     assert_eq!(discarded, 0);
-    events
+    let (said, events) = facts::read(&lttng.home().join("traces/nbd"));
+    assert_eq!(events, recorded.len(), "as many as babeltrace2 reads");
+    let requests = said.iter().filter(|event| event.name == "blkkin:begin").count();
+    println!("{requests} requests: {} things in {events} events", said.len());
+    // Its begin with all about it, one to enter, one to leave, its end; fewer where several come at once.
+    assert!(events <= 4 * requests, "{events} events for {requests} requests");
+    said
 }
 
 fn started() -> Option<Lttng> {
@@ -131,8 +143,7 @@ fn every_call_to_the_file_is_done_by_who_works_for_its_request() {
     support::capture(std::process::Command::new("kill").arg(child.trim()));
     let mut server = server;
     server.wait();
-    let (events, discarded) = lttng.finish_counting("nbd");
-    assert_eq!(discarded, 0);
+    let events = finished(&lttng);
 
     let mut places: HashMap<u64, i64> = HashMap::new();
     let mut worked: HashMap<u32, Vec<i64>> = HashMap::new();

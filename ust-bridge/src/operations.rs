@@ -88,6 +88,8 @@ pub struct Above {
 pub trait Told {
     /// An operation of this process is over, or was one end of a request.
     fn event(&mut self, pid: u32, event: LayerEvent);
+    /// An operation of this node has begun: calls may say that they were made for it.
+    fn began(&mut self, at: MonotonicNs, trace: TraceId, span: SpanId);
     /// From `at` on the thread works for this.
     fn works(&mut self, at: MonotonicNs, thread: Thread, above: Option<Above>);
     /// From `at` on it is not known what anybody works for, until it is said.
@@ -277,6 +279,7 @@ impl Operations {
             kept: kept_per_million,
             notes: Vec::new(),
         };
+        told.began(event.begin, event.trace, event.span);
         Some(place.insert(Open { event, root, meetings: Vec::new() }).above())
     }
 

@@ -38,7 +38,7 @@ const HELD_MAX: usize = 262_144;
 /// Tasks whose numbers are known. The tracer says when one ends.
 const TASKS_MAX: usize = 262_144;
 
-/// Operations that are remembered as such: of those that threads were said to work for the last so many, and up to as many before.
+/// Operations that are remembered as such: the last so many that began, or that threads were said to work for, and up to as many before.
 const OPERATIONS_MAX: usize = 65_536;
 
 /// Something that came of facts.
@@ -46,6 +46,8 @@ const OPERATIONS_MAX: usize = 65_536;
 pub enum Word {
     /// An operation of this process, or an end of a request.
     Event(u32, LayerEvent),
+    /// An operation of this node began then.
+    Began(MonotonicNs, TraceId, SpanId),
     /// From then on the thread works for this.
     Works(MonotonicNs, Thread, Option<Above>),
     /// From then on it is not known what anybody works for.
@@ -56,7 +58,7 @@ impl Word {
     fn at(&self) -> MonotonicNs {
         match self {
             Word::Event(_, event) => event.time(),
-            Word::Works(at, ..) | Word::Nobody(at) => *at,
+            Word::Began(at, ..) | Word::Works(at, ..) | Word::Nobody(at) => *at,
         }
     }
 }
@@ -65,6 +67,9 @@ impl Word {
 impl Told for Vec<Word> {
     fn event(&mut self, pid: u32, event: LayerEvent) {
         self.push(Word::Event(pid, event));
+    }
+    fn began(&mut self, at: MonotonicNs, trace: TraceId, span: SpanId) {
+        self.push(Word::Began(at, trace, span));
     }
     fn works(&mut self, at: MonotonicNs, thread: Thread, above: Option<Above>) {
         self.push(Word::Works(at, thread, above));
@@ -277,9 +282,11 @@ impl Weave {
                     self.books.operations_late += u64::from(operation && event.time() < self.given);
                     events.push(event);
                 }
+                Word::Began(_, trace, span) => self.remember(trace, span),
                 Word::Works(_, thread, Some(above)) => {
                     self.threads.insert(thread, above);
-                    self.remember(above);
+                    // Once more: it may have begun long ago.
+                    self.remember(above.trace, above.span);
                 }
                 Word::Works(_, thread, None) => drop(self.threads.remove(&thread)),
                 Word::Nobody(_) => self.threads.clear(),
@@ -287,11 +294,11 @@ impl Weave {
         }
     }
 
-    fn remember(&mut self, above: Above) {
+    fn remember(&mut self, trace: TraceId, span: SpanId) {
         if self.operations[0].len() >= OPERATIONS_MAX {
             self.operations[1] = std::mem::take(&mut self.operations[0]);
         }
-        self.operations[0].insert(above.span, above.trace);
+        self.operations[0].insert(span, trace);
     }
 
     fn link(&mut self, call: &mut CallEvent) {

@@ -16,7 +16,7 @@ use std::hint::black_box;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use blkkin_ust::{Context, Here, Kind, Span};
+use blkkin_ust::{Context, Here, Kind, Side, Span, Together, Turns};
 use support::{Lttng, compile, library, succeed};
 
 const SERVICE: &std::ffi::CStr = c"nbd-server";
@@ -105,10 +105,65 @@ fn measure() {
         }),
     );
     say("here: root, end", 2, best(threads, calls, || ended!(Here::root(Kind::Server, c"READ", SERVICE))));
+    say("a request, one by one", 7, best(threads, calls, one_by_one));
+    say(
+        "together: root, end",
+        2,
+        best(threads, calls, || {
+            let mut together = Together::new();
+            let span = together.root(Kind::Server, c"READ", SERVICE);
+            together.end(span);
+        }),
+    );
+    say(
+        "turns: take, rest",
+        2,
+        best(threads, calls, || {
+            let mut turns = Turns::new();
+            turns.take(black_box(&root));
+        }),
+    );
+    // While nobody traces it would be the moving of eight spans.
+    if blkkin_ust::enabled() {
+        let eight = best(threads, calls / 8, together);
+        println!(
+            "  {:34} {:7.2} ns",
+            "a request of eight, together",
+            eight.as_secs_f64() * 1e9 / calls as f64
+        );
+    }
     let carried = Span::continued(came, Kind::Server, c"READ", SERVICE);
     // From here on something was published in this process, so what is not must hide it.
     say("published: enter, leave", 2, best(threads, calls, || drop(black_box(&carried).enter())));
     say("enter, leave, of one that hides", 2, best(threads, calls, || drop(black_box(&root).enter())));
+}
+
+const CONNECTION: &std::ffi::CStr = c"unix:4ed9f5f3-1a44-4d0b-8ac6-1c5ad6d5f1a0:123456>123457";
+
+/// What a server says of a request: seven events.
+fn one_by_one() {
+    let span = Span::root(Kind::Server, c"READ", SERVICE);
+    span.meeting(Side::Answered, c"nbd", CONNECTION, black_box(7), false);
+    span.number(c"nbd.offset", black_box(4096));
+    span.number(c"nbd.length", black_box(4096));
+    drop(black_box(&span).enter());
+}
+
+/// The same of eight at once: eleven events.
+fn together() {
+    let mut together = Together::new();
+    let spans = [(); 8].map(|()| {
+        let span = together.root(Kind::Server, c"READ", SERVICE);
+        together.meeting(&span, Side::Answered, c"nbd", CONNECTION, black_box(7), false);
+        together.number(&span, c"nbd.offset", black_box(4096));
+        together.number(&span, c"nbd.length", black_box(4096));
+        span
+    });
+    together.say();
+    let mut turns = Turns::new();
+    spans.iter().for_each(|span| turns.take(black_box(span)));
+    turns.rest();
+    spans.into_iter().for_each(|span| together.end(span));
 }
 
 /// The smallest of several rounds; on several threads, the slowest of them.

@@ -32,6 +32,8 @@ mod probe;
 mod process;
 mod publish;
 mod span;
+mod together;
+mod turns;
 
 pub use context::Context;
 pub use here::Here;
@@ -40,6 +42,8 @@ pub use init::{Counts, InitError, Options, Started, counts, enabled, init, init_
 pub use process::{NotSaid, publish_process};
 pub use publish::NotPublished;
 pub use span::{Entered, Kind, Side, Span};
+pub use together::Together;
+pub use turns::Turns;
 
 /// The examples of the README are compiled and run too.
 #[cfg(doctest)]

@@ -16,7 +16,7 @@ const PROBE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/blkkin-probe.so")
 
 /// `BLKKIN_PROBE_ABI` of `c/probe/probe.h`.
 #[cfg(blkkin_probe)]
-const ABI: u32 = 1;
+const ABI: u32 = 2;
 
 /// MFD_EXEC of Linux 6.3 (include/uapi/linux/memfd.h): without it, a machine with sysctl vm.memfd_noexec = 1 maps no code
 /// of it. An older kernel refuses the word.

@@ -12,12 +12,17 @@ use std::ffi::c_char;
 use std::ptr::null;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering, fence};
 
-/// The place of `begin` in [`Table::state`].
+use crate::publish;
+
+/// Places in [`Table::state`].
 #[cfg(blkkin_probe)]
 const BLKKIN_BEGIN: usize = 0;
+pub(crate) const BLKKIN_ENTER: usize = 2;
+pub(crate) const BLKKIN_TURN: usize = 12;
+pub(crate) const BLKKIN_TOGETHER: usize = 13;
 
 /// `BLKKIN_EVENTS` of `c/probe/probe.h`: blkin's are behind ours.
-const EVENTS: usize = 12;
+const EVENTS: usize = 16;
 
 /// `struct blkkin_probe` of `c/probe/probe.h`, up to what Rust uses.
 #[repr(C)]
@@ -33,6 +38,10 @@ pub(crate) struct Table {
     pub(crate) text: unsafe extern "C" fn(u64, *const c_char, *const c_char),
     pub(crate) number: unsafe extern "C" fn(u64, *const c_char, i64),
     pub(crate) meeting: unsafe extern "C" fn(u64, u8, u8, *const c_char, *const c_char, u64),
+    pub(crate) turn: unsafe extern "C" fn(u64, u64),
+    pub(crate) together: unsafe extern "C" fn(*const u64, u16),
+    pub(crate) unseen_enter: unsafe extern "C" fn(u64),
+    pub(crate) unseen_leave: unsafe extern "C" fn(u64),
     /// Of how many in a million a root that begins now is one; 0: it is not kept.
     pub(crate) keep_root: unsafe extern "C" fn(u64) -> u32,
     pub(crate) set_rate: unsafe extern "C" fn(u32),
@@ -54,6 +63,37 @@ pub(crate) struct Begin {
     pub(crate) kept_per_million: u32,
     pub(crate) name: *const c_char,
     pub(crate) service: *const c_char,
+}
+
+impl Table {
+    /// Whether a session has this event enabled: one that was told of events by their names may not know it.
+    #[inline]
+    pub(crate) fn has(&self, event: usize) -> bool {
+        // SAFETY: a word of the probe, which is never unloaded.
+        unsafe { &*self.state[event] }.load(Ordering::Relaxed) != 0
+    }
+
+    /// This thread works for `left` no longer, and for `span` from now on; 0: for none. Each session hears it by the events that it has:
+    /// in one word or two, or only where nobody could read it in the thread's own memory.
+    pub(crate) fn turned(&self, left: u64, span: u64) {
+        let say = |function: unsafe extern "C" fn(u64), whom: u64| {
+            if whom != 0 {
+                // SAFETY: a function of the probe that takes a number.
+                unsafe { function(whom) };
+            }
+        };
+        if left != 0 && span != 0 && self.has(BLKKIN_TURN) {
+            // SAFETY: a function of the probe that takes numbers.
+            unsafe { (self.turn)(left, span) };
+        } else {
+            say(self.leave, left);
+            say(self.enter, span);
+        }
+        if !publish::publishes() {
+            say(self.unseen_leave, left);
+            say(self.unseen_enter, span);
+        }
+    }
 }
 
 /// What the state of an event is while there is no probe.

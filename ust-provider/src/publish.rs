@@ -119,6 +119,12 @@ pub(crate) fn matters(has: bool) -> bool {
     }
 }
 
+/// Whether who looks at this process' threads knows what they work for.
+#[inline]
+pub(crate) fn publishes() -> bool {
+    STATE.load(Ordering::Relaxed) != OFF
+}
+
 /// This thread works for `context` from now on; for nothing that is known, where that is none.
 pub(crate) fn enter(key: u64, context: &Context) {
     if STATE.load(Ordering::Relaxed) != USED {

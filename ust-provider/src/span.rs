@@ -16,6 +16,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::context::Context;
+use crate::probe::BLKKIN_ENTER;
 use crate::{ids, probe, publish};
 
 /// What a span is towards others.
@@ -170,11 +171,19 @@ impl Span {
     /// This thread works for the span until the guard is dropped. Guards nest: the innermost span is the one worked for.
     #[inline]
     pub fn enter(&self) -> Entered<'_> {
-        if publish::matters(self.kept_per_million != NOTHING) {
-            publish::enter(self.key(), &self.context());
-        }
-        self.mark(|probe| probe.enter);
+        self.publish();
+        self.mark(|probe, span| probe.turned(0, span));
         Entered { span: self, on_this_thread: PhantomData }
+    }
+
+    /// Tells who reads threads that this one works for it; under which key, if it matters.
+    #[inline]
+    pub(crate) fn publish(&self) -> Option<u64> {
+        publish::matters(self.kept_per_million != NOTHING).then(|| {
+            let key = self.key();
+            publish::enter(key, &self.context());
+            key
+        })
     }
 
     /// Under which it is entered and left: what has no id has its address, which stays while it is entered.
@@ -232,6 +241,13 @@ impl Span {
     /// A root that sampling does not keep has its ids alone, so that nobody further on takes its parts for roots.
     fn begin(&mut self, kept: u32, kind: Kind, name: &'static CStr, on: bool) {
         let Some(probe) = probe::table() else { return };
+        if self.made(probe, kept) {
+            self.say_begin(probe, kind, name, on);
+        }
+    }
+
+    /// Gives it its ids. Whether it is recorded.
+    pub(crate) fn made(&mut self, probe: &probe::Table, kept: u32) -> bool {
         let above = self.context();
         let (context, kept) = if above.is_none() {
             // SAFETY: a function of the probe that takes a number.
@@ -241,28 +257,48 @@ impl Span {
         } else if above.sampled && kept != 0 {
             (Context { span: ids::fresh(), parent: above.span, ..above }, kept)
         } else {
-            return;
+            return false;
         };
         self.context = MaybeUninit::new(context);
-        if kept == 0 {
-            self.kept_per_million = CARRIES;
-            return;
-        }
-        self.kept_per_million = kept;
+        self.kept_per_million = if kept == 0 { CARRIES } else { kept };
+        kept != 0
+    }
+
+    pub(crate) fn say_begin(&self, probe: &probe::Table, kind: Kind, name: &'static CStr, on: bool) {
+        let context = self.context();
         let begin = probe::Begin {
             trace_hi: context.trace_hi,
             trace_lo: context.trace_lo,
             span: context.span,
             parent: context.parent,
             kind: kind as u8,
-            on: u8::from(on),
+            on: match on {
+                // Who hears of no enters could not tell when it works for something else.
+                true if publish::publishes() && !probe.has(BLKKIN_ENTER) => 2,
+                on => u8::from(on),
+            },
             padding: 0,
-            kept_per_million: kept,
+            kept_per_million: self.kept_per_million,
             name: name.as_ptr(),
             service: self.service.0,
         };
         // SAFETY: both strings end in a NUL and live for ever.
         unsafe { (probe.begin)(&begin) };
+    }
+
+    /// In one word, for who says it in another form.
+    pub(crate) fn service(&self) -> *const c_char {
+        self.service.0
+    }
+
+    /// What it failed with; 0: it did not.
+    pub(crate) fn status(&self) -> i32 {
+        self.status.load(Ordering::Relaxed)
+    }
+
+    /// Its end was said: it only carries its context on.
+    pub(crate) fn silence(&mut self) {
+        self.kept_per_million = CARRIES;
     }
 
     /// Out of line: what is off is then a comparison and no more.
@@ -275,12 +311,9 @@ impl Span {
 
     /// Says that this thread works for it from now on, or no longer.
     #[inline]
-    pub(crate) fn mark(&self, which: impl FnOnce(&probe::Table) -> unsafe extern "C" fn(u64)) {
+    fn mark(&self, say: impl FnOnce(&probe::Table, u64)) {
         if self.is_recorded() {
-            self.told(|probe, span| {
-                // SAFETY: a function of the probe that takes a number.
-                unsafe { which(probe)(span) }
-            });
+            self.told(say);
         }
     }
 }
@@ -338,6 +371,6 @@ impl Drop for Entered<'_> {
         if publish::matters(self.span.kept_per_million != NOTHING) {
             publish::leave(self.span.key());
         }
-        self.span.mark(|probe| probe.leave);
+        self.span.mark(|probe, span| probe.turned(span, 0));
     }
 }

@@ -21,6 +21,7 @@ fn every_call_is_an_event_with_its_fields() {
     let library = library(build.path());
     let programs = [
         ("spans.c", "spans", &["-std=c11"][..]),
+        ("together.c", "together", &["-std=c11"]),
         ("blkin.c", "blkin", &["-std=gnu11"]),
         ("blkin.c", "blkin-first", &["-std=gnu11", "-DBLKIN_FIRST_GENERATION"]),
         ("ztracer.cpp", "ztracer", &["-std=c++11"]),
@@ -30,7 +31,7 @@ fn every_call_is_an_event_with_its_fields() {
         let program = lttng.install(&compile(build.path(), &library, source, name, flags));
         lttng.record(name, &["blkkin:*", "zipkin:*"], &[]);
         let said = succeed(lttng.command(program).output().unwrap());
-        let told: Vec<String> = lttng.finish(name).iter().map(support::Event::line).collect();
+        let told = support::together::lines(&lttng.finish(name));
         let expected: Vec<&str> = said.lines().collect();
         assert!(expected.len() >= 17, "{name} says too little");
         assert_eq!(told, expected, "{name}");

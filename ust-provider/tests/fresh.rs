@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::LazyLock;
 
-use support::{Event, Fresh, Lttng, succeed};
+use support::{Event, Fresh, Lttng, succeed, together};
 
 /// The crate, built for debugging.
 static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| Fresh::traced().build("debug"));
@@ -33,6 +33,46 @@ fn every_call_arrives_in_debug_and_release() {
         let told: Vec<String> = lttng.finish(profile).iter().map(Event::line).collect();
         assert_eq!(told, said.lines().collect::<Vec<_>>(), "{profile}");
         assert_eq!(told.len(), 14);
+    }
+}
+
+/// What is said together is what is said one by one: to a session that does not know of it, one by one; else in few events.
+#[test]
+fn what_is_said_together_is_the_same() {
+    let Some(lttng) = lttng() else { return };
+    let program = lttng.install(&PROGRAM);
+    let run = |session: &str, events: &[&str]| {
+        lttng.record(session, events, &[]);
+        let said = succeed(lttng.command(&program).arg("together").output().unwrap());
+        let events = lttng.finish(session);
+        (said.lines().map(str::to_owned).collect::<Vec<_>>(), events)
+    };
+    let known = ["begin", "end", "enter", "leave", "event", "text", "number", "meeting"];
+    let known = known.map(|name| format!("blkkin:{name}"));
+    let (said, events) = run("before", &known.each_ref().map(String::as_str));
+    assert_eq!(events.iter().map(Event::line).collect::<Vec<_>>(), said);
+    let (said, events) = run("now", &["blkkin:*"]);
+    assert_eq!(together::lines(&events), said);
+    println!("{} things in {} events", said.len(), events.len());
+    assert!(events.len() * 10 < said.len(), "{} events", events.len());
+}
+
+/// To a session that has no enters what threads work for is said only where they do not publish it.
+#[test]
+fn who_publishes_what_it_works_for_need_not_say_it() {
+    let Some(lttng) = lttng() else { return };
+    let program = lttng.install(&PROGRAM);
+    let events =
+        ["begin", "end", "text", "number", "event", "meeting", "together", "unseen_enter", "unseen_leave"];
+    let events = events.map(|name| format!("blkkin:{name}"));
+    for (publishes, expected) in [("1", 0), ("0", 3)] {
+        lttng.record(publishes, &events.each_ref().map(String::as_str), &[]);
+        let mut command = lttng.command(&program);
+        succeed(command.arg("together").env("BLKKIN_UST_CONTEXT", publishes).output().unwrap());
+        let told = lttng.finish(publishes);
+        let count = |name: &str| told.iter().filter(|event| event.name == name).count();
+        assert_eq!((count("blkkin:unseen_enter"), count("blkkin:unseen_leave")), (expected, expected));
+        assert_eq!(together::lines(&told).iter().filter(|line| line.starts_with("blkkin:begin")).count(), 40);
     }
 }
 

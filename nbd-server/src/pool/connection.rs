@@ -8,6 +8,8 @@ use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use blkkin_ust::Together;
+
 use crate::allowance::Allowance;
 use crate::op::Op;
 use crate::outbox::{Outbox, Reply};
@@ -75,6 +77,8 @@ impl Connection {
 
     /// What has come, into `batch`: what is here already, or what one read gives.
     pub(super) fn take(&self, intake: &mut Intake, batch: &mut Vec<Begun>) -> Came {
+        // Said before anything is done for them: nothing is, as long as this goes on.
+        let mut together = Together::new();
         loop {
             let mut more = true;
             while more && self.allowance.is_left() {
@@ -84,7 +88,7 @@ impl Connection {
                     {
                         return self.no_more();
                     }
-                    Ok(Some(incoming)) => batch.push(self.begin(incoming)),
+                    Ok(Some(incoming)) => batch.push(self.begin(&mut together, incoming)),
                     Ok(None) => more = false,
                     // Said by nobody: a client that is no client is not worth a line in a log each time.
                     Err(_) => return self.no_more(),
@@ -106,8 +110,8 @@ impl Connection {
         }
     }
 
-    fn begin(&self, incoming: Incoming) -> Begun {
-        let op = Op::begin(&incoming, self.name.as_ref());
+    fn begin<'a>(&'a self, together: &mut Together<'a>, incoming: Incoming) -> Begun {
+        let op = Op::begin(together, &incoming, self.name.as_ref());
         Begun { cost: self.allowance.take(&incoming), incoming, op }
     }
 

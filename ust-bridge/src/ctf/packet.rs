@@ -111,6 +111,18 @@ impl Items {
     pub fn at(&self, index: usize) -> Option<Value> {
         self.list.get(*self.top.get(index)? as usize).map(|item| item.value)
     }
+
+    /// The elements of the array or sequence that is `index`th at the top, as far as they have no parts.
+    pub fn elements(&self, index: usize) -> impl Iterator<Item = Value> {
+        let begin = self.top.get(index).map_or(self.list.len(), |begin| *begin as usize);
+        let (first, rest) =
+            self.list[begin..].split_first().map_or((None, &[][..]), |(first, rest)| (Some(first), rest));
+        let count = match first {
+            Some(Item { value: Value::Begin(count), .. }) => *count as usize,
+            _ => 0,
+        };
+        rest[..count.min(rest.len())].iter().map(|item| item.value)
+    }
 }
 
 /// The event that was decoded last.

@@ -44,7 +44,13 @@ pub(crate) enum Said<T> {
 #[derive(Clone, Debug)]
 pub(crate) enum Whose {
     Id(usize),
-    Key { fields: Vec<usize>, scope: Scope, group: u64 },
+    Key {
+        fields: Vec<usize>,
+        scope: Scope,
+        group: u64,
+    },
+    /// Those that the words in this field name.
+    Words(usize),
 }
 
 /// A field that is compared.
@@ -87,6 +93,7 @@ enum Type {
     Number,
     Text,
     Any,
+    Numbers,
 }
 
 struct Binder<'c> {
@@ -105,6 +112,9 @@ impl Binder<'_> {
         let number = |field: &Option<String>| self.maybe(field, Type::Number);
         let text = |field: &Option<String>| self.maybe(field, Type::Text);
         let whose = match (&rule.span, &rule.key) {
+            _ if rule.is == Is::Together => {
+                Whose::Words(self.field(rule.words.as_deref().unwrap_or_default(), Type::Numbers)?)
+            }
             (Some(field), _) => Whose::Id(self.field(field, Type::Number)?),
             (None, key) => Whose::Key {
                 fields: self.fields(key.iter().flatten())?,
@@ -196,15 +206,18 @@ impl Binder<'_> {
         let is = match info.what {
             What::Int { .. } | What::Enum { .. } => Type::Number,
             What::Text => Type::Text,
+            // What is in it is looked at when it is read.
+            What::Sequence => Type::Numbers,
             _ => Type::Any,
         };
         let other = |wanted| Err(BindError::OtherType { event, field: field.to_owned(), wanted });
         match (of, is) {
             (Type::Number, Type::Number) | (Type::Text, Type::Text) => Ok(index),
-            (Type::Any, Type::Number | Type::Text) => Ok(index),
+            (Type::Any, Type::Number | Type::Text) | (Type::Numbers, Type::Numbers) => Ok(index),
+            (Type::Numbers, _) => other("sequence"),
             (Type::Number, _) => other("whole number"),
             (Type::Text, _) => other("text"),
-            (Type::Any, Type::Any) => other("number or text"),
+            (Type::Any, _) => other("number or text"),
         }
     }
 }

@@ -42,6 +42,8 @@ pub enum Is {
     Number,
     /// Its name in a protocol.
     Meeting,
+    /// Several of these, of any spans, as `blkkin:together` says them.
+    Together,
     /// Nothing.
     Ignore,
 }
@@ -91,7 +93,7 @@ pub struct Mapping {
 }
 
 /// What one kind of event means. Words that end in `_from`, and `span`, `parent`, `trace_…`, `key`, `value`, `side`, `unique`,
-/// `connection` and `cookie`, name fields.
+/// `connection`, `cookie`, `words`, name fields.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the file's own words, described in configs/mappings/blkkin.toml")]
@@ -132,6 +134,7 @@ pub struct Rule {
     pub rule_from: Option<String>,
     pub connection: Option<String>,
     pub cookie: Option<String>,
+    pub words: Option<String>,
     #[serde(default)]
     pub annotate: BTreeMap<String, String>,
 }
@@ -154,6 +157,20 @@ impl Mapping {
         let read = |text| Self::read(text).expect("invariant: a test reads the files that are built in");
         let rule = [super::BLKKIN, super::ZIPKIN].into_iter().flat_map(|text| read(text).rule).collect();
         Self { rule }
+    }
+
+    /// The events that a session has to have for these rules. Where `published` is read in threads' own memory, they need not say in
+    /// events what they work for, which is most of what a daemon has to say; who does not publish it says so all the same.
+    pub fn events(&self, published: bool) -> Vec<String> {
+        let not_needed: &[&str] = match published {
+            true => &["blkkin:enter", "blkkin:leave", "blkkin:turn"],
+            false => &["blkkin:unseen_enter", "blkkin:unseen_leave"],
+        };
+        let events = self.rule.iter().map(|rule| rule.event.clone());
+        let mut events: Vec<_> = events.filter(|event| !not_needed.contains(&event.as_str())).collect();
+        events.sort();
+        events.dedup();
+        events
     }
 
     /// These rules, and then `other`'s.
@@ -183,6 +200,9 @@ impl Rule {
         };
         if !self.event.contains(':') && self.event != "*" {
             return wrong("events are called provider:name");
+        }
+        if self.is == Is::Together {
+            return if self.words.is_none() { wrong("`words` is missing") } else { Ok(()) };
         }
         if self.is != Is::Ignore && self.span.is_none() && self.key.is_none() {
             return wrong("`span` or `key` has to say whose it is");

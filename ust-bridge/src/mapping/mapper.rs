@@ -11,6 +11,7 @@ use std::sync::Arc;
 use super::bind::{BindError, Bound, Said, When, Whose, bind};
 use super::config::{Is, Mapping, Rule, Scope, Wanted};
 use super::recent::Recent;
+use super::together::{self, Names};
 use crate::ctf::plan::{Plan, Value};
 use crate::facts::{Fact, Kind, Side, Where};
 use crate::view::View;
@@ -60,6 +61,7 @@ pub struct Mapper {
     seen: Vec<Vec<Vec<Option<Seen>>>>,
     begun: Recent<u64, ()>,
     open: Recent<(u64, u64), u64>,
+    names: Names,
     /// What became of events.
     pub counts: Mapped,
     misfits: Vec<BindError>,
@@ -73,6 +75,7 @@ impl Mapper {
             seen: Vec::new(),
             begun: Recent::default(),
             open: Recent::default(),
+            names: Names::default(),
             counts: Mapped::default(),
             misfits: Vec::new(),
         }
@@ -96,7 +99,7 @@ impl Mapper {
 
     /// What `view` means.
     pub fn map(&mut self, view: &View<'_>, out: &mut impl FnMut(&Where<'_>, Fact<'_>)) {
-        let Self { rules, seen, begun, open, counts, misfits } = self;
+        let Self { rules, seen, begun, open, names, counts, misfits } = self;
         let seen = slot(seen, view);
         let class = view.class();
         if seen.as_ref().is_none_or(|seen| !Arc::ptr_eq(&seen.class, &class.name)) {
@@ -117,7 +120,7 @@ impl Mapper {
         };
         counts.mapped += 1;
         let at = place(seen, view);
-        let mut run = Run { view, at: &at, begun, open, counts, left: None };
+        let mut run = Run { view, at: &at, begun, open, names, counts, left: None };
         for bound in bound {
             if bound.when.iter().all(|when| run.holds(when))
                 && !bound.unless.iter().any(|unless| run.holds(unless))
@@ -204,6 +207,7 @@ struct Run<'r, 'v> {
     at: &'r Where<'v>,
     begun: &'r mut Recent<u64, ()>,
     open: &'r mut Recent<(u64, u64), u64>,
+    names: &'r mut Names,
     counts: &'r mut Mapped,
     /// The span that had the key of the one that begins.
     left: Option<u64>,
@@ -268,6 +272,8 @@ impl<'v> Run<'_, 'v> {
     fn span(&mut self, bound: &Bound) -> Option<u64> {
         match &bound.whose {
             Whose::Id(field) => Some(self.number(Some(*field))),
+            // Each thing names its own.
+            Whose::Words(_) => None,
             Whose::Key { fields, scope, group } => {
                 let key = self.key(fields, *scope, *group);
                 let found = match bound.is {
@@ -294,8 +300,17 @@ impl<'v> Run<'_, 'v> {
     }
 
     fn rule(&mut self, bound: &Bound, out: &mut impl FnMut(&Where<'_>, Fact<'_>)) {
-        let Some(span) = self.span(bound) else { return };
         let at = self.at;
+        if let Whose::Words(field) = bound.whose {
+            let words = self.view.event.payload.elements(field).map(raw);
+            let read = together::read(words, self.names, &mut |fact| out(at, fact));
+            if read.is_none() {
+                self.counts.mapped -= 1;
+                self.counts.not_understood += 1;
+            }
+            return;
+        }
+        let Some(span) = self.span(bound) else { return };
         if bound.first && matches!(bound.whose, Whose::Id(_)) {
             // Asked each time, so that what is in use is not forgotten.
             let known = self.begun.get(&span).is_some();
@@ -322,7 +337,7 @@ impl<'v> Run<'_, 'v> {
                 out(at, Fact::Number { span, key: self.said(&bound.name), value });
             }
             Is::Meeting => out(at, self.meeting(bound, span)),
-            Is::End | Is::Ignore => {}
+            Is::End | Is::Together | Is::Ignore => {}
         }
         for (key, field) in &bound.annotate {
             let key = Cow::Borrowed(&**key);
@@ -352,7 +367,8 @@ impl<'v> Run<'_, 'v> {
         };
         let on = match bound.on {
             Said::Here(on) => on,
-            Said::Field(field) => self.number(Some(field)) != 0,
+            // 2: it is published, and so not said when the thread works for something else.
+            Said::Field(field) => self.number(Some(field)) == 1,
         };
         let kept = bound.kept_per_million.map(|field| self.number(Some(field)));
         Fact::Begin {

@@ -20,6 +20,7 @@ impl Told for Heard {
     fn event(&mut self, _: u32, event: LayerEvent) {
         self.events.push(event);
     }
+    fn began(&mut self, _: MonotonicNs, _: TraceId, _: SpanId) {}
     fn works(&mut self, _: MonotonicNs, thread: Thread, above: Option<Above>) {
         match above {
             Some(above) => drop(self.works.insert(thread, above)),

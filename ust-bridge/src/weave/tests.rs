@@ -79,6 +79,22 @@ fn a_batch_waits_for_what_was_said_before_its_end() {
     assert_eq!(weave.books(), &WeaveBooks { calls_linked: 1, ..WeaveBooks::default() });
 }
 
+/// What its threads publish is not said besides, where that is read: that it began is all that is known of the operation.
+#[test]
+fn an_operation_that_nobody_was_said_to_work_for_is_one_of_this_node() {
+    let mut weave = Weave::default();
+    let (mut operations, mut words) = (Operations::default(), Vec::new());
+    let Fact::Begin { trace_hi, trace_lo, span, .. } = begin(7, None, false) else { panic!() };
+    operations.take(&at(5, Thread { pid: 100, tid: 1 }), &begin(7, None, false), &mut words);
+    weave.hear(words, MonotonicNs(60));
+    let LayerEvent::Call(mut published) = call(1, 1, (10, 20)) else { panic!() };
+    let (trace, from) = (TraceId(u128::from(trace_hi) << 64 | u128::from(trace_lo)), ContextFrom::Thread);
+    published.context = Some(TraceContext { trace, span: SpanId(span), flags: 1, from }.into());
+    weave.take(batch(0, vec![seen(1), LayerEvent::Call(published), call(2, 1, (30, 40))], 45), 0);
+    assert_eq!(links(&[weave.next(1).unwrap()]), [(1, Some(7)), (2, None)]);
+    assert_eq!((weave.books().calls_linked, weave.books().calls_exact), (1, 1));
+}
+
 #[test]
 fn what_is_let_go_unwaited_names_nothing_behind_what_is_known() {
     let mut weave = Weave::default();

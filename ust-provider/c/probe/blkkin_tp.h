@@ -15,7 +15,7 @@
 
 #include <lttng/tracepoint.h>
 
-/* kind: 0 internal, 1 server, 2 client. on: 1: this thread works for the span from now on. */
+/* kind: 0 internal, 1 server, 2 client. on: 1: this thread works for the span from now on; 2: it does, and publishes that. */
 LTTNG_UST_TRACEPOINT_EVENT(blkkin, begin,
 	LTTNG_UST_TP_ARGS(uint64_t, trace_hi, uint64_t, trace_lo, uint64_t, span, uint64_t, parent, uint8_t, kind,
 			  uint8_t, on, uint32_t, kept_per_million, const char *, name, const char *, service),
@@ -49,6 +49,34 @@ LTTNG_UST_TRACEPOINT_EVENT(blkkin, enter,
 LTTNG_UST_TRACEPOINT_EVENT(blkkin, leave,
 	LTTNG_UST_TP_ARGS(uint64_t, span),
 	LTTNG_UST_TP_FIELDS(lttng_ust_field_integer(uint64_t, span, span))
+)
+
+/* The same, said only by who does not publish in the thread's own memory what it works for (OpenTelemetry's thread context). */
+LTTNG_UST_TRACEPOINT_EVENT(blkkin, unseen_enter,
+	LTTNG_UST_TP_ARGS(uint64_t, span),
+	LTTNG_UST_TP_FIELDS(lttng_ust_field_integer(uint64_t, span, span))
+)
+
+LTTNG_UST_TRACEPOINT_EVENT(blkkin, unseen_leave,
+	LTTNG_UST_TP_ARGS(uint64_t, span),
+	LTTNG_UST_TP_FIELDS(lttng_ust_field_integer(uint64_t, span, span))
+)
+
+/* This thread works for `left` no longer, and for `span` from now on: leave and enter, with no call of the kernel between them. */
+LTTNG_UST_TRACEPOINT_EVENT(blkkin, turn,
+	LTTNG_UST_TP_ARGS(uint64_t, left, uint64_t, span),
+	LTTNG_UST_TP_FIELDS(
+		lttng_ust_field_integer(uint64_t, left, left)
+		lttng_ust_field_integer(uint64_t, span, span)
+	)
+)
+
+/* Several of begin, end, text, number, event and meeting at one time, of any spans: words.h says how. */
+LTTNG_UST_TRACEPOINT_EVENT(blkkin, together,
+	LTTNG_UST_TP_ARGS(const uint64_t *, words, uint16_t, count),
+	LTTNG_UST_TP_FIELDS(
+		lttng_ust_field_sequence(uint64_t, words, words, uint16_t, count)
+	)
 )
 
 LTTNG_UST_TRACEPOINT_EVENT(blkkin, event,

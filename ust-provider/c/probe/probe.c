@@ -63,6 +63,26 @@ static void leave(uint64_t span)
 	SAY(blkkin, leave, span);
 }
 
+static void unseen_enter(uint64_t span)
+{
+	SAY(blkkin, unseen_enter, span);
+}
+
+static void unseen_leave(uint64_t span)
+{
+	SAY(blkkin, unseen_leave, span);
+}
+
+static void turn(uint64_t left, uint64_t span)
+{
+	SAY(blkkin, turn, left, span);
+}
+
+static void together(const uint64_t *words, uint16_t count)
+{
+	SAY(blkkin, together, words, count);
+}
+
 static void event(uint64_t span, const char *name)
 {
 	SAY(blkkin, event, span, word(name));
@@ -158,6 +178,10 @@ __attribute__((visibility("default"))) const struct blkkin_probe blkkin_probe = 
 		[BLKKIN_TEXT] = STATE(blkkin, text),
 		[BLKKIN_NUMBER] = STATE(blkkin, number),
 		[BLKKIN_MEETING] = STATE(blkkin, meeting),
+		[BLKKIN_TURN] = STATE(blkkin, turn),
+		[BLKKIN_TOGETHER] = STATE(blkkin, together),
+		[BLKKIN_UNSEEN_ENTER] = STATE(blkkin, unseen_enter),
+		[BLKKIN_UNSEEN_LEAVE] = STATE(blkkin, unseen_leave),
 		[BLKKIN_ZIPKIN_TIMESTAMP] = STATE(zipkin, timestamp),
 		[BLKKIN_ZIPKIN_KEYVAL_STRING] = STATE(zipkin, keyval_string),
 		[BLKKIN_ZIPKIN_KEYVAL_INTEGER] = STATE(zipkin, keyval_integer),
@@ -171,6 +195,10 @@ __attribute__((visibility("default"))) const struct blkkin_probe blkkin_probe = 
 	.text = text,
 	.number = number,
 	.meeting = meeting,
+	.turn = turn,
+	.together = together,
+	.unseen_enter = unseen_enter,
+	.unseen_leave = unseen_leave,
 	.keep_root = keep_root,
 	.set_rate = set_rate,
 	.seen_enabled = seen_enabled,

@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-#define BLKKIN_PROBE_ABI 1
+#define BLKKIN_PROBE_ABI 2
 
 /* The events, by their place in blkkin_probe.state: provider blkkin's, then provider zipkin's. */
 enum blkkin_event {
@@ -26,6 +26,11 @@ enum blkkin_event {
 	BLKKIN_ZIPKIN_KEYVAL_STRING,
 	BLKKIN_ZIPKIN_KEYVAL_INTEGER,
 	BLKKIN_ZIPKIN_KEYVAL,
+	/* Behind those that installed headers know by their number. */
+	BLKKIN_TURN,
+	BLKKIN_TOGETHER,
+	BLKKIN_UNSEEN_ENTER,
+	BLKKIN_UNSEEN_LEAVE,
 	BLKKIN_EVENTS
 };
 
@@ -58,6 +63,10 @@ struct blkkin_probe {
 	void (*number)(uint64_t span, const char *key, int64_t val);
 	void (*meeting)(uint64_t span, uint8_t side, uint8_t unique, const char *rule, const char *connection,
 			uint64_t cookie);
+	void (*turn)(uint64_t left, uint64_t span);
+	void (*together)(const uint64_t *words, uint16_t count);
+	void (*unseen_enter)(uint64_t span);
+	void (*unseen_leave)(uint64_t span);
 	/* Of how many in a million a root that begins now is one; 0: it is not kept. Takes 64 random bits. */
 	uint32_t (*keep_root)(uint64_t random);
 	/* Aims at so many roots a second; 0: keeps all. */

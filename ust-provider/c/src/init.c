@@ -26,10 +26,12 @@
 
 static const int off;
 
-const int *blkkin_ust_state[BLKKIN_EVENTS] = { &off, &off, &off, &off, &off, &off, &off, &off, &off, &off, &off, &off };
+const int *blkkin_ust_state[BLKKIN_EVENTS] = {
+	&off, &off, &off, &off, &off, &off, &off, &off, &off, &off, &off, &off, &off, &off, &off, &off,
+};
 const struct blkkin_probe *blkkin_ust_probe;
 
-_Static_assert(sizeof blkkin_ust_state / sizeof *blkkin_ust_state == 12, "as many as ust.h says");
+_Static_assert(sizeof blkkin_ust_state / sizeof *blkkin_ust_state == 16, "as many as ust.h says");
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* 1 until the first call; what that one gave. */

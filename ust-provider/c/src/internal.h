@@ -2,6 +2,8 @@
 #ifndef BLKKIN_INTERNAL_H
 #define BLKKIN_INTERNAL_H
 
+#include <blkkin/ust.h>
+
 #include "../probe/probe.h"
 
 /* The probe that was embedded: embedded.S. Empty where it could not be made. */
@@ -14,5 +16,10 @@ extern const unsigned char blkkin_slot_bytes_end[];
 
 /* NULL until blkkin_init(). */
 extern const struct blkkin_probe *blkkin_ust_probe;
+
+/* The two halves of a begin (span.c): ids, and the event. */
+bool blkkin_make_span(const struct blkkin_probe *probe, struct blkkin_span *span, uint32_t kept_per_million);
+void blkkin_say_begin(const struct blkkin_probe *probe, const struct blkkin_span *span, enum blkkin_kind kind,
+		      const char *name, enum blkkin_where where);
 
 #endif

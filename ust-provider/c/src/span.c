@@ -12,6 +12,44 @@ static const struct blkkin_probe *the_probe(void)
 	return __atomic_load_n(&blkkin_ust_probe, __ATOMIC_ACQUIRE);
 }
 
+/* Gives it its ids. Whether it is recorded. */
+bool blkkin_make_span(const struct blkkin_probe *probe, struct blkkin_span *span, uint32_t kept_per_million)
+{
+	struct blkkin_context above = blkkin_context_of(span);
+
+	if (!above.span || (!above.trace_hi && !above.trace_lo)) {
+		kept_per_million = probe->keep_root(blkkin_fresh_id());
+		span->context = (struct blkkin_context) { 0, blkkin_fresh_id(), blkkin_fresh_id(), 0, kept_per_million != 0 };
+	} else if (above.sampled && kept_per_million) {
+		span->context.span = blkkin_fresh_id();
+		span->context.parent = above.span;
+	} else {
+		return false;
+	}
+	span->kept_per_million = kept_per_million ? kept_per_million : BLKKIN_CARRIES;
+	return kept_per_million != 0;
+}
+
+void blkkin_say_begin(const struct blkkin_probe *probe, const struct blkkin_span *span, enum blkkin_kind kind,
+		      const char *name, enum blkkin_where where)
+{
+	struct blkkin_begin begin = { 0 };
+
+	begin.trace_hi = span->context.trace_hi;
+	begin.trace_lo = span->context.trace_lo;
+	begin.span = span->context.span;
+	begin.parent = span->context.parent;
+	begin.kind = (uint8_t) kind;
+	begin.on = (uint8_t) where;
+	/* Who hears of no enters could not tell when it works for something else. */
+	if (where == BLKKIN_HERE && blkkin_ust_publishes && !*probe->state[BLKKIN_ENTER])
+		begin.on = 2;
+	begin.kept_per_million = span->kept_per_million;
+	begin.name = name;
+	begin.service = span->service;
+	probe->begin(&begin);
+}
+
 /*
  * Begins a span that is silent until now and has the context that it is to stand below: as its child, or as a root where that is
  * none; sampling decides of a root. `kept_per_million` is the part of the roots that it stands below one of; 0: what it stands
@@ -21,33 +59,9 @@ void blkkin_ust_begin(struct blkkin_span *span, uint32_t kept_per_million, enum 
 		      enum blkkin_where where)
 {
 	const struct blkkin_probe *probe = the_probe();
-	struct blkkin_context above = blkkin_context_of(span);
-	struct blkkin_begin begin = { 0 };
 
-	if (!probe)
-		return;
-	if (!above.span || (!above.trace_hi && !above.trace_lo)) {
-		kept_per_million = probe->keep_root(blkkin_fresh_id());
-		span->context = (struct blkkin_context) { 0, blkkin_fresh_id(), blkkin_fresh_id(), 0, kept_per_million != 0 };
-	} else if (above.sampled && kept_per_million) {
-		span->context.span = blkkin_fresh_id();
-		span->context.parent = above.span;
-	} else {
-		return;
-	}
-	span->kept_per_million = kept_per_million ? kept_per_million : BLKKIN_CARRIES;
-	if (!kept_per_million)
-		return;
-	begin.trace_hi = span->context.trace_hi;
-	begin.trace_lo = span->context.trace_lo;
-	begin.span = span->context.span;
-	begin.parent = span->context.parent;
-	begin.kind = (uint8_t) kind;
-	begin.on = (uint8_t) where;
-	begin.kept_per_million = kept_per_million;
-	begin.name = name;
-	begin.service = span->service;
-	probe->begin(&begin);
+	if (probe && blkkin_make_span(probe, span, kept_per_million))
+		blkkin_say_begin(probe, span, kind, name, where);
 }
 
 void blkkin_ust_end(const struct blkkin_span *span)
@@ -62,18 +76,12 @@ void blkkin_ust_end(const struct blkkin_span *span)
 
 void blkkin_ust_enter(uint64_t span)
 {
-	const struct blkkin_probe *probe = the_probe();
-
-	if (probe)
-		probe->enter(span);
+	blkkin_ust_turn(0, span);
 }
 
 void blkkin_ust_leave(uint64_t span)
 {
-	const struct blkkin_probe *probe = the_probe();
-
-	if (probe)
-		probe->leave(span);
+	blkkin_ust_turn(span, 0);
 }
 
 void blkkin_ust_event(uint64_t span, const char *name)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use blkkin_ust::{Context, Here, InSpan, Kind, Options, Side, Span, Started};
+use blkkin_ust::{Context, Here, InSpan, Kind, Options, Side, Span, Started, Together, Turns};
 
 const SERVICE: &std::ffi::CStr = c"fresh";
 
@@ -18,6 +18,7 @@ fn main() {
         "forks" => forks(std::env::args().nth(2).as_deref() == Some("followed")),
         "hops" => hops(number(2), number(3)),
         "late" => late(),
+        "together" => together(),
         _ => panic!("what?"),
     }
 }
@@ -200,4 +201,68 @@ fn late() {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(blkkin_ust::counts().time_to_enabled.unwrap() > Duration::ZERO);
+}
+
+/// What is said together, and a thread that does one span after another.
+fn together() {
+    started();
+    let long = std::ffi::CString::new("x".repeat(600)).unwrap();
+    let mut together = Together::new();
+    let (mut spans, mut seen) = (Vec::new(), 0);
+    // More than one event takes, in words and in strings.
+    for round in 0..40_u64 {
+        let far = Context { trace_hi: 7 * (round % 2), trace_lo: 8, span: 9, parent: 0, sampled: true };
+        let span = match round % 3 {
+            0 => together.root(Kind::Server, c"READ", SERVICE),
+            1 => together.continued(far, Kind::Client, c"WRITE", SERVICE),
+            _ => together.child(&spans[seen], Kind::Internal, c"part"),
+        };
+        seen = spans.len();
+        begin(&span, [1, 2, 0][round as usize % 3], 0, ["READ", "WRITE", "part"][round as usize % 3]);
+        let id = span.context().span;
+        together.number(&span, c"offset", -4096);
+        println!("blkkin:number {{ span = {id}, key = \"offset\", val = -4096 }}");
+        let val = std::ffi::CString::new(format!("disk {round}")).unwrap();
+        together.text(&span, c"export", &val);
+        println!("blkkin:text {{ span = {id}, key = \"export\", val = {val:?} }}");
+        // Where it lay the next one will.
+        drop(val);
+        together.meeting(&span, Side::Answered, c"nbd", c"a>b", u64::MAX - round, round % 2 == 1);
+        println!(
+            "blkkin:meeting {{ span = {id}, side = 1, unique = {}, rule = \"nbd\", connection = \"a>b\", cookie = {} }}",
+            round % 2,
+            u64::MAX - round
+        );
+        if round == 20 {
+            together.text(&span, c"long", &long);
+            println!("blkkin:text {{ span = {id}, key = \"long\", val = {long:?} }}");
+        }
+        spans.push(span);
+        // About another one than the last that began.
+        let first = &spans[0];
+        together.event(first, c"queued");
+        println!("blkkin:event {{ span = {}, name = \"queued\" }}", first.context().span);
+    }
+    together.say();
+    let mut turns = Turns::new();
+    let mut before = None;
+    for span in &spans[..3] {
+        turns.take(span);
+        if let Some(before) = before.replace(span.context().span) {
+            println!("blkkin:leave {{ span = {before} }}");
+        }
+        println!("blkkin:enter {{ span = {} }}", span.context().span);
+    }
+    turns.rest();
+    println!("blkkin:leave {{ span = {} }}", before.unwrap());
+    for (number, span) in spans.into_iter().enumerate() {
+        let status = if number == 1 { 5 } else { 0 };
+        span.fail(status);
+        println!("blkkin:end {{ span = {}, status = {status} }}", span.context().span);
+        together.end(span);
+    }
+    // What is not recorded says nothing.
+    let none = Span::none();
+    together.number(&none, c"x", 1);
+    together.end(none);
 }

@@ -4,6 +4,7 @@
 mod c;
 mod fresh;
 mod lttng;
+pub(crate) mod together;
 
 pub(crate) use c::{compile, library, make, without_headers};
 pub(crate) use fresh::Fresh;

@@ -75,6 +75,7 @@ const BENCHES: &[Bench] = &[
         WITH_CLUSTER,
     ),
     bench("agent", "what an agent takes, by requests a second (3 min)", DISKS, WITH_CLUSTER),
+    bench("nbd", "a storage daemon instrumented, and traced: its time a request (4 min)", None, WITH_CLUSTER),
     bench("iops", "fewer operations a second on a fast and on a real disk (up to 15 min)", DISKS, WITH_FIO),
     bench("peers", "beside other tools: fio, SQLite, PostgreSQL, files (20 min)", DISKS, WITH_PEERS),
     bench("matrix", "beside other tools: every engine, operation, depth of fio (1 h)", DISKS, WITH_PEERS),
@@ -140,6 +141,10 @@ fn measure_all(workspace: &Workspace, benches: &[&Bench], options: &Options) -> 
     setup::run(workspace, &purposes)?;
     let blkkin = build::program(workspace, "blkkin", "blkkin")?;
     let program = build::program(workspace, "blkkin-bench", "blkkin-bench")?;
+    // It is looked for beside the program that measures.
+    if benches.iter().any(|bench| bench.name == "nbd") {
+        build::program(workspace, "blkkin-nbd", "blkkin-nbd")?;
+    }
     // By the user, who can then delete what root puts there.
     let folder = folder(workspace);
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;

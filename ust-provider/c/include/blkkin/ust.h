@@ -132,7 +132,7 @@ int blkkin_from_blkin(struct blkkin_context *context, const unsigned char bytes[
 /* What follows until the inline functions is theirs. */
 
 /* What LTTng writes when a session enables an event, by enum blkkin_event of probe.h; zeros of ours until blkkin_init(). */
-extern const int *blkkin_ust_state[12];
+extern const int *blkkin_ust_state[16];
 
 /* What threads work for: 0 is not published; 1 is, and nothing was yet; 2 is, and something was. */
 extern unsigned char blkkin_ust_publishes;
@@ -321,6 +321,170 @@ static inline void blkkin_meeting(const struct blkkin_span *span, enum blkkin_si
 static inline void blkkin_fail(struct blkkin_span *span, int error)
 {
 	span->status = error;
+}
+
+/*
+ * Several things that are said at one moment, as one event: an event costs about the same whatever is in it. What is said to it is said
+ * by blkkin_together_say(), which has to come before the thread waits for anything. Strings have to live until then, and names and services as long as the span. `src/together.rs` says how, and why so.
+ *
+ *	struct blkkin_together together;
+ *	blkkin_together_begin(&together);
+ *	blkkin_together_root(&together, &span, BLKKIN_SERVER, "READ", "nbd-server");
+ *	blkkin_together_number(&together, &span, "nbd.offset", offset);
+ *	blkkin_together_say(&together);
+ */
+struct blkkin_together {
+	/* Words that wait, strings that have a number, and of whom is what follows. */
+	uint32_t length, named;
+	uint64_t about;
+	/* Not set before they are used. */
+	const char *names[32];
+	uint64_t words[256];
+};
+
+void blkkin_ust_together_begin(struct blkkin_together *together, struct blkkin_span *span, uint32_t kept_per_million,
+			       enum blkkin_kind kind, const char *name);
+void blkkin_ust_together_number(struct blkkin_together *together, const struct blkkin_span *span, const char *key,
+				int64_t val);
+void blkkin_ust_together_text(struct blkkin_together *together, const struct blkkin_span *span, const char *key,
+			      const char *val);
+void blkkin_ust_together_event(struct blkkin_together *together, const struct blkkin_span *span, const char *name);
+void blkkin_ust_together_meeting(struct blkkin_together *together, const struct blkkin_span *span, enum blkkin_side side,
+				 const char *rule, const char *connection, uint64_t cookie, bool unique);
+void blkkin_ust_together_end(struct blkkin_together *together, struct blkkin_span *span);
+void blkkin_ust_together_say(struct blkkin_together *together);
+void blkkin_ust_turn(uint64_t left, uint64_t span);
+
+/* Nothing is said yet. */
+static inline void blkkin_together_begin(struct blkkin_together *together)
+{
+	together->length = 0;
+	together->named = 0;
+	together->about = 0;
+}
+
+/* As blkkin_begin_continued, elsewhere. */
+static inline void blkkin_together_continued(struct blkkin_together *together, struct blkkin_span *span,
+					     const struct blkkin_context *context, enum blkkin_kind kind, const char *name,
+					     const char *service)
+{
+	blkkin_ust_silent(span, service);
+	span->kept_per_million = BLKKIN_CARRIES;
+	span->context = *context;
+	if (blkkin_ust_on(0))
+		blkkin_ust_together_begin(together, span, 1000000, kind, name);
+}
+
+/* As blkkin_begin_root, elsewhere. */
+static inline void blkkin_together_root(struct blkkin_together *together, struct blkkin_span *span, enum blkkin_kind kind,
+					const char *name, const char *service)
+{
+	blkkin_ust_silent(span, service);
+	if (blkkin_ust_on(0))
+		blkkin_ust_together_begin(together, span, 1000000, kind, name);
+}
+
+/* As blkkin_begin_child, elsewhere. */
+static inline void blkkin_together_child(struct blkkin_together *together, struct blkkin_span *span,
+					 const struct blkkin_span *parent, enum blkkin_kind kind, const char *name)
+{
+	uint32_t kept = blkkin_is_recorded(parent) ? parent->kept_per_million : 0;
+
+	blkkin_ust_silent(span, parent->service);
+	if (parent->kept_per_million) {
+		span->kept_per_million = BLKKIN_CARRIES;
+		span->context = parent->context;
+	}
+	if (blkkin_ust_on(0))
+		blkkin_ust_together_begin(together, span, kept, kind, name);
+}
+
+static inline void blkkin_together_number(struct blkkin_together *together, const struct blkkin_span *span, const char *key,
+					  int64_t val)
+{
+	if (blkkin_is_recorded(span))
+		blkkin_ust_together_number(together, span, key, val);
+}
+
+static inline void blkkin_together_text(struct blkkin_together *together, const struct blkkin_span *span, const char *key,
+					const char *val)
+{
+	if (blkkin_is_recorded(span))
+		blkkin_ust_together_text(together, span, key, val);
+}
+
+static inline void blkkin_together_event(struct blkkin_together *together, const struct blkkin_span *span, const char *name)
+{
+	if (blkkin_is_recorded(span))
+		blkkin_ust_together_event(together, span, name);
+}
+
+static inline void blkkin_together_meeting(struct blkkin_together *together, const struct blkkin_span *span,
+					   enum blkkin_side side, const char *rule, const char *connection, uint64_t cookie,
+					   bool unique)
+{
+	if (blkkin_is_recorded(span))
+		blkkin_ust_together_meeting(together, span, side, rule, connection, cookie, unique);
+}
+
+/* As blkkin_end. */
+static inline void blkkin_together_end(struct blkkin_together *together, struct blkkin_span *span)
+{
+	if (blkkin_is_recorded(span))
+		blkkin_ust_together_end(together, span);
+	blkkin_end(span);
+}
+
+/* Says it. What comes then is another event. */
+static inline void blkkin_together_say(struct blkkin_together *together)
+{
+	if (__builtin_expect(together->length != 0, 0))
+		blkkin_ust_together_say(together);
+}
+
+/*
+ * A thread that works for one span after another with no call of the kernel between them: an event a span instead of two. Before it does
+ * something that is for none of them it has to rest.
+ */
+struct blkkin_turns {
+	/* The span that is worked for, if it is recorded; 0: it is not. */
+	uint64_t span;
+	/* Under which it is published, if it is. */
+	uint64_t key;
+	bool published;
+};
+
+#define BLKKIN_TURNS_INIT { 0, 0, false }
+
+static inline void blkkin_ust_turn_to(struct blkkin_turns *turns, uint64_t next)
+{
+	uint64_t before = turns->span;
+
+	turns->span = next;
+	if (__builtin_expect(before != next, 0))
+		blkkin_ust_turn(before, next);
+}
+
+/* This thread works for the span from now on, and no longer for the one before. */
+static inline void blkkin_turns_take(struct blkkin_turns *turns, const struct blkkin_span *span)
+{
+	if (turns->published)
+		blkkin_ust_unpublish(turns->key);
+	turns->published = blkkin_ust_matters(span);
+	if (turns->published) {
+		turns->key = blkkin_ust_key(span);
+		blkkin_ust_publish(turns->key, span->kept_per_million ? &span->context : NULL);
+	}
+	blkkin_ust_turn_to(turns, blkkin_is_recorded(span) ? span->context.span : 0);
+}
+
+/* This thread works for none of them any more. */
+static inline void blkkin_turns_rest(struct blkkin_turns *turns)
+{
+	if (turns->published)
+		blkkin_ust_unpublish(turns->key);
+	turns->published = false;
+	blkkin_ust_turn_to(turns, 0);
 }
 
 #pragma GCC visibility pop
