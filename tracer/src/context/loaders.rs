@@ -6,6 +6,8 @@
 //!
 //! *Not here*: musl on aarch64, of which no compiler is packaged: by hand in [`super::tests`].
 
+#![allow(clippy::print_stdout, reason = "a test that cannot run says so")]
+
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -145,7 +147,7 @@ impl Target {
             .map_while(Result::ok)
             .filter_map(|line| u64::from_str_radix(line.split('-').next()?, 16).ok());
         let images = begins.filter_map(|at| Image::read(&memory, at));
-        let found = images.filter(|image| image.machine == self.machine).find_map(|image| {
+        images.filter(|image| image.machine == self.machine).find_map(|image| {
             match of(&memory, &image, image.holds(running.program), || self.libc) {
                 Publishes::At(place) => Some(place),
                 other => {
@@ -153,8 +155,7 @@ impl Target {
                     None
                 }
             }
-        });
-        found
+        })
     }
 }
 

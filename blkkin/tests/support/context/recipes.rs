@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::super::tools::is_installed;
+use crate::support::tools::is_installed;
 
 const SOURCES: [(&str, &str); 10] = [
     ("thread.h", include_str!("thread.h")),
