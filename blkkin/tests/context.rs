@@ -195,19 +195,20 @@ fn what_cannot_be_read_or_is_none_is_counted() {
     }
 }
 
-/// The loader sets the thread pointer behind its search for libraries; this one looks for the C library in a thousand folders, some 30
-/// calls in each of which there is a place and no slot yet.
+/// The loader sets the thread pointer behind its search for libraries; this one looks for the C library in a thousand folders, with 8 to 30
+/// calls in each (more for a newer processor), at which there is a place and no slot yet.
 #[test]
 fn a_thread_without_thread_local_storage_has_no_slot_and_no_fault() {
+    const FOLDERS: usize = 1_000;
     needs!();
     for kind in [AttachKind::TpBtf, AttachKind::RawTp] {
         let programs = or_skip!(Programs::of("own"));
-        let folders: Vec<String> = (0..1_000).map(|n| format!("/nowhere/{n}")).collect();
+        let folders: Vec<String> = (0..FOLDERS).map(|n| format!("/nowhere/{n}")).collect();
         let mut words = words(&programs, "own", SOME, 1, &[]);
         words.splice(0..0, ["env".to_owned(), format!("LD_LIBRARY_PATH={}", folders.join(":"))]);
         let recording = follow(Some(kind), &words, &programs.go());
         let missed = recording.named("openat").into_iter().filter(|call| call.context.is_none()).count();
-        assert!(missed > 10_000, "{missed} calls of the loader");
+        assert!(missed > 5 * FOLDERS, "{missed} calls of the loader");
         // It is found all the same once there is a slot.
         assert_eq!(judge(&recording), 2 * SOME.0 * SOME.1 + 4);
         let books = &recording.accounts;
