@@ -89,6 +89,9 @@ enum Task {
         /// Use this program instead of building one
         #[arg(long, value_name = "FILE")]
         blkkin: Option<std::path::PathBuf>,
+        /// Only the pictures whose name contains this
+        #[arg(long, value_name = "NAME")]
+        only: Option<String>,
     },
     /// Measure what blkkin costs, beside its peers
     Bench(bench::Options),
@@ -127,7 +130,7 @@ fn run(workspace: &Workspace, task: Task) -> anyhow::Result<ExitCode> {
                 Some(blkkin) => demo::traced_part(workspace, &blkkin, which),
             }
         }
-        Task::Screenshots { blkkin } => screenshots::run(workspace, blkkin),
+        Task::Screenshots { blkkin, only } => screenshots::run(workspace, blkkin, only.as_deref()),
         Task::Test { filter } => test::run(workspace, filter.as_deref()),
         Task::Setup { tests, demo } => {
             let wanted = [
