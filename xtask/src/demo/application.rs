@@ -31,6 +31,8 @@ const STOCK_BYTES: usize = 48 << 20;
 /// Of these fits a page.
 pub(crate) const SPANS_MAX: usize = 26;
 const TRACES_MAX: u32 = 2_000;
+/// Its name, as Zipkin is asked for it, and those of its steps.
+const ORDER: &str = "post%20/orders";
 const STEPS: [&str; 2] = ["find item", "save order"];
 
 /// The whole of it. `blkkin` is the program; the service lies beside it.
@@ -41,25 +43,21 @@ pub(super) fn run(workspace: &Workspace, blkkin: &Path) -> Result<ExitCode> {
     let mut zipkin = Zipkin::start(workspace, &folder)?;
     zipkin.wait()?;
     Line { name: "zipkin", what: &zipkin.url(), pid: zipkin.pid() }.say();
-    say(
-        "  shop            a service that exports its own spans, and says which of them its thread works for",
-    );
+    say("  shop            a service that exports its own spans to it");
     story::heading("blkkin run");
     let mut program = Command::new(blkkin);
     program.arg("run");
     play(&folder, blkkin, &zipkin, program)?;
-    let seen = zipkin.traces("shop", "", TRACES_MAX)?;
+    let seen = zipkin.traces("shop", ORDER, TRACES_MAX)?;
     let whole = seen.iter().filter(|trace| has_both_halves(trace)).count();
     story::heading("look");
     say(&format!(
-        "  {} orders in Zipkin, {} of them from the service's own spans to the disk's requests",
+        "  {} orders in Zipkin, {} of them down to the disk in both of their steps",
         thousands(seen.len() as u64),
         thousands(whole as u64)
     ));
     if whole < seen.len() {
-        say(
-            "  (others found their item in memory, or came before it was known where the service says what it works for)",
-        );
+        say("  (others found their item in memory, or came before the service was looked at)");
     }
     let trace = a_whole_order(&zipkin)?;
     say("  one of them, layer by layer");
@@ -126,7 +124,7 @@ fn is_below(trace: &[Value], ancestor: &Value, span: &Value) -> bool {
 
 /// The id of an order's trace that has both halves, and of those that fit a page the quickest; one that waited for the journal before others.
 pub(crate) fn a_whole_order(zipkin: &Zipkin) -> Result<String> {
-    let traces = zipkin.traces("shop", "post%20/orders", TRACES_MAX)?;
+    let traces = zipkin.traces("shop", ORDER, TRACES_MAX)?;
     let fit = traces.iter().filter(|trace| trace.len() <= SPANS_MAX && has_both_halves(trace));
     let commits = |trace: &[Value]| trace.iter().any(|span| span["name"] == "journal commit");
     let took = |trace: &[Value]| trace.iter().filter_map(|span| span["duration"].as_u64()).max();
