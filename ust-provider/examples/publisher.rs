@@ -1,7 +1,7 @@
 //! A program whose system calls say for which span they are made: each reads a byte at the offset that is the span's id, and at 0 for
 //! none. So whoever traces it can be judged, call by call; blkkin's tests do.
 //!
-//! `publisher hops|pool FILE GO`: reads FILE, for one span until the file GO is there, and then in earnest: as tasks that hop between
+//! `publisher hops|pool FILE GO [TIMES]`: reads FILE, for one span until the file GO is there, and then in earnest: as tasks that hop between
 //! threads at each await, or by a pool of threads that hands its jobs on. The spans are somebody else's who asked for the work, so they
 //! need no LTTng. At the end it prints how many calls it made below spans, and how many below none.
 //!
@@ -42,9 +42,10 @@ fn main() {
         return shop(&words[3], &words[4]);
     }
     await_go(Path::new(&words[3]));
+    let times = words.get(4).map_or(1, |times| times.parse().unwrap());
     match &*words[1] {
-        "hops" => hops(),
-        "pool" => pool(),
+        "hops" => hops(times),
+        "pool" => pool(times),
         _ => panic!("hops or pool"),
     }
     call(0);
@@ -95,9 +96,9 @@ fn steps(own: u64) {
     call(own);
 }
 
-fn hops() {
-    const TASKS: u64 = 200;
+fn hops(times: u64) {
     const AWAITS: u64 = 20;
+    let tasks = 200 * times;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS as usize).build().unwrap();
     let task = |number: u64| {
@@ -121,8 +122,8 @@ fn hops() {
         work.in_span(span(number << 20 | 1))
     };
     runtime.block_on(async {
-        let tasks: Vec<_> = (1..=TASKS).map(|number| tokio::spawn(task(number))).collect();
-        let others: Vec<_> = (1..=TASKS)
+        let all: Vec<_> = (1..=tasks).map(|number| tokio::spawn(task(number))).collect();
+        let others: Vec<_> = (1..=tasks)
             .map(|_| {
                 tokio::spawn(async {
                     call(0);
@@ -131,7 +132,7 @@ fn hops() {
                 })
             })
             .collect();
-        for task in tasks.into_iter().chain(others) {
+        for task in all.into_iter().chain(others) {
             task.await.unwrap();
         }
     });
@@ -140,12 +141,12 @@ fn hops() {
 /// A job: its span, and how often it is handed on.
 type Job = (Arc<Span>, u64, u32);
 
-fn pool() {
-    const JOBS: u64 = 2_000;
+fn pool(times: u64) {
+    let jobs = 2_000 * times;
     let (sender, receiver) = channel::<Job>();
     let receiver = Mutex::new(receiver);
-    let open = AtomicU64::new(JOBS);
-    for job in 1..=JOBS {
+    let open = AtomicU64::new(jobs);
+    for job in 1..=jobs {
         let own = job << 20 | 1;
         sender.send((Arc::new(span(own)), own, 3)).unwrap();
     }

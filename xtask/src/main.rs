@@ -55,6 +55,9 @@ enum Task {
         /// An NBD server instead, which says what it does: its requests above its system calls, in a real Zipkin
         #[arg(long, conflicts_with = "cluster")]
         nbd: bool,
+        /// A service that traces itself instead: its own spans with the disk below them, in a real Zipkin
+        #[arg(long, conflicts_with_all = ["cluster", "nbd"])]
+        application: bool,
         /// Set up and built already, and root: only the part that needs root (used by the demo itself)
         #[arg(long, hide = true, value_name = "BLKKIN")]
         traced_part: Option<std::path::PathBuf>,
@@ -86,6 +89,9 @@ enum Task {
         /// Use this program instead of building one
         #[arg(long, value_name = "FILE")]
         blkkin: Option<std::path::PathBuf>,
+        /// Only the pictures whose name contains this
+        #[arg(long, value_name = "NAME")]
+        only: Option<String>,
     },
     /// Measure what blkkin costs, beside its peers
     Bench(bench::Options),
@@ -117,11 +123,14 @@ fn main() -> ExitCode {
 
 fn run(workspace: &Workspace, task: Task) -> anyhow::Result<ExitCode> {
     match task {
-        Task::Demo { cluster, nbd, traced_part: None } => demo::run(workspace, demo::Which::of(cluster, nbd)),
-        Task::Demo { cluster, nbd, traced_part: Some(blkkin) } => {
-            demo::traced_part(workspace, &blkkin, demo::Which::of(cluster, nbd))
+        Task::Demo { cluster, nbd, application, traced_part } => {
+            let which = demo::Which::of(cluster, nbd, application);
+            match traced_part {
+                None => demo::run(workspace, which),
+                Some(blkkin) => demo::traced_part(workspace, &blkkin, which),
+            }
         }
-        Task::Screenshots { blkkin } => screenshots::run(workspace, blkkin),
+        Task::Screenshots { blkkin, only } => screenshots::run(workspace, blkkin, only.as_deref()),
         Task::Test { filter } => test::run(workspace, filter.as_deref()),
         Task::Setup { tests, demo } => {
             let wanted = [

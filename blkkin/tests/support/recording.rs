@@ -25,6 +25,7 @@ pub(crate) struct Recorder {
     drain: JoinHandle<Ended>,
     collect: JoinHandle<(Vec<LayerEvent>, Vec<Trace>, JoinAccounts)>,
     contexts: Arc<AtomicU64>,
+    publishing: Arc<AtomicU64>,
     outside: Arc<Mutex<HashMap<u64, u64>>>,
     said: Arc<Mutex<Vec<ProcessEvent>>>,
 }
@@ -110,6 +111,8 @@ impl Recorder {
         let drain = std::thread::spawn(move || tracer.drain(publisher, told).unwrap());
         let contexts = Arc::new(AtomicU64::new(0));
         let counted = contexts.clone();
+        let publishing = Arc::new(AtomicU64::new(0));
+        let publish = publishing.clone();
         let outside = Arc::new(Mutex::new(HashMap::new()));
         let without = outside.clone();
         let said = Arc::new(Mutex::new(Vec::new()));
@@ -120,6 +123,7 @@ impl Recorder {
             loop {
                 match batches.next(Duration::from_secs(1)) {
                     Next::Item(batch) => {
+                        publish.store(batch.accounts.contexts_publishing, Relaxed);
                         let has = |event: &&LayerEvent| matches!(event, LayerEvent::Call(call) if call.context.is_some());
                         counted.fetch_add(batch.events.iter().filter(has).count() as u64, Relaxed);
                         for event in &batch.events {
@@ -142,12 +146,17 @@ impl Recorder {
             joiner.finish(&mut traces);
             (events, traces, joiner.accounts().clone())
         });
-        Recorder { stop, drain, collect, contexts, outside, said }
+        Recorder { stop, drain, collect, contexts, publishing, outside, said }
     }
 
     /// Calls so far that were made for a span of the program's.
     pub(crate) fn in_contexts(&self) -> u64 {
         self.contexts.load(Relaxed)
+    }
+
+    /// Processes that publish, as the tracer said last.
+    pub(crate) fn publishing(&self) -> u64 {
+        self.publishing.load(Relaxed)
     }
 
     /// Calls so far that were made for none, whose fourth argument is this.

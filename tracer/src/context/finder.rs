@@ -12,6 +12,9 @@
 //! *Who a process is* in its own words is looked for with it, and when it maps a file of that name. Where it has none and its threads say
 //! what they work for, it is looked at again for 2 s.
 //!
+//! *Who unloads its library* loses its place by the kernel side, at the munmap. That is noticed here within a second, and then it is counted
+//! no more; a second later it is looked at again, for what else it may have.
+//!
 //! *Weakness*: that a file has nothing is some process's word. One that overwrites the headers of a library in its own memory keeps
 //! us from finding that library in others for ten minutes.
 
@@ -42,6 +45,11 @@ const AGAIN_AFTER: Duration = Duration::from_millis(1);
 const AGAIN_MAX: u32 = 11;
 /// Where mappings are not seen, the longest pause is so many times twice as long: 8 s.
 const PAUSE_MAX: u32 = 13;
+
+/// How often it is asked whether the kernel side has taken a place out, where somebody has one: a read of 8 bytes.
+const TAKEN_EVERY: Duration = Duration::from_secs(1);
+/// Who has lost its place is looked at again 1 s later: what it unmaps was there when that was said.
+const TIMES_TAKEN: u32 = 10;
 
 /// What was seen of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +88,9 @@ pub(crate) struct Finder {
     /// What is mapped is not said.
     always_again: bool,
     changed: bool,
+    /// Of places that the kernel side took out, those that are known; and when to ask again.
+    taken: u64,
+    taken_due: Instant,
 }
 
 impl Finder {
@@ -103,14 +114,17 @@ impl Finder {
             due: HashMap::new(),
             always_again: again,
             changed: false,
+            taken: 0,
+            taken_due: Instant::now(),
         }
     }
 
     /// Works until nobody says anything any more.
     pub(crate) fn run(mut self, sights: &Receiver<Sight>) {
         loop {
-            let due =
-                self.again.keys().next().map(|(due, _)| *due).into_iter().chain(self.resources.next()).min();
+            let taken = (self.tally.publishing.load(Relaxed) > 0).then_some(self.taken_due);
+            let again = self.again.keys().next().map(|(due, _)| *due);
+            let due = [again, self.resources.next(), taken].into_iter().flatten().min();
             let wait = due.map(|due| due.saturating_duration_since(Instant::now()));
             let first = match wait {
                 None => sights.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -126,6 +140,7 @@ impl Finder {
             }
             self.look_again(Instant::now());
             self.resources.look_again(Instant::now());
+            self.look_for_taken(Instant::now());
             if std::mem::take(&mut self.changed) {
                 self.places.publish();
             }
@@ -248,6 +263,28 @@ impl Finder {
             let ((_, pid), times) = entry.remove_entry();
             self.due.remove(&pid);
             self.look(pid, times);
+        }
+    }
+
+    /// Those whose place the kernel side has taken out publish no more.
+    fn look_for_taken(&mut self, now: Instant) {
+        if now < self.taken_due {
+            return;
+        }
+        self.taken_due = now + TAKEN_EVERY;
+        let taken = self.places.taken();
+        if std::mem::replace(&mut self.taken, taken) == taken {
+            return;
+        }
+        let lost = self
+            .known
+            .iter_mut()
+            .filter(|(pid, (_, place))| publishes(place.as_ref()) && !self.places.has(**pid));
+        let lost: Vec<(u32, Place)> =
+            lost.filter_map(|(pid, (_, place))| Some((*pid, place.take()?))).collect();
+        for (pid, place) in lost {
+            self.count(Some(&place), None);
+            self.come_again(pid, TIMES_TAKEN);
         }
     }
 

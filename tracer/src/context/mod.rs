@@ -30,6 +30,8 @@
 pub(crate) mod believed;
 pub(crate) mod elf;
 pub(crate) mod finder;
+#[cfg(test)]
+mod loaders;
 pub(crate) mod maps;
 pub(crate) mod memory;
 pub(crate) mod places;

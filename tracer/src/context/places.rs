@@ -52,6 +52,16 @@ impl Places {
         }
     }
 
+    /// How often the kernel side has taken one out itself: whose library was unmapped.
+    pub(crate) fn taken(&self) -> u64 {
+        self.version.get(&1, 0).unwrap_or_default()
+    }
+
+    /// Whether a process has one.
+    pub(crate) fn has(&self, pid: u32) -> bool {
+        self.places.get(&pid, 0).is_ok()
+    }
+
     /// Has every task look again. False where the kernel refuses.
     pub(crate) fn publish(&mut self) -> bool {
         self.changes += 1;

@@ -157,7 +157,12 @@ pub(crate) fn look(pid: u32, barren: &mut HashSet<MappedFile>) -> Result<Seen, U
 }
 
 /// What one program or library says.
-fn of(memory: &impl Memory, image: &Image, is_program: bool, libc: impl FnOnce() -> Libc) -> Publishes {
+pub(super) fn of(
+    memory: &impl Memory,
+    image: &Image,
+    is_program: bool,
+    libc: impl FnOnce() -> Libc,
+) -> Publishes {
     let Some(variable) = image.variable(memory, VARIABLE) else { return Publishes::Nothing };
     if variable.bytes != VARIABLE_BYTES {
         return Publishes::Nothing;

@@ -9,7 +9,8 @@ use super::{VARIABLE, maps, process};
 
 /// A library of three hash values' worth, put together by hand: headers, dynamic section, symbols, strings, tables.
 fn library(at: u64) -> Bytes {
-    let mut bytes = vec![0u8; 0x1000];
+    // What is loaded, and some memory behind it.
+    let mut bytes = vec![0u8; 0x1400];
     let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
     put(0, b"\x7fELF\x02\x01\x01");
     put(16, &3u16.to_le_bytes());
@@ -68,9 +69,9 @@ fn what_a_descriptor_says_is_a_distance_or_a_module() {
     let anchor = 0x7f00_0000_0000;
     let near = Place { kind: PLACE_STATIC, offset: (-64i64) as u64, anchor, ..Place::default() };
     assert_eq!(found(&with_descriptor(1, (-64i64) as u64)), Some(tls::Found::At(near)));
-    let mut memory = with_descriptor(1, anchor + 0x800);
-    memory.bytes[0x800..0x808].copy_from_slice(&3u64.to_le_bytes());
-    memory.bytes[0x808..0x810].copy_from_slice(&8u64.to_le_bytes());
+    let mut memory = with_descriptor(1, anchor + 0x1200);
+    memory.bytes[0x1200..0x1208].copy_from_slice(&3u64.to_le_bytes());
+    memory.bytes[0x1208..0x1210].copy_from_slice(&8u64.to_le_bytes());
     let far = Place {
         kind: PLACE_DYNAMIC,
         offset: 8,
@@ -83,6 +84,51 @@ fn what_a_descriptor_says_is_a_distance_or_a_module() {
     };
     assert_eq!(found(&memory), Some(tls::Found::At(far)));
     assert_eq!(found(&with_descriptor(1, 0x1234)), Some(tls::Found::Nowhere));
+    // One that is settled when it is first used: its argument is the relocation.
+    assert_eq!(found(&with_descriptor(1, anchor + 0x600)), Some(tls::Found::Unsettled));
+}
+
+/// The same library for aarch64, in memory at `at`; its descriptor's argument, and there two words.
+fn on_aarch64(at: u64, argument: u64) -> Bytes {
+    let mut memory = library(at);
+    let mut put = |at: usize, value: &[u8]| memory.bytes[at..at + value.len()].copy_from_slice(value);
+    put(18, &183u16.to_le_bytes());
+    put(0x608, &(1u64 << 32 | 1031).to_le_bytes());
+    put(0x700, &1u64.to_le_bytes());
+    put(0x708, &argument.to_le_bytes());
+    put(0x1200, &3u64.to_le_bytes());
+    put(0x1208, &8u64.to_le_bytes());
+    memory
+}
+
+#[test]
+fn on_aarch64_a_distance_is_told_from_a_pointer_to_a_low_heap() {
+    use blkkin_probe_abi::context::{PLACE_DYNAMIC, PLACE_STATIC};
+    let kind = |at, argument| match found(&on_aarch64(at, argument)) {
+        Some(tls::Found::At(place)) => (place.kind, place.offset),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(kind(0x55_0000_0000, 0x40), (PLACE_STATIC, 0x40));
+    assert_eq!(kind(0x55_0000_0000, 0x55_0000_1200), (PLACE_DYNAMIC, 8));
+    // A program at a fixed address below 16 MiB, and its heap.
+    assert_eq!(kind(0x40_0000, 0x40_1200), (PLACE_DYNAMIC, 8));
+    // Where no module is, it is a distance, however large.
+    assert_eq!(kind(0x40_0000, 0x40_1300), (PLACE_STATIC, 0x40_1300));
+}
+
+/// musl's struct pthread on aarch64 (src/internal/pthread_impl.h, arch/aarch64/pthread_arch.h; TLS_ABOVE_TP): the vector is the last word
+/// below the thread pointer, its first says how many blocks there are, and they are whole addresses (DTP_OFFSET is 0).
+#[test]
+fn on_aarch64_musls_vector_is_right_below_the_thread_pointer() {
+    let memory = on_aarch64(0x55_0000_0000, 0x55_0000_1200);
+    let image = Image::read(&memory, memory.at).unwrap();
+    let variable = image.variable(&memory, VARIABLE).unwrap();
+    let place = |libc| match tls::in_library(&memory, &image, variable, libc) {
+        tls::Found::At(place) => (place.vector_at as i64, place.length_at as i64, place.stride, place.module),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(place(Libc::Musl), (-8, 0, 8, 3));
+    assert_eq!(place(Libc::Glibc), (0, -16, 16, 3));
 }
 
 /// glibc's `errno`, in this very process: where it is found is where glibc says that it is.

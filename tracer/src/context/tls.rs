@@ -19,6 +19,8 @@ use super::memory::Memory;
 
 /// Farthest from the thread pointer that is believed: all of static thread-local storage is a few KiB.
 const DISTANCE_MAX: u64 = 16 << 20;
+/// Nothing is mapped below it (vm.mmap_min_addr as the kernel sets it; CONFIG_DEFAULT_MMAP_MIN_ADDR is less on some).
+const LOWEST_MAPPING: u64 = 32_768;
 /// Modules that are believed: a number for each library with thread-local variables.
 const MODULES_MAX: u64 = 65_536;
 
@@ -137,11 +139,22 @@ fn from_descriptor(memory: &impl Memory, image: &Image, at: u64, libc: Libc) -> 
     if function == 0 {
         return Found::Unsettled;
     }
-    if image.machine.believes(argument) {
-        return Found::At(at_distance(argument));
+    // Old loaders of glibc's settle a descriptor when it is first used: until then its argument is the relocation itself
+    // (elf_machine_lazy_rel, sysdeps/x86_64/dl-machine.h of 2.31), and that lies in the library.
+    if image.holds(argument) {
+        return Found::Unsettled;
     }
     // glibc: struct tlsdesc_dynamic_arg (sysdeps/x86_64/dl-tlsdesc.h); musl: the same two words first (ldso/dynlink.c).
-    from_module(image, memory.word(argument), memory.word(argument.wrapping_add(8)), libc)
+    let (module, offset) = (memory.word(argument), memory.word(argument.wrapping_add(8)));
+    let is_distance = image.machine.believes(argument)
+        // On aarch64 a heap may lie as low as a distance is large: that of a program at a fixed address.
+        && !(argument >= LOWEST_MAPPING
+            && module.is_some_and(|module| (1..=MODULES_MAX).contains(&module))
+            && offset.is_some_and(|offset| offset < DISTANCE_MAX));
+    if is_distance {
+        return Found::At(at_distance(argument));
+    }
+    from_module(image, module, offset, libc)
 }
 
 fn from_module(image: &Image, module: Option<u64>, offset: Option<u64>, libc: Libc) -> Found {

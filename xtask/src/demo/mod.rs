@@ -1,10 +1,11 @@
 //! `demo`: SQLite on ext4 over a loop device, traced from system call to block request; with `--cluster` three nodes, see
-//! [`cluster`], with `--nbd` a storage daemon, see [`nbd`].
+//! [`cluster`], with `--nbd` a storage daemon, see [`nbd`], with `--application` a service that traces itself, see [`application`].
 //!
 //! Set-up and build run as the user. The rest needs root (loop device, mount, eBPF): for a user this task starts
 //! itself again by sudo with `--traced-part`. Whatever ends the demo, the file system and the loop device go;
 //! what a killed demo left is found by its fixed paths below `target/demo` and removed first.
 
+pub(crate) mod application;
 mod cluster;
 mod disk;
 pub(crate) mod look;
@@ -37,14 +38,17 @@ pub(crate) enum Which {
     Cluster,
     /// A storage daemon that says what it does.
     Nbd,
+    /// A service that traces itself.
+    Application,
 }
 
 impl Which {
-    pub(crate) fn of(cluster: bool, nbd: bool) -> Self {
-        match (cluster, nbd) {
-            (true, _) => Self::Cluster,
-            (false, true) => Self::Nbd,
-            (false, false) => Self::OneMachine,
+    pub(crate) fn of(cluster: bool, nbd: bool, application: bool) -> Self {
+        match (cluster, nbd, application) {
+            (true, ..) => Self::Cluster,
+            (_, true, _) => Self::Nbd,
+            (.., true) => Self::Application,
+            _ => Self::OneMachine,
         }
     }
 
@@ -53,6 +57,7 @@ impl Which {
             Self::OneMachine => None,
             Self::Cluster => Some("--cluster"),
             Self::Nbd => Some("--nbd"),
+            Self::Application => Some("--application"),
         }
     }
 
@@ -60,17 +65,32 @@ impl Which {
         match self {
             Self::OneMachine => Purpose::Demo,
             Self::Cluster => Purpose::Cluster,
-            Self::Nbd => Purpose::Daemons,
+            Self::Nbd | Self::Application => Purpose::Daemons,
+        }
+    }
+
+    /// What is built beside blkkin, and only where it is wanted: it is built with LTTng's headers.
+    fn beside(self) -> Beside {
+        match self {
+            Self::OneMachine | Self::Cluster => &[],
+            Self::Nbd => &["--package", "blkkin-nbd"],
+            Self::Application => &["--package", "blkkin-ust", "--bins", "--example", "shop"],
         }
     }
 }
+
+/// Words for cargo that name more to build.
+pub(crate) type Beside = &'static [&'static str];
+/// All that the pictures are made of.
+pub(crate) const EVERYTHING: Beside =
+    &["--package", "blkkin-nbd", "--package", "blkkin-ust", "--bins", "--example", "shop"];
 
 /// Sets up, builds, traces.
 pub(crate) fn run(workspace: &Workspace, which: Which) -> Result<ExitCode> {
     let mut timings = Timings::default();
     timings.time("set-up", || setup::run(workspace, &[Purpose::Build, which.purpose()]))?;
     println!("demo: building blkkin (release; the first build takes a minute or two)");
-    let blkkin = timings.time("build", || build(workspace, which == Which::Nbd))?;
+    let blkkin = timings.time("build", || build(workspace, which.beside()))?;
     // By the user, who can then delete what root puts there.
     let folder = workspace.demo_dir();
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -96,6 +116,7 @@ pub(crate) fn traced_part(workspace: &Workspace, blkkin: &Path, which: Which) ->
         Which::OneMachine => one_machine(workspace, blkkin),
         Which::Cluster => cluster::run(workspace, blkkin),
         Which::Nbd => nbd::run(workspace, blkkin),
+        Which::Application => application::run(workspace, blkkin),
     }
 }
 
@@ -148,7 +169,7 @@ fn traced_part_by_sudo(workspace: &Workspace, blkkin: &Path, which: Which) -> Re
 }
 
 /// Cargo is asked where the program is: the target directory is the user's to choose.
-pub(crate) fn build(workspace: &Workspace, daemon: bool) -> Result<PathBuf> {
+pub(crate) fn build(workspace: &Workspace, beside: Beside) -> Result<PathBuf> {
     let mut command = workspace.cargo();
     command.args([
         "build",
@@ -159,10 +180,7 @@ pub(crate) fn build(workspace: &Workspace, daemon: bool) -> Result<PathBuf> {
         "--message-format",
         "json-render-diagnostics",
     ]);
-    // Beside it, and only where it is wanted: it is built with LTTng's headers.
-    if daemon {
-        command.args(["--package", "blkkin-nbd"]);
-    }
+    command.args(beside);
     let output =
         command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("cannot start cargo")?;
     if !output.status.success() {

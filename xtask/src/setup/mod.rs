@@ -13,6 +13,7 @@ mod maven;
 mod otelcol;
 mod prometheus;
 mod schemas;
+mod tracers;
 mod zipkin;
 
 use std::fs::File;
@@ -31,6 +32,7 @@ pub(crate) use kafka::broker_jars;
 pub(crate) use otelcol::collector;
 pub(crate) use prometheus::prometheus;
 pub(crate) use schemas::schemas;
+pub(crate) use tracers::tracers;
 pub(crate) use zipkin::server_jar;
 
 /// What the machine is set up for.
@@ -87,6 +89,7 @@ struct Plan {
     collector: Option<PathBuf>,
     prometheus: Option<PathBuf>,
     schemas: Option<PathBuf>,
+    tracers: Option<PathBuf>,
     kernels: Vec<&'static Kernel>,
 }
 
@@ -97,7 +100,7 @@ impl Plan {
         let any = |of: &[Purpose]| of.iter().any(|purpose| purposes.contains(purpose));
         let zipkin = any(&[Purpose::Tests, Purpose::Cluster, Purpose::Daemons, Purpose::Screenshots]);
         let kafka = any(&[Purpose::Tests, Purpose::Cluster]);
-        let schemas = schemas(workspace);
+        let (schemas, tracers) = (schemas(workspace), tracers(workspace));
         Self {
             packages: packages::missing(purposes),
             toolchain: if ready_object { None } else { Toolchain::recorded(workspace).err() },
@@ -111,6 +114,7 @@ impl Plan {
                 None
             },
             schemas: (purposes.contains(&Purpose::Tests) && !schemas.is_dir()).then_some(schemas),
+            tracers: (purposes.contains(&Purpose::Tests) && !tracers.is_dir()).then_some(tracers),
             kernels: if purposes.contains(&Purpose::Guests) { vm::missing(workspace) } else { Vec::new() },
         }
     }
@@ -124,6 +128,7 @@ impl Plan {
             && self.collector.is_none()
             && self.prometheus.is_none()
             && self.schemas.is_none()
+            && self.tracers.is_none()
             && self.kernels.is_empty()
     }
 
@@ -154,6 +159,9 @@ impl Plan {
         }
         if self.schemas.is_some() {
             println!("  {}", schemas::PLAN);
+        }
+        if self.tracers.is_some() {
+            println!("  {}", tracers::PLAN);
         }
         for kernel in &self.kernels {
             println!("  {}", kernel.plan_line());
@@ -192,6 +200,12 @@ impl Plan {
             // No reason to stop: its test is then skipped, and counted as such.
             if let Err(error) = timings.time("schemas", || schemas::fetch(&schemas)) {
                 println!("  no schemas for the tests: {error:#}");
+            }
+        }
+        if let Some(tracers) = self.tracers {
+            // As above.
+            if let Err(error) = timings.time("tracing libraries", || tracers::fetch(&tracers)) {
+                println!("  no tracing libraries for the tests: {error:#}");
             }
         }
         for kernel in self.kernels {

@@ -47,7 +47,7 @@ pub(super) fn fetch(schemas: &Path) -> Result<()> {
     fs::rename(&folder, schemas).with_context(|| format!("cannot rename {}", folder.display()))
 }
 
-fn pip(what: &str) -> Command {
+pub(super) fn pip(what: &str) -> Command {
     let mut command = Command::new("python3");
     command.args(["-m", "pip", what, "--quiet", "--disable-pip-version-check", "--no-cache-dir"]);
     command

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use super::programs::{TestProgram, Tier};
 use super::tally::{Count, Tally};
 use crate::dist;
-use crate::setup::{broker_jars, collector, java_jars, prometheus, schemas, server_jar};
+use crate::setup::{broker_jars, collector, java_jars, prometheus, schemas, server_jar, tracers};
 use crate::shell;
 use crate::workspace::Workspace;
 
@@ -41,6 +41,7 @@ pub(super) fn run(
     command.arg(format!("BLKKIN_OTELCOL={}", collector(workspace).display()));
     command.arg(format!("BLKKIN_PROMETHEUS={}", prometheus(workspace).display()));
     command.arg(format!("BLKKIN_SCHEMAS={}", schemas(workspace).display()));
+    command.arg(format!("BLKKIN_TRACERS={}", tracers(workspace).display()));
     command.arg(format!("BLKKIN_STATIC={}", dist::test_binary(workspace).display()));
     // In the foreground, so that Ctrl-C reaches the test too.
     command.args(["timeout", "--foreground", "--kill-after=10", &PROGRAM_SECONDS_MAX.to_string()]);

@@ -20,6 +20,7 @@ const TOOLS: &[&str] = &[
     "sh",
     "cat",
     "cp",
+    "env",
     "touch",
     "unshare",
     "false",
@@ -68,8 +69,10 @@ pub(super) fn build(path: &Path, kernel: &Unpacked, work: &[Work], programs: &[T
         let name = executable.to_str().context("a path in UTF-8")?;
         archive.file(name, &stripped(&executable, path)?)?;
     }
-    if let Some(test) = work.iter().find(|one| one.name.starts_with(CONTEXT.0)) {
-        for (name, file) in context_programs(&test.executable, path)? {
+    if work.iter().any(|one| NEED_CONTEXT.iter().any(|name| one.name.starts_with(name))) {
+        let maker = programs.iter().find(|program| program.name == CONTEXT.0);
+        let maker = maker.with_context(|| format!("no {}", CONTEXT.0))?;
+        for (name, file) in context_programs(&maker.executable, path)? {
             libraries.extend(libraries_of(&file)?);
             archive.file(&name, &std::fs::read(&file)?)?;
         }
@@ -81,8 +84,10 @@ pub(super) fn build(path: &Path, kernel: &Unpacked, work: &[Work], programs: &[T
     archive.finish()
 }
 
-/// A test that needs programs which a compiler makes, who makes them, and where the guest has them (`blkkin/tests/support/context`).
-const CONTEXT: (&str, &str, &str) = ("blkkin/tests/context ", "BLKKIN_BUILD_CONTEXT_PROGRAMS", "context");
+/// Tests that need programs which a compiler makes,
+const NEED_CONTEXT: [&str; 2] = ["blkkin/tests/context ", "blkkin/tests/writers "];
+/// who makes them when asked how, and where the guest has them (`blkkin/tests/support/context`).
+const CONTEXT: (&str, &str, &str) = ("blkkin/tests/context", "BLKKIN_BUILD_CONTEXT_PROGRAMS", "context");
 
 /// These programs and their libraries, by their names in the guest.
 fn context_programs(test: &Path, beside: &Path) -> Result<Vec<(String, PathBuf)>> {

@@ -60,6 +60,7 @@ pub(super) const EVERYWHERE: &[Suite] = &[
     suite("guest_flush", "sync", Disk::Virtio),
     suite("guest_nbd", "", Disk::Loop),
     suite("context", "", Disk::Loop),
+    suite("writers", "submitted", Disk::Loop),
 ];
 
 /// What Debian's 6.12 has and its 6.1 has not.

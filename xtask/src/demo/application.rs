@@ -1,0 +1,134 @@
+//! `demo --application`: a service that traces itself, whose own trace gains the layers below it.
+//!
+//! ```text
+//! shop ─ POST /orders ─ find item ──→ pread64 ──→ ext4 ─→ bio ─→ request ─→ loop device
+//!   │                 └ save order ─→ pwrite64, fdatasync ─→ ext4, its journal ─→ bio ─→ request
+//!   └─ its own spans, by itself ──┐        └─ eBPF ─ blkkin run ─┐
+//!                                 └──────────────────────────────┴─→ Zipkin
+//! ```
+//!
+//! *Out*: blkkin's report, a page of Zipkin for one order with both halves, and how many orders have both. *Invariant*: whatever ends it, all
+//! that it started ends with it.
+
+use std::cmp::Reverse;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::story::{self, Line, say, thousands};
+use super::{Disk, look};
+use crate::interrupt;
+use crate::servers::Zipkin;
+use crate::shell;
+use crate::workspace::Workspace;
+
+const ORDERS: u32 = 300;
+/// More than is read: each order finds its item on the disk.
+const STOCK_BYTES: usize = 48 << 20;
+/// Of these fits a page.
+pub(crate) const SPANS_MAX: usize = 26;
+const TRACES_MAX: u32 = 2_000;
+/// Its name, as Zipkin is asked for it, and those of its steps.
+const ORDER: &str = "post%20/orders";
+const STEPS: [&str; 2] = ["find item", "save order"];
+
+/// The whole of it. `blkkin` is the program; the service lies beside it.
+pub(super) fn run(workspace: &Workspace, blkkin: &Path) -> Result<ExitCode> {
+    let folder = workspace.demo_dir().join("application");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    story::heading("what runs");
+    let mut zipkin = Zipkin::start(workspace, &folder)?;
+    zipkin.wait()?;
+    Line { name: "zipkin", what: &zipkin.url(), pid: zipkin.pid() }.say();
+    say("  shop            a service that exports its own spans to it");
+    story::heading("blkkin run");
+    let mut program = Command::new(blkkin);
+    program.arg("run");
+    play(&folder, blkkin, &zipkin, program)?;
+    let seen = zipkin.traces("shop", ORDER, TRACES_MAX)?;
+    let whole = seen.iter().filter(|trace| has_both_halves(trace)).count();
+    story::heading("look");
+    say(&format!(
+        "  {} orders in Zipkin, {} of them down to the disk in both of their steps",
+        thousands(seen.len() as u64),
+        thousands(whole as u64)
+    ));
+    if whole < seen.len() {
+        say("  (others found their item in memory, or came before the service was looked at)");
+    }
+    let trace = a_whole_order(&zipkin)?;
+    say("  one of them, layer by layer");
+    say(&format!("    {}", look::trace_page(&zipkin, &trace)));
+    say("  who asks whom");
+    say(&format!("    {}", look::dependency_page(&zipkin)));
+    story::stay();
+    drop(zipkin);
+    fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The service at work on files on ext4; its spans and blkkin's go to the same Zipkin. `program` is `blkkin run`, as it is to be started.
+pub(crate) fn play(folder: &Path, blkkin: &Path, zipkin: &Zipkin, program: Command) -> Result<()> {
+    let shop = beside(blkkin)?;
+    let disk = Disk::make(folder)?;
+    let [stock, orders] = ["stock", "orders"].map(|name| disk.mount_point().join(name));
+    fs::write(&stock, vec![0xb1; STOCK_BYTES]).with_context(|| format!("cannot make {}", stock.display()))?;
+    // It is on the disk and not in memory when the service begins, so that what it reads is read there.
+    shell::run_quietly(Command::new("sync").arg(&stock))?;
+    let from = format!("if={}", stock.display());
+    shell::run_quietly(Command::new("dd").args([&from, "iflag=nocache", "count=0", "status=none"]))?;
+    if interrupt::came() {
+        bail!("interrupted before the traced run; nothing is left behind");
+    }
+    let mut command = program;
+    command.args(["--slowest", "1", "--to"]).arg(format!("zipkin={}", zipkin.url()));
+    let address = zipkin.url();
+    command.arg("--").arg(&shop).args([&stock, &orders]);
+    command.arg(address.trim_start_matches("http://")).arg(ORDERS.to_string()).stdin(Stdio::null());
+    // Cargo's, for build scripts: the traced program would look for its libraries there first.
+    command.env_remove("LD_LIBRARY_PATH");
+    let status = command.status().with_context(|| format!("cannot start {}", blkkin.display()))?;
+    disk.remove()?;
+    if !status.success() {
+        bail!("the traced run failed ({status})");
+    }
+    Ok(())
+}
+
+fn beside(blkkin: &Path) -> Result<PathBuf> {
+    let blkkin = blkkin.canonicalize().with_context(|| format!("no {}", blkkin.display()))?;
+    let shop = blkkin.with_file_name("examples").join("shop");
+    if !shop.is_file() {
+        bail!("{} is not there: cargo build --release -p blkkin-ust --example shop", shop.display());
+    }
+    Ok(shop)
+}
+
+/// A request of the disk's below each of the order's steps.
+fn has_both_halves(trace: &[Value]) -> bool {
+    let is_request = |span: &&Value| span["name"].as_str().is_some_and(|name| name.starts_with("request "));
+    STEPS.iter().all(|name| {
+        let step = trace.iter().find(|span| span["name"] == *name);
+        step.is_some_and(|step| trace.iter().filter(is_request).any(|request| is_below(trace, step, request)))
+    })
+}
+
+fn is_below(trace: &[Value], ancestor: &Value, span: &Value) -> bool {
+    let parent = |span: &&Value| trace.iter().find(|one| one["id"] == span["parentId"]);
+    // No trace is deeper.
+    std::iter::successors(Some(span), parent).take(trace.len()).any(|span| span["parentId"] == ancestor["id"])
+}
+
+/// The id of an order's trace that has both halves, and of those that fit a page the quickest; one that waited for the journal before others.
+pub(crate) fn a_whole_order(zipkin: &Zipkin) -> Result<String> {
+    let traces = zipkin.traces("shop", ORDER, TRACES_MAX)?;
+    let fit = traces.iter().filter(|trace| trace.len() <= SPANS_MAX && has_both_halves(trace));
+    let commits = |trace: &[Value]| trace.iter().any(|span| span["name"] == "journal commit");
+    let took = |trace: &[Value]| trace.iter().filter_map(|span| span["duration"].as_u64()).max();
+    let best = fit.max_by_key(|trace| (commits(trace), Reverse(took(trace))));
+    let best = best.context("no order has come to Zipkin with what the disk did for it")?;
+    Ok(best[0]["traceId"].as_str().unwrap_or_default().to_owned())
+}

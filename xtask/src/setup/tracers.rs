@@ -1,0 +1,55 @@
+//! Tracing libraries of others that publish what their threads work for, for the tests that these are understood: dd-trace-py from PyPI,
+//! dd-trace-java and OpenTelemetry's API from Maven Central.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::{maven, schemas};
+use crate::shell;
+use crate::workspace::Workspace;
+
+const PYTHON: &str = "4.16.0";
+const JAVA: &str = "1.68.1";
+const API: &str = "1.45.0";
+
+pub(super) const PLAN: &str = "dd-trace-py and dd-trace-java, below target/toolchain (90 MB): calls of programs that they trace must be below their spans";
+
+const POM: &str = r#"<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>blkkin</groupId>
+  <artifactId>tracers</artifactId>
+  <version>1</version>
+  <dependencies>
+    <dependency>
+      <groupId>com.datadoghq</groupId>
+      <artifactId>dd-java-agent</artifactId>
+      <version>JAVA</version>
+    </dependency>
+    <dependency>
+      <groupId>io.opentelemetry</groupId>
+      <artifactId>opentelemetry-api</artifactId>
+      <version>API</version>
+    </dependency>
+  </dependencies>
+</project>
+"#;
+
+/// Where they are; tests get it by the variable BLKKIN_TRACERS.
+pub(crate) fn tracers(workspace: &Workspace) -> PathBuf {
+    // No dot in it: what is fetched has another extension until it is whole.
+    workspace.toolchain_dir().join(format!("tracers-{}-{}", PYTHON.replace('.', "-"), JAVA.replace('.', "-")))
+}
+
+/// Fetched under another name and renamed, so that a folder of that name is always whole.
+pub(super) fn fetch(tracers: &Path) -> Result<()> {
+    let folder = tracers.with_extension("partial");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let mut install = schemas::pip("install");
+    install.arg("--no-compile").arg("--target").arg(folder.join("python")).arg(format!("ddtrace=={PYTHON}"));
+    shell::run_quietly(&mut install).context("cannot fetch dd-trace-py")?;
+    let pom = POM.replace("JAVA", JAVA).replace("API", API);
+    maven::fetch(&pom, &folder.join("java")).context("cannot fetch dd-trace-java")?;
+    fs::rename(&folder, tracers).with_context(|| format!("cannot rename {}", folder.display()))
+}
