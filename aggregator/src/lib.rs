@@ -13,6 +13,7 @@ pub mod join;
 pub mod live;
 pub mod named;
 pub mod phases;
+pub mod said;
 pub mod stacked;
 pub mod stage;
 pub mod trace;

@@ -47,6 +47,7 @@
 //! *Limit*: a bio that travelled in a request of a commit links to the commit's own trace, as who would show the commit
 //! was not decided when the bio ended; where it was adopted, search for the span's id.
 
+mod application;
 mod block;
 mod call;
 mod commit;

@@ -18,7 +18,7 @@ use crate::{affinity, process};
 pub(crate) struct Running {
     stop: StopSignal,
     drain: JoinHandle<(Result<Ended, TracerError>, Duration)>,
-    consumer: JoinHandle<u64>,
+    consumer: JoinHandle<[u64; 2]>,
     publishing: Arc<AtomicU64>,
 }
 
@@ -29,6 +29,8 @@ pub(crate) struct Done {
     pub(crate) drain_time: Duration,
     /// Calls that were made for a span of the load's own.
     pub(crate) in_contexts: u64,
+    /// Calls whose thread said attributes.
+    pub(crate) with_attributes: u64,
 }
 
 impl Running {
@@ -47,15 +49,20 @@ impl Running {
         let told = Arc::clone(&publishing);
         let consumer = std::thread::spawn(move || {
             let _ = affinity::pin(&affinity::other_cpus());
-            let mut in_contexts = 0;
+            let mut counts = [0; 2];
             loop {
                 match batches.next(Duration::from_secs(1)) {
                     Next::Item(batch) => {
                         told.store(batch.accounts.contexts_publishing, Ordering::Relaxed);
-                        in_contexts += batch.events.iter().filter(is_in_context).count() as u64;
+                        for event in &batch.events {
+                            if let LayerEvent::Call(call) = event {
+                                counts[0] += u64::from(call.context.is_some());
+                                counts[1] += u64::from(call.attributes.is_some());
+                            }
+                        }
                     }
                     Next::Timeout => {}
-                    Next::Closed => return in_contexts,
+                    Next::Closed => return counts,
                 }
             }
         });
@@ -71,13 +78,10 @@ impl Running {
     pub(crate) fn finish(self) -> Result<Done> {
         self.stop.stop();
         let (ended, drain_time) = self.drain.join().ok().context("the tracer's thread panicked")?;
-        let in_contexts = self.consumer.join().ok().context("the consumer's thread panicked")?;
-        Ok(Done { accounts: ended?.accounts, drain_time, in_contexts })
+        let counts = self.consumer.join().ok().context("the consumer's thread panicked")?;
+        let [in_contexts, with_attributes] = counts;
+        Ok(Done { accounts: ended?.accounts, drain_time, in_contexts, with_attributes })
     }
-}
-
-fn is_in_context(event: &&LayerEvent) -> bool {
-    matches!(event, LayerEvent::Call(call) if call.context.is_some())
 }
 
 /// Starts `load` of this program with `arguments`.

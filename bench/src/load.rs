@@ -17,8 +17,8 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     match words {
         ["clock"] => println!("{}", origin::now().0),
         ["measure", chunks, calls @ ..] => measure(chunks.parse()?, calls)?,
-        ["measure-context", chunks, library, publishes, go] => {
-            contexts::load(chunks.parse()?, library, *publishes == "publish", go.as_ref())?;
+        ["measure-context", chunks, library, word, go] => {
+            contexts::load(chunks.parse()?, library, word, go.as_ref())?;
         }
         ["flood", call, rate, seconds] => flood(call, rate.parse()?, seconds)?,
         ["flood-one", cpu, call, rate, seconds] => {

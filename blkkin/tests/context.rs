@@ -7,6 +7,8 @@
     reason = "a test fails by panicking, and says what it saw"
 )]
 
+#[path = "context/attributes.rs"]
+mod attributes;
 mod common;
 mod support;
 

@@ -1,5 +1,5 @@
 //! Programs that publish by blkkin-ust what their threads work for: each call below the span that its offset names, none below
-//! another, and none below any where it names none.
+//! another, and none below any where it names none; and of each what its thread says of the work.
 //!
 //! The programs are `ust-provider/examples/publisher.rs`: tasks that hop between the threads of a tokio runtime at each await, and a
 //! pool of threads that hand jobs on. Nobody runs LTTng.
@@ -67,7 +67,8 @@ fn check(kind: &str, times: u64, filter: Filter) {
     let recorder = Recorder::start(&config, &[actor.pid()]);
     actor.release();
     assert!(eventually(|| recorder.in_contexts() > 0), "nothing was found: {}", actor.said());
-    assert!(eventually(|| !recorder.said().is_empty()), "it does not say who it is: {}", actor.said());
+    let has_names = || recorder.said().iter().any(|said| !said.thread_keys.is_empty());
+    assert!(eventually(has_names), "it does not say who it is: {}", actor.said());
     let attribute =
         |key: &str, text: &str| Attribute { key: key.into(), value: AttributeValue::Text(text.into()) };
     let one = [attribute("service.name", "publisher"), attribute("service.instance.id", "one")];
@@ -98,6 +99,12 @@ fn check(kind: &str, times: u64, filter: Filter) {
                 below += u64::from(named != AWAITED);
             }
         }
+        let said = call.attributes.as_ref().map(|said| {
+            assert_eq!((said.entries.len(), said.left_out, said.bytes_unread), (1, 0, 0), "{call:#?}");
+            (said.entries[0].key, said.entries[0].value.parse().unwrap())
+        });
+        let says = call.context.is_some() && named != AWAITED;
+        assert_eq!(said, says.then_some((0, named)), "{call:#?}");
     }
     let own = actor.said();
     // Who it is was known before all of these began.
@@ -105,8 +112,9 @@ fn check(kind: &str, times: u64, filter: Filter) {
         let Root::Call(call) = &trace.root else { return false };
         call.call.name() == "pread64" && call.args[2] == 1 && ![0, AWAITED].contains(&call.args[3])
     };
-    let nameless = recording.traces.iter().filter(called).filter(|trace| trace.names.process.is_none());
-    assert_eq!(nameless.count(), 0);
+    let names = |trace: &Trace| trace.names.process.as_ref().map(|process| process.thread_keys.clone());
+    let named = |trace: &&Trace| names(trace) == Some(vec!["work.number".into()]);
+    assert!(recording.traces.iter().filter(called).all(|trace| named(&trace)));
     println!("{kind}: {below} calls below their spans, {none} below none; the program says: {own}");
     assert_eq!(format!("below {below} none {none}\n"), own);
     assert!(below >= 36_000 * times && none > 200, "it does too little");

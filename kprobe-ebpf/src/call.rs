@@ -11,6 +11,7 @@
 
 use crate::access::{Access, Direct, Pointer, Probe};
 use crate::arch;
+use crate::attributes;
 use crate::context;
 use crate::file::{self, Open};
 use crate::filter::device_wanted;
@@ -341,20 +342,17 @@ pub fn abandon(local: &mut Local, state: &mut TaskState) {
 #[inline(always)]
 fn write(local: &mut Local, state: &mut TaskState, now: u64) {
     let flags = state.record.header.flags;
-    let mut own = state.record.path_len[0] as u64 + state.record.path_len[1] as u64;
-    if flags & CALL_HAS_SECOND != 0 {
-        own = size_of::<SecondFile>() as u64;
-    }
     if flags & CALL_PATH_TRUNCATED != 0 {
         local.count(CALLS_TRUNCATED);
     }
-    let own = if own > task::PATHS as u64 { task::PATHS as u64 } else { own };
-    let mut tail = own;
+    let own = attributes::own_tail(state);
+    let (mut tail, mut behind) = (own, 0);
     if flags & CALL_HAS_CONTEXT != 0 {
-        let at = (own + 7) & !7;
+        let at = attributes::head_at(own);
+        behind = attributes::behind(local, state, at);
         // SAFETY: behind the room there is room for a head; the tail lies at a multiple of 8.
         unsafe { (&raw mut state.tail).byte_add(at as usize).cast::<Head>().write(state.head) };
-        tail = at + size_of::<Head>() as u64;
+        tail = at + size_of::<Head>() as u64 + behind;
     }
     let record = &mut state.record;
     let len = size_of::<CallRecord>() as u64 + tail;
@@ -370,7 +368,7 @@ fn write(local: &mut Local, state: &mut TaskState, now: u64) {
     unsafe {
         if tail == 0 {
             ring::put(local, TAG_CALL, record);
-        } else if own == 0 {
+        } else if own | behind == 0 {
             ring::put(local, TAG_CALL, &*(&raw const *record).cast::<CallInContext>());
         } else {
             ring::write(local, TAG_CALL, (&raw const *record).cast(), len);

@@ -1,7 +1,8 @@
 //! Which span of its own a program works for when it calls: what its thread publishes by OpenTelemetry's thread context
 //! (OTEP 4947), a pointer in its thread-local storage to a record.
 //!
-//! *In*: the places of processes, which user space has found (`tracer/src/context`). *Out*: the record's head beside the open call.
+//! *In*: the places of processes, which user space has found (`tracer/src/context`). *Out*: the record's head beside the open call, and
+//! what is behind it ([`attributes`](crate::attributes)).
 //!
 //! *Cost*. Where it is, is looked up once a thread: each task's state remembers the slot's address, and for which version of
 //! the places and which thread pointer it holds. A thread of a process that publishes nothing pays for two loads and two
@@ -13,6 +14,7 @@
 //! that has it is unmapped.
 
 use crate::access::{Access, Direct, Pointer};
+use crate::attributes;
 use crate::layout::offset;
 use crate::local::Local;
 use crate::settings::setting;
@@ -70,6 +72,8 @@ pub fn note(local: &mut Local, task: Pointer, state: &mut TaskState) {
         local.count(CONTEXTS_FAULTED);
         // It may be a slot that is no more.
         state.places_seen = 0;
+    } else if state.record.header.flags & CALL_HAS_CONTEXT != 0 {
+        attributes::note(state);
     }
 }
 
@@ -158,19 +162,39 @@ fn read(local: &mut Local, state: &mut TaskState) {
     if state.head.valid != VALID {
         return;
     }
-    if is_none(&state.head) {
-        local.count(CONTEXTS_INVALID);
-        return;
+    match names(&state.head) {
+        Named::Span => {}
+        // Its flags are of no trace.
+        Named::Nothing if state.head.attributes != 0 => state.head.flags = 0,
+        Named::Nothing => return,
+        Named::Half => {
+            local.count(CONTEXTS_INVALID);
+            return;
+        }
     }
     state.record.header.flags |= CALL_HAS_CONTEXT;
 }
 
-/// No trace or no span is none (W3C trace context).
+/// No trace or no span is none (W3C trace context). With neither a thread says that it works for none, and may say attributes all the
+/// same (OTEP 4947, *Thread-Local Context Record*).
 #[inline(always)]
-fn is_none(head: &Head) -> bool {
+fn names(head: &Head) -> Named {
     // SAFETY: a head is 4 words, aligned as such in a task's state.
     let words = unsafe { &*core::ptr::from_ref(head).cast::<[u64; 3]>() };
-    words[0] | words[1] == 0 || words[2] == 0
+    let (trace, span) = (words[0] | words[1], words[2]);
+    if trace | span == 0 {
+        Named::Nothing
+    } else if trace == 0 || span == 0 {
+        Named::Half
+    } else {
+        Named::Span
+    }
+}
+
+enum Named {
+    Span,
+    Nothing,
+    Half,
 }
 
 #[inline(always)]

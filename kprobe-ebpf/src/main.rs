@@ -15,6 +15,7 @@ mod access;
 mod alone;
 mod arch;
 mod arguments;
+mod attributes;
 mod bio;
 mod block;
 mod call;

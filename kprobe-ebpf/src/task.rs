@@ -16,14 +16,14 @@ use aya_ebpf::bindings::{
     BPF_F_NO_PREALLOC, BPF_LOCAL_STORAGE_GET_F_CREATE, bpf_map_type::BPF_MAP_TYPE_TASK_STORAGE,
 };
 use aya_ebpf::helpers::generated::{bpf_get_current_task_btf, bpf_task_storage_get};
-use blkkin_probe_abi::context::Head;
+use blkkin_probe_abi::context::{ATTRIBUTES_MAX, Head};
 use blkkin_probe_abi::counters::TASKS_MISSED;
 use blkkin_probe_abi::record::{CallRecord, PATH_ARG_MAX};
 use blkkin_probe_abi::settings::{FOLLOW_ALL, Program, TASK_ACTIVE};
 
 /// Room for what follows a call's fixed part: two paths, each with one byte to see that it is cut; and a context, at a multiple
-/// of 8 behind them (of which the verifier knows no more than that it is less than 8 bytes farther).
-pub const TAIL: usize = PATHS + 8 + size_of::<Head>();
+/// of 8 behind them (of which the verifier knows no more than that it is less than 8 bytes farther), with its attributes.
+pub const TAIL: usize = PATHS + 8 + size_of::<Head>() + ATTRIBUTES_MAX.next_multiple_of(8);
 
 /// Of that, the paths, or a second file.
 pub const PATHS: usize = 2 * (PATH_ARG_MAX + 8);

@@ -52,7 +52,7 @@ pub struct Head {
     pub valid: u8,
     /// Trace flags (W3C trace context).
     pub flags: u8,
-    /// Bytes of attributes behind it.
+    /// Bytes of attributes behind it: see [`ATTRIBUTES_MAX`].
     pub attributes: u16,
     /// Zero.
     pub reserved: u32,
@@ -60,5 +60,10 @@ pub struct Head {
 
 /// Bytes of a [`Head`] in a process's memory.
 pub const HEAD_BYTES: usize = 28;
+
+/// Bytes of attributes that are read: all or none, since a later entry may stand for an earlier one. A record is recommended to stay at or under
+/// 640 bytes (OTEP 4947, *Thread-Local Context Record*; open-telemetry/opentelemetry-specification, oteps/profiles/4947-thread-ctx.md at
+/// 009fafa5), so of a writer that keeps to that nothing is left out.
+pub const ATTRIBUTES_MAX: usize = 640 - HEAD_BYTES;
 
 plain! { Place = 64, Head = 32 }

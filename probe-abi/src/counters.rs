@@ -77,8 +77,13 @@ pub const HITS_FIRED: usize = NBD_EXTENDED + 1;
 /// See above.
 pub const HITS_DROPPED: usize = HITS_FIRED + 1;
 
+/// Calls whose thread says more bytes of attributes than are read ([`crate::context::ATTRIBUTES_MAX`]): none of them is.
+pub const ATTRIBUTES_CUT: usize = HITS_DROPPED + 1;
+/// Calls whose thread's attributes could be read neither at entry nor at return.
+pub const ATTRIBUTES_UNREAD: usize = ATTRIBUTES_CUT + 1;
+
 /// How many counters there are.
-pub const COUNTERS: usize = HITS_DROPPED + 1;
+pub const COUNTERS: usize = ATTRIBUTES_UNREAD + 1;
 
 /// Words of a program's slot of per-CPU memory: its counters first, then what only the kernel side uses.
 pub const LOCAL_WORDS: usize = COUNTERS + 10;

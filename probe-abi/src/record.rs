@@ -86,8 +86,13 @@ pub const CALL_HAS_SYNC_TID: u16 = 1 << 7;
 /// `cpu_wait_ns` is valid: this kernel counts it (CONFIG_SCHED_INFO).
 pub const CALL_HAS_CPU_WAIT: u16 = 1 << 8;
 
-/// A [`Head`](crate::context::Head) ends the record, at the next multiple of 8: the span that the thread worked for at entry.
+/// A [`Head`](crate::context::Head) is behind all that, at the next multiple of 8: the span that the thread worked for at entry. Its trace and
+/// span may be zero where it says attributes and works for none.
 pub const CALL_HAS_CONTEXT: u16 = 1 << 9;
+
+/// Behind the head lie as many bytes of attributes as it says. Without this flag and with such a number in the head: they were too many
+/// ([`ATTRIBUTES_MAX`](crate::context::ATTRIBUTES_MAX)), or could not be read.
+pub const CALL_HAS_ATTRIBUTES: u16 = 1 << 10;
 
 /// Longest path argument that is kept, its NUL included. A path may be 4096 bytes long (PATH_MAX,
 /// include/uapi/linux/limits.h); of 256 only pathological ones are cut, and then it is said.

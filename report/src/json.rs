@@ -3,7 +3,10 @@
 
 mod end;
 
+use std::collections::BTreeMap;
+
 use blkkin_aggregator::account;
+use blkkin_aggregator::said;
 use blkkin_aggregator::trace::Trace;
 use blkkin_wire::calls::CallId;
 use blkkin_wire::event::Ending;
@@ -75,6 +78,8 @@ fn contexts(totals: &Totals, losses: &Losses) -> Value {
         "faulted": contexts.faulted,
         "unread": contexts.unread,
         "invalid": contexts.invalid,
+        "attributes_cut": contexts.attributes_cut,
+        "attributes_unread": contexts.attributes_unread,
         "processes": contexts.publishing,
         "processes_denied": contexts.denied,
         "processes_no_room": contexts.no_room,
@@ -189,6 +194,7 @@ fn slow(report: &Report, trace: &Trace) -> Value {
         "comm": task.map(|task| &*task.comm),
         "pid": task.map(|task| task.pid.0),
         "tid": task.map(|task| task.tid.0),
+        "thread_says": said::by_thread(trace).map(|said| said.values.into_iter().collect::<BTreeMap<_, _>>()),
         "bios": trace.bios.len(),
         "requests": trace.requests.len(),
         "commits": trace.causes.len(),

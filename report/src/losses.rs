@@ -89,6 +89,10 @@ pub struct Contexts {
     pub denied: u64,
     /// Times that there was no room for a process that publishes.
     pub no_room: u64,
+    /// Calls whose thread said more attributes than are read.
+    pub attributes_cut: u64,
+    /// Calls whose thread's attributes could not be read.
+    pub attributes_unread: u64,
 }
 
 impl From<&Accounts> for Losses {
@@ -122,6 +126,8 @@ impl From<&Accounts> for Losses {
                 publishing: accounts.contexts_publishing,
                 denied: accounts.contexts_denied,
                 no_room: accounts.contexts_no_room,
+                attributes_cut: accounts.attributes_cut,
+                attributes_unread: accounts.attributes_unread,
             },
             resources: Resources {
                 publishing: accounts.resources_publishing,
@@ -186,6 +192,8 @@ impl Losses {
             ("files without a path", self.paths_failed),
             ("calls whose program's span could not be read", self.contexts.unread),
             ("calls whose program's span is none", self.contexts.invalid),
+            ("calls whose thread says more attributes than are read", self.contexts.attributes_cut),
+            ("calls whose thread's attributes could not be read", self.contexts.attributes_unread),
             ("processes not looked at for their spans (no right)", self.contexts.denied),
             ("processes not looked at for their spans (no room)", self.contexts.no_room),
             ("times that a process says who it is and is not understood", self.resources.malformed),
@@ -219,6 +227,8 @@ mod tests {
             contexts_unread: 5,
             contexts_publishing: 6,
             contexts_denied: 7,
+            attributes_cut: 3,
+            attributes_unread: 4,
             resources_publishing: 8,
             resources_malformed: 9,
             ..Accounts::default()
@@ -230,6 +240,8 @@ mod tests {
         let beside = [
             ("incomplete (no exit seen)", 1_000),
             ("calls whose program's span could not be read", 5),
+            ("calls whose thread says more attributes than are read", 3),
+            ("calls whose thread's attributes could not be read", 4),
             ("processes not looked at for their spans (no right)", 7),
             ("times that a process says who it is and is not understood", 9),
         ];

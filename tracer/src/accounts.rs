@@ -126,5 +126,7 @@ pub fn balance(kernel: &[u64; slot::COUNTERS], recorded: &Recorded, recursion_mi
         resources_malformed: 0,
         resources_unread: 0,
         resources_no_room: 0,
+        attributes_cut: kernel[slot::ATTRIBUTES_CUT],
+        attributes_unread: kernel[slot::ATTRIBUTES_UNREAD],
     }
 }

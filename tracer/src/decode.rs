@@ -7,10 +7,10 @@ use blkkin_probe_abi::Plain;
 use blkkin_probe_abi::context::Head;
 use blkkin_probe_abi::hit::{HIT_HAS_TEXT, HitRecord, TEXT_MAX};
 use blkkin_probe_abi::record::{
-    BioRecord, CALL_HAS_CONTEXT, CALL_HAS_SECOND, CallRecord, CommitRecord, FILE_PATH_MAX, FileRecord,
-    Header, NbdAnswered, NbdAsked, NbdResent, PATH_ARG_MAX, PairRecord, RequestRecord, SecondFile, TAG_BIO,
-    TAG_CALL, TAG_COMMIT, TAG_FILE, TAG_HIT, TAG_NBD_ANSWERED, TAG_NBD_ASKED, TAG_NBD_RESENT, TAG_PAIR,
-    TAG_REQUEST, TAG_TASK, TaskRecord,
+    BioRecord, CALL_HAS_ATTRIBUTES, CALL_HAS_CONTEXT, CALL_HAS_SECOND, CallRecord, CommitRecord,
+    FILE_PATH_MAX, FileRecord, Header, NbdAnswered, NbdAsked, NbdResent, PATH_ARG_MAX, PairRecord,
+    RequestRecord, SecondFile, TAG_BIO, TAG_CALL, TAG_COMMIT, TAG_FILE, TAG_HIT, TAG_NBD_ANSWERED,
+    TAG_NBD_ASKED, TAG_NBD_RESENT, TAG_PAIR, TAG_REQUEST, TAG_TASK, TaskRecord,
 };
 use thiserror::Error;
 
@@ -52,6 +52,8 @@ pub struct Call<'a> {
     pub paths: [&'a [u8]; 2],
     /// The span that its thread worked for.
     pub head: Option<&'a Head>,
+    /// What it said besides; none where it said nothing, or nothing could be read.
+    pub attributes: &'a [u8],
 }
 
 /// Why bytes are no record.
@@ -132,8 +134,11 @@ fn call(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
     } else {
         (None, rest)
     };
+    let said = head.filter(|_| record.header.flags & CALL_HAS_ATTRIBUTES != 0);
+    let said = said.map_or(0, |head| usize::from(head.attributes));
+    let (attributes, rest) = rest.split_at_checked(said).ok_or(short)?;
     ended(rest, TAG_CALL, bytes)?;
-    Ok(Record::Call(Call { record, second, paths: [first, other], head }))
+    Ok(Record::Call(Call { record, second, paths: [first, other], head, attributes }))
 }
 
 fn hit(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
@@ -248,7 +253,8 @@ mod tests {
             Header { tag: TAG_CALL, len: (size_of::<CallRecord>() + 5) as u32, ..Header::default() };
         let mut bytes = bytes_of(&record).to_vec();
         bytes.extend_from_slice(b"abcde");
-        let call = Call { record: &record, second: None, paths: [b"abc", b"de"], head: None };
+        let call =
+            Call { record: &record, second: None, paths: [b"abc", b"de"], head: None, attributes: b"" };
         assert_eq!(decode(&bytes), Ok(Record::Call(call)));
         bytes.pop();
         bytes[4..8].copy_from_slice(&((size_of::<CallRecord>() + 4) as u32).to_ne_bytes());
@@ -266,12 +272,39 @@ mod tests {
             let mut bytes = bytes_of(&record).to_vec();
             bytes.extend([b'x'; 8][..filled].iter().chain(bytes_of(&head)));
             let paths = [&[b'x'; 8][..path.into()], b""];
-            let call = Call { record: &record, second: None, paths, head: Some(&head) };
+            let call = Call { record: &record, second: None, paths, head: Some(&head), attributes: b"" };
             assert_eq!(decode(&bytes), Ok(Record::Call(call)));
             bytes.truncate(len - 8);
             bytes[4..8].copy_from_slice(&(len as u32 - 8).to_ne_bytes());
             assert!(matches!(decode(&bytes), Err(Malformed::Short { tag: TAG_CALL, .. })));
         }
+    }
+
+    #[test]
+    fn attributes_end_a_call_if_it_says_that_they_are_there() {
+        let head = Head { valid: 1, attributes: 5, ..Head::default() };
+        let record = |flags, behind: usize| {
+            let len = size_of::<CallRecord>() + size_of::<Head>() + behind;
+            let header = Header { tag: TAG_CALL, flags, len: len as u32, ..Header::default() };
+            let record = CallRecord { header, ..CallRecord::default() };
+            let bytes: Vec<u8> = [bytes_of(&record), bytes_of(&head), &b"abcdef"[..behind]]
+                .into_iter()
+                .flatten()
+                .copied()
+                .collect();
+            (record, bytes)
+        };
+        let both = CALL_HAS_CONTEXT | CALL_HAS_ATTRIBUTES;
+        for (flags, attributes) in [(both, &b"abcde"[..]), (CALL_HAS_CONTEXT, b"")] {
+            let (record, bytes) = record(flags, attributes.len());
+            let paths = [&b""[..]; 2];
+            let call = Call { record: &record, second: None, paths, head: Some(&head), attributes };
+            assert_eq!(decode(&bytes), Ok(Record::Call(call)));
+        }
+        let refused = |flags, behind| decode(&record(flags, behind).1).unwrap_err();
+        assert!(matches!(refused(both, 4), Malformed::Short { tag: TAG_CALL, .. }));
+        assert!(matches!(refused(both, 6), Malformed::Long { tag: TAG_CALL, .. }));
+        assert!(matches!(refused(CALL_HAS_CONTEXT, 5), Malformed::Long { tag: TAG_CALL, .. }));
     }
 
     proptest! {

@@ -200,8 +200,8 @@ impl Pump {
             }
             self.name_devices(&mut events);
             let watermark = next.unwrap_or(self.rings.watermark());
-            if let Some(watch) = &self.watch {
-                let said = watch.telling.take(self.told, watermark);
+            if let Some(watch) = &mut self.watch {
+                let said = watch.told(self.told, watermark);
                 events.extend(said.into_iter().map(|process| LayerEvent::Process(process.into())));
             }
             self.told = watermark;

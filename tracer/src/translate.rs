@@ -12,6 +12,7 @@ use blkkin_wire::event::{
 };
 use blkkin_wire::ids::{CgroupId, DeviceId, Fd, FileId, Pid, Sector, SpanId, TaskId, Tid, TraceId, Uid};
 
+use crate::context::attributes;
 use crate::decode::{self, Record};
 use crate::operations::Operations;
 
@@ -41,7 +42,7 @@ pub fn append(record: Record<'_>, operations: &Operations, events: &mut Vec<Laye
     true
 }
 
-/// Makes an event where it will lie: it is 240 bytes, and `push` would make it elsewhere and copy it.
+/// Makes an event where it will lie: it is 264 bytes, and `push` would make it elsewhere and copy it.
 #[inline(always)]
 fn put(events: &mut Vec<LayerEvent>, event: impl FnOnce() -> LayerEvent) {
     if events.len() == events.capacity() {
@@ -56,7 +57,7 @@ fn put(events: &mut Vec<LayerEvent>, event: impl FnOnce() -> LayerEvent) {
 
 #[inline(always)]
 fn call(call: CallId, made: decode::Call<'_>) -> CallEvent {
-    let decode::Call { record, second, paths, head } = made;
+    let decode::Call { record, second, paths, head, attributes } = made;
     let has = |flag| record.header.flags & flag != 0;
     let spec = call.spec();
     // The kernel side reads positions for every call that *may* use them; this one's arguments say whether it did.
@@ -100,6 +101,7 @@ fn call(call: CallId, made: decode::Call<'_>) -> CallEvent {
         cpu_wait: has(raw::CALL_HAS_CPU_WAIT).then_some(DurationNs(record.cpu_wait_ns)),
         sync_tid: has(raw::CALL_HAS_SYNC_TID).then_some(record.sync_tid),
         context: head.and_then(context),
+        attributes: head.and_then(|head| attributes::said(head.attributes, attributes)),
     }
 }
 
@@ -335,7 +337,8 @@ mod tests {
     fn a_call_that_is_not_in_the_table_is_no_event() {
         let record = raw::CallRecord { number: 39, ..raw::CallRecord::default() };
         let mut events = Vec::new();
-        let call = decode::Call { record: &record, second: None, paths: [&[], &[]], head: None };
+        let call =
+            decode::Call { record: &record, second: None, paths: [&[], &[]], head: None, attributes: &[] };
         assert!(!append(Record::Call(call), &Operations::default(), &mut events));
         assert!(events.is_empty());
     }

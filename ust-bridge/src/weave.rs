@@ -43,6 +43,7 @@ const OPERATIONS_MAX: usize = 65_536;
 
 /// Something that came of facts.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::large_enum_variant, reason = "nearly all are events: a box would only add an allocation")]
 pub enum Word {
     /// An operation of this process, or an end of a request.
     Event(u32, LayerEvent),

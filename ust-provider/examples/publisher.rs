@@ -3,7 +3,7 @@
 //!
 //! `publisher hops|pool FILE GO [TIMES]`: reads FILE, for one span until the file GO is there, and then in earnest: as tasks that hop between
 //! threads at each await, or by a pool of threads that hands its jobs on. The spans are somebody else's who asked for the work, so they
-//! need no LTTng. At the end it prints how many calls it made below spans, and how many below none.
+//! need no LTTng. Of each span its threads say its number besides, under `work.number`. At the end it prints how many calls it made below spans, and how many below none.
 //!
 //! `publisher shop FILE ZIPKIN COLLECTOR`: an application that answers requests, and exports its spans itself: as JSON to a Zipkin and, by
 //! OTLP, to a collector, each `HOST:PORT`. For each request it reads a byte, writes one and makes that durable.
@@ -21,7 +21,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use blkkin_ust::{Context, Here, InSpan, Kind, Span};
+use blkkin_ust::{Context, Here, InSpan, Kind, Said, Span, ThreadKey};
 
 const SERVICE: &CStr = c"publisher";
 /// Below this one there are calls until whoever traces is ready. It is not counted.
@@ -29,6 +29,7 @@ const AWAITED: u64 = 1 << 40;
 const THREADS: u64 = 4;
 
 static FILE: LazyLock<File> = LazyLock::new(|| File::open(std::env::args().nth(2).expect("a file")).unwrap());
+static NUMBER: LazyLock<ThreadKey> = LazyLock::new(|| blkkin_ust::thread_key("work.number").unwrap());
 static BELOW: AtomicU64 = AtomicU64::new(0);
 static BELOW_NONE: AtomicU64 = AtomicU64::new(0);
 
@@ -37,6 +38,8 @@ fn main() {
     let _ = blkkin_ust::init();
     blkkin_ust::publishing().unwrap();
     blkkin_ust::publish_process(&[("service.name", "publisher"), ("service.instance.id", "one")]).unwrap();
+    // Its name, before anything is said under it.
+    LazyLock::force(&NUMBER);
     let words: Vec<String> = std::env::args().collect();
     if words[1] == "shop" {
         return shop(&words[3], &words[4]);
@@ -61,6 +64,10 @@ fn span(number: u64) -> Span {
     Span::continued(context(number), Kind::Server, c"work", SERVICE)
 }
 
+fn said(number: u64) -> Said {
+    Said::new().with(*NUMBER, &number.to_string())
+}
+
 fn call(span: u64) {
     let counter = if span == 0 { &BELOW_NONE } else { &BELOW };
     counter.fetch_add(u64::from(span != AWAITED), Ordering::Relaxed);
@@ -81,16 +88,19 @@ fn steps(own: u64) {
     call(own);
     {
         let here = Here::continued(context(own + 1), Kind::Internal, c"here", SERVICE);
+        here.says(&said(own + 1));
         call(own + 1);
-        // Not recorded: it carries the span around it on.
-        let _below = Here::child(&here, Kind::Internal, c"below");
+        // Not recorded: it carries the span around it on, and says nothing by itself.
+        let below = Here::child(&here, Kind::Internal, c"below");
+        below.says(&said(own + 1));
         call(own + 1);
     }
     call(own);
     {
         // Of nobody's asking, so below none: neither below what is around it.
         let root = Span::root(Kind::Internal, c"root", SERVICE);
-        let _working = root.enter();
+        let working = root.enter();
+        working.says(&said(0));
         call(0);
     }
     call(own);
@@ -115,11 +125,12 @@ fn hops(times: u64) {
                     call(inner);
                 }
                 .in_span(span(inner))
+                .saying(said(inner))
                 .await;
                 call(own);
             }
         };
-        work.in_span(span(number << 20 | 1))
+        work.in_span(span(number << 20 | 1)).saying(said(number << 20 | 1))
     };
     runtime.block_on(async {
         let all: Vec<_> = (1..=tasks).map(|number| tokio::spawn(task(number))).collect();
@@ -162,7 +173,8 @@ fn work(jobs: &Mutex<Receiver<Job>>, again: &Sender<Job>, open: &AtomicU64) {
         let taken = jobs.lock().unwrap().recv_timeout(Duration::from_millis(1));
         let Ok((span, own, left)) = taken else { continue };
         {
-            let _working = span.enter();
+            let working = span.enter();
+            working.says(&said(own));
             steps(own);
         }
         call(0);

@@ -7,6 +7,7 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 
 use crate::context::Context;
+use crate::said::Said;
 use crate::span::{ALL, Kind, Service, Span};
 use crate::{ids, probe, publish};
 
@@ -51,6 +52,14 @@ impl Here {
             return Self::begun(Span::carrying(context, service), ALL, kind, name);
         }
         Self { span: Span::carrying(context, service), key: entered(context), on_this_thread: PhantomData }
+    }
+
+    /// What this thread says of the work besides, until it ends or it says something else: see [`Said`].
+    #[inline]
+    pub fn says(&self, said: &Said) {
+        if self.key != 0 {
+            publish::say(self.key, said);
+        }
     }
 
     #[cold]

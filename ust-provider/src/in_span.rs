@@ -7,6 +7,7 @@ use std::borrow::Borrow;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use crate::said::Said;
 use crate::span::Span;
 
 /// What every future can do.
@@ -14,7 +15,7 @@ pub trait InSpan: Future + Sized {
     /// Works for `span` in every poll of this future. `span` may be a [`Span`], which then ends when the future is ready
     /// or dropped, or a borrow or `Arc` of one that ends elsewhere.
     fn in_span<S: Borrow<Span> + Unpin>(self, span: S) -> Spanned<Self, S> {
-        Spanned { future: self, span: Some(span) }
+        Spanned { future: self, span: Some(span), said: None }
     }
 }
 
@@ -28,6 +29,15 @@ pub struct Spanned<F, S> {
     future: F,
     /// Gone once the future is ready.
     span: Option<S>,
+    said: Option<Box<Said>>,
+}
+
+impl<F, S> Spanned<F, S> {
+    /// What whichever thread polls this future says of the work besides, in each poll.
+    pub fn saying(mut self, said: Said) -> Self {
+        self.said = Some(Box::new(said));
+        self
+    }
 }
 
 impl<F: Future, S: Borrow<Span> + Unpin> Future for Spanned<F, S> {
@@ -37,11 +47,14 @@ impl<F: Future, S: Borrow<Span> + Unpin> Future for Spanned<F, S> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         // SAFETY: the future is pinned with us: it is never moved out, and this type has no Drop and no other way to
         // it. The span is not, and is Unpin.
-        let (future, span) = unsafe {
+        let (future, span, said) = unsafe {
             let this = self.get_unchecked_mut();
-            (Pin::new_unchecked(&mut this.future), &mut this.span)
+            (Pin::new_unchecked(&mut this.future), &mut this.span, &this.said)
         };
         let entered = span.as_ref().map(|span| span.borrow().enter());
+        if let (Some(entered), Some(said)) = (&entered, said) {
+            entered.says(said);
+        }
         let polled = future.poll(context);
         drop(entered);
         if polled.is_ready() {

@@ -13,14 +13,18 @@
 //! is missing, and the child says who it is itself, or nothing.
 //!
 //! *What it says of threads*: where this library publishes what they work for ([`publish`]), the keys by which readers
-//! are told of it, beside the resource.
+//! are told of it, beside the resource; among them the names of what threads say besides ([`thread_key`]). A name is added and never taken
+//! back: what a thread has said under its number is read when it has been said, and named by what is here then.
 
 use std::ffi::CStr;
 use std::fmt::{self, Display, Formatter};
 use std::fs;
 use std::io;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+
+use crate::publish::NotPublished;
+use crate::said::ThreadKey;
 
 /// Of the page: whatever is larger lies elsewhere.
 const BYTES: usize = 4_096;
@@ -28,6 +32,10 @@ const NAME: &CStr = c"OTEL_CTX";
 const VERSION: u64 = 2;
 /// What a reader of blkkin's takes; and most say some hundred bytes.
 const PAYLOAD_BYTES_MAX: usize = 64 << 10;
+/// Names of what threads say: a number is a byte (OTEP 4947).
+const KEYS_MAX: usize = 256;
+/// Of one of them, as blkkin takes it.
+const KEY_BYTES_MAX: usize = 128;
 /// MFD_NOEXEC_SEAL of Linux 6.3 (include/uapi/linux/memfd.h); an older kernel refuses the word.
 const MFD_NOEXEC_SEAL: u32 = 8;
 /// PR_SET_VMA and PR_SET_VMA_ANON_NAME of Linux 5.17 (include/uapi/linux/prctl.h).
@@ -54,8 +62,12 @@ pub enum NotSaid {
     SwitchedOff,
     /// Another library of this process does it.
     Taken,
-    /// More than 64 KiB.
+    /// More than 64 KiB; or a key without a name, or with one of more than 128 bytes.
     TooLong,
+    /// There are 256 keys already.
+    TooMany,
+    /// Threads do not publish, so nothing is named.
+    Threads(NotPublished),
     /// There is no memory for it that a reader could find.
     Refused(String),
 }
@@ -65,7 +77,11 @@ impl Display for NotSaid {
         match self {
             Self::SwitchedOff => f.write_str("switched off by BLKKIN_UST_CONTEXT=0"),
             Self::Taken => f.write_str("another library of this process publishes a process context"),
-            Self::TooLong => write!(f, "more than {PAYLOAD_BYTES_MAX} bytes"),
+            Self::TooLong => {
+                write!(f, "more than {PAYLOAD_BYTES_MAX} bytes, or a key not of 1 to {KEY_BYTES_MAX}")
+            }
+            Self::TooMany => write!(f, "there are {KEYS_MAX} keys already"),
+            Self::Threads(why) => write!(f, "threads do not publish: {why}"),
             Self::Refused(why) => write!(f, "no memory for it: {why}"),
         }
     }
@@ -78,35 +94,54 @@ impl std::error::Error for NotSaid {}
 /// Keys are OpenTelemetry's where it has one: `service.name`, `service.instance.id`, `deployment.environment.name`. It costs
 /// about 0.1 ms the first time and 2 µs then.
 pub fn publish_process(attributes: &[(&str, &str)]) -> Result<(), NotSaid> {
-    if std::env::var_os("BLKKIN_UST_CONTEXT").is_some_and(|value| value == "0") {
+    let (off, threads) = (is_off(), crate::publishing().is_ok());
+    if off {
         return Err(NotSaid::SwitchedOff);
     }
-    let payload = payload(attributes, crate::publishing().is_ok());
-    if payload.len() > PAYLOAD_BYTES_MAX {
+    let held = Held::take();
+    let keys = held.words().map_or_else(Vec::new, |words| words.keys.clone());
+    held.say(Words { resource: resource(attributes), keys }, threads)
+}
+
+/// The key of this name for what threads say of their work ([`Said`](crate::Said)): `http.route`. To be asked for after
+/// [`init`](crate::init), once: it is the same each time, and costs what [`publish_process`] does the first time. It stays, also in a
+/// forked child, which says it as its own when it says who it is.
+pub fn thread_key(name: &str) -> Result<ThreadKey, NotSaid> {
+    if is_off() {
+        return Err(NotSaid::SwitchedOff);
+    }
+    crate::publishing().map_err(NotSaid::Threads)?;
+    if !(1..=KEY_BYTES_MAX).contains(&name.len()) {
         return Err(NotSaid::TooLong);
     }
     let held = Held::take();
-    let header = held.header()?;
-    // What lies there is of no matter while the number is 0.
-    let before = header.number.swap(0, Ordering::Relaxed);
-    fence(Ordering::SeqCst);
-    let payload = Box::leak(payload.into_boxed_slice());
-    let old = header.payload.swap(payload.as_ptr() as u64, Ordering::Relaxed);
-    let length = (payload.len() as u64) << 32;
-    let old_length = header.version_and_size.swap(length | VERSION, Ordering::Relaxed) >> 32;
-    header.signature.store(u64::from_le_bytes(*b"OTEL_CTX"), Ordering::Relaxed);
-    fence(Ordering::SeqCst);
-    header.number.store(boot_ns().max(before + 1).max(LAST.load(Ordering::Relaxed) + 1), Ordering::Relaxed);
-    LAST.store(header.number.load(Ordering::Relaxed), Ordering::Relaxed);
-    name(header);
-    if old != 0 {
-        let old = std::ptr::slice_from_raw_parts_mut(old as *mut u8, old_length as usize);
-        // SAFETY: a box that this function has leaked, by its address and length; a reader that is at it takes nothing of it.
-        drop(unsafe { Box::from_raw(old) });
+    let mut words = held.words().cloned().unwrap_or_default();
+    let known = words.keys.iter().position(|key| key == name);
+    if known.is_none() && words.keys.len() == KEYS_MAX {
+        return Err(NotSaid::TooMany);
     }
-    Ok(())
+    let number = known.unwrap_or(words.keys.len());
+    if known.is_none() {
+        words.keys.push(name.to_owned());
+        held.say(words, true)?;
+    }
+    // One of 256.
+    Ok(ThreadKey(number as u8))
 }
 
+fn is_off() -> bool {
+    std::env::var_os("BLKKIN_UST_CONTEXT").is_some_and(|value| value == "0")
+}
+
+/// What this process says, as it was said last: of the resource the bytes.
+#[derive(Clone, Default)]
+struct Words {
+    resource: Vec<u8>,
+    keys: Vec<String>,
+}
+
+/// Replaced as a whole: a child that is forked meanwhile has the one or the other.
+static WORDS: AtomicPtr<Words> = AtomicPtr::new(null_mut());
 /// The last number, so that the next is another.
 static LAST: AtomicU64 = AtomicU64::new(0);
 /// The page, and the process whose it is.
@@ -146,6 +181,46 @@ impl Held {
         }
         // SAFETY: a page of zeros that was mapped for it, aligned as pages are, and is never unmapped.
         Ok(unsafe { &*(PAGE.load(Ordering::Relaxed) as *const Header) })
+    }
+}
+
+impl Held {
+    fn words(&self) -> Option<&Words> {
+        // SAFETY: null or a box that `say` has leaked; who takes it back is held meanwhile.
+        unsafe { WORDS.load(Ordering::Relaxed).as_ref() }
+    }
+
+    fn say(&self, words: Words, threads: bool) -> Result<(), NotSaid> {
+        let payload = payload(&words, threads);
+        if payload.len() > PAYLOAD_BYTES_MAX {
+            return Err(NotSaid::TooLong);
+        }
+        let header = self.header()?;
+        // What lies there is of no matter while the number is 0.
+        let before = header.number.swap(0, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let payload = Box::leak(payload.into_boxed_slice());
+        let old = header.payload.swap(payload.as_ptr() as u64, Ordering::Relaxed);
+        let length = (payload.len() as u64) << 32;
+        let old_length = header.version_and_size.swap(length | VERSION, Ordering::Relaxed) >> 32;
+        header.signature.store(u64::from_le_bytes(*b"OTEL_CTX"), Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        header
+            .number
+            .store(boot_ns().max(before + 1).max(LAST.load(Ordering::Relaxed) + 1), Ordering::Relaxed);
+        LAST.store(header.number.load(Ordering::Relaxed), Ordering::Relaxed);
+        name(header);
+        if old != 0 {
+            let old = std::ptr::slice_from_raw_parts_mut(old as *mut u8, old_length as usize);
+            // SAFETY: a box that this function has leaked, by its address and length; a reader that is at it takes nothing of it.
+            drop(unsafe { Box::from_raw(old) });
+        }
+        let old = WORDS.swap(Box::into_raw(Box::new(words)), Ordering::Relaxed);
+        if !old.is_null() {
+            // SAFETY: a box that this function has leaked, of which nobody else holds a reference now.
+            drop(unsafe { Box::from_raw(old) });
+        }
+        Ok(())
     }
 }
 
@@ -215,17 +290,26 @@ fn boot_ns() -> u64 {
 }
 
 /// `ProcessContext` of OTEP 4719: its resource, and how to read threads.
-fn payload(attributes: &[(&str, &str)], threads: bool) -> Vec<u8> {
-    let text = |text: &str| field(1, text.as_bytes());
-    let pair = |key: &str, value: &[u8]| [text(key), field(2, value)].concat();
-    let resource: Vec<u8> =
-        attributes.iter().flat_map(|(key, value)| field(1, &pair(key, &text(value)))).collect();
-    let mut payload = field(1, &resource);
+fn payload(words: &Words, threads: bool) -> Vec<u8> {
+    let mut payload = field(1, &words.resource);
     if threads {
+        let names: Vec<u8> = words.keys.iter().flat_map(|name| field(1, &text(name))).collect();
         payload.extend(field(2, &pair("threadlocal.schema_version", &text("tlsdesc_v1_dev"))));
-        payload.extend(field(2, &pair("threadlocal.attribute_key_map", &field(5, &[]))));
+        payload.extend(field(2, &pair("threadlocal.attribute_key_map", &field(5, &names))));
     }
     payload
+}
+
+fn resource(attributes: &[(&str, &str)]) -> Vec<u8> {
+    attributes.iter().flat_map(|(key, value)| field(1, &pair(key, &text(value)))).collect()
+}
+
+fn text(text: &str) -> Vec<u8> {
+    field(1, text.as_bytes())
+}
+
+fn pair(key: &str, value: &[u8]) -> Vec<u8> {
+    [text(key), field(2, value)].concat()
 }
 
 /// Protobuf's, of bytes.

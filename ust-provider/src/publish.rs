@@ -1,15 +1,18 @@
 //! What a thread works for, where the kernel's side and profilers read it: OpenTelemetry's *thread context* (OTEP 4947).
 //!
-//! *In*: what this crate's users enter and leave. *Out*: the thread's slot points at a record with trace, span and flags, or at
-//! nothing. Whoever reads it from outside does so while the thread is in a system call or interrupted, so it is exact at that
+//! *In*: what this crate's users enter and leave, and what they say of it ([`Said`]). *Out*: the thread's slot points at a record with trace,
+//! span, flags and that, or at nothing. Whoever reads it from outside does so while the thread is in a system call or interrupted, so it is exact at that
 //! moment, and needs neither LTTng nor a word from us.
 //!
 //! *Invariant*: the slot names the innermost span that this thread has entered and not left, or nothing; never one that it has
 //! left. So what has no context (nobody traced when it began) hides what is around it, and so does what is entered deeper than
 //! [`DEPTH_MAX`]. Guards that are dropped out of order leave what lies above them too, as `ust-bridge` takes the events.
 //!
+//! *What is said* is of the span that it was said in: one that is entered inside says nothing, until something is said of it. What is around it
+//! may be somebody else's request.
+//!
 //! *Order of writes* (OTEP 4947, *Publication Protocol*): each depth has a record of its own. It is marked invalid, filled, marked valid,
-//! and then pointed at; so nobody sees a half, also if a signal's handler does the same in between. Only the compiler has to keep
+//! and then pointed at; what is said later is written in its place, by the same mark; so nobody sees a half, also if a signal's handler does the same in between. Only the compiler has to keep
 //! this order: a reader is on the same CPU, as a signal handler is.
 //!
 //! *What is published without LTTng*: contexts that came from elsewhere ([`Span::continued`](crate::Span::continued)) and what is
@@ -25,9 +28,10 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::fmt::{self, Display, Formatter};
 use std::ptr::{null, null_mut};
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, compiler_fence};
 
 use crate::context::Context;
+use crate::said::{BYTES_MAX, Said};
 
 /// Spans that a thread has entered and not left; what is entered deeper hides them.
 const DEPTH_MAX: usize = 16;
@@ -74,7 +78,7 @@ impl Display for NotPublished {
 
 impl std::error::Error for NotPublished {}
 
-/// A record's head, byte for byte; what follows it has no attributes.
+/// A record, byte for byte.
 #[repr(C)]
 struct Record {
     /// Two big-endian halves.
@@ -84,9 +88,11 @@ struct Record {
     valid: AtomicU8,
     flags: AtomicU8,
     attributes_bytes: AtomicU16,
+    /// As they lie in memory; by words, for they are written at each change of hands.
+    attributes: [AtomicU32; BYTES_MAX / 4],
 }
 
-const _: () = assert!(size_of::<Record>() == 32 && std::mem::offset_of!(Record, attributes_bytes) == 26);
+const _: () = assert!(size_of::<Record>() == 256 && std::mem::offset_of!(Record, attributes) == 28);
 
 /// What was entered.
 struct Entry {
@@ -139,6 +145,11 @@ pub(crate) fn enter(key: u64, context: &Context) {
 /// This thread works no longer for what it entered last under this key, nor for what it entered since. Nothing, if there is none.
 pub(crate) fn leave(key: u64) {
     STACK.with(|stack| stack.pop(key));
+}
+
+/// This thread says so of what it has entered under this key, and nothing that it said of it before. Nothing, where that is not published.
+pub(crate) fn say(key: u64, said: &Said) {
+    STACK.with(|stack| stack.say(key, said));
 }
 
 /// Publishes from now on, if there is a slot.
@@ -220,10 +231,30 @@ impl Stack {
         record.trace[1].store(context.trace_lo.to_be(), Ordering::Relaxed);
         record.span.store(context.span.to_be(), Ordering::Relaxed);
         record.flags.store(u8::from(context.sampled), Ordering::Relaxed);
+        record.attributes_bytes.store(0, Ordering::Relaxed);
         in_order();
         record.valid.store(1, Ordering::Relaxed);
         in_order();
         slot.store((&raw const *record).cast_mut(), Ordering::Relaxed);
+    }
+
+    fn say(&self, key: u64, said: &Said) {
+        let entries = &self.entries[..self.depth.get().min(DEPTH_MAX)];
+        let Some(entry) = entries.iter().rfind(|entry| entry.key.get() == key) else { return };
+        let record = &entry.record;
+        if record.valid.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        record.valid.store(0, Ordering::Relaxed);
+        in_order();
+        for (word, bytes) in record.attributes.iter().zip(said.entries().chunks(4)) {
+            let mut whole = [0; 4];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            word.store(u32::from_ne_bytes(whole), Ordering::Relaxed);
+        }
+        record.attributes_bytes.store(said.entries().len() as u16, Ordering::Relaxed);
+        in_order();
+        record.valid.store(1, Ordering::Relaxed);
     }
 
     fn pop(&self, key: u64) {
@@ -279,6 +310,7 @@ impl Record {
             valid: AtomicU8::new(0),
             flags: AtomicU8::new(0),
             attributes_bytes: AtomicU16::new(0),
+            attributes: [const { AtomicU32::new(0) }; BYTES_MAX / 4],
         }
     }
 }

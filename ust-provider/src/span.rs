@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::context::Context;
 use crate::probe::BLKKIN_ENTER;
+use crate::said::Said;
 use crate::{ids, probe, publish};
 
 /// What a span is towards others.
@@ -363,6 +364,16 @@ pub struct Entered<'a> {
     span: &'a Span,
     /// Neither `Send` nor `Sync`.
     on_this_thread: PhantomData<*const c_char>,
+}
+
+impl Entered<'_> {
+    /// What this thread says of the work besides, until the guard is dropped or it says something else: see [`Said`].
+    #[inline]
+    pub fn says(&self, said: &Said) {
+        if publish::matters(self.span.kept_per_million != NOTHING) {
+            publish::say(self.span.key(), said);
+        }
+    }
 }
 
 impl Drop for Entered<'_> {

@@ -43,7 +43,9 @@ fn judge(said: &str, expected: [String; 2]) {
 /// As the reader prints it.
 fn state(name: &str, long: usize, threads: bool) -> String {
     let beside = match threads {
-        true => r#"{"threadlocal.attribute_key_map": [], "threadlocal.schema_version": "tlsdesc_v1_dev"}"#,
+        true => {
+            r#"{"threadlocal.attribute_key_map": ["http.route", "user.id"], "threadlocal.schema_version": "tlsdesc_v1_dev"}"#
+        }
         false => "{}",
     };
     let long = "x".repeat(long);
@@ -85,6 +87,9 @@ fn a_rust_program_says_who_it_is_and_is_read_whole_whenever_it_says_it_anew() {
         let said = read(std::process::id(), MANY);
         judge(&said.unwrap(), [state("one", 0, false), state("other", 3_000, false)]);
     });
+    // Nobody has called `init`, so no thread says anything.
+    let unnamed = blkkin_ust::thread_key("http.route");
+    assert_eq!(unnamed, Err(blkkin_ust::NotSaid::Threads(blkkin_ust::NotPublished::NotYet)));
     let too_long = "x".repeat(65 << 10);
     let refused = blkkin_ust::publish_process(&[("service.name", &too_long)]);
     assert_eq!(refused, Err(blkkin_ust::NotSaid::TooLong));

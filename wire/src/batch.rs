@@ -77,6 +77,10 @@ pub struct Accounts {
     pub resources_unread: u64,
     /// Times that there was no room for it.
     pub resources_no_room: u64,
+    /// Calls whose thread said more bytes of attributes than are read, so that none is known.
+    pub attributes_cut: u64,
+    /// Calls whose thread's attributes could be read neither at entry nor at return.
+    pub attributes_unread: u64,
 }
 
 /// fired = recorded + dropped. The record of a pair is one for the bio and one for the request.

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::attributes::ThreadAttributes;
 use crate::calls::CallId;
 use crate::clock::{DurationNs, MonotonicNs};
 use crate::ids::{CgroupId, DeviceId, Fd, FileId, Pid, Sector, SpanId, TaskId, Tid, TraceId, Uid};
@@ -147,6 +148,8 @@ pub struct CallEvent {
     /// The application's own span that the thread worked for when it called, in the application's own trace; none where it
     /// published none. Boxed: an event is moved several times and few have it.
     pub context: Option<Box<TraceContext>>,
+    /// What the thread said of its work besides; none where it said nothing. Shared: calls of one span say the same.
+    pub attributes: Option<Arc<ThreadAttributes>>,
 }
 
 impl CallEvent {
@@ -170,6 +173,7 @@ impl CallEvent {
             cpu_wait: None,
             sync_tid: None,
             context: None,
+            attributes: None,
         }
     }
 }

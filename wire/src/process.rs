@@ -23,6 +23,9 @@ pub struct ProcessEvent {
     pub attributes: Vec<Attribute>,
     /// Attributes that it says besides, and that were not taken: too many, too long, or neither text nor number.
     pub left_out: u32,
+    /// Names of what its threads say, by number ([`ThreadAttribute::key`](crate::attributes::ThreadAttribute::key)). It only adds to them. An empty
+    /// one is none: it was no text or too long.
+    pub thread_keys: Vec<Box<str>>,
 }
 
 /// One of them.
@@ -46,6 +49,6 @@ pub enum AttributeValue {
 impl ProcessEvent {
     /// Whether it takes back what was said.
     pub fn is_silence(&self) -> bool {
-        self.attributes.is_empty() && self.left_out == 0
+        self.attributes.is_empty() && self.left_out == 0 && self.thread_keys.is_empty()
     }
 }

@@ -27,7 +27,7 @@ use super::saved::by_key;
 use crate::named::NamedFile;
 use crate::trace::{DeviceNames, Names};
 
-/// Processes whose word is kept, at 5 KiB each at the most: as many as a tracer reads at once (`tracer/src/context/resources.rs`).
+/// Processes whose word is kept, at 15 KiB each at the most: as many as a tracer reads at once (`tracer/src/context/resources.rs`).
 const PROCESSES_MAX: usize = 8_192;
 
 /// Names said so far and still wanted.
@@ -239,7 +239,8 @@ mod tests {
     fn says(time: u64, name: &str) -> ProcessEvent {
         let value = AttributeValue::Text(name.into());
         let attributes = vec![Attribute { key: "service.name".into(), value }];
-        ProcessEvent { time: MonotonicNs(time), pid: make::task(1, 0, 0, "x").pid, attributes, left_out: 0 }
+        let pid = make::task(1, 0, 0, "x").pid;
+        ProcessEvent { time: MonotonicNs(time), pid, attributes, left_out: 0, thread_keys: Vec::new() }
     }
 
     fn said(table: &mut NameTable, version: u16) -> Option<String> {

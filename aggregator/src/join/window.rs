@@ -122,7 +122,7 @@ fn among_names(a: &LayerEvent, b: &LayerEvent) -> Ordering {
         (LayerEvent::File(a), LayerEvent::File(b)) => (a.file, &a.path).cmp(&(b.file, &b.path)),
         (LayerEvent::Task(a), LayerEvent::Task(b)) => (a.task, &a.comm).cmp(&(b.task, &b.comm)),
         (LayerEvent::Process(a), LayerEvent::Process(b)) => {
-            (&a.attributes, a.left_out).cmp(&(&b.attributes, b.left_out))
+            (&a.attributes, a.left_out, &a.thread_keys).cmp(&(&b.attributes, b.left_out, &b.thread_keys))
         }
         (LayerEvent::Meeting(a), LayerEvent::Meeting(b)) => {
             (&a.meeting, a.side, a.begin).cmp(&(&b.meeting, b.side, b.begin))

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 /// Of what is in a state. Raise it when a type in one changes.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 const MAGIC: [u8; 4] = *b"bkst";
 

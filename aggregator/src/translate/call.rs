@@ -6,12 +6,11 @@ use std::sync::Arc;
 use blkkin_wire::calls::errno_of;
 use blkkin_wire::event::{CallEvent, ContextFrom, Ending, Kept, OpenFile};
 use blkkin_wire::ids::SpanId;
-use blkkin_wire::process::{Attribute, AttributeValue};
 use blkkin_wire::span::{Span, SpanKind, SpanLink, TagValue};
 
 use super::place::{Outline, Place};
 use super::tags::Tags;
-use super::{block, error, names};
+use super::{application, block, error, names};
 use crate::account;
 use crate::named::{NamedFile, inode};
 use crate::trace::{Cause, Root, Trace};
@@ -67,6 +66,7 @@ fn call_span(place: &Place<'_>, call: &CallEvent) -> Span {
         tags.text("blkkin.link", link);
     }
     process_tags(trace, &mut tags);
+    application::thread_tags(trace, &mut tags);
     file_tags(trace, call, &mut tags);
     result_tags(call, errno, &mut tags);
     time_tags(trace, call, &mut tags);
@@ -104,20 +104,7 @@ pub(super) fn process_tags(trace: &Trace, tags: &mut Tags) {
     // Of the two that a credential has the real one (`cred.uid`).
     tags.number("process.real_user.id", task.uid.0);
     tags.number("blkkin.cgroup", task.cgroup.0);
-    application_tags(trace, tags);
-}
-
-/// What the process says of itself: under a prefix of its own, so that no word of a program's stands for one of the kernel's or ours.
-fn application_tags(trace: &Trace, tags: &mut Tags) {
-    let Some(process) = &trace.names.process else { return };
-    for Attribute { key, value } in &process.attributes {
-        let key = format!("app.{key}");
-        match value {
-            AttributeValue::Text(text) => tags.said(&key, text),
-            AttributeValue::Number(number) => tags.said_number(&key, *number),
-        }
-    }
-    tags.count("blkkin.app.left_out", process.left_out);
+    application::process_tags(trace, tags);
 }
 
 fn file_tags(trace: &Trace, call: &CallEvent, tags: &mut Tags) {

@@ -3,11 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use blkkin_wire::attributes::{ThreadAttribute, ThreadAttributes};
 use blkkin_wire::calls::CallId;
 use blkkin_wire::event::{
     BioEvent, BlockOp, BlockStatus, CallEvent, Ending, LayerEvent, RequestEvent, Submitter, TaskEvent,
 };
 use blkkin_wire::ids::{DeviceId, SpanId, TraceId};
+use blkkin_wire::process::ProcessEvent;
 use blkkin_wire::span::{Span, SpanKind, TagValue};
 use proptest::prelude::*;
 
@@ -95,6 +97,37 @@ fn what_a_process_says_of_itself_is_tags_of_its_calls() {
     assert_eq!(tags, ["shop", "7", "100", "1"]);
     assert_eq!(&*spans[0].service, "sqlite3");
     assert!(spans[1..].iter().all(|span| tag(span, said[0]).is_none()), "once a trace");
+}
+
+/// By the names that the process gives; what has none is left out and counted, and a name that comes twice has the later value.
+#[test]
+fn what_a_thread_says_is_tags_of_its_call_by_its_processs_names() {
+    let said = |keys: &[(u8, &str)]| {
+        let entry = |(key, value): &(u8, &str)| ThreadAttribute { key: *key, value: (*value).into() };
+        ThreadAttributes { entries: keys.iter().map(entry).collect(), left_out: 1, bytes_unread: 0 }
+    };
+    let tags_of = |attributes: Option<ThreadAttributes>, names: &[&str]| {
+        let mut trace = direct_write();
+        let Root::Call(call) = &mut trace.root else { panic!() };
+        call.attributes = attributes.map(Arc::new);
+        let thread_keys = names.iter().map(|name| (*name).into()).collect();
+        let process = ProcessEvent { attributes: Vec::new(), thread_keys, ..make::process(5, "") };
+        trace.names.process = (!names.is_empty()).then(|| Arc::new(process));
+        let spans = spans(&trace);
+        assert!(spans[1..].iter().flat_map(|span| &span.tags).all(|(key, _)| !key.contains("app_thread")));
+        let own = |key: &str| key.contains("app_thread");
+        let keys = spans[0].tags.iter().map(|(key, _)| &**key).filter(|key| own(key));
+        keys.map(|key| format!("{key}={}", tag(&spans[0], key).unwrap())).collect::<Vec<_>>()
+    };
+    let all = said(&[(0, "/buy"), (1, "x"), (2, "7"), (3, "8"), (9, "nobody")]);
+    let names = ["http.route", "", "user.id", "user.id"];
+    let expected = ["app_thread.http.route=/buy", "app_thread.user.id=8", "blkkin.app_thread.left_out=4"];
+    assert_eq!(tags_of(Some(all.clone()), &names), expected);
+    // Nothing is known of the process.
+    assert_eq!(tags_of(Some(all), &[]), ["blkkin.app_thread.left_out=6"]);
+    let unread = ThreadAttributes { bytes_unread: 700, ..ThreadAttributes::default() };
+    assert_eq!(tags_of(Some(unread), &names), ["blkkin.app_thread.bytes_unread=700"]);
+    assert!(tags_of(None, &names).is_empty());
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! `contexts`: what a traced call costs more where its thread says for which span it works (OpenTelemetry's thread context).
 //!
-//! The call is the cheapest that is followed, `msync(0, 0, 0)`. Each round measures it in a traced process five times, each under
+//! The call is the cheapest that is followed, `msync(0, 0, 0)`. Each round measures it in a traced process six times, each under
 //! a tracer of its own: where nobody's contexts are read (`--contexts off`); where they are, in a process that publishes nothing; in one
-//! that publishes by a library whose variable is at a distance from the thread pointer; by one whose variable the thread's vector leads to
+//! that publishes by a library whose variable is at a distance from the thread pointer; in one that says attributes besides, in a record that
+//! is a cache line with them; by one whose variable the thread's vector leads to
 //! (DTV), which is walked once a thread; and in a thread of such a process that has not published yet, where it is walked at each call,
 //! since nothing is there to be remembered. The library is compiled here, so without a C compiler there is no figure.
 //!
@@ -35,18 +36,20 @@ enum Way {
     Off,
     Silent,
     Distance,
+    Attributes,
     Vector,
     Walked,
 }
 
 impl Way {
-    const ALL: [Way; 5] = [Way::Off, Way::Silent, Way::Distance, Way::Vector, Way::Walked];
+    const ALL: [Way; 6] = [Way::Off, Way::Silent, Way::Distance, Way::Attributes, Way::Vector, Way::Walked];
 
     fn name(self) -> &'static str {
         match self {
             Way::Off => "contexts are not read",
             Way::Silent => "the process publishes nothing",
             Way::Distance => "published, at a distance from the thread pointer",
+            Way::Attributes => "the same with two attributes (36 bytes)",
             Way::Vector => "published, behind the thread's vector (walked once)",
             Way::Walked => "not published yet by this thread, the vector walked at each call",
         }
@@ -58,19 +61,30 @@ impl Way {
             Way::Off => None,
             Way::Silent => Some((Way::Off, 10.0)),
             Way::Distance | Way::Vector => Some((Way::Silent, 130.0)),
+            // One more read of the process's memory (57), and a record of no fixed size (10).
+            Way::Attributes => Some((Way::Distance, 90.0)),
             Way::Walked => Some((Way::Silent, 250.0)),
         }
     }
 
     fn publishes(self) -> bool {
-        matches!(self, Way::Distance | Way::Vector)
+        self.word() != "keep"
+    }
+
+    /// What the load is told.
+    fn word(self) -> &'static str {
+        match self {
+            Way::Off | Way::Silent | Way::Walked => "keep",
+            Way::Distance | Way::Vector => "publish",
+            Way::Attributes => "say",
+        }
     }
 
     /// What the compiler is told of the library.
     fn model(self) -> Option<&'static str> {
         match self {
             Way::Off | Way::Silent => None,
-            Way::Distance => Some("-ftls-model=initial-exec"),
+            Way::Distance | Way::Attributes => Some("-ftls-model=initial-exec"),
             // Elsewhere the compilers know descriptors only, which lead to a distance.
             Way::Vector | Way::Walked => Some("-mtls-dialect=gnu"),
         }
@@ -113,10 +127,9 @@ fn measured(way: Way, library: Option<&Path>, chunks: &str, lost: &mut u64) -> R
     let contexts = if way == Way::Off { Believed::Nobody } else { Believed::Everybody };
     let tracer = harness::tracer_with(&TracerConfig { contexts, ..TracerConfig::default() })?;
     let library = library.map_or("-".into(), Path::to_string_lossy);
-    let publish = if way.publishes() { "publish" } else { "keep" };
     let folder = tempfile::tempdir()?;
     let go = folder.path().join("go");
-    let words = ["measure-context", chunks, &library, publish, &go.to_string_lossy()];
+    let words = ["measure-context", chunks, &library, way.word(), &go.to_string_lossy()];
     let load = harness::traced_load(&tracer, &words)?;
     let running = Running::start(tracer);
     let begun = Instant::now();
@@ -124,26 +137,33 @@ fn measured(way: Way, library: Option<&Path>, chunks: &str, lost: &mut u64) -> R
         std::thread::sleep(Duration::from_millis(1));
     }
     std::fs::write(&go, "")?;
-    let said = harness::answer(load)?;
+    let answer = harness::answer(load)?;
     let done = running.finish()?;
     *lost += done.accounts.lost();
     let (all, below) = (done.accounts.calls.recorded, done.in_contexts);
+    let said = done.with_attributes;
     let as_said = if way.publishes() { below > all / 2 } else { below == 0 };
-    if !as_said {
-        bail!("{}: of {all} calls {below} were made for a span", way.name());
+    let with = if way == Way::Attributes { said > all / 2 } else { said == 0 };
+    if !as_said || !with {
+        bail!("{}: of {all} calls {below} were made for a span, {said} with attributes", way.name());
     }
-    said.trim().parse().context("a load says ns")
+    answer.trim().parse().context("a load says ns")
 }
 
-/// In the process that is traced: `measure-context CHUNKS LIBRARY|- publish|keep GO`; it measures once the file GO is there.
-pub(crate) fn load(chunks: usize, library: &str, publishes: bool, go: &Path) -> Result<()> {
+/// In the process that is traced: `measure-context CHUNKS LIBRARY|- publish|say|keep GO`; it measures once the file GO is there.
+pub(crate) fn load(chunks: usize, library: &str, word: &str, go: &Path) -> Result<()> {
     affinity::pin(&[affinity::load_cpu()])?;
     affinity::prefer_this_process();
     if library != "-" {
         let publish = publisher(library)?;
-        if publishes {
+        let record = match word {
+            "publish" => Some((&raw const RECORD).cast()),
+            "say" => Some((&raw const SAYING).cast()),
+            _ => None,
+        };
+        if let Some(record) = record {
             // SAFETY: the library's own function, and a record that lives as long as the process.
-            unsafe { publish((&raw const RECORD).cast()) };
+            unsafe { publish(record) };
         }
     }
     let target = Target::new()?;
@@ -158,6 +178,20 @@ pub(crate) fn load(chunks: usize, library: &str, publishes: bool, go: &Path) -> 
 static RECORD: [u8; 28] = {
     let mut record = [1; 28];
     (record[26], record[27]) = (0, 0);
+    record
+};
+
+/// The same with two of them, a number, a length and 16 bytes of text each.
+static SAYING: [u8; 64] = {
+    let mut record = [b'x'; 64];
+    let mut at = 0;
+    while at < 26 {
+        record[at] = 1;
+        at += 1;
+    }
+    let bytes = 36u16.to_ne_bytes();
+    (record[26], record[27]) = (bytes[0], bytes[1]);
+    (record[28], record[29], record[46], record[47]) = (0, 16, 1, 16);
     record
 };
 

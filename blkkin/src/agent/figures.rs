@@ -43,6 +43,8 @@ pub(super) fn of_contexts(accounts: &Accounts) -> [Family; 3] {
         ("faulted", accounts.contexts_faulted),
         ("unread", accounts.contexts_unread),
         ("invalid", accounts.contexts_invalid),
+        ("attributes cut", accounts.attributes_cut),
+        ("attributes unread", accounts.attributes_unread),
     ];
     let skipped = [("no right", accounts.contexts_denied), ("no room", accounts.contexts_no_room)];
     [
@@ -50,7 +52,7 @@ pub(super) fn of_contexts(accounts: &Accounts) -> [Family; 3] {
         Family::by(
             "what",
             "contexts_calls",
-            "Calls whose span could not be read at entry, nor at return, or is none",
+            "Calls whose span could not be read at entry, nor at return, or is none; or whose attributes were not read",
             calls,
         ),
         Family::by("why", "contexts_processes_skipped", "Processes of which it is not known", skipped),

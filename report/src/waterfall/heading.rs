@@ -1,5 +1,6 @@
 //! Which request it was: how long, which call, on what, by whom, when.
 
+use blkkin_aggregator::said::{self, Said};
 use blkkin_aggregator::trace::Trace;
 use blkkin_wire::calls::{Arch, Invocation};
 use blkkin_wire::clock::MonotonicNs;
@@ -11,7 +12,7 @@ use crate::text::line::{Line, harmless, width};
 use crate::text::style::Ink;
 use crate::text::{shorten, units};
 
-/// Two to four lines.
+/// Two to five lines.
 pub fn lines(rank: usize, trace: &Trace, arch: Arch, started: MonotonicNs, columns: usize) -> Vec<Line> {
     let mut lines = Vec::with_capacity(3);
     let mut first = Line::of(format!("{rank:>2}  {}  ", units::duration(trace.duration())), Ink::Bold);
@@ -40,7 +41,19 @@ pub fn lines(rank: usize, trace: &Trace, arch: Arch, started: MonotonicNs, colum
     let both = format!("{who} · {id}");
     let texts = if MARGIN + width(&both) <= columns { vec![both] } else { vec![who, id] };
     lines.extend(texts.iter().map(|text| indented(text, Ink::Dim)));
+    if let Some(said) = said::by_thread(trace) {
+        lines.push(indented(&shorten::end(&work(&said), columns.saturating_sub(MARGIN)), Ink::Dim));
+    }
     lines
+}
+
+/// What its thread said that it worked for.
+fn work(said: &Said<'_>) -> String {
+    let value = |(name, value): &(&str, &str)| format!("{}={}", harmless(name), harmless(value));
+    let left_out = (said.left_out > 0).then(|| format!("{} more not shown", said.left_out));
+    let unread = (said.bytes_unread > 0).then(|| format!("{} bytes not read", said.bytes_unread));
+    let parts: Vec<String> = said.values.iter().map(value).chain(left_out).chain(unread).collect();
+    format!("for {}", parts.join(" · "))
 }
 
 /// The call with its arguments and result, as people read them.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use blkkin_aggregator::named::NamedFile;
 use blkkin_aggregator::trace::{Adoption, Cause, DeviceNames, Names, Part, Root, Trace};
 use blkkin_report::{Losses, Report, ReportConfig};
+use blkkin_wire::attributes::{ThreadAttribute, ThreadAttributes};
 use blkkin_wire::calls::{Arch, CallId};
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use blkkin_wire::event::{
@@ -16,6 +17,7 @@ use blkkin_wire::event::{
 use blkkin_wire::ids::{
     BootId, CgroupId, DeviceId, Fd, FileId, NodeId, Pid, Sector, Source, SpanId, StartEpoch, TaskId, Tid, Uid,
 };
+use blkkin_wire::process::ProcessEvent;
 use blkkin_wire::unended::{AtEnd, BlockLayer, Fate, LostDevice, Unended};
 
 pub const STARTED: MonotonicNs = MonotonicNs(1_000_000_000);
@@ -242,6 +244,19 @@ pub fn fsync_with_commit(span: u64, from: u64) -> [Trace; 2] {
     [commit, fsync]
 }
 
+/// The thread said what it works for: by two names, and something under a number that has none.
+fn says(mut trace: Trace, route: &str) -> Trace {
+    let pid = Pid(4_242);
+    let thread_keys = vec!["http.route".into(), "shop.tenant".into()];
+    let process = ProcessEvent { time: STARTED, pid, attributes: Vec::new(), left_out: 0, thread_keys };
+    trace.names.process = Some(Arc::new(process));
+    let entry = |key, value: &str| ThreadAttribute { key, value: value.into() };
+    let entries = vec![entry(0, route), entry(1, "acme\x1b[31m"), entry(7, "x")];
+    let said = ThreadAttributes { entries, left_out: 0, bytes_unread: 0 };
+    with_call(&mut trace, |call| call.attributes = Some(Arc::new(said)));
+    trace
+}
+
 /// A large direct write: 40 bios.
 pub fn many_bios(span: u64, from: u64) -> Trace {
     let mut trace = call(span, "pwrite64", [5, 0, 40 << 17, 1 << 30, 0, 0], 40 << 17, from, 12_480_000);
@@ -250,7 +265,7 @@ pub fn many_bios(span: u64, from: u64) -> Trace {
         let start = from + 20 + bio * 35;
         io(&mut trace, WRITE, 1 << 17, Times(start, Some(start + 90 + bio * 40), start + 900 + bio * 260));
     }
-    trace
+    says(trace, "/backups/:id")
 }
 
 /// A lock that another process held; a second thread waited for it, until a signal came.

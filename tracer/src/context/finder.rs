@@ -62,6 +62,8 @@ pub(crate) enum Sight {
     Mapped { pid: u32, file: MappedFile },
     /// It has mapped memory of the name in which processes say who they are.
     Said { pid: u32 },
+    /// Its threads have said something under a number that it has given no name yet.
+    Nameless { pid: u32 },
     /// It has another user, another cgroup or another name.
     Changed { pid: u32 },
     /// It has ended.
@@ -171,6 +173,7 @@ impl Finder {
             Sight::Mapped { pid, file } if !self.barren.contains(&file) => self.look(pid, 0),
             Sight::Mapped { .. } => {}
             Sight::Said { pid } => self.look(pid, 0),
+            Sight::Nameless { pid } => self.resources.look_now(pid),
             Sight::Changed { pid } => {
                 let publishes = self.known.get(&pid).is_some_and(|(_, place)| publishes(place.as_ref()));
                 if !(publishes && self.believed.believes(pid)) {

@@ -9,7 +9,8 @@
 //!
 //! Who a process is in its own words (OpenTelemetry's process context, OTEP 4719) is found by the same looks: [`maps`] says where,
 //! [`published`] reads it whole or not at all, [`resource`] is where its bytes become attributes, and [`resources`] says them once, and
-//! again when they are others.
+//! again when they are others. What threads say of their work besides spans comes with each call's record; [`attributes`] is where those bytes
+//! become values, by numbers for which [`resource`] has the names.
 //!
 //! *Invariant*: all of it is the process's word, and believed only as far as a wrong word harms nobody: each read is bounded and
 //! may fail, what does not fit is no place, and what is read at the place is looked at again at each call. A process cannot stop
@@ -27,6 +28,7 @@
 //! *Weakness*: a page of a file that a process has mapped from a file system which does not answer (FUSE, NFS) keeps the thread
 //! that looks waiting; calls are below no span from then on, and nothing else stands still.
 
+pub(crate) mod attributes;
 pub(crate) mod believed;
 pub(crate) mod elf;
 pub(crate) mod finder;

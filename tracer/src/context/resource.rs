@@ -6,8 +6,8 @@
 //! is not kept is counted in it.
 //!
 //! *What is taken*: the attributes of its resource that are text, a number or a truth value. Lists, bytes and lists of keys and
-//! values are left out: a tag has no form for them. The attributes beside the resource (`threadlocal.…`) tell readers how to read
-//! threads, and nothing of the process: they are not looked at.
+//! values are left out: a tag has no form for them. Of the attributes beside the resource (`threadlocal.…`, OTEP 4947) the names of what
+//! threads say: by number, as long as the schema is one of those that the records are read by.
 
 use std::collections::HashSet;
 
@@ -23,6 +23,14 @@ const TEXT_BYTES_MAX: usize = 1_024;
 /// Bytes of all keys and texts: they go with each call's span.
 const ALL_BYTES_MAX: usize = 4_096;
 
+/// Of threads' attributes: a number is a byte.
+const THREAD_KEYS_MAX: usize = 256;
+/// Where the names are, and by what they are to be read (OTEP 4947, *Process Context: Thread-Local Reference Data*).
+const KEY_MAP: &str = "threadlocal.attribute_key_map";
+const SCHEMA: &str = "threadlocal.schema_version";
+/// Of drafts, and what it is called since the standard was merged. Others (`nodejs_v1_dev`) are of records that are found elsewhere.
+const SCHEMAS: [&str; 3] = ["tlsdesc_v1_dev", "tlsdesc_v1", "tls_v1"];
+
 /// Whatever else there is comes behind these.
 const FIRST: &str = "service.";
 
@@ -32,6 +40,8 @@ pub(crate) struct Resource {
     pub(crate) attributes: Vec<Attribute>,
     /// What it says besides.
     pub(crate) left_out: u32,
+    /// Names of what its threads say, by number; an empty one is none.
+    pub(crate) thread_keys: Vec<Box<str>>,
 }
 
 /// opentelemetry/proto/{processcontext,resource,common}, as far as it is looked at.
@@ -39,6 +49,8 @@ pub(crate) struct Resource {
 struct ProcessContext {
     #[prost(message, optional, tag = "1")]
     resource: Option<Attributes>,
+    #[prost(message, repeated, tag = "2")]
+    beside: Vec<KeyValue>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -57,7 +69,7 @@ struct KeyValue {
 
 #[derive(Clone, PartialEq, Message)]
 struct AnyValue {
-    #[prost(oneof = "Kind", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "Kind", tags = "1, 2, 3, 4, 5")]
     kind: Option<Kind>,
 }
 
@@ -71,11 +83,20 @@ enum Kind {
     Number(i64),
     #[prost(double, tag = "4")]
     Real(f64),
+    #[prost(message, tag = "5")]
+    List(List),
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct List {
+    #[prost(message, repeated, tag = "1")]
+    values: Vec<AnyValue>,
 }
 
 /// None of what is no `ProcessContext`.
 pub(crate) fn decode(payload: &[u8]) -> Option<Resource> {
-    let mut said = ProcessContext::decode(payload).ok()?.resource.unwrap_or_default().attributes;
+    let ProcessContext { resource, beside } = ProcessContext::decode(payload).ok()?;
+    let mut said = resource.unwrap_or_default().attributes;
     said.sort_by_key(|one| !one.key.starts_with(FIRST));
     let (mut resource, mut keys, mut bytes) = (Resource::default(), HashSet::new(), 0);
     for one in said {
@@ -93,7 +114,31 @@ pub(crate) fn decode(payload: &[u8]) -> Option<Resource> {
             None => resource.left_out += 1,
         }
     }
+    resource.thread_keys = thread_keys(beside);
     Some(resource)
+}
+
+/// None where the threads' records are not those that are read. One that is no text, too long or behind all that is kept keeps its
+/// place and has no name.
+fn thread_keys(beside: Vec<KeyValue>) -> Vec<Box<str>> {
+    let (mut schema, mut keys) = (String::new(), Vec::new());
+    for KeyValue { key, value } in beside {
+        match (&*key, value.and_then(|value| value.kind)) {
+            (SCHEMA, Some(Kind::Text(said))) => schema = said,
+            (KEY_MAP, Some(Kind::List(list))) => keys = list.values,
+            _ => {}
+        }
+    }
+    if !SCHEMAS.contains(&&*schema) {
+        return Vec::new();
+    }
+    let mut bytes = 0;
+    let name = |value: AnyValue| {
+        let Some(Kind::Text(name)) = value.kind else { return "".into() };
+        bytes += name.len();
+        if name.len() <= KEY_BYTES_MAX && bytes <= ALL_BYTES_MAX { name.into() } else { "".into() }
+    };
+    keys.into_iter().take(THREAD_KEYS_MAX).map(name).collect()
 }
 
 /// None of what has no form as a tag, or is too long.
@@ -104,6 +149,7 @@ fn attribute(KeyValue { key, value }: KeyValue) -> Option<Attribute> {
         Kind::Truth(truth) => AttributeValue::Text(truth.to_string().into()),
         Kind::Number(number) => AttributeValue::Number(number),
         Kind::Real(real) => AttributeValue::Text(real.to_string().into()),
+        Kind::List(_) => return None,
     };
     (!key.is_empty() && key.len() <= KEY_BYTES_MAX).then(|| Attribute { key: key.into(), value })
 }
@@ -173,12 +219,54 @@ mod tests {
         assert_eq!(resource.left_out, 3);
     }
 
+    /// Beside the resource: a schema, and names of what threads say.
+    fn beside(schema: &str, names: &[Vec<u8>]) -> Vec<u8> {
+        let one = |key: &str, value: &[u8]| field(2, &[field(1, key.as_bytes()), field(2, value)].concat());
+        let list: Vec<u8> = names.iter().flat_map(|name| field(1, name)).collect();
+        [one(SCHEMA, &field(1, schema.as_bytes())), one(KEY_MAP, &field(5, &list))].concat()
+    }
+
+    fn name(name: &str) -> Vec<u8> {
+        field(1, name.as_bytes())
+    }
+
+    fn keys(payload: &[u8]) -> Vec<Box<str>> {
+        let resource = decode(payload).unwrap();
+        assert_eq!((resource.attributes, resource.left_out), (Vec::new(), 0));
+        resource.thread_keys
+    }
+
     #[test]
-    fn what_lies_beside_the_resource_is_not_looked_at() {
-        let beside =
-            field(2, &[field(1, b"threadlocal.schema_version"), field(2, &field(1, b"v1"))].concat());
-        assert_eq!(decode(&beside), Some(Resource::default()));
+    fn of_what_lies_beside_the_resource_the_names_of_what_threads_say_are_taken() {
+        let names = [name("http.route"), vec![3 << 3, 7], name(""), name("user.id")];
+        let expected = ["http.route", "", "", "user.id"].map(Box::from);
+        for schema in SCHEMAS {
+            assert_eq!(keys(&beside(schema, &names)), expected);
+        }
+        // Of records of another kind; without a list; of nothing that is known.
+        assert!(keys(&beside("nodejs_v1_dev", &names)).is_empty());
+        assert!(keys(&beside("tls_v1", &[])).is_empty());
+        let schema = field(2, &[field(1, SCHEMA.as_bytes()), field(2, &field(1, b"tls_v1"))].concat());
+        assert!(keys(&schema).is_empty());
+        let other = field(2, &[field(1, b"anything"), field(2, &field(1, b"x"))].concat());
+        assert_eq!(decode(&other), Some(Resource::default()));
         assert_eq!(decode(&[]), Some(Resource::default()));
+    }
+
+    /// What is not kept keeps its place: the names behind it are those of their own numbers.
+    #[test]
+    fn names_of_what_threads_say_are_bounded_and_keep_their_numbers() {
+        let many: Vec<_> = (0..300).map(|n| name(&n.to_string())).collect();
+        let kept = keys(&beside("tls_v1", &many));
+        assert_eq!((kept.len(), &*kept[255]), (256, "255"));
+        let long = |bytes| [name(&"x".repeat(bytes)), name("next")];
+        let kept = |names: &[Vec<u8>]| {
+            keys(&beside("tls_v1", names)).iter().map(|key| key.len()).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(&long(KEY_BYTES_MAX)), [KEY_BYTES_MAX, 4]);
+        assert_eq!(kept(&long(KEY_BYTES_MAX + 1)), [0, 4]);
+        let all = kept(&vec![name(&"x".repeat(100)); 60]);
+        assert_eq!((all.iter().sum::<usize>(), all.len()), (4_000, 60));
     }
 
     #[test]
@@ -216,7 +304,8 @@ mod tests {
             changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6), copies in 1..60usize
         ) {
             let one = [text("service.name", "shop"), pair("shard", &[3 << 3, 7])].concat();
-            let mut bytes = field(1, &one.repeat(copies));
+            let names = vec![name("http.route"); copies];
+            let mut bytes = [field(1, &one.repeat(copies)), beside("tls_v1", &names)].concat();
             for (at, byte) in changes {
                 let at = at.index(bytes.len());
                 bytes[at] = byte;
@@ -224,6 +313,7 @@ mod tests {
             if let Some(resource) = decode(&bytes) {
                 prop_assert!(resource.attributes.len() <= ATTRIBUTES_MAX);
                 prop_assert!(resource.attributes.iter().map(length).sum::<usize>() <= ALL_BYTES_MAX);
+                prop_assert!(resource.thread_keys.iter().map(|key| key.len()).sum::<usize>() <= ALL_BYTES_MAX);
             }
         }
     }

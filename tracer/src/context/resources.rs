@@ -25,7 +25,7 @@ use super::resource::{self, Resource};
 use super::tally::Tally;
 use crate::origin;
 
-/// Processes that are known at once, at 5 KiB each at the most.
+/// Processes that are known at once, at 15 KiB each at the most.
 const RESOURCES_MAX: usize = 8_192;
 /// Between two looks at one that is known.
 const EVERY: Duration = Duration::from_secs(1);
@@ -126,6 +126,14 @@ impl Resources {
         }
     }
 
+    /// It may say something else than a moment ago.
+    pub(crate) fn look_now(&mut self, pid: u32) {
+        if let Some(known) = self.known.get(&pid) {
+            self.due.remove(&(known.due, pid));
+            self.look(pid);
+        }
+    }
+
     /// It has ended, executes another program, or is nobody's whose word is taken.
     pub(crate) fn forget(&mut self, pid: u32) {
         if let Some(known) = self.known.remove(&pid) {
@@ -197,6 +205,7 @@ impl Resources {
     }
 }
 
-fn event(pid: u32, Resource { attributes, left_out }: Resource, time: MonotonicNs) -> ProcessEvent {
-    ProcessEvent { time, pid: Pid(pid), attributes, left_out }
+fn event(pid: u32, resource: Resource, time: MonotonicNs) -> ProcessEvent {
+    let Resource { attributes, left_out, thread_keys } = resource;
+    ProcessEvent { time, pid: Pid(pid), attributes, left_out, thread_keys }
 }

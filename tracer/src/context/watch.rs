@@ -9,9 +9,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
+use blkkin_wire::attributes::ThreadAttributes;
 use blkkin_wire::calls::CallId;
+use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::{CallEvent, FileEvent, LayerEvent, TaskChange, TaskEvent};
 use blkkin_wire::ids::{FileId, TaskId};
+use blkkin_wire::process::ProcessEvent;
 
 use super::believed::Believed;
 use super::finder::{Finder, Sight};
@@ -47,8 +50,12 @@ pub(crate) struct Watch {
     sights: SyncSender<Sight>,
     processes: HashMap<TaskId, u32>,
     said: HashSet<FileId>,
+    /// How many names the threads of processes have for what they say.
+    names: HashMap<u32, usize>,
+    /// Processes whose threads have said something that has no name yet, among the events that are looked through.
+    nameless: HashSet<u32>,
     /// What processes say of themselves.
-    pub(crate) telling: Telling,
+    telling: Telling,
     overflowed: bool,
     /// Whether it has to be known what a task changes of itself.
     changes: bool,
@@ -78,6 +85,8 @@ impl Watch {
             sights,
             processes: HashMap::new(),
             said: HashSet::new(),
+            names: HashMap::new(),
+            nameless: HashSet::new(),
             telling,
             overflowed: everybody,
             changes,
@@ -92,12 +101,40 @@ impl Watch {
             self.overflowed = false;
         }
         for event in events {
+            if let LayerEvent::Call(CallEvent { attributes: Some(said), task, .. }) = event {
+                self.attributes(said, task.id);
+            }
             match event {
                 LayerEvent::Call(call) if Some(call.call) == self.mmap => self.call(call),
                 LayerEvent::Task(task) => self.task(task),
                 LayerEvent::File(file) => self.file(file),
                 _ => {}
             }
+        }
+        // One for which there is no room is met again.
+        for pid in self.nameless.drain() {
+            let _ = self.sights.try_send(Sight::Nameless { pid });
+        }
+    }
+
+    /// What processes say of themselves, as it is told.
+    pub(crate) fn told(&mut self, from: MonotonicNs, until: MonotonicNs) -> Vec<ProcessEvent> {
+        let told = self.telling.take(from, until);
+        for process in &told {
+            match process.thread_keys.len() {
+                0 => self.names.remove(&process.pid.0),
+                names => self.names.insert(process.pid.0, names),
+            };
+        }
+        told
+    }
+
+    /// A number that has no name yet may have been given one just now (OTEP 4947: who meets one looks anew): not in a second, as else.
+    fn attributes(&mut self, said: &ThreadAttributes, task: TaskId) {
+        let Some(pid) = self.processes.get(&task) else { return };
+        let names = self.names.get(pid).copied().unwrap_or_default();
+        if said.entries.last().is_some_and(|last| usize::from(last.key) >= names) {
+            self.nameless.insert(*pid);
         }
     }
 

@@ -19,6 +19,9 @@
 #define BYTES 4096
 #define PAYLOAD_BYTES_MAX (64u << 10)
 #define NAME "OTEL_CTX"
+/* Of threads' keys: a number is a byte (OTEP 4947); and of a name what blkkin takes. */
+#define KEYS_MAX 256
+#define KEY_BYTES_MAX 128
 
 /* Linux 6.3 and 5.17; older kernels refuse them. */
 #ifndef MFD_NOEXEC_SEAL
@@ -44,6 +47,16 @@ static pid_t holder, page_of;
 static struct header *page;
 static unsigned char *payload_now;
 static uint64_t last;
+
+struct bytes {
+	size_t size;
+	unsigned char at[];
+};
+
+/* What was said last: of the resource the bytes, and the names of what threads say, by number, which are only added to. */
+static struct bytes *resource_now;
+static char *names[KEYS_MAX];
+static size_t names_count;
 
 /* One thread at a time; who held it in the process that this one was forked from does not count. */
 static void hold(void)
@@ -131,44 +144,70 @@ static unsigned char *text(unsigned char *to, const char *said)
 	return (unsigned char *) memcpy(head(to, 1, size), said, size) + size;
 }
 
-/* A pair of a key and a value that is a text, or, without one, an empty list. */
-static size_t pair_size(const char *key, const char *value)
+static size_t text_size(const char *said)
 {
-	return whole(strlen(key)) + whole(whole(value ? strlen(value) : 0));
+	return whole(strlen(said));
 }
 
-static unsigned char *pair(unsigned char *to, int number, const char *key, const char *value)
+/* A pair of a key and a value of so many bytes, which are written behind it. */
+static size_t pair_size(const char *key, size_t value)
 {
-	to = text(head(to, number, pair_size(key, value)), key);
-	to = head(to, 2, whole(value ? strlen(value) : 0));
-	return value ? text(to, value) : head(to, 5, 0);
+	return text_size(key) + whole(value);
+}
+
+static unsigned char *pair(unsigned char *to, int number, const char *key, size_t value)
+{
+	return head(text(head(to, number, pair_size(key, value)), key), 2, value);
 }
 
 /* What tells readers of threads how to read them. */
-static const char *const threads[][2] = {
-	{ "threadlocal.schema_version", "tlsdesc_v1_dev" },
-	{ "threadlocal.attribute_key_map", NULL },
-};
+#define SCHEMA "threadlocal.schema_version"
+#define SCHEMA_IS "tlsdesc_v1_dev"
+#define KEY_MAP "threadlocal.attribute_key_map"
 
-static unsigned char *make_payload(const struct blkkin_attribute *attributes, size_t count, size_t *size)
+static struct bytes *make_resource(const struct blkkin_attribute *attributes, size_t count)
 {
-	size_t resource = 0, beside = blkkin_publishing() ? 0 : sizeof threads / sizeof *threads, each;
-	unsigned char *payload, *at;
+	size_t size = 0, each;
+	struct bytes *resource;
+	unsigned char *at;
 
 	for (each = 0; each < count; each++)
-		resource += whole(pair_size(attributes[each].key, attributes[each].value));
-	*size = whole(resource);
-	for (each = 0; each < beside; each++)
-		*size += whole(pair_size(threads[each][0], threads[each][1]));
-	payload = *size > PAYLOAD_BYTES_MAX ? NULL : malloc(*size);
-	if (!payload)
+		size += whole(pair_size(attributes[each].key, text_size(attributes[each].value)));
+	resource = malloc(sizeof *resource + size);
+	if (!resource)
 		return NULL;
-	at = head(payload, 1, resource);
+	resource->size = size;
+	at = resource->at;
 	for (each = 0; each < count; each++)
-		at = pair(at, 1, attributes[each].key, attributes[each].value);
-	for (each = 0; each < beside; each++)
-		at = pair(at, 2, threads[each][0], threads[each][1]);
-	return payload;
+		at = text(pair(at, 1, attributes[each].key, text_size(attributes[each].value)), attributes[each].value);
+	return resource;
+}
+
+/* Of the resource, and, where threads publish, of so many names for what they say. */
+static int make_payload(const struct bytes *resource, size_t count, unsigned char **payload, size_t *size)
+{
+	const bool threads = !blkkin_publishing();
+	size_t list = 0, each;
+	unsigned char *at;
+
+	for (each = 0; each < count; each++)
+		list += whole(text_size(names[each]));
+	*size = whole(resource->size);
+	if (threads)
+		*size += whole(pair_size(SCHEMA, text_size(SCHEMA_IS))) + whole(pair_size(KEY_MAP, whole(list)));
+	if (*size > PAYLOAD_BYTES_MAX)
+		return -E2BIG;
+	*payload = malloc(*size);
+	if (!*payload)
+		return -ENOMEM;
+	at = (unsigned char *) memcpy(head(*payload, 1, resource->size), resource->at, resource->size) + resource->size;
+	if (!threads)
+		return 0;
+	at = text(pair(at, 2, SCHEMA, text_size(SCHEMA_IS)), SCHEMA_IS);
+	at = head(pair(at, 2, KEY_MAP, whole(list)), 5, list);
+	for (each = 0; each < count; each++)
+		at = text(head(at, 1, text_size(names[each])), names[each]);
+	return 0;
 }
 
 static void put(unsigned char *payload, size_t size)
@@ -196,25 +235,80 @@ static void put(unsigned char *payload, size_t size)
 	payload_now = payload;
 }
 
-int blkkin_publish_process(const struct blkkin_attribute *attributes, size_t count)
+static bool is_off(void)
 {
 	const char *said = getenv("BLKKIN_UST_CONTEXT");
+
+	return said && !strcmp(said, "0");
+}
+
+/* By who holds it. */
+static int say(const struct bytes *resource, size_t count)
+{
 	unsigned char *payload;
 	size_t size;
-	int error = 0;
+	int error = page_of == getpid() ? 0 : is_taken() ? -EBUSY : make_page();
 
-	if (said && !strcmp(said, "0"))
-		return -ECANCELED;
-	payload = make_payload(attributes, count, &size);
-	if (!payload)
-		return size > PAYLOAD_BYTES_MAX ? -E2BIG : -ENOMEM;
-	hold();
-	if (page_of != getpid())
-		error = is_taken() ? -EBUSY : make_page();
-	if (error)
-		free(payload);
-	else
+	if (!error)
+		error = make_payload(resource, count, &payload, &size);
+	if (!error)
 		put(payload, size);
-	__atomic_store_n(&holder, 0, __ATOMIC_RELEASE);
 	return error;
+}
+
+static void let_go(void)
+{
+	__atomic_store_n(&holder, 0, __ATOMIC_RELEASE);
+}
+
+int blkkin_publish_process(const struct blkkin_attribute *attributes, size_t count)
+{
+	struct bytes *resource, *old;
+	int error;
+
+	if (is_off())
+		return -ECANCELED;
+	resource = make_resource(attributes, count);
+	if (!resource)
+		return -ENOMEM;
+	hold();
+	error = say(resource, names_count);
+	old = resource;
+	if (!error) {
+		old = resource_now;
+		resource_now = resource;
+	}
+	let_go();
+	free(old);
+	return error;
+}
+
+int blkkin_thread_key(const char *name)
+{
+	static const struct bytes nothing;
+	size_t at;
+	int error = is_off() ? -ECANCELED : blkkin_publishing();
+	char *own;
+
+	if (error)
+		return error;
+	if (!*name || strlen(name) > KEY_BYTES_MAX)
+		return -EINVAL;
+	hold();
+	for (at = 0; at < names_count && strcmp(names[at], name); at++)
+		;
+	if (at == names_count) {
+		own = at < KEYS_MAX ? strdup(name) : NULL;
+		error = own ? 0 : at < KEYS_MAX ? -ENOMEM : -ENOSPC;
+		if (!error) {
+			names[at] = own;
+			error = say(resource_now ? resource_now : &nothing, at + 1);
+			if (error)
+				free(own);
+			else
+				names_count = at + 1;
+		}
+	}
+	let_go();
+	return error ? error : (int) at;
 }

@@ -22,14 +22,15 @@
 
 enum { OFF, IDLE, USED };
 
-/* A record's head; what follows it has no attributes. Its words are big-endian. */
+/* A record; its words are big-endian. */
 struct record {
 	uint64_t trace[2], span;
 	uint8_t valid, flags;
 	uint16_t attributes_bytes;
+	unsigned char attributes[BLKKIN_SAID_BYTES];
 };
 
-_Static_assert(offsetof(struct record, attributes_bytes) == 26, "as OTEP 4947 has it");
+_Static_assert(offsetof(struct record, attributes) == 28 && sizeof(struct record) == 256, "as OTEP 4947 has it");
 
 struct entry {
 	struct record record;
@@ -91,6 +92,7 @@ void blkkin_ust_publish(uint64_t key, const struct blkkin_context *context)
 	entry->record.trace[1] = htobe64(context->trace_lo);
 	entry->record.span = htobe64(context->span);
 	entry->record.flags = context->sampled;
+	entry->record.attributes_bytes = 0;
 	IN_ORDER();
 	entry->record.valid = 1;
 	IN_ORDER();
@@ -121,6 +123,50 @@ void blkkin_ust_unpublish(uint64_t key)
 	depth = left;
 	IN_ORDER();
 	*slot = before;
+}
+
+void blkkin_ust_say(uint64_t key, const struct blkkin_said *said)
+{
+	const size_t deep = depth, kept = deep < DEPTH_MAX ? deep : DEPTH_MAX;
+	size_t at = kept, each;
+	volatile struct record *record;
+
+	while (at && entries[at - 1].key != key)
+		at--;
+	if (!at || !entries[at - 1].record.valid)
+		return;
+	record = &entries[at - 1].record;
+	record->valid = 0;
+	IN_ORDER();
+	for (each = 0; each < said->bytes; each++)
+		record->attributes[each] = said->entries[each];
+	record->attributes_bytes = said->bytes;
+	IN_ORDER();
+	record->valid = 1;
+}
+
+void blkkin_say(struct blkkin_said *said, int key, const char *value)
+{
+	const size_t length = strlen(value);
+	size_t at = 0, size;
+
+	/* A key is in it once: instead of what was said under it before, also where there is no room for this. */
+	for (; at + 2 <= said->bytes; at += size) {
+		size = 2u + said->entries[at + 1];
+		if (said->entries[at] != key)
+			continue;
+		memmove(said->entries + at, said->entries + at + size, said->bytes - at - size);
+		said->bytes = (uint16_t) (said->bytes - size);
+		break;
+	}
+	if (key < 0 || key > 255 || length > 255 || said->bytes + 2 + length > sizeof said->entries) {
+		said->left_out++;
+		return;
+	}
+	said->entries[said->bytes] = (unsigned char) key;
+	said->entries[said->bytes + 1] = (unsigned char) length;
+	memcpy(said->entries + said->bytes + 2, value, length);
+	said->bytes = (uint16_t) (said->bytes + 2 + length);
 }
 
 uint64_t blkkin_ust_publish_here(const struct blkkin_span *span)

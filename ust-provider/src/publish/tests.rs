@@ -28,10 +28,20 @@ fn variable() -> *const *const [u8; 28] {
 fn read() -> Option<([u8; 16], [u8; 8], u8)> {
     // SAFETY: this thread's variable, and a record that it points at.
     let record = unsafe { variable().read_volatile().as_ref()? };
-    assert_eq!(record[26..28], [0, 0], "attributes");
     assert!(record[24] <= 1);
     (record[24] == 1)
         .then(|| (record[..16].try_into().unwrap(), record[16..24].try_into().unwrap(), record[25]))
+}
+
+/// What lies behind that; none where the thread publishes nothing.
+fn said() -> Option<Vec<u8>> {
+    read()?;
+    // SAFETY: as above; behind its head lie as many bytes as it says.
+    unsafe {
+        let record = variable().read_volatile().cast::<u8>();
+        let bytes = u16::from_ne_bytes([*record.add(26), *record.add(27)]);
+        Some(std::slice::from_raw_parts(record.add(28), bytes.into()).to_vec())
+    }
 }
 
 fn context(number: u64) -> Context {
@@ -198,4 +208,38 @@ fn nobody_sees_a_half() {
         assert_eq!(libc::timer_delete(timer), 0);
     }
     println!("seen from a signal's handler: {SEEN:?} (none, a span)");
+}
+
+#[test]
+fn what_is_said_is_of_the_span_that_it_was_said_in() {
+    if !publishes() {
+        return;
+    }
+    let key = crate::ThreadKey(3);
+    let word = |value: &str| Some([&[3, value.len() as u8], value.as_bytes()].concat());
+    let (outer, inner, none) = (span(7), span(8), Span::none());
+    let of_outer = outer.enter();
+    assert_eq!(said(), Some(Vec::new()));
+    of_outer.says(&Said::new().with(key, "outer"));
+    assert_eq!((named(), said()), (Some(7), word("outer")));
+    {
+        let of_inner = inner.enter();
+        assert_eq!(said(), Some(Vec::new()), "it may be somebody else's request");
+        // Of what is around it, and then of it.
+        of_outer.says(&Said::new().with(key, "longer than before"));
+        assert_eq!(said(), Some(Vec::new()));
+        of_inner.says(&Said::new().with(key, "inner"));
+        assert_eq!((named(), said()), (Some(8), word("inner")));
+        let of_none = none.enter();
+        of_none.says(&Said::new().with(key, "nobody"));
+        assert_eq!(read(), None);
+    }
+    assert_eq!((named(), said()), (Some(7), word("longer than before")));
+    of_outer.says(&Said::new());
+    assert_eq!((named(), said()), (Some(7), Some(Vec::new())));
+    drop(of_outer);
+    let here = Here::continued(context(9), Kind::Server, c"x", c"s");
+    assert_eq!(said(), Some(Vec::new()), "a record serves again");
+    here.says(&Said::new().with(key, &"x".repeat(226)));
+    assert_eq!((named(), said()), (Some(9), word(&"x".repeat(226))));
 }

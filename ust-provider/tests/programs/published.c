@@ -8,6 +8,7 @@
 
 #include <dlfcn.h>
 #include <endian.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +24,8 @@
 
 struct record {
 	unsigned char trace[16], span[8], valid, flags;
-	unsigned char attributes[2];
+	uint16_t bytes;
+	unsigned char entries[BLKKIN_SAID_BYTES];
 };
 
 #ifdef TAKEN
@@ -31,27 +33,38 @@ struct record {
 __attribute__((visibility("default"))) __thread struct record *otel_thread_ctx_v1;
 #endif
 
-/* 0: none. */
-static uint64_t named(void)
+static struct record *record(void)
 {
 	static void *slot;
-	struct record **variable, *record;
-	uint64_t high, low, span;
+	struct record **variable;
 
 	if (!slot)
 		slot = dlopen("blkkin-thread-slot.so.1", RTLD_NOW | RTLD_NOLOAD);
 	CHECK(slot);
 	variable = dlsym(slot, "otel_thread_ctx_v1");
 	CHECK(variable);
-	record = *(struct record *volatile *) variable;
-	if (!record || record->valid != 1)
+	return *(struct record *volatile *) variable;
+}
+
+/* 0: none. */
+static uint64_t named(void)
+{
+	struct record *now = record();
+	uint64_t high, low, span;
+
+	if (!now || now->valid != 1)
 		return 0;
-	memcpy(&high, record->trace, 8);
-	memcpy(&low, record->trace + 8, 8);
-	memcpy(&span, record->span, 8);
-	CHECK(high == ~span && low == span && !record->attributes[0] && !record->attributes[1]);
-	CHECK(record->flags == (be64toh(span) & 1));
+	memcpy(&high, now->trace, 8);
+	memcpy(&low, now->trace + 8, 8);
+	memcpy(&span, now->span, 8);
+	CHECK(high == ~span && low == span && now->flags == (be64toh(span) & 1));
 	return be64toh(span);
+}
+
+/* Whether this thread says so, of what it is named to work for. */
+static bool is_said(uint64_t span, const char *bytes, size_t size)
+{
+	return named() == span && record()->bytes == size && !memcmp(record()->entries, bytes, size);
 }
 
 static struct blkkin_span span(uint64_t number, enum blkkin_where where)
@@ -61,6 +74,49 @@ static struct blkkin_span span(uint64_t number, enum blkkin_where where)
 
 	blkkin_begin_continued(&span, &context, BLKKIN_SERVER, "x", "s", where);
 	return span;
+}
+
+static void says(void)
+{
+	struct blkkin_span outer = span(5, BLKKIN_HERE), inner = span(6, BLKKIN_ELSEWHERE), none;
+	struct blkkin_said said = { 0 }, full = { 0 };
+	char longest[BLKKIN_SAID_BYTES - 1];
+	int route = blkkin_thread_key("http.route"), user = blkkin_thread_key("user.id");
+
+	CHECK(route == 0 && user == 1 && blkkin_thread_key("http.route") == route);
+	CHECK(blkkin_thread_key("") == -EINVAL);
+	CHECK(is_said(5, "", 0));
+	blkkin_say(&said, user, "old");
+	blkkin_say(&said, route, "/buy");
+	blkkin_say(&said, user, "7");
+	blkkin_says(&outer, &said);
+	CHECK(is_said(5, "\0\4/buy\1\0017", 9));
+	blkkin_enter(&inner);
+	CHECK(is_said(6, "", 0));
+	/* Of what is around it. */
+	blkkin_say(&said, user, "8");
+	blkkin_says(&outer, &said);
+	CHECK(is_said(6, "", 0));
+	blkkin_begin_root(&none, BLKKIN_SERVER, "x", "s", BLKKIN_HERE);
+	blkkin_says(&none, &said);
+	CHECK(named() == 0);
+	blkkin_end(&none);
+	blkkin_leave(&inner);
+	CHECK(is_said(5, "\0\4/buy\1\0018", 9));
+	/* What has no room is left out, and so is what it was said instead of. */
+	memset(longest, 'x', sizeof longest - 1);
+	longest[sizeof longest - 1] = 0;
+	blkkin_say(&full, route, longest);
+	CHECK(full.bytes == BLKKIN_SAID_BYTES && !full.left_out);
+	blkkin_says(&outer, &full);
+	CHECK(named() == 5 && record()->bytes == BLKKIN_SAID_BYTES);
+	blkkin_say(&said, user, longest);
+	blkkin_say(&said, -EBUSY, "nameless");
+	CHECK(said.bytes == 6 && said.left_out == 2);
+	blkkin_end(&outer);
+	outer = span(9, BLKKIN_HERE);
+	CHECK(is_said(9, "", 0));
+	blkkin_end(&outer);
 }
 
 static void *other_thread(void *of_all)
@@ -174,6 +230,7 @@ int main(int count, char **words)
 	blkkin_leave(&two);
 	CHECK(named() == 0);
 	here();
+	says();
 	too_deep();
 	second_copy(words[1]);
 	return 0;

@@ -35,8 +35,9 @@ int main(int count, char **words)
 		return printf("%d\n", say("one", "")) < 0;
 	}
 	blkkin_init(NULL);
-	if (say("one", ""))
-		return 1;
+	/* Whatever is said of the process, names of what its threads say stay. */
+	if (blkkin_thread_key("http.route") != 0 || say("one", "") || blkkin_thread_key("user.id") != 1)
+		return getenv("BLKKIN_UST_CONTEXT") ? 1 : 2;
 	/* A child has none of its parent's, and may say its own. */
 	child = fork();
 	if (!child)

@@ -19,6 +19,7 @@ const PATHS_UNREADABLE: u32 = 1 << 10;
 const CPU_WAIT: u32 = 1 << 11;
 const SYNC_TID: u32 = 1 << 12;
 const CONTEXT: u32 = 1 << 13;
+const ATTRIBUTES: u32 = 1 << 14;
 
 /// What is said of one of a call's files.
 #[derive(Clone, Copy)]
@@ -36,7 +37,7 @@ pub(super) struct CallWriter {
 }
 
 impl CallWriter {
-    pub(super) fn put(&mut self, call: &CallEvent, shared: &mut Shared<'_>) {
+    pub(super) fn put<'a>(&mut self, call: &'a CallEvent, shared: &mut Shared<'a>) {
         let columns = &mut self.columns;
         let mut flags = 0;
         columns.call.push(shared.calls.place(call.call));
@@ -82,6 +83,10 @@ impl CallWriter {
             columns.context.push(shared.contexts.place(**context));
             flags |= CONTEXT;
         }
+        if let Some(attributes) = &call.attributes {
+            columns.attributes.push(shared.attributes.place(attributes));
+            flags |= ATTRIBUTES;
+        }
         columns.flags.push(flags);
         let arguments = [
             &mut columns.argument0,
@@ -115,7 +120,7 @@ columns! {
         call: u32, flags: u32, task: u32, took: u64, returned: i64, file: u32, fd: i32, position: i64, moved: i64,
         other_file: u32, other_fd: i32, other_position: i64, other_moved: i64, paths: String, bios: u32, sleeps: u32,
         cpu_wait: u64, sync_tid: u32, argument0: u64, argument1: u64, argument2: u64, argument3: u64, argument4: u64,
-        argument5: u64, context: u32,
+        argument5: u64, context: u32, attributes: u32,
     } ids { span }
 }
 
@@ -170,6 +175,10 @@ impl CallReader<'_> {
             Some(place) => Some(Box::new(known.context(place, "CallEvents.context")?)),
             None => None,
         };
+        let attributes = match self.attributes.next_if(has(ATTRIBUTES))? {
+            Some(place) => Some(known.attributes(place, "CallEvents.attributes")?),
+            None => None,
+        };
         let mut args = [0; 6];
         let columns = [
             &mut self.argument0,
@@ -204,6 +213,7 @@ impl CallReader<'_> {
             cpu_wait,
             sync_tid,
             context,
+            attributes,
         }))
     }
 }

@@ -79,6 +79,8 @@ pub(super) struct EventBatch {
     pub(super) operation_events: Option<OperationEvents>,
     #[prost(message, repeated, tag = "29")]
     pub(super) process_events: Vec<ProcessEvent>,
+    #[prost(message, optional, tag = "30")]
+    pub(super) thread_attributes: Option<ThreadAttributes>,
 }
 
 /// What of an event batch a look at it needs: the rest is skipped.
@@ -121,6 +123,8 @@ pub(super) struct ProcessEvent {
     pub(super) number: Vec<i64>,
     #[prost(uint32, tag = "7")]
     pub(super) left_out: u32,
+    #[prost(uint32, repeated, tag = "8")]
+    pub(super) thread_key: Vec<u32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -239,6 +243,10 @@ pub(super) struct Accounts {
     pub(super) resources_unread: u64,
     #[prost(uint64, tag = "34")]
     pub(super) resources_no_room: u64,
+    #[prost(uint64, tag = "35")]
+    pub(super) attributes_cut: u64,
+    #[prost(uint64, tag = "36")]
+    pub(super) attributes_unread: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -339,6 +347,22 @@ pub(super) struct CallEvents {
     pub(super) argument5: Vec<u64>,
     #[prost(uint32, repeated, tag = "26")]
     pub(super) context: Vec<u32>,
+    #[prost(uint32, repeated, tag = "27")]
+    pub(super) attributes: Vec<u32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ThreadAttributes {
+    #[prost(uint32, repeated, tag = "1")]
+    pub(super) entries: Vec<u32>,
+    #[prost(uint32, repeated, tag = "2")]
+    pub(super) left_out: Vec<u32>,
+    #[prost(uint32, repeated, tag = "3")]
+    pub(super) bytes_unread: Vec<u32>,
+    #[prost(uint32, repeated, tag = "4")]
+    pub(super) key: Vec<u32>,
+    #[prost(uint32, repeated, tag = "5")]
+    pub(super) value: Vec<u32>,
 }
 
 #[derive(Clone, PartialEq, Message)]

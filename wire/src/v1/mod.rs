@@ -10,7 +10,7 @@
 //!
 //! *Invariant*: `decode(encode(batch)) == batch` for each batch that a tracer makes; any other bytes are an error or a
 //! batch, never a panic. What they take in memory grows with their length: some 100 times it at the worst (an event of
-//! six bytes is 240 in memory), and a record of Kafka is 1 MiB at the most by default.
+//! six bytes is 264 in memory), and a record of Kafka is 1 MiB at the most by default.
 //!
 //! # Ids cost nothing
 //!
@@ -33,6 +33,7 @@
 //! a format of our own without a schema (each consumer would have to be written by us), zstd inside of the record (Kafka
 //! does it, and every client undoes it).
 
+mod attributes;
 mod block;
 mod call;
 mod column;

@@ -31,6 +31,7 @@ pub(super) fn write<'a>(event: &'a ProcessEvent, before: usize, shared: &mut Sha
             AttributeValue::Number(number) => Some(*number),
         });
     }
+    row.thread_key.extend(event.thread_keys.iter().map(|key| shared.words.place(key)));
     row
 }
 
@@ -80,5 +81,8 @@ fn read(row: &Message, known: &Known<'_>) -> Result<ProcessEvent, Malformed> {
     });
     let attributes = attributes.collect::<Result<_, Malformed>>()?;
     columns.end()?;
-    Ok(ProcessEvent { time: MonotonicNs(row.time), pid: Pid(row.pid), attributes, left_out: row.left_out })
+    let thread_keys = row.thread_key.iter().map(|place| known.word(place, "ProcessEvent.thread_key"));
+    let thread_keys = thread_keys.collect::<Result<_, _>>()?;
+    let (time, pid) = (MonotonicNs(row.time), Pid(row.pid));
+    Ok(ProcessEvent { time, pid, attributes, left_out: row.left_out, thread_keys })
 }

@@ -1,9 +1,11 @@
 //! Bytes to a batch: the one place where they are believed, and only value by value.
 
 use std::cell::Cell;
+use std::sync::Arc;
 
 use prost::Message;
 
+use super::attributes;
 use super::block::BlockReader;
 use super::call::CallReader;
 use super::column::{Column, Delta};
@@ -17,6 +19,7 @@ use super::operation::OperationReader;
 use super::process::ProcessReader;
 use super::write::BY_RULE;
 use super::{COPIED_BYTES_MAX, Malformed, VERSION, totals};
+use crate::attributes::ThreadAttributes;
 use crate::batch::EventBatch;
 use crate::calls::{Args, CallId};
 use crate::clock::MonotonicNs;
@@ -40,6 +43,7 @@ pub(super) struct Known<'a> {
     devices: Vec<DeviceId>,
     words: &'a [String],
     contexts: Vec<TraceContext>,
+    attributes: Vec<Arc<ThreadAttributes>>,
     /// With how many arguments each has; none that is unknown here.
     pub(super) calls: Vec<(Option<CallId>, usize)>,
     /// What words may still come to, all together.
@@ -120,7 +124,7 @@ impl<'a> Known<'a> {
     fn of(message: &'a message::EventBatch) -> Result<Self, Malformed> {
         let ids = Dictionaries::new(message.epoch, &message.origins, &message.counters)?;
         let tasks = tasks(&message.tasks, &ids)?;
-        Ok(Known {
+        let mut known = Known {
             tasks,
             files: files(&message.files)?,
             devices: message.devices.iter().copied().map(DeviceId::from_kernel).collect(),
@@ -128,8 +132,13 @@ impl<'a> Known<'a> {
             contexts: message.contexts.as_ref().map_or(Ok(Vec::new()), contexts)?,
             calls: message.calls.iter().map(call).collect::<Result<_, _>>()?,
             ids,
+            attributes: Vec::new(),
             left: Cell::new(COPIED_BYTES_MAX),
-        })
+        };
+        if let Some(sets) = &message.thread_attributes {
+            known.attributes = attributes::read(sets, |place| known.word(place, "ThreadAttributes.value"))?;
+        }
+        Ok(known)
     }
 
     pub(super) fn task(&self, place: &u32, column: &'static str) -> Result<TaskRef, Malformed> {
@@ -142,6 +151,15 @@ impl<'a> Known<'a> {
 
     pub(super) fn context(&self, place: &u32, column: &'static str) -> Result<TraceContext, Malformed> {
         at(&self.contexts, *place, column)
+    }
+
+    pub(super) fn attributes(
+        &self,
+        place: &u32,
+        column: &'static str,
+    ) -> Result<Arc<ThreadAttributes>, Malformed> {
+        let set = self.attributes.get(*place as usize).cloned();
+        set.ok_or(Malformed::Value { column, value: (*place).into() })
     }
 
     pub(super) fn word(&self, place: &u32, column: &'static str) -> Result<Box<str>, Malformed> {

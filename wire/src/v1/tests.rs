@@ -1,8 +1,11 @@
-use proptest::collection::vec;
+use std::sync::Arc;
+
+use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
 
 use super::*;
+use crate::attributes::{ThreadAttribute, ThreadAttributes};
 use crate::batch::{Account, Accounts, EventBatch};
 use crate::calls::CallId;
 use crate::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
@@ -58,12 +61,19 @@ fn open() -> impl Strategy<Value = OpenFile> {
 }
 
 prop_compose! {
+    fn attributes()(entries in btree_map(any::<u8>(), text(), 0..4), left_out: u32, bytes_unread: u32) -> ThreadAttributes {
+        let entries = entries.into_iter().map(|(key, value)| ThreadAttribute { key, value }).collect();
+        ThreadAttributes { entries, left_out, bytes_unread }
+    }
+}
+
+prop_compose! {
     fn call()(
         span in span(), task in task(), index in 0..CallId::COUNT, registers: [u64; 6], enter in time(), exit in time(),
         ret in option::of(any::<i64>()), file in option::of(open()), second in option::of(open()),
         paths in [option::of(text()), option::of(text())], paths_kept in kept(), bios: u32, sleeps: u32,
         cpu_wait: Option<u64>, sync_tid: Option<u32>,
-        context in option::of((1..u128::MAX, 1..u64::MAX, any::<u8>()))
+        context in option::of((1..u128::MAX, 1..u64::MAX, any::<u8>())), attributes in option::of(attributes())
     ) -> CallEvent {
         let call = CallId::from_index(index as u8).unwrap();
         let mut args = [0; 6];
@@ -73,6 +83,7 @@ prop_compose! {
             span, task, call, args, enter, exit, ending: ret.map_or(Ending::NoExit, Ending::Returned), file,
             second_file: second.map(Box::new), paths, paths_kept, bios, sleeps, cpu_wait: cpu_wait.map(DurationNs), sync_tid,
             context: context.map(|(trace, span, flags)| TraceContext { trace: TraceId(trace), span: SpanId(span), flags, from: [ContextFrom::Thread, ContextFrom::Events, ContextFrom::Both][(span % 3) as usize] }.into()),
+            attributes: attributes.map(Arc::new),
         }
     }
 }
@@ -199,10 +210,10 @@ prop_compose! {
     fn process()(
         time in time(), pid: u32, left_out: u32, attributes in vec((text(), prop_oneof![
             text().prop_map(AttributeValue::Text), any::<i64>().prop_map(AttributeValue::Number),
-        ]), 0..4)
+        ]), 0..4), thread_keys in vec(text(), 0..4)
     ) -> ProcessEvent {
         let attributes = attributes.into_iter().map(|(key, value)| Attribute { key, value }).collect();
-        ProcessEvent { time, pid: Pid(pid), attributes, left_out }
+        ProcessEvent { time, pid: Pid(pid), attributes, left_out, thread_keys }
     }
 }
 
@@ -223,7 +234,7 @@ fn event() -> impl Strategy<Value = LayerEvent> {
 }
 
 fn accounts() -> impl Strategy<Value = Accounts> {
-    any::<([u64; 31], [u64; 13])>().prop_map(|(n, last)| {
+    any::<([u64; 31], [u64; 15])>().prop_map(|(n, last)| {
         let account = |at: usize| Account { fired: n[at], recorded: n[at + 1], dropped: n[at + 2] };
         Accounts {
             calls: account(0),
@@ -260,6 +271,8 @@ fn accounts() -> impl Strategy<Value = Accounts> {
             resources_malformed: last[10],
             resources_unread: last[11],
             resources_no_room: last[12],
+            attributes_cut: last[13],
+            attributes_unread: last[14],
         }
     })
 }
@@ -737,6 +750,7 @@ fn of_processes() -> EventBatch {
             Attribute { key: "shop.shard".into(), value: AttributeValue::Number(-7) },
         ],
         left_out: 2,
+        thread_keys: Vec::new(),
     };
     let second =
         ProcessEvent { attributes: vec![text("service.name", "store")], left_out: 0, ..first.clone() };
@@ -779,6 +793,85 @@ fn a_process_that_lies_behind_the_end_is_refused() {
     message.process_events[2].before = 99;
     let refused = Malformed::Value { column: "ProcessEvent.before", value: 99 };
     assert_eq!(decode(&message.encode_to_vec()), Err(refused));
+}
+
+/// The same where threads say more of their work than a span, of names that their process gives: the first two calls the same, the
+/// third what was left out, the last what was not read. `golden/attributes-v1.bin` holds it.
+fn with_attributes() -> EventBatch {
+    let mut batch = of_processes();
+    let entry = |key, value: &str| ThreadAttribute { key, value: value.into() };
+    let said = ThreadAttributes { entries: vec![entry(0, "/buy/:id"), entry(7, "")], ..Default::default() };
+    let less = ThreadAttributes { entries: vec![entry(7, "/buy/:id")], left_out: 3, bytes_unread: 0 };
+    let unread = ThreadAttributes { bytes_unread: 700, ..Default::default() };
+    let mut sets = [said.clone(), said, less, unread].into_iter();
+    for event in &mut batch.events {
+        match event {
+            LayerEvent::Call(call) => call.attributes = sets.next().map(Arc::new),
+            LayerEvent::Process(process) => process.thread_keys = vec!["http.route".into(), "".into()],
+            _ => {}
+        }
+    }
+    (batch.accounts.attributes_cut, batch.accounts.attributes_unread) = (1, 2);
+    batch
+}
+
+#[test]
+fn what_threads_say_means_the_same_for_ever() {
+    let golden = include_bytes!("../../golden/attributes-v1.bin");
+    if std::env::var_os("BLESS").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/attributes-v1.bin");
+        std::fs::write(path, encode(&with_attributes())).unwrap();
+    }
+    assert_eq!(decode(golden), Ok(Decoded { batch: with_attributes(), calls_unknown: 0 }));
+    assert_eq!(encode(&with_attributes()), golden, "what is written now");
+}
+
+/// Calls that say the same share it, so what is read of a short record stays short.
+#[test]
+fn what_two_calls_say_alike_is_there_once() {
+    let batch = decode(&encode(&with_attributes())).unwrap().batch;
+    let sets: Vec<_> = batch
+        .events
+        .iter()
+        .filter_map(|event| match event {
+            LayerEvent::Call(call) => call.attributes.as_ref(),
+            _ => None,
+        })
+        .collect();
+    assert!(Arc::ptr_eq(sets[0], sets[1]) && !Arc::ptr_eq(sets[1], sets[2]));
+}
+
+/// As it is for whoever reads by the schema of before: it skips three fields, and does not look at the flag.
+#[test]
+fn who_knows_no_attributes_reads_the_rest() {
+    use prost::Message;
+    let mut message = message::EventBatch::decode(encode(&with_attributes()).as_slice()).unwrap();
+    (message.thread_attributes, message.call_events.attributes) = (None, Vec::new());
+    message.call_events.flags.iter_mut().for_each(|flags| *flags &= (1 << 14) - 1);
+    message.process_events.iter_mut().for_each(|process| process.thread_key.clear());
+    (message.accounts.attributes_cut, message.accounts.attributes_unread) = (0, 0);
+    assert_eq!(decode(&message.encode_to_vec()).unwrap().batch, of_processes());
+}
+
+#[test]
+fn attributes_that_are_not_in_order_or_not_there_are_refused() {
+    use prost::Message;
+    let good = message::EventBatch::decode(encode(&with_attributes()).as_slice()).unwrap();
+    let refused = |change: fn(&mut message::ThreadAttributes)| {
+        let mut message = good.clone();
+        change(message.thread_attributes.as_mut().unwrap());
+        decode(&message.encode_to_vec()).unwrap_err()
+    };
+    let value = |column, value| Malformed::Value { column, value };
+    assert_eq!(refused(|sets| sets.key[1] = 0), value("ThreadAttributes.key", 0));
+    assert_eq!(refused(|sets| sets.key[1] = 256), value("ThreadAttributes.key", 256));
+    assert_eq!(refused(|sets| sets.value[0] = 999), value("ThreadAttributes.value", 999));
+    assert_eq!(refused(|sets| sets.entries[0] = u32::MAX), value("ThreadAttributes.key", 7));
+    assert_eq!(refused(|sets| sets.entries[0] = 1), Malformed::Long("ThreadAttributes.key"));
+    assert_eq!(refused(|sets| sets.left_out.truncate(2)), Malformed::Short("ThreadAttributes.left_out"));
+    let mut message = good.clone();
+    message.call_events.attributes[2] = 3;
+    assert_eq!(decode(&message.encode_to_vec()), Err(value("CallEvents.attributes", 3)));
 }
 
 /// As it is for whoever reads by the schema of before contexts: it skips two fields, and does not look at the flag.

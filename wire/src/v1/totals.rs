@@ -29,7 +29,8 @@ same!(
         requests_foreign, paths_failed, walk_overflow,
         flushes_served, flush_overflow, contexts_faulted, contexts_unread, contexts_invalid,
         contexts_publishing, contexts_denied, contexts_no_room,
-        resources_publishing, resources_malformed, resources_unread, resources_no_room
+        resources_publishing, resources_malformed, resources_unread, resources_no_room,
+        attributes_cut, attributes_unread
     } of { calls, bios, requests, commits, names }
 );
 

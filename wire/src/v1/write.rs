@@ -3,6 +3,7 @@
 use prost::Message;
 
 use super::VERSION;
+use super::attributes::AttributeSets;
 use super::block::{BioWriter, RequestWriter};
 use super::call::CallWriter;
 use super::column::Delta;
@@ -35,6 +36,7 @@ pub(super) struct Shared<'a> {
     pub(super) calls: Dictionary<CallId>,
     pub(super) words: Words<'a>,
     pub(super) contexts: Dictionary<TraceContext>,
+    pub(super) attributes: AttributeSets<'a>,
 }
 
 /// The batch as bytes, to be compressed by whoever carries them.
@@ -47,6 +49,7 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
         calls: Dictionary::new(),
         words: Words::default(),
         contexts: Dictionary::new(),
+        attributes: AttributeSets::default(),
     };
     let (mut kinds, mut times) =
         (Vec::with_capacity(batch.events.len()), Vec::with_capacity(batch.events.len()));
@@ -113,6 +116,7 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
     let calls_used = shared.calls.values().iter().map(call).collect();
     let devices = shared.devices.values().to_vec();
     let contexts = contexts(&shared);
+    let thread_attributes = shared.attributes.end(&mut shared.words);
     let (origins, counters) = shared.origins.end();
     let message = message::EventBatch {
         version: VERSION,
@@ -144,6 +148,7 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
         meeting_events: meetings.end(),
         operation_events: operations.end(),
         process_events,
+        thread_attributes,
     };
     message.encode_to_vec()
 }

@@ -39,7 +39,13 @@ pub(crate) fn process(time: u64, name: &str) -> ProcessEvent {
         Attribute { key: "service.name".into(), value: AttributeValue::Text(name.into()) },
         Attribute { key: "shard".into(), value: AttributeValue::Number(7) },
     ];
-    ProcessEvent { time: MonotonicNs(time), pid: task(1, 0, 0, "").pid, attributes, left_out: 1 }
+    ProcessEvent {
+        time: MonotonicNs(time),
+        pid: task(1, 0, 0, "").pid,
+        attributes,
+        left_out: 1,
+        thread_keys: Vec::new(),
+    }
 }
 
 /// A daemon's operation; all of them here are of one trace.

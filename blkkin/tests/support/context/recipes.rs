@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::support::tools::is_installed;
 
-const SOURCES: [(&str, &str); 10] = [
+const SOURCES: [(&str, &str); 12] = [
     ("thread.h", include_str!("thread.h")),
     ("slot.c", include_str!("slot.c")),
     ("writer.c", include_str!("writer.c")),
@@ -16,6 +16,8 @@ const SOURCES: [(&str, &str); 10] = [
     ("twice.c", include_str!("twice.c")),
     ("changes.c", include_str!("changes.c")),
     ("says.c", include_str!("says.c")),
+    ("process.h", include_str!("process.h")),
+    ("more.c", include_str!("more.c")),
 ];
 
 /// What is built together.
@@ -87,6 +89,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     alone("hostile", "-o program hostile.c slot.c -rdynamic"),
     alone("changes", "-o program changes.c slot.c -rdynamic"),
     alone("says", "-o program says.c"),
+    alone("more", "-pthread -o program more.c slot.c -rdynamic"),
     Recipe {
         libraries: &["libslot.so", "libother.so"],
         ..recipe("twice", MODULE, "-o program twice.c -ldl")

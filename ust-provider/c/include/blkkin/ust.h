@@ -108,6 +108,29 @@ struct blkkin_attribute {
  */
 int blkkin_publish_process(const struct blkkin_attribute *attributes, size_t count);
 
+/*
+ * The number of the key of this name (`http.route`) for what threads say of their work: to be asked for after blkkin_init(), once; it is the
+ * same each time, also in a forked child, which says it as its own when it says who it is. 0 to 255, or a negative errno: as
+ * blkkin_publish_process() and blkkin_publishing(), EINVAL (not 1 to 128 bytes), ENOSPC (there are 256).
+ */
+int blkkin_thread_key(const char *name);
+
+/*
+ * What a thread says of its work besides its span (OpenTelemetry's thread context): values under keys, all together of so many bytes, two
+ * more for each. All 0: nothing.
+ */
+#define BLKKIN_SAID_BYTES 228
+
+struct blkkin_said {
+	uint16_t bytes;
+	/* Values that were left out: of more than 255 bytes, without room, or under no key. */
+	uint16_t left_out;
+	unsigned char entries[BLKKIN_SAID_BYTES];
+};
+
+/* And this: instead of what was said under that key before. */
+void blkkin_say(struct blkkin_said *said, int key, const char *value);
+
 /* How many events this process gave to LTTng: what one session recorded and discarded adds up to it. */
 uint64_t blkkin_seen_enabled(void);
 
@@ -141,6 +164,7 @@ extern unsigned char blkkin_ust_publishes;
 void blkkin_ust_publish(uint64_t key, const struct blkkin_context *context);
 void blkkin_ust_unpublish(uint64_t key);
 uint64_t blkkin_ust_publish_here(const struct blkkin_span *span);
+void blkkin_ust_say(uint64_t key, const struct blkkin_said *said);
 void blkkin_ust_begin(struct blkkin_span *span, uint32_t kept_per_million, enum blkkin_kind kind, const char *name,
 		      enum blkkin_where where);
 void blkkin_ust_end(const struct blkkin_span *span);
@@ -282,6 +306,16 @@ static inline void blkkin_leave(const struct blkkin_span *span)
 		blkkin_ust_unpublish(blkkin_ust_key(span));
 	if (blkkin_is_recorded(span))
 		blkkin_ust_leave(span->context.span);
+}
+
+/*
+ * What this thread says of the work for a span that it has entered, or that is BLKKIN_HERE, until it leaves it or says something else. A
+ * span that is entered inside says nothing, until something is said of it.
+ */
+static inline void blkkin_says(const struct blkkin_span *span, const struct blkkin_said *said)
+{
+	if (blkkin_ust_matters(span))
+		blkkin_ust_say(span->here ? span->here : blkkin_ust_key(span), said);
 }
 
 /* A moment in the span. */
