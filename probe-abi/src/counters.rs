@@ -81,4 +81,4 @@ pub const HITS_DROPPED: usize = HITS_FIRED + 1;
 pub const COUNTERS: usize = HITS_DROPPED + 1;
 
 /// Words of a program's slot of per-CPU memory: its counters first, then what only the kernel side uses.
-pub const LOCAL_WORDS: usize = COUNTERS + 10;
+pub const LOCAL_WORDS: usize = COUNTERS + 23;

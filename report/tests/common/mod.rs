@@ -58,6 +58,7 @@ fn task(comm: &str, pid: u32) -> Arc<TaskEvent> {
         comm: comm.into(),
         exe: None,
         kernel_thread: false,
+        inner: None,
     })
 }
 

@@ -28,6 +28,7 @@ fn seen(tid: u32) -> LayerEvent {
         comm: "daemon".into(),
         exe: None,
         kernel_thread: false,
+        inner: None,
     })
 }
 
