@@ -149,6 +149,12 @@ fn remarks(woven: &WeaveBooks, heard: &Heard) -> Vec<String> {
             woven.calls_contradicted
         ));
     }
+    if woven.operations_elsewhere > 0 {
+        all.push(format!(
+            "daemons: {} operations are of another pid namespace, of a process that is not known here: nothing is below them",
+            woven.operations_elsewhere
+        ));
+    }
     if woven.words_late > 0 {
         all.push(format!(
             "daemons: {} times a thread said what it works for after its calls had been judged",

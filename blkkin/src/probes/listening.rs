@@ -102,11 +102,11 @@ impl Listening {
         }
         self.exits.extend(batch.events.iter().filter_map(|event| match event {
             LayerEvent::Task(task) if task.change == TaskChange::Exited => {
-                Some((Thread { pid: task.pid.0, tid: task.tid.0 }, task.time))
+                Some((Thread::initial(task.pid.0, task.tid.0), task.time))
             }
             // Another program is there now, in the first thread: what the one before it had begun ends.
             LayerEvent::Task(task) if task.change == TaskChange::Execed => {
-                Some((Thread { pid: task.pid.0, tid: task.pid.0 }, task.time))
+                Some((Thread::initial(task.pid.0, task.pid.0), task.time))
             }
             _ => None,
         }));
@@ -147,7 +147,7 @@ impl Listening {
         while let Some((thread, at)) = self.exits.pop_front_if(|(_, at)| *at <= until) {
             self.probed.gone(thread.pid, thread.tid);
             if thread.pid == thread.tid {
-                self.operations.gone(thread.pid, at.0, words);
+                self.operations.gone(thread.process(), at.0, words);
             } else {
                 self.operations.ended(thread, at.0, words);
             }
