@@ -24,6 +24,7 @@ use serde_json::Value;
 
 use common::Run;
 use support::nbd::{server, spans};
+use support::room::Room;
 use support::{needs, or_skip};
 
 const BYTES: u64 = 64 << 20;
@@ -54,7 +55,9 @@ fn traced(home: &Path, how: &[&str], listen: &str, script: &str) -> Run {
     );
     let to = format!("zipkin={home}/spans.json");
     let words = ["--ust", "--nbd", "--syscall", "pread64", "--syscall", "pwrite64", "--to", &to];
-    common::run(&[&["run"], how, &words[..], &["--", "sh", "-c", &script]].concat())
+    let command = common::blkkin(&[&["run"], how, &words[..], &["--", "sh", "-c", &script]].concat());
+    let room = Room::make().unwrap();
+    Run::from(room.moved(&command).output().unwrap())
 }
 
 /// fio asks for so many blocks over each connection, each at most once: connections have parts of the disk of their own.
@@ -136,7 +139,7 @@ fn each_meets_its_own(spans: &[Value], name: &str, call: &str, unknown_max: usiz
 }
 
 fn fio_meets(how: &[&str], listen: &str, rw: &str, requests: u64) {
-    needs!("fio", "lttng", "lttng-relayd");
+    needs!("fio", "lttng", "lttng-relayd", "nsenter");
     or_skip!(server());
     let home = home();
     let run =
@@ -204,14 +207,14 @@ fn copy_meets(script: &str, service: &str) {
 
 #[test]
 fn reads_of_nbdcopy_meet_the_operations_that_answered_them() {
-    needs!("nbdcopy", "lttng", "lttng-relayd");
+    needs!("nbdcopy", "lttng", "lttng-relayd", "nsenter");
     or_skip!(server());
     copy_meets("nbdcopy \"$U\" null:", "nbdcopy");
 }
 
 #[test]
 fn reads_of_qemu_which_receives_magics_by_themselves_meet_them_too() {
-    needs!("qemu-img", "lttng", "lttng-relayd");
+    needs!("qemu-img", "lttng", "lttng-relayd", "nsenter");
     or_skip!(server());
     copy_meets("qemu-img convert -f raw -O raw \"$U\" $H/copy", "qemu-img");
 }
