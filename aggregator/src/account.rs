@@ -40,12 +40,14 @@
 
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
 use blkkin_wire::event::{CallEvent, RequestEvent};
-use smallvec::SmallVec;
 
+use self::covered::Covered;
 use self::subject::Subject;
 use crate::phases::at_device;
 use crate::trace::{Root, Trace};
 
+mod covered;
+pub mod operation;
 pub mod subject;
 
 /// The root's duration by class.
@@ -80,7 +82,7 @@ pub fn breakdown(trace: &Trace) -> Breakdown {
 
 /// The same for who knows already what it was about.
 pub fn breakdown_of(trace: &Trace, subject: Subject) -> Breakdown {
-    let mut covered = Covered::new(trace);
+    let mut covered = Covered::new(trace.start(), trace.end());
     all_requests(trace).for_each(|request| covered.add(at_device(request), request.complete));
     let device = covered.grow();
     all_requests(trace).for_each(|request| covered.add(request.start, request.complete));
@@ -137,47 +139,6 @@ fn is_explained(call: &CallEvent, trace: &Trace) -> bool {
     let all = trace.asked_by_root() == call.bios as usize;
     let some = call.bios > 0 || !trace.causes.is_empty();
     some && all && with_causes(trace).all(|trace| trace.missing.nothing())
-}
-
-/// The part of a root's time that is accounted for: a union of intervals that only grows.
-struct Covered {
-    from: MonotonicNs,
-    to: MonotonicNs,
-    /// A call with one bio and its request has three: no allocation for the commonest trace.
-    intervals: SmallVec<[(MonotonicNs, MonotonicNs); 4]>,
-    length: u64,
-}
-
-impl Covered {
-    fn new(trace: &Trace) -> Self {
-        let (from, to) = (trace.start(), trace.end());
-        Covered { from, to: to.max(from), intervals: SmallVec::new(), length: 0 }
-    }
-
-    fn add(&mut self, from: MonotonicNs, to: MonotonicNs) {
-        let (from, to) = (from.max(self.from), to.min(self.to));
-        if from < to {
-            self.intervals.push((from, to));
-        }
-    }
-
-    /// By how much it grew since the last time: what is covered now and was not before.
-    fn grow(&mut self) -> DurationNs {
-        self.intervals.sort_unstable();
-        self.intervals.dedup_by(|next, kept| {
-            let touches = next.0 <= kept.1;
-            if touches {
-                kept.1 = kept.1.max(next.1);
-            }
-            touches
-        });
-        let length = self.intervals.iter().map(|(from, to)| to.since(*from).0).sum();
-        DurationNs(length - std::mem::replace(&mut self.length, length))
-    }
-
-    fn rest(&self) -> DurationNs {
-        DurationNs(self.to.since(self.from).0 - self.length)
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 //! ```text
 //! thread "drain"                    thread "send"                                  thread "look"
 //! Tracer::drain ── bus (bounded) ── Gatherer → Outbox → the cluster                 makes the topic, says who is away
-//!                    └ --ust: [daemons](crate::daemons), and a bus more    └ spool (a folder, bounded)
+//!                    └ --ust: [daemons](crate::daemons), --probes: [probes](crate::probes), └ spool (a folder, bounded)
+//!                      and a bus more for each
 //! ```
 //!
 //! *In*: a loaded tracer, and a cluster that need not be there yet. *Out*: records, and at the end what became of every
@@ -18,6 +19,7 @@ mod books;
 mod figures;
 mod inherited;
 mod keeper;
+mod load;
 mod outbox;
 mod replay;
 mod send;
@@ -32,8 +34,8 @@ use std::time::Duration;
 use blkkin_bus::kafka::{Deliveries, EVENTS, EventProducer, KafkaError, Settings};
 use blkkin_bus::recording::Recorder;
 use blkkin_bus::{CAPACITY_DEFAULT, topic};
-use blkkin_tracer::{Ended, Follow, StopSignal, Tracer, TracerConfig, TracerError};
-use blkkin_wire::ids::{NodeId, Pid};
+use blkkin_tracer::{Ended, Follow, StopSignal, Tracer, TracerError};
+use blkkin_wire::ids::NodeId;
 use blkkin_wire::killed::Killed;
 
 use crate::args::{AgentArgs, UstArgs};
@@ -42,13 +44,15 @@ use crate::failure::{Failure, Status};
 use crate::nearest::nearest;
 use crate::output::say;
 use crate::pipeline::{Farewell, asking, broken};
+use crate::probes::{self, Probes};
 use crate::run::cannot_trace;
 use crate::service::{Endpoint, Figures, Manager, Port, Search};
 use crate::session::{Happening, Inbox, no_thread};
-use crate::what::{What, believed, whom};
+use crate::what::{believed, whom};
 use books::Books;
 use inherited::{Inherited, Note};
 use keeper::Keeper;
+use load::{Loaded, load};
 use send::{ToCluster, Way};
 
 /// The log's time is the broker's: whoever tells by it that a node has fallen silent depends on no node's clock.
@@ -71,18 +75,18 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, Failure> {
     let keeper = Keeper::find(&args.bpffs);
     let mut inherited = Inherited::find(&keeper, spool.as_ref());
     let mut traced = load(args)?;
-    let node = traced.0.source().node;
+    let node = traced.tracer.source().node;
     let domain = domain.unwrap_or(node);
     let producer = EventProducer::new(&settings, domain).map_err(no_cluster)?;
     let legacy = keeper.and_then(|keeper| {
-        let legacy = traced.0.bequeath().map_err(|error| error.to_string())?;
+        let legacy = traced.tracer.bequeath().map_err(|error| error.to_string())?;
         Ok((keeper.keep(&legacy)?, legacy.ledger))
     });
     if let Err(why) = &legacy {
         say(&format!("what this agent loses, should it be killed, will be unknown: {why}"));
     }
     let (own, ledger) = legacy.ok().unzip();
-    let kept = own.as_ref().map(|_| traced.0.source().epoch);
+    let kept = own.as_ref().map(|_| traced.tracer.source().epoch);
     let note = spool.as_ref().map(|spool| Note::new(spool.folder(), kept));
     note.iter().for_each(|note| inherited.leave(note));
     let place = format!("{EVENTS} at {}", settings.brokers);
@@ -128,7 +132,7 @@ fn record(args: &AgentArgs, inbox: Inbox) -> Result<ExitCode, Failure> {
 /// Traces as a service, until told to end, or until nothing is left to do.
 fn serve(
     args: &AgentArgs,
-    (tracer, tree): (Tracer, Vec<Pid>),
+    Loaded { mut tracer, tree, wanted }: Loaded,
     way: Way,
     cluster: Option<(Settings, Vec<Killed>)>,
     place: String,
@@ -138,7 +142,9 @@ fn serve(
     let heard = Daemons::prepare(&args.ust, &believed::believed(&args.how.contexts)?)?
         .map(|daemons| (daemons, Shown::at_once()));
     let shown = heard.as_ref().map(|(_, shown)| shown.clone());
-    let books = Arc::new(Books::new(manager.silence_max(), shown, tracer.asking()));
+    let probes = wanted.listen(&mut tracer)?.map(|probes| (probes, probes::Shown::default()));
+    let hits = probes.as_ref().map(|(_, shown)| shown.clone());
+    let books = Arc::new(Books::new(manager.silence_max(), (shown, hits), tracer.asking()));
     let _metrics = Endpoint::of(
         args.service.metrics,
         args.service.metrics_token.as_deref(),
@@ -149,8 +155,8 @@ fn serve(
     if let Way::Cluster(way) = &way {
         way.spool.iter().for_each(|spool| books.spooled(spool.counts()));
     }
-    let follow = whom(&tree);
-    let running = Running::start(tracer, (heard, follow), way, place, &inbox, &books)?;
+    let listeners = Listeners { daemons: heard, probes, follow: whom(&tree) };
+    let running = Running::start(tracer, listeners, way, place, &inbox, &books)?;
     if let Some((settings, killed)) = cluster {
         books.inherit(killed);
         books.searched(start_looking(&settings, args.partitions, &running.stop, &inbox)?);
@@ -217,6 +223,7 @@ fn refuse_of_a_replay(args: &AgentArgs) -> Result<(), Failure> {
     let (option, said) = match args.ust {
         UstArgs { ust: true, .. } => ("--ust", "what daemons said"),
         UstArgs { nbd: true, .. } => ("--nbd", "what NBD clients asked"),
+        _ if !args.probes.probes.is_empty() => ("--probes", "what probes said"),
         _ => return Ok(()),
     };
     if args.replay.is_none() {
@@ -267,15 +274,11 @@ const SET_OFTEN: [&str; 22] = [
     "ssl.keystore.location",
 ];
 
-fn load(args: &AgentArgs) -> Result<(Tracer, Vec<Pid>), Failure> {
-    let mut what = What::look_up(&args.what)?;
-    let config = TracerConfig { nbd: args.ust.nbd, ..what.tracer_config(whom(&what.tree), &args.how)? };
-    let tracer = Tracer::load(&config).map_err(cannot_trace)?;
-    believed::say_reach(&config.contexts);
-    for pid in &what.tree {
-        tracer.follow_tree(*pid).map_err(cannot_trace)?;
-    }
-    Ok((tracer, what.tree))
+/// Who hears what programs say, each with what is shown of it.
+struct Listeners {
+    daemons: Option<(Daemons, Shown)>,
+    probes: Option<(Probes, probes::Shown)>,
+    follow: Follow,
 }
 
 /// The threads.
@@ -284,6 +287,7 @@ struct Running {
     drain: JoinHandle<Result<Ended, TracerError>>,
     send: JoinHandle<Result<Totals, Failure>>,
     daemons: Option<AtWork>,
+    probes: Option<probes::AtWork>,
     /// Where the events went, for a person.
     place: String,
 }
@@ -307,19 +311,27 @@ pub(crate) struct Totals {
 impl Running {
     fn start(
         tracer: Tracer,
-        (heard, follow): (Option<(Daemons, Shown)>, Follow),
+        listeners: Listeners,
         way: Way,
         place: String,
         inbox: &Inbox,
         books: &Arc<Books>,
     ) -> Result<Running, Failure> {
         let failed = |error| no_thread("cannot start the agent", &error);
+        let Listeners { daemons: heard, probes: listened, follow } = listeners;
         let (mut publisher, subscription) = topic(CAPACITY_DEFAULT);
         let mut daemons = None;
         if let Some((prepared, shown)) = heard {
             let (first, batches) = topic(CAPACITY_DEFAULT);
             let out = std::mem::replace(&mut publisher, first);
             daemons = Some(prepared.start(batches, out, follow, &shown).map_err(failed)?);
+        }
+        // Before the daemons, as it waits for nothing.
+        let mut probes = None;
+        if let Some((prepared, shown)) = listened {
+            let (first, batches) = topic(CAPACITY_DEFAULT);
+            let out = std::mem::replace(&mut publisher, first);
+            probes = Some(prepared.start(batches, out, &shown).map_err(failed)?);
         }
         let (stop, ended) = (StopSignal::new(), Farewell(inbox.sender()));
         let (told, books) = (stop.clone(), Arc::clone(books));
@@ -331,7 +343,7 @@ impl Running {
         let send = send.map_err(failed)?;
         let told = stop.clone();
         let drain = Builder::new().name("drain".into()).spawn(move || tracer.drain(publisher, told));
-        Ok(Running { stop, drain: drain.map_err(failed)?, send, daemons, place })
+        Ok(Running { stop, drain: drain.map_err(failed)?, send, daemons, probes, place })
     }
 
     fn finish(self) -> Result<ExitCode, Failure> {
@@ -340,6 +352,11 @@ impl Running {
         let totals = self.send.join().map_err(|panic| broken("the sender", &*panic))??;
         let remarks = self.daemons.map(AtWork::collect).transpose()?.unwrap_or_default();
         remarks.iter().for_each(|remark| say(remark));
+        let hits = ended.as_ref().ok().and_then(|ended| ended.hits);
+        if let Some(probes) = self.probes {
+            let (remarks, _) = probes.collect(hits)?;
+            remarks.iter().for_each(|remark| say(remark));
+        }
         let Ended { accounts, nbd, .. } = ended.map_err(cannot_trace)?;
         nbd.iter().flat_map(|nbd| asking::remarks(nbd, None)).for_each(|remark| say(&remark));
         let Totals { deliveries, oversize, left, unanswered, spooled, refused } = totals;

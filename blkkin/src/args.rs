@@ -98,6 +98,8 @@ pub(crate) struct AgentArgs {
     pub(crate) how: HowArgs,
     #[command(flatten)]
     pub(crate) ust: UstArgs,
+    #[command(flatten)]
+    pub(crate) probes: ProbesArgs,
     /// Where the cluster is: HOST:PORT, several with commas between
     #[arg(long, value_name = "HOST:PORT", help_heading = "Where to", required_unless_present = "record")]
     pub(crate) brokers: Option<String>,

@@ -25,13 +25,14 @@ use std::sync::mpsc::{channel, sync_channel};
 use std::thread::{Builder, JoinHandle};
 
 use blkkin_bus::{Publisher, Subscription};
+use blkkin_report::collect::operations::Heard as Operations;
 use blkkin_tracer::{Believed, Follow, Reach, StopSignal};
 use blkkin_ust_bridge::mapping::config::Mapping;
 use blkkin_ust_bridge::session::tool::ToolError;
 use blkkin_ust_bridge::weave::WeaveBooks;
 use blkkin_wire::batch::EventBatch;
 
-use crate::args::UstArgs;
+use crate::args::{ProbesArgs, UstArgs};
 use crate::failure::Failure;
 pub(crate) use reading::Heard;
 use reading::{Reading, Ways};
@@ -40,6 +41,15 @@ pub(crate) use shown::Shown;
 
 /// What is said between threads: each of them is what some ms brought.
 const HEARD_MAX: usize = 256;
+
+/// What a report will hear of programs' own operations.
+pub(crate) fn heard(ust: &UstArgs, probes: &ProbesArgs) -> Operations {
+    match (ust.nbd, ust.ust || !probes.probes.is_empty()) {
+        (true, _) => Operations::Meetings,
+        (false, true) => Operations::Operations,
+        (false, false) => Operations::Nothing,
+    }
+}
 
 /// A session that is ready for programs to come.
 pub(crate) struct Daemons {
@@ -147,6 +157,12 @@ fn remarks(woven: &WeaveBooks, heard: &Heard) -> Vec<String> {
         all.push(format!(
             "daemons: {} calls are below what their threads published, and not below what these said in events",
             woven.calls_contradicted
+        ));
+    }
+    if woven.operations_elsewhere > 0 {
+        all.push(format!(
+            "daemons: {} operations are of another pid namespace, of a process that is not known here: nothing is below them",
+            woven.operations_elsewhere
         ));
     }
     if woven.words_late > 0 {

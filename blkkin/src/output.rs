@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use blkkin_report::Losses;
 use blkkin_wire::batch::Accounts;
+use serde_json::{Value, json};
 
 use crate::args::{Color, OutputArgs};
 use crate::failure::{Failure, Status};
@@ -64,9 +65,9 @@ impl Output {
         remarks(harvest).iter().for_each(|remark| self.remark(remark));
         match &self.json {
             Json::No => {}
-            Json::InPlaceOfText => self.write(&format!("{}\n", harvest.report.to_json(&losses))),
+            Json::InPlaceOfText => self.write(&format!("{}\n", json(harvest, &losses))),
             Json::ToFile(path, file) => {
-                let json = format!("{}\n", harvest.report.to_json(&losses));
+                let json = format!("{}\n", json(harvest, &losses));
                 let written = (&*file).write_all(json.as_bytes()).inspect_err(|_| {
                     // Half of a report reads as a whole one that is broken: rather none. A device has no length.
                     let _ = file.set_len(0);
@@ -108,6 +109,23 @@ fn unwritable(path: &Path, error: &io::Error) -> Failure {
     let what = format!("cannot write {}", path.display());
     let remedy = "a file in a folder that exists, is yours and has room";
     Failure { status: Status::Failed, ..Failure::usage(what, error, remedy) }
+}
+
+/// The report, with what is none of its business: what probes said.
+fn json(harvest: &Harvest, losses: &Losses) -> Value {
+    let mut value = harvest.report.to_json(losses);
+    value["probes"] = harvest.probes.map_or(Value::Null, |told| {
+        json!({
+            "hits": told.hits,
+            "hits_lost": told.lost,
+            "hits_unbelieved": told.unbelieved,
+            "hits_with_an_argument_unread": told.unread,
+            "operations": told.woven.operations,
+            "operations_unfinished": told.woven.operations_unfinished,
+            "calls_linked": told.woven.calls_linked,
+        })
+    });
+    value
 }
 
 /// Everything between a hook and the reader, from the books of every stage.

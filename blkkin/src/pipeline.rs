@@ -82,6 +82,8 @@ pub(crate) struct Harvest {
     pub(crate) deliveries: Vec<Delivery>,
     /// What there is to say of daemons, and of who asks them.
     pub(crate) daemons: Vec<String>,
+    /// What hits of probes became, if anybody listened.
+    pub(crate) probes: Option<probes::Told>,
 }
 
 /// Both threads.
@@ -110,7 +112,7 @@ impl Pipeline {
         if let Some(prepared) = plan.probes.take() {
             let (first, batches) = topic(CAPACITY_DEFAULT);
             let out = std::mem::replace(&mut publisher, first);
-            probes = Some(prepared.start(batches, out)?);
+            probes = Some(prepared.start(batches, out, &probes::Shown::default())?);
         }
         let (stop, live) = (StopSignal::new(), Arc::new(Live::default()));
         let servers = plan.outlets.iter().filter_map(Outlet::server).collect();
@@ -153,14 +155,18 @@ impl Pipeline {
             Err(error) => (joined.last, Some(error)),
         };
         let mut daemons = self.daemons.map(AtWork::collect).transpose()?.unwrap_or_default();
+        let mut told = None;
         if let Some(probes) = self.probes {
-            daemons.extend(probes.collect(hits)?);
+            let (remarks, numbers) = probes.collect(hits)?;
+            daemons.extend(remarks);
+            told = Some(numbers);
         }
         if let Some(asked) = asked {
             daemons.extend(asking::remarks(&asked, joined.met.as_ref()));
         }
         Ok(Harvest {
             daemons,
+            probes: told,
             report: joined.report,
             tracer,
             join: joined.accounts,

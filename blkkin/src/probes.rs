@@ -14,6 +14,7 @@
 //! [`blkkin_ust_bridge::operations`] for which operation a call was made for: the rule is the one of daemons that speak by LTTng.
 
 mod listening;
+mod shown;
 
 use std::fs;
 use std::io;
@@ -35,6 +36,7 @@ use crate::nearest::nearest;
 use crate::output::say;
 use crate::run::cannot_trace;
 use listening::{Heard, Listening};
+pub(crate) use shown::{Shown, Told};
 
 /// Probes that were found, and what they mean.
 pub(crate) struct Wanted {
@@ -134,20 +136,21 @@ impl Probes {
         self,
         batches: Subscription<EventBatch>,
         out: Publisher<EventBatch>,
+        shown: &Shown,
     ) -> io::Result<AtWork> {
         let Probes { probed, hits } = self;
-        let listening = Listening::new(probed, hits);
+        let listening = Listening::new(probed, hits, shown.clone());
         let listening = Builder::new().name("probes".into()).spawn(move || listening.run(batches, out))?;
         Ok(AtWork { listening })
     }
 }
 
 impl AtWork {
-    /// Waits for the end; what there is to say of it.
-    pub(crate) fn collect(self, books: Option<HitBooks>) -> Result<Vec<String>, Failure> {
+    /// Waits for the end; what there is to say of it, in words and in numbers.
+    pub(crate) fn collect(self, books: Option<HitBooks>) -> Result<(Vec<String>, Told), Failure> {
         let heard = self.listening.join();
         let heard = heard.map_err(|panic| crate::pipeline::broken("what probes say", &*panic))?;
-        Ok(remarks(&heard, books.unwrap_or_default()))
+        Ok((remarks(&heard, books.unwrap_or_default()), heard.told))
     }
 }
 
@@ -169,7 +172,7 @@ fn remedy_for(error: &UsdtError) -> String {
 
 /// What a person should know of it at the end.
 fn remarks(heard: &Heard, books: HitBooks) -> Vec<String> {
-    let Heard { operations, woven, unread, unbelieved } = heard;
+    let Heard { operations, told: Told { woven, unread, unbelieved, .. } } = heard;
     let mut all = vec![format!(
         "probes: {} hits, {} operations ({} without an end), {} calls below them",
         books.recorded, woven.operations, woven.operations_unfinished, woven.calls_linked

@@ -15,7 +15,7 @@ use blkkin_tracer::{Follow, Tracer, TracerConfig, TracerError};
 use crate::args::RunArgs;
 use crate::clock;
 use crate::command::{self, Resolved};
-use crate::daemons::Daemons;
+use crate::daemons::{self, Daemons};
 use crate::destination;
 use crate::failure::{Failure, Status};
 use crate::output::{Output, Stream, say};
@@ -63,6 +63,7 @@ fn prepare(args: &RunArgs, command: &Resolved<'_>) -> Result<(Tracer, Plan, Outp
     let report = Report::new(ReportConfig {
         command: Some(command.line()),
         slowest: args.output.slowest,
+        heard: daemons::heard(&args.ust, &args.probes),
         ..ReportConfig::new(clock::now())
     });
     Ok((

@@ -183,6 +183,7 @@ fn task(comm: &str, pid: u32) -> TaskEvent {
         comm: comm.into(),
         exe: None,
         kernel_thread: false,
+        inner: None,
     }
 }
 

@@ -8,7 +8,7 @@ use blkkin_tracer::{Tracer, TracerConfig};
 
 use crate::args::TraceArgs;
 use crate::clock;
-use crate::daemons::Daemons;
+use crate::daemons::{self, Daemons};
 use crate::destination;
 use crate::failure::{Failure, Status};
 use crate::output::{Output, Stream};
@@ -54,8 +54,8 @@ fn prepare(args: &TraceArgs) -> Result<(Tracer, Plan, Output), Failure> {
         tracer.follow_tree(*pid).map_err(cannot_trace)?;
     }
     let daemons = Daemons::prepare(&args.ust, &config.contexts)?;
-    let report = ReportConfig { slowest: args.output.slowest, ..ReportConfig::new(clock::now()) };
-    let report = Report::new(report);
+    let (slowest, heard) = (args.output.slowest, daemons::heard(&args.ust, &args.probes));
+    let report = Report::new(ReportConfig { slowest, heard, ..ReportConfig::new(clock::now()) });
     let probes = wanted.listen(&mut tracer)?;
     let (tail, detail) = (what.tail, what.detail);
     let nbd = args.ust.nbd;

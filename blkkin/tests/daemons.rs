@@ -28,6 +28,7 @@ use common::Run;
 use support::live::eventually;
 use support::metrics::{address, described, families, get, is_of_daemons, value};
 use support::nbd::{server, spans};
+use support::room::Room;
 use support::service::Service;
 use support::{needs, or_skip, skip};
 
@@ -56,7 +57,9 @@ fn traced_by(home: &Path, by: &str, options: &str, script: &str) -> Run {
     );
     let to = format!("zipkin={home}/spans.json");
     let words = ["run", "--ust", "--syscall", "pread64", "--syscall", "io_uring_enter", "--to", &to];
-    common::run(&[&words[..], &["--", "sh", "-c", &script]].concat())
+    let command = common::blkkin(&[&words[..], &["--", "sh", "-c", &script]].concat());
+    let room = Room::make().unwrap();
+    Run::from(room.moved(&command).output().unwrap())
 }
 
 fn home() -> tempfile::TempDir {
@@ -97,7 +100,7 @@ enum Context {
 }
 
 fn each_is_below_its_own(context: Context, options: &str, requests: u64, call: &str) {
-    needs!("fio", "lttng", "lttng-relayd");
+    needs!("fio", "lttng", "lttng-relayd", "nsenter");
     or_skip!(server());
     let home = home();
     let by = if context == Context::Off { "env BLKKIN_UST_CONTEXT=0" } else { "" };
@@ -172,7 +175,7 @@ fn each_submission_to_a_ring_is_below_the_request_that_it_was_made_for() {
 
 #[test]
 fn what_a_killed_daemon_had_in_hand_says_so() {
-    needs!("fio", "lttng", "lttng-relayd", "strace");
+    needs!("fio", "lttng", "lttng-relayd", "nsenter", "strace");
     or_skip!(server());
     let home = home();
     // Each read of the daemon's takes 3 s to begin: strace sees to that, as the daemon's grandchild.
@@ -232,15 +235,17 @@ impl Drop for Daemon {
 /// As a service does for weeks: also when somebody ends its session, which is made anew.
 #[test]
 fn an_agent_hears_daemons_and_goes_on_when_its_session_is_destroyed() {
-    needs!("fio", "lttng", "lttng-relayd");
+    needs!("fio", "lttng", "lttng-relayd", "nsenter");
     let (server, home) = (or_skip!(server()), home());
     let of_home = |name: &str| home.path().join(name).display().to_string();
     let words = ["agent", "--ust", "--record", &of_home("recording"), "--syscall", "pread64"];
-    let agent = Service::start(home.path(), "agent", &[&words[..], &["--metrics", "127.0.0.1:0"]].concat());
+    let room = or_skip!(Room::make());
+    let words = [&words[..], &["--metrics", "127.0.0.1:0"]].concat();
+    let agent = Service::start_by(home.path(), "agent", &words, |command| room.moved(&command));
     agent.says("tracing; events go to", PATIENCE);
     let figure = |name: &str| value(&get(address(&agent.said()), "/metrics"), &format!("blkkin_{name}"));
     let said = fs::File::create(home.path().join("uri")).unwrap();
-    let mut command = Command::new(server);
+    let mut command = room.program(server.to_str().unwrap());
     let daemon = command.args([of_home("disk"), "--unix".to_owned(), of_home("socket")]).stdout(said);
     let daemon = Daemon(daemon.spawn().unwrap());
     // It says where it listens once it is known to LTTng.
@@ -255,18 +260,18 @@ fn an_agent_hears_daemons_and_goes_on_when_its_session_is_destroyed() {
         assert!(eventually(heard), "{}", get(address(&agent.said()), "/metrics"));
     };
     ask(1);
-    let sessions = Command::new("lttng").args(["--mi", "xml", "list"]).output().unwrap();
+    let sessions = room.program("lttng").args(["--mi", "xml", "list"]).output().unwrap();
     let sessions = String::from_utf8(sessions.stdout).unwrap();
     let ours = format!("blkkin-{}-", agent.id());
     let begin = sessions.find(&ours).unwrap_or_else(|| panic!("no {ours} in {sessions}"));
     let name = sessions[begin..].split('<').next().unwrap();
-    assert!(Command::new("lttng").args(["destroy", name]).status().unwrap().success());
+    assert!(room.program("lttng").args(["destroy", name]).status().unwrap().success());
     assert!(eventually(|| figure("daemon_sessions_renewed_total") == 1.0), "{}", agent.said());
     ask(2);
     let of_daemons =
         |all: BTreeSet<String>| all.into_iter().filter(|name| is_of_daemons(name)).collect::<Vec<_>>();
     let shown = of_daemons(families(&get(address(&agent.said()), "/metrics")));
-    assert_eq!((shown.len(), &shown), (7, &of_daemons(described())), "the table in docs/operating.md");
+    assert_eq!((shown.len(), &shown), (8, &of_daemons(described())), "the table in docs/operating.md");
     drop(daemon);
     let (status, said) = agent.finish();
     assert_eq!(status, Some(0), "{said}");

@@ -13,6 +13,7 @@ use std::ffi::{CStr, CString};
 use std::path::Path;
 
 use blkkin_tracer::{Filter, Follow, TracerConfig};
+use blkkin_wire::event::LayerEvent;
 
 use support::actor::Actor;
 use support::needs;
@@ -101,4 +102,49 @@ fn opened(name: &str, actor: &mut Actor) -> Vec<CString> {
     let opens = recording.named("openat").into_iter();
     let paths = opens.filter_map(|call| CString::new(call.paths[0].as_deref()?).ok());
     paths.filter(|path| path.as_c_str() != c"/dev/null").collect()
+}
+
+/// A task in a pid namespace of its own, and one in a namespace inside of that: what each is called there, in the innermost one.
+#[test]
+fn a_task_in_a_container_has_the_number_that_it_has_there() {
+    needs!("unshare", "stat");
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let say = "echo $$ $(stat -Lc %i /proc/self/ns/pid)";
+    let within = "unshare --pid --fork --mount-proc sh -c";
+    let script = format!("{say}; {within} '{say}; stat -Lc %i /proc/self/ns/pid'");
+    let words = ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", &script];
+    let mut shell = Actor::program(&words, &out);
+    let recording = record(&TracerConfig::default(), &mut [&mut shell]);
+    recording.assert_whole();
+    let said = shell.said();
+    let namespaces: Vec<u32> =
+        said.lines().filter_map(|line| line.strip_prefix("1 ")).map(|inode| inode.parse().unwrap()).collect();
+    let [outer, inner] = namespaces[..] else { panic!("{said}") };
+    assert_ne!(outer, inner);
+    let tasks = recording.events.iter().filter_map(|event| match event {
+        LayerEvent::Task(task) => Some(task),
+        _ => None,
+    });
+    let (mut in_none, mut first, mut others) = (0, Vec::new(), 0);
+    for task in tasks {
+        let Some(own) = task.inner else {
+            in_none += 1;
+            continue;
+        };
+        assert!([outer, inner].contains(&own.pid_ns), "{task:?}: {said}");
+        assert_eq!(own.pid.0, own.tid.0, "one thread each: {task:?}");
+        assert_ne!(own.pid, task.pid, "{task:?}");
+        match own.pid.0 {
+            1 => first.push((own.pid_ns, task.pid)),
+            _ => others += 1,
+        }
+    }
+    first.sort_unstable();
+    first.dedup();
+    let mut meant = [outer, inner];
+    meant.sort_unstable();
+    let found: Vec<u32> = first.iter().map(|(namespace, _)| *namespace).collect();
+    assert_eq!(found, meant, "each has one init: {said}");
+    assert!(in_none > 0 && others > 0, "unshare is in none, and what the shells run is no init");
 }

@@ -24,6 +24,7 @@ use serde_json::Value;
 
 use common::Run;
 use support::nbd::{server, spans};
+use support::room::Room;
 use support::{needs, or_skip};
 
 const BYTES: u64 = 64 << 20;
@@ -54,7 +55,9 @@ fn traced(home: &Path, how: &[&str], listen: &str, script: &str) -> Run {
     );
     let to = format!("zipkin={home}/spans.json");
     let words = ["--ust", "--nbd", "--syscall", "pread64", "--syscall", "pwrite64", "--to", &to];
-    common::run(&[&["run"], how, &words[..], &["--", "sh", "-c", &script]].concat())
+    let command = common::blkkin(&[&["run"], how, &words[..], &["--", "sh", "-c", &script]].concat());
+    let room = Room::make().unwrap();
+    Run::from(room.moved(&command).output().unwrap())
 }
 
 /// fio asks for so many blocks over each connection, each at most once: connections have parts of the disk of their own.
@@ -135,8 +138,68 @@ fn each_meets_its_own(spans: &[Value], name: &str, call: &str, unknown_max: usiz
     clients.len() as u64
 }
 
+/// The slowest are drawn from who asked down to the call.
+fn drawn(page: &str, call: &str) {
+    let (_, page) = page.split_once("the 5 slowest operations").unwrap_or_else(|| panic!("{page}"));
+    let (page, _) = page.split_once("slowest requests").unwrap_or((page, ""));
+    let row = |words: &str| page.lines().filter(|line| line.trim_start().starts_with(words)).count();
+    for words in ["fio: nbd ", "blkkin-nbd: nbd ", "on the way"] {
+        assert_eq!(row(words), 5, "{words}: {page}");
+    }
+    assert!(row(call) >= 4 && page.contains(" on the way to blkkin-nbd and back"), "{page}");
+    assert_eq!(row("fio → blkkin-nbd · pid "), 5, "{page}");
+    println!("{page}");
+}
+
+#[test]
+fn the_slowest_are_told_as_trees_each_of_one_request() {
+    needs!("fio", "lttng", "lttng-relayd", "nsenter");
+    or_skip!(server());
+    let home = home();
+    let listen = format!("--unix {}/socket", home.path().display());
+    let json = format!("--json={}/report.json", home.path().display());
+    let run = traced(home.path(), &[&json, "--slowest", "200"], &listen, &fio("randread", 1_000));
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let report = fs::read(home.path().join("report.json")).unwrap();
+    let report: Value = serde_json::from_slice(&report).unwrap();
+    let trees = report["slowest_operations"].as_array().unwrap();
+    assert_eq!(trees.len(), 200);
+    let times: Vec<u64> = trees.iter().map(|tree| tree["duration_ns"].as_u64().unwrap()).collect();
+    assert!(times.is_sorted_by(|one, next| one >= next), "the slowest first");
+    let note = |one: &Value, key: &str| {
+        let notes = one["notes"].as_array().unwrap();
+        let note = notes.iter().find(|note| note["key"] == key);
+        note.unwrap_or_else(|| panic!("{one}"))["value"].as_i64().unwrap()
+    };
+    let reads: Vec<&Value> = trees.iter().filter(|tree| tree["operation"] == "nbd read").collect();
+    assert!(reads.len() > 150, "but for what opens and closes connections: {}", reads.len());
+    let spans = spans(home.path());
+    let shown: HashMap<&str, &str> =
+        spans.iter().map(|span| (word(span, "id"), word(span, "traceId"))).collect();
+    for tree in reads {
+        assert_eq!((&tree["service"], &tree["link"]), (&Value::from("fio"), &Value::Null), "{tree}");
+        let [server] = &tree["below"].as_array().unwrap()[..] else { panic!("{tree}") };
+        assert_eq!(server["service"], "blkkin-nbd");
+        assert!(server["link"].as_str().unwrap().starts_with("rule: nbd connection and cookie"), "{server}");
+        assert_eq!(note(server, "nbd.offset"), note(tree, "nbd.offset"));
+        let [call] = &server["below"].as_array().unwrap()[..] else { panic!("{server}") };
+        let read = call["call"].as_str().unwrap();
+        let offset = note(tree, "nbd.offset").to_string();
+        assert!(read.starts_with("pread64(") && read.contains(&offset), "{call}");
+        // All of its time is somewhere, and nowhere twice.
+        let classes = ["device", "block_queue", "journal", "calls", "cpu_wait", "programs", "way", "own"];
+        let split = classes.map(|class| tree[format!("{class}_ns")].as_u64().unwrap());
+        assert_eq!(split.iter().sum::<u64>(), tree["duration_ns"].as_u64().unwrap(), "{tree}");
+        // The very trace that is shown elsewhere, of both.
+        let trace = tree["trace"].as_str().unwrap();
+        for one in [tree, server] {
+            assert_eq!(shown.get(one["span"].as_str().unwrap()), Some(&trace), "{one}");
+        }
+    }
+}
+
 fn fio_meets(how: &[&str], listen: &str, rw: &str, requests: u64) {
-    needs!("fio", "lttng", "lttng-relayd");
+    needs!("fio", "lttng", "lttng-relayd", "nsenter");
     or_skip!(server());
     let home = home();
     let run =
@@ -163,6 +226,7 @@ fn fio_meets(how: &[&str], listen: &str, rw: &str, requests: u64) {
     }
     let looked_like_requests = run.stderr.contains("where data were due");
     assert_eq!(looked_like_requests, rw == "randwrite", "{}", run.stderr);
+    drawn(&run.stderr, call);
     println!("{} requests, each met its own: {rw} {listen} {how:?}", CONNECTIONS * requests);
 }
 
@@ -204,14 +268,14 @@ fn copy_meets(script: &str, service: &str) {
 
 #[test]
 fn reads_of_nbdcopy_meet_the_operations_that_answered_them() {
-    needs!("nbdcopy", "lttng", "lttng-relayd");
+    needs!("nbdcopy", "lttng", "lttng-relayd", "nsenter");
     or_skip!(server());
     copy_meets("nbdcopy \"$U\" null:", "nbdcopy");
 }
 
 #[test]
 fn reads_of_qemu_which_receives_magics_by_themselves_meet_them_too() {
-    needs!("qemu-img", "lttng", "lttng-relayd");
+    needs!("qemu-img", "lttng", "lttng-relayd", "nsenter");
     or_skip!(server());
     copy_meets("qemu-img convert -f raw -O raw \"$U\" $H/copy", "qemu-img");
 }

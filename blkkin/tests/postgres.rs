@@ -13,17 +13,26 @@
 mod common;
 mod support;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
+use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use blkkin_bus::recording::{Position, Recording};
+use blkkin_wire::event::LayerEvent;
+use blkkin_wire::operation::NoteValue;
+use blkkin_wire::v1;
 use serde_json::Value;
 
 use common::Run;
 use support::disk::Disk;
+use support::live::eventually;
+use support::metrics::{address, described, families, get, is_of_probes, value};
 use support::nbd::spans;
+use support::service::Service;
 use support::tools::{capture, tool};
 use support::{needs, or_skip};
 
@@ -94,8 +103,8 @@ impl Cluster {
         )
     }
 
-    /// The same, traced: the text of each query is in its span.
-    fn traced(&self, work: &str) -> Run {
+    /// What its probes mean: the text of each query is in its span.
+    fn probes(&self) -> String {
         let text = fs::read_to_string(MAPPING).unwrap();
         let program = format!("program = {:?}", self.bin.join("postgres"));
         let text = text.replace("program = \"/usr/lib/postgresql/15/bin/postgres\"", &program);
@@ -106,18 +115,15 @@ impl Cluster {
         );
         let probes = self.disk.beside("probes.toml");
         fs::write(&probes, text).unwrap();
+        probes.display().to_string()
+    }
+
+    /// The same, traced.
+    fn traced(&self, work: &str) -> Run {
+        let (probes, json) = (self.probes(), format!("--json={}", self.disk.beside("report.json").display()));
         let to = format!("zipkin={}", self.disk.beside("spans.json").display());
-        let words = [
-            "run",
-            "--probes",
-            probes.to_str().unwrap(),
-            "--syscall",
-            "pread64",
-            "--syscall",
-            "pwrite64",
-            "--to",
-            &to,
-        ];
+        let words =
+            ["run", "--probes", &probes, &json, "--syscall", "pread64", "--syscall", "pwrite64", "--to", &to];
         common::run(&[&words[..], &["--", "sh", "-c", &self.script(work)]].concat())
     }
 
@@ -275,4 +281,107 @@ fn a_query_that_comes_in_parts_is_one() {
         span["name"] == "query" && tag(span, "db.query.text").starts_with("select count(*) from pg_class")
     });
     assert_eq!(asked.count(), transactions, "{}", run.stderr);
+    // And as machines read it.
+    let report: Value =
+        serde_json::from_slice(&fs::read(cluster.disk.beside("report.json")).unwrap()).unwrap();
+    let told = &report["probes"];
+    let number = |name: &str| told[name].as_u64().unwrap();
+    assert!(
+        number("operations") >= transactions as u64 && number("hits") >= 2 * number("operations"),
+        "{told}"
+    );
+    assert_eq!([number("hits_lost"), number("hits_unbelieved")], [0, 0], "{told}");
+    let slowest = report["slowest_operations"].as_array().unwrap();
+    assert!(slowest.len() == 5 && slowest.iter().all(|tree| tree["operation"] == "query"), "{slowest:?}");
+    assert!(run.stderr.contains("the 5 slowest operations"), "{}", run.stderr);
+}
+
+/// By span; and by the span above.
+type Recorded = (HashMap<u64, String>, Vec<(Option<u64>, String)>);
+
+/// What an agent has recorded: each query's text by its span, and each read's path with the span that it was made for.
+fn recorded(folder: &Path) -> Recorded {
+    let mut recording = Recording::open(folder, Position::default()).unwrap();
+    let (mut queries, mut files, mut reads) = (HashMap::new(), HashMap::new(), Vec::new());
+    while let Some((bytes, _)) = recording.read().unwrap() {
+        for event in v1::decode(&bytes).unwrap().batch.events {
+            match event {
+                LayerEvent::Operation(query) => {
+                    let text = query.notes.iter().find_map(|note| match &note.value {
+                        NoteValue::Text(text) if &*note.key == "db.query.text" => Some(text.to_string()),
+                        _ => None,
+                    });
+                    assert_eq!(queries.insert(query.span.0, text.unwrap_or_default()), None, "told once");
+                }
+                LayerEvent::File(file) => drop(files.insert(file.file, file.path.to_string())),
+                LayerEvent::Call(call) => {
+                    let file = call.file.map(|open| open.file);
+                    reads.push((call.context.map(|context| context.span.0), file));
+                }
+                _ => {}
+            }
+        }
+    }
+    // A file may be named after the first call on it was said.
+    let path = |file| files.get(&file).cloned().unwrap_or_default();
+    let reads = reads.into_iter().map(|(above, file)| (above, file.map(path).unwrap_or_default()));
+    (queries, reads.collect())
+}
+
+/// As a service does for weeks: the server comes and goes while it listens.
+#[test]
+fn an_agent_hears_the_queries_of_a_server_and_has_figures_of_them() {
+    needs!("psql", "losetup", "mkfs.ext4", "setpriv");
+    let cluster = or_skip!(Cluster::make());
+    fs::write(cluster.place("tables.sql"), tables()).unwrap();
+    let paths = "select string_agg(relname || '=' || pg_relation_filepath(oid), ' ') from pg_class where relname ~ '^t[0-9]+$'";
+    let fill = format!("$PSQL -f tables.sql; $PSQL -Atc \"{paths}\" >paths");
+    capture(tool("sh").args(["-c", &cluster.script(&fill)])).unwrap();
+    let paths = fs::read_to_string(cluster.place("paths")).unwrap();
+    let files = paths.split_whitespace().map(|pair| pair.split_once('=').unwrap());
+    let files: HashMap<&str, &str> = files.map(|(table, file)| (file, table)).collect();
+    let queries: String = (0..TABLES).map(|n| format!("select count(*) from t{n};\n")).collect();
+    fs::write(cluster.place("queries.sql"), queries.repeat(ROUNDS)).unwrap();
+
+    let home = tempfile::tempdir().unwrap();
+    let (recording, probes) = (home.path().join("recording"), cluster.probes());
+    // Only of this server: others may run beside it.
+    let script = format!("read go; {}", cluster.script("$PSQL -At -f queries.sql >counts"));
+    let mut shell = tool("sh");
+    let mut shell = shell.args(["-c", &script]).stdin(Stdio::piped()).spawn().unwrap();
+    let (tree, to) = (shell.id().to_string(), recording.to_str().unwrap());
+    let words = ["agent", "--probes", &probes, "--record", to, "--tree", &tree, "--syscall", "pread64"];
+    let words = [&words[..], &["--metrics", "127.0.0.1:0"]].concat();
+    let agent = Service::start(home.path(), "agent", &words);
+    agent.says("tracing; events go to", Duration::from_secs(60));
+    assert!(agent.said().contains("each hit costs about"), "{}", agent.said());
+    writeln!(shell.stdin.take().unwrap(), "go").unwrap();
+    assert!(shell.wait().unwrap().success());
+    let metrics = || get(address(&agent.said()), "/metrics");
+    let figure = |name: &str| value(&metrics(), &format!("blkkin_probe_{name}"));
+    let asked = (TABLES * ROUNDS) as f64;
+    assert!(eventually(|| figure("operations_total") >= asked), "{}", metrics());
+    assert!(figure("hits_total") >= 2.0 * asked && figure("calls_linked_total") >= asked, "{}", metrics());
+    let of_probes =
+        |all: BTreeSet<String>| all.into_iter().filter(|name| is_of_probes(name)).collect::<Vec<_>>();
+    let shown = of_probes(families(&metrics()));
+    assert_eq!((shown.len(), &shown), (5, &of_probes(described())), "the table in docs/operating.md");
+    let (status, said) = agent.finish();
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("probes: ") && !said.contains("hits were lost"), "{said}");
+
+    let (queries, reads) = recorded(&recording);
+    let counts = queries.values().filter(|text| text.starts_with("select count(*) from t")).count();
+    assert_eq!(counts, TABLES * ROUNDS, "{said}");
+    let mut met = 0;
+    for (above, path) in reads {
+        let file = files.iter().find(|(file, _)| path.ends_with(&format!("/{file}")));
+        let Some((_, table)) = file else { continue };
+        let query =
+            above.and_then(|span| queries.get(&span)).unwrap_or_else(|| panic!("below nothing: {path}"));
+        assert_eq!(*query, format!("select count(*) from {table};"), "{path}");
+        met += 1;
+    }
+    println!("{counts} queries, {met} reads of their tables, each below its own");
+    assert!(met >= counts * 8, "{met}: {said}");
 }

@@ -67,8 +67,11 @@ fn compiled(folder: &Path) -> Result<String, String> {
     Ok(path)
 }
 
-/// The record and what is in it were written by hand, value by value: `wire/src/v1/tests.rs` has the same in Rust, and
+/// The records and what is in them were written by hand, value by value: `wire/src/v1/tests.rs` has the same in Rust, and
 /// `wire/tests/consumers.rs` in Python.
+const GOLDEN: [&str; 7] =
+    ["v1", "meeting-v1", "operation-v1", "context-v1", "context-operation-v1", "process-v1", "inner-v1"];
+
 #[test]
 fn a_consumer_in_java_reads_what_was_written_each_batch_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -82,15 +85,20 @@ fn a_consumer_in_java_reads_what_was_written_each_batch_once() {
     };
     let settings = broker.settings();
     settings.create_topic(EVENTS, 1, Some(1)).unwrap();
-    let golden = fs::read(wire("golden/v1.bin")).unwrap();
+    let golden = |name: &str| fs::read(wire("golden").join(name).with_extension("bin")).unwrap();
     let producer = EventProducer::new(&settings, NodeId(1)).unwrap();
-    // Of another version, the same twice, and again under the next number: field 5 of a batch, 1 byte behind its tag.
-    let sequence = blkkin_wire::v1::decode(&golden).unwrap().batch.sequence + 1;
-    let next = blkkin_wire::batch::EventBatch { sequence, ..blkkin_wire::v1::decode(&golden).unwrap().batch };
-    for bytes in [vec![1 << 3, 2], golden.clone(), golden, blkkin_wire::v1::encode(&next)] {
+    // Of another version; the first twice; then each under a number of its own, as one source has sent them all.
+    let mut records = vec![vec![1 << 3, 2], golden("v1"), golden("v1")];
+    for (name, more) in GOLDEN.iter().zip(1..) {
+        let batch = blkkin_wire::v1::decode(&golden(name)).unwrap().batch;
+        let sequence = batch.sequence + more;
+        records.push(blkkin_wire::v1::encode(&blkkin_wire::batch::EventBatch { sequence, ..batch }));
+    }
+    let sent = records.len() as u64;
+    for bytes in records {
         assert_eq!(producer.send(Record { bytes, events: 1 }, || false), Ok(Sent::Queued));
     }
-    assert_eq!(producer.finish(PATIENCE).delivered, 4);
+    assert_eq!(producer.finish(PATIENCE).delivered, sent);
 
     // As any client of the cluster: a file of properties, a user, a right.
     allow(broker.port(), About::Topic, EVENTS, Right::Read);
@@ -103,8 +111,10 @@ fn a_consumer_in_java_reads_what_was_written_each_batch_once() {
     reader.args(["-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", &path, "Consumer"]);
     reader.arg(folder.path().join("blkkin.desc")).arg(&client).stdout(Stdio::piped()).stderr(said);
     let mut reader = Reader(reader.spawn().unwrap());
-    let expected = fs::read_to_string(wire("golden/v1.jsonl")).unwrap();
-    let expected: Vec<_> = expected.lines().chain(expected.lines()).collect();
+    let expected =
+        |name: &&str| fs::read_to_string(wire("golden").join(name).with_extension("jsonl")).unwrap();
+    let expected: String = ["v1"].iter().chain(&GOLDEN).map(expected).collect();
+    let expected: Vec<_> = expected.lines().collect();
     let lines = BufReader::new(reader.0.stdout.take().unwrap()).lines().take(expected.len());
     let lines: Vec<_> = lines.map(Result::unwrap).collect();
     let said = fs::read_to_string(folder.path().join("said")).unwrap();

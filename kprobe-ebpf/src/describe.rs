@@ -8,6 +8,7 @@ use crate::settings::setting;
 use crate::task::TaskState;
 use crate::{file, filter, ring};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
+use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::*;
 use blkkin_probe_abi::settings::{FOLLOW_ALL, Program, TASK_UNWANTED};
 
@@ -71,7 +72,13 @@ pub fn announce(local: &mut Local, task: Pointer, state: &mut TaskState, why: u1
                 file::name(local, address, &exe, false, 0);
             }
         }
-        let record = TaskRecord {
+        let [pid_ns, inner_pid, inner_tid] = inner(local, task);
+        // In the slot and not on the stack, of which some programs have none to spare; field by field, or a copy of it would lie there.
+        let record = &raw mut local.task;
+        macro_rules! put {
+            ($($field:ident: $value:expr,)*) => { $((&raw mut (*record).$field).write($value);)* };
+        }
+        put! {
             header: Header {
                 tag: TAG_TASK,
                 reserved: 0,
@@ -82,16 +89,56 @@ pub fn announce(local: &mut Local, task: Pointer, state: &mut TaskState, why: u1
             task: state.task,
             parent_task: state.parent_task,
             cgroup: state.cgroup,
-            exe,
+            exe: exe,
             tid: Direct::read(task, offset!(task_pid)),
             pid: Direct::read(task, offset!(task_tgid)),
             ppid: Direct::read(parent, offset!(task_tgid)),
             uid: state.uid,
             comm: core::mem::transmute::<[u64; 2], [u8; 16]>(state.comm),
             version: state.version,
-            reserved: [0; 3],
-        };
-        state.announced = ring::put(local, TAG_TASK, &record) as u16;
+            reserved: 0,
+            pid_ns: pid_ns,
+            inner_pid: inner_pid,
+            inner_tid: inner_tid,
+        }
+        state.announced = ring::put(local, TAG_TASK, &*record) as u16;
+    }
+}
+
+/// `struct upid` (include/linux/pid.h): an int and a pointer.
+const UPID: u64 = 16;
+
+/// The task's own pid namespace, and its process and thread id there; zeroes in the initial one, and of a task that has none any more.
+///
+/// A pid has a number in each namespace from the initial one (level 0) down to its own, which is the last. The array of them has no
+/// length that the verifier knows, so what lies in it is read by helper.
+#[inline(always)]
+fn inner(local: &mut Local, task: Pointer) -> [u32; 3] {
+    if offset!(task_thread_pid) == ABSENT || offset!(pid_ns_inum) == ABSENT {
+        return [0; 3];
+    }
+    // SAFETY: typed up to the pid; from its numbers on by helper, which takes any address.
+    unsafe {
+        let pid: Pointer = Direct::read(task, offset!(task_thread_pid));
+        if pid.is_null() {
+            return [0; 3];
+        }
+        let level: u32 = Direct::read(pid, offset!(pid_level));
+        if level == 0 {
+            return [0; 3];
+        }
+        let last = u64::from(offset!(pid_numbers)) + u64::from(level) * UPID;
+        let own = (local.address(pid) + last) as Pointer;
+        let namespace = local.read(own, offset!(upid_ns)) as Pointer;
+        let leader: Pointer = Direct::read(task, offset!(task_group_leader));
+        let process: Pointer = Direct::read(leader, offset!(task_thread_pid));
+        // A process is in one namespace, its threads with it.
+        let process = (local.address(process) + last) as Pointer;
+        [
+            local.read(namespace, offset!(pid_ns_inum)) as u32,
+            local.read(process, offset!(upid_nr)) as u32,
+            local.read(own, offset!(upid_nr)) as u32,
+        ]
     }
 }
 

@@ -6,9 +6,10 @@
 use crate::access::Pointer;
 use crate::settings::setting;
 use aya_ebpf::btf_maps::PerCpuArray;
-use aya_ebpf::helpers::generated::bpf_get_smp_processor_id;
+use aya_ebpf::helpers::generated::{bpf_get_smp_processor_id, bpf_probe_read_kernel};
 use aya_ebpf::macros::btf_map;
 use blkkin_probe_abi::counters::{COUNTERS, LOCAL_WORDS};
+use blkkin_probe_abi::record::TaskRecord;
 use blkkin_probe_abi::settings::{PROGRAMS, Program};
 
 /// A slot.
@@ -21,6 +22,8 @@ pub struct Local {
     reserved: u32,
     /// See `request::walk`; in block_bio_queue's slot what `stacked::is_below` found.
     pub walk: Walk,
+    /// Where a task's record is made: see `describe::announce`.
+    pub task: TaskRecord,
 }
 
 /// What a walk over a request's bios keeps in memory instead of registers: a bounded loop that carries a counter in
@@ -114,6 +117,17 @@ impl Local {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
+    }
+
+    /// The 8 bytes at `base + offset`, by helper; zeroes where they cannot be read. Nothing of it lies on the stack.
+    #[inline(always)]
+    pub fn read(&mut self, base: Pointer, offset: u32) -> u64 {
+        // SAFETY: the helper writes 8 bytes of this slot, or zeroes them; any address is allowed.
+        unsafe {
+            let from = base.wrapping_add(offset as usize).cast();
+            bpf_probe_read_kernel((&raw mut self.scratch).cast(), size_of::<u64>() as u32, from);
+            core::ptr::read_volatile(&raw const self.scratch)
+        }
     }
 
     /// A pointer as a number. The verifier lets nobody shift or hash a typed pointer; stored in a map's value and

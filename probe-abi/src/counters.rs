@@ -86,4 +86,4 @@ pub const ATTRIBUTES_UNREAD: usize = ATTRIBUTES_CUT + 1;
 pub const COUNTERS: usize = ATTRIBUTES_UNREAD + 1;
 
 /// Words of a program's slot of per-CPU memory: its counters first, then what only the kernel side uses.
-pub const LOCAL_WORDS: usize = COUNTERS + 10;
+pub const LOCAL_WORDS: usize = COUNTERS + 23;

@@ -35,6 +35,8 @@ layout! {
     task_nvcsw, task_run_delay, task_group_leader, task_plug, task_stack,
     /// task_struct.thread_info.status (x86: TS_COMPAT)
     task_compat,
+    /// struct task_struct, pid, upid, pid_namespace: what a task is called in its own pid namespace
+    task_thread_pid, pid_level, pid_numbers, upid_nr, upid_ns, pid_ns_inum,
     /// struct task_struct: the thread pointer of its user space (x86: FS base)
     task_thread_pointer,
     /// struct cred

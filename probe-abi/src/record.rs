@@ -364,7 +364,13 @@ pub struct TaskRecord {
     /// Counts up with each change; wraps.
     pub version: u16,
     /// Zero.
-    pub reserved: [u16; 3],
+    pub reserved: u16,
+    /// Inode of its pid namespace; 0 if that is the initial one, or is not known.
+    pub pid_ns: u32,
+    /// Process id there; 0 likewise.
+    pub inner_pid: u32,
+    /// Thread id there; 0 likewise.
+    pub inner_tid: u32,
 }
 
 /// The path was longer than [`FILE_PATH_MAX`] or deeper than [`PATH_DEPTH_MAX`]: its *upper* part is missing.
@@ -501,5 +507,5 @@ pub struct NbdResent {
 plain! {
     NbdAsked = 120, NbdAnswered = 40, NbdResent = 40,
     Header = 16, FileId = 16, CallRecord = 160, CallInContext = 192, SecondFile = 40, BioRecord = 96, RequestRecord = 104, PairRecord = 128,
-    TaskRecord = 96, FileRecord = 56, CommitRecord = 56,
+    TaskRecord = 104, FileRecord = 56, CommitRecord = 56,
 }

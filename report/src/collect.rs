@@ -17,8 +17,9 @@ pub mod files;
 pub mod kernel;
 pub mod latency;
 pub mod layers;
+pub mod operations;
 #[cfg(test)]
-mod sample;
+pub(crate) mod sample;
 pub(crate) mod seen;
 pub mod slowest;
 pub mod totals;

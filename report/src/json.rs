@@ -2,6 +2,7 @@
 //! number that there is none of is null.
 
 mod end;
+mod operations;
 
 use std::collections::BTreeMap;
 
@@ -34,6 +35,7 @@ pub(crate) fn value(report: &Report, losses: &Losses) -> Value {
         "devices": report.devices.rows().map(device).collect::<Vec<_>>(),
         "files": files(report),
         "kernel": kernel(report),
+        "slowest_operations": operations::operations(report),
         "slowest": report.slowest.traces().iter().map(|trace| slow(report, trace)).collect::<Vec<_>>(),
         "in_flight": end::in_flight(report),
         "devices_lost": end::lost(report),

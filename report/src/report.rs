@@ -3,6 +3,8 @@
 use blkkin_aggregator::trace::Trace;
 use blkkin_wire::calls::Arch;
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
+use blkkin_wire::ids::TraceId;
+use blkkin_wire::meeting::Moved;
 use blkkin_wire::unended::AtEnd;
 use serde_json::Value;
 
@@ -11,6 +13,7 @@ use crate::collect::devices::Devices;
 use crate::collect::files::Files;
 use crate::collect::kernel::Kernel;
 use crate::collect::layers::Layers;
+use crate::collect::operations::{Heard, Operations};
 use crate::collect::seen::Seen;
 use crate::collect::slowest::Slowest;
 use crate::collect::totals::Totals;
@@ -30,6 +33,8 @@ pub struct ReportConfig {
     pub started: MonotonicNs,
     /// Where the calls were made: flags differ.
     pub arch: Arch,
+    /// Whether programs' operations come.
+    pub heard: Heard,
 }
 
 impl ReportConfig {
@@ -38,7 +43,8 @@ impl ReportConfig {
 
     /// Of this machine, of no command, with defaults.
     pub fn new(started: MonotonicNs) -> Self {
-        ReportConfig { command: None, slowest: Self::SLOWEST, started, arch: Arch::HOST }
+        let (slowest, arch, heard) = (Self::SLOWEST, Arch::HOST, Heard::Nothing);
+        ReportConfig { command: None, slowest, started, arch, heard }
     }
 }
 
@@ -53,6 +59,7 @@ pub struct Report {
     pub(crate) devices: Devices,
     pub(crate) files: Files,
     pub(crate) kernel: Kernel,
+    pub(crate) operations: Operations,
     pub(crate) slowest: Slowest,
     pub(crate) at_end: AtEnd,
 }
@@ -61,6 +68,7 @@ impl Report {
     /// A report on no trace.
     pub fn new(config: ReportConfig) -> Self {
         let slowest = Slowest::new(config.slowest);
+        let operations = Operations::new(config.slowest, config.heard);
         Report {
             config,
             ended: None,
@@ -70,6 +78,7 @@ impl Report {
             devices: Devices::default(),
             files: Files::default(),
             kernel: Kernel::default(),
+            operations,
             slowest,
             at_end: AtEnd::default(),
         }
@@ -85,6 +94,12 @@ impl Report {
         self.files.add(seen);
         self.kernel.add(trace);
         self.slowest.add(seen);
+        self.operations.add(trace);
+    }
+
+    /// The trace `of` is shown in another, as the spans' stages have found.
+    pub fn moved(&mut self, of: TraceId, moved: &Moved) {
+        self.operations.moved(of, moved);
     }
 
     /// Tracing ended. Without it, the last part of the last trace is taken for the end.

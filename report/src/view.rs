@@ -9,6 +9,7 @@ mod headline;
 mod kernel;
 mod layers;
 mod losses;
+mod operations;
 mod slowest;
 
 use crate::losses::Losses;
@@ -33,6 +34,7 @@ pub(crate) fn page(report: &Report, losses: &Losses, style: &Style) -> String {
         devices::lines(report, columns),
         files::lines(report, columns),
         kernel::lines(report, columns),
+        operations::lines(report, columns),
         slowest::lines(report, columns),
         end::lines(report, columns),
         losses::lines(report, losses, columns),

@@ -52,6 +52,21 @@ fn in_ascii() {
 }
 
 #[test]
+fn operations_at_80_and_100_columns() {
+    let report = common::served();
+    golden("operations-80.txt", &report.render(&style(80), &common::no_losses()));
+    golden("operations-100.txt", &report.render(&style(100), &common::no_losses()));
+    for width in 60..=160 {
+        for line in report.render(&style(width), &common::no_losses()).lines() {
+            assert!(line.width() <= width, "{} of {width} columns: {line}", line.width());
+            assert_eq!(line, line.trim_end());
+        }
+    }
+    let ascii = Style { alphabet: Alphabet::Ascii, ..style(100) };
+    assert!(report.render(&ascii, &common::no_losses()).is_ascii());
+}
+
+#[test]
 fn of_nothing() {
     let page =
         Report::new(blkkin_report::ReportConfig::new(common::STARTED)).render(&style(80), &Losses::default());
@@ -60,14 +75,31 @@ fn of_nothing() {
 
 #[test]
 fn json() {
-    let value = with_an_end().to_json(&common::some_losses());
+    golden_json("report.json", &with_an_end().to_json(&common::some_losses()));
+}
+
+#[test]
+fn operations_as_json() {
+    let mut value = common::served().to_json(&common::no_losses());
+    let all = value["slowest_operations"].as_array_mut().unwrap();
+    // Of one with a great many calls it is enough to see how many there are.
+    let [many] = &mut all.iter_mut().filter(|tree| tree["operation"] == "query").collect::<Vec<_>>()[..]
+    else {
+        panic!("one query");
+    };
+    let calls = many["below"].take();
+    assert_eq!((calls.as_array().unwrap().len(), &many["parts_not_kept"]), (127, &173.into()));
+    golden_json("operations.json", &value["slowest_operations"].take());
+}
+
+fn golden_json(name: &str, value: &serde_json::Value) {
     // As values: the order of keys is up to the features that other crates give serde_json.
-    let path = golden_path("report.json");
+    let path = golden_path(name);
     if std::env::var_os("BLESS").is_some() {
-        std::fs::write(&path, serde_json::to_string_pretty(&value).unwrap() + "\n").unwrap();
+        std::fs::write(&path, serde_json::to_string_pretty(value).unwrap() + "\n").unwrap();
     }
     let expected: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-    assert_eq!(value, expected);
+    assert_eq!(*value, expected);
 }
 
 #[test]

@@ -32,6 +32,12 @@ const FIELDS: &[(&str, &[&str])] = &[
     // Only with CONFIG_SCHED_INFO, which Debian, Fedora and Ubuntu set.
     ("task_run_delay", &["task_struct.sched_info.run_delay"]),
     ("task_group_leader", &["task_struct.group_leader"]),
+    ("task_thread_pid", &["task_struct.thread_pid"]),
+    ("pid_level", &["pid.level"]),
+    ("pid_numbers", &["pid.numbers"]),
+    ("upid_nr", &["upid.nr"]),
+    ("upid_ns", &["upid.ns"]),
+    ("pid_ns_inum", &["pid_namespace.ns.inum"]),
     ("task_plug", &["task_struct.plug"]),
     ("task_stack", &["task_struct.stack"]),
     // x86 keeps TS_COMPAT in a word of its own, arm64 a bit in the flags.

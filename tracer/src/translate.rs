@@ -7,8 +7,8 @@ use blkkin_probe_abi::record as raw;
 use blkkin_wire::calls::{Arch, CallId, CallSpec};
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
 use blkkin_wire::event::{
-    BioEvent, BlockStatus, CallEvent, CommitEvent, ContextFrom, Ending, FileEvent, Kept, LayerEvent,
-    OpenFile, PairEvent, RequestEvent, Submitter, TaskChange, TaskEvent, TaskRef, TraceContext,
+    BioEvent, BlockStatus, CallEvent, CommitEvent, ContextFrom, Ending, FileEvent, InnerTask, Kept,
+    LayerEvent, OpenFile, PairEvent, RequestEvent, Submitter, TaskChange, TaskEvent, TaskRef, TraceContext,
 };
 use blkkin_wire::ids::{CgroupId, DeviceId, Fd, FileId, Pid, Sector, SpanId, TaskId, Tid, TraceId, Uid};
 
@@ -268,6 +268,11 @@ fn task(record: &raw::TaskRecord) -> TaskEvent {
         comm: padded(&record.comm),
         exe: (record.exe != raw::FileId::default()).then(|| file_id(&record.exe)),
         kernel_thread: has(raw::TASK_KERNEL_THREAD),
+        inner: (record.pid_ns != 0).then_some(InnerTask {
+            pid_ns: record.pid_ns,
+            pid: Pid(record.inner_pid),
+            tid: Tid(record.inner_tid),
+        }),
     }
 }
 

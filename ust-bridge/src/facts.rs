@@ -14,7 +14,7 @@ pub struct Where<'a> {
     pub vpid: u32,
     /// The thread, likewise.
     pub vtid: u32,
-    /// Its name space of processes, by its inode; 0 if it was not told.
+    /// Its name space of processes, by its inode; 0 if it is the initial one, or was not told.
     pub pid_ns: u64,
     /// The name of the process (of its thread, in fact: 15 bytes, as the kernel keeps it).
     pub procname: Cow<'a, str>,

@@ -46,17 +46,27 @@ use crate::facts::{self, Fact, Kind, Where};
 const OPEN_MAX: usize = 65_536;
 /// Threads that work for something.
 const THREADS_MAX: usize = 65_536;
-/// Inode of the initial name space of processes, whose numbers the kernel's side says (include/linux/proc_ns.h, PROC_PID_INIT_INO).
-const INITIAL_PID_NS: u64 = 0xefff_fffc;
 /// Operations that a thread has entered and not left.
 const DEPTH_MAX: usize = 32;
 /// Notes of one operation, and bytes of one's words.
 const NOTES_MAX: usize = 64;
 const WORDS_MAX: usize = 1_024;
 
-/// A thread, by the ids of the initial pid namespace.
+/// A process, as it sees itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Process {
+    /// Its name space of processes, by its inode; 0 is the initial one.
+    pub pid_ns: u64,
+    /// Its number there.
+    pub pid: u32,
+}
+
+/// A thread, as it sees itself. Numbers of two name spaces have nothing to do with each other: whoever compares them without the
+/// name space takes a container's thread for somebody of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Thread {
+    /// Its name space of processes, by its inode; 0 is the initial one.
+    pub pid_ns: u64,
     /// The process.
     pub pid: u32,
     /// The thread.
@@ -64,12 +74,18 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// Nobody that is known, where it is of another name space: its numbers are those of others in the initial one.
+    /// One of the initial name space.
+    pub const fn initial(pid: u32, tid: u32) -> Thread {
+        Thread { pid_ns: 0, pid, tid }
+    }
+
+    /// Its process.
+    pub const fn process(self) -> Process {
+        Process { pid_ns: self.pid_ns, pid: self.pid }
+    }
+
     fn of(at: &Where<'_>) -> Thread {
-        match at.pid_ns {
-            0 | INITIAL_PID_NS => Thread { pid: at.vpid, tid: at.vtid },
-            _ => Thread { pid: 0, tid: 0 },
-        }
+        Thread { pid_ns: at.pid_ns, pid: at.vpid, tid: at.vtid }
     }
 }
 
@@ -87,7 +103,7 @@ pub struct Above {
 /// Hears what comes of facts, in order of time.
 pub trait Told {
     /// An operation of this process is over, or was one end of a request.
-    fn event(&mut self, pid: u32, event: LayerEvent);
+    fn event(&mut self, process: Process, event: LayerEvent);
     /// An operation of this node has begun: calls may say that they were made for it.
     fn began(&mut self, at: MonotonicNs, trace: TraceId, span: SpanId);
     /// From `at` on the thread works for this.
@@ -113,8 +129,6 @@ pub struct Books {
     pub strangers: u64,
     /// Notes left out, as there were too many of one operation.
     pub notes_dropped: u64,
-    /// Entries of threads that are of another name space of processes: what these call is below nothing.
-    pub elsewhere: u64,
     /// Events that were lost, as the streams count them.
     pub lost: u64,
     /// Of the losses, those that were told after later facts had been believed.
@@ -124,7 +138,7 @@ pub struct Books {
 /// The state.
 #[derive(Debug, Default)]
 pub struct Operations {
-    open: HashMap<(u32, u64), Open>,
+    open: HashMap<(Process, u64), Open>,
     /// What each has entered and not left; of what is not known to be open only that it was entered.
     threads: HashMap<Thread, Vec<(u64, Option<Above>)>>,
     /// Nothing that is said before is believed of threads.
@@ -166,7 +180,7 @@ impl Operations {
             }
             Fact::End { span, status } => self.end(time, thread, *span, *status, told),
             Fact::Enter { span } => {
-                let above = self.open.get(&(thread.pid, *span)).map(|open| open.above().since(time));
+                let above = self.open.get(&(thread.process(), *span)).map(|open| open.above().since(time));
                 self.books.strangers += u64::from(above.is_none());
                 self.enter(time, thread, *span, above, told);
             }
@@ -192,7 +206,7 @@ impl Operations {
 
     /// What is open was known by events alone of which some were lost: its end may be among them. It is given out without one.
     pub fn interrupted(&mut self, at: u64, told: &mut impl Told) {
-        self.cut(at, |_| true, told);
+        self.cut(at, |_, _| true, told);
     }
 
     /// The thread has ended, and another may get its number: whatever it had entered.
@@ -203,21 +217,21 @@ impl Operations {
     }
 
     /// The process has ended: so have its threads, and no end of its operations will be heard.
-    pub fn gone(&mut self, pid: u32, at: u64, told: &mut impl Told) {
+    pub fn gone(&mut self, process: Process, at: u64, told: &mut impl Told) {
         self.now = self.now.max(at);
         self.threads.retain(|thread, _| {
-            let stays = thread.pid != pid;
+            let stays = thread.process() != process;
             if !stays {
                 told.works(MonotonicNs(at), *thread, None);
             }
             stays
         });
-        self.cut(at, |open| open.event.pid.0 == pid, told);
+        self.cut(at, |key, _| key.0 == process, told);
     }
 
     /// Nothing more will come.
     pub fn finish(&mut self, at: u64, told: &mut impl Told) {
-        self.cut(at.max(self.now), |_| true, told);
+        self.cut(at.max(self.now), |_, _| true, told);
         self.threads.clear();
     }
 
@@ -251,14 +265,14 @@ impl Operations {
         if self.open.len() >= OPEN_MAX {
             self.make_room(told);
         }
-        let above = (parent != 0).then(|| self.open.get(&(thread.pid, parent))).flatten();
+        let above = (parent != 0).then(|| self.open.get(&(thread.process(), parent))).flatten();
         let root = above.map_or(SpanId(span), |above| above.root);
         let said = TraceId(u128::from(trace_hi) << 64 | u128::from(trace_lo));
         // Who says no trace is in that of what it is part of, or begins one.
         let own = || above.map_or(TraceId(span.into()), |above| above.event.trace);
         let trace = if said.0 == 0 { own() } else { said };
         let continued = parent != 0 && above.is_none();
-        let Entry::Vacant(place) = self.open.entry((thread.pid, span)) else {
+        let Entry::Vacant(place) = self.open.entry((thread.process(), span)) else {
             self.books.twice += 1;
             return None;
         };
@@ -289,13 +303,13 @@ impl Operations {
         let (_, until, _) = begins.select_nth_unstable(OPEN_MAX / 8);
         let until = *until;
         let before = self.books.unfinished;
-        self.cut(self.now, |open| open.event.begin < until, told);
+        self.cut(self.now, |_, open| open.event.begin < until, told);
         self.books.no_room += self.books.unfinished - before;
     }
 
     fn end(&mut self, at: u64, thread: Thread, span: u64, status: i32, told: &mut impl Told) {
         self.leave(at, thread, span, told);
-        let key = (thread.pid, span);
+        let key = (thread.process(), span);
         let Some(open) = self.open.get_mut(&key) else {
             self.books.strangers += 1;
             return;
@@ -310,8 +324,7 @@ impl Operations {
     /// Also of what is not known: what it had entered before is not what it works for now.
     fn enter(&mut self, at: u64, thread: Thread, span: u64, above: Option<Above>, told: &mut impl Told) {
         let room = self.threads.len() < THREADS_MAX || self.threads.contains_key(&thread);
-        self.books.elsewhere += u64::from(thread.pid == 0);
-        if at < self.doubtful_until || !room || thread.pid == 0 {
+        if at < self.doubtful_until || !room {
             return;
         }
         let stack = self.threads.entry(thread).or_default();
@@ -341,7 +354,7 @@ impl Operations {
     }
 
     fn note(&mut self, at: &Where<'_>, span: u64, key: &str, value: NoteValue) {
-        let Some(open) = self.open.get_mut(&(Thread::of(at).pid, span)) else {
+        let Some(open) = self.open.get_mut(&(Thread::of(at).process(), span)) else {
             self.books.strangers += 1;
             return;
         };
@@ -361,7 +374,7 @@ impl Operations {
     }
 
     fn meeting(&mut self, thread: Thread, span: u64, answered: bool, unique: bool, meeting: Meeting) {
-        let Some(open) = self.open.get_mut(&(thread.pid, span)) else {
+        let Some(open) = self.open.get_mut(&(thread.process(), span)) else {
             self.books.strangers += 1;
             return;
         };
@@ -383,8 +396,9 @@ impl Operations {
     }
 
     /// Gives out what has no end.
-    fn cut(&mut self, at: u64, which: impl Fn(&Open) -> bool, told: &mut impl Told) {
-        let mut all: Vec<_> = self.open.iter().filter(|(_, open)| which(open)).map(|(key, _)| *key).collect();
+    fn cut(&mut self, at: u64, which: impl Fn(&(Process, u64), &Open) -> bool, told: &mut impl Told) {
+        let mut all: Vec<_> =
+            self.open.iter().filter(|(key, open)| which(key, open)).map(|(key, _)| *key).collect();
         // Parts first, as if they had ended one after another.
         all.sort_unstable_by_key(|key| std::cmp::Reverse((self.open[key].event.begin, key.1)));
         for key in all {
@@ -396,7 +410,7 @@ impl Operations {
         }
     }
 
-    fn give_out(&mut self, key: (u32, u64), told: &mut impl Told) {
+    fn give_out(&mut self, key: (Process, u64), told: &mut impl Told) {
         let Some(Open { event, meetings, .. }) = self.open.remove(&key) else { return };
         let ended = event.outcome != Outcome::Unfinished;
         self.books.ended += u64::from(ended);

@@ -11,6 +11,11 @@
 //! A batch waits until facts are known up to its watermark: a live timer's length, and the network's. When that takes longer than
 //! [`HOLD_MAX`] it goes on without, and its calls that return after what is known name nothing ([`WeaveBooks::calls_unjudged`]).
 //!
+//! *Whose number.* A daemon in a container says the numbers of its own pid namespace, which are others' outside of it. The kernel's side
+//! says of each task both what it is called there and in which namespace, so the two meet by (namespace, process, thread), and by no
+//! number alone. Operations are given out under the numbers of the machine, as calls are.
+//! *Rejected*: to translate by /proc/PID/status (NSpid): who has ended is not there any more, and its number may be another's by then.
+//!
 //! *Two words about one call.* A thread that publishes what it works for is believed about its call: the kernel's side has read that at the
 //! call itself. What it says in events tells besides whether this is an operation of this node, which the call is then a part of.
 //! Where the two differ the published one counts, and that they do is counted ([`WeaveBooks::calls_contradicted`]).
@@ -18,6 +23,7 @@
 //! *Rejected*: to leave it to the aggregator. It would have to hold every call of every node until that node's daemons were heard;
 //! here both streams are at hand, and what leaves the node is said once.
 
+mod called;
 #[cfg(test)]
 mod tests;
 
@@ -29,7 +35,8 @@ use blkkin_wire::event::{CallEvent, ContextFrom, LayerEvent, TaskChange, TraceCo
 use blkkin_wire::ids::{SpanId, TaskId, TraceId};
 use blkkin_wire::operation::Outcome;
 
-use crate::operations::{Above, Thread, Told};
+use crate::operations::{Above, Process, Thread, Told};
+use called::{Called, Outer};
 
 /// How long a batch waits to be put together with facts. ns. A live timer is some ms; beyond this something is wrong there.
 pub const HOLD_MAX: u64 = 2_000_000_000;
@@ -45,8 +52,8 @@ const OPERATIONS_MAX: usize = 65_536;
 #[derive(Clone, Debug, PartialEq)]
 #[allow(clippy::large_enum_variant, reason = "nearly all are events: a box would only add an allocation")]
 pub enum Word {
-    /// An operation of this process, or an end of a request.
-    Event(u32, LayerEvent),
+    /// An operation of this process, or an end of a request. Process and thread of the operation are its own numbers for itself.
+    Event(Process, LayerEvent),
     /// An operation of this node began then.
     Began(MonotonicNs, TraceId, SpanId),
     /// From then on the thread works for this.
@@ -66,8 +73,8 @@ impl Word {
 
 /// Takes them in the order in which they are told.
 impl Told for Vec<Word> {
-    fn event(&mut self, pid: u32, event: LayerEvent) {
-        self.push(Word::Event(pid, event));
+    fn event(&mut self, process: Process, event: LayerEvent) {
+        self.push(Word::Event(process, event));
     }
     fn began(&mut self, at: MonotonicNs, trace: TraceId, span: SpanId) {
         self.push(Word::Began(at, trace, span));
@@ -112,6 +119,8 @@ pub struct WeaveBooks {
     pub operations_unfinished: u64,
     /// Operations left out, as their process is none of those that are followed.
     pub operations_of_others: u64,
+    /// Of them those of another pid namespace that the kernel's side has no name for: they have no process here, and nothing is below them.
+    pub operations_elsewhere: u64,
     /// Of them behind the watermark of an earlier batch that had gone on unwaited. Each is whole by itself, so only its place in
     /// the order is lost.
     pub operations_late: u64,
@@ -127,12 +136,13 @@ pub struct Weave {
     /// Of late, and before that.
     operations: [HashMap<SpanId, TraceId>; 2],
     /// With when each was forked, where that was seen.
-    tasks: HashMap<TaskId, (Thread, MonotonicNs)>,
+    tasks: HashMap<TaskId, (Called, MonotonicNs)>,
     /// Tasks of each process.
-    processes: HashMap<u32, u32>,
+    processes: HashMap<Process, u32>,
+    outer: Outer,
     /// Only of processes that the tracer has named, which are these; none where everybody is followed. Their operations are given
     /// out after their end, too.
-    named: Option<HashSet<u32>>,
+    named: Option<HashSet<Process>>,
     exits: Vec<Exit>,
     /// With when each came, by the caller's clock.
     held: VecDeque<(EventBatch, u64)>,
@@ -224,22 +234,24 @@ impl Weave {
             self.until(event.time(), &mut batch.events);
             match &mut event {
                 LayerEvent::Task(task) => {
-                    let thread = Thread { pid: task.pid.0, tid: task.tid.0 };
+                    let called = Called::of(task);
                     if let Some(named) = &mut self.named
                         && named.len() < TASKS_MAX
                     {
-                        named.insert(thread.pid);
+                        named.insert(called.own().process());
                     }
                     if task.change == TaskChange::Exited {
                         self.ended(task.task.id, task.time);
                     } else if let Some((known, _)) = self.tasks.get_mut(&task.task.id) {
-                        *known = thread;
+                        *known = called;
                     } else if self.tasks.len() < TASKS_MAX {
                         let forked = task.change == TaskChange::Forked;
                         let born = if forked { task.time } else { MonotonicNs(0) };
-                        self.tasks.insert(task.task.id, (thread, born));
-                        *self.processes.entry(thread.pid).or_default() += 1;
+                        self.tasks.insert(task.task.id, (called, born));
+                        *self.processes.entry(called.own().process()).or_default() += 1;
                     }
+                    let born = self.tasks.get(&task.task.id).map(|(_, born)| *born);
+                    self.outer.learn(task, born);
                 }
                 LayerEvent::Call(call) => self.link(call),
                 _ => {}
@@ -251,20 +263,23 @@ impl Weave {
         batch
     }
 
-    fn is_others(&self, pid: u32) -> bool {
-        self.named.as_ref().is_some_and(|named| !named.contains(&pid))
+    fn is_others(&self, process: Process) -> bool {
+        self.named.as_ref().is_some_and(|named| !named.contains(&process))
     }
 
     fn ended(&mut self, task: TaskId, at: MonotonicNs) {
-        let Some((thread, _)) = self.tasks.remove(&task) else { return };
-        self.threads.remove(&thread);
-        let left = self.processes.get_mut(&thread.pid);
+        let Some((called, _)) = self.tasks.remove(&task) else { return };
+        for name in called.names() {
+            self.threads.remove(&name);
+        }
+        let thread = called.own();
+        let left = self.processes.get_mut(&thread.process());
         let last = left.is_none_or(|left| {
             *left -= 1;
             *left == 0
         });
         if last {
-            self.processes.remove(&thread.pid);
+            self.processes.remove(&thread.process());
         }
         self.exits.push(Exit { thread, at: at.0, last });
     }
@@ -273,10 +288,14 @@ impl Weave {
     fn until(&mut self, time: MonotonicNs, events: &mut Vec<LayerEvent>) {
         while let Some(word) = self.words.pop_front_if(|word| word.at() <= time) {
             match word {
-                Word::Event(pid, event) if self.is_others(pid) => {
+                Word::Event(process, event) if self.is_others(process) => {
                     self.books.operations_of_others += u64::from(matches!(event, LayerEvent::Operation(_)));
                 }
-                Word::Event(_, event) => {
+                Word::Event(process, mut event) => {
+                    if let LayerEvent::Operation(operation) = &mut event {
+                        let known = self.outer.name(operation, process);
+                        self.books.operations_elsewhere += u64::from(!known);
+                    }
                     let operation = matches!(event, LayerEvent::Operation(_));
                     self.books.operations_unfinished += u64::from(is_unfinished(&event));
                     self.books.operations += u64::from(operation);
@@ -329,8 +348,9 @@ impl Weave {
         if self.threads.is_empty() {
             return None;
         }
-        let (thread, born) = self.tasks.get(&task)?;
-        self.threads.get(thread).filter(|above| above.since >= *born).copied()
+        let (called, born) = self.tasks.get(&task)?;
+        let above = called.names().find_map(|name| self.threads.get(&name));
+        above.filter(|above| above.since >= *born).copied()
     }
 }
 

@@ -104,13 +104,29 @@ final class Consumer {
                 var trace = String.format("%016x%016x", spans.number("trace_high"), spans.number("trace_low"));
                 String span = String.format("%016x", spans.number("span"));
                 long flags = spans.number("flags");
-                contexts.add(row("trace", trace, "span", span, "flags", flags & 255, "by_rule", flags > 255));
+                var context = row("trace", trace, "span", span, "flags", flags & 255, "by_rule", flags > 255);
+                if (spans.length("operation") > 0) {
+                    context.put("operation", spans.next("operation"));
+                }
+                contexts.add(context);
             }
             Columns call = columns("call_events"), bio = columns("bio_events"), request = columns("request_events");
             Columns commit = columns("commit_events"), names = columns("task_events");
             Columns paths = columns("file_events"), disks = columns("device_events");
+            Columns meetings = columns("meeting_events"), operations = columns("operation_events");
+            Columns processes = new Columns(message, this);
+            int left = processes.length("process_events");
+            Message process = left > 0 ? (Message) processes.next("process_events") : null;
             var events = new ArrayList<Map<String, Object>>();
-            for (int n = own.length("kinds"); n > 0; n--) {
+            for (int n = 0, all = own.length("kinds"); n <= all; n++) {
+                // These are not among the kinds, and say how many of those lie before them.
+                for (; process != null && (n == all || new Columns(process, this).place("before") <= n); left--) {
+                    events.add(process(new Columns(process, this)));
+                    process = left > 1 ? (Message) processes.next("process_events") : null;
+                }
+                if (n == all) {
+                    break;
+                }
                 var time = unsigned(own.sum("times"));
                 var kind = own.next("kinds").toString();
                 if (kind.equals("KIND_PAIR")) {
@@ -124,6 +140,8 @@ final class Consumer {
                     case "KIND_TASK" -> task(time, names);
                     case "KIND_FILE" -> file(time, paths);
                     case "KIND_DEVICE" -> disk(time, disks);
+                    case "KIND_MEETING" -> meeting(time, meetings);
+                    case "KIND_OPERATION" -> operation(time, operations);
                     default -> throw new IllegalArgumentException(kind);
                 });
             }
@@ -195,9 +213,15 @@ final class Consumer {
 
         Map<String, Object> task(Object time, Columns t) {
             long flags = t.number("flags");
-            return row("time", time, "kind", "task", "task", tasks.get((int) t.number("task")),
+            var task = row("time", time, "kind", "task", "task", tasks.get((int) t.number("task")),
                 "parent", (flags & 1) != 0 ? t.id("parent") : null, "pid", t.next("pid"), "tid", t.next("tid"),
                 "comm", t.next("comm"), "exe", (flags & 2) != 0 ? files.get((int) t.number("exe")) : null);
+            if ((flags & 8) != 0) {
+                for (var name : List.of("pid_ns", "inner_pid", "inner_tid")) {
+                    task.put(name, t.next(name));
+                }
+            }
+            return task;
         }
 
         Map<String, Object> file(Object time, Columns f) {
@@ -211,6 +235,54 @@ final class Consumer {
             var part = d.number("flags") & 1;
             return row("time", time, "kind", "device", "device", devices.get((int) d.number("device")), "name", d.next("name"),
                 "partition_of", part != 0 ? devices.get((int) d.number("partition_of")) : null);
+        }
+
+        Object word(long place) {
+            return ((List<?>) get("words")).get((int) place);
+        }
+
+        Map<String, Object> meeting(Object time, Columns m) {
+            long flags = m.number("flags");
+            var span = m.id("span");
+            return row("time", time, "kind", "meeting", "span", span, "root", (flags & 4) != 0 ? span : m.id("root"),
+                "side", (flags & 1) != 0 ? "answered" : "asked", "rule", word(m.number("rule")),
+                "connection", word(m.number("connection")), "cookie", m.next("cookie"), "unique", (flags & 2) != 0,
+                "took", m.next("took"));
+        }
+
+        Map<String, Object> operation(Object time, Columns o) {
+            long flags = o.number("flags");
+            var trace = String.format("%016x%016x", o.number("trace_high"), o.number("trace_low"));
+            var event = row("time", time, "kind", "operation", "trace", trace, "span", String.format("%016x", o.number("span")),
+                "parent", (flags & 4) != 0 ? String.format("%016x", o.number("parent")) : null, "continued", (flags & 128) != 0,
+                "side", (flags & 1) != 0 ? "server" : (flags & 2) != 0 ? "client" : null,
+                "name", word(o.number("name")), "service", word(o.number("service")), "took", o.next("took"),
+                "pid", o.next("pid"), "tid", o.next("tid", (flags & 64) != 0), "errno", o.next("errno", (flags & 8) != 0),
+                "unfinished", (flags & 16) != 0, "kept", o.next("kept", (flags & 32) != 0));
+            var notes = new ArrayList<Object>();
+            for (long n = o.number("notes"); n > 0; n--) {
+                var after = o.next("note_after");
+                var key = word(o.number("note_key"));
+                notes.add(list(after, key, switch ((int) o.number("note_kind")) {
+                    case 1 -> word(o.number("note_text"));
+                    case 2 -> o.next("note_number");
+                    default -> null;
+                }));
+            }
+            event.put("notes", notes);
+            return event;
+        }
+
+        /** What a process says of itself. */
+        Map<String, Object> process(Columns p) {
+            var said = new ArrayList<Object>();
+            for (int n = p.length("key"); n > 0; n--) {
+                var key = word(p.number("key"));
+                long value = p.number("value");
+                said.add(list(key, value > 0 ? word(value - 1) : p.next("number")));
+            }
+            return row("time", p.one("time"), "kind", "process", "pid", p.one("pid"), "attributes", said,
+                "left_out", p.one("left_out"));
         }
     }
 
@@ -239,6 +311,10 @@ final class Consumer {
         /** What is no column. */
         Object one(String name) {
             return plain(field(name), message.getField(field(name)));
+        }
+
+        long place(String name) {
+            return ((Number) one(name)).longValue();
         }
 
         Object next(String name) {

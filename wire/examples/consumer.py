@@ -114,10 +114,13 @@ def events(batch):
                    "bios": bios}
 
     def named(t=batch.task_events):
-        parent, exe = ids(t.parent, batch), iter(t.exe)
+        parent, exe, inner = ids(t.parent, batch), iter(t.exe), zip(t.pid_ns, t.inner_pid, t.inner_tid)
         for task, flags, pid, tid, comm in zip(t.task, t.flags, t.pid, t.tid, t.comm):
-            yield {"kind": "task", "task": tasks[task], "parent": next(parent) if flags & 1 else None, "pid": pid,
-                   "tid": tid, "comm": comm, "exe": file(next(exe)) if flags & 2 else None}
+            event = {"kind": "task", "task": tasks[task], "parent": next(parent) if flags & 1 else None, "pid": pid,
+                     "tid": tid, "comm": comm, "exe": file(next(exe)) if flags & 2 else None}
+            if flags & 8:
+                event["pid_ns"], event["inner_pid"], event["inner_tid"] = next(inner)
+            yield event
 
     def paths(f=batch.file_events):
         stands_for = iter(f.device_file)
@@ -157,13 +160,23 @@ def events(batch):
                    "errno": take("errno", flags >> 3 & 1), "unfinished": bool(flags & 16),
                    "kept": take("kept", flags >> 5 & 1), "notes": [note() for _ in range(take("notes"))]}
 
+    def processes():
+        for p in batch.process_events:
+            number = iter(p.number)
+            said = [[batch.words[key], batch.words[at - 1] if at else next(number)] for key, at in zip(p.key, p.value)]
+            yield p.before, {"time": p.time, "kind": "process", "pid": p.pid, "attributes": said, "left_out": p.left_out}
+
     bios, requests = bios(), requests()
     of = {pb.KIND_CALL: calls(), pb.KIND_BIO: bios, pb.KIND_REQUEST: requests, pb.KIND_COMMIT: commits(),
           pb.KIND_TASK: named(), pb.KIND_FILE: paths(), pb.KIND_DEVICE: disks(),
           pb.KIND_MEETING: meetings(), pb.KIND_OPERATION: operations()}
-    for kind, time in zip(batch.kinds, sums(batch.times)):
+    said = list(processes())
+    for place, (kind, time) in enumerate(zip(batch.kinds, sums(batch.times))):
+        while said and said[0][0] <= place:
+            yield said.pop(0)[1]
         for event in [next(bios), next(requests)] if kind == pb.KIND_PAIR else [next(of[kind])]:
             yield {"time": time, **event}
+    yield from (event for _, event in said)
 
 
 def pieces(batch):

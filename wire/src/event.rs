@@ -398,6 +398,21 @@ pub struct TaskEvent {
     pub exe: Option<FileId>,
     /// A thread of the kernel.
     pub kernel_thread: bool,
+    /// What it is called in its own pid namespace, where that is not the initial one. Streams of daemons name it so; once they are
+    /// put together nobody needs it, so it is in no saved state.
+    #[serde(skip)]
+    pub inner: Option<InnerTask>,
+}
+
+/// A task as its own pid namespace numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InnerTask {
+    /// The namespace, by its inode (`/proc/PID/ns/pid`).
+    pub pid_ns: u32,
+    /// Process id there.
+    pub pid: Pid,
+    /// Thread id there.
+    pub tid: Tid,
 }
 
 /// A file's path at the moment when it was opened or executed.

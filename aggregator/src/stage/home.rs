@@ -10,7 +10,8 @@
 //! daemon and all that is below it; so those would have to be held there, in another shape than the one in which they are held between
 //! nodes.
 
-use blkkin_wire::meeting::Across;
+use blkkin_wire::ids::TraceId;
+use blkkin_wire::meeting::{Across, Moved};
 use blkkin_wire::piece::{Epoch, Part, Piece};
 use blkkin_wire::span::Span;
 
@@ -26,6 +27,7 @@ use crate::trace::Trace;
 pub struct Home {
     meet: MeetStage,
     assemble: AssembleStage,
+    moves: Vec<(TraceId, Moved)>,
 }
 
 impl Default for Home {
@@ -40,11 +42,13 @@ impl Home {
         Home {
             meet: MeetStage::begin(Epoch(0), MeetStageConfig::new(1)),
             assemble: AssembleStage::begin(Epoch(0), AssembleStageConfig::new(1, Rules::default())),
+            moves: Vec::new(),
         }
     }
 
     /// Takes a trace in, whose spans are these, and gives out what is decided by now.
     pub fn take(&mut self, trace: &Trace, spans: Vec<Span>, shown: &mut dyn FnMut(Vec<Span>)) {
+        self.moves.clear();
         let mut way = Way { again: Vec::new(), shown };
         self.advance(LogTime(trace.last_end().0 / 1_000_000), &mut way);
         for piece in pieces_of(trace, spans) {
@@ -58,9 +62,15 @@ impl Home {
 
     /// Nothing more will come: gives out what waits.
     pub fn finish(&mut self, shown: &mut dyn FnMut(Vec<Span>)) {
+        self.moves.clear();
         let mut way = Way { again: Vec::new(), shown };
         self.advance(LogTime(u64::MAX), &mut way);
         self.go_round(way);
+    }
+
+    /// What the last trace that was taken in has decided: which trace is shown in which, and below what.
+    pub fn moves(&self) -> &[(TraceId, Moved)] {
+        &self.moves
     }
 
     /// What became of the ends of requests.
@@ -77,6 +87,9 @@ impl Home {
     fn go_round(&mut self, mut way: Way<'_>) {
         while !way.again.is_empty() {
             for piece in std::mem::take(&mut way.again) {
+                if let Across::Moved(moved) = &piece.across {
+                    self.moves.push((piece.trace, (**moved).clone()));
+                }
                 self.assemble.take(piece, &mut way);
             }
         }

@@ -27,8 +27,11 @@ pub(super) fn add(place: &Place<'_>, operation: &OperationEvent, spans: &mut Vec
             NoteValue::Number(number) => tags.said_number(key, *number),
         }
     }
-    tags.number("process.pid", operation.pid.0);
-    tags.number("thread.id", operation.tid.0);
+    // 0: what its program is called in the initial pid namespace was never heard.
+    if operation.pid.0 != 0 {
+        tags.number("process.pid", operation.pid.0);
+        tags.number("thread.id", operation.tid.0);
+    }
     match operation.outcome {
         Outcome::Done => {}
         Outcome::Failed(errno) => {

@@ -191,6 +191,7 @@ fn names() -> Vec<LayerEvent> {
         comm: "database".into(),
         exe: None,
         kernel_thread: false,
+        inner: None,
     };
     let device = DeviceEvent { time, device: DISK, name: "nvme0n1".into(), partition_of: None };
     vec![LayerEvent::Device(device), LayerEvent::Task(task)]

@@ -16,6 +16,7 @@ use blkkin_wire::killed::Killed;
 
 use super::figures;
 use crate::daemons::Shown;
+use crate::probes;
 use crate::service::{Family, Figures, Kind, Pulse, Search, Trouble};
 
 /// Shared by the thread that sends and who asks.
@@ -27,6 +28,8 @@ pub(crate) struct Books {
     silence_max: Duration,
     /// What is heard of daemons, if anybody listens.
     daemons: Option<Shown>,
+    /// What is heard at probes, likewise.
+    probes: Option<probes::Shown>,
     /// For the cluster, if there is to be one, and its topic.
     search: OnceLock<Search>,
     /// What NBD clients asked, if anybody asks for that.
@@ -48,9 +51,13 @@ struct Latest {
 
 impl Books {
     /// Empty ones. Without a batch for `silence_max` the agent is not well.
-    pub(crate) fn new(silence_max: Duration, daemons: Option<Shown>, asking: Option<Asking>) -> Books {
+    pub(crate) fn new(
+        silence_max: Duration,
+        (daemons, probes): (Option<Shown>, Option<probes::Shown>),
+        asking: Option<Asking>,
+    ) -> Books {
         let (latest, search) = Default::default();
-        Books { latest, pulse: Pulse::new(), silence_max, daemons, search, asking }
+        Books { latest, pulse: Pulse::new(), silence_max, daemons, probes, search, asking }
     }
 
     /// A batch came.
@@ -152,6 +159,7 @@ impl Figures for Books {
         families.extend(figures::of_resources(&accounts));
         families.extend(figures::of_killed(&killed));
         families.extend(self.daemons.iter().flat_map(Shown::families));
+        families.extend(self.probes.iter().flat_map(probes::Shown::families));
         families.extend(self.asking.iter().flat_map(|asking| figures::of_asking(&asking.books())));
         families
     }
@@ -177,7 +185,7 @@ mod tests {
 
     #[test]
     fn what_is_shown_is_what_was_noted() {
-        let books = Books::new(Duration::from_secs(30), None, None);
+        let books = Books::new(Duration::from_secs(30), (None, None), None);
         let calls = Account { fired: 7, recorded: 4, dropped: 3 };
         let accounts = Accounts { calls, untracked: 2, ..Accounts::default() };
         let deliveries = Deliveries { accepted: 9, delivered: 5, failed: 1, ..Deliveries::default() };
@@ -217,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_cluster_that_is_away_is_told_of_until_it_is_there() {
-        let books = Books::new(Duration::from_secs(30), None, None);
+        let books = Books::new(Duration::from_secs(30), (None, None), None);
         assert!(books.remarks().is_empty());
         books.away(Some(Trouble::new("why".to_owned())));
         let remarks = books.remarks();
@@ -232,9 +240,9 @@ mod tests {
 
     #[test]
     fn who_hears_of_no_batch_is_not_well() {
-        let books = Books::new(Duration::ZERO, None, None);
+        let books = Books::new(Duration::ZERO, (None, None), None);
         std::thread::sleep(Duration::from_millis(2));
         assert!(books.ill().is_some());
-        assert_eq!(Books::new(Duration::from_secs(30), None, None).ill(), None);
+        assert_eq!(Books::new(Duration::from_secs(30), (None, None), None).ill(), None);
     }
 }

@@ -207,7 +207,7 @@ impl Reading {
         }
         while let Some(Exit { thread, at, last }) = self.ended.pop_front_if(|exit| exit.at < self.until.0) {
             match last {
-                true => self.operations.gone(thread.pid, at, &mut words),
+                true => self.operations.gone(thread.process(), at, &mut words),
                 false => self.operations.ended(thread, at, &mut words),
             }
         }

@@ -63,6 +63,11 @@ impl Shown {
                 "Of these without an end: their process was killed, or too many were open",
                 woven.operations_unfinished,
             ),
+            counter(
+                "daemon_operations_elsewhere",
+                "Of these those of another pid namespace whose process is not known here",
+                woven.operations_elsewhere,
+            ),
             counter("daemon_calls_linked", "Calls below an operation", woven.calls_linked),
             counter(
                 "daemon_calls_unjudged",

@@ -57,6 +57,7 @@ mod tests {
             comm: "x".into(),
             exe: None,
             kernel_thread: false,
+            inner: None,
         })
     }
 

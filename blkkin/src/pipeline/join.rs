@@ -122,7 +122,10 @@ impl Sorter {
             raw::tag(trace, &mut spans);
         }
         match &mut self.home {
-            Some(home) => home.take(trace, spans, &mut |spans| offer(&self.outlets, spans)),
+            Some(home) => {
+                home.take(trace, spans, &mut |spans| offer(&self.outlets, spans));
+                home.moves().iter().for_each(|(of, moved)| self.report.moved(*of, moved));
+            }
             None => offer(&self.outlets, spans),
         }
     }

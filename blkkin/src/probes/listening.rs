@@ -13,11 +13,12 @@ use blkkin_bus::{Next, Publisher, Subscription};
 use blkkin_tracer::usdt::hits::{Hits, LostHits};
 use blkkin_ust_bridge::mapping::probed::{Hit, Probed};
 use blkkin_ust_bridge::operations::{Books, Operations, Thread};
-use blkkin_ust_bridge::weave::{Weave, WeaveBooks, Word};
+use blkkin_ust_bridge::weave::{Weave, Word};
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::{LayerEvent, TaskChange};
 
+use super::shown::{Shown, Told};
 use crate::clock;
 
 /// Between two looks while nothing comes.
@@ -27,9 +28,7 @@ const WAIT: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct Heard {
     pub(super) operations: Books,
-    pub(super) woven: WeaveBooks,
-    pub(super) unread: u64,
-    pub(super) unbelieved: u64,
+    pub(super) told: Told,
 }
 
 pub(super) struct Listening {
@@ -41,11 +40,12 @@ pub(super) struct Listening {
     exits: VecDeque<(Thread, MonotonicNs)>,
     /// Nothing that was said before is believed.
     doubtful_until: MonotonicNs,
-    unbelieved: u64,
+    told: Told,
+    shown: Shown,
 }
 
 impl Listening {
-    pub(super) fn new(probed: Probed, hits: Receiver<Hits>) -> Listening {
+    pub(super) fn new(probed: Probed, hits: Receiver<Hits>, shown: Shown) -> Listening {
         Listening {
             probed,
             hits,
@@ -53,7 +53,8 @@ impl Listening {
             weave: Weave::default(),
             exits: VecDeque::new(),
             doubtful_until: MonotonicNs(0),
-            unbelieved: 0,
+            told: Told::default(),
+            shown,
         }
     }
 
@@ -75,6 +76,7 @@ impl Listening {
                     }
                     // Whose they were is known already: see `ended`.
                     self.weave.take_exits().for_each(drop);
+                    self.tell();
                 }
                 Next::Timeout => {}
                 Next::Closed => break,
@@ -86,34 +88,37 @@ impl Listening {
         for batch in self.weave.finish() {
             let _ = out.publish(batch);
         }
-        Heard {
-            operations: *self.operations.books(),
-            woven: *self.weave.books(),
-            unread: self.probed.unread,
-            unbelieved: self.unbelieved,
-        }
+        self.tell();
+        Heard { operations: *self.operations.books(), told: self.told }
+    }
+
+    fn tell(&mut self) {
+        (self.told.woven, self.told.unread) = (*self.weave.books(), self.probed.unread);
+        self.shown.tell(self.told);
     }
 
     /// What a batch's hits mean, in the order in which they and its tasks' ends came.
     fn hear(&mut self, batch: &EventBatch, hits: Hits) -> Vec<Word> {
         let mut words = Vec::new();
         if let Some(lost) = hits.lost {
+            self.told.lost += lost.count;
             self.lost(lost, &mut words);
         }
+        self.told.hits += hits.hits.len() as u64;
         self.exits.extend(batch.events.iter().filter_map(|event| match event {
             LayerEvent::Task(task) if task.change == TaskChange::Exited => {
-                Some((Thread { pid: task.pid.0, tid: task.tid.0 }, task.time))
+                Some((Thread::initial(task.pid.0, task.tid.0), task.time))
             }
             // Another program is there now, in the first thread: what the one before it had begun ends.
             LayerEvent::Task(task) if task.change == TaskChange::Execed => {
-                Some((Thread { pid: task.pid.0, tid: task.pid.0 }, task.time))
+                Some((Thread::initial(task.pid.0, task.pid.0), task.time))
             }
             _ => None,
         }));
         for hit in hits.hits {
             self.ended(hit.time, &mut words);
             if hit.time < self.doubtful_until {
-                self.unbelieved += 1;
+                self.told.unbelieved += 1;
                 continue;
             }
             let said = Hit {
@@ -147,7 +152,7 @@ impl Listening {
         while let Some((thread, at)) = self.exits.pop_front_if(|(_, at)| *at <= until) {
             self.probed.gone(thread.pid, thread.tid);
             if thread.pid == thread.tid {
-                self.operations.gone(thread.pid, at.0, words);
+                self.operations.gone(thread.process(), at.0, words);
             } else {
                 self.operations.ended(thread, at.0, words);
             }

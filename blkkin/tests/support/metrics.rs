@@ -76,6 +76,11 @@ pub(crate) fn is_of_daemons(family: &str) -> bool {
     family.starts_with("blkkin_daemon_")
 }
 
+/// One that listens at probes.
+pub(crate) fn is_of_probes(family: &str) -> bool {
+    family.starts_with("blkkin_probe_")
+}
+
 /// And one that sees NBD clients.
 pub(crate) fn is_of_nbd(family: &str) -> bool {
     family.starts_with("blkkin_nbd_")

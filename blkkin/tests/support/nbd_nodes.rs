@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use crate::link::{ADDRESSES, Link};
 use crate::support::live::eventually;
 use crate::support::metrics::{address, families, get, value};
 use crate::support::service::Service;
+use crate::support::tools::{capture, tool};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const DISK: u64 = 64 * MIB;
@@ -46,6 +47,15 @@ pub(crate) struct World {
     pub(crate) link: Link,
     _broker: Broker,
     home: tempfile::TempDir,
+    fio: PathBuf,
+}
+
+/// fio by a name of this test's own: nodes share the kernel, in which others' run beside it, and an agent follows who has this name.
+fn own_fio(folder: &Path) -> Result<PathBuf, String> {
+    let fio = folder.join(format!("fio-{}", std::process::id()));
+    let installed = capture(tool("sh").args(["-c", "command -v fio"]))?;
+    std::os::unix::fs::symlink(installed, &fio).map_err(|error| error.to_string())?;
+    Ok(fio)
 }
 
 impl World {
@@ -53,6 +63,8 @@ impl World {
         let home = tempfile::tempdir().unwrap();
         let folder = home.path();
         let of_home = |name: &str| folder.join(name).display().to_string();
+        let fio = own_fio(folder)?;
+        let asks = fio.file_name().unwrap().to_string_lossy().into_owned();
         let link = Link::up()?;
         let broker = Broker::start()?;
         let brokers = broker.settings().brokers;
@@ -84,7 +96,7 @@ impl World {
             "pwrite64",
         ];
         let agents = [
-            agent("asks", 0, &["--nbd", "--comm", "fio", "--syscall", "fsync"]),
+            agent("asks", 0, &["--nbd", "--comm", &asks, "--syscall", "fsync"]),
             agent("answers", 1, &[&["--ust"], &workers[..]].concat()),
         ];
         fs::File::create(folder.join("disk")).unwrap().set_len(DISK).unwrap();
@@ -97,12 +109,12 @@ impl World {
         // It says where it listens once it is known to LTTng.
         assert!(eventually(|| fs::metadata(&listens).unwrap().len() > 0));
         let uri = fs::read_to_string(&listens).unwrap().trim().to_owned();
-        Ok(World { agents, server, uri, aggregator, exporter, link, _broker: broker, home })
+        Ok(World { agents, server, uri, aggregator, exporter, link, _broker: broker, home, fio })
     }
 
     /// fio on the first node: so many requests a job, one at a time, in a part of the disk that nobody else asks for.
     fn fio(&self, name: &str, rw: &str, requests: u64, part: u64) -> Command {
-        let mut command = self.link.nodes[0].program("fio");
+        let mut command = self.link.nodes[0].program(&self.fio.display().to_string());
         let each = format!("{}", MIB * 4);
         let words = [
             format!("--name={name}"),

@@ -193,6 +193,7 @@ fn names() -> Vec<LayerEvent> {
         comm: "database".into(),
         exe: None,
         kernel_thread: false,
+        inner: None,
     };
     let device = DeviceEvent { time, device: DISK, name: "loop1".into(), partition_of: None };
     vec![LayerEvent::Device(device), LayerEvent::File(file), LayerEvent::Task(task)]

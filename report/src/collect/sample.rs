@@ -12,7 +12,7 @@ const TASK: TaskRef = TaskRef { id: TaskId(1), version: 0 };
 const FILE: FileId = FileId { device: DeviceId { major: 8, minor: 0 }, ino: 1, generation: 0 };
 
 /// A call at time 0 that took `time` ns.
-pub(super) fn call(span: u64, name: &str, time: u64) -> Trace {
+pub(crate) fn call(span: u64, name: &str, time: u64) -> Trace {
     let source = Source { node: NodeId(1), boot: BootId(2), epoch: StartEpoch(3) };
     let anchor = ClockAnchor {
         monotonic: MonotonicNs(0),

@@ -14,6 +14,10 @@ pub enum Fill {
     Call,
     /// A commit's whole life.
     Commit,
+    /// Who asked had sent, and who answered was not at it.
+    Way,
+    /// An operation was open, and nothing was done for it that is known of.
+    Program,
     /// Nothing below the file system was on its way.
     FileSystem,
     /// Nothing was on its way that is known of, and the call slept.
@@ -28,12 +32,16 @@ pub enum Fill {
     Flush,
     /// A request was at the device.
     Device,
+    /// Something was said at that moment.
+    Moment,
 }
 
-const FILLS: [Fill; 10] = [
+const FILLS: [Fill; 13] = [
     Fill::Bio,
     Fill::Call,
     Fill::Commit,
+    Fill::Way,
+    Fill::Program,
     Fill::FileSystem,
     Fill::Unaccounted,
     Fill::Cpu,
@@ -41,6 +49,7 @@ const FILLS: [Fill; 10] = [
     Fill::Scheduled,
     Fill::Flush,
     Fill::Device,
+    Fill::Moment,
 ];
 
 /// A stretch of time.

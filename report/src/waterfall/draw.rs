@@ -24,8 +24,8 @@ const TIME: usize = 7;
 /// `100 %`, `<0.1 %`.
 const SHARE: usize = 6;
 
-/// Most requests meet no scheduler, and wait for no CPU.
-const RARE: [Fill; 2] = [Fill::Scheduled, Fill::Cpu];
+/// Most requests meet no scheduler, and wait for no CPU; and only operations have the others.
+const RARE: [Fill; 5] = [Fill::Scheduled, Fill::Cpu, Fill::Way, Fill::Program, Fill::Moment];
 
 /// What the bars' characters mean, in as many lines as it takes; those of `rare` things only where they are drawn.
 pub fn legend(rare: &BTreeSet<Fill>, columns: usize) -> Vec<Line> {
@@ -33,6 +33,8 @@ pub fn legend(rare: &BTreeSet<Fill>, columns: usize) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut line = begin();
     let entries = [
+        (Fill::Way, "on the way"),
+        (Fill::Program, "no call seen"),
         (Fill::FileSystem, "file system"),
         (Fill::Bio, "bio"),
         (Fill::Queued, "queued"),
@@ -41,6 +43,7 @@ pub fn legend(rare: &BTreeSet<Fill>, columns: usize) -> Vec<Line> {
         (Fill::Flush, "flush"),
         (Fill::Cpu, "waiting for a CPU"),
         (Fill::Unaccounted, "unaccounted"),
+        (Fill::Moment, "a moment"),
     ];
     for (fill, meaning) in entries.into_iter().filter(|(fill, _)| !RARE.contains(fill) || rare.contains(fill))
     {
@@ -91,6 +94,9 @@ fn scale(window: Window, label: usize, bars: usize, gap: usize) -> Line {
 }
 
 fn numbers_of(row: &Row, whole: DurationNs, gap: usize) -> Line {
+    if row.moment {
+        return Line::new();
+    }
     let text = |time: Option<DurationNs>| time.map_or_else(String::new, units::duration);
     // What went on before or after is no part of the whole.
     let share = if row.within { units::share(row.time.0, whole.0) } else { units::NONE.to_owned() };
@@ -128,6 +134,8 @@ fn glyph(fill: Fill) -> (char, Ink) {
         Fill::Call => ('━', Ink::Bold),
         Fill::Commit => ('━', Ink::Journal),
         Fill::Bio => ('─', Ink::Dim),
+        Fill::Way => ('┈', Ink::Queue),
+        Fill::Program => ('╍', Ink::Plain),
         Fill::FileSystem => ('▒', Ink::FileSystem),
         Fill::Unaccounted => ('┄', Ink::Alarm),
         Fill::Cpu => ('╌', Ink::Alarm),
@@ -135,5 +143,6 @@ fn glyph(fill: Fill) -> (char, Ink) {
         Fill::Scheduled => ('▚', Ink::Queue),
         Fill::Flush => ('▓', Ink::Device),
         Fill::Device => ('█', Ink::Device),
+        Fill::Moment => ('◆', Ink::Bold),
     }
 }

@@ -29,11 +29,14 @@ pub struct Row {
     pub time: DurationNs,
     /// All of it lies within the root's life, so that it is a share of it.
     pub within: bool,
+    /// It is no stretch of time.
+    pub moment: bool,
 }
 
 impl Row {
     pub(super) fn new(depth: usize, label: String, time: DurationNs, segments: Vec<Segment>) -> Self {
-        Row { depth, label, ink: Ink::Plain, segments, queued: None, device: None, time, within: true }
+        let (queued, device, within, moment) = (None, None, true, false);
+        Row { depth, label, ink: Ink::Plain, segments, queued, device, time, within, moment }
     }
 
     pub(super) fn inked(self, ink: Ink) -> Self {
@@ -68,10 +71,15 @@ pub fn rows(trace: &Trace, split: Breakdown) -> Vec<Row> {
     // Stable: what began together stays in the order of the trace.
     children.sort_by_key(|group| group.at);
     rows.extend(children.into_iter().flat_map(|group| group.rows));
-    for row in &mut rows {
+    look_within(&mut rows, life);
+    rows
+}
+
+/// Which of the rows lie within `life`.
+pub(super) fn look_within(rows: &mut [Row], life: Segment) {
+    for row in rows {
         row.within = row.segments.iter().all(|part| part.from >= life.from && part.to <= life.to);
     }
-    rows
 }
 
 /// Rows that stay together when siblings are put in order.
@@ -80,7 +88,7 @@ pub(super) struct Group {
     pub(super) rows: Vec<Row>,
 }
 
-fn root_label(trace: &Trace) -> String {
+pub(super) fn root_label(trace: &Trace) -> String {
     match &trace.root {
         Root::Call(call) => call.call.name().to_owned(),
         Root::Commit(commit) => format!("journal commit {}", commit.tid),
@@ -109,6 +117,11 @@ fn idle(trace: &Trace, life: Segment, fill: Fill) -> Vec<Segment> {
         busy.extend(of.bios.iter().map(|bio| (bio.queue, bio.end)));
         busy.extend(requests(of).map(|request| (request.start, request.complete)));
     }
+    free(busy, life, fill)
+}
+
+/// Of `life`, what none of these stretches covers.
+pub(super) fn free(mut busy: Vec<(MonotonicNs, MonotonicNs)>, life: Segment, fill: Fill) -> Vec<Segment> {
     // One that ended before it began, by a broken clock, was not on its way.
     busy.retain(|(from, to)| from < to);
     busy.sort_unstable();

@@ -6,18 +6,23 @@ use std::sync::Arc;
 
 use blkkin_aggregator::named::NamedFile;
 use blkkin_aggregator::trace::{Adoption, Cause, DeviceNames, Names, Part, Root, Trace};
+use blkkin_report::collect::operations::Heard;
 use blkkin_report::{Losses, Report, ReportConfig};
 use blkkin_wire::attributes::{ThreadAttribute, ThreadAttributes};
 use blkkin_wire::calls::{Arch, CallId};
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use blkkin_wire::event::{
-    BioEvent, BlockOp, BlockStatus, CallEvent, CommitEvent, Ending, FileEvent, Kept, OpenFile, RequestEvent,
-    Submitter, TaskChange, TaskEvent, TaskRef,
+    BioEvent, BlockOp, BlockStatus, CallEvent, CommitEvent, ContextFrom, Ending, FileEvent, Kept, OpenFile,
+    RequestEvent, Submitter, TaskChange, TaskEvent, TaskRef, TraceContext,
 };
 use blkkin_wire::ids::{
-    BootId, CgroupId, DeviceId, Fd, FileId, NodeId, Pid, Sector, Source, SpanId, StartEpoch, TaskId, Tid, Uid,
+    BootId, CgroupId, DeviceId, Fd, FileId, NodeId, Pid, Sector, Source, SpanId, StartEpoch, TaskId, Tid,
+    TraceId, Uid,
 };
+use blkkin_wire::meeting::{ClockShift, Meeting, MeetingEvent, Moved, Side};
+use blkkin_wire::operation::{Note, NoteValue, OperationEvent, Outcome, WHOLE};
 use blkkin_wire::process::ProcessEvent;
+use blkkin_wire::span::SpanKind;
 use blkkin_wire::unended::{AtEnd, BlockLayer, Fate, LostDevice, Unended};
 
 pub const STARTED: MonotonicNs = MonotonicNs(1_000_000_000);
@@ -60,6 +65,7 @@ fn task(comm: &str, pid: u32) -> Arc<TaskEvent> {
         comm: comm.into(),
         exe: None,
         kernel_thread: false,
+        inner: None,
     })
 }
 
@@ -370,7 +376,9 @@ pub fn all() -> Vec<Trace> {
 /// A report on `traces`.
 pub fn report(traces: &[Trace]) -> Report {
     let command = Some("sqlite3 /mnt/demo/shop.db".to_owned());
-    let mut report = Report::new(ReportConfig { command, slowest: 5, started: STARTED, arch: Arch::X86_64 });
+    let heard = Heard::Nothing;
+    let config = ReportConfig { command, slowest: 5, started: STARTED, arch: Arch::X86_64, heard };
+    let mut report = Report::new(config);
     traces.iter().for_each(|trace| report.add(trace));
     report.end(MonotonicNs(STARTED.0 + 2_512_345_678));
     report
@@ -430,4 +438,107 @@ pub fn at_end() -> AtEnd {
         lost: vec![lost(1, "loop1", Fate::Gone), lost(2, "loop2", Fate::Replaced)],
         names: vec![(request.device, "sda".into()), (bio.device, "dm-0".into())],
     }
+}
+
+fn said(span: u64, kind: SpanKind, service: &str, (from, ns): (u64, u64), notes: &[(&str, i64)]) -> Trace {
+    let mut trace = empty(span);
+    let begin = at(from);
+    let note =
+        |(key, value): &(&str, i64)| Note { at: begin, key: (*key).into(), value: NoteValue::Number(*value) };
+    trace.id = TraceId(u128::from(span) << 32);
+    trace.root = Root::Operation(Box::new(OperationEvent {
+        span: SpanId(span),
+        parent: None,
+        continued: false,
+        trace: trace.id,
+        kind,
+        name: "nbd read".into(),
+        service: service.into(),
+        begin,
+        end: MonotonicNs(begin.0 + ns),
+        pid: Pid(if kind == SpanKind::Client { 5_001 } else { 5_002 }),
+        tid: Tid(if kind == SpanKind::Client { 5_001 } else { 5_007 }),
+        outcome: Outcome::Done,
+        kept: WHOLE,
+        notes: notes.iter().map(note).collect(),
+    }));
+    trace
+}
+
+/// A call that was made for an operation.
+fn made_for(mut trace: Trace, operation: &Trace) -> Trace {
+    let (of, span) = (operation.id, operation.root_span);
+    let context = TraceContext { trace: of, span, flags: 0, from: ContextFrom::Both };
+    with_call(&mut trace, |call| call.context = Some(context.into()));
+    trace.id = of;
+    trace
+}
+
+/// A client of an NBD server, the server, and its call on a disk; one that was read from memory; a daemon with a great many calls;
+/// and a request that has no answer.
+pub fn served() -> Report {
+    let (command, heard) = (Some("fio --ioengine=nbd".to_owned()), Heard::Meetings);
+    let config = ReportConfig { command, slowest: 5, started: STARTED, arch: Arch::X86_64, heard };
+    let mut report = Report::new(config);
+    let asked: &[(&str, i64)] = &[("nbd.offset", 1 << 20), ("nbd.length", 16_384), ("nbd.cookie", 77)];
+    let mut meet = |client: u64, from: u64, slow: u64, read: Trace| {
+        let ask = said(client, SpanKind::Client, "fio", (from, 260_000 + 1_000 * slow), asked);
+        let mut served = said(
+            client + 1,
+            SpanKind::Server,
+            "blkkin-nbd",
+            (from + 22, 221_000 + 1_000 * slow),
+            &asked[..2],
+        );
+        let Root::Operation(operation) = &mut served.root else { return };
+        let queued = Note { at: at(from + 25), key: "taken by a thread".into(), value: NoteValue::Moment };
+        operation.notes.push(queued);
+        let meeting = Meeting { rule: "nbd".into(), connection: "unix:1>2".into(), cookie: 77 };
+        let (span, begin, end) = (served.root_span, served.start(), served.end());
+        served.meetings = vec![MeetingEvent {
+            span,
+            root: span,
+            side: Side::Answered,
+            meeting,
+            unique: false,
+            unanswered: false,
+            begin,
+            end,
+        }];
+        report.add(&made_for(read, &served));
+        report.add(&served);
+        report.add(&ask);
+        let rule = "rule: nbd connection and cookie, inside by both clocks".into();
+        let clock = ClockShift { shift: 0, error: DurationNs(0) };
+        report.moved(served.id, &Moved { to: ask.id, parent: ask.root_span, rule, clock });
+    };
+    meet(200_000, 100, 0, direct_read(200_010, 140));
+    meet(
+        201_000,
+        900,
+        3_000,
+        on(call(201_010, "pread64", [3, 0, 4096, 0, 0, 0], 4096, 930, 12_000), DATABASE),
+    );
+    let mut query = said(202_000, SpanKind::Local, "postgres", (5_000, 40_000_000), &[]);
+    if let Root::Operation(operation) = &mut query.root {
+        operation.name = "query".into();
+        let text =
+            "select sum(amount) from orders\n where day between '2026-11-01' and '2026-11-21' group by day";
+        operation.notes.push(Note {
+            at: at(5_000),
+            key: "db.query".into(),
+            value: NoteValue::Text(text.into()),
+        });
+    }
+    for n in 0..300 {
+        report.add(&made_for(direct_read(202_010 + n, 5_020 + 130 * n), &query));
+    }
+    report.add(&query);
+    let mut alone = said(203_000, SpanKind::Client, "qemu-system-x86_64", (60_000, 2_000_000_000), asked);
+    if let Root::Operation(operation) = &mut alone.root {
+        operation.outcome = Outcome::Unfinished;
+    }
+    report.add(&alone);
+    report.end(MonotonicNs(STARTED.0 + 2_512_345_678));
+    report
 }

@@ -53,6 +53,12 @@ struct Seen {
     pid_ns: Option<usize>,
 }
 
+/// Inode of the initial name space of processes (include/linux/proc_ns.h, PROC_PID_INIT_INO).
+const INITIAL_PID_NS: u64 = 0xefff_fffc;
+
+/// What is open: by name space of processes, process and thread there (as far as its key is theirs), and what the rule says.
+type Key = (u64, u64, u64);
+
 /// Makes facts of events.
 #[derive(Debug)]
 pub struct Mapper {
@@ -60,7 +66,7 @@ pub struct Mapper {
     /// By trace, class of streams, class of events.
     seen: Vec<Vec<Vec<Option<Seen>>>>,
     begun: Recent<u64, ()>,
-    open: Recent<(u64, u64), u64>,
+    open: Recent<Key, u64>,
     names: Names,
     /// What became of events.
     pub counts: Mapped,
@@ -91,10 +97,10 @@ impl Mapper {
         self.open = Recent::default();
     }
 
-    /// The thread is gone, and with it what was open by a key of its own; and of its process, if that is gone.
+    /// The thread of the initial name space is gone, and with it what was open by a key of its own; and of its process, if that is gone.
     pub fn gone(&mut self, vpid: u32, vtid: u32, process: bool) {
         let (of, thread) = (u64::from(vpid) << 32, u64::from(vpid) << 32 | u64::from(vtid));
-        self.open.retain(|(place, _)| *place != thread && !(process && *place == of));
+        self.open.retain(|(ns, place, _)| *ns != 0 || *place != thread && !(process && *place == of));
     }
 
     /// What `view` means.
@@ -175,7 +181,7 @@ fn place<'v>(seen: &Seen, view: &View<'v>) -> Where<'v> {
     let procname = seen.procname.and_then(|index| view.text(context.at(index)?));
     let procname = procname.or_else(|| view.trace.env("procname").map(Cow::Borrowed)).unwrap_or_default();
     let vtid = number(seen.vtid).unwrap_or(0) as u32;
-    let pid_ns = number(seen.pid_ns).unwrap_or(0);
+    let pid_ns = number(seen.pid_ns).filter(|inode| *inode != INITIAL_PID_NS).unwrap_or(0);
     Where { time_ns: view.time_ns.max(0) as u64, vpid: vpid as u32, vtid, pid_ns, procname }
 }
 
@@ -206,7 +212,7 @@ struct Run<'r, 'v> {
     view: &'r View<'v>,
     at: &'r Where<'v>,
     begun: &'r mut Recent<u64, ()>,
-    open: &'r mut Recent<(u64, u64), u64>,
+    open: &'r mut Recent<Key, u64>,
     names: &'r mut Names,
     counts: &'r mut Mapped,
     /// The span that had the key of the one that begins.
@@ -254,18 +260,18 @@ impl<'v> Run<'_, 'v> {
     }
 
     /// The key's place in the table of open spans.
-    fn key(&self, fields: &[usize], scope: Scope, group: u64) -> (u64, u64) {
+    fn key(&self, fields: &[usize], scope: Scope, group: u64) -> Key {
         let (process, thread) = (u64::from(self.at.vpid), u64::from(self.at.vtid));
-        let place = match scope {
-            Scope::Everywhere => 0,
-            Scope::Process => process << 32,
-            Scope::Thread => process << 32 | thread,
+        let (ns, place) = match scope {
+            Scope::Everywhere => (0, 0),
+            Scope::Process => (self.at.pid_ns, process << 32),
+            Scope::Thread => (self.at.pid_ns, process << 32 | thread),
         };
         let key = fields.iter().fold(group, |sum, field| match self.value(*field) {
             Value::Text { at, length } => hash(sum, self.view.bytes(at, length)),
             value => hash(sum, &raw(value).to_le_bytes()),
         });
-        (place, key)
+        (ns, place, key)
     }
 
     /// The span that the rule is about.
@@ -281,7 +287,8 @@ impl<'v> Run<'_, 'v> {
                     Is::Begin if bound.first && self.open.get(&key).is_some() => return None,
                     Is::Begin => {
                         let process = (u64::from(self.at.vpid) << 32 | u64::from(self.at.vtid)).to_le_bytes();
-                        let made = hash(hash(key.1, &process), &self.at.time_ns.to_le_bytes()).max(1);
+                        let key_in_ns = key.2 ^ key.0;
+                        let made = hash(hash(key_in_ns, &process), &self.at.time_ns.to_le_bytes()).max(1);
                         self.left = self.open.get(&key);
                         // Two rules of one event say one begin.
                         if self.left == Some(made) {

@@ -6,8 +6,8 @@ use blkkin_wire::operation::WHOLE;
 
 use super::*;
 
-const T: Thread = Thread { pid: 100, tid: 101 };
-const U: Thread = Thread { pid: 100, tid: 102 };
+const T: Thread = Thread::initial(100, 101);
+const U: Thread = Thread::initial(100, 102);
 
 /// What was told, and what each thread works for by now.
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ struct Heard {
 }
 
 impl Told for Heard {
-    fn event(&mut self, _: u32, event: LayerEvent) {
+    fn event(&mut self, _: Process, event: LayerEvent) {
         self.events.push(event);
     }
     fn began(&mut self, _: MonotonicNs, _: TraceId, _: SpanId) {}
@@ -62,7 +62,7 @@ pub(crate) fn begin(span: u64, parent: Option<u64>, on: bool) -> Fact<'static> {
 }
 
 pub(crate) fn at(time_ns: u64, thread: Thread) -> Where<'static> {
-    Where { time_ns, vpid: thread.pid, vtid: thread.tid, pid_ns: 0, procname: "daemon".into() }
+    Where { time_ns, vpid: thread.pid, vtid: thread.tid, pid_ns: thread.pid_ns, procname: "daemon".into() }
 }
 
 fn end(span: u64) -> Fact<'static> {
@@ -111,13 +111,13 @@ fn after_a_loss_nobody_works_for_what_was_said_before_it() {
 
 #[test]
 fn what_a_killed_daemon_had_in_hand_is_given_out_unfinished() {
-    let other = Thread { pid: 200, tid: 200 };
+    let other = Thread::initial(200, 200);
     let (mut operations, mut heard) = run(&[
         (1, T, begin(1, None, true)),
         (2, U, begin(2, Some(1), true)),
         (3, other, begin(1, None, true)),
     ]);
-    operations.gone(100, 50, &mut heard);
+    operations.gone(Process { pid_ns: 0, pid: 100 }, 50, &mut heard);
     let all: Vec<_> = heard.operations().iter().map(|one| (one.span.0, one.end.0, one.outcome)).collect();
     assert_eq!(all, [(2, 50, Outcome::Unfinished), (1, 50, Outcome::Unfinished)]);
     assert_eq!((heard.span(T), heard.span(other), operations.pending()), (None, Some(1), 1));
@@ -178,15 +178,16 @@ fn a_span_of_blkins_is_a_server_where_it_answers() {
 
 /// Its numbers are others' here.
 #[test]
-fn a_thread_of_another_name_space_of_processes_is_nobody_that_is_known() {
+fn a_thread_of_another_name_space_of_processes_is_another_thread() {
     let (mut operations, mut heard) = (Operations::default(), Heard::default());
-    let within = |time, pid_ns| Where { pid_ns, ..at(time, T) };
-    operations.take(&within(1, INITIAL_PID_NS), &begin(1, None, true), &mut heard);
-    assert_eq!(heard.span(T), Some(1));
-    operations.take(&within(2, 4_026_532_000), &begin(2, None, true), &mut heard);
-    operations.take(&within(3, 4_026_532_000), &end(2), &mut heard);
-    assert_eq!((heard.span(T), operations.books().elsewhere), (Some(1), 1));
-    assert_eq!(heard.operations()[0].pid, Pid(0));
+    let there = Thread { pid_ns: 4_026_532_000, ..T };
+    operations.take(&at(1, T), &begin(1, None, true), &mut heard);
+    operations.take(&at(2, there), &begin(2, None, true), &mut heard);
+    // Of the same number, and not the same operation.
+    operations.take(&at(3, there), &begin(1, None, true), &mut heard);
+    assert_eq!((heard.span(T), heard.span(there), operations.pending()), (Some(1), Some(1), 3));
+    operations.gone(there.process(), 4, &mut heard);
+    assert_eq!((heard.span(T), heard.span(there), operations.pending()), (Some(1), None, 1));
 }
 
 /// A daemon that never says an end.
@@ -225,7 +226,7 @@ proptest! {
         let mut truth: HashMap<u32, Vec<u64>> = HashMap::new();
         let (mut spans, mut next, mut losing, mut any) = (Vec::new(), 1, None, false);
         for (n, &(tid, step, lost)) in steps.iter().enumerate() {
-            let (time, thread) = (10 + n as u64 * 10, Thread { pid: 1, tid });
+            let (time, thread) = (10 + n as u64 * 10, Thread::initial(1, tid));
             let stack = truth.entry(tid).or_default();
             let fact = match step {
                 Step::Begin => {
@@ -261,7 +262,7 @@ proptest! {
             }
             operations.take(&at(time, thread), &fact, &mut heard);
             for (tid, stack) in &truth {
-                let said = heard.span(Thread { pid: 1, tid: *tid });
+                let said = heard.span(Thread::initial(1, *tid));
                 let true_one = stack.last().copied();
                 prop_assert!(said.is_none() || said == true_one, "{tid}: {said:?}, not {true_one:?}");
                 prop_assert!(any || said == true_one, "{tid}: {said:?}, not {true_one:?}, and nothing was lost");

@@ -1,7 +1,7 @@
 use blkkin_wire::batch::Accounts;
 use blkkin_wire::calls::CallId;
 use blkkin_wire::clock::ClockAnchor;
-use blkkin_wire::event::{TaskEvent, TaskRef};
+use blkkin_wire::event::{InnerTask, TaskEvent, TaskRef};
 use blkkin_wire::ids::{CgroupId, Pid, Source, SpanId, Tid, TraceId, Uid};
 use proptest::prelude::*;
 
@@ -28,6 +28,7 @@ fn seen(tid: u32) -> LayerEvent {
         comm: "daemon".into(),
         exe: None,
         kernel_thread: false,
+        inner: None,
     })
 }
 
@@ -55,7 +56,7 @@ fn batch(sequence: u64, events: Vec<LayerEvent>, watermark: u64) -> EventBatch {
 
 fn works(at: u64, tid: u32, span: Option<u64>) -> Word {
     let above = span.map(|span| Above { trace: TraceId(9), span: SpanId(span), since: MonotonicNs(at) });
-    Word::Works(MonotonicNs(at), Thread { pid: 100, tid }, above)
+    Word::Works(MonotonicNs(at), Thread::initial(100, tid), above)
 }
 
 fn links(batches: &[EventBatch]) -> Vec<(u64, Option<u64>)> {
@@ -85,7 +86,7 @@ fn an_operation_that_nobody_was_said_to_work_for_is_one_of_this_node() {
     let mut weave = Weave::default();
     let (mut operations, mut words) = (Operations::default(), Vec::new());
     let Fact::Begin { trace_hi, trace_lo, span, .. } = begin(7, None, false) else { panic!() };
-    operations.take(&at(5, Thread { pid: 100, tid: 1 }), &begin(7, None, false), &mut words);
+    operations.take(&at(5, Thread::initial(100, 1)), &begin(7, None, false), &mut words);
     weave.hear(words, MonotonicNs(60));
     let LayerEvent::Call(mut published) = call(1, 1, (10, 20)) else { panic!() };
     let (trace, from) = (TraceId(u128::from(trace_hi) << 64 | u128::from(trace_lo)), ContextFrom::Thread);
@@ -162,13 +163,48 @@ fn a_thread_is_one_of_its_process() {
     weave.hear(
         [Word::Works(
             MonotonicNs(5),
-            Thread { pid: 999, tid: 1 },
+            Thread::initial(999, 1),
             Some(Above { trace: TraceId(9), span: SpanId(7), since: MonotonicNs(5) }),
         )],
         MonotonicNs(90),
     );
     weave.take(batch(0, vec![seen(1), call(1, 1, (10, 20))], 45), 0);
     assert_eq!(links(&[weave.next(1).unwrap()]), [(1, None)]);
+}
+
+/// Two containers and the machine have a thread 100/1 each.
+#[test]
+fn threads_of_one_number_in_three_name_spaces_are_three() {
+    let inner = |id: u32, pid_ns: u32| {
+        let LayerEvent::Task(seen) = seen(id) else { panic!() };
+        let inner = (pid_ns != 0).then_some(InnerTask { pid_ns, pid: Pid(100), tid: Tid(1) });
+        let (tid, pid) = if pid_ns == 0 { (Tid(1), Pid(100)) } else { (Tid(1_000 + id), Pid(1_000 + id)) };
+        LayerEvent::Task(TaskEvent { inner, tid, pid, ..seen })
+    };
+    let mut weave = Weave::of_followed();
+    let (mut operations, mut words) = (Operations::default(), Vec::new());
+    let threads = [(5, 0), (6, 77), (7, 88), (8, 99)];
+    let thread = |pid_ns| Thread { pid_ns, ..Thread::initial(100, 1) };
+    for (span, pid_ns) in threads {
+        operations.take(&at(10, thread(pid_ns)), &begin(span, None, true), &mut words);
+    }
+    for (span, pid_ns) in threads {
+        operations.take(&at(50, thread(pid_ns)), &Fact::End { span, status: 0 }, &mut words);
+    }
+    weave.hear(words, MonotonicNs(90));
+    let calls = (1..=3).map(|n| call(n, n as u32, (20, 30)));
+    let events = [inner(1, 0), inner(2, 77), inner(3, 88)].into_iter().chain(calls).collect();
+    weave.take(batch(0, events, 80), 0);
+    let given = weave.next(1).unwrap();
+    let of = |event: &LayerEvent| match event {
+        LayerEvent::Operation(one) => Some((one.span.0, one.pid.0, one.tid.0)),
+        _ => None,
+    };
+    // By the machine's numbers; and who is not followed, in a fourth, is nobody that is known.
+    let said: Vec<_> = given.events.iter().filter_map(of).collect();
+    assert_eq!(said, [(5, 100, 1), (6, 1_002, 1_002), (7, 1_003, 1_003)]);
+    assert_eq!(weave.books().operations_of_others, 1);
+    assert_eq!(links(&[given]), [(1, Some(5)), (2, Some(6)), (3, Some(7))]);
 }
 
 /// One thing that a thread does.
@@ -199,7 +235,7 @@ proptest! {
         for (n, &(tid, act)) in acts.iter().enumerate() {
             let time = 100 + n as u64 * 10;
             let stack = &mut stacks[tid as usize];
-            let thread = Thread { pid: 100, tid };
+            let thread = Thread::initial(100, tid);
             match act {
                 Act::Begin => {
                     let span = 1_000 + n as u64;
@@ -288,7 +324,7 @@ fn operations_of_who_is_not_followed_are_left_out() {
     let mut weave = Weave::of_followed();
     let (mut operations, mut words) = (Operations::default(), Vec::new());
     for (pid, span) in [(100, 5), (999, 6)] {
-        let thread = Thread { pid, tid: 1 };
+        let thread = Thread::initial(pid, 1);
         operations.take(&at(10, thread), &begin(span, None, true), &mut words);
         operations.take(&at(20, thread), &Fact::End { span, status: 0 }, &mut words);
     }
@@ -315,7 +351,7 @@ fn what_was_entered_under_a_threads_number_before_it_was_forked_is_not_its_own()
     };
     // In and out of one of its own: what lies below is the other's.
     let above = |span, since| Above { trace: TraceId(9), span: SpanId(span), since: MonotonicNs(since) };
-    let thread = Thread { pid: 100, tid: 1 };
+    let thread = Thread::initial(100, 1);
     let works = |at, span, since| Word::Works(MonotonicNs(at), thread, Some(above(span, since)));
     weave.hear([works(10, 7, 10), works(40, 8, 40), works(60, 7, 10)], MonotonicNs(90));
     let mut elder = call(1, 1, (11, 12));

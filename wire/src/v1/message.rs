@@ -481,6 +481,12 @@ pub(super) struct TaskEvents {
     pub(super) comm: Vec<String>,
     #[prost(uint32, repeated, tag = "11")]
     pub(super) exe: Vec<u32>,
+    #[prost(uint32, repeated, tag = "12")]
+    pub(super) pid_ns: Vec<u32>,
+    #[prost(uint32, repeated, tag = "13")]
+    pub(super) inner_pid: Vec<u32>,
+    #[prost(uint32, repeated, tag = "14")]
+    pub(super) inner_tid: Vec<u32>,
 }
 
 #[derive(Clone, PartialEq, Message)]

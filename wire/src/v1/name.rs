@@ -7,12 +7,13 @@ use super::message::{DeviceEvents, FileEvents, TaskEvents};
 use super::read::Known;
 use super::write::Shared;
 use crate::clock::MonotonicNs;
-use crate::event::{DeviceEvent, FileEvent, Kept, TaskChange, TaskEvent};
+use crate::event::{DeviceEvent, FileEvent, InnerTask, Kept, TaskChange, TaskEvent};
 use crate::ids::{CgroupId, Pid, TaskId, Tid, Uid};
 
 const PARENT: u32 = 1 << 0;
 const EXE: u32 = 1 << 1;
 const KERNEL_THREAD: u32 = 1 << 2;
+const INNER: u32 = 1 << 3;
 /// Of files and devices: the other device that is named.
 const DEVICE: u32 = 1 << 0;
 
@@ -54,6 +55,12 @@ impl NameWriter {
             flags |= EXE;
             columns.exe.push(shared.files.place(exe));
         }
+        if let Some(inner) = task.inner {
+            flags |= INNER;
+            columns.pid_ns.push(inner.pid_ns);
+            columns.inner_pid.push(inner.pid.0);
+            columns.inner_tid.push(inner.tid.0);
+        }
         columns.flags.push(flags);
     }
 
@@ -84,6 +91,7 @@ impl NameWriter {
 columns! {
     TaskColumns of TaskEvents {
         task: u32, change: u32, flags: u32, tid: u32, pid: u32, ppid: u32, uid: u32, cgroup: u64, comm: String, exe: u32,
+        pid_ns: u32, inner_pid: u32, inner_tid: u32,
     } ids { parent }
 }
 
@@ -125,6 +133,13 @@ impl<'a> NameReader<'a> {
         let flags = *columns.flags.next()?;
         let change = *columns.change.next()?;
         let exe = columns.exe.next_if(flags & EXE != 0)?;
+        let inner = match columns.pid_ns.next_if(flags & INNER != 0)? {
+            Some(&pid_ns) => {
+                let (pid, tid) = (Pid(*columns.inner_pid.next()?), Tid(*columns.inner_tid.next()?));
+                Some(InnerTask { pid_ns, pid, tid })
+            }
+            None => None,
+        };
         Ok(TaskEvent {
             time,
             task: known.task(columns.task.next()?, "TaskEvents.task")?,
@@ -138,6 +153,7 @@ impl<'a> NameReader<'a> {
             comm: columns.comm.next()?.as_str().into(),
             exe: exe.map(|place| known.file(place, "TaskEvents.exe")).transpose()?,
             kernel_thread: flags & KERNEL_THREAD != 0,
+            inner,
         })
     }
 

@@ -138,13 +138,14 @@ prop_compose! {
 prop_compose! {
     fn task_event()(
         time in time(), task in task(), parent: Option<u64>, change in 0..5_usize, ids: [u32; 4], cgroup: u64,
-        comm in text(), exe in option::of(file()), kernel_thread: bool
+        comm in text(), exe in option::of(file()), kernel_thread: bool, inner: Option<[u32; 3]>
     ) -> TaskEvent {
         use TaskChange::*;
         TaskEvent {
             time, task, parent: parent.map(TaskId), change: [Seen, Forked, Execed, Changed, Exited][change],
             tid: Tid(ids[0]), pid: Pid(ids[1]), ppid: Pid(ids[2]), uid: Uid(ids[3]), cgroup: CgroupId(cgroup), comm: comm.into(), exe,
             kernel_thread,
+            inner: inner.map(|[pid_ns, pid, tid]| InnerTask { pid_ns, pid: Pid(pid), tid: Tid(tid) }),
         }
     }
 }
@@ -474,6 +475,7 @@ fn known() -> EventBatch {
         comm: "postgres".into(),
         exe: Some(FileId { device: part, ino: 99, generation: 0 }),
         kernel_thread: false,
+        inner: None,
     };
     let thread = TaskEvent {
         task: kernel,
@@ -872,6 +874,41 @@ fn attributes_that_are_not_in_order_or_not_there_are_refused() {
     let mut message = good.clone();
     message.call_events.attributes[2] = 3;
     assert_eq!(decode(&message.encode_to_vec()), Err(value("CallEvents.attributes", 3)));
+}
+
+/// The same of tasks in a container. `golden/inner-v1.bin` holds it.
+fn in_a_container() -> EventBatch {
+    let mut batch = known();
+    let mut inner = Some(InnerTask { pid_ns: 4_026_532_777, pid: Pid(1), tid: Tid(9) });
+    for event in &mut batch.events {
+        if let LayerEvent::Task(task) = event {
+            // Of the first alone.
+            task.inner = inner.take();
+        }
+    }
+    batch
+}
+
+#[test]
+fn what_a_task_is_called_in_its_container_means_the_same_for_ever() {
+    if std::env::var_os("BLESS").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/inner-v1.bin");
+        std::fs::write(path, encode(&in_a_container())).unwrap();
+    }
+    let golden = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/golden/inner-v1.bin")).unwrap();
+    assert_eq!(decode(&golden), Ok(Decoded { batch: in_a_container(), calls_unknown: 0 }));
+    assert_eq!(encode(&in_a_container()), golden, "what is written now");
+}
+
+/// As it is for whoever reads by the schema of before: it skips three fields, and does not look at the flag.
+#[test]
+fn who_knows_no_pid_namespaces_reads_the_rest() {
+    use prost::Message;
+    let mut message = message::EventBatch::decode(encode(&in_a_container()).as_slice()).unwrap();
+    let tasks = &mut message.task_events;
+    tasks.flags.iter_mut().for_each(|flags| *flags &= 0b111);
+    (tasks.pid_ns, tasks.inner_pid, tasks.inner_tid) = (Vec::new(), Vec::new(), Vec::new());
+    assert_eq!(message.encode_to_vec(), encode(&known()));
 }
 
 /// As it is for whoever reads by the schema of before contexts: it skips two fields, and does not look at the flag.

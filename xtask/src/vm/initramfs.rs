@@ -30,6 +30,7 @@ const TOOLS: &[&str] = &[
     "readlink",
     "rm",
     "sleep",
+    "stat",
     "sync",
     "true",
     "wc",

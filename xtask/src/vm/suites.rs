@@ -40,6 +40,7 @@ pub(super) const EVERYWHERE: &[Suite] = &[
     suite("kernels", "", Disk::Virtio),
     suite("attach", "", Disk::Loop),
     suite("device", "", Disk::Virtio),
+    suite("names", "container", Disk::Virtio),
     suite("stacked", "", Disk::Loop),
     suite("guest_stacked", "linear", Disk::Linear),
     suite("guest_stacked", "crypt", Disk::Crypt),

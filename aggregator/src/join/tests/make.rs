@@ -163,6 +163,7 @@ pub(crate) fn task(id: u64, version: u16, time: u64, comm: &str) -> TaskEvent {
         comm: comm.into(),
         exe: None,
         kernel_thread: false,
+        inner: None,
     }
 }
 
