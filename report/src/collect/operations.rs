@@ -1,6 +1,6 @@
 //! The slowest operations, whole: what programs said that they did, who answered them, and all that was done for it.
 //!
-//! *In*: traces, one by one, and which of them is shown in which ([`Operations::moved`]): that is decided where spans are joined, and
+//! *In*: traces, one by one, and which of them is shown in which (`Operations::moved`): that is decided where spans are joined, and
 //! never here. *Out*: trees. *Invariant*: what hangs together is what carries one trace's id, or was said to be moved; whatever
 //! the order in which it comes, the same trees come of it, as long as nothing was given up.
 //!
@@ -9,9 +9,9 @@
 //! waits for who asked, as it is shown in that one's tree; where nobody is heard who asks it is a tree of its own.
 //!
 //! *Memory*: of families at the top the slowest are kept; all others go as soon as they are known not to be among them, with
-//! what hangs below. What waits is bounded by [`HELD_MAX`]: beyond it the one that has waited longest is taken for what it is by then.
-//! What hangs below one that waits is not counted with it; by [`BELOW_MAX`] and [`PARTS_MAX`] it is bounded too, and in practice one family.
-//! A family keeps its slowest [`PARTS_MAX`] parts, and how many more there were.
+//! what hangs below. What waits is bounded by `HELD_MAX`: beyond it the one that has waited longest is taken for what it is by then.
+//! What hangs below one that waits is not counted with it; by `BELOW_MAX` and `PARTS_MAX` it is bounded too, and in practice one family.
+//! A family keeps its slowest `PARTS_MAX` parts, and how many more there were.
 //!
 //! *Rejected*: to make trees of spans, which are joined already. Spans have no phases of a request, and this would read back from words
 //! what was numbers.
