@@ -24,6 +24,7 @@ pub(crate) mod nbd;
 pub(crate) mod one;
 pub(crate) mod queue;
 pub(crate) mod recording;
+pub(crate) mod resends;
 pub(crate) mod room;
 pub(crate) mod service;
 pub(crate) mod sg;

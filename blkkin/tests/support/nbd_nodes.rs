@@ -141,6 +141,11 @@ impl World {
         assert!(status.success(), "{status}");
     }
 
+    /// For what a test keeps beside its own.
+    pub(crate) fn folder(&self) -> &Path {
+        self.home.path()
+    }
+
     /// The median of so many pings, one after the other.
     pub(crate) fn ping(&self, count: u32) -> Duration {
         let words = ["busybox", "ping", "-A", "-c", &count.to_string(), ADDRESSES[1]];
