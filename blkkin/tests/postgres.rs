@@ -127,6 +127,19 @@ impl Cluster {
         common::run(&[&words[..], &["--", "sh", "-c", &self.script(work)]].concat())
     }
 
+    /// Fills its tables; each one's name, by its file.
+    fn fill(&self) -> HashMap<String, String> {
+        fs::write(self.place("tables.sql"), tables()).unwrap();
+        let paths = "select string_agg(relname || '=' || pg_relation_filepath(oid), ' ') from pg_class where relname ~ '^t[0-9]+$'";
+        let fill = format!("$PSQL -f tables.sql; $PSQL -Atc \"{paths}\" >paths");
+        capture(tool("sh").args(["-c", &self.script(&fill)])).unwrap();
+        let paths = fs::read_to_string(self.place("paths")).unwrap();
+        let pairs = paths.split_whitespace().map(|pair| pair.split_once('=').unwrap());
+        let files: HashMap<_, _> = pairs.map(|(table, file)| (file.to_owned(), table.to_owned())).collect();
+        assert_eq!(files.len(), TABLES);
+        files
+    }
+
     fn spans(&self) -> Vec<Value> {
         spans(self.disk.beside("spans.json").parent().unwrap())
     }
@@ -168,17 +181,7 @@ fn tag<'s>(span: &'s Value, key: &str) -> &'s str {
 fn each_read_of_a_table_is_below_the_query_that_names_it() {
     needs!("psql", "losetup", "mkfs.ext4", "setpriv");
     let cluster = or_skip!(Cluster::make());
-    fs::write(cluster.place("tables.sql"), tables()).unwrap();
-    let paths = "select string_agg(relname || '=' || pg_relation_filepath(oid), ' ') from pg_class where relname ~ '^t[0-9]+$'";
-    let fill = format!("$PSQL -f tables.sql; $PSQL -Atc \"{paths}\" >paths");
-    capture(tool("sh").args(["-c", &cluster.script(&fill)])).unwrap();
-    let paths = fs::read_to_string(cluster.place("paths")).unwrap();
-    let files: HashMap<&str, &str> = paths
-        .split_whitespace()
-        .map(|pair| pair.split_once('=').unwrap())
-        .map(|(table, file)| (file, table))
-        .collect();
-    assert_eq!(files.len(), TABLES);
+    let files = cluster.fill();
     // Each client reads every other table, and asks what does not exist in between: that has an end, too.
     for client in 0..CLIENTS {
         let tables = (0..TABLES).filter(|table| table % CLIENTS == client);
@@ -333,13 +336,7 @@ fn recorded(folder: &Path) -> Recorded {
 fn an_agent_hears_the_queries_of_a_server_and_has_figures_of_them() {
     needs!("psql", "losetup", "mkfs.ext4", "setpriv");
     let cluster = or_skip!(Cluster::make());
-    fs::write(cluster.place("tables.sql"), tables()).unwrap();
-    let paths = "select string_agg(relname || '=' || pg_relation_filepath(oid), ' ') from pg_class where relname ~ '^t[0-9]+$'";
-    let fill = format!("$PSQL -f tables.sql; $PSQL -Atc \"{paths}\" >paths");
-    capture(tool("sh").args(["-c", &cluster.script(&fill)])).unwrap();
-    let paths = fs::read_to_string(cluster.place("paths")).unwrap();
-    let files = paths.split_whitespace().map(|pair| pair.split_once('=').unwrap());
-    let files: HashMap<&str, &str> = files.map(|(table, file)| (file, table)).collect();
+    let files = cluster.fill();
     let queries: String = (0..TABLES).map(|n| format!("select count(*) from t{n};\n")).collect();
     fs::write(cluster.place("queries.sql"), queries.repeat(ROUNDS)).unwrap();
 
