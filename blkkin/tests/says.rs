@@ -11,7 +11,7 @@ mod common;
 mod support;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use blkkin_aggregator::trace::Root;
@@ -21,48 +21,16 @@ use blkkin_wire::batch::Accounts;
 use blkkin_wire::process::{Attribute, AttributeValue, ProcessEvent};
 use blkkin_wire::span::TagValue;
 
-use support::actor::Actor;
 use support::context::Programs;
+use support::context::speaker::Speaker;
 use support::live::eventually;
 use support::recording::{Recorder, Recording};
 use support::{needs, or_skip, skip};
-use tempfile::TempDir;
 
 /// Where a program reads that waits.
 const AWAITS: u64 = 99;
 /// Calls of one `read=`.
 const EACH: usize = 100;
-
-/// A program that follows its words, and files that let it go on.
-struct Speaker {
-    actor: Actor,
-    folder: TempDir,
-}
-
-impl Speaker {
-    /// `await=` and a name: of a file in its own folder.
-    fn new(programs: &Programs, words: &[&str]) -> Speaker {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("file"), [0; 4096]).unwrap();
-        let at = |name: &str| folder.path().join(name).display().to_string();
-        let word = |word: &&str| match word.strip_prefix("await=") {
-            Some(name) => format!("await={}", at(name)),
-            None => (*word).to_owned(),
-        };
-        let mut all = vec![programs.program(), at("file")];
-        all.extend(words.iter().map(word));
-        let actor = Actor::program(&all, &folder.path().join("out"));
-        Speaker { actor, folder }
-    }
-
-    fn goes_on(&self, name: &str) {
-        std::fs::write(self.path(name), "").unwrap();
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-}
 
 /// What it says its service is; none where it says nothing any more.
 fn service(said: &ProcessEvent) -> Option<&str> {

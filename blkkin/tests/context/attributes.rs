@@ -2,17 +2,15 @@
 //! `support/context/more.c`.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 use blkkin_aggregator::trace::{Root, Trace};
 use blkkin_aggregator::translate;
 use blkkin_tracer::{AttachKind, TracerConfig};
 use blkkin_wire::event::CallEvent;
 use blkkin_wire::span::TagValue;
-use tempfile::TempDir;
 
-use crate::support::actor::Actor;
 use crate::support::context::Programs;
+use crate::support::context::speaker::Speaker;
 use crate::support::live::eventually;
 use crate::support::recording::{Recorder, Recording};
 use crate::support::{needs, or_skip};
@@ -22,33 +20,6 @@ const AWAITED: u64 = 1 << 40 | 1;
 const EACH: usize = 100;
 const RING: usize = 64 << 20;
 
-/// A program that follows its words, in a folder of its own.
-struct Speaker {
-    actor: Actor,
-    folder: TempDir,
-}
-
-impl Speaker {
-    /// `await=` and a name: of a file in its own folder.
-    fn new(programs: &Programs, words: &[&str]) -> Speaker {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("file"), [0; 4096]).unwrap();
-        let at = |name: &str| folder.path().join(name).display().to_string();
-        let word = |word: &&str| match word.strip_prefix("await=") {
-            Some(name) => format!("await={}", at(name)),
-            None => (*word).to_owned(),
-        };
-        let mut all = vec![programs.program(), at("file")];
-        all.extend(words.iter().map(word));
-        let actor = Actor::program(&all, &folder.path().join("out"));
-        Speaker { actor, folder }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-}
-
 /// What the program does behind its word `await=go` once its slot and so many of its names are known.
 fn follow(kind: Option<AttachKind>, programs: &Programs, words: &[&str], names: usize) -> Recording {
     let mut speaker = Speaker::new(programs, words);
@@ -57,7 +28,7 @@ fn follow(kind: Option<AttachKind>, programs: &Programs, words: &[&str], names: 
     speaker.actor.release();
     let known = || recorder.said().last().is_some_and(|said| said.thread_keys.len() == names);
     assert!(eventually(|| recorder.in_contexts() > 0 && known()), "{:?}", recorder.said());
-    std::fs::write(speaker.path("go"), "").unwrap();
+    speaker.goes_on("go");
     finish(recorder, &mut speaker)
 }
 
@@ -241,14 +212,14 @@ fn a_number_has_the_name_that_its_process_gives_it_by_then() {
     let recorder = Recorder::start(&config, &[speaker.actor.pid()]);
     speaker.actor.release();
     let names = || recorder.said().last().map_or(usize::MAX, |said| said.thread_keys.len());
-    let goes_on = |folder: &Path, name: &str, known: usize| {
+    let goes_on = |speaker: &Speaker, name: &str, known: usize| {
         assert!(eventually(|| names() == known), "{name}: {:?}", recorder.said());
-        std::fs::write(folder.join(name), "").unwrap();
+        speaker.goes_on(name);
     };
     assert!(eventually(|| recorder.in_contexts() > 0), "nothing was found");
-    goes_on(speaker.folder.path(), "go", 1);
-    goes_on(speaker.folder.path(), "second", 2);
-    goes_on(speaker.folder.path(), "third", 0);
+    goes_on(&speaker, "go", 1);
+    goes_on(&speaker, "second", 2);
+    goes_on(&speaker, "third", 0);
     let recording = finish(recorder, &mut speaker);
     let expected: [(u64, &[(&str, &str)]); 3] = [
         (11, &[("one", "a"), ("(left_out)", "1")]),

@@ -3,6 +3,7 @@
 
 pub(crate) mod play;
 mod recipes;
+pub(crate) mod speaker;
 
 use std::path::{Path, PathBuf};
 
