@@ -82,8 +82,8 @@ fn waited(below: &[&Trace]) -> DurationNs {
 #[cfg(test)]
 mod tests {
     use blkkin_wire::clock::MonotonicNs;
-    use blkkin_wire::ids::{Pid, SpanId, Tid, TraceId};
-    use blkkin_wire::operation::{OperationEvent, Outcome, WHOLE};
+    use blkkin_wire::ids::{SpanId, TraceId};
+    use blkkin_wire::operation::OperationEvent;
     use blkkin_wire::span::SpanKind;
     use proptest::prelude::*;
 
@@ -93,20 +93,10 @@ mod tests {
     fn operation(span: u64, begin: u64, end: u64) -> Trace {
         let mut trace = make::trace(span);
         trace.root = Root::Operation(Box::new(OperationEvent {
-            span: SpanId(span),
-            parent: None,
-            continued: false,
-            trace: TraceId(span.into()),
             kind: SpanKind::Client,
             name: "nbd read".into(),
             service: "one".into(),
-            begin: MonotonicNs(begin),
-            end: MonotonicNs(end),
-            pid: Pid(1),
-            tid: Tid(1),
-            outcome: Outcome::Done,
-            kept: WHOLE,
-            notes: Vec::new(),
+            ..OperationEvent::bare(SpanId(span), TraceId(span.into()), MonotonicNs(begin), MonotonicNs(end))
         }));
         trace
     }

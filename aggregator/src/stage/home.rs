@@ -125,9 +125,9 @@ mod tests {
 
     use blkkin_wire::clock::MonotonicNs;
     use blkkin_wire::event::{ContextFrom, TraceContext};
-    use blkkin_wire::ids::{Pid, SpanId, Tid, TraceId};
+    use blkkin_wire::ids::{SpanId, TraceId};
     use blkkin_wire::meeting::{Meeting, MeetingEvent, Side};
-    use blkkin_wire::operation::{OperationEvent, Outcome, WHOLE};
+    use blkkin_wire::operation::OperationEvent;
     use blkkin_wire::span::SpanKind;
 
     use super::*;
@@ -141,20 +141,10 @@ mod tests {
         let (begin, end) = (MonotonicNs(begin), MonotonicNs(end));
         trace.id = TraceId(span.into());
         trace.root = Root::Operation(Box::new(OperationEvent {
-            span: SpanId(span),
-            parent: None,
-            continued: false,
-            trace: trace.id,
             kind: if side == Side::Asked { SpanKind::Client } else { SpanKind::Server },
             name: "nbd read".into(),
             service: "one".into(),
-            begin,
-            end,
-            pid: Pid(1),
-            tid: Tid(1),
-            outcome: Outcome::Done,
-            kept: WHOLE,
-            notes: Vec::new(),
+            ..OperationEvent::bare(SpanId(span), trace.id, begin, end)
         }));
         let meeting = Meeting { rule: "nbd".into(), connection: "a>b".into(), cookie };
         let (span, root) = (SpanId(span), SpanId(span));

@@ -20,7 +20,7 @@ use blkkin_wire::ids::{
     TraceId, Uid,
 };
 use blkkin_wire::meeting::{ClockShift, Meeting, MeetingEvent, Moved, Side};
-use blkkin_wire::operation::{Note, NoteValue, OperationEvent, Outcome, WHOLE};
+use blkkin_wire::operation::{Note, NoteValue, OperationEvent, Outcome};
 use blkkin_wire::process::ProcessEvent;
 use blkkin_wire::span::SpanKind;
 use blkkin_wire::unended::{AtEnd, BlockLayer, Fate, LostDevice, Unended};
@@ -447,20 +447,13 @@ fn said(span: u64, kind: SpanKind, service: &str, (from, ns): (u64, u64), notes:
         |(key, value): &(&str, i64)| Note { at: begin, key: (*key).into(), value: NoteValue::Number(*value) };
     trace.id = TraceId(u128::from(span) << 32);
     trace.root = Root::Operation(Box::new(OperationEvent {
-        span: SpanId(span),
-        parent: None,
-        continued: false,
-        trace: trace.id,
         kind,
         name: "nbd read".into(),
         service: service.into(),
-        begin,
-        end: MonotonicNs(begin.0 + ns),
         pid: Pid(if kind == SpanKind::Client { 5_001 } else { 5_002 }),
         tid: Tid(if kind == SpanKind::Client { 5_001 } else { 5_007 }),
-        outcome: Outcome::Done,
-        kept: WHOLE,
         notes: notes.iter().map(note).collect(),
+        ..OperationEvent::bare(SpanId(span), trace.id, begin, MonotonicNs(begin.0 + ns))
     }));
     trace
 }

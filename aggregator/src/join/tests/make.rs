@@ -11,7 +11,7 @@ use blkkin_wire::ids::{
     BootId, CgroupId, DeviceId, Fd, FileId, NodeId, Pid, Sector, Source, SpanId, StartEpoch, TaskId, Tid,
     TraceId, Uid,
 };
-use blkkin_wire::operation::{OperationEvent, Outcome, WHOLE};
+use blkkin_wire::operation::OperationEvent;
 use blkkin_wire::process::{Attribute, AttributeValue, ProcessEvent};
 use blkkin_wire::span::SpanKind;
 
@@ -51,20 +51,13 @@ pub(crate) fn process(time: u64, name: &str) -> ProcessEvent {
 /// A daemon's operation; all of them here are of one trace.
 pub(crate) fn operation(span: u64, parent: Option<u64>, (begin, end): (u64, u64)) -> LayerEvent {
     let operation = OperationEvent {
-        span: SpanId(span),
         parent: parent.map(SpanId),
-        continued: false,
-        trace: OPERATIONS,
         kind: SpanKind::Server,
         name: "NBD read".into(),
         service: "blkkin-nbd".into(),
-        begin: MonotonicNs(begin),
-        end: MonotonicNs(end),
         pid: Pid(900),
         tid: Tid(901),
-        outcome: Outcome::Done,
-        kept: WHOLE,
-        notes: Vec::new(),
+        ..OperationEvent::bare(SpanId(span), OPERATIONS, MonotonicNs(begin), MonotonicNs(end))
     };
     LayerEvent::Operation(operation.into())
 }

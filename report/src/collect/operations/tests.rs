@@ -1,10 +1,7 @@
 //! Trees of traces that come in any order, and what is not kept.
 
 use blkkin_wire::event::{ContextFrom, TraceContext};
-use blkkin_wire::ids::{Pid, Tid};
 use blkkin_wire::meeting::{ClockShift, Meeting, MeetingEvent, Side};
-use blkkin_wire::operation::{Outcome, WHOLE};
-use blkkin_wire::span::SpanKind;
 use proptest::prelude::*;
 
 use super::tree::Relation;
@@ -18,20 +15,10 @@ fn said(span: u64, trace: u64, parent: Option<u64>, (begin, end): (u64, u64)) ->
     let mut made = sample::call(span, "read", 1);
     made.id = TraceId(trace.into());
     made.root = Root::Operation(Box::new(OperationEvent {
-        span: SpanId(span),
         parent: parent.map(SpanId),
-        continued: false,
-        trace: TraceId(trace.into()),
-        kind: SpanKind::Local,
         name: "nbd read".into(),
         service: "one".into(),
-        begin: MonotonicNs(begin),
-        end: MonotonicNs(end),
-        pid: Pid(1),
-        tid: Tid(1),
-        outcome: Outcome::Done,
-        kept: WHOLE,
-        notes: Vec::new(),
+        ..OperationEvent::bare(SpanId(span), made.id, MonotonicNs(begin), MonotonicNs(end))
     }));
     made
 }

@@ -2,8 +2,8 @@
 
 use blkkin_aggregator::trace::{Root, Trace};
 use blkkin_wire::clock::MonotonicNs;
-use blkkin_wire::ids::{Pid, SpanId, Tid, TraceId};
-use blkkin_wire::operation::{Note, WHOLE};
+use blkkin_wire::ids::{SpanId, TraceId};
+use blkkin_wire::operation::Note;
 use blkkin_wire::span::SpanKind;
 
 use super::*;
@@ -12,20 +12,11 @@ use crate::collect::sample;
 fn said(span: u64, (begin, end): (u64, u64), notes: Vec<Note>) -> Trace {
     let mut made = sample::call(span, "read", 1);
     made.root = Root::Operation(Box::new(OperationEvent {
-        span: SpanId(span),
-        parent: None,
-        continued: false,
-        trace: TraceId(1),
         kind: SpanKind::Server,
         name: "read".into(),
         service: "one".into(),
-        begin: MonotonicNs(begin),
-        end: MonotonicNs(end),
-        pid: Pid(1),
-        tid: Tid(1),
-        outcome: Outcome::Done,
-        kept: WHOLE,
         notes,
+        ..OperationEvent::bare(SpanId(span), TraceId(1), MonotonicNs(begin), MonotonicNs(end))
     }));
     made
 }
