@@ -191,6 +191,14 @@ static inline void blkkin_ust_silent(struct blkkin_span *span, const char *servi
 	span->here = 0;
 }
 
+/* Not recorded, and with a context to carry on. */
+static inline void blkkin_ust_silent_with(struct blkkin_span *span, const struct blkkin_context *context, const char *service)
+{
+	blkkin_ust_silent(span, service);
+	span->kept_per_million = BLKKIN_CARRIES;
+	span->context = *context;
+}
+
 /* Whether some session has the events enabled: worth asking before work that is only for a span. */
 static inline bool blkkin_enabled(void)
 {
@@ -201,6 +209,19 @@ static inline bool blkkin_enabled(void)
 static inline bool blkkin_is_recorded(const struct blkkin_span *span)
 {
 	return __builtin_expect(span->kept_per_million - 1 < 1000000, 0);
+}
+
+/* Not recorded, and with what `parent` carries; which share of its roots they are of, 0 where it is not recorded. */
+static inline uint32_t blkkin_ust_silent_below(struct blkkin_span *span, const struct blkkin_span *parent)
+{
+	uint32_t kept = blkkin_is_recorded(parent) ? parent->kept_per_million : 0;
+
+	blkkin_ust_silent(span, parent->service);
+	if (parent->kept_per_million) {
+		span->kept_per_million = BLKKIN_CARRIES;
+		span->context = parent->context;
+	}
+	return kept;
 }
 
 /* What to send with a request, for the other end to continue. None while nobody traces. */
@@ -239,9 +260,7 @@ static inline void blkkin_begin_continued(struct blkkin_span *span, const struct
 					  enum blkkin_kind kind, const char *name, const char *service,
 					  enum blkkin_where where)
 {
-	blkkin_ust_silent(span, service);
-	span->kept_per_million = BLKKIN_CARRIES;
-	span->context = *context;
+	blkkin_ust_silent_with(span, context, service);
 	if (blkkin_ust_on(0))
 		blkkin_ust_begin(span, 1000000, kind, name, where);
 	blkkin_ust_begun(span, where);
@@ -264,13 +283,8 @@ static inline void blkkin_begin_root(struct blkkin_span *span, enum blkkin_kind 
 static inline void blkkin_begin_child(struct blkkin_span *span, const struct blkkin_span *parent, enum blkkin_kind kind,
 				      const char *name, enum blkkin_where where)
 {
-	uint32_t kept = blkkin_is_recorded(parent) ? parent->kept_per_million : 0;
+	uint32_t kept = blkkin_ust_silent_below(span, parent);
 
-	blkkin_ust_silent(span, parent->service);
-	if (parent->kept_per_million) {
-		span->kept_per_million = BLKKIN_CARRIES;
-		span->context = parent->context;
-	}
 	if (blkkin_ust_on(0))
 		blkkin_ust_begin(span, kept, kind, name, where);
 	blkkin_ust_begun(span, where);
@@ -402,9 +416,7 @@ static inline void blkkin_together_continued(struct blkkin_together *together, s
 					     const struct blkkin_context *context, enum blkkin_kind kind, const char *name,
 					     const char *service)
 {
-	blkkin_ust_silent(span, service);
-	span->kept_per_million = BLKKIN_CARRIES;
-	span->context = *context;
+	blkkin_ust_silent_with(span, context, service);
 	if (blkkin_ust_on(0))
 		blkkin_ust_together_begin(together, span, 1000000, kind, name);
 }
@@ -422,13 +434,8 @@ static inline void blkkin_together_root(struct blkkin_together *together, struct
 static inline void blkkin_together_child(struct blkkin_together *together, struct blkkin_span *span,
 					 const struct blkkin_span *parent, enum blkkin_kind kind, const char *name)
 {
-	uint32_t kept = blkkin_is_recorded(parent) ? parent->kept_per_million : 0;
+	uint32_t kept = blkkin_ust_silent_below(span, parent);
 
-	blkkin_ust_silent(span, parent->service);
-	if (parent->kept_per_million) {
-		span->kept_per_million = BLKKIN_CARRIES;
-		span->context = parent->context;
-	}
 	if (blkkin_ust_on(0))
 		blkkin_ust_together_begin(together, span, kept, kind, name);
 }
