@@ -69,8 +69,16 @@ fn compiled(folder: &Path) -> Result<String, String> {
 
 /// The records and what is in them were written by hand, value by value: `wire/src/v1/tests.rs` has the same in Rust, and
 /// `wire/tests/consumers.rs` in Python.
-const GOLDEN: [&str; 7] =
-    ["v1", "meeting-v1", "operation-v1", "context-v1", "context-operation-v1", "process-v1", "inner-v1"];
+const GOLDEN: [&str; 8] = [
+    "v1",
+    "meeting-v1",
+    "operation-v1",
+    "context-v1",
+    "context-operation-v1",
+    "process-v1",
+    "attributes-v1",
+    "inner-v1",
+];
 
 #[test]
 fn a_consumer_in_java_reads_what_was_written_each_batch_once() {

@@ -71,6 +71,7 @@ final class Consumer {
         final List<String> files = new ArrayList<>();
         final List<String> devices = new ArrayList<>();
         final List<Object> contexts = new ArrayList<>();
+        final List<Object> attributes = new ArrayList<>();
 
         Batch(Message message) {
             this.message = message;
@@ -109,6 +110,15 @@ final class Consumer {
                     context.put("operation", spans.next("operation"));
                 }
                 contexts.add(context);
+            }
+            // By number: a number's name is the thread_key that the call's process has said last.
+            Columns said = columns("thread_attributes");
+            for (int n = said.length("entries"); n > 0; n--) {
+                var values = new ArrayList<Object>();
+                for (long entries = said.number("entries"); entries > 0; entries--) {
+                    values.add(list(said.next("key"), word(said.number("value"))));
+                }
+                attributes.add(row("values", values, "left_out", said.next("left_out"), "bytes_unread", said.next("bytes_unread")));
             }
             Columns call = columns("call_events"), bio = columns("bio_events"), request = columns("request_events");
             Columns commit = columns("commit_events"), names = columns("task_events");
@@ -178,6 +188,9 @@ final class Consumer {
             event.put("arguments", arguments);
             if ((flags >> 13 & 1) == 1) {
                 event.put("context", contexts.get((int) c.number("context")));
+            }
+            if ((flags >> 14 & 1) == 1) {
+                event.put("attributes", attributes.get((int) c.number("attributes")));
             }
             return event;
         }
@@ -281,8 +294,16 @@ final class Consumer {
                 long value = p.number("value");
                 said.add(list(key, value > 0 ? word(value - 1) : p.next("number")));
             }
-            return row("time", p.one("time"), "kind", "process", "pid", p.one("pid"), "attributes", said,
+            var event = row("time", p.one("time"), "kind", "process", "pid", p.one("pid"), "attributes", said,
                 "left_out", p.one("left_out"));
+            var names = new ArrayList<Object>();
+            for (int n = p.length("thread_key"); n > 0; n--) {
+                names.add(word(p.number("thread_key")));
+            }
+            if (!names.isEmpty()) {
+                event.put("thread_keys", names);
+            }
+            return event;
         }
     }
 

@@ -52,6 +52,11 @@ def events(batch):
                 for high, low, span, flags in zip(c.trace_high, c.trace_low, c.span, c.flags)]
     for context, operation in zip(contexts, c.operation):
         context["operation"] = operation
+    t, values = batch.thread_attributes, zip(batch.thread_attributes.key, batch.thread_attributes.value)
+    # By number: a number's name is the thread_key that the call's process has said last.
+    attributes = [{"values": [[key, batch.words[value]] for _, (key, value) in zip(range(entries), values)],
+                   "left_out": left_out, "bytes_unread": unread}
+                  for entries, left_out, unread in zip(t.entries, t.left_out, t.bytes_unread)]
 
     def file(place):
         at, inode, generation = files[place]
@@ -78,6 +83,8 @@ def events(batch):
             event["arguments"] = [take(f"argument{n}") for n in range(call.arguments)]
             if flags >> 13 & 1:
                 event["context"] = contexts[take("context")]
+            if flags >> 14 & 1:
+                event["attributes"] = attributes[take("attributes")]
             yield event
 
     def bios(b=batch.bio_events):
@@ -164,7 +171,10 @@ def events(batch):
         for p in batch.process_events:
             number = iter(p.number)
             said = [[batch.words[key], batch.words[at - 1] if at else next(number)] for key, at in zip(p.key, p.value)]
-            yield p.before, {"time": p.time, "kind": "process", "pid": p.pid, "attributes": said, "left_out": p.left_out}
+            event = {"time": p.time, "kind": "process", "pid": p.pid, "attributes": said, "left_out": p.left_out}
+            if p.thread_key:
+                event["thread_keys"] = [batch.words[key] for key in p.thread_key]
+            yield p.before, event
 
     bios, requests = bios(), requests()
     of = {pb.KIND_CALL: calls(), pb.KIND_BIO: bios, pb.KIND_REQUEST: requests, pb.KIND_COMMIT: commits(),
