@@ -165,6 +165,12 @@ fn remarks(woven: &WeaveBooks, heard: &Heard) -> Vec<String> {
             woven.operations_elsewhere
         ));
     }
+    if woven.operations_of_others > 0 {
+        all.push(format!(
+            "daemons: {} operations of processes that are not followed are left out",
+            woven.operations_of_others
+        ));
+    }
     if woven.words_late > 0 {
         all.push(format!(
             "daemons: {} times a thread said what it works for after its calls had been judged",

@@ -117,13 +117,13 @@ pub struct WeaveBooks {
     pub operations: u64,
     /// Of them without an end.
     pub operations_unfinished: u64,
-    /// Operations left out, as their process is none of those that are followed.
-    pub operations_of_others: u64,
     /// Of them those of another pid namespace that the kernel's side has no name for: they have no process here, and nothing is below them.
     pub operations_elsewhere: u64,
     /// Of them behind the watermark of an earlier batch that had gone on unwaited. Each is whole by itself, so only its place in
     /// the order is lost.
     pub operations_late: u64,
+    /// Operations left out, as their process is none of those that are followed.
+    pub operations_of_others: u64,
 }
 
 /// The state of one node.
