@@ -11,18 +11,15 @@
 //! that it started ends with it.
 
 use std::cmp::Reverse;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::story::{self, Line, say, thousands};
-use super::{Disk, look};
-use crate::interrupt;
+use super::story::{self, say, thousands};
+use super::{Disk, traced};
 use crate::servers::Zipkin;
-use crate::shell;
 use crate::workspace::Workspace;
 
 const ORDERS: u32 = 300;
@@ -37,12 +34,7 @@ const STEPS: [&str; 2] = ["find item", "save order"];
 
 /// The whole of it. `blkkin` is the program; the service lies beside it.
 pub(super) fn run(workspace: &Workspace, blkkin: &Path) -> Result<ExitCode> {
-    let folder = workspace.demo_dir().join("application");
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    story::heading("what runs");
-    let mut zipkin = Zipkin::start(workspace, &folder)?;
-    zipkin.wait()?;
-    Line { name: "zipkin", what: &zipkin.url(), pid: zipkin.pid() }.say();
+    let (folder, zipkin) = traced::zipkin(workspace, "application")?;
     say("  shop            a service that exports its own spans to it");
     story::heading("blkkin run");
     let mut program = Command::new(blkkin);
@@ -60,51 +52,22 @@ pub(super) fn run(workspace: &Workspace, blkkin: &Path) -> Result<ExitCode> {
         say("  (others found their item in memory, or came before the service was looked at)");
     }
     let trace = a_whole_order(&zipkin)?;
-    say("  one of them, layer by layer");
-    say(&format!("    {}", look::trace_page(&zipkin, &trace)));
-    say("  who asks whom");
-    say(&format!("    {}", look::dependency_page(&zipkin)));
-    story::stay();
-    drop(zipkin);
-    fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+    traced::show(zipkin, &trace, "one of them", &folder)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// The service at work on files on ext4; its spans and blkkin's go to the same Zipkin. `program` is `blkkin run`, as it is to be started.
 pub(crate) fn play(folder: &Path, blkkin: &Path, zipkin: &Zipkin, program: Command) -> Result<()> {
-    let shop = beside(blkkin)?;
+    let shop = traced::beside(blkkin, "examples/shop", "-p blkkin-ust --example shop")?;
     let disk = Disk::make(folder)?;
     let [stock, orders] = ["stock", "orders"].map(|name| disk.mount_point().join(name));
-    fs::write(&stock, vec![0xb1; STOCK_BYTES]).with_context(|| format!("cannot make {}", stock.display()))?;
-    // It is on the disk and not in memory when the service begins, so that what it reads is read there.
-    shell::run_quietly(Command::new("sync").arg(&stock))?;
-    let from = format!("if={}", stock.display());
-    shell::run_quietly(Command::new("dd").args([&from, "iflag=nocache", "count=0", "status=none"]))?;
-    if interrupt::came() {
-        bail!("interrupted before the traced run; nothing is left behind");
-    }
+    traced::cold_file(&stock, STOCK_BYTES)?;
     let mut command = program;
     command.args(["--slowest", "1", "--to"]).arg(format!("zipkin={}", zipkin.url()));
     let address = zipkin.url();
     command.arg("--").arg(&shop).args([&stock, &orders]);
     command.arg(address.trim_start_matches("http://")).arg(ORDERS.to_string()).stdin(Stdio::null());
-    // Cargo's, for build scripts: the traced program would look for its libraries there first.
-    command.env_remove("LD_LIBRARY_PATH");
-    let status = command.status().with_context(|| format!("cannot start {}", blkkin.display()))?;
-    disk.remove()?;
-    if !status.success() {
-        bail!("the traced run failed ({status})");
-    }
-    Ok(())
-}
-
-fn beside(blkkin: &Path) -> Result<PathBuf> {
-    let blkkin = blkkin.canonicalize().with_context(|| format!("no {}", blkkin.display()))?;
-    let shop = blkkin.with_file_name("examples").join("shop");
-    if !shop.is_file() {
-        bail!("{} is not there: cargo build --release -p blkkin-ust --example shop", shop.display());
-    }
-    Ok(shop)
+    traced::succeeded(traced::run(&mut command, disk)?)
 }
 
 /// A request of the disk's below each of the order's steps.

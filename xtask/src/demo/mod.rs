@@ -11,6 +11,7 @@ mod disk;
 pub(crate) mod look;
 pub(crate) mod nbd;
 mod story;
+mod traced;
 mod workload;
 
 use std::path::{Path, PathBuf};
@@ -128,31 +129,22 @@ fn one_machine(workspace: &Workspace, blkkin: &Path) -> Result<ExitCode> {
     remove_old(&trace)?;
     println!("demo: {}", Workload::DESCRIPTION);
     println!("demo: on ext4 on {}, a loop device over {}\n", disk.device(), disk.image().display());
-    if interrupt::came() {
-        bail!("interrupted before the traced run; nothing is left behind");
-    }
-    let status = traced(blkkin, &trace, &workload).status();
-    let status = status.with_context(|| format!("cannot start {}", blkkin.display()))?;
-    disk.remove()?;
+    let status = traced::run(&mut command_of(blkkin, &trace, &workload), disk)?;
     if trace.is_file() {
         println!(
             "\ndemo: the trace is in {} (Zipkin v2 JSON)",
             trace.strip_prefix(workspace.root()).unwrap_or(&trace).display()
         );
     }
-    if !status.success() {
-        bail!("the traced run failed ({status})");
-    }
+    traced::succeeded(status)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// The command that the demo shows: the one place of its flags.
-fn traced(blkkin: &Path, trace: &Path, workload: &Workload) -> Command {
+fn command_of(blkkin: &Path, trace: &Path, workload: &Workload) -> Command {
     let mut command = Command::new(blkkin);
     command.arg("run").arg("--to").arg(format!("zipkin={}", trace.display()));
     command.arg("--").arg("sh").arg(workload.script()).stdin(Stdio::null());
-    // Cargo's, for build scripts: the traced program would look for its libraries there first.
-    command.env_remove("LD_LIBRARY_PATH");
     command
 }
 

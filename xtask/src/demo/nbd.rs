@@ -11,35 +11,28 @@
 
 use std::cmp::Reverse;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::story::{self, Line, say, thousands};
-use super::{Disk, look};
-use crate::interrupt;
+use super::story::{self, say, thousands};
+use super::{Disk, traced};
 use crate::servers::Zipkin;
-use crate::shell;
 use crate::workspace::Workspace;
 
 /// Requests of fio's, over each of as many connections. One in five writes, and after every 16 writes it asks for a flush.
 const REQUESTS: u32 = 300;
 const CONNECTIONS: u32 = 2;
-const BYTES: u64 = 48 << 20;
+const BYTES: usize = 48 << 20;
 /// Of these fits a page.
 pub(crate) const SPANS_MAX: usize = 12;
 const TRACES_MAX: u32 = 2_000;
 
 /// The whole of it. `blkkin` is the program; the daemon lies beside it.
 pub(super) fn run(workspace: &Workspace, blkkin: &Path) -> Result<ExitCode> {
-    let folder = workspace.demo_dir().join("nbd");
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    story::heading("what runs");
-    let mut zipkin = Zipkin::start(workspace, &folder)?;
-    zipkin.wait()?;
-    Line { name: "zipkin", what: &zipkin.url(), pid: zipkin.pid() }.say();
+    let (folder, zipkin) = traced::zipkin(workspace, "nbd")?;
     say("  blkkin-nbd      an NBD server that says what it does (LTTng-UST)");
     say("  fio             its client: reads, writes, flushes over two connections");
     story::heading("blkkin run --ust --nbd");
@@ -56,53 +49,23 @@ pub(super) fn run(workspace: &Workspace, blkkin: &Path) -> Result<ExitCode> {
         thousands(whole as u64)
     ));
     let trace = a_whole_request(&zipkin)?;
-    say("  one that reached the disk, layer by layer");
-    say(&format!("    {}", look::trace_page(&zipkin, &trace)));
-    say("  who asks whom");
-    say(&format!("    {}", look::dependency_page(&zipkin)));
-    story::stay();
-    drop(zipkin);
-    fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+    traced::show(zipkin, &trace, "one that reached the disk", &folder)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// The daemon at work on a file on ext4, spans to Zipkin. `program` is `blkkin run`, as it is to be started.
 pub(crate) fn play(folder: &Path, blkkin: &Path, zipkin: &Zipkin, program: Command) -> Result<()> {
-    let server = beside(blkkin)?;
+    let server = traced::beside(blkkin, "blkkin-nbd", "-p blkkin-nbd")?;
     let disk = Disk::make(folder)?;
     let volume = disk.mount_point().join("volume.img");
-    fs::write(&volume, vec![0xb1; BYTES as usize])
-        .with_context(|| format!("cannot make {}", volume.display()))?;
-    // It is on the disk and not in memory when the client begins, so that its reads reach the disk.
-    shell::run_quietly(Command::new("sync").arg(&volume))?;
-    let from = format!("if={}", volume.display());
-    shell::run_quietly(Command::new("dd").args([&from, "iflag=nocache", "count=0", "status=none"]))?;
+    traced::cold_file(&volume, BYTES)?;
     let script = folder.join("nbd.sh");
     fs::write(&script, script_of(&server, &volume, folder))
         .with_context(|| format!("cannot write {}", script.display()))?;
-    if interrupt::came() {
-        bail!("interrupted before the traced run; nothing is left behind");
-    }
     let mut command = program;
     command.args(["--ust", "--nbd", "--slowest", "1", "--to"]).arg(format!("zipkin={}", zipkin.url()));
     command.arg("--").arg("sh").arg(&script).stdin(Stdio::null());
-    // Cargo's, for build scripts: the traced program would look for its libraries there first.
-    command.env_remove("LD_LIBRARY_PATH");
-    let status = command.status().with_context(|| format!("cannot start {}", blkkin.display()))?;
-    disk.remove()?;
-    if !status.success() {
-        bail!("the traced run failed ({status})");
-    }
-    Ok(())
-}
-
-fn beside(blkkin: &Path) -> Result<PathBuf> {
-    let blkkin = blkkin.canonicalize().with_context(|| format!("no {}", blkkin.display()))?;
-    let server = blkkin.with_file_name("blkkin-nbd");
-    if !server.is_file() {
-        bail!("{} is not there: cargo build --release -p blkkin-nbd", server.display());
-    }
-    Ok(server)
+    traced::succeeded(traced::run(&mut command, disk)?)
 }
 
 fn script_of(server: &Path, volume: &Path, folder: &Path) -> String {
