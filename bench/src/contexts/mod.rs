@@ -156,14 +156,16 @@ pub(crate) fn load(chunks: usize, library: &str, word: &str, go: &Path) -> Resul
     affinity::prefer_this_process();
     if library != "-" {
         let publish = publisher(library)?;
-        let record = match word {
-            "publish" => Some((&raw const RECORD).cast()),
-            "say" => Some((&raw const SAYING).cast()),
+        let record: Option<&[u8]> = match word {
+            "publish" => Some(&RECORD),
+            "say" => Some(&SAYING),
             _ => None,
         };
         if let Some(record) = record {
+            // Written by this process, as a program's own is: a page of the file that nobody has touched is not there to be read.
+            let record = record.to_vec().leak();
             // SAFETY: the library's own function, and a record that lives as long as the process.
-            unsafe { publish(record) };
+            unsafe { publish(record.as_ptr().cast()) };
         }
     }
     let target = Target::new()?;
