@@ -67,7 +67,7 @@ fn compiled(folder: &Path) -> Result<String, String> {
     Ok(path)
 }
 
-/// The records and what is in them were written by hand, value by value: `wire/src/v1/tests.rs` has the same in Rust, and
+/// The records and what is in them were written by hand, value by value: `wire/src/v1/tests/ever.rs` has the same in Rust, and
 /// `wire/tests/consumers.rs` in Python.
 const GOLDEN: [&str; 8] = [
     "v1",

@@ -48,7 +48,7 @@ fn consume(schema: &Path, arguments: &[&str], record: &[u8]) -> Output {
     consumer.wait_with_output().unwrap()
 }
 
-/// Records and what is in them were written by hand, value by value: `src/v1/tests.rs` and `src/v1/pieces/tests.rs` have the
+/// Records and what is in them were written by hand, value by value: `src/v1/tests/ever.rs` and `src/v1/pieces/tests.rs` have the
 /// same in Rust.
 const GOLDEN: [(&str, &[&str]); 10] = [
     ("v1", &[]),
