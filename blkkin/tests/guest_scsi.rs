@@ -18,7 +18,7 @@ use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{BlockStatus, Ending, RequestEvent};
 
 use support::actor::Actor;
-use support::blktrace::{Actions, Ftrace};
+use support::blktrace::{Actions, Witness};
 use support::direct::{self, BLOCK};
 use support::needs_guest;
 use support::recording::{Recording, record};
@@ -121,7 +121,7 @@ fn writes(count: u64) -> (Recording, Actions) {
         direct::write(&target, 0..count);
         0
     });
-    let ftrace = Ftrace::start(device, Path::new("/tmp")).unwrap();
+    let ftrace = Witness::by_ftrace(device, Path::new("/tmp")).unwrap();
     let recording = recorded(writer);
     (recording, ftrace.finish())
 }

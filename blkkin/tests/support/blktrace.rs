@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use blkkin_wire::ids::DeviceId;
 
+use super::ftrace::Ftrace;
 use super::tools::{capture, tool};
 
 /// Buffers of each CPU: 16 MiB, 48 B an action or more; a run here has some ten thousand.
@@ -51,37 +52,16 @@ impl Witness {
             Ok(trace) => return Ok(Witness::Blktrace(trace)),
             Err(refused) => refused,
         };
-        let trace =
-            Ftrace::start(device, folder).map_err(|error| format!("{refused}; and ftrace: {error}"))?;
+        let witness =
+            Witness::by_ftrace(device, folder).map_err(|error| format!("{refused}; and ftrace: {error}"))?;
         static SAID: Once = Once::new();
         SAID.call_once(|| println!("{}: ftrace is asked", refused.lines().next().unwrap_or_default()));
-        Ok(Witness::Ftrace(trace))
+        Ok(witness)
     }
 
-    /// Ends, and reads what was written.
-    pub(crate) fn finish(self) -> Actions {
-        match self {
-            Witness::Blktrace(trace) => trace.finish(),
-            Witness::Ftrace(trace) => trace.finish(),
-        }
-    }
-}
-
-/// An instance of ftrace of our own, which nobody else's events come into.
-pub(crate) struct Ftrace {
-    mounted: PathBuf,
-    instance: PathBuf,
-}
-
-impl Ftrace {
-    pub(crate) fn start(device: DeviceId, folder: &Path) -> Result<Ftrace, String> {
-        let mounted = folder.join("tracefs");
-        fs::create_dir_all(&mounted).map_err(|error| error.to_string())?;
-        capture(tool("mount").args(["-t", "tracefs", "nodev"]).arg(&mounted))?;
-        let instance = mounted.join("instances").join(format!("blkkin-{}", std::process::id()));
-        let trace = Ftrace { mounted, instance };
-        fs::create_dir(&trace.instance).map_err(|error| error.to_string())?;
-        trace.set("buffer_size_kb", FTRACE_KIB)?;
+    /// The same by ftrace, where blktrace may be had too.
+    pub(crate) fn by_ftrace(device: DeviceId, folder: &Path) -> Result<Witness, String> {
+        let trace = Ftrace::make(folder, FTRACE_KIB)?;
         trace.set("trace_clock", "mono")?;
         for (event, _) in EVENTS {
             // As the kernel encodes it (MKDEV, include/linux/kdev_t.h).
@@ -89,28 +69,15 @@ impl Ftrace {
             trace.set(&format!("events/block/{event}/filter"), &format!("dev == {number}"))?;
             trace.set(&format!("events/block/{event}/enable"), "1")?;
         }
-        Ok(trace)
+        Ok(Witness::Ftrace(trace))
     }
 
-    fn set(&self, name: &str, value: &str) -> Result<(), String> {
-        fs::write(self.instance.join(name), value).map_err(|error| format!("{name}: {error}"))
-    }
-
+    /// Ends, and reads what was written.
     pub(crate) fn finish(self) -> Actions {
-        self.set("tracing_on", "0").unwrap();
-        let text = fs::read_to_string(self.instance.join("trace")).unwrap();
-        let entries =
-            text.lines().find_map(|line| line.strip_prefix("# entries-in-buffer/entries-written: "));
-        let (kept, written) = entries.unwrap().split_whitespace().next().unwrap().split_once('/').unwrap();
-        assert_eq!(kept, written, "ftrace's buffer was too small");
-        Actions::read(text.lines().filter_map(event))
-    }
-}
-
-impl Drop for Ftrace {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.instance);
-        let _ = capture(tool("umount").arg(&self.mounted));
+        match self {
+            Witness::Blktrace(trace) => trace.finish(),
+            Witness::Ftrace(trace) => Actions::read(trace.finish().lines().filter_map(event)),
+        }
     }
 }
 

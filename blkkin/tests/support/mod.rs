@@ -17,6 +17,7 @@ pub(crate) mod context;
 pub(crate) mod direct;
 pub(crate) mod disk;
 pub(crate) mod fio;
+pub(crate) mod ftrace;
 pub(crate) mod guest;
 pub(crate) mod live;
 pub(crate) mod metrics;

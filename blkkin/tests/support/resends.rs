@@ -6,52 +6,28 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::tools::{capture, tool};
+use super::ftrace::Ftrace;
 
-const EVENT: &str = "events/tcp/tcp_retransmit_skb/enable";
 /// Of each CPU: 1 MiB, some 150 B an event.
 const KIB: &str = "1024";
 
-/// An instance of ftrace of our own.
-pub(crate) struct Resends {
-    mounted: PathBuf,
-    instance: PathBuf,
-}
+pub(crate) struct Resends(Ftrace);
 
 impl Resends {
     /// Begins; or why nobody can watch here.
     pub(crate) fn watch(folder: &Path) -> Result<Resends, String> {
-        let mounted = folder.join("tracefs");
-        fs::create_dir_all(&mounted).map_err(|error| error.to_string())?;
-        capture(tool("mount").args(["-t", "tracefs", "nodev"]).arg(&mounted))?;
-        let instance = mounted.join("instances").join(format!("blkkin-resends-{}", std::process::id()));
-        let watch = Resends { mounted, instance };
-        fs::create_dir(&watch.instance).map_err(|error| error.to_string())?;
-        watch.set("buffer_size_kb", KIB)?;
-        watch.set(EVENT, "1")?;
-        Ok(watch)
+        let trace = Ftrace::make(folder, KIB)?;
+        trace.set("events/tcp/tcp_retransmit_skb/enable", "1")?;
+        Ok(Resends(trace))
     }
 
-    fn set(&self, name: &str, value: &str) -> Result<(), String> {
-        fs::write(self.instance.join(name), value).map_err(|error| format!("{name}: {error}"))
-    }
-
-    /// How many segments of this address were sent once more on top of a task that is hidden.
-    pub(crate) fn on_top_of_hidden(&self, address: &str) -> usize {
-        let text = fs::read_to_string(self.instance.join("trace")).unwrap();
-        let from = format!(" saddr={address} ");
+    /// Ends; how many segments of this address were sent once more on top of a task that is hidden.
+    pub(crate) fn on_top_of_hidden(self, address: &str) -> usize {
+        let (text, from) = (self.0.finish(), format!(" saddr={address} "));
         let tasks = text.lines().filter(|line| line.contains(&from)).filter_map(task);
         tasks.filter(|task| is_hidden(*task)).count()
-    }
-}
-
-impl Drop for Resends {
-    fn drop(&mut self) {
-        let _ = self.set(EVENT, "0");
-        let _ = fs::remove_dir(&self.instance);
-        let _ = capture(tool("umount").arg(&self.mounted));
     }
 }
 

@@ -1,0 +1,52 @@
+//! An instance of ftrace of a test's own, which nobody else's events come into.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::tools::{capture, tool};
+
+/// Instances so far: tests of one process run beside one another.
+static MADE: AtomicU32 = AtomicU32::new(0);
+
+pub(crate) struct Ftrace {
+    mounted: PathBuf,
+    instance: PathBuf,
+}
+
+impl Ftrace {
+    /// One of so many KiB for each CPU, in which nothing is enabled; or why there is none. It is mounted in `folder`.
+    pub(crate) fn make(folder: &Path, kib: &str) -> Result<Ftrace, String> {
+        let mounted = folder.join("tracefs");
+        fs::create_dir_all(&mounted).map_err(|error| error.to_string())?;
+        capture(tool("mount").args(["-t", "tracefs", "nodev"]).arg(&mounted))?;
+        let name = format!("blkkin-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        let instance = mounted.join("instances").join(name);
+        let trace = Ftrace { mounted, instance };
+        fs::create_dir(&trace.instance).map_err(|error| error.to_string())?;
+        trace.set("buffer_size_kb", kib)?;
+        Ok(trace)
+    }
+
+    pub(crate) fn set(&self, name: &str, value: &str) -> Result<(), String> {
+        fs::write(self.instance.join(name), value).map_err(|error| format!("{name}: {error}"))
+    }
+
+    /// Ends it; all that was written, or it was too small.
+    pub(crate) fn finish(self) -> String {
+        self.set("tracing_on", "0").unwrap();
+        let text = fs::read_to_string(self.instance.join("trace")).unwrap();
+        let entries =
+            text.lines().find_map(|line| line.strip_prefix("# entries-in-buffer/entries-written: "));
+        let (kept, written) = entries.unwrap().split_whitespace().next().unwrap().split_once('/').unwrap();
+        assert_eq!(kept, written, "ftrace's buffer was too small");
+        text
+    }
+}
+
+impl Drop for Ftrace {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.instance);
+        let _ = capture(tool("umount").arg(&self.mounted));
+    }
+}
