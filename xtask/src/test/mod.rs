@@ -11,6 +11,7 @@
 //! `target/` becomes root's, and one that hangs is ended. The last line is always `N passed, N failed, N skipped`.
 
 mod programs;
+mod publisher;
 mod runner;
 mod tally;
 
@@ -52,6 +53,9 @@ fn run_tiers(
     // Before the others: cargo keeps one `blkkin`, and the tests run the one that is built last.
     if let Err(error) = timings.time("static build", || dist::for_tests(workspace)) {
         println!("no static binary for the tests: {error:#}");
+    }
+    if let Err(error) = timings.time("static publisher", || publisher::build(workspace)) {
+        println!("no static program that publishes: {error:#}");
     }
     let programs = timings.time("build", || programs::build(workspace))?;
     let broken = |tally: &mut Tally, what: &str, error: Error| tally.broken(what, &error);

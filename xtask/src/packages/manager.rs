@@ -1,0 +1,108 @@
+//! Package managers: which one a machine has, and what it would be told.
+
+use std::collections::BTreeSet;
+
+use super::Package;
+use crate::shell;
+
+/// The package managers whose commands we can name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Manager {
+    Apt,
+    Dnf,
+    Pacman,
+    Zypper,
+    Unknown,
+}
+
+impl Manager {
+    pub(crate) fn of_this_machine() -> Self {
+        if shell::which("apt-get").is_some() {
+            return Self::Apt;
+        }
+        Self::of_os_release(&std::fs::read_to_string("/etc/os-release").unwrap_or_default())
+    }
+
+    /// By the distribution's own family names: `ID`, then `ID_LIKE`.
+    fn of_os_release(text: &str) -> Self {
+        let words = |key: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+            line.unwrap_or_default()
+                .replace('"', "")
+                .split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        let families = [words("ID"), words("ID_LIKE")].concat();
+        let known = families.iter().find_map(|family| match family.as_str() {
+            "debian" | "ubuntu" => Some(Self::Apt),
+            "fedora" | "rhel" | "centos" => Some(Self::Dnf),
+            "arch" | "manjaro" => Some(Self::Pacman),
+            "suse" | "opensuse" | "opensuse-tumbleweed" | "opensuse-leap" | "sles" => Some(Self::Zypper),
+            _ => None,
+        });
+        known.unwrap_or(Self::Unknown)
+    }
+
+    pub(super) fn names(self, package: &Package) -> String {
+        match self {
+            Self::Apt => package.apt.join(" "),
+            Self::Dnf => package.dnf.to_owned(),
+            Self::Pacman => package.pacman.to_owned(),
+            Self::Zypper => package.zypper.to_owned(),
+            Self::Unknown => package.program.to_owned(),
+        }
+    }
+
+    pub(super) fn remedy(self, packages: &[&Package]) -> String {
+        let names: BTreeSet<String> = packages.iter().map(|package| self.names(package)).collect();
+        let names = names.into_iter().collect::<Vec<_>>().join(" ");
+        match self {
+            Self::Apt => format!("run: sudo apt-get install {names}"),
+            Self::Dnf => format!("run: sudo dnf install {names}"),
+            Self::Pacman => format!("run: sudo pacman -S {names}"),
+            Self::Zypper => format!("run: sudo zypper install {names}"),
+            Self::Unknown => format!("install the programs {names} by this system's package manager"),
+        }
+    }
+
+    /// How rustc's own library source is got here, where neither rustup nor apt gave it.
+    pub(crate) fn rust_source_remedy(self) -> &'static str {
+        match self {
+            Self::Apt => "install rustup (https://rustup.rs), then: rustup component add rust-src",
+            Self::Dnf => "sudo dnf install rustup && rustup-init, then: rustup component add rust-src",
+            Self::Pacman => "sudo pacman -S rustup, then: rustup component add rust-src",
+            Self::Zypper => "sudo zypper install rustup, then: rustup component add rust-src",
+            Self::Unknown => "install rustup (https://rustup.rs), then: rustup component add rust-src",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::list::PACKAGES;
+    use super::*;
+
+    #[test]
+    fn distributions_are_known_by_id_or_by_family() {
+        let cases = [
+            ("ID=fedora\n", Manager::Dnf),
+            ("NAME=\"Rocky\"\nID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n", Manager::Dnf),
+            ("ID=arch\n", Manager::Pacman),
+            ("ID=\"opensuse-tumbleweed\"\nID_LIKE=\"opensuse suse\"\n", Manager::Zypper),
+            ("ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n", Manager::Apt),
+            ("ID=void\n", Manager::Unknown),
+            ("", Manager::Unknown),
+        ];
+        for (text, manager) in cases {
+            assert_eq!(Manager::of_os_release(text), manager, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_remedy_names_each_package_once() {
+        let both: Vec<&Package> =
+            PACKAGES.iter().filter(|package| ["losetup", "mount"].contains(&package.program)).collect();
+        assert_eq!(Manager::Dnf.remedy(&both), "run: sudo dnf install util-linux");
+    }
+}
