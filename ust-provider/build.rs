@@ -2,7 +2,8 @@
 //! (`src/publish.rs`).
 //!
 //! In: the C sources in `c/probe` and `c/slot`, a C compiler, and for the probe LTTng-UST's headers and library. Out: `blkkin-probe.so`
-//! and `blkkin-slot.so` in `OUT_DIR` with the cfgs `blkkin_probe` and `blkkin_slot`; or one or none of them, where they cannot be made,
+//! and `blkkin-slot.so` in `OUT_DIR` with the cfgs `blkkin_probe` and `blkkin_slot`; for a static executable the slot as an object that
+//! is linked, with the cfg `blkkin_slot_static`; or one or none of them, where they cannot be made,
 //! with one warning that says why. The crate's functions are the same then, and `init()` and `publishing()` say what the warning said.
 //! `BLKKIN_UST=require` makes that an error instead.
 
@@ -21,15 +22,16 @@ fn main() -> ExitCode {
     println!("cargo::rerun-if-env-changed=BLKKIN_UST");
     println!("cargo::rerun-if-env-changed=DOCS_RS");
     println!("cargo::rerun-if-changed=c/slot/slot.c");
-    println!("cargo::rustc-check-cfg=cfg(blkkin_probe, blkkin_slot)");
+    println!("cargo::rustc-check-cfg=cfg(blkkin_probe, blkkin_slot, blkkin_slot_static)");
     println!("cargo::rustc-env=BLKKIN_NO_PROBE=");
     println!("cargo::rustc-env=BLKKIN_NO_SLOT=");
-    let slot = compiler().and_then(|compiler| slot(&compiler));
+    let slot = system().and_then(|()| if is_static() { slot_inside() } else { slot(&compiler()?) });
     match &slot {
+        Ok(()) if is_static() => println!("cargo::rustc-cfg=blkkin_slot_static"),
         Ok(()) => println!("cargo::rustc-cfg=blkkin_slot"),
         Err(why) => println!("cargo::rustc-env=BLKKIN_NO_SLOT={why}"),
     }
-    let why = match compiler().and_then(|compiler| probe(&compiler)) {
+    let why = match loads().and_then(|()| probe(&compiler()?)) {
         Ok(()) => {
             println!("cargo::rustc-cfg=blkkin_probe");
             match slot {
@@ -52,28 +54,52 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The C compiler, or in one line why nothing can be made.
+/// Or in one line why nothing can be made.
+fn system() -> Result<(), String> {
+    match variable("CARGO_CFG_TARGET_OS").as_str() {
+        _ if env::var_os("DOCS_RS").is_some() => Err("docs.rs has no LTTng".to_owned()),
+        "linux" => Ok(()),
+        _ => Err(format!("LTTng-UST is for Linux with glibc, and this is {}", variable("TARGET"))),
+    }
+}
+
+/// Whether LTTng's library can be loaded there.
+fn loads() -> Result<(), String> {
+    system()?;
+    match variable("CARGO_CFG_TARGET_ENV").as_str() {
+        "gnu" if is_static() => Err("a static executable cannot load LTTng's library".to_owned()),
+        "gnu" => Ok(()),
+        _ => Err(format!("LTTng-UST is for Linux with glibc, and this is {}", variable("TARGET"))),
+    }
+}
+
+/// Programs for musl are, unless it is said that they are not: cargo tells only of features that shared objects would have as well.
+fn is_static() -> bool {
+    let told = variable("CARGO_CFG_TARGET_FEATURE").split(',').any(|feature| feature == "crt-static");
+    let musl = variable("CARGO_CFG_TARGET_ENV") == "musl";
+    told || musl && !variable("CARGO_ENCODED_RUSTFLAGS").contains("-crt-static")
+}
+
 fn compiler() -> Result<cc::Tool, String> {
-    if env::var_os("DOCS_RS").is_some() {
-        return Err("docs.rs has no LTTng".to_owned());
-    }
-    let (system, libc) = (variable("CARGO_CFG_TARGET_OS"), variable("CARGO_CFG_TARGET_ENV"));
-    if (system.as_str(), libc.as_str()) != ("linux", "gnu") {
-        return Err(format!("LTTng-UST is for Linux with glibc, and this is {}", variable("TARGET")));
-    }
-    if variable("CARGO_CFG_TARGET_FEATURE").split(',').any(|feature| feature == "crt-static") {
-        return Err("a static executable cannot load LTTng's library".to_owned());
-    }
-    cc::Build::new()
-        .pic(true)
-        // They are the same for debug and release: they are measured, not debugged.
-        .opt_level(2)
-        .debug(false)
-        .warnings(false)
-        // One warning is enough, and it is ours.
-        .cargo_warnings(false)
-        .try_get_compiler()
-        .map_err(|why| format!("no C compiler: {why}"))
+    build().try_get_compiler().map_err(|why| format!("no C compiler: {why}"))
+}
+
+fn build() -> cc::Build {
+    let mut build = cc::Build::new();
+    build.pic(true);
+    // They are the same for debug and release: they are measured, not debugged.
+    build.opt_level(2).debug(false).warnings(false);
+    // One warning is enough, and it is ours.
+    build.cargo_warnings(false);
+    build
+}
+
+/// Whether the program exports it is for its own linker: `init()` looks.
+fn slot_inside() -> Result<(), String> {
+    let mut build = build();
+    // Where the thread pointer is, as the program knows it itself.
+    build.flag("-ftls-model=local-exec").file("c/slot/slot.c");
+    build.try_compile("blkkin-slot").map_err(|why| format!("the C compiler failed: {why}"))
 }
 
 fn probe(compiler: &cc::Tool) -> Result<(), String> {

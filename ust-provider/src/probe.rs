@@ -18,8 +18,11 @@ use crate::publish;
 #[cfg(blkkin_probe)]
 const BLKKIN_BEGIN: usize = 0;
 pub(crate) const BLKKIN_ENTER: usize = 2;
+const BLKKIN_LEAVE: usize = 3;
 pub(crate) const BLKKIN_TURN: usize = 12;
 pub(crate) const BLKKIN_TOGETHER: usize = 13;
+const BLKKIN_UNSEEN_ENTER: usize = 14;
+const BLKKIN_UNSEEN_LEAVE: usize = 15;
 
 /// `BLKKIN_EVENTS` of `c/probe/probe.h`: blkin's are behind ours.
 const EVENTS: usize = 16;
@@ -71,6 +74,13 @@ impl Table {
     pub(crate) fn has(&self, event: usize) -> bool {
         // SAFETY: a word of the probe, which is never unloaded.
         unsafe { &*self.state[event] }.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether a session is told in any way what threads work for.
+    pub(crate) fn hears_turns(&self) -> bool {
+        let unseen =
+            || !publish::publishes() && (self.has(BLKKIN_UNSEEN_ENTER) || self.has(BLKKIN_UNSEEN_LEAVE));
+        [BLKKIN_TURN, BLKKIN_ENTER, BLKKIN_LEAVE].into_iter().any(|event| self.has(event)) || unseen()
     }
 
     /// This thread works for `left` no longer, and for `span` from now on; 0: for none. Each session hears it by the events that it has:

@@ -23,6 +23,10 @@
 //! An executable exports none unless its linker is told to, which a dependency cannot do for `cc`, and for rustc only by tricks that
 //! differ from linker to linker; and it would be there also when publishing is switched off, beside that of a tracing library of
 //! OpenTelemetry's in the same process. Price: what a thread calls for before `init()`, and some ms after it, is seen below nothing.
+//! A static executable loads nothing, so there the slot is in the program, and it is published if that exports it ([`exported`]).
+
+#[cfg(any(test, blkkin_slot_static))]
+mod exported;
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -60,6 +64,8 @@ pub enum NotPublished {
     NotBuilt(&'static str),
     /// Another library of this process does it.
     Taken,
+    /// The executable is static, and its linker was not told to export the slot.
+    NotExported,
     /// The slot cannot be loaded.
     NotLoaded(String),
 }
@@ -71,6 +77,10 @@ impl Display for NotPublished {
             Self::SwitchedOff => f.write_str("switched off by BLKKIN_UST_CONTEXT=0 or by an option"),
             Self::NotBuilt(why) => write!(f, "built without it: {why}"),
             Self::Taken => f.write_str("another library of this process publishes otel_thread_ctx_v1"),
+            Self::NotExported => f.write_str(
+                "this static executable does not export otel_thread_ctx_v1: link it with \
+                 -Wl,--export-dynamic-symbol=otel_thread_ctx_v1",
+            ),
             Self::NotLoaded(why) => write!(f, "cannot load the slot: {why}"),
         }
     }
@@ -162,9 +172,23 @@ pub(crate) fn begin(wanted: bool) -> Result<(), NotPublished> {
     Ok(())
 }
 
-#[cfg(not(blkkin_slot))]
+#[cfg(not(any(blkkin_slot, blkkin_slot_static)))]
 fn slot() -> Result<*mut c_void, NotPublished> {
     Err(NotPublished::NotBuilt(env!("BLKKIN_NO_SLOT")))
+}
+
+/// The function that gives a thread's slot, which is in this program.
+#[cfg(blkkin_slot_static)]
+fn slot() -> Result<*mut c_void, NotPublished> {
+    unsafe extern "C" {
+        fn blkkin_thread_slot() -> *const AtomicPtr<Record>;
+    }
+    let slot = blkkin_thread_slot as unsafe extern "C" fn() -> _;
+    if exported::exports(b"otel_thread_ctx_v1") {
+        Ok(slot as *mut c_void)
+    } else {
+        Err(NotPublished::NotExported)
+    }
 }
 
 /// The function that gives a thread's slot: of the first copy of us in this process.

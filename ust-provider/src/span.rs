@@ -152,6 +152,9 @@ impl Span {
     /// This span is one end of a request that crossed `connection` under the protocol's own name `cookie`. Both ends that
     /// say the same rule, connection and cookie are joined. `connection` names both ends, the asker's first; `unique`:
     /// the cookie comes only once on this connection.
+    ///
+    /// Who answers another machine says `event(c"answers")` just before it sends the answer: the asker may have that before this
+    /// span's end is said, and two clocks would be compared by it.
     #[inline]
     pub fn meeting(&self, side: Side, rule: &CStr, connection: &CStr, cookie: u64, unique: bool) {
         if self.is_recorded() {
@@ -253,8 +256,9 @@ impl Span {
         let (context, kept) = if above.is_none() {
             // SAFETY: a function of the probe that takes a number.
             let kept = unsafe { (probe.keep_root)(ids::fresh()) };
-            let (trace_lo, span) = (ids::fresh(), ids::fresh());
-            (Context { trace_lo, span, sampled: kept != 0, ..Context::NONE }, kept)
+            // A trace has its root's id, as in Zipkin's own: one id less to draw, and to say.
+            let span = ids::fresh();
+            (Context { trace_lo: span, span, sampled: kept != 0, ..Context::NONE }, kept)
         } else if above.sampled && kept != 0 {
             (Context { span: ids::fresh(), parent: above.span, ..above }, kept)
         } else {

@@ -32,6 +32,8 @@ pub struct Turns {
     key: Option<u64>,
     /// The span that is worked for, if it is recorded; 0: it is not.
     span: u64,
+    /// Some session wants to be told; asked at the first of a row. One that comes in the middle hears of the next row.
+    heard: bool,
     /// Neither `Send` nor `Sync`.
     on_this_thread: PhantomData<*const c_char>,
 }
@@ -40,7 +42,7 @@ impl Turns {
     /// Of nobody yet.
     #[inline]
     pub const fn new() -> Self {
-        Self { key: None, span: 0, on_this_thread: PhantomData }
+        Self { key: None, span: 0, heard: false, on_this_thread: PhantomData }
     }
 
     /// This thread works for `span` from now on, and no longer for the one before.
@@ -51,7 +53,10 @@ impl Turns {
         let next = if span.is_recorded() { span.context().span } else { 0 };
         let before = std::mem::replace(&mut self.span, next);
         if before != next {
-            said(before, next);
+            if before == 0 {
+                self.heard = heard();
+            }
+            self.say(before, next);
         }
     }
 
@@ -61,7 +66,14 @@ impl Turns {
         self.withdraw();
         let before = std::mem::take(&mut self.span);
         if before != 0 {
-            said(before, 0);
+            self.say(before, 0);
+        }
+    }
+
+    #[inline]
+    fn say(&self, before: u64, next: u64) {
+        if self.heard {
+            said(before, next);
         }
     }
 
@@ -78,6 +90,11 @@ impl Drop for Turns {
     fn drop(&mut self) {
         self.rest();
     }
+}
+
+#[cold]
+fn heard() -> bool {
+    probe::table().is_some_and(probe::Table::hears_turns)
 }
 
 /// 0: none.

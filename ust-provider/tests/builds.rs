@@ -39,6 +39,7 @@ fn it_builds_everywhere_and_says_why_it_traces_nothing() {
 
     let is_static = ("RUSTFLAGS", "-Ctarget-feature=+crt-static");
     built(&fresh, &[is_static], "built without LTTng-UST: a static executable cannot load LTTng's library");
+    assert_eq!(publishing(&fresh.program("debug")), NOT_EXPORTED);
 
     let nothing = ("CC", "/nonexistent/cc");
     built(&fresh, &[nothing], "built without LTTng-UST: no C compiler");
@@ -76,10 +77,24 @@ fn it_builds_for_musl() {
     if !Path::new(String::from_utf8(asked.stdout).unwrap().trim()).exists() {
         return println!("skipped: no standard library for {target}");
     }
-    succeed(fresh.cargo(&["build", "--target", &target]).output().unwrap());
-    let program = fresh.program(&format!("{target}/debug"));
-    let said = verdict(&program, "");
-    assert!(said.starts_with("built without LTTng-UST: LTTng-UST is for Linux with glibc"), "{said}");
+    let exports = "-Clink-arg=-Wl,--export-dynamic-symbol=otel_thread_ctx_v1";
+    for (flags, publishes) in [("", NOT_EXPORTED), (exports, "ok")] {
+        succeed(fresh.cargo(&["build", "--target", &target]).env("RUSTFLAGS", flags).output().unwrap());
+        let program = fresh.program(&format!("{target}/debug"));
+        let said = verdict(&program, "");
+        assert!(said.starts_with("built without LTTng-UST: LTTng-UST is for Linux with glibc"), "{said}");
+        assert_eq!(publishing(&program), publishes, "{flags}");
+    }
+}
+
+const NOT_EXPORTED: &str = "this static executable does not export otel_thread_ctx_v1: link it with \
+    -Wl,--export-dynamic-symbol=otel_thread_ctx_v1";
+
+/// What it says of publishing.
+fn publishing(program: &Path) -> String {
+    succeed(Command::new(program).arg("publishing").env("BLKKIN_UST", "0").output().unwrap())
+        .trim()
+        .to_owned()
 }
 
 /// With everything there at build time, and not at run time.

@@ -9,7 +9,7 @@
 mod support;
 
 use std::collections::{HashMap, HashSet};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write as _};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::LazyLock;
@@ -205,10 +205,12 @@ fn a_future_works_for_its_span_in_every_poll_and_on_every_thread() {
 fn what_began_before_the_session_does_not_hide_what_begins_after() {
     let Some(lttng) = lttng() else { return };
     let program = lttng.install(&PROGRAM);
-    let mut child = lttng.command(program).arg("late").stdout(Stdio::piped()).spawn().unwrap();
+    let mut late = lttng.command(program);
+    let mut child = late.arg("late").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
     assert_eq!(said.next().unwrap().unwrap(), "ready");
     lttng.record("late", &["blkkin:*"], &[]);
+    child.stdin.take().unwrap().write_all(b"go\n").unwrap();
     assert!(child.wait().unwrap().success());
     let events = lttng.finish("late");
     assert_eq!(events.len(), 2, "{events:?}");

@@ -58,7 +58,7 @@ pub struct MeetingEvent {
     pub unanswered: bool,
     /// The request was sent, or came.
     pub begin: MonotonicNs,
-    /// The answer came, or was sent.
+    /// The answer came, or was about to be sent.
     pub end: MonotonicNs,
 }
 

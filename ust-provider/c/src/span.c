@@ -19,7 +19,10 @@ bool blkkin_make_span(const struct blkkin_probe *probe, struct blkkin_span *span
 
 	if (!above.span || (!above.trace_hi && !above.trace_lo)) {
 		kept_per_million = probe->keep_root(blkkin_fresh_id());
-		span->context = (struct blkkin_context) { 0, blkkin_fresh_id(), blkkin_fresh_id(), 0, kept_per_million != 0 };
+		/* A trace has its root's id. */
+		span->context.span = blkkin_fresh_id();
+		span->context =
+			(struct blkkin_context) { 0, span->context.span, span->context.span, 0, kept_per_million != 0 };
 	} else if (above.sampled && kept_per_million) {
 		span->context.span = blkkin_fresh_id();
 		span->context.parent = above.span;

@@ -12,7 +12,10 @@
 #define HEAD_MAX 7
 #define NAME_MAX 512
 
-enum { NAME = 1, BEGIN, ABOUT, NUMBER, TEXT, EVENT, MEETING, END };
+/* Bits of a number that its head has room for. */
+#define SMALL_BITS 48
+
+enum { NAME = 1, BEGIN, ABOUT, NUMBER, TEXT, EVENT, MEETING, END, SMALL, ENDS };
 
 static const struct blkkin_probe *the_probe(void)
 {
@@ -27,18 +30,36 @@ static bool has(const struct blkkin_probe *probe, enum blkkin_event event)
 static void put(struct blkkin_together *together, uint64_t word)
 {
 	together->words[together->length++] = word;
+	together->ends = WORDS_MAX;
 }
 
-/* The number of a string, which is said here if it has none yet. */
-static uint64_t number_of(struct blkkin_together *together, const char *name, size_t bytes)
+/* The number of a string that has one; of none, any. */
+static bool known(struct blkkin_together *together, const char *name, uint64_t *number)
 {
-	uint64_t number, word;
+	uint32_t place = together->next;
+
+	*number = 0;
+	if (!name)
+		return true;
+	/* Who says the same of many says it in one order. */
+	if (place >= together->named || together->names[place] != name)
+		for (place = 0; place < together->named && together->names[place] != name; place++)
+			;
+	if (place == together->named)
+		return false;
+	together->next = place + 1;
+	*number = place;
+	return true;
+}
+
+/* Says a string, which has a number from now on. */
+static uint64_t named(struct blkkin_together *together, const char *name, size_t bytes)
+{
+	uint64_t number = together->named, word;
 	size_t at, part;
 
-	for (number = 0; number < together->named; number++)
-		if (together->names[number] == name)
-			return number;
 	together->names[together->named++] = name;
+	together->next = together->named;
 	put(together, NAME | number << 8 | (uint64_t) bytes << 16);
 	for (at = 0; at < bytes; at += 8) {
 		word = 0;
@@ -49,13 +70,8 @@ static uint64_t number_of(struct blkkin_together *together, const char *name, si
 	return number;
 }
 
-/*
- * Makes room for one thing with its strings, whose numbers it gives. False: it is for an event of its own, before which all that waits
- * here is said.
- */
-static bool room(struct blkkin_together *together, const char *first, const char *second, uint64_t numbers[2])
+static bool room_for_new(struct blkkin_together *together, const char *names[2], uint64_t numbers[2])
 {
-	const char *names[2] = { first, second };
 	size_t bytes[2], most = HEAD_MAX;
 	int each;
 
@@ -70,8 +86,24 @@ static bool room(struct blkkin_together *together, const char *first, const char
 	if (together->length + most > WORDS_MAX || together->named + 2 > NAMES_MAX)
 		blkkin_together_say(together);
 	for (each = 0; each < 2; each++)
-		numbers[each] = names[each] ? number_of(together, names[each], bytes[each]) : 0;
+		if (!known(together, names[each], &numbers[each]))
+			numbers[each] = named(together, names[each], bytes[each]);
 	return true;
+}
+
+/*
+ * Makes room for one thing with its strings, whose numbers it gives. False: it is for an event of its own, before which all that waits
+ * here is said.
+ */
+static bool room(struct blkkin_together *together, const char *first, const char *second, uint64_t numbers[2])
+{
+	const char *names[2] = { first, second };
+
+	/* Asked once for an event: what a session leaves off meanwhile it does not get, as with any other. */
+	if (together->length && together->length + HEAD_MAX <= WORDS_MAX && known(together, first, &numbers[0]) &&
+	    known(together, second, &numbers[1]))
+		return true;
+	return room_for_new(together, names, numbers);
 }
 
 /* The same for something about a span. */
@@ -99,7 +131,7 @@ void blkkin_ust_together_begin(struct blkkin_together *together, struct blkkin_s
 {
 	const struct blkkin_probe *probe = the_probe();
 	const struct blkkin_context *context = &span->context;
-	uint64_t numbers[2], wide, below;
+	uint64_t numbers[2], wide, below, own;
 
 	if (!probe || !blkkin_make_span(probe, span, kept_per_million))
 		return;
@@ -109,10 +141,12 @@ void blkkin_ust_together_begin(struct blkkin_together *together, struct blkkin_s
 	}
 	wide = context->trace_hi != 0;
 	below = context->parent != 0;
-	put(together, BEGIN | (uint64_t) kind << 8 | (wide | below << 1) << 12 | numbers[0] << 16 | numbers[1] << 24 |
-			      (uint64_t) span->kept_per_million << 32);
+	own = context->trace_lo == context->span;
+	put(together, BEGIN | (uint64_t) kind << 8 | (wide | below << 1 | own << 2) << 12 | numbers[0] << 16 |
+			      numbers[1] << 24 | (uint64_t) span->kept_per_million << 32);
 	put(together, context->span);
-	put(together, context->trace_lo);
+	if (!own)
+		put(together, context->trace_lo);
 	if (wide)
 		put(together, context->trace_hi);
 	if (below)
@@ -127,6 +161,10 @@ void blkkin_ust_together_number(struct blkkin_together *together, const struct b
 
 	if (!about(together, span, word(key), NULL, numbers)) {
 		blkkin_ust_number(span->context.span, key, val);
+		return;
+	}
+	if (val >= -(INT64_C(1) << (SMALL_BITS - 1)) && val < INT64_C(1) << (SMALL_BITS - 1)) {
+		put(together, SMALL | numbers[0] << 8 | (uint64_t) val << 16);
 		return;
 	}
 	put(together, NUMBER | numbers[0] << 8);
@@ -167,6 +205,10 @@ void blkkin_ust_together_meeting(struct blkkin_together *together, const struct 
 		blkkin_ust_meeting(span->context.span, side, unique, rule, connection, cookie);
 		return;
 	}
+	if (cookie <= UINT32_MAX) {
+		put(together, MEETING | (flags | 4) << 8 | numbers[0] << 16 | numbers[1] << 24 | cookie << 32);
+		return;
+	}
 	put(together, MEETING | flags << 8 | numbers[0] << 16 | numbers[1] << 24);
 	put(together, cookie);
 }
@@ -175,11 +217,23 @@ void blkkin_ust_together_meeting(struct blkkin_together *together, const struct 
 void blkkin_ust_together_end(struct blkkin_together *together, struct blkkin_span *span)
 {
 	uint64_t numbers[2];
+	uint32_t ends;
 
 	if (!room(together, NULL, NULL, numbers))
 		return;
-	put(together, END | (uint64_t) (uint32_t) span->status << 32);
+	/* What was there may just have been said. */
+	ends = together->ends;
+	if (span->status) {
+		put(together, END | (uint64_t) (uint32_t) span->status << 32);
+		ends = WORDS_MAX;
+	} else if (ends < WORDS_MAX) {
+		together->words[ends] += UINT64_C(1) << 8;
+	} else {
+		ends = together->length;
+		put(together, ENDS | UINT64_C(1) << 8);
+	}
 	put(together, span->context.span);
+	together->ends = ends;
 	blkkin_ust_unpublish(span->context.span);
 	span->kept_per_million = BLKKIN_CARRIES;
 }

@@ -1,4 +1,5 @@
-//! A program that connects and says how that ended, then makes every kind of call: none may depend on it.
+//! A program that connects and says how that ended, then makes every kind of call: none may depend on it. Asked for `publishing` it says how
+//! that is, and nothing else.
 
 use std::time::Instant;
 
@@ -11,6 +12,13 @@ fn main() {
     let begun = Instant::now();
     let verdict = blkkin_ust::init();
     let took = begun.elapsed();
+    if std::env::args().nth(1).is_some_and(|word| word == "publishing") {
+        match blkkin_ust::publishing() {
+            Ok(()) => println!("ok"),
+            Err(why) => println!("{why}"),
+        }
+        return;
+    }
     match &verdict {
         Ok(_) => println!("ok"),
         Err(why) => println!("{why}"),

@@ -41,7 +41,7 @@ fn read(words: &[u64], lines: &mut Vec<String>) {
             }
             2 => {
                 about = word();
-                let lo = word();
+                let lo = if byte(12) & 4 == 0 { word() } else { about };
                 let hi = if byte(12) & 1 != 0 { word() } else { 0 };
                 let parent = if byte(12) & 2 != 0 { word() } else { 0 };
                 format!(
@@ -66,9 +66,14 @@ fn read(words: &[u64], lines: &mut Vec<String>) {
                 byte(8) >> 1 & 1,
                 name(16),
                 name(24),
-                word()
+                if byte(8) & 4 == 0 { word() } else { head >> 32 }
             ),
             8 => format!("blkkin:end {{ span = {}, status = {} }}", word(), (head >> 32) as i32),
+            9 => format!("blkkin:number {{ span = {about}, key = \"{}\", val = {} }}", name(8), head as i64 >> 16),
+            10 => {
+                lines.extend((0..head >> 8).map(|_| format!("blkkin:end {{ span = {}, status = 0 }}", word())));
+                continue;
+            }
             other => panic!("{other}"),
         });
     }

@@ -356,7 +356,8 @@ static inline void blkkin_number(const struct blkkin_span *span, const char *key
 /*
  * The span is one end of a request that crossed `connection` under the protocol's own name `cookie`: both ends that say the same
  * rule, connection and cookie are joined. `connection` names both ends, the asker's first; `unique`: the cookie comes only
- * once on this connection.
+ * once on this connection. Who answers another machine says blkkin_event(span, "answers") just before it sends the answer: the asker may
+ * have it before the span's end is said.
  */
 static inline void blkkin_meeting(const struct blkkin_span *span, enum blkkin_side side, const char *rule,
 				  const char *connection, uint64_t cookie, bool unique)
@@ -385,6 +386,8 @@ struct blkkin_together {
 	/* Words that wait, strings that have a number, and of whom is what follows. */
 	uint32_t length, named;
 	uint64_t about;
+	/* Which string comes next, if it is as the last time; where the head of the ends lies that come last, or 256. */
+	uint32_t next, ends;
 	/* Not set before they are used. */
 	const char *names[32];
 	uint64_t words[256];
@@ -409,6 +412,8 @@ static inline void blkkin_together_begin(struct blkkin_together *together)
 	together->length = 0;
 	together->named = 0;
 	together->about = 0;
+	together->next = 0;
+	together->ends = sizeof together->words / sizeof together->words[0];
 }
 
 /* As blkkin_begin_continued, elsewhere. */
