@@ -15,6 +15,10 @@
 //! how many bytes came before the request on it, with the last 16 bits of the cookie behind (`place << 16 | cookie & 0xffff`). That is
 //! another number for each request of a connection, so it is unique whatever clients do with cookies.
 //!
+//! That a request is done is said when its reply was handed to the kernel, and a client may have it before: by one clock that is known, by
+//! two it would be taken for the clocks' difference. So to a client on another machine it is said besides, before its reply is sent, that it
+//! *answers* (docs/daemons.md).
+//!
 //! While nobody traces, a request costs a comparison at each of these calls.
 
 use std::ffi::CStr;
@@ -29,7 +33,11 @@ const SERVICE: &CStr = c"blkkin-nbd";
 
 /// A request, as a span; it ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Op(Span);
+pub(crate) struct Op {
+    span: Span,
+    /// The client may be on another machine.
+    far: bool,
+}
 
 impl Op {
     /// It came by the connection of this name. Said with what else is said `together`.
@@ -39,7 +47,7 @@ impl Op {
         connection: Option<&'a Name>,
     ) -> Self {
         let Incoming { request, place, .. } = incoming;
-        Self::named(together, request, |together, span| {
+        let op = Self::named(together, request, |together, span| {
             let Some(Name { text, far }) = connection else { return };
             match far {
                 true => {
@@ -48,7 +56,8 @@ impl Op {
                 }
                 false => together.meeting(span, Side::Answered, c"nbd", text, request.cookie, false),
             }
-        })
+        });
+        Self { far: connection.is_some_and(|connection| connection.far), ..op }
     }
 
     /// It came, and by which connection is not known.
@@ -72,39 +81,46 @@ impl Op {
                 together.number(&span, c"nbd.flags", request.flags.into());
             }
         }
-        Self(span)
+        Self { span, far: false }
     }
 
     /// Somebody traces it.
     pub(crate) fn is_recorded(&self) -> bool {
-        self.0.is_recorded()
+        self.span.is_recorded()
+    }
+
+    /// Its reply, or what is left of it, is about to be handed to the kernel. On one machine nobody needs to know: it costs an event.
+    pub(crate) fn answers(&self, together: &mut Together<'_>) {
+        if self.far {
+            together.event(&self.span, c"answers");
+        }
     }
 
     /// This thread works for it, as long as the guard lives.
     pub(crate) fn enter(&self) -> blkkin_ust::Entered<'_> {
-        self.0.enter()
+        self.span.enter()
     }
 
     /// This thread works for it, in its turn.
     pub(crate) fn take(&self, turns: &mut Turns) {
-        turns.take(&self.0);
+        turns.take(&self.span);
     }
 
     /// Its reply was handed to the kernel.
     pub(crate) fn end(self, together: &mut Together<'_>) {
-        together.end(self.0);
+        together.end(self.span);
     }
 
     /// The client is told so; 0 says that nothing failed.
     pub(crate) fn outcome(&self, errno: u32) {
         if errno != 0 {
-            self.0.fail(errno as i32);
+            self.span.fail(errno as i32);
         }
     }
 
     /// Nobody will hear of it: the connection was lost before its reply was sent.
     pub(crate) fn lost(&self) {
-        self.0.fail(libc::EPIPE);
+        self.span.fail(libc::EPIPE);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Replies that wait to be sent.
 //!
 //! *In*: whole replies, each with its span. *Out*: slices for one write of many. *Invariant*: replies go out whole and in
-//! order, whatever a write took; a span ends only when its last byte was taken.
+//! order, whatever a write took; a span says that it answers before its first byte is given out, and ends only when its last one was taken.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -34,6 +34,8 @@ pub(crate) struct Outbox {
     replies: VecDeque<Reply>,
     /// Bytes of the first one that are sent.
     sent: usize,
+    /// The first so many have said that they answer.
+    answering: usize,
 }
 
 impl Outbox {
@@ -45,8 +47,15 @@ impl Outbox {
         self.replies.is_empty()
     }
 
-    /// What is to be sent, first things first.
-    pub(crate) fn slices<'a>(&'a self, into: &mut Vec<IoSlice<'a>>, most: usize) {
+    /// What is to be sent now, first things first.
+    pub(crate) fn slices<'a>(&'a mut self, into: &mut Vec<IoSlice<'a>>, most: usize) {
+        let now = most.min(self.replies.len());
+        let mut together = Together::new();
+        for reply in self.replies.range(self.answering.min(now)..now) {
+            reply.op.answers(&mut together);
+        }
+        drop(together);
+        self.answering = self.answering.max(now);
         let rest = self.replies.iter().skip(1).map(|reply| IoSlice::new(&reply.bytes));
         let first = self.replies.front().map(|reply| IoSlice::new(&reply.bytes[self.sent..]));
         into.extend(first.into_iter().chain(rest).take(most));
@@ -62,6 +71,7 @@ impl Outbox {
         {
             self.sent -= first.bytes.len();
             released.add(first.cost);
+            self.answering = self.answering.saturating_sub(1);
             if let Some(reply) = self.replies.pop_front() {
                 reply.op.end(&mut together);
             }
@@ -76,7 +86,7 @@ impl Outbox {
             reply.op.lost();
             released.add(reply.cost);
         }
-        self.sent = 0;
+        (self.sent, self.answering) = (0, 0);
         released
     }
 }

@@ -27,7 +27,10 @@
 //!
 //! # When an operation has ended
 //!
-//! When it says so. Of a process that is gone, what had not ended is given out as unfinished, with the process's end as its own; so
+//! When it says so. Who answers somebody, maybe on another machine, knows its own end too late: it has sent the answer before, and who asked may
+//! have it before that is said. A moment of the name [`ANSWERS`], said before the answer is sent, is that end towards the other: no
+//! later than the answer left. Without one the operation's end stands for it, and two clocks are then bounded by it too narrowly wherever the
+//! daemon had to wait for its CPU in between. Of a process that is gone, what had not ended is given out as unfinished, with the process's end as its own; so
 //! are those that have been open for longest where there are too many.
 
 use std::collections::HashMap;
@@ -51,6 +54,9 @@ const DEPTH_MAX: usize = 32;
 /// Notes of one operation, and bytes of one's words.
 const NOTES_MAX: usize = 64;
 const WORDS_MAX: usize = 1_024;
+
+/// What who answers a meeting says before its answer is sent.
+pub const ANSWERS: &str = "answers";
 
 /// A process, as it sees itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -185,7 +191,12 @@ impl Operations {
                 self.enter(time, thread, *span, above, told);
             }
             Fact::Leave { span } => self.leave(time, thread, *span, told),
-            Fact::Event { span, name } => self.note(at, *span, name, NoteValue::Moment),
+            Fact::Event { span, name } => {
+                if name == ANSWERS {
+                    self.answers(time, thread, *span, told);
+                }
+                self.note(at, *span, name, NoteValue::Moment);
+            }
             Fact::Text { span, key, value } => self.note(at, *span, key, NoteValue::Text(words(value))),
             Fact::Number { span, key, value } => self.note(at, *span, key, NoteValue::Number(*value)),
             Fact::Meeting { span, side, unique, rule, connection, cookie } => {
@@ -393,6 +404,16 @@ impl Operations {
             // Known when the operation has ended.
             end: open.event.begin,
         });
+    }
+
+    /// Its answer may be there from now on: so the end towards who asked is told, and not told again.
+    fn answers(&mut self, at: u64, thread: Thread, span: u64, told: &mut impl Told) {
+        let process = thread.process();
+        let Some(open) = self.open.get_mut(&(process, span)) else { return };
+        for met in open.meetings.extract_if(.., |met| met.side == Side::Answered) {
+            let end = MonotonicNs(at.max(met.begin.0));
+            told.event(process, LayerEvent::Meeting(MeetingEvent { end, ..met }.into()));
+        }
     }
 
     /// Gives out what has no end.

@@ -162,12 +162,7 @@ impl Stored {
 
     /// What all streams together have lost, as far as they were read.
     pub fn losses(&self) -> Losses {
-        let mut sum = Losses::default();
-        for stream in &self.streams {
-            sum.events += stream.decoder.losses.events;
-            sum.packets += stream.decoder.losses.packets;
-        }
-        sum
+        self.streams.iter().map(|stream| stream.decoder.losses).fold(Losses::default(), Losses::and)
     }
 }
 

@@ -43,7 +43,9 @@ pub(super) fn add(place: &Place<'_>, operation: &OperationEvent, spans: &mut Vec
             // Who is watched from outside says nothing itself, and of its request it is noted what became of the reply.
             let why = match operation.notes.iter().any(|note| &*note.key == "nbd.reply") {
                 true => "its answer was never seen",
-                false => "its end was never said: the process was killed, or the event was lost",
+                false => {
+                    "its end was never said: its process was killed or ended first, or the event was lost"
+                }
             };
             span.error = Some(why.into());
             tags.text("blkkin.incomplete", why);

@@ -166,6 +166,17 @@ pub struct Losses {
     pub packets: u64,
 }
 
+impl Losses {
+    /// Both together. What no counter of 64 bits holds is that much: a stream may say anything.
+    #[must_use]
+    pub fn and(self, more: Self) -> Self {
+        Self {
+            events: self.events.saturating_add(more.events),
+            packets: self.packets.saturating_add(more.packets),
+        }
+    }
+}
+
 /// What the first packet's counters are compared with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Since {
@@ -230,13 +241,13 @@ impl Decoder {
         if let Some((discarded, bits)) = head.discarded {
             let before = self.discarded.unwrap_or(if self.since == Since::Begin { 0 } else { discarded });
             let (more, furthest) = advance(before, discarded, bits);
-            self.losses.events += more;
+            self.losses = self.losses.and(Losses { events: more, packets: 0 });
             self.discarded = Some(furthest);
         }
         if let Some((sequence, bits)) = head.sequence {
             let first = if self.since == Since::Begin { 0 } else { sequence };
             let due = self.sequence.map_or(first, |last| last.wrapping_add(1) & mask(bits));
-            self.losses.packets += distance(due, sequence, bits);
+            self.losses = self.losses.and(Losses { events: 0, packets: distance(due, sequence, bits) });
             self.sequence = Some(sequence);
         }
         Ok((head, place))
@@ -310,7 +321,7 @@ fn advance(furthest: u64, now: u64, bits: u32) -> (u64, u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::advance;
+    use super::{Losses, advance};
 
     fn counted(first: u64, states: &[u64], bits: u32) -> u64 {
         let step = |(sum, furthest), &now| {
@@ -325,5 +336,11 @@ mod tests {
         assert_eq!(counted(0, &[100, 98, 105, 105], 64), 105);
         assert_eq!(counted(250, &[4, 2, 10], 8), 16);
         assert_eq!(counted(7, &[7, 6, 7], 32), 0);
+    }
+
+    #[test]
+    fn a_stream_that_says_it_lost_more_than_there_can_be_lost_that_much() {
+        let most = Losses { events: u64::MAX / 2 + 1, packets: u64::MAX / 2 + 1 };
+        assert_eq!(most.and(most), Losses { events: u64::MAX, packets: u64::MAX });
     }
 }

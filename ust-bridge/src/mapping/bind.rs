@@ -71,6 +71,8 @@ pub(crate) struct Bound {
     pub(crate) trace_hi: Option<usize>,
     pub(crate) trace_lo: Option<usize>,
     pub(crate) parent: Option<usize>,
+    /// A text that says trace and parent, where it does.
+    pub(crate) traceparent: Option<usize>,
     pub(crate) kind: Said<Kind>,
     pub(crate) on: Said<bool>,
     pub(crate) kept_per_million: Option<usize>,
@@ -140,6 +142,7 @@ impl Binder<'_> {
             trace_hi: number(&rule.trace_hi)?,
             trace_lo: number(&rule.trace_lo)?,
             parent: number(&rule.parent)?,
+            traceparent: text(&rule.traceparent)?,
             kind: match &rule.kind_from {
                 Some(field) => Said::Field(self.field(field, Type::Number)?),
                 None => Said::Here(kind(rule.kind)),

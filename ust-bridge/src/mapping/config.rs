@@ -92,7 +92,7 @@ pub struct Mapping {
     pub rule: Vec<Rule>,
 }
 
-/// What one kind of event means. Words that end in `_from`, and `span`, `parent`, `trace_…`, `key`, `value`, `side`, `unique`,
+/// What one kind of event means. Words that end in `_from`, and `span`, `parent`, `trace…`, `key`, `value`, `side`, `unique`,
 /// `connection`, `cookie`, `words`, name fields.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -115,6 +115,7 @@ pub struct Rule {
     pub trace_hi: Option<String>,
     pub trace_lo: Option<String>,
     pub parent: Option<String>,
+    pub traceparent: Option<String>,
     pub kind: Option<KindWord>,
     pub kind_from: Option<String>,
     pub on: Option<bool>,
@@ -225,6 +226,7 @@ impl Rule {
                 wrong("`side`, `connection` and `cookie` are needed")
             }
             _ if self.first && self.is != Is::Begin => wrong("`first` is for a begin"),
+            _ if self.traceparent.is_some() && self.is != Is::Begin => wrong("`traceparent` is for a begin"),
             _ => Ok(()),
         }
     }

@@ -12,6 +12,7 @@ use super::bind::{BindError, Bound, Said, When, Whose, bind};
 use super::config::{Is, Mapping, Rule, Scope, Wanted};
 use super::recent::Recent;
 use super::together::{self, Names};
+use super::traceparent::{self, Asker};
 use crate::ctf::plan::{Plan, Value};
 use crate::facts::{Fact, Kind, Side, Where};
 use crate::view::View;
@@ -378,11 +379,17 @@ impl<'v> Run<'_, 'v> {
             Said::Field(field) => self.number(Some(field)) == 1,
         };
         let kept = bound.kept_per_million.map(|field| self.number(Some(field)));
-        Fact::Begin {
+        let asker = bound.traceparent.and_then(|field| traceparent::find(&self.text(field)));
+        let asker = asker.unwrap_or_else(|| Asker {
             trace_hi: self.number(bound.trace_hi),
             trace_lo: self.number(bound.trace_lo),
+            span: self.number(bound.parent),
+        });
+        Fact::Begin {
+            trace_hi: asker.trace_hi,
+            trace_lo: asker.trace_lo,
             span,
-            parent: self.number(bound.parent),
+            parent: asker.span,
             kind,
             on,
             kept_per_million: kept.map_or(1_000_000, |kept| kept.min(1_000_000) as u32),

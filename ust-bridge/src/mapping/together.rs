@@ -54,9 +54,10 @@ pub(crate) fn read(
             1 => name(head, &mut words, names)?,
             2 => {
                 let flags = byte(12) & 0xf;
-                let (span, trace_lo) = (words.next()?, words.next()?);
-                let mut said = |flag| if flags & flag == 0 { Some(0) } else { words.next() };
-                let (trace_hi, parent) = (said(1)?, said(2)?);
+                let span = words.next()?;
+                let mut said = |is_there, else_it_is| if is_there { words.next() } else { Some(else_it_is) };
+                let trace_lo = said(flags & 4 == 0, span)?;
+                let (trace_hi, parent) = (said(flags & 1 != 0, 0)?, said(flags & 2 != 0, 0)?);
                 about = Some(span);
                 out(Fact::Begin {
                     trace_hi,
@@ -85,11 +86,18 @@ pub(crate) fn read(
                 unique: byte(8) & 2 != 0,
                 rule: names.get(byte(16))?,
                 connection: names.get(byte(24))?,
-                cookie: words.next()?,
+                cookie: if byte(8) & 4 == 0 { words.next()? } else { head >> 32 },
             }),
             8 => {
                 let status = ((head >> 32) as i32).saturating_abs();
                 out(Fact::End { span: words.next()?, status });
+            }
+            // The upper 48 bits, signed.
+            9 => out(Fact::Number { span: about?, key: names.get(byte(8))?, value: head as i64 >> 16 }),
+            10 => {
+                for _ in 0..head >> 8 {
+                    out(Fact::End { span: words.next()?, status: 0 });
+                }
             }
             _ => return None,
         }
@@ -156,9 +164,54 @@ mod tests {
     }
 
     #[test]
+    fn what_is_short_is_as_what_is_long() {
+        let least = -1_i64 << 47;
+        let short = [
+            2 | 1 << 8 | 6 << 12 | 1 << 24 | 1_000_000 << 32,
+            0xa,
+            0xd,
+            9 | (4096 << 16),
+            9 | (least as u64) << 16,
+            7 | 5 << 8 | 1 << 16 | u64::from(u32::MAX) << 32,
+            10 | 2 << 8,
+            0xa,
+            0xb,
+        ];
+        let long = [
+            2 | 1 << 8 | 2 << 12 | 1 << 24 | 1_000_000 << 32,
+            0xa,
+            0xa,
+            0xd,
+            4,
+            4096,
+            4,
+            least as u64,
+            7 | 1 << 8 | 1 << 16,
+            u32::MAX.into(),
+            8,
+            0xa,
+            8,
+            0xb,
+        ];
+        let told = |more: &[u64]| facts(&[&NAMES[..], more].concat());
+        assert_eq!(told(&short), told(&long));
+        assert_eq!(told(&short).0.len(), 6);
+    }
+
+    #[test]
     fn what_makes_no_sense_ends_it_and_what_was_before_is_known() {
         let told = |more: &[u64]| facts(&[&NAMES[..], &BEGIN, more].concat());
-        for wrong in [&[0][..], &[9], &[4], &[5 | 2 << 16], &[8], &[1 | 5 << 16], &[1 | 0xffff << 16, 0, 0]] {
+        for wrong in [
+            &[0][..],
+            &[11],
+            &[4],
+            &[9 | 2 << 8],
+            &[10 | 1 << 8],
+            &[5 | 2 << 16],
+            &[8],
+            &[1 | 5 << 16],
+            &[1 | 0xffff << 16, 0, 0],
+        ] {
             let (all, whole) = told(wrong);
             assert_eq!((all.len(), whole), (1, false), "{wrong:?}");
         }
@@ -177,8 +230,8 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_comes_is_facts_or_none(words in proptest::collection::vec(
-            prop_oneof![any::<u64>(), (0_u64..10, any::<u64>()).prop_map(|(tag, rest)| tag | rest << 8),
-                        (0_u64..10, 0_u64..40).prop_map(|(tag, length)| tag | length << 16)], 0..64)) {
+            prop_oneof![any::<u64>(), (0_u64..12, any::<u64>()).prop_map(|(tag, rest)| tag | rest << 8),
+                        (0_u64..12, 0_u64..40).prop_map(|(tag, length)| tag | length << 16)], 0..64)) {
             let _ = facts(&words);
         }
     }

@@ -143,6 +143,37 @@ fn an_end_of_a_request_is_said_with_its_operation() {
     assert_eq!(operation.outcome, Outcome::Failed(5));
 }
 
+/// It has left the answer to the kernel, and waits for its CPU before it says that it is done.
+#[test]
+fn who_answers_is_over_for_who_asked_when_it_is_about_to_answer() {
+    let met = |side| Fact::Meeting {
+        span: 1,
+        side,
+        unique: true,
+        rule: "nbd-stream".into(),
+        connection: "a>b".into(),
+        cookie: 77,
+    };
+    let answers = || Fact::Event { span: 1, name: ANSWERS.into() };
+    let (_, heard) = run(&[
+        (1, T, begin(1, None, false)),
+        (1, T, met(facts::Side::Answered)),
+        (1, T, met(facts::Side::Asked)),
+        (5, T, answers()),
+        // The rest of it, as the first write did not take all.
+        (6, T, answers()),
+        (9, U, end(1)),
+    ]);
+    let [LayerEvent::Meeting(answered), LayerEvent::Meeting(asked), LayerEvent::Operation(operation)] =
+        &heard.events[..]
+    else {
+        panic!("{heard:?}")
+    };
+    assert_eq!((answered.side, answered.begin.0, answered.end.0), (Side::Answered, 1, 5));
+    assert_eq!((asked.side, asked.end.0, operation.end.0), (Side::Asked, 9, 9));
+    assert_eq!(operation.notes.len(), 2, "both are shown");
+}
+
 /// blkin's words for what a span is; and who says no trace is in that of what it is part of.
 #[test]
 fn a_span_of_blkins_is_a_server_where_it_answers() {

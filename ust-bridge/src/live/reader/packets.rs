@@ -101,8 +101,8 @@ impl Reader {
         let live = &mut self.traces[stream.trace];
         let opened = stream.decoder.open(&live.trace, &stream.bytes);
         let lost = stream.decoder.losses;
-        self.counts.lost.events += lost.events - stream.counted.events;
-        self.counts.lost.packets += lost.packets - stream.counted.packets;
+        let (events, packets) = (lost.events - stream.counted.events, lost.packets - stream.counted.packets);
+        self.counts.lost = self.counts.lost.and(Losses { events, packets });
         stream.counted = lost;
         (stream.head, stream.place) = opened?;
         if live.conversion.is_none() {

@@ -1,0 +1,106 @@
+//! For which request of another program's a text says that it is: a W3C `traceparent` (Trace Context, section 3.2), alone, or in a
+//! comment of a query as OpenTelemetry's SQL commenter puts it there (`/*traceparent='00-…-01'*/`).
+//!
+//! *In*: a field's text, which may be cut. *Out*: trace and span. *Invariant*: a wrong link is worse than none: of a query only a comment
+//! counts that is its first word or its last one. In between such words may be data, and what follows a cut is not known.
+
+/// Who asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asker {
+    pub(crate) trace_hi: u64,
+    pub(crate) trace_lo: u64,
+    pub(crate) span: u64,
+}
+
+pub(crate) fn find(text: &str) -> Option<Asker> {
+    let text = text.trim();
+    let first = || text.strip_prefix("/*")?.split_once("*/").map(|(comment, _)| comment);
+    let last = || {
+        let before = text.trim_end_matches(|c: char| c == ';' || c.is_whitespace()).strip_suffix("*/")?;
+        before.rsplit_once("/*").map(|(_, comment)| comment)
+    };
+    read(text).or_else(|| in_comment(first()?)).or_else(|| in_comment(last()?))
+}
+
+/// `key='value',key='value'`
+fn in_comment(comment: &str) -> Option<Asker> {
+    let pairs = comment.split(',').filter_map(|pair| pair.split_once('='));
+    let mut named = pairs.filter(|(key, _)| key.trim() == "traceparent");
+    read(named.next()?.1.trim().trim_matches(['\'', '"']))
+}
+
+fn read(text: &str) -> Option<Asker> {
+    let parts: Vec<&str> = text.splitn(5, '-').collect();
+    let &[version, trace, span, flags, ref more @ ..] = parts.as_slice() else { return None };
+    let sized = [version, trace, span, flags].map(str::len) == [2, 32, 16, 2];
+    // A later version may say more behind it; `ff` is none.
+    let known = version != "ff" && (more.is_empty() || version != "00");
+    if !sized || !known {
+        return None;
+    }
+    let hex = |digits: &str| {
+        let lower = digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        if lower { u64::from_str_radix(digits, 16).ok() } else { None }
+    };
+    hex(version).and(hex(flags))?;
+    let asker = Asker { trace_hi: hex(&trace[..16])?, trace_lo: hex(&trace[16..])?, span: hex(span)? };
+    (asker.span != 0 && asker.trace_hi | asker.trace_lo != 0).then_some(asker)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    const ASKER: Asker = Asker {
+        trace_hi: 0x4bf9_2f35_77b3_4da6,
+        trace_lo: 0xa3ce_929d_0e0e_4736,
+        span: 0x00f0_67aa_0ba9_02b7,
+    };
+
+    #[test]
+    fn it_is_found_alone_and_in_the_first_and_the_last_comment_of_a_query() {
+        for text in [
+            PARENT.to_owned(),
+            format!(" {PARENT} "),
+            format!("select 1 /*traceparent='{PARENT}'*/"),
+            format!("select 1 /*db_driver='x',traceparent='{PARENT}',tracestate='a%3D1'*/ ;\n"),
+            format!("/*traceparent='{PARENT}'*/ select 1, 2 where a = '…"),
+            format!("/* a */ select 1 /*traceparent=\"{PARENT}\"*/"),
+            PARENT.replace("00-4", "cc-4") + "-more",
+        ] {
+            assert_eq!(find(&text), Some(ASKER), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_may_be_data_or_is_cut_is_not_believed() {
+        for text in [
+            String::new(),
+            format!("select '/*traceparent=''{PARENT}''*/'"),
+            format!("select '/*traceparent={PARENT}*/', 2"),
+            format!("select 1 /*traceparent='{PARENT}'…"),
+            format!("select 1 /*x='traceparent={PARENT}'*/"),
+            format!("insert into t values ('{PARENT}')"),
+            PARENT.replace("01", "1"),
+            PARENT.replace('b', "B"),
+            PARENT.replace("00-4", "ff-4"),
+            format!("{PARENT}-more"),
+            format!("00-{:032x}-00f067aa0ba902b7-01", 0),
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01".to_owned(),
+            PARENT.replace("4b", "é"),
+        ] {
+            assert_eq!(find(&text), None, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_it_is_it_is_read_or_not(text in "[0-9a-f/*'=,;é…-]{0,90}|.*") {
+            let _ = find(&text);
+            let _ = find(&format!("/*traceparent={text}"));
+        }
+    }
+}
