@@ -212,11 +212,15 @@ pub fn leave<A: Access>(regs: Pointer) {
 /// sys_exit(regs, ret). `ret` is asked for only where a call is open.
 #[inline(always)]
 pub fn exit<A: Access>(regs: Pointer, ret: impl FnOnce() -> i64) {
-    if A::CHEAP {
-        // One plain load spares a task that is not followed the look into its storage.
+    // One plain load spares a task that is not followed the look into its storage.
+    if A::CHEAP || context::may_be_unmapped() {
         // SAFETY: `regs` is of the kind that A reads.
-        let number: u64 = unsafe { number::<A>(regs) };
-        if !shape(number).has(CallShape::FOLLOWED) {
+        let shape = shape(unsafe { number::<A>(regs) });
+        if !shape.has(CallShape::FOLLOWED) {
+            if shape.has(CallShape::UNMAPS) {
+                // SAFETY: as above.
+                unsafe { context::unmapped(A::read(regs, arch::FIRST), A::read(regs, arch::ARGS[1])) };
+            }
             return;
         }
     }

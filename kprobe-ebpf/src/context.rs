@@ -11,7 +11,8 @@
 //! *True*. A thread is the only one that changes its slot and its record, and it is in the call: so what is there at entry is
 //! there at return too, and what could not be read at entry is read then (the kernel does not take a fault for a probe, and a page of
 //! a healthy program may be swapped out). A place is of one address space, and is forgotten at execve and when the library
-//! that has it is unmapped.
+//! that has it is unmapped. Who was forked has that of its parent until it has one of its own: if the library was there before it was
+//! forked, and until it unmaps its own copy.
 
 use crate::access::{Access, Direct, Pointer};
 use crate::attributes;
@@ -20,10 +21,10 @@ use crate::local::Local;
 use crate::settings::setting;
 use crate::task::{self, TaskState};
 use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
-use aya_ebpf::btf_maps::{Array, HashMap};
+use aya_ebpf::btf_maps::{Array, HashMap, LruHashMap};
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use aya_ebpf::macros::btf_map;
-use blkkin_probe_abi::context::{HEAD_BYTES, Head, PLACE_NONE, PLACE_STATIC, PLACES_MAX, Place};
+use blkkin_probe_abi::context::{HEAD_BYTES, Head, LEFT_MAX, PLACE_NONE, PLACE_STATIC, PLACES_MAX, Place};
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::CALL_HAS_CONTEXT;
@@ -32,6 +33,11 @@ use blkkin_probe_abi::settings::CONTEXTS_KEEP_SAMPLED;
 /// By process id. User space writes it.
 #[btf_map]
 static PLACES: HashMap<u32, Place, { PLACES_MAX as usize }, { BPF_F_NO_PREALLOC as usize }> = HashMap::new();
+
+/// Processes that have unmapped what the place lies in that they have from their parent, by number, and the two addresses by which that
+/// is known to be of the same program.
+#[btf_map]
+static LEFT: LruHashMap<u32, [u64; 2], { LEFT_MAX as usize }> = LruHashMap::new();
 
 /// How often places were added or changed, which user space counts, and how often one was taken away here: their sum is the
 /// version of the places. As long as there is none it is 0, which is what a new task's state has seen.
@@ -132,12 +138,19 @@ fn thread_pointer(task: Pointer, state: &TaskState) -> u64 {
 }
 
 /// munmap(begin, bytes): may take away the library that has the slots, after which nothing in them is one. Whether this task itself
-/// has ever looked for its own does not matter: it may do so for the others.
+/// has ever looked for its own does not matter: it may do so for the others. At the call's entry, and once more at its return: user
+/// space may have found the library in between, where it was still mapped.
 #[inline(always)]
 pub fn unmapped(begin: u64, bytes: u64) {
-    if setting!(contexts) != 0 && version().is_some_and(|version| version != 0) {
+    if may_be_unmapped() {
         take_away(begin, bytes);
     }
+}
+
+/// Whether anybody may have a place.
+#[inline(always)]
+pub fn may_be_unmapped() -> bool {
+    setting!(contexts) != 0 && version().is_some_and(|version| version != 0)
 }
 
 /// Reads the slot and what it points at.
@@ -251,7 +264,8 @@ fn user_word(address: u64) -> Option<u64> {
     if read == 0 { Some(word) } else { None }
 }
 
-/// The place of a task's process; of one that has just been forked that of its parent, of whose memory it has a copy.
+/// The place of a task's process; of one that has just been forked that of its parent, of whose memory it has a copy: if the parent had
+/// it by then, and the process has not unmapped what it lies in.
 #[inline(always)]
 fn place_of(task: Pointer) -> Option<&'static Place> {
     // SAFETY: typed from the task on. A place is replaced as a whole, and lives until the program has ended.
@@ -266,14 +280,33 @@ fn place_of(task: Pointer) -> Option<&'static Place> {
         if let Some(place) = PLACES.get(process) {
             return if place.start_stack == stack && place.start_code == code { Some(place) } else { None };
         }
-        let parent: Pointer = Direct::read(task, offset!(task_real_parent));
-        let parent: u32 = Direct::read(parent, offset!(task_tgid));
-        let place = PLACES.get(parent)?;
-        if place.start_stack == stack && place.start_code == code { Some(place) } else { None }
+        let place = of_parent(task, stack, code)?;
+        let left = LEFT.get(process).is_some_and(|left| left[0] == stack && left[1] == code);
+        if left { None } else { Some(place) }
     }
 }
 
-/// Takes the place of the current task's process away if it lies in what is unmapped.
+/// The place that a task's process has from its parent, if it has these two addresses from there, too.
+///
+/// # Safety
+/// `task` is typed.
+#[inline(always)]
+unsafe fn of_parent(task: Pointer, stack: u64, code: u64) -> Option<&'static Place> {
+    // SAFETY: typed from the task on, and as in `place_of`.
+    unsafe {
+        let parent: Pointer = Direct::read(task, offset!(task_real_parent));
+        let leader: Pointer = Direct::read(task, offset!(task_group_leader));
+        let place = PLACES.get(Direct::read::<u32>(parent, offset!(task_tgid)))?;
+        let forked: u64 = Direct::read(leader, offset!(task_start_boottime));
+        if place.start_stack == stack && place.start_code == code && forked > place.since {
+            Some(place)
+        } else {
+            None
+        }
+    }
+}
+
+/// Takes the place of the current task's process away if it lies in what is unmapped: its own, and that which it has from its parent.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn take_away(begin: u64, bytes: u64) -> u64 {
@@ -281,11 +314,24 @@ pub extern "C" fn take_away(begin: u64, bytes: u64) -> u64 {
     // SAFETY: `task` is typed; the version is a word of a map's value.
     unsafe {
         let process: u32 = Direct::read(task, offset!(task_tgid));
-        let Some(place) = PLACES.get(process) else { return 0 };
-        if place.anchor == 0 || place.anchor.wrapping_sub(begin) >= bytes {
+        let within = |place: &Place| place.anchor != 0 && place.anchor.wrapping_sub(begin) < bytes;
+        let mut away = false;
+        if PLACES.get(process).is_some_and(within) {
+            let _ = PLACES.remove(process);
+            away = true;
+        }
+        let mm: Pointer = Direct::read(task, offset!(task_mm));
+        if !mm.is_null() {
+            let (stack, code): (u64, u64) =
+                (Direct::read(mm, offset!(mm_start_stack)), Direct::read(mm, offset!(mm_start_code)));
+            if of_parent(task, stack, code).is_some_and(within) {
+                let _ = LEFT.insert(process, [stack, code], 0);
+                away = true;
+            }
+        }
+        if !away {
             return 0;
         }
-        let _ = PLACES.remove(process);
         if let Some(taken) = PLACES_VERSION.get_ptr_mut(1) {
             crate::table::fetch_add(taken, 1);
         }

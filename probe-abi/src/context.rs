@@ -24,6 +24,8 @@ pub struct Place {
     pub length_at: u64,
     /// An address inside of the library that has the slot: who unmaps it takes the place away. 0: the program itself.
     pub anchor: u64,
+    /// Since when it holds (CLOCK_BOOTTIME, ns): who was forked before that has not inherited it.
+    pub since: u64,
     /// `PLACE_*`.
     pub kind: u32,
     /// Bytes of one of the vector's entries.
@@ -39,6 +41,10 @@ pub const PLACE_DYNAMIC: u32 = 2;
 
 /// Processes whose place is known at once, at the most. One more is not read, and counted.
 pub const PLACES_MAX: u32 = 65_536;
+
+/// Processes that have unmapped what they inherited a place in, of which it is known at once. When there are more, the one that was
+/// looked for longest ago is taken for one that has not.
+pub const LEFT_MAX: u32 = 4_096;
 
 /// The first bytes of what a thread publishes; in memory without the last four.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,4 +72,4 @@ pub const HEAD_BYTES: usize = 28;
 /// 009fafa5), so of a writer that keeps to that nothing is left out.
 pub const ATTRIBUTES_MAX: usize = 640 - HEAD_BYTES;
 
-plain! { Place = 64, Head = 32 }
+plain! { Place = 72, Head = 32 }

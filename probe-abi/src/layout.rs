@@ -32,7 +32,7 @@ macro_rules! layout {
 layout! {
     /// struct task_struct
     task_pid, task_tgid, task_comm, task_real_parent, task_files, task_cred, task_cgroups, task_mm, task_flags,
-    task_nvcsw, task_run_delay, task_group_leader, task_plug, task_stack,
+    task_nvcsw, task_run_delay, task_group_leader, task_start_boottime, task_plug, task_stack,
     /// task_struct.thread_info.status (x86: TS_COMPAT)
     task_compat,
     /// struct task_struct, pid, upid, pid_namespace: what a task is called in its own pid namespace

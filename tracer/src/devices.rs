@@ -27,6 +27,8 @@ struct Identity {
     /// The disk's own number, which no other disk of this boot ever has (since Linux 5.15); a loop device has a new one for
     /// each file.
     sequence: Option<u64>,
+    /// A loop device without a file, and a drive without a medium, have none. A loop device loses it before it has a new number.
+    has_room: bool,
 }
 
 impl DeviceNamer {
@@ -60,7 +62,7 @@ impl DeviceNamer {
     pub fn lost(&self) -> Vec<LostDevice> {
         let fates = self.named.iter().filter_map(|device| {
             let known = self.known.get(device)?;
-            let fate = fate(known, Identity::read(*device), || has_room(*device))?;
+            let fate = fate(known, Identity::read(*device))?;
             Some(LostDevice { device: *device, name: known.name.clone(), fate })
         });
         let mut lost: Vec<_> = fates.collect();
@@ -84,23 +86,22 @@ impl Identity {
         Some(Identity {
             name: value("DEVNAME=")?.into(),
             sequence: value("DISKSEQ=").and_then(|number| number.parse().ok()),
+            has_room: fs::read_to_string(format!("/sys/dev/block/{device}/size"))
+                .is_ok_and(|size| size.trim() != "0"),
         })
     }
 }
 
 /// What became of a device that is `now` like this; nothing where it is what it was.
-fn fate(then: &Identity, now: Option<Identity>, has_room: impl FnOnce() -> bool) -> Option<Fate> {
-    match now {
-        None => Some(Fate::Gone),
-        Some(now) if now == *then => None,
-        Some(_) if has_room() => Some(Fate::Replaced),
-        Some(_) => Some(Fate::Gone),
+fn fate(then: &Identity, now: Option<Identity>) -> Option<Fate> {
+    let Some(now) = now else { return Some(Fate::Gone) };
+    let other = (&now.name, now.sequence) != (&then.name, then.sequence);
+    match (other, now.has_room) {
+        (true, true) => Some(Fate::Replaced),
+        (true, false) => Some(Fate::Gone),
+        (false, false) if then.has_room => Some(Fate::Gone),
+        (false, _) => None,
     }
-}
-
-/// A loop device without a file, and a drive without a medium, have none.
-fn has_room(device: DeviceId) -> bool {
-    fs::read_to_string(format!("/sys/dev/block/{device}/size")).is_ok_and(|size| size.trim() != "0")
 }
 
 fn disk_of_partition(device: DeviceId) -> Option<DeviceId> {
@@ -121,10 +122,13 @@ mod tests {
 
     #[test]
     fn a_device_is_lost_if_it_is_gone_empty_or_another() {
-        let disk = |sequence| Identity { name: "loop0".into(), sequence: Some(sequence) };
-        assert_eq!(fate(&disk(1), Some(disk(1)), || true), None);
-        assert_eq!(fate(&disk(1), None, || true), Some(Fate::Gone));
-        assert_eq!(fate(&disk(1), Some(disk(2)), || false), Some(Fate::Gone));
-        assert_eq!(fate(&disk(1), Some(disk(2)), || true), Some(Fate::Replaced));
+        let disk = |sequence, has_room| Identity { name: "loop0".into(), sequence: Some(sequence), has_room };
+        let was = disk(1, true);
+        assert_eq!(fate(&was, Some(disk(1, true))), None);
+        assert_eq!(fate(&was, None), Some(Fate::Gone));
+        assert_eq!(fate(&was, Some(disk(2, false))), Some(Fate::Gone));
+        assert_eq!(fate(&was, Some(disk(1, false))), Some(Fate::Gone), "it has no new number yet");
+        assert_eq!(fate(&was, Some(disk(2, true))), Some(Fate::Replaced));
+        assert_eq!(fate(&disk(1, false), Some(disk(1, false))), None, "a drive without a medium");
     }
 }

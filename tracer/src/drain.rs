@@ -102,10 +102,10 @@ impl Tracer {
         let mut pump = Pump {
             watch,
             rings: self.map_rings()?,
+            devices: std::mem::take(&mut self.devices),
             tracer: self,
             events,
             anchor: origin::anchor(),
-            devices: DeviceNamer::of_now(),
             sequence: 0,
             told: MonotonicNs::default(),
             expected: 0,

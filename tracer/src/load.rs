@@ -24,6 +24,7 @@ use crate::context::believed::Believed;
 use crate::context::places::Places;
 use crate::context::watch::Asked;
 use crate::decode::bytes_of;
+use crate::devices::DeviceNamer;
 use crate::error::TracerError;
 use crate::in_flight::Tables;
 use crate::kernel;
@@ -76,6 +77,8 @@ pub struct Tracer {
     pub(crate) collector: Option<Collector>,
     /// What programs ask NBD servers is seen, and who watches sees the books of it.
     pub(crate) nbd: Option<Asking>,
+    /// Devices as they were before anything was traced.
+    pub(crate) devices: DeviceNamer,
     marks: TaskMarks,
     verdicts: Vec<ProbeVerdict>,
 }
@@ -209,6 +212,7 @@ impl Tracer {
             hits_asked: None,
             collector: None,
             nbd: config.nbd.then(Asking::default),
+            devices: DeviceNamer::of_now(),
             marks,
             verdicts,
         })

@@ -189,7 +189,8 @@ impl<'a> Outbox<'a> {
     /// What there is to see of it.
     pub(super) fn tell(&mut self) {
         if let Some(error) = self.producer.refused().filter(|error| self.refused.as_ref() != Some(error)) {
-            let then = match self.refuses {
+            // It may refuse whoever writes before it has refused a record.
+            let then = match &self.spool {
                 Some(_) => "what it refuses waits in the spool",
                 None => "events that it refuses are lost",
             };

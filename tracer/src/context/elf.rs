@@ -69,7 +69,20 @@ pub(crate) struct Image {
     pub(crate) template: Option<Template>,
     /// Where its interpreter's name is.
     interpreter: Option<u64>,
+    /// What of the file belongs where.
+    pub(crate) parts: Vec<Part>,
+    /// False where there is a dynamic section and nothing could be read at its address.
+    pub(crate) is_read: bool,
     dynamic: Dynamic,
+}
+
+/// The begin of a segment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    /// Where it belongs in memory,
+    pub(crate) address: u64,
+    /// and where it is in the file.
+    pub(crate) offset: u64,
 }
 
 /// What the dynamic section points at; 0 for what it has not.
@@ -128,11 +141,15 @@ impl Image {
         memory.read(headers, bytes)?;
         let (mut from, mut to, mut bias) = (u64::MAX, 0, None);
         let (mut template, mut dynamic, mut interpreter) = (None, None, None);
+        let mut parts = Vec::new();
         for header in bytes.chunks_exact(PROGRAM_HEADER) {
             let (kind, offset, address) = (half(header, 0)?, word(header, 8)?, word(header, 16)?);
             let (bytes, align) = (word(header, 40)?, word(header, 48)?);
             match kind {
                 PT_LOAD => {
+                    if word(header, 32)? != 0 {
+                        parts.push(Part { address, offset });
+                    }
                     (from, to) = (from.min(address), to.max(address.saturating_add(bytes)));
                     // The segment in which the file's first byte is.
                     if offset == 0 && bias.is_none() {
@@ -146,6 +163,9 @@ impl Image {
             }
         }
         let bias = bias?;
+        for part in &mut parts {
+            part.address = part.address.wrapping_add(bias);
+        }
         let mut image = Image {
             machine,
             bias,
@@ -153,10 +173,12 @@ impl Image {
             end: to.wrapping_add(bias),
             template,
             interpreter: interpreter.map(|address| address.wrapping_add(bias)),
+            parts,
+            is_read: true,
             dynamic: Dynamic::default(),
         };
         if let Some((address, bytes)) = dynamic {
-            image.read_dynamic(memory, address.wrapping_add(bias), bytes)?;
+            image.is_read = image.read_dynamic(memory, address.wrapping_add(bias), bytes).is_some();
         }
         Some(image)
     }

@@ -5,6 +5,9 @@
 //! *Cost*: a process is looked at when it is first seen or executes a program, and when it maps a file to execute that is not known
 //! to have nothing for us: on a machine on which every library was looked at once, an execve costs a look into a set.
 //!
+//! *A library that is being loaded* is no word on what it will be: loaders map it part by part, and one may be kept waiting in between. Until
+//! all that is looked at is there and relocated, it is looked at again: 1 ms later, then after twice as long, up to each 8 s, for 74 s.
+//!
 //! *Where mappings are not seen* (a filter leaves mmap out), a process is looked at again: 1 ms after it was seen or has executed a
 //! program, then twice as long after, up to each 8 s. So what it loads is found by the time it has run twice as long, or 8 s later. A look
 //! that finds nothing new reads the list of mappings: 30 to 100 µs.
@@ -15,8 +18,9 @@
 //! *Who unloads its library* loses its place by the kernel side, at the munmap. That is noticed here within a second, and then it is counted
 //! no more; a second later it is looked at again, for what else it may have.
 //!
-//! *Weakness*: that a file has nothing is some process's word. One that overwrites the headers of a library in its own memory keeps
-//! us from finding that library in others for ten minutes.
+//! *What is unloaded while it is looked at* is gone, or something else is in its place: nothing is believed of it. That a file has nothing is
+//! believed if all of it could be read that was asked for, and it was still mapped there behind that; a place, if its library was still
+//! there when the kernel side had it, as from then on the kernel side sees to it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
@@ -27,6 +31,7 @@ use std::time::{Duration, Instant};
 
 use blkkin_probe_abi::context::{PLACE_NONE, PLACES_MAX, Place};
 
+use super::barren::Barren;
 use super::believed::Believed;
 use super::maps::MappedFile;
 use super::places::Places;
@@ -35,15 +40,13 @@ use super::resources::Resources;
 use super::tally::Tally;
 use super::watch::Asked;
 
-/// Files known to have nothing: more than a machine's programs have libraries. When there are more it begins anew.
-const BARREN_MAX: usize = 65_536;
-/// And for so long: an inode's number may be given to another file.
-const BARREN_FOR: Duration = Duration::from_secs(600);
 /// How long what is not relocated yet is left alone, at first; then twice as long, and so on.
 const AGAIN_AFTER: Duration = Duration::from_millis(1);
-/// So often: 2 s in all. A loader that takes longer maps more meanwhile, which is seen.
+/// So often who has a place and has not said who it is: 2 s in all.
 const AGAIN_MAX: u32 = 11;
-/// Where mappings are not seen, the longest pause is so many times twice as long: 8 s.
+/// So often what is being loaded: 74 s in all. A descriptor of old loaders that is not used until then is not found.
+const LOADING_MAX: u32 = 21;
+/// The longest pause is so many times twice as long: 8 s.
 const PAUSE_MAX: u32 = 13;
 
 /// How often it is asked whether the kernel side has taken a place out, where somebody has one: a read of 8 bytes.
@@ -79,8 +82,7 @@ pub(crate) struct Finder {
     believed: Believed,
     /// Processes that were looked at, and where those that publish do so.
     known: HashMap<u32, (Space, Option<Place>)>,
-    barren: HashSet<MappedFile>,
-    barren_since: Instant,
+    barren: Barren,
     /// Processes that may not be looked at, and were counted.
     denied: HashSet<u32>,
     tally: Arc<Tally>,
@@ -108,8 +110,7 @@ impl Finder {
             resources,
             believed,
             known: HashMap::new(),
-            barren: HashSet::new(),
-            barren_since: Instant::now(),
+            barren: Barren::new(),
             denied: HashSet::new(),
             tally,
             again: BTreeMap::new(),
@@ -150,10 +151,7 @@ impl Finder {
     }
 
     fn take(&mut self, sight: Sight) {
-        if self.barren.len() > BARREN_MAX || self.barren_since.elapsed() > BARREN_FOR {
-            self.barren.clear();
-            self.barren_since = Instant::now();
-        }
+        self.barren.renew();
         match sight {
             Sight::Seen { pid, parent, leads } => {
                 // A number may be another process's by now.
@@ -166,11 +164,11 @@ impl Finder {
             Sight::Execed { pid, program } => {
                 self.forget(pid);
                 // Of one whose file has nothing the libraries will be said as they are mapped, where that is seen.
-                if self.always_again || !program.is_some_and(|program| self.barren.contains(&program)) {
+                if self.always_again || !program.is_some_and(|program| self.barren.has(program)) {
                     self.look(pid, 0);
                 }
             }
-            Sight::Mapped { pid, file } if !self.barren.contains(&file) => self.look(pid, 0),
+            Sight::Mapped { pid, file } if !self.barren.has(file) => self.look(pid, 0),
             Sight::Mapped { .. } => {}
             Sight::Said { pid } => self.look(pid, 0),
             Sight::Nameless { pid } => self.resources.look_now(pid),
@@ -202,6 +200,10 @@ impl Finder {
         if !inherits || !self.believed.believes(pid) {
             return false;
         }
+        // What may be unmapped has to be seen there.
+        if place.is_some_and(|place| place.anchor != 0) {
+            return false;
+        }
         // What the parent says of itself is not the child's: the standard has it left out of what is forked.
         self.resources.forget(pid);
         self.set(pid, space, place);
@@ -217,18 +219,70 @@ impl Finder {
         }
         match process::look(pid, &mut self.barren) {
             Ok(Seen { space, publishes, said }) => {
-                let place = if let Publishes::At(place) = publishes { Some(place) } else { None };
-                self.set(pid, space, place);
+                let mut stays = true;
+                match publishes {
+                    Publishes::At(place) if place.anchor != 0 => stays = self.keep(pid, space, place),
+                    Publishes::At(place) => self.set(pid, space, Some(place)),
+                    _ => self.set(pid, space, None),
+                }
+                if !stays {
+                    self.places.set(pid, None);
+                    self.note(pid, space, None);
+                    return self.come_again(pid, times);
+                }
                 self.resources.found(pid, space, &said);
-                // Memory that it gives a name to later, and that is no file, is not seen.
-                let waits = place.is_some() && said.is_empty();
-                if self.always_again || (times < AGAIN_MAX && (waits || publishes == Publishes::Unsettled)) {
+                let times_max = match publishes {
+                    Publishes::Unsettled => LOADING_MAX,
+                    // Memory that it gives a name to later, and that is no file, is not seen.
+                    Publishes::At(_) if said.is_empty() => AGAIN_MAX,
+                    _ => 0,
+                };
+                if self.always_again || times < times_max {
                     self.come_again(pid, times);
                 }
             }
             Err(Unseen::Denied) => self.deny(pid),
             Err(Unseen::Gone) => self.forget(pid),
         }
+    }
+
+    /// Puts in a place that lies in a library. It is claimed first, and looked at again: from the claim on the kernel side takes it out when the
+    /// library is unmapped, and one that was unmapped before is no longer seen there, or another in its place. False where it is gone; where
+    /// there is no room that is counted.
+    fn keep(&mut self, pid: u32, space: Space, place: Place) -> bool {
+        let known = |pid: u32| {
+            let (of, known) = self.known.get(&pid).copied()?;
+            known.filter(|known| of == space && Place { since: 0, ..*known } == place)
+        };
+        let place = known(pid).unwrap_or(Place { since: now(), ..place });
+        let is_known = known(pid).is_some();
+        let left = |places: &Places| places.has_left(pid, space.has(place));
+        if !is_known
+            && !left(&self.places)
+            && let Some(lent) = process::parent(pid).and_then(known)
+        {
+            // It has had its parent's so far, and is read by it.
+            self.set(pid, space, Some(lent));
+            return !left(&self.places);
+        }
+        if !(is_known && self.places.has(pid)) {
+            if !self.places.claim(pid, space.has(place)) {
+                self.tally.no_room.fetch_add(1, Relaxed);
+                self.note(pid, space, None);
+                return true;
+            }
+            let again = process::look(pid, &mut self.barren);
+            let found = Publishes::At(Place { since: 0, ..place });
+            if !again.is_ok_and(|again| (again.space, again.publishes) == (space, found)) {
+                return false;
+            }
+        }
+        let stays = self.places.keep(pid, space.has(place));
+        if stays {
+            self.changed = true;
+            self.note(pid, space, Some(place));
+        }
+        stays
     }
 
     fn come_again(&mut self, pid: u32, times: u32) {
@@ -291,20 +345,25 @@ impl Finder {
         }
     }
 
+    /// Puts in a place, or none.
     fn set(&mut self, pid: u32, space: Space, place: Option<Place>) {
-        if self.known.len() >= PLACES_MAX as usize {
-            self.known.retain(|_, (_, place)| place.is_some());
-        }
-        let found = |(space, place): (Space, Option<Place>)| place.map(|place| space.has(place));
-        let before = self.known.insert(pid, (space, place)).and_then(found);
-        let now = found((space, place));
+        let before = self.note(pid, space, place);
         // One that is said again may have been taken out meanwhile, as its library was.
-        if before.is_some() || now.is_some() {
-            let room = self.places.set(pid, now);
+        if before.is_some() || place.is_some() {
+            let room = self.places.set(pid, place.map(|place| space.has(place)));
             self.tally.no_room.fetch_add(u64::from(!room), Relaxed);
             self.changed |= room;
         }
-        self.count(before.as_ref(), now.as_ref());
+    }
+
+    /// Notes that a process has a place, or none; which it had before.
+    fn note(&mut self, pid: u32, space: Space, place: Option<Place>) -> Option<Place> {
+        if self.known.len() >= PLACES_MAX as usize {
+            self.known.retain(|_, (_, place)| place.is_some());
+        }
+        let before = self.known.insert(pid, (space, place)).and_then(|(_, place)| place);
+        self.count(before.as_ref(), place.as_ref());
+        before
     }
 
     /// One that had `before` has `now`.
@@ -333,6 +392,14 @@ impl Finder {
 /// Whether contexts are read there.
 fn publishes(place: Option<&Place>) -> bool {
     place.is_some_and(|place| place.kind != PLACE_NONE)
+}
+
+/// As the kernel says when a process was forked: CLOCK_BOOTTIME.
+fn now() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes one timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// All that there are.

@@ -1,7 +1,7 @@
 //! What a process has mapped: `/proc/PID/maps` (Documentation/filesystems/proc.rst) to the places where programs and libraries
 //! are loaded.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use blkkin_wire::ids::DeviceId;
 
@@ -16,7 +16,7 @@ pub(crate) struct MappedFile {
 }
 
 /// Where a program or a library begins in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Loaded {
     /// Where the file's first byte is.
     pub(crate) at: u64,
@@ -39,26 +39,57 @@ pub(crate) fn said(maps: &str) -> Vec<u64> {
     said.collect()
 }
 
+/// A part of a file, and where it is.
 struct Mapping {
     begin: u64,
+    end: u64,
     executable: bool,
     offset: u64,
     file: MappedFile,
 }
 
-/// Files that are mapped from their begin on, and of which something may be executed: each once for each time that it is.
-pub(crate) fn loaded(maps: &str) -> Vec<Loaded> {
-    let mappings: Vec<Mapping> = maps.lines().take(LINES_MAX).filter_map(mapping).collect();
-    let executable: HashSet<MappedFile> =
-        mappings.iter().filter(|mapping| mapping.executable).map(|mapping| mapping.file).collect();
-    let begins = mappings.iter().filter(|mapping| mapping.offset == 0 && executable.contains(&mapping.file));
-    begins.map(|mapping| Loaded { at: mapping.begin, file: mapping.file }).collect()
+/// What is mapped of files.
+pub(crate) struct Mappings(Vec<Mapping>);
+
+impl Mappings {
+    pub(crate) fn of(maps: &str) -> Mappings {
+        Mappings(maps.lines().take(LINES_MAX).filter_map(mapping).collect())
+    }
+
+    /// Files that are mapped from their begin on, with something that may be executed behind it: each once for each time that it is so. One that
+    /// is mapped besides to be read (profilers read symbols so) is not loaded there.
+    pub(crate) fn loaded(&self) -> Vec<Loaded> {
+        let mut begins = HashMap::new();
+        let mut loaded = Vec::new();
+        for mapping in &self.0 {
+            if mapping.offset == 0 {
+                begins.insert(mapping.file, mapping.begin);
+            }
+            if mapping.executable
+                && let Some(at) = begins.remove(&mapping.file)
+            {
+                loaded.push(Loaded { at, file: mapping.file });
+            }
+        }
+        loaded
+    }
+
+    /// False where another part of `file` is at `address` than that at `offset`. Loaders map a whole library from its begin on first and
+    /// then, over that, part by part from where it belongs (glibc: _dl_map_segments, elf/dl-map-segments.h; musl: map_library,
+    /// ldso/dynlink.c). Memory of no file, or of another one, was put there by somebody who knows why.
+    pub(crate) fn has(&self, file: MappedFile, address: u64, offset: u64) -> bool {
+        // They come in the order of their addresses.
+        let behind = self.0.partition_point(|mapping| mapping.begin <= address);
+        let there = self.0[..behind].last().filter(|mapping| address < mapping.end);
+        let part = |mapping: &Mapping| mapping.offset.wrapping_add(address - mapping.begin);
+        there.is_none_or(|mapping| mapping.file != file || part(mapping) == offset)
+    }
 }
 
 /// `7f12-7f34 r-xp 0001c000 fd:01 1234    /usr/lib/libc.so.6`; none of what is no file's.
 fn mapping(line: &str) -> Option<Mapping> {
     let mut words = line.split_ascii_whitespace();
-    let (begin, _) = words.next()?.split_once('-')?;
+    let (begin, end) = words.next()?.split_once('-')?;
     let rights = words.next()?;
     let offset = hex(words.next()?)?;
     let (major, minor) = words.next()?.split_once(':')?;
@@ -67,6 +98,7 @@ fn mapping(line: &str) -> Option<Mapping> {
     let file = MappedFile { device, ino };
     (ino != 0).then_some(Mapping {
         begin: hex(begin)?,
+        end: hex(end)?,
         executable: rights.as_bytes().get(2) == Some(&b'x'),
         offset,
         file,
@@ -94,14 +126,38 @@ mod tests {
 7f0000000000-7f0000100000 r--p 00000000 fe:00 99 /usr/share/data
 7f0000200000-7f0000201000 r--p 00000000 00:01 5  /memfd:library with spaces (deleted)
 7f0000201000-7f0000202000 r-xp 00001000 00:01 5  /memfd:library with spaces (deleted)
-7f0000300000-7f0000301000 rwxp 00000000 00:00 0
+7f0000300000-7f0000302000 r--p 00000000 00:01 5  /memfd:library with spaces (deleted)
+7f0000302000-7f0000303000 rwxp 00000000 00:00 0
 7ffd00000000-7ffd00021000 rw-p 00000000 00:00 0 [stack]
 ";
         let at = |at, minor, major, ino| Loaded {
             at,
             file: MappedFile { device: DeviceId { major, minor }, ino },
         };
-        assert_eq!(loaded(maps), [at(0x55d0_c000_0000, 0, 0xfe, 77), at(0x7f00_0020_0000, 1, 0, 5)]);
+        assert_eq!(
+            Mappings::of(maps).loaded(),
+            [at(0x55d0_c000_0000, 0, 0xfe, 77), at(0x7f00_0020_0000, 1, 0, 5)]
+        );
+    }
+
+    /// As glibc's loader leaves a library behind each of its calls: the data's addresses are 0x1000 beyond their place in the file.
+    #[test]
+    fn a_part_is_there_once_it_is_mapped_over_the_whole() {
+        let file = MappedFile { device: DeviceId { major: 0xfe, minor: 0 }, ino: 8 };
+        let data = |maps: &str| Mappings::of(maps).has(file, 0x7f00_0000_3e00, 0x2e00);
+        let whole = "7f0000000000-7f0000005000 r--p 00000000 fe:00 8 /lib/x.so\n";
+        assert!(!data(whole));
+        let code = "\
+7f0000000000-7f0000001000 r--p 00000000 fe:00 8 /lib/x.so
+7f0000001000-7f0000002000 r-xp 00001000 fe:00 8 /lib/x.so
+7f0000002000-7f0000005000 r--p 00002000 fe:00 8 /lib/x.so
+";
+        assert!(!data(code));
+        let data_too = code.replace("2000-7f0000005000 r--p", "2000-7f0000003000 r--p");
+        assert!(data(&format!("{data_too}7f0000003000-7f0000005000 rw-p 00002000 fe:00 8 /lib/x.so\n")));
+        // Somebody's memory, of no file and of another.
+        assert!(data(&format!("{data_too}7f0000003000-7f0000005000 rw-p 00000000 00:00 0\n")));
+        assert!(data(&format!("{data_too}7f0000003000-7f0000005000 rw-p 00000000 00:0f 9 /huge/x\n")));
     }
 
     #[test]
@@ -121,7 +177,10 @@ OTEL_CTX
     proptest! {
         #[test]
         fn any_text_is_a_list(text in "[0-9a-f:rwxp \\n-]{0,300}") {
-            loaded(&text);
+            let mappings = Mappings::of(&text);
+            for Loaded { at, file } in mappings.loaded() {
+                assert!(mappings.has(file, at, 0) || mappings.0.len() > 1);
+            }
             said(&text);
         }
     }

@@ -1,5 +1,6 @@
 //! A process's memory, or what stands for it in tests.
 
+use std::cell::Cell;
 use std::io;
 
 /// Memory that may not be there, and that somebody else may write at any time.
@@ -45,6 +46,26 @@ impl Memory for ProcessMemory {
         // SAFETY: the kernel writes at most the bytes of `into`; the other side is another process's.
         let read = unsafe { libc::process_vm_readv(self.0 as libc::pid_t, &local, 1, &remote, 1, 0) };
         (read == into.len() as isize).then_some(())
+    }
+}
+
+/// Memory of which it is known afterwards whether all was there that was asked for.
+pub(crate) struct Noted<'a, M> {
+    memory: &'a M,
+    pub(crate) missed: Cell<bool>,
+}
+
+impl<'a, M> Noted<'a, M> {
+    pub(crate) fn of(memory: &'a M) -> Noted<'a, M> {
+        Noted { memory, missed: Cell::new(false) }
+    }
+}
+
+impl<M: Memory> Memory for Noted<'_, M> {
+    fn read(&self, address: u64, into: &mut [u8]) -> Option<()> {
+        let read = self.memory.read(address, into);
+        self.missed.set(self.missed.get() || read.is_none());
+        read
     }
 }
 

@@ -29,6 +29,7 @@
 //! that looks waiting; calls are below no span from then on, and nothing else stands still.
 
 pub(crate) mod attributes;
+pub(crate) mod barren;
 pub(crate) mod believed;
 pub(crate) mod elf;
 pub(crate) mod finder;

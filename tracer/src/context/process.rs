@@ -6,9 +6,10 @@ use std::io::{self, Read};
 
 use blkkin_probe_abi::context::Place;
 
+use super::barren::Barren;
 use super::elf::Image;
-use super::maps::{self, Loaded, MappedFile, loaded};
-use super::memory::{Memory, ProcessMemory};
+use super::maps::{self, Loaded, MappedFile, Mappings};
+use super::memory::{Memory, Noted, ProcessMemory};
 use super::tls::{self, Found, Libc};
 use super::{VARIABLE, VARIABLE_BYTES};
 
@@ -110,18 +111,15 @@ pub(crate) struct Seen {
     pub(crate) said: Vec<u64>,
 }
 
-/// Looks at all that a process has loaded; files that are known to have nothing are passed over, and those found to are added.
-pub(crate) fn look(pid: u32, barren: &mut HashSet<MappedFile>) -> Result<Seen, Unseen> {
+/// Looks at all that a process has loaded; files that are known to have nothing are passed over, and those found to are added: if they
+/// were there from before the look until behind it. What is unloaded meanwhile is not there, or another library is in its place.
+pub(crate) fn look(pid: u32, barren: &mut Barren) -> Result<Seen, Unseen> {
     let before = space_or_why(pid)?;
-    let mut maps = Vec::new();
-    let file = File::open(format!("/proc/{pid}/maps"))?;
-    // What could be read before an error is a list, too.
-    let _ = file.take(MAPS_MAX).read_to_end(&mut maps);
-    // Names may be anything.
-    let maps = String::from_utf8_lossy(&maps);
-    let (loaded, said) = (loaded(&maps), maps::said(&maps));
+    let maps = maps_of(pid)?;
+    let (mappings, said) = (Mappings::of(&maps), maps::said(&maps));
+    let loaded = mappings.loaded();
     let fresh: Vec<Loaded> =
-        loaded.iter().filter(|one| !barren.contains(&one.file)).take(LOADED_MAX).copied().collect();
+        loaded.iter().filter(|one| !barren.has(one.file)).take(LOADED_MAX).copied().collect();
     if fresh.is_empty() {
         return Ok(Seen { space: before, publishes: Publishes::Nothing, said });
     }
@@ -134,26 +132,48 @@ pub(crate) fn look(pid: u32, barren: &mut HashSet<MappedFile>) -> Result<Seen, U
     let mut found = Publishes::Nothing;
     let mut silent = Vec::new();
     let mut libc = None;
-    for Loaded { at, file } in fresh {
-        let publishes = match Image::read(&memory, at) {
+    for one in fresh {
+        let noted = Noted::of(&memory);
+        let publishes = match Image::read(&noted, one.at) {
+            Some(image) if !is_whole(&image, one.file, &mappings) => Publishes::Unsettled,
             Some(image) => {
                 let is_program = image.holds(program);
                 let libc = || *libc.get_or_insert_with(|| libc_of(&memory, &loaded, program));
-                of(&memory, &image, is_program, libc)
+                of(&noted, &image, is_program, libc)
             }
             // No ELF file at all; or it is gone.
             None => Publishes::Nothing,
         };
-        if publishes == Publishes::Nothing {
-            silent.push(file);
+        match publishes {
+            Publishes::Nothing if noted.missed.get() => {}
+            Publishes::Nothing => silent.push(one),
+            _ => barren.tells(one.file),
         }
         found = found.and(publishes);
+    }
+    if !silent.is_empty() {
+        let still: HashSet<Loaded> = Mappings::of(&maps_of(pid)?).loaded().into_iter().collect();
+        silent.retain(|one| still.contains(one));
     }
     if space(pid) != Some(before) {
         return Err(Unseen::Gone);
     }
-    barren.extend(silent);
+    silent.into_iter().for_each(|one| barren.add(one.file));
     Ok(Seen { space: before, publishes: found, said })
+}
+
+fn maps_of(pid: u32) -> Result<String, Unseen> {
+    let mut maps = Vec::new();
+    let file = File::open(format!("/proc/{pid}/maps"))?;
+    // What could be read before an error is a list, too.
+    let _ = file.take(MAPS_MAX).read_to_end(&mut maps);
+    // Names may be anything.
+    Ok(String::from_utf8_lossy(&maps).into_owned())
+}
+
+/// False as long as a loader has more to map of it: what is where its data belongs is another part of the file, or nothing.
+fn is_whole(image: &Image, file: MappedFile, mappings: &Mappings) -> bool {
+    image.is_read && image.parts.iter().all(|part| mappings.has(file, part.address, part.offset))
 }
 
 /// What one program or library says.
@@ -216,7 +236,7 @@ mod tests {
     fn a_process_has_an_address_space_and_one_that_is_none_has_not() {
         assert!(space(std::process::id()).is_some_and(|space| space.start_code > 1));
         assert_eq!((space(u32::MAX), parent(u32::MAX)), (None, None));
-        assert_eq!(look(u32::MAX, &mut HashSet::new()), Err(Unseen::Gone));
+        assert_eq!(look(u32::MAX, &mut Barren::new()), Err(Unseen::Gone));
         assert_eq!(parent(std::process::id()), Some(std::os::unix::process::parent_id()));
     }
 }

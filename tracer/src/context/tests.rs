@@ -138,7 +138,8 @@ fn a_real_librarys_variable_is_where_its_own_code_has_it() {
     use blkkin_probe_abi::context::PLACE_STATIC;
     let memory = ProcessMemory(std::process::id());
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let images = maps::loaded(&maps).into_iter().filter_map(|one| Image::read(&memory, one.at));
+    let images =
+        maps::Mappings::of(&maps).loaded().into_iter().filter_map(|one| Image::read(&memory, one.at));
     let found = images.filter_map(|image| {
         let variable = image.variable(&memory, b"errno")?;
         Some(tls::in_library(&memory, &image, variable, Libc::Glibc))
@@ -183,7 +184,7 @@ proptest! {
 /// Nobody has the variable here.
 #[test]
 fn this_process_publishes_nothing() {
-    let mut barren = std::collections::HashSet::new();
+    let mut barren = super::barren::Barren::new();
     let looked = process::look(std::process::id(), &mut barren);
     assert_eq!(looked.map(|seen| (seen.publishes, seen.said)), Ok((process::Publishes::Nothing, Vec::new())));
     assert!(barren.len() > 1, "the program and its libraries");

@@ -136,7 +136,8 @@ fn from_descriptor(memory: &impl Memory, image: &Image, at: u64, libc: Libc) -> 
     let (Some(function), Some(argument)) = (memory.word(at), memory.word(at.wrapping_add(8))) else {
         return Found::Nowhere;
     };
-    if function == 0 {
+    // musl's loader writes the function first (do_relocs, ldso/dynlink.c); 0 is no argument of either's.
+    if function == 0 || argument == 0 {
         return Found::Unsettled;
     }
     // Old loaders of glibc's settle a descriptor when it is first used: until then its argument is the relocation itself

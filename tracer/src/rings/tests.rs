@@ -98,6 +98,21 @@ fn rings_are_merged_by_time_and_what_is_later_stays() {
 }
 
 #[test]
+fn what_was_stamped_5_ms_before_a_drain_does_not_wait_for_the_next() {
+    const MS: u64 = 1_000_000;
+    let (mut kernel, ring) = Kernel::new();
+    let mut reader = reader(vec![ring]);
+    reader.look(MonotonicNs(100 * MS));
+    [(1, 101), (2, 114), (3, 116)].into_iter().for_each(|(span, ms)| _ = kernel.bio(span, ms * MS));
+    reader.look(MonotonicNs(120 * MS));
+    assert_eq!(merged(&mut reader), [1, 2]);
+    assert_eq!(reader.watermark(), MonotonicNs(115 * MS));
+    reader.look(MonotonicNs(122 * MS));
+    assert_eq!(merged(&mut reader), [3], "the drain before is nearer than that");
+    assert_eq!(reader.watermark(), MonotonicNs(120 * MS));
+}
+
+#[test]
 fn an_elder_behind_a_later_one_comes_before_the_watermark_does() {
     let (mut kernel, ring) = Kernel::new();
     kernel.bio(1, 10);

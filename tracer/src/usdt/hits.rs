@@ -2,8 +2,8 @@
 //!
 //! *In*: records, in order of time. *Out*: [`Hits`], one for each batch of events that the tracer publishes, and before it: what came
 //! before the batch's watermark. *Invariant*: fired = recorded + dropped, kept by different hands. What was dropped is told with
-//! the first batch that may have what came after it: the count is read after the rings were looked at, and a batch ends where the look
-//! before that was, so nothing of a time goes out before all that was dropped until then is known.
+//! the first batch that may have what came after it: the count is read after the rings were looked at, and a batch ends before that
+//! look, so nothing of a time goes out before all that was dropped until then is known.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
