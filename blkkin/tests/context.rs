@@ -80,6 +80,42 @@ fn a_slot_of_a_static_program_with_musl() {
     check("musl-static", None, SOME);
 }
 
+/// What is mapped besides is the file as it was before anything in it was settled.
+#[test]
+fn a_slot_of_a_library_that_reads_its_own_file() {
+    ["loaded-module-read", "loaded-descriptor-read"].iter().for_each(|name| check(name, None, SOME));
+}
+
+/// `churn.c` calls for it once its library stays.
+const STAYS: u64 = 1 << 40 | 5;
+
+/// What is unloaded while it is looked at says nothing of its file, and what comes to its place is not it.
+#[test]
+fn a_slot_of_a_library_that_comes_and_goes() {
+    comes_and_goes(None);
+}
+
+#[test]
+fn a_slot_by_untyped_probes_where_it_comes_and_goes() {
+    comes_and_goes(Some(AttachKind::RawTp));
+}
+
+fn comes_and_goes(attach: Option<AttachKind>) {
+    needs!();
+    let programs = or_skip!(Programs::of("churn"));
+    let folder = tempfile::tempdir().unwrap();
+    let [library, other] = ["libslot.so", "libother.so"].map(|name| programs.at(name));
+    let own = [programs.program(), programs.program(), library, other, programs.go().display().to_string()];
+    let words = [&own[..], &["400", "1000", "200"].map(str::to_owned)].concat();
+    let mut actor = Actor::program(&words, &folder.path().join("out"));
+    let config = TracerConfig { attach, ring_bytes: Some(RING), ..TracerConfig::default() };
+    let recorder = Recorder::start(&config, &[actor.pid()]);
+    actor.release();
+    assert!(eventually(|| recorder.inside(STAYS) > 0), "nothing was found of what stays: {}", actor.said());
+    let recording = finish(recorder, &mut actor, &programs.go());
+    assert_eq!(judge(&recording), 1000);
+}
+
 /// What is looked at is memory: the file may be gone.
 #[test]
 fn a_slot_of_a_library_that_is_deleted() {
@@ -102,6 +138,23 @@ fn a_slot_of_a_library_that_is_deleted() {
     let recorder = Recorder::start(&config, &[pid]);
     let recording = finish(recorder, &mut actor, &programs.go());
     assert_eq!(judge(&recording), 2 * SOME.0 * SOME.1 + 4);
+}
+
+/// A loader that is kept waiting between the parts of a library, 0.1 s for each: what is there meanwhile is no word on what will be.
+#[test]
+fn a_slot_of_a_library_that_is_loaded_slowly() {
+    needs!("strace");
+    for name in
+        ["loaded-distance", "loaded-module", "loaded-descriptor", "musl-loaded-module", "linked-module"]
+    {
+        let programs = or_skip!(Programs::of(name));
+        let slowly =
+            ["strace", "-D", "-o", "/dev/null", "-e", "trace=mmap", "-e", "inject=mmap:delay_exit=100000"];
+        let own = words(&programs, name, SOME, 1, &[]);
+        let words: Vec<String> = slowly.map(str::to_owned).into_iter().chain(own).collect();
+        let recording = follow(None, &words, &programs.go());
+        assert_eq!(judge(&recording), 2 * SOME.0 * SOME.1 + 4, "{name}");
+    }
 }
 
 /// As in a container: another root, in which its files have names that are others' or nobody's outside, and numbers of processes of its own.

@@ -108,11 +108,9 @@ impl Cluster {
         let text = fs::read_to_string(MAPPING).unwrap();
         let program = format!("program = {:?}", self.bin.join("postgres"));
         let text = text.replace("program = \"/usr/lib/postgresql/15/bin/postgres\"", &program);
-        let text = text.replace("# text = ", "text = ").replace("# annotate = ", "annotate = ");
-        assert!(
-            text.contains(&program) && text.contains("\ntext = ") && text.contains("\nannotate = "),
-            "{text}"
-        );
+        let words = ["text", "annotate", "traceparent"].map(|word| format!("\n{word} = "));
+        let text = words.iter().fold(text, |text, word| text.replace(&word.replace('\n', "\n# "), word));
+        assert!(text.contains(&program) && words.iter().all(|word| text.contains(word)), "{text}");
         let probes = self.disk.beside("probes.toml");
         fs::write(&probes, text).unwrap();
         probes.display().to_string()
@@ -161,6 +159,14 @@ impl Cluster {
     }
 }
 
+/// What a query of this table says of itself: of every other that it is for a span of an application's, with the table's number in it.
+fn comment(table: usize) -> String {
+    match table % CLIENTS {
+        0 => String::new(),
+        _ => format!(" /*traceparent='00-{:032x}-{:016x}-01'*/", 1_000 + table, 2_000 + table),
+    }
+}
+
 /// 16 rows to a table of 8 KiB pages, each of which is a page: 128 KiB.
 fn tables() -> String {
     let one = |n: usize| {
@@ -185,8 +191,9 @@ fn each_read_of_a_table_is_below_the_query_that_names_it() {
     // Each client reads every other table, and asks what does not exist in between: that has an end, too.
     for client in 0..CLIENTS {
         let tables = (0..TABLES).filter(|table| table % CLIENTS == client);
-        let round: String =
-            tables.map(|table| format!("select count(*) from t{table};\nselect wrong{table};\n")).collect();
+        let round: String = tables
+            .map(|table| format!("select count(*) from t{table}{};\nselect wrong{table};\n", comment(table)))
+            .collect();
         fs::write(cluster.place(&format!("{client}.sql")), round.repeat(ROUNDS)).unwrap();
     }
     cluster.forget();
@@ -219,7 +226,7 @@ fn each_read_of_a_table_is_below_the_query_that_names_it() {
     let by_id: HashMap<&str, &Value> =
         spans.iter().map(|span| (span["id"].as_str().unwrap(), span)).collect();
     let above = |span: &Value| span["parentId"].as_str().and_then(|id| by_id.get(id).copied());
-    let (mut reads, mut from_disk, mut of_others) = (0, HashSet::new(), 0);
+    let (mut reads, mut from_disk, mut of_others, mut in_applications) = (0, HashSet::new(), 0, 0);
     for call in spans.iter().filter(|span| span["name"] == "pread64" || span["name"] == "pwrite64") {
         let query = above(call).filter(|span| span["name"] == "query");
         let Some(query) = query else {
@@ -234,11 +241,17 @@ fn each_read_of_a_table_is_below_the_query_that_names_it() {
         let file = files.iter().find(|(file, _)| tag(call, "file.path").ends_with(&format!("/{file}")));
         let Some((_, table)) = file else { continue };
         let query = above(call).unwrap_or_else(|| panic!("below nothing: {call}"));
-        assert_eq!(
-            tag(query, "db.query.text"),
-            format!("select count(*) from {table};"),
-            "{call} below {query}"
-        );
+        let number: usize = table[1..].parse().unwrap();
+        let comment = comment(number);
+        let text = format!("select count(*) from {table}{comment};");
+        assert_eq!(tag(query, "db.query.text"), text, "{call} below {query}");
+        if comment.is_empty() {
+            assert!(query["parentId"].is_null(), "{query}");
+        } else {
+            let [trace, parent] = ["traceId", "parentId"].map(|key| query[key].as_str().unwrap());
+            assert!(comment.contains(&format!("-{trace:0>32}-{parent}-")), "{query}");
+            in_applications += 1;
+        }
         reads += 1;
     }
     for request in spans.iter().filter(|span| span["name"] == "request read") {
@@ -253,12 +266,13 @@ fn each_read_of_a_table_is_below_the_query_that_names_it() {
         }
     }
     println!(
-        "{queries} queries, {reads} reads of their tables, each below its own; {} tables read from the disk in their query's trace; \
+        "{queries} queries, {reads} reads of their tables, each below its own, {in_applications} in an application's trace; {} tables read from the disk in their query's trace; \
          {of_others} calls below none",
         from_disk.len()
     );
     // All of the 16 pages each time: there are 16 buffers for everything.
     assert!(reads >= queries * 8, "{reads}: {}", run.stderr);
+    assert!(in_applications >= reads / CLIENTS / 2, "{in_applications} of {reads}");
     assert_eq!(from_disk.len(), TABLES, "the first read of each table is the disk's");
     assert!(of_others > 0, "the checkpointer and the log's writer have written");
     assert!(!run.stderr.contains("lost, as the rings"), "{}", run.stderr);

@@ -2,7 +2,7 @@
 //! another, and none below any where it names none; and of each what its thread says of the work.
 //!
 //! The programs are `ust-provider/examples/publisher.rs`: tasks that hop between the threads of a tokio runtime at each await, and a
-//! pool of threads that hand jobs on. Nobody runs LTTng.
+//! pool of threads that hand jobs on; the same as a static program for musl. Nobody runs LTTng.
 
 #![allow(
     clippy::unwrap_used,
@@ -36,27 +36,42 @@ fn publisher() -> Result<PathBuf, String> {
     path.exists().then_some(path).ok_or_else(missing)
 }
 
+/// The same program, static, and told to export the slot.
+fn static_publisher() -> Result<PathBuf, String> {
+    let target = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
+    let built = Path::new(env!("CARGO_BIN_EXE_blkkin")).ancestors().nth(2).unwrap().join(target);
+    let path = built.join("debug/examples/publisher");
+    let missing = || "no static publisher is built: `cargo xtask test` says why".to_owned();
+    path.exists().then_some(path).ok_or_else(missing)
+}
+
 #[test]
 fn each_call_of_tasks_that_hop_between_threads_is_below_its_own_span() {
-    check("hops", 28, Filter::default());
+    check(publisher(), "hops", 28, Filter::default());
 }
 
 #[test]
 fn each_call_of_a_thread_pool_is_below_its_own_span() {
-    check("pool", 25, Filter::default());
+    check(publisher(), "pool", 25, Filter::default());
+}
+
+#[test]
+fn each_call_of_a_static_program_is_below_its_own_span() {
+    check(static_publisher(), "hops", 2, Filter::default());
+    check(static_publisher(), "pool", 2, Filter::default());
 }
 
 /// The slot is in a library that the program loads when it runs already, and what is mapped is none of the calls that are asked for.
 #[test]
 fn what_is_loaded_is_found_also_where_a_filter_leaves_mappings_out() {
     let pread = CallId::by_name("pread64").unwrap();
-    check("pool", 1, Filter { calls: vec![pread], ..Filter::default() });
+    check(publisher(), "pool", 1, Filter { calls: vec![pread], ..Filter::default() });
 }
 
 /// `times` as many as the program's own number.
-fn check(kind: &str, times: u64, filter: Filter) {
+fn check(publisher: Result<PathBuf, String>, kind: &str, times: u64, filter: Filter) {
     needs!();
-    let publisher = or_skip!(publisher());
+    let publisher = or_skip!(publisher);
     let folder = tempfile::tempdir().unwrap();
     let [file, go, said] = ["file", "go", "said"].map(|name| folder.path().join(name));
     std::fs::write(&file, [0; 4096]).unwrap();

@@ -82,7 +82,8 @@ fn check(library: &str, program: &[&str]) {
     let config = TracerConfig { ring_bytes: Some(RING), ..TracerConfig::default() };
     let recorder = Recorder::start(&config, &[actor.pid()]);
     actor.release();
-    assert!(eventually(|| recorder.in_contexts() > 0), "nothing was found: {}", actor.said());
+    let found = eventually(|| recorder.in_contexts() > 0);
+    assert!(found, "nothing was found, and {} publish: {}", recorder.publishing(), actor.said());
     assert!(eventually(|| !recorder.said().is_empty()), "it does not say who it is: {}", actor.said());
     std::fs::write(&go, "").unwrap();
     assert_eq!(actor.play(), 0, "{}", actor.said());

@@ -18,7 +18,7 @@ pub(crate) struct Actor {
     pid: libc::pid_t,
     gate: Option<PipeWriter>,
     ended: Option<i32>,
-    output: Option<PathBuf>,
+    outputs: Vec<PathBuf>,
 }
 
 impl Actor {
@@ -36,13 +36,16 @@ impl Actor {
         Actor::fork(take_name, act)
     }
 
-    /// The same for a program: the gate's end is its exec. Its output goes to a file.
+    /// The same for a program: the gate's end is its exec. Its output goes to a file, and what it complains of to one beside that: in one
+    /// file a complaint would stand in the midst of what another thread says.
     pub(crate) fn program<S: AsRef<OsStr>>(words: &[S], path: &Path) -> Actor {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]);
-        let (output, nothing) = (File::create(path).unwrap(), File::open("/dev/null").unwrap());
+        let outputs = [path.to_owned(), path.with_extension("complaints")];
+        let [output, complaints] = outputs.each_ref().map(|path| File::create(path).unwrap());
+        let nothing = File::open("/dev/null").unwrap();
         let connect = || {
-            for (from, to) in [(&nothing, 0), (&output, 1), (&output, 2)] {
+            for (from, to) in [(&nothing, 0), (&output, 1), (&complaints, 2)] {
                 // SAFETY: numbers only.
                 unsafe { libc::dup2(from.as_raw_fd(), to) };
             }
@@ -52,14 +55,14 @@ impl Actor {
             let _ = command.exec();
             127
         });
-        program.output = Some(path.to_owned());
+        program.outputs = outputs.to_vec();
         program
     }
 
-    /// What a program has said so far.
+    /// What a program has said so far, and behind it what it has complained of.
     pub(crate) fn said(&self) -> String {
         let read = |path: &PathBuf| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned();
-        self.output.as_ref().map(read).unwrap_or_default()
+        self.outputs.iter().map(read).collect()
     }
 
     /// `prepare` is done at once, `act` when the gate opens. The process has one thread and a copy of everything;
@@ -78,7 +81,7 @@ impl Actor {
             // SAFETY: ends the process, without what was meant for the test's own end.
             unsafe { libc::_exit(status) };
         }
-        Actor { pid, gate: Some(gate), ended: None, output: None }
+        Actor { pid, gate: Some(gate), ended: None, outputs: Vec::new() }
     }
 
     /// Its process id.

@@ -5,6 +5,9 @@
 //! kernel, and knows of each packet how long it really took and whether it was lost. Both ends, and what runs on them, end when it is
 //! dropped.
 
+#[path = "link/account.rs"]
+mod account;
+
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -18,6 +21,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::live::eventually;
 use crate::support::tools::{capture, tool};
+
+use account::Account;
 
 /// Of nobody's machine (RFC 5737).
 pub(crate) const ADDRESSES: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
@@ -64,8 +69,7 @@ struct State {
     lost: Mutex<Vec<u64>>,
     /// All segments of the second node's with data are.
     loses_answers: AtomicBool,
-    /// How long packets really took, ns.
-    took: Mutex<Vec<u64>>,
+    account: Account,
 }
 
 impl Node {
@@ -92,6 +96,14 @@ impl Node {
     pub(crate) fn program(&self, program: &str) -> Command {
         let mut command = tool("nsenter");
         command.args(["--target", &self.sleeper.id().to_string(), "--net", "--mount", program]);
+        command
+    }
+
+    /// The same, and it gets a CPU at once when it wakes up: both nodes, a broker and all who listen share this machine's, and
+    /// what they took would be called the network's.
+    pub(crate) fn at_once(&self, program: &str) -> Command {
+        let mut command = self.program("chrt");
+        command.args(["--fifo", "1", program]);
         command
     }
 
@@ -165,7 +177,7 @@ impl Link {
             let (sender, receiver) = sync_channel(PACKETS);
             let (reads, writes) = (Arc::clone(&state), Arc::clone(&state));
             threads.push(std::thread::spawn(move || reads.read(direction, from, sender)));
-            threads.push(std::thread::spawn(move || writes.write(to, receiver)));
+            threads.push(std::thread::spawn(move || writes.write(direction, to, receiver)));
         }
         Ok(Link { nodes, state, threads })
     }
@@ -173,14 +185,11 @@ impl Link {
     /// Each packet takes so long from now on, each way.
     pub(crate) fn delay(&self, each_way: Duration) {
         self.state.delay_ns.store(each_way.as_nanos() as u64, Ordering::SeqCst);
-        self.state.took.lock().unwrap().clear();
     }
 
-    /// How long packets really took since then: the median.
+    /// How long it really took of a request, there and back, since this was asked last: the median.
     pub(crate) fn took(&self) -> Duration {
-        let mut took = self.state.took.lock().unwrap().clone();
-        took.sort_unstable();
-        Duration::from_nanos(took[took.len() / 2])
+        self.state.account.median()
     }
 
     /// Of the first node's segments that ask for a read each so-manieth is lost from now on; 0: none.
@@ -213,6 +222,7 @@ impl Drop for Link {
 
 impl State {
     fn read(&self, direction: usize, mut tun: File, out: SyncSender<(Instant, Vec<u8>)>) {
+        at_once();
         let mut buffer = vec![0; 65_536];
         while !self.stop.load(Ordering::SeqCst) {
             let mut poll = libc::pollfd { fd: tun.as_raw_fd(), events: libc::POLLIN, revents: 0 };
@@ -226,6 +236,7 @@ impl State {
                 continue;
             };
             let came = Instant::now();
+            self.account.came(direction, &buffer[..bytes], came);
             if !self.is_lost(direction, &buffer[..bytes])
                 && out.send((came, buffer[..bytes].to_vec())).is_err()
             {
@@ -250,12 +261,10 @@ impl State {
         lost
     }
 
-    fn write(&self, mut tun: File, packets: Receiver<(Instant, Vec<u8>)>) {
-        // SAFETY: numbers only, of this thread. Without the right to it its waits are less exact.
-        unsafe {
-            libc::prctl(libc::PR_SET_TIMERSLACK, 1);
-            libc::setpriority(libc::PRIO_PROCESS, 0, -15);
-        }
+    fn write(&self, direction: usize, mut tun: File, packets: Receiver<(Instant, Vec<u8>)>) {
+        at_once();
+        // SAFETY: numbers only, of this thread.
+        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
         loop {
             let (came, packet) = match packets.recv_timeout(Duration::from_millis(100)) {
                 Ok(next) => next,
@@ -273,22 +282,40 @@ impl State {
                     None => std::hint::spin_loop(),
                 }
             }
-            // One that is down takes nothing.
-            if tun.write_all(&packet).is_ok() {
-                self.took.lock().unwrap().push(came.elapsed().as_nanos() as u64);
-            }
+            // One that is down takes nothing. (Whoever gets it may answer before `write` is back.)
+            self.account.given(direction, &packet, Instant::now());
+            let _ = tun.write_all(&packet);
         }
     }
 }
 
-/// What a TCP segment (RFC 9293, section 3.1) in IPv4 (RFC 791, section 3.1) carries; nothing of anything else.
-fn data(packet: &[u8]) -> &[u8] {
+/// This thread gets a CPU when it wakes up, before everybody else here. Without the right to it the link is less exact.
+fn at_once() {
+    let first = libc::sched_param { sched_priority: 2 };
+    // SAFETY: a number, which lives as long as the call; of this thread.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const first) };
+}
+
+/// A TCP segment (RFC 9293, section 3.1) in IPv4 (RFC 791, section 3.1).
+struct Segment<'a> {
+    /// Whose it is, and to whom it goes.
+    ports: [u16; 2],
+    data: &'a [u8],
+}
+
+fn segment(packet: &[u8]) -> Option<Segment<'_>> {
     if packet.len() < 40 || packet[0] >> 4 != 4 || packet[9] != 6 {
-        return &[];
+        return None;
     }
     let header = usize::from(packet[0] & 15) * 4;
-    let begin = packet.get(header + 12).map(|offset| header + usize::from(offset >> 4) * 4);
-    begin.and_then(|begin| packet.get(begin..)).unwrap_or_default()
+    let port = |at: usize| Some(u16::from_be_bytes(*packet.get(header + at..)?.first_chunk()?));
+    let begin = header + usize::from(packet.get(header + 12)? >> 4) * 4;
+    Some(Segment { ports: [port(0)?, port(2)?], data: packet.get(begin..)? })
+}
+
+/// What a segment carries; nothing of anything else.
+fn data(packet: &[u8]) -> &[u8] {
+    segment(packet).map_or(&[], |segment| segment.data)
 }
 
 fn again(file: &File) -> File {

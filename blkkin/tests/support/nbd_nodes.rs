@@ -101,7 +101,7 @@ impl World {
         ];
         fs::File::create(folder.join("disk")).unwrap().set_len(DISK).unwrap();
         let listens = folder.join("uri");
-        let mut command = link.nodes[1].program(server.to_str().unwrap());
+        let mut command = link.nodes[1].at_once(server.to_str().unwrap());
         command.args([&of_home("disk"), "--tcp", &format!("{}:0", ADDRESSES[1]), "--threads", "2"]);
         let server =
             command.stdout(fs::File::create(&listens).unwrap()).stderr(Stdio::null()).spawn().unwrap();
@@ -114,7 +114,7 @@ impl World {
 
     /// fio on the first node: so many requests a job, one at a time, in a part of the disk that nobody else asks for.
     fn fio(&self, name: &str, rw: &str, requests: u64, part: u64) -> Command {
-        let mut command = self.link.nodes[0].program(&self.fio.display().to_string());
+        let mut command = self.link.nodes[0].at_once(&self.fio.display().to_string());
         let each = format!("{}", MIB * 4);
         let words = [
             format!("--name={name}"),
@@ -148,8 +148,8 @@ impl World {
 
     /// The median of so many pings, one after the other.
     pub(crate) fn ping(&self, count: u32) -> Duration {
-        let words = ["busybox", "ping", "-A", "-c", &count.to_string(), ADDRESSES[1]];
-        let said = self.link.nodes[0].says(&words).unwrap();
+        let mut ping = self.link.nodes[0].at_once("busybox");
+        let said = capture(ping.args(["ping", "-A", "-c", &count.to_string(), ADDRESSES[1]])).unwrap();
         let times =
             said.lines().filter_map(|line| line.split("time=").nth(1)?.split(' ').next()?.parse().ok());
         let mut times: Vec<f64> = times.collect();

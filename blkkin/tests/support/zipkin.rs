@@ -32,6 +32,18 @@ pub(crate) struct Zipkin {
     address: SocketAddr,
     kafka: Option<String>,
     spans_max: u32,
+    collector: Collector,
+}
+
+/// Who collects its garbage.
+#[derive(Clone, Copy)]
+enum Collector {
+    /// The least for who lives for seconds.
+    Serial,
+    /// As operators run it, if they say nothing; of one that is filled Serial would stop all for seconds.
+    Usual,
+    /// Without pauses of its own, which are 30 to 50 ms each second of one that is being filled.
+    Concurrent,
 }
 
 impl Zipkin {
@@ -42,21 +54,27 @@ impl Zipkin {
 
     /// The same, with room for so many spans.
     pub(crate) fn holding(spans: u32) -> Result<Zipkin, String> {
-        Zipkin::start_as(None, spans)
+        let collector = if spans > SPANS_MAX { Collector::Usual } else { Collector::Serial };
+        Zipkin::start_as(None, spans, collector)
+    }
+
+    /// The same, where the time is measured that something takes.
+    pub(crate) fn without_pauses(spans: u32) -> Result<Zipkin, String> {
+        Zipkin::start_as(None, spans, Collector::Concurrent)
     }
 
     /// The same, reading the topic `zipkin` of these brokers besides.
     pub(crate) fn start_with(kafka: Option<&str>) -> Result<Zipkin, String> {
-        Zipkin::start_as(kafka, SPANS_MAX)
+        Zipkin::start_as(kafka, SPANS_MAX, Collector::Serial)
     }
 
-    fn start_as(kafka: Option<&str>, spans_max: u32) -> Result<Zipkin, String> {
+    fn start_as(kafka: Option<&str>, spans_max: u32, collector: Collector) -> Result<Zipkin, String> {
         let jar = jar()?;
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
         let address = free.map_err(|error| format!("no free port: {error}"))?;
         let kafka = kafka.map(str::to_owned);
-        let child = spawn(&jar, address, kafka.as_deref(), spans_max)?;
-        let server = Zipkin { child, jar, address, kafka, spans_max };
+        let child = spawn(&jar, address, kafka.as_deref(), spans_max, collector)?;
+        let server = Zipkin { child, jar, address, kafka, spans_max, collector };
         server.wait_up();
         Ok(server)
     }
@@ -69,7 +87,8 @@ impl Zipkin {
 
     /// Starts it again, at the same address, with no traces.
     pub(crate) fn up(&mut self) {
-        self.child = spawn(&self.jar, self.address, self.kafka.as_deref(), self.spans_max).unwrap();
+        let kafka = self.kafka.as_deref();
+        self.child = spawn(&self.jar, self.address, kafka, self.spans_max, self.collector).unwrap();
         self.wait_up();
     }
 
@@ -154,15 +173,28 @@ impl Drop for Zipkin {
     }
 }
 
-fn spawn(jar: &Path, address: SocketAddr, kafka: Option<&str>, spans_max: u32) -> Result<Child, String> {
+fn spawn(
+    jar: &Path,
+    address: SocketAddr,
+    kafka: Option<&str>,
+    spans_max: u32,
+    collector: Collector,
+) -> Result<Child, String> {
     let mut java = Command::new("java");
     // A span takes 1.6 KB of it. One that has no room left would answer nothing for ever.
-    java.arg(format!("-Xmx{}m", 128 + spans_max / 500)).arg("-XX:+ExitOnOutOfMemoryError");
-    if spans_max <= SPANS_MAX {
-        // It lives for seconds. One that is filled is run as operators run it: a collection of all of its heap at once would be
-        // a pause of seconds.
-        java.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]);
+    let mut heap = 128 + spans_max / 500;
+    match collector {
+        Collector::Serial => {
+            java.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]);
+        }
+        Collector::Usual => {}
+        // Pointers of twice the size, and room for what is made while it collects.
+        Collector::Concurrent => {
+            java.arg("-XX:+UseZGC");
+            heap *= 3;
+        }
     }
+    java.arg(format!("-Xmx{heap}m")).arg("-XX:+ExitOnOutOfMemoryError");
     java.arg("-jar").arg(jar);
     java.env("MEM_MAX_SPANS", spans_max.to_string());
     java.args(["--armeria.ports[0].ip=127.0.0.1", "--armeria.ports[0].protocols[0]=http"]);

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::support::tools::is_installed;
 
-const SOURCES: [(&str, &str); 12] = [
+const SOURCES: [(&str, &str); 13] = [
     ("thread.h", include_str!("thread.h")),
     ("slot.c", include_str!("slot.c")),
     ("writer.c", include_str!("writer.c")),
@@ -15,6 +15,7 @@ const SOURCES: [(&str, &str); 12] = [
     ("hostile.c", include_str!("hostile.c")),
     ("twice.c", include_str!("twice.c")),
     ("changes.c", include_str!("changes.c")),
+    ("churn.c", include_str!("churn.c")),
     ("says.c", include_str!("says.c")),
     ("process.h", include_str!("process.h")),
     ("more.c", include_str!("more.c")),
@@ -73,6 +74,8 @@ pub(super) const RECIPES: &[Recipe] = &[
     recipe("loaded-distance", DISTANCE, LOADS),
     recipe("loaded-module", MODULE, LOADS),
     recipe("loaded-descriptor", DESCRIPTOR, LOADS),
+    recipe("loaded-module-read", "-mtls-dialect=gnu -DREADS_ITSELF", LOADS),
+    recipe("loaded-descriptor-read", "-mtls-dialect=gnu2 -DREADS_ITSELF", LOADS),
     alone("musl-own", OWN).by("musl-gcc"),
     alone("musl-static", MUSL_STATIC).by("musl-gcc"),
     recipe("musl-linked-distance", DISTANCE, LINKED).by("musl-gcc"),
@@ -93,6 +96,10 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         libraries: &["libslot.so", "libother.so"],
         ..recipe("twice", MODULE, "-o program twice.c -ldl")
+    },
+    Recipe {
+        libraries: &["libslot.so", "libother.so -Dotel_thread_ctx_v1=other"],
+        ..recipe("churn", MODULE, "-o program churn.c -ldl")
     },
 ];
 
