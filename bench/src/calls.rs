@@ -115,22 +115,17 @@ impl Target {
     /// ns a call: the median over `chunks` chunks.
     pub(crate) fn measure(&self, call: Call, chunks: usize) -> f64 {
         let fd = c_long::from(self.file.as_raw_fd());
-        let mut times = Vec::with_capacity(chunks + BURST);
-        while times.len() < chunks {
-            std::thread::sleep(PAUSE);
-            chunk(call, fd);
-            times.extend((1..BURST).map(|_| chunk(call, fd)));
-        }
-        crate::frame::rounds::median(&mut times)
+        let mut buffer = [0; 4096];
+        timed(chunks, || call.once(fd, &mut buffer))
     }
 
     /// Calls for `time`, `rate` a second or, with 0, as many as it can; how many.
     pub(crate) fn flood(&self, call: Call, rate: u64, time: Duration) -> u64 {
         let fd = c_long::from(self.file.as_raw_fd());
-        let start = Instant::now();
+        let (start, mut buffer) = (Instant::now(), [0; 4096]);
         let mut made = 0_u64;
         while start.elapsed() < time {
-            chunk(call, fd);
+            chunk(&mut || call.once(fd, &mut buffer));
             made += u64::from(CHUNK);
             if let Some(due) = made.saturating_mul(1_000_000_000).checked_div(rate) {
                 std::thread::sleep(Duration::from_nanos(due).saturating_sub(start.elapsed()));
@@ -147,11 +142,22 @@ impl Drop for Target {
     }
 }
 
-fn chunk(call: Call, fd: c_long) -> f64 {
-    let mut buffer = [0; 4096];
+/// ns of one: the median over `chunks` chunks.
+pub(crate) fn timed(chunks: usize, mut once: impl FnMut()) -> f64 {
+    let mut times = Vec::with_capacity(chunks + BURST);
+    while times.len() < chunks {
+        std::thread::sleep(PAUSE);
+        chunk(&mut once);
+        times.extend((1..BURST).map(|_| chunk(&mut once)));
+    }
+    crate::frame::rounds::median(&mut times)
+}
+
+#[inline]
+fn chunk(once: &mut impl FnMut()) -> f64 {
     let start = Instant::now();
     for _ in 0..CHUNK {
-        call.once(fd, &mut buffer);
+        once();
     }
     start.elapsed().as_nanos() as f64 / f64::from(CHUNK)
 }

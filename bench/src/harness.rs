@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use blkkin_bus::{CAPACITY_DEFAULT, Next};
+use blkkin_tracer::nbd::NbdBooks;
+use blkkin_tracer::usdt::hits::HitBooks;
 use blkkin_tracer::{Ended, StopSignal, Tracer, TracerConfig, TracerError};
 use blkkin_wire::batch::{Accounts, EventBatch};
 use blkkin_wire::event::LayerEvent;
@@ -31,6 +33,9 @@ pub(crate) struct Done {
     pub(crate) in_contexts: u64,
     /// Calls whose thread said attributes.
     pub(crate) with_attributes: u64,
+    /// Of requests to NBD servers, and of hits of probes, where these were asked for.
+    pub(crate) nbd: Option<NbdBooks>,
+    pub(crate) hits: Option<HitBooks>,
 }
 
 impl Running {
@@ -80,7 +85,8 @@ impl Running {
         let (ended, drain_time) = self.drain.join().ok().context("the tracer's thread panicked")?;
         let counts = self.consumer.join().ok().context("the consumer's thread panicked")?;
         let [in_contexts, with_attributes] = counts;
-        Ok(Done { accounts: ended?.accounts, drain_time, in_contexts, with_attributes })
+        let Ended { accounts, nbd, hits, .. } = ended?;
+        Ok(Done { accounts, drain_time, in_contexts, with_attributes, nbd, hits })
     }
 }
 

@@ -1,6 +1,7 @@
 //! Load, in processes of its own so that a tracer may follow it or not: `blkkin-bench load …`.
 //!
-//! `measure CHUNKS CALL…` prints ns a call, `measure-context` that of one whose thread publishes what it works for; `flood CALL RATE SECONDS` makes calls on every CPU, RATE a second in all
+//! `measure CHUNKS CALL…` prints ns a call, `measure-context` that of one whose thread publishes what it works for,
+//! `measure-optin` those of what is seen only if it is asked for; `flood CALL RATE SECONDS` makes calls on every CPU, RATE a second in all
 //! (0: as many as it can), and prints how many in how many seconds; `clock` prints CLOCK_MONOTONIC and ends.
 
 use std::process::Command;
@@ -10,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use blkkin_tracer::origin;
 
 use crate::calls::{Call, Target};
-use crate::{affinity, contexts};
+use crate::{affinity, contexts, optin};
 
 /// Runs one of them.
 pub(crate) fn run(words: &[&str]) -> Result<()> {
@@ -20,6 +21,7 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
         ["measure-context", chunks, library, word, go] => {
             contexts::load(chunks.parse()?, library, word, go.as_ref())?;
         }
+        ["measure-optin", chunks, library] => optin::load(chunks.parse()?, library)?,
         ["flood", call, rate, seconds] => flood(call, rate.parse()?, seconds)?,
         ["flood-one", cpu, call, rate, seconds] => {
             affinity::pin(&[cpu.parse()?])?;

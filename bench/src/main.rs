@@ -5,36 +5,45 @@
 //! the machine was doing, and asserted by nobody. `docs` then writes the JSON into docs/performance.md.
 //!
 //! How a figure is made is [`frame`]'s. `calls` and `harness` make load and a tracer in this process; `call`, `contexts`, `hooks`,
-//! `start`, `loss`, `memory`, `pipeline`, `wire`, `path`, `agent`, `nbd`, `iops`, `peers` and `matrix` are the benches; `process` reads what another process took;
+//! `start`, `loss`, `memory`, `pipeline`, `wire`, `path`, `agent`, `nbd`, `daemon`, `optin`, `iops`, `peers` and `matrix` are the benches; `process` reads what another process took;
+//! `bpf` asks the kernel itself; `library` compiles what a bench has in C; `between` and `zipkin` are what spans are sent to;
 //! `disk` is what is read and written; [`blkkin_bench`] has what is joined.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "its output is what it is for")]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
 mod affinity;
 mod agent;
+mod between;
+mod bpf;
 #[path = "../../bus/tests/support/mod.rs"]
 #[allow(clippy::unwrap_used, reason = "shared with the tests: without a broker there is nothing to measure")]
 mod broker;
 mod call;
 mod calls;
 mod contexts;
+mod daemon;
 mod disk;
 mod fio;
 mod frame;
 mod harness;
 mod hooks;
 mod iops;
+mod library;
 mod load;
 mod loss;
 mod matrix;
 mod memory;
 mod nbd;
+mod optin;
 mod path;
 mod peers;
 mod process;
 mod stages;
 mod start;
 mod wire;
+#[path = "../../blkkin/tests/support/zipkin.rs"]
+#[allow(clippy::unwrap_used, reason = "shared with the tests: without a Zipkin there is nothing to measure")]
+mod zipkin;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -84,6 +93,8 @@ const BENCHES: &[(&str, Bench)] = &[
     ("path", path::run),
     ("agent", agent::run),
     ("nbd", nbd::run),
+    ("daemon", daemon::run),
+    ("optin", optin::run),
     ("iops", iops::run),
     ("peers", peers::run),
     ("matrix", matrix::run),

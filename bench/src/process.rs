@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::process::{Child, ExitStatus};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 
@@ -23,6 +23,22 @@ pub(crate) struct Usage {
     pub(crate) resident_max: u64,
     /// Resident when it was last looked at: without what starting took and was given back.
     pub(crate) resident_last: u64,
+}
+
+/// A process of ours; it ends with us.
+pub(crate) struct Running(pub(crate) Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// µs since the Unix epoch.
+pub(crate) fn now_us() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
 }
 
 /// A child whose memory is looked at while it runs, by a thread: whoever started it may be busy with other things.

@@ -7,11 +7,14 @@
 //! (DTV), which is walked once a thread; and in a thread of such a process that has not published yet, where it is walked at each call,
 //! since nothing is there to be remembered. The library is compiled here, so without a C compiler there is no figure.
 //!
+//! What the kernel's helper takes for such reads by itself is said beside ([`floor`]).
+//!
 //! *Invariant*: a way counts only if its calls were made for the span, or for none, as it says: the tracer's own events are counted.
 
-use std::ffi::{CStr, CString, c_void};
+mod floor;
+
+use std::ffi::c_void;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -20,7 +23,7 @@ use blkkin_tracer::{Believed, TracerConfig};
 use crate::calls::{Call, Target};
 use crate::frame::{Figure, Found, Goal, Rounds, Table, Turns};
 use crate::harness::{self, Running};
-use crate::{Setting, affinity};
+use crate::{Setting, affinity, library};
 
 const TURNS: Turns = Turns { warm_up: 1, least: 9, most: 15, at_most: Duration::from_secs(180) };
 /// Chunks of 1,000 calls.
@@ -98,7 +101,7 @@ pub(crate) fn run(setting: &Setting) -> Result<Found> {
     let folder = tempfile::tempdir()?;
     let libraries = Way::ALL.map(|way| way.model().map(|model| library(folder.path(), model)).transpose());
     let libraries = libraries.into_iter().collect::<Result<Vec<_>>>()?;
-    let mut lost = 0;
+    let (mut lost, all) = (0, affinity::cpus());
     let one = |way: Way| {
         let place = Way::ALL.iter().position(|one| *one == way).unwrap_or_default();
         measured(way, libraries[place].as_deref(), chunks, &mut lost)
@@ -108,18 +111,14 @@ pub(crate) fn run(setting: &Setting) -> Result<Found> {
         above.map(|rounds| rounds.spread()).all(|spread| spread < SPREAD_ENOUGH)
     };
     let rounds = TURNS.quick(quick).run(&Way::ALL, one, enough)?;
-    Ok(found(&rounds, lost))
+    affinity::pin(&[affinity::load_cpu()]).context("cannot bind this process to a CPU")?;
+    let reads = [8, 28, 36].map(floor::read).into_iter().collect::<Result<Vec<_>>>();
+    affinity::pin(&all).context("cannot unbind this process")?;
+    Ok(found(&rounds, &reads?, lost))
 }
 
 fn library(folder: &Path, model: &str) -> Result<PathBuf> {
-    let (source, made) = (folder.join("slot.c"), folder.join(format!("libslot{model}.so")));
-    std::fs::write(&source, include_str!("slot.c"))?;
-    let words = ["-O2", "-shared", "-fPIC", model, "-o"];
-    let output = Command::new("cc").args(words).arg(&made).arg(&source).output().context("there is no cc")?;
-    if !output.status.success() {
-        bail!("cc {model}: {}", String::from_utf8_lossy(&output.stderr).trim());
-    }
-    Ok(made)
+    library::compile(folder, &format!("slot{model}"), include_str!("slot.c"), model)
 }
 
 /// ns a call.
@@ -200,16 +199,7 @@ static SAYING: [u8; 64] = {
 type Publish = unsafe extern "C" fn(*const c_void);
 
 fn publisher(library: &str) -> Result<Publish> {
-    let path = CString::new(library)?;
-    let loaded = |name: &CStr| {
-        // SAFETY: both names end in a NUL; the library has no constructors.
-        let function = unsafe {
-            let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
-            if handle.is_null() { handle } else { libc::dlsym(handle, name.as_ptr()) }
-        };
-        (!function.is_null()).then_some(function)
-    };
-    let function = loaded(c"publish").with_context(|| format!("{library} cannot be loaded"))?;
+    let function = library::function(library, "publish")?;
     // SAFETY: `slot.c` has it so.
     Ok(unsafe { std::mem::transmute::<*mut c_void, Publish>(function) })
 }
@@ -221,13 +211,11 @@ fn of(rounds: &[Vec<f64>], way: Way) -> Rounds {
 
 /// ns above what it is compared with, round by round.
 fn above(rounds: &[Vec<f64>], way: Way) -> Option<Rounds> {
-    let place = |way: Way| Way::ALL.iter().position(|one| *one == way).unwrap_or_default();
     let (base, _) = way.above()?;
-    let pairs = rounds[place(way)].iter().zip(&rounds[place(base)]);
-    Some(pairs.map(|(own, base)| own - base).collect())
+    Some(Rounds::differences(&of(rounds, way), &of(rounds, base)))
 }
 
-fn found(rounds: &[Vec<f64>], lost: u64) -> Found {
+fn found(rounds: &[Vec<f64>], reads: &[Rounds], lost: u64) -> Found {
     let mut table = Table::new("", &["a traced msync(0, 0, 0)", "ns", "above", "of"]);
     let mut figures = Vec::new();
     for way in Way::ALL {
@@ -253,5 +241,15 @@ fn found(rounds: &[Vec<f64>], lost: u64) -> Found {
         affinity::load_cpu()
     );
     let lost = format!("{lost} records were lost meanwhile: a full ring makes a call cheaper.");
-    Found { how, figures, tables: vec![table], notes: vec![lost], ..Found::default() }
+    let shown: Vec<String> =
+        reads.iter().map(|read| crate::frame::number::with_spread(read.median(), read.spread())).collect();
+    let floor = format!(
+        "The kernel's helper by itself, 64 reads of this process's memory in a row: {} ns for 8 bytes, {} for 28, {} for 36. A context is the first \
+         two of these, {} ns; attributes are one more.",
+        shown[0],
+        shown[1],
+        shown[2],
+        crate::frame::number::number(reads[0].median() + reads[1].median()),
+    );
+    Found { how, figures, tables: vec![table], notes: vec![lost, floor], ..Found::default() }
 }

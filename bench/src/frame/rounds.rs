@@ -37,6 +37,11 @@ impl Rounds {
         with.0.iter().zip(&without.0).map(|(with, without)| with / without).collect()
     }
 
+    /// `with` less `without`, round by round.
+    pub(crate) fn differences(with: &Rounds, without: &Rounds) -> Rounds {
+        with.0.iter().zip(&without.0).map(|(with, without)| with - without).collect()
+    }
+
     /// Each round's value, changed.
     pub(crate) fn map(&self, change: impl Fn(f64) -> f64) -> Rounds {
         self.0.iter().map(|value| change(*value)).collect()

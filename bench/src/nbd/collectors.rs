@@ -1,13 +1,14 @@
 //! Who collects what the server says: LTTng's daemons, a session as `--ust` makes it, and the reader that `--ust` has.
 
 use std::fs;
+use std::os::unix::thread::JoinHandleExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use blkkin_ust_bridge::facts::Fact;
 use blkkin_ust_bridge::live::follow::{Follower, Step, Target};
 use blkkin_ust_bridge::live::reader::Settings;
@@ -17,6 +18,7 @@ use blkkin_ust_bridge::session::daemons::Daemons;
 use blkkin_ust_bridge::session::keeper::{Keeper, Plan, Relay};
 use blkkin_ust_bridge::session::tool::Tool;
 
+use super::Way;
 use crate::process;
 
 /// What a session that was ended still has comes within some ms.
@@ -76,12 +78,49 @@ impl Collectors {
 }
 
 impl Session {
+    /// Processor time of all who collect, since the daemons began.
+    pub(super) fn taken(&self) -> Duration {
+        let mut clock = 0;
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: both places are ours, and a thread that is not joined has its number.
+        let failed = unsafe {
+            libc::pthread_getcpuclockid(self.reader.as_pthread_t(), &mut clock) != 0
+                || libc::clock_gettime(clock, &mut time) != 0
+        };
+        // Of a reader that has ended early nothing is known; `end` says so.
+        let reader =
+            if failed { Duration::ZERO } else { Duration::new(time.tv_sec as u64, time.tv_nsec as u32) };
+        daemons_time() + reader
+    }
+
     /// Ends it; what it still had is read.
     pub(super) fn end(self) -> Result<Heard> {
         self.keeper.end()?;
         self.ended.store(true, Ordering::Relaxed);
         let heard = self.reader.join().ok().context("the reader panicked")?;
         Ok(Heard { daemons: daemons_time().saturating_sub(self.before), ..heard })
+    }
+}
+
+impl Heard {
+    /// As many as were made, or LTTng says how many events it had no room for; of who keeps not all, some.
+    pub(super) fn check(&self, way: Way, requests: u64) -> Result<()> {
+        let least = if way == Way::Sampled { 1 } else { requests };
+        if self.lost == 0 && self.begun < least {
+            bail!("the client made {requests} requests, and {} were told of", self.begun);
+        }
+        Ok(())
+    }
+
+    /// Both together.
+    pub(super) fn and(self, other: Heard) -> Heard {
+        Heard {
+            events: self.events + other.events,
+            begun: self.begun + other.begun,
+            lost: self.lost + other.lost,
+            reader: self.reader + other.reader,
+            daemons: self.daemons + other.daemons,
+        }
     }
 }
 

@@ -11,10 +11,12 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::client::Client;
+use super::Way;
 use crate::affinity;
 
 const READY_WITHIN: Duration = Duration::from_secs(10);
+/// A second, of a server that keeps not all.
+pub(super) const ROOTS: u32 = 1_000;
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 pub(super) struct Server {
@@ -22,11 +24,11 @@ pub(super) struct Server {
     process: Child,
 }
 
-/// What came of fio's asking.
+/// What came of asking it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub(super) requests: u64,
-    /// As long as fio asked.
+    /// As long as it was asked.
     pub(super) wall: Duration,
     /// Processor time of the server meanwhile.
     pub(super) server: Duration,
@@ -35,16 +37,19 @@ pub(super) struct Asked {
 }
 
 impl Server {
-    /// On these CPUs, with LTTng or without.
-    pub(super) fn start(program: &Path, file: &Path, cpus: &[usize], ignorant: bool) -> Result<Server> {
+    /// On these CPUs, in this way.
+    pub(super) fn start(program: &Path, file: &Path, cpus: &[usize], way: Way) -> Result<Server> {
         let folder = tempfile::tempdir_in("/dev/shm")?;
         let mut command = Command::new(program);
         command.arg(file).arg("--unix").arg(socket(folder.path()));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).env_remove("BLKKIN_UST");
-        if ignorant {
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command.env_remove("BLKKIN_UST").env_remove("BLKKIN_UST_ROOTS");
+        match way {
             // It says that it is not traced.
-            command.env("BLKKIN_UST", "0").stderr(Stdio::null());
-        }
+            Way::Ignorant => command.env("BLKKIN_UST", "0").stderr(Stdio::null()),
+            Way::Sampled => command.env("BLKKIN_UST_ROOTS", ROOTS.to_string()),
+            Way::Stopped | Way::Traced => &mut command,
+        };
         let cpus = cpus.to_vec();
         // SAFETY: between fork and exec `pin` makes a system call and nothing else: it allocates nothing.
         unsafe { command.pre_exec(move || affinity::pin(&cpus)) };
@@ -52,7 +57,7 @@ impl Server {
         let mut server = Server { folder, process };
         let begun = Instant::now();
         // It listens once LTTng knows it.
-        while !socket(server.folder.path()).exists() {
+        while !server.socket().exists() {
             if server.process.try_wait()?.is_some() || begun.elapsed() > READY_WITHIN {
                 bail!("the server does not listen");
             }
@@ -61,14 +66,8 @@ impl Server {
         Ok(server)
     }
 
-    /// As many as it can answer for so long, by a client that takes little itself.
-    pub(super) fn fill(&self, length: Duration) -> Result<Asked> {
-        let client = Client::connect(&socket(self.folder.path()))?;
-        let (before, begun) = (self.processor_time()?, Instant::now());
-        let requests = client.ask(length)?;
-        let wall = begun.elapsed();
-        let server = self.processor_time()?.saturating_sub(before);
-        Ok(Asked { requests, wall, server, p99: f64::NAN })
+    pub(super) fn socket(&self) -> PathBuf {
+        socket(self.folder.path())
     }
 
     /// As many as fio asks for with 16 in flight, for so long.
@@ -78,7 +77,7 @@ impl Server {
         fio.args(["--name=x", "--ioengine=nbd", "--rw=randread", "--bs=4k", "--iodepth=16", "--thread"]);
         fio.args(["--time_based", "--norandommap", "--output-format=json"]);
         fio.arg(format!("--runtime={}ms", length.as_millis())).arg(format!("--output={}", output.display()));
-        fio.arg(format!("--uri=nbd+unix:///?socket={}", socket(self.folder.path()).display()));
+        fio.arg(format!("--uri=nbd+unix:///?socket={}", self.socket().display()));
         let before = self.processor_time()?;
         let done = fio.stdin(Stdio::null()).output().context("fio is not installed")?;
         let server = self.processor_time()?.saturating_sub(before);
@@ -99,7 +98,7 @@ impl Server {
     }
 
     /// Of all its threads, those that have ended too, in ns.
-    fn processor_time(&self) -> Result<Duration> {
+    pub(super) fn processor_time(&self) -> Result<Duration> {
         let mut clock = 0;
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: both places are ours, and the child was not waited for, so the number is still its own.

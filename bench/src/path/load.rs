@@ -21,7 +21,7 @@ use blkkin_wire::ids::{
     BootId, CgroupId, DeviceId, Fd, FileId, NodeId, Pid, Sector, Source, SpanId, StartEpoch, TaskId, Tid, Uid,
 };
 
-use super::journey;
+use crate::process::now_us;
 
 /// A call, its bio and its request: what the books count.
 pub(super) const EVENTS_A_REQUEST: u64 = 3;
@@ -75,7 +75,7 @@ fn send(settings: &Settings, node: u64, rate: u64, stop: &AtomicBool, delivered:
     let mut gatherer = Gatherer::new(GatherConfig::default(), 0);
     let begun = Instant::now();
     // The clock of the events begins with the node; its anchor says what that is.
-    let wallclock = WallclockNs(journey::now() * 1_000);
+    let wallclock = WallclockNs(now_us() * 1_000);
     let anchor = ClockAnchor { wallclock, uncertainty: DurationNs(100), ..ClockAnchor::NONE };
     let source =
         Source { node: NodeId(u128::from(node)), boot: BootId(7), epoch: StartEpoch(wallclock.0 ^ node) };

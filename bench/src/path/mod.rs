@@ -12,16 +12,12 @@
 //!
 //! *Rejected*: times that the services say of themselves (who is late says it late, and parts between services belong to nobody).
 
-mod between;
+mod ids;
 mod journey;
 mod load;
 mod witness;
 
-#[path = "../../../blkkin/tests/support/zipkin.rs"]
-#[allow(clippy::unwrap_used, reason = "shared with the tests: without a Zipkin there is nothing to measure")]
-mod zipkin;
-
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -29,17 +25,18 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use blkkin_bus::kafka::{STATE, Settings};
 
-use crate::Setting;
 use crate::broker::Broker;
 use crate::disk::Looped;
 use crate::fio;
 use crate::frame::number::{count, number, with_spread};
 use crate::frame::rounds::quantile;
 use crate::frame::{Figure, Found, Goal, Rounds, Table};
-use journey::{Journey, Journeys, PARTS, Point, WHOLE, now};
+use crate::process::{Running, now_us};
+use crate::zipkin::Zipkin;
+use crate::{Setting, between};
+use journey::{Journey, Journeys, PARTS, Point, WHOLE};
 use load::{EVENTS_A_REQUEST, Nodes};
 use witness::{LOOKED_AT, Witnesses};
-use zipkin::Zipkin;
 
 const PARTITIONS: i32 = 12;
 /// Events a second on the bus.
@@ -74,7 +71,8 @@ pub(crate) fn run(setting: &Setting) -> Result<Found> {
     let settings = broker.settings();
     let journeys = Arc::new(Journeys::default());
     let address = zipkin.url().trim_start_matches("http://").to_owned();
-    let between = between::listen(address, Arc::clone(&journeys))?;
+    let noted = Arc::clone(&journeys);
+    let between = between::listen(address, move || ids::noting(Arc::clone(&noted)))?;
     let _services = services(setting, &settings, &disk.device, &format!("zipkin=http://{between}"))?;
     let witnesses = Witnesses::start(&settings, PARTITIONS, &zipkin, &journeys);
     let made_up = Nodes::start(&settings, NODES, RATE / EVENTS_A_REQUEST - LIVE_CALLS);
@@ -82,9 +80,9 @@ pub(crate) fn run(setting: &Setting) -> Result<Found> {
     let mut fio = fio::steady(&disk.device, LIVE_CALLS, whole, &setting.folder.join("path.fio"));
     let mut fio = Running(fio.arg("--rw=randwrite").spawn().context("cannot start fio")?);
     std::thread::sleep(warm_up);
-    let (begun, before) = (now(), Seen::of(&witnesses, &made_up)?);
+    let (begun, before) = (now_us(), Seen::of(&witnesses, &made_up)?);
     std::thread::sleep(round * rounds);
-    let ended = now();
+    let ended = now_us();
     let after = Seen::of(&witnesses, &made_up)?;
     if !fio.0.wait()?.success() {
         bail!("fio failed");
@@ -123,17 +121,6 @@ fn busy(stat: &str) -> Option<Duration> {
     let ticks: Vec<u64> = words.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     let busy: u64 = [0, 1, 2, 5, 6].iter().filter_map(|at| ticks.get(*at)).sum();
     Some(Duration::from_millis(10 * busy))
-}
-
-/// A process of ours; it ends with us.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 fn services(setting: &Setting, settings: &Settings, device: &str, to: &str) -> Result<Vec<Running>> {

@@ -13,8 +13,9 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::BorrowedMessage;
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 
-use super::journey::{self, Journeys, Point};
-use super::zipkin::Zipkin;
+use super::journey::{Journeys, Point};
+use crate::process::now_us;
+use crate::zipkin::Zipkin;
 
 /// Of the partitions of spans and traces these are looked at, so that looking takes little.
 pub(super) const LOOKED_AT: i32 = 6;
@@ -100,7 +101,7 @@ fn written(message: &BorrowedMessage<'_>) -> u64 {
 }
 
 fn events(message: &BorrowedMessage<'_>, journeys: &Journeys) {
-    let now = journey::now();
+    let now = now_us();
     let made_up = |key: &[u8]| key.len() == 16 && key[..14].iter().all(|byte| *byte == 0);
     if message.key().is_none_or(made_up) {
         return;
@@ -126,7 +127,7 @@ fn events(message: &BorrowedMessage<'_>, journeys: &Journeys) {
 
 /// How many spans there were.
 fn pieces(message: &BorrowedMessage<'_>, journeys: &Journeys, made: Point, read: Point) -> u64 {
-    let now = journey::now();
+    let now = now_us();
     let Ok(batch) = v1::decode_pieces(message.payload().unwrap_or_default()) else { return 0 };
     for piece in &batch.pieces {
         journeys.note(piece.trace.0, made, written(message));
@@ -146,7 +147,7 @@ fn ask(zipkin: &Zipkin, journeys: &Journeys) {
                 found.and_then(|found| found.as_array().cloned())
             }
         };
-        let now = journey::now();
+        let now = now_us();
         for trace in found.unwrap_or_default() {
             let id = trace[0]["traceId"].as_str().and_then(|id| u128::from_str_radix(id, 16).ok());
             if let Some(id) = id {

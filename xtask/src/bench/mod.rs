@@ -76,6 +76,8 @@ const BENCHES: &[Bench] = &[
     ),
     bench("agent", "what an agent takes, by requests a second (3 min)", DISKS, WITH_CLUSTER),
     bench("nbd", "a storage daemon instrumented, and traced: its time a request (4 min)", None, WITH_CLUSTER),
+    bench("daemon", "from a storage daemon's event to Zipkin (3 min)", PROBES, WITH_CLUSTER),
+    bench("optin", "what only who asks for it pays: probes, NBD clients (3 min)", PROBES, NO_MORE),
     bench("iops", "fewer operations a second on a fast and on a real disk (up to 15 min)", DISKS, WITH_FIO),
     bench("peers", "beside other tools: fio, SQLite, PostgreSQL, files (20 min)", DISKS, WITH_PEERS),
     bench("matrix", "beside other tools: every engine, operation, depth of fio (1 h)", DISKS, WITH_PEERS),
@@ -142,7 +144,7 @@ fn measure_all(workspace: &Workspace, benches: &[&Bench], options: &Options) -> 
     let blkkin = build::program(workspace, "blkkin", "blkkin")?;
     let program = build::program(workspace, "blkkin-bench", "blkkin-bench")?;
     // It is looked for beside the program that measures.
-    if benches.iter().any(|bench| bench.name == "nbd") {
+    if benches.iter().any(|bench| ["nbd", "daemon"].contains(&bench.name)) {
         build::program(workspace, "blkkin-nbd", "blkkin-nbd")?;
     }
     // By the user, who can then delete what root puts there.

@@ -1,0 +1,33 @@
+//! Small libraries in C that a bench compiles and loads into its load, where what is measured needs a C compiler's or an assembler's hand.
+
+use std::ffi::{CString, c_void};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// Compiles `source` into a library of this name in `folder`, with `flag` besides.
+pub(crate) fn compile(folder: &Path, name: &str, source: &str, flag: &str) -> Result<PathBuf> {
+    let (text, made) = (folder.join(format!("{name}.c")), folder.join(format!("lib{name}.so")));
+    std::fs::write(&text, source)?;
+    let words = ["-O2", "-shared", "-fPIC", flag, "-o"];
+    let output = Command::new("cc").args(words).arg(&made).arg(&text).output().context("there is no cc")?;
+    if !output.status.success() {
+        bail!("cc {flag}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(made)
+}
+
+/// Loads it, for good; where its function of this name is.
+pub(crate) fn function(library: &str, name: &str) -> Result<*mut c_void> {
+    let (path, symbol) = (CString::new(library)?, CString::new(name)?);
+    // SAFETY: both names end in a NUL; the library has no constructors.
+    let function = unsafe {
+        let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
+        if handle.is_null() { handle } else { libc::dlsym(handle, symbol.as_ptr()) }
+    };
+    if function.is_null() {
+        bail!("{library} cannot be loaded, or has no {name}");
+    }
+    Ok(function)
+}
