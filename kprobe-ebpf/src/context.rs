@@ -24,7 +24,9 @@ use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
 use aya_ebpf::btf_maps::{Array, HashMap, LruHashMap};
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use aya_ebpf::macros::btf_map;
-use blkkin_probe_abi::context::{HEAD_BYTES, Head, LEFT_MAX, PLACE_NONE, PLACE_STATIC, PLACES_MAX, Place};
+use blkkin_probe_abi::context::{
+    HEAD_BYTES, Head, LEFT_MAX, PLACE_CLAIMED, PLACE_NONE, PLACE_STATIC, PLACES_MAX, Place,
+};
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::CALL_HAS_CONTEXT;
@@ -270,23 +272,40 @@ fn user_word(address: u64) -> Option<u64> {
 fn place_of(task: Pointer) -> Option<&'static Place> {
     // SAFETY: typed from the task on. A place is replaced as a whole, and lives until the program has ended.
     unsafe {
-        let mm: Pointer = Direct::read(task, offset!(task_mm));
-        if mm.is_null() {
-            return None;
-        }
-        let (stack, code): (u64, u64) =
-            (Direct::read(mm, offset!(mm_start_stack)), Direct::read(mm, offset!(mm_start_code)));
+        let (stack, code) = space_of(task)?;
         let process: u32 = Direct::read(task, offset!(task_tgid));
-        if let Some(place) = PLACES.get(process) {
+        if let Some(place) = PLACES.get(process).filter(|place| place.kind != PLACE_CLAIMED) {
             return if place.start_stack == stack && place.start_code == code { Some(place) } else { None };
         }
         let place = of_parent(task, stack, code)?;
+        let leader: Pointer = Direct::read(task, offset!(task_group_leader));
+        if place.kind == PLACE_CLAIMED
+            || Direct::read::<u64>(leader, offset!(task_start_boottime)) <= place.since
+        {
+            return None;
+        }
         let left = LEFT.get(process).is_some_and(|left| left[0] == stack && left[1] == code);
         if left { None } else { Some(place) }
     }
 }
 
-/// The place that a task's process has from its parent, if it has these two addresses from there, too.
+/// The two addresses by which a task's program is known.
+///
+/// # Safety
+/// `task` is typed.
+#[inline(always)]
+unsafe fn space_of(task: Pointer) -> Option<(u64, u64)> {
+    // SAFETY: typed from the task on.
+    unsafe {
+        let mm: Pointer = Direct::read(task, offset!(task_mm));
+        if mm.is_null() {
+            return None;
+        }
+        Some((Direct::read(mm, offset!(mm_start_stack)), Direct::read(mm, offset!(mm_start_code))))
+    }
+}
+
+/// The place of the parent of a task's process, or what is claimed there, if the process has these two addresses from there, too.
 ///
 /// # Safety
 /// `task` is typed.
@@ -295,18 +314,13 @@ unsafe fn of_parent(task: Pointer, stack: u64, code: u64) -> Option<&'static Pla
     // SAFETY: typed from the task on, and as in `place_of`.
     unsafe {
         let parent: Pointer = Direct::read(task, offset!(task_real_parent));
-        let leader: Pointer = Direct::read(task, offset!(task_group_leader));
         let place = PLACES.get(Direct::read::<u32>(parent, offset!(task_tgid)))?;
-        let forked: u64 = Direct::read(leader, offset!(task_start_boottime));
-        if place.start_stack == stack && place.start_code == code && forked > place.since {
-            Some(place)
-        } else {
-            None
-        }
+        if place.start_stack == stack && place.start_code == code { Some(place) } else { None }
     }
 }
 
-/// Takes the place of the current task's process away if it lies in what is unmapped: its own, and that which it has from its parent.
+/// Takes the place of the current task's process away if it lies in what is unmapped: its own, and that which it has from its parent, or
+/// will have once what is claimed there is believed.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn take_away(begin: u64, bytes: u64) -> u64 {
@@ -316,18 +330,16 @@ pub extern "C" fn take_away(begin: u64, bytes: u64) -> u64 {
         let process: u32 = Direct::read(task, offset!(task_tgid));
         let within = |place: &Place| place.anchor != 0 && place.anchor.wrapping_sub(begin) < bytes;
         let mut away = false;
+        // User space is to find the mark where it finds the place gone.
+        if let Some((stack, code)) = space_of(task)
+            && of_parent(task, stack, code).is_some_and(within)
+        {
+            let _ = LEFT.insert(process, [stack, code], 0);
+            away = true;
+        }
         if PLACES.get(process).is_some_and(within) {
             let _ = PLACES.remove(process);
             away = true;
-        }
-        let mm: Pointer = Direct::read(task, offset!(task_mm));
-        if !mm.is_null() {
-            let (stack, code): (u64, u64) =
-                (Direct::read(mm, offset!(mm_start_stack)), Direct::read(mm, offset!(mm_start_code)));
-            if of_parent(task, stack, code).is_some_and(within) {
-                let _ = LEFT.insert(process, [stack, code], 0);
-                away = true;
-            }
         }
         if !away {
             return 0;

@@ -38,6 +38,8 @@ pub const PLACE_NONE: u32 = 0;
 pub const PLACE_STATIC: u32 = 1;
 /// In a block that each thread is given when it first needs it.
 pub const PLACE_DYNAMIC: u32 = 2;
+/// Nothing is read by it, and it says nothing of the process: user space has seen the library that has it, and waits whether it stays.
+pub const PLACE_CLAIMED: u32 = 3;
 
 /// Processes whose place is known at once, at the most. One more is not read, and counted.
 pub const PLACES_MAX: u32 = 65_536;

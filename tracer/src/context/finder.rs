@@ -20,7 +20,8 @@
 //!
 //! *What is unloaded while it is looked at* is gone, or something else is in its place: nothing is believed of it. That a file has nothing is
 //! believed if all of it could be read that was asked for, and it was still mapped there behind that; a place, if its library was still
-//! there when the kernel side had it, as from then on the kernel side sees to it.
+//! there when the kernel side had it, as from then on the kernel side sees to it. So a place holds from a moment behind that second look, and
+//! no earlier one will do: between the claim and the look the library may have come back, and a child been forked without it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
@@ -250,39 +251,46 @@ impl Finder {
     /// library is unmapped, and one that was unmapped before is no longer seen there, or another in its place. False where it is gone; where
     /// there is no room that is counted.
     fn keep(&mut self, pid: u32, space: Space, place: Place) -> bool {
-        let known = |pid: u32| {
-            let (of, known) = self.known.get(&pid).copied()?;
-            known.filter(|known| of == space && Place { since: 0, ..*known } == place)
+        if self.known_as(pid, space, place).is_some() && self.places.has(pid) {
+            return true;
+        }
+        if !self.places.claim(pid, space.has(place)) {
+            self.tally.no_room.fetch_add(1, Relaxed);
+            self.note(pid, space, None);
+            return true;
+        }
+        let place = match self.lent(pid, space, place) {
+            Some(lent) => lent,
+            None => {
+                let again = process::look(pid, &mut self.barren);
+                if !again.is_ok_and(|again| (again.space, again.publishes) == (space, Publishes::At(place))) {
+                    return false;
+                }
+                // Behind what was seen behind the claim: at this time it is there, or keeping it fails. So who is forked later has it, too.
+                Place { since: now(), ..place }
+            }
         };
-        let place = known(pid).unwrap_or(Place { since: now(), ..place });
-        let is_known = known(pid).is_some();
-        let left = |places: &Places| places.has_left(pid, space.has(place));
-        if !is_known
-            && !left(&self.places)
-            && let Some(lent) = process::parent(pid).and_then(known)
-        {
-            // It has had its parent's so far, and is read by it.
-            self.set(pid, space, Some(lent));
-            return !left(&self.places);
-        }
-        if !(is_known && self.places.has(pid)) {
-            if !self.places.claim(pid, space.has(place)) {
-                self.tally.no_room.fetch_add(1, Relaxed);
-                self.note(pid, space, None);
-                return true;
-            }
-            let again = process::look(pid, &mut self.barren);
-            let found = Publishes::At(Place { since: 0, ..place });
-            if !again.is_ok_and(|again| (again.space, again.publishes) == (space, found)) {
-                return false;
-            }
-        }
         let stays = self.places.keep(pid, space.has(place));
         if stays {
             self.changed = true;
             self.note(pid, space, Some(place));
         }
         stays
+    }
+
+    /// The place that a process was forked with, if it has never unmapped what that lies in. Its parent's has been in the table since before
+    /// that: the kernel side has seen what was unmapped.
+    fn lent(&self, pid: u32, space: Space, place: Place) -> Option<Place> {
+        let parent = process::parent(pid)?;
+        let lent = self.known_as(parent, space, place)?;
+        let was_there = process::started(pid)? > lent.since && self.places.has(parent);
+        (was_there && !self.places.has_left(pid, space.has(place))).then_some(lent)
+    }
+
+    /// What is known of a process, if it is this.
+    fn known_as(&self, pid: u32, space: Space, place: Place) -> Option<Place> {
+        let (of, known) = self.known.get(&pid).copied()?;
+        known.filter(|known| of == space && Place { since: 0, ..*known } == place)
     }
 
     fn come_again(&mut self, pid: u32, times: u32) {

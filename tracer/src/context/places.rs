@@ -2,11 +2,12 @@
 //!
 //! *Invariants*: what a process publishes is in the table before the version says that something changed: a task that has looked
 //! under the new version has seen it. And what lies in a library is there only as long as the library: the kernel side takes
-//! a place out at the munmap, and what it took out while it was claimed does not come in again ([`Places::keep`]).
+//! a place out at the munmap, and what it took out while it was claimed does not come in again ([`Places::keep`]). A munmap is looked at
+//! once there is a version, so there is one before the first claim.
 
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, MapData};
-use blkkin_probe_abi::context::{PLACE_NONE, Place};
+use blkkin_probe_abi::context::{PLACE_CLAIMED, Place};
 
 use crate::error::TracerError;
 use crate::load::{chain, missing_map};
@@ -58,9 +59,13 @@ impl Places {
         }
     }
 
-    /// Puts in that a process's library is there, and nothing to be read in it yet. False where there is no room.
+    /// Puts in that a process's library is there, and nothing to be read in it yet but by what its parent has. False where there is no room.
     pub(crate) fn claim(&mut self, pid: u32, place: Place) -> bool {
-        self.places.insert(pid, Value(Place { kind: PLACE_NONE, ..place }), 0).is_ok()
+        // As long as nothing was ever changed, the kernel side does not look at what is unmapped.
+        if self.changes == 0 && !self.publish() {
+            return false;
+        }
+        self.places.insert(pid, Value(Place { kind: PLACE_CLAIMED, ..place }), 0).is_ok()
     }
 
     /// Puts in a place whose library was claimed, or changes nothing. False where the kernel side has taken it out since.

@@ -81,7 +81,7 @@ pub(crate) fn judge(recording: &Recording) -> u64 {
             assert!(named == 0 || named == AWAITED, "below no span: {call:#?}");
             continue;
         };
-        assert_eq!(context.span.0, named, "{call:#?}");
+        assert_eq!(context.span.0, named, "{call:#?} of {:#?}", recording.task_of(call));
         assert_eq!(context.trace.0, u128::from(!named) << 64 | u128::from(named), "{call:#?}");
         assert_eq!(u64::from(context.flags), named & 1, "{call:#?}");
         right += u64::from(named != AWAITED);
