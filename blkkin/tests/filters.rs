@@ -90,7 +90,7 @@ fn by_call() {
     let mut actor = reader("one");
     let filter = Filter { calls: vec![CallId::by_name("pread64").unwrap()], ..Filter::default() };
     let recording = record(&TracerConfig { filter, ..TracerConfig::default() }, &mut [&mut actor]);
-    recording.assert_whole();
+    recording.assert_calls_whole();
     assert_eq!(recording.counts().into_iter().collect::<Vec<_>>(), [("pread64", READS)]);
     assert_eq!(recording.accounts.calls_entered, READS as u64);
 }
@@ -137,7 +137,7 @@ fn by_tree() {
     let recorder = Recorder::start(&TracerConfig::default(), &[shell.pid()]);
     assert_eq!((shell.play(), other.play()), (0, 0));
     let recording = recorder.finish();
-    recording.assert_whole();
+    recording.assert_calls_whole();
     let opens = recording.named("openat").into_iter().filter(|call| file_of(call) == Some(identity(&data)));
     assert_eq!(opens.count(), 2);
 }
@@ -262,7 +262,7 @@ fn everybody(filter: Filter, actors: &mut [&mut Actor]) -> Recording {
         assert_eq!(actor.play(), 0);
     }
     let recording = recorder.finish();
-    recording.assert_whole();
+    recording.assert_calls_whole();
     recording
 }
 

@@ -46,7 +46,7 @@ fn all_children_of_a_script_and_nobody_else() {
     stranger.release();
     let recording = record(&TracerConfig::default(), &mut [&mut shell]);
     assert_eq!(stranger.play(), 0);
-    recording.assert_whole();
+    recording.assert_calls_whole();
     let openers: HashSet<TaskId> = recording
         .named("openat")
         .into_iter()

@@ -114,13 +114,12 @@ fn a_batch_of_requests_that_become_one() {
     let disk = or_skip!(Disk::raw(DISK));
     let _queue = or_skip!(schedule(&disk));
     let target = text(disk.node());
-    let mut actor = Actor::new(move || {
-        let even = (0..PAIRS).map(|i| 2 * i);
-        let blocks: Vec<u64> = even.clone().chain(even.map(|block| block + 1)).collect();
-        write_in_one_batch(&target, &blocks)
+    let even = (0..PAIRS).map(|i| 2 * i);
+    let blocks: Vec<u64> = even.clone().chain(even.map(|block| block + 1)).collect();
+    let recording = until_whole(|| {
+        let mut actor = Actor::new(|| write_in_one_batch(&target, &blocks));
+        record(&TracerConfig::default(), &mut [&mut actor])
     });
-    let recording = record(&TracerConfig::default(), &mut [&mut actor]);
-    recording.assert_whole();
     let bios = writes(&recording, &disk);
     assert_eq!(bios.len() as u64, 2 * PAIRS);
     assert_below_submissions(&recording, &disk);
@@ -178,19 +177,22 @@ fn an_fsync_served_by_the_journal_is_kept_as_block_io() {
     needs!("losetup", "mkfs.ext4");
     let disk = or_skip!(Disk::ext4(16 << 20));
     let config = TracerConfig { detail: Detail::Requests, ..TracerConfig::default() };
-    let names: Vec<_> = (0..FILES).map(|i| text(&disk.mount_point().join(i.to_string()))).collect();
-    let mut actor = Actor::new(move || {
-        let synced = |name: &CString| {
-            // SAFETY: a string that outlives the calls.
-            unsafe {
-                let fd = libc::open(name.as_ptr(), libc::O_WRONLY | libc::O_CREAT, 0o600);
-                libc::fsync(fd) == 0 && libc::close(fd) == 0
-            }
-        };
-        i32::from(!names.iter().all(synced))
+    let synced = |name: &CString| {
+        // SAFETY: a string that outlives the call.
+        unsafe {
+            let fd = libc::open(name.as_ptr(), libc::O_WRONLY | libc::O_CREAT, 0o600);
+            libc::fsync(fd) == 0 && libc::close(fd) == 0
+        }
+    };
+    let mut runs = 0..;
+    let recording = until_whole(|| {
+        // Files that were not there, each time.
+        let run: u32 = runs.next().unwrap();
+        let names: Vec<_> =
+            (0..FILES).map(|i| text(&disk.mount_point().join(format!("{run}-{i}")))).collect();
+        let mut actor = Actor::new(|| i32::from(!names.iter().all(synced)));
+        record(&config, &mut [&mut actor])
     });
-    let recording = record(&config, &mut [&mut actor]);
-    recording.assert_whole();
     let syncs = recording.named("fsync");
     assert_eq!(syncs.len(), FILES, "{:?}", recording.counts());
     assert!(syncs.iter().all(|call| call.sync_tid.is_some()), "{syncs:#?}");

@@ -31,7 +31,7 @@ fn each_open_has_the_path_of_its_time() {
     let script = format!("echo x > {0}; cat {0}; mv {0} {1}; cat {1}", a.display(), b.display());
     let mut shell = Actor::program(&["sh", "-c", &script], &home.join("out"));
     let recording = record(&TracerConfig::default(), &mut [&mut shell]);
-    recording.assert_whole();
+    recording.assert_calls_whole();
     let target = identity(&b);
     let mut opens: Vec<_> = recording
         .traces
@@ -97,7 +97,7 @@ fn opened(name: &str, actor: &mut Actor) -> Vec<CString> {
         Recorder::start(&TracerConfig { follow: Follow::All, filter, ..TracerConfig::default() }, &[]);
     assert_eq!(actor.play(), 0);
     let recording = recorder.finish();
-    recording.assert_whole();
+    recording.assert_calls_whole();
     assert!(recording.calls().all(|call| &*recording.task_of(call).comm == name));
     let opens = recording.named("openat").into_iter();
     let paths = opens.filter_map(|call| CString::new(call.paths[0].as_deref()?).ok());
@@ -116,7 +116,7 @@ fn a_task_in_a_container_has_the_number_that_it_has_there() {
     let words = ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", &script];
     let mut shell = Actor::program(&words, &out);
     let recording = record(&TracerConfig::default(), &mut [&mut shell]);
-    recording.assert_whole();
+    recording.assert_calls_whole();
     let said = shell.said();
     let namespaces: Vec<u32> =
         said.lines().filter_map(|line| line.strip_prefix("1 ")).map(|inode| inode.parse().unwrap()).collect();

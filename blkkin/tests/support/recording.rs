@@ -203,6 +203,19 @@ impl Recording {
         assert!(incomplete.is_empty(), "{} traces miss something: {:#?}", incomplete.len(), incomplete[0]);
     }
 
+    /// The same for who asks about system calls. That a page of a program had to be read from the disk, and the kernel did not show the
+    /// end of that, is no matter there: with caches dropped all the time, 6 of 38 short scripts had it.
+    #[track_caller]
+    pub(crate) fn assert_calls_whole(&self) {
+        if !self.misses_ends() {
+            return self.assert_whole();
+        }
+        self.assert_balanced();
+        let books = &self.accounts;
+        assert_eq!(books.lost(), books.ends_missed + books.recursion_misses, "{books:#?}");
+        println!("ends in the block layer were missed, and counted: {books:?}");
+    }
+
     /// Whether something in the block layer began and its end was not seen, or something else was skipped by the kernel.
     pub(crate) fn misses_ends(&self) -> bool {
         let books = &self.accounts;
