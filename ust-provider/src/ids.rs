@@ -29,7 +29,7 @@ pub(crate) fn fresh() -> u64 {
 }
 
 /// In a forked child: no id of the parent's is drawn again. (Without the probe nothing that is drawn leaves the process.)
-#[cfg(blkkin_probe)]
+#[cfg(any(blkkin_probe, test))]
 pub(crate) fn forked() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
