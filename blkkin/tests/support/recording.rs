@@ -91,6 +91,13 @@ pub(crate) fn shown_all(losses: &serde_json::Value) -> bool {
     none(losses, "ends_missed") && none(losses, "recursion_misses") && none(&losses["beside"], "in_flight")
 }
 
+/// The same for who asks about system calls: nothing is lost but what the kernel did not show.
+#[track_caller]
+pub(crate) fn assert_calls_not_lost(losses: &serde_json::Value) {
+    let number = |name: &str| losses[name].as_u64().unwrap();
+    assert_eq!(number("total"), number("ends_missed") + number("recursion_misses"), "{losses:#}");
+}
+
 /// By the kind that the variable names, where a test asks for none.
 fn by_kind_asked_for(config: &TracerConfig) -> TracerConfig {
     let asked_for = || AttachKind::by_name(&std::env::var(crate::common::ATTACH).ok()?);
