@@ -116,6 +116,16 @@ fn comes_and_goes(attach: Option<AttachKind>) {
     assert_eq!(judge(&recording), 1000);
 }
 
+/// A process is there as long as one of its threads is.
+#[test]
+fn a_slot_of_a_program_whose_first_thread_has_ended() {
+    needs!();
+    let programs = or_skip!(Programs::of("leader"));
+    let go = programs.go().display().to_string();
+    let words = [programs.program(), programs.program(), go, "1000".to_owned()];
+    assert_eq!(judge(&follow(None, &words, &programs.go())), 1000);
+}
+
 /// What is looked at is memory: the file may be gone.
 #[test]
 fn a_slot_of_a_library_that_is_deleted() {

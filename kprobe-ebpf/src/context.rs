@@ -10,9 +10,13 @@
 //!
 //! *True*. A thread is the only one that changes its slot and its record, and it is in the call: so what is there at entry is
 //! there at return too, and what could not be read at entry is read then (the kernel does not take a fault for a probe, and a page of
-//! a healthy program may be swapped out). A place is of one address space, and is forgotten at execve and when the library
-//! that has it is unmapped. Who was forked has that of its parent until it has one of its own: if the library was there before it was
-//! forked, and until it unmaps its own copy.
+//! a healthy program may be swapped out). A place is of one address space. Who is forked has a copy of his parent's memory and is given
+//! its place with it, before he runs: from then on it is his own. It is taken from a process when the library that has it is unmapped, when it
+//! executes another program, and when its last thread ends.
+//!
+//! *Rejected*: a child that looks into its parent's place until user space has given it one. Whether the child has unmapped what that lies in, and
+//! whether the parent had it when the child was forked, must then be known besides; and a parent that ends, whose child becomes another's, makes
+//! even that not enough. Each of these was a wrong link once.
 
 use crate::access::{Access, Direct, Pointer};
 use crate::attributes;
@@ -21,25 +25,18 @@ use crate::local::Local;
 use crate::settings::setting;
 use crate::task::{self, TaskState};
 use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
-use aya_ebpf::btf_maps::{Array, HashMap, LruHashMap};
+use aya_ebpf::btf_maps::{Array, HashMap};
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use aya_ebpf::macros::btf_map;
-use blkkin_probe_abi::context::{
-    HEAD_BYTES, Head, LEFT_MAX, PLACE_CLAIMED, PLACE_NONE, PLACE_STATIC, PLACES_MAX, Place,
-};
+use blkkin_probe_abi::context::{HEAD_BYTES, Head, PLACE_CLAIMED, PLACE_STATIC, PLACES_MAX, Place};
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::CALL_HAS_CONTEXT;
 use blkkin_probe_abi::settings::CONTEXTS_KEEP_SAMPLED;
 
-/// By process id. User space writes it.
+/// By process id. User space writes it; here a child is given its parent's, and what is unmapped or ends loses it.
 #[btf_map]
 static PLACES: HashMap<u32, Place, { PLACES_MAX as usize }, { BPF_F_NO_PREALLOC as usize }> = HashMap::new();
-
-/// Processes that have unmapped what the place lies in that they have from their parent, by number, and the two addresses by which that
-/// is known to be of the same program.
-#[btf_map]
-static LEFT: LruHashMap<u32, [u64; 2], { LEFT_MAX as usize }> = LruHashMap::new();
 
 /// How often places were added or changed, which user space counts, and how often one was taken away here: their sum is the
 /// version of the places. As long as there is none it is 0, which is what a new task's state has seen.
@@ -231,7 +228,7 @@ const NOT_YET: u64 = 1;
 #[inline(never)]
 pub extern "C" fn find_slot(thread: u64) -> u64 {
     let Some(place) = place_of(task::current()) else { return NOTHING };
-    if place.kind == PLACE_NONE {
+    if place.kind == PLACE_CLAIMED {
         return NOTHING;
     }
     // The loader's calls before it has set the pointer.
@@ -266,78 +263,102 @@ fn user_word(address: u64) -> Option<u64> {
     if read == 0 { Some(word) } else { None }
 }
 
-/// The place of a task's process; of one that has just been forked that of its parent, of whose memory it has a copy: if the parent had
-/// it by then, and the process has not unmapped what it lies in.
+/// The place of a task's process.
 #[inline(always)]
 fn place_of(task: Pointer) -> Option<&'static Place> {
     // SAFETY: typed from the task on. A place is replaced as a whole, and lives until the program has ended.
-    unsafe {
-        let (stack, code) = space_of(task)?;
-        let process: u32 = Direct::read(task, offset!(task_tgid));
-        if let Some(place) = PLACES.get(process).filter(|place| place.kind != PLACE_CLAIMED) {
-            return if place.start_stack == stack && place.start_code == code { Some(place) } else { None };
-        }
-        let place = of_parent(task, stack, code)?;
-        let leader: Pointer = Direct::read(task, offset!(task_group_leader));
-        if place.kind == PLACE_CLAIMED
-            || Direct::read::<u64>(leader, offset!(task_start_boottime)) <= place.since
-        {
-            return None;
-        }
-        let left = LEFT.get(process).is_some_and(|left| left[0] == stack && left[1] == code);
-        if left { None } else { Some(place) }
-    }
-}
-
-/// The two addresses by which a task's program is known.
-///
-/// # Safety
-/// `task` is typed.
-#[inline(always)]
-unsafe fn space_of(task: Pointer) -> Option<(u64, u64)> {
-    // SAFETY: typed from the task on.
     unsafe {
         let mm: Pointer = Direct::read(task, offset!(task_mm));
         if mm.is_null() {
             return None;
         }
-        Some((Direct::read(mm, offset!(mm_start_stack)), Direct::read(mm, offset!(mm_start_code))))
-    }
-}
-
-/// The place of the parent of a task's process, or what is claimed there, if the process has these two addresses from there, too.
-///
-/// # Safety
-/// `task` is typed.
-#[inline(always)]
-unsafe fn of_parent(task: Pointer, stack: u64, code: u64) -> Option<&'static Place> {
-    // SAFETY: typed from the task on, and as in `place_of`.
-    unsafe {
-        let parent: Pointer = Direct::read(task, offset!(task_real_parent));
-        let place = PLACES.get(Direct::read::<u32>(parent, offset!(task_tgid)))?;
+        let (stack, code): (u64, u64) =
+            (Direct::read(mm, offset!(mm_start_stack)), Direct::read(mm, offset!(mm_start_code)));
+        let place = PLACES.get(Direct::read::<u32>(task, offset!(task_tgid)))?;
         if place.start_stack == stack && place.start_code == code { Some(place) } else { None }
     }
 }
 
-/// Takes the place of the current task's process away if it lies in what is unmapped: its own, and that which it has from its parent, or
-/// will have once what is claimed there is believed.
+/// The current task forks this one, which does not run yet and has a copy of its memory.
+#[inline(always)]
+pub fn forked<A: Access>(child: Pointer) {
+    if may_be_unmapped() {
+        // SAFETY: `child` is of the kind that A reads.
+        inherit(unsafe { A::read(child, offset!(task_tgid)) });
+    }
+}
+
+/// Gives the process of this number the place of the current task's. What is only claimed is not given: user space does not wait for a
+/// second process.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn inherit(child: u32) -> u32 {
+    // SAFETY: the task is typed; a place is replaced as a whole.
+    let (process, place) = unsafe {
+        let process: u32 = Direct::read(task::current(), offset!(task_tgid));
+        (process, PLACES.get(process))
+    };
+    match place {
+        Some(place) if process != child && place.kind != PLACE_CLAIMED => {
+            let _ = PLACES.insert(child, place, 0);
+            1
+        }
+        _ => 0,
+    }
+}
+
+/// The current task has become another program.
+#[inline(always)]
+pub fn executed() {
+    if may_be_unmapped() {
+        leave();
+    }
+}
+
+/// The current task ends: its process's place goes with the last of its threads (do_exit counts before it says so, kernel/exit.c).
+#[inline(always)]
+pub fn ended(task: Pointer) {
+    if !may_be_unmapped() {
+        return;
+    }
+    // SAFETY: typed from the task on.
+    let live: u32 = unsafe {
+        let signal: Pointer = Direct::read(task, offset!(task_signal));
+        Direct::read(signal, offset!(signal_live))
+    };
+    if live == 0 {
+        leave();
+    }
+}
+
+/// Takes the place of the current task's process away.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn leave() -> u32 {
+    // SAFETY: the task is typed.
+    let process: u32 = unsafe { Direct::read(task::current(), offset!(task_tgid)) };
+    PLACES.remove(process).is_ok() as u32
+}
+
+/// Takes the place of the current task's process away if it lies in what is unmapped; where its parent has the same memory (vfork), the
+/// parent's, too.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn take_away(begin: u64, bytes: u64) -> u64 {
     let task = task::current();
     // SAFETY: `task` is typed; the version is a word of a map's value.
     unsafe {
-        let process: u32 = Direct::read(task, offset!(task_tgid));
         let within = |place: &Place| place.anchor != 0 && place.anchor.wrapping_sub(begin) < bytes;
+        let parent: Pointer = Direct::read(task, offset!(task_real_parent));
+        let memory: [u64; 2] = [Direct::read(task, offset!(task_mm)), Direct::read(parent, offset!(task_mm))];
         let mut away = false;
-        // User space is to find the mark where it finds the place gone.
-        if let Some((stack, code)) = space_of(task)
-            && of_parent(task, stack, code).is_some_and(within)
-        {
-            let _ = LEFT.insert(process, [stack, code], 0);
+        let process: u32 = Direct::read(task, offset!(task_tgid));
+        if PLACES.get(process).is_some_and(within) {
+            let _ = PLACES.remove(process);
             away = true;
         }
-        if PLACES.get(process).is_some_and(within) {
+        let process: u32 = Direct::read(parent, offset!(task_tgid));
+        if memory[0] != 0 && memory[0] == memory[1] && PLACES.get(process).is_some_and(within) {
             let _ = PLACES.remove(process);
             away = true;
         }

@@ -55,6 +55,7 @@ fn inheritance(local: &mut Local) -> Option<Inherited> {
 /// sched_process_fork, in the parent, before the child is woken. `child` is typed.
 #[inline(always)]
 pub fn fork(local: &mut Local, child: Pointer) {
+    context::forked::<Direct>(child);
     let Some(inherited) = inheritance(local) else { return };
     let Some(state) = state_or_new(child) else {
         local.count(TASKS_MISSED);
@@ -66,6 +67,7 @@ pub fn fork(local: &mut Local, child: Pointer) {
 /// The same where `child` is not typed and cannot be given state: its number is noted.
 #[inline(always)]
 pub fn fork_noted(local: &mut Local, child: Pointer) {
+    context::forked::<Probe>(child);
     let Some(inherited) = inheritance(local) else { return };
     // SAFETY: reads by helper take any address.
     let tid: u32 = unsafe { Probe::read(child, offset!(task_pid)) };
@@ -112,6 +114,7 @@ fn adopt_names(task: Pointer, state: &mut TaskState) {
 /// sched_process_exec, in the task that has just become another program.
 #[inline(always)]
 pub fn exec(local: &mut Local) {
+    context::executed();
     let task = current();
     let Some(state) = state_or_adopted(local, Program::TaskExec, task) else { return context_of_new(task) };
     context::forget(task, state);
@@ -152,6 +155,7 @@ fn context_of_new(task: Pointer) {
 #[inline(always)]
 pub fn exit(local: &mut Local) {
     let task = current();
+    context::ended(task);
     if setting!(adopt_by_number) != 0 {
         // SAFETY: `task` is typed. Its number may now be given to another.
         let tid: u32 = unsafe { Direct::read(task, offset!(task_pid)) };

@@ -24,29 +24,21 @@ pub struct Place {
     pub length_at: u64,
     /// An address inside of the library that has the slot: who unmaps it takes the place away. 0: the program itself.
     pub anchor: u64,
-    /// Since when it holds (CLOCK_BOOTTIME, ns): who was forked before that has not inherited it.
-    pub since: u64,
     /// `PLACE_*`.
     pub kind: u32,
     /// Bytes of one of the vector's entries.
     pub stride: u32,
 }
 
-/// Nothing is read: of a process that was forked and is not believed, though the one that it was forked from is.
-pub const PLACE_NONE: u32 = 0;
 /// At a fixed distance from the thread pointer.
 pub const PLACE_STATIC: u32 = 1;
 /// In a block that each thread is given when it first needs it.
 pub const PLACE_DYNAMIC: u32 = 2;
-/// Nothing is read by it, and it says nothing of the process: user space has seen the library that has it, and waits whether it stays.
+/// Nothing is read by it: user space has seen the library that has it, and waits whether it stays.
 pub const PLACE_CLAIMED: u32 = 3;
 
 /// Processes whose place is known at once, at the most. One more is not read, and counted.
 pub const PLACES_MAX: u32 = 65_536;
-
-/// Processes that have unmapped what they inherited a place in, of which it is known at once. When there are more, the one that was
-/// looked for longest ago is taken for one that has not.
-pub const LEFT_MAX: u32 = 4_096;
 
 /// The first bytes of what a thread publishes; in memory without the last four.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,4 +66,4 @@ pub const HEAD_BYTES: usize = 28;
 /// 009fafa5), so of a writer that keeps to that nothing is left out.
 pub const ATTRIBUTES_MAX: usize = 640 - HEAD_BYTES;
 
-plain! { Place = 72, Head = 32 }
+plain! { Place = 64, Head = 32 }

@@ -32,9 +32,11 @@ macro_rules! layout {
 layout! {
     /// struct task_struct
     task_pid, task_tgid, task_comm, task_real_parent, task_files, task_cred, task_cgroups, task_mm, task_flags,
-    task_nvcsw, task_run_delay, task_group_leader, task_start_boottime, task_plug, task_stack,
+    task_nvcsw, task_run_delay, task_group_leader, task_signal, task_plug, task_stack,
     /// task_struct.thread_info.status (x86: TS_COMPAT)
     task_compat,
+    /// signal_struct.live: threads of a process that have not ended
+    signal_live,
     /// struct task_struct, pid, upid, pid_namespace: what a task is called in its own pid namespace
     task_thread_pid, pid_level, pid_numbers, upid_nr, upid_ns, pid_ns_inum,
     /// struct task_struct: the thread pointer of its user space (x86: FS base)

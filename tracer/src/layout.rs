@@ -32,7 +32,8 @@ const FIELDS: &[(&str, &[&str])] = &[
     // Only with CONFIG_SCHED_INFO, which Debian, Fedora and Ubuntu set.
     ("task_run_delay", &["task_struct.sched_info.run_delay"]),
     ("task_group_leader", &["task_struct.group_leader"]),
-    ("task_start_boottime", &["task_struct.start_boottime"]),
+    ("task_signal", &["task_struct.signal"]),
+    ("signal_live", &["signal_struct.live"]),
     ("task_thread_pid", &["task_struct.thread_pid"]),
     ("pid_level", &["pid.level"]),
     ("pid_numbers", &["pid.numbers"]),

@@ -20,8 +20,7 @@
 //!
 //! *What is unloaded while it is looked at* is gone, or something else is in its place: nothing is believed of it. That a file has nothing is
 //! believed if all of it could be read that was asked for, and it was still mapped there behind that; a place, if its library was still
-//! there when the kernel side had it, as from then on the kernel side sees to it. So a place holds from a moment behind that second look, and
-//! no earlier one will do: between the claim and the look the library may have come back, and a child been forked without it.
+//! there when the kernel side had it, as from then on the kernel side sees to it. A child is forked with its parent's, by the kernel side.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
@@ -30,7 +29,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use blkkin_probe_abi::context::{PLACE_NONE, PLACES_MAX, Place};
+use blkkin_probe_abi::context::{PLACES_MAX, Place};
 
 use super::barren::Barren;
 use super::believed::Believed;
@@ -163,7 +162,7 @@ impl Finder {
                 }
             }
             Sight::Execed { pid, program } => {
-                self.forget(pid);
+                self.ended(pid);
                 // Of one whose file has nothing the libraries will be said as they are mapped, where that is seen.
                 if self.always_again || !program.is_some_and(|program| self.barren.has(program)) {
                     self.look(pid, 0);
@@ -174,18 +173,19 @@ impl Finder {
             Sight::Said { pid } => self.look(pid, 0),
             Sight::Nameless { pid } => self.resources.look_now(pid),
             Sight::Changed { pid } => {
-                let publishes = self.known.get(&pid).is_some_and(|(_, place)| publishes(place.as_ref()));
+                let publishes = self.known.get(&pid).is_some_and(|(_, place)| place.is_some());
                 if !(publishes && self.believed.believes(pid)) {
                     self.look(pid, 0);
                 }
             }
             Sight::Ended { pid } => {
                 self.denied.remove(&pid);
-                self.forget(pid);
+                self.ended(pid);
             }
             Sight::Everything => {
                 let there = processes();
-                let gone: Vec<u32> = self.known.keys().filter(|pid| !there.contains(pid)).copied().collect();
+                let known = self.known.keys().copied().chain(self.places.processes());
+                let gone: Vec<u32> = known.filter(|pid| !there.contains(pid)).collect();
                 gone.into_iter().for_each(|pid| self.forget(pid));
                 self.known.retain(|_, (_, place)| place.is_some());
                 there.into_iter().for_each(|pid| self.look(pid, 0));
@@ -193,22 +193,16 @@ impl Finder {
         }
     }
 
-    /// A process that was forked has its parent's memory, and by that its place.
+    /// A process that was forked has its parent's memory, and by that its place: in the program itself, which is not unmapped.
     fn inherits(&mut self, pid: u32, parent: u32) -> bool {
-        let Some((space, place)) = self.known.get(&parent).copied() else { return false };
+        let Some((space, Some(place))) = self.known.get(&parent).copied() else { return false };
         // By itself: it may have become another user.
-        let inherits = publishes(place.as_ref()) && process::space(pid) == Some(space);
-        if !inherits || !self.believed.believes(pid) {
-            return false;
-        }
-        // What may be unmapped has to be seen there.
-        if place.is_some_and(|place| place.anchor != 0) {
+        if place.anchor != 0 || process::space(pid) != Some(space) || !self.believed.believes(pid) {
             return false;
         }
         // What the parent says of itself is not the child's: the standard has it left out of what is forked.
         self.resources.forget(pid);
-        self.set(pid, space, place);
-        true
+        self.keep(pid, space, place)
     }
 
     fn look(&mut self, pid: u32, times: u32) {
@@ -220,15 +214,15 @@ impl Finder {
         }
         match process::look(pid, &mut self.barren) {
             Ok(Seen { space, publishes, said }) => {
-                let mut stays = true;
-                match publishes {
-                    Publishes::At(place) if place.anchor != 0 => stays = self.keep(pid, space, place),
-                    Publishes::At(place) => self.set(pid, space, Some(place)),
-                    _ => self.set(pid, space, None),
-                }
+                let stays = match publishes {
+                    Publishes::At(place) => self.keep(pid, space, place),
+                    _ => {
+                        self.set(pid, space, None);
+                        true
+                    }
+                };
                 if !stays {
-                    self.places.set(pid, None);
-                    self.note(pid, space, None);
+                    self.set(pid, space, None);
                     return self.come_again(pid, times);
                 }
                 self.resources.found(pid, space, &said);
@@ -243,54 +237,39 @@ impl Finder {
                 }
             }
             Err(Unseen::Denied) => self.deny(pid),
-            Err(Unseen::Gone) => self.forget(pid),
+            Err(Unseen::Gone) => self.ended(pid),
         }
     }
 
-    /// Puts in a place that lies in a library. It is claimed first, and looked at again: from the claim on the kernel side takes it out when the
+    /// Puts in a place. One that lies in a library is claimed first, and looked at again: from the claim on the kernel side takes it out when the
     /// library is unmapped, and one that was unmapped before is no longer seen there, or another in its place. False where it is gone; where
     /// there is no room that is counted.
     fn keep(&mut self, pid: u32, space: Space, place: Place) -> bool {
-        if self.known_as(pid, space, place).is_some() && self.places.has(pid) {
+        let place = space.has(place);
+        // Its own, or with which it was forked: it has been seen to since.
+        if self.places.of(pid) == Some(place) {
+            self.note(pid, space, Some(place));
             return true;
         }
-        if !self.places.claim(pid, space.has(place)) {
+        if place.anchor == 0 {
+            self.set(pid, space, Some(place));
+            return true;
+        }
+        if !self.places.claim(pid, place) {
             self.tally.no_room.fetch_add(1, Relaxed);
             self.note(pid, space, None);
             return true;
         }
-        let place = match self.lent(pid, space, place) {
-            Some(lent) => lent,
-            None => {
-                let again = process::look(pid, &mut self.barren);
-                if !again.is_ok_and(|again| (again.space, again.publishes) == (space, Publishes::At(place))) {
-                    return false;
-                }
-                // Behind what was seen behind the claim: at this time it is there, or keeping it fails. So who is forked later has it, too.
-                Place { since: now(), ..place }
-            }
+        let again = process::look(pid, &mut self.barren);
+        let is_same = |again: Seen| {
+            again.space == space && matches!(again.publishes, Publishes::At(same) if space.has(same) == place)
         };
-        let stays = self.places.keep(pid, space.has(place));
+        let stays = again.is_ok_and(is_same) && self.places.keep(pid, place);
         if stays {
             self.changed = true;
             self.note(pid, space, Some(place));
         }
         stays
-    }
-
-    /// The place that a process was forked with, if it has never unmapped what that lies in. Its parent's has been in the table since before
-    /// that: the kernel side has seen what was unmapped.
-    fn lent(&self, pid: u32, space: Space, place: Place) -> Option<Place> {
-        let parent = process::parent(pid)?;
-        let lent = self.known_as(parent, space, place)?;
-        let was_there = process::started(pid)? > lent.since && self.places.has(parent);
-        (was_there && !self.places.has_left(pid, space.has(place))).then_some(lent)
-    }
-
-    /// What is known of a process, if it is this.
-    fn known_as(&self, pid: u32, space: Space, place: Place) -> Option<Place> {
-        let (of, known) = self.known.get(&pid).copied()?;
-        known.filter(|known| of == space && Place { since: 0, ..*known } == place)
     }
 
     fn come_again(&mut self, pid: u32, times: u32) {
@@ -312,15 +291,11 @@ impl Finder {
         }
     }
 
-    /// It has no place, or no longer one; and that of its parent, whose memory it has a copy of, is not its own.
+    /// It has no place, or no longer one.
     fn disbelieve(&mut self, pid: u32) {
-        let parent = process::parent(pid).and_then(|parent| self.known.get(&parent));
-        let shared = parent.filter(|(_, place)| place.is_some()).map(|(space, _)| *space);
-        // Who may not know it takes the parent's: where it is another by now, nothing is there for it anyway.
-        let Some(space) = process::space(pid).or(shared) else { return self.forget(pid) };
+        let Some(space) = process::space(pid) else { return self.forget(pid) };
         self.resources.forget(pid);
-        let none = Place { kind: PLACE_NONE, ..Place::default() };
-        self.set(pid, space, (shared == Some(space)).then_some(none));
+        self.set(pid, space, None);
     }
 
     fn look_again(&mut self, now: Instant) {
@@ -341,73 +316,62 @@ impl Finder {
         if std::mem::replace(&mut self.taken, taken) == taken {
             return;
         }
-        let lost = self
-            .known
-            .iter_mut()
-            .filter(|(pid, (_, place))| publishes(place.as_ref()) && !self.places.has(**pid));
-        let lost: Vec<(u32, Place)> =
-            lost.filter_map(|(pid, (_, place))| Some((*pid, place.take()?))).collect();
-        for (pid, place) in lost {
-            self.count(Some(&place), None);
+        let lost =
+            self.known.iter_mut().filter(|(pid, (_, place))| place.is_some() && !self.places.has(**pid));
+        let lost: Vec<u32> = lost.filter_map(|(pid, (_, place))| place.take().map(|_| *pid)).collect();
+        for pid in lost {
+            self.count(true, false);
             self.come_again(pid, TIMES_TAKEN);
         }
     }
 
-    /// Puts in a place, or none.
+    /// Puts in a place, or none: it may have been forked with one.
     fn set(&mut self, pid: u32, space: Space, place: Option<Place>) {
-        let before = self.note(pid, space, place);
-        // One that is said again may have been taken out meanwhile, as its library was.
-        if before.is_some() || place.is_some() {
-            let room = self.places.set(pid, place.map(|place| space.has(place)));
-            self.tally.no_room.fetch_add(u64::from(!room), Relaxed);
-            self.changed |= room;
-        }
+        let Some(place) = place else {
+            // Who has seen it looks again: what is unmapped from here on is nobody's place.
+            self.changed |= self.places.remove(pid);
+            self.note(pid, space, None);
+            return;
+        };
+        let room = self.places.put(pid, place);
+        self.changed |= room;
+        self.tally.no_room.fetch_add(u64::from(!room), Relaxed);
+        self.note(pid, space, room.then_some(place));
     }
 
-    /// Notes that a process has a place, or none; which it had before.
-    fn note(&mut self, pid: u32, space: Space, place: Option<Place>) -> Option<Place> {
+    /// Notes that a process has a place, or none.
+    fn note(&mut self, pid: u32, space: Space, place: Option<Place>) {
         if self.known.len() >= PLACES_MAX as usize {
             self.known.retain(|_, (_, place)| place.is_some());
         }
-        let before = self.known.insert(pid, (space, place)).and_then(|(_, place)| place);
-        self.count(before.as_ref(), place.as_ref());
-        before
+        let had = self.known.insert(pid, (space, place)).is_some_and(|(_, place)| place.is_some());
+        self.count(had, place.is_some());
     }
 
-    /// One that had `before` has `now`.
-    fn count(&self, before: Option<&Place>, now: Option<&Place>) {
-        match (publishes(before), publishes(now)) {
+    /// One that had a place, or none, has one now, or none.
+    fn count(&self, had: bool, has: bool) {
+        match (had, has) {
             (false, true) => self.tally.publishing.fetch_add(1, Relaxed),
             (true, false) => self.tally.publishing.fetch_sub(1, Relaxed),
             _ => 0,
         };
     }
 
+    /// It is gone, or another program.
     fn forget(&mut self, pid: u32) {
+        self.ended(pid);
+        self.changed |= self.places.remove(pid);
+    }
+
+    /// It is another program; or the thread that leads it has ended. The kernel side takes its place out: at execve, with the last thread.
+    fn ended(&mut self, pid: u32) {
         if let Some(due) = self.due.remove(&pid) {
             self.again.remove(&(due, pid));
         }
         self.resources.forget(pid);
         let known = self.known.remove(&pid);
-        if let Some((_, Some(place))) = known {
-            self.count(Some(&place), None);
-            // Not said to the tasks: who has seen it is gone, or another program, and knows.
-            self.places.set(pid, None);
-        }
+        self.count(known.is_some_and(|(_, place)| place.is_some()), false);
     }
-}
-
-/// Whether contexts are read there.
-fn publishes(place: Option<&Place>) -> bool {
-    place.is_some_and(|place| place.kind != PLACE_NONE)
-}
-
-/// As the kernel says when a process was forked: CLOCK_BOOTTIME.
-fn now() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes one timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// All that there are.

@@ -26,7 +26,6 @@ unsafe impl aya::Pod for Value {}
 /// The table.
 pub(crate) struct Places {
     places: HashMap<MapData, u32, Value>,
-    left: HashMap<MapData, u32, [u64; 2]>,
     version: Array<MapData, u64>,
     changes: u64,
 }
@@ -35,31 +34,28 @@ impl Places {
     /// Takes it out of what was loaded; the programs hold it too.
     pub(crate) fn take(ebpf: &mut Ebpf) -> Result<Places, TracerError> {
         let mut map = |name: &'static str| ebpf.take_map(name).ok_or_else(|| missing_map(name));
-        let (places, left, version) = (map("PLACES")?, map("LEFT")?, map("PLACES_VERSION")?);
+        let (places, version) = (map("PLACES")?, map("PLACES_VERSION")?);
         let fail = |map: &'static str| {
             move |error: aya::maps::MapError| TracerError::Map { map, reason: chain(&error) }
         };
         Ok(Places {
             places: HashMap::try_from(places).map_err(fail("PLACES"))?,
-            left: HashMap::try_from(left).map_err(fail("LEFT"))?,
             version: Array::try_from(version).map_err(fail("PLACES_VERSION"))?,
             changes: 0,
         })
     }
 
-    /// Puts in a process's place, or takes it out. It counts once [`Places::publish`] was called. False where there is no room.
-    pub(crate) fn set(&mut self, pid: u32, place: Option<Place>) -> bool {
-        match place {
-            Some(place) => self.places.insert(pid, Value(place), 0).is_ok(),
-            // The kernel side may have done so itself.
-            None => {
-                let _ = self.places.remove(&pid);
-                true
-            }
-        }
+    /// Puts in a process's place. It counts once [`Places::publish`] was called. False where there is no room.
+    pub(crate) fn put(&mut self, pid: u32, place: Place) -> bool {
+        self.places.insert(pid, Value(place), 0).is_ok()
     }
 
-    /// Puts in that a process's library is there, and nothing to be read in it yet but by what its parent has. False where there is no room.
+    /// Takes a process's place out. False where there is none; the kernel side may have taken it out itself.
+    pub(crate) fn remove(&mut self, pid: u32) -> bool {
+        self.places.remove(&pid).is_ok()
+    }
+
+    /// Puts in that a process's library is there, and nothing to be read in it yet. False where there is no room.
     pub(crate) fn claim(&mut self, pid: u32, place: Place) -> bool {
         // As long as nothing was ever changed, the kernel side does not look at what is unmapped.
         if self.changes == 0 && !self.publish() {
@@ -73,11 +69,6 @@ impl Places {
         self.places.insert(pid, Value(place), BPF_EXIST).is_ok()
     }
 
-    /// Whether a process has unmapped what its parent's place lies in, which it had a copy of.
-    pub(crate) fn has_left(&self, pid: u32, place: Place) -> bool {
-        self.left.get(&pid, 0).is_ok_and(|left| left == [place.start_stack, place.start_code])
-    }
-
     /// How often the kernel side has taken one out itself: whose library was unmapped.
     pub(crate) fn taken(&self) -> u64 {
         self.version.get(&1, 0).unwrap_or_default()
@@ -85,7 +76,17 @@ impl Places {
 
     /// Whether a process has one.
     pub(crate) fn has(&self, pid: u32) -> bool {
-        self.places.get(&pid, 0).is_ok()
+        self.of(pid).is_some()
+    }
+
+    /// A process's place: found by user space, or its parent's, with which it was forked.
+    pub(crate) fn of(&self, pid: u32) -> Option<Place> {
+        self.places.get(&pid, 0).ok().map(|Value(place)| place)
+    }
+
+    /// Those that have one.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        self.places.keys().flatten().collect()
     }
 
     /// Has every task look again. False where the kernel refuses.

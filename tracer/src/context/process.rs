@@ -90,19 +90,6 @@ fn space_or_why(pid: u32) -> Result<Space, Unseen> {
     }
 }
 
-/// Who has forked a process, or has inherited it.
-pub(crate) fn parent(pid: u32) -> Option<u32> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    u32::try_from(field(&String::from_utf8_lossy(&stat), 4)?).ok()
-}
-
-/// Not earlier than this a process was forked (CLOCK_BOOTTIME, ns): its 22nd field is in hundredths of a second, rounded down
-/// (proc_pid_stat(5); USER_HZ is 100 on each architecture that this is for).
-pub(crate) fn started(pid: u32) -> Option<u64> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    Some(field(&String::from_utf8_lossy(&stat), 22)? * 10_000_000)
-}
-
 fn field(stat: &str, number: usize) -> Option<u64> {
     // A name may have parentheses and spaces in it.
     let (_, rest) = stat.rsplit_once(") ")?;
@@ -242,9 +229,7 @@ mod tests {
     #[test]
     fn a_process_has_an_address_space_and_one_that_is_none_has_not() {
         assert!(space(std::process::id()).is_some_and(|space| space.start_code > 1));
-        assert_eq!((space(u32::MAX), parent(u32::MAX)), (None, None));
+        assert_eq!(space(u32::MAX), None);
         assert_eq!(look(u32::MAX, &mut Barren::new()), Err(Unseen::Gone));
-        assert_eq!(parent(std::process::id()), Some(std::os::unix::process::parent_id()));
-        assert!(started(1) < started(std::process::id()) && started(u32::MAX).is_none());
     }
 }

@@ -60,7 +60,10 @@ pub(super) const EVERYWHERE: &[Suite] = &[
     suite("guest_devices", "discard", Disk::Scsi),
     suite("guest_flush", "sync", Disk::Virtio),
     suite("guest_nbd", "", Disk::Loop),
-    suite("context", "", Disk::Loop),
+    // What a place is found by is the same in every kernel (FURTHER has it); what is read by it is not.
+    suite("context", "a_programs_own_slot", Disk::Loop),
+    suite("context", "comes_and_goes", Disk::Loop),
+    suite("context", "attributes", Disk::Loop),
     suite("writers", "submitted", Disk::Loop),
 ];
 
@@ -71,6 +74,7 @@ pub(super) const SINCE_6_12_BY_KIND: &[(Suite, &[Attach])] =
 
 /// The same on other devices, and what is hard to say of a device.
 pub(super) const FURTHER: &[Suite] = &[
+    suite("context", "", Disk::Loop),
     suite("fio", "the_report", Disk::Virtio),
     suite("conservation", "", Disk::Loop),
     suite("kernels", "tracepoints", Disk::Null),

@@ -2,13 +2,19 @@
  * what its threads keep there looks like a record.
  *
  * churn FILE LIBRARY OTHER GO TURNS CALLS CHILDREN: in each of TURNS the library is loaded, there are calls for one span, AWAITED, for up to
- * 3 ms, and it is unloaded; the other is, with calls for none. Then the library stays: there are calls of two bytes for STAYS until the
- * file GO is there, and CALLS, each for a span of its own. A child that was forked before loads the other and calls for none. Then CHILDREN are forked, one after another, each of which calls for STAYS,
- * unloads the library, and calls for none with the other. */
+ * 3 ms, and it is unloaded, in one of four by a child that shares its memory; the other is loaded, with calls for none. Then the library stays:
+ * there are calls of two bytes for STAYS until the file GO is there, and CALLS, each for a span of its own. A child that was forked before loads
+ * the other and calls for none. Then CHILDREN are forked, one after another, each of which calls for STAYS, unloads the library, and calls for none
+ * with the other: itself, or a child of it, beside it or when it has ended, or one that it forks when it has unloaded the library. Who has lost
+ * his parent becomes the program's. */
+#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdatomic.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -39,19 +45,42 @@ static void *load(const char *library, struct record *record)
 	return loaded;
 }
 
-/* It has its parent's library, or was there before it. */
-static void child(void *library, const char *other, struct record *decoy)
+static void none_with(const char *other, struct record *decoy)
 {
-	if (library) {
-		call(STAYS, 2);
-		dlclose(library);
-	}
 	load(other, decoy);
 	for (int i = rand() % 6; i >= 0; i--) {
 		call(0, 1);
 		usleep(500);
 	}
 	_exit(0);
+}
+
+/* Who unloads the library: a child itself, and besides or instead one that it forks before or when it has unloaded it. */
+enum way { ITSELF, BESIDE_ANOTHER, WITHOUT_PARENT, LEFT_BY_PARENT, LEFT_WITH_PARENT, WAYS };
+
+/* It has its parent's library, or was there before it. */
+static void child(void *library, const char *other, struct record *decoy)
+{
+	enum way way = library ? rand() % WAYS : ITSELF;
+
+	if (library) {
+		call(STAYS, 2);
+		if (way == BESIDE_ANOTHER && fork())
+			usleep(rand() % 2000);
+		if (way == WITHOUT_PARENT && fork())
+			_exit(0);
+		dlclose(library);
+		if (way == LEFT_BY_PARENT && fork())
+			_exit(0);
+		if (way == LEFT_WITH_PARENT)
+			fork();
+	}
+	none_with(other, decoy);
+}
+
+static int unload(void *library)
+{
+	return dlclose(library);
 }
 
 int main(int count, char **words)
@@ -63,6 +92,8 @@ int main(int count, char **words)
 
 	if (count < 8 || (file = open(words[1], O_RDONLY)) < 0)
 		return 2;
+	if (prctl(PR_SET_CHILD_SUBREAPER, 1))
+		abort();
 	fill(&decoy, DECOY);
 	srand(1);
 	for (long turn = 0; turn < atol(words[5]); turn++) {
@@ -74,7 +105,14 @@ int main(int count, char **words)
 			call(AWAITED, 1);
 			usleep(500);
 		}
-		dlclose(loaded);
+		if (rand() % 4) {
+			unload(loaded);
+		} else {
+			static _Alignas(64) char stack[1 << 16];
+
+			if (clone(unload, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, loaded) < 0 || wait(&said) < 0 || said)
+				abort();
+		}
 		loaded = load(words[3], &decoy);
 		for (int i = rand() % 6; i > 0; i--) {
 			call(0, 1);
@@ -106,8 +144,9 @@ int main(int count, char **words)
 		rand();
 		if (!fork())
 			child(stays, words[3], &decoy);
-		if (wait(&said) < 0 || said)
-			abort();
+		while (wait(&said) > 0)
+			if (said)
+				abort();
 	}
 	return 0;
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::support::tools::is_installed;
 
-const SOURCES: [(&str, &str); 13] = [
+const SOURCES: [(&str, &str); 14] = [
     ("thread.h", include_str!("thread.h")),
     ("slot.c", include_str!("slot.c")),
     ("writer.c", include_str!("writer.c")),
@@ -16,6 +16,7 @@ const SOURCES: [(&str, &str); 13] = [
     ("twice.c", include_str!("twice.c")),
     ("changes.c", include_str!("changes.c")),
     ("churn.c", include_str!("churn.c")),
+    ("leader.c", include_str!("leader.c")),
     ("says.c", include_str!("says.c")),
     ("process.h", include_str!("process.h")),
     ("more.c", include_str!("more.c")),
@@ -91,6 +92,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     alone("tasks", "-std=c++20 -pthread -o program tasks.cc -rdynamic").by("g++"),
     alone("hostile", "-o program hostile.c slot.c -rdynamic"),
     alone("changes", "-o program changes.c slot.c -rdynamic"),
+    alone("leader", "-pthread -o program leader.c slot.c -rdynamic"),
     alone("says", "-o program says.c"),
     alone("more", "-pthread -o program more.c slot.c -rdynamic"),
     Recipe {
