@@ -23,7 +23,7 @@ use support::actor::Actor;
 use support::disk::{Disk, Statistics};
 use support::fio::Fio;
 use support::live::Live;
-use support::recording::{RUNS_MAX, Recording, record, shown_all, until_whole};
+use support::recording::{Recording, record, shown_all, until_shown, until_whole};
 use support::tools::identity;
 use support::{needs, or_skip};
 
@@ -100,10 +100,10 @@ fn the_report_says_what_fio_and_the_kernel_say() {
     let file = file_for_four(&disk);
     let fio = random(&file, "randwrite", 4, &account);
     // As in `until_whole`: a completion that no program could see is said in the report, and makes it another run.
-    let whole = (0..RUNS_MAX)
-        .map(|_| reports(&fio, &disk))
-        .find(|(run, device, _)| [run, device].iter().all(|report| shown_all(&report["losses"])));
-    let (run, device, counted) = whole.expect("one run in which no end is missed");
+    let shown = |(run, device, _): &(Value, Value, Statistics)| {
+        [run, device].iter().all(|report| shown_all(&report["losses"]))
+    };
+    let (run, device, counted) = until_shown(|| reports(&fio, &disk), shown);
     let row = run["calls"].as_array().unwrap().iter().find(|row| row["call"] == fio.call()).unwrap();
     assert_eq!(row["count"], fio.said().requests, "{row}");
     assert_eq!(at_device(&device, disk.name()), counted, "{device:#}");

@@ -17,7 +17,7 @@ use blkkin_tracer::AttachKind;
 use serde_json::Value;
 
 use support::disk::Disk;
-use support::recording::{RUNS_MAX, offered, shown_all};
+use support::recording::{offered, shown_all, until_shown};
 use support::{needs, or_skip};
 
 const DISK: u64 = 32 << 20;
@@ -94,8 +94,7 @@ fn followed_by(kind: &str) {
     fs::write(&file, vec![7u8; (REQUESTS * BLOCK) as usize]).unwrap();
     File::open(&file).unwrap().sync_all().unwrap();
     // As in `until_whole`: an end that the kernel showed to no program is said, and makes it another run.
-    let whole = (0..RUNS_MAX).map(|_| trace(kind, &file, &disk)).find(|run| shown_all(&run.report["losses"]));
-    let run = whole.expect("one run in which no end is missed");
+    let run = until_shown(|| trace(kind, &file, &disk), |run| shown_all(&run.report["losses"]));
     let losses = &run.report["losses"];
     assert_eq!((&losses["total"], &losses["balances"]), (&0.into(), &true.into()), "{losses:#}");
     // fio does not count the one at the end of its file (--end_fsync).

@@ -20,7 +20,7 @@ use support::actor::Actor;
 use support::direct;
 use support::disk::Disk;
 use support::live::{Live, eventually};
-use support::recording::{RUNS_MAX, shown_all};
+use support::recording::{shown_all, until_shown};
 use support::tools::{capture, tool};
 use support::{needs, or_skip};
 
@@ -34,7 +34,7 @@ const FITHAW: libc::Ioctl = 0xc004_5878_u32 as libc::Ioctl;
 #[test]
 fn a_device_that_is_taken_away() {
     needs!("losetup");
-    let taken_away = |_| {
+    let taken_away = || {
         let disk = Disk::raw(1 << 20)?;
         let folder = tempfile::tempdir().unwrap();
         let node = disk.node().to_str().unwrap();
@@ -52,9 +52,7 @@ fn a_device_that_is_taken_away() {
         Ok((report, _)) => shown_all(&report["losses"]),
         Err(_) => true,
     };
-    let run =
-        (0..RUNS_MAX).map(taken_away).find(shown).expect("ends are missed in each run: that is no chance");
-    let (report, name) = or_skip!(run);
+    let (report, name) = or_skip!(until_shown(taken_away, shown));
     let row = device(&report, &name);
     let requests = row["operations"].as_array().unwrap().iter().find(|row| row["operation"] == "write");
     assert_eq!(requests.unwrap()["requests"], WRITES, "{row:#}");

@@ -25,14 +25,13 @@ use serde_json::Value;
 use common::{Run, run};
 use server::Zipkin;
 use support::disk::Disk;
+use support::recording::until_shown;
 use support::{needs, or_skip};
 
 const DISK: u64 = 64 << 20;
 /// Each makes journal, data and deletion durable: some fdatasync among them writes data and waits for a commit.
 const INSERTS: usize = 10;
 const PROGRAM: &str = "sqlite3";
-/// Runs that may be repeated because an end was missed.
-const RUNS_MAX: usize = 30;
 
 #[test]
 fn a_run_opens_in_zipkin_layer_by_layer() {
@@ -57,18 +56,18 @@ fn a_run_opens_in_zipkin_layer_by_layer() {
 /// happens on kernels that run no programs on top of some tasks (see `support::recording::until_whole`).
 fn traced(disk: &Disk, file: &Path, server: &Zipkin) -> Vec<Value> {
     let mut all: Vec<Value> = Vec::new();
-    for round in 0..RUNS_MAX {
+    let mut round = 0;
+    let traced = || {
+        round += 1;
         let run = trace_once(disk, &format!("{round}.db"), file, server);
         assert_eq!(run.code, Some(0), "{run:?}");
         assert_eq!(run.stderr.matches("spans sent to").count(), 2, "{run:?}");
         all.extend(serde_json::from_slice::<Vec<Value>>(&fs::read(file).unwrap()).unwrap());
-        if !run.stderr.contains("ends missed") {
-            assert!(run.stderr.contains("lost: nothing"), "{run:?}");
-            return all;
-        }
-        println!("again, as ends were missed, and counted");
-    }
-    panic!("ends are missed in each of {RUNS_MAX} runs: that is no chance");
+        run
+    };
+    let run = until_shown(traced, |run| !run.stderr.contains("ends missed"));
+    assert!(run.stderr.contains("lost: nothing"), "{run:?}");
+    all
 }
 
 fn trace_once(disk: &Disk, database: &str, file: &Path, server: &Zipkin) -> Run {

@@ -348,19 +348,11 @@ pub extern "C" fn take_away(begin: u64, bytes: u64) -> u64 {
     let task = task::current();
     // SAFETY: `task` is typed; the version is a word of a map's value.
     unsafe {
-        let within = |place: &Place| place.anchor != 0 && place.anchor.wrapping_sub(begin) < bytes;
         let parent: Pointer = Direct::read(task, offset!(task_real_parent));
         let memory: [u64; 2] = [Direct::read(task, offset!(task_mm)), Direct::read(parent, offset!(task_mm))];
-        let mut away = false;
-        let process: u32 = Direct::read(task, offset!(task_tgid));
-        if PLACES.get(process).is_some_and(within) {
-            let _ = PLACES.remove(process);
-            away = true;
-        }
-        let process: u32 = Direct::read(parent, offset!(task_tgid));
-        if memory[0] != 0 && memory[0] == memory[1] && PLACES.get(process).is_some_and(within) {
-            let _ = PLACES.remove(process);
-            away = true;
+        let mut away = take_away_of(Direct::read(task, offset!(task_tgid)), begin, bytes);
+        if memory[0] != 0 && memory[0] == memory[1] {
+            away |= take_away_of(Direct::read(parent, offset!(task_tgid)), begin, bytes);
         }
         if !away {
             return 0;
@@ -370,4 +362,13 @@ pub extern "C" fn take_away(begin: u64, bytes: u64) -> u64 {
         }
     }
     1
+}
+
+/// Takes a process's place away if it lies there.
+#[inline(always)]
+fn take_away_of(process: u32, begin: u64, bytes: u64) -> bool {
+    // SAFETY: a place is replaced as a whole.
+    let place = unsafe { PLACES.get(process) };
+    let within = place.is_some_and(|place| place.anchor != 0 && place.anchor.wrapping_sub(begin) < bytes);
+    within && PLACES.remove(process).is_ok()
 }

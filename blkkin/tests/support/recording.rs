@@ -85,7 +85,13 @@ pub(crate) fn until_whole(mut run: impl FnMut() -> Recording) -> Recording {
     panic!("ends are missed in each of {RUNS_MAX} runs: that is no chance");
 }
 
-/// The same of a report's losses: whether the kernel let the programs see everything.
+/// The same of what a program reports: repeats a run until the kernel has let it see everything, as the run's reports say.
+pub(crate) fn until_shown<T>(mut run: impl FnMut() -> T, shown: impl Fn(&T) -> bool) -> T {
+    let whole = (0..RUNS_MAX).map(|_| run()).find(shown);
+    whole.unwrap_or_else(|| panic!("ends are missed in each of {RUNS_MAX} runs: that is no chance"))
+}
+
+/// Whether a report's losses say that the kernel let the programs see everything.
 pub(crate) fn shown_all(losses: &serde_json::Value) -> bool {
     let none = |losses: &serde_json::Value, name: &str| losses[name] == 0;
     none(losses, "ends_missed") && none(losses, "recursion_misses") && none(&losses["beside"], "in_flight")
@@ -218,9 +224,8 @@ impl Recording {
             return self.assert_whole();
         }
         self.assert_balanced();
-        let books = &self.accounts;
-        assert_eq!(books.lost(), books.ends_missed + books.recursion_misses, "{books:#?}");
-        println!("ends in the block layer were missed, and counted: {books:?}");
+        self.assert_nothing_else_lost();
+        println!("ends in the block layer were missed, and counted: {:?}", self.accounts);
     }
 
     /// Whether something in the block layer began and its end was not seen, or something else was skipped by the kernel.
@@ -239,7 +244,13 @@ impl Recording {
         let ended = books.bios.fired + books.requests.fired;
         let missed = books.ends_missed.max(begun.saturating_sub(ended));
         assert!(missed * BEGUN_PER_MISSED <= begun, "{books:#?}");
-        // And nothing else.
+        self.assert_nothing_else_lost();
+    }
+
+    /// Than what the kernel did not show.
+    #[track_caller]
+    fn assert_nothing_else_lost(&self) {
+        let books = &self.accounts;
         assert_eq!(books.lost(), books.ends_missed + books.recursion_misses, "{books:#?}");
     }
 

@@ -214,16 +214,12 @@ impl Finder {
         }
         match process::look(pid, &mut self.barren) {
             Ok(Seen { space, publishes, said }) => {
-                let stays = match publishes {
-                    Publishes::At(place) => self.keep(pid, space, place),
-                    _ => {
-                        self.set(pid, space, None);
-                        true
-                    }
-                };
-                if !stays {
+                let kept = matches!(publishes, Publishes::At(place) if self.keep(pid, space, place));
+                if !kept {
                     self.set(pid, space, None);
-                    return self.come_again(pid, times);
+                    if matches!(publishes, Publishes::At(_)) {
+                        return self.come_again(pid, times);
+                    }
                 }
                 self.resources.found(pid, space, &said);
                 let times_max = match publishes {

@@ -70,10 +70,7 @@ impl Counts {
             packets: self.packets + other.packets,
             broken: self.broken + other.broken,
             gone: self.gone + other.gone,
-            lost: Losses {
-                events: self.lost.events + other.lost.events,
-                packets: self.lost.packets + other.lost.packets,
-            },
+            lost: self.lost.and(other.lost),
         }
     }
 }

@@ -102,7 +102,10 @@ impl Guest {
             if depth == Depth::Full { (self.more, self.by_kind) } else { (&[][..], &[][..]) };
         let repeated = by_kind.iter().copied().flatten();
         let repeated = repeated.flat_map(|(suite, kinds)| kinds.iter().map(|kind| suite.by(*kind)));
-        self.suites.iter().chain(self.own).chain(more).copied().chain(repeated).collect()
+        let all: Vec<Suite> =
+            self.suites.iter().chain(self.own).chain(more).copied().chain(repeated).collect();
+        // What all tests of a program have in them is not run besides.
+        all.iter().filter(|suite| suite.tests.is_empty() || !all.contains(&suite.whole())).copied().collect()
     }
 
     /// What is to run here, of that what `filter` leaves: a part of a test's name, or a program's whole name.

@@ -4,7 +4,7 @@ use super::disk::Attach::{self, Fentry, Kprobe, RawTp};
 use super::disk::Disk;
 
 /// Tests of one program, on one disk.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Suite {
     /// As in `blkkin/tests/NAME.rs`.
     pub(super) program: &'static str,
@@ -21,6 +21,11 @@ pub(super) const fn suite(program: &'static str, tests: &'static str, disk: Disk
 impl Suite {
     pub(super) const fn by(self, attach: Attach) -> Suite {
         Suite { attach, ..self }
+    }
+
+    /// All tests of its program, of which it may be some.
+    pub(super) const fn whole(self) -> Suite {
+        Suite { tests: "", ..self }
     }
 
     pub(super) fn name(&self) -> String {
