@@ -1,11 +1,11 @@
 //! Builds the eBPF programs for the BPF target and hands the object to the crate.
 //!
-//! The host's stable rustc has no BPF core library, so another tool chain does it: `cargo xtask setup` finds or
-//! makes one and says where in `target/toolchain/toolchain.json`. The child cargo must not inherit what the outer
-//! one set for the host (flags, wrappers, target directory). Its target directory is one for dev, release, test
-//! and clippy, so that they share one build.
+//! The host's stable rustc has no BPF core library, so another toolchain is used: `cargo xtask setup`
+//! finds or builds one and records its path in `target/toolchain/toolchain.json`. The child cargo must
+//! not inherit the settings of the outer one (flags, wrappers, target directory). It has one target
+//! directory for dev, release, test and clippy, which therefore share one build.
 //!
-//! `BLKKIN_EBPF_OBJECT` gives a ready object for machines without any of this.
+//! `BLKKIN_EBPF_OBJECT` names a prebuilt object, for machines without that toolchain.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -47,10 +47,10 @@ fn toolchain(workspace: &Path) -> Result<Toolchain> {
         .map_or_else(|| workspace.join("target/toolchain/toolchain.json"), PathBuf::from);
     println!("cargo::rerun-if-changed={}", file.display());
     let text = std::fs::read(&file).with_context(|| {
-        format!("no eBPF tool chain: {} cannot be read; run: cargo xtask setup", file.display())
+        format!("no eBPF toolchain: {} cannot be read; run: cargo xtask setup", file.display())
     })?;
     let json: serde_json::Value = serde_json::from_slice(&text).with_context(|| {
-        format!("{} is not what `cargo xtask setup` writes; run it again", file.display())
+        format!("{} was not written by `cargo xtask setup`; run it again", file.display())
     })?;
     let word = |key: &str| json[key].as_str().map(str::to_owned);
     let missing = |key: &str| format!("{} has no `{key}`; run: cargo xtask setup", file.display());
@@ -85,19 +85,15 @@ fn build(workspace: &Path, target: &Path, toolchain: &Toolchain) -> Result<()> {
         .env("RUSTC", &toolchain.rustc)
         .env("RUSTC_BOOTSTRAP", "1")
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
-    // RUSTUP_TOOLCHAIN stays: it names the cargo that runs, not the compiler.
+    // RUSTUP_TOOLCHAIN is kept: it selects the running cargo, not the compiler.
     for inherited in [
         "RUSTC_WRAPPER",
         "RUSTC_WORKSPACE_WRAPPER",
         "RUSTFLAGS",
-        // Units of an incremental build are linked to type information that the kernel refuses.
+        // The units of an incremental build link to BTF that the kernel rejects.
         "CARGO_INCREMENTAL",
         "CARGO_BUILD_TARGET",
-        // Cut into pieces for that, the object has types that the kernel does not take.
-        "CARGO_INCREMENTAL",
         "CARGO_TARGET_DIR",
-        // What an incremental build makes of the programs has types that the kernel refuses.
-        "CARGO_INCREMENTAL",
         "CARGO_MAKEFLAGS",
         "LD_LIBRARY_PATH",
     ] {

@@ -39,7 +39,7 @@
 //! time of the one who called.
 
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
-use blkkin_wire::event::{CallEvent, RequestEvent};
+use blkkin_wire::event::{RequestEvent, SyscallEvent};
 
 use self::covered::Covered;
 use self::subject::Subject;
@@ -135,7 +135,7 @@ fn own(trace: &Trace, subject: Subject) -> Own {
 }
 
 /// Whether the call has I/O and none of it is missing: from its commits neither.
-fn is_explained(call: &CallEvent, trace: &Trace) -> bool {
+fn is_explained(call: &SyscallEvent, trace: &Trace) -> bool {
     let all = trace.asked_by_root() == call.bios as usize;
     let some = call.bios > 0 || !trace.causes.is_empty();
     some && all && with_causes(trace).all(|trace| trace.missing.nothing())

@@ -23,7 +23,7 @@
 //!   once per task, and versions of its names.
 //! - *Not entry and exit paired in user space*. exit_group has no exit; a child's first event is the exit of a
 //!   clone that it never entered. The kernel side pairs them where it cannot go wrong, and says so where there
-//!   was no exit ([`Ending::NoExit`]).
+//!   was no exit ([`SyscallOutcome::NoExit`]).
 //! - *Not fd → path by a table in user space*. To follow descriptors through open, dup, fork, SCM_RIGHTS and
 //!   close_range one has to see every one of them, in order, from before the program began. A call's record names
 //!   the inode that its descriptor named at entry, and inodes have paths ([`FileEvent`]).
@@ -62,14 +62,14 @@
 //!   them. Earlier ones end before the bio does and are here when it comes.
 //!
 //! - *A driver's command* (SG_IO) is a request without a bio: its parent is the call that sent it, and the call counts it among
-//!   its bios (`kprobe-ebpf/src/command.rs`).
+//!   its bios (`kprobe-ebpf/src/block/passthrough.rs`).
 //!
 //! ## Devices on devices: the bio below, by the driver's own pointer
 //!
 //! A device that is made of others (device-mapper, md, a loop device's file) answers a bio or a request by bios of its own.
 //! Each of these is *below* what it does the work of: its record names that span as its submitter, and the root of the
 //! trace that this belongs to, whichever task submitted it. The kernel side finds it by the pointer that the driver keeps for
-//! the day on which its bio ends (`kprobe-ebpf/src/stacked.rs`).
+//! the day on which its bio ends (`kprobe-ebpf/src/block/stacked.rs`).
 //!
 //! - *Not block_bio_remap*: it names the device and sector that a bio came from. Sectors repeat (see above), and a mirror's
 //!   two halves come from one place.
@@ -108,7 +108,7 @@
 //! [`TraceContext`]: blkkin_wire::event::TraceContext
 //! [`TaskId`]: blkkin_wire::ids::TaskId
 //! [`FileEvent`]: blkkin_wire::event::FileEvent
-//! [`Ending::NoExit`]: blkkin_wire::event::Ending::NoExit
+//! [`SyscallOutcome::NoExit`]: blkkin_wire::event::SyscallOutcome::NoExit
 
 mod accounts;
 pub mod commits;

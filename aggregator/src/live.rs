@@ -13,10 +13,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use blkkin_wire::calls::{CallClass, errno_of};
 use blkkin_wire::clock::DurationNs;
-use blkkin_wire::event::Ending;
+use blkkin_wire::event::SyscallOutcome;
 use blkkin_wire::ids::{DeviceId, NodeId, TraceId};
+use blkkin_wire::syscalls::{SyscallClass, errno_of};
 
 use crate::account::subject::Subject;
 use crate::trace::{Root, Trace};
@@ -146,9 +146,9 @@ impl Live {
         match &trace.root {
             Root::Call(call) if Subject::of(trace) == Subject::Storage => {
                 let spec = call.call.spec();
-                let (moved, failed) = match call.ending {
-                    Ending::Returned(ret) => (spec.bytes(ret).unwrap_or(0), errno_of(ret).is_some()),
-                    Ending::NoExit => (0, false),
+                let (moved, failed) = match call.outcome {
+                    SyscallOutcome::Returned(ret) => (spec.bytes(ret).unwrap_or(0), errno_of(ret).is_some()),
+                    SyscallOutcome::NoExit => (0, false),
                 };
                 let device = call.file.map(|file| file.file.device);
                 self.row(trace, Layer::Call, device, operation(spec.class)).note(
@@ -217,12 +217,12 @@ impl Live {
 }
 
 /// Few words for many calls.
-fn operation(class: CallClass) -> &'static str {
+fn operation(class: SyscallClass) -> &'static str {
     match class {
-        CallClass::Read => "read",
-        CallClass::Write => "write",
-        CallClass::Sync => "sync",
-        CallClass::Async => "async",
+        SyscallClass::Read => "read",
+        SyscallClass::Write => "write",
+        SyscallClass::Sync => "sync",
+        SyscallClass::Async => "async",
         _ => "other",
     }
 }

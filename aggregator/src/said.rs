@@ -5,7 +5,7 @@
 //! *A name that is wrong is worse than none*: a number that has no name is left out and counted, and of two with the same name the later
 //! counts.
 
-use blkkin_wire::attributes::ThreadAttribute;
+use blkkin_wire::thread_attributes::ThreadAttribute;
 
 use crate::trace::Trace;
 
@@ -28,8 +28,11 @@ pub fn by_thread(trace: &Trace) -> Option<Said<'_>> {
         let name = keys.get(usize::from(entry.key))?;
         (!name.is_empty()).then_some(&**name)
     };
-    let mut said =
-        Said { values: Vec::new(), left_out: attributes.left_out, bytes_unread: attributes.bytes_unread };
+    let mut said = Said {
+        values: Vec::new(),
+        left_out: attributes.dropped_attributes_count,
+        bytes_unread: attributes.bytes_unread,
+    };
     for (at, entry) in attributes.entries.iter().enumerate() {
         let later = &attributes.entries[at + 1..];
         match name(entry).filter(|own| !later.iter().any(|later| name(later) == Some(own))) {

@@ -20,7 +20,7 @@ impl Trace {
 
     /// Whether it is a driver's command that the root itself sent.
     pub fn sent_by_root(&self, request: &RequestEvent) -> bool {
-        request.op.is_command() && request.parent == Some(self.root_span)
+        request.op.is_passthrough() && request.parent == Some(self.root_span)
     }
 
     /// How many of its bios the root itself queued, and how many drivers' commands it sent.

@@ -77,7 +77,7 @@ mod taken;
 #[cfg(test)]
 mod tests;
 
-use blkkin_wire::piece::Piece;
+use blkkin_wire::fragment::TraceFragment;
 use serde::{Deserialize, Serialize};
 
 use crate::trace::Trace;
@@ -99,9 +99,9 @@ pub struct Record<'a> {
 /// Takes what a stage gives out.
 pub trait Outlet {
     /// A piece, which has this number in this partition of the output.
-    fn piece(&mut self, partition: u32, number: u64, piece: Piece);
+    fn piece(&mut self, partition: u32, number: u64, piece: TraceFragment);
     /// A piece for the stage's second output: ends of requests, and what goes once more through the stage.
-    fn aside(&mut self, partition: u32, number: u64, piece: Piece);
+    fn aside(&mut self, partition: u32, number: u64, piece: TraceFragment);
     /// The record in hand cannot be read, for this reason.
     fn dead(&mut self, why: String);
     /// A trace that pieces are made of: for who watches. Nothing that is given out may depend on it.

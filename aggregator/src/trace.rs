@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs};
+use blkkin_wire::daemon_span::DaemonSpanEvent;
 use blkkin_wire::event::{
-    BioEvent, CallEvent, CommitEvent, ContextFrom, RequestEvent, TaskEvent, TraceContext,
+    BioEvent, CommitEvent, ContextSource, RequestEvent, SyscallEvent, TaskEvent, TraceContext,
 };
+pub use blkkin_wire::fragment::FragmentKind;
 use blkkin_wire::ids::{DeviceId, Source, SpanId, TraceId};
-use blkkin_wire::meeting::{MeetingEvent, Side};
-use blkkin_wire::operation::OperationEvent;
-pub use blkkin_wire::piece::Part;
-use blkkin_wire::process::ProcessEvent;
+use blkkin_wire::process_context::ProcessContextEvent;
+use blkkin_wire::remote_link::{RpcEndpointEvent, RpcSide};
 use serde::{Deserialize, Serialize};
 
 use crate::named::NamedFile;
@@ -24,9 +24,9 @@ use crate::named::NamedFile;
 )]
 pub enum Root {
     /// A system call.
-    Call(CallEvent),
+    Call(SyscallEvent),
     /// A daemon's own operation: what it did for it, calls and further operations, are traces with the same id.
-    Operation(Box<OperationEvent>),
+    Operation(Box<DaemonSpanEvent>),
     /// A journal commit: the kernel's own work on behalf of those who waited for it.
     Commit(CommitEvent),
     /// The first bio (or, without one, the first request) is the root: the kernel's own work (write-back, metadata).
@@ -44,7 +44,7 @@ pub struct Names {
     /// The program of that task.
     pub exe: Option<Arc<NamedFile>>,
     /// What that task's process says of itself.
-    pub process: Option<Arc<ProcessEvent>>,
+    pub process: Option<Arc<ProcessContextEvent>>,
     /// The primary file.
     pub file: Option<Arc<NamedFile>>,
     /// The second file.
@@ -150,13 +150,13 @@ pub struct Trace {
     /// For a commit: the call that it is shown below; whoever shows commits by themselves leaves it out.
     pub adopted_by: Option<Adoption>,
     /// Requests to or from other nodes that its spans were one end of.
-    pub meetings: Vec<MeetingEvent>,
+    pub meetings: Vec<RpcEndpointEvent>,
     /// Names.
     pub names: Names,
     /// What is known to be missing.
     pub missing: Missing,
     /// Whether other parts of it were given out before.
-    pub part: Part,
+    pub part: FragmentKind,
 }
 
 impl Trace {
@@ -176,7 +176,7 @@ impl Trace {
             meetings: Vec::new(),
             names: Names::default(),
             missing: Missing::default(),
-            part: Part::First,
+            part: FragmentKind::First,
         }
     }
 
@@ -193,7 +193,7 @@ impl Trace {
         // The devices' names stay: they are nearly always the same, and are set again before it is given out.
         let Names { task, exe, process, file, second_file, devices: _ } = &mut self.names;
         (*task, *exe, *process, *file, *second_file) = (None, None, None, None, None);
-        (self.missing, self.part) = (Missing::default(), Part::First);
+        (self.missing, self.part) = (Missing::default(), FragmentKind::First);
     }
 
     /// What it began with is here. This decides whose trace it is: the application's or the daemon's own, where the call was made
@@ -213,9 +213,10 @@ impl Trace {
     }
 
     /// It is in an application's own trace, and the thread said that the application samples that one. What a rule found out
-    /// (`ContextFrom::Events`) is of an operation on this node, which is sampled or not by itself.
+    /// (`ContextSource::Events`) is of an operation on this node, which is sampled or not by itself.
     pub fn is_sampled_by_program(&self) -> bool {
-        self.context().is_some_and(|context| context.from == ContextFrom::Thread && context.is_sampled())
+        self.context()
+            .is_some_and(|context| context.source == ContextSource::ThreadContext && context.is_sampled())
     }
 
     /// Puts bios and requests into their order.
@@ -270,18 +271,21 @@ impl Trace {
 
     /// Whether its root was asked for by another node: its id is provisional then.
     pub fn answered(&self) -> bool {
-        let answers = |met: &MeetingEvent| met.side == Side::Answered && met.span == self.root_span;
+        let answers = |met: &RpcEndpointEvent| met.side == RpcSide::Server && met.span == self.root_span;
         self.meetings.iter().any(answers)
     }
 
     /// How it hangs together with traces of the same id.
     pub fn hangs(&self) -> Hangs {
         match &self.root {
-            Root::Operation(operation) if operation.continued => Hangs::ByItself,
+            Root::Operation(operation) if operation.parent_is_remote => Hangs::ByItself,
             Root::Operation(operation) if operation.parent.is_some() => Hangs::Below,
             Root::Operation(_) => Hangs::Above,
             Root::Call(call)
-                if call.context.as_ref().is_some_and(|above| above.from != ContextFrom::Thread) =>
+                if call
+                    .context
+                    .as_ref()
+                    .is_some_and(|above| above.source != ContextSource::ThreadContext) =>
             {
                 Hangs::Below
             }
@@ -290,7 +294,7 @@ impl Trace {
     }
 
     /// The call at its root, if it is one.
-    pub fn call(&self) -> Option<&CallEvent> {
+    pub fn call(&self) -> Option<&SyscallEvent> {
         match &self.root {
             Root::Call(call) => Some(call),
             _ => None,

@@ -10,8 +10,8 @@ use std::time::Duration;
 use blkkin_aggregator::stage::Outlet;
 use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
 use blkkin_wire::clock::MonotonicNs;
-use blkkin_wire::piece::{Epoch, Origin, Piece, Stage};
-use blkkin_wire::v1::PieceWriter;
+use blkkin_wire::fragment::{FragmentOrigin, Incarnation, Stage, TraceFragment};
+use blkkin_wire::v1::FragmentWriter;
 
 use crate::pipeline::{BATCH, batch, stage_decode_translate};
 use crate::records::{Entries, STEP};
@@ -36,17 +36,17 @@ pub struct Aggregated {
 /// Records, as the aggregator's outbox makes them.
 #[derive(Default)]
 struct Records {
-    open: BTreeMap<u32, PieceWriter>,
+    open: BTreeMap<u32, FragmentWriter>,
     spans: u64,
     bytes: u64,
 }
 
-const FROM: Origin = Origin { stage: Stage::Join, partition: 0, epoch: Epoch(1) };
+const FROM: FragmentOrigin = FragmentOrigin { stage: Stage::Join, partition: 0, incarnation: Incarnation(1) };
 
 impl Outlet for Records {
-    fn piece(&mut self, partition: u32, number: u64, piece: Piece) {
-        let record = self.open.entry(partition).or_insert_with(|| PieceWriter::begin(FROM, number));
-        record.piece(&piece);
+    fn piece(&mut self, partition: u32, number: u64, piece: TraceFragment) {
+        let record = self.open.entry(partition).or_insert_with(|| FragmentWriter::begin(FROM, number));
+        record.push(&piece);
         if record.count().spans >= SPANS
             && let Some(record) = self.open.remove(&partition)
         {
@@ -54,13 +54,13 @@ impl Outlet for Records {
         }
     }
 
-    fn aside(&mut self, _: u32, _: u64, _: Piece) {}
+    fn aside(&mut self, _: u32, _: u64, _: TraceFragment) {}
 
     fn dead(&mut self, _why: String) {}
 }
 
 impl Records {
-    fn record(&mut self, record: PieceWriter) {
+    fn record(&mut self, record: FragmentWriter) {
         self.spans += record.count().spans as u64;
         self.bytes += black_box(record.end()).len() as u64;
     }
@@ -72,7 +72,7 @@ impl Records {
 
 /// Sends `calls` calls and what they caused through the stage.
 pub fn run(calls: u64) -> Aggregated {
-    let mut stage = JoinStage::begin(Epoch(1), JoinStageConfig::new(PARTITIONS));
+    let mut stage = JoinStage::begin(Incarnation(1), JoinStageConfig::new(PARTITIONS));
     let (mut records, mut done) = (Records::default(), Aggregated::default());
     let (mut entries, mut n, mut sequence) = (Entries::names(), 0, 0);
     while n < calls {

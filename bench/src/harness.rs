@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use blkkin_bus::{CAPACITY_DEFAULT, Next};
-use blkkin_tracer::nbd::NbdBooks;
-use blkkin_tracer::usdt::hits::HitBooks;
-use blkkin_tracer::{Ended, StopSignal, Tracer, TracerConfig, TracerError};
-use blkkin_wire::batch::{Accounts, EventBatch};
+use blkkin_tracer::enrich::nbd::NbdStats;
+use blkkin_tracer::enrich::usdt::events::UsdtStats;
+use blkkin_tracer::{StopSignal, TraceSummary, Tracer, TracerConfig, TracerError};
+use blkkin_wire::batch::{EventBatch, SourceStats};
 use blkkin_wire::event::LayerEvent;
 
 use crate::{affinity, process};
@@ -19,14 +19,14 @@ use crate::{affinity, process};
 /// A tracer that drains into nothing: what it costs the traced side, without what comes after it.
 pub(crate) struct Running {
     stop: StopSignal,
-    drain: JoinHandle<(Result<Ended, TracerError>, Duration)>,
+    drain: JoinHandle<(Result<TraceSummary, TracerError>, Duration)>,
     consumer: JoinHandle<[u64; 2]>,
     publishing: Arc<AtomicU64>,
 }
 
 /// What a tracer did.
 pub(crate) struct Done {
-    pub(crate) accounts: Accounts,
+    pub(crate) accounts: SourceStats,
     /// Processor time of the thread that drains.
     pub(crate) drain_time: Duration,
     /// Calls that were made for a span of the load's own.
@@ -34,8 +34,8 @@ pub(crate) struct Done {
     /// Calls whose thread said attributes.
     pub(crate) with_attributes: u64,
     /// Of requests to NBD servers, and of hits of probes, where these were asked for.
-    pub(crate) nbd: Option<NbdBooks>,
-    pub(crate) hits: Option<HitBooks>,
+    pub(crate) nbd: Option<NbdStats>,
+    pub(crate) hits: Option<UsdtStats>,
 }
 
 impl Running {
@@ -43,11 +43,11 @@ impl Running {
     pub(crate) fn start(tracer: Tracer) -> Running {
         let stop = StopSignal::new();
         let given = stop.clone();
-        let (events, mut batches) = blkkin_bus::topic::<EventBatch>(CAPACITY_DEFAULT);
+        let (events, mut batches) = blkkin_bus::channel::<EventBatch>(CAPACITY_DEFAULT);
         let drain = std::thread::spawn(move || {
             // Where it may not be bound it runs where the kernel puts it.
             let _ = affinity::pin(&affinity::other_cpus());
-            let ended = tracer.drain(events, given);
+            let ended = tracer.run(events, given);
             (ended, process::thread_time())
         });
         let publishing = Arc::new(AtomicU64::new(0));
@@ -58,9 +58,9 @@ impl Running {
             loop {
                 match batches.next(Duration::from_secs(1)) {
                     Next::Item(batch) => {
-                        told.store(batch.accounts.contexts_publishing, Ordering::Relaxed);
+                        told.store(batch.stats.contexts_publishing, Ordering::Relaxed);
                         for event in &batch.events {
-                            if let LayerEvent::Call(call) = event {
+                            if let LayerEvent::Syscall(call) = event {
                                 counts[0] += u64::from(call.context.is_some());
                                 counts[1] += u64::from(call.attributes.is_some());
                             }
@@ -85,7 +85,7 @@ impl Running {
         let (ended, drain_time) = self.drain.join().ok().context("the tracer's thread panicked")?;
         let counts = self.consumer.join().ok().context("the consumer's thread panicked")?;
         let [in_contexts, with_attributes] = counts;
-        let Ended { accounts, nbd, hits, .. } = ended?;
+        let TraceSummary { accounts, nbd, usdt: hits, .. } = ended?;
         Ok(Done { accounts, drain_time, in_contexts, with_attributes, nbd, hits })
     }
 }
@@ -100,7 +100,7 @@ pub(crate) fn load(arguments: &[&str]) -> Result<Child> {
 
 /// As [`load`], followed by `tracer`. To be called from the main thread.
 pub(crate) fn traced_load(tracer: &Tracer, arguments: &[&str]) -> Result<Child> {
-    let _followed = tracer.follow_children_of_this_thread()?;
+    let _followed = tracer.trace_children_of_this_thread()?;
     load(arguments)
 }
 

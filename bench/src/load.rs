@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use blkkin_tracer::origin;
+use blkkin_tracer::clock;
 
 use crate::calls::{Call, Target};
 use crate::{affinity, contexts, optin};
@@ -16,7 +16,7 @@ use crate::{affinity, contexts, optin};
 /// Runs one of them.
 pub(crate) fn run(words: &[&str]) -> Result<()> {
     match words {
-        ["clock"] => println!("{}", origin::now().0),
+        ["clock"] => println!("{}", clock::now().0),
         ["measure", chunks, calls @ ..] => measure(chunks.parse()?, calls)?,
         ["measure-context", chunks, library, word, go] => {
             contexts::load(chunks.parse()?, library, word, go.as_ref())?;

@@ -19,10 +19,10 @@ use blkkin_aggregator::join::{JoinConfig, Joiner};
 use blkkin_aggregator::trace::Trace;
 use blkkin_aggregator::translate::spans;
 use blkkin_report::{Report, ReportConfig};
-use blkkin_tracer::decode::decode;
-use blkkin_tracer::operations::Operations;
-use blkkin_tracer::translate::append;
-use blkkin_wire::batch::{Accounts, EventBatch};
+use blkkin_tracer::attach::req_op::ReqOpTable;
+use blkkin_tracer::read::decode::decode;
+use blkkin_tracer::read::translate::append;
+use blkkin_wire::batch::{EventBatch, SourceStats};
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use blkkin_wire::event::LayerEvent;
 use blkkin_wire::ids::{BootId, NodeId, Source, StartEpoch};
@@ -169,7 +169,7 @@ pub fn stage_decode(entries: &Entries) -> usize {
 /// The events of whole entries.
 #[inline(never)]
 pub fn stage_decode_translate(entries: &Entries) -> Vec<LayerEvent> {
-    let (operations, mut events) = (Operations::default(), Vec::with_capacity(entries.len()));
+    let (operations, mut events) = (ReqOpTable::default(), Vec::with_capacity(entries.len()));
     for bytes in entries.iter() {
         if let Ok(record) = decode(bytes) {
             append(record, &operations, &mut events);
@@ -221,8 +221,8 @@ pub fn batch(sequence: u64, events: Vec<LayerEvent>, watermark: MonotonicNs) -> 
         anchor,
         events,
         watermark,
-        accounts: Accounts::default(),
-        killed: Vec::new(),
+        stats: SourceStats::default(),
+        crashed_runs: Vec::new(),
     }
 }
 

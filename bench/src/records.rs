@@ -3,11 +3,11 @@
 
 use blkkin_probe_abi::Plain;
 use blkkin_probe_abi::record::{
-    BIO_FIRST, BioRecord, CALL_HAS_FILE, CallRecord, FileId, FileRecord, Header, PairRecord, RequestRecord,
-    TAG_BIO, TAG_CALL, TAG_FILE, TAG_PAIR, TAG_REQUEST, TAG_TASK, TaskRecord,
+    BIO_FIRST, BioRecord, BioRequestRecord, FileId, FileRecord, Header, RequestRecord, SYSCALL_HAS_FILE,
+    SyscallRecord, TAG_BIO, TAG_BIO_REQUEST, TAG_FILE, TAG_REQUEST, TAG_SYSCALL, TAG_TASK, TaskRecord,
 };
-use blkkin_tracer::decode::bytes_of;
-use blkkin_wire::calls::{Arch, CallId};
+use blkkin_tracer::read::decode::bytes_of;
+use blkkin_wire::syscalls::{Arch, SyscallId};
 
 /// ns from one call's begin to the next.
 pub const STEP: u64 = 2_000;
@@ -74,8 +74,8 @@ impl Entries {
         };
         let (time, root) = (n * STEP, span(n, 0));
         let (task, task_version, bytes) = (n % TASKS + 1, 1, 4096_u32);
-        let call = CallId::by_name("pread64").expect("invariant: in the table");
-        let record = CallRecord {
+        let call = SyscallId::by_name("pread64").expect("invariant: in the table");
+        let record = SyscallRecord {
             span: root,
             task,
             enter_ns: time,
@@ -87,9 +87,9 @@ impl Entries {
             bios: reaches_disk.into(),
             sleeps: reaches_disk.into(),
             fd: 3,
-            ..CallRecord::default()
+            ..SyscallRecord::default()
         };
-        self.put(TAG_CALL, CALL_HAS_FILE, time + 1_000, record, b"", |record| &mut record.header);
+        self.put(TAG_SYSCALL, SYSCALL_HAS_FILE, time + 1_000, record, b"", |record| &mut record.header);
     }
 
     /// What the `n`th call caused, and not the call: it is still open.
@@ -105,7 +105,7 @@ impl Entries {
     fn add_pair(&mut self, n: u64) -> bool {
         let (time, root) = (n * STEP, span(n, 0));
         let (task, task_version, bytes) = (n % TASKS + 1, 1, 4096);
-        let record = PairRecord {
+        let record = BioRequestRecord {
             bio: span(n, 1),
             parent: root,
             root,
@@ -123,9 +123,9 @@ impl Entries {
             request_opf: 1,
             task_version,
             bio_flags: BIO_FIRST,
-            ..PairRecord::default()
+            ..BioRequestRecord::default()
         };
-        self.put(TAG_PAIR, 0, time + 900, record, b"", |record| &mut record.header);
+        self.put(TAG_BIO_REQUEST, 0, time + 900, record, b"", |record| &mut record.header);
         true
     }
 
@@ -200,9 +200,9 @@ fn span(n: u64, part: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use blkkin_tracer::decode::decode;
-    use blkkin_tracer::operations::Operations;
-    use blkkin_tracer::translate::append;
+    use blkkin_tracer::attach::req_op::ReqOpTable;
+    use blkkin_tracer::read::decode::decode;
+    use blkkin_tracer::read::translate::append;
 
     #[test]
     fn the_tracer_understands_every_entry() {
@@ -213,7 +213,7 @@ mod tests {
         assert!(
             entries
                 .iter()
-                .all(|bytes| { append(decode(bytes).unwrap(), &Operations::default(), &mut events) })
+                .all(|bytes| { append(decode(bytes).unwrap(), &ReqOpTable::default(), &mut events) })
         );
         assert_eq!(events.len(), entries.len());
     }

@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use blkkin_tracer::{layout, origin};
+use blkkin_tracer::attach::layout;
+use blkkin_tracer::clock;
 
 use crate::Setting;
 use crate::frame::{Figure, Found, Goal, Rounds, Turns};
@@ -68,10 +69,10 @@ struct Times {
 
 /// Until the command says its clock, and until everything has ended.
 fn begin(command: &mut Command) -> Result<Times> {
-    let start = origin::now().0;
+    let start = clock::now().0;
     let output =
         command.stdin(Stdio::null()).stderr(Stdio::null()).output().context("cannot start a command")?;
-    let end = origin::now().0;
+    let end = clock::now().0;
     let begun: u64 =
         String::from_utf8_lossy(&output.stdout).trim().parse().context("the command said no time")?;
     Ok(Times { begun: (begun - start) as f64 / 1e6, ended: (end - start) as f64 / 1e6 })

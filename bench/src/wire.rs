@@ -107,7 +107,7 @@ fn record(job: Job, place: &Place, setting: &Setting) -> Result<EventBatch> {
     let cpus: Vec<String> = affinity::cpus().iter().map(ToString::to_string).collect();
     let words = job.command(place, length, &cpus.join(","), &output);
     let mut fio = {
-        let _followed = tracer.follow_children_of_this_thread()?;
+        let _followed = tracer.trace_children_of_this_thread()?;
         Command::new(&words[0]).args(&words[1..]).stdin(Stdio::null()).spawn().context("cannot start fio")?
     };
     let batches = collect(tracer, || {
@@ -120,7 +120,7 @@ fn record(job: Job, place: &Place, setting: &Setting) -> Result<EventBatch> {
     let mut whole = batches.next().context("the tracer said nothing")?;
     for batch in batches {
         whole.events.extend(batch.events);
-        (whole.accounts, whole.watermark) = (batch.accounts, batch.watermark);
+        (whole.stats, whole.watermark) = (batch.stats, batch.watermark);
     }
     whole.events.truncate(EVENTS_MAX);
     Ok(whole)
@@ -130,8 +130,8 @@ fn record(job: Job, place: &Place, setting: &Setting) -> Result<EventBatch> {
 fn collect(tracer: Tracer, wait: impl FnOnce() -> Result<()>) -> Result<Vec<EventBatch>> {
     let stop = StopSignal::new();
     let given = stop.clone();
-    let (events, mut batches) = blkkin_bus::topic::<EventBatch>(CAPACITY_DEFAULT);
-    let drain = std::thread::spawn(move || tracer.drain(events, given));
+    let (events, mut batches) = blkkin_bus::channel::<EventBatch>(CAPACITY_DEFAULT);
+    let drain = std::thread::spawn(move || tracer.run(events, given));
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keeping = Arc::clone(&kept);
     let consumer = std::thread::spawn(move || {

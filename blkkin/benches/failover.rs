@@ -1,13 +1,13 @@
-//! How long it takes until a member of a group that was killed is missed: measured, for the figures in docs/kafka.md.
+//! Time until a consumer group notices a killed member, for the numbers in docs/kafka.md.
 //!
-//! Two exporters share a topic; one of them is killed. The time is that from the kill until the last of its partitions is
-//! delivered from again: `cargo bench -p blkkin --bench failover`. It takes ten minutes, most of them waiting for clusters that are
-//! told 45 s.
+//! Two exporters share a topic; one of them is killed. The measured time runs from the kill until
+//! spans of each of its partitions are delivered again: `cargo bench -p blkkin --bench failover`.
+//! It takes ten minutes, mostly waits for clusters with a session timeout of 45 s.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "it measures, fails by panicking, and says what it saw"
+    reason = "it measures, fails by panicking, and prints its results"
 )]
 
 #[path = "../../bus/tests/support/mod.rs"]
@@ -34,33 +34,33 @@ use exporting::{Writer, piece};
 use support::or_skip;
 
 const PARTITIONS: u32 = 4;
-/// Each writes into one partition: so many that there are some for each.
+/// The number of writers, each into one partition, so that every partition has some.
 const WRITERS: u64 = 12;
 const TIMES: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(120);
 const QUICK: &str = "group.consumer.min.session.timeout.ms=6000\ngroup.consumer.session.timeout.ms=6000\n\
     group.consumer.min.heartbeat.interval.ms=1000\ngroup.consumer.heartbeat.interval.ms=1000\n";
 
-/// The latest piece of each writer that was written, and that was delivered.
+/// The latest fragment of each writer that was written, and that was delivered.
 #[derive(Default)]
-struct Seen {
+struct Progress {
     written: HashMap<u64, u64>,
     delivered: HashMap<u64, u64>,
 }
 
-/// Writes and reads until it is told to end.
-fn world(
+/// Writes and reads until the stop flag is set.
+fn start_load(
     settings: &Settings,
-    seen: &Arc<Mutex<Seen>>,
+    progress: &Arc<Mutex<Progress>>,
     stop: &Arc<AtomicBool>,
 ) -> [std::thread::JoinHandle<()>; 2] {
     let (into, out) = (settings.clone(), settings.clone());
-    let (written, delivered) = (Arc::clone(seen), Arc::clone(seen));
-    let (told, told_too) = (Arc::clone(stop), Arc::clone(stop));
+    let (written, delivered) = (Arc::clone(progress), Arc::clone(progress));
+    let (stop_write, stop_read) = (Arc::clone(stop), Arc::clone(stop));
     let write = std::thread::spawn(move || {
         let mut writers: Vec<_> = (0..WRITERS).map(|n| Writer::new(&into, n as u32)).collect();
         for n in 0.. {
-            if told.load(Relaxed) {
+            if stop_write.load(Relaxed) {
                 return;
             }
             writers[(n % WRITERS) as usize].write(vec![piece(n)]);
@@ -76,14 +76,14 @@ fn world(
             .set("auto.offset.reset", "earliest");
         let consumer: BaseConsumer = config.create().unwrap();
         consumer.subscribe(&["shown"]).unwrap();
-        while !told_too.load(Relaxed) {
+        while !stop_read.load(Relaxed) {
             let Some(Ok(message)) = consumer.poll(Duration::from_millis(20)) else { continue };
             let spans: Vec<Value> = serde_json::from_slice(message.payload().unwrap()).unwrap();
-            let mut seen = delivered.lock().unwrap();
+            let mut progress = delivered.lock().unwrap();
             for span in spans {
                 let trace = u128::from_str_radix(span["traceId"].as_str().unwrap(), 16).unwrap();
                 let n = (trace as u64) - 1;
-                let latest = seen.delivered.entry(n % WRITERS).or_default();
+                let latest = progress.delivered.entry(n % WRITERS).or_default();
                 *latest = n.max(*latest);
             }
         }
@@ -91,18 +91,19 @@ fn world(
     [write, read]
 }
 
-/// Waits until of each writer something was delivered that was written after now; how long that took.
-fn until_all_flow(seen: &Arc<Mutex<Seen>>) -> Duration {
+/// Waits until a fragment of each writer that was written after the call is delivered; returns the
+/// time.
+fn until_all_flow(progress: &Arc<Mutex<Progress>>) -> Duration {
     let begun = Instant::now();
-    let before = seen.lock().unwrap().written.clone();
+    let before = progress.lock().unwrap().written.clone();
     loop {
-        let all = |seen: &Seen| {
+        let all = |progress: &Progress| {
             (0..WRITERS).all(|writer| {
                 let newest = before.get(&writer).copied().unwrap_or_default();
-                seen.delivered.get(&writer).is_some_and(|delivered| *delivered > newest)
+                progress.delivered.get(&writer).is_some_and(|delivered| *delivered > newest)
             })
         };
-        if all(&seen.lock().unwrap()) {
+        if all(&progress.lock().unwrap()) {
             return begun.elapsed();
         }
         assert!(begun.elapsed() < PATIENCE, "not delivered");
@@ -110,7 +111,7 @@ fn until_all_flow(seen: &Arc<Mutex<Seen>>) -> Duration {
     }
 }
 
-fn measure(what: &str, broker: &str, set: &[&str], named: bool) {
+fn measure(what: &str, broker: &str, set: &[&str], with_instance: bool) {
     let broker = Broker::start_with(broker).unwrap();
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     settings.create_topic(TRACES, PARTITIONS, Some(1)).unwrap();
@@ -119,24 +120,24 @@ fn measure(what: &str, broker: &str, set: &[&str], named: bool) {
     let start = |name: &str| {
         let mut words = vec!["--to", to.as_str()];
         set.iter().for_each(|word| words.extend(["--set", *word]));
-        if named {
+        if with_instance {
             words.extend(["--instance", name]);
         }
         exporting::start(&settings, folder.path(), &words)
     };
-    let (seen, stop) = (Arc::new(Mutex::new(Seen::default())), Arc::new(AtomicBool::new(false)));
-    let threads = world(&settings, &seen, &stop);
+    let (progress, stop) = (Arc::new(Mutex::new(Progress::default())), Arc::new(AtomicBool::new(false)));
+    let threads = start_load(&settings, &progress, &stop);
     let _stays = start("stays");
     let mut killed = start("killed");
     let mut times = Vec::new();
     for _ in 0..TIMES {
-        // Each has its half.
+        // Each exporter has half of the partitions.
         std::thread::sleep(Duration::from_secs(15));
-        until_all_flow(&seen);
+        until_all_flow(&progress);
         killed.kill();
-        // With a name it comes back at once; without one it comes later, as a stranger.
-        let restarted = named.then(|| start("killed"));
-        times.push(until_all_flow(&seen));
+        // With an instance name it restarts at once; without one it joins later, as a new member.
+        let restarted = with_instance.then(|| start("killed"));
+        times.push(until_all_flow(&progress));
         killed = restarted.unwrap_or_else(|| start("killed"));
     }
     stop.store(true, Relaxed);

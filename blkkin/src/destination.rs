@@ -1,8 +1,10 @@
-//! `--to`: where spans go, and what became of them.
+//! `--to`: the destinations of spans, and the result of each delivery.
 //!
-//! *In*: words, then traces. *Out*: spans at each destination, and a line or an error for each at the end. A
-//! destination that cannot be written is refused before anything is traced; a server that is away is not, since
-//! it may come back while tracing.
+//! *In*: destination arguments, then spans. *Out*: spans at each destination, and a summary line or
+//! an error for each at the end. blkkin refuses a destination that cannot be written before it
+//! traces anything. An unreachable server is accepted, because it may come back while tracing runs.
+
+mod kafka;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,111 +12,118 @@ use std::time::Duration;
 
 use blkkin_bus::kafka::Settings;
 use blkkin_wire::span::Span;
-use blkkin_zipkin_export::{Destination, ExportAccounts, ExportConfig, Exporter};
+use blkkin_zipkin_export::{Destination, ExportConfig, ExportStats, Exporter};
 
-use crate::exporter::KafkaPost;
-use crate::failure::{Failure, Status};
+pub(crate) use crate::destination::kafka::KafkaTransport;
+use crate::error::{CliError, Status};
 
-/// Time for a server to take what waits, after tracing ended. It takes a queue's worth in some seconds; one that
-/// is away is not waited for longer than a person is willing to.
+/// Time for a server to accept the queued spans after tracing ended. It accepts a full queue in
+/// seconds; an unreachable one must not delay the user for longer.
 const SERVER_DEADLINE: Duration = Duration::from_secs(10);
-/// Time for a disk to do so: slow ones exist, and what is lost here was traced at some cost.
+/// Time for a disk to do so. Some disks are slow, and tracing the spans again is expensive.
 const FILE_DEADLINE: Duration = Duration::from_secs(60);
 
-/// What a server that is there needs for the rest; a person is told of a longer wait.
+/// Time that a reachable server needs for the rest; a longer wait is reported.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What `--to` will understand one day, so that it is not called unknown (DESIGN: the command line).
+/// Destination kinds that are planned, so that they are not called unknown.
 const LATER: [&str; 4] = ["perfetto", "html", "events", "kafka"];
 const AVAILABLE: &str =
     "zipkin=http://HOST:9411, zipkin=FILE.json, zipkin-kafka=HOST:9092 or otlp=http://HOST:4318";
 
 /// An open destination.
-pub(crate) struct Outlet {
-    /// As it was named.
+pub(crate) struct SpanSink {
+    /// The argument of `--to`, without a password.
     name: String,
     exporter: Arc<Exporter>,
-    kind: Kind,
+    kind: SinkKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum SinkKind {
     Server,
     File,
 }
 
-/// What became of the spans for one destination.
+/// The result of a delivery to one destination.
 #[derive(Clone, Debug)]
-pub(crate) struct Delivery {
-    /// As it was named.
+pub(crate) struct DeliveryReport {
+    /// The argument of `--to`, without a password.
     pub(crate) name: String,
-    kind: Kind,
-    /// The file that there is in place of the one that was named, which is not whole.
-    left_at: Option<PathBuf>,
-    /// The books; nothing is pending.
-    pub(crate) accounts: ExportAccounts,
-    /// What went wrong, if something did.
-    pub(crate) trouble: Option<String>,
+    kind: SinkKind,
+    /// The incomplete file that exists in place of the named one.
+    partial_path: Option<PathBuf>,
+    /// The exporter's counters; nothing is pending.
+    pub(crate) stats: ExportStats,
+    /// The last error, if there was one.
+    pub(crate) last_error: Option<String>,
 }
 
-/// Opens every destination, or none.
-pub(crate) fn open_all(words: &[String]) -> Result<Vec<Outlet>, Failure> {
-    // All are read before one is opened: a slip in the second leaves no file of the first.
-    let parsed = words.iter().map(|word| parse(word)).collect::<Result<Vec<_>, _>>()?;
-    words.iter().zip(parsed).map(|(word, destination)| open(word, destination)).collect()
+/// Opens all destinations, or none.
+pub(crate) fn open_all(arguments: &[String]) -> Result<Vec<SpanSink>, CliError> {
+    // All arguments are parsed before one is opened: an error in the second leaves no file of the
+    // first.
+    let parsed = arguments.iter().map(|argument| parse(argument)).collect::<Result<Vec<_>, _>>()?;
+    arguments.iter().zip(parsed).map(|(argument, destination)| open(argument, destination)).collect()
 }
 
-impl Outlet {
-    /// Takes spans. Never waits for a server.
+impl SpanSink {
+    /// Queues spans, without blocking.
     pub(crate) fn offer(&self, spans: Vec<Span>) {
         self.exporter.offer(spans);
     }
 
-    /// Its server, if it is one: not to be waited for when the person would not.
+    /// Returns the exporter of a server destination, so that the user can abort the wait for it.
     pub(crate) fn server(&self) -> Option<Arc<Exporter>> {
-        (self.kind == Kind::Server).then(|| Arc::clone(&self.exporter))
+        (self.kind == SinkKind::Server).then(|| Arc::clone(&self.exporter))
     }
 
-    /// Sends what waits, within bounds; says so through `tell` where that takes long.
-    pub(crate) fn finish(self, tell: impl FnOnce(String)) -> Delivery {
-        if self.kind == Kind::Server && !self.exporter.settles_within(PATIENCE) {
+    /// Delivers the queued spans within the deadline; reports a long wait through `notify`.
+    pub(crate) fn finish(self, notify: impl FnOnce(String)) -> DeliveryReport {
+        if self.kind == SinkKind::Server && !self.exporter.drains_within(PATIENCE) {
             let seconds = SERVER_DEADLINE.as_secs();
-            tell(format!("waiting up to {seconds} s for {}; Ctrl-C breaks that off", self.name));
+            notify(format!("waiting up to {seconds} s for {}; Ctrl-C aborts the wait", self.name));
         }
         let accounts = self.exporter.finish(match self.kind {
-            Kind::Server => SERVER_DEADLINE,
-            Kind::File => FILE_DEADLINE,
+            SinkKind::Server => SERVER_DEADLINE,
+            SinkKind::File => FILE_DEADLINE,
         });
-        let (left_at, trouble) = (self.exporter.left_at(), self.exporter.last_error());
-        Delivery { name: self.name, kind: self.kind, left_at, accounts, trouble }
+        let (left_at, trouble) = (self.exporter.partial_path(), self.exporter.last_error());
+        DeliveryReport {
+            name: self.name,
+            kind: self.kind,
+            partial_path: left_at,
+            stats: accounts,
+            last_error: trouble,
+        }
     }
 }
 
-impl Delivery {
-    /// An error, if not everything arrived.
-    pub(crate) fn failure(&self) -> Option<Failure> {
-        let (dropped, offered) = (self.accounts.dropped(), self.accounts.offered);
-        if dropped == 0 && self.trouble.is_none() {
+impl DeliveryReport {
+    /// Returns an error if spans were lost.
+    pub(crate) fn error(&self) -> Option<CliError> {
+        let (dropped, offered) = (self.stats.dropped(), self.stats.offered);
+        if dropped == 0 && self.last_error.is_none() {
             return None;
         }
-        Some(Failure {
-            what: match &self.left_at {
-                Some(_) if dropped == 0 => format!("{} is not whole", self.name),
-                _ => format!("{dropped} of {offered} spans did not arrive at {}", self.name),
+        Some(CliError {
+            what: match &self.partial_path {
+                Some(_) if dropped == 0 => format!("{} is incomplete", self.name),
+                _ => format!("{dropped} of {offered} spans were not delivered to {}", self.name),
             },
-            why: self.trouble.clone().unwrap_or_else(|| self.causes()),
+            why: self.last_error.clone().unwrap_or_else(|| self.causes()),
             remedy: match self.kind {
-                Kind::Server => "check that it runs, or send to a file: --to zipkin=trace.json",
-                Kind::File => "a file on a disk that has room: --to zipkin=FILE.json",
+                SinkKind::Server => "check that it runs, or send to a file: --to zipkin=trace.json",
+                SinkKind::File => "a file on a disk that has room: --to zipkin=FILE.json",
             }
             .into(),
             status: Status::Failed,
         })
     }
 
-    /// What arrived, and where: what exists is named.
+    /// Returns a remark on the delivered spans and the file that holds them.
     pub(crate) fn remark(&self) -> Option<String> {
-        match (self.accounts.sent, &self.left_at) {
+        match (self.stats.sent, &self.partial_path) {
             (0, _) => None,
             (sent, None) => Some(format!("{sent} spans sent to {}", self.name)),
             (sent, Some(file)) => Some(format!("{sent} spans are in {}", file.display())),
@@ -122,62 +131,63 @@ impl Delivery {
     }
 
     fn causes(&self) -> String {
-        let accounts = &self.accounts;
+        let accounts = &self.stats;
         format!(
-            "{} found the queue full, {} were refused, {} could not be delivered in time",
+            "{} met a full queue, {} were refused, {} could not be delivered in time",
             accounts.dropped_queue_full, accounts.dropped_rejected, accounts.dropped_undeliverable
         )
     }
 }
 
-/// What a word of `--to` means.
-pub(crate) fn parse(word: &str) -> Result<Destination, Failure> {
-    let known = word.split_once('=').and_then(|(kind, value)| Destination::read(kind, value));
+/// Parses an argument of `--to`.
+pub(crate) fn parse(argument: &str) -> Result<Destination, CliError> {
+    let known = argument.split_once('=').and_then(|(kind, value)| Destination::read(kind, value));
     if let Some(read) = known {
-        return read.map_err(|error| Failure::usage(format!("bad destination {word}"), error, AVAILABLE));
+        return read
+            .map_err(|error| CliError::usage(format!("bad destination {argument}"), error, AVAILABLE));
     }
-    match word.split_once('=') {
+    match argument.split_once('=') {
         Some((kind, _)) if LATER.contains(&kind) => {
-            let why = "this version does not have it yet";
-            Err(Failure::usage(format!("no destination of kind `{kind}`"), why, AVAILABLE))
+            let why = "this version does not support it yet";
+            Err(CliError::usage(format!("no destination of kind `{kind}`"), why, AVAILABLE))
         }
-        Some((kind, _)) => Err(Failure::usage(
+        Some((kind, _)) => Err(CliError::usage(
             format!("unknown kind of destination `{kind}`"),
             "there are zipkin, zipkin-kafka and otlp",
             AVAILABLE,
         )),
         None => {
-            let why = "it has the form KIND=PLACE";
-            Err(Failure::usage(format!("bad destination `{word}`"), why, AVAILABLE))
+            let why = "the form is KIND=ADDRESS";
+            Err(CliError::usage(format!("bad destination `{argument}`"), why, AVAILABLE))
         }
     }
 }
 
-fn open(word: &str, destination: Destination) -> Result<Outlet, Failure> {
+fn open(argument: &str, destination: Destination) -> Result<SpanSink, CliError> {
     let kind = match destination {
-        Destination::File(_) => Kind::File,
-        Destination::Http(..) | Destination::Grpc(_) | Destination::Kafka { .. } => Kind::Server,
+        Destination::File(_) => SinkKind::File,
+        Destination::Http(..) | Destination::Grpc(_) | Destination::Kafka { .. } => SinkKind::Server,
     };
-    // Shown as the exporter shows it: without a password.
+    // The exporter's display form, without a password.
     let name = destination.to_string();
     let config = ExportConfig::default();
     let exporter = match &destination {
         Destination::Kafka { brokers, topic, format } => {
-            let post =
-                KafkaPost::new(&Settings::new(brokers), topic).map_err(|error| cannot_open(word, &error))?;
-            Exporter::over(Box::new(post), *format, config)
+            let post = KafkaTransport::new(&Settings::new(brokers), topic)
+                .map_err(|error| cannot_open(argument, &error))?;
+            Exporter::with_transport(Box::new(post), *format, config)
         }
         other => Exporter::open(Destination::clone(other), config),
     };
-    let exporter = exporter.map_err(|error| cannot_open(word, &error))?;
-    Ok(Outlet { name, exporter: Arc::new(exporter), kind })
+    let exporter = exporter.map_err(|error| cannot_open(argument, &error))?;
+    Ok(SpanSink { name, exporter: Arc::new(exporter), kind })
 }
 
-/// A destination that is refused before anything goes there.
-pub(crate) fn cannot_open(word: &str, error: &dyn std::error::Error) -> Failure {
+/// Converts the error of a destination that cannot be opened.
+pub(crate) fn cannot_open(argument: &str, error: &dyn std::error::Error) -> CliError {
     let error = error.to_string();
     let (why, remedy) = error.split_once("; ").unwrap_or((&error, AVAILABLE));
-    Failure { status: Status::Failed, ..Failure::usage(format!("cannot open {word}"), why, remedy) }
+    CliError { status: Status::Failed, ..CliError::usage(format!("cannot open {argument}"), why, remedy) }
 }
 
 #[cfg(test)]
@@ -187,8 +197,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_destination_is_told_what_there_is() {
-        for word in [
+    fn unknown_destination_is_refused_with_a_list() {
+        for argument in [
             "otlp=h:4318",
             "zipkin-kafka=h",
             "perfetto=x",
@@ -197,34 +207,39 @@ mod tests {
             "zipkin=",
             "zipkin=ftp://h",
         ] {
-            let failure = parse(word).unwrap_err();
-            assert_eq!(failure.remedy, AVAILABLE, "{word}");
+            let error = parse(argument).unwrap_err();
+            assert_eq!(error.remedy, AVAILABLE, "{argument}");
         }
         assert!(parse("kafka=h").unwrap_err().why.contains("yet"));
     }
 
     #[test]
-    fn a_folder_that_is_not_there_is_refused_at_once() {
-        let failure = open_all(&["zipkin=/no/such/folder/trace.json".into()]).err().unwrap();
-        assert!(failure.what.contains("/no/such/folder"), "{failure}");
+    fn missing_folder_is_refused_at_once() {
+        let error = open_all(&["zipkin=/no/such/folder/trace.json".into()]).err().unwrap();
+        assert!(error.what.contains("/no/such/folder"), "{error}");
     }
 
     #[test]
-    fn what_exists_is_named_and_the_remedy_is_of_its_kind() {
-        let accounts =
-            ExportAccounts { offered: 50, sent: 42, dropped_undeliverable: 8, ..Default::default() };
+    fn report_names_the_file_and_a_remedy_by_kind() {
+        let accounts = ExportStats { offered: 50, sent: 42, dropped_undeliverable: 8, ..Default::default() };
         let (name, trouble) = ("zipkin=x.json".to_owned(), Some("No space left".to_owned()));
         let left_at = Some(PathBuf::from("x.json.partial"));
-        let file = Delivery { name, kind: Kind::File, left_at, accounts, trouble };
+        let file = DeliveryReport {
+            name,
+            kind: SinkKind::File,
+            partial_path: left_at,
+            stats: accounts,
+            last_error: trouble,
+        };
         assert_eq!(file.remark().unwrap(), "42 spans are in x.json.partial");
-        assert!(file.failure().unwrap().remedy.contains("room"));
-        let server = Delivery { kind: Kind::Server, left_at: None, ..file };
+        assert!(file.error().unwrap().remedy.contains("room"));
+        let server = DeliveryReport { kind: SinkKind::Server, partial_path: None, ..file };
         assert!(server.remark().unwrap().contains("sent to"));
-        assert!(server.failure().unwrap().remedy.contains("it runs"));
+        assert!(server.error().unwrap().remedy.contains("it runs"));
     }
 
     #[test]
-    fn nothing_is_made_when_a_later_one_is_wrong() {
+    fn invalid_second_destination_leaves_no_file_of_the_first() {
         let temp = tempfile::tempdir().unwrap();
         let first = format!("zipkin={}", temp.path().join("a.json").display());
         assert!(open_all(&[first, "what".into()]).is_err());

@@ -1,17 +1,17 @@
-//! `blkkin doctor`: what can be traced here, what not, why, and what to do.
+//! `blkkin doctor`: reports what can be traced here, what cannot, why, and the remedy.
 //!
-//! *In*: the tracer's verdict on each probe, and what this machine says of itself. *Out*: a table, or JSON, on
-//! stdout, and an exit status: 0 when everything that blkkin needs works. Needs no privilege: what cannot be tried
-//! without it is said to be unknown, with what would make it known.
+//! *In*: the tracer's verdict on each probe, and checks of this machine. *Out*: a table or JSON on
+//! stdout, and an exit status: 0 if everything required works. It needs no privilege: a check that
+//! needs one is reported as unknown, with the privilege that it needs.
 
+mod block_devices;
 mod capabilities;
 mod check;
 mod contexts;
-mod daemons;
 mod json;
 mod kernel;
 mod kinds;
-mod queues;
+mod lttng;
 mod symbols;
 mod table;
 mod throttle;
@@ -20,34 +20,34 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use blkkin_tracer::probes::Need;
-use blkkin_tracer::{DoctorReport, Verdict};
+use blkkin_tracer::attach::probes::Need;
+use blkkin_tracer::{DoctorReport, ProbeStatus};
 
-use crate::args::DoctorArgs;
-use crate::failure::{Failure, Status};
+use crate::cli::DoctorArgs;
+use crate::error::{CliError, Status};
 use crate::terminal;
-use check::{Check, Standing};
+use check::{Check, CheckStatus};
 
-/// What every task of the node pays while calls are traced (DESIGN: promises).
-const FLOOR: &str = "While system calls are traced, every task of this machine pays at each call, traced or not: \
+/// The cost for every task of the node while system calls are traced.
+const FLOOR: &str = "While system calls are traced, every task of this machine pays at each system call, traced or not: \
     140-165 ns for the two hooks alone, 166-180 ns with the cheapest \"not mine\" (measured on Linux 6.18).";
 
-/// All there is to say.
+/// The results of all checks.
 pub(crate) struct Diagnosis {
     checks: Vec<Check>,
     probes: DoctorReport,
     remarks: Vec<&'static str>,
 }
 
-/// Looks, and says what it found.
-pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Failure> {
+/// Runs the checks and prints the results.
+pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     let diagnosis = Diagnosis::new();
     let text = if args.json {
         format!("{}\n", json::value(&diagnosis))
     } else {
         table::render(&diagnosis, &terminal::style(args.color, &io::stdout()))
     };
-    // A reader that has gone has read what it wanted.
+    // A reader that has gone needs no more.
     let _ = io::stdout().lock().write_all(text.as_bytes());
     Ok(if diagnosis.works() { Status::Success } else { Status::Failed }.code())
 }
@@ -63,21 +63,22 @@ impl Diagnosis {
             kernel::lockdown(root),
             symbols::check(root),
         ];
-        checks.extend(queues::check(root));
+        checks.extend(block_devices::check(root));
         checks.extend(throttle::check(root));
-        checks.push(daemons::check(root));
+        checks.push(lttng::check(root));
         let mut probes = blkkin_tracer::doctor();
-        // They are attached from the device upwards; a person reads from the system call downwards.
+        // Probes are attached from the device upwards; a report reads from the system call
+        // downwards.
         probes.probes.reverse();
-        probes.tries.reverse();
+        probes.attempts.reverse();
         probes.nbd.reverse();
         Diagnosis { checks, probes, remarks: vec![FLOOR] }
     }
 
-    /// Whether a trace would be whole.
+    /// Returns whether a trace would be complete.
     fn works(&self) -> bool {
         let needed = |need| matches!(need, Need::Required);
-        self.checks.iter().all(|check| check.standing != Standing::Fails)
-            && self.probes.probes.iter().all(|p| p.verdict == Verdict::Works || !needed(p.probe.need))
+        self.checks.iter().all(|check| check.status != CheckStatus::Fails)
+            && self.probes.probes.iter().all(|p| p.status == ProbeStatus::Works || !needed(p.probe.need))
     }
 }

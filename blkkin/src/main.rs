@@ -1,74 +1,74 @@
-//! `blkkin`: follows storage requests through every layer of one machine.
+//! `blkkin`: the command-line program that traces storage operations through every layer of one
+//! machine.
 //!
-//! *In*: a command line. *Out*: a report for a person, spans for a tracing system, and an exit status. This crate
-//! composes the libraries and knows what belongs to a command line only: words for filters and destinations,
-//! the traced command as a child process, signals, the terminal. In the order in which a run passes them:
-//! [`args`] → [`what`] and [`destination`] → [`command`] → [`pipeline`] (tracer → bus → join → report and
-//! exporters) → [`output`]; [`run`] and [`trace`] hold them together; [`agent`] sends events instead of joining them,
-//! [`aggregator`] joins those of many machines, [`exporter`] brings traces to where they are looked at; all three are a
-//! [`service`]. [`doctor`] stands alone.
+//! *In*: a command line. *Out*: a report, spans for a tracing backend, and an exit status. This
+//! crate composes the libraries and owns what only a command line has: filters and destinations as
+//! arguments, the traced command as a child process, signals, the terminal.
 //!
-//! *Invariant*: nothing is traced before everything that can be refused was refused, and CMD's own output and
-//! exit status are left alone.
+//! - [`cli`] parses the command line, [`filter`] resolves its filters, [`destination`] opens its
+//!   destinations.
+//! - [`run`] traces a command or this machine: tracer → bus → joiner → report and span sinks.
+//! - [`sources`] adds daemon spans from LTTng-UST, USDT probes and NBD sockets.
+//! - [`services`] holds the agent (sends events to Kafka), the aggregator (joins the events of many
+//!   machines) and the exporter (delivers traces); all three use [`service`].
+//! - [`doctor`] reports what can be traced here.
+//!
+//! Modules form layers: no module uses one that uses it.
+//!
+//! *Invariant*: blkkin validates everything that it can refuse before it traces anything. It
+//! changes neither the output nor the exit status of CMD.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
-mod agent;
-mod aggregator;
-mod args;
+mod cli;
 mod clock;
-mod command;
-mod daemons;
+mod control;
 mod destination;
 mod doctor;
-mod exporter;
-mod failure;
-mod nearest;
-mod output;
-mod pipeline;
-mod probes;
-mod progress;
+mod error;
+mod filter;
+mod log;
 mod resolver;
 mod run;
 mod service;
-mod session;
-mod signals;
-mod tail;
+mod services;
+mod sources;
+mod suggest;
 mod terminal;
-mod trace;
-mod what;
 
 use std::io::Write;
 use std::process::ExitCode;
 
-use crate::args::Task;
+use crate::cli::CliCommand;
 
 fn main() {
-    resolver::hold_to_files_and_dns();
-    leave(match args::parse(std::env::args_os()) {
-        Ok(task) => work(task),
-        Err(refusal) => refusal.print(),
+    resolver::restrict_nss_to_files_and_dns();
+    exit(match cli::parse(std::env::args_os()) {
+        Ok(command) => dispatch(command),
+        Err(failure) => failure.print(),
     })
 }
 
-fn work(task: Task) -> ExitCode {
-    let outcome = match task {
-        Task::Run(args) => run::run(&args),
-        Task::Trace(args) => trace::trace(&args),
-        Task::Agent(args) => agent::agent(&args),
-        Task::Aggregator(args) => aggregator::aggregator(&args),
-        Task::Exporter(args) => exporter::exporter(&args),
-        Task::Doctor(args) => doctor::doctor(&args),
+fn dispatch(command: CliCommand) -> ExitCode {
+    let outcome = match command {
+        CliCommand::Run(args) => run::run(&args),
+        CliCommand::Trace(args) => run::trace::trace(&args),
+        CliCommand::Agent(args) => services::agent::agent(&args),
+        CliCommand::Aggregator(args) => services::aggregator::aggregator(&args),
+        CliCommand::Exporter(args) => services::exporter::exporter(&args),
+        CliCommand::Doctor(args) => doctor::doctor(&args),
     };
-    outcome.unwrap_or_else(|failure| failure.print())
+    outcome.unwrap_or_else(|error| error.print())
 }
 
-/// Ends without the handlers that libraries have for the end: OpenSSL's takes away what a thread stands on that still asks a
-/// cluster for something. Nobody waits for such a thread, as an answer takes 10 s where there is none.
-fn leave(code: ExitCode) -> ! {
+/// Ends the process without the exit handlers of libraries. OpenSSL's handler frees state that a
+/// thread still uses while it waits for a Kafka cluster. Such a thread is not joined, as an answer
+/// can take 10 s when there is no cluster.
+fn exit(code: ExitCode) -> ! {
     let status = (0..=u8::MAX).find(|status| ExitCode::from(*status) == code).unwrap_or(1);
-    // A closed stdout leaves nobody to tell.
+    // A closed stdout has no reader.
     let _ = std::io::stdout().flush();
-    // SAFETY: it takes a number and does not return; what this process holds the kernel takes back.
+    // SAFETY: `_exit` takes a number and does not return; the kernel releases the process's
+    // resources.
     unsafe { libc::_exit(status.into()) }
 }

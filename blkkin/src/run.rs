@@ -1,44 +1,54 @@
-//! `blkkin run`: one command and its descendants, until it ends.
+//! `blkkin run`: traces one command and its descendants until the command exits.
 //!
-//! The order matters. What can be refused is refused first (filters, CMD, destinations, privilege), so that CMD
-//! never runs untraced; signals are listened to before CMD starts; CMD is forked by the main thread inside the
-//! tracer's guard, so that it is followed from its exec on and nothing of blkkin's is.
+//! The order matters. blkkin validates everything first (filters, CMD, destinations, privileges),
+//! so that CMD never runs untraced. It listens to signals before CMD starts. The main thread forks
+//! CMD inside the tracer's guard, so that CMD is traced from its exec on and no thread of blkkin
+//! is.
 //!
-//! Ctrl-C once: CMD has it from the terminal; tracing goes on until CMD ends, however it takes it. Twice: blkkin
-//! leaves at once; nothing is killed, and the kernel detaches what this process had attached.
+//! After the first Ctrl-C, which CMD receives from the terminal, tracing continues until CMD exits.
+//! After the second, blkkin exits at once: it kills no process, and the kernel detaches its probes.
+
+pub(crate) mod command;
+pub(crate) mod output;
+pub(crate) mod pipeline;
+pub(crate) mod progress;
+pub(crate) mod run_loop;
+pub(crate) mod trace;
 
 use std::process::{Child, ExitCode, ExitStatus};
 
 use blkkin_report::{Report, ReportConfig};
-use blkkin_tracer::{Follow, Tracer, TracerConfig, TracerError};
+use blkkin_tracer::{TraceScope, Tracer, TracerConfig};
 
-use crate::args::RunArgs;
+use crate::cli::RunArgs;
 use crate::clock;
-use crate::command::{self, Resolved};
-use crate::daemons::{self, Daemons};
+use crate::control::ControlReceiver;
+use crate::control::signals::ReceivedSignal;
 use crate::destination;
-use crate::failure::{Failure, Status};
-use crate::output::{Output, Stream, say};
-use crate::pipeline::{Harvest, Plan};
-use crate::probes::Wanted;
-use crate::progress::{Company, ProgressLine};
-use crate::session::{Inbox, Session, Step};
-use crate::signals::Arrival;
-use crate::what::What;
+use crate::error::{CliError, Status};
+use crate::filter::TraceFilter;
+use crate::log::info;
+use crate::run::command::ResolvedCommand;
+use crate::run::output::{Output, Stream};
+use crate::run::pipeline::{RunOutcome, RunPlan};
+use crate::run::progress::{ProgressLine, TerminalOwner};
+use crate::run::run_loop::{RunLoop, Step};
+use crate::sources::lttng::{self, LttngSource};
+use crate::sources::usdt::UsdtProbes;
 
-/// Runs and traces a command; gives back its exit status.
-pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
+/// Runs and traces a command; returns its exit status.
+pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     let command = command::resolve(&args.command)?;
-    let (tracer, plan, output) = prepare(args, &command).map_err(Failure::before_command)?;
-    let inbox = Inbox::open()?;
+    let (tracer, plan, output) = prepare(args, &command).map_err(CliError::before_command)?;
+    let control = ControlReceiver::open()?;
     let mut child = {
-        let _followed = tracer.follow_children_of_this_thread().map_err(cannot_trace)?;
+        let _traced = tracer.trace_children_of_this_thread()?;
         command.start()?
     };
-    let progress = ProgressLine::new(Company::Command, args.output.color);
-    match Session::start(inbox, tracer, plan, progress, Arrival::is_interrupt) {
-        Ok(session) => follow(session, &mut child, output),
-        // CMD runs already: all that is left to do is to stand aside.
+    let progress = ProgressLine::new(TerminalOwner::Command, args.output.color);
+    match RunLoop::start(control, tracer, plan, progress, ReceivedSignal::is_interrupt) {
+        Ok(session) => run_until_exit(session, &mut child, output),
+        // CMD runs already, so blkkin only waits for it.
         Err(failure) => {
             failure.print();
             wait(&mut child).map(command::exit_code)
@@ -46,56 +56,57 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
 }
 
-fn prepare(args: &RunArgs, command: &Resolved<'_>) -> Result<(Tracer, Plan, Output), Failure> {
-    let mut what = What::look_up(&args.what)?;
-    let wanted = Wanted::look_up(&args.probes)?;
-    let config = TracerConfig { nbd: args.ust.nbd, ..what.tracer_config(Follow::Marked, &args.how)? };
-    let config = wanted.tracer_config(config);
-    let outlets = destination::open_all(&args.output.to)?;
+fn prepare(args: &RunArgs, command: &ResolvedCommand<'_>) -> Result<(Tracer, RunPlan, Output), CliError> {
+    let mut filter = TraceFilter::resolve(&args.filter)?;
+    let usdt_probes = UsdtProbes::resolve(&args.usdt)?;
+    let config =
+        TracerConfig { nbd: args.lttng.nbd, ..filter.tracer_config(TraceScope::Marked, &args.tracer)? };
+    let config = usdt_probes.tracer_config(config);
+    let sinks = destination::open_all(&args.output.to)?;
     let output = Output::open(&args.output, Stream::Stderr)?;
-    let mut tracer = Tracer::load(&config).map_err(cannot_trace)?;
-    for pid in &what.tree {
-        tracer.follow_tree(*pid).map_err(cannot_trace)?;
+    let mut tracer = Tracer::load(&config)?;
+    for pid in &filter.tree {
+        tracer.trace_process_tree(*pid)?;
     }
-    // Programs find a session that was there before them.
-    let daemons = Daemons::prepare(&args.ust, &config.contexts)?;
-    let probes = wanted.listen(&mut tracer)?;
+    // The LTTng session exists before CMD starts.
+    let daemons = LttngSource::open(&args.lttng, &config.contexts)?;
+    let probes = usdt_probes.attach(&mut tracer)?;
     let report = Report::new(ReportConfig {
-        command: Some(command.line()),
+        command: Some(command.shell_line()),
         slowest: args.output.slowest,
-        heard: daemons::heard(&args.ust, &args.probes),
+        heard: lttng::daemon_span_source(&args.lttng, &args.usdt),
         ..ReportConfig::new(clock::now())
     });
     Ok((
         tracer,
-        Plan {
-            follow: Follow::Marked,
-            tail: what.tail,
-            detail: what.detail,
+        RunPlan {
+            scope: TraceScope::Marked,
+            tail: filter.post,
+            detail: filter.detail,
             report,
-            outlets,
+            sinks,
             daemons,
             probes,
-            nbd: args.ust.nbd,
+            nbd: args.lttng.nbd,
         },
         output,
     ))
 }
 
-fn follow(mut session: Session, child: &mut Child, output: Output) -> Result<ExitCode, Failure> {
-    let Some(status) = until_end(&mut session, child)? else {
-        say(&format!("left; the command goes on untraced as process {}", child.id()));
+fn run_until_exit(mut session: RunLoop, child: &mut Child, output: Output) -> Result<ExitCode, CliError> {
+    let Some(status) = wait_for_command(&mut session, child)? else {
+        info(&format!("exiting; the command continues untraced as process {}", child.id()));
         return Ok(Status::Interrupted.code());
     };
     let ended = clock::now();
-    session.alone_now();
+    session.command_exited();
     match session.finish() {
         Ok(None) => return Ok(Status::Interrupted.code()),
-        Ok(Some(mut harvest)) => {
-            harvest.report.end(ended);
-            show(&harvest, &output, status);
+        Ok(Some(mut outcome)) => {
+            outcome.report.end(ended);
+            print_outcome(&outcome, &output, status);
         }
-        // CMD has ended: its status is the answer, whatever became of the trace.
+        // CMD has exited: its status is the exit status, even if tracing failed.
         Err(failure) => {
             failure.print();
         }
@@ -103,56 +114,49 @@ fn follow(mut session: Session, child: &mut Child, output: Output) -> Result<Exi
     Ok(command::exit_code(status))
 }
 
-fn show(harvest: &Harvest, output: &Output, status: ExitStatus) {
-    for failure in output.show(harvest) {
+fn print_outcome(outcome: &RunOutcome, output: &Output, status: ExitStatus) {
+    for failure in output.write_report(outcome) {
         failure.print();
     }
-    let remarks = command::remark(status).into_iter().chain(left_behind(harvest));
-    remarks.chain(harvest.daemons.iter().cloned()).for_each(|remark| output.remark(&remark));
+    let remarks = command::killed_by_signal(status).into_iter().chain(still_running_remark(outcome));
+    remarks.chain(outcome.daemons.iter().cloned()).for_each(|remark| output.remark(&remark));
 }
 
-/// Waits for CMD and passes signals on; nothing when the person leaves before it ends.
-fn until_end(session: &mut Session, child: &mut Child) -> Result<Option<ExitStatus>, Failure> {
+/// Waits for CMD and forwards signals; `None` when the user leaves first.
+fn wait_for_command(session: &mut RunLoop, child: &mut Child) -> Result<Option<ExitStatus>, CliError> {
     let process = libc::pid_t::try_from(child.id()).expect("invariant: process ids fit into pid_t");
     loop {
         match session.next(None) {
-            Step::Leave => return Ok(None),
-            Step::Signal(arrival) if !arrival.is_child() => {
-                // The child has not been waited for: the number is still its own.
-                if arrival.must_be_passed_on(process) {
-                    arrival.pass_on(process);
+            Step::ExitNow => return Ok(None),
+            Step::Signal(signal) if !signal.is_child() => {
+                // The child has not been waited for, so the pid is still its own.
+                if signal.must_forward(process) {
+                    signal.forward(process);
                 }
             }
-            // Tracing may have broken; CMD is not to suffer for it, and the end says why.
-            Step::Signal(_) | Step::PipelineEnded | Step::Tick | Step::TimeIsUp => {}
+            // Tracing may have failed; CMD continues, and the summary reports the error.
+            Step::Signal(_) | Step::PipelineEnded | Step::Tick | Step::DeadlineReached => {}
         }
-        if let Some(status) = child.try_wait().map_err(lost_child)? {
+        if let Some(status) = child.try_wait().map_err(wait_error)? {
             return Ok(Some(status));
         }
     }
 }
 
-fn left_behind(harvest: &Harvest) -> Option<String> {
-    // An end of which the record was lost would be taken for life.
-    let known = harvest.alive.filter(|_| harvest.tracer.0.names.dropped == 0);
+fn still_running_remark(outcome: &RunOutcome) -> Option<String> {
+    // A lost exit record would count as a live process.
+    let known = outcome.live_processes.filter(|_| outcome.tracer.0.names.dropped == 0);
     match known {
         Some(0) | None => None,
-        Some(1) => Some("1 process that the command started was still running, and went on untraced".into()),
-        Some(many) => Some(format!(
-            "{many} processes that the command started were still running, and went on untraced"
-        )),
+        Some(1) => Some("1 process that the command started is still running, untraced".into()),
+        Some(many) => Some(format!("{many} processes that the command started are still running, untraced")),
     }
 }
 
-fn wait(child: &mut Child) -> Result<ExitStatus, Failure> {
-    child.wait().map_err(lost_child)
+fn wait(child: &mut Child) -> Result<ExitStatus, CliError> {
+    child.wait().map_err(wait_error)
 }
 
-fn lost_child(error: std::io::Error) -> Failure {
-    Failure::cannot_trace("cannot wait for the command", error, "ps, to see what became of it")
-}
-
-/// The tracer's own words, for a person.
-pub(crate) fn cannot_trace(error: TracerError) -> Failure {
-    Failure::cannot_trace("cannot trace", &error, error.remedy())
+fn wait_error(error: std::io::Error) -> CliError {
+    CliError::cannot_trace("cannot wait for the command", error, "ps, to see whether it runs")
 }

@@ -1,35 +1,37 @@
-//! What a service owes the machine that it runs on: it says when it is ready and that it is alive, what became of everything,
-//! and how it is.
+//! Parts that all services share: metrics and health endpoint, systemd notifications, Kafka
+//! settings, the wait for a cluster.
 //!
 //! ```text
-//! Figures ── /metrics, OpenMetrics ── Prometheus
-//!    │         /health
-//!    └── manager: READY=1, WATCHDOG=1, STOPPING=1 ── systemd
-//! Search ─── until there is a cluster to work with
-//! LagGauge ─ how far its groups are behind there
+//! ServiceStatus ── /metrics, OpenMetrics ── Prometheus
+//!    │               /health
+//!    └── systemd: READY=1, WATCHDOG=1, STOPPING=1
+//! ClusterWait ──── until the Kafka cluster is usable
+//! LagGauge ─────── consumer group lag
 //! ```
 //!
-//! *In*: what a service counts anyway. *Out*: the same, to whoever asks. *Invariant*: nothing is counted a second time for
-//! it: a scrape reads the books as they are, so what is shown there and what is said at the end cannot differ.
+//! *In*: the counters that a service keeps. *Out*: metrics, health and readiness. *Invariant*: a
+//! scrape reads the counters of the service itself, so the metrics and the shutdown summary cannot
+//! differ.
 //!
-//! *Alive* is not "the process is there" but "work went on": whoever works says so at each round ([`Pulse`]), and a service
-//! whose rounds stay away is not alive for the manager, who starts it again, nor healthy for who asks.
+//! A service is healthy when work progresses, not when its process exists. Each worker beats once
+//! per iteration ([`Heartbeat`]). Without beats, systemd restarts the service and `/health` fails.
 
+mod bearer_auth;
+mod cluster_wait;
 mod endpoint;
-mod figures;
+mod heartbeat;
+pub(crate) mod kafka;
 mod lag;
-mod manager;
-mod moment;
-mod pulse;
-mod search;
-mod token;
-mod trouble;
+mod openmetrics;
+mod outage;
+mod rfc3339;
+mod systemd;
 
-pub(crate) use endpoint::{Endpoint, Port, Where};
-pub(crate) use figures::{Example, Family, Figures, Kind, Labels, Sample, Times};
+pub(crate) use cluster_wait::ClusterWait;
+pub(crate) use endpoint::{Endpoint, Port};
+pub(crate) use heartbeat::Heartbeat;
 pub(crate) use lag::LagGauge;
-pub(crate) use manager::{Manager, Store};
-pub(crate) use moment::utc;
-pub(crate) use pulse::Pulse;
-pub(crate) use search::Search;
-pub(crate) use trouble::Trouble;
+pub(crate) use openmetrics::{Exemplar, Histogram, Labels, MetricFamily, MetricKind, Sample, ServiceStatus};
+pub(crate) use outage::Outage;
+pub(crate) use rfc3339::format_utc;
+pub(crate) use systemd::{FdStore, Systemd};

@@ -1,4 +1,4 @@
-//! What the terminal behind an output can do.
+//! Capabilities of the terminal behind an output: width, alphabet, colour.
 
 use std::io::IsTerminal;
 use std::os::fd::{AsFd, AsRawFd};
@@ -6,12 +6,12 @@ use std::os::fd::{AsFd, AsRawFd};
 use blkkin_report::{Alphabet, Colour, Style};
 use terminal_size::Width;
 
-use crate::args::Color;
+use crate::cli::Color;
 
-/// Columns where there is neither a terminal to ask nor COLUMNS to read: what the report is made for.
+/// Columns without a terminal and without COLUMNS; the report is laid out for this width.
 const WIDTH_DEFAULT: usize = 100;
 
-/// How to write to `output`.
+/// Returns the style for `output`.
 pub(crate) fn style(color: Color, output: &(impl AsFd + IsTerminal)) -> Style {
     let width = terminal_size::terminal_size_of(output);
     Style {
@@ -22,19 +22,20 @@ pub(crate) fn style(color: Color, output: &(impl AsFd + IsTerminal)) -> Style {
     }
 }
 
-/// Whether this process may write to the terminal behind `output` without disturbing another job: a background
-/// job may not, and may even be stopped for it (stty tostop).
+/// Returns whether this process may write to the terminal behind `output` without disturbing
+/// another job. A background job may not, and may even be stopped for it (stty tostop).
 pub(crate) fn in_foreground(output: impl AsFd) -> bool {
-    // SAFETY: both calls take and return numbers only; the descriptor is open while `output` is borrowed.
+    // SAFETY: both calls take and return numbers only; the descriptor is open while `output` is
+    // borrowed.
     unsafe { libc::tcgetpgrp(output.as_fd().as_raw_fd()) == libc::getpgrp() }
 }
 
-/// Columns of an output that is no terminal, as the environment has them (environ(7)).
+/// Returns the columns of an output that is not a terminal, from the environment (environ(7)).
 fn columns(set: Option<String>) -> usize {
     set.and_then(|columns| columns.parse().ok()).filter(|columns| *columns > 0).unwrap_or(WIDTH_DEFAULT)
 }
 
-/// By itself only on a terminal, and not where NO_COLOR is set (no-color.org) or the terminal has no way to do it.
+/// Automatic colour needs a terminal that supports it, and no NO_COLOR (no-color.org).
 fn colored(color: Color, output: &impl IsTerminal) -> bool {
     match color {
         Color::Always => true,
@@ -46,8 +47,8 @@ fn colored(color: Color, output: &impl IsTerminal) -> bool {
     }
 }
 
-/// The first of these that is set is the locale (setlocale(3)). Where none is, today's terminals speak UTF-8 all
-/// the same.
+/// Takes the locale from the first variable that is set (setlocale(3)). Without one, UTF-8 is
+/// assumed: today's terminals use it.
 fn alphabet(variable: impl Fn(&str) -> Option<String>) -> Alphabet {
     let set = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(variable).find(|value| !value.is_empty());
     match set {
@@ -61,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_terminal_the_environment_says_the_width() {
+    fn width_without_a_terminal_comes_from_the_environment() {
         assert_eq!(columns(Some("132".into())), 132);
         for unusable in [None, Some("0"), Some(""), Some("wide"), Some("-1")] {
             assert_eq!(columns(unusable.map(str::to_owned)), WIDTH_DEFAULT, "{unusable:?}");
@@ -69,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn the_alphabet_is_the_locales() {
+    fn alphabet_follows_the_locale() {
         let of = |name: &'static str, value: &'static str| {
             alphabet(move |asked| (asked == name).then(|| value.to_owned()))
         };

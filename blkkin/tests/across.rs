@@ -24,9 +24,9 @@ use std::time::{Duration, Instant};
 use blkkin_bus::kafka::{EventProducer, Record, STATE, Settings};
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::{MonotonicNs, WallclockNs};
-use blkkin_wire::event::{CallEvent, LayerEvent};
+use blkkin_wire::event::{LayerEvent, SyscallEvent};
 use blkkin_wire::ids::{NodeId, SpanId, TraceId};
-use blkkin_wire::meeting::{Meeting, MeetingEvent, Side};
+use blkkin_wire::remote_link::{RpcEndpointEvent, RpcKey, RpcSide};
 use blkkin_wire::span::{Span, SpanKind};
 use blkkin_wire::v1;
 
@@ -42,41 +42,41 @@ const HOUR: u64 = 3_600_000_000_000;
 fn aggregator(settings: &Settings, folder: &Path, name: &str) -> Service {
     let words = ["aggregator", "--brokers", &settings.brokers, "--save-every", "1s", "--metrics", "off"];
     // A member that was killed is missed after 6 s; on a slow machine much later.
-    Service::start(folder, name, &[&words[..], &["--await-asker", "170s"]].concat())
+    Service::start(folder, name, &[&words[..], &["--await-client", "170s"]].concat())
 }
 
 /// Two nodes; each call of the first is answered by the same call of the second, whose clock is an hour ahead.
 fn worlds() -> [Vec<EventBatch>; 2] {
     let mut asker = nodes::batches(1, CALLS);
     let mut answerer = nodes::batches(2, CALLS);
-    asker.iter_mut().for_each(|batch| meet(batch, Side::Asked));
+    asker.iter_mut().for_each(|batch| meet(batch, RpcSide::Client));
     answerer.iter_mut().for_each(|batch| {
         batch.anchor.wallclock = WallclockNs(batch.anchor.wallclock.0 + HOUR);
-        meet(batch, Side::Answered);
+        meet(batch, RpcSide::Server);
     });
     [asker, answerer]
 }
 
-fn meet(batch: &mut EventBatch, side: Side) {
-    let met = |call: &CallEvent| {
+fn meet(batch: &mut EventBatch, side: RpcSide) {
+    let met = |call: &SyscallEvent| {
         // What the network took there and back.
-        let network = if side == Side::Answered { 20 } else { 0 };
-        let meeting = MeetingEvent {
+        let network = if side == RpcSide::Server { 20 } else { 0 };
+        let meeting = RpcEndpointEvent {
             span: call.span,
             root: call.span,
             side,
-            meeting: Meeting { rule: "nbd".into(), connection: "a>b".into(), cookie: call.enter.0 },
+            key: RpcKey { protocol: "nbd".into(), connection: "a>b".into(), cookie: call.enter.0 },
             unique: true,
-            unanswered: false,
+            no_reply: false,
             begin: MonotonicNs(call.enter.0 + network),
             end: MonotonicNs(call.exit.0 - network),
         };
-        LayerEvent::Meeting(meeting.into())
+        LayerEvent::RpcEndpoint(meeting.into())
     };
     let met: Vec<_> = batch
         .events
         .iter()
-        .filter_map(|event| if let LayerEvent::Call(call) = event { Some(met(call)) } else { None })
+        .filter_map(|event| if let LayerEvent::Syscall(call) = event { Some(met(call)) } else { None })
         .collect();
     batch.events.extend(met);
     batch.events.sort_by_key(LayerEvent::time);
@@ -86,7 +86,7 @@ fn meet(batch: &mut EventBatch, side: Side) {
 fn calls(batches: &[EventBatch]) -> BTreeMap<u64, (SpanId, TraceId)> {
     let all = batches.iter().flat_map(|batch| batch.events.iter().map(move |event| (batch.source, event)));
     let calls = all.filter_map(|(source, event)| {
-        let LayerEvent::Call(call) = event else { return None };
+        let LayerEvent::Syscall(call) = event else { return None };
         Some((call.enter.0, (call.span, source.trace_id(call.span))))
     });
     calls.collect()
@@ -119,7 +119,7 @@ fn who_answered_is_shown_below_who_asked_also_when_an_aggregator_is_killed() {
     let ended = two.map(Service::finish);
     let said = ended.each_ref().map(|(_, said)| said.clone());
     assert_eq!((ended.map(|(status, _)| status), total(&reader.pieces)), ([Some(0); 2], wanted), "{said:?}");
-    let spans = reader.pieces.keys().flat_map(|bytes| v1::decode_pieces(bytes).unwrap().pieces);
+    let spans = reader.pieces.keys().flat_map(|bytes| v1::decode_fragments(bytes).unwrap().fragments);
     let spans: Vec<Span> = spans.flat_map(|piece| piece.spans).collect();
     assert_one_trace_each(&spans, &worlds, &said);
     println!("{} spans of {CALLS} requests, each once in the trace that asked", spans.len());
@@ -154,22 +154,22 @@ fn assert_one_trace_each(spans: &[Span], worlds: &[Vec<EventBatch>; 2], said: &[
 fn pieces_of(worlds: &[Vec<EventBatch>; 2]) -> usize {
     use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
     use blkkin_aggregator::stage::{Outlet, Record};
-    use blkkin_wire::piece::{Epoch, Piece};
+    use blkkin_wire::fragment::{Incarnation, TraceFragment};
 
     #[derive(Default)]
     struct Count(usize);
     impl Outlet for Count {
-        fn piece(&mut self, _: u32, _: u64, _: Piece) {
+        fn piece(&mut self, _: u32, _: u64, _: TraceFragment) {
             self.0 += 1;
         }
-        fn aside(&mut self, _: u32, _: u64, _: Piece) {}
+        fn aside(&mut self, _: u32, _: u64, _: TraceFragment) {}
         fn dead(&mut self, why: String) {
             panic!("{why}");
         }
     }
     let mut count = Count::default();
     for batches in worlds {
-        let mut stage = JoinStage::begin(Epoch(1), JoinStageConfig::new(PARTITIONS));
+        let mut stage = JoinStage::begin(Incarnation(1), JoinStageConfig::new(PARTITIONS));
         for batch in batches {
             stage.apply(Record { at: None, bytes: &v1::encode(batch) }, &mut count);
         }

@@ -78,7 +78,7 @@ fn consume(settings: &Settings) -> Vec<EventBatch> {
                 batches.push(*batch);
                 idle = 0;
             }
-            Received::Nothing => idle += 1,
+            Received::Timeout => idle += 1,
             Received::Rebalanced { .. } => {}
             other => panic!("{other:?}"),
         }
@@ -97,7 +97,7 @@ fn requests<'a>(batches: &'a [EventBatch], disk: &'a Disk) -> impl Iterator<Item
 }
 
 fn assert_all_is_there(batches: &[EventBatch], disk: &Disk, counted: Statistics) {
-    let last = &batches.last().unwrap().accounts;
+    let last = &batches.last().unwrap().stats;
     assert_eq!(last.lost() - last.ends_missed, 0, "{last:?}");
     let sectors = requests(batches, disk).map(|request| u64::from(request.bytes) / 512).sum::<u64>();
     let seen = requests(batches, disk).count() as u64;
@@ -176,7 +176,7 @@ fn what_was_recorded_and_is_sent_later_is_the_same() {
     let (status, said) = agent.finish();
     assert_eq!(status, Some(0), "{said}");
     let replay = common::run(&["agent", "--brokers", &settings.brokers, "--replay", folder]);
-    assert!(replay.code == Some(0) && replay.stderr.contains("all of it is sent"), "{replay:?}");
+    assert!(replay.code == Some(0) && replay.stderr.contains("the whole recording is sent"), "{replay:?}");
     assert_all_is_there(&consume(&settings), &disk, counted);
 }
 

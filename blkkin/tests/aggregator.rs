@@ -23,8 +23,8 @@ use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
 use blkkin_aggregator::stage::{Outlet, Record as Read};
 use blkkin_bus::kafka::{DEAD, EVENTS, EventProducer, Record, STATE, Settings};
 use blkkin_wire::batch::EventBatch;
+use blkkin_wire::fragment::{Incarnation, TraceFragment};
 use blkkin_wire::ids::NodeId;
-use blkkin_wire::piece::{Epoch, Piece};
 use blkkin_wire::v1;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::message::Headers;
@@ -62,10 +62,10 @@ fn start(settings: &Settings, folder: &Path, name: &str, more: &[&str]) -> Servi
 struct Expected(Pieces);
 
 impl Outlet for Expected {
-    fn piece(&mut self, _: u32, _: u64, piece: Piece) {
+    fn piece(&mut self, _: u32, _: u64, piece: TraceFragment) {
         traces::count(&mut self.0, &piece);
     }
-    fn aside(&mut self, _: u32, _: u64, piece: Piece) {
+    fn aside(&mut self, _: u32, _: u64, piece: TraceFragment) {
         panic!("{piece:?}");
     }
     fn dead(&mut self, why: String) {
@@ -76,7 +76,7 @@ impl Outlet for Expected {
 fn expected(all: &[Vec<EventBatch>]) -> Pieces {
     let mut expected = Expected::default();
     for batches in all {
-        let mut stage = JoinStage::begin(Epoch(1), JoinStageConfig::new(PARTITIONS));
+        let mut stage = JoinStage::begin(Incarnation(1), JoinStageConfig::new(PARTITIONS));
         for batch in batches {
             stage.apply(Read { at: None, bytes: &v1::encode(batch) }, &mut expected);
         }
@@ -250,7 +250,10 @@ fn a_node_that_fell_silent_is_finished_and_poison_is_buried() {
     reader.read(100, PATIENCE);
     let (status, said) = one.finish();
     assert_eq!((status, total(&reader.pieces)), (Some(0), 100), "{said}");
-    assert!(said.contains("1 sources fell silent") && said.contains("1 records could not be read"), "{said}");
+    assert!(
+        said.contains("1 sources became inactive") && said.contains("1 records could not be decoded"),
+        "{said}"
+    );
     assert_buried(&settings);
 }
 

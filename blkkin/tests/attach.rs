@@ -13,7 +13,7 @@ use std::fs;
 
 use blkkin_aggregator::trace::Trace;
 use blkkin_tracer::{AttachKind, Tracer, TracerConfig};
-use blkkin_wire::event::{CallEvent, Ending, LayerEvent, TaskChange};
+use blkkin_wire::event::{LayerEvent, SyscallEvent, SyscallOutcome, TaskChange};
 
 use support::actor::Actor;
 use support::disk::Disk;
@@ -164,7 +164,7 @@ fn each_kind_is_put_where_it_says() {
         for probe in tracer.probes() {
             let (name, at, found) = (probe.probe.name, probe.at, probe.kind.unwrap());
             let skipped = kind == AttachKind::Kprobe && name == "call_exit";
-            let function = kind.is_at_functions() && AT_FUNCTIONS.contains(&name) && !skipped;
+            let function = kind.uses_functions() && AT_FUNCTIONS.contains(&name) && !skipped;
             assert_eq!(found, if function { kind } else { other }, "{name} at {at}");
             assert_eq!(at == probe.hook.tracepoint, !function, "{name} at {at}");
         }
@@ -185,7 +185,7 @@ fn a_kind_that_the_kernel_refuses_is_one_error_with_its_remedy() {
         let words = ["run", "--attach", kind.name(), "--", "touch", mark.to_str().unwrap()];
         let run = common::run(&words);
         run.assert_refused(125, "cannot trace", "leave out --attach");
-        assert!(run.stderr.contains(&format!("lets no program be attached by {kind}")), "{run:?}");
+        assert!(run.stderr.contains(&format!("does not support {kind} for the probe")), "{run:?}");
         assert!(!mark.exists(), "the command ran untraced");
     }
 }
@@ -195,14 +195,14 @@ fn by(kind: AttachKind) -> TracerConfig {
 }
 
 /// What a call was, without what differs from run to run (addresses, numbers of processes).
-fn line(call: &CallEvent) -> String {
-    let succeeded = match call.ending {
-        Ending::Returned(value) if value < 0 => value,
-        Ending::Returned(_) => 0,
-        Ending::NoExit => 1,
+fn line(call: &SyscallEvent) -> String {
+    let succeeded = match call.outcome {
+        SyscallOutcome::Returned(value) if value < 0 => value,
+        SyscallOutcome::Returned(_) => 0,
+        SyscallOutcome::NoExit => 1,
     };
     let position = call.file.map(|open| (open.fd, open.position_before, open.position_after));
-    format!("{} {succeeded} {:?} {:?} {position:?}", call.call.name(), call.paths, call.paths_kept)
+    format!("{} {succeeded} {:?} {:?} {position:?}", call.call.name(), call.paths, call.paths_captured)
 }
 
 fn changes(recording: &Recording) -> [usize; 3] {

@@ -14,8 +14,8 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use blkkin_tracer::{Believed, TracerConfig, Who};
-use blkkin_wire::event::CallEvent;
+use blkkin_tracer::{ContextPolicy, ProcessMatcher, TracerConfig};
+use blkkin_wire::event::SyscallEvent;
 use blkkin_wire::ids::Uid;
 
 use support::actor::Actor;
@@ -59,12 +59,12 @@ fn by_nobody(words: Vec<String>) -> Vec<String> {
     become_nobody.into_iter().map(str::to_owned).chain(words).collect()
 }
 
-fn config(contexts: Believed) -> TracerConfig {
+fn config(contexts: ContextPolicy) -> TracerConfig {
     TracerConfig { contexts, ring_bytes: Some(RING), ..TracerConfig::default() }
 }
 
 /// The calls of `writer.c` and `changes.c` themselves, and not the loader's.
-fn own_calls(recording: &Recording) -> Vec<&CallEvent> {
+fn own_calls(recording: &Recording) -> Vec<&SyscallEvent> {
     let mut calls = recording.named("pread64");
     calls.retain(|call| call.args[2] == 1);
     calls
@@ -78,16 +78,16 @@ fn only_those_are_believed_who_are_named() {
     let [of_root, of_nobody] = ["root", "nobody"].map(|name| copy(&programs, folder.path(), name));
     let go = folder.path().join("go");
     for (who, believed) in [
-        (Who::User(0), 0),
-        (Who::User(NOBODY), NOBODY),
-        (Who::Executable(of_root.clone()), 0),
-        (Who::Executable(of_nobody.clone()), NOBODY),
+        (ProcessMatcher::User(0), 0),
+        (ProcessMatcher::User(NOBODY), NOBODY),
+        (ProcessMatcher::Executable(of_root.clone()), 0),
+        (ProcessMatcher::Executable(of_nobody.clone()), NOBODY),
     ] {
         let _ = fs::remove_file(&go);
         let words = [writer(&of_root, &go), by_nobody(writer(&of_nobody, &go))];
         let mut actors = [0, 1].map(|n| Actor::program(&words[n], &folder.path().join(format!("{n}.out"))));
         let pids = [actors[0].pid(), actors[1].pid()];
-        let recorder = Recorder::start(&config(Believed::These(vec![who.clone()])), &pids);
+        let recorder = Recorder::start(&config(ContextPolicy::Only(vec![who.clone()])), &pids);
         actors.iter_mut().for_each(Actor::release);
         assert!(eventually(|| recorder.in_contexts() > 0), "{who:?}: {}", actors[0].said());
         // Whoever is believed is known, and of whoever is not there have been calls as well.
@@ -121,7 +121,7 @@ fn where_nobody_is_believed_nothing_is_read() {
     let go = folder.path().join("go");
     fs::write(&go, "").unwrap();
     let mut actor = Actor::program(&writer(&program, &go), &folder.path().join("out"));
-    let recorder = Recorder::start(&config(Believed::Nobody), &[actor.pid()]);
+    let recorder = Recorder::start(&config(ContextPolicy::None), &[actor.pid()]);
     assert_eq!(actor.play(), 0, "{}", actor.said());
     let recording = recorder.finish();
     assert!(own_calls(&recording).len() > 2 * CALLS);
@@ -141,7 +141,8 @@ fn who_becomes_another_user_is_judged_anew() {
     words.extend([&go, &then].map(|path| path.display().to_string()));
     words.extend([NOBODY.to_string(), CALLS.to_string()]);
     let mut actor = Actor::program(&words, &folder.path().join("out"));
-    let recorder = Recorder::start(&config(Believed::These(vec![Who::User(0)])), &[actor.pid()]);
+    let recorder =
+        Recorder::start(&config(ContextPolicy::Only(vec![ProcessMatcher::User(0)])), &[actor.pid()]);
     actor.release();
     assert!(eventually(|| recorder.in_contexts() > 0), "{}", actor.said());
     fs::write(&go, "").unwrap();
@@ -190,7 +191,7 @@ fn without_the_right_to_look_that_is_said_and_counted() {
     let program = copy(&programs, folder.path(), "own");
     let mut actor = Actor::program(&writer(&program, &go), &folder.path().join("out"));
     actor.release();
-    let said = "contexts of other users' processes are not found";
+    let said = "thread contexts of other users' processes cannot be read";
     let mut denied_without = 0.0;
     for (capabilities, may) in [("+bpf,+perfmon", false), ("+bpf,+perfmon,+sys_ptrace", true)] {
         let agent = agent(folder.path(), capabilities);
@@ -199,7 +200,7 @@ fn without_the_right_to_look_that_is_said_and_counted() {
         assert_eq!(agent.said().contains("CAP_SYS_PTRACE is missing"), !may, "{}", agent.said());
         let figures = || {
             let metrics = get(address(&agent.said()), "/metrics");
-            let skipped = "blkkin_contexts_processes_skipped_total{why=\"no right\"}";
+            let skipped = "blkkin_contexts_processes_skipped_total{reason=\"permission denied\"}";
             (value(&metrics, "blkkin_contexts_processes"), value(&metrics, skipped))
         };
         // Some process may be protected by itself, from whomever.
@@ -219,7 +220,7 @@ fn without_the_right_to_look_that_is_said_and_counted() {
         }
         let doctor = doctor.arg("--").arg(folder.path().join("blkkin")).arg("doctor").output().unwrap();
         let words = String::from_utf8_lossy(&doctor.stdout).into_owned();
-        let line = words.lines().find(|line| line.contains("programs' contexts")).unwrap();
+        let line = words.lines().find(|line| line.contains("thread contexts")).unwrap();
         assert_eq!(line.trim_start().starts_with("ok"), may, "{words}");
     }
     fs::write(&go, "").unwrap();

@@ -122,8 +122,8 @@ fn a_broker_without_room_is_waited_for_and_nothing_is_lost() {
             }
         });
         assert!(eventually(|| !broker.is_up() || broker.log().contains("No space left")), "{}", broker.log());
-        assert!(eventually(|| producer.deliveries().waiting() > 0));
-        let stuck = producer.deliveries();
+        assert!(eventually(|| producer.stats().waiting() > 0));
+        let stuck = producer.stats();
         println!("{stuck:?}; up: {}", broker.is_up());
         assert!(stuck.accepted < RECORDS && stuck.failed == 0, "{stuck:?}");
         fs::remove_file(small.filler()).unwrap();
@@ -131,7 +131,7 @@ fn a_broker_without_room_is_waited_for_and_nothing_is_lost() {
         broker.up();
         sending.join().unwrap();
     });
-    let deliveries = producer.settle(PATIENCE);
+    let deliveries = producer.flush(PATIENCE);
     println!("{deliveries:?}");
     assert_eq!((deliveries.delivered, deliveries.failed, deliveries.waiting()), (RECORDS, 0, 0));
     assert!(deliveries.waited_ns > 0, "who sends has waited");

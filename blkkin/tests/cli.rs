@@ -40,7 +40,11 @@ fn a_misspelt_call_is_told_the_nearest() {
 #[test]
 fn a_device_that_is_not_there_is_refused() {
     run(&["trace", "--device", "no-such-disk"]).assert_refused(2, "unknown device `no-such-disk`", "");
-    run(&["trace", "--device", "/dev/null"]).assert_refused(2, "/dev/null is no device", "--path /dev/null");
+    run(&["trace", "--device", "/dev/null"]).assert_refused(
+        2,
+        "/dev/null is not a block device",
+        "--path /dev/null",
+    );
 }
 
 #[test]
@@ -152,5 +156,5 @@ fn doctor_speaks_json() {
     }
     let privileges =
         value["checks"].as_array().unwrap().iter().find(|check| check["name"] == "privileges").unwrap();
-    assert_eq!(privileges["standing"], "fails");
+    assert_eq!(privileges["status"], "fails");
 }

@@ -13,7 +13,7 @@ use std::ffi::CString;
 use std::path::Path;
 
 use blkkin_tracer::TracerConfig;
-use blkkin_wire::batch::Account;
+use blkkin_wire::batch::RecordStats;
 use serde_json::Value;
 
 use support::actor::Actor;
@@ -70,7 +70,7 @@ fn the_usual_rings_drop_nothing() {
     let (mut one, mut other) = (reader(CALLS / 2), reader(CALLS / 2));
     let recording = record(&TracerConfig::default(), &mut [&mut one, &mut other]);
     recording.assert_balanced();
-    let dropped = |account: Account| account.dropped;
+    let dropped = |account: RecordStats| account.dropped;
     let books = &recording.accounts;
     let all = [books.calls, books.bios, books.requests, books.commits, books.names].map(dropped);
     assert_eq!(all, [0; 5], "{books:#?}");

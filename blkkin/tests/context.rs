@@ -16,8 +16,8 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use blkkin_aggregator::translate;
-use blkkin_tracer::{AttachKind, Filter, Follow, TracerConfig};
-use blkkin_wire::event::CallEvent;
+use blkkin_tracer::{AttachKind, Filter, TraceScope, TracerConfig};
+use blkkin_wire::event::SyscallEvent;
 use blkkin_wire::ids::SpanId;
 
 use support::actor::Actor;
@@ -205,7 +205,7 @@ fn a_slot_of_a_program_in_namespaces_of_its_own() {
 #[test]
 fn a_program_that_runs_already() {
     needs!();
-    for follow in [Follow::Marked, Follow::All] {
+    for follow in [TraceScope::Marked, TraceScope::All] {
         let programs = or_skip!(Programs::of("loaded-module"));
         let words = words(&programs, "loaded-module", SOME, 1, &[]);
         let folder = tempfile::tempdir().unwrap();
@@ -215,9 +215,10 @@ fn a_program_that_runs_already() {
         let library = programs.library(true);
         let maps = || std::fs::read_to_string(format!("/proc/{}/maps", pid.0)).unwrap();
         assert!(eventually(|| maps().contains(&library)), "it does not begin: {}", actor.said());
-        let all = follow == Follow::All;
+        let all = follow == TraceScope::All;
         let filter = Filter { pids: if all { vec![pid] } else { Vec::new() }, ..Filter::default() };
-        let config = TracerConfig { follow, filter, ring_bytes: Some(RING), ..TracerConfig::default() };
+        let config =
+            TracerConfig { scope: follow, filter, ring_bytes: Some(RING), ..TracerConfig::default() };
         let recorder = Recorder::start(&config, if all { &[] } else { std::slice::from_ref(&pid) });
         let recording = finish(recorder, &mut actor, &programs.go());
         // Its child is another process.
@@ -305,11 +306,11 @@ fn what_its_program_samples_is_kept_whatever_filters_say() {
     for kind in [AttachKind::TpBtf, AttachKind::RawTp] {
         let programs = or_skip!(Programs::of("own"));
         let words = words(&programs, "own", SOME, 1, &[]);
-        let filter = Filter { errors_only: true, or_sampled: true, ..Filter::default() };
+        let filter = Filter { errors_only: true, keep_sampled: true, ..Filter::default() };
         let config =
             TracerConfig { attach: Some(kind), filter, ring_bytes: Some(RING), ..TracerConfig::default() };
         let recording = follow_by(&config, &words, &programs.go());
-        let own = |call: &&CallEvent| call.args[2] == 1 && call.args[3] != AWAITED;
+        let own = |call: &&SyscallEvent| call.args[2] == 1 && call.args[3] != AWAITED;
         let kept: Vec<_> = recording.named("pread64").into_iter().filter(own).collect();
         // Of each odd span, all; those of the one in which the child is forked are its parent's two and its own.
         assert_eq!(kept.len() as u64, 2 * calls * spans / 2 + 3);

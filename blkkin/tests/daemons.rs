@@ -19,8 +19,8 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use blkkin_bus::recording::{Position, Recording};
+use blkkin_wire::daemon_span::AnnotationValue;
 use blkkin_wire::event::LayerEvent;
-use blkkin_wire::operation::NoteValue;
 use blkkin_wire::v1;
 use serde_json::Value;
 
@@ -154,8 +154,8 @@ fn each_is_below_its_own(context: Context, options: &str, requests: u64, call: &
             assert!(by_rule.iter().all(|at| at < found), "by rule although its thread published it");
         }
     }
-    let told = format!("({} by their threads' own context)", exact.len());
-    assert!(run.stderr.contains(&told) && !run.stderr.contains("said in events"), "{}", run.stderr);
+    let told = format!("({} by exact thread context)", exact.len());
+    assert!(run.stderr.contains(&told) && !run.stderr.contains("contradicts the daemon"), "{}", run.stderr);
 }
 
 #[test]
@@ -207,12 +207,13 @@ fn recorded(folder: &Path) -> (HashMap<u64, i64>, Vec<(u64, u64)>) {
     while let Some((bytes, _)) = recording.read().unwrap() {
         for event in v1::decode(&bytes).unwrap().batch.events {
             match event {
-                LayerEvent::Operation(operation) if &*operation.name == "nbd read" => {
-                    let offset = operation.notes.iter().find(|note| &*note.key == "nbd.offset").unwrap();
-                    let NoteValue::Number(offset) = offset.value else { panic!("{operation:?}") };
+                LayerEvent::DaemonSpan(operation) if &*operation.name == "nbd read" => {
+                    let offset =
+                        operation.annotations.iter().find(|note| &*note.key == "nbd.offset").unwrap();
+                    let AnnotationValue::Number(offset) = offset.value else { panic!("{operation:?}") };
                     assert_eq!(operations.insert(operation.span.0, offset), None, "told once");
                 }
-                LayerEvent::Call(call) => {
+                LayerEvent::Syscall(call) => {
                     calls.extend(call.context.map(|context| (context.span.0, call.args[3])));
                 }
                 _ => {}
@@ -256,7 +257,7 @@ fn an_agent_hears_daemons_and_goes_on_when_its_session_is_destroyed() {
         assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
         assert_eq!(asked(home.path()), CONNECTIONS * REQUESTS);
         let all = (rounds * CONNECTIONS * REQUESTS) as f64;
-        let heard = || figure("daemon_operations_total") >= all || agent.said().contains("stuck");
+        let heard = || figure("daemon_spans_total") >= all || agent.said().contains("stuck");
         assert!(eventually(heard), "{}", get(address(&agent.said()), "/metrics"));
     };
     ask(1);
@@ -266,7 +267,7 @@ fn an_agent_hears_daemons_and_goes_on_when_its_session_is_destroyed() {
     let begin = sessions.find(&ours).unwrap_or_else(|| panic!("no {ours} in {sessions}"));
     let name = sessions[begin..].split('<').next().unwrap();
     assert!(room.program("lttng").args(["destroy", name]).status().unwrap().success());
-    assert!(eventually(|| figure("daemon_sessions_renewed_total") == 1.0), "{}", agent.said());
+    assert!(eventually(|| figure("daemon_session_restarts_total") == 1.0), "{}", agent.said());
     ask(2);
     let of_daemons =
         |all: BTreeSet<String>| all.into_iter().filter(|name| is_of_daemons(name)).collect::<Vec<_>>();
@@ -275,7 +276,7 @@ fn an_agent_hears_daemons_and_goes_on_when_its_session_is_destroyed() {
     drop(daemon);
     let (status, said) = agent.finish();
     assert_eq!(status, Some(0), "{said}");
-    assert!(said.contains("the session was destroyed by somebody else"), "{said}");
+    assert!(said.contains("another process destroyed the session"), "{said}");
     let (operations, calls) = recorded(&home.path().join("recording"));
     let served: HashMap<u64, u64> = calls.iter().copied().collect();
     let of_another = operations
@@ -283,7 +284,7 @@ fn an_agent_hears_daemons_and_goes_on_when_its_session_is_destroyed() {
         .filter(|(span, offset)| served.get(span).is_some_and(|served| *served != **offset as u64));
     assert_eq!(of_another.count(), 0, "a call below another request's operation");
     println!("{} operations, {} calls below them", operations.len(), calls.len());
-    let behind = ["stuck", "too late", "had been judged", "were lost"];
+    let behind = ["stuck", "too late", "were correlated", "were lost"];
     if let Some(why) = said.lines().find(|line| behind.iter().any(|word| line.contains(word))) {
         skip!("that all are there: this machine has too much to do: {why}");
     }

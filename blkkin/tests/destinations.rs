@@ -95,7 +95,7 @@ fn assert_lost(run: &Run, losses: &Value, destination: &str) {
     let dropped = losses["spans_dropped"].as_u64().unwrap();
     assert!(dropped > 0, "{losses:#}");
     assert!(losses["total"].as_u64().unwrap() >= dropped, "{losses:#}");
-    let said = run.stderr.lines().find(|line| line.contains("did not arrive at")).unwrap();
+    let said = run.stderr.lines().find(|line| line.contains("spans were not delivered to")).unwrap();
     assert!(said.contains(destination.trim_start_matches("zipkin=")), "{said}");
     assert!(said.contains(&format!("blkkin: {dropped} of ")), "{said}");
     let table = run.stderr.lines().find(|line| line.starts_with("lost: ")).unwrap();

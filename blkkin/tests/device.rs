@@ -15,7 +15,7 @@ use std::io::{Seek, Write};
 use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
 
-use blkkin_tracer::{Filter, Follow, TracerConfig};
+use blkkin_tracer::{Filter, TraceScope, TracerConfig};
 use blkkin_wire::event::RequestEvent;
 use blkkin_wire::ids::SpanId;
 
@@ -38,7 +38,7 @@ fn of_a_file_system_at_work() {
     needs!("losetup", "mkfs.ext4");
     let disk = or_skip!(Disk::ext4(DISK));
     let config = TracerConfig {
-        follow: Follow::All,
+        scope: TraceScope::All,
         filter: Filter { devices: vec![disk.device()], ..Filter::default() },
         kernel_origin: true,
         ..TracerConfig::default()

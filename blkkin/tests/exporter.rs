@@ -18,8 +18,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use blkkin_bus::kafka::{Codec, DEAD, Group, Numbers, Received, Settings, TRACES, TopicConsumer};
+use blkkin_wire::fragment::TraceFragment;
 use blkkin_wire::ids::{SpanId, TraceId};
-use blkkin_wire::piece::Piece;
 use blkkin_wire::v1::{self, Malformed};
 use serde_json::Value;
 
@@ -61,7 +61,7 @@ fn in_zipkin(zipkin: &Zipkin, traces: &[TraceId]) -> BTreeMap<String, usize> {
 }
 
 /// Waits until Zipkin has as many spans as are meant; they are these, each once.
-fn assert_all_in_zipkin(zipkin: &Zipkin, pieces: impl Fn() -> Vec<Piece>, exporter: &Service) {
+fn assert_all_in_zipkin(zipkin: &Zipkin, pieces: impl Fn() -> Vec<TraceFragment>, exporter: &Service) {
     let traces: Vec<_> = pieces().iter().map(|piece| piece.trace).collect();
     let meant = meant(pieces());
     let mut found = BTreeMap::new();
@@ -79,7 +79,7 @@ fn assert_all_in_zipkin(zipkin: &Zipkin, pieces: impl Fn() -> Vec<Piece>, export
     assert_eq!(found.len(), meant.len());
 }
 
-fn many() -> Vec<Piece> {
+fn many() -> Vec<TraceFragment> {
     (0..TRACES_MANY).map(piece).collect()
 }
 
@@ -111,7 +111,7 @@ fn what_lies_in_the_topic_is_in_zipkin_each_span_once() {
     let spans = TRACES_MANY * SPANS;
     assert!(said.contains(&format!("{spans} spans delivered to zipkin=")), "{said}");
     assert!(said.contains("; 0 records left"), "{said}");
-    assert!(said.contains("50 records had been delivered already"), "{said}");
+    assert!(said.contains("50 duplicate records were skipped"), "{said}");
     assert!(said.contains("4 partitions of blkkin.traces are read from their first record on"), "{said}");
 }
 
@@ -144,7 +144,7 @@ fn nothing_is_lost_or_doubled_although_exporters_and_the_broker_are_killed() {
     assert_all_in_zipkin(&zipkin, many, &exporter);
     let (status, said) = exporter.finish();
     assert_eq!(status, Some(0), "{said}");
-    assert!(said.contains("; 0 records left") && !said.contains("never came"), "{said}");
+    assert!(said.contains("; 0 records left") && !said.contains("missing"), "{said}");
 }
 
 #[test]
@@ -236,16 +236,16 @@ fn what_cannot_be_read_or_is_refused_is_kept_and_the_rest_arrives() {
     let letters = letters(&settings, 2);
     assert_eq!(letters.len(), 2, "{}", exporter.said());
     assert!(letters.contains(&b"no pieces".to_vec()));
-    let refused = letters.iter().find_map(|letter| v1::decode_pieces(letter).ok()).unwrap();
+    let refused = letters.iter().find_map(|letter| v1::decode_fragments(letter).ok()).unwrap();
     assert_eq!(refused.first, 10);
-    assert_eq!(refused.pieces[0].spans, [bad.spans[7].clone()]);
+    assert_eq!(refused.fragments[0].spans, [bad.spans[7].clone()]);
     assert_shown(&exporter, &format!("{to}/api/v2/spans"));
     let (status, said) = exporter.finish();
     assert_eq!(status, Some(0), "{said}");
     for words in [
         "1 spans were refused: they are in blkkin.dead",
-        "1 records could not be read: they are in blkkin.dead",
-        "1 pieces of traces never came",
+        "1 records could not be decoded: they are in blkkin.dead",
+        "1 trace fragments are missing",
         "(partition ",
     ] {
         assert!(said.contains(words), "no `{words}` in:\n{said}");
@@ -265,8 +265,8 @@ fn assert_shown(exporter: &Service, destination: &str) {
     assert!(eventually(|| count("spans_acknowledged") >= 799.0), "{}", exporter.said());
     let fates = ["acknowledged", "refused", "dead_lettered", "not_taken"];
     assert_eq!(fates.map(|fate| count(&format!("spans_{fate}"))), [799.0, 1.0, 1.0, 0.0]);
-    assert_eq!(count("spans_sent") - count("spans_repeated"), 800.0, "each is new once");
-    let records = ["pieces_received", "pieces_missing", "records_unreadable", "records_again"];
+    assert_eq!(count("spans_sent") - count("spans_resent"), 800.0, "each is new once");
+    let records = ["fragments_received", "fragments_missing", "records_unreadable", "records_duplicate"];
     assert_eq!(records.map(count), [20.0, 1.0, 1.0, 0.0]);
     let answer =
         |answer: &str| shown_as(exporter, "requests_total", destination, &format!(",answer=\"{answer}\""));
@@ -303,7 +303,7 @@ fn zipkins_own_topic_and_a_file_have_all_although_another_destination_is_away() 
     let there = format!("zipkin={}", file.display());
     let health = get(metrics::address(&exporter.said()), "/health");
     assert!(
-        health.contains(" 200 OK") && health.contains(&format!("well\n{away} is away since 20")),
+        health.contains(" 200 OK") && health.contains(&format!("healthy\n{away} is unreachable since 20")),
         "{health}"
     );
     let up = |destination: &str| shown_as(&exporter, "destination_up", destination, "");
@@ -326,7 +326,7 @@ fn zipkins_own_topic_and_a_file_have_all_although_another_destination_is_away() 
     assert!(eventually(|| (behind(away), behind(&there)) == (Some(2.0), Some(0.0))), "{:?}", behind(away));
     let (status, said) = exporter.finish();
     assert_eq!(status, Some(0), "{said}");
-    assert!(said.contains("2000 spans in hand were not acknowledged"), "{said}");
+    assert!(said.contains("2000 spans were not acknowledged"), "{said}");
     // A second one goes on with the file.
     let exporter = exporting::start(&settings, folder.path(), &words[2..]);
     writer.write(pieces(100)());
@@ -349,7 +349,7 @@ fn what_is_wrong_is_said_with_what_to_do() {
     assert!(
         refused(&["--to", "zipkin=http://h", "--to", "zipkin=http://h?format=json"]).contains("named twice")
     );
-    assert!(refused(&["--to", "zipkin=x", "--from", "-1m"]).contains("--from is for replay"));
+    assert!(refused(&["--to", "zipkin=x", "--from", "-1m"]).contains("--from needs replay"));
     assert!(refused(&["replay", "--to", "zipkin=x", "--from", "yesterday"]).contains("--from -10m"));
     assert!(refused(&["replay", "--to", "zipkin=x"]).contains("--from"));
     let setting = refused_setting();
@@ -375,7 +375,7 @@ fn of_two_exporters_with_one_name_the_elder_ends_and_says_why() {
     let younger = exporting::start(&settings, &younger, &words);
     let (status, said) = elder.wait();
     assert_eq!(status, Some(1), "{said}");
-    assert!(said.contains("another exporter has come under the same name"), "{said}");
+    assert!(said.contains("fenced by another exporter of the same name"), "{said}");
     let (status, said) = younger.finish();
     assert_eq!(status, Some(0), "{said}");
 }

@@ -13,9 +13,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use blkkin_tracer::{Detail, Filter, Follow, TracerConfig};
-use blkkin_wire::calls::CallId;
+use blkkin_tracer::{Detail, Filter, TraceScope, TracerConfig};
 use blkkin_wire::ids::{CgroupId, Tid};
+use blkkin_wire::syscalls::SyscallId;
 
 use support::actor::Actor;
 use support::disk::Disk;
@@ -63,7 +63,7 @@ fn by_thread() {
     });
     let filter = Filter {
         tids: vec![Tid(actor.pid().0)],
-        calls: vec![CallId::by_name("pread64").unwrap()],
+        syscalls: vec![SyscallId::by_name("pread64").unwrap()],
         ..Filter::default()
     };
     let recording = everybody(filter, &mut [&mut actor]);
@@ -88,7 +88,7 @@ fn by_cgroup() {
 fn by_call() {
     needs!();
     let mut actor = reader("one");
-    let filter = Filter { calls: vec![CallId::by_name("pread64").unwrap()], ..Filter::default() };
+    let filter = Filter { syscalls: vec![SyscallId::by_name("pread64").unwrap()], ..Filter::default() };
     let recording = record(&TracerConfig { filter, ..TracerConfig::default() }, &mut [&mut actor]);
     recording.assert_calls_whole();
     assert_eq!(recording.counts().into_iter().collect::<Vec<_>>(), [("pread64", READS)]);
@@ -103,7 +103,7 @@ fn by_call_without_the_requests_of_others() {
     for (name, bios) in [("pread64", READS), ("lseek", 0)] {
         let recording = until_whole(|| {
             let mut actor = direct_reader(disk.node(), disk.node());
-            let filter = Filter { calls: vec![CallId::by_name(name).unwrap()], ..Filter::default() };
+            let filter = Filter { syscalls: vec![SyscallId::by_name(name).unwrap()], ..Filter::default() };
             record(&TracerConfig { filter, ..TracerConfig::default() }, &mut [&mut actor])
         });
         assert_eq!(recording.counts().into_iter().collect::<Vec<_>>(), [(name, READS)]);
@@ -257,7 +257,7 @@ fn direct_reader(target: &Path, other: &Path) -> Actor {
 /// Everybody on the machine passes by; the filter decides.
 fn everybody(filter: Filter, actors: &mut [&mut Actor]) -> Recording {
     let recorder =
-        Recorder::start(&TracerConfig { follow: Follow::All, filter, ..TracerConfig::default() }, &[]);
+        Recorder::start(&TracerConfig { scope: TraceScope::All, filter, ..TracerConfig::default() }, &[]);
     for actor in actors {
         assert_eq!(actor.play(), 0);
     }

@@ -15,7 +15,7 @@ use std::fs;
 use std::ptr::null;
 
 use blkkin_tracer::TracerConfig;
-use blkkin_wire::event::{Ending, TaskChange};
+use blkkin_wire::event::{SyscallOutcome, TaskChange};
 use blkkin_wire::ids::{Pid, TaskId, Tid};
 use serde_json::Value;
 
@@ -177,7 +177,8 @@ fn a_call_cut_short_by_the_end_of_its_process_still_returns() {
         wait_until_inside(&format!("/proc/self/task/{}", told.recv().unwrap()), ends[0]);
         0
     });
-    let cut: Vec<_> = recording.calls().filter(|call| call.ending == Ending::Returned(-512)).collect();
+    let cut: Vec<_> =
+        recording.calls().filter(|call| call.outcome == SyscallOutcome::Returned(-512)).collect();
     assert_eq!(cut.len(), 1, "{cut:#?}");
     assert_eq!(cut[0].call.name(), "read");
     let books = &recording.accounts;

@@ -14,7 +14,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::fs;
 
-use blkkin_wire::event::{BioEvent, Ending, Submitter};
+use blkkin_wire::event::{BioEvent, Submitter, SyscallOutcome};
 use blkkin_wire::ids::DeviceId;
 
 use support::direct::{self, BLOCK};
@@ -80,7 +80,7 @@ fn a_flakey_device_fails_by_its_own_name() {
     });
     for call in ["pread64", "pwrite64"] {
         let [trace] = traces(&recording, call)[..] else { panic!("{:#?}", recording.traces) };
-        assert_eq!(trace.call().unwrap().ending, Ending::Returned(-i64::from(libc::EIO)));
+        assert_eq!(trace.call().unwrap().outcome, SyscallOutcome::Returned(-i64::from(libc::EIO)));
         let [bio] = &trace.bios[..] else { panic!("{trace:#?}") };
         assert_eq!((bio.device, bio.status.name()), (number("dm-0"), "I/O error"), "{trace:#?}");
         assert!(trace.requests.is_empty(), "{trace:#?}");
@@ -107,7 +107,7 @@ fn a_bad_sector_fails_where_it_is() {
         let name = if bad { "I/O error" } else { "ok" };
         assert_eq!((bio.status.name(), request.status.name()), (name, name), "{trace:#?}");
         let ending = if bad { -i64::from(libc::EIO) } else { BLOCK as i64 };
-        assert_eq!(trace.call().unwrap().ending, Ending::Returned(ending), "{trace:#?}");
+        assert_eq!(trace.call().unwrap().outcome, SyscallOutcome::Returned(ending), "{trace:#?}");
     }
     let command = format!("dd if={} of=/dev/null bs=4096 skip=13 count=1 iflag=direct", node().display());
     let run = common::run(&["run", "--", "busybox", "sh", "-c", &command]);

@@ -48,7 +48,7 @@ fn doctor_says_so_and_that_nothing_was_tried() {
     let said: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
     assert_eq!(said["works"], false);
     let check = said["checks"].as_array().unwrap().iter().find(|check| check["name"] == "lockdown").unwrap();
-    assert_eq!(check["standing"], "fails", "{check:#}");
+    assert_eq!(check["status"], "fails", "{check:#}");
     assert!(check["remedy"].as_str().unwrap().starts_with(REMEDY), "{check:#}");
     for probe in said["probes"].as_array().unwrap() {
         assert_eq!(probe["verdict"], "unknown", "{probe:#}");

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use blkkin_tracer::TracerConfig;
-use blkkin_wire::event::{Ending, RequestEvent};
+use blkkin_wire::event::{RequestEvent, SyscallOutcome};
 
 use support::actor::Actor;
 use support::direct::{self, BLOCK};
@@ -115,8 +115,8 @@ fn a_server_that_stops_is_a_request_that_takes_its_time_out_and_fails() {
     println!("{} ms at the device, with a time-out of {TIMEOUT_S} s", at_device / 1_000_000);
     assert!(at_device >= (TIMEOUT_S - 1) * 1_000_000_000, "{failed:#?}");
     let call = recording.calls().find(|call| call.span == failed.root).unwrap();
-    let error = Ending::Returned(-i64::from(libc::EIO));
-    assert_eq!((call.call.name(), call.ending, call.args[3]), ("pwrite64", error, ANSWERED * BLOCK as u64));
+    let error = SyscallOutcome::Returned(-i64::from(libc::EIO));
+    assert_eq!((call.call.name(), call.outcome, call.args[3]), ("pwrite64", error, ANSWERED * BLOCK as u64));
 }
 
 fn recorded(mut actor: Actor) -> Recording {

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use blkkin_aggregator::trace::Trace;
 use blkkin_tracer::TracerConfig;
-use blkkin_wire::event::{CallEvent, RequestEvent};
+use blkkin_wire::event::{RequestEvent, SyscallEvent};
 use blkkin_wire::ids::DeviceId;
 
 use support::actor::Actor;
@@ -110,7 +110,7 @@ fn commands_of_two_tasks_are_each_their_own() {
     recording.assert_whole();
     let (mut linked, mut not_known) = (0, 0);
     for (actor, odd) in [(&one, 0), (&other, 1)] {
-        let ours = |call: &CallEvent| recording.task_of(call).pid == actor.pid();
+        let ours = |call: &SyscallEvent| recording.task_of(call).pid == actor.pid();
         let traces: Vec<&Trace> =
             ioctls(&recording).into_iter().filter(|trace| ours(trace.call().unwrap())).collect();
         assert_eq!(traces.len(), COMMANDS);
@@ -128,7 +128,8 @@ fn commands_of_two_tasks_are_each_their_own() {
     println!("{linked} commands below their calls, {not_known} that nobody is known to have sent");
     assert!(linked > 0 && (not_known == 0 || !announced()));
     // Those are there all the same, with no call above them.
-    let alone = recording.requests().filter(|request| request.op.is_command() && request.parent.is_none());
+    let alone =
+        recording.requests().filter(|request| request.op.is_passthrough() && request.parent.is_none());
     assert_eq!(alone.filter(|request| request.bytes > 0).count(), not_known);
     let reads = recording.requests().filter(|request| request.op.name() == "read");
     assert!(reads.count() >= COMMANDS);
@@ -149,7 +150,7 @@ fn a_command_that_outlives_its_call_is_its_call_s() {
     }));
     let commands: Vec<&RequestEvent> = recording
         .requests()
-        .filter(|request| request.op.is_command() && request.bytes as usize == 5 * SECTOR)
+        .filter(|request| request.op.is_passthrough() && request.bytes as usize == 5 * SECTOR)
         .collect();
     assert_eq!(commands.len(), COMMANDS);
     let mut after = 0;

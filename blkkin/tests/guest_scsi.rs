@@ -15,7 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use blkkin_tracer::TracerConfig;
-use blkkin_wire::event::{BlockStatus, Ending, RequestEvent};
+use blkkin_wire::event::{BlockStatus, RequestEvent, SyscallOutcome};
 
 use support::actor::Actor;
 use support::blktrace::{Actions, Witness};
@@ -87,7 +87,10 @@ fn a_medium_that_fails() {
     let bio = recording.bios().find(|bio| Some(bio.span) == request.parent).unwrap();
     assert_eq!(bio.status, request.status);
     let call = recording.calls().find(|call| call.span == request.root).unwrap();
-    assert_eq!((call.call.name(), call.ending), ("pread64", Ending::Returned(-i64::from(libc::ENODATA))));
+    assert_eq!(
+        (call.call.name(), call.outcome),
+        ("pread64", SyscallOutcome::Returned(-i64::from(libc::ENODATA)))
+    );
 }
 
 /// Each write is one request below its own call, whole and without error, and those that ftrace saw issued more than once are

@@ -34,7 +34,7 @@ fn doctor_names_what_the_kernel_lacks() {
     let said: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
     assert_eq!(said["works"], false);
     let kernel = said["checks"].as_array().unwrap().iter().find(|check| check["name"] == "kernel").unwrap();
-    assert_eq!(kernel["standing"], "fails", "{kernel:#}");
+    assert_eq!(kernel["status"], "fails", "{kernel:#}");
     assert!(kernel["found"].as_str().unwrap().contains("6.1 or later is needed"), "{kernel:#}");
     let probes = said["probes"].as_array().unwrap();
     let queue = probes.iter().find(|probe| probe["name"] == "bio_queue").unwrap();

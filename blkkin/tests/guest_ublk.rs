@@ -14,7 +14,7 @@ use std::fs;
 use std::path::Path;
 
 use blkkin_tracer::TracerConfig;
-use blkkin_wire::event::{Ending, RequestEvent};
+use blkkin_wire::event::{RequestEvent, SyscallOutcome};
 
 use support::actor::Actor;
 use support::direct::{self, BLOCK};
@@ -99,8 +99,8 @@ fn a_server_that_ends_is_a_request_that_fails() {
     assert_eq!((done.len() as u64, failed.status.name()), (ANSWERED, "I/O error"));
     assert!(failed.issue.is_some(), "{failed:#?}");
     let call = recording.calls().find(|call| call.span == failed.root).unwrap();
-    let error = Ending::Returned(-i64::from(libc::EIO));
-    assert_eq!((call.call.name(), call.ending, call.args[3]), ("pwrite64", error, ANSWERED * BLOCK as u64));
+    let error = SyscallOutcome::Returned(-i64::from(libc::EIO));
+    assert_eq!((call.call.name(), call.outcome, call.args[3]), ("pwrite64", error, ANSWERED * BLOCK as u64));
 }
 
 fn recorded(mut actor: Actor) -> Recording {

@@ -97,13 +97,13 @@ fn judge(zipkin: &Zipkin, collector: &Collector) {
     println!("{} of {ORDERS} orders have both halves, all {late} after the first one", whole.len());
     assert!(whole.len() >= ORDERS / 4 && late + 1 == whole.len(), "{} and {late}", whole.len());
 
-    collector.until("all spans are there", || trees(&collector.said()).len() >= ORDERS);
+    collector.until("all spans are there", || trees(&collector.output()).len() >= ORDERS);
     let all: usize = whole.iter().map(|(_, _, tree)| tree.len()).sum();
     let there = |of: &BTreeMap<String, Tree>| -> usize {
         whole.iter().filter_map(|(_, trace, _)| of.get(trace)).map(BTreeSet::len).sum()
     };
-    collector.until("both halves are there", || there(&trees(&collector.said())) >= all);
-    let told = trees(&collector.said());
+    collector.until("both halves are there", || there(&trees(&collector.output())) >= all);
+    let told = trees(&collector.output());
     for (_, trace, tree) in &whole {
         assert_eq!(&told[trace], tree, "Zipkin and the Collector have the same");
     }

@@ -137,7 +137,7 @@ fn three_hosts_are_installed_work_and_are_left_as_they_were() {
     assert_eq!(rows.len(), 5, "{rows:?}");
     for columns in rows.values() {
         assert_eq!(columns[..2], [concat!("blkkin ", env!("CARGO_PKG_VERSION")), "runs"], "{rows:?}");
-        assert!(columns[2].starts_with("well") && columns[3].contains("blkkin"), "{rows:?}");
+        assert!(columns[2].starts_with("healthy") && columns[3].contains("blkkin"), "{rows:?}");
     }
     // Who may read the password.
     assert_eq!(hosts.on(NAMES[1], "stat -c '%a %u' /etc/blkkin/credentials.toml").unwrap(), "600 0");

@@ -36,10 +36,10 @@ fn doctor_finds_every_probe_at_work() {
     let said: Value = serde_json::from_str(&run.stdout).unwrap();
     assert_eq!(said["works"], true, "{said:#}");
     for check in said["checks"].as_array().unwrap() {
-        assert_eq!(check["standing"], "ok", "{check:#}");
+        assert_eq!(check["status"], "ok", "{check:#}");
     }
     let probes = said["probes"].as_array().unwrap();
-    assert_eq!(probes.len(), blkkin_tracer::probes::PROBES.len());
+    assert_eq!(probes.len(), blkkin_tracer::attach::probes::PROBES.len());
     for probe in probes {
         assert_eq!((&probe["verdict"], &probe["attach"]), (&"works".into(), &"tp_btf".into()), "{probe:#}");
     }
@@ -50,13 +50,13 @@ fn doctor_finds_every_probe_at_work() {
 fn assert_each_kind_is_said(said: &Value) {
     let of_kinds = said["kinds"].as_array().unwrap();
     let offered = AttachKind::ALL.map(|kind| (kind, offered(kind).is_ok()));
-    assert_eq!(of_kinds.len(), blkkin_tracer::probes::PROBES.len());
+    assert_eq!(of_kinds.len(), blkkin_tracer::attach::probes::PROBES.len());
     for probe in of_kinds {
         for (kind, offered) in offered {
             let one = &probe["kinds"][kind.name()];
-            match one["tried"].as_str().unwrap() {
+            match one["result"].as_str().unwrap() {
                 "works" => assert!(one["at"].is_string(), "{probe:#}"),
-                "keeps" if kind.is_at_functions() => assert!(one["reason"].is_string(), "{probe:#}"),
+                "keeps" if kind.uses_functions() => assert!(one["reason"].is_string(), "{probe:#}"),
                 "refused" if !offered => assert!(one["reason"].is_string(), "{probe:#}"),
                 _ => panic!("{probe:#}"),
             }

@@ -192,7 +192,7 @@ fn assert_understood(words: &[String], folder: &Path) {
         .spawn()
         .unwrap();
     let mut started = Started(child);
-    let waits = || fs::read_to_string(&said).unwrap().contains("going on until it can be");
+    let waits = || fs::read_to_string(&said).unwrap().contains("retrying until the cluster is usable");
     let ended = |started: &mut Started| started.0.try_wait().unwrap().is_some();
     assert!(
         eventually(|| waits() || ended(&mut started)) && waits(),

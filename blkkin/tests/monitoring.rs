@@ -285,7 +285,7 @@ fn each_alert_fires_when_it_should_and_none_when_all_is_well() {
     let series = [
         ("up{job='blkkin-agent'}", "1x40", "0x40"),
         ("blkkin_records_dropped_total{kind='call'}", "0x40", "0+1x40"),
-        ("blkkin_parts_lost_total{why='table full'}", "7x40", "0+1x40"),
+        ("blkkin_records_incomplete_total{why='table full'}", "7x40", "0+1x40"),
         ("blkkin_agent_events_waiting", "9x40", "9x40"),
         ("blkkin_agent_events_delivered_total", "0+5x40", "5x40"),
         ("blkkin_agent_events_failed_total", "3x40", "0+1x40"),
@@ -295,7 +295,7 @@ fn each_alert_fires_when_it_should_and_none_when_all_is_well() {
         ("blkkin_exporter_lag_records{destination='d'}", "5x40", "5x40"),
         ("blkkin_exporter_last_acknowledgement_timestamp_seconds{destination='d'}", "0+60x40", "0x40"),
         ("blkkin_exporter_spans_refused_total{destination='d'}", "2x40", "0+1x40"),
-        ("blkkin_exporter_pieces_missing_total{destination='d'}", "2x40", "0+1x40"),
+        ("blkkin_exporter_fragments_missing_total{destination='d'}", "2x40", "0+1x40"),
         ("blkkin_layer_errors_total{layer='request',node='n',device='sda'}", "2x40", "0+1x40"),
         ("blkkin_layer_seconds_bucket{layer='request',node='n',device='sda',le='0.1'}", "0+60x40", "0x40"),
         (

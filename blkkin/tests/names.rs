@@ -12,7 +12,7 @@ mod support;
 use std::ffi::{CStr, CString};
 use std::path::Path;
 
-use blkkin_tracer::{Filter, Follow, TracerConfig};
+use blkkin_tracer::{Filter, TraceScope, TracerConfig};
 use blkkin_wire::event::LayerEvent;
 
 use support::actor::Actor;
@@ -94,7 +94,7 @@ fn opens_and_becomes(name: &'static CStr, before: &Path, program: &Path, after: 
 fn opened(name: &str, actor: &mut Actor) -> Vec<CString> {
     let filter = Filter { comms: vec![name.to_owned()], ..Filter::default() };
     let recorder =
-        Recorder::start(&TracerConfig { follow: Follow::All, filter, ..TracerConfig::default() }, &[]);
+        Recorder::start(&TracerConfig { scope: TraceScope::All, filter, ..TracerConfig::default() }, &[]);
     assert_eq!(actor.play(), 0);
     let recording = recorder.finish();
     recording.assert_calls_whole();
@@ -128,7 +128,7 @@ fn a_task_in_a_container_has_the_number_that_it_has_there() {
     });
     let (mut in_none, mut first, mut others) = (0, Vec::new(), 0);
     for task in tasks {
-        let Some(own) = task.inner else {
+        let Some(own) = task.ns_ids else {
             in_none += 1;
             continue;
         };

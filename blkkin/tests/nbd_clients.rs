@@ -90,9 +90,9 @@ fn ends<'a>(spans: &'a [Value], name: &str) -> [Vec<&'a Value>; 2] {
     })
 }
 
-/// The numbers of `nbd: 8000 requests asked, 8000 answered, 8000 met what a daemon said of them`.
+/// The numbers of `nbd: 8000 requests, 8000 replies, 8000 linked to a daemon's span`.
 fn told(run: &Run) -> Vec<u64> {
-    let line = run.stderr.lines().find(|line| line.contains("requests asked")).unwrap_or_default();
+    let line = run.stderr.lines().find(|line| line.contains(" replies")).unwrap_or_default();
     let numbers = line.split(|letter: char| !letter.is_ascii_digit());
     numbers.filter_map(|number| number.parse().ok()).collect()
 }
@@ -223,10 +223,12 @@ fn fio_meets(how: &[&str], listen: &str, rw: &str, requests: u64) {
         run.stderr
     );
     // Nothing was missed, and nothing that is data was taken for a header.
-    for trouble in ["no answer that was seen", "were not seen", "part of a header", "records were lost"] {
+    for trouble in
+        ["no reply that was seen", "replies without a request", "partial header", "records were lost"]
+    {
         assert!(!run.stderr.contains(trouble), "{}", run.stderr);
     }
-    let looked_like_requests = run.stderr.contains("where data were due");
+    let looked_like_requests = run.stderr.contains("within expected data");
     assert_eq!(looked_like_requests, rw == "randwrite", "{}", run.stderr);
     drawn(&run.stderr, call);
     println!("{} requests, each met its own: {rw} {listen} {how:?}", CONNECTIONS * requests);
@@ -264,7 +266,7 @@ fn copy_meets(script: &str, service: &str) {
     let bytes: i64 = clients.iter().map(|one| asked(one).1).sum();
     assert!(bytes as u64 >= BYTES, "{bytes} bytes asked for: {}", run.stderr);
     assert!(clients.iter().all(|one| one["localEndpoint"]["serviceName"] == service), "{}", clients[0]);
-    assert!(!run.stderr.contains("no answer that was seen"), "{}", run.stderr);
+    assert!(!run.stderr.contains("no reply that was seen"), "{}", run.stderr);
     println!("{service}: {count} reads, each met its own");
 }
 
@@ -327,10 +329,11 @@ fn what_only_looks_like_requests_is_nothing_or_has_no_answer() {
     let [one] = clients[..] else { panic!("{clients:?}") };
     assert!(servers.is_empty(), "{servers:?}");
     assert_eq!((asked(one), number(one, "nbd.cookie")), ((12_288, 4096), Some(3)));
-    assert_eq!(one["tags"]["nbd.reply"], "none was seen", "{one}");
+    assert_eq!(one["tags"]["nbd.reply"], "not observed", "{one}");
     assert!(one["tags"]["blkkin.incomplete"].is_string(), "{one}");
     assert_eq!(told(&run), [1, 0, 0], "{}", run.stderr);
-    for said in ["1 requests have no answer", "1 answers were to requests", "1 buffers held a part"] {
+    for said in ["1 requests have no reply", "1 replies without a request", "1 buffers with a partial header"]
+    {
         assert!(run.stderr.contains(said), "{said}: {}", run.stderr);
     }
 }

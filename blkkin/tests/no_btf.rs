@@ -39,7 +39,7 @@ fn doctor_says_what_is_missing_and_that_nothing_was_tried() {
     let said: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
     assert_eq!(said["works"], false);
     let types = said["checks"].as_array().unwrap().iter().find(|check| check["name"] == "type information");
-    assert_eq!(types.unwrap()["standing"], "fails", "{said:#}");
+    assert_eq!(types.unwrap()["status"], "fails", "{said:#}");
     assert!(types.unwrap()["remedy"].as_str().unwrap().contains("CONFIG_DEBUG_INFO_BTF=y"), "{said:#}");
     for probe in said["probes"].as_array().unwrap() {
         assert_eq!(probe["verdict"], "unknown", "{probe:#}");

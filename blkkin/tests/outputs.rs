@@ -47,7 +47,7 @@ fn what_the_command_leaves_running_is_said_unless_a_machine_reads() {
         let output = child.wait_with_output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(4), "{stderr}");
-        assert_eq!(stderr.contains("1 process that the command started was still running"), said, "{stderr}");
+        assert_eq!(stderr.contains("1 process that the command started is still running"), said, "{stderr}");
     }
 }
 
@@ -127,7 +127,7 @@ fn a_server_that_is_away_is_said_and_the_status_is_still_commands() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let run = run(&["run", "--to", &format!("zipkin=http://127.0.0.1:{port}"), "--", "sh", "-c", "exit 3"]);
     assert_eq!(run.code, Some(3), "{run:?}");
-    assert!(run.stderr.contains("spans did not arrive at zipkin=http://127.0.0.1"), "{run:?}");
+    assert!(run.stderr.contains("spans were not delivered to zipkin=http://127.0.0.1"), "{run:?}");
     assert!(run.stderr.contains("blkkin: waiting up to 10 s for zipkin=http://127.0.0.1"), "{run:?}");
     assert!(run.stderr.contains("spans not exported"), "the report counts them: {run:?}");
 }

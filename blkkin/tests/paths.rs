@@ -14,7 +14,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::ptr::null_mut;
 
-use blkkin_wire::event::{Ending, Kept};
+use blkkin_wire::event::{Captured, SyscallOutcome};
 
 use support::disk::Disk;
 use support::one::{act, file, file_of, text};
@@ -64,15 +64,17 @@ fn long_path_arguments_are_cut_and_counted() {
         0
     });
     let kept = &cut[..256];
-    let seen: Vec<_> =
-        recording.calls().map(|c| (c.paths_kept, [&c.paths[0], &c.paths[1]].map(|p| p.as_deref()))).collect();
+    let seen: Vec<_> = recording
+        .calls()
+        .map(|c| (c.paths_captured, [&c.paths[0], &c.paths[1]].map(|p| p.as_deref())))
+        .collect();
     assert_eq!(
         seen,
         [
-            (Kept::Whole, [Some(whole.as_str()), None]),
-            (Kept::Truncated, [Some(kept), None]),
-            (Kept::Truncated, [Some(kept), Some(kept)]),
-            (Kept::Truncated, [Some(whole.as_str()), Some(kept)]),
+            (Captured::Full, [Some(whole.as_str()), None]),
+            (Captured::Truncated, [Some(kept), None]),
+            (Captured::Truncated, [Some(kept), Some(kept)]),
+            (Captured::Truncated, [Some(whole.as_str()), Some(kept)]),
         ]
     );
     assert_eq!(recording.accounts.calls_truncated, 3);
@@ -92,7 +94,7 @@ fn files_in_the_deepest_folders_lose_the_upper_part_of_their_path_and_are_counte
         0
     });
     let file = recording.files().find(|file| file.path.ends_with("/target")).unwrap();
-    assert_eq!(file.kept, Kept::Truncated, "{file:#?}");
+    assert_eq!(file.captured, Captured::Truncated, "{file:#?}");
     assert!(file.path.starts_with("…/d") && file.path.ends_with("/d39/target"), "{file:#?}");
     assert_eq!(recording.accounts.files_truncated, 1);
 }
@@ -106,7 +108,11 @@ fn a_path_that_cannot_be_read_is_said_to_be() {
         0
     });
     let call = recording.calls().next().unwrap();
-    assert_eq!((call.ending, call.paths_kept), (Ending::Returned(-14), Kept::Unreadable), "{call:#?}");
+    assert_eq!(
+        (call.outcome, call.paths_captured),
+        (SyscallOutcome::Returned(-14), Captured::Faulted),
+        "{call:#?}"
+    );
 }
 
 /// A probe may not fault pages in. The path here lies in one that the program never touched; the kernel reads it in the
@@ -130,7 +136,11 @@ fn a_path_in_a_page_that_was_not_there_yet_is_read_at_return() {
         0
     });
     let open = recording.named("openat")[0];
-    assert_eq!((open.paths[0].as_deref(), open.paths_kept), (target.to_str(), Kept::Whole), "{open:#?}");
+    assert_eq!(
+        (open.paths[0].as_deref(), open.paths_captured),
+        (target.to_str(), Captured::Full),
+        "{open:#?}"
+    );
     assert_eq!(file_of(open), Some(identity(&target)));
 }
 
@@ -166,7 +176,7 @@ fn paths_cross_mount_points_and_inode_numbers_are_used_again() {
     assert_ne!(files[0].generation, files[1].generation);
     assert_eq!(names_at(&recording, "write"), [Some(first), Some(second)]);
     for named in recording.files().filter(|named| files.contains(&named.file)) {
-        assert_eq!((&*named.filesystem, named.kept), ("ext4", Kept::Whole), "{named:#?}");
+        assert_eq!((&*named.filesystem, named.captured), ("ext4", Captured::Full), "{named:#?}");
     }
 }
 

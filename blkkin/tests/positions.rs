@@ -11,7 +11,7 @@ mod support;
 
 use std::ptr::null_mut;
 
-use blkkin_wire::event::{CallEvent, Ending, OpenFile};
+use blkkin_wire::event::{OpenFile, SyscallEvent, SyscallOutcome};
 
 use support::needs;
 use support::one::{act, file, file_of, text};
@@ -70,13 +70,17 @@ fn positions_move_as_the_calls_say() {
     for (call, (name, returned, positions)) in calls.iter().zip(expected) {
         assert_eq!(call.call.name(), name, "{call:#?}");
         if !["openat", "dup"].contains(&name) {
-            assert_eq!(call.ending, Ending::Returned(returned), "{call:#?}");
+            assert_eq!(call.outcome, SyscallOutcome::Returned(returned), "{call:#?}");
         }
         assert_eq!(positions_of(call), positions, "{call:#?}");
         assert_eq!(file_of(call), Some(identity(&path)), "{call:#?}");
     }
     assert_eq!(calls.len(), 15);
-    assert_eq!((calls[14].ending, calls[14].file), (Ending::Returned(-9), None), "closed: EBADF, no file");
+    assert_eq!(
+        (calls[14].outcome, calls[14].file),
+        (SyscallOutcome::Returned(-9), None),
+        "closed: EBADF, no file"
+    );
 }
 
 #[test]
@@ -118,15 +122,16 @@ fn calls_with_two_files_have_both() {
     });
     let side =
         |open: &OpenFile| ((open.file.device, open.file.ino), open.position_before, open.position_after);
-    let both =
-        |call: &CallEvent| (call.file.as_ref().map(side), call.second_file.as_ref().map(|open| side(open)));
+    let both = |call: &SyscallEvent| {
+        (call.file.as_ref().map(side), call.second_file.as_ref().map(|open| side(open)))
+    };
     let (from, to) = (identity(&from), identity(&to));
     let seen: Vec<_> = recording
         .calls()
         .filter(|call| call.second_file.is_some())
-        .map(|call| (call.call.name(), call.ending, both(call)))
+        .map(|call| (call.call.name(), call.outcome, both(call)))
         .collect();
-    let returned = Ending::Returned;
+    let returned = SyscallOutcome::Returned;
     let at = |file, before, after| Some((file, Some(before), Some(after)));
     let without = |file| Some((file, None, None));
     assert_eq!(
@@ -182,6 +187,6 @@ fn moved(from: i64, to: i64) -> Positions {
     (Some(from), Some(to))
 }
 
-fn positions_of(call: &CallEvent) -> Positions {
+fn positions_of(call: &SyscallEvent) -> Positions {
     call.file.map_or(NONE, |open| (open.position_before, open.position_after))
 }

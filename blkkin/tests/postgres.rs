@@ -22,8 +22,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use blkkin_bus::recording::{Position, Recording};
+use blkkin_wire::daemon_span::AnnotationValue;
 use blkkin_wire::event::LayerEvent;
-use blkkin_wire::operation::NoteValue;
 use blkkin_wire::v1;
 use serde_json::Value;
 
@@ -275,7 +275,7 @@ fn each_read_of_a_table_is_below_the_query_that_names_it() {
     assert!(in_applications >= reads / CLIENTS / 2, "{in_applications} of {reads}");
     assert_eq!(from_disk.len(), TABLES, "the first read of each table is the disk's");
     assert!(of_others > 0, "the checkpointer and the log's writer have written");
-    assert!(!run.stderr.contains("lost, as the rings"), "{}", run.stderr);
+    assert!(!run.stderr.contains("lost because the rings"), "{}", run.stderr);
 }
 
 #[test]
@@ -301,13 +301,10 @@ fn a_query_that_comes_in_parts_is_one() {
     // And as machines read it.
     let report: Value =
         serde_json::from_slice(&fs::read(cluster.disk.beside("report.json")).unwrap()).unwrap();
-    let told = &report["probes"];
+    let told = &report["usdt"];
     let number = |name: &str| told[name].as_u64().unwrap();
-    assert!(
-        number("operations") >= transactions as u64 && number("hits") >= 2 * number("operations"),
-        "{told}"
-    );
-    assert_eq!([number("hits_lost"), number("hits_unbelieved")], [0, 0], "{told}");
+    assert!(number("spans") >= transactions as u64 && number("events") >= 2 * number("spans"), "{told}");
+    assert_eq!([number("events_lost"), number("events_discarded")], [0, 0], "{told}");
     let slowest = report["slowest_operations"].as_array().unwrap();
     assert!(slowest.len() == 5 && slowest.iter().all(|tree| tree["operation"] == "query"), "{slowest:?}");
     assert!(run.stderr.contains("the 5 slowest operations"), "{}", run.stderr);
@@ -323,15 +320,17 @@ fn recorded(folder: &Path) -> Recorded {
     while let Some((bytes, _)) = recording.read().unwrap() {
         for event in v1::decode(&bytes).unwrap().batch.events {
             match event {
-                LayerEvent::Operation(query) => {
-                    let text = query.notes.iter().find_map(|note| match &note.value {
-                        NoteValue::Text(text) if &*note.key == "db.query.text" => Some(text.to_string()),
+                LayerEvent::DaemonSpan(query) => {
+                    let text = query.annotations.iter().find_map(|note| match &note.value {
+                        AnnotationValue::Text(text) if &*note.key == "db.query.text" => {
+                            Some(text.to_string())
+                        }
                         _ => None,
                     });
                     assert_eq!(queries.insert(query.span.0, text.unwrap_or_default()), None, "told once");
                 }
                 LayerEvent::File(file) => drop(files.insert(file.file, file.path.to_string())),
-                LayerEvent::Call(call) => {
+                LayerEvent::Syscall(call) => {
                     let file = call.file.map(|open| open.file);
                     reads.push((call.context.map(|context| context.span.0), file));
                 }
@@ -365,21 +364,25 @@ fn an_agent_hears_the_queries_of_a_server_and_has_figures_of_them() {
     let words = [&words[..], &["--metrics", "127.0.0.1:0"]].concat();
     let agent = Service::start(home.path(), "agent", &words);
     agent.says("tracing; events go to", Duration::from_secs(60));
-    assert!(agent.said().contains("each hit costs about"), "{}", agent.said());
+    assert!(agent.said().contains("each event costs about"), "{}", agent.said());
     writeln!(shell.stdin.take().unwrap(), "go").unwrap();
     assert!(shell.wait().unwrap().success());
     let metrics = || get(address(&agent.said()), "/metrics");
-    let figure = |name: &str| value(&metrics(), &format!("blkkin_probe_{name}"));
+    let figure = |name: &str| value(&metrics(), &format!("blkkin_usdt_{name}"));
     let asked = (TABLES * ROUNDS) as f64;
-    assert!(eventually(|| figure("operations_total") >= asked), "{}", metrics());
-    assert!(figure("hits_total") >= 2.0 * asked && figure("calls_linked_total") >= asked, "{}", metrics());
+    assert!(eventually(|| figure("spans_total") >= asked), "{}", metrics());
+    assert!(
+        figure("events_total") >= 2.0 * asked && figure("calls_correlated_total") >= asked,
+        "{}",
+        metrics()
+    );
     let of_probes =
         |all: BTreeSet<String>| all.into_iter().filter(|name| is_of_probes(name)).collect::<Vec<_>>();
     let shown = of_probes(families(&metrics()));
     assert_eq!((shown.len(), &shown), (5, &of_probes(described())), "the table in docs/operating.md");
     let (status, said) = agent.finish();
     assert_eq!(status, Some(0), "{said}");
-    assert!(said.contains("probes: ") && !said.contains("hits were lost"), "{said}");
+    assert!(said.contains("usdt: ") && !said.contains("events were lost"), "{said}");
 
     let (queries, reads) = recorded(&recording);
     let counts = queries.values().filter(|text| text.starts_with("select count(*) from t")).count();

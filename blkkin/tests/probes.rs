@@ -78,7 +78,7 @@ fn number(span: &Value, key: &str) -> i64 {
 
 /// The number in a line of the books.
 fn told(run: &Run, words: &str) -> u64 {
-    let lines = run.stderr.lines().filter_map(|line| line.strip_prefix("blkkin: probes: "));
+    let lines = run.stderr.lines().filter_map(|line| line.strip_prefix("blkkin: usdt: "));
     let mut found = lines.filter_map(|line| line.split(", ").find(|part| part.contains(words)));
     found.next().map_or(0, |part| part.split(' ').next().unwrap().parse().unwrap())
 }
@@ -119,13 +119,13 @@ fn each_call_is_below_what_its_thread_said_last() {
     // The program saw that somebody listens, and itself was not disturbed.
     assert!(run.stdout.contains("1 0\n"), "{}", run.stdout);
     assert!(
-        run.stderr.contains("turns:begin in ") && run.stderr.contains("each hit costs about "),
+        run.stderr.contains("turns:begin in ") && run.stderr.contains("each event costs about "),
         "{}",
         run.stderr
     );
     let (operations, below) = assert_none_is_wrong(&spans(home.path()), TURNS);
     assert_eq!((operations, below), (TURNS, TURNS), "{}", run.stderr);
-    assert_eq!((told(&run, "hits"), told(&run, "operations"), told(&run, "lost")), (2 * TURNS, TURNS, 0));
+    assert_eq!((told(&run, "events"), told(&run, "spans"), told(&run, "lost")), (2 * TURNS, TURNS, 0));
 }
 
 #[test]
@@ -136,9 +136,9 @@ fn where_hits_are_lost_they_are_counted_and_nothing_is_below_another() {
     // Rings of 256 KiB have room for 300 turns of some 840 B: for the first hundred of a cycle, and not for the rest.
     let run = traced(home.path(), &["--ring-size", "256K"], TURNS, "2000");
     assert_eq!(run.code, Some(0), "{run:?}");
-    let lost = told(&run, "hits were lost");
+    let lost = told(&run, "events were lost");
     assert!(lost > 0, "{}", run.stderr);
-    assert_eq!(told(&run, "hits") + lost, 2 * TURNS, "{}", run.stderr);
+    assert_eq!(told(&run, "events") + lost, 2 * TURNS, "{}", run.stderr);
     let (operations, below) = assert_none_is_wrong(&spans(home.path()), TURNS);
     println!(
         "{lost} of {} hits lost, {operations} operations, {below} calls below them, none wrong",
@@ -160,24 +160,24 @@ fn what_cannot_be_listened_to_is_refused_before_anything_runs() {
     let program = home.path().join("turns");
     let named = |name: &str| format!("[[probe]]\nname = \"{name}\"\n");
     probes(home.path(), &program, &named("turns:begni"));
-    refused("has no probe turns:begni", "turns:begin, if that is meant");
+    refused("has no probe turns:begni", "turns:begin, perhaps");
     probes(home.path(), Path::new("/bin/sh"), &named("turns:begin"));
-    refused("it has no USDT probes", "name in `program` the file");
+    refused("no USDT probes", "name in `program` the file");
     probes(home.path(), Path::new(PROGRAM), &named("turns:begin"));
-    refused("it is no 64-bit ELF file", "name in `program` the file");
+    refused("not a 64-bit ELF file", "name in `program` the file");
     probes(home.path(), &home.path().join("nothing"), &named("turns:begin"));
     refused("No such file", "name in `program` the file");
     probes(home.path(), &program, &(named("turns:begin") + "text = \"arg6\"\n"));
-    refused("has 5 arguments, and no 6th", "name an argument that there is");
+    refused("has 5 arguments, and no 6th", "name an existing argument");
     let rule = "[[rule]]\nevent = \"turns:begin\"\nis = \"end\"\nkey = [\"arg9\"]\n";
     probes(home.path(), &program, &(named("turns:begin") + rule));
-    refused("turns:begin has no field `arg9`", "look at configs/mappings/postgresql.toml");
+    refused("turns:begin has no field `arg9`", "configs/mappings/postgresql.toml explains");
     probes(home.path(), &program, &(named("turns:end") + rule));
-    refused("no `probe` is called so", "name the probe in the file");
+    refused("no `probe` has this name", "name the probe in the file");
     probes(home.path(), &program, "[[probe]]\nnames = \"turns:begin\"\n");
-    refused("unknown field `names`", "look at configs/mappings/postgresql.toml");
+    refused("unknown field `names`", "configs/mappings/postgresql.toml explains");
     let run = common::run(&["run", "--probes", "/nonexistent.toml", "--", "true"]);
-    run.assert_refused(125, "cannot use the probes of /nonexistent.toml", "look at configs");
+    run.assert_refused(125, "cannot use the probes of /nonexistent.toml", "configs/mappings");
 }
 
 #[test]

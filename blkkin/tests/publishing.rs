@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 
 use blkkin_aggregator::trace::{Root, Trace};
 use blkkin_tracer::{Filter, TracerConfig};
-use blkkin_wire::calls::CallId;
-use blkkin_wire::process::{Attribute, AttributeValue};
+use blkkin_wire::process_context::{Attribute, AttributeValue};
+use blkkin_wire::syscalls::SyscallId;
 
 use support::actor::Actor;
 use support::context::play::ring_for_a_million;
@@ -64,8 +64,8 @@ fn each_call_of_a_static_program_is_below_its_own_span() {
 /// The slot is in a library that the program loads when it runs already, and what is mapped is none of the calls that are asked for.
 #[test]
 fn what_is_loaded_is_found_also_where_a_filter_leaves_mappings_out() {
-    let pread = CallId::by_name("pread64").unwrap();
-    check(publisher(), "pool", 1, Filter { calls: vec![pread], ..Filter::default() });
+    let pread = SyscallId::by_name("pread64").unwrap();
+    check(publisher(), "pool", 1, Filter { syscalls: vec![pread], ..Filter::default() });
 }
 
 /// `times` as many as the program's own number.
@@ -115,7 +115,11 @@ fn check(publisher: Result<PathBuf, String>, kind: &str, times: u64, filter: Fil
             }
         }
         let said = call.attributes.as_ref().map(|said| {
-            assert_eq!((said.entries.len(), said.left_out, said.bytes_unread), (1, 0, 0), "{call:#?}");
+            assert_eq!(
+                (said.entries.len(), said.dropped_attributes_count, said.bytes_unread),
+                (1, 0, 0),
+                "{call:#?}"
+            );
             (said.entries[0].key, said.entries[0].value.parse().unwrap())
         });
         let says = call.context.is_some() && named != AWAITED;

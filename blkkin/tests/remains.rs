@@ -74,7 +74,7 @@ fn held_by(pid: u32) -> BTreeSet<Object> {
 /// A program and a link for each probe, and some maps; all of them there.
 fn assert_plausible(held: &BTreeSet<Object>) {
     let count = |command| held.iter().filter(|object| object.0 == command).count();
-    let probes = blkkin_tracer::probes::PROBES.len();
+    let probes = blkkin_tracer::attach::probes::PROBES.len();
     assert_eq!((count(BPF_LINK_GET_FD_BY_ID), count(BPF_PROG_GET_FD_BY_ID)), (probes, probes));
     assert!(count(BPF_MAP_GET_FD_BY_ID) >= 3);
     assert!(held.iter().all(|object| exists(*object)));

@@ -50,8 +50,8 @@ fn receive(settings: &Settings, wanted: usize) -> (HashMap<u128, Vec<EventBatch>
                 assert_eq!(missing, 0);
                 all.entry(batch.source.node.0).or_default().push(*batch);
             }
-            Received::Again => again += 1,
-            Received::Nothing | Received::Rebalanced { .. } => {}
+            Received::Duplicate => again += 1,
+            Received::Timeout | Received::Rebalanced { .. } => {}
             other => panic!("{other:?}"),
         }
     }
@@ -84,7 +84,7 @@ fn a_recording_gets_there_once_although_its_sender_is_killed() {
         agent.wait().unwrap();
     }
     let (received, again) = receive(&settings, all.values().map(Vec::len).sum());
-    println!("killed {killed} times; {again} batches came again");
+    println!("killed {killed} times; {again} duplicate batches");
     assert!(killed > 0);
     assert!(received == all, "{} nodes", received.len());
     let run = common::run(&words);
@@ -95,7 +95,7 @@ fn a_recording_gets_there_once_although_its_sender_is_killed() {
 #[test]
 fn a_folder_that_is_none_is_refused() {
     let run = common::run(&["agent", "--brokers", "127.0.0.1:1", "--replay", "/nonexistent"]);
-    run.assert_refused(1, "cannot use the recording in /nonexistent", "a folder that");
+    run.assert_refused(1, "cannot use the recording in /nonexistent", "a writable folder");
     let run = common::run(&["agent"]);
     assert!(run.code == Some(2) && run.stderr.contains("--brokers"), "{run:?}");
 }

@@ -16,9 +16,9 @@ use std::process::Command;
 
 use blkkin_aggregator::trace::Root;
 use blkkin_aggregator::translate;
-use blkkin_tracer::{Filter, Follow, TracerConfig};
-use blkkin_wire::batch::Accounts;
-use blkkin_wire::process::{Attribute, AttributeValue, ProcessEvent};
+use blkkin_tracer::{Filter, TraceScope, TracerConfig};
+use blkkin_wire::batch::SourceStats;
+use blkkin_wire::process_context::{Attribute, AttributeValue, ProcessContextEvent};
 use blkkin_wire::span::TagValue;
 
 use support::context::Programs;
@@ -33,7 +33,7 @@ const AWAITS: u64 = 99;
 const EACH: usize = 100;
 
 /// What it says its service is; none where it says nothing any more.
-fn service(said: &ProcessEvent) -> Option<&str> {
+fn service(said: &ProcessContextEvent) -> Option<&str> {
     let name = said.attributes.iter().find(|attribute| &*attribute.key == "service.name");
     name.map(|Attribute { value, .. }| match value {
         AttributeValue::Text(text) => &**text,
@@ -128,15 +128,15 @@ fn a_process_is_called_what_it_says_until_it_says_something_else_or_is_another()
 fn a_process_that_runs_already_is_called_what_it_says() {
     needs!();
     let programs = or_skip!(Programs::of("says"));
-    for follow in [Follow::Marked, Follow::All] {
+    for follow in [TraceScope::Marked, TraceScope::All] {
         let mut speaker = Speaker::new(&programs, &["say=shop", "await=first", "read=2"]);
         speaker.actor.release();
         let pid = speaker.actor.pid();
         let maps = || std::fs::read_to_string(format!("/proc/{}/maps", pid.0)).unwrap();
         assert!(eventually(|| maps().contains("OTEL_CTX")), "it does not begin: {}", speaker.actor.said());
-        let everybody = follow == Follow::All;
+        let everybody = follow == TraceScope::All;
         let filter = Filter { pids: if everybody { vec![pid] } else { Vec::new() }, ..Filter::default() };
-        let config = TracerConfig { follow, filter, ..TracerConfig::default() };
+        let config = TracerConfig { scope: follow, filter, ..TracerConfig::default() };
         let recorder = Recorder::start(&config, if everybody { &[] } else { std::slice::from_ref(&pid) });
         await_last(&recorder, Some("shop"));
         speaker.goes_on("first");
@@ -149,9 +149,10 @@ fn a_process_that_runs_already_is_called_what_it_says() {
 fn a_process_is_found_also_where_a_filter_leaves_mappings_out() {
     needs!();
     let programs = or_skip!(Programs::of("says"));
-    let calls = vec![blkkin_wire::calls::CallId::by_name("pread64").unwrap()];
+    let calls = vec![blkkin_wire::syscalls::SyscallId::by_name("pread64").unwrap()];
     let mut speaker = Speaker::new(&programs, &["read=1", "say=shop", "await=first", "read=2"]);
-    let config = TracerConfig { filter: Filter { calls, ..Filter::default() }, ..TracerConfig::default() };
+    let config =
+        TracerConfig { filter: Filter { syscalls: calls, ..Filter::default() }, ..TracerConfig::default() };
     let recorder = Recorder::start(&config, &[speaker.actor.pid()]);
     speaker.actor.release();
     await_last(&recorder, Some("shop"));
@@ -176,7 +177,7 @@ fn what_is_not_what_the_standard_has_is_counted_and_nothing_is_said() {
         speaker.goes_on("second");
         let recording = finish(recorder, speaker);
         assert_eq!(tags(&recording), all(&[(2, None)]), "{kind}");
-        let Accounts { resources_malformed, resources_unread, .. } = recording.accounts;
+        let SourceStats { resources_malformed, resources_unread, .. } = recording.accounts;
         assert_eq!((resources_malformed, resources_unread), (1, 0), "{kind}");
     }
 }

@@ -26,8 +26,8 @@ use blkkin_aggregator::stage::{Outlet, Record as Read};
 use blkkin_bus::kafka::Settings;
 use blkkin_bus::recording::Recorder;
 use blkkin_wire::batch::EventBatch;
+use blkkin_wire::fragment::{Incarnation, TraceFragment};
 use blkkin_wire::ids::{SpanId, TraceId};
-use blkkin_wire::piece::{Epoch, Piece};
 use blkkin_wire::v1;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::{ClientConfig, Message};
@@ -62,11 +62,11 @@ fn start(settings: &Settings, folder: &Path, name: &str, words: &[&str]) -> Serv
 struct Expected(Pieces, BTreeSet<(TraceId, SpanId)>);
 
 impl Outlet for Expected {
-    fn piece(&mut self, _: u32, _: u64, piece: Piece) {
+    fn piece(&mut self, _: u32, _: u64, piece: TraceFragment) {
         traces::count(&mut self.0, &piece);
         self.1.extend(piece.spans.iter().map(|span| (span.trace, span.id)));
     }
-    fn aside(&mut self, _: u32, _: u64, piece: Piece) {
+    fn aside(&mut self, _: u32, _: u64, piece: TraceFragment) {
         panic!("{piece:?}");
     }
     fn dead(&mut self, why: String) {
@@ -77,7 +77,7 @@ impl Outlet for Expected {
 fn expected(all: &[Vec<EventBatch>]) -> Expected {
     let mut expected = Expected::default();
     for batches in all {
-        let mut stage = JoinStage::begin(Epoch(1), JoinStageConfig::new(PARTITIONS));
+        let mut stage = JoinStage::begin(Incarnation(1), JoinStageConfig::new(PARTITIONS));
         for batch in batches {
             stage.apply(Read { at: None, bytes: &v1::encode(batch) }, &mut expected);
         }
@@ -138,7 +138,7 @@ fn over_tls_with_a_password_by_the_newer_protocol_everything_arrives_although_me
         // Which has no group.
         let mut agent = start(&settings, folder.path(), "agent", &["agent", "--replay", recording]);
         let (status, said) = agent.wait();
-        assert!(status == Some(0) && said.contains("all of it is sent"), "{said}");
+        assert!(status == Some(0) && said.contains("the whole recording is sent"), "{said}");
     };
     let mut grouped = settings.clone();
     grouped.extra.insert("group.protocol".to_owned(), "consumer".to_owned());

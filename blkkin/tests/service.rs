@@ -107,7 +107,7 @@ fn its_manager_and_its_monitoring_hear_how_it_is() {
     let address = address(&words);
     assert!(get(address, "/health").contains(" 200 OK"));
     // Of a cluster that never was there what hinders the search is told.
-    let waits = || get(address, "/health").contains("\r\n\r\nwell\nwaiting since 20");
+    let waits = || get(address, "/health").contains("\r\n\r\nhealthy\nwaiting since 20");
     assert!(eventually(waits), "{}", get(address, "/health"));
     read(&disk);
     let requests = |what: &str| {
@@ -151,7 +151,7 @@ fn who_waits_for_a_cluster_is_alive_and_not_ready_and_who_has_it_is_ready() {
         let said = fs::read_to_string(manager.folder.path().join("said")).unwrap();
         assert_eq!(said.matches("cannot reach").count(), 1, "{said}");
         let health = get(address(&said), "/health");
-        assert!(health.contains(" 200 OK") && health.contains("well\nwaiting since 20"), "{health}");
+        assert!(health.contains(" 200 OK") && health.contains("healthy\nwaiting since 20"), "{health}");
     }
     // Told to end it ends, whatever it waits for.
     let (manager, mut waiting) = start("exporter", &["--to", "zipkin=http://127.0.0.1:1"]);
@@ -189,7 +189,7 @@ fn an_agent_says_since_when_its_cluster_is_away() {
         let health = |words: &[&str]| {
             let found = eventually(|| {
                 let health = ask("/health");
-                assert!(health.contains(" 200 OK") && health.contains("\r\n\r\nwell\n"), "{health}");
+                assert!(health.contains(" 200 OK") && health.contains("\r\n\r\nhealthy\n"), "{health}");
                 words.iter().all(|word| health.contains(word))
             });
             assert!(found, "no {words:?} in {}", ask("/health"));
@@ -197,21 +197,21 @@ fn an_agent_says_since_when_its_cluster_is_away() {
         let delivered = || value(&ask("/metrics"), "blkkin_agent_events_delivered_total");
         read(&disk);
         assert!(eventually(|| delivered() > 0.0), "{}", said());
-        assert!(ask("/health").ends_with("\r\n\r\nwell\n"), "{}", ask("/health"));
+        assert!(ask("/health").ends_with("\r\n\r\nhealthy\n"), "{}", ask("/health"));
         broker.kill();
         read(&disk);
         health(&[
-            "\nblkkin.events is away since 20",
+            "\nblkkin.events is unreachable since 20",
             "cannot reach the Kafka cluster at ",
             "Connection refused",
         ]);
         let before = delivered();
         broker.up();
         assert!(eventually(|| delivered() > before), "{}", said());
-        assert!(eventually(|| ask("/health").ends_with("\r\n\r\nwell\n")), "{}", ask("/health"));
+        assert!(eventually(|| ask("/health").ends_with("\r\n\r\nhealthy\n")), "{}", ask("/health"));
         agent.ask_to_end();
         assert_eq!(agent.0.wait().unwrap().code(), Some(0), "{}", said());
-        let told = ["blkkin.events is away: cannot reach", "blkkin.events is there again after "];
+        let told = ["blkkin.events is unreachable: cannot reach", "blkkin.events is reachable again after "];
         assert_eq!(told.map(|words| said().matches(words).count()), [1, 1], "{}", said());
     }
 }

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use blkkin_bus::kafka::EVENTS;
-use blkkin_wire::killed::Tally;
+use blkkin_wire::crash_report::RecordCounts;
 
 use broker::Broker;
 use broker::secure::{About, Listener, Right, allow};
@@ -65,9 +65,9 @@ fn while_the_broker_is_away_all_waits_in_the_spool_and_arrives_once_and_in_order
     let batches = consume(&settings);
     let last = batches.last().unwrap();
     let calls = tally(&batches, last.source.epoch).calls;
-    println!("{read} batches read back; {calls} calls, {} dropped at the rings", last.accounts.calls.dropped);
+    println!("{read} batches read back; {calls} calls, {} dropped at the rings", last.stats.calls.dropped);
     assert!(read > 0.0, "the spool was needed");
-    assert_eq!(calls + last.accounts.calls.dropped, caller.made());
+    assert_eq!(calls + last.stats.calls.dropped, caller.made());
     assert!(batches.windows(2).all(|two| two[0].watermark <= two[1].watermark));
 }
 
@@ -95,9 +95,9 @@ fn an_agent_that_is_killed_leaves_its_spool_to_the_next_and_a_torn_end_is_counte
     let length = fs::metadata(&torn).unwrap().len();
     fs::OpenOptions::new().write(true).open(torn).unwrap().set_len(length - 3).unwrap();
     let third = start();
-    assert!(third.said().contains("1 are cut short, and lost"), "{}", third.said());
-    assert_eq!(third.figure("spool_batches_torn_total"), 1.0);
-    let found = third.figure("spool_batches_found_total");
+    assert!(third.said().contains("1 are truncated and lost"), "{}", third.said());
+    assert_eq!(third.figure("spool_batches_corrupt_total"), 1.0);
+    let found = third.figure("spool_batches_recovered_total");
     caller.make(1_000);
     // Without a cluster it ends soon, and leaves what it has.
     let (status, said) = third.finish();
@@ -134,7 +134,7 @@ fn what_the_cluster_refuses_for_now_waits_in_the_spool() {
     let more: Vec<_> = set.iter().flat_map(|word| ["--set", word]).collect();
     let agent = Agent::start(home.path(), &as_user.brokers, &caller, &more);
     caller.make(20_000);
-    assert!(eventually(|| agent.said().contains("what it refuses waits in the spool")), "{}", agent.said());
+    assert!(eventually(|| agent.said().contains("refused events stay in the spool")), "{}", agent.said());
     assert_eq!(agent.figure("agent_events_delivered_total"), 0.0);
     caller.make(20_000);
     assert!(eventually(|| agent.figure("spool_batches") > 3.0), "{}", agent.metrics());
@@ -147,7 +147,7 @@ fn what_the_cluster_refuses_for_now_waits_in_the_spool() {
     let batches = consume(&settings);
     let last = batches.last().unwrap();
     let calls = tally(&batches, last.source.epoch).calls;
-    assert_eq!(calls + last.accounts.calls.dropped, caller.made());
+    assert_eq!(calls + last.stats.calls.dropped, caller.made());
     assert_eq!(caller.made(), 41_000);
 }
 
@@ -176,7 +176,7 @@ fn a_full_spool_stops_what_comes_before_it_and_the_books_balance() {
     assert_eq!(status, Some(0), "{said}");
     let batches = consume(&settings);
     let last = batches.last().unwrap();
-    let (calls, dropped) = (tally(&batches, last.source.epoch).calls, last.accounts.calls.dropped);
+    let (calls, dropped) = (tally(&batches, last.source.epoch).calls, last.stats.calls.dropped);
     println!("{} calls: {calls} arrived, {dropped} had no room in a ring", caller.made());
     assert!(dropped > 0);
     assert_eq!(calls + dropped, caller.made());
@@ -228,8 +228,12 @@ fn what_a_killed_agent_lost_is_told_to_the_record() {
     for (epoch, all_were_made) in &rounds {
         let remains = told(&batches, *epoch).unwrap_or_else(|| panic!("{epoch:?} was told by nobody"));
         let arrived = tally(&batches, *epoch);
-        let sum = arrived.plus(&remains.lost());
-        assert_eq!((sum, remains.doubtful), (remains.fired, Tally::default()), "{epoch:?}: {remains:?}");
+        let sum = arrived.saturating_add(&remains.lost());
+        assert_eq!(
+            (sum, remains.unacknowledged),
+            (remains.fired, RecordCounts::default()),
+            "{epoch:?}: {remains:?}"
+        );
         if *all_were_made {
             assert_eq!(remains.fired.calls, CALLS, "as whoever made them says: {remains:?}");
         }
@@ -237,7 +241,7 @@ fn what_a_killed_agent_lost_is_told_to_the_record() {
     }
     println!("{ROUNDS} agents killed: {kept} calls arrived, {lost} are told to be lost");
     assert!(lost > 0 && kept > 0);
-    let strangers = batches.iter().flat_map(|batch| &batch.killed);
+    let strangers = batches.iter().flat_map(|batch| &batch.crashed_runs);
     let known =
         strangers.map(|killed| killed.epoch).all(|epoch| rounds.iter().any(|round| Some(round.0) == epoch));
     assert!(known, "nobody else was killed");
@@ -270,9 +274,9 @@ fn a_manager_that_keeps_descriptors_is_enough_to_tell_what_was_lost() {
     manager.hear();
     assert!(manager.kept.is_empty(), "an orderly end leaves nothing: {:?}", manager.kept);
     let batches = consume(&settings);
-    let epoch = batches.iter().flat_map(|batch| &batch.killed).next().unwrap().epoch.unwrap();
+    let epoch = batches.iter().flat_map(|batch| &batch.crashed_runs).next().unwrap().epoch.unwrap();
     let remains = told(&batches, epoch).unwrap();
-    let sum = tally(&batches, epoch).plus(&remains.lost());
+    let sum = tally(&batches, epoch).saturating_add(&remains.lost());
     assert_eq!((sum, remains.fired.calls), (remains.fired, CALLS), "{remains:?}");
 }
 
@@ -283,13 +287,13 @@ fn where_nothing_can_be_pinned_losses_are_unknown_and_not_zero() {
     let none = home.path().to_str().unwrap();
     let start = || Agent::start(home.path(), "127.0.0.1:1", &caller, &["--bpffs", none]);
     let first = start();
-    assert!(first.said().contains("should it be killed, will be unknown"), "{}", first.said());
-    assert!(first.said().contains("is no BPF file system"), "{}", first.said());
+    assert!(first.said().contains("losses of this agent after a crash will be unknown"), "{}", first.said());
+    assert!(first.said().contains("is not a BPF file system"), "{}", first.said());
     first.kill();
     let second = start();
-    assert!(second.said().contains("is unknown"), "{}", second.said());
+    assert!(second.said().contains("are unknown"), "{}", second.said());
     let metrics = second.metrics();
-    assert_eq!(value(&metrics, "blkkin_killed_starts_total{losses=\"unknown\"}"), 1.0);
-    assert!(!metrics.contains("killed_records_lost"), "{metrics}");
+    assert_eq!(value(&metrics, "blkkin_crashed_runs_total{losses=\"unknown\"}"), 1.0);
+    assert!(!metrics.contains("crashed_run_records_lost"), "{metrics}");
     second.kill();
 }

@@ -16,9 +16,9 @@ use std::process::Stdio;
 
 use blkkin_aggregator::trace::Trace;
 use blkkin_tracer::TracerConfig;
-use blkkin_wire::calls::{CallClass, CallId};
 use blkkin_wire::event::RequestEvent;
 use blkkin_wire::ids::FileId;
+use blkkin_wire::syscalls::{SyscallClass, SyscallId};
 
 use support::actor::Actor;
 use support::disk::Disk;
@@ -68,10 +68,10 @@ fn syncs(journal: &str) {
             continue;
         };
         match call.call.spec().class {
-            CallClass::Write | CallClass::Truncate => {
+            SyscallClass::Write | SyscallClass::Truncate => {
                 dirty.insert(file);
             }
-            CallClass::Sync if dirty.remove(&file) => {
+            SyscallClass::Sync if dirty.remove(&file) => {
                 assert_durable(trace, &disk);
                 checked += 1;
             }
@@ -116,7 +116,7 @@ fn strace(disk: &Disk, folder: &Path, journal: &str) -> BTreeMap<String, u64> {
     let mut command = tool("strace");
     command.args(["-f", "-c", "-o"]).arg(&table).args(words(folder, journal));
     capture(command.stdin(Stdio::null())).unwrap();
-    let known: HashSet<&str> = CallId::all().map(CallId::name).collect();
+    let known: HashSet<&str> = SyscallId::all().map(SyscallId::name).collect();
     // % time, seconds, usecs/call, calls, errors (or nothing), name
     let rows = fs::read_to_string(table).unwrap();
     let rows = rows.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());

@@ -135,7 +135,7 @@ fn the_units_do_under_systemd_what_they_say() {
     systemd.on(&["kill", "-KILL", &killed]).unwrap();
     assert!(eventually(|| runs_again(&systemd, &killed)), "{}", said(&systemd, AGENT));
     let starts = |losses: &str| {
-        value(&figures(&systemd, AGENT), &format!("blkkin_killed_starts_total{{losses=\"{losses}\"}}"))
+        value(&figures(&systemd, AGENT), &format!("blkkin_crashed_runs_total{{losses=\"{losses}\"}}"))
     };
     assert_eq!((starts("known"), starts("unknown")), (1.0, 0.0), "{}", said(&systemd, AGENT));
     assert!(said(&systemd, AGENT).contains(" was killed: "), "{}", said(&systemd, AGENT));

@@ -147,9 +147,9 @@ fn what_the_network_did_is_seen_in_the_requests_it_did_it_to() {
     let all = world.figure(0, "nbd_requests_total");
     assert!(all >= (JOBS * (2 * DELAYED + LOST_AMONG + 1)) as f64, "{all}");
     let left = 2.0 * JOBS as f64;
-    let found = [CUT_OFF, "nbd_requests_answered_total"].map(|name| world.figure(0, name));
+    let found = [CUT_OFF, "nbd_replies_total"].map(|name| world.figure(0, name));
     assert_eq!(found, [left, all - left]);
-    assert!(world.figure(0, "nbd_segments_resent_total") >= (lost.len() - hidden) as f64);
+    assert!(world.figure(0, "nbd_segments_retransmitted_total") >= (lost.len() - hidden) as f64);
     let shown: BTreeSet<String> = world.families(0).into_iter().filter(|name| is_of_nbd(name)).collect();
     let described: BTreeSet<String> = described().into_iter().filter(|name| is_of_nbd(name)).collect();
     assert_eq!((shown.len(), &shown), (5, &described), "the table in docs/operating.md");
@@ -166,7 +166,7 @@ fn what_the_network_did_is_seen_in_the_requests_it_did_it_to() {
     let met = (0..5).flat_map(|part| requests(&spans, part)).filter(|request| request.server.is_some());
     let (ends, matched) = (2 * all as usize, 2 * met.count());
     println!("{ends} ends of requests, {matched} of which met the other");
-    assert!(said.contains(&format!("{ends} ends of requests between nodes = {matched} matched")), "{said}");
+    assert!(said.contains(&format!("{ends} RPC endpoints = {matched} matched")), "{said}");
     assert_eq!(ends, matched, "{said}");
 }
 
@@ -178,10 +178,10 @@ fn the_doctor_says_what_it_needs() {
     let probes = said["nbd_probes"].as_array().unwrap();
     let works = |probe: &Value| (probe["name"].as_str().unwrap().to_owned(), probe["verdict"] == "works");
     let found: BTreeMap<String, bool> = probes.iter().map(works).collect();
-    let meant = blkkin_tracer::probes::NBD_PROBES.iter().map(|probe| (probe.name.to_owned(), true));
+    let meant = blkkin_tracer::attach::probes::NBD_PROBES.iter().map(|probe| (probe.name.to_owned(), true));
     assert_eq!(found, meant.collect());
     let table = common::run(&["doctor"]).stdout;
-    assert!(table.contains("Probes that --nbd adds") && table.contains("nbd_resend"), "{table}");
+    assert!(table.contains("Probes for --nbd") && table.contains("nbd_resend"), "{table}");
 }
 
 /// What the network took is what the link took, and what both machines took to wake up.
@@ -232,7 +232,7 @@ fn assert_cut_off(requests: &[Request<'_>], how: &str) {
     assert_eq!((cut.len(), met), (JOBS as usize, JOBS as usize));
     for Request { client, server } in cut {
         let server = server.unwrap();
-        assert_eq!(client["tags"]["nbd.reply"], "none: its connection was closed first");
+        assert_eq!(client["tags"]["nbd.reply"], "none: the connection was closed first");
         assert_eq!(client["tags"]["error"], "its answer was never seen");
         assert!(server["tags"]["blkkin.link"].as_str().unwrap().ends_with("which saw no answer"), "{server}");
         // Shown from where it was sent on, as no more is known of two clocks by a request without an answer.
@@ -243,7 +243,7 @@ fn assert_cut_off(requests: &[Request<'_>], how: &str) {
 
 /// The nodes' clocks are one, and nobody was told.
 fn assert_one_clock(metrics: &str) {
-    let labels = format!("{{asker=\"{:032x}\",answerer=\"{:032x}\"}}", MACHINES[0], MACHINES[1]);
+    let labels = format!("{{client=\"{:032x}\",server=\"{:032x}\"}}", MACHINES[0], MACHINES[1]);
     let of = |name: &str| value(metrics, &format!("blkkin_{name}{labels}"));
     let (offset, error) = (of("clock_offset_seconds"), of("clock_offset_error_seconds"));
     println!("clocks apart by {:.1} µs ± {:.1} µs, and they are one", offset * 1e6, error * 1e6);

@@ -19,8 +19,8 @@ use std::path::PathBuf;
 use blkkin_aggregator::trace::Root;
 use blkkin_aggregator::translate;
 use blkkin_tracer::TracerConfig;
-use blkkin_wire::batch::Accounts;
-use blkkin_wire::event::CallEvent;
+use blkkin_wire::batch::SourceStats;
+use blkkin_wire::event::SyscallEvent;
 
 use support::actor::Actor;
 use support::context::Programs;
@@ -46,7 +46,7 @@ fn below_none(recording: &Recording) -> u64 {
 }
 
 fn assert_nothing_failed(recording: &Recording) {
-    let Accounts { contexts_faulted, contexts_invalid, .. } = recording.accounts;
+    let SourceStats { contexts_faulted, contexts_invalid, .. } = recording.accounts;
     assert_eq!((contexts_faulted, contexts_invalid), (0, 0), "{:#?}", recording.accounts);
 }
 
@@ -184,7 +184,7 @@ fn what_is_submitted_in_a_span_is_below_it_though_it_ends_in_another() {
         let words: Vec<String> = words.into_iter().chain(numbers).collect();
         let (recording, _) = hear(&config(), &words, &go);
         assert_nothing_failed(&recording);
-        let asked = |call: &CallEvent| call.args[1] == READS;
+        let asked = |call: &SyscallEvent| call.args[1] == READS;
         let waited = recording.named(waits).into_iter().filter(|call| call.args[1] != READS || kind == "aio");
         let waited: BTreeSet<u64> = waited.map(|call| call.context.as_ref().unwrap().span.0).collect();
         assert_eq!(waited, (1..=TURNS).map(|turn| 2 * turn + 1).collect(), "{kind}");

@@ -1,48 +1,50 @@
-//! Topics: what carries batches from one stage to the next.
+//! Channels and topics that carry batches from one stage to the next.
 //!
-//! *In*: items from any number of [`Publisher`]s. *Out*: the same items, each once and in the order of each
-//! publisher, to one [`Subscription`]. Today a topic lives in this process ([`topic()`]); the interface is what a
-//! topic of a broker can offer too, so that the stages on both ends are the same code in one process and in many.
+//! *In*: items from any number of [`Publisher`]s. *Out*: the same items, each once and in each
+//! publisher's order, to one [`Subscription`]. A channel ([`channel()`]) is in this process;
+//! [`kafka`] has the topics of a cluster, and stages use either in the same way.
 //!
-//! *Invariant*: nothing is shed here. A topic is bounded and a publisher waits when it is full: whoever makes
-//! events (the kernel's rings) is the one place that may lose some, and counts them. What was published and not
-//! consumed is known at any moment from [`Counts`].
+//! *Invariant*: no item is dropped here. A channel has a capacity, and a publisher waits while it
+//! is full. Only the kernel's rings may drop events, and they count them. [`ChannelStats`] shows
+//! published and unconsumed items at any moment.
 //!
-//! *Ends*: a topic closes when its last publisher is dropped, and its subscription then still gives all that was
-//! published. When the subscription is dropped first, publishers learn it by [`Closed`], a waiting one at once.
+//! *Ends*: a channel closes when its last publisher is dropped; the subscription then still
+//! receives all published items. If the subscription is dropped first, publishers get [`Closed`], a
+//! waiting one at once.
 //!
-//! *Rejected*: an unbounded channel (a slow consumer becomes memory that nobody asked for), dropping the newest
-//! when full (loses what the kernel side has accounted for as recorded), an async channel (both ends are threads
-//! that work or wait), a broadcast (a second reader of the same events comes with a broker's consumer groups).
+//! *Rejected*: an unbounded channel (a slow consumer would grow memory without limit); dropping the
+//! newest item (the kernel side has counted it as recorded); an async channel (both ends are
+//! threads that work or wait); a broadcast (a second reader of the same events uses a Kafka
+//! consumer group).
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
-mod counts;
+mod channel;
 pub mod kafka;
 pub mod recording;
 pub mod spool;
-mod topic;
+mod stats;
 
-pub use counts::{Count, Counts, Meter};
-pub use topic::{Closed, Next, Publisher, Subscription, topic};
+pub use channel::{Closed, Next, Publisher, Subscription, channel};
+pub use stats::{ChannelStats, ChannelStatsHandle, Count};
 
 use blkkin_wire::batch::EventBatch;
 
-/// Items that a topic holds before its publishers wait.
+/// Default capacity of a channel, in items.
 ///
-/// Rings are drained every few milliseconds into one batch, so 64 items let the consumer be away for some
-/// hundred milliseconds (writing a file, being scheduled out). More would only move the waiting from the rings,
-/// whose size the user chose and whose losses are counted, into memory.
+/// Rings are drained every few milliseconds into one batch, so 64 items let the consumer pause for
+/// some hundred milliseconds (a file write, a reschedule). More would only move the backlog from
+/// the rings, whose size the user chose and whose losses are counted, into memory.
 pub const CAPACITY_DEFAULT: usize = 64;
 
-/// What can be put into a topic: knows how many events it stands for, which is what people count.
-pub trait Weighted {
-    /// Events in it.
-    fn weight(&self) -> u64;
+/// Item of a channel: reports the number of events in it.
+pub trait EventCount {
+    /// Returns the number of events.
+    fn event_count(&self) -> u64;
 }
 
-impl Weighted for EventBatch {
-    fn weight(&self) -> u64 {
+impl EventCount for EventBatch {
+    fn event_count(&self) -> u64 {
         self.events.len() as u64
     }
 }

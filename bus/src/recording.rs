@@ -1,32 +1,36 @@
-//! Batches in a folder: what an agent would have sent, to be sent later, by whoever and as often as one likes.
+//! Recording of event batches in a folder, for a later replay.
 //!
 //! ```text
-//! FOLDER/00000001.batches:  length u32 | CRC-32 u32 | batch, as in blkkin.events   …   (integers little-endian)
+//! FOLDER/00000001.batches:  length u32 | CRC-32 u32 | batch, as in blkkin.events   …   (integers
+//! little-endian)
 //! FOLDER/00000002.batches:  …
 //! ```
 //!
-//! *In*: encoded batches. *Out*: the same, in their order, from any place on. *Invariant*: what is given out is what was put
-//! in; an entry that was cut short (by the end of whoever wrote it) or is damaged ends its file, and is counted.
+//! *In*: encoded batches. *Out*: the same batches in order, from any position on. *Invariant*: a
+//! batch that is read equals the one written. A truncated entry (its writer was killed) or a
+//! damaged one ends its file and is counted.
 //!
-//! `FOLDER/replayed` says how far whoever sends them is: a file and an offset in it. A [`spool`](crate::spool) is such a folder
-//! too.
+//! `FOLDER/replayed` stores the replay's progress: a file and an offset in it. A
+//! [`spool`](crate::spool) is such a folder.
 //!
-//! *Rejected*: a file a batch (an hour of one agent is 48,000 of them); a database (whoever wants to look needs it too).
+//! *Rejected*: one file per batch (an hour of one agent has 48,000); a database (every reader would
+//! need it).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// A file is closed once it has so much: few enough files for a day of a busy node, small enough to delete the oldest.
+/// File size at which the next file starts: few files for a day of a busy node, small enough to
+/// delete the oldest.
 pub(crate) const FILE_MAX: u64 = 64 << 20;
-/// Longer than any record of Kafka's default; a length above it is damage.
+/// Longest entry, above any record of Kafka's default; a greater length is damage.
 pub(crate) const ENTRY_MAX: u32 = 16 << 20;
-/// Before each batch: its length and its checksum.
+/// Bytes of an entry's header: length and checksum.
 pub(crate) const HEAD: u64 = 8;
 const SUFFIX: &str = "batches";
 const PROGRESS: &str = "replayed";
 
-/// Writes batches into a folder, behind what is there.
+/// Writer of a recording; appends to existing files.
 #[derive(Debug)]
 pub struct Recorder {
     folder: PathBuf,
@@ -35,10 +39,10 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Makes the folder, if it has to.
+    /// Opens the folder, and creates it if necessary.
     pub fn open(folder: &Path) -> io::Result<Recorder> {
         fs::create_dir_all(folder)?;
-        let number = numbers(folder)?.last().copied().unwrap_or(0);
+        let number = file_numbers(folder)?.last().copied().unwrap_or(0);
         Ok(Recorder { folder: folder.to_owned(), number, file: None })
     }
 
@@ -47,47 +51,47 @@ impl Recorder {
         let (mut file, length) = match self.file.take().filter(|(_, length)| *length < FILE_MAX) {
             Some(open) => open,
             None => {
-                // Never one that is there: its end may be cut short.
+                // Never an existing file: its end may be truncated.
                 self.number += 1;
-                let path = self.folder.join(name(self.number));
+                let path = self.folder.join(file_name(self.number));
                 (OpenOptions::new().create_new(true).append(true).open(path)?, 0)
             }
         };
-        let entry = framed(batch);
+        let entry = encode_entry(batch);
         file.write_all(&entry)?;
         self.file = Some((file, length + entry.len() as u64));
         Ok(())
     }
 }
 
-/// A place in a recording.
+/// Position in a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
-    /// Which file.
+    /// Number of the file.
     pub file: u64,
-    /// How far into it.
+    /// Byte offset in the file.
     pub offset: u64,
 }
 
-/// Reads a recording.
+/// Reader of a recording.
 #[derive(Debug)]
 pub struct Recording {
     folder: PathBuf,
     files: Vec<u64>,
     at: Position,
     open: Option<BufReader<File>>,
-    /// Files that end in an entry that is cut short or damaged.
+    /// Files that end in a truncated or damaged entry.
     pub damaged: u64,
 }
 
 impl Recording {
-    /// Opens a folder, to read from `at` on.
+    /// Opens a folder at position `at`.
     pub fn open(folder: &Path, at: Position) -> io::Result<Recording> {
-        let files = numbers(folder)?;
+        let files = file_numbers(folder)?;
         Ok(Recording { folder: folder.to_owned(), files, at, open: None, damaged: 0 })
     }
 
-    /// The next batch, and the place behind it; none at the end.
+    /// Reads the next batch, and returns it with the position behind it; `None` at the end.
     pub fn read(&mut self) -> io::Result<Option<(Vec<u8>, Position)>> {
         loop {
             let Some(file) = self.files.iter().copied().find(|file| *file >= self.at.file) else {
@@ -99,26 +103,26 @@ impl Recording {
             let mut reader = match self.open.take() {
                 Some(reader) => reader,
                 None => {
-                    let mut reader = BufReader::new(File::open(self.folder.join(name(file)))?);
+                    let mut reader = BufReader::new(File::open(self.folder.join(file_name(file)))?);
                     reader.seek(SeekFrom::Start(self.at.offset))?;
                     reader
                 }
             };
-            match entry(&mut reader)? {
-                Entry::Batch(batch) => {
+            match decode_entry(&mut reader)? {
+                FileEntry::Batch(batch) => {
                     self.at.offset += 8 + batch.len() as u64;
                     self.open = Some(reader);
                     return Ok(Some((batch, self.at)));
                 }
-                Entry::End => {}
-                Entry::Damaged => self.damaged += 1,
+                FileEntry::End => {}
+                FileEntry::Damaged => self.damaged += 1,
             }
             self.at = Position { file: file + 1, offset: 0 };
         }
     }
 }
 
-/// How far the last one noted that it is; the beginning where there is no note that can be read.
+/// Reads the saved progress; the beginning if there is none that parses.
 pub fn progress(folder: &Path) -> Position {
     let text = fs::read_to_string(folder.join(PROGRESS)).unwrap_or_default();
     let mut words = text.split_whitespace().map(str::parse::<u64>);
@@ -128,15 +132,15 @@ pub fn progress(folder: &Path) -> Position {
     }
 }
 
-/// Notes how far one is. Whole or not at all: the name is given once the content is there.
-pub fn note_progress(folder: &Path, position: Position) -> io::Result<()> {
+/// Saves the progress atomically: written to a temporary file, then renamed.
+pub fn save_progress(folder: &Path, position: Position) -> io::Result<()> {
     let next = folder.join(format!("{PROGRESS}.next"));
     fs::write(&next, format!("{} {}\n", position.file, position.offset))?;
     fs::rename(next, folder.join(PROGRESS))
 }
 
-/// A batch as it lies in a file.
-pub(crate) fn framed(batch: &[u8]) -> Vec<u8> {
+/// Encodes a batch as a file entry.
+pub(crate) fn encode_entry(batch: &[u8]) -> Vec<u8> {
     let mut entry = Vec::with_capacity(HEAD as usize + batch.len());
     entry.extend((batch.len() as u32).to_le_bytes());
     entry.extend(crc32fast::hash(batch).to_le_bytes());
@@ -144,38 +148,38 @@ pub(crate) fn framed(batch: &[u8]) -> Vec<u8> {
     entry
 }
 
-pub(crate) enum Entry {
+pub(crate) enum FileEntry {
     Batch(Vec<u8>),
     End,
     Damaged,
 }
 
-pub(crate) fn entry(reader: &mut impl Read) -> io::Result<Entry> {
+pub(crate) fn decode_entry(reader: &mut impl Read) -> io::Result<FileEntry> {
     let mut head = Vec::new();
     reader.by_ref().take(8).read_to_end(&mut head)?;
     if head.is_empty() {
-        return Ok(Entry::End);
+        return Ok(FileEntry::End);
     }
     let Some((length, checksum)) =
         head.first_chunk::<4>().zip(head.last_chunk::<4>()).filter(|_| head.len() == 8)
     else {
-        return Ok(Entry::Damaged);
+        return Ok(FileEntry::Damaged);
     };
     let (length, checksum) = (u32::from_le_bytes(*length), u32::from_le_bytes(*checksum));
     if length > ENTRY_MAX {
-        return Ok(Entry::Damaged);
+        return Ok(FileEntry::Damaged);
     }
     let mut batch = Vec::new();
     reader.take(length.into()).read_to_end(&mut batch)?;
     let whole = batch.len() == length as usize && crc32fast::hash(&batch) == checksum;
-    Ok(if whole { Entry::Batch(batch) } else { Entry::Damaged })
+    Ok(if whole { FileEntry::Batch(batch) } else { FileEntry::Damaged })
 }
 
-pub(crate) fn name(number: u64) -> String {
+pub(crate) fn file_name(number: u64) -> String {
     format!("{number:08}.{SUFFIX}")
 }
 
-pub(crate) fn numbers(folder: &Path) -> io::Result<Vec<u64>> {
+pub(crate) fn file_numbers(folder: &Path) -> io::Result<Vec<u64>> {
     let mut numbers = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = PathBuf::from(entry?.file_name());
@@ -213,7 +217,7 @@ mod tests {
         for (n, (_, behind)) in whole.iter().enumerate() {
             assert_eq!(all(folder.path(), *behind).0, whole[n + 1..]);
         }
-        let second = folder.path().join(name(2));
+        let second = folder.path().join(file_name(2));
         let bytes = fs::read(&second).unwrap();
         fs::write(&second, &bytes[..bytes.len() - 1]).unwrap();
         let (rest, damaged) = all(folder.path(), Position::default());

@@ -1,30 +1,34 @@
-//! Batches on their way to a cluster, in a folder: first in, first out, within a bound.
+//! Spool of batches on disk while Kafka is unreachable: first in, first out, with a size limit.
 //!
 //! ```text
-//! FOLDER/00000007.batches   as crate::recording has them      the oldest, read and acknowledged from its front
-//! FOLDER/00000008.batches   …                                 the newest, written at its end
-//! FOLDER/replayed           how far all is acknowledged
-//! FOLDER/lock               locked by whoever uses it
+//! FOLDER/00000007.batches   format of crate::recording     the oldest, read and acknowledged from
+//! its front
+//! FOLDER/00000008.batches   …                              the newest, written at its end
+//! FOLDER/replayed           acknowledged position
+//! FOLDER/lock               locked by the process that uses the spool
 //! ```
 //!
-//! *In*: encoded batches, appended. *Out*: the same in their order, those that an earlier process has left first; each stays
-//! until it is acknowledged. *Invariant*: what was appended is given out, unless it is damaged, which is found by its checksum and
-//! counted; nothing is appended beyond the bound.
+//! *In*: encoded batches. *Out*: the same batches in order, those of an earlier process first; each
+//! stays until it is acknowledged. *Invariant*: every appended batch is delivered, unless its
+//! checksum shows damage, which is counted. The spool never exceeds its limit.
 //!
-//! *A process that is killed* loses nothing that was appended: the pages are the kernel's. What it had not noted as acknowledged
-//! is given out again by the next, with the same sequence, and dropped by that wherever it is read.
+//! *A killed process* loses no appended batch: the page cache belongs to the kernel. The next
+//! process delivers batches again whose acknowledgement was not saved. They have the same sequence,
+//! so consumers drop the duplicates.
 //!
-//! *A machine that goes down* loses what was not written back. Nothing is synced while it runs: an fsync would wait behind the
-//! very load that is traced, and be traced. The kernel writes back what is older than 30 s (vm.dirty_expire_centisecs), so
-//! this is what is at stake; [`Spool::sync`] is for an orderly end. Files that are acknowledged within that time are removed before
-//! anybody writes them to a disk.
+//! *A machine that goes down* loses batches that were not written back. The spool does not sync
+//! while it runs: an fsync would queue behind the traced load and be traced itself. The kernel
+//! writes back data older than 30 s (vm.dirty_expire_centisecs), so up to 30 s of batches are at
+//! risk; [`Spool::sync`] is for an orderly shutdown. Files acknowledged within that time are
+//! removed before the kernel writes them to disk.
 //!
-//! *Removal* is by file: a file goes once all of it is acknowledged, and the newest is given up for a new one so soon
-//! (`RENEW_AFTER`) that a spool in whose front everything is acknowledged at once stays small.
+//! *Removal* is by file, once all its batches are acknowledged. The newest file is replaced after
+//! `RENEW_AFTER` or `RENEW_BYTES` when all of it is acknowledged, so a spool without backlog stays
+//! small.
 //!
-//! *Rejected*: one file used in a circle (its torn end could be anywhere), an index beside the files (a second thing that may be
-//! torn; the entries' lengths are one), memory first and the folder only when that is full (a kill then loses what was in
-//! memory, and nobody can say what of it had arrived).
+//! *Rejected*: one circular file (its truncated end could be anywhere); an index file (a second
+//! file that may be torn); memory first and disk when it is full (a kill would lose an unknown
+//! number of batches).
 
 use std::collections::VecDeque;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
@@ -34,53 +38,55 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::recording::{
-    ENTRY_MAX, Entry, FILE_MAX, HEAD, Position, entry, framed, name, note_progress, numbers, progress,
+    ENTRY_MAX, FILE_MAX, FileEntry, HEAD, Position, decode_entry, encode_entry, file_name, file_numbers,
+    progress, save_progress,
 };
 
-/// Parts of the bound that a file is at the most: so much is free again at once.
+/// Number of files that the limit is divided into: one file's share is freed at once.
 const PARTS: u64 = 16;
-/// A file in which all is acknowledged is given up once it is so old or so long.
+/// Age or size at which a fully acknowledged file is replaced.
 const RENEW_AFTER: Duration = Duration::from_secs(5);
 const RENEW_BYTES: u64 = 1 << 20;
-/// Room for a few of the longest records.
+/// Smallest limit: room for a few of the longest records.
 pub const BYTES_MIN: u64 = 4 << 20;
 
-/// What is in a spool, and what went through it since it was opened.
+/// Content of a spool, and totals since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SpoolCounts {
-    /// Bytes of its files.
+pub struct SpoolStats {
+    /// Size of its files in bytes.
     pub bytes: u64,
-    /// Batches that are not acknowledged.
+    /// Unacknowledged batches.
     pub batches: u64,
-    /// Since when the oldest file that has such a batch is there.
+    /// Modification time of the oldest file with an unacknowledged batch.
     pub oldest: Option<SystemTime>,
-    /// Batches that an earlier process had left.
-    pub found: u64,
+    /// Batches recovered from an earlier process.
+    pub recovered: u64,
     /// Batches appended.
     pub written: u64,
-    /// Batches read from a file. What is appended while nothing waits is given out as it is, and not read.
+    /// Batches read from a file. A batch that is appended while the spool is empty is delivered
+    /// from memory.
     pub read_back: u64,
-    /// Batches that cannot be read: cut short, damaged, or behind such a one in the same file.
-    pub torn: u64,
+    /// Batches that cannot be read: truncated, damaged, or behind such a batch in the same file.
+    pub corrupt: u64,
 }
 
-/// Why a batch was not appended.
+/// Reason why a batch was not appended.
 #[derive(Debug)]
-pub enum Refused {
-    /// The bound is reached.
+pub enum AppendError {
+    /// The spool has reached its size limit.
     Full,
-    /// The folder's disk does not take it.
+    /// The disk returned an error.
     Failed(io::Error),
 }
 
 #[derive(Debug)]
 struct Segment {
     number: u64,
-    /// Of whole entries.
+    /// Bytes of complete entries.
     bytes: u64,
-    /// Whole entries that are not acknowledged, and those of them that were given out.
+    /// Complete entries that are not acknowledged, and those of them that were delivered.
     waiting: u64,
-    given: u64,
+    delivered: u64,
     since: SystemTime,
 }
 
@@ -90,7 +96,7 @@ impl Segment {
     }
 }
 
-/// A spool that is open.
+/// An open spool.
 #[derive(Debug)]
 pub struct Spool {
     folder: PathBuf,
@@ -98,24 +104,24 @@ pub struct Spool {
     bytes_max: u64,
     /// Oldest first.
     segments: VecDeque<Segment>,
-    /// The number of the next file.
+    /// Number of the next file.
     next_number: u64,
-    /// The newest segment, if it is ours to write.
+    /// Writer of the newest segment, if this process created it.
     writer: Option<File>,
     reader: Option<(u64, BufReader<File>)>,
-    /// What is read next.
+    /// Position of the next read.
     next: Position,
-    /// Up to here all is acknowledged, and so much of it is noted.
+    /// Acknowledged position, and the part of it that is saved.
     acknowledged: Position,
-    noted: Position,
+    saved_progress: Position,
     last: Option<Vec<u8>>,
-    counts: SpoolCounts,
+    counts: SpoolStats,
 }
 
 impl Spool {
-    /// Opens the folder, and makes it if it has to. None where somebody else uses it.
+    /// Opens the folder, and creates it if necessary. Returns `None` if another process uses it.
     pub fn open(folder: &Path, bytes_max: u64) -> io::Result<Option<Spool>> {
-        // Whose files were read and written is nobody's business.
+        // File names and contents show which files were accessed, so only the owner may read them.
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         let lock = private().write(true).create(true).truncate(false).open(folder.join("lock"))?;
         match lock.try_lock() {
@@ -134,46 +140,47 @@ impl Spool {
             reader: None,
             next: noted,
             acknowledged: noted,
-            noted,
+            saved_progress: noted,
             last: None,
-            counts: SpoolCounts::default(),
+            counts: SpoolStats::default(),
         };
-        for number in numbers(folder)? {
-            spool.take_over(number)?;
+        for number in file_numbers(folder)? {
+            spool.recover_segment(number)?;
         }
-        spool.counts.found = spool.segments.iter().map(|segment| segment.waiting).sum();
+        spool.counts.recovered = spool.segments.iter().map(|segment| segment.waiting).sum();
         spool.remove_acknowledged()?;
         Ok(Some(spool))
     }
 
-    /// The last whole batch that an earlier process has left.
-    pub fn last_found(&self) -> Option<&[u8]> {
+    /// Returns the last complete batch of an earlier process.
+    pub fn last_recovered(&self) -> Option<&[u8]> {
         self.last.as_deref()
     }
 
-    /// Puts a batch behind all others; the place behind it.
-    pub fn append(&mut self, batch: &[u8]) -> Result<Position, Refused> {
+    /// Appends a batch, and returns the position behind it.
+    pub fn append(&mut self, batch: &[u8]) -> Result<Position, AppendError> {
         if self.bytes() + HEAD + batch.len() as u64 > self.bytes_max {
-            return Err(Refused::Full);
+            return Err(AppendError::Full);
         }
-        let entry = framed(batch);
+        let entry = encode_entry(batch);
         let full = |segment: &Segment, most: u64| segment.bytes >= most;
         let most = (self.bytes_max / PARTS).min(FILE_MAX);
         if self.segments.back().is_some_and(|segment| full(segment, most)) {
             self.writer = None;
         }
         if self.writer.is_none() {
-            self.begin_segment().map_err(Refused::Failed)?;
+            self.begin_segment().map_err(AppendError::Failed)?;
         }
         let (Some(file), Some(segment)) = (&mut self.writer, self.segments.back_mut()) else {
-            return Err(Refused::Failed(io::ErrorKind::NotFound.into()));
+            return Err(AppendError::Failed(io::ErrorKind::NotFound.into()));
         };
         if let Err(error) = file.write_all(&entry) {
-            // What was written of it goes; if it does not go, nothing more is written behind it, and who reads stops before it.
+            // Truncate the partial entry. If that fails, no entry follows it in this file, since a
+            // reader stops there.
             if file.set_len(segment.bytes).is_err() {
                 self.writer = None;
             }
-            return Err(Refused::Failed(error));
+            return Err(AppendError::Failed(error));
         }
         segment.bytes += entry.len() as u64;
         segment.waiting += 1;
@@ -181,19 +188,20 @@ impl Spool {
         Ok(Position { file: segment.number, offset: segment.bytes })
     }
 
-    /// Whether there is nothing to read.
+    /// Returns whether every batch was read.
     pub fn all_read(&self) -> bool {
         let last = self.segments.iter().rfind(|segment| segment.bytes > 0);
         last.is_none_or(|last| last.end() <= self.next)
     }
 
-    /// What was appended last need not be read: whoever appended it has it. Only while all before it was read.
+    /// Skips the batch appended last, which the caller still has in memory. Only valid if all
+    /// before it were read.
     pub fn skip_to(&mut self, behind: Position) {
         (self.next, self.reader) = (behind, None);
-        self.given_out(behind.file);
+        self.count_delivered(behind.file);
     }
 
-    /// The next batch, and the place behind it; none where all was read.
+    /// Reads the next batch, and returns it with the position behind it; `None` if all were read.
     pub fn read(&mut self) -> io::Result<Option<(Vec<u8>, Position)>> {
         loop {
             let Some(segment) = self.segments.iter().find(|segment| segment.number >= self.next.file) else {
@@ -210,56 +218,56 @@ impl Spool {
                 self.next = Position { file: number + 1, offset: 0 };
                 continue;
             }
-            match entry(self.reader(number)?)? {
-                Entry::Batch(batch) => {
+            match decode_entry(self.reader(number)?)? {
+                FileEntry::Batch(batch) => {
                     self.next.offset += HEAD + batch.len() as u64;
                     self.counts.read_back += 1;
-                    self.given_out(number);
+                    self.count_delivered(number);
                     return Ok(Some((batch, self.next)));
                 }
-                Entry::End | Entry::Damaged => self.give_up(number),
+                FileEntry::End | FileEntry::Damaged => self.abandon(number),
             }
         }
     }
 
-    /// What was given out and is not acknowledged is read again.
+    /// Reads delivered but unacknowledged batches again.
     pub fn rewind(&mut self) {
         (self.next, self.reader) = (self.acknowledged, None);
-        self.segments.iter_mut().for_each(|segment| segment.given = 0);
+        self.segments.iter_mut().for_each(|segment| segment.delivered = 0);
     }
 
-    /// Everything up to there has arrived. In order, place by place.
+    /// Acknowledges all batches up to a position. Positions must be acknowledged in order.
     pub fn acknowledge(&mut self, behind: Position) -> io::Result<()> {
         self.acknowledged = behind;
         if let Some(segment) = self.segments.iter_mut().find(|segment| segment.number == behind.file) {
             segment.waiting = segment.waiting.saturating_sub(1);
-            segment.given = segment.given.saturating_sub(1);
+            segment.delivered = segment.delivered.saturating_sub(1);
         }
         self.remove_acknowledged()
     }
 
-    /// Notes how far all is acknowledged, if that has changed.
-    pub fn note(&mut self) -> io::Result<()> {
-        if self.noted != self.acknowledged {
-            note_progress(&self.folder, self.acknowledged)?;
-            self.noted = self.acknowledged;
+    /// Saves the acknowledged position if it has changed.
+    pub fn save_progress(&mut self) -> io::Result<()> {
+        if self.saved_progress != self.acknowledged {
+            save_progress(&self.folder, self.acknowledged)?;
+            self.saved_progress = self.acknowledged;
         }
         Ok(())
     }
 
-    /// The same, and makes what is left outlive the machine.
+    /// Saves the acknowledged position, and syncs all files to disk.
     pub fn sync(&mut self) -> io::Result<()> {
-        self.note()?;
+        self.save_progress()?;
         for segment in &self.segments {
-            File::open(self.folder.join(name(segment.number)))?.sync_all()?;
+            File::open(self.folder.join(file_name(segment.number)))?.sync_all()?;
         }
         File::open(&self.folder)?.sync_all()
     }
 
-    /// What is in it, and what went through it.
-    pub fn counts(&self) -> SpoolCounts {
+    /// Returns content and totals.
+    pub fn stats(&self) -> SpoolStats {
         let waiting = |segment: &&Segment| segment.waiting > 0;
-        SpoolCounts {
+        SpoolStats {
             bytes: self.bytes(),
             batches: self.segments.iter().map(|segment| segment.waiting).sum(),
             oldest: self.segments.iter().find(waiting).map(|segment| segment.since),
@@ -267,7 +275,7 @@ impl Spool {
         }
     }
 
-    /// Where it is.
+    /// Returns the folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -276,18 +284,18 @@ impl Spool {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }
 
-    /// Walks through a file that somebody has left.
-    fn take_over(&mut self, number: u64) -> io::Result<()> {
+    /// Scans a file of an earlier process.
+    fn recover_segment(&mut self, number: u64) -> io::Result<()> {
         self.next_number = self.next_number.max(number + 1);
-        if number < self.noted.file {
-            // All of it is acknowledged; whoever noted that had no time to remove it.
-            return fs::remove_file(self.folder.join(name(number)));
+        if number < self.saved_progress.file {
+            // Fully acknowledged; the earlier process had no time to remove it.
+            return fs::remove_file(self.folder.join(file_name(number)));
         }
-        let file = File::open(self.folder.join(name(number)))?;
+        let file = File::open(self.folder.join(file_name(number)))?;
         let (about, mut reader) = (file.metadata()?, BufReader::new(file));
         let since = about.created().or_else(|_| about.modified())?;
-        let noted = if number == self.noted.file { self.noted.offset } else { 0 };
-        let mut segment = Segment { number, bytes: 0, waiting: 0, given: 0, since };
+        let noted = if number == self.saved_progress.file { self.saved_progress.offset } else { 0 };
+        let mut segment = Segment { number, bytes: 0, waiting: 0, delivered: 0, since };
         let mut last = None;
         loop {
             let mut head = [0; HEAD as usize];
@@ -299,7 +307,7 @@ impl Spool {
                 0 => break,
                 8 if length <= ENTRY_MAX && end <= about.len() => {}
                 _ => {
-                    self.counts.torn += 1;
+                    self.counts.corrupt += 1;
                     break;
                 }
             }
@@ -310,7 +318,7 @@ impl Spool {
         }
         if let Some(at) = last {
             reader.seek(SeekFrom::Start(at))?;
-            if let Entry::Batch(batch) = entry(&mut reader)? {
+            if let FileEntry::Batch(batch) = decode_entry(&mut reader)? {
                 self.last = Some(batch);
             }
         }
@@ -320,16 +328,22 @@ impl Spool {
 
     fn begin_segment(&mut self) -> io::Result<()> {
         let number = self.next_number;
-        let file = private().create_new(true).append(true).open(self.folder.join(name(number)))?;
+        let file = private().create_new(true).append(true).open(self.folder.join(file_name(number)))?;
         self.next_number += 1;
-        self.segments.push_back(Segment { number, bytes: 0, waiting: 0, given: 0, since: SystemTime::now() });
+        self.segments.push_back(Segment {
+            number,
+            bytes: 0,
+            waiting: 0,
+            delivered: 0,
+            since: SystemTime::now(),
+        });
         self.writer = Some(file);
         Ok(())
     }
 
     fn reader(&mut self, number: u64) -> io::Result<&mut BufReader<File>> {
         if self.reader.as_ref().is_none_or(|(of, _)| *of != number) {
-            let mut reader = BufReader::new(File::open(self.folder.join(name(number)))?);
+            let mut reader = BufReader::new(File::open(self.folder.join(file_name(number)))?);
             reader.seek(SeekFrom::Start(self.next.offset))?;
             self.reader = Some((number, reader));
         }
@@ -339,27 +353,27 @@ impl Spool {
         }
     }
 
-    fn given_out(&mut self, number: u64) {
+    fn count_delivered(&mut self, number: u64) {
         if let Some(segment) = self.segments.iter_mut().find(|segment| segment.number == number) {
-            segment.given += 1;
+            segment.delivered += 1;
         }
     }
 
-    /// What is damaged ends its file: where the next entry begins is not known.
-    fn give_up(&mut self, number: u64) {
+    /// Abandons the rest of a damaged file: the start of the next entry is unknown.
+    fn abandon(&mut self, number: u64) {
         self.reader = None;
         if self.segments.back().is_some_and(|last| last.number == number) {
             self.writer = None;
         }
         if let Some(segment) = self.segments.iter_mut().find(|segment| segment.number == number) {
-            // What was given out of it is still to be acknowledged; the rest is nothing to wait for.
+            // Delivered batches still wait for their acknowledgement; the rest is dropped.
             segment.bytes = self.next.offset;
-            self.counts.torn += segment.waiting - segment.given;
-            segment.waiting = segment.given;
+            self.counts.corrupt += segment.waiting - segment.delivered;
+            segment.waiting = segment.delivered;
         }
     }
 
-    /// Removes files of which nothing is waited for.
+    /// Removes files without unacknowledged batches.
     fn remove_acknowledged(&mut self) -> io::Result<()> {
         while let Some(front) = self.segments.front() {
             let done = front.bytes == 0 || front.end() <= self.acknowledged;
@@ -371,7 +385,7 @@ impl Spool {
             if is_written {
                 self.writer = None;
             }
-            fs::remove_file(self.folder.join(name(front.number)))?;
+            fs::remove_file(self.folder.join(file_name(front.number)))?;
             self.segments.pop_front();
         }
         Ok(())
@@ -384,7 +398,7 @@ fn private() -> OpenOptions {
     options
 }
 
-/// Fewer bytes than asked for only at the end.
+/// Reads until the buffer is full or the file ends.
 fn read_up_to(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut read = 0;
     while read < buffer.len() {

@@ -30,7 +30,7 @@ fn fill(spool: &mut Spool, first: u64) -> u64 {
     for n in first.. {
         match spool.append(&batch(n)) {
             Ok(_) => {}
-            Err(Refused::Full) => return n,
+            Err(AppendError::Full) => return n,
             Err(other) => panic!("{other:?}"),
         }
     }
@@ -65,7 +65,7 @@ fn first_in_is_first_out_within_the_bound_and_room_comes_back() {
     for (_, behind) in &half {
         spool.acknowledge(*behind).unwrap();
     }
-    assert_eq!(spool.counts().batches, refused - half.len() as u64);
+    assert_eq!(spool.stats().batches, refused - half.len() as u64);
     let later = fill(&mut spool, refused);
     assert!(later > refused + refused / 3, "{later}: room comes back by files");
     assert!(on_disk() <= BYTES_MIN);
@@ -73,9 +73,9 @@ fn first_in_is_first_out_within_the_bound_and_room_comes_back() {
     assert_eq!([numbers_of(&half), numbers_of(&rest)].concat(), (0..later).collect::<Vec<_>>());
     assert!(spool.all_read());
     rest.iter().for_each(|(_, behind)| spool.acknowledge(*behind).unwrap());
-    let SpoolCounts { batches, written, read_back, torn, found, .. } = spool.counts();
+    let SpoolStats { batches, written, read_back, corrupt: torn, recovered: found, .. } = spool.stats();
     assert_eq!((batches, written, read_back, torn, found), (0, later, later, 0, 0));
-    assert!(spool.counts().oldest.is_none() && on_disk() < 2 * RENEW_BYTES);
+    assert!(spool.stats().oldest.is_none() && on_disk() < 2 * RENEW_BYTES);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn what_is_handed_on_at_once_is_not_read_and_leaves_when_it_is_acknowledged() {
         spool.skip_to(behind);
         spool.acknowledge(behind).unwrap();
     }
-    let SpoolCounts { batches, written, read_back, bytes, .. } = spool.counts();
+    let SpoolStats { batches, written, read_back, bytes, .. } = spool.stats();
     assert_eq!((batches, written, read_back), (0, 1_000, 0));
     assert!(bytes <= RENEW_BYTES, "{bytes}");
 }
@@ -101,22 +101,22 @@ fn the_next_one_goes_on_where_the_last_has_noted_and_puts_new_ones_behind() {
     put(&mut spool, 0..100);
     let first = read(&mut spool, 60);
     first[..40].iter().for_each(|(_, behind)| spool.acknowledge(*behind).unwrap());
-    spool.note().unwrap();
+    spool.save_progress().unwrap();
     first[40..50].iter().for_each(|(_, behind)| spool.acknowledge(*behind).unwrap());
     assert!(Spool::open(folder.path(), BYTES_MIN).unwrap().is_none(), "it is in use");
     // Killed: what is noted is what counts.
     drop(spool);
     let mut spool = open(folder.path());
-    assert_eq!((spool.counts().found, number(spool.last_found().unwrap())), (60, 99));
+    assert_eq!((spool.stats().recovered, number(spool.last_recovered().unwrap())), (60, 99));
     spool.append(&batch(100)).unwrap();
     let all = read(&mut spool, usize::MAX);
     assert_eq!(numbers_of(&all), (40..=100).collect::<Vec<_>>());
     all.iter().for_each(|(_, behind)| spool.acknowledge(*behind).unwrap());
-    assert_eq!(spool.counts().batches, 0);
+    assert_eq!(spool.stats().batches, 0);
     spool.sync().unwrap();
     drop(spool);
     let mut spool = open(folder.path());
-    assert_eq!((spool.counts().found, spool.all_read()), (0, true));
+    assert_eq!((spool.stats().recovered, spool.all_read()), (0, true));
     spool.append(&batch(7)).unwrap();
     assert_eq!(numbers_of(&read(&mut spool, 9)), [7]);
 }
@@ -128,10 +128,10 @@ fn a_torn_end_and_a_damaged_batch_are_counted_and_the_rest_is_given_out() {
     // 27 make a file of 256 KiB.
     put(&mut spool, 0..60);
     drop(spool);
-    let files = numbers(folder.path()).unwrap();
+    let files = file_numbers(folder.path()).unwrap();
     assert_eq!(files.len(), 3);
     let change = |number: u64, change: &dyn Fn(&mut Vec<u8>)| {
-        let path = folder.path().join(name(number));
+        let path = folder.path().join(file_name(number));
         let mut bytes = fs::read(&path).unwrap();
         change(&mut bytes);
         fs::write(&path, bytes).unwrap();
@@ -140,13 +140,13 @@ fn a_torn_end_and_a_damaged_batch_are_counted_and_the_rest_is_given_out() {
     change(files[0], &|bytes| bytes[5 * (BATCH + 8) + 500] ^= 1);
     change(files[2], &|bytes| bytes.truncate(bytes.len() - 3));
     let mut spool = open(folder.path());
-    assert_eq!((spool.counts().torn, spool.counts().found), (1, 59));
+    assert_eq!((spool.stats().corrupt, spool.stats().recovered), (1, 59));
     spool.append(&batch(60)).unwrap();
     let all = read(&mut spool, usize::MAX);
     assert_eq!(numbers_of(&all), (0..5).chain(27..59).chain([60]).collect::<Vec<_>>());
-    assert_eq!(spool.counts().torn, 1 + 22);
+    assert_eq!(spool.stats().corrupt, 1 + 22);
     all.iter().for_each(|(_, behind)| spool.acknowledge(*behind).unwrap());
-    assert_eq!((spool.counts().batches, spool.all_read()), (0, true));
+    assert_eq!((spool.stats().batches, spool.all_read()), (0, true));
 }
 
 #[test]
@@ -155,9 +155,9 @@ fn what_the_disk_does_not_take_is_refused_and_what_follows_is_whole() {
     let mut spool = open(folder.path());
     spool.append(&batch(0)).unwrap();
     // A descriptor that cannot be written to: as a disk that fails.
-    let path = folder.path().join(name(spool.segments[0].number));
+    let path = folder.path().join(file_name(spool.segments[0].number));
     let works = spool.writer.replace(File::open(path).unwrap()).unwrap();
-    assert!(matches!(spool.append(&batch(1)), Err(Refused::Failed(_))));
+    assert!(matches!(spool.append(&batch(1)), Err(AppendError::Failed(_))));
     assert_eq!(numbers_of(&read(&mut spool, 9)), [0]);
     assert!(spool.all_read());
     drop(works);
@@ -180,5 +180,5 @@ fn what_came_back_is_read_again_in_its_order() {
     let again = read(&mut spool, 100);
     assert_eq!(numbers_of(&again), (10..50).collect::<Vec<_>>());
     again.iter().for_each(|(_, behind)| spool.acknowledge(*behind).unwrap());
-    assert_eq!((spool.counts().batches, spool.all_read()), (0, true));
+    assert_eq!((spool.stats().batches, spool.all_read()), (0, true));
 }

@@ -15,15 +15,15 @@ const FOREVER: Duration = Duration::from_secs(600);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Parcel(u64);
 
-impl Weighted for Parcel {
-    fn weight(&self) -> u64 {
+impl EventCount for Parcel {
+    fn event_count(&self) -> u64 {
         self.0
     }
 }
 
 #[test]
 fn everything_comes_out_once_and_in_order() {
-    let (publisher, mut subscription) = topic(2);
+    let (publisher, mut subscription) = channel(2);
     let sent: Vec<_> = (0..1000).map(Parcel).collect();
     let sender = thread::spawn({
         let sent = sent.clone();
@@ -39,7 +39,7 @@ fn everything_comes_out_once_and_in_order() {
 
 #[test]
 fn closes_with_the_last_publisher_and_gives_what_is_left() {
-    let (first, mut subscription) = topic(4);
+    let (first, mut subscription) = channel(4);
     let second = first.clone();
     first.publish(Parcel(1)).unwrap();
     drop(first);
@@ -53,7 +53,7 @@ fn closes_with_the_last_publisher_and_gives_what_is_left() {
 
 #[test]
 fn an_idle_topic_says_timeout_and_stays_open() {
-    let (publisher, mut subscription) = topic(1);
+    let (publisher, mut subscription) = channel(1);
     assert_eq!(subscription.next(Duration::ZERO), Next::Timeout);
     publisher.publish(Parcel(7)).unwrap();
     assert_eq!(subscription.next(FOREVER), Next::Item(Parcel(7)));
@@ -61,7 +61,7 @@ fn an_idle_topic_says_timeout_and_stays_open() {
 
 #[test]
 fn a_full_topic_makes_its_publisher_wait() {
-    let (publisher, mut subscription) = topic(1);
+    let (publisher, mut subscription) = channel(1);
     let (passed, passes) = mpsc::channel();
     let sender = thread::spawn(move || {
         for number in 0..3 {
@@ -83,7 +83,7 @@ fn a_full_topic_makes_its_publisher_wait() {
 
 #[test]
 fn a_waiting_publisher_learns_at_once_that_the_reader_is_gone() {
-    let (publisher, subscription) = topic(1);
+    let (publisher, subscription) = channel(1);
     publisher.publish(Parcel(1)).unwrap();
     let sender = thread::spawn(move || publisher.publish(Parcel(1)));
     drop(subscription);
@@ -92,17 +92,17 @@ fn a_waiting_publisher_learns_at_once_that_the_reader_is_gone() {
 
 #[test]
 fn the_books_balance_at_every_end() {
-    let (publisher, mut subscription) = topic(4);
-    let meter = publisher.meter();
+    let (publisher, mut subscription) = channel(4);
+    let meter = publisher.stats_handle();
     for weight in [3, 4, 5] {
         publisher.publish(Parcel(weight)).unwrap();
     }
     assert_eq!(subscription.next(FOREVER), Next::Item(Parcel(3)));
-    let counts = subscription.counts();
+    let counts = subscription.stats();
     assert_eq!(counts.published, Count { items: 3, events: 12 });
     assert_eq!(counts.consumed, Count { items: 1, events: 3 });
     drop(subscription);
     assert_eq!(publisher.publish(Parcel(100)), Err(Closed));
     drop(publisher);
-    assert_eq!(meter.counts().waiting(), Count { items: 2, events: 9 });
+    assert_eq!(meter.stats().waiting(), Count { items: 2, events: 9 });
 }

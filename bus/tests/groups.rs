@@ -46,7 +46,7 @@ fn next(consumer: &mut EventConsumer) -> Result<Option<(u128, u64)>, Vec<i32>> {
             Ok(Some((batch.source.node.0, batch.sequence)))
         }
         Received::Rebalanced { revoked, .. } if !revoked.is_empty() => Err(revoked),
-        Received::Rebalanced { .. } | Received::Nothing => Ok(None),
+        Received::Rebalanced { .. } | Received::Timeout => Ok(None),
         other => panic!("{other:?}"),
     }
 }
@@ -95,7 +95,7 @@ fn what_stays_when_partitions_go_one_by_one_is_given_again_and_what_was_done_is_
                 Err(went) => {
                     revoked = went;
                     of[0].clear();
-                    first.take_back().unwrap();
+                    first.refetch().unwrap();
                 }
             }
             of[1].extend(next(&mut second).unwrap());

@@ -12,10 +12,10 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use blkkin_bus::kafka::{
-    DEAD, EVENTS, Ends, EventConsumer, EventProducer, GatherConfig, Gatherer, Group, Lag, Progress, Received,
-    Record, Sent, Settings,
+    BatcherConfig, DEAD, EVENTS, EventBatcher, EventConsumer, EventProducer, Group, Lag, LagReader, Progress,
+    Received, Record, Sent, Settings,
 };
-use blkkin_wire::batch::{Accounts, EventBatch};
+use blkkin_wire::batch::{EventBatch, SourceStats};
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use blkkin_wire::event::{BioEvent, BlockOp, BlockStatus, LayerEvent, Submitter, TaskRef};
 use blkkin_wire::ids::{BootId, DeviceId, NodeId, Sector, Source, SpanId, StartEpoch, TaskId};
@@ -67,13 +67,13 @@ fn batch(node: u128, from: u64, to: u64) -> EventBatch {
         },
         events: (from..to).map(event).collect(),
         watermark: MonotonicNs(to * 1_000),
-        accounts: Accounts::default(),
-        killed: Vec::new(),
+        stats: SourceStats::default(),
+        crashed_runs: Vec::new(),
     }
 }
 
 fn records(node: u128, events: u64) -> Vec<Record> {
-    let mut gatherer = Gatherer::new(GatherConfig { events_max: 500, ..GatherConfig::default() }, 0);
+    let mut gatherer = EventBatcher::new(BatcherConfig { events_max: 500, ..BatcherConfig::default() }, 0);
     let now = Instant::now();
     let batches = (0..events).step_by(100).map(|from| batch(node, from, (from + 100).min(events)));
     let mut records: Vec<_> = batches.flat_map(|batch| gatherer.add(batch, now).records).collect();
@@ -99,9 +99,9 @@ fn receive(consumer: &mut EventConsumer, wanted: usize, again: &mut u64) -> Hash
                     other => panic!("{other:?}"),
                 }));
             }
-            Received::Again => *again += 1,
-            Received::Refused(why, ..) => panic!("{why}"),
-            Received::Nothing | Received::Rebalanced { .. } => {}
+            Received::Duplicate => *again += 1,
+            Received::Invalid(why, ..) => panic!("{why}"),
+            Received::Timeout | Received::Rebalanced { .. } => {}
         }
     }
     sectors
@@ -164,9 +164,9 @@ fn what_is_sent_again_is_given_out_once_and_what_was_not_done_comes_again() {
     }
     let mut again = 0;
     let mut consumer = EventConsumer::join(&settings, &group("again")).unwrap();
-    let (ends, progress) = (Ends::new(&settings).unwrap(), Progress::default());
+    let (ends, progress) = (LagReader::new(&settings).unwrap(), Progress::default());
     let behind = || ends.lag(EVENTS, &progress).unwrap();
-    consumer.show(&progress);
+    consumer.publish_progress(&progress);
     assert_eq!(behind(), Lag { records: 0, partitions: 0 }, "it has no part yet");
     let sectors = receive(&mut consumer, EVENTS_EACH as usize, &mut again);
     assert_each_once(&sectors, 1, EVENTS_EACH);
@@ -175,19 +175,19 @@ fn what_is_sent_again_is_given_out_once_and_what_was_not_done_comes_again() {
     receive(&mut consumer, 0, &mut again);
     while again < records.len() as u64 {
         let received = consumer.next(PATIENCE).unwrap();
-        assert_eq!(received, Received::Again);
+        assert_eq!(received, Received::Duplicate);
         again += 1;
     }
     // Nothing was committed: the next member has all of it.
     drop(consumer);
     let mut next = EventConsumer::join(&settings, &group("again")).unwrap();
-    next.show(&progress);
+    next.publish_progress(&progress);
     let sectors = receive(&mut next, EVENTS_EACH as usize, &mut again);
     assert_each_once(&sectors, 1, EVENTS_EACH);
     next.commit().unwrap();
     assert_eq!(behind(), Lag { records: all / 2, partitions: 3 }, "what came once is done");
     // It waits, and fetches nothing: what comes meanwhile is behind it all the same.
-    assert_eq!(next.hold(Duration::from_millis(100)), Ok(Vec::new()));
+    assert_eq!(next.poll_paused(Duration::from_millis(100)), Ok(Vec::new()));
     let producer = EventProducer::new(&settings, NodeId(1)).unwrap();
     records[..3].iter().for_each(|record| send(&producer, record));
     assert_eq!(producer.finish(PATIENCE).waiting(), 0);
@@ -199,8 +199,8 @@ fn what_is_sent_again_is_given_out_once_and_what_was_not_done_comes_again() {
         match last.next(Duration::from_millis(100)).unwrap() {
             Received::Batch(..) => panic!("it was done"),
             // What was sent a second time: the commit says what was given out.
-            Received::Again | Received::Nothing | Received::Rebalanced { .. } => {}
-            Received::Refused(why, ..) => panic!("{why}"),
+            Received::Duplicate | Received::Timeout | Received::Rebalanced { .. } => {}
+            Received::Invalid(why, ..) => panic!("{why}"),
         }
     }
 }
@@ -222,7 +222,7 @@ fn a_record_of_something_else_is_refused_and_the_next_one_is_read() {
     let mut refused = Vec::new();
     let sectors = loop {
         match consumer.next(PATIENCE).unwrap() {
-            Received::Refused(_, bytes, _) => refused.push(bytes),
+            Received::Invalid(_, bytes, _) => refused.push(bytes),
             Received::Batch(batch, _) => break batch.events.len(),
             Received::Rebalanced { .. } => {}
             other => panic!("{other:?}"),
@@ -255,13 +255,13 @@ fn records_that_the_topic_finds_too_long_are_refused_with_what_to_do_and_shorter
         Err(why) => return println!("skipped: {why}"),
     };
     let mut settings = broker.settings();
-    settings.have_topic(EVENTS, 1, &[("max.message.bytes", "5000")]).unwrap();
-    settings.have_topic(DEAD, 1, &[]).unwrap();
+    settings.ensure_topic(EVENTS, 1, &[("max.message.bytes", "5000")]).unwrap();
+    settings.ensure_topic(DEAD, 1, &[]).unwrap();
     // Uncompressed, so that what counts is what is cut.
     settings.extra.insert("compression.type".to_owned(), "none".to_owned());
     let long = |settings: &Settings| {
-        let config = GatherConfig { bytes_max: settings.record_bytes(), ..GatherConfig::default() };
-        let mut gatherer = Gatherer::new(config, 0);
+        let config = BatcherConfig { bytes_max: settings.record_bytes(), ..BatcherConfig::default() };
+        let mut gatherer = EventBatcher::new(config, 0);
         let mut records = gatherer.add(batch(1, 0, 2_000), Instant::now()).records;
         records.extend(gatherer.take().records);
         records
@@ -269,9 +269,9 @@ fn records_that_the_topic_finds_too_long_are_refused_with_what_to_do_and_shorter
     assert!(long(&settings).iter().any(|record| record.bytes.len() > 5_000));
     let producer = EventProducer::new(&settings, NodeId(1)).unwrap();
     long(&settings).iter().for_each(|record| send(&producer, record));
-    let deliveries = producer.settle(PATIENCE);
+    let deliveries = producer.flush(PATIENCE);
     assert_eq!((deliveries.failed, deliveries.waiting()), (2_000, 0));
-    let refused = producer.refused().unwrap();
+    let refused = producer.last_rejection().unwrap();
     assert!(refused.why.contains("MessageSizeTooLarge"), "{refused:?}");
     assert!(refused.remedy.contains("--set message.max.bytes=N"), "{refused:?}");
 
@@ -285,7 +285,7 @@ fn records_that_the_topic_finds_too_long_are_refused_with_what_to_do_and_shorter
 
 #[test]
 fn a_letter_says_in_its_headers_why_it_is_there() {
-    use blkkin_bus::kafka::{DeadLetters, Letter};
+    use blkkin_bus::kafka::{DeadLetter, DeadLetters};
     use rdkafka::Message as _;
     use rdkafka::consumer::{BaseConsumer, Consumer as _};
     use rdkafka::message::Headers as _;
@@ -293,8 +293,10 @@ fn a_letter_says_in_its_headers_why_it_is_there() {
     let settings = broker.settings();
     settings.create_topic(DEAD, 1, Some(1)).unwrap();
     let letters = DeadLetters::new(&settings, "me").unwrap();
-    let letter =
-        |bytes| Letter { headers: vec![("blkkin.reason", "no batch".to_owned())], payload: vec![7; bytes] };
+    let letter = |bytes| DeadLetter {
+        headers: vec![("blkkin.reason", "no batch".to_owned())],
+        payload: vec![7; bytes],
+    };
     letters.send(&letter(100)).unwrap();
     // Longer than the broker takes.
     letters.send(&letter(2_000_000)).unwrap();
@@ -336,7 +338,7 @@ fn a_first_record_that_is_refused_is_not_lost_behind_the_next() {
     // The imitation keeps no states of producers: whichever comes is the first. Before it everybody is connected.
     let send_one = |n| send(&producer, &Record { bytes: vec![n; 100], events: 1 });
     send_one(0);
-    assert_eq!(producer.settle(PATIENCE).delivered, 1);
+    assert_eq!(producer.flush(PATIENCE).delivered, 1);
     // So the next is on its way before the first is answered, if it may be.
     cluster.broker_round_trip_time(1, Duration::from_millis(100)).unwrap();
     let refusal = RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION;

@@ -12,7 +12,7 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use blkkin_bus::kafka::{
-    DEAD, DeadLetters, EVENTS, EventConsumer, EventProducer, Group, KafkaError, Letter, Received, Record,
+    DEAD, DeadLetter, DeadLetters, EVENTS, EventConsumer, EventProducer, Group, KafkaError, Received, Record,
     Sent, Settings,
 };
 use blkkin_wire::batch::EventBatch;
@@ -43,7 +43,7 @@ fn record(node: u128) -> Record {
 fn send(settings: &Settings, node: u128) -> EventProducer {
     let producer = EventProducer::new(settings, NodeId(node)).unwrap();
     assert_eq!(producer.send(record(node), || false), Ok(Sent::Queued));
-    producer.settle(PATIENCE);
+    producer.flush(PATIENCE);
     producer
 }
 
@@ -74,18 +74,18 @@ fn producers_topics_groups_and_letters_pass_each_listener(broker: &Broker) {
     allow(broker.port(), About::Topic, "blkkin.*", Right::All);
     for (n, listener) in LISTENERS.into_iter().enumerate() {
         let (settings, node) = (broker.guard().settings(listener), n as u128 + 2);
-        settings.have_topic(EVENTS, 1, &[]).unwrap();
-        settings.have_topic(DEAD, 1, &[]).unwrap();
+        settings.ensure_topic(EVENTS, 1, &[]).unwrap();
+        settings.ensure_topic(DEAD, 1, &[]).unwrap();
         assert_eq!(settings.partitions(EVENTS), Ok(1), "{listener:?}");
-        let deliveries = send(&settings, node).deliveries();
+        let deliveries = send(&settings, node).stats();
         assert_eq!((deliveries.delivered, deliveries.failed), (1, 0), "{listener:?}");
         let mut consumer = EventConsumer::join(&settings, &group(&format!("blkkin-{n}"))).unwrap();
         // And those that were there before.
         let nodes = receive(&mut consumer, n + 2);
         assert!(nodes.len() == n + 2 && nodes.contains(&node), "{listener:?}: {nodes:?}");
         consumer.commit().unwrap();
-        assert_eq!(consumer.left(), Some(0));
-        DeadLetters::new(&settings, "me").unwrap().send(&Letter::default()).unwrap();
+        assert_eq!(consumer.uncommitted(), Some(0));
+        DeadLetters::new(&settings, "me").unwrap().send(&DeadLetter::default()).unwrap();
     }
 }
 
@@ -148,7 +148,7 @@ fn who_may_not_is_told_what_to_allow(broker: &Broker) {
     let user = broker.guard().settings(Listener::Scram);
     let acls = "kafka-acls.sh";
     assert_told(&user.partitions(EVENTS).unwrap_err(), "does not let this user look at it", acls);
-    let making = user.have_topic(EVENTS, 1, &[]).unwrap_err();
+    let making = user.ensure_topic(EVENTS, 1, &[]).unwrap_err();
     assert!(
         making.what.contains("cannot be made") && making.remedy.contains("kafka-topics.sh"),
         "{making:?}"
@@ -160,18 +160,18 @@ fn who_may_not_is_told_what_to_allow(broker: &Broker) {
     // It may look and not write: events that are refused are counted, and why is known. Who may write nowhere is not even
     // given a producer's number; who may write elsewhere is refused record by record.
     allow(broker.port(), About::Topic, EVENTS, Right::Describe);
-    assert_eq!(user.have_topic(EVENTS, 1, &[]), Ok(()), "there already, so it need not be made");
+    assert_eq!(user.ensure_topic(EVENTS, 1, &[]), Ok(()), "there already, so it need not be made");
     let dead = DeadLetters::new(&user, "me").unwrap();
     let refused = || {
         let producer = send(&user, 1);
-        assert_eq!((producer.deliveries().failed, producer.deliveries().waiting()), (1, 0));
-        producer.refused().unwrap()
+        assert_eq!((producer.stats().failed, producer.stats().waiting()), (1, 0));
+        producer.last_rejection().unwrap()
     };
     assert_told(&refused(), "Cluster authorization failed", acls);
-    assert_told(&dead.send(&Letter::default()).unwrap_err(), "authorization failed", acls);
+    assert_told(&dead.send(&DeadLetter::default()).unwrap_err(), "authorization failed", acls);
     allow(broker.port(), About::Topic, DEAD, Right::Write);
     assert_told(&refused(), "Topic authorization failed", acls);
-    assert_eq!(dead.send(&Letter::default()), Ok(()), "the same letters, once it may");
+    assert_eq!(dead.send(&DeadLetter::default()), Ok(()), "the same letters, once it may");
 
     // It may read the topic and not be of the group; then it may be of the group and not read.
     let lasting = |name: &str| {
@@ -189,6 +189,6 @@ fn who_may_not_is_told_what_to_allow(broker: &Broker) {
     assert_told(&lasting("blkkin-one"), "Topic authorization failed", "--topic");
     allow(broker.port(), About::Topic, EVENTS, Right::Read);
     allow(broker.port(), About::Topic, EVENTS, Right::Write);
-    assert_eq!(send(&user, 1).deliveries().delivered, 1);
+    assert_eq!(send(&user, 1).stats().delivered, 1);
     assert_eq!(receive(&mut EventConsumer::join(&user, &group("blkkin-one")).unwrap(), 1), [1]);
 }

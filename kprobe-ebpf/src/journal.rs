@@ -1,20 +1,22 @@
-//! ext4's journal: which transaction an fsync waited for, and what the journal's thread wrote for it.
+//! ext4's journal: the transaction that an fsync waited for, and the I/O of its commit.
 //!
-//! An fsync that changed metadata does not write the journal itself: it asks jbd2's thread for a commit and waits.
-//! Two records make the tie: the call says which transaction its inode belonged to (i_sync_tid, or i_datasync_tid
-//! for fdatasync) when ext4_sync_file returned, and a `CommitRecord` says (device, transaction, begin, end). The
-//! number is read at the *exit* of ext4_sync_file: delayed allocation happens inside it, in its write-out, and
-//! moves the inode to a newer transaction than the one at entry.
+//! An fsync that changed metadata does not write the journal itself: it requests a commit from
+//! jbd2's thread and waits. Two records link them. The system call record has the transaction of
+//! its inode (i_sync_tid, or i_datasync_tid for fdatasync) as of the return of ext4_sync_file; a
+//! `CommitRecord` has (device, transaction, begin, end).
+//! The number is read at the *exit* of ext4_sync_file: its write-out does the delayed allocation,
+//! which moves the inode to a newer transaction than the one at entry.
 //!
-//! The commit is a span of its own, open in jbd2's thread between jbd2_start_commit and jbd2_end_commit: what that
-//! thread queues meanwhile was submitted *by the commit*, and is caused by every fsync that waited. A commit is
-//! nobody's child here.
+//! The commit is a span, open in jbd2's thread between jbd2_start_commit and jbd2_end_commit. It is
+//! the parent of the bios that the thread queues meanwhile; every fsync that waited for it gets a
+//! span link. A commit has no parent here.
 
-use crate::access::{Access, Pointer, Probe};
-use crate::filter::device_wanted;
-use crate::layout::offset;
-use crate::local::Local;
-use crate::{block, ring, task};
+use crate::block::device::{device_passes, disk_number};
+use crate::runtime::layout::offset;
+use crate::runtime::percpu::PerCpuState;
+use crate::runtime::read::{KernelRead, Pointer, ProbeRead};
+use crate::runtime::ring;
+use crate::task;
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::record::*;
 use blkkin_probe_abi::settings::Program;
@@ -33,40 +35,40 @@ pub fn sync_exit(inode: Pointer) {
     if state.span == 0 {
         return;
     }
-    let Some(local) = Local::of(Program::SyncExit) else { return };
-    // ext4_inode_info lies around the inode and begins before it, where a typed pointer may not go.
-    let info = (local.address(inode) as Pointer).wrapping_sub(offset!(ext4_vfs_inode) as usize);
-    // SAFETY: reads by helper take any address.
+    let Some(percpu) = PerCpuState::of(Program::SyncExit) else { return };
+    // ext4_inode_info contains the inode and begins before it, where a typed pointer may not point.
+    let info = (percpu.address(inode) as Pointer).wrapping_sub(offset!(ext4_vfs_inode) as usize);
+    // SAFETY: bpf_probe_read_kernel takes any address.
     let tid = unsafe {
         if state.datasync != 0 {
-            Probe::read::<u32>(info, offset!(ext4_datasync_tid))
+            ProbeRead::read::<u32>(info, offset!(ext4_datasync_tid))
         } else {
-            Probe::read::<u32>(info, offset!(ext4_sync_tid))
+            ProbeRead::read::<u32>(info, offset!(ext4_sync_tid))
         }
     };
     state.record.sync_tid = tid;
-    state.record.header.flags |= CALL_HAS_SYNC_TID;
+    state.record.header.flags |= SYSCALL_HAS_SYNC_TID;
 }
 
 /// jbd2_start_commit(journal, transaction).
 #[inline(always)]
-pub fn commit_start<A: Access>(journal: Pointer, transaction: Pointer) {
-    let Some(local) = Local::of(Program::CommitStart) else { return };
-    // SAFETY: both are of the kind that A reads.
+pub fn commit_start<R: KernelRead>(journal: Pointer, transaction: Pointer) {
+    let Some(percpu) = PerCpuState::of(Program::CommitStart) else { return };
+    // SAFETY: both are of the kind that R reads.
     let (dev, disk, tid) = unsafe {
-        let bdev: Pointer = A::read(journal, offset!(journal_fs_dev));
-        let disk: Pointer = A::read(bdev, offset!(bdev_disk));
+        let bdev: Pointer = R::read(journal, offset!(journal_fs_dev));
+        let disk: Pointer = R::read(bdev, offset!(bdev_disk));
         (
-            A::read::<u32>(bdev, offset!(bdev_dev)),
-            block::disk_number::<A>(disk),
-            A::read::<u32>(transaction, offset!(transaction_tid)),
+            R::read::<u32>(bdev, offset!(bdev_dev)),
+            disk_number::<R>(disk),
+            R::read::<u32>(transaction, offset!(transaction_tid)),
         )
     };
-    if !device_wanted(dev, disk) {
+    if !device_passes(dev, disk) {
         return;
     }
-    let Some(state) = task::worker(local, Program::CommitStart) else { return };
-    state.span = local.mint(Program::CommitStart);
+    let Some(state) = task::kernel_worker(percpu, Program::CommitStart) else { return };
+    state.span = percpu.next_span_id(Program::CommitStart);
     state.bios = 0;
     state.commit_dev = dev;
     state.commit_tid = tid;
@@ -81,7 +83,7 @@ pub fn commit_end() {
     if state.commit_start_ns == 0 {
         return;
     }
-    let Some(local) = Local::of(Program::CommitEnd) else { return };
+    let Some(percpu) = PerCpuState::of(Program::CommitEnd) else { return };
     let record = CommitRecord {
         header: Header {
             tag: TAG_COMMIT,
@@ -103,5 +105,5 @@ pub fn commit_end() {
     state.span = 0;
     state.commit_start_ns = 0;
     // SAFETY: the record lies on the stack.
-    unsafe { ring::write(local, TAG_COMMIT, (&raw const record).cast(), size_of::<CommitRecord>() as u64) };
+    unsafe { ring::write(percpu, TAG_COMMIT, (&raw const record).cast(), size_of::<CommitRecord>() as u64) };
 }

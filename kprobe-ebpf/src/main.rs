@@ -1,166 +1,164 @@
-//! blkkin's eBPF programs. Entry points only: each hook once as tp_btf (arguments typed, plain loads) and once as
-//! raw_tp (arguments untyped, read by helper); and where a function of the kernel is entered exactly when a tracepoint fires
-//! (`tracer/src/functions.rs`), once more as fentry (typed) and kprobe (untyped). All call one body. The loader attaches one.
+//! Entry points of blkkin's eBPF programs.
 //!
-//! In the order of a request's life: call.rs → bio.rs → request.rs (alone.rs where bio and request are one to one), with journal.rs for what jbd2 does on behalf of
-//! others, stacked.rs for devices on devices, command.rs for what drivers send of their own, flush.rs for the cache flushes and late.rs for older kernels; task.rs says who is followed (lineage.rs: because
-//! of whom, filter.rs: who is not, describe.rs: what a person calls it), context.rs for which span of its own a program calls, file.rs and path.rs which file it is about; block.rs
-//! and table.rs keep what is in flight; nbd.rs is by itself: what programs ask NBD servers, by sockets (socket.rs, stream.rs), loaded only when asked for; so is hit.rs: probes in programs; local.rs is each program's own memory and ring.rs the way out.
+//! The module defines each hook twice: as tp_btf (typed arguments, plain loads) and as raw_tp
+//! (untyped arguments, bpf_probe_read_kernel). Where the kernel enters a function exactly when a
+//! tracepoint fires (the tracer's `tracepoint_equivalents`), it also defines fentry (typed) and
+//! kprobe (untyped) variants. All variants call one body; the loader attaches one of them.
+//!
+//! In the order of an operation's life:
+//!
+//! - `syscall` records system calls; `task` decides which tasks are traced and reads their thread
+//!   contexts; `file` identifies the files they use.
+//! - `block` tracks bios and requests; `journal` records jbd2 commits, which serve fsyncs of
+//!   several tasks.
+//! - `nbd` parses NBD requests on client sockets, and `usdt` records USDT events. Both are loaded
+//!   only on request.
+//! - `runtime` has the kernel reads, per-CPU state, tables, settings and rings that all of them
+//!   use.
 
 #![no_std]
 #![no_main]
 #![feature(asm_experimental_arch)]
 
-mod access;
-mod alone;
-mod arch;
-mod arguments;
-mod attributes;
-mod bio;
 mod block;
-mod call;
-mod command;
-mod context;
-mod describe;
 mod file;
-mod filter;
-mod flush;
-mod hit;
 mod journal;
-mod late;
-mod layout;
-mod lineage;
-mod local;
 mod nbd;
-mod path;
-mod request;
-mod ring;
-mod settings;
-mod socket;
-mod stacked;
-mod stream;
-mod table;
+mod runtime;
+mod syscall;
 mod task;
+mod usdt;
 
-use access::{Direct, Pointer, Probe};
-use arguments::{Arguments, Registers, Words};
 use blkkin_probe_abi::settings::Program;
+use block::{bio, legacy_request, request};
 use core::ffi::c_void;
-use local::Local;
+use runtime::arguments::{ArgArray, ArgRegisters, Arguments};
+use runtime::percpu::PerCpuState;
+use runtime::read::{DirectLoad, Pointer, ProbeRead};
+use task::fork;
 
-/// The `n`th argument of a tracepoint: tp_btf and raw_tp both hand over an array of words.
+/// Returns the `n`th argument of a tracepoint: tp_btf and raw_tp both pass an array of words.
 #[inline(always)]
 fn arg(context: *mut c_void, n: usize) -> Pointer {
-    Words::pointer(context, n)
+    ArgArray::pointer(context, n)
 }
 
-/// As [`arg`], for a number.
+/// Returns the `n`th argument as a number.
 #[inline(always)]
 fn word(context: *mut c_void, n: usize) -> u64 {
-    Words::word(context, n)
+    ArgArray::word(context, n)
 }
 
-/// Both twins of a hook. `$way` names the way to read inside the body.
+/// Defines the tp_btf and raw_tp variants of a hook. `$read` names the type that reads kernel
+/// memory in the body.
 macro_rules! hook {
-    ($tracepoint:literal, $typed:ident, $raw:ident, |$context:ident, $way:ident| $body:expr) => {
+    ($tracepoint:literal, $typed:ident, $raw:ident, |$context:ident, $read:ident| $body:expr) => {
         #[unsafe(no_mangle)]
         #[unsafe(link_section = concat!("tp_btf/", $tracepoint))]
         pub extern "C" fn $typed($context: *mut c_void) -> i32 {
-            type $way = Direct;
+            type $read = DirectLoad;
             $body;
             0
         }
         #[unsafe(no_mangle)]
         #[unsafe(link_section = concat!("raw_tp/", $tracepoint))]
         pub extern "C" fn $raw($context: *mut c_void) -> i32 {
-            type $way = Probe;
+            type $read = ProbeRead;
             $body;
             0
         }
     };
 }
 
-/// Both twins of a function that is entered when a hook's tracepoint fires. `$way` names the way to read, `$from` where the
-/// arguments are.
+/// Defines the fentry and kprobe variants of a function that replaces a hook's tracepoint. `$read`
+/// names the type that reads kernel memory, `$args` the type that reads the arguments.
 macro_rules! function {
-    ($function:literal, $typed:ident, $untyped:ident, |$context:ident, $way:ident, $from:ident| $body:expr) => {
+    ($function:literal, $typed:ident, $untyped:ident, |$context:ident, $read:ident, $args:ident| $body:expr) => {
         #[unsafe(no_mangle)]
         #[unsafe(link_section = concat!("fentry/", $function))]
         pub extern "C" fn $typed($context: *mut c_void) -> i32 {
-            type $way = Direct;
-            type $from = Words;
+            type $read = DirectLoad;
+            type $args = ArgArray;
             $body;
             0
         }
         #[unsafe(no_mangle)]
         #[unsafe(link_section = concat!("kprobe/", $function))]
         pub extern "C" fn $untyped($context: *mut c_void) -> i32 {
-            type $way = Probe;
-            type $from = Registers;
+            type $read = ProbeRead;
+            type $args = ArgRegisters;
             $body;
             0
         }
     };
 }
 
-hook!("sys_enter", call_enter_btf, call_enter_raw, |c, Way| call::enter::<Way>(|| arg(c, 0), || word(c, 1)));
-hook!("sys_exit", call_exit_btf, call_exit_raw, |c, Way| call::exit::<Way>(arg(c, 0), || word(c, 1) as i64));
-hook!("sys_enter", nbd_enter_btf, nbd_enter_raw, |c, Way| nbd::enter::<Way>(|| arg(c, 0), word(c, 1)));
-hook!("sys_exit", nbd_exit_btf, nbd_exit_raw, |c, Way| nbd::exit::<Way>(arg(c, 0), word(c, 1) as i64));
-hook!("tcp_retransmit_skb", nbd_resend_btf, nbd_resend_raw, |c, Way| {
-    let _: core::marker::PhantomData<Way>;
-    stream::resent(arg(c, 0), arg(c, 1))
+hook!("sys_enter", call_enter_btf, call_enter_raw, |c, Read| syscall::enter::<Read>(
+    || arg(c, 0),
+    || word(c, 1)
+));
+hook!("sys_exit", call_exit_btf, call_exit_raw, |c, Read| syscall::exit::<Read>(arg(c, 0), || word(c, 1)
+    as i64));
+hook!("sys_enter", nbd_enter_btf, nbd_enter_raw, |c, Read| nbd::enter::<Read>(|| arg(c, 0), word(c, 1)));
+hook!("sys_exit", nbd_exit_btf, nbd_exit_raw, |c, Read| nbd::exit::<Read>(arg(c, 0), word(c, 1) as i64));
+hook!("tcp_retransmit_skb", nbd_resend_btf, nbd_resend_raw, |c, Read| {
+    let _: core::marker::PhantomData<Read>;
+    nbd::tcp::retransmit(arg(c, 0), arg(c, 1))
 });
-hook!("inet_sock_set_state", nbd_end_btf, nbd_end_raw, |c, Way| {
-    let _: core::marker::PhantomData<Way>;
-    stream::state(arg(c, 0), word(c, 1) as u32, word(c, 2) as u32)
+hook!("inet_sock_set_state", nbd_end_btf, nbd_end_raw, |c, Read| {
+    let _: core::marker::PhantomData<Read>;
+    nbd::tcp::state_change(arg(c, 0), word(c, 1) as u32, word(c, 2) as u32)
 });
-hook!("block_bio_queue", bio_queue_btf, bio_queue_raw, |c, Way| bio::queue::<Way>(arg(c, 0)));
-hook!("block_bio_complete", bio_complete_btf, bio_complete_raw, |c, Way| bio::complete::<Way>(arg(c, 1)));
-hook!("block_io_start", request_start_btf, request_start_raw, |c, Way| request::start::<Way>(arg(c, 0)));
-hook!("block_getrq", request_take_btf, request_take_raw, |c, Way| late::take::<Way>(arg(c, 0)));
-hook!("block_rq_insert", request_insert_btf, request_insert_raw, |c, Way| request::insert::<Way>(arg(c, 0)));
-hook!("block_rq_issue", request_issue_btf, request_issue_raw, |c, Way| request::issue::<Way>(arg(c, 0)));
-hook!("block_rq_complete", request_complete_btf, request_complete_raw, |c, Way| {
-    request::complete::<Way>(arg(c, 0), word(c, 1) as u32, word(c, 2) as u32)
+hook!("block_bio_queue", bio_queue_btf, bio_queue_raw, |c, Read| bio::queue::<Read>(arg(c, 0)));
+hook!("block_bio_complete", bio_complete_btf, bio_complete_raw, |c, Read| bio::complete::<Read>(arg(c, 1)));
+hook!("block_io_start", request_start_btf, request_start_raw, |c, Read| request::start::<Read>(arg(c, 0)));
+hook!("block_getrq", request_take_btf, request_take_raw, |c, Read| legacy_request::on_getrq::<Read>(arg(
+    c, 0
+)));
+hook!("block_rq_insert", request_insert_btf, request_insert_raw, |c, Read| request::insert::<Read>(arg(
+    c, 0
+)));
+hook!("block_rq_issue", request_issue_btf, request_issue_raw, |c, Read| request::issue::<Read>(arg(c, 0)));
+hook!("block_rq_complete", request_complete_btf, request_complete_raw, |c, Read| {
+    request::complete::<Read>(arg(c, 0), word(c, 1) as u32, word(c, 2) as u32)
 });
-hook!("block_rq_merge", request_merge_btf, request_merge_raw, |c, Way| {
-    let _: core::marker::PhantomData<Way>;
+hook!("block_rq_merge", request_merge_btf, request_merge_raw, |c, Read| {
+    let _: core::marker::PhantomData<Read>;
     request::merge(arg(c, 0))
 });
-hook!("ext4_sync_file_enter", sync_enter_btf, sync_enter_raw, |c, Way| {
-    let _: core::marker::PhantomData<Way>;
+hook!("ext4_sync_file_enter", sync_enter_btf, sync_enter_raw, |c, Read| {
+    let _: core::marker::PhantomData<Read>;
     journal::sync_enter(word(c, 1) as u32)
 });
-hook!("ext4_sync_file_exit", sync_exit_btf, sync_exit_raw, |c, Way| {
-    let _: core::marker::PhantomData<Way>;
+hook!("ext4_sync_file_exit", sync_exit_btf, sync_exit_raw, |c, Read| {
+    let _: core::marker::PhantomData<Read>;
     journal::sync_exit(arg(c, 0))
 });
-hook!("jbd2_start_commit", commit_start_btf, commit_start_raw, |c, Way| {
-    journal::commit_start::<Way>(arg(c, 0), arg(c, 1))
+hook!("jbd2_start_commit", commit_start_btf, commit_start_raw, |c, Read| {
+    journal::commit_start::<Read>(arg(c, 0), arg(c, 1))
 });
-hook!("jbd2_end_commit", commit_end_btf, commit_end_raw, |_c, Way| {
-    let _: core::marker::PhantomData<Way>;
+hook!("jbd2_end_commit", commit_end_btf, commit_end_raw, |_c, Read| {
+    let _: core::marker::PhantomData<Read>;
     journal::commit_end()
 });
-hook!("sched_process_exec", task_exec_btf, task_exec_raw, |_c, Way| {
-    let _: core::marker::PhantomData<Way>;
-    if let Some(local) = Local::of(Program::TaskExec) {
-        lineage::exec(local)
+hook!("sched_process_exec", task_exec_btf, task_exec_raw, |_c, Read| {
+    let _: core::marker::PhantomData<Read>;
+    if let Some(percpu) = PerCpuState::of(Program::TaskExec) {
+        fork::exec(percpu)
     }
 });
-hook!("sched_process_exit", task_exit_btf, task_exit_raw, |_c, Way| {
-    let _: core::marker::PhantomData<Way>;
-    if let Some(local) = Local::of(Program::TaskExit) {
-        lineage::exit(local)
+hook!("sched_process_exit", task_exit_btf, task_exit_raw, |_c, Read| {
+    let _: core::marker::PhantomData<Read>;
+    if let Some(percpu) = PerCpuState::of(Program::TaskExit) {
+        fork::exit(percpu)
     }
 });
 
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "tp_btf/sched_process_fork")]
 pub extern "C" fn task_fork_btf(context: *mut c_void) -> i32 {
-    if let Some(local) = Local::of(Program::TaskFork) {
-        lineage::fork(local, arg(context, 1));
+    if let Some(percpu) = PerCpuState::of(Program::TaskFork) {
+        fork::fork(percpu, arg(context, 1));
     }
     0
 }
@@ -168,50 +166,50 @@ pub extern "C" fn task_fork_btf(context: *mut c_void) -> i32 {
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "raw_tp/sched_process_fork")]
 pub extern "C" fn task_fork_raw(context: *mut c_void) -> i32 {
-    if let Some(local) = Local::of(Program::TaskFork) {
-        lineage::fork_noted(local, arg(context, 1));
+    if let Some(percpu) = PerCpuState::of(Program::TaskFork) {
+        fork::fork_by_tid(percpu, arg(context, 1));
     }
     0
 }
 
-function!("x64_sys_call", call_enter_fentry, call_enter_kprobe, |c, Way, From| {
-    call::enter::<Way>(|| From::pointer(c, 0), || From::word(c, 1) as u32 as u64)
+function!("x64_sys_call", call_enter_fentry, call_enter_kprobe, |c, Read, Args| {
+    syscall::enter::<Read>(|| Args::pointer(c, 0), || Args::word(c, 1) as u32 as u64)
 });
-function!("submit_bio_noacct_nocheck", bio_queue_fentry, bio_queue_kprobe, |c, Way, From| {
-    bio::submit::<Way>(From::pointer(c, 0))
+function!("submit_bio_noacct_nocheck", bio_queue_fentry, bio_queue_kprobe, |c, Read, Args| {
+    bio::submit::<Read>(Args::pointer(c, 0))
 });
-function!("blk_mq_start_request", request_issue_fentry, request_issue_kprobe, |c, Way, From| {
-    request::issue::<Way>(From::pointer(c, 0))
+function!("blk_mq_start_request", request_issue_fentry, request_issue_kprobe, |c, Read, Args| {
+    request::issue::<Read>(Args::pointer(c, 0))
 });
-function!("ext4_sync_file", sync_enter_fentry, sync_enter_kprobe, |c, Way, From| {
-    let _: core::marker::PhantomData<Way>;
-    journal::sync_enter(From::word(c, 3) as u32)
+function!("ext4_sync_file", sync_enter_fentry, sync_enter_kprobe, |c, Read, Args| {
+    let _: core::marker::PhantomData<Read>;
+    journal::sync_enter(Args::word(c, 3) as u32)
 });
-function!("proc_exec_connector", task_exec_fentry, task_exec_kprobe, |_c, Way, From| {
-    let _: core::marker::PhantomData<(Way, From)>;
-    if let Some(local) = Local::of(Program::TaskExec) {
-        lineage::exec(local)
+function!("proc_exec_connector", task_exec_fentry, task_exec_kprobe, |_c, Read, Args| {
+    let _: core::marker::PhantomData<(Read, Args)>;
+    if let Some(percpu) = PerCpuState::of(Program::TaskExec) {
+        fork::exec(percpu)
     }
 });
-function!("exit_files", task_exit_fentry, task_exit_kprobe, |c, Way, From| {
-    let _: core::marker::PhantomData<Way>;
-    if let Some(local) = Local::of(Program::TaskExit) {
-        lineage::exit_of(local, From::pointer(c, 0))
+function!("exit_files", task_exit_fentry, task_exit_kprobe, |c, Read, Args| {
+    let _: core::marker::PhantomData<Read>;
+    if let Some(percpu) = PerCpuState::of(Program::TaskExit) {
+        fork::exit_files(percpu, Args::pointer(c, 0))
     }
 });
 
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "fentry/syscall_exit_to_user_mode_prepare")]
 pub extern "C" fn call_exit_fentry(context: *mut c_void) -> i32 {
-    call::leave::<Direct>(Words::pointer(context, 0));
+    syscall::exit_to_user_mode::<DirectLoad>(ArgArray::pointer(context, 0));
     0
 }
 
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "fentry/wake_up_new_task")]
 pub extern "C" fn task_fork_fentry(context: *mut c_void) -> i32 {
-    if let Some(local) = Local::of(Program::TaskFork) {
-        lineage::woken::<Direct>(local, Words::pointer(context, 0), lineage::fork);
+    if let Some(percpu) = PerCpuState::of(Program::TaskFork) {
+        fork::on_wake_up_new_task::<DirectLoad>(percpu, ArgArray::pointer(context, 0), fork::fork);
     }
     0
 }
@@ -219,16 +217,16 @@ pub extern "C" fn task_fork_fentry(context: *mut c_void) -> i32 {
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "kprobe/wake_up_new_task")]
 pub extern "C" fn task_fork_kprobe(context: *mut c_void) -> i32 {
-    if let Some(local) = Local::of(Program::TaskFork) {
-        lineage::woken::<Probe>(local, Registers::pointer(context, 0), lineage::fork_noted);
+    if let Some(percpu) = PerCpuState::of(Program::TaskFork) {
+        fork::on_wake_up_new_task::<ProbeRead>(percpu, ArgRegisters::pointer(context, 0), fork::fork_by_tid);
     }
     0
 }
 
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "uprobe")]
-pub extern "C" fn hit_uprobe(context: *mut c_void) -> i32 {
-    hit::hit(context);
+pub extern "C" fn usdt_uprobe(context: *mut c_void) -> i32 {
+    usdt::on_probe(context);
     0
 }
 

@@ -1,69 +1,80 @@
-//! Where the threads of a process say which span they work for (OpenTelemetry's thread context, OTEP 4947), and what they say.
+//! Thread contexts: the location of a thread's OpenTelemetry context record (OTEP 4947), and the
+//! head of that record.
 //!
-//! User space finds the place (`tracer/src/context`), the kernel side reads it at each call that it records. Nothing in it is
-//! to be believed but that a read of it fails or does not: all of it is the process's own memory.
+//! User space finds the TLS slot of each process; the eBPF side reads it at each system call that
+//! it records.
+//! All of it is the traced process's own memory, so the only trusted result is whether a read
+//! succeeds or fails.
 
 use crate::plain;
 
-/// A place. It holds for one address space: another program after execve has another.
+/// A process's TLS slot for its thread context. Valid for one address space: a program started by
+/// execve has another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
-pub struct Place {
-    /// `mm->start_stack`, and the next `mm->start_code`: with addresses given out at random no two programs have the same pair.
+pub struct TlsSlot {
+    /// `mm->start_stack`, which with `start_code` identifies the address space: under address
+    /// randomisation no two programs share the pair.
     pub start_stack: u64,
-    /// See `start_stack`.
+    /// `mm->start_code`: see `start_stack`.
     pub start_code: u64,
-    /// From the thread pointer to the slot; with PLACE_DYNAMIC from the begin of the module's block. The slot is a pointer to a
-    /// [`Head`], or null. Sums wrap.
+    /// Offset of the slot from the thread pointer; with TLS_DYNAMIC, from the start of the module's
+    /// TLS block. The slot holds a pointer to a [`ContextHead`], or null. Sums wrap.
     pub offset: u64,
-    /// With PLACE_DYNAMIC: the module's number.
+    /// With TLS_DYNAMIC: the TLS module id.
     pub module: u64,
-    /// From the thread pointer to the pointer to the thread's vector of blocks (its DTV).
-    pub vector_at: u64,
-    /// From there to how many modules it has room for.
-    pub length_at: u64,
-    /// An address inside of the library that has the slot: who unmaps it takes the place away. 0: the program itself.
+    /// Offset from the thread pointer to the pointer to the thread's dynamic thread vector (DTV).
+    pub dtv_offset: u64,
+    /// Offset from the DTV to the number of modules that it has room for.
+    pub dtv_length_offset: u64,
+    /// Address inside the library that defines the slot: unmapping that library removes the slot.
+    /// 0: the program itself.
     pub anchor: u64,
-    /// `PLACE_*`.
+    /// `TLS_*`.
     pub kind: u32,
-    /// Bytes of one of the vector's entries.
-    pub stride: u32,
+    /// Bytes of one DTV entry.
+    pub dtv_stride: u32,
 }
 
-/// At a fixed distance from the thread pointer.
-pub const PLACE_STATIC: u32 = 1;
-/// In a block that each thread is given when it first needs it.
-pub const PLACE_DYNAMIC: u32 = 2;
-/// Nothing is read by it: user space has seen the library that has it, and waits whether it stays.
-pub const PLACE_CLAIMED: u32 = 3;
+/// The slot is at a fixed distance from the thread pointer.
+pub const TLS_STATIC: u32 = 1;
+/// The slot is in a TLS block that each thread allocates on first use.
+pub const TLS_DYNAMIC: u32 = 2;
+/// No read uses the slot: user space has found the defining library and waits to see whether it
+/// stays loaded.
+pub const TLS_CLAIMED: u32 = 3;
 
-/// Processes whose place is known at once, at the most. One more is not read, and counted.
-pub const PLACES_MAX: u32 = 65_536;
+/// Maximum number of processes with a known slot at one time. A further process is not read, and is
+/// counted.
+pub const TLS_SLOTS_MAX: u32 = 65_536;
 
-/// The first bytes of what a thread publishes; in memory without the last four.
+/// Head of the context record that a thread publishes. In the process's memory the last four bytes
+/// are absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Head {
-    /// The trace's id, first byte first.
+pub struct ContextHead {
+    /// Trace id, most significant byte first.
     pub trace: [u8; 16],
-    /// The span's id, first byte first.
+    /// Span id, most significant byte first.
     pub span: [u8; 8],
-    /// 1: what is here may be read.
+    /// 1: the record is complete and may be read.
     pub valid: u8,
     /// Trace flags (W3C trace context).
     pub flags: u8,
-    /// Bytes of attributes behind it: see [`ATTRIBUTES_MAX`].
-    pub attributes: u16,
+    /// Bytes of attributes that follow the head: see [`ATTRIBUTES_MAX`].
+    pub attribute_bytes: u16,
     /// Zero.
     pub reserved: u32,
 }
 
-/// Bytes of a [`Head`] in a process's memory.
+/// Bytes of a [`ContextHead`] in a process's memory.
 pub const HEAD_BYTES: usize = 28;
 
-/// Bytes of attributes that are read: all or none, since a later entry may stand for an earlier one. A record is recommended to stay at or under
-/// 640 bytes (OTEP 4947, *Thread-Local Context Record*; open-telemetry/opentelemetry-specification, oteps/profiles/4947-thread-ctx.md at
-/// 009fafa5), so of a writer that keeps to that nothing is left out.
+/// Maximum attribute bytes read. The eBPF side reads all or none, because a later entry may
+/// override an earlier one.
+/// OTEP 4947 (*Thread-Local Context Record*; open-telemetry/opentelemetry-specification,
+/// oteps/profiles/4947-thread-ctx.md at 009fafa5) recommends records of up to 640 bytes. A writer
+/// that follows it loses no attribute.
 pub const ATTRIBUTES_MAX: usize = 640 - HEAD_BYTES;
 
-plain! { Place = 64, Head = 32 }
+plain! { TlsSlot = 64, ContextHead = 32 }

@@ -1,8 +1,9 @@
-//! What the kernel side counts, per CPU, in one array of `u64`.
+//! Counters of the eBPF side: one array of `u64` per CPU.
 //!
-//! Conservation, for each kind of record: `fired[tag]` counts the moments at which a record had to be
-//! written, `dropped[tag]` those at which the ring had no room. The reader counts what it decoded, so
-//! `fired = decoded + dropped` compares two counters that different programs keep.
+//! Conservation, for each kind of record: `fired[tag]` counts the events for which a record was
+//! due, `dropped[tag]` those for which the ring had no room.
+//! The reader counts the records that it decoded, so `fired = decoded + dropped` compares counters
+//! that two different programs maintain.
 
 /// Slots for each tag, indexed by the tag itself.
 pub const TAGS: usize = 8;
@@ -11,79 +12,84 @@ pub const TAGS: usize = 8;
 pub const FIRED: usize = 0;
 /// First slot of `dropped[tag]`.
 pub const DROPPED: usize = TAGS;
-/// Calls that were entered by a followed task and passed the filter; less `fired[TAG_CALL]` and `CALLS_FILTERED`:
-/// still open.
-pub const CALLS_ENTERED: usize = 2 * TAGS;
-/// Calls that a rule which is only known at return (threshold, errors, device) left out.
-pub const CALLS_FILTERED: usize = CALLS_ENTERED + 1;
-/// Tasks that should have been followed but whose state could not be made.
-pub const TASKS_MISSED: usize = CALLS_FILTERED + 1;
-/// Calls by 32-bit programs, which number calls otherwise: not followed.
-pub const CALLS_COMPAT: usize = TASKS_MISSED + 1;
-/// Bios not followed because their set of the table was full.
-pub const BIOS_UNTRACKED: usize = CALLS_COMPAT + 1;
-/// Requests not followed because their set of the table was full.
+/// System calls that a traced task entered and that passed the filter. Less `fired[TAG_SYSCALL]`
+/// and `SYSCALLS_FILTERED`: the system calls still open.
+pub const SYSCALLS_ENTERED: usize = 2 * TAGS;
+/// System calls dropped at return by a filter that is only known then (threshold, errors, device).
+pub const SYSCALLS_FILTERED: usize = SYSCALLS_ENTERED + 1;
+/// Tasks due to be traced whose state could not be allocated.
+pub const TASKS_MISSED: usize = SYSCALLS_FILTERED + 1;
+/// System calls by 32-bit programs, which use another system call table: not traced.
+pub const SYSCALLS_COMPAT: usize = TASKS_MISSED + 1;
+/// Bios not traced because their set of the table was full.
+pub const BIOS_UNTRACKED: usize = SYSCALLS_COMPAT + 1;
+/// Requests not traced because their set of the table was full.
 pub const REQUESTS_UNTRACKED: usize = BIOS_UNTRACKED + 1;
-/// Bios whose end was never seen: their address came back as a new bio.
+/// Bios whose completion was missed: their address was reused for a new bio.
 pub const BIOS_STALE: usize = REQUESTS_UNTRACKED + 1;
-/// Requests whose end was never seen: their address came back as a new request.
+/// Requests whose completion was missed: their address was reused for a new request.
 pub const REQUESTS_STALE: usize = BIOS_STALE + 1;
 /// Requests with more bios than [`crate::record::WALK_MAX`].
 pub const WALK_OVERFLOW: usize = REQUESTS_STALE + 1;
-/// Bios that were followed from queue on: less `fired[TAG_BIO]` and stale ones: still in flight.
+/// Bios traced from queue time on. Less `fired[TAG_BIO]` and stale bios: the bios still in flight.
 pub const BIOS_QUEUED: usize = WALK_OVERFLOW + 1;
-/// Requests that were followed from allocation on.
+/// Requests traced from allocation on.
 pub const REQUESTS_STARTED: usize = BIOS_QUEUED + 1;
-/// File names that could not be walked.
+/// File paths whose dentry walk failed.
 pub const PATHS_FAILED: usize = REQUESTS_STARTED + 1;
-/// Calls whose record has a path argument that was cut.
-pub const CALLS_TRUNCATED: usize = PATHS_FAILED + 1;
-/// Followed tasks that ended.
-pub const TASKS_EXITED: usize = CALLS_TRUNCATED + 1;
-/// Requests of devices that are followed, which had no followed bio.
+/// System calls whose record has a truncated path argument.
+pub const SYSCALLS_TRUNCATED: usize = PATHS_FAILED + 1;
+/// Traced tasks that exited.
+pub const TASKS_EXITED: usize = SYSCALLS_TRUNCATED + 1;
+/// Requests of traced devices without a traced bio.
 pub const REQUESTS_FOREIGN: usize = TASKS_EXITED + 1;
 
-/// Requests that the scheduler merged into another: their bios end there.
+/// Requests that the scheduler merged into another request, where their bios continue.
 pub const REQUESTS_MERGED: usize = REQUESTS_FOREIGN + 1;
 
-/// Times that a flush of the flush machine served a request that is followed: once for one that asks for a flush before its
-/// data, and once for one that must be durable, where the device cannot do that by itself.
+/// Traced requests served by a flush of the flush machine. A request counts once for a flush before
+/// its data, and once for a flush that replaces FUA on a device without it.
 pub const FLUSHES_SERVED: usize = REQUESTS_MERGED + 1;
-/// Flushes that served more requests than are looked at.
+/// Flushes that served more requests than the walk visits.
 pub const FLUSH_OVERFLOW: usize = FLUSHES_SERVED + 1;
 
-/// Calls at whose entry what their thread says of its span could not be read: its page was not there, or its address is none.
+/// System calls at whose entry the thread context could not be read: its page was not resident, or
+/// its address is invalid.
 pub const CONTEXTS_FAULTED: usize = FLUSH_OVERFLOW + 1;
-/// Of these, those at whose return it could not either: they are below no span.
+/// Part of `CONTEXTS_FAULTED` whose read failed at return too: they get no parent span.
 pub const CONTEXTS_UNREAD: usize = CONTEXTS_FAULTED + 1;
-/// Calls whose thread says that it has a context, which is none: its trace or its span is all zero.
+/// System calls whose thread published an invalid context: trace id or span id is all zero.
 pub const CONTEXTS_INVALID: usize = CONTEXTS_UNREAD + 1;
 
-/// Records of NBD requests that were due, and those of them for which the ring had no room: their tags have no slots above, so
-/// that what an earlier release left behind is still read where it lies.
+/// NBD records due. NBD tags have no slots in `fired` and `dropped`, so that the counters that an
+/// earlier release left behind keep their positions.
 pub const NBD_FIRED: usize = CONTEXTS_INVALID + 1;
-/// See above.
+/// NBD records for which the ring had no room.
 pub const NBD_DROPPED: usize = NBD_FIRED + 1;
-/// Sends and receives of an NBD client that begin with a part of a header, or hold more than one: what lies behind is not seen.
-pub const NBD_CUT: usize = NBD_DROPPED + 1;
-/// Sends that begin as a request does inside what the last request said that it would send as data: taken for that.
-pub const NBD_IN_DATA: usize = NBD_CUT + 1;
-/// Requests with extended headers, which are not followed.
+/// Sends and receives of an NBD client that begin with a part of a header, or hold more than one
+/// header: the rest of the buffer is not parsed.
+pub const NBD_UNALIGNED: usize = NBD_DROPPED + 1;
+/// Sends that begin like a request inside the data that the last request announced: treated as
+/// data.
+pub const NBD_IN_DATA: usize = NBD_UNALIGNED + 1;
+/// NBD requests with extended headers, which are not traced.
 pub const NBD_EXTENDED: usize = NBD_IN_DATA + 1;
 
-/// Records of probes that were due, and those of them for which the ring had no room. A thread may be moved off its CPU at a probe, and
-/// another come by one there: these two are counted atomically.
-pub const HITS_FIRED: usize = NBD_EXTENDED + 1;
-/// See above.
-pub const HITS_DROPPED: usize = HITS_FIRED + 1;
+/// USDT records due. The counters of USDT records are atomic: a thread may be preempted at a probe,
+/// and another thread may reach a probe on the same CPU meanwhile.
+pub const USDT_FIRED: usize = NBD_EXTENDED + 1;
+/// USDT records for which the ring had no room. Atomic, like `USDT_FIRED`.
+pub const USDT_DROPPED: usize = USDT_FIRED + 1;
 
-/// Calls whose thread says more bytes of attributes than are read ([`crate::context::ATTRIBUTES_MAX`]): none of them is.
-pub const ATTRIBUTES_CUT: usize = HITS_DROPPED + 1;
-/// Calls whose thread's attributes could be read neither at entry nor at return.
-pub const ATTRIBUTES_UNREAD: usize = ATTRIBUTES_CUT + 1;
+/// System calls whose thread published more attribute bytes than are read
+/// ([`crate::context::ATTRIBUTES_MAX`]): none of them is read.
+pub const ATTRIBUTES_TOO_LONG: usize = USDT_DROPPED + 1;
+/// System calls whose thread attributes could be read neither at entry nor at return.
+pub const ATTRIBUTES_UNREAD: usize = ATTRIBUTES_TOO_LONG + 1;
 
-/// How many counters there are.
+/// Number of counters.
 pub const COUNTERS: usize = ATTRIBUTES_UNREAD + 1;
 
-/// Words of a program's slot of per-CPU memory: its counters first, then what only the kernel side uses.
-pub const LOCAL_WORDS: usize = COUNTERS + 23;
+/// Words of a program's slot of per-CPU memory: its counters first, then the state that only the
+/// eBPF side uses.
+pub const PER_CPU_WORDS: usize = COUNTERS + 23;

@@ -1,27 +1,29 @@
-//! Where the running kernel keeps the fields that the programs read: byte offsets, found by the loader in the
-//! kernel's own type information and frozen into the programs.
+//! Byte offsets of the kernel fields that the programs read. The loader takes them from the running
+//! kernel's BTF and freezes them into the programs.
 //!
-//! rustc emits no CO-RE relocations, so the offsets travel as data. Only `tracer`'s `layout.rs` knows the
-//! fields' names and their drift, only the eBPF side's `layout.rs` reads them.
+//! rustc emits no CO-RE relocations, so the offsets travel as data. Only the tracer's `layout.rs`
+//! knows the fields' names and their changes between kernels; only the eBPF side's `layout.rs`
+//! reads them.
 
 use crate::plain;
 
-/// Says that this kernel has no such field; what needs it is not attached, or does without.
+/// Offset of a field that this kernel does not have. Programs that need the field are not attached,
+/// or work without it.
 pub const ABSENT: u32 = u32::MAX;
 
 macro_rules! layout {
     ($($(#[$doc:meta])* $field:ident),+ $(,)?) => {
         #[allow(missing_docs, reason = "a field is named after the kernel's own: struct_member")]
-        /// Byte offsets, one for each field read; [`ABSENT`] where this kernel has none.
+        /// Byte offsets, one for each field read; [`ABSENT`] where this kernel has no such field.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(C)]
         pub struct Layout { $($(#[$doc])* pub $field: u32),+ }
         impl Layout {
-            /// Names of the fields, in order.
+            /// Field names, in order.
             pub const FIELDS: &[&str] = &[$(stringify!($field)),+];
-            /// Every field absent.
+            /// Layout with every field absent.
             pub const EMPTY: Layout = Layout { $($field: ABSENT),+ };
-            /// The field of this name, to be filled.
+            /// Returns the field of this name, to be set.
             pub fn field_mut(&mut self, name: &str) -> Option<&mut u32> {
                 match name { $(stringify!($field) => Some(&mut self.$field),)+ _ => None }
             }
@@ -35,9 +37,9 @@ layout! {
     task_nvcsw, task_run_delay, task_group_leader, task_signal, task_plug, task_stack,
     /// task_struct.thread_info.status (x86: TS_COMPAT)
     task_compat,
-    /// signal_struct.live: threads of a process that have not ended
+    /// signal_struct.live: threads of a process that have not exited
     signal_live,
-    /// struct task_struct, pid, upid, pid_namespace: what a task is called in its own pid namespace
+    /// struct task_struct, pid, upid, pid_namespace: a task's ids in its own pid namespace
     task_thread_pid, pid_level, pid_numbers, upid_nr, upid_ns, pid_ns_inum,
     /// struct task_struct: the thread pointer of its user space (x86: FS base)
     task_thread_pointer,
@@ -57,14 +59,14 @@ layout! {
     sb_dev, sb_type, fstype_name,
     /// struct dentry
     dentry_parent, dentry_name, dentry_inode,
-    /// struct vfsmount inside struct mount, and mount's own
+    /// struct vfsmount inside struct mount, and fields of struct mount
     vfsmount_root, mount_mnt, mount_parent, mount_mountpoint,
     /// struct linux_binprm
     binprm_file,
     /// struct socket, its inode (struct socket_alloc), sock, sock_common, unix_sock
     socket_sk, socket_inode, sock_socket, sock_family, sock_num, sock_dport, sock_rcv_saddr, sock_daddr,
     sock_v6_rcv_saddr, sock_v6_daddr, sock_err, sock_shutdown, unix_peer,
-    /// struct tcp_sock, and struct sk_buff with what TCP keeps in it (struct tcp_skb_cb)
+    /// struct tcp_sock; struct sk_buff with TCP's control block (struct tcp_skb_cb)
     tcp_write_seq, tcp_snd_una, tcp_bytes_acked, skb_cb, skb_cb_seq, skb_cb_end_seq,
     /// struct bio
     bio_next, bio_bdev, bio_opf, bio_status, bio_sector, bio_size, bio_end_io, bio_private, bio_flags,
@@ -79,13 +81,13 @@ layout! {
     queue_disk,
     /// struct blk_mq_hw_ctx, blk_flush_queue
     hctx_fq, fq_flush_rq, fq_flush_queue, fq_running_bit,
-    /// from a loop device's request to the kiocb of its file
+    /// distance from a loop device's request to the kiocb of its file
     loop_kiocb,
-    /// REQ_OP_DRV_IN: its number, not an offset
+    /// REQ_OP_DRV_IN: a number, not an offset
     op_driver_in,
-    /// bit of RQF_FLUSH_SEQ in `rq_flags`: its number, not an offset
+    /// bit of RQF_FLUSH_SEQ in `rq_flags`: a number, not an offset
     rqf_flush_seq_bit,
-    /// bit of BIO_TRACE_COMPLETION in `bi_flags`: its number, not an offset
+    /// bit of BIO_TRACE_COMPLETION in `bi_flags`: a number, not an offset
     bio_traced_bit,
     /// struct ext4_inode_info around struct inode: offset of vfs_inode, i_sync_tid, i_datasync_tid
     ext4_vfs_inode, ext4_sync_tid, ext4_datasync_tid,
@@ -93,5 +95,5 @@ layout! {
     journal_fs_dev, transaction_tid,
 }
 
-// The number of fields is odd or even as they come: u32 alone needs no padding.
+// The number of fields may be odd or even: u32 alone needs no padding.
 plain! { Layout = 4 * Layout::FIELDS.len() }

@@ -1,39 +1,45 @@
-//! What the kernel side and the user side of the tracer say to each other.
+//! Binary interface between the tracer's eBPF programs and its user-space loader and reader.
 //!
-//! *In*: nothing. *Out*: plain `repr(C)` types that both sides compile: the **records** that the eBPF
-//! programs put into the rings ([`record`]), the **settings** that the loader freezes into them before they
-//! are verified ([`settings`], [`layout`]), the **counters** that say what was fired and what was dropped
-//! ([`counters`]), what is in **flight** ([`flight`]), where applications say for which span they work ([`context`]), and what
-//! threads say at probes of their programs ([`hit`]).
+//! *In*: nothing. *Out*: plain `repr(C)` types that both sides compile:
 //!
-//! *Invariant*: every type here has a size that does not depend on the compiler's mood (explicit padding, no
-//! `bool`, no Rust `enum`; each size asserted at compile time), and every bit pattern of the right length is
-//! a valid value, so that bytes from a ring become a record by one checked copy and nothing else.
+//! - the **records** that the eBPF programs write into the rings ([`record`]), and those of USDT
+//!   probes ([`usdt`]),
+//! - the **settings** that the loader freezes into the programs before verification ([`settings`],
+//!   [`layout`]),
+//! - the **counters** of fired and dropped records ([`counters`]),
+//! - the bios and requests **in flight** ([`in_flight`]),
+//! - the location and head of **thread contexts** ([`context`]).
 //!
-//! *Stability*: none. Both sides ship in one binary; what must survive version skew is `wire`.
+//! *Invariant*: every type has a fixed size (explicit padding, no `bool`, no Rust `enum`; each size
+//! is asserted at compile time). Every bit pattern of the right length is a valid value, so one
+//! checked copy turns ring bytes into a record.
+//!
+//! *Stability*: none. Both sides ship in one binary; the `wire` crate defines the formats that must
+//! survive version skew.
 #![no_std]
 
 pub mod context;
 pub mod counters;
-pub mod flight;
-pub mod hit;
+pub mod in_flight;
 pub mod layout;
 pub mod record;
 pub mod settings;
+pub mod usdt;
 
-/// Most CPUs that rings and counters are made for; more than any machine that Linux's default configuration
-/// for distributions allows would be 8192, but an array of maps of that size costs memory for nothing.
+/// Maximum number of CPUs for which rings and counters exist. Linux's default configuration for
+/// distributions allows up to 8192, but an array of maps of that size wastes memory.
 pub const CPUS_MAX: u32 = 512;
 
-/// A type whose every bit pattern is valid and which has no padding bytes.
+/// Type of which every bit pattern is valid and which has no padding bytes.
 ///
 /// # Safety
-/// The implementor is `repr(C)`, has no padding, and contains integers and arrays of them only.
+/// The implementor is `repr(C)`, has no padding, and contains only integers and arrays of integers.
 pub unsafe trait Plain: Copy + 'static {}
 
 macro_rules! plain {
     ($($t:ty = $size:expr),+ $(,)?) => {$(
-        // SAFETY: repr(C), integers only, padding spelled out; the size below would differ otherwise.
+        // SAFETY: repr(C), integers only, explicit padding; otherwise the size asserted below would
+        // differ.
         unsafe impl $crate::Plain for $t {}
         const _: () = assert!(core::mem::size_of::<$t>() == $size);
         const _: () = assert!(core::mem::align_of::<$t>() <= 8);

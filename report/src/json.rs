@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use blkkin_aggregator::account;
 use blkkin_aggregator::said;
 use blkkin_aggregator::trace::Trace;
-use blkkin_wire::calls::CallId;
-use blkkin_wire::event::Ending;
+use blkkin_wire::event::SyscallOutcome;
+use blkkin_wire::syscalls::SyscallId;
 use serde_json::{Map, Value, json};
 
 use crate::collect::calls::{CallRow, Subject};
@@ -119,7 +119,7 @@ fn layers(report: &Report) -> Vec<Value> {
 }
 
 fn calls(report: &Report, subject: Subject) -> Vec<Value> {
-    let call = |(call, row): (CallId, &CallRow)| {
+    let call = |(call, row): (SyscallId, &CallRow)| {
         let more = [("call", json!(call.name())), ("errors", json!(row.errors)), ("bytes", json!(row.bytes))];
         times(&row.times, fields(more))
     };
@@ -188,9 +188,9 @@ fn slow(report: &Report, trace: &Trace) -> Value {
         "duration_ns": trace.duration().0,
         "start_ns": trace.start().since(report.config.started).0,
         "call": call.map(|call| invocation(call, report.config.arch)),
-        "return": call.and_then(|call| match call.ending {
-            Ending::Returned(ret) => Some(ret),
-            Ending::NoExit => None,
+        "return": call.and_then(|call| match call.outcome {
+            SyscallOutcome::Returned(ret) => Some(ret),
+            SyscallOutcome::NoExit => None,
         }),
         "path": call.and_then(|call| files::path(trace, call)),
         "comm": task.map(|task| &*task.comm),

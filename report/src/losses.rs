@@ -1,9 +1,9 @@
 //! What is not in the report, and why: counted by those who lost it, said at the end of every report.
 //!
 //! Plain numbers, so that the report depends on no exporter; the counters of the tracer, which travel with the
-//! events, are filled in by `From<&Accounts>`.
+//! events, are filled in by `From<&SourceStats>`.
 
-use blkkin_wire::batch::{Account, Accounts};
+use blkkin_wire::batch::{RecordStats, SourceStats};
 
 /// Counters of everything between a hook and the reader.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -95,10 +95,10 @@ pub struct Contexts {
     pub attributes_unread: u64,
 }
 
-impl From<&Accounts> for Losses {
-    fn from(accounts: &Accounts) -> Self {
+impl From<&SourceStats> for Losses {
+    fn from(accounts: &SourceStats) -> Self {
         let kinds = [accounts.calls, accounts.bios, accounts.requests, accounts.commits, accounts.names];
-        let sum = |of: fn(&Account) -> u64| kinds.iter().map(of).sum();
+        let sum = |of: fn(&RecordStats) -> u64| kinds.iter().map(of).sum();
         Losses {
             fired: sum(|account| account.fired),
             recorded: sum(|account| account.recorded),
@@ -213,9 +213,9 @@ mod tests {
 
     #[test]
     fn what_the_tracer_counts_as_lost_is_lost_here() {
-        let accounts = Accounts {
-            calls: Account { fired: 10, recorded: 7, dropped: 3 },
-            bios: Account { fired: 5, recorded: 4, dropped: 1 },
+        let accounts = SourceStats {
+            calls: RecordStats { fired: 10, recorded: 7, dropped: 3 },
+            bios: RecordStats { fired: 5, recorded: 4, dropped: 1 },
             ends_missed: 2,
             untracked: 4,
             tasks_missed: 8,
@@ -231,7 +231,7 @@ mod tests {
             attributes_unread: 4,
             resources_publishing: 8,
             resources_malformed: 9,
-            ..Accounts::default()
+            ..SourceStats::default()
         };
         let losses = Losses::from(&accounts);
         assert_eq!(losses.total(), accounts.lost());

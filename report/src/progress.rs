@@ -1,7 +1,7 @@
 //! One line while tracing goes on.
 
-use blkkin_wire::calls::CallId;
 use blkkin_wire::clock::DurationNs;
+use blkkin_wire::syscalls::SyscallId;
 
 use crate::text::line::{Line, width};
 use crate::text::style::{Ink, Style};
@@ -17,7 +17,7 @@ pub struct Progress {
     /// Bytes read and written by calls.
     pub bytes: u64,
     /// The slowest call.
-    pub slowest: Option<(CallId, DurationNs)>,
+    pub slowest: Option<(SyscallId, DurationNs)>,
     /// Everything that should be known and is not.
     pub lost: u64,
 }
@@ -61,7 +61,7 @@ mod tests {
             calls: 12_345,
             requests: 3_210,
             bytes: 14_890_000,
-            slowest: CallId::by_name("fsync").map(|call| (call, DurationNs(12_345_678))),
+            slowest: SyscallId::by_name("fsync").map(|call| (call, DurationNs(12_345_678))),
             lost: 0,
         };
         progress.line(&Style { width, alphabet: Alphabet::Unicode, colour: Colour::Never })

@@ -1,11 +1,11 @@
 //! The report: traces in, a page out.
 
 use blkkin_aggregator::trace::Trace;
-use blkkin_wire::calls::Arch;
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
 use blkkin_wire::ids::TraceId;
-use blkkin_wire::meeting::Moved;
-use blkkin_wire::unended::AtEnd;
+use blkkin_wire::in_flight::FinalState;
+use blkkin_wire::remote_link::Reparented;
+use blkkin_wire::syscalls::Arch;
 use serde_json::Value;
 
 use crate::collect::calls::Calls;
@@ -61,7 +61,7 @@ pub struct Report {
     pub(crate) kernel: Kernel,
     pub(crate) operations: Operations,
     pub(crate) slowest: Slowest,
-    pub(crate) at_end: AtEnd,
+    pub(crate) at_end: FinalState,
 }
 
 impl Report {
@@ -80,7 +80,7 @@ impl Report {
             kernel: Kernel::default(),
             operations,
             slowest,
-            at_end: AtEnd::default(),
+            at_end: FinalState::default(),
         }
     }
 
@@ -98,7 +98,7 @@ impl Report {
     }
 
     /// The trace `of` is shown in another, as the spans' stages have found.
-    pub fn moved(&mut self, of: TraceId, moved: &Moved) {
+    pub fn moved(&mut self, of: TraceId, moved: &Reparented) {
         self.operations.moved(of, moved);
     }
 
@@ -108,7 +108,7 @@ impl Report {
     }
 
     /// What had not ended when tracing did, and which devices are not what they were.
-    pub fn at_end(&mut self, at_end: AtEnd) {
+    pub fn at_end(&mut self, at_end: FinalState) {
         self.at_end = at_end;
     }
 

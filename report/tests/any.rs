@@ -7,7 +7,7 @@ mod common;
 use blkkin_aggregator::trace::{Root, Trace};
 use blkkin_report::{Alphabet, Colour, Style};
 use blkkin_wire::clock::MonotonicNs;
-use blkkin_wire::event::{BlockOp, Ending};
+use blkkin_wire::event::{BlockOp, SyscallOutcome};
 use proptest::prelude::*;
 
 /// One of the odd traces with every time and size replaced.
@@ -20,8 +20,8 @@ fn any_trace() -> impl Strategy<Value = Trace> {
         let mut next = || times.next().unwrap();
         if let Root::Call(call) = &mut trace.root {
             (call.enter, call.exit) = (next(), next());
-            if call.ending != Ending::NoExit {
-                call.ending = Ending::Returned(ret);
+            if call.outcome != SyscallOutcome::NoExit {
+                call.outcome = SyscallOutcome::Returned(ret);
             }
         }
         for bio in &mut trace.bios {

@@ -1,122 +1,129 @@
-//! What to trace, as a caller says it; and the same as the programs take it.
+//! Tracing configuration, and its conversion to the settings of the eBPF programs.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use blkkin_probe_abi::settings::{
-    CALL_NUMBERS, CONTEXTS_KEEP_SAMPLED, CONTEXTS_READ, CallShape, FILTERS_MAX, FOLLOW_ALL, FOLLOW_MARKED,
-    HOPS_MAX, Hop, ORIGIN_ALL, ORIGIN_CALLS, ORIGIN_TASKS, Settings,
+    CONTEXTS_KEEP_SAMPLED, CONTEXTS_READ, FILTERS_MAX, ORIGIN_ALL, ORIGIN_SYSCALLS, ORIGIN_TASKS,
+    POINTER_STEPS_MAX, PointerStep, SYSCALL_NUMBERS, Settings, SyscallShape, TRACE_ALL, TRACE_MARKED,
 };
-use blkkin_wire::calls::{Arch, CallId};
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::ids::{CgroupId, DeviceId, Pid, StartEpoch, Tid};
+use blkkin_wire::syscalls::{Arch, SyscallId};
 
-use crate::context::believed::Believed;
+use crate::attach::probes::AttachKind;
+use crate::enrich::contexts::policy::ContextPolicy;
+use crate::enrich::usdt;
 use crate::error::TracerError;
-use crate::probes::AttachKind;
-use crate::usdt;
 
-/// Bytes of each CPU's ring, where the machine has up to 32 CPUs: at 128 B a record it holds 65,000 of them, or
-/// 130 ms of 500,000 events a second on one CPU: more than the reader was ever kept from running on a busy machine.
+/// Bytes of each CPU's ring on machines with up to 32 CPUs. With records of 128 B a ring holds
+/// 65,000, or 130 ms of 500,000 events/s on one CPU. The reader was never delayed that long, even
+/// on a busy machine.
 pub const RING_BYTES: usize = 8 << 20;
-/// All rings together at the most, on machines with more CPUs than that.
+/// Maximum bytes of all rings together, on machines with more CPUs.
 pub const RINGS_BYTES_MAX: usize = 256 << 20;
-/// Each ring at the least.
+/// Minimum bytes of each ring.
 pub const RING_BYTES_MIN: usize = 256 << 10;
-/// How long the rings are left alone between two drains: so long that a drain finds about [`DRAIN_BYTES`] in the fullest ring,
-/// and from 2 to 20 ms. A drain that finds little pays for cold caches with every event (2.3 µs with 250 of them, 0.5 with
-/// thousands). One that finds much keeps a CPU from the load for as long as it takes; many short ones interrupt more of its
-/// requests: with 1 ms instead of 5 the 99th percentile of a read went from 0.9 to 0.5 ms with io_uring at 250,000 reads/s, and
-/// from 24 to 77 µs with psync at 60,000. A consumer that spins doubles the producer's cost.
-pub const DRAIN_EVERY: RangeInclusive<Duration> = Duration::from_millis(2)..=Duration::from_millis(20);
-/// 960 records of 136 B: with 100,000 reads/s of one CPU, 5 ms.
-pub const DRAIN_BYTES: usize = 128 << 10;
+/// Interval between two polls of the rings: long enough for a poll to find about
+/// [`POLL_TARGET_BYTES`] in the fullest ring, within 2 to 20 ms. A poll that finds little pays for
+/// cold caches with every event (2.3 µs each with 250 events, 0.5 µs with thousands). A poll that
+/// finds much occupies a CPU for as long as it takes; many short polls interrupt more of the load's
+/// requests. With 1 ms instead of 5, the 99th percentile of a read went from 0.9 to 0.5 ms with
+/// io_uring at 250,000 reads/s, and from 24 to 77 µs with psync at 60,000. A spinning consumer
+/// doubles the producer's cost.
+pub const POLL_INTERVAL: RangeInclusive<Duration> = Duration::from_millis(2)..=Duration::from_millis(20);
+/// Target bytes per poll: 960 records of 136 B, or 5 ms of 100,000 reads/s on one CPU.
+pub const POLL_TARGET_BYTES: usize = 128 << 10;
 
-/// Whom to follow.
+/// Selection of traced tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Follow {
-    /// Marked tasks, and what they fork.
+pub enum TraceScope {
+    /// Marked tasks and their descendants.
     Marked,
     /// Every task that passes the filter.
     All,
 }
 
-/// How much to keep.
+/// Amount of data to record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Detail {
-    /// Only calls that reached the block layer.
+    /// Only system calls that reached the block layer.
     Requests,
-    /// Every call, its path arguments, and the paths of its files.
-    Calls,
-    /// As `Calls`; exporters say every raw argument too.
-    Everything,
+    /// Every system call, its path arguments, and the paths of its files.
+    Syscalls,
+    /// The data of `Syscalls`; exporters also write every raw argument.
+    Full,
 }
 
-/// What must hold for a call to be kept. Empty lists let everything pass; within a list one match is enough, and
-/// every list that is not empty must match.
+/// Conditions for a system call to be recorded. An empty list accepts everything; a non-empty list
+/// accepts any of its items; all lists must accept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Processes (with [`Follow::All`]).
+    /// Processes (with [`TraceScope::All`]).
     pub pids: Vec<Pid>,
-    /// Threads (with [`Follow::All`]).
+    /// Threads (with [`TraceScope::All`]).
     pub tids: Vec<Tid>,
-    /// Names of threads (with [`Follow::All`]).
+    /// Thread names (with [`TraceScope::All`]).
     pub comms: Vec<String>,
-    /// Cgroups (with [`Follow::All`]).
+    /// Cgroups (with [`TraceScope::All`]).
     pub cgroups: Vec<CgroupId>,
-    /// Devices: bios and requests of others are not followed, and calls that reached none of these are left out.
+    /// Devices. Bios and requests of other devices are not traced, and calls that reached none of
+    /// these are dropped.
     pub devices: Vec<DeviceId>,
     /// System calls.
-    pub calls: Vec<CallId>,
-    /// Calls without block I/O that took less are left out. (Those with are judged as whole traces, later.)
+    pub syscalls: Vec<SyscallId>,
+    /// Minimum duration of calls without block I/O. (Calls with block I/O are filtered as whole
+    /// traces, later.)
     pub slower_than: Option<DurationNs>,
-    /// Calls without block I/O that did not fail are left out.
+    /// Drops calls without block I/O that succeeded.
     pub errors_only: bool,
-    /// Neither of these two leaves out a call whose program samples the trace that it names (OpenTelemetry's thread context).
-    pub or_sampled: bool,
+    /// Exempts calls from the previous two filters if their application samples the trace that it
+    /// names in its OpenTelemetry thread context.
+    pub keep_sampled: bool,
 }
 
-/// One start of the tracer.
+/// Configuration of one tracer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TracerConfig {
-    /// Whom to follow.
-    pub follow: Follow,
-    /// What to keep.
+    /// Selection of traced tasks.
+    pub scope: TraceScope,
+    /// Conditions for recording.
     pub filter: Filter,
-    /// How much of it.
+    /// Amount of data to record.
     pub detail: Detail,
-    /// Force one way of attaching; else the best that each probe allows.
+    /// Attach kind to use; if none, the best that each probe supports.
     pub attach: Option<AttachKind>,
-    /// Bytes of each CPU's ring, a power of two; else [`RING_BYTES`] or what [`RINGS_BYTES_MAX`] leaves.
+    /// Bytes of each CPU's ring, a power of two; if none, [`RING_BYTES`] or the share of
+    /// [`RINGS_BYTES_MAX`].
     pub ring_bytes: Option<usize>,
-    /// Also block I/O that no followed call asked for: write-back, metadata, page faults.
+    /// Traces block I/O that no traced call issued: write-back, metadata, page faults.
     pub kernel_origin: bool,
-    /// Whose calls are below the span that their thread says it works for, where it says so (OpenTelemetry's thread context).
-    pub contexts: Believed,
-    /// What followed tasks ask NBD servers by sockets of their own.
+    /// Processes whose OpenTelemetry thread contexts become the parents of their calls.
+    pub contexts: ContextPolicy,
+    /// Traces NBD requests that traced tasks send through their own sockets.
     pub nbd: bool,
-    /// Probes in programs of others, at which followed tasks are heard.
-    pub probes: Vec<usdt::Probe>,
+    /// USDT probes to attach; traced tasks record events there.
+    pub usdt_probes: Vec<usdt::UsdtProbe>,
 }
 
 impl Default for TracerConfig {
     fn default() -> Self {
         TracerConfig {
-            follow: Follow::Marked,
+            scope: TraceScope::Marked,
             filter: Filter::default(),
-            detail: Detail::Calls,
+            detail: Detail::Syscalls,
             attach: None,
             ring_bytes: None,
             kernel_origin: false,
-            contexts: Believed::Everybody,
+            contexts: ContextPolicy::All,
             nbd: false,
-            probes: Vec::new(),
+            usdt_probes: Vec::new(),
         }
     }
 }
 
 impl TracerConfig {
-    /// Bytes of each ring on a machine of `cpus` CPUs.
+    /// Bytes of each ring on a machine with `cpus` CPUs.
     pub fn ring_bytes(&self, cpus: usize) -> Result<usize, TracerError> {
         match self.ring_bytes {
             Some(bytes) if bytes.is_power_of_two() && (4096..=1 << 30).contains(&bytes) => Ok(bytes),
@@ -129,37 +136,37 @@ impl TracerConfig {
         }
     }
 
-    /// The settings to freeze into the programs.
+    /// Settings to embed in the programs.
     pub fn settings(&self, epoch: StartEpoch) -> Result<Settings, TracerError> {
         let filter = &self.filter;
-        let (pids, pids_len) = list("process", &filter.pids, |pid| pid.0)?;
-        let (tids, tids_len) = list("thread", &filter.tids, |tid| tid.0)?;
-        let (devices, devices_len) = list("device", &filter.devices, |device| device.to_kernel())?;
-        let (cgroups, cgroups_len) = list("cgroup", &filter.cgroups, |cgroup| cgroup.0)?;
-        let (comms, comms_len) = list("thread name", &filter.comms, |comm| comm_words(comm))?;
+        let (pids, pids_len) = filter_list("process", &filter.pids, |pid| pid.0)?;
+        let (tids, tids_len) = filter_list("thread", &filter.tids, |tid| tid.0)?;
+        let (devices, devices_len) = filter_list("device", &filter.devices, |device| device.to_kernel())?;
+        let (cgroups, cgroups_len) = filter_list("cgroup", &filter.cgroups, |cgroup| cgroup.0)?;
+        let (comms, comms_len) = filter_list("thread name", &filter.comms, |comm| comm_key(comm))?;
         Ok(Settings {
             seed: epoch.0,
             slower_than_ns: filter.slower_than.map_or(0, |limit| limit.0),
-            follow: match self.follow {
-                Follow::Marked => FOLLOW_MARKED,
-                Follow::All => FOLLOW_ALL,
+            trace_mode: match self.scope {
+                TraceScope::Marked => TRACE_MARKED,
+                TraceScope::All => TRACE_ALL,
             },
             errors_only: filter.errors_only.into(),
             block_only: (self.detail == Detail::Requests || !filter.devices.is_empty()).into(),
-            path_args: (self.detail >= Detail::Calls).into(),
+            path_args: (self.detail >= Detail::Syscalls).into(),
             file_paths: 1,
-            kernel_origin: match (self.kernel_origin, filter.calls.is_empty()) {
+            kernel_origin: match (self.kernel_origin, filter.syscalls.is_empty()) {
                 (true, _) => ORIGIN_ALL,
                 (false, true) => ORIGIN_TASKS,
-                (false, false) => ORIGIN_CALLS,
+                (false, false) => ORIGIN_SYSCALLS,
             },
-            adopt_by_number: self.attach.is_some_and(|kind| !kind.is_typed()).into(),
-            // The kernel's matter, not the user's: the loader knows.
+            inherit_by_tid: self.attach.is_some_and(|kind| !kind.is_typed()).into(),
+            // Determined by the kernel, not the user; the loader sets them.
             bio_chain_endio: 0,
-            requests_begin_late: 0,
+            legacy_request_start: 0,
             stacked: 0,
             contexts: self.contexts_bits(),
-            hops: [Hop::default(); HOPS_MAX],
+            pointer_steps: [PointerStep::default(); POINTER_STEPS_MAX],
             pids_len,
             tids_len,
             comms_len,
@@ -174,57 +181,58 @@ impl TracerConfig {
         })
     }
 
-    /// Whether each mapping of a file is among the events: what a process loads is seen then.
+    /// Returns whether the events include every file mapping, and so reveal what a process loads.
     pub(crate) fn sees_mappings(&self) -> bool {
-        let Filter { calls, devices, slower_than, errors_only, .. } = &self.filter;
-        let asked_for = calls.is_empty() || CallId::by_name("mmap").is_some_and(|mmap| calls.contains(&mmap));
+        let Filter { syscalls, devices, slower_than, errors_only, .. } = &self.filter;
+        let asked_for =
+            syscalls.is_empty() || SyscallId::by_name("mmap").is_some_and(|mmap| syscalls.contains(&mmap));
         let all = devices.is_empty() && slower_than.is_none() && !errors_only;
         asked_for && all && self.detail != Detail::Requests
     }
 
     fn contexts_bits(&self) -> u32 {
-        match (self.contexts.anybody(), self.filter.or_sampled) {
+        match (self.contexts.is_enabled(), self.filter.keep_sampled) {
             (false, _) => 0,
             (true, false) => CONTEXTS_READ,
             (true, true) => CONTEXTS_READ | CONTEXTS_KEEP_SAMPLED,
         }
     }
 
-    /// The table of calls, by this machine's numbers.
-    pub fn shapes(&self) -> [u32; CALL_NUMBERS] {
-        let mut table = [0; CALL_NUMBERS];
-        for call in CallId::all() {
-            let wanted = self.filter.calls.is_empty() || self.filter.calls.contains(&call);
+    /// Table of system calls, indexed by this machine's numbers.
+    pub fn syscall_table(&self) -> [u32; SYSCALL_NUMBERS] {
+        let mut table = [0; SYSCALL_NUMBERS];
+        for call in SyscallId::all() {
+            let wanted = self.filter.syscalls.is_empty() || self.filter.syscalls.contains(&call);
             let number = call.spec().number(Arch::HOST).map(usize::from);
             if let (true, Some(slot)) = (wanted, number.and_then(|number| table.get_mut(number))) {
                 *slot = shape(call).0;
             }
         }
-        if let (true, Some(slot)) = (self.contexts.anybody(), table.get_mut(MUNMAP)) {
-            *slot |= CallShape::UNMAPS;
+        if let (true, Some(slot)) = (self.contexts.is_enabled(), table.get_mut(MUNMAP)) {
+            *slot |= SyscallShape::UNMAPS;
         }
         table
     }
 }
 
-/// munmap's number, which is no call that is followed.
+/// Number of munmap, which is not a traced call.
 const MUNMAP: usize = libc::SYS_munmap as usize;
 
-/// What the kernel side must know of a call.
-fn shape(call: CallId) -> CallShape {
+/// Facts about a system call that the kernel side needs.
+fn shape(call: SyscallId) -> SyscallShape {
     let spec = call.spec();
-    let mut bits = CallShape::FOLLOWED;
+    let mut bits = SyscallShape::TRACED;
     if spec.uses_position() {
-        bits |= CallShape::POSITION;
+        bits |= SyscallShape::POSITION;
     }
     if spec.returns_descriptor_of_file() {
-        bits |= CallShape::OPENS;
+        bits |= SyscallShape::OPENS;
     }
     let [path, second_path] = spec.path_args();
-    CallShape::new(bits, spec.fd_arg(), spec.second_fd_arg(), path, second_path)
+    SyscallShape::new(bits, spec.fd_arg(), spec.second_fd_arg(), path, second_path)
 }
 
-fn list<T, U: Copy + Default>(
+fn filter_list<T, U: Copy + Default>(
     what: &'static str,
     wanted: &[T],
     word: impl Fn(&T) -> U,
@@ -236,16 +244,16 @@ fn list<T, U: Copy + Default>(
     for (slot, item) in words.iter_mut().zip(wanted) {
         *slot = word(item);
     }
-    // At most FILTERS_MAX, checked above.
+    // At most FILTERS_MAX, as checked above.
     Ok((words, wanted.len() as u32))
 }
 
-/// A thread's name as the kernel compares it: at most 15 bytes, NUL padded to 16 (TASK_COMM_LEN,
-/// include/linux/sched.h).
-fn comm_words(comm: &str) -> [u64; 2] {
+/// Thread name in the form that the kernel side compares: up to 15 bytes, NUL-padded to 16
+/// (TASK_COMM_LEN, include/linux/sched.h).
+fn comm_key(comm: &str) -> [u64; 2] {
     let mut bytes = [0u8; 16];
-    let kept = comm.len().min(15);
-    bytes[..kept].copy_from_slice(&comm.as_bytes()[..kept]);
+    let length = comm.len().min(15);
+    bytes[..length].copy_from_slice(&comm.as_bytes()[..length]);
     let (low, high) = bytes.split_at(8);
     let word = |half: &[u8]| half.iter().rev().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
     [word(low), word(high)]

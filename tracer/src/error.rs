@@ -1,156 +1,153 @@
-//! Why tracing could not start or go on, and what to do about it.
+//! Errors of the tracer, each with a suggested action.
 
 use thiserror::Error;
 
 /// An error of the tracer.
 #[derive(Debug, Error)]
 pub enum TracerError {
-    /// The process may not load programs.
+    /// The process may not load eBPF programs.
     #[error("this process may not load eBPF programs: it lacks {missing}")]
     Privilege {
-        /// Capabilities that are missing.
+        /// Missing capabilities.
         missing: String,
     },
-    /// The kernel has no type information.
+    /// The kernel has no BTF.
     #[error("this kernel has no type information: /sys/kernel/btf/vmlinux: {reason}")]
     NoBtf {
-        /// Why it could not be read.
+        /// Reason of the failed read.
         reason: String,
     },
-    /// The kernel is from before the oldest that blkkin is tested with.
+    /// The kernel is older than the oldest tested release.
     #[error("this kernel is too old: Linux {release}, and the oldest that blkkin is tested with is {}.{}{lacks}",
-        crate::kernel::RELEASE_MIN.0, crate::kernel::RELEASE_MIN.1)]
+        crate::attach::kernel::RELEASE_MIN.0, crate::attach::kernel::RELEASE_MIN.1)]
     TooOld {
-        /// As uname says it.
+        /// Release, as in uname.
         release: String,
-        /// What is known to be missing, with the words before it; or nothing.
+        /// Clause that names missing types, or empty.
         lacks: String,
     },
-    /// A kernel that should have what everything needs has it not.
+    /// A kernel that is new enough lacks types that every trace needs.
     #[error("this kernel, Linux {release}, has no {what}, which every trace needs")]
-    Lacks {
-        /// As uname says it.
+    MissingKernelTypes {
+        /// Release, as in uname.
         release: String,
-        /// What is missing.
+        /// Missing types.
         what: String,
     },
-    /// Nobody may read the kernel's memory.
-    #[error("the kernel is locked down (confidentiality): programs may not read its memory, root's neither")]
+    /// Lockdown forbids reading the kernel's memory.
+    #[error(
+        "the kernel is locked down (confidentiality): programs may not read its memory, not even for root"
+    )]
     Lockdown,
     /// The object could not be loaded.
     #[error("the eBPF programs could not be loaded: {reason}")]
     Load {
-        /// aya's words.
+        /// Error text of aya.
         reason: String,
     },
-    /// A probe without which nothing can be seen is refused.
-    #[error("the probe {probe} is refused: {reason}")]
+    /// The kernel rejects a required probe.
+    #[error("the kernel rejects the probe {probe}: {reason}")]
     Probe {
-        /// Its name.
+        /// Name of the probe.
         probe: &'static str,
-        /// The kernel's or the verifier's words.
+        /// Error text of the kernel or the verifier.
         reason: String,
     },
-    /// The same by a kind that was asked for.
-    #[error("this kernel lets no program be attached by {kind}, where the probe {probe} goes: {reason}")]
+    /// The kernel rejects a required probe under the attach kind that the user chose.
+    #[error("this kernel does not support {kind} for the probe {probe}: {reason}")]
     Kind {
-        /// As on the command line.
+        /// Attach kind, as on the command line.
         kind: &'static str,
-        /// The probe's name.
+        /// Name of the probe.
         probe: &'static str,
-        /// The kernel's or the verifier's words.
+        /// Error text of the kernel or the verifier.
         reason: String,
     },
-    /// What NBD clients ask was to be seen by a kind that cannot.
-    #[error(
-        "what NBD clients ask is seen at tracepoints (by tp_btf and raw_tp): there is no program for {kind}"
-    )]
+    /// NBD tracing was requested with an attach kind that does not support it.
+    #[error("NBD requests are traced only at tracepoints (tp_btf, raw_tp): there is no program for {kind}")]
     NbdKind {
-        /// As on the command line.
+        /// Attach kind, as on the command line.
         kind: &'static str,
     },
-    /// A probe of a program could not be put in.
-    #[error("the probe {name} cannot be put into {file}: {reason}")]
-    Hit {
+    /// A USDT probe could not be attached.
+    #[error("the USDT probe {name} cannot be attached to {file}: {reason}")]
+    UsdtAttach {
         /// `provider:name`
         name: String,
-        /// The program.
+        /// Program file.
         file: String,
-        /// The kernel's words.
+        /// Error text of the kernel.
         reason: String,
     },
-    /// Ring size.
-    #[error("a ring of {bytes} bytes cannot be made")]
+    /// The ring size is invalid.
+    #[error("invalid ring size: {bytes} bytes")]
     RingSize {
-        /// As asked for.
+        /// Requested size.
         bytes: usize,
     },
-    /// More filters than the programs hold.
-    #[error(
-        "{given} {what} filters were given; the programs hold {}",
-        blkkin_probe_abi::settings::FILTERS_MAX
-    )]
+    /// More filters than the programs support.
+    #[error("{given} {what} filters; the maximum is {}", blkkin_probe_abi::settings::FILTERS_MAX)]
     TooManyFilters {
-        /// Of which kind.
+        /// Kind of filter.
         what: &'static str,
-        /// How many.
+        /// Number of filters given.
         given: usize,
     },
     /// A task could not be marked.
-    #[error("process {pid} cannot be followed: {reason}")]
+    #[error("process {pid} cannot be traced: {reason}")]
     Mark {
-        /// Which.
+        /// The process.
         pid: u32,
-        /// Why.
+        /// Reason of the failure.
         reason: String,
     },
-    /// A kernel map could not be used.
-    #[error("the kernel's map {map} cannot be used: {reason}")]
+    /// A BPF map could not be used.
+    #[error("the BPF map {map} cannot be used: {reason}")]
     Map {
-        /// Which.
+        /// Name of the map.
         map: &'static str,
-        /// Why.
+        /// Reason of the failure.
         reason: String,
     },
-    /// A file of the system could not be read.
+    /// A system file could not be read.
     #[error("{path} cannot be read: {reason}")]
     System {
-        /// Which.
+        /// Path of the file.
         path: String,
-        /// Why.
+        /// Reason of the failure.
         reason: String,
     },
 }
 
 impl TracerError {
-    /// What to do.
+    /// Returns the suggested action.
     pub fn remedy(&self) -> &'static str {
         match self {
             TracerError::Privilege { .. } => {
-                "run as root (sudo), or give the binary what it needs: \
+                "run as root (sudo), or grant the binary its capabilities: \
                  setcap cap_bpf,cap_perfmon,cap_syslog+ep $(command -v blkkin)"
             }
             TracerError::NoBtf { .. } => {
                 "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y (Debian's since 11, Ubuntu's since 20.10, Fedora's \
-                 since 31 are); in a root of one's own, mount /sys there"
+                 since 31 are); in a chroot, mount /sys"
             }
             TracerError::TooOld { .. } => {
-                "boot Linux 6.1 or later (that of Debian 12, Ubuntu 24.04 or Fedora 38 on, or the HWE kernel of Ubuntu 22.04)"
+                "boot Linux 6.1 or later (Debian 12, Ubuntu 24.04 or Fedora 38 and later, or the HWE kernel of Ubuntu 22.04)"
             }
-            TracerError::Lacks { .. } => {
-                "run `blkkin doctor` and report what it says: this kernel is built otherwise or newer than blkkin knows"
+            TracerError::MissingKernelTypes { .. } => {
+                "run `blkkin doctor` and report its output: this kernel is configured differently, or newer than blkkin supports"
             }
             TracerError::Lockdown => {
-                "boot without lockdown=confidentiality (lockdown=integrity, which Secure Boot asks for, is fine)"
+                "boot without lockdown=confidentiality (lockdown=integrity, which Secure Boot uses, is supported)"
             }
             TracerError::Load { .. } | TracerError::Probe { .. } => {
-                "run `blkkin doctor`: it tries each probe by itself and says why it fails"
+                "run `blkkin doctor`: it tests each probe separately and reports why it fails"
             }
             TracerError::Kind { .. } => {
-                "leave out --attach, and the best kind that works is taken; `blkkin doctor` shows which do"
+                "leave out --attach to use the best kind that works; `blkkin doctor` lists them"
             }
-            TracerError::Hit { .. } => {
-                "see that the kernel has uprobes (/sys/bus/event_source/devices/uprobe) and this process CAP_PERFMON, or \
+            TracerError::UsdtAttach { .. } => {
+                "check that the kernel has uprobes (/sys/bus/event_source/devices/uprobe) and this process has CAP_PERFMON, or \
                  leave --probes out"
             }
             TracerError::NbdKind { .. } => "leave out --attach, or --nbd",

@@ -1,11 +1,11 @@
-//! May this process load programs?
+//! Capability checks of this process.
 
 use crate::error::TracerError;
 
 /// Capabilities by bit (include/uapi/linux/capability.h).
 const CAPABILITIES: &[(u32, &str)] = &[(21, "CAP_SYS_ADMIN"), (38, "CAP_PERFMON"), (39, "CAP_BPF")];
 
-/// Says which capability is missing. CAP_SYS_ADMIN stands for the others.
+/// Fails with the missing capabilities. CAP_SYS_ADMIN includes the others.
 pub(crate) fn check() -> Result<(), TracerError> {
     if has(21) {
         return Ok(());
@@ -15,19 +15,19 @@ pub(crate) fn check() -> Result<(), TracerError> {
     if missing.is_empty() { Ok(()) } else { Err(TracerError::Privilege { missing: missing.join(" and ") }) }
 }
 
-/// Whether this process has the capability of this number.
+/// Returns whether this process has the capability with this number.
 pub(crate) fn has(bit: u32) -> bool {
     effective() >> bit & 1 != 0
 }
 
-/// Asked of the kernel, and not read in /proc, which need not be mounted in a root of one's own: who is root there would be said to lack
-/// everything.
+/// Reads the effective capabilities by capget(2). /proc need not be mounted in a chroot, where root
+/// would then seem to lack everything.
 fn effective() -> u64 {
     let mut header = Header { version: VERSION_3, pid: 0 };
     let mut sets = [Sets::default(); 2];
-    // SAFETY: both are as capget(2) has them, and outlive the call; version 3 has two sets.
-    let said = unsafe { libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()) };
-    match said {
+    // SAFETY: both arguments match capget(2) and outlive the call; version 3 has two sets.
+    let result = unsafe { libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()) };
+    match result {
         0 => u64::from(sets[0].effective) | u64::from(sets[1].effective) << 32,
         _ => 0,
     }
@@ -36,14 +36,14 @@ fn effective() -> u64 {
 /// `_LINUX_CAPABILITY_VERSION_3` (include/uapi/linux/capability.h).
 const VERSION_3: u32 = 0x2008_0522;
 
-/// `struct __user_cap_header_struct`; 0 is this process.
+/// `struct __user_cap_header_struct`; pid 0 is this process.
 #[repr(C)]
 struct Header {
     version: u32,
     pid: i32,
 }
 
-/// `struct __user_cap_data_struct`: 32 of each.
+/// `struct __user_cap_data_struct`: 32 bits of each set.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Sets {
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_says_is_what_proc_says() {
+    fn capget_matches_proc_status() {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
         assert_eq!(effective(), u64::from_str_radix(mask.trim(), 16).unwrap());

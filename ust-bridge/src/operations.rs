@@ -37,10 +37,10 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use blkkin_wire::clock::MonotonicNs;
+use blkkin_wire::daemon_span::{Annotation, AnnotationValue, DaemonSpanEvent, SpanStatus};
 use blkkin_wire::event::LayerEvent;
 use blkkin_wire::ids::{Pid, SpanId, Tid, TraceId};
-use blkkin_wire::meeting::{Meeting, MeetingEvent, Side};
-use blkkin_wire::operation::{Note, NoteValue, OperationEvent, Outcome};
+use blkkin_wire::remote_link::{RpcEndpointEvent, RpcKey, RpcSide};
 use blkkin_wire::span::SpanKind;
 
 use crate::facts::{self, Fact, Kind, Where};
@@ -155,9 +155,9 @@ pub struct Operations {
 
 #[derive(Debug)]
 struct Open {
-    event: OperationEvent,
+    event: DaemonSpanEvent,
     root: SpanId,
-    meetings: Vec<MeetingEvent>,
+    meetings: Vec<RpcEndpointEvent>,
 }
 
 impl Open {
@@ -195,12 +195,13 @@ impl Operations {
                 if name == ANSWERS {
                     self.answers(time, thread, *span, told);
                 }
-                self.note(at, *span, name, NoteValue::Moment);
+                self.note(at, *span, name, AnnotationValue::Event);
             }
-            Fact::Text { span, key, value } => self.note(at, *span, key, NoteValue::Text(words(value))),
-            Fact::Number { span, key, value } => self.note(at, *span, key, NoteValue::Number(*value)),
+            Fact::Text { span, key, value } => self.note(at, *span, key, AnnotationValue::Text(words(value))),
+            Fact::Number { span, key, value } => self.note(at, *span, key, AnnotationValue::Number(*value)),
             Fact::Meeting { span, side, unique, rule, connection, cookie } => {
-                let meeting = Meeting { rule: words(rule), connection: words(connection), cookie: *cookie };
+                let meeting =
+                    RpcKey { protocol: words(rule), connection: words(connection), cookie: *cookie };
                 self.meeting(thread, *span, *side == facts::Side::Answered, *unique, meeting);
             }
         }
@@ -288,10 +289,10 @@ impl Operations {
             return None;
         };
         self.books.begun += 1;
-        let event = OperationEvent {
+        let event = DaemonSpanEvent {
             span: SpanId(span),
             parent: (parent != 0).then_some(SpanId(parent)),
-            continued,
+            parent_is_remote: continued,
             trace,
             kind: span_kind(kind),
             name: words(name),
@@ -300,9 +301,9 @@ impl Operations {
             end: MonotonicNs(at.time_ns),
             pid: Pid(thread.pid),
             tid: Tid(thread.tid),
-            outcome: Outcome::Done,
-            kept: kept_per_million,
-            notes: Vec::new(),
+            status: SpanStatus::Ok,
+            sample_rate: kept_per_million,
+            annotations: Vec::new(),
         };
         told.began(event.begin, event.trace, event.span);
         Some(place.insert(Open { event, root, meetings: Vec::new() }).above())
@@ -327,7 +328,7 @@ impl Operations {
         };
         open.event.end = MonotonicNs(at.max(open.event.begin.0));
         if status != 0 {
-            open.event.outcome = Outcome::Failed(status.unsigned_abs());
+            open.event.status = SpanStatus::Error(status.unsigned_abs());
         }
         self.give_out(key, told);
     }
@@ -364,27 +365,27 @@ impl Operations {
         }
     }
 
-    fn note(&mut self, at: &Where<'_>, span: u64, key: &str, value: NoteValue) {
+    fn note(&mut self, at: &Where<'_>, span: u64, key: &str, value: AnnotationValue) {
         let Some(open) = self.open.get_mut(&(Thread::of(at).process(), span)) else {
             self.books.strangers += 1;
             return;
         };
         // blkin's spans say what they are by these words (Zipkin's own).
-        if value == NoteValue::Moment && open.event.kind == SpanKind::Local {
+        if value == AnnotationValue::Event && open.event.kind == SpanKind::Local {
             match key {
                 "sr" | "ss" => open.event.kind = SpanKind::Server,
                 "cs" | "cr" => open.event.kind = SpanKind::Client,
                 _ => {}
             }
         }
-        if open.event.notes.len() < NOTES_MAX {
-            open.event.notes.push(Note { at: MonotonicNs(at.time_ns), key: words(key), value });
+        if open.event.annotations.len() < NOTES_MAX {
+            open.event.annotations.push(Annotation { time: MonotonicNs(at.time_ns), key: words(key), value });
         } else {
             self.books.notes_dropped += 1;
         }
     }
 
-    fn meeting(&mut self, thread: Thread, span: u64, answered: bool, unique: bool, meeting: Meeting) {
+    fn meeting(&mut self, thread: Thread, span: u64, answered: bool, unique: bool, meeting: RpcKey) {
         let Some(open) = self.open.get_mut(&(thread.process(), span)) else {
             self.books.strangers += 1;
             return;
@@ -393,13 +394,13 @@ impl Operations {
             self.books.notes_dropped += 1;
             return;
         }
-        open.meetings.push(MeetingEvent {
+        open.meetings.push(RpcEndpointEvent {
             span: open.event.span,
             root: open.root,
-            side: if answered { Side::Answered } else { Side::Asked },
-            meeting,
+            side: if answered { RpcSide::Server } else { RpcSide::Client },
+            key: meeting,
             unique,
-            unanswered: false,
+            no_reply: false,
             begin: open.event.begin,
             // Known when the operation has ended.
             end: open.event.begin,
@@ -410,9 +411,9 @@ impl Operations {
     fn answers(&mut self, at: u64, thread: Thread, span: u64, told: &mut impl Told) {
         let process = thread.process();
         let Some(open) = self.open.get_mut(&(process, span)) else { return };
-        for met in open.meetings.extract_if(.., |met| met.side == Side::Answered) {
+        for met in open.meetings.extract_if(.., |met| met.side == RpcSide::Server) {
             let end = MonotonicNs(at.max(met.begin.0));
-            told.event(process, LayerEvent::Meeting(MeetingEvent { end, ..met }.into()));
+            told.event(process, LayerEvent::RpcEndpoint(RpcEndpointEvent { end, ..met }.into()));
         }
     }
 
@@ -424,7 +425,7 @@ impl Operations {
         all.sort_unstable_by_key(|key| std::cmp::Reverse((self.open[key].event.begin, key.1)));
         for key in all {
             if let Some(open) = self.open.get_mut(&key) {
-                open.event.outcome = Outcome::Unfinished;
+                open.event.status = SpanStatus::Unfinished;
                 open.event.end = MonotonicNs(at.max(open.event.begin.0));
             }
             self.give_out(key, told);
@@ -433,15 +434,15 @@ impl Operations {
 
     fn give_out(&mut self, key: (Process, u64), told: &mut impl Told) {
         let Some(Open { event, meetings, .. }) = self.open.remove(&key) else { return };
-        let ended = event.outcome != Outcome::Unfinished;
+        let ended = event.status != SpanStatus::Unfinished;
         self.books.ended += u64::from(ended);
         self.books.unfinished += u64::from(!ended);
         for meeting in meetings {
-            let unanswered = !ended && meeting.side == Side::Asked;
-            let meeting = MeetingEvent { end: event.end, unanswered, ..meeting };
-            told.event(key.0, LayerEvent::Meeting(meeting.into()));
+            let unanswered = !ended && meeting.side == RpcSide::Client;
+            let meeting = RpcEndpointEvent { end: event.end, no_reply: unanswered, ..meeting };
+            told.event(key.0, LayerEvent::RpcEndpoint(meeting.into()));
         }
-        told.event(key.0, LayerEvent::Operation(event.into()));
+        told.event(key.0, LayerEvent::DaemonSpan(event.into()));
     }
 }
 

@@ -31,9 +31,9 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::MonotonicNs;
-use blkkin_wire::event::{CallEvent, ContextFrom, LayerEvent, TaskChange, TraceContext};
+use blkkin_wire::daemon_span::SpanStatus;
+use blkkin_wire::event::{ContextSource, LayerEvent, SyscallEvent, TaskChange, TraceContext};
 use blkkin_wire::ids::{SpanId, TaskId, TraceId};
-use blkkin_wire::operation::Outcome;
 
 use crate::operations::{Above, Process, Thread, Told};
 use called::{Called, Outer};
@@ -205,7 +205,7 @@ impl Weave {
         if (!self.words.is_empty() || !self.early.is_empty())
             && let Some(last) = self.last.take()
         {
-            let more = EventBatch { sequence: last.sequence + 1, killed: Vec::new(), ..last };
+            let more = EventBatch { sequence: last.sequence + 1, crashed_runs: Vec::new(), ..last };
             all.push(self.weave(more, MonotonicNs(u64::MAX)));
         }
         all
@@ -253,7 +253,7 @@ impl Weave {
                     let born = self.tasks.get(&task.task.id).map(|(_, born)| *born);
                     self.outer.learn(task, born);
                 }
-                LayerEvent::Call(call) => self.link(call),
+                LayerEvent::Syscall(call) => self.link(call),
                 _ => {}
             }
             batch.events.push(event);
@@ -289,14 +289,14 @@ impl Weave {
         while let Some(word) = self.words.pop_front_if(|word| word.at() <= time) {
             match word {
                 Word::Event(process, event) if self.is_others(process) => {
-                    self.books.operations_of_others += u64::from(matches!(event, LayerEvent::Operation(_)));
+                    self.books.operations_of_others += u64::from(matches!(event, LayerEvent::DaemonSpan(_)));
                 }
                 Word::Event(process, mut event) => {
-                    if let LayerEvent::Operation(operation) = &mut event {
+                    if let LayerEvent::DaemonSpan(operation) = &mut event {
                         let known = self.outer.name(operation, process);
                         self.books.operations_elsewhere += u64::from(!known);
                     }
-                    let operation = matches!(event, LayerEvent::Operation(_));
+                    let operation = matches!(event, LayerEvent::DaemonSpan(_));
                     self.books.operations_unfinished += u64::from(is_unfinished(&event));
                     self.books.operations += u64::from(operation);
                     self.books.operations_late += u64::from(operation && event.time() < self.given);
@@ -321,13 +321,13 @@ impl Weave {
         self.operations[0].insert(span, trace);
     }
 
-    fn link(&mut self, call: &mut CallEvent) {
+    fn link(&mut self, call: &mut SyscallEvent) {
         let said = if call.exit > self.known { None } else { self.said(call.task.id) };
         if let Some(published) = &mut call.context {
             let same = |above: Above| (above.trace, above.span) == (published.trace, published.span);
             self.books.calls_contradicted += u64::from(said.is_some_and(|above| !same(above)));
             if self.operations.iter().any(|known| known.get(&published.span) == Some(&published.trace)) {
-                published.from = ContextFrom::Both;
+                published.source = ContextSource::Both;
                 self.books.calls_linked += 1;
                 self.books.calls_exact += 1;
             }
@@ -339,7 +339,8 @@ impl Weave {
         }
         call.context = said.map(|above| {
             self.books.calls_linked += 1;
-            TraceContext { trace: above.trace, span: above.span, flags: 0, from: ContextFrom::Events }.into()
+            TraceContext { trace: above.trace, span: above.span, flags: 0, source: ContextSource::DaemonSpan }
+                .into()
         });
     }
 
@@ -355,5 +356,5 @@ impl Weave {
 }
 
 fn is_unfinished(event: &LayerEvent) -> bool {
-    matches!(event, LayerEvent::Operation(operation) if operation.outcome == Outcome::Unfinished)
+    matches!(event, LayerEvent::DaemonSpan(operation) if operation.status == SpanStatus::Unfinished)
 }

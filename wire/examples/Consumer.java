@@ -18,53 +18,53 @@ import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /**
- * Reads the topic blkkin.events, and prints each event as a line of JSON, each batch once.
+ * Reads the topic blkkin.events and prints each event as a line of JSON. Skips duplicate batches.
  *
  * <pre>
  * protoc --proto_path=wire --descriptor_set_out=blkkin.desc blkkin.proto
  * java -cp 'JARS/*' wire/examples/Consumer.java blkkin.desc client.properties
  * </pre>
  *
- * JARS are kafka-clients and protobuf-java. The properties are those of any Kafka client: bootstrap.servers, group.id, and TLS
- * or SASL where the cluster asks for it. How columns become events stands in blkkin.proto.
+ * JARS are kafka-clients and protobuf-java. The properties file is that of a Kafka client: bootstrap.servers, group.id, and TLS or
+ * SASL settings if the cluster requires them. blkkin.proto describes how columns become events.
  */
 final class Consumer {
-    public static void main(String[] words) throws Exception {
-        var files = FileDescriptorSet.parseFrom(Files.readAllBytes(Path.of(words[0])));
+    public static void main(String[] arguments) throws Exception {
+        var files = FileDescriptorSet.parseFrom(Files.readAllBytes(Path.of(arguments[0])));
         var schema = FileDescriptor.buildFrom(files.getFile(0), new FileDescriptor[0]).findMessageTypeByName("EventBatch");
         var settings = new Properties();
-        try (var file = new FileReader(words[1])) {
+        try (var file = new FileReader(arguments[1])) {
             settings.load(file);
         }
         settings.putIfAbsent("auto.offset.reset", "earliest");
-        var seen = new HashMap<List<Object>, Long>();
+        var sequences = new HashMap<List<Object>, Long>();
         var bytes = new ByteArrayDeserializer();
         try (var consumer = new KafkaConsumer<byte[], byte[]>(settings, bytes, bytes)) {
             consumer.subscribe(List.of("blkkin.events"));
             while (true) {
                 for (var record : consumer.poll(Duration.ofSeconds(1))) {
-                    print(DynamicMessage.parseFrom(schema, record.value()), seen);
+                    print(DynamicMessage.parseFrom(schema, record.value()), sequences);
                 }
             }
         }
     }
 
-    static void print(Message message, Map<List<Object>, Long> seen) {
+    static void print(Message message, Map<List<Object>, Long> sequences) {
         var batch = new Batch(message);
         if (batch.number("version") != 1) {
-            System.err.println("version " + batch.number("version") + " of the schema, and this reader knows version 1");
+            System.err.println("schema version " + batch.number("version") + ", expected 1");
             return;
         }
-        // Who says it, and that one's number for it: whoever sends again sends the same number.
+        // A retry of a batch has the same source and sequence.
         var source = List.of(batch.get("node"), batch.get("boot"), batch.get("epoch"));
-        var last = seen.getOrDefault(source, -1L);
+        var last = sequences.getOrDefault(source, -1L);
         if (Long.compareUnsigned(batch.number("sequence"), last) > 0 || last == -1L) {
-            seen.put(source, batch.number("sequence"));
+            sequences.put(source, batch.number("sequence"));
             batch.events().forEach(event -> System.out.println(json(event)));
         }
     }
 
-    /** A batch, and how far its columns are read. */
+    /** A batch and its decoded dictionaries. */
     static final class Batch {
         final Message message;
         final List<Object> tasks = new ArrayList<>();
@@ -106,33 +106,34 @@ final class Consumer {
                 String span = String.format("%016x", spans.number("span"));
                 long flags = spans.number("flags");
                 var context = row("trace", trace, "span", span, "flags", flags & 255, "by_rule", flags > 255);
-                if (spans.length("operation") > 0) {
-                    context.put("operation", spans.next("operation"));
+                if (spans.length("daemon_span") > 0) {
+                    context.put("daemon_span", spans.next("daemon_span"));
                 }
                 contexts.add(context);
             }
-            // By number: a number's name is the thread_key that the call's process has said last.
-            Columns said = columns("thread_attributes");
-            for (int n = said.length("entries"); n > 0; n--) {
+            // Values by key number; the last process context event before the call's return names the keys.
+            Columns sets = columns("thread_attributes");
+            for (int n = sets.length("entries"); n > 0; n--) {
                 var values = new ArrayList<Object>();
-                for (long entries = said.number("entries"); entries > 0; entries--) {
-                    values.add(list(said.next("key"), word(said.number("value"))));
+                for (long entries = sets.number("entries"); entries > 0; entries--) {
+                    values.add(list(sets.next("key"), string(sets.number("value"))));
                 }
-                attributes.add(row("values", values, "left_out", said.next("left_out"), "bytes_unread", said.next("bytes_unread")));
+                attributes.add(row("values", values, "dropped_attributes_count", sets.next("dropped_attributes_count"),
+                    "bytes_unread", sets.next("bytes_unread")));
             }
-            Columns call = columns("call_events"), bio = columns("bio_events"), request = columns("request_events");
+            Columns syscall = columns("syscall_events"), bio = columns("bio_events"), request = columns("request_events");
             Columns commit = columns("commit_events"), names = columns("task_events");
             Columns paths = columns("file_events"), disks = columns("device_events");
-            Columns meetings = columns("meeting_events"), operations = columns("operation_events");
+            Columns endpoints = columns("rpc_endpoint_events"), daemonSpans = columns("daemon_span_events");
             Columns processes = new Columns(message, this);
-            int left = processes.length("process_events");
-            Message process = left > 0 ? (Message) processes.next("process_events") : null;
+            int left = processes.length("process_context_events");
+            Message process = left > 0 ? (Message) processes.next("process_context_events") : null;
             var events = new ArrayList<Map<String, Object>>();
             for (int n = 0, all = own.length("kinds"); n <= all; n++) {
-                // These are not among the kinds, and say how many of those lie before them.
-                for (; process != null && (n == all || new Columns(process, this).place("before") <= n); left--) {
+                // Process context events are not in `kinds`; `before` counts the events that precede them.
+                for (; process != null && (n == all || new Columns(process, this).index("before") <= n); left--) {
                     events.add(process(new Columns(process, this)));
-                    process = left > 1 ? (Message) processes.next("process_events") : null;
+                    process = left > 1 ? (Message) processes.next("process_context_events") : null;
                 }
                 if (n == all) {
                     break;
@@ -143,27 +144,27 @@ final class Consumer {
                     events.add(bio(time, bio));
                 }
                 events.add(switch (kind) {
-                    case "KIND_CALL" -> call(time, call);
+                    case "KIND_SYSCALL" -> syscall(time, syscall);
                     case "KIND_BIO" -> bio(time, bio);
                     case "KIND_REQUEST", "KIND_PAIR" -> request(time, request);
                     case "KIND_COMMIT" -> commit(time, commit);
                     case "KIND_TASK" -> task(time, names);
                     case "KIND_FILE" -> file(time, paths);
                     case "KIND_DEVICE" -> disk(time, disks);
-                    case "KIND_MEETING" -> meeting(time, meetings);
-                    case "KIND_OPERATION" -> operation(time, operations);
+                    case "KIND_RPC_ENDPOINT" -> rpcEndpoint(time, endpoints);
+                    case "KIND_DAEMON_SPAN" -> daemonSpan(time, daemonSpans);
                     default -> throw new IllegalArgumentException(kind);
                 });
             }
             return events;
         }
 
-        Map<String, Object> call(Object time, Columns c) {
+        Map<String, Object> syscall(Object time, Columns c) {
             long flags = c.number("flags");
-            var kind = (Message) ((List<?>) get("calls")).get((int) c.number("call"));
+            var kind = (Message) ((List<?>) get("syscalls")).get((int) c.number("syscall"));
             var of = new Columns(kind, this);
-            var event = row("time", time, "kind", "call", "call", of.one("name"), "span", c.id("span"),
-                "task", tasks.get((int) c.number("task")), "took", c.next("took"), "returned", c.next("returned", (flags & 1) == 0));
+            var event = row("time", time, "kind", "syscall", "syscall", of.one("name"), "span", c.id("span"),
+                "task", tasks.get((int) c.number("task")), "duration", c.next("duration"), "returned", c.next("returned", (flags & 1) == 0));
             for (int other = 0; other < 2; other++) {
                 int bit = 1 + 3 * other;
                 var prefix = other == 0 ? "" : "other_";
@@ -197,11 +198,11 @@ final class Consumer {
 
         Map<String, Object> bio(Object time, Columns b) {
             long flags = b.number("flags");
-            String span = b.id("span"), above = (flags & 1) == 1 ? b.id("submitter") : null;
-            var root = (flags & 2) == 0 ? b.id("root") : above != null ? above : span;
+            String span = b.id("span"), parent = (flags & 1) == 1 ? b.id("submitter") : null;
+            var root = (flags & 2) == 0 ? b.id("root") : parent != null ? parent : span;
             var request = (flags & 4) != 0 ? b.id("request") : (flags & 8) != 0 ? "of the pair" : null;
-            return row("time", time, "kind", "bio", "span", span, "parent", above, "root", root, "request", request,
-                "first", (flags & 16) != 0, "task", tasks.get((int) b.number("task")), "took", b.next("took"),
+            return row("time", time, "kind", "bio", "span", span, "parent", parent, "root", root, "request", request,
+                "first", (flags & 16) != 0, "task", tasks.get((int) b.number("task")), "duration", b.next("duration"),
                 "device", devices.get((int) b.number("device")), "sector", unsigned(b.sum("sector")), "bytes", b.next("bytes"),
                 "op", b.number("op") & 0xff, "status", b.next("status"));
         }
@@ -213,14 +214,14 @@ final class Consumer {
                 "root", (flags & 4) != 0 ? "of the pair" : r.id("root"),
                 "task", (flags & 8) != 0 ? "of the pair" : tasks.get((int) r.number("task")),
                 "inserted", r.next("insert", (flags & 16) != 0), "issued", r.next("issue", (flags & 32) != 0),
-                "tag", r.next("tag", (flags & 64) != 0), "took", r.next("took"),
+                "tag", r.next("tag", (flags & 64) != 0), "duration", r.next("duration"),
                 "device", devices.get((int) r.number("device")), "sector", unsigned(r.sum("sector")), "bytes", r.next("bytes"),
                 "op", r.number("op") & 0xff, "status", r.next("status"), "bios", r.next("bios"));
         }
 
         Map<String, Object> commit(Object time, Columns c) {
             return row("time", time, "kind", "commit", "span", c.id("span"), "task", tasks.get((int) c.number("task")),
-                "took", c.next("took"), "device", devices.get((int) c.number("device")), "tid", c.next("tid"),
+                "duration", c.next("duration"), "device", devices.get((int) c.number("device")), "tid", c.next("tid"),
                 "bios", c.next("bios"));
         }
 
@@ -230,7 +231,7 @@ final class Consumer {
                 "parent", (flags & 1) != 0 ? t.id("parent") : null, "pid", t.next("pid"), "tid", t.next("tid"),
                 "comm", t.next("comm"), "exe", (flags & 2) != 0 ? files.get((int) t.number("exe")) : null);
             if ((flags & 8) != 0) {
-                for (var name : List.of("pid_ns", "inner_pid", "inner_tid")) {
+                for (var name : List.of("pid_ns", "ns_pid", "ns_tid")) {
                     task.put(name, t.next(name));
                 }
             }
@@ -238,10 +239,10 @@ final class Consumer {
         }
 
         Map<String, Object> file(Object time, Columns f) {
-            var stands = f.number("flags") & 1;
+            var special = f.number("flags") & 1;
             return row("time", time, "kind", "file", "file", files.get((int) f.number("file")), "path", f.next("path"),
                 "filesystem", f.next("filesystem"),
-                "device", stands != 0 ? devices.get((int) f.number("device_file")) : null);
+                "device", special != 0 ? devices.get((int) f.number("device_file")) : null);
         }
 
         Map<String, Object> disk(Object time, Columns d) {
@@ -250,55 +251,56 @@ final class Consumer {
                 "partition_of", part != 0 ? devices.get((int) d.number("partition_of")) : null);
         }
 
-        Object word(long place) {
-            return ((List<?>) get("words")).get((int) place);
+        Object string(long index) {
+            return ((List<?>) get("strings")).get((int) index);
         }
 
-        Map<String, Object> meeting(Object time, Columns m) {
+        Map<String, Object> rpcEndpoint(Object time, Columns m) {
             long flags = m.number("flags");
             var span = m.id("span");
-            return row("time", time, "kind", "meeting", "span", span, "root", (flags & 4) != 0 ? span : m.id("root"),
-                "side", (flags & 1) != 0 ? "answered" : "asked", "rule", word(m.number("rule")),
-                "connection", word(m.number("connection")), "cookie", m.next("cookie"), "unique", (flags & 2) != 0,
-                "took", m.next("took"));
+            return row("time", time, "kind", "rpc endpoint", "span", span, "root", (flags & 4) != 0 ? span : m.id("root"),
+                "side", (flags & 1) != 0 ? "server" : "client", "protocol", string(m.number("protocol")),
+                "connection", string(m.number("connection")), "cookie", m.next("cookie"), "unique", (flags & 2) != 0,
+                "duration", m.next("duration"));
         }
 
-        Map<String, Object> operation(Object time, Columns o) {
+        Map<String, Object> daemonSpan(Object time, Columns o) {
             long flags = o.number("flags");
             var trace = String.format("%016x%016x", o.number("trace_high"), o.number("trace_low"));
-            var event = row("time", time, "kind", "operation", "trace", trace, "span", String.format("%016x", o.number("span")),
-                "parent", (flags & 4) != 0 ? String.format("%016x", o.number("parent")) : null, "continued", (flags & 128) != 0,
+            var event = row("time", time, "kind", "daemon span", "trace", trace,
+                "span", String.format("%016x", o.number("span")),
+                "parent", (flags & 4) != 0 ? String.format("%016x", o.number("parent")) : null, "parent_is_remote", (flags & 128) != 0,
                 "side", (flags & 1) != 0 ? "server" : (flags & 2) != 0 ? "client" : null,
-                "name", word(o.number("name")), "service", word(o.number("service")), "took", o.next("took"),
+                "name", string(o.number("name")), "service", string(o.number("service")), "duration", o.next("duration"),
                 "pid", o.next("pid"), "tid", o.next("tid", (flags & 64) != 0), "errno", o.next("errno", (flags & 8) != 0),
-                "unfinished", (flags & 16) != 0, "kept", o.next("kept", (flags & 32) != 0));
-            var notes = new ArrayList<Object>();
-            for (long n = o.number("notes"); n > 0; n--) {
-                var after = o.next("note_after");
-                var key = word(o.number("note_key"));
-                notes.add(list(after, key, switch ((int) o.number("note_kind")) {
-                    case 1 -> word(o.number("note_text"));
-                    case 2 -> o.next("note_number");
+                "unfinished", (flags & 16) != 0, "sample_rate", o.next("sample_rate", (flags & 32) != 0));
+            var annotations = new ArrayList<Object>();
+            for (long n = o.number("annotations"); n > 0; n--) {
+                var after = o.next("annotation_after");
+                var key = string(o.number("annotation_key"));
+                annotations.add(list(after, key, switch ((int) o.number("annotation_kind")) {
+                    case 1 -> string(o.number("annotation_text"));
+                    case 2 -> o.next("annotation_number");
                     default -> null;
                 }));
             }
-            event.put("notes", notes);
+            event.put("annotations", annotations);
             return event;
         }
 
-        /** What a process says of itself. */
+        /** A process context (OTEP 4719). */
         Map<String, Object> process(Columns p) {
-            var said = new ArrayList<Object>();
+            var attributes = new ArrayList<Object>();
             for (int n = p.length("key"); n > 0; n--) {
-                var key = word(p.number("key"));
+                var key = string(p.number("key"));
                 long value = p.number("value");
-                said.add(list(key, value > 0 ? word(value - 1) : p.next("number")));
+                attributes.add(list(key, value > 0 ? string(value - 1) : p.next("number")));
             }
-            var event = row("time", p.one("time"), "kind", "process", "pid", p.one("pid"), "attributes", said,
-                "left_out", p.one("left_out"));
+            var event = row("time", p.one("time"), "kind", "process context", "pid", p.one("pid"),
+                "attributes", attributes, "dropped_attributes_count", p.one("dropped_attributes_count"));
             var names = new ArrayList<Object>();
             for (int n = p.length("thread_key"); n > 0; n--) {
-                names.add(word(p.number("thread_key")));
+                names.add(string(p.number("thread_key")));
             }
             if (!names.isEmpty()) {
                 event.put("thread_keys", names);
@@ -307,7 +309,7 @@ final class Consumer {
         }
     }
 
-    /** The columns of a message: each gives its next value. */
+    /** Columns of a message: `next` returns the next value of a column. */
     static final class Columns {
         final Message message;
         final Batch batch;
@@ -329,12 +331,12 @@ final class Consumer {
             return message.getRepeatedFieldCount(field(name));
         }
 
-        /** What is no column. */
+        /** Value of a field that is not a column. */
         Object one(String name) {
             return plain(field(name), message.getField(field(name)));
         }
 
-        long place(String name) {
+        long index(String name) {
             return ((Number) one(name)).longValue();
         }
 
@@ -343,20 +345,20 @@ final class Consumer {
             return plain(field(name), message.getRepeatedField(field(name), at));
         }
 
-        Object next(String name, boolean there) {
-            return there ? next(name) : null;
+        Object next(String name, boolean present) {
+            return present ? next(name) : null;
         }
 
         long number(String name) {
             return ((Number) next(name)).longValue();
         }
 
-        /** Of a delta column. */
+        /** Next value of a delta column. */
         long sum(String name) {
             return sums.merge(name, number(name), Long::sum);
         }
 
-        /** Of a column of ids: the counter of its origin goes on, and is mixed as the kernel side does it. */
+        /** Next value of a column of ids: advances the counter of its origin and mixes it as the eBPF programs do. */
         String id(String name) {
             var column = ids.computeIfAbsent(name, of -> new Columns((Message) message.getField(field(of)), batch));
             long origin = column.number("origin");
@@ -371,7 +373,7 @@ final class Consumer {
         }
     }
 
-    /** Java has no unsigned numbers; the schema has. */
+    /** Value of an unsigned field as a number that Java represents. */
     static Object plain(FieldDescriptor field, Object value) {
         return switch (field.getType()) {
             case UINT32, FIXED32 -> Integer.toUnsignedLong((Integer) value);

@@ -1,42 +1,42 @@
 #!/usr/bin/python3
-"""Reads a record of the topic blkkin.events, and prints each event as a line of JSON; with --pieces one of
-blkkin.spans, blkkin.traces or blkkin.links, and prints each piece.
+"""Reads a record of the topic blkkin.events and prints each event as a line of JSON; with --fragments a record
+of blkkin.spans, blkkin.traces or blkkin.links, and prints each trace fragment.
 
     protoc --python_out=. --proto_path=wire blkkin.proto
-    PYTHONPATH=. wire/examples/consumer.py [--pieces] < RECORD
+    PYTHONPATH=. wire/examples/consumer.py [--fragments] < RECORD
 
-A record is what a Kafka client gives as the message's value. How columns become events and spans stands in blkkin.proto.
+A record is the value of a Kafka message. blkkin.proto describes how columns become events and spans.
 """
 import json
 import sys
 
 import blkkin_pb2 as pb
 
-WORD = (1 << 64) - 1
+MASK = (1 << 64) - 1
 
 
-def mint(word, epoch):
-    """The id that a counted word stands for."""
-    z = word ^ epoch
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & WORD
-    z = (z ^ z >> 27) * 0x94D049BB133111EB & WORD
+def scramble(counted, epoch):
+    """The id of an origin and a counter."""
+    z = counted ^ epoch
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & MASK
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & MASK
     return f"{z ^ z >> 31:016x}"
 
 
 def sums(column):
-    """A delta column's values."""
+    """Values of a delta column."""
     value = 0
     for difference in column:
-        value = value + difference & WORD
+        value = value + difference & MASK
         yield value
 
 
 def ids(column, batch):
-    """A column of ids."""
+    """Values of a column of ids."""
     last = list(batch.counters)
     for origin, difference in zip(column.origin, column.counter):
         last[origin] += difference
-        yield mint(batch.origins[origin] << 44 | last[origin], batch.epoch)
+        yield scramble(batch.origins[origin] << 44 | last[origin], batch.epoch)
 
 
 def device(number):
@@ -50,24 +50,25 @@ def events(batch):
     c = batch.contexts
     contexts = [{"trace": f"{high:016x}{low:016x}", "span": f"{span:016x}", "flags": flags & 255, "by_rule": flags > 255}
                 for high, low, span, flags in zip(c.trace_high, c.trace_low, c.span, c.flags)]
-    for context, operation in zip(contexts, c.operation):
-        context["operation"] = operation
+    for context, daemon_span in zip(contexts, c.daemon_span):
+        context["daemon_span"] = daemon_span
     t, values = batch.thread_attributes, zip(batch.thread_attributes.key, batch.thread_attributes.value)
-    # By number: a number's name is the thread_key that the call's process has said last.
-    attributes = [{"values": [[key, batch.words[value]] for _, (key, value) in zip(range(entries), values)],
-                   "left_out": left_out, "bytes_unread": unread}
-                  for entries, left_out, unread in zip(t.entries, t.left_out, t.bytes_unread)]
+    # Values by key number; the last process context event before the call's return names the keys.
+    attributes = [{"values": [[key, batch.strings[value]] for _, (key, value) in zip(range(entries), values)],
+                   "dropped_attributes_count": dropped, "bytes_unread": unread}
+                  for entries, dropped, unread in zip(t.entries, t.dropped_attributes_count, t.bytes_unread)]
 
-    def file(place):
-        at, inode, generation = files[place]
+    def file(index):
+        at, inode, generation = files[index]
         return f"{device(at)}/{inode}/{generation}"
 
-    def calls(c=batch.call_events):
+    def syscalls(c=batch.syscall_events):
         column = {field.name: iter(getattr(c, field.name)) for field in c.DESCRIPTOR.fields if field.name != "span"}
         for flags, span in zip(c.flags, ids(c.span, batch)):
             take = lambda name, there=True: next(column[name]) if there else None
-            call = batch.calls[take("call")]
-            event = {"kind": "call", "call": call.name, "span": span, "task": tasks[take("task")], "took": take("took")}
+            syscall = batch.syscalls[take("syscall")]
+            event = {"kind": "syscall", "syscall": syscall.name, "span": span, "task": tasks[take("task")],
+                     "duration": take("duration")}
             event["returned"] = take("returned", not flags & 1)
             for bit, prefix in ((1, ""), (4, "other_")):
                 if flags >> bit & 1:
@@ -80,7 +81,7 @@ def events(batch):
             event["bios"], event["sleeps"] = take("bios"), take("sleeps")
             event["cpu_wait"] = take("cpu_wait", flags >> 11 & 1)
             event["sync_tid"] = take("sync_tid", flags >> 12 & 1)
-            event["arguments"] = [take(f"argument{n}") for n in range(call.arguments)]
+            event["arguments"] = [take(f"argument{n}") for n in range(syscall.arguments)]
             if flags >> 13 & 1:
                 event["context"] = contexts[take("context")]
             if flags >> 14 & 1:
@@ -89,51 +90,51 @@ def events(batch):
 
     def bios(b=batch.bio_events):
         submitter, root, request = (ids(column, batch) for column in (b.submitter, b.root, b.request))
-        rows = zip(b.flags, ids(b.span, batch), b.task, b.took, b.device, sums(b.sector), b.bytes, b.op, b.status)
-        for flags, span, task, took, at, sector, size, op, status in rows:
-            above = next(submitter) if flags & 1 else None
+        rows = zip(b.flags, ids(b.span, batch), b.task, b.duration, b.device, sums(b.sector), b.bytes, b.op, b.status)
+        for flags, span, task, duration, at, sector, size, op, status in rows:
+            parent = next(submitter) if flags & 1 else None
             yield {
-                "kind": "bio", "span": span, "parent": above,
-                "root": (above or span) if flags & 2 else next(root),
+                "kind": "bio", "span": span, "parent": parent,
+                "root": (parent or span) if flags & 2 else next(root),
                 "request": next(request) if flags & 4 else "of the pair" if flags & 8 else None,
-                "first": bool(flags & 16), "task": tasks[task], "took": took, "device": devices[at], "sector": sector,
+                "first": bool(flags & 16), "task": tasks[task], "duration": duration, "device": devices[at], "sector": sector,
                 "bytes": size, "op": op & 0xFF, "status": status,
             }
 
     def requests(r=batch.request_events):
         parent, root = ids(r.parent, batch), ids(r.root, batch)
         task, insert, issue, tag = iter(r.task), iter(r.insert), iter(r.issue), iter(r.tag)
-        rows = zip(r.flags, ids(r.span, batch), r.took, r.device, sums(r.sector), r.bytes, r.op, r.status, r.bios)
-        for flags, span, took, at, sector, size, op, status, carried in rows:
+        rows = zip(r.flags, ids(r.span, batch), r.duration, r.device, sums(r.sector), r.bytes, r.op, r.status, r.bios)
+        for flags, span, duration, at, sector, size, op, status, carried in rows:
             yield {
                 "kind": "request", "span": span,
                 "parent": next(parent) if flags & 1 else "of the pair" if flags & 2 else None,
                 "root": "of the pair" if flags & 4 else next(root),
                 "task": "of the pair" if flags & 8 else tasks[next(task)],
                 "inserted": next(insert) if flags & 16 else None, "issued": next(issue) if flags & 32 else None,
-                "tag": next(tag) if flags & 64 else None, "took": took, "device": devices[at], "sector": sector,
+                "tag": next(tag) if flags & 64 else None, "duration": duration, "device": devices[at], "sector": sector,
                 "bytes": size, "op": op & 0xFF, "status": status, "bios": carried,
             }
 
     def commits(c=batch.commit_events):
-        for span, task, took, at, tid, bios in zip(ids(c.span, batch), c.task, c.took, c.device, c.tid, c.bios):
-            yield {"kind": "commit", "span": span, "task": tasks[task], "took": took, "device": devices[at], "tid": tid,
+        for span, task, duration, at, tid, bios in zip(ids(c.span, batch), c.task, c.duration, c.device, c.tid, c.bios):
+            yield {"kind": "commit", "span": span, "task": tasks[task], "duration": duration, "device": devices[at], "tid": tid,
                    "bios": bios}
 
-    def named(t=batch.task_events):
-        parent, exe, inner = ids(t.parent, batch), iter(t.exe), zip(t.pid_ns, t.inner_pid, t.inner_tid)
+    def task_events(t=batch.task_events):
+        parent, exe, ns = ids(t.parent, batch), iter(t.exe), zip(t.pid_ns, t.ns_pid, t.ns_tid)
         for task, flags, pid, tid, comm in zip(t.task, t.flags, t.pid, t.tid, t.comm):
             event = {"kind": "task", "task": tasks[task], "parent": next(parent) if flags & 1 else None, "pid": pid,
                      "tid": tid, "comm": comm, "exe": file(next(exe)) if flags & 2 else None}
             if flags & 8:
-                event["pid_ns"], event["inner_pid"], event["inner_tid"] = next(inner)
+                event["pid_ns"], event["ns_pid"], event["ns_tid"] = next(ns)
             yield event
 
     def paths(f=batch.file_events):
-        stands_for = iter(f.device_file)
-        for place, path, filesystem, flags in zip(f.file, f.path, f.filesystem, f.flags):
-            yield {"kind": "file", "file": file(place), "path": path, "filesystem": filesystem,
-                   "device": devices[next(stands_for)] if flags & 1 else None}
+        device_file = iter(f.device_file)
+        for index, path, filesystem, flags in zip(f.file, f.path, f.filesystem, f.flags):
+            yield {"kind": "file", "file": file(index), "path": path, "filesystem": filesystem,
+                   "device": devices[next(device_file)] if flags & 1 else None}
 
     def disks(d=batch.device_events):
         disk = iter(d.partition_of)
@@ -141,115 +142,118 @@ def events(batch):
             yield {"kind": "device", "device": devices[at], "name": name,
                    "partition_of": devices[next(disk)] if flags & 1 else None}
 
-    def meetings(m=batch.meeting_events):
+    def rpc_endpoints(m=batch.rpc_endpoint_events):
         root = ids(m.root, batch)
-        for flags, span, took, rule, connection, cookie in zip(
-                m.flags, ids(m.span, batch), m.took, m.rule, m.connection, m.cookie):
-            yield {"kind": "meeting", "span": span, "root": span if flags & 4 else next(root),
-                   "side": "answered" if flags & 1 else "asked", "rule": batch.words[rule],
-                   "connection": batch.words[connection], "cookie": cookie, "unique": bool(flags & 2), "took": took}
+        for flags, span, duration, protocol, connection, cookie in zip(
+                m.flags, ids(m.span, batch), m.duration, m.protocol, m.connection, m.cookie):
+            yield {"kind": "rpc endpoint", "span": span, "root": span if flags & 4 else next(root),
+                   "side": "server" if flags & 1 else "client", "protocol": batch.strings[protocol],
+                   "connection": batch.strings[connection], "cookie": cookie, "unique": bool(flags & 2), "duration": duration}
 
-    def operations(o=batch.operation_events):
+    def daemon_spans(o=batch.daemon_span_events):
         column = {field.name: iter(getattr(o, field.name)) for field in o.DESCRIPTOR.fields}
         take = lambda name, there=True: next(column[name]) if there else None
-        word = lambda name, there=True: batch.words[take(name)] if there else None
+        string = lambda name, there=True: batch.strings[take(name)] if there else None
 
-        def note():
-            kind, row = take("note_kind"), [take("note_after"), word("note_key")]
-            return row + [[None, word("note_text", kind == 1), take("note_number", kind == 2)][kind]]
+        def annotation():
+            kind, row = take("annotation_kind"), [take("annotation_after"), string("annotation_key")]
+            return row + [[None, string("annotation_text", kind == 1), take("annotation_number", kind == 2)][kind]]
 
         for flags in o.flags:
-            yield {"kind": "operation", "trace": f"{take('trace_high'):016x}{take('trace_low'):016x}",
+            yield {"kind": "daemon span", "trace": f"{take('trace_high'):016x}{take('trace_low'):016x}",
                    "span": f"{take('span'):016x}", "parent": f"{take('parent'):016x}" if flags & 4 else None,
-                   "continued": bool(flags & 128),
-                   "side": (None, "server", "client")[flags & 3], "name": word("name"), "service": word("service"),
-                   "took": take("took"), "pid": take("pid"), "tid": take("tid", flags >> 6 & 1),
+                   "parent_is_remote": bool(flags & 128),
+                   "side": (None, "server", "client")[flags & 3], "name": string("name"), "service": string("service"),
+                   "duration": take("duration"), "pid": take("pid"), "tid": take("tid", flags >> 6 & 1),
                    "errno": take("errno", flags >> 3 & 1), "unfinished": bool(flags & 16),
-                   "kept": take("kept", flags >> 5 & 1), "notes": [note() for _ in range(take("notes"))]}
+                   "sample_rate": take("sample_rate", flags >> 5 & 1),
+                   "annotations": [annotation() for _ in range(take("annotations"))]}
 
-    def processes():
-        for p in batch.process_events:
+    def process_contexts():
+        for p in batch.process_context_events:
             number = iter(p.number)
-            said = [[batch.words[key], batch.words[at - 1] if at else next(number)] for key, at in zip(p.key, p.value)]
-            event = {"time": p.time, "kind": "process", "pid": p.pid, "attributes": said, "left_out": p.left_out}
+            attributes = [[batch.strings[key], batch.strings[at - 1] if at else next(number)] for key, at in zip(p.key, p.value)]
+            event = {"time": p.time, "kind": "process context", "pid": p.pid, "attributes": attributes,
+                     "dropped_attributes_count": p.dropped_attributes_count}
             if p.thread_key:
-                event["thread_keys"] = [batch.words[key] for key in p.thread_key]
+                event["thread_keys"] = [batch.strings[key] for key in p.thread_key]
             yield p.before, event
 
     bios, requests = bios(), requests()
-    of = {pb.KIND_CALL: calls(), pb.KIND_BIO: bios, pb.KIND_REQUEST: requests, pb.KIND_COMMIT: commits(),
-          pb.KIND_TASK: named(), pb.KIND_FILE: paths(), pb.KIND_DEVICE: disks(),
-          pb.KIND_MEETING: meetings(), pb.KIND_OPERATION: operations()}
-    said = list(processes())
-    for place, (kind, time) in enumerate(zip(batch.kinds, sums(batch.times))):
-        while said and said[0][0] <= place:
-            yield said.pop(0)[1]
+    of = {pb.KIND_SYSCALL: syscalls(), pb.KIND_BIO: bios, pb.KIND_REQUEST: requests, pb.KIND_COMMIT: commits(),
+          pb.KIND_TASK: task_events(), pb.KIND_FILE: paths(), pb.KIND_DEVICE: disks(),
+          pb.KIND_RPC_ENDPOINT: rpc_endpoints(), pb.KIND_DAEMON_SPAN: daemon_spans()}
+    rows = list(process_contexts())
+    for index, (kind, time) in enumerate(zip(batch.kinds, sums(batch.times))):
+        while rows and rows[0][0] <= index:
+            yield rows.pop(0)[1]
         for event in [next(bios), next(requests)] if kind == pb.KIND_PAIR else [next(of[kind])]:
             yield {"time": time, **event}
-    yield from (event for _, event in said)
+    yield from (event for _, event in rows)
 
 
-def pieces(batch):
-    words = batch.words
+def fragments(batch):
+    strings = batch.strings
 
     def columns(message):
-        """The next value of a column; of an absent one none."""
+        """A function that takes the next value of a column."""
         of = {field.name: iter(getattr(message, field.name)) for field in message.DESCRIPTOR.fields}
         return lambda name, there=True: next(of[name]) if there else None
 
     def trace(take, there=True):
         return f"{take('trace_high'):016x}{take('trace_low'):016x}" if there else None
 
-    def word(place):
-        return None if place is None else words[place]
+    def string(index):
+        return None if index is None else strings[index]
 
-    piece, span, moment, tag, link = map(columns, (batch.pieces, batch.spans, batch.annotations, batch.tags, batch.links))
+    fragment, span, annotation, tag, link = map(columns, (batch.fragments, batch.spans, batch.annotations, batch.tags, batch.links))
     starts = sums(batch.spans.start)
-    halves, moves = iter(batch.halves), iter(batch.moves)
+    endpoints, reparented = iter(batch.endpoints), iter(batch.reparented)
 
     def value(at):
-        return words[at - 1] if at else tag("number")
+        return strings[at - 1] if at else tag("number")
 
     def spans(of):
         flags, start = span("flags"), next(starts)
         one = {"trace": trace(span, flags >> 6 & 1) or of, "id": f"{span('id'):016x}",
-               "here": span("parent_here", flags >> 2 & 1), "parent": span("parent_elsewhere", flags >> 3 & 1)}
-        one["name"], one["service"] = word(span("name")), word(span("service"))
-        one["remote"] = word(span("remote_service", flags >> 4 & 1))
-        one["kind"], one["start"], one["took"] = (None, "client", "server")[flags & 3], start, span("duration")
-        one["error"] = word(span("error", flags >> 5 & 1))
-        one["annotations"] = [[start + moment("time"), word(moment("value"))] for _ in range(span("annotations"))]
-        one["tags"] = [[word(tag("key")), value(tag("value"))] for _ in range(span("tags"))]
-        one["links"] = [[trace(link), f"{link('span'):016x}", word(link("relation"))] for _ in range(span("links"))]
+               "index": span("parent_index", flags >> 2 & 1), "parent": span("parent_id", flags >> 3 & 1)}
+        one["name"], one["service"] = string(span("name")), string(span("service"))
+        one["remote"] = string(span("remote_service", flags >> 4 & 1))
+        one["kind"], one["start"], one["duration"] = (None, "client", "server")[flags & 3], start, span("duration")
+        one["error"] = string(span("error", flags >> 5 & 1))
+        one["annotations"] = [[start + annotation("time"), string(annotation("value"))] for _ in range(span("annotations"))]
+        one["tags"] = [[string(tag("key")), value(tag("value"))] for _ in range(span("tags"))]
+        one["links"] = [[trace(link), f"{link('span'):016x}", string(link("relation"))] for _ in range(span("links"))]
         return one
 
-    for number, flags in enumerate(batch.pieces.flags, batch.first):
-        of = trace(piece)
-        found = [spans(of) for _ in range(piece("spans"))]
+    for number, flags in enumerate(batch.fragments.flags, batch.first):
+        of = trace(fragment)
+        found = [spans(of) for _ in range(fragment("spans"))]
         for one in found:
-            here = one.pop("here")
-            if here is not None:
-                one["parent"] = found[here]["id"]
+            index = one.pop("index")
+            if index is not None:
+                one["parent"] = found[index]["id"]
             elif one["parent"] is not None:
                 one["parent"] = f"{one['parent']:016x}"
-        row = {"number": number, "trace": of, "later": bool(flags & 1), "complete": bool(flags & 2),
-               "rule": word(piece("rule", flags >> 2 & 1)), "one_in": piece("one_in", flags >> 2 & 1), "spans": found}
+        row = {"number": number, "trace": of, "late": bool(flags & 1), "complete": bool(flags & 2),
+               "rule": string(fragment("rule", flags >> 2 & 1)), "one_in": fragment("one_in", flags >> 2 & 1), "spans": found}
         if flags >> 4 & 1:
-            h = next(halves)
-            row["half"] = {"side": "answered" if h.flags & 1 else "asked", "span": f"{h.span:016x}", "begin": h.begin,
-                           "end": h.end, "rule": word(h.rule), "connection": word(h.connection), "cookie": h.cookie}
+            e = next(endpoints)
+            row["endpoint"] = {"side": "server" if e.flags & 1 else "client", "span": f"{e.span:016x}", "begin": e.begin,
+                               "end": e.end, "protocol": string(e.protocol), "connection": string(e.connection),
+                               "cookie": e.cookie}
         if flags >> 5 & 1:
-            m = next(moves)
-            row["shown"] = {"trace": f"{m.trace_high:016x}{m.trace_low:016x}", "parent": f"{m.parent:016x}",
-                            "rule": word(m.rule), "shift": m.shift, "error": m.error}
+            r = next(reparented)
+            row["reparented"] = {"trace": f"{r.trace_high:016x}{r.trace_low:016x}", "parent": f"{r.parent:016x}",
+                                 "rule": string(r.rule), "shift": r.shift, "error": r.error}
         yield row
 
 
 def main():
-    message, rows = (pb.PieceBatch, pieces) if sys.argv[1:] == ["--pieces"] else (pb.EventBatch, events)
+    message, rows = (pb.FragmentBatch, fragments) if sys.argv[1:] == ["--fragments"] else (pb.EventBatch, events)
     batch = message.FromString(sys.stdin.buffer.read())
     if batch.version != 1:
-        sys.exit(f"version {batch.version} of the schema, and this reader knows version 1")
+        sys.exit(f"schema version {batch.version}, expected 1")
     for row in rows(batch):
         print(json.dumps(row, ensure_ascii=False))
 

@@ -1,108 +1,115 @@
-//! Events on their way: with where they come from, up to when they are complete, and what was lost.
+//! Batches of events: events of one source with its watermark and its loss counters.
 
 use crate::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
+use crate::crash_report::CrashedRun;
 use crate::event::LayerEvent;
 use crate::ids::Source;
-use crate::killed::Killed;
 
-/// Counters of one source since its start: totals, not differences, so that a batch that is seen twice or not
-/// at all does not falsify them.
+/// Counters of one source since its start. They are totals, so a duplicate or lost batch does not
+/// falsify them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Accounts {
+pub struct SourceStats {
     /// System calls.
-    pub calls: Account,
+    pub calls: RecordStats,
     /// Bios.
-    pub bios: Account,
-    /// Requests.
-    pub requests: Account,
-    /// Commits.
-    pub commits: Account,
-    /// Names: tasks and files.
-    pub names: Account,
-    /// Calls entered by followed tasks: `calls.fired` + `calls_filtered` + those still open.
+    pub bios: RecordStats,
+    /// Block requests.
+    pub requests: RecordStats,
+    /// Journal commits.
+    pub commits: RecordStats,
+    /// Task and file events.
+    pub names: RecordStats,
+    /// System calls entered by traced tasks: `calls.fired` + `calls_filtered` + calls still open.
     pub calls_entered: u64,
-    /// Calls left out by a rule that needs their end (threshold, errors only, block only).
+    /// System calls dropped by a filter that runs at return (duration threshold, errors only, block
+    /// I/O only).
     pub calls_filtered: u64,
-    /// Calls written without an exit.
+    /// System calls recorded without an exit.
     pub calls_incomplete: u64,
-    /// Calls with a path argument cut.
+    /// System calls with a truncated path argument.
     pub calls_truncated: u64,
-    /// Files whose path was cut: those of the deepest folders.
+    /// Files with a truncated path, from deep directories.
     pub files_truncated: u64,
-    /// Calls by 32-bit programs: seen, not followed.
+    /// System calls of 32-bit programs: counted, not traced.
     pub calls_compat: u64,
-    /// Bios that were followed from their submission on.
+    /// Bios traced from their submission.
     pub bios_queued: u64,
-    /// Requests that were followed from their allocation on, less those that were merged into another.
+    /// Block requests traced from their allocation, minus those merged into another request.
     pub requests_started: u64,
-    /// Those: they have no record of their own, their bios went on in the other.
+    /// Block requests merged into another request. They have no record: their bios continue in the
+    /// other request.
     pub requests_merged: u64,
-    /// Bios and requests whose end was never seen.
+    /// Bios and block requests whose completion was missed.
     pub ends_missed: u64,
-    /// Bios and requests that had no room in the kernel's tables.
+    /// Bios and block requests dropped because a kernel map was full.
     pub untracked: u64,
-    /// Tasks that should have been followed and were not.
+    /// Tasks that should have been traced and were not.
     pub tasks_missed: u64,
-    /// Runs of a program that the kernel skipped because one was running already on that CPU.
+    /// eBPF program runs that the kernel skipped because the program was already running on that
+    /// CPU.
     pub recursion_misses: u64,
-    /// Records that could not be decoded: short, long or of an unknown tag.
+    /// Records that failed to decode: wrong length or unknown tag.
     pub malformed: u64,
-    /// Requests of followed devices that no followed bio caused.
+    /// Block requests of traced devices without a traced bio.
     pub requests_foreign: u64,
-    /// File names that could not be found.
+    /// Files whose path could not be resolved.
     pub paths_failed: u64,
-    /// Requests with more bios than are walked.
+    /// Block requests with more bios than the tracer walks.
     pub walk_overflow: u64,
-    /// Times that a device's cache flush served a followed request: before its data, or after it.
+    /// Device cache flushes that served a traced request, before or after its data.
     pub flushes_served: u64,
-    /// Cache flushes that served more requests than are looked at: the others' time at the device is not known.
+    /// Device cache flushes that served more requests than the tracer inspects. The device time of
+    /// the remaining requests is unknown.
     pub flush_overflow: u64,
-    /// Calls at whose entry the span that their thread worked for could not be read from its memory.
+    /// System calls whose thread context could not be read at entry.
     pub contexts_faulted: u64,
-    /// Of these, those at whose return it could not either: they are below no span of the application's.
+    /// Calls of `contexts_faulted` whose thread context could not be read at return either. They
+    /// have no application parent.
     pub contexts_unread: u64,
-    /// Calls whose thread published a context that is none: its trace or its span was all zero.
+    /// System calls whose thread context is invalid: trace id or span id all zero.
     pub contexts_invalid: u64,
-    /// Processes that were found to publish contexts and have not ended: a number of the moment, no sum.
+    /// Live processes that publish thread contexts: a gauge, not a total.
     pub contexts_publishing: u64,
-    /// Processes that the tracer had no right to look at: whether they publish contexts is not known.
+    /// Processes that the tracer lacked permission to inspect for thread contexts.
     pub contexts_denied: u64,
-    /// Times that a process was found to publish contexts, and there was no room to remember where.
+    /// Publishing processes found while the table of thread contexts was full.
     pub contexts_no_room: u64,
-    /// Processes that say who they are (OpenTelemetry's process context) and were understood: a number of the moment, no sum.
+    /// Live processes with a valid process context (OTEP 4719): a gauge, not a total.
     pub resources_publishing: u64,
-    /// Times that what a process says of itself was not what the standard has: it says nothing, then.
+    /// Reads of a process context that violates the specification. Such a process has no context.
     pub resources_malformed: u64,
-    /// Times that it could not be read, or changed at each of some attempts.
+    /// Reads of a process context that failed, or raced with an update at each attempt.
     pub resources_unread: u64,
-    /// Times that there was no room for it.
+    /// Process contexts found while their table was full.
     pub resources_no_room: u64,
-    /// Calls whose thread said more bytes of attributes than are read, so that none is known.
+    /// System calls whose thread published more bytes of attributes than the tracer reads. They
+    /// have no attributes.
     pub attributes_cut: u64,
-    /// Calls whose thread's attributes could be read neither at entry nor at return.
+    /// System calls whose thread attributes could be read neither at entry nor at return.
     pub attributes_unread: u64,
 }
 
-/// fired = recorded + dropped. The record of a pair is one for the bio and one for the request.
+/// Record counters of one kind: fired = recorded + dropped. The record of a pair counts as a bio
+/// and as a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Account {
-    /// Records that were due, as the kernel side counted.
+pub struct RecordStats {
+    /// Records due, counted by the eBPF programs.
     pub fired: u64,
-    /// Records that arrived, as the reader counted.
+    /// Records received, counted by the reader.
     pub recorded: u64,
-    /// Records for which the ring had no room, as the kernel side counted.
+    /// Records dropped because the ring was full, counted by the eBPF programs.
     pub dropped: u64,
 }
 
-impl Account {
-    /// Whether the books agree.
+impl RecordStats {
+    /// Returns whether fired = recorded + dropped.
     pub fn balances(&self) -> bool {
         self.fired == self.recorded + self.dropped
     }
 }
 
-impl Accounts {
-    /// Everything that should be known and is not.
+impl SourceStats {
+    /// Returns the number of records and events that are known to be lost.
     pub fn lost(&self) -> u64 {
         [self.calls, self.bios, self.requests, self.commits, self.names]
             .iter()
@@ -118,36 +125,37 @@ impl Accounts {
     }
 }
 
-/// Some events of one source, in the order of their times.
+/// Events of one source, ordered by time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventBatch {
-    /// Whose.
+    /// Source of the events.
     pub source: Source,
-    /// Counts up by one with each batch of a source.
+    /// Sequence number: increases by one with each batch of a source.
     pub sequence: u64,
-    /// Turns the source's times into wall clock.
+    /// Clock anchor: converts times of the source to wall clock.
     pub anchor: ClockAnchor,
-    /// The events, by time.
+    /// Events, ordered by time.
     pub events: Vec<LayerEvent>,
-    /// No event of this source that is earlier than this will come any more.
+    /// Lower bound of the times of all later events of this source.
     pub watermark: MonotonicNs,
-    /// The source's counters, at most 50 ms old; of the last batch the final ones.
-    pub accounts: Accounts,
-    /// In the first batch of a start: earlier ones on this machine that were killed, and whose losses nobody has told yet. One
-    /// may be told twice (whoever told it was killed too), so each epoch counts once.
-    pub killed: Vec<Killed>,
+    /// Counters of the source, up to 50 ms old. The last batch has the final counters.
+    pub stats: SourceStats,
+    /// Earlier starts on this machine that crashed, with losses not yet reported; only in the first
+    /// batch of a start. A start can be reported twice if the reporting agent crashed too, so each
+    /// epoch counts once.
+    pub crashed_runs: Vec<CrashedRun>,
 }
 
 impl EventBatch {
-    /// A record that says nothing but that the log goes on: put there by whoever owns a partition in which nobody else
-    /// says anything, so that what waits for a time may see it come (`aggregator`'s stages).
+    /// Returns a tick: a record that only advances time. The owner of an otherwise idle partition
+    /// writes it, so that timeouts of `aggregator`'s stages fire.
     ///
-    /// It is an empty batch of [`Source::NOBODY`], always with the same sequence: a reader that has never heard of ticks takes
-    /// the second for a repeat of the first, and has nothing to do.
+    /// It is an empty batch of [`Source::NONE`] with a constant sequence number. A reader without
+    /// support for ticks drops the second one as a duplicate of the first, and ignores it.
     pub fn tick() -> EventBatch {
         let (monotonic, wallclock) = (MonotonicNs::default(), WallclockNs::default());
         EventBatch {
-            source: Source::NOBODY,
+            source: Source::NONE,
             sequence: 0,
             anchor: ClockAnchor {
                 monotonic,
@@ -157,8 +165,8 @@ impl EventBatch {
             },
             events: Vec::new(),
             watermark: monotonic,
-            accounts: Accounts::default(),
-            killed: Vec::new(),
+            stats: SourceStats::default(),
+            crashed_runs: Vec::new(),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Times. Events carry the monotonic clock as the kernel gave it, and it is never changed; a wall clock time is
-//! always monotonic + an anchor, and the anchor says how far it may be off.
+//! Clocks. Events carry the kernel's monotonic time unchanged. A wall clock time is always
+//! monotonic time + an anchor, and the anchor bounds its error.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 pub struct MonotonicNs(pub u64);
 
 impl MonotonicNs {
-    /// Time from `earlier` to here; zero when `earlier` is later.
+    /// Returns the time from `earlier` to `self`; zero if `earlier` is later.
     pub fn since(self, earlier: MonotonicNs) -> DurationNs {
         DurationNs(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// A length of time in ns.
+/// Duration in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DurationNs(pub u64);
 
@@ -23,39 +23,41 @@ pub struct DurationNs(pub u64);
 pub struct WallclockNs(pub u64);
 
 impl WallclockNs {
-    /// In the unit of Zipkin's timestamps, rounded down.
+    /// Converts to µs, the unit of Zipkin's timestamps, rounding down.
     pub fn micros(self) -> u64 {
         self.0 / 1000
     }
 }
 
-/// The two clocks read at one moment, and the span of time within which that moment lies.
+/// Two clocks read at one moment, with the uncertainty of that moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockAnchor {
     /// CLOCK_MONOTONIC at the moment.
     pub monotonic: MonotonicNs,
     /// CLOCK_REALTIME at the moment.
     pub wallclock: WallclockNs,
-    /// The two readings were taken at most this far apart.
+    /// Upper bound of the time between the two readings.
     pub uncertainty: DurationNs,
-    /// What CLOCK_BOOTTIME was ahead of CLOCK_MONOTONIC by then: how long the machine had been suspended since its boot.
+    /// CLOCK_BOOTTIME - CLOCK_MONOTONIC: time that the machine has been suspended since boot.
     pub suspended: DurationNs,
-    /// How far the wall clock may be off from UTC, as the kernel was told by who disciplines it (`maxerror` of adjtimex(2));
-    /// none where nobody does. It is a claim: what requests between nodes show wins over it.
-    pub claimed: Option<DurationNs>,
+    /// Maximum error of the wall clock against UTC, as the kernel reports it (`maxerror` of
+    /// adjtimex(2)); none if the clock is not synchronised. Offsets measured from requests between
+    /// nodes override it.
+    pub max_error: Option<DurationNs>,
 }
 
 impl ClockAnchor {
-    /// Of no clock: all zero, and nothing claimed.
+    /// Anchor of no clock: all zero, no maximum error.
     pub const NONE: ClockAnchor = ClockAnchor {
         monotonic: MonotonicNs(0),
         wallclock: WallclockNs(0),
         uncertainty: DurationNs(0),
         suspended: DurationNs(0),
-        claimed: None,
+        max_error: None,
     };
 
-    /// The wall clock at `time`, as this anchor has it. Deterministic: a replay gives the same.
+    /// Converts `time` to wall clock with this anchor. Deterministic: a replay returns the same
+    /// value.
     pub fn wallclock(&self, time: MonotonicNs) -> WallclockNs {
         let at = i128::from(self.wallclock.0) + i128::from(time.0) - i128::from(self.monotonic.0);
         WallclockNs(u64::try_from(at.max(0)).unwrap_or(u64::MAX))
@@ -67,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_anchor_converts_before_and_after_itself() {
+    fn anchor_converts_times_before_and_after_it() {
         let anchor = ClockAnchor {
             monotonic: MonotonicNs(1_000),
             wallclock: WallclockNs(5_000_000),
@@ -79,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn an_anchor_never_wraps() {
+    fn anchor_saturates_instead_of_wrapping() {
         let anchor = ClockAnchor { monotonic: MonotonicNs(u64::MAX), ..ClockAnchor::NONE };
         assert_eq!(anchor.wallclock(MonotonicNs(0)), WallclockNs(0));
     }

@@ -1,59 +1,61 @@
-//! What one layer saw of one request, once it ended there; and the names that such events refer to.
+//! Events of one layer, emitted when an operation ends there, and the names that such events refer
+//! to.
 //!
-//! Two kinds of facts. *Layer events* (call, bio, request, commit) are spans: begin, end, own id, the id of what
-//! submitted them, and the root at which the trace began: no join has to guess between the layers of one node.
-//! *Name events* (task, file) are said once and referred to by id, so that a comm or a path is not repeated a
-//! million times; a layer event is complete without them, only less readable.
+//! There are two groups. *Layer events* (system call, bio, block request, commit) are spans: begin,
+//! end, own id, the id of the submitter, and the root of the trace. No join has to guess between
+//! the layers of one node. *Name events* (task, file) are emitted once and referenced by id, so a
+//! comm or a path is not repeated in each event. A layer event is complete without them, only less
+//! readable.
 //!
-//! "Submitted by" and "caused by" are two relations. `parent` is always *submitted by*: the span that was open in
-//! the task that called down. What a request was done for (a commit for an fsync, write-back for a writer) is
-//! joined later and never put into `parent`.
+//! "Submitted by" and "caused by" are two relations. `parent` always means *submitted by*: the span
+//! that was open in the submitting task. The cause of a request (a commit for an fsync, write-back
+//! for a writer) is joined later and never stored in `parent`.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::attributes::ThreadAttributes;
-use crate::calls::CallId;
 use crate::clock::{DurationNs, MonotonicNs};
+use crate::daemon_span::DaemonSpanEvent;
 use crate::ids::{CgroupId, DeviceId, Fd, FileId, Pid, Sector, SpanId, TaskId, Tid, TraceId, Uid};
-use crate::meeting::MeetingEvent;
 pub use crate::op::BlockOp;
-use crate::operation::OperationEvent;
-use crate::process::ProcessEvent;
+use crate::process_context::ProcessContextEvent;
+use crate::remote_link::RpcEndpointEvent;
+use crate::syscalls::SyscallId;
+use crate::thread_attributes::ThreadAttributes;
 
-/// Anything that a tracer says.
+/// Any event of a tracer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LayerEvent {
     /// A system call returned.
-    Call(CallEvent),
+    Syscall(SyscallEvent),
     /// A bio ended.
     Bio(BioEvent),
     /// A block request ended.
     Request(RequestEvent),
-    /// A bio ended, and with it the request that carried it whole and nothing else.
+    /// A bio ended together with the request that carried it whole and nothing else.
     Pair(PairEvent),
     /// A journal commit ended.
     Commit(CommitEvent),
-    /// A task is, from this version on, as said here.
+    /// A task changed: its state from this version on.
     Task(TaskEvent),
-    /// A file has this path.
+    /// Path of a file.
     File(FileEvent),
-    /// A device has this name.
+    /// Name of a device.
     Device(DeviceEvent),
-    /// A span was one end of a request between two nodes.
-    Meeting(Box<MeetingEvent>),
-    /// A daemon's own operation ended.
-    Operation(Box<OperationEvent>),
-    /// A process is, from now on, as said here, in its own words.
-    Process(Box<ProcessEvent>),
+    /// A span was one endpoint of a request between two nodes.
+    RpcEndpoint(Box<RpcEndpointEvent>),
+    /// A daemon span ended.
+    DaemonSpan(Box<DaemonSpanEvent>),
+    /// A process published, changed or withdrew its process context.
+    ProcessContext(Box<ProcessContextEvent>),
 }
 
 impl LayerEvent {
-    /// When it was said: the end of what it describes. Streams are ordered by it.
+    /// Returns the time of emission: the end of the described operation. Streams are ordered by it.
     pub fn time(&self) -> MonotonicNs {
         match self {
-            LayerEvent::Call(e) => e.exit,
+            LayerEvent::Syscall(e) => e.exit,
             LayerEvent::Bio(e) => e.end,
             LayerEvent::Request(e) => e.complete,
             LayerEvent::Pair(e) => e.request.complete,
@@ -61,101 +63,105 @@ impl LayerEvent {
             LayerEvent::Task(e) => e.time,
             LayerEvent::File(e) => e.time,
             LayerEvent::Device(e) => e.time,
-            LayerEvent::Meeting(e) => e.end,
-            LayerEvent::Operation(e) => e.end,
-            LayerEvent::Process(e) => e.time,
+            LayerEvent::RpcEndpoint(e) => e.end,
+            LayerEvent::DaemonSpan(e) => e.end,
+            LayerEvent::ProcessContext(e) => e.time,
         }
     }
 }
 
-/// A task at one moment of its life.
+/// A task at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TaskRef {
-    /// Which task.
+    /// Task.
     pub id: TaskId,
-    /// Which of its [`TaskEvent`]s holds at that moment.
+    /// Number of the [`TaskEvent`] in force at that moment.
     pub version: u16,
 }
 
-/// Whether a call's whole life was seen.
+/// Outcome of a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Ending {
-    /// It returned this.
+pub enum SyscallOutcome {
+    /// Return value.
     Returned(i64),
-    /// The task ended inside it: `exit` is the task's end.
+    /// The task ended inside the call: `exit` is the end of the task.
     NoExit,
 }
 
-/// How much of a path argument was kept.
+/// Capture state of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-pub enum Kept {
-    /// All of it, or there was none.
+pub enum Captured {
+    /// Complete, or there was no path.
     #[default]
-    Whole,
-    /// It was longer than what is kept: its end is missing, or, of a file's own path, its upper part.
+    Full,
+    /// Partial: the end of a path argument is missing, or the upper directories of a file's own
+    /// path.
     Truncated,
-    /// It could not be read from the program's memory.
-    Unreadable,
+    /// Not captured: the read of user memory failed.
+    Faulted,
 }
 
-/// An open file, as a call used it.
+/// An open file, as a system call used it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenFile {
-    /// The descriptor.
+    /// Descriptor.
     pub fd: Fd,
-    /// What it names.
+    /// File of the descriptor.
     pub file: FileId,
-    /// File position at entry, where the call depends on it.
+    /// File position at entry, if the call depends on it.
     pub position_before: Option<i64>,
-    /// File position at return, where the call may move it and it could still be read.
+    /// File position at return, if the call may move it and it was readable.
     pub position_after: Option<i64>,
 }
 
-/// A system call: the root of what this node knows of a trace.
+/// A system call: the root of its trace on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CallEvent {
-    /// Its span, and the root of what is below it.
+pub struct SyscallEvent {
+    /// Span id, and root of its descendants.
     pub span: SpanId,
-    /// Who called.
+    /// Calling task.
     pub task: TaskRef,
-    /// Which call.
-    pub call: CallId,
-    /// Its arguments, as the registers had them at entry; 0 behind its own.
+    /// System call.
+    pub call: SyscallId,
+    /// Arguments: registers at entry, 0 after the last argument.
     pub args: [u64; 6],
     /// Entry.
     pub enter: MonotonicNs,
-    /// Return, or the task's end.
+    /// Return, or the end of the task.
     pub exit: MonotonicNs,
-    /// What became of it.
-    pub ending: Ending,
-    /// The file that it used by its primary descriptor, or opened.
+    /// Return value, or the missing exit.
+    pub outcome: SyscallOutcome,
+    /// File of its primary descriptor, or the file that it opened.
     pub file: Option<OpenFile>,
-    /// The other file of a call that has two: boxed, for an event is moved several times and few have it.
+    /// Second file of a call with two. Boxed: an event is moved several times, and few have one.
     pub second_file: Option<Box<OpenFile>>,
     /// Path arguments, lossy UTF-8.
     pub paths: [Option<Box<str>>; 2],
-    /// Whether the paths are whole.
-    pub paths_kept: Kept,
-    /// Bios that the task queued inside it, and drivers' commands that it sent: so many events with this call as their
-    /// submitter belong to this trace.
+    /// Capture state of the paths.
+    pub paths_captured: Captured,
+    /// Bios that the task queued inside the call, plus passthrough requests that it sent: number of
+    /// events of this trace with this call as submitter.
     pub bios: u32,
-    /// Times that the task gave up the processor to wait; 0 proves that it never slept.
+    /// Times that the task gave up the CPU to wait. 0 proves that it never slept.
     pub sleeps: u32,
-    /// Time inside it in which the task was ready to run and no CPU ran it; none where the kernel does not count it.
+    /// Time inside the call that the task was runnable and not running; none if the kernel does not
+    /// count it.
     pub cpu_wait: Option<DurationNs>,
-    /// The journal transaction that this fsync had to see committed (ext4).
+    /// Journal transaction that this fsync waited for (ext4).
     pub sync_tid: Option<u32>,
-    /// The application's own span that the thread worked for when it called, in the application's own trace; none where it
-    /// published none. Boxed: an event is moved several times and few have it.
+    /// Application span that the thread worked for at the call, in the application's trace; none
+    /// without a thread context. Boxed: an event is moved several times, and few have one.
     pub context: Option<Box<TraceContext>>,
-    /// What the thread said of its work besides; none where it said nothing. Shared: calls of one span say the same.
+    /// Thread attributes; none if the thread published none. Shared: calls of one span have equal
+    /// attributes.
     pub attributes: Option<Arc<ThreadAttributes>>,
 }
 
-impl CallEvent {
-    /// A call of `task` from `enter` to `exit` that returned 0, is about no file and caused nothing: whoever makes one up (a test, a
-    /// load) says what else it is. What is read of a record names every field.
-    pub fn bare(span: SpanId, task: TaskRef, call: CallId, enter: MonotonicNs, exit: MonotonicNs) -> Self {
+impl SyscallEvent {
+    /// Returns a system call of `task` from `enter` to `exit` that returned 0, used no file and
+    /// queued no bio. Tests and load generators set the remaining fields; decoders name every
+    /// field.
+    pub fn bare(span: SpanId, task: TaskRef, call: SyscallId, enter: MonotonicNs, exit: MonotonicNs) -> Self {
         Self {
             span,
             task,
@@ -163,11 +169,11 @@ impl CallEvent {
             args: [0; 6],
             enter,
             exit,
-            ending: Ending::Returned(0),
+            outcome: SyscallOutcome::Returned(0),
             file: None,
             second_file: None,
             paths: [None, None],
-            paths_kept: Kept::Whole,
+            paths_captured: Captured::Full,
             bios: 0,
             sleeps: 0,
             cpu_wait: None,
@@ -178,34 +184,35 @@ impl CallEvent {
     }
 }
 
-/// The span that a thread works for: what `traceparent` says. Most publish it (OpenTelemetry's thread context, OTEP 4947).
+/// The span that a thread works for, as in `traceparent`. Most threads publish it (OpenTelemetry's
+/// thread context, OTEP 4947).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TraceContext {
-    /// The application's trace; not 0.
+    /// Trace of the application; not 0.
     pub trace: TraceId,
-    /// The application's span: what it calls for is its child. Not 0.
+    /// Span of the application: the parent of the system call. Not 0.
     pub span: SpanId,
     /// Trace flags (W3C trace context, level 2): bit 0 is *sampled*.
     pub flags: u8,
-    /// How that is known.
-    pub from: ContextFrom,
+    /// Evidence for this context.
+    pub source: ContextSource,
 }
 
-/// How it is known for what a call was made.
+/// Evidence for a trace context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum ContextFrom {
-    /// Exact: the thread published it, and it was read at the call.
-    Thread,
-    /// By rule: the last that the thread had said in its events before the call returned was that it works for this operation,
-    /// which is an event of this node too.
-    Events,
-    /// Exact: the thread published it, and it was read at the call. It is an operation of this node, whose daemon has said it in its
-    /// events.
+pub enum ContextSource {
+    /// Exact: the thread published it, and the tracer read it at the call.
+    ThreadContext,
+    /// Rule: the last daemon span that the thread's events reported as active before the call
+    /// returned. The daemon span is an event of this node too.
+    DaemonSpan,
+    /// Exact: the thread published it, and the tracer read it at the call. It is also a daemon span
+    /// of this node.
     Both,
 }
 
 impl TraceContext {
-    /// Whether the application itself may have recorded its span.
+    /// Returns whether the application may have recorded its span.
     pub fn is_sampled(&self) -> bool {
         self.flags & 1 != 0
     }
@@ -216,11 +223,11 @@ impl TraceContext {
 pub struct BlockStatus(pub u8);
 
 impl BlockStatus {
-    /// Whether it completed without error.
+    /// Returns whether the request completed without error.
     pub fn is_ok(self) -> bool {
         self.0 == 0
     }
-    /// In words.
+    /// Returns the status as text.
     pub fn name(self) -> &'static str {
         match self.0 {
             0 => "ok",
@@ -241,31 +248,31 @@ impl BlockStatus {
     }
 }
 
-/// What submitted a bio.
+/// Submitter of a bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Submitter {
-    /// The span (call, commit) open in the submitting task.
+    /// The span (system call, commit) that was open in the submitting task.
     Span(SpanId),
-    /// No followed span was open: the kernel's own work. The bio is the root of its trace.
+    /// No traced span was open: kernel work. The bio is the root of its trace.
     Kernel,
 }
 
 /// A bio, from its submission to the completion of its last byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BioEvent {
-    /// Its span.
+    /// Span id.
     pub span: SpanId,
-    /// Who asked for it.
+    /// Submitter.
     pub submitter: Submitter,
-    /// Where its trace began.
+    /// Root span of its trace.
     pub root: SpanId,
-    /// The task that submitted it.
+    /// Submitting task.
     pub task: TaskRef,
-    /// The request that carried its last bytes; none on a device that makes no requests.
+    /// Request that carried its last bytes; none on a device without requests.
     pub request: Option<SpanId>,
-    /// It was the first bio of that request, which is its child; the others are linked.
+    /// True if it was the first bio of that request, which is its child; further bios are linked.
     pub first: bool,
-    /// More than one request carried it.
+    /// True if more than one request carried it.
     pub split: bool,
     /// Submission.
     pub queue: MonotonicNs,
@@ -273,177 +280,179 @@ pub struct BioEvent {
     pub end: MonotonicNs,
     /// Device or partition.
     pub device: DeviceId,
-    /// First sector, relative to the whole disk, also where `device` is a partition.
+    /// First sector, relative to the whole disk, also if `device` is a partition.
     pub sector: Sector,
-    /// Bytes when it was submitted.
+    /// Bytes at submission.
     pub bytes: u32,
-    /// Operation and flags.
+    /// Op and flags.
     pub op: BlockOp,
-    /// Success or failure.
+    /// Completion status.
     pub status: BlockStatus,
 }
 
 /// A block request, from its allocation to its last completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestEvent {
-    /// Its span.
+    /// Span id.
     pub span: SpanId,
-    /// Its first bio; of a driver's command the call that sent it. None where that was not followed.
+    /// First bio; for a passthrough request the system call that sent it. None if that was not
+    /// traced.
     pub parent: Option<SpanId>,
-    /// Where its trace began.
+    /// Root span of its trace.
     pub root: SpanId,
-    /// The task that allocated it.
+    /// Allocating task.
     pub task: TaskRef,
     /// Allocation.
     pub start: MonotonicNs,
-    /// First insertion into a queue above the driver's: the scheduler's, or without one the software queue of a device
-    /// that was busy. None where it went to the driver directly.
+    /// First insertion into a queue before the driver's: the scheduler's, or without scheduler the
+    /// software queue of a busy device. None if the request went directly to the driver.
     pub insert: Option<MonotonicNs>,
-    /// First issue to the driver on its behalf: its own, or that of the flush that served it (it may ask for one before
-    /// its data, or for nothing else). None where nothing had to be issued: a flush of a device without a cache.
+    /// First issue to the driver: of the request, or of the cache flush that served it before its
+    /// data or instead of data. None if nothing was issued: a flush of a device without a write
+    /// cache.
     pub issue: Option<MonotonicNs>,
     /// Last completion.
     pub complete: MonotonicNs,
-    /// The disk.
+    /// Disk.
     pub device: DeviceId,
     /// First sector at issue, relative to the disk.
     pub sector: Sector,
     /// Bytes at issue, merges included.
     pub bytes: u32,
-    /// Operation and flags.
+    /// Op and flags.
     pub op: BlockOp,
-    /// Success or failure.
+    /// Completion status.
     pub status: BlockStatus,
-    /// Bios that it carried.
+    /// Number of bios that it carried.
     pub bios: u16,
     /// Tag at issue.
     pub tag: Option<u32>,
-    /// Allocated inside a plug of its task, where it waited for the task to ask for more.
+    /// True if it was allocated inside a plug of its task and waited there for further requests.
     pub plugged: bool,
-    /// Put back and issued again at least once.
+    /// True if it was requeued and issued again.
     pub requeued: bool,
-    /// Went through the flush machinery.
+    /// True if it went through the flush machinery.
     pub flush_sequence: bool,
 }
 
-/// A bio and its request where they are one to one, as with nearly all direct I/O: `request.parent` is `bio.span`,
-/// `bio.request` is `request.span`, and both ended at one time with one status. It says what a [`BioEvent`] and a
-/// [`RequestEvent`] would, and passes every queue once.
+/// A bio and its request if they are one to one, as in nearly all direct I/O: `request.parent` is
+/// `bio.span`, `bio.request` is `request.span`, and both ended at one time with one status. It is
+/// equivalent to a [`BioEvent`] and a [`RequestEvent`] and passes every queue once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PairEvent {
-    /// The bio.
+    /// Bio.
     pub bio: BioEvent,
-    /// Its request.
+    /// Request of the bio.
     pub request: RequestEvent,
 }
 
-/// A journal commit: the root of what the journal's thread wrote for everybody who waited.
+/// A journal commit: the root of the writes that the journal thread made for all waiting tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommitEvent {
-    /// Its span and the root of its trace.
+    /// Span id, and root of its trace.
     pub span: SpanId,
-    /// The journal's thread.
+    /// Journal thread.
     pub task: TaskRef,
     /// Start.
     pub start: MonotonicNs,
     /// End.
     pub end: MonotonicNs,
-    /// The file system's device.
+    /// Device of the file system.
     pub device: DeviceId,
-    /// The transaction's number: with `device` the key to the calls that waited for it.
+    /// Transaction number: with `device` the key to the system calls that waited for it.
     pub tid: u32,
-    /// Bios queued inside it.
+    /// Bios queued inside the commit.
     pub bios: u32,
 }
 
-/// Why a task is described again.
+/// Reason for a task event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum TaskChange {
-    /// First sight of it.
-    Seen,
-    /// A followed task forked it.
+    /// The tracer saw the task for the first time.
+    Discovered,
+    /// A traced task forked it.
     Forked,
-    /// It executes another program.
+    /// Executed another program.
     Execed,
-    /// Its name, user or cgroup changed.
+    /// Changed comm, user or cgroup.
     Changed,
-    /// It ended.
+    /// Exited.
     Exited,
 }
 
-/// A task as it is from `version` on.
+/// State of a task from `version` on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskEvent {
-    /// When.
+    /// Time.
     pub time: MonotonicNs,
-    /// Which task, which version.
+    /// Task and version.
     pub task: TaskRef,
-    /// The task that forked it, where that was followed.
+    /// Forking task, if it was traced.
     pub parent: Option<TaskId>,
-    /// Why.
+    /// Reason.
     pub change: TaskChange,
     /// Thread id.
     pub tid: Tid,
     /// Process id.
     pub pid: Pid,
-    /// Its parent's process id.
+    /// Process id of the parent.
     pub ppid: Pid,
-    /// Its user.
+    /// User.
     pub uid: Uid,
-    /// Its cgroup.
+    /// Cgroup.
     pub cgroup: CgroupId,
-    /// Its name at that moment.
+    /// Comm at that moment.
     pub comm: Arc<str>,
-    /// Its program; none for a kernel thread.
+    /// Executable; none for a kernel thread.
     pub exe: Option<FileId>,
-    /// A thread of the kernel.
+    /// True if it is a kernel thread.
     pub kernel_thread: bool,
-    /// What it is called in its own pid namespace, where that is not the initial one. Streams of daemons name it so; once they are
-    /// put together nobody needs it, so it is in no saved state.
+    /// Ids in its own pid namespace, if that is not the initial one. Daemon event streams use these
+    /// ids. They are not needed after correlation, so snapshots omit them.
     #[serde(skip)]
-    pub inner: Option<InnerTask>,
+    pub ns_ids: Option<PidNsIds>,
 }
 
-/// A task as its own pid namespace numbers it.
+/// Ids of a task in its own pid namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InnerTask {
-    /// The namespace, by its inode (`/proc/PID/ns/pid`).
+pub struct PidNsIds {
+    /// Inode of the namespace (`/proc/PID/ns/pid`).
     pub pid_ns: u32,
-    /// Process id there.
+    /// Process id in the namespace.
     pub pid: Pid,
-    /// Thread id there.
+    /// Thread id in the namespace.
     pub tid: Tid,
 }
 
-/// A file's path at the moment when it was opened or executed.
+/// Path of a file when it was opened or executed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEvent {
-    /// When.
+    /// Time.
     pub time: MonotonicNs,
-    /// Which file.
+    /// File.
     pub file: FileId,
-    /// Its path from the host's root; it begins with `…/` when its upper part is missing.
+    /// Path from the host's root; it begins with `…/` if the upper directories are missing.
     pub path: Arc<str>,
-    /// Whether `path` is whole.
-    pub kept: Kept,
-    /// The file system's type (`ext4`, `tmpfs`, `pipefs` …).
+    /// Capture state of the path.
+    pub captured: Captured,
+    /// File system type (`ext4`, `tmpfs`, `pipefs` …).
     pub filesystem: Arc<str>,
-    /// The device that a device file stands for.
+    /// Device of a device file.
     pub device_file: Option<DeviceId>,
     /// `st_mode`.
     pub mode: u32,
 }
 
-/// A block device's name, said when the device is first met (and again after it was replaced by another of the
-/// same number).
+/// Name of a block device, emitted when the tracer first sees the device, and again after another
+/// device with the same number replaced it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceEvent {
-    /// When.
+    /// Time.
     pub time: MonotonicNs,
-    /// Which device.
+    /// Device.
     pub device: DeviceId,
-    /// Its name below /dev, `loop0`, `vda1`; its numbers where it has none any more.
+    /// Name below /dev (`loop0`, `vda1`), or the device numbers if it has none.
     pub name: Box<str>,
-    /// The disk of a partition.
+    /// Disk of a partition.
     pub partition_of: Option<DeviceId>,
 }

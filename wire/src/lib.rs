@@ -1,31 +1,34 @@
-//! The contract between blkkin's services, and with whoever reads its topics.
+//! Data model and wire format shared by blkkin's services and by readers of its Kafka topics.
 //!
-//! *What it is*: the vocabulary in flow order: [`ids`] and [`clock`] name things and times, [`event`] says what
-//! one layer saw ([`event::LayerEvent`], made by `tracer` and `ust-bridge`), [`batch`] carries events with
-//! their origin and losses, [`operation`] is what a daemon says of itself, [`process`] what a program says of its process, [`attributes`] what a thread says of its work, [`killed`] what a tracer that was killed has lost, [`span`] is what leaves for Zipkin, [`piece`] carries
-//! spans by trace, [`meeting`] ties those of two nodes. [`calls`] is the table of system calls that
-//! event and report refer to. What lies in topics is [`v1`]'s; `blkkin.proto` beside this crate is the
-//! same for everybody else, and `examples/` has readers of it in Python and Java.
+//! *What it contains*, in flow order: [`ids`] and [`clock`] define identifiers and times. [`event`]
+//! defines the events of one layer ([`event::LayerEvent`], produced by `tracer` and `ust-bridge`).
+//! [`batch`] carries events with their source and loss counters. [`daemon_span`],
+//! [`process_context`] and [`thread_attributes`] hold what applications publish: daemon spans,
+//! process attributes and thread attributes. [`crash_report`] reports the losses of a crashed
+//! tracer. [`span`] is the exported span. [`fragment`] carries spans by trace, and [`remote_link`]
+//! links requests between two nodes. [`syscalls`] is the system call table that events and reports
+//! refer to. [`v1`] encodes topic records; `blkkin.proto` in this crate is their schema, and
+//! `examples/` has readers in Python and Java.
 //!
-//! *Invariant*: no type here knows how an event was captured (that is `probe-abi`'s and `tracer`'s) nor how a
-//! span is shown (`zipkin-export`'s); every id and time is a type of its own, so that no function takes two
-//! bare `u64`s that could be swapped.
+//! *Invariant*: no type here depends on how an event was captured (`probe-abi`, `tracer`) or how a
+//! span is exported (`zipkin-export`). Each id and each time has its own type, so no function takes
+//! two bare `u64`s that a caller could swap.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
-pub mod attributes;
 pub mod batch;
-pub mod calls;
 pub mod clock;
+pub mod crash_report;
+pub mod daemon_span;
 pub mod event;
+pub mod fragment;
 pub mod ids;
-pub mod killed;
-pub mod meeting;
+pub mod in_flight;
 pub mod op;
-pub mod operation;
 pub mod partition;
-pub mod piece;
-pub mod process;
+pub mod process_context;
+pub mod remote_link;
 pub mod span;
-pub mod unended;
+pub mod syscalls;
+pub mod thread_attributes;
 pub mod v1;

@@ -1,17 +1,18 @@
-//! What is asked of a device: an operation and flags.
+//! Op of a bio or block request: the operation and its flags.
 //!
-//! *Invariant*: the operation's number is that of this file, whichever kernel said it. Linux has numbered operations on zones
-//! anew, in stable kernels too: 6.1.192, 6.12.117 and 6.18 close a zone with 13, which had been another's. The tracer, which
-//! knows the kernel, translates. Flags are as include/linux/blk_types.h has them: those that are named here have not moved.
+//! *Invariant*: the op number is that of this file on every kernel. Linux has renumbered zone
+//! operations, in stable kernels too: 6.1.192, 6.12.117 and 6.18 use 13 for zone close, formerly
+//! another operation. The tracer knows the kernel and translates. Flags are those of
+//! include/linux/blk_types.h; the flags named here have not moved.
 
 use serde::{Deserialize, Serialize};
 
-/// Operation in the low 8 bits, flags above.
+/// Op number in the low 8 bits, flags in the upper bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BlockOp(pub u32);
 
-/// All operations: the number here, the kernel's name of it, and ours.
-pub const OPERATIONS: &[(u8, &str, &str)] = &[
+/// Known ops: number here, kernel name, name in spans.
+pub const BLOCK_OPS: &[(u8, &str, &str)] = &[
     (0, "REQ_OP_READ", "read"),
     (1, "REQ_OP_WRITE", "write"),
     (2, "REQ_OP_FLUSH", "flush"),
@@ -28,8 +29,8 @@ pub const OPERATIONS: &[(u8, &str, &str)] = &[
     (35, "REQ_OP_DRV_OUT", "driver-out"),
 ];
 
-/// The number of an operation that is none of these.
-pub const UNKNOWN: u8 = 0xff;
+/// Number of an op that is not in [`BLOCK_OPS`].
+pub const UNKNOWN_OP: u8 = 0xff;
 
 impl BlockOp {
     const FLAG_SYNC: u32 = 1 << 11;
@@ -38,44 +39,45 @@ impl BlockOp {
     const FLAG_PREFLUSH: u32 = 1 << 18;
     const FLAG_RAHEAD: u32 = 1 << 19;
 
-    /// The operation's number.
+    /// Returns the op number.
     pub fn number(self) -> u8 {
         self.0 as u8
     }
-    /// Its name, in lower case.
+    /// Returns the op name, in lower case.
     pub fn name(self) -> &'static str {
-        let known = OPERATIONS.iter().find(|(number, ..)| *number == self.number());
+        let known = BLOCK_OPS.iter().find(|(number, ..)| *number == self.number());
         known.map_or("unknown", |(_, _, name)| name)
     }
-    /// Moves data towards the device.
+    /// Returns whether the op moves data to the device.
     pub fn is_write(self) -> bool {
         self.0 & 1 != 0
     }
-    /// A driver's command (SG_IO, NVMe passthrough): no bio was queued for it, and it has no sector.
-    pub fn is_command(self) -> bool {
+    /// Returns whether this is a passthrough request (SG_IO, NVMe passthrough). It has no bio
+    /// submission and no sector.
+    pub fn is_passthrough(self) -> bool {
         matches!(self.number(), 34 | 35)
     }
-    /// Somebody waits for it (REQ_SYNC).
+    /// Returns whether a task waits for it (REQ_SYNC).
     pub fn is_sync(self) -> bool {
         self.0 & Self::FLAG_SYNC != 0
     }
-    /// File system metadata (REQ_META).
+    /// Returns whether it moves file system metadata (REQ_META).
     pub fn is_meta(self) -> bool {
         self.0 & Self::FLAG_META != 0
     }
-    /// Must be on stable storage at completion (REQ_FUA).
+    /// Returns whether data must be on stable storage at completion (REQ_FUA).
     pub fn is_fua(self) -> bool {
         self.0 & Self::FLAG_FUA != 0
     }
-    /// Asks for a flush before it (REQ_PREFLUSH).
+    /// Returns whether it requires a cache flush first (REQ_PREFLUSH).
     pub fn is_preflush(self) -> bool {
         self.0 & Self::FLAG_PREFLUSH != 0
     }
-    /// Read ahead of demand (REQ_RAHEAD).
+    /// Returns whether it is read-ahead (REQ_RAHEAD).
     pub fn is_readahead(self) -> bool {
         self.0 & Self::FLAG_RAHEAD != 0
     }
-    /// The name, given how many bytes are moved: an empty write with PREFLUSH is a flush.
+    /// Returns the op name for a request of `bytes` bytes: an empty write with PREFLUSH is a flush.
     pub fn name_for(self, bytes: u32) -> &'static str {
         if bytes == 0 && self.is_preflush() { "flush" } else { self.name() }
     }
@@ -86,15 +88,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_those_of_drivers() {
-        let commands = OPERATIONS.iter().filter(|(number, ..)| BlockOp(u32::from(*number)).is_command());
+    fn passthrough_ops_are_driver_ops() {
+        let commands = BLOCK_OPS.iter().filter(|(number, ..)| BlockOp(u32::from(*number)).is_passthrough());
         assert!(commands.map(|(.., name)| *name).eq(["driver-in", "driver-out"]));
     }
 
     #[test]
-    fn an_operation_is_named_whatever_its_flags() {
+    fn op_name_ignores_flags() {
         assert_eq!(BlockOp(17 | 1 << 11).name(), "zone-reset");
-        assert_eq!(BlockOp(u32::from(UNKNOWN)).name(), "unknown");
+        assert_eq!(BlockOp(u32::from(UNKNOWN_OP)).name(), "unknown");
         assert_eq!(
             (BlockOp(1 | 1 << 18).name_for(0), BlockOp(1 | 1 << 18).name_for(512)),
             ("flush", "write")

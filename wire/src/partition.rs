@@ -1,28 +1,29 @@
-//! Which partition of a topic a key lies in.
+//! Kafka partitioning of keys.
 //!
-//! *In*: a key's bytes and how many partitions there are. *Out*: the one that a Java producer would choose, and
-//! librdkafka with `partitioner=murmur2_random`.
-//! *Invariant*: it never changes: pieces of a trace that are written years apart meet in one partition.
+//! *In*: the bytes of a key and the number of partitions. *Out*: the partition that a Java
+//! producer, or librdkafka with `partitioner=murmur2_random`, would choose. *Invariant*: it never
+//! changes, so fragments of a trace that were written years apart are in one partition.
 //!
-//! *Why here and not the producer's own*: a record of `blkkin.spans` holds many traces, so it has no key that a producer could
-//! look at; and pieces are numbered by their partition before there is a producer.
+//! *Why not the producer's partitioner*: a record of `blkkin.spans` holds many traces, so it has no
+//! key for the producer. Also, fragments are numbered by partition before a producer exists.
 
 use crate::ids::TraceId;
 
-/// Any would do; this one is Kafka's (org.apache.kafka.common.utils.Utils.murmur2).
+/// Seed of Kafka's murmur2 (org.apache.kafka.common.utils.Utils.murmur2).
 const SEED: u32 = 0x9747_b28c;
-/// MurmurHash2's multiplier and shift (Appleby, 2008).
+/// Multiplier and shift of MurmurHash2 (Appleby, 2008).
 const M: u32 = 0x5bd1_e995;
 const R: u32 = 24;
 
-/// The partition of `key` among `partitions`; 0 where there are none.
+/// Returns the partition of `key` among `partitions`; 0 if there are none.
 pub fn partition_of(key: &[u8], partitions: u32) -> u32 {
-    // Kafka takes the sign away by masking it, not by negation.
+    // Kafka masks the sign bit, it does not negate.
     (murmur2(key) & 0x7fff_ffff) % partitions.max(1)
 }
 
 impl TraceId {
-    /// Where all that is known of this trace lies: its key is the id's 16 bytes, the highest first.
+    /// Returns the partition of all records of this trace. The key is the 16 bytes of the id, most
+    /// significant first.
     pub fn partition(self, partitions: u32) -> u32 {
         partition_of(&self.0.to_be_bytes(), partitions)
     }
@@ -48,9 +49,9 @@ fn murmur2(key: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    /// What Kafka's own tests expect (clients, UtilsTest.testMurmur2).
+    /// Expected values of Kafka's own tests (clients, UtilsTest.testMurmur2).
     #[test]
-    fn it_is_kafkas_murmur2() {
+    fn hash_equals_kafkas_murmur2() {
         let expected = [
             ("21", -973_932_308),
             ("foobar", -790_332_482),
@@ -65,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn every_partition_gets_its_share_of_traces() {
+    fn traces_spread_evenly_over_partitions() {
         let mut traces = [0; 12];
         for n in 0..12_000_u128 {
             traces[TraceId(7 << 64 | n).partition(12) as usize] += 1;

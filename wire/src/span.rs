@@ -1,4 +1,5 @@
-//! A span as tracing systems know it: no storage in it, only names, times, tags and links.
+//! Exported spans as tracing systems define them: names, times, tags and links, without
+//! storage-specific fields.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -8,34 +9,34 @@ use serde::{Deserialize, Serialize};
 use crate::clock::{DurationNs, WallclockNs};
 use crate::ids::{SpanId, TraceId};
 
-/// Which side of a conversation between two services a span shows.
+/// Role of a span in a request between two services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum SpanKind {
-    /// It asked another service and waited.
+    /// Sends a request and waits for the reply.
     Client,
-    /// It was asked.
+    /// Handles a request.
     Server,
-    /// Neither: work inside one service.
+    /// Work inside one service.
     Local,
 }
 
-/// A tag's value. Words are equal by what they say, whoever owns them.
+/// Value of a tag. Texts compare by content, whatever their ownership.
 #[derive(Clone, Debug)]
 pub enum TagValue {
-    /// Words.
+    /// Text.
     Text(Cow<'static, str>),
-    /// A number.
+    /// Number.
     Number(i64),
-    /// Words shared by many spans.
+    /// Text shared by many spans.
     Shared(Arc<str>),
 }
 
 impl TagValue {
-    /// The words, if it is no number.
-    pub fn words(&self) -> Option<&str> {
+    /// Returns the text, or none for a number.
+    pub fn as_str(&self) -> Option<&str> {
         match self {
-            TagValue::Text(words) => Some(words),
-            TagValue::Shared(words) => Some(words),
+            TagValue::Text(text) => Some(text),
+            TagValue::Shared(text) => Some(text),
             TagValue::Number(_) => None,
         }
     }
@@ -46,54 +47,54 @@ impl PartialEq for TagValue {
         match (self, other) {
             (TagValue::Number(one), TagValue::Number(another)) => one == another,
             (TagValue::Number(_), _) | (_, TagValue::Number(_)) => false,
-            _ => self.words() == other.words(),
+            _ => self.as_str() == other.as_str(),
         }
     }
 }
 
 impl Eq for TagValue {}
 
-/// Another span that this one has to do with and that is not its parent.
+/// Span link: a related span that is not the parent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpanLink {
-    /// Its trace.
+    /// Trace id.
     pub trace: TraceId,
-    /// Its id.
+    /// Span id.
     pub span: SpanId,
-    /// What they have to do with each other and how that is known.
+    /// Relation and its evidence.
     pub relation: Cow<'static, str>,
 }
 
-/// One layer's part of a request, ready to be shown.
+/// Span of one layer, ready for export.
 ///
-/// A function of input events only: the same events give byte-identical spans, because Zipkin keeps both of
-/// two that differ in one tag.
+/// A function of input events only: the same events produce byte-identical spans, because Zipkin
+/// keeps both of two spans that differ in one tag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Its trace.
+    /// Trace id.
     pub trace: TraceId,
-    /// Its id.
+    /// Span id.
     pub id: SpanId,
-    /// The span above it.
+    /// Parent span.
     pub parent: Option<SpanId>,
-    /// Short, lower case, of low cardinality: never a path or a sector.
+    /// Span name: short, lower case, of low cardinality; never a path or a sector.
     pub name: Cow<'static, str>,
-    /// The layer, as a person would say it.
+    /// Service name: the layer.
     pub service: Arc<str>,
-    /// The service on the other side, where that is known.
+    /// Service at the other end, if known.
     pub remote_service: Option<Arc<str>>,
-    /// Its side.
+    /// Span kind.
     pub kind: SpanKind,
-    /// Begin.
+    /// Start.
     pub start: WallclockNs,
-    /// Length; may be below a microsecond.
+    /// Duration; may be less than 1 µs.
     pub duration: DurationNs,
-    /// Moments inside it.
+    /// Timestamped events inside the span.
     pub annotations: Vec<(WallclockNs, Cow<'static, str>)>,
-    /// Facts about it, in a fixed order.
+    /// Tags, in a fixed order.
     pub tags: Vec<(Cow<'static, str>, TagValue)>,
-    /// Why it failed, if it did.
+    /// Error text of a failed span.
     pub error: Option<Cow<'static, str>>,
-    /// Other spans that it has to do with.
+    /// Span links.
     pub links: Vec<SpanLink>,
 }

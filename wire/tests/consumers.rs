@@ -1,36 +1,37 @@
-//! Who reads the topics without any code of ours: `blkkin.proto`, protoc, and the consumer of `examples/`.
+//! External consumers of the topics: `blkkin.proto`, protoc, and the Python consumer in
+//! `examples/`.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking and prints why it was skipped"
 )]
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// That of the distribution, whose modules protoc's answers need: a user may have another before it.
+/// Python of the distribution, whose modules match protoc. PATH may have another one first.
 const PYTHON: &str = "/usr/bin/python3";
 
-fn here(name: &str) -> PathBuf {
+fn crate_path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// The schema in Python; or why not.
-fn compiled() -> Result<tempfile::TempDir, String> {
+/// Compiles the schema to Python; an error explains why the test is skipped.
+fn compiled_schema() -> Result<tempfile::TempDir, String> {
     let runs = |program: &str, arguments: &[&str]| {
         let output = Command::new(program).args(arguments).output();
         let output = output.map_err(|error| format!("{program}: {error}"))?;
-        let said = || format!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim());
-        if output.status.success() { Ok(()) } else { Err(said()) }
+        let error = || format!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim());
+        if output.status.success() { Ok(()) } else { Err(error()) }
     };
     runs("protoc", &["--version"])?;
     runs(PYTHON, &["-c", "import google.protobuf"])?;
     let folder = tempfile::tempdir().unwrap();
-    let from = format!("--proto_path={}", here("").display());
+    let from = format!("--proto_path={}", crate_path("").display());
     let to = format!("--python_out={}", folder.path().display());
-    // From here on a failure is ours.
+    // A failure from here on is an error of the schema.
     runs("protoc", &[&from, &to, "blkkin.proto"]).unwrap();
     Ok(folder)
 }
@@ -38,7 +39,7 @@ fn compiled() -> Result<tempfile::TempDir, String> {
 fn consume(schema: &Path, arguments: &[&str], record: &[u8]) -> Output {
     let mut command = Command::new(PYTHON);
     command
-        .arg(here("examples/consumer.py"))
+        .arg(crate_path("examples/consumer.py"))
         .args(arguments)
         .env("PYTHONPATH", schema)
         .env("PYTHONDONTWRITEBYTECODE", "1");
@@ -48,29 +49,29 @@ fn consume(schema: &Path, arguments: &[&str], record: &[u8]) -> Output {
     consumer.wait_with_output().unwrap()
 }
 
-/// Records and what is in them were written by hand, value by value: `src/v1/tests/ever.rs` and `src/v1/pieces/tests.rs` have the
-/// same in Rust.
+/// Golden records and their content as JSON lines, written by hand. `src/v1/tests/golden.rs` and
+/// `src/v1/fragments/tests.rs` have the same in Rust.
 const GOLDEN: [(&str, &[&str]); 10] = [
     ("v1", &[]),
     ("process-v1", &[]),
     ("attributes-v1", &[]),
-    ("inner-v1", &[]),
-    ("meeting-v1", &[]),
-    ("operation-v1", &[]),
+    ("pid-namespace-v1", &[]),
+    ("rpc-endpoint-v1", &[]),
+    ("daemon-span-v1", &[]),
     ("context-v1", &[]),
-    ("context-operation-v1", &[]),
-    ("pieces-v1", &["--pieces"]),
-    ("links-v1", &["--pieces"]),
+    ("context-daemon-span-v1", &[]),
+    ("fragments-v1", &["--fragments"]),
+    ("links-v1", &["--fragments"]),
 ];
 
 #[test]
-fn a_consumer_in_python_reads_what_was_written() {
-    let schema = match compiled() {
+fn python_consumer_reads_golden_records() {
+    let schema = match compiled_schema() {
         Ok(schema) => schema,
         Err(why) => return println!("skipped: {why}"),
     };
     for (name, arguments) in GOLDEN {
-        let golden = here("golden").join(name);
+        let golden = crate_path("golden").join(name);
         let record = std::fs::read(golden.with_extension("bin")).unwrap();
         let output = consume(schema.path(), arguments, &record);
         assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
@@ -80,12 +81,12 @@ fn a_consumer_in_python_reads_what_was_written() {
 }
 
 #[test]
-fn a_consumer_in_python_refuses_a_version_that_it_does_not_know() {
-    let schema = match compiled() {
+fn python_consumer_rejects_unknown_version() {
+    let schema = match compiled_schema() {
         Ok(schema) => schema,
         Err(why) => return println!("skipped: {why}"),
     };
     let output = consume(schema.path(), &[], &[1 << 3, 2]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && said.contains("version 2 of the schema"), "{said}");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("schema version 2"), "{error}");
 }

@@ -1,7 +1,7 @@
-//! Ctrl-C and its like: noted, not obeyed at once, by a task that has things to take down first.
+//! Deferred handling of SIGINT, SIGTERM and SIGHUP, for tasks that must clean up first.
 //!
-//! *Invariant*: once [`catch`] has been called such a signal ends no task by itself; whoever waits asks [`check`].
-//! (A handler, unlike an ignored signal, is not inherited by the programs that we start.)
+//! *Invariant*: after [`catch`] these signals do not end the task. Code that waits calls [`check`].
+//! (A handler, unlike an ignored signal, is not inherited by child processes.)
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -9,24 +9,24 @@ use std::sync::{Arc, LazyLock};
 use anyhow::{Context, Result, bail};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-static CAME: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+static RECEIVED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
-/// From now on signals are noted.
+/// Installs the handlers.
 pub(crate) fn catch() -> Result<()> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&CAME)).context("cannot handle signals")?;
+        signal_hook::flag::register(signal, Arc::clone(&RECEIVED)).context("cannot handle signals")?;
     }
     Ok(())
 }
 
-/// Whether one has come.
-pub(crate) fn came() -> bool {
-    CAME.load(Ordering::Relaxed)
+/// Returns whether a signal has arrived.
+pub(crate) fn received() -> bool {
+    RECEIVED.load(Ordering::Relaxed)
 }
 
-/// An error once one has come.
+/// Returns an error if a signal has arrived.
 pub(crate) fn check() -> Result<()> {
-    if came() {
+    if received() {
         bail!("interrupted");
     }
     Ok(())

@@ -1,12 +1,24 @@
-//! blkkin's own tasks: `cargo xtask demo | test | vm | setup | bench | soak | dist | screenshots | lint`.
+//! blkkin's development tasks: `cargo xtask demo
 //!
-//! A task may install things, so each says what it is about to do and why before it does it, and does nothing
-//! when nothing is missing. This file only parses the command line.
-#![allow(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "talking to the person at the terminal is what a task is for"
-)]
+//! test
+//!
+//! vm
+//!
+//! setup
+//!
+//! bench
+//!
+//! soak
+//!
+//! dist
+//!
+//! screenshots
+//!
+//! lint`.
+//!
+//! A task may install programs. It prints what it installs and why beforehand, and does nothing if
+//! nothing is missing. This file only parses the command line.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tasks print to the terminal of the developer")]
 
 mod bench;
 mod demo;
@@ -37,7 +49,7 @@ use crate::workspace::Workspace;
 #[command(
     name = "cargo xtask",
     bin_name = "cargo xtask",
-    about = "blkkin's own tasks",
+    about = "blkkin's development tasks",
     disable_version_flag = true
 )]
 struct Arguments {
@@ -49,63 +61,70 @@ struct Arguments {
 enum Task {
     /// Trace SQLite on ext4 over a loop device, from system call to block request
     Demo {
-        /// Three nodes instead, through a real Kafka into a real Zipkin, with an aggregator killed in the middle
+        /// Three nodes: agents, a real Kafka, a real Zipkin, and an aggregator that is killed
+        /// during the run
         #[arg(long)]
         cluster: bool,
-        /// An NBD server instead, which says what it does: its requests above its system calls, in a real Zipkin
+        /// An instrumented NBD server: its daemon spans with the system calls below them, in a real
+        /// Zipkin
         #[arg(long, conflicts_with = "cluster")]
         nbd: bool,
-        /// A service that traces itself instead: its own spans with the disk below them, in a real Zipkin
+        /// An application that exports its own spans: the same traces with the disk below them, in
+        /// a real Zipkin
         #[arg(long, conflicts_with_all = ["cluster", "nbd"])]
         application: bool,
-        /// Set up and built already, and root: only the part that needs root (used by the demo itself)
+        /// Only the part that needs root, with this blkkin; expects set-up and build (used by the
+        /// demo)
         #[arg(long, hide = true, value_name = "BLKKIN")]
         traced_part: Option<std::path::PathBuf>,
     },
     /// Install what the tests need, then run them all, quick ones first
     Test {
-        /// Only tests whose name contains this
+        /// Only tests whose name contains this text
         filter: Option<String>,
     },
-    /// Run the system tests inside other kernels, emulated; without a name in all of them (part of `test`)
+    /// Run the system tests inside other kernels, emulated; without a name in all guests (part of
+    /// `test`)
     Vm {
-        /// Which guest
+        /// Name of the guest
         name: Option<String>,
-        /// Only tests whose name contains this, or those of the program of this name
+        /// Only tests whose name contains this text, or all tests of the program with this name
         #[arg(long, value_name = "FILTER")]
         only: Option<String>,
     },
-    /// Install what a build needs and is missing here (nothing on a machine that is set up)
+    /// Install what a build needs and this machine lacks (nothing on a machine that is set up)
     Setup {
-        /// Also what the tests need
+        /// Install the tools of the tests too
         #[arg(long)]
         tests: bool,
-        /// Also what the demo needs
+        /// Install the tools of the demo too
         #[arg(long)]
         demo: bool,
     },
-    /// Make the pictures of Zipkin in docs/ anew (as root)
+    /// Make the screenshots of Zipkin in docs/ again (as root)
     Screenshots {
         /// Use this program instead of building one
         #[arg(long, value_name = "FILE")]
         blkkin: Option<std::path::PathBuf>,
-        /// Only the pictures whose name contains this
+        /// Only the screenshots whose file name contains this text
         #[arg(long, value_name = "NAME")]
         only: Option<String>,
     },
-    /// Measure what blkkin costs, beside its peers
+    /// Measure what blkkin costs, also in comparison with other tools
     Bench(bench::Options),
-    /// Events of three nodes to Zipkin while every service is killed: what comes out is the same
+    /// Send events of three nodes to Zipkin while every service is killed, and compare the result
+    /// with an undisturbed run
     Soak(soak::Options),
-    /// Make what is brought to other machines: one static binary, in target/dist
+    /// Build the distributable: one static binary in target/dist
     Dist {
-        /// And a container image of it
+        /// Build a container image of it too
         #[arg(long)]
         image: bool,
     },
-    /// Format, clippy, documentation, licences and sources of dependencies
+    /// Check format, vocabulary, clippy, documentation, and the licences and sources of
+    /// dependencies
     Lint {
-        /// Also known vulnerabilities (fetches the RustSec database)
+        /// Check for known vulnerabilities (fetches the RustSec database)
         #[arg(long)]
         advisories: bool,
     },
@@ -124,10 +143,10 @@ fn main() -> ExitCode {
 fn run(workspace: &Workspace, task: Task) -> anyhow::Result<ExitCode> {
     match task {
         Task::Demo { cluster, nbd, application, traced_part } => {
-            let which = demo::Which::of(cluster, nbd, application);
+            let scenario = demo::Scenario::of(cluster, nbd, application);
             match traced_part {
-                None => demo::run(workspace, which),
-                Some(blkkin) => demo::traced_part(workspace, &blkkin, which),
+                None => demo::run(workspace, scenario),
+                Some(blkkin) => demo::traced_part(workspace, &blkkin, scenario),
             }
         }
         Task::Screenshots { blkkin, only } => screenshots::run(workspace, blkkin, only.as_deref()),
@@ -147,6 +166,8 @@ fn run(workspace: &Workspace, task: Task) -> anyhow::Result<ExitCode> {
         Task::Bench(options) => bench::run(workspace, &options),
         Task::Soak(options) => soak::run(workspace, &options),
         Task::Dist { image } => dist::run(workspace, image).map(|()| ExitCode::SUCCESS),
-        Task::Lint { advisories } => lint::run(workspace, advisories).map(|()| ExitCode::SUCCESS),
+        Task::Lint { advisories } => {
+            lint::run(workspace, advisories).map(|()| ExitCode::SUCCESS)
+        }
     }
 }

@@ -1,7 +1,8 @@
-//! Programs of the distribution: what each is for, what it is called where, and installing what is missing.
+//! Programs of the distribution: their purposes, package names per distribution, and the
+//! installation of missing ones.
 //!
-//! A package counts as present when its program is found, not when a package database says so: a program that was
-//! built by hand serves as well. Only apt is driven; elsewhere the missing packages and the command are named.
+//! A package counts as installed if its program is found, so a program that was built by hand is
+//! accepted. Only apt is run; for other package managers the error contains the install command.
 
 mod list;
 mod manager;
@@ -17,9 +18,9 @@ use crate::shell;
 use list::PACKAGES;
 pub(crate) use manager::Manager;
 
-/// One program that a task calls.
+/// Program that a task runs, and the packages that contain it.
 pub(crate) struct Package {
-    /// By its name; or, of what is no program, the path of a file that it has.
+    /// Name of the program, or the path of a file of a package without programs.
     program: &'static str,
     purposes: &'static [Purpose],
     reason: &'static str,
@@ -29,31 +30,31 @@ pub(crate) struct Package {
     zypper: &'static str,
 }
 
-/// The packages that `purposes` need and whose program is not found here.
+/// Returns the packages that `purposes` need and whose program is not found.
 pub(crate) fn missing(purposes: &[Purpose]) -> Vec<&'static Package> {
     let wanted =
         PACKAGES.iter().filter(|package| package.purposes.iter().any(|purpose| purposes.contains(purpose)));
-    wanted.filter(|package| !package.is_there()).collect()
+    wanted.filter(|package| !package.is_installed()).collect()
 }
 
 impl Package {
-    fn is_there(&self) -> bool {
+    fn is_installed(&self) -> bool {
         match self.program.starts_with('/') {
             true => Path::new(self.program).is_file(),
             false => shell::which(self.program).is_some(),
         }
     }
 
-    /// `fio: makes a known number of requests …`, for the plan.
+    /// Formats a line of the plan: `fio (package fio): makes a known number of requests …`.
     pub(crate) fn plan_line(&self) -> String {
-        format!("{} (package {}): {}", self.program, Manager::of_this_machine().names(self), self.reason)
+        format!("{} (package {}): {}", self.program, Manager::detect().names(self), self.reason)
     }
 }
 
-/// Installs `packages` by apt; on a machine without apt the error names them and the command that installs them.
+/// Installs `packages` with apt. Without apt the error contains the command that installs them.
 pub(crate) fn install(packages: &[&Package]) -> Result<()> {
     if shell::which("apt-get").is_none() {
-        bail!("only apt is driven by this task: {}", Manager::of_this_machine().remedy(packages));
+        bail!("this task installs packages with apt only: {}", Manager::detect().remedy(packages));
     }
     let names: BTreeSet<&str> = packages.iter().flat_map(|package| package.apt).copied().collect();
     apt_with_fresh_lists(|| {
@@ -64,8 +65,8 @@ pub(crate) fn install(packages: &[&Package]) -> Result<()> {
     .with_context(|| format!("cannot install {}", names.into_iter().collect::<Vec<_>>().join(" ")))
 }
 
-/// Runs `step`; when it fails, the package lists may be missing or too old, so they are fetched and it runs again.
-/// That is the only reason to fetch lists: their age alone says nothing.
+/// Runs `step`. If it fails, fetches apt's package lists and runs it again, because the lists may
+/// be missing or outdated. The age of the lists alone is no reason to fetch them.
 pub(crate) fn apt_with_fresh_lists<T>(step: impl Fn() -> Result<T>) -> Result<T> {
     step().or_else(|first| {
         println!("  fetching apt's package lists, because: {first:#}");

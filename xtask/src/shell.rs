@@ -1,4 +1,5 @@
-//! Running other programs: each failure names the command, how it ended, and what it said.
+//! Runs other programs. Every error contains the command, its exit status and the end of its
+//! standard error.
 
 use std::fmt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -7,14 +8,14 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Lines of a failed command's standard error that are repeated in the error: enough for its last message.
+/// Maximum number of lines of a failed command's standard error that the error repeats.
 const ERROR_LINES_MAX: usize = 12;
 
-/// Runs `command` with this process's own output; an exit status other than 0 is an error.
+/// Runs `command` with the output of this process. An exit status other than 0 is an error.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
-    let status = command.status().with_context(|| format!("cannot start `{}`", Shown(command)))?;
+    let status = command.status().with_context(|| format!("cannot start `{}`", CommandLine(command)))?;
     if !status.success() {
-        bail!("`{}` failed ({status})", Shown(command));
+        bail!("`{}` failed ({status})", CommandLine(command));
     }
     Ok(())
 }
@@ -22,21 +23,21 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
 /// Runs `command` and returns what it wrote to standard output.
 pub(crate) fn capture(command: &mut Command) -> Result<String> {
     command.stdin(Stdio::null());
-    let output = command.output().with_context(|| format!("cannot start `{}`", Shown(command)))?;
+    let output = command.output().with_context(|| format!("cannot start `{}`", CommandLine(command)))?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        bail!("`{}` failed ({}): {}", Shown(command), output.status, last_lines(&said));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!("`{}` failed ({}): {}", CommandLine(command), output.status, last_lines(&stderr));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// As [`capture`], where only success is wanted.
+/// Runs `command` like [`capture`] and discards its standard output.
 pub(crate) fn run_quietly(command: &mut Command) -> Result<()> {
     capture(command).map(drop)
 }
 
-/// The program's path, as a shell finds it; the folders of administration are searched too, because a user's
-/// PATH often lacks them and the program itself is there.
+/// Finds the path of a program like a shell. Searches the sbin folders too, because a user's PATH
+/// often lacks them.
 pub(crate) fn which(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let administration = ["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from);
@@ -46,12 +47,12 @@ pub(crate) fn which(program: &str) -> Option<PathBuf> {
         .find(|file| is_executable(file))
 }
 
-/// Whether this process is root. `/proc/self` belongs to the effective user.
+/// Returns whether this process is root: `/proc/self` belongs to the effective user.
 pub(crate) fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|owner| owner.uid() == 0)
 }
 
-/// `program` with root's rights: as it is when we are root, by sudo otherwise.
+/// Prepares `program` with root privileges: unchanged if this process is root, with sudo otherwise.
 pub(crate) fn privileged(program: &str, why: &str) -> Result<Command> {
     if is_root() {
         return Ok(Command::new(program));
@@ -65,10 +66,10 @@ pub(crate) fn privileged(program: &str, why: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// A command as one would type it.
-struct Shown<'a>(&'a Command);
+/// Displays a command as typed in a shell.
+struct CommandLine<'a>(&'a Command);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for CommandLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0.get_program().display())?;
         self.0.get_args().try_for_each(|argument| write!(f, " {}", argument.display()))
@@ -89,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_names_the_command_and_what_it_said() {
+    fn failure_names_command_and_stderr() {
         let error =
             capture(Command::new("sh").args(["-c", "echo no such disk >&2; exit 3"])).expect_err("exit 3");
         let text = error.to_string();
@@ -97,15 +98,15 @@ mod tests {
     }
 
     #[test]
-    fn which_finds_a_shell_and_nothing_made_up() {
+    fn which_finds_sh_and_no_unknown_program() {
         assert!(which("sh").is_some());
         assert!(which("blkkin-no-such-program").is_none());
     }
 
     #[test]
-    fn an_error_repeats_only_the_end() {
-        let many: String = (0..40).map(|line| format!("line {line}\n")).collect();
-        let kept = last_lines(&many);
-        assert!(kept.starts_with("line 28") && kept.ends_with("line 39"), "{kept}");
+    fn error_keeps_last_lines() {
+        let lines: String = (0..40).map(|line| format!("line {line}\n")).collect();
+        let tail = last_lines(&lines);
+        assert!(tail.starts_with("line 28") && tail.ends_with("line 39"), "{tail}");
     }
 }

@@ -1,8 +1,9 @@
-//! `soak`: the whole way under torment, with more events and for longer than `cargo xtask test` does.
+//! `soak`: the whole pipeline under faults, with more events and for longer than `cargo xtask
+//! test`.
 //!
-//! What is done, killed and compared is `blkkin/tests/soak.rs`, built for release; here is only how much of it. Each round has
-//! its seed, counted up from the first, and says whom it killed when: `--seed` asks for it again. The last two rounds are with a
-//! tracer and a disk, and take root.
+//! `blkkin/tests/soak.rs`, built for release, runs, kills and compares; this file only sets the
+//! amount. Each round has a seed, counted up from the first, and prints which process it kills
+//! when; `--seed` repeats it. The last two rounds use a tracer and a disk, and need root.
 
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
@@ -16,24 +17,24 @@ use crate::setup::{self, Purpose};
 use crate::shell;
 use crate::workspace::Workspace;
 
-/// What `cargo xtask soak` may be told.
+/// Options of `cargo xtask soak`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Recorded events of each round; Zipkin's heap is 2 KB for each span that they make (1.3 an event)
+    /// Recorded events per round; Zipkin's heap is 2 KB per span (1.3 spans per event)
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     events: u64,
-    /// Rounds in which everybody is killed
+    /// Rounds in which every service is killed
     #[arg(long, value_name = "N", default_value_t = 3)]
     rounds: u32,
-    /// More rounds, until this time is over: 30m, 8h
+    /// Add rounds until this time has passed: 30m, 8h
     #[arg(long = "for", value_name = "TIME", value_parser = time)]
     time: Option<Duration>,
-    /// Of the first round [default: another each time]
+    /// Seed of the first round [default: random]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 }
 
-/// Builds, and runs the rounds.
+/// Builds the soak test and runs the rounds.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<ExitCode> {
     setup::run(workspace, &[Purpose::Build, Purpose::Tests])?;
     let program = build(workspace)?;
@@ -66,10 +67,10 @@ fn build(workspace: &Workspace) -> Result<PathBuf> {
     if !output.status.success() {
         bail!("the soak test does not build: see above");
     }
-    executable(&String::from_utf8_lossy(&output.stdout)).context("cargo built no test called soak")
+    executable(&String::from_utf8_lossy(&output.stdout)).context("cargo built no test named soak")
 }
 
-/// The test program, by cargo's messages.
+/// Finds the test program in cargo's messages.
 fn executable(messages: &str) -> Option<PathBuf> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let mut tests =
@@ -77,14 +78,14 @@ fn executable(messages: &str) -> Option<PathBuf> {
     tests.find_map(|message| message["executable"].as_str().map(|path| Path::new(path).to_owned()))
 }
 
-/// `90s`, `30m`, `8h`.
-fn time(word: &str) -> Result<Duration, String> {
+/// Parses `90s`, `30m` or `8h`.
+fn time(text: &str) -> Result<Duration, String> {
     let units = [("s", 1), ("m", 60), ("h", 3_600)];
     let parsed = units.iter().find_map(|(unit, seconds)| {
-        let number: u64 = word.strip_suffix(unit)?.parse().ok()?;
+        let number: u64 = text.strip_suffix(unit)?.parse().ok()?;
         Some(Duration::from_secs(number.checked_mul(*seconds)?))
     });
-    parsed.ok_or_else(|| "a time is a number and its unit: 90s, 30m, 8h".to_owned())
+    parsed.ok_or_else(|| "expected a number and a unit: 90s, 30m, 8h".to_owned())
 }
 
 #[cfg(test)]
@@ -92,16 +93,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_with_their_unit() {
+    fn durations_are_parsed_with_their_unit() {
         assert_eq!(
-            ["90s", "30m", "8h"].map(|word| time(word).map(|time| time.as_secs())),
+            ["90s", "30m", "8h"].map(|text| time(text).map(|time| time.as_secs())),
             [Ok(90), Ok(1_800), Ok(28_800)]
         );
-        assert!(["", "5", "m", "1d", "-1s"].iter().all(|word| time(word).is_err()));
+        assert!(["", "5", "m", "1d", "-1s"].iter().all(|text| time(text).is_err()));
     }
 
     #[test]
-    fn the_test_is_found_among_what_cargo_built() {
+    fn test_program_is_found_in_cargo_messages() {
         let messages = r#"{"target":{"name":"blkkin"},"profile":{"test":false},"executable":"/t/blkkin"}
 {"target":{"name":"soak"},"profile":{"test":true},"executable":"/t/soak-1"}"#;
         assert_eq!(executable(messages), Some(PathBuf::from("/t/soak-1")));

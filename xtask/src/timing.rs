@@ -1,15 +1,15 @@
-//! What took how long: steps are timed as they run and listed at the end.
+//! Durations of a task's steps, measured as they run and listed at the end.
 
 use std::time::{Duration, Instant};
 
-/// The steps of one task, in the order in which they ran.
+/// Steps of one task, in the order in which they ran.
 #[derive(Default)]
 pub(crate) struct Timings {
     steps: Vec<(String, Duration)>,
 }
 
 impl Timings {
-    /// Runs `step` and remembers its time, also when it fails.
+    /// Runs `step` and records its duration, even if it fails.
     pub(crate) fn time<T>(&mut self, name: &str, step: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let result = step();
@@ -17,7 +17,7 @@ impl Timings {
         result
     }
 
-    /// `set-up 0.1 s, build 12.0 s, …; 12.1 s in all`.
+    /// Formats `set-up 0.1 s, build 12.0 s, …; 12.1 s in all`.
     pub(crate) fn summary(&self) -> String {
         let total: Duration = self.steps.iter().map(|(_, time)| *time).sum();
         let each: Vec<String> =
@@ -26,7 +26,7 @@ impl Timings {
     }
 }
 
-/// A duration as the tasks print it.
+/// Formats a duration in seconds.
 pub(crate) fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_summary_lists_steps_in_order_and_their_sum() {
+    fn summary_lists_steps_in_order_and_their_sum() {
         let steps = vec![
             ("set-up".to_owned(), Duration::from_millis(1500)),
             ("build".to_owned(), Duration::from_secs(2)),

@@ -1,7 +1,8 @@
-//! Where things are: the workspace, and what the tasks keep below its `target/`.
+//! Paths of the workspace, and of the files that the tasks keep below its `target/`.
 //!
-//! The tools are kept in `target/toolchain` of the *workspace*, whatever CARGO_TARGET_DIR says: `tracer/build.rs`
-//! must find them with any target directory, and several target directories should share one tool chain.
+//! The tools are in `target/toolchain` of the *workspace*, independent of CARGO_TARGET_DIR:
+//! `tracer/build.rs` must find them with any target directory, and several target directories share
+//! one tool chain.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -11,13 +12,14 @@ use anyhow::{Context, Result};
 
 use crate::shell;
 
-/// The checkout that this task works on.
+/// Checkout that the task works on.
 pub(crate) struct Workspace {
     root: PathBuf,
 }
 
 impl Workspace {
-    /// The workspace that cargo started this task in; by asking cargo where the task was started by hand.
+    /// Finds the workspace by the environment that cargo sets, or by `cargo locate-project` without
+    /// it.
     pub(crate) fn find() -> Result<Self> {
         if let Some(root) =
             std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from).as_deref().and_then(Path::parent)
@@ -28,7 +30,7 @@ impl Workspace {
         locate.args(["locate-project", "--workspace", "--message-format", "plain"]);
         let manifest =
             shell::capture(&mut locate).context("cannot find the workspace: run this inside the checkout")?;
-        let root = Path::new(manifest.trim()).parent().context("cargo named no folder for the workspace")?;
+        let root = Path::new(manifest.trim()).parent().context("cargo printed no folder of the workspace")?;
         Ok(Self { root: root.to_owned() })
     }
 
@@ -36,22 +38,23 @@ impl Workspace {
         &self.root
     }
 
-    /// Compilers, linker and test tools that the tasks fetched: safe to delete, `setup` makes it again.
+    /// Returns the folder of compilers, linker and test tools. It can be deleted; `setup` makes it
+    /// again.
     pub(crate) fn toolchain_dir(&self) -> PathBuf {
         self.root.join("target/toolchain")
     }
 
-    /// What the demo leaves for the reader, and its disk while it runs.
+    /// Returns the folder of the demo's trace, and of its disk while it runs.
     pub(crate) fn demo_dir(&self) -> PathBuf {
         self.root.join("target/demo")
     }
 
-    /// Kernels of guests, and what the guests leave: safe to delete.
+    /// Returns the folder of the guests' kernels and files. It can be deleted.
     pub(crate) fn vm_dir(&self) -> PathBuf {
         self.root.join("target/vm")
     }
 
-    /// `cargo ARGS` in the workspace, by the cargo that runs this task.
+    /// Prepares `cargo ARGS` in the workspace, with the cargo that runs this task.
     pub(crate) fn cargo(&self) -> Command {
         let mut command = Command::new(cargo());
         command.current_dir(&self.root);

@@ -1,9 +1,10 @@
-//! How long to wait before an attempt is repeated.
+//! Delay before a retry.
 //!
-//! *In*: the number of attempts that failed in a row, and a random number. *Out*: a delay. *Invariant*: between
-//! half and all of `first · 2ⁿ`, never above `most`; no clock is read here and no generator kept.
+//! *In*: the number of consecutive failures, and a random number. *Out*: a delay. *Invariant*:
+//! between half and all of `first · 2ⁿ`, never above `most`. This module reads no clock and keeps
+//! no generator.
 //!
-//! Half of the delay is random: agents that lost the same server together do not come back together.
+//! Half of the delay is random, so agents that lost the same server do not retry in lockstep.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -11,34 +12,34 @@ use std::time::Duration;
 /// Bounds of the delay between attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// The longest delay after the first failure.
+    /// Maximum delay after the first failure.
     pub first: Duration,
-    /// The longest delay of all.
+    /// Maximum delay.
     pub most: Duration,
 }
 
 impl Default for Backoff {
-    /// 100 ms is below what a person notices, and above the pauses of a garbage collector; 5 s is how late a
-    /// server that is back is noticed, and one POST in 5 s is no load for one that is not.
+    /// Returns 100 ms to 5 s. 100 ms is imperceptible, and longer than a garbage collection pause.
+    /// With 5 s, the recovery of a server is noticed in time, and one POST in 5 s is no load.
     fn default() -> Self {
         Backoff { first: Duration::from_millis(100), most: Duration::from_secs(5) }
     }
 }
 
-/// A number that differs from call to call and from process to process.
+/// Random number that differs between calls and processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Jitter(pub u32);
 
 impl Jitter {
-    /// A new one.
+    /// Draws a new number.
     pub fn random() -> Jitter {
-        // Every RandomState has keys of its own.
+        // Each RandomState has its own keys.
         Jitter(RandomState::new().hash_one(()) as u32)
     }
 }
 
 impl Backoff {
-    /// The delay after `failures` (at least one) in a row.
+    /// Returns the delay after `failures` (at least one) consecutive failures.
     pub fn delay(&self, failures: u32, jitter: Jitter) -> Duration {
         let doublings = failures.saturating_sub(1).min(31);
         let longest = self.first.saturating_mul(1 << doublings).min(self.most);

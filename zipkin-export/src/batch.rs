@@ -1,7 +1,7 @@
-//! Encoded spans on their way, of which any part can be made a request of its own.
+//! Batch of encoded spans, of which any range can become a request.
 //!
-//! *In*: spans as bytes of a [`Format`]. *Out*: requests of some of them. *Invariant*: spans are encoded once; a repeat
-//! and a part of a batch have the same bytes for the same span.
+//! *In*: spans as bytes of a [`Format`]. *Out*: requests with some of them. *Invariant*: each span
+//! is encoded once. A retry and a part of a batch have the same bytes for the same span.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,26 +10,27 @@ use crate::format::Format;
 use crate::otlp;
 use crate::protobuf::FRAME_MAX;
 
-/// Between two spans of a JSON list. One span a line: a person can read the list, and `grep` finds a span in it.
+/// Separator between two spans of a JSON list. One span per line keeps the list readable, and
+/// `grep` finds a span.
 pub(crate) const SEPARATOR: &[u8] = b",\n";
 const BRACKETS: usize = 2;
 
 pub(crate) struct Batch {
     format: Format,
     bytes: Vec<u8>,
-    /// Where each span ends in `bytes`.
+    /// End of each span in `bytes`.
     ends: Vec<usize>,
-    /// The place of each span's service.
-    places: Vec<usize>,
+    /// Index of each span's service in `services`.
+    service_indices: Vec<usize>,
     services: Vec<Arc<str>>,
-    /// Bytes of the request of all, at the most.
+    /// Maximum bytes of a request with all spans.
     request_bytes: usize,
 }
 
 impl Batch {
     pub(crate) fn new(format: Format) -> Batch {
-        let (bytes, ends, places, services) = Default::default();
-        Batch { format, bytes, ends, places, services, request_bytes: BRACKETS }
+        let (bytes, ends, service_indices, services) = Default::default();
+        Batch { format, bytes, ends, service_indices, services, request_bytes: BRACKETS }
     }
 
     pub(crate) fn format(&self) -> Format {
@@ -42,7 +43,7 @@ impl Batch {
         self.ends.push(self.bytes.len());
         if self.format == Format::Otlp {
             let known = self.services.iter().position(|known| known == service);
-            self.places.push(known.unwrap_or(self.services.len()));
+            self.service_indices.push(known.unwrap_or(self.services.len()));
             if known.is_none() {
                 self.services.push(Arc::clone(service));
             }
@@ -52,12 +53,12 @@ impl Batch {
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
-        self.places.clear();
+        self.service_indices.clear();
         self.services.clear();
         self.request_bytes = BRACKETS;
     }
 
-    /// Spans.
+    /// Returns the number of spans.
     pub(crate) fn len(&self) -> usize {
         self.ends.len()
     }
@@ -66,7 +67,7 @@ impl Batch {
         self.ends.is_empty()
     }
 
-    /// Bytes of the request of all spans and `span`, at the most.
+    /// Returns the maximum bytes of a request with all spans and `span`.
     pub(crate) fn bytes_with(&self, span: &[u8], service: &Arc<str>) -> usize {
         let around = match self.format {
             Format::Json if self.is_empty() => 0,
@@ -78,7 +79,7 @@ impl Batch {
         self.request_bytes + around + span.len()
     }
 
-    /// Makes `request` the request of the spans of `range`.
+    /// Replaces the content of `request` with a request of the spans in `range`.
     pub(crate) fn request(&self, range: &Range<usize>, request: &mut Vec<u8>) {
         request.clear();
         match self.format {
@@ -89,13 +90,13 @@ impl Batch {
             }
             Format::Proto3 => request.extend_from_slice(self.bytes_of(range)),
             Format::Otlp => {
-                let spans = range.clone().map(|at| (self.places[at], self.bytes_of(&(at..at + 1))));
+                let spans = range.clone().map(|at| (self.service_indices[at], self.bytes_of(&(at..at + 1))));
                 otlp::request(&self.services, spans, request);
             }
         }
     }
 
-    /// Appends the spans of `range` with separators between them.
+    /// Appends the spans in `range` with separators between them.
     pub(crate) fn join(&self, range: &Range<usize>, list: &mut Vec<u8>) {
         for at in range.clone() {
             if at > range.start {
@@ -116,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_part_is_a_list_of_its_own() {
+    fn each_range_is_a_valid_list() {
         let mut batch = Batch::new(Format::Json);
         let (spans, service) = ([&b"{}"[..], b"{\"a\":1}", b"{\"bc\":2}"], Arc::from("s"));
         let mut list = Vec::new();
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn no_request_is_longer_than_was_said() {
+    fn request_length_respects_the_announced_bound() {
         for format in [Format::Json, Format::Proto3, Format::Otlp] {
             let (mut batch, mut request) = (Batch::new(format), Vec::new());
             for n in 1..=300 {
@@ -146,10 +147,10 @@ mod tests {
                 span.service = format!("service {}", n % 7).into();
                 let mut one = Vec::new();
                 format.encode(&span, &mut one);
-                let said = batch.bytes_with(&one, &span.service);
+                let bound = batch.bytes_with(&one, &span.service);
                 batch.push(&one, &span.service);
                 batch.request(&(0..batch.len()), &mut request);
-                assert!(request.len() <= said, "{format:?}: {} of {said}", request.len());
+                assert!(request.len() <= bound, "{format:?}: {} of {bound}", request.len());
             }
         }
     }

@@ -1,25 +1,30 @@
-//! Getting a batch accepted: again when nobody answers, in halves when the answer is no, or when a server fails over it.
+//! Delivery of a batch: retries while the server is unreachable, halves when it rejects the batch
+//! or fails on it.
 //!
-//! *In*: a [`Batch`] and something that can post a request. *Out*: a verdict on each of its spans, told to a
-//! [`Ledger`]. *Invariant*: a span gets one verdict; a request is repeated only while nobody has said what is wrong
-//! with it.
+//! *In*: a [`Batch`] and a transport. *Out*: a result for each span, reported to a
+//! [`DeliveryObserver`]. *Invariant*: each span gets one result. A request is retried only as long
+//! as no server has rejected it.
 //!
-//! Zipkin refuses a whole list for one bad span. A refused list is therefore posted in halves until the bad
-//! span stands alone: 2·log₂(1000) ≈ 20 posts for each bad one of 1000, and only that one is lost.
+//! Zipkin rejects a whole list for one bad span. A rejected list is therefore posted in halves
+//! until the bad span is alone: 2·log₂(1000) ≈ 20 posts for each bad span of 1000, and only that
+//! span is lost.
 //!
-//! A server may also *fail* over a list (500), again and again, and it does not say whether one of the spans or its own state is to
-//! blame. Repeated for ever, one span would hold everything behind it; given up, a server that is broken for all would have
-//! everything refused. So after [`FAILURES_MAX`] failures in a row the list is posted in halves, and a span is refused only if it
-//! fails as often alone *and* the server has accepted others of the same list since. Where it accepts nothing, it is waited for.
-//! *Limits*: a span that comes alone has no others to be compared with, and is repeated; a server that breaks in the middle of
-//! the search has one span refused each 16 s.
+//! A server can also *fail* on a list (500), repeatedly, without stating whether a span or its own
+//! state is the cause. Retrying for ever would let one span block all others; giving up would let a
+//! broken server reject everything. So after [`FAILURES_MAX`] consecutive failures the list is
+//! posted in halves. A span is rejected only if the server fails on it alone equally often *and*
+//! has accepted other spans of the same list since. If the server accepts nothing, delivery waits
+//! for it.
 //!
-//! A request that nobody answers is repeated without a maximum of its own: how long is the ledger's to say. In one process
-//! a queue bounds what can pile up behind it, and the deadline of the shutdown how long it goes on; behind a topic of Kafka
-//! nothing piles up.
+//! *Limits*: a span that arrives alone has no others to compare with, and is retried. A server that
+//! breaks during the search causes one rejected span every 16 s.
 //!
-//! *Rejected*: giving a request up after some attempts, or some minutes. It would lose spans that there still
-//! is room for, and a server that is away is away for the next request too.
+//! A request without a response is retried without a limit here: the observer decides how long. In
+//! one process, the queue bounds the backlog and the shutdown deadline bounds the time. Behind a
+//! Kafka topic there is no backlog.
+//!
+//! *Rejected*: giving up on a request after some attempts or minutes. It would lose spans while
+//! there is still room for them, and an unreachable server is unreachable for the next request too.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -27,272 +32,284 @@ use std::time::Duration;
 use crate::backoff::{Backoff, Jitter};
 use crate::batch::Batch;
 
-/// What a server said to one post.
+/// Reply of a server to one post.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reply {
-    /// It has them.
+pub enum ServerReply {
+    /// Accepted all spans.
     Accepted,
-    /// It has all but so many, and does not say which it does not want; why.
-    AcceptedBut(u64, String),
-    /// Something in the list is wrong.
+    /// Accepted all spans except this number, which the server does not identify; with its reason.
+    PartlyAccepted(u64, String),
+    /// A span of the list is invalid.
     Refused(String),
-    /// The request is longer than it takes.
-    TooLong(String),
-    /// It does not want requests from us, whatever is in them.
+    /// The request exceeds the server's size limit.
+    TooLarge(String),
+    /// The server accepts no requests from this client.
     Denied(String),
-    /// It failed over the request; by its own fault or by what is in it, it does not say.
-    Failed(String),
+    /// The server failed on the request, because of its state or because of the content.
+    ServerError(String),
 }
 
-/// Failures in a row after which it is looked for who is to blame. With the default back-off these are 16 s: a restart passes.
+/// Consecutive failures before the search for bad spans begins. With the default back-off these are
+/// 16 s: longer than a restart.
 const FAILURES_MAX: u32 = 8;
 
-/// Nobody said anything about the request: the same post may succeed later.
+/// No reply about the request: the same post can succeed later.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Away {
-    /// In which way.
-    pub reason: Reason,
-    /// In words.
+pub struct Unreachable {
+    /// Reason.
+    pub reason: FailureReason,
+    /// Reason as text.
     pub why: String,
 }
 
-/// In which way nobody said anything about a request. For counting: there are few of them.
+/// Reason why an attempt failed. For metrics: there are few.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reason {
-    /// No connection, or one that broke.
-    NotReached,
-    /// No answer in time.
-    NoAnswer,
-    /// It wants to be asked later.
+pub enum FailureReason {
+    /// No connection, or the connection broke.
+    ConnectFailed,
+    /// No response in time.
+    Timeout,
+    /// The server asked to retry later.
     Busy,
-    /// It failed.
-    Failed,
-    /// It wants nothing from us, and may be told otherwise.
+    /// The server failed.
+    ServerError,
+    /// The server accepts no requests from this client; its configuration may change.
     Denied,
     /// The file could not be written.
-    NotWritten,
+    WriteFailed,
 }
 
-/// One attempt to have a request accepted.
+/// Attempt to deliver a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// In the request.
+    /// Spans in the request.
     pub spans: usize,
-    /// Of the request.
+    /// Bytes of the request.
     pub bytes: usize,
-    /// These spans were in a request before.
-    pub again: bool,
-    /// What it came to.
-    pub answer: Answer,
+    /// True if these spans were in an earlier request.
+    pub retry: bool,
+    /// Result.
+    pub result: AttemptResult,
 }
 
-/// What an attempt came to, for counting.
+/// Result of an attempt, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Answer {
-    /// All were accepted.
+pub enum AttemptResult {
+    /// Accepted all spans.
     Accepted,
-    /// All but some.
-    Partly,
-    /// Something in it is wrong.
+    /// Some spans rejected.
+    PartlyAccepted,
+    /// A span is invalid.
     Refused,
-    /// It is too long.
-    TooLong,
-    /// It has no verdict.
-    Without(Reason),
+    /// The request is too large.
+    TooLarge,
+    /// No result: the attempt failed.
+    Failed(FailureReason),
 }
 
-impl Answer {
-    fn of(answered: &Result<Reply, Away>) -> Answer {
-        match answered {
-            Ok(Reply::Accepted) => Answer::Accepted,
-            Ok(Reply::AcceptedBut(..)) => Answer::Partly,
-            Ok(Reply::Refused(_)) => Answer::Refused,
-            Ok(Reply::TooLong(_)) => Answer::TooLong,
-            Ok(Reply::Denied(_)) => Answer::Without(Reason::Denied),
-            Ok(Reply::Failed(_)) => Answer::Without(Reason::Failed),
-            Err(Away { reason, .. }) => Answer::Without(*reason),
+impl AttemptResult {
+    fn of(reply_or_error: &Result<ServerReply, Unreachable>) -> AttemptResult {
+        match reply_or_error {
+            Ok(ServerReply::Accepted) => AttemptResult::Accepted,
+            Ok(ServerReply::PartlyAccepted(..)) => AttemptResult::PartlyAccepted,
+            Ok(ServerReply::Refused(_)) => AttemptResult::Refused,
+            Ok(ServerReply::TooLarge(_)) => AttemptResult::TooLarge,
+            Ok(ServerReply::Denied(_)) => AttemptResult::Failed(FailureReason::Denied),
+            Ok(ServerReply::ServerError(_)) => AttemptResult::Failed(FailureReason::ServerError),
+            Err(Unreachable { reason, .. }) => AttemptResult::Failed(*reason),
         }
     }
 }
 
-/// Something that a request of spans can be posted to.
-pub trait Post {
-    /// Posts it, and waits for the answer, within a bound of its own.
-    fn post(&mut self, request: &[u8]) -> Result<Reply, Away>;
+/// Transport that can post requests of spans.
+pub trait Transport {
+    /// Posts a request and waits for the reply, within its own timeout.
+    fn post(&mut self, request: &[u8]) -> Result<ServerReply, Unreachable>;
 
-    /// Whether the answer to an empty request says that somebody is there.
-    fn can_be_probed(&self) -> bool {
+    /// Returns whether the reply to an empty request shows that the server is reachable.
+    fn supports_probe(&self) -> bool {
         true
     }
 }
 
-impl<P: Post + ?Sized> Post for Box<P> {
-    fn post(&mut self, request: &[u8]) -> Result<Reply, Away> {
+impl<P: Transport + ?Sized> Transport for Box<P> {
+    fn post(&mut self, request: &[u8]) -> Result<ServerReply, Unreachable> {
         (**self).post(request)
     }
 
-    fn can_be_probed(&self) -> bool {
-        (**self).can_be_probed()
+    fn supports_probe(&self) -> bool {
+        (**self).supports_probe()
     }
 }
 
-/// What became of a span.
+/// Result of a span.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It was accepted.
+pub enum DeliveryResult {
+    /// Accepted.
     Sent,
-    /// It is refused, however often it is sent; why.
+    /// Rejected permanently, with the reason.
     Rejected(String),
 }
 
-/// Whether to go on after a pause.
+/// Decision after a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AfterPause {
-    /// Repeat.
-    GoOn,
-    /// What has no verdict gets none.
+pub enum RetryDecision {
+    /// Retry.
+    Continue,
+    /// Stop: remaining spans get no result.
     GiveUp,
 }
 
-/// Whoever wants to know what became of the spans, and says how long to go on.
-pub trait Ledger {
-    /// What became of the spans of `range`, of those that were handed over.
-    fn settle(&mut self, range: Range<usize>, verdict: Verdict);
-    /// So many of those that were settled as sent were refused all the same, nobody knows which.
-    fn recant(&mut self, spans: u64, why: String);
-    /// A request was posted.
-    fn attempted(&mut self, _attempt: Attempt) {}
-    /// The destination is away, or is back.
-    fn outage(&mut self, why: Option<String>);
-    /// Whether a destination that wants nothing from us is asked again, as it may be told otherwise.
-    fn asks_again_when_denied(&self) -> bool;
-    /// Nothing more is to be posted.
-    fn is_over(&self) -> bool;
-    /// A request is about to be repeated: waits for `delay`, or less.
-    fn pause(&mut self, delay: Duration) -> AfterPause;
+/// Receives the results of a delivery and decides how long it continues.
+pub trait DeliveryObserver {
+    /// Records the result of the spans in `range`, an index range of the spans handed over.
+    fn settle(&mut self, range: Range<usize>, verdict: DeliveryResult);
+    /// Records that `spans` of the spans settled as sent were rejected after all, without
+    /// identifying them.
+    fn mark_rejected(&mut self, spans: u64, why: String);
+    /// Records an attempt.
+    fn on_attempt(&mut self, _attempt: Attempt) {}
+    /// Records that the destination is unreachable, or with `None` that it is back.
+    fn on_outage(&mut self, why: Option<String>);
+    /// Returns whether a destination that denies requests is retried, because its configuration may
+    /// change.
+    fn retries_when_denied(&self) -> bool;
+    /// Returns whether posting must stop.
+    fn is_cancelled(&self) -> bool;
+    /// Waits up to `delay` before a retry.
+    fn pause(&mut self, delay: Duration) -> RetryDecision;
 }
 
-/// How batches are delivered.
+/// Limits of retries and halving.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct RetryPolicy {
     pub(crate) backoff: Backoff,
-    /// Posts after which a refused batch is not halved any further.
+    /// Posts after which a rejected batch is not halved any further.
     pub(crate) posts_max: u32,
 }
 
 pub(crate) struct Delivery<P> {
     post: P,
-    patience: Patience,
+    retry_policy: RetryPolicy,
     request: Vec<u8>,
-    /// Of a request that was too long.
-    too_long: Option<usize>,
-    /// The batch in hand was in a request already.
+    /// Length of the shortest request that was too large.
+    shortest_too_large: Option<usize>,
+    /// The current batch was already in a request.
     posted: bool,
 }
 
-impl<P: Post> Delivery<P> {
-    pub(crate) fn new(post: P, patience: Patience) -> Self {
-        Delivery { post, patience, request: Vec::new(), too_long: None, posted: false }
+impl<P: Transport> Delivery<P> {
+    pub(crate) fn new(post: P, retry_policy: RetryPolicy) -> Self {
+        Delivery { post, retry_policy, request: Vec::new(), shortest_too_large: None, posted: false }
     }
 
-    /// Posts an empty request, so that a user hears of a wrong address before the first span is made, and that who was away
-    /// is back although there is nothing to send. Nothing else depends on the answer.
-    pub(crate) fn probe(&mut self, batch: &Batch, ledger: &mut impl Ledger) {
-        if !self.post.can_be_probed() {
+    /// Posts an empty request. It reports a wrong address before the first span, and the recovery
+    /// of a server while no spans are pending. Nothing else depends on the reply.
+    pub(crate) fn probe(&mut self, batch: &Batch, observer: &mut impl DeliveryObserver) {
+        if !self.post.supports_probe() {
             return;
         }
         batch.request(&(0..0), &mut self.request);
         match self.post.post(&self.request) {
-            Err(Away { why, .. }) | Ok(Reply::Denied(why) | Reply::Failed(why)) => ledger.outage(Some(why)),
-            Ok(_) => ledger.outage(None),
+            Err(Unreachable { why, .. }) | Ok(ServerReply::Denied(why) | ServerReply::ServerError(why)) => {
+                observer.on_outage(Some(why))
+            }
+            Ok(_) => observer.on_outage(None),
         }
     }
 
-    /// Bytes of the shortest request that was too long, since this was asked last.
-    pub(crate) fn too_long(&mut self) -> Option<usize> {
-        self.too_long.take()
+    /// Returns and resets the length of the shortest request that was too large.
+    pub(crate) fn take_shortest_too_large(&mut self) -> Option<usize> {
+        self.shortest_too_large.take()
     }
 
-    /// Tells `ledger` what became of each span of `batch`, the first of which is its span `first`; whether it is to go
-    /// on after that.
-    pub(crate) fn deliver(&mut self, batch: &Batch, first: usize, ledger: &mut impl Ledger) -> AfterPause {
-        let told = |range: &Range<usize>| first + range.start..first + range.end;
+    /// Delivers `batch` and reports each result to `observer`. The batch's first span has the index
+    /// `first`. Returns whether to continue.
+    pub(crate) fn deliver(
+        &mut self,
+        batch: &Batch,
+        first: usize,
+        observer: &mut impl DeliveryObserver,
+    ) -> RetryDecision {
+        let indices = |range: &Range<usize>| first + range.start..first + range.end;
         let whole = 0..batch.len();
-        let mut todo = vec![whole];
-        let mut search = Search::default();
-        let mut posts_left = self.patience.posts_max;
+        let mut pending = vec![whole];
+        let mut search = FaultSearch::default();
+        let mut posts_left = self.retry_policy.posts_max;
         self.posted = false;
-        while let Some(range) = todo.pop().or_else(|| search.next()) {
+        while let Some(range) = pending.pop().or_else(|| search.next()) {
             let failures_max = search.failures_max(&range, batch.len());
-            let Some(reply) = self.post_until_answered(batch, &range, failures_max, ledger) else {
-                return AfterPause::GiveUp;
+            let Some(reply) = self.post_with_retries(batch, &range, failures_max, observer) else {
+                return RetryDecision::GiveUp;
             };
             posts_left = posts_left.saturating_sub(1);
             match reply {
-                Reply::Accepted => {
+                ServerReply::Accepted => {
                     search.accepted();
-                    ledger.settle(told(&range), Verdict::Sent);
+                    observer.settle(indices(&range), DeliveryResult::Sent);
                 }
-                Reply::AcceptedBut(spans, why) => {
+                ServerReply::PartlyAccepted(spans, why) => {
                     search.accepted();
-                    ledger.settle(told(&range), Verdict::Sent);
-                    ledger.recant(spans.min(range.len() as u64), why);
+                    observer.settle(indices(&range), DeliveryResult::Sent);
+                    observer.mark_rejected(spans.min(range.len() as u64), why);
                 }
-                Reply::Refused(_) | Reply::TooLong(_) if range.len() > 1 && posts_left > 0 => {
-                    halves(range, &mut todo);
+                ServerReply::Refused(_) | ServerReply::TooLarge(_) if range.len() > 1 && posts_left > 0 => {
+                    split_in_half(range, &mut pending);
                 }
-                Reply::Failed(why) => match search.failed(&range, batch.len()) {
-                    Fault::TheSpans if range.len() > 1 && posts_left > 0 => halves(range, &mut todo),
-                    Fault::TheSpans => ledger.settle(told(&range), Verdict::Rejected(why)),
-                    Fault::NotKnown => search.aside.push(range),
-                    Fault::TheServers => todo.push(range),
+                ServerReply::ServerError(why) => match search.failed(&range, batch.len()) {
+                    FaultSource::Spans if range.len() > 1 && posts_left > 0 => {
+                        split_in_half(range, &mut pending)
+                    }
+                    FaultSource::Spans => observer.settle(indices(&range), DeliveryResult::Rejected(why)),
+                    FaultSource::Unknown => search.deferred.push(range),
+                    FaultSource::Server => pending.push(range),
                 },
-                Reply::Refused(why) | Reply::TooLong(why) | Reply::Denied(why) => {
-                    ledger.settle(told(&range), Verdict::Rejected(why));
+                ServerReply::Refused(why) | ServerReply::TooLarge(why) | ServerReply::Denied(why) => {
+                    observer.settle(indices(&range), DeliveryResult::Rejected(why));
                 }
             }
         }
-        AfterPause::GoOn
+        RetryDecision::Continue
     }
 
-    fn post_until_answered(
+    fn post_with_retries(
         &mut self,
         batch: &Batch,
         range: &Range<usize>,
         failures_max: u32,
-        ledger: &mut impl Ledger,
-    ) -> Option<Reply> {
+        observer: &mut impl DeliveryObserver,
+    ) -> Option<ServerReply> {
         batch.request(range, &mut self.request);
-        let (mut failures, mut over_it) = (0, 0);
-        while !ledger.is_over() {
-            let answered = self.post.post(&self.request);
-            // A part is posted because the whole was.
-            let again = std::mem::replace(&mut self.posted, true);
-            let answer = Answer::of(&answered);
-            ledger.attempted(Attempt { spans: range.len(), bytes: self.request.len(), again, answer });
-            let why = match answered {
-                Err(Away { why, .. }) => why,
-                Ok(Reply::Denied(why)) if ledger.asks_again_when_denied() => why,
-                Ok(Reply::Failed(why)) => {
-                    over_it += 1;
-                    if over_it >= failures_max {
-                        return Some(Reply::Failed(why));
+        let (mut failures, mut server_errors) = (0, 0);
+        while !observer.is_cancelled() {
+            let reply_or_error = self.post.post(&self.request);
+            // A part is posted because the whole was posted before.
+            let retry = std::mem::replace(&mut self.posted, true);
+            let result = AttemptResult::of(&reply_or_error);
+            observer.on_attempt(Attempt { spans: range.len(), bytes: self.request.len(), retry, result });
+            let why = match reply_or_error {
+                Err(Unreachable { why, .. }) => why,
+                Ok(ServerReply::Denied(why)) if observer.retries_when_denied() => why,
+                Ok(ServerReply::ServerError(why)) => {
+                    server_errors += 1;
+                    if server_errors >= failures_max {
+                        return Some(ServerReply::ServerError(why));
                     }
                     why
                 }
                 Ok(reply) => {
-                    if let Reply::TooLong(_) = reply {
-                        let shortest = self.too_long.unwrap_or(usize::MAX);
-                        self.too_long = Some(shortest.min(self.request.len()));
+                    if let ServerReply::TooLarge(_) = reply {
+                        let shortest = self.shortest_too_large.unwrap_or(usize::MAX);
+                        self.shortest_too_large = Some(shortest.min(self.request.len()));
                     }
-                    ledger.outage(None);
+                    observer.on_outage(None);
                     return Some(reply);
                 }
             };
-            ledger.outage(Some(why));
+            observer.on_outage(Some(why));
             failures += 1;
-            let delay = self.patience.backoff.delay(failures, Jitter::random());
-            if ledger.pause(delay) == AfterPause::GiveUp {
+            let delay = self.retry_policy.backoff.delay(failures, Jitter::random());
+            if observer.pause(delay) == RetryDecision::GiveUp {
                 return None;
             }
         }
@@ -300,49 +317,50 @@ impl<P: Post> Delivery<P> {
     }
 }
 
-/// The first half is on top.
-fn halves(range: Range<usize>, todo: &mut Vec<Range<usize>>) {
+/// Pushes both halves of `range`, the first one on top.
+fn split_in_half(range: Range<usize>, pending: &mut Vec<Range<usize>>) {
     let middle = range.start + range.len() / 2;
-    todo.push(middle..range.end);
-    todo.push(range.start..middle);
+    pending.push(middle..range.end);
+    pending.push(range.start..middle);
 }
 
-/// Who is to blame for a failure.
-enum Fault {
-    /// One of the spans, or the one.
-    TheSpans,
-    /// It is asked again when all others are done.
-    NotKnown,
-    /// It accepts nothing: it is waited for.
-    TheServers,
+/// Cause of a failure.
+enum FaultSource {
+    /// A span of the list.
+    Spans,
+    /// Not known: the span is retried after all others.
+    Unknown,
+    /// The server accepts nothing: delivery waits for it.
+    Server,
 }
 
-/// The search for spans over which a server fails.
+/// Search for spans on which a server fails.
 #[derive(Default)]
-struct Search {
-    /// Lists are halved without waiting.
-    under_way: bool,
-    /// Something has failed as often as it may.
+struct FaultSearch {
+    /// Lists are halved without pauses.
+    active: bool,
+    /// A list failed as often as allowed.
     failed: bool,
-    /// Something was accepted after that.
+    /// A list was accepted after that.
     accepted: bool,
-    /// Posts that failed since anything was accepted.
-    fruitless: u32,
-    /// Spans over which it failed, alone.
-    aside: Vec<Range<usize>>,
-    /// All others are done.
-    last_turn: bool,
+    /// Failed posts since the last accepted one.
+    failures_since_accept: u32,
+    /// Single spans on which the server failed.
+    deferred: Vec<Range<usize>>,
+    /// True once all other spans are done.
+    final_pass: bool,
 }
 
-impl Search {
+impl FaultSearch {
     fn next(&mut self) -> Option<Range<usize>> {
-        self.last_turn = true;
-        self.aside.pop()
+        self.final_pass = true;
+        self.deferred.pop()
     }
 
-    /// While it is looked for, no failure is waited for; before a span is blamed, all of them.
+    /// Returns the failures allowed for `range`. The search does not wait for failures; a span is
+    /// rejected only after all of them.
     fn failures_max(&self, range: &Range<usize>, spans: usize) -> u32 {
-        match self.under_way && !(self.last_turn && range.len() == 1) {
+        match self.active && !(self.final_pass && range.len() == 1) {
             _ if spans == 1 => u32::MAX,
             true => 1,
             false => FAILURES_MAX,
@@ -351,22 +369,22 @@ impl Search {
 
     fn accepted(&mut self) {
         self.accepted = self.failed;
-        self.fruitless = 0;
+        self.failures_since_accept = 0;
     }
 
-    fn failed(&mut self, range: &Range<usize>, spans: usize) -> Fault {
-        (self.under_way, self.failed) = (true, true);
-        self.fruitless += 1;
-        // A bad span fails alone, and in each list that it is in: of two halves one is accepted.
-        let fruitless_max = 2 * (spans.ilog2() + 1);
-        if !self.accepted && self.fruitless > fruitless_max {
-            // From the beginning, with patience.
-            (self.under_way, self.fruitless) = (false, 0);
-            return Fault::TheServers;
+    fn failed(&mut self, range: &Range<usize>, spans: usize) -> FaultSource {
+        (self.active, self.failed) = (true, true);
+        self.failures_since_accept += 1;
+        // A bad span fails alone and in each list that contains it: one of two halves is accepted.
+        let failures_max = 2 * (spans.ilog2() + 1);
+        if !self.accepted && self.failures_since_accept > failures_max {
+            // Restart from the beginning, with pauses.
+            (self.active, self.failures_since_accept) = (false, 0);
+            return FaultSource::Server;
         }
-        let alone = range.len() == 1;
-        let judged = self.accepted && self.last_turn;
-        if alone && !judged { Fault::NotKnown } else { Fault::TheSpans }
+        let single = range.len() == 1;
+        let confirmed = self.accepted && self.final_pass;
+        if single && !confirmed { FaultSource::Unknown } else { FaultSource::Spans }
     }
 }
 

@@ -1,8 +1,9 @@
-//! Where spans go: words as `zipkin=http://localhost:9411` on the command line and in a configuration.
+//! Destinations of spans, such as `zipkin=http://localhost:9411` on the command line and in the
+//! configuration.
 //!
-//! *In*: a kind and a value. *Out*: a file's path, or a server and what it is spoken to in. What begins with `http://` or
-//! `https://` is a URL, everything else is a path. What looks like a mistake between the two is an error: a
-//! user who writes `zipkin=localhost:9411` would otherwise find a file of that name instead of spans.
+//! *In*: a kind and a value. *Out*: a file path, or a server and its protocol. A value that begins
+//! with `http://` or `https://` is a URL, any other value is a path. Ambiguous values are errors:
+//! otherwise `zipkin=localhost:9411` would create a file of that name.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,37 +11,37 @@ use std::path::PathBuf;
 use crate::format::Format;
 use crate::url::ServerUrl;
 
-/// Where Zipkin's HTTP API takes spans.
+/// Path of Zipkin's HTTP API for spans.
 const ZIPKIN_PATH: &str = "/api/v2/spans";
-/// Where an OTLP receiver does (opentelemetry-proto, docs/specification.md, OTLP/HTTP request).
+/// Path of an OTLP receiver (opentelemetry-proto, docs/specification.md, OTLP/HTTP request).
 const OTLP_PATH: &str = "/v1/traces";
-/// Where it does by gRPC: the method of the service (trace_service.proto).
+/// gRPC method of an OTLP receiver (trace_service.proto).
 const OTLP_METHOD: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
-/// The topic that Zipkin's collector reads (KAFKA_TOPIC).
+/// Topic of Zipkin's collector (KAFKA_TOPIC).
 const ZIPKIN_TOPIC: &str = "zipkin";
 
-/// Where spans go.
+/// Destination of spans.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// A file of Zipkin v2 JSON.
+    /// File of Zipkin v2 JSON.
     File(PathBuf),
-    /// A server that takes spans by HTTP.
+    /// Server that accepts spans by HTTP.
     Http(ServerUrl, Format),
-    /// An OTLP receiver, by gRPC.
+    /// OTLP receiver, by gRPC.
     Grpc(ServerUrl),
-    /// A topic that Zipkin reads.
+    /// Kafka topic that Zipkin reads.
     Kafka {
-        /// `HOST:PORT`, several with commas between.
+        /// `HOST:PORT`, comma-separated.
         brokers: String,
-        /// The topic.
+        /// Topic.
         topic: String,
-        /// What its records hold.
+        /// Format of its records.
         format: Format,
     },
 }
 
 impl Destination {
-    /// Reads `kind=value`; none if there is no such kind.
+    /// Parses `kind=value`; none for an unknown kind.
     pub fn read(kind: &str, value: &str) -> Option<Result<Destination, DestinationError>> {
         match kind {
             "zipkin" => Some(Destination::parse(value)),
@@ -50,7 +51,7 @@ impl Destination {
         }
     }
 
-    /// Reads the value of `zipkin=…`: a URL or a path.
+    /// Parses the value of `zipkin=…`: a URL or a path.
     pub fn parse(value: &str) -> Result<Destination, DestinationError> {
         match value.split_once("://") {
             _ if value.is_empty() => Err(DestinationError::Empty),
@@ -58,15 +59,15 @@ impl Destination {
                 let (url, format) = with_format(value)?;
                 Ok(Destination::Http(ServerUrl::parse(&url, ZIPKIN_PATH)?, format))
             }
-            Some((scheme, _)) if is_word(scheme) => Err(DestinationError::Scheme(scheme.to_owned())),
+            Some((scheme, _)) if is_scheme(scheme) => Err(DestinationError::Scheme(scheme.to_owned())),
             _ if is_host_and_port(value) => Err(DestinationError::NoScheme(value.to_owned())),
             _ if value.ends_with('/') => Err(DestinationError::Directory(value.to_owned())),
             _ => Ok(Destination::File(PathBuf::from(value))),
         }
     }
 
-    /// A name for groups of consumers and the like: letters, digits, `.`, `_` and `-`; the same for ever, and another for
-    /// each place. The format does not matter to it.
+    /// Returns a name for consumer groups and similar uses: letters, digits, `.`, `_` and `-`. It
+    /// is stable, and differs between destinations. The format does not affect it.
     pub fn name(&self) -> String {
         let mut name = String::new();
         for c in self.to_string().chars().map(|c| c.to_ascii_lowercase()) {
@@ -78,7 +79,7 @@ impl Destination {
             }
         }
         match self {
-            Destination::Http(url, _) | Destination::Grpc(url) => match url.hidden() {
+            Destination::Http(url, _) | Destination::Grpc(url) => match url.identity_hash() {
                 Some(hidden) => format!("{name}-{hidden:016x}"),
                 None => name,
             },
@@ -110,17 +111,17 @@ fn otlp(value: &str) -> Result<Destination, DestinationError> {
 }
 
 fn kafka(value: &str) -> Result<Destination, DestinationError> {
-    let (place, format) = with_format(value)?;
-    let (brokers, topic) = place.split_once('/').unwrap_or((&place, ZIPKIN_TOPIC));
+    let (target, format) = with_format(value)?;
+    let (brokers, topic) = target.split_once('/').unwrap_or((&target, ZIPKIN_TOPIC));
     if !brokers.split(',').all(is_host_and_port) || topic.is_empty() {
         return Err(DestinationError::Brokers(value.to_owned()));
     }
     Ok(Destination::Kafka { brokers: brokers.to_owned(), topic: topic.to_owned(), format })
 }
 
-/// Takes `format=…` out of a query.
+/// Removes `format=…` from the query.
 fn with_format(value: &str) -> Result<(String, Format), DestinationError> {
-    let Some((place, query)) = value.split_once('?') else { return Ok((value.to_owned(), Format::Proto3)) };
+    let Some((target, query)) = value.split_once('?') else { return Ok((value.to_owned(), Format::Proto3)) };
     let (mut format, mut rest) = (Format::Proto3, Vec::new());
     for part in query.split('&') {
         match part.split_once('=') {
@@ -131,41 +132,41 @@ fn with_format(value: &str) -> Result<(String, Format), DestinationError> {
         }
     }
     let query = if rest.is_empty() { String::new() } else { format!("?{}", rest.join("&")) };
-    Ok((format!("{place}{query}"), format))
+    Ok((format!("{target}{query}"), format))
 }
 
-/// Why a word is no destination. Each says what to write instead.
+/// Error in a destination. Each text contains a remedy.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DestinationError {
-    /// Nothing.
+    /// No value.
     #[error("zipkin= needs a URL or a file: zipkin=http://localhost:9411 or zipkin=trace.json")]
     Empty,
-    /// Another protocol.
-    #[error("zipkin= does not speak {0}: write http://, https:// or a file's path")]
+    /// Unsupported URL scheme.
+    #[error("zipkin= does not support {0}: write http://, https:// or a file's path")]
     Scheme(String),
-    /// A host and a port without a protocol.
+    /// Host and port without a scheme.
     #[error("zipkin={0} is neither a URL nor clearly a file: write http://{0} or ./{0}")]
     NoScheme(String),
-    /// A directory.
+    /// Directory.
     #[error("zipkin={0} is a directory: name a file in it, such as {0}trace.json")]
     Directory(String),
-    /// No place for OpenTelemetry's protocol.
-    #[error("otlp={0} is no URL: write otlp=http://HOST:4318, https:// or otlp=grpc://HOST:4317")]
+    /// Invalid OTLP URL.
+    #[error("otlp={0} is not a URL: write otlp=http://HOST:4318, https:// or otlp=grpc://HOST:4317")]
     Otlp(String),
     /// No brokers.
     #[error(
         "zipkin-kafka={0} names no brokers: write zipkin-kafka=HOST:9092, several with commas between, and /TOPIC if it is not zipkin"
     )]
     Brokers(String),
-    /// No format of Zipkin's.
-    #[error("there is no format {0}: write format=proto3 or format=json")]
+    /// Unknown Zipkin format.
+    #[error("unknown format {0}: write format=proto3 or format=json")]
     Format(String),
-    /// Not a URL.
+    /// Invalid URL.
     #[error("{url} is not a URL: {why}")]
     Url {
-        /// What was given.
+        /// Given value.
         url: String,
-        /// What is wrong with it.
+        /// Reason.
         why: String,
     },
 }
@@ -174,7 +175,7 @@ fn is_http(scheme: &str) -> bool {
     scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https")
 }
 
-fn is_word(scheme: &str) -> bool {
+fn is_scheme(scheme: &str) -> bool {
     !scheme.is_empty() && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b))
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn urls_get_zipkins_path_unless_they_have_one() {
+fn url_without_path_gets_zipkins_path() {
     for (given, posted) in [
         ("http://localhost:9411", "http://localhost:9411/api/v2/spans"),
         ("http://localhost:9411/", "http://localhost:9411/api/v2/spans"),
@@ -21,7 +21,7 @@ fn urls_get_zipkins_path_unless_they_have_one() {
 }
 
 #[test]
-fn everything_else_is_a_path() {
+fn other_values_are_paths() {
     for given in ["trace.json", "/tmp/a b.json", "./localhost:9411", "a/b:7/c", "C:x", "a://b", "x/://y"] {
         match Destination::parse(given) {
             Ok(Destination::File(path)) => assert_eq!(path, PathBuf::from(given)),
@@ -32,7 +32,7 @@ fn everything_else_is_a_path() {
 }
 
 #[test]
-fn what_looks_like_a_mistake_is_an_error_that_says_what_to_write() {
+fn ambiguous_value_is_an_error_with_a_remedy() {
     for (given, remedy) in [
         ("", "zipkin=trace.json"),
         ("ftp://h/x", "write http://"),
@@ -49,13 +49,13 @@ fn what_looks_like_a_mistake_is_an_error_that_says_what_to_write() {
 }
 
 #[test]
-fn passwords_are_not_shown() {
+fn passwords_are_not_displayed() {
     let url = Destination::parse("https://me:secret@h:1/p?key=secret").map(|d| d.to_string());
     assert_eq!(url.as_deref(), Ok("zipkin=https://h:1/p"));
 }
 
 #[test]
-fn loopback_is_known_by_name_and_number() {
+fn loopback_is_recognised_by_name_and_address() {
     for (url, loopback) in [
         ("http://localhost:1", true),
         ("http://127.0.0.9:1", true),
@@ -74,7 +74,7 @@ fn read(word: &str) -> Destination {
 }
 
 #[test]
-fn each_kind_is_read_and_shown() {
+fn each_kind_is_parsed_and_displayed() {
     for (word, shown) in [
         ("zipkin=http://h:9411?format=json", "zipkin=http://h:9411/api/v2/spans"),
         ("otlp=http://h:4318", "otlp=http://h:4318/v1/traces"),
@@ -93,7 +93,7 @@ fn each_kind_is_read_and_shown() {
 }
 
 #[test]
-fn a_name_is_of_the_place_and_stays() {
+fn name_identifies_the_destination_and_is_stable() {
     let named = |word| read(word).name();
     assert_eq!(named("zipkin=http://h:9411"), "zipkin-http-h-9411-api-v2-spans");
     assert_eq!(named("zipkin=http://h:9411?format=json"), "zipkin-http-h-9411-api-v2-spans");

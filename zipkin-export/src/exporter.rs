@@ -1,8 +1,8 @@
-//! The exporter: a queue, a thread of its own, and one destination.
+//! Exporter: a queue, a thread, and one destination.
 //!
-//! *In*: spans that are offered. *Out*: the same spans at the destination, and [`ExportAccounts`]. *Invariant*:
-//! whoever offers spans never waits for a server (spans that find the queue full are dropped and counted), and
-//! waits for a file only as long as the disk needs.
+//! *In*: offered spans. *Out*: the same spans at the destination, and [`ExportStats`]. *Invariant*:
+//! a producer never waits for a server (spans that find the queue full are dropped and counted),
+//! and waits for a file only as long as the disk needs.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,61 +12,61 @@ use std::time::Duration;
 
 use blkkin_wire::span::Span;
 
+use crate::atomic_json_file::FileError;
 use crate::config::ExportConfig;
-use crate::delivery::Post;
+use crate::delivery::Transport;
 use crate::destination::Destination;
 use crate::file::FileSink;
 use crate::format::Format;
-use crate::partial::FileError;
-use crate::queue::{Hand, Queue, WhenFull};
+use crate::queue::{InFlightBatch, Queue, WhenFull};
 use crate::sender::Sender;
-use crate::server::server;
-use crate::telemetry::ExportAccounts;
+use crate::stats::ExportStats;
+use crate::transport::transport;
 
-/// Time for the thread to notice that it is to give up, before it is left alone with a destination that does
-/// not let it go.
+/// Time for the thread to notice that it has to give up. After that, the exporter abandons the
+/// thread with its blocked destination.
 const GIVE_UP: Duration = Duration::from_millis(200);
 
-/// Why an exporter cannot start.
+/// Error at the start of an exporter.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The file cannot be written.
+    /// The file is not writable.
     #[error(transparent)]
     File(#[from] FileError),
-    /// It is reached by a way that is not this crate's.
+    /// Another crate implements this destination.
     #[error("{0} cannot be opened here")]
-    Elsewhere(String),
-    /// There is no thread for it.
+    Unsupported(String),
+    /// The thread did not start.
     #[error("cannot start the exporter's thread: {0}")]
     Thread(io::Error),
 }
 
-/// Sends spans to one [`Destination`].
+/// Exporter of spans to one [`Destination`].
 pub struct Exporter {
     queue: Arc<Queue>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Exporter {
-    /// Starts. A file that cannot be written is an error; a server that is away is none: spans wait for it, and
-    /// [`Exporter::last_error`] says so.
+    /// Starts an exporter. An unwritable file is an error. An unreachable server is not: spans wait
+    /// for it, and [`Exporter::last_error`] reports it.
     pub fn open(destination: Destination, config: ExportConfig) -> Result<Exporter, OpenError> {
         match destination {
             Destination::File(path) => {
                 let file = FileSink::open(&path)?;
-                let left_at = Some(file.path().to_owned());
-                Exporter::start(Sink::File(file), WhenFull::Block, left_at, &config)
+                let partial_path = Some(file.path().to_owned());
+                Exporter::start(Sink::File(file), WhenFull::Block, partial_path, &config)
             }
             other => {
-                let (post, format) = server(&other, &config)?;
-                Exporter::over(post, format, config)
+                let (post, format) = transport(&other, &config)?;
+                Exporter::with_transport(post, format, config)
             }
         }
     }
 
-    /// Sends by a way that the caller has.
-    pub fn over(
-        post: Box<dyn Post + Send>,
+    /// Starts an exporter with the caller's transport.
+    pub fn with_transport(
+        post: Box<dyn Transport + Send>,
         format: Format,
         config: ExportConfig,
     ) -> Result<Exporter, OpenError> {
@@ -77,36 +77,37 @@ impl Exporter {
     fn start(
         sink: Sink,
         when_full: WhenFull,
-        left_at: Option<PathBuf>,
+        partial_path: Option<PathBuf>,
         config: &ExportConfig,
     ) -> Result<Exporter, OpenError> {
         let queue = Arc::new(Queue::new(config.queue_spans_max, when_full));
-        queue.set_left_at(left_at);
-        let theirs = Arc::clone(&queue);
+        queue.set_partial_path(partial_path);
+        let consumer_queue = Arc::clone(&queue);
         let batch_spans_max = config.batch_spans_max;
-        let work = move || consume(sink, &theirs, batch_spans_max);
+        let work = move || consume(sink, &consumer_queue, batch_spans_max);
         let thread = thread::Builder::new().name("zipkin-export".into()).spawn(work);
         Ok(Exporter { queue, thread: Mutex::new(Some(thread.map_err(OpenError::Thread)?)) })
     }
 
-    /// Takes spans to be sent. Does not wait for a server; may wait for a disk.
+    /// Enqueues spans. Does not wait for a server, but may wait for a disk.
     pub fn offer(&self, spans: Vec<Span>) {
         self.queue.offer(spans);
     }
 
-    /// The books at this moment.
-    pub fn accounts(&self) -> ExportAccounts {
-        self.queue.accounts()
+    /// Returns the current counters.
+    pub fn stats(&self) -> ExportStats {
+        self.queue.stats()
     }
 
-    /// What is wrong now, or what went wrong for good; a server that is back is no error any more.
+    /// Returns the current outage, or the last permanent loss. The recovery of a server clears an
+    /// outage.
     pub fn last_error(&self) -> Option<String> {
-        self.queue.trouble()
+        self.queue.last_error()
     }
 
-    /// Takes nothing more, sends what waits, and returns when that is done or `deadline` has passed; what is
-    /// left then is undeliverable. Nothing is pending in what it returns.
-    pub fn finish(&self, deadline: Duration) -> ExportAccounts {
+    /// Stops the intake, sends queued spans, and returns when this is done or `deadline` has
+    /// passed; remaining spans are undeliverable. Nothing is pending in the result.
+    pub fn finish(&self, deadline: Duration) -> ExportStats {
         self.queue.drain();
         self.queue.wait_settled(deadline);
         if !self.queue.wait_gone(Duration::ZERO) {
@@ -115,29 +116,29 @@ impl Exporter {
         }
         if self.queue.wait_gone(Duration::ZERO) {
             let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-            // A panic of the thread is told by `GoneGuard`.
+            // `GoneGuard` has reported a panic of the thread.
             thread.map(JoinHandle::join);
         }
-        self.queue.accounts()
+        self.queue.stats()
     }
 
-    /// The same for as long as it takes a destination that is there; whether that was enough. If not, the sending
-    /// goes on.
-    pub fn settles_within(&self, patience: Duration) -> bool {
+    /// Stops the intake and waits up to `timeout` for a reachable destination. Returns whether all
+    /// spans were sent in that time. If not, sending continues.
+    pub fn drains_within(&self, timeout: Duration) -> bool {
         self.queue.drain();
-        self.queue.wait_gone(patience)
+        self.queue.wait_gone(timeout)
     }
 
-    /// Ends a [`finish`](Exporter::finish) that another thread waits for: what is left is undeliverable.
-    pub fn break_off(&self) {
-        self.queue.set_fault_if_none(|| "the sending was broken off".to_owned());
+    /// Aborts a [`finish`](Exporter::finish) in another thread: remaining spans are undeliverable.
+    pub fn abort(&self) {
+        self.queue.set_fault_if_none(|| "sending was aborted".to_owned());
         self.queue.abandon();
     }
 
-    /// The file that holds the spans while the one asked for is not whole; after [`finish`](Exporter::finish), for
-    /// good. None for a server.
-    pub fn left_at(&self) -> Option<PathBuf> {
-        self.queue.left_at()
+    /// Returns the partial file while the requested file is incomplete; after
+    /// [`finish`](Exporter::finish), permanently. None for a server.
+    pub fn partial_path(&self) -> Option<PathBuf> {
+        self.queue.partial_path()
     }
 
     fn give_up(&self) {
@@ -156,19 +157,19 @@ impl Drop for Exporter {
 
 enum Sink {
     File(FileSink),
-    Server(Box<Sender<Box<dyn Post + Send>>>),
+    Server(Box<Sender<Box<dyn Transport + Send>>>),
 }
 
 fn consume(mut sink: Sink, queue: &Queue, batch_spans_max: usize) {
-    let _gone = GoneGuard(queue);
+    let _guard = GoneGuard(queue);
     if let Sink::Server(server) = &mut sink {
-        server.probe(&mut Hand(queue));
+        server.probe(&mut InFlightBatch(queue));
     }
     while let Some(spans) = queue.take(batch_spans_max) {
         match &mut sink {
             Sink::File(file) => file.send(&spans, queue),
-            // What has no verdict when it gives up is undeliverable.
-            Sink::Server(server) => drop(server.send(&spans, &mut Hand(queue))),
+            // Spans without a result are undeliverable.
+            Sink::Server(server) => drop(server.send(&spans, &mut InFlightBatch(queue))),
         }
     }
     if let Sink::File(file) = sink {
@@ -176,14 +177,14 @@ fn consume(mut sink: Sink, queue: &Queue, batch_spans_max: usize) {
     }
 }
 
-/// Tells the queue that nobody takes from it any more, however that came about: a producer that waits for room
-/// would else wait for ever.
+/// Reports to the queue that the consumer has ended, also after a panic: otherwise a producer that
+/// waits for room would wait for ever.
 struct GoneGuard<'a>(&'a Queue);
 
 impl Drop for GoneGuard<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.set_fault("the exporter's thread panicked: this is an error of blkkin".into());
+            self.0.set_fault("the exporter's thread panicked: this is a bug in blkkin".into());
         }
         self.0.consumer_gone();
     }

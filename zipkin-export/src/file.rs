@@ -1,33 +1,34 @@
-//! Spans to a file, behind a queue.
+//! Sink that writes spans from a queue to a file.
 //!
-//! *In*: spans. *Out*: a [`SpanFile`] that is published at the end, and a verdict on each span.
-//! *Invariant*: a file under its final name holds everything that was accepted into it. When the disk is full,
-//! or the time for draining was over, the file keeps its name `.partial`, is a valid list of what fitted, and
-//! the rest is counted.
+//! *In*: spans. *Out*: a [`SpanFile`], published at the end, and a result for each span.
+//! *Invariant*: a file under its final name holds every accepted span. If the disk is full, or the
+//! drain deadline passed, the file keeps its name `.partial` and is a valid list of the spans that
+//! fitted; the rest is counted.
 
 use std::path::Path;
 
 use blkkin_wire::span::Span;
 
-use crate::partial::FileError;
-use crate::queue::{Hand, Queue, Settled};
+use crate::atomic_json_file::FileError;
+use crate::queue::{InFlightBatch, Queue, SpanOutcome};
 use crate::span_file::SpanFile;
 
 pub(crate) struct FileSink {
     file: SpanFile,
-    health: Health,
+    state: FileState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Health {
-    Good,
-    /// A write failed. No other is tried: one error is told, and what fitted stays as it is.
+enum FileState {
+    Writable,
+    /// A write failed. No further write is attempted: one error is reported, and the written spans
+    /// stay.
     Failed,
 }
 
 impl FileSink {
     pub(crate) fn open(target: &Path) -> Result<FileSink, FileError> {
-        Ok(FileSink { file: SpanFile::open(target)?, health: Health::Good })
+        Ok(FileSink { file: SpanFile::open(target)?, state: FileState::Writable })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -35,34 +36,34 @@ impl FileSink {
     }
 
     pub(crate) fn send(&mut self, spans: &[Span], queue: &Queue) {
-        if self.health == Health::Failed {
-            return queue.settle(Settled::Undeliverable, spans.len());
+        if self.state == FileState::Failed {
+            return queue.settle(SpanOutcome::Undeliverable, spans.len());
         }
-        if let Err(error) = self.file.append(spans, &mut Hand(queue)) {
-            self.health = Health::Failed;
+        if let Err(error) = self.file.append(spans, &mut InFlightBatch(queue)) {
+            self.state = FileState::Failed;
             let path = self.file.path().display();
-            let sent = queue.accounts().sent;
+            let sent = queue.stats().sent;
             queue.set_fault(format!(
                 "cannot write {path} any further: {error}; the {sent} spans before are in it, the rest is lost"
             ));
-            // More than are left in hand are not settled.
-            queue.settle(Settled::Undeliverable, spans.len());
+            // The queue settles only spans that are still in flight.
+            queue.settle(SpanOutcome::Undeliverable, spans.len());
         }
     }
 
     /// At the end: the final name, if the file is whole.
     pub(crate) fn finish(self, queue: &Queue) {
         let path = self.file.path().to_owned();
-        if self.health == Health::Failed {
+        if self.state == FileState::Failed {
             return;
         }
         if queue.is_abandoned() {
-            return queue.set_fault(format!("{} is not whole: its writing was broken off", path.display()));
+            return queue.set_fault(format!("{} is incomplete: writing was aborted", path.display()));
         }
         match self.file.publish() {
-            Ok(()) => queue.set_left_at(None),
+            Ok(()) => queue.set_partial_path(None),
             Err(error) => {
-                queue.set_fault(format!("cannot put {} in its final place: {error}", path.display()));
+                queue.set_fault(format!("cannot rename {} to its final name: {error}", path.display()));
             }
         }
     }

@@ -1,10 +1,10 @@
-//! How spans become bytes of a request.
+//! Encodings of spans in a request.
 
 use blkkin_wire::span::Span;
 
 use crate::{json, otlp, proto3};
 
-/// A format. Each makes one request of any number of spans.
+/// Encoding of a request with any number of spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// Zipkin v2 JSON: a list.
@@ -16,11 +16,12 @@ pub enum Format {
 }
 
 impl Format {
-    /// As HTTP names it.
+    /// Returns the HTTP content type.
     pub fn content_type(self) -> &'static str {
         match self {
             Format::Json => "application/json",
-            // Zipkin takes this and application/x-protobuf (ZipkinHttpCollector.java); OTLP takes the other only.
+            // Zipkin accepts this and application/x-protobuf (ZipkinHttpCollector.java); OTLP
+            // accepts the latter only.
             Format::Proto3 | Format::Otlp => "application/x-protobuf",
         }
     }

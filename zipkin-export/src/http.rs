@@ -1,19 +1,19 @@
-//! Spans to a server that takes them by HTTP: Zipkin's API, or OpenTelemetry's.
+//! Transport to a server by HTTP: Zipkin's API, or OpenTelemetry's.
 //!
-//! *In*: requests. *Out*: posts, and what the answer means. *Invariant*: no answer is taken for a yes that is not
-//! one. Redirects are not followed: a POST that is redirected becomes a GET, which a Zipkin answers with 200 and
-//! its start page.
+//! *In*: requests. *Out*: posts, and the meaning of their responses. *Invariant*: only a response
+//! of the API counts as success. Redirects are not followed: a redirected POST becomes a GET, and
+//! Zipkin responds to it with 200 and its start page.
 //!
-//! | answer | meaning |
+//! | response | meaning |
 //! |---|---|
-//! | 2xx | accepted (Zipkin says 202); from OpenTelemetry perhaps all but some |
-//! | 413 | it is too long: halved |
-//! | 400, 422 | something in the list is wrong: halved |
-//! | 408, 429, 502, 503, 504, no connection, no answer | nobody looked at the list: repeated |
-//! | other 5xx | it failed over the list: repeated, then halved where it accepts others |
-//! | other 4xx, 3xx | not a place for spans |
+//! | 2xx | accepted (Zipkin responds 202); from OpenTelemetry possibly in part |
+//! | 413 | too large: halved |
+//! | 400, 422 | invalid content: halved |
+//! | 408, 429, 502, 503, 504, no connection, no response | not processed: retried |
+//! | other 5xx | failed on the list: retried, then halved if it accepts others |
+//! | other 4xx, 3xx | not an endpoint for spans |
 //!
-//! Bodies are not compressed: on loopback that costs the sender more than it saves.
+//! Bodies are not compressed: on loopback, compression costs the sender more than it saves.
 
 use std::time::Duration;
 
@@ -21,26 +21,26 @@ use ureq::http::{Response, StatusCode};
 use ureq::{Agent, Body, Error, Proxy};
 
 use crate::config::ExportConfig;
-use crate::delivery::{Away, Post, Reason, Reply};
+use crate::delivery::{FailureReason, ServerReply, Transport, Unreachable};
 use crate::format::Format;
 use crate::otlp;
 use crate::url::ServerUrl;
 
-/// Bytes of an answer that are read: a server says in one sentence what is wrong.
-const ANSWER_BYTES_MAX: u64 = 4096;
-/// Characters of it that are shown.
-const ANSWER_CHARS_MAX: usize = 200;
+/// Maximum bytes of a response that are read: a server describes an error in one sentence.
+const RESPONSE_BYTES_MAX: u64 = 4096;
+/// Maximum characters of a response in error texts.
+const RESPONSE_CHARS_MAX: usize = 200;
 
-/// Posts requests of one format to a URL.
-pub struct HttpPost {
+/// HTTP client that posts requests of one format to a URL.
+pub struct HttpTransport {
     agent: Agent,
     url: ServerUrl,
     format: Format,
 }
 
-impl HttpPost {
-    /// Nothing is connected yet.
-    pub fn new(url: ServerUrl, format: Format, config: &ExportConfig) -> HttpPost {
+impl HttpTransport {
+    /// Creates a transport without connecting.
+    pub fn new(url: ServerUrl, format: Format, config: &ExportConfig) -> HttpTransport {
         let proxy = if url.is_loopback() { None } else { Proxy::try_from_env() };
         let agent = Agent::config_builder()
             .http_status_as_error(false)
@@ -48,61 +48,67 @@ impl HttpPost {
             .proxy(proxy)
             .timeout_connect(Some(config.connect_timeout))
             .timeout_global(Some(config.post_timeout))
-            // A server closes idle connections without a word; a post on one of those would be a retry.
+            // A server closes idle connections silently; a post on such a connection would be a
+            // retry.
             .max_idle_age(Duration::from_secs(5))
             .user_agent(concat!("blkkin/", env!("CARGO_PKG_VERSION")))
             .build();
-        HttpPost { agent: agent.into(), url, format }
+        HttpTransport { agent: agent.into(), url, format }
     }
 
-    /// What is expected there.
-    fn server(&self) -> &'static str {
+    /// Returns the kind of server expected at the URL.
+    fn server_kind(&self) -> &'static str {
         match self.format {
             Format::Json | Format::Proto3 => "Zipkin",
             Format::Otlp => "an OTLP receiver",
         }
     }
 
-    fn judge(&self, mut response: Response<Body>) -> Result<Reply, Away> {
+    fn classify(&self, mut response: Response<Body>) -> Result<ServerReply, Unreachable> {
         let status = response.status();
-        // Read to its end, so that the connection can be used again.
-        let answer = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
-        let answer = answer.unwrap_or_default();
-        let words: String = String::from_utf8_lossy(&answer).trim().chars().take(ANSWER_CHARS_MAX).collect();
-        let said = format!("{} answered {status}: {words}", self.url);
+        // Read to the end, so that the connection can be reused.
+        let body = response.body_mut().with_config().limit(RESPONSE_BYTES_MAX).read_to_vec();
+        let body = body.unwrap_or_default();
+        let excerpt: String =
+            String::from_utf8_lossy(&body).trim().chars().take(RESPONSE_CHARS_MAX).collect();
+        let text = format!("{} responded {status}: {excerpt}", self.url);
         match status {
             _ if status.is_success() => {
-                let refused = if self.format == Format::Otlp { otlp::refused(&answer) } else { None };
-                Ok(refused.map_or(Reply::Accepted, |(spans, why)| Reply::AcceptedBut(spans, why)))
+                let refused = if self.format == Format::Otlp { otlp::rejected_spans(&body) } else { None };
+                Ok(refused
+                    .map_or(ServerReply::Accepted, |(spans, why)| ServerReply::PartlyAccepted(spans, why)))
             }
             StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-                Err(Away { reason: Reason::Busy, why: said })
+                Err(Unreachable { reason: FailureReason::Busy, why: text })
             }
-            // Of a gateway before it, or of itself while it is no server yet or any more.
+            // From a gateway, or from the server itself during start or shutdown.
             StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => {
-                Err(Away { reason: Reason::Failed, why: said })
+                Err(Unreachable { reason: FailureReason::ServerError, why: text })
             }
-            _ if status.is_server_error() => Ok(Reply::Failed(said)),
-            StatusCode::PAYLOAD_TOO_LARGE => Ok(Reply::TooLong(said)),
-            StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => Ok(Reply::Refused(said)),
-            _ => Ok(Reply::Denied(format!("{said} (is this the address of {}?)", self.server()))),
+            _ if status.is_server_error() => Ok(ServerReply::ServerError(text)),
+            StatusCode::PAYLOAD_TOO_LARGE => Ok(ServerReply::TooLarge(text)),
+            StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => Ok(ServerReply::Refused(text)),
+            _ => Ok(ServerReply::Denied(format!("{text} (is this the address of {}?)", self.server_kind()))),
         }
     }
 }
 
-impl Post for HttpPost {
-    fn post(&mut self, request: &[u8]) -> Result<Reply, Away> {
+impl Transport for HttpTransport {
+    fn post(&mut self, request: &[u8]) -> Result<ServerReply, Unreachable> {
         let post = self.agent.post(self.url.uri()).content_type(self.format.content_type());
         match post.send(request) {
-            Ok(response) => self.judge(response),
+            Ok(response) => self.classify(response),
             Err(error) => {
-                let late = matches!(error, Error::Timeout(_));
+                let timed_out = matches!(error, Error::Timeout(_));
                 let why = format!(
                     "cannot reach {}: {error}; start {} there or correct the address",
                     self.url,
-                    self.server()
+                    self.server_kind()
                 );
-                Err(Away { reason: if late { Reason::NoAnswer } else { Reason::NotReached }, why })
+                Err(Unreachable {
+                    reason: if timed_out { FailureReason::Timeout } else { FailureReason::ConnectFailed },
+                    why,
+                })
             }
         }
     }

@@ -1,12 +1,15 @@
-//! One span as Zipkin v2 JSON.
+//! Span as Zipkin v2 JSON.
 //!
-//! *In*: a [`Span`]. *Out*: one JSON object appended to a buffer that the caller reuses. *Invariant*: the bytes
-//! are a function of the span alone, so that a span which is sent twice is the same span to Zipkin.
+//! *In*: a [`Span`]. *Out*: one JSON object appended to a buffer that the caller reuses.
+//! *Invariant*: the bytes are a function of the span alone, so a span sent twice is one span to
+//! Zipkin.
 //!
-//! What Zipkin has no place for becomes a tag, see `tags.rs`. Zipkin lower-cases names of spans and services; that is done here, so that a file says what Zipkin will.
+//! Fields without an equivalent in Zipkin become tags, see `tags.rs`. Zipkin converts span and
+//! service names to lower case; this module does the same, so a file has the names that Zipkin
+//! shows.
 //!
-//! *Rejected*: deriving serde for a mirror of `Span`: the mirror would be as long as this file, and the tags
-//! that are made here would have to be allocated first.
+//! *Rejected*: deriving serde for a mirror of `Span`: the mirror would be as long as this file, and
+//! the generated tags would have to be allocated first.
 
 use std::fmt;
 use std::io::Write;
@@ -16,22 +19,22 @@ use blkkin_wire::span::{Span, SpanKind};
 pub use crate::tags::DURATION_TAG;
 use crate::tags::{self, Value};
 
-/// Why no Zipkin would take a span: it would refuse the whole list in which the span stands.
+/// Reason why Zipkin rejects a span, and with it the whole list that contains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unfit {
-    /// All zeros name nothing.
+pub enum InvalidSpan {
+    /// The trace id is zero.
     #[error("its trace id is zero")]
     TraceIdZero,
-    /// All zeros name nothing.
+    /// The span id is zero.
     #[error("its span id is zero")]
     SpanIdZero,
 }
 
-/// Whether a list that has this span in it would be taken, as Zipkin 3 has it.
-pub fn check(span: &Span) -> Result<(), Unfit> {
+/// Checks whether Zipkin 3 accepts a list with this span.
+pub fn check(span: &Span) -> Result<(), InvalidSpan> {
     match span {
-        _ if span.trace.0 == 0 => Err(Unfit::TraceIdZero),
-        _ if span.id.0 == 0 => Err(Unfit::SpanIdZero),
+        _ if span.trace.0 == 0 => Err(InvalidSpan::TraceIdZero),
+        _ if span.id.0 == 0 => Err(InvalidSpan::SpanIdZero),
         _ => Ok(()),
     }
 }
@@ -56,7 +59,7 @@ pub fn encode(span: &Span, out: &mut Vec<u8>) {
 }
 
 fn ids(span: &Span, out: &mut Vec<u8>) {
-    // A trace id of 64 bits was given by a foreign tracer, which writes 16 digits, as Zipkin does.
+    // A 64-bit trace id comes from a foreign tracer, which writes 16 digits, as Zipkin does.
     match u64::try_from(span.trace.0) {
         Ok(short) => put(out, format_args!(r#"{{"traceId":"{short:016x}""#)),
         Err(_) => put(out, format_args!(r#"{{"traceId":"{}""#, span.trace)),
@@ -90,14 +93,14 @@ fn annotations(span: &Span, out: &mut Vec<u8>) {
 fn write_tags(span: &Span, out: &mut Vec<u8>) {
     text(out, r#","tags":{"#);
     let first = out.len();
-    tags::each(span, |key, value| {
+    tags::for_each(span, |key, value| {
         if out.len() > first {
             out.push(b',');
         }
         string(key, out);
         out.push(b':');
         match value {
-            Value::Words(words) => string(words, out),
+            Value::Text(words) => string(words, out),
             Value::Number(number) => put(out, format_args!("\"{number}\"")),
             Value::Nanoseconds(number) => put(out, format_args!("\"{number}\"")),
         }
@@ -143,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_is_never_zero_and_stays_exact_in_its_tag() {
+    fn duration_is_at_least_1_us_and_exact_in_its_tag() {
         for (ns, us) in
             [(0, 1), (1, 1), (999, 1), (1000, 1), (1999, 1), (2000, 2), (u64::MAX, u64::MAX / 1000)]
         {
@@ -154,14 +157,14 @@ mod tests {
     }
 
     #[test]
-    fn the_producers_own_duration_tag_wins() {
+    fn duration_tag_of_the_producer_takes_precedence() {
         let given = vec![(DURATION_TAG.into(), TagValue::Number(5))];
         let json = json(&Span { tags: given, duration: DurationNs(9), ..span(1) });
         assert_eq!(json["tags"], serde_json::json!({ DURATION_TAG: "5" }));
     }
 
     #[test]
-    fn a_span_is_failed_only_by_its_error() {
+    fn only_the_error_field_marks_a_span_as_failed() {
         let tags = vec![(ERROR_TAG.into(), TagValue::Text("no".into()))];
         assert!(json(&Span { tags: tags.clone(), ..span(1) })["tags"].get(ERROR_TAG).is_none());
         let failed = Span { tags, error: Some("EIO".into()), ..span(1) };
@@ -177,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_lower_case_and_an_empty_service_is_none() {
+    fn names_are_lower_case_and_empty_services_are_omitted() {
         let json = json(&Span { name: "FSync".into(), service: "".into(), ..span(1) });
         assert_eq!(json["name"], "fsync");
         assert!(json.get("localEndpoint").is_none());
@@ -192,9 +195,9 @@ mod tests {
     }
 
     #[test]
-    fn zero_ids_are_unfit() {
+    fn zero_ids_are_invalid() {
         assert_eq!(check(&span(1)), Ok(()));
-        assert_eq!(check(&Span { id: SpanId(0), ..span(1) }), Err(Unfit::SpanIdZero));
-        assert_eq!(check(&Span { trace: TraceId(0), ..span(1) }), Err(Unfit::TraceIdZero));
+        assert_eq!(check(&Span { id: SpanId(0), ..span(1) }), Err(InvalidSpan::SpanIdZero));
+        assert_eq!(check(&Span { trace: TraceId(0), ..span(1) }), Err(InvalidSpan::TraceIdZero));
     }
 }

@@ -1,21 +1,21 @@
-//! Spans to Zipkin and to OpenTelemetry's receivers.
+//! Export of spans to Zipkin and to OpenTelemetry receivers.
 //!
 //! ```text
-//! offer → queue ─ thread ─┬ sender: format → batch → delivery (repeat, halve) → http, grpc
-//!                         └ json → batch → file → partial (a list at every moment)
+//! offer → queue ─ thread ─┬ sender: format → batch → delivery (retry, halve) → http, grpc
+//!                         └ json → batch → file → atomic_json_file (a valid list at every moment)
 //! ```
 //!
-//! *In*: [`blkkin_wire::span::Span`]s. *Out*: the same spans where a [`destination::Destination`] says, and
-//! [`telemetry::ExportAccounts`] that say what became of each: `offered = sent + dropped + pending`.
+//! *In*: [`blkkin_wire::span::Span`]s. *Out*: the same spans at a [`destination::Destination`], and
+//! [`stats::ExportStats`]: `offered = sent + dropped + pending`.
 //!
-//! Whoever has a place of their own where spans wait (a topic of Kafka) needs no queue: [`Sender`] and [`SpanFile`] by
-//! themselves tell a [`Ledger`] what became of each span.
+//! A caller with its own buffer of spans (a Kafka topic) needs no queue: [`Sender`] and
+//! [`SpanFile`] report the result of each span directly to a [`DeliveryObserver`].
 //!
-//! *Invariants*: nothing here knows what a span is about (no storage, no device). Spans are shed only at the
-//! queue, and counted there. A span's bytes are a function of the span.
+//! *Invariants*: this crate knows no storage and no devices. Spans are dropped only at the queue,
+//! and counted there. The bytes of a span are a function of the span.
 //!
-//! *Deliberately absent*: sampling, a spool on disk, compression. An outage that is longer than the queue loses
-//! spans, and says how many.
+//! *Deliberately absent*: sampling, a spool on disk, compression. An outage longer than the queue
+//! loses spans and counts them.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
 pub mod config;
@@ -23,6 +23,7 @@ pub mod destination;
 pub mod exporter;
 pub mod queue;
 
+pub mod atomic_json_file;
 pub mod backoff;
 mod batch;
 mod delivery;
@@ -32,28 +33,30 @@ mod grpc;
 mod http;
 pub mod json;
 mod otlp;
-pub mod partial;
 mod proto3;
 mod protobuf;
 mod sender;
-mod server;
 mod span_file;
+pub mod stats;
 mod tags;
-pub mod telemetry;
+mod transport;
 mod url;
 
 #[cfg(test)]
 mod testing;
 
 pub use config::ExportConfig;
-pub use delivery::{AfterPause, Answer, Attempt, Away, Ledger, Post, Reason, Reply, Verdict};
+pub use delivery::{
+    Attempt, AttemptResult, DeliveryObserver, DeliveryResult, FailureReason, RetryDecision, ServerReply,
+    Transport, Unreachable,
+};
 pub use destination::Destination;
 pub use exporter::{Exporter, OpenError};
 pub use format::Format;
-pub use grpc::GrpcPost;
-pub use http::HttpPost;
+pub use grpc::GrpcTransport;
+pub use http::HttpTransport;
 pub use sender::Sender;
-pub use server::server;
 pub use span_file::SpanFile;
-pub use telemetry::ExportAccounts;
+pub use stats::ExportStats;
+pub use transport::transport;
 pub use url::ServerUrl;

@@ -1,13 +1,16 @@
-//! Spans in OpenTelemetry's protobuf (opentelemetry-proto 1.x: trace/v1/trace.proto, collector/trace/v1/trace_service.proto).
+//! Spans in OpenTelemetry's protobuf (opentelemetry-proto 1.x: trace/v1/trace.proto,
+//! collector/trace/v1/trace_service.proto).
 //!
-//! *In*: [`Span`]s. *Out*: an `ExportTraceServiceRequest`. *Invariant*: nothing is rounded and nothing becomes words that need
-//! not: times are in ns, numbers are `int_value`, links are links, with their relation as attribute `blkkin.relation`; a
-//! remote service is `peer.service`; a span that failed has status ERROR and says why.
+//! *In*: [`Span`]s. *Out*: an `ExportTraceServiceRequest`. *Invariant*: nothing is rounded or
+//! needlessly converted to text. Times are in ns, numbers are `int_value`, links are links with
+//! their relation as attribute `blkkin.relation`. A remote service is `peer.service`; a failed span
+//! has status ERROR with its reason.
 //!
-//! A service is a *resource* there: the spans of a request are grouped by it, in the order in which services are met.
+//! A service is a *resource* in OpenTelemetry: the spans of a request are grouped by it, in order
+//! of first use.
 //!
-//! *Rejected*: the crate opentelemetry-proto, whose types bring the SDK with them (22 crates, an executor among them), and
-//! own each of their strings.
+//! *Rejected*: the crate opentelemetry-proto, whose types bring the SDK (22 crates, including an
+//! executor) and own each of their strings.
 
 use std::sync::Arc;
 
@@ -22,10 +25,10 @@ const SERVER: u64 = 2;
 const CLIENT: u64 = 3;
 const STATUS_ERROR: u64 = 2;
 
-/// Bytes that a group takes besides its service's name and its spans, at the most.
+/// Maximum bytes of a group without its service name and its spans.
 pub(crate) const GROUP_BYTES_MAX: usize = 80;
 
-/// Appends the fields of `span` to `out`, to be put into a group by [`request`].
+/// Appends the fields of `span` to `out`; [`request`] puts them into a group.
 pub(crate) fn encode(span: &Span, out: &mut Vec<u8>) {
     pb::bytes(out, 1, &span.trace.0.to_be_bytes());
     pb::bytes(out, 2, &span.id.0.to_be_bytes());
@@ -48,7 +51,7 @@ pub(crate) fn encode(span: &Span, out: &mut Vec<u8>) {
         attribute(9, key, &value.into(), out);
     }
     if let Some(remote) = &span.remote_service {
-        attribute(9, "peer.service", &Value::Words(remote), out);
+        attribute(9, "peer.service", &Value::Text(remote), out);
     }
     for (time, name) in &span.annotations {
         pb::message(out, 11, |out| {
@@ -60,7 +63,7 @@ pub(crate) fn encode(span: &Span, out: &mut Vec<u8>) {
         pb::message(out, 13, |out| {
             pb::bytes(out, 1, &link.trace.0.to_be_bytes());
             pb::bytes(out, 2, &link.span.0.to_be_bytes());
-            attribute(4, "blkkin.relation", &Value::Words(&link.relation), out);
+            attribute(4, "blkkin.relation", &Value::Text(&link.relation), out);
         });
     }
     if let Some(error) = &span.error {
@@ -75,26 +78,26 @@ fn attribute(field: u32, key: &str, value: &Value<'_>, out: &mut Vec<u8>) {
     pb::message(out, field, |out| {
         pb::text(out, 1, key);
         pb::message(out, 2, |out| match value {
-            Value::Words(words) => pb::text(out, 1, words),
+            Value::Text(text) => pb::text(out, 1, text),
             Value::Number(number) => pb::int(out, 3, *number),
             Value::Nanoseconds(number) => pb::uint(out, 3, *number),
         });
     });
 }
 
-/// Appends the request of these spans, each with the place of its service in `services`.
+/// Appends a request of these spans, each with the index of its service in `services`.
 pub(crate) fn request<'a>(
     services: &[Arc<str>],
     spans: impl Iterator<Item = (usize, &'a [u8])> + Clone,
     out: &mut Vec<u8>,
 ) {
-    for (place, service) in services.iter().enumerate() {
-        let mut own = spans.clone().filter(|(of, _)| *of == place).map(|(_, span)| span).peekable();
+    for (index, service) in services.iter().enumerate() {
+        let mut own = spans.clone().filter(|(of, _)| *of == index).map(|(_, span)| span).peekable();
         if own.peek().is_none() {
             continue;
         }
         pb::message(out, 1, |out| {
-            pb::message(out, 1, |out| attribute(1, "service.name", &Value::Words(service), out));
+            pb::message(out, 1, |out| attribute(1, "service.name", &Value::Text(service), out));
             pb::message(out, 2, |out| {
                 pb::message(out, 1, |out| pb::text(out, 1, "blkkin"));
                 own.for_each(|span| pb::bytes(out, 2, span));
@@ -103,15 +106,16 @@ pub(crate) fn request<'a>(
     }
 }
 
-/// What an `ExportTraceServiceResponse` refuses: how many spans, and why. Which ones it does not say.
-pub(crate) fn refused(mut answer: &[u8]) -> Option<(u64, String)> {
+/// Returns the number of rejected spans in an `ExportTraceServiceResponse`, and the reason. The
+/// response does not identify them.
+pub(crate) fn rejected_spans(mut response: &[u8]) -> Option<(u64, String)> {
     // ExportTraceServiceResponse.partial_success = 1.
-    let mut partial = field(&mut answer, 1)?;
+    let mut partial = field(&mut response, 1)?;
     let (mut spans, mut why) = (0, String::new());
     while let Some((number, value)) = next(&mut partial) {
         match (number, value) {
             (1, Field::Varint(rejected)) => spans = rejected,
-            (2, Field::Bytes(words)) => why = String::from_utf8_lossy(words).into_owned(),
+            (2, Field::Bytes(text)) => why = String::from_utf8_lossy(text).into_owned(),
             _ => {}
         }
     }
@@ -155,10 +159,10 @@ fn next<'a>(message: &mut &'a [u8]) -> Option<(u64, Field<'a>)> {
 
 fn varint(message: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
-    for place in 0..10 {
+    for shift in 0..10 {
         let (byte, rest) = message.split_first()?;
         *message = rest;
-        value |= u64::from(byte & 0x7f) << (7 * place);
+        value |= u64::from(byte & 0x7f) << (7 * shift);
         if byte & 0x80 == 0 {
             return Some(value);
         }
@@ -172,25 +176,25 @@ mod tests {
     use crate::testing::span;
 
     #[test]
-    fn an_answer_says_how_many_were_refused() {
-        assert_eq!(refused(&[]), None);
-        let mut answer = Vec::new();
-        pb::message(&mut answer, 1, |out| {
+    fn response_has_the_number_of_rejected_spans() {
+        assert_eq!(rejected_spans(&[]), None);
+        let mut response = Vec::new();
+        pb::message(&mut response, 1, |out| {
             pb::uint(out, 1, 3);
             pb::text(out, 2, "zero ids");
         });
-        assert_eq!(refused(&answer), Some((3, "zero ids".into())));
-        // A warning: all were taken.
-        let mut answer = Vec::new();
-        pb::message(&mut answer, 1, |out| pb::text(out, 2, "slow down"));
-        assert_eq!(refused(&answer), None);
-        for cut in 0..answer.len() {
-            let _ = refused(&answer[..cut]);
+        assert_eq!(rejected_spans(&response), Some((3, "zero ids".into())));
+        // A warning: all spans were accepted.
+        let mut response = Vec::new();
+        pb::message(&mut response, 1, |out| pb::text(out, 2, "slow down"));
+        assert_eq!(rejected_spans(&response), None);
+        for cut in 0..response.len() {
+            let _ = rejected_spans(&response[..cut]);
         }
     }
 
     #[test]
-    fn spans_of_a_service_are_one_group() {
+    fn spans_are_grouped_by_service() {
         let mut one = Vec::new();
         encode(&span(1), &mut one);
         let (services, spans) =

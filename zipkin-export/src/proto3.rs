@@ -1,8 +1,8 @@
-//! One span in Zipkin's protobuf (zipkin.proto of openzipkin/zipkin-api, message `zipkin.proto3.Span`).
+//! Span in Zipkin's protobuf (zipkin.proto of openzipkin/zipkin-api, message `zipkin.proto3.Span`).
 //!
-//! *In*: a [`Span`]. *Out*: its bytes as an element of a `ListOfSpans`: such elements one after another are the list.
-//! *Invariant*: Zipkin shows it as it shows the span that [`crate::json`] writes; what differs is the cost: of its formats
-//! this one is read with the least work.
+//! *In*: a [`Span`]. *Out*: its bytes as an element of a `ListOfSpans`; concatenated elements are
+//! the list. *Invariant*: Zipkin shows it exactly as the span that [`crate::json`] writes. Of
+//! Zipkin's formats, this one is the cheapest to decode.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use blkkin_wire::span::{Span, SpanKind};
 use crate::protobuf as pb;
 use crate::tags::{self, Value};
 
-/// `ListOfSpans.spans`.
+/// Field number of `ListOfSpans.spans`.
 const LISTED: u32 = 1;
 
 /// Appends `span` to `out`.
@@ -21,7 +21,7 @@ pub(crate) fn encode(span: &Span, out: &mut Vec<u8>) {
 }
 
 fn fields(span: &Span, out: &mut Vec<u8>) {
-    // A trace id of 64 bits was given by a foreign tracer, which writes 8 bytes, as Zipkin does.
+    // A 64-bit trace id comes from a foreign tracer, which writes 8 bytes, as Zipkin does.
     match u64::try_from(span.trace.0) {
         Ok(short) => pb::bytes(out, 1, &short.to_be_bytes()),
         Err(_) => pb::bytes(out, 1, &span.trace.0.to_be_bytes()),
@@ -47,10 +47,10 @@ fn fields(span: &Span, out: &mut Vec<u8>) {
         });
     }
     let mut digits = String::new();
-    tags::each(span, |key, value| {
+    tags::for_each(span, |key, value| {
         pb::message(out, 11, |out| {
             pb::text(out, 1, key);
-            pb::text(out, 2, words(&value, &mut digits));
+            pb::text(out, 2, text(&value, &mut digits));
         });
     });
 }
@@ -61,17 +61,17 @@ fn endpoint(field: u32, service: &str, out: &mut Vec<u8>) {
     }
 }
 
-fn words<'a>(value: &'a Value<'_>, digits: &'a mut String) -> &'a str {
+fn text<'a>(value: &'a Value<'_>, digits: &'a mut String) -> &'a str {
     digits.clear();
-    // To a String it cannot fail.
+    // Writing to a String cannot fail.
     let _ = match value {
-        Value::Words(words) => return words,
+        Value::Text(text) => return text,
         Value::Number(number) => write!(digits, "{number}"),
         Value::Nanoseconds(number) => write!(digits, "{number}"),
     };
     digits
 }
 
-fn lower_case(words: &str) -> Cow<'_, str> {
-    if words.chars().any(char::is_uppercase) { words.to_lowercase().into() } else { words.into() }
+fn lower_case(text: &str) -> Cow<'_, str> {
+    if text.chars().any(char::is_uppercase) { text.to_lowercase().into() } else { text.into() }
 }

@@ -1,16 +1,16 @@
 //! Protobuf's wire format, as far as spans need it (protobuf.dev/programming-guides/encoding).
 //!
-//! *In*: fields. *Out*: their bytes, appended to a buffer that the caller reuses. *Invariant*: what is written is a function
-//! of the fields and of their order.
+//! *In*: fields. *Out*: their bytes, appended to a buffer that the caller reuses. *Invariant*: the
+//! bytes are a function of the fields and their order.
 //!
-//! *Rejected*: messages derived by prost. They own their strings: a span has 30 of them, each copied into an allocation of its
-//! own, to be copied again into the buffer.
+//! *Rejected*: messages derived by prost. They own their strings: a span has 30 of them, each
+//! copied into an allocation and then copied again into the buffer.
 
 const VARINT: u32 = 0;
 const FIXED64: u32 = 1;
 const LENGTH: u32 = 2;
 
-/// Bytes of the key and the length of a nested message at the most, for fields below 16.
+/// Maximum bytes of key and length of a nested message, for fields below 16.
 pub(crate) const FRAME_MAX: usize = 11;
 
 pub(crate) fn uint(out: &mut Vec<u8>, field: u32, value: u64) {
@@ -18,7 +18,7 @@ pub(crate) fn uint(out: &mut Vec<u8>, field: u32, value: u64) {
     varint(out, value);
 }
 
-/// As `int64`: a negative one takes ten bytes.
+/// Appends an `int64`: a negative one takes ten bytes.
 pub(crate) fn int(out: &mut Vec<u8>, field: u32, value: i64) {
     uint(out, field, value as u64);
 }
@@ -38,7 +38,8 @@ pub(crate) fn text(out: &mut Vec<u8>, field: u32, value: &str) {
     bytes(out, field, value.as_bytes());
 }
 
-/// A nested message. Its length is known when it is written: where that takes more than one byte the message is moved.
+/// Appends a nested message. Its length is known after it is written: if the length takes more than
+/// one byte, the message is moved.
 pub(crate) fn message(out: &mut Vec<u8>, field: u32, write: impl FnOnce(&mut Vec<u8>)) {
     key(out, field, LENGTH);
     let start = out.len();
@@ -48,9 +49,9 @@ pub(crate) fn message(out: &mut Vec<u8>, field: u32, write: impl FnOnce(&mut Vec
     match u8::try_from(length) {
         Ok(short @ ..0x80) => out[start] = short,
         _ => {
-            let mut said = Vec::with_capacity(FRAME_MAX);
-            varint(&mut said, length);
-            out.splice(start..start + 1, said);
+            let mut encoded_length = Vec::with_capacity(FRAME_MAX);
+            varint(&mut encoded_length, length);
+            out.splice(start..start + 1, encoded_length);
         }
     }
 }
@@ -77,9 +78,9 @@ mod tests {
         out
     }
 
-    /// The examples of the documentation.
+    /// Examples of the documentation.
     #[test]
-    fn fields_are_as_the_documentation_shows_them() {
+    fn fields_equal_the_documented_examples() {
         assert_eq!(written(|out| uint(out, 1, 150)), [0x08, 0x96, 0x01]);
         assert_eq!(written(|out| text(out, 2, "testing")), b"\x12\x07testing");
         assert_eq!(written(|out| message(out, 3, |out| uint(out, 1, 150))), [0x1a, 0x03, 0x08, 0x96, 0x01]);
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_of_any_length_has_its_length_before_it() {
+    fn nested_message_of_any_length_has_a_length_prefix() {
         for length in [0, 1, 127, 128, 16_383, 16_384, 70_000] {
             let content = vec![7; length];
             let nested = written(|out| message(out, 1, |out| out.extend_from_slice(&content)));

@@ -1,16 +1,16 @@
-//! The bounded queue between whoever makes spans and the exporter's thread, and the books of both.
+//! Bounded queue between producers of spans and the exporter's thread, with the counters of both.
 //!
-//! *In*: spans that are offered. *Out*: the same spans in the same order, some at a time. *Invariant*: a span is
-//! in exactly one place: waiting, in the consumer's hand, sent, or dropped for one reason. The queue and the
-//! [`ExportAccounts`] are under one lock, so that the books balance whenever they are read.
+//! *In*: offered spans. *Out*: the same spans in the same order, in batches. *Invariant*: a span is
+//! in exactly one state: waiting, in flight, sent, or dropped for one reason. The queue and the
+//! [`ExportStats`] share one lock, so the counters always balance.
 //!
-//! What the consumer takes it settles, span by span or many at once; what it took and did not settle counts as
-//! undeliverable when it comes for more, or is gone.
+//! The consumer settles the spans that it takes, individually or in ranges. Spans taken and not
+//! settled are undeliverable when it takes more, or ends.
 //!
-//! The bound counts waiting spans and those in hand, so that "nothing is lost up to N" is said of one number.
+//! The limit covers waiting and in-flight spans, so "no loss up to N spans" refers to one number.
 //!
-//! *Rejected*: a channel with counters beside it: between the two a span is in neither, or in both, and the
-//! books balance only when nothing moves.
+//! *Rejected*: a channel with separate counters. Between the two a span would be in neither or in
+//! both, and the counters would balance only at rest.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,25 +20,26 @@ use std::time::Duration;
 
 use blkkin_wire::span::Span;
 
-use crate::delivery::{AfterPause, Ledger, Verdict};
-use crate::telemetry::ExportAccounts;
+use crate::delivery::{DeliveryObserver, DeliveryResult, RetryDecision};
+use crate::stats::ExportStats;
 
-/// Spans that wait while Zipkin is away, unless configured otherwise: what a Zipkin server takes in 0.4 to
-/// 1.4 s (46–160 k spans/s), so that a burst passes. A span with a dozen tags is about 1 KiB: 64 MiB in all.
+/// Default limit of queued spans while Zipkin is unreachable: 0.4 to 1.4 s of a Zipkin server's
+/// throughput (46–160 k spans/s), enough for a burst. A span with a dozen tags is about 1 KiB: 64
+/// MiB in total.
 pub const SPANS_MAX: usize = 65_536;
 
-/// What to do with a span that finds the queue full.
+/// Policy for a span that finds the queue full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenFull {
-    /// Wait: for a destination that goes on or fails, but is not away, as a file.
+    /// Wait: for a destination that progresses or fails but is never unreachable, such as a file.
     Block,
-    /// Drop it and count it: for a destination that may be away for hours.
+    /// Drop and count it: for a destination that can be unreachable for hours.
     DropNewest,
 }
 
-/// What became of spans in the consumer's hand.
+/// Outcome of spans in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Settled {
+pub(crate) enum SpanOutcome {
     Sent,
     Rejected,
     Undeliverable,
@@ -47,9 +48,9 @@ pub(crate) enum Settled {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Open,
-    /// Nothing more is taken in, the rest is sent.
+    /// No intake; remaining spans are sent.
     Draining,
-    /// The time for draining is over.
+    /// The drain deadline has passed.
     Abandoned,
 }
 
@@ -61,7 +62,7 @@ enum Consumer {
 
 pub(crate) struct Queue {
     state: Mutex<State>,
-    /// Signalled whenever the state changes: there is one consumer and, as a rule, one producer.
+    /// Signalled at each state change: there is one consumer and, as a rule, one producer.
     changed: Condvar,
     spans_max: usize,
     when_full: WhenFull,
@@ -69,32 +70,32 @@ pub(crate) struct Queue {
 
 struct State {
     waiting: VecDeque<Span>,
-    in_hand: usize,
-    accounts: ExportAccounts,
+    in_flight: usize,
+    stats: ExportStats,
     phase: Phase,
     consumer: Consumer,
     outage: Option<String>,
     fault: Option<String>,
-    /// The file that there is in place of the one asked for.
-    left_at: Option<PathBuf>,
+    /// Partial file in place of the requested one.
+    partial_path: Option<PathBuf>,
 }
 
 impl Queue {
     pub(crate) fn new(spans_max: usize, when_full: WhenFull) -> Queue {
         let state = State {
             waiting: VecDeque::new(),
-            in_hand: 0,
-            accounts: ExportAccounts::default(),
+            in_flight: 0,
+            stats: ExportStats::default(),
             phase: Phase::Open,
             consumer: Consumer::Running,
             outage: None,
             fault: None,
-            left_at: None,
+            partial_path: None,
         };
         Queue { state: Mutex::new(state), changed: Condvar::new(), spans_max, when_full }
     }
 
-    /// The producer's side: takes all, or drops, or waits, as [`WhenFull`] says.
+    /// Enqueues spans: accepts, drops, or waits, as [`WhenFull`] specifies.
     pub(crate) fn offer(&self, spans: Vec<Span>) {
         let mut spans = spans.into_iter();
         let mut state = self.lock();
@@ -104,55 +105,55 @@ impl Queue {
             if spans.len() == 0 {
                 return;
             }
-            match (state.takes_in(), self.when_full) {
+            match (state.is_open(), self.when_full) {
                 (true, WhenFull::Block) => state = self.wait(state),
-                (true, WhenFull::DropNewest) => return state.accounts.drop_full(spans.len()),
-                (false, _) => return state.accounts.drop_late(spans.len()),
+                (true, WhenFull::DropNewest) => return state.stats.drop_full(spans.len()),
+                (false, _) => return state.stats.drop_after_end(spans.len()),
             }
         }
     }
 
-    /// The consumer's side: up to `most` spans, as soon as there is one; none when there will be none.
+    /// Takes up to `most` spans as soon as there is one; returns none when there will be none.
     pub(crate) fn take(&self, most: usize) -> Option<Vec<Span>> {
         let mut state = self.lock();
-        state.drop_in_hand();
+        state.drop_in_flight();
         while state.waiting.is_empty() {
             if state.phase != Phase::Open {
                 return None;
             }
             state = self.wait(state);
         }
-        state.in_hand = most.min(state.waiting.len());
-        let taken = state.in_hand;
+        state.in_flight = most.min(state.waiting.len());
+        let taken = state.in_flight;
         Some(state.waiting.drain(..taken).collect())
     }
 
-    /// Says what became of `spans` of those in hand.
-    pub(crate) fn settle(&self, settled: Settled, spans: usize) {
+    /// Records the outcome of `spans` in-flight spans.
+    pub(crate) fn settle(&self, settled: SpanOutcome, spans: usize) {
         let mut state = self.lock();
-        let spans = spans.min(state.in_hand);
-        state.in_hand -= spans;
-        *state.accounts.of(settled) += spans as u64;
+        let spans = spans.min(state.in_flight);
+        state.in_flight -= spans;
+        *state.stats.of(settled) += spans as u64;
         self.changed.notify_all();
     }
 
-    /// Of what was settled as sent so much is rejected after all.
-    fn recant(&self, spans: u64) {
+    /// Moves `spans` spans from sent to rejected.
+    fn mark_rejected(&self, spans: u64) {
         let mut state = self.lock();
-        let spans = spans.min(state.accounts.sent);
-        state.accounts.sent -= spans;
-        state.accounts.dropped_rejected += spans;
+        let spans = spans.min(state.stats.sent);
+        state.stats.sent -= spans;
+        state.stats.dropped_rejected += spans;
     }
 
-    /// Waits for `delay`, or until draining begins or is over.
-    pub(crate) fn pause(&self, delay: Duration) -> AfterPause {
+    /// Waits for `delay`, or until draining begins or ends.
+    pub(crate) fn pause(&self, delay: Duration) -> RetryDecision {
         let state = self.lock();
         let before = state.phase;
         let same = |s: &mut State| s.phase == before && before != Phase::Abandoned;
-        let waited = self.changed.wait_timeout_while(state, delay, same);
-        match waited.unwrap_or_else(PoisonError::into_inner).0.phase {
-            Phase::Abandoned => AfterPause::GiveUp,
-            Phase::Open | Phase::Draining => AfterPause::GoOn,
+        let result = self.changed.wait_timeout_while(state, delay, same);
+        match result.unwrap_or_else(PoisonError::into_inner).0.phase {
+            Phase::Abandoned => RetryDecision::GiveUp,
+            Phase::Open | Phase::Draining => RetryDecision::Continue,
         }
     }
 
@@ -161,45 +162,45 @@ impl Queue {
     }
 
     pub(crate) fn count_retry(&self) {
-        self.lock().accounts.retries += 1;
+        self.lock().stats.retries += 1;
     }
 
-    /// The destination is away, or is back.
+    /// Records that the destination is unreachable, or with `None` that it is back.
     pub(crate) fn set_outage(&self, outage: Option<String>) {
         self.lock().outage = outage;
     }
 
-    /// Something was lost for good.
+    /// Records a permanent loss.
     pub(crate) fn set_fault(&self, fault: String) {
         self.lock().fault = Some(fault);
     }
 
-    /// Where spans are while the file that was asked for is not whole; none once it is.
-    pub(crate) fn set_left_at(&self, file: Option<PathBuf>) {
-        self.lock().left_at = file;
+    /// Sets the partial file while the requested file is incomplete; none once it is complete.
+    pub(crate) fn set_partial_path(&self, file: Option<PathBuf>) {
+        self.lock().partial_path = file;
     }
 
-    pub(crate) fn left_at(&self) -> Option<PathBuf> {
-        self.lock().left_at.clone()
+    pub(crate) fn partial_path(&self) -> Option<PathBuf> {
+        self.lock().partial_path.clone()
     }
 
-    /// Something was lost for good, and perhaps it is said already why.
+    /// Records a permanent loss, unless its reason is already recorded.
     pub(crate) fn set_fault_if_none(&self, fault: impl FnOnce() -> String) {
         self.lock().fault.get_or_insert_with(fault);
     }
 
-    /// What is wrong now, or went wrong for good.
-    pub(crate) fn trouble(&self) -> Option<String> {
+    /// Returns the current outage, or the last permanent loss.
+    pub(crate) fn last_error(&self) -> Option<String> {
         let state = self.lock();
         state.outage.clone().or_else(|| state.fault.clone())
     }
 
-    pub(crate) fn accounts(&self) -> ExportAccounts {
+    pub(crate) fn stats(&self) -> ExportStats {
         let state = self.lock();
-        ExportAccounts { pending: (state.waiting.len() + state.in_hand) as u64, ..state.accounts }
+        ExportStats { pending: (state.waiting.len() + state.in_flight) as u64, ..state.stats }
     }
 
-    /// No more intake; the consumer sends what is left.
+    /// Stops the intake; the consumer sends the remaining spans.
     pub(crate) fn drain(&self) {
         let mut state = self.lock();
         if state.phase == Phase::Open {
@@ -208,7 +209,7 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// No more sending either: what waits is undeliverable.
+    /// Stops sending too: waiting spans are undeliverable.
     pub(crate) fn abandon(&self) {
         let mut state = self.lock();
         state.phase = Phase::Abandoned;
@@ -216,34 +217,34 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// What the consumer still holds is undeliverable, whatever it may say later.
+    /// Marks in-flight spans as undeliverable, whatever the consumer reports later.
     pub(crate) fn seal(&self) {
-        self.lock().drop_in_hand();
+        self.lock().drop_in_flight();
     }
 
-    /// The consumer's last word.
+    /// Records the end of the consumer.
     pub(crate) fn consumer_gone(&self) {
         let mut state = self.lock();
         state.consumer = Consumer::Gone;
-        state.drop_in_hand();
+        state.drop_in_flight();
         state.drop_waiting();
         self.changed.notify_all();
     }
 
-    /// Waits until the consumer is gone or is told to give up, at most for `most`.
+    /// Waits up to `most` until the consumer has ended or has to give up.
     pub(crate) fn wait_settled(&self, most: Duration) {
         let running = |s: &mut State| s.consumer == Consumer::Running && s.phase != Phase::Abandoned;
         drop(self.changed.wait_timeout_while(self.lock(), most, running));
     }
 
-    /// Waits until the consumer is gone; false when it is not after `most`.
+    /// Waits until the consumer has ended; returns false if it has not after `most`.
     pub(crate) fn wait_gone(&self, most: Duration) -> bool {
         let running = |s: &mut State| s.consumer == Consumer::Running;
-        let waited = self.changed.wait_timeout_while(self.lock(), most, running);
-        waited.unwrap_or_else(PoisonError::into_inner).0.consumer == Consumer::Gone
+        let result = self.changed.wait_timeout_while(self.lock(), most, running);
+        result.unwrap_or_else(PoisonError::into_inner).0.consumer == Consumer::Gone
     }
 
-    // Every change below is complete before anything in it can panic, so a poisoned lock guards a sound state.
+    // Each change below completes before it can panic, so a poisoned lock guards a consistent state.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -253,76 +254,76 @@ impl Queue {
     }
 }
 
-/// The consumer's hand: what it says of its spans the queue books.
-pub(crate) struct Hand<'a>(pub(crate) &'a Queue);
+/// Observer of a delivery that records results of in-flight spans in the queue.
+pub(crate) struct InFlightBatch<'a>(pub(crate) &'a Queue);
 
-impl Ledger for Hand<'_> {
-    fn settle(&mut self, range: Range<usize>, verdict: Verdict) {
+impl DeliveryObserver for InFlightBatch<'_> {
+    fn settle(&mut self, range: Range<usize>, verdict: DeliveryResult) {
         match verdict {
-            Verdict::Sent => self.0.settle(Settled::Sent, range.len()),
-            Verdict::Rejected(why) => {
+            DeliveryResult::Sent => self.0.settle(SpanOutcome::Sent, range.len()),
+            DeliveryResult::Rejected(why) => {
                 self.0.set_fault(why);
-                self.0.settle(Settled::Rejected, range.len());
+                self.0.settle(SpanOutcome::Rejected, range.len());
             }
         }
     }
 
-    fn recant(&mut self, spans: u64, why: String) {
+    fn mark_rejected(&mut self, spans: u64, why: String) {
         self.0.set_fault(why);
-        self.0.recant(spans);
+        self.0.mark_rejected(spans);
     }
 
-    fn outage(&mut self, why: Option<String>) {
+    fn on_outage(&mut self, why: Option<String>) {
         self.0.set_outage(why);
     }
 
-    fn asks_again_when_denied(&self) -> bool {
-        // The person is there, and reads it at the end.
+    fn retries_when_denied(&self) -> bool {
+        // The user is present and reads the error at the end.
         false
     }
 
-    fn is_over(&self) -> bool {
+    fn is_cancelled(&self) -> bool {
         self.0.is_abandoned()
     }
 
-    fn pause(&mut self, delay: Duration) -> AfterPause {
-        if self.0.pause(delay) == AfterPause::GiveUp {
-            return AfterPause::GiveUp;
+    fn pause(&mut self, delay: Duration) -> RetryDecision {
+        if self.0.pause(delay) == RetryDecision::GiveUp {
+            return RetryDecision::GiveUp;
         }
         self.0.count_retry();
-        AfterPause::GoOn
+        RetryDecision::Continue
     }
 }
 
 impl State {
-    fn takes_in(&self) -> bool {
+    fn is_open(&self) -> bool {
         self.phase == Phase::Open && self.consumer == Consumer::Running
     }
 
     fn admit(&mut self, spans: &mut std::vec::IntoIter<Span>, spans_max: usize) {
-        if self.takes_in() {
-            let room = spans_max.saturating_sub(self.waiting.len() + self.in_hand).min(spans.len());
+        if self.is_open() {
+            let room = spans_max.saturating_sub(self.waiting.len() + self.in_flight).min(spans.len());
             self.waiting.extend(spans.take(room));
-            self.accounts.offered += room as u64;
+            self.stats.offered += room as u64;
         }
     }
 
-    fn drop_in_hand(&mut self) {
-        self.accounts.dropped_undeliverable += std::mem::take(&mut self.in_hand) as u64;
+    fn drop_in_flight(&mut self) {
+        self.stats.dropped_undeliverable += std::mem::take(&mut self.in_flight) as u64;
     }
 
     fn drop_waiting(&mut self) {
-        self.accounts.dropped_undeliverable += self.waiting.len() as u64;
+        self.stats.dropped_undeliverable += self.waiting.len() as u64;
         self.waiting.clear();
     }
 }
 
-impl ExportAccounts {
-    fn of(&mut self, settled: Settled) -> &mut u64 {
+impl ExportStats {
+    fn of(&mut self, settled: SpanOutcome) -> &mut u64 {
         match settled {
-            Settled::Sent => &mut self.sent,
-            Settled::Rejected => &mut self.dropped_rejected,
-            Settled::Undeliverable => &mut self.dropped_undeliverable,
+            SpanOutcome::Sent => &mut self.sent,
+            SpanOutcome::Rejected => &mut self.dropped_rejected,
+            SpanOutcome::Undeliverable => &mut self.dropped_undeliverable,
         }
     }
 
@@ -331,7 +332,7 @@ impl ExportAccounts {
         self.dropped_queue_full += spans as u64;
     }
 
-    fn drop_late(&mut self, spans: usize) {
+    fn drop_after_end(&mut self, spans: usize) {
         self.offered += spans as u64;
         self.dropped_undeliverable += spans as u64;
     }

@@ -10,28 +10,28 @@ fn taken(queue: &Queue, most: usize) -> usize {
 }
 
 #[test]
-fn what_finds_it_full_is_dropped_and_counted_exactly() {
+fn spans_beyond_the_limit_are_dropped_and_counted_exactly() {
     let queue = Queue::new(10, WhenFull::DropNewest);
     queue.offer(spans(7));
     queue.offer(spans(7));
     queue.offer(spans(7));
-    let books = queue.accounts();
-    assert_eq!((books.offered, books.pending, books.dropped_queue_full), (21, 10, 11));
-    assert!(books.balances());
+    let stats = queue.stats();
+    assert_eq!((stats.offered, stats.pending, stats.dropped_queue_full), (21, 10, 11));
+    assert!(stats.balances());
 }
 
 #[test]
-fn spans_in_hand_count_against_the_bound_until_settled() {
+fn in_flight_spans_count_against_the_limit_until_settled() {
     let queue = Queue::new(10, WhenFull::DropNewest);
     queue.offer(spans(10));
     assert_eq!(taken(&queue, 6), 6);
     queue.offer(spans(1));
-    assert_eq!(queue.accounts().dropped_queue_full, 1);
-    queue.settle(Settled::Sent, 4);
+    assert_eq!(queue.stats().dropped_queue_full, 1);
+    queue.settle(SpanOutcome::Sent, 4);
     queue.offer(spans(5));
-    let books = queue.accounts();
-    assert_eq!((books.sent, books.pending, books.dropped_queue_full), (4, 10, 2));
-    assert!(books.balances());
+    let stats = queue.stats();
+    assert_eq!((stats.sent, stats.pending, stats.dropped_queue_full), (4, 10, 2));
+    assert!(stats.balances());
 }
 
 #[test]
@@ -41,52 +41,52 @@ fn order_is_kept() {
     queue.offer(offered[..2].to_vec());
     queue.offer(offered[2..].to_vec());
     let mut got = queue.take(3).unwrap();
-    queue.settle(Settled::Sent, 3);
+    queue.settle(SpanOutcome::Sent, 3);
     got.extend(queue.take(3).unwrap());
     assert_eq!(got, offered);
 }
 
 #[test]
-fn what_is_not_settled_is_undeliverable() {
+fn unsettled_spans_are_undeliverable() {
     let queue = Queue::new(10, WhenFull::DropNewest);
     queue.offer(spans(5));
     assert_eq!(taken(&queue, 3), 3);
-    queue.settle(Settled::Rejected, 1);
+    queue.settle(SpanOutcome::Rejected, 1);
     assert_eq!(taken(&queue, 3), 2);
     queue.consumer_gone();
-    let books = queue.accounts();
-    assert_eq!((books.dropped_rejected, books.dropped_undeliverable, books.pending), (1, 4, 0));
-    assert!(books.balances());
+    let stats = queue.stats();
+    assert_eq!((stats.dropped_rejected, stats.dropped_undeliverable, stats.pending), (1, 4, 0));
+    assert!(stats.balances());
 }
 
 #[test]
-fn nobody_settles_more_than_is_in_hand() {
+fn settling_is_limited_to_spans_in_flight() {
     let queue = Queue::new(10, WhenFull::DropNewest);
     queue.offer(spans(5));
     assert_eq!(taken(&queue, 3), 3);
     queue.abandon();
     queue.seal();
-    queue.settle(Settled::Sent, 3);
-    let books = queue.accounts();
-    assert_eq!((books.sent, books.dropped_undeliverable), (0, 5));
-    assert!(books.balances());
+    queue.settle(SpanOutcome::Sent, 3);
+    let stats = queue.stats();
+    assert_eq!((stats.sent, stats.dropped_undeliverable), (0, 5));
+    assert!(stats.balances());
 }
 
 #[test]
-fn draining_gives_what_is_left_and_takes_nothing_in() {
+fn draining_returns_remaining_spans_and_accepts_none() {
     let queue = Queue::new(10, WhenFull::Block);
     queue.offer(spans(2));
     queue.drain();
     queue.offer(spans(3));
     assert_eq!(taken(&queue, 10), 2);
-    queue.settle(Settled::Sent, 2);
+    queue.settle(SpanOutcome::Sent, 2);
     assert_eq!(queue.take(10), None);
-    assert_eq!(queue.accounts().dropped_undeliverable, 3);
-    assert!(queue.accounts().balances());
+    assert_eq!(queue.stats().dropped_undeliverable, 3);
+    assert!(queue.stats().balances());
 }
 
 #[test]
-fn a_producer_that_blocks_loses_nothing() {
+fn blocked_producer_loses_nothing() {
     let queue = Queue::new(4, WhenFull::Block);
     let got = thread::scope(|scope| {
         scope.spawn(|| {
@@ -97,49 +97,49 @@ fn a_producer_that_blocks_loses_nothing() {
         });
         let mut got = 0;
         while let Some(some) = queue.take(3) {
-            assert!(queue.accounts().pending <= 4 && queue.accounts().balances());
-            queue.settle(Settled::Sent, some.len());
+            assert!(queue.stats().pending <= 4 && queue.stats().balances());
+            queue.settle(SpanOutcome::Sent, some.len());
             got += some.len();
         }
         got
     });
     assert_eq!(got, 350);
-    assert_eq!(queue.accounts().sent, 350);
+    assert_eq!(queue.stats().sent, 350);
 }
 
 #[test]
-fn a_producer_that_blocks_is_let_go_when_the_consumer_is_gone() {
+fn blocked_producer_returns_when_the_consumer_is_gone() {
     let queue = Queue::new(4, WhenFull::Block);
     queue.offer(spans(4));
     thread::scope(|scope| {
         scope.spawn(|| queue.offer(spans(6)));
         queue.consumer_gone();
     });
-    let books = queue.accounts();
-    assert_eq!((books.offered, books.dropped_undeliverable, books.pending), (10, 10, 0));
+    let stats = queue.stats();
+    assert_eq!((stats.offered, stats.dropped_undeliverable, stats.pending), (10, 10, 0));
     assert!(queue.wait_gone(NO_TIME));
 }
 
 #[test]
-fn a_pause_ends_when_draining_begins_and_when_it_is_over() {
+fn pause_ends_when_draining_begins_or_ends() {
     let queue = Queue::new(4, WhenFull::DropNewest);
     thread::scope(|scope| {
         let paused = scope.spawn(|| queue.pause(LONG));
         queue.drain();
-        // Either the pause saw the change, or it began after it and sees the next one.
+        // The pause sees this change, or it begins later and sees the next one.
         queue.abandon();
         paused.join().unwrap();
     });
-    assert_eq!(queue.pause(LONG), AfterPause::GiveUp);
+    assert_eq!(queue.pause(LONG), RetryDecision::GiveUp);
     assert!(!queue.wait_gone(NO_TIME));
 }
 
 #[test]
-fn an_outage_passes_and_a_fault_stays() {
+fn outage_is_cleared_and_fault_stays() {
     let queue = Queue::new(4, WhenFull::DropNewest);
     queue.set_fault("refused".into());
     queue.set_outage(Some("away".into()));
-    assert_eq!(queue.trouble().as_deref(), Some("away"));
+    assert_eq!(queue.last_error().as_deref(), Some("away"));
     queue.set_outage(None);
-    assert_eq!(queue.trouble().as_deref(), Some("refused"));
+    assert_eq!(queue.last_error().as_deref(), Some("refused"));
 }

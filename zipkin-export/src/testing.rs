@@ -1,10 +1,10 @@
-//! Spans for this crate's own tests.
+//! Spans for the tests of this crate.
 
 use blkkin_wire::clock::{DurationNs, WallclockNs};
 use blkkin_wire::ids::{SpanId, TraceId};
 use blkkin_wire::span::{Span, SpanKind};
 
-/// The plainest span of id `n`.
+/// Returns a minimal span with id `n`.
 pub(crate) fn span(n: u64) -> Span {
     Span {
         trace: TraceId(1 << 64 | 1),
@@ -23,7 +23,7 @@ pub(crate) fn span(n: u64) -> Span {
     }
 }
 
-/// Spans of ids 1 to `n`.
+/// Returns spans with ids 1 to `n`.
 pub(crate) fn spans(n: u64) -> Vec<Span> {
     (1..=n).map(span).collect()
 }

@@ -1,4 +1,4 @@
-//! The address of a server that takes spans.
+//! Address of a server that accepts spans.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,19 +7,19 @@ use ureq::http::Uri;
 
 use crate::destination::DestinationError;
 
-/// A URL that spans are posted to. Shown without user name and password.
+/// URL that spans are posted to. Displayed without user name and password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerUrl(Uri);
 
 impl ServerUrl {
-    /// Reads a URL; where it has no path, `path` is meant.
+    /// Parses a URL; `path` is the default path.
     pub fn parse(value: &str, path: &str) -> Result<ServerUrl, DestinationError> {
         let bad = |why: String| DestinationError::Url { url: value.to_owned(), why };
         let uri: Uri = value.parse().map_err(|e| bad(format!("{e}")))?;
         if uri.host().is_none_or(str::is_empty) {
-            return Err(bad("it names no host".to_owned()));
+            return Err(bad("it has no host".to_owned()));
         }
-        if !port_is_sound(&uri) {
+        if !port_is_valid(&uri) {
             return Err(bad("its port is not a number up to 65535".to_owned()));
         }
         if uri.path() != "/" {
@@ -36,20 +36,21 @@ impl ServerUrl {
         &self.0
     }
 
-    /// What is not shown of it and tells two servers apart that look alike, as a number: the user's name and the query.
-    pub(crate) fn hidden(&self) -> Option<u64> {
+    /// Returns a hash of the undisplayed parts that distinguish servers: the user name and the
+    /// query. None if there are none.
+    pub(crate) fn identity_hash(&self) -> Option<u64> {
         let authority = self.0.authority().map_or("", |authority| authority.as_str());
         let user = authority.rsplit_once('@').map_or("", |(user, _)| user);
-        // A password is changed now and then, and the server stays the same.
+        // A password can change while the server stays the same.
         let user = user.split(':').next().unwrap_or_default();
         let query = self.0.query().unwrap_or_default();
-        // FNV-1a: the same for ever, as names are made of it.
+        // FNV-1a: stable, because names are derived from it.
         let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
         let hash = user.bytes().chain([0]).chain(query.bytes()).fold(0xcbf2_9ce4_8422_2325, fold);
         (!user.is_empty() || !query.is_empty()).then_some(hash)
     }
 
-    /// On this machine: no proxy of the environment may stand between.
+    /// Returns whether the server is on this machine, so that no proxy of the environment is used.
     pub(crate) fn is_loopback(&self) -> bool {
         let host = self.0.host().unwrap_or_default().trim_matches(['[', ']']);
         host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
@@ -67,8 +68,8 @@ impl fmt::Display for ServerUrl {
     }
 }
 
-/// The parser takes any digits for a port, and then says that there is none.
-fn port_is_sound(uri: &Uri) -> bool {
+/// Checks the port: the parser accepts any digits, and then reports that there is no port.
+fn port_is_valid(uri: &Uri) -> bool {
     let authority = uri.authority().map_or("", |a| a.as_str());
     uri.port_u16().is_some() || authority.ends_with(uri.host().unwrap_or_default())
 }

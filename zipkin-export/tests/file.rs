@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use blkkin_wire::clock::WallclockNs;
-use blkkin_zipkin_export::{Destination, ExportAccounts, ExportConfig, Exporter};
+use blkkin_zipkin_export::{Destination, ExportConfig, ExportStats, Exporter};
 use support::spans::{fdatasync, spans};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -21,11 +21,11 @@ fn open(path: &Path) -> Exporter {
     Exporter::open(Destination::File(path.to_owned()), ExportConfig::default()).unwrap()
 }
 
-fn sound(books: ExportAccounts) -> bool {
-    books.balances() && books.pending == 0
+fn sound(stats: ExportStats) -> bool {
+    stats.balances() && stats.pending == 0
 }
 
-/// The bytes are a contract: who compares two traces, or replays one, relies on them.
+/// The bytes are a contract: comparisons and replays of traces rely on them.
 #[test]
 fn bytes_are_as_recorded() {
     let dir = tempfile::tempdir().unwrap();
@@ -48,9 +48,9 @@ fn more_spans_than_the_queue_holds_are_all_written() {
     let config = ExportConfig { queue_spans_max: 10, batch_spans_max: 7, ..ExportConfig::default() };
     let exporter = Exporter::open(Destination::File(path.clone()), config).unwrap();
     (0..20).for_each(|n| exporter.offer(spans(TRACE, n * 100 + 1, 100, START)));
-    let books = exporter.finish(LONG);
-    assert_eq!((books.sent, exporter.last_error()), (2000, None));
-    assert!(sound(books));
+    let stats = exporter.finish(LONG);
+    assert_eq!((stats.sent, exporter.last_error()), (2000, None));
+    assert!(sound(stats));
     let list: Vec<serde_json::Value> = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     assert_eq!(list.len(), 2000);
     assert_eq!(list[1999]["id"], format!("{:016x}", 2000));
@@ -65,25 +65,25 @@ fn nothing_offered_is_an_empty_list() {
 }
 
 #[test]
-fn an_exporter_that_is_dropped_leaves_no_file_under_the_final_name() {
+fn dropped_exporter_leaves_no_final_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.json");
     drop(open(&path));
     assert!(!path.exists());
 }
 
-/// Where the run that is killed writes to.
+/// Environment variable with the path for the killed run.
 const KILLED: &str = "BLKKIN_TEST_KILLED";
 
 #[test]
-fn a_run_that_is_killed_leaves_a_list_of_what_it_had_written() {
+fn killed_run_leaves_a_valid_list_of_written_spans() {
     if let Some(path) = std::env::var_os(KILLED) {
         return write_and_be_killed(Path::new(&path));
     }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.json");
     let mut run = Command::new(std::env::current_exe().unwrap());
-    run.args(["--exact", "a_run_that_is_killed_leaves_a_list_of_what_it_had_written"]).env(KILLED, &path);
+    run.args(["--exact", "killed_run_leaves_a_valid_list_of_written_spans"]).env(KILLED, &path);
     assert_eq!(run.output().unwrap().status.signal(), Some(libc::SIGKILL));
     assert!(!path.exists());
     let kept = fs::read(dir.path().join("x.json.partial")).unwrap();
@@ -94,7 +94,7 @@ fn a_run_that_is_killed_leaves_a_list_of_what_it_had_written() {
 fn write_and_be_killed(path: &Path) {
     let exporter = open(path);
     exporter.offer(spans(TRACE, 1, 100, START));
-    while exporter.accounts().sent < 100 {
+    while exporter.stats().sent < 100 {
         std::thread::yield_now();
     }
     // SAFETY: raise has no preconditions.
@@ -102,7 +102,7 @@ fn write_and_be_killed(path: &Path) {
 }
 
 #[test]
-fn an_unwritable_path_is_an_error_at_start() {
+fn unwritable_path_is_an_error_at_start() {
     for path in ["/proc/x.json", "/nowhere/x.json", "/dev/null"] {
         let opened = Exporter::open(Destination::File(path.into()), ExportConfig::default());
         let error = opened.err().unwrap().to_string();
@@ -111,7 +111,7 @@ fn an_unwritable_path_is_an_error_at_start() {
 }
 
 #[test]
-fn a_disk_that_fills_up_keeps_what_fitted_and_counts_the_rest() {
+fn full_disk_keeps_written_spans_and_counts_the_rest() {
     let dir = tempfile::tempdir().unwrap();
     let Some(_mount) = Mount::small(dir.path()) else {
         return support::skip("a small file system cannot be mounted here");
@@ -120,15 +120,15 @@ fn a_disk_that_fills_up_keeps_what_fitted_and_counts_the_rest() {
     let config = ExportConfig { batch_spans_max: 50, ..ExportConfig::default() };
     let exporter = Exporter::open(Destination::File(path.clone()), config).unwrap();
     exporter.offer(spans(TRACE, 1, 5000, START));
-    let books = exporter.finish(LONG);
-    assert!(sound(books) && books.sent > 0 && books.dropped_undeliverable > 0, "{books:?}");
+    let stats = exporter.finish(LONG);
+    assert!(sound(stats) && stats.sent > 0 && stats.dropped_undeliverable > 0, "{stats:?}");
     let error = exporter.last_error().unwrap();
     assert!(error.contains("No space left on device"), "{error}");
-    assert!(error.contains(&format!("the {} spans before", books.sent)), "{error}");
+    assert!(error.contains(&format!("the {} spans before", stats.sent)), "{error}");
     assert!(!path.exists());
     let kept = fs::read(dir.path().join("x.json.partial")).unwrap();
     let list: Vec<serde_json::Value> = serde_json::from_slice(&kept).unwrap();
-    assert_eq!(list.len() as u64, books.sent);
+    assert_eq!(list.len() as u64, stats.sent);
 }
 
 /// A file system of 256 KiB.

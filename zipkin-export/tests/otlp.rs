@@ -1,8 +1,8 @@
-//! The exporter and a real OpenTelemetry Collector: it takes what we send by HTTP and by gRPC, and has it as we meant it.
+//! The exporter against a real OpenTelemetry Collector, by HTTP and by gRPC.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking and prints why it was skipped"
 )]
 
 mod support;
@@ -20,14 +20,14 @@ fn export(to: &str, many: u64, trace: u128) {
     let exporter = Exporter::open(destination, ExportConfig::default()).unwrap();
     exporter.offer(fdatasync(trace, START));
     exporter.offer(spans(trace + 1, 1, many, START));
-    let books = exporter.finish(LONG);
-    assert_eq!((books.sent, exporter.last_error()), (many + 4, None), "{books:?}");
+    let stats = exporter.finish(LONG);
+    assert_eq!((stats.sent, exporter.last_error()), (many + 4, None), "{stats:?}");
 }
 
-/// What the Collector's detailed output says of the request that fdatasync.rs of the tests makes.
-fn assert_as_meant(said: &str, trace: u128) {
+/// Checks the Collector's detailed output for the fdatasync request of the test support module.
+fn assert_exported(output: &str, trace: u128) {
     let trace = format!("{trace:032x}");
-    let resources: Vec<_> = said.split("ResourceSpans #").filter(|part| part.contains(&trace)).collect();
+    let resources: Vec<_> = output.split("ResourceSpans #").filter(|part| part.contains(&trace)).collect();
     for service in ["sqlite3", "ext4", "block", "loop0"] {
         let of = format!("service.name: Str({service})");
         assert!(resources.iter().any(|part| part.contains(&of)), "{service} in {resources:?}");
@@ -52,7 +52,7 @@ fn assert_as_meant(said: &str, trace: u128) {
 }
 
 #[test]
-fn a_real_collector_takes_our_spans_by_http_and_by_grpc() {
+fn collector_accepts_spans_by_http_and_grpc() {
     let collector = match Collector::start() {
         Ok(collector) => collector,
         Err(why) => return support::skip(&why),
@@ -63,20 +63,20 @@ fn a_real_collector_takes_our_spans_by_http_and_by_grpc() {
     export(&format!("otlp=grpc://127.0.0.1:{grpc}"), 3_000, ids[1]);
     for trace in ids {
         let many = format!("{:032x}", trace + 1);
-        collector.until("all spans are there", || collector.said().matches(&many).count() >= 3_000);
-        assert_as_meant(&collector.said(), trace);
+        collector.until("all spans are there", || collector.output().matches(&many).count() >= 3_000);
+        assert_exported(&collector.output(), trace);
     }
 }
 
 #[test]
-fn what_is_no_receiver_is_no_yes() {
+fn server_without_otlp_is_not_success() {
     // HTTP/1.1 alone.
     let server = support::fake::FakeServer::start(vec![]);
     let port = server.url.rsplit(':').next().unwrap().to_owned();
     let destination = Destination::read("otlp", &format!("grpc://127.0.0.1:{port}")).unwrap().unwrap();
     let exporter = Exporter::open(destination, ExportConfig::default()).unwrap();
     exporter.offer(spans(1, 1, 3, START));
-    let books = exporter.finish(std::time::Duration::from_millis(500));
-    assert_eq!((books.sent, books.dropped_undeliverable), (0, 3));
+    let stats = exporter.finish(std::time::Duration::from_millis(500));
+    assert_eq!((stats.sent, stats.dropped_undeliverable), (0, 3));
     assert!(exporter.last_error().unwrap().contains("start an OTLP receiver"), "{:?}", exporter.last_error());
 }

@@ -1,5 +1,5 @@
-//! The exporter and a real Zipkin server: it takes what we send, shows it as we meant it, and refuses what we
-//! say it refuses.
+//! The exporter against a real Zipkin server, which accepts and shows valid spans, and rejects the
+//! spans that [`InvalidSpan`](blkkin_zipkin_export::json::InvalidSpan) describes.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -19,7 +19,7 @@ use support::spans::{fdatasync, span, spans};
 const LONG: Duration = Duration::from_secs(120);
 
 #[test]
-fn a_real_server_takes_and_shows_our_spans() {
+fn zipkin_accepts_and_shows_spans() {
     let zipkin = match Zipkin::find() {
         Ok(zipkin) => zipkin,
         Err(why) => return support::skip(&why),
@@ -27,12 +27,12 @@ fn a_real_server_takes_and_shows_our_spans() {
     let early = exporter(&zipkin);
     let server = spans_offered_before_the_server_is_up_arrive(&zipkin, &early);
     every_field_comes_back(&zipkin, &server);
-    a_bad_span_is_lost_alone(&zipkin, &server);
-    what_we_call_unfit_is_what_it_refuses(&server);
-    a_file_is_taken_as_it_is(&server);
+    only_the_bad_span_is_lost(&zipkin, &server);
+    invalid_spans_are_rejected(&server);
+    file_is_accepted_unchanged(&server);
     the_layers_are_a_chain_in_the_dependency_graph(&zipkin, &server);
-    a_repeat_is_shown_once(&server);
-    a_start_page_is_no_yes(&zipkin);
+    retry_is_shown_once(&server);
+    start_page_is_not_success(&zipkin);
 }
 
 fn exporter(zipkin: &Zipkin) -> Exporter {
@@ -41,13 +41,13 @@ fn exporter(zipkin: &Zipkin) -> Exporter {
 
 fn spans_offered_before_the_server_is_up_arrive(zipkin: &Zipkin, early: &Exporter) -> RunningZipkin {
     early.offer(spans(0xe0 << 64, 1, 3000, now()));
-    while early.accounts().retries == 0 {
+    while early.stats().retries == 0 {
         std::thread::yield_now();
     }
     let server = zipkin.start();
-    let books = early.finish(LONG);
-    assert_eq!((books.offered, books.sent, early.last_error()), (3000, 3000, None));
-    assert!(books.retries > 0 && books.balances(), "{books:?}");
+    let stats = early.finish(LONG);
+    assert_eq!((stats.offered, stats.sent, early.last_error()), (3000, 3000, None));
+    assert!(stats.retries > 0 && stats.balances(), "{stats:?}");
     server.trace(&TraceId(0xe0 << 64).to_string(), 3000);
     server
 }
@@ -69,20 +69,20 @@ fn every_field_comes_back(zipkin: &Zipkin, server: &RunningZipkin) {
     assert!(services.is_superset(&["block", "ext4", "loop0", "sqlite3"].into()), "{services:?}");
 }
 
-fn a_bad_span_is_lost_alone(zipkin: &Zipkin, server: &RunningZipkin) {
+fn only_the_bad_span_is_lost(zipkin: &Zipkin, server: &RunningZipkin) {
     let trace = 0xb1 << 64;
     let mut sent = spans(trace, 1, 500, now());
     sent[333].id = SpanId(0);
     let exporter = exporter(zipkin);
     exporter.offer(sent);
-    let books = exporter.finish(LONG);
-    assert_eq!((books.sent, books.dropped_rejected), (499, 1));
+    let stats = exporter.finish(LONG);
+    assert_eq!((stats.sent, stats.dropped_rejected), (499, 1));
     let error = exporter.last_error().unwrap();
     assert!(error.contains("id is all zeros"), "{error}");
     server.trace(&TraceId(trace).to_string(), 499);
 }
 
-fn what_we_call_unfit_is_what_it_refuses(server: &RunningZipkin) {
+fn invalid_spans_are_rejected(server: &RunningZipkin) {
     let good = span(0xa1 << 64, 1, now());
     for bad in [
         Span { id: SpanId(0), ..good.clone() },
@@ -111,7 +111,7 @@ fn what_we_call_unfit_is_what_it_refuses(server: &RunningZipkin) {
     }
 }
 
-fn a_file_is_taken_as_it_is(server: &RunningZipkin) {
+fn file_is_accepted_unchanged(server: &RunningZipkin) {
     let trace = 0xf2 << 64 | 1;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("trace.json");
@@ -119,8 +119,8 @@ fn a_file_is_taken_as_it_is(server: &RunningZipkin) {
     exporter.offer(fdatasync(trace, now()));
     exporter.offer(vec![Span { id: SpanId(0), ..span(trace, 0, now()) }]);
     exporter.offer(spans(trace, 0x2001, 2500, now()));
-    let books = exporter.finish(LONG);
-    assert_eq!((books.sent, books.dropped_rejected), (2504, 1));
+    let stats = exporter.finish(LONG);
+    assert_eq!((stats.sent, stats.dropped_rejected), (2504, 1));
     let file = fs::read(&path).unwrap();
     assert_eq!(server.post(&file).0, 202);
     let mut sent: Vec<Value> = serde_json::from_slice(&file).unwrap();
@@ -129,8 +129,8 @@ fn a_file_is_taken_as_it_is(server: &RunningZipkin) {
     assert!(shown.iter().map(without_addresses).eq(sent));
 }
 
-/// The root is a client of the file system, every layer below a server: Zipkin then draws each layer below the
-/// one that called it.
+/// Checks the dependency graph. The root is a client of the file system, each lower layer a server:
+/// Zipkin then draws each layer below its caller.
 fn the_layers_are_a_chain_in_the_dependency_graph(zipkin: &Zipkin, server: &RunningZipkin) {
     let a_year = Duration::from_secs(365 * 24 * 3600);
     let then = WallclockNs(now().0 - a_year.as_nanos() as u64);
@@ -143,7 +143,7 @@ fn the_layers_are_a_chain_in_the_dependency_graph(zipkin: &Zipkin, server: &Runn
     assert_eq!(drawn, ["block>loop0:1 failed 1", "ext4>block:1 failed 0", "sqlite3>ext4:1 failed 0"]);
 }
 
-fn a_repeat_is_shown_once(server: &RunningZipkin) {
+fn retry_is_shown_once(server: &RunningZipkin) {
     let trace = 0xc1 << 64 | 1;
     let sent = fdatasync(trace, now());
     let list = list(&sent.iter().collect::<Vec<_>>());
@@ -153,12 +153,12 @@ fn a_repeat_is_shown_once(server: &RunningZipkin) {
     assert!(shown.iter().map(without_addresses).eq(sent.iter().map(encoded)));
 }
 
-fn a_start_page_is_no_yes(zipkin: &Zipkin) {
+fn start_page_is_not_success(zipkin: &Zipkin) {
     let wrong = format!("{}/zipkin/", zipkin.url());
     let exporter = Exporter::open(Destination::parse(&wrong).unwrap(), ExportConfig::default()).unwrap();
     exporter.offer(spans(1, 1, 2, now()));
-    let books = exporter.finish(LONG);
-    assert_eq!((books.sent, books.dropped_rejected), (0, 2), "{:?}", exporter.last_error());
+    let stats = exporter.finish(LONG);
+    assert_eq!((stats.sent, stats.dropped_rejected), (0, 2), "{:?}", exporter.last_error());
 }
 
 fn export(zipkin: &Zipkin, spans: Vec<Span>) {
@@ -177,7 +177,7 @@ fn list(spans: &[&Span]) -> Vec<u8> {
     serde_json::to_vec(&spans.iter().map(|span| encoded(span)).collect::<Vec<_>>()).unwrap()
 }
 
-/// A server adds the address of whoever posted to a span whose endpoint has none.
+/// Removes the sender's address, which a server adds to a span whose endpoint has none.
 fn without_addresses(shown: &Value) -> Value {
     let mut shown = shown.clone();
     for endpoint in ["localEndpoint", "remoteEndpoint"] {

@@ -82,8 +82,8 @@ fn waited(below: &[&Trace]) -> DurationNs {
 #[cfg(test)]
 mod tests {
     use blkkin_wire::clock::MonotonicNs;
+    use blkkin_wire::daemon_span::DaemonSpanEvent;
     use blkkin_wire::ids::{SpanId, TraceId};
-    use blkkin_wire::operation::OperationEvent;
     use blkkin_wire::span::SpanKind;
     use proptest::prelude::*;
 
@@ -92,11 +92,11 @@ mod tests {
 
     fn operation(span: u64, begin: u64, end: u64) -> Trace {
         let mut trace = make::trace(span);
-        trace.root = Root::Operation(Box::new(OperationEvent {
+        trace.root = Root::Operation(Box::new(DaemonSpanEvent {
             kind: SpanKind::Client,
             name: "nbd read".into(),
             service: "one".into(),
-            ..OperationEvent::bare(SpanId(span), TraceId(span.into()), MonotonicNs(begin), MonotonicNs(end))
+            ..DaemonSpanEvent::bare(SpanId(span), TraceId(span.into()), MonotonicNs(begin), MonotonicNs(end))
         }));
         trace
     }

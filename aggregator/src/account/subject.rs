@@ -5,8 +5,8 @@
 //! known. *Counter-example*: by the file's type alone `proc` and `sysfs` hold regular files, and a mapping of plain
 //! memory is a call without a file: "the file system took 100 % of it" would be said of none.
 
-use blkkin_wire::calls::CallClass;
-use blkkin_wire::event::{CallEvent, FileEvent};
+use blkkin_wire::event::{FileEvent, SyscallEvent};
+use blkkin_wire::syscalls::SyscallClass;
 
 use crate::trace::Trace;
 
@@ -25,7 +25,7 @@ impl Subject {
         let Some(call) = trace.call() else { return Subject::Storage };
         let has_io = call.bios > 0 || !trace.bios.is_empty() || !trace.causes.is_empty();
         // Calls of asynchronous I/O are on a file of their own kind, about others.
-        if has_io || call.call.spec().class == CallClass::Async {
+        if has_io || call.call.spec().class == SyscallClass::Async {
             return Subject::Storage;
         }
         let elsewhere = match (&trace.names.file, &trace.names.second_file) {
@@ -82,9 +82,9 @@ pub fn is_storage(file: &FileEvent) -> bool {
 }
 
 /// A mapping that ignores its descriptor.
-fn is_plain_memory(call: &CallEvent) -> bool {
+fn is_plain_memory(call: &SyscallEvent) -> bool {
     let spec = call.call.spec();
-    spec.class == CallClass::Map
+    spec.class == SyscallClass::Map
         && spec.fd_arg().is_some()
         && spec.descriptor(&call.args).is_none_or(|fd| fd < 0)
 }
@@ -93,16 +93,16 @@ fn is_plain_memory(call: &CallEvent) -> bool {
 mod tests {
     use std::sync::Arc;
 
-    use blkkin_wire::calls::CallId;
+    use blkkin_wire::syscalls::SyscallId;
 
     use super::*;
     use crate::join::tests::make;
     use crate::trace::Root;
 
     fn call(name: &str, args: [u64; 6]) -> Trace {
-        let call = CallId::by_name(name).unwrap();
+        let call = SyscallId::by_name(name).unwrap();
         let mut trace = make::trace(1);
-        trace.root = Root::Call(CallEvent { call, args, ..make::call(1, 10, 20) });
+        trace.root = Root::Call(SyscallEvent { call, args, ..make::call(1, 10, 20) });
         trace
     }
 

@@ -14,7 +14,7 @@ use crate::trace::{Carried, Cause, Missing};
 fn call_trace(times: (u64, u64), sleeps: u32, bios: &[(BioEvent, RequestEvent)]) -> Trace {
     let mut trace = make::trace(1);
     let call = make::call_with(1, times, bios.len() as u32);
-    trace.root = Root::Call(CallEvent { sleeps, ..call });
+    trace.root = Root::Call(SyscallEvent { sleeps, ..call });
     (trace.bios, trace.requests) = bios.iter().copied().unzip();
     trace
 }
@@ -46,9 +46,9 @@ fn who_never_slept_computed() {
 #[test]
 fn what_is_no_storage_is_not_the_file_systems() {
     let mut trace = call_trace((10, 100), 0, &[]);
-    let mmap = blkkin_wire::calls::CallId::by_name("mmap").unwrap();
+    let mmap = blkkin_wire::syscalls::SyscallId::by_name("mmap").unwrap();
     let args = [0, 4096, 3, 0x22, u64::MAX, 0];
-    trace.root = Root::Call(CallEvent { call: mmap, args, ..make::call_with(1, (10, 100), 0) });
+    trace.root = Root::Call(SyscallEvent { call: mmap, args, ..make::call_with(1, (10, 100), 0) });
     assert_eq!(parts(breakdown(&trace)), [0, 0, 0, 0, 0, 90]);
 }
 

@@ -3,7 +3,7 @@
 use blkkin_wire::event::LayerEvent;
 use serde::{Deserialize, Serialize};
 
-use crate::trace::{Part, Root, Trace};
+use crate::trace::{FragmentKind, Root, Trace};
 
 /// Counters of the join, totals since it was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,7 +106,7 @@ impl JoinAccounts {
 
     pub(super) fn receive(&mut self, event: &LayerEvent) {
         match event {
-            LayerEvent::Call(_) => self.calls.receive(),
+            LayerEvent::Syscall(_) => self.calls.receive(),
             LayerEvent::Bio(_) => self.bios.receive(),
             LayerEvent::Request(_) => self.requests.receive(),
             LayerEvent::Pair(_) => {
@@ -114,18 +114,19 @@ impl JoinAccounts {
                 self.requests.receive();
             }
             LayerEvent::Commit(_) => self.commits.receive(),
-            LayerEvent::Meeting(_) => self.meetings.receive(),
-            LayerEvent::Operation(_) => self.operations.receive(),
-            LayerEvent::Task(_) | LayerEvent::File(_) | LayerEvent::Device(_) | LayerEvent::Process(_) => {
-                self.names += 1
-            }
+            LayerEvent::RpcEndpoint(_) => self.meetings.receive(),
+            LayerEvent::DaemonSpan(_) => self.operations.receive(),
+            LayerEvent::Task(_)
+            | LayerEvent::File(_)
+            | LayerEvent::Device(_)
+            | LayerEvent::ProcessContext(_) => self.names += 1,
         }
     }
 
     pub(super) fn settle(&mut self, trace: &Trace) {
         let fate = match (&trace.root, trace.part) {
-            (Root::Missing, Part::Later) => Fate::Late,
-            (Root::Missing, Part::First) => Fate::Orphaned,
+            (Root::Missing, FragmentKind::Late) => Fate::Late,
+            (Root::Missing, FragmentKind::First) => Fate::Orphaned,
             _ => Fate::Joined,
         };
         match &trace.root {

@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
-use blkkin_wire::event::{CallEvent, CommitEvent};
+use blkkin_wire::event::{CommitEvent, SyscallEvent};
 use blkkin_wire::ids::{DeviceId, SpanId};
 use serde::{Deserialize, Serialize};
 
@@ -49,7 +49,7 @@ impl CommitKey {
         CommitKey { device: commit.device, tid: commit.tid }
     }
 
-    fn awaited_by(call: &CallEvent) -> Option<Self> {
+    fn awaited_by(call: &SyscallEvent) -> Option<Self> {
         let (tid, open) = call.sync_tid.zip(call.file.as_ref())?;
         Some(CommitKey { device: open.file.device, tid })
     }
@@ -152,14 +152,14 @@ impl Commits {
     }
 
     /// Whether `call` waited for a commit whose primary is not decided.
-    pub(super) fn is_open(&self, call: &CallEvent) -> bool {
+    pub(super) fn is_open(&self, call: &SyscallEvent) -> bool {
         let commit = CommitKey::awaited_by(call).and_then(|key| self.by_key.get(&key));
         commit
             .is_some_and(|commit| commit.end > call.enter && matches!(commit.state, State::Undecided { .. }))
     }
 
     /// Finds the commit that `call` waited for and books the call with it.
-    pub(super) fn wait(&mut self, call: &CallEvent) -> Waited {
+    pub(super) fn wait(&mut self, call: &SyscallEvent) -> Waited {
         let Some(key) = CommitKey::awaited_by(call) else { return Waited::Nothing };
         match self.by_key.get_mut(&key).filter(|commit| commit.end > call.enter) {
             None => Waited::Nothing,

@@ -15,9 +15,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
-use blkkin_wire::event::{CallEvent, DeviceEvent, FileEvent, OpenFile, TaskChange, TaskEvent, TaskRef};
+use blkkin_wire::event::{DeviceEvent, FileEvent, OpenFile, SyscallEvent, TaskChange, TaskEvent, TaskRef};
 use blkkin_wire::ids::{FileId, Pid, TaskId};
-use blkkin_wire::process::ProcessEvent;
+use blkkin_wire::process_context::ProcessContextEvent;
 use serde::{Deserialize, Serialize};
 
 use super::config::JoinConfig;
@@ -27,7 +27,7 @@ use super::saved::by_key;
 use crate::named::NamedFile;
 use crate::trace::{DeviceNames, Names};
 
-/// Processes whose word is kept, at 15 KiB each at the most: as many as a tracer reads at once (`tracer/src/context/resources.rs`).
+/// Processes whose word is kept, at 15 KiB each at the most: as many as a tracer reads at once (`tracer/src/enrich/contexts/process_contexts.rs`).
 const PROCESSES_MAX: usize = 8_192;
 
 /// Names said so far and still wanted.
@@ -40,7 +40,7 @@ pub(super) struct NameTable {
     current: IdMap<TaskId, u16>,
     leaving: VecDeque<Leaving>,
     files: Recent<FileId, Arc<NamedFile>, std::hash::BuildHasherDefault<Folded>>,
-    processes: Recent<Pid, Arc<ProcessEvent>, std::hash::BuildHasherDefault<Folded>>,
+    processes: Recent<Pid, Arc<ProcessContextEvent>, std::hash::BuildHasherDefault<Folded>>,
     devices: Arc<DeviceNames>,
     #[serde(skip)]
     keep: DurationNs,
@@ -125,8 +125,8 @@ impl NameTable {
         self.devices = Arc::new(names);
     }
 
-    pub(super) fn process(&mut self, event: ProcessEvent) {
-        if event.is_silence() {
+    pub(super) fn process(&mut self, event: ProcessContextEvent) {
+        if event.is_withdrawal() {
             self.processes.remove(&event.pid);
         } else {
             self.processes.insert(event.pid, Arc::new(event));
@@ -137,7 +137,7 @@ impl NameTable {
         &self.devices
     }
 
-    pub(super) fn of_call(&mut self, call: &CallEvent) -> Names {
+    pub(super) fn of_call(&mut self, call: &SyscallEvent) -> Names {
         let mut names = self.of_task(call.task);
         names.file = self.of_file(call.file.as_ref());
         names.second_file = self.of_file(call.second_file.as_deref());
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
     use crate::join::tests::make;
     use blkkin_wire::ids::Tid;
-    use blkkin_wire::process::{Attribute, AttributeValue};
+    use blkkin_wire::process_context::{Attribute, AttributeValue};
 
     fn table(tasks_max: usize) -> NameTable {
         NameTable::new(16, tasks_max, DurationNs(100))
@@ -236,11 +236,17 @@ mod tests {
     }
 
     /// Whose task is number 1.
-    fn says(time: u64, name: &str) -> ProcessEvent {
+    fn says(time: u64, name: &str) -> ProcessContextEvent {
         let value = AttributeValue::Text(name.into());
         let attributes = vec![Attribute { key: "service.name".into(), value }];
         let pid = make::task(1, 0, 0, "x").pid;
-        ProcessEvent { time: MonotonicNs(time), pid, attributes, left_out: 0, thread_keys: Vec::new() }
+        ProcessContextEvent {
+            time: MonotonicNs(time),
+            pid,
+            attributes,
+            dropped_attributes_count: 0,
+            thread_keys: Vec::new(),
+        }
     }
 
     fn said(table: &mut NameTable, version: u16) -> Option<String> {
@@ -265,7 +271,7 @@ mod tests {
         assert_eq!(said(&mut table, 2), None);
         table.process(says(6, "again"));
         assert_eq!(said(&mut table, 2).as_deref(), Some("again"));
-        table.process(ProcessEvent { attributes: Vec::new(), ..says(7, "") });
+        table.process(ProcessContextEvent { attributes: Vec::new(), ..says(7, "") });
         assert_eq!(said(&mut table, 2), None);
     }
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::commits::CommitKey;
 use super::hash::SpanMap;
-use crate::trace::{Missing, Part, Root, Trace};
+use crate::trace::{FragmentKind, Missing, Root, Trace};
 
 /// A trace under way.
 #[derive(Debug, Serialize, Deserialize)]
@@ -60,7 +60,7 @@ impl OpenTrace {
 
     pub(super) fn continues(&mut self, before: Before) {
         self.before = before;
-        self.trace.part = Part::Later;
+        self.trace.part = FragmentKind::Late;
     }
 
     pub(super) fn add_bio(&mut self, bio: BioEvent) {

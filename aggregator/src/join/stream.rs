@@ -9,10 +9,12 @@ use std::sync::Arc;
 
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
-use blkkin_wire::event::{BioEvent, CallEvent, CommitEvent, LayerEvent, PairEvent, RequestEvent, Submitter};
+use blkkin_wire::daemon_span::DaemonSpanEvent;
+use blkkin_wire::event::{
+    BioEvent, CommitEvent, LayerEvent, PairEvent, RequestEvent, Submitter, SyscallEvent,
+};
 use blkkin_wire::ids::{BootId, NodeId, Source, SpanId, StartEpoch, TraceId};
-use blkkin_wire::meeting::MeetingEvent;
-use blkkin_wire::operation::OperationEvent;
+use blkkin_wire::remote_link::RpcEndpointEvent;
 use serde::{Deserialize, Serialize};
 
 use super::commits::{Commits, Waited};
@@ -158,16 +160,16 @@ impl Stream {
         }
         self.now = self.now.max(time);
         match event {
-            LayerEvent::Call(call) => self.call(call, sink),
+            LayerEvent::Syscall(call) => self.call(call, sink),
             LayerEvent::Bio(bio) => self.bio(bio, sink),
             LayerEvent::Request(request) => self.request(request, sink),
             LayerEvent::Pair(pair) => self.pair(pair, sink),
             LayerEvent::Commit(commit) => self.commit(commit, sink),
-            LayerEvent::Meeting(met) => self.meeting(*met, sink),
-            LayerEvent::Operation(operation) => self.operation(operation, sink),
+            LayerEvent::RpcEndpoint(met) => self.meeting(*met, sink),
+            LayerEvent::DaemonSpan(operation) => self.operation(operation, sink),
             LayerEvent::File(file) => self.names.file(file),
             LayerEvent::Device(device) => self.names.device(device),
-            LayerEvent::Process(process) => self.names.process(*process),
+            LayerEvent::ProcessContext(process) => self.names.process(*process),
             LayerEvent::Task(task) => {
                 let dropped = self.names.task(task) == Taken::Dropped;
                 sink.accounts.names_dropped += u64::from(dropped);
@@ -175,7 +177,7 @@ impl Stream {
         }
     }
 
-    fn call(&mut self, call: CallEvent, sink: &mut Sink<'_>) {
+    fn call(&mut self, call: SyscallEvent, sink: &mut Sink<'_>) {
         let names = self.names.of_call(&call);
         let met = self.meets && self.open.find(call.span).is_some();
         if call.bios == 0 && !met && !self.commits.is_open(&call) {
@@ -258,7 +260,7 @@ impl Stream {
 
     /// It is whole by itself: what was done for it are traces of their own, with its trace's id.
     #[cold]
-    fn operation(&mut self, operation: Box<OperationEvent>, sink: &mut Sink<'_>) {
+    fn operation(&mut self, operation: Box<DaemonSpanEvent>, sink: &mut Sink<'_>) {
         self.single.begin(self.source, self.anchor, operation.span);
         self.take_meetings(operation.span);
         let devices = Arc::clone(self.names.devices());
@@ -279,7 +281,7 @@ impl Stream {
 
     /// It comes before its root, or makes a trace that waits for it.
     #[cold]
-    fn meeting(&mut self, met: MeetingEvent, sink: &mut Sink<'_>) {
+    fn meeting(&mut self, met: RpcEndpointEvent, sink: &mut Sink<'_>) {
         self.meets = true;
         let slot = self.slot(met.root, sink);
         self.open.get(slot).trace.meetings.push(met);

@@ -104,14 +104,14 @@ fn rank(event: &LayerEvent) -> (u8, u64) {
         LayerEvent::File(e) => (1, e.file.ino),
         LayerEvent::Task(e) => (2, e.task.id.0),
         // Behind the task that has become another program.
-        LayerEvent::Process(e) => (3, e.pid.0.into()),
-        LayerEvent::Meeting(e) => (4, e.span.0),
+        LayerEvent::ProcessContext(e) => (3, e.pid.0.into()),
+        LayerEvent::RpcEndpoint(e) => (4, e.span.0),
         LayerEvent::Request(e) => (5, e.span.0),
         LayerEvent::Pair(e) => (5, e.request.span.0),
         LayerEvent::Bio(e) => (6, e.span.0),
         LayerEvent::Commit(e) => (7, e.span.0),
-        LayerEvent::Call(e) => (8, e.span.0),
-        LayerEvent::Operation(e) => (9, e.span.0),
+        LayerEvent::Syscall(e) => (8, e.span.0),
+        LayerEvent::DaemonSpan(e) => (9, e.span.0),
     }
 }
 
@@ -121,11 +121,14 @@ fn among_names(a: &LayerEvent, b: &LayerEvent) -> Ordering {
         (LayerEvent::Device(a), LayerEvent::Device(b)) => a.name.cmp(&b.name),
         (LayerEvent::File(a), LayerEvent::File(b)) => (a.file, &a.path).cmp(&(b.file, &b.path)),
         (LayerEvent::Task(a), LayerEvent::Task(b)) => (a.task, &a.comm).cmp(&(b.task, &b.comm)),
-        (LayerEvent::Process(a), LayerEvent::Process(b)) => {
-            (&a.attributes, a.left_out, &a.thread_keys).cmp(&(&b.attributes, b.left_out, &b.thread_keys))
-        }
-        (LayerEvent::Meeting(a), LayerEvent::Meeting(b)) => {
-            (&a.meeting, a.side, a.begin).cmp(&(&b.meeting, b.side, b.begin))
+        (LayerEvent::ProcessContext(a), LayerEvent::ProcessContext(b)) => (
+            &a.attributes,
+            a.dropped_attributes_count,
+            &a.thread_keys,
+        )
+            .cmp(&(&b.attributes, b.dropped_attributes_count, &b.thread_keys)),
+        (LayerEvent::RpcEndpoint(a), LayerEvent::RpcEndpoint(b)) => {
+            (&a.key, a.side, a.begin).cmp(&(&b.key, b.side, b.begin))
         }
         _ => Ordering::Equal,
     }
@@ -141,7 +144,7 @@ mod tests {
     }
 
     fn calls(times: &[u64]) -> Vec<LayerEvent> {
-        times.iter().map(|&time| LayerEvent::Call(make::call(time, time, time))).collect()
+        times.iter().map(|&time| LayerEvent::Syscall(make::call(time, time, time))).collect()
     }
 
     #[test]
@@ -164,10 +167,10 @@ mod tests {
     fn at_one_time_names_come_first_and_calls_last() {
         let (bio, request) = make::direct(7, 8, 9, (1, 5));
         let all = vec![
-            LayerEvent::Call(make::call(7, 0, 5)),
+            LayerEvent::Syscall(make::call(7, 0, 5)),
             LayerEvent::Bio(bio),
             LayerEvent::Request(request),
-            LayerEvent::Process(make::process(5, "shop").into()),
+            LayerEvent::ProcessContext(make::process(5, "shop").into()),
             LayerEvent::Task(make::task(1, 0, 5, "a")),
         ];
         let events = Window::new(100).admit(all, MonotonicNs(6)).events;

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::{ClockAnchor, MonotonicNs, WallclockNs};
 use blkkin_wire::event::LayerEvent;
+use blkkin_wire::fragment::{FragmentBatch, FragmentOrigin, Incarnation, Stage, TraceFragment};
 use blkkin_wire::ids::{NodeId, Source, SpanId, TraceId};
-use blkkin_wire::meeting::{Meeting, MeetingEvent, Side};
-use blkkin_wire::piece::{Epoch, Origin, Piece, PieceBatch, Stage};
+use blkkin_wire::remote_link::{RpcEndpointEvent, RpcKey, RpcSide};
 use blkkin_wire::span::{Span, SpanKind, TagValue};
 use blkkin_wire::v1;
 use proptest::prelude::*;
@@ -22,13 +22,13 @@ use crate::join::tests::make::{self, ANCHOR, SOURCE, batch};
 const PARTITIONS: u32 = 3;
 
 #[derive(Default)]
-struct Out(Vec<(bool, u32, u64, Piece)>);
+struct Out(Vec<(bool, u32, u64, TraceFragment)>);
 
 impl Outlet for Out {
-    fn piece(&mut self, partition: u32, number: u64, piece: Piece) {
+    fn piece(&mut self, partition: u32, number: u64, piece: TraceFragment) {
         self.0.push((false, partition, number, piece));
     }
-    fn aside(&mut self, partition: u32, number: u64, piece: Piece) {
+    fn aside(&mut self, partition: u32, number: u64, piece: TraceFragment) {
         self.0.push((true, partition, number, piece));
     }
     fn dead(&mut self, why: String) {
@@ -42,7 +42,7 @@ struct Cluster {
     spans: Vec<VecDeque<Vec<u8>>>,
     meets: Vec<MeetStage>,
     assembles: Vec<AssembleStage>,
-    traces: Vec<Piece>,
+    traces: Vec<TraceFragment>,
     now: u64,
 }
 
@@ -54,9 +54,9 @@ impl Cluster {
             links: all().map(|_| VecDeque::new()).collect(),
             spans: all().map(|_| VecDeque::new()).collect(),
             meets: all()
-                .map(|n| MeetStage::begin(Epoch(n.into()), MeetStageConfig::new(PARTITIONS)))
+                .map(|n| MeetStage::begin(Incarnation(n.into()), MeetStageConfig::new(PARTITIONS)))
                 .collect(),
-            assembles: all().map(|n| AssembleStage::begin(Epoch(n.into()), rules.clone())).collect(),
+            assembles: all().map(|n| AssembleStage::begin(Incarnation(n.into()), rules.clone())).collect(),
             traces: Vec::new(),
             now: 1_000,
         }
@@ -65,8 +65,10 @@ impl Cluster {
     /// What a stage has said, each piece a record.
     fn said(&mut self, stage: Stage, partition: u32, out: Out) {
         for (aside, to, first, piece) in out.0 {
-            let from = Origin { stage, partition, epoch: Epoch(partition.into()) };
-            let record = || v1::encode_pieces(&PieceBatch { from, first, pieces: vec![piece.clone()] });
+            let from = FragmentOrigin { stage, partition, incarnation: Incarnation(partition.into()) };
+            let record = || {
+                v1::encode_fragments(&FragmentBatch { origin: from, first, fragments: vec![piece.clone()] })
+            };
             match (stage, aside) {
                 (Stage::Join, true) => self.links[to as usize].push_back(record()),
                 (Stage::Assemble, false) => self.traces.push(piece),
@@ -76,7 +78,7 @@ impl Cluster {
     }
 
     fn join(&mut self, node: u32, batch: &EventBatch) {
-        let mut stage = JoinStage::begin(Epoch(node.into()), JoinStageConfig::new(PARTITIONS));
+        let mut stage = JoinStage::begin(Incarnation(node.into()), JoinStageConfig::new(PARTITIONS));
         let mut out = Out::default();
         stage.apply(Record { at: None, bytes: &v1::encode(batch) }, &mut out);
         assert!(stage.accounts().balances());
@@ -97,12 +99,12 @@ impl Cluster {
         let record = Record { at, bytes: &bytes };
         let stage = if n < PARTITIONS as usize {
             self.meets[place].apply(record, &mut out);
-            Stage::Meet
+            Stage::Link
         } else {
             let rules = AssembleStageConfig::new(PARTITIONS, Rules::default());
             self.assembles[place].apply(record, &mut out);
             let saved = self.assembles[place].save().unwrap();
-            self.assembles[place] = AssembleStage::restore(&saved, rules, Epoch(99)).unwrap();
+            self.assembles[place] = AssembleStage::restore(&saved, rules, Incarnation(99)).unwrap();
             let books = self.assembles[place].books();
             let known =
                 books.kept + books.left_out + books.moves + books.moved + books.misplaced + books.nameless;
@@ -124,7 +126,7 @@ impl Cluster {
     fn wait(&mut self) {
         self.now += 20_000;
         for log in self.links.iter_mut().chain(&mut self.spans) {
-            log.push_back(v1::encode_pieces(&PieceBatch::tick()));
+            log.push_back(v1::encode_fragments(&FragmentBatch::tick()));
         }
         self.settle(&[0]);
     }
@@ -138,19 +140,19 @@ fn source(node: u64) -> Source {
     Source { node: NodeId(node.into()), ..SOURCE }
 }
 
-fn meeting(span: u64, root: u64, side: Side, cookie: u64, (begin, end): (u64, u64)) -> LayerEvent {
+fn meeting(span: u64, root: u64, side: RpcSide, cookie: u64, (begin, end): (u64, u64)) -> LayerEvent {
     let connection = format!("{cookie}>").into();
-    let met = MeetingEvent {
+    let met = RpcEndpointEvent {
         span: SpanId(span),
         root: SpanId(root),
         side,
-        meeting: Meeting { rule: "nbd".into(), connection, cookie },
+        key: RpcKey { protocol: "nbd".into(), connection, cookie },
         unique: true,
-        unanswered: false,
+        no_reply: false,
         begin: MonotonicNs(begin),
         end: MonotonicNs(end),
     };
-    LayerEvent::Meeting(met.into())
+    LayerEvent::RpcEndpoint(met.into())
 }
 
 /// A node's write: a call, its bio, its request. It may have been asked for, and its request may be another node's work.
@@ -163,10 +165,10 @@ fn node(n: u64, answers: Option<u64>, asks: Option<u64>) -> EventBatch {
     let mut events = vec![
         LayerEvent::Bio(below),
         LayerEvent::Request(done),
-        LayerEvent::Call(make::call_with(call, (begin, end), 1)),
+        LayerEvent::Syscall(make::call_with(call, (begin, end), 1)),
     ];
-    events.extend(asks.map(|cookie| meeting(request, call, Side::Asked, cookie, (begin + 3, end - 3))));
-    events.extend(answers.map(|cookie| meeting(call, call, Side::Answered, cookie, (begin, end))));
+    events.extend(asks.map(|cookie| meeting(request, call, RpcSide::Client, cookie, (begin + 3, end - 3))));
+    events.extend(answers.map(|cookie| meeting(call, call, RpcSide::Server, cookie, (begin, end))));
     let anchor = ClockAnchor {
         monotonic: MonotonicNs(n * 1_000_000),
         wallclock: WallclockNs(ANCHOR.wallclock.0 + n * 3_600_000_000_000),
@@ -180,7 +182,7 @@ fn daemon(n: u64, answers: u64) -> EventBatch {
     let at = n * 1_000_000 + 100;
     let events = vec![
         make::operation(n * 10 + 2, Some(n * 10 + 1), (at + 10, at + 20)),
-        meeting(n * 10 + 1, n * 10 + 1, Side::Answered, answers, (at, at + 50)),
+        meeting(n * 10 + 1, n * 10 + 1, RpcSide::Server, answers, (at, at + 50)),
         make::operation(n * 10 + 1, None, (at, at + 50)),
     ];
     let anchor = ClockAnchor { monotonic: MonotonicNs(n * 1_000_000), ..ANCHOR };
@@ -283,20 +285,21 @@ fn who_goes_in_circles_is_given_out_and_counted() {
     let (one, other) = (source(1).trace_id(SpanId(11)), source(2).trace_id(SpanId(21)));
     let moved = |trace: TraceId, to, n| {
         let clock = Default::default();
-        let moved = blkkin_wire::meeting::Moved { to, parent: SpanId(1), rule: "x".into(), clock };
-        let piece = Piece {
+        let moved =
+            blkkin_wire::remote_link::Reparented { trace: to, parent: SpanId(1), rule: "x".into(), clock };
+        let piece = TraceFragment {
             trace,
             spans: Vec::new(),
-            part: blkkin_wire::piece::Part::First,
+            kind: blkkin_wire::fragment::FragmentKind::First,
             complete: false,
             sampled: None,
-            sampled_by_program: false,
-            across: blkkin_wire::meeting::Across::Moved(moved.into()),
+            sampled_by_application: false,
+            remote_link: blkkin_wire::remote_link::RemoteLink::Reparented(moved.into()),
         };
         (false, trace.partition(PARTITIONS), n, piece)
     };
     // By hand: two halves cannot say so.
-    cluster.said(Stage::Meet, 0, Out(vec![moved(one, other, 0), moved(other, one, 1)]));
+    cluster.said(Stage::Link, 0, Out(vec![moved(one, other, 0), moved(other, one, 1)]));
     cluster.join(1, &node(1, None, None));
     cluster.settle(&[0]);
     assert_eq!(cluster.spans().len(), 3);

@@ -26,9 +26,9 @@
 
 use std::hash::RandomState;
 
+use blkkin_wire::fragment::{FragmentKind, Incarnation, Stage, TraceFragment};
 use blkkin_wire::ids::TraceId;
-use blkkin_wire::meeting::{Across, Moved};
-use blkkin_wire::piece::{Epoch, Part, Piece, Stage};
+use blkkin_wire::remote_link::{RemoteLink, Reparented};
 use blkkin_wire::v1;
 use serde::{Deserialize, Serialize};
 
@@ -115,7 +115,7 @@ pub struct AssembleStage {
     taken: Taken,
     now: LogTime,
     held: Held,
-    moved: Recent<TraceId, Moved, RandomState>,
+    moved: Recent<TraceId, Reparented, RandomState>,
     unasked: Recent<TraceId, (), RandomState>,
     /// Roots that others waited for, or may.
     heads: Recent<TraceId, (), RandomState>,
@@ -128,7 +128,7 @@ pub struct AssembleStage {
 
 impl AssembleStage {
     /// One that has read nothing.
-    pub fn begin(epoch: Epoch, config: AssembleStageConfig) -> Self {
+    pub fn begin(epoch: Incarnation, config: AssembleStageConfig) -> Self {
         AssembleStage {
             epoch: epoch.0,
             numbers: Numbers::new(config.partitions),
@@ -149,23 +149,23 @@ impl AssembleStage {
     pub fn apply(&mut self, record: Record<'_>, out: &mut dyn Outlet) {
         self.books.records += 1;
         self.advance(record.at.unwrap_or_default(), out);
-        let batch = match v1::decode_pieces(record.bytes) {
+        let batch = match v1::decode_fragments(record.bytes) {
             Ok(batch) => batch,
             Err(why) => {
                 self.books.poison += 1;
                 return out.dead(why.to_string());
             }
         };
-        if batch.pieces.is_empty() {
+        if batch.fragments.is_empty() {
             self.books.ticks += 1;
             return;
         }
-        let Known { repeated, missed } = self.taken.take(&batch.from, batch.first, batch.pieces.len());
+        let Known { repeated, missed } = self.taken.take(&batch.origin, batch.first, batch.fragments.len());
         self.books.repeated += repeated as u64;
         self.books.missed += missed;
         let mut nameless = None;
         let numbers = (0..).map(|n| batch.first.wrapping_add(n));
-        for (number, piece) in numbers.zip(batch.pieces).skip(repeated) {
+        for (number, piece) in numbers.zip(batch.fragments).skip(repeated) {
             if !self.take(piece, out) {
                 nameless.get_or_insert(number);
             }
@@ -188,7 +188,7 @@ impl AssembleStage {
     }
 
     /// Takes a piece in; not one of which the trace id is all zero, which is none.
-    pub fn take(&mut self, piece: Piece, out: &mut dyn Outlet) -> bool {
+    pub fn take(&mut self, piece: TraceFragment, out: &mut dyn Outlet) -> bool {
         self.books.received += 1;
         if piece.trace == TraceId(0) {
             self.books.nameless += 1;
@@ -198,26 +198,30 @@ impl AssembleStage {
         true
     }
 
-    fn piece(&mut self, piece: Piece, out: &mut dyn Outlet) {
-        match &piece.across {
-            Across::Half(_) => self.books.misplaced += 1,
-            Across::Moved(moved) => self.shown_in(piece.trace, moved, out),
-            Across::Nothing | Across::Head | Across::Below | Across::Awaits | Across::Forwarded(_) => {
+    fn piece(&mut self, piece: TraceFragment, out: &mut dyn Outlet) {
+        match &piece.remote_link {
+            RemoteLink::Endpoint(_) => self.books.misplaced += 1,
+            RemoteLink::Reparented(moved) => self.shown_in(piece.trace, moved, out),
+            RemoteLink::None
+            | RemoteLink::Root
+            | RemoteLink::Child
+            | RemoteLink::PendingParent
+            | RemoteLink::Forwarded(_) => {
                 self.part(piece, out);
             }
         }
     }
 
     /// Spans: they are decided here, or wait, or go on to another trace.
-    fn part(&mut self, piece: Piece, out: &mut dyn Outlet) {
+    fn part(&mut self, piece: TraceFragment, out: &mut dyn Outlet) {
         if let Some(moved) = self.moved.peek(&piece.trace).cloned() {
             return self.send_on(piece, &moved, out);
         }
         let trace = piece.trace;
-        let waits = match piece.across {
-            Across::Awaits => self.unasked.peek(&trace).is_none(),
-            Across::Below => self.heads.peek(&trace).is_none() && self.unasked.peek(&trace).is_none(),
-            Across::Head => {
+        let waits = match piece.remote_link {
+            RemoteLink::PendingParent => self.unasked.peek(&trace).is_none(),
+            RemoteLink::Child => self.heads.peek(&trace).is_none() && self.unasked.peek(&trace).is_none(),
+            RemoteLink::Root => {
                 self.heads.insert(trace, ());
                 // The root decides for all of them, so it comes first.
                 self.decide(piece, out);
@@ -231,10 +235,10 @@ impl AssembleStage {
         self.decide(piece, out);
     }
 
-    fn shown_in(&mut self, trace: TraceId, moved: &Moved, out: &mut dyn Outlet) {
+    fn shown_in(&mut self, trace: TraceId, moved: &Reparented, out: &mut dyn Outlet) {
         self.books.moves += 1;
         let late = self.unasked.peek(&trace).is_some() || self.moved.peek(&trace).is_some();
-        if late || trace == moved.to {
+        if late || trace == moved.trace {
             self.books.moves_late += 1;
             return;
         }
@@ -244,7 +248,7 @@ impl AssembleStage {
         }
     }
 
-    fn send_on(&mut self, piece: Piece, moved: &Moved, out: &mut dyn Outlet) {
+    fn send_on(&mut self, piece: TraceFragment, moved: &Reparented, out: &mut dyn Outlet) {
         match moving::shown(&piece, moved) {
             Some(shown) => {
                 self.books.moved += 1;
@@ -257,23 +261,26 @@ impl AssembleStage {
         }
     }
 
-    fn decide(&mut self, piece: Piece, out: &mut dyn Outlet) {
+    fn decide(&mut self, piece: TraceFragment, out: &mut dyn Outlet) {
         let rules = &self.config.rules;
-        let kept = match piece.part {
-            Part::First => rules.look(&piece),
-            Part::Later => self.kept.peek(&piece.trace).copied().or_else(|| rules.later(&piece)),
+        let kept = match piece.kind {
+            FragmentKind::First => rules.look(&piece),
+            FragmentKind::Late => self.kept.peek(&piece.trace).copied().or_else(|| rules.later(&piece)),
         };
         let Some(kept) = kept else {
             self.books.left_out += 1;
             return;
         };
-        if piece.part == Part::First && rules.draw(piece.trace) != Some(kept) {
+        if piece.kind == FragmentKind::First && rules.draw(piece.trace) != Some(kept) {
             self.kept.insert(piece.trace, kept);
         }
         self.books.kept += 1;
         self.books.spans += piece.spans.len() as u64;
-        let (sampled, across) = (rules.say(kept), Across::Nothing);
-        self.numbers.write(Piece { sampled, sampled_by_program: false, across, ..piece }, out);
+        let (sampled, across) = (rules.say(kept), RemoteLink::None);
+        self.numbers.write(
+            TraceFragment { sampled, sampled_by_application: false, remote_link: across, ..piece },
+            out,
+        );
     }
 
     /// Pieces that wait. While there are some, and the partition is silent, it needs ticks.
@@ -288,7 +295,11 @@ impl AssembleStage {
     }
 
     /// The same again; under another configuration (or of another release) it begins `epoch`.
-    pub fn restore(bytes: &[u8], config: AssembleStageConfig, epoch: Epoch) -> Result<Self, Unreadable> {
+    pub fn restore(
+        bytes: &[u8],
+        config: AssembleStageConfig,
+        epoch: Incarnation,
+    ) -> Result<Self, Unreadable> {
         let saved::Read { state, fingerprint } = saved::read::<AssembleStage>(Stage::Assemble, bytes)?;
         let mut stage = state;
         if fingerprint != saved::fingerprint(&config) {
@@ -304,8 +315,8 @@ impl AssembleStage {
     }
 
     /// Under which its pieces are numbered.
-    pub fn epoch(&self) -> Epoch {
-        Epoch(self.epoch)
+    pub fn epoch(&self) -> Incarnation {
+        Incarnation(self.epoch)
     }
 
     /// What became of pieces.

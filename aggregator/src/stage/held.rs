@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use blkkin_wire::fragment::{FragmentBatch, FragmentOrigin, Incarnation, Stage, TraceFragment};
 use blkkin_wire::ids::TraceId;
-use blkkin_wire::piece::{Epoch, Origin, Piece, PieceBatch, Stage};
 use blkkin_wire::v1;
 use serde::{Deserialize, Serialize};
 
@@ -35,10 +35,10 @@ impl Held {
     }
 
     /// Takes a piece in.
-    pub(super) fn put(&mut self, piece: Piece, now: LogTime) {
+    pub(super) fn put(&mut self, piece: TraceFragment, now: LogTime) {
         let trace = piece.trace;
-        let from = Origin { stage: Stage::Assemble, partition: 0, epoch: Epoch(0) };
-        let bytes = v1::encode_pieces(&PieceBatch { from, first: 0, pieces: vec![piece] });
+        let from = FragmentOrigin { stage: Stage::Assemble, partition: 0, incarnation: Incarnation(0) };
+        let bytes = v1::encode_fragments(&FragmentBatch { origin: from, first: 0, fragments: vec![piece] });
         (self.bytes, self.pieces) = (self.bytes + bytes.len(), self.pieces + 1);
         let held = self.traces.entry(trace).or_insert_with(|| {
             self.order.push_back((now, trace));
@@ -48,13 +48,13 @@ impl Held {
     }
 
     /// All pieces of `trace`.
-    pub(super) fn take(&mut self, trace: TraceId) -> Vec<Piece> {
+    pub(super) fn take(&mut self, trace: TraceId) -> Vec<TraceFragment> {
         let held = self.traces.remove(&trace).unwrap_or_default();
         self.bytes -= held.iter().map(Vec::len).sum::<usize>();
         self.pieces -= held.len() as u64;
         // They are what was written here, so they read.
-        let read = held.iter().filter_map(|bytes| v1::decode_pieces(bytes).ok());
-        read.flat_map(|batch| batch.pieces).collect()
+        let read = held.iter().filter_map(|bytes| v1::decode_fragments(bytes).ok());
+        read.flat_map(|batch| batch.fragments).collect()
     }
 
     /// The trace that has waited longest, if it has for longer than `wait` ms or there is no room for it.

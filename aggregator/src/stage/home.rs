@@ -10,9 +10,9 @@
 //! daemon and all that is below it; so those would have to be held there, in another shape than the one in which they are held between
 //! nodes.
 
+use blkkin_wire::fragment::{FragmentKind, Incarnation, TraceFragment};
 use blkkin_wire::ids::TraceId;
-use blkkin_wire::meeting::{Across, Moved};
-use blkkin_wire::piece::{Epoch, Part, Piece};
+use blkkin_wire::remote_link::{RemoteLink, Reparented};
 use blkkin_wire::span::Span;
 
 use super::assemble::{AssembleStage, AssembleStageConfig};
@@ -27,7 +27,7 @@ use crate::trace::Trace;
 pub struct Home {
     meet: MeetStage,
     assemble: AssembleStage,
-    moves: Vec<(TraceId, Moved)>,
+    moves: Vec<(TraceId, Reparented)>,
 }
 
 impl Default for Home {
@@ -40,8 +40,8 @@ impl Home {
     /// One that has seen nothing.
     pub fn new() -> Home {
         Home {
-            meet: MeetStage::begin(Epoch(0), MeetStageConfig::new(1)),
-            assemble: AssembleStage::begin(Epoch(0), AssembleStageConfig::new(1, Rules::default())),
+            meet: MeetStage::begin(Incarnation(0), MeetStageConfig::new(1)),
+            assemble: AssembleStage::begin(Incarnation(0), AssembleStageConfig::new(1, Rules::default())),
             moves: Vec::new(),
         }
     }
@@ -69,7 +69,7 @@ impl Home {
     }
 
     /// What the last trace that was taken in has decided: which trace is shown in which, and below what.
-    pub fn moves(&self) -> &[(TraceId, Moved)] {
+    pub fn moves(&self) -> &[(TraceId, Reparented)] {
         &self.moves
     }
 
@@ -87,7 +87,7 @@ impl Home {
     fn go_round(&mut self, mut way: Way<'_>) {
         while !way.again.is_empty() {
             for piece in std::mem::take(&mut way.again) {
-                if let Across::Moved(moved) = &piece.across {
+                if let RemoteLink::Reparented(moved) = &piece.remote_link {
                     self.moves.push((piece.trace, (**moved).clone()));
                 }
                 self.assemble.take(piece, &mut way);
@@ -98,20 +98,20 @@ impl Home {
 
 /// Where both stages write.
 struct Way<'a> {
-    again: Vec<Piece>,
+    again: Vec<TraceFragment>,
     shown: &'a mut dyn FnMut(Vec<Span>),
 }
 
 impl Outlet for Way<'_> {
-    fn piece(&mut self, _partition: u32, _number: u64, piece: Piece) {
-        match piece.across {
-            Across::Moved(_) => self.again.push(piece),
+    fn piece(&mut self, _partition: u32, _number: u64, piece: TraceFragment) {
+        match piece.remote_link {
+            RemoteLink::Reparented(_) => self.again.push(piece),
             _ => (self.shown)(piece.spans),
         }
     }
 
-    fn aside(&mut self, _partition: u32, _number: u64, piece: Piece) {
-        debug_assert_eq!(piece.part, Part::Later);
+    fn aside(&mut self, _partition: u32, _number: u64, piece: TraceFragment) {
+        debug_assert_eq!(piece.kind, FragmentKind::Late);
         self.again.push(piece);
     }
 
@@ -124,10 +124,10 @@ mod tests {
     use std::collections::HashMap;
 
     use blkkin_wire::clock::MonotonicNs;
-    use blkkin_wire::event::{ContextFrom, TraceContext};
+    use blkkin_wire::daemon_span::DaemonSpanEvent;
+    use blkkin_wire::event::{ContextSource, TraceContext};
     use blkkin_wire::ids::{SpanId, TraceId};
-    use blkkin_wire::meeting::{Meeting, MeetingEvent, Side};
-    use blkkin_wire::operation::OperationEvent;
+    use blkkin_wire::remote_link::{RpcEndpointEvent, RpcKey, RpcSide};
     use blkkin_wire::span::SpanKind;
 
     use super::*;
@@ -136,20 +136,20 @@ mod tests {
     use crate::translate;
 
     /// An operation that was one end of request `cookie`.
-    fn end(side: Side, span: u64, cookie: u64, (begin, end): (u64, u64)) -> Trace {
+    fn end(side: RpcSide, span: u64, cookie: u64, (begin, end): (u64, u64)) -> Trace {
         let mut trace = make::trace(span);
         let (begin, end) = (MonotonicNs(begin), MonotonicNs(end));
         trace.id = TraceId(span.into());
-        trace.root = Root::Operation(Box::new(OperationEvent {
-            kind: if side == Side::Asked { SpanKind::Client } else { SpanKind::Server },
+        trace.root = Root::Operation(Box::new(DaemonSpanEvent {
+            kind: if side == RpcSide::Client { SpanKind::Client } else { SpanKind::Server },
             name: "nbd read".into(),
             service: "one".into(),
-            ..OperationEvent::bare(SpanId(span), trace.id, begin, end)
+            ..DaemonSpanEvent::bare(SpanId(span), trace.id, begin, end)
         }));
-        let meeting = Meeting { rule: "nbd".into(), connection: "a>b".into(), cookie };
+        let key = RpcKey { protocol: "nbd".into(), connection: "a>b".into(), cookie };
         let (span, root) = (SpanId(span), SpanId(span));
         trace.meetings =
-            vec![MeetingEvent { span, root, side, meeting, unique: false, unanswered: false, begin, end }];
+            vec![RpcEndpointEvent { span, root, side, key, unique: false, no_reply: false, begin, end }];
         trace
     }
 
@@ -157,8 +157,8 @@ mod tests {
     fn call(span: u64, above: u64, times: (u64, u64)) -> Trace {
         let mut trace = make::trace(span);
         let mut call = make::call_with(span, times, 0);
-        let (above, from) = (SpanId(above), ContextFrom::Events);
-        let context = TraceContext { trace: TraceId(above.0.into()), span: above, flags: 0, from };
+        let (above, from) = (SpanId(above), ContextSource::DaemonSpan);
+        let context = TraceContext { trace: TraceId(above.0.into()), span: above, flags: 0, source: from };
         call.context = Some(context.into());
         trace.id = context.trace;
         trace.root = Root::Call(call);
@@ -178,7 +178,8 @@ mod tests {
 
     #[test]
     fn what_answered_is_shown_below_what_asked_with_all_that_was_done_for_it() {
-        let (asked, answered) = (end(Side::Asked, 1, 7, (100, 500)), end(Side::Answered, 2, 7, (150, 400)));
+        let (asked, answered) =
+            (end(RpcSide::Client, 1, 7, (100, 500)), end(RpcSide::Server, 2, 7, (150, 400)));
         let below = call(3, 2, (200, 300));
         let (spans, books) = shown(&[below, answered, asked]);
         let trace = TraceId(1);
@@ -190,7 +191,8 @@ mod tests {
 
     #[test]
     fn who_answered_may_say_that_it_is_done_after_who_asked_has_the_answer() {
-        let (asked, answered) = (end(Side::Asked, 1, 7, (100, 500)), end(Side::Answered, 2, 7, (150, 510)));
+        let (asked, answered) =
+            (end(RpcSide::Client, 1, 7, (100, 500)), end(RpcSide::Server, 2, 7, (150, 510)));
         let (spans, _) = shown(&[asked, call(3, 2, (200, 300)), answered]);
         assert_eq!(spans[&2], (TraceId(1), Some(SpanId(1))));
         assert_eq!(spans[&3].0, TraceId(1));
@@ -199,10 +201,10 @@ mod tests {
     #[test]
     fn a_cookie_that_comes_again_meets_its_own() {
         let traces = [
-            end(Side::Answered, 2, 7, (150, 400)),
-            end(Side::Asked, 1, 7, (100, 390)),
-            end(Side::Answered, 4, 7, (450, 600)),
-            end(Side::Asked, 3, 7, (420, 700)),
+            end(RpcSide::Server, 2, 7, (150, 400)),
+            end(RpcSide::Client, 1, 7, (100, 390)),
+            end(RpcSide::Server, 4, 7, (450, 600)),
+            end(RpcSide::Client, 3, 7, (420, 700)),
         ];
         let (spans, books) = shown(&traces);
         assert_eq!(spans[&2].1, Some(SpanId(1)));
@@ -213,7 +215,7 @@ mod tests {
     #[test]
     fn nobody_meets_another_requests_end() {
         // The first request's answering end was lost, and the second's asking end.
-        let traces = [end(Side::Asked, 1, 7, (100, 390)), end(Side::Answered, 4, 7, (450, 600))];
+        let traces = [end(RpcSide::Client, 1, 7, (100, 390)), end(RpcSide::Server, 4, 7, (450, 600))];
         let (spans, books) = shown(&traces);
         assert_eq!((spans[&1], spans[&4]), ((TraceId(1), None), (TraceId(4), None)));
         assert_eq!((books.matched, books.alone), (0, 2));

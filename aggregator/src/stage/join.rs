@@ -5,8 +5,8 @@
 //! restarts: the books are part of the state.
 
 use blkkin_wire::batch::EventBatch;
-use blkkin_wire::meeting::Across;
-use blkkin_wire::piece::{Epoch, Piece, Stage};
+use blkkin_wire::fragment::{Incarnation, Stage, TraceFragment};
+use blkkin_wire::remote_link::RemoteLink;
 use blkkin_wire::v1;
 use serde::{Deserialize, Serialize};
 
@@ -85,7 +85,7 @@ pub struct JoinStage {
 
 impl JoinStage {
     /// One that has read nothing. An epoch is drawn by whoever makes it, and never used twice.
-    pub fn begin(epoch: Epoch, config: JoinStageConfig) -> Self {
+    pub fn begin(epoch: Incarnation, config: JoinStageConfig) -> Self {
         JoinStage {
             epoch: epoch.0,
             numbers: Numbers::new(config.partitions),
@@ -117,7 +117,7 @@ impl JoinStage {
 
     /// The same for what is decoded already, and at the log's time so far.
     pub fn take(&mut self, batch: EventBatch, out: &mut dyn Outlet) {
-        if batch.source.is_nobody() {
+        if batch.source.is_none() {
             self.books.ticks += 1;
             return;
         }
@@ -152,7 +152,7 @@ impl JoinStage {
     }
 
     /// The same again; under another configuration (or of another release) it begins `epoch`.
-    pub fn restore(bytes: &[u8], config: JoinStageConfig, epoch: Epoch) -> Result<Self, Unreadable> {
+    pub fn restore(bytes: &[u8], config: JoinStageConfig, epoch: Incarnation) -> Result<Self, Unreadable> {
         let saved::Read { state, fingerprint } = saved::read::<JoinStage>(Stage::Join, bytes)?;
         let mut stage = state;
         if fingerprint != saved::fingerprint(&config) {
@@ -165,8 +165,8 @@ impl JoinStage {
     }
 
     /// Under which its pieces are numbered.
-    pub fn epoch(&self) -> Epoch {
-        Epoch(self.epoch)
+    pub fn epoch(&self) -> Incarnation {
+        Incarnation(self.epoch)
     }
 
     /// Events that no trace was given out of. While there are some, and the partition is silent, it needs ticks.
@@ -208,7 +208,7 @@ impl TraceSink for Writer<'_> {
         }
         for half in halves(trace) {
             self.books.halves += 1;
-            let piece = Piece::across(half.trace, Across::Half(half.into()));
+            let piece = TraceFragment::link_only(half.trace, RemoteLink::Endpoint(half.into()));
             self.links.write_aside(piece, self.out);
         }
     }

@@ -17,7 +17,7 @@
 //! - *A cookie that never comes again* (Linux' NBD client: 32 bits of a counter beside the tag) is exact by itself. Still the
 //!   answering end may not have taken longer than the asking end, and where the clocks are known it must lie inside: what does
 //!   not was made up, or has a name that somebody else has too. It is refused, and counted.
-//! - *A request without an answer* ([`MeetingEvent::unanswered`](blkkin_wire::meeting::MeetingEvent)): who asked has left, and who
+//! - *A request without an answer* ([`RpcEndpointEvent::unanswered`](blkkin_wire::meeting::RpcEndpointEvent)): who asked has left, and who
 //!   answers may go on for long. So it only has to be taken after it was sent; and of a name that comes again before the asker left, as
 //!   then there may have been a next one.
 //! - *One trace on both ends*: refused; nothing is its own parent.
@@ -41,8 +41,8 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 
 use blkkin_wire::clock::DurationNs;
-use blkkin_wire::meeting::{Across, ClockShift, LinkHalf, Meeting, Moved, Side};
-use blkkin_wire::piece::{Epoch, Piece, Stage};
+use blkkin_wire::fragment::{Incarnation, Stage, TraceFragment};
+use blkkin_wire::remote_link::{ClockShift, LinkEndpoint, RemoteLink, Reparented, RpcKey, RpcSide};
 use blkkin_wire::v1;
 use serde::{Deserialize, Serialize};
 
@@ -103,9 +103,9 @@ pub struct MeetStage {
     numbers: Numbers,
     taken: Taken,
     now: LogTime,
-    waiting: BTreeMap<Meeting, Vec<Waiting>>,
+    waiting: BTreeMap<RpcKey, Vec<Waiting>>,
     /// In the order in which they came; what was matched meanwhile is passed over.
-    order: VecDeque<(LogTime, u64, Meeting)>,
+    order: VecDeque<(LogTime, u64, RpcKey)>,
     count: u64,
     pending: u64,
     clocks: Clocks,
@@ -117,12 +117,12 @@ pub struct MeetStage {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Waiting {
     number: u64,
-    half: LinkHalf,
+    half: LinkEndpoint,
 }
 
 impl MeetStage {
     /// One that has read nothing.
-    pub fn begin(epoch: Epoch, config: MeetStageConfig) -> Self {
+    pub fn begin(epoch: Incarnation, config: MeetStageConfig) -> Self {
         MeetStage {
             epoch: epoch.0,
             numbers: Numbers::new(config.partitions),
@@ -142,23 +142,23 @@ impl MeetStage {
     pub fn apply(&mut self, record: Record<'_>, out: &mut dyn Outlet) {
         self.books.records += 1;
         self.advance(record.at.unwrap_or_default());
-        let batch = match v1::decode_pieces(record.bytes) {
+        let batch = match v1::decode_fragments(record.bytes) {
             Ok(batch) => batch,
             Err(why) => {
                 self.books.poison += 1;
                 return out.dead(why.to_string());
             }
         };
-        if batch.pieces.is_empty() {
+        if batch.fragments.is_empty() {
             self.books.ticks += 1;
             return;
         }
-        let Known { repeated, missed } = self.taken.take(&batch.from, batch.first, batch.pieces.len());
+        let Known { repeated, missed } = self.taken.take(&batch.origin, batch.first, batch.fragments.len());
         self.books.repeated += repeated as u64;
         self.books.missed += missed;
-        for piece in batch.pieces.into_iter().skip(repeated) {
-            match piece.across {
-                Across::Half(half) => self.take(*half, out),
+        for piece in batch.fragments.into_iter().skip(repeated) {
+            match piece.remote_link {
+                RemoteLink::Endpoint(half) => self.take(*half, out),
                 _ => self.books.misplaced += 1,
             }
         }
@@ -171,9 +171,9 @@ impl MeetStage {
     }
 
     /// Takes a half in.
-    pub fn take(&mut self, half: LinkHalf, out: &mut dyn Outlet) {
+    pub fn take(&mut self, half: LinkEndpoint, out: &mut dyn Outlet) {
         self.books.received += 1;
-        let others = self.waiting.get(&half.event.meeting).map(Vec::as_slice).unwrap_or_default();
+        let others = self.waiting.get(&half.event.key).map(Vec::as_slice).unwrap_or_default();
         let others = others.iter().filter(|other| other.half.event.side != half.event.side);
         let (mut fitting, mut unfit) = (Vec::new(), Vec::new());
         for other in others {
@@ -198,7 +198,7 @@ impl MeetStage {
             _ => {
                 fitting.extend(unfit);
                 for number in fitting {
-                    self.remove(&half.event.meeting, number);
+                    self.remove(&half.event.key, number);
                     self.books.refused += 1;
                 }
                 self.books.refused += 1;
@@ -206,8 +206,8 @@ impl MeetStage {
         }
     }
 
-    fn matched(&mut self, half: LinkHalf, other: u64, out: &mut dyn Outlet) {
-        let Some(other) = self.remove(&half.event.meeting, other) else { return };
+    fn matched(&mut self, half: LinkEndpoint, other: u64, out: &mut dyn Outlet) {
+        let Some(other) = self.remove(&half.event.key, other) else { return };
         self.books.matched += 2;
         let (asked, answered) = ends(&half, &other.half);
         let exact = asked.event.unique && answered.event.unique;
@@ -217,24 +217,25 @@ impl MeetStage {
                 out.apart(&apart);
             }
         }
-        let name = &half.event.meeting.rule;
-        let alone = if asked.event.unanswered { ", which saw no answer" } else { "" };
+        let name = &half.event.key.protocol;
+        let alone = if asked.event.no_reply { ", which saw no answer" } else { "" };
         let rule = if exact {
             format!("exact: {name} connection and cookie{alone}")
         } else {
             format!("rule: {name} connection and cookie, inside by both clocks{alone}")
         };
-        let moved = Moved {
-            to: asked.trace,
+        let moved = Reparented {
+            trace: asked.trace,
             parent: asked.event.span,
             rule: rule.into(),
             clock: shift(asked, answered),
         };
-        self.numbers.write(Piece::across(answered.trace, Across::Moved(moved.into())), out);
+        self.numbers
+            .write(TraceFragment::link_only(answered.trace, RemoteLink::Reparented(moved.into())), out);
     }
 
-    fn wait(&mut self, half: LinkHalf) {
-        let (number, meeting) = (self.count, half.event.meeting.clone());
+    fn wait(&mut self, half: LinkEndpoint) {
+        let (number, meeting) = (self.count, half.event.key.clone());
         self.count += 1;
         self.pending += 1;
         self.order.push_back((self.now, number, meeting.clone()));
@@ -256,7 +257,7 @@ impl MeetStage {
         }
     }
 
-    fn remove(&mut self, meeting: &Meeting, number: u64) -> Option<Waiting> {
+    fn remove(&mut self, meeting: &RpcKey, number: u64) -> Option<Waiting> {
         let all = self.waiting.get_mut(meeting)?;
         let found = all.swap_remove(all.iter().position(|one| one.number == number)?);
         if all.is_empty() {
@@ -268,13 +269,13 @@ impl MeetStage {
 
     /// The whole of it.
     pub fn save(&mut self) -> Result<Vec<u8>, Unreadable> {
-        saved::write(Stage::Meet, saved::fingerprint(&self.config), self)
+        saved::write(Stage::Link, saved::fingerprint(&self.config), self)
             .map_err(|error| Unreadable::Damaged(error.to_string()))
     }
 
     /// The same again; under another configuration (or of another release) it begins `epoch`.
-    pub fn restore(bytes: &[u8], config: MeetStageConfig, epoch: Epoch) -> Result<Self, Unreadable> {
-        let saved::Read { state, fingerprint } = saved::read::<MeetStage>(Stage::Meet, bytes)?;
+    pub fn restore(bytes: &[u8], config: MeetStageConfig, epoch: Incarnation) -> Result<Self, Unreadable> {
+        let saved::Read { state, fingerprint } = saved::read::<MeetStage>(Stage::Link, bytes)?;
         let mut stage = state;
         if fingerprint != saved::fingerprint(&config) {
             (stage.epoch, stage.numbers) = (epoch.0, Numbers::new(config.partitions));
@@ -284,8 +285,8 @@ impl MeetStage {
     }
 
     /// Under which its pieces are numbered.
-    pub fn epoch(&self) -> Epoch {
-        Epoch(self.epoch)
+    pub fn epoch(&self) -> Incarnation {
+        Incarnation(self.epoch)
     }
 
     /// Halves that wait. While there are some, and the partition is silent, it needs ticks.
@@ -305,19 +306,19 @@ impl MeetStage {
 }
 
 /// Who asked, who answered.
-fn ends<'a>(one: &'a LinkHalf, other: &'a LinkHalf) -> (&'a LinkHalf, &'a LinkHalf) {
-    if one.event.side == Side::Asked { (one, other) } else { (other, one) }
+fn ends<'a>(one: &'a LinkEndpoint, other: &'a LinkEndpoint) -> (&'a LinkEndpoint, &'a LinkEndpoint) {
+    if one.event.side == RpcSide::Client { (one, other) } else { (other, one) }
 }
 
 /// Of who may have been taken at any time after it was sent.
 const NO_BOUND: DurationNs = DurationNs(u64::MAX);
 
 /// The answering end in the middle of the asking one.
-fn shift(asked: &LinkHalf, answered: &LinkHalf) -> ClockShift {
+fn shift(asked: &LinkEndpoint, answered: &LinkEndpoint) -> ClockShift {
     let wall = clocks::wall_less_monotonic;
     let offset = clocks::Interval::of(asked, answered);
     let apart = wall(asked) - wall(answered);
-    let (offset, error) = match asked.event.unanswered {
+    let (offset, error) = match asked.event.no_reply {
         _ if clocks::one_clock(asked, answered) => (0, DurationNs(0)),
         true => (offset.high, NO_BOUND),
         false => (offset.middle(), DurationNs(offset.half())),

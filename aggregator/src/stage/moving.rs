@@ -7,9 +7,9 @@
 use std::borrow::Cow;
 
 use blkkin_wire::clock::WallclockNs;
+use blkkin_wire::fragment::{FragmentKind, TraceFragment};
 use blkkin_wire::ids::TraceId;
-use blkkin_wire::meeting::{Across, Moved};
-use blkkin_wire::piece::{Part, Piece};
+use blkkin_wire::remote_link::{RemoteLink, Reparented};
 use blkkin_wire::span::{Span, SpanKind, TagValue};
 
 /// Moves of one piece: client, proxy, server, host are three. Beyond it somebody goes in circles.
@@ -22,22 +22,28 @@ const ERROR: &str = "blkkin.clock.error.ns";
 const NO_BOUND: &str = "no bound: who asked saw no answer";
 
 /// As it is shown where `moved` says; none after too many moves.
-pub(super) fn shown(piece: &Piece, moved: &Moved) -> Option<Piece> {
-    let before = if let Across::Forwarded(moves) = piece.across { moves } else { 0 };
+pub(super) fn shown(piece: &TraceFragment, moved: &Reparented) -> Option<TraceFragment> {
+    let before = if let RemoteLink::Forwarded(moves) = piece.remote_link { moves } else { 0 };
     let moves = before.checked_add(1).filter(|moves| *moves <= MOVES_MAX)?;
     let spans = piece.spans.iter().map(|span| span_shown(span, piece.trace, moved)).collect();
-    let across = Across::Forwarded(moves);
-    Some(Piece { trace: moved.to, spans, part: Part::Later, across, ..piece.clone() })
+    let across = RemoteLink::Forwarded(moves);
+    Some(TraceFragment {
+        trace: moved.trace,
+        spans,
+        kind: FragmentKind::Late,
+        remote_link: across,
+        ..piece.clone()
+    })
 }
 
-fn span_shown(span: &Span, from: TraceId, moved: &Moved) -> Span {
+fn span_shown(span: &Span, from: TraceId, moved: &Reparented) -> Span {
     let mut span = span.clone();
     let shift = moved.clock.shift;
     span.start = shifted(span.start, shift);
     span.annotations.iter_mut().for_each(|(time, _)| *time = shifted(*time, shift));
-    span.links.iter_mut().filter(|link| link.trace == from).for_each(|link| link.trace = moved.to);
+    span.links.iter_mut().filter(|link| link.trace == from).for_each(|link| link.trace = moved.trace);
     if span.trace == from {
-        span.trace = moved.to;
+        span.trace = moved.trace;
     }
     if span.parent.is_none() {
         span.parent = Some(moved.parent);

@@ -1,7 +1,7 @@
 //! The numbers of pieces, by output partition.
 
-use blkkin_wire::meeting::Across;
-use blkkin_wire::piece::Piece;
+use blkkin_wire::fragment::TraceFragment;
+use blkkin_wire::remote_link::RemoteLink;
 use serde::{Deserialize, Serialize};
 
 use super::Outlet;
@@ -16,7 +16,7 @@ impl Numbers {
     }
 
     /// Gives `piece` out under the number that is its.
-    pub(super) fn write(&mut self, piece: Piece, out: &mut dyn Outlet) {
+    pub(super) fn write(&mut self, piece: TraceFragment, out: &mut dyn Outlet) {
         let partition = piece.trace.partition(self.0.len() as u32);
         if let Some(number) = self.next(partition) {
             out.piece(partition, number, piece);
@@ -24,10 +24,10 @@ impl Numbers {
     }
 
     /// The same, beside the stage's output.
-    pub(super) fn write_aside(&mut self, piece: Piece, out: &mut dyn Outlet) {
+    pub(super) fn write_aside(&mut self, piece: TraceFragment, out: &mut dyn Outlet) {
         let partitions = self.0.len() as u32;
-        let partition = match &piece.across {
-            Across::Half(half) => half.event.meeting.partition(partitions),
+        let partition = match &piece.remote_link {
+            RemoteLink::Endpoint(half) => half.event.key.partition(partitions),
             _ => piece.trace.partition(partitions),
         };
         if let Some(number) = self.next(partition) {

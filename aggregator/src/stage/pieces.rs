@@ -7,8 +7,8 @@
 //! and everything behind the first piece is a later part of it. What failed comes forward into the first: whether a trace is
 //! kept is decided by that.
 
-use blkkin_wire::meeting::{Across, LinkHalf, MeetingEvent, NodeClock, Side};
-use blkkin_wire::piece::{Part, Piece};
+use blkkin_wire::fragment::{FragmentKind, TraceFragment};
+use blkkin_wire::remote_link::{LinkEndpoint, NodeClock, RemoteLink, RpcEndpointEvent, RpcSide};
 use blkkin_wire::span::Span;
 
 use crate::trace::{Hangs, Trace};
@@ -18,12 +18,12 @@ use crate::translate;
 /// 1 MiB at the most by Kafka's default.
 const SPANS_MAX: usize = 1_000;
 
-pub(super) fn pieces(trace: &Trace) -> impl Iterator<Item = Piece> {
+pub(super) fn pieces(trace: &Trace) -> impl Iterator<Item = TraceFragment> {
     pieces_of(trace, translate::spans(trace))
 }
 
 /// The same where its spans were made already.
-pub(super) fn pieces_of(trace: &Trace, mut spans: Vec<Span>) -> impl Iterator<Item = Piece> + use<> {
+pub(super) fn pieces_of(trace: &Trace, mut spans: Vec<Span>) -> impl Iterator<Item = TraceFragment> + use<> {
     if spans.len() > SPANS_MAX
         && let Some((_, below)) = spans.split_first_mut()
     {
@@ -31,30 +31,30 @@ pub(super) fn pieces_of(trace: &Trace, mut spans: Vec<Span>) -> impl Iterator<It
     }
     let (id, part, complete) = (trace.id, trace.part, trace.missing.nothing());
     let (part, across) = match (trace.answered(), trace.hangs()) {
-        (true, _) => (part, Across::Awaits),
-        (false, Hangs::ByItself) => (part, Across::Nothing),
-        (false, Hangs::Above) => (part, Across::Head),
+        (true, _) => (part, RemoteLink::PendingParent),
+        (false, Hangs::ByItself) => (part, RemoteLink::None),
+        (false, Hangs::Above) => (part, RemoteLink::Root),
         // Whether the trace is kept is its root's matter.
-        (false, Hangs::Below) => (Part::Later, Across::Below),
+        (false, Hangs::Below) => (FragmentKind::Late, RemoteLink::Child),
     };
     let sampled_by_program = trace.is_sampled_by_program();
-    cut(spans).enumerate().map(move |(n, spans)| Piece {
+    cut(spans).enumerate().map(move |(n, spans)| TraceFragment {
         trace: id,
         spans,
-        part: if n == 0 { part } else { Part::Later },
+        kind: if n == 0 { part } else { FragmentKind::Late },
         complete,
         sampled: None,
-        sampled_by_program,
-        across: across.clone(),
+        sampled_by_application: sampled_by_program,
+        remote_link: across.clone(),
     })
 }
 
 /// The ends of requests between nodes that the trace's spans were.
-pub(super) fn halves(trace: &Trace) -> impl Iterator<Item = LinkHalf> {
+pub(super) fn halves(trace: &Trace) -> impl Iterator<Item = LinkEndpoint> {
     let clock = NodeClock { source: trace.source, anchor: trace.anchor };
     // Who answered below its root has no trace to move, and is no parent of anything.
-    let known = |met: &&MeetingEvent| met.side == Side::Asked || met.span == trace.root_span;
-    trace.meetings.iter().filter(known).map(move |met| LinkHalf {
+    let known = |met: &&RpcEndpointEvent| met.side == RpcSide::Client || met.span == trace.root_span;
+    trace.meetings.iter().filter(known).map(move |met| LinkEndpoint {
         event: met.clone(),
         trace: trace.id,
         clock,

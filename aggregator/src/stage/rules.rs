@@ -11,8 +11,8 @@
 use std::borrow::Cow;
 
 use blkkin_wire::clock::DurationNs;
+use blkkin_wire::fragment::{Sampled, TraceFragment};
 use blkkin_wire::ids::TraceId;
-use blkkin_wire::piece::{Piece, Sampled};
 use serde::{Deserialize, Serialize};
 
 /// Rules. By default all is kept.
@@ -54,12 +54,12 @@ impl Rules {
     pub fn draw(&self, trace: TraceId) -> Option<Kept> {
         match self.one_in {
             0 | 1 => Some(Kept::All),
-            n => (trace.draw() < u64::MAX / u64::from(n)).then_some(Kept::Drawn),
+            n => (trace.sampling_hash() < u64::MAX / u64::from(n)).then_some(Kept::Drawn),
         }
     }
 
     /// By what is in the first piece.
-    pub fn look(&self, piece: &Piece) -> Option<Kept> {
+    pub fn look(&self, piece: &TraceFragment) -> Option<Kept> {
         let failed = || piece.spans.iter().any(|span| span.error.is_some());
         let took = || piece.spans.first().map(|root| root.duration);
         match self.draw(piece.trace) {
@@ -71,10 +71,10 @@ impl Rules {
     }
 
     /// By what is known of a trace whose first piece is another.
-    pub fn later(&self, piece: &Piece) -> Option<Kept> {
+    pub fn later(&self, piece: &TraceFragment) -> Option<Kept> {
         match self.draw(piece.trace) {
             Some(Kept::All) => Some(Kept::All),
-            _ if self.by_program && piece.sampled_by_program => Some(Kept::ByProgram),
+            _ if self.by_program && piece.sampled_by_application => Some(Kept::ByProgram),
             drawn => drawn,
         }
     }

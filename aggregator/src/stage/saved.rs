@@ -7,7 +7,7 @@
 //! *Invariant*: bytes of another version are refused, not guessed at. The format is nobody else's business: it changes with
 //! the join, and [`VERSION`] with it.
 
-use blkkin_wire::piece::Stage;
+use blkkin_wire::fragment::Stage;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
@@ -89,6 +89,6 @@ pub(super) fn stage_byte(stage: Stage) -> u8 {
     match stage {
         Stage::Join => 1,
         Stage::Assemble => 2,
-        Stage::Meet => 3,
+        Stage::Link => 3,
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use blkkin_wire::piece::Origin;
+use blkkin_wire::fragment::FragmentOrigin;
 use serde::{Deserialize, Serialize};
 
 use super::saved;
@@ -38,9 +38,9 @@ pub(super) struct Known {
 }
 
 impl Taken {
-    pub(super) fn take(&mut self, from: &Origin, first: u64, pieces: usize) -> Known {
+    pub(super) fn take(&mut self, from: &FragmentOrigin, first: u64, pieces: usize) -> Known {
         self.records += 1;
-        let key = (saved::stage_byte(from.stage), from.partition, from.epoch.0);
+        let key = (saved::stage_byte(from.stage), from.partition, from.incarnation.0);
         if !self.seen.contains_key(&key) {
             self.make_room();
         }

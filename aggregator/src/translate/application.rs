@@ -3,7 +3,7 @@
 //! *Prefixes of their own*, so that no word of a program's stands for one of the kernel's or ours, nor a thread's for its process's:
 //! `app.` is the process's and `app_thread.` the thread's. *Rejected*: `app.thread.`, which is what a process's own `thread.…` is called.
 
-use blkkin_wire::process::{Attribute, AttributeValue};
+use blkkin_wire::process_context::{Attribute, AttributeValue};
 
 use super::tags::Tags;
 use crate::said;
@@ -19,7 +19,7 @@ pub(super) fn process_tags(trace: &Trace, tags: &mut Tags) {
             AttributeValue::Number(number) => tags.said_number(&key, *number),
         }
     }
-    tags.count("blkkin.app.left_out", process.left_out);
+    tags.count("blkkin.app.left_out", process.dropped_attributes_count);
 }
 
 /// Of the thread of its call.

@@ -227,7 +227,7 @@ fn io_tags(place: &Place<'_>, device: DeviceId, sector: Sector, bytes: u32, op: 
         _ => {}
     }
     // A flush has none, nor has a driver's command: the kernel fills in -1.
-    if bytes != 0 && !op.is_command() {
+    if bytes != 0 && !op.is_passthrough() {
         tags.number("blkkin.sector", sector.0);
     }
     tags.number("blkkin.bytes", bytes);

@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use blkkin_wire::calls::errno_of;
-use blkkin_wire::event::{CallEvent, ContextFrom, Ending, Kept, OpenFile};
+use blkkin_wire::event::{Captured, ContextSource, OpenFile, SyscallEvent, SyscallOutcome};
 use blkkin_wire::ids::SpanId;
 use blkkin_wire::span::{Span, SpanKind, SpanLink, TagValue};
+use blkkin_wire::syscalls::errno_of;
 
 use super::place::{Outline, Place};
 use super::tags::Tags;
@@ -16,7 +16,7 @@ use crate::named::{NamedFile, inode};
 use crate::trace::{Cause, Root, Trace};
 
 /// Adds the spans of a call's trace.
-pub(super) fn add(trace: &Trace, call: &CallEvent, spans: &mut Vec<Span>) {
+pub(super) fn add(trace: &Trace, call: &SyscallEvent, spans: &mut Vec<Span>) {
     let mut place = Place::of(trace);
     spans.push(call_span(&place, call));
     if let Some(name) = names::file_system_between(trace, call) {
@@ -35,7 +35,7 @@ pub(super) fn add(trace: &Trace, call: &CallEvent, spans: &mut Vec<Span>) {
     }
 }
 
-fn call_span(place: &Place<'_>, call: &CallEvent) -> Span {
+fn call_span(place: &Place<'_>, call: &SyscallEvent) -> Span {
     let trace = place.trace;
     let outline = Outline {
         id: call.span,
@@ -48,18 +48,18 @@ fn call_span(place: &Place<'_>, call: &CallEvent) -> Span {
     };
     let mut span = place.span(outline);
     span.remote_service = names::file_system(&trace.names).cloned();
-    let errno = match call.ending {
-        Ending::Returned(ret) => errno_of(ret),
-        Ending::NoExit => None,
+    let errno = match call.outcome {
+        SyscallOutcome::Returned(ret) => errno_of(ret),
+        SyscallOutcome::NoExit => None,
     };
     span.error = errno.map(error::of_errno);
     span.links = trace.causes.iter().filter(|cause| !cause.primary).map(link_to).collect();
     let mut tags = Tags::of_a_call();
     if let Some(context) = &call.context {
-        let link = match context.from {
-            ContextFrom::Thread => "exact: the thread's own context named this span (OpenTelemetry)",
-            ContextFrom::Both => "exact: the thread's own context named this operation (OpenTelemetry)",
-            ContextFrom::Events => {
+        let link = match context.source {
+            ContextSource::ThreadContext => "exact: the thread's own context named this span (OpenTelemetry)",
+            ContextSource::Both => "exact: the thread's own context named this operation (OpenTelemetry)",
+            ContextSource::DaemonSpan => {
                 "rule: the thread's last event before it said that it works for this operation"
             }
         };
@@ -75,7 +75,7 @@ fn call_span(place: &Place<'_>, call: &CallEvent) -> Span {
     span
 }
 
-fn file_system_span(place: &Place<'_>, call: &CallEvent, name: &Arc<str>) -> Span {
+fn file_system_span(place: &Place<'_>, call: &SyscallEvent, name: &Arc<str>) -> Span {
     let mut span = place.span(Outline {
         id: names::file_system_span(call.span),
         parent: Some(call.span),
@@ -107,10 +107,10 @@ pub(super) fn process_tags(trace: &Trace, tags: &mut Tags) {
     application::process_tags(trace, tags);
 }
 
-fn file_tags(trace: &Trace, call: &CallEvent, tags: &mut Tags) {
+fn file_tags(trace: &Trace, call: &SyscallEvent, tags: &mut Tags) {
     if let Some(file) = &trace.names.file {
         tags.shared("file.path", &file.path);
-        kept_tag("blkkin.file.path.kept", file.kept, tags);
+        kept_tag("blkkin.file.path.kept", file.captured, tags);
     }
     let keys = ["blkkin.fd", "blkkin.inode", "blkkin.position.before", "blkkin.position.after"];
     open_file_tags(keys, call.file.as_ref(), trace.names.file.as_deref(), tags);
@@ -124,7 +124,7 @@ fn file_tags(trace: &Trace, call: &CallEvent, tags: &mut Tags) {
             tags.owned(key, &**path);
         }
     }
-    kept_tag("blkkin.path.kept", call.paths_kept, tags);
+    kept_tag("blkkin.path.kept", call.paths_captured, tags);
     tags.maybe("blkkin.offset", call.call.spec().offset(&call.args));
     tags.maybe("blkkin.bytes.requested", call.call.spec().requested_bytes(&call.args));
 }
@@ -145,28 +145,28 @@ fn open_file_tags(
     tags.maybe(keys[3], open.position_after);
 }
 
-fn kept_tag(key: &'static str, kept: Kept, tags: &mut Tags) {
+fn kept_tag(key: &'static str, kept: Captured, tags: &mut Tags) {
     match kept {
-        Kept::Whole => {}
-        Kept::Truncated => tags.text(key, "truncated"),
-        Kept::Unreadable => tags.text(key, "unreadable"),
+        Captured::Full => {}
+        Captured::Truncated => tags.text(key, "truncated"),
+        Captured::Faulted => tags.text(key, "unreadable"),
     }
 }
 
-fn result_tags(call: &CallEvent, errno: Option<i32>, tags: &mut Tags) {
-    match call.ending {
-        Ending::Returned(ret) => {
+fn result_tags(call: &SyscallEvent, errno: Option<i32>, tags: &mut Tags) {
+    match call.outcome {
+        SyscallOutcome::Returned(ret) => {
             tags.number("blkkin.return", ret);
             tags.maybe("blkkin.bytes", call.call.spec().bytes(ret));
         }
-        Ending::NoExit => tags.text("blkkin.incomplete", "the task ended inside the call"),
+        SyscallOutcome::NoExit => tags.text("blkkin.incomplete", "the task ended inside the call"),
     }
     if let Some(errno) = errno {
         tags.owned("error.type", error::kind(errno));
     }
 }
 
-fn time_tags(trace: &Trace, call: &CallEvent, tags: &mut Tags) {
+fn time_tags(trace: &Trace, call: &SyscallEvent, tags: &mut Tags) {
     tags.times(call.enter, call.exit);
     let parts = account::breakdown(trace);
     tags.duration("blkkin.device.ns", parts.device);

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use blkkin_wire::calls::errno_name;
+use blkkin_wire::syscalls::errno_name;
 
 /// `ENOSPC: no space left`.
 pub(super) fn of_errno(errno: i32) -> Cow<'static, str> {

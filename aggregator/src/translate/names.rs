@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::sync::{Arc, LazyLock};
 
-use blkkin_wire::calls::{CallClass, CallId};
-use blkkin_wire::event::CallEvent;
+use blkkin_wire::event::SyscallEvent;
 use blkkin_wire::ids::{DeviceId, NodeId, SpanId};
+use blkkin_wire::syscalls::{SyscallClass, SyscallId};
 
 use crate::account::subject::has_store;
 use crate::trace::{DeviceNames, Names, Trace};
@@ -59,7 +59,7 @@ pub(super) fn file_system(names: &Names) -> Option<&Arc<str>> {
 
 /// The file system to show between the call and its I/O. A call with two files has one only if both lie on it:
 /// nobody knows which of the two a bio was for.
-pub(super) fn file_system_between<'a>(trace: &'a Trace, call: &CallEvent) -> Option<&'a Arc<str>> {
+pub(super) fn file_system_between<'a>(trace: &'a Trace, call: &SyscallEvent) -> Option<&'a Arc<str>> {
     let name = file_system(&trace.names)?;
     let second = trace.names.second_file.as_ref().map(|file| &file.filesystem);
     let both = call.second_file.is_none() || second == Some(name);
@@ -69,11 +69,11 @@ pub(super) fn file_system_between<'a>(trace: &'a Trace, call: &CallEvent) -> Opt
 
 /// What the file system was asked for: reads and writes by one name each, others without the number of their
 /// variant.
-pub(super) fn operation(call: CallId) -> Cow<'static, str> {
+pub(super) fn operation(call: SyscallId) -> Cow<'static, str> {
     match call.spec().class {
-        CallClass::Read => "read".into(),
-        CallClass::Write => "write".into(),
-        CallClass::Open => "open".into(),
+        SyscallClass::Read => "read".into(),
+        SyscallClass::Write => "write".into(),
+        SyscallClass::Open => "open".into(),
         _ => call.name().trim_end_matches(|c: char| c.is_ascii_digit()).into(),
     }
 }

@@ -1,6 +1,6 @@
 //! A daemon's own operation as a span: its words, and what blkkin has to add.
 
-use blkkin_wire::operation::{Note, NoteValue, OperationEvent, Outcome, WHOLE};
+use blkkin_wire::daemon_span::{Annotation, AnnotationValue, DaemonSpanEvent, SAMPLE_RATE_ALL, SpanStatus};
 use blkkin_wire::span::Span;
 
 use super::error;
@@ -8,7 +8,7 @@ use super::place::{Outline, Place};
 use super::tags::Tags;
 
 /// Adds it.
-pub(super) fn add(place: &Place<'_>, operation: &OperationEvent, spans: &mut Vec<Span>) {
+pub(super) fn add(place: &Place<'_>, operation: &DaemonSpanEvent, spans: &mut Vec<Span>) {
     let mut span = place.span(Outline {
         id: operation.span,
         parent: operation.parent,
@@ -20,11 +20,13 @@ pub(super) fn add(place: &Place<'_>, operation: &OperationEvent, spans: &mut Vec
         end: operation.end,
     });
     let mut tags = Tags::of_block_io();
-    for Note { at, key, value } in &operation.notes {
+    for Annotation { time: at, key, value } in &operation.annotations {
         match value {
-            NoteValue::Moment => span.annotations.push((place.anchor.wallclock(*at), key.to_string().into())),
-            NoteValue::Text(text) => tags.said(key, text),
-            NoteValue::Number(number) => tags.said_number(key, *number),
+            AnnotationValue::Event => {
+                span.annotations.push((place.anchor.wallclock(*at), key.to_string().into()))
+            }
+            AnnotationValue::Text(text) => tags.said(key, text),
+            AnnotationValue::Number(number) => tags.said_number(key, *number),
         }
     }
     // 0: what its program is called in the initial pid namespace was never heard.
@@ -32,16 +34,16 @@ pub(super) fn add(place: &Place<'_>, operation: &OperationEvent, spans: &mut Vec
         tags.number("process.pid", operation.pid.0);
         tags.number("thread.id", operation.tid.0);
     }
-    match operation.outcome {
-        Outcome::Done => {}
-        Outcome::Failed(errno) => {
+    match operation.status {
+        SpanStatus::Ok => {}
+        SpanStatus::Error(errno) => {
             let errno = errno.try_into().unwrap_or(i32::MAX);
             span.error = Some(error::of_errno(errno));
             tags.owned("error.type", error::kind(errno));
         }
-        Outcome::Unfinished => {
+        SpanStatus::Unfinished => {
             // Who is watched from outside says nothing itself, and of its request it is noted what became of the reply.
-            let why = match operation.notes.iter().any(|note| &*note.key == "nbd.reply") {
+            let why = match operation.annotations.iter().any(|note| &*note.key == "nbd.reply") {
                 true => "its answer was never seen",
                 false => {
                     "its end was never said: its process was killed or ended first, or the event was lost"
@@ -51,8 +53,8 @@ pub(super) fn add(place: &Place<'_>, operation: &OperationEvent, spans: &mut Vec
             tags.text("blkkin.incomplete", why);
         }
     }
-    if operation.kept != WHOLE {
-        tags.number("blkkin.kept_per_million", operation.kept);
+    if operation.sample_rate != SAMPLE_RATE_ALL {
+        tags.number("blkkin.kept_per_million", operation.sample_rate);
     }
     tags.times(operation.begin, operation.end);
     place.root_tags(&mut tags);

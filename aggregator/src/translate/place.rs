@@ -9,7 +9,7 @@ use blkkin_wire::span::{Span, SpanKind};
 
 use super::names;
 use super::tags::Tags;
-use crate::trace::{Part, Root, Trace};
+use crate::trace::{FragmentKind, Root, Trace};
 
 /// Into which trace, and below what.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +65,7 @@ impl<'a> Place<'a> {
     pub(super) fn root_tags(&self, tags: &mut Tags) {
         let trace = self.trace;
         tags.shared("host.id", &names::host(trace.source.node));
-        if let Part::Later = trace.part {
+        if let FragmentKind::Late = trace.part {
             tags.text("blkkin.part", "later: this trace had been closed before");
         }
         if let Root::Missing = trace.root {

@@ -3,14 +3,15 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use blkkin_wire::attributes::{ThreadAttribute, ThreadAttributes};
-use blkkin_wire::calls::CallId;
 use blkkin_wire::event::{
-    BioEvent, BlockOp, BlockStatus, CallEvent, Ending, LayerEvent, RequestEvent, Submitter, TaskEvent,
+    BioEvent, BlockOp, BlockStatus, LayerEvent, RequestEvent, Submitter, SyscallEvent, SyscallOutcome,
+    TaskEvent,
 };
 use blkkin_wire::ids::{DeviceId, SpanId, TraceId};
-use blkkin_wire::process::ProcessEvent;
+use blkkin_wire::process_context::ProcessContextEvent;
 use blkkin_wire::span::{Span, SpanKind, TagValue};
+use blkkin_wire::syscalls::SyscallId;
+use blkkin_wire::thread_attributes::{ThreadAttribute, ThreadAttributes};
 use proptest::prelude::*;
 
 use super::spans;
@@ -28,7 +29,7 @@ fn named(mut trace: Trace) -> Trace {
     trace
 }
 
-fn of_call(call: CallEvent, (bios, requests): (Vec<BioEvent>, Vec<RequestEvent>)) -> Trace {
+fn of_call(call: SyscallEvent, (bios, requests): (Vec<BioEvent>, Vec<RequestEvent>)) -> Trace {
     let mut trace = named(make::trace(call.span.0));
     trace.root = Root::Call(call);
     (trace.bios, trace.requests) = (bios, requests);
@@ -104,14 +105,18 @@ fn what_a_process_says_of_itself_is_tags_of_its_calls() {
 fn what_a_thread_says_is_tags_of_its_call_by_its_processs_names() {
     let said = |keys: &[(u8, &str)]| {
         let entry = |(key, value): &(u8, &str)| ThreadAttribute { key: *key, value: (*value).into() };
-        ThreadAttributes { entries: keys.iter().map(entry).collect(), left_out: 1, bytes_unread: 0 }
+        ThreadAttributes {
+            entries: keys.iter().map(entry).collect(),
+            dropped_attributes_count: 1,
+            bytes_unread: 0,
+        }
     };
     let tags_of = |attributes: Option<ThreadAttributes>, names: &[&str]| {
         let mut trace = direct_write();
         let Root::Call(call) = &mut trace.root else { panic!() };
         call.attributes = attributes.map(Arc::new);
         let thread_keys = names.iter().map(|name| (*name).into()).collect();
-        let process = ProcessEvent { attributes: Vec::new(), thread_keys, ..make::process(5, "") };
+        let process = ProcessContextEvent { attributes: Vec::new(), thread_keys, ..make::process(5, "") };
         trace.names.process = (!names.is_empty()).then(|| Arc::new(process));
         let spans = spans(&trace);
         assert!(spans[1..].iter().flat_map(|span| &span.tags).all(|(key, _)| !key.contains("app_thread")));
@@ -202,12 +207,12 @@ fn of_two_files_on_two_file_systems_neither_is_named_between() {
 
 #[test]
 fn only_a_failure_has_an_error() {
-    let failed = CallEvent { ending: Ending::Returned(-11), ..make::call(1, 10, 20) };
+    let failed = SyscallEvent { outcome: SyscallOutcome::Returned(-11), ..make::call(1, 10, 20) };
     let span = &spans(&of_call(failed, (vec![], vec![])))[0];
     assert_eq!(span.error.as_deref(), Some("EAGAIN: would have to wait"));
     assert_eq!(tag(span, "error.type").as_deref(), Some("EAGAIN"));
     // A position may look negative to whoever does not know what an error is.
-    let seek = CallEvent { ending: Ending::Returned(-5000), ..make::call(1, 10, 20) };
+    let seek = SyscallEvent { outcome: SyscallOutcome::Returned(-5000), ..make::call(1, 10, 20) };
     assert_eq!(spans(&of_call(seek, (vec![], vec![])))[0].error, None);
     let mut trace = direct_write();
     trace.requests[0].status = BlockStatus(10);
@@ -216,7 +221,7 @@ fn only_a_failure_has_an_error() {
 
 #[test]
 fn what_is_not_whole_says_so() {
-    let call = CallEvent { ending: Ending::NoExit, ..make::call_with(1, (10, 20), 3) };
+    let call = SyscallEvent { outcome: SyscallOutcome::NoExit, ..make::call_with(1, (10, 20), 3) };
     let mut trace = of_call(call, (vec![], vec![]));
     trace.missing = Missing { bios: 3, ..Missing::default() };
     let span = &spans(&trace)[0];
@@ -271,7 +276,7 @@ fn a_call_for_a_span_of_an_applications_is_its_child() {
     let mut trace = direct_write();
     let Root::Call(call) = trace.root.clone() else { panic!() };
     let names = trace.names.clone();
-    trace.take_root(Root::Call(CallEvent { context: make::context(77, 5), ..call }), names);
+    trace.take_root(Root::Call(SyscallEvent { context: make::context(77, 5), ..call }), names);
     let under = spans(&trace);
     assert_eq!(under[0].parent, Some(SpanId(5)));
     assert!(under.iter().all(|span| span.trace == TraceId(77)));
@@ -381,7 +386,7 @@ fn an_empty_preflush_is_a_flush() {
 
 #[test]
 fn operations_have_no_numbers_and_few_names() {
-    let all: HashSet<_> = CallId::all().map(super::names::operation).collect();
+    let all: HashSet<_> = SyscallId::all().map(super::names::operation).collect();
     assert!(all.iter().all(|name| !name.ends_with(|c: char| c.is_ascii_digit())), "{all:?}");
 }
 
@@ -416,7 +421,7 @@ fn faults(spans: &[Span]) -> Vec<String> {
 fn put_on_a_file_system(world: &mut World) {
     let name = make::file(make::file_id(12), 1, "/srv/test.db");
     for event in &mut world.events {
-        if let LayerEvent::Call(call) = event {
+        if let LayerEvent::Syscall(call) = event {
             call.file = Some(make::open_file(3, 12));
         }
     }

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use blkkin_tracer::{Believed, TracerConfig};
+use blkkin_tracer::{ContextPolicy, TracerConfig};
 
 use crate::calls::{Call, Target};
 use crate::frame::{Figure, Found, Goal, Rounds, Table, Turns};
@@ -123,7 +123,7 @@ fn library(folder: &Path, model: &str) -> Result<PathBuf> {
 
 /// ns a call.
 fn measured(way: Way, library: Option<&Path>, chunks: &str, lost: &mut u64) -> Result<f64> {
-    let contexts = if way == Way::Off { Believed::Nobody } else { Believed::Everybody };
+    let contexts = if way == Way::Off { ContextPolicy::None } else { ContextPolicy::All };
     let tracer = harness::tracer_with(&TracerConfig { contexts, ..TracerConfig::default() })?;
     let library = library.map_or("-".into(), Path::to_string_lossy);
     let folder = tempfile::tempdir()?;

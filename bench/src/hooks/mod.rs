@@ -116,7 +116,7 @@ fn under_tracer(
     let before = counters()?;
     let tracer = harness::tracer()?;
     let child = if traced {
-        let _followed = tracer.follow_children_of_this_thread()?;
+        let _followed = tracer.trace_children_of_this_thread()?;
         load()?
     } else {
         load()?

@@ -14,7 +14,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use blkkin_tracer::{Tracer, TracerConfig, usdt};
+use blkkin_tracer::enrich::usdt;
+use blkkin_tracer::{Tracer, TracerConfig};
 
 use crate::frame::number::with_spread;
 use crate::frame::{Figure, Found, Rounds, Table, Turns};
@@ -89,8 +90,8 @@ fn measured(
         return times(&harness::answer(harness::load(&words)?)?);
     }
     let mut tracer = tracer(under, library)?;
-    hit_ns.extend(tracer.hit_ns());
-    let hits = tracer.put_probes()?;
+    hit_ns.extend(tracer.usdt_overhead_ns());
+    let hits = tracer.attach_usdt()?;
     // Somebody takes them.
     let taker = hits.map(|hits| {
         std::thread::spawn(move || {
@@ -114,7 +115,7 @@ fn tracer(under: Under, library: &Path) -> Result<Tracer> {
     if under.is_asked() {
         config.nbd = true;
         let asked = [("bench:bare", None), ("bench:four", None), ("bench:text", Some(5))];
-        config.probes = usdt::find(library, &asked.map(|(name, text)| (name.to_owned(), text)))?;
+        config.usdt_probes = usdt::find(library, &asked.map(|(name, text)| (name.to_owned(), text)))?;
     }
     harness::tracer_with(&config)
 }
@@ -127,13 +128,13 @@ fn check(under: Under, done: &Done) -> Result<u64> {
         }
         return Ok(done.accounts.lost());
     };
-    let seen = [hits.fired, nbd.asked];
+    let seen = [hits.fired, nbd.requests];
     let as_said = if under.follows() { !seen.contains(&0) } else { seen == [0, 0] };
     if !as_said || hits.fired != hits.recorded + hits.dropped {
         bail!("{under:?}: {hits:?}, {nbd:?}");
     }
-    if nbd.dropped == 0 && nbd.answered != nbd.asked {
-        bail!("of {} requests {} were answered", nbd.asked, nbd.answered);
+    if nbd.dropped == 0 && nbd.replies != nbd.requests {
+        bail!("of {} requests {} were answered", nbd.requests, nbd.replies);
     }
     Ok(done.accounts.lost() + hits.dropped + nbd.dropped)
 }

@@ -9,17 +9,17 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use blkkin_bus::kafka::{EventProducer, GatherConfig, Gatherer, Record, Sent, Settings};
-use blkkin_wire::batch::{Accounts, EventBatch};
-use blkkin_wire::calls::CallId;
+use blkkin_bus::kafka::{BatcherConfig, EventBatcher, EventProducer, Record, Sent, Settings};
+use blkkin_wire::batch::{EventBatch, SourceStats};
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use blkkin_wire::event::{
-    BioEvent, BlockOp, BlockStatus, CallEvent, DeviceEvent, Ending, LayerEvent, OpenFile, PairEvent,
-    RequestEvent, Submitter, TaskChange, TaskEvent, TaskRef,
+    BioEvent, BlockOp, BlockStatus, DeviceEvent, LayerEvent, OpenFile, PairEvent, RequestEvent, Submitter,
+    SyscallEvent, SyscallOutcome, TaskChange, TaskEvent, TaskRef,
 };
 use blkkin_wire::ids::{
     BootId, CgroupId, DeviceId, Fd, FileId, NodeId, Pid, Sector, Source, SpanId, StartEpoch, TaskId, Tid, Uid,
 };
+use blkkin_wire::syscalls::SyscallId;
 
 use crate::process::now_us;
 
@@ -72,7 +72,7 @@ impl Nodes {
 
 fn send(settings: &Settings, node: u64, rate: u64, stop: &AtomicBool, delivered: impl Fn(u64)) -> Result<()> {
     let producer = EventProducer::new(settings, NodeId(u128::from(node)))?;
-    let mut gatherer = Gatherer::new(GatherConfig::default(), 0);
+    let mut gatherer = EventBatcher::new(BatcherConfig::default(), 0);
     let begun = Instant::now();
     // The clock of the events begins with the node; its anchor says what that is.
     let wallclock = WallclockNs(now_us() * 1_000);
@@ -88,14 +88,21 @@ fn send(settings: &Settings, node: u64, rate: u64, stop: &AtomicBool, delivered:
             // Evenly: what is drained now began since the last time.
             request(node, made, TAKES + made * 1_000_000_000 / rate, &mut events);
         }
-        let (watermark, accounts) = (MonotonicNs(now.as_nanos() as u64), Accounts::default());
+        let (watermark, accounts) = (MonotonicNs(now.as_nanos() as u64), SourceStats::default());
         let events = std::mem::take(&mut events);
-        let batch =
-            EventBatch { source, sequence: 0, anchor, events, watermark, accounts, killed: Vec::new() };
+        let batch = EventBatch {
+            source,
+            sequence: 0,
+            anchor,
+            events,
+            watermark,
+            stats: accounts,
+            crashed_runs: Vec::new(),
+        };
         for record in gatherer.add(batch, Instant::now()).records {
             hand_over(&producer, record, stop)?;
         }
-        delivered(producer.deliveries().delivered);
+        delivered(producer.stats().delivered);
     }
     for record in gatherer.take().records {
         hand_over(&producer, record, stop)?;
@@ -158,22 +165,22 @@ fn request(node: u64, n: u64, exit: u64, events: &mut Vec<LayerEvent>) {
         requeued: false,
         flush_sequence: false,
     };
-    let call = CallEvent {
+    let call = SyscallEvent {
         args: [3, 0x7f00_0000, 4096, n * 4096, 0, 0],
-        ending: Ending::Returned(4096),
+        outcome: SyscallOutcome::Returned(4096),
         file: Some(OpenFile { fd: Fd(3), file: FILE, position_before: None, position_after: None }),
         bios: 1,
         sleeps: 1,
         cpu_wait: Some(DurationNs(n % 1_000)),
-        ..CallEvent::bare(
+        ..SyscallEvent::bare(
             root,
             TASK,
-            CallId::by_name("pwrite64").expect("invariant: the table has it"),
+            SyscallId::by_name("pwrite64").expect("invariant: the table has it"),
             MonotonicNs(enter),
             MonotonicNs(exit),
         )
     };
-    events.extend([LayerEvent::Pair(PairEvent { bio, request }), LayerEvent::Call(call)]);
+    events.extend([LayerEvent::Pair(PairEvent { bio, request }), LayerEvent::Syscall(call)]);
 }
 
 fn names() -> Vec<LayerEvent> {
@@ -182,7 +189,7 @@ fn names() -> Vec<LayerEvent> {
         time,
         task: TASK,
         parent: None,
-        change: TaskChange::Seen,
+        change: TaskChange::Discovered,
         tid: Tid(100),
         pid: Pid(100),
         ppid: Pid(1),
@@ -191,7 +198,7 @@ fn names() -> Vec<LayerEvent> {
         comm: "database".into(),
         exe: None,
         kernel_thread: false,
-        inner: None,
+        ns_ids: None,
     };
     let device = DeviceEvent { time, device: DISK, name: "nvme0n1".into(), partition_of: None };
     vec![LayerEvent::Device(device), LayerEvent::Task(task)]

@@ -111,7 +111,7 @@ fn events(message: &BorrowedMessage<'_>, journeys: &Journeys) {
     // The two clocks as they stand to each other now, not when the agent began.
     let of_kernel = |time: u64| now.saturating_sub(monotonic().saturating_sub(time) / 1_000);
     for event in &batch.events {
-        let LayerEvent::Call(call) = event else { continue };
+        let LayerEvent::Syscall(call) = event else { continue };
         let trace = batch.source.trace_id(call.span);
         journeys.are_of(trace);
         for (point, at) in [
@@ -128,12 +128,12 @@ fn events(message: &BorrowedMessage<'_>, journeys: &Journeys) {
 /// How many spans there were.
 fn pieces(message: &BorrowedMessage<'_>, journeys: &Journeys, made: Point, read: Point) -> u64 {
     let now = now_us();
-    let Ok(batch) = v1::decode_pieces(message.payload().unwrap_or_default()) else { return 0 };
-    for piece in &batch.pieces {
+    let Ok(batch) = v1::decode_fragments(message.payload().unwrap_or_default()) else { return 0 };
+    for piece in &batch.fragments {
         journeys.note(piece.trace.0, made, written(message));
         journeys.note(piece.trace.0, read, now);
     }
-    batch.pieces.iter().map(|piece| piece.spans.len() as u64).sum()
+    batch.fragments.iter().map(|piece| piece.spans.len() as u64).sum()
 }
 
 fn ask(zipkin: &Zipkin, journeys: &Journeys) {

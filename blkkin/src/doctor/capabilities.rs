@@ -1,11 +1,11 @@
-//! What this process may do.
+//! The capabilities of this process.
 
 use std::fs;
 use std::path::Path;
 
-use super::check::{Check, Standing};
+use super::check::{Check, CheckStatus};
 
-/// A capability (capabilities(7); numbers in include/uapi/linux/capability.h) and what it is for.
+/// A capability (capabilities(7); numbers in include/uapi/linux/capability.h) and its purpose.
 struct Capability {
     bit: u32,
     name: &'static str,
@@ -13,21 +13,21 @@ struct Capability {
 }
 
 const SYS_ADMIN: u32 = 21;
-/// Needed all, unless CAP_SYS_ADMIN stands in for them.
+/// The required capabilities; CAP_SYS_ADMIN includes them all.
 const NEEDED: [Capability; 2] = [
     Capability { bit: 39, name: "CAP_BPF", purpose: "to load programs" },
     Capability { bit: 38, name: "CAP_PERFMON", purpose: "to attach them and read the kernel's memory" },
 ];
 
-/// Whether this process may trace.
+/// Checks whether this process may trace.
 pub(super) fn check(root: &Path) -> Check {
     let status = fs::read_to_string(root.join("proc/self/status")).unwrap_or_default();
     match effective(&status) {
         Some(set) => judge(set),
         None => Check::new(
             "privileges",
-            Standing::Unknown,
-            "/proc/self/status says nothing of them: is /proc mounted?",
+            CheckStatus::Unknown,
+            "/proc/self/status does not show them: is /proc mounted?",
         )
         .remedy("mount -t proc proc /proc"),
     }
@@ -36,16 +36,20 @@ pub(super) fn check(root: &Path) -> Check {
 fn judge(set: u64) -> Check {
     let has = |bit: u32| set >> bit & 1 != 0;
     if has(SYS_ADMIN) {
-        return Check::new("privileges", Standing::Fine, "CAP_SYS_ADMIN, which includes all that is needed");
+        return Check::new(
+            "privileges",
+            CheckStatus::Ok,
+            "CAP_SYS_ADMIN, which includes all required capabilities",
+        );
     }
     let missing: Vec<_> = NEEDED.iter().filter(|capability| !has(capability.bit)).collect();
     if missing.is_empty() {
         let names: Vec<_> = NEEDED.iter().map(|capability| capability.name).collect();
-        return Check::new("privileges", Standing::Fine, names.join(", "));
+        return Check::new("privileges", CheckStatus::Ok, names.join(", "));
     }
     let missing: Vec<_> = missing.iter().map(|c| format!("{} {}", c.name, c.purpose)).collect();
-    Check::new("privileges", Standing::Fails, format!("missing: {}", missing.join(", ")))
-        .remedy("sudo blkkin …; the probes below are then tried one by one")
+    Check::new("privileges", CheckStatus::Fails, format!("missing: {}", missing.join(", ")))
+        .remedy("sudo blkkin …; doctor then tries each probe below")
 }
 
 fn effective(status: &str) -> Option<u64> {
@@ -58,19 +62,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mask_is_read_from_the_status() {
+    fn capability_mask_is_parsed() {
         assert_eq!(effective("Name:\tx\nCapPrm:\t0\nCapEff:\t000001ffffffffff\n"), Some(0x1ff_ffff_ffff));
         assert_eq!(effective("Name:\tx\n"), None);
     }
 
     #[test]
-    fn says_what_is_missing_and_what_for() {
+    fn missing_capabilities_are_named_with_their_purpose() {
         let check = judge(1 << 39);
-        assert_eq!(check.standing, Standing::Fails);
+        assert_eq!(check.status, CheckStatus::Fails);
         assert!(check.found.contains("CAP_PERFMON to attach"), "{}", check.found);
         assert!(!check.found.contains("CAP_BPF"), "{}", check.found);
-        assert_eq!(judge(1 << 39 | 1 << 38).standing, Standing::Fine);
-        assert_eq!(judge(1 << SYS_ADMIN).standing, Standing::Fine);
-        assert_eq!(judge(0).standing, Standing::Fails);
+        assert_eq!(judge(1 << 39 | 1 << 38).status, CheckStatus::Ok);
+        assert_eq!(judge(1 << SYS_ADMIN).status, CheckStatus::Ok);
+        assert_eq!(judge(0).status, CheckStatus::Fails);
     }
 }

@@ -1,45 +1,45 @@
-//! One thing that was looked at.
+//! A check of this machine.
 
-/// How it is.
+/// The status of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
-    /// As it should be.
-    Fine,
-    /// Works, but not for everything.
-    Partly,
-    /// Tracing cannot work so.
+pub(super) enum CheckStatus {
+    /// Meets the requirement.
+    Ok,
+    /// Works with restrictions.
+    Partial,
+    /// Prevents tracing.
     Fails,
-    /// Could not be looked at.
+    /// Could not be checked.
     Unknown,
 }
 
-impl Standing {
-    pub(super) fn word(self) -> &'static str {
+impl CheckStatus {
+    pub(super) fn label(self) -> &'static str {
         match self {
-            Standing::Fine => "ok",
-            Standing::Partly => "partly",
-            Standing::Fails => "fails",
-            Standing::Unknown => "unknown",
+            CheckStatus::Ok => "ok",
+            CheckStatus::Partial => "partly",
+            CheckStatus::Fails => "fails",
+            CheckStatus::Unknown => "unknown",
         }
     }
 }
 
-/// A fact about this machine.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Check {
-    /// What was looked at.
+    /// The object of the check.
     pub(super) name: &'static str,
-    /// How it is.
-    pub(super) standing: Standing,
-    /// What was found.
+    /// The status of a check.
+    pub(super) status: CheckStatus,
+    /// The finding.
     pub(super) found: String,
-    /// What to do; empty when there is nothing to do.
+    /// The remedy; empty if none is needed.
     pub(super) remedy: String,
 }
 
 impl Check {
-    pub(super) fn new(name: &'static str, standing: Standing, found: impl Into<String>) -> Self {
-        Check { name, standing, found: found.into(), remedy: String::new() }
+    pub(super) fn new(name: &'static str, status: CheckStatus, found: impl Into<String>) -> Self {
+        Check { name, status, found: found.into(), remedy: String::new() }
     }
 
     pub(super) fn remedy(self, remedy: impl Into<String>) -> Self {

@@ -1,24 +1,24 @@
-//! Whether it can be found for which span of its own each program calls (docs/contexts.md).
+//! Checks whether blkkin can read the thread contexts of other processes (docs/contexts.md).
 
-use blkkin_tracer::{Reach, reach};
+use blkkin_tracer::{PtraceAccess, ptrace_access};
 
-use super::check::{Check, Standing};
-use crate::what::believed::only_own;
+use super::check::{Check, CheckStatus};
+use crate::filter::context_trust::own_user_only;
 
-const NAME: &str = "programs' contexts";
+const NAME: &str = "thread contexts";
 
-/// One line.
+/// Checks the access to other processes.
 pub(super) fn check() -> Check {
-    judge(&reach())
+    judge(&ptrace_access())
 }
 
-fn judge(reach: &Reach) -> Check {
+fn judge(reach: &PtraceAccess) -> Check {
     match reach {
-        Reach::Everybody => {
-            Check::new(NAME, Standing::Fine, "are found in every process that publishes them")
+        PtraceAccess::AllProcesses => {
+            Check::new(NAME, CheckStatus::Ok, "readable in every process that publishes them")
         }
-        Reach::OwnUser { why } => Check::new(NAME, Standing::Partly, only_own(why))
-            .remedy("sudo blkkin …, or CAP_SYS_PTRACE besides; --contexts off if they are not wanted"),
+        PtraceAccess::OwnUser { reason: why } => Check::new(NAME, CheckStatus::Partial, own_user_only(why))
+            .remedy("sudo blkkin …, or add CAP_SYS_PTRACE; --contexts off disables them"),
     }
 }
 
@@ -27,10 +27,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_what_is_not_found_and_why() {
-        assert_eq!(judge(&Reach::Everybody).standing, Standing::Fine);
-        let check = judge(&Reach::OwnUser { why: "CAP_SYS_PTRACE is missing".to_owned() });
-        assert_eq!(check.standing, Standing::Partly);
-        assert!(check.found.contains("CAP_SYS_PTRACE is missing") && check.found.contains("below no span"));
+    fn missing_access_is_reported_with_the_reason() {
+        assert_eq!(judge(&PtraceAccess::AllProcesses).status, CheckStatus::Ok);
+        let check = judge(&PtraceAccess::OwnUser { reason: "CAP_SYS_PTRACE is missing".to_owned() });
+        assert_eq!(check.status, CheckStatus::Partial);
+        assert!(check.found.contains("CAP_SYS_PTRACE is missing") && check.found.contains("no parent span"));
     }
 }

@@ -1,14 +1,14 @@
-//! The diagnosis for machines.
+//! The diagnosis as JSON.
 
-use blkkin_tracer::ProbeVerdict;
-use blkkin_tracer::probes::Need;
-use blkkin_tracer::tries::{Tried, Tries};
+use blkkin_tracer::ProbeReport;
+use blkkin_tracer::attach::attach_probe::{AttachResult, ProbeAttempts};
+use blkkin_tracer::attach::probes::Need;
 use serde_json::{Value, json};
 
 use super::Diagnosis;
 use super::check::Check;
 use super::kinds;
-use super::table::word;
+use super::table::verdict_label;
 
 pub(super) fn value(diagnosis: &Diagnosis) -> Value {
     json!({
@@ -16,7 +16,7 @@ pub(super) fn value(diagnosis: &Diagnosis) -> Value {
         "checks": diagnosis.checks.iter().map(check).collect::<Vec<_>>(),
         "probes": diagnosis.probes.probes.iter().map(probe).collect::<Vec<_>>(),
         "nbd_probes": diagnosis.probes.nbd.iter().map(probe).collect::<Vec<_>>(),
-        "kinds": diagnosis.probes.tries.iter().map(tries).collect::<Vec<_>>(),
+        "kinds": diagnosis.probes.attempts.iter().map(tries).collect::<Vec<_>>(),
         "remarks": diagnosis.remarks,
     })
 }
@@ -24,32 +24,32 @@ pub(super) fn value(diagnosis: &Diagnosis) -> Value {
 fn check(check: &Check) -> Value {
     json!({
         "name": check.name,
-        "standing": check.standing.word(),
+        "status": check.status.label(),
         "found": check.found,
         "remedy": some(&check.remedy),
     })
 }
 
-fn probe(verdict: &ProbeVerdict) -> Value {
+fn probe(verdict: &ProbeReport) -> Value {
     json!({
         "name": verdict.probe.name,
         "layer": verdict.probe.layer,
         "tracepoint": verdict.hook.tracepoint,
         "at": verdict.at,
         "required": matches!(verdict.probe.need, Need::Required),
-        "shows": verdict.probe.shows,
-        "verdict": word(verdict.verdict),
+        "shows": verdict.probe.observes,
+        "verdict": verdict_label(verdict.status),
         "attach": verdict.kind.map(|kind| kind.name()),
         "reason": some(&verdict.reason),
         "remedy": some(&verdict.remedy),
     })
 }
 
-/// A probe by each kind: where it works, or why not.
-fn tries(tries: &Tries) -> Value {
-    let kinds = tries.tries.iter().map(|one| {
-        let place = if one.tried == Tried::Works { "at" } else { "reason" };
-        (one.kind.name().to_owned(), json!({ "tried": kinds::word(one.tried), place: one.said }))
+/// The result of each attach kind for a probe: where it works, or why not.
+fn tries(tries: &ProbeAttempts) -> Value {
+    let kinds = tries.attempts.iter().map(|one| {
+        let place = if one.result == AttachResult::Attached { "at" } else { "reason" };
+        (one.kind.name().to_owned(), json!({ "result": kinds::label(one.result), place: one.detail }))
     });
     json!({ "name": tries.probe.name, "kinds": kinds.collect::<serde_json::Map<_, _>>() })
 }

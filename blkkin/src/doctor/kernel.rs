@@ -1,15 +1,15 @@
-//! The kernel: its release, its types, its lockdown.
+//! The kernel: release, type information, lockdown.
 
 use std::ffi::CStr;
 use std::fs;
 use std::io;
 use std::path::Path;
 
-use blkkin_tracer::kernel::{RELEASE_MIN, is_too_old};
+use blkkin_tracer::attach::kernel::{RELEASE_MIN, is_too_old};
 
-use super::check::{Check, Standing};
+use super::check::{Check, CheckStatus};
 
-/// Release and machine.
+/// Checks the release.
 pub(super) fn release() -> Check {
     let (release, machine) = uname();
     judge_release(&release, &machine)
@@ -19,48 +19,51 @@ fn judge_release(release: &str, machine: &str) -> Check {
     let (major, minor) = RELEASE_MIN;
     let found = format!("Linux {release} on {machine}; {major}.{minor} or later is needed");
     match is_too_old(release) {
-        Some(false) => Check::new("kernel", Standing::Fine, found),
-        Some(true) => Check::new("kernel", Standing::Fails, found)
+        Some(false) => Check::new("kernel", CheckStatus::Ok, found),
+        Some(true) => Check::new("kernel", CheckStatus::Fails, found)
             .remedy("a newer kernel (Debian 12 and Ubuntu 24.04 have one, Ubuntu 22.04 as its HWE kernel)"),
-        None => Check::new("kernel", Standing::Unknown, found),
+        None => Check::new("kernel", CheckStatus::Unknown, found),
     }
 }
 
-/// Type information, which says where fields are.
+/// Checks the type information (BTF), which locates structure fields.
 pub(super) fn btf(root: &Path) -> Check {
     let path = root.join("sys/kernel/btf/vmlinux");
     match fs::File::open(&path).and_then(|file| file.metadata()) {
         Ok(metadata) => {
             let found = format!("{}, {} KiB", path.display(), metadata.len() >> 10);
-            Check::new("type information", Standing::Fine, found)
+            Check::new("type information", CheckStatus::Ok, found)
         }
         Err(error) if !root.join("sys/kernel").is_dir() => {
             let found = format!("{}: {error}; /sys is not mounted", path.display());
-            Check::new("type information", Standing::Fails, found).remedy("mount -t sysfs sysfs /sys")
+            Check::new("type information", CheckStatus::Fails, found).remedy("mount -t sysfs sysfs /sys")
         }
-        Err(error) => Check::new("type information", Standing::Fails, format!("{}: {error}", path.display()))
-            .remedy("a kernel with CONFIG_DEBUG_INFO_BTF=y (Debian's, Ubuntu's and Fedora's have it)"),
+        Err(error) => {
+            Check::new("type information", CheckStatus::Fails, format!("{}: {error}", path.display()))
+                .remedy("a kernel with CONFIG_DEBUG_INFO_BTF=y (Debian's, Ubuntu's and Fedora's have it)")
+        }
     }
 }
 
-/// Lockdown: in `confidentiality` programs may not read the kernel's memory (security/lockdown, bpf_read).
+/// Checks lockdown: in `confidentiality` mode, programs may not read kernel memory
+/// (security/lockdown, bpf_read).
 pub(super) fn lockdown(root: &Path) -> Check {
     let path = root.join("sys/kernel/security/lockdown");
-    let check = |standing, found: String| Check::new("lockdown", standing, found);
+    let check = |status, found: String| Check::new("lockdown", status, found);
     match fs::read_to_string(&path) {
         Ok(text) if text.contains("[confidentiality]") => {
-            check(Standing::Fails, "confidentiality: programs may not read the kernel's memory".into())
+            check(CheckStatus::Fails, "confidentiality: programs may not read kernel memory".into())
                 .remedy("boot without lockdown=confidentiality (integrity is fine)")
         }
-        Ok(text) => check(Standing::Fine, active(&text).to_owned()),
+        Ok(text) => check(CheckStatus::Ok, active(&text).to_owned()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            check(Standing::Fine, "none (not built in, or securityfs is not mounted)".into())
+            check(CheckStatus::Ok, "none (not built in, or securityfs is not mounted)".into())
         }
-        Err(error) => check(Standing::Unknown, format!("{}: {error}", path.display())),
+        Err(error) => check(CheckStatus::Unknown, format!("{}: {error}", path.display())),
     }
 }
 
-/// `[none] integrity confidentiality`: the one in brackets.
+/// Returns the active mode, in brackets: `[none] integrity confidentiality`.
 fn active(text: &str) -> &str {
     text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or("none", |(word, _)| word)
 }
@@ -68,7 +71,7 @@ fn active(text: &str) -> &str {
 fn uname() -> (String, String) {
     // SAFETY: utsname is a plain structure for which zeros are valid.
     let mut names: libc::utsname = unsafe { std::mem::zeroed() };
-    // SAFETY: `names` is written by the call and outlives it; it fails for a bad address only.
+    // SAFETY: the call writes to `names`, which outlives it; it fails only for an invalid address.
     unsafe { libc::uname(&mut names) };
     let text = |field: &[libc::c_char]| {
         let bytes: Vec<u8> = field.iter().map(|c| *c as u8).collect();
@@ -85,42 +88,42 @@ mod tests {
 
     #[test]
     fn releases_compare_as_numbers() {
-        let standing = |release| judge_release(release, "x86_64").standing;
-        assert_eq!(standing("6.1.0-1-amd64"), Standing::Fine);
-        assert_eq!(standing("6.18.44-fc"), Standing::Fine);
-        assert_eq!(standing("10.0-rc1"), Standing::Fine);
-        assert_eq!(standing("6.1.0-56-cloud-amd64"), Standing::Fine);
-        assert_eq!(standing("6.0.19"), Standing::Fails);
-        assert_eq!(standing("5.15.0"), Standing::Fails);
-        assert_eq!(standing("unknown"), Standing::Unknown);
+        let status = |release| judge_release(release, "x86_64").status;
+        assert_eq!(status("6.1.0-1-amd64"), CheckStatus::Ok);
+        assert_eq!(status("6.18.44-fc"), CheckStatus::Ok);
+        assert_eq!(status("10.0-rc1"), CheckStatus::Ok);
+        assert_eq!(status("6.1.0-56-cloud-amd64"), CheckStatus::Ok);
+        assert_eq!(status("6.0.19"), CheckStatus::Fails);
+        assert_eq!(status("5.15.0"), CheckStatus::Fails);
+        assert_eq!(status("unknown"), CheckStatus::Unknown);
     }
 
     #[test]
-    fn only_confidentiality_stands_in_the_way() {
+    fn only_confidentiality_prevents_tracing() {
         let temp = tempfile::tempdir().unwrap();
-        assert_eq!(lockdown(temp.path()).standing, Standing::Fine);
+        assert_eq!(lockdown(temp.path()).status, CheckStatus::Ok);
         let folder = temp.path().join("sys/kernel/security");
         fs::create_dir_all(&folder).unwrap();
-        for (text, standing, found) in [
-            ("[none] integrity confidentiality\n", Standing::Fine, "none"),
-            ("none [integrity] confidentiality\n", Standing::Fine, "integrity"),
-            ("none integrity [confidentiality]\n", Standing::Fails, "confidentiality"),
+        for (text, status, found) in [
+            ("[none] integrity confidentiality\n", CheckStatus::Ok, "none"),
+            ("none [integrity] confidentiality\n", CheckStatus::Ok, "integrity"),
+            ("none integrity [confidentiality]\n", CheckStatus::Fails, "confidentiality"),
         ] {
             fs::write(folder.join("lockdown"), text).unwrap();
             let check = lockdown(temp.path());
-            assert_eq!(check.standing, standing);
+            assert_eq!(check.status, status);
             assert!(check.found.starts_with(found), "{}", check.found);
         }
     }
 
     #[test]
-    fn a_kernel_without_types_fails_with_a_remedy() {
+    fn kernel_without_btf_fails_with_a_remedy() {
         let temp = tempfile::tempdir().unwrap();
         let check = btf(temp.path());
-        assert_eq!((check.standing, &*check.remedy), (Standing::Fails, "mount -t sysfs sysfs /sys"));
+        assert_eq!((check.status, &*check.remedy), (CheckStatus::Fails, "mount -t sysfs sysfs /sys"));
         fs::create_dir_all(temp.path().join("sys/kernel")).unwrap();
         let check = btf(temp.path());
-        assert_eq!(check.standing, Standing::Fails);
+        assert_eq!(check.status, CheckStatus::Fails);
         assert!(check.remedy.contains("CONFIG_DEBUG_INFO_BTF"));
     }
 }

@@ -1,47 +1,47 @@
-//! What each kind of probe makes of each probe, in words.
+//! Labels of attach kinds and their results.
 
 use blkkin_tracer::AttachKind;
-use blkkin_tracer::tries::{Tried, Tries};
+use blkkin_tracer::attach::attach_probe::{AttachResult, ProbeAttempts};
 
-pub(super) fn word(tried: Tried) -> &'static str {
+pub(super) fn label(tried: AttachResult) -> &'static str {
     match tried {
-        Tried::Works => "works",
-        Tried::Kept => "keeps",
-        Tried::Missing => "missing",
-        Tried::Refused => "refused",
+        AttachResult::Attached => "works",
+        AttachResult::KeepsTracepoint => "keeps",
+        AttachResult::Missing => "missing",
+        AttachResult::Refused => "refused",
     }
 }
 
-/// Its colour, as the terminal knows it.
-pub(super) fn ink(tried: Tried) -> &'static str {
+/// The terminal colour of a result.
+pub(super) fn color(tried: AttachResult) -> &'static str {
     match tried {
-        Tried::Works => "32",
-        Tried::Kept | Tried::Missing => "33",
-        Tried::Refused => "31",
+        AttachResult::Attached => "32",
+        AttachResult::KeepsTracepoint | AttachResult::Missing => "33",
+        AttachResult::Refused => "31",
     }
 }
 
-/// The function that stands for a probe's tracepoint, or why it keeps that.
-pub(super) fn remark(tries: &Tries) -> String {
-    let of_functions = || tries.tries.iter().filter(|one| one.kind.is_at_functions());
-    if let Some(kept) = of_functions().find(|one| one.tried == Tried::Kept) {
-        return format!("keeps {}: {}", tries.probe.hook.tracepoint, kept.said);
+/// Returns the function that replaces a probe's tracepoint, or why the tracepoint stays.
+pub(super) fn remark(tries: &ProbeAttempts) -> String {
+    let of_functions = || tries.attempts.iter().filter(|one| one.kind.uses_functions());
+    if let Some(kept) = of_functions().find(|one| one.result == AttachResult::KeepsTracepoint) {
+        return format!("keeps {}: {}", tries.probe.hook.tracepoint, kept.detail);
     }
-    let works = of_functions().find(|one| one.tried == Tried::Works);
-    works.map(|one| one.said.clone()).unwrap_or_default()
+    let works = of_functions().find(|one| one.result == AttachResult::Attached);
+    works.map(|one| one.detail.clone()).unwrap_or_default()
 }
 
-/// Why a kind is refused, once for all that are so.
-pub(super) fn refusals(tries: &[Tries]) -> Vec<String> {
-    let mut said = Vec::new();
+/// Returns the distinct reasons for refused kinds.
+pub(super) fn refusals(tries: &[ProbeAttempts]) -> Vec<String> {
+    let mut reasons = Vec::new();
     for kind in AttachKind::ALL {
-        let of_kind = tries.iter().flat_map(|one| &one.tries).filter(|one| one.kind == kind);
-        for refused in of_kind.filter(|one| one.tried == Tried::Refused) {
-            let words = format!("{kind} is refused: {}", refused.said);
-            if !said.contains(&words) {
-                said.push(words);
+        let of_kind = tries.iter().flat_map(|one| &one.attempts).filter(|one| one.kind == kind);
+        for refused in of_kind.filter(|one| one.result == AttachResult::Refused) {
+            let words = format!("{kind} is refused: {}", refused.detail);
+            if !reasons.contains(&words) {
+                reasons.push(words);
             }
         }
     }
-    said
+    reasons
 }

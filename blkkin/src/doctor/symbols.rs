@@ -1,42 +1,43 @@
-//! Whether the kernel tells where `bio_chain_endio` is: by this address the front of a split bio is known, which passes
-//! no hook of its own (docs/limits.md: splits).
+//! Checks whether the kernel reveals the address of `bio_chain_endio`. It identifies the front part
+//! of a split bio, which passes no hook of its own (docs/limits.md: splits).
 //!
-//! The file is asked as the tracer asks it, since what it shows depends on who opens it (kallsyms_show_value,
-//! kernel/ksyms_common.c): with kptr_restrict = 2 nobody sees addresses, else a process with CAP_SYSLOG does. It is read
-//! up to that line: 20 ms where there are 122,000 symbols.
+//! The check opens the file as the tracer does, since its content depends on the reader
+//! (kallsyms_show_value, kernel/ksyms_common.c). With kptr_restrict = 2 it hides addresses from all
+//! processes, else it shows them with CAP_SYSLOG. The file is read up to that line: 20 ms with
+//! 122,000 symbols.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use super::check::{Check, Standing};
+use super::check::{Check, CheckStatus};
 
 const NAME: &str = "kernel symbols";
-const LOST: &str = "requests for parts of a split bio are not tied to it";
+const LOST: &str = "requests for parts of a split bio are not its children";
 
-/// One line.
+/// Checks the symbol.
 pub(super) fn check(root: &Path) -> Check {
     let restricted = fs::read_to_string(root.join("proc/sys/kernel/kptr_restrict"));
-    let nobody = restricted.is_ok_and(|text| text.trim() == "2");
+    let hidden_from_all = restricted.is_ok_and(|text| text.trim() == "2");
     match address(&root.join("proc/kallsyms")) {
-        Some(0) if nobody => {
+        Some(0) if hidden_from_all => {
             let found = format!("kernel.kptr_restrict = 2 hides their addresses: {LOST}");
-            Check::new(NAME, Standing::Partly, found).remedy("sysctl kernel.kptr_restrict=1")
+            Check::new(NAME, CheckStatus::Partial, found).remedy("sysctl kernel.kptr_restrict=1")
         }
         Some(0) => {
             let found =
                 format!("their addresses are hidden from this process (CAP_SYSLOG shows them): {LOST}");
-            Check::new(NAME, Standing::Unknown, found).remedy("sudo blkkin doctor")
+            Check::new(NAME, CheckStatus::Unknown, found).remedy("sudo blkkin doctor")
         }
-        Some(_) => Check::new(NAME, Standing::Fine, "bio_chain_endio: split bios are followed"),
+        Some(_) => Check::new(NAME, CheckStatus::Ok, "bio_chain_endio: split bios are traced"),
         None => {
             let found = format!("/proc/kallsyms does not name bio_chain_endio: {LOST}");
-            Check::new(NAME, Standing::Partly, found).remedy("a kernel with CONFIG_KALLSYMS=y")
+            Check::new(NAME, CheckStatus::Partial, found).remedy("a kernel with CONFIG_KALLSYMS=y")
         }
     }
 }
 
-/// The symbol's address; 0 where it is hidden.
+/// Returns the symbol's address; 0 if it is hidden.
 fn address(symbols: &Path) -> Option<u64> {
     let mut symbols = BufReader::with_capacity(1 << 16, File::open(symbols).ok()?);
     let mut line = Vec::new();
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_who_hides_the_address() {
+    fn hidden_address_is_reported_with_its_cause() {
         let temp = tempfile::tempdir().unwrap();
         fs::create_dir_all(temp.path().join("proc/sys/kernel")).unwrap();
         let symbols = |address: &str, restricted: &str| {
@@ -71,21 +72,21 @@ mod tests {
             check(temp.path())
         };
         let shown = symbols("ffffffff81aec650", "0\n");
-        assert_eq!((shown.standing, shown.remedy.as_str()), (Standing::Fine, ""));
+        assert_eq!((shown.status, shown.remedy.as_str()), (CheckStatus::Ok, ""));
         let from_us = symbols("0000000000000000", "1\n");
-        assert_eq!((from_us.standing, from_us.remedy.as_str()), (Standing::Unknown, "sudo blkkin doctor"));
+        assert_eq!((from_us.status, from_us.remedy.as_str()), (CheckStatus::Unknown, "sudo blkkin doctor"));
         let from_all = symbols("0000000000000000", "2\n");
-        assert_eq!(from_all.standing, Standing::Partly);
+        assert_eq!(from_all.status, CheckStatus::Partial);
         assert_eq!(from_all.remedy, "sysctl kernel.kptr_restrict=1");
         assert!(from_all.found.contains("split"), "{}", from_all.found);
     }
 
     #[test]
-    fn a_kernel_without_names_loses_splits_only() {
+    fn kernel_without_symbols_loses_only_splits() {
         let temp = tempfile::tempdir().unwrap();
-        assert_eq!(check(temp.path()).standing, Standing::Partly);
+        assert_eq!(check(temp.path()).status, CheckStatus::Partial);
         fs::create_dir_all(temp.path().join("proc")).unwrap();
         fs::write(temp.path().join("proc/kallsyms"), "ffffffff81aec640 t __pfx_bio_chain_endio\n").unwrap();
-        assert_eq!(check(temp.path()).standing, Standing::Partly);
+        assert_eq!(check(temp.path()).status, CheckStatus::Partial);
     }
 }

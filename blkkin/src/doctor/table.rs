@@ -1,26 +1,26 @@
-//! The diagnosis for a person: what is fine in a line, what is not with its reason and remedy below.
+//! The diagnosis as a table: one line if a check passes, else with reason and remedy below.
 
 use blkkin_report::{Colour, Style};
-use blkkin_tracer::tries::Tries;
-use blkkin_tracer::{AttachKind, ProbeVerdict, Verdict};
+use blkkin_tracer::attach::attach_probe::ProbeAttempts;
+use blkkin_tracer::{AttachKind, ProbeReport, ProbeStatus};
 
 use super::Diagnosis;
-use super::check::{Check, Standing};
+use super::check::{Check, CheckStatus};
 use super::kinds;
 
 /// Columns before the text of a check or probe.
 const INDENT: usize = 29;
-/// Columns before the remark on a probe's kinds.
+/// Columns before the remark on a probe's attach kinds.
 const KINDS_INDENT: usize = 52;
-/// Narrower than this words are not wrapped any more.
+/// Minimum text width for wrapping.
 const TEXT_MIN: usize = 30;
 
-pub(super) fn word(verdict: Verdict) -> &'static str {
+pub(super) fn verdict_label(verdict: ProbeStatus) -> &'static str {
     match verdict {
-        Verdict::Works => "works",
-        Verdict::Missing => "missing",
-        Verdict::Refused => "refused",
-        Verdict::Unknown => "unknown",
+        ProbeStatus::Works => "works",
+        ProbeStatus::Missing => "missing",
+        ProbeStatus::Refused => "refused",
+        ProbeStatus::Unknown => "unknown",
     }
 }
 
@@ -29,19 +29,19 @@ pub(super) fn render(diagnosis: &Diagnosis, style: &Style) -> String {
     page.heading("This machine");
     diagnosis.checks.iter().for_each(|check| page.check(check));
     page.heading("Probes");
-    // What stands in the way of all of them is said once.
+    // A common obstacle is printed once.
     let obstacle = diagnosis.probes.obstacle.as_ref();
     if let Some((reason, remedy)) = obstacle {
-        page.entry("", "none was tried", Mood::Bad, reason, remedy);
+        page.entry("", "none was tried", Severity::Fail, reason, remedy);
     }
     diagnosis.probes.probes.iter().for_each(|verdict| page.probe(verdict, obstacle));
     if !diagnosis.probes.nbd.is_empty() {
-        page.heading("Probes that --nbd adds, and nothing else needs");
+        page.heading("Probes for --nbd only");
         diagnosis.probes.nbd.iter().for_each(|verdict| page.probe(verdict, obstacle));
     }
-    if !diagnosis.probes.tries.is_empty() {
+    if !diagnosis.probes.attempts.is_empty() {
         page.heading("Kinds of probes (--attach)");
-        page.kinds(&diagnosis.probes.tries);
+        page.kinds(&diagnosis.probes.attempts);
     }
     page.heading("Cost");
     diagnosis.remarks.iter().for_each(|remark| page.paragraph(2, remark));
@@ -54,10 +54,10 @@ pub(super) fn render(diagnosis: &Diagnosis, style: &Style) -> String {
 }
 
 #[derive(Clone, Copy)]
-enum Mood {
-    Good,
-    Doubtful,
-    Bad,
+enum Severity {
+    Ok,
+    Warn,
+    Fail,
 }
 
 struct Page<'a> {
@@ -67,44 +67,44 @@ struct Page<'a> {
 
 impl Page<'_> {
     fn heading(&mut self, words: &str) {
-        let words = self.ink("1", words);
+        let words = self.colored("1", words);
         self.text.push_str(&format!("\n{words}\n"));
     }
 
     fn check(&mut self, check: &Check) {
-        let mood = match check.standing {
-            Standing::Fine => Mood::Good,
-            Standing::Partly | Standing::Unknown => Mood::Doubtful,
-            Standing::Fails => Mood::Bad,
+        let severity = match check.status {
+            CheckStatus::Ok => Severity::Ok,
+            CheckStatus::Partial | CheckStatus::Unknown => Severity::Warn,
+            CheckStatus::Fails => Severity::Fail,
         };
-        self.entry(check.standing.word(), check.name, mood, &check.found, &check.remedy);
+        self.entry(check.status.label(), check.name, severity, &check.found, &check.remedy);
     }
 
-    fn probe(&mut self, verdict: &ProbeVerdict, obstacle: Option<&(String, String)>) {
-        let mood = match verdict.verdict {
-            Verdict::Works => Mood::Good,
-            Verdict::Unknown => Mood::Doubtful,
-            Verdict::Missing | Verdict::Refused => Mood::Bad,
+    fn probe(&mut self, verdict: &ProbeReport, obstacle: Option<&(String, String)>) {
+        let severity = match verdict.status {
+            ProbeStatus::Works => Severity::Ok,
+            ProbeStatus::Unknown => Severity::Warn,
+            ProbeStatus::Missing | ProbeStatus::Refused => Severity::Fail,
         };
         let kind = verdict.kind.map(|kind| format!(" ({kind})")).unwrap_or_default();
         let probe = verdict.probe;
-        let told = obstacle.is_some_and(|(reason, _)| *reason == verdict.reason);
-        let reason = if told || verdict.reason.is_empty() { "" } else { &verdict.reason };
+        let is_obstacle = obstacle.is_some_and(|(reason, _)| *reason == verdict.reason);
+        let reason = if is_obstacle || verdict.reason.is_empty() { "" } else { &verdict.reason };
         let separator = if reason.is_empty() { "" } else { ": " };
-        let text = format!("{}, {}{kind}: {}{separator}{reason}", probe.layer, verdict.at, probe.shows);
-        let remedy = if told { "" } else { &verdict.remedy };
-        self.entry(word(verdict.verdict), probe.name, mood, &text, remedy);
+        let text = format!("{}, {}{kind}: {}{separator}{reason}", probe.layer, verdict.at, probe.observes);
+        let remedy = if is_obstacle { "" } else { &verdict.remedy };
+        self.entry(verdict_label(verdict.status), probe.name, severity, &text, remedy);
     }
 
-    /// A line a probe, a column a kind; what the kernel says to all of a kind is said once.
-    fn kinds(&mut self, tries: &[Tries]) {
+    /// Prints a line for each probe and a column for each attach kind; a reason common to a kind
+    /// appears once.
+    fn kinds(&mut self, tries: &[ProbeAttempts]) {
         let names = AttachKind::ALL.map(|kind| format!("{:<8}", kind.name())).concat();
         self.text.push_str(&format!("  {:<18}{names}\n", ""));
         for one in tries {
-            let words = one
-                .tries
-                .iter()
-                .map(|one| self.ink(kinds::ink(one.tried), &format!("{:<8}", kinds::word(one.tried))));
+            let words = one.attempts.iter().map(|one| {
+                self.colored(kinds::color(one.result), &format!("{:<8}", kinds::label(one.result)))
+            });
             let words = words.collect::<String>();
             let lines = self.wrap(KINDS_INDENT, &kinds::remark(one));
             let mut lines = lines.iter().map(String::as_str);
@@ -120,19 +120,19 @@ impl Page<'_> {
         }
     }
 
-    fn entry(&mut self, standing: &str, name: &str, mood: Mood, text: &str, remedy: &str) {
-        let color = match mood {
-            Mood::Good => "32",
-            Mood::Doubtful => "33",
-            Mood::Bad => "31",
+    fn entry(&mut self, status: &str, name: &str, severity: Severity, text: &str, remedy: &str) {
+        let color = match severity {
+            Severity::Ok => "32",
+            Severity::Warn => "33",
+            Severity::Fail => "31",
         };
-        let standing = self.ink(color, &format!("{standing:<8}"));
+        let status = self.colored(color, &format!("{status:<8}"));
         let mut lines = self.wrap(INDENT, text);
         if !remedy.is_empty() {
             lines.extend(self.wrap(INDENT, &format!("try: {remedy}")));
         }
         let (first, rest) = lines.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
-        self.text.push_str(format!("  {standing} {name:<17} {first}").trim_end());
+        self.text.push_str(format!("  {status} {name:<17} {first}").trim_end());
         self.text.push('\n');
         for line in rest {
             self.text.push_str(&format!("{:INDENT$}{line}\n", ""));
@@ -160,7 +160,7 @@ impl Page<'_> {
         lines
     }
 
-    fn ink(&self, code: &str, words: &str) -> String {
+    fn colored(&self, code: &str, words: &str) -> String {
         match self.style.colour {
             Colour::Ansi => format!("\x1b[{code}m{words}\x1b[0m"),
             Colour::Never => words.to_owned(),

@@ -1,25 +1,25 @@
-//! Cgroups whose block I/O is limited (blk-throttle): a bio that is held back passes block_bio_queue in the kernel's
-//! worker that lets it go, and so is tied to no call (docs/limits.md: blk-throttle).
+//! Cgroups with block I/O limits (blk-throttle): a throttled bio passes block_bio_queue in a kernel
+//! worker, so it has no system call as its parent (docs/limits.md: blk-throttle).
 //!
-//! *In*: where cgroups are mounted, and their files of limits, which everybody may read. A file names the devices that
-//! are limited and is empty otherwise (tg_prfill_limit, block/blk-throttle.c). *Out*: one line, or none where there is
-//! no such hierarchy.
+//! *In*: the cgroup mounts, and their limit files, which are world-readable. A file names the
+//! limited devices and is empty otherwise (tg_prfill_limit, block/blk-throttle.c). *Out*: one
+//! check, or none without such a hierarchy.
 
 use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::check::{Check, Standing};
+use super::check::{Check, CheckStatus};
 
 const NAME: &str = "I/O limits";
-/// Cgroups that are looked at, the nearest to the root first: 50 ms where each has its four files. More are rare, and
-/// the line then says that some were not.
+/// Maximum number of cgroups to examine, nearest to the root first: 50 ms if each has its four
+/// files. Machines with more are rare; the line then mentions it.
 const CGROUPS_MAX: usize = 2048;
-/// Cgroups named in the line.
+/// Maximum number of cgroups to name.
 const NAMED_MAX: usize = 3;
-/// cgroup2's file of limits.
+/// The limit file of cgroup2.
 const FILES: [&str; 1] = ["io.max"];
-/// Those of the older hierarchy.
+/// The limit files of the older hierarchy.
 const FILES_V1: [&str; 4] = [
     "blkio.throttle.read_bps_device",
     "blkio.throttle.write_bps_device",
@@ -27,7 +27,7 @@ const FILES_V1: [&str; 4] = [
     "blkio.throttle.write_iops_device",
 ];
 
-/// One line for all cgroups.
+/// Checks all cgroups.
 pub(super) fn check(root: &Path) -> Option<Check> {
     check_first(root, CGROUPS_MAX)
 }
@@ -38,36 +38,37 @@ fn check_first(root: &Path, cgroups_max: usize) -> Option<Check> {
     if hierarchies.is_empty() {
         return None;
     }
-    let mut seen = Seen::default();
-    hierarchies.iter().for_each(|hierarchy| seen.look(root, hierarchy, cgroups_max));
-    Some(judge(&seen))
+    let mut found = LimitedCgroups::default();
+    hierarchies.iter().for_each(|hierarchy| found.scan(root, hierarchy, cgroups_max));
+    Some(judge(&found))
 }
 
-fn judge(seen: &Seen) -> Check {
-    let of = if seen.more { format!("the first {}", seen.cgroups) } else { seen.cgroups.to_string() };
-    if seen.limited.is_empty() {
-        let standing = if seen.more { Standing::Unknown } else { Standing::Fine };
-        return Check::new(NAME, standing, format!("none, in {of} cgroups"));
+fn judge(found: &LimitedCgroups) -> Check {
+    let of = if found.truncated { format!("the first {}", found.cgroups) } else { found.cgroups.to_string() };
+    if found.limited.is_empty() {
+        let status = if found.truncated { CheckStatus::Unknown } else { CheckStatus::Ok };
+        return Check::new(NAME, status, format!("none, in {of} cgroups"));
     }
-    let named: Vec<&str> = seen.limited.iter().take(NAMED_MAX).map(String::as_str).collect();
-    let more = if seen.limited.len() > NAMED_MAX { " …" } else { "" };
+    let named: Vec<&str> = found.limited.iter().take(NAMED_MAX).map(String::as_str).collect();
+    let more = if found.limited.len() > NAMED_MAX { " …" } else { "" };
     let found = format!(
-        "{} of {of} cgroups limit a device ({}{more}): a bio that the kernel holds back is tied to no call",
-        seen.limited.len(),
+        "{} of {of} cgroups limit a device ({}{more}): a throttled bio has no system call as its parent",
+        found.limited.len(),
         named.join(", ")
     );
-    Check::new(NAME, Standing::Partly, found)
-        .remedy("blkkin trace --device, which shows what was held back as the kernel's own")
+    Check::new(NAME, CheckStatus::Partial, found)
+        .remedy("blkkin trace --device, which shows throttled bios as kernel work")
 }
 
-/// Where cgroups lie, and what their limits are called there.
+/// A cgroup hierarchy and its limit files.
 #[derive(Debug, PartialEq, Eq)]
 struct Hierarchy {
     top: PathBuf,
     files: &'static [&'static str],
 }
 
-/// A line is `36 35 98:0 /root /mount/point options … - type source options` (proc_pid_mountinfo(5)).
+/// Finds the hierarchies. A line is `36 35 98:0 /root /mount/point options … - type source options`
+/// (proc_pid_mountinfo(5)).
 fn hierarchies(mountinfo: &str) -> impl Iterator<Item = Hierarchy> + '_ {
     mountinfo.lines().filter_map(|line| {
         let (mount, filesystem) = line.split_once(" - ")?;
@@ -82,22 +83,22 @@ fn hierarchies(mountinfo: &str) -> impl Iterator<Item = Hierarchy> + '_ {
     })
 }
 
-/// What was found in all hierarchies.
+/// The limited cgroups of all hierarchies.
 #[derive(Debug, Default)]
-struct Seen {
+struct LimitedCgroups {
     cgroups: usize,
     limited: Vec<String>,
-    /// There are more than were looked at.
-    more: bool,
+    /// Some cgroups were not examined.
+    truncated: bool,
 }
 
-impl Seen {
-    fn look(&mut self, root: &Path, hierarchy: &Hierarchy, cgroups_max: usize) {
+impl LimitedCgroups {
+    fn scan(&mut self, root: &Path, hierarchy: &Hierarchy, cgroups_max: usize) {
         let top = root.join(hierarchy.top.strip_prefix("/").unwrap_or(&hierarchy.top));
         let mut waiting = VecDeque::from([top.clone()]);
         while let Some(folder) = waiting.pop_front() {
             if self.cgroups == cgroups_max {
-                self.more = true;
+                self.truncated = true;
                 return;
             }
             self.cgroups += 1;
@@ -107,7 +108,7 @@ impl Seen {
             }
             let folders = fs::read_dir(&folder).into_iter().flatten().flatten();
             let below = folders.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-            // No more wait than will be looked at, one to know that there are more.
+            // Queue only as many as will be examined, plus one to notice the rest.
             let room = (cgroups_max + 1).saturating_sub(self.cgroups + waiting.len());
             waiting.extend(below.map(|entry| entry.path()).take(room));
         }
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_the_hierarchies_that_limit_devices() {
+    fn finds_hierarchies_with_limits() {
         let found: Vec<_> = hierarchies(MOUNTS).collect();
         let expected: [(&str, &[&str]); 2] =
             [("/sys/fs/cgroup/blkio", &FILES_V1), ("/sys/fs/cgroup/unified", &FILES)];
@@ -150,12 +151,12 @@ mod tests {
     }
 
     #[test]
-    fn names_the_cgroups_that_are_limited() {
+    fn limited_cgroups_are_named() {
         let temp = machine();
         let cgroups = temp.path().join("sys/fs/cgroup");
         fs::write(cgroups.join("unified/user.slice/io.max"), "").unwrap();
         let none = check(temp.path()).unwrap();
-        assert_eq!((none.standing, none.found.as_str()), (Standing::Fine, "none, in 6 cgroups"));
+        assert_eq!((none.status, none.found.as_str()), (CheckStatus::Ok, "none, in 6 cgroups"));
         fs::write(
             cgroups.join("unified/system.slice/db/io.max"),
             "8:0 rbps=max wbps=1048576 riops=max wiops=max\n",
@@ -163,7 +164,7 @@ mod tests {
         .unwrap();
         fs::write(cgroups.join("blkio/a/blkio.throttle.write_iops_device"), "7:1 100\n").unwrap();
         let found = check(temp.path()).unwrap();
-        assert_eq!(found.standing, Standing::Partly);
+        assert_eq!(found.status, CheckStatus::Partial);
         assert!(
             found.found.starts_with("2 of 6 cgroups limit a device (/a, /system.slice/db):"),
             "{}",
@@ -172,13 +173,13 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_with_too_many_cgroups_is_not_called_free_of_limits() {
+    fn too_many_cgroups_are_reported_as_unknown() {
         let temp = machine();
-        assert_eq!(check_first(temp.path(), 6).unwrap().standing, Standing::Fine);
+        assert_eq!(check_first(temp.path(), 6).unwrap().status, CheckStatus::Ok);
         let found = check_first(temp.path(), 5).unwrap();
         assert_eq!(
-            (found.standing, found.found.as_str()),
-            (Standing::Unknown, "none, in the first 5 cgroups")
+            (found.status, found.found.as_str()),
+            (CheckStatus::Unknown, "none, in the first 5 cgroups")
         );
     }
 }

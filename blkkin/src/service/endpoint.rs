@@ -1,21 +1,23 @@
-//! Where figures and health are asked for, by HTTP: `GET /metrics` and `GET /health`.
+//! The HTTP endpoint of a service: `GET /metrics` and `GET /health`.
 //!
-//! It listens on the loopback address unless told otherwise: names of devices and rates of requests are nobody's business
-//! who is not on the machine. Elsewhere a token keeps figures to those who know it ([`super::token`]); where there is none it says
-//! so.
+//! It listens on the loopback address by default, because device names and request rates are not
+//! public. On other addresses a bearer token can protect the metrics ([`super::bearer_auth`]);
+//! without one the service logs a warning.
 //!
-//! *Health* is `200 well` as long as work goes on, with a line for each who is away and since when; `503` where nothing goes on
-//! any more, which a new start may mend. So a manager that restarts who is not well does not restart who only waits.
+//! *Health* is `200 healthy` while work progresses, followed by one line for each unreachable peer.
+//! It is `503` when work has stopped and a restart may help. A service manager that restarts
+//! unhealthy services therefore does not restart a waiting one.
 //!
-//! *Metrics* are OpenMetrics, and Prometheus' text format 0.0.4 for who accepts `text/plain` and not OpenMetrics.
+//! *Metrics* are OpenMetrics. A client that accepts `text/plain` but not OpenMetrics gets
+//! Prometheus' text format 0.0.4.
 //!
-//! *Bounds*: 16 connections at a time, 5 s for a request's head; whoever asks slowly keeps nobody else waiting for longer.
+//! *Bounds*: 16 concurrent connections, 5 s for a request's header, so a slow client delays others
+//! no longer.
 
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::thread::Builder;
 use std::time::Duration;
@@ -30,12 +32,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-use super::figures::{self, Exposition, Figures};
-use super::token::Token;
-use crate::failure::Failure;
-use crate::output::say;
+use super::bearer_auth::BearerToken;
+use super::openmetrics::{self, Exposition, ServiceStatus};
+use crate::cli::listen::ListenAddr;
+use crate::error::CliError;
+use crate::log::info;
 
-/// Where each service listens unless told otherwise, so that one of each can be on a machine.
+/// Default ports, distinct so that one service of each kind can run on a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Port {
     Agent = 9899,
@@ -44,129 +47,113 @@ pub(crate) enum Port {
 }
 
 const CONNECTIONS_MAX: usize = 16;
-const HEAD_WITHIN: Duration = Duration::from_secs(5);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Where it is to listen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Where {
-    /// There.
-    At(SocketAddr),
-    /// Nowhere.
-    Off,
-}
-
-impl FromStr for Where {
-    type Err = String;
-
-    fn from_str(word: &str) -> Result<Where, String> {
-        match word {
-            "off" => Ok(Where::Off),
-            word => word.parse().map(Where::At).map_err(|_| "ADDRESS:PORT, or off".to_owned()),
-        }
-    }
-}
-
-/// It listens until the process ends.
+/// A metrics endpoint, open until the process exits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Endpoint {
-    /// Where; with port 0 the kernel chose one.
+    /// The bound address; with port 0 the kernel chose the port.
     address: SocketAddr,
 }
 
 impl Endpoint {
-    /// As a service was told. Where it was told nothing it is of no consequence that somebody else has the port: it says so, and
-    /// there is none.
-    pub(crate) fn of(
-        told: Option<Where>,
+    /// Starts the endpoint that a service was configured with. If no address was configured and the
+    /// default port is taken, it logs that and starts none.
+    pub(crate) fn start(
+        listen: Option<ListenAddr>,
         token: Option<&Path>,
         port: Port,
-        figures: Arc<dyn Figures>,
-    ) -> Result<Option<Endpoint>, Failure> {
-        let token = token.map(Token::read).transpose()?;
-        let open_to_all = token.is_none();
-        // Only who is on this machine can ask.
+        status: Arc<dyn ServiceStatus>,
+    ) -> Result<Option<Endpoint>, CliError> {
+        let token = token.map(BearerToken::read).transpose()?;
+        let is_open = token.is_none();
+        // Loopback: reachable from this machine only.
         let default = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port as u16);
-        let opened = match told {
-            Some(Where::Off) => return Ok(None),
-            Some(Where::At(address)) => Endpoint::open(address, token, figures).map(Some)?,
-            None => match Endpoint::open(default, token, figures) {
+        let opened = match listen {
+            Some(ListenAddr::Off) => return Ok(None),
+            Some(ListenAddr::Addr(address)) => Endpoint::open(address, token, status).map(Some)?,
+            None => match Endpoint::open(default, token, status) {
                 Ok(endpoint) => Some(endpoint),
-                Err(failure) => {
-                    say(&format!("no metrics: {} ({})", failure.what, failure.why));
+                Err(error) => {
+                    info(&format!("no metrics: {} ({})", error.what, error.why));
                     None
                 }
             },
         };
         if let Some(Endpoint { address }) = opened {
-            say(&format!("metrics at http://{address}/metrics, health at http://{address}/health"));
-            if open_to_all && !address.ip().is_loopback() {
-                say(
-                    "whoever reaches that address reads the metrics: --metrics-token FILE keeps them to who knows it",
+            info(&format!("metrics at http://{address}/metrics, health at http://{address}/health"));
+            if is_open && !address.ip().is_loopback() {
+                info(
+                    "warning: the metrics are readable by every client that reaches this address; --metrics-token FILE requires a token",
                 );
             }
         }
         Ok(opened)
     }
 
-    /// Answers with `figures` from now on.
+    /// Binds the address and starts to serve `status`.
     fn open(
         address: SocketAddr,
-        token: Option<Token>,
-        figures: Arc<dyn Figures>,
-    ) -> Result<Endpoint, Failure> {
+        token: Option<BearerToken>,
+        status: Arc<dyn ServiceStatus>,
+    ) -> Result<Endpoint, CliError> {
         let failed = |error: io::Error| {
-            Failure::cannot_trace(
+            CliError::cannot_trace(
                 format!("cannot serve metrics at {address}"),
                 error,
-                "--metrics ADDRESS:PORT, of which the port is free, or --metrics off",
+                "--metrics ADDRESS:PORT with a free port, or --metrics off",
             )
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let listener = runtime.block_on(TcpListener::bind(address)).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let serve = move || runtime.block_on(serve(listener, token, figures));
+        let serve = move || runtime.block_on(serve(listener, token, status));
         Builder::new().name("metrics".into()).spawn(serve).map_err(failed)?;
         Ok(Endpoint { address })
     }
 }
 
-async fn serve(listener: TcpListener, token: Option<Token>, figures: Arc<dyn Figures>) -> Infallible {
+async fn serve(
+    listener: TcpListener,
+    token: Option<BearerToken>,
+    status: Arc<dyn ServiceStatus>,
+) -> Infallible {
     let (room, token) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), Arc::new(token));
     loop {
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else { continue };
         let Ok((stream, _)) = listener.accept().await else {
-            // No descriptor left, most likely: there will be one again.
+            // Most likely no file descriptor is left; retry.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let (figures, token) = (Arc::clone(&figures), Arc::clone(&token));
+        let (status, token) = (Arc::clone(&status), Arc::clone(&token));
         tokio::spawn(async move {
             let service = service_fn(|request| {
-                let response = answer(&request, (*token).as_ref(), &*figures);
+                let response = respond(&request, (*token).as_ref(), &*status);
                 async { Ok::<_, Infallible>(response) }
             });
             let mut server = http1::Builder::new();
-            server.timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
-            // Whoever asked is gone: there is nobody to tell.
+            server.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+            // The client has disconnected.
             let _ = server.serve_connection(TokioIo::new(stream), service).await;
             drop(permit);
         });
     }
 }
 
-fn answer(
+fn respond(
     request: &Request<Incoming>,
-    token: Option<&Token>,
-    figures: &dyn Figures,
+    token: Option<&BearerToken>,
+    status: &dyn ServiceStatus,
 ) -> Response<Full<Bytes>> {
     if request.method() != Method::GET && request.method() != Method::HEAD {
-        return plain(StatusCode::METHOD_NOT_ALLOWED, "only GET\n".to_owned());
+        return plain(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n".to_owned());
     }
     match request.uri().path() {
-        "/metrics" if token.is_some_and(|token| !token.admits(request.headers())) => {
-            let mut refused = plain(StatusCode::UNAUTHORIZED, "with a token only\n".to_owned());
+        "/metrics" if token.is_some_and(|token| !token.authorizes(request.headers())) => {
+            let mut refused = plain(StatusCode::UNAUTHORIZED, "bearer token required\n".to_owned());
             refused.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             refused
         }
@@ -175,16 +162,16 @@ fn answer(
                 true => (Exposition::Plain, PLAIN),
                 false => (Exposition::OpenMetrics, OPEN_METRICS),
             };
-            of_type(StatusCode::OK, kind, figures::text(&figures.families(), exposition))
+            of_type(StatusCode::OK, kind, openmetrics::render(&status.metric_families(), exposition))
         }
-        "/health" => match figures.ill() {
+        "/health" => match status.unhealthy_reason() {
             None => plain(
                 StatusCode::OK,
-                ["well".to_owned()].into_iter().chain(figures.remarks()).map(line).collect(),
+                ["healthy".to_owned()].into_iter().chain(status.remarks()).map(line).collect(),
             ),
             Some(why) => plain(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
         },
-        _ => plain(StatusCode::NOT_FOUND, "there are /metrics and /health\n".to_owned()),
+        _ => plain(StatusCode::NOT_FOUND, "try /metrics or /health\n".to_owned()),
     }
 }
 
@@ -192,11 +179,11 @@ fn line(remark: String) -> String {
     remark + "\n"
 }
 
-/// Accepts the older format and not the newer one.
+/// Returns whether the client accepts the older format and not OpenMetrics.
 fn wants_plain(request: &Request<Incoming>) -> bool {
     let accepts = |kind: &str| {
-        let mut said = request.headers().get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-        said.any(|value| value.contains(kind))
+        let mut values = request.headers().get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+        values.any(|value| value.contains(kind))
     };
     accepts("text/plain") && !accepts("application/openmetrics-text")
 }
@@ -217,22 +204,22 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::TcpStream;
 
-    use super::super::figures::{Family, Kind};
+    use super::super::openmetrics::{MetricFamily, MetricKind};
     use super::*;
 
-    struct Ill(Option<String>);
+    struct FakeService(Option<String>);
 
-    impl Figures for Ill {
-        fn families(&self) -> Vec<Family> {
-            vec![Family::one(Kind::Gauge, "up", "It works", 1.0)]
+    impl ServiceStatus for FakeService {
+        fn metric_families(&self) -> Vec<MetricFamily> {
+            vec![MetricFamily::single(MetricKind::Gauge, "up", "It works", 1.0)]
         }
 
-        fn ill(&self) -> Option<String> {
+        fn unhealthy_reason(&self) -> Option<String> {
             self.0.clone()
         }
 
         fn remarks(&self) -> Vec<String> {
-            vec!["x is away".to_owned()]
+            vec!["x is unreachable".to_owned()]
         }
     }
 
@@ -248,18 +235,19 @@ mod tests {
         answer
     }
 
-    fn open(ill: Option<&str>) -> SocketAddr {
-        let figures = Arc::new(Ill(ill.map(str::to_owned)));
-        Endpoint::open("127.0.0.1:0".parse().unwrap(), None, figures).unwrap().address
+    fn open(unhealthy: Option<&str>) -> SocketAddr {
+        let status = Arc::new(FakeService(unhealthy.map(str::to_owned)));
+        Endpoint::open("127.0.0.1:0".parse().unwrap(), None, status).unwrap().address
     }
 
     #[test]
-    fn with_a_token_figures_are_for_who_knows_it_and_health_for_all() {
+    fn token_protects_metrics_and_not_health() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "0123456789abcdef").unwrap();
-        let token = Some(Token::read(file.path()).unwrap());
-        let address =
-            Endpoint::open("127.0.0.1:0".parse().unwrap(), token, Arc::new(Ill(None))).unwrap().address;
+        let token = Some(BearerToken::read(file.path()).unwrap());
+        let address = Endpoint::open("127.0.0.1:0".parse().unwrap(), token, Arc::new(FakeService(None)))
+            .unwrap()
+            .address;
         assert!(ask(address, "GET /metrics").starts_with("HTTP/1.1 401"));
         assert!(ask(address, "GET /health").starts_with("HTTP/1.1 200"));
         let known = "GET /metrics HTTP/1.1\r\nAuthorization: Bearer 0123456789abcdef\r\nX-Rest:";
@@ -267,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_and_health_are_told() {
+    fn serves_metrics_and_health() {
         let address = open(None);
         let metrics = ask(address, "GET /metrics");
         assert!(metrics.starts_with("HTTP/1.1 200"), "{metrics}");
@@ -280,36 +268,32 @@ mod tests {
         let both = "Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\n";
         assert!(ask_with(address, "GET /metrics", both).ends_with("# EOF\n"));
         let health = ask(address, "GET /health");
-        assert!(health.starts_with("HTTP/1.1 200") && health.ends_with("well\nx is away\n"), "{health}");
+        assert!(
+            health.starts_with("HTTP/1.1 200") && health.ends_with("healthy\nx is unreachable\n"),
+            "{health}"
+        );
         assert!(ask(address, "GET /").starts_with("HTTP/1.1 404"));
         assert!(ask(address, "POST /metrics").starts_with("HTTP/1.1 405"));
     }
 
     #[test]
-    fn who_is_not_well_says_why() {
+    fn unhealthy_service_reports_the_reason() {
         let health = ask(open(Some("no rounds for 31 s")), "GET /health");
         assert!(health.starts_with("HTTP/1.1 503") && health.ends_with("no rounds for 31 s\n"), "{health}");
     }
 
     #[test]
-    fn a_connection_that_says_nothing_keeps_nobody_waiting() {
+    fn idle_connections_do_not_block_others() {
         let address = open(None);
-        let _silent: Vec<_> = (1..CONNECTIONS_MAX).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let _idle: Vec<_> = (1..CONNECTIONS_MAX).map(|_| TcpStream::connect(address).unwrap()).collect();
         assert!(ask(address, "GET /health").starts_with("HTTP/1.1 200"));
     }
 
     #[test]
-    fn a_port_that_is_taken_is_a_failure_with_a_remedy() {
+    fn taken_port_is_an_error_with_a_remedy() {
         let taken = open(None);
-        let failure = Endpoint::open(taken, None, Arc::new(Ill(None))).unwrap_err();
-        assert!(failure.what.contains(&taken.to_string()), "{failure}");
-        assert!(failure.remedy.contains("--metrics"), "{failure}");
-    }
-
-    #[test]
-    fn where_is_an_address_or_off() {
-        assert_eq!("off".parse(), Ok(Where::Off));
-        assert_eq!("[::1]:80".parse(), Ok(Where::At("[::1]:80".parse().unwrap())));
-        assert!("9899".parse::<Where>().is_err());
+        let error = Endpoint::open(taken, None, Arc::new(FakeService(None))).unwrap_err();
+        assert!(error.what.contains(&taken.to_string()), "{error}");
+        assert!(error.remedy.contains("--metrics"), "{error}");
     }
 }

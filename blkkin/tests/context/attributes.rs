@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use blkkin_aggregator::trace::{Root, Trace};
 use blkkin_aggregator::translate;
 use blkkin_tracer::{AttachKind, TracerConfig};
-use blkkin_wire::event::CallEvent;
+use blkkin_wire::event::SyscallEvent;
 use blkkin_wire::span::TagValue;
 
 use crate::support::context::Programs;
@@ -63,7 +63,7 @@ fn said(trace: &Trace) -> Said {
 }
 
 /// The program's own calls and what is said of each.
-fn calls(recording: &Recording) -> impl Iterator<Item = (&CallEvent, Said)> {
+fn calls(recording: &Recording) -> impl Iterator<Item = (&SyscallEvent, Said)> {
     let own = recording.traces.iter().filter_map(|trace| match &trace.root {
         Root::Call(call) => Some((call, trace)),
         _ => None,

@@ -7,8 +7,10 @@ use std::path::Path;
 
 use blkkin_bus::kafka::{Settings, SingleProducer, TRACES};
 use blkkin_wire::clock::{DurationNs, WallclockNs};
+use blkkin_wire::fragment::{
+    FragmentBatch, FragmentKind, FragmentOrigin, Incarnation, Sampled, Stage, TraceFragment,
+};
 use blkkin_wire::ids::{SpanId, TraceId};
-use blkkin_wire::piece::{Epoch, Origin, Part, Piece, PieceBatch, Sampled, Stage};
 use blkkin_wire::span::{Span, SpanKind, SpanLink, TagValue};
 use blkkin_wire::v1;
 use blkkin_zipkin_export::json;
@@ -23,7 +25,7 @@ pub(crate) const SPANS: u64 = 40;
 const START: u64 = 1_790_000_000_000_000_000;
 
 /// A trace with something of everything, different from each other one.
-pub(crate) fn piece(n: u64) -> Piece {
+pub(crate) fn piece(n: u64) -> TraceFragment {
     let trace = TraceId(u128::from(0xb1_0000_0000_u64 + n) << 64 | u128::from(n + 1));
     let span = |at: u64| Span {
         trace,
@@ -45,40 +47,40 @@ pub(crate) fn piece(n: u64) -> Piece {
             .map(|m| SpanLink { trace, span: SpanId(m + 1), relation: "waited for it (rule: x)".into() })
             .collect(),
     };
-    Piece {
+    TraceFragment {
         trace,
         spans: (0..SPANS).map(span).collect(),
-        part: Part::First,
+        kind: FragmentKind::First,
         complete: true,
         sampled: n.is_multiple_of(3).then(|| Sampled { rule: "one in 3".into(), one_in: 3 }),
-        sampled_by_program: false,
-        across: Default::default(),
+        sampled_by_application: false,
+        remote_link: Default::default(),
     }
 }
 
 /// Whoever writes pieces: each has a key of its own, so all it writes lies in one partition.
 pub(crate) struct Writer {
     producer: SingleProducer,
-    from: Origin,
+    from: FragmentOrigin,
     pub(crate) next: u64,
 }
 
 impl Writer {
     pub(crate) fn new(settings: &Settings, partition: u32) -> Writer {
-        let from = Origin { stage: Stage::Assemble, partition, epoch: Epoch(0x5eed) };
+        let from = FragmentOrigin { stage: Stage::Assemble, partition, incarnation: Incarnation(0x5eed) };
         Writer { producer: SingleProducer::new(settings, TRACES).unwrap(), from, next: 0 }
     }
 
     /// As one record, behind what was written.
-    pub(crate) fn write(&mut self, pieces: Vec<Piece>) {
+    pub(crate) fn write(&mut self, pieces: Vec<TraceFragment>) {
         let count = pieces.len() as u64;
         self.write_again(self.next, pieces);
         self.next += count;
     }
 
     /// As one record, under these numbers.
-    pub(crate) fn write_again(&self, first: u64, pieces: Vec<Piece>) {
-        self.raw(&v1::encode_pieces(&PieceBatch { from: self.from, first, pieces }));
+    pub(crate) fn write_again(&self, first: u64, pieces: Vec<TraceFragment>) {
+        self.raw(&v1::encode_fragments(&FragmentBatch { origin: self.from, first, fragments: pieces }));
     }
 
     /// Bytes as they are; while no broker is there it goes on.
@@ -89,9 +91,9 @@ impl Writer {
 }
 
 /// How often each span is meant to be there, as Zipkin shows it.
-pub(crate) fn meant(pieces: impl IntoIterator<Item = Piece>) -> BTreeMap<String, usize> {
+pub(crate) fn meant(pieces: impl IntoIterator<Item = TraceFragment>) -> BTreeMap<String, usize> {
     let mut meant = BTreeMap::new();
-    for Piece { trace, mut spans, sampled, .. } in pieces {
+    for TraceFragment { trace, mut spans, sampled, .. } in pieces {
         if let (Some(sampled), Some(root)) = (sampled, spans.iter_mut().find(|span| span.parent.is_none())) {
             assert_eq!(root.trace, trace);
             let rule = TagValue::Text(sampled.rule.clone());

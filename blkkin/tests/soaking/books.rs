@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
 use blkkin_aggregator::stage::Outlet;
-use blkkin_wire::piece::Piece;
+use blkkin_wire::fragment::TraceFragment;
 use blkkin_zipkin_export::json;
 use serde_json::Value;
 
@@ -117,7 +117,7 @@ pub(crate) fn assert_in_zipkin(zipkin: &Zipkin, meant: &SpanBooks, why: impl Fn(
 
 /// What the state machine says, translated and encoded.
 impl Outlet for SpanBooks {
-    fn piece(&mut self, _: u32, _: u64, piece: Piece) {
+    fn piece(&mut self, _: u32, _: u64, piece: TraceFragment) {
         self.pieces += 1;
         assert!(piece.sampled.is_none(), "all are kept");
         let mut bytes = Vec::new();
@@ -128,7 +128,7 @@ impl Outlet for SpanBooks {
         }
     }
 
-    fn aside(&mut self, _: u32, _: u64, piece: Piece) {
+    fn aside(&mut self, _: u32, _: u64, piece: TraceFragment) {
         panic!("no requests between nodes are in it: {piece:?}");
     }
 

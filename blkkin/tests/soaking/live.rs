@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
 use blkkin_aggregator::stage::{LogTime, Record};
 use blkkin_bus::kafka::{EVENTS, Settings};
-use blkkin_wire::batch::{Account, Accounts};
+use blkkin_wire::batch::{RecordStats, SourceStats};
 use blkkin_wire::event::LayerEvent;
-use blkkin_wire::piece::Epoch;
+use blkkin_wire::fragment::Incarnation;
 use blkkin_wire::v1;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
@@ -131,7 +131,7 @@ fn requests(account: &Path) -> u64 {
 struct Topic {
     meant: SpanBooks,
     /// Of the last batch of the one source.
-    accounts: Option<Accounts>,
+    accounts: Option<SourceStats>,
     /// Calls, bios, requests, commits.
     kinds: [u64; 4],
     events: u64,
@@ -145,18 +145,18 @@ impl Topic {
         let mut sequences = HashMap::new();
         let config = JoinStageConfig { idle_after: IDLE_AFTER_MS, ..JoinStageConfig::new(PARTITIONS) };
         for partition in 0..PARTITIONS as i32 {
-            let mut stage = JoinStage::begin(Epoch(1), config.clone());
+            let mut stage = JoinStage::begin(Incarnation(1), config.clone());
             for (at, bytes) in records(settings, partition) {
                 stage.apply(Record { at: Some(LogTime(at)), bytes: &bytes }, &mut topic.meant);
                 let batch = v1::decode(&bytes).unwrap().batch;
-                if batch.source.is_nobody() {
+                if batch.source.is_none() {
                     continue;
                 }
                 let next = sequences.entry(batch.source).or_insert(0);
                 assert_eq!(batch.sequence, *next, "one agent, that was not killed: each batch once");
                 *next += 1;
                 batch.events.iter().for_each(|event| topic.count(event));
-                topic.accounts = Some(batch.accounts);
+                topic.accounts = Some(batch.stats);
             }
             topic.pending += stage.pending();
         }
@@ -166,7 +166,7 @@ impl Topic {
 
     fn count(&mut self, event: &LayerEvent) {
         let kinds: &[usize] = match event {
-            LayerEvent::Call(_) => &[0],
+            LayerEvent::Syscall(_) => &[0],
             LayerEvent::Bio(_) => &[1],
             LayerEvent::Request(_) => &[2],
             LayerEvent::Pair(_) => &[1, 2],
@@ -175,16 +175,16 @@ impl Topic {
         };
         kinds.iter().for_each(|kind| self.kinds[*kind] += 1);
         self.events += 1;
-        if let LayerEvent::Call(call) = event {
+        if let LayerEvent::Syscall(call) = event {
             self.calls += u64::from(call.call.name() == "pwrite64");
         }
     }
 
-    fn balance(&self, said: &str) -> &Accounts {
+    fn balance(&self, said: &str) -> &SourceStats {
         let accounts = self.accounts.as_ref().unwrap();
-        let Accounts { calls, bios, requests, commits, .. } = accounts;
+        let SourceStats { calls, bios, requests, commits, .. } = accounts;
         for (account, in_topic) in [calls, bios, requests, commits].into_iter().zip(self.kinds) {
-            let Account { recorded, .. } = *account;
+            let RecordStats { recorded, .. } = *account;
             assert!(account.balances(), "{accounts:#?}\n{said}");
             assert_eq!(recorded, in_topic, "{accounts:#?}\n{said}");
         }

@@ -165,7 +165,7 @@ impl Pipeline {
         let exporters = exporters.unwrap_or_default();
         for (group, topic) in [
             ("blkkin-join", EVENTS),
-            ("blkkin-meet", LINKS),
+            ("blkkin-link", LINKS),
             ("blkkin-assemble", SPANS),
             (&exporters, TRACES),
         ] {

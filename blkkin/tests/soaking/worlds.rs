@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
 use blkkin_bus::recording::Recorder;
 use blkkin_wire::batch::EventBatch;
-use blkkin_wire::piece::Epoch;
+use blkkin_wire::fragment::Incarnation;
 use blkkin_wire::v1;
 
 use super::books::SpanBooks;
@@ -46,7 +46,7 @@ impl Worlds {
     pub(crate) fn meant(&self) -> SpanBooks {
         let mut books = SpanBooks::default();
         for batches in &self.all {
-            let mut stage = JoinStage::begin(Epoch(1), JoinStageConfig::new(PARTITIONS));
+            let mut stage = JoinStage::begin(Incarnation(1), JoinStageConfig::new(PARTITIONS));
             for batch in batches {
                 stage.take(batch.clone(), &mut books);
             }

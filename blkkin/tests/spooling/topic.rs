@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use blkkin_bus::kafka::{EventConsumer, Group, Received, Settings};
 use blkkin_wire::batch::EventBatch;
+use blkkin_wire::crash_report::{LossReport, RecordCounts};
 use blkkin_wire::ids::StartEpoch;
-use blkkin_wire::killed::{Remains, Tally};
 
 use crate::PATIENCE;
 
@@ -31,8 +31,8 @@ pub(crate) fn consume(settings: &Settings) -> Vec<EventBatch> {
                 idle = 0;
             }
             // Sent again by the next start, and seen to be that.
-            Received::Again => idle = 0,
-            Received::Nothing => idle += 1,
+            Received::Duplicate => idle = 0,
+            Received::Timeout => idle += 1,
             Received::Rebalanced { .. } => {}
             other => panic!("{other:?}"),
         }
@@ -40,16 +40,16 @@ pub(crate) fn consume(settings: &Settings) -> Vec<EventBatch> {
     batches
 }
 
-pub(crate) fn tally(batches: &[EventBatch], epoch: StartEpoch) -> Tally {
+pub(crate) fn tally(batches: &[EventBatch], epoch: StartEpoch) -> RecordCounts {
     let of_it = batches.iter().filter(|batch| batch.source.epoch == epoch);
-    of_it.fold(Tally::default(), |sum, batch| sum.plus(&Tally::of(&batch.events)))
+    of_it.fold(RecordCounts::default(), |sum, batch| sum.saturating_add(&RecordCounts::of(&batch.events)))
 }
 
 /// What later starts have told of this one.
-pub(crate) fn told(batches: &[EventBatch], epoch: StartEpoch) -> Option<Remains> {
-    let all = batches.iter().flat_map(|batch| &batch.killed);
+pub(crate) fn told(batches: &[EventBatch], epoch: StartEpoch) -> Option<LossReport> {
+    let all = batches.iter().flat_map(|batch| &batch.crashed_runs);
     let mut found: Vec<_> = all.filter(|killed| killed.epoch == Some(epoch)).collect();
     found.dedup();
     assert!(found.len() <= 1, "{found:?}");
-    found.first()?.remains
+    found.first()?.losses
 }

@@ -78,7 +78,7 @@ pub(crate) fn is_of_daemons(family: &str) -> bool {
 
 /// One that listens at probes.
 pub(crate) fn is_of_probes(family: &str) -> bool {
-    family.starts_with("blkkin_probe_")
+    family.starts_with("blkkin_usdt_")
 }
 
 /// And one that sees NBD clients.

@@ -25,7 +25,7 @@ pub(crate) const JOBS: u64 = 2;
 pub(crate) const LOSS: u64 = 2;
 pub(crate) const CUT: u64 = 3;
 pub(crate) const LEFT: u64 = 4;
-pub(crate) const CUT_OFF: &str = "nbd_requests_unanswered_total{why=\"connection ended\"}";
+pub(crate) const CUT_OFF: &str = "nbd_requests_unanswered_total{reason=\"connection closed\"}";
 
 /// A daemon that ends with the test.
 struct Killed(Child);
@@ -75,7 +75,7 @@ impl World {
             service
         };
         // Not so soon that a request that lost a segment twice is given up.
-        let aggregator = service("aggregator", &["--metrics", "127.0.0.1:0", "--await-asker", "30s"]);
+        let aggregator = service("aggregator", &["--metrics", "127.0.0.1:0", "--await-client", "30s"]);
         let to = format!("zipkin={}", of_home("spans.json"));
         let exporter = service("exporter", &["--metrics", "off", "--to", &to]);
         let agent = |name: &str, node: usize, words: &[&str]| {

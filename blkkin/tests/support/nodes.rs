@@ -1,16 +1,16 @@
 //! What agents of several machines would say, made up: calls alone and with I/O, commits and who waited for them, records that
 //! were lost, records that come too late, batches that come twice. A function of its numbers.
 
-use blkkin_wire::batch::{Accounts, EventBatch};
-use blkkin_wire::calls::CallId;
+use blkkin_wire::batch::{EventBatch, SourceStats};
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use blkkin_wire::event::{
-    BioEvent, BlockOp, BlockStatus, CallEvent, CommitEvent, DeviceEvent, Ending, FileEvent, Kept, LayerEvent,
-    OpenFile, PairEvent, RequestEvent, Submitter, TaskChange, TaskEvent, TaskRef,
+    BioEvent, BlockOp, BlockStatus, Captured, CommitEvent, DeviceEvent, FileEvent, LayerEvent, OpenFile,
+    PairEvent, RequestEvent, Submitter, SyscallEvent, SyscallOutcome, TaskChange, TaskEvent, TaskRef,
 };
 use blkkin_wire::ids::{
     BootId, CgroupId, DeviceId, Fd, FileId, NodeId, Pid, Sector, Source, SpanId, StartEpoch, TaskId, Tid, Uid,
 };
+use blkkin_wire::syscalls::SyscallId;
 
 /// ns from one call to the next: 10,000 calls are 100 s, more than a trace may be silent.
 const STEP: u64 = 10_000_000;
@@ -36,8 +36,8 @@ pub(crate) fn batches(node: u128, calls: u64) -> Vec<EventBatch> {
         ..ClockAnchor::NONE
     };
     let batch = |sequence, events: Vec<LayerEvent>, watermark| {
-        let (watermark, accounts) = (MonotonicNs(watermark), Accounts::default());
-        EventBatch { source, sequence, anchor, events, watermark, accounts, killed: Vec::new() }
+        let (watermark, accounts) = (MonotonicNs(watermark), SourceStats::default());
+        EventBatch { source, sequence, anchor, events, watermark, stats: accounts, crashed_runs: Vec::new() }
     };
     let mut batches = Vec::new();
     let mut sequence = 0;
@@ -72,17 +72,17 @@ fn call(node: u64, n: u64, events: &mut Vec<LayerEvent>, late: &mut Vec<LayerEve
     let start = 1_000 + n * STEP;
     let root = span(node, 4 * n);
     let (bio, request) = io(root, span(node, 4 * n + 1), span(node, 4 * n + 2), start, n);
-    let written = |bios, exit| CallEvent {
+    let written = |bios, exit| SyscallEvent {
         args: [3, 0x7f00, 4096, n * 4096, 0, 0],
-        ending: Ending::Returned(4096),
+        outcome: SyscallOutcome::Returned(4096),
         file: Some(OpenFile { fd: Fd(3), file: FILE, position_before: None, position_after: None }),
         bios,
         sleeps: bios,
         cpu_wait: Some(DurationNs(n % 100)),
-        ..CallEvent::bare(
+        ..SyscallEvent::bare(
             root,
             TASK,
-            CallId::by_name("pwrite64").unwrap(),
+            SyscallId::by_name("pwrite64").unwrap(),
             MonotonicNs(start),
             MonotonicNs(exit),
         )
@@ -99,22 +99,22 @@ fn call(node: u64, n: u64, events: &mut Vec<LayerEvent>, late: &mut Vec<LayerEve
                 bios: 0,
             };
             events.push(LayerEvent::Commit(commit));
-            let sync = CallId::by_name("fdatasync").unwrap();
-            let waits = CallEvent {
+            let sync = SyscallId::by_name("fdatasync").unwrap();
+            let waits = SyscallEvent {
                 call: sync,
                 args: [3, 0, 0, 0, 0, 0],
                 sync_tid: Some(n as u32),
                 ..written(0, start + 950)
             };
-            events.push(LayerEvent::Call(CallEvent { ending: Ending::Returned(0), ..waits }));
+            events.push(LayerEvent::Syscall(SyscallEvent { outcome: SyscallOutcome::Returned(0), ..waits }));
         }
-        1..=3 => events.push(LayerEvent::Call(written(0, start + 300))),
+        1..=3 => events.push(LayerEvent::Syscall(written(0, start + 300))),
         4 => events.extend([
             LayerEvent::Pair(PairEvent { bio, request }),
-            LayerEvent::Call(written(1, start + 700)),
+            LayerEvent::Syscall(written(1, start + 700)),
         ]),
         _ => {
-            events.extend([LayerEvent::Request(request), LayerEvent::Call(written(1, start + 700))]);
+            events.extend([LayerEvent::Request(request), LayerEvent::Syscall(written(1, start + 700))]);
             match n % 40 {
                 // Lost.
                 5 => {}
@@ -175,7 +175,7 @@ fn names() -> Vec<LayerEvent> {
         time,
         file: FILE,
         path: "/srv/data/table".into(),
-        kept: Kept::Whole,
+        captured: Captured::Full,
         filesystem: "ext4".into(),
         device_file: None,
         mode: 0o100_644,
@@ -184,7 +184,7 @@ fn names() -> Vec<LayerEvent> {
         time,
         task: TASK,
         parent: None,
-        change: TaskChange::Seen,
+        change: TaskChange::Discovered,
         tid: Tid(100),
         pid: Pid(100),
         ppid: Pid(1),
@@ -193,7 +193,7 @@ fn names() -> Vec<LayerEvent> {
         comm: "database".into(),
         exe: None,
         kernel_thread: false,
-        inner: None,
+        ns_ids: None,
     };
     let device = DeviceEvent { time, device: DISK, name: "loop1".into(), partition_of: None };
     vec![LayerEvent::Device(device), LayerEvent::File(file), LayerEvent::Task(task)]

@@ -6,14 +6,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use blkkin_tracer::TracerConfig;
-use blkkin_wire::event::CallEvent;
+use blkkin_wire::event::SyscallEvent;
 use blkkin_wire::ids::DeviceId;
 
 use super::actor::Actor;
 use super::recording::{Recording, record};
 
 /// (device, inode) of a call's primary file.
-pub(crate) fn file_of(call: &CallEvent) -> Option<(DeviceId, u64)> {
+pub(crate) fn file_of(call: &SyscallEvent) -> Option<(DeviceId, u64)> {
     call.file.map(|open| (open.file.device, open.file.ino))
 }
 

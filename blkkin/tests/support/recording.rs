@@ -9,34 +9,36 @@ use std::time::Duration;
 
 use blkkin_aggregator::join::{JoinAccounts, JoinConfig, Joiner};
 use blkkin_aggregator::trace::Trace;
-use blkkin_bus::{CAPACITY_DEFAULT, Next, topic};
-use blkkin_tracer::{AttachKind, Ended, StopSignal, Tracer, TracerConfig, TracerError};
-use blkkin_wire::batch::Accounts;
-use blkkin_wire::event::{BioEvent, CallEvent, CommitEvent, FileEvent, LayerEvent, RequestEvent, TaskEvent};
+use blkkin_bus::{CAPACITY_DEFAULT, Next, channel};
+use blkkin_tracer::{AttachKind, StopSignal, TraceSummary, Tracer, TracerConfig, TracerError};
+use blkkin_wire::batch::SourceStats;
+use blkkin_wire::event::{
+    BioEvent, CommitEvent, FileEvent, LayerEvent, RequestEvent, SyscallEvent, TaskEvent,
+};
 use blkkin_wire::ids::Pid;
-use blkkin_wire::process::ProcessEvent;
-use blkkin_wire::unended::AtEnd;
+use blkkin_wire::in_flight::FinalState;
+use blkkin_wire::process_context::ProcessContextEvent;
 
 use super::actor::Actor;
 
 /// A tracer at work.
 pub(crate) struct Recorder {
     stop: StopSignal,
-    drain: JoinHandle<Ended>,
+    drain: JoinHandle<TraceSummary>,
     collect: JoinHandle<(Vec<LayerEvent>, Vec<Trace>, JoinAccounts)>,
     contexts: Arc<AtomicU64>,
     publishing: Arc<AtomicU64>,
     calls: Arc<Mutex<HashMap<(bool, u64), u64>>>,
-    said: Arc<Mutex<Vec<ProcessEvent>>>,
+    said: Arc<Mutex<Vec<ProcessContextEvent>>>,
 }
 
 /// What it said.
 pub(crate) struct Recording {
     pub(crate) events: Vec<LayerEvent>,
     pub(crate) traces: Vec<Trace>,
-    pub(crate) accounts: Accounts,
+    pub(crate) accounts: SourceStats,
     pub(crate) join: JoinAccounts,
-    pub(crate) at_end: AtEnd,
+    pub(crate) at_end: FinalState,
 }
 
 /// Follows these actors through all that they do.
@@ -113,7 +115,7 @@ fn by_kind_asked_for(config: &TracerConfig) -> TracerConfig {
 /// Whether this machine lets programs be attached by this kind: each inside a guest; elsewhere a policy may refuse those that are
 /// put at functions, and what it says is why a test is skipped.
 pub(crate) fn offered(kind: AttachKind) -> Result<(), String> {
-    if !kind.is_at_functions() || std::env::var_os("BLKKIN_GUEST").is_some() {
+    if !kind.uses_functions() || std::env::var_os("BLKKIN_GUEST").is_some() {
         return Ok(());
     }
     match Tracer::load(&TracerConfig { attach: Some(kind), ..TracerConfig::default() }) {
@@ -127,12 +129,12 @@ impl Recorder {
     pub(crate) fn start(config: &TracerConfig, follow: &[Pid]) -> Recorder {
         let tracer = Tracer::load(&by_kind_asked_for(config)).unwrap();
         for pid in follow {
-            tracer.follow_tree(*pid).unwrap();
+            tracer.trace_process_tree(*pid).unwrap();
         }
-        let (publisher, mut batches) = topic(CAPACITY_DEFAULT);
+        let (publisher, mut batches) = channel(CAPACITY_DEFAULT);
         let stop = StopSignal::new();
         let told = stop.clone();
-        let drain = std::thread::spawn(move || tracer.drain(publisher, told).unwrap());
+        let drain = std::thread::spawn(move || tracer.run(publisher, told).unwrap());
         let contexts = Arc::new(AtomicU64::new(0));
         let counted = contexts.clone();
         let publishing = Arc::new(AtomicU64::new(0));
@@ -147,14 +149,14 @@ impl Recorder {
             loop {
                 match batches.next(Duration::from_secs(1)) {
                     Next::Item(batch) => {
-                        publish.store(batch.accounts.contexts_publishing, Relaxed);
-                        let has = |event: &&LayerEvent| matches!(event, LayerEvent::Call(call) if call.context.is_some());
+                        publish.store(batch.stats.contexts_publishing, Relaxed);
+                        let has = |event: &&LayerEvent| matches!(event, LayerEvent::Syscall(call) if call.context.is_some());
                         counted.fetch_add(batch.events.iter().filter(has).count() as u64, Relaxed);
                         for event in &batch.events {
-                            if let LayerEvent::Process(process) = event {
-                                heard.lock().unwrap().push(ProcessEvent::clone(process));
+                            if let LayerEvent::ProcessContext(process) = event {
+                                heard.lock().unwrap().push(ProcessContextEvent::clone(process));
                             }
-                            if let LayerEvent::Call(call) = event {
+                            if let LayerEvent::Syscall(call) = event {
                                 let key = (call.context.is_some(), call.args[3]);
                                 *seen.lock().unwrap().entry(key).or_default() += 1;
                             }
@@ -193,14 +195,14 @@ impl Recorder {
     }
 
     /// What processes have said of themselves so far.
-    pub(crate) fn said(&self) -> Vec<ProcessEvent> {
+    pub(crate) fn said(&self) -> Vec<ProcessContextEvent> {
         self.said.lock().unwrap().clone()
     }
 
     /// Detaches and takes what is left.
     pub(crate) fn finish(self) -> Recording {
         self.stop.stop();
-        let Ended { accounts, at_end, nbd: _, hits: _ } = self.drain.join().unwrap();
+        let TraceSummary { accounts, at_end, nbd: _, usdt: _ } = self.drain.join().unwrap();
         let (events, traces, join) = self.collect.join().unwrap();
         Recording { events, traces, accounts, join, at_end }
     }
@@ -213,7 +215,7 @@ impl Recording {
         self.assert_balanced();
         assert_eq!(self.accounts.lost(), 0, "{:#?}", self.accounts);
         let incomplete: Vec<_> = self.traces.iter().filter(|trace| !trace.missing.nothing()).collect();
-        assert!(incomplete.is_empty(), "{} traces miss something: {:#?}", incomplete.len(), incomplete[0]);
+        assert!(incomplete.is_empty(), "{} traces incomplete: {:#?}", incomplete.len(), incomplete[0]);
     }
 
     /// The same for who asks about system calls. That a page of a program had to be read from the disk, and the kernel did not show the
@@ -272,15 +274,15 @@ impl Recording {
         }
     }
 
-    pub(crate) fn calls(&self) -> impl Iterator<Item = &CallEvent> {
+    pub(crate) fn calls(&self) -> impl Iterator<Item = &SyscallEvent> {
         self.events.iter().filter_map(|event| match event {
-            LayerEvent::Call(call) => Some(call),
+            LayerEvent::Syscall(call) => Some(call),
             _ => None,
         })
     }
 
     /// The calls of this name.
-    pub(crate) fn named(&self, name: &str) -> Vec<&CallEvent> {
+    pub(crate) fn named(&self, name: &str) -> Vec<&SyscallEvent> {
         self.calls().filter(|call| call.call.name() == name).collect()
     }
 
@@ -322,7 +324,7 @@ impl Recording {
     }
 
     /// The task as it was described at a call.
-    pub(crate) fn task_of(&self, call: &CallEvent) -> &TaskEvent {
+    pub(crate) fn task_of(&self, call: &SyscallEvent) -> &TaskEvent {
         self.tasks().find(|task| task.task == call.task).expect("each call's task is described")
     }
 

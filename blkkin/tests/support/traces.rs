@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use blkkin_bus::kafka::{Settings, TRACES};
-use blkkin_wire::piece::{Epoch, Origin, Piece, PieceBatch, Stage};
+use blkkin_wire::fragment::{FragmentBatch, FragmentOrigin, Incarnation, Stage, TraceFragment};
 use blkkin_wire::v1;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
@@ -15,9 +15,10 @@ use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 pub(crate) type Pieces = HashMap<Vec<u8>, u32>;
 
 /// Adds a piece.
-pub(crate) fn count(pieces: &mut Pieces, piece: &Piece) {
-    let from = Origin { stage: Stage::Join, partition: 0, epoch: Epoch(0) };
-    let bytes = v1::encode_pieces(&PieceBatch { from, first: 0, pieces: vec![piece.clone()] });
+pub(crate) fn count(pieces: &mut Pieces, piece: &TraceFragment) {
+    let from = FragmentOrigin { stage: Stage::Join, partition: 0, incarnation: Incarnation(0) };
+    let bytes =
+        v1::encode_fragments(&FragmentBatch { origin: from, first: 0, fragments: vec![piece.clone()] });
     *pieces.entry(bytes).or_default() += 1;
 }
 
@@ -28,7 +29,7 @@ pub(crate) fn total(pieces: &Pieces) -> usize {
 
 pub(crate) struct TraceReader {
     consumer: BaseConsumer,
-    next: HashMap<(Origin, i32), u64>,
+    next: HashMap<(FragmentOrigin, i32), u64>,
     /// Each number once.
     pub(crate) pieces: Pieces,
     /// Numbers that came more than once.
@@ -65,10 +66,10 @@ impl TraceReader {
         while begun.elapsed() < patience && !enough(&self.pieces) {
             // An error is a broker that is away for a while.
             let Some(Ok(message)) = self.consumer.poll(Duration::from_millis(100)) else { continue };
-            let batch = v1::decode_pieces(message.payload().unwrap()).unwrap();
-            let next = self.next.entry((batch.from, message.partition())).or_insert(0);
-            assert!(batch.first <= *next, "number {} of {:?} never came", *next, batch.from);
-            for (number, piece) in (batch.first..).zip(&batch.pieces) {
+            let batch = v1::decode_fragments(message.payload().unwrap()).unwrap();
+            let next = self.next.entry((batch.origin, message.partition())).or_insert(0);
+            assert!(batch.first <= *next, "number {} of {:?} never came", *next, batch.origin);
+            for (number, piece) in (batch.first..).zip(&batch.fragments) {
                 if number < *next {
                     self.repeated += 1;
                     continue;
@@ -85,8 +86,8 @@ pub(crate) fn difference(expected: &Pieces, found: &Pieces) -> Vec<String> {
     let keys = expected.keys().chain(found.keys().filter(|key| !expected.contains_key(*key)));
     let said = keys.filter_map(|key| {
         let [wanted, there] = [expected, found].map(|pieces| pieces.get(key).copied().unwrap_or(0));
-        let piece = || v1::decode_pieces(key).unwrap();
-        (wanted != there).then(|| format!("{there} times, not {wanted}: {:?}", piece().pieces))
+        let piece = || v1::decode_fragments(key).unwrap();
+        (wanted != there).then(|| format!("{there} times, not {wanted}: {:?}", piece().fragments))
     });
     said.take(3).collect()
 }

@@ -1,14 +1,19 @@
-//! Records out of a topic, as one member of a group.
+//! Consumer of one topic, as one member of a consumer group.
 //!
-//! *Offsets* are committed by whoever says that it has done what was to be done ([`TopicConsumer::commit`]): what was
-//! received and not done is received again, by the next member if need be.
+//! *In*: records of the assigned partitions. *Out*: [`Received`] records, each new part once.
 //!
-//! *Partitions come and go* all at once (range, the classic default) or one by one (the cooperative assignors, and whatever the
-//! cluster assigns by KIP-848). One by one means that of what is in hand a part is somebody else's now and a part is not. Who has
-//! them in one hand lets go of all of it and has the rest given again: [`TopicConsumer::take_back`].
+//! *Offsets*: the caller commits after it has processed all received records
+//! ([`TopicConsumer::commit`]). The group delivers uncommitted records again, to the next member if
+//! necessary.
 //!
-//! *Waiting* for whatever is to be done with it (a server that is away) is done in [`TopicConsumer::hold`]: a member that does
-//! not ask for records for five minutes (`max.poll.interval.ms`) is taken for dead, so it asks, and gets none.
+//! *Rebalances* move all partitions at once (the classic range assignor) or one by one (cooperative
+//! assignors and KIP-848). With one by one, a caller keeps some partitions of its in-flight records
+//! and loses others. A caller that processes them together drops all of them and calls
+//! [`TopicConsumer::refetch`] for those that it kept.
+//!
+//! *Waiting* for a destination happens in [`TopicConsumer::poll_paused`]. The group evicts a member
+//! that does not poll for five minutes (`max.poll.interval.ms`), so the member polls with all
+//! partitions paused.
 
 mod commit;
 
@@ -24,52 +29,53 @@ use rdkafka::message::OwnedMessage;
 use rdkafka::{Message, Offset, TopicPartitionList};
 
 use super::codec::{Codec, Events, Traces};
+use super::dedup::{DuplicateState, SequenceTracker};
 use super::lag::Progress;
-use super::membership::{Change, Membership};
-use super::seen::{Seen, Standing};
+use super::rebalance::{Change, RebalanceListener};
 use super::settings::Group;
 use super::{KafkaError, Settings};
 
-/// For an answer of the cluster.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout for a reply of the cluster.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a topic had to give.
+/// Result of one poll.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received<R = EventBatch> {
-    /// A record of which something was not given out before, without what was; with how many before it are missing.
+    /// A record with at least one new part, without the parts already delivered, and the number of
+    /// missing parts before it.
     Batch(Box<R>, u64),
-    /// One that was: nothing to do.
-    Again,
-    /// A record that is none of this schema, of so many bytes: to be counted, and kept for who wants to look.
-    Refused(Malformed, Vec<u8>, Place),
-    /// Nothing came in the time given.
-    Nothing,
-    /// Partitions came or went: what is held of those that went is somebody else's now.
+    /// A record of which every part was delivered before.
+    Duplicate,
+    /// A record that does not decode, with its bytes for the dead-letter topic.
+    Invalid(Malformed, Vec<u8>, RecordPosition),
+    /// No record arrived within the timeout.
+    Timeout,
+    /// A rebalance: in-flight records of revoked partitions now belong to another member.
     Rebalanced {
-        /// That this member has from now on and had not.
+        /// Partitions that this member gained.
         assigned: Vec<i32>,
-        /// That it had.
+        /// Partitions that this member lost.
         revoked: Vec<i32>,
     },
 }
 
-/// Where a record lies in its topic.
+/// Position of a record in its topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct RecordPosition {
     /// The partition.
     pub partition: i32,
-    /// Its offset there.
+    /// Offset in the partition.
     pub offset: i64,
 }
 
-/// Where a partition stood when all that was received of it was done.
+/// Offset up to which a partition was processed when `commit` was called.
 #[derive(Clone, Debug)]
-struct Done {
+struct ProcessedOffset {
     next: i64,
-    seen: Seen,
+    seen: SequenceTracker,
 }
 
-/// Partitions that came, and that went.
+/// Assigned and revoked partitions.
 type Rebalanced = (Vec<i32>, Vec<i32>);
 
 /// A member of a group that reads [`EVENTS`](super::EVENTS).
@@ -79,21 +85,21 @@ pub type TraceConsumer = TopicConsumer<Traces>;
 
 /// A member of a group that reads a topic.
 pub struct TopicConsumer<C> {
-    consumer: BaseConsumer<Membership>,
-    membership: Membership,
-    /// Of each partition.
-    seen: HashMap<i32, Seen>,
-    /// Where the next record of each partition is that was not received yet.
+    consumer: BaseConsumer<RebalanceListener>,
+    membership: RebalanceListener,
+    /// Sequence tracker of each partition.
+    seen: HashMap<i32, SequenceTracker>,
+    /// Offset of the next record to receive, by partition.
     next: HashMap<i32, i64>,
-    /// What was said to be done of those partitions of which more was received since.
-    done: HashMap<i32, Done>,
-    /// Asked for nothing, see [`TopicConsumer::hold`].
+    /// Processed offsets of partitions that have received more records since.
+    done: HashMap<i32, ProcessedOffset>,
+    /// Set while [`TopicConsumer::poll_paused`] has paused the partitions.
     held: bool,
-    /// Partitions that came and of which the group had committed nothing, since this was asked last.
+    /// Assigned partitions without a committed offset since the last `take_unknown`.
     unknown: usize,
-    /// Commits that are answered by a callback.
+    /// Number of commits that were answered by a callback.
     commits_sent: u64,
-    /// What of it is done, for who looks.
+    /// Progress that is shared with the lag reader.
     progress: Progress,
     settings: Settings,
     codec: PhantomData<C>,
@@ -103,8 +109,8 @@ impl<C: Codec> TopicConsumer<C> {
     /// Joins the group.
     pub fn join(settings: &Settings, group: &Group) -> Result<TopicConsumer<C>, KafkaError> {
         let fail = |error| KafkaError::of(settings, "join a group of", &error);
-        let membership = Membership::default();
-        let consumer: BaseConsumer<Membership> =
+        let membership = RebalanceListener::default();
+        let consumer: BaseConsumer<RebalanceListener> =
             settings.consumer(group).create_with_context(membership.clone()).map_err(fail)?;
         consumer.subscribe(&[C::TOPIC]).map_err(fail)?;
         Ok(TopicConsumer {
@@ -122,8 +128,8 @@ impl<C: Codec> TopicConsumer<C> {
         })
     }
 
-    /// Shows there how far it is from now on, in place of whoever did before.
-    pub fn show(&mut self, progress: &Progress) {
+    /// Publishes this consumer's progress there from now on.
+    pub fn publish_progress(&mut self, progress: &Progress) {
         progress.clear();
         self.progress = progress.clone();
     }
@@ -131,72 +137,75 @@ impl<C: Codec> TopicConsumer<C> {
     /// Waits at most `timeout` for the next record.
     pub fn next(&mut self, timeout: Duration) -> Result<Received<C::Record>, KafkaError> {
         if std::mem::take(&mut self.held) {
-            self.asked(|consumer, assigned| consumer.resume(assigned))?;
+            self.committed(|consumer, assigned| consumer.resume(assigned))?;
         }
         let polled = self.poll(timeout);
         if let Some((assigned, revoked)) = self.rebalanced()? {
-            // A record of a partition that was just assigned may have come with it: it is read again from where it was.
+            // A record of a newly assigned partition may have arrived with it: seek back to receive
+            // it again.
             if let Some(Ok(message)) = polled {
-                self.again(message.partition(), message.offset())?;
+                self.seek(message.partition(), message.offset())?;
             }
             return Ok(Received::Rebalanced { assigned, revoked });
         }
         let message = match polled {
-            None => return self.alive().map(|()| Received::Nothing),
-            Some(Err(error)) => return self.passing(&error).map(|()| Received::Nothing),
+            None => return self.check_fatal().map(|()| Received::Timeout),
+            Some(Err(error)) => return self.ignore_transient(&error).map(|()| Received::Timeout),
             Some(Ok(message)) => message,
         };
-        let place = Place { partition: message.partition(), offset: message.offset() };
+        let place = RecordPosition { partition: message.partition(), offset: message.offset() };
         self.next.insert(place.partition, place.offset + 1);
         if !self.done.contains_key(&place.partition) {
             let seen = self.seen.get(&place.partition).cloned().unwrap_or_default();
-            self.done.insert(place.partition, Done { next: place.offset, seen });
+            self.done.insert(place.partition, ProcessedOffset { next: place.offset, seen });
         }
         let bytes = message.payload().unwrap_or_default();
         let mut record = match C::decode(bytes) {
             Ok(record) => record,
-            Err(malformed) => return Ok(Received::Refused(malformed, bytes.to_vec(), place)),
+            Err(malformed) => return Ok(Received::Invalid(malformed, bytes.to_vec(), place)),
         };
         let seen = self.seen.entry(place.partition).or_default();
-        Ok(match seen.meet(C::numbers(&record)) {
-            Standing::New { again, missing } => {
+        Ok(match seen.classify(C::numbers(&record)) {
+            DuplicateState::New { duplicates: again, missing } => {
                 C::skip(&mut record, again);
                 Received::Batch(Box::new(record), missing)
             }
-            Standing::Again => Received::Again,
+            DuplicateState::Duplicate => Received::Duplicate,
         })
     }
 
-    /// Stays in the group for at most `timeout` and receives nothing; the partitions that were taken away meanwhile.
-    pub fn hold(&mut self, timeout: Duration) -> Result<Vec<i32>, KafkaError> {
+    /// Stays in the group for up to `timeout` without receiving records, and returns the partitions
+    /// revoked meanwhile.
+    pub fn poll_paused(&mut self, timeout: Duration) -> Result<Vec<i32>, KafkaError> {
         if !std::mem::replace(&mut self.held, true) {
-            self.asked(|consumer, assigned| consumer.pause(assigned))?;
+            self.committed(|consumer, assigned| consumer.pause(assigned))?;
         }
         let polled = self.poll(timeout);
         let revoked = match self.rebalanced()? {
             None => Vec::new(),
             Some((_, revoked)) => {
-                self.asked(|consumer, assigned| consumer.pause(assigned))?;
+                self.committed(|consumer, assigned| consumer.pause(assigned))?;
                 revoked
             }
         };
         match polled {
-            // Of a partition that was just assigned: not received yet.
-            Some(Ok(message)) => self.again(message.partition(), message.offset())?,
-            Some(Err(error)) => self.passing(&error)?,
-            None => self.alive()?,
+            // Record of a newly assigned partition: not received yet.
+            Some(Ok(message)) => self.seek(message.partition(), message.offset())?,
+            Some(Err(error)) => self.ignore_transient(&error)?,
+            None => self.check_fatal()?,
         }
         Ok(revoked)
     }
 
-    /// What was received and is not committed is received again, of the partitions that are still here.
+    /// Receives all uncommitted records of the remaining partitions again.
     ///
-    /// For who was told that partitions went, and lets go of all that it holds: what stayed nobody else would give again.
-    pub fn take_back(&mut self) -> Result<(), KafkaError> {
-        for (partition, Done { next, seen }) in std::mem::take(&mut self.done) {
+    /// For a caller that drops its in-flight records after a rebalance: no other member receives
+    /// those of the partitions that stay.
+    pub fn refetch(&mut self) -> Result<(), KafkaError> {
+        for (partition, ProcessedOffset { next, seen }) in std::mem::take(&mut self.done) {
             self.next.insert(partition, next);
             self.seen.insert(partition, seen);
-            self.again(partition, next)?;
+            self.seek(partition, next)?;
         }
         Ok(())
     }
@@ -205,9 +214,9 @@ impl<C: Codec> TopicConsumer<C> {
         self.consumer.poll(timeout).map(|polled| polled.map(|message| message.detach()))
     }
 
-    fn asked(
+    fn committed(
         &self,
-        ask: impl FnOnce(&BaseConsumer<Membership>, &TopicPartitionList) -> KafkaResult<()>,
+        ask: impl FnOnce(&BaseConsumer<RebalanceListener>, &TopicPartitionList) -> KafkaResult<()>,
     ) -> Result<(), KafkaError> {
         let done = self.consumer.assignment().and_then(|assigned| match assigned.count() {
             0 => Ok(()),
@@ -216,7 +225,7 @@ impl<C: Codec> TopicConsumer<C> {
         done.map_err(|error| KafkaError::of(&self.settings, "wait in a group of", &error))
     }
 
-    /// What the callbacks left: partitions that came and that went.
+    /// Takes the assigned and revoked partitions that the callbacks have recorded.
     fn rebalanced(&mut self) -> Result<Option<Rebalanced>, KafkaError> {
         let changes = self.membership.changes();
         if changes.is_empty() {
@@ -231,20 +240,21 @@ impl<C: Codec> TopicConsumer<C> {
                         self.seen.remove(partition);
                         self.next.remove(partition);
                         self.done.remove(partition);
-                        self.progress.gave(*partition);
+                        self.progress.remove(*partition);
                     }
-                    // It came and went between two looks.
+                    // Assigned and revoked between two polls.
                     assigned.retain(|partition| !partitions.contains(partition));
                     revoked.extend(partitions);
                 }
             }
         }
-        self.learn(&assigned)?;
+        self.restore_sequences(&assigned)?;
         Ok(Some((assigned, revoked)))
     }
 
-    /// What was given out of these partitions before they came to this member.
-    fn learn(&mut self, partitions: &[i32]) -> Result<(), KafkaError> {
+    /// Reads the sequences that earlier members delivered from the commit metadata of these
+    /// partitions.
+    fn restore_sequences(&mut self, partitions: &[i32]) -> Result<(), KafkaError> {
         if partitions.is_empty() {
             return Ok(());
         }
@@ -252,47 +262,48 @@ impl<C: Codec> TopicConsumer<C> {
         partitions.iter().for_each(|partition| {
             list.add_partition(C::TOPIC, *partition);
         });
-        let committed = self.consumer.committed_offsets(list, PATIENCE);
+        let committed = self.consumer.committed_offsets(list, REPLY_TIMEOUT);
         let committed =
             committed.map_err(|error| KafkaError::of(&self.settings, "ask for the offsets of", &error))?;
         for element in committed.elements() {
             let known = element.error();
             known.map_err(|error| KafkaError::of(&self.settings, "ask for the offsets of", &error))?;
-            self.seen.insert(element.partition(), Seen::from_note(element.metadata()));
+            self.seen.insert(element.partition(), SequenceTracker::from_metadata(element.metadata()));
             self.done.remove(&element.partition());
             let next = if let Offset::Offset(next) = element.offset() { Some(next) } else { None };
             match next {
                 Some(next) => drop(self.next.insert(element.partition(), next)),
                 None => self.unknown += 1,
             }
-            self.progress.stands(element.partition(), next);
+            self.progress.set(element.partition(), next);
         }
         Ok(())
     }
 
-    /// Another member has taken this one's own name: it is out of the group for good. Who comes back under that name takes it from
-    /// the other in turn.
+    /// Whether another member has joined under this member's instance name. This member is then out
+    /// of the group for good; rejoining under that name would fence the other one.
     pub fn is_fenced(&self) -> bool {
         matches!(self.consumer.client().fatal_error(), Some((RDKafkaErrorCode::FencedInstanceId, _)))
     }
 
-    /// Partitions that came since this was asked last, and are read from their first record on: the group had committed nothing
-    /// of them. It is new, or the cluster has forgotten it: `offsets.retention.minutes`, 7 days without a member by default.
+    /// Takes the number of newly assigned partitions that are read from their first record because
+    /// the group has no offset for them. Such a group is new, or the cluster has expired its
+    /// offsets (`offsets.retention.minutes`, 7 days without a member by default).
     pub fn take_unknown(&mut self) -> usize {
         std::mem::take(&mut self.unknown)
     }
 
-    fn again(&self, partition: i32, offset: i64) -> Result<(), KafkaError> {
-        let sought = self.consumer.seek(C::TOPIC, partition, Offset::Offset(offset), PATIENCE);
+    fn seek(&self, partition: i32, offset: i64) -> Result<(), KafkaError> {
+        let sought = self.consumer.seek(C::TOPIC, partition, Offset::Offset(offset), REPLY_TIMEOUT);
         sought.map_err(|error| KafkaError::of(&self.settings, "read again from", &error))
     }
 
-    fn alive(&self) -> Result<(), KafkaError> {
+    fn check_fatal(&self) -> Result<(), KafkaError> {
         KafkaError::fatal(&self.settings, self.consumer.client()).map_or(Ok(()), Err)
     }
 
-    fn passing(&self, error: &rdkafka::error::KafkaError) -> Result<(), KafkaError> {
-        self.alive()?;
+    fn ignore_transient(&self, error: &rdkafka::error::KafkaError) -> Result<(), KafkaError> {
+        self.check_fatal()?;
         KafkaError::lasting(&self.settings, error).map_or(Ok(()), Err)
     }
 }

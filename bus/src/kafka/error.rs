@@ -1,7 +1,7 @@
-//! What went wrong with a cluster, for a person: what failed, why, what to do.
+//! Errors of a cluster for a person: what failed, why, what to do.
 //!
-//! *In*: librdkafka's errors. *Out*: [`KafkaError`]. *Invariant*: no value of a setting stands in it. A password that was
-//! given under a name that does not exist is a password still.
+//! *In*: librdkafka's errors. *Out*: [`KafkaError`]. *Invariant*: no error contains a setting's
+//! value. A password under a misspelled setting name is still a password.
 
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::error::{KafkaError as Driver, RDKafkaErrorCode as Code};
@@ -9,21 +9,21 @@ use rdkafka::types::RDKafkaConfRes;
 
 use super::Settings;
 
-/// What went wrong with a cluster, for a person.
+/// Error of a cluster, for a person.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: {why}")]
 pub struct KafkaError {
-    /// What could not be done.
+    /// Failed action.
     pub what: String,
-    /// Why.
+    /// Reason.
     pub why: String,
-    /// What to do.
+    /// Remedy.
     pub remedy: String,
 }
 
 impl KafkaError {
-    /// What reading met, if it does not pass: librdkafka goes on by itself after nearly everything, as a broker that is away
-    /// comes back.
+    /// Returns a consumer's error if it is permanent: librdkafka recovers from nearly all others,
+    /// such as an unreachable broker.
     pub(super) fn lasting(settings: &Settings, error: &Driver) -> Option<KafkaError> {
         match error.rdkafka_error_code()? {
             Code::Authentication
@@ -36,21 +36,23 @@ impl KafkaError {
         }
     }
 
-    /// What has put a client out of use. librdkafka says it once, by whatever is asked next, or by nothing: so it is looked for.
+    /// Returns a client's fatal error. librdkafka reports it once, in the next call or in none, so
+    /// it is read here.
     pub(super) fn fatal<C: ClientContext>(settings: &Settings, client: &Client<C>) -> Option<KafkaError> {
         let (code, why) = client.fatal_error()?;
-        Some(KafkaError::coded(settings, "go on with", Some(code), why))
+        Some(KafkaError::with_code(settings, "go on with", Some(code), why))
     }
 
-    /// What a client met that has given up for good where it has: what it says afterwards of each record is only that.
-    pub(super) fn met<C: ClientContext>(
+    /// Returns a client's fatal error if it has one, else `error`: after a fatal error librdkafka
+    /// reports only that for each record.
+    pub(super) fn of_client<C: ClientContext>(
         settings: &Settings,
         verb: &str,
         error: &Driver,
         client: &Client<C>,
     ) -> KafkaError {
         match client.fatal_error() {
-            Some((code, why)) => KafkaError::coded(settings, verb, Some(code), why),
+            Some((code, why)) => KafkaError::with_code(settings, verb, Some(code), why),
             None => KafkaError::of(settings, verb, error),
         }
     }
@@ -64,11 +66,11 @@ impl KafkaError {
                 remedy: "what fits together is in its CONFIGURATION.md; files that are named have to be there and be readable"
                     .to_owned(),
             },
-            error => KafkaError::coded(settings, verb, error.rdkafka_error_code(), error.to_string()),
+            error => KafkaError::with_code(settings, verb, error.rdkafka_error_code(), error.to_string()),
         }
     }
 
-    pub(super) fn coded(settings: &Settings, verb: &str, code: Option<Code>, why: String) -> KafkaError {
+    pub(super) fn with_code(settings: &Settings, verb: &str, code: Option<Code>, why: String) -> KafkaError {
         let brokers = &settings.brokers;
         let what = format!("cannot {verb} the Kafka cluster at {brokers}");
         KafkaError { what, why, remedy: remedy(brokers, code) }
@@ -79,7 +81,7 @@ fn config(kind: RDKafkaConfRes, why: &str, name: &str, value: &str) -> KafkaErro
     let remedy =
         format!("the setting {name} is librdkafka's: its names and values are in its CONFIGURATION.md");
     let what = format!("the setting {name} cannot be used");
-    // Its words for a value that it does not take have the value in them.
+    // librdkafka's message for an invalid value contains the value.
     let unknown = kind == RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN;
     let why = match (unknown, is_secret(name) && !value.is_empty()) {
         (true, _) => "no setting of this name exists".to_owned(),
@@ -89,7 +91,7 @@ fn config(kind: RDKafkaConfRes, why: &str, name: &str, value: &str) -> KafkaErro
     KafkaError { what, why, remedy }
 }
 
-/// Whether a setting of this name is not to be said.
+/// Returns whether a setting of this name may hold a secret.
 fn is_secret(name: &str) -> bool {
     ["password", "secret", "key", "pem", "jaas", "oauthbearer"].iter().any(|word| name.contains(word))
 }
@@ -150,9 +152,9 @@ mod tests {
             let error = Driver::ClientConfig(kind, why, name.to_owned(), given.to_owned());
             let mut settings = Settings::new("h:1");
             settings.extra.insert(name.to_owned(), given.to_owned());
-            let told = KafkaError::of(&settings, "reach", &error);
-            let said = format!("{told} {told:?} {settings:?}");
-            assert!(!said.contains(given) && said.contains(name), "{said}");
+            let error = KafkaError::of(&settings, "reach", &error);
+            let text = format!("{error} {error:?} {settings:?}");
+            assert!(!text.contains(given) && text.contains(name), "{text}");
         }
     }
 }

@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use blkkin_wire::batch::{Accounts, EventBatch};
+use blkkin_wire::batch::{EventBatch, SourceStats};
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use blkkin_wire::event::{DeviceEvent, LayerEvent};
 use blkkin_wire::ids::{BootId, DeviceId, NodeId, Source, StartEpoch};
@@ -30,12 +30,12 @@ fn batch(numbers: std::ops::Range<u64>, name: usize) -> EventBatch {
         },
         watermark: MonotonicNs(numbers.end * 10),
         events: numbers.map(event).collect(),
-        accounts: Accounts { calls_entered: name as u64, ..Accounts::default() },
-        killed: Vec::new(),
+        stats: SourceStats { calls_entered: name as u64, ..SourceStats::default() },
+        crashed_runs: Vec::new(),
     }
 }
 
-fn decoded(gathered: &Gathered) -> Vec<EventBatch> {
+fn decoded(gathered: &BatchedRecords) -> Vec<EventBatch> {
     gathered.records.iter().map(|record| v1::decode(&record.bytes).unwrap().batch).collect()
 }
 
@@ -44,7 +44,7 @@ fn numbers(batches: &[EventBatch]) -> Vec<u64> {
     events.map(|event| event.time().0 / 10).collect()
 }
 
-const SMALL: GatherConfig = GatherConfig {
+const SMALL: BatcherConfig = BatcherConfig {
     events_max: 100,
     age_max: Duration::from_millis(50),
     bytes_max: 4_000,
@@ -53,26 +53,26 @@ const SMALL: GatherConfig = GatherConfig {
 
 #[test]
 fn small_batches_become_one_record_when_there_are_enough_or_they_are_old() {
-    let (mut gatherer, start) = (Gatherer::new(SMALL, 5), Instant::now());
-    assert_eq!(gatherer.add(batch(0..40, 1), start), Gathered::default());
-    assert_eq!(gatherer.patience(start + Duration::from_millis(20)), Duration::from_millis(30));
-    assert_eq!(gatherer.due(start + Duration::from_millis(49)), Gathered::default());
+    let (mut gatherer, start) = (EventBatcher::new(SMALL, 5), Instant::now());
+    assert_eq!(gatherer.add(batch(0..40, 1), start), BatchedRecords::default());
+    assert_eq!(gatherer.due_in(start + Duration::from_millis(20)), Duration::from_millis(30));
+    assert_eq!(gatherer.due(start + Duration::from_millis(49)), BatchedRecords::default());
     let old = decoded(&gatherer.due(start + Duration::from_millis(50)));
     assert_eq!((old.len(), old[0].sequence, numbers(&old)), (1, 5, (0..40).collect()));
-    assert_eq!(gatherer.add(batch(40..90, 2), start), Gathered::default());
+    assert_eq!(gatherer.add(batch(40..90, 2), start), BatchedRecords::default());
     let full = decoded(&gatherer.add(batch(90..140, 3), start));
     assert_eq!((full.len(), full[0].sequence, numbers(&full)), (1, 6, (40..140).collect()));
     assert_eq!(
-        (full[0].watermark, full[0].accounts.calls_entered),
+        (full[0].watermark, full[0].stats.calls_entered),
         (MonotonicNs(1_400), 3),
         "the later says all"
     );
-    assert_eq!(gatherer.take(), Gathered::default());
+    assert_eq!(gatherer.take(), BatchedRecords::default());
 }
 
 #[test]
 fn what_is_too_long_is_cut_and_each_part_says_how_far_it_is_complete() {
-    let (mut gatherer, now) = (Gatherer::new(SMALL, 0), Instant::now());
+    let (mut gatherer, now) = (EventBatcher::new(SMALL, 0), Instant::now());
     let gathered = gatherer.add(batch(0..250, 60), now);
     assert!(gathered.records.iter().all(|record| record.bytes.len() <= SMALL.bytes_max));
     let parts = decoded(&gathered);
@@ -91,8 +91,8 @@ fn an_event_that_no_record_can_hold_is_counted_and_the_others_go() {
     let mut long = batch(0..3, 10);
     let LayerEvent::Device(device) = &mut long.events[1] else { panic!("a device") };
     device.name = "y".repeat(5_000).into();
-    let mut gatherer = Gatherer::new(SMALL, 0);
-    assert_eq!(gatherer.add(long, Instant::now()), Gathered::default());
+    let mut gatherer = EventBatcher::new(SMALL, 0);
+    assert_eq!(gatherer.add(long, Instant::now()), BatchedRecords::default());
     let gathered = gatherer.take();
     assert_eq!((gathered.oversize, numbers(&decoded(&gathered))), (1, vec![0, 2]));
 }
@@ -101,7 +101,7 @@ fn an_event_that_no_record_can_hold_is_counted_and_the_others_go() {
 #[test]
 fn a_silent_source_says_how_far_it_is_as_fast_as_before_and_then_only_that_it_lives() {
     const MS: u64 = 1_000_000;
-    let (start, mut gatherer) = (Instant::now(), Gatherer::new(GatherConfig::default(), 0));
+    let (start, mut gatherer) = (Instant::now(), EventBatcher::new(BatcherConfig::default(), 0));
     let at = |ms: u64| start + Duration::from_millis(ms);
     let mut gone = Vec::new();
     for ms in (0..10_000).step_by(20) {

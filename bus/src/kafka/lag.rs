@@ -1,17 +1,18 @@
-//! How far a member of a group is behind.
+//! Consumer lag of one group member.
 //!
-//! *In*: where a member stands, told by itself ([`Progress`]), and where the topic begins and ends, asked of the cluster
-//! ([`Ends`]). *Out*: how many records of its partitions are not done ([`Lag`]). *Invariant*: an end is asked for and never
-//! remembered, and a member's part is that of its own partitions: the lags of a group's members add up to the group's.
+//! *In*: the member's processed offsets ([`Progress`]) and the topic's begin and end offsets from
+//! the cluster ([`LagReader`]). *Out*: the number of records of its partitions that are not
+//! processed ([`Lag`]). *Invariant*: end offsets are fetched at each call, and a member counts its
+//! own partitions only, so the lags of all members add up to the group's lag.
 //!
-//! What is *done* is the member's to say: an exporter has a record behind it when its destinations have acknowledged it, a
-//! stage of the aggregator when its machine has taken it in.
+//! The member defines *processed*: an exporter after its destinations acknowledged the record, an
+//! aggregator stage after its processor applied it.
 //!
-//! It costs two requests a broker, whatever the number of partitions, by a client of its own: a member may be waiting for
-//! something just when its lag is looked at.
+//! A reading costs two requests a broker, whatever the number of partitions. The reader has its own
+//! client because the member may be blocked while its lag is read.
 //!
-//! *Rejected*: librdkafka's statistics (`consumer_lag`). They know a partition's end from answers to fetches, and a member that
-//! waits for its destination fetches nothing: the lag would stand still just while it grows.
+//! *Rejected*: librdkafka's statistics (`consumer_lag`). They learn end offsets from fetches, and a
+//! member that waits for its destination does not fetch: its lag would stop growing.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,71 +24,77 @@ use rdkafka::{Offset, TopicPartitionList};
 use super::settings::FIRST_ANSWER;
 use super::{KafkaError, Settings};
 
-/// Of each partition of a member the offset of the first record that is not done; none where that is the first there is.
-type Places = BTreeMap<i32, Option<i64>>;
+/// First unprocessed offset of each partition; `None` means the partition's first offset.
+type PartitionOffsets = BTreeMap<i32, Option<i64>>;
 
-/// Where a member stands, shared by it and who looks.
+/// Progress of a member, shared by the member and the lag reader.
 #[derive(Clone, Debug, Default)]
-pub struct Progress(Arc<Mutex<Places>>);
+pub struct Progress(Arc<Mutex<PartitionOffsets>>);
 
 impl Progress {
-    /// It has no partitions (any more).
+    /// Removes all partitions.
     pub(super) fn clear(&self) {
-        self.places().clear();
+        self.lock().clear();
     }
 
-    /// A partition is this member's, and done up to there.
-    pub(super) fn stands(&self, partition: i32, next: Option<i64>) {
-        self.places().insert(partition, next);
+    /// Adds a partition, or sets its first unprocessed offset.
+    pub(super) fn set(&self, partition: i32, next: Option<i64>) {
+        self.lock().insert(partition, next);
     }
 
-    /// A partition is not this member's any more.
-    pub(super) fn gave(&self, partition: i32) {
-        self.places().remove(&partition);
+    /// Removes a revoked partition.
+    pub(super) fn remove(&self, partition: i32) {
+        self.lock().remove(&partition);
     }
 
-    fn places(&self) -> MutexGuard<'_, Places> {
+    fn lock(&self) -> MutexGuard<'_, PartitionOffsets> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// How far behind a member is.
+/// Lag of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lag {
-    /// Records of its partitions that are there and not done.
+    /// Existing records of its partitions that are not processed.
     pub records: u64,
-    /// Partitions that it has.
+    /// Number of its partitions.
     pub partitions: usize,
 }
 
-/// Asks a cluster where topics begin and end.
-pub struct Ends {
+/// Fetches begin and end offsets of topics.
+pub struct LagReader {
     asking: BaseConsumer,
     settings: Settings,
 }
 
-impl Ends {
-    /// The cluster need not be there yet.
-    pub fn new(settings: &Settings) -> Result<Ends, KafkaError> {
+impl LagReader {
+    /// Creates the client; the cluster may be unreachable.
+    pub fn new(settings: &Settings) -> Result<LagReader, KafkaError> {
         let asking =
             settings.client().create().map_err(|error| KafkaError::of(settings, "set up", &error))?;
-        Ok(Ends { asking, settings: settings.clone() })
+        Ok(LagReader { asking, settings: settings.clone() })
     }
 
-    /// How far whoever stands there is behind in `topic`.
+    /// Computes the lag of `progress` in `topic`.
     pub fn lag(&self, topic: &str, progress: &Progress) -> Result<Lag, KafkaError> {
-        let places = progress.places().clone();
+        let places = progress.lock().clone();
         if places.is_empty() {
             return Ok(Lag::default());
         }
-        // The end last: what is done cannot lie behind it.
-        let begins = self.ask(topic, &places, Offset::Beginning)?;
-        let ends = self.ask(topic, &places, Offset::End)?;
-        Ok(Lag { records: behind(&places, &begins, &ends), partitions: places.len() })
+        // Fetched last, so that a processed offset is never behind the end.
+        let begins = self.fetch_offsets(topic, &places, Offset::Beginning)?;
+        let ends = self.fetch_offsets(topic, &places, Offset::End)?;
+        Ok(Lag { records: lag_of(&places, &begins, &ends), partitions: places.len() })
     }
 
-    /// ListOffsets takes these two for moments (ListOffsetsRequest.json: -2 the first offset, -1 the one behind the last).
-    fn ask(&self, topic: &str, places: &Places, which: Offset) -> Result<BTreeMap<i32, i64>, KafkaError> {
+    /// ListOffsets reserves these two timestamps (ListOffsetsRequest.json: -2 first offset, -1 end
+    /// offset).
+    fn fetch_offsets(
+        &self,
+        topic: &str,
+        places: &PartitionOffsets,
+        which: Offset,
+    ) -> Result<BTreeMap<i32, i64>, KafkaError> {
         let fail = |error: Driver| KafkaError::of(&self.settings, "ask for the ends of", &error);
         let mut wanted = TopicPartitionList::new();
         for partition in places.keys() {
@@ -105,8 +112,8 @@ impl Ends {
     }
 }
 
-/// What was deleted before it was done is not behind any more.
-fn behind(places: &Places, begins: &BTreeMap<i32, i64>, ends: &BTreeMap<i32, i64>) -> u64 {
+/// Sums the lag; records that retention deleted before they were processed do not count.
+fn lag_of(places: &PartitionOffsets, begins: &BTreeMap<i32, i64>, ends: &BTreeMap<i32, i64>) -> u64 {
     let of = |(partition, next): (&i32, &Option<i64>)| {
         let begin = begins.get(partition).copied().unwrap_or(0);
         let next = next.map_or(begin, |next| next.max(begin));
@@ -121,22 +128,24 @@ mod tests {
 
     #[test]
     fn behind_is_what_is_there_and_not_done() {
-        let places = Places::from([(0, Some(5)), (1, None), (2, Some(3)), (3, Some(9)), (4, Some(1))]);
+        let places =
+            PartitionOffsets::from([(0, Some(5)), (1, None), (2, Some(3)), (3, Some(9)), (4, Some(1))]);
         let begins = BTreeMap::from([(0, 0), (1, 2), (2, 7), (3, 0), (4, 0)]);
         let ends = BTreeMap::from([(0, 9), (1, 6), (2, 10), (3, 8)]);
-        // 4 more, all 4 that there are, 3 since the others were deleted, none behind the end, one that did not answer.
-        assert_eq!(behind(&places, &begins, &ends), 4 + 4 + 3);
+        // 4 more; all 4; 3, since retention deleted the others; none behind the end; one without an
+        // answer.
+        assert_eq!(lag_of(&places, &begins, &ends), 4 + 4 + 3);
     }
 
     #[test]
     fn a_partition_that_went_is_not_this_members_lag() {
         let progress = Progress::default();
-        progress.stands(1, None);
-        progress.stands(2, Some(7));
-        progress.stands(1, Some(3));
-        progress.gave(2);
-        assert_eq!(*progress.places(), Places::from([(1, Some(3))]));
+        progress.set(1, None);
+        progress.set(2, Some(7));
+        progress.set(1, Some(3));
+        progress.remove(2);
+        assert_eq!(*progress.lock(), PartitionOffsets::from([(1, Some(3))]));
         progress.clear();
-        assert!(progress.places().is_empty());
+        assert!(progress.lock().is_empty());
     }
 }

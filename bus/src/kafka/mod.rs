@@ -1,75 +1,79 @@
 //! Topics of a Kafka cluster.
 //!
 //! ```text
-//! EventBatch → gather (by size and age) → encode → EventProducer → blkkin.events → EventConsumer → EventBatch, once each
+//! EventBatch → batcher (by size and age) → encode → EventProducer → blkkin.events → EventConsumer
+//! → EventBatch, once each
 //! ```
 //!
-//! *In*: batches of tracers. *Out*: the same events to whoever reads the topic, each once. *Invariant*: what was accepted is
-//! delivered, or counted as not delivered; what is delivered twice is given out once; what is missing between two batches of
-//! one start of a tracer is counted.
+//! *In*: batches of tracers. *Out*: the same events to each consumer group, each once. *Invariant*:
+//! every accepted event is delivered or counted as failed. A duplicate is delivered once. Batches
+//! missing between two of the same tracer start are counted.
 //!
 //! # Keys and partitions
 //!
-//! The key is the *join domain*: the node. All that one node says lies in one partition, in its order, since a bio may only be
-//! looked for where its call went. The partitioner is `murmur2_random`, Java's: librdkafka's own would send the same key
-//! elsewhere than a Java producer does.
+//! The key is the *join domain*: the node. All events of a node are in one partition, in order,
+//! since a bio is joined to the system call before it. The partitioner is `murmur2_random`, Java's
+//! default: librdkafka's own would send a key to another partition than a Java producer does.
 //!
-//! # Who waits
+//! # Back-pressure
 //!
-//! The producer's queue is bounded. When it is full the one who publishes waits, then the tracer's ring, and there, at the
-//! kernel's edge, events are dropped and counted. Nothing else drops.
+//! The producer's queue has a size limit. When it is full, publishers wait, then the tracer's rings
+//! fill up, and the kernel programs drop events and count them. No other stage drops.
 //!
-//! # Twice
+//! # Duplicates
 //!
-//! The producer is idempotent, so a retry is not a second record. But a batch can be *sent* twice, by an agent that replays what
-//! it had spooled; so each carries (node, boot, epoch, sequence), and `seen.rs` gives out what it has not given out.
+//! The producer is idempotent, so a retry adds no record. An agent that replays its spool can still
+//! send a batch twice. So each batch carries (node, boot, epoch, sequence), and `dedup.rs` skips
+//! what was delivered.
 //!
-//! *Rejected*: transactions (two more round trips a batch, for a guarantee that the sequence gives), auto-commit of offsets
-//! (commits what was received, not what was done with it), one record an event (80 B of overhead for 10 of content).
+//! *Rejected*: transactions (two more round trips a batch for a guarantee that the sequence gives);
+//! auto-commit of offsets (commits received records, not processed ones); one record an event (80 B
+//! of overhead for 10 of content).
 
 use std::time::Duration;
 
+mod batcher;
 mod codec;
+mod connectivity;
 mod consumer;
-mod create;
-mod dead;
+mod dead_letters;
+mod dedup;
 mod error;
-mod gather;
 mod lag;
-mod membership;
 mod producer;
-mod reach;
-mod rewind;
-mod seen;
+mod rebalance;
+mod seek;
 mod settings;
-mod single;
+mod single_producer;
 pub mod stage;
+mod topics;
 
+pub use batcher::{BatchedRecords, BatcherConfig, EventBatcher, Record};
 pub use codec::{Codec, Events, Numbers, Spans, Traces};
-pub use consumer::{EventConsumer, Place, Received, TopicConsumer, TraceConsumer};
-pub use dead::{DeadLetters, Letter};
+pub use consumer::{EventConsumer, Received, RecordPosition, TopicConsumer, TraceConsumer};
+pub use dead_letters::{DeadLetter, DeadLetters};
+pub use dedup::DuplicateState;
 pub use error::KafkaError;
-pub use gather::{GatherConfig, Gathered, Gatherer, Record};
-pub use lag::{Ends, Lag, Progress};
-pub use producer::{Answer, Deliveries, EventProducer, Sent, Ticket};
-pub use rewind::Rewound;
-pub use seen::Standing;
+pub use lag::{Lag, LagReader, Progress};
+pub use producer::{Ack, DeliveryHandle, DeliveryStats, EventProducer, Sent};
+pub use seek::SeekResult;
 pub use settings::{Group, Settings};
-pub use single::{NotSent, SingleProducer};
+pub use single_producer::{SendError, SingleProducer};
 
-/// The topic of events.
+/// Topic of events.
 pub const EVENTS: &str = "blkkin.events";
-/// The topic of spans as they were joined, by trace.
+/// Topic of joined spans, by trace.
 pub const SPANS: &str = "blkkin.spans";
-/// The topic of ends of requests between nodes.
+/// Topic of remote link endpoints.
 pub const LINKS: &str = "blkkin.links";
-/// The topic of traces that are kept, ready to be shown.
+/// Topic of sampled traces, ready for export.
 pub const TRACES: &str = "blkkin.traces";
-/// The topic of what could not be read or was refused, with why.
+/// Dead-letter topic: records that cannot be decoded and spans that were refused, with the reason.
 pub const DEAD: &str = "blkkin.dead";
-/// The topic of what the aggregator's stages keep of their state: see [`stage`].
+/// Topic of the aggregator stages' states: see [`stage`].
 pub const STATE: &str = "blkkin.state";
 
-/// A member of a group that is shown out by its own name comes back once in so long: it may have been its own request, which a broker
-/// that was killed has answered twice. Whoever is shown out again sooner has a name that another process has, too, and ends.
-pub const FENCED_AGAIN: Duration = Duration::from_secs(60);
+/// Time after a fence in which a second one ends the process. The first may be this member's own
+/// join request, answered twice by a broker that was killed. A second fence means that another
+/// process has the same instance name.
+pub const FENCED_TWICE_WITHIN: Duration = Duration::from_secs(60);

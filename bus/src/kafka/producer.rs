@@ -1,4 +1,4 @@
-//! Records into a topic: each acknowledged by the cluster, or known not to be.
+//! Producer of event records: each record is acknowledged by the cluster or counted as failed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,36 +10,38 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError as Driver, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, ThreadedProducer};
 
-use super::gather::Record;
-use super::reach::Said;
+use super::batcher::Record;
+use super::connectivity::LogCapture;
 use super::{EVENTS, KafkaError, Settings};
 
-/// Between two looks at a full queue.
-const FULL: Duration = Duration::from_millis(5);
+/// Pause between two checks of a full queue.
+const FULL_POLL: Duration = Duration::from_millis(5);
 
-/// Who starts before the cluster makes the topic when that comes. By default librdkafka takes a topic that is not there 30 s after
-/// the first record for one that never will be, and refuses all that waits for it. This is nearly the longest that it can be told:
-/// it counts in µs and 32 bits (`rd_kafka_topic_set_notexists`, rdkafka_topic.c), whatever its documentation allows.
-const PATIENT: &str = "topic.metadata.propagation.max.ms";
+/// librdkafka's time to wait for a missing topic, so that an agent may start before its topic
+/// exists. By default librdkafka treats a topic that is missing for 30 s after the first record as
+/// nonexistent, and fails every queued record. The value is close to the largest possible:
+/// librdkafka counts µs in 32 bits (`rd_kafka_topic_set_notexists`, rdkafka_topic.c), whatever its
+/// documentation allows.
+const TOPIC_WAIT_SETTING: &str = "topic.metadata.propagation.max.ms";
 const TOPIC_MADE_WITHIN: Duration = Duration::from_secs(35 * 60);
 
-/// What became of what was sent. `accepted = delivered + failed + waiting`.
+/// Delivery counters: `accepted = delivered + failed + waiting`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Deliveries {
-    /// Events taken.
+pub struct DeliveryStats {
+    /// Events accepted for sending.
     pub accepted: u64,
-    /// Of these acknowledged by all replicas that are in sync.
+    /// Accepted events that all in-sync replicas acknowledged.
     pub delivered: u64,
-    /// Of these given up: the cluster refused them, and they are nowhere else.
+    /// Accepted events that the cluster rejected for good.
     pub failed: u64,
-    /// Bytes of the records that were delivered, before compression.
+    /// Bytes of the delivered records, before compression.
     pub bytes: u64,
-    /// ns spent waiting because the queue was full.
+    /// Time spent waiting for room in the queue, in ns.
     pub waited_ns: u64,
 }
 
-impl Deliveries {
-    /// On their way.
+impl DeliveryStats {
+    /// Returns the events in flight.
     pub fn waiting(&self) -> u64 {
         self.accepted.saturating_sub(self.delivered + self.failed)
     }
@@ -52,85 +54,95 @@ struct Totals {
     failed: AtomicU64,
     bytes: AtomicU64,
     waited_ns: AtomicU64,
-    /// Records with a ticket that have an answer.
-    answered: Mutex<Vec<(Ticket, Answer)>>,
-    /// The latest refusal.
-    refused: Mutex<Option<Driver>>,
-    /// Nothing was delivered since that.
-    refuses: AtomicBool,
+    /// Records with a handle that were acknowledged or rejected since the last `take_acks`.
+    acked: Mutex<Vec<(DeliveryHandle, Ack)>>,
+    /// Latest rejection.
+    rejection: Mutex<Option<Driver>>,
+    /// Whether no record was delivered since the latest rejection.
+    rejecting: AtomicBool,
 }
 
-/// What a record was queued with.
-struct Label {
+/// Data attached to a queued record.
+struct RecordLabel {
     events: u64,
-    /// Whoever queued it wants to hear of this one.
-    ticket: Option<Ticket>,
+    /// Set if the caller wants this record's acknowledgement.
+    handle: Option<DeliveryHandle>,
 }
 
-/// Names a record to whoever queued it.
+/// Handle by which the caller recognises a record's acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ticket(pub u64);
+pub struct DeliveryHandle(pub u64);
 
-/// What became of a record with a ticket.
+/// Outcome of a record with a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// All replicas that are in sync have it.
-    Arrived,
-    /// Not now: it may be written once somebody has mended something. It is not counted as accepted any more.
-    Returned,
-    /// Nor will it ever be: it is longer than the topic takes, or no record to the broker. Likewise.
-    Refused,
+pub enum Ack {
+    /// All in-sync replicas have it.
+    Delivered,
+    /// Rejected for now: the caller may send it again. It no longer counts as accepted.
+    Retriable,
+    /// Rejected for good: longer than the topic allows, or invalid. It no longer counts as
+    /// accepted.
+    Rejected,
 }
 
-impl Answer {
-    fn of(result: &DeliveryResult<'_>) -> Answer {
-        let Err((error, _)) = result else { return Answer::Arrived };
+impl Ack {
+    fn of(result: &DeliveryResult<'_>) -> Ack {
+        let Err((error, _)) = result else { return Ack::Delivered };
         match error.rdkafka_error_code() {
-            Some(Code::MessageSizeTooLarge | Code::InvalidRecord) => Answer::Refused,
-            _ => Answer::Returned,
+            Some(Code::MessageSizeTooLarge | Code::InvalidRecord) => Ack::Rejected,
+            _ => Ack::Retriable,
         }
     }
 }
 
-/// Told by librdkafka what became of each record.
+/// Delivery callback of librdkafka.
 #[derive(Clone, Debug, Default)]
-struct Reports {
+struct DeliveryReports {
     totals: Arc<Totals>,
-    /// What hinders it, until something is delivered again.
-    said: Said,
+    /// Latest connection error, cleared by the next delivery.
+    log: LogCapture,
 }
 
-impl ClientContext for Reports {
+impl ClientContext for DeliveryReports {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
-        self.said.log(level, facility, line);
+        self.log.log(level, facility, line);
     }
 
     fn error(&self, error: Driver, reason: &str) {
-        self.said.error(error, reason);
+        self.log.error(error, reason);
     }
 }
 
-impl ProducerContext for Reports {
-    type DeliveryOpaque = Box<Label>;
+impl ProducerContext for DeliveryReports {
+    type DeliveryOpaque = Box<RecordLabel>;
 
-    fn delivery(&self, result: &DeliveryResult<'_>, label: Box<Label>) {
-        let Label { events, ticket } = *label;
-        let Totals { accepted, delivered, failed, bytes, answered, refused, refuses, .. } = &*self.totals;
+    fn delivery(&self, result: &DeliveryResult<'_>, label: Box<RecordLabel>) {
+        let RecordLabel { events, handle: ticket } = *label;
+        let Totals {
+            accepted,
+            delivered,
+            failed,
+            bytes,
+            acked: answered,
+            rejection: refused,
+            rejecting: refuses,
+            ..
+        } = &*self.totals;
         match result {
             Ok(message) => {
                 bytes.fetch_add(message.payload_len() as u64, Relaxed);
                 delivered.fetch_add(events, Relaxed);
                 refuses.store(false, Relaxed);
-                self.said.is_well();
+                self.log.clear();
             }
             Err((error, _)) => {
-                // Who holds a ticket decides what becomes of it.
+                // The caller that holds the handle decides whether to send it again.
                 if ticket.is_some() {
                     accepted.fetch_sub(events, Relaxed)
                 } else {
                     failed.fetch_add(events, Relaxed)
                 };
-                // Of one that was taken back nobody has refused it.
+                // Purged by this process, not rejected by the cluster.
                 let code = error.rdkafka_error_code();
                 if !matches!(code, Some(Code::PurgeQueue | Code::PurgeInflight)) {
                     *refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
@@ -139,54 +151,56 @@ impl ProducerContext for Reports {
             }
         }
         if let Some(ticket) = ticket {
-            answered.lock().unwrap_or_else(PoisonError::into_inner).push((ticket, Answer::of(result)));
+            answered.lock().unwrap_or_else(PoisonError::into_inner).push((ticket, Ack::of(result)));
         }
     }
 }
 
 /// Sends a node's records to [`EVENTS`].
 pub struct EventProducer {
-    producer: ThreadedProducer<Reports>,
-    reports: Reports,
+    producer: ThreadedProducer<DeliveryReports>,
+    reports: DeliveryReports,
     domain: NodeId,
     settings: Settings,
-    /// Why one before it had given up.
-    gave_up: Option<KafkaError>,
+    /// Error of the producer before `recreate`.
+    previous_error: Option<KafkaError>,
 }
 
 impl EventProducer {
-    /// For the events of `domain`: a node, or, for a guest, its host. The cluster need not be there yet.
+    /// Creates a producer for the events of `domain`: a node, or a guest's host. The cluster may be
+    /// unreachable.
     pub fn new(settings: &Settings, domain: NodeId) -> Result<EventProducer, KafkaError> {
-        let reports = Reports::default();
-        let producer = make(settings, &reports)?;
-        Ok(EventProducer { producer, reports, domain, settings: settings.clone(), gave_up: None })
+        let reports = DeliveryReports::default();
+        let producer = create_producer(settings, &reports)?;
+        Ok(EventProducer { producer, reports, domain, settings: settings.clone(), previous_error: None })
     }
 
-    /// Begins anew: what is on its way comes back, though some of it may have arrived. For one that has given up for good, as
-    /// librdkafka does where it may not write, whatever is allowed later.
-    pub fn renew(&mut self) -> Result<(), KafkaError> {
-        self.gave_up = self.refused();
-        self.producer = make(&self.settings, &self.reports)?;
+    /// Replaces a producer with a fatal error: records in flight are returned as retriable, though
+    /// some may have arrived. librdkafka has no other way back after a rejected authorization.
+    pub fn recreate(&mut self) -> Result<(), KafkaError> {
+        self.previous_error = self.last_rejection();
+        self.producer = create_producer(&self.settings, &self.reports)?;
         Ok(())
     }
 
-    /// It has given up for good.
-    pub fn is_out_of_use(&self) -> bool {
+    /// Returns whether librdkafka has a fatal error and sends no more.
+    pub fn has_fatal_error(&self) -> bool {
         self.producer.client().fatal_error().is_some()
     }
 
-    /// Events that came back and are given up.
-    pub fn lost(&self, events: u64) {
+    /// Counts returned events that the caller drops.
+    pub fn count_lost(&self, events: u64) {
         self.reports.totals.accepted.fetch_add(events, Relaxed);
         self.reports.totals.failed.fetch_add(events, Relaxed);
     }
 
-    /// Queues a record; waits while the queue is full, and gives it back when `stop` says so meanwhile.
+    /// Queues a record; waits while the queue is full, and returns the record if `stop` becomes
+    /// true meanwhile.
     pub fn send(&self, record: Record, stop: impl Fn() -> bool) -> Result<Sent, KafkaError> {
         self.send_for(self.domain, record, stop)
     }
 
-    /// The same for what another domain has said.
+    /// Queues a record for another join domain, like [`EventProducer::send`].
     pub fn send_for(
         &self,
         domain: NodeId,
@@ -195,104 +209,106 @@ impl EventProducer {
     ) -> Result<Sent, KafkaError> {
         let mut waiting: Option<Instant> = None;
         loop {
-            if self.queue(domain, &record.bytes, Label { events: record.events, ticket: None })? {
-                self.waited(waiting.map_or(Duration::ZERO, |since| since.elapsed()));
+            if self.queue(domain, &record.bytes, RecordLabel { events: record.events, handle: None })? {
+                self.add_wait(waiting.map_or(Duration::ZERO, |since| since.elapsed()));
                 return Ok(Sent::Queued);
             }
             let since = *waiting.get_or_insert_with(Instant::now);
             if stop() {
-                self.waited(since.elapsed());
+                self.add_wait(since.elapsed());
                 return Ok(Sent::Full(record));
             }
-            std::thread::sleep(FULL);
+            std::thread::sleep(FULL_POLL);
         }
     }
 
-    /// Queues a record without waiting; false where the queue is full. What becomes of it is told under its ticket, by
-    /// [`EventProducer::answers`].
-    pub fn offer(
+    /// Queues a record without waiting; returns false if the queue is full.
+    /// [`EventProducer::take_acks`] returns its outcome with `handle`.
+    pub fn try_send(
         &self,
         domain: NodeId,
         bytes: &[u8],
         events: u64,
-        ticket: Ticket,
+        ticket: DeliveryHandle,
     ) -> Result<bool, KafkaError> {
-        self.queue(domain, bytes, Label { events, ticket: Some(ticket) })
+        self.queue(domain, bytes, RecordLabel { events, handle: Some(ticket) })
     }
 
-    /// Tickets of records that were answered since one last asked.
-    pub fn answers(&self) -> Vec<(Ticket, Answer)> {
-        let mut answered = self.reports.totals.answered.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Takes the outcomes of records with a handle since the last call.
+    pub fn take_acks(&self) -> Vec<(DeliveryHandle, Ack)> {
+        let mut answered = self.reports.totals.acked.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *answered)
     }
 
-    fn queue(&self, domain: NodeId, bytes: &[u8], label: Label) -> Result<bool, KafkaError> {
+    fn queue(&self, domain: NodeId, bytes: &[u8], label: RecordLabel) -> Result<bool, KafkaError> {
         let (key, events) = (domain.0.to_be_bytes(), label.events);
         let queued = BaseRecord::with_opaque_to(EVENTS, Box::new(label)).key(&key[..]).payload(bytes);
-        // Before it is queued: its answer may come at once, and what is delivered is never more than what was accepted.
+        // Counted before it is queued: its acknowledgement may arrive at once, and delivered never
+        // exceeds accepted.
         self.reports.totals.accepted.fetch_add(events, Relaxed);
         match self.producer.send(queued) {
             Ok(()) => Ok(true),
             Err((error, _)) => {
                 self.reports.totals.accepted.fetch_sub(events, Relaxed);
-                // A topic that is not there now is made, by us or by somebody who may.
+                // A missing topic may be created later, by this process or an operator.
                 let not_now = [
                     Code::QueueFull,
                     Code::UnknownTopic,
                     Code::UnknownPartition,
                     Code::UnknownTopicOrPartition,
                 ];
-                if not_now.into_iter().any(|code| is(&error, code)) {
+                if not_now.into_iter().any(|code| has_code(&error, code)) {
                     return Ok(false);
                 }
-                Err(KafkaError::met(&self.settings, "send to", &error, self.producer.client()))
+                Err(KafkaError::of_client(&self.settings, "send to", &error, self.producer.client()))
             }
         }
     }
 
-    /// Waits until all is delivered or given up, `patience` at the most; what became of it.
-    pub fn finish(self, patience: Duration) -> Deliveries {
-        // What is left over is told by the numbers.
+    /// Waits up to `patience` for all records to be delivered or failed, and returns the counters.
+    pub fn finish(self, patience: Duration) -> DeliveryStats {
+        // The counters show records that are still in flight.
         let _ = self.producer.flush(patience);
-        self.deliveries()
+        self.stats()
     }
 
-    /// Waits until all is delivered or given up, `patience` at the most; what became of it so far.
-    pub fn settle(&self, patience: Duration) -> Deliveries {
-        // As below.
+    /// Waits up to `patience` for all records to be delivered or failed; the producer stays usable.
+    pub fn flush(&self, patience: Duration) -> DeliveryStats {
+        // The counters show records that are still in flight.
         let _ = self.producer.flush(patience);
-        self.deliveries()
+        self.stats()
     }
 
-    /// Why the cluster refused what it refused last: [`Deliveries::failed`] says how many events are lost by that.
-    pub fn refused(&self) -> Option<KafkaError> {
+    /// Returns the latest rejection; [`DeliveryStats::failed`] counts the events that it cost.
+    pub fn last_rejection(&self) -> Option<KafkaError> {
         if let Some(error) = KafkaError::fatal(&self.settings, self.producer.client()) {
             return Some(error);
         }
-        let refused = self.reports.totals.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = self.reports.totals.rejection.lock().unwrap_or_else(PoisonError::into_inner);
         let verb = format!("write to {EVENTS} of");
         let refused = refused.as_ref().map(|error| KafkaError::of(&self.settings, &verb, error));
-        refused.or_else(|| self.gave_up.clone())
+        refused.or_else(|| self.previous_error.clone())
     }
 
-    /// The last that was heard of a record is that it was refused.
-    pub fn is_refused(&self) -> bool {
-        self.reports.totals.refuses.load(Relaxed)
+    /// Returns whether the latest outcome was a rejection.
+    pub fn is_rejecting(&self) -> bool {
+        self.reports.totals.rejecting.load(Relaxed)
     }
 
-    /// What hinders it, if nothing was delivered since it was met: a broker that is away, a record that was refused.
-    pub fn hindrance(&self) -> Option<KafkaError> {
-        let refuses = self.is_out_of_use() || self.is_refused();
-        let refused = if refuses { self.refused() } else { None };
-        refused.or_else(|| self.reports.said.failure(&self.settings))
+    /// Returns the current obstacle, if nothing was delivered since: an unreachable broker or a
+    /// rejection.
+    pub fn current_error(&self) -> Option<KafkaError> {
+        let refuses = self.has_fatal_error() || self.is_rejecting();
+        let refused = if refuses { self.last_rejection() } else { None };
+        refused.or_else(|| self.reports.log.failure(&self.settings))
     }
 
-    /// What became of it so far.
-    pub fn deliveries(&self) -> Deliveries {
+    /// Returns the counters.
+    pub fn stats(&self) -> DeliveryStats {
         let Totals { accepted, delivered, failed, bytes, waited_ns, .. } = &*self.reports.totals;
-        // Accepted last: it is never less than what was delivered before it was read.
+        // Accepted is read last: it is never less than the deliveries read before.
         let (delivered, failed, bytes) = (delivered.load(Relaxed), failed.load(Relaxed), bytes.load(Relaxed));
-        Deliveries {
+        DeliveryStats {
             delivered,
             failed,
             bytes,
@@ -301,30 +317,33 @@ impl EventProducer {
         }
     }
 
-    /// So long nothing could be queued.
-    pub fn waited(&self, time: Duration) {
+    /// Adds time spent waiting for room in the queue.
+    pub fn add_wait(&self, time: Duration) {
         self.reports.totals.waited_ns.fetch_add(time.as_nanos() as u64, Relaxed);
     }
 }
 
-fn make(settings: &Settings, reports: &Reports) -> Result<ThreadedProducer<Reports>, KafkaError> {
+fn create_producer(
+    settings: &Settings,
+    reports: &DeliveryReports,
+) -> Result<ThreadedProducer<DeliveryReports>, KafkaError> {
     let mut config = settings.producer();
-    if !settings.extra.contains_key(PATIENT) {
-        config.set(PATIENT, TOPIC_MADE_WITHIN.as_millis().to_string());
+    if !settings.extra.contains_key(TOPIC_WAIT_SETTING) {
+        config.set(TOPIC_WAIT_SETTING, TOPIC_MADE_WITHIN.as_millis().to_string());
     }
     let producer = config.create_with_context(reports.clone());
     producer.map_err(|error| KafkaError::of(settings, "set up", &error))
 }
 
-/// What became of a record.
+/// Outcome of queueing a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// It is on its way.
+    /// In the queue.
     Queued,
-    /// The queue is full and one was told to stop: here it is again.
+    /// The queue stayed full until `stop`: the record is returned.
     Full(Record),
 }
 
-fn is(error: &Driver, code: Code) -> bool {
+fn has_code(error: &Driver, code: Code) -> bool {
     matches!(error, Driver::MessageProduction(found) if *found == code)
 }

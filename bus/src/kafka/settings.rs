@@ -1,4 +1,4 @@
-//! Where the cluster is, and how one is let in.
+//! Connection settings of a cluster, and the defaults of producers and consumers.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use rdkafka::ClientConfig;
 
-/// How long the first answer may take: an address that nobody answers at is known by then.
+/// Timeout of the first reply, long enough to detect an unreachable address.
 pub(super) const FIRST_ANSWER: Duration = Duration::from_secs(10);
 
-/// What a record's frame takes beside it.
+/// Bytes of a record's framing.
 const FRAME: usize = 1024;
 
 /// Requests on their way to a broker. With more than one, records are lost: where the first request of a producer is refused (the
@@ -19,21 +19,21 @@ const FRAME: usize = 1024;
 /// one on its way, up to a MB of records gather behind it: 10 MB/s at a round trip of 0.1 s, 1 GB/s at 1 ms.
 const IN_FLIGHT: &str = "max.in.flight.requests.per.connection";
 
-/// How to reach a cluster.
+/// Connection settings of a cluster.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// `HOST:PORT`, several with commas between.
+    /// `HOST:PORT`, several separated by commas.
     pub brokers: String,
     /// librdkafka's own settings, TLS and SASL among them: they are passed on as they are, and win over ours.
     pub extra: BTreeMap<String, String>,
-    /// Largest record, before compression: the broker's `message.max.bytes`, less a little for the record's frame.
+    /// Largest record before compression; the broker's default for a batch.
     pub record_bytes_max: usize,
-    /// What the producer holds at the most while the cluster does not take it.
+    /// Bytes that the producer queues while the cluster accepts none.
     pub queue_bytes_max: usize,
 }
 
 impl Settings {
-    /// With defaults for all but the address.
+    /// Creates settings with defaults for all but the address.
     pub fn new(brokers: impl Into<String>) -> Settings {
         Settings {
             brokers: brokers.into(),
@@ -44,25 +44,25 @@ impl Settings {
         }
     }
 
-    /// The largest record here: the user's `message.max.bytes` makes it shorter.
+    /// Returns the largest record: `message.max.bytes` can lower it.
     pub fn record_bytes(&self) -> usize {
-        let said = self.extra.get("message.max.bytes").and_then(|bytes| bytes.parse::<usize>().ok());
-        let said = said.map_or(self.record_bytes_max, |bytes| bytes.saturating_sub(FRAME).max(1));
-        said.min(self.record_bytes_max)
+        let limit = self.extra.get("message.max.bytes").and_then(|bytes| bytes.parse::<usize>().ok());
+        let limit = limit.map_or(self.record_bytes_max, |bytes| bytes.saturating_sub(FRAME).max(1));
+        limit.min(self.record_bytes_max)
     }
 
-    /// Whether groups follow the protocol of KIP-848: then the cluster says who has which partition and for how long a member
-    /// may be silent, and members may not.
-    pub(super) fn cluster_assigns(&self) -> bool {
+    /// Returns whether groups use the protocol of KIP-848: the cluster then decides assignment and
+    /// session timeout.
+    pub(super) fn uses_kip_848(&self) -> bool {
         self.extra.get("group.protocol").is_some_and(|protocol| protocol.eq_ignore_ascii_case("consumer"))
     }
 
-    /// What both ends say.
+    /// Returns settings for both producers and consumers.
     pub(super) fn client(&self) -> ClientConfig {
-        self.over(ClientConfig::new())
+        self.with_overrides(ClientConfig::new())
     }
 
-    /// What a producer says.
+    /// Returns settings of a producer.
     pub(super) fn producer(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
         config
@@ -72,16 +72,16 @@ impl Settings {
             .set("compression.type", "zstd")
             .set("compression.level", "1")
             .set("partitioner", "murmur2_random")
-            // Batches are gathered before they come here.
+            // Batched before they come here.
             .set("linger.ms", "0")
-            // Never given up while this process lives: what is given up is lost.
+            // Never expire while this process lives: an expired record is lost.
             .set("message.timeout.ms", "0")
             .set("message.max.bytes", (self.record_bytes_max + FRAME).to_string())
             .set("queue.buffering.max.kbytes", (self.queue_bytes_max >> 10).max(1).to_string());
-        self.over(config)
+        self.with_overrides(config)
     }
 
-    /// What a member of `group` says.
+    /// Returns settings of a member of `group`.
     pub(super) fn consumer(&self, group: &Group) -> ClientConfig {
         let mut config = ClientConfig::new();
         config
@@ -89,21 +89,21 @@ impl Settings {
             .set("enable.auto.commit", "false")
             .set("enable.auto.offset.store", "false")
             .set("auto.offset.reset", "earliest");
-        if !self.cluster_assigns() {
-            // A member that was killed is missed after 6 s instead of 45.
+        if !self.uses_kip_848() {
+            // A killed member is evicted after 6 s instead of 45.
             config.set("session.timeout.ms", "6000").set("heartbeat.interval.ms", "1000");
         }
         if let Some(member) = &group.member {
             config.set("group.instance.id", member);
         }
-        self.over(config)
+        self.with_overrides(config)
     }
 
-    /// Ours, then what both ends say, then the user's. Not by way of a map of one in the other: what is read of a `ClientConfig`
-    /// has its passwords taken out.
-    fn over(&self, mut config: ClientConfig) -> ClientConfig {
+    /// Adds the shared settings, then the user's. Not through a map of one in the other: a
+    /// `ClientConfig` redacts its passwords when read.
+    fn with_overrides(&self, mut config: ClientConfig) -> ClientConfig {
         config.set("bootstrap.servers", &self.brokers).set("client.id", "blkkin");
-        // A broker that comes back is noticed within a second, not ten.
+        // A restarted broker is noticed within a second, not ten.
         config.set("reconnect.backoff.ms", "50").set("reconnect.backoff.max.ms", "1000");
         for (name, value) in &self.extra {
             config.set(name, value);
@@ -112,7 +112,7 @@ impl Settings {
     }
 }
 
-/// Without the values of settings: there are passwords among them.
+/// Omits the values: some are passwords.
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Settings { brokers, extra, record_bytes_max, queue_bytes_max } = self;
@@ -125,11 +125,11 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// A consumer group, and who one is in it.
+/// A consumer group and this member's instance name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Its name: members of one name share the partitions.
+    /// Group name: members with the same name share the partitions.
     pub name: String,
-    /// A name of this member's own that outlives it: its partitions wait for it while it restarts.
+    /// Instance name that outlives the process: its partitions stay assigned while it restarts.
     pub member: Option<String>,
 }

@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 
 pub use blkkin_aggregator::account::subject::Subject;
-use blkkin_wire::calls::{CallId, errno_of};
-use blkkin_wire::event::{CallEvent, Ending};
+use blkkin_wire::event::{SyscallEvent, SyscallOutcome};
+use blkkin_wire::syscalls::{SyscallId, errno_of};
 
 use super::latency::Latency;
 use super::seen::Seen;
 
 /// Bytes of file data that a call moved.
-pub fn moved_bytes(call: &CallEvent) -> u64 {
-    match call.ending {
-        Ending::Returned(ret) => call.call.spec().bytes(ret).unwrap_or(0),
-        Ending::NoExit => 0,
+pub fn moved_bytes(call: &SyscallEvent) -> u64 {
+    match call.outcome {
+        SyscallOutcome::Returned(ret) => call.call.spec().bytes(ret).unwrap_or(0),
+        SyscallOutcome::NoExit => 0,
     }
 }
 
@@ -31,7 +31,7 @@ pub struct CallRow {
 /// All calls: at most two rows for each line of the table of calls.
 #[derive(Clone, Debug, Default)]
 pub struct Calls {
-    rows: BTreeMap<(Subject, CallId), CallRow>,
+    rows: BTreeMap<(Subject, SyscallId), CallRow>,
 }
 
 impl Calls {
@@ -40,12 +40,13 @@ impl Calls {
         let Some(call) = trace.call() else { return };
         let row = self.rows.entry((subject, call.call)).or_default();
         row.times.record(time);
-        row.errors += u64::from(matches!(call.ending, Ending::Returned(ret) if errno_of(ret).is_some()));
+        row.errors +=
+            u64::from(matches!(call.outcome, SyscallOutcome::Returned(ret) if errno_of(ret).is_some()));
         row.bytes = row.bytes.saturating_add(moved_bytes(call));
     }
 
     /// Those on `subject`, by total time, the longest first.
-    pub fn by_time(&self, subject: Subject) -> Vec<(CallId, &CallRow)> {
+    pub fn by_time(&self, subject: Subject) -> Vec<(SyscallId, &CallRow)> {
         let rows = self.rows.iter().filter(|((of, _), _)| *of == subject);
         let mut rows: Vec<_> = rows.map(|((_, call), row)| (*call, row)).collect();
         rows.sort_by_key(|(call, row)| (std::cmp::Reverse(row.times.total()), *call));
@@ -76,7 +77,7 @@ mod tests {
         for ret in [-512, -516, -4, 0] {
             let mut trace = call(1, "read", 10);
             let Root::Call(event) = &mut trace.root else { unreachable!() };
-            event.ending = Ending::Returned(ret);
+            event.outcome = SyscallOutcome::Returned(ret);
             calls.add(&trace);
         }
         let rows = calls.by_time(Subject::Storage);

@@ -7,7 +7,7 @@ use blkkin_aggregator::phases;
 use blkkin_aggregator::trace::Trace;
 use blkkin_wire::event::RequestEvent;
 use blkkin_wire::ids::DeviceId;
-use blkkin_wire::op::OPERATIONS;
+use blkkin_wire::op::BLOCK_OPS;
 
 use super::latency::Latency;
 
@@ -35,7 +35,7 @@ impl Operation {
     }
 
     fn named(name: &'static str) -> Operation {
-        let place = OPERATIONS.iter().position(|(_, _, known)| *known == name).unwrap_or(OPERATIONS.len());
+        let place = BLOCK_OPS.iter().position(|(_, _, known)| *known == name).unwrap_or(BLOCK_OPS.len());
         Operation { place, name }
     }
 }

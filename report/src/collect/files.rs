@@ -8,9 +8,9 @@ use std::sync::Arc;
 use blkkin_aggregator::account::subject::is_storage;
 use blkkin_aggregator::named::NamedFile;
 use blkkin_aggregator::trace::Trace;
-use blkkin_wire::calls::CallClass;
 use blkkin_wire::clock::DurationNs;
-use blkkin_wire::event::CallEvent;
+use blkkin_wire::event::SyscallEvent;
+use blkkin_wire::syscalls::SyscallClass;
 
 use super::calls::moved_bytes;
 use super::seen::Seen;
@@ -50,7 +50,7 @@ impl Files {
     pub(crate) fn add<'a>(&mut self, seen: impl Into<Seen<'a>>) {
         let seen = seen.into();
         let Some(call) = seen.storage_call() else { return };
-        if call.call.spec().class == CallClass::Transfer {
+        if call.call.spec().class == SyscallClass::Transfer {
             return self.add_transfer(seen, call);
         }
         if let Some(row) = self.known_row(seen.trace.names.file.as_ref()) {
@@ -70,7 +70,7 @@ impl Files {
 
     /// A transfer is a call on the file that it reads from, and bytes written to the other; where the first is a pipe or a
     /// socket it is a call on the second.
-    fn add_transfer(&mut self, seen: Seen<'_>, call: &CallEvent) {
+    fn add_transfer(&mut self, seen: Seen<'_>, call: &SyscallEvent) {
         let names = &seen.trace.names;
         let source =
             path(seen.trace, call).filter(|_| names.file.as_deref().is_none_or(|file| is_storage(file)));
@@ -149,11 +149,11 @@ fn place(file: &Arc<NamedFile>) -> usize {
 }
 
 impl FileRow {
-    fn add(&mut self, call: &CallEvent, time: DurationNs) {
+    fn add(&mut self, call: &SyscallEvent, time: DurationNs) {
         self.calls += 1;
         let bytes = moved_bytes(call);
         match call.call.spec().class {
-            CallClass::Write => self.moved.add(Moved { read: 0, written: bytes }),
+            SyscallClass::Write => self.moved.add(Moved { read: 0, written: bytes }),
             // The primary file of a transfer is the one that is read.
             _ => self.moved.add(Moved { read: bytes, written: 0 }),
         }
@@ -170,7 +170,7 @@ impl FileRow {
 }
 
 /// The file's path from the host's root where that is known; else the call's own argument if it says as much.
-pub fn path<'a>(trace: &'a Trace, call: &'a CallEvent) -> Option<std::borrow::Cow<'a, str>> {
+pub fn path<'a>(trace: &'a Trace, call: &'a SyscallEvent) -> Option<std::borrow::Cow<'a, str>> {
     match (&trace.names.file, &call.paths[0]) {
         (Some(file), _) => Some((&*file.path).into()),
         (None, Some(path)) if path.starts_with('/') && call.file.is_none() => Some((&**path).into()),
@@ -181,7 +181,7 @@ pub fn path<'a>(trace: &'a Trace, call: &'a CallEvent) -> Option<std::borrow::Co
 #[cfg(test)]
 mod tests {
     use blkkin_aggregator::trace::Root;
-    use blkkin_wire::event::{Ending, FileEvent, Kept};
+    use blkkin_wire::event::{Captured, FileEvent, SyscallOutcome};
 
     use super::*;
     use crate::collect::sample::{call, on_file};
@@ -209,7 +209,7 @@ mod tests {
             let mut trace = on_file(call(1, "splice", 10), from, mode);
             trace.names.second_file = on_file(call(1, "splice", 10), to, 0o100_644).names.file;
             if let Root::Call(call) = &mut trace.root {
-                call.ending = Ending::Returned(4096);
+                call.outcome = SyscallOutcome::Returned(4096);
             }
             trace
         };
@@ -231,7 +231,7 @@ mod tests {
     fn a_path_without_its_upper_part_is_marked_once() {
         let mut trace = on_file(call(1, "fsync", 10), "…/deep/file", 0o100_644);
         if let Some(file) = &mut trace.names.file {
-            *file = Arc::new(FileEvent { kept: Kept::Truncated, ..FileEvent::clone(file) }.into());
+            *file = Arc::new(FileEvent { captured: Captured::Truncated, ..FileEvent::clone(file) }.into());
         }
         assert_eq!(path(&trace, trace.call().unwrap()).as_deref(), Some("…/deep/file"));
     }

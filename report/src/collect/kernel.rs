@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use blkkin_aggregator::trace::{Part, Root, Trace};
+use blkkin_aggregator::trace::{FragmentKind, Root, Trace};
 
 use super::latency::Latency;
 
@@ -33,7 +33,7 @@ impl Work {
         match trace.root {
             Root::Call(_) | Root::Operation(_) => None,
             Root::Commit(_) => trace.adopted_by.is_none().then_some(Work::Commit),
-            Root::Missing if trace.part == Part::Later => Some(Work::LatePart),
+            Root::Missing if trace.part == FragmentKind::Late => Some(Work::LatePart),
             Root::Missing => Some(Work::RootMissing),
             Root::Kernel => Some(Self::of_kernel(trace)),
         }

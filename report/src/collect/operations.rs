@@ -25,9 +25,9 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use blkkin_aggregator::trace::{Root, Trace};
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
+use blkkin_wire::daemon_span::DaemonSpanEvent;
 use blkkin_wire::ids::{SpanId, TraceId};
-use blkkin_wire::meeting::Moved;
-use blkkin_wire::operation::OperationEvent;
+use blkkin_wire::remote_link::Reparented;
 
 use super::slowest::SLOWEST_MAX;
 use tree::Tree;
@@ -82,7 +82,7 @@ enum Place {
     /// Among the slowest.
     Top(Rank),
     /// In another's tree.
-    In(Moved),
+    In(Reparented),
 }
 
 impl Operations {
@@ -112,11 +112,11 @@ impl Operations {
     }
 
     /// The trace `of` is shown in another.
-    pub(crate) fn moved(&mut self, of: TraceId, moved: &Moved) {
-        if !self.families.contains_key(&of) || self.is_in(moved.to, of) {
+    pub(crate) fn moved(&mut self, of: TraceId, moved: &Reparented) {
+        if !self.families.contains_key(&of) || self.is_in(moved.trace, of) {
             return;
         }
-        let room = self.families.get(&moved.to).is_some_and(|asker| asker.below.len() < BELOW_MAX);
+        let room = self.families.get(&moved.trace).is_some_and(|asker| asker.below.len() < BELOW_MAX);
         self.leave(of);
         if !room {
             // Who asked was faster than those that are kept, so this was.
@@ -125,7 +125,7 @@ impl Operations {
         if let Some(family) = self.families.get_mut(&of) {
             family.place = Place::In(moved.clone());
         }
-        if let Some(asker) = self.families.get_mut(&moved.to) {
+        if let Some(asker) = self.families.get_mut(&moved.trace) {
             asker.below.push(of);
         }
     }
@@ -161,7 +161,7 @@ impl Operations {
                 self.ranks.remove(rank);
             }
             Place::In(moved) => {
-                let asker = moved.to;
+                let asker = moved.trace;
                 if let Some(asker) = self.families.get_mut(&asker) {
                     asker.below.retain(|below| *below != id);
                 }
@@ -202,7 +202,7 @@ impl Operations {
                 return true;
             }
             match self.families.get(&id).map(|family| &family.place) {
-                Some(Place::In(moved)) => id = moved.to,
+                Some(Place::In(moved)) => id = moved.trace,
                 _ => return false,
             }
         }
@@ -245,7 +245,7 @@ fn is_top(trace: &Trace) -> bool {
     operation(trace).is_some_and(|operation| operation.parent.is_none())
 }
 
-fn operation(trace: &Trace) -> Option<&OperationEvent> {
+fn operation(trace: &Trace) -> Option<&DaemonSpanEvent> {
     match &trace.root {
         Root::Operation(operation) => Some(operation),
         _ => None,

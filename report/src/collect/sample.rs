@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use blkkin_aggregator::trace::{Root, Trace};
-use blkkin_wire::calls::CallId;
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
-use blkkin_wire::event::{BlockOp, BlockStatus, CallEvent, FileEvent, Kept, OpenFile, RequestEvent, TaskRef};
+use blkkin_wire::event::{
+    BlockOp, BlockStatus, Captured, FileEvent, OpenFile, RequestEvent, SyscallEvent, TaskRef,
+};
 use blkkin_wire::ids::{BootId, DeviceId, Fd, FileId, NodeId, Sector, Source, SpanId, StartEpoch, TaskId};
+use blkkin_wire::syscalls::SyscallId;
 
 const TASK: TaskRef = TaskRef { id: TaskId(1), version: 0 };
 const FILE: FileId = FileId { device: DeviceId { major: 8, minor: 0 }, ino: 1, generation: 0 };
@@ -20,12 +22,12 @@ pub(crate) fn call(span: u64, name: &str, time: u64) -> Trace {
         uncertainty: DurationNs(0),
         ..ClockAnchor::NONE
     };
-    let call = CallEvent {
+    let call = SyscallEvent {
         args: [3, 0, 0, 0, 0, 0],
-        ..CallEvent::bare(
+        ..SyscallEvent::bare(
             SpanId(span),
             TASK,
-            CallId::by_name(name).unwrap(),
+            SyscallId::by_name(name).unwrap(),
             MonotonicNs(0),
             MonotonicNs(time),
         )
@@ -42,7 +44,7 @@ pub(super) fn on_file(mut trace: Trace, path: &str, mode: u32) -> Trace {
         time: MonotonicNs(0),
         file: FILE,
         path: path.into(),
-        kept: Kept::Whole,
+        captured: Captured::Full,
         filesystem: "ext4".into(),
         device_file: None,
         mode,

@@ -3,7 +3,7 @@
 use blkkin_aggregator::account::subject::Subject;
 use blkkin_aggregator::trace::Trace;
 use blkkin_wire::clock::DurationNs;
-use blkkin_wire::event::CallEvent;
+use blkkin_wire::event::SyscallEvent;
 
 /// A trace, what its call was about, and how long its root took.
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +15,7 @@ pub(crate) struct Seen<'a> {
 
 impl<'a> Seen<'a> {
     /// The call at its root, if it asked storage for something.
-    pub(crate) fn storage_call(&self) -> Option<&'a CallEvent> {
+    pub(crate) fn storage_call(&self) -> Option<&'a SyscallEvent> {
         self.trace.call().filter(|_| self.subject == Subject::Storage)
     }
 }

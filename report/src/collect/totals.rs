@@ -5,10 +5,10 @@ use std::sync::Arc;
 use blkkin_aggregator::account::subject::is_storage;
 use blkkin_aggregator::named::NamedFile;
 use blkkin_aggregator::stacked::Stacked;
-use blkkin_aggregator::trace::{Part, Root, Trace};
-use blkkin_wire::calls::{CallClass, CallId};
+use blkkin_aggregator::trace::{FragmentKind, Root, Trace};
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
-use blkkin_wire::event::{CallEvent, ContextFrom, Ending, Kept, RequestEvent, TraceContext};
+use blkkin_wire::event::{Captured, ContextSource, RequestEvent, SyscallEvent, SyscallOutcome, TraceContext};
+use blkkin_wire::syscalls::{SyscallClass, SyscallId};
 
 use super::calls::{Subject, moved_bytes};
 use super::seen::Seen;
@@ -85,7 +85,7 @@ pub struct Totals {
     /// What is missing.
     pub gaps: Gaps,
     /// The slowest call on a file.
-    pub slowest: Option<(CallId, DurationNs)>,
+    pub slowest: Option<(SyscallId, DurationNs)>,
     /// When the last part of any trace ended.
     pub last_end: MonotonicNs,
 }
@@ -106,18 +106,18 @@ impl Totals {
         let seen = seen.into();
         let trace = seen.trace;
         // A later part is of a trace that was counted.
-        self.traces += u64::from(trace.part == Part::First);
+        self.traces += u64::from(trace.part == FragmentKind::First);
         self.last_end = self.last_end.max(trace.last_end());
         match &trace.root {
             Root::Call(call) => {
-                let published = |context: &TraceContext| context.from == ContextFrom::Thread;
+                let published = |context: &TraceContext| context.source == ContextSource::ThreadContext;
                 self.in_contexts += u64::from(trace.context().is_some_and(published));
                 self.sampled_by_program += u64::from(trace.is_sampled_by_program());
                 self.add_call(call, seen);
             }
             Root::Commit(_) => self.commits += 1,
             Root::Kernel => self.kernel += 1,
-            Root::Operation(_) => self.operations += u64::from(trace.part == Part::First),
+            Root::Operation(_) => self.operations += u64::from(trace.part == FragmentKind::First),
             Root::Missing => {}
         }
         self.bios += trace.bios.len() as u64;
@@ -126,10 +126,10 @@ impl Totals {
         self.add_gaps(trace);
     }
 
-    fn add_call(&mut self, call: &CallEvent, seen: Seen<'_>) {
+    fn add_call(&mut self, call: &SyscallEvent, seen: Seen<'_>) {
         self.calls += 1;
-        self.no_exit += u64::from(call.ending == Ending::NoExit);
-        self.paths_cut += u64::from(call.paths_kept != Kept::Whole);
+        self.no_exit += u64::from(call.outcome == SyscallOutcome::NoExit);
+        self.paths_cut += u64::from(call.paths_captured != Captured::Full);
         if seen.subject == Subject::NotStorage {
             self.stream_calls += 1;
             return;
@@ -138,10 +138,10 @@ impl Totals {
         let class = call.call.spec().class;
         // A transfer reads from one file and writes to another; either may be a pipe or a socket.
         let stored = |file: &Option<Arc<NamedFile>>| file.as_deref().is_none_or(|file| is_storage(file));
-        let transfer = class == CallClass::Transfer;
+        let transfer = class == SyscallClass::Transfer;
         let names = &seen.trace.names;
-        let reads = class != CallClass::Write && (!transfer || stored(&names.file));
-        let writes = class != CallClass::Read && (!transfer || stored(&names.second_file));
+        let reads = class != SyscallClass::Write && (!transfer || stored(&names.file));
+        let writes = class != SyscallClass::Read && (!transfer || stored(&names.second_file));
         let part = |moves: bool| if moves { bytes } else { 0 };
         self.by_calls.add(Moved { read: part(reads), written: part(writes) });
         if self.slowest.is_none_or(|(_, slowest)| seen.time > slowest) {
@@ -167,7 +167,7 @@ impl Totals {
 
     fn add_gaps(&mut self, trace: &Trace) {
         let missing = &trace.missing;
-        let late = trace.part == Part::Later;
+        let late = trace.part == FragmentKind::Late;
         let root = !late && (missing.root || matches!(trace.root, Root::Missing));
         self.gaps.late_parts += u64::from(late);
         self.gaps.traces += u64::from(!late && (root || !missing.nothing()));

@@ -1,6 +1,6 @@
 //! What was not over when tracing was.
 
-use blkkin_wire::unended::{BlockLayer, Fate};
+use blkkin_wire::in_flight::{BlockLayer, DeviceChange};
 use serde_json::{Value, json};
 
 use crate::report::Report;
@@ -21,7 +21,7 @@ pub(super) fn in_flight(report: &Report) -> Vec<Value> {
             "operation": one.op.name_for(one.bytes),
             "sector": one.sector.0,
             "bytes": one.bytes,
-            "age_ns": at_end.at.since(one.begun).0,
+            "age_ns": at_end.at.since(one.start).0,
             "at_device_ns": one.issue.map(|issue| at_end.at.since(issue).0),
         })
     });
@@ -30,9 +30,9 @@ pub(super) fn in_flight(report: &Report) -> Vec<Value> {
 
 pub(super) fn lost(report: &Report) -> Vec<Value> {
     let lost = report.at_end.lost.iter().map(|lost| {
-        let fate = match lost.fate {
-            Fate::Gone => "gone",
-            Fate::Replaced => "replaced",
+        let fate = match lost.change {
+            DeviceChange::Gone => "gone",
+            DeviceChange::Replaced => "replaced",
         };
         json!({ "device": &*lost.name, "fate": fate })
     });

@@ -1,7 +1,7 @@
 //! The slowest operations, as trees.
 
 use blkkin_wire::clock::MonotonicNs;
-use blkkin_wire::operation::{NoteValue, OperationEvent, Outcome};
+use blkkin_wire::daemon_span::{AnnotationValue, DaemonSpanEvent, SpanStatus};
 use serde_json::{Value, json};
 
 use super::slow;
@@ -42,14 +42,14 @@ fn node(report: &Report, tree: &Tree<'_>) -> Value {
     value
 }
 
-fn said(operation: &OperationEvent, started: MonotonicNs) -> Value {
-    let note = |note: &blkkin_wire::operation::Note| {
+fn said(operation: &DaemonSpanEvent, started: MonotonicNs) -> Value {
+    let note = |note: &blkkin_wire::daemon_span::Annotation| {
         let value = match &note.value {
-            NoteValue::Moment => Value::Null,
-            NoteValue::Text(text) => json!(text),
-            NoteValue::Number(number) => json!(number),
+            AnnotationValue::Event => Value::Null,
+            AnnotationValue::Text(text) => json!(text),
+            AnnotationValue::Number(number) => json!(number),
         };
-        json!({ "key": note.key, "value": value, "at_ns": note.at.since(started).0 })
+        json!({ "key": note.key, "value": value, "at_ns": note.time.since(started).0 })
     };
     json!({
         "operation": operation.name,
@@ -58,10 +58,10 @@ fn said(operation: &OperationEvent, started: MonotonicNs) -> Value {
         "pid": operation.pid.0,
         "tid": operation.tid.0,
         "start_ns": operation.begin.since(started).0,
-        "duration_ns": operation.took().0,
-        "finished": operation.outcome != Outcome::Unfinished,
-        "errno": if let Outcome::Failed(errno) = operation.outcome { json!(errno) } else { Value::Null },
-        "notes": operation.notes.iter().map(note).collect::<Vec<_>>(),
+        "duration_ns": operation.duration().0,
+        "finished": operation.status != SpanStatus::Unfinished,
+        "errno": if let SpanStatus::Error(errno) = operation.status { json!(errno) } else { Value::Null },
+        "notes": operation.annotations.iter().map(note).collect::<Vec<_>>(),
     })
 }
 
@@ -71,9 +71,11 @@ fn link(tree: &Tree<'_>) -> Value {
         Relation::Top => Value::Null,
         Relation::Answer(rule) => json!(rule),
         Relation::Stray => json!("what it names above it is not here"),
-        Relation::Part => match tree.trace.context().map(|context| context.from) {
+        Relation::Part => match tree.trace.context().map(|context| context.source) {
             None => json!("exact: named by the program"),
-            Some(blkkin_wire::event::ContextFrom::Events) => json!("rule: the thread's last event before"),
+            Some(blkkin_wire::event::ContextSource::DaemonSpan) => {
+                json!("rule: the thread's last event before")
+            }
             Some(_) => json!("exact: the thread's own context"),
         },
     }

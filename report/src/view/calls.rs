@@ -1,7 +1,7 @@
 //! Which call took the time.
 
-use blkkin_wire::calls::CallId;
 use blkkin_wire::clock::DurationNs;
+use blkkin_wire::syscalls::SyscallId;
 
 use super::{remark, size, time, title};
 use crate::collect::calls::{CallRow, Subject};
@@ -29,7 +29,7 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     lines
 }
 
-fn table(rows: &[(CallId, &CallRow)], whole: u64) -> Table {
+fn table(rows: &[(SyscallId, &CallRow)], whole: u64) -> Table {
     let mut table = Table::new(vec![
         Column::name("call"),
         Column::number("count"),
@@ -61,7 +61,7 @@ fn table(rows: &[(CallId, &CallRow)], whole: u64) -> Table {
     table.without_empty(&["errors", "bytes"])
 }
 
-fn more(rest: &[(CallId, &CallRow)], columns: usize) -> Vec<Line> {
+fn more(rest: &[(SyscallId, &CallRow)], columns: usize) -> Vec<Line> {
     if rest.is_empty() {
         return Vec::new();
     }
@@ -93,7 +93,7 @@ fn streams(report: &Report, columns: usize) -> Vec<Line> {
     remark(&text, columns)
 }
 
-fn sums(rows: &[(CallId, &CallRow)]) -> (u64, DurationNs) {
+fn sums(rows: &[(SyscallId, &CallRow)]) -> (u64, DurationNs) {
     let calls = rows.iter().map(|(_, row)| row.times.count()).sum();
     (calls, DurationNs(rows.iter().fold(0, |sum, (_, row)| sum.saturating_add(row.times.total().0))))
 }

@@ -2,7 +2,7 @@
 
 use blkkin_wire::event::BlockOp;
 use blkkin_wire::ids::DeviceId;
-use blkkin_wire::unended::{AtEnd, BlockLayer, Fate, Unended};
+use blkkin_wire::in_flight::{BlockLayer, DeviceChange, FinalState, InFlightIo};
 
 use super::title;
 use crate::report::Report;
@@ -16,8 +16,8 @@ const SHOWN: usize = 10;
 
 pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     let at_end = &report.at_end;
-    let mut lines: Vec<String> = at_end.lost.iter().map(|lost| said(&lost.name, lost.fate)).collect();
-    let under_way: Vec<&Unended> = at_end.in_flight.iter().filter(|one| one.is_lowest()).collect();
+    let mut lines: Vec<String> = at_end.lost.iter().map(|lost| said(&lost.name, lost.change)).collect();
+    let under_way: Vec<&InFlightIo> = at_end.in_flight.iter().filter(|one| one.is_lowest()).collect();
     lines.extend(under_way.iter().take(SHOWN).map(|one| sentence(at_end, one)));
     if under_way.len() > SHOWN {
         lines.push(format!("{} more in flight", units::count((under_way.len() - SHOWN) as u64)));
@@ -29,20 +29,20 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     title("at the end", "", columns).into_iter().chain(wrapped).collect()
 }
 
-fn said(name: &str, fate: Fate) -> String {
+fn said(name: &str, fate: DeviceChange) -> String {
     match fate {
-        Fate::Gone => format!("{} is gone", harmless(name)),
-        Fate::Replaced => format!("{} is another disk now: its rows are of both", harmless(name)),
+        DeviceChange::Gone => format!("{} is gone", harmless(name)),
+        DeviceChange::Replaced => format!("{} is another disk now: its rows are of both", harmless(name)),
     }
 }
 
 /// `write 4.0 KiB at sector 2048 of nullb1: at the device for 1.20 s`.
-fn sentence(at_end: &AtEnd, one: &Unended) -> String {
+fn sentence(at_end: &FinalState, one: &InFlightIo) -> String {
     let since = |from| units::duration(at_end.at.since(from));
     let place = match (one.layer, one.issue) {
         (BlockLayer::Request, Some(issue)) => format!("at the device for {}", since(issue)),
-        (BlockLayer::Request, None) => format!("in the queue for {}", since(one.begun)),
-        (BlockLayer::Bio, _) => format!("in no request for {}", since(one.begun)),
+        (BlockLayer::Request, None) => format!("in the queue for {}", since(one.start)),
+        (BlockLayer::Bio, _) => format!("in no request for {}", since(one.start)),
     };
     let name = harmless(&name_of(at_end, one.device));
     // A flush and a driver's command are of no sector.
@@ -58,7 +58,7 @@ fn operation(op: BlockOp, bytes: u32) -> String {
 }
 
 /// A device's name; its numbers where it had none.
-pub(crate) fn name_of(at_end: &AtEnd, device: DeviceId) -> String {
-    let known = at_end.names.iter().find(|(known, _)| *known == device);
+pub(crate) fn name_of(at_end: &FinalState, device: DeviceId) -> String {
+    let known = at_end.device_names.iter().find(|(known, _)| *known == device);
     known.map_or_else(|| device.to_string(), |(_, name)| name.to_string())
 }

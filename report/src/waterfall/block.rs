@@ -110,7 +110,8 @@ fn request_row(request: &RequestEvent, depth: usize, device: &str) -> Row {
     let size = if request.bytes == 0 {
         request.op.name_for(0).to_owned()
     } else {
-        let command = if request.op.is_command() { format!("{} ", request.op.name()) } else { String::new() };
+        let command =
+            if request.op.is_passthrough() { format!("{} ", request.op.name()) } else { String::new() };
         format!("{command}{}", units::bytes(request.bytes.into()))
     };
     let label = format!("request {size}{device}{requeued}{}", failure(request.status));

@@ -2,9 +2,9 @@
 
 use blkkin_aggregator::said::{self, Said};
 use blkkin_aggregator::trace::Trace;
-use blkkin_wire::calls::{Arch, Invocation};
 use blkkin_wire::clock::MonotonicNs;
-use blkkin_wire::event::{CallEvent, Ending, Kept};
+use blkkin_wire::event::{Captured, SyscallEvent, SyscallOutcome};
+use blkkin_wire::syscalls::{Arch, Invocation};
 
 use super::draw::MARGIN;
 use crate::collect::files;
@@ -18,7 +18,7 @@ pub fn lines(rank: usize, trace: &Trace, arch: Arch, started: MonotonicNs, colum
     let mut first = Line::of(format!("{rank:>2}  {}  ", units::duration(trace.duration())), Ink::Bold);
     if let Some(call) = trace.call() {
         first.push(invocation(call, arch), call_ink(call));
-        if call.paths_kept != Kept::Whole {
+        if call.paths_captured != Captured::Full {
             first.push(" (path cut)", Ink::Alarm);
         }
         if let Some(path) = files::path(trace, call) {
@@ -57,10 +57,10 @@ fn work(said: &Said<'_>) -> String {
 }
 
 /// The call with its arguments and result, as people read them.
-pub fn invocation(call: &CallEvent, arch: Arch) -> String {
-    let ret = match call.ending {
-        Ending::Returned(ret) => Some(ret),
-        Ending::NoExit => None,
+pub fn invocation(call: &SyscallEvent, arch: Arch) -> String {
+    let ret = match call.outcome {
+        SyscallOutcome::Returned(ret) => Some(ret),
+        SyscallOutcome::NoExit => None,
     };
     let texts = [call.paths[0].as_deref(), call.paths[1].as_deref()];
     let text = Invocation { call: call.call, arch, args: &call.args, ret, texts }.to_string();
@@ -70,9 +70,9 @@ pub fn invocation(call: &CallEvent, arch: Arch) -> String {
     }
 }
 
-fn call_ink(call: &CallEvent) -> Ink {
-    match call.ending {
-        Ending::Returned(ret) if blkkin_wire::calls::errno_of(ret).is_none() => Ink::Bold,
+fn call_ink(call: &SyscallEvent) -> Ink {
+    match call.outcome {
+        SyscallOutcome::Returned(ret) if blkkin_wire::syscalls::errno_of(ret).is_none() => Ink::Bold,
         _ => Ink::Alarm,
     }
 }

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 use blkkin_aggregator::account;
 use blkkin_wire::clock::DurationNs;
-use blkkin_wire::operation::{NoteValue, OperationEvent, Outcome};
+use blkkin_wire::daemon_span::{AnnotationValue, DaemonSpanEvent, SpanStatus};
 
 use super::bar::{Fill, Segment, Window};
 use super::tree::{self, Row, free, look_within};
@@ -53,12 +53,12 @@ fn add(tree: &Tree<'_>, more: u64, depth: usize, rows: &mut Vec<Row>) {
 
 fn add_operation(
     tree: &Tree<'_>,
-    (operation, more): (&OperationEvent, u64),
+    (operation, more): (&DaemonSpanEvent, u64),
     depth: usize,
     rows: &mut Vec<Row>,
 ) {
-    let ink = if operation.outcome == Outcome::Done { Ink::Bold } else { Ink::Alarm };
-    let label = format!("{}{}{}", label(operation), end(operation.outcome), stray(tree));
+    let ink = if operation.status == SpanStatus::Ok { Ink::Bold } else { Ink::Alarm };
+    let label = format!("{}{}{}", label(operation), end(operation.status), stray(tree));
     rows.push(Row::new(depth, label, tree.duration(), vec![life(tree, Fill::Call)]).inked(ink));
     rows.extend(own_time(tree, more, depth + 1));
     rows.extend(moments(operation, depth + 1));
@@ -77,20 +77,20 @@ fn add_call(tree: &Tree<'_>, depth: usize, rows: &mut Vec<Row>) {
 }
 
 /// `blkkin-nbd: nbd read`
-pub(super) fn label(operation: &OperationEvent) -> String {
+pub(super) fn label(operation: &DaemonSpanEvent) -> String {
     format!("{}: {}", harmless(&operation.service), harmless(&operation.name))
 }
 
-fn end(outcome: Outcome) -> String {
+fn end(outcome: SpanStatus) -> String {
     match outcome {
-        Outcome::Done => String::new(),
-        Outcome::Failed(errno) => format!(", {}", errno_text(errno)),
-        Outcome::Unfinished => ", no end".to_owned(),
+        SpanStatus::Ok => String::new(),
+        SpanStatus::Error(errno) => format!(", {}", errno_text(errno)),
+        SpanStatus::Unfinished => ", no end".to_owned(),
     }
 }
 
 pub(super) fn errno_text(errno: u32) -> String {
-    let name = i32::try_from(errno).ok().and_then(blkkin_wire::calls::errno_name);
+    let name = i32::try_from(errno).ok().and_then(blkkin_wire::syscalls::errno_name);
     name.map_or_else(|| format!("error {errno}"), str::to_owned)
 }
 
@@ -120,13 +120,13 @@ fn own_time(tree: &Tree<'_>, more: u64, depth: usize) -> Option<Row> {
 }
 
 /// What was said to be now. What asks and is asked, blkin's programs say by `cs` and its like: these are the rows' own ends.
-fn moments(operation: &OperationEvent, depth: usize) -> Vec<Row> {
-    let moments = operation.notes.iter().filter(|note| note.value == NoteValue::Moment);
+fn moments(operation: &DaemonSpanEvent, depth: usize) -> Vec<Row> {
+    let moments = operation.annotations.iter().filter(|note| note.value == AnnotationValue::Event);
     let all: Vec<_> = moments.filter(|note| !["cs", "cr", "sr", "ss"].contains(&&*note.key)).collect();
     let shown = if all.len() > MOMENTS_SHOWN + 1 { MOMENTS_SHOWN } else { all.len() };
     let (first, more) = all.split_at(shown);
-    let row = |label: String, notes: &[&blkkin_wire::operation::Note]| {
-        let parts = notes.iter().map(|note| Segment { from: note.at, to: note.at, fill: Fill::Moment });
+    let row = |label: String, notes: &[&blkkin_wire::daemon_span::Annotation]| {
+        let parts = notes.iter().map(|note| Segment { from: note.time, to: note.time, fill: Fill::Moment });
         Row { moment: true, ..Row::new(depth, label, DurationNs(0), parts.collect()).inked(Ink::Dim) }
     };
     let mut rows: Vec<Row> = first.iter().map(|note| row(harmless(&note.key), &[note])).collect();

@@ -5,25 +5,25 @@
 use std::sync::Arc;
 
 use blkkin_aggregator::named::NamedFile;
-use blkkin_aggregator::trace::{Adoption, Cause, DeviceNames, Names, Part, Root, Trace};
+use blkkin_aggregator::trace::{Adoption, Cause, DeviceNames, FragmentKind, Names, Root, Trace};
 use blkkin_report::collect::operations::Heard;
 use blkkin_report::{Losses, Report, ReportConfig};
-use blkkin_wire::attributes::{ThreadAttribute, ThreadAttributes};
-use blkkin_wire::calls::{Arch, CallId};
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
+use blkkin_wire::daemon_span::{Annotation, AnnotationValue, DaemonSpanEvent, SpanStatus};
 use blkkin_wire::event::{
-    BioEvent, BlockOp, BlockStatus, CallEvent, CommitEvent, ContextFrom, Ending, FileEvent, Kept, OpenFile,
-    RequestEvent, Submitter, TaskChange, TaskEvent, TaskRef, TraceContext,
+    BioEvent, BlockOp, BlockStatus, Captured, CommitEvent, ContextSource, FileEvent, OpenFile, RequestEvent,
+    Submitter, SyscallEvent, SyscallOutcome, TaskChange, TaskEvent, TaskRef, TraceContext,
 };
 use blkkin_wire::ids::{
     BootId, CgroupId, DeviceId, Fd, FileId, NodeId, Pid, Sector, Source, SpanId, StartEpoch, TaskId, Tid,
     TraceId, Uid,
 };
-use blkkin_wire::meeting::{ClockShift, Meeting, MeetingEvent, Moved, Side};
-use blkkin_wire::operation::{Note, NoteValue, OperationEvent, Outcome};
-use blkkin_wire::process::ProcessEvent;
+use blkkin_wire::in_flight::{BlockLayer, DeviceChange, FinalState, InFlightIo, LostDevice};
+use blkkin_wire::process_context::ProcessContextEvent;
+use blkkin_wire::remote_link::{ClockShift, Reparented, RpcEndpointEvent, RpcKey, RpcSide};
 use blkkin_wire::span::SpanKind;
-use blkkin_wire::unended::{AtEnd, BlockLayer, Fate, LostDevice, Unended};
+use blkkin_wire::syscalls::{Arch, SyscallId};
+use blkkin_wire::thread_attributes::{ThreadAttribute, ThreadAttributes};
 
 pub const STARTED: MonotonicNs = MonotonicNs(1_000_000_000);
 const LOOP0: DeviceId = DeviceId { major: 7, minor: 0 };
@@ -65,7 +65,7 @@ fn task(comm: &str, pid: u32) -> Arc<TaskEvent> {
         comm: comm.into(),
         exe: None,
         kernel_thread: false,
-        inner: None,
+        ns_ids: None,
     })
 }
 
@@ -80,7 +80,7 @@ fn file(path: &str, mode: u32) -> Arc<NamedFile> {
         time: STARTED,
         file: id,
         path: path.into(),
-        kept: Kept::Whole,
+        captured: Captured::Full,
         filesystem: filesystem.into(),
         device_file: None,
         mode,
@@ -92,13 +92,13 @@ fn file(path: &str, mode: u32) -> Arc<NamedFile> {
 fn call(span: u64, name: &str, args: [u64; 6], ret: i64, from: u64, ns: u64) -> Trace {
     let mut trace = empty(span);
     let enter = at(from);
-    trace.root = Root::Call(CallEvent {
+    trace.root = Root::Call(SyscallEvent {
         args,
-        ending: Ending::Returned(ret),
-        ..CallEvent::bare(
+        outcome: SyscallOutcome::Returned(ret),
+        ..SyscallEvent::bare(
             SpanId(span),
             TASK,
-            CallId::by_name(name).unwrap(),
+            SyscallId::by_name(name).unwrap(),
             enter,
             MonotonicNs(enter.0 + ns),
         )
@@ -115,7 +115,7 @@ fn on(mut trace: Trace, path: &str) -> Trace {
     trace
 }
 
-fn with_call(trace: &mut Trace, change: impl FnOnce(&mut CallEvent)) {
+fn with_call(trace: &mut Trace, change: impl FnOnce(&mut SyscallEvent)) {
     if let Root::Call(call) = &mut trace.root {
         change(call);
     }
@@ -254,11 +254,17 @@ pub fn fsync_with_commit(span: u64, from: u64) -> [Trace; 2] {
 fn says(mut trace: Trace, route: &str) -> Trace {
     let pid = Pid(4_242);
     let thread_keys = vec!["http.route".into(), "shop.tenant".into()];
-    let process = ProcessEvent { time: STARTED, pid, attributes: Vec::new(), left_out: 0, thread_keys };
+    let process = ProcessContextEvent {
+        time: STARTED,
+        pid,
+        attributes: Vec::new(),
+        dropped_attributes_count: 0,
+        thread_keys,
+    };
     trace.names.process = Some(Arc::new(process));
     let entry = |key, value: &str| ThreadAttribute { key, value: value.into() };
     let entries = vec![entry(0, route), entry(1, "acme\x1b[31m"), entry(7, "x")];
-    let said = ThreadAttributes { entries, left_out: 0, bytes_unread: 0 };
+    let said = ThreadAttributes { entries, dropped_attributes_count: 0, bytes_unread: 0 };
     with_call(&mut trace, |call| call.attributes = Some(Arc::new(said)));
     trace
 }
@@ -302,7 +308,7 @@ pub fn missing_root(span: u64, from: u64) -> Trace {
 
 /// A part that came after its trace had been given out.
 pub fn late_part(span: u64, from: u64) -> Trace {
-    Trace { part: Part::Later, ..missing_root(span, from) }
+    Trace { part: FragmentKind::Late, ..missing_root(span, from) }
 }
 
 /// A read from a pipe, which waited for whoever wrote to it.
@@ -324,7 +330,9 @@ pub fn torn(span: u64, from: u64) -> Trace {
     io(&mut trace, WRITE, 4_096, Times(from + 9, Some(from + 30), from + 2_000));
     trace.bios[0].status = BlockStatus(10);
     trace.requests[0].status = BlockStatus(10);
-    with_call(&mut trace, |call| (call.ending, call.paths_kept) = (Ending::NoExit, Kept::Truncated));
+    with_call(&mut trace, |call| {
+        (call.outcome, call.paths_captured) = (SyscallOutcome::NoExit, Captured::Truncated)
+    });
     trace.missing.bios = 2;
     trace
 }
@@ -405,18 +413,18 @@ pub fn no_losses() -> Losses {
 }
 
 /// A device that is gone, another disk in its place, and something in flight on each layer.
-pub fn at_end() -> AtEnd {
+pub fn at_end() -> FinalState {
     let lost = |minor, name: &str, fate| LostDevice {
         device: DeviceId { major: 7, minor },
         name: name.into(),
-        fate,
+        change: fate,
     };
     let at = MonotonicNs(STARTED.0 + 2_512_345_678);
-    let bio = Unended {
+    let bio = InFlightIo {
         layer: BlockLayer::Bio,
         span: SpanId(901),
         root: SpanId(901),
-        begun: MonotonicNs(at.0 - 1_500_000_000),
+        start: MonotonicNs(at.0 - 1_500_000_000),
         issue: None,
         in_request: false,
         device: DeviceId { major: 253, minor: 0 },
@@ -424,36 +432,39 @@ pub fn at_end() -> AtEnd {
         bytes: 4096,
         op: BlockOp(1),
     };
-    let request = Unended {
+    let request = InFlightIo {
         layer: BlockLayer::Request,
-        begun: MonotonicNs(at.0 - 2_000_000),
+        start: MonotonicNs(at.0 - 2_000_000),
         issue: Some(MonotonicNs(at.0 - 1_000_000)),
         in_request: true,
         device: DeviceId { major: 8, minor: 0 },
         ..bio
     };
-    AtEnd {
+    FinalState {
         at,
-        in_flight: vec![bio, Unended { layer: BlockLayer::Bio, ..request }, request],
-        lost: vec![lost(1, "loop1", Fate::Gone), lost(2, "loop2", Fate::Replaced)],
-        names: vec![(request.device, "sda".into()), (bio.device, "dm-0".into())],
+        in_flight: vec![bio, InFlightIo { layer: BlockLayer::Bio, ..request }, request],
+        lost: vec![lost(1, "loop1", DeviceChange::Gone), lost(2, "loop2", DeviceChange::Replaced)],
+        device_names: vec![(request.device, "sda".into()), (bio.device, "dm-0".into())],
     }
 }
 
 fn said(span: u64, kind: SpanKind, service: &str, (from, ns): (u64, u64), notes: &[(&str, i64)]) -> Trace {
     let mut trace = empty(span);
     let begin = at(from);
-    let note =
-        |(key, value): &(&str, i64)| Note { at: begin, key: (*key).into(), value: NoteValue::Number(*value) };
+    let note = |(key, value): &(&str, i64)| Annotation {
+        time: begin,
+        key: (*key).into(),
+        value: AnnotationValue::Number(*value),
+    };
     trace.id = TraceId(u128::from(span) << 32);
-    trace.root = Root::Operation(Box::new(OperationEvent {
+    trace.root = Root::Operation(Box::new(DaemonSpanEvent {
         kind,
         name: "nbd read".into(),
         service: service.into(),
         pid: Pid(if kind == SpanKind::Client { 5_001 } else { 5_002 }),
         tid: Tid(if kind == SpanKind::Client { 5_001 } else { 5_007 }),
-        notes: notes.iter().map(note).collect(),
-        ..OperationEvent::bare(SpanId(span), trace.id, begin, MonotonicNs(begin.0 + ns))
+        annotations: notes.iter().map(note).collect(),
+        ..DaemonSpanEvent::bare(SpanId(span), trace.id, begin, MonotonicNs(begin.0 + ns))
     }));
     trace
 }
@@ -461,7 +472,7 @@ fn said(span: u64, kind: SpanKind, service: &str, (from, ns): (u64, u64), notes:
 /// A call that was made for an operation.
 fn made_for(mut trace: Trace, operation: &Trace) -> Trace {
     let (of, span) = (operation.id, operation.root_span);
-    let context = TraceContext { trace: of, span, flags: 0, from: ContextFrom::Both };
+    let context = TraceContext { trace: of, span, flags: 0, source: ContextSource::Both };
     with_call(&mut trace, |call| call.context = Some(context.into()));
     trace.id = of;
     trace
@@ -484,17 +495,21 @@ pub fn served() -> Report {
             &asked[..2],
         );
         let Root::Operation(operation) = &mut served.root else { return };
-        let queued = Note { at: at(from + 25), key: "taken by a thread".into(), value: NoteValue::Moment };
-        operation.notes.push(queued);
-        let meeting = Meeting { rule: "nbd".into(), connection: "unix:1>2".into(), cookie: 77 };
+        let queued = Annotation {
+            time: at(from + 25),
+            key: "taken by a thread".into(),
+            value: AnnotationValue::Event,
+        };
+        operation.annotations.push(queued);
+        let key = RpcKey { protocol: "nbd".into(), connection: "unix:1>2".into(), cookie: 77 };
         let (span, begin, end) = (served.root_span, served.start(), served.end());
-        served.meetings = vec![MeetingEvent {
+        served.meetings = vec![RpcEndpointEvent {
             span,
             root: span,
-            side: Side::Answered,
-            meeting,
+            side: RpcSide::Server,
+            key,
             unique: false,
-            unanswered: false,
+            no_reply: false,
             begin,
             end,
         }];
@@ -503,7 +518,7 @@ pub fn served() -> Report {
         report.add(&ask);
         let rule = "rule: nbd connection and cookie, inside by both clocks".into();
         let clock = ClockShift { shift: 0, error: DurationNs(0) };
-        report.moved(served.id, &Moved { to: ask.id, parent: ask.root_span, rule, clock });
+        report.moved(served.id, &Reparented { trace: ask.id, parent: ask.root_span, rule, clock });
     };
     meet(200_000, 100, 0, direct_read(200_010, 140));
     meet(
@@ -517,10 +532,10 @@ pub fn served() -> Report {
         operation.name = "query".into();
         let text =
             "select sum(amount) from orders\n where day between '2026-11-01' and '2026-11-21' group by day";
-        operation.notes.push(Note {
-            at: at(5_000),
+        operation.annotations.push(Annotation {
+            time: at(5_000),
             key: "db.query".into(),
-            value: NoteValue::Text(text.into()),
+            value: AnnotationValue::Text(text.into()),
         });
     }
     for n in 0..300 {
@@ -529,7 +544,7 @@ pub fn served() -> Report {
     report.add(&query);
     let mut alone = said(203_000, SpanKind::Client, "qemu-system-x86_64", (60_000, 2_000_000_000), asked);
     if let Root::Operation(operation) = &mut alone.root {
-        operation.outcome = Outcome::Unfinished;
+        operation.status = SpanStatus::Unfinished;
     }
     report.add(&alone);
     report.end(MonotonicNs(STARTED.0 + 2_512_345_678));

@@ -2,7 +2,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use blkkin_wire::operation::WHOLE;
+use blkkin_wire::daemon_span::SAMPLE_RATE_ALL;
 
 use super::*;
 
@@ -37,11 +37,11 @@ impl Heard {
         self.works.get(&thread).map(|above| above.span.0)
     }
 
-    fn operations(&self) -> Vec<&OperationEvent> {
-        let of = |event: &'_ LayerEvent| matches!(event, LayerEvent::Operation(_));
+    fn operations(&self) -> Vec<&DaemonSpanEvent> {
+        let of = |event: &'_ LayerEvent| matches!(event, LayerEvent::DaemonSpan(_));
         let all = self.events.iter().filter(|event| of(event));
         all.map(
-            |event| if let LayerEvent::Operation(operation) = event { &**operation } else { unreachable!() },
+            |event| if let LayerEvent::DaemonSpan(operation) = event { &**operation } else { unreachable!() },
         )
         .collect()
     }
@@ -55,7 +55,7 @@ pub(crate) fn begin(span: u64, parent: Option<u64>, on: bool) -> Fact<'static> {
         parent: parent.unwrap_or(0),
         kind: Kind::Server,
         on,
-        kept_per_million: WHOLE,
+        kept_per_million: SAMPLE_RATE_ALL,
         name: "nbd read".into(),
         service: "blkkin-nbd".into(),
     }
@@ -90,8 +90,8 @@ fn a_thread_works_for_the_innermost_that_it_has_entered() {
     let (operations, heard) = run(&facts);
     assert_eq!((heard.span(U), operations.pending()), (None, 0));
     let [part, whole] = heard.operations()[..] else { panic!("{heard:?}") };
-    assert_eq!((part.span, part.parent, part.continued), (SpanId(2), Some(SpanId(1)), false));
-    assert_eq!((whole.begin.0, whole.end.0, whole.tid, whole.outcome), (1, 6, Tid(101), Outcome::Done));
+    assert_eq!((part.span, part.parent, part.parent_is_remote), (SpanId(2), Some(SpanId(1)), false));
+    assert_eq!((whole.begin.0, whole.end.0, whole.tid, whole.status), (1, 6, Tid(101), SpanStatus::Ok));
 }
 
 #[test]
@@ -118,8 +118,8 @@ fn what_a_killed_daemon_had_in_hand_is_given_out_unfinished() {
         (3, other, begin(1, None, true)),
     ]);
     operations.gone(Process { pid_ns: 0, pid: 100 }, 50, &mut heard);
-    let all: Vec<_> = heard.operations().iter().map(|one| (one.span.0, one.end.0, one.outcome)).collect();
-    assert_eq!(all, [(2, 50, Outcome::Unfinished), (1, 50, Outcome::Unfinished)]);
+    let all: Vec<_> = heard.operations().iter().map(|one| (one.span.0, one.end.0, one.status)).collect();
+    assert_eq!(all, [(2, 50, SpanStatus::Unfinished), (1, 50, SpanStatus::Unfinished)]);
     assert_eq!((heard.span(T), heard.span(other), operations.pending()), (None, Some(1), 1));
 }
 
@@ -136,11 +136,11 @@ fn an_end_of_a_request_is_said_with_its_operation() {
     let status = Fact::End { span: 2, status: 5 };
     let (_, heard) =
         run(&[(1, T, begin(1, None, false)), (2, T, begin(2, Some(1), false)), (3, T, met), (9, U, status)]);
-    let [LayerEvent::Meeting(met), LayerEvent::Operation(operation)] = &heard.events[..] else {
+    let [LayerEvent::RpcEndpoint(met), LayerEvent::DaemonSpan(operation)] = &heard.events[..] else {
         panic!("{heard:?}")
     };
     assert_eq!((met.span, met.root, met.begin.0, met.end.0), (SpanId(2), SpanId(1), 2, 9));
-    assert_eq!(operation.outcome, Outcome::Failed(5));
+    assert_eq!(operation.status, SpanStatus::Error(5));
 }
 
 /// It has left the answer to the kernel, and waits for its CPU before it says that it is done.
@@ -164,14 +164,17 @@ fn who_answers_is_over_for_who_asked_when_it_is_about_to_answer() {
         (6, T, answers()),
         (9, U, end(1)),
     ]);
-    let [LayerEvent::Meeting(answered), LayerEvent::Meeting(asked), LayerEvent::Operation(operation)] =
-        &heard.events[..]
+    let [
+        LayerEvent::RpcEndpoint(answered),
+        LayerEvent::RpcEndpoint(asked),
+        LayerEvent::DaemonSpan(operation),
+    ] = &heard.events[..]
     else {
         panic!("{heard:?}")
     };
-    assert_eq!((answered.side, answered.begin.0, answered.end.0), (Side::Answered, 1, 5));
-    assert_eq!((asked.side, asked.end.0, operation.end.0), (Side::Asked, 9, 9));
-    assert_eq!(operation.notes.len(), 2, "both are shown");
+    assert_eq!((answered.side, answered.begin.0, answered.end.0), (RpcSide::Server, 1, 5));
+    assert_eq!((asked.side, asked.end.0, operation.end.0), (RpcSide::Client, 9, 9));
+    assert_eq!(operation.annotations.len(), 2, "both are shown");
 }
 
 /// blkin's words for what a span is; and who says no trace is in that of what it is part of.
@@ -185,7 +188,7 @@ fn a_span_of_blkins_is_a_server_where_it_answers() {
         parent: 1,
         kind: Kind::Internal,
         on: false,
-        kept_per_million: WHOLE,
+        kept_per_million: SAMPLE_RATE_ALL,
         name: "journal".into(),
         service: "".into(),
     };
@@ -204,7 +207,7 @@ fn a_span_of_blkins_is_a_server_where_it_answers() {
     let [part, whole] = heard.operations()[..] else { panic!("{heard:?}") };
     assert_eq!((part.kind, part.trace, &*part.service), (SpanKind::Local, whole.trace, "daemon"));
     assert_eq!(whole.kind, SpanKind::Server);
-    assert_eq!(whole.notes.iter().map(|note| &*note.key).collect::<Vec<_>>(), ["sr", "ss"]);
+    assert_eq!(whole.annotations.iter().map(|note| &*note.key).collect::<Vec<_>>(), ["sr", "ss"]);
 }
 
 /// Its numbers are others' here.

@@ -6,9 +6,9 @@
 use std::collections::HashMap;
 
 use blkkin_wire::clock::MonotonicNs;
+use blkkin_wire::daemon_span::DaemonSpanEvent;
 use blkkin_wire::event::{TaskChange, TaskEvent};
 use blkkin_wire::ids::{Pid, Tid};
-use blkkin_wire::operation::OperationEvent;
 
 use super::TASKS_MAX;
 use crate::operations::{Process, Thread};
@@ -22,7 +22,7 @@ pub(super) struct Called {
 
 impl Called {
     pub(super) fn of(task: &TaskEvent) -> Called {
-        let inner = task.inner.map(|inner| Thread {
+        let inner = task.ns_ids.map(|inner| Thread {
             pid_ns: inner.pid_ns.into(),
             pid: inner.pid.0,
             tid: inner.tid.0,
@@ -61,7 +61,7 @@ impl Outer {
 
     /// Gives the operation its process and thread by the numbers of the initial name space, 0 where they are not known; whether the
     /// process is.
-    pub(super) fn name(&self, operation: &mut OperationEvent, process: Process) -> bool {
+    pub(super) fn name(&self, operation: &mut DaemonSpanEvent, process: Process) -> bool {
         if process.pid_ns == 0 {
             return true;
         }

@@ -1,8 +1,8 @@
-use blkkin_wire::batch::Accounts;
-use blkkin_wire::calls::CallId;
+use blkkin_wire::batch::SourceStats;
 use blkkin_wire::clock::ClockAnchor;
-use blkkin_wire::event::{InnerTask, TaskEvent, TaskRef};
+use blkkin_wire::event::{PidNsIds, TaskEvent, TaskRef};
 use blkkin_wire::ids::{CgroupId, Pid, Source, SpanId, Tid, TraceId, Uid};
+use blkkin_wire::syscalls::SyscallId;
 use proptest::prelude::*;
 
 use super::*;
@@ -19,7 +19,7 @@ fn seen(tid: u32) -> LayerEvent {
         time: MonotonicNs(1),
         task: task(tid),
         parent: None,
-        change: TaskChange::Seen,
+        change: TaskChange::Discovered,
         tid: Tid(tid),
         pid: Pid(100),
         ppid: Pid(1),
@@ -28,15 +28,15 @@ fn seen(tid: u32) -> LayerEvent {
         comm: "daemon".into(),
         exe: None,
         kernel_thread: false,
-        inner: None,
+        ns_ids: None,
     })
 }
 
 fn call(span: u64, tid: u32, (enter, exit): (u64, u64)) -> LayerEvent {
-    LayerEvent::Call(CallEvent::bare(
+    LayerEvent::Syscall(SyscallEvent::bare(
         SpanId(span),
         task(tid),
-        CallId::by_name("pread64").unwrap(),
+        SyscallId::by_name("pread64").unwrap(),
         MonotonicNs(enter),
         MonotonicNs(exit),
     ))
@@ -44,13 +44,13 @@ fn call(span: u64, tid: u32, (enter, exit): (u64, u64)) -> LayerEvent {
 
 fn batch(sequence: u64, events: Vec<LayerEvent>, watermark: u64) -> EventBatch {
     EventBatch {
-        source: Source::NOBODY,
+        source: Source::NONE,
         sequence,
         anchor: ClockAnchor::NONE,
         events,
         watermark: MonotonicNs(watermark),
-        accounts: Accounts::default(),
-        killed: Vec::new(),
+        stats: SourceStats::default(),
+        crashed_runs: Vec::new(),
     }
 }
 
@@ -61,7 +61,7 @@ fn works(at: u64, tid: u32, span: Option<u64>) -> Word {
 
 fn links(batches: &[EventBatch]) -> Vec<(u64, Option<u64>)> {
     let calls = batches.iter().flat_map(|batch| &batch.events).filter_map(|event| match event {
-        LayerEvent::Call(call) => Some((call.span.0, call.context.as_ref().map(|above| above.span.0))),
+        LayerEvent::Syscall(call) => Some((call.span.0, call.context.as_ref().map(|above| above.span.0))),
         _ => None,
     });
     calls.collect()
@@ -88,10 +88,11 @@ fn an_operation_that_nobody_was_said_to_work_for_is_one_of_this_node() {
     let Fact::Begin { trace_hi, trace_lo, span, .. } = begin(7, None, false) else { panic!() };
     operations.take(&at(5, Thread::initial(100, 1)), &begin(7, None, false), &mut words);
     weave.hear(words, MonotonicNs(60));
-    let LayerEvent::Call(mut published) = call(1, 1, (10, 20)) else { panic!() };
-    let (trace, from) = (TraceId(u128::from(trace_hi) << 64 | u128::from(trace_lo)), ContextFrom::Thread);
-    published.context = Some(TraceContext { trace, span: SpanId(span), flags: 1, from }.into());
-    weave.take(batch(0, vec![seen(1), LayerEvent::Call(published), call(2, 1, (30, 40))], 45), 0);
+    let LayerEvent::Syscall(mut published) = call(1, 1, (10, 20)) else { panic!() };
+    let (trace, from) =
+        (TraceId(u128::from(trace_hi) << 64 | u128::from(trace_lo)), ContextSource::ThreadContext);
+    published.context = Some(TraceContext { trace, span: SpanId(span), flags: 1, source: from }.into());
+    weave.take(batch(0, vec![seen(1), LayerEvent::Syscall(published), call(2, 1, (30, 40))], 45), 0);
     assert_eq!(links(&[weave.next(1).unwrap()]), [(1, Some(7)), (2, None)]);
     assert_eq!((weave.books().calls_linked, weave.books().calls_exact), (1, 1));
 }
@@ -110,10 +111,10 @@ fn what_is_let_go_unwaited_names_nothing_behind_what_is_known() {
 #[test]
 fn what_was_published_counts_before_what_was_said() {
     let published = |event: LayerEvent, trace, span| {
-        let LayerEvent::Call(mut call) = event else { panic!() };
-        let (trace, span, from) = (TraceId(trace), SpanId(span), ContextFrom::Thread);
-        call.context = Some(TraceContext { trace, span, flags: 1, from }.into());
-        LayerEvent::Call(call)
+        let LayerEvent::Syscall(mut call) = event else { panic!() };
+        let (trace, span, from) = (TraceId(trace), SpanId(span), ContextSource::ThreadContext);
+        call.context = Some(TraceContext { trace, span, flags: 1, source: from }.into());
+        LayerEvent::Syscall(call)
     };
     let mut weave = Weave::default();
     weave.hear([works(5, 1, Some(7)), works(25, 1, Some(8))], MonotonicNs(60));
@@ -135,16 +136,23 @@ fn what_was_published_counts_before_what_was_said() {
         .events
         .iter()
         .filter_map(|event| match event {
-            LayerEvent::Call(call) => {
-                call.context.as_ref().map(|above| (above.span.0, above.from, above.flags))
+            LayerEvent::Syscall(call) => {
+                call.context.as_ref().map(|above| (above.span.0, above.source, above.flags))
             }
             _ => None,
         })
         .collect();
-    use ContextFrom::{Both, Events, Thread};
+    use ContextSource::{Both, DaemonSpan, ThreadContext};
     assert_eq!(
         from,
-        [(7, Both, 1), (7, Both, 1), (5, Thread, 1), (7, Thread, 1), (8, Events, 0), (8, Both, 1)]
+        [
+            (7, Both, 1),
+            (7, Both, 1),
+            (5, ThreadContext, 1),
+            (7, ThreadContext, 1),
+            (8, DaemonSpan, 0),
+            (8, Both, 1)
+        ]
     );
     let books = WeaveBooks {
         calls_linked: 4,
@@ -177,9 +185,9 @@ fn a_thread_is_one_of_its_process() {
 fn threads_of_one_number_in_three_name_spaces_are_three() {
     let inner = |id: u32, pid_ns: u32| {
         let LayerEvent::Task(seen) = seen(id) else { panic!() };
-        let inner = (pid_ns != 0).then_some(InnerTask { pid_ns, pid: Pid(100), tid: Tid(1) });
+        let inner = (pid_ns != 0).then_some(PidNsIds { pid_ns, pid: Pid(100), tid: Tid(1) });
         let (tid, pid) = if pid_ns == 0 { (Tid(1), Pid(100)) } else { (Tid(1_000 + id), Pid(1_000 + id)) };
-        LayerEvent::Task(TaskEvent { inner, tid, pid, ..seen })
+        LayerEvent::Task(TaskEvent { ns_ids: inner, tid, pid, ..seen })
     };
     let mut weave = Weave::of_followed();
     let (mut operations, mut words) = (Operations::default(), Vec::new());
@@ -197,7 +205,7 @@ fn threads_of_one_number_in_three_name_spaces_are_three() {
     weave.take(batch(0, events, 80), 0);
     let given = weave.next(1).unwrap();
     let of = |event: &LayerEvent| match event {
-        LayerEvent::Operation(one) => Some((one.span.0, one.pid.0, one.tid.0)),
+        LayerEvent::DaemonSpan(one) => Some((one.span.0, one.pid.0, one.tid.0)),
         _ => None,
     };
     // By the machine's numbers; and who is not followed, in a fourth, is nobody that is known.
@@ -304,12 +312,12 @@ proptest! {
         prop_assert!(!patient || untold == 0);
         let sequences: Vec<u64> = out.iter().map(|batch| batch.sequence).collect();
         prop_assert_eq!(&sequences, &(0..out.len() as u64).collect::<Vec<_>>());
-        let ended = out.iter().flat_map(|batch| &batch.events).filter(|event| matches!(event, LayerEvent::Operation(_)));
+        let ended = out.iter().flat_map(|batch| &batch.events).filter(|event| matches!(event, LayerEvent::DaemonSpan(_)));
         prop_assert_eq!(ended.count() as u64, operations.books().begun);
         let (mut watermark, mut late) = (0, 0);
         for batch in &out {
             late += batch.events.iter().filter(|event| event.time().0 < watermark).map(|event| {
-                assert!(!matches!(event, LayerEvent::Call(_) | LayerEvent::Task(_)), "the kernel's are never behind one");
+                assert!(!matches!(event, LayerEvent::Syscall(_) | LayerEvent::Task(_)), "the kernel's are never behind one");
             }).count() as u64;
             watermark = batch.watermark.0;
         }
@@ -334,7 +342,7 @@ fn operations_of_who_is_not_followed_are_left_out() {
     let spans: Vec<u64> = given
         .events
         .iter()
-        .filter_map(|event| if let LayerEvent::Operation(one) = event { Some(one.span.0) } else { None })
+        .filter_map(|event| if let LayerEvent::DaemonSpan(one) = event { Some(one.span.0) } else { None })
         .collect();
     assert_eq!(spans, [5]);
     assert_eq!((weave.books().operations, weave.books().operations_of_others), (1, 1));
@@ -357,11 +365,11 @@ fn what_was_entered_under_a_threads_number_before_it_was_forked_is_not_its_own()
     let mut elder = call(1, 1, (11, 12));
     let (mut inside, mut behind) = (call(2, 2, (45, 50)), call(3, 2, (70, 75)));
     for (event, id) in [(&mut elder, 1), (&mut inside, 2), (&mut behind, 2)] {
-        let LayerEvent::Call(call) = event else { panic!() };
+        let LayerEvent::Syscall(call) = event else { panic!() };
         call.task = task(id);
     }
     let events = vec![
-        forked(1, 1, TaskChange::Seen),
+        forked(1, 1, TaskChange::Discovered),
         elder,
         forked(1, 20, TaskChange::Exited),
         forked(2, 30, TaskChange::Forked),

@@ -1,8 +1,8 @@
-//! A column while it is read, and what lies between a value and its place in one.
+//! Readers of columns, and delta coding.
 
 use super::Malformed;
 
-/// What is left of a column.
+/// Remaining values of a column.
 pub(super) struct Column<'a, T> {
     values: std::slice::Iter<'a, T>,
     name: &'static str,
@@ -13,54 +13,54 @@ impl<'a, T> Column<'a, T> {
         Column { values: values.iter(), name }
     }
 
-    /// The next value.
+    /// Returns the next value.
     pub(super) fn next(&mut self) -> Result<&'a T, Malformed> {
         self.values.next().ok_or(Malformed::Short(self.name))
     }
 
-    /// The next value, if it is said that there is one.
-    pub(super) fn next_if(&mut self, there: bool) -> Result<Option<&'a T>, Malformed> {
-        there.then(|| self.next()).transpose()
+    /// Returns the next value if `present`.
+    pub(super) fn next_if(&mut self, present: bool) -> Result<Option<&'a T>, Malformed> {
+        present.then(|| self.next()).transpose()
     }
 
-    /// Nothing may be left.
+    /// Returns an error if values are left.
     pub(super) fn end(&self) -> Result<(), Malformed> {
         if self.values.as_slice().is_empty() { Ok(()) } else { Err(Malformed::Long(self.name)) }
     }
 
-    /// A value that this column may not hold.
+    /// Returns the error for an invalid value of this column.
     pub(super) fn refuse(&self, value: u64) -> Malformed {
         Malformed::Value { column: self.name, value }
     }
 }
 
-/// The last value of a column of differences.
+/// Previous value of a delta column.
 #[derive(Debug, Default)]
 pub(super) struct Delta(u64);
 
 impl Delta {
-    /// What is written for a value.
-    pub(super) fn of(&mut self, value: u64) -> i64 {
+    /// Encodes a value.
+    pub(super) fn encode(&mut self, value: u64) -> i64 {
         let difference = value.wrapping_sub(self.0) as i64;
         self.0 = value;
         difference
     }
 
-    /// The value that was written so.
-    pub(super) fn undo(&mut self, difference: i64) -> u64 {
+    /// Decodes a value.
+    pub(super) fn decode(&mut self, difference: i64) -> u64 {
         self.0 = self.0.wrapping_add(difference as u64);
         self.0
     }
 }
 
 impl From<u64> for Delta {
-    /// Whose first value differs from this.
+    /// Creates a column whose first value is encoded relative to `first`.
     fn from(first: u64) -> Self {
         Delta(first)
     }
 }
 
-/// A struct of [`Column`]s over a message's fields, by the same names.
+/// Defines a struct of [`Column`]s over the fields of a message, with the same names.
 macro_rules! columns {
     ($(#[$doc:meta])* $reader:ident of $message:ident { $($field:ident: $type:ty),+ $(,)? } ids { $($ids:ident),* }) => {
         $(#[$doc])*
@@ -83,7 +83,7 @@ macro_rules! columns {
                 }
             }
 
-            /// Nothing may be left.
+            /// Returns an error if values are left.
             pub(super) fn end(&self) -> Result<(), $crate::v1::Malformed> {
                 $(self.$field.end()?;)+
                 $(self.$ids.end()?;)*

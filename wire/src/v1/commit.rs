@@ -1,16 +1,16 @@
-//! Commits as columns.
+//! Columns of journal commits.
 
 use super::Malformed;
 use super::column::columns;
 use super::ids::IdWriter;
 use super::message::CommitEvents;
-use super::read::Known;
-use super::write::Shared;
+use super::read::DecodeTables;
+use super::write::EncodeTables;
 use crate::clock::MonotonicNs;
 use crate::event::CommitEvent;
 use crate::ids::SpanId;
 
-/// Columns while they are written.
+/// Writer of commit columns.
 #[derive(Default)]
 pub(super) struct CommitWriter {
     columns: CommitEvents,
@@ -18,12 +18,12 @@ pub(super) struct CommitWriter {
 }
 
 impl CommitWriter {
-    pub(super) fn put(&mut self, commit: &CommitEvent, shared: &mut Shared<'_>) {
+    pub(super) fn put(&mut self, commit: &CommitEvent, tables: &mut EncodeTables<'_>) {
         let columns = &mut self.columns;
-        shared.origins.put(&mut self.span, commit.span.0);
-        columns.task.push(shared.tasks.place(commit.task));
-        columns.took.push(commit.end.0.wrapping_sub(commit.start.0));
-        columns.device.push(shared.devices.place(commit.device.to_kernel()));
+        tables.origins.put(&mut self.span, commit.span.0);
+        columns.task.push(tables.tasks.intern(commit.task));
+        columns.duration.push(commit.end.0.wrapping_sub(commit.start.0));
+        columns.device.push(tables.devices.intern(commit.device.to_kernel()));
         columns.tid.push(commit.tid);
         columns.bios.push(commit.bios);
     }
@@ -34,21 +34,25 @@ impl CommitWriter {
 }
 
 columns! {
-    /// Columns while they are read.
+    /// Reader of commit columns.
     CommitReader of CommitEvents {
-        task: u32, took: u64, device: u32, tid: u32, bios: u32,
+        task: u32, duration: u64, device: u32, tid: u32, bios: u32,
     } ids { span }
 }
 
 impl CommitReader<'_> {
-    /// The next.
-    pub(super) fn next(&mut self, time: MonotonicNs, known: &Known<'_>) -> Result<CommitEvent, Malformed> {
+    /// Reads the next commit.
+    pub(super) fn next(
+        &mut self,
+        time: MonotonicNs,
+        tables: &DecodeTables<'_>,
+    ) -> Result<CommitEvent, Malformed> {
         Ok(CommitEvent {
-            span: SpanId(self.span.next(&known.ids)?),
-            task: known.task(self.task.next()?, "CommitEvents.task")?,
-            start: MonotonicNs(time.0.wrapping_sub(*self.took.next()?)),
+            span: SpanId(self.span.next(&tables.ids)?),
+            task: tables.task(self.task.next()?, "CommitEvents.task")?,
+            start: MonotonicNs(time.0.wrapping_sub(*self.duration.next()?)),
             end: time,
-            device: known.device(self.device.next()?, "CommitEvents.device")?,
+            device: tables.device(self.device.next()?, "CommitEvents.device")?,
             tid: *self.tid.next()?,
             bios: *self.bios.next()?,
         })

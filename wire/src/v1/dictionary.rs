@@ -1,33 +1,33 @@
-//! Values that repeat: said once, and then by their place.
+//! Dictionary of repeated values: each value is stored once and referenced by index.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-/// The values of a batch, in the order in which they were met.
+/// Distinct values of a batch, in order of first use.
 pub(super) struct Dictionary<K> {
-    places: HashMap<K, u32, BuildHasherDefault<Folded>>,
+    indices: HashMap<K, u32, BuildHasherDefault<Folded>>,
     values: Vec<K>,
-    /// The value asked for last: neighbours are often of one task and one file.
+    /// Value of the last lookup: neighbouring events often share a task and a file.
     last: Option<(K, u32)>,
 }
 
 impl<K: Copy + Eq + Hash> Dictionary<K> {
     pub(super) fn new() -> Self {
-        Dictionary { places: HashMap::default(), values: Vec::new(), last: None }
+        Dictionary { indices: HashMap::default(), values: Vec::new(), last: None }
     }
 
-    /// Its place.
-    pub(super) fn place(&mut self, value: K) -> u32 {
-        if let Some((_, place)) = self.last.filter(|(last, _)| *last == value) {
-            return place;
+    /// Returns the index of `value`, adding it if it is new.
+    pub(super) fn intern(&mut self, value: K) -> u32 {
+        if let Some((_, index)) = self.last.filter(|(last, _)| *last == value) {
+            return index;
         }
         let next = self.values.len() as u32;
-        let place = *self.places.entry(value).or_insert(next);
-        if place == next {
+        let index = *self.indices.entry(value).or_insert(next);
+        if index == next {
             self.values.push(value);
         }
-        self.last = Some((value, place));
-        place
+        self.last = Some((value, index));
+        index
     }
 
     pub(super) fn values(&self) -> &[K] {
@@ -35,8 +35,9 @@ impl<K: Copy + Eq + Hash> Dictionary<K> {
     }
 }
 
-/// Folds words by multiplication: the keys are the tracer's own, nobody chooses them to collide. (But applications choose their
-/// contexts: of a batch's 2,048 events all may collide then, which is 2 million comparisons.)
+/// Hasher that folds words by multiplication. The tracer generates the keys, so collisions cannot
+/// be provoked. Exception: applications choose their contexts. All of a batch's 2,048 events can
+/// collide there, which costs 2 million comparisons.
 #[derive(Default)]
 pub(super) struct Folded(u64);
 

@@ -1,4 +1,4 @@
-//! Ids as they were counted: see *Ids cost nothing* of the module above.
+//! Ids in counted form: see *Ids are almost free* in the parent module.
 
 use super::Malformed;
 use super::column::{Column, Delta};
@@ -6,17 +6,18 @@ use super::dictionary::Dictionary;
 use super::message::Ids;
 use crate::ids::{MIX_FIRST, MIX_SECOND, mix};
 
-/// Bits of the counter; above it are CPU and program.
+/// Bits of the counter; the upper bits are CPU and program.
 const COUNTER_BITS: u32 = 44;
 const COUNTER_MAX: u64 = (1 << COUNTER_BITS) - 1;
 
-/// The id of a word: splitmix64's finalizer keyed by the epoch, as `mint` of kprobe-ebpf/src/local.rs.
-fn mint(word: u64, epoch: u64) -> u64 {
+/// Returns the id of a counted word: splitmix64's finalizer keyed by the epoch, as kprobe-ebpf
+/// computes it.
+fn scramble(word: u64, epoch: u64) -> u64 {
     mix(word ^ epoch)
 }
 
-/// The word of an id.
-fn unmint(id: u64, epoch: u64) -> u64 {
+/// Returns the counted word of an id.
+fn unscramble(id: u64, epoch: u64) -> u64 {
     let mut z = unshift(id, 31);
     z = unshift(z.wrapping_mul(inverse(MIX_SECOND)), 27);
     z = unshift(z.wrapping_mul(inverse(MIX_FIRST)), 30);
@@ -39,7 +40,7 @@ const fn inverse(of: u64) -> u64 {
     found
 }
 
-/// Where the ids of a batch come from.
+/// Origins of the ids of a batch under construction.
 pub(super) struct Origins {
     epoch: u64,
     origins: Dictionary<u32>,
@@ -47,7 +48,7 @@ pub(super) struct Origins {
     first: Vec<u64>,
 }
 
-/// A column of ids while it is written.
+/// Writer of a column of ids.
 #[derive(Default)]
 pub(super) struct IdWriter {
     ids: Ids,
@@ -62,21 +63,21 @@ impl Origins {
 
     /// Appends an id to a column.
     pub(super) fn put(&mut self, column: &mut IdWriter, id: u64) {
-        let word = unmint(id, self.epoch);
-        let origin = self.origins.place((word >> COUNTER_BITS) as u32);
-        let (counter, place) = (word & COUNTER_MAX, origin as usize);
-        if place == self.first.len() {
+        let word = unscramble(id, self.epoch);
+        let origin = self.origins.intern((word >> COUNTER_BITS) as u32);
+        let (counter, index) = (word & COUNTER_MAX, origin as usize);
+        if index == self.first.len() {
             self.first.push(counter);
         }
-        if column.last.len() <= place {
-            column.last.resize_with(place + 1, || None);
+        if column.last.len() <= index {
+            column.last.resize_with(index + 1, || None);
         }
-        let last = column.last[place].get_or_insert_with(|| Delta::from(self.first[place]));
+        let last = column.last[index].get_or_insert_with(|| Delta::from(self.first[index]));
         column.ids.origin.push(origin);
-        column.ids.counter.push(last.of(counter));
+        column.ids.counter.push(last.encode(counter));
     }
 
-    /// The dictionary, for the batch.
+    /// Returns the dictionary for the batch.
     pub(super) fn end(self) -> (Vec<u32>, Vec<u64>) {
         (self.origins.values().to_vec(), self.first)
     }
@@ -88,26 +89,26 @@ impl IdWriter {
     }
 }
 
-/// The dictionary while it is read.
-pub(super) struct Dictionaries<'a> {
+/// Origins of the ids of a batch being decoded.
+pub(super) struct IdOrigins<'a> {
     epoch: u64,
     origins: &'a [u32],
     first: &'a [u64],
 }
 
-/// A column of ids while it is read.
+/// Reader of a column of ids.
 pub(super) struct IdReader<'a> {
     origin: Column<'a, u32>,
     counter: Column<'a, i64>,
     last: Vec<Option<Delta>>,
 }
 
-impl<'a> Dictionaries<'a> {
+impl<'a> IdOrigins<'a> {
     pub(super) fn new(epoch: u64, origins: &'a [u32], first: &'a [u64]) -> Result<Self, Malformed> {
         if origins.len() != first.len() {
             return Err(Malformed::Short("EventBatch.counters"));
         }
-        Ok(Dictionaries { epoch, origins, first })
+        Ok(IdOrigins { epoch, origins, first })
     }
 }
 
@@ -120,31 +121,31 @@ impl<'a> IdReader<'a> {
         }
     }
 
-    /// The next id.
-    pub(super) fn next(&mut self, dictionaries: &Dictionaries<'_>) -> Result<u64, Malformed> {
+    /// Returns the next id.
+    pub(super) fn next(&mut self, dictionaries: &IdOrigins<'_>) -> Result<u64, Malformed> {
         let (origin, difference) = (*self.origin.next()?, *self.counter.next()?);
-        let place = origin as usize;
+        let index = origin as usize;
         let refuse = || self.origin.refuse(origin.into());
         let (upper, first) =
-            dictionaries.origins.get(place).zip(dictionaries.first.get(place)).ok_or_else(refuse)?;
-        if self.last.len() <= place {
-            self.last.resize_with(place + 1, || None);
+            dictionaries.origins.get(index).zip(dictionaries.first.get(index)).ok_or_else(refuse)?;
+        if self.last.len() <= index {
+            self.last.resize_with(index + 1, || None);
         }
-        let last = self.last[place].get_or_insert_with(|| Delta::from(*first));
-        let counter = last.undo(difference);
+        let last = self.last[index].get_or_insert_with(|| Delta::from(*first));
+        let counter = last.decode(difference);
         if counter > COUNTER_MAX {
             return Err(self.counter.refuse(counter));
         }
-        Ok(mint(u64::from(*upper) << COUNTER_BITS | counter, dictionaries.epoch))
+        Ok(scramble(u64::from(*upper) << COUNTER_BITS | counter, dictionaries.epoch))
     }
 
-    /// The next id, if it is said that there is one.
+    /// Returns the next id if `present`.
     pub(super) fn next_if(
         &mut self,
-        there: bool,
-        dictionaries: &Dictionaries<'_>,
+        present: bool,
+        dictionaries: &IdOrigins<'_>,
     ) -> Result<Option<u64>, Malformed> {
-        there.then(|| self.next(dictionaries)).transpose()
+        present.then(|| self.next(dictionaries)).transpose()
     }
 
     pub(super) fn end(&self) -> Result<(), Malformed> {
@@ -160,24 +161,24 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_minted_is_undone(word: u64, epoch: u64) {
-            prop_assert_eq!(unmint(mint(word, epoch), epoch), word);
-            prop_assert_eq!(mint(unmint(word, epoch), epoch), word);
+        fn unscramble_inverts_scramble(word: u64, epoch: u64) {
+            prop_assert_eq!(unscramble(scramble(word, epoch), epoch), word);
+            prop_assert_eq!(scramble(unscramble(word, epoch), epoch), word);
         }
     }
 
-    /// The same numbers stand in kprobe-ebpf/src/local.rs, which no test here can call.
+    /// kprobe-ebpf has the same constants; no test here can call its code.
     #[test]
-    fn minting_is_splitmix64s_finalizer() {
+    fn scramble_is_splitmix64s_finalizer() {
         // The first output of splitmix64 seeded with 0 is the finalizer of its increment.
-        assert_eq!(mint(0x9e37_79b9_7f4a_7c15, 0), 0xe220_a839_7b1d_cdaf);
+        assert_eq!(scramble(0x9e37_79b9_7f4a_7c15, 0), 0xe220_a839_7b1d_cdaf);
     }
 
     #[test]
-    fn ids_of_one_origin_are_small_numbers() {
+    fn consecutive_ids_of_one_origin_are_small_deltas() {
         let (epoch, origin) = (0x1234_5678_9abc_def0, 5_u64 << 48 | 3 << 44);
         let (mut origins, mut column) = (Origins::new(epoch), IdWriter::default());
-        (1000..1004).for_each(|counter| origins.put(&mut column, mint(origin | counter, epoch)));
+        (1000..1004).for_each(|counter| origins.put(&mut column, scramble(origin | counter, epoch)));
         let ids = column.end();
         assert_eq!((ids.origin, ids.counter), (vec![0; 4], vec![0, 1, 1, 1]));
         assert_eq!(origins.end(), (vec![5 << 4 | 3], vec![1000]));

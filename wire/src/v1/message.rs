@@ -1,13 +1,14 @@
-//! `blkkin.proto` in Rust, field by field: what each means stands there. A test has protoc read what this writes.
+//! Messages of `blkkin.proto` in Rust, field by field; the schema documents them. A test decodes
+//! the output with protoc.
 
 use prost::{Enumeration, Message};
 
-/// What an event is.
+/// Event kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
 #[repr(i32)]
 pub(super) enum Kind {
     Unspecified = 0,
-    Call = 1,
+    Syscall = 1,
     Bio = 2,
     Request = 3,
     Pair = 4,
@@ -15,8 +16,8 @@ pub(super) enum Kind {
     Task = 6,
     File = 7,
     Device = 8,
-    Meeting = 9,
-    Operation = 10,
+    RpcEndpoint = 9,
+    DaemonSpan = 10,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -36,9 +37,9 @@ pub(super) struct EventBatch {
     #[prost(uint64, tag = "7")]
     pub(super) watermark: u64,
     #[prost(message, required, tag = "8")]
-    pub(super) accounts: Accounts,
+    pub(super) stats: SourceStats,
     #[prost(message, repeated, tag = "9")]
-    pub(super) killed: Vec<Killed>,
+    pub(super) crashed_runs: Vec<CrashedRun>,
     #[prost(enumeration = "Kind", repeated, tag = "10")]
     pub(super) kinds: Vec<i32>,
     #[prost(sint64, repeated, tag = "11")]
@@ -54,13 +55,13 @@ pub(super) struct EventBatch {
     #[prost(uint32, repeated, tag = "16")]
     pub(super) devices: Vec<u32>,
     #[prost(message, repeated, tag = "17")]
-    pub(super) calls: Vec<Call>,
+    pub(super) syscalls: Vec<Syscall>,
     #[prost(string, repeated, tag = "18")]
-    pub(super) words: Vec<String>,
+    pub(super) strings: Vec<String>,
     #[prost(message, optional, tag = "19")]
     pub(super) contexts: Option<Contexts>,
     #[prost(message, required, tag = "20")]
-    pub(super) call_events: CallEvents,
+    pub(super) syscall_events: SyscallEvents,
     #[prost(message, required, tag = "21")]
     pub(super) bio_events: BioEvents,
     #[prost(message, required, tag = "22")]
@@ -74,18 +75,18 @@ pub(super) struct EventBatch {
     #[prost(message, required, tag = "26")]
     pub(super) device_events: DeviceEvents,
     #[prost(message, optional, tag = "27")]
-    pub(super) meeting_events: Option<MeetingEvents>,
+    pub(super) rpc_endpoint_events: Option<RpcEndpointEvents>,
     #[prost(message, optional, tag = "28")]
-    pub(super) operation_events: Option<OperationEvents>,
+    pub(super) daemon_span_events: Option<DaemonSpanEvents>,
     #[prost(message, repeated, tag = "29")]
-    pub(super) process_events: Vec<ProcessEvent>,
+    pub(super) process_context_events: Vec<ProcessContextEvent>,
     #[prost(message, optional, tag = "30")]
     pub(super) thread_attributes: Option<ThreadAttributes>,
 }
 
-/// What of an event batch a look at it needs: the rest is skipped.
+/// Fields of an event batch that [`super::peek`] needs; the rest is skipped.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Head {
+pub(super) struct Header {
     #[prost(uint32, tag = "1")]
     pub(super) version: u32,
     #[prost(bytes = "vec", tag = "2")]
@@ -98,17 +99,17 @@ pub(super) struct Head {
     pub(super) sequence: u64,
     #[prost(enumeration = "Kind", repeated, tag = "10")]
     pub(super) kinds: Vec<i32>,
-    /// That they are there.
+    /// Present to be counted.
     #[prost(message, repeated, tag = "29")]
-    pub(super) process_events: Vec<Unread>,
+    pub(super) process_context_events: Vec<Unread>,
 }
 
-/// What is not looked into.
+/// Message whose content is skipped.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Unread {}
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct ProcessEvent {
+pub(super) struct ProcessContextEvent {
     #[prost(uint32, tag = "1")]
     pub(super) before: u32,
     #[prost(uint64, tag = "2")]
@@ -122,31 +123,31 @@ pub(super) struct ProcessEvent {
     #[prost(sint64, repeated, tag = "6")]
     pub(super) number: Vec<i64>,
     #[prost(uint32, tag = "7")]
-    pub(super) left_out: u32,
+    pub(super) dropped_attributes_count: u32,
     #[prost(uint32, repeated, tag = "8")]
     pub(super) thread_key: Vec<u32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Killed {
+pub(super) struct CrashedRun {
     #[prost(fixed64, tag = "1")]
     pub(super) epoch: u64,
     #[prost(bool, tag = "2")]
     pub(super) unknown: bool,
     #[prost(message, optional, tag = "3")]
-    pub(super) fired: Option<Tally>,
+    pub(super) fired: Option<RecordCounts>,
     #[prost(message, optional, tag = "4")]
-    pub(super) dropped: Option<Tally>,
+    pub(super) dropped: Option<RecordCounts>,
     #[prost(message, optional, tag = "5")]
-    pub(super) read: Option<Tally>,
+    pub(super) read: Option<RecordCounts>,
     #[prost(message, optional, tag = "6")]
-    pub(super) kept: Option<Tally>,
+    pub(super) persisted: Option<RecordCounts>,
     #[prost(message, optional, tag = "7")]
-    pub(super) doubtful: Option<Tally>,
+    pub(super) unacknowledged: Option<RecordCounts>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Tally {
+pub(super) struct RecordCounts {
     #[prost(uint64, tag = "1")]
     pub(super) calls: u64,
     #[prost(uint64, tag = "2")]
@@ -170,21 +171,21 @@ pub(super) struct Anchor {
     #[prost(uint64, tag = "4")]
     pub(super) suspended: u64,
     #[prost(uint64, optional, tag = "5")]
-    pub(super) claimed: Option<u64>,
+    pub(super) max_error: Option<u64>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Accounts {
+pub(super) struct SourceStats {
     #[prost(message, required, tag = "1")]
-    pub(super) calls: Account,
+    pub(super) calls: RecordStats,
     #[prost(message, required, tag = "2")]
-    pub(super) bios: Account,
+    pub(super) bios: RecordStats,
     #[prost(message, required, tag = "3")]
-    pub(super) requests: Account,
+    pub(super) requests: RecordStats,
     #[prost(message, required, tag = "4")]
-    pub(super) commits: Account,
+    pub(super) commits: RecordStats,
     #[prost(message, required, tag = "5")]
-    pub(super) names: Account,
+    pub(super) names: RecordStats,
     #[prost(uint64, tag = "6")]
     pub(super) calls_entered: u64,
     #[prost(uint64, tag = "7")]
@@ -250,7 +251,7 @@ pub(super) struct Accounts {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Account {
+pub(super) struct RecordStats {
     #[prost(uint64, tag = "1")]
     pub(super) fired: u64,
     #[prost(uint64, tag = "2")]
@@ -286,7 +287,7 @@ pub(super) struct Files {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Call {
+pub(super) struct Syscall {
     #[prost(string, tag = "1")]
     pub(super) name: String,
     #[prost(uint32, tag = "2")]
@@ -294,9 +295,9 @@ pub(super) struct Call {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct CallEvents {
+pub(super) struct SyscallEvents {
     #[prost(uint32, repeated, tag = "1")]
-    pub(super) call: Vec<u32>,
+    pub(super) syscall: Vec<u32>,
     #[prost(uint32, repeated, tag = "2")]
     pub(super) flags: Vec<u32>,
     #[prost(message, required, tag = "3")]
@@ -304,7 +305,7 @@ pub(super) struct CallEvents {
     #[prost(uint32, repeated, tag = "4")]
     pub(super) task: Vec<u32>,
     #[prost(uint64, repeated, tag = "5")]
-    pub(super) took: Vec<u64>,
+    pub(super) duration: Vec<u64>,
     #[prost(sint64, repeated, tag = "6")]
     pub(super) returned: Vec<i64>,
     #[prost(uint32, repeated, tag = "7")]
@@ -356,7 +357,7 @@ pub(super) struct ThreadAttributes {
     #[prost(uint32, repeated, tag = "1")]
     pub(super) entries: Vec<u32>,
     #[prost(uint32, repeated, tag = "2")]
-    pub(super) left_out: Vec<u32>,
+    pub(super) dropped_attributes_count: Vec<u32>,
     #[prost(uint32, repeated, tag = "3")]
     pub(super) bytes_unread: Vec<u32>,
     #[prost(uint32, repeated, tag = "4")]
@@ -376,7 +377,7 @@ pub(super) struct Contexts {
     #[prost(uint32, repeated, tag = "4")]
     pub(super) flags: Vec<u32>,
     #[prost(bool, repeated, tag = "5")]
-    pub(super) operation: Vec<bool>,
+    pub(super) daemon_span: Vec<bool>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -394,7 +395,7 @@ pub(super) struct BioEvents {
     #[prost(message, required, tag = "6")]
     pub(super) request: Ids,
     #[prost(uint64, repeated, tag = "7")]
-    pub(super) took: Vec<u64>,
+    pub(super) duration: Vec<u64>,
     #[prost(uint32, repeated, tag = "8")]
     pub(super) device: Vec<u32>,
     #[prost(sint64, repeated, tag = "9")]
@@ -420,7 +421,7 @@ pub(super) struct RequestEvents {
     #[prost(uint32, repeated, tag = "5")]
     pub(super) task: Vec<u32>,
     #[prost(uint64, repeated, tag = "6")]
-    pub(super) took: Vec<u64>,
+    pub(super) duration: Vec<u64>,
     #[prost(sint64, repeated, tag = "7")]
     pub(super) insert: Vec<i64>,
     #[prost(sint64, repeated, tag = "8")]
@@ -448,7 +449,7 @@ pub(super) struct CommitEvents {
     #[prost(uint32, repeated, tag = "2")]
     pub(super) task: Vec<u32>,
     #[prost(uint64, repeated, tag = "3")]
-    pub(super) took: Vec<u64>,
+    pub(super) duration: Vec<u64>,
     #[prost(uint32, repeated, tag = "4")]
     pub(super) device: Vec<u32>,
     #[prost(uint32, repeated, tag = "5")]
@@ -484,9 +485,9 @@ pub(super) struct TaskEvents {
     #[prost(uint32, repeated, tag = "12")]
     pub(super) pid_ns: Vec<u32>,
     #[prost(uint32, repeated, tag = "13")]
-    pub(super) inner_pid: Vec<u32>,
+    pub(super) ns_pid: Vec<u32>,
     #[prost(uint32, repeated, tag = "14")]
-    pub(super) inner_tid: Vec<u32>,
+    pub(super) ns_tid: Vec<u32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -494,7 +495,7 @@ pub(super) struct FileEvents {
     #[prost(uint32, repeated, tag = "1")]
     pub(super) file: Vec<u32>,
     #[prost(uint32, repeated, tag = "2")]
-    pub(super) kept: Vec<u32>,
+    pub(super) captured: Vec<u32>,
     #[prost(string, repeated, tag = "3")]
     pub(super) path: Vec<String>,
     #[prost(string, repeated, tag = "4")]
@@ -520,7 +521,7 @@ pub(super) struct DeviceEvents {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct MeetingEvents {
+pub(super) struct RpcEndpointEvents {
     #[prost(uint32, repeated, tag = "1")]
     pub(super) flags: Vec<u32>,
     #[prost(message, required, tag = "2")]
@@ -528,9 +529,9 @@ pub(super) struct MeetingEvents {
     #[prost(message, required, tag = "3")]
     pub(super) root: Ids,
     #[prost(uint64, repeated, tag = "4")]
-    pub(super) took: Vec<u64>,
+    pub(super) duration: Vec<u64>,
     #[prost(uint32, repeated, tag = "5")]
-    pub(super) rule: Vec<u32>,
+    pub(super) protocol: Vec<u32>,
     #[prost(uint32, repeated, tag = "6")]
     pub(super) connection: Vec<u32>,
     #[prost(fixed64, repeated, tag = "7")]
@@ -538,7 +539,7 @@ pub(super) struct MeetingEvents {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct OperationEvents {
+pub(super) struct DaemonSpanEvents {
     #[prost(uint32, repeated, tag = "1")]
     pub(super) flags: Vec<u32>,
     #[prost(fixed64, repeated, tag = "2")]
@@ -550,7 +551,7 @@ pub(super) struct OperationEvents {
     #[prost(fixed64, repeated, tag = "5")]
     pub(super) trace_low: Vec<u64>,
     #[prost(uint64, repeated, tag = "6")]
-    pub(super) took: Vec<u64>,
+    pub(super) duration: Vec<u64>,
     #[prost(uint32, repeated, tag = "7")]
     pub(super) name: Vec<u32>,
     #[prost(uint32, repeated, tag = "8")]
@@ -562,17 +563,17 @@ pub(super) struct OperationEvents {
     #[prost(uint32, repeated, tag = "11")]
     pub(super) errno: Vec<u32>,
     #[prost(uint32, repeated, tag = "12")]
-    pub(super) kept: Vec<u32>,
+    pub(super) sample_rate: Vec<u32>,
     #[prost(uint32, repeated, tag = "13")]
-    pub(super) notes: Vec<u32>,
+    pub(super) annotations: Vec<u32>,
     #[prost(sint64, repeated, tag = "14")]
-    pub(super) note_after: Vec<i64>,
+    pub(super) annotation_after: Vec<i64>,
     #[prost(uint32, repeated, tag = "15")]
-    pub(super) note_key: Vec<u32>,
+    pub(super) annotation_key: Vec<u32>,
     #[prost(uint32, repeated, tag = "16")]
-    pub(super) note_kind: Vec<u32>,
+    pub(super) annotation_kind: Vec<u32>,
     #[prost(uint32, repeated, tag = "17")]
-    pub(super) note_text: Vec<u32>,
+    pub(super) annotation_text: Vec<u32>,
     #[prost(sint64, repeated, tag = "18")]
-    pub(super) note_number: Vec<i64>,
+    pub(super) annotation_number: Vec<i64>,
 }

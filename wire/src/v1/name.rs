@@ -1,32 +1,33 @@
-//! Names as columns: tasks, files, devices.
+//! Columns of name events: tasks, files, devices.
 
 use super::Malformed;
 use super::column::columns;
 use super::ids::IdWriter;
 use super::message::{DeviceEvents, FileEvents, TaskEvents};
-use super::read::Known;
-use super::write::Shared;
+use super::read::DecodeTables;
+use super::write::EncodeTables;
 use crate::clock::MonotonicNs;
-use crate::event::{DeviceEvent, FileEvent, InnerTask, Kept, TaskChange, TaskEvent};
+use crate::event::{Captured, DeviceEvent, FileEvent, PidNsIds, TaskChange, TaskEvent};
 use crate::ids::{CgroupId, Pid, TaskId, Tid, Uid};
 
 const PARENT: u32 = 1 << 0;
 const EXE: u32 = 1 << 1;
 const KERNEL_THREAD: u32 = 1 << 2;
-const INNER: u32 = 1 << 3;
-/// Of files and devices: the other device that is named.
+const NS_IDS: u32 = 1 << 3;
+/// For files and devices: the second device is present.
 const DEVICE: u32 = 1 << 0;
 
-/// In the order of their numbers.
+/// Task changes by their numbers.
 const CHANGES: [TaskChange; 5] =
-    [TaskChange::Seen, TaskChange::Forked, TaskChange::Execed, TaskChange::Changed, TaskChange::Exited];
-const KEPT: [Kept; 3] = [Kept::Whole, Kept::Truncated, Kept::Unreadable];
+    [TaskChange::Discovered, TaskChange::Forked, TaskChange::Execed, TaskChange::Changed, TaskChange::Exited];
+/// Capture states by their numbers.
+const CAPTURED: [Captured; 3] = [Captured::Full, Captured::Truncated, Captured::Faulted];
 
 fn number<T: PartialEq>(of: &[T], value: &T) -> u32 {
     of.iter().position(|other| other == value).unwrap_or_default() as u32
 }
 
-/// Columns while they are written.
+/// Writer of name event columns.
 #[derive(Default)]
 pub(super) struct NameWriter {
     tasks: TaskEvents,
@@ -36,14 +37,14 @@ pub(super) struct NameWriter {
 }
 
 impl NameWriter {
-    pub(super) fn put_task(&mut self, task: &TaskEvent, shared: &mut Shared<'_>) {
+    pub(super) fn put_task(&mut self, task: &TaskEvent, tables: &mut EncodeTables<'_>) {
         let columns = &mut self.tasks;
         let mut flags = if task.kernel_thread { KERNEL_THREAD } else { 0 };
-        columns.task.push(shared.tasks.place(task.task));
+        columns.task.push(tables.tasks.intern(task.task));
         columns.change.push(number(&CHANGES, &task.change));
         if let Some(parent) = task.parent {
             flags |= PARENT;
-            shared.origins.put(&mut self.parent, parent.0);
+            tables.origins.put(&mut self.parent, parent.0);
         }
         columns.tid.push(task.tid.0);
         columns.pid.push(task.pid.0);
@@ -53,34 +54,34 @@ impl NameWriter {
         columns.comm.push(task.comm.as_ref().to_owned());
         if let Some(exe) = task.exe {
             flags |= EXE;
-            columns.exe.push(shared.files.place(exe));
+            columns.exe.push(tables.files.intern(exe));
         }
-        if let Some(inner) = task.inner {
-            flags |= INNER;
+        if let Some(inner) = task.ns_ids {
+            flags |= NS_IDS;
             columns.pid_ns.push(inner.pid_ns);
-            columns.inner_pid.push(inner.pid.0);
-            columns.inner_tid.push(inner.tid.0);
+            columns.ns_pid.push(inner.pid.0);
+            columns.ns_tid.push(inner.tid.0);
         }
         columns.flags.push(flags);
     }
 
-    pub(super) fn put_file(&mut self, file: &FileEvent, shared: &mut Shared<'_>) {
+    pub(super) fn put_file(&mut self, file: &FileEvent, tables: &mut EncodeTables<'_>) {
         let columns = &mut self.files;
-        columns.file.push(shared.files.place(file.file));
-        columns.kept.push(number(&KEPT, &file.kept));
+        columns.file.push(tables.files.intern(file.file));
+        columns.captured.push(number(&CAPTURED, &file.captured));
         columns.path.push(file.path.as_ref().to_owned());
         columns.filesystem.push(file.filesystem.as_ref().to_owned());
         columns.flags.push(if file.device_file.is_some() { DEVICE } else { 0 });
-        columns.device_file.extend(file.device_file.map(|device| shared.devices.place(device.to_kernel())));
+        columns.device_file.extend(file.device_file.map(|device| tables.devices.intern(device.to_kernel())));
         columns.mode.push(file.mode);
     }
 
-    pub(super) fn put_device(&mut self, device: &DeviceEvent, shared: &mut Shared<'_>) {
+    pub(super) fn put_device(&mut self, device: &DeviceEvent, tables: &mut EncodeTables<'_>) {
         let columns = &mut self.devices;
-        columns.device.push(shared.devices.place(device.device.to_kernel()));
+        columns.device.push(tables.devices.intern(device.device.to_kernel()));
         columns.name.push(device.name.as_ref().to_owned());
         columns.flags.push(if device.partition_of.is_some() { DEVICE } else { 0 });
-        columns.partition_of.extend(device.partition_of.map(|disk| shared.devices.place(disk.to_kernel())));
+        columns.partition_of.extend(device.partition_of.map(|disk| tables.devices.intern(disk.to_kernel())));
     }
 
     pub(super) fn end(self) -> (TaskEvents, FileEvents, DeviceEvents) {
@@ -91,13 +92,13 @@ impl NameWriter {
 columns! {
     TaskColumns of TaskEvents {
         task: u32, change: u32, flags: u32, tid: u32, pid: u32, ppid: u32, uid: u32, cgroup: u64, comm: String, exe: u32,
-        pid_ns: u32, inner_pid: u32, inner_tid: u32,
+        pid_ns: u32, ns_pid: u32, ns_tid: u32,
     } ids { parent }
 }
 
 columns! {
     FileColumns of FileEvents {
-        file: u32, kept: u32, path: String, filesystem: String, flags: u32, device_file: u32, mode: u32,
+        file: u32, captured: u32, path: String, filesystem: String, flags: u32, device_file: u32, mode: u32,
     } ids {}
 }
 
@@ -105,7 +106,7 @@ columns! {
     DeviceColumns of DeviceEvents { device: u32, name: String, flags: u32, partition_of: u32 } ids {}
 }
 
-/// Columns while they are read.
+/// Reader of name event columns.
 pub(super) struct NameReader<'a> {
     tasks: TaskColumns<'a>,
     files: FileColumns<'a>,
@@ -127,23 +128,27 @@ impl<'a> NameReader<'a> {
         self.devices.end()
     }
 
-    /// The next task.
-    pub(super) fn task(&mut self, time: MonotonicNs, known: &Known<'_>) -> Result<TaskEvent, Malformed> {
+    /// Reads the next task event.
+    pub(super) fn task(
+        &mut self,
+        time: MonotonicNs,
+        tables: &DecodeTables<'_>,
+    ) -> Result<TaskEvent, Malformed> {
         let columns = &mut self.tasks;
         let flags = *columns.flags.next()?;
         let change = *columns.change.next()?;
         let exe = columns.exe.next_if(flags & EXE != 0)?;
-        let inner = match columns.pid_ns.next_if(flags & INNER != 0)? {
+        let inner = match columns.pid_ns.next_if(flags & NS_IDS != 0)? {
             Some(&pid_ns) => {
-                let (pid, tid) = (Pid(*columns.inner_pid.next()?), Tid(*columns.inner_tid.next()?));
-                Some(InnerTask { pid_ns, pid, tid })
+                let (pid, tid) = (Pid(*columns.ns_pid.next()?), Tid(*columns.ns_tid.next()?));
+                Some(PidNsIds { pid_ns, pid, tid })
             }
             None => None,
         };
         Ok(TaskEvent {
             time,
-            task: known.task(columns.task.next()?, "TaskEvents.task")?,
-            parent: columns.parent.next_if(flags & PARENT != 0, &known.ids)?.map(TaskId),
+            task: tables.task(columns.task.next()?, "TaskEvents.task")?,
+            parent: columns.parent.next_if(flags & PARENT != 0, &tables.ids)?.map(TaskId),
             change: *CHANGES.get(change as usize).ok_or_else(|| columns.change.refuse(change.into()))?,
             tid: Tid(*columns.tid.next()?),
             pid: Pid(*columns.pid.next()?),
@@ -151,37 +156,45 @@ impl<'a> NameReader<'a> {
             uid: Uid(*columns.uid.next()?),
             cgroup: CgroupId(*columns.cgroup.next()?),
             comm: columns.comm.next()?.as_str().into(),
-            exe: exe.map(|place| known.file(place, "TaskEvents.exe")).transpose()?,
+            exe: exe.map(|index| tables.file(index, "TaskEvents.exe")).transpose()?,
             kernel_thread: flags & KERNEL_THREAD != 0,
-            inner,
+            ns_ids: inner,
         })
     }
 
-    /// The next file.
-    pub(super) fn file(&mut self, time: MonotonicNs, known: &Known<'_>) -> Result<FileEvent, Malformed> {
+    /// Reads the next file event.
+    pub(super) fn file(
+        &mut self,
+        time: MonotonicNs,
+        tables: &DecodeTables<'_>,
+    ) -> Result<FileEvent, Malformed> {
         let columns = &mut self.files;
-        let kept = *columns.kept.next()?;
+        let kept = *columns.captured.next()?;
         let device = columns.device_file.next_if(*columns.flags.next()? & DEVICE != 0)?;
         Ok(FileEvent {
             time,
-            file: known.file(columns.file.next()?, "FileEvents.file")?,
+            file: tables.file(columns.file.next()?, "FileEvents.file")?,
             path: columns.path.next()?.as_str().into(),
-            kept: *KEPT.get(kept as usize).ok_or_else(|| columns.kept.refuse(kept.into()))?,
+            captured: *CAPTURED.get(kept as usize).ok_or_else(|| columns.captured.refuse(kept.into()))?,
             filesystem: columns.filesystem.next()?.as_str().into(),
-            device_file: device.map(|place| known.device(place, "FileEvents.device_file")).transpose()?,
+            device_file: device.map(|index| tables.device(index, "FileEvents.device_file")).transpose()?,
             mode: *columns.mode.next()?,
         })
     }
 
-    /// The next device.
-    pub(super) fn device(&mut self, time: MonotonicNs, known: &Known<'_>) -> Result<DeviceEvent, Malformed> {
+    /// Reads the next device event.
+    pub(super) fn device(
+        &mut self,
+        time: MonotonicNs,
+        tables: &DecodeTables<'_>,
+    ) -> Result<DeviceEvent, Malformed> {
         let columns = &mut self.devices;
         let disk = columns.partition_of.next_if(*columns.flags.next()? & DEVICE != 0)?;
         Ok(DeviceEvent {
             time,
-            device: known.device(columns.device.next()?, "DeviceEvents.device")?,
+            device: tables.device(columns.device.next()?, "DeviceEvents.device")?,
             name: columns.name.next()?.as_str().into(),
-            partition_of: disk.map(|place| known.device(place, "DeviceEvents.partition_of")).transpose()?,
+            partition_of: disk.map(|index| tables.device(index, "DeviceEvents.partition_of")).transpose()?,
         })
     }
 }

@@ -1,25 +1,26 @@
-//! Columns as they stand in a record, written once.
+//! Columns in their encoded form, written in one pass.
 //!
-//! *In*: values, one behind the other. *Out*: the bytes of a packed repeated field
-//! ([encoding](https://protobuf.dev/programming-guides/encoding/#packed)): what `prost` writes for a `Vec` of them.
-//! *Invariant*: that. The tests beside hold each kind of column against `prost`.
+//! *In*: consecutive values. *Out*: the bytes of a packed repeated field
+//! ([encoding](https://protobuf.dev/programming-guides/encoding/#packed)), as `prost` writes a
+//! `Vec`. *Invariant*: equality with `prost`; the tests compare each kind of column.
 //!
-//! *Rejected*: `Vec<u32>` and `Vec<i64>` in a derived message, as it is for the columns of events: there each value is touched
-//! three times (kept, measured, written). Of a span's 75 values nearly all are places in the dictionary below 128, one byte each.
+//! *Rejected*: `Vec<u32>` and `Vec<i64>` in a derived message, as for the columns of events: each
+//! value is touched three times (stored, measured, written). Nearly all of a span's 75 values are
+//! dictionary indices below 128, one byte each.
 
 use prost::Message;
 
-/// A column of a message.
+/// Column of a message.
 #[derive(Debug, Default)]
 pub(super) struct Packed(Vec<u8>);
 
 impl Packed {
-    /// With room for `bytes`.
-    pub(super) fn with_room(bytes: usize) -> Self {
+    /// Creates a column with capacity for `bytes`.
+    pub(super) fn with_capacity(bytes: usize) -> Self {
         Packed(Vec::with_capacity(bytes))
     }
 
-    /// Of `uint32` or `uint64`.
+    /// Appends a `uint32` or `uint64`.
     pub(super) fn push(&mut self, value: impl Into<u64>) {
         let mut value = value.into();
         while value >= 0x80 {
@@ -29,36 +30,36 @@ impl Packed {
         self.0.push(value as u8);
     }
 
-    /// Of `sint64`.
+    /// Appends a `sint64`.
     pub(super) fn push_signed(&mut self, value: i64) {
         self.push((value << 1 ^ value >> 63) as u64);
     }
 
-    /// Of `fixed64`.
+    /// Appends a `fixed64`.
     pub(super) fn push_fixed(&mut self, value: u64) {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// The field, as a message has it: none where the column is empty.
+    /// Appends the field to a message, or nothing if the column is empty.
     fn write(&self, number: u8, out: &mut Packed) {
         if !self.0.is_empty() {
             out.field(number, &self.0);
         }
     }
 
-    /// A field of known length: its key, its length, its bytes.
+    /// Appends a length-delimited field: key, length, bytes.
     pub(super) fn field(&mut self, number: u8, bytes: &[u8]) {
         self.push(u64::from(number) << 3 | LENGTH_DELIMITED);
         self.push(bytes.len() as u64);
         self.0.extend_from_slice(bytes);
     }
 
-    /// The fields of a message that `prost` knows.
+    /// Appends the fields of a `prost` message.
     pub(super) fn append(&mut self, message: &impl Message) {
         message.encode_raw(&mut self.0);
     }
 
-    /// What was written.
+    /// Returns the bytes.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         self.0
     }
@@ -68,22 +69,23 @@ impl Packed {
     }
 }
 
-/// The wire type of what says its length first.
+/// Wire type of length-delimited fields.
 const LENGTH_DELIMITED: u64 = 2;
 
-/// The fields `columns`, numbered from 1, as a message in field `number`, there also when it is empty.
+/// Writes the fields `columns`, numbered from 1, as a message in field `number`, also if it is
+/// empty.
 pub(super) fn write_message(number: u8, columns: &[&Packed], out: &mut Packed) {
-    let mut message = Packed::with_room(bytes_of(columns));
+    let mut message = Packed::with_capacity(bytes_of(columns));
     (1..).zip(columns).for_each(|(number, column)| column.write(number, &mut message));
     out.field(number, &message.0);
 }
 
-/// What these columns take in a record at the most: each with its key and its length.
+/// Returns the maximum bytes of these columns in a record: each with its key and its length.
 pub(super) fn bytes_of(columns: &[&Packed]) -> usize {
     columns.iter().map(|column| column.len() + 6).sum()
 }
 
-/// A message all of whose fields are columns, in the order of their numbers from 1.
+/// Defines a message whose fields are all columns, in the order of their numbers from 1.
 macro_rules! packed_message {
     ($(#[$doc:meta])* $message:ident { $($column:ident),+ $(,)? }) => {
         $(#[$doc])*
@@ -93,12 +95,12 @@ macro_rules! packed_message {
         }
 
         impl $message {
-            /// What it takes in a record at the most.
+            /// Returns its maximum bytes in a record.
             pub(super) fn bytes(&self) -> usize {
                 $crate::v1::packed::bytes_of(&[$(&self.$column),+])
             }
 
-            /// As field `number` of the message around it.
+            /// Writes it as field `number` of the enclosing message.
             pub(super) fn write(&self, number: u8, out: &mut $crate::v1::packed::Packed) {
                 $crate::v1::packed::write_message(number, &[$(&self.$column),+], out);
             }
@@ -138,7 +140,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_what_prost_writes(
+        fn packed_columns_equal_prosts_encoding(
             small: Vec<u32>,
             fixed: Vec<u64>,
             signed: Vec<i64>,
@@ -151,7 +153,7 @@ mod tests {
             large.iter().for_each(|value| columns.large.push(*value));
             let mut written = Packed::default();
             columns.write(9, &mut written);
-            prop_assert!(columns.bytes() + 7 >= written.len(), "{} said", columns.bytes());
+            prop_assert!(columns.bytes() + 7 >= written.len(), "{} reserved", columns.bytes());
             let inner = Inner { small, fixed, signed, large };
             prop_assert_eq!(written.into_bytes(), Around { inner }.encode_to_vec());
         }

@@ -1,47 +1,49 @@
-//! What a record is, without reading its events: whose, which, and how many of what. A hundredth of what decoding takes.
+//! Header of a record without its events: source, sequence number, and event counts by kind. It
+//! costs a hundredth of decoding.
 
 use prost::Message;
 
-use super::message::{Head, Kind};
-use super::{Malformed, VERSION, totals};
+use super::message::{Header, Kind};
+use super::{Malformed, VERSION, frame};
+use crate::crash_report::RecordCounts;
 use crate::ids::Source;
-use crate::killed::Tally;
 
-/// What a look sees.
+/// Header of an event batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peeked {
-    /// Whose.
+    /// Source.
     pub source: Source,
-    /// Which of its batches.
+    /// Sequence number of the batch.
     pub sequence: u64,
-    /// Events in it.
+    /// Number of events.
     pub events: u64,
-    /// By kind.
-    pub tally: Tally,
+    /// Records by kind.
+    pub counts: RecordCounts,
 }
 
-/// Looks at a record of `blkkin.events`. That it can be looked at does not say that it can be decoded.
+/// Reads the header of a record of `blkkin.events`. Success does not imply that
+/// [`decode`](super::decode) succeeds.
 pub fn peek(bytes: &[u8]) -> Result<Peeked, Malformed> {
-    let head = Head::decode(bytes).map_err(|error| Malformed::Protobuf(error.to_string()))?;
-    if head.version != VERSION {
-        return Err(Malformed::Version(head.version));
+    let header = Header::decode(bytes).map_err(|error| Malformed::Protobuf(error.to_string()))?;
+    if header.version != VERSION {
+        return Err(Malformed::Version(header.version));
     }
-    let mut tally = Tally::default();
-    for kind in &head.kinds {
+    let mut counts = RecordCounts::default();
+    for kind in &header.kinds {
         match Kind::try_from(*kind) {
-            Ok(Kind::Call) => tally.calls += 1,
-            Ok(Kind::Bio) => tally.bios += 1,
-            Ok(Kind::Request) => tally.requests += 1,
+            Ok(Kind::Syscall) => counts.calls += 1,
+            Ok(Kind::Bio) => counts.bios += 1,
+            Ok(Kind::Request) => counts.requests += 1,
             Ok(Kind::Pair) => {
-                tally.bios += 1;
-                tally.requests += 1;
+                counts.bios += 1;
+                counts.requests += 1;
             }
-            Ok(Kind::Commit) => tally.commits += 1,
-            Ok(Kind::Task | Kind::File) => tally.names += 1,
-            Ok(Kind::Device | Kind::Meeting | Kind::Operation | Kind::Unspecified) | Err(_) => {}
+            Ok(Kind::Commit) => counts.commits += 1,
+            Ok(Kind::Task | Kind::File) => counts.names += 1,
+            Ok(Kind::Device | Kind::RpcEndpoint | Kind::DaemonSpan | Kind::Unspecified) | Err(_) => {}
         }
     }
-    let source = totals::read_source(&head.node, &head.boot, head.epoch)?;
-    let events = (head.kinds.len() + head.process_events.len()) as u64;
-    Ok(Peeked { source, sequence: head.sequence, events, tally })
+    let source = frame::read_source(&header.node, &header.boot, header.epoch)?;
+    let events = (header.kinds.len() + header.process_context_events.len()) as u64;
+    Ok(Peeked { source, sequence: header.sequence, events, counts })
 }

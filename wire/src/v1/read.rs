@@ -1,185 +1,190 @@
-//! Bytes to a batch: the one place where they are believed, and only value by value.
+//! Decoder of event batches. It trusts no byte and checks each value.
 
 use std::cell::Cell;
 use std::sync::Arc;
 
 use prost::Message;
 
-use super::attributes;
 use super::block::BlockReader;
-use super::call::CallReader;
 use super::column::{Column, Delta};
 use super::commit::CommitReader;
-use super::ids::{Dictionaries, IdReader};
-use super::killed;
-use super::meeting::MeetingReader;
+use super::crash_report;
+use super::daemon_span::DaemonSpanReader;
+use super::ids::{IdOrigins, IdReader};
 use super::message::{self, Kind};
 use super::name::NameReader;
-use super::operation::OperationReader;
-use super::process::ProcessReader;
+use super::process_context::ProcessContextReader;
+use super::rpc_endpoint::RpcEndpointReader;
+use super::syscall::SyscallReader;
+use super::thread_attributes;
 use super::write::BY_RULE;
-use super::{COPIED_BYTES_MAX, Malformed, VERSION, totals};
-use crate::attributes::ThreadAttributes;
+use super::{COPIED_BYTES_MAX, Malformed, VERSION, frame};
 use crate::batch::EventBatch;
-use crate::calls::{Args, CallId};
 use crate::clock::MonotonicNs;
-use crate::event::{ContextFrom, LayerEvent, TaskRef, TraceContext};
+use crate::event::{ContextSource, LayerEvent, TaskRef, TraceContext};
 use crate::ids::{DeviceId, FileId, SpanId, TaskId, TraceId};
+use crate::syscalls::{Args, SyscallId};
+use crate::thread_attributes::ThreadAttributes;
 
-/// What bytes hold.
+/// Decoded record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decoded {
-    /// The batch.
+    /// Batch.
     pub batch: EventBatch,
-    /// Calls that it had besides, which the table of this version has not: somebody newer wrote it.
+    /// Number of system calls skipped because this version's table lacks them: a newer tracer wrote
+    /// them.
     pub calls_unknown: u64,
 }
 
-/// A batch's dictionaries.
-pub(super) struct Known<'a> {
-    pub(super) ids: Dictionaries<'a>,
+/// Dictionaries of a batch.
+pub(super) struct DecodeTables<'a> {
+    pub(super) ids: IdOrigins<'a>,
     tasks: Vec<TaskRef>,
     files: Vec<FileId>,
     devices: Vec<DeviceId>,
-    words: &'a [String],
+    strings: &'a [String],
     contexts: Vec<TraceContext>,
     attributes: Vec<Arc<ThreadAttributes>>,
-    /// With how many arguments each has; none that is unknown here.
-    pub(super) calls: Vec<(Option<CallId>, usize)>,
-    /// What words may still come to, all together.
-    left: Cell<usize>,
+    /// System calls with their argument counts; none for an unknown call.
+    pub(super) calls: Vec<(Option<SyscallId>, usize)>,
+    /// Remaining budget in bytes for copied strings.
+    copy_budget: Cell<usize>,
 }
 
-/// Reads a record of the topic.
+/// Decodes a record of `blkkin.events`.
 pub fn decode(bytes: &[u8]) -> Result<Decoded, Malformed> {
     let message =
         message::EventBatch::decode(bytes).map_err(|error| Malformed::Protobuf(error.to_string()))?;
     if message.version != VERSION {
         return Err(Malformed::Version(message.version));
     }
-    let known = Known::of(&message)?;
-    let (events, calls_unknown) = events(&message, &known)?;
+    let tables = DecodeTables::of(&message)?;
+    let (events, calls_unknown) = events(&message, &tables)?;
     let batch = EventBatch {
-        source: totals::read_source(&message.node, &message.boot, message.epoch)?,
+        source: frame::read_source(&message.node, &message.boot, message.epoch)?,
         sequence: message.sequence,
-        anchor: totals::read_anchor(&message.anchor),
+        anchor: frame::read_anchor(&message.anchor),
         events,
         watermark: MonotonicNs(message.watermark),
-        accounts: totals::read_accounts(&message.accounts),
-        killed: message.killed.iter().map(killed::read).collect(),
+        stats: frame::read_stats(&message.stats),
+        crashed_runs: message.crashed_runs.iter().map(crash_report::read).collect(),
     };
     Ok(Decoded { batch, calls_unknown })
 }
 
-fn events(message: &message::EventBatch, known: &Known<'_>) -> Result<(Vec<LayerEvent>, u64), Malformed> {
-    let mut calls = CallReader::new(&message.call_events);
+fn events(
+    message: &message::EventBatch,
+    tables: &DecodeTables<'_>,
+) -> Result<(Vec<LayerEvent>, u64), Malformed> {
+    let mut calls = SyscallReader::new(&message.syscall_events);
     let mut blocks = BlockReader::new(&message.bio_events, &message.request_events);
     let mut commits = CommitReader::new(&message.commit_events);
     let mut names = NameReader::new(&message.task_events, &message.file_events, &message.device_events);
-    let none = message::MeetingEvents::default();
-    let mut meetings = MeetingReader::new(message.meeting_events.as_ref().unwrap_or(&none));
-    let none = message::OperationEvents::default();
-    let mut operations = OperationReader::new(message.operation_events.as_ref().unwrap_or(&none));
+    let none = message::RpcEndpointEvents::default();
+    let mut endpoints = RpcEndpointReader::new(message.rpc_endpoint_events.as_ref().unwrap_or(&none));
+    let none = message::DaemonSpanEvents::default();
+    let mut daemon_spans = DaemonSpanReader::new(message.daemon_span_events.as_ref().unwrap_or(&none));
     let (mut times, mut last) = (Column::new(&message.times, "EventBatch.times"), Delta::default());
     let (mut events, mut calls_unknown) = (Vec::new(), 0);
-    let mut processes = ProcessReader::new(&message.process_events);
+    let mut processes = ProcessContextReader::new(&message.process_context_events);
     for (before, kind) in message.kinds.iter().enumerate() {
-        processes.up_to(before, known, &mut events)?;
-        let time = MonotonicNs(last.undo(*times.next()?));
+        processes.up_to(before, tables, &mut events)?;
+        let time = MonotonicNs(last.decode(*times.next()?));
         events.push(match Kind::try_from(*kind) {
-            Ok(Kind::Call) => match calls.next(time, known)? {
-                Some(call) => LayerEvent::Call(call),
+            Ok(Kind::Syscall) => match calls.next(time, tables)? {
+                Some(call) => LayerEvent::Syscall(call),
                 None => {
                     calls_unknown += 1;
                     continue;
                 }
             },
-            Ok(Kind::Bio) => LayerEvent::Bio(blocks.bio(time, known)?),
-            Ok(Kind::Request) => LayerEvent::Request(blocks.request(time, None, known)?),
-            Ok(Kind::Pair) => LayerEvent::Pair(blocks.pair(time, known)?),
-            Ok(Kind::Commit) => LayerEvent::Commit(commits.next(time, known)?),
-            Ok(Kind::Task) => LayerEvent::Task(names.task(time, known)?),
-            Ok(Kind::File) => LayerEvent::File(names.file(time, known)?),
-            Ok(Kind::Device) => LayerEvent::Device(names.device(time, known)?),
-            Ok(Kind::Meeting) => LayerEvent::Meeting(meetings.next(time, known)?.into()),
-            Ok(Kind::Operation) => LayerEvent::Operation(operations.next(time, known)?.into()),
+            Ok(Kind::Bio) => LayerEvent::Bio(blocks.bio(time, tables)?),
+            Ok(Kind::Request) => LayerEvent::Request(blocks.request(time, None, tables)?),
+            Ok(Kind::Pair) => LayerEvent::Pair(blocks.pair(time, tables)?),
+            Ok(Kind::Commit) => LayerEvent::Commit(commits.next(time, tables)?),
+            Ok(Kind::Task) => LayerEvent::Task(names.task(time, tables)?),
+            Ok(Kind::File) => LayerEvent::File(names.file(time, tables)?),
+            Ok(Kind::Device) => LayerEvent::Device(names.device(time, tables)?),
+            Ok(Kind::RpcEndpoint) => LayerEvent::RpcEndpoint(endpoints.next(time, tables)?.into()),
+            Ok(Kind::DaemonSpan) => LayerEvent::DaemonSpan(daemon_spans.next(time, tables)?.into()),
             Ok(Kind::Unspecified) | Err(_) => {
                 return Err(Malformed::Value { column: "EventBatch.kinds", value: *kind as u64 });
             }
         });
     }
-    processes.up_to(message.kinds.len(), known, &mut events)?;
+    processes.up_to(message.kinds.len(), tables, &mut events)?;
     processes.end()?;
     times.end()?;
     calls.end()?;
     blocks.end()?;
     commits.end()?;
     names.end()?;
-    meetings.end()?;
-    operations.end()?;
+    endpoints.end()?;
+    daemon_spans.end()?;
     Ok((events, calls_unknown))
 }
 
-impl<'a> Known<'a> {
+impl<'a> DecodeTables<'a> {
     fn of(message: &'a message::EventBatch) -> Result<Self, Malformed> {
-        let ids = Dictionaries::new(message.epoch, &message.origins, &message.counters)?;
+        let ids = IdOrigins::new(message.epoch, &message.origins, &message.counters)?;
         let tasks = tasks(&message.tasks, &ids)?;
-        let mut known = Known {
+        let mut tables = DecodeTables {
             tasks,
             files: files(&message.files)?,
             devices: message.devices.iter().copied().map(DeviceId::from_kernel).collect(),
-            words: &message.words,
+            strings: &message.strings,
             contexts: message.contexts.as_ref().map_or(Ok(Vec::new()), contexts)?,
-            calls: message.calls.iter().map(call).collect::<Result<_, _>>()?,
+            calls: message.syscalls.iter().map(call).collect::<Result<_, _>>()?,
             ids,
             attributes: Vec::new(),
-            left: Cell::new(COPIED_BYTES_MAX),
+            copy_budget: Cell::new(COPIED_BYTES_MAX),
         };
         if let Some(sets) = &message.thread_attributes {
-            known.attributes = attributes::read(sets, |place| known.word(place, "ThreadAttributes.value"))?;
+            tables.attributes =
+                thread_attributes::read(sets, |index| tables.string(index, "ThreadAttributes.value"))?;
         }
-        Ok(known)
+        Ok(tables)
     }
 
-    pub(super) fn task(&self, place: &u32, column: &'static str) -> Result<TaskRef, Malformed> {
-        at(&self.tasks, *place, column)
+    pub(super) fn task(&self, index: &u32, column: &'static str) -> Result<TaskRef, Malformed> {
+        lookup(&self.tasks, *index, column)
     }
 
-    pub(super) fn file(&self, place: &u32, column: &'static str) -> Result<FileId, Malformed> {
-        at(&self.files, *place, column)
+    pub(super) fn file(&self, index: &u32, column: &'static str) -> Result<FileId, Malformed> {
+        lookup(&self.files, *index, column)
     }
 
-    pub(super) fn context(&self, place: &u32, column: &'static str) -> Result<TraceContext, Malformed> {
-        at(&self.contexts, *place, column)
+    pub(super) fn context(&self, index: &u32, column: &'static str) -> Result<TraceContext, Malformed> {
+        lookup(&self.contexts, *index, column)
     }
 
     pub(super) fn attributes(
         &self,
-        place: &u32,
+        index: &u32,
         column: &'static str,
     ) -> Result<Arc<ThreadAttributes>, Malformed> {
-        let set = self.attributes.get(*place as usize).cloned();
-        set.ok_or(Malformed::Value { column, value: (*place).into() })
+        let set = self.attributes.get(*index as usize).cloned();
+        set.ok_or(Malformed::Value { column, value: (*index).into() })
     }
 
-    pub(super) fn word(&self, place: &u32, column: &'static str) -> Result<Box<str>, Malformed> {
-        let refuse = || Malformed::Value { column, value: (*place).into() };
-        let word = self.words.get(*place as usize).ok_or_else(refuse)?;
-        // A long word that a short record names again and again grows when it is read.
-        self.left.set(self.left.get().checked_sub(word.len()).ok_or_else(refuse)?);
-        Ok(word.as_str().into())
+    pub(super) fn string(&self, index: &u32, column: &'static str) -> Result<Box<str>, Malformed> {
+        let refuse = || Malformed::Value { column, value: (*index).into() };
+        let string = self.strings.get(*index as usize).ok_or_else(refuse)?;
+        // A long string that a short record references often multiplies its size.
+        self.copy_budget.set(self.copy_budget.get().checked_sub(string.len()).ok_or_else(refuse)?);
+        Ok(string.as_str().into())
     }
 
-    pub(super) fn device(&self, place: &u32, column: &'static str) -> Result<DeviceId, Malformed> {
-        at(&self.devices, *place, column)
+    pub(super) fn device(&self, index: &u32, column: &'static str) -> Result<DeviceId, Malformed> {
+        lookup(&self.devices, *index, column)
     }
 }
 
-fn at<T: Copy>(values: &[T], place: u32, column: &'static str) -> Result<T, Malformed> {
-    values.get(place as usize).copied().ok_or(Malformed::Value { column, value: place.into() })
+fn lookup<T: Copy>(values: &[T], index: u32, column: &'static str) -> Result<T, Malformed> {
+    values.get(index as usize).copied().ok_or(Malformed::Value { column, value: index.into() })
 }
 
-fn tasks(message: &message::Tasks, ids: &Dictionaries<'_>) -> Result<Vec<TaskRef>, Malformed> {
+fn tasks(message: &message::Tasks, ids: &IdOrigins<'_>) -> Result<Vec<TaskRef>, Malformed> {
     let mut column = IdReader::new(&message.task, "Tasks.task");
     let tasks = message.version.iter().map(|version| {
         let refuse = |_| Malformed::Value { column: "Tasks.version", value: (*version).into() };
@@ -198,7 +203,7 @@ fn files(message: &message::Files) -> Result<Vec<FileId>, Malformed> {
     let files = message.inode.iter().map(|inode| {
         Ok(FileId {
             device: DeviceId::from_kernel(*device.next()?),
-            ino: last.undo(*inode),
+            ino: last.decode(*inode),
             generation: *generation.next()?,
         })
     });
@@ -212,35 +217,35 @@ fn contexts(message: &message::Contexts) -> Result<Vec<TraceContext>, Malformed>
     let mut high = Column::new(&message.trace_high, "Contexts.trace_high");
     let mut low = Column::new(&message.trace_low, "Contexts.trace_low");
     let mut flags = Column::new(&message.flags, "Contexts.flags");
-    let mut operation = Column::new(&message.operation, "Contexts.operation");
+    let mut daemon_span = Column::new(&message.daemon_span, "Contexts.daemon_span");
     let contexts = message.span.iter().map(|span| {
-        let (high, low, flags_said) = (*high.next()?, *low.next()?, *flags.next()?);
+        let (high, low, flags_value) = (*high.next()?, *low.next()?, *flags.next()?);
         let trace = TraceId(u128::from(high) << 64 | u128::from(low));
-        // No trace and no span is none (W3C trace context, 3.2.2.3 and 3.2.2.4).
+        // A context has a non-zero trace id and span id (W3C trace context, 3.2.2.3 and 3.2.2.4).
         if trace.0 == 0 || *span == 0 {
             return Err(Malformed::Value { column: "Contexts.span", value: *span });
         }
-        let operation = !message.operation.is_empty() && *operation.next()?;
-        let from = match (flags_said & BY_RULE == 0, operation) {
-            (false, _) => ContextFrom::Events,
-            (true, true) => ContextFrom::Both,
-            (true, false) => ContextFrom::Thread,
+        let daemon_span = !message.daemon_span.is_empty() && *daemon_span.next()?;
+        let from = match (flags_value & BY_RULE == 0, daemon_span) {
+            (false, _) => ContextSource::DaemonSpan,
+            (true, true) => ContextSource::Both,
+            (true, false) => ContextSource::ThreadContext,
         };
-        let flags = u8::try_from(flags_said & !BY_RULE).map_err(|_| flags.refuse(flags_said.into()))?;
-        Ok(TraceContext { trace, span: SpanId(*span), flags, from })
+        let flags = u8::try_from(flags_value & !BY_RULE).map_err(|_| flags.refuse(flags_value.into()))?;
+        Ok(TraceContext { trace, span: SpanId(*span), flags, source: from })
     });
     let contexts = contexts.collect::<Result<_, _>>()?;
     high.end()?;
     low.end()?;
     flags.end()?;
-    operation.end()?;
+    daemon_span.end()?;
     Ok(contexts)
 }
 
-fn call(message: &message::Call) -> Result<(Option<CallId>, usize), Malformed> {
+fn call(message: &message::Syscall) -> Result<(Option<SyscallId>, usize), Malformed> {
     let own = message.arguments as usize;
     if own > size_of::<Args>() / size_of::<u64>() {
-        return Err(Malformed::Value { column: "Call.arguments", value: message.arguments.into() });
+        return Err(Malformed::Value { column: "Syscall.arguments", value: message.arguments.into() });
     }
-    Ok((CallId::by_name(&message.name), own))
+    Ok((SyscallId::by_name(&message.name), own))
 }

@@ -1,7 +1,7 @@
-//! What is written is read again, whatever it is; and whatever is read is a batch or an error.
+//! Round trips: encoded batches decode to the same values, and any bytes yield a batch or an error.
 
-mod ever;
-mod made;
+mod golden;
+mod strategies;
 
 use std::sync::Arc;
 
@@ -10,42 +10,42 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::*;
-use crate::attributes::{ThreadAttribute, ThreadAttributes};
-use crate::batch::{Account, Accounts, EventBatch};
-use crate::calls::CallId;
+use crate::batch::{EventBatch, RecordStats, SourceStats};
 use crate::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
+use crate::crash_report::{CrashedRun, LossReport, RecordCounts};
+use crate::daemon_span::{Annotation, AnnotationValue, DaemonSpanEvent, SAMPLE_RATE_ALL, SpanStatus};
 use crate::event::*;
 use crate::ids::*;
-use crate::killed::{Killed, Remains, Tally};
-use crate::meeting::{Meeting, MeetingEvent, Side};
-use crate::operation::{Note, NoteValue, OperationEvent, Outcome, WHOLE};
-use crate::process::{Attribute, AttributeValue, ProcessEvent};
+use crate::process_context::{Attribute, AttributeValue, ProcessContextEvent};
+use crate::remote_link::{RpcEndpointEvent, RpcKey, RpcSide};
 use crate::span::SpanKind;
-use ever::known;
-use made::batch;
+use crate::syscalls::SyscallId;
+use crate::thread_attributes::{ThreadAttribute, ThreadAttributes};
+use golden::sample_batch;
+use strategies::batch;
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_again(batch in batch()) {
+    fn batch_survives_a_round_trip(batch in batch()) {
         prop_assert_eq!(decode(&encode(&batch)), Ok(Decoded { batch, calls_unknown: 0 }));
     }
 
     #[test]
-    fn a_look_sees_what_decoding_gives(batch in batch()) {
+    fn peek_agrees_with_decode(batch in batch()) {
         let peeked = peek(&encode(&batch)).unwrap();
         let EventBatch { source, sequence, events, .. } = &batch;
         prop_assert_eq!(peeked, Peeked {
-            source: *source, sequence: *sequence, events: events.len() as u64, tally: Tally::of(events),
+            source: *source, sequence: *sequence, events: events.len() as u64, counts: RecordCounts::of(events),
         });
     }
 
     #[test]
-    fn any_bytes_are_a_batch_or_an_error(bytes in vec(any::<u8>(), 0..400)) {
+    fn arbitrary_bytes_do_not_panic(bytes in vec(any::<u8>(), 0..400)) {
         let _ = (decode(&bytes), peek(&bytes));
     }
 
     #[test]
-    fn a_batch_with_bytes_changed_is_a_batch_or_an_error(
+    fn corrupt_batch_does_not_panic(
         batch in batch(), changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..8), cut: prop::sample::Index
     ) {
         let mut bytes = encode(&batch);
@@ -59,8 +59,8 @@ proptest! {
 }
 
 #[test]
-fn another_version_is_refused_by_its_number() {
-    let mut bytes = encode(&known());
+fn unknown_version_is_rejected() {
+    let mut bytes = encode(&sample_batch());
     assert_eq!(bytes[..2], [1 << 3, VERSION as u8], "field 1 comes first");
     bytes[1] = 2;
     assert_eq!(decode(&bytes), Err(Malformed::Version(2)));
@@ -68,56 +68,57 @@ fn another_version_is_refused_by_its_number() {
 }
 
 #[test]
-fn a_field_that_is_not_known_is_ignored() {
-    let batch = known();
+fn unknown_field_is_ignored() {
+    let batch = sample_batch();
     let mut bytes = encode(&batch);
     // Field 1000, a varint.
     bytes.extend([0xc0, 0x3e, 0x07]);
     assert_eq!(decode(&bytes).unwrap().batch, batch);
 }
 
-/// As it is for whoever reads by the schema of before it: the same bytes, and one field more.
+/// A reader with the older schema sees the same bytes and one additional field.
 #[test]
-fn who_was_killed_is_said_behind_what_a_batch_has_always_said() {
-    let tally = Tally { calls: 7, ..Tally::default() };
-    let remains = Remains { fired: tally, ..Remains::default() };
-    let killed = vec![
-        Killed { epoch: Some(StartEpoch(3)), remains: Some(remains) },
-        Killed { epoch: None, remains: None },
+fn crashed_runs_are_one_additional_field() {
+    let fired = RecordCounts { calls: 7, ..RecordCounts::default() };
+    let remains = LossReport { fired, ..LossReport::default() };
+    let crashed_runs = vec![
+        CrashedRun { epoch: Some(StartEpoch(3)), losses: Some(remains) },
+        CrashedRun { epoch: None, losses: None },
     ];
-    let batch = EventBatch { killed, ..known() };
+    let batch = EventBatch { crashed_runs, ..sample_batch() };
     let bytes = encode(&batch);
     assert_eq!(decode(&bytes).unwrap().batch, batch);
-    // Field 9, twice: an epoch, of the fired 7 calls, of the rest nothing; then only that it is not known.
+    // Field 9, twice: an epoch with 7 system calls fired and no other counts; then an unknown start
+    // with unknown losses.
     let first = [0x4a, 21, 9, 3, 0, 0, 0, 0, 0, 0, 0, 0x1a, 2, 8, 7, 0x22, 0, 0x2a, 0, 0x32, 0, 0x3a, 0];
-    let said = [&first[..], &[0x4a, 2, 0x10, 1]].concat();
-    let at = bytes.windows(said.len()).position(|window| window == said).unwrap();
-    assert_eq!([&bytes[..at], &bytes[at + said.len()..]].concat(), encode(&known()));
+    let expected = [&first[..], &[0x4a, 2, 0x10, 1]].concat();
+    let at = bytes.windows(expected.len()).position(|window| window == expected).unwrap();
+    assert_eq!([&bytes[..at], &bytes[at + expected.len()..]].concat(), encode(&sample_batch()));
 }
 
 #[test]
-fn a_call_that_is_not_known_is_left_out_and_counted() {
-    let batch = known();
-    let at = batch.events.iter().position(|event| matches!(event, LayerEvent::Call(_))).unwrap();
+fn unknown_system_call_is_skipped_and_counted() {
+    let batch = sample_batch();
+    let at = batch.events.iter().position(|event| matches!(event, LayerEvent::Syscall(_))).unwrap();
     let (name, bytes) = ("pwrite64".as_bytes(), encode(&batch));
-    let place = bytes.windows(name.len()).position(|window| window == name).unwrap();
+    let offset = bytes.windows(name.len()).position(|window| window == name).unwrap();
     let mut newer = bytes.clone();
-    newer[place..place + name.len()].fill(b'?');
+    newer[offset..offset + name.len()].fill(b'?');
     let decoded = decode(&newer).unwrap();
     assert_eq!((decoded.batch.events.len(), decoded.calls_unknown), (batch.events.len() - 1, 1));
-    assert_eq!(decoded.batch.events[at..], batch.events[at + 1..], "and the others are as they were");
+    assert_eq!(decoded.batch.events[at..], batch.events[at + 1..], "other events are unchanged");
 }
 
 #[test]
-fn a_column_too_short_or_too_long_is_named() {
+fn error_names_the_column_of_wrong_length() {
     use prost::Message;
     let changed = |change: fn(&mut message::EventBatch)| {
-        let mut message = message::EventBatch::decode(encode(&known()).as_slice()).unwrap();
+        let mut message = message::EventBatch::decode(encode(&sample_batch()).as_slice()).unwrap();
         change(&mut message);
         decode(&message.encode_to_vec()).unwrap_err()
     };
     assert_eq!(changed(|m| m.bio_events.bytes.clear()), Malformed::Short("BioEvents.bytes"));
-    assert_eq!(changed(|m| m.call_events.took.push(1)), Malformed::Long("CallEvents.took"));
+    assert_eq!(changed(|m| m.syscall_events.duration.push(1)), Malformed::Long("SyscallEvents.duration"));
     assert_eq!(changed(|m| m.times.push(1)), Malformed::Long("EventBatch.times"));
     assert_eq!(changed(|m| m.kinds.push(9)), Malformed::Short("EventBatch.times"));
     let wrong = Malformed::Value { column: "CommitEvents.task", value: 99 };

@@ -1,4 +1,4 @@
-//! The programs that are measured and that measure, built for release.
+//! Release builds of the measured and the measuring programs.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use crate::workspace::Workspace;
 
-/// Builds the program `name` of `package`, and nothing else.
+/// Builds the program `name` of `package` only.
 pub(super) fn program(workspace: &Workspace, package: &str, name: &str) -> Result<PathBuf> {
-    // Cargo is asked where it is: the target directory is the user's to choose.
+    // Cargo reports the path, because users can choose the target directory.
     println!("bench: building {name} (release)");
     let mut command = workspace.cargo();
     command.args(["build", "--release", "--locked", "--package", package, "--bin", name]);
@@ -22,10 +22,10 @@ pub(super) fn program(workspace: &Workspace, package: &str, name: &str) -> Resul
         bail!("{name} does not build: see above");
     }
     let mut built = executables(&String::from_utf8_lossy(&output.stdout));
-    built.remove(name).with_context(|| format!("cargo built no program called {name}"))
+    built.remove(name).with_context(|| format!("cargo built no program named {name}"))
 }
 
-/// Programs by name, out of cargo's messages.
+/// Parses cargo's messages into paths by program name.
 fn executables(messages: &str) -> HashMap<String, PathBuf> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     messages
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_found_in_cargos_messages() {
+    fn programs_are_found_in_cargo_messages() {
         let messages = r#"{"reason":"compiler-artifact","target":{"name":"blkkin","kind":["bin"]},"executable":"/t/blkkin"}
 {"reason":"compiler-artifact","target":{"name":"blkkin","kind":["lib"]},"executable":null}
 not json"#;

@@ -1,13 +1,16 @@
-//! `bench callgrind`: instructions a call, with what it caused, stage by stage, counted by valgrind: the gate of `cargo xtask test`.
+//! `bench callgrind`: instructions per system call and its block I/O, by stage, counted by
+//! valgrind. It is a gate of `cargo xtask test`.
 //!
-//! *In*: `blkkin-pipeline` (see bench/), built for release, over fixed input; `bench/callgrind.json`, what it took
-//! when that file was last changed. *Out*: a table, and which stages take more than [`WORSE_MAX`] per cent more.
+//! *In*: `blkkin-pipeline` (see bench/), built for release, over fixed input;
+//! `bench/callgrind.json`, the counts of the last accepted change. *Out*: a table, and the stages
+//! that exceed the reference by more than [`REGRESSION_MAX`] per cent.
 //!
-//! Instructions are counted because nothing else is the same twice: with one thread, no clock and hashes without
-//! seeds two runs agree to the instruction, whatever else the machine does. They are not time: a stage that misses
-//! its caches is slow at any count. For time there are `bench join` and `cargo bench`.
+//! Only instruction counts are reproducible: with one thread, no clock and unseeded hashes, two
+//! runs agree exactly on a busy machine. They are not time: a stage with cache misses is slow at
+//! any count. `bench join` and `cargo bench` measure time.
 //!
-//! Counts of different compilers or C libraries cannot be compared: then the gate is skipped, and says so.
+//! Counts of different compilers or C libraries cannot be compared: the gate is then skipped and
+//! reports it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,17 +24,17 @@ use crate::setup::{self, Purpose};
 use crate::shell;
 use crate::workspace::Workspace;
 
-/// Per cent that a stage may take more than the reference. Compilers round loops differently after unrelated edits;
-/// that is below 1 % here, and a copy or a branch an event is above 3.
-const WORSE_MAX: f64 = 3.0;
-/// Calls that are sent through: 15,000 events, which is 15 s for all stages under valgrind.
+/// Maximum excess over the reference in per cent. Compilers round loops differently after unrelated
+/// edits, which costs below 1 % here; one copy or branch per event costs more than 3 %.
+const REGRESSION_MAX: f64 = 3.0;
+/// System calls in the input: 15,000 events, which take 15 s for all stages under valgrind.
 const CALLS: u64 = 11_000;
 const STAGES: [&str; 6] = ["decode", "decode_translate", "join", "report", "spans", "encode"];
-/// The C library chooses its memcpy by the processor. Without these it takes the same one everywhere.
+/// Tunables of the C library, which otherwise chooses its memcpy by the processor.
 const TUNABLES: &str =
     "glibc.cpu.hwcaps=-AVX512VL,-AVX512BW,-AVX2,-AVX_Fast_Unaligned_Load,-ERMS,-FSRM,-BMI2";
 
-/// Whose counts they are.
+/// Build environment of the counts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct MadeWith {
     arch: String,
@@ -39,53 +42,53 @@ struct MadeWith {
     libc: String,
 }
 
-/// `bench/callgrind.json`.
+/// Content of `bench/callgrind.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Reference {
     made_with: MadeWith,
     calls: u64,
-    /// Why the counts are what they are: of the last change.
+    /// Reason of the last change of the counts.
     reason: String,
     instructions_per_call: BTreeMap<String, f64>,
 }
 
-/// What the gate found.
+/// Result of the gate.
 pub(crate) enum Gate {
     Passed(String),
     Skipped(String),
     Failed(String),
 }
 
-/// For `cargo xtask test`.
+/// Compares the counts with the reference, for `cargo xtask test`.
 pub(crate) fn gate(workspace: &Workspace) -> Result<Gate> {
     if let Err(error) = setup::run(workspace, &[Purpose::Build, Purpose::Count]) {
-        return Ok(Gate::Skipped(format!("valgrind counts the instructions, and is not there: {error:#}")));
+        return Ok(Gate::Skipped(format!("valgrind is not available: {error:#}")));
     }
     let reference = read(&path(workspace))?;
-    let here = made_with(workspace)?;
+    let here = current_environment(workspace)?;
     if reference.made_with != here {
         return Ok(Gate::Skipped(format!(
-            "counted with {}, and this is {}: such counts cannot be compared",
+            "the reference was counted with {}, this build uses {}: the counts cannot be compared",
             reference.made_with, here
         )));
     }
     let counts = count(&build::program(workspace, "blkkin-bench", "blkkin-pipeline")?)?;
     print!("{}", table(&counts, Some(&reference)));
-    let worse = worse(&counts, &reference);
-    if worse.is_empty() {
+    let regressions = regressions(&counts, &reference);
+    if regressions.is_empty() {
         return Ok(Gate::Passed(format!(
-            "no stage takes {WORSE_MAX} % more instructions than the reference"
+            "no stage takes {REGRESSION_MAX} % more instructions than the reference"
         )));
     }
     Ok(Gate::Failed(format!(
-        "{}; if that is the price of something, say of what: cargo xtask bench callgrind --accept \"WHY\", and commit \
+        "{}; to accept it, state the reason: cargo xtask bench callgrind --accept \"REASON\", and commit \
          bench/callgrind.json with it",
-        worse.join(", ")
+        regressions.join(", ")
     )))
 }
 
-/// For `cargo xtask bench callgrind`; with a reason it makes what it finds the reference.
+/// Counts for `cargo xtask bench callgrind`. With a reason, the counts become the reference.
 pub(crate) fn run(workspace: &Workspace, accept: Option<&str>) -> Result<()> {
     setup::run(workspace, &[Purpose::Build, Purpose::Count])?;
     let counts = count(&build::program(workspace, "blkkin-bench", "blkkin-pipeline")?)?;
@@ -94,10 +97,10 @@ pub(crate) fn run(workspace: &Workspace, accept: Option<&str>) -> Result<()> {
     print!("{}", table(&counts, reference.as_ref()));
     if let Some(reason) = accept {
         if reason.trim().is_empty() {
-            bail!("a reference is changed for a reason: say it");
+            bail!("--accept needs a reason");
         }
         let reference = Reference {
-            made_with: made_with(workspace)?,
+            made_with: current_environment(workspace)?,
             calls: CALLS,
             reason: reason.trim().to_owned(),
             instructions_per_call: counts,
@@ -115,10 +118,11 @@ fn path(workspace: &Workspace) -> PathBuf {
 
 fn read(path: &Path) -> Result<Reference> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("{} cannot be understood", path.display()))
+    serde_json::from_str(&text).with_context(|| format!("cannot parse {}", path.display()))
 }
 
-/// Instructions a call, by stage. Not an event: how many events a call is told by is a matter of the records.
+/// Counts instructions per system call by stage. Not per event, because the number of events per
+/// call depends on the record format.
 fn count(program: &Path) -> Result<BTreeMap<String, f64>> {
     let calls = CALLS as f64;
     let each = STAGES.iter().map(|stage| Ok(((*stage).to_owned(), instructions(program, stage)? / calls)));
@@ -126,37 +130,38 @@ fn count(program: &Path) -> Result<BTreeMap<String, f64>> {
         .collect()
 }
 
-/// Of one stage, all its passes. The environment is ours: its size moves the stack, and copies depend on alignment.
+/// Counts all passes of one stage. The environment is cleared: its size moves the stack, and copies
+/// depend on alignment.
 fn instructions(program: &Path, stage: &str) -> Result<f64> {
     let mut command = Command::new("valgrind");
     command.env_clear().env("GLIBC_TUNABLES", TUNABLES).env("PATH", "/usr/bin:/bin");
     command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--collect-atstart=no"]);
     command.arg(format!("--toggle-collect=*::stage_{stage}")).arg(program);
     let output = command.args([&CALLS.to_string(), stage]).output().context("cannot start valgrind")?;
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
-        bail!("valgrind failed ({}): {}", output.status, said.trim());
+        bail!("valgrind failed ({}): {}", output.status, stderr.trim());
     }
-    match collected(&said).with_context(|| format!("valgrind did not say what it collected: {said}"))? {
-        // The name is a pattern: one that matches nothing counts nothing.
+    match collected(&stderr).with_context(|| format!("valgrind printed no count: {stderr}"))? {
+        // The name is a pattern, and one without a match counts nothing.
         0.0 => bail!("valgrind found no function stage_{stage}"),
         count => Ok(count),
     }
 }
 
-/// `==7== Collected : 3498327`
-fn collected(said: &str) -> Option<f64> {
-    said.lines().find_map(|line| line.split_once("Collected :")?.1.trim().parse().ok())
+/// Parses `==7== Collected : 3498327`.
+fn collected(stderr: &str) -> Option<f64> {
+    stderr.lines().find_map(|line| line.split_once("Collected :")?.1.trim().parse().ok())
 }
 
-fn worse(counts: &BTreeMap<String, f64>, reference: &Reference) -> Vec<String> {
+fn regressions(counts: &BTreeMap<String, f64>, reference: &Reference) -> Vec<String> {
     let more = counts.iter().filter_map(|(stage, count)| {
-        let Some(before) = reference.instructions_per_call.get(stage) else {
+        let Some(reference_count) = reference.instructions_per_call.get(stage) else {
             return Some(format!("{stage} has no reference"));
         };
-        let more = 100.0 * (count / before - 1.0);
-        (more > WORSE_MAX)
-            .then(|| format!("{stage} takes {count} instructions a call, {more:+.1} % of {before}"))
+        let more = 100.0 * (count / reference_count - 1.0);
+        (more > REGRESSION_MAX)
+            .then(|| format!("{stage} takes {count} instructions a call, {more:+.1} % of {reference_count}"))
     });
     more.collect()
 }
@@ -165,11 +170,11 @@ fn table(counts: &BTreeMap<String, f64>, reference: Option<&Reference>) -> Strin
     let mut text = format!("  {:<18} {:>22} {:>12} {:>9}\n", "stage", "instructions a call", "reference", "");
     for stage in STAGES {
         let Some(count) = counts.get(stage) else { continue };
-        let before = reference.and_then(|reference| reference.instructions_per_call.get(stage));
-        text += &match before {
-            Some(before) => format!(
-                "  {stage:<18} {count:>22.1} {before:>12.1} {:>+8.1}%\n",
-                100.0 * (count / before - 1.0)
+        let reference_count = reference.and_then(|reference| reference.instructions_per_call.get(stage));
+        text += &match reference_count {
+            Some(reference_count) => format!(
+                "  {stage:<18} {count:>22.1} {reference_count:>12.1} {:>+8.1}%\n",
+                100.0 * (count / reference_count - 1.0)
             ),
             None => format!("  {stage:<18} {count:>22.1} {:>12}\n", "none"),
         };
@@ -177,7 +182,7 @@ fn table(counts: &BTreeMap<String, f64>, reference: Option<&Reference>) -> Strin
     text
 }
 
-fn made_with(workspace: &Workspace) -> Result<MadeWith> {
+fn current_environment(workspace: &Workspace) -> Result<MadeWith> {
     let rustc = shell::capture(Command::new("rustc").current_dir(workspace.root()).arg("--version"))?;
     let libc = shell::capture(Command::new("getconf").arg("GNU_LIBC_VERSION")).unwrap_or_default();
     Ok(MadeWith {
@@ -208,22 +213,22 @@ mod tests {
     }
 
     #[test]
-    fn three_per_cent_more_pass_and_beyond_it_fails_by_name() {
-        assert!(worse(&counts(&[("decode", 102.9), ("join", 500.0)]), &reference()).is_empty());
-        let found = worse(&counts(&[("decode", 100.0), ("join", 1040.0)]), &reference());
+    fn three_percent_pass_and_more_fails_by_stage() {
+        assert!(regressions(&counts(&[("decode", 102.9), ("join", 500.0)]), &reference()).is_empty());
+        let found = regressions(&counts(&[("decode", 100.0), ("join", 1040.0)]), &reference());
         assert_eq!(found, ["join takes 1040 instructions a call, +4.0 % of 1000"]);
     }
 
     #[test]
-    fn a_stage_without_a_reference_fails() {
-        assert_eq!(worse(&counts(&[("encode", 1.0)]), &reference()), ["encode has no reference"]);
+    fn stage_without_reference_fails() {
+        assert_eq!(regressions(&counts(&[("encode", 1.0)]), &reference()), ["encode has no reference"]);
     }
 
     #[test]
-    fn what_valgrind_collected_is_found() {
-        let said =
+    fn collected_count_is_parsed() {
+        let stderr =
             "==7== Events    : Ir\n==7== Collected : 3498327\n==7== \n==7== I   refs:      3,498,327\n";
-        assert_eq!(collected(said), Some(3_498_327.0));
+        assert_eq!(collected(stderr), Some(3_498_327.0));
         assert_eq!(collected("==7== nothing"), None);
     }
 }

@@ -1,10 +1,11 @@
-//! The demo's disk: ext4 on a loop device over a file. Made whole or not at all, and taken down when dropped.
+//! Disk of the demo: ext4 on a loop device over a file. It is made completely or not at all, and
+//! removed on drop.
 //!
-//! The file is below `target/`, on a real disk, with direct I/O where that file system can: then the times are those
-//! of the disk and not of the page cache. Where it cannot, the loop device is buffered.
+//! The file is below `target/`, on a real disk. If its file system supports direct I/O, the times
+//! are those of the disk and not of the page cache. Otherwise the loop device is buffered.
 //!
-//! Its paths are fixed, and they are the only record: what is mounted there, and the loop devices over that file,
-//! are ours and nobody else's, whatever number the kernel gave them.
+//! Its paths are fixed and are the only record. The file systems mounted there, and the loop
+//! devices over that file, belong to the demo, whatever number the kernel assigned.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use anyhow::{Context, Result};
 
 use crate::shell;
 
-/// Room for the demo's 10 MB of data and ext4's journal.
+/// Image size for the demo's 10 MB of data and ext4's journal.
 const IMAGE_BYTES: u64 = 128 << 20;
 
 pub(crate) struct Disk {
@@ -24,13 +25,13 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// A new disk in `folder`, after removing what an earlier one left there.
+    /// Makes a new disk in `folder`, after removing the remains of an earlier one.
     pub(crate) fn make(folder: &Path) -> Result<Self> {
         let folder = folder.canonicalize().with_context(|| format!("cannot find {}", folder.display()))?;
         let mut disk =
             Self { image: folder.join("disk.img"), mount_point: folder.join("mnt"), device: String::new() };
-        disk.clear().context("cannot remove what an earlier demo left")?;
-        // From here on dropping it takes down as much as there is.
+        disk.clear().context("cannot remove the disk of an earlier demo")?;
+        // From here on, drop removes whatever exists.
         let file =
             fs::File::create(&disk.image).with_context(|| format!("cannot make {}", disk.image.display()))?;
         file.set_len(IMAGE_BYTES).with_context(|| format!("cannot make {}", disk.image.display()))?;
@@ -54,14 +55,14 @@ impl Disk {
         &self.image
     }
 
-    /// As dropping it, with an error that can be seen.
+    /// Removes the disk like drop, and returns the error.
     pub(crate) fn remove(self) -> Result<()> {
         self.clear()
     }
 
-    /// Takes the file system off it: all that was written is on the device, which stays.
+    /// Unmounts the file system, which writes all data to the device. The device stays.
     pub(crate) fn unmount(&self) -> Result<()> {
-        // One on another, if demos were killed between the two steps more than once.
+        // More than one file system, if several demos were killed between mount and unmount.
         while is_mounted(&self.mount_point)? {
             shell::run_quietly(tool("umount").arg(&self.mount_point))?;
         }
@@ -88,7 +89,7 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         if let Err(error) = self.clear() {
-            eprintln!("demo: could not take its disk down: {error:#}; the next demo tries again");
+            eprintln!("demo: cannot remove the disk: {error:#}; the next demo tries again");
         }
     }
 }
@@ -103,7 +104,7 @@ fn attach(image: &Path) -> Result<String> {
         .context("no loop device for the demo's disk (see losetup --list)")
 }
 
-/// By its path where the user's PATH has no /usr/sbin.
+/// Prepares a program by its path, for users whose PATH has no /usr/sbin.
 fn tool(program: &str) -> Command {
     Command::new(shell::which(program).unwrap_or_else(|| program.into()))
 }
@@ -116,7 +117,7 @@ fn is_mounted(mount_point: &Path) -> Result<bool> {
         .any(|found| unescaped(found) == mount_point.to_string_lossy()))
 }
 
-/// Loop devices over `image`, also when it has been deleted under them.
+/// Lists loop devices over `image`, even if the file has been deleted.
 fn devices_over(image: &Path) -> Result<Vec<String>> {
     let image = image.to_string_lossy();
     let is_ours = |backing: &str| backing.trim_end().trim_end_matches(" (deleted)") == image;
@@ -129,7 +130,8 @@ fn devices_over(image: &Path) -> Result<Vec<String>> {
         .collect())
 }
 
-/// The kernel writes space, tab, newline and backslash in a path as an octal escape (fs/proc_namespace.c, mangle).
+/// Decodes the kernel's octal escapes of space, tab, newline and backslash in paths
+/// (fs/proc_namespace.c, mangle).
 fn unescaped(path: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .iter()
@@ -141,12 +143,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_of_mounts_are_unescaped() {
+    fn mount_paths_are_unescaped() {
         assert_eq!(unescaped("/home/me/my\\040checkout"), "/home/me/my checkout");
     }
 
     #[test]
-    fn the_root_is_mounted_and_this_file_is_on_no_loop_device() {
+    fn root_is_mounted_and_unknown_image_has_no_loop_device() {
         assert!(is_mounted(Path::new("/")).expect("procfs"));
         assert_eq!(devices_over(Path::new("/blkkin/no/such.img")).expect("sysfs"), Vec::<String>::new());
     }

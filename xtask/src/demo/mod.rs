@@ -1,18 +1,20 @@
-//! `demo`: SQLite on ext4 over a loop device, traced from system call to block request; with `--cluster` three nodes, see
-//! [`cluster`], with `--nbd` a storage daemon, see [`nbd`], with `--application` a service that traces itself, see [`application`].
+//! `demo`: SQLite on ext4 over a loop device, traced from system call to block request. Other
+//! scenarios: `--cluster` with three nodes ([`cluster`]), `--nbd` with a storage daemon ([`nbd`]),
+//! `--application` with an application that exports its own spans ([`application`]).
 //!
-//! Set-up and build run as the user. The rest needs root (loop device, mount, eBPF): for a user this task starts
-//! itself again by sudo with `--traced-part`. Whatever ends the demo, the file system and the loop device go;
-//! what a killed demo left is found by its fixed paths below `target/demo` and removed first.
+//! Set-up and build run as the user. The rest needs root (loop device, mount, eBPF): for a user
+//! this task starts itself again through sudo with `--traced-part`. The file system and the loop
+//! device are removed however the demo ends. The remains of a killed demo are found by fixed paths
+//! below `target/demo` and removed first.
 
 pub(crate) mod application;
 mod cluster;
 mod disk;
-pub(crate) mod look;
 pub(crate) mod nbd;
-mod story;
+mod output;
 mod traced;
 mod workload;
+pub(crate) mod zipkin_pages;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -26,24 +28,24 @@ use crate::shell;
 use crate::timing::Timings;
 use crate::workspace::Workspace;
 
-pub(crate) use cluster::as_machine;
+pub(crate) use cluster::with_machine_id;
 pub(crate) use disk::Disk;
 pub(crate) use workload::Workload;
 
-/// Which demo.
+/// Scenario of the demo.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Which {
-    /// One machine, one program, a report.
+pub(crate) enum Scenario {
+    /// Single machine, one traced program, a report.
     OneMachine,
-    /// Several nodes, by way of Kafka into Zipkin.
+    /// Several nodes, through Kafka into Zipkin.
     Cluster,
-    /// A storage daemon that says what it does.
+    /// Instrumented storage daemon.
     Nbd,
-    /// A service that traces itself.
+    /// Application that exports its own spans.
     Application,
 }
 
-impl Which {
+impl Scenario {
     pub(crate) fn of(cluster: bool, nbd: bool, application: bool) -> Self {
         match (cluster, nbd, application) {
             (true, ..) => Self::Cluster,
@@ -70,8 +72,8 @@ impl Which {
         }
     }
 
-    /// What is built beside blkkin, and only where it is wanted: it is built with LTTng's headers.
-    fn beside(self) -> Beside {
+    /// Returns the targets built in addition to blkkin. Only these scenarios need LTTng's headers.
+    fn extra_targets(self) -> ExtraTargets {
         match self {
             Self::OneMachine | Self::Cluster => &[],
             Self::Nbd => &["--package", "blkkin-nbd"],
@@ -80,44 +82,45 @@ impl Which {
     }
 }
 
-/// Words for cargo that name more to build.
-pub(crate) type Beside = &'static [&'static str];
-/// All that the pictures are made of.
-pub(crate) const EVERYTHING: Beside =
+/// Cargo arguments that select additional targets.
+pub(crate) type ExtraTargets = &'static [&'static str];
+/// Targets of all screenshots.
+pub(crate) const ALL_TARGETS: ExtraTargets =
     &["--package", "blkkin-nbd", "--package", "blkkin-ust", "--bins", "--example", "shop"];
 
-/// Sets up, builds, traces.
-pub(crate) fn run(workspace: &Workspace, which: Which) -> Result<ExitCode> {
+/// Sets up, builds and runs the scenario.
+pub(crate) fn run(workspace: &Workspace, scenario: Scenario) -> Result<ExitCode> {
     let mut timings = Timings::default();
-    timings.time("set-up", || setup::run(workspace, &[Purpose::Build, which.purpose()]))?;
+    timings.time("set-up", || setup::run(workspace, &[Purpose::Build, scenario.purpose()]))?;
     println!("demo: building blkkin (release; the first build takes a minute or two)");
-    let blkkin = timings.time("build", || build(workspace, which.beside()))?;
-    // By the user, who can then delete what root puts there.
+    let blkkin = timings.time("build", || build(workspace, scenario.extra_targets()))?;
+    // Made by the user, so that the user can delete the files that root creates in it.
     let folder = workspace.demo_dir();
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let code = timings.time("traced run", || {
         if shell::is_root() {
-            traced_part(workspace, &blkkin, which)
+            traced_part(workspace, &blkkin, scenario)
         } else {
-            traced_part_by_sudo(workspace, &blkkin, which)
+            traced_part_by_sudo(workspace, &blkkin, scenario)
         }
     })?;
     println!("demo: {}", timings.summary());
     Ok(code)
 }
 
-/// What needs root. The exit code is blkkin's.
-pub(crate) fn traced_part(workspace: &Workspace, blkkin: &Path, which: Which) -> Result<ExitCode> {
+/// Runs the part that needs root. The exit code is blkkin's.
+pub(crate) fn traced_part(workspace: &Workspace, blkkin: &Path, scenario: Scenario) -> Result<ExitCode> {
     if !shell::is_root() {
-        bail!("this part of the demo needs root: run `cargo xtask demo`, which asks for it");
+        bail!("this part of the demo needs root: run `cargo xtask demo`, which uses sudo");
     }
-    // Ctrl-C ends the traced program, which reports what it has, and not this one, which must clean up.
+    // Ctrl-C ends the traced program, which reports the events so far. This process continues and
+    // cleans up.
     interrupt::catch()?;
-    match which {
-        Which::OneMachine => one_machine(workspace, blkkin),
-        Which::Cluster => cluster::run(workspace, blkkin),
-        Which::Nbd => nbd::run(workspace, blkkin),
-        Which::Application => application::run(workspace, blkkin),
+    match scenario {
+        Scenario::OneMachine => one_machine(workspace, blkkin),
+        Scenario::Cluster => cluster::run(workspace, blkkin),
+        Scenario::Nbd => nbd::run(workspace, blkkin),
+        Scenario::Application => application::run(workspace, blkkin),
     }
 }
 
@@ -136,11 +139,11 @@ fn one_machine(workspace: &Workspace, blkkin: &Path) -> Result<ExitCode> {
             trace.strip_prefix(workspace.root()).unwrap_or(&trace).display()
         );
     }
-    traced::succeeded(status)?;
+    traced::require_success(status)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The command that the demo shows: the one place of its flags.
+/// Builds the command line of the demo, the only place that defines its options.
 fn command_of(blkkin: &Path, trace: &Path, workload: &Workload) -> Command {
     let mut command = Command::new(blkkin);
     command.arg("run").arg("--to").arg(format!("zipkin={}", trace.display()));
@@ -148,20 +151,21 @@ fn command_of(blkkin: &Path, trace: &Path, workload: &Workload) -> Command {
     command
 }
 
-fn traced_part_by_sudo(workspace: &Workspace, blkkin: &Path, which: Which) -> Result<ExitCode> {
+fn traced_part_by_sudo(workspace: &Workspace, blkkin: &Path, scenario: Scenario) -> Result<ExitCode> {
     interrupt::catch()?;
     let mut command =
         shell::privileged("env", "a loop device, a mount, and eBPF programs for the traced run")?;
     let this = std::env::current_exe().context("cannot find this program")?;
-    // sudo clears the environment, and this is how the task finds the workspace.
+    // sudo clears the environment, and the task finds the workspace by this variable.
     command.arg(format!("CARGO_MANIFEST_DIR={}", workspace.root().join("xtask").display()));
     command.arg(this).arg("demo").arg("--traced-part").arg(blkkin);
-    command.args(which.flag());
+    command.args(scenario.flag());
     shell::run(&mut command).map(|()| ExitCode::SUCCESS)
 }
 
-/// Cargo is asked where the program is: the target directory is the user's to choose.
-pub(crate) fn build(workspace: &Workspace, beside: Beside) -> Result<PathBuf> {
+/// Builds blkkin and returns its path from cargo's messages, because users can choose the target
+/// directory.
+pub(crate) fn build(workspace: &Workspace, extra_targets: ExtraTargets) -> Result<PathBuf> {
     let mut command = workspace.cargo();
     command.args([
         "build",
@@ -172,7 +176,7 @@ pub(crate) fn build(workspace: &Workspace, beside: Beside) -> Result<PathBuf> {
         "--message-format",
         "json-render-diagnostics",
     ]);
-    command.args(beside);
+    command.args(extra_targets);
     let output =
         command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("cannot start cargo")?;
     if !output.status.success() {
@@ -184,7 +188,7 @@ pub(crate) fn build(workspace: &Workspace, beside: Beside) -> Result<PathBuf> {
         .filter(|message| message["target"]["name"] == "blkkin" && message["target"]["kind"][0] == "bin");
     let executable =
         programs.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back();
-    executable.context("cargo built no program called blkkin")
+    executable.context("cargo built no program named blkkin")
 }
 
 fn remove_old(file: &Path) -> Result<()> {

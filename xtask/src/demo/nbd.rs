@@ -1,4 +1,4 @@
-//! `demo --nbd`: a storage daemon that says what it does, traced with who asked it and what the kernel does for it.
+//! `demo --nbd`: an instrumented storage daemon, traced with its client and its system calls.
 //!
 //! ```text
 //! fio ─ NBD ─→ blkkin-nbd ─→ pread64, pwrite64, fdatasync ─→ ext4 ─→ bio ─→ request ─→ loop device
@@ -6,8 +6,9 @@
 //!             └─────────────────┴ blkkin run --ust --nbd ─→ Zipkin
 //! ```
 //!
-//! *Out*: blkkin's report, a page of Zipkin for one NBD request with all its layers, and how many of the daemon's operations have
-//! their client's above them and their calls below. *Invariant*: whatever ends it, all that it started ends with it.
+//! *Out*: blkkin's report, a Zipkin page of one NBD request with all layers, and the number of
+//! daemon spans that have a client span as parent and system calls as children. *Invariant*: all
+//! processes that the demo started end with it, even if it is killed.
 
 use std::cmp::Reverse;
 use std::fs;
@@ -17,45 +18,47 @@ use std::process::{Command, ExitCode, Stdio};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::story::{self, say, thousands};
+use super::output::{self, print_line, thousands};
 use super::{Disk, traced};
 use crate::servers::Zipkin;
 use crate::workspace::Workspace;
 
-/// Requests of fio's, over each of as many connections. One in five writes, and after every 16 writes it asks for a flush.
+/// Requests of fio on each connection. One in five writes, and after every 16 writes fio sends a
+/// flush.
 const REQUESTS: u32 = 300;
 const CONNECTIONS: u32 = 2;
 const BYTES: usize = 48 << 20;
-/// Of these fits a page.
+/// Maximum number of spans that fit on a page.
 pub(crate) const SPANS_MAX: usize = 12;
 const TRACES_MAX: u32 = 2_000;
 
-/// The whole of it. `blkkin` is the program; the daemon lies beside it.
+/// Runs the demo. `blkkin` is the path of the program; the daemon is in the same folder.
 pub(super) fn run(workspace: &Workspace, blkkin: &Path) -> Result<ExitCode> {
     let (folder, zipkin) = traced::zipkin(workspace, "nbd")?;
-    say("  blkkin-nbd      an NBD server that says what it does (LTTng-UST)");
-    say("  fio             its client: reads, writes, flushes over two connections");
-    story::heading("blkkin run --ust --nbd");
+    print_line("  blkkin-nbd      an NBD server with tracepoints (LTTng-UST)");
+    print_line("  fio             its client: reads, writes, flushes over two connections");
+    output::heading("blkkin run --ust --nbd");
     let mut program = Command::new(blkkin);
     program.arg("run");
-    play(&folder, blkkin, &zipkin, program)?;
-    let seen = zipkin.traces("blkkin-nbd", "", TRACES_MAX)?;
-    let operations = seen.iter().filter(|trace| is_an_operation(trace)).count();
-    let whole = seen.iter().filter(|trace| is_asked_and_answered(trace) && trace.len() > 2).count();
-    story::heading("look");
-    say(&format!(
-        "  {} NBD requests in Zipkin, {} of them from who asked to the calls that they were made of",
-        thousands(operations as u64),
-        thousands(whole as u64)
+    run_workload(&folder, blkkin, &zipkin, program)?;
+    let traces = zipkin.traces("blkkin-nbd", "", TRACES_MAX)?;
+    let requests = traces.iter().filter(|trace| has_nbd_span(trace)).count();
+    let complete = traces.iter().filter(|trace| has_client_and_server(trace) && trace.len() > 2).count();
+    output::heading("look");
+    print_line(&format!(
+        "  {} NBD requests in Zipkin, {} of them with client, daemon and system calls",
+        thousands(requests as u64),
+        thousands(complete as u64)
     ));
-    let trace = a_whole_request(&zipkin)?;
-    traced::show(zipkin, &trace, "one that reached the disk", &folder)?;
+    let trace = find_complete_request(&zipkin)?;
+    traced::show_in_zipkin(zipkin, &trace, "a request that reached the disk", &folder)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The daemon at work on a file on ext4, spans to Zipkin. `program` is `blkkin run`, as it is to be started.
-pub(crate) fn play(folder: &Path, blkkin: &Path, zipkin: &Zipkin, program: Command) -> Result<()> {
-    let server = traced::beside(blkkin, "blkkin-nbd", "-p blkkin-nbd")?;
+/// Runs the daemon on a file on ext4 and exports the spans to Zipkin. `program` is the prepared
+/// `blkkin run`.
+pub(crate) fn run_workload(folder: &Path, blkkin: &Path, zipkin: &Zipkin, program: Command) -> Result<()> {
+    let server = traced::sibling_program(blkkin, "blkkin-nbd", "-p blkkin-nbd")?;
     let disk = Disk::make(folder)?;
     let volume = disk.mount_point().join("volume.img");
     traced::cold_file(&volume, BYTES)?;
@@ -65,7 +68,7 @@ pub(crate) fn play(folder: &Path, blkkin: &Path, zipkin: &Zipkin, program: Comma
     let mut command = program;
     command.args(["--ust", "--nbd", "--slowest", "1", "--to"]).arg(format!("zipkin={}", zipkin.url()));
     command.arg("--").arg("sh").arg(&script).stdin(Stdio::null());
-    traced::succeeded(traced::run(&mut command, disk)?)
+    traced::require_success(traced::run(&mut command, disk)?)
 }
 
 fn script_of(server: &Path, volume: &Path, folder: &Path) -> String {
@@ -83,30 +86,32 @@ fn script_of(server: &Path, volume: &Path, folder: &Path) -> String {
     )
 }
 
-fn is_an_operation(trace: &[Value]) -> bool {
+fn has_nbd_span(trace: &[Value]) -> bool {
     trace.iter().any(|span| span["name"].as_str().is_some_and(|name| name.starts_with("nbd ")))
 }
 
-/// Both ends of a request: fio's and the daemon's.
-fn is_asked_and_answered(trace: &[Value]) -> bool {
+/// Checks that the trace contains the spans of both endpoints: fio's and the daemon's.
+fn has_client_and_server(trace: &[Value]) -> bool {
     let ends = trace.iter().filter(|span| span["name"].as_str().is_some_and(|name| name.starts_with("nbd ")));
     ends.count() == 2
 }
 
-/// µs for which something of a request went on when its client had the answer: the daemon says that it is done after it has sent it.
-fn overhang(trace: &[Value]) -> u64 {
+/// Returns for how many µs spans last after the client had the reply: the daemon reports
+/// completion after it has sent the reply.
+fn time_after_reply(trace: &[Value]) -> u64 {
     let end = |span: &Value| {
-        span["timestamp"].as_u64().zip(span["duration"].as_u64()).map_or(0, |(at, took)| at + took)
+        span["timestamp"].as_u64().zip(span["duration"].as_u64()).map_or(0, |(at, duration)| at + duration)
     };
-    let asked = trace.iter().find(|span| span["parentId"].is_null()).map_or(0, end);
-    trace.iter().map(end).max().unwrap_or(0).saturating_sub(asked)
+    let replied = trace.iter().find(|span| span["parentId"].is_null()).map_or(0, end);
+    trace.iter().map(end).max().unwrap_or(0).saturating_sub(replied)
 }
 
-/// The id of an NBD request's trace that has the most layers, of those that fit a page; of these one that ended as it was answered.
-pub(crate) fn a_whole_request(zipkin: &Zipkin) -> Result<String> {
+/// Returns the trace id of the complete request with the most layers that fits on a page, and of
+/// these the one that ended closest to its reply.
+pub(crate) fn find_complete_request(zipkin: &Zipkin) -> Result<String> {
     let traces = zipkin.traces("blkkin-nbd", "nbd%20read", TRACES_MAX)?;
-    let fit = traces.iter().filter(|trace| is_asked_and_answered(trace) && trace.len() <= SPANS_MAX);
-    let most = fit.max_by_key(|trace| (trace.len(), Reverse(overhang(trace))));
-    let most = most.context("no NBD request has come to Zipkin from both of its ends")?;
+    let fit = traces.iter().filter(|trace| has_client_and_server(trace) && trace.len() <= SPANS_MAX);
+    let most = fit.max_by_key(|trace| (trace.len(), Reverse(time_after_reply(trace))));
+    let most = most.context("no NBD request in Zipkin has both endpoints")?;
     Ok(most[0]["traceId"].as_str().unwrap_or_default().to_owned())
 }

@@ -1,8 +1,8 @@
-//! What the demo traces: a table of orders in SQLite, written durably and read back from the disk.
+//! Traced workload: a table of orders in SQLite, written durably and read back from the disk.
 //!
-//! The same each time: no random numbers, no time in the data. Between the two halves the database's pages are
-//! dropped from the page cache (of this one file, by posix_fadvise, which is what dd's `nocache` does), so that the
-//! reads reach the disk. The read cache of SQLite is of the process, and a new process reads.
+//! The workload is deterministic: no random numbers and no time in the data. Between writes and
+//! reads, dd's `nocache` (posix_fadvise) drops the database from the page cache, so that the reads
+//! reach the disk. SQLite's cache is per process, and a new process reads.
 
 use std::fmt::Write;
 use std::fs;
@@ -13,13 +13,13 @@ use anyhow::{Context, Result};
 
 use crate::shell;
 
-/// Each is a transaction of its own: rollback journal, data and deletion are each made durable.
+/// Number of insert transactions; rollback journal, data and deletion of each are made durable.
 const INSERTS: u32 = 200;
-/// Each is a look-up of one row somewhere in the table.
+/// Number of look-ups of one row each.
 const READS: u32 = 200;
-/// Rows that are there before the trace starts, so that a read has 8 MB to look in.
+/// Number of rows inserted before the trace starts, so that reads spread over 8 MB.
 const ROWS_BEFORE: u32 = 2000;
-/// Steps through the rows without a pattern that read-ahead could follow; coprime to `ROWS_BEFORE`.
+/// Step between rows that read-ahead cannot predict; coprime to `ROWS_BEFORE`.
 const READ_STRIDE: u32 = 797;
 
 pub(crate) struct Workload {
@@ -64,7 +64,7 @@ fn inserts() -> String {
     "PRAGMA synchronous = FULL;\n".to_owned() + &statements.collect::<String>()
 }
 
-/// What is read goes nowhere but for one line, which shows that the inserts are there.
+/// Writes the read statements. Only one line is printed, which shows that the inserts exist.
 fn reads() -> String {
     let mut text = ".output /dev/null\nPRAGMA mmap_size = 0;\n".to_owned();
     for read in 1..=READS {
@@ -94,14 +94,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_read_finds_another_row() {
+    fn every_read_has_another_id() {
         let ids: BTreeSet<u32> = (1..=READS).map(|read| read * READ_STRIDE % ROWS_BEFORE + 1).collect();
         assert_eq!(ids.len(), READS as usize);
         assert!(ids.iter().all(|id| (1..=ROWS_BEFORE).contains(id)));
     }
 
     #[test]
-    fn the_description_says_what_the_scripts_do() {
+    fn description_matches_scripts() {
         assert!(Workload::DESCRIPTION.contains(&format!("{INSERTS} durable inserts")));
         assert!(Workload::DESCRIPTION.contains(&format!("{READS} rows")));
         assert_eq!(inserts().matches("INSERT").count(), INSERTS as usize);

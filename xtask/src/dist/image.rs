@@ -1,8 +1,9 @@
-//! The container image: the static binary in an empty file system, by buildah, which needs no daemon.
+//! Container image: the static binary in an empty file system, built by buildah, which needs no
+//! daemon.
 //!
-//! *Out*: an archive in the OCI's layout, which `podman load`, `docker load`, `ctr image import` and `skopeo copy` take.
-//! Everything that buildah keeps meanwhile lies below `target/dist`; neither the machine's own images nor its
-//! configuration are touched.
+//! *Out*: an OCI archive, which `podman load`, `docker load`, `ctr image import` and `skopeo copy`
+//! accept. buildah stores everything below `target/dist` and does not touch the machine's images or
+//! its configuration.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +14,7 @@ use super::folder;
 use crate::shell;
 use crate::workspace::Workspace;
 
-/// Its version is that of all crates.
+/// Image name with the version of all crates.
 const NAME: &str = concat!("blkkin:", env!("CARGO_PKG_VERSION"));
 
 pub(super) fn build(workspace: &Workspace, binary: &Path) -> Result<PathBuf> {
@@ -29,12 +30,12 @@ pub(super) fn build(workspace: &Workspace, binary: &Path) -> Result<PathBuf> {
     let mut push = buildah(&storage);
     push.args(["push", "--quiet", NAME]).arg(format!("oci-archive:{}:{NAME}", archive.display()));
     shell::run_quietly(&mut push).context("cannot write the image")?;
-    // What buildah kept is a copy of the archive.
+    // buildah's storage contains a copy of the archive.
     shell::run_quietly(buildah(&storage).args(["rmi", "--all", "--force"]))?;
     Ok(archive)
 }
 
-/// vfs: plain folders, which work on any file system.
+/// Prepares buildah with the vfs storage driver: plain folders, which work on any file system.
 fn buildah(storage: &Path) -> Command {
     let mut command = Command::new("buildah");
     command.arg("--root").arg(storage.join("root")).arg("--runroot").arg(storage.join("run"));

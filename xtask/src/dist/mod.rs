@@ -1,13 +1,14 @@
-//! `dist`: what is brought to other machines, in `target/dist`.
+//! `dist`: the distributable files, in `target/dist`.
 //!
 //! ```text
 //! cargo rustc --release ── static binary, stripped ── target/dist/blkkin ── configs/deploy/install.sh
 //!                                                            └── buildah ── target/dist/blkkin-VERSION.oci.tar
 //! ```
 //!
-//! *Out*: one file that needs no library of the machine that it runs on, and a container image that holds that file and
-//! nothing else. *Invariant*: what the tests put into a container and onto hosts is made by the same steps, of the same
-//! crates: only the last link differs from the binary that all other tests run ([`static_link`]).
+//! *Out*: one binary without dependencies on shared libraries, and a container image that contains
+//! only this binary. *Invariant*: the tests of containers and hosts use a binary that the same
+//! steps build from the same crates. Only its last link step differs from the binary that all other
+//! tests run ([`static_link`]).
 
 mod image;
 mod static_link;
@@ -21,34 +22,34 @@ use crate::workspace::Workspace;
 
 pub(crate) use static_link::Profile;
 
-/// Makes the binary, and the image where that is asked for; says how large they are.
+/// Builds the binary, and the image if requested, and prints their sizes.
 pub(crate) fn run(workspace: &Workspace, with_image: bool) -> Result<()> {
     let purposes: &[Purpose] = if with_image { &[Purpose::Build, Purpose::Image] } else { &[Purpose::Build] };
     setup::run(workspace, purposes)?;
     println!("dist: building blkkin (release, static; the first build takes some minutes)");
     let binary = static_link::build(workspace, Profile::Release)?;
-    told(workspace, &binary)?;
+    print_size(workspace, &binary)?;
     if with_image {
-        told(workspace, &image::build(workspace, &binary)?)?;
+        print_size(workspace, &image::build(workspace, &binary)?)?;
     }
     Ok(())
 }
 
-/// The static binary that tests bring to other roots: unoptimised, as all that is tested.
+/// Builds the static binary of the tests in the dev profile, like all tested code.
 pub(crate) fn for_tests(workspace: &Workspace) -> Result<PathBuf> {
     static_link::build(workspace, Profile::Dev)
 }
 
-/// Where it is then.
+/// Returns the path of the static binary of the tests.
 pub(crate) fn test_binary(workspace: &Workspace) -> PathBuf {
-    static_link::place(workspace, Profile::Dev)
+    static_link::output_path(workspace, Profile::Dev)
 }
 
 fn folder(workspace: &Workspace) -> PathBuf {
     workspace.root().join("target/dist")
 }
 
-fn told(workspace: &Workspace, file: &Path) -> Result<()> {
+fn print_size(workspace: &Workspace, file: &Path) -> Result<()> {
     let size = std::fs::metadata(file).with_context(|| format!("no {}", file.display()))?.len();
     let shown = file.strip_prefix(workspace.root()).unwrap_or(file);
     println!("dist: {} ({:.1} MiB)", shown.display(), size as f64 / f64::from(1 << 20));

@@ -1,11 +1,13 @@
-//! One link that leaves nothing to the machine: `-C target-feature=+crt-static` for the binary alone.
+//! Static link of the binary: `-C target-feature=+crt-static` for the last crate alone.
 //!
-//! *How*: `cargo rustc` gives the flag to the last crate only, so all others are those of any other build. The feature
-//! decides at that link whether the C library comes as an archive. OpenSSL is asked for by a build script, as a shared
-//! library; the linker takes whatever it meets first, so a folder with nothing but archives stands before the system's.
+//! *How*: `cargo rustc` passes the flag to the last crate only, so all other crates are shared with
+//! other builds. At link time the feature selects the C library's archive. A build script requests
+//! OpenSSL as a shared library; the linker takes the first match, so a folder that contains only
+//! archives precedes the system's.
 //!
-//! *Rejected*: `RUSTFLAGS` and `OPENSSL_STATIC` for the whole build. Every crate is then compiled again (librdkafka
-//! takes a minute), and what is shipped is not what was tested. *musl*: see `blkkin/src/resolver.rs`.
+//! *Rejected*: `RUSTFLAGS` and `OPENSSL_STATIC` for the whole build. They compile every crate again
+//! (librdkafka takes a minute), and the shipped crates are not the tested ones. *musl*: see
+//! `blkkin/src/resolver.rs`.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -19,10 +21,12 @@ use crate::packages::Manager;
 use crate::shell;
 use crate::workspace::Workspace;
 
-/// Without these archives there is no static binary: the C library's, and what librdkafka needs for TLS and SCRAM.
+/// Archives that the static link requires: the C library, and OpenSSL for librdkafka's TLS and
+/// SCRAM.
 const REQUIRED: [&str; 3] = ["c", "ssl", "crypto"];
-/// Of these a build may use the system's, if it has them: parts of the C library that are empty by now, and zlib.
-const WELCOME: [&str; 5] = ["m", "dl", "pthread", "rt", "z"];
+/// Archives that are linked if the system has them: parts of the C library that are empty today,
+/// and zlib.
+const OPTIONAL: [&str; 5] = ["m", "dl", "pthread", "rt", "z"];
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Profile {
@@ -30,15 +34,15 @@ pub(crate) enum Profile {
     Dev,
 }
 
-/// Where the binary is put.
-pub(super) fn place(workspace: &Workspace, profile: Profile) -> PathBuf {
+/// Returns the path of the finished binary.
+pub(super) fn output_path(workspace: &Workspace, profile: Profile) -> PathBuf {
     match profile {
         Profile::Release => folder(workspace).join("blkkin"),
         Profile::Dev => folder(workspace).join("test/blkkin"),
     }
 }
 
-/// Builds it, and makes sure that it is what it is called.
+/// Builds the binary and checks with ldd that it is static.
 pub(super) fn build(workspace: &Workspace, profile: Profile) -> Result<PathBuf> {
     let archives = archives(workspace)?;
     let mut command = workspace.cargo();
@@ -50,30 +54,35 @@ pub(super) fn build(workspace: &Workspace, profile: Profile) -> Result<PathBuf> 
     let output =
         command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("cannot start cargo")?;
     if !output.status.success() {
-        bail!("no static blkkin: see above");
+        bail!("cannot build a static blkkin: see above");
     }
     let built = executable(&String::from_utf8_lossy(&output.stdout)).context("cargo built no blkkin")?;
-    let place = place(workspace, profile);
-    take(&built, &place)?;
-    let said = shell::capture(Command::new("ldd").arg(&place))?;
-    ensure!(said.contains("statically linked"), "{} is not static: {}", place.display(), said.trim());
-    Ok(place)
+    let output_path = output_path(workspace, profile);
+    install(&built, &output_path)?;
+    let output = shell::capture(Command::new("ldd").arg(&output_path))?;
+    ensure!(
+        output.contains("statically linked"),
+        "{} is not static: {}",
+        output_path.display(),
+        output.trim()
+    );
+    Ok(output_path)
 }
 
-/// A folder of links to the archives of this machine's compiler.
+/// Makes a folder with links to the archives of this machine's compiler.
 fn archives(workspace: &Workspace) -> Result<PathBuf> {
     let links = folder(workspace).join("archives");
     std::fs::create_dir_all(&links).with_context(|| format!("cannot make {}", links.display()))?;
-    for name in REQUIRED.iter().chain(&WELCOME) {
+    for name in REQUIRED.iter().chain(&OPTIONAL) {
         let file = format!("lib{name}.a");
-        let said = shell::capture(Command::new("cc").arg(format!("-print-file-name={file}")))?;
-        let (found, link) = (Path::new(said.trim()), links.join(&file));
+        let output = shell::capture(Command::new("cc").arg(format!("-print-file-name={file}")))?;
+        let (found, link) = (Path::new(output.trim()), links.join(&file));
         match found.is_absolute() {
             true if link.exists() => {}
             true => symlink(found, &link).with_context(|| format!("cannot make {}", link.display()))?,
-            // A compiler that does not find it says its name back.
+            // A compiler that does not find the archive prints the name back.
             false if REQUIRED.contains(name) => {
-                bail!("no {file}, without which nothing is static: {}", remedy(Manager::of_this_machine()))
+                bail!("no {file}, which a static binary requires: {}", remedy(Manager::detect()))
             }
             false => {}
         }
@@ -85,17 +94,18 @@ fn remedy(manager: Manager) -> &'static str {
     match manager {
         Manager::Apt => "sudo apt-get install libc6-dev libssl-dev",
         Manager::Dnf => "sudo dnf install glibc-static openssl-devel, and an OpenSSL built with no-shared",
-        _ => "this distribution ships shared libraries only; build on Debian, or in a container of it",
+        _ => "this distribution ships only shared libraries; build on Debian or in a Debian container",
     }
 }
 
-/// Cargo keeps one file for both kinds of link, so it is copied; put in its place at once, for who runs the old one.
-fn take(built: &Path, place: &Path) -> Result<()> {
-    let partial = place.with_extension("partial");
-    std::fs::create_dir_all(place.parent().context("it has a folder")?)
+/// Copies the binary, because cargo keeps one file for both kinds of link. The rename is atomic, so
+/// that a process that runs the old file is not disturbed.
+fn install(built: &Path, output_path: &Path) -> Result<()> {
+    let partial = output_path.with_extension("partial");
+    std::fs::create_dir_all(output_path.parent().context("the path has a parent folder")?)
         .and_then(|()| std::fs::copy(built, &partial).map(drop))
-        .and_then(|()| std::fs::rename(&partial, place))
-        .with_context(|| format!("cannot write {}", place.display()))
+        .and_then(|()| std::fs::rename(&partial, output_path))
+        .with_context(|| format!("cannot write {}", output_path.display()))
 }
 
 fn executable(messages: &str) -> Option<PathBuf> {
@@ -109,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_binary_is_found_in_cargos_messages() {
+    fn executable_is_found_in_cargo_messages() {
         let messages = r#"{"reason":"compiler-artifact","target":{"name":"blkkin_wire"},"executable":null}
 {"reason":"compiler-artifact","target":{"name":"blkkin"},"executable":"/t/blkkin"}
 not json"#;

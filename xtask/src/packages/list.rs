@@ -1,4 +1,4 @@
-//! The list: each program with its reason, and what it is called where.
+//! Packages that the tasks need, with the reason for each and its name per distribution.
 
 use super::Package;
 use crate::setup::Purpose;
@@ -16,7 +16,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "g++",
         purposes: &[Purpose::Build],
-        reason: "compiles librdkafka, which speaks to Kafka",
+        reason: "compiles librdkafka, the Kafka client",
         apt: &["g++"],
         dnf: "gcc-c++",
         pacman: "gcc",
@@ -43,7 +43,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "/usr/include/openssl/ssl.h",
         purposes: &[Purpose::Build],
-        reason: "what librdkafka needs for TLS and SCRAM",
+        reason: "OpenSSL headers: TLS and SCRAM in librdkafka",
         apt: &["libssl-dev"],
         dnf: "openssl-devel",
         pacman: "openssl",
@@ -52,7 +52,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "/usr/lib/systemd/systemd",
         purposes: &[Purpose::Tests],
-        reason: "runs the services by their units, in a room of its own",
+        reason: "runs the services from their units, in an isolated instance",
         apt: &["systemd"],
         dnf: "systemd",
         pacman: "systemd",
@@ -61,7 +61,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "sqlite3",
         purposes: &[Purpose::Demo, Purpose::Cluster, Purpose::Tests],
-        reason: "the program that is traced: durable inserts and reads",
+        reason: "the traced workload: durable inserts and reads",
         apt: &["sqlite3"],
         dnf: "sqlite",
         pacman: "sqlite",
@@ -77,7 +77,7 @@ pub(super) const PACKAGES: &[Package] = &[
             Purpose::Guests,
             Purpose::Daemons,
         ],
-        reason: "makes the file system that is traced",
+        reason: "makes the traced file system",
         apt: &["e2fsprogs"],
         dnf: "e2fsprogs",
         pacman: "e2fsprogs",
@@ -93,7 +93,7 @@ pub(super) const PACKAGES: &[Package] = &[
             Purpose::Guests,
             Purpose::Daemons,
         ],
-        reason: "makes a block device of a file, so that no real disk is touched",
+        reason: "makes a block device from a file, so that no real disk is written",
         apt: &["mount"],
         dnf: "util-linux",
         pacman: "util-linux",
@@ -109,7 +109,7 @@ pub(super) const PACKAGES: &[Package] = &[
             Purpose::Guests,
             Purpose::Daemons,
         ],
-        reason: "mounts the file system that is traced",
+        reason: "mounts the traced file system",
         apt: &["mount"],
         dnf: "util-linux",
         pacman: "util-linux",
@@ -118,7 +118,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "fio",
         purposes: &[Purpose::Tests, Purpose::Disks, Purpose::Guests, Purpose::Daemons],
-        reason: "makes a known number of requests and reports its own count and latency",
+        reason: "issues a known number of requests and reports its own count and latency",
         apt: &["fio"],
         dnf: "fio",
         pacman: "fio",
@@ -127,7 +127,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "nbdinfo",
         purposes: &[Purpose::Tests],
-        reason: "clients of an NBD server that are not ours: nbdinfo, nbdcopy",
+        reason: "third-party NBD clients: nbdinfo, nbdcopy",
         apt: &["libnbd-bin"],
         dnf: "libnbd",
         pacman: "libnbd",
@@ -136,7 +136,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "qemu-io",
         purposes: &[Purpose::Tests],
-        reason: "clients of an NBD server that are not ours: qemu-img, qemu-io",
+        reason: "third-party NBD clients: qemu-img, qemu-io",
         apt: &["qemu-utils"],
         dnf: "qemu-img",
         pacman: "qemu-img",
@@ -145,7 +145,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "nbdkit",
         purposes: &[Purpose::Peers],
-        reason: "an NBD server, measured beside ours",
+        reason: "a third-party NBD server, for comparison",
         apt: &["nbdkit"],
         dnf: "nbdkit",
         pacman: "nbdkit",
@@ -154,7 +154,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "unshare",
         purposes: &[Purpose::Tests],
-        reason: "gives a program a root and numbers of processes of its own, as a container has them",
+        reason: "runs a program with its own root and PID namespace, like a container",
         apt: &["util-linux"],
         dnf: "util-linux",
         pacman: "util-linux",
@@ -163,7 +163,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "gcc",
         purposes: &[Purpose::Tests, Purpose::Guests],
-        reason: "builds programs whose threads say for which span they work, and programs with probes",
+        reason: "builds programs that publish thread contexts, and programs with USDT probes",
         apt: &["gcc"],
         dnf: "gcc",
         pacman: "gcc",
@@ -172,7 +172,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "musl-gcc",
         purposes: &[Purpose::Tests],
-        reason: "builds such programs with another C library, whose loader puts variables elsewhere",
+        reason: "builds these programs with musl, which places thread-local variables differently",
         apt: &["musl-tools"],
         dnf: "musl-gcc",
         pacman: "musl",
@@ -181,7 +181,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "aarch64-linux-gnu-gcc",
         purposes: &[Purpose::Tests],
-        reason: "builds such programs for another machine",
+        reason: "builds these programs for aarch64",
         apt: &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"],
         dnf: "gcc-aarch64-linux-gnu",
         pacman: "aarch64-linux-gnu-gcc",
@@ -190,7 +190,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "qemu-aarch64-static",
         purposes: &[Purpose::Tests],
-        reason: "runs them",
+        reason: "runs the aarch64 programs",
         apt: &["qemu-user-static"],
         dnf: "qemu-user-static-aarch64",
         pacman: "qemu-user-static",
@@ -199,7 +199,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "strace",
         purposes: &[Purpose::Tests, Purpose::Peers],
-        reason: "counts system calls independently of us",
+        reason: "counts system calls independently of blkkin",
         apt: &["strace"],
         dnf: "strace",
         pacman: "strace",
@@ -208,7 +208,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "lttng-sessiond",
         purposes: &[Purpose::Tests, Purpose::Daemons],
-        reason: "collects what instrumented daemons say",
+        reason: "collects the events of instrumented daemons",
         apt: &["lttng-tools"],
         dnf: "lttng-tools",
         pacman: "lttng-tools",
@@ -218,7 +218,7 @@ pub(super) const PACKAGES: &[Package] = &[
         // A script of the package that has the headers.
         program: "lttng-gen-tp",
         purposes: &[Purpose::Lint, Purpose::Tests, Purpose::Daemons],
-        reason: "what daemons are instrumented with: its headers and library",
+        reason: "headers and library that daemons are instrumented with",
         apt: &["liblttng-ust-dev"],
         dnf: "lttng-ust-devel",
         pacman: "lttng-ust",
@@ -227,7 +227,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "babeltrace2",
         purposes: &[Purpose::Tests],
-        reason: "reads what LTTng recorded independently of us",
+        reason: "reads LTTng traces independently of blkkin",
         apt: &["babeltrace2"],
         dnf: "babeltrace2",
         pacman: "babeltrace2",
@@ -236,7 +236,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "readelf",
         purposes: &[Purpose::Tests],
-        reason: "says what a program is linked to",
+        reason: "lists the libraries of a program",
         apt: &["binutils"],
         dnf: "binutils",
         pacman: "binutils",
@@ -254,7 +254,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "mvn",
         purposes: &[Purpose::Tests, Purpose::Cluster, Purpose::Screenshots, Purpose::Daemons],
-        reason: "fetches the Zipkin server, the Kafka broker and jars for a consumer of it",
+        reason: "fetches the Zipkin server, the Kafka broker and the jars of a Java consumer",
         apt: &["maven"],
         dnf: "maven",
         pacman: "maven",
@@ -263,7 +263,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "openssl",
         purposes: &[Purpose::Tests],
-        reason: "makes the certificates of the Kafka broker's listener with TLS",
+        reason: "creates the certificates for the Kafka broker's listener with TLS",
         apt: &["openssl"],
         dnf: "openssl",
         pacman: "openssl",
@@ -272,7 +272,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "protoc",
         purposes: &[Purpose::Tests],
-        reason: "reads the published schema for a consumer that is not ours",
+        reason: "compiles the published schema for a third-party consumer",
         apt: &["protobuf-compiler", "python3", "python3-protobuf"],
         dnf: "protobuf-compiler python3-protobuf",
         pacman: "protobuf python-protobuf",
@@ -281,7 +281,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "chromium",
         purposes: &[Purpose::Screenshots],
-        reason: "shows Zipkin's pages",
+        reason: "renders Zipkin's pages",
         apt: &["chromium"],
         dnf: "chromium",
         pacman: "chromium",
@@ -290,7 +290,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "chromedriver",
         purposes: &[Purpose::Screenshots],
-        reason: "drives it",
+        reason: "controls the browser",
         apt: &["chromium-driver"],
         dnf: "chromedriver",
         pacman: "chromium",
@@ -299,7 +299,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "pip3",
         purposes: &[Purpose::Tests],
-        reason: "fetches the schemas that compose files and Kubernetes' manifests are checked by",
+        reason: "fetches the schemas of compose files and Kubernetes manifests",
         apt: &["python3-pip"],
         dnf: "python3-pip",
         pacman: "python-pip",
@@ -308,7 +308,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "buildah",
         purposes: &[Purpose::Tests, Purpose::Image],
-        reason: "makes the container image",
+        reason: "builds the container image",
         apt: &["buildah"],
         dnf: "buildah",
         pacman: "buildah",
@@ -317,7 +317,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "ip",
         purposes: &[Purpose::Tests],
-        reason: "joins the networks of hosts and nodes that tests make, and says what waits in a socket (ss)",
+        reason: "connects network namespaces of the tests, and shows socket queues (ss)",
         apt: &["iproute2"],
         dnf: "iproute",
         pacman: "iproute2",
@@ -326,7 +326,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "qemu-system-x86_64",
         purposes: &[Purpose::Guests],
-        reason: "runs other kernels, emulated, for the tests inside them",
+        reason: "runs the tests inside other kernels, emulated",
         apt: &["qemu-system-x86"],
         dnf: "qemu-system-x86-core",
         pacman: "qemu-system-x86",
@@ -335,7 +335,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "busybox",
         purposes: &[Purpose::Guests, Purpose::Tests],
-        reason: "the first process inside them, and all that is on a host that is installed on",
+        reason: "init of the guests, and the only program of a minimal host",
         apt: &["busybox-static"],
         dnf: "busybox",
         pacman: "busybox",
@@ -344,7 +344,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "dmsetup",
         purposes: &[Purpose::Guests],
-        reason: "stacks devices inside them",
+        reason: "stacks devices inside the guests",
         apt: &["dmsetup"],
         dnf: "device-mapper",
         pacman: "device-mapper",
@@ -353,7 +353,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "mdadm",
         purposes: &[Purpose::Guests],
-        reason: "mirrors devices inside them",
+        reason: "mirrors devices inside the guests",
         apt: &["mdadm"],
         dnf: "mdadm",
         pacman: "mdadm",
@@ -362,7 +362,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "valgrind",
         purposes: &[Purpose::Count],
-        reason: "counts instructions: the only measure that is the same twice",
+        reason: "counts instructions, the only reproducible measure",
         apt: &["valgrind", "libc6-dbg"],
         dnf: "valgrind",
         pacman: "valgrind",
@@ -371,7 +371,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "perf",
         purposes: &[Purpose::Peers],
-        reason: "perf trace: measured beside blkkin",
+        reason: "perf trace, for comparison",
         apt: &["linux-perf"],
         dnf: "perf",
         pacman: "perf",
@@ -380,7 +380,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "bpftrace",
         purposes: &[Purpose::Peers],
-        reason: "measured beside blkkin: biosnoop.bt and scripts of ours",
+        reason: "biosnoop.bt and the scripts of bench/, for comparison",
         apt: &["bpftrace"],
         dnf: "bpftrace",
         pacman: "bpftrace",
@@ -389,7 +389,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "biosnoop-bpfcc",
         purposes: &[Purpose::Peers],
-        reason: "measured beside blkkin: biosnoop, ext4slower",
+        reason: "biosnoop and ext4slower, for comparison",
         apt: &["bpfcc-tools"],
         dnf: "bcc-tools",
         pacman: "bcc-tools",
@@ -398,7 +398,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "blktrace",
         purposes: &[Purpose::Tests, Purpose::Guests, Purpose::Peers],
-        reason: "the kernel's own trace of a disk: must say what ours says; measured beside blkkin",
+        reason: "the kernel's trace of a disk: must match blkkin's; for comparison",
         apt: &["blktrace"],
         dnf: "blktrace",
         pacman: "blktrace",
@@ -407,7 +407,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "python3",
         purposes: &[Purpose::Tests, Purpose::Peers],
-        reason: "it reads who a process says it is, as another language does; its SQLite makes inserts and times each",
+        reason: "a process context reader in another language; times SQLite inserts",
         apt: &["python3"],
         dnf: "python3",
         pacman: "python",
@@ -416,7 +416,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         program: "psql",
         purposes: &[Purpose::Tests, Purpose::Peers],
-        reason: "PostgreSQL and pgbench, traced in clusters of our own (Debian's package starts one of its own)",
+        reason: "PostgreSQL and pgbench, traced in database clusters of the tests (Debian's package starts another one)",
         apt: &["postgresql"],
         dnf: "postgresql-server postgresql-contrib",
         pacman: "postgresql",

@@ -1,11 +1,11 @@
-//! Package managers: which one a machine has, and what it would be told.
+//! Package managers: detection of the one on this machine, and its install commands.
 
 use std::collections::BTreeSet;
 
 use super::Package;
 use crate::shell;
 
-/// The package managers whose commands we can name.
+/// Package manager whose install command is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Manager {
     Apt,
@@ -16,16 +16,16 @@ pub(crate) enum Manager {
 }
 
 impl Manager {
-    pub(crate) fn of_this_machine() -> Self {
+    pub(crate) fn detect() -> Self {
         if shell::which("apt-get").is_some() {
             return Self::Apt;
         }
-        Self::of_os_release(&std::fs::read_to_string("/etc/os-release").unwrap_or_default())
+        Self::from_os_release(&std::fs::read_to_string("/etc/os-release").unwrap_or_default())
     }
 
-    /// By the distribution's own family names: `ID`, then `ID_LIKE`.
-    fn of_os_release(text: &str) -> Self {
-        let words = |key: &str| {
+    /// Detects the package manager by the distribution families in `ID`, then `ID_LIKE`.
+    fn from_os_release(text: &str) -> Self {
+        let values = |key: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
             line.unwrap_or_default()
                 .replace('"', "")
@@ -33,7 +33,7 @@ impl Manager {
                 .map(str::to_owned)
                 .collect::<Vec<_>>()
         };
-        let families = [words("ID"), words("ID_LIKE")].concat();
+        let families = [values("ID"), values("ID_LIKE")].concat();
         let known = families.iter().find_map(|family| match family.as_str() {
             "debian" | "ubuntu" => Some(Self::Apt),
             "fedora" | "rhel" | "centos" => Some(Self::Dnf),
@@ -66,7 +66,8 @@ impl Manager {
         }
     }
 
-    /// How rustc's own library source is got here, where neither rustup nor apt gave it.
+    /// Returns the command that installs rustc's library source, if neither rustup nor apt provided
+    /// it.
     pub(crate) fn rust_source_remedy(self) -> &'static str {
         match self {
             Self::Apt => "install rustup (https://rustup.rs), then: rustup component add rust-src",
@@ -84,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distributions_are_known_by_id_or_by_family() {
+    fn package_manager_is_chosen_by_id_or_id_like() {
         let cases = [
             ("ID=fedora\n", Manager::Dnf),
             ("NAME=\"Rocky\"\nID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n", Manager::Dnf),
@@ -95,12 +96,12 @@ mod tests {
             ("", Manager::Unknown),
         ];
         for (text, manager) in cases {
-            assert_eq!(Manager::of_os_release(text), manager, "{text}");
+            assert_eq!(Manager::from_os_release(text), manager, "{text}");
         }
     }
 
     #[test]
-    fn the_remedy_names_each_package_once() {
+    fn remedy_lists_each_package_once() {
         let both: Vec<&Package> =
             PACKAGES.iter().filter(|package| ["losetup", "mount"].contains(&package.program)).collect();
         assert_eq!(Manager::Dnf.remedy(&both), "run: sudo dnf install util-linux");

@@ -1,12 +1,12 @@
-//! Base64 (RFC 4648, section 4), as pictures come from a browser.
+//! Base64 decoder (RFC 4648, section 4) for screenshots from the browser.
 
-/// The bytes; none where a character is none of the alphabet.
+/// Decodes `text`; `None` if it contains a character outside the alphabet.
 pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
     let digits = text.trim_end_matches('=').bytes().map(value).collect::<Option<Vec<u32>>>()?;
     let mut bytes = Vec::with_capacity(digits.len() * 3 / 4);
     for four in digits.chunks(4) {
         let bits = four.iter().fold(0, |bits, digit| bits << 6 | digit) << (6 * (4 - four.len()));
-        // Four digits are three bytes, three two, two one.
+        // Four digits encode three bytes, three digits two, two digits one.
         bytes.extend(bits.to_be_bytes().iter().skip(1).take(four.len().saturating_sub(1)));
     }
     Some(bytes)
@@ -28,9 +28,9 @@ fn value(digit: u8) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// The RFC's own.
+    /// Test vectors of the RFC.
     #[test]
-    fn the_test_vectors_are_read() {
+    fn rfc_test_vectors_are_decoded() {
         for (bytes, text) in
             [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")]
         {

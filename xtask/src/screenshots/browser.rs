@@ -1,8 +1,9 @@
-//! A headless Chromium, driven by WebDriver (w3.org/TR/webdriver2): open a page, ask it, take its picture.
+//! Headless Chromium, controlled over WebDriver (w3.org/TR/webdriver2): opens a page, evaluates
+//! scripts and takes screenshots.
 //!
-//! *Rejected*: `chromium --screenshot`, whose virtual time does not wait for a canvas that is drawn frame by frame, so that
-//! the graph of dependencies is there or not as it happens; a driver of npm's, which brings a package manager and its lock
-//! file for five questions.
+//! *Rejected*: `chromium --screenshot`, whose virtual time does not wait for a canvas that is drawn
+//! frame by frame, so that the dependency graph is missing at random. Also rejected: an npm driver,
+//! which brings a package manager and a lock file for five requests.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -16,11 +17,12 @@ use super::base64;
 use crate::http;
 use crate::servers::{Process, free_port};
 
-/// A page that is not ready by then will not be.
-const PATIENCE: Duration = Duration::from_secs(60);
-const PAUSE: Duration = Duration::from_millis(100);
+/// Time limit for a page.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// As root Chromium runs without its own sandbox only; it sees nothing but pages of a server on this machine.
+/// Chromium's flags. As root it runs only without its sandbox; it loads only pages of a server on
+/// this machine.
 const FLAGS: &[&str] = &[
     "--headless=new",
     "--no-sandbox",
@@ -36,14 +38,14 @@ const FLAGS: &[&str] = &[
 ];
 
 pub(super) struct Browser {
-    // Ended last: the session is closed before.
+    // Dropped last: the session is closed before.
     _driver: Process,
     address: SocketAddr,
     session: String,
 }
 
 impl Browser {
-    /// One with a window of so many pixels. What it says goes to `folder`.
+    /// Opens a browser with a window of this size in pixels. Its log goes to `folder`.
     pub(super) fn open(folder: &Path, (width, height): (u32, u32)) -> Result<Self> {
         let address = free_port()?;
         let mut command = Command::new("chromedriver");
@@ -55,11 +57,11 @@ impl Browser {
         let window = format!("--window-size={width},{height}");
         let flags: Vec<&str> = FLAGS.iter().copied().chain([window.as_str()]).collect();
         let options = json!({ "args": flags });
-        let wanted = json!({ "capabilities": { "alwaysMatch": { "goog:chromeOptions": options } } });
-        let answer = http::post_json(address, "/session", &wanted).context("no browser")?;
-        let session = answer["value"]["sessionId"].as_str().context("the driver names no session")?;
+        let request = json!({ "capabilities": { "alwaysMatch": { "goog:chromeOptions": options } } });
+        let response = http::post_json(address, "/session", &request).context("no browser")?;
+        let session = response["value"]["sessionId"].as_str().context("the driver returned no session")?;
         let browser = Self { _driver: driver, address, session: format!("/session/{session}") };
-        // The picture has the window's inner size: no tool bar is counted.
+        // The screenshot has the window's inner size, without a tool bar.
         let size = json!({ "width": width, "height": height });
         browser.post("/goog/cdp/execute", &cdp("Emulation.setDeviceMetricsOverride", size))?;
         Ok(browser)
@@ -69,34 +71,34 @@ impl Browser {
         self.post("/url", &json!({ "url": url })).map(drop)
     }
 
-    /// What this script returns in the page.
+    /// Runs a script in the page and returns its result.
     pub(super) fn run(&self, script: &str) -> Result<Value> {
         self.post("/execute/sync", &json!({ "script": script, "args": [] }))
     }
 
-    /// Until this expression is true in the page.
+    /// Waits until this expression is true in the page.
     pub(super) fn wait_until(&self, expression: &str) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + PAGE_TIMEOUT;
         let script = format!("return Boolean({expression})");
         while self.run(&script)? != true {
             if Instant::now() > deadline {
                 let shown = self.run("return document.body.innerText")?;
-                bail!("the page does not come to `{expression}`; it shows: {shown}");
+                bail!("the page does not reach `{expression}`; it shows: {shown}");
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
 
-    /// The window as PNG.
-    pub(super) fn picture(&self) -> Result<Vec<u8>> {
-        let answer = http::get_json(self.address, &format!("{}/screenshot", self.session))?;
-        base64::decode(answer["value"].as_str().unwrap_or_default()).context("the picture is no base64")
+    /// Takes a screenshot of the window as PNG.
+    pub(super) fn screenshot(&self) -> Result<Vec<u8>> {
+        let response = http::get_json(self.address, &format!("{}/screenshot", self.session))?;
+        base64::decode(response["value"].as_str().unwrap_or_default()).context("the screenshot is not base64")
     }
 
     fn post(&self, path: &str, body: &Value) -> Result<Value> {
-        let answer = http::post_json(self.address, &format!("{}{path}", self.session), body)?;
-        Ok(answer["value"].clone())
+        let response = http::post_json(self.address, &format!("{}{path}", self.session), body)?;
+        Ok(response["value"].clone())
     }
 }
 
@@ -109,7 +111,7 @@ fn cdp(command: &str, size: Value) -> Value {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // The driver ends its browser too when it is asked to end.
+        // chromedriver ends its browser when it ends.
         if let Err(error) = http::delete(self.address, &self.session) {
             eprintln!("screenshots: the browser was not closed: {error:#}");
         }

@@ -1,4 +1,4 @@
-//! A Kafka broker with nothing in it: KRaft, one node.
+//! Empty Kafka broker: KRaft, one node.
 
 use std::fs;
 use std::net::TcpStream;
@@ -13,21 +13,21 @@ use crate::shell;
 use crate::workspace::Workspace;
 
 pub(crate) struct Kafka {
-    // First: it ends before its folder goes.
+    // First field: the process ends before its folder is removed.
     process: Process,
     brokers: String,
     data: PathBuf,
 }
 
 impl Kafka {
-    /// Formats and starts it, with its data in `folder`; it may not be up yet.
+    /// Formats the storage in `folder` and starts the broker, without waiting for it.
     pub(crate) fn start(workspace: &Workspace, folder: &Path) -> Result<Self> {
         let data = folder.join("kafka");
         clear(&data)?;
         fs::create_dir_all(&data).with_context(|| format!("cannot make {}", data.display()))?;
         let [listener, controller] = free_ports::<2>()?.map(|address| address.port());
         let properties = data.join("server.properties");
-        fs::write(&properties, words(listener, controller, &data))
+        fs::write(&properties, server_properties(listener, controller, &data))
             .with_context(|| format!("cannot write {}", properties.display()))?;
         let java = |class: &str| {
             let mut java = Command::new("java");
@@ -44,7 +44,7 @@ impl Kafka {
         Ok(Self { process, brokers: format!("127.0.0.1:{listener}"), data })
     }
 
-    /// Waits until it can be connected to. Whoever speaks to it waits besides until it answers.
+    /// Waits until the port accepts connections. Clients must still wait until the broker responds.
     pub(crate) fn wait(&mut self) -> Result<()> {
         let brokers = &self.brokers;
         self.process.wait_until("its port", || TcpStream::connect(brokers).is_ok())
@@ -54,7 +54,7 @@ impl Kafka {
         self.process.pid()
     }
 
-    /// As `--brokers` takes it.
+    /// Returns the bootstrap servers for `--brokers`.
     pub(crate) fn brokers(&self) -> &str {
         &self.brokers
     }
@@ -62,7 +62,7 @@ impl Kafka {
 
 impl Drop for Kafka {
     fn drop(&mut self) {
-        // What it has is of no use once it is gone: no reason to let it end in order.
+        // Its data is deleted, so an orderly shutdown is not needed.
         let _ = self.process.kill();
         if let Err(error) = clear(&self.data) {
             eprintln!("{error:#}");
@@ -75,7 +75,7 @@ fn clear(data: &Path) -> Result<()> {
     removed.with_context(|| format!("cannot remove {}", data.display()))
 }
 
-fn words(port: u16, controller: u16, data: &Path) -> String {
+fn server_properties(port: u16, controller: u16, data: &Path) -> String {
     let data = data.display();
     format!(
         "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:{controller}\n\

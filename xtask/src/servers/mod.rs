@@ -1,9 +1,10 @@
-//! Real servers and services of blkkin's for as long as a task needs them.
+//! Servers and blkkin services that run as long as a task needs them.
 //!
-//! *In*: what to start. *Out*: a process that is up, what it says in a file. *Invariant*: it ends with the task, however that
-//! ends: asked to when it is dropped and killed where that does not help or nobody waits, by its own id; and killed by the kernel where the
-//! task itself is killed (`setpriv --pdeathsig`). Ctrl-C at the terminal is the task's alone, which ends its servers in order:
-//! each has a process group of its own.
+//! *In*: a command. *Out*: a running process with its output in a log file. *Invariant*: the
+//! process ends with the task. On drop it receives SIGTERM, and SIGKILL after a timeout or an
+//! interrupt, by its own pid. The kernel kills it if the task is killed (`setpriv --pdeathsig`).
+//! Each process has its own process group, so Ctrl-C at the terminal reaches only the task, which
+//! ends its servers in order.
 
 mod kafka;
 mod zipkin;
@@ -22,109 +23,111 @@ use crate::interrupt;
 pub(crate) use kafka::Kafka;
 pub(crate) use zipkin::Zipkin;
 
-/// Between two looks.
-const PAUSE: Duration = Duration::from_millis(50);
-/// Ten times what the slowest start takes on two slow cores.
-const PATIENCE: Duration = Duration::from_secs(90);
-/// From SIGTERM to SIGKILL: an agent gives its last records this long.
-const FAREWELL: Duration = Duration::from_secs(20);
+/// Interval between two checks.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Time limit of a start: ten times the slowest start on two slow cores.
+const START_TIMEOUT: Duration = Duration::from_secs(90);
+/// Time between SIGTERM and SIGKILL: an agent needs up to this time to send its last records.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A process of the task's.
+/// Process that belongs to the task.
 pub(crate) struct Process {
     name: String,
     child: Child,
-    said: PathBuf,
+    log_path: PathBuf,
 }
 
 impl Process {
-    /// Starts `command`; what it says goes to `folder/name.log`.
+    /// Starts `command` with its output in `folder/name.log`.
     pub(crate) fn start(name: &str, command: &Command, folder: &Path) -> Result<Self> {
-        let said = folder.join(format!("{name}.log"));
-        let log = File::create(&said).with_context(|| format!("cannot make {}", said.display()))?;
-        let mut bound = Command::new("setpriv");
-        bound.args(["--pdeathsig", "KILL", "--"]).arg(command.get_program()).args(command.get_args());
+        let log_path = folder.join(format!("{name}.log"));
+        let log = File::create(&log_path).with_context(|| format!("cannot make {}", log_path.display()))?;
+        let mut wrapped = Command::new("setpriv");
+        wrapped.args(["--pdeathsig", "KILL", "--"]).arg(command.get_program()).args(command.get_args());
         for (name, value) in command.get_envs() {
             match value {
-                Some(value) => bound.env(name, value),
-                None => bound.env_remove(name),
+                Some(value) => wrapped.env(name, value),
+                None => wrapped.env_remove(name),
             };
         }
-        // Cargo's, for build scripts: a program would look for its libraries there first.
-        bound.env_remove("LD_LIBRARY_PATH").process_group(0);
-        bound.stdin(Stdio::null()).stderr(log.try_clone().context("cannot share a file")?).stdout(log);
-        let child = bound.spawn().with_context(|| format!("cannot start {name}"))?;
-        Ok(Self { name: name.to_owned(), child, said })
+        // Cargo sets this variable for build scripts; a program would search its libraries there
+        // first.
+        wrapped.env_remove("LD_LIBRARY_PATH").process_group(0);
+        wrapped.stdin(Stdio::null()).stderr(log.try_clone().context("cannot share a file")?).stdout(log);
+        let child = wrapped.spawn().with_context(|| format!("cannot start {name}"))?;
+        Ok(Self { name: name.to_owned(), child, log_path })
     }
 
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// All it has said.
-    pub(crate) fn said(&self) -> String {
-        fs::read_to_string(&self.said).unwrap_or_default()
+    /// Reads the output so far.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log_path).unwrap_or_default()
     }
 
-    /// Waits until it has said `words`.
-    pub(crate) fn wait_for_words(&mut self, words: &str) -> Result<()> {
-        let said = self.said.clone();
-        self.wait_until(words, || fs::read_to_string(&said).is_ok_and(|said| said.contains(words)))
+    /// Waits until the output contains `text`.
+    pub(crate) fn wait_for_log(&mut self, text: &str) -> Result<()> {
+        let log_path = self.log_path.clone();
+        self.wait_until(text, || fs::read_to_string(&log_path).is_ok_and(|log| log.contains(text)))
     }
 
-    /// Waits until `is` so; an error when it ends before, or takes too long.
-    pub(crate) fn wait_until(&mut self, what: &str, is: impl Fn() -> bool) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
-        while !is() {
+    /// Waits until `condition` is true. An error if the process ends before, or after
+    /// [`START_TIMEOUT`].
+    pub(crate) fn wait_until(&mut self, what: &str, condition: impl Fn() -> bool) -> Result<()> {
+        let deadline = Instant::now() + START_TIMEOUT;
+        while !condition() {
             interrupt::check()?;
             if let Some(status) = self.child.try_wait().context("cannot wait")? {
-                bail!("{} ended ({status}): {}", self.name, self.last_words());
+                bail!("{} ended ({status}): {}", self.name, self.log_tail());
             }
             if Instant::now() > deadline {
-                bail!("{} is not up after {PATIENCE:?} ({what}): {}", self.name, self.last_words());
+                bail!("{} is not up after {START_TIMEOUT:?} ({what}): {}", self.name, self.log_tail());
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
 
-    /// Whether it runs still.
+    /// Returns whether the process is running.
     pub(crate) fn is_up(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// SIGKILL, at once.
+    /// Sends SIGKILL.
     pub(crate) fn kill(&mut self) -> Result<()> {
         self.child.kill().and_then(|()| self.child.wait().map(drop)).context("cannot kill")
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Sends SIGTERM and waits until the process has ended.
     pub(crate) fn finish(&mut self) -> Result<ExitStatus> {
-        self.ask_to_end();
-        let deadline = Instant::now() + FAREWELL;
+        self.terminate();
+        let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
         loop {
             match self.child.try_wait().context("cannot wait")? {
                 Some(status) => return Ok(status),
                 None if Instant::now() > deadline => {
                     self.kill()?;
-                    bail!("{} did not end within {FAREWELL:?}: {}", self.name, self.last_words());
+                    bail!("{} did not end within {SHUTDOWN_TIMEOUT:?}: {}", self.name, self.log_tail());
                 }
-                None => std::thread::sleep(PAUSE),
+                None => std::thread::sleep(POLL_INTERVAL),
             }
         }
     }
 
-    /// SIGTERM. Its id is its own until it has been waited for.
-    pub(crate) fn ask_to_end(&mut self) {
+    /// Sends SIGTERM. The pid cannot be reused until the process has been waited for.
+    pub(crate) fn terminate(&mut self) {
         if self.is_up() {
-            // One that has ended meanwhile needs no signal.
+            // A process that ended in the meantime needs no signal.
             let _ =
                 Command::new("kill").arg("-TERM").arg(self.pid().to_string()).stderr(Stdio::null()).status();
         }
     }
 
-    fn last_words(&self) -> String {
-        let said = self.said();
-        let lines: Vec<&str> = said.lines().collect();
+    fn log_tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(5)..].join("\n  ")
     }
 }
@@ -134,15 +137,15 @@ impl Drop for Process {
         if !self.is_up() {
             return;
         }
-        // Who presses Ctrl-C does not wait for farewells.
-        let ended = if interrupt::came() { self.kill() } else { self.finish().map(drop) };
+        // After Ctrl-C the user does not wait for orderly shutdowns.
+        let ended = if interrupt::received() { self.kill() } else { self.finish().map(drop) };
         if let Err(error) = ended {
             eprintln!("{error:#}");
         }
     }
 }
 
-/// Ports that are free at this moment, each another.
+/// Returns different ports that are free now.
 fn free_ports<const N: usize>() -> Result<[SocketAddr; N]> {
     let listeners: [_; N] = std::array::from_fn(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
     let mut ports = [SocketAddr::from((Ipv4Addr::LOCALHOST, 0)); N];
@@ -152,7 +155,7 @@ fn free_ports<const N: usize>() -> Result<[SocketAddr; N]> {
     Ok(ports)
 }
 
-/// A port that is free at this moment.
+/// Returns a port that is free now.
 pub(crate) fn free_port() -> Result<SocketAddr> {
     free_ports::<1>().map(|[port]| port)
 }
@@ -168,22 +171,22 @@ mod tests {
     }
 
     #[test]
-    fn a_process_says_its_words_and_ends_when_asked() {
+    fn process_logs_and_ends_on_sigterm() {
         let mut command = Command::new("sh");
         command.args(["-c", "trap 'echo bye; exit 7' TERM; echo up; while :; do sleep 0.05; done"]);
-        let mut process = Process::start("talker", &command, &folder()).expect("sh");
-        process.wait_for_words("up").expect("it says so");
+        let mut process = Process::start("writer", &command, &folder()).expect("sh");
+        process.wait_for_log("up").expect("the process prints it");
         assert!(process.is_up());
         assert_eq!(process.finish().expect("it ends").code(), Some(7));
-        assert!(process.said().contains("bye") && !process.is_up());
+        assert!(process.log().contains("bye") && !process.is_up());
     }
 
     #[test]
-    fn one_that_ends_too_early_is_an_error_with_its_words() {
+    fn early_exit_is_an_error_with_log_tail() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo no room >&2; exit 3"]);
         let mut process = Process::start("early", &command, &folder()).expect("sh");
-        let error = process.wait_for_words("up").expect_err("it ends").to_string();
+        let error = process.wait_for_log("up").expect_err("it ends").to_string();
         assert!(error.contains("early") && error.contains("no room"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! A Zipkin server with nothing in it.
+//! Empty Zipkin server.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -18,11 +18,11 @@ pub(crate) struct Zipkin {
 }
 
 impl Zipkin {
-    /// Starts it; it is not up yet.
+    /// Starts the server, without waiting for it.
     pub(crate) fn start(workspace: &Workspace, folder: &Path) -> Result<Self> {
         let address = free_port()?;
         let mut java = Command::new("java");
-        // A span takes 1.6 KB of its heap.
+        // A span uses 1.6 KB of heap.
         java.args(["-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError"]);
         java.arg("-jar").arg(setup::server_jar(workspace));
         java.args(["--armeria.ports[0].ip=127.0.0.1", "--armeria.ports[0].protocols[0]=http"]);
@@ -31,7 +31,7 @@ impl Zipkin {
         Ok(Self { process, address })
     }
 
-    /// Waits until it answers.
+    /// Waits until the server is healthy.
     pub(crate) fn wait(&mut self) -> Result<()> {
         let health = || http::get_json(self.address, "/health");
         self.process.wait_until("/health", || health().is_ok_and(|health| health["status"] == "UP"))
@@ -45,23 +45,23 @@ impl Zipkin {
         format!("http://{}", self.address)
     }
 
-    /// What it says at `path`.
+    /// Requests JSON from `path`.
     pub(crate) fn get(&self, path: &str) -> Result<Value> {
         http::get_json(self.address, path)
     }
 
-    /// Spans that it has taken by HTTP, by its own count.
+    /// Returns Zipkin's counter of spans received over HTTP.
     pub(crate) fn spans(&self) -> Result<u64> {
         let metrics = self.get("/metrics")?;
         let count = &metrics["counter.zipkin_collector.spans.http"];
-        // Absent until the first came.
+        // Absent until the first span arrives.
         Ok(count.as_f64().unwrap_or_default() as u64)
     }
 
-    /// Traces with spans of this service and name, each a list of spans.
+    /// Queries traces that contain spans of this service with this name; each is a list of spans.
     pub(crate) fn traces(&self, service: &str, name: &str, limit: u32) -> Result<Vec<Vec<Value>>> {
         let path =
             format!("/api/v2/traces?serviceName={service}&spanName={name}&limit={limit}&lookback=3600000");
-        serde_json::from_value(self.get(&path)?).context("Zipkin's traces are no lists of spans")
+        serde_json::from_value(self.get(&path)?).context("Zipkin's traces are not lists of spans")
     }
 }

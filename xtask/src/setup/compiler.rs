@@ -1,8 +1,9 @@
-//! A rustc with its own library source, which `-Z build-std=core` compiles for the eBPF target.
+//! Compiler with its own library source, which `-Z build-std=core` compiles for the eBPF target.
 //!
-//! Three ways, in this order: the compiler of this workspace where its source is there already; Debian's packages,
-//! unpacked below `target/toolchain` with nothing installed; rustup's `rust-src` component. The second comes before
-//! the third because it also works where only a distribution's mirror is reachable.
+//! Three sources, in this order: the compiler of this workspace, if its library source is
+//! installed; Debian's packages, unpacked below `target/toolchain` without installing them;
+//! rustup's `rust-src` component. Debian precedes rustup because it also works if only a
+//! distribution mirror is reachable.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,21 +16,21 @@ use crate::shell;
 use crate::toolchain::{compiler_release, source_of};
 use crate::workspace::Workspace;
 
-/// A compiler and the LLVM that it is built on.
+/// Compiler and the LLVM that it uses.
 pub(super) struct Compiler {
     pub(super) rustc: PathBuf,
-    /// The shared library itself, not a link to it.
+    /// Shared library itself, not a link to it.
     pub(super) llvm: PathBuf,
-    /// Folder of the libraries that the compiler needs beside it, where they are in no standard place.
+    /// Folder of the libraries that the compiler needs, if they are not in a standard folder.
     pub(super) library_path: Option<PathBuf>,
 }
 
 pub(super) fn find_or_make(workspace: &Workspace) -> Result<Compiler> {
-    let here = match of_workspace(workspace) {
+    let own_error = match of_workspace(workspace) {
         Ok(compiler) => return Ok(compiler),
         Err(error) => error,
     };
-    println!("  the workspace's own rustc cannot build eBPF programs: {here:#}");
+    println!("  the workspace's own rustc cannot build eBPF programs: {own_error:#}");
     let debian = match debian::find_or_make(workspace) {
         Ok(compiler) => return Ok(compiler),
         Err(error) => error,
@@ -37,15 +38,15 @@ pub(super) fn find_or_make(workspace: &Workspace) -> Result<Compiler> {
     println!("  Debian's rustc-web cannot be used: {debian:#}");
     add_rust_source(workspace).and_then(|()| of_workspace(workspace)).map_err(|rustup| {
         anyhow::anyhow!(
-            "no rustc with its own library source can be had here\n  workspace: {here:#}\n  Debian: {debian:#}\n  \
+            "no rustc with its own library source is available\n  workspace: {own_error:#}\n  Debian: {debian:#}\n  \
              rustup: {rustup:#}\nto get one: {}\nor build the object elsewhere and name its path in {}",
-            Manager::of_this_machine().rust_source_remedy(),
+            Manager::detect().rust_source_remedy(),
             crate::toolchain::READY_OBJECT_VARIABLE
         )
     })
 }
 
-/// The compiler that builds this workspace, if its library source is installed.
+/// Returns the compiler that builds this workspace, if its library source is installed.
 fn of_workspace(workspace: &Workspace) -> Result<Compiler> {
     let sysroot =
         shell::capture(Command::new("rustc").current_dir(workspace.root()).args(["--print", "sysroot"]))?;
@@ -56,7 +57,8 @@ fn of_workspace(workspace: &Workspace) -> Result<Compiler> {
     Ok(Compiler { llvm: llvm_of(&rustc)?, rustc, library_path: None })
 }
 
-/// The LLVM that the compiler itself loads: rustup keeps it beside the compiler, a distribution in the system.
+/// Returns the LLVM that the compiler loads. rustup keeps it in the compiler's folder, a
+/// distribution in the system.
 fn llvm_of(rustc: &Path) -> Result<PathBuf> {
     let loaded = shell::capture(Command::new("ldd").arg(rustc))?;
     let line = loaded.lines().map(str::trim).find(|line| line.starts_with("libLLVM"));

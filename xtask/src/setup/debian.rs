@@ -1,7 +1,9 @@
-//! Debian's `rustc-web` with its library source, unpacked below `target/toolchain/debian`: nothing is installed.
+//! Debian's `rustc-web` with its library source, unpacked below `target/toolchain/debian` without
+//! installing it.
 //!
-//! Debian updates this compiler for its browsers, so its version changes within a release: which packages belong
-//! together is asked of apt-cache. Of the 137 MB that are fetched only the parts that a build reads are unpacked.
+//! Debian updates this compiler for its browsers, so its version changes within a release.
+//! apt-cache returns the versions that belong together. Of the 137 MB download, only the files that
+//! a build reads are unpacked.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +19,7 @@ use crate::shell;
 use crate::toolchain::{LLVM_MAJOR, compiler_release, source_of};
 use crate::workspace::Workspace;
 
-/// Libraries of LLVM that every system has: fetching them again would only shadow the system's own.
+/// Dependencies of LLVM that every system has: a second copy would only shadow the system's.
 const ALWAYS_INSTALLED: &[&str] = &["libc6", "libgcc-s1", "libstdc++6"];
 
 pub(super) fn find_or_make(workspace: &Workspace) -> Result<Compiler> {
@@ -43,7 +45,7 @@ pub(super) fn find_or_make(workspace: &Workspace) -> Result<Compiler> {
     unpacked(workspace, &folder).context("the unpacked compiler does not work")
 }
 
-/// The compiler in `folder`, if it works.
+/// Returns the compiler in `folder`, if it works.
 fn unpacked(workspace: &Workspace, folder: &Path) -> Result<Compiler> {
     let libraries = library_folder(folder)?;
     let rustc = wrapper(workspace, folder, &libraries)?;
@@ -54,7 +56,7 @@ fn unpacked(workspace: &Workspace, folder: &Path) -> Result<Compiler> {
     Ok(Compiler { rustc, llvm, library_path: Some(libraries) })
 }
 
-/// `usr/lib/<architecture>`: the one that holds the compiler's driver.
+/// Finds the architecture folder in `usr/lib` that contains the compiler's driver.
 fn library_folder(folder: &Path) -> Result<PathBuf> {
     let usr_lib = folder.join("usr/lib");
     let holds_driver = |candidate: &PathBuf| {
@@ -69,8 +71,8 @@ fn library_folder(folder: &Path) -> Result<PathBuf> {
         .with_context(|| format!("no librustc_driver below {}", usr_lib.display()))
 }
 
-/// A script that runs the unpacked compiler with the unpacked libraries: cargo asks it many questions, not all of
-/// them in an environment of our making.
+/// Writes a script that runs the unpacked compiler with the unpacked libraries, because cargo runs
+/// the compiler with other environments too.
 fn wrapper(workspace: &Workspace, folder: &Path, libraries: &Path) -> Result<PathBuf> {
     let path = workspace.toolchain_dir().join("bin/rustc");
     let compiler = folder.join("usr/bin/rustc");
@@ -89,23 +91,24 @@ fn wrapper(workspace: &Workspace, folder: &Path, libraries: &Path) -> Result<Pat
     Ok(path)
 }
 
-/// What to fetch, each with its version: the candidate compiler and what exactly belongs to it.
+/// Lists the packages to download, with versions: the candidate compiler and its exact
+/// dependencies.
 fn packages() -> Result<Vec<String>> {
     let compiler = Candidate::of("rustc-web")?;
-    let development = compiler.needs("libstd-rust-web-dev")?;
-    let library = development.needs("libstd-rust-web-")?;
+    let development = compiler.dependency_of_same_version("libstd-rust-web-dev")?;
+    let library = development.dependency_of_same_version("libstd-rust-web-")?;
     let source = Candidate::of(&format!("rust-web-src={}", compiler.version))?;
     let llvm = Candidate::of(&library.dependency("libllvm")?)?;
     if llvm.name != format!("libllvm{LLVM_MAJOR}") {
         bail!("rustc-web {} needs {}, and LLVM {LLVM_MAJOR} is needed here", compiler.version, llvm.name);
     }
     let absent = absent_libraries(&llvm.name)?;
-    let versioned =
-        [compiler, development, library, source, llvm].map(|one| format!("{}={}", one.name, one.version));
+    let versioned = [compiler, development, library, source, llvm]
+        .map(|package| format!("{}={}", package.name, package.version));
     Ok(versioned.into_iter().chain(absent).collect())
 }
 
-/// A package at the version that apt would install, or at the one asked for by `name=version`.
+/// Package at the version that apt would install, or at the version in `name=version`.
 struct Candidate {
     name: String,
     version: String,
@@ -117,7 +120,7 @@ impl Candidate {
         let record = shell::capture(Command::new("apt-cache").args(["show", "--no-all-versions", package]))?;
         let field = |key: &str| record.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(": "));
         let value = |key: &str| {
-            field(key).map(str::to_owned).with_context(|| format!("apt-cache knows no package {package}"))
+            field(key).map(str::to_owned).with_context(|| format!("apt-cache has no package {package}"))
         };
         Ok(Self {
             name: value("Package")?,
@@ -126,20 +129,22 @@ impl Candidate {
         })
     }
 
-    /// The name of the dependency that starts with `start`.
+    /// Returns the name of the dependency that starts with `start`.
     fn dependency(&self, start: &str) -> Result<String> {
-        let names = self.depends.split(", ").filter_map(|one| one.split_whitespace().next());
+        let names = self.depends.split(", ").filter_map(|package| package.split_whitespace().next());
         let found = names.map(str::to_owned).find(|name| name.starts_with(start));
         found.with_context(|| format!("{} {} depends on no {start}", self.name, self.version))
     }
 
-    /// That dependency at this package's own version: Debian builds them from one source.
-    fn needs(&self, start: &str) -> Result<Self> {
+    /// Returns that dependency at this package's version, because Debian builds both from one
+    /// source.
+    fn dependency_of_same_version(&self, start: &str) -> Result<Self> {
         Self::of(&format!("{}={}", self.dependency(start)?, self.version))
     }
 }
 
-/// The libraries below `package` that are not installed here (LLVM's: libedit, libxml2, libz3 and what they need).
+/// Lists the dependencies of `package` that are not installed (LLVM's: libedit, libxml2, libz3 and
+/// their dependencies).
 fn absent_libraries(package: &str) -> Result<BTreeSet<String>> {
     let mut depends = Command::new("apt-cache");
     depends.args([
@@ -164,7 +169,7 @@ fn absent_libraries(package: &str) -> Result<BTreeSet<String>> {
     Ok(absent.map(str::to_owned).collect())
 }
 
-/// As any user; root fetches as itself, because apt's own user may not write below `target/`.
+/// Downloads packages as any user. As root apt's own user could not write below `target/`.
 pub(super) fn download(packages: &[String], folder: &Path) -> Result<()> {
     remove(folder)?;
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -173,7 +178,7 @@ pub(super) fn download(packages: &[String], folder: &Path) -> Result<()> {
     shell::run(&mut command)
 }
 
-/// All packages at a time: unpacking is xz on one core each.
+/// Unpacks all packages in parallel, because xz uses one core per package.
 pub(super) fn unpack(folder: &Path) -> Result<()> {
     let packages = files_in(&folder.join("packages"))?;
     std::thread::scope(|scope| {
@@ -181,11 +186,12 @@ pub(super) fn unpack(folder: &Path) -> Result<()> {
             packages.iter().map(|package| scope.spawn(|| unpack_one(package, folder))).collect();
         running
             .into_iter()
-            .try_for_each(|one| one.join().unwrap_or_else(|_| bail!("a thread that unpacked panicked")))
+            .try_for_each(|thread| thread.join().unwrap_or_else(|_| bail!("an unpacking thread panicked")))
     })
 }
 
-/// Of the source only the library: the rest is the compiler's own, five times as large and of no use.
+/// Unpacks a package. Of the source only the library is kept; the compiler's own source is five
+/// times as large.
 fn unpack_one(package: &Path, folder: &Path) -> Result<()> {
     let is_source =
         package.file_name().is_some_and(|name| name.to_string_lossy().starts_with("rust-web-src_"));
@@ -214,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dependencies_are_found_by_how_their_name_starts() {
+    fn dependencies_are_found_by_name_prefix() {
         let package = Candidate {
             name: "libstd-rust-web-1.96".into(),
             version: "1.96.0".into(),

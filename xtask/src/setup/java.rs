@@ -1,4 +1,5 @@
-//! What the consumer in Java needs beside Kafka's own jars: protobuf's, and a compiler of 3 MB in place of a JDK of 250 MB.
+//! Libraries of the Java consumer in addition to Kafka's: protobuf's jars, and a compiler of 3 MB instead
+//! of a JDK of 250 MB.
 
 use std::path::{Path, PathBuf};
 
@@ -32,13 +33,13 @@ const POM: &str = r#"<project xmlns="http://maven.apache.org/POM/4.0.0">
 </project>
 "#;
 
-/// Where the jars are; tests get it by the variable BLKKIN_JAVA_JARS.
+/// Returns the folder of the jars. Tests receive it in the variable BLKKIN_JAVA_JARS.
 pub(crate) fn java_jars(workspace: &Workspace) -> PathBuf {
-    // No dot in it: what is fetched has another extension until it is whole.
+    // Without a dot, because an incomplete download has another extension.
     workspace.toolchain_dir().join(format!("java-consumer-{}", PROTOBUF.replace('.', "-")))
 }
 
 pub(super) fn fetch(jars: &Path) -> Result<()> {
     let pom = POM.replace("PROTOBUF", PROTOBUF).replace("COMPILER", COMPILER);
-    maven::fetch(&pom, jars).context("cannot fetch what the consumer in Java needs")
+    maven::fetch(&pom, jars).context("cannot fetch the libraries of the Java consumer")
 }

@@ -1,4 +1,4 @@
-//! A real Kafka broker, for the tests that events reach it and come back.
+//! Kafka broker for the tests of the transport.
 
 use std::path::{Path, PathBuf};
 
@@ -10,9 +10,9 @@ use crate::workspace::Workspace;
 const VERSION: &str = "4.4.0";
 
 pub(super) const PLAN: &str =
-    "Kafka broker from Maven Central, below target/toolchain (44 MB): the one that events go through";
+    "Kafka broker from Maven Central, below target/toolchain (44 MB): carries the events in tests";
 
-/// What is fetched: the broker without what is not published with it, and a logger.
+/// Maven project: the broker without unpublished dependencies, and a logger.
 const POM: &str = r#"<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>blkkin</groupId>
@@ -32,7 +32,7 @@ const POM: &str = r#"<project xmlns="http://maven.apache.org/POM/4.0.0">
 </project>
 "#;
 
-/// Where its jars are; tests get it by the variable BLKKIN_KAFKA_JARS.
+/// Returns the folder of the jars. Tests receive it in the variable BLKKIN_KAFKA_JARS.
 pub(crate) fn broker_jars(workspace: &Workspace) -> PathBuf {
     workspace.toolchain_dir().join(format!("kafka-{VERSION}"))
 }

@@ -1,7 +1,8 @@
-//! bpf-linker from crates.io, built against the LLVM that the compiler uses.
+//! bpf-linker from crates.io, built against the compiler's LLVM.
 //!
-//! Of LLVM only the shared library is needed. The linker looks for `libLLVM.so` in a folder `lib`, so links are made
-//! there; it remembers that folder, so a workspace that was moved gets a new linker.
+//! Only LLVM's shared library is needed. The linker searches `libLLVM.so` in a folder `lib`, so
+//! links are made there. It records the folder's path, so a workspace that was moved needs a new
+//! linker.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,8 @@ use crate::shell;
 use crate::toolchain::{LINKER_VERSION, LLVM_MAJOR, Toolchain};
 use crate::workspace::Workspace;
 
-/// The tool chain of `compiler` and a linker for it, which is built if the one that is there does not do.
+/// Returns the tool chain of `compiler` and its linker, which is built unless the existing one
+/// works.
 pub(super) fn install(workspace: &Workspace, compiler: Compiler) -> Result<Toolchain> {
     let prefix = workspace.toolchain_dir();
     link_llvm(&compiler.llvm, &prefix.join("lib"))?;
@@ -33,10 +35,10 @@ pub(super) fn install(workspace: &Workspace, compiler: Compiler) -> Result<Toolc
     Ok(toolchain)
 }
 
-/// By its plain name for the build, and by its own name for the run.
+/// Links LLVM under its plain name for the build, and under its own name for the run.
 fn link_llvm(llvm: &Path, folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let own_name = llvm.file_name().with_context(|| format!("{} is no file", llvm.display()))?;
+    let own_name = llvm.file_name().with_context(|| format!("{} is not a file", llvm.display()))?;
     for link in [folder.join("libLLVM.so"), folder.join(own_name)] {
         if link.symlink_metadata().is_ok() {
             std::fs::remove_file(&link).with_context(|| format!("cannot remove {}", link.display()))?;
@@ -46,7 +48,8 @@ fn link_llvm(llvm: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Without optimisation or debug information: linking takes well under a second as it is, all of it in LLVM.
+/// Builds without optimisation and debug information: a link takes well under a second, all of it
+/// in LLVM.
 fn build(workspace: &Workspace, prefix: &Path, library_path: Option<&PathBuf>) -> Result<()> {
     let scratch = prefix.join("build");
     let mut command = workspace.cargo();
@@ -63,7 +66,7 @@ fn build(workspace: &Workspace, prefix: &Path, library_path: Option<&PathBuf>) -
     command.args(["--no-default-features", "--features", &format!("llvm-{LLVM_MAJOR}")]);
     command.arg("--root").arg(prefix).arg("--target-dir").arg(&scratch);
     command.env("LLVM_PREFIX", prefix).env("CARGO_PROFILE_DEV_DEBUG", "0");
-    // What the caller has set for the workspace is not meant for this tool.
+    // These variables of the caller are for the workspace, not for this tool.
     for name in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_TARGET"] {
         command.env_remove(name);
     }

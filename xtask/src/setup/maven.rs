@@ -1,4 +1,4 @@
-//! Jars from Maven Central: whatever a project needs that depends on them.
+//! Jars from Maven Central: the dependencies of a project.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 
 use crate::shell;
 
-/// Puts the jars of this project into a folder. Fetched under another name and renamed, so that a folder of that name is
-/// always whole.
+/// Downloads the dependencies of this project into a folder. They are downloaded under another name
+/// and renamed, so that the folder is always complete.
 pub(super) fn fetch(pom: &str, jars: &Path) -> Result<()> {
     let folder = jars.with_extension("partial");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;

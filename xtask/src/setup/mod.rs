@@ -1,8 +1,8 @@
-//! `setup`: makes this machine able to build blkkin, and with `--tests` or `--demo` to run those.
+//! `setup`: prepares this machine for builds, and with `--tests` or `--demo` for those.
 //!
-//! It looks first, prints what is missing and why, then does it; when nothing is missing it says so in one line.
-//! What it looks at is the thing itself (the program, the compiler's answer), never a note that an earlier run left.
-//! Only distribution packages are installed system-wide, and only for those it asks for root.
+//! It checks first, prints what is missing and why, then installs it. If nothing is missing it
+//! prints one line. It checks the programs themselves, never a record of an earlier run. Only
+//! distribution packages are installed system-wide, and only these need root.
 
 mod compiler;
 mod debian;
@@ -35,33 +35,33 @@ pub(crate) use schemas::schemas;
 pub(crate) use tracers::tracers;
 pub(crate) use zipkin::server_jar;
 
-/// What the machine is set up for.
+/// Purpose of a set-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
     Build,
-    /// Looking at all of the code, also at what is left out where a library is missing.
+    /// Checks of all code, including the parts that need optional libraries.
     Lint,
     Demo,
     Tests,
-    /// The demo of several nodes.
+    /// Demo with several nodes.
     Cluster,
-    /// The demo of a storage daemon.
+    /// Demo with a storage daemon.
     Daemons,
-    /// The pictures in the documentation.
+    /// Screenshots in the documentation.
     Screenshots,
     /// Tests inside other kernels.
     Guests,
-    /// Making a container image.
+    /// Container image.
     Image,
-    /// Load on disks of our own, for measuring.
+    /// Load on loop devices, for benchmarks.
     Disks,
-    /// The tools that blkkin is measured beside, and the programs that they trace.
+    /// Tools for comparison with blkkin, and the programs that they trace.
     Peers,
-    /// Counting instructions.
+    /// Instruction counts.
     Count,
 }
 
-/// Does what is missing for `purposes`.
+/// Installs what is missing for `purposes`.
 pub(crate) fn run(workspace: &Workspace, purposes: &[Purpose]) -> Result<()> {
     let plan = Plan::of(workspace, purposes);
     if plan.is_empty() {
@@ -69,7 +69,7 @@ pub(crate) fn run(workspace: &Workspace, purposes: &[Purpose]) -> Result<()> {
         return Ok(());
     }
     let _alone = lock(workspace)?;
-    // Another setup may have done it while this one waited for the lock.
+    // Another set-up may have finished while this one waited for the lock.
     let plan = Plan::of(workspace, purposes);
     plan.print();
     let mut timings = Timings::default();
@@ -78,10 +78,10 @@ pub(crate) fn run(workspace: &Workspace, purposes: &[Purpose]) -> Result<()> {
     Ok(())
 }
 
-/// What is missing.
+/// Missing components.
 struct Plan {
     packages: Vec<&'static packages::Package>,
-    /// Why the recorded tool chain cannot be used; none if it can, or is not needed.
+    /// Reason why the recorded tool chain cannot be used; `None` if it works or is not needed.
     toolchain: Option<anyhow::Error>,
     zipkin: Option<PathBuf>,
     kafka: Option<PathBuf>,
@@ -133,7 +133,7 @@ impl Plan {
     }
 
     fn print(&self) {
-        println!("setup: this is missing and will be installed:");
+        println!("setup: installing what is missing:");
         for package in &self.packages {
             println!("  {}", package.plan_line());
         }
@@ -185,31 +185,31 @@ impl Plan {
             timings.time("Java jars", || java::fetch(&jars))?;
         }
         if let Some(collector) = self.collector {
-            // No reason to stop: its test is then skipped, and counted as such.
+            // Not fatal: its test is skipped and counted as skipped.
             if let Err(error) = timings.time("Collector", || otelcol::fetch(&collector)) {
                 println!("  no OpenTelemetry Collector for the tests: {error:#}");
             }
         }
         if let Some(folder) = self.prometheus {
-            // As above.
+            // Not fatal, as above.
             if let Err(error) = timings.time("Prometheus", || prometheus::fetch(&folder)) {
                 println!("  no Prometheus for the tests: {error:#}");
             }
         }
         if let Some(schemas) = self.schemas {
-            // No reason to stop: its test is then skipped, and counted as such.
+            // Not fatal: its test is skipped and counted as skipped.
             if let Err(error) = timings.time("schemas", || schemas::fetch(&schemas)) {
                 println!("  no schemas for the tests: {error:#}");
             }
         }
         if let Some(tracers) = self.tracers {
-            // As above.
+            // Not fatal, as above.
             if let Err(error) = timings.time("tracing libraries", || tracers::fetch(&tracers)) {
                 println!("  no tracing libraries for the tests: {error:#}");
             }
         }
         for kernel in self.kernels {
-            // No reason to stop: the tests inside it are then skipped, and counted as such.
+            // Not fatal: the tests inside it are skipped and counted as skipped.
             if let Err(error) = timings.time("kernel", || kernel.fetch(workspace)) {
                 println!("  no {kernel} for the tests inside it: {error:#}");
             }
@@ -221,10 +221,12 @@ impl Plan {
 fn make_toolchain(workspace: &Workspace, timings: &mut Timings) -> Result<()> {
     if let Some(path) = std::env::var_os(toolchain::RECORD_VARIABLE) {
         bail!(
-            "{} names {}, which is no working tool chain: {:#}; correct it, or unset the variable to have one made",
+            "{} names {}, which is not a working tool chain: {:#}; correct it, or unset the variable to build one",
             toolchain::RECORD_VARIABLE,
             path.display(),
-            Toolchain::recorded(workspace).err().unwrap_or_else(|| anyhow::anyhow!("it changed meanwhile"))
+            Toolchain::recorded(workspace)
+                .err()
+                .unwrap_or_else(|| anyhow::anyhow!("it changed in the meantime"))
         );
     }
     let compiler = timings.time("compiler", || compiler::find_or_make(workspace))?;
@@ -233,7 +235,8 @@ fn make_toolchain(workspace: &Workspace, timings: &mut Timings) -> Result<()> {
     toolchain.record(workspace)
 }
 
-/// One setup at a time in a workspace; released when the file is closed, also by a crash.
+/// Allows one set-up at a time in a workspace. Closing the file, also by a crash, releases the
+/// lock.
 fn lock(workspace: &Workspace) -> Result<File> {
     let folder = workspace.toolchain_dir();
     let path = folder.join("lock");

@@ -1,7 +1,7 @@
-//! An OpenTelemetry Collector with an OTLP receiver, for the test that it takes our spans.
+//! OpenTelemetry Collector with an OTLP receiver, for the test that it accepts blkkin's spans.
 //!
-//! It is built from its modules, which Go checks against its checksum database. The distribution's Go is too old for it, so
-//! it is built where there is another, and the test is skipped elsewhere.
+//! It is built from its modules, which Go verifies with its checksum database. The distribution's
+//! Go is too old, so it is built only if another Go is installed; otherwise the test is skipped.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,29 +12,30 @@ use crate::shell;
 use crate::workspace::Workspace;
 
 const VERSION: &str = "0.150.0";
-/// The Collector's modules that are stable count by themselves.
+/// Version of the Collector's stable modules.
 const STABLE_VERSION: &str = "1.56.0";
 
 pub(super) const PLAN: &str =
-    "OpenTelemetry Collector, built by Go below target/toolchain (28 MB): must accept our spans";
+    "OpenTelemetry Collector, built by Go below target/toolchain (28 MB): must accept blkkin's spans";
 
-/// Where it is; tests get it by the variable BLKKIN_OTELCOL.
+/// Returns the path of the Collector. Tests receive it in the variable BLKKIN_OTELCOL.
 pub(crate) fn collector(workspace: &Workspace) -> PathBuf {
     workspace.toolchain_dir().join(format!("otelcol-{VERSION}"))
 }
 
-/// Whether it can be made here and is not.
+/// Returns the path if the Collector is missing and can be built.
 pub(super) fn missing(workspace: &Workspace) -> Option<PathBuf> {
     let collector = collector(workspace);
     (!collector.is_file() && shell::which("go").is_some()).then_some(collector)
 }
 
-/// Built under another name and renamed, so that a file of that name is always whole.
+/// Builds under another name and renames the file, so that it is always complete.
 pub(super) fn fetch(collector: &Path) -> Result<()> {
     let folder = collector.with_extension("partial");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let config = folder.join("builder.yaml");
-    std::fs::write(&config, parts()).with_context(|| format!("cannot write {}", config.display()))?;
+    std::fs::write(&config, builder_config())
+        .with_context(|| format!("cannot write {}", config.display()))?;
     let mut install = Command::new("go");
     install.arg("install").arg(format!("go.opentelemetry.io/collector/cmd/builder@v{VERSION}"));
     shell::run(install.env("GOBIN", &folder)).context("cannot fetch the Collector's builder")?;
@@ -46,7 +47,7 @@ pub(super) fn fetch(collector: &Path) -> Result<()> {
     std::fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))
 }
 
-fn parts() -> String {
+fn builder_config() -> String {
     format!(
         "dist:\n  name: otelcol\n  output_path: ./build\n\
          receivers:\n  - gomod: go.opentelemetry.io/collector/receiver/otlpreceiver v{VERSION}\n\

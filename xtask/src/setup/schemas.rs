@@ -1,8 +1,8 @@
-//! The schemas of Kubernetes' objects and of compose files, for the test that ours are such.
+//! Schemas of Kubernetes objects and compose files, for the tests of configs/deploy.
 //!
-//! From PyPI, where both are published inside of programs: `kubernetes-validate` has the JSON schemas of each release of
-//! Kubernetes and checks by them; docker-compose 1.29 has the compose specification's. Nothing of docker-compose is installed:
-//! that one file is taken out of it.
+//! Both are published inside programs on PyPI: `kubernetes-validate` contains the JSON schemas of
+//! each Kubernetes release and a validator; docker-compose 1.29 contains the compose
+//! specification's. docker-compose is not installed; that one file is extracted.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,17 +15,17 @@ use crate::workspace::Workspace;
 
 const KUBERNETES: &str = "1.37.0";
 const COMPOSE: &str = "1.29.2";
-/// Of the 28 releases that are published the newest and one that clusters still run.
+/// Newest of the 28 published releases, and one that clusters still run.
 const RELEASES: [&str; 2] = ["v1.37.0-local-strict", "v1.29.0-local-strict"];
 
-pub(super) const PLAN: &str = "schemas of Kubernetes and of compose files from PyPI, below target/toolchain: configs/deploy must fit them";
+pub(super) const PLAN: &str = "schemas of Kubernetes and of compose files from PyPI, below target/toolchain: configs/deploy must conform to them";
 
-/// Where they are; tests get it by the variable BLKKIN_SCHEMAS.
+/// Returns the folder of the schemas. Tests receive it in the variable BLKKIN_SCHEMAS.
 pub(crate) fn schemas(workspace: &Workspace) -> PathBuf {
     workspace.toolchain_dir().join(format!("schemas-{KUBERNETES}"))
 }
 
-/// Fetched under another name and renamed, so that a folder of that name is always whole.
+/// Downloads under another name and renames the folder, so that it is always complete.
 pub(super) fn fetch(schemas: &Path) -> Result<()> {
     let folder = schemas.with_extension("partial");
     let (site, wheels) = (folder.join("python"), folder.join("wheels"));
@@ -41,7 +41,7 @@ pub(super) fn fetch(schemas: &Path) -> Result<()> {
         open(sys.argv[2], 'wb').write(wheel.read('compose/config/compose_spec.json'))";
     let mut take = Command::new("python3");
     take.args(["-c", unzip]).arg(&wheels).arg(folder.join("compose.json"));
-    shell::run_quietly(&mut take).context("docker-compose holds no schema of compose files")?;
+    shell::run_quietly(&mut take).context("docker-compose contains no schema of compose files")?;
     fs::remove_dir_all(&wheels).with_context(|| format!("cannot remove {}", wheels.display()))?;
     keep_only(&site.join("kubernetes_validate/kubernetes-json-schema"))?;
     fs::rename(&folder, schemas).with_context(|| format!("cannot rename {}", folder.display()))
@@ -53,7 +53,7 @@ pub(super) fn pip(what: &str) -> Command {
     command
 }
 
-/// 100 MB less.
+/// Deletes the other releases, which saves 100 MB.
 fn keep_only(releases: &Path) -> Result<()> {
     for entry in fs::read_dir(releases).with_context(|| format!("no {}", releases.display()))? {
         let entry = entry.with_context(|| format!("cannot read {}", releases.display()))?;

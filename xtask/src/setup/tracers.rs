@@ -1,5 +1,5 @@
-//! Tracing libraries of others that publish what their threads work for, for the tests that these are understood: dd-trace-py from PyPI,
-//! dd-trace-java and OpenTelemetry's API from Maven Central.
+//! Tracing libraries of other projects that publish thread contexts, for the tests that read them:
+//! dd-trace-py from PyPI, dd-trace-java and OpenTelemetry's API from Maven Central.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ const PYTHON: &str = "4.16.0";
 const JAVA: &str = "1.68.1";
 const API: &str = "1.45.0";
 
-pub(super) const PLAN: &str = "dd-trace-py and dd-trace-java, below target/toolchain (90 MB): calls of programs that they trace must be below their spans";
+pub(super) const PLAN: &str = "dd-trace-py and dd-trace-java, below target/toolchain (90 MB): system calls must become children of their spans";
 
 const POM: &str = r#"<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -36,13 +36,13 @@ const POM: &str = r#"<project xmlns="http://maven.apache.org/POM/4.0.0">
 </project>
 "#;
 
-/// Where they are; tests get it by the variable BLKKIN_TRACERS.
+/// Returns the folder of the libraries. Tests receive it in the variable BLKKIN_TRACERS.
 pub(crate) fn tracers(workspace: &Workspace) -> PathBuf {
-    // No dot in it: what is fetched has another extension until it is whole.
+    // Without a dot, because an incomplete download has another extension.
     workspace.toolchain_dir().join(format!("tracers-{}-{}", PYTHON.replace('.', "-"), JAVA.replace('.', "-")))
 }
 
-/// Fetched under another name and renamed, so that a folder of that name is always whole.
+/// Downloads under another name and renames the folder, so that it is always complete.
 pub(super) fn fetch(tracers: &Path) -> Result<()> {
     let folder = tracers.with_extension("partial");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;

@@ -1,4 +1,4 @@
-//! The real Zipkin server, for the test that it accepts our traces.
+//! Zipkin server, for the test that it accepts blkkin's traces.
 
 use std::path::{Path, PathBuf};
 
@@ -10,14 +10,14 @@ use crate::workspace::Workspace;
 const VERSION: &str = "3.6.1";
 
 pub(super) const PLAN: &str =
-    "Zipkin server from Maven Central, below target/toolchain (135 MB): must accept our traces";
+    "Zipkin server from Maven Central, below target/toolchain (135 MB): must accept blkkin's traces";
 
-/// Where the server is; tests get it by the variable BLKKIN_ZIPKIN_JAR.
+/// Returns the path of the server. Tests receive it in the variable BLKKIN_ZIPKIN_JAR.
 pub(crate) fn server_jar(workspace: &Workspace) -> PathBuf {
     workspace.toolchain_dir().join(format!("zipkin-server-{VERSION}-exec.jar"))
 }
 
-/// Fetched under another name and renamed, so that a file of that name is always whole.
+/// Downloads under another name and renames the file, so that it is always complete.
 pub(super) fn fetch(jar: &Path) -> Result<()> {
     let folder = jar.with_extension("partial");
     let mut command = std::process::Command::new("mvn");
@@ -25,7 +25,7 @@ pub(super) fn fetch(jar: &Path) -> Result<()> {
     command.arg(format!("-Dartifact=io.zipkin:zipkin-server:{VERSION}:jar:exec"));
     command.arg(format!("-DoutputDirectory={}", folder.display()));
     shell::run(&mut command).context("cannot fetch the Zipkin server")?;
-    let fetched = folder.join(jar.file_name().context("the jar has a name")?);
+    let fetched = folder.join(jar.file_name().context("the jar's path has no file name")?);
     std::fs::rename(&fetched, jar).with_context(|| format!("cannot rename {}", fetched.display()))?;
     std::fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))
 }

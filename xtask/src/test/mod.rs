@@ -1,19 +1,20 @@
-//! `test`: installs what the tests need, then runs all of them, quick ones first.
+//! `test`: installs the tools of the tests, then runs all tests, quick ones first.
 //!
-//! | tier | which | as |
+//! | tier | contents | user |
 //! |---|---|---|
-//! | quick | unit, property and golden-file tests of every crate, then examples in the documentation | the user |
-//! | instructions | what each stage of the pipeline takes, by valgrind, against `bench/callgrind.json` | the user |
+//! | quick | unit, property and golden-file tests of every crate, then doc tests | caller |
+//! | instructions | instruction counts of the pipeline's stages, against `bench/callgrind.json` | caller |
 //! | system | `blkkin/tests/*.rs`, `xtask/tests/*.rs`: real kernel, disks and programs, one at a time | root |
-//! | guests | some of these inside other kernels, and what such kernels refuse: see [`crate::vm`] | the user |
+//! | guests | a subset of these inside other kernels, and what such kernels reject ([`crate::vm`]) | caller |
 //!
-//! Cargo builds the test programs, we run them: so that only those that need root run as root, nothing below
-//! `target/` becomes root's, and one that hangs is ended. The last line is always `N passed, N failed, N skipped`.
+//! Cargo builds the test programs and this task runs them. So only programs that need root run as
+//! root, no file below `target/` belongs to root, and a program that hangs is killed. The last line
+//! is always `N passed, N failed, N skipped`.
 
 mod programs;
 mod publisher;
 mod runner;
-mod tally;
+mod stats;
 
 use std::process::ExitCode;
 
@@ -29,69 +30,69 @@ use crate::workspace::Workspace;
 use programs::Tier;
 pub(crate) use programs::{TestProgram, build};
 pub(crate) use runner::each_line;
-pub(crate) use tally::{Count, Tally};
+pub(crate) use stats::{ProgramStats, TestStats};
 
-/// Runs the tests whose name contains `filter`; all of them without one.
+/// Runs the tests whose name contains `filter`, or all tests.
 pub(crate) fn run(workspace: &Workspace, filter: Option<&str>) -> Result<ExitCode> {
-    let mut tally = Tally::default();
+    let mut stats = TestStats::default();
     let mut timings = Timings::default();
-    if let Err(error) = run_tiers(workspace, filter, &mut tally, &mut timings) {
-        tally.broken("the test run", &error);
+    if let Err(error) = run_tiers(workspace, filter, &mut stats, &mut timings) {
+        stats.add_error("the test run", &error);
     }
-    println!("\n{}\n{}", tally.details(), timings.summary());
-    println!("{}", tally.last_line());
-    Ok(if tally.all_passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    println!("\n{}\n{}", stats.details(), timings.summary());
+    println!("{}", stats.last_line());
+    Ok(if stats.all_passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn run_tiers(
     workspace: &Workspace,
     filter: Option<&str>,
-    tally: &mut Tally,
+    stats: &mut TestStats,
     timings: &mut Timings,
 ) -> Result<()> {
     timings.time("set-up", || setup::run(workspace, &[Purpose::Build, Purpose::Tests, Purpose::Guests]))?;
-    // Before the others: cargo keeps one `blkkin`, and the tests run the one that is built last.
+    // First, because cargo keeps one `blkkin` and the tests run the one that was built last.
     if let Err(error) = timings.time("static build", || dist::for_tests(workspace)) {
         println!("no static binary for the tests: {error:#}");
     }
     if let Err(error) = timings.time("static publisher", || publisher::build(workspace)) {
-        println!("no static program that publishes: {error:#}");
+        println!("no static publisher of thread contexts for the tests: {error:#}");
     }
     let programs = timings.time("build", || programs::build(workspace))?;
-    let broken = |tally: &mut Tally, what: &str, error: Error| tally.broken(what, &error);
+    let add_error = |stats: &mut TestStats, what: &str, error: Error| stats.add_error(what, &error);
     timings.time("quick tests", || {
         for program in programs.iter().filter(|program| program.tier == Tier::Quick) {
-            runner::run(workspace, program, filter, tally)
-                .unwrap_or_else(|error| broken(tally, &program.name, error));
+            runner::run(workspace, program, filter, stats)
+                .unwrap_or_else(|error| add_error(stats, &program.name, error));
         }
-        runner::run_documentation(workspace, filter, tally)
-            .unwrap_or_else(|error| broken(tally, "documentation", error));
+        runner::run_documentation(workspace, filter, stats)
+            .unwrap_or_else(|error| add_error(stats, "documentation", error));
     });
     if filter.is_none_or(|filter| "callgrind".contains(filter)) {
-        timings.time("instructions", || instructions(workspace, tally));
+        timings.time("instructions", || instructions(workspace, stats));
     }
     timings.time("system tests", || {
         for program in programs.iter().filter(|program| program.tier == Tier::System) {
-            runner::run(workspace, program, filter, tally)
-                .unwrap_or_else(|error| broken(tally, &program.name, error));
+            runner::run(workspace, program, filter, stats)
+                .unwrap_or_else(|error| add_error(stats, &program.name, error));
         }
     });
-    timings.time("guests", || vm::run_all(workspace, &programs, filter, tally));
+    timings.time("guests", || vm::run_all(workspace, &programs, filter, stats));
     Ok(())
 }
 
-fn instructions(workspace: &Workspace, tally: &mut Tally) {
+fn instructions(workspace: &Workspace, stats: &mut TestStats) {
     println!("\n== callgrind");
     match callgrind::gate(workspace) {
         Ok(Gate::Passed(what)) => {
             println!("{what}");
-            tally.passed_by_itself();
+            stats.add_passed();
         }
         Ok(Gate::Skipped(why)) => {
             println!("skipped: {why}");
-            tally.skipped_by_itself("callgrind", &why);
+            stats.add_skipped("callgrind", &why);
         }
-        Ok(Gate::Failed(why)) => tally.failed_by_itself("callgrind", &why),
-        Err(error) => tally.broken("callgrind", &error),
+        Ok(Gate::Failed(why)) => stats.add_failed("callgrind", &why),
+        Err(error) => stats.add_error("callgrind", &error),
     }
 }

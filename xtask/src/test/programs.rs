@@ -1,4 +1,4 @@
-//! The test programs of the workspace, as cargo reports them while it builds them.
+//! Test programs of the workspace, from cargo's build messages.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -8,32 +8,32 @@ use serde_json::Value;
 
 use crate::workspace::Workspace;
 
-/// How a test program is run.
+/// Way in which a test program runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Tier {
-    /// By the user, its tests in parallel.
+    /// By the calling user, tests in parallel.
     Quick,
-    /// As root, one test at a time: they share the machine's block devices and tracepoints.
+    /// With root, one test at a time: they share the machine's block devices and tracepoints.
     System,
-    /// Inside a guest only: what its kernel refuses.
+    /// Only inside a guest, because the tests need a kernel that rejects something.
     Guest,
 }
 
-/// Test programs of the third tier are named so.
+/// Name prefix of test programs of the guest tier.
 const GUEST: &str = "guest_";
 
-/// One program of tests.
+/// Compiled test program.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct TestProgram {
-    /// `blkkin/tests/fio` or `wire`.
+    /// Name, for example `blkkin/tests/fio` or `wire`.
     pub(crate) name: String,
     pub(crate) executable: PathBuf,
-    /// The folder of its crate: tests run there.
+    /// Folder of the crate, which is the working directory of the tests.
     pub(super) folder: PathBuf,
     pub(super) tier: Tier,
 }
 
-/// Builds them all. What rustc has to say goes to standard error.
+/// Builds all test programs. The output of rustc goes to standard error.
 pub(crate) fn build(workspace: &Workspace) -> Result<Vec<TestProgram>> {
     let mut command = workspace.cargo();
     command.args([
@@ -50,11 +50,11 @@ pub(crate) fn build(workspace: &Workspace) -> Result<Vec<TestProgram>> {
         bail!("the tests do not build: see above");
     }
     let mut programs: Vec<_> = String::from_utf8_lossy(&output.stdout).lines().filter_map(program).collect();
-    programs.sort_by(|one, other| one.name.cmp(&other.name));
+    programs.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(programs)
 }
 
-/// The test program that this line of cargo's reports; none if it reports something else.
+/// Parses a line of cargo's messages; `None` if it does not report a test program.
 fn program(line: &str) -> Option<TestProgram> {
     let message: Value = serde_json::from_str(line).ok()?;
     if message["profile"]["test"] != Value::Bool(true) {
@@ -70,7 +70,7 @@ fn program(line: &str) -> Option<TestProgram> {
     let tier = match integration && package == "blkkin" {
         true if target.starts_with(GUEST) => Tier::Guest,
         true => Tier::System,
-        // The demo traces.
+        // The test of the demo loads eBPF programs.
         false if integration && package == "xtask" => Tier::System,
         false => Tier::Quick,
     };
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_integration_tests_of_the_binary_and_of_the_demo_need_root() {
+    fn only_integration_tests_of_blkkin_and_xtask_need_root() {
         let tier = |folder, kind, name| reported(folder, kind, name).expect("a test program").tier;
         assert_eq!(tier("blkkin", "test", "fio"), Tier::System);
         assert_eq!(tier("blkkin", "test", "guest_lockdown"), Tier::Guest);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn other_messages_are_no_test_programs() {
+    fn other_cargo_messages_are_ignored() {
         assert_eq!(program(r#"{"reason":"build-finished","success":true}"#), None);
         assert_eq!(program("warning: not JSON"), None);
     }

@@ -1,4 +1,4 @@
-//! Runs one test program, shows what it says as it says it, and counts it.
+//! Runs a test program, prints its output as it arrives, and counts its tests.
 
 use std::io::{BufRead, BufReader, IsTerminal, PipeReader};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -8,30 +8,30 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::programs::{TestProgram, Tier};
-use super::tally::{Count, Tally};
+use super::stats::{ProgramStats, TestStats};
 use crate::dist;
 use crate::setup::{broker_jars, collector, java_jars, prometheus, schemas, server_jar, tracers};
 use crate::shell;
 use crate::workspace::Workspace;
 
-/// A test program that runs longer hangs: the longest known takes a tenth of it.
+/// Time limit of a test program; the longest known takes a tenth of it.
 const PROGRAM_SECONDS_MAX: u32 = 1200;
-/// How long output may still come after the program ended: a grandchild can hold the pipe open for ever.
+/// Time limit for output after the program ended: a grandchild can keep the pipe open.
 const REST_OF_OUTPUT: Duration = Duration::from_secs(1);
-/// How often the program is asked whether it ended.
+/// Interval of checks whether the program ended.
 const POLL: Duration = Duration::from_millis(50);
 
 pub(super) fn run(
     workspace: &Workspace,
     program: &TestProgram,
     filter: Option<&str>,
-    tally: &mut Tally,
+    stats: &mut TestStats,
 ) -> Result<()> {
     let mut command = match program.tier {
         Tier::System if shell::is_root() || can_become_root() => {
             shell::privileged("env", &format!("{}, which traces the kernel", program.name))?
         }
-        // As it is: those that need root say that they are skipped.
+        // Without root, the tests that need it report that they are skipped.
         Tier::System | Tier::Quick | Tier::Guest => Command::new("env"),
     };
     command.arg(format!("CARGO_MANIFEST_DIR={}", program.folder.display()));
@@ -49,47 +49,49 @@ pub(super) fn run(
     if program.tier == Tier::System {
         command.arg("--test-threads=1");
     }
-    // As cargo does: a relative path in a test starts at its crate.
+    // Relative paths in a test start at its crate, as with cargo.
     command.current_dir(&program.folder);
-    run_counted(&program.name, command, tally)
+    run_counted(&program.name, command, stats)
 }
 
-/// The examples in the documentation, which only cargo can build.
+/// Runs the examples in the documentation, which only cargo can build.
 pub(super) fn run_documentation(
     workspace: &Workspace,
     filter: Option<&str>,
-    tally: &mut Tally,
+    stats: &mut TestStats,
 ) -> Result<()> {
     let mut command = workspace.cargo();
     command.args(["test", "--doc", "--workspace", "--no-fail-fast", "--", "--show-output"]).args(filter);
-    run_counted("documentation", command, tally)
+    run_counted("documentation", command, stats)
 }
 
-fn run_counted(name: &str, command: Command, tally: &mut Tally) -> Result<()> {
+fn run_counted(name: &str, command: Command, stats: &mut TestStats) -> Result<()> {
     println!("\n== {name}");
-    let mut count = Count::new(name);
+    let mut count = ProgramStats::new(name);
     let status = each_line(command, |line| {
         if count.line(line) {
             println!("{line}");
         }
     })?;
-    tally.add(count, status);
+    stats.add(count, status);
     Ok(())
 }
 
-/// Runs `command`, hands over each line of its output as it comes, and says how it ended.
+/// Runs `command`, passes each line of its output to `line`, and returns its exit status.
 pub(crate) fn each_line(mut command: Command, line: impl FnMut(&str)) -> Result<ExitStatus> {
     let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
     let second = writer.try_clone().context("cannot make a pipe")?;
     let mut child =
         command.stdin(Stdio::null()).stdout(writer).stderr(second).spawn().context("cannot start")?;
-    // It holds the writing ends; without them the end of the output is seen.
+    // The command owns the writing ends; the reader sees the end of the output only after they are
+    // closed.
     drop(command);
     for_each_line(&mut child, reader, line)?;
     child.wait().context("cannot wait for the test program")
 }
 
-/// Calls `line` with each line until the output ends, or the program ended and a moment passed.
+/// Calls `line` with each line until the output ends, or until [`REST_OF_OUTPUT`] after the program
+/// ended.
 fn for_each_line(child: &mut Child, reader: PipeReader, mut line: impl FnMut(&str)) -> Result<()> {
     let lines = lines_of(reader);
     let mut ended_at = None;
@@ -110,7 +112,8 @@ fn for_each_line(child: &mut Child, reader: PipeReader, mut line: impl FnMut(&st
     }
 }
 
-/// The channel holds 1024 lines: a test that prints faster than the terminal shows is slowed down, not stored.
+/// Reads lines in a thread. The channel holds 1024 lines: a test that prints faster than the
+/// terminal is slowed down.
 fn lines_of(reader: PipeReader) -> Receiver<String> {
     let (sender, receiver) = mpsc::sync_channel(1024);
     std::thread::spawn(move || {
@@ -127,7 +130,7 @@ fn lines_of(reader: PipeReader) -> Receiver<String> {
     receiver
 }
 
-/// Without asking where nobody can answer.
+/// Checks whether sudo works without a password, or a terminal is there to enter it.
 fn can_become_root() -> bool {
     let sudo = || Command::new("sudo").args(["-n", "true"]).stderr(Stdio::null()).status();
     shell::which("sudo").is_some()

@@ -1,4 +1,4 @@
-//! apt, asked about this machine's release or another one of Debian.
+//! apt for the packages of this machine's release or of another release of Debian.
 
 use std::fs;
 use std::path::Path;
@@ -8,17 +8,18 @@ use anyhow::{Context, Result};
 
 use crate::shell;
 
-/// Debian's own key, where Debian puts it.
+/// Debian's archive key, installed by Debian.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// apt, with the options that make it look where we want.
+/// apt with options that select the release and its folders.
 #[derive(Default)]
 pub(super) struct Apt {
     options: Vec<String>,
 }
 
 impl Apt {
-    /// The lists of another release of Debian, in a folder of their own, from the mirror that this machine uses.
+    /// Configures package lists of another release of Debian, in a separate folder, from this
+    /// machine's mirror.
     pub(super) fn of_suite(suite: &str, folder: &Path) -> Result<Self> {
         let lists = folder.join("lists/partial");
         let archives = folder.join("cache/archives/partial");
@@ -38,7 +39,8 @@ impl Apt {
         Ok(Self { options: options.to_vec() })
     }
 
-    /// As root apt would fetch as a user who may not write below `target/`.
+    /// Prepares an apt program. As root apt would download as a user that may not write below
+    /// `target/`.
     pub(super) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.args(["-o", "APT::Sandbox::User=root"]);
@@ -49,10 +51,10 @@ impl Apt {
     }
 }
 
-/// Where this machine has Debian from.
+/// Returns the URL of this machine's mirror of Debian.
 fn mirror() -> Result<String> {
     let form = "$(ORIGIN)|$(LABEL)|$(REPO_URI)";
     let targets = shell::capture(Command::new("apt-get").args(["indextargets", "--format", form]))?;
     let found = targets.lines().find_map(|line| line.strip_prefix("Debian|Debian|"));
-    found.map(str::to_owned).context("this machine's apt has no mirror of Debian")
+    found.map(str::to_owned).context("this machine's apt has no Debian mirror")
 }

@@ -1,8 +1,8 @@
-//! An archive that the kernel unpacks as its first file system: cpio, in the form `newc`
+//! Initramfs archive: cpio in the format `newc`
 //! (Documentation/driver-api/early-userspace/buffer-format.rst).
 //!
-//! By hand because it is 60 lines, needs no root for anything, and puts each file where it is told to, without a tree
-//! to build and delete first.
+//! *Rejected*: the program cpio, which would need a folder tree to build and delete. This writer is
+//! short, needs no root and places each file at any path.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -13,14 +13,14 @@ use anyhow::{Context, Result};
 
 const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
-/// Its name is the archive's end.
+/// Name of the last entry.
 const TRAILER: &str = "TRAILER!!!";
 
-/// An archive being written.
+/// Archive under construction.
 pub(super) struct Archive {
     file: BufWriter<File>,
     inodes: u32,
-    /// What is in it already.
+    /// Paths of the entries written so far.
     paths: BTreeSet<String>,
 }
 
@@ -30,7 +30,7 @@ impl Archive {
         Ok(Self { file: BufWriter::new(file), inodes: 0, paths: BTreeSet::new() })
     }
 
-    /// A folder, and those above it.
+    /// Adds a folder and its parents.
     pub(super) fn folder(&mut self, path: &str) -> Result<()> {
         let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
         for end in 1..=names.len() {
@@ -42,7 +42,7 @@ impl Archive {
         Ok(())
     }
 
-    /// A file that may be executed, unless it is there already.
+    /// Adds an executable file, unless its path exists in the archive.
     pub(super) fn file(&mut self, path: &str, bytes: &[u8]) -> Result<()> {
         let path = path.trim_start_matches('/');
         if let Some((folder, _)) = path.rsplit_once('/') {
@@ -54,7 +54,7 @@ impl Archive {
         Ok(())
     }
 
-    /// A file of this machine, at the path that it has here.
+    /// Adds a file of this machine at its own path.
     pub(super) fn copy(&mut self, path: &str) -> Result<()> {
         let bytes = fs::read(path).with_context(|| format!("cannot read {path}"))?;
         self.file(path, &bytes)

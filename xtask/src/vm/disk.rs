@@ -1,9 +1,10 @@
-//! What a suite asks for besides its tests: a disk, and a kind of probe. `init.sh` knows both by the names that are given here.
+//! Requirements of a suite: a disk and an attach kind. `init.sh` receives both by the names given
+//! here.
 
-/// By which kind of probe, where a test asks for none.
+/// Attach kind for tests that do not choose one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Attach {
-    /// What the tracer chooses: tp_btf.
+    /// Default of the tracer: tp_btf.
     Best,
     RawTp,
     Fentry,
@@ -11,7 +12,7 @@ pub(super) enum Attach {
 }
 
 impl Attach {
-    /// As `init.sh` knows it.
+    /// Returns the name for `init.sh`.
     pub(super) fn name(self) -> &'static str {
         match self {
             Attach::Best => "best",
@@ -22,30 +23,30 @@ impl Attach {
     }
 }
 
-/// What the tests take for their disk; `init.sh` makes it.
+/// Disk of a suite, which `init.sh` makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Disk {
-    /// A loop device of their own, as on the host.
+    /// Loop device that the test makes, as on the host.
     Loop,
-    /// The machine's first virtio disk.
+    /// First virtio disk.
     Virtio,
     /// null_blk in memory, with two hardware queues.
     Null,
-    /// device-mapper: the first virtio disk, 1 MiB further on.
+    /// device-mapper linear: the first virtio disk with an offset of 1 MiB.
     Linear,
-    /// device-mapper: the same through its crypt target.
+    /// device-mapper crypt: the first virtio disk with an offset of 1 MiB.
     Crypt,
-    /// device-mapper: the same, 100 ms later.
+    /// device-mapper delay: the first virtio disk with an offset of 1 MiB and a latency of 100 ms.
     Delay,
-    /// null_blk that takes 100 ms.
+    /// null_blk with a latency of 100 ms.
     Slow,
-    /// null_blk that takes 5 s.
+    /// null_blk with a latency of 5 s.
     Mute,
-    /// device-mapper: null_blk that completes at once, 1 MiB further on.
+    /// device-mapper linear: null_blk that completes at once, with an offset of 1 MiB.
     Quick,
-    /// device-mapper: stripes of 8 KiB on both virtio disks.
+    /// device-mapper striped: stripes of 8 KiB on both virtio disks.
     Striped,
-    /// device-mapper: one that fails everything.
+    /// device-mapper flakey: every request fails.
     Flakey,
     /// null_blk with bad sectors.
     Bad,
@@ -55,18 +56,19 @@ pub(super) enum Disk {
     Scsi,
     /// md: a mirror of both virtio disks.
     Mirror,
-    /// device-mapper on md on both virtio disks.
+    /// device-mapper linear on an md mirror of both virtio disks.
     Tower,
     /// md: stripes of 64 KiB on both virtio disks.
     Raid0,
     /// md: raid10 of both virtio disks.
     Raid10,
-    /// device-mapper: a thin volume, whose pool's data is on the first virtio disk and its metadata on the second.
+    /// device-mapper: a thin volume with the pool's data on the first virtio disk and its metadata
+    /// on the second.
     Thin,
 }
 
 impl Disk {
-    /// As `init.sh` knows it.
+    /// Returns the name for `init.sh`.
     pub(super) fn name(self) -> &'static str {
         match self {
             Disk::Loop => "loop",

@@ -1,4 +1,4 @@
-//! Which guests there are, and which tests run in each.
+//! Guests and the suites that run in each.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,130 +11,138 @@ use super::suites::{BY_KIND, EVERYWHERE, FURTHER, SINCE_6_12, SINCE_6_12_BY_KIND
 use crate::shell;
 use crate::test::TestProgram;
 
-/// A kernel with its command line, and what runs in it.
+/// Kernel with a command line, and the suites that run in it.
 pub(crate) struct Guest {
     pub(super) name: &'static str,
     pub(super) kernel: &'static Kernel,
-    /// Added to the kernel's command line.
+    /// Addition to the kernel's command line.
     pub(super) command_line: &'static str,
     suites: &'static [Suite],
-    /// What no other kernel has.
-    own: &'static [Suite],
-    /// What a full run adds.
-    more: &'static [Suite],
-    /// And by which other kinds.
-    by_kind: &'static [&'static [(Suite, &'static [Attach])]],
+    /// Suites that only this kernel supports.
+    kernel_specific: &'static [Suite],
+    /// Suites that only a full run includes.
+    full_only: &'static [Suite],
+    /// Suites that a full run repeats with other attach kinds.
+    by_attach: &'static [&'static [(Suite, &'static [Attach])]],
 }
 
-/// How much is run.
+/// Extent of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Depth {
-    /// As part of all tests: what holds in one kernel and not in another.
+    /// Part of `cargo xtask test`: suites whose result depends on the kernel.
     Short,
-    /// Also on further devices.
+    /// Complete: all suites, also on further devices and with other attach kinds.
     Full,
 }
 
-/// Longest first: two run at a time.
+/// Guests, longest first, because two run at a time.
 pub(super) const GUESTS: &[Guest] = &[
     Guest {
         name: "6.12",
         kernel: &Kernel::LINUX_6_12,
         command_line: "",
         suites: EVERYWHERE,
-        own: SINCE_6_12,
-        more: FURTHER,
-        by_kind: &[BY_KIND, SINCE_6_12_BY_KIND],
+        kernel_specific: SINCE_6_12,
+        full_only: FURTHER,
+        by_attach: &[BY_KIND, SINCE_6_12_BY_KIND],
     },
     Guest {
         name: "6.1",
         kernel: &Kernel::LINUX_6_1,
         command_line: "",
         suites: EVERYWHERE,
-        own: &[],
-        more: FURTHER,
-        by_kind: &[BY_KIND],
+        kernel_specific: &[],
+        full_only: FURTHER,
+        by_attach: &[BY_KIND],
     },
     Guest {
         name: "6.12-confidentiality",
         kernel: &Kernel::LINUX_6_12,
         command_line: "lockdown=confidentiality",
         suites: &[suite("guest_lockdown", "", Disk::Loop)],
-        own: &[],
-        more: &[],
-        by_kind: &[],
+        kernel_specific: &[],
+        full_only: &[],
+        by_attach: &[],
     },
     Guest {
         name: "6.12-integrity",
         kernel: &Kernel::LINUX_6_12,
         command_line: "lockdown=integrity",
         suites: &[suite("kernels", "doctor", Disk::Loop)],
-        own: &[],
-        more: &[],
-        by_kind: &[],
+        kernel_specific: &[],
+        full_only: &[],
+        by_attach: &[],
     },
     Guest {
         name: "5.10",
         kernel: &Kernel::LINUX_5_10,
         command_line: "",
         suites: &[suite("guest_too_old", "", Disk::Loop)],
-        own: &[],
-        more: &[],
-        by_kind: &[],
+        kernel_specific: &[],
+        full_only: &[],
+        by_attach: &[],
     },
 ];
 
-/// One program to run in a guest.
-pub(super) struct Work {
-    /// As it is counted: `blkkin/tests/attach on loop`.
+/// Tests of one program that run in a guest.
+pub(super) struct TestRun {
+    /// Name in the results: `blkkin/tests/attach on loop`.
     pub(super) name: String,
     pub(super) executable: PathBuf,
-    /// The tests, by their exact names.
+    /// Exact names of the tests.
     pub(super) tests: Vec<String>,
     pub(super) disk: Disk,
     pub(super) attach: Attach,
 }
 
 impl Guest {
-    /// What runs here, each by its kind.
+    /// Returns the suites of this guest, each with its attach kind.
     fn suites(&self, depth: Depth) -> Vec<Suite> {
-        let (more, by_kind) =
-            if depth == Depth::Full { (self.more, self.by_kind) } else { (&[][..], &[][..]) };
-        let repeated = by_kind.iter().copied().flatten();
-        let repeated = repeated.flat_map(|(suite, kinds)| kinds.iter().map(|kind| suite.by(*kind)));
-        let all: Vec<Suite> =
-            self.suites.iter().chain(self.own).chain(more).copied().chain(repeated).collect();
-        // What all tests of a program have in them is not run besides.
+        let (full_only, by_attach) =
+            if depth == Depth::Full { (self.full_only, self.by_attach) } else { (&[][..], &[][..]) };
+        let repeated = by_attach.iter().copied().flatten();
+        let repeated = repeated.flat_map(|(suite, kinds)| kinds.iter().map(|kind| suite.with_attach(*kind)));
+        let all: Vec<Suite> = self
+            .suites
+            .iter()
+            .chain(self.kernel_specific)
+            .chain(full_only)
+            .copied()
+            .chain(repeated)
+            .collect();
+        // A suite that is contained in another suite of the same program is omitted.
         all.iter().filter(|suite| suite.tests.is_empty() || !all.contains(&suite.whole())).copied().collect()
     }
 
-    /// What is to run here, of that what `filter` leaves: a part of a test's name, or a program's whole name.
-    pub(super) fn work(
+    /// Returns the tests that `filter` selects: by a part of a test's name, or by a program's full
+    /// name.
+    pub(super) fn test_runs(
         &self,
         programs: &[TestProgram],
         depth: Depth,
         filter: Option<&str>,
-    ) -> Result<Vec<Work>> {
-        let mut work = Vec::new();
+    ) -> Result<Vec<TestRun>> {
+        let mut test_runs = Vec::new();
         for suite in self.suites(depth) {
             let name = format!("blkkin/tests/{}", suite.program);
             let program = programs.iter().find(|program| program.name == name);
-            let executable = program.with_context(|| format!("there is no {name}"))?.executable.clone();
+            let executable = program.with_context(|| format!("no test program {name}"))?.executable.clone();
             let listed = shell::capture(Command::new(&executable).args(["--list", "--format", "terse"]))?;
             let tests = listed.lines().filter_map(|line| line.strip_suffix(": test"));
-            let wanted = |test: &str| filter.is_none_or(|part| test.contains(part) || suite.program == part);
-            let tests = tests.filter(|test| test.contains(suite.tests) && wanted(test));
+            let is_selected =
+                |test: &str| filter.is_none_or(|part| test.contains(part) || suite.program == part);
+            let tests = tests.filter(|test| test.contains(suite.tests) && is_selected(test));
             let tests: Vec<String> = tests.map(str::to_owned).collect();
             if !tests.is_empty() {
                 let (name, disk, attach) = (suite.name(), suite.disk, suite.attach);
-                work.push(Work { name, executable, tests, disk, attach });
+                test_runs.push(TestRun { name, executable, tests, disk, attach });
             }
         }
-        Ok(work)
+        Ok(test_runs)
     }
 }
 
-/// Their names, for somebody who looks for one.
+/// Lists the guests' names and command lines.
 pub(super) fn list() -> String {
     GUESTS
         .iter()

@@ -1,5 +1,5 @@
-//! Everything that a guest has: the kernel's modules, the tests, what they call, and the libraries of all of these, at the
-//! paths that they have here.
+//! Initramfs of a guest: kernel modules, test programs, the tools that they run, and the libraries
+//! of all of these, at the paths of this machine.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,14 +8,14 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::archive::Archive;
-use super::guest::Work;
-use super::kernel::Unpacked;
+use super::guest::TestRun;
+use super::kernel::UnpackedKernel;
 use crate::shell;
 use crate::test::TestProgram;
 
 const INIT: &str = include_str!("init.sh");
 
-/// Programs that the tests call, and those that their scripts do.
+/// Programs that the tests and their scripts run.
 const TOOLS: &[&str] = &[
     "sh",
     "cat",
@@ -50,7 +50,12 @@ const TOOLS: &[&str] = &[
 const FOLDERS: &[&str] = &["bin", "dev", "etc", "proc", "run", "sys", "tmp", "var/tmp"];
 
 /// Writes the archive of a guest.
-pub(super) fn build(path: &Path, kernel: &Unpacked, work: &[Work], programs: &[TestProgram]) -> Result<()> {
+pub(super) fn build(
+    path: &Path,
+    kernel: &UnpackedKernel,
+    work: &[TestRun],
+    programs: &[TestProgram],
+) -> Result<()> {
     let mut archive = Archive::create(path)?;
     FOLDERS.iter().try_for_each(|folder| archive.folder(folder))?;
     archive.file("init", INIT.as_bytes())?;
@@ -61,13 +66,13 @@ pub(super) fn build(path: &Path, kernel: &Unpacked, work: &[Work], programs: &[T
     for tool in TOOLS {
         let found = shell::which(tool).with_context(|| format!("{tool} is not installed"))?;
         libraries.extend(libraries_of(&found)?);
-        // Where a shell's PATH finds it, whatever folder it is in here.
+        // In a folder of the shell's PATH, independent of its folder on this machine.
         archive.file(&format!("bin/{tool}"), &std::fs::read(&found)?)?;
     }
     let executables = work.iter().map(|one| one.executable.clone()).chain(binary(programs));
     for executable in executables.collect::<BTreeSet<_>>() {
         libraries.extend(libraries_of(&executable)?);
-        let name = executable.to_str().context("a path in UTF-8")?;
+        let name = executable.to_str().context("the path is not UTF-8")?;
         archive.file(name, &stripped(&executable, path)?)?;
     }
     if work.iter().any(|one| NEED_CONTEXT.iter().any(|name| one.name.starts_with(name))) {
@@ -79,18 +84,19 @@ pub(super) fn build(path: &Path, kernel: &Unpacked, work: &[Work], programs: &[T
         }
     }
     libraries.iter().try_for_each(|library| archive.copy(library))?;
-    // mkfs.ext4 asks for its defaults.
+    // mkfs.ext4 reads its defaults.
     archive.copy("/etc/mke2fs.conf")?;
     archive.file("programs", list(work)?.as_bytes())?;
     archive.finish()
 }
 
-/// Tests that need programs which a compiler makes,
+/// Tests that need compiled context programs.
 const NEED_CONTEXT: [&str; 2] = ["blkkin/tests/context ", "blkkin/tests/writers "];
-/// who makes them when asked how, and where the guest has them (`blkkin/tests/support/context`).
+/// Test program that builds the context programs, the variable that requests it, and their folder
+/// in the guest (`blkkin/tests/support/context`).
 const CONTEXT: (&str, &str, &str) = ("blkkin/tests/context", "BLKKIN_BUILD_CONTEXT_PROGRAMS", "context");
 
-/// These programs and their libraries, by their names in the guest.
+/// Builds the context programs and returns them and their libraries with their paths in the guest.
 fn context_programs(test: &Path, beside: &Path) -> Result<Vec<(String, PathBuf)>> {
     let (_, variable, at) = CONTEXT;
     let folder = beside.with_extension(at);
@@ -100,37 +106,37 @@ fn context_programs(test: &Path, beside: &Path) -> Result<Vec<(String, PathBuf)>
         let one = entry?.path();
         for file in std::fs::read_dir(&one)? {
             let file = file?.path();
-            let below = file.strip_prefix(&folder)?.to_str().context("a path in UTF-8")?.to_owned();
+            let below = file.strip_prefix(&folder)?.to_str().context("the path is not UTF-8")?.to_owned();
             programs.push((format!("{at}/{below}"), file));
         }
     }
     Ok(programs)
 }
 
-/// One line a program, as `init.sh` reads it.
-fn list(work: &[Work]) -> Result<String> {
-    let line = |one: &Work| {
-        let executable = one.executable.to_str().context("a path in UTF-8")?;
+/// Formats one line per program, which `init.sh` reads.
+fn list(work: &[TestRun]) -> Result<String> {
+    let line = |one: &TestRun| {
+        let executable = one.executable.to_str().context("the path is not UTF-8")?;
         let kind = one.attach.name();
         Ok(format!("{} {kind} {executable} {} # {}\n", one.disk.name(), one.tests.join(" "), one.name))
     };
     work.iter().map(line).collect()
 }
 
-/// `blkkin` itself, which cargo puts one folder above the tests and whose path they have compiled in.
+/// Returns the path of `blkkin`, one folder above the tests. It is compiled into the tests.
 fn binary(programs: &[TestProgram]) -> Option<PathBuf> {
     let test = programs.iter().find(|program| program.name.starts_with("blkkin/tests/"))?;
     Some(test.executable.parent()?.parent()?.join("blkkin"))
 }
 
-/// Without what only a debugger reads: a fifth of the size.
+/// Reads the executable without debug information, which is a fifth of its size.
 fn stripped(executable: &Path, beside: &Path) -> Result<Vec<u8>> {
     let small = beside.with_extension("stripped");
     shell::run_quietly(Command::new("strip").arg("-o").arg(&small).arg(executable))?;
     std::fs::read(&small).with_context(|| format!("cannot read {}", small.display()))
 }
 
-/// As the dynamic linker finds them; none of a static program.
+/// Lists the libraries that the dynamic linker loads; empty for a static program.
 fn libraries_of(program: &Path) -> Result<Vec<String>> {
     let output = Command::new("ldd").arg(program).output().context("cannot start ldd")?;
     let text = String::from_utf8_lossy(&output.stdout);

@@ -1,8 +1,9 @@
-//! Stock kernels: which, where they come from, and what of them is kept below `target/vm`.
+//! Stock kernels of Debian: package selection, download, and the unpacked files below `target/vm`.
 //!
-//! apt is asked which packages there are, newest first: their names bear a version that changes with each update. A
-//! kernel that this machine's release does not have is looked for in another release of Debian on the same mirror, with
-//! package lists of its own. Nothing is installed; once unpacked a kernel is kept until its folder is deleted.
+//! apt lists the packages and the newest is chosen, because their names contain a version that
+//! changes with each update. A kernel that this machine's release lacks comes from another release
+//! of Debian on the same mirror, with separate package lists. Nothing is installed. An unpacked
+//! kernel stays until its folder is deleted.
 
 use std::fmt;
 use std::fs;
@@ -15,27 +16,27 @@ use super::apt::Apt;
 use crate::shell;
 use crate::workspace::Workspace;
 
-/// A kernel of Debian's, built for virtual machines: small, with types (BTF).
+/// Debian kernel for virtual machines: small, with BTF.
 #[derive(Debug)]
 pub(crate) struct Kernel {
-    /// `6.12`.
+    /// Version numbers, for example 6 and 12.
     version: &'static [u32],
-    /// The release of Debian that has it, where this machine's has not.
+    /// Debian release that has this kernel, if the machine's release lacks it.
     suite: &'static str,
 }
 
 const KERNELS: [&Kernel; 3] = [&Kernel::LINUX_6_12, &Kernel::LINUX_6_1, &Kernel::LINUX_5_10];
 
-/// The kernels of guests that are not here; none where no guest can run.
+/// Returns the kernels that are not unpacked yet; empty if this machine cannot run guests.
 pub(crate) fn missing(workspace: &Workspace) -> Vec<&'static Kernel> {
     let wanted = KERNELS.into_iter().filter(|_| std::env::consts::ARCH == "x86_64");
     wanted.filter(|kernel| kernel.unpacked(workspace).is_none()).collect()
 }
 
-/// A kernel that can be booted.
-pub(super) struct Unpacked {
+/// Bootable kernel and its modules.
+pub(super) struct UnpackedKernel {
     pub(super) image: PathBuf,
-    /// What of the package is kept.
+    /// Folder of the unpacked files.
     pub(super) folder: PathBuf,
 }
 
@@ -44,18 +45,18 @@ impl Kernel {
     pub(super) const LINUX_6_1: Kernel = Kernel { version: &[6, 1], suite: "bookworm" };
     pub(super) const LINUX_5_10: Kernel = Kernel { version: &[5, 10], suite: "bullseye" };
 
-    /// `6.12`.
+    /// Formats the version, for example `6.12`.
     fn name(&self) -> String {
         self.version.iter().map(u32::to_string).collect::<Vec<_>>().join(".")
     }
 
-    pub(super) fn unpacked(&self, workspace: &Workspace) -> Option<Unpacked> {
+    pub(super) fn unpacked(&self, workspace: &Workspace) -> Option<UnpackedKernel> {
         let folder = self.folder(workspace);
         let image = folder.join("vmlinuz");
-        image.is_file().then_some(Unpacked { image, folder })
+        image.is_file().then_some(UnpackedKernel { image, folder })
     }
 
-    /// For the plan.
+    /// Formats a line of the plan.
     pub(crate) fn plan_line(&self) -> String {
         format!(
             "{self} of Debian, below target/vm (25 to 40 MB), not installed: runs in QEMU for the tests inside it"
@@ -65,7 +66,7 @@ impl Kernel {
     /// Downloads and unpacks it.
     pub(crate) fn fetch(&self, workspace: &Workspace) -> Result<()> {
         if shell::which("apt-get").is_none() {
-            bail!("no apt on this machine, and the kernels are Debian's");
+            bail!("no apt on this machine, and the kernels are Debian packages");
         }
         let (apt, package) = self.find(workspace)?;
         println!("  {self}: {package}");
@@ -82,7 +83,8 @@ impl Kernel {
         workspace.vm_dir().join(format!("linux-{}", self.name()))
     }
 
-    /// The package, and the apt that knows it: this machine's, or one with the lists of another release.
+    /// Finds the package and the apt configuration that has it: this machine's, or one of another
+    /// release.
     fn find(&self, workspace: &Workspace) -> Result<(Apt, String)> {
         let own = Apt::default();
         if let Ok(package) = self.newest(&own) {
@@ -99,11 +101,11 @@ impl Kernel {
         let start = format!("linux-image-{}", self.name());
         let names = shell::capture(apt.command("apt-cache").args(["pkgnames", &start]))?;
         let newest = names.lines().filter(|name| self.is_build(name)).max_by_key(|name| numbers(name));
-        newest.map(str::to_owned).with_context(|| format!("apt knows no package {start}…-cloud-amd64"))
+        newest.map(str::to_owned).with_context(|| format!("apt has no package {start}…-cloud-amd64"))
     }
 
-    /// `linux-image-6.12.117+deb12-cloud-amd64`, and not the package without a signature, nor the one that only
-    /// depends on the newest.
+    /// Accepts `linux-image-6.12.117+deb12-cloud-amd64`, but not unsigned packages nor the
+    /// metapackage of the newest version.
     fn is_build(&self, package: &str) -> bool {
         let numbers = numbers(package);
         package.ends_with("-cloud-amd64")
@@ -118,15 +120,15 @@ impl fmt::Display for Kernel {
     }
 }
 
-/// The numbers of `6.12.117+deb12`, between the package's first words and its last.
+/// Parses the numbers of a package's version, for example `6.12.117+deb12`.
 fn numbers(package: &str) -> Vec<u32> {
     let version = package.trim_start_matches("linux-image-").trim_end_matches("-cloud-amd64");
     version.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
 }
 
-/// Of the package in `folder` the image and the modules of a guest.
+/// Unpacks the image and the modules from the package in `folder`.
 fn unpack(folder: &Path) -> Result<()> {
-    // Debian moved modules below /usr with 13.
+    // Debian 13 moved modules below /usr.
     let script = "set -eo pipefail; cd \"$1\"; dpkg-deb --fsys-tarfile ./*.deb | tar --extract --wildcards \
                   './boot/vmlinuz-*' './lib/modules/*/kernel/*' || \
                   dpkg-deb --fsys-tarfile ./*.deb | tar --extract --wildcards \
@@ -141,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_build_is_chosen_by_its_numbers() {
+    fn newest_build_is_chosen_by_version_numbers() {
         let names = [
             "linux-image-6.12-cloud-amd64",
             "linux-image-6.12.111+deb12-cloud-amd64",
@@ -156,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_is_not_the_start_of_another() {
+    fn version_prefix_of_another_is_rejected() {
         assert!(Kernel::LINUX_6_1.is_build("linux-image-6.1.0-56-cloud-amd64"));
         assert!(!Kernel::LINUX_6_1.is_build("linux-image-6.12.117+deb12-cloud-amd64"));
         assert!(!Kernel::LINUX_6_1.is_build("linux-image-6.10.1-cloud-amd64"));

@@ -1,7 +1,7 @@
-//! Boots a guest in QEMU and listens until it ends.
+//! Boots a guest in QEMU and reads its output until it ends.
 //!
-//! KVM is not asked for: not every machine has it, and where it is nested it may not run these kernels. Emulated, a
-//! kernel is in user space after 2 s, and verifies our programs in 4.
+//! KVM is not used: not every machine has it, and nested KVM may not run these kernels. An emulated
+//! kernel reaches user space after 2 s, and verifies the eBPF programs in 4 s.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,42 +10,43 @@ use std::process::{Command, ExitStatus};
 use anyhow::{Context, Result};
 
 use super::guest::Guest;
-use super::kernel::Unpacked;
-use super::protocol::{Ran, Reader};
+use super::kernel::UnpackedKernel;
+use super::protocol::{ProgramResult, Reader};
 use crate::shell;
-use crate::test::{Tally, each_line};
+use crate::test::{TestStats, each_line};
 
-/// A guest that runs longer hangs: at full depth, by each kind of probe, it takes 3,600 s where two others compete for its CPU.
+/// Time limit of a guest. At full depth, with every attach kind, it takes 3,600 s while two others
+/// compete for its CPU.
 const GUEST_SECONDS_MAX: u32 = 7200;
-/// For four processes of fio, their disk in memory, and twice what the archive holds: some 350 MB with all test programs, of which
-/// the kernel gives half of the memory to the unpacked one.
+/// Memory for four fio processes, the in-memory disks, and twice the archive (about 350 MB with all
+/// test programs), because the kernel limits the unpacked archive to half of the memory.
 const MEMORY_MIB: u32 = 2048;
-/// What the tests ask for at most.
+/// Largest disk that the tests need.
 const DISK_BYTES: u64 = 256 << 20;
-/// Lines of a console that are shown.
+/// Maximum number of console lines that an error shows.
 const CONSOLE_LINES_MAX: usize = 60;
 
-/// What became of a guest.
+/// Result of a guest.
 pub(super) struct Outcome {
     lines: Vec<String>,
-    programs: Vec<Ran>,
-    /// Why it is a failure whatever the tests said, if it is.
-    broken: Option<String>,
+    programs: Vec<ProgramResult>,
+    /// Failure of the guest itself, independent of the test results.
+    failure: Option<String>,
     skipped: Option<&'static str>,
 }
 
-/// Boots it; comes back when it has powered off, died or hung too long.
-/// It has so many programs to run.
+/// Boots the guest and returns after it has powered off, died or exceeded its time limit.
+/// `expected` is the number of programs that it runs.
 pub(super) fn boot(
     guest: &Guest,
-    kernel: &Unpacked,
+    kernel: &UnpackedKernel,
     archive: &Path,
     folder: &Path,
-    due: usize,
+    expected: usize,
 ) -> Result<Outcome> {
     let (console, disks) = (folder.join("console"), ["vda", "vdb"].map(|name| folder.join(name)));
     for disk in &disks {
-        // New each time, and as long as it says without taking room.
+        // Recreated each time, sparse.
         let _ = fs::remove_file(disk);
         let made = File::create(disk).and_then(|file| file.set_len(DISK_BYTES));
         made.with_context(|| format!("cannot make {}", disk.display()))?;
@@ -59,18 +60,18 @@ pub(super) fn boot(
     })?;
     let is_done = reader.is_done();
     let programs = reader.programs();
-    let broken = match is_done {
-        false => Some(died(status, &console)),
-        // What did not fit into its memory is not run, and nobody else would miss it.
-        true => (programs.len() != due)
-            .then(|| format!("ran {} of {due} programs: {}", programs.len(), lines.join("; "))),
+    let failure = match is_done {
+        false => Some(death_reason(status, &console)),
+        // A program that did not fit into memory does not run, and no other check detects it.
+        true => (programs.len() != expected)
+            .then(|| format!("ran {} of {expected} programs: {}", programs.len(), lines.join("; "))),
     };
-    Ok(Outcome { lines, programs, broken, skipped: None })
+    Ok(Outcome { lines, programs, failure, skipped: None })
 }
 
 fn qemu(
     guest: &Guest,
-    kernel: &Unpacked,
+    kernel: &UnpackedKernel,
     archive: &Path,
     console: &Path,
     disks: &[PathBuf],
@@ -80,8 +81,9 @@ fn qemu(
     // In the foreground, so that Ctrl-C reaches it too.
     command.args(["--foreground", "--kill-after=10", &GUEST_SECONDS_MAX.to_string()]).arg(program);
     command.args(["-nodefaults", "-no-reboot", "-display", "none", "-monitor", "none"]);
-    // One thread for both CPUs: with two, one of them may run an instruction that the other has replaced already, and a
-    // kernel that patches itself (a tracepoint is switched on) stumbles over its own breakpoint.
+    // One thread for both CPUs. With two threads, one CPU may execute an instruction that the other
+    // has already replaced; a kernel that patches itself (to enable a tracepoint) then fails at its
+    // own breakpoint.
     command.args([
         "-accel",
         "tcg,thread=single",
@@ -97,43 +99,43 @@ fn qemu(
         command.args(["-drive", &format!("file={},if=virtio,format=raw,cache=unsafe", disk.display())]);
     }
     command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(archive);
-    // A panic restarts the machine at once, which -no-reboot makes its end.
+    // A panic restarts the machine at once, and -no-reboot turns the restart into an exit.
     command.args(["-append", &format!("console=ttyS0 loglevel=5 panic=-1 {}", guest.command_line)]);
     Ok(command)
 }
 
-/// Why it did not say that it was done, and what its kernel said last.
-fn died(status: ExitStatus, console: &Path) -> String {
+/// Describes the exit without a `done` mark, with the end of the kernel's console.
+fn death_reason(status: ExitStatus, console: &Path) -> String {
     let how = match status.code() {
-        Some(124 | 137) => format!("was not done after {GUEST_SECONDS_MAX} s and was ended"),
-        _ => format!("ended without being done ({status})"),
+        Some(124 | 137) => format!("did not finish within {GUEST_SECONDS_MAX} s and was killed"),
+        _ => format!("ended before its tests were done ({status})"),
     };
-    let said = fs::read(console).unwrap_or_default();
-    let said = String::from_utf8_lossy(&said);
-    let last: Vec<&str> = said.lines().map(str::trim_end).collect();
-    let last = last[last.len().saturating_sub(CONSOLE_LINES_MAX)..].join("\n    ");
-    format!("{how}; the end of its console ({}):\n    {last}", console.display())
+    let log = fs::read(console).unwrap_or_default();
+    let log = String::from_utf8_lossy(&log);
+    let lines: Vec<&str> = log.lines().map(str::trim_end).collect();
+    let lines = lines[lines.len().saturating_sub(CONSOLE_LINES_MAX)..].join("\n    ");
+    format!("{how}; the end of its console ({}):\n    {lines}", console.display())
 }
 
 impl Outcome {
-    /// A kernel that could not be had: set-up has said why.
+    /// Result of a guest whose kernel is not available; set-up printed the reason.
     pub(super) fn without_kernel() -> Self {
-        let why = "no kernel for it, see what set-up says above";
-        Self { lines: Vec::new(), programs: Vec::new(), broken: None, skipped: Some(why) }
+        let why = "no kernel for this guest: see the output of set-up above";
+        Self { lines: Vec::new(), programs: Vec::new(), failure: None, skipped: Some(why) }
     }
 
-    /// Shows what was said, and counts it.
-    pub(super) fn report(self, guest: &Guest, tally: &mut Tally) {
+    /// Prints the guest's output and counts its tests.
+    pub(super) fn report(self, guest: &Guest, stats: &mut TestStats) {
         println!("\n== guest {}", guest.name);
         self.lines.iter().for_each(|line| println!("{line}"));
         for ran in self.programs {
-            tally.add(ran.count, ran.status);
+            stats.add(ran.count, ran.status);
         }
-        if let Some(why) = self.broken {
-            tally.broken(&format!("guest {}", guest.name), &anyhow::anyhow!(why));
+        if let Some(why) = self.failure {
+            stats.add_error(&format!("guest {}", guest.name), &anyhow::anyhow!(why));
         }
         if let Some(why) = self.skipped {
-            tally.skipped_by_itself(&format!("guest {}", guest.name), why);
+            stats.add_skipped(&format!("guest {}", guest.name), why);
         }
     }
 }

@@ -1,16 +1,18 @@
-//! `vm`: the system tests inside other kernels, stock ones of Debian, in QEMU without KVM.
+//! `vm`: the system tests inside other kernels, stock Debian ones, in QEMU without KVM.
 //!
-//! *In*: the test programs that cargo built, a kernel's package. *Out*: what the tests said, counted like any other's.
-//! In the order of their use: [`guest`] says which guests there are and [`suites`] what runs in each, on which [`disk`]; [`kernel`] fetches (by
-//! [`apt`]) and unpacks a kernel, and [`modules`] those parts of it that are loaded; [`initramfs`] puts these, the tests, the
-//! programs that they call and the libraries of all of them into one [`archive`], which `init.sh` runs; [`machine`] boots
-//! it, [`protocol`] reads what comes over its second serial line.
+//! *In*: the test programs that cargo built, and a kernel package. *Out*: the test results, counted
+//! like those of the host. Modules in order of use: [`guest`] lists the guests, [`suites`] the
+//! tests of each and [`disk`] their disks. [`kernel`] fetches a kernel with [`apt`] and unpacks it;
+//! [`modules`] selects its modules. [`initramfs`] packs modules, tests, tools and libraries into
+//! one [`archive`], which `init.sh` runs. [`machine`] boots it, and [`protocol`] parses its second
+//! serial line.
 //!
-//! *Invariant*: a guest that does not say that it is done has failed, whatever its tests said before; its console is
-//! shown. No kernel is installed and no root is needed: all of it lies below `target/vm`.
+//! *Invariant*: a guest that does not report `done` has failed, whatever its tests reported, and
+//! its console is shown. No kernel is installed and no root is needed; all files are below
+//! `target/vm`.
 //!
-//! *Why not a static build of its own*: what runs inside is the very file that was tested outside, with its libraries
-//! beside it. A second build would cost a minute and be another program.
+//! *Rejected*: a separate static build. The guest runs the same file that was tested on the host,
+//! with its libraries. A second build would cost a minute and be another program.
 
 mod apt;
 mod archive;
@@ -29,7 +31,7 @@ use std::sync::Mutex;
 use anyhow::{Result, bail};
 
 use crate::setup::{self, Purpose};
-use crate::test::{Tally, TestProgram, build};
+use crate::test::{TestProgram, TestStats, build};
 use crate::timing::Timings;
 use crate::workspace::Workspace;
 
@@ -37,73 +39,73 @@ use guest::{Depth, GUESTS, Guest};
 pub(crate) use kernel::{Kernel, missing};
 use machine::Outcome;
 
-/// Guests that run at a time: each keeps one CPU busy and holds 2 GiB.
-const AT_A_TIME: usize = 2;
+/// Number of guests that run at the same time. Each uses one CPU and 2 GiB.
+const CONCURRENT_GUESTS: usize = 2;
 
-/// Sets up, builds and runs all guests, or the one of this name, at full depth; of their tests those whose name contains
-/// `only`, or whose program has that name.
+/// Sets up, builds and runs all guests, or the one with this name, at full depth. `only` selects
+/// tests by a part of their name, or by their program's name.
 pub(crate) fn run(workspace: &Workspace, name: Option<&str>, only: Option<&str>) -> Result<ExitCode> {
     let chosen: Vec<&Guest> =
         GUESTS.iter().filter(|guest| name.is_none_or(|name| guest.name == name)).collect();
     if chosen.is_empty() {
-        bail!("there is no guest {}; there are:\n{}", name.unwrap_or_default(), guest::list());
+        bail!("no guest {}; the guests are:\n{}", name.unwrap_or_default(), guest::list());
     }
     let mut timings = Timings::default();
     timings.time("set-up", || setup::run(workspace, &[Purpose::Build, Purpose::Guests]))?;
     let programs = timings.time("build", || build(workspace))?;
-    let mut tally = Tally::default();
-    timings.time("guests", || run_these(workspace, &chosen, &programs, (Depth::Full, only), &mut tally));
-    println!("\n{}\n{}", tally.details(), timings.summary());
-    println!("{}", tally.last_line());
-    Ok(if tally.all_passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let mut stats = TestStats::default();
+    timings.time("guests", || run_guests(workspace, &chosen, &programs, (Depth::Full, only), &mut stats));
+    println!("\n{}\n{}", stats.details(), timings.summary());
+    println!("{}", stats.last_line());
+    Ok(if stats.all_passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// All guests that have a test whose name contains `filter`, at the depth that all tests have time for.
+/// Runs all guests with tests that `filter` selects, at the short depth of `cargo xtask test`.
 pub(crate) fn run_all(
     workspace: &Workspace,
     programs: &[TestProgram],
     filter: Option<&str>,
-    tally: &mut Tally,
+    stats: &mut TestStats,
 ) {
-    run_these(workspace, &GUESTS.iter().collect::<Vec<_>>(), programs, (Depth::Short, filter), tally);
+    run_guests(workspace, &GUESTS.iter().collect::<Vec<_>>(), programs, (Depth::Short, filter), stats);
 }
 
-fn run_these(
+fn run_guests(
     workspace: &Workspace,
     guests: &[&Guest],
     programs: &[TestProgram],
-    wanted: (Depth, Option<&str>),
-    tally: &mut Tally,
+    selection: (Depth, Option<&str>),
+    stats: &mut TestStats,
 ) {
     let waiting = Mutex::new(guests.iter());
-    let tally = Mutex::new(tally);
-    let work = || {
-        while let Some(guest) = take(&waiting) {
-            let outcome = one(workspace, guest, programs, wanted);
-            let mut tally = tally.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let stats = Mutex::new(stats);
+    let run_next = || {
+        while let Some(guest) = next_guest(&waiting) {
+            let outcome = run_guest(workspace, guest, programs, selection);
+            let mut stats = stats.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             match outcome {
-                Ok(Some(outcome)) => outcome.report(guest, &mut tally),
+                Ok(Some(outcome)) => outcome.report(guest, &mut stats),
                 Ok(None) => {}
-                Err(error) => tally.broken(&format!("guest {}", guest.name), &error),
+                Err(error) => stats.add_error(&format!("guest {}", guest.name), &error),
             }
         }
     };
-    std::thread::scope(|scope| (0..AT_A_TIME).for_each(|_| drop(scope.spawn(work))));
+    std::thread::scope(|scope| (0..CONCURRENT_GUESTS).for_each(|_| drop(scope.spawn(run_next))));
 }
 
-fn take<T>(waiting: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
+fn next_guest<T>(waiting: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
     waiting.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next()
 }
 
-/// What became of a guest; none where it has nothing to do.
-fn one(
+/// Runs a guest and returns its result; `None` if no test is selected.
+fn run_guest(
     workspace: &Workspace,
     guest: &Guest,
     programs: &[TestProgram],
     (depth, filter): (Depth, Option<&str>),
 ) -> Result<Option<Outcome>> {
-    let work = guest.work(programs, depth, filter)?;
-    if work.is_empty() {
+    let test_runs = guest.test_runs(programs, depth, filter)?;
+    if test_runs.is_empty() {
         return Ok(None);
     }
     let Some(unpacked) = guest.kernel.unpacked(workspace) else {
@@ -112,6 +114,6 @@ fn one(
     let folder = workspace.vm_dir().join(format!("guest-{}", guest.name));
     std::fs::create_dir_all(&folder)?;
     let archive = folder.join("initramfs");
-    initramfs::build(&archive, &unpacked, &work, programs)?;
-    machine::boot(guest, &unpacked, &archive, &folder, work.len()).map(Some)
+    initramfs::build(&archive, &unpacked, &test_runs, programs)?;
+    machine::boot(guest, &unpacked, &archive, &folder, test_runs.len()).map(Some)
 }

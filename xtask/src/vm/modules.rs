@@ -1,13 +1,14 @@
-//! The modules of a guest: which, unpacked, and in the order in which they need one another.
+//! Kernel modules of a guest: selection, decompression, and load order.
 
 use std::fs;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::kernel::Unpacked;
+use super::kernel::UnpackedKernel;
 
-/// Modules of a guest; those that these need come with them. What a kernel has built in, or has not, is left out.
+/// Modules of a guest; their dependencies are added. A module that is built in or missing in a
+/// kernel is omitted.
 const MODULES: &[&str] = &[
     "virtio_pci",
     "virtio_blk",
@@ -34,22 +35,25 @@ const MODULES: &[&str] = &[
     "kyber-iosched",
 ];
 
-impl Unpacked {
-    /// The modules of a guest, as the kernel takes them, in the order in which they need one another; their names sort so.
+impl UnpackedKernel {
+    /// Returns the modules in load order, decompressed. Their names sort in that order.
     pub(super) fn modules(&self) -> Result<Vec<(String, Vec<u8>)>> {
         let mut found = Vec::new();
-        MODULES.iter().try_for_each(|name| self.with_needs(name, &mut found))?;
+        MODULES.iter().try_for_each(|name| self.add_with_dependencies(name, &mut found))?;
         let numbered = found.into_iter().enumerate();
         Ok(numbered.map(|(number, (name, bytes))| (format!("{number:02}-{name}.ko"), bytes)).collect())
     }
 
-    /// Adds a module behind those that it needs, if it is not there yet. Modules need one another in no circle.
-    fn with_needs(&self, name: &str, found: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
+    /// Adds a module after its dependencies, if it is not in the list. Module dependencies have no
+    /// cycles.
+    fn add_with_dependencies(&self, name: &str, found: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
         if found.iter().any(|(known, _)| known == name) {
             return Ok(());
         }
         let Some(bytes) = self.module(name)? else { return Ok(()) };
-        needs(&bytes).iter().try_for_each(|need| self.with_needs(need, found))?;
+        dependencies(&bytes)
+            .iter()
+            .try_for_each(|dependency| self.add_with_dependencies(dependency, found))?;
         found.push((name.to_owned(), bytes));
         Ok(())
     }
@@ -72,13 +76,13 @@ impl Unpacked {
     }
 }
 
-/// What a module says that it needs: `depends=virtio,virtio_ring` among the strings of its .modinfo.
-fn needs(module: &[u8]) -> Vec<String> {
+/// Parses a module's dependencies: `depends=virtio,virtio_ring` in its .modinfo section.
+fn dependencies(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else { return Vec::new() };
-    let words = module[at + KEY.len()..].split(|byte| *byte == 0).next().unwrap_or_default();
-    let words = String::from_utf8_lossy(words);
-    words.split(',').filter(|word| !word.is_empty()).map(str::to_owned).collect()
+    let list = module[at + KEY.len()..].split(|byte| *byte == 0).next().unwrap_or_default();
+    let list = String::from_utf8_lossy(list);
+    list.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
 #[cfg(test)]
@@ -86,12 +90,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_module_says_what_it_needs() {
+    fn dependencies_are_read_from_modinfo() {
         assert_eq!(
-            needs(b"\x7fELF\0license=GPL\0depends=virtio,virtio_ring\0name=x\0"),
+            dependencies(b"\x7fELF\0license=GPL\0depends=virtio,virtio_ring\0name=x\0"),
             ["virtio", "virtio_ring"]
         );
-        assert_eq!(needs(b"\0license=GPL\0depends=\0"), Vec::<String>::new());
-        assert_eq!(needs(b""), Vec::<String>::new());
+        assert_eq!(dependencies(b"\0license=GPL\0depends=\0"), Vec::<String>::new());
+        assert_eq!(dependencies(b""), Vec::<String>::new());
     }
 }

@@ -1,14 +1,14 @@
-//! Which tests run in guests, on which disks, and by which kinds of probes.
+//! Suites: which tests run in guests, on which disks, and with which attach kinds.
 
 use super::disk::Attach::{self, Fentry, Kprobe, RawTp};
 use super::disk::Disk;
 
-/// Tests of one program, on one disk.
+/// Tests of one program on one disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Suite {
-    /// As in `blkkin/tests/NAME.rs`.
+    /// Name of the program, `blkkin/tests/NAME.rs`.
     pub(super) program: &'static str,
-    /// Tests whose names contain this; all with the empty one.
+    /// Part of the tests' names; empty for all tests.
     pub(super) tests: &'static str,
     pub(super) disk: Disk,
     pub(super) attach: Attach,
@@ -19,11 +19,11 @@ pub(super) const fn suite(program: &'static str, tests: &'static str, disk: Disk
 }
 
 impl Suite {
-    pub(super) const fn by(self, attach: Attach) -> Suite {
+    pub(super) const fn with_attach(self, attach: Attach) -> Suite {
         Suite { attach, ..self }
     }
 
-    /// All tests of its program, of which it may be some.
+    /// Returns the suite of all tests of the same program.
     pub(super) const fn whole(self) -> Suite {
         Suite { tests: "", ..self }
     }
@@ -37,10 +37,10 @@ impl Suite {
     }
 }
 
-/// All that a tracer is not likely to choose.
+/// Attach kinds that the tracer does not prefer.
 const ALL_OTHER: &[Attach] = &[RawTp, Fentry, Kprobe];
 
-/// What must hold in every kernel that blkkin is for.
+/// Suites that every supported kernel must pass.
 pub(super) const EVERYWHERE: &[Suite] = &[
     suite("kernels", "", Disk::Virtio),
     suite("attach", "", Disk::Loop),
@@ -65,19 +65,19 @@ pub(super) const EVERYWHERE: &[Suite] = &[
     suite("guest_devices", "discard", Disk::Scsi),
     suite("guest_flush", "sync", Disk::Virtio),
     suite("guest_nbd", "", Disk::Loop),
-    // What a place is found by is the same in every kernel (FURTHER has it); what is read by it is not.
+    // Finding a context works the same in every kernel (FURTHER covers it); reading it does not.
     suite("context", "a_programs_own_slot", Disk::Loop),
     suite("context", "comes_and_goes", Disk::Loop),
     suite("context", "attributes", Disk::Loop),
     suite("writers", "submitted", Disk::Loop),
 ];
 
-/// What Debian's 6.12 has and its 6.1 has not.
+/// Suites for features that Debian's 6.12 has and its 6.1 lacks.
 pub(super) const SINCE_6_12: &[Suite] = &[suite("guest_ublk", "", Disk::Loop)];
 pub(super) const SINCE_6_12_BY_KIND: &[(Suite, &[Attach])] =
     &[(suite("guest_ublk", "", Disk::Loop), ALL_OTHER)];
 
-/// The same on other devices, and what is hard to say of a device.
+/// Suites on further devices, and for device features that are hard to reproduce.
 pub(super) const FURTHER: &[Suite] = &[
     suite("context", "", Disk::Loop),
     suite("fio", "the_report", Disk::Virtio),
@@ -96,8 +96,9 @@ pub(super) const FURTHER: &[Suite] = &[
     suite("guest_kinds", "", Disk::Loop),
 ];
 
-/// Of all these, what is also held by another kind. A test whose path through the programs is another test's too is not repeated
-/// by all: a tracer takes 4 s to be loaded where everything is emulated.
+/// Suites that are repeated with other attach kinds. A test that takes the same path through the
+/// eBPF programs as another is not repeated with every kind, because loading a tracer takes 4 s
+/// under emulation.
 pub(super) const BY_KIND: &[(Suite, &[Attach])] = &[
     (suite("device", "", Disk::Virtio), ALL_OTHER),
     (suite("device", "", Disk::Scsi), &[RawTp]),

@@ -1,6 +1,6 @@
-//! A real OpenTelemetry Collector for as long as a test needs it.
+//! A real OpenTelemetry Collector for the duration of a test.
 //!
-//! It is where `cargo xtask test` says, or where `cargo xtask setup --tests` puts it. Nothing is fetched here.
+//! `cargo xtask test` or `cargo xtask setup --tests` provides it. Nothing is downloaded here.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const COLLECTOR: &str = "otelcol-0.150.0";
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// The Collector, which writes what it got to a file; it ends with the test.
+/// The Collector, which writes its input to a file; it ends with the test.
 pub(crate) struct Collector {
     process: Child,
     folder: tempfile::TempDir,
@@ -24,9 +24,9 @@ pub(crate) struct Collector {
 
 impl Collector {
     pub(crate) fn start() -> Result<Collector, String> {
-        let said = std::env::var_os("BLKKIN_OTELCOL").map(PathBuf::from);
+        let output = std::env::var_os("BLKKIN_OTELCOL").map(PathBuf::from);
         let made = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/toolchain").join(COLLECTOR);
-        let found = said.into_iter().chain([made]).find(|file| file.is_file());
+        let found = output.into_iter().chain([made]).find(|file| file.is_file());
         let binary =
             found.ok_or("no OpenTelemetry Collector: cargo xtask setup --tests builds it, where Go is")?;
         let folder = tempfile::tempdir().unwrap();
@@ -43,9 +43,9 @@ impl Collector {
             ),
         )
         .unwrap();
-        let said = File::create(folder.path().join("said")).unwrap();
+        let output = File::create(folder.path().join("output")).unwrap();
         let mut command = Command::new(binary);
-        command.arg("--config").arg(&config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
+        command.arg("--config").arg(&config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(output);
         // SAFETY: prctl is async-signal-safe and touches no memory of ours.
         unsafe {
             command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
@@ -59,14 +59,14 @@ impl Collector {
         Ok(collector)
     }
 
-    pub(crate) fn said(&self) -> String {
-        fs::read_to_string(self.folder.path().join("said")).unwrap()
+    pub(crate) fn output(&self) -> String {
+        fs::read_to_string(self.folder.path().join("output")).unwrap()
     }
 
     pub(crate) fn until(&self, what: &str, so: impl Fn() -> bool) {
         let deadline = Instant::now() + LONG;
         while !so() {
-            assert!(Instant::now() < deadline, "waited {LONG:?} until {what}: {}", self.said());
+            assert!(Instant::now() < deadline, "waited {LONG:?} until {what}: {}", self.output());
             std::thread::sleep(Duration::from_millis(20));
         }
     }

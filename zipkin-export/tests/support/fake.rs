@@ -1,11 +1,11 @@
-//! A server that answers as it was told, and remembers what it was sent.
+//! A fake server with programmed responses, which records its requests.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// What it does with a post.
+/// Action for a post.
 #[derive(Clone, Copy)]
 pub(crate) enum Act {
     /// Answers with this status line and body.
@@ -14,7 +14,7 @@ pub(crate) enum Act {
     HangUp,
 }
 
-/// One post, as it came.
+/// Recorded post.
 #[derive(Clone, Debug)]
 pub(crate) struct Received {
     /// Request line and headers, in lower case.
@@ -23,9 +23,9 @@ pub(crate) struct Received {
     pub(crate) body: Vec<u8>,
 }
 
-/// The server. It answers 202 once its acts are used up, and always to an empty list.
+/// The server. It responds 202 once its actions are used up, and always to an empty list.
 pub(crate) struct FakeServer {
-    /// Its address.
+    /// Address.
     pub(crate) url: String,
     received: Arc<Mutex<Vec<Received>>>,
 }
@@ -46,13 +46,13 @@ impl FakeServer {
         FakeServer { url, received }
     }
 
-    /// Posts so far, without empty lists.
+    /// Returns the posts so far, without empty lists.
     pub(crate) fn received(&self) -> Vec<Received> {
         self.received.lock().unwrap().clone()
     }
 }
 
-/// One post a connection.
+/// Serves one post per connection.
 fn serve(stream: TcpStream, acts: &mut impl Iterator<Item = Act>, received: &Mutex<Vec<Received>>) {
     let mut reader = BufReader::new(stream);
     let mut head = String::new();
@@ -62,7 +62,7 @@ fn serve(stream: TcpStream, acts: &mut impl Iterator<Item = Act>, received: &Mut
         }
     }
     let head = head.to_lowercase();
-    // Whoever speaks another protocol has nothing here.
+    // Connections with another protocol are ignored.
     let Some(length) = head.lines().find_map(|l| l.strip_prefix("content-length: ")) else { return };
     let mut body = vec![0; length.parse().unwrap()];
     reader.read_exact(&mut body).unwrap();
@@ -73,7 +73,7 @@ fn serve(stream: TcpStream, acts: &mut impl Iterator<Item = Act>, received: &Mut
     }
     if let Act::Answer(status, words) = act {
         let length = words.len();
-        // Where redirects are followed, this leads to a page that takes everything.
+        // A client that follows redirects reaches a page that accepts everything.
         let head =
             format!("HTTP/1.1 {status}\r\nlocation: /\r\ncontent-length: {length}\r\nconnection: close");
         let _ = write!(reader.get_mut(), "{head}\r\n\r\n{words}");

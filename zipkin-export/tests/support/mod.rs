@@ -1,4 +1,4 @@
-//! What the tests of the whole exporter share.
+//! Shared support of the exporter tests.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 pub(crate) mod collector;
@@ -6,7 +6,7 @@ pub(crate) mod fake;
 pub(crate) mod server;
 pub(crate) mod spans;
 
-/// Says on stdout why a test could not be made here.
+/// Prints why a test is skipped.
 #[allow(clippy::print_stdout, reason = "whoever runs the tests looks for it there")]
 pub(crate) fn skip(why: &str) {
     println!("skipped: {why}");

@@ -1,4 +1,4 @@
-//! A real Zipkin server, for as long as a test needs it.
+//! A real Zipkin server for the duration of a test.
 
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
@@ -11,18 +11,18 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 const VERSION: &str = "3.6.1";
-/// Ten times what it needs on two slow cores.
+/// Ten times the start time on two slow cores.
 const START_MAX: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_millis(50);
 
-/// A place where a server can be started.
+/// Installation that can start a server.
 pub(crate) struct Zipkin {
     jar: PathBuf,
     port: u16,
 }
 
 impl Zipkin {
-    /// Finds, or fetches, what a server needs; the error says what is missing.
+    /// Finds or downloads the server; the error states what is missing.
     pub(crate) fn find() -> Result<Zipkin, String> {
         static JAR: OnceLock<Result<PathBuf, String>> = OnceLock::new();
         let jar = JAR.get_or_init(jar).clone()?;
@@ -30,12 +30,12 @@ impl Zipkin {
         Ok(Zipkin { jar, port: free.map_err(|e| format!("no free port: {e}"))?.port() })
     }
 
-    /// Where the server is, or will be.
+    /// Returns the address of the server, also before its start.
     pub(crate) fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Starts the server and waits until it says that it is up.
+    /// Starts the server and waits until it is ready.
     pub(crate) fn start(&self) -> RunningZipkin {
         let mut java = Command::new("java");
         java.args(["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-jar"]).arg(&self.jar);
@@ -55,28 +55,28 @@ impl Zipkin {
     }
 }
 
-/// A server that ends with the test, however the test ends.
+/// Server that ends with the test, however the test ends.
 pub(crate) struct RunningZipkin {
     child: Child,
     url: String,
 }
 
 impl RunningZipkin {
-    /// The JSON at `path`; none where the server says no, or nothing.
+    /// Returns the JSON at `path`; none if the server refuses or does not respond.
     pub(crate) fn get(&self, path: &str) -> Option<Value> {
         let mut response = agent().get(format!("{}{path}", self.url)).call().ok()?;
         let words = response.body_mut().read_to_string().ok()?;
         serde_json::from_str(&words).ok()
     }
 
-    /// Posts a list as it is; the status and the words of the answer.
+    /// Posts a list unchanged; returns status and body of the response.
     pub(crate) fn post(&self, list: &[u8]) -> (u16, String) {
         let request = agent().post(format!("{}/api/v2/spans", self.url)).content_type("application/json");
         let mut response = request.send(list).unwrap();
         (response.status().as_u16(), response.body_mut().read_to_string().unwrap())
     }
 
-    /// All `count` spans of a trace, by id: what the server took it shows a moment later.
+    /// Returns all `count` spans of a trace, by id. The server shows accepted spans after a delay.
     pub(crate) fn trace(&self, id: &str, count: usize) -> Vec<Value> {
         let mut spans = self.until(&format!("trace {id} has {count} spans"), |s| {
             let Some(Value::Array(spans)) = s.get(&format!("/api/v2/trace/{id}")) else { return None };
@@ -87,7 +87,7 @@ impl RunningZipkin {
         spans
     }
 
-    /// Asks until there is an answer.
+    /// Polls until there is a result.
     pub(crate) fn until<T>(&self, what: &str, ask: impl Fn(&RunningZipkin) -> Option<T>) -> T {
         let begun = Instant::now();
         loop {
@@ -113,9 +113,10 @@ fn agent() -> ureq::Agent {
 
 fn jar() -> Result<PathBuf, String> {
     runs("java", "-version")?;
-    // Whoever has the jar already says where (cargo xtask test does): 135 MB are not fetched twice.
-    if let Some(said) = std::env::var_os("BLKKIN_ZIPKIN_JAR").map(PathBuf::from).filter(|jar| jar.is_file()) {
-        return Ok(said);
+    // cargo xtask test provides the path of its jar, so 135 MB are not downloaded twice.
+    if let Some(output) = std::env::var_os("BLKKIN_ZIPKIN_JAR").map(PathBuf::from).filter(|jar| jar.is_file())
+    {
+        return Ok(output);
     }
     let home = std::env::var_os("HOME").ok_or("HOME is not set, so there is no Maven repository")?;
     let folder = format!(".m2/repository/io/zipkin/zipkin-server/{VERSION}/zipkin-server-{VERSION}-exec.jar");

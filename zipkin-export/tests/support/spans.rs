@@ -1,4 +1,4 @@
-//! Spans as the layers of a real request have them.
+//! Spans as the layers of a real request produce them.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use blkkin_wire::clock::{DurationNs, WallclockNs};
 use blkkin_wire::ids::{SpanId, TraceId};
 use blkkin_wire::span::{Span, SpanKind, SpanLink, TagValue};
 
-/// A plain span.
+/// Returns a minimal span.
 pub(crate) fn span(trace: u128, id: u64, start: WallclockNs) -> Span {
     Span {
         trace: TraceId(trace),
@@ -25,12 +25,12 @@ pub(crate) fn span(trace: u128, id: u64, start: WallclockNs) -> Span {
     }
 }
 
-/// `count` plain spans of one trace, of ids from `first` on.
+/// Returns `count` minimal spans of one trace, with ids from `first` on.
 pub(crate) fn spans(trace: u128, first: u64, count: u64, start: WallclockNs) -> Vec<Span> {
     (first..first + count).map(|id| span(trace, id, start)).collect()
 }
 
-/// One fdatasync over all layers: every field of a span is used by one of them.
+/// Returns one fdatasync over all layers; together its spans use every field of a span.
 pub(crate) fn fdatasync(trace: u128, start: WallclockNs) -> Vec<Span> {
     let at = |us: u64| WallclockNs(start.0 + us * 1000);
     let call = Span {

@@ -14,7 +14,7 @@ use crate::trace::Trace;
 fn too_many_open_traces_close_the_one_silent_for_longest() {
     let config = JoinConfig { open_max: 2, ..JoinConfig::default() };
     let (mut joiner, mut out) = (Joiner::new(config), Vec::new());
-    let calls = (1..=3).map(|span| LayerEvent::Call(make::call_with(span, (span, span + 10), 1)));
+    let calls = (1..=3).map(|span| LayerEvent::Syscall(make::call_with(span, (span, span + 10), 1)));
     joiner.apply(batch(0, calls.collect(), 100), &mut out);
     assert_eq!((out.len(), out[0].root_span, out[0].missing.bios), (1, SpanId(1), 1));
     assert_eq!((joiner.accounts().closed_for_room, joiner.accounts().calls.pending), (1, 2));
@@ -26,8 +26,8 @@ fn a_call_closed_for_room_is_not_chosen_to_show_its_commit() {
     let (mut joiner, mut out) = (Joiner::new(config), Vec::new());
     let events = vec![
         LayerEvent::Commit(make::commit(50, (20, 80), 7, 0)),
-        LayerEvent::Call(make::sync(1, (10, 90), 7)),
-        LayerEvent::Call(make::sync(2, (11, 91), 7)),
+        LayerEvent::Syscall(make::sync(1, (10, 90), 7)),
+        LayerEvent::Syscall(make::sync(2, (11, 91), 7)),
     ];
     joiner.apply(batch(0, events, 100), &mut out);
     assert_eq!((out[0].root_span, out[0].missing.commits, out[0].causes.len()), (SpanId(1), 1, 0));
@@ -52,7 +52,7 @@ fn forgotten_commits_are_given_out_first() {
 fn a_batch_seen_before_is_left_out_and_a_gap_is_counted() {
     let (mut joiner, mut out) = (Joiner::new(JoinConfig::default()), Vec::new());
     for sequence in [4, 4, 5, 8, 3] {
-        joiner.apply(batch(sequence, vec![LayerEvent::Call(make::call(sequence, 1, 2))], 3), &mut out);
+        joiner.apply(batch(sequence, vec![LayerEvent::Syscall(make::call(sequence, 1, 2))], 3), &mut out);
     }
     let accounts = joiner.accounts();
     assert_eq!((out.len(), accounts.batches_repeated, accounts.batches_missed), (3, 2, 2));
@@ -63,7 +63,7 @@ fn a_batch_seen_before_is_left_out_and_a_gap_is_counted() {
 fn an_event_behind_the_watermark_is_joined_all_the_same_and_counted() {
     let (bio, request) = make::direct(1, 2, 3, (11, 19));
     let (mut joiner, mut out) = (Joiner::new(JoinConfig::default()), Vec::new());
-    joiner.apply(batch(0, vec![LayerEvent::Call(make::call_with(1, (10, 20), 1))], 50), &mut out);
+    joiner.apply(batch(0, vec![LayerEvent::Syscall(make::call_with(1, (10, 20), 1))], 50), &mut out);
     joiner.apply(batch(1, vec![LayerEvent::Request(request), LayerEvent::Bio(bio)], 60), &mut out);
     assert_eq!((out.len(), out[0].missing.nothing(), joiner.accounts().behind_watermark), (1, true, 2));
 }
@@ -72,7 +72,7 @@ fn an_event_behind_the_watermark_is_joined_all_the_same_and_counted() {
 fn sources_do_not_mix_and_the_one_heard_of_longest_ago_makes_room() {
     let (mut joiner, mut out) = (Joiner::new(JoinConfig::default()), Vec::new());
     let (bio, _) = make::direct(1, 2, 3, (11, 19));
-    let mut call = batch(0, vec![LayerEvent::Call(make::call_with(1, (10, 20), 1))], 100);
+    let mut call = batch(0, vec![LayerEvent::Syscall(make::call_with(1, (10, 20), 1))], 100);
     call.source = Source { epoch: StartEpoch(77), ..make::SOURCE };
     joiner.apply(call, &mut out);
     joiner.apply(batch(0, vec![LayerEvent::Bio(bio)], 100), &mut out);
@@ -92,7 +92,7 @@ fn a_cloned_machine_has_traces_of_its_own_and_is_noticed_and_a_restart_is_none()
     let (mut joiner, mut out) = (Joiner::new(JoinConfig::default()), Vec::new());
     let mut say = |epoch, sequence, out: &mut Vec<Trace>| {
         let source = Source { epoch: StartEpoch(epoch), ..make::SOURCE };
-        let events = vec![LayerEvent::Call(make::call(1 + sequence, 1, 2))];
+        let events = vec![LayerEvent::Syscall(make::call(1 + sequence, 1, 2))];
         joiner.apply(EventBatch { source, ..batch(sequence, events, 3) }, out);
         joiner.accounts().starts_interleaved
     };
@@ -119,8 +119,8 @@ fn a_clock_that_is_set_back_between_batches_moves_nothing_in_a_trace_and_is_coun
     let counted = [
         apply(0, LayerEvent::Request(request), 19, 0, &mut out),
         apply(1, LayerEvent::Bio(bio), 20, hour, &mut out),
-        apply(2, LayerEvent::Call(make::call_with(1, (10, 20), 1)), 30, hour, &mut out),
-        apply(3, LayerEvent::Call(make::call(9, 31, 32)), 40, hour + 150, &mut out),
+        apply(2, LayerEvent::Syscall(make::call_with(1, (10, 20), 1)), 30, hour, &mut out),
+        apply(3, LayerEvent::Syscall(make::call(9, 31, 32)), 40, hour + 150, &mut out),
     ];
     assert_eq!(counted, [0, 1, 1, 1]);
     let whole = &out[0];
@@ -145,7 +145,7 @@ fn big_commits_are_not_remembered_for_long() {
     }
     // All four ended inside these calls; the first two are forgotten.
     let end = 4_000_000_000;
-    let calls = (0..4).map(|n| LayerEvent::Call(make::sync(n + 1, (0, end + n), n as u32)));
+    let calls = (0..4).map(|n| LayerEvent::Syscall(make::sync(n + 1, (0, end + n), n as u32)));
     out.clear();
     joiner.apply(batch(4, calls.collect(), end + 10), &mut out);
     let causes: Vec<usize> = out.iter().map(|trace| trace.causes.len()).collect();

@@ -1,6 +1,6 @@
 //! Calls that wait for a journal commit.
 
-use blkkin_wire::event::{CallEvent, LayerEvent};
+use blkkin_wire::event::{LayerEvent, SyscallEvent};
 use blkkin_wire::ids::SpanId;
 
 use super::local::join;
@@ -20,8 +20,8 @@ fn commit() -> Vec<LayerEvent> {
     ]
 }
 
-fn with(calls: &[CallEvent]) -> Vec<LayerEvent> {
-    commit().into_iter().chain(calls.iter().cloned().map(LayerEvent::Call)).collect()
+fn with(calls: &[SyscallEvent]) -> Vec<LayerEvent> {
+    commit().into_iter().chain(calls.iter().cloned().map(LayerEvent::Syscall)).collect()
 }
 
 fn of(out: &[Trace], root: u64) -> &Trace {
@@ -104,7 +104,7 @@ fn a_commit_that_lost_a_record_is_awaited_until_it_is_quiet() {
 #[test]
 fn a_call_may_have_bios_of_its_own_besides() {
     let (bio, request) = make::direct(1, 2, 3, (11, 15));
-    let mut events = with(&[CallEvent { bios: 1, ..make::sync(1, (10, 90), 7) }]);
+    let mut events = with(&[SyscallEvent { bios: 1, ..make::sync(1, (10, 90), 7) }]);
     events.extend([LayerEvent::Bio(bio), LayerEvent::Request(request)]);
     let out = join(events);
     assert_eq!((of(&out, 1).bios.len(), of(&out, 1).causes.len()), (1, 1));
@@ -113,6 +113,6 @@ fn a_call_may_have_bios_of_its_own_besides() {
 #[test]
 fn a_lost_commit_record_makes_no_call_wait() {
     let (mut joiner, mut out) = (Joiner::new(JoinConfig::default()), Vec::new());
-    joiner.apply(batch(0, vec![LayerEvent::Call(make::sync(1, (10, 90), 7))], 91), &mut out);
+    joiner.apply(batch(0, vec![LayerEvent::Syscall(make::sync(1, (10, 90), 7))], 91), &mut out);
     assert_eq!((out.len(), out[0].causes.len()), (1, 0));
 }

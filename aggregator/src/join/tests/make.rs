@@ -1,19 +1,20 @@
 //! Events for tests: the least that is a true event.
 
-use blkkin_wire::batch::{Accounts, EventBatch};
-use blkkin_wire::calls::CallId;
+use blkkin_wire::batch::{EventBatch, SourceStats};
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
+use blkkin_wire::daemon_span::DaemonSpanEvent;
 use blkkin_wire::event::{
-    BioEvent, BlockOp, BlockStatus, CallEvent, CommitEvent, ContextFrom, DeviceEvent, Ending, FileEvent,
-    Kept, LayerEvent, OpenFile, RequestEvent, Submitter, TaskChange, TaskEvent, TaskRef, TraceContext,
+    BioEvent, BlockOp, BlockStatus, Captured, CommitEvent, ContextSource, DeviceEvent, FileEvent, LayerEvent,
+    OpenFile, RequestEvent, Submitter, SyscallEvent, SyscallOutcome, TaskChange, TaskEvent, TaskRef,
+    TraceContext,
 };
 use blkkin_wire::ids::{
     BootId, CgroupId, DeviceId, Fd, FileId, NodeId, Pid, Sector, Source, SpanId, StartEpoch, TaskId, Tid,
     TraceId, Uid,
 };
-use blkkin_wire::operation::OperationEvent;
-use blkkin_wire::process::{Attribute, AttributeValue, ProcessEvent};
+use blkkin_wire::process_context::{Attribute, AttributeValue, ProcessContextEvent};
 use blkkin_wire::span::SpanKind;
+use blkkin_wire::syscalls::SyscallId;
 
 use crate::trace::Trace;
 
@@ -34,32 +35,32 @@ pub(crate) fn trace(root: u64) -> Trace {
 }
 
 /// What the process of [`TASK`] says of itself.
-pub(crate) fn process(time: u64, name: &str) -> ProcessEvent {
+pub(crate) fn process(time: u64, name: &str) -> ProcessContextEvent {
     let attributes = vec![
         Attribute { key: "service.name".into(), value: AttributeValue::Text(name.into()) },
         Attribute { key: "shard".into(), value: AttributeValue::Number(7) },
     ];
-    ProcessEvent {
+    ProcessContextEvent {
         time: MonotonicNs(time),
         pid: task(1, 0, 0, "").pid,
         attributes,
-        left_out: 1,
+        dropped_attributes_count: 1,
         thread_keys: Vec::new(),
     }
 }
 
 /// A daemon's operation; all of them here are of one trace.
 pub(crate) fn operation(span: u64, parent: Option<u64>, (begin, end): (u64, u64)) -> LayerEvent {
-    let operation = OperationEvent {
+    let operation = DaemonSpanEvent {
         parent: parent.map(SpanId),
         kind: SpanKind::Server,
         name: "NBD read".into(),
         service: "blkkin-nbd".into(),
         pid: Pid(900),
         tid: Tid(901),
-        ..OperationEvent::bare(SpanId(span), OPERATIONS, MonotonicNs(begin), MonotonicNs(end))
+        ..DaemonSpanEvent::bare(SpanId(span), OPERATIONS, MonotonicNs(begin), MonotonicNs(end))
     };
-    LayerEvent::Operation(operation.into())
+    LayerEvent::DaemonSpan(operation.into())
 }
 
 pub(crate) fn batch(sequence: u64, events: Vec<LayerEvent>, watermark: u64) -> EventBatch {
@@ -70,20 +71,20 @@ pub(crate) fn batch(sequence: u64, events: Vec<LayerEvent>, watermark: u64) -> E
         anchor,
         events,
         watermark,
-        accounts: Accounts::default(),
-        killed: Vec::new(),
+        stats: SourceStats::default(),
+        crashed_runs: Vec::new(),
     }
 }
 
 /// A pwrite64 without bios.
-pub(crate) fn call(span: u64, enter: u64, exit: u64) -> CallEvent {
-    CallEvent {
+pub(crate) fn call(span: u64, enter: u64, exit: u64) -> SyscallEvent {
+    SyscallEvent {
         args: [3, 0x7f00, 4096, 8192, 0, 0],
-        ending: Ending::Returned(4096),
-        ..CallEvent::bare(
+        outcome: SyscallOutcome::Returned(4096),
+        ..SyscallEvent::bare(
             SpanId(span),
             TASK,
-            CallId::by_name("pwrite64").unwrap(),
+            SyscallId::by_name("pwrite64").unwrap(),
             MonotonicNs(enter),
             MonotonicNs(exit),
         )
@@ -96,20 +97,20 @@ pub(crate) fn context(trace: u128, span: u64) -> Option<Box<TraceContext>> {
         trace: TraceId(trace),
         span: SpanId(span),
         flags: 1,
-        from: ContextFrom::Thread,
+        source: ContextSource::ThreadContext,
     }))
 }
 
-pub(crate) fn call_with(span: u64, (enter, exit): (u64, u64), bios: u32) -> CallEvent {
-    CallEvent { bios, sleeps: bios, ..call(span, enter, exit) }
+pub(crate) fn call_with(span: u64, (enter, exit): (u64, u64), bios: u32) -> SyscallEvent {
+    SyscallEvent { bios, sleeps: bios, ..call(span, enter, exit) }
 }
 
 /// An fdatasync that had to see transaction `tid`.
-pub(crate) fn sync(span: u64, (enter, exit): (u64, u64), tid: u32) -> CallEvent {
-    CallEvent {
-        call: CallId::by_name("fdatasync").unwrap(),
+pub(crate) fn sync(span: u64, (enter, exit): (u64, u64), tid: u32) -> SyscallEvent {
+    SyscallEvent {
+        call: SyscallId::by_name("fdatasync").unwrap(),
         args: [3, 0, 0, 0, 0, 0],
-        ending: Ending::Returned(0),
+        outcome: SyscallOutcome::Returned(0),
         file: Some(open_file(3, 12)),
         sleeps: 1,
         cpu_wait: None,
@@ -131,7 +132,7 @@ pub(crate) fn file(file: FileId, time: u64, path: &str) -> FileEvent {
         time: MonotonicNs(time),
         file,
         path: path.into(),
-        kept: Kept::Whole,
+        captured: Captured::Full,
         filesystem: "ext4".into(),
         device_file: None,
         mode: 0o100_644,
@@ -147,7 +148,7 @@ pub(crate) fn task(id: u64, version: u16, time: u64, comm: &str) -> TaskEvent {
         time: MonotonicNs(time),
         task: TaskRef { id: TaskId(id), version },
         parent: None,
-        change: TaskChange::Seen,
+        change: TaskChange::Discovered,
         tid: Tid(100 + id as u32),
         pid: Pid(100),
         ppid: Pid(1),
@@ -156,7 +157,7 @@ pub(crate) fn task(id: u64, version: u16, time: u64, comm: &str) -> TaskEvent {
         comm: comm.into(),
         exe: None,
         kernel_thread: false,
-        inner: None,
+        ns_ids: None,
     }
 }
 

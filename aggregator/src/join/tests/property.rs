@@ -77,7 +77,7 @@ fn lies(world: &World, out: &[Trace]) -> Vec<String> {
             }
         }
         for request in &trace.requests {
-            if request.op.is_command() && request.parent.is_some_and(|parent| parent != trace.root_span) {
+            if request.op.is_passthrough() && request.parent.is_some_and(|parent| parent != trace.root_span) {
                 say(format!("{} sent by another", request.span));
             }
         }
@@ -94,11 +94,11 @@ fn lies(world: &World, out: &[Trace]) -> Vec<String> {
     }
     for event in &world.events {
         let span = match event {
-            LayerEvent::Call(e) => e.span,
+            LayerEvent::Syscall(e) => e.span,
             LayerEvent::Bio(e) => e.span,
             LayerEvent::Request(e) => e.span,
             LayerEvent::Commit(e) => e.span,
-            LayerEvent::Operation(e) => e.span,
+            LayerEvent::DaemonSpan(e) => e.span,
             _ => continue,
         };
         if !seen.contains(&span) {
@@ -241,8 +241,8 @@ proptest! {
 fn a_planted_lie_is_caught() {
     let (bio, request) = make::direct(1, 2, 3, (11, 19));
     let events = vec![
-        LayerEvent::Call(make::call_with(1, (10, 20), 1)),
-        LayerEvent::Call(make::call(4, 10, 20)),
+        LayerEvent::Syscall(make::call_with(1, (10, 20), 1)),
+        LayerEvent::Syscall(make::call(4, 10, 20)),
         LayerEvent::Bio(bio),
         LayerEvent::Request(request),
     ];

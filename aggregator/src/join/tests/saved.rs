@@ -27,7 +27,7 @@ fn names(times: &[u64]) -> Vec<LayerEvent> {
         0 => LayerEvent::Task(make::task(1, (n / 5 % 2) as u16, time, &format!("comm{n}"))),
         1 => LayerEvent::File(make::file(make::file_id(12), time, &format!("/srv/{n}"))),
         2 => LayerEvent::Device(make::device(time, &format!("loop{n}"))),
-        3 => LayerEvent::Process(make::process(time, &format!("shop{n}")).into()),
+        3 => LayerEvent::ProcessContext(make::process(time, &format!("shop{n}")).into()),
         _ => LayerEvent::Task(make::task(9, 0, time, "jbd2/loop0")),
     };
     times.iter().enumerate().map(name).collect()

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use blkkin_wire::event::{BioEvent, CallEvent, LayerEvent, RequestEvent, Submitter};
+use blkkin_wire::event::{BioEvent, LayerEvent, RequestEvent, Submitter, SyscallEvent};
 use blkkin_wire::ids::SpanId;
 use proptest::prelude::*;
 
@@ -118,7 +118,7 @@ impl World {
                 let root = self.span();
                 let end = self.bios(root, start, &act.bios);
                 let exit = if matches!(act.kind, Kind::Sync) { end + 1 } else { start + 1 };
-                self.say(root, root, LayerEvent::Call(make::call_with(root.0, (start, exit), bios)));
+                self.say(root, root, LayerEvent::Syscall(make::call_with(root.0, (start, exit), bios)));
             }
             Kind::Commit { waiters, late } => {
                 let root = self.span();
@@ -157,7 +157,7 @@ impl World {
 
     fn waiter(&mut self, tid: u32, times: (u64, u64)) {
         let span = self.span();
-        self.say(span, span, LayerEvent::Call(make::sync(span.0, times, tid)));
+        self.say(span, span, LayerEvent::Syscall(make::sync(span.0, times, tid)));
     }
 
     /// Bios of `root`; when the last of them ended.
@@ -241,9 +241,9 @@ impl World {
     }
 
     /// Calls of this world that were heard.
-    pub(crate) fn calls(&self) -> impl Iterator<Item = &CallEvent> {
+    pub(crate) fn calls(&self) -> impl Iterator<Item = &SyscallEvent> {
         self.events.iter().filter_map(|event| match event {
-            LayerEvent::Call(call) => Some(call),
+            LayerEvent::Syscall(call) => Some(call),
             _ => None,
         })
     }

@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
 use blkkin_wire::ids::{BootId, NodeId};
-use blkkin_wire::meeting::LinkHalf;
+use blkkin_wire::remote_link::LinkEndpoint;
 use serde::{Deserialize, Serialize};
 
 /// Most that two clocks drift apart: adjtimex(2) corrects a clock's frequency by 500 ppm at the most, and there are two.
@@ -105,18 +105,18 @@ pub struct Clocks {
 
 impl Interval {
     /// What this request says of the difference.
-    pub(super) fn of(asked: &LinkHalf, answered: &LinkHalf) -> Interval {
+    pub(super) fn of(asked: &LinkEndpoint, answered: &LinkEndpoint) -> Interval {
         let difference = |s: u64, c: u64| i128::from(s) - i128::from(c);
         let low = difference(answered.event.end.0, asked.event.end.0);
         Interval {
-            low: if asked.event.unanswered { NO_BOUND } else { low },
+            low: if asked.event.no_reply { NO_BOUND } else { low },
             high: difference(answered.event.begin.0, asked.event.begin.0),
         }
     }
 
     /// The same of one moment: when it was asked.
-    fn at_begin(self, asked: &LinkHalf) -> Interval {
-        Interval { low: self.low - drift(asked.event.took().0), ..self }
+    fn at_begin(self, asked: &LinkEndpoint) -> Interval {
+        Interval { low: self.low - drift(asked.event.duration().0), ..self }
     }
 
     pub(super) fn middle(&self) -> i128 {
@@ -150,12 +150,12 @@ fn drift(ns: u64) -> i128 {
     (i128::from(ns) * i128::from(DRIFT_PPM)).div_euclid(1_000_000) + 1
 }
 
-fn clock(half: &LinkHalf) -> Clock {
+fn clock(half: &LinkEndpoint) -> Clock {
     Clock { node: half.clock.source.node, boot: half.clock.source.boot }
 }
 
 /// What has to be added to a time of its monotonic clock.
-pub(super) fn wall_less_monotonic(half: &LinkHalf) -> i128 {
+pub(super) fn wall_less_monotonic(half: &LinkEndpoint) -> i128 {
     let anchor = half.clock.anchor;
     i128::from(anchor.wallclock.0) - i128::from(anchor.monotonic.0)
 }
@@ -165,16 +165,16 @@ pub(super) fn clamp(ns: i128) -> i64 {
 }
 
 /// Both ends were on one machine.
-pub(super) fn one_clock(asked: &LinkHalf, answered: &LinkHalf) -> bool {
+pub(super) fn one_clock(asked: &LinkEndpoint, answered: &LinkEndpoint) -> bool {
     clock(asked) == clock(answered)
 }
 
 impl Clocks {
     /// Whether these two can be one request. What was outside counts against what is known.
-    pub(super) fn judge(&mut self, asked: &LinkHalf, answered: &LinkHalf) -> Verdict {
+    pub(super) fn judge(&mut self, asked: &LinkEndpoint, answered: &LinkEndpoint) -> Verdict {
         if one_clock(asked, answered) {
             let taken = answered.event.begin;
-            let left = asked.event.unanswered && asked.event.unique && answered.event.unique;
+            let left = asked.event.no_reply && asked.event.unique && answered.event.unique;
             let inside = asked.event.begin <= taken && (taken <= asked.event.end || left);
             return if inside { Verdict::Inside } else { Verdict::Outside };
         }
@@ -190,11 +190,11 @@ impl Clocks {
         let exact = asked.event.unique && answered.event.unique;
         let known = bound.at(at);
         // Of a name that comes again the next may be meant, once who asked had left.
-        if !exact && asked.event.unanswered {
+        if !exact && asked.event.no_reply {
             return Verdict::Unknown;
         }
         // Of a name that comes again: the end before or after could be taken for it by what is not known of the clocks.
-        if !exact && known.high - known.low >= i128::from(answered.event.took().0) {
+        if !exact && known.high - known.low >= i128::from(answered.event.duration().0) {
             return Verdict::Unknown;
         }
         if !known.and(of).is_empty() {
@@ -204,7 +204,7 @@ impl Clocks {
             return Verdict::Outside;
         }
         // It says too little to speak against what is known.
-        if asked.event.unanswered {
+        if asked.event.no_reply {
             return Verdict::Outside;
         }
         let (agreed, times) = match bound.strangers {
@@ -220,7 +220,7 @@ impl Clocks {
     }
 
     /// What is known of their clocks by now, at the time of the one that asked.
-    pub(super) fn apart(&self, asked: &LinkHalf, answered: &LinkHalf) -> Option<Apart> {
+    pub(super) fn apart(&self, asked: &LinkEndpoint, answered: &LinkEndpoint) -> Option<Apart> {
         let known = self.bounds.get(&(clock(asked), clock(answered)))?.at(asked.event.begin.0);
         let wall = wall_less_monotonic(answered) - wall_less_monotonic(asked);
         Some(Apart {
@@ -233,8 +233,8 @@ impl Clocks {
     }
 
     /// These two are one request.
-    pub(super) fn learn(&mut self, asked: &LinkHalf, answered: &LinkHalf) {
-        if one_clock(asked, answered) || asked.event.unanswered {
+    pub(super) fn learn(&mut self, asked: &LinkEndpoint, answered: &LinkEndpoint) {
+        if one_clock(asked, answered) || asked.event.no_reply {
             return;
         }
         let key = (clock(asked), clock(answered));

@@ -1,9 +1,9 @@
 //! Halves of many requests between nodes whose clocks are anything: no wrong match, none uncounted.
 
 use blkkin_wire::clock::{ClockAnchor, MonotonicNs, WallclockNs};
+use blkkin_wire::fragment::{FragmentBatch, FragmentOrigin};
 use blkkin_wire::ids::{BootId, NodeId, Source, SpanId, StartEpoch, TraceId};
-use blkkin_wire::meeting::{MeetingEvent, NodeClock};
-use blkkin_wire::piece::{Origin, PieceBatch};
+use blkkin_wire::remote_link::{NodeClock, RpcEndpointEvent};
 use proptest::prelude::*;
 
 use super::clocks::Apart;
@@ -46,21 +46,21 @@ struct Truth {
     lost: [bool; 2],
 }
 
-fn half(n: usize, truth: &Truth, side: Side, machine: &Machine) -> LinkHalf {
+fn half(n: usize, truth: &Truth, side: RpcSide, machine: &Machine) -> LinkEndpoint {
     let [sent, taken, answered, there] = truth.times;
     let ((begin, end), high) = match side {
-        Side::Asked => ((sent, there), 1_u128 << 64),
-        Side::Answered => ((taken, answered), 2_u128 << 64),
+        RpcSide::Client => ((sent, there), 1_u128 << 64),
+        RpcSide::Server => ((taken, answered), 2_u128 << 64),
     };
     let span = SpanId(n as u64);
-    LinkHalf {
-        event: MeetingEvent {
+    LinkEndpoint {
+        event: RpcEndpointEvent {
             span,
             root: span,
             side,
-            meeting: Meeting { rule: "nbd".into(), connection: "a>b".into(), cookie: truth.cookie },
+            key: RpcKey { protocol: "nbd".into(), connection: "a>b".into(), cookie: truth.cookie },
             unique: truth.unique,
-            unanswered: false,
+            no_reply: false,
             begin: MonotonicNs(machine.monotonic(begin)),
             end: MonotonicNs(machine.monotonic(end)),
         },
@@ -70,14 +70,14 @@ fn half(n: usize, truth: &Truth, side: Side, machine: &Machine) -> LinkHalf {
 }
 
 #[derive(Default)]
-struct Moves(Vec<(TraceId, Moved)>, Vec<Apart>);
+struct Moves(Vec<(TraceId, Reparented)>, Vec<Apart>);
 
 impl Outlet for Moves {
-    fn piece(&mut self, _: u32, _: u64, piece: Piece) {
-        let Across::Moved(moved) = piece.across else { panic!("{piece:?}") };
+    fn piece(&mut self, _: u32, _: u64, piece: TraceFragment) {
+        let RemoteLink::Reparented(moved) = piece.remote_link else { panic!("{piece:?}") };
         self.0.push((piece.trace, *moved));
     }
-    fn aside(&mut self, _: u32, _: u64, piece: Piece) {
+    fn aside(&mut self, _: u32, _: u64, piece: TraceFragment) {
         panic!("{piece:?}");
     }
     fn dead(&mut self, why: String) {
@@ -88,26 +88,28 @@ impl Outlet for Moves {
     }
 }
 
-fn record(first: u64, halves: &[LinkHalf]) -> Vec<u8> {
-    let pieces = halves.iter().map(|half| Piece::across(half.trace, Across::Half(half.clone().into())));
-    let from = Origin { stage: Stage::Join, partition: 1, epoch: Epoch(1) };
-    v1::encode_pieces(&PieceBatch { from, first, pieces: pieces.collect() })
+fn record(first: u64, halves: &[LinkEndpoint]) -> Vec<u8> {
+    let pieces = halves
+        .iter()
+        .map(|half| TraceFragment::link_only(half.trace, RemoteLink::Endpoint(half.clone().into())));
+    let from = FragmentOrigin { stage: Stage::Join, partition: 1, incarnation: Incarnation(1) };
+    v1::encode_fragments(&FragmentBatch { origin: from, first, fragments: pieces.collect() })
 }
 
 /// What the stage makes of them, saved and read back as `restored` says.
-fn run(halves: &[LinkHalf], restored: u16) -> (MeetStage, Vec<(TraceId, Moved)>) {
+fn run(halves: &[LinkEndpoint], restored: u16) -> (MeetStage, Vec<(TraceId, Reparented)>) {
     let (stage, out) = run_whole(halves, restored);
     (stage, out.0)
 }
 
-fn run_whole(halves: &[LinkHalf], restored: u16) -> (MeetStage, Moves) {
+fn run_whole(halves: &[LinkEndpoint], restored: u16) -> (MeetStage, Moves) {
     let config = MeetStageConfig::new(3);
-    let (mut stage, mut out) = (MeetStage::begin(Epoch(1), config.clone()), Moves::default());
+    let (mut stage, mut out) = (MeetStage::begin(Incarnation(1), config.clone()), Moves::default());
     for (n, some) in halves.chunks(7).enumerate() {
         let bytes = record(n as u64 * 7, some);
         stage.apply(Record { at: Some(LogTime(1_000 + n as u64)), bytes: &bytes }, &mut out);
         if restored >> (n % 16) & 1 == 1 {
-            stage = MeetStage::restore(&stage.save().unwrap(), config.clone(), Epoch(2)).unwrap();
+            stage = MeetStage::restore(&stage.save().unwrap(), config.clone(), Incarnation(2)).unwrap();
         }
         let books = stage.books();
         assert_eq!(books.received, books.matched + books.alone + books.refused + stage.pending());
@@ -149,7 +151,7 @@ proptest! {
         let mut halves = Vec::new();
         for (n, truth) in truths.iter().enumerate() {
             for (side, machine, lost) in
-                [(Side::Answered, &answerer, truth.lost[0]), (Side::Asked, &asker, truth.lost[1])]
+                [(RpcSide::Server, &answerer, truth.lost[0]), (RpcSide::Client, &asker, truth.lost[1])]
             {
                 // Each comes when it was over, and up to a second later.
                 let late = u64::from(order[(2 * n + side as usize) % order.len()]) * 16_000;
@@ -164,7 +166,7 @@ proptest! {
         prop_assert_eq!(moves.len() as u64 * 2, stage.books().matched);
         for (trace, moved) in &moves {
             let n = trace.0 as u64 as usize;
-            prop_assert_eq!(moved.to, TraceId(1 << 64 | n as u128), "another request's");
+            prop_assert_eq!(moved.trace, TraceId(1 << 64 | n as u128), "another request's");
             prop_assert_eq!(moved.parent, SpanId(n as u64));
             // What the shift should be: both wall clocks of one moment, in the middle of the request.
             let time = truths[n].times[1];
@@ -206,16 +208,16 @@ proptest! {
     ) {
         let mut halves = Vec::new();
         for (n, truth) in truths.iter().filter(|truth| truth.unique).enumerate() {
-            halves.push(half(n, truth, Side::Asked, &asker));
-            halves.push(half(n, truth, Side::Answered, &answerer));
+            halves.push(half(n, truth, RpcSide::Client, &asker));
+            halves.push(half(n, truth, RpcSide::Server, &answerer));
         }
-        let sorted = |halves: &[LinkHalf]| {
+        let sorted = |halves: &[LinkEndpoint]| {
             let mut moves = run(halves, 0).1;
             moves.sort_by_key(|(trace, _)| *trace);
             moves
         };
         let straight = sorted(&halves);
-        halves.sort_by_key(|half| (half.trace.draw() ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        halves.sort_by_key(|half| (half.trace.sampling_hash() ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         prop_assert_eq!(straight, sorted(&halves));
     }
 }
@@ -235,7 +237,8 @@ fn request(cookie: u64, sent: u64) -> Truth {
 #[test]
 fn a_request_puts_the_other_clock_right_within_what_the_network_took() {
     let truth = request(1, 1_000_000);
-    let (_, moves) = run(&[half(1, &truth, Side::Answered, &OTHER), half(1, &truth, Side::Asked, &ONE)], 0);
+    let (_, moves) =
+        run(&[half(1, &truth, RpcSide::Server, &OTHER), half(1, &truth, RpcSide::Client, &ONE)], 0);
     // The wall clock of the other is 70 s ahead; 20 µs there and 10 back: in the middle it is off by 5.
     let clock = moves[0].1.clock;
     assert_eq!((clock.shift, clock.error), (-70_000_000_000 - 5_000, DurationNs(15_000)));
@@ -244,28 +247,28 @@ fn a_request_puts_the_other_clock_right_within_what_the_network_took() {
 #[test]
 fn an_end_that_took_longer_than_the_other_or_lies_outside_is_refused() {
     let (truth, next) = (request(1, 1_000_000), request(2, 2_000_000));
-    let asked = half(1, &truth, Side::Asked, &ONE);
-    let mut answered = half(1, &truth, Side::Answered, &OTHER);
+    let asked = half(1, &truth, RpcSide::Client, &ONE);
+    let mut answered = half(1, &truth, RpcSide::Server, &OTHER);
     answered.event.begin.0 -= 40_000;
     let (stage, moves) = run(&[asked.clone(), answered], 0);
     assert_eq!((moves.len(), stage.books().refused), (0, 2), "80 µs do not fit into 100 beside 110");
-    let answered = half(1, &truth, Side::Answered, &OTHER);
-    let mut liar = half(2, &next, Side::Answered, &OTHER);
+    let answered = half(1, &truth, RpcSide::Server, &OTHER);
+    let mut liar = half(2, &next, RpcSide::Server, &OTHER);
     (liar.event.begin.0, liar.event.end.0) = (liar.event.begin.0 - 900_000, liar.event.end.0 - 900_000);
-    let (stage, moves) = run(&[asked, answered, liar, half(2, &next, Side::Asked, &ONE)], 0);
+    let (stage, moves) = run(&[asked, answered, liar, half(2, &next, RpcSide::Client, &ONE)], 0);
     assert_eq!((moves.len(), stage.books().matched, stage.books().refused), (1, 2, 2));
 }
 
 #[test]
 fn who_answered_after_the_asker_had_left_is_below_what_was_asked() {
     let truth = request(1, 1_000_000);
-    let mut asked = half(1, &truth, Side::Asked, &ONE);
+    let mut asked = half(1, &truth, RpcSide::Client, &ONE);
     // It waited for half as long as the answer took.
     asked.event.end.0 -= 50_000;
-    let answered = half(1, &truth, Side::Answered, &OTHER);
+    let answered = half(1, &truth, RpcSide::Server, &OTHER);
     let (stage, moves) = run(&[answered.clone(), asked.clone()], 0);
     assert_eq!((moves.len(), stage.books().refused), (0, 2), "it says that it had its answer by then");
-    asked.event.unanswered = true;
+    asked.event.no_reply = true;
     let (stage, moves) = run(&[answered.clone(), asked.clone()], 0);
     let [(_, moved)] = &moves[..] else { panic!("{moves:?}") };
     assert!(moved.rule.ends_with(", which saw no answer"), "{}", moved.rule);
@@ -275,7 +278,7 @@ fn who_answered_after_the_asker_had_left_is_below_what_was_asked() {
     // Where the clocks are known it is held to what is known: it was not taken before it was sent.
     let (known, mut early) = (request(2, 2_000_000), answered);
     early.event.begin.0 -= 200_000;
-    let known = [half(2, &known, Side::Asked, &ONE), half(2, &known, Side::Answered, &OTHER)];
+    let known = [half(2, &known, RpcSide::Client, &ONE), half(2, &known, RpcSide::Server, &OTHER)];
     let (stage, moves) = run(&[&known[..], &[early, asked]].concat(), 0);
     assert_eq!((moves.len(), stage.books().refused), (1, 2));
 }
@@ -286,8 +289,8 @@ fn a_clock_that_stood_still_is_learned_again() {
     for n in 0..40 {
         let truth = request(n, 1_000_000 + n * 200_000);
         let machine = if n < 10 { OTHER } else { Machine { zero: OTHER.zero - 100_000_000, ..OTHER } };
-        halves.push(half(n as usize, &truth, Side::Asked, &ONE));
-        halves.push(half(n as usize, &truth, Side::Answered, &machine));
+        halves.push(half(n as usize, &truth, RpcSide::Client, &ONE));
+        halves.push(half(n as usize, &truth, RpcSide::Server, &machine));
     }
     let (stage, moves) = run(&halves, 0);
     assert_eq!((moves.len(), stage.books().refused), (33, 14), "seven until the eighth is believed");
@@ -297,17 +300,18 @@ fn a_clock_that_stood_still_is_learned_again() {
 fn one_machine_has_one_clock() {
     let truth = request(1, 1_000_000);
     let two = Machine { wrong: 500, ..ONE };
-    let (_, moves) = run(&[half(1, &truth, Side::Answered, &two), half(1, &truth, Side::Asked, &ONE)], 0);
+    let (_, moves) =
+        run(&[half(1, &truth, RpcSide::Server, &two), half(1, &truth, RpcSide::Client, &ONE)], 0);
     assert_eq!((moves[0].1.clock.shift, moves[0].1.clock.error), (-500, DurationNs(0)));
 }
 
 #[test]
 fn a_half_waits_for_its_time_and_a_cookie_that_comes_again_without_known_clocks_meets_nobody() {
     let again = Truth { unique: false, ..request(1, 1_000_000) };
-    let halves = [half(1, &again, Side::Answered, &OTHER), half(1, &again, Side::Asked, &ONE)];
+    let halves = [half(1, &again, RpcSide::Server, &OTHER), half(1, &again, RpcSide::Client, &ONE)];
     let (mut stage, moves) = run(&halves, 0);
     assert_eq!((moves.len(), stage.pending()), (0, 2));
-    let tick = v1::encode_pieces(&PieceBatch::tick());
+    let tick = v1::encode_fragments(&FragmentBatch::tick());
     let mut out = Moves::default();
     stage.apply(Record { at: Some(LogTime(11_000)), bytes: &tick }, &mut out);
     assert_eq!((stage.pending(), stage.books().alone), (2, 0));

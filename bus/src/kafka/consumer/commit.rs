@@ -1,7 +1,9 @@
-//! What a member has done, told to its group.
+//! Commits of processed offsets.
 //!
-//! *In*: that all that was received is done. *Out*: a commit of where each partition goes on, with what was given out of it
-//! ([`Seen::note`]). *Invariant*: the answer that is waited for is that of the last commit, as commits are answered in order.
+//! *In*: the caller's word that all received records are processed. *Out*: a commit of each
+//! partition's next offset, with the delivered sequences as metadata
+//! ([`SequenceTracker::to_metadata`]). *Invariant*: commits are answered in order, so the awaited
+//! reply belongs to the last commit.
 
 use std::time::{Duration, Instant};
 
@@ -10,16 +12,17 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::super::KafkaError;
 use super::super::codec::Codec;
-use super::super::seen::Seen;
-use super::{PATIENCE, TopicConsumer};
+use super::super::dedup::SequenceTracker;
+use super::{REPLY_TIMEOUT, TopicConsumer};
 
 impl<C: Codec> TopicConsumer<C> {
-    /// All that was received is done: the group begins behind it from now on.
+    /// Commits all received records as processed.
     pub fn commit(&mut self) -> Result<(), KafkaError> {
         self.send_commit(CommitMode::Sync)
     }
 
-    /// The same without waiting for the answer. Where it is lost, what was done is received again.
+    /// Commits without waiting for the reply. If the commit is lost, the records are received
+    /// again.
     pub fn commit_soon(&mut self) -> Result<(), KafkaError> {
         if self.next.is_empty() {
             return Ok(());
@@ -29,7 +32,7 @@ impl<C: Codec> TopicConsumer<C> {
         Ok(())
     }
 
-    /// The same, waiting for the answer no longer than `patience`; whether it came, and was a yes.
+    /// Commits and waits up to `patience`; returns whether the cluster accepted the commit in time.
     pub fn commit_within(&mut self, patience: Duration) -> Result<bool, KafkaError> {
         if self.next.is_empty() {
             return Ok(true);
@@ -45,17 +48,18 @@ impl<C: Codec> TopicConsumer<C> {
             if left.is_zero() {
                 return Ok(false);
             }
-            self.hold(left.min(Duration::from_millis(100)))?;
+            self.poll_paused(left.min(Duration::from_millis(100)))?;
         }
     }
 
-    /// Records of this member's partitions that were not received; none where the cluster does not say.
-    pub fn left(&self) -> Option<u64> {
+    /// Returns the number of records in this member's partitions that were not received, or `None`
+    /// if the cluster does not answer.
+    pub fn uncommitted(&self) -> Option<u64> {
         let assigned = self.consumer.assignment().ok()?;
         let mut left = 0;
         for element in assigned.elements() {
             let partition = element.partition();
-            let (low, high) = self.consumer.fetch_watermarks(C::TOPIC, partition, PATIENCE).ok()?;
+            let (low, high) = self.consumer.fetch_watermarks(C::TOPIC, partition, REPLY_TIMEOUT).ok()?;
             let next = self.next.get(&partition).copied().unwrap_or(low).max(low);
             left += u64::try_from(high - next).unwrap_or_default();
         }
@@ -69,10 +73,11 @@ impl<C: Codec> TopicConsumer<C> {
         let fail = |error| KafkaError::of(&self.settings, "commit to", &error);
         let mut list = TopicPartitionList::new();
         for (partition, offset) in &self.next {
-            self.progress.stands(*partition, Some(*offset));
+            self.progress.set(*partition, Some(*offset));
             let mut element = list.add_partition(C::TOPIC, *partition);
             element.set_offset(Offset::Offset(*offset)).map_err(fail)?;
-            element.set_metadata(self.seen.get(partition).map(Seen::note).unwrap_or_default());
+            element
+                .set_metadata(self.seen.get(partition).map(SequenceTracker::to_metadata).unwrap_or_default());
         }
         self.done.clear();
         self.consumer.commit(&list, mode).map_err(fail)

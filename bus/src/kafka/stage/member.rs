@@ -1,8 +1,9 @@
-//! A member of a group: records, and partitions that come and go.
+//! Group member: records, and assignment and revocation of partitions.
 //!
-//! Partitions come one by one (cooperative): what stays goes on meanwhile. librdkafka tells of a change and waits for our word,
-//! so that a partition is given up only when its state is saved, and taken only where its state says. By the protocol of KIP-848
-//! (`group.protocol=consumer`) it is the same, only that the cluster decides who gets what and when a member is missed.
+//! The assignor is cooperative, so remaining partitions continue during a rebalance. librdkafka
+//! reports a change and waits for the reply. So a partition is released after its state was saved,
+//! and assigned at the offset of its state. With KIP-848 (`group.protocol=consumer`) only the
+//! cluster's part differs: it decides the assignment and the session timeout.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,22 +17,24 @@ use rdkafka::{ClientContext, Offset, TopicPartitionList};
 
 use super::super::settings::Group;
 use super::super::{KafkaError, Settings};
-use super::note::Note;
+use super::state_ref::StateRef;
 
-/// For an answer of the cluster.
+/// Timeout for a reply of the cluster.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What happened.
+/// Result of one poll.
 #[derive(Debug)]
-pub(super) enum Event {
+pub(super) enum MemberEvent {
     Record(OwnedMessage),
-    /// These are ours once [`Member::take`] says where to begin.
-    Offered(Vec<i32>),
-    /// These are to be given back by [`Member::give`]; whether they are somebody else's already.
-    Wanted(Vec<i32>, bool),
-    /// The cluster has not missed the one yet who had this member's name before: it lets us in once it has.
-    NotYet(KafkaError),
-    /// Somebody has come under this member's name; or it was its own request, answered when it had asked again.
+    /// Partitions to confirm by [`Member::assign`] with their start offsets.
+    Assigned(Vec<i32>),
+    /// Partitions to release by [`Member::unassign`]; whether they were lost already.
+    Revoked(Vec<i32>, bool),
+    /// The previous process of this instance name has not expired: the cluster admits this one
+    /// afterwards.
+    NameInUse(KafkaError),
+    /// Another process joined under this member's instance name, or a repeated join request of its
+    /// own was answered.
     Fenced(KafkaError),
     Nothing,
 }
@@ -51,7 +54,7 @@ impl ConsumerContext for Callbacks {
     fn rebalance(&self, consumer: &BaseConsumer<Self>, why: RDKafkaRespErr, list: &mut TopicPartitionList) {
         let assigned = why == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
         if self.0.leaving.load(Relaxed) {
-            // Everything is saved. A refusal would only say that there is nothing to give back.
+            // All states are saved; an error would mean only that no partition is assigned.
             let _ = if assigned { Ok(()) } else { unassign(consumer, list) };
             return;
         }
@@ -67,7 +70,7 @@ fn unassign(consumer: &BaseConsumer<Callbacks>, list: &TopicPartitionList) -> Re
     }
 }
 
-/// A member.
+/// A group member.
 pub(super) struct Member {
     consumer: BaseConsumer<Callbacks>,
     callbacks: Callbacks,
@@ -75,14 +78,14 @@ pub(super) struct Member {
     settings: Settings,
 }
 
-/// What the group knows of a partition.
+/// Committed data of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Committed {
-    /// Nothing.
+    /// No commit.
     Nothing,
-    /// Where to go on, and with which state.
-    State(i64, Note),
-    /// Where to go on, and somebody else wrote that.
+    /// Next offset, and the reference to its state.
+    State(i64, StateRef),
+    /// Next offset, committed by another kind of client.
     Foreign(i64),
 }
 
@@ -91,12 +94,12 @@ impl Member {
         let fail = |error| KafkaError::of(settings, "join a group of", &error);
         let callbacks = Callbacks::default();
         let mut config = settings.consumer(group);
-        if !settings.cluster_assigns() {
+        if !settings.uses_kip_848() {
             config.set("partition.assignment.strategy", "cooperative-sticky");
         }
         config
             .set("fetch.wait.max.ms", "100")
-            // Fetched ahead, of all partitions together: a second of 500,000 events/s.
+            // Prefetch of all partitions together: a second of 500,000 events/s.
             .set("queued.max.messages.kbytes", "16384");
         let consumer: BaseConsumer<Callbacks> =
             config.create_with_context(callbacks.clone()).map_err(fail)?;
@@ -104,42 +107,42 @@ impl Member {
         Ok(Member { consumer, callbacks, topic: topic.to_owned(), settings: settings.clone() })
     }
 
-    /// Waits at most `timeout`.
-    pub(super) fn next(&self, timeout: Duration) -> Result<Event, KafkaError> {
+    /// Waits up to `timeout` for the next event.
+    pub(super) fn next(&self, timeout: Duration) -> Result<MemberEvent, KafkaError> {
         if let Some(event) = self.change() {
             return Ok(event);
         }
-        // librdkafka serves its own events at least each second; ours is sooner.
+        // librdkafka serves its own events each second; `timeout` is shorter.
         let polled = self.consumer.poll(timeout);
         if let Some(Ok(message)) = polled {
-            return Ok(Event::Record(message.detach()));
+            return Ok(MemberEvent::Record(message.detach()));
         }
         if let Some(fatal) = KafkaError::fatal(&self.settings, self.consumer.client()) {
             return match self.consumer.client().fatal_error() {
-                Some((Code::UnreleasedInstanceId, _)) => Ok(Event::NotYet(fatal)),
-                Some((Code::FencedInstanceId, _)) => Ok(Event::Fenced(fatal)),
+                Some((Code::UnreleasedInstanceId, _)) => Ok(MemberEvent::NameInUse(fatal)),
+                Some((Code::FencedInstanceId, _)) => Ok(MemberEvent::Fenced(fatal)),
                 _ => Err(fatal),
             };
         }
         let lasting =
             polled.and_then(Result::err).and_then(|error| KafkaError::lasting(&self.settings, &error));
-        lasting.map_or(Ok(Event::Nothing), Err)
+        lasting.map_or(Ok(MemberEvent::Nothing), Err)
     }
 
-    fn change(&self) -> Option<Event> {
+    fn change(&self) -> Option<MemberEvent> {
         let mut changes = self.callbacks.0.changes.lock().unwrap_or_else(PoisonError::into_inner);
         if changes.is_empty() {
             return None;
         }
         let (assigned, partitions) = changes.remove(0);
         Some(match assigned {
-            true => Event::Offered(partitions),
-            false => Event::Wanted(partitions, self.consumer.assignment_lost()),
+            true => MemberEvent::Assigned(partitions),
+            false => MemberEvent::Revoked(partitions, self.consumer.assignment_lost()),
         })
     }
 
-    /// Takes partitions, each from its offset on.
-    pub(super) fn take(&self, from: &[(i32, i64)]) -> Result<(), KafkaError> {
+    /// Confirms an assignment, with the offset of each partition.
+    pub(super) fn assign(&self, from: &[(i32, i64)]) -> Result<(), KafkaError> {
         let mut list = TopicPartitionList::new();
         for (partition, offset) in from {
             let added = list.add_partition_offset(&self.topic, *partition, Offset::Offset(*offset));
@@ -152,21 +155,21 @@ impl Member {
         taken.map_err(|error| self.fail("take partitions of", &error))
     }
 
-    /// Gives partitions back.
-    pub(super) fn give(&self, partitions: &[i32]) {
-        // Refused only where they are not ours any more.
+    /// Releases partitions.
+    pub(super) fn unassign(&self, partitions: &[i32]) {
+        // Fails only for partitions that are no longer assigned.
         let _ = unassign(&self.consumer, &self.list(partitions));
     }
 
-    /// What the group knows of partitions.
+    /// Fetches the committed data of partitions.
     pub(super) fn committed(&self, partitions: &[i32]) -> Result<Vec<(i32, Committed)>, KafkaError> {
         let found = self.consumer.committed_offsets(self.list(partitions), PATIENCE);
         let found = found.map_err(|error| self.fail("ask for the offsets of", &error))?;
         let mut committed = Vec::new();
         for element in found.elements() {
-            // One that nobody answered for is not one that nobody has read.
+            // A partition without an answer is not a partition without a commit.
             element.error().map_err(|error| self.fail("ask for the offsets of", &error))?;
-            let known = match (element.offset(), Note::read(element.metadata())) {
+            let known = match (element.offset(), StateRef::parse(element.metadata())) {
                 (Offset::Offset(at), Some(note)) => Committed::State(at, note),
                 (Offset::Offset(at), None) => Committed::Foreign(at),
                 _ => Committed::Nothing,
@@ -176,14 +179,14 @@ impl Member {
         Ok(committed)
     }
 
-    /// The first offset that there is.
+    /// Fetches the first existing offset.
     pub(super) fn earliest(&self, partition: i32) -> Result<i64, KafkaError> {
         let marks = self.consumer.fetch_watermarks(&self.topic, partition, PATIENCE);
         marks.map(|(low, _)| low).map_err(|error| self.fail("ask for the offsets of", &error))
     }
 
-    /// Commits offsets with their notes; whether the group took them.
-    pub(super) fn commit(&self, commits: &[(i32, i64, Note)]) -> Result<bool, KafkaError> {
+    /// Commits offsets with their state references; returns whether the group accepted them.
+    pub(super) fn commit(&self, commits: &[(i32, i64, StateRef)]) -> Result<bool, KafkaError> {
         let mut list = TopicPartitionList::new();
         for (partition, offset, note) in commits {
             let mut element = list.add_partition(&self.topic, *partition);
@@ -192,8 +195,8 @@ impl Member {
         }
         match self.consumer.commit(&list, CommitMode::Sync) {
             Ok(()) => Ok(true),
-            // Fenced, away, or in the middle of a change: nothing is committed, or it is and the answer was lost. Either is
-            // sound; what comes next says which.
+            // Fenced, unreachable or rebalancing: not committed, or committed without a reply. Both
+            // are safe, and the next event shows which.
             Err(_) => Ok(false),
         }
     }
@@ -213,13 +216,13 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        // From here on librdkafka's last change is answered at once: there is nobody else to do so.
+        // From here on the last rebalance is answered at once, since no poll follows.
         self.callbacks.0.leaving.store(true, Relaxed);
         let held =
             std::mem::take(&mut *self.callbacks.0.changes.lock().unwrap_or_else(PoisonError::into_inner));
         for (assigned, partitions) in held {
             let list = self.list(&partitions);
-            // As above.
+            // All states are saved, as above.
             let _ = if assigned { self.consumer.unassign() } else { unassign(&self.consumer, &list) };
         }
     }

@@ -1,4 +1,4 @@
-//! The one producer of a stage: pieces, states, ticks and dead letters.
+//! Producer of a stage: trace fragments, states, ticks and dead letters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -13,14 +13,14 @@ use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, T
 
 use super::super::{DEAD, KafkaError, Settings};
 
-/// Between two looks at a full queue, or at what is on its way.
+/// Pause between two checks of a full queue or of records in flight.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Where a record came to lie; -1 until that is known.
-pub(super) type Landed = Arc<AtomicI64>;
+/// Offset of a delivered record; -1 until it is known.
+pub(super) type DeliveredOffset = Arc<AtomicI64>;
 
 #[derive(Clone, Debug, Default)]
-struct Reports(Arc<Shared>);
+struct DeliveryReports(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -28,12 +28,12 @@ struct Shared {
     delivered: AtomicU64,
 }
 
-impl ClientContext for Reports {}
+impl ClientContext for DeliveryReports {}
 
-impl ProducerContext for Reports {
-    type DeliveryOpaque = Box<Option<Landed>>;
+impl ProducerContext for DeliveryReports {
+    type DeliveryOpaque = Box<Option<DeliveredOffset>>;
 
-    fn delivery(&self, result: &DeliveryResult<'_>, landed: Box<Option<Landed>>) {
+    fn delivery(&self, result: &DeliveryResult<'_>, landed: Box<Option<DeliveredOffset>>) {
         match result {
             Ok(message) => {
                 if let Some(landed) = *landed {
@@ -49,41 +49,42 @@ impl ProducerContext for Reports {
     }
 }
 
-/// Records out.
+/// Producer with delivery accounting.
 pub(super) struct Output {
-    producer: ThreadedProducer<Reports>,
-    reports: Reports,
+    producer: ThreadedProducer<DeliveryReports>,
+    reports: DeliveryReports,
     settings: Settings,
 }
 
-/// A record of a topic.
+/// A record to send.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Letter<'a> {
+pub(super) struct OutgoingRecord<'a> {
     pub(super) topic: &'a str,
     pub(super) partition: Option<i32>,
     pub(super) key: Option<&'a str>,
-    /// None empties the key's place.
+    /// `None` sends a tombstone for the key.
     pub(super) payload: Option<&'a [u8]>,
     pub(super) headers: Option<OwnedHeaders>,
-    pub(super) landed: Option<Landed>,
+    pub(super) landed: Option<DeliveredOffset>,
 }
 
 impl Output {
     pub(super) fn new(settings: &Settings) -> Result<Output, KafkaError> {
-        let reports = Reports::default();
+        let reports = DeliveryReports::default();
         let mut config = settings.producer();
-        // Records of several partitions travel together.
+        // Records of several partitions share a request.
         config.set("linger.ms", "5");
         let producer = config.create_with_context(reports.clone());
         let producer = producer.map_err(|error| KafkaError::of(settings, "set up", &error))?;
         Ok(Output { producer, reports, settings: settings.clone() })
     }
 
-    /// Queues a record; waits while the queue is full, `patience` at the most. False if it is full still.
-    pub(super) fn send(&self, letter: &Letter<'_>, patience: Duration) -> Result<bool, KafkaError> {
+    /// Queues a record; waits up to `patience` while the queue is full, and returns false if it
+    /// still is.
+    pub(super) fn send(&self, letter: &OutgoingRecord<'_>, patience: Duration) -> Result<bool, KafkaError> {
         let begun = Instant::now();
         loop {
-            let mut record: BaseRecord<'_, str, [u8], Box<Option<Landed>>> =
+            let mut record: BaseRecord<'_, str, [u8], Box<Option<DeliveredOffset>>> =
                 BaseRecord::with_opaque_to(letter.topic, Box::new(letter.landed.clone()));
             record.partition = letter.partition;
             record.key = letter.key;
@@ -100,63 +101,71 @@ impl Output {
                 }
                 Err((error, _)) => {
                     let verb = format!("write to {} of", letter.topic);
-                    return Err(KafkaError::met(&self.settings, &verb, &error, self.producer.client()));
+                    return Err(KafkaError::of_client(&self.settings, &verb, &error, self.producer.client()));
                 }
             }
         }
     }
 
-    /// A copy of what could not be read or sent, with where it was and why in its headers. What is longer than a record is left
-    /// out, and how long it was is said.
-    pub(super) fn bury(
+    /// Sends a copy of a record that cannot be decoded or sent to the dead-letter topic, with its
+    /// position and the reason as headers. A payload longer than a record is dropped, and its
+    /// length is a header.
+    pub(super) fn send_to_dlq(
         &self,
-        said: &[(&'static str, String)],
+        headers_in: &[(&'static str, String)],
         payload: &[u8],
         patience: Duration,
     ) -> Result<bool, KafkaError> {
         let insert = |headers: OwnedHeaders, (key, value): &(&str, String)| {
             headers.insert(Header { key, value: Some(value.as_bytes()) })
         };
-        let mut headers = said.iter().fold(OwnedHeaders::new(), insert);
+        let mut headers = headers_in.iter().fold(OwnedHeaders::new(), insert);
         let fits = payload.len() <= self.record_bytes();
         if !fits {
             headers = insert(headers, &("blkkin.bytes_left_out", payload.len().to_string()));
         }
         let payload = if fits { payload } else { &[] };
-        let letter =
-            Letter { topic: DEAD, payload: Some(payload), headers: Some(headers), ..Letter::default() };
+        let letter = OutgoingRecord {
+            topic: DEAD,
+            payload: Some(payload),
+            headers: Some(headers),
+            ..OutgoingRecord::default()
+        };
         self.send(&letter, patience)
     }
 
-    /// The longest record.
+    /// Returns the longest payload that a record can have.
     pub(super) fn record_bytes(&self) -> usize {
         self.settings.record_bytes()
     }
 
-    /// Waits until the cluster has acknowledged everything, `patience` at the most; whether it has.
-    pub(super) fn settle(&self, patience: Duration) -> Result<bool, KafkaError> {
-        // What is not yet is told by the number.
+    /// Waits up to `patience` until the cluster has acknowledged every record; returns whether it
+    /// has.
+    pub(super) fn flush(&self, patience: Duration) -> Result<bool, KafkaError> {
+        // Records in flight are counted below.
         let _ = self.producer.flush(patience);
         self.failed()?;
         Ok(self.is_idle())
     }
 
-    /// Nothing is on its way.
+    /// Returns whether no record is in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.producer.in_flight_count() == 0
     }
 
-    /// Records that are there.
+    /// Returns the number of acknowledged records.
     pub(super) fn delivered(&self) -> u64 {
         self.reports.0.delivered.load(Relaxed)
     }
 
-    /// The cluster has refused a record for good.
+    /// Returns the error if the cluster has rejected a record.
     pub(super) fn failed(&self) -> Result<(), KafkaError> {
         let failed = self.reports.0.failed.lock().unwrap_or_else(PoisonError::into_inner);
         match &*failed {
             None => Ok(()),
-            Some(error) => Err(KafkaError::met(&self.settings, "write to", error, self.producer.client())),
+            Some(error) => {
+                Err(KafkaError::of_client(&self.settings, "write to", error, self.producer.client()))
+            }
         }
     }
 }

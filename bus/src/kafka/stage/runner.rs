@@ -1,4 +1,4 @@
-//! The one thread of a stage: reads, lets machines work, writes, saves.
+//! Run loop of a stage on one thread: receive, apply, send, save.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,85 +7,86 @@ use rdkafka::Message;
 use rdkafka::message::OwnedMessage;
 
 use super::super::settings::Group;
-use super::super::{FENCED_AGAIN, KafkaError, Progress, STATE, Settings};
-use super::member::{Event, Member};
-use super::outbox::AGE_MAX;
-use super::output::{Letter, Output};
-use super::owned::Owned;
-use super::{Entry, Machine, Machines};
+use super::super::{FENCED_TWICE_WITHIN, KafkaError, Progress, STATE, Settings};
+use super::member::{Member, MemberEvent};
+use super::output::{OutgoingRecord, Output};
+use super::owned_partition::OwnedPartition;
+use super::record_batcher::AGE_MAX;
+use super::{InputRecord, StageProcessor, StageProcessorFactory};
 
-mod saving;
-mod taking;
+mod assign;
+mod save;
 
-use saving::send;
-use taking::Trouble;
+use assign::AssignError;
+use save::send_ready;
 
-/// For the cluster to acknowledge what was sent: 30 s, as long as a broker takes to be missed and replaced.
+/// Timeout for acknowledgements: 30 s, the time a cluster takes to detect and replace a failed
+/// broker.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The same once the end was asked for.
+/// Timeout after shutdown was requested.
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
-/// Between two attempts to reach the cluster.
+/// Pause between two attempts to reach the cluster.
 const AGAIN: Duration = Duration::from_millis(500);
-/// Between two looks at whether the end was asked for.
+/// Pause between two checks for shutdown.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// What a stage is run with.
+/// Configuration of a stage.
 #[derive(Clone, Debug)]
 pub struct StageConfig {
-    /// The topic that it reads.
+    /// Input topic.
     pub input: String,
-    /// The topic that it writes.
+    /// Main output topic.
     pub output: String,
-    /// The topic that it writes beside it: of the join the links, of the assembly its own input.
+    /// Side output topic: remote links of the join, the assembly's own input.
     pub aside: String,
-    /// Its group.
+    /// Consumer group.
     pub group: Group,
-    /// States are saved no more often.
+    /// Shortest interval between two saved states.
     pub save_every: Duration,
-    /// A partition in which nothing came for so long, and whose machine waits, gets a tick.
+    /// Time without input after which a waiting processor gets a tick.
     pub tick_after: Duration,
-    /// A partition whose state cannot be found begins anew instead of being refused.
+    /// Whether a partition without a usable state starts from an empty one instead of failing.
     pub forget: bool,
 }
 
-/// What is left when a stage has ended.
+/// Result of a stage that has stopped.
 #[derive(Debug)]
-pub struct Ended<M> {
-    /// The machines, by partition.
+pub struct StageOutcome<M> {
+    /// Processors by partition.
     pub machines: BTreeMap<i32, M>,
-    /// Whether all that they have read is saved; the rest is read again.
+    /// Whether all received records are covered by saved states; the rest is received again.
     pub saved: bool,
-    /// Records of the input that were deleted before they were read.
+    /// Input records that retention deleted before they were read.
     pub gone: u64,
-    /// Pieces that were longer than a record may be: a copy lies with the dead letters.
+    /// Fragments longer than a record: their spans are in the dead-letter topic.
     pub oversize: u64,
-    /// Records that the cluster has acknowledged, states and ticks among them.
+    /// Acknowledged records, including states and ticks.
     pub delivered: u64,
 }
 
-/// A stage at work.
-pub struct StageRunner<F: Machines> {
+/// A running stage.
+pub struct StageRunner<F: StageProcessorFactory> {
     machines: F,
     config: StageConfig,
     settings: Settings,
-    /// None while it comes back: who had its name has left before.
+    /// `None` while the member rejoins: its old membership has to end first.
     member: Option<Member>,
-    told: String,
+    logged: String,
     output: Output,
-    owned: BTreeMap<i32, Owned<F::Machine>>,
+    owned: BTreeMap<i32, OwnedPartition<F::Processor>>,
     state_partitions: i32,
-    /// When the last state was saved.
+    /// Time of the last saved state.
     rested_since: Instant,
-    /// When it was last shown out by somebody of its own name.
+    /// Time at which another member last fenced this one.
     fenced: Option<Instant>,
     oversize: u64,
     gone: u64,
-    /// What was read, for who looks.
+    /// Progress that is shared with the lag reader.
     progress: Progress,
 }
 
-impl<F: Machines> StageRunner<F> {
-    /// Joins the group. The topics are there.
+impl<F: StageProcessorFactory> StageRunner<F> {
+    /// Joins the group. The topics exist.
     pub fn join(settings: &Settings, config: StageConfig, machines: F) -> Result<Self, KafkaError> {
         let state_partitions = i32::try_from(settings.partitions(STATE)?).unwrap_or(i32::MAX);
         let member = Some(Member::join(settings, &config.group, &config.input)?);
@@ -97,7 +98,7 @@ impl<F: Machines> StageRunner<F> {
             config,
             settings,
             member,
-            told: String::new(),
+            logged: String::new(),
             output,
             owned,
             state_partitions,
@@ -109,29 +110,29 @@ impl<F: Machines> StageRunner<F> {
         })
     }
 
-    /// Shows there how far it is.
-    pub fn show(self, progress: &Progress) -> Self {
+    /// Publishes the progress there.
+    pub fn with_progress(self, progress: &Progress) -> Self {
         StageRunner { progress: progress.clone(), ..self }
     }
 
-    /// Works until `stop` says so; `tell` hears what a person should know.
+    /// Runs until `stop` returns true; `log` receives messages for the log.
     pub fn run(
         mut self,
         stop: impl Fn() -> bool,
-        tell: impl Fn(String),
-    ) -> Result<Ended<F::Machine>, KafkaError> {
+        log: impl Fn(String),
+    ) -> Result<StageOutcome<F::Processor>, KafkaError> {
         while !stop() {
             match self.member()?.next(self.pause())? {
-                Event::Record(message) => self.record(&message)?,
-                Event::Offered(partitions) => match self.offered(&partitions, &stop, &tell) {
+                MemberEvent::Record(message) => self.record(&message)?,
+                MemberEvent::Assigned(partitions) => match self.assign(&partitions, &stop, &log) {
                     Ok(()) => {}
-                    Err(Trouble::Passing(error)) => self.rejoin(&error, &tell)?,
-                    Err(Trouble::Final(error)) => return Err(error),
+                    Err(AssignError::Transient(error)) => self.rejoin(&error, &log)?,
+                    Err(AssignError::Permanent(error)) => return Err(error),
                 },
-                Event::Wanted(partitions, lost) => self.wanted(&partitions, lost)?,
-                Event::NotYet(error) => self.rejoin(&error, &tell)?,
-                Event::Fenced(error) => self.fenced(error, &tell)?,
-                Event::Nothing => {}
+                MemberEvent::Revoked(partitions, lost) => self.revoke(&partitions, lost)?,
+                MemberEvent::NameInUse(error) => self.rejoin(&error, &log)?,
+                MemberEvent::Fenced(error) => self.fenced(error, &log)?,
+                MemberEvent::Nothing => {}
             }
             let now = Instant::now();
             self.send_due(now, &stop)?;
@@ -144,26 +145,26 @@ impl<F: Machines> StageRunner<F> {
         let StageRunner { owned, output, oversize, gone, .. } = self;
         let gone = gone + owned.values().map(|owned| owned.gone).sum::<u64>();
         let machines = owned.into_iter().map(|(partition, owned)| (partition, owned.machine)).collect();
-        Ok(Ended { machines, saved, gone, oversize, delivered: output.delivered() })
+        Ok(StageOutcome { machines, saved, gone, oversize, delivered: output.delivered() })
     }
 
-    /// How long nothing is due.
+    /// Returns the time until something is due.
     fn pause(&self) -> Duration {
         AGE_MAX / 3
     }
 
     fn record(&mut self, message: &OwnedMessage) -> Result<(), KafkaError> {
         let (partition, offset) = (message.partition(), message.offset());
-        // Fetched before its partition went.
+        // Fetched before its partition was revoked.
         let Some(owned) = self.owned.get_mut(&partition) else { return Ok(()) };
         if offset < owned.next {
             return Ok(());
         }
         let at_ms = message.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok());
         let bytes = message.payload().unwrap_or_default();
-        owned.apply(offset, Entry { at_ms, bytes }, Instant::now());
-        self.progress.stands(partition, Some(owned.next));
-        if let Some(why) = owned.outbox.take_dead() {
+        owned.apply(offset, InputRecord { at_ms, bytes }, Instant::now());
+        self.progress.set(partition, Some(owned.next));
+        if let Some(why) = owned.outbox.take_rejection() {
             let headers = [
                 ("blkkin.by", self.config.group.name.clone()),
                 ("blkkin.reason", why),
@@ -171,33 +172,34 @@ impl<F: Machines> StageRunner<F> {
                 ("blkkin.partition", partition.to_string()),
                 ("blkkin.offset", offset.to_string()),
             ];
-            self.output.bury(&headers, bytes, PATIENCE)?;
+            self.output.send_to_dlq(&headers, bytes, PATIENCE)?;
         }
         Ok(())
     }
 
-    /// Shown out by its own name. A broker that was killed may answer a request to join twice, once to who has asked again since: the
-    /// second answer shows out the first. So it comes back once. Where another process has the name, that one is shown out then, comes
-    /// back, and this one is shown out again: it ends.
-    fn fenced(&mut self, error: KafkaError, tell: &impl Fn(String)) -> Result<(), KafkaError> {
-        if self.fenced.is_some_and(|before| before.elapsed() < FENCED_AGAIN) {
+    /// Handles a fence by this member's own instance name. A broker that was killed may answer one
+    /// join request twice, and the second answer fences the first. So the member rejoins once. If
+    /// another process has the name, the two fence each other in turn, and this one ends at the
+    /// second fence.
+    fn fenced(&mut self, error: KafkaError, log: &impl Fn(String)) -> Result<(), KafkaError> {
+        if self.fenced.is_some_and(|before| before.elapsed() < FENCED_TWICE_WITHIN) {
             return Err(error);
         }
         self.fenced = Some(Instant::now());
-        self.rejoin(&error, tell)
+        self.rejoin(&error, log)
     }
 
-    /// Leaves the group and comes back: partitions that could not be taken are offered again, to whoever is there. What hinders
-    /// it is told once, however often it comes back.
-    fn rejoin(&mut self, error: &KafkaError, tell: &impl Fn(String)) -> Result<(), KafkaError> {
+    /// Leaves the group and rejoins: partitions that could not be assigned are offered again, to
+    /// any member. The reason is logged once.
+    fn rejoin(&mut self, error: &KafkaError, log: &impl Fn(String)) -> Result<(), KafkaError> {
         let remark = format!("{error}; trying again");
-        if remark != self.told {
-            tell(remark.clone());
-            self.told = remark;
+        if remark != self.logged {
+            log(remark.clone());
+            self.logged = remark;
         }
         self.gone += self.owned.values().map(|owned| owned.gone).sum::<u64>();
         self.owned.clear();
-        // It leaves first: by KIP-848 a name is one member's until that has left or was missed.
+        // Leave first: with KIP-848 a name stays taken until its member has left or expired.
         self.member = None;
         self.progress.clear();
         std::thread::sleep(AGAIN);
@@ -213,11 +215,12 @@ impl<F: Machines> StageRunner<F> {
         })
     }
 
-    /// While the queue is full everything waits, the next records too; until the end is asked for.
+    /// Waits while the queue is full, and receives no more records meanwhile, until shutdown is
+    /// requested.
     fn send_due(&mut self, now: Instant, stop: &impl Fn() -> bool) -> Result<(), KafkaError> {
         for owned in self.owned.values_mut() {
-            owned.outbox.pack_due(now);
-            while !send(&self.config, &self.output, owned, LOOK, &mut self.oversize)? {
+            owned.outbox.flush_due(now);
+            while !send_ready(&self.config, &self.output, owned, LOOK, &mut self.oversize)? {
                 if stop() {
                     return Ok(());
                 }
@@ -226,24 +229,25 @@ impl<F: Machines> StageRunner<F> {
         Ok(())
     }
 
-    /// Where a machine waits for a time, and nothing comes that could bring it.
+    /// Appends a tick for each partition whose processor waits for a time and has no input.
     fn tick_due(&mut self, now: Instant) -> Result<(), KafkaError> {
-        let silent =
-            |owned: &Owned<F::Machine>| now.saturating_duration_since(owned.heard) >= self.config.tick_after;
+        let silent = |owned: &OwnedPartition<F::Processor>| {
+            now.saturating_duration_since(owned.last_input) >= self.config.tick_after
+        };
         if !self.output.is_idle() || !self.owned.values().any(silent) {
             return Ok(());
         }
         let Some(tick) = self.machines.tick() else { return Ok(()) };
         for owned in self.owned.values_mut().filter(|owned| owned.machine.needs_ticks()) {
-            if now.saturating_duration_since(owned.heard) < self.config.tick_after {
+            if now.saturating_duration_since(owned.last_input) < self.config.tick_after {
                 continue;
             }
-            owned.heard = now;
-            let letter = Letter {
+            owned.last_input = now;
+            let letter = OutgoingRecord {
                 topic: &self.config.input,
                 partition: Some(owned.partition),
                 payload: Some(&tick),
-                ..Letter::default()
+                ..OutgoingRecord::default()
             };
             self.output.send(&letter, Duration::ZERO)?;
         }

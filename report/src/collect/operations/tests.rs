@@ -1,7 +1,7 @@
 //! Trees of traces that come in any order, and what is not kept.
 
-use blkkin_wire::event::{ContextFrom, TraceContext};
-use blkkin_wire::meeting::{ClockShift, Meeting, MeetingEvent, Side};
+use blkkin_wire::event::{ContextSource, TraceContext};
+use blkkin_wire::remote_link::{ClockShift, RpcEndpointEvent, RpcKey, RpcSide};
 use proptest::prelude::*;
 
 use super::tree::Relation;
@@ -14,22 +14,22 @@ const SERVER: u64 = 2;
 fn said(span: u64, trace: u64, parent: Option<u64>, (begin, end): (u64, u64)) -> Trace {
     let mut made = sample::call(span, "read", 1);
     made.id = TraceId(trace.into());
-    made.root = Root::Operation(Box::new(OperationEvent {
+    made.root = Root::Operation(Box::new(DaemonSpanEvent {
         parent: parent.map(SpanId),
         name: "nbd read".into(),
         service: "one".into(),
-        ..OperationEvent::bare(SpanId(span), made.id, MonotonicNs(begin), MonotonicNs(end))
+        ..DaemonSpanEvent::bare(SpanId(span), made.id, MonotonicNs(begin), MonotonicNs(end))
     }));
     made
 }
 
 /// With an end of a request.
 fn answers(mut trace: Trace) -> Trace {
-    let meeting = Meeting { rule: "nbd".into(), connection: "a>b".into(), cookie: 7 };
-    let (span, side) = (trace.root_span, Side::Answered);
+    let key = RpcKey { protocol: "nbd".into(), connection: "a>b".into(), cookie: 7 };
+    let (span, side) = (trace.root_span, RpcSide::Server);
     let (begin, end) = (trace.start(), trace.end());
     trace.meetings =
-        vec![MeetingEvent { span, root: span, side, meeting, unique: false, unanswered: false, begin, end }];
+        vec![RpcEndpointEvent { span, root: span, side, key, unique: false, no_reply: false, begin, end }];
     trace
 }
 
@@ -39,7 +39,7 @@ fn call(span: u64, trace: u64, above: u64, time: u64) -> Trace {
         trace: TraceId(trace.into()),
         span: SpanId(above),
         flags: 0,
-        from: ContextFrom::Events,
+        source: ContextSource::DaemonSpan,
     };
     made.id = context.trace;
     if let Root::Call(call) = &mut made.root {
@@ -48,9 +48,9 @@ fn call(span: u64, trace: u64, above: u64, time: u64) -> Trace {
     made
 }
 
-fn moved(to: u64, parent: u64) -> Moved {
+fn moved(to: u64, parent: u64) -> Reparented {
     let clock = ClockShift { shift: 0, error: DurationNs(0) };
-    Moved { to: TraceId(to.into()), parent: SpanId(parent), rule: "exact: by name".into(), clock }
+    Reparented { trace: TraceId(to.into()), parent: SpanId(parent), rule: "exact: by name".into(), clock }
 }
 
 /// Spans by depth, as they stand.

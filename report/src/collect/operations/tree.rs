@@ -8,8 +8,8 @@ use std::collections::{HashMap, HashSet};
 
 use blkkin_aggregator::trace::Trace;
 use blkkin_wire::clock::DurationNs;
+use blkkin_wire::daemon_span::DaemonSpanEvent;
 use blkkin_wire::ids::{SpanId, TraceId};
-use blkkin_wire::operation::OperationEvent;
 
 use super::{Family, Place, above, operation};
 
@@ -44,7 +44,7 @@ pub enum Relation<'a> {
 
 impl<'a> Tree<'a> {
     /// What a program said of it, if it is an operation.
-    pub fn operation(&self) -> Option<&'a OperationEvent> {
+    pub fn operation(&self) -> Option<&'a DaemonSpanEvent> {
         operation(self.trace)
     }
 
@@ -108,7 +108,7 @@ fn gather<'a>(
         for trace in &family.traces {
             let member = match &family.place {
                 Place::In(moved) if Some(trace.root_span) == top => {
-                    (trace, Some((moved.to, moved.parent)), Relation::Answer(&moved.rule))
+                    (trace, Some((moved.trace, moved.parent)), Relation::Answer(&moved.rule))
                 }
                 _ => (trace, above(trace).map(|above| (id, above)), Relation::Part),
             };

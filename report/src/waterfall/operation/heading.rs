@@ -1,7 +1,7 @@
 //! Which operation it was: how long, what, of whom, who answered, when, and what was said of it.
 
 use blkkin_wire::clock::MonotonicNs;
-use blkkin_wire::operation::{NoteValue, OperationEvent, Outcome};
+use blkkin_wire::daemon_span::{AnnotationValue, DaemonSpanEvent, SpanStatus};
 
 use super::errno_text;
 use crate::collect::operations::tree::Tree;
@@ -42,22 +42,22 @@ pub fn lines(rank: usize, tree: &Tree<'_>, started: MonotonicNs, columns: usize)
     lines
 }
 
-fn end(operation: &OperationEvent) -> Option<String> {
-    match operation.outcome {
-        Outcome::Done => None,
-        Outcome::Failed(errno) => Some(format!("failed: {}", errno_text(errno))),
-        Outcome::Unfinished => Some("no end of it was seen".to_owned()),
+fn end(operation: &DaemonSpanEvent) -> Option<String> {
+    match operation.status {
+        SpanStatus::Ok => None,
+        SpanStatus::Error(errno) => Some(format!("failed: {}", errno_text(errno))),
+        SpanStatus::Unfinished => Some("no end of it was seen".to_owned()),
     }
 }
 
 /// `nbd.offset 4096, nbd.length 4096`; of words that were said again the last.
-fn said(operation: &OperationEvent) -> String {
+fn said(operation: &DaemonSpanEvent) -> String {
     let mut said: Vec<(&str, String)> = Vec::new();
-    for note in &operation.notes {
+    for note in &operation.annotations {
         let value = match &note.value {
-            NoteValue::Moment => continue,
-            NoteValue::Number(number) => number.to_string(),
-            NoteValue::Text(text) => short(text),
+            AnnotationValue::Event => continue,
+            AnnotationValue::Number(number) => number.to_string(),
+            AnnotationValue::Text(text) => short(text),
         };
         match said.iter_mut().find(|(key, _)| *key == &*note.key) {
             Some((_, known)) => *known = value,
@@ -83,7 +83,7 @@ fn short(text: &str) -> String {
     }
 }
 
-fn who_and_when(tree: &Tree<'_>, operation: &OperationEvent, started: MonotonicNs) -> String {
+fn who_and_when(tree: &Tree<'_>, operation: &DaemonSpanEvent, started: MonotonicNs) -> String {
     let mut services = vec![harmless(&operation.service)];
     for answer in tree.answers().filter_map(Tree::operation) {
         let service = harmless(&answer.service);

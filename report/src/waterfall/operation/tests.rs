@@ -2,21 +2,21 @@
 
 use blkkin_aggregator::trace::{Root, Trace};
 use blkkin_wire::clock::MonotonicNs;
+use blkkin_wire::daemon_span::Annotation;
 use blkkin_wire::ids::{SpanId, TraceId};
-use blkkin_wire::operation::Note;
 use blkkin_wire::span::SpanKind;
 
 use super::*;
 use crate::collect::sample;
 
-fn said(span: u64, (begin, end): (u64, u64), notes: Vec<Note>) -> Trace {
+fn said(span: u64, (begin, end): (u64, u64), notes: Vec<Annotation>) -> Trace {
     let mut made = sample::call(span, "read", 1);
-    made.root = Root::Operation(Box::new(OperationEvent {
+    made.root = Root::Operation(Box::new(DaemonSpanEvent {
         kind: SpanKind::Server,
         name: "read".into(),
         service: "one".into(),
-        notes,
-        ..OperationEvent::bare(SpanId(span), TraceId(1), MonotonicNs(begin), MonotonicNs(end))
+        annotations: notes,
+        ..DaemonSpanEvent::bare(SpanId(span), TraceId(1), MonotonicNs(begin), MonotonicNs(end))
     }));
     made
 }
@@ -65,7 +65,8 @@ fn of_many_calls_the_slowest_are_drawn_and_each_is_somewhere() {
 
 #[test]
 fn moments_are_where_they_were_and_take_no_time() {
-    let moment = |at, key: &str| Note { at: MonotonicNs(at), key: key.into(), value: NoteValue::Moment };
+    let moment =
+        |at, key: &str| Annotation { time: MonotonicNs(at), key: key.into(), value: AnnotationValue::Event };
     let notes = vec![moment(5, "sr"), moment(40, "queued"), moment(90, "ss")];
     let operation = said(1, (0, 100), notes);
     let drawn = rows(&tree(&operation, Relation::Top, Vec::new()));

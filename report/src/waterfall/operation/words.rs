@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use blkkin_aggregator::account::operation::{Split, split};
-use blkkin_wire::event::ContextFrom;
+use blkkin_wire::event::ContextSource;
 use blkkin_wire::span::SpanKind;
 
 use crate::collect::operations::tree::{Relation, Tree};
@@ -61,9 +61,11 @@ fn gather(tree: &Tree<'_>, links: &mut BTreeSet<String>) {
             }
             _ => {
                 if let Some(context) = below.trace.context() {
-                    let how = match context.from {
-                        ContextFrom::Thread | ContextFrom::Both => "exact: their thread's own context",
-                        ContextFrom::Events => "rule: their thread's last event before",
+                    let how = match context.source {
+                        ContextSource::ThreadContext | ContextSource::Both => {
+                            "exact: their thread's own context"
+                        }
+                        ContextSource::DaemonSpan => "rule: their thread's last event before",
                     };
                     links.insert(format!("calls ({how})"));
                 }

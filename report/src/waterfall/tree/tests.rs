@@ -4,10 +4,10 @@ use super::*;
 use crate::text::units;
 use crate::waterfall::block::segments;
 use crate::waterfall::words::words;
-use blkkin_wire::calls::CallId;
 use blkkin_wire::clock::{ClockAnchor, WallclockNs};
-use blkkin_wire::event::{BioEvent, BlockOp, BlockStatus, CallEvent, RequestEvent, Submitter, TaskRef};
+use blkkin_wire::event::{BioEvent, BlockOp, BlockStatus, RequestEvent, Submitter, SyscallEvent, TaskRef};
 use blkkin_wire::ids::{BootId, DeviceId, NodeId, Sector, Source, SpanId, StartEpoch, TaskId};
+use blkkin_wire::syscalls::SyscallId;
 
 const TASK: TaskRef = TaskRef { id: TaskId(1), version: 0 };
 const DEVICE: DeviceId = DeviceId { major: 7, minor: 0 };
@@ -26,12 +26,12 @@ fn fsync() -> Trace {
         uncertainty: DurationNs(0),
         ..ClockAnchor::NONE
     };
-    let call = CallEvent {
+    let call = SyscallEvent {
         args: [3, 0, 0, 0, 0, 0],
-        ..CallEvent::bare(
+        ..SyscallEvent::bare(
             ROOT,
             TASK,
-            CallId::by_name("fsync").unwrap(),
+            SyscallId::by_name("fsync").unwrap(),
             MonotonicNs(1_000),
             MonotonicNs(2_000),
         )

@@ -1,18 +1,19 @@
-//! `demo --cluster`: what happens on three nodes, by way of a real Kafka into a real Zipkin, and what becomes of it when an
-//! aggregator is killed in the middle.
+//! `demo --cluster`: three nodes, through a real Kafka into a real Zipkin, while an aggregator is
+//! killed.
 //!
 //! ```text
 //! 3 nodes: program → disk ← agent ─→ Kafka ─→ 2 aggregators ─→ Kafka ─→ exporter ─→ Zipkin
 //! ```
 //!
-//! *A node* is what has a machine id: an agent in a mount namespace in which /etc/machine-id is another, which follows one
-//! disk, that nobody else uses. The three share this machine's kernel, and the demo says so.
+//! *A node* is an agent with its own machine id, bound over /etc/machine-id in a mount namespace.
+//! It traces one disk, which no other node uses. The three nodes share this machine's kernel, and
+//! the output states it.
 //!
-//! *Out*: the story as it goes, and at the end the books: what the kernel's side counted, what was joined, what Zipkin has
-//! counted. They agree, or the demo fails. *Invariant*: whatever ends it, all that it started ends with it: see
-//! [`crate::servers`] and [`super::disk`].
+//! *Out*: progress lines, then the accounting: records counted in the kernel, joined events, and
+//! spans counted by Zipkin. The demo fails unless they agree. *Invariant*: all processes that the
+//! demo started end with it, even if it is killed: see [`crate::servers`] and [`super::disk`].
 
-mod books;
+mod accounting;
 mod node;
 
 use std::fs;
@@ -22,59 +23,61 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::{look, story};
+use super::{output, zipkin_pages};
 use crate::interrupt;
 use crate::servers::{Kafka, Process, Zipkin};
 use crate::workspace::Workspace;
 
-use super::story::{Line, say};
-use books::Books;
+use super::output::{ProcessLine, print_line};
+use accounting::ClusterStats;
 use node::Node;
-pub(crate) use node::as_machine;
+pub(crate) use node::with_machine_id;
 
-/// Load before the kill, and at least so long after it: the group gives a dead member's partitions away after 6 s.
-const BEFORE_THE_KILL: Duration = Duration::from_secs(4);
-const AFTER_THE_KILL: Duration = Duration::from_secs(8);
-/// Zipkin has all, probably, once it has taken nothing for so long; the books tell.
-const QUIET: Duration = Duration::from_secs(2);
-/// So often the books are asked again before they are called wrong.
-const ROUNDS_MAX: u32 = 20;
-const TICK: Duration = Duration::from_millis(200);
-const LINE_EVERY: Duration = Duration::from_secs(2);
-/// What is worth to be looked at on one page.
+/// Duration of the load before the kill, and at least after it: the consumer group reassigns a dead
+/// member's partitions after 6 s.
+const LOAD_BEFORE_KILL: Duration = Duration::from_secs(4);
+const LOAD_AFTER_KILL: Duration = Duration::from_secs(8);
+/// Zipkin has probably received all spans after it has received none for this time. The accounting
+/// verifies it.
+const IDLE_TIME: Duration = Duration::from_secs(2);
+/// Maximum number of checks of the accounting before the demo fails.
+const ATTEMPTS_MAX: u32 = 20;
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
+/// Maximum number of spans that fit on a page.
 const SPANS_MAX: usize = 30;
 
-/// The whole of it. `blkkin` is the program.
+/// Runs the demo. `blkkin` is the path of the program.
 pub(super) fn run(workspace: &Workspace, blkkin: &Path) -> Result<ExitCode> {
     let folder = workspace.demo_dir().join("cluster");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let told = tell(workspace, blkkin, &folder);
-    // What all said is wanted where something failed only.
-    if told.is_ok() || interrupt::came() {
+    let result = run_demo(workspace, blkkin, &folder);
+    // Keep the logs only after a failure.
+    if result.is_ok() || interrupt::received() {
         fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
     }
-    told.map(|()| ExitCode::SUCCESS)
+    result.map(|()| ExitCode::SUCCESS)
 }
 
-fn tell(workspace: &Workspace, blkkin: &Path, folder: &Path) -> Result<()> {
+fn run_demo(workspace: &Workspace, blkkin: &Path, folder: &Path) -> Result<()> {
     let cluster = Cluster::start(workspace, blkkin, folder)?;
-    let (zipkin, books) = cluster.play(blkkin, folder)?;
-    books.print();
-    say("");
-    let trace = look::a_durable_write(&zipkin, SPANS_MAX)?;
-    story::heading("look");
-    say("  a write of sqlite3 that waited for its journal's commit, layer by layer");
-    say(&format!("    {}", look::trace_page(&zipkin, &trace)));
-    say("  who asks whom, from the programs down to the disks");
-    say(&format!("    {}", look::dependency_page(&zipkin)));
-    if !books.agree() {
-        bail!("the books do not agree: what every part said is in {}", folder.display());
+    let (zipkin, stats) = cluster.run_workload(blkkin, folder)?;
+    stats.print();
+    print_line("");
+    let trace = zipkin_pages::find_durable_write(&zipkin, SPANS_MAX)?;
+    output::heading("look");
+    print_line("  a write of sqlite3 that waited for its journal's commit, layer by layer");
+    print_line(&format!("    {}", zipkin_pages::trace_page(&zipkin, &trace)));
+    print_line("  dependencies between services, from the programs down to the disks");
+    print_line(&format!("    {}", zipkin_pages::dependency_page(&zipkin)));
+    if !stats.is_consistent() {
+        bail!("the accounting does not agree: the logs are in {}", folder.display());
     }
-    story::stay();
+    output::wait_for_interrupt();
     Ok(())
 }
 
-/// All that runs. What is first ends first.
+/// Running components. Fields are dropped in this order.
 struct Cluster {
     nodes: Vec<Node>,
     exporter: Process,
@@ -85,71 +88,71 @@ struct Cluster {
 
 impl Cluster {
     fn start(workspace: &Workspace, blkkin: &Path, folder: &Path) -> Result<Self> {
-        story::heading("what runs");
+        output::heading("what runs");
         let mut kafka = Kafka::start(workspace, folder)?;
         let mut zipkin = Zipkin::start(workspace, folder)?;
         kafka.wait()?;
-        Line { name: "kafka", what: kafka.brokers(), pid: kafka.pid() }.say();
+        ProcessLine { name: "kafka", what: kafka.brokers(), pid: kafka.pid() }.print();
         zipkin.wait()?;
-        Line { name: "zipkin", what: &zipkin.url(), pid: zipkin.pid() }.say();
+        ProcessLine { name: "zipkin", what: &zipkin.url(), pid: zipkin.pid() }.print();
         let mut aggregators = Vec::new();
         for name in ["aggregator-1", "aggregator-2"] {
             let aggregator = aggregator(blkkin, folder, kafka.brokers(), name)?;
             let what = "blkkin.events → spans → blkkin.traces";
-            Line { name, what, pid: aggregator.pid() }.say();
+            ProcessLine { name, what, pid: aggregator.pid() }.print();
             aggregators.push(aggregator);
         }
         let mut export = Command::new(blkkin);
         export.args(["exporter", "--brokers", kafka.brokers(), "--to"]);
         export.arg(format!("zipkin={}", zipkin.url()));
         let mut exporter = Process::start("exporter", &export, folder)?;
-        exporter.wait_for_words("exporting ")?;
-        Line { name: "exporter", what: "blkkin.traces → zipkin", pid: exporter.pid() }.say();
+        exporter.wait_for_log("exporting ")?;
+        ProcessLine { name: "exporter", what: "blkkin.traces → zipkin", pid: exporter.pid() }.print();
         let mut nodes = Vec::new();
         for kind in node::KINDS {
             let node = Node::start(kind, blkkin, folder, kafka.brokers())?;
-            Line { name: kind.name, what: &node.what(), pid: node.agent_pid() }.say();
+            ProcessLine { name: kind.name, what: &node.description(), pid: node.agent_pid() }.print();
             nodes.push(node);
         }
-        say("  A node: an agent with a machine id and a disk of its own. All three are");
-        say("  on this machine, and share its kernel.");
-        say("");
+        print_line("  A node: an agent with its own machine id and its own disk. All three run");
+        print_line("  on this machine and share its kernel.");
+        print_line("");
         Ok(Self { nodes, exporter, aggregators, zipkin, kafka })
     }
 
-    /// Load, a kill in its middle, and the end. Zipkin stays.
-    fn play(mut self, blkkin: &Path, folder: &Path) -> Result<(Zipkin, Books)> {
-        story::heading("what happens");
+    /// Runs load, kills an aggregator in the middle, and ends all components except Zipkin.
+    fn run_workload(mut self, blkkin: &Path, folder: &Path) -> Result<(Zipkin, ClusterStats)> {
+        output::heading("what happens");
         for node in &mut self.nodes {
-            node.work()?;
+            node.start_workload()?;
         }
-        let begun = Instant::now();
-        self.watch(begun, BEFORE_THE_KILL)?;
+        let started = Instant::now();
+        self.report_progress(started, LOAD_BEFORE_KILL)?;
         let mut first = self.aggregators.remove(0);
         let pid = first.pid();
         first.kill()?;
-        at(begun, &format!("kill -9 {pid}: aggregator-1 is gone, whatever it was about to do"));
-        at(begun, "in 6 s Kafka takes it for dead, and gives its half to aggregator-2");
-        self.watch(begun, BEFORE_THE_KILL + AFTER_THE_KILL)?;
+        print_event(started, &format!("kill -9 {pid}: aggregator-1 dies with work in flight"));
+        print_event(started, "after 6 s Kafka moves its partitions to aggregator-2");
+        self.report_progress(started, LOAD_BEFORE_KILL + LOAD_AFTER_KILL)?;
         for node in &mut self.nodes {
-            node.rest()?;
+            node.stop_workload()?;
         }
-        at(begun, "the programs end; agents, aggregator-2 and exporter are asked to");
+        print_event(started, "SIGTERM to programs, agents, aggregator-2 and exporter");
         let mut agents = Vec::new();
         for node in &mut self.nodes {
             agents.push(node.finish()?);
         }
         let mut second = self.aggregators.remove(0);
-        let mut rounds = 0;
+        let mut attempts = 0;
         let joined = loop {
-            self.until_quiet()?;
+            self.wait_until_idle()?;
             second.finish()?;
-            let joined = books::Joined::read(&second.said())?;
-            rounds += 1;
-            if joined.is_all_of(&agents) || rounds == ROUNDS_MAX {
+            let joined = accounting::AggregatorStats::read(&second.log())?;
+            attempts += 1;
+            if joined.accounts_for(&agents) || attempts == ATTEMPTS_MAX {
                 break joined;
             }
-            // It was asked too early; it goes on where it was.
+            // It was stopped too early; the restart continues from its snapshot.
             second = aggregator(blkkin, folder, self.kafka.brokers(), "aggregator-2")?;
         };
         let zipkin = self.zipkin;
@@ -157,36 +160,39 @@ impl Cluster {
             zipkin.spans().is_ok_and(|spans| spans >= joined.written)
         })?;
         self.exporter.finish()?;
-        let exported = books::exported(&self.exporter.said())?;
-        at(begun, "all have ended, and said what became of everything");
-        say("");
-        let books = Books { agents, joined, exported, zipkin: zipkin.spans()? };
-        Ok((zipkin, books))
+        let exported = accounting::exported(&self.exporter.log())?;
+        print_event(started, "all have ended and printed their summaries");
+        print_line("");
+        let stats = ClusterStats { agents, joined, exported, zipkin: zipkin.spans()? };
+        Ok((zipkin, stats))
     }
 
-    /// Says what has come so far, until so long after the beginning.
-    fn watch(&self, begun: Instant, until: Duration) -> Result<()> {
-        let mut said = begun.elapsed();
-        while begun.elapsed() < until {
+    /// Prints progress until this time after the start.
+    fn report_progress(&self, started: Instant, until: Duration) -> Result<()> {
+        let mut printed_at = started.elapsed();
+        while started.elapsed() < until {
             interrupt::check()?;
-            std::thread::sleep(TICK);
-            if begun.elapsed().saturating_sub(said) < LINE_EVERY {
+            std::thread::sleep(POLL_INTERVAL);
+            if started.elapsed().saturating_sub(printed_at) < PROGRESS_INTERVAL {
                 continue;
             }
-            said += LINE_EVERY;
+            printed_at += PROGRESS_INTERVAL;
             let records: u64 = self.nodes.iter().map(|node| node.count().map_or(0, |count| count.read)).sum();
-            let spans = story::thousands(self.zipkin.spans()?);
-            let records = story::thousands(records);
-            at(begun, &format!("{records:>9} records read by agents   {spans:>9} spans in Zipkin"));
+            let spans = output::thousands(self.zipkin.spans()?);
+            let records = output::thousands(records);
+            print_event(
+                started,
+                &format!("{records:>9} records read by agents   {spans:>9} spans in Zipkin"),
+            );
         }
         Ok(())
     }
 
-    fn until_quiet(&self) -> Result<()> {
+    fn wait_until_idle(&self) -> Result<()> {
         let (mut spans, mut since) = (self.zipkin.spans()?, Instant::now());
-        while since.elapsed() < QUIET {
+        while since.elapsed() < IDLE_TIME {
             interrupt::check()?;
-            std::thread::sleep(TICK);
+            std::thread::sleep(POLL_INTERVAL);
             let now = self.zipkin.spans()?;
             if now != spans {
                 (spans, since) = (now, Instant::now());
@@ -196,15 +202,15 @@ impl Cluster {
     }
 }
 
-/// Something happens now.
-fn at(begun: Instant, what: &str) {
-    say(&format!("  {:>3} s  {what}", begun.elapsed().as_secs()));
+/// Prints an event with its time.
+fn print_event(started: Instant, description: &str) {
+    print_line(&format!("  {:>3} s  {description}", started.elapsed().as_secs()));
 }
 
 fn aggregator(blkkin: &Path, folder: &Path, brokers: &str, name: &str) -> Result<Process> {
     let mut command = Command::new(blkkin);
     command.args(["aggregator", "--brokers", brokers, "--save-every", "1s", "--metrics", "off"]);
     let mut process = Process::start(name, &command, folder)?;
-    process.wait_for_words("aggregating; ")?;
+    process.wait_for_log("aggregating; ")?;
     Ok(process)
 }

@@ -1,0 +1,533 @@
+//! The command line, as typed. [`crate::filter`] and [`crate::destination`] resolve the values,
+//! where an error can name the valid ones.
+
+mod config_file;
+pub(crate) mod listen;
+pub(crate) mod units;
+
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+
+use crate::cli::listen::ListenAddr;
+use crate::error::{CliError, Status};
+
+/// Maximum width of help text, for readability; narrower terminals wrap earlier.
+const HELP_WIDTH_MAX: usize = 100;
+
+#[derive(Debug, Parser)]
+#[command(name = "blkkin", version, max_term_width = HELP_WIDTH_MAX, disable_help_subcommand = true)]
+#[command(
+    about = "Traces storage operations through every layer: system call, file system, bio, block request"
+)]
+struct Cli {
+    #[command(subcommand)]
+    task: CliCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CliCommand {
+    /// Trace one command and its descendants until it ends
+    Run(RunArgs),
+    /// Trace this machine until Ctrl-C
+    Trace(TraceArgs),
+    /// Send the events of this machine to a Kafka cluster until Ctrl-C
+    Agent(AgentArgs),
+    /// Join the events of many machines into traces, from Kafka to Kafka, until Ctrl-C
+    Aggregator(AggregatorArgs),
+    /// Deliver traces from a Kafka cluster to tracing backends until Ctrl-C
+    Exporter(ExporterArgs),
+    /// Report what can be traced here, what cannot, and why
+    Doctor(DoctorArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(override_usage = "blkkin run [WHAT] [--to DEST]... -- CMD [ARGS]...")]
+#[command(after_help = "Exit status: CMD's own (128+n when signal n killed it); 125 when tracing could not \
+    start, 126 when CMD cannot be executed, 127 when it was not found.")]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+    #[command(flatten)]
+    pub(crate) tracer: TracerArgs,
+    #[command(flatten)]
+    pub(crate) lttng: LttngArgs,
+    #[command(flatten)]
+    pub(crate) usdt: UsdtArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+    /// The command to trace, and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+#[command(override_usage = "blkkin trace [WHAT] [--to DEST]... [--for TIME]")]
+#[command(after_help = "The first Ctrl-C ends the trace and shows the report, the second exits at once.")]
+pub(crate) struct TraceArgs {
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+    #[command(flatten)]
+    pub(crate) tracer: TracerArgs,
+    #[command(flatten)]
+    pub(crate) lttng: LttngArgs,
+    #[command(flatten)]
+    pub(crate) usdt: UsdtArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+    /// End after this time (30s, 5m) instead of at Ctrl-C
+    #[arg(long = "for", value_name = "TIME")]
+    pub(crate) duration: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "blkkin agent --brokers HOST:PORT [WHAT] [--set NAME=VALUE]...\n       blkkin agent --record FOLDER [WHAT]\n       blkkin agent --brokers HOST:PORT --replay FOLDER"
+)]
+#[command(
+    after_help = "The topic is blkkin.events; wire/blkkin.proto is the schema of its records. The cluster need not be \
+    reachable yet."
+)]
+pub(crate) struct AgentArgs {
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+    #[command(flatten)]
+    pub(crate) tracer: TracerArgs,
+    #[command(flatten)]
+    pub(crate) lttng: LttngArgs,
+    #[command(flatten)]
+    pub(crate) usdt: UsdtArgs,
+    /// Kafka brokers: HOST:PORT, several separated by commas
+    #[arg(long, value_name = "HOST:PORT", help_heading = "Target", required_unless_present = "record")]
+    pub(crate) brokers: Option<String>,
+    /// Record events to files in this folder instead of Kafka; --replay sends them later
+    #[arg(long, value_name = "FOLDER", help_heading = "Target", conflicts_with_all = ["brokers", "replay"])]
+    pub(crate) record: Option<PathBuf>,
+    /// Trace nothing: send the recording in this folder; after a crash, a replay continues where it
+    /// stopped
+    #[arg(long, value_name = "FOLDER", help_heading = "Target", requires = "brokers")]
+    pub(crate) replay: Option<PathBuf>,
+    /// With --replay: maximum events per second [default: as fast as the cluster accepts]
+    #[arg(long, value_name = "N", help_heading = "Target", requires = "replay",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rate: Option<u32>,
+    /// librdkafka property (TLS, SASL), repeatable: security.protocol=SSL
+    #[arg(long, value_name = "NAME=VALUE", help_heading = "Target")]
+    pub(crate) set: Vec<String>,
+    /// Partitions of the topic, if blkkin creates it
+    #[arg(long, value_name = "N", default_value_t = 12, help_heading = "Target",
+        value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) partitions: u32,
+    /// Machine id whose events these are joined with; a guest takes its host's [default: this
+    /// machine's]
+    #[arg(long, value_name = "MACHINE-ID", help_heading = "Target")]
+    pub(crate) domain: Option<String>,
+    /// Folder that buffers events while the cluster is unreachable, also across restarts; or off
+    /// [default: `spool` in $STATE_DIRECTORY, which systemd sets; without it, off]
+    #[arg(long, value_name = "FOLDER", help_heading = "While the cluster is unreachable", conflicts_with_all = ["record", "replay"])]
+    pub(crate) spool: Option<SpoolChoice>,
+    /// Maximum size of the spool (512M, 4G). Once it is full, the rings fill; what they drop is
+    /// counted
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "1G",
+        help_heading = "While the cluster is unreachable"
+    )]
+    pub(crate) spool_max: String,
+    /// Mount point of a BPF file system for counters that survive a crash, so that the next start
+    /// can report the losses
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        default_value = "/sys/fs/bpf",
+        help_heading = "While the cluster is unreachable"
+    )]
+    pub(crate) bpffs: PathBuf,
+    #[command(flatten)]
+    pub(crate) service: ServiceArgs,
+}
+
+/// The spool of an agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SpoolChoice {
+    /// In this folder.
+    Folder(PathBuf),
+    /// No spool.
+    Off,
+}
+
+impl FromStr for SpoolChoice {
+    type Err = Infallible;
+
+    fn from_str(word: &str) -> Result<SpoolChoice, Infallible> {
+        Ok(if word == "off" { SpoolChoice::Off } else { SpoolChoice::Folder(word.into()) })
+    }
+}
+
+/// Options of all services.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Service")]
+pub(crate) struct ServiceArgs {
+    /// Configuration file with options as keys: brokers = "HOST:PORT". The command line overrides
+    /// it; repeatable, a later file overrides an earlier one
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) config: Vec<PathBuf>,
+    /// Address of the metrics and health endpoint, ADDRESS:PORT or off [default: 127.0.0.1 with
+    /// port 9899 (agent), 9900 (aggregator) or 9901 (exporter), if it is free]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) metrics: Option<ListenAddr>,
+    /// File whose first line is the bearer token that a client of /metrics must send
+    /// (`Authorization: Bearer TOKEN`); /health needs none
+    #[arg(long, value_name = "FILE")]
+    pub(crate) metrics_token: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "blkkin exporter --brokers HOST:PORT --to DEST [--to DEST]... [--set NAME=VALUE]...\n       \
+    blkkin exporter replay --from TIME --brokers HOST:PORT --to DEST [--to DEST]..."
+)]
+#[command(
+    after_help = "The topic is blkkin.traces. Each destination has its own consumer group, so an unreachable one does not \
+    delay others; unacknowledged spans stay in the topic. Refused spans go to the topic blkkin.dead."
+)]
+pub(crate) struct ExporterArgs {
+    /// `replay`: rewind the destinations' consumer groups to --from and exit; the next exporter
+    /// delivers from there
+    #[arg(value_enum, value_name = "replay", hide_possible_values = true)]
+    pub(crate) action: Option<ExporterAction>,
+    /// Kafka brokers: HOST:PORT, several separated by commas
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) brokers: String,
+    /// Destinations of spans, repeatable: zipkin=URL, zipkin=FILE.json,
+    /// zipkin-kafka=HOST:PORT/TOPIC, otlp=URL; ?format=json replaces proto3 for Zipkin
+    #[arg(long, value_name = "DEST", required = true)]
+    pub(crate) to: Vec<String>,
+    /// Prefix of the consumer groups' names; the destination follows it
+    #[arg(long, value_name = "NAME", default_value = "blkkin-export")]
+    pub(crate) group: String,
+    /// Instance name that stays the same across restarts: the exporter's partitions wait for it
+    /// while it restarts
+    #[arg(long, value_name = "NAME")]
+    pub(crate) instance: Option<String>,
+    /// librdkafka property (TLS, SASL), repeatable: security.protocol=SSL
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Start time of the replay: 2026-11-22T10:00:00Z, or -10m
+    #[arg(long, value_name = "TIME", required_if_eq("action", "replay"), allow_hyphen_values = true)]
+    pub(crate) from: Option<String>,
+    #[command(flatten)]
+    pub(crate) service: ServiceArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExporterAction {
+    Replay,
+}
+
+#[derive(Debug, Args)]
+#[command(override_usage = "blkkin aggregator --brokers HOST:PORT [--sample 1/N]")]
+#[command(
+    after_help = "Reads blkkin.events, writes blkkin.spans and, from these, blkkin.traces; links requests between nodes through \
+    blkkin.links; keeps its state in blkkin.state. Any number of aggregators share the work; each may be killed at any time."
+)]
+pub(crate) struct AggregatorArgs {
+    /// Kafka brokers: HOST:PORT, several separated by commas
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) brokers: String,
+    /// librdkafka property (TLS, SASL), repeatable: security.protocol=SSL
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Stages to run: join (events to spans), link (requests between nodes), assemble (spans to
+    /// traces), or all
+    #[arg(long, value_enum, default_value_t, value_name = "STAGE", hide_possible_values = true)]
+    pub(crate) stage: StageChoice,
+    /// Instance name that stays the same across restarts: the aggregator's partitions wait for it
+    /// while it restarts
+    #[arg(long, value_name = "NAME")]
+    pub(crate) instance: Option<String>,
+    /// Partitions of each topic that blkkin creates
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) partitions: u32,
+    /// Keep one trace in N, chosen by trace id
+    #[arg(long, value_name = "1/N", help_heading = "Sampling")]
+    pub(crate) sample: Option<String>,
+    /// Keep traces that took longer than this too: 1ms, 500us
+    #[arg(long, value_name = "TIME", help_heading = "Sampling")]
+    pub(crate) slower_than: Option<String>,
+    /// Keep traces with an error too
+    #[arg(long, help_heading = "Sampling")]
+    pub(crate) errors: bool,
+    /// on: also keep traces that their application samples (OpenTelemetry's sampled flag)
+    #[arg(
+        long,
+        value_enum,
+        default_value = "on",
+        value_name = "on|off",
+        hide_possible_values = true,
+        help_heading = "Sampling"
+    )]
+    pub(crate) sampled_by_program: Switch,
+    /// Time without records after which a node counts as inactive
+    #[arg(long, value_name = "TIME", default_value = "30s", help_heading = "State")]
+    pub(crate) idle_after: String,
+    /// Time for which a server's trace waits for its client's, and the reverse
+    #[arg(long, alias = "await-asker", value_name = "TIME", default_value = "10s", help_heading = "State")]
+    pub(crate) await_client: String,
+    /// Minimum time between two snapshots of the state
+    #[arg(long, value_name = "TIME", default_value = "5s", help_heading = "State")]
+    pub(crate) save_every: String,
+    /// Start empty if the saved state is missing or unreadable: open traces and names are lost
+    #[arg(long, help_heading = "State")]
+    pub(crate) forget: bool,
+    #[command(flatten)]
+    pub(crate) service: ServiceArgs,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StageChoice {
+    Join,
+    #[value(alias = "meet")]
+    Link,
+    Assemble,
+    #[default]
+    All,
+}
+
+/// An on/off option of which either value may be the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Switch {
+    On,
+    #[default]
+    Off,
+}
+
+impl Switch {
+    pub(crate) fn is_on(self) -> bool {
+        self == Switch::On
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Colours: auto (on a terminal), always or never
+    #[arg(long, value_enum, default_value_t, value_name = "WHEN", hide_possible_values = true)]
+    pub(crate) color: Color,
+}
+
+/// Filters of one kind widen (any may match); filters of different kinds narrow (all must match).
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "WHAT: repeated filters widen, different ones narrow")]
+pub(crate) struct FilterArgs {
+    /// Tasks of this name (their comm, at most 15 bytes)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) comm: Vec<String>,
+    /// Processes with these ids
+    #[arg(long, value_name = "PID", value_delimiter = ',')]
+    pub(crate) pid: Vec<String>,
+    /// Threads with these ids
+    #[arg(long, value_name = "TID", value_delimiter = ',')]
+    pub(crate) tid: Vec<String>,
+    /// Processes with these ids and their descendants from now on
+    #[arg(long, value_name = "PID", value_delimiter = ',')]
+    pub(crate) tree: Vec<String>,
+    /// Tasks in this cgroup: its path below /sys/fs/cgroup, or its id
+    #[arg(long, value_name = "CGROUP")]
+    pub(crate) cgroup: Vec<String>,
+    /// Block requests to this device: sda1, /dev/sda1 or 8:1
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) device: Vec<String>,
+    /// System calls with these names: pread64,fsync
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) syscall: Vec<String>,
+    /// Files at or below this path; * and ? match parts of a name, ** any folders; without a
+    /// leading / the path may begin anywhere
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) path: Vec<String>,
+    /// Only storage operations that took longer than this: 1ms, 500us
+    #[arg(long, value_name = "TIME")]
+    pub(crate) slower_than: Option<String>,
+    /// Only storage operations that failed in any layer
+    #[arg(long)]
+    pub(crate) errors_only: bool,
+    /// on: also keep storage operations of traces that their application samples (OpenTelemetry's
+    /// sampled flag), whatever --slower-than and --errors-only select
+    #[arg(long, value_enum, default_value = "off", value_name = "on|off", hide_possible_values = true)]
+    pub(crate) sampled_by_program: Switch,
+    /// 0: only system calls that reached the block layer; 1: every system call, with paths; 2: raw
+    /// arguments too
+    #[arg(long, value_name = "LEVEL", default_value = "1")]
+    pub(crate) detail: String,
+}
+
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "How to trace")]
+pub(crate) struct TracerArgs {
+    /// Use this kind of probe (tp_btf, raw_tp, fentry or kprobe) instead of the best that works
+    #[arg(long, value_enum, value_name = "KIND", hide_possible_values = true)]
+    pub(crate) attach: Option<Attach>,
+    /// Size of each CPU's ring (256K, 4M); a power of two of at least a page
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) ring_size: Option<String>,
+    /// Accept OpenTelemetry thread contexts only from these processes, repeatable: user=NAME,
+    /// cgroup=CGROUP or exe=PATH; or all, or off [default: all]
+    #[arg(long, value_name = "SELECTOR")]
+    pub(crate) contexts: Vec<String>,
+}
+
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Instrumented programs")]
+pub(crate) struct LttngArgs {
+    /// Receive spans of instrumented daemons (LTTng-UST) as parents of their system calls
+    #[arg(long)]
+    pub(crate) ust: bool,
+    /// Mapping file for other instrumentation, repeatable; blkkin's own and blkin's are built in
+    #[arg(long, value_name = "FILE.toml", requires = "ust")]
+    pub(crate) ust_mapping: Vec<PathBuf>,
+    /// Trace NBD requests that programs send over sockets of their own; with --ust the server's
+    /// span becomes their child
+    #[arg(long)]
+    pub(crate) nbd: bool,
+}
+
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Instrumented programs")]
+pub(crate) struct UsdtArgs {
+    /// Mapping file for USDT probes of a program, repeatable: their spans become parents of its
+    /// system calls
+    #[arg(long, value_name = "FILE.toml")]
+    pub(crate) probes: Vec<PathBuf>,
+}
+
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Output")]
+pub(crate) struct OutputArgs {
+    /// Destinations of spans, repeatable: zipkin=URL, zipkin=FILE.json or otlp=URL
+    #[arg(long, value_name = "DEST")]
+    pub(crate) to: Vec<String>,
+    /// Number of slowest storage operations to draw
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub(crate) slowest: usize,
+    /// Write the report as JSON, to FILE or in place of the text
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    pub(crate) json: Option<PathBuf>,
+    /// Colours: auto (on a terminal), always or never
+    #[arg(long, value_enum, default_value_t, value_name = "WHEN", hide_possible_values = true)]
+    pub(crate) color: Color,
+    /// Print no report at the end
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) no_report: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Attach {
+    /// BTF-typed tracepoints
+    #[value(name = "tp_btf")]
+    TpBtf,
+    /// Raw tracepoints
+    #[value(name = "raw_tp")]
+    RawTp,
+    /// Typed function entries; tracepoints where no function is equivalent
+    #[value(name = "fentry")]
+    Fentry,
+    /// Function entries; tracepoints where no function is equivalent
+    #[value(name = "kprobe")]
+    Kprobe,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+/// An invalid command line, or a request for help.
+#[derive(Debug)]
+pub(crate) enum ParseFailure {
+    /// The parser's error.
+    Clap(clap::Error, Status),
+    /// An error of blkkin, where it helps more.
+    Error(CliError),
+}
+
+impl ParseFailure {
+    /// Prints the error (stderr) or the requested help (stdout).
+    pub(crate) fn print(&self) -> ExitCode {
+        match self {
+            ParseFailure::Clap(error, status) => {
+                // A closed stdout or stderr has no reader.
+                let _ = error.print();
+                status.code()
+            }
+            ParseFailure::Error(failure) => failure.print(),
+        }
+    }
+}
+
+/// Parses the command line. `run` exits with 125 on an error, as env(1) does: lower statuses belong
+/// to CMD.
+pub(crate) fn parse(args: impl Iterator<Item = OsString>) -> Result<CliCommand, ParseFailure> {
+    let args = config_file::expand(args.collect(), &Cli::command()).map_err(ParseFailure::Error)?;
+    let error = match Cli::try_parse_from(&args) {
+        Ok(cli) => return Ok(cli.task),
+        Err(error) => error,
+    };
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        return Err(ParseFailure::Clap(error, Status::Success));
+    }
+    if args.get(1).is_none_or(|word| word != "run") {
+        return Err(ParseFailure::Clap(error, Status::Usage));
+    }
+    Err(missing_separator(&args).map_or(ParseFailure::Clap(error, Status::CannotTrace), ParseFailure::Error))
+}
+
+/// Suggests `--` for `blkkin run ls`.
+fn missing_separator(args: &[OsString]) -> Option<CliError> {
+    let first = args.get(2)?;
+    let (has_separator, is_option) =
+        (args.iter().any(|word| word == "--"), first.to_string_lossy().starts_with('-'));
+    (!has_separator && !is_option).then(|| {
+        let rest: Vec<_> = args[2..].iter().map(|word| word.to_string_lossy()).collect();
+        let why = "the command comes after --, so that its options are not taken for blkkin's";
+        CliError::cannot_trace("no command to run", why, format!("blkkin run -- {}", rest.join(" ")))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_line_definition_is_valid() {
+        Cli::command().debug_assert();
+    }
+
+    fn failure(line: &str) -> (Option<String>, Status) {
+        match parse(line.split(' ').map(OsString::from)) {
+            Err(ParseFailure::Clap(_, status)) => (None, status),
+            Err(ParseFailure::Error(failure)) => (Some(failure.remedy), failure.status),
+            Ok(task) => panic!("{task:?}"),
+        }
+    }
+
+    #[test]
+    fn command_without_dashes_gets_a_suggestion() {
+        let remedy = "blkkin run -- ls -l".to_owned();
+        assert_eq!(failure("blkkin run ls -l"), (Some(remedy), Status::CannotTrace));
+        assert_eq!(failure("blkkin run"), (None, Status::CannotTrace));
+        assert_eq!(failure("blkkin run --what -- ls"), (None, Status::CannotTrace));
+        assert_eq!(failure("blkkin trace ls"), (None, Status::Usage));
+        assert_eq!(failure("blkkin run --help"), (None, Status::Success));
+    }
+}

@@ -1,0 +1,223 @@
+//! Trace filters: options become a filter for the tracer, and rules for whole traces.
+//!
+//! *In*: [`FilterArgs`], and this machine's processes, devices and cgroups. *Out*: a
+//! [`TraceFilter`], or an error on the first invalid option with the nearest valid value. blkkin
+//! guesses nothing: it refuses a filter that could never match.
+
+mod cgroups;
+pub(crate) mod context_trust;
+mod devices;
+pub(crate) mod path;
+pub(crate) mod post_filter;
+mod syscalls;
+mod tasks;
+
+use std::mem;
+
+use blkkin_probe_abi::settings::FILTERS_MAX;
+use blkkin_tracer::{AttachKind, Detail, Filter, TraceScope, TracerConfig};
+use blkkin_wire::ids::Pid;
+
+use crate::cli::{Attach, FilterArgs, TracerArgs, units};
+use crate::error::CliError;
+use crate::filter::post_filter::{PostFilter, TaskFilter};
+use path::PathPattern;
+
+/// Returns the scope of tracing: the named processes and their descendants, or everything.
+pub(crate) fn trace_scope(tree: &[Pid]) -> TraceScope {
+    if tree.is_empty() { TraceScope::All } else { TraceScope::Marked }
+}
+
+/// A resolved filter.
+#[derive(Debug)]
+pub(crate) struct TraceFilter {
+    /// The kernel side's part.
+    pub(crate) kernel: Filter,
+    /// Processes to trace with their descendants.
+    pub(crate) tree: Vec<Pid>,
+    /// The detail of system calls.
+    pub(crate) detail: Detail,
+    /// The rules for whole traces.
+    pub(crate) post: PostFilter,
+}
+
+impl TraceFilter {
+    /// Resolves every option.
+    pub(crate) fn resolve(args: &FilterArgs) -> Result<TraceFilter, CliError> {
+        check_limits(args)?;
+        let detail = detail(&args.detail)?;
+        let slower_than =
+            args.slower_than.as_deref().map(|t| units::duration("--slower-than", t)).transpose()?;
+        let paths = args.path.iter().map(|p| PathPattern::parse(p)).collect::<Result<Vec<_>, _>>()?;
+        if !paths.is_empty() && detail == Detail::Requests {
+            return Err(CliError::usage(
+                "--path does not work with --detail 0",
+                "at detail 0 the paths of files are not recorded",
+                "--detail 1",
+            ));
+        }
+        Ok(TraceFilter {
+            kernel: Filter {
+                pids: resolve_all(&args.pid, |p| tasks::pid("--pid", p))?,
+                tids: resolve_all(&args.tid, tasks::tid)?,
+                comms: resolve_all(&args.comm, tasks::comm)?,
+                cgroups: resolve_all(&args.cgroup, cgroups::cgroup)?,
+                devices: resolve_all(&args.device, devices::device)?,
+                syscalls: resolve_all(&args.syscall, syscalls::syscall)?,
+                slower_than,
+                errors_only: args.errors_only,
+                keep_sampled: args.sampled_by_program.is_on(),
+            },
+            tree: resolve_all(&args.tree, |p| tasks::pid("--tree", p))?,
+            detail,
+            post: PostFilter {
+                tasks: None,
+                paths,
+                slower_than,
+                errors_only: args.errors_only,
+                or_sampled: args.sampled_by_program.is_on(),
+            },
+        })
+    }
+
+    /// Builds the tracer's configuration. With [`TraceScope::Marked`] the kernel side checks only
+    /// the mark, so task filters become rules for whole traces.
+    pub(crate) fn tracer_config(
+        &mut self,
+        follow: TraceScope,
+        how: &TracerArgs,
+    ) -> Result<TracerConfig, CliError> {
+        if follow == TraceScope::Marked {
+            let filter = &mut self.kernel;
+            self.post.tasks = TaskFilter {
+                pids: mem::take(&mut filter.pids),
+                tids: mem::take(&mut filter.tids),
+                comms: mem::take(&mut filter.comms),
+                cgroups: mem::take(&mut filter.cgroups),
+            }
+            .non_empty();
+        }
+        Ok(TracerConfig {
+            scope: follow,
+            filter: self.kernel.clone(),
+            detail: self.detail,
+            attach: how.attach.map(|kind| match kind {
+                Attach::TpBtf => AttachKind::TpBtf,
+                Attach::RawTp => AttachKind::RawTp,
+                Attach::Fentry => AttachKind::Fentry,
+                Attach::Kprobe => AttachKind::Kprobe,
+            }),
+            ring_bytes: how.ring_size.as_deref().map(units::ring_bytes).transpose()?,
+            kernel_origin: follow == TraceScope::All && self.wants_kernel_origin(),
+            contexts: context_trust::context_policy(&how.contexts)?,
+            nbd: false,
+            usdt_probes: Vec::new(),
+        })
+    }
+
+    /// Returns whether the kernel's own work (write-back, metadata) is traced. It belongs to no
+    /// task and no system call, so a filter on either excludes it.
+    fn wants_kernel_origin(&self) -> bool {
+        let filter = &self.kernel;
+        filter.pids.is_empty()
+            && filter.tids.is_empty()
+            && filter.comms.is_empty()
+            && filter.cgroups.is_empty()
+            && filter.syscalls.is_empty()
+            && self.post.paths.is_empty()
+    }
+}
+
+/// Checks the number of filters: the kernel side keeps them in arrays of fixed length.
+fn check_limits(args: &FilterArgs) -> Result<(), CliError> {
+    let counts = [
+        ("--comm", args.comm.len()),
+        ("--pid", args.pid.len()),
+        ("--tid", args.tid.len()),
+        ("--cgroup", args.cgroup.len()),
+        ("--device", args.device.len()),
+    ];
+    for (option, count) in counts {
+        if count > FILTERS_MAX {
+            return Err(CliError::usage(
+                format!("{count} times {option}"),
+                format!("the kernel side compares at most {FILTERS_MAX}, as each costs time at every event"),
+                "fewer of them, or --cgroup or --tree, which cover many tasks at once",
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn resolve_all<T>(
+    values: &[String],
+    look_up: impl Fn(&str) -> Result<T, CliError>,
+) -> Result<Vec<T>, CliError> {
+    values.iter().map(|word| look_up(word)).collect()
+}
+
+fn detail(level: &str) -> Result<Detail, CliError> {
+    match level {
+        "0" => Ok(Detail::Requests),
+        "1" => Ok(Detail::Syscalls),
+        "2" => Ok(Detail::Full),
+        _ => Err(CliError::usage(
+            format!("unknown detail `{level}`"),
+            "there are three levels: 0, 1 and 2",
+            "--detail 0 for system calls that reached the block layer, 1 for every system call, 2 for raw arguments too",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn args() -> FilterArgs {
+        FilterArgs { detail: "1".into(), ..FilterArgs::default() }
+    }
+
+    #[test]
+    fn no_filter_traces_everything() {
+        let config = TraceFilter::resolve(&args())
+            .unwrap()
+            .tracer_config(TraceScope::All, &TracerArgs::default())
+            .unwrap();
+        assert!(config.kernel_origin);
+        assert_eq!(config.filter, Filter::default());
+    }
+
+    #[test]
+    fn task_filters_move_to_the_post_filter_for_marked_tasks() {
+        let values = FilterArgs { comm: vec!["x".into()], ..args() };
+        let mut filter = TraceFilter::resolve(&values).unwrap();
+        let config = filter.tracer_config(TraceScope::All, &TracerArgs::default()).unwrap();
+        assert_eq!((config.filter.comms.len(), filter.post.tasks.is_some()), (1, false));
+        let config = filter.tracer_config(TraceScope::Marked, &TracerArgs::default()).unwrap();
+        assert_eq!((config.filter.comms.len(), filter.post.tasks.is_some()), (0, true));
+        assert!(!config.kernel_origin);
+    }
+
+    #[test]
+    fn too_many_filters_are_refused() {
+        let comm = vec!["x".to_owned(); FILTERS_MAX + 1];
+        let error = TraceFilter::resolve(&FilterArgs { comm, ..args() }).unwrap_err();
+        assert_eq!(error.what, "9 times --comm");
+        let comm = vec!["x".to_owned(); FILTERS_MAX];
+        assert!(TraceFilter::resolve(&FilterArgs { comm, ..args() }).is_ok());
+    }
+
+    #[test]
+    fn path_filter_needs_a_detail_with_paths() {
+        let args = FilterArgs { detail: "0".into(), path: vec!["/x".into()], ..FilterArgs::default() };
+        assert!(TraceFilter::resolve(&args).unwrap_err().what.contains("--detail 0"));
+    }
+
+    #[test]
+    fn unknown_detail_is_refused() {
+        let args = FilterArgs { detail: "3".into(), ..FilterArgs::default() };
+        assert_eq!(TraceFilter::resolve(&args).unwrap_err().what, "unknown detail `3`");
+    }
+}

@@ -1,0 +1,117 @@
+//! Filters for complete traces. The kernel side already drops what a system call alone decides;
+//! latency and errors of lower layers are known only here.
+
+use blkkin_aggregator::trace::Trace;
+use blkkin_wire::clock::DurationNs;
+use blkkin_wire::event::{Captured, SyscallOutcome, TaskEvent};
+use blkkin_wire::ids::{CgroupId, Pid, Tid};
+use blkkin_wire::syscalls::errno_of;
+
+use crate::filter::path::PathPattern;
+
+/// A filter that a trace passes if it passes every rule.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PostFilter {
+    /// Tasks that may have started the trace. When the kernel side traces marked tasks, it does not
+    /// check their names and numbers.
+    pub(crate) tasks: Option<TaskFilter>,
+    /// Paths, of which a file of the trace must match one.
+    pub(crate) paths: Vec<PathPattern>,
+    /// Minimum latency, from the begin to the end of the last part.
+    pub(crate) slower_than: Option<DurationNs>,
+    /// Keeps only traces with an error.
+    pub(crate) errors_only: bool,
+    /// Keeps a trace that its application samples, whatever the latency and error rules decide.
+    pub(crate) or_sampled: bool,
+}
+
+/// A filter for tasks: an empty list matches all, and one match within a list is enough.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TaskFilter {
+    /// Process ids.
+    pub(crate) pids: Vec<Pid>,
+    /// Thread ids.
+    pub(crate) tids: Vec<Tid>,
+    /// Task names.
+    pub(crate) comms: Vec<String>,
+    /// Cgroups.
+    pub(crate) cgroups: Vec<CgroupId>,
+}
+
+/// The result for a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FilterVerdict {
+    /// The trace passes.
+    Keep,
+    /// The trace is filtered.
+    Drop,
+    /// The trace is filtered because a name that a rule needs is unknown.
+    UnknownName,
+}
+
+impl PostFilter {
+    /// Evaluates a trace.
+    pub(crate) fn evaluate(&self, trace: &Trace) -> FilterVerdict {
+        let slow = self.slower_than.is_none_or(|least| trace.last_end().since(trace.start()) > least);
+        let wanted = slow && (!self.errors_only || has_error(trace));
+        let sampled = self.or_sampled && trace.is_sampled_by_program();
+        if !wanted && !sampled {
+            return FilterVerdict::Drop;
+        }
+        match self.tasks.as_ref().map(|rule| (rule, trace.names.task.as_deref())) {
+            Some((_, None)) => return FilterVerdict::UnknownName,
+            Some((rule, Some(task))) if !rule.matches(task) => return FilterVerdict::Drop,
+            _ => {}
+        }
+        if self.paths.is_empty() || paths(trace).any(|path| self.paths.iter().any(|p| p.matches(path))) {
+            return FilterVerdict::Keep;
+        }
+        if has_unknown_path(trace) { FilterVerdict::UnknownName } else { FilterVerdict::Drop }
+    }
+}
+
+impl TaskFilter {
+    /// Returns `None` for an empty filter.
+    pub(crate) fn non_empty(self) -> Option<TaskFilter> {
+        (self != TaskFilter::default()).then_some(self)
+    }
+
+    fn matches(&self, task: &TaskEvent) -> bool {
+        (self.comms.is_empty() || self.comms.iter().any(|comm| **comm == *task.comm))
+            && (self.pids.is_empty() || self.pids.contains(&task.pid))
+            && (self.tids.is_empty() || self.tids.contains(&task.tid))
+            && (self.cgroups.is_empty() || self.cgroups.contains(&task.cgroup))
+    }
+}
+
+/// Returns whether any layer has an error, also if the system call succeeded (a write whose bio
+/// failed later).
+fn has_error(trace: &Trace) -> bool {
+    let call = trace.call().is_some_and(
+        |call| matches!(call.outcome, SyscallOutcome::Returned(value) if errno_of(value).is_some()),
+    );
+    call || trace.bios.iter().any(|bio| !bio.status.is_ok())
+        || trace.requests.iter().any(|request| !request.status.is_ok())
+        || trace.carried.iter().any(|carried| !carried.request.status.is_ok())
+}
+
+/// Returns every path of the trace: of its files and its arguments. A relative argument is known
+/// from some folder on, like a path whose upper part is missing.
+fn paths(trace: &Trace) -> impl Iterator<Item = &str> {
+    let files = [&trace.names.file, &trace.names.second_file].into_iter().flatten().map(|file| &*file.path);
+    let arguments = trace.call().into_iter().flat_map(|call| call.paths.iter().flatten()).map(|path| &**path);
+    files.chain(arguments)
+}
+
+/// Returns whether the path of one of the trace's files is missing or truncated.
+fn has_unknown_path(trace: &Trace) -> bool {
+    let Some(call) = trace.call() else { return false };
+    let files =
+        [(call.file.is_some(), &trace.names.file), (call.second_file.is_some(), &trace.names.second_file)];
+    files
+        .into_iter()
+        .any(|(used, name)| used && name.as_ref().is_none_or(|file| file.captured != Captured::Full))
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,187 @@
+//! The pipeline of a local trace.
+//!
+//! ```text
+//! thread "drain"                    thread "join"
+//! Tracer::drain ── bus (bounded) ── Joiner ── PostFilter ─┬─ Report
+//!                                                         └─ spans ─ (LocalLinker) ─ SpanSink (a thread each)
+//! ```
+//!
+//! *In*: a loaded tracer. *Out*: a [`RunOutcome`]: the report and the counters of every stage.
+//! *Invariant*: no stage between the rings and the exporters' queues drops an event. When the
+//! joiner falls behind, the bus fills, the drain thread waits, the rings overflow, and the kernel
+//! side counts the drops.
+//!
+//! *End*: [`Pipeline::stop`] signals the drain thread. It empties the rings, detaches the probes
+//! and closes its end of the bus. The joiner then drains the bus, finishes its traces and waits for
+//! the exporters. The control channel receives [`ControlEvent::PipelineEnded`], and
+//! [`Pipeline::collect`] does not wait.
+
+mod join;
+mod live_processes;
+pub(crate) mod progress_snapshot;
+mod raw_arguments;
+mod unrelated_commits;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::thread::{Builder, JoinHandle};
+
+use blkkin_aggregator::join::JoinAccounts;
+use blkkin_bus::{CAPACITY_DEFAULT, ChannelStats, channel};
+use blkkin_report::{Progress, Report};
+use blkkin_tracer::{Detail, StopSignal, TraceScope, TraceSummary, Tracer, TracerError};
+use blkkin_wire::batch::SourceStats;
+use blkkin_zipkin_export::Exporter;
+
+use crate::control::ControlEvent;
+use crate::control::ExitNotifier;
+use crate::destination::{DeliveryReport, SpanSink};
+use crate::error::{CliError, panicked};
+use crate::filter::post_filter::PostFilter;
+use crate::sources::lttng::{LttngMetrics, LttngSource, RunningLttng};
+use crate::sources::nbd;
+use crate::sources::usdt::{self, UsdtSource};
+use progress_snapshot::ProgressSnapshot;
+
+/// The configuration of a pipeline.
+pub(crate) struct RunPlan {
+    /// The scope of tracing.
+    pub(crate) scope: TraceScope,
+    /// The filter for whole traces.
+    pub(crate) tail: PostFilter,
+    /// The detail of system calls.
+    pub(crate) detail: Detail,
+    /// The report under construction.
+    pub(crate) report: Report,
+    /// The destinations of spans.
+    pub(crate) sinks: Vec<SpanSink>,
+    /// The LTTng source, with `--ust`.
+    pub(crate) daemons: Option<LttngSource>,
+    /// The USDT source, with `--probes`.
+    pub(crate) probes: Option<UsdtSource>,
+    /// With `--nbd`: link NBD client requests to the daemon spans of the same requests.
+    pub(crate) nbd: bool,
+}
+
+/// The outcome of a pipeline.
+pub(crate) struct RunOutcome {
+    /// The report on the traces that passed the filter.
+    pub(crate) report: Report,
+    /// The tracer's counters: the final ones, or those of the last batch with the error that ended
+    /// it early.
+    pub(crate) tracer: (SourceStats, Option<TracerError>),
+    /// The joiner's counters.
+    pub(crate) join: JoinAccounts,
+    /// The bus's counters.
+    pub(crate) bus: ChannelStats,
+    /// Traces dropped because a name that a filter needs is unknown.
+    pub(crate) names_unknown: u64,
+    /// Journal commits dropped because no recorded system call of the traced tasks waited for them.
+    pub(crate) unrelated_commits: u64,
+    /// Traced processes without a recorded exit; `None` when there were too many to track.
+    pub(crate) live_processes: Option<usize>,
+    /// The delivery of the spans, for each destination.
+    pub(crate) deliveries: Vec<DeliveryReport>,
+    /// Summary lines of LTTng, USDT and NBD sources.
+    pub(crate) daemons: Vec<String>,
+    /// Statistics of USDT events, with `--probes`.
+    pub(crate) probes: Option<usdt::UsdtSourceStats>,
+}
+
+/// A running pipeline.
+pub(crate) struct Pipeline {
+    stop: StopSignal,
+    live: Arc<ProgressSnapshot>,
+    servers: Vec<Arc<Exporter>>,
+    drain: JoinHandle<Result<TraceSummary, TracerError>>,
+    join: JoinHandle<join::JoinOutcome>,
+    daemons: Option<RunningLttng>,
+    probes: Option<usdt::RunningUsdt>,
+}
+
+impl Pipeline {
+    /// Starts the threads.
+    pub(crate) fn start(
+        tracer: Tracer,
+        mut plan: RunPlan,
+        control: Sender<ControlEvent>,
+    ) -> io::Result<Pipeline> {
+        let (mut publisher, subscription) = channel(CAPACITY_DEFAULT);
+        let mut daemons = None;
+        if let Some(prepared) = plan.daemons.take() {
+            let (first, batches) = channel(CAPACITY_DEFAULT);
+            let out = std::mem::replace(&mut publisher, first);
+            daemons = Some(prepared.start(batches, out, plan.scope, &LttngMetrics::default())?);
+        }
+        // Upstream of LTTng, as USDT correlation waits for nothing.
+        let mut probes = None;
+        if let Some(prepared) = plan.probes.take() {
+            let (first, batches) = channel(CAPACITY_DEFAULT);
+            let out = std::mem::replace(&mut publisher, first);
+            probes = Some(prepared.start(batches, out, &usdt::UsdtMetrics::default())?);
+        }
+        let (stop, live) = (StopSignal::new(), Arc::new(ProgressSnapshot::default()));
+        let servers = plan.sinks.iter().filter_map(SpanSink::server).collect();
+        let watched = Arc::clone(&live);
+        let join = Builder::new().name("join".into()).spawn(move || {
+            // Dropped last, also on a panic: the main thread must learn of the end.
+            let ended = ExitNotifier(control);
+            join::join(subscription, plan, &watched, |remark| ended.notify_waiting(remark))
+        })?;
+        let drain_stop = stop.clone();
+        let drain = Builder::new().name("drain".into()).spawn(move || tracer.run(publisher, drain_stop))?;
+        Ok(Pipeline { stop, live, servers, drain, join, daemons, probes })
+    }
+
+    /// Asks the drain thread to empty the rings and end.
+    pub(crate) fn stop(&self) {
+        self.stop.stop();
+    }
+
+    /// Stops waiting for servers; undelivered spans are counted.
+    pub(crate) fn abort_servers(&self) {
+        self.servers.iter().for_each(|server| server.abort());
+    }
+
+    /// Returns the progress so far.
+    pub(crate) fn progress(&self) -> Progress {
+        self.live.get()
+    }
+
+    /// Waits for the threads and returns the outcome.
+    pub(crate) fn collect(self) -> Result<RunOutcome, CliError> {
+        let mut joined = self.join.join().map_err(|panic| panicked("the join", &*panic))?;
+        let (mut nbd_stats, mut usdt_stats) = (None, None);
+        let tracer = match self.drain.join().map_err(|panic| panicked("the tracer", &*panic))? {
+            Ok(ended) => {
+                joined.report.at_end(ended.at_end);
+                (nbd_stats, usdt_stats) = (ended.nbd, ended.usdt);
+                (ended.accounts, None)
+            }
+            Err(error) => (joined.last, Some(error)),
+        };
+        let mut daemons = self.daemons.map(RunningLttng::collect).transpose()?.unwrap_or_default();
+        let mut usdt_outcome = None;
+        if let Some(probes) = self.probes {
+            let (remarks, numbers) = probes.collect(usdt_stats)?;
+            daemons.extend(remarks);
+            usdt_outcome = Some(numbers);
+        }
+        if let Some(nbd_stats) = nbd_stats {
+            daemons.extend(nbd::remarks(&nbd_stats, joined.link_stats.as_ref()));
+        }
+        Ok(RunOutcome {
+            daemons,
+            probes: usdt_outcome,
+            report: joined.report,
+            tracer,
+            join: joined.accounts,
+            bus: joined.bus,
+            names_unknown: joined.names_unknown,
+            unrelated_commits: joined.unrelated_commits,
+            live_processes: joined.live_processes,
+            deliveries: joined.deliveries,
+        })
+    }
+}

@@ -1,0 +1,146 @@
+//! The join thread: takes batches; produces the report, spans and counters.
+
+use std::time::Duration;
+
+use blkkin_aggregator::join::{JoinAccounts, JoinConfig, Joiner};
+use blkkin_aggregator::stage::home::Home;
+use blkkin_aggregator::stage::meet::MeetBooks;
+use blkkin_aggregator::trace::Trace;
+use blkkin_aggregator::translate;
+use blkkin_bus::{ChannelStats, Next, Subscription};
+use blkkin_report::{Progress, Report};
+use blkkin_tracer::Detail;
+use blkkin_wire::batch::{EventBatch, SourceStats};
+use blkkin_wire::span::Span;
+
+use super::live_processes::LiveProcesses;
+use super::progress_snapshot::ProgressSnapshot;
+use super::unrelated_commits::UnrelatedCommits;
+use super::{RunPlan, raw_arguments};
+use crate::destination::{DeliveryReport, SpanSink};
+use crate::filter::post_filter::{FilterVerdict, PostFilter};
+
+/// Poll timeout. Nothing happens between batches, and closing the channel wakes the wait, so any
+/// value works.
+const WAIT: Duration = Duration::from_secs(1);
+
+/// The results of the join thread.
+pub(super) struct JoinOutcome {
+    pub(super) report: Report,
+    pub(super) last: SourceStats,
+    pub(super) accounts: JoinAccounts,
+    pub(super) bus: ChannelStats,
+    pub(super) names_unknown: u64,
+    pub(super) unrelated_commits: u64,
+    pub(super) live_processes: Option<usize>,
+    /// Statistics of the links between NBD requests and daemon spans, with `--nbd`.
+    pub(super) link_stats: Option<MeetBooks>,
+    pub(super) deliveries: Vec<DeliveryReport>,
+}
+
+/// Runs until the channel closes; `notify` receives remarks on slow destinations.
+pub(super) fn join(
+    mut batches: Subscription<EventBatch>,
+    plan: RunPlan,
+    snapshot: &ProgressSnapshot,
+    notify: impl Fn(String),
+) -> JoinOutcome {
+    let mut joiner = Joiner::new(JoinConfig::default());
+    let mut sorter = TraceRouter {
+        unrelated_commits: UnrelatedCommits::new(plan.scope),
+        post_filter: plan.tail,
+        detail: plan.detail,
+        report: plan.report,
+        sinks: plan.sinks,
+        local_linker: plan.nbd.then(Home::new),
+        names_unknown: 0,
+    };
+    let mut alive = LiveProcesses::default();
+    let mut last = SourceStats::default();
+    loop {
+        let batch = match batches.next(WAIT) {
+            Next::Item(batch) => batch,
+            Next::Timeout => continue,
+            Next::Closed => break,
+        };
+        alive.apply(&batch.events);
+        last = batch.stats.clone();
+        joiner.apply(batch, &mut |trace: &Trace| sorter.route(trace));
+        snapshot.set(sorter.progress(&last));
+    }
+    joiner.finish(&mut |trace: &Trace| sorter.route(trace));
+    if let Some(home) = &mut sorter.local_linker {
+        home.finish(&mut |spans| offer(&sorter.sinks, spans));
+    }
+    snapshot.set(sorter.progress(&last));
+    JoinOutcome {
+        last,
+        accounts: joiner.accounts().clone(),
+        bus: batches.stats(),
+        names_unknown: sorter.names_unknown,
+        unrelated_commits: sorter.unrelated_commits.count(),
+        live_processes: alive.count(),
+        link_stats: sorter.local_linker.as_ref().map(|home| home.books().clone()),
+        report: sorter.report,
+        deliveries: sorter.sinks.into_iter().map(|outlet| outlet.finish(&notify)).collect(),
+    }
+}
+
+/// Routes each trace to the report and the sinks.
+struct TraceRouter {
+    unrelated_commits: UnrelatedCommits,
+    post_filter: PostFilter,
+    detail: Detail,
+    report: Report,
+    sinks: Vec<SpanSink>,
+    /// Links both endpoints of an NBD request.
+    local_linker: Option<Home>,
+    names_unknown: u64,
+}
+
+impl TraceRouter {
+    fn route(&mut self, trace: &Trace) {
+        if self.unrelated_commits.is_unrelated(trace) {
+            return;
+        }
+        match self.post_filter.evaluate(trace) {
+            FilterVerdict::Keep => {
+                self.unrelated_commits.recover_for(trace).into_iter().for_each(|commit| self.deliver(commit));
+                self.deliver(trace);
+            }
+            FilterVerdict::Drop => {}
+            FilterVerdict::UnknownName => self.names_unknown += 1,
+        }
+    }
+
+    fn deliver(&mut self, trace: &Trace) {
+        self.report.add(trace);
+        if self.sinks.is_empty() && self.local_linker.is_none() {
+            return;
+        }
+        let mut spans = translate::spans(trace);
+        if self.detail == Detail::Full {
+            raw_arguments::add_tags(trace, &mut spans);
+        }
+        match &mut self.local_linker {
+            Some(home) => {
+                home.take(trace, spans, &mut |spans| offer(&self.sinks, spans));
+                home.moves().iter().for_each(|(of, moved)| self.report.moved(*of, moved));
+            }
+            None => offer(&self.sinks, spans),
+        }
+    }
+
+    fn progress(&self, accounts: &SourceStats) -> Progress {
+        self.report.progress(accounts.lost())
+    }
+}
+
+/// Offers the spans to every sink.
+fn offer(sinks: &[SpanSink], spans: Vec<Span>) {
+    let Some((last, others)) = sinks.split_last() else { return };
+    for outlet in others {
+        outlet.offer(spans.clone());
+    }
+    last.offer(spans);
+}

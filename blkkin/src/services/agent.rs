@@ -1,0 +1,187 @@
+//! `blkkin agent`: sends the events of this machine to a Kafka topic, until a signal.
+//!
+//! ```text
+//! thread "drain"                    thread "send"                                  thread "cluster"
+//! Tracer::drain ── bus (bounded) ── EventBatcher → SenderWindow → Kafka            creates the topic,
+//!                    └ --ust: sources::lttng, --probes: sources::usdt, └ spool       reports outages
+//!                      and one more bus for each                         (a folder, bounded)
+//! ```
+//!
+//! *In*: a loaded tracer, and a cluster that may not be reachable yet. *Out*: Kafka records, and a
+//! summary of every event's fate at shutdown. *Invariant*: no stage between the rings and the
+//! cluster drops events. While the cluster accepts no more, the spool fills (without one, the
+//! producer's queue), then the bus, then the rings, and the kernel counts the drops there. The next
+//! start reports the losses of a killed agent (`crash_recovery.rs`).
+//!
+//! The agent joins nothing: a trace across machines is complete only where their events meet.
+//! Filters that need a whole trace (`--path`) are therefore refused.
+
+mod config;
+mod counter_store;
+mod crash_recovery;
+mod load;
+mod metrics;
+mod pipeline;
+mod replay;
+mod send;
+mod sender_window;
+mod shutdown;
+mod spool_config;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use blkkin_bus::kafka::{EVENTS, EventProducer, KafkaError, Settings};
+use blkkin_bus::recording::Recorder;
+use blkkin_tracer::StopSignal;
+use blkkin_wire::crash_report::CrashedRun;
+
+use crate::cli::AgentArgs;
+use crate::control::{ControlEvent, ControlReceiver};
+use crate::error::CliError;
+use crate::filter::{context_trust, trace_scope};
+use crate::log::info;
+use crate::service::kafka::{EVENTS_TOPIC_CONFIG, settings};
+use crate::service::{ClusterWait, Endpoint, Port, ServiceStatus, Systemd};
+use crate::sources::lttng::{LttngMetrics, LttngSource};
+use crate::sources::usdt;
+use config::{domain, reject_capture_with_replay, reject_path_filter};
+use counter_store::CounterStore;
+use crash_recovery::{CrashRecovery, RunMarker};
+use load::{LoadedTracer, load};
+use metrics::AgentMetrics;
+use pipeline::{AgentPipeline, EventSources};
+use send::{ClusterSink, EventSink};
+
+/// Traces and sends until a signal.
+pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, CliError> {
+    // Signals are received before the probes are attached: a signal meanwhile ends the agent and
+    // does not kill it.
+    let mut control = ControlReceiver::open()?;
+    reject_path_filter(args)?;
+    reject_capture_with_replay(args)?;
+    let Some(brokers) = &args.brokers else { return record(args, control) };
+    let settings = settings(brokers, &args.set)?;
+    if let Some(folder) = &args.replay {
+        start_cluster_wait(&settings, args.partitions, &StopSignal::new(), &control)?;
+        return replay::replay(folder, &settings, args.rate, &mut control);
+    }
+    let domain = args.domain.as_deref().map(domain).transpose()?;
+    let spool = spool_config::open(args)?;
+    let counter_store = CounterStore::open(&args.bpffs);
+    let mut crash_recovery = CrashRecovery::detect(&counter_store, spool.as_ref());
+    let mut traced = load(args)?;
+    let node = traced.tracer.source().node;
+    let domain = domain.unwrap_or(node);
+    let producer = EventProducer::new(&settings, domain).map_err(no_cluster)?;
+    let exported = counter_store.and_then(|counter_store| {
+        let exported = traced.tracer.export_counters().map_err(|error| error.to_string())?;
+        Ok((counter_store.save(&exported)?, exported.progress))
+    });
+    if let Err(why) = &exported {
+        info(&format!("warning: losses of this agent after a crash will be unknown: {why}"));
+    }
+    let (own, progress_map) = exported.ok().unzip();
+    let counters_epoch = own.as_ref().map(|_| traced.tracer.source().epoch);
+    let marker = spool.as_ref().map(|spool| RunMarker::new(spool.folder(), counters_epoch));
+    marker.iter().for_each(|marker| crash_recovery.install_marker(marker));
+    let target = format!("{EVENTS} at {}", settings.brokers);
+    let crashed_runs = crash_recovery.crashed_runs.clone();
+    let record_bytes = settings.record_bytes();
+    let sink = EventSink::Cluster(Box::new(ClusterSink {
+        producer,
+        record_bytes,
+        node,
+        domain,
+        spool,
+        progress_map,
+        crash_recovery,
+    }));
+    let result = serve(args, traced, sink, Some((settings, crashed_runs)), target, control);
+    // The agent has reported its own end, so the next start has nothing to report.
+    drop(own);
+    marker.into_iter().for_each(RunMarker::remove);
+    result
+}
+
+/// Records into a folder.
+fn record(args: &AgentArgs, control: ControlReceiver) -> Result<ExitCode, CliError> {
+    let folder = args.record.clone().unwrap_or_default();
+    let recorder = Recorder::open(&folder).map_err(|error| {
+        let what = format!("cannot record into {}", folder.display());
+        CliError::cannot_trace(what, error, "a writable folder, on a disk that is not traced")
+    })?;
+    serve(args, load(args)?, EventSink::Folder(recorder), None, folder.display().to_string(), control)
+}
+
+/// Traces as a service, until a signal or the end of the pipeline.
+fn serve(
+    args: &AgentArgs,
+    LoadedTracer { mut tracer, tree, usdt_probes }: LoadedTracer,
+    sink: EventSink,
+    cluster: Option<(Settings, Vec<CrashedRun>)>,
+    target: String,
+    mut control: ControlReceiver,
+) -> Result<ExitCode, CliError> {
+    let systemd = Systemd::from_env();
+    let daemons = LttngSource::open(&args.lttng, &context_trust::context_policy(&args.tracer.contexts)?)?
+        .map(|source| (source, LttngMetrics::log_immediately()));
+    let lttng_metrics = daemons.as_ref().map(|(_, metrics)| metrics.clone());
+    let probes = usdt_probes.attach(&mut tracer)?.map(|source| (source, usdt::UsdtMetrics::default()));
+    let usdt_metrics = probes.as_ref().map(|(_, metrics)| metrics.clone());
+    let source_metrics = (lttng_metrics, usdt_metrics);
+    let metrics = Arc::new(AgentMetrics::new(systemd.stall_timeout(), source_metrics, tracer.nbd_stats()));
+    let _metrics = Endpoint::start(
+        args.service.metrics,
+        args.service.metrics_token.as_deref(),
+        Port::Agent,
+        Arc::clone(&metrics) as Arc<dyn ServiceStatus>,
+    )?;
+    let status = format!("tracing; events go to {target}");
+    if let EventSink::Cluster(sink) = &sink {
+        sink.spool.iter().for_each(|spool| metrics.set_spool(spool.stats()));
+    }
+    let sources = EventSources { daemons, probes, scope: trace_scope(&tree) };
+    let pipeline = AgentPipeline::start(tracer, sources, sink, target, &control, &metrics)?;
+    if let Some((settings, crashed_runs)) = cluster {
+        metrics.set_crashed_runs(crashed_runs);
+        metrics.set_cluster_wait(start_cluster_wait(&settings, args.partitions, &pipeline.stop, &control)?);
+    }
+    for pid in &tree {
+        info(&format!("tracing process {} and its descendants", pid.0));
+    }
+    info(&status);
+    systemd.ready(&status);
+    loop {
+        match control.next(systemd.watchdog_interval().unwrap_or(Duration::MAX)) {
+            Some(ControlEvent::Signal(signal)) if !signal.is_child() => break,
+            Some(ControlEvent::PipelineEnded) => break,
+            Some(ControlEvent::Waiting(remark)) => {
+                info(&remark);
+                systemd.status(&remark);
+            }
+            Some(ControlEvent::Signal(_) | ControlEvent::ClusterReady) | None => {}
+        }
+        systemd.ping_watchdog(metrics.heartbeat.since_last());
+    }
+    systemd.stopping(send::DRAIN_TIMEOUT + send::DRAIN_TIMEOUT);
+    pipeline.finish()
+}
+
+/// Starts to create the topic, in the background.
+fn start_cluster_wait(
+    settings: &Settings,
+    partitions: u32,
+    stop: &StopSignal,
+    control: &ControlReceiver,
+) -> Result<ClusterWait, CliError> {
+    let settings = settings.clone();
+    let attempt = move || settings.ensure_topic(EVENTS, partitions, EVENTS_TOPIC_CONFIG);
+    ClusterWait::start("the cluster answers", control, stop, attempt)
+}
+
+/// Converts an error of the Kafka client at the start.
+fn no_cluster(error: KafkaError) -> CliError {
+    CliError::cannot_trace(error.what, error.why, error.remedy)
+}

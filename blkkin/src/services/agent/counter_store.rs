@@ -1,0 +1,140 @@
+//! The store that preserves an agent's counters across a crash.
+//!
+//! *In*: the counters that a tracer exports. *Out*: those of earlier, crashed agents. Preferred is
+//! systemd's file descriptor store (`FileDescriptorStoreMax=`): it needs no privilege, and systemd
+//! knows that the process has exited. Otherwise the counters are pinned in a BPF file system, which
+//! needs write permission there: /sys/fs/bpf belongs to root.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use blkkin_tracer::stats::persistent_counters::CrashedRunStats;
+use blkkin_tracer::{CounterHandles, CrashedRun, PinDir, PinnedCounters};
+use blkkin_wire::ids::StartEpoch;
+
+use crate::service::FdStore;
+
+const COUNTERS: &str = "counters";
+/// The stored name, kept from earlier versions so that their counters are still recovered.
+const PROGRESS: &str = "ledger";
+
+/// A store of counters.
+pub(super) enum CounterStore {
+    FdStore(FdStore),
+    Pins(PinDir),
+}
+
+/// A crashed run that no start has reported yet.
+pub(super) struct UnreportedRun {
+    pub(super) epoch: Option<StartEpoch>,
+    pub(super) counters: Result<CrashedRunStats, String>,
+    handle: RunHandle,
+}
+
+enum RunHandle {
+    Pinned(Box<CrashedRun>),
+    Stored(FdStore, StartEpoch),
+}
+
+/// The counters of this run, removed on drop. A crash skips the drop.
+pub(super) enum OwnCounters {
+    Pinned { _pins: PinnedCounters },
+    Stored(FdStore, StartEpoch),
+}
+
+impl CounterStore {
+    /// Opens systemd's store, or a mounted BPF file system; the error explains why neither works.
+    pub(super) fn open(bpffs: &Path) -> Result<CounterStore, String> {
+        // Room for this run's descriptors and those of one crashed run.
+        match FdStore::available(4) {
+            Some(store) => Ok(CounterStore::FdStore(store)),
+            None => PinDir::open(bpffs).map(CounterStore::Pins),
+        }
+    }
+
+    /// Returns the crashed runs that no start has reported yet.
+    pub(super) fn unreported_runs(&self) -> Result<Vec<UnreportedRun>, String> {
+        match self {
+            CounterStore::FdStore(store) => Ok(stored(*store)),
+            CounterStore::Pins(pin_dir) => {
+                let dead = pin_dir.crashed_runs().map_err(|error| error.to_string())?;
+                let unreported = |dead: CrashedRun| UnreportedRun {
+                    epoch: dead.epoch,
+                    counters: dead.stats.clone(),
+                    handle: RunHandle::Pinned(Box::new(dead)),
+                };
+                Ok(dead.into_iter().map(unreported).collect())
+            }
+        }
+    }
+
+    /// Stores the counters of this run.
+    pub(super) fn save(&self, legacy: &CounterHandles) -> Result<OwnCounters, String> {
+        match self {
+            CounterStore::FdStore(store) => {
+                let epoch = legacy.epoch;
+                let both = [(PROGRESS, &legacy.progress_map), (COUNTERS, &legacy.counters)];
+                let stored_both =
+                    both.into_iter().try_for_each(|(what, map)| store.store(&name(what, epoch), map.as_fd()));
+                stored_both
+                    .map(|()| OwnCounters::Stored(*store, epoch))
+                    .map_err(|error| format!("the service manager: {error}"))
+            }
+            CounterStore::Pins(pin_dir) => {
+                let pins = pin_dir.pin(legacy).map_err(|error| error.to_string())?;
+                Ok(OwnCounters::Pinned { _pins: pins })
+            }
+        }
+    }
+}
+
+impl UnreportedRun {
+    /// Removes the run after its report was delivered.
+    pub(super) fn acknowledge(self) {
+        match self.handle {
+            // A run that cannot be removed is reported once more.
+            RunHandle::Pinned(dead) => drop(dead.acknowledge()),
+            RunHandle::Stored(store, epoch) => remove(store, epoch),
+        }
+    }
+}
+
+impl Drop for OwnCounters {
+    fn drop(&mut self) {
+        if let OwnCounters::Stored(store, epoch) = self {
+            remove(*store, *epoch);
+        }
+    }
+}
+
+fn remove(store: FdStore, epoch: StartEpoch) {
+    [COUNTERS, PROGRESS].iter().for_each(|what| store.remove(&name(what, epoch)));
+}
+
+fn name(what: &str, epoch: StartEpoch) -> String {
+    format!("{what}-{:016x}", epoch.0)
+}
+
+fn stored(store: FdStore) -> Vec<UnreportedRun> {
+    let mut found = BTreeMap::<u64, [Option<OwnedFd>; 2]>::new();
+    for (name, descriptor) in store.take() {
+        let Some((what, epoch)) = name.split_once('-') else { continue };
+        let Ok(epoch) = u64::from_str_radix(epoch, 16) else { continue };
+        let [counters, progress] = found.entry(epoch).or_default();
+        match what {
+            COUNTERS => *counters = Some(descriptor),
+            PROGRESS => *progress = Some(descriptor),
+            _ => {}
+        }
+    }
+    let unreported = |(epoch, both): (u64, [Option<OwnedFd>; 2])| {
+        let counters = match both {
+            [Some(counters), Some(progress)] => CrashedRunStats::from_descriptors(counters, progress),
+            _ => Err("the service manager has only part of its counters".to_owned()),
+        };
+        let epoch = StartEpoch(epoch);
+        UnreportedRun { epoch: Some(epoch), counters, handle: RunHandle::Stored(store, epoch) }
+    };
+    found.into_iter().map(unreported).collect()
+}

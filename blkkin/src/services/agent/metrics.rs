@@ -1,0 +1,281 @@
+//! Metrics and health of the agent.
+//!
+//! *In*: the counters of each batch, of the producer and of the bus. *Out*: metric families and
+//! health. *Invariant*: fired = recorded + dropped holds in each scrape, up to the records in the
+//! rings (at most 20 ms of records); accepted = delivered + failed + waiting.
+
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use blkkin_bus::ChannelStats;
+use blkkin_bus::kafka::{DeliveryStats, EVENTS};
+use blkkin_bus::spool::SpoolStats;
+use blkkin_tracer::enrich::nbd::NbdStatsHandle;
+use blkkin_wire::batch::{RecordStats, SourceStats};
+use blkkin_wire::crash_report::CrashedRun;
+
+mod families;
+use crate::service::{ClusterWait, Heartbeat, MetricFamily, MetricKind, Outage, ServiceStatus};
+use crate::sources::lttng::LttngMetrics;
+use crate::sources::usdt;
+
+/// Metrics shared by the sender thread and the observers.
+#[derive(Debug)]
+pub(crate) struct AgentMetrics {
+    snapshot: Mutex<Snapshot>,
+    /// Beats for each batch, and while one waits for the cluster.
+    pub(crate) heartbeat: Heartbeat,
+    stall_timeout: Duration,
+    /// Metrics of the LTTng source, with `--ust`.
+    daemons: Option<LttngMetrics>,
+    /// Metrics of the USDT source, with `--probes`.
+    probes: Option<usdt::UsdtMetrics>,
+    /// The wait for the cluster and its topic, unless the agent records to a folder.
+    cluster_wait: OnceLock<ClusterWait>,
+    /// Counters of NBD client requests, with `--nbd`.
+    nbd: Option<NbdStatsHandle>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Snapshot {
+    accounts: SourceStats,
+    deliveries: DeliveryStats,
+    bus: ChannelStats,
+    /// Counters of the spool; `None` without one. Then the number of disk failures.
+    spool: Option<SpoolStats>,
+    spool_failures: u64,
+    crashed_runs: Vec<CrashedRun>,
+    /// The outage of the cluster, while it lasts.
+    outage: Option<Outage>,
+}
+
+impl AgentMetrics {
+    /// Creates the metrics. Without a batch for `stall_timeout` the agent is unhealthy.
+    pub(crate) fn new(
+        stall_timeout: Duration,
+        (daemons, probes): (Option<LttngMetrics>, Option<usdt::UsdtMetrics>),
+        nbd: Option<NbdStatsHandle>,
+    ) -> AgentMetrics {
+        let (snapshot, cluster_wait) = Default::default();
+        AgentMetrics {
+            snapshot,
+            heartbeat: Heartbeat::new(),
+            stall_timeout,
+            daemons,
+            probes,
+            cluster_wait,
+            nbd,
+        }
+    }
+
+    /// Records a batch.
+    pub(crate) fn record_batch(&self, accounts: &SourceStats, bus: ChannelStats) {
+        self.heartbeat.beat();
+        let mut snapshot = self.snapshot();
+        (snapshot.accounts, snapshot.bus) = (accounts.clone(), bus);
+    }
+
+    /// Updates the delivery counters.
+    pub(crate) fn set_deliveries(&self, deliveries: DeliveryStats) {
+        self.snapshot().deliveries = deliveries;
+    }
+
+    /// Updates the spool's counters.
+    pub(crate) fn set_spool(&self, counts: SpoolStats) {
+        self.snapshot().spool = Some(counts);
+    }
+
+    /// Counts a failure of the spool's disk.
+    pub(crate) fn spool_failed(&self) {
+        self.snapshot().spool_failures += 1;
+    }
+
+    /// Records the begin or the end of an outage of the cluster.
+    pub(crate) fn set_outage(&self, outage: Option<Outage>) {
+        self.snapshot().outage = outage;
+    }
+
+    /// Sets the wait for the cluster.
+    pub(crate) fn set_cluster_wait(&self, cluster_wait: ClusterWait) {
+        // It is set once.
+        let _ = self.cluster_wait.set(cluster_wait);
+    }
+
+    /// Returns whether the cluster or its topic was not found yet.
+    pub(crate) fn is_waiting_for_cluster(&self) -> bool {
+        self.cluster_wait.get().and_then(ClusterWait::status).is_some()
+    }
+
+    /// Sets the crashed runs.
+    pub(crate) fn set_crashed_runs(&self, crashed_runs: Vec<CrashedRun>) {
+        self.snapshot().crashed_runs = crashed_runs;
+    }
+
+    fn snapshot(&self) -> MutexGuard<'_, Snapshot> {
+        self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ServiceStatus for AgentMetrics {
+    fn metric_families(&self) -> Vec<MetricFamily> {
+        let Snapshot { accounts, deliveries, bus, spool, spool_failures, crashed_runs, .. } =
+            self.snapshot().clone();
+        let kinds = |of: fn(&RecordStats) -> u64| {
+            let SourceStats { calls, bios, requests, commits, names, .. } = &accounts;
+            let kinds = [calls, bios, requests, commits, names].map(of);
+            ["call", "bio", "request", "commit", "name"].into_iter().zip(kinds)
+        };
+        let lost = [
+            ("end missed", accounts.ends_missed),
+            ("table full", accounts.untracked),
+            ("task not traced", accounts.tasks_missed),
+            ("program skipped", accounts.recursion_misses),
+            ("malformed", accounts.malformed),
+            ("bio walk limit", accounts.walk_overflow),
+            ("flush walk limit", accounts.flush_overflow),
+        ];
+        let counter =
+            |name, help, value: u64| MetricFamily::single(MetricKind::Counter, name, help, value as f64);
+        let gauge =
+            |name, help, value: u64| MetricFamily::single(MetricKind::Gauge, name, help, value as f64);
+        let mut families = vec![
+            MetricFamily::by_label(
+                "kind",
+                "records_fired",
+                "Records that the kernel side attempted to write",
+                kinds(|a| a.fired),
+            ),
+            MetricFamily::by_label(
+                "kind",
+                "records_read",
+                "Records read from the rings",
+                kinds(|a| a.recorded),
+            ),
+            MetricFamily::by_label(
+                "kind",
+                "records_dropped",
+                "Records dropped because a ring was full",
+                kinds(|a| a.dropped),
+            ),
+            MetricFamily::by_label(
+                "reason",
+                "records_incomplete",
+                "Parts of storage operations without a record",
+                lost,
+            ),
+            gauge("bus_events", "Events between the rings and the sender", bus.waiting().events),
+            counter("agent_events_accepted", "Events handed to the producer", deliveries.accepted),
+            counter("agent_events_delivered", "Events that the cluster acknowledged", deliveries.delivered),
+            counter("agent_events_failed", "Events that the cluster refused", deliveries.failed),
+            gauge("agent_events_waiting", "Events in flight to the cluster", deliveries.waiting()),
+            counter(
+                "agent_bytes_delivered",
+                "Bytes that the cluster acknowledged, before compression",
+                deliveries.bytes,
+            ),
+            MetricFamily::single(
+                MetricKind::Counter,
+                "agent_waited_seconds",
+                "Time that the agent waited for the cluster to accept records",
+                deliveries.waited_ns as f64 / 1e9,
+            ),
+        ];
+        families
+            .extend(spool.map(|counts| families::of_spool(&counts, spool_failures)).into_iter().flatten());
+        families.extend(families::of_contexts(&accounts));
+        families.extend(families::of_resources(&accounts));
+        families.extend(families::of_crashed_runs(&crashed_runs));
+        families.extend(self.daemons.iter().flat_map(LttngMetrics::metric_families));
+        families.extend(self.probes.iter().flat_map(usdt::UsdtMetrics::metric_families));
+        families.extend(self.nbd.iter().flat_map(|nbd| families::of_nbd(&nbd.get())));
+        families
+    }
+
+    fn unhealthy_reason(&self) -> Option<String> {
+        let since_last = self.heartbeat.since_last();
+        (since_last > self.stall_timeout)
+            .then(|| format!("no batch from the rings for {} s", since_last.as_secs()))
+    }
+
+    fn remarks(&self) -> Vec<String> {
+        // The obstacle of the wait is nearer to the cause, such as a topic that may not be created,
+        // than the outage.
+        let searching = self.cluster_wait.get().and_then(ClusterWait::status);
+        let outage =
+            || self.snapshot().outage.as_ref().map(|outage| format!("{EVENTS} is unreachable {outage}"));
+        searching.or_else(outage).into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::{Labels, Sample};
+
+    #[test]
+    fn metrics_show_the_counters() {
+        let metrics = AgentMetrics::new(Duration::from_secs(30), (None, None), None);
+        let calls = RecordStats { fired: 7, recorded: 4, dropped: 3 };
+        let accounts = SourceStats { calls, untracked: 2, ..SourceStats::default() };
+        let deliveries = DeliveryStats { accepted: 9, delivered: 5, failed: 1, ..DeliveryStats::default() };
+        metrics.record_batch(&accounts, ChannelStats::default());
+        metrics.set_deliveries(deliveries);
+        let families = metrics.metric_families();
+        let values = |name: &str| -> Vec<f64> {
+            let family = families.iter().find(|family| family.name == name).unwrap();
+            let value = |(_, sample): &(Labels, Sample)| match sample {
+                Sample::Number(value) => *value,
+                Sample::Histogram(_) => panic!("{family:?}"),
+            };
+            family.samples.iter().map(value).collect()
+        };
+        let calls = ["records_fired", "records_read", "records_dropped"].map(|name| values(name)[0]);
+        assert_eq!(calls, [7.0, 4.0, 3.0]);
+        assert_eq!((values("agent_events_waiting"), values("records_incomplete")[1]), (vec![3.0], 2.0));
+        let contexts = SourceStats {
+            contexts_publishing: 3,
+            contexts_unread: 5,
+            contexts_denied: 7,
+            ..accounts.clone()
+        };
+        let contexts = SourceStats { resources_publishing: 9, resources_malformed: 11, ..contexts };
+        metrics.record_batch(&contexts, ChannelStats::default());
+        let families = metrics.metric_families();
+        let sum = |name: &str| -> f64 {
+            let family = families.iter().find(|family| family.name == name).unwrap();
+            let number = |(_, sample): &(Labels, Sample)| match sample {
+                Sample::Number(value) => *value,
+                Sample::Histogram(_) => panic!("{family:?}"),
+            };
+            family.samples.iter().map(number).sum()
+        };
+        let shown = ["contexts_processes", "contexts_calls", "contexts_processes_skipped"].map(sum);
+        assert_eq!(shown, [3.0, 5.0, 7.0]);
+        assert_eq!(["resources_processes", "resources_failed"].map(sum), [9.0, 11.0]);
+        let lost: f64 = ["records_dropped", "records_incomplete"].iter().flat_map(|name| values(name)).sum();
+        assert_eq!(lost, accounts.lost() as f64, "all that counts as lost has a name");
+    }
+
+    #[test]
+    fn unreachable_cluster_is_reported_until_it_answers() {
+        let metrics = AgentMetrics::new(Duration::from_secs(30), (None, None), None);
+        assert!(metrics.remarks().is_empty());
+        metrics.set_outage(Some(Outage::new("why".to_owned())));
+        let remarks = metrics.remarks();
+        assert!(
+            remarks.len() == 1 && remarks[0].starts_with("blkkin.events is unreachable since 20"),
+            "{remarks:?}"
+        );
+        assert!(remarks[0].ends_with(": why") && metrics.unhealthy_reason().is_none(), "{remarks:?}");
+        metrics.set_outage(None);
+        assert!(metrics.remarks().is_empty());
+    }
+
+    #[test]
+    fn agent_without_batches_is_unhealthy() {
+        let metrics = AgentMetrics::new(Duration::ZERO, (None, None), None);
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(metrics.unhealthy_reason().is_some());
+        assert_eq!(AgentMetrics::new(Duration::from_secs(30), (None, None), None).unhealthy_reason(), None);
+    }
+}

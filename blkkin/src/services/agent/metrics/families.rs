@@ -1,0 +1,183 @@
+//! Metric families of the spool, thread contexts, NBD and crashed runs.
+
+use std::time::SystemTime;
+
+use blkkin_bus::spool::SpoolStats;
+use blkkin_tracer::enrich::nbd::NbdStats;
+use blkkin_wire::batch::SourceStats;
+use blkkin_wire::crash_report::{CrashedRun, RecordCounts};
+
+use crate::service::{MetricFamily, MetricKind};
+
+/// Returns the families of the spool.
+pub(super) fn of_spool(counts: &SpoolStats, failures: u64) -> Vec<MetricFamily> {
+    let one = |kind, name, help, value: u64| MetricFamily::single(kind, name, help, value as f64);
+    let age =
+        counts.oldest.and_then(|oldest| SystemTime::now().duration_since(oldest).ok()).unwrap_or_default();
+    vec![
+        one(MetricKind::Gauge, "spool_bytes", "Size of the spool's files in bytes", counts.bytes),
+        one(
+            MetricKind::Gauge,
+            "spool_batches",
+            "Spooled batches that the cluster has not acknowledged",
+            counts.batches,
+        ),
+        MetricFamily::single(
+            MetricKind::Gauge,
+            "spool_oldest_seconds",
+            "Age of the oldest file with such a batch",
+            age.as_secs_f64(),
+        ),
+        one(
+            MetricKind::Counter,
+            "spool_batches_recovered",
+            "Batches recovered from earlier starts",
+            counts.recovered,
+        ),
+        one(MetricKind::Counter, "spool_batches_written", "Batches written to the spool", counts.written),
+        one(
+            MetricKind::Counter,
+            "spool_batches_read",
+            "Batches read from the spool to be sent",
+            counts.read_back,
+        ),
+        one(MetricKind::Counter, "spool_batches_corrupt", "Corrupt batches in the spool", counts.corrupt),
+        one(MetricKind::Counter, "spool_failures", "Failures of the spool's disk", failures),
+    ]
+}
+
+/// Returns the families of thread contexts.
+pub(super) fn of_contexts(accounts: &SourceStats) -> [MetricFamily; 3] {
+    let processes = MetricFamily::single(
+        MetricKind::Gauge,
+        "contexts_processes",
+        "Processes that publish thread contexts",
+        accounts.contexts_publishing as f64,
+    );
+    let calls = [
+        ("faulted", accounts.contexts_faulted),
+        ("unread", accounts.contexts_unread),
+        ("invalid", accounts.contexts_invalid),
+        ("attributes truncated", accounts.attributes_cut),
+        ("attributes unread", accounts.attributes_unread),
+    ];
+    let skipped =
+        [("permission denied", accounts.contexts_denied), ("table full", accounts.contexts_no_room)];
+    [
+        processes,
+        MetricFamily::by_label(
+            "reason",
+            "contexts_calls",
+            "System calls without a valid thread context at entry or return, or without its attributes",
+            calls,
+        ),
+        MetricFamily::by_label(
+            "reason",
+            "contexts_processes_skipped",
+            "Processes whose thread contexts are not read",
+            skipped,
+        ),
+    ]
+}
+
+/// Returns the families of process contexts.
+pub(super) fn of_resources(accounts: &SourceStats) -> [MetricFamily; 2] {
+    let failures = [
+        ("malformed", accounts.resources_malformed),
+        ("unread", accounts.resources_unread),
+        ("table full", accounts.resources_no_room),
+    ];
+    [
+        MetricFamily::single(
+            MetricKind::Gauge,
+            "resources_processes",
+            "Processes that publish a process context",
+            accounts.resources_publishing as f64,
+        ),
+        MetricFamily::by_label(
+            "reason",
+            "resources_failed",
+            "Process contexts that could not be read",
+            failures,
+        ),
+    ]
+}
+
+/// Returns the families of NBD client requests.
+pub(super) fn of_nbd(metrics: &NbdStats) -> [MetricFamily; 5] {
+    let one = |name, help, value: u64| MetricFamily::single(MetricKind::Counter, name, help, value as f64);
+    let seen = metrics.unanswered - metrics.evicted - metrics.disconnected;
+    let unanswered = [
+        ("connection closed", metrics.disconnected),
+        ("table full", metrics.evicted),
+        ("reply not seen", seen),
+    ];
+    let unseen = [
+        ("split header", metrics.cut_headers),
+        ("treated as data", metrics.in_data),
+        ("extended header", metrics.extended),
+        ("reply without request", metrics.unmatched_replies),
+        ("record dropped", metrics.dropped),
+    ];
+    [
+        one(
+            "nbd_requests",
+            "Requests that NBD clients wrote to their sockets",
+            metrics.requests - metrics.not_sent,
+        ),
+        one("nbd_replies", "Requests whose reply was seen", metrics.replies),
+        MetricFamily::by_label(
+            "reason",
+            "nbd_requests_unanswered",
+            "Requests emitted without a reply",
+            unanswered,
+        ),
+        MetricFamily::by_label(
+            "reason",
+            "nbd_messages_missed",
+            "Sends, receives and records that were not traced",
+            unseen,
+        ),
+        one(
+            "nbd_segments_retransmitted",
+            "TCP segments of requests that were retransmitted",
+            metrics.retransmits,
+        ),
+    ]
+}
+
+/// Returns the families of crashed runs. Unknown losses have no value; their runs are counted.
+pub(super) fn of_crashed_runs(crashed_runs: &[CrashedRun]) -> Vec<MetricFamily> {
+    let known = crashed_runs.iter().filter_map(|crashed_runs| crashed_runs.losses);
+    let (lost, doubtful) =
+        known.fold((RecordCounts::default(), RecordCounts::default()), |(lost, doubtful), remains| {
+            (lost.saturating_add(&remains.lost()), doubtful.saturating_add(&remains.unacknowledged))
+        });
+    let unknown = crashed_runs.iter().filter(|crashed_runs| crashed_runs.losses.is_none()).count() as u64;
+    let starts = [("known", crashed_runs.len() as u64 - unknown), ("unknown", unknown)];
+    let kinds = |counts: RecordCounts| {
+        ["call", "bio", "request", "commit", "name"].into_iter().zip(counts.to_array())
+    };
+    let mut families = vec![MetricFamily::by_label(
+        "losses",
+        "crashed_runs",
+        "Earlier runs that crashed, or may have crashed if their losses are unknown",
+        starts,
+    )];
+    if unknown == 0 {
+        families.push(MetricFamily::by_label(
+            "kind",
+            "crashed_run_records_lost",
+            "Records that crashed runs lost",
+            kinds(lost),
+        ));
+        let help = "Lost records that were sent and not acknowledged: the cluster may have them";
+        families.push(MetricFamily::by_label(
+            "kind",
+            "crashed_run_records_unacknowledged",
+            help,
+            kinds(doubtful),
+        ));
+    }
+    families
+}

@@ -1,0 +1,143 @@
+//! The sender thread: takes batches, sends Kafka records.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use blkkin_bus::kafka::{BatcherConfig, EventBatcher, EventProducer, KafkaError, Record};
+use blkkin_bus::recording::Recorder;
+use blkkin_bus::spool::Spool;
+use blkkin_bus::{Next, Subscription};
+use blkkin_tracer::{ProgressMap, StopSignal};
+use blkkin_wire::batch::EventBatch;
+use blkkin_wire::ids::NodeId;
+
+use super::crash_recovery::CrashRecovery;
+use super::metrics::AgentMetrics;
+use super::pipeline::SendTotals;
+use super::sender_window::SenderWindow;
+use crate::error::{CliError, Status};
+
+/// Time for the cluster to accept the remaining records at shutdown.
+pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The target of records.
+pub(super) enum EventSink {
+    Cluster(Box<ClusterSink>),
+    Folder(Recorder),
+}
+
+/// The parts of a sender to a cluster.
+pub(super) struct ClusterSink {
+    pub(super) producer: EventProducer,
+    /// Maximum size of a record, in bytes.
+    pub(super) record_bytes: usize,
+    /// The node of the events, and the key of its records.
+    pub(super) node: NodeId,
+    pub(super) domain: NodeId,
+    pub(super) spool: Option<Spool>,
+    pub(super) progress_map: Option<Arc<ProgressMap>>,
+    pub(super) crash_recovery: CrashRecovery,
+}
+
+/// Sends until the tracer ends, and waits for the cluster to acknowledge.
+pub(super) fn run(
+    batches: Subscription<EventBatch>,
+    sink: EventSink,
+    stop: &StopSignal,
+    metrics: &AgentMetrics,
+) -> Result<SendTotals, CliError> {
+    match sink {
+        EventSink::Cluster(sink) => to_cluster(batches, *sink, stop, metrics),
+        EventSink::Folder(recorder) => to_folder(batches, recorder, metrics),
+    }
+}
+
+fn to_cluster(
+    mut batches: Subscription<EventBatch>,
+    sink: ClusterSink,
+    stop: &StopSignal,
+    metrics: &AgentMetrics,
+) -> Result<SendTotals, CliError> {
+    let ClusterSink { producer, record_bytes, node, domain, spool, progress_map, crash_recovery } = sink;
+    let mut killed = crash_recovery.crashed_runs.clone();
+    let mut window =
+        SenderWindow::new(producer, (node, domain), spool, progress_map, crash_recovery, metrics);
+    let batching = BatcherConfig { bytes_max: record_bytes, ..BatcherConfig::default() };
+    let (mut totals, mut gatherer) = (SendTotals::default(), EventBatcher::new(batching, 0));
+    loop {
+        let batched = match batches.next(gatherer.due_in(Instant::now())) {
+            Next::Item(mut batch) => {
+                batch.crashed_runs.append(&mut killed);
+                metrics.record_batch(&batch.stats, batches.stats());
+                gatherer.add(batch, Instant::now())
+            }
+            Next::Timeout => gatherer.due(Instant::now()),
+            Next::Closed => break,
+        };
+        totals.oversize += batched.oversize;
+        send_all(&mut window, &batched.records, stop, &mut totals)?;
+        window.poll().map_err(kafka_failed)?;
+        window.publish_status();
+    }
+    let last = gatherer.take();
+    totals.oversize += last.oversize;
+    send_all(&mut window, &last.records, stop, &mut totals)?;
+    let outcome = window.finish(DRAIN_TIMEOUT).map_err(kafka_failed)?;
+    Ok(SendTotals {
+        deliveries: outcome.deliveries,
+        unanswered: outcome.unanswered,
+        spooled: outcome.spooled,
+        refused: outcome.refused,
+        ..totals
+    })
+}
+
+fn send_all(
+    window: &mut SenderWindow<'_>,
+    records: &[Record],
+    stop: &StopSignal,
+    totals: &mut SendTotals,
+) -> Result<(), CliError> {
+    for record in records {
+        if !window.send(record, || stop.is_set()).map_err(kafka_failed)? {
+            totals.left += record.events;
+        }
+    }
+    Ok(())
+}
+
+fn kafka_failed(error: KafkaError) -> CliError {
+    CliError { status: Status::Failed, ..CliError::usage(error.what, error.why, error.remedy) }
+}
+
+fn to_folder(
+    mut batches: Subscription<EventBatch>,
+    mut recorder: Recorder,
+    metrics: &AgentMetrics,
+) -> Result<SendTotals, CliError> {
+    let (mut totals, mut gatherer) = (SendTotals::default(), EventBatcher::new(BatcherConfig::default(), 0));
+    loop {
+        let (batched, ended) = match batches.next(gatherer.due_in(Instant::now())) {
+            Next::Item(batch) => {
+                metrics.record_batch(&batch.stats, batches.stats());
+                (gatherer.add(batch, Instant::now()), false)
+            }
+            Next::Timeout => (gatherer.due(Instant::now()), false),
+            Next::Closed => (gatherer.take(), true),
+        };
+        totals.oversize += batched.oversize;
+        for record in batched.records {
+            totals.deliveries.accepted += record.events;
+            recorder.add(&record.bytes).map_err(|error| {
+                let remedy = "free space on that disk; the recording so far is intact";
+                let failure = CliError::usage("cannot write the recording", error, remedy);
+                CliError { status: Status::Failed, ..failure }
+            })?;
+            totals.deliveries.delivered += record.events;
+            metrics.set_deliveries(totals.deliveries);
+        }
+        if ended {
+            return Ok(totals);
+        }
+    }
+}

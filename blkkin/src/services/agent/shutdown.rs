@@ -1,0 +1,43 @@
+//! The shutdown summary of the agent.
+
+use std::process::ExitCode;
+
+use super::pipeline::SendTotals;
+use super::send;
+use crate::error::{CliError, Status};
+use crate::log::info;
+
+/// Logs the totals; returns an error if events were not delivered.
+pub(super) fn summary(totals: SendTotals, target: &str, records_lost: u64) -> Result<ExitCode, CliError> {
+    let SendTotals { deliveries, oversize, left, unanswered, spooled, refused } = totals;
+    info(&format!(
+        "{} events delivered to {}; {} records lost before the agent",
+        deliveries.delivered, target, records_lost
+    ));
+    if let Some((batches, folder)) = spooled {
+        info(&format!("{batches} batches stay in the spool {}: the next start sends them", folder.display()));
+    }
+    let missing = deliveries.failed + unanswered + oversize + left;
+    if missing == 0 {
+        return Ok(Status::Success.code());
+    }
+    let (because, remedy) = match refused {
+        Some(error) => (format!(" ({})", error.why), error.remedy),
+        None => {
+            let remedy = format!("check {}: that a broker answers there, and the topic's settings", target);
+            (String::new(), remedy)
+        }
+    };
+    Err(CliError {
+        status: Status::Failed,
+        ..CliError::usage(
+            format!("{missing} events were not delivered"),
+            format!(
+                "{} were refused by the cluster{because}, {unanswered} not acknowledged in {} s, {left} not queued, {oversize} larger than a record",
+                deliveries.failed,
+                send::DRAIN_TIMEOUT.as_secs()
+            ),
+            remedy,
+        )
+    })
+}

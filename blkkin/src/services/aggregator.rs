@@ -1,0 +1,115 @@
+//! `blkkin aggregator`: joins the events of many machines into traces, from Kafka to Kafka, as a
+//! member of a consumer group.
+//!
+//! ```text
+//! thread "join"                                    thread "assemble"
+//! blkkin.events → JoinStage → blkkin.spans   ...   blkkin.spans → AssembleStage → blkkin.traces
+//!                     └ blkkin.links → LinkStage ───────┘     thread "link"
+//! ```
+//!
+//! *In*: a cluster that may not be reachable yet. *Out*: traces, and a summary of every event and
+//! fragment at shutdown. *Invariant*: all state is in the cluster, so the next member continues
+//! where this one stopped or crashed. The crate `aggregator` decides and counts, without I/O; the
+//! crate `bus` stores state and offsets ([`blkkin_bus::kafka::stage`]).
+
+mod clock_offsets;
+mod config;
+mod metrics;
+mod pipeline;
+mod shutdown;
+mod stages;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use blkkin_aggregator::stage::assemble::AssembleStageConfig;
+use blkkin_aggregator::stage::join::JoinStageConfig;
+use blkkin_aggregator::stage::meet::MeetStageConfig;
+use blkkin_bus::kafka::{DeadLetters, EVENTS, LINKS, SPANS, TRACES};
+use blkkin_tracer::StopSignal;
+
+use crate::cli::{AggregatorArgs, StageChoice};
+use crate::control::{ControlEvent, ControlReceiver};
+use crate::error::{CliError, Status};
+use crate::log::info;
+use crate::service::{Endpoint, LagGauge, Port, Systemd, kafka};
+use config::AggregatorConfig;
+use metrics::AggregatorMetrics;
+use pipeline::{RunningStages, Topics, kafka_failed, millis, start, start_cluster_wait};
+use stages::{AssembleStageFactory, JoinStageFactory, LinkStageFactory};
+
+/// Time to save the final state: two round trips to the cluster.
+const FINAL_SAVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Runs until a signal.
+pub(crate) fn aggregator(args: &AggregatorArgs) -> Result<ExitCode, CliError> {
+    let mut control = ControlReceiver::open()?;
+    let settings = kafka::settings(&args.brokers, &args.set)?;
+    let parsed = AggregatorConfig::parse(args)?;
+    // Creating a client validates the settings; it does not connect.
+    DeadLetters::new(&settings, "").map_err(kafka_failed)?;
+    let systemd = Systemd::from_env();
+    let stop = StopSignal::new();
+    let topics = Topics::default();
+    let cluster_wait = start_cluster_wait(&settings, args.partitions, &topics, &stop, &control)?;
+    let metrics = AggregatorMetrics::new(args.stage, cluster_wait.clone(), systemd.stall_timeout());
+    let _metrics = Endpoint::start(
+        args.service.metrics,
+        args.service.metrics_token.as_deref(),
+        Port::Aggregator,
+        Arc::new(metrics.clone()),
+    )?;
+    if !cluster_wait.wait(&mut control, &systemd, || metrics.beat()) {
+        info("stopped before the cluster was reachable");
+        return Ok(Status::Success.code());
+    }
+    let gauges = metrics.stages().iter().map(|stage| (stage.input, stage.lag.clone()));
+    LagGauge::watch(&settings, gauges.collect())?;
+    let mut stages = RunningStages::default();
+    let runs = |stage| args.stage == StageChoice::All || args.stage == stage;
+    if runs(StageChoice::Join) {
+        let config = JoinStageConfig {
+            links: topics.partitions(LINKS),
+            idle_after: millis(parsed.idle_after),
+            ..JoinStageConfig::new(topics.partitions(SPANS))
+        };
+        let factory = JoinStageFactory { config, metrics: metrics.clone() };
+        let config = (parsed.stage([EVENTS, SPANS, LINKS], "blkkin-join"), factory);
+        stages.join = Some(start("join", &settings, config, &stop, &control, &metrics)?);
+    }
+    if runs(StageChoice::Link) {
+        let wait_for = millis(parsed.await_client);
+        let config = MeetStageConfig { wait_for, ..MeetStageConfig::new(topics.partitions(SPANS)) };
+        let config = (
+            parsed.stage([LINKS, SPANS, SPANS], "blkkin-link"),
+            LinkStageFactory { config, metrics: metrics.clone() },
+        );
+        stages.link = Some(start("link", &settings, config, &stop, &control, &metrics)?);
+    }
+    if runs(StageChoice::Assemble) {
+        let rules = AssembleStageConfig::new(topics.partitions(TRACES), parsed.rules.clone());
+        let (input, await_for) = (topics.partitions(SPANS), millis(parsed.await_client));
+        let config = AssembleStageConfig { input, await_for, ..rules };
+        let config =
+            (parsed.stage([SPANS, TRACES, SPANS], "blkkin-assemble"), AssembleStageFactory { config });
+        stages.assemble = Some(start("assemble", &settings, config, &stop, &control, &metrics)?);
+    }
+    let status = format!("aggregating; events from {EVENTS}, traces to {TRACES} at {}", settings.brokers);
+    info(&status);
+    systemd.ready(&status);
+    loop {
+        match control.next(systemd.watchdog_interval().unwrap_or(Duration::MAX)) {
+            Some(ControlEvent::Signal(signal)) if !signal.is_child() => break,
+            Some(ControlEvent::PipelineEnded) => break,
+            Some(ControlEvent::Waiting(remark)) => {
+                info(&remark);
+                systemd.status(&remark);
+            }
+            Some(ControlEvent::Signal(_) | ControlEvent::ClusterReady) | None => {}
+        }
+        systemd.ping_watchdog(metrics.since_last());
+    }
+    systemd.stopping(FINAL_SAVE_TIMEOUT);
+    stop.stop();
+    stages.finish()
+}

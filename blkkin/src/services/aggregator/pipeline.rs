@@ -1,0 +1,173 @@
+//! The stages of the aggregator, one thread each, and their topics.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use blkkin_bus::kafka::stage::{StageConfig, StageOutcome, StageProcessorFactory, StageRunner};
+use blkkin_bus::kafka::{DEAD, EVENTS, KafkaError, LINKS, SPANS, STATE, Settings, TRACES};
+use blkkin_tracer::StopSignal;
+
+use super::metrics::AggregatorMetrics;
+use super::shutdown;
+use super::stages::{AssemblePartition, JoinPartition, LinkPartition};
+use crate::control::{ControlEvent, ControlReceiver, ExitNotifier};
+use crate::error::{CliError, Status, cannot_spawn, panicked};
+use crate::log::info;
+use crate::service::{ClusterWait, kafka};
+
+/// Time until all brokers know a new topic.
+const TOPIC_VISIBLE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Keeps the last version of each chunk. Segments are small, since the newest is never compacted.
+const STATE_TOPIC_CONFIG: &[(&str, &str)] = &[("cleanup.policy", "compact"), ("segment.bytes", "67108864")];
+
+/// The partition counts of the topics that the stages write to.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Topics(Arc<Mutex<BTreeMap<&'static str, u32>>>);
+
+impl Topics {
+    /// Waits until the topic's partition count is known: brokers learn of a new topic with a delay.
+    fn wait_until_visible(&self, settings: &Settings, topic: &'static str) -> Result<(), KafkaError> {
+        let started = Instant::now();
+        loop {
+            match settings.partitions(topic) {
+                Ok(count) => {
+                    let mut found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+                    found.insert(topic, u32::try_from(count).unwrap_or(u32::MAX));
+                    return Ok(());
+                }
+                Err(error) if started.elapsed() > TOPIC_VISIBLE_TIMEOUT => return Err(error),
+                Err(_) => std::thread::sleep(TOPIC_VISIBLE_TIMEOUT / 50),
+            }
+        }
+    }
+
+    /// Returns a partition count. All topics must have been found.
+    pub(super) fn partitions(&self, topic: &str) -> u32 {
+        let found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *found.get(topic).expect("invariant: nothing begins before all topics are found")
+    }
+}
+
+/// Starts to create or find the topics.
+pub(super) fn start_cluster_wait(
+    settings: &Settings,
+    partitions: u32,
+    topics: &Topics,
+    stop: &StopSignal,
+    control: &ControlReceiver,
+) -> Result<ClusterWait, CliError> {
+    let wanted: [(&'static str, &[(&str, &str)]); 6] = [
+        (EVENTS, kafka::EVENTS_TOPIC_CONFIG),
+        (SPANS, &[]),
+        (LINKS, &[]),
+        (TRACES, &[]),
+        (DEAD, &[]),
+        (STATE, STATE_TOPIC_CONFIG),
+    ];
+    let (settings, topics) = (settings.clone(), topics.clone());
+    ClusterWait::start("the cluster answers", control, stop, move || {
+        wanted.iter().try_for_each(|(topic, of)| settings.ensure_topic(topic, partitions, of))?;
+        wanted.iter().try_for_each(|(topic, _)| topics.wait_until_visible(&settings, topic))
+    })
+}
+
+/// Converts to milliseconds, saturating.
+pub(super) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The thread of a stage.
+type Running<M> = JoinHandle<Result<StageOutcome<M>, KafkaError>>;
+
+/// The running stages of this member.
+#[derive(Default)]
+pub(super) struct RunningStages {
+    pub(super) join: Option<Running<JoinPartition>>,
+    pub(super) link: Option<Running<LinkPartition>>,
+    pub(super) assemble: Option<Running<AssemblePartition>>,
+}
+
+impl RunningStages {
+    /// Waits for all stages, logs their summaries, and returns the first error.
+    pub(super) fn finish(self) -> Result<ExitCode, CliError> {
+        let join = self.join.map(|running| wait("the join stage", running));
+        let link = self.link.map(|running| wait("the link stage", running));
+        let assemble = self.assemble.map(|running| wait("the assemble stage", running));
+        let report_unsaved = |stage: &str, saved: bool| {
+            if !saved {
+                info(&format!(
+                    "{stage}: the final state could not be saved: the records since the last snapshot are read again"
+                ));
+            }
+        };
+        if let Some(Ok(join)) = &join {
+            info(&shutdown::join(join));
+            report_unsaved("join", join.saved);
+        }
+        if let Some(Ok(link)) = &link {
+            // Most clusters have no requests between nodes.
+            if link.machines.values().any(|partition| partition.0.books().records > 0) {
+                info(&shutdown::link(link));
+            }
+            report_unsaved("link", link.saved);
+        }
+        if let Some(Ok(assemble)) = &assemble {
+            info(&shutdown::assemble(assemble));
+            report_unsaved("assemble", assemble.saved);
+        }
+        join.transpose()?;
+        link.transpose()?;
+        assemble.transpose()?;
+        Ok(Status::Success.code())
+    }
+}
+
+/// Starts the thread of a stage.
+pub(super) fn start<F>(
+    name: &str,
+    settings: &Settings,
+    (config, factory): (StageConfig, F),
+    stop: &StopSignal,
+    control: &ControlReceiver,
+    metrics: &AggregatorMetrics,
+) -> Result<Running<F::Processor>, CliError>
+where
+    F: StageProcessorFactory + Send + 'static,
+    F::Processor: Send,
+{
+    let (settings, stop) = (settings.clone(), stop.clone());
+    let (notifier, remarks, stage) = (ExitNotifier(control.sender()), control.sender(), name.to_owned());
+    let gauge = metrics.stages().iter().find(|stage| stage.name == name).cloned();
+    let run = move || {
+        // Dropped last, also on a panic: the main thread must learn of the end.
+        let _notifier = notifier;
+        let mut runner = StageRunner::join(&settings, config, factory)?;
+        if let Some(gauge) = &gauge {
+            runner = runner.with_progress(&gauge.lag.progress);
+        }
+        // The receiver is gone at shutdown.
+        let notify = |remark| drop(remarks.send(ControlEvent::Waiting(format!("{stage}: {remark}"))));
+        let is_stopped = || {
+            gauge.iter().for_each(|gauge| gauge.heartbeat.beat());
+            stop.is_set()
+        };
+        runner.run(is_stopped, notify)
+    };
+    Builder::new()
+        .name(name.to_owned())
+        .spawn(run)
+        .map_err(|error| cannot_spawn("cannot start the aggregator", &error))
+}
+
+fn wait<M>(stage: &str, running: Running<M>) -> Result<StageOutcome<M>, CliError> {
+    running.join().map_err(|panic| panicked(stage, &*panic))?.map_err(kafka_failed)
+}
+
+/// Converts an error of the Kafka client.
+pub(super) fn kafka_failed(error: KafkaError) -> CliError {
+    let error = CliError::usage(error.what, error.why, error.remedy);
+    CliError { status: Status::Failed, ..error }
+}

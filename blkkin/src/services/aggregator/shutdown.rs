@@ -1,0 +1,132 @@
+//! The shutdown summary: one line for each stage, over the partitions that this member holds at the
+//! end, since their states began.
+
+use blkkin_aggregator::join::{JoinAccount, JoinAccounts};
+use blkkin_aggregator::stage::assemble::AssembleStage;
+use blkkin_aggregator::stage::join::JoinStage;
+use blkkin_aggregator::stage::meet::MeetStage;
+use blkkin_bus::kafka::stage::StageOutcome;
+
+use super::stages::{AssemblePartition, JoinPartition, LinkPartition};
+
+/// Summarizes the join stage.
+pub(super) fn join(outcome: &StageOutcome<JoinPartition>) -> String {
+    let stages = || outcome.machines.values().map(|partition| &partition.0);
+    let events = |count: fn(&JoinAccount) -> u64| -> u64 {
+        stages().map(JoinStage::accounts).flat_map(kinds).map(count).sum()
+    };
+    let of = |count: fn(&JoinAccounts) -> u64| -> u64 { stages().map(|stage| count(stage.accounts())).sum() };
+    let sum = |count: fn(&JoinStage) -> u64| -> u64 { stages().map(count).sum() };
+    let mut line = format!(
+        "join: {} partitions, {} events = {} joined + {} late + {} orphaned + {} pending; {} names; {} fragments of {} spans written",
+        outcome.machines.len(),
+        events(|account| account.received),
+        events(|account| account.joined),
+        events(|account| account.late),
+        events(|account| account.orphaned),
+        events(|account| account.pending),
+        of(|accounts| accounts.names),
+        sum(|stage| stage.books().pieces),
+        sum(|stage| stage.books().spans),
+    );
+    append_count(&mut line, of(|accounts| accounts.batches_repeated), "duplicate batches");
+    append_count(&mut line, of(|accounts| accounts.batches_missed), "batches missing");
+    append_count(&mut line, of(|accounts| accounts.traces_incomplete), "traces incomplete");
+    append_count(
+        &mut line,
+        of(|accounts| accounts.closed_for_room),
+        "traces closed early because too many were open",
+    );
+    append_count(
+        &mut line,
+        of(|accounts| accounts.ahead_of_window),
+        "events processed before the watermark because the window was full",
+    );
+    append_count(&mut line, of(|accounts| accounts.behind_watermark), "events arrived after their watermark");
+    append_count(
+        &mut line,
+        of(|accounts| accounts.names_dropped),
+        "names dropped because the table was full",
+    );
+    append_count(
+        &mut line,
+        of(|accounts| accounts.starts_interleaved),
+        "batches arrived after those of a later start of the same boot (a cloned machine, or an agent that sends a spool)",
+    );
+    append_count(&mut line, of(|accounts| accounts.clock_set_back), "times a node's clock was set back");
+    append_count(&mut line, sum(|stage| stage.books().idle_closed), "sources became inactive");
+    append_count(&mut line, sum(|stage| stage.books().poison), "records could not be decoded");
+    append_count(&mut line, sum(|stage| stage.books().calls_unknown), "system calls with an unknown name");
+    append_common(&mut line, outcome.gone, outcome.oversize);
+    line
+}
+
+/// Summarizes the link stage.
+pub(super) fn link(outcome: &StageOutcome<LinkPartition>) -> String {
+    let sum = |count: fn(&MeetStage) -> u64| -> u64 {
+        outcome.machines.values().map(|partition| count(&partition.0)).sum()
+    };
+    let mut line = format!(
+        "link: {} partitions, {} RPC endpoints = {} matched + {} unmatched + {} refused + {} pending",
+        outcome.machines.len(),
+        sum(|stage| stage.books().received),
+        sum(|stage| stage.books().matched),
+        sum(|stage| stage.books().alone),
+        sum(|stage| stage.books().refused),
+        sum(MeetStage::pending),
+    );
+    append_count(&mut line, sum(|stage| stage.books().repeated), "duplicates");
+    append_count(&mut line, sum(|stage| stage.books().missed), "missing");
+    append_count(&mut line, sum(|stage| stage.books().poison), "records could not be decoded");
+    append_count(&mut line, sum(|stage| stage.books().misplaced), "fragments belong to another topic");
+    append_common(&mut line, outcome.gone, outcome.oversize);
+    line
+}
+
+/// Summarizes the assemble stage.
+pub(super) fn assemble(outcome: &StageOutcome<AssemblePartition>) -> String {
+    let sum = |count: fn(&AssembleStage) -> u64| -> u64 {
+        outcome.machines.values().map(|partition| count(&partition.0)).sum()
+    };
+    let mut line = format!(
+        "assemble: {} partitions, {} fragments = {} sampled + {} dropped by sampling; {} spans written",
+        outcome.machines.len(),
+        sum(|stage| stage.books().received),
+        sum(|stage| stage.books().kept),
+        sum(|stage| stage.books().left_out),
+        sum(|stage| stage.books().spans),
+    );
+    append_count(&mut line, sum(|stage| stage.books().nameless), "fragments without a trace id");
+    append_count(&mut line, sum(AssembleStage::pending), "fragments wait for their client's trace");
+    append_count(&mut line, sum(|stage| stage.books().moved), "fragments moved to their client's trace");
+    append_count(&mut line, sum(|stage| stage.books().moves), "fragments with a client's trace id");
+    append_count(&mut line, sum(|stage| stage.books().moves_late), "of these arrived too late");
+    append_count(&mut line, sum(|stage| stage.books().unasked), "server traces without their client's");
+    append_count(
+        &mut line,
+        sum(|stage| stage.books().circles),
+        "fragments dropped because they had moved too often",
+    );
+    append_count(&mut line, sum(|stage| stage.books().misplaced), "fragments belong to another topic");
+    append_count(&mut line, sum(|stage| stage.books().repeated), "duplicate fragments");
+    append_count(&mut line, sum(|stage| stage.books().missed), "fragments missing");
+    append_count(&mut line, sum(|stage| stage.books().poison), "records could not be decoded");
+    append_common(&mut line, outcome.gone, outcome.oversize);
+    line
+}
+
+fn kinds(accounts: &JoinAccounts) -> [&JoinAccount; 5] {
+    [&accounts.calls, &accounts.bios, &accounts.requests, &accounts.commits, &accounts.meetings]
+}
+
+fn append_common(line: &mut String, gone: u64, oversize: u64) {
+    append_count(line, gone, "records deleted before they were read");
+    append_count(line, oversize, "fragments larger than a record");
+}
+
+/// Appends a count, unless it is zero.
+fn append_count(line: &mut String, count: u64, what: &str) {
+    if count > 0 {
+        line.push_str(&format!("; {count} {what}"));
+    }
+}

@@ -1,0 +1,206 @@
+//! `--ust`: daemon spans from LTTng-UST, correlated with the kernel's events.
+//!
+//! ```text
+//! thread "drain"     thread "correlate"                                thread "join"
+//! Tracer::drain ── bus ── Correlator ─────────────────────────── bus ── Joiner
+//! thread "daemons"         ┌┘  └ processes that exited ┐
+//! relay → Follower → Mapper → DaemonSpans ─────────────┘
+//! ```
+//!
+//! *In*: an LTTng session of blkkin's own, created before CMD starts. LTTng's daemons are started
+//! if none run, and stop with blkkin. *Out*: the tracer's batches with daemon spans and their
+//! links. *Invariant*: no kernel event is held for longer than
+//! [`HOLD_MAX`](blkkin_ust_bridge::correlate::HOLD_MAX), whatever happens to the session.
+//!
+//! *End*: when the tracer has ended, blkkin ends the session, which flushes its rings. The reader
+//! then reads the rest.
+
+mod correlation;
+mod metrics;
+mod reader;
+mod session;
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc::{channel, sync_channel};
+use std::thread::{Builder, JoinHandle};
+
+use blkkin_bus::{Publisher, Subscription};
+use blkkin_report::collect::operations::Heard as Operations;
+use blkkin_tracer::{ContextPolicy, PtraceAccess, StopSignal, TraceScope};
+use blkkin_ust_bridge::mapping::config::Mapping;
+use blkkin_ust_bridge::session::tool::ToolError;
+use blkkin_ust_bridge::weave::WeaveBooks;
+use blkkin_wire::batch::EventBatch;
+
+use crate::cli::{LttngArgs, UsdtArgs};
+use crate::error::CliError;
+pub(crate) use metrics::LttngMetrics;
+pub(crate) use reader::LttngStats;
+use reader::{ReaderChannels, SessionReader};
+use session::LttngSession;
+
+/// Queue length between the threads, in updates of some ms each.
+const UPDATE_QUEUE_MAX: usize = 256;
+
+/// Returns which daemon spans a report will contain.
+pub(crate) fn daemon_span_source(ust: &LttngArgs, probes: &UsdtArgs) -> Operations {
+    match (ust.nbd, ust.ust || !probes.probes.is_empty()) {
+        (true, _) => Operations::Meetings,
+        (false, true) => Operations::Operations,
+        (false, false) => Operations::Nothing,
+    }
+}
+
+/// An open LTTng session.
+pub(crate) struct LttngSource {
+    session: LttngSession,
+    mapping: Mapping,
+}
+
+/// A running LTTng source.
+pub(crate) struct RunningLttng {
+    correlation: JoinHandle<WeaveBooks>,
+    reader: JoinHandle<LttngStats>,
+}
+
+impl LttngSource {
+    /// Opens the session; `None` without `--ust`. Events that repeat thread contexts are not
+    /// enabled if blkkin reads the contexts of all processes itself.
+    pub(crate) fn open(args: &LttngArgs, believed: &ContextPolicy) -> Result<Option<LttngSource>, CliError> {
+        if !args.ust {
+            return Ok(None);
+        }
+        let mut mapping = Mapping::built_in();
+        for file in &args.ust_mapping {
+            mapping = mapping.and(read_mapping(file)?);
+        }
+        let published =
+            *believed == ContextPolicy::All && blkkin_tracer::ptrace_access() == PtraceAccess::AllProcesses;
+        let events = mapping.events(published);
+        let folder = tempfile::Builder::new().prefix("blkkin-ust.").tempdir();
+        let folder = folder.map_err(|error| {
+            CliError::cannot_trace("cannot create a folder for LTTng", error, "set TMPDIR=FOLDER")
+        })?;
+        let session = LttngSession::open(events, folder).map_err(session_error)?;
+        Ok(Some(LttngSource { session, mapping }))
+    }
+
+    /// Starts to correlate `batches` with the session's events, into `out`.
+    pub(crate) fn start(
+        self,
+        batches: Subscription<EventBatch>,
+        out: Publisher<EventBatch>,
+        follow: TraceScope,
+        metrics: &LttngMetrics,
+    ) -> io::Result<RunningLttng> {
+        let (updates, stats) = sync_channel(UPDATE_QUEUE_MAX);
+        let (ended, exits) = channel();
+        let stop = StopSignal::new();
+        let LttngSource { session, mapping } = self;
+        let reader = SessionReader::new(
+            session,
+            mapping,
+            ReaderChannels { updates, exits },
+            stop.clone(),
+            metrics.clone(),
+        );
+        let reader = Builder::new().name("daemons".into()).spawn(move || reader.run())?;
+        let metrics = metrics.clone();
+        let correlation = Builder::new()
+            .name("correlate".into())
+            .spawn(move || correlation::run(batches, out, stats, ended, &stop, follow, &metrics))?;
+        Ok(RunningLttng { correlation, reader })
+    }
+}
+
+impl RunningLttng {
+    /// Waits for both threads. The LTTng daemons that blkkin started stop with the reader.
+    pub(crate) fn collect(self) -> Result<Vec<String>, CliError> {
+        let RunningLttng { correlation, reader } = self;
+        let broken =
+            |panic: Box<dyn std::any::Any + Send>| crate::error::panicked("the LTTng source", &*panic);
+        let correlation_stats = correlation.join().map_err(broken)?;
+        let stats = reader.join().map_err(broken)?;
+        Ok(remarks(&correlation_stats, &stats))
+    }
+}
+
+fn read_mapping(file: &PathBuf) -> Result<Mapping, CliError> {
+    let what = || format!("cannot use the mapping {}", file.display());
+    let remedy = "configs/mappings/blkkin.toml explains the format";
+    let text = fs::read_to_string(file).map_err(|error| CliError::usage(what(), error, remedy))?;
+    Mapping::read(&text).map_err(|error| CliError::usage(what(), error, remedy))
+}
+
+fn session_error(error: ToolError) -> CliError {
+    let remedy = match error {
+        ToolError::Start { .. } => "install LTTng (Debian: lttng-tools), or omit --ust",
+        _ => "check whether `lttng list` works for this user, or omit --ust",
+    };
+    CliError::cannot_trace("cannot receive events of daemons (--ust)", error, remedy)
+}
+
+/// Returns the lines of the shutdown summary.
+fn remarks(correlation_stats: &WeaveBooks, stats: &LttngStats) -> Vec<String> {
+    let LttngStats { counts, .. } = stats;
+    let mut all = vec![format!(
+        "daemons: {} spans ({} without an end), {} system calls below them ({} by exact thread context)",
+        correlation_stats.operations,
+        correlation_stats.operations_unfinished,
+        correlation_stats.calls_linked,
+        correlation_stats.calls_exact
+    )];
+    let lost = counts.lost.events;
+    if lost > 0 || counts.lost.packets > 0 {
+        all.push(format!(
+            "daemons: {lost} of their events and {} packets were lost; system calls meanwhile have no parent",
+            counts.lost.packets
+        ));
+    }
+    if counts.late > 0 {
+        all.push(format!(
+            "daemons: {} of their events came too late to be sorted; system calls meanwhile have no parent",
+            counts.late
+        ));
+    }
+    if correlation_stats.calls_contradicted > 0 {
+        all.push(format!(
+            "daemons: {} system calls have the published thread context as parent, which contradicts the daemon's events",
+            correlation_stats.calls_contradicted
+        ));
+    }
+    if correlation_stats.operations_elsewhere > 0 {
+        all.push(format!(
+            "daemons: {} spans of an unknown process in another pid namespace have no children",
+            correlation_stats.operations_elsewhere
+        ));
+    }
+    if correlation_stats.operations_of_others > 0 {
+        all.push(format!(
+            "daemons: {} spans of untraced processes are filtered",
+            correlation_stats.operations_of_others
+        ));
+    }
+    if correlation_stats.words_late > 0 {
+        all.push(format!(
+            "daemons: {} updates of a thread's span came after its system calls were correlated",
+            correlation_stats.words_late
+        ));
+    }
+    if correlation_stats.calls_unjudged > 0 {
+        all.push(format!(
+            "daemons: {} system calls have no parent because the daemon's events came too late",
+            correlation_stats.calls_unjudged
+        ));
+    }
+    if stats.restarts > 0 {
+        all.push(format!(
+            "daemons: {} restarts of the session; system calls meanwhile have no parent",
+            stats.restarts
+        ));
+    }
+    all.extend(stats.problems.iter().map(|problem| format!("daemons: {problem}")));
+    all
+}

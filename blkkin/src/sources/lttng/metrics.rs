@@ -1,0 +1,96 @@
+//! Metrics of the LTTng source, for a long-running service.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use blkkin_ust_bridge::live::reader::Counts;
+use blkkin_ust_bridge::weave::WeaveBooks;
+
+use crate::log::info;
+use crate::service::{MetricFamily, MetricKind};
+
+/// Metrics shared by both threads and the observers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LttngMetrics {
+    snapshot: Arc<Mutex<Snapshot>>,
+    /// Log problems when they occur; otherwise the summary lists them.
+    log_immediately: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Snapshot {
+    correlation_stats: WeaveBooks,
+    counts: Counts,
+    restarts: u64,
+}
+
+impl LttngMetrics {
+    /// Creates metrics that log problems when they occur.
+    pub(crate) fn log_immediately() -> LttngMetrics {
+        LttngMetrics { log_immediately: true, ..LttngMetrics::default() }
+    }
+
+    /// Updates the reader's counters.
+    pub(super) fn set_reader_stats(&self, counts: Counts, restarts: u64) {
+        let mut snapshot = self.snapshot();
+        (snapshot.counts, snapshot.restarts) = (counts, restarts);
+    }
+
+    /// Updates the correlator's counters.
+    pub(super) fn set_correlation_stats(&self, books: &WeaveBooks) {
+        self.snapshot().correlation_stats = *books;
+    }
+
+    /// Logs a new problem.
+    pub(super) fn log_problem(&self, problem: &str) {
+        if self.log_immediately {
+            info(&format!("daemons: {problem}"));
+        }
+    }
+
+    /// Returns the metric families.
+    pub(crate) fn metric_families(&self) -> Vec<MetricFamily> {
+        let Snapshot { correlation_stats, counts, restarts } = *self.snapshot();
+        let counter =
+            |name, help, value: u64| MetricFamily::single(MetricKind::Counter, name, help, value as f64);
+        let lost = [
+            ("buffer full", counts.lost.events),
+            ("late", counts.late),
+            ("after correlation", correlation_stats.words_late),
+        ];
+        vec![
+            counter("daemon_spans", "Daemon spans received", correlation_stats.operations),
+            counter(
+                "daemon_spans_unfinished",
+                "Daemon spans without an end: their process was killed, or too many were open",
+                correlation_stats.operations_unfinished,
+            ),
+            counter(
+                "daemon_spans_foreign_pidns",
+                "Daemon spans of an unknown process in another pid namespace",
+                correlation_stats.operations_elsewhere,
+            ),
+            counter(
+                "daemon_calls_correlated",
+                "System calls with a daemon span as parent",
+                correlation_stats.calls_linked,
+            ),
+            counter(
+                "daemon_calls_uncorrelated",
+                "System calls without a parent because the daemon's events came too late",
+                correlation_stats.calls_unjudged,
+            ),
+            MetricFamily::by_label(
+                "reason",
+                "daemon_events_lost",
+                "Daemon events that could not be used",
+                lost,
+            ),
+            counter("daemon_packets_lost", "Packets of daemon events that were lost", counts.lost.packets),
+            counter("daemon_session_restarts", "Restarts of the LTTng session", restarts),
+        ]
+    }
+
+    fn snapshot(&self) -> MutexGuard<'_, Snapshot> {
+        self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

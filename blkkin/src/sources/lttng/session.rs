@@ -1,0 +1,71 @@
+//! The LTTng session of blkkin, with the daemons that it needs.
+//!
+//! *In*: the enabled events. *Out*: a session that a [`Follower`] reads. *Invariant*: blkkin's own
+//! parts end with it: first the session, then the daemons that it started, then the folder of its
+//! own relay.
+
+use blkkin_ust_bridge::live::follow::{Follower, Target};
+use blkkin_ust_bridge::live::reader::Settings;
+use blkkin_ust_bridge::session::daemons::Daemons as Servers;
+use blkkin_ust_bridge::session::keeper::{Keeper, Plan};
+use blkkin_ust_bridge::session::tool::{Tool, ToolError};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Maximum wait for the streams of other CPUs: shorter than batches wait for updates, and longer
+/// than the delay of a consumer daemon on an overloaded machine.
+const WAIT_FOR_STREAMS: Duration = Duration::from_millis(1_500);
+
+/// The parts, in drop order.
+pub(super) struct LttngSession {
+    keeper: Option<Keeper>,
+    servers: Option<Servers>,
+    folder: TempDir,
+    plan: Plan,
+}
+
+impl LttngSession {
+    /// Creates the session.
+    pub(super) fn open(events: Vec<String>, folder: TempDir) -> Result<LttngSession, ToolError> {
+        let plan = Plan { events, ..Plan::default() };
+        let mut session = LttngSession { keeper: None, servers: None, folder, plan };
+        session.create()?;
+        Ok(session)
+    }
+
+    fn create(&mut self) -> Result<(), ToolError> {
+        let tool = Tool::default();
+        let (servers, relay) = Servers::ensure(&tool, None, self.folder.path())?;
+        let (keeper, _stale) = Keeper::create(tool, relay, self.plan.clone())?;
+        (self.keeper, self.servers) = (Some(keeper), Some(servers));
+        Ok(())
+    }
+
+    /// Recreates a session that was destroyed.
+    pub(super) fn restart(&mut self) -> Result<(), ToolError> {
+        // Remains of the old session would conflict.
+        drop(self.keeper.take());
+        drop(self.servers.take());
+        self.create()
+    }
+
+    /// Returns the session's keeper; `None` once it ended.
+    pub(super) fn keeper(&mut self) -> Option<&mut Keeper> {
+        self.keeper.as_mut()
+    }
+
+    /// Returns a reader of the session, from its begin.
+    pub(super) fn follower(&self) -> Option<Follower> {
+        let keeper = self.keeper.as_ref()?;
+        Some(Follower::new(Target {
+            address: keeper.relay().live_address(),
+            session: keeper.name().to_owned(),
+            settings: Settings { wait_max: WAIT_FOR_STREAMS, ..Settings::default() },
+        }))
+    }
+
+    /// Flushes and ends the session. The daemons stay until the rest was read.
+    pub(super) fn end(&mut self) -> Result<(), ToolError> {
+        self.keeper.take().map_or(Ok(()), Keeper::end)
+    }
+}

@@ -1,0 +1,165 @@
+//! The thread that correlates USDT events with batches.
+//!
+//! *In*: each batch, and the USDT events before its watermark. *Out*: the correlated batch.
+//! *Invariant*: a lost event may belong to any thread. So from the last complete moment until the
+//! loss is known, no thread has a span. Open spans are emitted there without an end, because their
+//! end may be lost. Events in this interval are discarded, because their counterparts may be lost.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use blkkin_bus::{Next, Publisher, Subscription};
+use blkkin_tracer::enrich::usdt::events::{LostEvents, UsdtBatch};
+use blkkin_ust_bridge::mapping::probed::{Hit, Probed};
+use blkkin_ust_bridge::operations::{Books, Operations, Thread};
+use blkkin_ust_bridge::weave::{Weave, Word};
+use blkkin_wire::batch::EventBatch;
+use blkkin_wire::clock::MonotonicNs;
+use blkkin_wire::event::{LayerEvent, TaskChange};
+
+use super::metrics::{UsdtMetrics, UsdtSourceStats};
+use crate::clock;
+
+/// Poll interval without batches.
+const WAIT: Duration = Duration::from_millis(20);
+
+/// The outcome of the thread.
+#[derive(Debug)]
+pub(super) struct UsdtOutcome {
+    pub(super) operations: Books,
+    pub(super) stats: UsdtSourceStats,
+}
+
+pub(super) struct UsdtCorrelation {
+    mapping: Probed,
+    events: Receiver<UsdtBatch>,
+    operations: Operations,
+    correlator: Weave,
+    /// Exited threads, until their events are complete.
+    exits: VecDeque<(Thread, MonotonicNs)>,
+    /// Events before this time are discarded.
+    discard_until: MonotonicNs,
+    stats: UsdtSourceStats,
+    metrics: UsdtMetrics,
+}
+
+impl UsdtCorrelation {
+    pub(super) fn new(mapping: Probed, events: Receiver<UsdtBatch>, metrics: UsdtMetrics) -> UsdtCorrelation {
+        UsdtCorrelation {
+            mapping,
+            events,
+            operations: Operations::default(),
+            correlator: Weave::default(),
+            exits: VecDeque::new(),
+            discard_until: MonotonicNs(0),
+            stats: UsdtSourceStats::default(),
+            metrics,
+        }
+    }
+
+    /// Runs until `batches` ends.
+    pub(super) fn run(
+        mut self,
+        mut batches: Subscription<EventBatch>,
+        out: Publisher<EventBatch>,
+    ) -> UsdtOutcome {
+        let started = Instant::now();
+        let now = || u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        loop {
+            match batches.next(WAIT) {
+                Next::Item(batch) => {
+                    // Sent before the batch.
+                    let events = self.events.try_recv().unwrap_or_default();
+                    let updates = self.map_batch(&batch, events);
+                    self.correlator.hear(updates, batch.watermark);
+                    self.correlator.take(batch, now());
+                    while let Some(batch) = self.correlator.next(now()) {
+                        // The joiner is gone only when blkkin itself fails.
+                        let _ = out.publish(batch);
+                    }
+                    // `apply_exits` has already used them.
+                    self.correlator.take_exits().for_each(drop);
+                    self.publish();
+                }
+                Next::Timeout => {}
+                Next::Closed => break,
+            }
+        }
+        let mut updates = Vec::new();
+        self.operations.finish(clock::now().0, &mut updates);
+        self.correlator.hear(updates, MonotonicNs(u64::MAX));
+        for batch in self.correlator.finish() {
+            let _ = out.publish(batch);
+        }
+        self.publish();
+        UsdtOutcome { operations: *self.operations.books(), stats: self.stats }
+    }
+
+    fn publish(&mut self) {
+        (self.stats.correlation, self.stats.unread) = (*self.correlator.books(), self.mapping.unread);
+        self.metrics.publish(self.stats);
+    }
+
+    /// Maps a batch's USDT events, in order with thread exits.
+    fn map_batch(&mut self, batch: &EventBatch, events: UsdtBatch) -> Vec<Word> {
+        let mut updates = Vec::new();
+        if let Some(lost) = events.lost {
+            self.stats.lost += lost.count;
+            self.record_loss(lost, &mut updates);
+        }
+        self.stats.events += events.events.len() as u64;
+        self.exits.extend(batch.events.iter().filter_map(|event| match event {
+            LayerEvent::Task(task) if task.change == TaskChange::Exited => {
+                Some((Thread::initial(task.pid.0, task.tid.0), task.time))
+            }
+            // After an exec another program runs in the first thread; its predecessor's spans end.
+            LayerEvent::Task(task) if task.change == TaskChange::Execed => {
+                Some((Thread::initial(task.pid.0, task.pid.0), task.time))
+            }
+            _ => None,
+        }));
+        for event in events.events {
+            self.apply_exits(event.time, &mut updates);
+            if event.time < self.discard_until {
+                self.stats.discarded += 1;
+                continue;
+            }
+            let usdt_event = Hit {
+                probe: event.probe,
+                time_ns: event.time.0,
+                pid: event.pid,
+                tid: event.tid,
+                comm: &event.comm,
+                arguments: &event.arguments,
+                text: event.text.as_deref(),
+            };
+            let (mapping, operations) = (&mut self.mapping, &mut self.operations);
+            if !mapping.map(&usdt_event, &mut |at, fact| operations.take(at, &fact, &mut updates)) {
+                let until = MonotonicNs(event.time.0 + 1);
+                self.record_loss(LostEvents { from: event.time, until, count: 1 }, &mut updates);
+            }
+        }
+        self.apply_exits(batch.watermark, &mut updates);
+        updates
+    }
+
+    fn record_loss(&mut self, lost: LostEvents, updates: &mut Vec<Word>) {
+        self.operations.interrupted(lost.from.0, updates);
+        self.operations.lost(lost.from.0, lost.until.0, lost.count, updates);
+        self.mapping.forget();
+        self.discard_until = self.discard_until.max(lost.until);
+    }
+
+    /// Applies the exits up to `until`; the first thread's exit ends its process.
+    fn apply_exits(&mut self, until: MonotonicNs, updates: &mut Vec<Word>) {
+        while let Some((thread, at)) = self.exits.pop_front_if(|(_, at)| *at <= until) {
+            self.mapping.gone(thread.pid, thread.tid);
+            if thread.pid == thread.tid {
+                self.operations.gone(thread.process(), at.0, updates);
+            } else {
+                self.operations.ended(thread, at.0, updates);
+            }
+        }
+    }
+}

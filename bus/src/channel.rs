@@ -1,0 +1,99 @@
+//! Channel inside one process: a bounded channel of the standard library with counters.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
+
+use crate::EventCount;
+use crate::stats::{ChannelStats, ChannelStatsHandle};
+
+/// Creates a channel with room for `capacity` items ([`crate::CAPACITY_DEFAULT`] unless there is a
+/// reason). With capacity 0 each publisher waits until its item is taken.
+pub fn channel<T: EventCount>(capacity: usize) -> (Publisher<T>, Subscription<T>) {
+    let (sender, receiver) = sync_channel(capacity);
+    let meter = ChannelStatsHandle::default();
+    (Publisher { sender, meter: meter.clone() }, Subscription { receiver, meter })
+}
+
+/// Sending end. Clones publish to the same channel, which closes with the last of them.
+#[derive(Debug)]
+pub struct Publisher<T> {
+    sender: SyncSender<T>,
+    meter: ChannelStatsHandle,
+}
+
+/// Error: the subscription was dropped, and with it all unconsumed items.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Closed;
+
+impl<T: EventCount> Publisher<T> {
+    /// Sends `item`; waits while the channel is full.
+    pub fn publish(&self, item: T) -> Result<(), Closed> {
+        let weight = item.event_count();
+        self.meter.publishing(weight);
+        self.sender.send(item).map_err(|_| {
+            self.meter.rejected(weight);
+            Closed
+        })
+    }
+
+    /// Returns a handle to the counters, valid also after the channel is gone.
+    pub fn stats_handle(&self) -> ChannelStatsHandle {
+        self.meter.clone()
+    }
+}
+
+// Not derived: that would ask for T: Clone.
+impl<T> Clone for Publisher<T> {
+    fn clone(&self) -> Self {
+        Publisher { sender: self.sender.clone(), meter: self.meter.clone() }
+    }
+}
+
+/// Result of a receive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next<T> {
+    /// Next item.
+    Item(T),
+    /// No item arrived within the timeout.
+    Timeout,
+    /// The last publisher is gone and every item was consumed.
+    Closed,
+}
+
+/// Receiving end.
+#[derive(Debug)]
+pub struct Subscription<T> {
+    receiver: Receiver<T>,
+    meter: ChannelStatsHandle,
+}
+
+impl<T: EventCount> Subscription<T> {
+    /// Waits up to `timeout` for the next item.
+    pub fn next(&mut self, timeout: Duration) -> Next<T> {
+        match self.receiver.recv_timeout(timeout) {
+            Ok(item) => {
+                self.meter.consumed(item.event_count());
+                Next::Item(item)
+            }
+            Err(RecvTimeoutError::Timeout) => Next::Timeout,
+            Err(RecvTimeoutError::Disconnected) => Next::Closed,
+        }
+    }
+
+    /// Returns the current counters.
+    pub fn stats(&self) -> ChannelStats {
+        self.meter.stats()
+    }
+}
+
+impl std::fmt::Display for Closed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("nobody reads the topic any more")
+    }
+}
+
+impl std::error::Error for Closed {}
+
+#[cfg(test)]
+#[path = "topic_tests.rs"]
+mod tests;

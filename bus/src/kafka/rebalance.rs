@@ -1,0 +1,61 @@
+//! Rebalance and commit callbacks of librdkafka, recorded until the next poll.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use rdkafka::consumer::{BaseConsumer, ConsumerContext, Rebalance};
+use rdkafka::error::KafkaResult;
+use rdkafka::{ClientContext, TopicPartitionList};
+
+/// State shared with librdkafka's callbacks.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RebalanceListener(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    changes: Vec<Change>,
+    /// Number of answered commits, and whether the last succeeded.
+    commits: (u64, bool),
+}
+
+/// A rebalance.
+#[derive(Clone, Debug)]
+pub(super) enum Change {
+    Assigned(Vec<i32>),
+    Revoked(Vec<i32>),
+}
+
+impl RebalanceListener {
+    /// Takes the rebalances since the last call.
+    pub(super) fn changes(&self) -> Vec<Change> {
+        std::mem::take(&mut self.lock().changes)
+    }
+
+    /// Returns the number of answered commits, and whether the last succeeded.
+    pub(super) fn commits(&self) -> (u64, bool) {
+        self.lock().commits
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(|held| held.into_inner())
+    }
+}
+
+impl ClientContext for RebalanceListener {}
+
+impl ConsumerContext for RebalanceListener {
+    fn pre_rebalance(&self, _consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        let partitions =
+            |list: &TopicPartitionList| list.elements().iter().map(|element| element.partition()).collect();
+        let change = match rebalance {
+            Rebalance::Assign(list) => Change::Assigned(partitions(list)),
+            Rebalance::Revoke(list) => Change::Revoked(partitions(list)),
+            Rebalance::Error(_) => return,
+        };
+        self.lock().changes.push(change);
+    }
+
+    fn commit_callback(&self, result: KafkaResult<()>, _offsets: &TopicPartitionList) {
+        let mut state = self.lock();
+        state.commits = (state.commits.0 + 1, result.is_ok());
+    }
+}

@@ -1,0 +1,104 @@
+//! A partition that is assigned to this member, with its processor.
+
+use std::time::{Duration, Instant};
+
+use blkkin_wire::fragment::{FragmentOrigin, Stage};
+
+use super::record_batcher::RecordBatcher;
+use super::state_ref::StateSlot;
+use super::{InputRecord, StageProcessor};
+
+/// Longest interval between two saved states while records are read.
+const SAVE_WITHIN: Duration = Duration::from_secs(60);
+
+/// Processor, offset and saved state of a partition.
+pub(super) struct OwnedPartition<M> {
+    pub(super) machine: M,
+    pub(super) outbox: RecordBatcher,
+    pub(super) partition: i32,
+    /// Offset of the next record.
+    pub(super) next: i64,
+    /// Records that retention deleted before they were read.
+    pub(super) gone: u64,
+    /// Time of the last record or tick.
+    pub(super) last_input: Instant,
+    /// Slots of states that are obsolete once the next state is committed.
+    pub(super) old: Vec<(StateSlot, u32)>,
+    writer: u64,
+    count: u64,
+    saved: Saved,
+}
+
+/// Last committed state.
+struct Saved {
+    at: Instant,
+    next: i64,
+    bytes: u64,
+    /// Records read since.
+    read: u64,
+}
+
+impl<M: StageProcessor> OwnedPartition<M> {
+    /// Creates a partition whose last state is that at `next`. No output record is longer than
+    /// `bytes_max`.
+    pub(super) fn new(
+        machine: M,
+        stage: Stage,
+        partition: i32,
+        next: i64,
+        writer: u64,
+        bytes_max: usize,
+    ) -> Self {
+        let from = FragmentOrigin { stage, partition: partition as u32, incarnation: machine.epoch() };
+        let now = Instant::now();
+        OwnedPartition {
+            machine,
+            outbox: RecordBatcher::new(from, bytes_max),
+            partition,
+            next,
+            gone: 0,
+            last_input: now,
+            old: Vec::new(),
+            writer,
+            count: 0,
+            saved: Saved { at: now, next, bytes: 0, read: 0 },
+        }
+    }
+
+    /// Passes the record at `offset` to the processor.
+    pub(super) fn apply(&mut self, offset: i64, entry: InputRecord<'_>, now: Instant) {
+        self.gone += u64::try_from(offset - self.next).unwrap_or(0);
+        self.next = offset + 1;
+        self.last_input = now;
+        self.saved.read += entry.bytes.len() as u64;
+        self.machine.apply(entry, &mut self.outbox);
+    }
+
+    /// Returns the slot for the next state.
+    pub(super) fn next_slot(&mut self) -> StateSlot {
+        self.count += 1;
+        StateSlot { writer: self.writer, count: self.count }
+    }
+
+    /// Marks the state at `next` as committed.
+    pub(super) fn set_saved(&mut self, next: i64, bytes: u64) {
+        self.saved = Saved { at: Instant::now(), next, bytes, read: 0 };
+    }
+
+    /// Returns whether records were read since the last saved state.
+    pub(super) fn has_unsaved(&self) -> bool {
+        self.next != self.saved.next
+    }
+
+    /// Returns the time of the last saved state.
+    pub(super) fn saved_at(&self) -> Instant {
+        self.saved.at
+    }
+
+    /// Returns whether a save is due: states take no more bytes than the input, but a state is
+    /// never older than a minute.
+    pub(super) fn save_due(&self, every: Duration, now: Instant) -> bool {
+        let age = now.saturating_duration_since(self.saved.at);
+        self.has_unsaved() && age >= every && (self.saved.read >= self.saved.bytes || age >= SAVE_WITHIN)
+    }
+}

@@ -1,0 +1,251 @@
+//! Batches trace fragments into records.
+//!
+//! *In*: fragments with their sequence numbers, by output partition. *Out*: records, each of one
+//! origin and one partition, with consecutive numbers. *Invariant*: each fragment is in one record.
+//! Record boundaries depend on the clock and are no part of any identity.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use blkkin_wire::fragment::{FragmentOrigin, TraceFragment};
+use blkkin_wire::v1::{FragmentCount, FragmentWriter};
+
+/// Spans of a record: some 300 KiB before compression.
+const SPANS_MAX: usize = 2_000;
+/// Longest time a fragment waits for others, equal to an event's in an agent.
+pub(super) const AGE_MAX: Duration = Duration::from_millis(75);
+
+/// Output of a processor that is not sent yet.
+#[derive(Debug)]
+pub struct RecordBatcher {
+    from: FragmentOrigin,
+    open: BTreeMap<(OutputTopic, u32), FragmentWriter>,
+    /// Records that wait for room in the producer's queue, in order.
+    ready: VecDeque<BatchedRecord>,
+    dead: Option<String>,
+    since: Option<Instant>,
+    /// Longest record, in bytes before compression.
+    bytes_max: usize,
+}
+
+/// Output topic of a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum OutputTopic {
+    /// The stage's main output.
+    Main,
+    /// The stage's side output: remote links of the join, the assembly's own input.
+    Side,
+}
+
+/// An encoded record.
+#[derive(Debug)]
+pub(super) struct BatchedRecord {
+    pub(super) lane: OutputTopic,
+    pub(super) partition: u32,
+    pub(super) bytes: Vec<u8>,
+    /// A fragment longer than a record, with its number. The record has the number without its
+    /// spans.
+    pub(super) oversize: Option<(FragmentOrigin, u64, TraceFragment)>,
+}
+
+impl BatchedRecord {
+    fn whole((lane, partition): (OutputTopic, u32), record: FragmentWriter) -> Self {
+        BatchedRecord { lane, partition, bytes: record.end(), oversize: None }
+    }
+
+    /// Encodes a fragment that is too long without its spans, which go to the dead-letter topic.
+    fn emptied(
+        place: (OutputTopic, u32),
+        (from, number): (FragmentOrigin, u64),
+        piece: TraceFragment,
+    ) -> Self {
+        let mut record = FragmentWriter::begin(from, number);
+        record.push(&TraceFragment { spans: Vec::new(), ..piece.clone() });
+        BatchedRecord { oversize: Some((from, number, piece)), ..BatchedRecord::whole(place, record) }
+    }
+}
+
+impl RecordBatcher {
+    pub(super) fn new(from: FragmentOrigin, bytes_max: usize) -> RecordBatcher {
+        RecordBatcher {
+            from,
+            open: BTreeMap::new(),
+            ready: VecDeque::new(),
+            dead: None,
+            since: None,
+            bytes_max,
+        }
+    }
+
+    /// Adds a fragment with its number in this partition.
+    pub fn push(&mut self, partition: u32, number: u64, piece: TraceFragment) {
+        self.push_to((OutputTopic::Main, partition), number, piece);
+    }
+
+    /// Adds a fragment to the side output.
+    pub fn push_side(&mut self, partition: u32, number: u64, piece: TraceFragment) {
+        self.push_to((OutputTopic::Side, partition), number, piece);
+    }
+
+    /// Encodes a fragment at once and drops it, so its memory is reused while it is in the
+    /// processor's cache.
+    fn push_to(&mut self, place: (OutputTopic, u32), number: u64, piece: TraceFragment) {
+        let (from, bytes_max) = (self.from, self.bytes_max);
+        let begin = || FragmentWriter::begin(from, number);
+        let record = self.open.entry(place).or_insert_with(begin);
+        if record.count().fragments > 0 && record.bytes_with(&piece) > bytes_max {
+            let full = std::mem::replace(record, begin());
+            self.ready.push_back(BatchedRecord::whole(place, full));
+        }
+        record.push(&piece);
+        let FragmentCount { fragments, spans } = record.count();
+        let long = record.bytes_max() > bytes_max;
+        if (long || spans >= SPANS_MAX || fragments >= SPANS_MAX)
+            && let Some(record) = self.open.remove(&place)
+        {
+            let packed = BatchedRecord::whole(place, record);
+            // One fragment: a second is added only if both fit.
+            let long = packed.bytes.len() > bytes_max;
+            self.ready.push_back(if long {
+                BatchedRecord::emptied(place, (from, number), piece)
+            } else {
+                packed
+            });
+        }
+    }
+
+    /// Rejects the current input record, with the reason.
+    pub fn reject_input(&mut self, why: String) {
+        self.dead = Some(why);
+    }
+
+    /// Takes the reason why the last input record was rejected.
+    pub(super) fn take_rejection(&mut self) -> Option<String> {
+        self.dead.take()
+    }
+
+    /// Closes all records once the oldest fragment has waited long enough.
+    pub(super) fn flush_due(&mut self, now: Instant) {
+        if self.open.is_empty() {
+            self.since = None;
+        } else if now.saturating_duration_since(*self.since.get_or_insert(now)) >= AGE_MAX {
+            self.flush();
+        }
+    }
+
+    /// Returns the next record to send.
+    pub(super) fn first(&self) -> Option<&BatchedRecord> {
+        self.ready.front()
+    }
+
+    /// Removes the first record after it was queued.
+    pub(super) fn sent(&mut self) {
+        self.ready.pop_front();
+    }
+
+    /// Closes all records.
+    pub(super) fn flush(&mut self) {
+        self.since = None;
+        let open = std::mem::take(&mut self.open);
+        self.ready.extend(open.into_iter().map(|(place, record)| BatchedRecord::whole(place, record)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use blkkin_wire::clock::{DurationNs, WallclockNs};
+    use blkkin_wire::fragment::{FragmentKind, Incarnation, Stage};
+    use blkkin_wire::ids::{SpanId, TraceId};
+    use blkkin_wire::remote_link::RemoteLink;
+    use blkkin_wire::span::{Span, SpanKind};
+    use blkkin_wire::v1;
+
+    const BYTES_MAX: usize = 1_000_000;
+
+    fn piece(n: u64) -> TraceFragment {
+        TraceFragment {
+            trace: TraceId(n.into()),
+            spans: Vec::new(),
+            kind: FragmentKind::First,
+            complete: true,
+            sampled: None,
+            sampled_by_application: false,
+            remote_link: RemoteLink::None,
+        }
+    }
+
+    fn span(name: String) -> Span {
+        Span {
+            trace: TraceId(1),
+            id: SpanId(1),
+            parent: None,
+            name: name.into(),
+            service: "a".into(),
+            remote_service: None,
+            kind: SpanKind::Local,
+            start: WallclockNs(0),
+            duration: DurationNs(0),
+            annotations: Vec::new(),
+            tags: Vec::new(),
+            error: None,
+            links: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_record_is_as_long_as_it_may_be_and_what_is_longer_leaves_without_its_spans() {
+        let from = FragmentOrigin { stage: Stage::Join, partition: 1, incarnation: Incarnation(2) };
+        let named =
+            |n: u64, bytes: usize| TraceFragment { spans: vec![span(format!("{n:0bytes$}"))], ..piece(n) };
+        let mut outbox = RecordBatcher::new(from, 5_000);
+        let lengths = [900, 900, 900, 900, 900, 900, 4_500, 100, 6_000, 100];
+        for (n, bytes) in (0..).zip(lengths) {
+            outbox.push(0, n, named(n, bytes));
+        }
+        outbox.flush();
+        let mut next = 0;
+        for record in &outbox.ready {
+            assert!(record.bytes.len() <= 5_000 || record.oversize.is_some(), "{}", record.bytes.len());
+            let batch = v1::decode_fragments(&record.bytes).unwrap();
+            assert_eq!(batch.first, next);
+            next += batch.fragments.len() as u64;
+        }
+        assert_eq!(next, 10);
+        let cut: Vec<_> = outbox
+            .ready
+            .iter()
+            .map(|record| v1::decode_fragments(&record.bytes).unwrap().fragments.len())
+            .collect();
+        assert_eq!(cut, [4, 2, 1, 1, 1, 1]);
+        let oversize = outbox.ready.iter().filter_map(|record| record.oversize.as_ref());
+        assert_eq!(oversize.map(|(_, number, _)| *number).collect::<Vec<_>>(), [8]);
+    }
+
+    #[test]
+    fn each_piece_leaves_once_and_under_its_number_however_they_are_cut() {
+        let mut outbox = RecordBatcher::new(
+            FragmentOrigin { stage: Stage::Join, partition: 1, incarnation: Incarnation(2) },
+            BYTES_MAX,
+        );
+        let begun = Instant::now();
+        let (mut packed, mut next) = (Vec::new(), [100_u64, 200]);
+        for n in 0..50 {
+            let partition = n % 3 % 2;
+            outbox.push(partition, next[partition as usize], piece(n.into()));
+            next[partition as usize] += 1;
+            outbox.flush_due(begun + AGE_MAX * n / 7);
+            packed.extend(std::mem::take(&mut outbox.ready));
+        }
+        outbox.flush();
+        packed.extend(outbox.ready);
+        assert!(packed.len() > 4, "{}", packed.len());
+        let mut seen = [100_u64, 200];
+        for record in packed {
+            let batch = v1::decode_fragments(&record.bytes).unwrap();
+            assert_eq!(batch.first, seen[record.partition as usize]);
+            seen[record.partition as usize] += batch.fragments.len() as u64;
+        }
+        assert_eq!(seen, next);
+    }
+}

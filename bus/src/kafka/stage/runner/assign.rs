@@ -1,0 +1,188 @@
+//! Assignment and revocation of partitions, with their states.
+
+use blkkin_wire::fragment::Incarnation;
+use uuid::Uuid;
+
+use super::super::super::KafkaError;
+use super::super::member::Committed;
+use super::super::owned_partition::OwnedPartition;
+use super::super::state_ref::StateRef;
+use super::super::{StageProcessor, StageProcessorFactory};
+use super::{AGAIN, LAST_PATIENCE, PATIENCE, StageRunner};
+
+/// Reason why partitions could not be assigned.
+pub(super) enum AssignError {
+    /// A retry may succeed.
+    Transient(KafkaError),
+    /// An operator has to act.
+    Permanent(KafkaError),
+}
+
+impl From<KafkaError> for AssignError {
+    fn from(error: KafkaError) -> Self {
+        AssignError::Transient(error)
+    }
+}
+
+impl<F: StageProcessorFactory> StageRunner<F> {
+    /// Handles an assignment: restores each partition's state, or starts an empty one.
+    pub(super) fn assign(
+        &mut self,
+        partitions: &[i32],
+        stop: &impl Fn() -> bool,
+        log: &impl Fn(String),
+    ) -> Result<(), AssignError> {
+        let mut logged = false;
+        let committed = loop {
+            match self.member()?.committed(partitions) {
+                Ok(committed) => break committed,
+                Err(_) if stop() => return Ok(()),
+                Err(error) => {
+                    if !std::mem::replace(&mut logged, true) {
+                        log(format!("{error}; going on until it can be reached"));
+                    }
+                    std::thread::sleep(AGAIN);
+                }
+            }
+        };
+        let new = committed.iter().filter(|(_, committed)| *committed == Committed::Nothing).count();
+        if new > 0 {
+            log(format!(
+                "{new} partitions of {} begin from nothing: the group has no offset for them, or the cluster has expired it \
+                 (offsets.retention.minutes)",
+                self.config.input
+            ));
+        }
+        let mut from = Vec::new();
+        for (partition, committed) in committed {
+            let owned = match committed {
+                Committed::Nothing => self.start_partition(partition, None)?,
+                Committed::State(next, note) => self.resume_partition(partition, next, &note, log)?,
+                Committed::Foreign(next) if self.config.forget => {
+                    self.start_partition(partition, Some(next))?
+                }
+                Committed::Foreign(next) => {
+                    let why = "the group's offset was set by something else, and no state belongs to it";
+                    return Err(AssignError::Permanent(self.state_error(partition, next, why)));
+                }
+            };
+            from.push((partition, owned.next));
+            self.progress.set(partition, Some(owned.next));
+            self.owned.insert(partition, owned);
+        }
+        Ok(self.member()?.assign(&from)?)
+    }
+
+    /// Starts an empty processor; its epoch is committed before its first output.
+    pub(super) fn start_partition(
+        &mut self,
+        partition: i32,
+        next: Option<i64>,
+    ) -> Result<OwnedPartition<F::Processor>, AssignError> {
+        let next = match next {
+            Some(next) => next,
+            None => self.member()?.earliest(partition)?,
+        };
+        let machine = self.machines.create(Incarnation(random_u64()));
+        let owned = self.owned_partition(machine, partition, next);
+        self.commit_first(owned)
+    }
+
+    /// Restores the previous owner's processor.
+    pub(super) fn resume_partition(
+        &mut self,
+        partition: i32,
+        next: i64,
+        note: &StateRef,
+        log: &impl Fn(String),
+    ) -> Result<OwnedPartition<F::Processor>, AssignError> {
+        let shelf = self.state_store(partition);
+        let found = shelf.read(note, &self.settings, PATIENCE)?;
+        let fresh = Incarnation(random_u64());
+        let restored = found.state(note).and_then(|state| self.machines.restore(&state, fresh));
+        let machine = match restored {
+            Ok(machine) => machine,
+            Err(why) if self.config.forget => {
+                log(format!("partition {partition} of {} starts empty: {why}", self.config.input));
+                return self.start_partition(partition, Some(next));
+            }
+            Err(why) => return Err(AssignError::Permanent(self.state_error(partition, next, &why))),
+        };
+        for key in &found.left {
+            shelf.empty_key(key, &self.output)?;
+        }
+        let renumbered = machine.epoch() == fresh;
+        let mut owned = self.owned_partition(machine, partition, next);
+        owned.old.push((note.place, note.chunks));
+        if renumbered {
+            log(format!(
+                "partition {partition} of {}: saved under another configuration or release; sequence numbers restart",
+                self.config.input
+            ));
+            return self.commit_first(owned);
+        }
+        owned.set_saved(next, note.bytes);
+        Ok(owned)
+    }
+
+    fn owned_partition(
+        &self,
+        machine: F::Processor,
+        partition: i32,
+        next: i64,
+    ) -> OwnedPartition<F::Processor> {
+        let bytes_max = self.settings.record_bytes();
+        OwnedPartition::new(machine, self.machines.stage(), partition, next, random_u64(), bytes_max)
+    }
+
+    /// Saves a processor before it reads its first record.
+    pub(super) fn commit_first(
+        &mut self,
+        mut owned: OwnedPartition<F::Processor>,
+    ) -> Result<OwnedPartition<F::Processor>, AssignError> {
+        let (partition, next, place) = (owned.partition, owned.next, owned.next_slot());
+        let state = owned.machine.save().map_err(|why| self.save_error(partition, &why))?;
+        let written = self.state_store(partition).write(place, &state, &self.output, PATIENCE)?;
+        let written = written.ok_or_else(|| self.commit_timeout(partition))?;
+        self.owned.insert(partition, owned);
+        let committed = self.commit(&[(partition, next, written)], PATIENCE)?;
+        match self.owned.remove(&partition) {
+            Some(owned) if committed => Ok(owned),
+            _ => Err(self.commit_timeout(partition).into()),
+        }
+    }
+
+    /// Handles a revocation.
+    pub(super) fn revoke(&mut self, partitions: &[i32], lost: bool) -> Result<(), KafkaError> {
+        if !lost {
+            self.save(partitions, LAST_PATIENCE)?;
+        }
+        for partition in partitions {
+            self.gone += self.owned.remove(partition).map_or(0, |owned| owned.gone);
+            self.progress.remove(*partition);
+        }
+        self.member()?.unassign(partitions);
+        Ok(())
+    }
+
+    pub(super) fn state_error(&self, partition: i32, next: i64, why: &str) -> KafkaError {
+        KafkaError {
+            what: format!(
+                "the state of partition {partition} of {} at offset {next} cannot be used",
+                self.config.input
+            ),
+            why: why.to_owned(),
+            remedy: "use the release that saved it; or start empty from that offset, without open traces and names: \
+                --forget"
+                .to_owned(),
+        }
+    }
+}
+
+/// Draws a random number.
+fn random_u64() -> u64 {
+    let (high, low) = Uuid::new_v4().as_u64_pair();
+    // The version and variant bits are constant; where they are in one half, the other half is
+    // random.
+    high ^ low.rotate_left(32)
+}

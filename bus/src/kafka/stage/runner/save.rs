@@ -1,0 +1,226 @@
+//! Saves in order: output records, states, commit.
+
+use std::time::{Duration, Instant};
+
+use blkkin_wire::fragment::{FragmentBatch, FragmentOrigin, TraceFragment};
+use blkkin_wire::v1;
+
+use super::super::super::{DEAD, KafkaError};
+use super::super::output::{OutgoingRecord, Output};
+use super::super::owned_partition::OwnedPartition;
+use super::super::record_batcher::OutputTopic;
+use super::super::state_ref::StateRef;
+use super::super::state_store::{StateStore, WrittenState};
+use super::super::{StageProcessor, StageProcessorFactory};
+use super::{PATIENCE, StageConfig, StageRunner};
+
+/// Number of parts in which a stage saves its partitions, over half of the save interval.
+///
+/// A save waits for the output, the states and the commit, and receives nothing meanwhile. A
+/// producer has one request in flight to a broker, and a request has one partition. Saving all
+/// partitions at once would pause the stage for the sum of these requests.
+const SAVES_PER_INTERVAL: u32 = 12;
+
+impl<F: StageProcessorFactory> StageRunner<F> {
+    pub(super) fn save_due(&mut self, now: Instant) -> Result<(), KafkaError> {
+        let every = self.config.save_every;
+        if now.saturating_duration_since(self.rested_since) < every / (2 * SAVES_PER_INTERVAL) {
+            return Ok(());
+        }
+        let due = self.owned.values().filter(|owned| owned.save_due(every, now));
+        let mut due: Vec<_> = due.map(|owned| (owned.saved_at(), owned.partition)).collect();
+        due.sort_unstable();
+        due.truncate(self.owned.len().div_ceil(SAVES_PER_INTERVAL as usize));
+        if due.is_empty() {
+            return Ok(());
+        }
+        self.save(&due.into_iter().map(|(_, partition)| partition).collect::<Vec<_>>(), PATIENCE)?;
+        self.rested_since = Instant::now();
+        Ok(())
+    }
+
+    /// Saves the current states of `partitions`: sends their output, then the states, then the
+    /// commit. Returns false if the cluster did not answer in time: the previous state stays valid,
+    /// and the next attempt sends the same output.
+    pub(super) fn save(&mut self, partitions: &[i32], patience: Duration) -> Result<bool, KafkaError> {
+        let mut written = Vec::new();
+        for partition in partitions {
+            let Some(owned) = self.owned.get_mut(partition).filter(|owned| owned.has_unsaved()) else {
+                continue;
+            };
+            owned.outbox.flush();
+            if !send_ready(&self.config, &self.output, owned, patience, &mut self.oversize)? {
+                return Ok(false);
+            }
+            let (next, place, state) = (owned.next, owned.next_slot(), owned.machine.save());
+            let state = state.map_err(|why| self.save_error(*partition, &why))?;
+            let Some(state) = self.state_store(*partition).write(place, &state, &self.output, patience)?
+            else {
+                return Ok(false);
+            };
+            written.push((*partition, next, state));
+        }
+        if written.is_empty() {
+            return Ok(true);
+        }
+        self.commit(&written, patience)
+    }
+
+    pub(super) fn commit(
+        &mut self,
+        written: &[(i32, i64, WrittenState)],
+        patience: Duration,
+    ) -> Result<bool, KafkaError> {
+        let settled = self.output.flush(patience)?;
+        let commits: Vec<(i32, i64, StateRef)> =
+            written.iter().map(|(partition, next, state)| (*partition, *next, state.state_ref())).collect();
+        let committed = settled && self.member()?.commit(&commits)?;
+        for (partition, next, note) in commits {
+            let shelf = self.state_store(partition);
+            let Some(owned) = self.owned.get_mut(&partition) else { continue };
+            if committed {
+                owned.set_saved(next, note.bytes);
+                for (place, chunks) in owned.old.drain(..) {
+                    shelf.empty(place, chunks, &self.output)?;
+                }
+            }
+            // Obsolete after the next commit. A commit without a reply may have succeeded, so the
+            // slot is kept until then.
+            owned.old.push((note.place, note.chunks));
+        }
+        Ok(committed)
+    }
+
+    pub(super) fn state_store(&self, partition: i32) -> StateStore {
+        let bytes_max = self.settings.record_bytes();
+        StateStore { stage: self.machines.stage(), partition, partitions: self.state_partitions, bytes_max }
+    }
+
+    pub(super) fn commit_timeout(&self, partition: i32) -> KafkaError {
+        KafkaError {
+            what: format!("the state of partition {partition} of {} cannot be saved", self.config.input),
+            why: "the cluster did not answer in time, or has given the partition to another".to_owned(),
+            remedy: "check that all brokers run; what was done stays done, start again".to_owned(),
+        }
+    }
+
+    pub(super) fn save_error(&self, partition: i32, why: &str) -> KafkaError {
+        KafkaError {
+            what: format!("the state of partition {partition} of {} cannot be saved", self.config.input),
+            why: why.to_owned(),
+            remedy: format!("it is a fault of blkkin: report it; what cannot be read lies in {DEAD}"),
+        }
+    }
+}
+
+/// Sends the closed records; returns whether all fitted into the queue.
+pub(super) fn send_ready<M: StageProcessor>(
+    config: &StageConfig,
+    output: &Output,
+    owned: &mut OwnedPartition<M>,
+    patience: Duration,
+    oversize: &mut u64,
+) -> Result<bool, KafkaError> {
+    while let Some(packed) = owned.outbox.first() {
+        let partition = packed.partition as i32;
+        let topic = match packed.lane {
+            OutputTopic::Main => &config.output,
+            OutputTopic::Side => &config.aside,
+        };
+        let letter = OutgoingRecord {
+            topic,
+            partition: Some(partition),
+            payload: Some(&packed.bytes),
+            ..OutgoingRecord::default()
+        };
+        if !output.send(&letter, patience)? {
+            return Ok(false);
+        }
+        if let Some((from, number, piece)) = &packed.oversize {
+            *oversize += 1;
+            let why = format!("trace {}: {} spans are longer than a record", piece.trace, piece.spans.len());
+            for part in split_fragment(*from, *number, piece.clone(), output.record_bytes()) {
+                let headers = [
+                    ("blkkin.by", config.group.name.clone()),
+                    ("blkkin.reason", why.clone()),
+                    ("blkkin.topic", topic.clone()),
+                    ("blkkin.partition", partition.to_string()),
+                    ("blkkin.origin", from.to_string()),
+                    ("blkkin.number", number.to_string()),
+                ];
+                output.send_to_dlq(&headers, &part, patience)?;
+            }
+        }
+        owned.outbox.sent();
+    }
+    Ok(true)
+}
+
+/// Splits a fragment that is longer than a record into records that fit, each with some of its
+/// spans and the same number. A single span that is too long stays so, and only its length is kept.
+fn split_fragment(
+    from: FragmentOrigin,
+    first: u64,
+    mut piece: TraceFragment,
+    bytes_max: usize,
+) -> Vec<Vec<u8>> {
+    let bytes = v1::encode_fragments(&FragmentBatch { origin: from, first, fragments: vec![piece.clone()] });
+    if bytes.len() <= bytes_max || piece.spans.len() < 2 {
+        return vec![bytes];
+    }
+    let spans = piece.spans.split_off(piece.spans.len() / 2);
+    let rest = TraceFragment { spans, ..piece.clone() };
+    let mut all = split_fragment(from, first, piece, bytes_max);
+    all.extend(split_fragment(from, first, rest, bytes_max));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use blkkin_wire::clock::{DurationNs, WallclockNs};
+    use blkkin_wire::fragment::{FragmentKind, Incarnation, Stage};
+    use blkkin_wire::ids::{SpanId, TraceId};
+    use blkkin_wire::remote_link::RemoteLink;
+    use blkkin_wire::span::{Span, SpanKind, TagValue};
+
+    #[test]
+    fn a_piece_that_is_too_long_is_buried_span_by_span_if_need_be() {
+        let span = |n: u64| Span {
+            trace: TraceId(7),
+            id: SpanId(n + 1),
+            parent: None,
+            name: "pwrite64".into(),
+            service: "db".into(),
+            remote_service: None,
+            kind: SpanKind::Local,
+            start: WallclockNs(1),
+            duration: DurationNs(1),
+            annotations: Vec::new(),
+            tags: vec![("file.path".into(), TagValue::Text(format!("{n:05}").repeat(200).into()))],
+            error: None,
+            links: Vec::new(),
+        };
+        let spans: Vec<Span> = (0..20).map(span).collect();
+        let piece = TraceFragment {
+            trace: TraceId(7),
+            spans,
+            kind: FragmentKind::First,
+            complete: true,
+            sampled: None,
+            sampled_by_application: false,
+            remote_link: RemoteLink::None,
+        };
+        let from = FragmentOrigin { stage: Stage::Join, partition: 0, incarnation: Incarnation(1) };
+        let parts = split_fragment(from, 9, piece.clone(), 3_000);
+        assert!(parts.iter().all(|part| part.len() <= 3_000));
+        let read = parts.iter().map(|part| v1::decode_fragments(part).unwrap());
+        let spans: Vec<Span> = read
+            .flat_map(|batch| {
+                assert_eq!(batch.first, 9);
+                batch.fragments.into_iter().flat_map(|piece| piece.spans)
+            })
+            .collect();
+        assert_eq!(spans, piece.spans);
+    }
+}

@@ -1,0 +1,165 @@
+//! Bios: from block_bio_queue, in the submitting task, to the completion of the last byte.
+//!
+//! Submission may sleep (submit_bio_noacct begins with might_sleep), so the current task is the
+//! submitter and never a task that an interrupt stopped. The one exception is a bio that
+//! blk-throttle delayed: it passes this hook in the kernel worker that releases it, and then
+//! belongs to no traced task.
+
+use super::device::{self, device_passes};
+use super::in_flight::{self, BIOS, Bio};
+use super::{single_bio, stacked};
+use crate::runtime::layout::offset;
+use crate::runtime::percpu::PerCpuState;
+use crate::runtime::read::{KernelRead, Pointer};
+use crate::runtime::ring;
+use crate::runtime::settings::setting;
+use crate::runtime::table::{self, Claim};
+use crate::task;
+use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
+use blkkin_probe_abi::counters::*;
+use blkkin_probe_abi::record::*;
+use blkkin_probe_abi::settings::{ORIGIN_ALL, ORIGIN_TASKS, Program, TASK_ACTIVE};
+
+/// submit_bio_noacct_nocheck(bio): the kernel announces a bio once there, and the bio has a flag
+/// from then until it ends.
+#[inline(always)]
+pub fn submit<R: KernelRead>(bio: Pointer) {
+    // SAFETY: `bio` is of the kind that R reads.
+    let flags: u16 = unsafe { R::read(bio, offset!(bio_flags)) };
+    if flags >> (offset!(bio_traced_bit) & 15) & 1 == 0 {
+        queue::<R>(bio);
+    }
+}
+
+/// block_bio_queue(bio).
+#[inline(always)]
+pub fn queue<R: KernelRead>(bio: Pointer) {
+    let Some(percpu) = PerCpuState::of(Program::BioQueue) else { return };
+    let state = task::submitter(percpu, Program::BioQueue);
+    let (mut span, mut task, mut version, mut active) = (0, 0, 0, false);
+    if let Some(state) = &state {
+        (span, task, version) = (state.span, state.task, state.version);
+        active = state.flags & TASK_ACTIVE != 0;
+    }
+    let address = percpu.address(bio);
+    // SAFETY: `bio` is of the kind that R reads.
+    let (dev, disk) = unsafe { device::devices::<R>(bio) };
+    let origin = setting!(kernel_origin);
+    // SAFETY: as above.
+    let lower = unsafe { stacked::is_lower_bio::<R>(percpu, bio, span != 0) };
+    let wanted = span != 0 || lower || origin == ORIGIN_ALL || (active && origin == ORIGIN_TASKS);
+    if !wanted || !device_passes(dev, disk) {
+        // The end of an earlier bio at this address was missed. Its entry must not match the new
+        // bio.
+        if let Some(left_over) = table::find(&BIOS, address) {
+            table::release(left_over);
+            percpu.count(BIOS_STALE);
+        }
+        return;
+    }
+    let entry = match table::claim(&BIOS, address) {
+        Claim::Fresh(entry) => entry,
+        Claim::Stale(entry) => {
+            percpu.count(BIOS_STALE);
+            entry
+        }
+        Claim::Full => {
+            percpu.count(BIOS_UNTRACKED);
+            return;
+        }
+    };
+    percpu.count(BIOS_QUEUED);
+    if let Some(state) = state {
+        if span != 0 && !lower {
+            state.bios += 1;
+        }
+    }
+    let own = percpu.next_span_id(Program::BioQueue);
+    entry.span = own;
+    if lower {
+        (entry.parent, entry.root, entry.flags) = (percpu.walk.span, percpu.walk.parent, BIO_LOWER);
+    } else if span != 0 {
+        (entry.parent, entry.root, entry.flags) = (span, span, 0);
+    } else {
+        (entry.parent, entry.root, entry.flags) = (0, own, BIO_KERNEL_ORIGIN);
+    }
+    if lower && task == 0 {
+        if let Some(worker) = task::kernel_worker(percpu, Program::BioQueue) {
+            (task, version) = (worker.task, worker.version);
+        }
+    }
+    // SAFETY: as above.
+    unsafe {
+        entry.task = task;
+        entry.task_version = version;
+        entry.request = 0;
+        entry.done = 0;
+        entry.request_part.rq = 0;
+        entry.status = 0;
+        entry.dev = dev;
+        entry.sector = R::read(bio, offset!(bio_sector));
+        entry.bytes = R::read(bio, offset!(bio_size));
+        entry.opf = R::read(bio, offset!(bio_opf));
+        entry.queue_ns = bpf_ktime_get_ns();
+    }
+}
+
+/// block_bio_complete(queue, bio). It fires for bios that no request completed (bio-based device,
+/// or rejected before allocation), and for parents of splits, whose last part may have ended them
+/// already.
+#[inline(always)]
+pub fn complete<R: KernelRead>(bio: Pointer) {
+    let Some(percpu) = PerCpuState::of(Program::BioComplete) else { return };
+    let address = percpu.address(bio);
+    let Some(entry) = table::find(&BIOS, address) else { return };
+    // SAFETY: `bio` is of the kind that R reads.
+    let (status, sector): (u8, u64) =
+        unsafe { (R::read(bio, offset!(bio_status)), R::read(bio, offset!(bio_sector))) };
+    if !in_flight::covers(entry, sector) {
+        return;
+    }
+    if entry.request_part.rq != 0 {
+        // The bio ended before its request did.
+        if let Some(single) = single_bio::find(percpu, entry.request_part.rq) {
+            let bytes = single.bio.bytes;
+            single_bio::separate(percpu, single, bytes);
+        }
+    }
+    if entry.status == 0 {
+        entry.status = status as u32;
+    }
+    if entry.request == 0 {
+        entry.flags |= BIO_NO_REQUEST;
+    }
+    // SAFETY: the clock has no preconditions.
+    end(percpu, entry, unsafe { bpf_ktime_get_ns() });
+}
+
+/// Writes the bio's record and releases its entry.
+#[inline(always)]
+pub fn end(percpu: &mut PerCpuState, entry: &mut Bio, now: u64) {
+    let record = BioRecord {
+        header: Header {
+            tag: TAG_BIO,
+            reserved: 0,
+            flags: entry.flags,
+            len: size_of::<BioRecord>() as u32,
+            time_ns: now,
+        },
+        span: entry.span,
+        parent: entry.parent,
+        root: entry.root,
+        task: entry.task,
+        request: entry.request,
+        queue_ns: entry.queue_ns,
+        sector: entry.sector,
+        dev: entry.dev,
+        bytes: entry.bytes,
+        opf: entry.opf,
+        status: entry.status,
+        task_version: entry.task_version,
+        reserved: [0; 3],
+    };
+    table::release(entry);
+    ring::put(percpu, TAG_BIO, &record);
+}

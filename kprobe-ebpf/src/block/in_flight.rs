@@ -1,0 +1,113 @@
+//! Bios and requests in flight: their tables, and the lookup of the bio that a request's bio stems
+//! from.
+
+use crate::runtime::layout::offset;
+use crate::runtime::percpu::PerCpuState;
+use crate::runtime::read::{KernelRead, Pointer, ProbeRead};
+use crate::runtime::settings::setting;
+use crate::runtime::table;
+use aya_ebpf::btf_maps::Array;
+use aya_ebpf::macros::btf_map;
+use blkkin_probe_abi::in_flight::Set;
+pub use blkkin_probe_abi::in_flight::{Bio, Request};
+
+/// Sets of the bio table: 65,536 bios in flight, 9.4 MB.
+pub const BIO_SETS: usize = 16_384;
+/// Sets of the request table: 32,768 requests, 3 MB. Requests come from a bounded pool (nr_requests
+/// × hardware queues × devices).
+pub const REQUEST_SETS: usize = 8_192;
+
+#[btf_map]
+pub static BIOS: Array<Set<Bio>, BIO_SETS> = Array::new();
+
+#[btf_map]
+pub static REQUESTS: Array<Set<Request>, REQUEST_SETS> = Array::new();
+
+/// Current state of a bio, as needed to find its entry.
+#[derive(Clone, Copy)]
+pub struct BioRef {
+    /// Address of the bio.
+    pub bio: u64,
+    /// Completion function.
+    pub end_io: u64,
+    /// Argument of the completion function.
+    pub private: u64,
+    /// Current sector, which advances as parts are split off and completed.
+    pub sector: u64,
+}
+
+/// Returns the entry of the submitted bio: the bio itself, or, for the front of a split, the bio
+/// that it was split from. Also returns whether it was such a clone.
+#[inline(always)]
+pub fn find_origin(bio_ref: BioRef) -> Option<(&'static mut Bio, bool)> {
+    if let Some(entry) = find_entry(bio_ref.bio, bio_ref.sector) {
+        return Some((entry, false));
+    }
+    Some((find_split_origin(bio_ref)?, true))
+}
+
+/// Returns the entry of the bio at `address`, which is at `sector` now.
+#[inline(always)]
+pub fn find_entry(address: u64, sector: u64) -> Option<&'static mut Bio> {
+    let entry = table::find(&BIOS, address)?;
+    if entry.request_part.rq == 0 && covers(entry, sector) { Some(entry) } else { None }
+}
+
+/// Returns the entry of the bio that `bio_ref` was split from. The front of a split is a clone that
+/// never passes block_bio_queue and ends in bio_chain_endio, with its origin in bi_private
+/// (block/bio.c, bio_chain; 257,056 of 257,056 matched).
+#[inline(always)]
+pub fn find_split_origin(bio_ref: BioRef) -> Option<&'static mut Bio> {
+    let chain_endio = setting!(bio_chain_endio);
+    let (mut end_io, mut origin) = (bio_ref.end_io, bio_ref.private);
+    // A split may be split again: each level of stacking may add one.
+    let mut step = 0;
+    while step < 3 {
+        if chain_endio == 0 || end_io != chain_endio {
+            return None;
+        }
+        if let Some(entry) = table::find(&BIOS, origin) {
+            return if entry.request_part.rq == 0 && covers(entry, bio_ref.sector) {
+                Some(entry)
+            } else {
+                None
+            };
+        }
+        // SAFETY: bpf_probe_read_kernel takes any address.
+        unsafe {
+            end_io = ProbeRead::read(origin as Pointer, offset!(bio_end_io));
+            origin = ProbeRead::read(origin as Pointer, offset!(bio_private));
+        }
+        step += 1;
+    }
+    None
+}
+
+/// Returns whether `sector` is within the submitted range. An entry whose end was missed may match
+/// a clone at its address, and clones pass no hook that would clear it: a wrong link is worse than
+/// none.
+/// A driver that moves the bio itself to another device, like md's raid0, loses its link here; its
+/// own entry belongs to the upper device.
+#[inline(always)]
+pub fn covers(entry: &Bio, sector: u64) -> bool {
+    sector.wrapping_sub(entry.sector) <= (entry.bytes >> 9) as u64
+}
+
+/// Reads the current state of a bio.
+///
+/// # Safety
+/// `bio` is of the kind that `R` reads.
+#[inline(always)]
+pub unsafe fn bio_ref<R: KernelRead>(percpu: &mut PerCpuState, bio: Pointer) -> BioRef {
+    // SAFETY: by the caller's contract: `bio` is of the kind that R reads.
+    unsafe {
+        let end_io: Pointer = R::read(bio, offset!(bio_end_io));
+        let private: Pointer = R::read(bio, offset!(bio_private));
+        BioRef {
+            bio: percpu.address(bio),
+            end_io: percpu.address(end_io),
+            private: percpu.address(private),
+            sector: R::read(bio, offset!(bio_sector)),
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Runtime of the programs: kernel reads, hook arguments, per-CPU state, tables, frozen settings
+//! and offsets, and the rings. Nothing in it depends on the other modules.
+
+pub mod arch;
+pub mod arguments;
+pub mod layout;
+pub mod percpu;
+pub mod read;
+pub mod ring;
+pub mod settings;
+pub mod table;

@@ -1,0 +1,149 @@
+//! State of one program on one CPU: its counters, its span id counter, and scratch memory.
+//!
+//! Invariant: one program, one slot. A program never runs twice at once on a CPU, so no access is
+//! atomic. Two programs may interrupt each other, so they never share a slot.
+
+use crate::runtime::read::Pointer;
+use crate::runtime::settings::setting;
+use aya_ebpf::btf_maps::PerCpuArray;
+use aya_ebpf::helpers::generated::{bpf_get_smp_processor_id, bpf_probe_read_kernel};
+use aya_ebpf::macros::btf_map;
+use blkkin_probe_abi::counters::{COUNTERS, PER_CPU_WORDS};
+use blkkin_probe_abi::record::TaskRecord;
+use blkkin_probe_abi::settings::{PROGRAMS, Program};
+
+/// Slot of one program on one CPU.
+#[repr(C)]
+pub struct PerCpuState {
+    counters: [u64; COUNTERS],
+    span_ids: u64,
+    scratch: u64,
+    slot: u32,
+    reserved: u32,
+    /// State of `request::walk_bios`; in block_bio_queue's slot the result of
+    /// `stacked::is_lower_bio`.
+    pub walk: CompletionWalk,
+    /// Buffer in which `metadata::emit` builds a task's record.
+    pub task: TaskRecord,
+}
+
+/// State of a walk over a request's bios, in memory instead of registers. A bounded loop that
+/// carries a counter in a register and branches on it is a new verifier state at each iteration.
+#[repr(C)]
+pub struct CompletionWalk {
+    /// Bytes of this completion that are not yet credited to a bio.
+    pub budget: u64,
+    /// Traced bios found.
+    pub bios: u64,
+    /// Span of the request.
+    pub span: u64,
+    /// Span of the request's first bio.
+    pub parent: u64,
+    /// Time of the completion.
+    pub now: u64,
+    /// Status of the completion.
+    pub status: u32,
+    /// 1: inside the flush machine's sequence, where bytes complete before the bio does.
+    pub in_sequence: u32,
+    /// Zero.
+    pub reserved: u64,
+}
+
+const _: () = assert!(size_of::<PerCpuState>() == PER_CPU_WORDS * 8);
+
+#[btf_map]
+static PER_CPU_STATE: PerCpuArray<PerCpuState, PROGRAMS> = PerCpuArray::new();
+
+impl CompletionWalk {
+    /// Creates the state for a completion of `bytes`, of a request that is not traced.
+    #[inline(always)]
+    pub fn new(bytes: u32, status: u32, in_sequence: bool, now: u64) -> Self {
+        CompletionWalk {
+            budget: bytes as u64,
+            bios: 0,
+            span: 0,
+            parent: 0,
+            now,
+            status: status & 0xff,
+            in_sequence: in_sequence as u32,
+            reserved: 0,
+        }
+    }
+}
+
+impl PerCpuState {
+    /// Returns this program's slot on this CPU.
+    #[inline(always)]
+    pub fn of(program: Program) -> Option<&'static mut PerCpuState> {
+        PerCpuState::by_slot(program as u32)
+    }
+
+    /// Returns the slot of this number on this CPU: for global functions, which receive their
+    /// caller's slot number.
+    #[inline(always)]
+    pub fn by_slot(number: u32) -> Option<&'static mut PerCpuState> {
+        // SAFETY: only one program uses the slot, and a program does not run twice at once on a
+        // CPU.
+        PER_CPU_STATE.get_ptr_mut(number).map(|slot| unsafe {
+            (*slot).slot = number;
+            &mut *slot
+        })
+    }
+
+    /// Returns the number of this slot.
+    #[inline(always)]
+    pub fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    /// Increments a counter.
+    #[inline(always)]
+    pub fn count(&mut self, counter: usize) {
+        self.counters[counter] += 1;
+    }
+
+    /// Increments a counter of a program that may interrupt itself: a uprobe program runs with
+    /// preemption enabled.
+    #[inline(always)]
+    pub fn count_atomic(&mut self, counter: usize) {
+        // SAFETY: a word of a map's value.
+        unsafe { crate::runtime::table::fetch_add(&raw mut self.counters[counter], 1) };
+    }
+
+    /// Returns a span id that is unique in this tracer run: (CPU, program, counter) through a
+    /// bijection keyed by the seed (the finalizer of splitmix64).
+    #[inline(always)]
+    pub fn next_span_id(&mut self, program: Program) -> u64 {
+        self.span_ids += 1;
+        // SAFETY: no preconditions.
+        let cpu = unsafe { bpf_get_smp_processor_id() } as u64;
+        let mut z = (cpu << 48 | (program as u64) << 44 | self.span_ids) ^ setting!(seed);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Returns the 8 bytes at `base + offset`, read by bpf_probe_read_kernel; zeros if unreadable.
+    /// It uses no stack.
+    #[inline(always)]
+    pub fn read(&mut self, base: Pointer, offset: u32) -> u64 {
+        // SAFETY: bpf_probe_read_kernel writes 8 bytes of this slot, or zeros; any address is
+        // allowed.
+        unsafe {
+            let from = base.wrapping_add(offset as usize).cast();
+            bpf_probe_read_kernel((&raw mut self.scratch).cast(), size_of::<u64>() as u32, from);
+            core::ptr::read_volatile(&raw const self.scratch)
+        }
+    }
+
+    /// Returns a pointer as a number. The verifier rejects shifts and hashes of a typed pointer;
+    /// stored in a map value and read back, it is a scalar.
+    #[inline(always)]
+    pub fn address(&mut self, pointer: Pointer) -> u64 {
+        // SAFETY: a field of this slot.
+        unsafe {
+            core::ptr::write_volatile(&raw mut self.scratch, pointer as u64);
+            core::ptr::read_volatile(&raw const self.scratch)
+        }
+    }
+}

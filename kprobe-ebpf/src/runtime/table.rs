@@ -1,0 +1,117 @@
+//! Tables keyed by kernel address: the traced bio or request that currently has this address.
+//!
+//! A table is an array of four-way sets instead of a hash map: insert, lookup and delete cost at
+//! most 10 ns together, against 225 to 265 ns for a hash map. An insert claims a way by
+//! compare-and-exchange of its key. The owner writes the value before any other program can look it
+//! up, because the kernel passes the address on only after the tracepoint returns.
+//!
+//! A full set evicts no entry: the new object is not traced, and is counted.
+
+use aya_ebpf::btf_maps::Array;
+use blkkin_probe_abi::in_flight::{Set, WAYS, Way};
+
+/// Result of claiming an entry.
+pub enum Claim<V: 'static> {
+    /// Entry in a free way.
+    Fresh(&'static mut V),
+    /// Entry that had the same address and whose end was missed.
+    Stale(&'static mut V),
+    /// The set is full.
+    Full,
+}
+
+/// Returns the set of an address. Slab objects are aligned to at least 64 B, so the lower bits
+/// carry no information.
+#[inline(always)]
+fn set<V, const SETS: usize>(table: &Array<Set<V>, SETS>, address: u64) -> Option<*mut Set<V>> {
+    let hash = (address >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    table.get_ptr_mut((hash >> 40) as u32 & (SETS as u32 - 1))
+}
+
+/// Returns the entry of `address`.
+#[inline(always)]
+pub fn find<V, const SETS: usize>(table: &Array<Set<V>, SETS>, address: u64) -> Option<&'static mut V> {
+    let set = set(table, address)?;
+    let mut i = 0;
+    while i < WAYS {
+        // SAFETY: a way of a set of the map; keys are read whole.
+        unsafe {
+            let way = &raw mut (*set).ways[i];
+            if core::ptr::read_volatile(&raw const (*way).key) == address {
+                return Some(&mut (*way).value);
+            }
+        }
+        i += 1;
+    }
+    None
+}
+
+/// Claims an entry for `address`, which is either absent or present as a stale entry.
+#[inline(always)]
+pub fn claim<V, const SETS: usize>(table: &Array<Set<V>, SETS>, address: u64) -> Claim<V> {
+    if let Some(value) = find(table, address) {
+        return Claim::Stale(value);
+    }
+    let Some(set) = set(table, address) else { return Claim::Full };
+    let mut i = 0;
+    while i < WAYS {
+        // SAFETY: as above; the exchange decides between two CPUs.
+        unsafe {
+            let way = &raw mut (*set).ways[i];
+            if core::ptr::read_volatile(&raw const (*way).key) == 0
+                && compare_exchange(&raw mut (*way).key, 0, address) == 0
+            {
+                return Claim::Fresh(&mut (*way).value);
+            }
+        }
+        i += 1;
+    }
+    Claim::Full
+}
+
+/// Releases an entry that [`find`] or [`claim`] returned.
+#[inline(always)]
+pub fn release<V>(value: &mut V) {
+    let offset = core::mem::offset_of!(Way<V>, value);
+    // SAFETY: a table value is a field of its way; only the owner of an entry releases it.
+    unsafe { core::ptr::write_volatile((&raw mut *value).byte_sub(offset).cast::<u64>(), 0) }
+}
+
+/// Stores `new` if the value is `expected`, and returns the previous value.
+///
+/// # Safety
+/// `place` is a word of a map value.
+#[inline(always)]
+unsafe fn compare_exchange(place: *mut u64, expected: u64, new: u64) -> u64 {
+    let mut found = expected;
+    // SAFETY: BPF_CMPXCHG on a map value (Documentation/bpf/standardization/instruction-set.rst);
+    // its comparand and result are r0. core's atomics reject the target, which declares no
+    // compare-and-exchange.
+    unsafe {
+        core::arch::asm!(
+            "r0 = cmpxchg_64({place} + 0, r0, {new})",
+            place = in(reg) place,
+            new = in(reg) new,
+            inlateout("r0") found,
+        );
+    }
+    found
+}
+
+/// Adds `amount`, and returns the previous value.
+///
+/// # Safety
+/// `place` is a word of a map value.
+#[inline(always)]
+pub unsafe fn fetch_add(place: *mut u64, amount: u64) -> u64 {
+    let mut value = amount;
+    // SAFETY: BPF_ADD | BPF_FETCH on a map's value.
+    unsafe {
+        core::arch::asm!(
+            "{value} = atomic_fetch_add((u64 *)({place} + 0), {value})",
+            place = in(reg) place,
+            value = inlateout(reg) value,
+        );
+    }
+    value
+}

@@ -1,0 +1,273 @@
+//! Inheritance of tracing: fork, exec and exit.
+//!
+//! The state of a child is created in sched_process_fork, before the child is woken (1,501 of
+//! 1,501): no event of it comes earlier. raw_tp cannot create the child's state, because the
+//! verifier does not know its type. There the child's tid is stored, and the child inherits at its
+//! first event.
+
+use super::filter;
+use super::metadata::{cgroup_of, emit, update};
+use super::open_syscall;
+use super::storage::{TaskState, current, state, state_or_new};
+use super::thread_context;
+use crate::runtime::layout::offset;
+use crate::runtime::percpu::PerCpuState;
+use crate::runtime::read::{DirectLoad, KernelRead, Pointer, ProbeRead};
+use crate::runtime::settings::setting;
+use aya_ebpf::btf_maps::LruHashMap;
+use aya_ebpf::macros::btf_map;
+use blkkin_probe_abi::counters::{TASKS_EXITED, TASKS_MISSED};
+use blkkin_probe_abi::record::{TASK_EXECED, TASK_EXITED, TASK_FORKED};
+use blkkin_probe_abi::settings::{
+    Program, TASK_ACTIVE, TASK_FILTERED, TASK_FOLLOW_ON_FORK, TASK_PENDING_EXEC, TRACE_ALL,
+};
+
+/// State that a child inherits.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Inherited {
+    flags: u32,
+    reserved: u32,
+    parent_task: u64,
+}
+
+/// Children known by tid only (raw_tp), until their first event. Displacing an entry loses a child;
+/// with 4096 entries, the least recently used one has already run in practice.
+#[btf_map]
+static PENDING_CHILDREN: LruHashMap<u32, Inherited, 4096> = LruHashMap::new();
+
+/// Returns the state that the current task passes to its children.
+#[inline(always)]
+fn inheritance(percpu: &mut PerCpuState) -> Option<Inherited> {
+    // With TRACE_ALL a child need not be known from its fork on. Filtering every parent's metadata
+    // here would also exceed the stack limit of Linux 6.1.
+    if setting!(trace_mode) == TRACE_ALL {
+        return None;
+    }
+    let parent = state(current())?;
+    // A task that user space marked and that has made no system call yet needs an id before it can
+    // be a parent.
+    if parent.flags & TASK_ACTIVE != 0 && parent.task == 0 {
+        update(percpu, Program::TaskFork, current(), parent);
+    }
+    if parent.flags & (TASK_ACTIVE | TASK_PENDING_EXEC | TASK_FOLLOW_ON_FORK) == 0 {
+        return None;
+    }
+    let flags = if parent.flags & TASK_ACTIVE != 0 { TASK_ACTIVE } else { TASK_PENDING_EXEC };
+    Some(Inherited { flags, reserved: 0, parent_task: parent.task })
+}
+
+/// sched_process_fork, in the parent, before the child is woken. `child` is typed.
+#[inline(always)]
+pub fn fork(percpu: &mut PerCpuState, child: Pointer) {
+    thread_context::on_fork::<DirectLoad>(child);
+    let Some(inherited) = inheritance(percpu) else { return };
+    let Some(state) = state_or_new(child) else {
+        percpu.count(TASKS_MISSED);
+        return;
+    };
+    inherit(percpu, Program::TaskFork, child, state, &inherited);
+}
+
+/// sched_process_fork where `child` is not typed and cannot get state: stores its tid.
+#[inline(always)]
+pub fn fork_by_tid(percpu: &mut PerCpuState, child: Pointer) {
+    thread_context::on_fork::<ProbeRead>(child);
+    let Some(inherited) = inheritance(percpu) else { return };
+    // SAFETY: bpf_probe_read_kernel takes any address.
+    let tid: u32 = unsafe { ProbeRead::read(child, offset!(task_pid)) };
+    if PENDING_CHILDREN.insert(&tid, &inherited, 0).is_err() {
+        percpu.count(TASKS_MISSED);
+    }
+}
+
+/// wake_up_new_task(child), in the parent: calls `fork` for the children that sched_process_fork
+/// would announce. Workers of io_uring and vhost are woken there too, without a fork
+/// (create_io_thread, kernel/fork.c).
+#[inline(always)]
+pub fn on_wake_up_new_task<R: KernelRead>(
+    percpu: &mut PerCpuState,
+    child: Pointer,
+    fork: impl FnOnce(&mut PerCpuState, Pointer),
+) {
+    // SAFETY: `child` is of the kind that R reads.
+    let flags: u32 = unsafe { R::read(child, offset!(task_flags)) };
+    if flags & (PF_IO_WORKER | PF_USER_WORKER) == 0 {
+        fork(percpu, child);
+    }
+}
+
+#[inline(always)]
+fn inherit(
+    percpu: &mut PerCpuState,
+    program: Program,
+    child: Pointer,
+    state: &mut TaskState,
+    inherited: &Inherited,
+) {
+    state.flags = inherited.flags;
+    state.task = percpu.next_span_id(program);
+    state.parent_task = inherited.parent_task;
+    state.version = 1;
+    copy_metadata(child, state);
+    if state.flags & TASK_ACTIVE != 0 {
+        emit(percpu, child, state, TASK_FORKED);
+    }
+}
+
+/// Copies the task's metadata into its state.
+#[inline(always)]
+fn copy_metadata(task: Pointer, state: &mut TaskState) {
+    // SAFETY: `task` is typed.
+    unsafe {
+        state.comm =
+            [DirectLoad::read(task, offset!(task_comm)), DirectLoad::read(task, offset!(task_comm) + 8)];
+        let cred: Pointer = DirectLoad::read(task, offset!(task_cred));
+        state.uid = DirectLoad::read(cred, offset!(cred_uid));
+    }
+    state.cgroup = cgroup_of(task);
+}
+
+/// sched_process_exec, in the task that has just executed another program.
+#[inline(always)]
+pub fn exec(percpu: &mut PerCpuState) {
+    thread_context::on_exec();
+    let task = current();
+    let Some(state) = state_or_inherited(percpu, Program::TaskExec, task) else {
+        return reset_context_of_new(task);
+    };
+    thread_context::reset_at_exec(task, state);
+    if state.flags & TASK_PENDING_EXEC != 0 {
+        state.flags = TASK_ACTIVE;
+    }
+    // With TRACE_ALL the new name may pass the filters.
+    if state.flags & TASK_ACTIVE == 0 && setting!(trace_mode) != TRACE_ALL {
+        return;
+    }
+    if state.task == 0 {
+        state.task = percpu.next_span_id(Program::TaskExec);
+    }
+    copy_metadata(task, state);
+    state.version = state.version.wrapping_add(1);
+    if setting!(trace_mode) == TRACE_ALL {
+        filter::apply(task, state);
+        if state.flags & TASK_FILTERED != 0 {
+            state.emitted = 1;
+            return;
+        }
+    }
+    emit(percpu, task, state, TASK_EXECED);
+}
+
+/// Resets the context of a task without a system call so far, with TRACE_ALL: its old thread
+/// pointer is stored, and no record is written.
+#[inline(always)]
+fn reset_context_of_new(task: Pointer) {
+    if setting!(contexts) != 0
+        && setting!(trace_mode) == TRACE_ALL
+        && let Some(state) = state_or_new(task)
+    {
+        thread_context::reset_at_exec(task, state);
+    }
+}
+
+/// sched_process_exit, in the exiting task. A system call that is open then has no exit, and its
+/// record is flagged so.
+#[inline(always)]
+pub fn exit(percpu: &mut PerCpuState) {
+    let task = current();
+    thread_context::on_exit(task);
+    if setting!(inherit_by_tid) != 0 {
+        // SAFETY: `task` is typed. Its number may now be given to another.
+        let tid: u32 = unsafe { DirectLoad::read(task, offset!(task_pid)) };
+        let _ = PENDING_CHILDREN.remove(&tid);
+    }
+    let Some(state) = state(task) else { return };
+    if state.flags & TASK_ACTIVE == 0 || state.task == 0 {
+        return;
+    }
+    if state.span != 0 {
+        open_syscall::abandon(percpu, state);
+    }
+    percpu.count(TASKS_EXITED);
+    emit(percpu, task, state, TASK_EXITED);
+}
+
+/// exit_files(task): the task exits if it is the current one; a failing fork calls it for its
+/// child.
+#[inline(always)]
+pub fn exit_files(percpu: &mut PerCpuState, task: Pointer) {
+    let (ending, current) = (percpu.address(task), percpu.address(current()));
+    if ending == current {
+        exit(percpu);
+    }
+}
+
+/// Returns the state of the current task. A child that the fork hook knows by tid only gets its
+/// state here.
+#[inline(always)]
+pub fn state_or_inherited(
+    percpu: &mut PerCpuState,
+    program: Program,
+    task: Pointer,
+) -> Option<&'static mut TaskState> {
+    if let Some(state) = state(task) {
+        return Some(state);
+    }
+    if let Some(state) = inherit_io_worker(percpu, program, task) {
+        return Some(state);
+    }
+    if setting!(inherit_by_tid) == 0 {
+        return None;
+    }
+    // SAFETY: `task` is typed; the note is copied before it is removed.
+    unsafe {
+        let tid: u32 = DirectLoad::read(task, offset!(task_pid));
+        let pending = *PENDING_CHILDREN.get(&tid)?;
+        let _ = PENDING_CHILDREN.remove(&tid);
+        let Some(state) = state_or_new(task) else {
+            percpu.count(TASKS_MISSED);
+            return None;
+        };
+        inherit(percpu, program, task, state, &pending);
+        Some(state)
+    }
+}
+
+/// Task flag of an io_uring worker (include/linux/sched.h).
+const PF_IO_WORKER: u32 = 0x0000_0010;
+/// Task flag of a kernel thread in a user process, including vhost's (6.4, 54e6842d0775; absent
+/// before).
+const PF_USER_WORKER: u32 = 0x0000_4000;
+
+/// Creates the state of a worker that io_uring made for a traced process. No fork hook announces it
+/// (create_io_thread), but it is a thread of that process: its I/O belongs to the process, though
+/// no system call of the process is open in it.
+#[inline(always)]
+fn inherit_io_worker(
+    percpu: &mut PerCpuState,
+    program: Program,
+    task: Pointer,
+) -> Option<&'static mut TaskState> {
+    // SAFETY: `task` is typed, and so is its leader.
+    unsafe {
+        if DirectLoad::read::<u32>(task, offset!(task_flags)) & PF_IO_WORKER == 0 {
+            return None;
+        }
+        let leader: Pointer = DirectLoad::read(task, offset!(task_group_leader));
+        if leader.is_null() {
+            return None;
+        }
+        let owner = state(leader)?;
+        if owner.flags & TASK_ACTIVE == 0 {
+            return None;
+        }
+        let inherited = Inherited { flags: TASK_ACTIVE, reserved: 0, parent_task: owner.task };
+        let Some(state) = state_or_new(task) else {
+            percpu.count(TASKS_MISSED);
+            return None;
+        };
+        inherit(percpu, program, task, state, &inherited);
+        Some(state)
+    }
+}

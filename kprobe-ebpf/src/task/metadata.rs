@@ -1,0 +1,162 @@
+//! Task metadata: comm, user, cgroup and executable. Each system call compares them by plain loads
+//! (some 10 ns) and emits a new version if one differs. So a record's (task, version) identifies
+//! the metadata at that moment.
+
+use super::filter;
+use super::storage::TaskState;
+use crate::file::{self, path};
+use crate::runtime::layout::offset;
+use crate::runtime::percpu::PerCpuState;
+use crate::runtime::read::{DirectLoad, KernelRead, Pointer};
+use crate::runtime::ring;
+use crate::runtime::settings::setting;
+use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
+use blkkin_probe_abi::layout::ABSENT;
+use blkkin_probe_abi::record::*;
+use blkkin_probe_abi::settings::{Program, TASK_FILTERED, TRACE_ALL};
+
+/// Compares the task's metadata with the emitted version, and emits a new one if it differs.
+#[inline(always)]
+pub fn update(percpu: &mut PerCpuState, program: Program, task: Pointer, state: &mut TaskState) {
+    // SAFETY: `task` is typed.
+    let (comm, uid) = unsafe {
+        let comm: [u64; 2] =
+            [DirectLoad::read(task, offset!(task_comm)), DirectLoad::read(task, offset!(task_comm) + 8)];
+        let cred: Pointer = DirectLoad::read(task, offset!(task_cred));
+        (comm, DirectLoad::read::<u32>(cred, offset!(cred_uid)))
+    };
+    let cgroup = cgroup_of(task);
+    let same =
+        comm[0] == state.comm[0] && comm[1] == state.comm[1] && uid == state.uid && cgroup == state.cgroup;
+    if same && state.emitted != 0 {
+        return;
+    }
+    let mut reason = TASK_CHANGED;
+    if state.task == 0 {
+        state.task = percpu.next_span_id(program);
+        reason = TASK_SEEN;
+    }
+    if !same || reason == TASK_SEEN {
+        state.comm = comm;
+        state.uid = uid;
+        state.cgroup = cgroup;
+        state.version = state.version.wrapping_add(1);
+        if setting!(trace_mode) == TRACE_ALL {
+            filter::apply(task, state);
+        }
+    }
+    if state.flags & TASK_FILTERED != 0 {
+        // The filters exclude the task, so nothing is emitted; the filters run again only when the
+        // metadata changes.
+        state.emitted = 1;
+        return;
+    }
+    emit(percpu, task, state, reason);
+}
+
+/// Task flag of a kernel thread (include/linux/sched.h).
+const PF_KTHREAD: u32 = 0x0020_0000;
+
+/// Writes the task's record.
+#[inline(always)]
+pub fn emit(percpu: &mut PerCpuState, task: Pointer, state: &mut TaskState, reason: u16) {
+    // SAFETY: `task` is typed.
+    unsafe {
+        let parent: Pointer = DirectLoad::read(task, offset!(task_real_parent));
+        let mm: Pointer = DirectLoad::read(task, offset!(task_mm));
+        let mut exe = FileId::default();
+        let task_flags: u32 = DirectLoad::read(task, offset!(task_flags));
+        let kind = if task_flags & PF_KTHREAD != 0 { TASK_KERNEL_THREAD } else { 0 };
+        // An exiting task has no memory any more.
+        if !mm.is_null() {
+            let file: Pointer = DirectLoad::read(mm, offset!(mm_exe_file));
+            if !file.is_null() {
+                exe = file::identity::<DirectLoad>(file);
+                let address = percpu.address(file);
+                path::emit(percpu, address, &exe, false, 0);
+            }
+        }
+        let [pid_ns, inner_pid, inner_tid] = pid_namespace_ids(percpu, task);
+        // The record is built in the slot, because some programs have no stack to spare, and field
+        // by field, because a copy would be on the stack.
+        let record = &raw mut percpu.task;
+        macro_rules! put {
+            ($($field:ident: $value:expr,)*) => { $((&raw mut (*record).$field).write($value);)* };
+        }
+        put! {
+            header: Header {
+                tag: TAG_TASK,
+                reserved: 0,
+                flags: reason | kind,
+                len: size_of::<TaskRecord>() as u32,
+                time_ns: bpf_ktime_get_ns(),
+            },
+            task: state.task,
+            parent_task: state.parent_task,
+            cgroup: state.cgroup,
+            exe: exe,
+            tid: DirectLoad::read(task, offset!(task_pid)),
+            pid: DirectLoad::read(task, offset!(task_tgid)),
+            ppid: DirectLoad::read(parent, offset!(task_tgid)),
+            uid: state.uid,
+            comm: core::mem::transmute::<[u64; 2], [u8; 16]>(state.comm),
+            version: state.version,
+            reserved: 0,
+            pid_ns: pid_ns,
+            inner_pid: inner_pid,
+            inner_tid: inner_tid,
+        }
+        state.emitted = ring::put(percpu, TAG_TASK, &*record) as u16;
+    }
+}
+
+/// `struct upid` (include/linux/pid.h): an int and a pointer.
+const UPID: u64 = 16;
+
+/// Returns the inode of the task's own pid namespace, and its process and thread id there; zeros in
+/// the initial namespace, and for a task that has lost its pid.
+///
+/// A pid has a number in each namespace from the initial one (level 0) down to its own, which is
+/// the last. The verifier knows no length of that array, so bpf_probe_read_kernel reads it.
+#[inline(always)]
+fn pid_namespace_ids(percpu: &mut PerCpuState, task: Pointer) -> [u32; 3] {
+    if offset!(task_thread_pid) == ABSENT || offset!(pid_ns_inum) == ABSENT {
+        return [0; 3];
+    }
+    // SAFETY: typed up to the pid; its numbers are read by bpf_probe_read_kernel, which takes any
+    // address.
+    unsafe {
+        let pid: Pointer = DirectLoad::read(task, offset!(task_thread_pid));
+        if pid.is_null() {
+            return [0; 3];
+        }
+        let level: u32 = DirectLoad::read(pid, offset!(pid_level));
+        if level == 0 {
+            return [0; 3];
+        }
+        let last = u64::from(offset!(pid_numbers)) + u64::from(level) * UPID;
+        let own = (percpu.address(pid) + last) as Pointer;
+        let namespace = percpu.read(own, offset!(upid_ns)) as Pointer;
+        let leader: Pointer = DirectLoad::read(task, offset!(task_group_leader));
+        let process: Pointer = DirectLoad::read(leader, offset!(task_thread_pid));
+        // A process and its threads are in one namespace.
+        let process = (percpu.address(process) + last) as Pointer;
+        [
+            percpu.read(namespace, offset!(pid_ns_inum)) as u32,
+            percpu.read(process, offset!(upid_nr)) as u32,
+            percpu.read(own, offset!(upid_nr)) as u32,
+        ]
+    }
+}
+
+/// Returns the id of the task's cgroup in the default hierarchy.
+#[inline(always)]
+pub fn cgroup_of(task: Pointer) -> u64 {
+    // SAFETY: typed from the task on.
+    unsafe {
+        let set: Pointer = DirectLoad::read(task, offset!(task_cgroups));
+        let group: Pointer = DirectLoad::read(set, offset!(css_set_dfl_cgrp));
+        let node: Pointer = DirectLoad::read(group, offset!(cgroup_kn));
+        DirectLoad::read(node, offset!(kernfs_id))
+    }
+}

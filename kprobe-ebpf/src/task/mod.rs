@@ -1,0 +1,82 @@
+//! Tasks: which of them are traced, their metadata, their thread context, and their open system
+//! call.
+//!
+//! *In*: the task hooks, and the current task of any other hook. *Out*: the current task's state,
+//! and task records. *Invariant*: each module uses only modules before it in this list:
+//!
+//! - `storage`: the state of a task in task storage
+//! - `filter`, `metadata`: the filters of TRACE_ALL, and comm, user and cgroup of a task
+//! - `attributes`, `thread_context`: the OpenTelemetry context of a thread
+//! - `open_syscall`: the record of the system call that is open in a task
+//! - `fork`: inheritance across fork, exec and exit
+
+use crate::runtime::percpu::PerCpuState;
+use crate::runtime::settings::setting;
+use blkkin_probe_abi::counters::TASKS_MISSED;
+use blkkin_probe_abi::settings::{Program, TASK_ACTIVE, TRACE_ALL};
+use storage::state_or_new;
+pub use storage::{TaskState, current, state};
+
+pub mod attributes;
+pub mod filter;
+pub mod fork;
+pub mod metadata;
+pub mod open_syscall;
+pub mod storage;
+pub mod thread_context;
+
+/// Returns the state of the current task, with up-to-date metadata, if its system calls are
+/// recorded.
+#[inline(always)]
+pub fn traced(percpu: &mut PerCpuState, program: Program) -> Option<&'static mut TaskState> {
+    let task = current();
+    let state = if setting!(trace_mode) == TRACE_ALL {
+        match state_or_new(task) {
+            Some(state) => state,
+            None => {
+                percpu.count(TASKS_MISSED);
+                return None;
+            }
+        }
+    } else {
+        fork::state_or_inherited(percpu, program, task)?
+    };
+    if setting!(trace_mode) != TRACE_ALL && state.flags & TASK_ACTIVE == 0 {
+        return None;
+    }
+    metadata::update(percpu, program, task, state);
+    if state.flags & TASK_ACTIVE == 0 { None } else { Some(state) }
+}
+
+/// Returns the state of a task that queues block I/O for itself or for the kernel, with up-to-date
+/// metadata. Creates it only with TRACE_ALL.
+#[inline(always)]
+pub fn submitter(percpu: &mut PerCpuState, program: Program) -> Option<&'static mut TaskState> {
+    let task = current();
+    if setting!(trace_mode) != TRACE_ALL {
+        let state = fork::state_or_inherited(percpu, program, task)?;
+        if state.flags & TASK_ACTIVE != 0 && state.emitted == 0 {
+            metadata::update(percpu, program, task, state);
+        }
+        return Some(state);
+    }
+    let Some(state) = state_or_new(task) else {
+        percpu.count(TASKS_MISSED);
+        return None;
+    };
+    metadata::update(percpu, program, task, state);
+    Some(state)
+}
+
+/// Returns the state of a kernel thread that works for others (a journal's), created with metadata
+/// if needed.
+#[inline(always)]
+pub fn kernel_worker(percpu: &mut PerCpuState, program: Program) -> Option<&'static mut TaskState> {
+    let task = current();
+    let Some(state) = state_or_new(task) else {
+        percpu.count(TASKS_MISSED);
+        return None;
+    };
+    metadata::update(percpu, program, task, state);
+    Some(state)
+}

@@ -1,0 +1,147 @@
+//! Task state: what is open in each task, in task storage, which the kernel frees with the task.
+//!
+//! *Identity.* A task's id is generated once and kept through execve, also when a thread that is
+//! not the leader executes a program and takes the leader's tid: the storage belongs to the task,
+//! not to its tid.
+//!
+//! *Traced tasks.* With TRACE_MARKED: tasks that user space marked, and their descendants (`fork`).
+//! With TRACE_ALL: every task that passes the filters (`filter`).
+
+use crate::runtime::read::Pointer;
+use aya_ebpf::bindings::{
+    BPF_F_NO_PREALLOC, BPF_LOCAL_STORAGE_GET_F_CREATE, bpf_map_type::BPF_MAP_TYPE_TASK_STORAGE,
+};
+use aya_ebpf::helpers::generated::{bpf_get_current_task_btf, bpf_task_storage_get};
+use blkkin_probe_abi::context::{ATTRIBUTES_MAX, ContextHead};
+use blkkin_probe_abi::record::{PATH_ARG_MAX, SyscallRecord};
+
+/// Bytes of a system call record's tail: two paths, each with one byte to detect truncation; then a
+/// context head with its attributes, aligned to 8 (the verifier only knows that the padding is less
+/// than 8 bytes).
+pub const TAIL: usize = PATHS + 8 + size_of::<ContextHead>() + ATTRIBUTES_MAX.next_multiple_of(8);
+
+/// Bytes of the tail for paths, or a second file.
+pub const PATHS: usize = 2 * (PATH_ARG_MAX + 8);
+
+/// State of a task. `flags` comes first: user space marks a task by writing it.
+#[repr(C)]
+pub struct TaskState {
+    /// `TASK_*` of `probe_abi::settings`.
+    pub flags: u32,
+    /// Metadata version: see `TaskRecord::version`.
+    pub version: u16,
+    /// 1: the record of this version is in a ring.
+    pub emitted: u16,
+    /// Task id; 0 until first needed.
+    pub task: u64,
+    /// Id of the task that forked this one.
+    pub parent_task: u64,
+    /// comm as emitted.
+    pub comm: [u64; 2],
+    /// cgroup as emitted, like the user id after it.
+    pub cgroup: u64,
+    pub uid: u32,
+    /// `nvcsw` at entry.
+    pub sleeps: u32,
+    /// Span open in this task: a system call's or a commit's; 0 for none.
+    pub span: u64,
+    /// The primary descriptor's `struct file` at entry.
+    pub file: u64,
+    /// The second descriptor's `struct file` at entry.
+    pub second_file: u64,
+    /// Capture rules of the open system call.
+    pub shape: u32,
+    /// Bios queued under `span`.
+    pub bios: u32,
+    /// Start of the open commit; 0 for none.
+    pub commit_start_ns: u64,
+    /// 1: the process publishes thread contexts, though this thread may have no slot yet: see
+    /// `thread_context`.
+    pub publishes_context: u32,
+    /// 1: the context could not be read at the entry of the open system call.
+    pub context_fault: u32,
+    /// `sched_info.run_delay` at entry.
+    pub run_delay: u64,
+    /// Nonzero: the open fsync is an fdatasync.
+    pub datasync: u32,
+    /// Version of the TLS slots that `publishes_context` and `tls_slot` are valid for. The fields
+    /// up to here are those that each system call touches: two cache lines.
+    pub slots_version: u32,
+    /// Address of this thread's TLS slot; 0 for none.
+    pub tls_slot: u64,
+    /// Thread pointer that `tls_slot` was computed from.
+    pub thread_pointer: u64,
+    /// Thread pointer at execve, set by the previous program.
+    pub exec_thread_pointer: u64,
+    /// `nvcsw` at execve.
+    pub exec_sleeps: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Transaction of the open commit.
+    pub commit_tid: u32,
+    /// Device of the open commit's file system.
+    pub commit_dev: u32,
+    /// Address of the context record, read from the slot.
+    pub head_address: u64,
+    /// Context head at the entry of the open system call.
+    pub head: ContextHead,
+    /// Record of the open system call, filled at entry, written at return.
+    pub record: SyscallRecord,
+    /// Tail of the record.
+    pub tail: [u8; TAIL],
+}
+
+/// Task storage map. aya-ebpf 0.2 has no such map type, so it is spelled out like its other BTF
+/// maps.
+#[repr(C)]
+struct TaskStorage {
+    r#type: *const [i32; BPF_MAP_TYPE_TASK_STORAGE as usize],
+    key: *const i32,
+    value: *const TaskState,
+    max_entries: *const [i32; 0],
+    map_flags: *const [i32; BPF_F_NO_PREALLOC as usize],
+}
+
+// SAFETY: never read; the loader takes its types.
+unsafe impl Sync for TaskStorage {}
+
+#[unsafe(link_section = ".maps")]
+#[unsafe(export_name = "TASKS")]
+static TASKS: TaskStorage = TaskStorage {
+    r#type: core::ptr::null(),
+    key: core::ptr::null(),
+    value: core::ptr::null(),
+    max_entries: core::ptr::null(),
+    map_flags: core::ptr::null(),
+};
+
+/// Returns the current task.
+#[inline(always)]
+pub fn current() -> Pointer {
+    // SAFETY: no preconditions.
+    unsafe { bpf_get_current_task_btf().cast_const().cast() }
+}
+
+/// Returns the state of `task`, if it has one.
+#[inline(always)]
+pub fn state(task: Pointer) -> Option<&'static mut TaskState> {
+    get(task, 0)
+}
+
+/// Returns the state of `task`, created if needed.
+#[inline(always)]
+pub fn state_or_new(task: Pointer) -> Option<&'static mut TaskState> {
+    get(task, BPF_LOCAL_STORAGE_GET_F_CREATE as u64)
+}
+
+#[inline(always)]
+fn get(task: Pointer, flags: u64) -> Option<&'static mut TaskState> {
+    // SAFETY: `task` is typed for the verifier; the state belongs to one task, which is current or
+    // not yet woken.
+    unsafe {
+        let map = (&raw const TASKS).cast_mut().cast();
+        bpf_task_storage_get(map, task.cast_mut().cast(), core::ptr::null_mut(), flags)
+            .cast::<TaskState>()
+            .as_mut()
+    }
+}

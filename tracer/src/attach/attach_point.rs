@@ -1,0 +1,104 @@
+//! Attach point of one program: its resolution, loading and attachment.
+//!
+//! *In*: a hook and an attach kind. *Out*: [`Attached`], whose descriptors keep the program
+//! attached and count skipped runs.
+
+use aya::programs::Program;
+use aya::programs::links::FdLink;
+use aya::{Btf, Ebpf};
+use std::os::fd::{AsFd, OwnedFd};
+
+use crate::attach::layout::KernelTypes;
+use crate::attach::load::error_chain;
+use crate::attach::probes::{AttachKind, Hook};
+use crate::stats::recursion_misses;
+
+/// A hook under one attach kind.
+#[derive(Clone, Copy)]
+pub(crate) struct AttachPoint {
+    pub(crate) hook: Hook,
+    pub(crate) kind: AttachKind,
+    /// Name of the tracepoint or function.
+    pub(crate) name: &'static str,
+}
+
+/// An attached program; dropping it detaches the program.
+pub(crate) struct Attached {
+    program: OwnedFd,
+    kprobe: Option<KprobeLink>,
+}
+
+/// Link of a kprobe, with its own miss counter. Other kinds keep their link in the program.
+struct KprobeLink {
+    /// Keeps the kprobe attached.
+    _link: FdLink,
+    miss_counter: Option<OwnedFd>,
+}
+
+impl AttachPoint {
+    /// Resolves the attach point of a hook, or explains why the kind has none here.
+    pub(crate) fn resolve(hook: Hook, kind: AttachKind, types: &KernelTypes) -> Result<AttachPoint, String> {
+        let name = if kind.uses_functions() { types.function(hook, kind)? } else { hook.tracepoint };
+        Ok(AttachPoint { hook, kind, name })
+    }
+
+    fn program<'a>(&self, ebpf: &'a mut Ebpf) -> Result<&'a mut Program, String> {
+        let suffix = match self.kind {
+            AttachKind::TpBtf => "btf",
+            AttachKind::RawTp => "raw",
+            AttachKind::Fentry => "fentry",
+            AttachKind::Kprobe => "kprobe",
+        };
+        let name = format!("{}_{suffix}", self.hook.stem);
+        ebpf.program_mut(&name).ok_or_else(|| format!("there is no program {name}"))
+    }
+
+    /// Has the kernel verify and load the program, once.
+    pub(crate) fn load(&self, ebpf: &mut Ebpf, btf: &Btf) -> Result<(), String> {
+        let program = self.program(ebpf)?;
+        if program.fd().is_ok() {
+            return Ok(());
+        }
+        let loaded = match program {
+            Program::BtfTracePoint(program) => program.load(self.name, btf),
+            Program::RawTracePoint(program) => program.load(),
+            Program::FEntry(program) => program.load(self.name, btf),
+            Program::KProbe(program) => program.load(),
+            _ => return Err(self.wrong_kind()),
+        };
+        loaded.map_err(|error| error_chain(&error))
+    }
+
+    pub(crate) fn attach(&self, ebpf: &mut Ebpf, btf: &Btf) -> Result<Attached, String> {
+        self.load(ebpf, btf)?;
+        let program = self.program(ebpf)?;
+        let attached = match program {
+            Program::BtfTracePoint(program) => program.attach().map(|_| None),
+            Program::RawTracePoint(program) => program.attach(self.name).map(|_| None),
+            Program::FEntry(program) => program.attach().map(|_| None),
+            Program::KProbe(program) => {
+                program.attach(self.name, 0).and_then(|link| program.take_link(link)).map(Some)
+            }
+            _ => return Err(self.wrong_kind()),
+        };
+        let link = attached.map_err(|error| error_chain(&error))?;
+        let link = link.map(FdLink::try_from).transpose().map_err(|error| error_chain(&error))?;
+        let kprobe = link
+            .map(|link| KprobeLink { miss_counter: recursion_misses::link_descriptor(&link), _link: link });
+        let fd = program.fd().map_err(|error| error_chain(&error))?;
+        let program = fd.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
+        Ok(Attached { program, kprobe })
+    }
+
+    fn wrong_kind(&self) -> String {
+        format!("the program for {} has another type", self.name)
+    }
+}
+
+impl Attached {
+    /// Events that the program missed, as far as the kernel counts them.
+    pub(crate) fn recursion_misses(&self) -> u64 {
+        let counts = self.kprobe.as_ref().and_then(|kprobe| kprobe.miss_counter.as_ref());
+        recursion_misses::of_program(&self.program) + counts.map_or(0, recursion_misses::of_kprobe)
+    }
+}

@@ -1,0 +1,439 @@
+//! Loading and attaching of the eBPF programs.
+//!
+//! *In*: a [`TracerConfig`]. *Out*: an attached [`Tracer`] whose rings fill; nothing is read yet.
+//!
+//! *Order*: the kernel verifies every program before anything is attached (`load_all`). Then ends
+//! are attached before begins, sys_enter last (see `probes`). *Invariant*: everything is held by
+//! descriptors of this process, so the kernel removes it on any exit. Only counters may outlive the
+//! process, if the caller pins them (`persistent_counters`).
+
+use aya::maps::of_maps::ArrayOfMaps;
+use aya::maps::{Map, MapData, PerCpuArray};
+use aya::{Btf, Ebpf, EbpfLoader};
+use aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_RINGBUF;
+use blkkin_probe_abi::CPUS_MAX;
+use blkkin_probe_abi::settings::{POINTER_STEPS_MAX, PointerStep, STEP_TO_BIO, Settings};
+use blkkin_wire::ids::{Pid, Source};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use crate::attach::attach_point::{AttachPoint, Attached};
+use crate::attach::attach_probe::{AttachAttempt, AttachResult, ProbeAttempts};
+use crate::attach::kernel;
+use crate::attach::layout::{self, KernelTypes};
+use crate::attach::probes::{AttachKind, NBD_PROBES, Need, PROBES, Probe, ProbeReport, ProbeStatus};
+use crate::attach::req_op::ReqOpTable;
+use crate::attach::symbols::{self, KernelSymbol};
+use crate::config::{TraceScope, TracerConfig};
+use crate::enrich::contexts::policy::ContextPolicy;
+use crate::enrich::contexts::process_events::ContextConfig;
+use crate::enrich::contexts::tls_slots::TlsSlots;
+use crate::enrich::devices::DeviceNames;
+use crate::enrich::nbd::{NbdRequests, NbdStatsHandle};
+use crate::enrich::tasks::{FollowOnForkGuard, TaskMarks};
+use crate::enrich::usdt;
+use crate::enrich::usdt::events::UsdtCollector;
+use crate::enrich::usdt::uprobe::UsdtLink;
+use crate::error::TracerError;
+use crate::identity;
+use crate::privilege;
+use crate::read::decode::bytes_of;
+use crate::read::ring::Ring;
+use crate::read::rings::RingReader;
+use crate::stats::counters::KernelCounters;
+use crate::stats::in_flight::InFlightTables;
+use crate::stats::progress_map::ProgressMap;
+
+pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/blkkin-probes"));
+
+/// Maximum number of concurrent NBD connections. The map has 1 entry if NBD is not traced, since a
+/// map cannot be empty.
+const NBD_CONNECTIONS: u32 = 1_024;
+
+/// Function that ends the front part of a split bio.
+const SPLIT_END_IO: KernelSymbol = KernelSymbol { name: "bio_chain_endio", module: None };
+
+/// An attached tracer.
+pub struct Tracer {
+    /// Identity of this source.
+    pub(crate) source: Source,
+    pub(crate) ebpf: Ebpf,
+    /// Created, not mapped yet: see [`Tracer::map_rings`].
+    rings: Vec<MapData>,
+    pub(crate) counters: KernelCounters,
+    /// Descriptor of the counters' map, for a process that keeps it; and the map that records
+    /// progress.
+    pub(crate) counters_map: OwnedFd,
+    pub(crate) progress: Option<Arc<ProgressMap>>,
+    pub(crate) tables: InFlightTables,
+    /// Map of TLS slots and the configuration of the scanner; none if thread contexts are off.
+    pub(crate) contexts: Option<(TlsSlots, ContextConfig)>,
+    /// Block operation numbers of this kernel.
+    pub(crate) operations: ReqOpTable,
+    pub(crate) attached: Vec<Attached>,
+    /// Attached USDT probes.
+    pub(crate) usdt_links: Vec<UsdtLink>,
+    /// USDT probes to attach, and the overhead of one event in ns.
+    pub(crate) pending_usdt: Option<(Vec<usdt::UsdtProbe>, f64)>,
+    pub(crate) usdt_collector: Option<UsdtCollector>,
+    /// Shared NBD counters, if NBD is traced.
+    pub(crate) nbd_handle: Option<NbdStatsHandle>,
+    /// Block devices present before tracing began.
+    pub(crate) devices: DeviceNames,
+    task_marks: TaskMarks,
+    probe_reports: Vec<ProbeReport>,
+}
+
+impl Tracer {
+    /// Loads and attaches all programs, by the requested kind, or by the best kind under which
+    /// every required probe works.
+    pub fn load(config: &TracerConfig) -> Result<Tracer, TracerError> {
+        privilege::check()?;
+        if let Some(kind) = config.attach {
+            return Tracer::load_as(config, kind).map_err(|error| requested_kind_error(kind, error));
+        }
+        let mut first = None;
+        for kind in AttachKind::ALL.into_iter().filter(|kind| !config.nbd || !kind.uses_functions()) {
+            let config = TracerConfig { attach: Some(kind), ..config.clone() };
+            match Tracer::load_as(&config, kind) {
+                // If every kind fails, the first error is the most useful.
+                Err(error @ (TracerError::Probe { .. } | TracerError::MissingKernelTypes { .. })) => {
+                    first.get_or_insert(error);
+                }
+                other => return other,
+            }
+        }
+        Err(first.expect("invariant: there are kinds, and each failed"))
+    }
+
+    fn load_as(config: &TracerConfig, kind: AttachKind) -> Result<Tracer, TracerError> {
+        let types = layout::resolve()?;
+        kernel::check(&types, kind)?;
+        let btf = kernel_types()?;
+        let mut tracer = Tracer::load_object(config, &types)?;
+        let extra = tracer.extra_probes(kind)?;
+        tracer.load_all(extra, kind, &btf, &types);
+        for probe in extra.iter().chain(PROBES) {
+            let report = tracer.attach(probe, kind, &btf, &types);
+            if report.status != ProbeStatus::Works && probe.need == Need::Required {
+                return Err(probe_error(probe, report.reason));
+            }
+            tracer.probe_reports.push(report);
+        }
+        tracer.prepare_usdt(&config.usdt_probes)?;
+        Ok(tracer)
+    }
+
+    /// Tries each probe under each kind, and the probes of `--nbd` under the best one. Consumes the
+    /// tracer.
+    pub(crate) fn try_all_kinds(mut self) -> Result<(Vec<ProbeAttempts>, Vec<ProbeReport>), TracerError> {
+        let (types, btf) = (layout::resolve()?, kernel_types()?);
+        let attempts = PROBES.iter().map(|probe| {
+            let attempts = AttachKind::ALL.map(|kind| self.try_one(probe, kind, &btf, &types));
+            ProbeAttempts { probe, attempts: attempts.to_vec() }
+        });
+        let attempts = attempts.collect();
+        let nbd = NBD_PROBES.iter().map(|probe| {
+            let kinds = AttachKind::ALL.into_iter().filter(|kind| !kind.uses_functions());
+            let mut reports = kinds.map(|kind| self.attach(probe, kind, &btf, &types));
+            let first = reports.next().expect("invariant: there are kinds");
+            let works = |report: &ProbeReport| report.status == ProbeStatus::Works;
+            if works(&first) { first } else { reports.find(works).unwrap_or(first) }
+        });
+        let nbd = nbd.collect();
+        Ok((attempts, nbd))
+    }
+
+    /// Loads the object without attaching anything.
+    pub(crate) fn load_unattached() -> Result<Tracer, TracerError> {
+        Tracer::load_object(&TracerConfig::default(), &layout::resolve()?)
+    }
+
+    fn try_one(&mut self, probe: &Probe, kind: AttachKind, btf: &Btf, types: &KernelTypes) -> AttachAttempt {
+        let known = self
+            .probe_reports
+            .iter()
+            .find(|known| known.probe.name == probe.name && known.kind == Some(kind));
+        if let Some(known) = known {
+            return AttachAttempt { kind, result: AttachResult::Attached, detail: known.at.to_owned() };
+        }
+        let (result, detail) = match types.missing(probe, kind) {
+            missing if !missing.is_empty() => {
+                (AttachResult::Missing, format!("this kernel has no {}", missing.join(", ")))
+            }
+            _ => match AttachPoint::resolve(types.hook(probe, kind).unwrap_or(probe.hook), kind, types) {
+                Err(reason) => (AttachResult::KeepsTracepoint, reason),
+                Ok(point) => match point.attach(&mut self.ebpf, btf) {
+                    Ok(_) => (AttachResult::Attached, point.name.to_owned()),
+                    Err(reason) => (AttachResult::Refused, reason),
+                },
+            },
+        };
+        AttachAttempt { kind, result, detail }
+    }
+
+    /// Creates the maps and prepares the programs.
+    fn load_object(config: &TracerConfig, types: &KernelTypes) -> Result<Tracer, TracerError> {
+        let source = identity::source();
+        let settings = kernel_settings(config.settings(source.epoch)?, types);
+        let shapes: Vec<u8> = config.syscall_table().iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let mut ebpf = EbpfLoader::new()
+            .override_global("LAYOUT", bytes_of(&types.layout), true)
+            .override_global("SETTINGS", bytes_of(&settings), true)
+            .override_global("SYSCALLS", shapes.as_slice(), true)
+            .map_max_entries("NBD_CONNECTIONS", if config.nbd { NBD_CONNECTIONS } else { 1 })
+            .allow_unsupported_maps()
+            .load(OBJECT)
+            .map_err(|error| TracerError::Load { reason: error_chain(&error) })?;
+        let rings = make_rings(&mut ebpf, config)?;
+        let (counters, counters_map) = take_counters(&mut ebpf)?;
+        let tables = InFlightTables::take(&mut ebpf)?;
+        // If contexts are off the maps stay in the object: the programs refer to their descriptors
+        // until they are loaded.
+        let contexts = match &config.contexts {
+            ContextPolicy::None => None,
+            policy => {
+                let (scan_existing, periodic_rescan) =
+                    (config.scope == TraceScope::All, !config.sees_mappings());
+                let contexts_config =
+                    ContextConfig { scan_existing, policy: policy.clone(), periodic_rescan };
+                Some((TlsSlots::take(&mut ebpf)?, contexts_config))
+            }
+        };
+        let task_marks = task_marks(&ebpf)?;
+        let (attached, probe_reports) = (Vec::new(), Vec::new());
+        let operations = types.operations.clone();
+        let progress = None;
+        Ok(Tracer {
+            source,
+            ebpf,
+            rings,
+            counters,
+            counters_map,
+            progress,
+            tables,
+            contexts,
+            operations,
+            attached,
+            usdt_links: Vec::new(),
+            pending_usdt: None,
+            usdt_collector: None,
+            nbd_handle: config.nbd.then(NbdStatsHandle::default),
+            devices: DeviceNames::snapshot(),
+            task_marks,
+            probe_reports,
+        })
+    }
+
+    /// Maps the rings into this process. Not earlier: mapped rings count as process memory, and
+    /// loading needs 33 MiB that it then releases.
+    pub(crate) fn map_rings(&mut self) -> Result<RingReader, TracerError> {
+        let failed = |error: io::Error| TracerError::Map { map: "RINGS", reason: error.to_string() };
+        let rings = std::mem::take(&mut self.rings).into_iter().map(Ring::map);
+        let mut reader =
+            RingReader::new(rings.collect::<io::Result<_>>().map_err(failed)?, self.operations.clone());
+        reader.usdt = self.usdt_collector.take();
+        reader.nbd = self.nbd_handle.is_some().then(|| NbdRequests::new(self.source));
+        Ok(reader)
+    }
+
+    /// Returns the result of each probe.
+    pub fn probes(&self) -> &[ProbeReport] {
+        &self.probe_reports
+    }
+
+    /// Returns the NBD counters, if NBD is traced.
+    pub fn nbd_stats(&self) -> Option<NbdStatsHandle> {
+        self.nbd_handle.clone()
+    }
+
+    /// Returns the identity that batches carry.
+    pub fn source(&self) -> Source {
+        self.source
+    }
+
+    /// Traces children of the process's main thread from their exec on, while the guard lives.
+    pub fn trace_children_of_this_thread(&self) -> Result<FollowOnForkGuard<'_>, TracerError> {
+        self.task_marks.follow_on_fork()
+    }
+
+    /// Traces a living process, its living descendants, and their future children. Returns the
+    /// number of threads marked now.
+    pub fn trace_process_tree(&self, pid: Pid) -> Result<usize, TracerError> {
+        self.task_marks.mark_tree(pid)
+    }
+
+    /// Lists the probes that this configuration adds to those of every trace.
+    fn extra_probes(&self, kind: AttachKind) -> Result<&'static [Probe], TracerError> {
+        match (self.nbd_handle.is_some(), kind.uses_functions()) {
+            (false, _) => Ok(&[]),
+            (true, false) => Ok(NBD_PROBES),
+            (true, true) => Err(TracerError::NbdKind { kind: kind.name() }),
+        }
+    }
+
+    /// Has the kernel verify every program before any is attached. Verification takes nearly all of
+    /// a start (200 ms). If each program were attached right after its verification, events between
+    /// the first and the last hook would be recorded in part. Requests of calls from that time
+    /// would then look like the kernel's own. A program rejected here is rejected again, and
+    /// reported, when it is attached.
+    fn load_all(&mut self, extra: &'static [Probe], kind: AttachKind, btf: &Btf, types: &KernelTypes) {
+        for probe in extra.iter().chain(PROBES).filter(|probe| types.missing(probe, kind).is_empty()) {
+            let mut points = attach_points(probe, kind, types).into_iter();
+            points.any(|point| point.load(&mut self.ebpf, btf).is_ok());
+        }
+    }
+
+    fn attach(
+        &mut self,
+        probe: &'static Probe,
+        kind: AttachKind,
+        btf: &Btf,
+        types: &KernelTypes,
+    ) -> ProbeReport {
+        let missing = types.missing(probe, kind);
+        if !missing.is_empty() {
+            return ProbeReport::missing(probe, &missing);
+        }
+        let mut refused = Vec::new();
+        for point in attach_points(probe, kind, types) {
+            match point.attach(&mut self.ebpf, btf) {
+                Ok(attached) => {
+                    self.attached.push(attached);
+                    return ProbeReport::works(probe, point.hook, point.name, point.kind);
+                }
+                Err(reason) => refused.push(format!("{}: {reason}", point.kind)),
+            }
+        }
+        let (hook, reason) = (types.hook(probe, kind).unwrap_or(probe.hook), refused.join("; "));
+        ProbeReport::refused(probe, hook, reason)
+    }
+
+    /// Events that the kernel passed to no program, as far as it counts them
+    /// (`recursion_misses.rs`).
+    pub(crate) fn recursion_misses(&self) -> u64 {
+        self.attached.iter().map(Attached::recursion_misses).sum()
+    }
+}
+
+/// Attach points of a probe under this kind, best first. A tracepoint without an equivalent
+/// function is used directly, typed like the kind: the fork hook and the others must agree on how
+/// children inherit tracing. An optional probe may fall back to untyped arguments: its tracepoint
+/// may be in a module, whose types tp_btf does not see.
+fn attach_points(probe: &Probe, kind: AttachKind, types: &KernelTypes) -> Vec<AttachPoint> {
+    let hook = types.hook(probe, kind).unwrap_or(probe.hook);
+    if let (true, Ok(point)) = (kind.uses_functions(), AttachPoint::resolve(hook, kind, types)) {
+        return vec![point];
+    }
+    let kinds: &[AttachKind] = match (kind.is_typed(), probe.need) {
+        (false, _) => &[AttachKind::RawTp],
+        (true, Need::Required) => &[AttachKind::TpBtf],
+        (true, Need::Optional) => &[AttachKind::TpBtf, AttachKind::RawTp],
+    };
+    kinds.iter().filter_map(|kind| AttachPoint::resolve(hook, *kind, types).ok()).collect()
+}
+
+/// Error for a required probe that does not work.
+fn probe_error(probe: &Probe, reason: String) -> TracerError {
+    if kernel::is_lockdown(&reason) {
+        return TracerError::Lockdown;
+    }
+    TracerError::Probe { probe: probe.name, reason }
+}
+
+/// Error for a kind that the user chose: another kind may work.
+fn requested_kind_error(kind: AttachKind, error: TracerError) -> TracerError {
+    match error {
+        TracerError::Probe { probe, reason } if kind.uses_functions() => {
+            TracerError::Kind { kind: kind.name(), probe, reason }
+        }
+        other => other,
+    }
+}
+
+fn kernel_types() -> Result<Btf, TracerError> {
+    Btf::from_sys_fs().map_err(|error| TracerError::NoBtf { reason: error_chain(&error) })
+}
+
+fn make_rings(ebpf: &mut Ebpf, config: &TracerConfig) -> Result<Vec<MapData>, TracerError> {
+    let fail = |error: &dyn std::error::Error| TracerError::Map { map: "RINGS", reason: error_chain(error) };
+    // Borrowed, not taken: the programs refer to its descriptor until they are loaded.
+    let map = ebpf.map_mut("RINGS").ok_or_else(|| missing_map("RINGS"))?;
+    let mut outer: ArrayOfMaps<&mut MapData, MapData> =
+        ArrayOfMaps::try_from(map).map_err(|error| fail(&error))?;
+    let cpus = aya::util::online_cpus()
+        .map_err(|(path, error)| TracerError::System { path: path.to_owned(), reason: error.to_string() })?;
+    let bytes = config.ring_bytes(cpus.len())?;
+    let mut rings = Vec::with_capacity(cpus.len());
+    for cpu in cpus.into_iter().filter(|cpu| *cpu < CPUS_MAX) {
+        let definition = aya_obj::Map::new_from_params(BPF_MAP_TYPE_RINGBUF as u32, 0, 0, bytes as u32, 0);
+        let ring = MapData::create(definition, "blkkin_ring", None).map_err(|error| fail(&error))?;
+        outer.set(cpu, &ring, 0).map_err(|error| fail(&error))?;
+        rings.push(ring);
+    }
+    Ok(rings)
+}
+
+fn take_counters(ebpf: &mut Ebpf) -> Result<(KernelCounters, OwnedFd), TracerError> {
+    let fail = |reason| TracerError::Map { map: "PER_CPU_STATE", reason };
+    let map = ebpf.take_map("PER_CPU_STATE").ok_or_else(|| missing_map("PER_CPU_STATE"))?;
+    let Map::PerCpuArray(data) = &map else { return Err(fail("unexpected map type".to_owned())) };
+    let descriptor = data.fd().as_fd().try_clone_to_owned().map_err(|error| fail(error.to_string()))?;
+    let map = PerCpuArray::try_from(map).map_err(|error| fail(error_chain(&error)))?;
+    Ok((KernelCounters::new(map), descriptor))
+}
+
+fn task_marks(ebpf: &Ebpf) -> Result<TaskMarks, TracerError> {
+    let fail = |reason: String| TracerError::Map { map: "TASKS", reason };
+    let Some(Map::Unsupported(data)) = ebpf.map("TASKS") else { return Err(missing_map("TASKS")) };
+    let bytes = data.info().map_err(|error| fail(error_chain(&error)))?.value_size();
+    TaskMarks::new(data.fd().as_fd(), bytes as usize).map_err(|error| fail(error.to_string()))
+}
+
+pub(crate) fn missing_map(map: &'static str) -> TracerError {
+    TracerError::Map {
+        map,
+        reason: "the object has no such map; it was built from another source".to_owned(),
+    }
+}
+
+/// Adds the settings that the kernel determines.
+fn kernel_settings(settings: Settings, types: &KernelTypes) -> Settings {
+    let ends: Vec<KernelSymbol> = types.paths.iter().map(|path| path.end_io).chain([SPLIT_END_IO]).collect();
+    let addresses = symbols::addresses(&ends);
+    let address = |function: KernelSymbol| addresses.get(function.name).copied().unwrap_or(0);
+    let mut steps = [PointerStep::default(); POINTER_STEPS_MAX];
+    for (step, path) in steps.iter_mut().zip(&types.paths) {
+        *step = PointerStep { end_io: address(path.end_io), ..path.step };
+    }
+    Settings {
+        legacy_request_start: types.uses_legacy_request_start().into(),
+        bio_chain_endio: address(SPLIT_END_IO),
+        stacked: steps.iter().any(|step| step.to == STEP_TO_BIO && step.end_io != 0).into(),
+        pointer_steps: steps,
+        ..settings
+    }
+}
+
+/// Formats an error and its causes in one line.
+pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let cause_text = error.to_string();
+        if !text.contains(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        cause = error.source();
+    }
+    // The verifier's log can have megabytes; its end names the failing instruction.
+    const KEPT: usize = 1500;
+    if text.len() > KEPT {
+        let from = text.len() - KEPT;
+        let from = (from..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
+        text = format!("…{}", &text[from..]);
+    }
+    text
+}

@@ -1,0 +1,402 @@
+//! Probe definitions: name, layer, hook and required kernel fields of each probe.
+
+use std::fmt;
+
+/// Mechanism by which a program is attached to a hook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AttachKind {
+    /// BTF-enabled raw tracepoint: typed arguments, plain loads. Preferred.
+    TpBtf,
+    /// Raw tracepoint: untyped arguments, read through a helper; +35 ns per call.
+    RawTp,
+    /// Function entry with typed arguments; tp_btf where no function is equivalent.
+    Fentry,
+    /// Function entry with untyped arguments; raw_tp where no function is equivalent.
+    Kprobe,
+}
+
+impl AttachKind {
+    /// Kinds, best first: tracepoints are stable interfaces and survive rewrites of functions.
+    pub const ALL: [AttachKind; 4] =
+        [AttachKind::TpBtf, AttachKind::RawTp, AttachKind::Fentry, AttachKind::Kprobe];
+
+    /// Returns the name used on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            AttachKind::TpBtf => "tp_btf",
+            AttachKind::RawTp => "raw_tp",
+            AttachKind::Fentry => "fentry",
+            AttachKind::Kprobe => "kprobe",
+        }
+    }
+    /// Parses the name used on the command line.
+    pub fn by_name(name: &str) -> Option<Self> {
+        AttachKind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Returns whether programs of this kind attach to functions where a tracepoint has an
+    /// equivalent one (`tracepoint_equivalents.rs`).
+    pub fn uses_functions(self) -> bool {
+        matches!(self, AttachKind::Fentry | AttachKind::Kprobe)
+    }
+
+    /// Returns whether the verifier knows the argument types. Without types the fork hook
+    /// identifies a child by its pid.
+    pub fn is_typed(self) -> bool {
+        matches!(self, AttachKind::TpBtf | AttachKind::Fentry)
+    }
+}
+
+impl fmt::Display for AttachKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Consequence of a missing probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// No correct trace is possible without the probe.
+    Required,
+    /// Part of the data is missing without the probe, and the report names it.
+    Optional,
+}
+
+/// A tracepoint and the programs for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hook {
+    /// Name of the kernel's tracepoint.
+    pub tracepoint: &'static str,
+    /// Stem of the program names: `{stem}_btf`, `{stem}_raw`, and `{stem}_fentry`, `{stem}_kprobe`
+    /// if the tracepoint has an equivalent function.
+    pub stem: &'static str,
+}
+
+/// A probe: one event of the kernel that the tracer observes.
+#[derive(Clone, Copy, Debug)]
+pub struct Probe {
+    /// Name, from the object and the phase that it observes.
+    pub name: &'static str,
+    /// Layer, as shown to users.
+    pub layer: &'static str,
+    /// Preferred hook.
+    pub hook: Hook,
+    /// Hook for kernels without the preferred one.
+    pub fallback: Option<Hook>,
+    /// Consequence of its absence.
+    pub need: Need,
+    /// Required fields of `probe_abi::layout::Layout`.
+    pub fields: &'static [&'static str],
+    /// Data that the probe provides.
+    pub observes: &'static str,
+}
+
+const fn probe(
+    name: &'static str,
+    layer: &'static str,
+    tracepoint: &'static str,
+    stem: &'static str,
+    need: Need,
+    fields: &'static [&'static str],
+    observes: &'static str,
+) -> Probe {
+    Probe { name, layer, hook: Hook { tracepoint, stem }, fallback: None, need, fields, observes }
+}
+
+impl Probe {
+    /// Adds a hook for kernels without the first one.
+    const fn with_fallback(self, tracepoint: &'static str, stem: &'static str) -> Probe {
+        Probe { fallback: Some(Hook { tracepoint, stem }), ..self }
+    }
+
+    /// Lists the hooks, best first.
+    pub fn hooks(&self) -> impl Iterator<Item = Hook> + use<> {
+        [Some(self.hook), self.fallback].into_iter().flatten()
+    }
+}
+
+/// Probes of every trace, in attach order. Ends come before begins, so every observed begin has its
+/// end observed. sys_enter, which begins everything, comes last.
+pub const PROBES: &[Probe] = &[
+    probe(
+        "request_complete",
+        "block request",
+        "block_rq_complete",
+        "request_complete",
+        Need::Required,
+        &["rq_flags", "rq_data_len", "rq_bio", "bio_next", "bio_size"],
+        "when a request completed, and its bios",
+    ),
+    probe(
+        "request_merge",
+        "block request",
+        "block_rq_merge",
+        "request_merge",
+        Need::Required,
+        &[],
+        "requests that the scheduler merged into others",
+    ),
+    probe(
+        "request_insert",
+        "block request",
+        "block_rq_insert",
+        "request_insert",
+        Need::Optional,
+        &[],
+        "a request's time in the I/O scheduler",
+    ),
+    probe(
+        "request_issue",
+        "block request",
+        "block_rq_issue",
+        "request_issue",
+        Need::Required,
+        &["rq_sector", "rq_data_len", "rq_tag"],
+        "when a request was issued to the device",
+    ),
+    probe(
+        "request_start",
+        "block request",
+        "block_io_start",
+        "request_start",
+        Need::Required,
+        &["rq_bio", "rq_queue", "queue_disk", "rq_cmd_flags"],
+        "the system call of a request",
+    )
+    // 6.5 added block_io_start (5a80bd075f3b). Before, block_getrq reports the bio for which a
+    // request was allocated (legacy_request.rs).
+    .with_fallback("block_getrq", "request_take"),
+    probe(
+        "bio_complete",
+        "bio",
+        "block_bio_complete",
+        "bio_complete",
+        Need::Required,
+        &["bio_status"],
+        "bios that end without a request",
+    ),
+    probe(
+        "bio_queue",
+        "bio",
+        "block_bio_queue",
+        "bio_queue",
+        Need::Required,
+        &["bio_bdev", "bdev_dev", "bdev_disk", "bio_sector", "bio_size", "bio_opf"],
+        "the bios of a system call",
+    ),
+    probe(
+        "commit_end",
+        "journal",
+        "jbd2_end_commit",
+        "commit_end",
+        Need::Optional,
+        &[],
+        "journal commits of ext4, which an fsync waits for",
+    ),
+    probe(
+        "commit_start",
+        "journal",
+        "jbd2_start_commit",
+        "commit_start",
+        Need::Optional,
+        &["journal_fs_dev", "transaction_tid"],
+        "journal commits of ext4, which an fsync waits for",
+    ),
+    probe(
+        "sync_enter",
+        "file system",
+        "ext4_sync_file_enter",
+        "sync_enter",
+        Need::Optional,
+        &[],
+        "which commit an fsync waited for",
+    ),
+    probe(
+        "sync_exit",
+        "file system",
+        "ext4_sync_file_exit",
+        "sync_exit",
+        Need::Optional,
+        &["ext4_vfs_inode", "ext4_sync_tid", "ext4_datasync_tid"],
+        "which commit an fsync waited for",
+    ),
+    probe(
+        "task_exit",
+        "tasks",
+        "sched_process_exit",
+        "task_exit",
+        Need::Required,
+        &[],
+        "system calls that never return",
+    ),
+    probe(
+        "task_exec",
+        "tasks",
+        "sched_process_exec",
+        "task_exec",
+        Need::Required,
+        &["mm_exe_file"],
+        "which program a task runs",
+    ),
+    probe(
+        "task_fork",
+        "tasks",
+        "sched_process_fork",
+        "task_fork",
+        Need::Required,
+        &[],
+        "the children of traced tasks",
+    ),
+    probe(
+        "call_exit",
+        "system call",
+        "sys_exit",
+        "call_exit",
+        Need::Required,
+        &["task_nvcsw"],
+        "when a system call returned",
+    ),
+    probe(
+        "call_enter",
+        "system call",
+        "sys_enter",
+        "call_enter",
+        Need::Required,
+        &["task_files", "files_fdt", "file_inode", "file_pos", "inode_ino", "sb_dev"],
+        "system calls and their arguments",
+    ),
+];
+
+/// Probes of NBD clients. Attached only with `--nbd`, and only by kinds that use tracepoints.
+pub const NBD_PROBES: &[Probe] = &[
+    probe(
+        "nbd_end",
+        "nbd",
+        "inet_sock_set_state",
+        "nbd_end",
+        Need::Optional,
+        &["sock_socket", "socket_inode", "inode_ino", "sock_err", "sock_shutdown"],
+        "requests whose TCP connection ended",
+    ),
+    probe(
+        "nbd_resend",
+        "nbd",
+        "tcp_retransmit_skb",
+        "nbd_resend",
+        Need::Optional,
+        &[
+            "sock_socket",
+            "socket_inode",
+            "inode_ino",
+            "tcp_snd_una",
+            "tcp_bytes_acked",
+            "skb_cb",
+            "skb_cb_seq",
+            "skb_cb_end_seq",
+        ],
+        "requests that TCP sent more than once",
+    ),
+    probe("nbd_exit", "nbd", "sys_exit", "nbd_exit", Need::Required, NBD_FIELDS, "replies to NBD clients"),
+    probe(
+        "nbd_enter",
+        "nbd",
+        "sys_enter",
+        "nbd_enter",
+        Need::Required,
+        NBD_FIELDS,
+        "requests of NBD clients",
+    ),
+];
+
+const NBD_FIELDS: &[&str] = &[
+    "file_inode",
+    "inode_mode",
+    "inode_ino",
+    "file_private_data",
+    "socket_sk",
+    "socket_inode",
+    "sock_socket",
+    "sock_family",
+    "sock_num",
+    "sock_dport",
+    "sock_rcv_saddr",
+    "sock_daddr",
+    "unix_peer",
+];
+
+/// Result of attaching a probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbeStatus {
+    /// Attached, or attachable.
+    Works,
+    /// The kernel has no such hook or field.
+    Missing,
+    /// The kernel rejects the program or the attachment.
+    Refused,
+    /// Not tried, because the process lacks privileges.
+    Unknown,
+}
+
+/// A probe's status and the reason for it.
+#[derive(Clone, Debug)]
+pub struct ProbeReport {
+    /// The probe.
+    pub probe: &'static Probe,
+    /// Hook that was used or tried.
+    pub hook: Hook,
+    /// Tracepoint or function that the program is attached to.
+    pub at: &'static str,
+    /// Attach kind, if the probe works.
+    pub kind: Option<AttachKind>,
+    /// Result.
+    pub status: ProbeStatus,
+    /// Reason, in the kernel's own text if it gave one.
+    pub reason: String,
+    /// Suggested action; empty if there is none.
+    pub remedy: String,
+}
+
+impl ProbeReport {
+    pub(crate) fn works(probe: &'static Probe, hook: Hook, at: &'static str, kind: AttachKind) -> Self {
+        let (reason, remedy) = (String::new(), String::new());
+        ProbeReport { probe, hook, at, kind: Some(kind), status: ProbeStatus::Works, reason, remedy }
+    }
+
+    pub(crate) fn refused(probe: &'static Probe, hook: Hook, reason: String) -> Self {
+        let remedy = remedy(ProbeStatus::Refused);
+        ProbeReport {
+            probe,
+            hook,
+            at: hook.tracepoint,
+            kind: None,
+            status: ProbeStatus::Refused,
+            reason,
+            remedy,
+        }
+    }
+
+    /// Reports a probe whose kernel requirements are missing.
+    pub(crate) fn missing(probe: &'static Probe, what: &[String]) -> Self {
+        ProbeReport {
+            probe,
+            hook: probe.hook,
+            at: probe.hook.tracepoint,
+            kind: None,
+            status: ProbeStatus::Missing,
+            reason: format!("this kernel has no {}", what.join(", ")),
+            remedy: remedy(ProbeStatus::Missing),
+        }
+    }
+}
+
+/// Suggests an action for a status.
+pub(crate) fn remedy(status: ProbeStatus) -> String {
+    let text = match status {
+        ProbeStatus::Works | ProbeStatus::Unknown => "",
+        ProbeStatus::Missing => "a newer kernel, or one with the file system built in",
+        ProbeStatus::Refused => {
+            "another kernel, or another policy of this one: the reason is the kernel's own text"
+        }
+    };
+    text.to_owned()
+}

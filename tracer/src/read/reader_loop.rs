@@ -1,0 +1,385 @@
+//! The tracer's main loop: polls the rings on a timer and publishes event batches until it is
+//! stopped.
+//!
+//! *In*: the rings, through [`RingReader`]. *Out*: [`EventBatch`]es with a watermark and the
+//! source's counters, and a [`TraceSummary`] at the end.
+//!
+//! *Shutdown*: the loop detaches the hook that begins everything (sys_enter), then the other hooks,
+//! and then drains the rings until the counters balance. Operations in progress can still end, and
+//! no record in a ring is discarded.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use aya::programs::Program;
+use blkkin_bus::Publisher;
+use blkkin_probe_abi::counters::{USDT_DROPPED, USDT_FIRED};
+use blkkin_probe_abi::settings::Program as KernelProgram;
+use blkkin_wire::batch::{EventBatch, SourceStats};
+use blkkin_wire::clock::{ClockAnchor, MonotonicNs};
+use blkkin_wire::event::LayerEvent;
+use blkkin_wire::ids::DeviceId;
+use blkkin_wire::in_flight::FinalState;
+
+use crate::attach::load::Tracer;
+use crate::attach::probes::{NBD_PROBES, PROBES, Probe};
+use crate::clock;
+use crate::config::{POLL_INTERVAL, POLL_TARGET_BYTES};
+use crate::enrich::contexts::process_events::{ContextConfig, ProcessWatcher};
+use crate::enrich::contexts::tls_slots::TlsSlots;
+use crate::enrich::devices::DeviceNames;
+use crate::enrich::nbd::NbdStats;
+use crate::enrich::usdt::events::UsdtStats;
+use crate::error::TracerError;
+use crate::heap;
+use crate::read::rings::RingReader;
+use crate::stats::accounts::reconcile;
+
+/// Maximum number of events per batch. The bus holds up to 131,072 events (30 MB) in full batches.
+const BATCH_EVENTS_MAX: usize = 2_048;
+/// Batches between two reads of the recursion misses. Each read opens one file per program.
+const RECURSION_MISSES_EVERY: u64 = 64;
+/// Maximum age of the counters in a batch; the last batch has the final values. Reading them takes
+/// one map lookup per program.
+const ACCOUNTS_MAX_AGE: Duration = Duration::from_millis(50);
+/// Maximum wait for block I/O in flight when tracing stops.
+const SETTLE_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Flag that stops a tracer.
+#[derive(Clone, Debug, Default)]
+pub struct StopSignal {
+    shared: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl StopSignal {
+    /// Creates a signal that is not set.
+    pub fn new() -> Self {
+        StopSignal::default()
+    }
+
+    /// Sets the signal.
+    pub fn stop(&self) {
+        let (flag, woken) = &*self.shared;
+        *flag.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = true;
+        woken.notify_all();
+    }
+
+    /// Returns whether the signal is set.
+    pub fn is_set(&self) -> bool {
+        self.wait(Duration::ZERO)
+    }
+
+    /// Waits up to `period`; returns whether the signal is set.
+    pub fn wait(&self, period: Duration) -> bool {
+        let (flag, woken) = &*self.shared;
+        let guard = flag.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        match woken.wait_timeout_while(guard, period, |stopped| !*stopped) {
+            Ok((stopped, _)) => *stopped,
+            Err(poisoned) => *poisoned.into_inner().0,
+        }
+    }
+}
+
+/// Final counters and state of a trace.
+#[derive(Clone, Debug, Default)]
+pub struct TraceSummary {
+    /// Final counters of the source.
+    pub accounts: SourceStats,
+    /// I/O in flight at exit, and devices that changed.
+    pub at_end: FinalState,
+    /// Counters of NBD requests, if they were traced.
+    pub nbd: Option<NbdStats>,
+    /// Counters of USDT events, if they were traced.
+    pub usdt: Option<UsdtStats>,
+}
+
+impl Tracer {
+    /// Publishes events until `stop` is set or the subscriber is gone. All programs are detached on
+    /// return.
+    pub fn run(
+        mut self,
+        events: Publisher<EventBatch>,
+        stop: StopSignal,
+    ) -> Result<TraceSummary, TracerError> {
+        heap::trim();
+        raise_priority();
+        let watcher = match self.contexts.take() {
+            Some((slots, config)) => Some(start_process_watcher(slots, config)?),
+            None => None,
+        };
+        let mut event_loop = EventLoop {
+            watcher,
+            rings: self.map_rings()?,
+            devices: std::mem::take(&mut self.devices),
+            tracer: self,
+            events,
+            anchor: clock::anchor(),
+            sequence: 0,
+            last_watermark: MonotonicNs::default(),
+            expected_events: 0,
+            closing: false,
+            recursion_misses: 0,
+            accounts_cache: (SourceStats::default(), None),
+        };
+        let mut interval = *POLL_INTERVAL.start();
+        while !stop.wait(interval) {
+            match event_loop.poll_rings()? {
+                Some(found) => interval = next_poll_interval(interval, found),
+                None => break,
+            }
+        }
+        event_loop.finish()
+    }
+}
+
+/// Computes the next poll interval from the bytes found after this one. The interval at most
+/// doubles, and shrinks without limit, so a burst does not meet a long interval twice.
+fn next_poll_interval(interval: Duration, found: usize) -> Duration {
+    let (shortest, longest) = (*POLL_INTERVAL.start(), *POLL_INTERVAL.end());
+    let factor = (POLL_TARGET_BYTES as f64 / found.max(1) as f64).min(2.0);
+    interval.max(shortest).mul_f64(factor).clamp(shortest, longest)
+}
+
+/// Raises the priority of the calling thread above ordinary work. The reader needs little CPU, but
+/// the traced load on a busy machine would delay it by tens of milliseconds, during which rings
+/// overflow. Without CAP_SYS_NICE the priority stays as it is.
+fn raise_priority() {
+    const NICE: libc::c_int = -10;
+    // SAFETY: no memory is passed; 0 is the calling thread.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
+}
+
+fn start_process_watcher(slots: TlsSlots, config: ContextConfig) -> Result<ProcessWatcher, TracerError> {
+    ProcessWatcher::begin(slots, config)
+        .map_err(|error| TracerError::System { path: "a thread".into(), reason: error.to_string() })
+}
+
+struct EventLoop {
+    /// Watches for processes that may publish thread contexts.
+    watcher: Option<ProcessWatcher>,
+    rings: RingReader,
+    tracer: Tracer,
+    events: Publisher<EventBatch>,
+    anchor: ClockAnchor,
+    devices: DeviceNames,
+    sequence: u64,
+    /// Watermark of the last batch.
+    last_watermark: MonotonicNs,
+    /// Event count of the last batch, as an estimate for the next.
+    expected_events: usize,
+    /// No further records will be read, so NBD requests in flight end without a reply.
+    closing: bool,
+    /// Recursion misses at the last read.
+    recursion_misses: u64,
+    /// Counters at the last read, and the time of that read.
+    accounts_cache: (SourceStats, Option<Instant>),
+}
+
+impl EventLoop {
+    /// Polls once. Returns the new bytes of the fullest ring, or none if the subscriber is gone.
+    fn poll_rings(&mut self) -> Result<Option<usize>, TracerError> {
+        let found = self.rings.poll(clock::now());
+        Ok(self.publish()?.then_some(found))
+    }
+
+    /// Publishes the events below the watermark. Returns false if the subscriber is gone.
+    fn publish(&mut self) -> Result<bool, TracerError> {
+        if self.sequence.is_multiple_of(RECURSION_MISSES_EVERY) {
+            self.recursion_misses = self.tracer.recursion_misses();
+        }
+        let accounts = self.recent_accounts()?;
+        let dropped = match &self.rings.usdt {
+            Some(_) => self.tracer.counters.of(KernelProgram::Usdt)?[USDT_DROPPED],
+            None => 0,
+        };
+        let now = clock::now();
+        loop {
+            let mut events = Vec::with_capacity(self.expected_events);
+            let next = self.rings.merge(&mut events, BATCH_EVENTS_MAX);
+            self.expected_events = events.len();
+            if let (Some(requests), true) = (&mut self.rings.nbd, self.closing) {
+                requests.finish(clock::now(), &mut events);
+            }
+            if let Some(progress) = &self.tracer.progress {
+                progress.set_read(&self.rings.recorded.counts());
+            }
+            if let Some(watcher) = &mut self.watcher {
+                watcher.observe(&events);
+            }
+            self.name_devices(&mut events);
+            let watermark = next.unwrap_or(self.rings.watermark());
+            if let Some(watcher) = &mut self.watcher {
+                let processes = watcher.take_process_events(self.last_watermark, watermark);
+                events
+                    .extend(processes.into_iter().map(|process| LayerEvent::ProcessContext(process.into())));
+            }
+            self.last_watermark = watermark;
+            // Before the batch, so that its consumer already has them.
+            if let Some(usdt) = &mut self.rings.usdt {
+                usdt.emit(watermark, dropped, now);
+            }
+            let batch = EventBatch {
+                source: self.tracer.source,
+                sequence: self.sequence,
+                anchor: self.anchor,
+                events,
+                watermark,
+                stats: accounts.clone(),
+                crashed_runs: Vec::new(),
+            };
+            self.sequence += 1;
+            if self.events.publish(batch).is_err() {
+                return Ok(false);
+            }
+            if next.is_none() {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Appends the names of devices that occur for the first time.
+    fn name_devices(&mut self, events: &mut Vec<LayerEvent>) {
+        let mut new = Vec::new();
+        for event in &*events {
+            match event {
+                LayerEvent::Bio(bio) => new.extend(self.devices.first_use(bio.device, bio.end)),
+                LayerEvent::Request(request) => {
+                    new.extend(self.devices.first_use(request.device, request.complete));
+                }
+                LayerEvent::Pair(pair) => {
+                    new.extend(self.devices.first_use(pair.bio.device, pair.bio.end));
+                    new.extend(self.devices.first_use(pair.request.device, pair.request.complete));
+                }
+                LayerEvent::Commit(commit) => new.extend(self.devices.first_use(commit.device, commit.end)),
+                _ => {}
+            }
+        }
+        events.extend(new.into_iter().map(LayerEvent::Device));
+    }
+
+    /// Returns counters that are at most [`ACCOUNTS_MAX_AGE`] old.
+    fn recent_accounts(&mut self) -> Result<SourceStats, TracerError> {
+        if self.accounts_cache.1.is_none_or(|read| read.elapsed() >= ACCOUNTS_MAX_AGE) {
+            self.accounts_cache = (self.accounts()?, Some(Instant::now()));
+        }
+        Ok(self.accounts_cache.0.clone())
+    }
+
+    fn accounts(&self) -> Result<SourceStats, TracerError> {
+        let kernel = self.tracer.counters.read()?;
+        let mut accounts = reconcile(&kernel, &self.rings.recorded, self.recursion_misses);
+        self.watcher.iter().for_each(|watcher| watcher.stats.fill_accounts(&mut accounts));
+        if let (Some(asking), Some(requests)) = (&self.tracer.nbd_handle, &self.rings.nbd) {
+            asking.set(requests.stats(&kernel));
+        }
+        Ok(accounts)
+    }
+
+    fn finish(mut self) -> Result<TraceSummary, TracerError> {
+        self.detach("call_enter");
+        self.detach("nbd_enter");
+        self.tracer.usdt_links.clear();
+        self.settle(|accounts| blocks_in_flight(accounts) == 0)?;
+        // Reverse of the attach order: begins are detached before ends.
+        for hook in PROBES.iter().rev().chain(NBD_PROBES).flat_map(Probe::hooks) {
+            self.detach(hook.stem);
+        }
+        self.settle(balanced)?;
+        // The programs write no more.
+        self.rings.close();
+        self.publish()?;
+        self.closing = true;
+        // Everything has been read, also what exceeded the settle timeout; the last batch has the
+        // final counters.
+        self.recursion_misses = self.tracer.recursion_misses();
+        let accounts = self.accounts()?;
+        self.accounts_cache = (accounts.clone(), Some(Instant::now()));
+        self.publish()?;
+        self.summary(accounts)
+    }
+
+    fn summary(mut self, accounts: SourceStats) -> Result<TraceSummary, TracerError> {
+        let at = clock::now();
+        let in_flight = if blocks_in_flight(&accounts) == 0 {
+            Vec::new()
+        } else {
+            self.tracer.tables.read(&self.tracer.operations)?
+        };
+        let devices: BTreeSet<DeviceId> = in_flight.iter().map(|io| io.device).collect();
+        let names = devices.into_iter().map(|device| (device, self.devices.name(device))).collect();
+        let nbd = match &self.rings.nbd {
+            Some(requests) => Some(requests.stats(&self.tracer.counters.read()?)),
+            None => None,
+        };
+        let usdt = match &self.rings.usdt {
+            Some(usdt) => {
+                let kernel = self.tracer.counters.of(KernelProgram::Usdt)?;
+                let (fired, dropped) = (kernel[USDT_FIRED], kernel[USDT_DROPPED]);
+                Some(UsdtStats { fired, dropped, recorded: usdt.recorded })
+            }
+            None => None,
+        };
+        Ok(TraceSummary {
+            accounts,
+            at_end: FinalState { at, in_flight, lost: self.devices.changed(), device_names: names },
+            nbd,
+            usdt,
+        })
+    }
+
+    /// Polls until `settled` returns true or the timeout expires.
+    fn settle(&mut self, settled: impl Fn(&SourceStats) -> bool) -> Result<(), TracerError> {
+        let deadline = Instant::now() + SETTLE_TIMEOUT;
+        loop {
+            if self.poll_rings()?.is_none() || settled(&self.accounts()?) || Instant::now() >= deadline {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Unloads the programs whose name begins with `stem`.
+    fn detach(&mut self, stem: &str) {
+        for (name, program) in self.tracer.ebpf.programs_mut() {
+            if name.starts_with(stem) {
+                // A program that was never loaded has nothing to unload.
+                let _ = match program {
+                    Program::BtfTracePoint(program) => program.unload(),
+                    Program::RawTracePoint(program) => program.unload(),
+                    Program::FEntry(program) => program.unload(),
+                    Program::KProbe(program) => program.unload(),
+                    _ => Ok(()),
+                };
+            }
+        }
+    }
+}
+
+/// Bios and requests that began and did not end.
+fn blocks_in_flight(accounts: &SourceStats) -> u64 {
+    let begun = accounts.bios_queued + accounts.requests_started;
+    begun.saturating_sub(accounts.bios.fired + accounts.requests.fired + accounts.ends_missed)
+}
+
+fn balanced(accounts: &SourceStats) -> bool {
+    [accounts.calls, accounts.bios, accounts.requests, accounts.commits, accounts.names]
+        .iter()
+        .all(blkkin_wire::batch::RecordStats::balances)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn poll_interval_follows_the_load_within_bounds() {
+        let ms = Duration::from_millis;
+        assert_eq!(next_poll_interval(ms(4), POLL_TARGET_BYTES), ms(4));
+        assert_eq!(next_poll_interval(ms(4), 0), ms(8));
+        assert_eq!(next_poll_interval(ms(16), 100), ms(20));
+        assert_eq!(next_poll_interval(ms(20), POLL_TARGET_BYTES * 10), ms(2));
+        assert_eq!(next_poll_interval(ms(20), 8 << 20), ms(2));
+        assert_eq!(next_poll_interval(Duration::ZERO, POLL_TARGET_BYTES), ms(2));
+    }
+}

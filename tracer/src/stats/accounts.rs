@@ -1,0 +1,97 @@
+//! Reconciliation of the kernel side's counters with the records that the reader decoded.
+
+use blkkin_probe_abi::counters as slot;
+use blkkin_probe_abi::record as raw;
+use blkkin_wire::batch::{RecordStats, SourceStats};
+use blkkin_wire::crash_report::RecordCounts;
+use blkkin_wire::event::{Captured, LayerEvent, SyscallOutcome};
+
+/// Counters of decoded records.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DecodeStats {
+    by_tag: [u64; slot::TAGS],
+    incomplete: u64,
+    files_truncated: u64,
+    /// Entries that could not be decoded.
+    pub malformed: u64,
+}
+
+impl DecodeStats {
+    /// Decoded records by kind.
+    pub fn counts(&self) -> RecordCounts {
+        let accounts = reconcile(&[0; slot::COUNTERS], self, 0);
+        let kinds = [accounts.calls, accounts.bios, accounts.requests, accounts.commits, accounts.names];
+        RecordCounts::from_array(kinds.map(|kind| kind.recorded))
+    }
+
+    /// Counts a record whose event is the last of `events`.
+    pub fn count(&mut self, tag: u8, events: &[LayerEvent]) {
+        if let Some(count) = self.by_tag.get_mut(usize::from(tag)) {
+            *count += 1;
+        }
+        match events.last() {
+            Some(LayerEvent::Syscall(call)) => {
+                self.incomplete += u64::from(call.outcome == SyscallOutcome::NoExit)
+            }
+            Some(LayerEvent::File(file)) => {
+                self.files_truncated += u64::from(file.captured == Captured::Truncated)
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Combines both into the source's counters.
+pub fn reconcile(
+    kernel: &[u64; slot::COUNTERS],
+    recorded: &DecodeStats,
+    recursion_misses: u64,
+) -> SourceStats {
+    let account = |tags: &[u8]| {
+        let sum = |of: &dyn Fn(usize) -> u64| tags.iter().map(|tag| of(usize::from(*tag))).sum();
+        RecordStats {
+            fired: sum(&|tag| kernel[slot::FIRED + tag]),
+            recorded: sum(&|tag| recorded.by_tag[tag]),
+            dropped: sum(&|tag| kernel[slot::DROPPED + tag]),
+        }
+    };
+    SourceStats {
+        calls: account(&[raw::TAG_SYSCALL]),
+        bios: account(&[raw::TAG_BIO, raw::TAG_BIO_REQUEST]),
+        requests: account(&[raw::TAG_REQUEST, raw::TAG_BIO_REQUEST]),
+        commits: account(&[raw::TAG_COMMIT]),
+        names: account(&[raw::TAG_TASK, raw::TAG_FILE]),
+        calls_entered: kernel[slot::SYSCALLS_ENTERED],
+        calls_filtered: kernel[slot::SYSCALLS_FILTERED],
+        calls_incomplete: recorded.incomplete,
+        calls_truncated: kernel[slot::SYSCALLS_TRUNCATED],
+        files_truncated: recorded.files_truncated,
+        calls_compat: kernel[slot::SYSCALLS_COMPAT],
+        bios_queued: kernel[slot::BIOS_QUEUED],
+        requests_started: kernel[slot::REQUESTS_STARTED].saturating_sub(kernel[slot::REQUESTS_MERGED]),
+        requests_merged: kernel[slot::REQUESTS_MERGED],
+        ends_missed: kernel[slot::BIOS_STALE] + kernel[slot::REQUESTS_STALE],
+        untracked: kernel[slot::BIOS_UNTRACKED] + kernel[slot::REQUESTS_UNTRACKED],
+        tasks_missed: kernel[slot::TASKS_MISSED],
+        recursion_misses,
+        malformed: recorded.malformed,
+        requests_foreign: kernel[slot::REQUESTS_FOREIGN],
+        paths_failed: kernel[slot::PATHS_FAILED],
+        walk_overflow: kernel[slot::WALK_OVERFLOW],
+        flushes_served: kernel[slot::FLUSHES_SERVED],
+        flush_overflow: kernel[slot::FLUSH_OVERFLOW],
+        contexts_faulted: kernel[slot::CONTEXTS_FAULTED],
+        contexts_unread: kernel[slot::CONTEXTS_UNREAD],
+        contexts_invalid: kernel[slot::CONTEXTS_INVALID],
+        // Filled in by the context scanner (`scan_stats.rs`).
+        contexts_publishing: 0,
+        contexts_denied: 0,
+        contexts_no_room: 0,
+        resources_publishing: 0,
+        resources_malformed: 0,
+        resources_unread: 0,
+        resources_no_room: 0,
+        attributes_cut: kernel[slot::ATTRIBUTES_TOO_LONG],
+        attributes_unread: kernel[slot::ATTRIBUTES_UNREAD],
+    }
+}

@@ -1,0 +1,259 @@
+//! Counters that outlive a killed tracer, so that the next start can report what was lost.
+//!
+//! ```text
+//! /sys/fs/bpf/blkkin/EPOCH/   locked by the live process
+//!     counters                the kernel side's map (LOCALS): records fired and dropped
+//!     ledger                  user space's progress map: records read, and records stored durably
+//! ```
+//!
+//! *In*: a tracer's maps at its start, and the directories of other runs. *Out*: [`LossReport`]s of
+//! crashed runs. Another process has to hold a descriptor of the two maps ([`CounterHandles`]): a
+//! pin in a BPF file system, as above, or a service manager.
+//!
+//! *Invariant*: a live run is never taken for a crashed one. Each run holds a lock on its directory
+//! by a descriptor that dies with it. A process that scans or removes directories holds the lock of
+//! the parent directory meanwhile. A crashed run is reported until [`CrashedRun::acknowledge`]
+//! confirms that the report arrived.
+//!
+//! *Why pins*: counters that user space reads while it lives miss the end. Programs go on writing
+//! into rings that nothing reads until the process is gone; afterwards only the pin holds the map,
+//! so its values are final. Programs and links are not pinned: a dead tracer costs nothing.
+//!
+//! *Rejected*: a file written periodically (its last state is not the counters' last state). A lock
+//! or a pid in a file elsewhere (it may be missing, or from another boot whose pins are gone; pids
+//! are reused). Pinned rings (the next start could read their contents, but without a next start 8
+//! MiB per CPU are never freed).
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use aya::maps::{MapData, PerCpuArray};
+use blkkin_wire::crash_report::{LossReport, RecordCounts};
+use blkkin_wire::ids::StartEpoch;
+
+use crate::attach::load::Tracer;
+use crate::stats::accounts::{DecodeStats, reconcile};
+use crate::stats::counters::KernelCounters;
+use crate::stats::progress_map::{Progress, ProgressMap};
+
+/// Magic number of a BPF file system (include/uapi/linux/magic.h, BPF_FS_MAGIC).
+const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
+const DIR_NAME: &str = "blkkin";
+const COUNTERS: &str = "counters";
+const PROGRESS: &str = "ledger";
+
+/// Directory in a BPF file system in which tracers pin their counters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PinDir {
+    path: PathBuf,
+}
+
+/// Descriptors of the maps that are to outlive a tracer.
+#[derive(Debug)]
+pub struct CounterHandles {
+    /// Epoch of the run.
+    pub epoch: StartEpoch,
+    /// Map of the kernel side's counters.
+    pub counters: OwnedFd,
+    /// Map of user space's progress.
+    pub progress_map: OwnedFd,
+    /// Handle by which user space updates `progress_map`.
+    pub progress: Arc<ProgressMap>,
+}
+
+/// Pinned counters of this run. Dropping them removes the pins, so an orderly exit leaves nothing.
+#[derive(Debug)]
+pub struct PinnedCounters {
+    dir: PinDir,
+    folder: PathBuf,
+    _lock: File,
+}
+
+/// Pinned counters of a run that ended without removing them.
+#[derive(Debug)]
+pub struct CrashedRun {
+    home: PinDir,
+    folder: PathBuf,
+    _lock: File,
+    /// Epoch of the run; none if the directory's name is not an epoch.
+    pub epoch: Option<StartEpoch>,
+    /// Counters of the run, or why they cannot be read.
+    pub stats: Result<CrashedRunStats, String>,
+}
+
+/// Final counters of a crashed run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CrashedRunStats {
+    fired: RecordCounts,
+    dropped: RecordCounts,
+    progress: Progress,
+}
+
+impl PinDir {
+    /// Opens blkkin's directory in the BPF file system mounted at `mounted`, and creates it if
+    /// needed.
+    pub fn open(mounted: &Path) -> Result<PinDir, String> {
+        let with_path = |error: io::Error| format!("{}: {error}", mounted.display());
+        if filesystem_type(mounted).map_err(with_path)? != BPF_FS_MAGIC {
+            return Err(format!("{} is not a BPF file system", mounted.display()));
+        }
+        let path = mounted.join(DIR_NAME);
+        create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(PinDir { path })
+    }
+
+    /// Lists runs whose process is dead. Each stays locked until dropped, so no other process
+    /// reports it.
+    pub fn crashed_runs(&self) -> io::Result<Vec<CrashedRun>> {
+        let _parent_lock = self.lock()?;
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            let folder = entry?.path();
+            let lock = File::open(&folder)?;
+            if lock.try_lock().is_err() {
+                continue;
+            }
+            let name = folder.file_name().and_then(|name| name.to_str());
+            let epoch = name.and_then(|name| u64::from_str_radix(name, 16).ok()).map(StartEpoch);
+            let stats = CrashedRunStats::from_pins(&folder);
+            found.push(CrashedRun { home: self.clone(), folder, _lock: lock, epoch, stats });
+        }
+        Ok(found)
+    }
+
+    /// Pins the maps until the returned value is dropped, or for good if the process is killed.
+    pub fn pin(&self, handles: &CounterHandles) -> io::Result<PinnedCounters> {
+        let _parent_lock = self.lock()?;
+        let folder = self.path.join(format!("{:016x}", handles.epoch.0));
+        create_dir(&folder)?;
+        let lock = File::open(&folder)?;
+        lock.lock()?;
+        // Counters last: a directory with counters then also has a progress map.
+        let pins = [(PROGRESS, &handles.progress_map), (COUNTERS, &handles.counters)];
+        match pins.into_iter().try_for_each(|(name, map)| pin_map(&folder.join(name), map)) {
+            Ok(()) => Ok(PinnedCounters { dir: self.clone(), folder, _lock: lock }),
+            Err(error) => {
+                // Removes the pins made so far.
+                let _ = remove(&folder);
+                Err(error)
+            }
+        }
+    }
+
+    fn lock(&self) -> io::Result<File> {
+        let lock = File::open(&self.path)?;
+        lock.lock()?;
+        Ok(lock)
+    }
+}
+
+fn pin_map(path: &Path, map: &OwnedFd) -> io::Result<()> {
+    let map = MapData::from_fd(map.try_clone()?).map_err(io::Error::other)?;
+    map.pin(path).map_err(|error| io::Error::other(crate::attach::load::error_chain(&error)))
+}
+
+impl Drop for PinnedCounters {
+    fn drop(&mut self) {
+        // A directory that cannot be removed is reported by the next start, with its final
+        // counters.
+        let _ = self.dir.lock().and_then(|_parent_lock| remove(&self.folder));
+    }
+}
+
+impl CrashedRun {
+    /// Removes the pins, once the report has arrived.
+    pub fn acknowledge(self) -> io::Result<()> {
+        let _parent_lock = self.home.lock()?;
+        remove(&self.folder)
+    }
+}
+
+impl CrashedRunStats {
+    /// Reads the counters from descriptors that another process has kept.
+    pub fn from_descriptors(counters: OwnedFd, progress_map: OwnedFd) -> Result<CrashedRunStats, String> {
+        let open = |map| MapData::from_fd(map).map_err(|error| crate::attach::load::error_chain(&error));
+        CrashedRunStats::read(open(counters)?, &open(progress_map)?)
+    }
+
+    fn from_pins(folder: &Path) -> Result<CrashedRunStats, String> {
+        let open = |name: &str| {
+            MapData::from_pin(folder.join(name)).map_err(|error| crate::attach::load::error_chain(&error))
+        };
+        CrashedRunStats::read(open(COUNTERS)?, &open(PROGRESS)?)
+    }
+
+    fn read(counters: MapData, progress_map: &MapData) -> Result<CrashedRunStats, String> {
+        let with_path = |error: io::Error| format!("progress map: {error}");
+        let progress = ProgressMap::open(progress_map).map_err(with_path)?.progress();
+        let counters = PerCpuArray::try_from(aya::maps::Map::PerCpuArray(counters));
+        let counters =
+            KernelCounters::new(counters.map_err(|error| crate::attach::load::error_chain(&error))?);
+        let counters = counters.read().map_err(|error| error.to_string())?;
+        let accounts = reconcile(&counters, &DecodeStats::default(), 0);
+        let kinds = [accounts.calls, accounts.bios, accounts.requests, accounts.commits, accounts.names];
+        Ok(CrashedRunStats {
+            fired: RecordCounts::from_array(kinds.map(|kind| kind.fired)),
+            dropped: RecordCounts::from_array(kinds.map(|kind| kind.dropped)),
+            progress,
+        })
+    }
+
+    /// Derives the loss report. `last` is the sequence of the last record found in the durable
+    /// store.
+    pub fn loss_report(&self, last: Option<u64>) -> LossReport {
+        let Progress { read, durable, prepared, sent, acknowledged } = self.progress;
+        let stored = prepared.filter(|(sequence, _)| last == Some(*sequence));
+        LossReport {
+            fired: self.fired,
+            dropped: self.dropped,
+            read,
+            persisted: stored.map_or(durable, |(_, total)| total).saturating_add(&acknowledged),
+            unacknowledged: sent.saturating_sub(&acknowledged),
+        }
+    }
+}
+
+impl Tracer {
+    /// Returns the maps to be held by a longer-lived process, and starts to record progress in
+    /// them.
+    pub fn export_counters(&mut self) -> io::Result<CounterHandles> {
+        let (map, progress) = ProgressMap::create()?;
+        let progress = Arc::new(progress);
+        self.progress = Some(Arc::clone(&progress));
+        Ok(CounterHandles {
+            epoch: self.source.epoch,
+            counters: self.counters_map.try_clone()?,
+            progress_map: map.fd().as_fd().try_clone_to_owned()?,
+            progress,
+        })
+    }
+}
+
+/// Creates a directory that only its owner may read.
+fn create_dir(folder: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn remove(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        fs::remove_file(entry?.path())?;
+    }
+    fs::remove_dir(folder)
+}
+
+fn filesystem_type(folder: &Path) -> io::Result<u64> {
+    let folder = File::open(folder)?;
+    // SAFETY: all zeros is a valid value.
+    let mut about: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `about` is writable, the descriptor open.
+    let result = unsafe { libc::fstatfs(std::os::fd::AsRawFd::as_raw_fd(&folder.as_fd()), &raw mut about) };
+    // Width and sign of the type differ by architecture.
+    if result == 0 { Ok(u64::from(about.f_type as u32)) } else { Err(io::Error::last_os_error()) }
+}

@@ -1,0 +1,79 @@
+//! Events that the kernel did not pass to a program, from the kernel's own counts.
+//!
+//! - A program that already runs on a CPU is not run recursively: `recursion_misses` in its fdinfo.
+//! - A kprobe program is also skipped while another kprobe program runs on the same CPU, or while
+//!   user space updates or reads a map there (`bpf_prog_active`). Since 6.7 the same counter
+//!   includes these (dd8657894c11); before, nothing counts them.
+//! - A kprobe that is hit inside another kprobe is skipped before any program runs: `missed` of its
+//!   link, since 6.7 (3acf8ace6823).
+
+use aya::programs::links::FdLink;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+/// Directory that describes each descriptor of this process.
+const FDINFO: &str = "/proc/self/fdinfo";
+const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
+const BPF_LINK_TYPE_PERF_EVENT: u32 = 7;
+const BPF_PERF_EVENT_KPROBE: u32 = 3;
+
+/// `struct bpf_link_info` of a kprobe (include/uapi/linux/bpf.h).
+#[repr(C)]
+#[derive(Default)]
+struct LinkInfo {
+    kind: u32,
+    id: u32,
+    program: u32,
+    reserved: u32,
+    event: u32,
+    reserved2: u32,
+    function: u64,
+    function_bytes: u32,
+    offset: u32,
+    address: u64,
+    missed: u64,
+}
+
+/// `union bpf_attr` of BPF_OBJ_GET_INFO_BY_FD.
+#[repr(C)]
+struct BpfAttr {
+    fd: u32,
+    bytes: u32,
+    info: u64,
+}
+
+/// Runs of a program that the kernel skipped.
+pub(crate) fn of_program(program: &OwnedFd) -> u64 {
+    let info = std::fs::read_to_string(format!("{FDINFO}/{}", program.as_raw_fd()));
+    let count = |text: String| {
+        text.lines().find_map(|line| line.strip_prefix("recursion_misses:")?.trim().parse::<u64>().ok())
+    };
+    info.ok().and_then(count).unwrap_or(0)
+}
+
+/// Duplicates the descriptor of a link held by this process, which aya does not expose.
+pub(crate) fn link_descriptor(link: &FdLink) -> Option<OwnedFd> {
+    let id = format!("link_id:\t{}\n", link.info().ok()?.id());
+    let found = std::fs::read_dir(FDINFO)
+        .ok()?
+        .flatten()
+        .find(|entry| std::fs::read_to_string(entry.path()).is_ok_and(|text| text.contains(&id)))?;
+    let fd = found.file_name().to_str()?.parse().ok()?;
+    // SAFETY: the link keeps it open.
+    unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().ok()
+}
+
+/// Hits of a kprobe that the kernel skipped; 0 if the kernel does not count them.
+pub(crate) fn of_kprobe(link: &OwnedFd) -> u64 {
+    let mut info = LinkInfo::default();
+    let attributes = BpfAttr {
+        fd: link.as_raw_fd() as u32,
+        bytes: size_of::<LinkInfo>() as u32,
+        info: (&raw mut info) as u64,
+    };
+    // SAFETY: the kernel writes no more than the given number of bytes; both live across the call.
+    let result = unsafe {
+        libc::syscall(libc::SYS_bpf, BPF_OBJ_GET_INFO_BY_FD, &raw const attributes, size_of::<BpfAttr>())
+    };
+    let is_kprobe = info.kind == BPF_LINK_TYPE_PERF_EVENT && info.event == BPF_PERF_EVENT_KPROBE;
+    if result == 0 && is_kprobe { info.missed } else { 0 }
+}

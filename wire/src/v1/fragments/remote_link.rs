@@ -1,0 +1,91 @@
+//! Remote links of fragments: rows, because they are rare and short.
+
+use super::message;
+use super::read::trace_id;
+use super::write::high_low;
+use crate::clock::{DurationNs, MonotonicNs};
+use crate::ids::{SpanId, TraceId};
+use crate::remote_link::{
+    ClockShift, LinkEndpoint, NodeClock, Reparented, RpcEndpointEvent, RpcKey, RpcSide,
+};
+use crate::v1::rpc_endpoint::{NO_REPLY, SERVER, UNIQUE};
+use crate::v1::{Malformed, frame};
+
+pub(super) fn encode_endpoint<'a>(
+    endpoint: &'a LinkEndpoint,
+    index: &mut impl FnMut(&'a str) -> u32,
+) -> message::LinkEndpoint {
+    let LinkEndpoint { event, clock, .. } = endpoint;
+    let flag = |set, flag| if set { flag } else { 0 };
+    message::LinkEndpoint {
+        flags: flag(event.side == RpcSide::Server, SERVER)
+            | flag(event.unique, UNIQUE)
+            | flag(event.no_reply, NO_REPLY),
+        span: event.span.0,
+        root: event.root.0,
+        protocol: index(&event.key.protocol),
+        connection: index(&event.key.connection),
+        cookie: event.key.cookie,
+        begin: event.begin.0,
+        end: event.end.0,
+        node: clock.source.node.0.to_be_bytes().to_vec(),
+        boot: clock.source.boot.0.to_be_bytes().to_vec(),
+        epoch: clock.source.epoch.0,
+        anchor: frame::write_anchor(&clock.anchor),
+    }
+}
+
+pub(super) fn decode_endpoint(
+    endpoint: &message::LinkEndpoint,
+    trace: TraceId,
+    mut string: impl FnMut(u32, &'static str) -> Result<Box<str>, Malformed>,
+) -> Result<LinkEndpoint, Malformed> {
+    let source = frame::source_of(
+        &endpoint.node,
+        &endpoint.boot,
+        endpoint.epoch,
+        ["LinkEndpoint.node", "LinkEndpoint.boot"],
+    )?;
+    Ok(LinkEndpoint {
+        event: RpcEndpointEvent {
+            span: SpanId(endpoint.span),
+            root: SpanId(endpoint.root),
+            side: if endpoint.flags & SERVER != 0 { RpcSide::Server } else { RpcSide::Client },
+            key: RpcKey {
+                protocol: string(endpoint.protocol, "LinkEndpoint.protocol")?,
+                connection: string(endpoint.connection, "LinkEndpoint.connection")?,
+                cookie: endpoint.cookie,
+            },
+            unique: endpoint.flags & UNIQUE != 0,
+            no_reply: endpoint.flags & NO_REPLY != 0,
+            begin: MonotonicNs(endpoint.begin),
+            end: MonotonicNs(endpoint.end),
+        },
+        trace,
+        clock: NodeClock { source, anchor: frame::read_anchor(&endpoint.anchor) },
+    })
+}
+
+pub(super) fn encode_reparented(reparented: &Reparented, rule: u32) -> message::Reparented {
+    let (trace_high, trace_low) = high_low(reparented.trace);
+    message::Reparented {
+        trace_high,
+        trace_low,
+        parent: reparented.parent.0,
+        rule,
+        shift: reparented.clock.shift,
+        error: reparented.clock.error.0,
+    }
+}
+
+pub(super) fn decode_reparented(
+    reparented: &message::Reparented,
+    mut string: impl FnMut(u32, &'static str) -> Result<Box<str>, Malformed>,
+) -> Result<Reparented, Malformed> {
+    Ok(Reparented {
+        trace: trace_id(&reparented.trace_high, &reparented.trace_low),
+        parent: SpanId(reparented.parent),
+        rule: string(reparented.rule, "Reparented.rule")?,
+        clock: ClockShift { shift: reparented.shift, error: DurationNs(reparented.error) },
+    })
+}

@@ -1,0 +1,571 @@
+//! Golden bytes of each event kind: recorded batches decode to the same values for ever. Also:
+//! decoding by readers with an older schema, and rejected values.
+
+use super::*;
+
+/// Compares with `golden/NAME.bin`, the bytes of version 1 as first recorded. A change there
+/// changes stored records, which requires a new version. With BLESS in the environment it rewrites
+/// the file.
+fn assert_golden(name: &str, batch: &EventBatch) {
+    let path = format!("{}/golden/{name}.bin", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&path, encode(batch)).unwrap();
+    }
+    let golden = std::fs::read(path).unwrap();
+    assert_eq!(decode(&golden), Ok(Decoded { batch: batch.clone(), calls_unknown: 0 }));
+    assert_eq!(encode(batch), golden, "encoded now");
+}
+
+/// Returns a batch with one event of each kind as a tracer emits them: a pwrite64, and an fsync
+/// with its commit. `golden/v1.bin` holds it.
+pub(super) fn sample_batch() -> EventBatch {
+    let (disk, part) = (DeviceId { major: 259, minor: 0 }, DeviceId { major: 259, minor: 2 });
+    let task = TaskRef { id: TaskId(0x6a09_e667_f3bc_c908), version: 1 };
+    let kernel = TaskRef { id: TaskId(0xbb67_ae85_84ca_a73b), version: 0 };
+    let file = FileId { device: part, ino: 1_234, generation: 77 };
+    let open = OpenFile { fd: Fd(3), file, position_before: None, position_after: None };
+    let other = OpenFile { position_before: Some(100), position_after: Some(4_196), fd: Fd(4), file };
+    let write = SyscallEvent {
+        args: [3, 0x7fff_dead_b000, 4096, 8192, 0, 0],
+        outcome: SyscallOutcome::Returned(4096),
+        file: Some(open),
+        bios: 1,
+        sleeps: 1,
+        cpu_wait: Some(DurationNs(900)),
+        ..SyscallEvent::bare(
+            SpanId(0x3c6e_f372_fe94_f82b),
+            task,
+            SyscallId::by_name("pwrite64").unwrap(),
+            MonotonicNs(5_000_000_000),
+            MonotonicNs(5_000_104_000),
+        )
+    };
+    let sync = SyscallEvent {
+        span: SpanId(0xa54f_f53a_5f1d_36f1),
+        call: SyscallId::by_name("fsync").unwrap(),
+        args: [3, 0, 0, 0, 0, 0],
+        enter: MonotonicNs(5_000_105_000),
+        exit: MonotonicNs(5_002_000_000),
+        outcome: SyscallOutcome::Returned(-5),
+        bios: 0,
+        cpu_wait: None,
+        sync_tid: Some(42),
+        ..write.clone()
+    };
+    let copy = SyscallEvent {
+        span: SpanId(0x510e_527f_ade6_82d1),
+        call: SyscallId::by_name("copy_file_range").unwrap(),
+        args: [3, 0, 4, 0, 4096, 0],
+        outcome: SyscallOutcome::NoExit,
+        second_file: Some(Box::new(other)),
+        exit: MonotonicNs(5_003_000_000),
+        ..write.clone()
+    };
+    let unlink = SyscallEvent {
+        span: SpanId(0x9b05_688c_2b3e_6c1f),
+        call: SyscallId::by_name("unlink").unwrap(),
+        args: [0x7fff_dead_c000, 0, 0, 0, 0, 0],
+        outcome: SyscallOutcome::Returned(0),
+        file: None,
+        paths: [Some("/srv/ä".into()), None],
+        paths_captured: Captured::Truncated,
+        exit: MonotonicNs(5_003_500_000),
+        ..write.clone()
+    };
+    let bio = BioEvent {
+        span: SpanId(0x1f83_d9ab_fb41_bd6b),
+        submitter: Submitter::Span(write.span),
+        root: write.span,
+        task,
+        request: Some(SpanId(0x5be0_cd19_137e_2179)),
+        first: true,
+        split: false,
+        queue: MonotonicNs(5_000_010_000),
+        end: MonotonicNs(5_000_100_000),
+        device: part,
+        sector: Sector(1_000_000),
+        bytes: 4096,
+        op: BlockOp(0x8801),
+        status: BlockStatus(0),
+    };
+    let request = RequestEvent {
+        span: SpanId(0x5be0_cd19_137e_2179),
+        parent: Some(bio.span),
+        root: write.span,
+        task,
+        start: MonotonicNs(5_000_011_000),
+        insert: None,
+        issue: Some(MonotonicNs(5_000_012_000)),
+        complete: bio.end,
+        device: disk,
+        sector: Sector(1_000_000),
+        bytes: 4096,
+        op: BlockOp(0x8801),
+        status: BlockStatus(0),
+        bios: 1,
+        tag: Some(17),
+        plugged: true,
+        requeued: false,
+        flush_sequence: false,
+    };
+    let commit = CommitEvent {
+        span: SpanId(0xcbbb_9d5d_c105_9ed8),
+        task: kernel,
+        start: MonotonicNs(5_000_200_000),
+        end: MonotonicNs(5_001_900_000),
+        device: part,
+        tid: 42,
+        bios: 1,
+    };
+    // A bio of the commit, merged into another bio's request, which waited in a scheduler.
+    let merged = BioEvent {
+        span: SpanId(0x629a_292a_367c_d507),
+        submitter: Submitter::Span(commit.span),
+        root: commit.span,
+        task: kernel,
+        request: Some(SpanId(0x9159_015a_3070_dd17)),
+        first: false,
+        end: MonotonicNs(5_001_700_000),
+        sector: Sector(2_000_008),
+        ..bio
+    };
+    let merged_request = RequestEvent {
+        span: SpanId(0x9159_015a_3070_dd17),
+        parent: None,
+        root: SpanId(0x152f_ecd8_f70e_5939),
+        task: kernel,
+        insert: Some(MonotonicNs(5_000_300_000)),
+        complete: MonotonicNs(5_001_700_000),
+        sector: Sector(2_000_000),
+        bytes: 8192,
+        bios: 2,
+        tag: None,
+        status: BlockStatus(10),
+        requeued: true,
+        flush_sequence: true,
+        ..request
+    };
+    let task_event = TaskEvent {
+        time: MonotonicNs(4_999_000_000),
+        task,
+        parent: Some(TaskId(0x67_3322_6f2e)),
+        change: TaskChange::Execed,
+        tid: Tid(4_321),
+        pid: Pid(4_300),
+        ppid: Pid(1),
+        uid: Uid(1_000),
+        cgroup: CgroupId(9_999),
+        comm: "postgres".into(),
+        exe: Some(FileId { device: part, ino: 99, generation: 0 }),
+        kernel_thread: false,
+        ns_ids: None,
+    };
+    let thread = TaskEvent {
+        task: kernel,
+        parent: None,
+        exe: None,
+        kernel_thread: true,
+        comm: "jbd2/vda2".into(),
+        ..task_event.clone()
+    };
+    let name = FileEvent {
+        time: MonotonicNs(4_999_500_000),
+        file,
+        path: "/var/lib/postgresql/16/main/base/5/1259".into(),
+        captured: Captured::Full,
+        filesystem: "ext4".into(),
+        device_file: None,
+        mode: 0o100_600,
+    };
+    let node =
+        FileEvent { path: "/dev/nvme0n1".into(), device_file: Some(disk), mode: 0o060_660, ..name.clone() };
+    let device =
+        DeviceEvent { time: bio.end, device: part, name: "nvme0n1p2".into(), partition_of: Some(disk) };
+    let account = |fired, dropped| RecordStats { fired, recorded: fired - dropped, dropped };
+    EventBatch {
+        source: Source {
+            node: NodeId(0x0011_2233 << 96 | 7),
+            boot: BootId(u128::MAX - 1),
+            epoch: StartEpoch(0xfeed_f00d_dead_beef),
+        },
+        sequence: 3,
+        anchor: ClockAnchor {
+            monotonic: MonotonicNs(4_000_000_000),
+            wallclock: WallclockNs(1_790_000_000_000_000_000),
+            uncertainty: DurationNs(60),
+            ..ClockAnchor::NONE
+        },
+        events: vec![
+            LayerEvent::Task(task_event),
+            LayerEvent::Task(thread),
+            LayerEvent::File(name),
+            LayerEvent::File(node),
+            LayerEvent::Pair(PairEvent { bio, request }),
+            LayerEvent::Device(device),
+            LayerEvent::Syscall(write),
+            LayerEvent::Bio(merged),
+            LayerEvent::Request(merged_request),
+            LayerEvent::Commit(commit),
+            LayerEvent::Syscall(sync),
+            LayerEvent::Syscall(copy),
+            LayerEvent::Syscall(unlink),
+        ],
+        watermark: MonotonicNs(5_004_000_000),
+        stats: SourceStats {
+            calls: account(1_000, 1),
+            bios: account(500, 0),
+            requests: account(400, 2),
+            calls_entered: 1_001,
+            flushes_served: 12,
+            ..SourceStats::default()
+        },
+        crashed_runs: Vec::new(),
+    }
+}
+
+#[test]
+fn event_batch_bytes_are_stable() {
+    assert_golden("v1", &sample_batch());
+}
+
+/// Returns the sample batch with RPC endpoints of its first system call.
+/// `golden/rpc-endpoint-v1.bin` holds it.
+fn with_rpc_endpoints() -> EventBatch {
+    let mut batch = sample_batch();
+    let LayerEvent::Syscall(call) = &batch.events[6] else { panic!("{:?}", batch.events[6]) };
+    let endpoint = RpcEndpointEvent {
+        span: call.span,
+        root: call.span,
+        side: RpcSide::Server,
+        key: RpcKey {
+            protocol: "nbd".into(),
+            connection: "10.0.0.1:41234>10.0.0.2:10809".into(),
+            cookie: 1 << 32 | 7,
+        },
+        unique: true,
+        no_reply: false,
+        begin: call.enter,
+        end: call.exit,
+    };
+    let other =
+        RpcEndpointEvent { span: SpanId(77), side: RpcSide::Client, unique: false, ..endpoint.clone() };
+    batch.events.insert(6, LayerEvent::RpcEndpoint(endpoint.into()));
+    batch.events.insert(7, LayerEvent::RpcEndpoint(other.into()));
+    batch
+}
+
+#[test]
+fn rpc_endpoint_bytes_are_stable() {
+    assert_golden("rpc-endpoint-v1", &with_rpc_endpoints());
+}
+
+/// Returns the batch with RPC endpoints where the client saw no reply. `golden/no-reply-v1.bin`
+/// holds it.
+fn without_reply() -> EventBatch {
+    let mut batch = with_rpc_endpoints();
+    let LayerEvent::RpcEndpoint(asked) = &mut batch.events[7] else { panic!("{:?}", batch.events[7]) };
+    (asked.no_reply, asked.unique) = (true, true);
+    batch
+}
+
+#[test]
+fn rpc_endpoint_without_reply_bytes_are_stable() {
+    assert_golden("no-reply-v1", &without_reply());
+}
+
+/// Returns the sample batch with two daemon spans. `golden/daemon-span-v1.bin` holds it.
+fn with_daemon_spans() -> EventBatch {
+    let mut batch = sample_batch();
+    let annotation = |at, key: &str, value| Annotation { time: MonotonicNs(at), key: key.into(), value };
+    let time = batch.events[6].time();
+    let read = DaemonSpanEvent {
+        span: SpanId(0x1234_5678_9abc_def0),
+        parent: Some(SpanId(0xabc)),
+        parent_is_remote: true,
+        trace: TraceId(0xfeed_0000_0000_0001_1234_5678_9abc_def0),
+        kind: SpanKind::Server,
+        name: "nbd read".into(),
+        service: "blkkin-nbd".into(),
+        begin: MonotonicNs(time.0 - 900),
+        end: time,
+        pid: Pid(900),
+        tid: Tid(902),
+        status: SpanStatus::Error(5),
+        sample_rate: 250_000,
+        annotations: vec![
+            annotation(time.0 - 900, "offset", AnnotationValue::Number(-4096)),
+            annotation(time.0 - 800, "export", AnnotationValue::Text("disk".into())),
+            annotation(time.0 - 1, "answered", AnnotationValue::Event),
+        ],
+    };
+    let part = DaemonSpanEvent {
+        span: SpanId(7),
+        parent: Some(read.span),
+        parent_is_remote: false,
+        kind: SpanKind::Local,
+        name: "checksum".into(),
+        tid: Tid(900),
+        status: SpanStatus::Unfinished,
+        sample_rate: SAMPLE_RATE_ALL,
+        annotations: Vec::new(),
+        ..read.clone()
+    };
+    batch.events.insert(6, LayerEvent::DaemonSpan(part.into()));
+    batch.events.insert(7, LayerEvent::DaemonSpan(read.into()));
+    batch
+}
+
+#[test]
+fn daemon_span_bytes_are_stable() {
+    assert_golden("daemon-span-v1", &with_daemon_spans());
+}
+
+/// Returns the sample batch where the first system call and the last two have application contexts.
+/// `golden/context-v1.bin` holds it.
+fn with_contexts() -> EventBatch {
+    let mut batch = sample_batch();
+    let one = TraceContext {
+        trace: TraceId(0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736),
+        span: SpanId(0x00f0_67aa_0ba9_02b7),
+        flags: 1,
+        source: ContextSource::ThreadContext,
+    };
+    let other = TraceContext { trace: TraceId(0x10), flags: 0, source: ContextSource::DaemonSpan, ..one };
+    let mut contexts = [Some(one), None, Some(other), Some(one)].into_iter();
+    for event in &mut batch.events {
+        if let LayerEvent::Syscall(call) = event {
+            call.context = contexts.next().flatten().map(Box::new);
+        }
+    }
+    batch
+}
+
+#[test]
+fn context_bytes_are_stable() {
+    assert_golden("context-v1", &with_contexts());
+}
+
+/// Returns the batch with contexts where the published spans are daemon spans of this node,
+/// reported as events too. `golden/context-daemon-span-v1.bin` holds it.
+fn with_daemon_span_contexts() -> EventBatch {
+    let mut batch = with_contexts();
+    for event in &mut batch.events {
+        if let LayerEvent::Syscall(SyscallEvent { context: Some(context), .. }) = event
+            && context.source == ContextSource::ThreadContext
+        {
+            context.source = ContextSource::Both;
+        }
+    }
+    batch
+}
+
+#[test]
+fn daemon_span_context_bytes_are_stable() {
+    assert_golden("context-daemon-span-v1", &with_daemon_span_contexts());
+}
+
+/// A reader with the older schema decodes them as contexts that the thread published, which is
+/// correct.
+#[test]
+fn reader_without_daemon_span_contexts_reads_thread_contexts() {
+    use prost::Message;
+    let mut message = message::EventBatch::decode(encode(&with_daemon_span_contexts()).as_slice()).unwrap();
+    message.contexts.as_mut().unwrap().daemon_span.clear();
+    assert_eq!(message.encode_to_vec(), encode(&with_contexts()));
+}
+
+/// Adds counters of process scans. `golden/context-scan-v1.bin` holds it.
+#[test]
+fn context_scan_counter_bytes_are_stable() {
+    let mut batch = with_contexts();
+    let accounts = &mut batch.stats;
+    (accounts.contexts_publishing, accounts.contexts_denied, accounts.contexts_no_room) = (3, 300, 1);
+    assert_golden("context-scan-v1", &batch);
+}
+
+/// Returns the batch with contexts where a process publishes, changes and withdraws its process
+/// context. `golden/process-v1.bin` holds it.
+fn with_process_contexts() -> EventBatch {
+    let mut batch = with_contexts();
+    let text =
+        |key: &str, value: &str| Attribute { key: key.into(), value: AttributeValue::Text(value.into()) };
+    let first = ProcessContextEvent {
+        time: MonotonicNs(4_999_900_000),
+        pid: Pid(4_300),
+        attributes: vec![
+            text("service.name", "shop"),
+            text("service.instance.id", "627cc493-f310-47de-96bd-71410b7dec09"),
+            Attribute { key: "shop.shard".into(), value: AttributeValue::Number(-7) },
+        ],
+        dropped_attributes_count: 2,
+        thread_keys: Vec::new(),
+    };
+    let second = ProcessContextEvent {
+        attributes: vec![text("service.name", "store")],
+        dropped_attributes_count: 0,
+        ..first.clone()
+    };
+    let last =
+        ProcessContextEvent { attributes: Vec::new(), time: MonotonicNs(5_003_000_000), ..second.clone() };
+    assert!(last.is_withdrawal() && !second.is_withdrawal());
+    batch.events.insert(2, LayerEvent::ProcessContext(first.into()));
+    batch.events.insert(3, LayerEvent::ProcessContext(second.into()));
+    batch.events.push(LayerEvent::ProcessContext(last.into()));
+    batch.stats.resources_publishing = 1;
+    batch.stats.resources_malformed = 2;
+    batch
+}
+
+#[test]
+fn process_context_bytes_are_stable() {
+    assert_golden("process-v1", &with_process_contexts());
+}
+
+/// A reader with the older schema skips the field, and no other field counts it.
+#[test]
+fn reader_without_process_contexts_reads_other_events() {
+    use prost::Message;
+    let mut message = message::EventBatch::decode(encode(&with_process_contexts()).as_slice()).unwrap();
+    message.process_context_events.clear();
+    (message.stats.resources_publishing, message.stats.resources_malformed) = (0, 0);
+    // Unreferenced strings remain.
+    assert_eq!(decode(&message.encode_to_vec()).unwrap().batch, with_contexts());
+}
+
+#[test]
+fn process_context_after_the_end_is_rejected() {
+    use prost::Message;
+    let mut message = message::EventBatch::decode(encode(&with_process_contexts()).as_slice()).unwrap();
+    message.process_context_events[2].before = 99;
+    let rejected = Malformed::Value { column: "ProcessContextEvent.before", value: 99 };
+    assert_eq!(decode(&message.encode_to_vec()), Err(rejected));
+}
+
+/// Returns the batch with process contexts and thread attributes with key names. The first two
+/// system calls have equal attributes, the third has dropped ones, the last has unread ones.
+/// `golden/attributes-v1.bin` holds it.
+fn with_attributes() -> EventBatch {
+    let mut batch = with_process_contexts();
+    let entry = |key, value: &str| ThreadAttribute { key, value: value.into() };
+    let full = ThreadAttributes { entries: vec![entry(0, "/buy/:id"), entry(7, "")], ..Default::default() };
+    let less = ThreadAttributes {
+        entries: vec![entry(7, "/buy/:id")],
+        dropped_attributes_count: 3,
+        bytes_unread: 0,
+    };
+    let unread = ThreadAttributes { bytes_unread: 700, ..Default::default() };
+    let mut sets = [full.clone(), full, less, unread].into_iter();
+    for event in &mut batch.events {
+        match event {
+            LayerEvent::Syscall(call) => call.attributes = sets.next().map(Arc::new),
+            LayerEvent::ProcessContext(process) => process.thread_keys = vec!["http.route".into(), "".into()],
+            _ => {}
+        }
+    }
+    (batch.stats.attributes_cut, batch.stats.attributes_unread) = (1, 2);
+    batch
+}
+
+#[test]
+fn thread_attribute_bytes_are_stable() {
+    assert_golden("attributes-v1", &with_attributes());
+}
+
+/// System calls with equal attributes share them, so a short record stays short when it is decoded.
+#[test]
+fn equal_thread_attributes_are_shared() {
+    let batch = decode(&encode(&with_attributes())).unwrap().batch;
+    let sets: Vec<_> = batch
+        .events
+        .iter()
+        .filter_map(|event| match event {
+            LayerEvent::Syscall(call) => call.attributes.as_ref(),
+            _ => None,
+        })
+        .collect();
+    assert!(Arc::ptr_eq(sets[0], sets[1]) && !Arc::ptr_eq(sets[1], sets[2]));
+}
+
+/// A reader with the older schema skips three fields and ignores the flag.
+#[test]
+fn reader_without_thread_attributes_reads_other_fields() {
+    use prost::Message;
+    let mut message = message::EventBatch::decode(encode(&with_attributes()).as_slice()).unwrap();
+    (message.thread_attributes, message.syscall_events.attributes) = (None, Vec::new());
+    message.syscall_events.flags.iter_mut().for_each(|flags| *flags &= (1 << 14) - 1);
+    message.process_context_events.iter_mut().for_each(|process| process.thread_key.clear());
+    (message.stats.attributes_cut, message.stats.attributes_unread) = (0, 0);
+    assert_eq!(decode(&message.encode_to_vec()).unwrap().batch, with_process_contexts());
+}
+
+#[test]
+fn invalid_thread_attributes_are_rejected() {
+    use prost::Message;
+    let good = message::EventBatch::decode(encode(&with_attributes()).as_slice()).unwrap();
+    let rejected = |change: fn(&mut message::ThreadAttributes)| {
+        let mut message = good.clone();
+        change(message.thread_attributes.as_mut().unwrap());
+        decode(&message.encode_to_vec()).unwrap_err()
+    };
+    let value = |column, value| Malformed::Value { column, value };
+    assert_eq!(rejected(|sets| sets.key[1] = 0), value("ThreadAttributes.key", 0));
+    assert_eq!(rejected(|sets| sets.key[1] = 256), value("ThreadAttributes.key", 256));
+    assert_eq!(rejected(|sets| sets.value[0] = 999), value("ThreadAttributes.value", 999));
+    assert_eq!(rejected(|sets| sets.entries[0] = u32::MAX), value("ThreadAttributes.key", 7));
+    assert_eq!(rejected(|sets| sets.entries[0] = 1), Malformed::Long("ThreadAttributes.key"));
+    assert_eq!(
+        rejected(|sets| sets.dropped_attributes_count.truncate(2)),
+        Malformed::Short("ThreadAttributes.dropped_attributes_count")
+    );
+    let mut message = good.clone();
+    message.syscall_events.attributes[2] = 3;
+    assert_eq!(decode(&message.encode_to_vec()), Err(value("SyscallEvents.attributes", 3)));
+}
+
+/// Returns the sample batch with a task in a container. `golden/pid-namespace-v1.bin` holds it.
+fn with_pid_namespace() -> EventBatch {
+    let mut batch = sample_batch();
+    let mut inner = Some(PidNsIds { pid_ns: 4_026_532_777, pid: Pid(1), tid: Tid(9) });
+    for event in &mut batch.events {
+        if let LayerEvent::Task(task) = event {
+            // Only the first task.
+            task.ns_ids = inner.take();
+        }
+    }
+    batch
+}
+
+#[test]
+fn pid_namespace_bytes_are_stable() {
+    assert_golden("pid-namespace-v1", &with_pid_namespace());
+}
+
+/// A reader with the older schema skips three fields and ignores the flag.
+#[test]
+fn reader_without_pid_namespaces_reads_other_fields() {
+    use prost::Message;
+    let mut message = message::EventBatch::decode(encode(&with_pid_namespace()).as_slice()).unwrap();
+    let tasks = &mut message.task_events;
+    tasks.flags.iter_mut().for_each(|flags| *flags &= 0b111);
+    (tasks.pid_ns, tasks.ns_pid, tasks.ns_tid) = (Vec::new(), Vec::new(), Vec::new());
+    assert_eq!(message.encode_to_vec(), encode(&sample_batch()));
+}
+
+/// A reader with a schema older than contexts skips two fields and ignores the flag.
+#[test]
+fn reader_without_contexts_reads_other_fields() {
+    use prost::Message;
+    let mut message = message::EventBatch::decode(encode(&with_contexts()).as_slice()).unwrap();
+    (message.contexts, message.syscall_events.context) = (None, Vec::new());
+    message.syscall_events.flags.iter_mut().for_each(|flags| *flags &= (1 << 13) - 1);
+    assert_eq!(message.encode_to_vec(), encode(&sample_batch()));
+}
+
+#[test]
+fn zero_context_is_rejected() {
+    use prost::Message;
+    let mut message = message::EventBatch::decode(encode(&with_contexts()).as_slice()).unwrap();
+    message.contexts.as_mut().unwrap().span[1] = 0;
+    let none = Malformed::Value { column: "Contexts.span", value: 0 };
+    assert_eq!(decode(&message.encode_to_vec()), Err(none));
+}

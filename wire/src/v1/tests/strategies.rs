@@ -1,0 +1,293 @@
+//! Random batches with all kinds of events.
+
+use super::*;
+
+fn time() -> impl Strategy<Value = MonotonicNs> {
+    any::<u64>().prop_map(MonotonicNs)
+}
+
+fn span() -> impl Strategy<Value = SpanId> {
+    any::<u64>().prop_map(SpanId)
+}
+
+fn task() -> impl Strategy<Value = TaskRef> {
+    (any::<u64>(), any::<u16>()).prop_map(|(id, version)| TaskRef { id: TaskId(id), version })
+}
+
+fn device() -> impl Strategy<Value = DeviceId> {
+    any::<u32>().prop_map(DeviceId::from_kernel)
+}
+
+fn file() -> impl Strategy<Value = FileId> {
+    (device(), any::<u64>(), any::<u32>()).prop_map(|(device, ino, generation)| FileId {
+        device,
+        ino,
+        generation,
+    })
+}
+
+fn text() -> impl Strategy<Value = Box<str>> {
+    "\\PC{0,20}".prop_map(Into::into)
+}
+
+fn captured() -> impl Strategy<Value = Captured> {
+    prop_oneof![Just(Captured::Full), Just(Captured::Truncated), Just(Captured::Faulted)]
+}
+
+fn open() -> impl Strategy<Value = OpenFile> {
+    (any::<i32>(), file(), any::<Option<i64>>(), any::<Option<i64>>()).prop_map(
+        |(fd, file, position_before, position_after)| OpenFile {
+            fd: Fd(fd),
+            file,
+            position_before,
+            position_after,
+        },
+    )
+}
+
+prop_compose! {
+    fn attributes()(entries in btree_map(any::<u8>(), text(), 0..4), dropped_attributes_count: u32, bytes_unread: u32) -> ThreadAttributes {
+        let entries = entries.into_iter().map(|(key, value)| ThreadAttribute { key, value }).collect();
+        ThreadAttributes { entries, dropped_attributes_count, bytes_unread }
+    }
+}
+
+prop_compose! {
+    fn syscall()(
+        span in span(), task in task(), index in 0..SyscallId::COUNT, registers: [u64; 6], enter in time(), exit in time(),
+        ret in option::of(any::<i64>()), file in option::of(open()), second in option::of(open()),
+        paths in [option::of(text()), option::of(text())], paths_captured in captured(), bios: u32, sleeps: u32,
+        cpu_wait: Option<u64>, sync_tid: Option<u32>,
+        context in option::of((1..u128::MAX, 1..u64::MAX, any::<u8>())), attributes in option::of(attributes())
+    ) -> SyscallEvent {
+        let call = SyscallId::from_index(index as u8).unwrap();
+        let mut args = [0; 6];
+        let own = call.spec().args.len();
+        args[..own].copy_from_slice(&registers[..own]);
+        SyscallEvent {
+            span, task, call, args, enter, exit, outcome: ret.map_or(SyscallOutcome::NoExit, SyscallOutcome::Returned), file,
+            second_file: second.map(Box::new), paths, paths_captured, bios, sleeps, cpu_wait: cpu_wait.map(DurationNs), sync_tid,
+            context: context.map(|(trace, span, flags)| TraceContext { trace: TraceId(trace), span: SpanId(span), flags, source: [ContextSource::ThreadContext, ContextSource::DaemonSpan, ContextSource::Both][(span % 3) as usize] }.into()),
+            attributes: attributes.map(Arc::new),
+        }
+    }
+}
+
+prop_compose! {
+    fn bio()(
+        span in span(), above in option::of(span()), root in option::of(span()), task in task(),
+        request in option::of(span()), first: bool, split: bool, queue in time(), end in time(), device in device(),
+        sector: u64, bytes: u32, op: u32, status: u8
+    ) -> BioEvent {
+        BioEvent {
+            span, submitter: above.map_or(Submitter::Kernel, Submitter::Span),
+            root: root.unwrap_or(above.unwrap_or(span)), task, request, first, split, queue, end, device,
+            sector: Sector(sector), bytes, op: BlockOp(op), status: BlockStatus(status),
+        }
+    }
+}
+
+prop_compose! {
+    fn request()(
+        span in span(), parent in option::of(span()), root in span(), task in task(), start in time(),
+        insert in option::of(time()), issue in option::of(time()), complete in time(), device in device(), sector: u64,
+        bytes: u32, op: u32, status: u8, bios: u16, tag: Option<u32>, flags: [bool; 3]
+    ) -> RequestEvent {
+        let [plugged, requeued, flush_sequence] = flags;
+        RequestEvent {
+            span, parent, root, task, start, insert, issue, complete, device, sector: Sector(sector), bytes,
+            op: BlockOp(op), status: BlockStatus(status), bios, tag, plugged, requeued, flush_sequence,
+        }
+    }
+}
+
+/// A pair as tracers emit them, or two events that share only their end.
+fn pair() -> impl Strategy<Value = PairEvent> {
+    (bio(), request(), any::<bool>()).prop_map(|(mut bio, mut request, alike)| {
+        bio.end = request.complete;
+        if alike {
+            bio.request = Some(request.span);
+            (request.parent, request.root, request.task) = (Some(bio.span), bio.root, bio.task);
+        }
+        PairEvent { bio, request }
+    })
+}
+
+prop_compose! {
+    fn commit()(span in span(), task in task(), start in time(), end in time(), device in device(), tid: u32, bios: u32)
+        -> CommitEvent {
+        CommitEvent { span, task, start, end, device, tid, bios }
+    }
+}
+
+prop_compose! {
+    fn task_event()(
+        time in time(), task in task(), parent: Option<u64>, change in 0..5_usize, ids: [u32; 4], cgroup: u64,
+        comm in text(), exe in option::of(file()), kernel_thread: bool, inner: Option<[u32; 3]>
+    ) -> TaskEvent {
+        use TaskChange::*;
+        TaskEvent {
+            time, task, parent: parent.map(TaskId), change: [Discovered, Forked, Execed, Changed, Exited][change],
+            tid: Tid(ids[0]), pid: Pid(ids[1]), ppid: Pid(ids[2]), uid: Uid(ids[3]), cgroup: CgroupId(cgroup), comm: comm.into(), exe,
+            kernel_thread,
+            ns_ids: inner.map(|[pid_ns, pid, tid]| PidNsIds { pid_ns, pid: Pid(pid), tid: Tid(tid) }),
+        }
+    }
+}
+
+prop_compose! {
+    fn file_event()(
+        time in time(), file in file(), path in text(), captured in captured(), filesystem in text(),
+        device_file in option::of(device()), mode: u32
+    ) -> FileEvent {
+        FileEvent { time, file, path: path.into(), captured, filesystem: filesystem.into(), device_file, mode }
+    }
+}
+
+prop_compose! {
+    fn device_event()(time in time(), device in device(), name in text(), partition_of in option::of(device()))
+        -> DeviceEvent {
+        DeviceEvent { time, device, name, partition_of }
+    }
+}
+
+prop_compose! {
+    fn rpc_endpoint()(
+        span in span(), root in option::of(span()), client: bool, protocol in text(), connection in text(), cookie: u64,
+        unique: bool, no_reply: bool, begin in time(), end in time()
+    ) -> RpcEndpointEvent {
+        RpcEndpointEvent {
+            span, root: root.unwrap_or(span), side: if client { RpcSide::Client } else { RpcSide::Server },
+            key: RpcKey { protocol, connection, cookie }, unique, no_reply, begin, end,
+        }
+    }
+}
+
+prop_compose! {
+    fn annotation()(time in time(), key in text(), value in prop_oneof![
+        Just(AnnotationValue::Event), text().prop_map(AnnotationValue::Text), any::<i64>().prop_map(AnnotationValue::Number),
+    ]) -> Annotation {
+        Annotation { time, key, value }
+    }
+}
+
+prop_compose! {
+    fn daemon_span()(
+        ids in any::<(u64, Option<u64>, u128)>(), kind in 0..3_usize, words in [text(), text()], begin in time(),
+        end in time(), tasks in [0..3_u32, 0..3], status in any::<Option<Option<u32>>>(), sample_rate in option::of(any::<u32>()),
+        annotations in vec(annotation(), 0..4)
+    ) -> DaemonSpanEvent {
+        let [name, service] = words;
+        DaemonSpanEvent {
+            span: SpanId(ids.0), parent: ids.1.map(SpanId), parent_is_remote: ids.0 & 1 != 0, trace: TraceId(ids.2),
+            kind: [SpanKind::Client, SpanKind::Server, SpanKind::Local][kind],
+            name, service, begin, end, pid: Pid(tasks[0]), tid: Tid(tasks[1]),
+            status: match status {
+                None => SpanStatus::Ok,
+                Some(None) => SpanStatus::Unfinished,
+                Some(Some(errno)) => SpanStatus::Error(errno),
+            },
+            sample_rate: sample_rate.unwrap_or(SAMPLE_RATE_ALL), annotations,
+        }
+    }
+}
+
+prop_compose! {
+    fn process_context()(
+        time in time(), pid: u32, dropped_attributes_count: u32, attributes in vec((text(), prop_oneof![
+            text().prop_map(AttributeValue::Text), any::<i64>().prop_map(AttributeValue::Number),
+        ]), 0..4), thread_keys in vec(text(), 0..4)
+    ) -> ProcessContextEvent {
+        let attributes = attributes.into_iter().map(|(key, value)| Attribute { key, value }).collect();
+        ProcessContextEvent { time, pid: Pid(pid), attributes, dropped_attributes_count, thread_keys }
+    }
+}
+
+fn event() -> impl Strategy<Value = LayerEvent> {
+    prop_oneof![
+        syscall().prop_map(LayerEvent::Syscall),
+        bio().prop_map(LayerEvent::Bio),
+        request().prop_map(LayerEvent::Request),
+        pair().prop_map(LayerEvent::Pair),
+        commit().prop_map(LayerEvent::Commit),
+        task_event().prop_map(LayerEvent::Task),
+        file_event().prop_map(LayerEvent::File),
+        device_event().prop_map(LayerEvent::Device),
+        rpc_endpoint().prop_map(|endpoint| LayerEvent::RpcEndpoint(endpoint.into())),
+        daemon_span().prop_map(|span| LayerEvent::DaemonSpan(span.into())),
+        process_context().prop_map(|context| LayerEvent::ProcessContext(context.into())),
+    ]
+}
+
+fn stats() -> impl Strategy<Value = SourceStats> {
+    any::<([u64; 31], [u64; 15])>().prop_map(|(n, last)| {
+        let account = |at: usize| RecordStats { fired: n[at], recorded: n[at + 1], dropped: n[at + 2] };
+        SourceStats {
+            calls: account(0),
+            bios: account(3),
+            requests: account(6),
+            commits: account(9),
+            names: account(12),
+            calls_entered: n[15],
+            calls_filtered: n[16],
+            calls_incomplete: n[17],
+            calls_truncated: n[18],
+            files_truncated: n[19],
+            calls_compat: n[20],
+            bios_queued: n[21],
+            requests_started: n[22],
+            requests_merged: n[23],
+            ends_missed: n[24],
+            untracked: n[25],
+            tasks_missed: n[26],
+            recursion_misses: n[27],
+            malformed: n[28],
+            requests_foreign: n[29],
+            paths_failed: n[30],
+            walk_overflow: last[0],
+            flushes_served: last[1],
+            flush_overflow: last[2],
+            contexts_faulted: last[3],
+            contexts_unread: last[4],
+            contexts_invalid: last[5],
+            contexts_publishing: last[6],
+            contexts_denied: last[7],
+            contexts_no_room: last[8],
+            resources_publishing: last[9],
+            resources_malformed: last[10],
+            resources_unread: last[11],
+            resources_no_room: last[12],
+            attributes_cut: last[13],
+            attributes_unread: last[14],
+        }
+    })
+}
+
+fn crashed_run() -> impl Strategy<Value = CrashedRun> {
+    let counts = || any::<[u64; 5]>().prop_map(RecordCounts::from_array);
+    let remains = [counts(), counts(), counts(), counts(), counts()].prop_map(
+        |[fired, dropped, read, kept, doubtful]| LossReport {
+            fired,
+            dropped,
+            read,
+            persisted: kept,
+            unacknowledged: doubtful,
+        },
+    );
+    (option::of(1..u64::MAX), option::of(remains))
+        .prop_map(|(epoch, remains)| CrashedRun { epoch: epoch.map(StartEpoch), losses: remains })
+}
+
+prop_compose! {
+    pub(super) fn batch()(node: u128, boot: u128, epoch: u64, sequence: u64, clock: [u64; 4], claimed: Option<u64>, events in vec(event(), 0..40), watermark in time(), stats in stats(), crashed_runs in vec(crashed_run(), 0..3))
+        -> EventBatch {
+        EventBatch {
+            source: Source { node: NodeId(node), boot: BootId(boot), epoch: StartEpoch(epoch) }, sequence,
+            anchor: ClockAnchor {
+                monotonic: MonotonicNs(clock[0]), wallclock: WallclockNs(clock[1]), uncertainty: DurationNs(clock[2]),
+                suspended: DurationNs(clock[3]), max_error: claimed.map(DurationNs),
+            },
+            events, watermark, stats, crashed_runs,
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Choice of the transport for a destination.
+
+use crate::config::ExportConfig;
+use crate::delivery::Transport;
+use crate::destination::Destination;
+use crate::exporter::OpenError;
+use crate::format::Format;
+use crate::grpc::GrpcTransport;
+use crate::http::HttpTransport;
+
+/// Returns a transport to the server of a destination, not yet connected, and its format.
+pub fn transport(
+    destination: &Destination,
+    config: &ExportConfig,
+) -> Result<(Box<dyn Transport + Send>, Format), OpenError> {
+    match destination {
+        Destination::Http(url, format) => {
+            Ok((Box::new(HttpTransport::new(url.clone(), *format, config)), *format))
+        }
+        Destination::Grpc(url) => {
+            let transport = GrpcTransport::new(url.clone(), config).map_err(OpenError::Thread)?;
+            Ok((Box::new(transport), Format::Otlp))
+        }
+        Destination::File(_) | Destination::Kafka { .. } => {
+            Err(OpenError::Unsupported(destination.to_string()))
+        }
+    }
+}
