@@ -1,8 +1,12 @@
-//! `lint`: formatting, clippy, documentation, and the licences and sources of dependencies.
+//! `lint`: formatting, vocabulary, module cycles, clippy, documentation, and the licences and sources of dependencies.
 //!
 //! All run even when one fails, so that one run shows everything there is to mend. Known vulnerabilities are asked
 //! for apart (`--advisories`): their database changes daily and is fetched, so that the same commit passes today and
 //! fails tomorrow, and a machine without that network cannot pass at all.
+
+mod cycles;
+mod source;
+mod words;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -18,19 +22,28 @@ use crate::workspace::Workspace;
 const DENY_VERSION: &str = "0.20.2";
 
 /// Runs them all.
-pub(crate) fn run(workspace: &Workspace, advisories: bool) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, advisories: bool, only: Option<&str>) -> Result<()> {
     setup::run(workspace, &[Purpose::Build, Purpose::Lint])?;
     let mut timings = Timings::default();
-    let checks: [(&str, &dyn Fn() -> Result<()>); 6] = [
+    let checks: [(&str, &dyn Fn() -> Result<()>); 8] = [
         ("format", &|| shell::run(workspace.cargo().args(["fmt", "--all", "--check"]))),
         ("format of kprobe-ebpf", &|| shell::run(ebpf_cargo(workspace).args(["fmt", "--check"]))),
+        ("vocabulary", &|| {
+            words::check(workspace.root(), &sources(workspace, &["rs", "c", "h", "cc", "hpp"])?)
+        }),
+        ("module cycles", &|| cycles::check(workspace.root(), &sources(workspace, &["rs"])?)),
         ("clippy", &|| clippy(workspace)),
         ("the compiler's lints of kprobe-ebpf", &|| ebpf_check(workspace)),
         ("documentation", &|| documentation(workspace)),
         ("dependencies", &|| dependencies(workspace, advisories)),
     ];
     let mut failed = Vec::new();
-    for (name, check) in checks {
+    let selected: Vec<_> =
+        checks.into_iter().filter(|(name, _)| only.is_none_or(|only| name.contains(only))).collect();
+    if selected.is_empty() {
+        bail!("no check's name contains `{}`", only.unwrap_or_default());
+    }
+    for (name, check) in selected {
         println!("lint: {name}");
         if let Err(error) = timings.time(name, check) {
             eprintln!("lint: {name}: {error:#}");
@@ -42,6 +55,19 @@ pub(crate) fn run(workspace: &Workspace, advisories: bool) -> Result<()> {
         bail!("lint found something in: {}", failed.join(", "));
     }
     Ok(())
+}
+
+/// Lists the files with one of these extensions that git tracks or would track.
+fn sources(workspace: &Workspace, extensions: &[&str]) -> Result<Vec<String>> {
+    let mut git = Command::new("git");
+    git.arg("-C").arg(workspace.root()).args(["ls-files", "--cached", "--others", "--exclude-standard"]);
+    let listed = shell::capture(&mut git).context("cannot list the sources")?;
+    let wanted =
+        |file: &&str| file.rsplit_once('.').is_some_and(|(_, extension)| extensions.contains(&extension));
+    let mut files: Vec<String> = listed.lines().filter(wanted).map(str::to_owned).collect();
+    // A file that was removed and not committed is still listed.
+    files.retain(|file| workspace.root().join(file).is_file());
+    Ok(files)
 }
 
 fn clippy(workspace: &Workspace) -> Result<()> {

@@ -127,6 +127,9 @@ enum Task {
         /// Check for known vulnerabilities (fetches the RustSec database)
         #[arg(long)]
         advisories: bool,
+        /// Only the checks whose name contains this
+        #[arg(long, value_name = "NAME")]
+        only: Option<String>,
     },
 }
 
@@ -166,8 +169,8 @@ fn run(workspace: &Workspace, task: Task) -> anyhow::Result<ExitCode> {
         Task::Bench(options) => bench::run(workspace, &options),
         Task::Soak(options) => soak::run(workspace, &options),
         Task::Dist { image } => dist::run(workspace, image).map(|()| ExitCode::SUCCESS),
-        Task::Lint { advisories } => {
-            lint::run(workspace, advisories).map(|()| ExitCode::SUCCESS)
+        Task::Lint { advisories, only } => {
+            lint::run(workspace, advisories, only.as_deref()).map(|()| ExitCode::SUCCESS)
         }
     }
 }

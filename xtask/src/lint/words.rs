@@ -1,0 +1,316 @@
+//! Vocabulary check: no word of the glossary's deny list in comments and names, no item doc that opens with a pronoun.
+//!
+//! *In*: the table "Words that are not used" of `docs/glossary.md`, and the sources that git tracks.
+//! *Out*: each place that breaks a rule, and the shares by folder.
+//!
+//! *Invariant*: a folder's counts never rise. Folders that are not yet rewritten have an allowance in `NOT_YET`, every other
+//! has none, and the check also fails when an allowance is larger than the count.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use super::source::{Kind, tokens};
+
+/// Words that open an item's documentation without a noun or a verb.
+const PRONOUNS: &[&str] = &[
+    "who",
+    "whom",
+    "whose",
+    "which",
+    "what",
+    "that",
+    "those",
+    "these",
+    "this",
+    "it",
+    "its",
+    "they",
+    "their",
+    "them",
+    "he",
+    "one",
+    "ones",
+    "such",
+    "all",
+    "none",
+    "nothing",
+    "everything",
+    "anything",
+    "how",
+    "where",
+    "when",
+    "whether",
+    "as",
+    "why",
+    "also",
+];
+
+/// Places in a folder that a check finds.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(super) struct Counts {
+    /// Comment lines with a denied word.
+    pub(super) comments: usize,
+    /// Item docs that open with a pronoun.
+    pub(super) openings: usize,
+    /// Uses of names that have a denied part.
+    pub(super) names: usize,
+}
+
+/// A denied word or phrase.
+struct Denied {
+    words: Vec<String>,
+    in_comments: bool,
+    in_names: bool,
+    instead: String,
+}
+
+/// Denied words of the glossary.
+struct DenyList(Vec<Denied>);
+
+impl DenyList {
+    fn parse(glossary: &str) -> Result<DenyList> {
+        let (_, table) =
+            glossary.split_once("## Words that are not used").context("no table of denied words")?;
+        let mut denied = Vec::new();
+        for row in table.lines().filter(|line| line.starts_with("| `")) {
+            let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+            let [words, place, instead, why] = cells[..] else { bail!("not four cells: {row}") };
+            let (in_comments, in_names) = match place {
+                "both" => (true, true),
+                "comments" => (true, false),
+                "names" => (false, true),
+                _ => bail!("`{place}` is neither both, comments nor names: {row}"),
+            };
+            if why.is_empty() {
+                bail!("no reason: {row}");
+            }
+            for word in words.split(',') {
+                let words: Vec<String> =
+                    word.trim().trim_matches('`').split(' ').map(str::to_owned).collect();
+                if in_names && words.len() > 1 {
+                    bail!("a part of a name is one word: {row}");
+                }
+                denied.push(Denied { words, in_comments, in_names, instead: instead.to_owned() });
+            }
+        }
+        if denied.is_empty() {
+            bail!("the table of denied words is empty");
+        }
+        Ok(DenyList(denied))
+    }
+
+    /// Finds the first denied phrase in a line of a comment.
+    fn in_comment(&self, line: &str) -> Option<&Denied> {
+        let words: Vec<String> = words(line).collect();
+        let found = |denied: &&Denied| {
+            denied.in_comments && words.windows(denied.words.len()).any(|part| part == denied.words)
+        };
+        self.0.iter().find(found)
+    }
+
+    /// Finds the first denied part of a name.
+    fn in_name(&self, name: &str) -> Option<&Denied> {
+        let parts = parts(name);
+        self.0.iter().find(|denied| denied.in_names && parts.contains(&denied.words[0]))
+    }
+}
+
+fn words(text: &str) -> impl Iterator<Item = String> {
+    text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).map(str::to_lowercase)
+}
+
+/// Splits a name into lower-case parts: `JoinStats` and `JOIN_STATS` give `join` and `stats`.
+fn parts(name: &str) -> Vec<String> {
+    let mut parts = Vec::new();
+    for word in name.split('_') {
+        let mut part = String::new();
+        let letters: Vec<char> = word.chars().collect();
+        for (at, letter) in letters.iter().enumerate() {
+            let starts = letter.is_uppercase()
+                && (at > 0 && !letters[at - 1].is_uppercase()
+                    || letters.get(at + 1).is_some_and(|next| next.is_lowercase()));
+            if starts && !part.is_empty() {
+                parts.push(std::mem::take(&mut part));
+            }
+            part.extend(letter.to_lowercase());
+        }
+        if !part.is_empty() {
+            parts.push(part);
+        }
+    }
+    parts
+}
+
+/// Text of one line of a comment, without its marks.
+fn content(line: &str) -> &str {
+    line.trim_start().trim_start_matches(['/', '*', '!']).trim()
+}
+
+fn opens_with_pronoun(line: &str) -> bool {
+    let line = content(line);
+    let first = words(line).next().unwrap_or_default();
+    line.to_lowercase().starts_with("the same ")
+        || line.starts_with(char::is_alphabetic) && PRONOUNS.contains(&first.as_str())
+}
+
+/// Lines that the shares are of.
+#[derive(Default)]
+struct Totals {
+    comments: usize,
+    docs: usize,
+}
+
+/// Looks at one file, and reports each place to `report`.
+fn look(denied: &DenyList, text: &str, totals: &mut Totals, mut report: impl FnMut(usize, String)) -> Counts {
+    let mut counts = Counts::default();
+    // The line of the item doc before, since a doc of several lines is as many tokens.
+    let mut doc_before = 0;
+    for token in tokens(text) {
+        match token.kind {
+            Kind::Comment | Kind::ItemDoc => {
+                for (nth, line) in token.text.lines().enumerate() {
+                    totals.comments += 1;
+                    if let Some(found) = denied.in_comment(line) {
+                        counts.comments += 1;
+                        report(token.line + nth, format!("`{}`: {}", found.words.join(" "), found.instead));
+                    }
+                }
+                if token.kind == Kind::ItemDoc {
+                    if doc_before + 1 != token.line {
+                        totals.docs += 1;
+                        if opens_with_pronoun(token.text) {
+                            counts.openings += 1;
+                            report(
+                                token.line,
+                                "opens with a pronoun: open with a noun phrase or a verb".to_owned(),
+                            );
+                        }
+                    }
+                    doc_before = token.line + token.text.lines().count() - 1;
+                }
+            }
+            Kind::Name => {
+                if let Some(found) = denied.in_name(token.text) {
+                    counts.names += 1;
+                    report(token.line, format!("name `{}`: {}", token.text, found.instead));
+                }
+            }
+            Kind::Punctuation => {}
+        }
+    }
+    counts
+}
+
+/// Looks at `files` below `root`, and prints every place that is over what its folder may have.
+pub(super) fn check(root: &Path, files: &[String]) -> Result<()> {
+    let glossary =
+        std::fs::read_to_string(root.join("docs/glossary.md")).context("cannot read the glossary")?;
+    let denied = DenyList::parse(&glossary)?;
+    let mut by_folder: BTreeMap<&str, (Counts, Vec<String>)> = BTreeMap::new();
+    let mut totals = Totals::default();
+    for file in files {
+        let text = std::fs::read_to_string(root.join(file)).with_context(|| format!("cannot read {file}"))?;
+        let (folder, _) = file.split_once('/').unwrap_or((file, ""));
+        let (counts, places) = by_folder.entry(folder).or_default();
+        let found =
+            look(&denied, &text, &mut totals, |line, what| places.push(format!("{file}:{line}: {what}")));
+        counts.comments += found.comments;
+        counts.openings += found.openings;
+        counts.names += found.names;
+    }
+    let sum = by_folder.values().fold(Counts::default(), |sum, (counts, _)| Counts {
+        comments: sum.comments + counts.comments,
+        openings: sum.openings + counts.openings,
+        names: sum.names + counts.names,
+    });
+    let share = |part: usize, whole: usize| 100.0 * part as f64 / whole.max(1) as f64;
+    println!(
+        "  {} of {} comment lines have a denied word ({:.1} %), {} of {} item docs open with a pronoun ({:.1} %), {} uses of names have a denied part",
+        sum.comments,
+        totals.comments,
+        share(sum.comments, totals.comments),
+        sum.openings,
+        totals.docs,
+        share(sum.openings, totals.docs),
+        sum.names,
+    );
+    let mut wrong = Vec::new();
+    for (folder, (counts, places)) in &by_folder {
+        let allowed = allowance(folder);
+        if counts.comments > allowed.comments
+            || counts.openings > allowed.openings
+            || counts.names > allowed.names
+        {
+            places.iter().for_each(|place| println!("  {place}"));
+            wrong.push(format!("{folder} has {counts:?}, allowed are {allowed:?}"));
+        } else if *counts != allowed {
+            wrong.push(format!("{folder} has {counts:?}: lower its allowance in xtask/src/lint/words.rs"));
+        }
+    }
+    if !wrong.is_empty() {
+        bail!("{}", wrong.join("; "));
+    }
+    Ok(())
+}
+
+/// Allowances of folders that have places left; every other folder has none.
+const NOT_YET: &[(&str, Counts)] = &[
+    ("aggregator", Counts { comments: 236, openings: 201, names: 458 }),
+    ("bench", Counts { comments: 167, openings: 159, names: 203 }),
+    ("blkkin", Counts { comments: 475, openings: 250, names: 1095 }),
+    ("bus", Counts { comments: 29, openings: 24, names: 48 }),
+    ("nbd-server", Counts { comments: 132, openings: 107, names: 84 }),
+    ("report", Counts { comments: 67, openings: 131, names: 165 }),
+    ("ust-bridge", Counts { comments: 217, openings: 342, names: 534 }),
+    ("ust-provider", Counts { comments: 291, openings: 114, names: 460 }),
+    ("xtask", Counts { comments: 1, openings: 0, names: 4 }),
+];
+
+fn allowance(folder: &str) -> Counts {
+    NOT_YET.iter().find(|(name, _)| *name == folder).map(|(_, counts)| *counts).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Counts, DenyList, Totals, look, opens_with_pronoun, parts};
+
+    const TABLE: &str = "## Words that are not used\n| words | in | instead | why |\n|---|---|---|---|\n\
+        | `who` | both | the actor | unnamed |\n\
+        | `lies in` | comments | is in | a picture |\n| `books` | names | stats | one word |\n";
+
+    fn counts(text: &str) -> Counts {
+        look(&DenyList::parse(TABLE).expect("a table"), text, &mut Totals::default(), |_, _| ())
+    }
+
+    #[test]
+    fn each_rule_is_counted() {
+        let text = "//! Whole words: whoever is none.\n/// What runs.\n/// Who it is, that lies\n/// in.\nstruct JoinBooks;\n\
+            // It lies in a ring.\nfn who_is() { \"who\" }";
+        assert_eq!(counts(text), Counts { comments: 2, openings: 1, names: 2 });
+    }
+
+    #[test]
+    fn a_table_without_reasons_is_refused() {
+        assert!(DenyList::parse("no table").is_err());
+        assert!(DenyList::parse(&TABLE.replace("| unnamed |", "| |")).is_err());
+        assert!(DenyList::parse(&TABLE.replace("| both |", "| anywhere |")).is_err());
+        assert!(DenyList::parse(&TABLE.replace("| comments |", "| both |")).is_err());
+    }
+
+    #[test]
+    fn names_are_split_at_capitals_and_underlines() {
+        assert_eq!(parts("NbdBooks"), ["nbd", "books"]);
+        assert_eq!(parts("NBDBooks"), ["nbd", "books"]);
+        assert_eq!(parts("NBD_BOOKS_v2"), ["nbd", "books", "v2"]);
+    }
+
+    #[test]
+    fn openings_are_nouns_or_verbs() {
+        assert!(opens_with_pronoun("/// The same for writes."));
+        assert!(opens_with_pronoun("/// Its length."));
+        assert!(!opens_with_pronoun("/// `who` of the wire."));
+        assert!(!opens_with_pronoun("/// Itself is a word."));
+    }
+}
