@@ -343,7 +343,7 @@ fn kinds_that_are_put_at_functions_are_refused_in_words() {
     needs!();
     let run = common::run(&["run", "--nbd", "--attach", "kprobe", "--", "true"]);
     assert_eq!(run.code, Some(125), "{run:?}");
-    assert!(run.stderr.contains("tp_btf and raw_tp"), "{}", run.stderr);
+    assert!(run.stderr.contains("tp_btf, raw_tp"), "{}", run.stderr);
 }
 
 #[test]

@@ -168,7 +168,7 @@ fn what_cannot_be_listened_to_is_refused_before_anything_runs() {
     probes(home.path(), &home.path().join("nothing"), &named("turns:begin"));
     refused("No such file", "name in `program` the file");
     probes(home.path(), &program, &(named("turns:begin") + "text = \"arg6\"\n"));
-    refused("has 5 arguments, and no 6th", "name an existing argument");
+    refused("has 5 arguments; argument 6 does not exist", "name an existing argument");
     let rule = "[[rule]]\nevent = \"turns:begin\"\nis = \"end\"\nkey = [\"arg9\"]\n";
     probes(home.path(), &program, &(named("turns:begin") + rule));
     refused("turns:begin has no field `arg9`", "configs/mappings/postgresql.toml explains");
