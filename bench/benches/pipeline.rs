@@ -1,18 +1,18 @@
-//! The stages by criterion: ns an event and events a second, for who works at one of them.
+//! Criterion benchmarks of the pipeline's stages: ns per event and events per second.
 //!
-//! `cargo bench -p blkkin-bench` compares with the last run on this machine. Each sample is a pass of the stage over
-//! 50,000 calls; making its input and dropping its output is not timed. The stable gate is `cargo xtask test`, which
-//! counts instructions.
+//! `cargo bench -p blkkin-bench` compares with the last run on this machine. Each sample is a pass
+//! of the stage over 50,000 calls; making its input and dropping its output is not timed. The
+//! stable gate is `cargo xtask test`, which counts instructions.
 
 use std::time::{Duration, Instant};
 
 use blkkin_bench::aggregate;
-use blkkin_bench::pipeline::{self, Meter, Outside, Stage};
+use blkkin_bench::pipeline::{self, Meter, NoMeter, Stage};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
 const CALLS: u64 = 50_000;
 
-/// The time of one stage.
+/// Timer of one stage.
 struct Timer {
     stage: Stage,
     spent: Duration,
@@ -30,7 +30,7 @@ impl Meter for Timer {
 }
 
 fn stages(criterion: &mut Criterion) {
-    let events = pipeline::run(CALLS, Stage::DecodeTranslate, &mut Outside).events;
+    let events = pipeline::run(CALLS, Stage::DecodeTranslate, &mut NoMeter).events;
     let mut group = criterion.benchmark_group("pipeline");
     group.throughput(Throughput::Elements(events)).sample_size(20);
     for stage in Stage::ALL {
@@ -44,7 +44,7 @@ fn stages(criterion: &mut Criterion) {
             });
         });
     }
-    // The aggregator's first stage, from a decoded batch to encoded pieces.
+    // The aggregator's first stage, from a decoded batch to encoded fragments.
     group.bench_function("aggregate", |bencher| {
         bencher.iter_custom(|passes| (0..passes).map(|_| aggregate::run(CALLS).spent).sum());
     });

@@ -1,19 +1,19 @@
-//! Which CPU runs what: the load on the last CPU, everything else of ours on the others where there are any.
+//! CPU affinity: the load runs on the last CPU, all other processes of the benchmark on the others.
 //!
-//! A figure is about the load's CPU. With one CPU only there is no other side to move to, and the figures include
-//! what the reader takes; that is said beside them.
+//! A figure describes the CPU of the load. On a machine with one CPU, the figures include the
+//! reader's time, and the report states it.
 
 use std::io;
 
-/// The CPU on which load is generated.
+/// Returns the CPU of the load.
 pub(crate) fn load_cpu() -> usize {
     cpus().last().copied().unwrap_or(0)
 }
 
-/// The CPUs that this process may use, in order.
+/// Lists the CPUs that this process may use, in order.
 pub(crate) fn cpus() -> Vec<usize> {
     let mut set = empty();
-    // SAFETY: `set` is as large as said, and written by the kernel only.
+    // SAFETY: `set` has the size that is passed, and only the kernel writes it.
     let result = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) };
     if result != 0 {
         return vec![0];
@@ -22,33 +22,33 @@ pub(crate) fn cpus() -> Vec<usize> {
     (0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect()
 }
 
-/// How many the machine has.
+/// Returns the number of online CPUs.
 pub(crate) fn online() -> usize {
     // SAFETY: no memory is passed.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(1)
 }
 
-/// Binds the calling thread to these CPUs; what it starts from now on inherits it.
+/// Binds the calling thread to these CPUs; threads and processes that it starts inherit them.
 pub(crate) fn pin(cpus: &[usize]) -> io::Result<()> {
     let mut set = empty();
     for cpu in cpus.iter().filter(|cpu| **cpu < libc::CPU_SETSIZE as usize) {
         // SAFETY: the index is below the set's size.
         unsafe { libc::CPU_SET(*cpu, &mut set) };
     }
-    // SAFETY: `set` is as large as said, and read only.
+    // SAFETY: `set` has the size that is passed, and is only read.
     match unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Lets this process run before others on its CPU, where the kernel allows it: less noise, the same figure.
+/// Raises the priority of this process, if the kernel allows it: less noise, the same figure.
 pub(crate) fn prefer_this_process() {
     // SAFETY: no memory is passed.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -15) };
 }
 
-/// The CPUs that are not the load's; all of them where there is one only.
+/// Lists the CPUs other than the load's, or all CPUs if there is only one.
 pub(crate) fn other_cpus() -> Vec<usize> {
     let all = cpus();
     let others: Vec<usize> = all.iter().copied().filter(|cpu| *cpu != load_cpu()).collect();
@@ -56,6 +56,6 @@ pub(crate) fn other_cpus() -> Vec<usize> {
 }
 
 fn empty() -> libc::cpu_set_t {
-    // SAFETY: a set of bits: all zero is the empty one.
+    // SAFETY: a bit set; all zero is the empty one.
     unsafe { std::mem::zeroed() }
 }

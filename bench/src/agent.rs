@@ -1,15 +1,17 @@
-//! `agent`: what `blkkin agent` takes of the machine that it watches: processor time and memory, by requests a second.
+//! `agent`: processor time and memory of `blkkin agent`, by requests per second.
 //!
 //! ```text
 //! fio → kernel → blkkin agent → (spool, a file) → Kafka, on the same machine
 //! ```
 //!
-//! *What is measured* is the agent's own process, as the kernel counts it, over rounds of steady load: user and system time of all
-//! its threads, and what it has resident. *What it is told* is what its unit tells it: a spool, its defaults, everything that
-//! happens on the machine is followed, the broker's own calls too, so that more than fio's is in the figure; how much is said.
-//! *Rejected*: `--device`, which would leave out what an agent on a node has to see.
+//! *Measured*: the agent's own process, by the kernel's counters, over rounds of steady load: user
+//! and system time of all its threads, and its resident memory. *Configuration*: as in its systemd
+//! unit, with a spool and defaults. It traces the whole machine, the broker's system calls too, so
+//! that the figure covers more than fio; the report states how much. *Rejected*: `--device`, which
+//! would exclude records that an agent on a node must process.
 //!
-//! What the eBPF programs take is not the agent's but of whoever makes the calls: `call` and `hooks` have it.
+//! The cost of the eBPF programs belongs to the traced tasks, not to the agent: `call` and `hooks`
+//! measure it.
 
 #[path = "../../blkkin/tests/support/metrics.rs"]
 #[allow(
@@ -33,78 +35,78 @@ use crate::broker::Broker;
 use crate::disk::Looped;
 use crate::fio;
 use crate::frame::number::{count, number, with_spread};
-use crate::frame::{Figure, Found, Goal, Rounds, Table};
+use crate::frame::{BenchReport, Figure, Goal, Rounds, Table};
 use crate::process;
 
-/// Requests a second that fio asks for; 0: nothing asks.
+/// Requests per second of fio; 0 without fio.
 const RATES: &[u64] = &[0, 1_000, 10_000, 30_000];
-/// The one that the goal is for.
+/// Rate that the goal applies to.
 const RATE: u64 = 10_000;
 const ROUNDS: usize = 5;
 const ROUND: Duration = Duration::from_secs(6);
 const ROUND_QUICK: Duration = Duration::from_secs(2);
-/// Before each round: fio comes up, and what lay in batches goes.
+/// Time before each round in which fio starts and buffered batches are sent.
 const SETTLE: Duration = Duration::from_secs(2);
-const PATIENCE: Duration = Duration::from_secs(60);
-/// % of one CPU.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// Goal in % of one CPU.
 const PROCESSOR_MAX: f64 = 3.0;
-/// MiB.
+/// Goal in MiB.
 const RESIDENT_MAX: f64 = 64.0;
 const MIB: f64 = (1 << 20) as f64;
 
-/// One round at one rate.
+/// Round at one rate.
 struct Round {
-    /// % of one CPU.
+    /// Processor time in % of one CPU.
     processor: f64,
-    /// MiB, at its end.
+    /// Resident memory in MiB at the end.
     resident: f64,
-    /// Records a second that the agent's programs were to write, of fio and of everybody else.
+    /// Records per second that the eBPF programs were to write, for fio and all other tasks.
     events: f64,
-    /// Requests a second that the device ended, by the kernel's own count.
+    /// Requests per second that the device completed, counted by the kernel.
     requests: f64,
 }
 
-/// Measures.
-pub(crate) fn run(setting: &Setting) -> Result<Found> {
+/// Runs the benchmark.
+pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
     let (rounds, round) = if setting.extent.is_quick() { (1, ROUND_QUICK) } else { (ROUNDS, ROUND) };
     let disk = Looped::make("agent")?;
     let broker = Broker::start().map_err(anyhow::Error::msg)?;
     let mut agent = Agent::start(setting, &broker.settings())?;
-    let mut seen: Vec<Vec<Round>> = RATES.iter().map(|_| Vec::new()).collect();
-    // In turns: what the machine does besides then falls on all rates alike.
+    let mut samples: Vec<Vec<Round>> = RATES.iter().map(|_| Vec::new()).collect();
+    // Rates alternate, so that other work of the machine affects all rates alike.
     for _ in 0..rounds {
-        for (rate, seen) in RATES.iter().zip(&mut seen) {
-            seen.push(one(*rate, round, &disk, &agent, &setting.folder)?);
+        for (rate, samples) in RATES.iter().zip(&mut samples) {
+            samples.push(measure_round(*rate, round, &disk, &agent, &setting.folder)?);
         }
     }
     let most = agent.resident_max()?;
     agent.end()?;
-    Ok(found(&seen, most, round))
+    Ok(build_report(&samples, most, round))
 }
 
-fn one(rate: u64, length: Duration, disk: &Looped, agent: &Agent, folder: &Path) -> Result<Round> {
+fn measure_round(rate: u64, length: Duration, disk: &Looped, agent: &Agent, folder: &Path) -> Result<Round> {
     let mut fio = (rate > 0).then(|| load(rate, length, disk, folder)).transpose()?;
     std::thread::sleep(SETTLE);
-    let before = Seen::of(agent, disk)?;
+    let before = Snapshot::of(agent, disk)?;
     std::thread::sleep(length);
-    let after = Seen::of(agent, disk)?;
+    let after = Snapshot::of(agent, disk)?;
     if let Some(fio) = &mut fio
         && !fio.wait()?.success()
     {
         bail!("fio failed: see {}", folder.join("agent.fio").display());
     }
     let seconds = after.at.duration_since(before.at).as_secs_f64();
-    let a_second = |of: fn(&Seen) -> u64| (of(&after) - of(&before)) as f64 / seconds;
+    let per_second = |of: fn(&Snapshot) -> u64| (of(&after) - of(&before)) as f64 / seconds;
     Ok(Round {
         processor: 100.0 * (after.processor - before.processor).as_secs_f64() / seconds,
         resident: after.resident as f64 / MIB,
-        events: a_second(|seen| seen.events),
-        requests: a_second(|seen| seen.requests),
+        events: per_second(|snapshot| snapshot.events),
+        requests: per_second(|snapshot| snapshot.requests),
     })
 }
 
-/// What there was at a moment.
-struct Seen {
+/// Counters at one time.
+struct Snapshot {
     at: Instant,
     processor: Duration,
     resident: u64,
@@ -112,13 +114,13 @@ struct Seen {
     requests: u64,
 }
 
-impl Seen {
-    fn of(agent: &Agent, disk: &Looped) -> Result<Seen> {
+impl Snapshot {
+    fn of(agent: &Agent, disk: &Looped) -> Result<Snapshot> {
         let stat = format!("/sys/block/{}/stat", disk.device.trim_start_matches("/dev/"));
         let stat = std::fs::read_to_string(&stat).with_context(|| format!("cannot read {stat}"))?;
         let requests = stat.split_whitespace().next().and_then(|reads| reads.parse().ok());
-        let (processor, resident) = process::now(agent.child.id())?;
-        Ok(Seen {
+        let (processor, resident) = process::usage_now(agent.child.id())?;
+        Ok(Snapshot {
             at: Instant::now(),
             processor,
             resident: resident.last,
@@ -128,7 +130,8 @@ impl Seen {
     }
 }
 
-/// Direct reads of 4 KiB, by as many threads as keep the rate, for the settling and the round.
+/// Starts direct reads of 4 KiB, with enough threads to keep the rate, for the settle time and the
+/// round.
 fn load(rate: u64, length: Duration, disk: &Looped, folder: &Path) -> Result<Child> {
     const JOBS: u64 = 2;
     let length = SETTLE + length + Duration::from_secs(1);
@@ -137,7 +140,7 @@ fn load(rate: u64, length: Duration, disk: &Looped, folder: &Path) -> Result<Chi
     command.spawn().context("cannot start fio")
 }
 
-/// `blkkin agent`; it ends with us.
+/// Running `blkkin agent`, killed on drop.
 struct Agent {
     child: Child,
     metrics: String,
@@ -145,26 +148,26 @@ struct Agent {
 
 impl Agent {
     fn start(setting: &Setting, settings: &Settings) -> Result<Agent> {
-        let said = setting.folder.join("agent.said");
+        let log = setting.folder.join("agent.log");
         let spool = setting.folder.join("agent.spool");
         std::fs::create_dir_all(&spool).with_context(|| format!("cannot make {}", spool.display()))?;
         let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let metrics = format!("127.0.0.1:{port}");
         let mut command = Command::new(&setting.blkkin);
         command.args(["agent", "--brokers", settings.brokers.as_str(), "--metrics", &metrics, "--spool"]);
-        command.arg(&spool).stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&said)?);
+        command.arg(&spool).stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log)?);
         let agent = Agent { child: command.spawn().context("cannot start blkkin")?, metrics };
-        let begun = Instant::now();
+        let started = Instant::now();
         while settings.partitions(EVENTS).is_err() || TcpStream::connect(&agent.metrics).is_err() {
-            if begun.elapsed() > PATIENCE {
-                bail!("the agent does not send: see {}", said.display());
+            if started.elapsed() > START_TIMEOUT {
+                bail!("the agent does not send: see {}", log.display());
             }
             std::thread::sleep(Duration::from_millis(100));
         }
         Ok(agent)
     }
 
-    /// Records that were due, of all kinds, by its own metrics.
+    /// Reads from the agent's metrics how many records of all kinds were due.
     fn fired(&self) -> Result<u64> {
         let text = metrics::get(&self.metrics, "/metrics");
         let lines = text.lines().filter(|line| line.starts_with("blkkin_records_fired_total"));
@@ -174,22 +177,22 @@ impl Agent {
             .collect();
         match values {
             Some(values) if !values.is_empty() => Ok(values.iter().sum()),
-            _ => bail!("the agent's metrics do not say what fired"),
+            _ => bail!("the agent's metrics have no blkkin_records_fired_total"),
         }
     }
 
-    /// MiB.
+    /// Returns the maximum resident memory in MiB.
     fn resident_max(&self) -> Result<f64> {
-        Ok(process::now(self.child.id())?.1.most as f64 / MIB)
+        Ok(process::usage_now(self.child.id())?.1.most as f64 / MIB)
     }
 
-    /// As its service manager ends it.
+    /// Stops the agent with SIGTERM, like its service manager.
     fn end(&mut self) -> Result<()> {
         let pid = libc::pid_t::try_from(self.child.id()).context("invariant: a pid is positive")?;
-        // SAFETY: no memory is passed; the child has not been waited for, so its pid is nobody else's.
+        // SAFETY: no memory is passed; the child has not been waited for, so its pid is not reused.
         unsafe { libc::kill(pid, libc::SIGTERM) };
         if !self.child.wait()?.success() {
-            bail!("the agent failed: see agent.said beside this bench's result");
+            bail!("the agent failed: see agent.log beside this bench's result");
         }
         Ok(())
     }
@@ -203,12 +206,12 @@ impl Drop for Agent {
     }
 }
 
-fn found(seen: &[Vec<Round>], most: f64, round: Duration) -> Found {
+fn build_report(samples: &[Vec<Round>], most: f64, round: Duration) -> BenchReport {
     let columns =
-        ["asked for, requests/s", "ended by the device", "events/s", "of one CPU, %", "resident, MiB"];
+        ["target, requests/s", "completed by the device", "events/s", "of one CPU, %", "resident, MiB"];
     let mut table = Table::new("The agent, by load", &columns);
     let mut figures = Vec::new();
-    for (rate, rounds) in RATES.iter().zip(seen) {
+    for (rate, rounds) in RATES.iter().zip(samples) {
         let of = |of: fn(&Round) -> f64| rounds.iter().map(of).collect::<Rounds>();
         let processor = of(|round| round.processor);
         table.row([
@@ -229,10 +232,10 @@ fn found(seen: &[Vec<Round>], most: f64, round: Duration) -> Found {
             .note("VmHWM, from its start"),
     );
     let how = format!(
-        "fio reads 4 KiB directly from a loop device over tmpfs at each rate in turns, {} rounds of {} s; `blkkin agent` with its defaults \
+        "fio reads 4 KiB with direct I/O from a loop device over tmpfs, rates alternating, {} rounds of {} s; `blkkin agent` with its defaults \
          and a spool on the machine's disk follows everything, also the broker beside it.",
-        seen.first().map_or(0, Vec::len),
+        samples.first().map_or(0, Vec::len),
         round.as_secs()
     );
-    Found { how, figures, tables: vec![table], ..Found::default() }
+    BenchReport { how, figures, tables: vec![table], ..BenchReport::default() }
 }

@@ -1,7 +1,8 @@
-//! What the aggregator's first stage costs: decoded batches to encoded pieces, on one core.
+//! Cost of the aggregator's first stage: decoded batches to encoded fragments, on one core.
 //!
-//! *In*: a number of calls. *Out*: what came of them. *Invariant*: as [`crate::pipeline`]: the same input is the same work.
-//! Reading from and writing to Kafka is not in it, nor decoding, which `wire` measures.
+//! *In*: a number of system calls. *Out*: [`AggregateStats`]. *Invariant*: as in
+//! [`crate::pipeline`], the same input is the same work. Kafka I/O and decoding are not included;
+//! `wire` measures decoding.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -17,23 +18,23 @@ use crate::pipeline::{BATCH, batch, stage_decode_translate};
 use crate::records::{Entries, STEP};
 
 const PARTITIONS: u32 = 12;
-/// Spans of a record, as the aggregator cuts them.
+/// Spans per record, the aggregator's limit.
 const SPANS: usize = 2_000;
 
-/// What a pass came to.
+/// Counters of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Aggregated {
-    /// Events that went in.
+pub struct AggregateStats {
+    /// Input events.
     pub events: u64,
-    /// Spans that came out.
+    /// Output spans.
     pub spans: u64,
-    /// Bytes of records, before compression.
+    /// Size of the records in bytes, before compression.
     pub bytes: u64,
-    /// Processor time between a decoded batch and its records: what a core is busy for, whoever else wants it.
+    /// Processor time from decoded batches to records, independent of other load on the core.
     pub spent: Duration,
 }
 
-/// Records, as the aggregator's outbox makes them.
+/// Records, built like the aggregator's.
 #[derive(Default)]
 struct Records {
     open: BTreeMap<u32, FragmentWriter>,
@@ -70,10 +71,10 @@ impl Records {
     }
 }
 
-/// Sends `calls` calls and what they caused through the stage.
-pub fn run(calls: u64) -> Aggregated {
+/// Sends `calls` system calls with their block I/O through the stage.
+pub fn run(calls: u64) -> AggregateStats {
     let mut stage = JoinStage::begin(Incarnation(1), JoinStageConfig::new(PARTITIONS));
-    let (mut records, mut done) = (Records::default(), Aggregated::default());
+    let (mut records, mut done) = (Records::default(), AggregateStats::default());
     let (mut entries, mut n, mut sequence) = (Entries::names(), 0, 0);
     while n < calls {
         while entries.len() < BATCH && n < calls {
@@ -83,16 +84,16 @@ pub fn run(calls: u64) -> Aggregated {
         let events = stage_decode_translate(&entries);
         done.events += events.len() as u64;
         let batch = batch(sequence, events, MonotonicNs((n + 1) * STEP));
-        let begun = processor_time();
+        let started = processor_time();
         stage.take(batch, &mut records);
         if n == calls {
             records.end();
         }
-        done.spent += processor_time() - begun;
+        done.spent += processor_time() - started;
         entries = Entries::default();
         sequence += 1;
     }
-    Aggregated { spans: records.spans, bytes: records.bytes, ..done }
+    AggregateStats { spans: records.spans, bytes: records.bytes, ..done }
 }
 
 fn processor_time() -> Duration {
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_call_comes_out_as_spans() {
+    fn every_call_becomes_spans() {
         let done = run(11_000);
         assert!(done.spans >= 11_000 + 2 * 2_000 && done.bytes > 10 * done.spans, "{done:?}");
     }

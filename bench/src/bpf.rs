@@ -1,6 +1,7 @@
-//! eBPF programs of a few instructions, written out by hand: to know what the kernel itself takes.
+//! Hand-written eBPF programs of a few instructions, to measure the kernel's own cost.
 //!
-//! *In*: instructions. *Out*: a program, attached or run once. Rejected: a toolchain for them.
+//! *In*: instructions. *Out*: a program that is attached or run once. *Rejected*: a tool chain for
+//! them.
 
 use std::ffi::CStr;
 use std::io;
@@ -12,15 +13,15 @@ const PROG_TEST_RUN: libc::c_long = 10;
 const RAW_TRACEPOINT_OPEN: libc::c_long = 17;
 const PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
 
-/// `r0 = NUMBER`: code, registers, offset and constant of each.
+/// Encodes `r0 = NUMBER`: opcode, registers, offset and constant.
 pub(crate) const fn number(register: u8, number: i32) -> u64 {
     0xb7 | (register as u64) << 8 | ((number as u32) as u64) << 32
 }
 
-/// `exit`.
+/// Encoded `exit`.
 pub(crate) const EXIT: u64 = 0x95;
 
-/// The begin of `union bpf_attr` for BPF_PROG_LOAD; the kernel takes what is missing as zero.
+/// Start of `union bpf_attr` for BPF_PROG_LOAD; the kernel reads missing fields as zero.
 #[repr(C)]
 struct Load {
     program_type: u32,
@@ -35,7 +36,7 @@ struct Load {
     name: [u8; 16],
 }
 
-/// And for BPF_RAW_TRACEPOINT_OPEN.
+/// Start of `union bpf_attr` for BPF_RAW_TRACEPOINT_OPEN.
 #[repr(C)]
 struct Open {
     name: u64,
@@ -43,7 +44,7 @@ struct Open {
     reserved: u32,
 }
 
-/// And for BPF_PROG_TEST_RUN.
+/// Start of `union bpf_attr` for BPF_PROG_TEST_RUN.
 #[repr(C)]
 #[derive(Default)]
 struct TestRun {
@@ -61,11 +62,11 @@ struct TestRun {
 
 const _: () = assert!(size_of::<Load>() == 64 && size_of::<Open>() == 16 && size_of::<TestRun>() == 72);
 
-/// A program, loaded as long as this lives.
+/// Loaded program, unloaded on drop.
 pub(crate) struct Program(OwnedFd);
 
 impl Program {
-    /// Of a raw tracepoint; the kernel lists it by this name, of 15 bytes at the most.
+    /// Loads a raw tracepoint program. The kernel lists it by this name, up to 15 bytes.
     pub(crate) fn load(name: &CStr, instructions: &[u64]) -> io::Result<Program> {
         let mut bytes = [0; 16];
         let length = name.count_bytes().min(bytes.len() - 1);
@@ -85,13 +86,13 @@ impl Program {
         opened(bpf(PROG_LOAD, &mut load)?).map(Program)
     }
 
-    /// To sys_enter, as long as what this gives lives.
+    /// Attaches the program to sys_enter until the returned link is dropped.
     pub(crate) fn attach(&self) -> io::Result<OwnedFd> {
         let mut open = Open { name: c"sys_enter".as_ptr() as u64, program: self.number(), reserved: 0 };
         opened(bpf(RAW_TRACEPOINT_OPEN, &mut open)?)
     }
 
-    /// Runs it once, here and now; what it returned.
+    /// Runs the program once and returns its return value.
     pub(crate) fn run(&self) -> io::Result<u32> {
         let mut run = TestRun { program: self.number(), ..TestRun::default() };
         bpf(PROG_TEST_RUN, &mut run)?;
@@ -105,12 +106,12 @@ impl Program {
 
 fn opened(fd: libc::c_long) -> io::Result<OwnedFd> {
     let fd = i32::try_from(fd).map_err(io::Error::other)?;
-    // SAFETY: the kernel has just made it for us, and nobody else knows it.
+    // SAFETY: the kernel has just created it, and no other code knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 fn bpf<T>(command: libc::c_long, attributes: &mut T) -> io::Result<libc::c_long> {
-    // SAFETY: `attributes` is as large as said, and what it points to lives across the call.
+    // SAFETY: `attributes` has the size that is passed, and its pointers are valid during the call.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, size_of::<T>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

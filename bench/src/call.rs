@@ -1,9 +1,9 @@
-//! `call`: what a system call costs while a tracer runs, above what it costs without one.
+//! `call`: the additional cost of a system call while a tracer runs.
 //!
-//! Each round measures every call three times: with no tracer in the kernel; in a followed process; and in a process
-//! beside it that nobody follows, which pays for the hooks all the same. The tracer is loaded anew each round, so
-//! that what differs between loads (where the kernel puts the programs) is part of the spread. What is compared are the
-//! three of one round.
+//! Each round measures every call three times: without a tracer; in a traced process; and in a
+//! process that is not traced while a tracer runs, which still pays for the hooks. The tracer is
+//! loaded again in each round, so that differences between loads (where the kernel places the
+//! programs) are part of the spread. Comparisons are between the three measurements of one round.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,74 +11,75 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::calls::Call;
-use crate::frame::{Figure, Found, Goal, Rounds, Table, Turns};
-use crate::harness::{self, Running};
+use crate::frame::{BenchReport, Figure, Goal, RoundPolicy, Rounds, Table};
+use crate::harness::{self, RunningTracer};
 use crate::{Setting, affinity};
 
-const TURNS: Turns = Turns { warm_up: 1, least: 9, most: 15, at_most: Duration::from_secs(300) };
-/// Chunks of 1,000 calls, each round.
+const POLICY: RoundPolicy =
+    RoundPolicy { warm_up: 1, min_rounds: 9, max_rounds: 15, time_limit: Duration::from_secs(300) };
+/// Chunks of 1,000 calls per round.
 const CHUNKS: &str = "400";
 const CHUNKS_QUICK: &str = "40";
-/// ns above untraced that a followed call may cost.
+/// Maximum additional ns of a traced call.
 const TRACED_MAX: f64 = 300.0;
-/// And a call of a task that is not followed.
-const BESIDE_MAX: f64 = 190.0;
-/// ns; a twentieth of the larger goal.
+/// Maximum additional ns of a call of a task that is not traced.
+const NOT_TRACED_MAX: f64 = 190.0;
+/// Spread in ns that ends the rounds: a twentieth of the larger goal.
 const SPREAD_ENOUGH: f64 = 15.0;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Task {
-    Untraced,
+    NoTracer,
     Traced,
-    Beside,
+    NotTraced,
 }
 
-/// What the tracers of all rounds did.
+/// Counters of the tracers of all rounds.
 #[derive(Default)]
-struct Books {
+struct TracerStats {
     lost: u64,
     recorded: u64,
-    drain_time: Duration,
+    reader_time: Duration,
 }
 
-/// ns a call, of one round.
+/// ns per call in one round.
 type Times = BTreeMap<(Call, Task), f64>;
 
-/// Measures.
-pub(crate) fn run(setting: &Setting) -> Result<Found> {
+/// Runs the benchmark.
+pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
     let chunks = if setting.extent.is_quick() { CHUNKS_QUICK } else { CHUNKS };
     let arguments: Vec<&str> = ["measure", chunks].into_iter().chain(Call::ALL.map(Call::name)).collect();
-    let mut books = Books::default();
+    let mut stats = TracerStats::default();
     let enough = |rounds: &[Vec<Times>]| {
-        let followed = Call::ALL.into_iter().filter(|call| call.followed());
-        followed
-            .map(|call| above(&rounds[0], call, Task::Traced).spread())
+        let traced = Call::ALL.into_iter().filter(|call| call.is_traced());
+        traced
+            .map(|call| overhead(&rounds[0], call, Task::Traced).spread())
             .all(|spread| spread < SPREAD_ENOUGH)
     };
-    let turns = TURNS.quick(setting.extent.is_quick());
-    let rounds = turns.run(&[()], |()| round(&arguments, &mut books), enough)?.remove(0);
-    Ok(found(&rounds, &books))
+    let policy = POLICY.quick(setting.extent.is_quick());
+    let rounds = policy.run(&[()], |()| round(&arguments, &mut stats), enough)?.remove(0);
+    Ok(build_report(&rounds, &stats))
 }
 
-fn round(arguments: &[&str], books: &mut Books) -> Result<Times> {
+fn round(arguments: &[&str], stats: &mut TracerStats) -> Result<Times> {
     let mut times = Times::new();
-    note(&mut times, Task::Untraced, &harness::answer(harness::load(arguments)?)?)?;
-    let tracer = harness::tracer()?;
-    let followed = harness::traced_load(&tracer, arguments)?;
-    let running = Running::start(tracer);
-    note(&mut times, Task::Traced, &harness::answer(followed)?)?;
-    note(&mut times, Task::Beside, &harness::answer(harness::load(arguments)?)?)?;
+    insert_times(&mut times, Task::NoTracer, &harness::wait_for_output(harness::spawn_load(arguments)?)?)?;
+    let tracer = harness::load_tracer()?;
+    let traced = harness::spawn_traced_load(&tracer, arguments)?;
+    let running = RunningTracer::start(tracer);
+    insert_times(&mut times, Task::Traced, &harness::wait_for_output(traced)?)?;
+    insert_times(&mut times, Task::NotTraced, &harness::wait_for_output(harness::spawn_load(arguments)?)?)?;
     let done = running.finish()?;
-    books.lost += done.accounts.lost();
-    books.recorded += done.accounts.calls.recorded;
-    books.drain_time += done.drain_time;
+    stats.lost += done.stats.lost();
+    stats.recorded += done.stats.calls.recorded;
+    stats.reader_time += done.reader_time;
     Ok(times)
 }
 
-fn note(times: &mut Times, task: Task, said: &str) -> Result<()> {
-    for line in said.lines() {
-        let (name, value) = line.split_once(' ').context("a load says: name, ns")?;
-        let call = Call::by_name(name).context("a load says the calls that it was given")?;
+fn insert_times(times: &mut Times, task: Task, output: &str) -> Result<()> {
+    for line in output.lines() {
+        let (name, value) = line.split_once(' ').context("a load prints: name, ns")?;
+        let call = Call::by_name(name).context("a load prints the calls that it was given")?;
         times.insert((call, task), value.parse()?);
     }
     Ok(())
@@ -88,54 +89,54 @@ fn each(rounds: &[Times], of: impl Fn(&Times) -> Option<f64>) -> Rounds {
     rounds.iter().filter_map(of).collect()
 }
 
-/// ns above the untraced call of the same round.
-fn above(rounds: &[Times], call: Call, task: Task) -> Rounds {
-    each(rounds, |times| Some(times.get(&(call, task))? - times.get(&(call, Task::Untraced))?))
+/// Returns the additional ns over the untraced call of the same round.
+fn overhead(rounds: &[Times], call: Call, task: Task) -> Rounds {
+    each(rounds, |times| Some(times.get(&(call, task))? - times.get(&(call, Task::NoTracer))?))
 }
 
-fn found(rounds: &[Times], books: &Books) -> Found {
+fn build_report(rounds: &[Times], stats: &TracerStats) -> BenchReport {
     let mut table = Table::new("", &["call", "untraced, ns", "traced", "above", "not traced", "above"]);
     let mut figures = Vec::new();
     for call in Call::ALL {
         let time = |task| each(rounds, |times| times.get(&(call, task)).copied());
-        let mut row = vec![call.title().to_owned(), shown(&time(Task::Untraced))];
-        for (task, goal) in [(Task::Traced, TRACED_MAX), (Task::Beside, BESIDE_MAX)] {
-            let above = above(rounds, call, task);
-            row.extend([shown(&time(task)), shown(&above)]);
-            let goal = if call.followed() { goal } else { BESIDE_MAX };
-            let ratios = Rounds::ratios(&time(task), &time(Task::Untraced));
-            let figure = Figure::of(title(call, task), &above, "ns above").ratio(&ratios);
+        let mut row = vec![call.title().to_owned(), format_rounds(&time(Task::NoTracer))];
+        for (task, goal) in [(Task::Traced, TRACED_MAX), (Task::NotTraced, NOT_TRACED_MAX)] {
+            let overhead = overhead(rounds, call, task);
+            row.extend([format_rounds(&time(task)), format_rounds(&overhead)]);
+            let goal = if call.is_traced() { goal } else { NOT_TRACED_MAX };
+            let ratios = Rounds::ratios(&time(task), &time(Task::NoTracer));
+            let figure = Figure::of(title(call, task), &overhead, "ns above").ratio(&ratios);
             figures.push(figure.goal(Goal::AtMost(goal)));
         }
         table.row(row);
     }
-    figures.push(drain(books));
+    figures.push(reader_figure(stats));
     let how = format!(
-        "ns a call, above the same call without blkkin; medians of {} rounds of {CHUNKS},000 calls of each, in turns \
-         (untraced, traced, a task that is not traced while another is). The load runs on CPU {}, the reader on the \
+        "ns per call, above the same call without blkkin; medians of {} rounds of {CHUNKS},000 calls of each, alternating \
+         (untraced, traced, a task that is not traced while another one is). The load runs on CPU {}, the reader on the \
          others; a round's value is the median of chunks of 1,000 calls.",
         rounds.len(),
         affinity::load_cpu()
     );
-    let lost = format!("{} records were lost meanwhile: a full ring makes a call cheaper.", books.lost);
-    Found { how, figures, tables: vec![table], notes: vec![lost], ..Found::default() }
+    let lost = format!("{} records were lost meanwhile: a full ring makes a call cheaper.", stats.lost);
+    BenchReport { how, figures, tables: vec![table], notes: vec![lost], ..BenchReport::default() }
 }
 
-fn drain(books: &Books) -> Figure {
-    let each = books.drain_time.as_nanos() as f64 / books.recorded.max(1) as f64;
-    Figure::new("the thread that drains", each, 0.0, "ns an event")
+fn reader_figure(stats: &TracerStats) -> Figure {
+    let each = stats.reader_time.as_nanos() as f64 / stats.recorded.max(1) as f64;
+    Figure::new("the reader thread", each, 0.0, "ns an event")
         .note("its processor time, from the ring to a batch, over all rounds")
 }
 
-fn shown(rounds: &Rounds) -> String {
+fn format_rounds(rounds: &Rounds) -> String {
     crate::frame::number::with_spread(rounds.median(), rounds.spread())
 }
 
 fn title(call: Call, task: Task) -> String {
-    let who = match (task, call.followed()) {
+    let condition = match (task, call.is_traced()) {
         (Task::Traced, true) => "traced",
-        (Task::Traced, false) => "in a traced task, not followed",
-        (Task::Beside | Task::Untraced, _) => "task not traced",
+        (Task::Traced, false) => "in a traced task, call not traced",
+        (Task::NotTraced | Task::NoTracer, _) => "task not traced",
     };
-    format!("{} ({who})", call.title())
+    format!("{} ({condition})", call.title())
 }

@@ -1,8 +1,8 @@
-//! The system calls whose cost is measured: the cheapest that show one thing each.
+//! System calls whose cost is measured: the cheapest for each kind of argument.
 //!
-//! What is measured is the median of many short chunks: a chunk is 1,000 calls, some 0.3 ms, so that an interrupt or
-//! another task on the CPU spoils a few chunks and not the figure. Chunks come in bursts with pauses, because a ring
-//! that is full makes a traced call cheaper.
+//! A measurement is the median of many short chunks. A chunk is 1,000 calls, about 0.3 ms, so that
+//! an interrupt or another task on the CPU affects a few chunks and not the figure. Bursts of
+//! chunks are separated by pauses, because a full ring makes a traced call cheaper.
 
 use std::ffi::c_long;
 use std::fs::File;
@@ -11,38 +11,38 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Calls of a chunk.
+/// Calls per chunk.
 const CHUNK: u32 = 1_000;
-/// Chunks of a burst, of which the first only warms caches and branch predictors.
+/// Chunks per burst; the first only warms caches and branch predictors.
 const BURST: usize = 5;
-/// Pause between bursts: keeps the rate near 400,000 calls/s, where the reader keeps up.
+/// Pause between bursts: limits the rate to about 400,000 calls/s, which the reader can process.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A call to measure.
+/// Measured system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Call {
-    /// Not in the table of followed calls: shows what any other call pays.
+    /// `getppid()`: not in the table of traced calls, shows the cost of any other call.
     Getppid,
-    /// `msync(0, 0, 0)`: followed, no descriptor, no path, returns at once.
+    /// `msync(0, 0, 0)`: traced, without descriptor and path, returns at once.
     Msync,
-    /// `fcntl(fd, F_GETFL)`: a descriptor, no position.
+    /// `fcntl(fd, F_GETFL)`: with a descriptor, without a position.
     Fcntl,
-    /// `lseek(fd, 0, SEEK_CUR)`: a descriptor and its position.
+    /// `lseek(fd, 0, SEEK_CUR)`: with a descriptor and its position.
     Lseek,
-    /// `pread64(fd, buffer, 1, 0)` on tmpfs: as lseek, with real work.
+    /// `pread64(fd, buffer, 1, 0)` on tmpfs: like lseek, with real work.
     Pread,
-    /// `pread64(fd, buffer, 4096, 0)` on tmpfs: what a program that reads does.
+    /// `pread64(fd, buffer, 4096, 0)` on tmpfs: a typical read.
     PreadPage,
-    /// `readlinkat(AT_FDCWD, "/nonexistent", …)`: a path.
+    /// `readlinkat(AT_FDCWD, "/nonexistent", …)`: with a path.
     Readlink,
 }
 
 impl Call {
-    /// All of them.
+    /// Every variant.
     pub(crate) const ALL: [Call; 7] =
         [Call::Getppid, Call::Msync, Call::Fcntl, Call::Lseek, Call::Pread, Call::PreadPage, Call::Readlink];
 
-    /// As on the command line.
+    /// Returns the name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Call::Getppid => "getppid",
@@ -55,7 +55,7 @@ impl Call {
         }
     }
 
-    /// For people.
+    /// Returns the name in tables.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Call::Getppid => "getppid()",
@@ -68,21 +68,21 @@ impl Call {
         }
     }
 
-    /// Whether it is in the table of calls that are followed.
-    pub(crate) fn followed(self) -> bool {
+    /// Returns whether the call is in the table of traced calls.
+    pub(crate) fn is_traced(self) -> bool {
         self != Call::Getppid
     }
 
-    /// From the command line.
+    /// Parses a name from the command line.
     pub(crate) fn by_name(name: &str) -> Option<Call> {
         Call::ALL.into_iter().find(|call| call.name() == name)
     }
 
-    /// Does it once.
+    /// Makes the call once.
     #[inline(always)]
     fn once(self, fd: c_long, buffer: &mut [u8; 4096]) {
         let to = buffer.as_mut_ptr();
-        // SAFETY: each call gets what it asks for; `buffer` lives across it. Results do not matter.
+        // SAFETY: each call gets valid arguments; `buffer` outlives it. The results are not used.
         unsafe {
             match self {
                 Call::Getppid => libc::syscall(libc::SYS_getppid),
@@ -99,7 +99,7 @@ impl Call {
     }
 }
 
-/// A file on tmpfs to call about, gone when dropped.
+/// File on tmpfs that the calls use, deleted on drop.
 pub(crate) struct Target {
     file: File,
     path: PathBuf,
@@ -112,14 +112,15 @@ impl Target {
         Ok(Target { file: File::options().read(true).write(true).open(&path)?, path })
     }
 
-    /// ns a call: the median over `chunks` chunks.
+    /// Returns ns per call: the median over `chunks` chunks.
     pub(crate) fn measure(&self, call: Call, chunks: usize) -> f64 {
         let fd = c_long::from(self.file.as_raw_fd());
         let mut buffer = [0; 4096];
-        timed(chunks, || call.once(fd, &mut buffer))
+        measure_ns(chunks, || call.once(fd, &mut buffer))
     }
 
-    /// Calls for `time`, `rate` a second or, with 0, as many as it can; how many.
+    /// Makes calls for `time`, at `rate` per second or, with 0, without a limit. Returns their
+    /// number.
     pub(crate) fn flood(&self, call: Call, rate: u64, time: Duration) -> u64 {
         let fd = c_long::from(self.file.as_raw_fd());
         let (start, mut buffer) = (Instant::now(), [0; 4096]);
@@ -137,13 +138,13 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        // On a tmpfs: if it stays, it is 4 KiB until the next boot.
+        // On tmpfs: if it remains, it uses 4 KiB until the next boot.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// ns of one: the median over `chunks` chunks.
-pub(crate) fn timed(chunks: usize, mut once: impl FnMut()) -> f64 {
+/// Returns ns per run of `once`: the median over `chunks` chunks.
+pub(crate) fn measure_ns(chunks: usize, mut once: impl FnMut()) -> f64 {
     let mut times = Vec::with_capacity(chunks + BURST);
     while times.len() < chunks {
         std::thread::sleep(PAUSE);

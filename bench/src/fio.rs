@@ -1,4 +1,4 @@
-//! fio: what it is told, and what it says. Blocks of 4 KiB.
+//! fio: command lines and results. All blocks are 4 KiB.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,13 +7,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::disk::{BYTES, Place};
+use crate::disk::{BYTES, DiskTarget};
 
-/// What is written and synced: the file system's journal is what takes the time, not the file.
+/// File size of write + fsync: the journal takes the time, not the file.
 const FSYNC_BYTES: u64 = 256 << 20;
 
-/// Direct blocks at a rate of so many a second for each job, to a device, through system calls: a load to watch something by, of
-/// which only the errors are of interest. The caller says what it does.
+/// Prepares fio with direct I/O on a device at a fixed rate per job. It generates a load to
+/// observe, so only its errors matter. The caller adds the operation.
 pub(crate) fn steady(device: &str, rate: u64, length: Duration, output: &Path) -> Command {
     let mut command = Command::new("fio");
     command.args(["--name=steady", "--bs=4k", "--direct=1", "--ioengine=psync", "--time_based"]);
@@ -23,20 +23,20 @@ pub(crate) fn steady(device: &str, rate: u64, length: Duration, output: &Path) -
     command
 }
 
-/// How long it runs.
+/// Duration of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Length {
     pub(crate) run_ms: u32,
-    /// Before it, not counted.
+    /// Ramp time before the run, not counted.
     pub(crate) ramp_ms: u32,
 }
 
-/// What it does.
+/// Kind of operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     RandomRead,
     RandomWrite,
-    /// A buffered write, then fsync, in turns.
+    /// Buffered write, then fsync, alternating.
     WriteFsync,
 }
 
@@ -50,7 +50,7 @@ impl Op {
     }
 }
 
-/// How it does it.
+/// Engine, operation, jobs and depth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Job {
     pub(crate) engine: &'static str,
@@ -59,24 +59,30 @@ pub(crate) struct Job {
     pub(crate) depth: u32,
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Result4k {
     pub(crate) iops: f64,
-    /// µs; of fsync where there is one.
+    /// 99th percentile in µs; of fsync for [`Op::WriteFsync`].
     pub(crate) p99: f64,
 }
 
 impl Job {
-    /// `psync, random read, 1 job, depth 1`
+    /// Formats `psync, random read, 1 job, depth 1`.
     pub(crate) fn name(self) -> String {
         let jobs = if self.jobs == 1 { "1 job".to_owned() } else { format!("{} jobs", self.jobs) };
         let depth = if self.engine == "psync" { String::new() } else { format!(", depth {}", self.depth) };
         format!("{}, {}, {jobs}{depth}", self.engine, self.op.name())
     }
 
-    /// The command line; `cpus` is where the jobs run.
-    pub(crate) fn command(self, place: &Place, length: Length, cpus: &str, output: &Path) -> Vec<String> {
+    /// Returns the command line; the jobs run on `cpus`.
+    pub(crate) fn command(
+        self,
+        place: &DiskTarget,
+        length: Length,
+        cpus: &str,
+        output: &Path,
+    ) -> Vec<String> {
         let mut words = vec![
             "fio".to_owned(),
             "--name=bench".to_owned(),
@@ -101,7 +107,7 @@ impl Job {
         words
     }
 
-    /// From what it wrote.
+    /// Parses the result that fio wrote.
     pub(crate) fn result(self, output: &Path) -> Result<Result4k> {
         let text = std::fs::read(output).with_context(|| format!("fio wrote no {}", output.display()))?;
         let json: Value = serde_json::from_slice(&text).context("fio wrote no JSON")?;
@@ -120,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_slowest_of_write_and_fsync_is_the_fsync() {
+    fn p99_of_write_and_fsync_is_that_of_fsync() {
         let json: Value = serde_json::from_str(
             r#"{"write":{"iops":500.5,"clat_ns":{"percentile":{"99.000000":1000}}},
             "sync":{"lat_ns":{"percentile":{"99.000000":250000}}}}"#,
@@ -133,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn names_say_the_depth_only_where_there_is_one() {
+    fn name_contains_depth_only_with_a_queue() {
         let job = Job { engine: "psync", op: Op::RandomRead, jobs: 1, depth: 1 };
         assert_eq!(job.name(), "psync, random read, 1 job");
         assert_eq!(

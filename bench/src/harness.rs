@@ -1,4 +1,4 @@
-//! A tracer in this process, and load in children of it that it follows or not.
+//! Tracer in this process, and load in child processes that it traces or not.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -16,49 +16,49 @@ use blkkin_wire::event::LayerEvent;
 
 use crate::{affinity, process};
 
-/// A tracer that drains into nothing: what it costs the traced side, without what comes after it.
-pub(crate) struct Running {
+/// Running tracer whose batches are discarded: the cost of the traced side alone.
+pub(crate) struct RunningTracer {
     stop: StopSignal,
-    drain: JoinHandle<(Result<TraceSummary, TracerError>, Duration)>,
+    reader: JoinHandle<(Result<TraceSummary, TracerError>, Duration)>,
     consumer: JoinHandle<[u64; 2]>,
     publishing: Arc<AtomicU64>,
 }
 
-/// What a tracer did.
-pub(crate) struct Done {
-    pub(crate) accounts: SourceStats,
-    /// Processor time of the thread that drains.
-    pub(crate) drain_time: Duration,
-    /// Calls that were made for a span of the load's own.
-    pub(crate) in_contexts: u64,
-    /// Calls whose thread said attributes.
+/// Result of a tracer.
+pub(crate) struct TracerResult {
+    pub(crate) stats: SourceStats,
+    /// Processor time of the reader thread.
+    pub(crate) reader_time: Duration,
+    /// System calls with a span of the load as parent.
+    pub(crate) with_context: u64,
+    /// System calls with thread attributes.
     pub(crate) with_attributes: u64,
-    /// Of requests to NBD servers, and of hits of probes, where these were asked for.
+    /// Counters of NBD requests and of USDT events, if enabled.
     pub(crate) nbd: Option<NbdStats>,
-    pub(crate) hits: Option<UsdtStats>,
+    pub(crate) usdt: Option<UsdtStats>,
 }
 
-impl Running {
-    /// Drains `tracer` on the CPUs that are not the load's.
-    pub(crate) fn start(tracer: Tracer) -> Running {
+impl RunningTracer {
+    /// Runs `tracer` on the CPUs that the load does not use.
+    pub(crate) fn start(tracer: Tracer) -> RunningTracer {
         let stop = StopSignal::new();
-        let given = stop.clone();
+        let signal = stop.clone();
         let (events, mut batches) = blkkin_bus::channel::<EventBatch>(CAPACITY_DEFAULT);
-        let drain = std::thread::spawn(move || {
-            // Where it may not be bound it runs where the kernel puts it.
+        let reader = std::thread::spawn(move || {
+            // If the affinity cannot be set, the kernel chooses the CPU.
             let _ = affinity::pin(&affinity::other_cpus());
-            let ended = tracer.run(events, given);
+            let ended = tracer.run(events, signal);
             (ended, process::thread_time())
         });
         let publishing = Arc::new(AtomicU64::new(0));
-        let told = Arc::clone(&publishing);
+        let publishing_shared = Arc::clone(&publishing);
         let consumer = std::thread::spawn(move || {
             let _ = affinity::pin(&affinity::other_cpus());
             let mut counts = [0; 2];
             loop {
                 match batches.next(Duration::from_secs(1)) {
                     Next::Item(batch) => {
-                        told.store(batch.stats.contexts_publishing, Ordering::Relaxed);
+                        publishing_shared.store(batch.stats.contexts_publishing, Ordering::Relaxed);
                         for event in &batch.events {
                             if let LayerEvent::Syscall(call) = event {
                                 counts[0] += u64::from(call.context.is_some());
@@ -71,41 +71,41 @@ impl Running {
                 }
             }
         });
-        Running { stop, drain, consumer, publishing }
+        RunningTracer { stop, reader, consumer, publishing }
     }
 
-    /// Processes that were found to publish what their threads work for.
+    /// Returns the number of processes that were found to publish thread contexts.
     pub(crate) fn publishing(&self) -> u64 {
         self.publishing.load(Ordering::Relaxed)
     }
 
-    /// Ends it; its books.
-    pub(crate) fn finish(self) -> Result<Done> {
+    /// Stops the tracer and returns its result.
+    pub(crate) fn finish(self) -> Result<TracerResult> {
         self.stop.stop();
-        let (ended, drain_time) = self.drain.join().ok().context("the tracer's thread panicked")?;
+        let (ended, reader_time) = self.reader.join().ok().context("the tracer's thread panicked")?;
         let counts = self.consumer.join().ok().context("the consumer's thread panicked")?;
-        let [in_contexts, with_attributes] = counts;
-        let TraceSummary { accounts, nbd, usdt: hits, .. } = ended?;
-        Ok(Done { accounts, drain_time, in_contexts, with_attributes, nbd, hits })
+        let [with_context, with_attributes] = counts;
+        let TraceSummary { accounts: stats, nbd, usdt, .. } = ended?;
+        Ok(TracerResult { stats, reader_time, with_context, with_attributes, nbd, usdt })
     }
 }
 
 /// Starts `load` of this program with `arguments`.
-pub(crate) fn load(arguments: &[&str]) -> Result<Child> {
+pub(crate) fn spawn_load(arguments: &[&str]) -> Result<Child> {
     let program = std::env::current_exe().context("this program does not know where it is")?;
     let mut command = Command::new(program);
     command.arg("load").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
     command.spawn().context("the load cannot be started")
 }
 
-/// As [`load`], followed by `tracer`. To be called from the main thread.
-pub(crate) fn traced_load(tracer: &Tracer, arguments: &[&str]) -> Result<Child> {
-    let _followed = tracer.trace_children_of_this_thread()?;
-    load(arguments)
+/// Starts a load like [`spawn_load`], traced by `tracer`. Must be called from the main thread.
+pub(crate) fn spawn_traced_load(tracer: &Tracer, arguments: &[&str]) -> Result<Child> {
+    let _traced = tracer.trace_children_of_this_thread()?;
+    spawn_load(arguments)
 }
 
-/// Waits for a load's end; what it said.
-pub(crate) fn answer(load: Child) -> Result<String> {
+/// Waits for the end of a load and returns its output.
+pub(crate) fn wait_for_output(load: Child) -> Result<String> {
     let output = load.wait_with_output().context("the load cannot be waited for")?;
     if !output.status.success() {
         bail!("the load failed ({})", output.status);
@@ -113,12 +113,12 @@ pub(crate) fn answer(load: Child) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// A tracer with its defaults.
-pub(crate) fn tracer() -> Result<Tracer> {
-    tracer_with(&TracerConfig::default())
+/// Loads a tracer with the default configuration.
+pub(crate) fn load_tracer() -> Result<Tracer> {
+    load_tracer_with(&TracerConfig::default())
 }
 
-/// One that is told more.
-pub(crate) fn tracer_with(config: &TracerConfig) -> Result<Tracer> {
+/// Loads a tracer with this configuration.
+pub(crate) fn load_tracer_with(config: &TracerConfig) -> Result<Tracer> {
     Tracer::load(config).context("the tracer cannot be loaded")
 }

@@ -1,9 +1,10 @@
-//! What more than one of the programs that measure blkkin needs: made-up ring entries, and the stages that turn them
-//! into spans.
+//! Shared parts of the programs that measure blkkin: synthetic ring entries, and the stages that
+//! turn them into spans.
 //!
-//! [`records`] makes the entries, [`pipeline`] has a function for each stage, [`aggregate`] is the aggregator's. `blkkin-bench` times them against goals,
-//! `blkkin-pipeline` runs them under valgrind, which counts their instructions, and `benches/pipeline.rs` gives them
-//! to criterion.
+//! [`records`] makes the entries, [`pipeline`] has a function for each stage, and [`aggregate`]
+//! runs the aggregator's first stage. `blkkin-bench` compares their times with goals,
+//! `blkkin-pipeline` runs them under valgrind, which counts instructions, and `benches/pipeline.rs`
+//! runs them with criterion.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
 pub mod aggregate;

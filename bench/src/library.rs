@@ -1,4 +1,5 @@
-//! Small libraries in C that a bench compiles and loads into its load, where what is measured needs a C compiler's or an assembler's hand.
+//! C libraries that a benchmark compiles and loads into its load, for code that needs a C compiler
+//! or an assembler.
 
 use std::ffi::{CString, c_void};
 use std::path::{Path, PathBuf};
@@ -6,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Compiles `source` into a library of this name in `folder`, with `flag` besides.
+/// Compiles `source` into a library with this name in `folder`, with an additional `flag`.
 pub(crate) fn compile(folder: &Path, name: &str, source: &str, flag: &str) -> Result<PathBuf> {
     let (text, made) = (folder.join(format!("{name}.c")), folder.join(format!("lib{name}.so")));
     std::fs::write(&text, source)?;
@@ -18,7 +19,7 @@ pub(crate) fn compile(folder: &Path, name: &str, source: &str, flag: &str) -> Re
     Ok(made)
 }
 
-/// Loads it, for good; where its function of this name is.
+/// Loads the library, for the life of the process, and returns the address of this function.
 pub(crate) fn function(library: &str, name: &str) -> Result<*mut c_void> {
     let (path, symbol) = (CString::new(library)?, CString::new(name)?);
     // SAFETY: both names end in a NUL; the library has no constructors.

@@ -1,8 +1,9 @@
-//! Load, in processes of its own so that a tracer may follow it or not: `blkkin-bench load …`.
+//! Load in separate processes, so that a tracer can trace it or not: `blkkin-bench load …`.
 //!
-//! `measure CHUNKS CALL…` prints ns a call, `measure-context` that of one whose thread publishes what it works for,
-//! `measure-optin` those of what is seen only if it is asked for; `flood CALL RATE SECONDS` makes calls on every CPU, RATE a second in all
-//! (0: as many as it can), and prints how many in how many seconds; `clock` prints CLOCK_MONOTONIC and ends.
+//! `measure CHUNKS CALL…` prints ns per call, `measure-context` ns per call of a thread that
+//! publishes its context, `measure-optin` ns per operation of opt-in features. `flood CALL RATE
+//! SECONDS` makes calls on every CPU, RATE per second in total (0: without a limit), and prints
+//! their number and the seconds. `clock` prints CLOCK_MONOTONIC and ends.
 
 use std::process::Command;
 use std::time::Duration;
@@ -13,9 +14,9 @@ use blkkin_tracer::clock;
 use crate::calls::{Call, Target};
 use crate::{affinity, contexts, optin};
 
-/// Runs one of them.
-pub(crate) fn run(words: &[&str]) -> Result<()> {
-    match words {
+/// Runs one load.
+pub(crate) fn run(arguments: &[&str]) -> Result<()> {
+    match arguments {
         ["clock"] => println!("{}", clock::now().0),
         ["measure", chunks, calls @ ..] => measure(chunks.parse()?, calls)?,
         ["measure-context", chunks, library, word, go] => {
@@ -29,7 +30,7 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
                 Target::new()?.flood(named(call)?, rate.parse()?, Duration::from_secs(seconds.parse()?));
             println!("{made}");
         }
-        _ => bail!("no such load: {words:?}"),
+        _ => bail!("no such load: {arguments:?}"),
     }
     Ok(())
 }
@@ -44,7 +45,7 @@ fn measure(chunks: usize, calls: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// One process a CPU.
+/// Runs one process per CPU.
 fn flood(call: &str, rate: u64, seconds: &str) -> Result<()> {
     let cpus = affinity::cpus();
     let share = (rate / cpus.len() as u64).to_string();
@@ -57,7 +58,10 @@ fn flood(call: &str, rate: u64, seconds: &str) -> Result<()> {
     }
     let mut made = 0;
     for child in children {
-        made += crate::harness::answer(child)?.trim().parse::<u64>().context("a load said no number")?;
+        made += crate::harness::wait_for_output(child)?
+            .trim()
+            .parse::<u64>()
+            .context("a load printed no number")?;
     }
     println!("{made} {:.3}", start.elapsed().as_secs_f64());
     Ok(())

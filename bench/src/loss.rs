@@ -1,8 +1,10 @@
-//! `loss`: how many events a second go through `blkkin run` with its defaults before records are lost: the curve.
+//! `loss`: events per second that `blkkin run` with its defaults processes before records are lost:
+//! the curve.
 //!
-//! One process on each CPU makes `lseek` calls at a given rate, blkkin beside them on the same CPUs as on a user's
-//! machine; from few to as many as they can. What was lost is what blkkin's own books say, and the calls that the load
-//! made are compared with the calls that blkkin counted: beyond its limit a tracer may lose, but must say how many.
+//! One process per CPU makes `lseek` calls at a given rate, with blkkin on the same CPUs as on a
+//! user's machine; rates range from low to unlimited. The losses are those of blkkin's accounting.
+//! The calls that the load made are compared with the calls that blkkin counted: beyond its limit a
+//! tracer may lose records, but must report how many.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,21 +15,22 @@ use serde_json::Value;
 
 use crate::frame::number::{count, number};
 use crate::frame::outcome::Series;
-use crate::frame::{Figure, Found, Goal, Plot, Rounds, Shape, Table, Turns};
+use crate::frame::{BenchReport, Figure, Goal, Plot, RoundPolicy, Rounds, Shape, Table};
 use crate::process;
 use crate::{Extent, Setting};
 
 const SECONDS: u64 = 4;
 const SECONDS_QUICK: u64 = 1;
-/// Calls a second; 0: as many as there can be.
+/// Calls per second; 0 without a limit.
 const RATES: &[u64] =
     &[50_000, 100_000, 200_000, 350_000, 525_000, 600_000, 700_000, 800_000, 1_000_000, 1_500_000, 0];
 const RATES_QUICK: &[u64] = &[100_000, 0];
-const TURNS: Turns = Turns { warm_up: 0, least: 5, most: 5, at_most: Duration::from_secs(480) };
-/// Events a second that must not lose any.
+const POLICY: RoundPolicy =
+    RoundPolicy { warm_up: 0, min_rounds: 5, max_rounds: 5, time_limit: Duration::from_secs(480) };
+/// Events per second without loss.
 const RATE_MIN: f64 = 500_000.0;
 
-/// One run at one rate.
+/// Run at one rate.
 pub(crate) struct Flood {
     made: u64,
     seconds: f64,
@@ -38,7 +41,7 @@ pub(crate) struct Flood {
 }
 
 impl Flood {
-    /// Events a second.
+    /// Returns events per second.
     fn reached(&self) -> f64 {
         self.fired as f64 / self.seconds
     }
@@ -51,39 +54,40 @@ impl Flood {
         self.usage.processor.as_secs_f64() / self.seconds
     }
 
-    /// MiB at most.
+    /// Returns the maximum resident memory in MiB.
     pub(crate) fn resident(&self) -> f64 {
         self.usage.resident_max as f64 / f64::from(1 << 20)
     }
 
-    /// MiB at the end: without what the start took.
+    /// Returns the resident memory at the end in MiB, without that of the start.
     pub(crate) fn resident_last(&self) -> f64 {
         self.usage.resident_last as f64 / f64::from(1 << 20)
     }
 
-    /// Every call that the load made was seen by a hook, and every record that was due arrived or was counted as lost.
-    fn books_agree(&self) -> bool {
+    /// Checks that a hook counted every call of the load, and that every record was received or
+    /// counted as lost.
+    fn accounting_agrees(&self) -> bool {
         self.balanced && self.fired >= self.made
     }
 }
 
-/// Measures.
-pub(crate) fn run(setting: &Setting) -> Result<Found> {
+/// Runs the benchmark.
+pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
     let quick = setting.extent == Extent::Quick;
     let (rates, seconds) = if quick { (RATES_QUICK, SECONDS_QUICK) } else { (RATES, SECONDS) };
-    let floods = TURNS.quick(quick).run(rates, |rate| flood(setting, rate, seconds), |_| true)?;
-    Ok(found(rates, &floods, seconds))
+    let floods = POLICY.quick(quick).run(rates, |rate| flood(setting, rate, seconds), |_| true)?;
+    Ok(build_report(rates, &floods, seconds))
 }
 
-fn found(rates: &[u64], floods: &[Vec<Flood>], seconds: u64) -> Found {
+fn build_report(rates: &[u64], floods: &[Vec<Flood>], seconds: u64) -> BenchReport {
     let columns =
-        ["calls/s asked for", "events/s", "lost in each run, %", "blkkin, CPUs", "blkkin, MiB", "books"];
+        ["target, calls/s", "events/s", "lost in each run, %", "blkkin, CPUs", "blkkin, MiB", "accounting"];
     let mut table = Table::new("", &columns);
     for (rate, runs) in rates.iter().zip(floods) {
         let each = |of: fn(&Flood) -> f64| runs.iter().map(of).collect::<Rounds>().median();
-        let asked = if *rate == 0 { "as many as they can".to_owned() } else { count(*rate) };
+        let asked = if *rate == 0 { "unlimited".to_owned() } else { count(*rate) };
         let lost: Vec<String> = runs.iter().map(|run| number(run.lost_part())).collect();
-        let agree = runs.iter().all(Flood::books_agree);
+        let agree = runs.iter().all(Flood::accounting_agrees);
         table.row([
             asked,
             number(each(Flood::reached)),
@@ -94,32 +98,33 @@ fn found(rates: &[u64], floods: &[Vec<Flood>], seconds: u64) -> Found {
         ]);
     }
     let how = format!(
-        "`blkkin run` with its defaults around one process a CPU that calls `lseek`, {} runs of {seconds} s at each rate \
-         in turns; what they leave of the CPUs is blkkin's. Books: fired = recorded + dropped, and at least as many were \
+        "`blkkin run` with its defaults around one process per CPU that calls `lseek`, {} runs of {seconds} s at each rate \
+         alternating; blkkin uses the rest of the CPUs. Accounting: fired = recorded + dropped, and at least as many were \
          fired as the load made calls.",
         floods.first().map_or(0, Vec::len)
     );
-    Found {
+    BenchReport {
         how,
         figures: figures(floods),
         tables: vec![table],
         plots: vec![plot(floods)],
-        ..Found::default()
+        ..BenchReport::default()
     }
 }
 
 fn figures(floods: &[Vec<Flood>]) -> Vec<Figure> {
-    // From below: a rate beyond one that loses does not count, even if it went well.
+    // From the lowest rate: a rate beyond one with losses does not count, even without losses.
     let whole = floods.iter().take_while(|runs| runs.iter().all(|run| run.lost == 0));
     let highest =
         whole.last().map_or(0.0, |runs| runs.iter().map(Flood::reached).fold(f64::INFINITY, f64::min));
     let goal = floods.iter().flatten().filter(|run| run.reached() >= RATE_MIN);
-    let at_goal = goal.min_by(|one, other| one.reached().total_cmp(&other.reached()));
-    let disagree = floods.iter().flatten().filter(|run| !run.books_agree()).count();
+    let at_goal = goal.min_by(|a, b| a.reached().total_cmp(&b.reached()));
+    let disagree = floods.iter().flatten().filter(|run| !run.accounting_agrees()).count();
     let mut figures = vec![
         Figure::new("highest rate of which no run lost any", highest, 0.0, "events/s")
             .goal(Goal::AtLeast(RATE_MIN)),
-        Figure::new("runs whose books do not agree", disagree as f64, 0.0, "runs").goal(Goal::AtMost(0.0)),
+        Figure::new("runs whose accounting does not agree", disagree as f64, 0.0, "runs")
+            .goal(Goal::AtMost(0.0)),
     ];
     if let Some(run) = at_goal {
         let name = format!("lost at {} events/s", count(run.reached() as u64));
@@ -135,7 +140,7 @@ fn plot(floods: &[Vec<Flood>]) -> Plot {
             (median(Flood::reached) / 1e3, median(of))
         };
         let mut points: Vec<(f64, f64)> = floods.iter().map(point).collect();
-        points.sort_by(|one, other| one.0.total_cmp(&other.0));
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
         Series { name: name.to_owned(), points }
     };
     Plot {
@@ -151,12 +156,12 @@ fn plot(floods: &[Vec<Flood>]) -> Plot {
     }
 }
 
-/// `blkkin run` around a load of `rate` calls a second.
+/// Runs `blkkin run` with a load of `rate` calls per second.
 pub(crate) fn flood(setting: &Setting, rate: u64, seconds: u64) -> Result<Flood> {
     let report = setting.folder.join("loss-report.json");
-    let itself = std::env::current_exe().context("this program does not know where it is")?;
+    let program = std::env::current_exe().context("this program does not know where it is")?;
     let mut blkkin = Command::new(&setting.blkkin);
-    blkkin.arg("run").arg(format!("--json={}", report.display())).arg("--").arg(itself);
+    blkkin.arg("run").arg(format!("--json={}", report.display())).arg("--").arg(program);
     blkkin.args(["load", "flood", "lseek", &rate.to_string(), &seconds.to_string()]);
     let mut child = blkkin
         .stdin(Stdio::null())
@@ -164,26 +169,27 @@ pub(crate) fn flood(setting: &Setting, rate: u64, seconds: u64) -> Result<Flood>
         .stderr(Stdio::null())
         .spawn()
         .with_context(|| format!("cannot start {}", setting.blkkin.display()))?;
-    let said = child.stdout.take().context("invariant: it was piped")?;
+    let output = child.stdout.take().context("invariant: it was piped")?;
     let usage = process::wait(child)?;
-    let said = std::io::read_to_string(said)?;
+    let output = std::io::read_to_string(output)?;
     if !usage.status.success() {
         bail!("blkkin run failed ({})", usage.status);
     }
-    let (made, seconds) = said.trim().split_once(' ').context("the load said nothing")?;
-    let books = losses(&report)?;
-    let count = |name: &str| books[name].as_u64().with_context(|| format!("the report has no losses.{name}"));
+    let (made, seconds) = output.trim().split_once(' ').context("the load printed nothing")?;
+    let losses_json = losses(&report)?;
+    let count =
+        |name: &str| losses_json[name].as_u64().with_context(|| format!("the report has no losses.{name}"));
     Ok(Flood {
         made: made.parse()?,
         seconds: seconds.parse()?,
         fired: count("fired")?,
         lost: count("total")?,
-        balanced: books["balances"] == Value::Bool(true),
+        balanced: losses_json["balances"] == Value::Bool(true),
         usage,
     })
 }
 
-/// blkkin's books of a run, by its report.
+/// Reads the losses from blkkin's report.
 pub(crate) fn losses(report: &Path) -> Result<Value> {
     let text = std::fs::read(report).with_context(|| format!("cannot read {}", report.display()))?;
     Ok(serde_json::from_slice::<Value>(&text)?["losses"].take())

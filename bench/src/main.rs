@@ -1,19 +1,21 @@
-//! What blkkin costs: the benches behind `cargo xtask bench`, and the load that they measure with.
+//! Benchmarks of blkkin, run by `cargo xtask bench`, and the load generators that they use.
 //!
-//! *In*: the name of a bench, the `blkkin` to measure, a folder, the reference. *Out*: a table on standard output, the
-//! same as JSON in that folder, and exit status 0 whatever came out: a figure is read by a person who knows what else
-//! the machine was doing, and asserted by nobody. `docs` then writes the JSON into docs/performance.md.
+//! *In*: the name of a benchmark, the `blkkin` to measure, a folder, the reference. *Out*: a table
+//! on standard output and the same data as JSON in that folder. The exit status is 0 whatever the
+//! figures are: no figure is asserted, because only a person knows what else the machine ran.
+//! `docs` writes the JSON into docs/performance.md.
 //!
-//! How a figure is made is [`frame`]'s. `calls` and `harness` make load and a tracer in this process; `call`, `contexts`, `hooks`,
-//! `start`, `loss`, `memory`, `pipeline`, `wire`, `path`, `agent`, `nbd`, `daemon`, `optin`, `iops`, `peers` and `matrix` are the benches; `process` reads what another process took;
-//! `bpf` asks the kernel itself; `library` compiles what a bench has in C; `between` and `zipkin` are what spans are sent to;
-//! `disk` is what is read and written; [`blkkin_bench`] has what is joined.
+//! [`frame`] makes and compares figures. `calls` and `harness` generate load and run a tracer in
+//! this process. The benchmarks are `call`, `contexts`, `hooks`, `start`, `loss`, `memory`,
+//! `pipeline`, `wire`, `path`, `agent`, `nbd`, `daemon`, `optin`, `iops`, `peers` and `matrix`.
+//! `process` measures child processes; `bpf` loads hand-written eBPF programs; `library` compiles C
+//! code. `proxy` and `zipkin` receive spans; `disk` makes block devices. [`blkkin_bench`] contains
+//! the stages that other programs measure too.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "its output is what it is for")]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
 mod affinity;
 mod agent;
-mod between;
 mod bpf;
 #[path = "../../bus/tests/support/mod.rs"]
 #[allow(clippy::unwrap_used, reason = "shared with the tests: without a broker there is nothing to measure")]
@@ -38,6 +40,7 @@ mod optin;
 mod path;
 mod peers;
 mod process;
+mod proxy;
 mod stages;
 mod start;
 mod wire;
@@ -50,26 +53,26 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 
-use crate::frame::conditions::Watch;
+use crate::frame::conditions::ConditionsRecorder;
 use crate::frame::outcome::Outcome;
 use crate::frame::reference::Reference;
-use crate::frame::{Found, docs, print};
+use crate::frame::{BenchReport, docs, print};
 
-/// What a bench is given.
+/// Input of a benchmark.
 pub(crate) struct Setting {
-    /// The `blkkin` to measure.
+    /// Path of the `blkkin` to measure.
     pub(crate) blkkin: PathBuf,
-    /// For files that a bench needs and its result; on a real disk.
+    /// Folder on a real disk for the benchmark's files and its result.
     pub(crate) folder: PathBuf,
     pub(crate) extent: Extent,
 }
 
-/// How much is measured.
+/// Extent of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// Enough to see that it works; gives no verdict.
+    /// Enough to see that the benchmark works, without verdicts.
     Quick,
-    /// What a figure is made of.
+    /// Enough rounds for a figure.
     Whole,
 }
 
@@ -79,7 +82,7 @@ impl Extent {
     }
 }
 
-type Bench = fn(&Setting) -> Result<Found>;
+type Bench = fn(&Setting) -> Result<BenchReport>;
 
 const BENCHES: &[(&str, Bench)] = &[
     ("start", start::run),
@@ -101,9 +104,9 @@ const BENCHES: &[(&str, Bench)] = &[
 ];
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    match dispatch(&words) {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match dispatch(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -112,8 +115,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn dispatch(words: &[&str]) -> Result<()> {
-    match words {
+fn dispatch(arguments: &[&str]) -> Result<()> {
+    match arguments {
         ["load", rest @ ..] => load::run(rest),
         ["docs", folder, page] => {
             let written = docs::write(Path::new(folder), Path::new(page))?;
@@ -138,16 +141,16 @@ fn run(name: &str, setting: &Setting, reference: &Path, keep: bool) -> Result<()
     };
     std::fs::create_dir_all(&setting.folder)
         .with_context(|| format!("cannot make {}", setting.folder.display()))?;
-    let watch = Watch::start(setting.extent.is_quick());
+    let recorder = ConditionsRecorder::start(setting.extent.is_quick());
     let found = bench(setting)?;
-    let outcome = Outcome::new(name, watch.end(), found);
+    let outcome = Outcome::new(name, recorder.end(), found);
     print!("{}", print::text(&outcome));
-    let mut kept = Reference::read(reference)?;
-    kept.compare(&outcome).iter().for_each(|line| println!("  {line}"));
+    let mut reference_values = Reference::read(reference)?;
+    reference_values.compare(&outcome).iter().for_each(|line| println!("  {line}"));
     println!("written to {}", outcome.write(&setting.folder)?.display());
     if keep {
-        kept.keep(&outcome, reference)?;
-        println!("kept in {}", reference.display());
+        reference_values.save(&outcome, reference)?;
+        println!("saved in {}", reference.display());
     }
     Ok(())
 }
@@ -157,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_bench_has_its_place_in_the_docs() {
+    fn every_bench_has_marks_in_the_docs() {
         let page = concat!(
             include_str!("../../docs/performance.md"),
             include_str!("../../docs/performance-matrix.md")

@@ -1,12 +1,13 @@
-//! `matrix`: what each tool costs over every engine, operation, depth and number of jobs, on a fast and on a real disk.
+//! `matrix`: the cost of each tool over every engine, operation, depth and number of jobs, on a
+//! fast and on a real disk.
 //!
 //! ```text
-//! 30 jobs of fio × 2 disks × tools → Measured → for each disk a table a question, tools side by side
+//! 30 jobs of fio × 2 disks × tools → Measured → for each disk a table per metric, tools side by side
 //! ```
 //!
-//! [`crate::peers`] has the loads that say most, each with all that was seen of it; here is where a tool is dear that was
-//! not looked for. Rounds are as short as in [`crate::iops`] and only three: a cell is a median with its range, and no
-//! goal hangs on it.
+//! [`crate::peers`] has the most informative loads with all their details; the matrix finds loads
+//! in which a tool is unexpectedly expensive. Rounds are as short as in [`crate::iops`] and only
+//! three: a cell is a median with its range, and no goal depends on it.
 
 use std::time::Duration;
 
@@ -15,96 +16,98 @@ use anyhow::Result;
 use crate::Setting;
 use crate::fio::Length;
 use crate::frame::number::{number, with_spread};
-use crate::frame::{Found, Rounds, Table, Turns};
+use crate::frame::{BenchReport, RoundPolicy, Rounds, Table};
 use crate::peers::session::{Run, Session};
 use crate::peers::tool::Tool;
-use crate::peers::{Grounds, Measured, kernelfs, measure, table, workload};
+use crate::peers::{Measured, Targets, kernelfs, measure, table, workload};
 
-const TURNS: Turns = Turns { warm_up: 0, least: 3, most: 3, at_most: Duration::from_secs(3600) };
+const POLICY: RoundPolicy =
+    RoundPolicy { warm_up: 0, min_rounds: 3, max_rounds: 3, time_limit: Duration::from_secs(3600) };
 const LENGTH: Length = Length { run_ms: 500, ramp_ms: 100 };
 const PLACES: [&str; 2] = ["Loop device over tmpfs (write + fsync: ext4 on it)", "The real disk"];
 
-/// What is asked of a load under a tool; a table each.
-struct Question {
+/// Metric of a load under a tool, shown as a table.
+struct Metric {
     title: &'static str,
-    answer: fn(&Measured, Tool) -> String,
+    value: fn(&Measured, Tool) -> String,
 }
 
-const QUESTIONS: [Question; 5] = [
-    Question {
+const METRICS: [Metric; 5] = [
+    Metric {
         title: "fewer operations than untraced, %",
-        answer: |load, tool| {
+        value: |load, tool| {
             let fewer = load.fewer(tool);
             with_spread(fewer.median(), fewer.spread())
         },
     },
-    Question {
+    Metric {
         title: "p99, times that of untraced",
-        answer: |load, tool| {
+        value: |load, tool| {
             let p99 = |tool| load.runs(tool).iter().map(|run| run.p99).collect::<Rounds>();
             number(Rounds::ratios(&p99(tool), &p99(Tool::Untraced)).median())
         },
     },
-    Question {
+    Metric {
         title: "the tool's own CPUs, without its start",
-        answer: |load, tool| median(load, tool, |run| run.cpus),
+        value: |load, tool| median(load, tool, |run| run.cpus),
     },
-    Question {
+    Metric {
         title: "lost, % of its events",
-        answer: |load, tool| {
+        value: |load, tool| {
             median(load, tool, |run| {
                 let all = run.events.seen + run.events.lost;
                 if all == 0 { 0.0 } else { 100.0 * run.events.lost as f64 / all as f64 }
             })
         },
     },
-    Question {
+    Metric {
         title: "written by the tool, MB",
-        answer: |load, tool| median(load, tool, |run| run.bytes as f64 / 1e6),
+        value: |load, tool| median(load, tool, |run| run.bytes as f64 / 1e6),
     },
 ];
 
-/// Measures.
-pub(crate) fn run(setting: &Setting) -> Result<Found> {
+/// Runs the benchmark.
+pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
     let _mounted = kernelfs::mount()?;
-    let grounds = Grounds::make(setting)?;
+    let targets = Targets::make(setting)?;
     let mut session = Session::new(setting)?;
-    let peers = session.which_run(&grounds.mounted.place("trial")?);
-    // Every span to a file is more than any of the others does; `peers` has it.
-    let tools: Vec<Tool> = peers.running.iter().copied().filter(|tool| *tool != Tool::BlkkinSpans).collect();
-    let turns = TURNS.quick(setting.extent.is_quick());
-    let (mut found, mut all) = (Found::default(), Vec::new());
-    for (place, loads) in PLACES.iter().zip(workload::every_fio(&grounds, LENGTH)?) {
+    let peers = session.detect_tools(&targets.mounted.place("trial")?);
+    // Exporting every span to a file exceeds the work of the other tools; `peers` measures it.
+    let tools: Vec<Tool> =
+        peers.available.iter().copied().filter(|tool| *tool != Tool::BlkkinSpans).collect();
+    let policy = POLICY.quick(setting.extent.is_quick());
+    let (mut report, mut all) = (BenchReport::default(), Vec::new());
+    for (place, loads) in PLACES.iter().zip(workload::every_fio(&targets, LENGTH)?) {
         let mut measured = Vec::new();
         for mut load in loads {
-            let one = measure(&session, &mut load, &tools, turns)?;
-            println!("{}", table::line(&one));
-            measured.push((load.job.name(), one));
+            let measured_load = measure(&session, &mut load, &tools, policy)?;
+            println!("{}", table::line(&measured_load));
+            measured.push((load.job.name(), measured_load));
         }
-        found.tables.extend(QUESTIONS.iter().map(|question| question.table(place, &measured, &tools)));
-        all.extend(measured.into_iter().map(|(_, one)| one));
+        report.tables.extend(METRICS.iter().map(|metric| metric.table(place, &measured, &tools)));
+        all.extend(measured.into_iter().map(|(_, measured_load)| measured_load));
     }
-    found.tables.push(table::unseen(&peers));
-    if !peers.absent.is_empty() {
-        found.tables.push(table::absent(&peers));
+    report.tables.push(table::blind_spots_table(&peers));
+    if !peers.unavailable.is_empty() {
+        report.tables.push(table::unavailable_table(&peers));
     }
-    found.notes = table::notes(&all, &peers);
-    found.how = format!(
-        "4 KiB; {} rounds of {} ms of each tool, in turns, with its defaults; medians, behind ± the range. An empty cell: the \
+    report.notes = table::notes(&all, &peers);
+    report.how = format!(
+        "4 KiB; {} rounds of {} ms of each tool, alternating, with its defaults; medians ± the range. An empty cell: the \
          tool did not get through.",
-        turns.most, LENGTH.run_ms
+        policy.max_rounds, LENGTH.run_ms
     );
-    Ok(found)
+    Ok(report)
 }
 
-impl Question {
+impl Metric {
     fn table(&self, place: &str, measured: &[(String, Measured)], running: &[Tool]) -> Table {
         let tools: Vec<Tool> = running.iter().copied().filter(|tool| *tool != Tool::Untraced).collect();
         let columns = ["fio", "untraced, IOPS"].into_iter().chain(tools.iter().map(|tool| tool.name()));
         let mut table = Table::new(format!("{place}: {}", self.title), &columns.collect::<Vec<_>>());
         for (job, load) in measured {
             let cells = tools.iter().map(|tool| {
-                if load.runs(*tool).is_empty() { String::new() } else { (self.answer)(load, *tool) }
+                if load.runs(*tool).is_empty() { String::new() } else { (self.value)(load, *tool) }
             });
             let untraced = number(load.ops(Tool::Untraced).median());
             table.row([job.clone(), untraced].into_iter().chain(cells));

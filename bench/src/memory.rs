@@ -1,8 +1,9 @@
-//! `memory`: what a request in flight takes, and how memory grows with open requests and with their rate: the curve.
+//! `memory`: memory per request in flight, and the curves over open requests and over their rate.
 //!
-//! *Open requests*: the join is given bios and requests of calls that have not ended, 1×, 10×, 100× and more of them,
-//! and the allocator is asked what is in use. *Rate*: `blkkin run` around calls at 1×, 10× and 100× a rate; the kernel
-//! says the most that was resident. *In the kernel*: maps have their size from the start, whatever comes.
+//! *Open requests*: the join receives bios and requests of system calls that have not ended, 1×,
+//! 10×, 100× and more of them, and the allocator reports the bytes in use. *Rate*: `blkkin run`
+//! with calls at 1×, 10× and 100× a rate; the kernel reports the maximum resident memory. *In the
+//! kernel*: maps have a fixed size from the start.
 
 use std::time::Duration;
 
@@ -16,73 +17,74 @@ use blkkin_wire::clock::MonotonicNs;
 
 use crate::frame::number::{count, number};
 use crate::frame::outcome::Series;
-use crate::frame::{Figure, Found, Goal, Plot, Rounds, Shape, Table, Turns};
+use crate::frame::{BenchReport, Figure, Goal, Plot, RoundPolicy, Rounds, Shape, Table};
 use crate::loss::{self, Flood};
 use crate::{Setting, harness};
 
-/// Open requests; the last is beyond what the join keeps open, where it must not grow.
+/// Numbers of open requests; the last exceeds the join's limit, where memory must not grow.
 const OPEN: [u64; 4] = [600, 6_000, 60_000, 600_000];
-/// Events a second.
+/// Rates in events per second.
 const RATES: &[u64] = &[5_000, 50_000, 500_000];
-const TURNS: Turns = Turns { warm_up: 0, least: 5, most: 5, at_most: Duration::from_secs(240) };
+const POLICY: RoundPolicy =
+    RoundPolicy { warm_up: 0, min_rounds: 5, max_rounds: 5, time_limit: Duration::from_secs(240) };
 const SECONDS: u64 = 4;
-/// MiB of blkkin's own.
+/// Goal for blkkin's own memory in MiB.
 const RESIDENT_MAX: f64 = 64.0;
 const MIB: f64 = (1 << 20) as f64;
 
-/// Measures.
-pub(crate) fn run(setting: &Setting) -> Result<Found> {
-    let open: Vec<(u64, u64)> = OPEN.into_iter().map(|requests| (requests, join_with(requests))).collect();
+/// Runs the benchmark.
+pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
+    let open: Vec<(u64, u64)> = OPEN.into_iter().map(|requests| (requests, join_memory(requests))).collect();
     let quick = setting.extent.is_quick();
     let seconds = if quick { 1 } else { SECONDS };
-    let floods = TURNS.quick(quick).run(RATES, |rate| loss::flood(setting, rate, seconds), |_| true)?;
+    let floods = POLICY.quick(quick).run(RATES, |rate| loss::flood(setting, rate, seconds), |_| true)?;
     let each = |of: fn(&Flood) -> f64| floods.iter().map(|runs| runs.iter().map(of).collect()).collect();
-    let resident = Resident { most: each(Flood::resident), last: each(Flood::resident_last) };
-    Ok(found(&open, &resident, in_kernel()?))
+    let resident = ResidentByRate { most: each(Flood::resident), last: each(Flood::resident_last) };
+    Ok(build_report(&open, &resident, in_kernel()?))
 }
 
-/// MiB, for each of [`RATES`].
-struct Resident {
+/// Resident memory in MiB, for each of [`RATES`].
+struct ResidentByRate {
     most: Vec<Rounds>,
     last: Vec<Rounds>,
 }
 
-/// Bytes in use after as many requests whose calls are open.
-fn join_with(requests: u64) -> u64 {
+/// Returns the bytes in use with this number of requests whose system calls are open.
+fn join_memory(requests: u64) -> u64 {
     let before = in_use();
     let mut joiner = Joiner::new(JoinConfig::default());
     let mut sequence = 0;
-    let mut give = |entries: &Entries, until: u64, joiner: &mut Joiner| {
+    let mut apply = |entries: &Entries, until: u64, joiner: &mut Joiner| {
         let events = stage_decode_translate(entries);
         joiner.apply(batch(sequence, events, MonotonicNs(until * STEP)), &mut |_: &Trace| {});
         sequence += 1;
     };
-    give(&Entries::names(), 1, &mut joiner);
+    apply(&Entries::names(), 1, &mut joiner);
     let mut entries = Entries::default();
     for n in 1..=requests {
         entries.add_open(n);
         if entries.len() >= blkkin_bench::pipeline::BATCH || n == requests {
-            give(&entries, n + 1, &mut joiner);
+            apply(&entries, n + 1, &mut joiner);
             entries = Entries::default();
         }
     }
-    // What held the last batch is not the join's.
+    // The buffer of the last batch does not belong to the join.
     drop(entries);
     in_use().saturating_sub(before)
 }
 
-/// Bytes that the allocator has given out.
+/// Returns the bytes that the allocator has given out.
 fn in_use() -> u64 {
     // SAFETY: no memory is passed; glibc has it since 2.33.
     let info = unsafe { libc::mallinfo2() };
     (info.uordblks + info.hblkhd) as u64
 }
 
-/// Bytes of all maps that loading a tracer makes.
+/// Returns the bytes of all maps of a tracer.
 fn in_kernel() -> Result<u64> {
     let ids = || loaded_maps().filter_map(Result::ok).map(|map| map.id()).collect::<Vec<_>>();
     let before = ids();
-    let tracer = harness::tracer()?;
+    let tracer = harness::load_tracer()?;
     let mut bytes = 0;
     for map in loaded_maps().filter_map(Result::ok).filter(|map| !before.contains(&map.id())) {
         let fd = map.fd().context("a map of ours cannot be opened")?;
@@ -92,15 +94,15 @@ fn in_kernel() -> Result<u64> {
     Ok(bytes)
 }
 
-/// `memlock: 4096` in a descriptor's fdinfo.
+/// Parses `memlock: 4096` in a descriptor's fdinfo.
 fn locked(map: &impl std::os::fd::AsFd) -> Result<u64> {
     use std::os::fd::AsRawFd;
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", map.as_fd().as_raw_fd()))?;
     let bytes = text.lines().find_map(|line| line.strip_prefix("memlock:"));
-    bytes.and_then(|bytes| bytes.trim().parse().ok()).context("a map does not say its size")
+    bytes.and_then(|bytes| bytes.trim().parse().ok()).context("the map's fdinfo has no memlock")
 }
 
-fn found(open: &[(u64, u64)], resident: &Resident, kernel: u64) -> Found {
+fn build_report(open: &[(u64, u64)], resident: &ResidentByRate, kernel: u64) -> BenchReport {
     let mut by_open = Table::new("The join, by open requests", &["open", "in use, KiB", "bytes a request"]);
     for (requests, bytes) in open {
         let each = *bytes as f64 / *requests as f64;
@@ -119,15 +121,21 @@ fn found(open: &[(u64, u64)], resident: &Resident, kernel: u64) -> Found {
             .note("rings of 8 MiB a CPU are most of it; the same whatever comes"),
     );
     let how = format!(
-        "Open requests: bios and requests of calls that have not ended, given to the join by itself; it keeps at most {} \
+        "Open requests: bios and requests of calls that have not ended, passed to the join alone; it keeps at most {} \
          traces open. Rate: `blkkin run` around `lseek` calls, {} runs of {SECONDS} s at each rate in turns.",
         count(JoinConfig::default().open_max as u64),
-        TURNS.most
+        POLICY.max_rounds
     );
-    Found { how, figures, tables: vec![by_open, by_rate], plots: plots(open, resident), ..Found::default() }
+    BenchReport {
+        how,
+        figures,
+        tables: vec![by_open, by_rate],
+        plots: plots(open, resident),
+        ..BenchReport::default()
+    }
 }
 
-/// Between 6,000 and 60,000: what does not grow is then left out.
+/// Computed between 6,000 and 60,000, which excludes the constant part.
 fn per_request(open: &[(u64, u64)]) -> Figure {
     let [(few, small), (many, large)] = [open[1], open[2]];
     let each = large.saturating_sub(small) as f64 / (many - few) as f64;
@@ -135,7 +143,7 @@ fn per_request(open: &[(u64, u64)]) -> Figure {
         .note("with its bio and its share of the tables, whose size doubles: between 6,000 and 60,000 open")
 }
 
-fn plots(open: &[(u64, u64)], resident: &Resident) -> Vec<Plot> {
+fn plots(open: &[(u64, u64)], resident: &ResidentByRate) -> Vec<Plot> {
     let line = |name: &str, points| Series { name: name.to_owned(), points };
     let by_open = open.iter().map(|(requests, bytes)| (*requests as f64, *bytes as f64 / MIB)).collect();
     let by_rate = |rounds: &[Rounds]| {
@@ -166,8 +174,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_open_requests_take_more_until_the_most_that_are_kept() {
-        let [few, many] = [600, 6_000].map(join_with);
+    fn memory_grows_with_open_requests() {
+        let [few, many] = [600, 6_000].map(join_memory);
         assert!(few > 0 && many > 4 * few, "{few} {many}");
     }
 }

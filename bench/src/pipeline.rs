@@ -1,17 +1,20 @@
-//! Every stage between a ring and a Zipkin server, one function each, over made-up input of any size.
+//! Stages between a ring and a Zipkin server, one function each, over synthetic input of any size.
 //!
 //! ```text
 //! ring entries → decode → translate → join → report
 //!                                       └──→ spans → encode
 //! ```
 //!
-//! *In*: a number of calls. *Out*: what the stage gives, so that no compiler can leave it out. *Invariant*: the same
-//! input gives the same work: no clock, no random number, one thread. So its instructions can be counted.
+//! *In*: a number of system calls. *Out*: the result of the stage, so that the compiler cannot
+//! remove it. *Invariant*: the same input is the same work: no clock, no random numbers, one
+//! thread. So its instructions can be counted.
 //!
-//! Stages are never inlined: a profiler finds them by name. `decode_translate` is both, because the tracer does both
-//! at one entry and the compiler makes one loop of them; translate alone is the difference.
+//! Stages are never inlined, so that a profiler finds them by name. `decode_translate` contains
+//! both, because the tracer does both per entry and the compiler merges them into one loop;
+//! translate alone is the difference.
 //!
-//! *Rejected*: a stage timed inside of a real run. It says what the machine did that day, not what the stage costs.
+//! *Rejected*: timing a stage inside a real run, which measures the machine of that day and not the
+//! stage.
 
 use std::hint::black_box;
 
@@ -31,10 +34,10 @@ use blkkin_zipkin_export::json;
 
 use crate::records::{Entries, STEP};
 
-/// Events in a batch: what a tracer that drains every 5 ms sends at 800,000 events/s.
+/// Events per batch: the batch size of a tracer that polls every 5 ms at 800,000 events/s.
 pub const BATCH: usize = 4_096;
 
-/// A part of the way.
+/// Stage of the pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// Bytes to records.
@@ -52,11 +55,11 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// In the order in which an event meets them.
+    /// Every stage, in the order of the pipeline.
     pub const ALL: [Stage; 6] =
         [Stage::Decode, Stage::DecodeTranslate, Stage::Join, Stage::Report, Stage::Spans, Stage::Encode];
 
-    /// As on a command line.
+    /// Returns the name on a command line.
     pub fn name(self) -> &'static str {
         match self {
             Stage::Decode => "decode",
@@ -68,43 +71,43 @@ impl Stage {
         }
     }
 
-    /// From a command line.
+    /// Parses a name from a command line.
     pub fn by_name(name: &str) -> Option<Stage> {
         Stage::ALL.into_iter().find(|stage| stage.name() == name)
     }
 }
 
-/// What one pass came to.
+/// Counters of one pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
-    /// Events, names included.
+    /// Events, including names.
     pub events: u64,
-    /// Traces that the join completed.
+    /// Completed traces.
     pub traces: u64,
-    /// Spans made of them.
+    /// Spans of the traces.
     pub spans: u64,
     /// Bytes in the rings.
     pub ring_bytes: u64,
-    /// Bytes of Zipkin's JSON, without the list's commas.
+    /// Bytes of Zipkin's JSON, without the commas of the list.
     pub json_bytes: u64,
 }
 
-/// Who measures: told when a stage begins and when it has ended.
+/// Instrument that measures the stages.
 pub trait Meter {
-    /// Runs `work`, which is nothing but that stage.
+    /// Runs `work`, which contains only that stage.
     fn stage<T>(&mut self, stage: Stage, work: impl FnOnce() -> T) -> T;
 }
 
-/// Measures nothing: for who measures from outside, as valgrind does.
-pub struct Outside;
+/// Meter that measures nothing, for measurements from outside (valgrind).
+pub struct NoMeter;
 
-impl Meter for Outside {
+impl Meter for NoMeter {
     fn stage<T>(&mut self, _stage: Stage, work: impl FnOnce() -> T) -> T {
         work()
     }
 }
 
-/// Sends `calls` calls and what they caused through the stages up to `last`, a batch at a time.
+/// Sends `calls` system calls with their block I/O through the stages up to `last`, in batches.
 pub fn run(calls: u64, last: Stage, meter: &mut impl Meter) -> Sizes {
     let mut joiner = Joiner::new(JoinConfig::default());
     let mut report = Report::new(ReportConfig::new(MonotonicNs(0)));
@@ -123,8 +126,8 @@ pub fn run(calls: u64, last: Stage, meter: &mut impl Meter) -> Sizes {
             sizes.events += events.len() as u64;
             let batch = batch(sequence, events, MonotonicNs((n + 1) * STEP));
             if last >= Stage::Join {
-                let kept = (last > Stage::Join).then_some(&mut traces);
-                sizes.traces += meter.stage(Stage::Join, || stage_join(&mut joiner, batch, kept));
+                let collected = (last > Stage::Join).then_some(&mut traces);
+                sizes.traces += meter.stage(Stage::Join, || stage_join(&mut joiner, batch, collected));
             }
         }
         after_join(last, meter, &mut report, &traces, &mut json, &mut sizes);
@@ -160,13 +163,13 @@ fn after_join(
     }
 }
 
-/// How many entries are whole.
+/// Decodes the entries and returns the number of valid ones.
 #[inline(never)]
 pub fn stage_decode(entries: &Entries) -> usize {
     entries.iter().filter(|bytes| black_box(decode(black_box(bytes))).is_ok()).count()
 }
 
-/// The events of whole entries.
+/// Decodes and translates the entries.
 #[inline(never)]
 pub fn stage_decode_translate(entries: &Entries) -> Vec<LayerEvent> {
     let (operations, mut events) = (ReqOpTable::default(), Vec::with_capacity(entries.len()));
@@ -178,15 +181,16 @@ pub fn stage_decode_translate(entries: &Entries) -> Vec<LayerEvent> {
     events
 }
 
-/// How many traces the batch completes. A trace is lent to whoever takes it; for the stages behind, here, they are kept,
-/// and what the clones take then counts with the join: a figure for the join is that of a run which ends with it.
+/// Joins the batch and returns the number of completed traces. The joiner passes a trace by
+/// reference. The later stages need owned traces, and the clones count as time of the join; so the
+/// figure of the join is measured in a run that ends with it.
 #[inline(never)]
-pub fn stage_join(joiner: &mut Joiner, batch: EventBatch, mut kept: Option<&mut Vec<Trace>>) -> u64 {
+pub fn stage_join(joiner: &mut Joiner, batch: EventBatch, mut collected: Option<&mut Vec<Trace>>) -> u64 {
     let mut traces = 0;
     joiner.apply(batch, &mut |trace: &Trace| {
         traces += 1;
-        if let Some(kept) = &mut kept {
-            kept.push(trace.clone());
+        if let Some(collected) = &mut collected {
+            collected.push(trace.clone());
         }
     });
     traces
@@ -198,7 +202,7 @@ pub fn stage_report(report: &mut Report, traces: &[Trace]) {
     traces.iter().for_each(|trace| report.add(trace));
 }
 
-/// The spans of traces.
+/// Converts traces to spans.
 #[inline(never)]
 pub fn stage_spans(traces: &[Trace]) -> Vec<Span> {
     traces.iter().flat_map(spans).collect()
@@ -210,7 +214,7 @@ pub fn stage_encode(spans: &[Span], out: &mut Vec<u8>) {
     spans.iter().for_each(|span| json::encode(span, out));
 }
 
-/// Events as the tracer sends them.
+/// Makes a batch like the tracer's.
 pub fn batch(sequence: u64, events: Vec<LayerEvent>, watermark: MonotonicNs) -> EventBatch {
     let source = Source { node: NodeId(1), boot: BootId(2), epoch: StartEpoch(3) };
     let (monotonic, wallclock) = (MonotonicNs(0), WallclockNs(1_700_000_000_000_000_000));
@@ -231,38 +235,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_call_comes_out_as_a_trace_and_every_layer_as_a_span() {
-        let sizes = run(11_000, Stage::Encode, &mut Outside);
+    fn every_call_is_a_trace_and_every_layer_a_span() {
+        let sizes = run(11_000, Stage::Encode, &mut NoMeter);
         assert_eq!(sizes.traces, 11_000);
-        // 16 tasks, 256 files; 11,000 calls; 1,000 of them with a bio and a request, 1,000 with a pair of them.
+        // 16 tasks, 256 files; 11,000 system calls; 1,000 of them with a bio and a request, 1,000
+        // with a pair of them.
         assert_eq!(sizes.events, 16 + 256 + 11_000 + 2 * 1_000 + 1_000);
-        // A call that reached the disk has the file system's span too where its file lies on one, a call alone has not.
+        // A system call that reached the disk has a file system span if its file is on one; the
+        // others have none.
         assert!(sizes.spans >= 11_000 + 2 * 2_000, "{sizes:?}");
         assert!(sizes.json_bytes > 100 * sizes.spans, "{sizes:?}");
-        assert_eq!(sizes, run(11_000, Stage::Encode, &mut Outside), "the same input is the same work");
+        assert_eq!(sizes, run(11_000, Stage::Encode, &mut NoMeter), "the same input is the same work");
     }
 
     #[test]
-    fn a_stage_is_left_out_only_behind_the_last() {
+    fn stages_after_the_last_are_skipped() {
         #[derive(Default)]
-        struct Seen(Vec<Stage>);
-        impl Meter for Seen {
+        struct RecordingMeter(Vec<Stage>);
+        impl Meter for RecordingMeter {
             fn stage<T>(&mut self, stage: Stage, work: impl FnOnce() -> T) -> T {
                 self.0.push(stage);
                 work()
             }
         }
         for (index, last) in Stage::ALL.into_iter().enumerate() {
-            let mut seen = Seen::default();
-            run(10, last, &mut seen);
-            seen.0.sort_unstable();
-            seen.0.dedup();
-            assert_eq!(seen.0, Stage::ALL[..=index]);
+            let mut meter = RecordingMeter::default();
+            run(10, last, &mut meter);
+            meter.0.sort_unstable();
+            meter.0.dedup();
+            assert_eq!(meter.0, Stage::ALL[..=index]);
         }
     }
 
     #[test]
-    fn stages_are_known_by_their_names() {
+    fn stages_are_found_by_name() {
         assert!(Stage::ALL.into_iter().all(|stage| Stage::by_name(stage.name()) == Some(stage)));
         assert_eq!(Stage::by_name("parse"), None);
     }

@@ -1,4 +1,4 @@
-//! What another process took: its own processor time and memory, without its children's.
+//! Processor time and memory of a child process, without its own children.
 
 use std::fs;
 use std::io;
@@ -8,27 +8,27 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 
-/// How often its memory is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// A child that takes longer hangs: the longest known takes a tenth of it.
-const SECONDS_MAX: Duration = Duration::from_secs(180);
+/// Interval of memory samples.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
+/// Time limit of a child; the longest known takes a tenth of it.
+const CHILD_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// What it took.
+/// Resource usage of a child.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Usage {
     pub(crate) status: ExitStatus,
-    /// User and system time of all its threads; the kernel says it in ticks of 10 ms.
+    /// User and system time of all threads; the kernel reports ticks of 10 ms.
     pub(crate) processor: Duration,
-    /// Most memory that it had resident.
+    /// Maximum resident memory.
     pub(crate) resident_max: u64,
-    /// Resident when it was last looked at: without what starting took and was given back.
+    /// Resident memory at the last sample, without memory that the start allocated and freed.
     pub(crate) resident_last: u64,
 }
 
-/// A process of ours; it ends with us.
-pub(crate) struct Running(pub(crate) Child);
+/// Child process, killed on drop.
+pub(crate) struct ChildGuard(pub(crate) Child);
 
-impl Drop for Running {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         // It may have ended.
         let _ = self.0.kill();
@@ -36,63 +36,63 @@ impl Drop for Running {
     }
 }
 
-/// µs since the Unix epoch.
+/// Returns µs since the Unix epoch.
 pub(crate) fn now_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
 }
 
-/// A child whose memory is looked at while it runs, by a thread: whoever started it may be busy with other things.
-pub(crate) struct Watched {
+/// Child whose memory a thread samples while it runs, because its parent may be busy.
+pub(crate) struct WatchedChild {
     child: Child,
-    looks: JoinHandle<Resident>,
+    sampler: JoinHandle<Resident>,
 }
 
-impl Watched {
-    /// From now on.
-    pub(crate) fn new(child: Child) -> Watched {
+impl WatchedChild {
+    /// Starts the sampling.
+    pub(crate) fn new(child: Child) -> WatchedChild {
         let pid = child.id();
-        let looks = std::thread::spawn(move || {
-            let mut seen = Resident::default();
-            // Until it is a zombie, which has no memory and stays until it is waited for.
+        let sampler = std::thread::spawn(move || {
+            let mut sampled = Resident::default();
+            // Until the child is a zombie, which has no memory and remains until it is waited for.
             while let Some(now) = resident(pid) {
-                seen = Resident { most: seen.most.max(now.most), last: now.last };
-                std::thread::sleep(LOOK_EVERY);
+                sampled = Resident { most: sampled.most.max(now.most), last: now.last };
+                std::thread::sleep(SAMPLE_INTERVAL);
             }
-            seen
+            sampled
         });
-        Watched { child, looks }
+        WatchedChild { child, sampler }
     }
 
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits for its end and says what it took. `wait4` would add the children that it waited for, so its own share is
-    /// read from /proc while it is a zombie.
+    /// Waits for the child and returns its usage. `wait4` would add the children that it waited
+    /// for, so its own share is read from /proc while it is a zombie.
     pub(crate) fn wait(mut self) -> Result<Usage> {
-        let begun = Instant::now();
+        let started = Instant::now();
         while !has_ended(self.child.id()).context("cannot wait for a child")? {
-            if begun.elapsed() > SECONDS_MAX {
+            if started.elapsed() > CHILD_TIMEOUT {
                 self.child
                     .kill()
                     .and_then(|()| self.child.wait())
                     .context("cannot end a child that hangs")?;
-                bail!("it did not end within {} s, and was killed", SECONDS_MAX.as_secs());
+                bail!("it did not end within {} s, and was killed", CHILD_TIMEOUT.as_secs());
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(SAMPLE_INTERVAL);
         }
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))
             .context("a child has no entry in /proc")?;
         let processor = processor_time(&stat).context("/proc/PID/stat cannot be understood")?;
-        let seen = self.looks.join().ok().context("invariant: looking does not panic")?;
-        let (resident_max, resident_last) = (seen.most, seen.last);
+        let sampled = self.sampler.join().ok().context("invariant: looking does not panic")?;
+        let (resident_max, resident_last) = (sampled.most, sampled.last);
         Ok(Usage { status: self.child.wait()?, processor, resident_max, resident_last })
     }
 
-    /// Asks it to end, as Ctrl-C does, and waits for it.
+    /// Sends SIGINT, like Ctrl-C, and waits.
     pub(crate) fn interrupt(self) -> Result<Usage> {
         let pid = libc::pid_t::try_from(self.child.id()).context("invariant: a pid is positive")?;
-        // SAFETY: no memory is passed; the child has not been waited for, so its pid is nobody else's.
+        // SAFETY: no memory is passed; the child has not been waited for, so its pid is not reused.
         if unsafe { libc::kill(pid, libc::SIGINT) } != 0 {
             return Err(io::Error::last_os_error()).context("cannot interrupt a child");
         }
@@ -100,19 +100,19 @@ impl Watched {
     }
 }
 
-/// As [`Watched::wait`].
+/// Waits for a child like [`WatchedChild::wait`].
 pub(crate) fn wait(child: Child) -> Result<Usage> {
-    Watched::new(child).wait()
+    WatchedChild::new(child).wait()
 }
 
-/// What a process that goes on has taken so far.
-pub(crate) fn now(pid: u32) -> Result<(Duration, Resident)> {
+/// Reads the usage of a running process so far.
+pub(crate) fn usage_now(pid: u32) -> Result<(Duration, Resident)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("the process is gone")?;
     let processor = processor_time(&stat).context("/proc/PID/stat cannot be understood")?;
     Ok((processor, resident(pid).context("the process has no memory any more")?))
 }
 
-/// Processor time of the calling thread.
+/// Returns the processor time of the calling thread.
 pub(crate) fn thread_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is writable; every Linux has this clock.
@@ -120,9 +120,9 @@ pub(crate) fn thread_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Whether it is a zombie of ours; it stays one.
+/// Returns whether the child is a zombie; it remains one.
 pub(crate) fn has_ended(pid: u32) -> io::Result<bool> {
-    // SAFETY: a structure of integers; zero is "nothing happened".
+    // SAFETY: a structure of integers; zero means that no child changed its state.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
     // SAFETY: `info` is writable.
     let result =
@@ -134,7 +134,7 @@ pub(crate) fn has_ended(pid: u32) -> io::Result<bool> {
     }
 }
 
-/// Bytes.
+/// Resident memory in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Resident {
     pub(crate) most: u64,
@@ -153,10 +153,11 @@ fn resident_of(status: &str) -> Option<Resident> {
     Some(Resident { most: field("VmHWM:")?, last: field("VmRSS:")? })
 }
 
-/// Fields 14 and 15 of /proc/PID/stat (man 5 proc), counted from behind the name, which may contain anything.
+/// Parses fields 14 and 15 of /proc/PID/stat (man 5 proc), counted after the name, which may
+/// contain any character.
 fn processor_time(stat: &str) -> Option<Duration> {
-    let (_, behind) = stat.rsplit_once(')')?;
-    let mut fields = behind.split_whitespace().skip(11);
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_whitespace().skip(11);
     let ticks = fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?;
     // SAFETY: no memory is passed.
     let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
@@ -169,29 +170,29 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn times_are_found_behind_any_name() {
+    fn processor_time_is_parsed_after_any_name() {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194304 1 0 0 0 150 50 900 900 20 0 1 0 5 0 0";
         assert_eq!(processor_time(stat), Some(Duration::from_secs(2)));
         assert_eq!(processor_time("7 (a"), None);
     }
 
     #[test]
-    fn memory_is_what_the_kernel_says_and_a_zombie_has_none() {
+    fn memory_is_parsed_and_absent_for_a_zombie() {
         let status = "Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\n";
         assert_eq!(resident_of(status), Some(Resident { most: 2 << 20, last: 1 << 20 }));
         assert_eq!(resident_of("Name:\tx\nState:\tZ (zombie)\n"), None);
     }
 
     #[test]
-    fn a_child_is_waited_for_and_its_status_kept() {
+    fn exit_status_is_returned() {
         let child = Command::new("sh").args(["-c", "exit 3"]).spawn().unwrap();
         assert_eq!(wait(child).unwrap().status.code(), Some(3));
     }
 
     #[test]
-    fn a_child_is_interrupted() {
+    fn child_is_interrupted() {
         let child = Command::new("sleep").arg("600").spawn().unwrap();
-        let usage = Watched::new(child).interrupt().unwrap();
+        let usage = WatchedChild::new(child).interrupt().unwrap();
         assert_eq!(usage.status.code(), None, "it died of the signal");
     }
 }

@@ -1,5 +1,6 @@
-//! Ring entries as the programs write them, made up: of 11 calls two reached the disk, one with a pair (a bio alone in its
-//! request), one with a bio and a request by themselves; so 64 % of the records are calls alone.
+//! Synthetic ring entries in the format of the eBPF programs. Of 11 system calls two reach the
+//! disk, one with a pair record (a bio and its request) and one with separate records of both; so
+//! 64 % of the records are system calls alone.
 
 use blkkin_probe_abi::Plain;
 use blkkin_probe_abi::record::{
@@ -9,14 +10,14 @@ use blkkin_probe_abi::record::{
 use blkkin_tracer::read::decode::bytes_of;
 use blkkin_wire::syscalls::{Arch, SyscallId};
 
-/// ns from one call's begin to the next.
+/// Time in ns between the starts of two system calls.
 pub const STEP: u64 = 2_000;
 const TASKS: u64 = 16;
 const FILES: u64 = 256;
-/// 7:0 as the kernel has it.
+/// Device 7:0 in the kernel's encoding.
 const DISK: u32 = 7 << 20;
 
-/// Entries, one behind another.
+/// Ring entries in order.
 #[derive(Default)]
 pub struct Entries {
     bytes: Vec<u8>,
@@ -24,28 +25,28 @@ pub struct Entries {
 }
 
 impl Entries {
-    /// How many.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Their size in the ring.
+    /// Returns the size in the ring.
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Each one's bytes.
+    /// Iterates over the bytes of the entries.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let starts = [0].into_iter().chain(self.ends.iter().map(|end| end.next_multiple_of(8)));
         starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end])
     }
 
-    /// The names that the others refer to.
+    /// Makes the name records that the other entries refer to.
     pub fn names() -> Entries {
         let mut entries = Entries::default();
         for n in 0..TASKS {
@@ -65,11 +66,11 @@ impl Entries {
         entries
     }
 
-    /// The `n`th call and what it caused.
+    /// Adds the `n`th system call and its block I/O.
     pub fn add_call(&mut self, n: u64) {
         let reaches_disk = match n % 11 {
             0 => self.add_pair(n),
-            5 => self.add_bio_and_request(n),
+            5 => self.add_separate_bio_and_request(n),
             _ => false,
         };
         let (time, root) = (n * STEP, span(n, 0));
@@ -92,16 +93,16 @@ impl Entries {
         self.put(TAG_SYSCALL, SYSCALL_HAS_FILE, time + 1_000, record, b"", |record| &mut record.header);
     }
 
-    /// What the `n`th call caused, and not the call: it is still open.
+    /// Adds the block I/O of the `n`th system call without the call, which is still open.
     pub fn add_open(&mut self, n: u64) {
         if n.is_multiple_of(2) {
             self.add_pair(n)
         } else {
-            self.add_bio_and_request(n)
+            self.add_separate_bio_and_request(n)
         };
     }
 
-    /// A bio alone in its request, as one record; whether it was: always.
+    /// Adds a bio and its request as one record. Always returns true: it reached the disk.
     fn add_pair(&mut self, n: u64) -> bool {
         let (time, root) = (n * STEP, span(n, 0));
         let (task, task_version, bytes) = (n % TASKS + 1, 1, 4096);
@@ -129,8 +130,8 @@ impl Entries {
         true
     }
 
-    /// The same as two records; whether it was: always.
-    fn add_bio_and_request(&mut self, n: u64) -> bool {
+    /// Adds a bio and its request as two records. Always returns true: it reached the disk.
+    fn add_separate_bio_and_request(&mut self, n: u64) -> bool {
         let (time, root) = (n * STEP, span(n, 0));
         let (task, task_version, bytes) = (n % TASKS + 1, 1, 4096);
         let (start_ns, sector, dev, opf) = (time + 100, n * 8, DISK, 1);
@@ -180,7 +181,7 @@ impl Entries {
     ) {
         let len = (size_of::<T>() + tail.len()) as u32;
         *header(&mut record) = Header { tag, reserved: 0, flags, len, time_ns };
-        // As in a ring: each begins at a multiple of 8.
+        // Aligned as in a ring: each entry begins at a multiple of 8.
         self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
         self.bytes.extend_from_slice(bytes_of(&record));
         self.bytes.extend_from_slice(tail);
@@ -192,7 +193,7 @@ fn file(n: u64) -> FileId {
     FileId { dev: DISK, generation: 1, ino: 1000 + n }
 }
 
-/// Ids as the kernel side mints them: nothing about them is in order.
+/// Makes a span id in no order, like those of the kernel side.
 fn span(n: u64, part: u64) -> u64 {
     (n * 4 + part + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -205,7 +206,7 @@ mod tests {
     use blkkin_tracer::read::translate::append;
 
     #[test]
-    fn the_tracer_understands_every_entry() {
+    fn tracer_decodes_every_entry() {
         let mut entries = Entries::names();
         (0..110).for_each(|n| entries.add_call(n));
         assert_eq!(entries.len() as u64, TASKS + FILES + 110 + 2 * 10 + 10);

@@ -1,8 +1,10 @@
-//! `pipeline`: ns and bytes an event for each stage from ring entries to Zipkin's JSON, on one core.
+//! `pipeline`: ns and bytes per event for each stage from ring entries to Zipkin's JSON, on one
+//! core.
 //!
-//! The stages run one after another over batches of the size that the tracer sends, each timed by itself; making the
-//! entries and dropping the traces is outside. Not in it: reading the ring and merging CPUs, which `loss` shows as
-//! part of the whole. The instructions of the same stages are counted by `cargo xtask bench callgrind`.
+//! The stages run in sequence over batches of the tracer's size, and each is timed separately.
+//! Making the entries and dropping the traces is not timed. Reading the ring and merging CPUs is
+//! not included; `loss` measures them as part of the whole. `cargo xtask bench callgrind` counts
+//! the instructions of the same stages.
 
 use std::time::{Duration, Instant};
 
@@ -11,18 +13,19 @@ use blkkin_bench::aggregate;
 use blkkin_bench::pipeline::{self, Meter, Sizes, Stage};
 use blkkin_wire::event::LayerEvent;
 
-use crate::frame::{Figure, Found, Goal, Rounds, Table, Turns};
+use crate::frame::{BenchReport, Figure, Goal, RoundPolicy, Rounds, Table};
 use crate::{Setting, affinity};
 
-/// 1 M events.
+/// System calls that make 1 M events.
 const CALLS: u64 = 786_000;
 const CALLS_QUICK: u64 = 20_000;
-const TURNS: Turns = Turns { warm_up: 1, least: 9, most: 15, at_most: Duration::from_secs(240) };
-/// M events/s.
+const POLICY: RoundPolicy =
+    RoundPolicy { warm_up: 1, min_rounds: 9, max_rounds: 15, time_limit: Duration::from_secs(240) };
+/// Goal in M events/s.
 const RATE_MIN: f64 = 1.5;
-/// M events/s through the aggregator's first stage.
+/// Goal of the aggregator's first stage in M events/s.
 const AGGREGATED_MIN: f64 = 1.0;
-/// Of the rate.
+/// Spread that ends the rounds, as a part of the rate.
 const SPREAD_ENOUGH: f64 = 0.1;
 
 /// Time spent in each stage.
@@ -38,11 +41,11 @@ impl Meter for Timer {
     }
 }
 
-/// ns an event, of one round.
+/// ns per event, of one round.
 type Times = [f64; Stage::ALL.len()];
 
-/// Measures.
-pub(crate) fn run(setting: &Setting) -> Result<Found> {
+/// Runs the benchmark.
+pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
     affinity::pin(&[affinity::load_cpu()])?;
     let quick = setting.extent.is_quick();
     let calls = if quick { CALLS_QUICK } else { CALLS };
@@ -50,13 +53,14 @@ pub(crate) fn run(setting: &Setting) -> Result<Found> {
     let measure = |()| {
         let mut timer = Timer::default();
         sizes = pipeline::run(calls, Stage::Encode, &mut timer);
-        // The join lends its traces. Here they are kept for the stages behind it, so its own time is that of a run without.
+        // The join passes traces by reference. The later stages clone them, so the join's own time
+        // is that of a run without them.
         let mut alone = Timer::default();
         pipeline::run(calls, Stage::Join, &mut alone);
         timer.0[Stage::Join as usize] = alone.0[Stage::Join as usize];
         if sizes.traces != calls {
             bail!(
-                "{calls} calls made {} traces: the join is wrong, and its speed says nothing",
+                "{calls} calls made {} traces: the join is wrong, and its speed has no meaning",
                 sizes.traces
             );
         }
@@ -66,23 +70,23 @@ pub(crate) fn run(setting: &Setting) -> Result<Found> {
         let rate = rate(&rounds[0]);
         rate.spread() < rate.median() * SPREAD_ENOUGH
     };
-    let rounds = TURNS.quick(quick).run(&[()], measure, enough)?.remove(0);
-    let mut found = found(&rounds, &sizes);
-    found.figures.push(aggregated(calls, rounds.len()));
-    Ok(found)
+    let rounds = POLICY.quick(quick).run(&[()], measure, enough)?.remove(0);
+    let mut report = build_report(&rounds, &sizes);
+    report.figures.push(aggregated(calls, rounds.len()));
+    Ok(report)
 }
 
-/// Decoded batches to encoded pieces, in as many rounds.
+/// Measures decoded batches to encoded fragments, in the same number of rounds.
 fn aggregated(calls: u64, rounds: usize) -> Figure {
     let rate = (0..rounds).map(|_| {
         let done = aggregate::run(calls);
         done.events as f64 / done.spent.as_micros().max(1) as f64
     });
-    let name = "aggregator: decoded batch to encoded pieces";
+    let name = "aggregator: decoded batch to encoded fragments";
     Figure::of(name, &rate.collect::<Rounds>(), "M events/s").goal(Goal::AtLeast(AGGREGATED_MIN))
 }
 
-/// M events/s through decode, translate and join.
+/// Returns M events/s through decode, translate and join.
 fn rate(rounds: &[Times]) -> Rounds {
     rounds.iter().map(|times| 1e3 / (of(times, Stage::DecodeTranslate) + of(times, Stage::Join))).collect()
 }
@@ -91,7 +95,7 @@ fn of(times: &Times, stage: Stage) -> f64 {
     times[stage as usize]
 }
 
-fn found(rounds: &[Times], sizes: &Sizes) -> Found {
+fn build_report(rounds: &[Times], sizes: &Sizes) -> BenchReport {
     let time = |of: &dyn Fn(&Times) -> f64| rounds.iter().map(of).collect::<Rounds>();
     let stages: [(&str, Rounds, f64, &str); 6] = [
         ("decode", time(&|t| of(t, Stage::Decode)), per_event(sizes.ring_bytes, sizes), "in the ring"),
@@ -123,17 +127,17 @@ fn found(rounds: &[Times], sizes: &Sizes) -> Found {
         ratio("encode to decode + translate", rounds, Stage::Encode),
     ];
     let how = format!(
-        "{} events ({} spans): of 11 calls nine alone, one with a bio and its request as a pair, one with both apart; on \
+        "{} events ({} spans): of 11 calls nine alone, one with a bio and its request as a pair record, one with separate records; on \
          one core in batches of {}; medians of {} rounds.",
         sizes.events,
         sizes.spans,
         pipeline::BATCH,
         rounds.len()
     );
-    Found { how, figures, tables: vec![table], ..Found::default() }
+    BenchReport { how, figures, tables: vec![table], ..BenchReport::default() }
 }
 
-/// A stage beside another: what is compared with an earlier run on whatever machine.
+/// Compares a stage with decode + translate; the ratio is comparable across machines.
 fn ratio(name: &str, rounds: &[Times], stage: Stage) -> Figure {
     let ratios: Rounds =
         rounds.iter().map(|times| of(times, stage) / of(times, Stage::DecodeTranslate)).collect();

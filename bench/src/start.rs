@@ -1,7 +1,7 @@
-//! `start`: from starting `blkkin run` to its command's first instruction, and what of it goes where.
+//! `start`: time from starting `blkkin run` to its command's first instruction, and its parts.
 //!
-//! The command is this program, which says CLOCK_MONOTONIC as it begins; its own exec and start are measured without
-//! blkkin and stay in the figure, since they are what a person waits for too.
+//! The command is this program, which prints CLOCK_MONOTONIC first. Its own exec and start are
+//! measured without blkkin and remain in the figure, because users wait for them too.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,76 +11,77 @@ use blkkin_tracer::attach::layout;
 use blkkin_tracer::clock;
 
 use crate::Setting;
-use crate::frame::{Figure, Found, Goal, Rounds, Turns};
+use crate::frame::{BenchReport, Figure, Goal, RoundPolicy, Rounds};
 use crate::harness;
 
 /// The warm-up fills the page cache.
-const TURNS: Turns = Turns { warm_up: 1, least: 11, most: 11, at_most: Duration::from_secs(120) };
-/// ms.
+const POLICY: RoundPolicy =
+    RoundPolicy { warm_up: 1, min_rounds: 11, max_rounds: 11, time_limit: Duration::from_secs(120) };
+/// Goal in ms.
 const START_MAX: f64 = 1_000.0;
 
-/// What is started.
+/// Measured operation.
 #[derive(Clone, Copy, PartialEq)]
-enum What {
+enum Subject {
     Plain,
     Traced,
     Types,
     Load,
 }
 
-/// Measures.
-pub(crate) fn run(setting: &Setting) -> Result<Found> {
-    let itself = std::env::current_exe().context("this program does not know where it is")?;
-    let command = [itself.as_os_str(), "load".as_ref(), "clock".as_ref()];
-    let who = [What::Plain, What::Traced, What::Types, What::Load];
-    let measure = |what| match what {
-        What::Plain => begin(Command::new(command[0]).args(&command[1..])),
-        What::Traced => {
+/// Runs the benchmark.
+pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
+    let program = std::env::current_exe().context("this program does not know where it is")?;
+    let command = [program.as_os_str(), "load".as_ref(), "clock".as_ref()];
+    let subjects = [Subject::Plain, Subject::Traced, Subject::Types, Subject::Load];
+    let measure = |subject| match subject {
+        Subject::Plain => run_command(Command::new(command[0]).args(&command[1..])),
+        Subject::Traced => {
             let mut blkkin = Command::new(&setting.blkkin);
-            begin(blkkin.args(["run", "--no-report", "--"]).args(command))
+            run_command(blkkin.args(["run", "--no-report", "--"]).args(command))
         }
-        What::Types => time(|| layout::resolve().map(drop)).context("the kernel's types"),
-        What::Load => time(|| harness::tracer().map(drop)),
+        Subject::Types => time(|| layout::resolve().map(drop)).context("the kernel's types"),
+        Subject::Load => time(|| harness::load_tracer().map(drop)),
     };
-    let times = TURNS.quick(setting.extent.is_quick()).run(&who, measure, |_| true)?;
+    let times = POLICY.quick(setting.extent.is_quick()).run(&subjects, measure, |_| true)?;
     let [plain, traced, types, load] = [0, 1, 2, 3].map(|index| &times[index]);
     let figure = |name, times: &[Times], of: fn(&Times) -> f64| {
         Figure::of(name, &times.iter().map(of).collect::<Rounds>(), "ms")
     };
     let figures = vec![
-        figure("blkkin run: process start to CMD's begin", traced, |times| times.begun)
+        figure("blkkin run: process start to CMD's begin", traced, |times| times.started_at)
             .goal(Goal::AtMost(START_MAX)),
-        figure("  of which reading the kernel's types", types, |times| times.begun),
-        figure("  loading, verifying and attaching, with that", load, |times| times.begun)
+        figure("  of which reading the kernel's types", types, |times| times.started_at),
+        figure("  loading, verifying and attaching, with that", load, |times| times.started_at)
             .note("and detaching again"),
-        figure("  CMD's own start, without blkkin", plain, |times| times.begun),
-        figure("blkkin run: process start to its end", traced, |times| times.ended)
+        figure("  CMD's own start, without blkkin", plain, |times| times.started_at),
+        figure("blkkin run: process start to its end", traced, |times| times.ended_at)
             .note("a command that does nothing"),
     ];
     let how = format!("Medians of {} starts of each, in turns, with a warm page cache.", traced.len());
-    Ok(Found { how, figures, ..Found::default() })
+    Ok(BenchReport { how, figures, ..BenchReport::default() })
 }
 
-/// ms since its start.
+/// Times in ms since the start.
 struct Times {
-    begun: f64,
-    ended: f64,
+    started_at: f64,
+    ended_at: f64,
 }
 
-/// Until the command says its clock, and until everything has ended.
-fn begin(command: &mut Command) -> Result<Times> {
+/// Runs the command and returns when it printed its clock and when all processes ended.
+fn run_command(command: &mut Command) -> Result<Times> {
     let start = clock::now().0;
     let output =
         command.stdin(Stdio::null()).stderr(Stdio::null()).output().context("cannot start a command")?;
     let end = clock::now().0;
-    let begun: u64 =
-        String::from_utf8_lossy(&output.stdout).trim().parse().context("the command said no time")?;
-    Ok(Times { begun: (begun - start) as f64 / 1e6, ended: (end - start) as f64 / 1e6 })
+    let started_at: u64 =
+        String::from_utf8_lossy(&output.stdout).trim().parse().context("the command printed no time")?;
+    Ok(Times { started_at: (started_at - start) as f64 / 1e6, ended_at: (end - start) as f64 / 1e6 })
 }
 
-fn time<E>(what: impl FnOnce() -> Result<(), E>) -> Result<Times, E> {
+fn time<E>(subject: impl FnOnce() -> Result<(), E>) -> Result<Times, E> {
     let start = Instant::now();
-    what()?;
-    let begun = start.elapsed().as_secs_f64() * 1e3;
-    Ok(Times { begun, ended: begun })
+    subject()?;
+    let started_at = start.elapsed().as_secs_f64() * 1e3;
+    Ok(Times { started_at, ended_at: started_at })
 }

@@ -1,11 +1,12 @@
-//! `wire`: bytes and ns an event for batches as they are sent, made of what a tracer recorded of real loads.
+//! `wire`: bytes and ns per event of encoded batches, from events that a tracer recorded of real
+//! loads.
 //!
 //! ```text
 //! fio under a tracer → events → batches of 256, 1024, 4096 → encode → zstd level 1 (as Kafka would) → decode
 //! ```
 //!
-//! Made-up events would compress as well as whoever made them up likes. *An event* is what the books count: a pair is two, a
-//! bio and its request.
+//! Synthetic events would compress arbitrarily well. *An event* is what the accounting counts: a
+//! pair is two, a bio and its request.
 
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -18,19 +19,20 @@ use blkkin_wire::batch::EventBatch;
 use blkkin_wire::event::LayerEvent;
 use blkkin_wire::v1;
 
-use crate::disk::{Looped, Mounted, Place};
+use crate::disk::{DiskTarget, Looped, Mounted};
 use crate::fio::{Job, Length, Op};
 use crate::frame::number::{count, number, with_spread};
-use crate::frame::{Figure, Found, Goal, Rounds, Table, Turns};
+use crate::frame::{BenchReport, Figure, Goal, RoundPolicy, Rounds, Table};
 use crate::harness;
 use crate::{Setting, affinity};
 
-const TURNS: Turns = Turns { warm_up: 1, least: 9, most: 9, at_most: Duration::from_secs(120) };
+const POLICY: RoundPolicy =
+    RoundPolicy { warm_up: 1, min_rounds: 9, max_rounds: 9, time_limit: Duration::from_secs(120) };
 const BATCHES: [usize; 3] = [256, 1_024, 4_096];
-/// Kafka's compression.level of the producer.
+/// Producer's compression.level in Kafka.
 const LEVEL: i32 = 1;
 const BYTES_MAX: f64 = 14.0;
-/// Kept of each load.
+/// Maximum number of events of each load.
 const EVENTS_MAX: usize = 200_000;
 
 const LOADS: [Job; 3] = [
@@ -39,7 +41,7 @@ const LOADS: [Job; 3] = [
     Job { engine: "psync", op: Op::WriteFsync, jobs: 2, depth: 1 },
 ];
 
-/// What one way of batching came to.
+/// Cost of one batch size.
 #[derive(Clone, Copy, Default)]
 struct Cost {
     encode: Duration,
@@ -48,18 +50,18 @@ struct Cost {
     compressed: usize,
 }
 
-/// Measures.
-pub(crate) fn run(setting: &Setting) -> Result<Found> {
+/// Runs the benchmark.
+pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
     let (raw, mounted) = (Looped::make("raw")?, Mounted::make("ext4")?);
     let columns = ["load", "events a batch", "bytes an event", "with zstd", "encode, ns", "decode, ns"];
     let (mut table, mut figures) = (Table::new("", &columns), Vec::new());
     for job in LOADS {
         let place = if job.op == Op::WriteFsync { mounted.place("fio.dat")? } else { raw.place()? };
         let recorded = record(job, &place, setting)?;
-        let events: u64 = recorded.events.iter().map(weight).sum();
-        let turns = TURNS.quick(setting.extent.is_quick());
+        let events: u64 = recorded.events.iter().map(event_count).sum();
+        let policy = POLICY.quick(setting.extent.is_quick());
         affinity::pin(&[affinity::load_cpu()])?;
-        let costs = turns.run(&BATCHES, |most| cost(&recorded, most), |_| true)?;
+        let costs = policy.run(&BATCHES, |most| cost(&recorded, most), |_| true)?;
         for (most, costs) in BATCHES.iter().zip(costs) {
             let an_event = |of: &dyn Fn(&Cost) -> f64| {
                 costs.iter().map(|cost| of(cost) / events as f64).collect::<Rounds>()
@@ -84,25 +86,25 @@ pub(crate) fn run(setting: &Setting) -> Result<Found> {
         }
     }
     let how = format!(
-        "Recorded of fio by a tracer (random reads and writes of a loop device, write + fsync on ext4), encoded again in batches \
-         of each size; zstd level {LEVEL} over each batch by itself, as a record of Kafka that holds one has it. An event is a \
+        "Events of fio, recorded by a tracer (random reads and writes of a loop device, write + fsync on ext4), encoded again in batches \
+         of each size; zstd level {LEVEL} over each batch separately, as in a Kafka record with one batch. An event is a \
          call, a bio, a request, a commit or a name; names are in it."
     );
-    Ok(Found { how, figures, tables: vec![table], ..Found::default() })
+    Ok(BenchReport { how, figures, tables: vec![table], ..BenchReport::default() })
 }
 
-/// One on one they are two.
-fn weight(event: &LayerEvent) -> u64 {
+/// Counts a pair as two events.
+fn event_count(event: &LayerEvent) -> u64 {
     if matches!(event, LayerEvent::Pair(_)) { 2 } else { 1 }
 }
 
-/// What a tracer says of `job`, as one batch.
-fn record(job: Job, place: &Place, setting: &Setting) -> Result<EventBatch> {
+/// Records the events of `job` as one batch.
+fn record(job: Job, place: &DiskTarget, setting: &Setting) -> Result<EventBatch> {
     let length = Length { run_ms: if setting.extent.is_quick() { 200 } else { 1_500 }, ramp_ms: 0 };
     if job.op == Op::WriteFsync && !place.target.exists() {
         std::fs::write(&place.target, []).context("cannot make fio's file")?;
     }
-    let tracer = harness::tracer()?;
+    let tracer = harness::load_tracer()?;
     let output = setting.folder.join("wire.fio");
     let cpus: Vec<String> = affinity::cpus().iter().map(ToString::to_string).collect();
     let words = job.command(place, length, &cpus.join(","), &output);
@@ -117,27 +119,27 @@ fn record(job: Job, place: &Place, setting: &Setting) -> Result<EventBatch> {
         Ok(())
     })?;
     let mut batches = batches.into_iter();
-    let mut whole = batches.next().context("the tracer said nothing")?;
+    let mut recorded = batches.next().context("the tracer emitted no batch")?;
     for batch in batches {
-        whole.events.extend(batch.events);
-        (whole.stats, whole.watermark) = (batch.stats, batch.watermark);
+        recorded.events.extend(batch.events);
+        (recorded.stats, recorded.watermark) = (batch.stats, batch.watermark);
     }
-    whole.events.truncate(EVENTS_MAX);
-    Ok(whole)
+    recorded.events.truncate(EVENTS_MAX);
+    Ok(recorded)
 }
 
-/// All that `tracer` publishes until `wait` returns.
+/// Collects all batches that `tracer` emits until `wait` returns.
 fn collect(tracer: Tracer, wait: impl FnOnce() -> Result<()>) -> Result<Vec<EventBatch>> {
     let stop = StopSignal::new();
-    let given = stop.clone();
+    let signal = stop.clone();
     let (events, mut batches) = blkkin_bus::channel::<EventBatch>(CAPACITY_DEFAULT);
-    let drain = std::thread::spawn(move || tracer.run(events, given));
-    let kept = Arc::new(Mutex::new(Vec::new()));
-    let keeping = Arc::clone(&kept);
+    let tracer_thread = std::thread::spawn(move || tracer.run(events, signal));
+    let batches_shared = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&batches_shared);
     let consumer = std::thread::spawn(move || {
         loop {
             match batches.next(Duration::from_secs(1)) {
-                Next::Item(batch) => keeping.lock().unwrap_or_else(|held| held.into_inner()).push(batch),
+                Next::Item(batch) => sink.lock().unwrap_or_else(|held| held.into_inner()).push(batch),
                 Next::Timeout => {}
                 Next::Closed => return,
             }
@@ -145,17 +147,17 @@ fn collect(tracer: Tracer, wait: impl FnOnce() -> Result<()>) -> Result<Vec<Even
     });
     let waited = wait();
     stop.stop();
-    drain.join().ok().context("the tracer's thread panicked")??;
+    tracer_thread.join().ok().context("the tracer's thread panicked")??;
     consumer.join().ok().context("the consumer's thread panicked")?;
     waited?;
-    Ok(std::mem::take(&mut *kept.lock().unwrap_or_else(|held| held.into_inner())))
+    Ok(std::mem::take(&mut *batches_shared.lock().unwrap_or_else(|held| held.into_inner())))
 }
 
-/// Encodes and decodes `whole` in batches of `most`.
-fn cost(whole: &EventBatch, most: usize) -> Result<Cost> {
+/// Encodes and decodes `recorded` in batches of `most` events.
+fn cost(recorded: &EventBatch, most: usize) -> Result<Cost> {
     let mut cost = Cost::default();
-    let frame = EventBatch { events: Vec::new(), ..whole.clone() };
-    for events in whole.events.chunks(most) {
+    let frame = EventBatch { events: Vec::new(), ..recorded.clone() };
+    for events in recorded.events.chunks(most) {
         let batch = EventBatch { events: events.to_vec(), ..frame.clone() };
         let begun = Instant::now();
         let bytes = v1::encode(&batch);
@@ -166,7 +168,7 @@ fn cost(whole: &EventBatch, most: usize) -> Result<Cost> {
         let decoded = v1::decode(&bytes)?;
         cost.decode += begun.elapsed();
         if decoded.batch != batch {
-            bail!("what was decoded is not what was encoded: its size says nothing");
+            bail!("the decoded batch differs from the encoded one: its size has no meaning");
         }
     }
     Ok(cost)

@@ -1,15 +1,18 @@
-//! `contexts`: what a traced call costs more where its thread says for which span it works (OpenTelemetry's thread context).
+//! `contexts`: additional cost of a traced system call whose thread publishes its context
+//! (OpenTelemetry's thread context).
 //!
-//! The call is the cheapest that is followed, `msync(0, 0, 0)`. Each round measures it in a traced process six times, each under
-//! a tracer of its own: where nobody's contexts are read (`--contexts off`); where they are, in a process that publishes nothing; in one
-//! that publishes by a library whose variable is at a distance from the thread pointer; in one that says attributes besides, in a record that
-//! is a cache line with them; by one whose variable the thread's vector leads to
-//! (DTV), which is walked once a thread; and in a thread of such a process that has not published yet, where it is walked at each call,
-//! since nothing is there to be remembered. The library is compiled here, so without a C compiler there is no figure.
+//! The call is `msync(0, 0, 0)`, the cheapest traced call. Each round measures it in a traced
+//! process under six tracers: with `--contexts off`; in a process that publishes nothing; with a
+//! library whose variable has a static offset from the thread pointer; with attributes in addition,
+//! in a record of one cache line; with a variable behind the thread's dynamic thread vector (DTV),
+//! which is walked once per thread; and in a thread of such a process that has not published yet,
+//! where the DTV is walked at each call because nothing can be cached. The benchmark compiles the
+//! library, so it needs a C compiler.
 //!
-//! What the kernel's helper takes for such reads by itself is said beside ([`floor`]).
+//! [`floor`] measures the kernel helper for such reads alone.
 //!
-//! *Invariant*: a way counts only if its calls were made for the span, or for none, as it says: the tracer's own events are counted.
+//! *Invariant*: a run counts only if the tracer's events have the expected parents: the published
+//! span, or none.
 
 mod floor;
 
@@ -21,147 +24,163 @@ use anyhow::{Context, Result, bail};
 use blkkin_tracer::{ContextPolicy, TracerConfig};
 
 use crate::calls::{Call, Target};
-use crate::frame::{Figure, Found, Goal, Rounds, Table, Turns};
-use crate::harness::{self, Running};
+use crate::frame::{BenchReport, Figure, Goal, RoundPolicy, Rounds, Table};
+use crate::harness::{self, RunningTracer};
 use crate::{Setting, affinity, library};
 
-const TURNS: Turns = Turns { warm_up: 1, least: 9, most: 15, at_most: Duration::from_secs(180) };
+const POLICY: RoundPolicy =
+    RoundPolicy { warm_up: 1, min_rounds: 9, max_rounds: 15, time_limit: Duration::from_secs(180) };
 /// Chunks of 1,000 calls.
 const CHUNKS: &str = "400";
 const CHUNKS_QUICK: &str = "40";
-/// ns; a tenth of the goals.
+/// Spread in ns that ends the rounds: a tenth of the goals.
 const SPREAD_ENOUGH: f64 = 13.0;
-/// Calls are made and not measured, until the variable is found: some ms behind the library's being mapped, on a quiet machine.
-const FOUND_WITHIN: Duration = Duration::from_secs(30);
+/// Time limit until the tracer finds the variable: some ms after the library is mapped, on a quiet
+/// machine. Calls before are not measured.
+const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum ContextMode {
     Off,
-    Silent,
-    Distance,
+    Unpublished,
+    StaticOffset,
     Attributes,
-    Vector,
-    Walked,
+    Dtv,
+    DtvUnset,
 }
 
-impl Way {
-    const ALL: [Way; 6] = [Way::Off, Way::Silent, Way::Distance, Way::Attributes, Way::Vector, Way::Walked];
+impl ContextMode {
+    const ALL: [ContextMode; 6] = [
+        ContextMode::Off,
+        ContextMode::Unpublished,
+        ContextMode::StaticOffset,
+        ContextMode::Attributes,
+        ContextMode::Dtv,
+        ContextMode::DtvUnset,
+    ];
 
     fn name(self) -> &'static str {
         match self {
-            Way::Off => "contexts are not read",
-            Way::Silent => "the process publishes nothing",
-            Way::Distance => "published, at a distance from the thread pointer",
-            Way::Attributes => "the same with two attributes (36 bytes)",
-            Way::Vector => "published, behind the thread's vector (walked once)",
-            Way::Walked => "not published yet by this thread, the vector walked at each call",
+            ContextMode::Off => "contexts are not read",
+            ContextMode::Unpublished => "the process publishes nothing",
+            ContextMode::StaticOffset => "published, at a distance from the thread pointer",
+            ContextMode::Attributes => "the same with two attributes (36 bytes)",
+            ContextMode::Dtv => "published, behind the thread's vector (walked once)",
+            ContextMode::DtvUnset => "not published yet by this thread, the vector walked at each call",
         }
     }
 
-    /// What its calls are compared with, and how much dearer they may be.
-    fn above(self) -> Option<(Way, f64)> {
+    /// Returns the mode to compare with, and the maximum additional ns.
+    fn base_and_goal(self) -> Option<(ContextMode, f64)> {
         match self {
-            Way::Off => None,
-            Way::Silent => Some((Way::Off, 10.0)),
-            Way::Distance | Way::Vector => Some((Way::Silent, 130.0)),
-            // One more read of the process's memory (57), and a record of no fixed size (10).
-            Way::Attributes => Some((Way::Distance, 90.0)),
-            Way::Walked => Some((Way::Silent, 250.0)),
+            ContextMode::Off => None,
+            ContextMode::Unpublished => Some((ContextMode::Off, 10.0)),
+            ContextMode::StaticOffset | ContextMode::Dtv => Some((ContextMode::Unpublished, 130.0)),
+            // Another read of the process's memory (57), and a record of variable size (10).
+            ContextMode::Attributes => Some((ContextMode::StaticOffset, 90.0)),
+            ContextMode::DtvUnset => Some((ContextMode::Unpublished, 250.0)),
         }
     }
 
     fn publishes(self) -> bool {
-        self.word() != "keep"
+        self.record_kind() != "keep"
     }
 
-    /// What the load is told.
-    fn word(self) -> &'static str {
+    /// Returns the record that the load publishes.
+    fn record_kind(self) -> &'static str {
         match self {
-            Way::Off | Way::Silent | Way::Walked => "keep",
-            Way::Distance | Way::Vector => "publish",
-            Way::Attributes => "say",
+            ContextMode::Off | ContextMode::Unpublished | ContextMode::DtvUnset => "keep",
+            ContextMode::StaticOffset | ContextMode::Dtv => "publish",
+            ContextMode::Attributes => "attributes",
         }
     }
 
-    /// What the compiler is told of the library.
+    /// Returns the compiler flag of the library.
     fn model(self) -> Option<&'static str> {
         match self {
-            Way::Off | Way::Silent => None,
-            Way::Distance | Way::Attributes => Some("-ftls-model=initial-exec"),
-            // Elsewhere the compilers know descriptors only, which lead to a distance.
-            Way::Vector | Way::Walked => Some("-mtls-dialect=gnu"),
+            ContextMode::Off | ContextMode::Unpublished => None,
+            ContextMode::StaticOffset | ContextMode::Attributes => Some("-ftls-model=initial-exec"),
+            // On other architectures the compilers support TLS descriptors only, which lead to an
+            // offset.
+            ContextMode::Dtv | ContextMode::DtvUnset => Some("-mtls-dialect=gnu"),
         }
     }
 }
 
-/// Measures.
-pub(crate) fn run(setting: &Setting) -> Result<Found> {
+/// Runs the benchmark.
+pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
     let quick = setting.extent.is_quick();
     let chunks = if quick { CHUNKS_QUICK } else { CHUNKS };
     let folder = tempfile::tempdir()?;
-    let libraries = Way::ALL.map(|way| way.model().map(|model| library(folder.path(), model)).transpose());
+    let libraries =
+        ContextMode::ALL.map(|mode| mode.model().map(|model| library(folder.path(), model)).transpose());
     let libraries = libraries.into_iter().collect::<Result<Vec<_>>>()?;
     let (mut lost, all) = (0, affinity::cpus());
-    let one = |way: Way| {
-        let place = Way::ALL.iter().position(|one| *one == way).unwrap_or_default();
-        measured(way, libraries[place].as_deref(), chunks, &mut lost)
+    let measure = |mode: ContextMode| {
+        let index = ContextMode::ALL.iter().position(|other| *other == mode).unwrap_or_default();
+        measured(mode, libraries[index].as_deref(), chunks, &mut lost)
     };
     let enough = |rounds: &[Vec<f64>]| {
-        let above = Way::ALL.into_iter().filter_map(|way| above(rounds, way));
-        above.map(|rounds| rounds.spread()).all(|spread| spread < SPREAD_ENOUGH)
+        let overhead = ContextMode::ALL.into_iter().filter_map(|mode| overhead(rounds, mode));
+        overhead.map(|rounds| rounds.spread()).all(|spread| spread < SPREAD_ENOUGH)
     };
-    let rounds = TURNS.quick(quick).run(&Way::ALL, one, enough)?;
+    let rounds = POLICY.quick(quick).run(&ContextMode::ALL, measure, enough)?;
     affinity::pin(&[affinity::load_cpu()]).context("cannot bind this process to a CPU")?;
     let reads = [8, 28, 36].map(floor::read).into_iter().collect::<Result<Vec<_>>>();
     affinity::pin(&all).context("cannot unbind this process")?;
-    Ok(found(&rounds, &reads?, lost))
+    Ok(build_report(&rounds, &reads?, lost))
 }
 
 fn library(folder: &Path, model: &str) -> Result<PathBuf> {
     library::compile(folder, &format!("slot{model}"), include_str!("slot.c"), model)
 }
 
-/// ns a call.
-fn measured(way: Way, library: Option<&Path>, chunks: &str, lost: &mut u64) -> Result<f64> {
-    let contexts = if way == Way::Off { ContextPolicy::None } else { ContextPolicy::All };
-    let tracer = harness::tracer_with(&TracerConfig { contexts, ..TracerConfig::default() })?;
+/// Measures ns per call.
+fn measured(mode: ContextMode, library: Option<&Path>, chunks: &str, lost: &mut u64) -> Result<f64> {
+    let contexts = if mode == ContextMode::Off { ContextPolicy::None } else { ContextPolicy::All };
+    let tracer = harness::load_tracer_with(&TracerConfig { contexts, ..TracerConfig::default() })?;
     let library = library.map_or("-".into(), Path::to_string_lossy);
     let folder = tempfile::tempdir()?;
     let go = folder.path().join("go");
-    let words = ["measure-context", chunks, &library, way.word(), &go.to_string_lossy()];
-    let load = harness::traced_load(&tracer, &words)?;
-    let running = Running::start(tracer);
-    let begun = Instant::now();
-    while way.model().is_some() && running.publishing() == 0 && begun.elapsed() < FOUND_WITHIN {
+    let words = ["measure-context", chunks, &library, mode.record_kind(), &go.to_string_lossy()];
+    let load = harness::spawn_traced_load(&tracer, &words)?;
+    let running = RunningTracer::start(tracer);
+    let started = Instant::now();
+    while mode.model().is_some() && running.publishing() == 0 && started.elapsed() < DISCOVERY_TIMEOUT {
         std::thread::sleep(Duration::from_millis(1));
     }
     std::fs::write(&go, "")?;
-    let answer = harness::answer(load)?;
+    let answer = harness::wait_for_output(load)?;
     let done = running.finish()?;
-    *lost += done.accounts.lost();
-    let (all, below) = (done.accounts.calls.recorded, done.in_contexts);
-    let said = done.with_attributes;
-    let as_said = if way.publishes() { below > all / 2 } else { below == 0 };
-    let with = if way == Way::Attributes { said > all / 2 } else { said == 0 };
-    if !as_said || !with {
-        bail!("{}: of {all} calls {below} were made for a span, {said} with attributes", way.name());
+    *lost += done.stats.lost();
+    let (all, with_context) = (done.stats.calls.recorded, done.with_context);
+    let with_attributes = done.with_attributes;
+    let matches = if mode.publishes() { with_context > all / 2 } else { with_context == 0 };
+    let with = if mode == ContextMode::Attributes { with_attributes > all / 2 } else { with_attributes == 0 };
+    if !matches || !with {
+        bail!(
+            "{}: of {all} calls {with_context} were made for a span, {with_attributes} with attributes",
+            mode.name()
+        );
     }
-    answer.trim().parse().context("a load says ns")
+    answer.trim().parse().context("a load prints ns")
 }
 
-/// In the process that is traced: `measure-context CHUNKS LIBRARY|- publish|say|keep GO`; it measures once the file GO is there.
-pub(crate) fn load(chunks: usize, library: &str, word: &str, go: &Path) -> Result<()> {
+/// Runs the load in the traced process: `measure-context CHUNKS LIBRARY|- publish|attributes|keep
+/// GO`. It measures after the file GO exists.
+pub(crate) fn load(chunks: usize, library: &str, record_kind: &str, go: &Path) -> Result<()> {
     affinity::pin(&[affinity::load_cpu()])?;
     affinity::prefer_this_process();
     if library != "-" {
         let publish = publisher(library)?;
-        let record: Option<&[u8]> = match word {
+        let record: Option<&[u8]> = match record_kind {
             "publish" => Some(&RECORD),
-            "say" => Some(&SAYING),
+            "attributes" => Some(&RECORD_WITH_ATTRIBUTES),
             _ => None,
         };
         if let Some(record) = record {
-            // Written by this process, as a program's own is: a page of the file that nobody has touched is not there to be read.
+            // Written by this process, like a program's own record: an untouched page of the file
+            // is not in memory and cannot be read.
             let record = record.to_vec().leak();
             // SAFETY: the library's own function, and a record that lives as long as the process.
             unsafe { publish(record.as_ptr().cast()) };
@@ -175,15 +194,15 @@ pub(crate) fn load(chunks: usize, library: &str, word: &str, go: &Path) -> Resul
     Ok(())
 }
 
-/// Trace and span of ones, valid, sampled, without attributes.
+/// Record with ids of ones, valid, sampled, without attributes.
 static RECORD: [u8; 28] = {
     let mut record = [1; 28];
     (record[26], record[27]) = (0, 0);
     record
 };
 
-/// The same with two of them, a number, a length and 16 bytes of text each.
-static SAYING: [u8; 64] = {
+/// Record with two attributes: a number, a length and 16 bytes of text each.
+static RECORD_WITH_ATTRIBUTES: [u8; 64] = {
     let mut record = [b'x'; 64];
     let mut at = 0;
     while at < 26 {
@@ -200,43 +219,43 @@ type Publish = unsafe extern "C" fn(*const c_void);
 
 fn publisher(library: &str) -> Result<Publish> {
     let function = library::function(library, "publish")?;
-    // SAFETY: `slot.c` has it so.
+    // SAFETY: the signature in `slot.c`.
     Ok(unsafe { std::mem::transmute::<*mut c_void, Publish>(function) })
 }
 
-fn of(rounds: &[Vec<f64>], way: Way) -> Rounds {
-    let place = Way::ALL.iter().position(|one| *one == way).unwrap_or_default();
-    rounds[place].iter().copied().collect()
+fn of(rounds: &[Vec<f64>], mode: ContextMode) -> Rounds {
+    let index = ContextMode::ALL.iter().position(|other| *other == mode).unwrap_or_default();
+    rounds[index].iter().copied().collect()
 }
 
-/// ns above what it is compared with, round by round.
-fn above(rounds: &[Vec<f64>], way: Way) -> Option<Rounds> {
-    let (base, _) = way.above()?;
-    Some(Rounds::differences(&of(rounds, way), &of(rounds, base)))
+/// Returns the additional ns over the base mode, round by round.
+fn overhead(rounds: &[Vec<f64>], mode: ContextMode) -> Option<Rounds> {
+    let (base, _) = mode.base_and_goal()?;
+    Some(Rounds::differences(&of(rounds, mode), &of(rounds, base)))
 }
 
-fn found(rounds: &[Vec<f64>], reads: &[Rounds], lost: u64) -> Found {
+fn build_report(rounds: &[Vec<f64>], reads: &[Rounds], lost: u64) -> BenchReport {
     let mut table = Table::new("", &["a traced msync(0, 0, 0)", "ns", "above", "of"]);
     let mut figures = Vec::new();
-    for way in Way::ALL {
+    for mode in ContextMode::ALL {
         let shown = |rounds: &Rounds| crate::frame::number::with_spread(rounds.median(), rounds.spread());
-        let (time, above) = (of(rounds, way), above(rounds, way));
-        let base = way.above().map_or("", |(base, _)| base.name());
+        let (time, overhead) = (of(rounds, mode), overhead(rounds, mode));
+        let base = mode.base_and_goal().map_or("", |(base, _)| base.name());
         table.row([
-            way.name().to_owned(),
+            mode.name().to_owned(),
             shown(&time),
-            above.as_ref().map_or(String::new(), shown),
+            overhead.as_ref().map_or(String::new(), shown),
             base.to_owned(),
         ]);
-        if let (Some(above), Some((base, goal))) = (above, way.above()) {
+        if let (Some(overhead), Some((base, goal))) = (overhead, mode.base_and_goal()) {
             let ratios = Rounds::ratios(&time, &of(rounds, base));
-            let figure = Figure::of(way.name(), &above, "ns above").ratio(&ratios);
+            let figure = Figure::of(mode.name(), &overhead, "ns above").ratio(&ratios);
             figures.push(figure.goal(Goal::AtMost(goal)));
         }
     }
     let how = format!(
-        "ns a traced call; medians of {} rounds of {CHUNKS},000 calls of each, in turns, each under a tracer that was loaded for it. The load \
-         runs on CPU {}, the reader on the others. Counted besides: how many calls were made for a span.",
+        "ns per traced call; medians of {} rounds of {CHUNKS},000 calls of each, alternating, each under a newly loaded tracer. The load \
+         runs on CPU {}, the reader on the others. The parents of the calls were checked.",
         rounds[0].len(),
         affinity::load_cpu()
     );
@@ -244,12 +263,12 @@ fn found(rounds: &[Vec<f64>], reads: &[Rounds], lost: u64) -> Found {
     let shown: Vec<String> =
         reads.iter().map(|read| crate::frame::number::with_spread(read.median(), read.spread())).collect();
     let floor = format!(
-        "The kernel's helper by itself, 64 reads of this process's memory in a row: {} ns for 8 bytes, {} for 28, {} for 36. A context is the first \
+        "The kernel's helper alone, 64 reads of this process's memory in a row: {} ns for 8 bytes, {} for 28, {} for 36. A context is the first \
          two of these, {} ns; attributes are one more.",
         shown[0],
         shown[1],
         shown[2],
         crate::frame::number::number(reads[0].median() + reads[1].median()),
     );
-    Found { how, figures, tables: vec![table], notes: vec![lost, floor], ..Found::default() }
+    BenchReport { how, figures, tables: vec![table], notes: vec![lost, floor], ..BenchReport::default() }
 }

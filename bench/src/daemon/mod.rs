@@ -1,16 +1,17 @@
-//! `daemon`: from the end of a daemon's operation to where Zipkin shows its trace, on one node.
+//! `daemon`: latency from the end of a daemon span to its trace in Zipkin, on one node.
 //!
 //! ```text
 //! fio (nbd) → blkkin-nbd → LTTng → blkkin run --ust ─┐
-//!                  └ kernel (pread64) ───────────────┴→ between (notes what goes by) → Zipkin ← asked all the time
+//!                  └ kernel (pread64) ───────────────┴→ proxy (records the time) → Zipkin ← polled
 //! ```
 //!
-//! Each operation has a call below it, so its trace is whole only when both ways have been gone: LTTng's rings, its live timer and relay;
-//! the kernel's rings and the thread that drains them. All runs on this one machine, Zipkin too, so that all clocks are one; and
-//! takes CPUs from each other.
+//! Each daemon span has a system call as child, so its trace is complete only when both paths have
+//! delivered: LTTng's rings, live timer and relay daemon; and the kernel's rings with their reader
+//! thread. All processes run on this machine, including Zipkin, so that they share one clock; they
+//! also compete for its CPUs.
 
-mod posts;
-mod watch;
+mod parser;
+mod tracker;
 
 use std::fs::{self, File};
 use std::io;
@@ -24,66 +25,68 @@ use anyhow::{Context, Result, bail};
 
 use crate::frame::number::count;
 use crate::frame::rounds::quantile;
-use crate::frame::{Figure, Found, Goal, Rounds};
-use crate::process::{Running, now_us};
+use crate::frame::{BenchReport, Figure, Goal, Rounds};
+use crate::process::{ChildGuard, now_us};
 use crate::zipkin::Zipkin;
-use crate::{Setting, between, nbd};
-use watch::Watch;
+use crate::{Setting, nbd, proxy};
+use tracker::VisibilityTracker;
 
-/// Operations a second.
+/// Requests per second.
 const RATE: u64 = 1_000;
 const ROUNDS: u32 = 7;
 const ROUND: Duration = Duration::from_secs(15);
-/// Not counted: Zipkin's JVM compiles.
+/// Time that is not counted, in which Zipkin's JVM compiles.
 const WARM_UP: Duration = Duration::from_secs(30);
-/// For the last traces to come.
-const LATE: Duration = Duration::from_secs(3);
-/// Room in Zipkin, for twice of what comes.
+/// Time for the last traces to arrive.
+const SETTLE: Duration = Duration::from_secs(3);
+/// Capacity of Zipkin, for twice the expected spans.
 const SPANS_MAX: u32 = 800_000;
 const FILE_BYTES: u64 = 64 << 20;
 const SHOWN_P99_MAX_MS: f64 = 50.0;
-/// For the server to listen, which it does once LTTng knows it; and for blkkin to end.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time limit for the server to listen, which requires its registration with LTTng, and for blkkin
+/// to end.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Measures.
-pub(crate) fn run(setting: &Setting) -> Result<Found> {
+/// Runs the benchmark.
+pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
     let (rounds, round, warm_up) = match setting.extent.is_quick() {
         true => (1, Duration::from_secs(5), Duration::from_secs(5)),
         false => (ROUNDS, ROUND, WARM_UP),
     };
     let whole = warm_up + round * rounds + Duration::from_secs(1);
     let zipkin = Arc::new(Zipkin::without_pauses(SPANS_MAX).map_err(anyhow::Error::msg)?);
-    let watch = Arc::new(Watch::default());
+    let tracker = Arc::new(VisibilityTracker::default());
     let address = zipkin.url().trim_start_matches("http://").to_owned();
-    let seeing = Arc::clone(&watch);
-    let between = between::listen(address, move || seeing.see())?;
+    let observing = Arc::clone(&tracker);
+    let proxy = proxy::listen(address, move || observing.observe())?;
     let folder = tempfile::tempdir_in("/dev/shm")?;
-    let mut traced = Traced::start(setting, folder.path(), &format!("zipkin=http://{between}"))?;
+    let mut traced = Traced::start(setting, folder.path(), &format!("zipkin=http://{proxy}"))?;
     let end = Arc::new(AtomicBool::new(false));
-    let asking = watch.ask(Arc::clone(&zipkin), Arc::clone(&end));
-    let mut fio = Running(fio(&traced.socket, whole).spawn().context("fio is not installed")?);
+    let poller = tracker.poll(Arc::clone(&zipkin), Arc::clone(&end));
+    let mut fio = ChildGuard(fio(&traced.socket, whole).spawn().context("fio is not installed")?);
     std::thread::sleep(warm_up);
-    let begun = now_us();
+    let started = now_us();
     std::thread::sleep(round * rounds);
     if !fio.0.wait()?.success() {
         bail!("fio failed");
     }
-    std::thread::sleep(LATE);
+    std::thread::sleep(SETTLE);
     end.store(true, Relaxed);
-    asking.join().ok().context("who asks Zipkin panicked")?;
+    poller.join().ok().context("the thread that polls Zipkin panicked")?;
     traced.end()?;
-    if let Some(trouble) = watch.trouble() {
-        bail!("{trouble}");
+    if let Some(error) = tracker.error() {
+        bail!("{error}");
     }
     let each = round.as_micros() as u64;
-    let times: Vec<_> =
-        (0..u64::from(rounds)).map(|n| watch.ended_in(begun + n * each, begun + (n + 1) * each)).collect();
-    found(&times, round)
+    let times: Vec<_> = (0..u64::from(rounds))
+        .map(|n| tracker.ended_in(started + n * each, started + (n + 1) * each))
+        .collect();
+    build_report(&times, round)
 }
 
-/// `blkkin run --ust` around the server.
+/// Running `blkkin run --ust` with the server.
 struct Traced {
-    blkkin: Running,
+    blkkin: ChildGuard,
     socket: PathBuf,
 }
 
@@ -91,23 +94,23 @@ impl Traced {
     fn start(setting: &Setting, folder: &Path, to: &str) -> Result<Traced> {
         let (file, socket) = (folder.join("file"), folder.join("socket"));
         File::create(&file)?.set_len(FILE_BYTES)?;
-        let said = setting.folder.join("daemon.blkkin");
+        let log = setting.folder.join("daemon.blkkin");
         let mut command = Command::new(&setting.blkkin);
         command.args(["run", "--ust", "--to", to, "--"]);
         command.arg(nbd::program()?).arg(file).arg("--unix").arg(&socket);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&said)?);
-        let mut blkkin = Running(command.spawn().context("cannot start blkkin")?);
-        let begun = Instant::now();
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log)?);
+        let mut blkkin = ChildGuard(command.spawn().context("cannot start blkkin")?);
+        let started = Instant::now();
         while !socket.exists() {
-            if blkkin.0.try_wait()?.is_some() || begun.elapsed() > PATIENCE {
-                bail!("the server does not listen: see {}", said.display());
+            if blkkin.0.try_wait()?.is_some() || started.elapsed() > TIMEOUT {
+                bail!("the server does not listen: see {}", log.display());
             }
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(Traced { blkkin, socket })
     }
 
-    /// Ends the server; blkkin ends behind it.
+    /// Stops the server; blkkin ends after it.
     fn end(&mut self) -> Result<()> {
         let pid = self.blkkin.0.id();
         for child in children(pid)? {
@@ -117,9 +120,9 @@ impl Traced {
                 return Err(io::Error::last_os_error()).context("cannot end the server");
             }
         }
-        let begun = Instant::now();
+        let started = Instant::now();
         while self.blkkin.0.try_wait()?.is_none() {
-            if begun.elapsed() > PATIENCE {
+            if started.elapsed() > TIMEOUT {
                 bail!("blkkin does not end behind its command");
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -128,12 +131,12 @@ impl Traced {
     }
 }
 
-/// Of all its threads.
+/// Lists the children of all threads of a process.
 fn children(pid: u32) -> Result<Vec<libc::pid_t>> {
     let mut all = Vec::new();
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let said = fs::read_to_string(thread?.path().join("children"))?;
-        all.extend(said.split_whitespace().filter_map(|word| word.parse::<libc::pid_t>().ok()));
+        let ids = fs::read_to_string(thread?.path().join("children"))?;
+        all.extend(ids.split_whitespace().filter_map(|word| word.parse::<libc::pid_t>().ok()));
     }
     Ok(all)
 }
@@ -148,32 +151,34 @@ fn fio(socket: &Path, length: Duration) -> Command {
     fio
 }
 
-fn found(times: &[[Vec<f64>; 2]], round: Duration) -> Result<Found> {
-    let seen: [usize; 2] = [0, 1].map(|what| times.iter().map(|round| round[what].len()).sum());
+fn build_report(times: &[[Vec<f64>; 2]], round: Duration) -> Result<BenchReport> {
+    let seen: [usize; 2] = [0, 1].map(|kind| times.iter().map(|round| round[kind].len()).sum());
     if times.iter().flatten().any(Vec::is_empty) {
-        bail!("no trace came through in one of the rounds: see what blkkin said beside this bench's results");
+        bail!(
+            "no trace came through in one of the rounds: see daemon.blkkin next to this benchmark's results"
+        );
     }
-    let of = |what: usize, part: f64| -> Rounds {
-        times.iter().map(|round| quantile(&mut round[what].clone(), part)).collect()
+    let of = |kind: usize, part: f64| -> Rounds {
+        times.iter().map(|round| quantile(&mut round[kind].clone(), part)).collect()
     };
     let shown = Figure::of("daemon's event to visible in Zipkin, p99", &of(1, 0.99), "ms");
     let figures = vec![
         shown.goal(Goal::AtMost(SHOWN_P99_MAX_MS)),
         Figure::of("daemon's event to visible in Zipkin, median", &of(1, 0.5), "ms"),
-        Figure::of("daemon's event to span handed over, p99", &of(0, 0.99), "ms")
-            .note("its post has gone by, on its way to Zipkin"),
-        Figure::of("daemon's event to span handed over, median", &of(0, 0.5), "ms"),
+        Figure::of("daemon's event to span posted, p99", &of(0, 0.99), "ms")
+            .note("by the proxy between exporter and Zipkin"),
+        Figure::of("daemon's event to span posted, median", &of(0, 0.5), "ms"),
     ];
     let how = format!(
-        "fio's nbd engine asks blkkin-nbd for {RATE} reads of 4 KiB a second, its file in memory, under `blkkin run --ust --to zipkin=…`; the \
-         event is the operation's end. All is on this one machine, Zipkin too, whose garbage is collected without stopping it (-XX:+UseZGC; by \
-         its default it stops for 30 to 50 ms each second while it is filled). {} rounds of {} s after {} s for Zipkin's JVM; {} spans \
-         of operations went by, and {} were shown: Zipkin was asked each ms for one of the newest post.",
+        "fio's nbd engine sends {RATE} reads of 4 KiB per second to blkkin-nbd, its file in memory, under `blkkin run --ust --to zipkin=…`; the \
+         event is the end of the daemon span. All processes run on this machine, Zipkin too, with a concurrent garbage collector (-XX:+UseZGC; by \
+         default it pauses for 30 to 50 ms each second under this load). {} rounds of {} s after {} s for Zipkin's JVM; {} spans \
+         of the daemon were posted, and {} were visible: Zipkin was polled each ms for a trace of the newest post.",
         times.len(),
         round.as_secs(),
         WARM_UP.as_secs(),
         count(seen[0] as u64),
         count(seen[1] as u64),
     );
-    Ok(Found { how, figures, ..Found::default() })
+    Ok(BenchReport { how, figures, ..BenchReport::default() })
 }

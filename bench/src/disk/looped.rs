@@ -1,4 +1,4 @@
-//! A loop device over a file on tmpfs. Taken down when dropped.
+//! Loop device over a file on tmpfs, removed on drop.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::{BYTES, Place, kernel_number};
+use super::{BYTES, DiskTarget, kernel_number};
 
 pub(crate) struct Looped {
     image: PathBuf,
@@ -15,7 +15,7 @@ pub(crate) struct Looped {
 }
 
 impl Looped {
-    /// Makes it and writes it once, so that reads find memory and not holes.
+    /// Makes the device and writes it once, so that reads hit memory and not holes.
     pub(crate) fn make(name: &str) -> Result<Looped> {
         let image = PathBuf::from(format!("/dev/shm/blkkin-bench.{}.{name}.img", std::process::id()));
         let mut disk = Looped { image, device: String::new() };
@@ -33,17 +33,17 @@ impl Looped {
         Ok(disk)
     }
 
-    /// The device itself.
-    pub(crate) fn place(&self) -> Result<Place> {
+    /// Returns the raw device.
+    pub(crate) fn place(&self) -> Result<DiskTarget> {
         let number = std::fs::metadata(&self.device).context("a loop device without a file in /dev")?.rdev();
         let (target, device) = (PathBuf::from(&self.device), self.device.clone());
-        Ok(Place { name: "loop over tmpfs", target, device, number: kernel_number(number) })
+        Ok(DiskTarget { name: "loop over tmpfs", target, device, number: kernel_number(number) })
     }
 }
 
 impl Drop for Looped {
     fn drop(&mut self) {
-        // Nobody else knows of either; what fails here is seen by `losetup --list` and in /dev/shm.
+        // Only this object knows them; a failure is visible in `losetup --list` and in /dev/shm.
         if !self.device.is_empty() {
             let _ = Command::new("losetup").args(["--detach", &self.device]).status();
         }

@@ -1,7 +1,9 @@
-//! What is read and written: a raw loop device, ext4 on one, a file on the machine's own disk. All gone when dropped.
+//! Disks of the benchmarks: a raw loop device, ext4 on one, and a file on the machine's disk. All
+//! are removed on drop.
 //!
-//! The loop devices lie over files on tmpfs, the fastest device that any machine has: there a tracer's cost shows most.
-//! The file on the real disk is read and written with direct I/O, as large as one loop device.
+//! The loop devices use files on tmpfs, the fastest device of any machine, where the cost of a
+//! tracer is largest. The file on the real disk uses direct I/O and has the size of one loop
+//! device.
 
 mod looped;
 mod mounted;
@@ -13,23 +15,23 @@ pub(crate) use looped::Looped;
 pub(crate) use mounted::Mounted;
 pub(crate) use real::RealFile;
 
-/// Bytes of each: small enough for any /dev/shm, and what a tracer costs does not depend on it.
+/// Size of each: small enough for any /dev/shm; the cost of a tracer does not depend on it.
 pub(crate) const BYTES: u64 = 1 << 30;
 
-/// Where a load goes.
+/// Target of a load.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
-    /// For people.
+pub(crate) struct DiskTarget {
+    /// Name in tables.
     pub(crate) name: &'static str,
-    /// The device or file that fio opens.
+    /// Device or file that fio opens.
     pub(crate) target: PathBuf,
-    /// The block device behind it: `/dev/loop0`.
+    /// Block device, for example `/dev/loop0`.
     pub(crate) device: String,
-    /// Its number, as the kernel's tracepoints have it: major << 20 | minor.
+    /// Device number as in the kernel's tracepoints: major << 20 or'ed with minor.
     pub(crate) number: u32,
 }
 
-/// The kernel's own number of a device (include/linux/kdev_t.h), from that of `stat`.
+/// Converts a device number of `stat` to the kernel's encoding (include/linux/kdev_t.h).
 fn kernel_number(device: u64) -> u32 {
     libc::major(device) << 20 | libc::minor(device)
 }
@@ -39,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_the_kernels() {
+    fn device_numbers_match_the_kernel() {
         assert_eq!(kernel_number(libc::makedev(7, 3)), 7 << 20 | 3);
         assert_eq!(kernel_number(libc::makedev(254, 0)), 254 << 20);
     }

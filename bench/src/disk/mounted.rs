@@ -1,16 +1,16 @@
-//! ext4 on a loop device over tmpfs. Unmounted and taken down when dropped.
+//! File system ext4 on a loop device over tmpfs, unmounted and removed on drop.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::{Looped, Place};
+use super::{DiskTarget, Looped};
 
 pub(crate) struct Mounted {
     point: PathBuf,
     mounted: bool,
-    // Below the mount: dropped after it.
+    // Dropped after the unmount.
     disk: Looped,
 }
 
@@ -21,7 +21,7 @@ impl Mounted {
         let mut mounted = Mounted { point, mounted: false, disk };
         std::fs::create_dir_all(&mounted.point)
             .with_context(|| format!("cannot make {}", mounted.point.display()))?;
-        // Everything at once: what ext4 would initialize later in the background would be traced too.
+        // Initialise everything now: ext4's lazy initialisation in the background would be traced.
         let now = "lazy_itable_init=0,lazy_journal_init=0";
         run(Command::new("mkfs.ext4").args(["-q", "-F", "-b", "4096", "-E", now, &mounted.disk.device]))?;
         run(Command::new("mount").args(["-t", "ext4", &mounted.disk.device]).arg(&mounted.point))?;
@@ -29,16 +29,16 @@ impl Mounted {
         Ok(mounted)
     }
 
-    /// A file on it that a load may make.
-    pub(crate) fn place(&self, file: &str) -> Result<Place> {
+    /// Returns a file on the file system, which the load may create.
+    pub(crate) fn place(&self, file: &str) -> Result<DiskTarget> {
         let target = self.point.join(file);
-        Ok(Place { name: "ext4 on loop over tmpfs", target, ..self.disk.place()? })
+        Ok(DiskTarget { name: "ext4 on loop over tmpfs", target, ..self.disk.place()? })
     }
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Who still has a file open there keeps the loop device; `losetup --list` shows it.
+        // An open file keeps the loop device; `losetup --list` shows it.
         if self.mounted {
             let _ = Command::new("umount").arg(&self.point).status();
         }

@@ -1,4 +1,4 @@
-//! A file on the machine's own disk, and which disk that is. Deleted when dropped.
+//! File on the machine's disk, deleted on drop, and the device number of that disk.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::{BYTES, Place, kernel_number};
+use super::{BYTES, DiskTarget, kernel_number};
 
 pub(crate) struct RealFile {
     path: PathBuf,
@@ -15,7 +15,7 @@ pub(crate) struct RealFile {
 }
 
 impl RealFile {
-    /// Makes it in `folder`, written once: a hole would be read from nowhere.
+    /// Makes the file in `folder` and writes it once: reads of a hole would not reach the disk.
     pub(crate) fn make(folder: &Path) -> Result<RealFile> {
         let number = std::fs::metadata(folder).with_context(|| format!("no {}", folder.display()))?.dev();
         let device = disk_of(Path::new("/sys/dev/block"), number)
@@ -30,9 +30,9 @@ impl RealFile {
         Ok(file)
     }
 
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> DiskTarget {
         let (target, device) = (self.path.clone(), self.device.clone());
-        Place { name: "real disk", target, device, number: self.number }
+        DiskTarget { name: "real disk", target, device, number: self.number }
     }
 }
 
@@ -47,7 +47,8 @@ struct Disk {
     number: u32,
 }
 
-/// The whole disk: requests are its, also where the file system lies on a partition.
+/// Finds the whole disk of a device: requests belong to it even if the file system is on a
+/// partition.
 fn disk_of(folder: &Path, device: u64) -> Option<Disk> {
     let own = folder.join(format!("{}:{}", libc::major(device), libc::minor(device))).canonicalize().ok()?;
     let whole = if own.join("partition").exists() { own.parent()? } else { &own };
@@ -62,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_partition_stands_for_its_disk() {
+    fn partition_resolves_to_its_disk() {
         let sys = tempfile::tempdir().unwrap();
         let part = sys.path().join("devices/sda/sda1");
         std::fs::create_dir_all(&part).unwrap();

@@ -1,8 +1,9 @@
-//! docs/performance.md: what was measured, written between marks, so that no figure is typed by hand.
+//! Generated sections of docs/performance.md, so that no figure there is typed by hand.
 //!
-//! *In*: `target/bench/*.json`, and the page with, for a bench, the lines `<!-- bench NAME -->` and `<!-- end NAME -->`.
-//! *Out*: the page with new text between them, and each plot as `docs/bench/PLOT.svg`. What is not between marks is a
-//! person's: why a figure is as it is, what is not good yet. A bench without a file keeps what stands there.
+//! *In*: `target/bench/*.json`, and the page with the lines `<!-- bench NAME -->` and `<!-- end
+//! NAME -->` for a benchmark. *Out*: the page with new text between them, and each plot as
+//! `docs/bench/PLOT.svg`. Text outside the marks is written by people. A section without a JSON
+//! file stays unchanged.
 
 use std::path::Path;
 
@@ -14,7 +15,7 @@ use super::outcome::{Outcome, Table};
 use super::print::{goal, verdict};
 use super::svg;
 
-/// Writes what is in `folder` into `page`; the names of the benches written.
+/// Writes the results in `folder` into `page` and returns the names of the updated sections.
 pub(crate) fn write(folder: &Path, page: &Path) -> Result<Vec<String>> {
     let mut text =
         std::fs::read_to_string(page).with_context(|| format!("cannot read {}", page.display()))?;
@@ -30,7 +31,7 @@ pub(crate) fn write(folder: &Path, page: &Path) -> Result<Vec<String>> {
             bail!("{} is of a quick run: that is no measurement", path.display());
         }
         std::fs::create_dir_all(&pictures)?;
-        for plot in &outcome.found.plots {
+        for plot in &outcome.report.plots {
             let path = pictures.join(format!("{}.svg", plot.name));
             std::fs::write(&path, svg::draw(plot))
                 .with_context(|| format!("cannot write {}", path.display()))?;
@@ -42,7 +43,7 @@ pub(crate) fn write(folder: &Path, page: &Path) -> Result<Vec<String>> {
     Ok(written)
 }
 
-/// The benches for which there are marks, in order.
+/// Lists the benchmarks with marks, in order.
 fn marked(page: &str) -> Vec<String> {
     let name = |line: &str| Some(line.trim().strip_prefix("<!-- bench ")?.strip_suffix(" -->")?.to_owned());
     page.lines().filter_map(name).collect()
@@ -56,20 +57,20 @@ fn replaced(page: &str, name: &str, section: &str) -> Result<String> {
 }
 
 fn section(outcome: &Outcome) -> String {
-    let found = &outcome.found;
-    let mut text = format!("{}\n\n", found.how);
-    if !found.figures.is_empty() {
-        text += &figures(&found.figures);
+    let report = &outcome.report;
+    let mut text = format!("{}\n\n", report.how);
+    if !report.figures.is_empty() {
+        text += &figures(&report.figures);
     }
-    text.extend(found.tables.iter().map(table));
-    for plot in &found.plots {
+    text.extend(report.tables.iter().map(table));
+    for plot in &report.plots {
         text += &format!("![{}](bench/{}.svg)\n\n", plot.title, plot.name);
     }
-    text.extend(found.notes.iter().map(|note| format!("- {note}\n")));
-    if !found.notes.is_empty() {
+    text.extend(report.notes.iter().map(|note| format!("- {note}\n")));
+    if !report.notes.is_empty() {
         text.push('\n');
     }
-    text + &format!("*{}; {}.*\n", outcome.machine.words(), outcome.conditions.words())
+    text + &format!("*{}; {}.*\n", outcome.machine.summary(), outcome.conditions.summary())
 }
 
 fn figures(figures: &[Figure]) -> String {
@@ -97,17 +98,21 @@ fn table(table: &Table) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{Conditions, Found};
+    use crate::frame::{BenchReport, Conditions};
 
     const PAGE: &str = "# Costs\n\n## Calls\n<!-- bench call -->\nold\n<!-- end call -->\nwhy\n<!-- bench gone -->\nkept\n<!-- end gone -->\n";
 
     fn outcome(conditions: Conditions) -> Outcome {
         let figures = vec![Figure::new("lseek | traced", 260.0, 8.0, "ns")];
-        Outcome::new("call", conditions, Found { how: "By a loop.".into(), figures, ..Found::default() })
+        Outcome::new(
+            "call",
+            conditions,
+            BenchReport { how: "By a loop.".into(), figures, ..BenchReport::default() },
+        )
     }
 
     #[test]
-    fn only_what_is_between_marks_changes() {
+    fn only_text_between_marks_changes() {
         let folder = tempfile::tempdir().unwrap();
         let page = folder.path().join("performance.md");
         std::fs::write(&page, PAGE).unwrap();
@@ -125,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quick_run_is_never_written() {
+    fn quick_run_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let page = folder.path().join("performance.md");
         std::fs::write(&page, PAGE).unwrap();

@@ -1,4 +1,4 @@
-//! The machine and the versions that a figure belongs to.
+//! Machine and versions of a figure.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::affinity;
 
-/// Where it was measured, and of what.
+/// Machine and version of a measurement.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Machine {
     pub(crate) kernel: String,
@@ -15,7 +15,7 @@ pub(crate) struct Machine {
     pub(crate) cpus: usize,
     pub(crate) memory_gib: u64,
     pub(crate) system: String,
-    /// The commit that was built, and whether something was changed since.
+    /// Commit that was built, with a mark if the checkout was modified.
     pub(crate) commit: String,
     pub(crate) date: String,
 }
@@ -28,13 +28,13 @@ impl Machine {
             cpus: affinity::online(),
             memory_gib: memory() >> 30,
             system: system(),
-            commit: said("git", &["describe", "--always", "--dirty", "--exclude=*"]),
-            date: said("date", &["--utc", "+%Y-%m-%d"]),
+            commit: command_output("git", &["describe", "--always", "--dirty", "--exclude=*"]),
+            date: command_output("date", &["--utc", "+%Y-%m-%d"]),
         }
     }
 
-    /// In one line.
-    pub(crate) fn words(&self) -> String {
+    /// Formats the machine in one line.
+    pub(crate) fn summary(&self) -> String {
         format!(
             "Linux {}, {} × {}, {} GiB, {}; blkkin {}, {}",
             self.kernel, self.cpus, self.processor, self.memory_gib, self.system, self.commit, self.date
@@ -42,8 +42,8 @@ impl Machine {
     }
 }
 
-/// What a program says; nothing where it cannot be asked.
-pub(crate) fn said(program: &str, arguments: &[&str]) -> String {
+/// Runs a program and returns its output; empty if it cannot run.
+pub(crate) fn command_output(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).stderr(Stdio::null()).output();
     output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
 }
@@ -62,7 +62,7 @@ fn memory() -> u64 {
     let text = read("/proc/meminfo");
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
     let kib = total.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    // What firmware keeps is missing from it: to the next GiB.
+    // Round up to the next GiB, because firmware reserves a part.
     kib.map_or(0, |kib| (kib * 1024).next_multiple_of(1 << 30))
 }
 

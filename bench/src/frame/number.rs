@@ -1,6 +1,6 @@
-//! Numbers for people: as many digits as help.
+//! Number formats with a useful number of digits.
 
-/// 0.123, 12.3, 1,234,567.
+/// Formats 0.123, 12.3, 1,234,567.
 pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         size if size.is_nan() => "–".to_owned(),
@@ -12,17 +12,17 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-/// `12.3 ± 0.4`; without a spread where there is none.
+/// Formats `12.3 ± 0.4`, or without the spread if it is 0.
 pub(crate) fn with_spread(value: f64, spread: f64) -> String {
     if spread == 0.0 { number(value) } else { format!("{} ± {}", number(value), number(spread)) }
 }
 
-/// 12,345.
+/// Formats 12,345.
 pub(crate) fn count(value: u64) -> String {
     whole(i64::try_from(value).unwrap_or(i64::MAX))
 }
 
-/// `3.4 MB`, of 1000² bytes as disks count.
+/// Formats `3.4 MB`, with decimal units as for disks.
 pub(crate) fn bytes(value: u64) -> String {
     match value {
         0 => "0".to_owned(),
@@ -32,7 +32,7 @@ pub(crate) fn bytes(value: u64) -> String {
     }
 }
 
-/// -1,234.
+/// Formats -1,234.
 pub(crate) fn whole(value: i64) -> String {
     let digits = value.unsigned_abs().to_string();
     let mut text = String::from(if value < 0 { "-" } else { "" });
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_as_many_digits_as_help() {
+    fn numbers_have_useful_digits() {
         let numbers = [0.0, 0.1234, 2.345, 12.34, 999.96, 1234.5, -1_234_567.0, f64::NAN].map(number);
         assert_eq!(numbers, ["0", "0.123", "2.35", "12.3", "1000.0", "1,235", "-1,234,567", "–"]);
         assert_eq!(with_spread(12.34, 0.5), "12.3 ± 0.500");
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_counted_as_disks_count() {
+    fn bytes_use_decimal_units() {
         assert_eq!([0, 999, 20_500, 3_400_000].map(bytes), ["0", "999 B", "20.5 kB", "3.40 MB"]);
     }
 }

@@ -1,4 +1,4 @@
-//! What a bench found, and the file that keeps it.
+//! Result of a benchmark, and its JSON file.
 
 use std::path::{Path, PathBuf};
 
@@ -8,19 +8,19 @@ use serde::{Deserialize, Serialize};
 use super::machine::Machine;
 use super::{Conditions, Figure};
 
-/// What a bench found.
+/// Figures, tables and plots of a benchmark.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Found {
-    /// How it was measured, for the docs: sentences.
+pub(crate) struct BenchReport {
+    /// Method of the measurement, in sentences for the docs.
     pub(crate) how: String,
     pub(crate) figures: Vec<Figure>,
     pub(crate) tables: Vec<Table>,
     pub(crate) plots: Vec<Plot>,
-    /// What a reader must know besides.
+    /// Notes for readers.
     pub(crate) notes: Vec<String>,
 }
 
-/// Rows as they came out, already in words.
+/// Table of formatted cells.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Table {
     pub(crate) title: String,
@@ -28,10 +28,10 @@ pub(crate) struct Table {
     pub(crate) rows: Vec<Vec<String>>,
 }
 
-/// What a person would rather look at.
+/// Plot of the results.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Plot {
-    /// Of its file: `memory-open`.
+    /// Name of its file, for example `memory-open`.
     pub(crate) name: String,
     pub(crate) title: String,
     pub(crate) x: String,
@@ -40,33 +40,34 @@ pub(crate) struct Plot {
     pub(crate) series: Vec<Series>,
 }
 
-/// How it is drawn.
+/// Kind of plot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Shape {
-    /// Points joined by lines; both axes by powers of ten.
+    /// Lines between points; both axes logarithmic.
     LogLines,
-    /// Points joined by lines; y begins at 0.
+    /// Lines between points; the y axis starts at 0.
     Lines,
-    /// For each of these names a group of bars, one a series; `points` hold the name's index and the value.
+    /// Bars, one group per name and one bar per series; `points` contain the name's index and the
+    /// value.
     Bars(Vec<String>),
 }
 
-/// One line or one colour of bars.
+/// Line, or colour of bars.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Series {
     pub(crate) name: String,
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// What `target/bench/NAME.json` holds.
+/// Content of `target/bench/NAME.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     pub(crate) bench: String,
     pub(crate) machine: Machine,
     pub(crate) conditions: Conditions,
     #[serde(flatten)]
-    pub(crate) found: Found,
+    pub(crate) report: BenchReport,
 }
 
 impl Table {
@@ -75,21 +76,21 @@ impl Table {
         Table { title: title.into(), columns, rows: Vec::new() }
     }
 
-    /// What a tool said may have lines; a row is one.
+    /// Adds a row. A tool's output may have several lines; a cell has one.
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
         self.rows.push(cells.into_iter().map(|cell| cell.into().trim().replace('\n', " / ")).collect());
     }
 }
 
 impl Outcome {
-    pub(crate) fn new(bench: &str, conditions: Conditions, mut found: Found) -> Outcome {
-        let doubt = conditions.doubt();
-        let figures = std::mem::take(&mut found.figures).into_iter();
-        found.figures = figures.map(|figure| figure.doubted(doubt.as_deref())).collect();
-        Outcome { bench: bench.to_owned(), machine: Machine::this(), conditions, found }
+    pub(crate) fn new(bench: &str, conditions: Conditions, mut report: BenchReport) -> Outcome {
+        let invalid_reason = conditions.invalid_reason();
+        let figures = std::mem::take(&mut report.figures).into_iter();
+        report.figures = figures.map(|figure| figure.invalidated(invalid_reason.as_deref())).collect();
+        Outcome { bench: bench.to_owned(), machine: Machine::this(), conditions, report }
     }
 
-    /// Writes `FOLDER/NAME.json`; where it is.
+    /// Writes `FOLDER/NAME.json` and returns its path.
     pub(crate) fn write(&self, folder: &Path) -> Result<PathBuf> {
         let path = folder.join(format!("{}.json", self.bench));
         let text = serde_json::to_string_pretty(self)? + "\n";
@@ -112,13 +113,13 @@ mod tests {
     use crate::frame::figure::Verdict;
 
     #[test]
-    fn what_is_written_is_read_again_and_doubt_is_in_it() {
+    fn written_outcome_is_read_back_with_its_invalid_reason() {
         let folder = tempfile::tempdir().unwrap();
         let figure = Figure::new("a", 1.0, f64::NAN, "ns").goal(Goal::AtMost(2.0));
-        let found = Found { figures: vec![figure], ..Found::default() };
+        let report = BenchReport { figures: vec![figure], ..BenchReport::default() };
         let conditions = Conditions { steal: 50.0, ..Conditions::default() };
-        let path = Outcome::new("x", conditions, found).write(folder.path()).unwrap();
-        let figure = Outcome::read(&path).unwrap().found.figures.remove(0);
+        let path = Outcome::new("x", conditions, report).write(folder.path()).unwrap();
+        let figure = Outcome::read(&path).unwrap().report.figures.remove(0);
         assert!(matches!(figure.verdict, Verdict::None(why) if why.contains("50.0 %")));
         assert!(figure.spread.is_nan());
     }

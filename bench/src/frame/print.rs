@@ -1,22 +1,22 @@
-//! An outcome for a terminal.
+//! Result as text for a terminal.
 
 use super::figure::{Goal, Verdict};
 use super::number::{number, with_spread};
 use super::outcome::{Outcome, Table};
-use super::{Figure, Found};
+use super::{BenchReport, Figure};
 
-/// All of it.
+/// Formats the whole result.
 pub(crate) fn text(outcome: &Outcome) -> String {
-    let Found { figures, tables, notes, .. } = &outcome.found;
-    let mut text = format!("{}: {}\n", outcome.bench, outcome.machine.words());
-    text += &format!("  {}\n", outcome.conditions.words());
+    let BenchReport { figures, tables, notes, .. } = &outcome.report;
+    let mut text = format!("{}: {}\n", outcome.bench, outcome.machine.summary());
+    text += &format!("  {}\n", outcome.conditions.summary());
     text += &self::figures(figures);
     text.extend(tables.iter().map(table));
     text.extend(notes.iter().map(|note| format!("  {note}\n")));
     text
 }
 
-/// The goal in words: `≤ 300`.
+/// Formats a goal: `≤ 300`.
 pub(crate) fn goal(goal: Goal) -> String {
     match goal {
         Goal::AtMost(limit) => format!("≤ {}", number(limit)),
@@ -24,13 +24,13 @@ pub(crate) fn goal(goal: Goal) -> String {
     }
 }
 
-/// The verdict in words.
+/// Formats a verdict.
 pub(crate) fn verdict(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Reached => "reached".to_owned(),
         Verdict::Missed => "MISSED".to_owned(),
         Verdict::None(why) => format!("no verdict: {why}"),
-        Verdict::NotAsked => String::new(),
+        Verdict::NoGoal => String::new(),
     }
 }
 
@@ -75,17 +75,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_goal_is_shown_with_its_verdict_and_a_note_below() {
+    fn goal_is_printed_with_verdict_and_note() {
         let figure = Figure::new("a", 310.0, 2.0, "ns").goal(Goal::AtMost(300.0)).note("why");
         let text = figures(&[figure]);
         assert!(text.contains("goal ≤ 300.0") && text.contains("MISSED\n      why\n"), "{text}");
     }
 
     #[test]
-    fn columns_stand_below_one_another() {
-        let mut shown = Table::new("t", &["who", "n"]);
+    fn columns_are_aligned() {
+        let mut shown = Table::new("t", &["key", "n"]);
         shown.row(["µs", "12"]);
         shown.row(["longer", "3"]);
-        assert_eq!(table(&shown), "  t\n    who      n\n    µs      12\n    longer   3\n");
+        assert_eq!(table(&shown), "  t\n    key      n\n    µs      12\n    longer   3\n");
     }
 }

@@ -1,7 +1,7 @@
-//! What an earlier run found, as ratios: `bench/reference.json`.
+//! Results of an earlier run, as ratios: `bench/reference.json`.
 //!
-//! A ratio of two things that ran in turns on one machine says something on another machine too; a time does not, so
-//! no time is kept. A difference is shown only where it is larger than both spreads together.
+//! Ratios of alternating runs on one machine are comparable with another machine; times are not, so
+//! no times are saved. A difference is shown only if it is larger than the sum of both spreads.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,12 +13,12 @@ use super::figure::Ratio;
 use super::number::number;
 use super::outcome::Outcome;
 
-/// By bench, by figure.
+/// Ratios by benchmark and figure.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Reference(BTreeMap<String, BTreeMap<String, Ratio>>);
 
 impl Reference {
-    /// None is kept yet: then it is empty.
+    /// Reads the file; empty if it does not exist.
     pub(crate) fn read(path: &Path) -> Result<Reference> {
         match std::fs::read_to_string(path) {
             Ok(text) => serde_json::from_str(&text)
@@ -28,26 +28,26 @@ impl Reference {
         }
     }
 
-    /// Puts this run in the place of that bench's earlier one.
-    pub(crate) fn keep(&mut self, outcome: &Outcome, path: &Path) -> Result<()> {
-        self.take(outcome);
+    /// Replaces the earlier run of the same benchmark and writes the file.
+    pub(crate) fn save(&mut self, outcome: &Outcome, path: &Path) -> Result<()> {
+        self.insert(outcome);
         let text = serde_json::to_string_pretty(self)? + "\n";
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// A line for each figure of both.
+    /// Formats a line for each figure that both runs have.
     pub(crate) fn compare(&self, outcome: &Outcome) -> Vec<String> {
         let Some(before) = self.0.get(&outcome.bench) else { return Vec::new() };
-        let figures = outcome.found.figures.iter();
+        let figures = outcome.report.figures.iter();
         figures
             .filter_map(|figure| Some(line(&figure.name, &figure.ratio?, before.get(&figure.name)?)))
             .collect()
     }
 
-    fn take(&mut self, outcome: &Outcome) {
-        let ratios = outcome.found.figures.iter().filter_map(|figure| {
+    fn insert(&mut self, outcome: &Outcome) {
+        let ratios = outcome.report.figures.iter().filter_map(|figure| {
             let Ratio { value, spread } = figure.ratio?;
-            // Four digits: what is beyond is noise, and would change in every commit.
+            // Four digits: the others are noise and would change in every commit.
             let rounded = |value: f64| (value * 1e4).round() / 1e4;
             Some((figure.name.clone(), Ratio { value: rounded(value), spread: rounded(spread) }))
         });
@@ -57,8 +57,8 @@ impl Reference {
 
 fn line(name: &str, now: &Ratio, before: &Ratio) -> String {
     let difference = now.value - before.value;
-    let known = difference.abs() > now.spread + before.spread;
-    let verdict = match known {
+    let is_significant = difference.abs() > now.spread + before.spread;
+    let verdict = match is_significant {
         true => format!("{:+.1} %", 100.0 * difference / before.value),
         false => "the same within the spread".to_owned(),
     };
@@ -77,21 +77,21 @@ fn ratio(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{Conditions, Figure, Found, Rounds};
+    use crate::frame::{BenchReport, Conditions, Figure, Rounds};
 
     fn outcome(ratios: &[f64]) -> Outcome {
         let rounds: Rounds = ratios.iter().copied().collect();
         let figures = vec![Figure::new("a", 1.0, 0.0, "ns").ratio(&rounds), Figure::new("b", 1.0, 0.0, "ns")];
-        Outcome::new("x", Conditions::default(), Found { figures, ..Found::default() })
+        Outcome::new("x", Conditions::default(), BenchReport { figures, ..BenchReport::default() })
     }
 
     #[test]
-    fn only_ratios_are_kept_and_compared() {
+    fn only_ratios_are_saved_and_compared() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("reference.json");
         let mut reference = Reference::read(&path).unwrap();
         assert!(reference.compare(&outcome(&[1.5])).is_empty());
-        reference.keep(&outcome(&[1.4, 1.5, 1.6]), &path).unwrap();
+        reference.save(&outcome(&[1.4, 1.5, 1.6]), &path).unwrap();
         let reference = Reference::read(&path).unwrap();
         assert_eq!(
             reference.compare(&outcome(&[1.55, 1.6, 1.65])),

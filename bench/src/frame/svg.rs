@@ -1,6 +1,6 @@
-//! A plot as SVG: lines or bars, axes with numbers, a legend. Legible on white and on black paper alike.
+//! Plots as SVG: lines or bars, axes with numbers, a legend. Legible on light and dark backgrounds.
 //!
-//! Hand-made because it is 150 lines: a plotting crate would bring fonts and rasters for two kinds of picture.
+//! *Rejected*: a plotting crate, which would bring fonts and rasters for two kinds of picture.
 
 use std::fmt::Write;
 
@@ -9,13 +9,13 @@ use super::outcome::{Plot, Series, Shape};
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 380.0;
-/// Of the plot itself: left, top, right, bottom.
+/// Borders of the plot area: left, top, right, bottom.
 const FRAME: [f64; 4] = [80.0, 40.0, 560.0, 320.0];
-/// Told apart by people who see few colours too (Okabe and Ito).
+/// Colours that colour-blind readers can distinguish (Okabe and Ito).
 const COLOURS: [&str; 8] =
     ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#999999", "#f0e442"];
 
-/// The picture.
+/// Draws a plot.
 pub(crate) fn draw(plot: &Plot) -> String {
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" \
@@ -45,15 +45,15 @@ enum Scale {
     Powers,
 }
 
-/// From values to places on the paper.
+/// Mapping of values to coordinates.
 struct Axis {
     scale: Scale,
     values: (f64, f64),
-    places: (f64, f64),
+    range: (f64, f64),
 }
 
 impl Axis {
-    fn new(scale: Scale, values: impl Iterator<Item = f64>, places: (f64, f64)) -> Axis {
+    fn new(scale: Scale, values: impl Iterator<Item = f64>, range: (f64, f64)) -> Axis {
         let (mut low, mut high) = values
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)));
         if scale == Scale::Powers {
@@ -63,10 +63,10 @@ impl Axis {
             (low, high) = (low.min(0.0), high.max(0.0));
             let step = step(high - low);
             (low, high) = ((low / step).floor() * step, (high / step).ceil() * step);
-            // Nothing but zeros: still an axis.
+            // All values are zero: make a non-empty axis.
             high = if high > low { high } else { low + step };
         }
-        Axis { scale, values: (low, high), places }
+        Axis { scale, values: (low, high), range }
     }
 
     fn at(&self, value: f64) -> f64 {
@@ -75,10 +75,10 @@ impl Axis {
             Scale::Even => (value - low) / (high - low),
             Scale::Powers => (value.max(low) / low).log10() / (high / low).log10(),
         };
-        self.places.0 + part * (self.places.1 - self.places.0)
+        self.range.0 + part * (self.range.1 - self.range.0)
     }
 
-    /// Where a number stands.
+    /// Returns the values of the tick marks.
     fn ticks(&self) -> Vec<f64> {
         let (low, high) = self.values;
         match self.scale {
@@ -95,14 +95,14 @@ impl Axis {
     }
 }
 
-/// Four to ten of them make the whole, and each is 1, 2 or 5 and zeros.
+/// Returns a step of 1, 2 or 5 times a power of ten that divides the range into four to ten parts.
 fn step(whole: f64) -> f64 {
     let whole = if whole > 0.0 { whole } else { 1.0 };
     let power = 10_f64.powf((whole / 4.0).log10().floor());
     [5.0, 2.0].into_iter().find(|step| step * power * 4.0 <= whole).unwrap_or(1.0) * power
 }
 
-/// Numbers of an axis are round: 0, 0.05, 1,000.
+/// Formats the round numbers of an axis: 0, 0.05, 1,000.
 fn tick_text(value: f64) -> String {
     let rounded = value.round();
     if (value - rounded).abs() < 1e-9 {
@@ -121,9 +121,9 @@ fn lines(svg: &mut String, plot: &Plot, scale: Scale) {
         text(svg, (x.at(tick), bottom + 18.0), "middle", &tick_text(tick));
     }
     for (series, colour) in plot.series.iter().zip(COLOURS.iter().cycle()) {
-        let places: Vec<(f64, f64)> =
+        let points: Vec<(f64, f64)> =
             series.points.iter().map(|point| (x.at(point.0), y.at(point.1))).collect();
-        let path: Vec<String> = places.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+        let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         put(
             svg,
             format_args!(
@@ -131,7 +131,7 @@ fn lines(svg: &mut String, plot: &Plot, scale: Scale) {
                 path.join(" ")
             ),
         );
-        for (x, y) in places {
+        for (x, y) in points {
             put(svg, format_args!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>"));
         }
     }
@@ -145,7 +145,7 @@ fn bars(svg: &mut String, plot: &Plot, groups: &[String]) {
     let group = (right - left) / groups.len().max(1) as f64;
     let bar = group * 0.8 / plot.series.len().max(1) as f64;
     for (at, name) in groups.iter().enumerate() {
-        // On two lines where there is not enough room on one.
+        // Two lines if one has not enough room.
         let line = bottom + if groups.len() > 4 && at % 2 == 1 { 32.0 } else { 18.0 };
         text(svg, (left + group * (at as f64 + 0.5), line), "middle", &escaped(name));
     }
@@ -196,11 +196,11 @@ fn legend(svg: &mut String, series: &[Series]) {
     }
 }
 
-fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, words: &str) {
+fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, content: &str) {
     put(
         svg,
         format_args!(
-            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"#222222\">{words}</text>"
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"#222222\">{content}</text>"
         ),
     );
 }
@@ -210,8 +210,8 @@ fn put(svg: &mut String, what: std::fmt::Arguments<'_>) {
     let _ = writeln!(svg, "{what}");
 }
 
-fn escaped(words: &str) -> String {
-    words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+fn escaped(content: &str) -> String {
+    content.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 #[cfg(test)]
@@ -219,14 +219,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn axes_of_powers_hold_all_points_between_whole_powers() {
+    fn log_axis_spans_whole_powers() {
         let axis = Axis::new(Scale::Powers, [3.0, 700.0].into_iter(), (0.0, 300.0));
         assert_eq!(axis.ticks(), [1.0, 10.0, 100.0, 1000.0]);
         assert_eq!([1.0, 10.0, 1000.0].map(|value| axis.at(value).round()), [0.0, 100.0, 300.0]);
     }
 
     #[test]
-    fn even_axes_begin_at_nought_and_go_below_it_only_for_what_is_there() {
+    fn linear_axis_starts_at_zero_unless_values_are_negative() {
         let axis = |values: [f64; 2]| Axis::new(Scale::Even, values.into_iter(), (0.0, 1.0));
         assert_eq!(axis([3.0, 7.0]).ticks(), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
         assert_eq!(axis([-30.0, 97.0]).ticks(), [-40.0, -20.0, 0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
@@ -234,13 +234,13 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_axes_are_round() {
+    fn axis_numbers_are_round() {
         let ticks = [0.0, 0.05, 1.0, -20.0, 2.5, 1_000_000.0].map(tick_text);
         assert_eq!(ticks, ["0", "0.05", "1", "-20", "2.5", "1,000,000"]);
     }
 
     #[test]
-    fn every_point_and_every_name_is_drawn() {
+    fn every_point_and_name_is_drawn() {
         let series = vec![
             Series { name: "a < b".into(), points: vec![(1.0, 1.0), (10.0, 20.0)] },
             Series { name: "c".into(), points: vec![(1.0, 2.0)] },

@@ -1,8 +1,8 @@
-//! Other tracers on this machine: every call that is measured would pay for their hooks too.
+//! Other tracers on this machine, whose hooks would slow every measured call.
 //!
-//! Found by what they leave in the kernel (eBPF programs on tracepoints and functions, a tracer or events of ftrace,
-//! a block device that is traced) and by the names of programs that stop or sample others. What needs root to be
-//! seen is not seen without.
+//! They are found by their objects in the kernel (eBPF programs on tracepoints and functions,
+//! ftrace tracers and events, traced block devices), and by the names of programs that stop or
+//! sample processes. Without root, objects that only root can see are missed.
 
 use std::fs;
 use std::path::Path;
@@ -14,10 +14,10 @@ use aya_obj::generated::bpf_prog_type::{
     BPF_PROG_TYPE_TRACEPOINT, BPF_PROG_TYPE_TRACING,
 };
 
-/// Those that trace, by their comm.
+/// Command names of tracers.
 const PROGRAMS: &[&str] =
     &["strace", "ltrace", "perf", "bpftrace", "blktrace", "blkkin", "trace-cmd", "lttng-sessiond", "sysdig"];
-/// Types whose programs run inside of what is measured.
+/// Program types that run inside measured operations.
 const TYPES: &[bpf_prog_type] = &[
     BPF_PROG_TYPE_KPROBE,
     BPF_PROG_TYPE_TRACEPOINT,
@@ -26,14 +26,15 @@ const TYPES: &[bpf_prog_type] = &[
     BPF_PROG_TYPE_TRACING,
 ];
 
-/// The kernel frees programs some time after the tracer that had them ended; ours of a bench before this one too.
-const FREED_WITHIN: Duration = Duration::from_secs(5);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Time limit for the kernel to free the programs of an ended tracer, such as that of the previous
+/// benchmark.
+const FREE_TIMEOUT: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What runs now, in words.
-pub(crate) fn running() -> Vec<String> {
+/// Describes the tracers that run now.
+pub(crate) fn find_running() -> Vec<String> {
     let mut found = processes(Path::new("/proc"));
-    let programs = programs_that_stay();
+    let programs = remaining_programs();
     if programs > 0 {
         found.push(format!("{programs} eBPF tracing programs"));
     }
@@ -42,18 +43,18 @@ pub(crate) fn running() -> Vec<String> {
     found
 }
 
-fn programs_that_stay() -> usize {
-    let begun = Instant::now();
+fn remaining_programs() -> usize {
+    let started = Instant::now();
     loop {
-        let programs = loaded_programs().filter_map(Result::ok).filter(in_the_way).count();
-        if programs == 0 || begun.elapsed() > FREED_WITHIN {
+        let programs = loaded_programs().filter_map(Result::ok).filter(is_tracing).count();
+        if programs == 0 || started.elapsed() > FREE_TIMEOUT {
             return programs;
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-fn in_the_way(program: &ProgramInfo) -> bool {
+fn is_tracing(program: &ProgramInfo) -> bool {
     TYPES.contains(&program.program_type())
 }
 
@@ -69,7 +70,7 @@ fn processes(proc: &Path) -> Vec<String> {
     names
 }
 
-/// Not mounted: then nobody uses it by its files.
+/// Describes active ftrace tracers and events; `None` if tracefs is not mounted.
 fn ftrace(folder: &Path) -> Option<String> {
     let tracer = fs::read_to_string(folder.join("current_tracer")).unwrap_or_default();
     let events = fs::read_to_string(folder.join("set_event")).unwrap_or_default();
@@ -93,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_traces_is_found_and_other_processes_are_not() {
+    fn tracing_processes_are_found_and_others_are_not() {
         let proc = tempfile::tempdir().unwrap();
         for (pid, comm) in [("7", "strace"), ("8", "sh"), ("9", "strace"), ("self", "perf")] {
             fs::create_dir(proc.path().join(pid)).unwrap();

@@ -1,5 +1,5 @@
-//! An eBPF program of two instructions that does nothing, on sys_enter: what the kernel's statistics read for it is what
-//! they add to every other.
+//! Empty eBPF program of two instructions on sys_enter. The statistics that the kernel reads for it
+//! are their overhead for any program.
 
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
@@ -8,11 +8,11 @@ use anyhow::{Context, Result};
 
 use crate::bpf::{self, Program};
 
-/// As the kernel lists it.
+/// Name in the kernel's list.
 pub(super) const NAME: &str = "blkkin_empty";
 const NAME_C: &CStr = c"blkkin_empty";
 
-/// Attached for as long as these live: the program and its link.
+/// Attaches the program until the returned values are dropped.
 pub(super) fn attach() -> Result<(Program, OwnedFd)> {
     let program = Program::load(NAME_C, &[bpf::number(0, 0), bpf::EXIT])
         .context("an empty program cannot be loaded")?;

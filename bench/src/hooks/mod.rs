@@ -1,11 +1,13 @@
-//! `hooks`: ns of each eBPF program, by the kernel's own clock and counter, and how often each runs for an operation.
+//! `hooks`: ns of each eBPF program, by the kernel's clock and counter, and its runs per operation.
 //!
-//! *In*: loads that do one thing many times; for each program run_time_ns and run_cnt, before and after
-//! (BPF_ENABLE_STATS). *Out*: ns a run, runs an operation, and their product: what an operation pays inside of programs.
+//! *In*: loads that repeat one operation; run_time_ns and run_cnt of each program, before and after
+//! (BPF_ENABLE_STATS). *Out*: ns per run, runs per operation, and their product: the time of an
+//! operation inside programs.
 //!
-//! The kernel's two looks at its clock are part of what it reads: an *empty* program is attached in a run of its own, and
-//! its reading is subtracted. What the statistics themselves make dearer, and how a program is reached (a call through
-//! the tracepoint, 20 to 30 ns), is not in it; `call` measures the whole by wall clock, without statistics.
+//! The kernel's two clock reads are part of its figure: an *empty* program is attached in a
+//! separate run, and its figure is subtracted. Not included are the cost of the statistics and of
+//! reaching a program (a call through the tracepoint, 20 to 30 ns); `call` measures the whole by
+//! wall clock, without statistics.
 
 mod empty;
 mod table;
@@ -20,23 +22,24 @@ use aya::programs::loaded_programs;
 use aya::sys::{Stats, enable_stats};
 use serde_json::Value;
 
-use crate::disk::{Looped, Mounted, Place};
+use crate::disk::{DiskTarget, Looped, Mounted};
 use crate::fio::{Job, Length, Op};
 use crate::frame::number::with_spread;
-use crate::frame::{Figure, Found, Rounds, Turns};
-use crate::harness::{self, Running};
+use crate::frame::{BenchReport, Figure, RoundPolicy, Rounds};
+use crate::harness::{self, RunningTracer};
 use crate::{Setting, affinity};
 
-const TURNS: Turns = Turns { warm_up: 1, least: 5, most: 5, at_most: Duration::from_secs(300) };
-/// Calls a second of the loops: below what loses records, since a full ring is cheaper.
+const POLICY: RoundPolicy =
+    RoundPolicy { warm_up: 1, min_rounds: 5, max_rounds: 5, time_limit: Duration::from_secs(300) };
+/// Calls per second of the loops: below the rate of losses, because a full ring is cheaper.
 const RATE: &str = "200000";
 
-/// What is done many times.
+/// Repeated operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Load {
-    /// No tracer, one empty program.
+    /// An empty program without a tracer.
     Empty,
-    /// A call in a loop, in a task that is traced or not.
+    /// System call in a loop, in a task that is traced or not.
     Call {
         name: &'static str,
         traced: bool,
@@ -53,31 +56,31 @@ const LOADS: &[Load] = &[
     Load::Fio(Op::WriteFsync),
 ];
 
-/// One program in one run.
+/// Counters of a program in one run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Program {
     ns: f64,
     runs: f64,
 }
 
-/// Programs by name, in one run, and how many operations it did.
+/// Counters of all programs in one run, and its number of operations.
 struct Reading {
     programs: BTreeMap<String, Program>,
     operations: f64,
 }
 
-/// Measures.
-pub(crate) fn run(setting: &Setting) -> Result<Found> {
+/// Runs the benchmark.
+pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
     let (raw, mounted) = (Looped::make("raw")?, Mounted::make("ext4")?);
     let quick = setting.extent.is_quick();
     let places = [raw.place()?, mounted.place("fio.dat")?];
     let _stats = enable_stats(Stats::RunTime).context("the kernel keeps no statistics of programs")?;
     let measure = |load| read(load, &places, setting, if quick { 1 } else { 2 });
-    let readings = TURNS.quick(quick).run(LOADS, measure, |_| true)?;
-    Ok(found(&readings))
+    let readings = POLICY.quick(quick).run(LOADS, measure, |_| true)?;
+    Ok(build_report(&readings))
 }
 
-fn read(load: Load, places: &[Place; 2], setting: &Setting, seconds: u32) -> Result<Reading> {
+fn read(load: Load, places: &[DiskTarget; 2], setting: &Setting, seconds: u32) -> Result<Reading> {
     let duration = seconds.to_string();
     let cpu = affinity::load_cpu().to_string();
     let flood = |name| ["flood-one", &cpu, name, RATE, &duration].map(str::to_owned);
@@ -85,21 +88,21 @@ fn read(load: Load, places: &[Place; 2], setting: &Setting, seconds: u32) -> Res
         Load::Empty => {
             let before = counters()?;
             let _attached = empty::attach()?;
-            let said = answer(own_load(&flood("getppid"))?)?;
-            reading(&before, said)
+            let count = parse_count(own_load(&flood("getppid"))?)?;
+            reading(&before, count)
         }
-        Load::Call { name, traced } => under_tracer(traced, || own_load(&flood(name)), answer),
+        Load::Call { name, traced } => under_tracer(traced, || own_load(&flood(name)), parse_count),
         Load::Fio(op) => {
             let job = Job { engine: "psync", op, jobs: 1, depth: 1 };
             let place = &places[usize::from(op == Op::WriteFsync)];
             let output = setting.folder.join("hooks-fio.json");
             let length = Length { run_ms: seconds * 1000, ramp_ms: 0 };
-            let words = job.command(place, length, &cpu, &output);
+            let arguments = job.command(place, length, &cpu, &output);
             under_tracer(
                 true,
-                || start(Path::new(&words[0]), &words[1..]),
+                || start(Path::new(&arguments[0]), &arguments[1..]),
                 |child| {
-                    harness::answer(child)?;
+                    harness::wait_for_output(child)?;
                     operations(&output)
                 },
             )
@@ -107,28 +110,28 @@ fn read(load: Load, places: &[Place; 2], setting: &Setting, seconds: u32) -> Res
     }
 }
 
-/// What `load` made programs do, in a task that is traced or in one beside.
+/// Runs `load` under a tracer, in a task that is traced or not, and returns the programs' counters.
 fn under_tracer(
     traced: bool,
     load: impl FnOnce() -> Result<Child>,
-    done: impl FnOnce(Child) -> Result<f64>,
+    read_count: impl FnOnce(Child) -> Result<f64>,
 ) -> Result<Reading> {
     let before = counters()?;
-    let tracer = harness::tracer()?;
+    let tracer = harness::load_tracer()?;
     let child = if traced {
         let _followed = tracer.trace_children_of_this_thread()?;
         load()?
     } else {
         load()?
     };
-    let running = Running::start(tracer);
-    let operations = done(child)?;
+    let running = RunningTracer::start(tracer);
+    let operations = read_count(child)?;
     let reading = reading(&before, operations);
     running.finish()?;
     reading
 }
 
-/// By id: name, ns, runs.
+/// Reads name, ns and runs of all programs, by id.
 fn counters() -> Result<BTreeMap<u32, (String, Program)>> {
     let programs = loaded_programs().map(|program| {
         let program = program.context("the kernel's programs cannot be listed")?;
@@ -139,19 +142,19 @@ fn counters() -> Result<BTreeMap<u32, (String, Program)>> {
     programs.collect()
 }
 
-/// Programs that came since, with what they have done.
+/// Returns the counters of programs that were loaded since.
 fn reading(before: &BTreeMap<u32, (String, Program)>, operations: f64) -> Result<Reading> {
     let new = counters()?.into_iter().filter(|(id, _)| !before.contains_key(id));
     Ok(Reading { programs: new.map(|(_, named)| named).collect(), operations })
 }
 
-fn own_load(words: &[String]) -> Result<Child> {
-    let arguments: Vec<&str> = words.iter().map(String::as_str).collect();
-    harness::load(&arguments)
+fn own_load(arguments: &[String]) -> Result<Child> {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    harness::spawn_load(&arguments)
 }
 
-fn answer(child: Child) -> Result<f64> {
-    harness::answer(child)?.trim().parse().context("a load said no number")
+fn parse_count(child: Child) -> Result<f64> {
+    harness::wait_for_output(child)?.trim().parse().context("a load printed no number")
 }
 
 fn start(program: &Path, arguments: &[String]) -> Result<Child> {
@@ -160,7 +163,7 @@ fn start(program: &Path, arguments: &[String]) -> Result<Child> {
     command.spawn().with_context(|| format!("cannot start {}", program.display()))
 }
 
-/// Reads or writes that fio did.
+/// Reads the number of reads or writes of fio.
 fn operations(output: &PathBuf) -> Result<f64> {
     let json: Value = serde_json::from_slice(&std::fs::read(output)?).context("fio wrote no JSON")?;
     let of = |side: &str| json["jobs"][0][side]["total_ios"].as_f64().unwrap_or(0.0);
@@ -178,7 +181,7 @@ impl Load {
     }
 }
 
-fn found(readings: &[Vec<Reading>]) -> Found {
+fn build_report(readings: &[Vec<Reading>]) -> BenchReport {
     let empty: Rounds = readings[0].iter().filter_map(|reading| ns_of(reading, empty::NAME)).collect();
     let floor = empty.median();
     let (mut figures, mut tables) = (Vec::new(), Vec::new());
@@ -190,14 +193,14 @@ fn found(readings: &[Vec<Reading>]) -> Found {
     }
     let how = format!(
         "The kernel's run_time_ns and run_cnt of each program, {} rounds in turns; the reading for an empty program, {}, \
-         is subtracted from each. Calls are made {RATE} times a second, so that no ring is full. Reading it makes each run \
-         some 60 ns dearer; `call` has the whole by wall clock. A program that runs for fewer than {} of the \
+         is subtracted from each. Calls are made {RATE} times per second, so that no ring is full. The statistics cost each run \
+         some 60 ns; `call` measures the whole by wall clock. A program that runs for fewer than {} of the \
          operations is left out of the table, not of the sum.",
         readings[0].len(),
         with_spread(floor, empty.spread()),
         table::RUNS_SHOWN
     );
-    Found { how, figures, tables, ..Found::default() }
+    BenchReport { how, figures, tables, ..BenchReport::default() }
 }
 
 fn ns_of(reading: &Reading, name: &str) -> Option<f64> {

@@ -1,4 +1,4 @@
-//! The programs of a load as a table.
+//! Table of the programs of a load.
 
 use std::collections::BTreeSet;
 
@@ -6,10 +6,10 @@ use super::{Load, Program, Reading};
 use crate::frame::number::{number, with_spread};
 use crate::frame::{Rounds, Table};
 
-/// Programs that run less often for an operation are of others here, or of the load's start.
+/// Minimum runs per operation; rarer programs belong to other tasks or to the start of the load.
 pub(super) const RUNS_SHOWN: f64 = 0.02;
 
-/// The programs of a load, and the sum of what an operation pays, a value a round.
+/// Makes the table of a load, and the sum per operation of each round.
 pub(super) fn of(load: Load, readings: &[Reading], floor: f64) -> (Table, Rounds) {
     let mut table =
         Table::new(load.title(), &["program", "ns a run", "runs an operation", "ns an operation"]);
@@ -24,7 +24,7 @@ pub(super) fn of(load: Load, readings: &[Reading], floor: f64) -> (Table, Rounds
             found.collect::<Rounds>()
         };
         let runs = each(&|program, operations| program.runs / operations);
-        // Not a number, where it never ran, is left out too.
+        // NaN of a program that never ran is excluded too.
         if runs.median().max(0.0) < RUNS_SHOWN {
             continue;
         }

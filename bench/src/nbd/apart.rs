@@ -1,52 +1,56 @@
-//! The server alone on one CPU, everything else on the others.
+//! Layout with the server alone on one CPU and all other processes on the others.
 //!
-//! Two servers run at once, one that knows nothing of LTTng and one that is looked at, and the client asks them in turns of [`SLICE`]: what a
-//! hosted machine does meanwhile changes from second to second by more than what is measured, and so falls on both alike. Who is not asked
-//! sleeps; and behind a turn of a traced one there is time for what it has said to be collected ([`REST`]), so that falls on its turn. What part
-//! of it that took others take in the next turn of the ignorant one ([`burden`](super::burden)).
+//! Two servers run at the same time, one with LTTng disabled and the measured one, and the client
+//! uses them alternately for [`SLICE`] each. The conditions of a hosted machine change from second
+//! to second by more than the measured difference; alternating slices affect both alike. The idle
+//! server sleeps. After a slice of a traced server there is time to collect its events
+//! ([`DRAIN_TIME`]), so that the collection is attributed to it. During the next slice of the
+//! disabled server, a [`cpu_load`](super::cpu_load) uses the same share of CPU as the collectors
+//! did.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::burden::Burden;
 use super::client::Client;
 use super::collectors::Collectors;
-use super::server::{Asked, Server};
-use super::{Compared, Place, Way};
-use crate::frame::Turns;
+use super::cpu_load::CpuLoad;
+use super::server::{RequestStats, Server};
+use super::{Compared, CpuLayout, Instrumentation};
+use crate::frame::RoundPolicy;
 
 const PAIRS: usize = 11;
-const TURNS: Turns = Turns { warm_up: 10, least: 60, most: 60, at_most: Duration::from_secs(20) };
-/// Of one turn.
+const POLICY: RoundPolicy =
+    RoundPolicy { warm_up: 10, min_rounds: 60, max_rounds: 60, time_limit: Duration::from_secs(20) };
+/// Duration of a slice.
 pub(super) const SLICE: Duration = Duration::from_millis(40);
-/// LTTng's live timer twice, and as long again.
-const REST: Duration = Duration::from_millis(15);
+/// Two periods of LTTng's live timer, and as long again.
+const DRAIN_TIME: Duration = Duration::from_millis(15);
 
-/// A server with its client.
-struct Fed {
+/// Server with its client.
+struct ServerWithClient {
     server: Server,
     client: Client,
 }
 
-impl Fed {
-    fn slice(&mut self) -> Result<Asked> {
-        let (before, begun) = (self.server.processor_time()?, Instant::now());
-        let requests = self.client.ask(SLICE)?;
-        let wall = begun.elapsed();
+impl ServerWithClient {
+    fn slice(&mut self) -> Result<RequestStats> {
+        let (before, started) = (self.server.processor_time()?, Instant::now());
+        let requests = self.client.run(SLICE)?;
+        let wall = started.elapsed();
         let server = self.server.processor_time()?.saturating_sub(before);
-        Ok(Asked { requests, wall, server, p99: f64::NAN })
+        Ok(RequestStats { requests, wall, server, p99: f64::NAN })
     }
 }
 
-pub(super) fn measure(program: &Path, file: &Path, place: &Place, quick: bool) -> Result<Vec<Compared>> {
+pub(super) fn measure(program: &Path, file: &Path, place: &CpuLayout, quick: bool) -> Result<Vec<Compared>> {
     let folder = tempfile::tempdir_in("/dev/shm").context("no folder in memory")?;
     let collectors = Collectors::start(folder.path())?;
-    let ways = [Way::Stopped, Way::Traced, Way::Sampled];
-    let place = Served { program, file, place };
-    let one = |way| {
-        let mut compared = Compared { way, pairs: Vec::new(), heard: None };
+    let ways = [Instrumentation::Inactive, Instrumentation::Traced, Instrumentation::Sampled];
+    let place = ServerSetup { program, file, place };
+    let one = |mode| {
+        let mut compared = Compared { mode, pairs: Vec::new(), collected: None };
         for number in 0..if quick { 2 } else { PAIRS } {
             pair(&collectors, &place, number, quick, &mut compared)?;
         }
@@ -55,82 +59,82 @@ pub(super) fn measure(program: &Path, file: &Path, place: &Place, quick: bool) -
     ways.into_iter().map(one).collect()
 }
 
-/// What is served, by whom and where.
-struct Served<'a> {
+/// Parameters of the servers.
+struct ServerSetup<'a> {
     program: &'a Path,
     file: &'a Path,
-    place: &'a Place,
+    place: &'a CpuLayout,
 }
 
-impl Served<'_> {
-    fn start(&self, way: Way) -> Result<Fed> {
-        let server = Server::start(self.program, self.file, &self.place.server, way)?;
+impl ServerSetup<'_> {
+    fn start(&self, mode: Instrumentation) -> Result<ServerWithClient> {
+        let server = Server::start(self.program, self.file, &self.place.server, mode)?;
         let client = Client::connect(&server.socket())?;
-        Ok(Fed { server, client })
+        Ok(ServerWithClient { server, client })
     }
 }
 
-/// How long those who collect were at it, of the turns in which they had what to collect.
+/// Share of CPU that the collectors used, in slices with events to collect.
 #[derive(Default)]
-struct Collected {
-    taken: Duration,
+struct CollectorShare {
+    collector_time: Duration,
     of: Duration,
 }
 
-impl Collected {
-    fn part(&self) -> f64 {
-        if self.of.is_zero() { 0.0 } else { self.taken.as_secs_f64() / self.of.as_secs_f64() }
+impl CollectorShare {
+    fn share(&self) -> f64 {
+        if self.of.is_zero() { 0.0 } else { self.collector_time.as_secs_f64() / self.of.as_secs_f64() }
     }
 }
 
-/// One more pair.
+/// Measures another pair.
 fn pair(
     collectors: &Collectors,
-    served: &Served<'_>,
+    served: &ServerSetup<'_>,
     number: usize,
     quick: bool,
     compared: &mut Compared,
 ) -> Result<()> {
-    let way = compared.way;
-    let session = way.is_collected().then(|| collectors.session()).transpose()?;
-    // Neither is the first of all pairs.
+    let mode = compared.mode;
+    let session = mode.is_collected().then(|| collectors.session()).transpose()?;
+    // The order of start alternates between pairs.
     let mut both = match number % 2 {
         0 => {
-            let ignorant = served.start(Way::Ignorant)?;
-            [ignorant, served.start(way)?]
+            let ignorant = served.start(Instrumentation::Disabled)?;
+            [ignorant, served.start(mode)?]
         }
         _ => {
-            let other = served.start(way)?;
-            [served.start(Way::Ignorant)?, other]
+            let other = served.start(mode)?;
+            [served.start(Instrumentation::Disabled)?, other]
         }
     };
     let mut requests = 0;
-    let burden = Burden::new();
-    let mut collected = Collected::default();
+    let cpu_load = CpuLoad::new();
+    let mut collected = CollectorShare::default();
     let slice = |which: usize| match (which, &session) {
-        (0, _) => burden.during(collected.part(), || both[0].slice()),
+        (0, _) => cpu_load.run_during(collected.share(), || both[0].slice()),
         (_, None) => both[1].slice(),
         (_, Some(session)) => {
-            let before = session.taken();
-            let asked = both[1].slice()?;
-            std::thread::sleep(REST);
-            collected.taken += session.taken().saturating_sub(before);
-            collected.of += asked.wall;
-            // Those of the warm-up are told of, too.
-            requests += asked.requests;
-            Ok(asked)
+            let before = session.processor_time();
+            let stats = both[1].slice()?;
+            std::thread::sleep(DRAIN_TIME);
+            collected.collector_time += session.processor_time().saturating_sub(before);
+            collected.of += stats.wall;
+            // Requests of the warm-up are collected too.
+            requests += stats.requests;
+            Ok(stats)
         }
     };
-    let turns = TURNS.quick(quick).run(&[0, 1], slice, |_| false)?;
-    for Fed { server, client } in both {
+    let turns = POLICY.quick(quick).run(&[0, 1], slice, |_| false)?;
+    for ServerWithClient { server, client } in both {
         drop(client);
         server.stop()?;
     }
     if let Some(session) = session {
-        let heard = session.end()?;
-        heard.check(way, requests)?;
-        let (before, of) = compared.heard.unwrap_or_default();
-        compared.heard = Some((before.and(heard), of + requests));
+        let collected = session.end()?;
+        collected.check(mode, requests)?;
+        let (before, of) = compared.collected.unwrap_or_default();
+        compared.collected = Some((before.and(collected), of + requests));
     }
     compared.pairs.push([0, 1].map(|which| turns.get(which).cloned().unwrap_or_default()));
     Ok(())

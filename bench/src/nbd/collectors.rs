@@ -1,4 +1,5 @@
-//! Who collects what the server says: LTTng's daemons, a session as `--ust` makes it, and the reader that `--ust` has.
+//! Collectors of the server's events: LTTng's daemons, a session configured like that of `--ust`,
+//! and the reader of `--ust`.
 
 use std::fs;
 use std::os::unix::thread::JoinHandleExt as _;
@@ -18,44 +19,44 @@ use blkkin_ust_bridge::session::daemons::Daemons;
 use blkkin_ust_bridge::session::keeper::{Keeper, Plan, Relay};
 use blkkin_ust_bridge::session::tool::Tool;
 
-use super::Way;
+use super::Instrumentation;
 use crate::process;
 
-/// What a session that was ended still has comes within some ms.
-const REST_WITHIN: Duration = Duration::from_secs(5);
+/// Time limit for the remaining events of a session that was stopped, which takes some ms.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The daemons.
+/// Running LTTng daemons.
 pub(super) struct Collectors {
-    /// They end with it.
+    /// Ended on drop.
     _daemons: Daemons,
     relay: Relay,
 }
 
-/// One session, which is read.
+/// LTTng session with a reader.
 pub(super) struct Session {
     keeper: Keeper,
-    ended: Arc<AtomicBool>,
-    reader: JoinHandle<Heard>,
-    /// Processor time of LTTng's daemons before it.
+    stop: Arc<AtomicBool>,
+    reader: JoinHandle<CollectionStats>,
+    /// Processor time of LTTng's daemons before the session.
     before: Duration,
 }
 
-/// What was heard in a session, and what that took.
+/// Counters of a session, and its cost.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Heard {
+pub(super) struct CollectionStats {
     pub(super) events: u64,
-    /// Requests.
+    /// Requests in the events.
     pub(super) begun: u64,
-    /// Events that LTTng says it had no room for.
+    /// Events that LTTng discarded because its buffers were full.
     pub(super) lost: u64,
-    /// Processor time of our reader.
+    /// Processor time of blkkin's reader.
     pub(super) reader: Duration,
-    /// Of LTTng's daemons, those that others run among them.
+    /// Processor time of all LTTng daemons on this machine.
     pub(super) daemons: Duration,
 }
 
 impl Collectors {
-    /// On the CPUs of the calling thread.
+    /// Starts the daemons on the CPUs of the calling thread.
     pub(super) fn start(folder: &Path) -> Result<Collectors> {
         let (daemons, relay) = Daemons::ensure(&Tool::default(), None, folder)?;
         Ok(Collectors { _daemons: daemons, relay })
@@ -70,51 +71,52 @@ impl Collectors {
             session: keeper.name().to_owned(),
             settings: Settings::default(),
         });
-        let ended = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&ended);
-        let reader = std::thread::spawn(move || read(follower, &told));
-        Ok(Session { keeper, ended, reader, before })
+        let stop = Arc::new(AtomicBool::new(false));
+        let per_request = Arc::clone(&stop);
+        let reader = std::thread::spawn(move || read(follower, &per_request));
+        Ok(Session { keeper, stop, reader, before })
     }
 }
 
 impl Session {
-    /// Processor time of all who collect, since the daemons began.
-    pub(super) fn taken(&self) -> Duration {
+    /// Returns the processor time of all collectors since the daemons started.
+    pub(super) fn processor_time(&self) -> Duration {
         let mut clock = 0;
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: both places are ours, and a thread that is not joined has its number.
+        // SAFETY: both variables are local, and a thread that is not joined has a valid id.
         let failed = unsafe {
             libc::pthread_getcpuclockid(self.reader.as_pthread_t(), &mut clock) != 0
                 || libc::clock_gettime(clock, &mut time) != 0
         };
-        // Of a reader that has ended early nothing is known; `end` says so.
+        // The clock of a reader that ended early is gone; `end` returns its error.
         let reader =
             if failed { Duration::ZERO } else { Duration::new(time.tv_sec as u64, time.tv_nsec as u32) };
         daemons_time() + reader
     }
 
-    /// Ends it; what it still had is read.
-    pub(super) fn end(self) -> Result<Heard> {
+    /// Stops the session and reads its remaining events.
+    pub(super) fn end(self) -> Result<CollectionStats> {
         self.keeper.end()?;
-        self.ended.store(true, Ordering::Relaxed);
-        let heard = self.reader.join().ok().context("the reader panicked")?;
-        Ok(Heard { daemons: daemons_time().saturating_sub(self.before), ..heard })
+        self.stop.store(true, Ordering::Relaxed);
+        let collected = self.reader.join().ok().context("the reader panicked")?;
+        Ok(CollectionStats { daemons: daemons_time().saturating_sub(self.before), ..collected })
     }
 }
 
-impl Heard {
-    /// As many as were made, or LTTng says how many events it had no room for; of who keeps not all, some.
-    pub(super) fn check(&self, way: Way, requests: u64) -> Result<()> {
-        let least = if way == Way::Sampled { 1 } else { requests };
+impl CollectionStats {
+    /// Checks that all requests were collected unless LTTng discarded events; of a sampled server,
+    /// at least one.
+    pub(super) fn check(&self, mode: Instrumentation, requests: u64) -> Result<()> {
+        let least = if mode == Instrumentation::Sampled { 1 } else { requests };
         if self.lost == 0 && self.begun < least {
-            bail!("the client made {requests} requests, and {} were told of", self.begun);
+            bail!("the client made {requests} requests, but {} were collected", self.begun);
         }
         Ok(())
     }
 
-    /// Both together.
-    pub(super) fn and(self, other: Heard) -> Heard {
-        Heard {
+    /// Adds two sessions.
+    pub(super) fn and(self, other: CollectionStats) -> CollectionStats {
+        CollectionStats {
             events: self.events + other.events,
             begun: self.begun + other.begun,
             lost: self.lost + other.lost,
@@ -124,7 +126,7 @@ impl Heard {
     }
 }
 
-fn read(mut follower: Follower, ended: &AtomicBool) -> Heard {
+fn read(mut follower: Follower, stop: &AtomicBool) -> CollectionStats {
     let mut mapper = Mapper::new(Mapping::built_in());
     let mut begun = 0;
     let mut deadline = None;
@@ -136,18 +138,18 @@ fn read(mut follower: Follower, ended: &AtomicBool) -> Heard {
             Step::Read(wait) | Step::Away(_, wait) => std::thread::sleep(wait),
             Step::Over | Step::Gone | Step::Refused(_) => break,
         }
-        if ended.load(Ordering::Relaxed)
-            && *deadline.get_or_insert_with(|| Instant::now() + REST_WITHIN) < Instant::now()
+        if stop.load(Ordering::Relaxed)
+            && *deadline.get_or_insert_with(|| Instant::now() + DRAIN_TIMEOUT) < Instant::now()
         {
             break;
         }
     }
     let counts = follower.counts();
     let (events, lost) = (counts.events, counts.lost.events);
-    Heard { events, begun, lost, reader: process::thread_time(), daemons: Duration::ZERO }
+    CollectionStats { events, begun, lost, reader: process::thread_time(), daemons: Duration::ZERO }
 }
 
-/// Of all processes that are LTTng's daemons.
+/// Returns the processor time of all LTTng daemons.
 fn daemons_time() -> Duration {
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -157,5 +159,5 @@ fn daemons_time() -> Duration {
             .iter()
             .any(|daemon| daemon.starts_with(name.trim_end()) && !name.trim_end().is_empty())
     });
-    daemons.filter_map(|pid| process::now(pid).ok()).map(|(time, _)| time).sum()
+    daemons.filter_map(|pid| process::usage_now(pid).ok()).map(|(time, _)| time).sum()
 }

@@ -1,33 +1,37 @@
-//! `nbd`: what it costs a storage daemon to be instrumented, and to be traced.
+//! `nbd`: cost of instrumentation and of tracing for a storage daemon.
 //!
 //! ```text
 //! client ── Unix socket ── blkkin-nbd ── file in memory
-//!                          └ LTTng-UST → consumerd → relayd → our reader (decode, merge, mapping)
+//!                          └ LTTng-UST → consumerd → relayd → blkkin's reader (decode, merge, mapping)
 //! ```
 //!
-//! The same server four ways: told to know nothing of LTTng (`BLKKIN_UST=0`), with LTTng's daemons there and no session, in a session as
-//! `--ust` makes it, read by the same reader, and there with [`server::ROOTS`] roots a second kept.
+//! The same server in four modes: with LTTng disabled (`BLKKIN_UST=0`); with LTTng's daemons but no
+//! session; in a session like that of `--ust`, read by the same reader; and in such a session with
+//! [`server::ROOTS`] sampled roots per second.
 //!
-//! *What is measured* is first of all the server's own processor time a request (all of its threads, LTTng's two among them; user and
-//! system; in ns), beside that of one that is ignorant and runs at the same time. Where those who collect have other CPUs, that is what its
-//! peak is made of: what a CPU has no time for it does not serve. It is measured in two places:
+//! *Measured*: the server's own processor time per request (all threads including LTTng's two; user
+//! and system; in ns), relative to a disabled server that runs at the same time. If the collectors
+//! use other CPUs, it determines the server's peak rate. There are two layouts:
 //!
-//! - [`apart`]: the server alone on one CPU, everything else on the others; the client ([`client`]) sees to it that the server's work
-//!   is the same whatever time it has itself. How busy the server's CPU was is said beside: below 100 % the client was waited for, and
-//!   requests a second say less than the processor time does.
-//! - [`shared`]: nothing is bound, and the client is fio, so on a machine of two CPUs three take from both.
+//! - [`apart`]: the server alone on one CPU, all other processes on the others. The client
+//!   ([`client`]) keeps the server's work constant. The report contains the utilisation of the
+//!   server's CPU: below 100 % the client was the bottleneck, and requests per second are less
+//!   meaningful than the processor time.
+//! - [`shared`]: no affinity, and fio as client, so that on a machine of two CPUs three processes
+//!   compete.
 //!
-//! *Two processes of one program differ* in what a request takes them, by as much as what is looked for, and as long as they live. 800 turns of one
-//! pair said 8.2 ± 0.5 %, and those of the next pair 0.8 ± 0.5 %. So there are several pairs, and the spread is that between them.
+//! *Two processes of one program differ* in their cost per request by as much as the measured
+//! effect, for their whole life. 800 slices of one pair gave 8.2 ± 0.5 %, and those of the next
+//! pair 0.8 ± 0.5 %. So there are several pairs, and the spread is that between pairs.
 //!
-//! *Invariant*: traced turns count only if as many requests were told as the client made, or LTTng says how many events it had no room
-//! for. *Rejected*: fio in both places ([`client`] says why). The kernel's side is not in it: what a traced call costs is `call`'s and
-//! `hooks`'.
+//! *Invariant*: traced slices count only if all requests of the client were collected, or LTTng
+//! reports discarded events. *Rejected*: fio in both layouts (see [`client`]). The kernel's side is
+//! not included: `call` and `hooks` measure traced system calls.
 
 mod apart;
-mod burden;
 mod client;
 mod collectors;
+mod cpu_load;
 mod server;
 mod shared;
 
@@ -36,104 +40,105 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use self::collectors::Heard;
-use self::server::Asked;
+use self::collectors::CollectionStats;
+use self::server::RequestStats;
 use crate::frame::number::{count, number, with_spread};
-use crate::frame::{Figure, Found, Goal, Rounds, Table};
+use crate::frame::{BenchReport, Figure, Goal, Rounds, Table};
 use crate::{Setting, affinity};
 
-/// %, of processor time a request.
+/// Goals in % of processor time per request.
 const TRACED_MAX: f64 = 3.0;
 const STOPPED_MAX: f64 = 0.2;
-/// In the file that is served.
+/// Size of the served file.
 const BYTES: usize = 64 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Ignorant,
-    Stopped,
+enum Instrumentation {
+    Disabled,
+    Inactive,
     Traced,
     Sampled,
 }
 
-impl Way {
+impl Instrumentation {
     fn name(self) -> &'static str {
         match self {
-            Way::Ignorant => "BLKKIN_UST=0",
-            Way::Stopped => "instrumented, tracing stopped",
-            Way::Traced => "traced",
-            Way::Sampled => "traced, 1,000 roots/s kept",
+            Instrumentation::Disabled => "BLKKIN_UST=0",
+            Instrumentation::Inactive => "instrumented, tracing stopped",
+            Instrumentation::Traced => "traced",
+            Instrumentation::Sampled => "traced, 1,000 roots/s sampled",
         }
     }
 
     fn is_collected(self) -> bool {
-        matches!(self, Way::Traced | Way::Sampled)
+        matches!(self, Instrumentation::Traced | Instrumentation::Sampled)
     }
 }
 
-/// Where who runs.
+/// CPUs of the server and of all other processes.
 #[derive(Clone, Debug)]
-struct Place {
+struct CpuLayout {
     name: &'static str,
     server: Vec<usize>,
     others: Vec<usize>,
 }
 
-impl Place {
+impl CpuLayout {
     fn is_apart(&self) -> bool {
         self.name == "apart"
     }
 }
 
-/// The turns of two servers that ran at one time: of the ignorant one, and of the other.
-type Pair = [Vec<Asked>; 2];
+/// Slices of two servers that ran at the same time: the disabled one, and the measured one.
+type Pair = [Vec<RequestStats>; 2];
 
-/// One way beside the ignorant one. A process is faster or slower than its like as long as it lives, by some % (where its memory happens to
-/// lie), and no number of turns tells that from what is looked for: so there are several pairs, and a pair is one measurement.
+/// Mode compared with the disabled one. A process is faster or slower than another one by some %
+/// for its whole life (by its memory layout). More slices cannot separate this from the effect, so
+/// there are several pairs, and a pair is one measurement.
 struct Compared {
-    way: Way,
+    mode: Instrumentation,
     pairs: Vec<Pair>,
-    /// In all turns, and of how many requests.
-    heard: Option<(Heard, u64)>,
+    /// Counters of all slices, with their number of requests.
+    collected: Option<(CollectionStats, u64)>,
 }
 
 impl Compared {
-    /// Pair by pair, the median of its turns.
-    fn ratios(&self, what: fn(&Asked) -> f64) -> Rounds {
-        let rounds = |turns: &[Asked]| turns.iter().map(what).collect();
-        let ratio = |[ignorant, asked]: &Pair| Rounds::ratios(&rounds(asked), &rounds(ignorant)).median();
+    /// Returns the ratio of each pair, the median of its slices.
+    fn ratios(&self, what: fn(&RequestStats) -> f64) -> Rounds {
+        let rounds = |turns: &[RequestStats]| turns.iter().map(what).collect();
+        let ratio = |[disabled, stats]: &Pair| Rounds::ratios(&rounds(stats), &rounds(disabled)).median();
         self.pairs.iter().map(ratio).collect()
     }
 
-    /// % above the ignorant one, in the same round.
-    fn more(&self, what: fn(&Asked) -> f64) -> Rounds {
+    /// Returns the excess over the disabled server in %, pair by pair.
+    fn more(&self, what: fn(&RequestStats) -> f64) -> Rounds {
         self.ratios(what).map(|ratio| 100.0 * (ratio - 1.0))
     }
 }
 
-/// Measures.
-pub(crate) fn run(setting: &Setting) -> Result<Found> {
+/// Runs the benchmark.
+pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
     let program = program()?;
     let folder = tempfile::tempdir_in("/dev/shm").context("no folder in memory")?;
     let file = folder.path().join("disk");
     std::fs::write(&file, vec![0xb1; BYTES]).context("no file in memory")?;
     let all = affinity::cpus();
-    let places = [
-        Place { name: "apart", server: vec![affinity::load_cpu()], others: affinity::other_cpus() },
-        Place { name: "shared", server: all.clone(), others: all.clone() },
+    let layouts = [
+        CpuLayout { name: "apart", server: vec![affinity::load_cpu()], others: affinity::other_cpus() },
+        CpuLayout { name: "shared", server: all.clone(), others: all.clone() },
     ];
     let mut measured = Vec::new();
-    for place in &places {
-        affinity::pin(&place.others).context("cannot bind this process to CPUs")?;
-        let measure = if place.is_apart() { apart::measure } else { shared::measure };
-        let compared = measure(&program, &file, place, setting.extent.is_quick());
+    for layout in &layouts {
+        affinity::pin(&layout.others).context("cannot bind this process to CPUs")?;
+        let measure = if layout.is_apart() { apart::measure } else { shared::measure };
+        let compared = measure(&program, &file, layout, setting.extent.is_quick());
         affinity::pin(&all).context("cannot unbind this process")?;
         measured.push(compared?);
     }
-    Ok(found(&places, &measured))
+    Ok(build_report(&layouts, &measured))
 }
 
-/// Beside this program: `cargo xtask bench` builds both.
+/// Returns the path of the server, next to this program: `cargo xtask bench` builds both.
 pub(crate) fn program() -> Result<PathBuf> {
     let own = std::env::current_exe().context("this program does not know where it is")?;
     let program = own.with_file_name("blkkin-nbd");
@@ -143,20 +148,20 @@ pub(crate) fn program() -> Result<PathBuf> {
     Ok(program)
 }
 
-/// µs of the server a request.
-fn processor(turn: &Asked) -> f64 {
+/// Returns µs of the server per request.
+fn processor(turn: &RequestStats) -> f64 {
     turn.server.as_secs_f64() * 1e6 / turn.requests as f64
 }
 
-fn rate(turn: &Asked) -> f64 {
+fn rate(turn: &RequestStats) -> f64 {
     turn.requests as f64 / turn.wall.as_secs_f64()
 }
 
-fn busy(turn: &Asked) -> f64 {
+fn busy(turn: &RequestStats) -> f64 {
     turn.server.as_secs_f64() / turn.wall.as_secs_f64()
 }
 
-fn found(places: &[Place; 2], measured: &[Vec<Compared>]) -> Found {
+fn build_report(layouts: &[CpuLayout; 2], measured: &[Vec<Compared>]) -> BenchReport {
     let columns = [
         "where",
         "the server is",
@@ -166,41 +171,42 @@ fn found(places: &[Place; 2], measured: &[Vec<Compared>]) -> Found {
         "p99, µs",
         "events a request",
         "collecting, µs a request",
-        "of it our reader",
+        "of it blkkin's reader",
         "lost",
     ];
     let mut table = Table::new("", &columns);
     let mut figures = Vec::new();
-    for (place, all) in places.iter().zip(measured) {
+    for (layout, all) in layouts.iter().zip(measured) {
         for compared in all {
-            // What it is compared with met the same: who collects takes from both.
-            let beside = format!("{}, in turns with the next", Way::Ignorant.name());
+            // The baseline ran under the same conditions: the collectors affect both.
+            let baseline = format!("{}, alternating with the next", Instrumentation::Disabled.name());
             let turns = |which: usize| compared.pairs.iter().map(move |pair| &*pair[which]);
-            table.row(row(place, beside, turns(0), None));
-            table.row(row(place, compared.way.name().to_owned(), turns(1), compared.heard));
-            let name = |what: &str| format!("{}, {}: {what}", place.name, compared.way.name());
+            table.row(row(layout, baseline, turns(0), None));
+            table.row(row(layout, compared.mode.name().to_owned(), turns(1), compared.collected));
+            let name = |what: &str| format!("{}, {}: {what}", layout.name, compared.mode.name());
             let figure = Figure::of(
                 name("more processor time of the server a request"),
                 &compared.more(processor),
                 "%",
             )
             .ratio(&compared.ratios(processor));
-            let goal = if compared.way == Way::Stopped { STOPPED_MAX } else { TRACED_MAX };
-            // The goal is for who has CPUs of his own.
-            figures.push(if place.is_apart() { figure.goal(Goal::AtMost(goal)) } else { figure });
+            let goal = if compared.mode == Instrumentation::Inactive { STOPPED_MAX } else { TRACED_MAX };
+            // The goal applies to a server with its own CPU.
+            figures.push(if layout.is_apart() { figure.goal(Goal::AtMost(goal)) } else { figure });
             let fewer = compared.ratios(rate).map(|ratio| 100.0 * (1.0 - ratio));
             figures.push(Figure::of(name("fewer requests a second"), &fewer, "%"));
         }
     }
-    let pairs =
-        |place: usize| measured[place].iter().map(|compared| compared.pairs.len()).min().unwrap_or_default();
+    let pairs = |layout: usize| {
+        measured[layout].iter().map(|compared| compared.pairs.len()).min().unwrap_or_default()
+    };
     let how = format!(
-        "Reads of 4 KiB by Unix sockets, the file in memory. *Apart*: the server on CPU {:?}, everything else on {:?}; {} connections with {} \
-         in flight each, by a client that never sleeps; {} pairs of servers that run at once, each pair asked in turns of {} ms, {} each. *Shared*: all on both, \
+        "Reads of 4 KiB over Unix sockets, the file in memory. *Apart*: the server on CPU {:?}, everything else on {:?}; {} connections with {} \
+         in flight each, by a client that never sleeps; {} pairs of servers that run at once, used alternately for {} ms, {} times each. *Shared*: all on both, \
          fio's nbd engine, one connection, 16 in flight; {} pairs of servers one behind the other, {} s each. Medians. *Collecting* is LTTng's daemons \
          and our reader, with what making and ending the session takes.",
-        places[0].server,
-        places[0].others,
+        layouts[0].server,
+        layouts[0].others,
         client::CONNECTIONS,
         client::IN_FLIGHT,
         pairs(0),
@@ -208,40 +214,40 @@ fn found(places: &[Place; 2], measured: &[Vec<Compared>]) -> Found {
         measured[0]
             .iter()
             .flat_map(|compared| &compared.pairs)
-            .map(|[_, asked]| asked.len())
+            .map(|[_, stats]| stats.len())
             .min()
             .unwrap_or_default(),
         pairs(1),
         number(shared::RUN.as_secs_f64()),
     );
-    Found { how, figures, tables: vec![table], ..Found::default() }
+    BenchReport { how, figures, tables: vec![table], ..BenchReport::default() }
 }
 
 fn row<'a>(
-    place: &Place,
-    is: String,
-    pairs: impl Iterator<Item = &'a [Asked]> + Clone,
-    heard: Option<(Heard, u64)>,
+    layout: &CpuLayout,
+    label: String,
+    pairs: impl Iterator<Item = &'a [RequestStats]> + Clone,
+    collected: Option<(CollectionStats, u64)>,
 ) -> Vec<String> {
-    let shown = |what: fn(&Asked) -> f64| {
+    let shown = |what: fn(&RequestStats) -> f64| {
         let each = pairs.clone().map(|turns| turns.iter().map(what).collect::<Rounds>().median());
         let rounds: Rounds = each.collect();
         with_spread(rounds.median(), rounds.spread())
     };
-    let told = |what: &dyn Fn(Heard) -> f64| {
-        heard.map(|(heard, requests)| number(what(heard) / requests as f64)).unwrap_or_default()
+    let per_request = |what: &dyn Fn(CollectionStats) -> f64| {
+        collected.map(|(collected, requests)| number(what(collected) / requests as f64)).unwrap_or_default()
     };
     let us = |time: Duration| time.as_secs_f64() * 1e6;
     vec![
-        place.name.to_owned(),
-        is,
+        layout.name.to_owned(),
+        label,
         shown(rate),
         shown(processor),
         shown(busy),
-        if place.is_apart() { String::new() } else { shown(|turn| turn.p99) },
-        told(&|heard| heard.events as f64),
-        told(&|heard| us(heard.reader + heard.daemons)),
-        told(&|heard| us(heard.reader)),
-        heard.map(|(heard, _)| count(heard.lost)).unwrap_or_default(),
+        if layout.is_apart() { String::new() } else { shown(|turn| turn.p99) },
+        per_request(&|collected| collected.events as f64),
+        per_request(&|collected| us(collected.reader + collected.daemons)),
+        per_request(&|collected| us(collected.reader)),
+        collected.map(|(collected, _)| count(collected.lost)).unwrap_or_default(),
     ]
 }

@@ -1,7 +1,7 @@
-//! The other nodes of the cluster: events as their agents would send them, at a rate.
+//! Simulated nodes of the cluster: events at a rate, sent like those of agents.
 //!
-//! Made up and sent by the agent's own parts (gatherer, producer) from one thread a node: a node's tracer drains each
-//! 20 ms, so each 20 ms there is a batch of what happened meanwhile.
+//! Each node has a thread that uses the agent's batcher and producer. A node's tracer polls its
+//! rings every 20 ms, so each 20 ms there is a batch of the events since then.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -23,47 +23,47 @@ use blkkin_wire::syscalls::SyscallId;
 
 use crate::process::now_us;
 
-/// A call, its bio and its request: what the books count.
-pub(super) const EVENTS_A_REQUEST: u64 = 3;
-const DRAIN_EVERY: Duration = Duration::from_millis(20);
-/// From the entry of a call to its return.
-const TAKES: u64 = 100_000;
+/// System call, bio and request, as the accounting counts them.
+pub(super) const EVENTS_PER_REQUEST: u64 = 3;
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Time from the entry of a system call to its return.
+const SYSCALL_NS: u64 = 100_000;
 const DISK: DeviceId = DeviceId { major: 259, minor: 0 };
 const TASK: TaskRef = TaskRef { id: TaskId(1), version: 0 };
 const FILE: FileId = FileId { device: DISK, ino: 12, generation: 1 };
 
-/// Nodes at work.
+/// Running nodes.
 pub(super) struct Nodes {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Result<()>>>,
-    /// What the cluster has of each, in halves of a pair.
+    /// Events that each node has delivered; a pair counts as one.
     delivered: Arc<[AtomicU64]>,
 }
 
 impl Nodes {
-    /// So many, with so many requests a second together.
+    /// Starts this number of nodes with this total rate of requests.
     pub(super) fn start(settings: &Settings, nodes: u64, requests: u64) -> Nodes {
         let stop = Arc::new(AtomicBool::new(false));
         let delivered: Arc<[AtomicU64]> = (0..nodes).map(|_| AtomicU64::new(0)).collect();
         let node = |n| {
             let (settings, stop, delivered) = (settings.clone(), Arc::clone(&stop), Arc::clone(&delivered));
-            let told = move |events| {
+            let report_delivered = move |events| {
                 if let Some(of_node) = delivered.get(n as usize - 1) {
                     of_node.store(events, Relaxed);
                 }
             };
-            std::thread::spawn(move || send(&settings, n, requests / nodes, &stop, told))
+            std::thread::spawn(move || send(&settings, n, requests / nodes, &stop, report_delivered))
         };
         Nodes { threads: (1..=nodes).map(node).collect(), stop, delivered }
     }
 
-    /// Events that the cluster has of them.
+    /// Returns the delivered events.
     pub(super) fn delivered(&self) -> u64 {
-        // A pair is one event to the producer, and two to the books.
-        self.delivered.iter().map(|of_node| of_node.load(Relaxed)).sum::<u64>() * EVENTS_A_REQUEST / 2
+        // A pair is one event for the producer, and two in the accounting.
+        self.delivered.iter().map(|of_node| of_node.load(Relaxed)).sum::<u64>() * EVENTS_PER_REQUEST / 2
     }
 
-    /// Ends them.
+    /// Stops the nodes.
     pub(super) fn finish(self) -> Result<()> {
         self.stop.store(true, Relaxed);
         self.threads.into_iter().try_for_each(|thread| thread.join().ok().context("a node panicked")?)
@@ -72,46 +72,39 @@ impl Nodes {
 
 fn send(settings: &Settings, node: u64, rate: u64, stop: &AtomicBool, delivered: impl Fn(u64)) -> Result<()> {
     let producer = EventProducer::new(settings, NodeId(u128::from(node)))?;
-    let mut gatherer = EventBatcher::new(BatcherConfig::default(), 0);
-    let begun = Instant::now();
-    // The clock of the events begins with the node; its anchor says what that is.
+    let mut batcher = EventBatcher::new(BatcherConfig::default(), 0);
+    let started = Instant::now();
+    // The clock of the events starts with the node; the anchor maps it to wall-clock time.
     let wallclock = WallclockNs(now_us() * 1_000);
     let anchor = ClockAnchor { wallclock, uncertainty: DurationNs(100), ..ClockAnchor::NONE };
     let source =
         Source { node: NodeId(u128::from(node)), boot: BootId(7), epoch: StartEpoch(wallclock.0 ^ node) };
-    let (mut made, mut events) = (0, names());
+    let (mut issued, mut events) = (0, initial_events());
     while !stop.load(Relaxed) {
-        std::thread::sleep(DRAIN_EVERY);
-        let now = begun.elapsed();
-        while made < (now.as_secs_f64() * rate as f64) as u64 {
-            made += 1;
-            // Evenly: what is drained now began since the last time.
-            request(node, made, TAKES + made * 1_000_000_000 / rate, &mut events);
+        std::thread::sleep(POLL_INTERVAL);
+        let now = started.elapsed();
+        while issued < (now.as_secs_f64() * rate as f64) as u64 {
+            issued += 1;
+            // Evenly spaced: the events of this poll began since the last one.
+            request(node, issued, SYSCALL_NS + issued * 1_000_000_000 / rate, &mut events);
         }
-        let (watermark, accounts) = (MonotonicNs(now.as_nanos() as u64), SourceStats::default());
+        let (watermark, stats) = (MonotonicNs(now.as_nanos() as u64), SourceStats::default());
         let events = std::mem::take(&mut events);
-        let batch = EventBatch {
-            source,
-            sequence: 0,
-            anchor,
-            events,
-            watermark,
-            stats: accounts,
-            crashed_runs: Vec::new(),
-        };
-        for record in gatherer.add(batch, Instant::now()).records {
-            hand_over(&producer, record, stop)?;
+        let batch =
+            EventBatch { source, sequence: 0, anchor, events, watermark, stats, crashed_runs: Vec::new() };
+        for record in batcher.add(batch, Instant::now()).records {
+            enqueue(&producer, record, stop)?;
         }
         delivered(producer.stats().delivered);
     }
-    for record in gatherer.take().records {
-        hand_over(&producer, record, stop)?;
+    for record in batcher.take().records {
+        enqueue(&producer, record, stop)?;
     }
     delivered(producer.finish(Duration::from_secs(20)).delivered);
     Ok(())
 }
 
-fn hand_over(producer: &EventProducer, record: Record, stop: &AtomicBool) -> Result<()> {
+fn enqueue(producer: &EventProducer, record: Record, stop: &AtomicBool) -> Result<()> {
     match producer.send(record, || stop.load(Relaxed))? {
         Sent::Queued | Sent::Full(_) => Ok(()),
     }
@@ -123,10 +116,10 @@ fn span(node: u64, n: u64) -> SpanId {
     SpanId(z ^ (z >> 31) | 1)
 }
 
-/// A write of 4 KiB that ended at this time.
+/// Adds a write of 4 KiB that ended at `exit`.
 fn request(node: u64, n: u64, exit: u64, events: &mut Vec<LayerEvent>) {
     let [root, bio, request] = [3 * n, 3 * n + 1, 3 * n + 2].map(|n| span(node, n));
-    let enter = exit - TAKES;
+    let enter = exit - SYSCALL_NS;
     let (queue, end) = (MonotonicNs(enter + 2_000), MonotonicNs(exit - 5_000));
     let (op, status, sector) = (BlockOp(1), BlockStatus(0), Sector(8 * n));
     let bio = BioEvent {
@@ -183,7 +176,7 @@ fn request(node: u64, n: u64, exit: u64, events: &mut Vec<LayerEvent>) {
     events.extend([LayerEvent::Pair(PairEvent { bio, request }), LayerEvent::Syscall(call)]);
 }
 
-fn names() -> Vec<LayerEvent> {
+fn initial_events() -> Vec<LayerEvent> {
     let time = MonotonicNs(1);
     let task = TaskEvent {
         time,

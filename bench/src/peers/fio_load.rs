@@ -1,18 +1,18 @@
-//! fio as a workload: 4 KiB, at one place.
+//! Workload of fio: blocks of 4 KiB on one target.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::workload::{Done, Goal, Workload};
+use super::workload::{Goal, LoadResult, Workload};
 use crate::affinity;
-use crate::disk::Place;
+use crate::disk::DiskTarget;
 use crate::fio::{Job, Length, Op};
 
-/// fio at one place.
+/// fio on one target.
 pub(crate) struct Fio {
     pub(crate) job: Job,
-    pub(crate) place: Place,
+    pub(crate) place: DiskTarget,
     pub(crate) length: Length,
 }
 
@@ -36,7 +36,7 @@ impl Workload for Fio {
         "IOPS"
     }
 
-    fn place(&self) -> &Place {
+    fn place(&self) -> &DiskTarget {
         &self.place
     }
 
@@ -53,7 +53,7 @@ impl Workload for Fio {
     }
 
     fn prepare(&mut self) -> Result<()> {
-        // A file is laid out by fio itself otherwise, and that would be traced.
+        // fio would lay out the file while it is traced.
         if self.job.op == Op::WriteFsync && !self.place.target.exists() {
             std::fs::write(&self.place.target, []).context("cannot make fio's file")?;
         }
@@ -62,16 +62,16 @@ impl Workload for Fio {
 
     fn command(&self, output: &Path) -> Vec<String> {
         let cpus = affinity::cpus();
-        // One job stays on one CPU; more have all.
-        let shown: Vec<String> = match self.job.jobs {
+        // One job is bound to one CPU; several use all.
+        let cpu_list: Vec<String> = match self.job.jobs {
             1 => vec![affinity::load_cpu().to_string()],
             _ => cpus.iter().map(ToString::to_string).collect(),
         };
-        self.job.command(&self.place, self.length, &shown.join(","), output)
+        self.job.command(&self.place, self.length, &cpu_list.join(","), output)
     }
 
-    fn result(&mut self, output: &Path) -> Result<Done> {
+    fn result(&mut self, output: &Path) -> Result<LoadResult> {
         let result = self.job.result(output)?;
-        Ok(Done { ops: result.iops, p99: result.p99 })
+        Ok(LoadResult { ops: result.iops, p99: result.p99 })
     }
 }

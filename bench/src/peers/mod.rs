@@ -1,28 +1,29 @@
-//! `peers`: what tracing costs beside the tools that a person would otherwise pick, each doing the nearest equal work.
+//! `peers`: cost of tracing in comparison with other tools, each doing the most similar work.
 //!
 //! ```text
 //! workload × tool → session (start, wait until it traces, load, stop) → Run → table, plot
 //! ```
 //!
-//! *In*: the tools that run here (a tool that does not is listed with what it said), and the workloads. *Out*: for each
-//! workload a table: operations a second, p99, what the tool itself took, what it saw, lost and wrote. Every tool has
-//! its defaults; buffers are not tuned for any, blkkin's neither.
+//! *In*: the tools that run here (the report lists others with their error), and the workloads.
+//! *Out*: a table per workload: operations per second, p99, resource usage of the tool, events,
+//! losses and output size. Every tool has its defaults; no buffers are tuned, blkkin's neither.
 //!
-//! *Equal work*: what a tool writes for each event is left as it is: strace's text, blktrace's binary, blkkin's report
-//! and, once more, its spans. Who sees one layer only does less than blkkin; [`tool`] says what each does not see.
+//! *Equal work*: the output per event is left as it is: strace's text, blktrace's binary, blkkin's
+//! report and, in another run, its spans. A tool that sees one layer does less than blkkin;
+//! [`tool`] lists what each does not see.
 //!
-//! The tools run in turns, the order changed each round; [`crate::iops`] has more rounds of blkkin alone, [`crate::matrix`] every load
-//! of fio with fewer.
+//! The tools alternate, and the order rotates each round. [`crate::iops`] has more rounds of blkkin
+//! alone, [`crate::matrix`] every load of fio with fewer.
 
 mod fio_load;
 pub(crate) mod kernelfs;
 pub(crate) mod postgres;
-mod running;
-pub(crate) mod said;
 pub(crate) mod session;
 pub(crate) mod sqlite;
 pub(crate) mod table;
 pub(crate) mod tool;
+pub(crate) mod tool_output;
+mod tool_process;
 pub(crate) mod tree;
 pub(crate) mod workload;
 
@@ -33,41 +34,42 @@ use anyhow::Result;
 
 use crate::Setting;
 use crate::disk::{Looped, Mounted, RealFile};
-use crate::frame::{Found, Turns};
+use crate::frame::{BenchReport, RoundPolicy};
 pub(crate) use fio_load::Fio;
 use session::{Run, Session};
 use tool::Tool;
 use workload::Workload;
 
-/// How often each runs.
-const TURNS: Turns = Turns { warm_up: 0, least: 5, most: 5, at_most: Duration::from_secs(3600) };
+/// Number of rounds.
+const POLICY: RoundPolicy =
+    RoundPolicy { warm_up: 0, min_rounds: 5, max_rounds: 5, time_limit: Duration::from_secs(3600) };
 
-/// Measures.
-pub(crate) fn run(setting: &Setting) -> Result<Found> {
+/// Runs the benchmark.
+pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
     let _mounted = kernelfs::mount()?;
-    let grounds = Grounds::make(setting)?;
+    let targets = Targets::make(setting)?;
     let mut session = Session::new(setting)?;
-    let peers = session.which_run(&grounds.mounted.place("trial")?);
+    let peers = session.detect_tools(&targets.mounted.place("trial")?);
     let mut measured = Vec::new();
-    let turns = TURNS.quick(setting.extent.is_quick());
-    for mut workload in workload::usual(&grounds, setting.extent)? {
-        let runs = measure(&session, workload.as_mut(), &peers.running, turns)?;
+    let policy = POLICY.quick(setting.extent.is_quick());
+    for mut workload in workload::usual(&targets, setting.extent)? {
+        let runs = measure(&session, workload.as_mut(), &peers.available, policy)?;
         println!("{}", table::line(&runs));
         measured.push(runs);
     }
-    Ok(table::found(&measured, &peers))
+    Ok(table::build_report(&measured, &peers))
 }
 
-/// What the workloads work on; gone when dropped.
-pub(crate) struct Grounds {
+/// Disks of the workloads, removed on drop.
+pub(crate) struct Targets {
     pub(crate) raw: Looped,
     pub(crate) mounted: Mounted,
     pub(crate) real: RealFile,
 }
 
-impl Grounds {
-    pub(crate) fn make(setting: &Setting) -> Result<Grounds> {
-        Ok(Grounds {
+impl Targets {
+    pub(crate) fn make(setting: &Setting) -> Result<Targets> {
+        Ok(Targets {
             raw: Looped::make("raw")?,
             mounted: Mounted::make("ext4")?,
             real: RealFile::make(&setting.folder)?,
@@ -75,43 +77,43 @@ impl Grounds {
     }
 }
 
-/// One workload under each tool.
+/// Results of one workload under each tool.
 pub(crate) struct Measured {
     pub(crate) workload: String,
-    /// For a plot.
+    /// Label in plots.
     pub(crate) short: String,
     pub(crate) unit: &'static str,
     pub(crate) goal: Option<workload::Goal>,
     pub(crate) tools: Vec<(Tool, Vec<Run>)>,
-    /// Tools that did not get through this workload, and why.
-    pub(crate) broken: BTreeMap<Tool, String>,
+    /// Tools that failed with this workload, with the reason.
+    pub(crate) failed: BTreeMap<Tool, String>,
 }
 
-/// One workload under each of `tools`, in turns.
+/// Measures one workload under each of `tools`, alternating.
 pub(crate) fn measure(
     session: &Session,
     workload: &mut dyn Workload,
     tools: &[Tool],
-    turns: Turns,
+    policy: RoundPolicy,
 ) -> Result<Measured> {
-    // Warms the caches; and a workload that does not run at all is an error, not a property of tools.
+    // Warms the caches. A workload that does not run at all is an error, not a property of a tool.
     session.run(Tool::Untraced, workload)?;
-    let mut broken = BTreeMap::new();
-    let turn = |tool| {
-        if broken.contains_key(&tool) {
+    let mut failed = BTreeMap::new();
+    let measure_tool = |tool| {
+        if failed.contains_key(&tool) {
             return Ok(None);
         }
         let run = session.run(tool, workload);
-        Ok(run.map_err(|error| broken.insert(tool, format!("{error:#}"))).ok())
+        Ok(run.map_err(|error| failed.insert(tool, format!("{error:#}"))).ok())
     };
-    let runs = turns.run(tools, turn, |_| true)?;
+    let runs = policy.run(tools, measure_tool, |_| true)?;
     let each = tools.iter().zip(runs).map(|(tool, runs)| (*tool, runs.into_iter().flatten().collect()));
     Ok(Measured {
-        tools: each.filter(|(tool, _)| !broken.contains_key(tool)).collect(),
+        tools: each.filter(|(tool, _)| !failed.contains_key(tool)).collect(),
         workload: workload.name(),
         short: workload.short(),
         unit: workload.unit(),
         goal: workload.goal(),
-        broken,
+        failed,
     })
 }

@@ -1,7 +1,8 @@
-//! PostgreSQL: a cluster of our own in a folder, the server traced, pgbench beside it.
+//! PostgreSQL: a separate database cluster in a folder, with a traced server and pgbench as client.
 //!
-//! The server is what is started under the tool; it does not run as root, so `setpriv` takes root away behind the tool.
-//! pgbench is not traced: what is measured is the server. Only a Unix socket in the same folder is listened on.
+//! The tool starts the server. It must not run as root, so `setpriv` drops root after the tool.
+//! pgbench is not traced: the server is measured. The server listens only on a Unix socket in the
+//! same folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,30 +11,30 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::workload::{Done, Workload};
-use crate::disk::Place;
+use super::workload::{LoadResult, Workload};
+use crate::disk::DiskTarget;
 use crate::frame::rounds::quantile;
 
-/// Who the server runs as: nobody has it everywhere, and it owns nothing.
+/// User of the server, which exists on every system and owns nothing.
 const USER: &str = "nobody";
-/// Rows are 100,000 times as many: 75 MB, more than ext4's journal and less than the disk.
+/// pgbench's scale, in 100,000 rows: 75 MB, more than ext4's journal and less than the disk.
 const SCALE: &str = "5";
 const CLIENTS: &str = "2";
-/// A server that accepts nothing after so long does not come up.
-const UP_WITHIN: Duration = Duration::from_secs(60);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// For a small disk; all else is PostgreSQL's default.
+/// Time limit for the server to accept connections.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Settings for a small disk; all others are PostgreSQL's defaults.
 const SETTINGS: [&str; 3] = ["max_wal_size=128MB", "min_wal_size=32MB", "listen_addresses="];
 
 pub(crate) struct Postgres {
-    place: Place,
+    place: DiskTarget,
     seconds: f64,
     ready: bool,
 }
 
 impl Postgres {
-    /// The cluster is made when it is first needed.
-    pub(crate) fn new(place: Place, seconds: f64) -> Postgres {
+    /// Prepares the workload; the cluster is made on first use.
+    pub(crate) fn new(place: DiskTarget, seconds: f64) -> Postgres {
         Postgres { place, seconds, ready: false }
     }
 
@@ -45,7 +46,8 @@ impl Postgres {
         self.place.target.display().to_string()
     }
 
-    /// pgbench's own log of every transaction: in memory, so that it disturbs no disk.
+    /// Returns the prefix of pgbench's transaction logs: in memory, so that they do not disturb a
+    /// disk.
     fn log_prefix(&self) -> PathBuf {
         PathBuf::from(format!("/dev/shm/blkkin-bench.{}.pgbench", std::process::id()))
     }
@@ -53,14 +55,14 @@ impl Postgres {
     fn initialize(&mut self) -> Result<()> {
         fs::create_dir_all(&self.place.target)?;
         let folder = self.place.target.display().to_string();
-        quietly(Command::new("chown").args([USER, &folder]))?;
+        run_quietly(Command::new("chown").args([USER, &folder]))?;
         let data = self.data().display().to_string();
-        quietly(as_user("initdb")?.args(["-D", &data, "--auth=trust", "--no-sync", "-U", USER]))?;
+        run_quietly(as_user("initdb")?.args(["-D", &data, "--auth=trust", "--no-sync", "-U", USER]))?;
         let mut server = as_user("postgres")?;
         server.args(self.server_options()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut server = server.spawn().context("cannot start postgres")?;
         let filled = self.wait_until_up().and_then(|()| {
-            quietly(
+            run_quietly(
                 as_user("pgbench")?.args(["-h", &folder, "-U", USER, "-i", "-q", "-s", SCALE, "postgres"]),
             )
         });
@@ -72,28 +74,28 @@ impl Postgres {
     }
 
     fn server_options(&self) -> Vec<String> {
-        let mut words =
+        let mut arguments =
             vec!["-D".to_owned(), self.data().display().to_string(), "-k".to_owned(), self.socket()];
-        words.extend(SETTINGS.iter().flat_map(|setting| ["-c".to_owned(), (*setting).to_owned()]));
-        words
+        arguments.extend(SETTINGS.iter().flat_map(|setting| ["-c".to_owned(), (*setting).to_owned()]));
+        arguments
     }
 
     fn wait_until_up(&self) -> Result<()> {
-        let begun = Instant::now();
-        while begun.elapsed() < UP_WITHIN {
-            if quietly(as_user("pg_isready")?.args(["-q", "-h", &self.socket()])).is_ok() {
+        let started = Instant::now();
+        while started.elapsed() < START_TIMEOUT {
+            if run_quietly(as_user("pg_isready")?.args(["-q", "-h", &self.socket()])).is_ok() {
                 return Ok(());
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
-        bail!("PostgreSQL did not come up within {} s", UP_WITHIN.as_secs())
+        bail!("PostgreSQL did not come up within {} s", START_TIMEOUT.as_secs())
     }
 
     fn stop(&self) -> Result<()> {
-        quietly(as_user("pg_ctl")?.args(["stop", "-m", "fast", "-D", &self.data().display().to_string()]))
+        run_quietly(as_user("pg_ctl")?.args(["stop", "-m", "fast", "-D", &self.data().display().to_string()]))
     }
 
-    /// What pgbench's threads logged, and their logs' removal.
+    /// Reads and removes the logs of pgbench's threads.
     fn take_log(&self) -> Result<String> {
         let prefix = self.log_prefix();
         let (folder, name) =
@@ -122,7 +124,7 @@ impl Workload for Postgres {
         "transactions/s"
     }
 
-    fn place(&self) -> &Place {
+    fn place(&self) -> &DiskTarget {
         &self.place
     }
 
@@ -138,32 +140,33 @@ impl Workload for Postgres {
     }
 
     fn command(&self, _output: &Path) -> Vec<String> {
-        // Without it the tool's own error will say what is missing.
+        // If it is missing, the tool reports it.
         let postgres = program("postgres").unwrap_or_else(|_| PathBuf::from("postgres"));
-        let mut words = without_root();
-        words.push(postgres.display().to_string());
-        words.extend(self.server_options());
-        words
+        let mut arguments = without_root();
+        arguments.push(postgres.display().to_string());
+        arguments.extend(self.server_options());
+        arguments
     }
 
     fn drive(&mut self) -> Result<()> {
         let seconds = (self.seconds.ceil() as u64).to_string();
         let prefix = format!("--log-prefix={}", self.log_prefix().display());
-        let driven = self.wait_until_up().and_then(|()| {
+        let drive_result = self.wait_until_up().and_then(|()| {
             let mut pgbench = as_user("pgbench")?;
             pgbench.args(["-h", &self.socket(), "-U", USER, "-n", "-c", CLIENTS, "-T", &seconds, "-l"]);
-            quietly(pgbench.args([&prefix, "postgres"]))
+            run_quietly(pgbench.args([&prefix, "postgres"]))
         });
-        driven.and(self.stop())
+        drive_result.and(self.stop())
     }
 
-    fn result(&mut self, _output: &Path) -> Result<Done> {
+    fn result(&mut self, _output: &Path) -> Result<LoadResult> {
         done(&self.take_log()?)
     }
 }
 
-/// Lines of `client transaction µs script seconds µs`: how long each took and when it ended.
-fn done(log: &str) -> Result<Done> {
+/// Parses lines of `client transaction µs script seconds µs`: the duration and the end of each
+/// transaction.
+fn done(log: &str) -> Result<LoadResult> {
     let mut times = Vec::new();
     let (mut first, mut last) = (f64::INFINITY, f64::NEG_INFINITY);
     for line in log.lines() {
@@ -179,10 +182,10 @@ fn done(log: &str) -> Result<Done> {
     if times.is_empty() {
         bail!("pgbench finished no transaction");
     }
-    Ok(Done { ops: times.len() as f64 / (last - first), p99: quantile(&mut times, 0.99) })
+    Ok(LoadResult { ops: times.len() as f64 / (last - first), p99: quantile(&mut times, 0.99) })
 }
 
-/// Debian keeps them out of the PATH, by version: the newest.
+/// Finds a program of the newest version, which Debian keeps outside the PATH.
 fn program(name: &str) -> Result<PathBuf> {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> =
@@ -193,20 +196,20 @@ fn program(name: &str) -> Result<PathBuf> {
 }
 
 fn without_root() -> Vec<String> {
-    let words = ["setpriv", &format!("--reuid={USER}"), "--regid=nogroup", "--clear-groups", "--"];
-    words.map(str::to_owned).into()
+    let arguments = ["setpriv", &format!("--reuid={USER}"), "--regid=nogroup", "--clear-groups", "--"];
+    arguments.map(str::to_owned).into()
 }
 
 fn as_user(name: &str) -> Result<Command> {
-    let mut words = without_root().into_iter();
-    let mut command = Command::new(words.next().unwrap_or_default());
-    command.args(words).arg(program(name)?);
-    // It complains of a folder that the user may not enter.
+    let mut arguments = without_root().into_iter();
+    let mut command = Command::new(arguments.next().unwrap_or_default());
+    command.args(arguments).arg(program(name)?);
+    // The programs complain about a working directory that the user may not enter.
     command.current_dir("/");
     Ok(command)
 }
 
-fn quietly(command: &mut Command) -> Result<()> {
+fn run_quietly(command: &mut Command) -> Result<()> {
     let output = command.stdin(Stdio::null()).output().context("cannot start a program of PostgreSQL")?;
     if !output.status.success() {
         let last: Vec<String> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -220,14 +223,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn transactions_a_second_are_over_the_time_in_which_they_ran() {
+    fn transaction_rate_uses_the_time_of_the_log() {
         let log = "0 1 500000 0 100 500000\n1 1 1000000 0 101 0\n0 2 500000 0 101 0\n";
         let done = done(log).unwrap();
         assert_eq!((done.ops, done.p99), (3.0, 1_000_000.0));
     }
 
     #[test]
-    fn a_server_that_did_nothing_is_an_error() {
+    fn empty_log_is_an_error() {
         assert!(done("").is_err() && done("0 1 x\n").is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! One workload under one tool: started, waited for until it traces, stopped, asked what it saw.
+//! Run of a workload under a tool: start, wait until it traces, load, stop, count its events.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,56 +7,56 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::running::{On, spawn, wait_until, wait_until_read};
-use super::said::{self, Events, reason};
-use super::tool::{Tool, Way};
+use super::tool::{Launch, Tool};
+use super::tool_output::{self, Events, reason};
+use super::tool_process::{EnabledSwitch, spawn, wait_until_drained, wait_until_ready};
 use super::workload::{TRIAL_READS, Trial, Workload};
 use crate::Setting;
-use crate::disk::Place;
+use crate::disk::DiskTarget;
 use crate::frame::machine;
-use crate::process::{Usage, Watched};
+use crate::process::{Usage, WatchedChild};
 
-/// A load that ran for less says nothing.
-const SHORTEST: Duration = Duration::from_millis(10);
+/// Minimum run time for a meaningful rate.
+const RUN_TIME_MIN: Duration = Duration::from_millis(10);
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
-    /// Operations a second, and µs.
+    /// Operations per second, and the 99th percentile in µs.
     pub(crate) ops: f64,
     pub(crate) p99: f64,
-    /// Of the tool itself, without starting and stopping.
+    /// CPUs of the tool itself, without its start and stop.
     pub(crate) cpus: f64,
     pub(crate) resident: u64,
     pub(crate) events: Events,
-    /// Written by the tool.
+    /// Size of the tool's output.
     pub(crate) bytes: u64,
 }
 
-/// The tools, and what they take to start.
+/// Runner of the tools, with the cost of their starts.
 pub(crate) struct Session {
     blkkin: PathBuf,
     folder: PathBuf,
     start: BTreeMap<Tool, Start>,
 }
 
-/// Which tools run here.
-pub(crate) struct Peers {
-    pub(crate) running: Vec<Tool>,
-    /// With what they said.
-    pub(crate) absent: Vec<(Tool, String)>,
+/// Tools that run on this machine.
+pub(crate) struct AvailableTools {
+    pub(crate) available: Vec<Tool>,
+    /// Tools that do not run, with their error.
+    pub(crate) unavailable: Vec<(Tool, String)>,
     pub(crate) versions: Vec<String>,
 }
 
-/// What starting and stopping a tool takes.
+/// Cost of starting and stopping a tool.
 #[derive(Clone, Copy, Default)]
 struct Start {
     processor: Duration,
     time: Duration,
 }
 
-/// What a tool took, and how long it and the load ran.
-struct Taken {
+/// Resource usage of a tool, and the duration of its run with the load.
+struct ToolUsage {
     usage: Option<Usage>,
     time: Duration,
 }
@@ -67,49 +67,52 @@ impl Session {
         Ok(Session { blkkin: setting.blkkin.clone(), folder, start: BTreeMap::new() })
     }
 
-    /// Tries each with a few reads of the file at `place`, and remembers what starting it takes.
-    pub(crate) fn which_run(&mut self, place: &Place) -> Peers {
-        let mut peers = Peers { running: Vec::new(), absent: Vec::new(), versions: versions() };
+    /// Tries each tool with some reads of the file at `place`, and records the cost of its start.
+    pub(crate) fn detect_tools(&mut self, place: &DiskTarget) -> AvailableTools {
+        let mut peers =
+            AvailableTools { available: Vec::new(), unavailable: Vec::new(), versions: versions() };
         for tool in Tool::ALL {
-            match self.learn_start(tool, place) {
-                Ok(()) => peers.running.push(tool),
-                Err(error) => peers.absent.push((tool, format!("{error:#}"))),
+            match self.measure_start(tool, place) {
+                Ok(()) => peers.available.push(tool),
+                Err(error) => peers.unavailable.push((tool, format!("{error:#}"))),
             }
         }
         peers
     }
 
-    /// Remembers what starting and stopping `tool` takes. A tool that starts and sees nothing does not run here.
-    pub(crate) fn learn_start(&mut self, tool: Tool, place: &Place) -> Result<()> {
-        let taken = self.carry_out(tool, &mut Trial(place.clone()))?;
+    /// Records the cost of starting and stopping `tool`. A tool that starts and sees no events is
+    /// unavailable.
+    pub(crate) fn measure_start(&mut self, tool: Tool, place: &DiskTarget) -> Result<()> {
+        let usage_of_tool = self.run_under(tool, &mut Trial(place.clone()))?;
         let output = self.output(tool);
-        let seen = said::events(tool, &output)?.seen;
+        let seen = tool_output::events(tool, &output)?.seen;
         if tool != Tool::Untraced && seen < TRIAL_READS {
             bail!("it saw {seen} events of {TRIAL_READS} reads: {}", reason(&output));
         }
-        let processor = taken.usage.map_or(Duration::ZERO, |usage| usage.processor);
-        self.start.insert(tool, Start { processor, time: taken.time });
+        let processor = usage_of_tool.usage.map_or(Duration::ZERO, |usage| usage.processor);
+        self.start.insert(tool, Start { processor, time: usage_of_tool.time });
         Ok(())
     }
 
     /// Runs `workload` under `tool`.
     pub(crate) fn run(&self, tool: Tool, workload: &mut dyn Workload) -> Result<Run> {
-        let taken = self.carry_out(tool, workload)?;
+        let usage_of_tool = self.run_under(tool, workload)?;
         let done = workload.result(&self.load_output())?;
         let output = self.output(tool);
         let start = self.start.get(&tool).copied().unwrap_or_default();
-        let processor =
-            taken.usage.map_or(Duration::ZERO, |usage| usage.processor.saturating_sub(start.processor));
-        let time = taken.time.saturating_sub(start.time).max(SHORTEST);
-        let bytes = if tool == Tool::Untraced { 0 } else { said::bytes(&output)? };
-        let events = said::events(tool, &output)?;
-        // Some hundred MB at times: the next run should not wait for their write-back.
+        let processor = usage_of_tool
+            .usage
+            .map_or(Duration::ZERO, |usage| usage.processor.saturating_sub(start.processor));
+        let time = usage_of_tool.time.saturating_sub(start.time).max(RUN_TIME_MIN);
+        let bytes = if tool == Tool::Untraced { 0 } else { tool_output::bytes(&output)? };
+        let events = tool_output::events(tool, &output)?;
+        // Up to some hundred MB: the next run should not wait for their write-back.
         std::fs::remove_dir_all(&output).context("cannot remove what a tool wrote")?;
         Ok(Run {
             ops: done.ops,
             p99: done.p99,
             cpus: processor.as_secs_f64() / time.as_secs_f64(),
-            resident: taken.usage.map_or(0, |usage| usage.resident_max),
+            resident: usage_of_tool.usage.map_or(0, |usage| usage.resident_max),
             events,
             bytes,
         })
@@ -119,46 +122,47 @@ impl Session {
         self.folder.join(format!("{tool:?}").to_lowercase())
     }
 
-    /// Where a load leaves its own result: in memory, so that it disturbs no disk.
+    /// Returns the file of a load's own result: in memory, so that it does not disturb a disk.
     fn load_output(&self) -> PathBuf {
         PathBuf::from(format!("/dev/shm/blkkin-bench.{}.result", std::process::id()))
     }
 
-    fn carry_out(&self, tool: Tool, workload: &mut dyn Workload) -> Result<Taken> {
+    fn run_under(&self, tool: Tool, workload: &mut dyn Workload) -> Result<ToolUsage> {
         workload.prepare()?;
         let output = self.output(tool);
-        fresh(&output)?;
-        let words = workload.command(&self.load_output());
-        match tool.way(&self.blkkin, workload.place(), workload.comm(), &output) {
-            Way::Alone => {
-                let (_, time) = load(&words, workload)?;
-                Ok(Taken { usage: None, time })
+        make_empty(&output)?;
+        let arguments = workload.command(&self.load_output());
+        match tool.launch(&self.blkkin, workload.place(), workload.comm(), &output) {
+            Launch::LoadOnly => {
+                let (_, time) = load(&arguments, workload)?;
+                Ok(ToolUsage { usage: None, time })
             }
-            Way::Around(mut around) => {
-                around.extend(words);
-                let begun = Instant::now();
-                let tracer = Watched::new(spawn(&around, &output)?);
-                let driven = workload.drive();
+            Launch::Wrapping(mut wrapper) => {
+                wrapper.extend(arguments);
+                let started = Instant::now();
+                let tracer = WatchedChild::new(spawn(&wrapper, &output)?);
+                let drive_result = workload.drive();
                 let usage = tracer.wait()?;
-                driven?;
+                drive_result?;
                 if !usage.status.success() {
                     bail!("{} ({}): {}", tool.name(), usage.status, reason(&output));
                 }
-                Ok(Taken { usage: Some(usage), time: begun.elapsed() })
+                Ok(ToolUsage { usage: Some(usage), time: started.elapsed() })
             }
-            Way::Beside { words: beside, ready, switches } => {
-                let mut on = switches.iter().map(On::turn).collect::<Result<Vec<_>>>()?;
-                let tracer = Watched::new(spawn(&beside, &output)?);
-                let loaded = wait_until(&ready, &tracer, &output).and_then(|()| load(&words, workload));
-                // No more events, so what is on its way arrives; then the tool, then what it reads from.
-                if on.pop().is_some() {
-                    wait_until_read();
+            Launch::Alongside { arguments: alongside, ready, switches } => {
+                let mut switches_on =
+                    switches.iter().map(EnabledSwitch::enable).collect::<Result<Vec<_>>>()?;
+                let tracer = WatchedChild::new(spawn(&alongside, &output)?);
+                let loaded =
+                    wait_until_ready(&ready, &tracer, &output).and_then(|()| load(&arguments, workload));
+                // Stop new events, so that pending ones arrive; then the tool, then its source.
+                if switches_on.pop().is_some() {
+                    wait_until_drained();
                 }
                 let usage = tracer.interrupt();
-                // The tool's own words before what became of the load.
-                let (_, time) =
-                    loaded.with_context(|| format!("{} said: {}", tool.name(), reason(&output)))?;
-                Ok(Taken { usage: Some(usage?), time })
+                // Report the tool's error before that of the load.
+                let (_, time) = loaded.with_context(|| format!("{}: {}", tool.name(), reason(&output)))?;
+                Ok(ToolUsage { usage: Some(usage?), time })
             }
         }
     }
@@ -171,22 +175,22 @@ impl Drop for Session {
     }
 }
 
-/// Runs the load by itself; what it took.
-fn load(words: &[String], workload: &mut dyn Workload) -> Result<(Usage, Duration)> {
-    let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let begun = Instant::now();
-    let child = Watched::new(command.spawn().with_context(|| format!("cannot start {}", words[0]))?);
-    let driven = workload.drive();
+/// Runs the load alone and returns its usage.
+fn load(arguments: &[String], workload: &mut dyn Workload) -> Result<(Usage, Duration)> {
+    let mut command = Command::new(&arguments[0]);
+    command.args(&arguments[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let started = Instant::now();
+    let child = WatchedChild::new(command.spawn().with_context(|| format!("cannot start {}", arguments[0]))?);
+    let drive_result = workload.drive();
     let usage = child.wait()?;
-    driven?;
+    drive_result?;
     if !usage.status.success() {
-        bail!("{} failed ({})", words[0], usage.status);
+        bail!("{} failed ({})", arguments[0], usage.status);
     }
-    Ok((usage, begun.elapsed()))
+    Ok((usage, started.elapsed()))
 }
 
-fn fresh(folder: &Path) -> Result<()> {
+fn make_empty(folder: &Path) -> Result<()> {
     if folder.exists() {
         std::fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))?;
     }
@@ -194,15 +198,15 @@ fn fresh(folder: &Path) -> Result<()> {
 }
 
 fn versions() -> Vec<String> {
-    let asked = Tool::ALL.iter().filter_map(|tool| tool.version());
-    let mut versions: Vec<String> = asked
+    let queries = Tool::ALL.iter().filter_map(|tool| tool.version());
+    let mut versions: Vec<String> = queries
         .map(|(program, option)| match program {
-            "dpkg-query" => machine::said(program, &["--show", option, "bpfcc-tools"]),
-            _ => machine::said(program, &[option]),
+            "dpkg-query" => machine::command_output(program, &["--show", option, "bpfcc-tools"]),
+            _ => machine::command_output(program, &[option]),
         })
-        .filter_map(|said| said.lines().next().map(str::to_owned))
+        .filter_map(|text| text.lines().next().map(str::to_owned))
         .collect();
-    versions.extend(machine::said("fio", &["--version"]).lines().map(str::to_owned));
+    versions.extend(machine::command_output("fio", &["--version"]).lines().map(str::to_owned));
     versions.sort_unstable();
     versions.dedup();
     versions

@@ -1,24 +1,25 @@
-//! SQLite: inserts of one row, each its own transaction with a rollback journal and fsync, as SQLite does by default.
+//! SQLite: inserts of one row, each its own transaction with a rollback journal and fsync, SQLite's
+//! defaults.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::workload::{Done, Workload};
-use crate::disk::Place;
+use super::workload::{LoadResult, Workload};
+use crate::disk::DiskTarget;
 
 const SCRIPT: &str = include_str!("../../scripts/sqlite.py");
 
 pub(crate) struct Sqlite {
-    place: Place,
+    place: DiskTarget,
     seconds: f64,
     script: PathBuf,
 }
 
 impl Sqlite {
-    /// The script lies beside the database.
-    pub(crate) fn new(place: Place, seconds: f64) -> Result<Sqlite> {
+    /// Writes the script next to the database.
+    pub(crate) fn new(place: DiskTarget, seconds: f64) -> Result<Sqlite> {
         let script = place.target.with_extension("py");
         std::fs::write(&script, SCRIPT).with_context(|| format!("cannot write {}", script.display()))?;
         Ok(Sqlite { place, seconds, script })
@@ -38,7 +39,7 @@ impl Workload for Sqlite {
         "inserts/s"
     }
 
-    fn place(&self) -> &Place {
+    fn place(&self) -> &DiskTarget {
         &self.place
     }
 
@@ -66,10 +67,10 @@ impl Workload for Sqlite {
         ]
     }
 
-    fn result(&mut self, output: &Path) -> Result<Done> {
+    fn result(&mut self, output: &Path) -> Result<LoadResult> {
         let text = std::fs::read(output).context("SQLite's load wrote no result")?;
         let json: Value = serde_json::from_slice(&text)?;
         let number = |name: &str| json[name].as_f64().with_context(|| format!("no {name}"));
-        Ok(Done { ops: number("ops")?, p99: number("p99")? })
+        Ok(LoadResult { ops: number("ops")?, p99: number("p99")? })
     }
 }

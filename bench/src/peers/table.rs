@@ -1,20 +1,20 @@
-//! What was measured, as tables, figures and a plot.
+//! Results of the comparison as tables, figures and plots.
 
 use super::Measured;
-use super::session::{Peers, Run};
+use super::session::{AvailableTools, Run};
 use super::tool::Tool;
 use super::workload;
 use crate::frame::number::{bytes, count, number, with_spread};
 use crate::frame::outcome::Series;
-use crate::frame::{Figure, Found, Goal, Plot, Rounds, Shape, Table};
+use crate::frame::{BenchReport, Figure, Goal, Plot, Rounds, Shape, Table};
 
-/// Per cent fewer operations that tracing may cost.
+/// Goals: maximum loss of operations in per cent.
 const DISK_MAX: f64 = 1.0;
 const FAST_MAX: f64 = 10.0;
-/// Operations a second, untraced, from which on it is fast.
+/// Minimum rate of a fast workload, in untraced operations per second.
 const FAST: f64 = 100_000.0;
 
-/// Groups of bars that fit beside one another.
+/// Maximum number of groups of bars in a plot.
 const PLOT_GROUPS: usize = 8;
 
 const COLUMNS: [&str; 9] =
@@ -29,7 +29,7 @@ impl Measured {
         self.runs(tool).iter().map(|run| run.ops).collect()
     }
 
-    /// Per cent fewer operations than untraced in the same round.
+    /// Returns the loss of operations in per cent of the untraced run in the same round.
     pub(crate) fn fewer(&self, tool: Tool) -> Rounds {
         self.ratios(tool).map(|ratio| 100.0 * (1.0 - ratio))
     }
@@ -38,7 +38,7 @@ impl Measured {
         Rounds::ratios(&self.ops(tool), &self.ops(Tool::Untraced))
     }
 
-    /// blkkin's figure, with the goal that belongs to the workload.
+    /// Makes blkkin's figure with the workload's goal.
     pub(crate) fn figure(&self) -> Figure {
         let name = format!("{}: fewer with blkkin", self.workload);
         let figure = Figure::of(name, &self.fewer(Tool::Blkkin), "%").ratio(&self.ratios(Tool::Blkkin));
@@ -50,19 +50,19 @@ impl Measured {
         }
     }
 
-    /// Peers that cost less than blkkin by more than both spreads.
-    fn ahead(&self) -> Vec<&'static str> {
+    /// Lists tools that cost less than blkkin by more than both spreads.
+    fn cheaper_tools(&self) -> Vec<&'static str> {
         let blkkin = self.fewer(Tool::Blkkin);
         let peers = self.tools.iter().map(|(tool, _)| *tool).filter(|tool| *tool > Tool::BlkkinSpans);
-        let ahead = peers.filter(|tool| {
+        let cheaper_tools = peers.filter(|tool| {
             let peer = self.fewer(*tool);
             peer.median() + peer.spread() + blkkin.spread() < blkkin.median()
         });
-        ahead.map(Tool::name).collect()
+        cheaper_tools.map(Tool::name).collect()
     }
 }
 
-/// A line for who waits.
+/// Formats a line of progress.
 pub(crate) fn line(measured: &Measured) -> String {
     let each = measured.tools.iter().filter(|(tool, _)| *tool != Tool::Untraced);
     let each = each.map(|(tool, _)| {
@@ -74,26 +74,36 @@ pub(crate) fn line(measured: &Measured) -> String {
     format!("{}: {} {}; fewer with {}", measured.workload, number(untraced), measured.unit, each.join(", "))
 }
 
-/// All of it.
-pub(crate) fn found(measured: &[Measured], peers: &Peers) -> Found {
+/// Makes the report.
+pub(crate) fn build_report(measured: &[Measured], peers: &AvailableTools) -> BenchReport {
     let mut tables: Vec<Table> = measured.iter().map(table).collect();
-    tables.push(unseen(peers));
-    if !peers.absent.is_empty() {
-        tables.push(absent(peers));
+    tables.push(blind_spots_table(peers));
+    if !peers.unavailable.is_empty() {
+        tables.push(unavailable_table(peers));
     }
-    let figures = measured.iter().map(|one| {
-        let ahead = one.ahead();
-        let note = if ahead.is_empty() { String::new() } else { format!("cheaper: {}", ahead.join(", ")) };
-        one.figure().note(note)
+    let figures = measured.iter().map(|load| {
+        let cheaper_tools = load.cheaper_tools();
+        let note = if cheaper_tools.is_empty() {
+            String::new()
+        } else {
+            format!("cheaper: {}", cheaper_tools.join(", "))
+        };
+        load.figure().note(note)
     });
     let how = format!(
-        "Every tool with its defaults, in turns, {} rounds; medians. *Fewer* is against the untraced run of the same \
-         round. *Own CPUs* is the processor time of the tool's own process while the load ran, its start left out: what it \
-         costs inside of the load's calls is in the load's own figures. *Events* are what it saw of one run: calls, bios, \
+        "Every tool with its defaults, alternating, {} rounds; medians. *Fewer* is against the untraced run of the same \
+         round. *Own CPUs* is the processor time of the tool's own process while the load ran, without its start; the time that it \
+         costs inside the load's calls is in the load's own figures. *Events* are those of one run: calls, bios, \
          requests, by its nature. *Written* is what it wrote to files.",
-        measured.first().map_or(0, |one| one.runs(Tool::Untraced).len())
+        measured.first().map_or(0, |load| load.runs(Tool::Untraced).len())
     );
-    Found { how, figures: figures.collect(), tables, plots: plots(measured), notes: notes(measured, peers) }
+    BenchReport {
+        how,
+        figures: figures.collect(),
+        tables,
+        plots: plots(measured),
+        notes: notes(measured, peers),
+    }
 }
 
 fn table(measured: &Measured) -> Table {
@@ -119,32 +129,32 @@ fn table(measured: &Measured) -> Table {
     table
 }
 
-/// What each of those that run does not see.
-pub(crate) fn unseen(peers: &Peers) -> Table {
+/// Lists what each available tool does not see.
+pub(crate) fn blind_spots_table(peers: &AvailableTools) -> Table {
     let mut table = Table::new("What each does not see", &["tool", "not seen"]);
-    for tool in peers.running.iter().filter(|tool| **tool != Tool::Untraced) {
-        table.row([tool.name(), tool.does_not_see()]);
+    for tool in peers.available.iter().filter(|tool| **tool != Tool::Untraced) {
+        table.row([tool.name(), tool.blind_spots()]);
     }
     table
 }
 
-/// Those that do not run.
-pub(crate) fn absent(peers: &Peers) -> Table {
-    let mut table = Table::new("Tools that do not run here, and what they said", &["tool", "reason"]);
-    for (tool, reason) in &peers.absent {
+/// Lists the unavailable tools.
+pub(crate) fn unavailable_table(peers: &AvailableTools) -> Table {
+    let mut table = Table::new("Tools that do not run here, with their error", &["tool", "reason"]);
+    for (tool, reason) in &peers.unavailable {
         table.row([tool.name(), reason]);
     }
     table
 }
 
-/// Versions, and who broke off.
-pub(crate) fn notes(measured: &[Measured], peers: &Peers) -> Vec<String> {
+/// Lists versions, and tools that failed.
+pub(crate) fn notes(measured: &[Measured], peers: &AvailableTools) -> Vec<String> {
     let mut notes = vec![format!("Versions: {}.", peers.versions.join("; "))];
-    for one in measured {
+    for load in measured {
         notes.extend(
-            one.broken
+            load.failed
                 .iter()
-                .map(|(tool, why)| format!("{}: {} did not get through: {why}", one.workload, tool.name())),
+                .map(|(tool, why)| format!("{}: {} did not get through: {why}", load.workload, tool.name())),
         );
     }
     notes
@@ -157,10 +167,10 @@ fn plots(measured: &[Measured]) -> Vec<Plot> {
 fn plot(page: usize, measured: &[Measured]) -> Plot {
     let tools = Tool::ALL
         .into_iter()
-        .filter(|tool| *tool != Tool::Untraced && measured.iter().any(|one| !one.runs(*tool).is_empty()));
+        .filter(|tool| *tool != Tool::Untraced && measured.iter().any(|load| !load.runs(*tool).is_empty()));
     let series = tools.map(|tool| {
-        let values = measured.iter().enumerate().filter(|(_, one)| !one.runs(tool).is_empty());
-        let points = values.map(|(at, one)| (at as f64, one.fewer(tool).median()));
+        let values = measured.iter().enumerate().filter(|(_, load)| !load.runs(tool).is_empty());
+        let points = values.map(|(at, load)| (at as f64, load.fewer(tool).median()));
         Series { name: tool.name().to_owned(), points: points.filter(|point| point.1.is_finite()).collect() }
     });
     Plot {
@@ -169,6 +179,6 @@ fn plot(page: usize, measured: &[Measured]) -> Plot {
         x: "workload; of fio engine, operation, jobs × depth".to_owned(),
         y: "% fewer".to_owned(),
         series: series.collect(),
-        shape: Shape::Bars(measured.iter().map(|one| one.short.clone()).collect()),
+        shape: Shape::Bars(measured.iter().map(|load| load.short.clone()).collect()),
     }
 }

@@ -1,58 +1,59 @@
-//! The tools: what each is, how it is started, and what it does not see.
+//! Tools: name, command line, and what each does not see.
 
 use std::path::{Path, PathBuf};
 
-use crate::disk::Place;
+use crate::disk::DiskTarget;
 
 const TRACEFS: &str = "/sys/kernel/tracing";
 
-/// A tracer, or none.
+/// Tracer, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Tool {
     Untraced,
-    /// `blkkin run`: the report.
+    /// Tracer `blkkin run` with its report.
     Blkkin,
-    /// And every request's spans to a file: as the others, who write every event.
+    /// Tracer `blkkin run` that also writes the spans of every request to a file, because the
+    /// others write every event.
     BlkkinSpans,
     Strace,
     PerfTrace,
-    /// A script of ours: the nearest to `strace` that bpftrace has.
+    /// Script in bench/: the bpftrace equivalent of strace.
     BpftraceCalls,
-    /// A script of ours: biosnoop by tracepoints, which every kernel has.
+    /// Script in bench/: biosnoop with tracepoints, which every kernel has.
     BpftraceBlocks,
-    /// bpftrace's own.
+    /// Script of bpftrace.
     BiosnoopBt,
     BccBiosnoop,
     BccExt4slower,
     Blktrace,
-    /// The same hooks as blktrace's, read as text from ftrace: for where blktrace itself may not run.
+    /// The hooks of blktrace, read as text from ftrace, for machines where blktrace fails.
     BlkTracer,
 }
 
-/// How a tool meets the load.
-pub(crate) enum Way {
-    /// The load runs alone.
-    Alone,
-    /// The tool starts the load: its own words, the load's behind them.
-    Around(Vec<String>),
-    /// The tool is started before and interrupted after.
-    Beside { words: Vec<String>, ready: Ready, switches: Vec<Switch> },
+/// Way to start a tool with the load.
+pub(crate) enum Launch {
+    /// Load without a tool.
+    LoadOnly,
+    /// Tool that starts the load: its arguments, followed by the load's.
+    Wrapping(Vec<String>),
+    /// Tool that is started before the load and interrupted after it.
+    Alongside { arguments: Vec<String>, ready: Ready, switches: Vec<Switch> },
 }
 
-/// Something in the kernel that is on while the tool runs, and then again as it was. Of several the last is turned back
-/// first, before the tool ends.
+/// Kernel setting that is enabled while the tool runs, and restored after it. Of several, the last
+/// is restored first, before the tool ends.
 pub(crate) struct Switch {
     pub(crate) file: PathBuf,
     pub(crate) on: &'static str,
 }
 
-/// How one knows that it traces.
+/// Condition for a tool to be ready.
 pub(crate) enum Ready {
     /// The kernel traces already; the tool only reads.
     AtOnce,
-    /// It has written this.
-    Says(&'static str),
-    /// The kernel says that this device is traced.
+    /// The tool has printed this.
+    Prints(&'static str),
+    /// The kernel reports that this device is traced.
     DeviceTraced(String),
 }
 
@@ -89,7 +90,7 @@ impl Tool {
         }
     }
 
-    /// The program and what asks it for its version.
+    /// Returns the program and the option that prints its version.
     pub(crate) fn version(self) -> Option<(&'static str, &'static str)> {
         match self {
             Tool::Untraced | Tool::Blkkin | Tool::BlkkinSpans | Tool::BlkTracer => None,
@@ -103,8 +104,8 @@ impl Tool {
         }
     }
 
-    /// What a user of it does not learn.
-    pub(crate) fn does_not_see(self) -> &'static str {
+    /// Returns what a user of the tool does not see.
+    pub(crate) fn blind_spots(self) -> &'static str {
         match self {
             Tool::Untraced => "",
             Tool::Blkkin | Tool::BlkkinSpans => {
@@ -127,45 +128,46 @@ impl Tool {
         }
     }
 
-    /// How it is started; what it writes goes to `output`, which is a folder for it alone.
-    pub(crate) fn way(self, blkkin: &Path, place: &Place, comm: &str, output: &Path) -> Way {
+    /// Returns the command line of the tool. Its output goes to `output`, a separate folder.
+    pub(crate) fn launch(self, blkkin: &Path, place: &DiskTarget, comm: &str, output: &Path) -> Launch {
         let path = |name: &str| output.join(name).display().to_string();
         let report = format!("--json={}", path("report.json"));
         let blkkin = blkkin.display().to_string();
-        let around = |words: &[&str]| Way::Around(words.iter().map(|&word| word.to_owned()).collect());
-        let beside = |words: &[&str], ready| Way::Beside {
-            words: words.iter().map(|&word| word.to_owned()).collect(),
+        let wrapping =
+            |arguments: &[&str]| Launch::Wrapping(arguments.iter().map(|&word| word.to_owned()).collect());
+        let alongside = |arguments: &[&str], ready| Launch::Alongside {
+            arguments: arguments.iter().map(|&word| word.to_owned()).collect(),
             ready,
             switches: Vec::new(),
         };
         let script = |text: &str| script(text, comm, place);
         match self {
-            Tool::Untraced => Way::Alone,
-            Tool::Blkkin => around(&[&blkkin, "run", &report, "--"]),
+            Tool::Untraced => Launch::LoadOnly,
+            Tool::Blkkin => wrapping(&[&blkkin, "run", &report, "--"]),
             Tool::BlkkinSpans => {
                 let to = format!("--to=zipkin={}", path("spans.json"));
-                around(&[&blkkin, "run", &report, &to, "--"])
+                wrapping(&[&blkkin, "run", &report, &to, "--"])
             }
-            Tool::Strace => around(&["strace", "-f", "-q", "-ttt", "-T", "-o", &path("events")]),
-            Tool::PerfTrace => around(&["perf", "trace", "-o", &path("events"), "--"]),
-            Tool::BpftraceCalls => beside(
+            Tool::Strace => wrapping(&["strace", "-f", "-q", "-ttt", "-T", "-o", &path("events")]),
+            Tool::PerfTrace => wrapping(&["perf", "trace", "-o", &path("events"), "--"]),
+            Tool::BpftraceCalls => alongside(
                 &["bpftrace", "-o", &path("events"), "-e", &script(include_str!("../../scripts/calls.bt"))],
-                Ready::Says("READY"),
+                Ready::Prints("READY"),
             ),
-            Tool::BpftraceBlocks => beside(
+            Tool::BpftraceBlocks => alongside(
                 &["bpftrace", "-o", &path("events"), "-e", &script(include_str!("../../scripts/blocks.bt"))],
-                Ready::Says("READY"),
+                Ready::Prints("READY"),
             ),
-            // They write to standard output, line by line, which goes to `events`.
-            Tool::BiosnoopBt => beside(&["bpftrace", "/usr/sbin/biosnoop.bt"], Ready::Says("TIME")),
-            Tool::BccBiosnoop => beside(&["biosnoop-bpfcc"], Ready::Says("TIME")),
-            Tool::BccExt4slower => beside(&["ext4slower-bpfcc", "0"], Ready::Says("TIME")),
-            Tool::Blktrace => beside(
+            // These tools write line by line to standard output, which goes to `events`.
+            Tool::BiosnoopBt => alongside(&["bpftrace", "/usr/sbin/biosnoop.bt"], Ready::Prints("TIME")),
+            Tool::BccBiosnoop => alongside(&["biosnoop-bpfcc"], Ready::Prints("TIME")),
+            Tool::BccExt4slower => alongside(&["ext4slower-bpfcc", "0"], Ready::Prints("TIME")),
+            Tool::Blktrace => alongside(
                 &["blktrace", "-d", &place.device, "-D", &output.display().to_string(), "-o", "trace"],
                 Ready::DeviceTraced(place.device.clone()),
             ),
-            Tool::BlkTracer => Way::Beside {
-                words: vec!["cat".to_owned(), format!("{TRACEFS}/trace_pipe")],
+            Tool::BlkTracer => Launch::Alongside {
+                arguments: vec!["cat".to_owned(), format!("{TRACEFS}/trace_pipe")],
                 ready: Ready::AtOnce,
                 switches: vec![
                     Switch { file: format!("{TRACEFS}/tracing_on").into(), on: "1" },
@@ -177,14 +179,15 @@ impl Tool {
     }
 }
 
-/// bpftrace writes its output when it has some KiB of it, so "it traces" must be as long to be seen.
-fn script(text: &str, comm: &str, place: &Place) -> String {
+/// Fills in a script. bpftrace writes its output in blocks of some KiB, so the ready mark must be
+/// as long.
+fn script(text: &str, comm: &str, place: &DiskTarget) -> String {
     text.replace("$COMM", comm)
         .replace("$DEVICE", &place.number.to_string())
         .replace("$READY", &format!("READY{}", ".".repeat(500)))
 }
 
-/// A block device's own folder.
+/// Returns the sysfs folder of a block device.
 pub(crate) fn sysfs(device: &str) -> PathBuf {
     Path::new("/sys/block").join(device.trim_start_matches("/dev/"))
 }
@@ -194,20 +197,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scripts_ask_for_the_program_and_the_device() {
-        let place = Place { name: "p", target: "/t".into(), device: "/dev/loop0".into(), number: 7340032 };
+    fn scripts_contain_program_and_device() {
+        let place =
+            DiskTarget { name: "p", target: "/t".into(), device: "/dev/loop0".into(), number: 7340032 };
         for tool in [Tool::BpftraceCalls, Tool::BpftraceBlocks] {
-            let Way::Beside { words, .. } = tool.way(Path::new("b"), &place, "fio", Path::new("/o")) else {
+            let Launch::Alongside { arguments, .. } =
+                tool.launch(Path::new("b"), &place, "fio", Path::new("/o"))
+            else {
                 unreachable!("bpftrace runs beside the load");
             };
-            let script = words.last().unwrap();
+            let script = arguments.last().unwrap();
             assert!(script.contains("\"fio\"") || script.contains("7340032"), "{script}");
             assert!(!script.contains("$COMM") && !script.contains("$DEVICE"), "{script}");
         }
     }
 
     #[test]
-    fn every_peer_says_what_it_does_not_see() {
-        assert!(Tool::ALL[1..].iter().all(|tool| !tool.does_not_see().is_empty()));
+    fn every_tool_lists_its_blind_spots() {
+        assert!(Tool::ALL[1..].iter().all(|tool| !tool.blind_spots().is_empty()));
     }
 }

@@ -1,29 +1,29 @@
-//! A copy of a tree of small files, and what it takes until it is on the disk.
+//! Copy of a tree of small files, until it is on the disk.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::workload::{Done, Workload};
-use crate::disk::Place;
+use super::workload::{LoadResult, Workload};
+use crate::disk::DiskTarget;
 
-/// Of a file: less than a block, as most files of a source tree.
+/// Size of a file: less than a block, like most files of a source tree.
 const FILE_BYTES: usize = 1024;
-/// Files of a folder.
+/// Number of files per folder.
 const FOLDER_FILES: usize = 100;
-/// Copies and syncs between two looks at the clock.
+/// Script that copies and syncs, and measures the time.
 const SCRIPT: &str =
     r#"begin=$(date +%s%N); cp -r "$1" "$2"; sync -f "$2"; end=$(date +%s%N); echo $((end - begin)) > "$3""#;
 
 pub(crate) struct Tree {
-    place: Place,
+    place: DiskTarget,
     files: usize,
 }
 
 impl Tree {
-    /// The tree is made when it is first needed.
-    pub(crate) fn new(place: Place, files: usize) -> Tree {
+    /// Prepares the workload; the tree is made on first use.
+    pub(crate) fn new(place: DiskTarget, files: usize) -> Tree {
         Tree { place, files }
     }
 
@@ -56,7 +56,7 @@ impl Workload for Tree {
         "files/s"
     }
 
-    fn place(&self) -> &Place {
+    fn place(&self) -> &DiskTarget {
         &self.place
     }
 
@@ -71,7 +71,7 @@ impl Workload for Tree {
         if self.copy().exists() {
             fs::remove_dir_all(self.copy()).context("cannot remove the last copy")?;
         }
-        // What is still to be written is not this run's.
+        // Pending writes do not belong to this run.
         // SAFETY: no memory is passed.
         unsafe { libc::sync() };
         Ok(())
@@ -83,9 +83,9 @@ impl Workload for Tree {
         words.into_iter().chain(paths).collect()
     }
 
-    fn result(&mut self, output: &Path) -> Result<Done> {
+    fn result(&mut self, output: &Path) -> Result<LoadResult> {
         let text = fs::read_to_string(output).context("the copy wrote no time")?;
         let ns: f64 = text.trim().parse().context("the copy wrote no time")?;
-        Ok(Done { ops: self.files as f64 / ns * 1e9, p99: f64::NAN })
+        Ok(LoadResult { ops: self.files as f64 / ns * 1e9, p99: f64::NAN })
     }
 }

@@ -1,79 +1,80 @@
-//! The workloads: what runs, on what, and how well it went.
+//! Workloads: the program, its target and its result.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::Grounds;
+use super::Targets;
 use super::fio_load::Fio;
 use super::postgres::Postgres;
 use super::sqlite::Sqlite;
 use super::tree::Tree;
 use crate::Extent;
-use crate::disk::Place;
+use crate::disk::DiskTarget;
 use crate::fio::{Job, Length, Op};
 
-/// A load that can be traced.
+/// Load that can be traced.
 pub(crate) trait Workload {
-    /// For people.
+    /// Returns the name in tables.
     fn name(&self) -> String;
 
-    /// For a plot: a few letters.
+    /// Returns the label in plots: a few letters.
     fn short(&self) -> String;
 
-    /// What is counted.
+    /// Returns the unit of the rate.
     fn unit(&self) -> &'static str;
 
-    /// Where it works.
-    fn place(&self) -> &Place;
+    /// Returns the target.
+    fn place(&self) -> &DiskTarget;
 
-    /// What its tasks are called: for tools that choose by name.
+    /// Returns the command name of its tasks, for tools that filter by name.
     fn comm(&self) -> &'static str;
 
-    /// What tracing may cost here; none where nothing was promised.
+    /// Returns the goal for the cost of tracing; `None` if there is none.
     fn goal(&self) -> Option<Goal> {
         None
     }
 
-    /// Before each run.
+    /// Prepares a run.
     fn prepare(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// What is started and traced; its result goes to `output`.
+    /// Returns the traced command line; its result goes to `output`.
     fn command(&self, output: &Path) -> Vec<String>;
 
-    /// What a server is asked for while it is traced, and its end.
+    /// Sends requests to a traced server, and stops it.
     fn drive(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// How it went.
-    fn result(&mut self, output: &Path) -> Result<Done>;
+    /// Parses the result.
+    fn result(&mut self, output: &Path) -> Result<LoadResult>;
 }
 
-/// How a run went.
+/// Result of a run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Done {
-    /// A second.
+pub(crate) struct LoadResult {
+    /// Operations per second.
     pub(crate) ops: f64,
-    /// µs; not a number where there is none.
+    /// 99th percentile in µs; NaN if unknown.
     pub(crate) p99: f64,
 }
 
-/// Per cent fewer operations at the most.
+/// Maximum loss of operations in per cent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Goal {
-    /// On a real disk.
+    /// Goal on a real disk.
     Disk,
-    /// Where there are more than 100,000 a second untraced.
+    /// Goal of workloads with more than 100,000 untraced operations per second.
     Fast,
 }
 
-/// A few direct reads of a file: whether a tool runs here and sees them, and what starting it takes.
-pub(crate) struct Trial(pub(crate) Place);
+/// Direct reads of a file, which test whether a tool runs here and sees them, and what its start
+/// costs.
+pub(crate) struct Trial(pub(crate) DiskTarget);
 
-/// How many: every tool sees at least one event of each.
+/// Number of reads: every tool sees at least one event of each.
 pub(crate) const TRIAL_READS: u64 = 64;
 
 impl Workload for Trial {
@@ -89,7 +90,7 @@ impl Workload for Trial {
         "reads/s"
     }
 
-    fn place(&self) -> &Place {
+    fn place(&self) -> &DiskTarget {
         &self.0
     }
 
@@ -111,12 +112,13 @@ impl Workload for Trial {
             .into()
     }
 
-    fn result(&mut self, _output: &Path) -> Result<Done> {
-        Ok(Done { ops: f64::NAN, p99: f64::NAN })
+    fn result(&mut self, _output: &Path) -> Result<LoadResult> {
+        Ok(LoadResult { ops: f64::NAN, p99: f64::NAN })
     }
 }
 
-/// Of fio, those that say most: the fastest device by both kinds of engine, the journal, the real disk.
+/// Most informative jobs of fio: the fastest device with both kinds of engine, the journal, the
+/// real disk.
 const USUAL: &[Job] = &[
     Job { engine: "psync", op: Op::RandomRead, jobs: 2, depth: 1 },
     Job { engine: "io_uring", op: Op::RandomRead, jobs: 1, depth: 32 },
@@ -127,38 +129,38 @@ const USUAL_REAL: &[Job] = &[
     Job { engine: "libaio", op: Op::RandomWrite, jobs: 1, depth: 32 },
 ];
 
-/// Those that say most, SQLite, PostgreSQL and files among them.
-pub(crate) fn usual(grounds: &Grounds, extent: Extent) -> Result<Vec<Box<dyn Workload>>> {
+/// Makes the most informative workloads, with SQLite, PostgreSQL and files among them.
+pub(crate) fn usual(targets: &Targets, extent: Extent) -> Result<Vec<Box<dyn Workload>>> {
     let quick = extent.is_quick();
     let length =
         if quick { Length { run_ms: 500, ramp_ms: 100 } } else { Length { run_ms: 1500, ramp_ms: 500 } };
     let mut workloads: Vec<Box<dyn Workload>> = Vec::new();
     for job in USUAL {
-        workloads.push(Box::new(Fio { job: *job, place: fast(grounds, *job)?, length }));
+        workloads.push(Box::new(Fio { job: *job, place: fast(targets, *job)?, length }));
     }
     for job in USUAL_REAL {
-        workloads.push(Box::new(Fio { job: *job, place: grounds.real.place(), length }));
+        workloads.push(Box::new(Fio { job: *job, place: targets.real.place(), length }));
     }
     let seconds = f64::from(length.run_ms) / 1e3;
-    workloads.push(Box::new(Sqlite::new(grounds.mounted.place("sqlite.db")?, seconds)?));
-    workloads.push(Box::new(Postgres::new(grounds.mounted.place("postgres")?, seconds)));
-    workloads.push(Box::new(Tree::new(grounds.mounted.place("tree")?, if quick { 1_000 } else { 20_000 })));
+    workloads.push(Box::new(Sqlite::new(targets.mounted.place("sqlite.db")?, seconds)?));
+    workloads.push(Box::new(Postgres::new(targets.mounted.place("postgres")?, seconds)));
+    workloads.push(Box::new(Tree::new(targets.mounted.place("tree")?, if quick { 1_000 } else { 20_000 })));
     Ok(workloads)
 }
 
-/// Where a job works that is not given the real disk: what is synced needs a file system with a journal.
-fn fast(grounds: &Grounds, job: Job) -> Result<Place> {
-    if job.op == Op::WriteFsync { grounds.mounted.place("fio.dat") } else { grounds.raw.place() }
+/// Returns the fast target of a job: write + fsync needs a file system with a journal.
+fn fast(targets: &Targets, job: Job) -> Result<DiskTarget> {
+    if job.op == Op::WriteFsync { targets.mounted.place("fio.dat") } else { targets.raw.place() }
 }
 
-/// All of fio's, first on the fast disk and then on the real one.
-pub(crate) fn every_fio(grounds: &Grounds, length: Length) -> Result<[Vec<Fio>; 2]> {
-    let fast = every_job().into_iter().map(|job| Ok(Fio { job, place: fast(grounds, job)?, length }));
-    let real = every_job().into_iter().map(|job| Fio { job, place: grounds.real.place(), length });
+/// Makes all jobs of fio, on the fast disk and on the real one.
+pub(crate) fn every_fio(targets: &Targets, length: Length) -> Result<[Vec<Fio>; 2]> {
+    let fast = every_job().into_iter().map(|job| Ok(Fio { job, place: fast(targets, job)?, length }));
+    let real = every_job().into_iter().map(|job| Fio { job, place: targets.real.place(), length });
     Ok([fast.collect::<Result<_>>()?, real.collect()])
 }
 
-/// psync has no depth: it waits for each.
+/// Lists all jobs. psync has no queue depth: it waits for each request.
 fn every_job() -> Vec<Job> {
     let mut all = Vec::new();
     for engine in ["psync", "libaio", "io_uring"] {
@@ -176,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_matrix_is_whole() {
+    fn matrix_is_complete() {
         let all = every_job();
         assert_eq!(all.len(), 3 * 2 + 2 * 3 * 2 * 2);
         assert!(USUAL.iter().chain(USUAL_REAL).all(|job| all.contains(job)));

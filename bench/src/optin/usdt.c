@@ -1,4 +1,4 @@
-/* Three probes, with notes as systemtap's sys/sdt.h makes them: one that says nothing, one with four numbers, and one with a text besides. */
+/* Three USDT probes with notes like systemtap's sys/sdt.h: without arguments, with four numbers, and with a text in addition. */
 #include <stdint.h>
 
 #define NOTE(name, arguments)                                                                        \

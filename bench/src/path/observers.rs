@@ -1,4 +1,5 @@
-//! Who says when a trace was where: consumers of each topic beside the services' own, and somebody who asks Zipkin.
+//! Observers of traces: consumers of each topic in addition to those of the services, and a poller
+//! of Zipkin.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -13,55 +14,59 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::BorrowedMessage;
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 
-use super::journey::{Journeys, Point};
+use super::timeline::{Checkpoint, TraceTimelines};
 use crate::process::now_us;
 use crate::zipkin::Zipkin;
 
-/// Of the partitions of spans and traces these are looked at, so that looking takes little.
-pub(super) const LOOKED_AT: i32 = 6;
-const ASK_EVERY: Duration = Duration::from_millis(10);
-/// Traces of a question at the most.
-const ASKED_MAX: usize = 50;
+/// Number of observed partitions of spans and traces, which limits the cost.
+pub(super) const PARTITIONS_OBSERVED: i32 = 6;
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Maximum number of traces per query.
+const TRACES_PER_QUERY: usize = 50;
 
-/// All of them.
-pub(super) struct Witnesses {
+/// Running observers.
+pub(super) struct Observers {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Result<()>>>,
-    /// Spans seen in the partitions of traces that are looked at.
+    /// Spans in the observed partitions of traces.
     pub(super) spans: Arc<AtomicU64>,
 }
 
-impl Witnesses {
-    /// Of events those of this machine are looked at; the keys of nodes that are made up are small numbers.
+impl Observers {
+    /// Starts the observers. Of the events, only those of this machine are decoded; the keys of
+    /// simulated nodes are small numbers.
     pub(super) fn start(
         settings: &Settings,
         partitions: i32,
         zipkin: &Arc<Zipkin>,
-        journeys: &Arc<Journeys>,
-    ) -> Witnesses {
+        timelines: &Arc<TraceTimelines>,
+    ) -> Observers {
         let (stop, spans) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let mut all = Witnesses { stop, threads: Vec::new(), spans };
-        all.read(settings, EVENTS, partitions, journeys, events);
-        let looked_at = LOOKED_AT.min(partitions);
-        all.read(settings, SPANS, looked_at, journeys, |message, journeys| {
-            pieces(message, journeys, Point::Joined, Point::SpansRead);
+        let mut all = Observers { stop, threads: Vec::new(), spans };
+        all.read(settings, EVENTS, partitions, timelines, events);
+        let observed = PARTITIONS_OBSERVED.min(partitions);
+        all.read(settings, SPANS, observed, timelines, |message, timelines| {
+            note_fragments(message, timelines, Checkpoint::Joined, Checkpoint::SpansRead);
         });
         let spans = Arc::clone(&all.spans);
-        all.read(settings, TRACES, looked_at, journeys, move |message, journeys| {
-            spans.fetch_add(pieces(message, journeys, Point::Assembled, Point::TraceRead), Relaxed);
+        all.read(settings, TRACES, observed, timelines, move |message, timelines| {
+            spans.fetch_add(
+                note_fragments(message, timelines, Checkpoint::Assembled, Checkpoint::TraceRead),
+                Relaxed,
+            );
         });
-        let (stop, zipkin, journeys) = (Arc::clone(&all.stop), Arc::clone(zipkin), Arc::clone(journeys));
+        let (stop, zipkin, timelines) = (Arc::clone(&all.stop), Arc::clone(zipkin), Arc::clone(timelines));
         all.threads.push(std::thread::spawn(move || {
             while !stop.load(Relaxed) {
-                ask(&zipkin, &journeys);
-                std::thread::sleep(ASK_EVERY);
+                poll_zipkin(&zipkin, &timelines);
+                std::thread::sleep(POLL_INTERVAL);
             }
             Ok(())
         }));
         all
     }
 
-    /// Ends them.
+    /// Stops the observers.
     pub(super) fn finish(self) -> Result<()> {
         self.stop.store(true, Relaxed);
         self.threads.into_iter().try_for_each(|thread| thread.join().ok().context("a witness panicked")?)
@@ -72,10 +77,10 @@ impl Witnesses {
         settings: &Settings,
         topic: &'static str,
         partitions: i32,
-        journeys: &Arc<Journeys>,
-        see: impl Fn(&BorrowedMessage<'_>, &Journeys) + Send + 'static,
+        timelines: &Arc<TraceTimelines>,
+        observe: impl Fn(&BorrowedMessage<'_>, &TraceTimelines) + Send + 'static,
     ) {
-        let (settings, stop, journeys) = (settings.clone(), Arc::clone(&self.stop), Arc::clone(journeys));
+        let (settings, stop, timelines) = (settings.clone(), Arc::clone(&self.stop), Arc::clone(timelines));
         self.threads.push(std::thread::spawn(move || {
             let mut config = ClientConfig::new();
             config.set("bootstrap.servers", &settings.brokers).set("group.id", "bench");
@@ -88,7 +93,7 @@ impl Witnesses {
             consumer.assign(&list)?;
             while !stop.load(Relaxed) {
                 if let Some(Ok(message)) = consumer.poll(Duration::from_millis(100)) {
-                    see(&message, &journeys);
+                    observe(&message, &timelines);
                 }
             }
             Ok(())
@@ -96,11 +101,11 @@ impl Witnesses {
     }
 }
 
-fn written(message: &BorrowedMessage<'_>) -> u64 {
+fn timestamp_us(message: &BorrowedMessage<'_>) -> u64 {
     message.timestamp().to_millis().map_or(0, |ms| ms as u64 * 1_000)
 }
 
-fn events(message: &BorrowedMessage<'_>, journeys: &Journeys) {
+fn events(message: &BorrowedMessage<'_>, timelines: &TraceTimelines) {
     let now = now_us();
     let made_up = |key: &[u8]| key.len() == 16 && key[..14].iter().all(|byte| *byte == 0);
     if message.key().is_none_or(made_up) {
@@ -108,38 +113,43 @@ fn events(message: &BorrowedMessage<'_>, journeys: &Journeys) {
     }
     let Ok(decoded) = v1::decode(message.payload().unwrap_or_default()) else { return };
     let batch = decoded.batch;
-    // The two clocks as they stand to each other now, not when the agent began.
+    // The current offset between the two clocks, not that at the agent's start.
     let of_kernel = |time: u64| now.saturating_sub(monotonic().saturating_sub(time) / 1_000);
     for event in &batch.events {
         let LayerEvent::Syscall(call) = event else { continue };
         let trace = batch.source.trace_id(call.span);
-        journeys.are_of(trace);
+        timelines.set_source(trace);
         for (point, at) in [
-            (Point::Ended, of_kernel(call.exit.0)),
-            (Point::Drained, of_kernel(batch.watermark.0)),
-            (Point::Appended, written(message)),
-            (Point::EventsRead, now),
+            (Checkpoint::Ended, of_kernel(call.exit.0)),
+            (Checkpoint::Drained, of_kernel(batch.watermark.0)),
+            (Checkpoint::Appended, timestamp_us(message)),
+            (Checkpoint::EventsRead, now),
         ] {
-            journeys.note(trace.0, point, at);
+            timelines.note(trace.0, point, at);
         }
     }
 }
 
-/// How many spans there were.
-fn pieces(message: &BorrowedMessage<'_>, journeys: &Journeys, made: Point, read: Point) -> u64 {
+/// Notes the traces of a record and returns its number of spans.
+fn note_fragments(
+    message: &BorrowedMessage<'_>,
+    timelines: &TraceTimelines,
+    made: Checkpoint,
+    read: Checkpoint,
+) -> u64 {
     let now = now_us();
     let Ok(batch) = v1::decode_fragments(message.payload().unwrap_or_default()) else { return 0 };
-    for piece in &batch.fragments {
-        journeys.note(piece.trace.0, made, written(message));
-        journeys.note(piece.trace.0, read, now);
+    for fragment in &batch.fragments {
+        timelines.note(fragment.trace.0, made, timestamp_us(message));
+        timelines.note(fragment.trace.0, read, now);
     }
-    batch.fragments.iter().map(|piece| piece.spans.len() as u64).sum()
+    batch.fragments.iter().map(|fragment| fragment.spans.len() as u64).sum()
 }
 
-fn ask(zipkin: &Zipkin, journeys: &Journeys) {
-    for asked in journeys.awaited().chunks(ASKED_MAX) {
-        let ids: Vec<String> = asked.iter().map(|trace| format!("{trace:032x}")).collect();
-        // One trace is asked for in another way than many.
+fn poll_zipkin(zipkin: &Zipkin, timelines: &TraceTimelines) {
+    for chunk in timelines.pending().chunks(TRACES_PER_QUERY) {
+        let ids: Vec<String> = chunk.iter().map(|trace| format!("{trace:032x}")).collect();
+        // Zipkin's API for one trace differs from that for several.
         let found = match ids.as_slice() {
             [one] => zipkin.get(&format!("/api/v2/trace/{one}")).map(|trace| vec![trace]),
             many => {
@@ -151,7 +161,7 @@ fn ask(zipkin: &Zipkin, journeys: &Journeys) {
         for trace in found.unwrap_or_default() {
             let id = trace[0]["traceId"].as_str().and_then(|id| u128::from_str_radix(id, 16).ok());
             if let Some(id) = id {
-                journeys.note(id, Point::Visible, now);
+                timelines.note(id, Checkpoint::Visible, now);
             }
         }
     }
