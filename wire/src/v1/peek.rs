@@ -3,7 +3,7 @@
 
 use prost::Message;
 
-use super::message::{Header, Kind};
+use super::message::{EventBatchHeader, Kind};
 use super::{Malformed, VERSION, frame};
 use crate::crash_report::RecordCounts;
 use crate::ids::Source;
@@ -24,7 +24,7 @@ pub struct Peeked {
 /// Reads the header of a record of `blkkin.events`. Success does not imply that
 /// [`decode`](super::decode) succeeds.
 pub fn peek(bytes: &[u8]) -> Result<Peeked, Malformed> {
-    let header = Header::decode(bytes).map_err(|error| Malformed::Protobuf(error.to_string()))?;
+    let header = EventBatchHeader::decode(bytes).map_err(|error| Malformed::Protobuf(error.to_string()))?;
     if header.version != VERSION {
         return Err(Malformed::Version(header.version));
     }

@@ -25,7 +25,6 @@
 //! the bytes after zstd for events, see the parent module).
 
 mod dictionary;
-mod message;
 mod read;
 mod remote_link;
 #[cfg(test)]

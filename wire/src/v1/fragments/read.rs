@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use prost::Message;
 
-use super::message::{self, Annotations, Fragments, Links, Spans, Tags};
 use super::remote_link;
 use super::{
     CHILD, COMPLETE, ENDPOINT, ERROR, FORWARDED, KIND, LATE, OTHER_TRACE, PARENT_ID, PARENT_INDEX,
@@ -19,6 +18,7 @@ use crate::ids::{SpanId, TraceId};
 use crate::remote_link::RemoteLink;
 use crate::span::{Span, SpanKind, SpanLink, TagValue};
 use crate::v1::column::{Column, Delta, columns};
+use crate::v1::message::{self, Annotations, Fragments, Links, Spans, Tags};
 use crate::v1::{Malformed, VERSION};
 
 /// Maximum total size of copied span names and tag keys of a record. A Kafka record is 1 MiB by

@@ -1,6 +1,5 @@
 //! Remote links of fragments: rows, because they are rare and short.
 
-use super::message;
 use super::read::trace_id;
 use super::write::high_low;
 use crate::clock::{DurationNs, MonotonicNs};
@@ -8,6 +7,7 @@ use crate::ids::{SpanId, TraceId};
 use crate::remote_link::{
     ClockShift, LinkEndpoint, NodeClock, Reparented, RpcEndpointEvent, RpcKey, RpcSide,
 };
+use crate::v1::message;
 use crate::v1::rpc_endpoint::{NO_REPLY, SERVER, UNIQUE};
 use crate::v1::{Malformed, frame};
 

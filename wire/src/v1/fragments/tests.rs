@@ -12,6 +12,7 @@ use crate::remote_link::{
     ClockShift, LinkEndpoint, NodeClock, RemoteLink, Reparented, RpcEndpointEvent, RpcKey, RpcSide,
 };
 use crate::span::{Span, SpanKind, SpanLink, TagValue};
+use crate::v1::message;
 use crate::v1::{Malformed, VERSION};
 
 /// Few, so that some repeat.

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use super::dictionary::{Dictionary, encoded_bytes};
-use super::message;
 use super::remote_link;
 use super::{
     CHILD, COMPLETE, ENDPOINT, ERROR, FORWARDED, LATE, OTHER_TRACE, PARENT_ID, PARENT_INDEX, PENDING_PARENT,
@@ -15,6 +14,7 @@ use crate::remote_link::RemoteLink;
 use crate::span::{Span, SpanKind, TagValue};
 use crate::v1::VERSION;
 use crate::v1::column::Delta;
+use crate::v1::message;
 use crate::v1::packed::{Packed, packed_message};
 
 /// Encodes the fragments. The result is not compressed; the transport compresses.
@@ -160,7 +160,7 @@ impl FragmentWriter {
     /// Returns the encoded record.
     pub fn end(self) -> Vec<u8> {
         let mut out = Packed::with_capacity(self.bytes_max());
-        let header = message::Header {
+        let header = message::FragmentBatchHeader {
             version: VERSION,
             stage: match self.from.stage {
                 Stage::Join => message::Stage::Join,
@@ -179,7 +179,7 @@ impl FragmentWriter {
         self.annotations.write(9, &mut out);
         self.tags.write(10, &mut out);
         self.links.write(11, &mut out);
-        out.append(&message::Rows { endpoints: self.high_low, reparented: self.hops });
+        out.append(&message::FragmentBatchRows { endpoints: self.high_low, reparented: self.hops });
         out.into_bytes()
     }
 
