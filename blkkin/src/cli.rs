@@ -46,6 +46,18 @@ pub(crate) enum CliCommand {
     Doctor(DoctorArgs),
 }
 
+impl CliCommand {
+    /// Returns the format of log lines; only services have the option.
+    pub(crate) fn log_format(&self) -> LogFormat {
+        match self {
+            CliCommand::Agent(args) => args.service.log_format,
+            CliCommand::Aggregator(args) => args.service.log_format,
+            CliCommand::Exporter(args) => args.service.log_format,
+            CliCommand::Run(_) | CliCommand::Trace(_) | CliCommand::Doctor(_) => LogFormat::Text,
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 #[command(override_usage = "blkkin run [WHAT] [--to DEST]... -- CMD [ARGS]...")]
 #[command(after_help = "Exit status: CMD's own (128+n when signal n killed it); 125 when tracing could not \
@@ -182,6 +194,9 @@ pub(crate) struct ServiceArgs {
     /// port 9899 (agent), 9900 (aggregator) or 9901 (exporter), if it is free]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) metrics: Option<ListenAddr>,
+    /// Format of log lines: text, or json (one object a line)
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT", hide_possible_values = true)]
+    pub(crate) log_format: LogFormat,
     /// File whose first line is the bearer token that a client of /metrics must send
     /// (`Authorization: Bearer TOKEN`); /health needs none
     #[arg(long, value_name = "FILE")]
@@ -224,6 +239,14 @@ pub(crate) struct ExporterArgs {
     pub(crate) from: Option<String>,
     #[command(flatten)]
     pub(crate) service: ServiceArgs,
+}
+
+/// Format of log lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    #[default]
+    Text,
+    Json,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

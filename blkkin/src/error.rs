@@ -6,6 +6,9 @@ use std::io;
 use std::process::ExitCode;
 
 use blkkin_tracer::TracerError;
+use tracing::error;
+
+use crate::log;
 
 /// Exit status of blkkin itself; CMD's own statuses are passed on unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +82,11 @@ impl CliError {
     /// Prints the error to stderr and returns the exit code.
     #[allow(clippy::print_stderr, reason = "this is where errors are shown")]
     pub(crate) fn print(&self) -> ExitCode {
-        eprintln!("{self}");
+        if log::is_json() {
+            error!(why = self.why, remedy = self.remedy, "{}", self.what);
+        } else {
+            eprintln!("{self}");
+        }
         self.status.code()
     }
 }

@@ -50,6 +50,7 @@ fn main() {
 }
 
 fn dispatch(command: CliCommand) -> ExitCode {
+    log::init(command.log_format());
     let outcome = match command {
         CliCommand::Run(args) => run::run(&args),
         CliCommand::Trace(args) => run::trace::trace(&args),

@@ -19,6 +19,7 @@ use std::process::{Child, ExitCode, ExitStatus};
 
 use blkkin_report::{Report, ReportConfig};
 use blkkin_tracer::{TraceScope, Tracer, TracerConfig};
+use tracing::info;
 
 use crate::cli::RunArgs;
 use crate::clock;
@@ -27,7 +28,6 @@ use crate::control::signals::ReceivedSignal;
 use crate::destination;
 use crate::error::{CliError, Status};
 use crate::filter::TraceFilter;
-use crate::log::info;
 use crate::run::command::ResolvedCommand;
 use crate::run::output::{Output, Stream};
 use crate::run::pipeline::{RunOutcome, RunPlan};
@@ -95,7 +95,7 @@ fn prepare(args: &RunArgs, command: &ResolvedCommand<'_>) -> Result<(Tracer, Run
 
 fn run_until_exit(mut session: RunLoop, child: &mut Child, output: Output) -> Result<ExitCode, CliError> {
     let Some(status) = wait_for_command(&mut session, child)? else {
-        info(&format!("exiting; the command continues untraced as process {}", child.id()));
+        info!("exiting; the command continues untraced as process {}", child.id());
         return Ok(Status::Interrupted.code());
     };
     let ended = clock::now();

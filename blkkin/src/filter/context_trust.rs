@@ -6,10 +6,10 @@ use std::fs;
 use std::path::Path;
 
 use blkkin_tracer::{ContextPolicy, ProcessMatcher, PtraceAccess};
+use tracing::info;
 
 use super::cgroups;
 use crate::error::CliError;
-use crate::log::info;
 
 const SELECTORS: &str = "all, off, or trusted publishers: user=NAME or user=UID, cgroup=CGROUP, exe=PATH; repeatable, any may match";
 
@@ -87,7 +87,7 @@ pub(crate) fn warn_if_limited(believed: &ContextPolicy) {
     if let (true, PtraceAccess::OwnUser { reason: why }) =
         (believed.is_enabled(), blkkin_tracer::ptrace_access())
     {
-        info(&own_user_only(&why));
+        info!("{}", own_user_only(&why));
     }
 }
 

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use blkkin_report::Losses;
 use blkkin_wire::batch::SourceStats;
 use serde_json::{Value, json};
+use tracing::info;
 
 use crate::cli::{Color, OutputArgs};
 use crate::error::{CliError, Status};
-use crate::log::info;
 use crate::run::pipeline::RunOutcome;
 use crate::terminal;
 
@@ -83,7 +83,7 @@ impl Output {
     /// Writes a remark next to the report; none with JSON output or `--no-report`.
     pub(crate) fn remark(&self, line: &str) {
         if self.text {
-            info(line);
+            info!("{line}");
         }
     }
 

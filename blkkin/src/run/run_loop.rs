@@ -7,11 +7,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use blkkin_tracer::Tracer;
+use tracing::info;
 
 use crate::control::signals::ReceivedSignal;
 use crate::control::{ControlEvent, ControlReceiver};
 use crate::error::{CliError, cannot_spawn};
-use crate::log::info;
 use crate::run::pipeline::{Pipeline, RunOutcome, RunPlan};
 use crate::run::progress::{ProgressLine, REDRAW_INTERVAL};
 
@@ -97,7 +97,7 @@ impl RunLoop {
             Ok(ControlEvent::Waiting(remark)) => {
                 self.waiting = true;
                 self.progress.erase();
-                info(&remark);
+                info!("{remark}");
                 Step::Tick
             }
             Ok(ControlEvent::ClusterReady) => Step::Tick,

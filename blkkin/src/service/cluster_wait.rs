@@ -20,12 +20,12 @@ use std::time::{Duration, Instant};
 
 use blkkin_bus::kafka::KafkaError;
 use blkkin_tracer::StopSignal;
+use tracing::info;
 
 use super::{Heartbeat, Outage, Systemd};
 use crate::control::{ControlEvent, ControlReceiver};
 use crate::error::CliError;
 use crate::error::cannot_spawn;
-use crate::log::info;
 
 /// Time between two attempts, and between two notifications to systemd.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
@@ -100,7 +100,7 @@ impl ClusterWait {
                 Some(ControlEvent::ClusterReady) => return true,
                 Some(ControlEvent::Signal(signal)) if !signal.is_child() => return false,
                 Some(ControlEvent::Waiting(remark)) => {
-                    info(&remark);
+                    info!("{remark}");
                     systemd.status(&remark);
                 }
                 Some(ControlEvent::Signal(_) | ControlEvent::PipelineEnded) | None => {}

@@ -31,12 +31,12 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+use tracing::{info, warn};
 
 use super::bearer_auth::BearerToken;
 use super::openmetrics::{self, Exposition, ServiceStatus};
 use crate::cli::listen::ListenAddr;
 use crate::error::CliError;
-use crate::log::info;
 
 /// Default ports, distinct so that one service of each kind can run on a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,16 +77,16 @@ impl Endpoint {
             None => match Endpoint::open(default, token, status) {
                 Ok(endpoint) => Some(endpoint),
                 Err(error) => {
-                    info(&format!("no metrics: {} ({})", error.what, error.why));
+                    warn!("no metrics: {} ({})", error.what, error.why);
                     None
                 }
             },
         };
         if let Some(Endpoint { address }) = opened {
-            info(&format!("metrics at http://{address}/metrics, health at http://{address}/health"));
+            info!(%address, "metrics at http://{address}/metrics, health at http://{address}/health");
             if is_open && !address.ip().is_loopback() {
-                info(
-                    "warning: the metrics are readable by every client that reaches this address; --metrics-token FILE requires a token",
+                warn!(
+                    "the metrics are readable by every client that reaches this address; --metrics-token FILE requires a token",
                 );
             }
         }

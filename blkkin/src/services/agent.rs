@@ -36,12 +36,12 @@ use blkkin_bus::kafka::{EVENTS, EventProducer, KafkaError, Settings};
 use blkkin_bus::recording::Recorder;
 use blkkin_tracer::StopSignal;
 use blkkin_wire::crash_report::CrashedRun;
+use tracing::{info, warn};
 
 use crate::cli::AgentArgs;
 use crate::control::{ControlEvent, ControlReceiver};
 use crate::error::CliError;
 use crate::filter::{context_trust, trace_scope};
-use crate::log::info;
 use crate::service::kafka::{EVENTS_TOPIC_CONFIG, settings};
 use crate::service::{ClusterWait, Endpoint, Port, ServiceStatus, Systemd};
 use crate::sources::lttng::{LttngMetrics, LttngSource};
@@ -80,7 +80,7 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, CliError> {
         Ok((counter_store.save(&exported)?, exported.progress))
     });
     if let Err(why) = &exported {
-        info(&format!("warning: losses of this agent after a crash will be unknown: {why}"));
+        warn!(why, "losses of this agent after a crash will be unknown: {why}");
     }
     let (own, progress_map) = exported.ok().unzip();
     let counters_epoch = own.as_ref().map(|_| traced.tracer.source().epoch);
@@ -149,16 +149,16 @@ fn serve(
         metrics.set_cluster_wait(start_cluster_wait(&settings, args.partitions, &pipeline.stop, &control)?);
     }
     for pid in &tree {
-        info(&format!("tracing process {} and its descendants", pid.0));
+        info!(pid = pid.0, "tracing process {} and its descendants", pid.0);
     }
-    info(&status);
+    info!("{status}");
     systemd.ready(&status);
     loop {
         match control.next(systemd.watchdog_interval().unwrap_or(Duration::MAX)) {
             Some(ControlEvent::Signal(signal)) if !signal.is_child() => break,
             Some(ControlEvent::PipelineEnded) => break,
             Some(ControlEvent::Waiting(remark)) => {
-                info(&remark);
+                info!("{remark}");
                 systemd.status(&remark);
             }
             Some(ControlEvent::Signal(_) | ControlEvent::ClusterReady) | None => {}

@@ -28,11 +28,11 @@ use blkkin_aggregator::stage::join::JoinStageConfig;
 use blkkin_aggregator::stage::meet::MeetStageConfig;
 use blkkin_bus::kafka::{DeadLetters, EVENTS, LINKS, SPANS, TRACES};
 use blkkin_tracer::StopSignal;
+use tracing::info;
 
 use crate::cli::{AggregatorArgs, StageChoice};
 use crate::control::{ControlEvent, ControlReceiver};
 use crate::error::{CliError, Status};
-use crate::log::info;
 use crate::service::{Endpoint, LagGauge, Port, Systemd, kafka};
 use config::AggregatorConfig;
 use metrics::AggregatorMetrics;
@@ -60,7 +60,7 @@ pub(crate) fn aggregator(args: &AggregatorArgs) -> Result<ExitCode, CliError> {
         Arc::new(metrics.clone()),
     )?;
     if !cluster_wait.wait(&mut control, &systemd, || metrics.beat()) {
-        info("stopped before the cluster was reachable");
+        info!("stopped before the cluster was reachable");
         return Ok(Status::Success.code());
     }
     let gauges = metrics.stages().iter().map(|stage| (stage.input, stage.lag.clone()));
@@ -95,14 +95,14 @@ pub(crate) fn aggregator(args: &AggregatorArgs) -> Result<ExitCode, CliError> {
         stages.assemble = Some(start("assemble", &settings, config, &stop, &control, &metrics)?);
     }
     let status = format!("aggregating; events from {EVENTS}, traces to {TRACES} at {}", settings.brokers);
-    info(&status);
+    info!("{status}");
     systemd.ready(&status);
     loop {
         match control.next(systemd.watchdog_interval().unwrap_or(Duration::MAX)) {
             Some(ControlEvent::Signal(signal)) if !signal.is_child() => break,
             Some(ControlEvent::PipelineEnded) => break,
             Some(ControlEvent::Waiting(remark)) => {
-                info(&remark);
+                info!("{remark}");
                 systemd.status(&remark);
             }
             Some(ControlEvent::Signal(_) | ControlEvent::ClusterReady) | None => {}

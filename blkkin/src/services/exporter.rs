@@ -39,11 +39,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use blkkin_bus::kafka::{DeadLetters, TRACES};
+use tracing::info;
 
 use crate::cli::{ExporterAction, ExporterArgs};
 use crate::control::ControlReceiver;
 use crate::error::{CliError, Status};
-use crate::log::info;
 use crate::service::kafka::settings;
 use crate::service::{Endpoint, LagGauge, Port, ServiceStatus, Systemd};
 use config::routes;
@@ -88,7 +88,7 @@ pub(crate) fn exporter(args: &ExporterArgs) -> Result<ExitCode, CliError> {
         Arc::clone(&metrics) as Arc<dyn ServiceStatus>,
     )?;
     if !cluster_wait.wait(&mut control, &systemd, || metrics.beat()) {
-        info("stopped before the topic was readable");
+        info!("stopped before the topic was readable");
         return Ok(Status::Success.code());
     }
     LagGauge::watch(

@@ -32,10 +32,10 @@ use blkkin_tracer::{Tracer, TracerConfig};
 use blkkin_ust_bridge::mapping::config::Rule;
 use blkkin_ust_bridge::mapping::probed::{Probed, ProbesFile, Shape};
 use blkkin_wire::batch::EventBatch;
+use tracing::info;
 
 use crate::cli::UsdtArgs;
 use crate::error::CliError;
-use crate::log::info;
 use crate::suggest::suggest;
 use correlation::{UsdtCorrelation, UsdtOutcome};
 pub(crate) use metrics::{UsdtMetrics, UsdtSourceStats};
@@ -118,12 +118,12 @@ impl UsdtProbes {
         let UsdtProbes { probes, rules } = self;
         let Some(ns) = tracer.usdt_overhead_ns() else { return Ok(None) };
         for probe in &probes {
-            info(&format!(
+            info!(
                 "{} in {}: each event costs about {:.1} µs here, in every process of that program",
                 probe.name,
                 probe.file.display(),
                 ns / 1_000.0
-            ));
+            );
         }
         let events = tracer.attach_usdt()?;
         let mapping = Probed::new(shapes, rules).expect("invariant: resolve has validated the same rules");

@@ -18,9 +18,9 @@ use blkkin_tracer::identity;
 use blkkin_wire::crash_report::{CrashedRun, LossReport};
 use blkkin_wire::ids::{BootId, StartEpoch};
 use blkkin_wire::v1;
+use tracing::error;
 
 use super::counter_store::{CounterStore, UnreportedRun};
-use crate::log::info;
 
 /// The marker file, present while an agent uses the spool.
 const MARKER_FILE: &str = "running";
@@ -150,10 +150,10 @@ fn report(crashed_runs: &[CrashedRun], why: Option<&str>) {
     for CrashedRun { epoch, losses } in crashed_runs {
         let run = epoch.map_or("an earlier start".to_owned(), |epoch| format!("start {:016x}", epoch.0));
         match losses {
-            Some(losses) => info(&format!("{run} was killed: {}", describe_loss(losses))),
+            Some(losses) => error!(run, "{run} was killed: {}", describe_loss(losses)),
             None => {
                 let why = why.unwrap_or("it left a marker file and no counters");
-                info(&format!("losses of {run}, if it crashed, are unknown: {why}"));
+                error!(run, why, "losses of {run}, if it crashed, are unknown: {why}");
             }
         }
     }

@@ -8,13 +8,13 @@ use std::thread::{Builder, JoinHandle};
 use blkkin_bus::kafka::{DeliveryStats, KafkaError};
 use blkkin_bus::{CAPACITY_DEFAULT, channel};
 use blkkin_tracer::{StopSignal, TraceScope, TraceSummary, Tracer, TracerError};
+use tracing::info;
 
 use super::metrics::AgentMetrics;
 use super::send::{self, EventSink};
 use super::shutdown;
 use crate::control::{ControlReceiver, ExitNotifier};
 use crate::error::{CliError, cannot_spawn, panicked};
-use crate::log::info;
 use crate::sources::lttng::{LttngMetrics, LttngSource, RunningLttng};
 use crate::sources::nbd;
 use crate::sources::usdt::{self, UsdtSource};
@@ -99,14 +99,14 @@ impl AgentPipeline {
         let ended = self.drain.join().map_err(|panic| panicked("the tracer", &*panic))?;
         let totals = self.send.join().map_err(|panic| panicked("the sender", &*panic))??;
         let remarks = self.daemons.map(RunningLttng::collect).transpose()?.unwrap_or_default();
-        remarks.iter().for_each(|remark| info(remark));
+        remarks.iter().for_each(|remark| info!("{remark}"));
         let hits = ended.as_ref().ok().and_then(|ended| ended.usdt);
         if let Some(probes) = self.probes {
             let (remarks, _) = probes.collect(hits)?;
-            remarks.iter().for_each(|remark| info(remark));
+            remarks.iter().for_each(|remark| info!("{remark}"));
         }
         let TraceSummary { accounts, nbd, .. } = ended?;
-        nbd.iter().flat_map(|nbd| nbd::remarks(nbd, None)).for_each(|remark| info(&remark));
+        nbd.iter().flat_map(|nbd| nbd::remarks(nbd, None)).for_each(|remark| info!("{remark}"));
         shutdown::summary(totals, &self.target, accounts.lost())
     }
 }

@@ -15,11 +15,11 @@ use blkkin_bus::kafka::{EVENTS, EventProducer, Record, Sent, Settings};
 use blkkin_bus::recording::{Position, Recording, progress, save_progress};
 use blkkin_wire::ids::NodeId;
 use blkkin_wire::v1;
+use tracing::info;
 
 use super::no_cluster;
 use crate::control::{ControlEvent, ControlReceiver};
 use crate::error::{CliError, Status};
-use crate::log::info;
 
 /// Batches between two progress notes: the maximum that is sent again.
 const WINDOW: usize = 64;
@@ -39,7 +39,7 @@ pub(super) fn replay(
     let mut recording = Recording::open(folder, begin).map_err(|error| unreadable(folder, &error))?;
     let producer = EventProducer::new(settings, NodeId(0)).map_err(no_cluster)?;
     if begin != Position::default() {
-        info(&format!("continuing after byte {} of file {}", begin.offset, begin.file));
+        info!("continuing after byte {} of file {}", begin.offset, begin.file);
     }
     let (mut events, mut batches, mut refused) = (0_u64, 0, 0);
     let started = Instant::now();
@@ -122,7 +122,7 @@ fn stop_requested(control: &mut ControlReceiver, patience: Duration) -> bool {
     match control.next(patience) {
         Some(ControlEvent::Signal(signal)) => !signal.is_child(),
         Some(ControlEvent::Waiting(remark)) => {
-            info(&remark);
+            info!("{remark}");
             false
         }
         Some(ControlEvent::ClusterReady | ControlEvent::PipelineEnded) | None => false,
@@ -138,7 +138,7 @@ fn end(all: bool, (events, batches, refused): (u64, u64, u64), recording: &Recor
             recording.damaged
         ));
     }
-    info(&line);
+    info!(events, batches, "{line}");
     Status::Success.code()
 }
 

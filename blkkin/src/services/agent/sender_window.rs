@@ -39,10 +39,10 @@ use blkkin_tracer::ProgressMap;
 use blkkin_wire::crash_report::RecordCounts;
 use blkkin_wire::ids::NodeId;
 use blkkin_wire::v1::{self, Peeked};
+use tracing::{error, info, warn};
 
 use super::crash_recovery::CrashRecovery;
 use super::metrics::AgentMetrics;
-use crate::log::info;
 use crate::service::Outage;
 
 /// Bytes in flight with a spool: at a round trip of 0.1 s it allows 80 MB/s.
@@ -202,7 +202,7 @@ impl<'a> SenderWindow<'a> {
                 Some(_) => "refused events stay in the spool",
                 None => "refused events are lost",
             };
-            info(&format!("{error}; {}; {then}", error.remedy));
+            error!(topic = EVENTS, "{error}; {}; {then}", error.remedy);
             self.reported_refusal = Some(error);
         }
         self.metrics.set_deliveries(self.producer.stats());
@@ -221,7 +221,12 @@ impl<'a> SenderWindow<'a> {
                     (None, true) => "refused events are lost",
                     (None, false) => "events are buffered in memory",
                 };
-                info(&format!("{EVENTS} is unreachable: {}; {then}", outage.reason));
+                warn!(
+                    topic = EVENTS,
+                    reason = outage.reason,
+                    "{EVENTS} is unreachable: {}; {then}",
+                    outage.reason
+                );
             }
         }
         if let Some(spool) = &self.spool {
@@ -430,7 +435,8 @@ impl<'a> SenderWindow<'a> {
         let outage = self.outage.take();
         self.metrics.set_outage(None);
         if let (Some(outage), true) = (outage, std::mem::take(&mut self.outage_logged)) {
-            info(&format!("{EVENTS} is reachable again after {} s", outage.elapsed().as_secs()));
+            let seconds = outage.elapsed().as_secs();
+            info!(topic = EVENTS, seconds, "{EVENTS} is reachable again after {seconds} s");
         }
     }
 
@@ -456,17 +462,16 @@ impl<'a> SenderWindow<'a> {
         let (Err(error), Some(spool)) = (result, &self.spool) else { return };
         self.metrics.spool_failed();
         if self.disk_retry_at.replace(Instant::now() + DISK_RETRY_INTERVAL).is_none() {
-            info(&format!(
-                "the spool in {} failed: {error}; continuing without it, and retrying",
-                spool.folder().display()
-            ));
+            let folder = spool.folder().display();
+            error!(%folder, %error, "the spool in {folder} failed: {error}; continuing without it, and retrying");
         }
     }
 
     /// A write to the spool succeeded.
     fn on_disk_recovered(&mut self) {
         if let (Some(_), Some(spool)) = (self.disk_retry_at.take(), &self.spool) {
-            info(&format!("the spool in {} works again", spool.folder().display()));
+            let folder = spool.folder().display();
+            info!(%folder, "the spool in {folder} works again");
         }
     }
 }

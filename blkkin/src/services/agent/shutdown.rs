@@ -2,20 +2,24 @@
 
 use std::process::ExitCode;
 
+use tracing::info;
+
 use super::pipeline::SendTotals;
 use super::send;
 use crate::error::{CliError, Status};
-use crate::log::info;
 
 /// Logs the totals; returns an error if events were not delivered.
 pub(super) fn summary(totals: SendTotals, target: &str, records_lost: u64) -> Result<ExitCode, CliError> {
     let SendTotals { deliveries, oversize, left, unanswered, spooled, refused } = totals;
-    info(&format!(
-        "{} events delivered to {}; {} records lost before the agent",
-        deliveries.delivered, target, records_lost
-    ));
+    let delivered = deliveries.delivered;
+    info!(
+        delivered,
+        records_lost,
+        "{delivered} events delivered to {target}; {records_lost} records lost before the agent"
+    );
     if let Some((batches, folder)) = spooled {
-        info(&format!("{batches} batches stay in the spool {}: the next start sends them", folder.display()));
+        let folder = folder.display();
+        info!(batches, %folder, "{batches} batches stay in the spool {folder}: the next start sends them");
     }
     let missing = deliveries.failed + unanswered + oversize + left;
     if missing == 0 {

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use blkkin_bus::spool::{BYTES_MIN, Spool};
+use tracing::info;
 
 use crate::cli::units;
 use crate::cli::{AgentArgs, SpoolChoice};
 use crate::error::CliError;
-use crate::log::info;
 
 /// The variable that systemd's `StateDirectory=` sets; several folders are separated by colons.
 const STATE: &str = "STATE_DIRECTORY";
@@ -40,7 +40,7 @@ pub(super) fn open(args: &AgentArgs) -> Result<Option<Spool>, CliError> {
         if counts.corrupt > 0 {
             line.push_str(&format!("; {} are truncated and lost", counts.corrupt));
         }
-        info(&line);
+        info!(recovered = counts.recovered, corrupt = counts.corrupt, "{line}");
     }
     Ok(Some(spool))
 }

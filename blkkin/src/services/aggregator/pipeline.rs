@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use blkkin_bus::kafka::stage::{StageConfig, StageOutcome, StageProcessorFactory, StageRunner};
 use blkkin_bus::kafka::{DEAD, EVENTS, KafkaError, LINKS, SPANS, STATE, Settings, TRACES};
 use blkkin_tracer::StopSignal;
+use tracing::{info, warn};
 
 use super::metrics::AggregatorMetrics;
 use super::shutdown;
 use super::stages::{AssemblePartition, JoinPartition, LinkPartition};
 use crate::control::{ControlEvent, ControlReceiver, ExitNotifier};
 use crate::error::{CliError, Status, cannot_spawn, panicked};
-use crate::log::info;
 use crate::service::{ClusterWait, kafka};
 
 /// Time until all brokers know a new topic.
@@ -98,24 +98,25 @@ impl RunningStages {
         let assemble = self.assemble.map(|running| wait("the assemble stage", running));
         let report_unsaved = |stage: &str, saved: bool| {
             if !saved {
-                info(&format!(
+                warn!(
+                    stage,
                     "{stage}: the final state could not be saved: the records since the last snapshot are read again"
-                ));
+                );
             }
         };
         if let Some(Ok(join)) = &join {
-            info(&shutdown::join(join));
+            info!(stage = "join", "{}", shutdown::join(join));
             report_unsaved("join", join.saved);
         }
         if let Some(Ok(link)) = &link {
             // Most clusters have no requests between nodes.
             if link.machines.values().any(|partition| partition.0.books().records > 0) {
-                info(&shutdown::link(link));
+                info!(stage = "link", "{}", shutdown::link(link));
             }
             report_unsaved("link", link.saved);
         }
         if let Some(Ok(assemble)) = &assemble {
-            info(&shutdown::assemble(assemble));
+            info!(stage = "assemble", "{}", shutdown::assemble(assemble));
             report_unsaved("assemble", assemble.saved);
         }
         join.transpose()?;

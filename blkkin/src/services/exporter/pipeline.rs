@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use blkkin_bus::kafka::{DEAD, Settings, TRACES};
 use blkkin_tracer::StopSignal;
+use tracing::info;
 
 use super::config::Route;
 use super::deadline::StopDeadline;
@@ -16,7 +17,6 @@ use super::shutdown;
 use super::sink::Sink;
 use crate::control::{ControlEvent, ControlReceiver, ExitNotifier};
 use crate::error::{CliError, cannot_spawn};
-use crate::log::info;
 use crate::service::{ClusterWait, Systemd};
 
 /// Shutdown timeout: the batch in flight, the last commit, and the remaining lag.
@@ -52,10 +52,14 @@ pub(super) fn run(
     let stop = StopDeadline::default();
     let mut threads = Vec::new();
     for ((route, sink), status) in routes.into_iter().zip(sinks).zip(&metrics.destinations) {
-        info(&format!(
+        info!(
+            destination = status.name,
+            group = route.group.name,
             "exporting {TRACES} at {} to {} as {}",
-            settings.brokers, status.name, route.group.name
-        ));
+            settings.brokers,
+            status.name,
+            route.group.name
+        );
         let (aborted, settings, stop) = (ExitNotifier(control.sender()), settings.clone(), stop.clone());
         let at_work = Arc::clone(status);
         let thread = Builder::new().name("export".into()).spawn(move || {
@@ -80,7 +84,7 @@ pub(super) fn run(
             }
             Some(ControlEvent::PipelineEnded) => running -= 1,
             Some(ControlEvent::Waiting(remark)) => {
-                info(&remark);
+                info!("{remark}");
                 systemd.status(&remark);
             }
             Some(ControlEvent::Signal(_) | ControlEvent::ClusterReady) | None => {}

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use blkkin_bus::kafka::{DEAD, TRACES};
+use tracing::info;
 
 use super::stats::ExportStats;
 use super::status::DestinationStatus;
 use crate::error::{Status, panicked};
-use crate::log::info;
 
 /// Waits for the workers, logs their summaries, and returns the exit code.
 pub(super) fn finish(threads: Vec<(&Arc<DestinationStatus>, JoinHandle<()>)>) -> ExitCode {
@@ -18,7 +18,9 @@ pub(super) fn finish(threads: Vec<(&Arc<DestinationStatus>, JoinHandle<()>)>) ->
         match thread.join() {
             Ok(()) => {
                 let stats = status.stats();
-                summary(&stats, &status.name).iter().for_each(|line| info(line));
+                summary(&stats, &status.name)
+                    .iter()
+                    .for_each(|line| info!(destination = status.name, "{line}"));
                 if stats.fenced {
                     code = Status::Failed.code();
                 }

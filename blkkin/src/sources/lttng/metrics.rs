@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use blkkin_ust_bridge::live::reader::Counts;
 use blkkin_ust_bridge::weave::WeaveBooks;
+use tracing::warn;
 
-use crate::log::info;
 use crate::service::{MetricFamily, MetricKind};
 
 /// Metrics shared by both threads and the observers.
@@ -43,7 +43,7 @@ impl LttngMetrics {
     /// Logs a new problem.
     pub(super) fn log_problem(&self, problem: &str) {
         if self.log_immediately {
-            info(&format!("daemons: {problem}"));
+            warn!("daemons: {problem}");
         }
     }
 
