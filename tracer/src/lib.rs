@@ -43,6 +43,7 @@ pub mod error;
 mod heap;
 pub mod identity;
 mod privilege;
+mod stop_signal;
 
 pub use attach::load::Tracer;
 pub use attach::probes::{AttachKind, ProbeReport, ProbeStatus};
@@ -51,6 +52,7 @@ pub use doctor::{DoctorReport, doctor};
 pub use enrich::contexts::policy::{ContextPolicy, ProcessMatcher};
 pub use enrich::contexts::ptrace_access::{PtraceAccess, ptrace_access};
 pub use error::TracerError;
-pub use read::reader_loop::{StopSignal, TraceSummary};
+pub use read::reader_loop::TraceSummary;
 pub use stats::persistent_counters::{CounterHandles, CrashedRun, CrashedRunStats, PinDir, PinnedCounters};
 pub use stats::progress_map::ProgressMap;
+pub use stop_signal::StopSignal;

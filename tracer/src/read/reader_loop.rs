@@ -8,8 +8,9 @@
 //! and then drains the rings until the counters balance. Operations in progress can still end, and
 //! no record in a ring is discarded.
 
+mod stages;
+
 use std::collections::BTreeSet;
-use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use aya::programs::Program;
@@ -35,6 +36,8 @@ use crate::error::TracerError;
 use crate::heap;
 use crate::read::rings::RingReader;
 use crate::stats::accounts::reconcile;
+use crate::stop_signal::StopSignal;
+use stages::{PendingBatch, STAGES};
 
 /// Maximum number of events per batch. The bus holds up to 131,072 events (30 MB) in full batches.
 const BATCH_EVENTS_MAX: usize = 2_048;
@@ -45,41 +48,6 @@ const RECURSION_MISSES_EVERY: u64 = 64;
 const ACCOUNTS_MAX_AGE: Duration = Duration::from_millis(50);
 /// Maximum wait for block I/O in flight when tracing stops.
 const SETTLE_TIMEOUT: Duration = Duration::from_millis(200);
-
-/// Flag that stops a tracer.
-#[derive(Clone, Debug, Default)]
-pub struct StopSignal {
-    shared: Arc<(Mutex<bool>, Condvar)>,
-}
-
-impl StopSignal {
-    /// Creates a signal that is not set.
-    pub fn new() -> Self {
-        StopSignal::default()
-    }
-
-    /// Sets the signal.
-    pub fn stop(&self) {
-        let (flag, woken) = &*self.shared;
-        *flag.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = true;
-        woken.notify_all();
-    }
-
-    /// Returns whether the signal is set.
-    pub fn is_set(&self) -> bool {
-        self.wait(Duration::ZERO)
-    }
-
-    /// Waits up to `period`; returns whether the signal is set.
-    pub fn wait(&self, period: Duration) -> bool {
-        let (flag, woken) = &*self.shared;
-        let guard = flag.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        match woken.wait_timeout_while(guard, period, |stopped| !*stopped) {
-            Ok((stopped, _)) => *stopped,
-            Err(poisoned) => *poisoned.into_inner().0,
-        }
-    }
-}
 
 /// Final counters and state of a trace.
 #[derive(Clone, Debug, Default)]
@@ -193,37 +161,20 @@ impl EventLoop {
             Some(_) => self.tracer.counters.of(KernelProgram::Usdt)?[USDT_DROPPED],
             None => 0,
         };
-        let now = clock::now();
+        let polled_at = clock::now();
         loop {
             let mut events = Vec::with_capacity(self.expected_events);
             let next = self.rings.merge(&mut events, BATCH_EVENTS_MAX);
             self.expected_events = events.len();
-            if let (Some(requests), true) = (&mut self.rings.nbd, self.closing) {
-                requests.finish(clock::now(), &mut events);
-            }
-            if let Some(progress) = &self.tracer.progress {
-                progress.set_read(&self.rings.recorded.counts());
-            }
-            if let Some(watcher) = &mut self.watcher {
-                watcher.observe(&events);
-            }
-            self.name_devices(&mut events);
             let watermark = next.unwrap_or(self.rings.watermark());
-            if let Some(watcher) = &mut self.watcher {
-                let processes = watcher.take_process_events(self.last_watermark, watermark);
-                events
-                    .extend(processes.into_iter().map(|process| LayerEvent::ProcessContext(process.into())));
-            }
+            let mut batch = PendingBatch { events, watermark, polled_at, usdt_dropped: dropped };
+            STAGES.iter().for_each(|stage| stage(self, &mut batch));
             self.last_watermark = watermark;
-            // Before the batch, so that its consumer already has them.
-            if let Some(usdt) = &mut self.rings.usdt {
-                usdt.emit(watermark, dropped, now);
-            }
             let batch = EventBatch {
                 source: self.tracer.source,
                 sequence: self.sequence,
                 anchor: self.anchor,
-                events,
+                events: batch.events,
                 watermark,
                 stats: accounts.clone(),
                 crashed_runs: Vec::new(),
@@ -236,26 +187,6 @@ impl EventLoop {
                 return Ok(true);
             }
         }
-    }
-
-    /// Appends the names of devices that occur for the first time.
-    fn name_devices(&mut self, events: &mut Vec<LayerEvent>) {
-        let mut new = Vec::new();
-        for event in &*events {
-            match event {
-                LayerEvent::Bio(bio) => new.extend(self.devices.first_use(bio.device, bio.end)),
-                LayerEvent::Request(request) => {
-                    new.extend(self.devices.first_use(request.device, request.complete));
-                }
-                LayerEvent::Pair(pair) => {
-                    new.extend(self.devices.first_use(pair.bio.device, pair.bio.end));
-                    new.extend(self.devices.first_use(pair.request.device, pair.request.complete));
-                }
-                LayerEvent::Commit(commit) => new.extend(self.devices.first_use(commit.device, commit.end)),
-                _ => {}
-            }
-        }
-        events.extend(new.into_iter().map(LayerEvent::Device));
     }
 
     /// Returns counters that are at most [`ACCOUNTS_MAX_AGE`] old.
