@@ -16,6 +16,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::cli::listen::ListenAddr;
 use crate::error::{CliError, Status};
+use crate::log::LogFormat;
 
 /// Maximum width of help text, for readability; narrower terminals wrap earlier.
 const HELP_WIDTH_MAX: usize = 100;
@@ -239,14 +240,6 @@ pub(crate) struct ExporterArgs {
     pub(crate) from: Option<String>,
     #[command(flatten)]
     pub(crate) service: ServiceArgs,
-}
-
-/// Format of log lines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LogFormat {
-    #[default]
-    Text,
-    Json,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -21,13 +21,20 @@ use std::fmt;
 use std::io;
 use std::sync::OnceLock;
 
+use clap::ValueEnum;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
 use tracing_subscriber::fmt::{FmtContext, Subscriber as Formatter};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::cli::LogFormat;
+/// Format of log lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    #[default]
+    Text,
+    Json,
+}
 
 static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 

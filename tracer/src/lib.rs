@@ -38,6 +38,7 @@ pub mod stats;
 
 pub mod doctor;
 
+mod aya_error;
 pub mod clock;
 pub mod error;
 mod heap;

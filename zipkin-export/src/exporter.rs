@@ -4,7 +4,6 @@
 //! a producer never waits for a server (spans that find the queue full are dropped and counted),
 //! and waits for a file only as long as the disk needs.
 
-use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -12,12 +11,12 @@ use std::time::Duration;
 
 use blkkin_wire::span::Span;
 
-use crate::atomic_json_file::FileError;
 use crate::config::ExportConfig;
 use crate::delivery::Transport;
 use crate::destination::Destination;
 use crate::file::FileSink;
 use crate::format::Format;
+use crate::open_error::OpenError;
 use crate::queue::{InFlightBatch, Queue, WhenFull};
 use crate::sender::Sender;
 use crate::stats::ExportStats;
@@ -26,20 +25,6 @@ use crate::transport::transport;
 /// Time for the thread to notice that it has to give up. After that, the exporter abandons the
 /// thread with its blocked destination.
 const GIVE_UP: Duration = Duration::from_millis(200);
-
-/// Error at the start of an exporter.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The file is not writable.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// Another crate implements this destination.
-    #[error("{0} cannot be opened here")]
-    Unsupported(String),
-    /// The thread did not start.
-    #[error("cannot start the exporter's thread: {0}")]
-    Thread(io::Error),
-}
 
 /// Exporter of spans to one [`Destination`].
 pub struct Exporter {

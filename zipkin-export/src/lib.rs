@@ -27,11 +27,13 @@ pub mod atomic_json_file;
 pub mod backoff;
 mod batch;
 mod delivery;
+mod destination_error;
 mod file;
 mod format;
 mod grpc;
 mod http;
 pub mod json;
+mod open_error;
 mod otlp;
 mod proto3;
 mod protobuf;
@@ -51,10 +53,12 @@ pub use delivery::{
     Transport, Unreachable,
 };
 pub use destination::Destination;
-pub use exporter::{Exporter, OpenError};
+pub use destination_error::DestinationError;
+pub use exporter::Exporter;
 pub use format::Format;
 pub use grpc::GrpcTransport;
 pub use http::HttpTransport;
+pub use open_error::OpenError;
 pub use sender::Sender;
 pub use span_file::SpanFile;
 pub use stats::ExportStats;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ureq::http::Uri;
 
-use crate::destination::DestinationError;
+use crate::destination_error::DestinationError;
 
 /// URL that spans are posted to. Displayed without user name and password.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use aya::{Btf, Ebpf};
 use std::os::fd::{AsFd, OwnedFd};
 
 use crate::attach::layout::KernelTypes;
-use crate::attach::load::error_chain;
 use crate::attach::probes::{AttachKind, Hook};
+use crate::aya_error::error_chain;
 use crate::stats::recursion_misses;
 
 /// A hook under one attach kind.

@@ -25,9 +25,10 @@ use crate::attach::layout::{self, KernelTypes};
 use crate::attach::probes::{AttachKind, NBD_PROBES, Need, PROBES, Probe, ProbeReport, ProbeStatus};
 use crate::attach::req_op::ReqOpTable;
 use crate::attach::symbols::{self, KernelSymbol};
+use crate::aya_error::{error_chain, missing_map};
 use crate::config::{TraceScope, TracerConfig};
+use crate::enrich::contexts::config::ContextConfig;
 use crate::enrich::contexts::policy::ContextPolicy;
-use crate::enrich::contexts::process_events::ContextConfig;
 use crate::enrich::contexts::tls_slots::TlsSlots;
 use crate::enrich::devices::DeviceNames;
 use crate::enrich::nbd::{NbdRequests, NbdStatsHandle};
@@ -391,13 +392,6 @@ fn task_marks(ebpf: &Ebpf) -> Result<TaskMarks, TracerError> {
     TaskMarks::new(data.fd().as_fd(), bytes as usize).map_err(|error| fail(error.to_string()))
 }
 
-pub(crate) fn missing_map(map: &'static str) -> TracerError {
-    TracerError::Map {
-        map,
-        reason: "the object has no such map; it was built from another source".to_owned(),
-    }
-}
-
 /// Adds the settings that the kernel determines.
 fn kernel_settings(settings: Settings, types: &KernelTypes) -> Settings {
     let ends: Vec<KernelSymbol> = types.paths.iter().map(|path| path.end_io).chain([SPLIT_END_IO]).collect();
@@ -414,26 +408,4 @@ fn kernel_settings(settings: Settings, types: &KernelTypes) -> Settings {
         pointer_steps: steps,
         ..settings
     }
-}
-
-/// Formats an error and its causes in one line.
-pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let cause_text = error.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        cause = error.source();
-    }
-    // The verifier's log can have megabytes; its end names the failing instruction.
-    const KEPT: usize = 1500;
-    if text.len() > KEPT {
-        let from = text.len() - KEPT;
-        let from = (from..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
-        text = format!("…{}", &text[from..]);
-    }
-    text
 }

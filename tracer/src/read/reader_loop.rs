@@ -19,7 +19,6 @@ use blkkin_probe_abi::counters::{USDT_DROPPED, USDT_FIRED};
 use blkkin_probe_abi::settings::Program as KernelProgram;
 use blkkin_wire::batch::{EventBatch, SourceStats};
 use blkkin_wire::clock::{ClockAnchor, MonotonicNs};
-use blkkin_wire::event::LayerEvent;
 use blkkin_wire::ids::DeviceId;
 use blkkin_wire::in_flight::FinalState;
 
@@ -27,7 +26,8 @@ use crate::attach::load::Tracer;
 use crate::attach::probes::{NBD_PROBES, PROBES, Probe};
 use crate::clock;
 use crate::config::{POLL_INTERVAL, POLL_TARGET_BYTES};
-use crate::enrich::contexts::process_events::{ContextConfig, ProcessWatcher};
+use crate::enrich::contexts::config::ContextConfig;
+use crate::enrich::contexts::process_events::ProcessWatcher;
 use crate::enrich::contexts::tls_slots::TlsSlots;
 use crate::enrich::devices::DeviceNames;
 use crate::enrich::nbd::NbdStats;

@@ -12,8 +12,8 @@ use aya::maps::{Array, MapData};
 use blkkin_probe_abi::in_flight::{Bio, Request, Set, Way};
 use blkkin_wire::in_flight::InFlightIo;
 
-use crate::attach::load::{error_chain, missing_map};
 use crate::attach::req_op::ReqOpTable;
+use crate::aya_error::{error_chain, missing_map};
 use crate::error::TracerError;
 use crate::read::translate::in_flight::{bio, request, single_bio_request};
 

@@ -153,7 +153,7 @@ impl PinDir {
 
 fn pin_map(path: &Path, map: &OwnedFd) -> io::Result<()> {
     let map = MapData::from_fd(map.try_clone()?).map_err(io::Error::other)?;
-    map.pin(path).map_err(|error| io::Error::other(crate::attach::load::error_chain(&error)))
+    map.pin(path).map_err(|error| io::Error::other(crate::aya_error::error_chain(&error)))
 }
 
 impl Drop for PinnedCounters {
@@ -175,13 +175,13 @@ impl CrashedRun {
 impl CrashedRunStats {
     /// Reads the counters from descriptors that another process has kept.
     pub fn from_descriptors(counters: OwnedFd, progress_map: OwnedFd) -> Result<CrashedRunStats, String> {
-        let open = |map| MapData::from_fd(map).map_err(|error| crate::attach::load::error_chain(&error));
+        let open = |map| MapData::from_fd(map).map_err(|error| crate::aya_error::error_chain(&error));
         CrashedRunStats::read(open(counters)?, &open(progress_map)?)
     }
 
     fn from_pins(folder: &Path) -> Result<CrashedRunStats, String> {
         let open = |name: &str| {
-            MapData::from_pin(folder.join(name)).map_err(|error| crate::attach::load::error_chain(&error))
+            MapData::from_pin(folder.join(name)).map_err(|error| crate::aya_error::error_chain(&error))
         };
         CrashedRunStats::read(open(COUNTERS)?, &open(PROGRESS)?)
     }
@@ -190,8 +190,7 @@ impl CrashedRunStats {
         let with_path = |error: io::Error| format!("progress map: {error}");
         let progress = ProgressMap::open(progress_map).map_err(with_path)?.progress();
         let counters = PerCpuArray::try_from(aya::maps::Map::PerCpuArray(counters));
-        let counters =
-            KernelCounters::new(counters.map_err(|error| crate::attach::load::error_chain(&error))?);
+        let counters = KernelCounters::new(counters.map_err(|error| crate::aya_error::error_chain(&error))?);
         let counters = counters.read().map_err(|error| error.to_string())?;
         let accounts = reconcile(&counters, &DecodeStats::default(), 0);
         let kinds = [accounts.calls, accounts.bios, accounts.requests, accounts.commits, accounts.names];

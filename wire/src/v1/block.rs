@@ -1,11 +1,12 @@
 //! Columns of bios and requests; a pair is one of each.
 
 use super::Malformed;
-use super::column::{Delta, columns};
+use super::column::Delta;
+use super::columns::columns;
+use super::decode_tables::DecodeTables;
+use super::encode_tables::EncodeTables;
 use super::ids::IdWriter;
 use super::message::{BioEvents, RequestEvents};
-use super::read::DecodeTables;
-use super::write::EncodeTables;
 use crate::clock::MonotonicNs;
 use crate::event::{BioEvent, BlockOp, BlockStatus, PairEvent, RequestEvent, Submitter};
 use crate::ids::{Sector, SpanId};

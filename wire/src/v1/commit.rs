@@ -1,11 +1,11 @@
 //! Columns of journal commits.
 
 use super::Malformed;
-use super::column::columns;
+use super::columns::columns;
+use super::decode_tables::DecodeTables;
+use super::encode_tables::EncodeTables;
 use super::ids::IdWriter;
 use super::message::CommitEvents;
-use super::read::DecodeTables;
-use super::write::EncodeTables;
 use crate::clock::MonotonicNs;
 use crate::event::CommitEvent;
 use crate::ids::SpanId;

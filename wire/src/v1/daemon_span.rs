@@ -1,10 +1,10 @@
 //! Columns of daemon spans.
 
 use super::Malformed;
-use super::column::columns;
+use super::columns::columns;
+use super::decode_tables::DecodeTables;
+use super::encode_tables::EncodeTables;
 use super::message::DaemonSpanEvents;
-use super::read::DecodeTables;
-use super::write::EncodeTables;
 use crate::clock::MonotonicNs;
 use crate::daemon_span::{Annotation, AnnotationValue, DaemonSpanEvent, SAMPLE_RATE_ALL, SpanStatus};
 use crate::ids::{Pid, SpanId, Tid, TraceId};

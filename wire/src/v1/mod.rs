@@ -37,10 +37,13 @@
 
 mod block;
 mod column;
+mod columns;
 mod commit;
 mod crash_report;
 mod daemon_span;
+mod decode_tables;
 mod dictionary;
+mod encode_tables;
 mod fragments;
 mod frame;
 mod ids;
@@ -64,6 +67,9 @@ pub use fragments::{COPIED_BYTES_MAX, FragmentCount, FragmentWriter, decode_frag
 pub use peek::{Peeked, peek};
 pub use read::{Decoded, decode};
 pub use write::encode;
+
+/// Flag of a context, above the W3C trace flags: derived by rule.
+const BY_RULE: u32 = 1 << 8;
 
 /// Schema version that this module writes and reads.
 pub const VERSION: u32 = 1;

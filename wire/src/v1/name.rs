@@ -1,11 +1,11 @@
 //! Columns of name events: tasks, files, devices.
 
 use super::Malformed;
-use super::column::columns;
+use super::columns::columns;
+use super::decode_tables::DecodeTables;
+use super::encode_tables::EncodeTables;
 use super::ids::IdWriter;
 use super::message::{DeviceEvents, FileEvents, TaskEvents};
-use super::read::DecodeTables;
-use super::write::EncodeTables;
 use crate::clock::MonotonicNs;
 use crate::event::{Captured, DeviceEvent, FileEvent, PidNsIds, TaskChange, TaskEvent};
 use crate::ids::{CgroupId, Pid, TaskId, Tid, Uid};

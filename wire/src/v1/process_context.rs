@@ -2,10 +2,10 @@
 //! events that precede them, so an older reader skips the field and misreads nothing.
 
 use super::Malformed;
-use super::column::columns;
+use super::columns::columns;
+use super::decode_tables::DecodeTables;
+use super::encode_tables::EncodeTables;
 use super::message::ProcessContextEvent as Message;
-use super::read::DecodeTables;
-use super::write::EncodeTables;
 use crate::clock::MonotonicNs;
 use crate::event::LayerEvent;
 use crate::ids::Pid;

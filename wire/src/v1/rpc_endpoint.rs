@@ -1,11 +1,11 @@
 //! Columns of RPC endpoints.
 
 use super::Malformed;
-use super::column::columns;
+use super::columns::columns;
+use super::decode_tables::DecodeTables;
+use super::encode_tables::EncodeTables;
 use super::ids::IdWriter;
 use super::message::RpcEndpointEvents;
-use super::read::DecodeTables;
-use super::write::EncodeTables;
 use crate::clock::MonotonicNs;
 use crate::ids::SpanId;
 use crate::remote_link::{RpcEndpointEvent, RpcKey, RpcSide};

@@ -1,11 +1,11 @@
 //! Columns of system calls.
 
 use super::Malformed;
-use super::column::columns;
+use super::columns::columns;
+use super::decode_tables::DecodeTables;
+use super::encode_tables::EncodeTables;
 use super::ids::IdWriter;
 use super::message::SyscallEvents;
-use super::read::DecodeTables;
-use super::write::EncodeTables;
 use crate::clock::{DurationNs, MonotonicNs};
 use crate::event::{Captured, OpenFile, SyscallEvent, SyscallOutcome};
 use crate::ids::{Fd, SpanId};

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::Malformed;
-use super::column::columns;
+use super::columns::columns;
 use super::interned_strings::InternedStrings;
 use super::message::ThreadAttributes;
 use crate::thread_attributes::{ThreadAttribute, ThreadAttributes as AttributeSet};

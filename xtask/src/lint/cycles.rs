@@ -24,16 +24,9 @@ const NOT_YET: &[&str] = &[
     "report:json",
     "report:waterfall::block",
     "tracer:attach",
-    "tracer:attach::attach_point",
-    "tracer:enrich::contexts::process_events",
     "ust-provider:load",
-    "wire:v1::block",
-    "wire:v1::column",
-    "wire:v1::fragments::read",
     "xtask:bench",
     "xtask:setup::compiler",
-    "zipkin-export:destination",
-    "zipkin-export:exporter",
 ];
 
 type ModulePath = Vec<String>;

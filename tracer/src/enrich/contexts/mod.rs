@@ -26,6 +26,7 @@
 //! *Weakness*: a page mapped from a file system that does not respond (FUSE, NFS) blocks the
 //! scanner thread. Later calls then have no span, and everything else continues.
 
+pub(crate) mod config;
 pub(crate) mod policy;
 pub(crate) mod process_contexts;
 pub(crate) mod process_events;

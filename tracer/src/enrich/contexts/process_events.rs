@@ -17,7 +17,7 @@ use blkkin_wire::process_context::ProcessContextEvent;
 use blkkin_wire::syscalls::SyscallId;
 use blkkin_wire::thread_attributes::ThreadAttributes;
 
-use super::policy::ContextPolicy;
+use super::config::ContextConfig;
 use super::process_contexts::{OutgoingEvents, ProcessContextTracker};
 use super::scan_stats::ScanStats;
 use super::scanner::{ProcessChange, Scanner};
@@ -35,17 +35,6 @@ const CONTEXT_FILES_MAX: usize = 8_192;
 const CONTEXT_FILE_NAME: &str = "memfd:OTEL_CTX";
 /// Protection flag of an executable mapping (include/uapi/asm-generic/mman-common.h).
 const PROT_EXEC: u64 = 4;
-
-/// Configuration of the context scanner.
-#[derive(Clone, Debug)]
-pub(crate) struct ContextConfig {
-    /// True to scan the processes that exist at start.
-    pub(crate) scan_existing: bool,
-    /// Processes whose contexts are accepted.
-    pub(crate) policy: ContextPolicy,
-    /// True to rescan known processes periodically, because a filter hides their mappings.
-    pub(crate) periodic_rescan: bool,
-}
 
 /// State of the watcher.
 pub(crate) struct ProcessWatcher {

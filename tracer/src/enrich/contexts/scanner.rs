@@ -37,9 +37,9 @@ use std::time::{Duration, Instant};
 
 use blkkin_probe_abi::context::{TLS_SLOTS_MAX, TlsSlot};
 
+use super::config::ContextConfig;
 use super::policy::ContextPolicy;
 use super::process_contexts::ProcessContextTracker;
-use super::process_events::ContextConfig;
 use super::scan_stats::ScanStats;
 use super::tls_slots::{TlsSlots, kernel_slot};
 use blkkin_otel_context::MappedFile;

@@ -11,7 +11,7 @@ use aya::maps::{Array, HashMap, MapData};
 use blkkin_otel_context::{AddressSpace, ThreadContextSlot, TlsLocation};
 use blkkin_probe_abi::context::{TLS_CLAIMED, TLS_DYNAMIC, TLS_STATIC, TlsSlot};
 
-use crate::attach::load::{error_chain, missing_map};
+use crate::aya_error::{error_chain, missing_map};
 use crate::error::TracerError;
 
 /// Flag of bpf(2): update an existing element only (include/uapi/linux/bpf.h).

@@ -14,7 +14,8 @@ use blkkin_probe_abi::usdt::UsdtSpec;
 
 use super::events::{self, UsdtBatch, UsdtCollector};
 use super::{UsdtProbe, overhead, uprobe};
-use crate::attach::load::{Tracer, error_chain, missing_map};
+use crate::attach::load::Tracer;
+use crate::aya_error::{error_chain, missing_map};
 use crate::error::TracerError;
 use crate::read::decode::bytes_of;
 

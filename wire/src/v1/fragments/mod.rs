@@ -29,6 +29,7 @@ mod read;
 mod remote_link;
 #[cfg(test)]
 mod tests;
+mod trace_id;
 mod write;
 
 pub use read::{COPIED_BYTES_MAX, decode_fragments};

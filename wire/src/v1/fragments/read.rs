@@ -6,6 +6,7 @@ use std::sync::Arc;
 use prost::Message;
 
 use super::remote_link;
+use super::trace_id::trace_id;
 use super::{
     CHILD, COMPLETE, ENDPOINT, ERROR, FORWARDED, KIND, LATE, OTHER_TRACE, PARENT_ID, PARENT_INDEX,
     PENDING_PARENT, REMOTE, REPARENTED, ROOT, SAMPLED, SAMPLED_BY_APPLICATION,
@@ -17,7 +18,8 @@ use crate::fragment::{
 use crate::ids::{SpanId, TraceId};
 use crate::remote_link::RemoteLink;
 use crate::span::{Span, SpanKind, SpanLink, TagValue};
-use crate::v1::column::{Column, Delta, columns};
+use crate::v1::column::{Column, Delta};
+use crate::v1::columns::columns;
 use crate::v1::message::{self, Annotations, Fragments, Links, Spans, Tags};
 use crate::v1::{Malformed, VERSION};
 
@@ -267,8 +269,4 @@ impl Reader<'_> {
         };
         (0..count).map(one).collect()
     }
-}
-
-pub(super) fn trace_id(high: &u64, low: &u64) -> TraceId {
-    TraceId(u128::from(*high) << 64 | u128::from(*low))
 }

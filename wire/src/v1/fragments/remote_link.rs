@@ -1,7 +1,6 @@
 //! Remote links of fragments: rows, because they are rare and short.
 
-use super::read::trace_id;
-use super::write::high_low;
+use super::trace_id::{high_low, trace_id};
 use crate::clock::{DurationNs, MonotonicNs};
 use crate::ids::{SpanId, TraceId};
 use crate::remote_link::{

@@ -4,12 +4,13 @@ use std::collections::HashMap;
 
 use super::dictionary::{Dictionary, encoded_bytes};
 use super::remote_link;
+use super::trace_id::high_low;
 use super::{
     CHILD, COMPLETE, ENDPOINT, ERROR, FORWARDED, LATE, OTHER_TRACE, PARENT_ID, PARENT_INDEX, PENDING_PARENT,
     REMOTE, REPARENTED, ROOT, SAMPLED, SAMPLED_BY_APPLICATION,
 };
 use crate::fragment::{FragmentBatch, FragmentKind, FragmentOrigin, Stage, TraceFragment};
-use crate::ids::{SpanId, TraceId};
+use crate::ids::SpanId;
 use crate::remote_link::RemoteLink;
 use crate::span::{Span, SpanKind, TagValue};
 use crate::v1::VERSION;
@@ -326,8 +327,4 @@ fn index_of(id: SpanId, fragment: &TraceFragment, indices: &HashMap<SpanId, u32>
         return indices.get(&id).copied();
     }
     fragment.spans.iter().position(|span| span.id == id).map(|index| index as u32)
-}
-
-pub(super) fn high_low(trace: TraceId) -> (u64, u64) {
-    ((trace.0 >> 64) as u64, trace.0 as u64)
 }
