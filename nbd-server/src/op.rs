@@ -5,8 +5,8 @@
 //! kernel; a thread that does a system call for it has *entered* it, so what the kernel does there stands below it.
 //!
 //! An event costs about 100 ns, of a request that takes some µs. So what is true at one moment is said in one: the requests that one
-//! read brought, with all about them ([`Together`]); the ends of those whose replies one write took; and a thread that does several
-//! requests in a row turns from one to the next ([`Turns`]). Eight requests are some 11 events, and not 56; and 2 or 3 where a session does
+//! read brought, with all about them ([`SpanBatch`]); the ends of those whose replies one write took; and a thread that does several
+//! requests in a row turns from one to the next ([`SequentialSpans`]). Eight requests are some 11 events, and not 56; and 2 or 3 where a session does
 //! not ask for turns, as its reader reads what threads publish.
 //!
 //! The span's meeting names the request as who watches the client knows it. On one machine: rule `nbd`, the connection
@@ -23,7 +23,7 @@
 
 use std::ffi::CStr;
 
-use blkkin_ust::{Kind, Side, Span, Together, Turns};
+use blkkin_ust::{RpcSide, SequentialSpans, Span, SpanBatch, SpanKind};
 
 use crate::peer::Name;
 use crate::protocol::intake::Incoming;
@@ -42,7 +42,7 @@ pub(crate) struct Op {
 impl Op {
     /// It came by the connection of this name. Said with what else is said `together`.
     pub(crate) fn begin<'a>(
-        together: &mut Together<'a>,
+        together: &mut SpanBatch<'a>,
         incoming: &Incoming,
         connection: Option<&'a Name>,
     ) -> Self {
@@ -52,9 +52,9 @@ impl Op {
             match far {
                 true => {
                     let number = place << 16 | request.cookie & 0xffff;
-                    together.meeting(span, Side::Answered, c"nbd-stream", text, number, true);
+                    together.rpc_endpoint(span, RpcSide::Server, c"nbd-stream", text, number, true);
                 }
-                false => together.meeting(span, Side::Answered, c"nbd", text, request.cookie, false),
+                false => together.rpc_endpoint(span, RpcSide::Server, c"nbd", text, request.cookie, false),
             }
         });
         Self { far: connection.is_some_and(|connection| connection.far), ..op }
@@ -63,22 +63,22 @@ impl Op {
     /// It came, and by which connection is not known.
     #[cfg(test)]
     pub(crate) fn unnamed(request: &Request) -> Self {
-        Self::named(&mut Together::new(), request, |_, _| {})
+        Self::named(&mut SpanBatch::new(), request, |_, _| {})
     }
 
     fn named<'a>(
-        together: &mut Together<'a>,
+        together: &mut SpanBatch<'a>,
         request: &Request,
-        meet: impl FnOnce(&mut Together<'a>, &Span),
+        meet: impl FnOnce(&mut SpanBatch<'a>, &Span),
     ) -> Self {
-        let span = together.root(Kind::Server, name(request.command), SERVICE);
-        if span.is_recorded() {
+        let span = together.root(SpanKind::Server, name(request.command), SERVICE);
+        if span.is_recording() {
             meet(together, &span);
             // Signed by 64 bits: no file is longer.
-            together.number(&span, c"nbd.offset", request.offset as i64);
-            together.number(&span, c"nbd.length", request.length.into());
+            together.set_number(&span, c"nbd.offset", request.offset as i64);
+            together.set_number(&span, c"nbd.length", request.length.into());
             if request.flags != 0 {
-                together.number(&span, c"nbd.flags", request.flags.into());
+                together.set_number(&span, c"nbd.flags", request.flags.into());
             }
         }
         Self { span, far: false }
@@ -86,13 +86,13 @@ impl Op {
 
     /// Somebody traces it.
     pub(crate) fn is_recorded(&self) -> bool {
-        self.span.is_recorded()
+        self.span.is_recording()
     }
 
     /// Its reply, or what is left of it, is about to be handed to the kernel. On one machine nobody needs to know: it costs an event.
-    pub(crate) fn answers(&self, together: &mut Together<'_>) {
+    pub(crate) fn answers(&self, together: &mut SpanBatch<'_>) {
         if self.far {
-            together.event(&self.span, c"answers");
+            together.add_event(&self.span, c"answers");
         }
     }
 
@@ -102,25 +102,25 @@ impl Op {
     }
 
     /// This thread works for it, in its turn.
-    pub(crate) fn take(&self, turns: &mut Turns) {
-        turns.take(&self.span);
+    pub(crate) fn take(&self, turns: &mut SequentialSpans) {
+        turns.enter(&self.span);
     }
 
     /// Its reply was handed to the kernel.
-    pub(crate) fn end(self, together: &mut Together<'_>) {
+    pub(crate) fn end(self, together: &mut SpanBatch<'_>) {
         together.end(self.span);
     }
 
     /// The client is told so; 0 says that nothing failed.
     pub(crate) fn outcome(&self, errno: u32) {
         if errno != 0 {
-            self.span.fail(errno as i32);
+            self.span.set_error(errno as i32);
         }
     }
 
     /// Nobody will hear of it: the connection was lost before its reply was sent.
     pub(crate) fn lost(&self) {
-        self.span.fail(libc::EPIPE);
+        self.span.set_error(libc::EPIPE);
     }
 }
 

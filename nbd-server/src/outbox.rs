@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-use blkkin_ust::Together;
+use blkkin_ust::SpanBatch;
 
 use crate::export::Answer;
 use crate::op::Op;
@@ -50,7 +50,7 @@ impl Outbox {
     /// What is to be sent now, first things first.
     pub(crate) fn slices<'a>(&'a mut self, into: &mut Vec<IoSlice<'a>>, most: usize) {
         let now = most.min(self.replies.len());
-        let mut together = Together::new();
+        let mut together = SpanBatch::new();
         for reply in self.replies.range(self.answering.min(now)..now) {
             reply.op.answers(&mut together);
         }
@@ -65,7 +65,7 @@ impl Outbox {
     pub(crate) fn advance(&mut self, bytes: usize) -> Released {
         let mut released = Released::default();
         self.sent += bytes;
-        let mut together = Together::new();
+        let mut together = SpanBatch::new();
         while let Some(first) = self.replies.front()
             && self.sent >= first.bytes.len()
         {

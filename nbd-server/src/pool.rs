@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use blkkin_ust::Turns;
+use blkkin_ust::SequentialSpans;
 
 use crate::export::Export;
 use crate::outbox::Reply;
@@ -223,16 +223,16 @@ impl Shared {
 
     /// All of them, here and now.
     fn do_all(self: &Arc<Self>, served: &Arc<Served>, batch: &mut Vec<Begun>, replies: &mut Vec<Reply>) {
-        let mut turns = Turns::new();
+        let mut turns = SequentialSpans::new();
         for begun in batch.drain(..) {
             replies.push(self.done(served, begun, &mut turns));
             if replies.len() >= REPLIES_TOGETHER {
                 // Sending is for none of them alone.
-                turns.rest();
+                turns.exit();
                 self.send(served, replies);
             }
         }
-        turns.rest();
+        turns.exit();
         if !replies.is_empty() {
             self.send(served, replies);
         }
@@ -249,12 +249,12 @@ impl Shared {
     }
 
     fn do_one(self: &Arc<Self>, served: &Arc<Served>, begun: Begun, replies: &mut Vec<Reply>) {
-        replies.push(self.done(served, begun, &mut Turns::new()));
+        replies.push(self.done(served, begun, &mut SequentialSpans::new()));
         self.send(served, replies);
     }
 
     /// Does it. The thread works for it until it turns to another one.
-    fn done(&self, served: &Served, begun: Begun, turns: &mut Turns) -> Reply {
+    fn done(&self, served: &Served, begun: Begun, turns: &mut SequentialSpans) -> Reply {
         let start = Instant::now();
         begun.op.take(turns);
         let answer = self.export.answer(served.connection.session, &begun.incoming);

@@ -16,7 +16,7 @@ use std::hint::black_box;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use blkkin_ust::{Context, Here, Kind, Side, Span, Together, Turns};
+use blkkin_ust::{RpcSide, ScopedSpan, SequentialSpans, Span, SpanBatch, SpanContext, SpanKind};
 use support::{Lttng, compile, library, succeed};
 
 const SERVICE: &std::ffi::CStr = c"nbd-server";
@@ -77,8 +77,8 @@ fn measure() {
     let threads = std::env::args().nth(2).unwrap().parse().unwrap();
     let _ = blkkin_ust::init();
     let calls: u64 = if blkkin_ust::enabled() { 5_000 } else { 500_000 };
-    let root = Span::root(Kind::Server, c"READ", SERVICE);
-    let came = Context { trace_hi: 0, trace_lo: 1, span: 2, parent: 0, sampled: true };
+    let root = Span::root(SpanKind::Server, c"READ", SERVICE);
+    let came = SpanContext { trace_hi: 0, trace_lo: 1, span: 2, parent: 0, sampled: true };
     let empty = best(threads, calls, || {
         black_box(&root);
     });
@@ -91,36 +91,44 @@ fn measure() {
         };
         println!("  {what:34} {ns:7.2} ns{each}");
     };
-    say("number", 1, best(threads, calls, || black_box(&root).number(c"offset", black_box(4096))));
-    say("text", 1, best(threads, calls, || black_box(&root).text(c"path", c"/srv/disk.raw")));
-    say("event", 1, best(threads, calls, || black_box(&root).event(c"queued")));
+    say("number", 1, best(threads, calls, || black_box(&root).set_number(c"offset", black_box(4096))));
+    say("text", 1, best(threads, calls, || black_box(&root).set_text(c"path", c"/srv/disk.raw")));
+    say("event", 1, best(threads, calls, || black_box(&root).add_event(c"queued")));
     say("enter, leave", 2, best(threads, calls, || drop(black_box(&root).enter())));
-    say("root, end", 2, best(threads, calls, || ended!(Span::root(Kind::Server, c"READ", SERVICE))));
-    say("child, end", 2, best(threads, calls, || ended!(black_box(&root).child(Kind::Internal, c"pread"))));
+    say("root, end", 2, best(threads, calls, || ended!(Span::root(SpanKind::Server, c"READ", SERVICE))));
+    say(
+        "child, end",
+        2,
+        best(threads, calls, || ended!(black_box(&root).child(SpanKind::Internal, c"pread"))),
+    );
     say(
         "continued, end",
         2,
         best(threads, calls, || {
-            ended!(Span::continued(black_box(came), Kind::Server, c"READ", SERVICE));
+            ended!(Span::continued(black_box(came), SpanKind::Server, c"READ", SERVICE));
         }),
     );
-    say("here: root, end", 2, best(threads, calls, || ended!(Here::root(Kind::Server, c"READ", SERVICE))));
+    say(
+        "here: root, end",
+        2,
+        best(threads, calls, || ended!(ScopedSpan::root(SpanKind::Server, c"READ", SERVICE))),
+    );
     say("a request, one by one", 7, best(threads, calls, one_by_one));
     say(
         "together: root, end",
         2,
         best(threads, calls, || {
-            let mut together = Together::new();
-            let span = together.root(Kind::Server, c"READ", SERVICE);
-            together.end(span);
+            let mut batch = SpanBatch::new();
+            let span = batch.root(SpanKind::Server, c"READ", SERVICE);
+            batch.end(span);
         }),
     );
     say(
         "turns: take, rest",
         2,
         best(threads, calls, || {
-            let mut turns = Turns::new();
-            turns.take(black_box(&root));
+            let mut current = SequentialSpans::new();
+            current.enter(black_box(&root));
         }),
     );
     // While nobody traces it would be the moving of eight spans.
@@ -132,7 +140,7 @@ fn measure() {
             eight.as_secs_f64() * 1e9 / calls as f64
         );
     }
-    let carried = Span::continued(came, Kind::Server, c"READ", SERVICE);
+    let carried = Span::continued(came, SpanKind::Server, c"READ", SERVICE);
     // From here on something was published in this process, so what is not must hide it.
     say("published: enter, leave", 2, best(threads, calls, || drop(black_box(&carried).enter())));
     say("enter, leave, of one that hides", 2, best(threads, calls, || drop(black_box(&root).enter())));
@@ -142,28 +150,28 @@ const CONNECTION: &std::ffi::CStr = c"unix:4ed9f5f3-1a44-4d0b-8ac6-1c5ad6d5f1a0:
 
 /// What a server says of a request: seven events.
 fn one_by_one() {
-    let span = Span::root(Kind::Server, c"READ", SERVICE);
-    span.meeting(Side::Answered, c"nbd", CONNECTION, black_box(7), false);
-    span.number(c"nbd.offset", black_box(4096));
-    span.number(c"nbd.length", black_box(4096));
+    let span = Span::root(SpanKind::Server, c"READ", SERVICE);
+    span.rpc_endpoint(RpcSide::Server, c"nbd", CONNECTION, black_box(7), false);
+    span.set_number(c"nbd.offset", black_box(4096));
+    span.set_number(c"nbd.length", black_box(4096));
     drop(black_box(&span).enter());
 }
 
 /// The same of eight at once: eleven events.
 fn together() {
-    let mut together = Together::new();
+    let mut batch = SpanBatch::new();
     let spans = [(); 8].map(|()| {
-        let span = together.root(Kind::Server, c"READ", SERVICE);
-        together.meeting(&span, Side::Answered, c"nbd", CONNECTION, black_box(7), false);
-        together.number(&span, c"nbd.offset", black_box(4096));
-        together.number(&span, c"nbd.length", black_box(4096));
+        let span = batch.root(SpanKind::Server, c"READ", SERVICE);
+        batch.rpc_endpoint(&span, RpcSide::Server, c"nbd", CONNECTION, black_box(7), false);
+        batch.set_number(&span, c"nbd.offset", black_box(4096));
+        batch.set_number(&span, c"nbd.length", black_box(4096));
         span
     });
-    together.say();
-    let mut turns = Turns::new();
-    spans.iter().for_each(|span| turns.take(black_box(span)));
-    turns.rest();
-    spans.into_iter().for_each(|span| together.end(span));
+    batch.flush();
+    let mut current = SequentialSpans::new();
+    spans.iter().for_each(|span| current.enter(black_box(span)));
+    current.exit();
+    spans.into_iter().for_each(|span| batch.end(span));
 }
 
 /// The smallest of several rounds; on several threads, the slowest of them.

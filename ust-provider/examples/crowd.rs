@@ -11,7 +11,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use blkkin_ust::{Kind, Span};
+use blkkin_ust::{Span, SpanKind};
 
 const OF_A_GROUP: u64 = 3;
 
@@ -25,18 +25,18 @@ fn main() {
     write(0, u64::from(std::process::id()));
     let (mut before, mut made) = (0, 0);
     while groups == 0 || made < groups {
-        let given = blkkin_ust::counts().seen_enabled;
+        let given = blkkin_ust::stats().seen_enabled;
         write(1, given + OF_A_GROUP);
-        let span = Span::root(Kind::Internal, c"group", c"crowd");
-        span.number(c"number", made as i64);
-        before += u64::from(!span.is_recorded());
+        let span = Span::root(SpanKind::Internal, c"group", c"crowd");
+        span.set_number(c"number", made as i64);
+        before += u64::from(!span.is_recording());
         drop(span);
-        let counts = blkkin_ust::counts();
+        let counts = blkkin_ust::stats();
         write(2, counts.seen_enabled);
         write(3, before);
         write(4, counts.time_to_enabled.unwrap_or_default().as_micros() as u64);
         made += 1;
         std::thread::sleep(Duration::from_micros(every_us));
     }
-    write(1, blkkin_ust::counts().seen_enabled);
+    write(1, blkkin_ust::stats().seen_enabled);
 }

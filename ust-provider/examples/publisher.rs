@@ -21,7 +21,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use blkkin_ust::{Context, Here, InSpan, Kind, Said, Span, ThreadKey};
+use blkkin_ust::{Instrument, ScopedSpan, Span, SpanContext, SpanKind, ThreadAttributes, ThreadKey};
 
 const SERVICE: &CStr = c"publisher";
 /// Below this one there are calls until whoever traces is ready. It is not counted.
@@ -56,16 +56,16 @@ fn main() {
 }
 
 /// The context of a span, as who judges knows it: its number and its complement are its trace.
-fn context(span: u64) -> Context {
-    Context { trace_hi: !span, trace_lo: span, span, parent: 0, sampled: span % 2 == 1 }
+fn context(span: u64) -> SpanContext {
+    SpanContext { trace_hi: !span, trace_lo: span, span, parent: 0, sampled: span % 2 == 1 }
 }
 
 fn span(number: u64) -> Span {
-    Span::continued(context(number), Kind::Server, c"work", SERVICE)
+    Span::continued(context(number), SpanKind::Server, c"work", SERVICE)
 }
 
-fn said(number: u64) -> Said {
-    Said::new().with(*NUMBER, &number.to_string())
+fn said(number: u64) -> ThreadAttributes {
+    ThreadAttributes::new().with(*NUMBER, &number.to_string())
 }
 
 fn call(span: u64) {
@@ -87,20 +87,20 @@ fn await_go(go: &Path) {
 fn steps(own: u64) {
     call(own);
     {
-        let here = Here::continued(context(own + 1), Kind::Internal, c"here", SERVICE);
-        here.says(&said(own + 1));
+        let here = ScopedSpan::continued(context(own + 1), SpanKind::Internal, c"here", SERVICE);
+        here.set_thread_attributes(&said(own + 1));
         call(own + 1);
         // Not recorded: it carries the span around it on, and says nothing by itself.
-        let below = Here::child(&here, Kind::Internal, c"below");
-        below.says(&said(own + 1));
+        let below = ScopedSpan::child(&here, SpanKind::Internal, c"below");
+        below.set_thread_attributes(&said(own + 1));
         call(own + 1);
     }
     call(own);
     {
         // Of nobody's asking, so below none: neither below what is around it.
-        let root = Span::root(Kind::Internal, c"root", SERVICE);
+        let root = Span::root(SpanKind::Internal, c"root", SERVICE);
         let working = root.enter();
-        working.says(&said(0));
+        working.set_thread_attributes(&said(0));
         call(0);
     }
     call(own);
@@ -124,13 +124,13 @@ fn hops(times: u64) {
                     tokio::task::yield_now().await;
                     call(inner);
                 }
-                .in_span(span(inner))
-                .saying(said(inner))
+                .instrument(span(inner))
+                .with_thread_attributes(said(inner))
                 .await;
                 call(own);
             }
         };
-        work.in_span(span(number << 20 | 1)).saying(said(number << 20 | 1))
+        work.instrument(span(number << 20 | 1)).with_thread_attributes(said(number << 20 | 1))
     };
     runtime.block_on(async {
         let all: Vec<_> = (1..=tasks).map(|number| tokio::spawn(task(number))).collect();
@@ -174,7 +174,7 @@ fn work(jobs: &Mutex<Receiver<Job>>, again: &Sender<Job>, open: &AtomicU64) {
         let Ok((span, own, left)) = taken else { continue };
         {
             let working = span.enter();
-            working.says(&said(own));
+            working.set_thread_attributes(&said(own));
             steps(own);
         }
         call(0);
@@ -187,7 +187,7 @@ fn work(jobs: &Mutex<Receiver<Job>>, again: &Sender<Job>, open: &AtomicU64) {
 
 /// What the application knows of one request.
 struct Order {
-    context: Context,
+    context: SpanContext,
     begun_ns: u128,
     ended_ns: u128,
 }
@@ -199,10 +199,10 @@ fn shop(zipkin: &str, collector: &str) {
     let file = File::options().write(true).open(path).unwrap();
     let trace_hi = now() as u64;
     let order = |number: u64| {
-        let context = Context { trace_hi, trace_lo: number, span: number, parent: 0, sampled: true };
+        let context = SpanContext { trace_hi, trace_lo: number, span: number, parent: 0, sampled: true };
         let begun_ns = now();
         {
-            let _working = Here::continued(context, Kind::Server, c"GET /order", SERVICE);
+            let _working = ScopedSpan::continued(context, SpanKind::Server, c"GET /order", SERVICE);
             FILE.read_at(&mut [0], number).unwrap();
             file.write_at(&[1], number).unwrap();
             file.sync_data().unwrap();

@@ -12,7 +12,7 @@ use std::net::TcpStream;
 use std::os::unix::fs::FileExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use blkkin_ust::{Context, Here, Kind};
+use blkkin_ust::{ScopedSpan, SpanContext, SpanKind};
 
 const SERVICE: &CStr = c"shop";
 const PAGE: u64 = 4096;
@@ -30,12 +30,12 @@ fn main() {
     let mut tracer = Tracer::new();
     for number in 0..count {
         let item = tracer.id() % items;
-        tracer.span(None, Kind::Server, c"POST /orders", |tracer, order| {
+        tracer.span(None, SpanKind::Server, c"POST /orders", |tracer, order| {
             let mut found = [0; PAGE as usize];
-            tracer.span(Some(order), Kind::Internal, c"find item", |_, _| {
+            tracer.span(Some(order), SpanKind::Internal, c"find item", |_, _| {
                 stock.read_exact_at(&mut found, item * PAGE).unwrap();
             });
-            tracer.span(Some(order), Kind::Internal, c"save order", |_, _| {
+            tracer.span(Some(order), SpanKind::Internal, c"save order", |_, _| {
                 orders.write_all_at(&found, number * PAGE).unwrap();
                 orders.sync_data().unwrap();
             });
@@ -67,27 +67,27 @@ impl Tracer {
     /// Does `work` in a span of its own, below `parent`.
     fn span(
         &mut self,
-        parent: Option<Context>,
-        kind: Kind,
+        parent: Option<SpanContext>,
+        kind: SpanKind,
         name: &'static CStr,
-        work: impl FnOnce(&mut Tracer, Context),
+        work: impl FnOnce(&mut Tracer, SpanContext),
     ) {
         let context = match parent {
-            Some(parent) => Context { span: self.id(), parent: parent.span, ..parent },
+            Some(parent) => SpanContext { span: self.id(), parent: parent.span, ..parent },
             None => {
                 let [trace_hi, trace_lo, span] = [self.id(), self.id(), self.id()];
-                Context { trace_hi, trace_lo, span, parent: 0, sampled: true }
+                SpanContext { trace_hi, trace_lo, span, parent: 0, sampled: true }
             }
         };
         let begun = now_us();
         {
             // From here to the end of the block this thread says that it works for it.
-            let _working = Here::continued(context, kind, name, SERVICE);
+            let _working = ScopedSpan::continued(context, kind, name, SERVICE);
             work(self, context);
         }
-        let Context { trace_hi, trace_lo, span, parent, .. } = context;
+        let SpanContext { trace_hi, trace_lo, span, parent, .. } = context;
         let parent = if parent == 0 { String::new() } else { format!(r#""parentId":"{parent:016x}","#) };
-        let kind = if matches!(kind, Kind::Server) { r#""kind":"SERVER","# } else { "" };
+        let kind = if matches!(kind, SpanKind::Server) { r#""kind":"SERVER","# } else { "" };
         let (name, took) = (name.to_str().unwrap(), (now_us() - begun).max(1));
         self.done.push(format!(
             r#"{{"traceId":"{trace_hi:016x}{trace_lo:016x}","id":"{span:016x}",{parent}{kind}"name":"{name}","localEndpoint":{{"serviceName":"shop"}},"timestamp":{begun},"duration":{took}}}"#

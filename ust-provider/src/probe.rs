@@ -1,20 +1,25 @@
-//! The border to the probe: the one shared object that knows LTTng, and what of it is looked at while it is not there.
+//! Interface to the probe, the shared object that calls LTTng, and its state while it is not
+//! loaded.
 //!
-//! [`on`] is what every call asks first: two loads and a comparison, of a word that LTTng itself writes when a session
-//! enables the event. Until [`publish`] that word is a zero of ours. So a process without the probe (no library, no
-//! headers when it was built, `BLKKIN_UST=0`, musl) runs the same code and never gets past the comparison.
+//! *In*: calls of the other modules. *Out*: calls through the probe's [`Table`].
 //!
-//! Why not call sites in the program itself, as LTTng's own macros make them: they stand in a section that linkers drop
-//! unless told otherwise, and bring constructors that run before `main`. Here the sections are the probe's, which is
-//! linked by the C compiler as LTTng expects, and nothing runs before `init`.
+//! Every call first checks [`is_enabled`]: two loads and a comparison of a word that LTTng itself
+//! writes when a session enables the event. Until [`install`] that word is a zero of this module. A
+//! process without the probe (no library, no headers at build time, `BLKKIN_UST=0`, musl) runs the
+//! same code and stops at the comparison.
+//!
+//! *Rejected*: call sites in the program, as LTTng's own macros make them. They are in a section
+//! that linkers drop unless told otherwise, and add constructors that run before `main`. Here the
+//! sections are in the probe, which the C compiler links as LTTng expects, and nothing runs before
+//! `init`.
 
 use std::ffi::c_char;
 use std::ptr::null;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering, fence};
 
-use crate::publish;
+use crate::thread_context;
 
-/// Places in [`Table::state`].
+/// Indices into [`Table::state`]. Each has the name of its LTTng event.
 #[cfg(blkkin_probe)]
 const BLKKIN_BEGIN: usize = 0;
 pub(crate) const BLKKIN_ENTER: usize = 2;
@@ -24,10 +29,11 @@ pub(crate) const BLKKIN_TOGETHER: usize = 13;
 const BLKKIN_UNSEEN_ENTER: usize = 14;
 const BLKKIN_UNSEEN_LEAVE: usize = 15;
 
-/// `BLKKIN_EVENTS` of `c/probe/probe.h`: blkin's are behind ours.
+/// `BLKKIN_EVENTS` of `c/probe/probe.h`, which includes the events of blkin.
 const EVENTS: usize = 16;
 
-/// `struct blkkin_probe` of `c/probe/probe.h`, up to what Rust uses.
+/// `struct blkkin_probe` of `c/probe/probe.h`, up to the last field that Rust uses. Functions have
+/// the names of their LTTng events.
 #[repr(C)]
 pub(crate) struct Table {
     pub(crate) abi: u32,
@@ -45,7 +51,7 @@ pub(crate) struct Table {
     pub(crate) together: unsafe extern "C" fn(*const u64, u16),
     pub(crate) unseen_enter: unsafe extern "C" fn(u64),
     pub(crate) unseen_leave: unsafe extern "C" fn(u64),
-    /// Of how many in a million a root that begins now is one; 0: it is not kept.
+    /// Sampling ratio of a root that begins now, per million; 0 if it is dropped.
     pub(crate) keep_root: unsafe extern "C" fn(u64) -> u32,
     pub(crate) set_rate: unsafe extern "C" fn(u32),
     pub(crate) seen_enabled: unsafe extern "C" fn() -> u64,
@@ -69,78 +75,82 @@ pub(crate) struct Begin {
 }
 
 impl Table {
-    /// Whether a session has this event enabled: one that was told of events by their names may not know it.
+    /// Returns whether a session has this event enabled. A session that enabled events by name may
+    /// lack it.
     #[inline]
     pub(crate) fn has(&self, event: usize) -> bool {
         // SAFETY: a word of the probe, which is never unloaded.
         unsafe { &*self.state[event] }.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether a session is told in any way what threads work for.
-    pub(crate) fn hears_turns(&self) -> bool {
-        let unseen =
-            || !publish::publishes() && (self.has(BLKKIN_UNSEEN_ENTER) || self.has(BLKKIN_UNSEEN_LEAVE));
+    /// Returns whether a session records changes of the current span by any event.
+    pub(crate) fn records_switches(&self) -> bool {
+        let unseen = || {
+            !thread_context::is_publishing()
+                && (self.has(BLKKIN_UNSEEN_ENTER) || self.has(BLKKIN_UNSEEN_LEAVE))
+        };
         [BLKKIN_TURN, BLKKIN_ENTER, BLKKIN_LEAVE].into_iter().any(|event| self.has(event)) || unseen()
     }
 
-    /// This thread works for `left` no longer, and for `span` from now on; 0: for none. Each session hears it by the events that it has:
-    /// in one word or two, or only where nobody could read it in the thread's own memory.
-    pub(crate) fn turned(&self, left: u64, span: u64) {
-        let say = |function: unsafe extern "C" fn(u64), whom: u64| {
-            if whom != 0 {
+    /// Emits that this thread left the span `left` and entered the span `entered`; 0 is no span.
+    /// Each session receives it by the events that it has enabled: in one event or two, or only if
+    /// the thread's memory does not publish it.
+    pub(crate) fn emit_switch(&self, left: u64, entered: u64) {
+        let emit = |function: unsafe extern "C" fn(u64), span: u64| {
+            if span != 0 {
                 // SAFETY: a function of the probe that takes a number.
-                unsafe { function(whom) };
+                unsafe { function(span) };
             }
         };
-        if left != 0 && span != 0 && self.has(BLKKIN_TURN) {
+        if left != 0 && entered != 0 && self.has(BLKKIN_TURN) {
             // SAFETY: a function of the probe that takes numbers.
-            unsafe { (self.turn)(left, span) };
+            unsafe { (self.turn)(left, entered) };
         } else {
-            say(self.leave, left);
-            say(self.enter, span);
+            emit(self.leave, left);
+            emit(self.enter, entered);
         }
-        if !publish::publishes() {
-            say(self.unseen_leave, left);
-            say(self.unseen_enter, span);
+        if !thread_context::is_publishing() {
+            emit(self.unseen_leave, left);
+            emit(self.unseen_enter, entered);
         }
     }
 }
 
-/// What the state of an event is while there is no probe.
+/// State of an event while the probe is not loaded.
 static OFF: AtomicI32 = AtomicI32::new(0);
 
-/// The state of `begin`, which decides for the whole span.
+/// State of `begin`, which decides for the whole span.
 static BEGIN: AtomicPtr<AtomicI32> = AtomicPtr::new((&raw const OFF).cast_mut());
 
 static TABLE: AtomicPtr<Table> = AtomicPtr::new(null::<Table>().cast_mut());
 
-/// Whether a session has `begin` enabled.
+/// Returns whether a session has `begin` enabled.
 #[inline(always)]
-pub(crate) fn on() -> bool {
+pub(crate) fn is_enabled() -> bool {
     // SAFETY: it points to OFF or to a word of the probe, which is never unloaded.
     let state = unsafe { &*BEGIN.load(Ordering::Relaxed) };
     state.load(Ordering::Relaxed) != 0
 }
 
-/// The probe; none while there is none.
+/// Returns the probe, if it is loaded.
 #[inline]
 pub(crate) fn table() -> Option<&'static Table> {
-    // What was seen by `on` was written after the table.
+    // The state that `is_enabled` read was written after the table.
     fence(Ordering::Acquire);
     // SAFETY: it is null or the probe's own table, which is constant and never unloaded.
     unsafe { TABLE.load(Ordering::Acquire).as_ref() }
 }
 
-/// From now on the probe's states are asked and its functions called.
+/// Installs the probe: its states are checked and its functions called from now on.
 #[cfg(blkkin_probe)]
-pub(crate) fn publish(table: &'static Table) {
+pub(crate) fn install(table: &'static Table) {
     TABLE.store((&raw const *table).cast_mut(), Ordering::Release);
     BEGIN.store(table.state[BLKKIN_BEGIN].cast_mut(), Ordering::Release);
 }
 
-/// From now on all is off again: in a forked child, which has none of LTTng's threads.
+/// Disables all events in a forked child, which has none of LTTng's threads.
 #[cfg(blkkin_probe)]
-pub(crate) fn withdraw() {
+pub(crate) fn uninstall() {
     BEGIN.store((&raw const OFF).cast_mut(), Ordering::Release);
     TABLE.store(null::<Table>().cast_mut(), Ordering::Release);
 }

@@ -1,13 +1,17 @@
-//! A span: from the call that makes it until it is dropped. In: what the daemon says; out: events of provider `blkkin`.
+//! Spans: from the call that begins one until it is dropped.
 //!
-//! Whether a span is recorded is decided once, where it begins: `begin` is enabled by some session, and the root was kept.
-//! A span that is not recorded says nothing, and a child of it neither, with one exception: where tracing was off when
-//! the parent began, a child that begins after it came on is a root. A connection's span that is older than the session
-//! would otherwise hide every request on it.
+//! *In*: the daemon's calls. *Out*: events of the provider `blkkin`.
 //!
-//! Which thread works for a span is a matter of its own ([`Span::enter`], [`Here`](crate::Here),
-//! [`in_span`](crate::InSpan::in_span)): a span may begin on one thread, be worked for by others, and end on a last one. It is said
-//! twice: as an event, and in the thread's own memory ([`crate::publish`]).
+//! *Invariant*: whether a span is recorded is decided once, where it begins. It is recorded if a
+//! session has `begin` enabled and sampling kept its root. A span that is not recorded emits
+//! nothing, and neither do its children, with one exception. If tracing was off when the parent
+//! began, a child that begins later is a root. Otherwise the span of a connection that is older
+//! than the session would hide every request on it.
+//!
+//! The thread that works for a span is marked separately ([`Span::enter`],
+//! [`ScopedSpan`](crate::ScopedSpan), [`Instrument`](crate::Instrument)). A span may begin on one
+//! thread, be entered by others, and end on another one. Each mark is emitted as an event and
+//! published in the thread's memory ([`crate::thread_context`]).
 
 use std::ffi::{CStr, c_char};
 use std::fmt::{self, Debug, Formatter};
@@ -15,150 +19,161 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use crate::context::Context;
 use crate::probe::BLKKIN_ENTER;
-use crate::said::Said;
-use crate::{ids, probe, publish};
+use crate::span_context::SpanContext;
+use crate::thread_attributes::ThreadAttributes;
+use crate::{ids, probe, thread_context};
 
-/// What a span is towards others.
+/// Role of a span in an exchange, as in OpenTelemetry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
-pub enum Kind {
-    /// A part of the daemon's own work.
+pub enum SpanKind {
+    /// Internal work of the daemon.
     Internal = 0,
-    /// It answers somebody's request.
+    /// Handling of a client's request.
     Server = 1,
-    /// It asks somebody.
+    /// A request to a server.
     Client = 2,
 }
 
-/// Which end of a request that crosses a connection this is.
+/// Side of a request that crosses a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
-pub enum Side {
-    /// This span asked.
-    Asked = 0,
-    /// This span answered.
-    Answered = 1,
+pub enum RpcSide {
+    /// The span sent the request.
+    Client = 0,
+    /// The span answered the request.
+    Server = 1,
 }
 
-/// All roots are kept.
+/// `kept_per_million` of a root while sampling is off.
 pub(crate) const ALL: u32 = 1_000_000;
 
-/// What `Span::kept_per_million` is of a span that is not recorded: without a context, and with one to carry on.
-const NOTHING: u32 = 0;
-const CARRIES: u32 = u32::MAX;
+/// `kept_per_million` of a span that is not recorded and has no context.
+const UNRECORDED: u32 = 0;
+/// `kept_per_million` of a span that is not recorded and propagates a context.
+const PROPAGATES: u32 = u32::MAX;
 
 /// One operation of the daemon. It ends when it is dropped.
 ///
-/// While nobody traces a root is made by two stores: of the rest nothing is written that is not read.
+/// While no session records, making a root writes two words. A field that is never read is not
+/// written.
 #[must_use = "a span ends when it is dropped"]
 pub struct Span {
-    /// Of its root; NOTHING or CARRIES: this span is not recorded.
+    /// Sampling ratio of the root; UNRECORDED or PROPAGATES if this span is not recorded.
     kept_per_million: u32,
-    /// What it failed with; 0: it did not.
+    /// Positive errno of the operation; 0 for success.
     status: AtomicI32,
-    /// What a child is said to be of.
+    /// Service of the span and its children.
     service: Service,
-    /// Written unless `kept_per_million` is NOTHING.
-    context: MaybeUninit<Context>,
+    /// Written unless `kept_per_million` is UNRECORDED.
+    context: MaybeUninit<SpanContext>,
 }
 
 impl Span {
-    /// Begins a trace.
+    /// Begins a root span, and with it a trace.
     #[inline]
-    pub fn root(kind: Kind, name: &'static CStr, service: &'static CStr) -> Self {
+    pub fn root(kind: SpanKind, name: &'static CStr, service: &'static CStr) -> Self {
         let service = Service::of(service);
-        if probe::on() {
-            return Self::silent(service).begun(ALL, kind, name, false);
+        if probe::is_enabled() {
+            return Self::unrecorded(service).begun(ALL, kind, name, false);
         }
-        Self::silent(service)
+        Self::unrecorded(service)
     }
 
-    /// Begins a part of this span's work, of the same service.
+    /// Begins a child of this span, of the same service.
     #[inline]
-    pub fn child(&self, kind: Kind, name: &'static CStr) -> Self {
-        if probe::on() {
-            return self.silent_below().begun(self.kept_below(), kind, name, false);
+    pub fn child(&self, kind: SpanKind, name: &'static CStr) -> Self {
+        if probe::is_enabled() {
+            return self.unrecorded_child().begun(self.child_kept_per_million(), kind, name, false);
         }
-        self.silent_below()
+        self.unrecorded_child()
     }
 
-    /// Begins what somebody else asked for: a child of the span that `context` names, wherever it is. Without one
-    /// ([`Context::NONE`]) it begins a trace. While nobody traces here it carries `context` on unchanged.
+    /// Begins a child of a remote span, which `context` names. With [`SpanContext::NONE`] it begins
+    /// a trace. While no session records, the span propagates `context` unchanged.
     #[inline]
-    pub fn continued(context: Context, kind: Kind, name: &'static CStr, service: &'static CStr) -> Self {
+    pub fn continued(
+        context: SpanContext,
+        kind: SpanKind,
+        name: &'static CStr,
+        service: &'static CStr,
+    ) -> Self {
         let service = Service::of(service);
-        if probe::on() {
-            return Self::carrying(context, service).begun(ALL, kind, name, false);
+        if probe::is_enabled() {
+            return Self::propagating(context, service).begun(ALL, kind, name, false);
         }
-        Self::carrying(context, service)
+        Self::propagating(context, service)
     }
 
-    /// A span that is never recorded, for places that need one. A child of it is a root.
+    /// Returns a span that is never recorded. A child of it is a root.
     pub fn none() -> Self {
-        Self::silent(Service::of(c""))
+        Self::unrecorded(Service::of(c""))
     }
 
-    /// What to send with a request, for the other end to continue. [`Context::NONE`] while nobody traces.
+    /// Returns the context to send with a request, which the server passes to [`Span::continued`].
+    /// [`SpanContext::NONE`] while no session records.
     #[inline]
-    pub fn context(&self) -> Context {
+    pub fn context(&self) -> SpanContext {
         match self.kept_per_million {
-            NOTHING => Context::NONE,
-            // SAFETY: it is written unless NOTHING.
+            UNRECORDED => SpanContext::NONE,
+            // SAFETY: it is written unless UNRECORDED.
             _ => unsafe { self.context.assume_init() },
         }
     }
 
-    /// Whether its events go to a trace: worth asking before a value is made only for [`text`](Self::text).
+    /// Returns whether the events of this span are recorded. Check it before computing a value only
+    /// for [`set_text`](Self::set_text).
     #[inline(always)]
-    pub fn is_recorded(&self) -> bool {
+    pub fn is_recording(&self) -> bool {
         (1..=ALL).contains(&self.kept_per_million)
     }
 
-    /// Says something about this span: `key` is `val`.
+    /// Sets an attribute to a string.
     #[inline]
-    pub fn text(&self, key: &CStr, val: &CStr) {
-        if self.is_recorded() {
-            self.told(|probe, span| {
+    pub fn set_text(&self, key: &CStr, val: &CStr) {
+        if self.is_recording() {
+            self.emit(|probe, span| {
                 // SAFETY: both strings end in a NUL and live during the call.
                 unsafe { (probe.text)(span, key.as_ptr(), val.as_ptr()) }
             });
         }
     }
 
-    /// Says a number about this span.
+    /// Sets an attribute to a number.
     #[inline]
-    pub fn number(&self, key: &CStr, val: i64) {
-        if self.is_recorded() {
-            self.told(|probe, span| {
+    pub fn set_number(&self, key: &CStr, val: i64) {
+        if self.is_recording() {
+            self.emit(|probe, span| {
                 // SAFETY: the key ends in a NUL and lives during the call.
                 unsafe { (probe.number)(span, key.as_ptr(), val) }
             });
         }
     }
 
-    /// A moment in this span.
+    /// Adds an event at the current time.
     #[inline]
-    pub fn event(&self, name: &CStr) {
-        if self.is_recorded() {
-            self.told(|probe, span| {
+    pub fn add_event(&self, name: &CStr) {
+        if self.is_recording() {
+            self.emit(|probe, span| {
                 // SAFETY: the name ends in a NUL and lives during the call.
                 unsafe { (probe.event)(span, name.as_ptr()) }
             });
         }
     }
 
-    /// This span is one end of a request that crossed `connection` under the protocol's own name `cookie`. Both ends that
-    /// say the same rule, connection and cookie are joined. `connection` names both ends, the asker's first; `unique`:
-    /// the cookie comes only once on this connection.
+    /// Marks this span as one endpoint of a request that crossed `connection`. `cookie` is the
+    /// protocol's own id of the request. Two endpoints with the same rule, connection and cookie
+    /// are linked. `connection` names both addresses, the client's first. `unique` states that a
+    /// cookie occurs only once on this connection.
     ///
-    /// Who answers another machine says `event(c"answers")` just before it sends the answer: the asker may have that before this
-    /// span's end is said, and two clocks would be compared by it.
+    /// A server on another machine calls `add_event(c"answers")` just before it sends the reply.
+    /// The client may have the reply before the end of this span is emitted, and the two clocks
+    /// would be compared by that end.
     #[inline]
-    pub fn meeting(&self, side: Side, rule: &CStr, connection: &CStr, cookie: u64, unique: bool) {
-        if self.is_recorded() {
-            self.told(|probe, span| {
+    pub fn rpc_endpoint(&self, side: RpcSide, rule: &CStr, connection: &CStr, cookie: u64, unique: bool) {
+        if self.is_recording() {
+            self.emit(|probe, span| {
                 let (rule, connection) = (rule.as_ptr(), connection.as_ptr());
                 // SAFETY: both strings end in a NUL and live during the call.
                 unsafe { (probe.meeting)(span, side as u8, u8::from(unique), rule, connection, cookie) }
@@ -166,110 +181,120 @@ impl Span {
         }
     }
 
-    /// It failed with this positive errno; the last one counts.
+    /// Sets the error of the operation to a positive errno. The last call counts.
     #[inline]
-    pub fn fail(&self, errno: i32) {
+    pub fn set_error(&self, errno: i32) {
         self.status.store(errno, Ordering::Relaxed);
     }
 
-    /// This thread works for the span until the guard is dropped. Guards nest: the innermost span is the one worked for.
+    /// Makes this the current span of the thread until the guard is dropped. Guards nest: the
+    /// innermost span is current.
     #[inline]
     pub fn enter(&self) -> Entered<'_> {
         self.publish();
-        self.mark(|probe, span| probe.turned(0, span));
+        self.emit_if_recording(|probe, span| probe.emit_switch(0, span));
         Entered { span: self, on_this_thread: PhantomData }
     }
 
-    /// Tells who reads threads that this one works for it; under which key, if it matters.
+    /// Publishes this span as the thread's context, and returns its key if that was necessary.
     #[inline]
     pub(crate) fn publish(&self) -> Option<u64> {
-        publish::matters(self.kept_per_million != NOTHING).then(|| {
+        thread_context::needs_publishing(self.kept_per_million != UNRECORDED).then(|| {
             let key = self.key();
-            publish::enter(key, &self.context());
+            thread_context::enter(key, &self.context());
             key
         })
     }
 
-    /// Under which it is entered and left: what has no id has its address, which stays while it is entered.
+    /// Key by which the span is entered and left. A span without an id uses its address, which is
+    /// stable while entered.
     fn key(&self) -> u64 {
         match self.kept_per_million {
-            NOTHING => (&raw const *self).addr() as u64,
+            UNRECORDED => (&raw const *self).addr() as u64,
             _ => self.context().span,
         }
     }
 
-    /// Not recorded, yet, and below nothing.
+    /// Makes a span that is not yet recorded and has no parent.
     #[inline(always)]
-    pub(crate) fn silent(service: Service) -> Self {
-        Self { kept_per_million: NOTHING, status: AtomicI32::new(0), service, context: MaybeUninit::uninit() }
-    }
-
-    /// Not recorded, yet, below `above`.
-    #[inline(always)]
-    pub(crate) fn carrying(above: Context, service: Service) -> Self {
+    pub(crate) fn unrecorded(service: Service) -> Self {
         Self {
-            kept_per_million: CARRIES,
+            kept_per_million: UNRECORDED,
             status: AtomicI32::new(0),
             service,
-            context: MaybeUninit::new(above),
+            context: MaybeUninit::uninit(),
         }
     }
 
-    /// Not recorded, yet, below this one.
+    /// Makes a span that is not yet recorded, with the context of its parent.
     #[inline(always)]
-    pub(crate) fn silent_below(&self) -> Self {
+    pub(crate) fn propagating(parent: SpanContext, service: Service) -> Self {
+        Self {
+            kept_per_million: PROPAGATES,
+            status: AtomicI32::new(0),
+            service,
+            context: MaybeUninit::new(parent),
+        }
+    }
+
+    /// Makes a child of this span that is not yet recorded.
+    #[inline(always)]
+    pub(crate) fn unrecorded_child(&self) -> Self {
         match self.kept_per_million {
-            NOTHING => Self::silent(self.service),
-            _ => Self::carrying(self.context(), self.service),
+            UNRECORDED => Self::unrecorded(self.service),
+            _ => Self::propagating(self.context(), self.service),
         }
     }
 
-    /// Of what a child's root is one, in a million; 0: a child of this is not recorded, or a root.
+    /// Sampling ratio of a child's root, per million. 0 if a child is not recorded or is a root.
     #[inline(always)]
-    pub(crate) fn kept_below(&self) -> u32 {
-        if self.is_recorded() { self.kept_per_million } else { 0 }
+    pub(crate) fn child_kept_per_million(&self) -> u32 {
+        if self.is_recording() { self.kept_per_million } else { 0 }
     }
 
-    /// Begins a span that is silent until now and has the context that it is to stand below: as its child, or as a root
-    /// where that is none.
+    /// Begins a span that is not yet recorded and has the context of its parent. Without a context
+    /// it becomes a root.
     ///
-    /// Who asks returns what this gives, and else a span made anew: one that is written in two places is copied from place
-    /// to place, also while nobody traces, and that took 7 ns.
+    /// Callers return this result, or else a span made in place. A span that is written at two
+    /// places is copied even while no session records, and that took 7 ns.
     #[cold]
     #[inline(never)]
-    pub(crate) fn begun(mut self, kept: u32, kind: Kind, name: &'static CStr, on: bool) -> Self {
+    pub(crate) fn begun(mut self, kept: u32, kind: SpanKind, name: &'static CStr, on: bool) -> Self {
         self.begin(kept, kind, name, on);
         self
     }
 
-    /// A root that sampling does not keep has its ids alone, so that nobody further on takes its parts for roots.
-    fn begin(&mut self, kept: u32, kind: Kind, name: &'static CStr, on: bool) {
+    /// Assigns ids and emits the begin. A root that sampling drops gets only ids, so that no remote
+    /// service takes its children for roots.
+    fn begin(&mut self, kept: u32, kind: SpanKind, name: &'static CStr, on: bool) {
         let Some(probe) = probe::table() else { return };
-        if self.made(probe, kept) {
-            self.say_begin(probe, kind, name, on);
+        if self.assign_ids(probe, kept) {
+            self.emit_begin(probe, kind, name, on);
         }
     }
 
-    /// Gives it its ids. Whether it is recorded.
-    pub(crate) fn made(&mut self, probe: &probe::Table, kept: u32) -> bool {
-        let above = self.context();
-        let (context, kept) = if above.is_none() {
+    /// Assigns the ids, and returns whether the span is recorded.
+    pub(crate) fn assign_ids(&mut self, probe: &probe::Table, kept: u32) -> bool {
+        let parent = self.context();
+        let (context, kept) = if parent.is_none() {
             // SAFETY: a function of the probe that takes a number.
-            let kept = unsafe { (probe.keep_root)(ids::fresh()) };
-            // A trace has its root's id, as in Zipkin's own: one id less to draw, and to say.
-            let span = ids::fresh();
-            (Context { trace_lo: span, span, sampled: kept != 0, ..Context::NONE }, kept)
-        } else if above.sampled && kept != 0 {
-            (Context { span: ids::fresh(), parent: above.span, ..above }, kept)
+            let kept = unsafe { (probe.keep_root)(ids::next_id()) };
+            // The trace id is the root's span id, as in Zipkin. That saves one id to draw and to
+            // emit.
+            let span = ids::next_id();
+            (SpanContext { trace_lo: span, span, sampled: kept != 0, ..SpanContext::NONE }, kept)
+        } else if parent.sampled && kept != 0 {
+            (SpanContext { span: ids::next_id(), parent: parent.span, ..parent }, kept)
         } else {
             return false;
         };
         self.context = MaybeUninit::new(context);
-        self.kept_per_million = if kept == 0 { CARRIES } else { kept };
+        self.kept_per_million = if kept == 0 { PROPAGATES } else { kept };
         kept != 0
     }
 
-    pub(crate) fn say_begin(&self, probe: &probe::Table, kind: Kind, name: &'static CStr, on: bool) {
+    /// Emits the begin of this span. `on` states that this thread works for it until its end.
+    pub(crate) fn emit_begin(&self, probe: &probe::Table, kind: SpanKind, name: &'static CStr, on: bool) {
         let context = self.context();
         let begin = probe::Begin {
             trace_hi: context.trace_hi,
@@ -278,8 +303,9 @@ impl Span {
             parent: context.parent,
             kind: kind as u8,
             on: match on {
-                // Who hears of no enters could not tell when it works for something else.
-                true if publish::publishes() && !probe.has(BLKKIN_ENTER) => 2,
+                // A session without enter events could not detect that the thread enters another
+                // span.
+                true if thread_context::is_publishing() && !probe.has(BLKKIN_ENTER) => 2,
                 on => u8::from(on),
             },
             padding: 0,
@@ -291,53 +317,53 @@ impl Span {
         unsafe { (probe.begin)(&begin) };
     }
 
-    /// In one word, for who says it in another form.
+    /// Pointer to the name of the service.
     pub(crate) fn service(&self) -> *const c_char {
         self.service.0
     }
 
-    /// What it failed with; 0: it did not.
+    /// Positive errno of the operation; 0 for success.
     pub(crate) fn status(&self) -> i32 {
         self.status.load(Ordering::Relaxed)
     }
 
-    /// Its end was said: it only carries its context on.
-    pub(crate) fn silence(&mut self) {
-        self.kept_per_million = CARRIES;
+    /// Stops recording once the end is emitted. The span still propagates its context.
+    pub(crate) fn stop_recording(&mut self) {
+        self.kept_per_million = PROPAGATES;
     }
 
-    /// Out of line: what is off is then a comparison and no more.
+    /// Calls the probe. Out of line, so that a disabled event is only a comparison.
     #[cold]
-    fn told(&self, say: impl FnOnce(&probe::Table, u64)) {
+    fn emit(&self, emit: impl FnOnce(&probe::Table, u64)) {
         if let Some(probe) = probe::table() {
-            say(probe, self.context().span);
+            emit(probe, self.context().span);
         }
     }
 
-    /// Says that this thread works for it from now on, or no longer.
+    /// Calls the probe if this span is recorded.
     #[inline]
-    fn mark(&self, say: impl FnOnce(&probe::Table, u64)) {
-        if self.is_recorded() {
-            self.told(say);
+    fn emit_if_recording(&self, emit: impl FnOnce(&probe::Table, u64)) {
+        if self.is_recording() {
+            self.emit(emit);
         }
     }
 }
 
 impl Debug for Span {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let mut parts = f.debug_struct("Span");
-        parts.field("context", &self.context()).field("recorded", &self.is_recorded()).finish()
+        let mut fields = f.debug_struct("Span");
+        fields.field("context", &self.context()).field("recording", &self.is_recording()).finish()
     }
 }
 
 impl Drop for Span {
     #[inline]
     fn drop(&mut self) {
-        if self.is_recorded() {
-            // Whoever still works for it, by a guard that was forgotten, does so no longer.
-            publish::leave(self.key());
+        if self.is_recording() {
+            // A guard of this span may have been forgotten.
+            thread_context::leave(self.key());
             let status = *self.status.get_mut();
-            self.told(|probe, span| {
+            self.emit(|probe, span| {
                 // SAFETY: a function of the probe that takes numbers.
                 unsafe { (probe.end)(span, status) }
             });
@@ -345,7 +371,7 @@ impl Drop for Span {
     }
 }
 
-/// The name of a service, in one word where a `&CStr` is two.
+/// Name of a service in one word, where a `&CStr` takes two.
 #[derive(Clone, Copy)]
 pub(crate) struct Service(*const c_char);
 
@@ -356,26 +382,28 @@ impl Service {
     }
 }
 
-// SAFETY: it points to a string that lives for ever and that nobody writes to.
+// SAFETY: it points to a string that lives for ever and is never written.
 unsafe impl Send for Service {}
-// SAFETY: as above.
+// SAFETY: it points to a string that lives for ever and is never written.
 unsafe impl Sync for Service {}
 
-/// This thread works for a span until this is dropped. It stays on its thread.
+/// Guard of [`Span::enter`]: the span is current on this thread until the guard is dropped. It
+/// stays on its thread.
 #[derive(Debug)]
-#[must_use = "the thread works for the span only while this lives"]
+#[must_use = "the span is current only while the guard lives"]
 pub struct Entered<'a> {
     span: &'a Span,
-    /// Neither `Send` nor `Sync`.
+    /// Makes the guard neither `Send` nor `Sync`.
     on_this_thread: PhantomData<*const c_char>,
 }
 
 impl Entered<'_> {
-    /// What this thread says of the work besides, until the guard is dropped or it says something else: see [`Said`].
+    /// Publishes attributes of this thread's work, until the guard is dropped or other attributes
+    /// are set.
     #[inline]
-    pub fn says(&self, said: &Said) {
-        if publish::matters(self.span.kept_per_million != NOTHING) {
-            publish::say(self.span.key(), said);
+    pub fn set_thread_attributes(&self, attributes: &ThreadAttributes) {
+        if thread_context::needs_publishing(self.span.kept_per_million != UNRECORDED) {
+            thread_context::set_attributes(self.span.key(), attributes);
         }
     }
 }
@@ -383,9 +411,9 @@ impl Entered<'_> {
 impl Drop for Entered<'_> {
     #[inline]
     fn drop(&mut self) {
-        if publish::matters(self.span.kept_per_million != NOTHING) {
-            publish::leave(self.span.key());
+        if thread_context::needs_publishing(self.span.kept_per_million != UNRECORDED) {
+            thread_context::leave(self.span.key());
         }
-        self.span.mark(|probe, span| probe.turned(span, 0));
+        self.span.emit_if_recording(|probe, span| probe.emit_switch(span, 0));
     }
 }

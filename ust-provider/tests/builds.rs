@@ -197,7 +197,8 @@ fn the_c_library_is_made_without_headers_too() {
     let complained = String::from_utf8_lossy(&output.stderr).into_owned();
     succeed(output);
     assert_eq!(complained.matches("is built without LTTng-UST, nothing will be traced").count(), 1);
-    let program = compile(&build, &build.join("libblkkin-ust.a"), "verdict.c", "verdict", &["-std=c11"]);
+    let program =
+        compile(&build, &build.join("libblkkin-ust.a"), "init_result.c", "init_result", &["-std=c11"]);
     assert_eq!(run(&program, ""), format!("{} built without LTTng-UST\n", -libc::ENOSYS));
     assert_eq!(run(&program, "0"), format!("{} switched off by BLKKIN_UST=0\n", -libc::ECANCELED));
 
@@ -209,7 +210,8 @@ fn the_c_library_is_made_without_headers_too() {
     if !make(&whole).env("BLKKIN_UST", "require").output().unwrap().status.success() {
         return println!("skipped: the probe cannot be made here");
     }
-    let program = compile(&whole, &whole.join("libblkkin-ust.a"), "verdict.c", "verdict", &["-std=c11"]);
+    let program =
+        compile(&whole, &whole.join("libblkkin-ust.a"), "init_result.c", "init_result", &["-std=c11"]);
     assert_eq!(run(&program, ""), "0 \n");
     let said = run(&without_library(&program, scratch.path()), "");
     assert!(

@@ -21,7 +21,7 @@ fn every_call_is_an_event_with_its_fields() {
     let library = library(build.path());
     let programs = [
         ("spans.c", "spans", &["-std=c11"][..]),
-        ("together.c", "together", &["-std=c11"]),
+        ("batch.c", "batch", &["-std=c11"]),
         ("blkin.c", "blkin", &["-std=gnu11"]),
         ("blkin.c", "blkin-first", &["-std=gnu11", "-DBLKIN_FIRST_GENERATION"]),
         ("ztracer.cpp", "ztracer", &["-std=c++11"]),
@@ -31,7 +31,7 @@ fn every_call_is_an_event_with_its_fields() {
         let program = lttng.install(&compile(build.path(), &library, source, name, flags));
         lttng.record(name, &["blkkin:*", "zipkin:*"], &[]);
         let said = succeed(lttng.command(program).output().unwrap());
-        let told = support::together::lines(&lttng.finish(name));
+        let told = support::batch::lines(&lttng.finish(name));
         let expected: Vec<&str> = said.lines().collect();
         assert!(expected.len() >= 17, "{name} says too little");
         assert_eq!(told, expected, "{name}");
@@ -47,7 +47,8 @@ fn a_trace_of_blkins_that_sampling_drops_says_nothing() {
     };
     let build = tempfile::tempdir().unwrap();
     let library = library(build.path());
-    let program = lttng.install(&compile(build.path(), &library, "dropped.c", "dropped", &["-std=gnu11"]));
+    let program =
+        lttng.install(&compile(build.path(), &library, "blkin_sampled.c", "blkin_sampled", &["-std=gnu11"]));
     lttng.record("dropped", &["zipkin:*"], &["--subbuf-size=1M"]);
     let said = succeed(lttng.command(program).env("BLKKIN_UST_ROOTS", "50").output().unwrap());
     let (began, kept) = said.trim().split_once(' ').unwrap();

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::LazyLock;
 
-use support::{Event, Fresh, Lttng, succeed, together};
+use support::{Event, Fresh, Lttng, batch, succeed};
 
 /// The crate, built for debugging.
 static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| Fresh::traced().build("debug"));
@@ -52,7 +52,7 @@ fn what_is_said_together_is_the_same() {
     let (said, events) = run("before", &known.each_ref().map(String::as_str));
     assert_eq!(events.iter().map(Event::line).collect::<Vec<_>>(), said);
     let (said, events) = run("now", &["blkkin:*"]);
-    assert_eq!(together::lines(&events), said);
+    assert_eq!(batch::lines(&events), said);
     println!("{} things in {} events", said.len(), events.len());
     assert!(events.len() * 10 < said.len(), "{} events", events.len());
 }
@@ -72,7 +72,7 @@ fn who_publishes_what_it_works_for_need_not_say_it() {
         let told = lttng.finish(publishes);
         let count = |name: &str| told.iter().filter(|event| event.name == name).count();
         assert_eq!((count("blkkin:unseen_enter"), count("blkkin:unseen_leave")), (expected, expected));
-        assert_eq!(together::lines(&told).iter().filter(|line| line.starts_with("blkkin:begin")).count(), 40);
+        assert_eq!(batch::lines(&told).iter().filter(|line| line.starts_with("blkkin:begin")).count(), 40);
     }
 }
 

@@ -89,10 +89,13 @@ fn a_rust_program_says_who_it_is_and_is_read_whole_whenever_it_says_it_anew() {
     });
     // Nobody has called `init`, so no thread says anything.
     let unnamed = blkkin_ust::thread_key("http.route");
-    assert_eq!(unnamed, Err(blkkin_ust::NotSaid::Threads(blkkin_ust::NotPublished::NotYet)));
+    assert_eq!(
+        unnamed,
+        Err(blkkin_ust::ProcessContextError::ThreadContext(blkkin_ust::ThreadContextError::NotInitialized))
+    );
     let too_long = "x".repeat(65 << 10);
     let refused = blkkin_ust::publish_process(&[("service.name", &too_long)]);
-    assert_eq!(refused, Err(blkkin_ust::NotSaid::TooLong));
+    assert_eq!(refused, Err(blkkin_ust::ProcessContextError::TooLong));
 }
 
 #[test]
@@ -100,8 +103,13 @@ fn a_c_program_says_who_it_is_and_is_read_whole_whenever_it_says_it_anew() {
     let build = tempfile::tempdir().unwrap();
     let build = build.path();
     succeed(make(build).output().unwrap());
-    let program =
-        compile(build, &build.join("libblkkin-ust.a"), "says.c", "says", &["-std=gnu11", "-Wno-pedantic"]);
+    let program = compile(
+        build,
+        &build.join("libblkkin-ust.a"),
+        "process_context.c",
+        "process_context",
+        &["-std=gnu11", "-Wno-pedantic"],
+    );
     let mut command = Command::new(&program);
     command.env_remove("BLKKIN_UST_CONTEXT").env("BLKKIN_UST", "0");
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

@@ -54,7 +54,7 @@ fn a_c_program_publishes() {
     succeed(make(build).output().unwrap());
     let (fixed, shared) = (build.join("libblkkin-ust.a"), build.join("libblkkin-ust.so"));
     let flags = ["-std=gnu11", "-Wno-pedantic"];
-    let program = compile(build, &fixed, "published.c", "published", &flags);
+    let program = compile(build, &fixed, "thread_context.c", "published", &flags);
     assert_eq!(run(&program, &[&shared], &[]), "0 \n");
     let off = format!("{} switched off by BLKKIN_UST_CONTEXT=0 or by an option\n", -libc::ECANCELED);
     assert_eq!(run(&program, &[&shared], &[("BLKKIN_UST_CONTEXT", "0")]), off);
@@ -62,7 +62,7 @@ fn a_c_program_publishes() {
     let optimized = compile(
         build,
         &fixed,
-        "published.c",
+        "thread_context.c",
         "optimized",
         &["-O3", "-flto", "-s", "-std=gnu11", "-Wno-pedantic"],
     );
@@ -71,7 +71,7 @@ fn a_c_program_publishes() {
     let taken = compile(
         build,
         &fixed,
-        "published.c",
+        "thread_context.c",
         "taken",
         &["-DTAKEN", "-rdynamic", "-std=gnu11", "-Wno-pedantic"],
     );

@@ -8,7 +8,7 @@ use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use blkkin_ust::Together;
+use blkkin_ust::SpanBatch;
 
 use crate::allowance::Allowance;
 use crate::op::Op;
@@ -78,7 +78,7 @@ impl Connection {
     /// What has come, into `batch`: what is here already, or what one read gives.
     pub(super) fn take(&self, intake: &mut Intake, batch: &mut Vec<Begun>) -> Came {
         // Said before anything is done for them: nothing is, as long as this goes on.
-        let mut together = Together::new();
+        let mut together = SpanBatch::new();
         loop {
             let mut more = true;
             while more && self.allowance.is_left() {
@@ -110,7 +110,7 @@ impl Connection {
         }
     }
 
-    fn begin<'a>(&'a self, together: &mut Together<'a>, incoming: Incoming) -> Begun {
+    fn begin<'a>(&'a self, together: &mut SpanBatch<'a>, incoming: Incoming) -> Begun {
         let op = Op::begin(together, &incoming, self.name.as_ref());
         Begun { cost: self.allowance.take(&incoming), incoming, op }
     }

@@ -8,7 +8,7 @@ use std::io::IoSlice;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd};
 
-use blkkin_ust::Together;
+use blkkin_ust::SpanBatch;
 use io_uring::opcode;
 use io_uring::squeue::Entry;
 use io_uring::types::Fd;
@@ -65,7 +65,7 @@ impl Connection {
         }
         match self.intake.next() {
             Ok(Some(incoming)) if incoming.request.command != Command::Disconnect => {
-                let op = Op::begin(&mut Together::new(), &incoming, self.name.as_ref());
+                let op = Op::begin(&mut SpanBatch::new(), &incoming, self.name.as_ref());
                 let cost = self.allowance.take(&incoming);
                 Some((incoming, cost, op))
             }

@@ -1,4 +1,4 @@
-//! What several things that were said in one event (`blkkin:together`) are: ust-provider's src/together.rs has the form.
+//! What several things that were said in one event (`blkkin:together`) are: ust-provider's src/batch.rs has the form.
 //!
 //! *In*: the event's words. *Out*: facts, in their order. *Invariant*: words are believed no further than their form. What is before the
 //! first one that makes no sense is known, what comes after it is not, and that is told.

@@ -24,7 +24,7 @@
 #include "zipkin_tp.h"
 
 /* An event is counted exactly when it is given to LTTng. */
-#define SAY(provider, name, ...)							\
+#define EMIT(provider, name, ...)							\
 	do {										\
 		if (lttng_ust_tracepoint_enabled(provider, name)) {			\
 			count_seen();							\
@@ -37,95 +37,95 @@
 static struct blkkin_sampling sampling;
 
 /* LTTng would write a null as "(null)". */
-static const char *word(const char *text)
+static const char *non_null(const char *text)
 {
 	return text ? text : "";
 }
 
 static void begin(const struct blkkin_begin *b)
 {
-	SAY(blkkin, begin, b->trace_hi, b->trace_lo, b->span, b->parent, b->kind, b->on, b->kept_per_million,
-	    word(b->name), word(b->service));
+	EMIT(blkkin, begin, b->trace_hi, b->trace_lo, b->span, b->parent, b->kind, b->on, b->kept_per_million,
+	    non_null(b->name), non_null(b->service));
 }
 
 static void end(uint64_t span, int32_t status)
 {
-	SAY(blkkin, end, span, status);
+	EMIT(blkkin, end, span, status);
 }
 
 static void enter(uint64_t span)
 {
-	SAY(blkkin, enter, span);
+	EMIT(blkkin, enter, span);
 }
 
 static void leave(uint64_t span)
 {
-	SAY(blkkin, leave, span);
+	EMIT(blkkin, leave, span);
 }
 
 static void unseen_enter(uint64_t span)
 {
-	SAY(blkkin, unseen_enter, span);
+	EMIT(blkkin, unseen_enter, span);
 }
 
 static void unseen_leave(uint64_t span)
 {
-	SAY(blkkin, unseen_leave, span);
+	EMIT(blkkin, unseen_leave, span);
 }
 
 static void turn(uint64_t left, uint64_t span)
 {
-	SAY(blkkin, turn, left, span);
+	EMIT(blkkin, turn, left, span);
 }
 
 static void together(const uint64_t *words, uint16_t count)
 {
-	SAY(blkkin, together, words, count);
+	EMIT(blkkin, together, words, count);
 }
 
 static void event(uint64_t span, const char *name)
 {
-	SAY(blkkin, event, span, word(name));
+	EMIT(blkkin, event, span, non_null(name));
 }
 
 static void text(uint64_t span, const char *key, const char *val)
 {
-	SAY(blkkin, text, span, word(key), word(val));
+	EMIT(blkkin, text, span, non_null(key), non_null(val));
 }
 
 static void number(uint64_t span, const char *key, int64_t val)
 {
-	SAY(blkkin, number, span, word(key), val);
+	EMIT(blkkin, number, span, non_null(key), val);
 }
 
 static void meeting(uint64_t span, uint8_t side, uint8_t unique, const char *rule, const char *connection,
 		    uint64_t cookie)
 {
-	SAY(blkkin, meeting, span, side, unique, word(rule), word(connection), cookie);
+	EMIT(blkkin, meeting, span, side, unique, non_null(rule), non_null(connection), cookie);
 }
 
-#define WHOM(w)										\
-	word((w)->trace_name), word((w)->service_name), (w)->port_no, word((w)->ip), (w)->trace_id, (w)->span_id,	\
+#define TRACE_FIELDS(w)										\
+	non_null((w)->trace_name), non_null((w)->service_name), (w)->port_no, non_null((w)->ip), (w)->trace_id, (w)->span_id,	\
 		(w)->parent_span_id
 
-static void zipkin_timestamp(const struct blkkin_zipkin *whom, const char *what)
+static void zipkin_timestamp(const struct blkkin_zipkin *trace, const char *event)
 {
-	SAY(zipkin, timestamp, WHOM(whom), word(what));
+	EMIT(zipkin, timestamp, TRACE_FIELDS(trace), non_null(event));
 }
 
-static void zipkin_keyval_string(const struct blkkin_zipkin *whom, const char *key, const char *val)
+static void zipkin_keyval_string(const struct blkkin_zipkin *trace, const char *key, const char *val)
 {
-	SAY(zipkin, keyval_string, WHOM(whom), word(key), word(val));
+	EMIT(zipkin, keyval_string, TRACE_FIELDS(trace), non_null(key), non_null(val));
 }
 
-static void zipkin_keyval_integer(const struct blkkin_zipkin *whom, const char *key, int64_t val)
+static void zipkin_keyval_integer(const struct blkkin_zipkin *trace, const char *key, int64_t val)
 {
-	SAY(zipkin, keyval_integer, WHOM(whom), word(key), val);
+	EMIT(zipkin, keyval_integer, TRACE_FIELDS(trace), non_null(key), val);
 }
 
-static void zipkin_keyval(const struct blkkin_zipkin *whom, const char *key, const char *val)
+static void zipkin_keyval(const struct blkkin_zipkin *trace, const char *key, const char *val)
 {
-	SAY(zipkin, keyval, WHOM(whom), word(key), word(val));
+	EMIT(zipkin, keyval, TRACE_FIELDS(trace), non_null(key), non_null(val));
 }
 
 static void set_rate(uint32_t roots_per_second)

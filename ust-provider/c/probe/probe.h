@@ -77,10 +77,10 @@ struct blkkin_probe {
 	uint64_t (*first_enabled_ns)(void);
 	/* Children that are forked are registered as processes of their own. Not 0: an errno. */
 	int (*follow_forks)(void);
-	void (*zipkin_timestamp)(const struct blkkin_zipkin *whom, const char *event);
-	void (*zipkin_keyval_string)(const struct blkkin_zipkin *whom, const char *key, const char *val);
-	void (*zipkin_keyval_integer)(const struct blkkin_zipkin *whom, const char *key, int64_t val);
-	void (*zipkin_keyval)(const struct blkkin_zipkin *whom, const char *key, const char *val);
+	void (*zipkin_timestamp)(const struct blkkin_zipkin *trace, const char *event);
+	void (*zipkin_keyval_string)(const struct blkkin_zipkin *trace, const char *key, const char *val);
+	void (*zipkin_keyval_integer)(const struct blkkin_zipkin *trace, const char *key, int64_t val);
+	void (*zipkin_keyval)(const struct blkkin_zipkin *trace, const char *key, const char *val);
 };
 
 #endif

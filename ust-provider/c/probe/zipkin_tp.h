@@ -16,10 +16,10 @@
 #include <lttng/tracepoint.h>
 
 /* Whom it is about: the same seven in each. */
-#define ZIPKIN_WHOM_ARGS									\
+#define ZIPKIN_TRACE_ARGS									\
 	const char *, trace_name, const char *, service_name, int, port_no, const char *, ip,		\
 	int64_t, trace_id, int64_t, span_id, int64_t, parent_span_id
-#define ZIPKIN_WHOM_FIELDS									\
+#define ZIPKIN_TRACE_FIELDS									\
 	lttng_ust_field_string(trace_name, trace_name)						\
 	lttng_ust_field_string(service_name, service_name)					\
 	lttng_ust_field_integer(int, port_no, port_no)						\
@@ -29,28 +29,28 @@
 	lttng_ust_field_integer(int64_t, parent_span_id, parent_span_id)
 
 LTTNG_UST_TRACEPOINT_EVENT(zipkin, timestamp,
-	LTTNG_UST_TP_ARGS(ZIPKIN_WHOM_ARGS, const char *, event),
+	LTTNG_UST_TP_ARGS(ZIPKIN_TRACE_ARGS, const char *, event),
 	LTTNG_UST_TP_FIELDS(
-		ZIPKIN_WHOM_FIELDS
+		ZIPKIN_TRACE_FIELDS
 		lttng_ust_field_string(event, event)
 	)
 )
 
 LTTNG_UST_TRACEPOINT_EVENT(zipkin, keyval_string,
-	LTTNG_UST_TP_ARGS(ZIPKIN_WHOM_ARGS, const char *, key,
+	LTTNG_UST_TP_ARGS(ZIPKIN_TRACE_ARGS, const char *, key,
 			  const char *, val),
 	LTTNG_UST_TP_FIELDS(
-		ZIPKIN_WHOM_FIELDS
+		ZIPKIN_TRACE_FIELDS
 		lttng_ust_field_string(key, key)
 		lttng_ust_field_string(val, val)
 	)
 )
 
 LTTNG_UST_TRACEPOINT_EVENT(zipkin, keyval_integer,
-	LTTNG_UST_TP_ARGS(ZIPKIN_WHOM_ARGS, const char *, key,
+	LTTNG_UST_TP_ARGS(ZIPKIN_TRACE_ARGS, const char *, key,
 			  int64_t, val),
 	LTTNG_UST_TP_FIELDS(
-		ZIPKIN_WHOM_FIELDS
+		ZIPKIN_TRACE_FIELDS
 		lttng_ust_field_string(key, key)
 		lttng_ust_field_integer(int64_t, val, val)
 	)
@@ -58,10 +58,10 @@ LTTNG_UST_TRACEPOINT_EVENT(zipkin, keyval_integer,
 
 /* What the older generation said instead of keyval_string. */
 LTTNG_UST_TRACEPOINT_EVENT(zipkin, keyval,
-	LTTNG_UST_TP_ARGS(ZIPKIN_WHOM_ARGS, const char *, key,
+	LTTNG_UST_TP_ARGS(ZIPKIN_TRACE_ARGS, const char *, key,
 			  const char *, val),
 	LTTNG_UST_TP_FIELDS(
-		ZIPKIN_WHOM_FIELDS
+		ZIPKIN_TRACE_FIELDS
 		lttng_ust_field_string(key, key)
 		lttng_ust_field_string(val, val)
 	)

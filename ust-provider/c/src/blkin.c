@@ -31,16 +31,16 @@ struct first_endpoint {
 	const char *name;
 };
 
-_Static_assert(sizeof(struct first_endpoint) == sizeof(struct blkin_endpoint), "generations differ in the port alone");
-_Static_assert(offsetof(struct first_endpoint, name) == offsetof(struct blkin_endpoint, name), "as above");
-_Static_assert(sizeof(struct blkin_trace_info_packed) == 24, "what goes over the wire");
+_Static_assert(sizeof(struct first_endpoint) == sizeof(struct blkin_endpoint), "the generations differ only in the port");
+_Static_assert(offsetof(struct first_endpoint, name) == offsetof(struct blkin_endpoint, name), "the generations differ only in the port");
+_Static_assert(sizeof(struct blkin_trace_info_packed) == 24, "the packed form is 24 bytes");
 
 #pragma GCC visibility push(default)
 int blkin_first_init_endpoint(struct first_endpoint *endpoint, const char *ip, int port, const char *name);
 int blkin_first_record(const struct blkin_trace *trace, const struct blkin_annotation *annotation);
 #pragma GCC visibility pop
 
-static int64_t fresh(void)
+static int64_t fresh_id(void)
 {
 	int64_t id = (int64_t) (blkkin_fresh_id() >> 1);
 
@@ -57,8 +57,8 @@ int blkin_init_trace_info(struct blkin_trace_info *info)
 {
 	if (!info)
 		return -EINVAL;
-	info->trace_id = fresh();
-	info->span_id = fresh();
+	info->trace_id = fresh_id();
+	info->span_id = fresh_id();
 	info->parent_span_id = 0;
 	return 0;
 }
@@ -91,20 +91,20 @@ int blkin_init_new_trace(struct blkin_trace *new_trace, const char *name, const 
 int blkin_init_child_info(struct blkin_trace *child, const struct blkin_trace_info *info,
 			  const struct blkin_endpoint *endpoint, const char *name)
 {
-	struct blkin_trace_info above;
+	struct blkin_trace_info parent_info;
 
 	if (!child || !info)
 		return -EINVAL;
-	above = *info;
+	parent_info = *info;
 	child->name = name;
 	child->endpoint = endpoint;
 	memset(&child->info, 0, sizeof child->info);
 	/* Below what sampling dropped nothing is said either. */
-	if (!above.trace_id)
+	if (!parent_info.trace_id)
 		return 0;
-	child->info.trace_id = above.trace_id;
-	child->info.span_id = fresh();
-	child->info.parent_span_id = above.span_id;
+	child->info.trace_id = parent_info.trace_id;
+	child->info.span_id = fresh_id();
+	child->info.parent_span_id = parent_info.span_id;
 	return 0;
 }
 
@@ -176,7 +176,7 @@ static int record(const struct blkin_trace *trace, const struct blkin_annotation
 {
 	const struct blkkin_probe *probe = __atomic_load_n(&blkkin_ust_probe, __ATOMIC_ACQUIRE);
 	const struct blkin_endpoint *endpoint;
-	struct blkkin_zipkin whom = { 0 };
+	struct blkkin_zipkin trace_fields = { 0 };
 
 	if (!trace || !annotation)
 		return -EINVAL;
@@ -185,24 +185,24 @@ static int record(const struct blkin_trace *trace, const struct blkin_annotation
 	if (!probe || !trace->info.trace_id)
 		return 0;
 	endpoint = annotation->endpoint ? annotation->endpoint : trace->endpoint;
-	whom.trace_name = trace->name;
+	trace_fields.trace_name = trace->name;
 	if (endpoint) {
-		whom.service_name = endpoint->name;
-		whom.port_no = first ? ((const struct first_endpoint *) (const void *) endpoint)->port : endpoint->port;
-		whom.ip = endpoint->ip;
+		trace_fields.service_name = endpoint->name;
+		trace_fields.port_no = first ? ((const struct first_endpoint *) (const void *) endpoint)->port : endpoint->port;
+		trace_fields.ip = endpoint->ip;
 	}
-	whom.trace_id = trace->info.trace_id;
-	whom.span_id = trace->info.span_id;
-	whom.parent_span_id = trace->info.parent_span_id;
+	trace_fields.trace_id = trace->info.trace_id;
+	trace_fields.span_id = trace->info.span_id;
+	trace_fields.parent_span_id = trace->info.parent_span_id;
 	switch (annotation->type) {
 	case ANNOT_STRING:
-		(first ? probe->zipkin_keyval : probe->zipkin_keyval_string)(&whom, annotation->key, annotation->val_str);
+		(first ? probe->zipkin_keyval : probe->zipkin_keyval_string)(&trace_fields, annotation->key, annotation->val_str);
 		break;
 	case ANNOT_INTEGER:
-		probe->zipkin_keyval_integer(&whom, annotation->key, annotation->val_int);
+		probe->zipkin_keyval_integer(&trace_fields, annotation->key, annotation->val_int);
 		break;
 	case ANNOT_TIMESTAMP:
-		probe->zipkin_timestamp(&whom, annotation->val_str);
+		probe->zipkin_timestamp(&trace_fields, annotation->val_str);
 		break;
 	}
 	return 0;

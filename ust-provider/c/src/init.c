@@ -17,7 +17,7 @@
 
 #include "ids.h"
 #include "internal.h"
-#include "publish.h"
+#include "thread_context.h"
 
 /* Linux 6.3; without it, a machine with sysctl vm.memfd_noexec = 1 maps no code of the file. */
 #ifndef MFD_EXEC
@@ -31,16 +31,16 @@ const int *blkkin_ust_state[BLKKIN_EVENTS] = {
 };
 const struct blkkin_probe *blkkin_ust_probe;
 
-_Static_assert(sizeof blkkin_ust_state / sizeof *blkkin_ust_state == 16, "as many as ust.h says");
+_Static_assert(sizeof blkkin_ust_state / sizeof *blkkin_ust_state == 16, "the length that ust.h declares");
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* 1 until the first call; what that one gave. */
-static int verdict = 1;
-static char why[512];
+static int init_result = 1;
+static char init_error[512];
 /* The same of what threads publish. */
-static int published = 1;
-static char why_not_published[512] = "not initialized";
-static bool followed;
+static int publishing = 1;
+static char publishing_error[512] = "not initialized";
+static bool follows_forks;
 static uint64_t called_ns, enabled_ns;
 
 static uint64_t now_ns(void)
@@ -51,13 +51,13 @@ static uint64_t now_ns(void)
 	return (uint64_t) now.tv_sec * 1000000000u + (uint64_t) now.tv_nsec;
 }
 
-static int fail(int error, const char *what, const char *said)
+static int fail(int error, const char *what, const char *reason)
 {
-	snprintf(why, sizeof why, "%s%s", what, said ? said : "no reason was given");
+	snprintf(init_error, sizeof init_error, "%s%s", what, reason ? reason : "no reason was given");
 	return -error;
 }
 
-static void publish(const struct blkkin_probe *probe)
+static void install(const struct blkkin_probe *probe)
 {
 	int event;
 
@@ -66,7 +66,7 @@ static void publish(const struct blkkin_probe *probe)
 		__atomic_store_n(&blkkin_ust_state[event], probe->state[event], __ATOMIC_RELEASE);
 }
 
-static void withdraw(void)
+static void uninstall(void)
 {
 	int event;
 
@@ -81,10 +81,10 @@ static void in_child(void)
 	blkkin_ids_forked();
 	pthread_mutex_init(&lock, NULL);
 	enabled_ns = 0;
-	if (followed)
+	if (follows_forks)
 		return;
-	withdraw();
-	verdict = fail(ECHILD, "forked from a process that was connected to LTTng: connect after forking, or follow forks",
+	uninstall();
+	init_result = fail(ECHILD, "forked from a process that was connected to LTTng: connect after forking, or follow forks",
 		       "");
 }
 
@@ -104,7 +104,7 @@ static int write_all(int file, const unsigned char *bytes, size_t count)
 }
 
 /* Copies of us in one process, times two objects, with a wide margin. */
-#define NUMBERS_MAX 64
+#define DESCRIPTORS_MAX 64
 
 static bool is_loaded(int file, char *path, size_t room)
 {
@@ -118,7 +118,7 @@ static bool is_loaded(int file, char *path, size_t room)
 /* Loads what is never unloaded. */
 static int load(const char *name, const unsigned char *bytes, size_t size, void **handle, char *reason, size_t room)
 {
-	int taken[NUMBERS_MAX], many = 0, file, error;
+	int descriptors[DESCRIPTORS_MAX], descriptors_count = 0, file, error;
 	char path[32];
 
 	file = memfd_create(name, MFD_CLOEXEC | MFD_EXEC);
@@ -136,18 +136,18 @@ static int load(const char *name, const unsigned char *bytes, size_t size, void 
 		return -error;
 	}
 	/* The loader knows objects by the path that they were opened by: behind a number that one of ours had it would find that. */
-	while (is_loaded(file, path, sizeof path) && many < NUMBERS_MAX) {
-		taken[many++] = file;
+	while (is_loaded(file, path, sizeof path) && descriptors_count < DESCRIPTORS_MAX) {
+		descriptors[descriptors_count++] = file;
 		file = fcntl(file, F_DUPFD_CLOEXEC, 0);
 	}
 	*handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 	close(file);
-	while (many)
-		close(taken[--many]);
+	while (descriptors_count)
+		close(descriptors[--descriptors_count]);
 	if (!*handle) {
-		const char *said = dlerror();
+		const char *loader_error = dlerror();
 
-		snprintf(reason, room, "%s", said ? said : "no reason was given");
+		snprintf(reason, room, "%s", loader_error ? loader_error : "no reason was given");
 		return -ELIBACC;
 	}
 	return 0;
@@ -173,13 +173,13 @@ static int load_probe(const struct blkkin_probe **probe)
 
 static int start(const struct blkkin_options *options)
 {
-	const char *said = getenv("BLKKIN_UST");
+	const char *enabled = getenv("BLKKIN_UST");
 	const char *roots = getenv("BLKKIN_UST_ROOTS");
 	const struct blkkin_probe *probe = NULL;
 	uint32_t rate = options ? options->roots_per_second : 0;
 	int error;
 
-	if (said && !strcmp(said, "0"))
+	if (enabled && !strcmp(enabled, "0"))
 		return fail(ECANCELED, "switched off by BLKKIN_UST=0", "");
 	called_ns = now_ns();
 	error = load_probe(&probe);
@@ -193,13 +193,13 @@ static int start(const struct blkkin_options *options)
 		error = probe->follow_forks();
 		if (error)
 			return fail(error, "cannot follow forks: ", strerror(error));
-		followed = true;
+		follows_forks = true;
 	}
 	/* Asked now: in a child of a process with threads it could wait for one of them for ever. */
 	if (dlopen("liblttng-ust-fork.so.1", RTLD_NOW | RTLD_NOLOAD))
-		followed = true;
+		follows_forks = true;
 	pthread_atfork(NULL, NULL, in_child);
-	publish(probe);
+	install(probe);
 	if (blkkin_enabled())
 		enabled_ns = now_ns();
 	return 0;
@@ -210,31 +210,31 @@ int blkkin_init(const struct blkkin_options *options)
 	int result;
 
 	pthread_mutex_lock(&lock);
-	if (published == 1) {
-		why_not_published[0] = 0;
-		published = blkkin_publish_begin(!options || !options->no_thread_context, load, why_not_published,
-						 sizeof why_not_published);
+	if (publishing == 1) {
+		publishing_error[0] = 0;
+		publishing = blkkin_start_publishing(!options || !options->no_thread_context, load, publishing_error,
+						 sizeof publishing_error);
 	}
-	if (verdict == 1)
-		verdict = start(options);
-	result = verdict;
+	if (init_result == 1)
+		init_result = start(options);
+	result = init_result;
 	pthread_mutex_unlock(&lock);
 	return result;
 }
 
-const char *blkkin_why(void)
+const char *blkkin_init_error(void)
 {
-	return why;
+	return init_error;
 }
 
 int blkkin_publishing(void)
 {
-	return published == 1 ? -EAGAIN : published;
+	return publishing == 1 ? -EAGAIN : publishing;
 }
 
-const char *blkkin_why_not_published(void)
+const char *blkkin_publishing_error(void)
 {
-	return why_not_published;
+	return publishing_error;
 }
 
 uint64_t blkkin_seen_enabled(void)

@@ -18,8 +18,8 @@ extern const unsigned char blkkin_slot_bytes_end[];
 extern const struct blkkin_probe *blkkin_ust_probe;
 
 /* The two halves of a begin (span.c): ids, and the event. */
-bool blkkin_make_span(const struct blkkin_probe *probe, struct blkkin_span *span, uint32_t kept_per_million);
-void blkkin_say_begin(const struct blkkin_probe *probe, const struct blkkin_span *span, enum blkkin_kind kind,
-		      const char *name, enum blkkin_where where);
+bool blkkin_assign_ids(const struct blkkin_probe *probe, struct blkkin_span *span, uint32_t kept_per_million);
+void blkkin_emit_begin(const struct blkkin_probe *probe, const struct blkkin_span *span, enum blkkin_kind kind,
+		      const char *name, enum blkkin_scope scope);
 
 #endif

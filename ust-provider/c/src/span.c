@@ -7,34 +7,34 @@
 #include "ids.h"
 #include "internal.h"
 
-static const struct blkkin_probe *the_probe(void)
+static const struct blkkin_probe *current_probe(void)
 {
 	return __atomic_load_n(&blkkin_ust_probe, __ATOMIC_ACQUIRE);
 }
 
 /* Gives it its ids. Whether it is recorded. */
-bool blkkin_make_span(const struct blkkin_probe *probe, struct blkkin_span *span, uint32_t kept_per_million)
+bool blkkin_assign_ids(const struct blkkin_probe *probe, struct blkkin_span *span, uint32_t kept_per_million)
 {
-	struct blkkin_context above = blkkin_context_of(span);
+	struct blkkin_context parent = blkkin_context_of(span);
 
-	if (!above.span || (!above.trace_hi && !above.trace_lo)) {
+	if (!parent.span || (!parent.trace_hi && !parent.trace_lo)) {
 		kept_per_million = probe->keep_root(blkkin_fresh_id());
 		/* A trace has its root's id. */
 		span->context.span = blkkin_fresh_id();
 		span->context =
 			(struct blkkin_context) { 0, span->context.span, span->context.span, 0, kept_per_million != 0 };
-	} else if (above.sampled && kept_per_million) {
+	} else if (parent.sampled && kept_per_million) {
 		span->context.span = blkkin_fresh_id();
-		span->context.parent = above.span;
+		span->context.parent = parent.span;
 	} else {
 		return false;
 	}
-	span->kept_per_million = kept_per_million ? kept_per_million : BLKKIN_CARRIES;
+	span->kept_per_million = kept_per_million ? kept_per_million : BLKKIN_PROPAGATES;
 	return kept_per_million != 0;
 }
 
-void blkkin_say_begin(const struct blkkin_probe *probe, const struct blkkin_span *span, enum blkkin_kind kind,
-		      const char *name, enum blkkin_where where)
+void blkkin_emit_begin(const struct blkkin_probe *probe, const struct blkkin_span *span, enum blkkin_kind kind,
+		      const char *name, enum blkkin_scope scope)
 {
 	struct blkkin_begin begin = { 0 };
 
@@ -43,9 +43,9 @@ void blkkin_say_begin(const struct blkkin_probe *probe, const struct blkkin_span
 	begin.span = span->context.span;
 	begin.parent = span->context.parent;
 	begin.kind = (uint8_t) kind;
-	begin.on = (uint8_t) where;
+	begin.on = (uint8_t) scope;
 	/* Who hears of no enters could not tell when it works for something else. */
-	if (where == BLKKIN_HERE && blkkin_ust_publishes && !*probe->state[BLKKIN_ENTER])
+	if (scope == BLKKIN_SCOPED && blkkin_ust_publishes && !*probe->state[BLKKIN_ENTER])
 		begin.on = 2;
 	begin.kept_per_million = span->kept_per_million;
 	begin.name = name;
@@ -59,17 +59,17 @@ void blkkin_say_begin(const struct blkkin_probe *probe, const struct blkkin_span
  * below is not recorded.
  */
 void blkkin_ust_begin(struct blkkin_span *span, uint32_t kept_per_million, enum blkkin_kind kind, const char *name,
-		      enum blkkin_where where)
+		      enum blkkin_scope scope)
 {
-	const struct blkkin_probe *probe = the_probe();
+	const struct blkkin_probe *probe = current_probe();
 
-	if (probe && blkkin_make_span(probe, span, kept_per_million))
-		blkkin_say_begin(probe, span, kind, name, where);
+	if (probe && blkkin_assign_ids(probe, span, kept_per_million))
+		blkkin_emit_begin(probe, span, kind, name, scope);
 }
 
 void blkkin_ust_end(const struct blkkin_span *span)
 {
-	const struct blkkin_probe *probe = the_probe();
+	const struct blkkin_probe *probe = current_probe();
 
 	/* Whoever forgot to leave it works for it no longer. */
 	blkkin_ust_unpublish(span->context.span);
@@ -89,7 +89,7 @@ void blkkin_ust_leave(uint64_t span)
 
 void blkkin_ust_event(uint64_t span, const char *name)
 {
-	const struct blkkin_probe *probe = the_probe();
+	const struct blkkin_probe *probe = current_probe();
 
 	if (probe)
 		probe->event(span, name);
@@ -97,7 +97,7 @@ void blkkin_ust_event(uint64_t span, const char *name)
 
 void blkkin_ust_text(uint64_t span, const char *key, const char *val)
 {
-	const struct blkkin_probe *probe = the_probe();
+	const struct blkkin_probe *probe = current_probe();
 
 	if (probe)
 		probe->text(span, key, val);
@@ -105,16 +105,16 @@ void blkkin_ust_text(uint64_t span, const char *key, const char *val)
 
 void blkkin_ust_number(uint64_t span, const char *key, int64_t val)
 {
-	const struct blkkin_probe *probe = the_probe();
+	const struct blkkin_probe *probe = current_probe();
 
 	if (probe)
 		probe->number(span, key, val);
 }
 
-void blkkin_ust_meeting(uint64_t span, enum blkkin_side side, bool unique, const char *rule, const char *connection,
+void blkkin_ust_rpc_endpoint(uint64_t span, enum blkkin_rpc_side side, bool unique, const char *rule, const char *connection,
 			uint64_t cookie)
 {
-	const struct blkkin_probe *probe = the_probe();
+	const struct blkkin_probe *probe = current_probe();
 
 	if (probe)
 		probe->meeting(span, (uint8_t) side, unique, rule, connection, cookie);

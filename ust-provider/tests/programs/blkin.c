@@ -59,7 +59,7 @@ int main(void)
 
 	CHECK(blkin_init() == 0);
 	CHECK(blkin_init() == 0);
-	CHECK(blkkin_enabled() || !*blkkin_why());
+	CHECK(blkkin_enabled() || !*blkkin_init_error());
 	CHECK(blkin_init_endpoint(&here, "10.0.0.1", PORT, "osd") == 0);
 	CHECK(blkin_init_endpoint(&there, "10.0.0.2", 22, "messenger") == 0);
 

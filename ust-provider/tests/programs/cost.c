@@ -57,12 +57,12 @@ int main(void)
 	COST("", );
 	COST("blkkin_number", blkkin_number(&span, "k", each));
 	COST("enter, leave", blkkin_enter(&span); blkkin_leave(&span));
-	COST("blkkin_begin_root, blkkin_end", blkkin_begin_root(&child, BLKKIN_SERVER, "r", "s", BLKKIN_HERE);
+	COST("blkkin_begin_root, blkkin_end", blkkin_begin_root(&child, BLKKIN_SERVER, "r", "s", BLKKIN_SCOPED);
 	     LOOKED_AT(&child); blkkin_end(&child));
 	COST("BLKIN_TIMESTAMP", BLKIN_TIMESTAMP(&trace, &here, CLIENT_SEND));
 	COST("BLKIN_KEYVAL_STRING", BLKIN_KEYVAL_STRING(&trace, &here, "k", "v"));
 	COST("BLKIN_KEYVAL_INTEGER", BLKIN_KEYVAL_INTEGER(&trace, &here, "k", each));
-	blkkin_begin_continued(&carried, &came, BLKKIN_SERVER, "r", "s", BLKKIN_ELSEWHERE);
+	blkkin_begin_continued(&carried, &came, BLKKIN_SERVER, "r", "s", BLKKIN_DETACHED);
 	COST("published: enter, leave", blkkin_enter(&carried); blkkin_leave(&carried));
 	return 0;
 }

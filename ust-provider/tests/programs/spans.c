@@ -37,20 +37,20 @@ int main(void)
 
 	/* Before init() nothing is said, and a context that came in goes out again. */
 	CHECK(!blkkin_from_traceparent(&context, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"));
-	blkkin_begin_continued(&off, &context, BLKKIN_SERVER, "x", "s", BLKKIN_HERE);
-	CHECK(!blkkin_enabled() && !blkkin_is_recorded(&off) && same(&off.context, &context));
+	blkkin_begin_continued(&off, &context, BLKKIN_SERVER, "x", "s", BLKKIN_SCOPED);
+	CHECK(!blkkin_enabled() && !blkkin_is_recording(&off) && same(&off.context, &context));
 	blkkin_text(&off, "k", "v");
 	blkkin_end(&off);
-	blkkin_begin_root(&never, BLKKIN_SERVER, "x", "s", BLKKIN_HERE);
+	blkkin_begin_root(&never, BLKKIN_SERVER, "x", "s", BLKKIN_SCOPED);
 	never_context = blkkin_context_of(&never);
 
-	CHECK(blkkin_init(NULL) == 0 && blkkin_init(NULL) == 0 && !*blkkin_why());
+	CHECK(blkkin_init(NULL) == 0 && blkkin_init(NULL) == 0 && !*blkkin_init_error());
 	CHECK(blkkin_enabled() && blkkin_time_to_enabled_ns() > 0 && blkkin_seen_enabled() == 0);
 
-	blkkin_begin_root(&root, BLKKIN_SERVER, "READ", "nbd", BLKKIN_HERE);
-	CHECK(blkkin_is_recorded(&root) && root.context.sampled && !root.context.trace_hi);
+	blkkin_begin_root(&root, BLKKIN_SERVER, "READ", "nbd", BLKKIN_SCOPED);
+	CHECK(blkkin_is_recording(&root) && root.context.sampled && !root.context.trace_hi);
 	expect_begin(&root, 1, 1, "READ", "nbd");
-	blkkin_begin_child(&child, &root, BLKKIN_INTERNAL, "queue", BLKKIN_ELSEWHERE);
+	blkkin_begin_child(&child, &root, BLKKIN_INTERNAL, "queue", BLKKIN_DETACHED);
 	CHECK(child.context.trace_lo == root.context.trace_lo && child.context.parent == root.context.span);
 	expect_begin(&child, 0, 0, "queue", "nbd");
 	blkkin_enter(&child);
@@ -65,7 +65,7 @@ int main(void)
 	printf("blkkin:number { span = %" PRIu64 ", key = \"offset\", val = -1 }\n", child.context.span);
 	blkkin_leave(&child);
 	printf("blkkin:leave { span = %" PRIu64 " }\n", child.context.span);
-	blkkin_meeting(&root, BLKKIN_ANSWERED, "nbd", "unix:1-unix:2", UINT64_MAX, true);
+	blkkin_rpc_endpoint(&root, BLKKIN_RPC_SERVER, "nbd", "unix:1-unix:2", UINT64_MAX, true);
 	printf("blkkin:meeting { span = %" PRIu64 ", side = 1, unique = 1, rule = \"nbd\", connection = \"unix:1-unix:2\", "
 	       "cookie = 18446744073709551615 }\n",
 	       root.context.span);
@@ -81,14 +81,14 @@ int main(void)
 	CHECK(same(&back, &root.context));
 	CHECK(!blkkin_to_traceparent(&root.context, text) && strlen(text) == 55);
 	CHECK(!blkkin_from_traceparent(&back, text) && back.span == root.context.span && back.sampled);
-	blkkin_begin_continued(&remote, &back, BLKKIN_CLIENT, "below", "other", BLKKIN_ELSEWHERE);
+	blkkin_begin_continued(&remote, &back, BLKKIN_CLIENT, "below", "other", BLKKIN_DETACHED);
 	CHECK(remote.context.parent == root.context.span && remote.context.trace_lo == root.context.trace_lo);
 	expect_begin(&remote, 2, 0, "below", "other");
 	printf("blkkin:end { span = %" PRIu64 ", status = 0 }\n", remote.context.span);
 	blkkin_end(&remote);
 
 	/* An upper half of a trace id is kept, and has no packed form. */
-	blkkin_begin_continued(&remote, &context, BLKKIN_SERVER, "wide", "other", BLKKIN_ELSEWHERE);
+	blkkin_begin_continued(&remote, &context, BLKKIN_SERVER, "wide", "other", BLKKIN_DETACHED);
 	CHECK(remote.context.trace_hi == context.trace_hi && blkkin_to_blkin(&remote.context, bytes));
 	expect_begin(&remote, 1, 0, "wide", "other");
 	printf("blkkin:end { span = %" PRIu64 ", status = 0 }\n", remote.context.span);
@@ -96,9 +96,9 @@ int main(void)
 
 	/* Who is not sampled there is not recorded here, nor is what is below. */
 	context.sampled = false;
-	blkkin_begin_continued(&remote, &context, BLKKIN_SERVER, "x", "s", BLKKIN_HERE);
-	blkkin_begin_child(&child, &remote, BLKKIN_INTERNAL, "y", BLKKIN_HERE);
-	CHECK(!blkkin_is_recorded(&remote) && !blkkin_is_recorded(&child));
+	blkkin_begin_continued(&remote, &context, BLKKIN_SERVER, "x", "s", BLKKIN_SCOPED);
+	blkkin_begin_child(&child, &remote, BLKKIN_INTERNAL, "y", BLKKIN_SCOPED);
+	CHECK(!blkkin_is_recording(&remote) && !blkkin_is_recording(&child));
 	CHECK(!blkkin_to_traceparent(&child.context, text) && !strcmp(text + 52, "-00"));
 	blkkin_end(&child);
 	blkkin_end(&remote);
@@ -106,8 +106,8 @@ int main(void)
 	/* What began while nobody traced: its child is a root. */
 	memset(&context, 0, sizeof context);
 	CHECK(same(&never_context, &context));
-	blkkin_begin_child(&orphan, &never, BLKKIN_SERVER, "late", BLKKIN_ELSEWHERE);
-	CHECK(blkkin_is_recorded(&orphan) && !orphan.context.parent);
+	blkkin_begin_child(&orphan, &never, BLKKIN_SERVER, "late", BLKKIN_DETACHED);
+	CHECK(blkkin_is_recording(&orphan) && !orphan.context.parent);
 	expect_begin(&orphan, 1, 0, "late", "s");
 	printf("blkkin:end { span = %" PRIu64 ", status = 0 }\n", orphan.context.span);
 	blkkin_end(&orphan);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use blkkin_ust::{Context, Here, InSpan, Kind, Options, Side, Span, Started, Together, Turns};
+use blkkin_ust::{SpanContext, ScopedSpan, Instrument, SpanKind, Options, RpcSide, Span, Connected, SpanBatch, SequentialSpans};
 
 const SERVICE: &std::ffi::CStr = c"fresh";
 
@@ -27,7 +27,7 @@ fn number(place: usize) -> u64 {
     std::env::args().nth(place).and_then(|text| text.parse().ok()).expect("a number")
 }
 
-fn started() -> Started {
+fn started() -> Connected {
     blkkin_ust::init().unwrap()
 }
 
@@ -35,51 +35,51 @@ fn started() -> Started {
 fn spans() {
     started();
     assert!(blkkin_ust::enabled());
-    let root = Span::root(Kind::Server, c"READ", SERVICE);
+    let root = Span::root(SpanKind::Server, c"READ", SERVICE);
     begin(&root, 1, 0, "READ");
     let id = root.context().span;
     {
         let _working = root.enter();
         println!("blkkin:enter {{ span = {id} }}");
-        let here = Here::child(&root, Kind::Client, c"ask");
+        let here = ScopedSpan::child(&root, SpanKind::Client, c"ask");
         begin(&here, 2, 1, "ask");
-        here.event(c"sent");
+        here.add_event(c"sent");
         println!("blkkin:event {{ span = {}, name = \"sent\" }}", here.context().span);
-        here.text(c"to", c"there");
+        here.set_text(c"to", c"there");
         println!("blkkin:text {{ span = {}, key = \"to\", val = \"there\" }}", here.context().span);
-        here.number(c"bytes", -4096);
+        here.set_number(c"bytes", -4096);
         println!("blkkin:number {{ span = {}, key = \"bytes\", val = -4096 }}", here.context().span);
-        here.meeting(Side::Asked, c"nbd", c"a-b", 7, false);
+        here.rpc_endpoint(RpcSide::Client, c"nbd", c"a-b", 7, false);
         println!(
             "blkkin:meeting {{ span = {}, side = 0, unique = 0, rule = \"nbd\", connection = \"a-b\", cookie = 7 }}",
             here.context().span
         );
-        here.fail(5);
+        here.set_error(5);
         println!("blkkin:end {{ span = {}, status = 5 }}", here.context().span);
         drop(here);
     }
     println!("blkkin:leave {{ span = {id} }}");
     let wire = root.context().to_blkin().unwrap();
-    let far = Span::continued(Context::from_blkin(&wire).unwrap(), Kind::Server, c"WRITE", SERVICE);
+    let far = Span::continued(SpanContext::from_blkin(&wire).unwrap(), SpanKind::Server, c"WRITE", SERVICE);
     assert_eq!((far.context().parent, far.context().trace_lo), (id, root.context().trace_lo));
     begin(&far, 1, 0, "WRITE");
     println!("blkkin:end {{ span = {}, status = 0 }}", far.context().span);
     drop(far);
     let parent = root.context().to_traceparent().unwrap();
-    let near = Here::continued(Context::from_traceparent(&parent).unwrap(), Kind::Server, c"TRIM", SERVICE);
+    let near = ScopedSpan::continued(SpanContext::from_traceparent(&parent).unwrap(), SpanKind::Server, c"TRIM", SERVICE);
     begin(&near, 1, 1, "TRIM");
     println!("blkkin:end {{ span = {}, status = 0 }}", near.context().span);
     drop(near);
     println!("blkkin:end {{ span = {id}, status = 0 }}");
     drop(root);
-    let counts = blkkin_ust::counts();
+    let counts = blkkin_ust::stats();
     assert_eq!(counts.seen_enabled, 14);
     assert!(counts.time_to_enabled.unwrap() <= Duration::from_secs(3));
     // What is not recorded says nothing: it is the last, so anything of it would be found.
-    let not_sampled = Context { sampled: false, ..Context::from_blkin(&wire).unwrap() };
-    let silent = Span::continued(not_sampled, Kind::Server, c"x", SERVICE);
-    let below = silent.child(Kind::Internal, c"y");
-    assert!(!silent.is_recorded() && !below.is_recorded());
+    let not_sampled = SpanContext { sampled: false, ..SpanContext::from_blkin(&wire).unwrap() };
+    let silent = Span::continued(not_sampled, SpanKind::Server, c"x", SERVICE);
+    let below = silent.child(SpanKind::Internal, c"y");
+    assert!(!silent.is_recording() && !below.is_recording());
     assert_eq!(below.context(), not_sampled);
     drop(Span::none().enter());
 }
@@ -100,13 +100,13 @@ fn storm(threads: u64, events: u64) {
         std::thread::scope(|scope| {
             for _ in 0..threads {
                 scope.spawn(|| {
-                    let span = Here::root(Kind::Internal, c"storm", SERVICE);
-                    (0..events).for_each(|number| span.number(c"number", number as i64));
+                    let span = ScopedSpan::root(SpanKind::Internal, c"storm", SERVICE);
+                    (0..events).for_each(|number| span.set_number(c"number", number as i64));
                 });
             }
         });
     }
-    println!("{}", blkkin_ust::counts().seen_enabled);
+    println!("{}", blkkin_ust::stats().seen_enabled);
 }
 
 /// Roots in bursts, which sampling thins out.
@@ -117,10 +117,10 @@ fn sampled(rate: u64, seconds: u64) {
     let (mut made, begun) = (0_u64, Instant::now());
     while begun.elapsed() < Duration::from_secs(seconds) {
         for _ in 0..200 {
-            let root = Here::root(Kind::Server, c"root", SERVICE);
-            let child = Here::child(&root, Kind::Internal, c"part");
-            assert_eq!(root.is_recorded(), child.is_recorded());
-            assert_eq!(root.context().to_traceparent().unwrap().ends_with("-01"), root.is_recorded());
+            let root = ScopedSpan::root(SpanKind::Server, c"root", SERVICE);
+            let child = ScopedSpan::child(&root, SpanKind::Internal, c"part");
+            assert_eq!(root.is_recording(), child.is_recording());
+            assert_eq!(root.context().to_traceparent().unwrap().ends_with("-01"), root.is_recording());
             made += 1;
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -133,7 +133,7 @@ fn forks(followed: bool) {
     let mut options = Options::default();
     options.follow_forks = followed;
     blkkin_ust::init_with(&options).unwrap();
-    drop(Here::root(Kind::Internal, c"parent", SERVICE));
+    drop(ScopedSpan::root(SpanKind::Internal, c"parent", SERVICE));
     // SAFETY: the only thread besides LTTng's.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -145,8 +145,8 @@ fn forks(followed: bool) {
             }
             std::thread::sleep(Duration::from_secs(1));
         }
-        drop(Here::root(Kind::Internal, c"child", SERVICE));
-        let counted = blkkin_ust::counts().seen_enabled;
+        drop(ScopedSpan::root(SpanKind::Internal, c"child", SERVICE));
+        let counted = blkkin_ust::stats().seen_enabled;
         let verdict = blkkin_ust::init().err().map(|why| why.to_string());
         println!("{counted} {}", verdict.unwrap_or_default());
         std::process::exit(0);
@@ -155,7 +155,7 @@ fn forks(followed: bool) {
     // SAFETY: our own child.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0);
-    drop(Here::root(Kind::Internal, c"parent again", SERVICE));
+    drop(ScopedSpan::root(SpanKind::Internal, c"parent again", SERVICE));
     println!("{} {child}", std::process::id());
 }
 
@@ -166,7 +166,7 @@ fn hops(tasks: u64, awaits: u64) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).build().unwrap();
     runtime.block_on(async {
         let tasks = (0..tasks).map(|task| {
-            let span = Arc::new(Span::root(Kind::Server, c"task", SERVICE));
+            let span = Arc::new(Span::root(SpanKind::Server, c"task", SERVICE));
             let inner = Arc::clone(&span);
             let work = async move {
                 let first = std::thread::current().id();
@@ -178,18 +178,18 @@ fn hops(tasks: u64, awaits: u64) {
                     } else if !HOPPED.load(Ordering::Relaxed) {
                         std::thread::sleep(Duration::from_millis(1));
                     }
-                    inner.number(c"outer", (task << 32 | step) as i64);
-                    let part = inner.child(Kind::Internal, c"part");
+                    inner.set_number(c"outer", (task << 32 | step) as i64);
+                    let part = inner.child(SpanKind::Internal, c"part");
                     let id = part.context().span as i64;
                     async {
                         tokio::task::yield_now().await;
-                        inner.number(c"inner", id);
+                        inner.set_number(c"inner", id);
                     }
-                    .in_span(part)
+                    .instrument(part)
                     .await;
                 }
             };
-            tokio::spawn(work.in_span(span))
+            tokio::spawn(work.instrument(span))
         });
         for task in tasks.collect::<Vec<_>>() {
             task.await.unwrap();
@@ -200,77 +200,77 @@ fn hops(tasks: u64, awaits: u64) {
 /// A session begins while a span is open.
 fn late() {
     started();
-    let connection = Span::root(Kind::Server, c"connection", SERVICE);
-    assert!(!connection.is_recorded());
+    let connection = Span::root(SpanKind::Server, c"connection", SERVICE);
+    assert!(!connection.is_recording());
     println!("ready");
     // Until the session has started, and not until its events are enabled: LTTng-UST does that first, has its channels registered by the
     // session daemon, and drops what is said meanwhile (lttng_session_enable, src/lib/lttng-ust/lttng-events.c).
     std::io::stdin().read_line(&mut String::new()).unwrap();
     assert!(blkkin_ust::enabled());
-    drop(connection.child(Kind::Server, c"request"));
-    assert!(blkkin_ust::counts().time_to_enabled.unwrap() > Duration::ZERO);
+    drop(connection.child(SpanKind::Server, c"request"));
+    assert!(blkkin_ust::stats().time_to_enabled.unwrap() > Duration::ZERO);
 }
 
 /// What is said together, and a thread that does one span after another.
 fn together() {
     started();
     let long = std::ffi::CString::new("x".repeat(600)).unwrap();
-    let mut together = Together::new();
+    let mut batch = SpanBatch::new();
     let (mut spans, mut seen) = (Vec::new(), 0);
     // More than one event takes, in words and in strings.
     for round in 0..40_u64 {
-        let far = Context { trace_hi: 7 * (round % 2), trace_lo: 8, span: 9, parent: 0, sampled: true };
+        let far = SpanContext { trace_hi: 7 * (round % 2), trace_lo: 8, span: 9, parent: 0, sampled: true };
         let span = match round % 3 {
-            0 => together.root(Kind::Server, c"READ", SERVICE),
-            1 => together.continued(far, Kind::Client, c"WRITE", SERVICE),
-            _ => together.child(&spans[seen], Kind::Internal, c"part"),
+            0 => batch.root(SpanKind::Server, c"READ", SERVICE),
+            1 => batch.continued(far, SpanKind::Client, c"WRITE", SERVICE),
+            _ => batch.child(&spans[seen], SpanKind::Internal, c"part"),
         };
         seen = spans.len();
         begin(&span, [1, 2, 0][round as usize % 3], 0, ["READ", "WRITE", "part"][round as usize % 3]);
         let id = span.context().span;
-        together.number(&span, c"offset", -4096);
+        batch.set_number(&span, c"offset", -4096);
         println!("blkkin:number {{ span = {id}, key = \"offset\", val = -4096 }}");
         let val = std::ffi::CString::new(format!("disk {round}")).unwrap();
-        together.text(&span, c"export", &val);
+        batch.set_text(&span, c"export", &val);
         println!("blkkin:text {{ span = {id}, key = \"export\", val = {val:?} }}");
         // Where it lay the next one will.
         drop(val);
-        together.meeting(&span, Side::Answered, c"nbd", c"a>b", u64::MAX - round, round % 2 == 1);
+        batch.rpc_endpoint(&span, RpcSide::Server, c"nbd", c"a>b", u64::MAX - round, round % 2 == 1);
         println!(
             "blkkin:meeting {{ span = {id}, side = 1, unique = {}, rule = \"nbd\", connection = \"a>b\", cookie = {} }}",
             round % 2,
             u64::MAX - round
         );
         if round == 20 {
-            together.text(&span, c"long", &long);
+            batch.set_text(&span, c"long", &long);
             println!("blkkin:text {{ span = {id}, key = \"long\", val = {long:?} }}");
         }
         spans.push(span);
         // About another one than the last that began.
         let first = &spans[0];
-        together.event(first, c"queued");
+        batch.add_event(first, c"queued");
         println!("blkkin:event {{ span = {}, name = \"queued\" }}", first.context().span);
     }
-    together.say();
-    let mut turns = Turns::new();
+    batch.flush();
+    let mut current = SequentialSpans::new();
     let mut before = None;
     for span in &spans[..3] {
-        turns.take(span);
+        current.enter(span);
         if let Some(before) = before.replace(span.context().span) {
             println!("blkkin:leave {{ span = {before} }}");
         }
         println!("blkkin:enter {{ span = {} }}", span.context().span);
     }
-    turns.rest();
+    current.exit();
     println!("blkkin:leave {{ span = {} }}", before.unwrap());
     for (number, span) in spans.into_iter().enumerate() {
         let status = if number == 1 { 5 } else { 0 };
-        span.fail(status);
+        span.set_error(status);
         println!("blkkin:end {{ span = {}, status = {status} }}", span.context().span);
-        together.end(span);
+        batch.end(span);
     }
     // What is not recorded says nothing.
     let none = Span::none();
-    together.number(&none, c"x", 1);
-    together.end(none);
+    batch.set_number(&none, c"x", 1);
+    batch.end(none);
 }

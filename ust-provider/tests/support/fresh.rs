@@ -41,12 +41,12 @@ impl Fresh {
 
     /// The program that says how connecting ended.
     pub(crate) fn verdict() -> Self {
-        Self::new("verdict", "", include_str!("../programs/verdict.rs"))
+        Self::new("verdict", "", include_str!("../programs/init_result.rs"))
     }
 
     /// The program that asks for what its threads publish.
     pub(crate) fn published() -> Self {
-        Self::new("published", "\nlibc = \"0.2\"\n", include_str!("../programs/published.rs"))
+        Self::new("published", "\nlibc = \"0.2\"\n", include_str!("../programs/thread_context.rs"))
     }
 
     fn new(kept: &str, needs: &str, main: &str) -> Self {

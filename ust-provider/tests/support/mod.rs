@@ -1,10 +1,10 @@
 //! What the tests share.
 #![allow(dead_code, unused_imports, reason = "each test program uses a part")]
 
+pub(crate) mod batch;
 mod c;
 mod fresh;
 mod lttng;
-pub(crate) mod together;
 
 pub(crate) use c::{compile, library, make, without_headers};
 pub(crate) use fresh::Fresh;

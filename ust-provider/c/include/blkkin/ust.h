@@ -4,7 +4,7 @@
  *	blkkin_init(NULL);				// after daemonizing; the daemon runs with LTTng or without
  *
  *	struct blkkin_span span;
- *	blkkin_begin_root(&span, BLKKIN_SERVER, "READ", "nbd-server", BLKKIN_HERE);
+ *	blkkin_begin_root(&span, BLKKIN_SERVER, "READ", "nbd-server", BLKKIN_SCOPED);
  *	blkkin_number(&span, "nbd.offset", offset);
  *	... pread() here is this span's ...
  *	blkkin_end(&span);
@@ -31,10 +31,10 @@ extern "C" {
 enum blkkin_kind { BLKKIN_INTERNAL = 0, BLKKIN_SERVER = 1, BLKKIN_CLIENT = 2 };
 
 /* Which end of a request that crosses a connection a span is. */
-enum blkkin_side { BLKKIN_ASKED = 0, BLKKIN_ANSWERED = 1 };
+enum blkkin_rpc_side { BLKKIN_RPC_CLIENT = 0, BLKKIN_RPC_SERVER = 1 };
 
 /* Whether the thread that begins a span works for it until its end; if so it is neither entered nor left. */
-enum blkkin_where { BLKKIN_ELSEWHERE = 0, BLKKIN_HERE = 1 };
+enum blkkin_scope { BLKKIN_DETACHED = 0, BLKKIN_SCOPED = 1 };
 
 /* What names a span outside its process. All 0: none, which is what a span has while nobody traces. */
 struct blkkin_context {
@@ -48,17 +48,17 @@ struct blkkin_context {
  * nothing is written that is not read.
  */
 struct blkkin_span {
-	/* Of its root; 0: not recorded; BLKKIN_CARRIES: not recorded, and has a context to carry on. */
+	/* Of its root; 0: not recorded; BLKKIN_PROPAGATES: not recorded, and has a context to carry on. */
 	uint32_t kept_per_million;
 	int32_t status;
 	const char *service;
 	/* Under which a thread works for it from begin to end, for who reads threads; 0: none does. */
-	uint64_t here;
+	uint64_t scope_key;
 	/* Written unless kept_per_million is 0. */
 	struct blkkin_context context;
 };
 
-#define BLKKIN_CARRIES UINT32_MAX
+#define BLKKIN_PROPAGATES UINT32_MAX
 
 struct blkkin_options {
 	/*
@@ -78,22 +78,22 @@ struct blkkin_options {
 /*
  * Connects the process to LTTng, once; NULL: default options. 0, or a negative errno: ECANCELED (BLKKIN_UST=0 in the
  * environment), ENOSYS (built without LTTng-UST), ELIBACC (its library is not there), ECHILD (forked from a process that was
- * connected). blkkin_why() says it in words. The daemon goes on either way.
+ * connected). blkkin_init_error() says it in words. The daemon goes on either way.
  */
 int blkkin_init(const struct blkkin_options *options);
 
 /* Why blkkin_init() failed; "" if it did not. */
-const char *blkkin_why(void);
+const char *blkkin_init_error(void);
 
 /*
  * Whether threads publish which span they work for, since blkkin_init(): they do so without LTTng too. 0, or a negative errno: EAGAIN (not
  * initialized), ECANCELED (switched off), EBUSY (another library of this process does it), ENOSYS (built without it), or why it cannot
- * be loaded. blkkin_why_not_published() says it in words.
+ * be loaded. blkkin_publishing_error() says it in words.
  */
 int blkkin_publishing(void);
 
 /* Why blkkin_publishing() is not 0; "" if it is. */
-const char *blkkin_why_not_published(void);
+const char *blkkin_publishing_error(void);
 
 /* Something that a process is: `service.name` and what it is. */
 struct blkkin_attribute {
@@ -119,17 +119,17 @@ int blkkin_thread_key(const char *name);
  * What a thread says of its work besides its span (OpenTelemetry's thread context): values under keys, all together of so many bytes, two
  * more for each. All 0: nothing.
  */
-#define BLKKIN_SAID_BYTES 228
+#define BLKKIN_THREAD_ATTRIBUTES_BYTES 228
 
-struct blkkin_said {
+struct blkkin_thread_attributes {
 	uint16_t bytes;
 	/* Values that were left out: of more than 255 bytes, without room, or under no key. */
-	uint16_t left_out;
-	unsigned char entries[BLKKIN_SAID_BYTES];
+	uint16_t dropped_attributes_count;
+	unsigned char entries[BLKKIN_THREAD_ATTRIBUTES_BYTES];
 };
 
 /* And this: instead of what was said under that key before. */
-void blkkin_say(struct blkkin_said *said, int key, const char *value);
+void blkkin_add_thread_attribute(struct blkkin_thread_attributes *attributes, int key, const char *value);
 
 /* How many events this process gave to LTTng: what one session recorded and discarded adds up to it. */
 uint64_t blkkin_seen_enabled(void);
@@ -163,17 +163,17 @@ extern unsigned char blkkin_ust_publishes;
 /* NULL is none. */
 void blkkin_ust_publish(uint64_t key, const struct blkkin_context *context);
 void blkkin_ust_unpublish(uint64_t key);
-uint64_t blkkin_ust_publish_here(const struct blkkin_span *span);
-void blkkin_ust_say(uint64_t key, const struct blkkin_said *said);
+uint64_t blkkin_ust_publish_scoped(const struct blkkin_span *span);
+void blkkin_ust_set_thread_attributes(uint64_t key, const struct blkkin_thread_attributes *attributes);
 void blkkin_ust_begin(struct blkkin_span *span, uint32_t kept_per_million, enum blkkin_kind kind, const char *name,
-		      enum blkkin_where where);
+		      enum blkkin_scope scope);
 void blkkin_ust_end(const struct blkkin_span *span);
 void blkkin_ust_enter(uint64_t span);
 void blkkin_ust_leave(uint64_t span);
 void blkkin_ust_event(uint64_t span, const char *name);
 void blkkin_ust_text(uint64_t span, const char *key, const char *val);
 void blkkin_ust_number(uint64_t span, const char *key, int64_t val);
-void blkkin_ust_meeting(uint64_t span, enum blkkin_side side, bool unique, const char *rule, const char *connection,
+void blkkin_ust_rpc_endpoint(uint64_t span, enum blkkin_rpc_side side, bool unique, const char *rule, const char *connection,
 			uint64_t cookie);
 
 static inline bool blkkin_ust_on(unsigned event)
@@ -183,19 +183,19 @@ static inline bool blkkin_ust_on(unsigned event)
 	return __builtin_expect(__atomic_load_n(state, __ATOMIC_RELAXED) != 0, 0);
 }
 
-static inline void blkkin_ust_silent(struct blkkin_span *span, const char *service)
+static inline void blkkin_ust_unrecorded(struct blkkin_span *span, const char *service)
 {
 	span->kept_per_million = 0;
 	span->status = 0;
 	span->service = service;
-	span->here = 0;
+	span->scope_key = 0;
 }
 
 /* Not recorded, and with a context to carry on. */
-static inline void blkkin_ust_silent_with(struct blkkin_span *span, const struct blkkin_context *context, const char *service)
+static inline void blkkin_ust_unrecorded_with_context(struct blkkin_span *span, const struct blkkin_context *context, const char *service)
 {
-	blkkin_ust_silent(span, service);
-	span->kept_per_million = BLKKIN_CARRIES;
+	blkkin_ust_unrecorded(span, service);
+	span->kept_per_million = BLKKIN_PROPAGATES;
 	span->context = *context;
 }
 
@@ -206,19 +206,19 @@ static inline bool blkkin_enabled(void)
 }
 
 /* Whether the span's events go to a trace: worth asking before a value is made only for it. */
-static inline bool blkkin_is_recorded(const struct blkkin_span *span)
+static inline bool blkkin_is_recording(const struct blkkin_span *span)
 {
 	return __builtin_expect(span->kept_per_million - 1 < 1000000, 0);
 }
 
 /* Not recorded, and with what `parent` carries; which share of its roots they are of, 0 where it is not recorded. */
-static inline uint32_t blkkin_ust_silent_below(struct blkkin_span *span, const struct blkkin_span *parent)
+static inline uint32_t blkkin_ust_unrecorded_child(struct blkkin_span *span, const struct blkkin_span *parent)
 {
-	uint32_t kept = blkkin_is_recorded(parent) ? parent->kept_per_million : 0;
+	uint32_t kept = blkkin_is_recording(parent) ? parent->kept_per_million : 0;
 
-	blkkin_ust_silent(span, parent->service);
+	blkkin_ust_unrecorded(span, parent->service);
 	if (parent->kept_per_million) {
-		span->kept_per_million = BLKKIN_CARRIES;
+		span->kept_per_million = BLKKIN_PROPAGATES;
 		span->context = parent->context;
 	}
 	return kept;
@@ -233,7 +233,7 @@ static inline struct blkkin_context blkkin_context_of(const struct blkkin_span *
 }
 
 /* Whether a span that is entered or left is published, or hides one that was. */
-static inline bool blkkin_ust_matters(const struct blkkin_span *span)
+static inline bool blkkin_ust_needs_publishing(const struct blkkin_span *span)
 {
 	unsigned char publishes = __atomic_load_n(&blkkin_ust_publishes, __ATOMIC_RELAXED);
 
@@ -246,10 +246,10 @@ static inline uint64_t blkkin_ust_key(const struct blkkin_span *span)
 	return span->kept_per_million ? span->context.span : (uint64_t) (uintptr_t) span;
 }
 
-static inline void blkkin_ust_begun(struct blkkin_span *span, enum blkkin_where where)
+static inline void blkkin_ust_begin_scope(struct blkkin_span *span, enum blkkin_scope scope)
 {
-	if (where == BLKKIN_HERE && blkkin_ust_matters(span))
-		span->here = blkkin_ust_publish_here(span);
+	if (scope == BLKKIN_SCOPED && blkkin_ust_needs_publishing(span))
+		span->scope_key = blkkin_ust_publish_scoped(span);
 }
 
 /*
@@ -258,22 +258,22 @@ static inline void blkkin_ust_begun(struct blkkin_span *span, enum blkkin_where 
  */
 static inline void blkkin_begin_continued(struct blkkin_span *span, const struct blkkin_context *context,
 					  enum blkkin_kind kind, const char *name, const char *service,
-					  enum blkkin_where where)
+					  enum blkkin_scope scope)
 {
-	blkkin_ust_silent_with(span, context, service);
+	blkkin_ust_unrecorded_with_context(span, context, service);
 	if (blkkin_ust_on(0))
-		blkkin_ust_begin(span, 1000000, kind, name, where);
-	blkkin_ust_begun(span, where);
+		blkkin_ust_begin(span, 1000000, kind, name, scope);
+	blkkin_ust_begin_scope(span, scope);
 }
 
 /* Begins a trace. */
 static inline void blkkin_begin_root(struct blkkin_span *span, enum blkkin_kind kind, const char *name,
-				     const char *service, enum blkkin_where where)
+				     const char *service, enum blkkin_scope scope)
 {
-	blkkin_ust_silent(span, service);
+	blkkin_ust_unrecorded(span, service);
 	if (blkkin_ust_on(0))
-		blkkin_ust_begin(span, 1000000, kind, name, where);
-	blkkin_ust_begun(span, where);
+		blkkin_ust_begin(span, 1000000, kind, name, scope);
+	blkkin_ust_begin_scope(span, scope);
 }
 
 /*
@@ -281,75 +281,75 @@ static inline void blkkin_begin_root(struct blkkin_span *span, enum blkkin_kind 
  * of a connection that is older than the session would hide every request on it.
  */
 static inline void blkkin_begin_child(struct blkkin_span *span, const struct blkkin_span *parent, enum blkkin_kind kind,
-				      const char *name, enum blkkin_where where)
+				      const char *name, enum blkkin_scope scope)
 {
-	uint32_t kept = blkkin_ust_silent_below(span, parent);
+	uint32_t kept = blkkin_ust_unrecorded_child(span, parent);
 
 	if (blkkin_ust_on(0))
-		blkkin_ust_begin(span, kept, kind, name, where);
-	blkkin_ust_begun(span, where);
+		blkkin_ust_begin(span, kept, kind, name, scope);
+	blkkin_ust_begin_scope(span, scope);
 }
 
 /* Ends the span; it may then begin again. */
 static inline void blkkin_end(struct blkkin_span *span)
 {
-	if (__builtin_expect(span->here != 0, 0)) {
-		blkkin_ust_unpublish(span->here);
-		span->here = 0;
+	if (__builtin_expect(span->scope_key != 0, 0)) {
+		blkkin_ust_unpublish(span->scope_key);
+		span->scope_key = 0;
 	}
-	if (blkkin_is_recorded(span))
+	if (blkkin_is_recording(span))
 		blkkin_ust_end(span);
 	/* Its context stays readable until it begins again. */
 	if (span->kept_per_million)
-		span->kept_per_million = BLKKIN_CARRIES;
+		span->kept_per_million = BLKKIN_PROPAGATES;
 }
 
 /* This thread works for the span from now on. */
 static inline void blkkin_enter(const struct blkkin_span *span)
 {
-	if (blkkin_ust_matters(span))
+	if (blkkin_ust_needs_publishing(span))
 		blkkin_ust_publish(blkkin_ust_key(span), span->kept_per_million ? &span->context : NULL);
-	if (blkkin_is_recorded(span))
+	if (blkkin_is_recording(span))
 		blkkin_ust_enter(span->context.span);
 }
 
 /* This thread works for the span no longer: the last entered is the first left. */
 static inline void blkkin_leave(const struct blkkin_span *span)
 {
-	if (blkkin_ust_matters(span))
+	if (blkkin_ust_needs_publishing(span))
 		blkkin_ust_unpublish(blkkin_ust_key(span));
-	if (blkkin_is_recorded(span))
+	if (blkkin_is_recording(span))
 		blkkin_ust_leave(span->context.span);
 }
 
 /*
- * What this thread says of the work for a span that it has entered, or that is BLKKIN_HERE, until it leaves it or says something else. A
+ * What this thread says of the work for a span that it has entered, or that is BLKKIN_SCOPED, until it leaves it or says something else. A
  * span that is entered inside says nothing, until something is said of it.
  */
-static inline void blkkin_says(const struct blkkin_span *span, const struct blkkin_said *said)
+static inline void blkkin_set_thread_attributes(const struct blkkin_span *span, const struct blkkin_thread_attributes *attributes)
 {
-	if (blkkin_ust_matters(span))
-		blkkin_ust_say(span->here ? span->here : blkkin_ust_key(span), said);
+	if (blkkin_ust_needs_publishing(span))
+		blkkin_ust_set_thread_attributes(span->scope_key ? span->scope_key : blkkin_ust_key(span), attributes);
 }
 
 /* A moment in the span. */
 static inline void blkkin_event(const struct blkkin_span *span, const char *name)
 {
-	if (blkkin_is_recorded(span))
+	if (blkkin_is_recording(span))
 		blkkin_ust_event(span->context.span, name);
 }
 
 /* Says something about the span: `key` is `val`. */
 static inline void blkkin_text(const struct blkkin_span *span, const char *key, const char *val)
 {
-	if (blkkin_is_recorded(span))
+	if (blkkin_is_recording(span))
 		blkkin_ust_text(span->context.span, key, val);
 }
 
 /* Says a number about the span. */
 static inline void blkkin_number(const struct blkkin_span *span, const char *key, int64_t val)
 {
-	if (blkkin_is_recorded(span))
+	if (blkkin_is_recording(span))
 		blkkin_ust_number(span->context.span, key, val);
 }
 
@@ -359,11 +359,11 @@ static inline void blkkin_number(const struct blkkin_span *span, const char *key
  * once on this connection. Who answers another machine says blkkin_event(span, "answers") just before it sends the answer: the asker may
  * have it before the span's end is said.
  */
-static inline void blkkin_meeting(const struct blkkin_span *span, enum blkkin_side side, const char *rule,
+static inline void blkkin_rpc_endpoint(const struct blkkin_span *span, enum blkkin_rpc_side side, const char *rule,
 				  const char *connection, uint64_t cookie, bool unique)
 {
-	if (blkkin_is_recorded(span))
-		blkkin_ust_meeting(span->context.span, side, unique, rule, connection, cookie);
+	if (blkkin_is_recording(span))
+		blkkin_ust_rpc_endpoint(span->context.span, side, unique, rule, connection, cookie);
 }
 
 /* It failed with this positive errno; the last one counts. */
@@ -374,125 +374,125 @@ static inline void blkkin_fail(struct blkkin_span *span, int error)
 
 /*
  * Several things that are said at one moment, as one event: an event costs about the same whatever is in it. What is said to it is said
- * by blkkin_together_say(), which has to come before the thread waits for anything. Strings have to live until then, and names and services as long as the span. `src/together.rs` says how, and why so.
+ * by blkkin_batch_flush(), which has to come before the thread waits for anything. Strings have to live until then, and names and services as long as the span. `src/together.rs` says how, and why so.
  *
- *	struct blkkin_together together;
- *	blkkin_together_begin(&together);
- *	blkkin_together_root(&together, &span, BLKKIN_SERVER, "READ", "nbd-server");
- *	blkkin_together_number(&together, &span, "nbd.offset", offset);
- *	blkkin_together_say(&together);
+ *	struct blkkin_batch batch;
+ *	blkkin_batch_init(&batch);
+ *	blkkin_batch_root(&batch, &span, BLKKIN_SERVER, "READ", "nbd-server");
+ *	blkkin_batch_number(&batch, &span, "nbd.offset", offset);
+ *	blkkin_batch_flush(&batch);
  */
-struct blkkin_together {
+struct blkkin_batch {
 	/* Words that wait, strings that have a number, and of whom is what follows. */
-	uint32_t length, named;
-	uint64_t about;
+	uint32_t length, names_count;
+	uint64_t current_span;
 	/* Which string comes next, if it is as the last time; where the head of the ends lies that come last, or 256. */
-	uint32_t next, ends;
+	uint32_t next_name, last_ends;
 	/* Not set before they are used. */
 	const char *names[32];
 	uint64_t words[256];
 };
 
-void blkkin_ust_together_begin(struct blkkin_together *together, struct blkkin_span *span, uint32_t kept_per_million,
+void blkkin_ust_batch_begin(struct blkkin_batch *batch, struct blkkin_span *span, uint32_t kept_per_million,
 			       enum blkkin_kind kind, const char *name);
-void blkkin_ust_together_number(struct blkkin_together *together, const struct blkkin_span *span, const char *key,
+void blkkin_ust_batch_number(struct blkkin_batch *batch, const struct blkkin_span *span, const char *key,
 				int64_t val);
-void blkkin_ust_together_text(struct blkkin_together *together, const struct blkkin_span *span, const char *key,
+void blkkin_ust_batch_text(struct blkkin_batch *batch, const struct blkkin_span *span, const char *key,
 			      const char *val);
-void blkkin_ust_together_event(struct blkkin_together *together, const struct blkkin_span *span, const char *name);
-void blkkin_ust_together_meeting(struct blkkin_together *together, const struct blkkin_span *span, enum blkkin_side side,
+void blkkin_ust_batch_event(struct blkkin_batch *batch, const struct blkkin_span *span, const char *name);
+void blkkin_ust_batch_rpc_endpoint(struct blkkin_batch *batch, const struct blkkin_span *span, enum blkkin_rpc_side side,
 				 const char *rule, const char *connection, uint64_t cookie, bool unique);
-void blkkin_ust_together_end(struct blkkin_together *together, struct blkkin_span *span);
-void blkkin_ust_together_say(struct blkkin_together *together);
+void blkkin_ust_batch_end(struct blkkin_batch *batch, struct blkkin_span *span);
+void blkkin_ust_batch_flush(struct blkkin_batch *batch);
 void blkkin_ust_turn(uint64_t left, uint64_t span);
 
 /* Nothing is said yet. */
-static inline void blkkin_together_begin(struct blkkin_together *together)
+static inline void blkkin_batch_init(struct blkkin_batch *batch)
 {
-	together->length = 0;
-	together->named = 0;
-	together->about = 0;
-	together->next = 0;
-	together->ends = sizeof together->words / sizeof together->words[0];
+	batch->length = 0;
+	batch->names_count = 0;
+	batch->current_span = 0;
+	batch->next_name = 0;
+	batch->last_ends = sizeof batch->words / sizeof batch->words[0];
 }
 
 /* As blkkin_begin_continued, elsewhere. */
-static inline void blkkin_together_continued(struct blkkin_together *together, struct blkkin_span *span,
+static inline void blkkin_batch_continued(struct blkkin_batch *batch, struct blkkin_span *span,
 					     const struct blkkin_context *context, enum blkkin_kind kind, const char *name,
 					     const char *service)
 {
-	blkkin_ust_silent_with(span, context, service);
+	blkkin_ust_unrecorded_with_context(span, context, service);
 	if (blkkin_ust_on(0))
-		blkkin_ust_together_begin(together, span, 1000000, kind, name);
+		blkkin_ust_batch_begin(batch, span, 1000000, kind, name);
 }
 
 /* As blkkin_begin_root, elsewhere. */
-static inline void blkkin_together_root(struct blkkin_together *together, struct blkkin_span *span, enum blkkin_kind kind,
+static inline void blkkin_batch_root(struct blkkin_batch *batch, struct blkkin_span *span, enum blkkin_kind kind,
 					const char *name, const char *service)
 {
-	blkkin_ust_silent(span, service);
+	blkkin_ust_unrecorded(span, service);
 	if (blkkin_ust_on(0))
-		blkkin_ust_together_begin(together, span, 1000000, kind, name);
+		blkkin_ust_batch_begin(batch, span, 1000000, kind, name);
 }
 
 /* As blkkin_begin_child, elsewhere. */
-static inline void blkkin_together_child(struct blkkin_together *together, struct blkkin_span *span,
+static inline void blkkin_batch_child(struct blkkin_batch *batch, struct blkkin_span *span,
 					 const struct blkkin_span *parent, enum blkkin_kind kind, const char *name)
 {
-	uint32_t kept = blkkin_ust_silent_below(span, parent);
+	uint32_t kept = blkkin_ust_unrecorded_child(span, parent);
 
 	if (blkkin_ust_on(0))
-		blkkin_ust_together_begin(together, span, kept, kind, name);
+		blkkin_ust_batch_begin(batch, span, kept, kind, name);
 }
 
-static inline void blkkin_together_number(struct blkkin_together *together, const struct blkkin_span *span, const char *key,
+static inline void blkkin_batch_number(struct blkkin_batch *batch, const struct blkkin_span *span, const char *key,
 					  int64_t val)
 {
-	if (blkkin_is_recorded(span))
-		blkkin_ust_together_number(together, span, key, val);
+	if (blkkin_is_recording(span))
+		blkkin_ust_batch_number(batch, span, key, val);
 }
 
-static inline void blkkin_together_text(struct blkkin_together *together, const struct blkkin_span *span, const char *key,
+static inline void blkkin_batch_text(struct blkkin_batch *batch, const struct blkkin_span *span, const char *key,
 					const char *val)
 {
-	if (blkkin_is_recorded(span))
-		blkkin_ust_together_text(together, span, key, val);
+	if (blkkin_is_recording(span))
+		blkkin_ust_batch_text(batch, span, key, val);
 }
 
-static inline void blkkin_together_event(struct blkkin_together *together, const struct blkkin_span *span, const char *name)
+static inline void blkkin_batch_event(struct blkkin_batch *batch, const struct blkkin_span *span, const char *name)
 {
-	if (blkkin_is_recorded(span))
-		blkkin_ust_together_event(together, span, name);
+	if (blkkin_is_recording(span))
+		blkkin_ust_batch_event(batch, span, name);
 }
 
-static inline void blkkin_together_meeting(struct blkkin_together *together, const struct blkkin_span *span,
-					   enum blkkin_side side, const char *rule, const char *connection, uint64_t cookie,
+static inline void blkkin_batch_rpc_endpoint(struct blkkin_batch *batch, const struct blkkin_span *span,
+					   enum blkkin_rpc_side side, const char *rule, const char *connection, uint64_t cookie,
 					   bool unique)
 {
-	if (blkkin_is_recorded(span))
-		blkkin_ust_together_meeting(together, span, side, rule, connection, cookie, unique);
+	if (blkkin_is_recording(span))
+		blkkin_ust_batch_rpc_endpoint(batch, span, side, rule, connection, cookie, unique);
 }
 
 /* As blkkin_end. */
-static inline void blkkin_together_end(struct blkkin_together *together, struct blkkin_span *span)
+static inline void blkkin_batch_end(struct blkkin_batch *batch, struct blkkin_span *span)
 {
-	if (blkkin_is_recorded(span))
-		blkkin_ust_together_end(together, span);
+	if (blkkin_is_recording(span))
+		blkkin_ust_batch_end(batch, span);
 	blkkin_end(span);
 }
 
 /* Says it. What comes then is another event. */
-static inline void blkkin_together_say(struct blkkin_together *together)
+static inline void blkkin_batch_flush(struct blkkin_batch *batch)
 {
-	if (__builtin_expect(together->length != 0, 0))
-		blkkin_ust_together_say(together);
+	if (__builtin_expect(batch->length != 0, 0))
+		blkkin_ust_batch_flush(batch);
 }
 
 /*
  * A thread that works for one span after another with no call of the kernel between them: an event a span instead of two. Before it does
  * something that is for none of them it has to rest.
  */
-struct blkkin_turns {
+struct blkkin_sequence {
 	/* The span that is worked for, if it is recorded; 0: it is not. */
 	uint64_t span;
 	/* Under which it is published, if it is. */
@@ -500,37 +500,37 @@ struct blkkin_turns {
 	bool published;
 };
 
-#define BLKKIN_TURNS_INIT { 0, 0, false }
+#define BLKKIN_SEQUENCE_INIT { 0, 0, false }
 
-static inline void blkkin_ust_turn_to(struct blkkin_turns *turns, uint64_t next)
+static inline void blkkin_ust_sequence_switch(struct blkkin_sequence *sequence, uint64_t next)
 {
-	uint64_t before = turns->span;
+	uint64_t before = sequence->span;
 
-	turns->span = next;
+	sequence->span = next;
 	if (__builtin_expect(before != next, 0))
 		blkkin_ust_turn(before, next);
 }
 
 /* This thread works for the span from now on, and no longer for the one before. */
-static inline void blkkin_turns_take(struct blkkin_turns *turns, const struct blkkin_span *span)
+static inline void blkkin_sequence_enter(struct blkkin_sequence *sequence, const struct blkkin_span *span)
 {
-	if (turns->published)
-		blkkin_ust_unpublish(turns->key);
-	turns->published = blkkin_ust_matters(span);
-	if (turns->published) {
-		turns->key = blkkin_ust_key(span);
-		blkkin_ust_publish(turns->key, span->kept_per_million ? &span->context : NULL);
+	if (sequence->published)
+		blkkin_ust_unpublish(sequence->key);
+	sequence->published = blkkin_ust_needs_publishing(span);
+	if (sequence->published) {
+		sequence->key = blkkin_ust_key(span);
+		blkkin_ust_publish(sequence->key, span->kept_per_million ? &span->context : NULL);
 	}
-	blkkin_ust_turn_to(turns, blkkin_is_recorded(span) ? span->context.span : 0);
+	blkkin_ust_sequence_switch(sequence, blkkin_is_recording(span) ? span->context.span : 0);
 }
 
 /* This thread works for none of them any more. */
-static inline void blkkin_turns_rest(struct blkkin_turns *turns)
+static inline void blkkin_sequence_exit(struct blkkin_sequence *sequence)
 {
-	if (turns->published)
-		blkkin_ust_unpublish(turns->key);
-	turns->published = false;
-	blkkin_ust_turn_to(turns, 0);
+	if (sequence->published)
+		blkkin_ust_unpublish(sequence->key);
+	sequence->published = false;
+	blkkin_ust_sequence_switch(sequence, 0);
 }
 
 #pragma GCC visibility pop

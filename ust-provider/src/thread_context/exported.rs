@@ -1,64 +1,67 @@
-//! Whether this executable exports a thread's variable, so that readers of other processes find it: what a static one does only if its
-//! linker was told to, which a dependency cannot do.
+//! Dynamic symbols of this executable: whether it exports a thread-local variable for readers of
+//! other processes.
 //!
-//! *In*: the program's own file. *Out*: whether its table of dynamic symbols has the name (System V ABI, chapter 4, *Symbol Table*). What cannot
-//! be read exports nothing.
+//! A static executable exports it only if its linker was told to, which a dependency cannot do.
+//!
+//! *In*: the program's own file. *Out*: whether its dynamic symbol table has the name (System V
+//! ABI, chapter 4, *Symbol Table*). *Invariant*: a file that cannot be read or parsed exports
+//! nothing.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Of a section's header: its type for dynamic symbols.
-const DYNAMIC_SYMBOLS: u32 = 11;
-/// Of a symbol: a thread's variable (STT_TLS).
-const THREADS: u8 = 6;
-/// Of a table, at the most: who has more symbols is not looked at.
+/// Type of a section of dynamic symbols (SHT_DYNSYM).
+const SHT_DYNSYM: u32 = 11;
+/// Type of a symbol of a thread-local variable (STT_TLS).
+const STT_TLS: u8 = 6;
+/// Maximum bytes of a table. A larger one is not read.
 const TABLE_MAX: u64 = 64 << 20;
 
-/// A table of the file.
+/// A section of the file.
 struct Section {
     kind: u32,
     link: usize,
-    begin: u64,
+    offset: u64,
     bytes: u64,
 }
 
-/// The executable exports a thread's variable of this name.
+/// Returns whether the executable exports a thread-local variable of this name.
 pub(super) fn exports(name: &[u8]) -> bool {
     File::open("/proc/self/exe").ok().and_then(|file| exported(&file, name)).unwrap_or(false)
 }
 
 fn exported(file: &File, name: &[u8]) -> Option<bool> {
     let head = read(file, 0, 64)?;
-    // Of 64 bits a word; its byte order is ours.
+    // ELFCLASS64. The byte order of our own executable is the native one.
     if !head.starts_with(b"\x7fELF\x02") {
         return None;
     }
-    let (each, count) = (usize::from(u16_at(&head, 58)?), usize::from(u16_at(&head, 60)?));
-    let headers = read(file, u64_at(&head, 40)?, (each * count) as u64)?;
-    let sections = headers.chunks(each.max(64)).map(section).collect::<Option<Vec<_>>>()?;
-    let symbols = sections.iter().find(|section| section.kind == DYNAMIC_SYMBOLS)?;
+    let (header_bytes, count) = (usize::from(u16_at(&head, 58)?), usize::from(u16_at(&head, 60)?));
+    let headers = read(file, u64_at(&head, 40)?, (header_bytes * count) as u64)?;
+    let sections = headers.chunks(header_bytes.max(64)).map(section).collect::<Option<Vec<_>>>()?;
+    let symbols = sections.iter().find(|section| section.kind == SHT_DYNSYM)?;
     let names = sections.get(symbols.link)?;
     let (symbols, names) = (contents(file, symbols)?, contents(file, names)?);
-    Some(symbols.chunks_exact(24).any(|symbol| is(symbol, &names, name)))
+    Some(symbols.chunks_exact(24).any(|symbol| matches(symbol, &names, name)))
 }
 
-/// Defined here, of threads, and so called.
-fn is(symbol: &[u8], names: &[u8], name: &[u8]) -> bool {
-    let called = || names.get(u32_at(symbol, 0)? as usize..)?.strip_prefix(name)?.first().copied();
-    symbol[4] & 15 == THREADS && u16_at(symbol, 6) != Some(0) && called() == Some(0)
+/// Returns whether a symbol is thread-local, defined in this file, and has this name.
+fn matches(symbol: &[u8], names: &[u8], name: &[u8]) -> bool {
+    let end_of_name = || names.get(u32_at(symbol, 0)? as usize..)?.strip_prefix(name)?.first().copied();
+    symbol[4] & 15 == STT_TLS && u16_at(symbol, 6) != Some(0) && end_of_name() == Some(0)
 }
 
 fn section(header: &[u8]) -> Option<Section> {
     Some(Section {
         kind: u32_at(header, 4)?,
         link: u32_at(header, 40)? as usize,
-        begin: u64_at(header, 24)?,
+        offset: u64_at(header, 24)?,
         bytes: u64_at(header, 32)?,
     })
 }
 
 fn contents(file: &File, section: &Section) -> Option<Vec<u8>> {
-    read(file, section.begin, section.bytes)
+    read(file, section.offset, section.bytes)
 }
 
 fn read(file: &File, at: u64, bytes: u64) -> Option<Vec<u8>> {
@@ -88,7 +91,8 @@ mod tests {
 
     use super::*;
 
-    /// An ELF file of a head, one symbol, its name and two sections' headers, with the symbol's type and section as told.
+    /// An ELF file of a header, one symbol with this type and section, its name, and two section
+    /// headers.
     fn elf(kind: u8, section: u8, name: &[u8]) -> Vec<u8> {
         let mut file = vec![0; 64 + 24 + 32];
         file[..5].copy_from_slice(b"\x7fELF\x02");
@@ -96,12 +100,12 @@ mod tests {
         (file[58], file[60]) = (64, 2);
         (file[64], file[68], file[70]) = (1, 0x10 | kind, section);
         file[89..89 + name.len()].copy_from_slice(name);
-        let mut header = |kind: u8, begin: u8, bytes: u8| {
+        let mut header = |kind: u8, offset: u8, bytes: u8| {
             let mut header = [0; 64];
-            (header[4], header[24], header[32], header[40]) = (kind, begin, bytes, 1);
+            (header[4], header[24], header[32], header[40]) = (kind, offset, bytes, 1);
             file.extend(header);
         };
-        header(DYNAMIC_SYMBOLS as u8, 64, 24);
+        header(SHT_DYNSYM as u8, 64, 24);
         header(3, 88, 32);
         file
     }
@@ -113,22 +117,22 @@ mod tests {
     }
 
     #[test]
-    fn a_threads_variable_that_is_defined_here_by_this_name_is_exported() {
-        assert_eq!(found(&elf(THREADS, 1, b"slot_v1\0")), Some(true));
-        for other in [elf(1, 1, b"slot_v1\0"), elf(THREADS, 0, b"slot_v1\0"), elf(THREADS, 1, b"slot_v12\0")]
+    fn a_defined_thread_local_variable_of_this_name_is_exported() {
+        assert_eq!(found(&elf(STT_TLS, 1, b"slot_v1\0")), Some(true));
+        for other in [elf(1, 1, b"slot_v1\0"), elf(STT_TLS, 0, b"slot_v1\0"), elf(STT_TLS, 1, b"slot_v12\0")]
         {
             assert_eq!(found(&other), Some(false));
         }
     }
 
     #[test]
-    fn this_program_exports_none() {
+    fn this_program_exports_no_slot() {
         assert!(!exports(b"otel_thread_ctx_v1"));
     }
 
     #[test]
-    fn a_file_that_is_cut_or_changed_anywhere_is_read_or_not() {
-        let whole = elf(THREADS, 1, b"slot_v1\0");
+    fn a_truncated_or_corrupt_file_does_not_panic() {
+        let whole = elf(STT_TLS, 1, b"slot_v1\0");
         for at in 0..whole.len() {
             found(&whole[..at]);
             for value in [0, 0x7f, 0xff] {

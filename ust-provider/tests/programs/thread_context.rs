@@ -1,6 +1,6 @@
 //! A program of its own crate that asks, as a reader in the same process, for what its threads publish. Prints how publishing is.
 
-use blkkin_ust::{Context, Kind, Span};
+use blkkin_ust::{SpanContext, SpanKind, Span};
 
 fn main() {
     let _ = blkkin_ust::init();
@@ -8,8 +8,8 @@ fn main() {
         return println!("{why}");
     }
     let span = |number: u64| {
-        let context = Context { trace_hi: !number, trace_lo: number, span: number, parent: 0, sampled: true };
-        Span::continued(context, Kind::Server, c"x", c"s")
+        let context = SpanContext { trace_hi: !number, trace_lo: number, span: number, parent: 0, sampled: true };
+        Span::continued(context, SpanKind::Server, c"x", c"s")
     };
     let (one, two) = (span(1), span(2));
     assert_eq!(named(), 0);

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use blkkin_ust::{Context, Here, Kind, Span};
+use blkkin_ust::{SpanContext, ScopedSpan, SpanKind, Span};
 
 const SERVICE: &std::ffi::CStr = c"verdict";
 
@@ -24,16 +24,16 @@ fn main() {
         Err(why) => println!("{why}"),
     }
     assert_eq!(verdict.is_ok(), blkkin_ust::init().is_ok());
-    let span = Span::root(Kind::Server, c"x", SERVICE);
-    let child = span.child(Kind::Internal, c"y");
-    child.text(c"k", c"v");
+    let span = Span::root(SpanKind::Server, c"x", SERVICE);
+    let child = span.child(SpanKind::Internal, c"y");
+    child.set_text(c"k", c"v");
     let _entered = child.enter();
-    let came = Context::from_traceparent("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01").unwrap();
-    let continued = Here::continued(came, Kind::Server, c"z", SERVICE);
+    let came = SpanContext::from_traceparent("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01").unwrap();
+    let continued = ScopedSpan::continued(came, SpanKind::Server, c"z", SERVICE);
     if !blkkin_ust::enabled() {
-        assert!(!span.is_recorded() && span.context().is_none());
+        assert!(!span.is_recording() && span.context().is_none());
         assert_eq!(continued.context(), came);
-        assert_eq!(blkkin_ust::counts(), Default::default());
+        assert_eq!(blkkin_ust::stats(), Default::default());
     }
     println!("{}", took.as_micros());
 }

@@ -40,13 +40,13 @@ struct header {
 	uint64_t payload;
 };
 
-_Static_assert(sizeof(struct header) == 32, "as OTEP 4719 has it");
+_Static_assert(sizeof(struct header) == 32, "the layout of OTEP 4719");
 
 /* The process in which a thread is at it (0: none), the page, whose process's it is, its payload, and the last number. */
-static pid_t holder, page_of;
+static pid_t lock_owner, page_owner;
 static struct header *page;
-static unsigned char *payload_now;
-static uint64_t last;
+static unsigned char *current_payload;
+static uint64_t last_published_ns;
 
 struct bytes {
 	size_t size;
@@ -54,31 +54,31 @@ struct bytes {
 };
 
 /* What was said last: of the resource the bytes, and the names of what threads say, by number, which are only added to. */
-static struct bytes *resource_now;
+static struct bytes *current_resource;
 static char *names[KEYS_MAX];
 static size_t names_count;
 
 /* One thread at a time; who held it in the process that this one was forked from does not count. */
-static void hold(void)
+static void acquire_lock(void)
 {
 	const pid_t own = getpid();
 
 	for (;;) {
-		pid_t by = __atomic_load_n(&holder, __ATOMIC_RELAXED);
+		pid_t by = __atomic_load_n(&lock_owner, __ATOMIC_RELAXED);
 
-		if (by != own && __atomic_compare_exchange_n(&holder, &by, own, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+		if (by != own && __atomic_compare_exchange_n(&lock_owner, &by, own, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
 			return;
 		sched_yield();
 	}
 }
 
-static bool has_name(void)
+static bool set_name(void)
 {
 	return !prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, (unsigned long) (uintptr_t) page, (unsigned long) BYTES, NAME);
 }
 
 /* Whether this process has such a page already. */
-static bool is_taken(void)
+static bool is_already_published(void)
 {
 	FILE *maps = fopen("/proc/self/maps", "re");
 	char *line = NULL;
@@ -107,19 +107,19 @@ static int make_page(void)
 		close(file);
 	if (page == MAP_FAILED)
 		return -error;
-	if (madvise(page, BYTES, MADV_DONTFORK) || (!is_file && !has_name())) {
+	if (madvise(page, BYTES, MADV_DONTFORK) || (!is_file && !set_name())) {
 		error = errno;
 		munmap(page, BYTES);
 		return -error;
 	}
 	/* What the process that this one was forked from pointed at is lost: some hundred bytes. */
-	payload_now = NULL;
-	page_of = getpid();
+	current_payload = NULL;
+	page_owner = getpid();
 	return 0;
 }
 
 /* Bytes of a field of protobuf whose content has so many. */
-static size_t whole(size_t size)
+static size_t field_size(size_t size)
 {
 	size_t head = 2, left = size;
 
@@ -128,7 +128,7 @@ static size_t whole(size_t size)
 	return head + size;
 }
 
-static unsigned char *head(unsigned char *to, int number, size_t size)
+static unsigned char *field_head(unsigned char *to, int number, size_t size)
 {
 	*to++ = (unsigned char) (number << 3 | 2);
 	for (; size > 0x7f; size >>= 7)
@@ -137,27 +137,27 @@ static unsigned char *head(unsigned char *to, int number, size_t size)
 	return to;
 }
 
-static unsigned char *text(unsigned char *to, const char *said)
+static unsigned char *text(unsigned char *to, const char *string)
 {
-	const size_t size = strlen(said);
+	const size_t size = strlen(string);
 
-	return (unsigned char *) memcpy(head(to, 1, size), said, size) + size;
+	return (unsigned char *) memcpy(field_head(to, 1, size), string, size) + size;
 }
 
-static size_t text_size(const char *said)
+static size_t text_size(const char *string)
 {
-	return whole(strlen(said));
+	return field_size(strlen(string));
 }
 
 /* A pair of a key and a value of so many bytes, which are written behind it. */
 static size_t pair_size(const char *key, size_t value)
 {
-	return text_size(key) + whole(value);
+	return text_size(key) + field_size(value);
 }
 
 static unsigned char *pair(unsigned char *to, int number, const char *key, size_t value)
 {
-	return head(text(head(to, number, pair_size(key, value)), key), 2, value);
+	return field_head(text(field_head(to, number, pair_size(key, value)), key), 2, value);
 }
 
 /* What tells readers of threads how to read them. */
@@ -172,7 +172,7 @@ static struct bytes *make_resource(const struct blkkin_attribute *attributes, si
 	unsigned char *at;
 
 	for (each = 0; each < count; each++)
-		size += whole(pair_size(attributes[each].key, text_size(attributes[each].value)));
+		size += field_size(pair_size(attributes[each].key, text_size(attributes[each].value)));
 	resource = malloc(sizeof *resource + size);
 	if (!resource)
 		return NULL;
@@ -191,35 +191,35 @@ static int make_payload(const struct bytes *resource, size_t count, unsigned cha
 	unsigned char *at;
 
 	for (each = 0; each < count; each++)
-		list += whole(text_size(names[each]));
-	*size = whole(resource->size);
+		list += field_size(text_size(names[each]));
+	*size = field_size(resource->size);
 	if (threads)
-		*size += whole(pair_size(SCHEMA, text_size(SCHEMA_IS))) + whole(pair_size(KEY_MAP, whole(list)));
+		*size += field_size(pair_size(SCHEMA, text_size(SCHEMA_IS))) + field_size(pair_size(KEY_MAP, field_size(list)));
 	if (*size > PAYLOAD_BYTES_MAX)
 		return -E2BIG;
 	*payload = malloc(*size);
 	if (!*payload)
 		return -ENOMEM;
-	at = (unsigned char *) memcpy(head(*payload, 1, resource->size), resource->at, resource->size) + resource->size;
+	at = (unsigned char *) memcpy(field_head(*payload, 1, resource->size), resource->at, resource->size) + resource->size;
 	if (!threads)
 		return 0;
 	at = text(pair(at, 2, SCHEMA, text_size(SCHEMA_IS)), SCHEMA_IS);
-	at = head(pair(at, 2, KEY_MAP, whole(list)), 5, list);
+	at = field_head(pair(at, 2, KEY_MAP, field_size(list)), 5, list);
 	for (each = 0; each < count; each++)
-		at = text(head(at, 1, text_size(names[each])), names[each]);
+		at = text(field_head(at, 1, text_size(names[each])), names[each]);
 	return 0;
 }
 
-static void put(unsigned char *payload, size_t size)
+static void write_page(unsigned char *payload, size_t size)
 {
 	struct timespec now;
 	uint64_t number;
 
 	clock_gettime(CLOCK_BOOTTIME, &now);
 	number = (uint64_t) now.tv_sec * 1000000000u + (uint64_t) now.tv_nsec;
-	if (number <= last)
-		number = last + 1;
-	last = number;
+	if (number <= last_published_ns)
+		number = last_published_ns + 1;
+	last_published_ns = number;
 	__atomic_store_n(&page->number, 0, __ATOMIC_RELAXED);
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	__atomic_store_n(&page->payload, (uint64_t) (uintptr_t) payload, __ATOMIC_RELAXED);
@@ -229,36 +229,36 @@ static void put(unsigned char *payload, size_t size)
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	__atomic_store_n(&page->number, number, __ATOMIC_RELAXED);
 	/* How it is told that something is new; kernels without names refuse it. */
-	has_name();
+	set_name();
 	/* A reader that is at it takes nothing of it. */
-	free(payload_now);
-	payload_now = payload;
+	free(current_payload);
+	current_payload = payload;
 }
 
 static bool is_off(void)
 {
-	const char *said = getenv("BLKKIN_UST_CONTEXT");
+	const char *enabled = getenv("BLKKIN_UST_CONTEXT");
 
-	return said && !strcmp(said, "0");
+	return enabled && !strcmp(enabled, "0");
 }
 
 /* By who holds it. */
-static int say(const struct bytes *resource, size_t count)
+static int publish(const struct bytes *resource, size_t count)
 {
 	unsigned char *payload;
 	size_t size;
-	int error = page_of == getpid() ? 0 : is_taken() ? -EBUSY : make_page();
+	int error = page_owner == getpid() ? 0 : is_already_published() ? -EBUSY : make_page();
 
 	if (!error)
 		error = make_payload(resource, count, &payload, &size);
 	if (!error)
-		put(payload, size);
+		write_page(payload, size);
 	return error;
 }
 
-static void let_go(void)
+static void release_lock(void)
 {
-	__atomic_store_n(&holder, 0, __ATOMIC_RELEASE);
+	__atomic_store_n(&lock_owner, 0, __ATOMIC_RELEASE);
 }
 
 int blkkin_publish_process(const struct blkkin_attribute *attributes, size_t count)
@@ -271,14 +271,14 @@ int blkkin_publish_process(const struct blkkin_attribute *attributes, size_t cou
 	resource = make_resource(attributes, count);
 	if (!resource)
 		return -ENOMEM;
-	hold();
-	error = say(resource, names_count);
+	acquire_lock();
+	error = publish(resource, names_count);
 	old = resource;
 	if (!error) {
-		old = resource_now;
-		resource_now = resource;
+		old = current_resource;
+		current_resource = resource;
 	}
-	let_go();
+	release_lock();
 	free(old);
 	return error;
 }
@@ -294,7 +294,7 @@ int blkkin_thread_key(const char *name)
 		return error;
 	if (!*name || strlen(name) > KEY_BYTES_MAX)
 		return -EINVAL;
-	hold();
+	acquire_lock();
 	for (at = 0; at < names_count && strcmp(names[at], name); at++)
 		;
 	if (at == names_count) {
@@ -302,13 +302,13 @@ int blkkin_thread_key(const char *name)
 		error = own ? 0 : at < KEYS_MAX ? -ENOMEM : -ENOSPC;
 		if (!error) {
 			names[at] = own;
-			error = say(resource_now ? resource_now : &nothing, at + 1);
+			error = publish(current_resource ? current_resource : &nothing, at + 1);
 			if (error)
 				free(own);
 			else
 				names_count = at + 1;
 		}
 	}
-	let_go();
+	release_lock();
 	return error ? error : (int) at;
 }

@@ -9,7 +9,7 @@
  * Publishes from now on, where that is wanted and possible; else the negative errno of blkkin_publishing(), and why in `why`. An object is
  * loaded by `load`, which gives a negative errno and says why itself.
  */
-int blkkin_publish_begin(bool wanted, int (*load)(const char *name, const unsigned char *bytes, size_t size, void **handle,
+int blkkin_start_publishing(bool wanted, int (*load)(const char *name, const unsigned char *bytes, size_t size, void **handle,
 						  char *why, size_t room),
 			 char *why, size_t room);
 

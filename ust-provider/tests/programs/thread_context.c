@@ -25,7 +25,7 @@
 struct record {
 	unsigned char trace[16], span[8], valid, flags;
 	uint16_t bytes;
-	unsigned char entries[BLKKIN_SAID_BYTES];
+	unsigned char entries[BLKKIN_THREAD_ATTRIBUTES_BYTES];
 };
 
 #ifdef TAKEN
@@ -47,7 +47,7 @@ static struct record *record(void)
 }
 
 /* 0: none. */
-static uint64_t named(void)
+static uint64_t published_span(void)
 {
 	struct record *now = record();
 	uint64_t high, low, span;
@@ -62,60 +62,60 @@ static uint64_t named(void)
 }
 
 /* Whether this thread says so, of what it is named to work for. */
-static bool is_said(uint64_t span, const char *bytes, size_t size)
+static bool has_attributes(uint64_t span, const char *bytes, size_t size)
 {
-	return named() == span && record()->bytes == size && !memcmp(record()->entries, bytes, size);
+	return published_span() == span && record()->bytes == size && !memcmp(record()->entries, bytes, size);
 }
 
-static struct blkkin_span span(uint64_t number, enum blkkin_where where)
+static struct blkkin_span span(uint64_t number, enum blkkin_scope scope)
 {
 	struct blkkin_context context = { ~number, number, number, 0, number & 1 };
 	struct blkkin_span span;
 
-	blkkin_begin_continued(&span, &context, BLKKIN_SERVER, "x", "s", where);
+	blkkin_begin_continued(&span, &context, BLKKIN_SERVER, "x", "s", scope);
 	return span;
 }
 
-static void says(void)
+static void thread_attributes(void)
 {
-	struct blkkin_span outer = span(5, BLKKIN_HERE), inner = span(6, BLKKIN_ELSEWHERE), none;
-	struct blkkin_said said = { 0 }, full = { 0 };
-	char longest[BLKKIN_SAID_BYTES - 1];
+	struct blkkin_span outer = span(5, BLKKIN_SCOPED), inner = span(6, BLKKIN_DETACHED), none;
+	struct blkkin_thread_attributes attributes = { 0 }, full = { 0 };
+	char longest[BLKKIN_THREAD_ATTRIBUTES_BYTES - 1];
 	int route = blkkin_thread_key("http.route"), user = blkkin_thread_key("user.id");
 
 	CHECK(route == 0 && user == 1 && blkkin_thread_key("http.route") == route);
 	CHECK(blkkin_thread_key("") == -EINVAL);
-	CHECK(is_said(5, "", 0));
-	blkkin_say(&said, user, "old");
-	blkkin_say(&said, route, "/buy");
-	blkkin_say(&said, user, "7");
-	blkkin_says(&outer, &said);
-	CHECK(is_said(5, "\0\4/buy\1\0017", 9));
+	CHECK(has_attributes(5, "", 0));
+	blkkin_add_thread_attribute(&attributes, user, "old");
+	blkkin_add_thread_attribute(&attributes, route, "/buy");
+	blkkin_add_thread_attribute(&attributes, user, "7");
+	blkkin_set_thread_attributes(&outer, &attributes);
+	CHECK(has_attributes(5, "\0\4/buy\1\0017", 9));
 	blkkin_enter(&inner);
-	CHECK(is_said(6, "", 0));
+	CHECK(has_attributes(6, "", 0));
 	/* Of what is around it. */
-	blkkin_say(&said, user, "8");
-	blkkin_says(&outer, &said);
-	CHECK(is_said(6, "", 0));
-	blkkin_begin_root(&none, BLKKIN_SERVER, "x", "s", BLKKIN_HERE);
-	blkkin_says(&none, &said);
-	CHECK(named() == 0);
+	blkkin_add_thread_attribute(&attributes, user, "8");
+	blkkin_set_thread_attributes(&outer, &attributes);
+	CHECK(has_attributes(6, "", 0));
+	blkkin_begin_root(&none, BLKKIN_SERVER, "x", "s", BLKKIN_SCOPED);
+	blkkin_set_thread_attributes(&none, &attributes);
+	CHECK(published_span() == 0);
 	blkkin_end(&none);
 	blkkin_leave(&inner);
-	CHECK(is_said(5, "\0\4/buy\1\0018", 9));
+	CHECK(has_attributes(5, "\0\4/buy\1\0018", 9));
 	/* What has no room is left out, and so is what it was said instead of. */
 	memset(longest, 'x', sizeof longest - 1);
 	longest[sizeof longest - 1] = 0;
-	blkkin_say(&full, route, longest);
-	CHECK(full.bytes == BLKKIN_SAID_BYTES && !full.left_out);
-	blkkin_says(&outer, &full);
-	CHECK(named() == 5 && record()->bytes == BLKKIN_SAID_BYTES);
-	blkkin_say(&said, user, longest);
-	blkkin_say(&said, -EBUSY, "nameless");
-	CHECK(said.bytes == 6 && said.left_out == 2);
+	blkkin_add_thread_attribute(&full, route, longest);
+	CHECK(full.bytes == BLKKIN_THREAD_ATTRIBUTES_BYTES && !full.dropped_attributes_count);
+	blkkin_set_thread_attributes(&outer, &full);
+	CHECK(published_span() == 5 && record()->bytes == BLKKIN_THREAD_ATTRIBUTES_BYTES);
+	blkkin_add_thread_attribute(&attributes, user, longest);
+	blkkin_add_thread_attribute(&attributes, -EBUSY, "nameless");
+	CHECK(attributes.bytes == 6 && attributes.dropped_attributes_count == 2);
 	blkkin_end(&outer);
-	outer = span(9, BLKKIN_HERE);
-	CHECK(is_said(9, "", 0));
+	outer = span(9, BLKKIN_SCOPED);
+	CHECK(has_attributes(9, "", 0));
 	blkkin_end(&outer);
 }
 
@@ -123,47 +123,47 @@ static void *other_thread(void *of_all)
 {
 	struct blkkin_span *both = of_all;
 
-	CHECK(named() == 0);
+	CHECK(published_span() == 0);
 	blkkin_enter(both);
-	CHECK(named() == 8);
+	CHECK(published_span() == 8);
 	return NULL;
 }
 
-static void here(void)
+static void scoped_spans(void)
 {
-	struct blkkin_span outer = span(5, BLKKIN_HERE), none, inner;
+	struct blkkin_span outer = span(5, BLKKIN_SCOPED), none, inner;
 
-	CHECK(named() == 5);
-	blkkin_begin_root(&none, BLKKIN_SERVER, "x", "s", BLKKIN_HERE);
-	CHECK(named() == 0);
+	CHECK(published_span() == 5);
+	blkkin_begin_root(&none, BLKKIN_SERVER, "x", "s", BLKKIN_SCOPED);
+	CHECK(published_span() == 0);
 	inner = none;
 	blkkin_end(&inner);
-	CHECK(named() == 5);
-	blkkin_begin_child(&inner, &outer, BLKKIN_INTERNAL, "y", BLKKIN_HERE);
-	CHECK(named() == 5);
+	CHECK(published_span() == 5);
+	blkkin_begin_child(&inner, &outer, BLKKIN_INTERNAL, "y", BLKKIN_SCOPED);
+	CHECK(published_span() == 5);
 	blkkin_end(&inner);
-	CHECK(named() == 5);
+	CHECK(published_span() == 5);
 	blkkin_end(&outer);
-	CHECK(named() == 0);
+	CHECK(published_span() == 0);
 	blkkin_end(&outer);
 }
 
-static void too_deep(void)
+static void deep_nesting(void)
 {
 	enum { DEEP = 20 };
 	struct blkkin_span spans[DEEP];
 	int each;
 
 	for (each = 0; each < DEEP; each++) {
-		spans[each] = span((uint64_t) each + 1, BLKKIN_ELSEWHERE);
+		spans[each] = span((uint64_t) each + 1, BLKKIN_DETACHED);
 		blkkin_enter(&spans[each]);
-		CHECK(named() == (each < 16 ? (uint64_t) each + 1 : 0));
+		CHECK(published_span() == (each < 16 ? (uint64_t) each + 1 : 0));
 	}
 	for (; each; each--) {
-		CHECK(named() == (each <= 16 ? (uint64_t) each : 0));
+		CHECK(published_span() == (each <= 16 ? (uint64_t) each : 0));
 		blkkin_leave(&spans[each - 1]);
 	}
-	CHECK(named() == 0);
+	CHECK(published_span() == 0);
 }
 
 /* A second copy, of a library that the program loads: both share what the thread works for. */
@@ -175,7 +175,7 @@ static void second_copy(const char *path)
 	void (*publish)(uint64_t key, const struct blkkin_context *context);
 	void (*unpublish)(uint64_t key);
 	struct blkkin_context context = { ~(uint64_t) 12, 12, 12, 0, false };
-	struct blkkin_span outer = span(11, BLKKIN_ELSEWHERE);
+	struct blkkin_span outer = span(11, BLKKIN_DETACHED);
 
 	CHECK(library);
 	*(void **) &publishing = dlsym(library, "blkkin_publishing");
@@ -187,16 +187,16 @@ static void second_copy(const char *path)
 	CHECK(publishing() == 0);
 	blkkin_enter(&outer);
 	publish(12, &context);
-	CHECK(named() == 12);
+	CHECK(published_span() == 12);
 	unpublish(12);
-	CHECK(named() == 11);
+	CHECK(published_span() == 11);
 	blkkin_leave(&outer);
-	CHECK(named() == 0);
+	CHECK(published_span() == 0);
 }
 
 int main(int count, char **words)
 {
-	struct blkkin_span one, two, none, early = span(1, BLKKIN_ELSEWHERE);
+	struct blkkin_span one, two, none, early = span(1, BLKKIN_DETACHED);
 	struct blkkin_options options = { 0 };
 	pthread_t thread;
 
@@ -204,34 +204,34 @@ int main(int count, char **words)
 	blkkin_enter(&early);
 	options.no_thread_context = getenv("NO_THREAD_CONTEXT") != NULL;
 	blkkin_init(&options);
-	printf("%d %s\n", blkkin_publishing(), blkkin_why_not_published());
+	printf("%d %s\n", blkkin_publishing(), blkkin_publishing_error());
 	if (blkkin_publishing())
 		return 0;
-	CHECK(!blkkin_enabled() && named() == 0);
+	CHECK(!blkkin_enabled() && published_span() == 0);
 	blkkin_leave(&early);
-	one = span(7, BLKKIN_ELSEWHERE);
-	two = span(8, BLKKIN_ELSEWHERE);
-	blkkin_begin_root(&none, BLKKIN_SERVER, "x", "s", BLKKIN_ELSEWHERE);
+	one = span(7, BLKKIN_DETACHED);
+	two = span(8, BLKKIN_DETACHED);
+	blkkin_begin_root(&none, BLKKIN_SERVER, "x", "s", BLKKIN_DETACHED);
 	blkkin_enter(&one);
-	CHECK(named() == 7);
+	CHECK(published_span() == 7);
 	blkkin_enter(&two);
-	CHECK(named() == 8);
+	CHECK(published_span() == 8);
 	CHECK(!pthread_create(&thread, NULL, other_thread, &two) && !pthread_join(thread, NULL));
 	blkkin_enter(&none);
-	CHECK(named() == 0);
+	CHECK(published_span() == 0);
 	blkkin_leave(&none);
-	CHECK(named() == 8);
+	CHECK(published_span() == 8);
 	blkkin_leave(&two);
-	CHECK(named() == 7);
+	CHECK(published_span() == 7);
 	/* The outer one first: what it held is left with it. */
 	blkkin_enter(&two);
 	blkkin_leave(&one);
-	CHECK(named() == 0);
+	CHECK(published_span() == 0);
 	blkkin_leave(&two);
-	CHECK(named() == 0);
-	here();
-	says();
-	too_deep();
+	CHECK(published_span() == 0);
+	scoped_spans();
+	thread_attributes();
+	deep_nesting();
 	second_copy(words[1]);
 	return 0;
 }

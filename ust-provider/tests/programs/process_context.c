@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int say(const char *name, const char *long_one)
+static int publish(const char *name, const char *long_one)
 {
 	const struct blkkin_attribute attributes[] = { { "service.name", name }, { "long", long_one } };
 
@@ -32,22 +32,22 @@ int main(int count, char **words)
 		file = memfd_create("OTEL_CTX", MFD_CLOEXEC);
 		if (file < 0 || ftruncate(file, 4096) || mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, file, 0) == MAP_FAILED)
 			return 1;
-		return printf("%d\n", say("one", "")) < 0;
+		return printf("%d\n", publish("one", "")) < 0;
 	}
 	blkkin_init(NULL);
 	/* Whatever is said of the process, names of what its threads say stay. */
-	if (blkkin_thread_key("http.route") != 0 || say("one", "") || blkkin_thread_key("user.id") != 1)
+	if (blkkin_thread_key("http.route") != 0 || publish("one", "") || blkkin_thread_key("user.id") != 1)
 		return getenv("BLKKIN_UST_CONTEXT") ? 1 : 2;
 	/* A child has none of its parent's, and may say its own. */
 	child = fork();
 	if (!child)
-		_exit(say("child", "") != 0);
+		_exit(publish("child", "") != 0);
 	if (waitpid(child, &status, 0) != child || status)
 		return 1;
 	printf("%d\n", blkkin_publishing());
 	fflush(stdout);
 	for (turn = 0; !poll(&input, 1, 0); turn++)
-		if (say(turn & 1 ? "one" : "other", turn & 1 ? "" : long_one))
+		if (publish(turn & 1 ? "one" : "other", turn & 1 ? "" : long_one))
 			return 1;
 	return 0;
 }

@@ -13,7 +13,7 @@ int main(void)
 
 	if (blkkin_init(NULL) != verdict || blkin_init())
 		return 1;
-	blkkin_begin_root(&span, BLKKIN_SERVER, "x", "y", BLKKIN_HERE);
+	blkkin_begin_root(&span, BLKKIN_SERVER, "x", "y", BLKKIN_SCOPED);
 	blkkin_text(&span, "k", "v");
 	blkkin_end(&span);
 	blkin_init_endpoint(&here, "", 0, "s");
@@ -22,6 +22,6 @@ int main(void)
 	BLKIN_TIMESTAMP(&trace, &here, CLIENT_SEND);
 	if (blkkin_seen_enabled() || blkkin_time_to_enabled_ns() || blkkin_enabled())
 		return 1;
-	printf("%d %s\n", verdict, blkkin_why());
+	printf("%d %s\n", verdict, blkkin_init_error());
 	return 0;
 }

@@ -62,16 +62,16 @@ int blkkin_from_traceparent(struct blkkin_context *context, const char *text)
 
 static void put(unsigned char *bytes, uint64_t word)
 {
-	for (int place = 7; place >= 0; place--, word >>= 8)
-		bytes[place] = (unsigned char) word;
+	for (int index = 7; index >= 0; index--, word >>= 8)
+		bytes[index] = (unsigned char) word;
 }
 
 static uint64_t get(const unsigned char *bytes)
 {
 	uint64_t word = 0;
 
-	for (int place = 0; place < 8; place++)
-		word = word << 8 | bytes[place];
+	for (int index = 0; index < 8; index++)
+		word = word << 8 | bytes[index];
 	return word;
 }
 

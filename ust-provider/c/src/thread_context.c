@@ -3,7 +3,7 @@
  * entered and not left, or at nothing. `src/publish.rs` has the same, with the same rules, and says why they are so.
  */
 #define _GNU_SOURCE
-#include "publish.h"
+#include "thread_context.h"
 
 #include <blkkin/ust.h>
 
@@ -27,10 +27,10 @@ struct record {
 	uint64_t trace[2], span;
 	uint8_t valid, flags;
 	uint16_t attributes_bytes;
-	unsigned char attributes[BLKKIN_SAID_BYTES];
+	unsigned char attributes[BLKKIN_THREAD_ATTRIBUTES_BYTES];
 };
 
-_Static_assert(offsetof(struct record, attributes) == 28 && sizeof(struct record) == 256, "as OTEP 4947 has it");
+_Static_assert(offsetof(struct record, attributes) == 28 && sizeof(struct record) == 256, "the layout of OTEP 4947");
 
 struct entry {
 	struct record record;
@@ -48,7 +48,7 @@ static __thread volatile size_t depth;
 static __thread volatile struct entry entries[DEPTH_MAX + 1];
 
 /* As the program has it: for whoever reads on the same CPU. */
-#define IN_ORDER() __atomic_signal_fence(__ATOMIC_SEQ_CST)
+#define COMPILER_BARRIER() __atomic_signal_fence(__ATOMIC_SEQ_CST)
 
 static bool is_none(const struct blkkin_context *context)
 {
@@ -76,12 +76,12 @@ void blkkin_ust_publish(uint64_t key, const struct blkkin_context *context)
 	at = depth;
 	/* First, so that a signal's handler takes the next. */
 	depth = at + 1;
-	IN_ORDER();
+	COMPILER_BARRIER();
 	if (at > DEPTH_MAX)
 		return;
 	entry = &entries[at];
 	entry->record.valid = 0;
-	IN_ORDER();
+	COMPILER_BARRIER();
 	entry->key = key;
 	entry->before = *slot;
 	if (none || at == DEPTH_MAX) {
@@ -93,15 +93,15 @@ void blkkin_ust_publish(uint64_t key, const struct blkkin_context *context)
 	entry->record.span = htobe64(context->span);
 	entry->record.flags = context->sampled;
 	entry->record.attributes_bytes = 0;
-	IN_ORDER();
+	COMPILER_BARRIER();
 	entry->record.valid = 1;
-	IN_ORDER();
+	COMPILER_BARRIER();
 	*slot = (void *) &entry->record;
 }
 
 void blkkin_ust_unpublish(uint64_t key)
 {
-	const size_t deep = depth, kept = deep < DEPTH_MAX + 1 ? deep : DEPTH_MAX + 1;
+	const size_t entered = depth, kept = entered < DEPTH_MAX + 1 ? entered : DEPTH_MAX + 1;
 	size_t left = kept, each;
 	void *before;
 
@@ -109,9 +109,9 @@ void blkkin_ust_unpublish(uint64_t key)
 		left--;
 	if (left) {
 		before = entries[--left].before;
-	} else if (deep > kept) {
+	} else if (entered > kept) {
 		/* Of those that are not kept one: which, does not matter. */
-		depth = deep - 1;
+		depth = entered - 1;
 		return;
 	} else {
 		return;
@@ -119,15 +119,15 @@ void blkkin_ust_unpublish(uint64_t key)
 	/* What is left is not valid any more, whoever still points at it. */
 	for (each = left; each < kept; each++)
 		entries[each].record.valid = 0;
-	IN_ORDER();
+	COMPILER_BARRIER();
 	depth = left;
-	IN_ORDER();
+	COMPILER_BARRIER();
 	*slot = before;
 }
 
-void blkkin_ust_say(uint64_t key, const struct blkkin_said *said)
+void blkkin_ust_set_thread_attributes(uint64_t key, const struct blkkin_thread_attributes *attributes)
 {
-	const size_t deep = depth, kept = deep < DEPTH_MAX ? deep : DEPTH_MAX;
+	const size_t entered = depth, kept = entered < DEPTH_MAX ? entered : DEPTH_MAX;
 	size_t at = kept, each;
 	volatile struct record *record;
 
@@ -137,39 +137,39 @@ void blkkin_ust_say(uint64_t key, const struct blkkin_said *said)
 		return;
 	record = &entries[at - 1].record;
 	record->valid = 0;
-	IN_ORDER();
-	for (each = 0; each < said->bytes; each++)
-		record->attributes[each] = said->entries[each];
-	record->attributes_bytes = said->bytes;
-	IN_ORDER();
+	COMPILER_BARRIER();
+	for (each = 0; each < attributes->bytes; each++)
+		record->attributes[each] = attributes->entries[each];
+	record->attributes_bytes = attributes->bytes;
+	COMPILER_BARRIER();
 	record->valid = 1;
 }
 
-void blkkin_say(struct blkkin_said *said, int key, const char *value)
+void blkkin_add_thread_attribute(struct blkkin_thread_attributes *attributes, int key, const char *value)
 {
 	const size_t length = strlen(value);
 	size_t at = 0, size;
 
 	/* A key is in it once: instead of what was said under it before, also where there is no room for this. */
-	for (; at + 2 <= said->bytes; at += size) {
-		size = 2u + said->entries[at + 1];
-		if (said->entries[at] != key)
+	for (; at + 2 <= attributes->bytes; at += size) {
+		size = 2u + attributes->entries[at + 1];
+		if (attributes->entries[at] != key)
 			continue;
-		memmove(said->entries + at, said->entries + at + size, said->bytes - at - size);
-		said->bytes = (uint16_t) (said->bytes - size);
+		memmove(attributes->entries + at, attributes->entries + at + size, attributes->bytes - at - size);
+		attributes->bytes = (uint16_t) (attributes->bytes - size);
 		break;
 	}
-	if (key < 0 || key > 255 || length > 255 || said->bytes + 2 + length > sizeof said->entries) {
-		said->left_out++;
+	if (key < 0 || key > 255 || length > 255 || attributes->bytes + 2 + length > sizeof attributes->entries) {
+		attributes->dropped_attributes_count++;
 		return;
 	}
-	said->entries[said->bytes] = (unsigned char) key;
-	said->entries[said->bytes + 1] = (unsigned char) length;
-	memcpy(said->entries + said->bytes + 2, value, length);
-	said->bytes = (uint16_t) (said->bytes + 2 + length);
+	attributes->entries[attributes->bytes] = (unsigned char) key;
+	attributes->entries[attributes->bytes + 1] = (unsigned char) length;
+	memcpy(attributes->entries + attributes->bytes + 2, value, length);
+	attributes->bytes = (uint16_t) (attributes->bytes + 2 + length);
 }
 
-uint64_t blkkin_ust_publish_here(const struct blkkin_span *span)
+uint64_t blkkin_ust_publish_scoped(const struct blkkin_span *span)
 {
 	const struct blkkin_context context = blkkin_context_of(span);
 	/* It may be copied until it ends, so its address is no name for it. */
@@ -179,16 +179,16 @@ uint64_t blkkin_ust_publish_here(const struct blkkin_span *span)
 	return key;
 }
 
-int blkkin_publish_begin(bool wanted, int (*load)(const char *name, const unsigned char *bytes, size_t size, void **handle,
+int blkkin_start_publishing(bool wanted, int (*load)(const char *name, const unsigned char *bytes, size_t size, void **handle,
 						  char *why, size_t room),
 			 char *why, size_t room)
 {
-	const char *said = getenv("BLKKIN_UST_CONTEXT");
+	const char *enabled = getenv("BLKKIN_UST_CONTEXT");
 	size_t size = (size_t) (blkkin_slot_bytes_end - blkkin_slot_bytes);
 	void *handle, *function;
 	int error;
 
-	if (!wanted || (said && !strcmp(said, "0"))) {
+	if (!wanted || (enabled && !strcmp(enabled, "0"))) {
 		snprintf(why, room, "switched off by BLKKIN_UST_CONTEXT=0 or by an option");
 		return -ECANCELED;
 	}
