@@ -1,12 +1,14 @@
-//! What a call costs, in ns: while nobody traces, with a session, and with a session and two threads.
+//! Cost of each call in ns: while no session records, with a session, and with a session and two
+//! threads.
 //!
-//! `cargo bench -p blkkin-ust`. Each figure is the smallest of several rounds: what the call takes when nothing else is in the
-//! way. With a session means one that overwrites its oldest events, so that every one is recorded and none discarded.
+//! `cargo bench -p blkkin-ust`. Each figure is the minimum of several rounds, so it excludes
+//! interruptions. The session overwrites its oldest events, so every event is recorded and none
+//! discarded.
 
 #![allow(
     clippy::print_stdout,
     clippy::unwrap_used,
-    reason = "a bench says what it measured, and fails by panicking"
+    reason = "a benchmark prints what it measured, and fails by panicking"
 )]
 
 #[path = "../tests/support/mod.rs"]
@@ -20,18 +22,19 @@ use blkkin_ust::{RpcSide, ScopedSpan, SequentialSpans, Span, SpanBatch, SpanCont
 use support::{Lttng, compile, library, succeed};
 
 const SERVICE: &std::ffi::CStr = c"nbd-server";
-/// Each is shorter than what a scheduler gives, so the smallest is one that nothing interrupted.
+/// Number of rounds. Each is shorter than a scheduler's time slice, so the minimum was not
+/// interrupted.
 const ROUNDS: usize = 300;
 
 fn main() {
-    // `cargo bench` says --bench.
+    // `cargo bench` passes --bench.
     match std::env::args().nth(1).as_deref() {
         Some("measure") => measure(),
         _ => compare(),
     }
 }
 
-/// Runs the measurement as a process of its own, without LTTng and with.
+/// Runs the measurement in separate processes, without and with LTTng.
 fn compare() {
     let program = std::env::current_exe().unwrap();
     println!("off:");
@@ -44,7 +47,7 @@ fn compare() {
     print!("{}", succeed(Command::new(c).env("BLKKIN_UST", "0").output().unwrap()));
     let lttng = match Lttng::start() {
         Ok(lttng) => lttng,
-        Err(why) => return println!("skipped: {why}"),
+        Err(reason) => return println!("skipped: {reason}"),
     };
     let program = lttng.install(&program);
     println!("connected, no session:");
@@ -65,7 +68,7 @@ fn compare() {
     }
 }
 
-/// Somebody looks at it where it lies, then it ends. A function would have it copied to where it takes it.
+/// Uses the span in place and ends it. A function would copy it to its argument.
 macro_rules! ended {
     ($begun:expr) => {{
         let span = $begun;
@@ -78,44 +81,44 @@ fn measure() {
     let _ = blkkin_ust::init();
     let calls: u64 = if blkkin_ust::enabled() { 5_000 } else { 500_000 };
     let root = Span::root(SpanKind::Server, c"READ", SERVICE);
-    let came = SpanContext { trace_hi: 0, trace_lo: 1, span: 2, parent: 0, sampled: true };
+    let remote = SpanContext { trace_hi: 0, trace_lo: 1, span: 2, parent: 0, sampled: true };
     let empty = best(threads, calls, || {
         black_box(&root);
     });
-    let say = |what: &str, events: u32, took: Duration| {
+    let report = |label: &str, events: u32, took: Duration| {
         let ns = (took.as_secs_f64() - empty.as_secs_f64()).max(0.0) * 1e9 / calls as f64;
         let each = if blkkin_ust::enabled() {
             format!(", {:6.1} an event", ns / f64::from(events))
         } else {
             String::new()
         };
-        println!("  {what:34} {ns:7.2} ns{each}");
+        println!("  {label:34} {ns:7.2} ns{each}");
     };
-    say("number", 1, best(threads, calls, || black_box(&root).set_number(c"offset", black_box(4096))));
-    say("text", 1, best(threads, calls, || black_box(&root).set_text(c"path", c"/srv/disk.raw")));
-    say("event", 1, best(threads, calls, || black_box(&root).add_event(c"queued")));
-    say("enter, leave", 2, best(threads, calls, || drop(black_box(&root).enter())));
-    say("root, end", 2, best(threads, calls, || ended!(Span::root(SpanKind::Server, c"READ", SERVICE))));
-    say(
+    report("number", 1, best(threads, calls, || black_box(&root).set_number(c"offset", black_box(4096))));
+    report("text", 1, best(threads, calls, || black_box(&root).set_text(c"path", c"/srv/disk.raw")));
+    report("event", 1, best(threads, calls, || black_box(&root).add_event(c"queued")));
+    report("enter, leave", 2, best(threads, calls, || drop(black_box(&root).enter())));
+    report("root, end", 2, best(threads, calls, || ended!(Span::root(SpanKind::Server, c"READ", SERVICE))));
+    report(
         "child, end",
         2,
         best(threads, calls, || ended!(black_box(&root).child(SpanKind::Internal, c"pread"))),
     );
-    say(
+    report(
         "continued, end",
         2,
         best(threads, calls, || {
-            ended!(Span::continued(black_box(came), SpanKind::Server, c"READ", SERVICE));
+            ended!(Span::continued(black_box(remote), SpanKind::Server, c"READ", SERVICE));
         }),
     );
-    say(
-        "here: root, end",
+    report(
+        "scoped: root, end",
         2,
         best(threads, calls, || ended!(ScopedSpan::root(SpanKind::Server, c"READ", SERVICE))),
     );
-    say("a request, one by one", 7, best(threads, calls, one_by_one));
-    say(
-        "together: root, end",
+    report("a request, separate events", 7, best(threads, calls, separate_events));
+    report(
+        "batch: root, end",
         2,
         best(threads, calls, || {
             let mut batch = SpanBatch::new();
@@ -123,33 +126,33 @@ fn measure() {
             batch.end(span);
         }),
     );
-    say(
-        "turns: take, rest",
+    report(
+        "sequence: enter, exit",
         2,
         best(threads, calls, || {
             let mut current = SequentialSpans::new();
             current.enter(black_box(&root));
         }),
     );
-    // While nobody traces it would be the moving of eight spans.
+    // Without a session it would measure the moves of eight spans.
     if blkkin_ust::enabled() {
-        let eight = best(threads, calls / 8, together);
+        let eight = best(threads, calls / 8, batches);
         println!(
             "  {:34} {:7.2} ns",
-            "a request of eight, together",
+            "a request of eight, in batches",
             eight.as_secs_f64() * 1e9 / calls as f64
         );
     }
-    let carried = Span::continued(came, SpanKind::Server, c"READ", SERVICE);
-    // From here on something was published in this process, so what is not must hide it.
-    say("published: enter, leave", 2, best(threads, calls, || drop(black_box(&carried).enter())));
-    say("enter, leave, of one that hides", 2, best(threads, calls, || drop(black_box(&root).enter())));
+    let continued = Span::continued(remote, SpanKind::Server, c"READ", SERVICE);
+    // From here on a context was published in this process, so a span without one must hide it.
+    report("published: enter, leave", 2, best(threads, calls, || drop(black_box(&continued).enter())));
+    report("enter, leave, hiding a context", 2, best(threads, calls, || drop(black_box(&root).enter())));
 }
 
 const CONNECTION: &std::ffi::CStr = c"unix:4ed9f5f3-1a44-4d0b-8ac6-1c5ad6d5f1a0:123456>123457";
 
-/// What a server says of a request: seven events.
-fn one_by_one() {
+/// Events of a server for one request: seven.
+fn separate_events() {
     let span = Span::root(SpanKind::Server, c"READ", SERVICE);
     span.rpc_endpoint(RpcSide::Server, c"nbd", CONNECTION, black_box(7), false);
     span.set_number(c"nbd.offset", black_box(4096));
@@ -157,8 +160,8 @@ fn one_by_one() {
     drop(black_box(&span).enter());
 }
 
-/// The same of eight at once: eleven events.
-fn together() {
+/// Eight such requests in batches: eleven events.
+fn batches() {
     let mut batch = SpanBatch::new();
     let spans = [(); 8].map(|()| {
         let span = batch.root(SpanKind::Server, c"READ", SERVICE);
@@ -174,7 +177,7 @@ fn together() {
     spans.into_iter().for_each(|span| batch.end(span));
 }
 
-/// The smallest of several rounds; on several threads, the slowest of them.
+/// Minimum of several rounds; with several threads, of the slowest one.
 fn best(threads: usize, calls: u64, call: impl Fn() + Sync) -> Duration {
     let round = || {
         let begun = Instant::now();

@@ -1,14 +1,18 @@
-//! A program whose system calls say for which span they are made: each reads a byte at the offset that is the span's id, and at 0 for
-//! none. So whoever traces it can be judged, call by call; blkkin's tests do.
+//! A program whose system calls reveal their span: each one reads a byte at an offset that is the
+//! id of its span, or 0 for no span. A test can so check a tracer call by call, and blkkin's tests
+//! do.
 //!
-//! `publisher hops|pool FILE GO [TIMES]`: reads FILE, for one span until the file GO is there, and then in earnest: as tasks that hop between
-//! threads at each await, or by a pool of threads that hands its jobs on. The spans are somebody else's who asked for the work, so they
-//! need no LTTng. Of each span its threads say its number besides, under `work.number`. At the end it prints how many calls it made below spans, and how many below none.
+//! `publisher hops|pool FILE GO [TIMES]`: reads FILE, first in one span until the file GO exists,
+//! then in the measured spans. With `hops` these are tasks that move between threads at each await,
+//! with `pool` jobs that a pool of threads passes on. The spans continue remote ones, so they need
+//! no LTTng. Each thread also publishes the number of its span as the attribute `work.number`. At
+//! the end it prints the numbers of calls in spans and of calls without one.
 //!
-//! `publisher shop FILE ZIPKIN COLLECTOR`: an application that answers requests, and exports its spans itself: as JSON to a Zipkin and, by
-//! OTLP, to a collector, each `HOST:PORT`. For each request it reads a byte, writes one and makes that durable.
+//! `publisher shop FILE ZIPKIN COLLECTOR`: an application that handles requests and exports its own
+//! spans, as JSON to a Zipkin and by OTLP to a collector, each `HOST:PORT`. For each request it
+//! reads a byte, writes one and syncs it to the disk.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "it fails by panicking, and says what it did")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "it fails by panicking, and prints what it did")]
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -24,38 +28,42 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use blkkin_ust::{Instrument, ScopedSpan, Span, SpanContext, SpanKind, ThreadAttributes, ThreadKey};
 
 const SERVICE: &CStr = c"publisher";
-/// Below this one there are calls until whoever traces is ready. It is not counted.
-const AWAITED: u64 = 1 << 40;
+/// Span of the calls until the tracer is ready, which are not counted.
+const WAITING: u64 = 1 << 40;
 const THREADS: u64 = 4;
 
 static FILE: LazyLock<File> = LazyLock::new(|| File::open(std::env::args().nth(2).expect("a file")).unwrap());
 static NUMBER: LazyLock<ThreadKey> = LazyLock::new(|| blkkin_ust::thread_key("work.number").unwrap());
-static BELOW: AtomicU64 = AtomicU64::new(0);
-static BELOW_NONE: AtomicU64 = AtomicU64::new(0);
+static CALLS_IN_SPANS: AtomicU64 = AtomicU64::new(0);
+static CALLS_WITHOUT_SPAN: AtomicU64 = AtomicU64::new(0);
 
 fn main() {
-    // It says why nobody traces: what is published does not depend on that.
+    // The error is ignored: thread contexts are published without LTTng too.
     let _ = blkkin_ust::init();
     blkkin_ust::publishing().unwrap();
     blkkin_ust::publish_process(&[("service.name", "publisher"), ("service.instance.id", "one")]).unwrap();
-    // Its name, before anything is said under it.
+    // Registers the key before any thread uses it.
     LazyLock::force(&NUMBER);
-    let words: Vec<String> = std::env::args().collect();
-    if words[1] == "shop" {
-        return shop(&words[3], &words[4]);
+    let args: Vec<String> = std::env::args().collect();
+    if args[1] == "shop" {
+        return shop(&args[3], &args[4]);
     }
-    await_go(Path::new(&words[3]));
-    let times = words.get(4).map_or(1, |times| times.parse().unwrap());
-    match &*words[1] {
+    await_go(Path::new(&args[3]));
+    let times = args.get(4).map_or(1, |times| times.parse().unwrap());
+    match &*args[1] {
         "hops" => hops(times),
         "pool" => pool(times),
         _ => panic!("hops or pool"),
     }
     call(0);
-    println!("below {} none {}", BELOW.load(Ordering::Relaxed), BELOW_NONE.load(Ordering::Relaxed));
+    println!(
+        "below {} none {}",
+        CALLS_IN_SPANS.load(Ordering::Relaxed),
+        CALLS_WITHOUT_SPAN.load(Ordering::Relaxed)
+    );
 }
 
-/// The context of a span, as who judges knows it: its number and its complement are its trace.
+/// Context of a span. Its trace id is its number and the complement, so a test can check it.
 fn context(span: u64) -> SpanContext {
     SpanContext { trace_hi: !span, trace_lo: span, span, parent: 0, sampled: span % 2 == 1 }
 }
@@ -64,43 +72,43 @@ fn span(number: u64) -> Span {
     Span::continued(context(number), SpanKind::Server, c"work", SERVICE)
 }
 
-fn said(number: u64) -> ThreadAttributes {
+fn attributes(number: u64) -> ThreadAttributes {
     ThreadAttributes::new().with(*NUMBER, &number.to_string())
 }
 
 fn call(span: u64) {
-    let counter = if span == 0 { &BELOW_NONE } else { &BELOW };
-    counter.fetch_add(u64::from(span != AWAITED), Ordering::Relaxed);
+    let counter = if span == 0 { &CALLS_WITHOUT_SPAN } else { &CALLS_IN_SPANS };
+    counter.fetch_add(u64::from(span != WAITING), Ordering::Relaxed);
     FILE.read_at(&mut [0], span).unwrap();
 }
 
 fn await_go(go: &Path) {
-    let span = span(AWAITED);
-    let _working = span.enter();
+    let span = span(WAITING);
+    let _entered = span.enter();
     while !go.exists() {
-        call(AWAITED);
+        call(WAITING);
         std::thread::sleep(Duration::from_micros(500));
     }
 }
 
-/// What is done in one go: nothing is awaited inside.
+/// Calls in nested spans, without an await.
 fn steps(own: u64) {
     call(own);
     {
-        let here = ScopedSpan::continued(context(own + 1), SpanKind::Internal, c"here", SERVICE);
-        here.set_thread_attributes(&said(own + 1));
+        let scoped = ScopedSpan::continued(context(own + 1), SpanKind::Internal, c"here", SERVICE);
+        scoped.set_thread_attributes(&attributes(own + 1));
         call(own + 1);
-        // Not recorded: it carries the span around it on, and says nothing by itself.
-        let below = ScopedSpan::child(&here, SpanKind::Internal, c"below");
-        below.set_thread_attributes(&said(own + 1));
+        // Not recorded: it propagates the context of its parent, with its own attributes.
+        let child = ScopedSpan::child(&scoped, SpanKind::Internal, c"below");
+        child.set_thread_attributes(&attributes(own + 1));
         call(own + 1);
     }
     call(own);
     {
-        // Of nobody's asking, so below none: neither below what is around it.
+        // A root without ids: its call has no span, not even the outer one.
         let root = Span::root(SpanKind::Internal, c"root", SERVICE);
-        let working = root.enter();
-        working.set_thread_attributes(&said(0));
+        let entered = root.enter();
+        entered.set_thread_attributes(&attributes(0));
         call(0);
     }
     call(own);
@@ -125,12 +133,12 @@ fn hops(times: u64) {
                     call(inner);
                 }
                 .instrument(span(inner))
-                .with_thread_attributes(said(inner))
+                .with_thread_attributes(attributes(inner))
                 .await;
                 call(own);
             }
         };
-        work.instrument(span(number << 20 | 1)).with_thread_attributes(said(number << 20 | 1))
+        work.instrument(span(number << 20 | 1)).with_thread_attributes(attributes(number << 20 | 1))
     };
     runtime.block_on(async {
         let all: Vec<_> = (1..=tasks).map(|number| tokio::spawn(task(number))).collect();
@@ -149,7 +157,7 @@ fn hops(times: u64) {
     });
 }
 
-/// A job: its span, and how often it is handed on.
+/// A job: its span, the span's number, and how often it is passed on.
 type Job = (Arc<Span>, u64, u32);
 
 fn pool(times: u64) {
@@ -168,24 +176,24 @@ fn pool(times: u64) {
     });
 }
 
-fn work(jobs: &Mutex<Receiver<Job>>, again: &Sender<Job>, open: &AtomicU64) {
+fn work(jobs: &Mutex<Receiver<Job>>, sender: &Sender<Job>, open: &AtomicU64) {
     while open.load(Ordering::Relaxed) > 0 {
-        let taken = jobs.lock().unwrap().recv_timeout(Duration::from_millis(1));
-        let Ok((span, own, left)) = taken else { continue };
+        let received = jobs.lock().unwrap().recv_timeout(Duration::from_millis(1));
+        let Ok((span, own, left)) = received else { continue };
         {
-            let working = span.enter();
-            working.set_thread_attributes(&said(own));
+            let entered = span.enter();
+            entered.set_thread_attributes(&attributes(own));
             steps(own);
         }
         call(0);
         match left {
             0 => drop(open.fetch_sub(1, Ordering::Relaxed)),
-            _ => again.send((span, own, left - 1)).unwrap(),
+            _ => sender.send((span, own, left - 1)).unwrap(),
         }
     }
 }
 
-/// What the application knows of one request.
+/// A request as the application records it.
 struct Order {
     context: SpanContext,
     begun_ns: u128,
@@ -202,7 +210,7 @@ fn shop(zipkin: &str, collector: &str) {
         let context = SpanContext { trace_hi, trace_lo: number, span: number, parent: 0, sampled: true };
         let begun_ns = now();
         {
-            let _working = ScopedSpan::continued(context, SpanKind::Server, c"GET /order", SERVICE);
+            let _entered = ScopedSpan::continued(context, SpanKind::Server, c"GET /order", SERVICE);
             FILE.read_at(&mut [0], number).unwrap();
             file.write_at(&[1], number).unwrap();
             file.sync_data().unwrap();
@@ -240,7 +248,7 @@ fn post(to: &str, path: &str, body: &str) {
         "POST {path} HTTP/1.1\r\nhost: {to}\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
     )
     .unwrap();
-    let mut answer = [0; 12];
-    stream.read_exact(&mut answer).unwrap();
-    assert!(answer.starts_with(b"HTTP/1.1 20"), "{}", String::from_utf8_lossy(&answer));
+    let mut status = [0; 12];
+    stream.read_exact(&mut status).unwrap();
+    assert!(status.starts_with(b"HTTP/1.1 20"), "{}", String::from_utf8_lossy(&status));
 }

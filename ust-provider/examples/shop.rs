@@ -1,7 +1,9 @@
-//! A service that traces itself: for each order a span with one for each of its steps, which it exports to a Zipkin. blkkin knows nothing of
-//! these, and the service nothing of blkkin's: they meet because its thread publishes which span it works for.
+//! A service that exports its own spans to a Zipkin: one per order, with a child for each step.
+//! blkkin does not know these spans, nor the service those of blkkin. Both join because the
+//! service's thread publishes its current span.
 //!
-//! `shop STOCK ORDERS HOST:PORT COUNT`: takes so many orders. Each looks an item up in the file STOCK and is saved, durably, in the file ORDERS.
+//! `shop STOCK ORDERS HOST:PORT COUNT`: handles COUNT orders. Each one looks up an item in the file
+//! STOCK, and is written to the file ORDERS and synced to the disk.
 
 #![allow(clippy::unwrap_used, reason = "an example fails by panicking")]
 
@@ -18,15 +20,15 @@ const SERVICE: &CStr = c"shop";
 const PAGE: u64 = 4096;
 
 fn main() {
-    // Whether anybody traces by LTTng does not matter here.
+    // The error is ignored: thread contexts are published without LTTng too.
     let _ = blkkin_ust::init();
     blkkin_ust::publishing().unwrap();
     blkkin_ust::publish_process(&[("service.name", "shop"), ("service.instance.id", "one")]).unwrap();
-    let words: Vec<String> = std::env::args().collect();
-    let stock = File::open(&words[1]).unwrap();
-    let orders = File::create(&words[2]).unwrap();
+    let args: Vec<String> = std::env::args().collect();
+    let stock = File::open(&args[1]).unwrap();
+    let orders = File::create(&args[2]).unwrap();
     let items = stock.metadata().unwrap().len() / PAGE;
-    let count: u64 = words[4].parse().unwrap();
+    let count: u64 = args[4].parse().unwrap();
     let mut tracer = Tracer::new();
     for number in 0..count {
         let item = tracer.id() % items;
@@ -41,13 +43,13 @@ fn main() {
             });
         });
     }
-    tracer.export(&words[3]);
+    tracer.export(&args[3]);
 }
 
-/// A tracing library, as small as one can be.
+/// A minimal tracing library.
 struct Tracer {
     ids: u64,
-    /// In JSON, as Zipkin takes them.
+    /// Finished spans, as Zipkin v2 JSON.
     done: Vec<String>,
 }
 
@@ -56,7 +58,7 @@ impl Tracer {
         Tracer { ids: now_us() as u64, done: Vec::new() }
     }
 
-    /// Another one each time (SplitMix64).
+    /// Returns a new id (SplitMix64).
     fn id(&mut self) -> u64 {
         self.ids = self.ids.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.ids ^ (self.ids >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -64,7 +66,7 @@ impl Tracer {
         (mixed ^ (mixed >> 31)).max(1)
     }
 
-    /// Does `work` in a span of its own, below `parent`.
+    /// Runs `work` in a new span, a child of `parent`.
     fn span(
         &mut self,
         parent: Option<SpanContext>,
@@ -81,8 +83,8 @@ impl Tracer {
         };
         let begun = now_us();
         {
-            // From here to the end of the block this thread says that it works for it.
-            let _working = ScopedSpan::continued(context, kind, name, SERVICE);
+            // The span is current on this thread until the end of the block.
+            let _scoped = ScopedSpan::continued(context, kind, name, SERVICE);
             work(self, context);
         }
         let SpanContext { trace_hi, trace_lo, span, parent, .. } = context;
@@ -103,9 +105,9 @@ impl Tracer {
         );
         stream.write_all(head.as_bytes()).unwrap();
         stream.write_all(body.as_bytes()).unwrap();
-        let mut answer = [0; 12];
-        stream.read_exact(&mut answer).unwrap();
-        assert!(answer.starts_with(b"HTTP/1.1 20"), "{}", String::from_utf8_lossy(&answer));
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).unwrap();
+        assert!(status.starts_with(b"HTTP/1.1 20"), "{}", String::from_utf8_lossy(&status));
     }
 }
 

@@ -1,9 +1,10 @@
-//! What threads publish, by every linker and profile: the symbol is where a reader looks, and what it leads to is right.
+//! Published thread contexts with every linker and profile: a reader finds the symbol, and the
+//! right record.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it saw"
 )]
 
 mod support;
@@ -11,13 +12,13 @@ mod support;
 use std::path::Path;
 use std::process::Command;
 
-use support::{Fresh, compile, make, succeed};
+use support::{UserCrate, compile, make, succeed};
 
-/// What it prints, with these variables and no LTTng.
-fn run(program: &Path, words: &[&Path], variables: &[(&str, &str)]) -> String {
+/// Runs the program with these variables and without LTTng, and returns its output.
+fn run(program: &Path, args: &[&Path], variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(program);
     command
-        .args(words)
+        .args(args)
         .env_remove("BLKKIN_UST_CONTEXT")
         .env("BLKKIN_UST", "0")
         .envs(variables.iter().copied());
@@ -25,25 +26,26 @@ fn run(program: &Path, words: &[&Path], variables: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn a_rust_program_publishes_by_every_linker_and_profile() {
-    let fresh = Fresh::published();
+fn a_rust_program_publishes_with_every_linker_and_profile() {
+    let user_crate = UserCrate::thread_context();
     let lto = [("CARGO_PROFILE_RELEASE_LTO", "fat"), ("CARGO_PROFILE_RELEASE_STRIP", "symbols")];
-    // rust-lld is the default for x86_64 since Rust 1.90; GNU ld elsewhere, and here by this flag.
+    // rust-lld is the default for x86_64 since Rust 1.90. This flag selects GNU ld, the default
+    // elsewhere.
     let gnu = [("RUSTFLAGS", "-Clinker-features=-lld")];
-    let ways: [(&str, &[(&str, &str)]); 5] =
+    let builds: [(&str, &[(&str, &str)]); 5] =
         [("debug", &[]), ("release", &[]), ("release", &lto), ("debug", &gnu), ("release", &gnu)];
-    for (profile, variables) in ways {
+    for (profile, variables) in builds {
         if variables == gnu && cfg!(not(target_arch = "x86_64")) {
             println!("skipped: GNU ld is the default here");
             continue;
         }
         let args: &[&str] = if profile == "release" { &["build", "--release"] } else { &["build"] };
-        succeed(fresh.cargo(args).envs(variables.iter().copied()).output().unwrap());
-        let program = fresh.program(profile);
+        succeed(user_crate.cargo(args).envs(variables.iter().copied()).output().unwrap());
+        let program = user_crate.program(profile);
         assert_eq!(run(&program, &[], &[]), "ok\n", "{profile} {variables:?}");
         println!("{profile} {variables:?}: ok");
     }
-    let off = run(&fresh.program("debug"), &[], &[("BLKKIN_UST_CONTEXT", "0")]);
+    let off = run(&user_crate.program("debug"), &[], &[("BLKKIN_UST_CONTEXT", "0")]);
     assert_eq!(off, "switched off by BLKKIN_UST_CONTEXT=0 or by an option\n");
 }
 
@@ -67,14 +69,14 @@ fn a_c_program_publishes() {
         &["-O3", "-flto", "-s", "-std=gnu11", "-Wno-pedantic"],
     );
     assert_eq!(run(&optimized, &[&shared], &[]), "0 \n");
-    // Where another library has the symbol it is left to that.
-    let taken = compile(
+    // If another library has the symbol, blkkin does not publish.
+    let already_published = compile(
         build,
         &fixed,
         "thread_context.c",
-        "taken",
-        &["-DTAKEN", "-rdynamic", "-std=gnu11", "-Wno-pedantic"],
+        "already-published",
+        &["-DALREADY_PUBLISHED", "-rdynamic", "-std=gnu11", "-Wno-pedantic"],
     );
-    let said = format!("{} another library of this process publishes otel_thread_ctx_v1\n", -libc::EBUSY);
-    assert_eq!(run(&taken, &[&shared], &[]), said);
+    let expected = format!("{} another library of this process publishes otel_thread_ctx_v1\n", -libc::EBUSY);
+    assert_eq!(run(&already_published, &[&shared], &[]), expected);
 }

@@ -1,15 +1,17 @@
 /*
- * blkin's C calls by their names, so that code written for it keeps working: the same types, calls and macros, the same events
- * of provider `zipkin`. Independently written.
+ * blkin's C API by its names, so that code written for it keeps working: the same types, functions
+ * and macros, and the same events of the provider `zipkin`. Independently written.
  *
- * What differs: nothing needs liblttng-ust to start, blkin_init() succeeds without it (blkkin_init() of <blkkin/ust.h> says
- * why nothing is traced), and a trace with id 0 says nothing. Where BLKKIN_UST_ROOTS sets a rate, blkin_init_new_trace() gives
- * that id to the traces that sampling drops, and tells the others `kept_per_million`.
+ * Differences: nothing needs liblttng-ust to start. blkin_init() succeeds without it, and
+ * blkkin_init_error() of <blkkin/ust.h> returns the reason. A trace with id 0 emits nothing. If
+ * BLKKIN_UST_ROOTS sets a rate, blkin_init_new_trace() gives that id to the traces that sampling
+ * drops, and annotates the others with `kept_per_million`.
  *
- * Define BLKIN_FIRST_GENERATION before including this for the older generation's fields (trace_endpoint, annotation_endpoint, an
- * int port) and its event zipkin:keyval in place of zipkin:keyval_string.
+ * Define BLKIN_FIRST_GENERATION before including this for the older generation's fields
+ * (trace_endpoint, annotation_endpoint, an int port) and its event zipkin:keyval in place of
+ * zipkin:keyval_string.
  *
- * Strings are not copied: they live as long as what points to them.
+ * Strings are not copied: they must live as long as the structs that point to them.
  */
 #ifndef ZIPKIN_C_H
 #define ZIPKIN_C_H
@@ -38,11 +40,11 @@ struct blkin_endpoint {
 struct blkin_trace_info {
 	int64_t trace_id;
 	int64_t span_id;
-	/* 0: a root. */
+	/* 0 for a root. */
 	int64_t parent_span_id;
 };
 
-/* The same on the wire: 24 bytes, big-endian. */
+/* Wire format of the trace info: 24 bytes, big-endian. */
 struct blkin_trace_info_packed {
 	__be64 trace_id;
 	__be64 span_id;
@@ -75,7 +77,7 @@ struct blkin_annotation {
 #endif
 };
 
-/* Zipkin's words for the moments of a request. */
+/* Zipkin's names for the events of a request. */
 extern const char *CLIENT_SEND;
 extern const char *CLIENT_RECV;
 extern const char *SERVER_SEND;
@@ -87,7 +89,7 @@ extern const char *CLIENT_RECV_FRAGMENT;
 extern const char *SERVER_SEND_FRAGMENT;
 extern const char *SERVER_RECV_FRAGMENT;
 
-/* All return 0, or a negative errno (EINVAL for what is missing). */
+/* All functions return 0 or a negative errno (EINVAL for a null argument). */
 
 int blkin_init(void);
 int blkin_init_new_trace(struct blkin_trace *new_trace, const char *name, const struct blkin_endpoint *endpoint);
@@ -109,7 +111,7 @@ int blkin_set_trace_properties(struct blkin_trace *trace, const struct blkin_tra
 int blkin_pack_trace_info(const struct blkin_trace_info *info, struct blkin_trace_info_packed *packed);
 int blkin_unpack_trace_info(const struct blkin_trace_info_packed *packed, struct blkin_trace_info *info);
 
-/* The two that look into an endpoint, whose port has two widths. */
+/* Functions that access an endpoint, whose port has two widths. */
 #ifdef BLKIN_FIRST_GENERATION
 #define blkin_init_endpoint blkin_first_init_endpoint
 #define blkin_record blkin_first_record
@@ -119,7 +121,7 @@ int blkin_init_endpoint(struct blkin_endpoint *endpoint, const char *ip, int16_t
 #endif
 int blkin_record(const struct blkin_trace *trace, const struct blkin_annotation *annotation);
 
-/* The places of the events of provider zipkin among the states. */
+/* Indices of the events of provider zipkin in the states. */
 #define BLKKIN_ON_ZIPKIN_TIMESTAMP 8
 #define BLKKIN_ON_ZIPKIN_INTEGER 10
 #ifdef BLKIN_FIRST_GENERATION
@@ -128,7 +130,7 @@ int blkin_record(const struct blkin_trace *trace, const struct blkin_annotation 
 #define BLKKIN_ON_ZIPKIN_STRING 9
 #endif
 
-/* Annotate and record in one. While nobody traces they evaluate their arguments, and no more. */
+/* Macros that annotate and record. While no session records, they only evaluate their arguments. */
 #define BLKIN_TIMESTAMP(trace, endp, event)								\
 	do {												\
 		const struct blkin_trace *blkin_trace_ = (trace);					\

@@ -1,8 +1,9 @@
 /*
- * blkin's C++ wrapper by its names, over the C calls of <zipkin_c.h>. Independently written.
+ * blkin's C++ wrapper by its names, over the C API of <zipkin_c.h>. Independently written.
  *
- * A `const char *` is kept as it is and has to live as long as the object; a std::string is copied, and so is what copy_name() and
- * copy_ip() are given. A copy of an object has copies of what that one had copied.
+ * A `const char *` is not copied and must live as long as the object. A std::string is copied, and
+ * so are the arguments of copy_name() and copy_ip(). A copy of an object copies what the original
+ * had copied.
  *
  * BLKIN_FIRST_GENERATION adds the older generation's names, ZTrace and ZTraceEndpoint.
  */
@@ -16,13 +17,13 @@
 
 namespace ZTracer {
 
-/* Connects the process; 0 also where LTTng is not there. */
+/* Connects the process. Returns 0 even if LTTng is missing. */
 static inline int ztrace_init()
 {
 	return blkin_init();
 }
 
-/* Where something happens: a service and its address. */
+/* Endpoint of an annotation: a service and its address. */
 class Endpoint : private blkin_endpoint {
 	friend class Trace;
 
@@ -76,14 +77,14 @@ public:
 		name = own_name.c_str();
 	}
 
-	/* Address and port, the address copied. */
+	/* Copies address and port. */
 	void copy_address_from(const Endpoint *other)
 	{
 		port = other->port;
 		copy_ip(other->ip ? other->ip : "");
 	}
 
-	/* Address and port; the other one has to live as long. */
+	/* Shares the address, which must live as long, and copies the port. */
 	void share_address_from(const Endpoint *other)
 	{
 		port = other->port;
@@ -105,7 +106,7 @@ private:
 	}
 };
 
-/* A span. What begins below a trace that is not valid is not valid either. */
+/* A span. A child of an invalid trace is invalid. */
 class Trace : private blkin_trace {
 	std::string own_name;
 
@@ -155,7 +156,7 @@ public:
 		return *this;
 	}
 
-	/* Whether it says anything. */
+	/* Returns whether it emits events. */
 	bool valid() const
 	{
 		return info.trace_id != 0;
@@ -166,7 +167,7 @@ public:
 		return valid();
 	}
 
-	/* A new trace; or a child of `parent`, which may have none above it because it was never begun. */
+	/* Begins a trace, or a child of `parent` if that one has begun. */
 	int init(const char *name, const Endpoint *endpoint, const Trace *parent = nullptr)
 	{
 		if (parent && parent->blkin_trace::name)
@@ -174,7 +175,7 @@ public:
 		return blkin_init_new_trace(this, name, endpoint);
 	}
 
-	/* The span that `info` names, or a child of it. */
+	/* Makes the span that `info` names, or a child of it. */
 	int init(const char *name, const Endpoint *endpoint, const blkin_trace_info *info, bool child = false)
 	{
 		if (child)
@@ -198,7 +199,7 @@ public:
 		blkin_set_trace_info(this, to);
 	}
 
-	/* Without an endpoint of their own they have the trace's. */
+	/* Annotations. Without an endpoint they have that of the trace. */
 	void keyval(const char *key, const char *val) const
 	{
 		BLKIN_KEYVAL_STRING(this, nullptr, key, val)
@@ -209,7 +210,10 @@ public:
 		BLKIN_KEYVAL_STRING(this, nullptr, key, val.c_str())
 	}
 
-	/* Any integer: with int64_t alone a plain 0 could as well be a null string. */
+	/*
+	 * Accepts every integer type: with int64_t alone, a literal 0 would be ambiguous with a
+	 * null string.
+	 */
 	template <typename Integer, typename std::enable_if<std::is_integral<Integer>::value, int>::type = 0>
 	void keyval(const char *key, Integer val) const
 	{

@@ -1,6 +1,6 @@
 /*
- * Provider `blkkin`: the events of spans. Their names, fields and order are read by others (the bridge); ids are 0 where
- * there is none.
+ * Events of the provider `blkkin`. Their names, fields and order are a wire format that ust-bridge
+ * reads. An id of 0 is none.
  */
 #undef LTTNG_UST_TRACEPOINT_PROVIDER
 #define LTTNG_UST_TRACEPOINT_PROVIDER blkkin
@@ -15,7 +15,10 @@
 
 #include <lttng/tracepoint.h>
 
-/* kind: 0 internal, 1 server, 2 client. on: 1: this thread works for the span from now on; 2: it does, and publishes that. */
+/*
+ * kind: 0 internal, 1 server, 2 client. on: 1 if this thread works for the span until its end, 2 if
+ * it also publishes it.
+ */
 LTTNG_UST_TRACEPOINT_EVENT(blkkin, begin,
 	LTTNG_UST_TP_ARGS(uint64_t, trace_hi, uint64_t, trace_lo, uint64_t, span, uint64_t, parent, uint8_t, kind,
 			  uint8_t, on, uint32_t, kept_per_million, const char *, name, const char *, service),
@@ -32,7 +35,7 @@ LTTNG_UST_TRACEPOINT_EVENT(blkkin, begin,
 	)
 )
 
-/* status: 0, or a positive errno. Whoever still works for the span does so no longer. */
+/* status: 0, or a positive errno. No thread works for the span any more. */
 LTTNG_UST_TRACEPOINT_EVENT(blkkin, end,
 	LTTNG_UST_TP_ARGS(uint64_t, span, int32_t, status),
 	LTTNG_UST_TP_FIELDS(
@@ -51,7 +54,7 @@ LTTNG_UST_TRACEPOINT_EVENT(blkkin, leave,
 	LTTNG_UST_TP_FIELDS(lttng_ust_field_integer(uint64_t, span, span))
 )
 
-/* The same, said only by who does not publish in the thread's own memory what it works for (OpenTelemetry's thread context). */
+/* enter and leave of a process that does not publish OpenTelemetry's thread contexts. */
 LTTNG_UST_TRACEPOINT_EVENT(blkkin, unseen_enter,
 	LTTNG_UST_TP_ARGS(uint64_t, span),
 	LTTNG_UST_TP_FIELDS(lttng_ust_field_integer(uint64_t, span, span))
@@ -62,7 +65,7 @@ LTTNG_UST_TRACEPOINT_EVENT(blkkin, unseen_leave,
 	LTTNG_UST_TP_FIELDS(lttng_ust_field_integer(uint64_t, span, span))
 )
 
-/* This thread works for `left` no longer, and for `span` from now on: leave and enter, with no call of the kernel between them. */
+/* leave of `left` and enter of `span`, without a system call in between. */
 LTTNG_UST_TRACEPOINT_EVENT(blkkin, turn,
 	LTTNG_UST_TP_ARGS(uint64_t, left, uint64_t, span),
 	LTTNG_UST_TP_FIELDS(
@@ -71,7 +74,10 @@ LTTNG_UST_TRACEPOINT_EVENT(blkkin, turn,
 	)
 )
 
-/* Several of begin, end, text, number, event and meeting at one time, of any spans: words.h says how. */
+/*
+ * Several of begin, end, text, number, event and meeting at one time, of any spans. The README has
+ * the format.
+ */
 LTTNG_UST_TRACEPOINT_EVENT(blkkin, together,
 	LTTNG_UST_TP_ARGS(const uint64_t *, words, uint16_t, count),
 	LTTNG_UST_TP_FIELDS(
@@ -105,7 +111,7 @@ LTTNG_UST_TRACEPOINT_EVENT(blkkin, number,
 	)
 )
 
-/* side: 0 asked, 1 answered. unique: the cookie comes only once on this connection. */
+/* RPC endpoint. side: 0 client, 1 server. unique: a cookie occurs only once on this connection. */
 LTTNG_UST_TRACEPOINT_EVENT(blkkin, meeting,
 	LTTNG_UST_TP_ARGS(uint64_t, span, uint8_t, side, uint8_t, unique, const char *, rule, const char *, connection,
 			  uint64_t, cookie),

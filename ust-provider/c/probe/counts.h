@@ -1,8 +1,9 @@
 /*
- * How many events this process gave to LTTng. LTTng's own counters begin when a process is registered, and say nothing of what
- * came from where; this is the other hand of the account: given = recorded + discarded, for one session.
+ * Counter of the events that this process passed to LTTng. LTTng's own counters begin when the
+ * process is registered, and do not tell processes apart. For one session, passed = recorded +
+ * discarded.
  *
- * Each thread counts for itself, without a lock; what a thread counted outlives it.
+ * Each thread has its own counter, without a lock. The count of a thread outlives it.
  */
 #ifndef BLKKIN_COUNTS_H
 #define BLKKIN_COUNTS_H
@@ -12,7 +13,7 @@
 #include <time.h>
 
 struct counter {
-	/* Written by its thread alone. */
+	/* Written only by its thread. */
 	uint64_t seen;
 	/* Whether it is in the list. */
 	int listed;
@@ -23,7 +24,7 @@ static __thread struct counter counter;
 
 static pthread_mutex_t counters_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct counter *counters;
-/* Of threads that have ended. */
+/* Sum over the threads that have ended. */
 static uint64_t counted;
 static uint64_t first_enabled;
 static pthread_key_t counters_key;
@@ -52,7 +53,7 @@ static void counter_ended(void *ended)
 	pthread_mutex_unlock(&counters_lock);
 }
 
-/* A child has one thread; what the others of its parent counted is the parent's. */
+/* A child has one thread. The counts of its parent's threads belong to the parent. */
 static void counters_forked(void)
 {
 	pthread_mutex_init(&counters_lock, NULL);

@@ -1,8 +1,9 @@
 /*
- * The probe: a shared object of its own, which alone is linked to liblttng-ust. In: calls through `blkkin_probe`; out: LTTng's
- * events, counted.
+ * The probe: the only shared object that links to liblttng-ust. In: calls through `blkkin_probe`.
+ * Out: LTTng's events, counted.
  *
- * It is compiled when the program that embeds it is, and loaded by that program's init(); nothing of it runs before.
+ * It is compiled with the program that embeds it, and loaded by that program's init(). Nothing of
+ * it runs before.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -23,20 +24,20 @@
 #include "blkkin_tp.h"
 #include "zipkin_tp.h"
 
-/* An event is counted exactly when it is given to LTTng. */
-#define EMIT(provider, name, ...)							\
-	do {										\
-		if (lttng_ust_tracepoint_enabled(provider, name)) {			\
-			count_seen();							\
-			lttng_ust_do_tracepoint(provider, name, __VA_ARGS__);		\
-		}									\
+/* Counts an event exactly when it is passed to LTTng. */
+#define EMIT(provider, name, ...)						\
+	do {									\
+		if (lttng_ust_tracepoint_enabled(provider, name)) {		\
+			count_seen();						\
+			lttng_ust_do_tracepoint(provider, name, __VA_ARGS__);	\
+		}								\
 	} while (0)
 
 #define STATE(provider, name) (&lttng_ust_tracepoint_##provider##___##name.state)
 
 static struct blkkin_sampling sampling;
 
-/* LTTng would write a null as "(null)". */
+/* Replaces a null pointer, which LTTng would write as "(null)". */
 static const char *non_null(const char *text)
 {
 	return text ? text : "";
@@ -104,7 +105,7 @@ static void meeting(uint64_t span, uint8_t side, uint8_t unique, const char *rul
 	EMIT(blkkin, meeting, span, side, unique, non_null(rule), non_null(connection), cookie);
 }
 
-#define TRACE_FIELDS(w)										\
+#define TRACE_FIELDS(w)														\
 	non_null((w)->trace_name), non_null((w)->service_name), (w)->port_no, non_null((w)->ip), (w)->trace_id, (w)->span_id,	\
 		(w)->parent_span_id
 
@@ -140,7 +141,7 @@ static uint32_t keep_root(uint64_t random)
 	return blkkin_sampling_keep(&sampling, clock_ns(CLOCK_MONOTONIC_COARSE), random);
 }
 
-/* Between the handlers of one fork, under LTTng's own locks. */
+/* Signal mask between the handlers of one fork. LTTng's own locks protect it. */
 static sigset_t before;
 
 static void fork_prepare(void)
@@ -160,7 +161,9 @@ static void fork_child(void)
 
 static int follow_forks(void)
 {
-	/* Preloaded, it does the same around fork(), and LTTng's locks are not taken twice. */
+	/*
+	 * The preloaded library does the same around fork(), and must not take LTTng's locks twice.
+	 */
 	if (dlopen("liblttng-ust-fork.so.1", RTLD_NOW | RTLD_NOLOAD))
 		return 0;
 	return pthread_atfork(fork_prepare, fork_parent, fork_child);

@@ -1,9 +1,10 @@
 /*
- * The border between a program and the probe, the shared object that knows LTTng.
+ * Interface between a program and the probe, the shared object that links to LTTng.
  *
- * The program embeds the probe, loads it when it is asked to, and takes `blkkin_probe` from it. Both are made from the same
- * sources at the same time; `abi` and `size` are compared all the same, because a program may carry two copies of us.
- * `src/probe.rs` has the same in Rust.
+ * The program embeds the probe, loads it in init(), and looks up `blkkin_probe`. Both are built
+ * from the same sources at the same time. `abi` and `size` are compared nevertheless, because a
+ * program may have two copies of this library. `src/probe.rs` has the same in Rust. Functions have
+ * the names of their LTTng events.
  */
 #ifndef BLKKIN_PROBE_H
 #define BLKKIN_PROBE_H
@@ -12,7 +13,7 @@
 
 #define BLKKIN_PROBE_ABI 2
 
-/* The events, by their place in blkkin_probe.state: provider blkkin's, then provider zipkin's. */
+/* Events by their index in blkkin_probe.state: provider blkkin's, then provider zipkin's. */
 enum blkkin_event {
 	BLKKIN_BEGIN,
 	BLKKIN_END,
@@ -26,7 +27,7 @@ enum blkkin_event {
 	BLKKIN_ZIPKIN_KEYVAL_STRING,
 	BLKKIN_ZIPKIN_KEYVAL_INTEGER,
 	BLKKIN_ZIPKIN_KEYVAL,
-	/* Behind those that installed headers know by their number. */
+	/* Added later: installed headers have the numbers of those before. */
 	BLKKIN_TURN,
 	BLKKIN_TOGETHER,
 	BLKKIN_UNSEEN_ENTER,
@@ -42,7 +43,7 @@ struct blkkin_begin {
 	const char *name, *service;
 };
 
-/* Whom an event of provider zipkin is about: its fields, in their order. */
+/* Common fields of the events of provider zipkin, in their order. */
 struct blkkin_zipkin {
 	const char *trace_name, *service_name;
 	int port_no;
@@ -52,7 +53,7 @@ struct blkkin_zipkin {
 
 struct blkkin_probe {
 	uint32_t abi, size;
-	/* What LTTng writes when a session enables the event: not 0. */
+	/* Words that LTTng sets to nonzero when a session enables the event. */
 	const int *state[BLKKIN_EVENTS];
 	void (*begin)(const struct blkkin_begin *begin);
 	void (*end)(uint64_t span, int32_t status);
@@ -67,15 +68,21 @@ struct blkkin_probe {
 	void (*together)(const uint64_t *words, uint16_t count);
 	void (*unseen_enter)(uint64_t span);
 	void (*unseen_leave)(uint64_t span);
-	/* Of how many in a million a root that begins now is one; 0: it is not kept. Takes 64 random bits. */
+	/*
+	 * Returns the sampling ratio of a root that begins now, per million, or 0 if it is dropped.
+	 * Takes 64 random bits.
+	 */
 	uint32_t (*keep_root)(uint64_t random);
-	/* Aims at so many roots a second; 0: keeps all. */
+	/* Sets the target number of roots per second; 0 keeps all. */
 	void (*set_rate)(uint32_t roots_per_second);
-	/* How many events were given to LTTng: what its sessions recorded and what they discarded. */
+	/*
+	 * Returns the number of events passed to LTTng: those that its sessions recorded and
+	 * discarded.
+	 */
 	uint64_t (*seen_enabled)(void);
-	/* When the first of them was, by CLOCK_MONOTONIC; 0: none was. */
+	/* Returns the time of the first of these events, by CLOCK_MONOTONIC, or 0. */
 	uint64_t (*first_enabled_ns)(void);
-	/* Children that are forked are registered as processes of their own. Not 0: an errno. */
+	/* Registers forked children as processes of their own. Returns 0 or an errno. */
 	int (*follow_forks)(void);
 	void (*zipkin_timestamp)(const struct blkkin_zipkin *trace, const char *event);
 	void (*zipkin_keyval_string)(const struct blkkin_zipkin *trace, const char *key, const char *val);

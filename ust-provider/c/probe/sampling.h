@@ -1,15 +1,20 @@
 /*
- * Sampling at the source: which roots of this process are kept, so that about so many a second are.
+ * Sampling of roots at the source, at a target rate per second.
  *
- * In: each root, with the time and 64 random bits. Out: the part that is kept at this moment, in millionths, or 0 where this
- * root is not. The part depends only on what came before, and each kept root is told it, so 1,000,000 / part summed over
- * what was kept is an unbiased count of all that began.
+ * In: each root, with the time and 64 random bits. Out: the current ratio of kept roots in
+ * millionths, or 0 if this root is dropped. The ratio depends only on earlier roots, and each kept
+ * root records it. So 1,000,000 / ratio, summed over the kept roots, is an unbiased count of all
+ * roots.
  *
- * Each second the part is set anew from the roots of the last one. Until then the whole of a sudden load would be kept, so
- * within a second the part is halved each time another `rate` roots were kept: a load of L roots in a second keeps at most
- * rate * (2 + log2(L / rate)) of them. A token bucket would hold the rate exactly, but then nobody knows what part was kept.
+ * Each second the ratio is computed from the roots of the previous second. That alone would keep
+ * all of a sudden load for a second. So within a second the ratio is halved each time another
+ * `rate` roots were kept: a load of L roots in a second keeps up to rate * (2 + log2(L / rate)) of
+ * them.
  *
- * Threads share it without a lock: a root that is counted into the next second instead does no harm.
+ * Rejected: a token bucket. It would hold the rate exactly, but the ratio of kept roots would be
+ * unknown.
+ *
+ * Threads share the state without a lock. A root that is counted in the next second does no harm.
  */
 #ifndef BLKKIN_SAMPLING_H
 #define BLKKIN_SAMPLING_H
@@ -20,23 +25,23 @@
 #define BLKKIN_SECOND_NS 1000000000ull
 
 struct blkkin_sampling {
-	/* Roots a second that are aimed at; 0: all are kept. */
+	/* Target roots per second; 0 keeps all. */
 	uint32_t rate;
-	/* The part that is kept now. */
-	uint32_t part;
-	/* Since `since_ns`. */
+	/* Current ratio of kept roots, in millionths. */
+	uint32_t ratio;
+	/* Counts since `since_ns`. */
 	uint64_t roots, kept;
 	uint64_t since_ns;
 };
 
-static inline uint32_t blkkin_sampling_part(uint32_t rate, uint64_t roots, uint64_t elapsed_ns)
+static inline uint32_t blkkin_sampling_ratio(uint32_t rate, uint64_t roots, uint64_t elapsed_ns)
 {
-	double wanted = (double) rate * (double) elapsed_ns / (double) BLKKIN_SECOND_NS;
-	double part = roots ? wanted * BLKKIN_ALL / (double) roots : BLKKIN_ALL;
+	double target = (double) rate * (double) elapsed_ns / (double) BLKKIN_SECOND_NS;
+	double ratio = roots ? target * BLKKIN_ALL / (double) roots : BLKKIN_ALL;
 
-	if (part >= BLKKIN_ALL)
+	if (ratio >= BLKKIN_ALL)
 		return BLKKIN_ALL;
-	return part < 1 ? 1 : (uint32_t) part;
+	return ratio < 1 ? 1 : (uint32_t) ratio;
 }
 
 static inline void blkkin_sampling_set(struct blkkin_sampling *sampling, uint32_t rate, uint64_t now_ns)
@@ -44,7 +49,7 @@ static inline void blkkin_sampling_set(struct blkkin_sampling *sampling, uint32_
 	__atomic_store_n(&sampling->since_ns, now_ns, __ATOMIC_RELAXED);
 	__atomic_store_n(&sampling->roots, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&sampling->kept, 0, __ATOMIC_RELAXED);
-	__atomic_store_n(&sampling->part, BLKKIN_ALL, __ATOMIC_RELAXED);
+	__atomic_store_n(&sampling->ratio, BLKKIN_ALL, __ATOMIC_RELAXED);
 	__atomic_store_n(&sampling->rate, rate, __ATOMIC_RELAXED);
 }
 
@@ -52,7 +57,7 @@ static inline uint32_t blkkin_sampling_keep(struct blkkin_sampling *sampling, ui
 {
 	uint32_t rate = __atomic_load_n(&sampling->rate, __ATOMIC_RELAXED);
 	uint64_t since = __atomic_load_n(&sampling->since_ns, __ATOMIC_RELAXED);
-	uint32_t part;
+	uint32_t ratio;
 	uint64_t kept;
 
 	if (now_ns >= since + BLKKIN_SECOND_NS &&
@@ -60,21 +65,21 @@ static inline uint32_t blkkin_sampling_keep(struct blkkin_sampling *sampling, ui
 		uint64_t roots = __atomic_exchange_n(&sampling->roots, 0, __ATOMIC_RELAXED);
 
 		__atomic_store_n(&sampling->kept, 0, __ATOMIC_RELAXED);
-		part = blkkin_sampling_part(rate, roots, now_ns - since);
-		__atomic_store_n(&sampling->part, part, __ATOMIC_RELAXED);
+		ratio = blkkin_sampling_ratio(rate, roots, now_ns - since);
+		__atomic_store_n(&sampling->ratio, ratio, __ATOMIC_RELAXED);
 	}
 	__atomic_fetch_add(&sampling->roots, 1, __ATOMIC_RELAXED);
-	part = __atomic_load_n(&sampling->part, __ATOMIC_RELAXED);
-	if ((random >> 32) * BLKKIN_ALL >> 32 >= part)
+	ratio = __atomic_load_n(&sampling->ratio, __ATOMIC_RELAXED);
+	if ((random >> 32) * BLKKIN_ALL >> 32 >= ratio)
 		return 0;
 	kept = __atomic_add_fetch(&sampling->kept, 1, __ATOMIC_RELAXED);
-	if (kept > rate && kept % rate == 0 && part > 1) {
-		uint32_t seen = part;
+	if (kept > rate && kept % rate == 0 && ratio > 1) {
+		uint32_t seen = ratio;
 
-		/* Whoever set it anew meanwhile knows better. */
-		__atomic_compare_exchange_n(&sampling->part, &seen, part / 2, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+		/* Another thread may have computed a newer ratio. */
+		__atomic_compare_exchange_n(&sampling->ratio, &seen, ratio / 2, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 	}
-	return part;
+	return ratio;
 }
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Provider `zipkin`: blkin's own events, with its names, fields and order. Seven fields say whom it is about, then comes what
- * is said.
+ * Events of the provider `zipkin`: blkin's, with its names, fields and order. Seven common fields
+ * name the trace and the endpoint; the annotation follows.
  */
 #undef LTTNG_UST_TRACEPOINT_PROVIDER
 #define LTTNG_UST_TRACEPOINT_PROVIDER zipkin
@@ -15,7 +15,7 @@
 
 #include <lttng/tracepoint.h>
 
-/* Whom it is about: the same seven in each. */
+/* Common fields of all events. */
 #define ZIPKIN_TRACE_ARGS									\
 	const char *, trace_name, const char *, service_name, int, port_no, const char *, ip,		\
 	int64_t, trace_id, int64_t, span_id, int64_t, parent_span_id
@@ -56,7 +56,7 @@ LTTNG_UST_TRACEPOINT_EVENT(zipkin, keyval_integer,
 	)
 )
 
-/* What the older generation said instead of keyval_string. */
+/* Event of the older generation, in place of keyval_string. */
 LTTNG_UST_TRACEPOINT_EVENT(zipkin, keyval,
 	LTTNG_UST_TP_ARGS(ZIPKIN_TRACE_ARGS, const char *, key,
 			  const char *, val),

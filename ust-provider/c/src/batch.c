@@ -1,6 +1,7 @@
 /*
- * Several things in one event, and a thread that turns from one span to the next: `src/together.rs` and `src/turns.rs` have the same, and
- * say why. The README has the form of the words.
+ * Batches and sequential spans: several items in one event, and changes of a thread's current span.
+ * `src/batch.rs` and `src/sequential.rs` have the same rules with their reasons, and the README the
+ * format of the words.
  */
 #include <string.h>
 
@@ -8,11 +9,14 @@
 
 #define WORDS_MAX (sizeof ((struct blkkin_batch *) 0)->words / sizeof(uint64_t))
 #define NAMES_MAX (sizeof ((struct blkkin_batch *) 0)->names / sizeof(const char *))
-/* Words of one thing at the words_max, without its strings; bytes of a string: a longer one is said by an event of its is_own_trace. */
+/*
+ * Maximum words of one item without its strings, and maximum bytes of a string. An item with a
+ * longer string is emitted as a separate event.
+ */
 #define ITEM_WORDS_MAX 7
 #define NAME_BYTES_MAX 512
 
-/* Bits of a number that its head has room for. */
+/* Bits of a number that fits into its head. */
 #define SMALL_BITS 48
 
 enum { NAME = 1, BEGIN, SPAN, NUMBER, TEXT, EVENT, RPC_ENDPOINT, END, SMALL_NUMBER, ENDS };
@@ -33,7 +37,7 @@ static void push(struct blkkin_batch *batch, uint64_t word)
 	batch->last_ends = WORDS_MAX;
 }
 
-/* The number of a string that has one; of none, any. */
+/* Finds the number of a string by its address. NULL has number 0, which is not used. */
 static bool find_name(struct blkkin_batch *batch, const char *name, uint64_t *number)
 {
 	uint32_t index = batch->next_name;
@@ -41,7 +45,7 @@ static bool find_name(struct blkkin_batch *batch, const char *name, uint64_t *nu
 	*number = 0;
 	if (!name)
 		return true;
-	/* Who says the same of many says it in one order. */
+	/* Items of several spans usually repeat their keys in the same order. */
 	if (index >= batch->names_count || batch->names[index] != name)
 		for (index = 0; index < batch->names_count && batch->names[index] != name; index++)
 			;
@@ -52,7 +56,7 @@ static bool find_name(struct blkkin_batch *batch, const char *name, uint64_t *nu
 	return true;
 }
 
-/* Says a string, which has a number from now on. */
+/* Adds a name item, and returns the string's number. */
 static uint64_t define_name(struct blkkin_batch *batch, const char *name, size_t bytes)
 {
 	uint64_t number = batch->names_count, word;
@@ -92,23 +96,26 @@ static bool reserve_slow(struct blkkin_batch *batch, const char *names[2], uint6
 }
 
 /*
- * Makes room for one thing with its strings, whose numbers it gives. False: it is for an event of its is_own_trace, before which all that waits
- * here is said.
+ * Reserves space for an item with up to two strings, and returns their numbers. Returns false if
+ * the item needs a separate event. The batch is then flushed.
  */
 static bool reserve(struct blkkin_batch *batch, const char *first, const char *second, uint64_t numbers[2])
 {
 	const char *names[2] = { first, second };
 
-	/* Asked once for an event: what a session leaves off meanwhile it does not get, as with any other. */
+	/*
+	 * The session is checked once per event: if it disables the event later, it loses these
+	 * items as any other.
+	 */
 	if (batch->length && batch->length + ITEM_WORDS_MAX <= WORDS_MAX && find_name(batch, first, &numbers[0]) &&
 	    find_name(batch, second, &numbers[1]))
 		return true;
 	return reserve_slow(batch, names, numbers);
 }
 
-/* The same for something about a span. */
+/* Reserves space for an item of a span, and returns the numbers of its strings. */
 static bool select_span(struct blkkin_batch *batch, const struct blkkin_span *span, const char *first, const char *second,
-		  uint64_t numbers[2])
+			uint64_t numbers[2])
 {
 	if (!reserve(batch, first, second, numbers))
 		return false;
@@ -120,14 +127,14 @@ static bool select_span(struct blkkin_batch *batch, const struct blkkin_span *sp
 	return true;
 }
 
-/* LTTng would write a null as "(null)". */
+/* Replaces a null pointer, which LTTng would write as "(null)". */
 static const char *non_null(const char *text)
 {
 	return text ? text : "";
 }
 
 void blkkin_ust_batch_begin(struct blkkin_batch *batch, struct blkkin_span *span, uint32_t kept_per_million,
-			       enum blkkin_kind kind, const char *name)
+			    enum blkkin_kind kind, const char *name)
 {
 	const struct blkkin_probe *probe = current_probe();
 	const struct blkkin_context *context = &span->context;
@@ -143,7 +150,7 @@ void blkkin_ust_batch_begin(struct blkkin_batch *batch, struct blkkin_span *span
 	has_parent = context->parent != 0;
 	is_own_trace = context->trace_lo == context->span;
 	push(batch, BEGIN | (uint64_t) kind << 8 | (wide | has_parent << 1 | is_own_trace << 2) << 12 | numbers[0] << 16 |
-			      numbers[1] << 24 | (uint64_t) span->kept_per_million << 32);
+	     numbers[1] << 24 | (uint64_t) span->kept_per_million << 32);
 	push(batch, context->span);
 	if (!is_own_trace)
 		push(batch, context->trace_lo);
@@ -155,7 +162,7 @@ void blkkin_ust_batch_begin(struct blkkin_batch *batch, struct blkkin_span *span
 }
 
 void blkkin_ust_batch_number(struct blkkin_batch *batch, const struct blkkin_span *span, const char *key,
-				int64_t val)
+			     int64_t val)
 {
 	uint64_t numbers[2];
 
@@ -172,7 +179,7 @@ void blkkin_ust_batch_number(struct blkkin_batch *batch, const struct blkkin_spa
 }
 
 void blkkin_ust_batch_text(struct blkkin_batch *batch, const struct blkkin_span *span, const char *key,
-			      const char *val)
+			   const char *val)
 {
 	uint64_t numbers[2];
 
@@ -181,7 +188,7 @@ void blkkin_ust_batch_text(struct blkkin_batch *batch, const struct blkkin_span 
 		return;
 	}
 	push(batch, TEXT | numbers[0] << 8 | numbers[1] << 16);
-	/* It may be another one there when the next one comes. */
+	/* Another value may be at the same address by the next call. */
 	batch->names[numbers[1]] = NULL;
 }
 
@@ -197,7 +204,7 @@ void blkkin_ust_batch_event(struct blkkin_batch *batch, const struct blkkin_span
 }
 
 void blkkin_ust_batch_rpc_endpoint(struct blkkin_batch *batch, const struct blkkin_span *span, enum blkkin_rpc_side side,
-				 const char *rule, const char *connection, uint64_t cookie, bool unique)
+				   const char *rule, const char *connection, uint64_t cookie, bool unique)
 {
 	uint64_t numbers[2], flags = (side == BLKKIN_RPC_SERVER) | (uint64_t) unique << 1;
 
@@ -213,7 +220,7 @@ void blkkin_ust_batch_rpc_endpoint(struct blkkin_batch *batch, const struct blkk
 	push(batch, cookie);
 }
 
-/* blkkin_end() follows, and says it where it was not said here. */
+/* Adds an end. blkkin_end() follows, and emits it if this did not. */
 void blkkin_ust_batch_end(struct blkkin_batch *batch, struct blkkin_span *span)
 {
 	uint64_t numbers[2];
@@ -221,7 +228,7 @@ void blkkin_ust_batch_end(struct blkkin_batch *batch, struct blkkin_span *span)
 
 	if (!reserve(batch, NULL, NULL, numbers))
 		return;
-	/* What was there may just have been said. */
+	/* Reserving may have flushed the batch. */
 	ends = batch->last_ends;
 	if (span->status) {
 		push(batch, END | (uint64_t) (uint32_t) span->status << 32);
@@ -247,7 +254,10 @@ void blkkin_ust_batch_flush(struct blkkin_batch *batch)
 	blkkin_batch_init(batch);
 }
 
-/* 0: none. Each session hears it by the events that it has: `Table::turned` in `src/probe.rs`. */
+/*
+ * Emits that this thread left one span and entered another; 0 is no span. Each session receives it
+ * by the events that it has enabled: see `Table::emit_switch` in `src/probe.rs`.
+ */
 void blkkin_ust_turn(uint64_t left, uint64_t span)
 {
 	const struct blkkin_probe *probe = current_probe();

@@ -1,7 +1,9 @@
 /*
- * blkin's calls: in, what code written for blkin says; out, the events of provider `zipkin` with blkin's fields.
+ * blkin's functions. In: calls of code that was written for blkin. Out: events of the provider
+ * `zipkin` with blkin's fields.
  *
- * A trace's own endpoint stands in where an annotation has none. The ids are positive, because their fields are signed.
+ * An annotation without an endpoint has that of its trace. The ids are positive, because their
+ * fields are signed.
  */
 #include <zipkin_c.h>
 
@@ -24,7 +26,7 @@ const char *CLIENT_RECV_FRAGMENT = "crf";
 const char *SERVER_SEND_FRAGMENT = "ssf";
 const char *SERVER_RECV_FRAGMENT = "srf";
 
-/* An endpoint as the older generation has it. */
+/* Endpoint of the older generation. */
 struct first_endpoint {
 	const char *ip;
 	int port;
@@ -99,7 +101,7 @@ int blkin_init_child_info(struct blkin_trace *child, const struct blkin_trace_in
 	child->name = name;
 	child->endpoint = endpoint;
 	memset(&child->info, 0, sizeof child->info);
-	/* Below what sampling dropped nothing is said either. */
+	/* A child of a trace that sampling dropped is dropped too. */
 	if (!parent_info.trace_id)
 		return 0;
 	child->info.trace_id = parent_info.trace_id;

@@ -1,4 +1,7 @@
-/* The bytes of what blkkin_init() loads, so that nothing has to be installed beside the daemon. A file that could not be made is empty. */
+/*
+ * Shared objects that blkkin_init() loads, embedded so that the daemon's machine needs no other
+ * file. A file that could not be built is empty.
+ */
 	.macro embedded name, file
 	.global \name
 	.hidden \name

@@ -5,11 +5,11 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How often this process was forked, counted from 1; what it was when a thread drew its state. */
+/* Number of forks, counted from 1. Each thread remembers the value for which it took its state. */
 static uint64_t generation = 1;
 static __thread uint64_t state, drawn;
 
-/* splitmix64's last step: a bijection. */
+/* Last step of splitmix64: a bijection. */
 static uint64_t mix(uint64_t z)
 {
 	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
@@ -22,7 +22,7 @@ static __attribute__((noinline, cold)) uint64_t seed(void)
 	uint64_t own;
 	struct timespec now;
 
-	/* Fails only where the kernel has no randomness yet, or a filter forbids the call. */
+	/* Fails only if the kernel has no randomness yet, or a seccomp filter forbids the call. */
 	if (getrandom(&own, sizeof own, GRND_NONBLOCK) == sizeof own)
 		return own;
 	clock_gettime(CLOCK_MONOTONIC, &now);

@@ -1,6 +1,7 @@
 /*
- * Ids for spans and traces: 64 bits, never 0, each thread with its own random beginning, as `src/ids.rs` has them. A forked
- * child would draw its parent's next ids, so after a fork every thread begins anew.
+ * Random ids for spans and traces: 64 bits, never 0, with a random state per thread, as in
+ * `src/ids.rs`. A forked child has a copy of its parent's state, so after a fork every thread takes
+ * a new one.
  */
 #ifndef BLKKIN_IDS_H
 #define BLKKIN_IDS_H
@@ -9,7 +10,7 @@
 
 uint64_t blkkin_fresh_id(void);
 
-/* In a forked child. */
+/* Invalidates the states in a forked child. */
 void blkkin_ids_forked(void);
 
 #endif

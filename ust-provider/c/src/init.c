@@ -1,5 +1,6 @@
 /*
- * Connects a process to LTTng, as `src/init.rs` and `src/load.rs` do: explicit, once, and never a reason not to start.
+ * Connection of the process to LTTng, as in `src/init.rs` and `src/load.rs`: explicit, once, and
+ * never a reason not to start.
  */
 #define _GNU_SOURCE
 #include <blkkin/ust.h>
@@ -19,7 +20,9 @@
 #include "internal.h"
 #include "thread_context.h"
 
-/* Linux 6.3; without it, a machine with sysctl vm.memfd_noexec = 1 maps no code of the file. */
+/*
+ * Linux 6.3. Without it, a machine with sysctl vm.memfd_noexec = 1 does not map the file as code.
+ */
 #ifndef MFD_EXEC
 #define MFD_EXEC 0x10u
 #endif
@@ -34,10 +37,10 @@ const struct blkkin_probe *blkkin_ust_probe;
 _Static_assert(sizeof blkkin_ust_state / sizeof *blkkin_ust_state == 16, "the length that ust.h declares");
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* 1 until the first call; what that one gave. */
+/* Result of the first call; 1 before it. */
 static int init_result = 1;
 static char init_error[512];
-/* The same of what threads publish. */
+/* Result of the start of publishing; 1 before it. */
 static int publishing = 1;
 static char publishing_error[512] = "not initialized";
 static bool follows_forks;
@@ -75,7 +78,7 @@ static void uninstall(void)
 	__atomic_store_n(&blkkin_ust_probe, NULL, __ATOMIC_RELEASE);
 }
 
-/* A child would write into its parent's buffers under its parent's name. */
+/* A forked child would write to its parent's buffers under its parent's name. */
 static void in_child(void)
 {
 	blkkin_ids_forked();
@@ -85,7 +88,7 @@ static void in_child(void)
 		return;
 	uninstall();
 	init_result = fail(ECHILD, "forked from a process that was connected to LTTng: connect after forking, or follow forks",
-		       "");
+			   "");
 }
 
 static int write_all(int file, const unsigned char *bytes, size_t count)
@@ -103,7 +106,7 @@ static int write_all(int file, const unsigned char *bytes, size_t count)
 	return 0;
 }
 
-/* Copies of us in one process, times two objects, with a wide margin. */
+/* Maximum descriptor numbers to try. Each copy of this library in the process uses two. */
 #define DESCRIPTORS_MAX 64
 
 static bool is_loaded(int file, char *path, size_t room)
@@ -115,7 +118,7 @@ static bool is_loaded(int file, char *path, size_t room)
 	return handle && !dlclose(handle);
 }
 
-/* Loads what is never unloaded. */
+/* Loads an object, which is never unloaded. */
 static int load(const char *name, const unsigned char *bytes, size_t size, void **handle, char *reason, size_t room)
 {
 	int descriptors[DESCRIPTORS_MAX], descriptors_count = 0, file, error;
@@ -135,7 +138,10 @@ static int load(const char *name, const unsigned char *bytes, size_t size, void 
 		snprintf(reason, room, "cannot write %s: %s", name, strerror(error));
 		return -error;
 	}
-	/* The loader knows objects by the path that they were opened by: behind a number that one of ours had it would find that. */
+	/*
+	 * The loader identifies objects by path. If another object was loaded by the same
+	 * descriptor number, that one would be found.
+	 */
 	while (is_loaded(file, path, sizeof path) && descriptors_count < DESCRIPTORS_MAX) {
 		descriptors[descriptors_count++] = file;
 		file = fcntl(file, F_DUPFD_CLOEXEC, 0);
@@ -195,7 +201,10 @@ static int start(const struct blkkin_options *options)
 			return fail(error, "cannot follow forks: ", strerror(error));
 		follows_forks = true;
 	}
-	/* Asked now: in a child of a process with threads it could wait for one of them for ever. */
+	/*
+	 * Checked here: in a forked child of a process with threads, the loader's lock may be held
+	 * for ever.
+	 */
 	if (dlopen("liblttng-ust-fork.so.1", RTLD_NOW | RTLD_NOLOAD))
 		follows_forks = true;
 	pthread_atfork(NULL, NULL, in_child);
@@ -213,7 +222,7 @@ int blkkin_init(const struct blkkin_options *options)
 	if (publishing == 1) {
 		publishing_error[0] = 0;
 		publishing = blkkin_start_publishing(!options || !options->no_thread_context, load, publishing_error,
-						 sizeof publishing_error);
+						     sizeof publishing_error);
 	}
 	if (init_result == 1)
 		init_result = start(options);

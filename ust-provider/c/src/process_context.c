@@ -1,6 +1,7 @@
 /*
- * OpenTelemetry's process context (OTEP 4719): a page that readers outside find by its name, and a payload that says who this process is.
- * `src/process.rs` has the same, with the same rules, and says why they are so.
+ * OpenTelemetry's process context (OTEP 4719): a page that readers of other processes find by its
+ * name, and a payload with the resource of this process. `src/process_context.rs` has the same
+ * rules with their reasons.
  */
 #define _GNU_SOURCE
 #include <blkkin/ust.h>
@@ -15,15 +16,18 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Of the page: the payload lies elsewhere. */
+/* Bytes of the page, which has only the header. */
 #define BYTES 4096
 #define PAYLOAD_BYTES_MAX (64u << 10)
 #define NAME "OTEL_CTX"
-/* Of threads' keys: a number is a byte (OTEP 4947); and of a name what blkkin takes. */
+/*
+ * Maximum names of thread attributes: a key number is one byte (OTEP 4947). Maximum bytes of a name
+ * that blkkin's reader accepts.
+ */
 #define KEYS_MAX 256
 #define KEY_BYTES_MAX 128
 
-/* Linux 6.3 and 5.17; older kernels refuse them. */
+/* Linux 6.3 and 5.17. Older kernels reject them. */
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 8u
 #endif
@@ -35,14 +39,17 @@
 struct header {
 	char signature[8];
 	uint32_t version, size;
-	/* When it was published; 0: it is being written. */
+	/* Time of publication; 0 during a write. */
 	uint64_t number;
 	uint64_t payload;
 };
 
 _Static_assert(sizeof(struct header) == 32, "the layout of OTEP 4719");
 
-/* The process in which a thread is at it (0: none), the page, whose process's it is, its payload, and the last number. */
+/*
+ * Process in which a thread holds the lock (0: none), process that made the page, the page, its
+ * payload, and the last number.
+ */
 static pid_t lock_owner, page_owner;
 static struct header *page;
 static unsigned char *current_payload;
@@ -53,12 +60,18 @@ struct bytes {
 	unsigned char at[];
 };
 
-/* What was said last: of the resource the bytes, and the names of what threads say, by number, which are only added to. */
+/*
+ * Content of the last publication: the encoded resource, and the names of thread attributes by
+ * number. Names are only added.
+ */
 static struct bytes *current_resource;
 static char *names[KEYS_MAX];
 static size_t names_count;
 
-/* One thread at a time; who held it in the process that this one was forked from does not count. */
+/*
+ * Acquires the lock. A lock that another process holds (this one's parent, before the fork) counts
+ * as free.
+ */
 static void acquire_lock(void)
 {
 	const pid_t own = getpid();
@@ -77,7 +90,7 @@ static bool set_name(void)
 	return !prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, (unsigned long) (uintptr_t) page, (unsigned long) BYTES, NAME);
 }
 
-/* Whether this process has such a page already. */
+/* Returns whether this process already has such a page. */
 static bool is_already_published(void)
 {
 	FILE *maps = fopen("/proc/self/maps", "re");
@@ -112,13 +125,13 @@ static int make_page(void)
 		munmap(page, BYTES);
 		return -error;
 	}
-	/* What the process that this one was forked from pointed at is lost: some hundred bytes. */
+	/* After a fork the payload of the parent leaks: some hundred bytes. */
 	current_payload = NULL;
 	page_owner = getpid();
 	return 0;
 }
 
-/* Bytes of a field of protobuf whose content has so many. */
+/* Bytes of a length-delimited protobuf field with content of this size. */
 static size_t field_size(size_t size)
 {
 	size_t head = 2, left = size;
@@ -149,7 +162,7 @@ static size_t text_size(const char *string)
 	return field_size(strlen(string));
 }
 
-/* A pair of a key and a value of so many bytes, which are written behind it. */
+/* Bytes of a pair of a key and a value of this size. The value is written after it. */
 static size_t pair_size(const char *key, size_t value)
 {
 	return text_size(key) + field_size(value);
@@ -160,7 +173,7 @@ static unsigned char *pair(unsigned char *to, int number, const char *key, size_
 	return field_head(text(field_head(to, number, pair_size(key, value)), key), 2, value);
 }
 
-/* What tells readers of threads how to read them. */
+/* Keys by which readers decode thread contexts. */
 #define SCHEMA "threadlocal.schema_version"
 #define SCHEMA_IS "tlsdesc_v1_dev"
 #define KEY_MAP "threadlocal.attribute_key_map"
@@ -183,7 +196,7 @@ static struct bytes *make_resource(const struct blkkin_attribute *attributes, si
 	return resource;
 }
 
-/* Of the resource, and, where threads publish, of so many names for what they say. */
+/* Encodes the resource and, if threads publish, the first `count` names of their attributes. */
 static int make_payload(const struct bytes *resource, size_t count, unsigned char **payload, size_t *size)
 {
 	const bool threads = !blkkin_publishing();
@@ -228,9 +241,12 @@ static void write_page(unsigned char *payload, size_t size)
 	memcpy(page->signature, NAME, sizeof page->signature);
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	__atomic_store_n(&page->number, number, __ATOMIC_RELAXED);
-	/* How it is told that something is new; kernels without names refuse it. */
+	/* By the standard this notifies readers of an update. Kernels without names refuse it. */
 	set_name();
-	/* A reader that is at it takes nothing of it. */
+	/*
+	 * A reader that copies the old payload at this time discards the copy, because the number
+	 * changed.
+	 */
 	free(current_payload);
 	current_payload = payload;
 }
@@ -242,7 +258,7 @@ static bool is_off(void)
 	return enabled && !strcmp(enabled, "0");
 }
 
-/* By who holds it. */
+/* Publishes while the caller holds the lock. */
 static int publish(const struct bytes *resource, size_t count)
 {
 	unsigned char *payload;

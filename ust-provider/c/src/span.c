@@ -1,6 +1,6 @@
 /*
- * What the inline functions of <blkkin/ust.h> call once they have found that something is to be said. `src/span.rs` has the same
- * rules and says why they are so.
+ * Functions behind the inline functions of <blkkin/ust.h>, for spans that are recorded.
+ * `src/span.rs` has the same rules with their reasons.
  */
 #include <blkkin/ust.h>
 
@@ -12,14 +12,14 @@ static const struct blkkin_probe *current_probe(void)
 	return __atomic_load_n(&blkkin_ust_probe, __ATOMIC_ACQUIRE);
 }
 
-/* Gives it its ids. Whether it is recorded. */
+/* Assigns the ids, and returns whether the span is recorded. */
 bool blkkin_assign_ids(const struct blkkin_probe *probe, struct blkkin_span *span, uint32_t kept_per_million)
 {
 	struct blkkin_context parent = blkkin_context_of(span);
 
 	if (!parent.span || (!parent.trace_hi && !parent.trace_lo)) {
 		kept_per_million = probe->keep_root(blkkin_fresh_id());
-		/* A trace has its root's id. */
+		/* The trace id is the root's span id. */
 		span->context.span = blkkin_fresh_id();
 		span->context =
 			(struct blkkin_context) { 0, span->context.span, span->context.span, 0, kept_per_million != 0 };
@@ -34,7 +34,7 @@ bool blkkin_assign_ids(const struct blkkin_probe *probe, struct blkkin_span *spa
 }
 
 void blkkin_emit_begin(const struct blkkin_probe *probe, const struct blkkin_span *span, enum blkkin_kind kind,
-		      const char *name, enum blkkin_scope scope)
+		       const char *name, enum blkkin_scope scope)
 {
 	struct blkkin_begin begin = { 0 };
 
@@ -44,7 +44,7 @@ void blkkin_emit_begin(const struct blkkin_probe *probe, const struct blkkin_spa
 	begin.parent = span->context.parent;
 	begin.kind = (uint8_t) kind;
 	begin.on = (uint8_t) scope;
-	/* Who hears of no enters could not tell when it works for something else. */
+	/* A session without enter events could not detect that the thread enters another span. */
 	if (scope == BLKKIN_SCOPED && blkkin_ust_publishes && !*probe->state[BLKKIN_ENTER])
 		begin.on = 2;
 	begin.kept_per_million = span->kept_per_million;
@@ -54,9 +54,9 @@ void blkkin_emit_begin(const struct blkkin_probe *probe, const struct blkkin_spa
 }
 
 /*
- * Begins a span that is silent until now and has the context that it is to stand below: as its child, or as a root where that is
- * none; sampling decides of a root. `kept_per_million` is the part of the roots that it stands below one of; 0: what it stands
- * below is not recorded.
+ * Begins a span that is not yet recorded and has the context of its parent. Without a context it
+ * becomes a root, which sampling may drop. `kept_per_million` is the sampling ratio of the parent's
+ * root, or 0 if the parent is not recorded.
  */
 void blkkin_ust_begin(struct blkkin_span *span, uint32_t kept_per_million, enum blkkin_kind kind, const char *name,
 		      enum blkkin_scope scope)
@@ -71,7 +71,7 @@ void blkkin_ust_end(const struct blkkin_span *span)
 {
 	const struct blkkin_probe *probe = current_probe();
 
-	/* Whoever forgot to leave it works for it no longer. */
+	/* The thread may not have left the span. */
 	blkkin_ust_unpublish(span->context.span);
 	if (probe)
 		probe->end(span->context.span, span->status);
@@ -112,7 +112,7 @@ void blkkin_ust_number(uint64_t span, const char *key, int64_t val)
 }
 
 void blkkin_ust_rpc_endpoint(uint64_t span, enum blkkin_rpc_side side, bool unique, const char *rule, const char *connection,
-			uint64_t cookie)
+			     uint64_t cookie)
 {
 	const struct blkkin_probe *probe = current_probe();
 

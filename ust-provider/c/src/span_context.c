@@ -1,6 +1,7 @@
 /*
- * The two forms in which a context crosses a wire: W3C traceparent (Trace Context, section 3.2) and blkin's packed trace info,
- * three big-endian words of 64 bits. `src/context.rs` has the same and says what the second form cannot carry.
+ * Wire formats of a span context: W3C traceparent (Trace Context, section 3.2) and blkin's packed
+ * trace info, three big-endian words of 64 bits. `src/span_context.rs` has the same, and the limits
+ * of the second format.
  */
 #include <blkkin/ust.h>
 
@@ -48,7 +49,7 @@ int blkkin_from_traceparent(struct blkkin_context *context, const char *text)
 		return -1;
 	if (!hex(text, 2, &version) || version == 0xff)
 		return -1;
-	/* A later version may say more, behind a dash. */
+	/* A later version may have more fields after a dash. */
 	if (length > 55 && (version == 0 || text[55] != '-'))
 		return -1;
 	if (!hex(text + 3, 16, &context->trace_hi) || !hex(text + 19, 16, &context->trace_lo) ||

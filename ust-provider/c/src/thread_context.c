@@ -1,6 +1,7 @@
 /*
- * OpenTelemetry's thread context (OTEP 4947): the thread's slot points at a record that names the innermost span which the thread has
- * entered and not left, or at nothing. `src/publish.rs` has the same, with the same rules, and says why they are so.
+ * OpenTelemetry's thread context (OTEP 4947): the thread's slot points to a record of the innermost
+ * span that the thread has entered and not left, or to nothing. `src/thread_context.rs` has the
+ * same rules with their reasons.
  */
 #define _GNU_SOURCE
 #include "thread_context.h"
@@ -17,12 +18,12 @@
 #include "ids.h"
 #include "internal.h"
 
-/* Spans that a thread has entered and not left; what is entered deeper hides them. */
+/* Maximum entered spans of a thread. A span that is entered deeper hides them. */
 #define DEPTH_MAX 16
 
 enum { OFF, IDLE, USED };
 
-/* A record; its words are big-endian. */
+/* Record of OTEP 4947; its words are big-endian. */
 struct record {
 	uint64_t trace[2], span;
 	uint8_t valid, flags;
@@ -34,7 +35,7 @@ _Static_assert(offsetof(struct record, attributes) == 28 && sizeof(struct record
 
 struct entry {
 	struct record record;
-	/* By which it is left; what the slot pointed at before. */
+	/* Key by which it is left; previous value of the slot. */
 	uint64_t key;
 	void *before;
 };
@@ -43,11 +44,14 @@ unsigned char blkkin_ust_publishes;
 
 static void **(*slot_of)(void);
 static __thread void *volatile *slot;
-/* How much was entered, of which the first DEPTH_MAX are kept, and of the next what was before it. */
+/*
+ * Number of entered spans. The first DEPTH_MAX have records, and the next entry keeps the slot's
+ * previous value.
+ */
 static __thread volatile size_t depth;
 static __thread volatile struct entry entries[DEPTH_MAX + 1];
 
-/* As the program has it: for whoever reads on the same CPU. */
+/* Keeps the program order of writes for a reader on the same CPU. */
 #define COMPILER_BARRIER() __atomic_signal_fence(__ATOMIC_SEQ_CST)
 
 static bool is_none(const struct blkkin_context *context)
@@ -55,7 +59,7 @@ static bool is_none(const struct blkkin_context *context)
 	return !context || !context->span || (!context->trace_hi && !context->trace_lo);
 }
 
-/* Out of the way of those that know it. */
+/* Out of line, because it runs once per thread. */
 static __attribute__((noinline, cold)) void find_slot(void)
 {
 	slot = (void *volatile *) slot_of();
@@ -74,7 +78,7 @@ void blkkin_ust_publish(uint64_t key, const struct blkkin_context *context)
 	if (!slot)
 		find_slot();
 	at = depth;
-	/* First, so that a signal's handler takes the next. */
+	/* First, so that a signal handler uses the next entry. */
 	depth = at + 1;
 	COMPILER_BARRIER();
 	if (at > DEPTH_MAX)
@@ -110,13 +114,13 @@ void blkkin_ust_unpublish(uint64_t key)
 	if (left) {
 		before = entries[--left].before;
 	} else if (entered > kept) {
-		/* Of those that are not kept one: which, does not matter. */
+		/* One of the spans without an entry. They are interchangeable. */
 		depth = entered - 1;
 		return;
 	} else {
 		return;
 	}
-	/* What is left is not valid any more, whoever still points at it. */
+	/* A left record becomes invalid, even if another one still refers to it. */
 	for (each = left; each < kept; each++)
 		entries[each].record.valid = 0;
 	COMPILER_BARRIER();
@@ -150,7 +154,7 @@ void blkkin_add_thread_attribute(struct blkkin_thread_attributes *attributes, in
 	const size_t length = strlen(value);
 	size_t at = 0, size;
 
-	/* A key is in it once: instead of what was said under it before, also where there is no room for this. */
+	/* A key occurs once: its previous value is removed, even if the new one does not fit. */
 	for (; at + 2 <= attributes->bytes; at += size) {
 		size = 2u + attributes->entries[at + 1];
 		if (attributes->entries[at] != key)
@@ -172,7 +176,7 @@ void blkkin_add_thread_attribute(struct blkkin_thread_attributes *attributes, in
 uint64_t blkkin_ust_publish_scoped(const struct blkkin_span *span)
 {
 	const struct blkkin_context context = blkkin_context_of(span);
-	/* It may be copied until it ends, so its address is no name for it. */
+	/* The span may be copied until it ends, so its address cannot be the key. */
 	uint64_t key = is_none(&context) ? blkkin_fresh_id() : context.span;
 
 	blkkin_ust_publish(key, &context);
@@ -180,8 +184,8 @@ uint64_t blkkin_ust_publish_scoped(const struct blkkin_span *span)
 }
 
 int blkkin_start_publishing(bool wanted, int (*load)(const char *name, const unsigned char *bytes, size_t size, void **handle,
-						  char *why, size_t room),
-			 char *why, size_t room)
+						     char *why, size_t room),
+			    char *why, size_t room)
 {
 	const char *enabled = getenv("BLKKIN_UST_CONTEXT");
 	size_t size = (size_t) (blkkin_slot_bytes_end - blkkin_slot_bytes);
@@ -192,7 +196,7 @@ int blkkin_start_publishing(bool wanted, int (*load)(const char *name, const uns
 		snprintf(why, room, "switched off by BLKKIN_UST_CONTEXT=0 or by an option");
 		return -ECANCELED;
 	}
-	/* The first copy of us in this process counts for all. */
+	/* All copies of this library in the process use the first one's slot. */
 	handle = dlopen("blkkin-thread-slot.so.1", RTLD_NOW | RTLD_NOLOAD);
 	if (!handle) {
 		if (dlsym(RTLD_DEFAULT, "otel_thread_ctx_v1")) {

@@ -1,4 +1,7 @@
-/* Several things in one event, and a thread that turns from one span to the next; prints what a reader of the trace has to find. */
+/*
+ * Emits a batch and a sequence of spans, and prints the events that a reader of the trace must
+ * find.
+ */
 #include <blkkin/ust.h>
 
 #include <inttypes.h>
@@ -50,7 +53,7 @@ int main(void)
 		id = span->context.span;
 		blkkin_batch_number(&batch, span, "offset", -4096);
 		printf("blkkin:number { span = %" PRIu64 ", key = \"offset\", val = -4096 }\n", id);
-		/* Always at one place, and always another one. */
+		/* Always at the same address, with different content. */
 		snprintf(text, sizeof text, "disk %d", each);
 		blkkin_batch_text(&batch, span, "export", text);
 		printf("blkkin:text { span = %" PRIu64 ", key = \"export\", val = \"%s\" }\n", id, text);
@@ -79,7 +82,7 @@ int main(void)
 			blkkin_fail(&spans[each], 5);
 		printf("blkkin:end { span = %" PRIu64 ", status = %d }\n", spans[each].context.span, each == 1 ? 5 : 0);
 		blkkin_batch_end(&batch, &spans[each]);
-		/* It has ended. */
+		/* The span has ended. */
 		blkkin_batch_number(&batch, &spans[each], "late", 1);
 		blkkin_end(&spans[each]);
 	}

@@ -1,6 +1,6 @@
 /*
- * Uses every C call of blkin's, and prints for each event what a reader of the trace has to find: the event and its fields.
- * Compiled twice: as it is, and with BLKIN_FIRST_GENERATION.
+ * Calls every C function of blkin, and prints the events with their fields that a reader of the
+ * trace must find. It is compiled with and without BLKIN_FIRST_GENERATION.
  */
 #include <zipkin_c.h>
 
@@ -21,10 +21,10 @@
 #define ANNOTATION_ENDPOINT endpoint
 #endif
 
-#define CHECK(what)								\
+#define CHECK(condition)							\
 	do {									\
-		if (!(what)) {							\
-			fprintf(stderr, "line %d: %s\n", __LINE__, #what);	\
+		if (!(condition)) {						\
+			fprintf(stderr, "line %d: %s\n", __LINE__, #condition);	\
 			return 1;						\
 		}								\
 	} while (0)
@@ -72,7 +72,7 @@ int main(void)
 		expect_event(&root, &here, words[each]);
 	}
 
-	/* A macro ends in a semicolon, so both ways of writing it have to compile. */
+	/* The macros must compile with and without a semicolon. */
 	BLKIN_KEYVAL_STRING(&root, &there, "object", "rbd_data.1")
 	expect(STRING_EVENT, &root, &there, "key = \"object\", val = \"rbd_data.1\"");
 	BLKIN_KEYVAL_STRING(&root, NULL, "pool", "");
@@ -97,7 +97,7 @@ int main(void)
 	CHECK(blkin_record(&child, &annotation) == 0);
 	expect("zipkin:keyval_integer", &child, &here, "key = \"depth\", val = 16");
 
-	/* Over the wire. */
+	/* Wire format. */
 	CHECK(blkin_get_trace_info(&child, &info) == 0);
 	CHECK(sizeof packed == 24 && blkin_pack_trace_info(&info, &packed) == 0);
 	for (int each = 0; each < 8; each++)
@@ -117,7 +117,7 @@ int main(void)
 	BLKIN_TIMESTAMP(&same, NULL, "other");
 	expect_event(&same, &there, "other");
 
-	/* What is missing is an error and no event. */
+	/* A null argument is an error and emits nothing. */
 	CHECK(blkin_record(NULL, &annotation) == -EINVAL && blkin_record(&root, NULL) == -EINVAL);
 	CHECK(blkin_init_new_trace(NULL, "", &here) < 0 && blkin_init_child(&child, NULL, &here, "") < 0);
 	CHECK(blkin_init_child_info(NULL, &info, &here, "") < 0 && blkin_init_endpoint(NULL, "", 0, "") < 0);

@@ -1,6 +1,6 @@
 /*
- * blkin's calls where BLKKIN_UST_ROOTS thins traces out: a trace that is dropped says nothing, nor does its child, and one that is kept
- * says of how many. Prints how many began, and how many were kept.
+ * blkin's functions while BLKKIN_UST_ROOTS drops traces: a dropped trace and its child emit
+ * nothing, and a kept one has the sampling ratio. Prints the numbers of begun and kept traces.
  */
 #include <zipkin_c.h>
 

@@ -1,6 +1,6 @@
 /*
- * What the calls of the headers cost while nobody traces: ns a call, the smallest of several rounds. For a person; run by the
- * bench of the crate.
+ * Cost of the functions of the headers while no session records, in ns per call, the minimum of
+ * several rounds. The crate's benchmark runs it.
  */
 #include <blkkin/ust.h>
 #include <zipkin_c.h>
@@ -19,34 +19,34 @@ static double now_ns(void)
 	return (double) now.tv_sec * 1e9 + (double) now.tv_nsec;
 }
 
-/* The compiler has to believe that somebody looks at it. */
-#define LOOKED_AT(pointer) __asm__ volatile("" : : "r"(pointer) : "memory")
+/* Keeps the compiler from optimizing the object away. */
+#define USED(pointer) __asm__ volatile("" : : "r"(pointer) : "memory")
 
-#define COST(what, call)								\
-	do {										\
-		double best = 1e18;							\
-											\
-		for (int round = 0; round < ROUNDS; round++) {				\
-			double begun = now_ns();					\
-											\
-			for (int each = 0; each < CALLS; each++) {			\
-				LOOKED_AT(&span);					\
-				call;							\
-			}								\
-			begun = now_ns() - begun;					\
-			best = begun < best ? begun : best;				\
-		}									\
-		best /= CALLS;								\
-		if (!empty)								\
-			empty = best;							\
-		else									\
-			printf("  C: %-31s %7.2f ns\n", what, best > empty ? best - empty : 0);	\
+#define COST(label, call)										\
+	do {												\
+		double best = 1e18;									\
+													\
+		for (int round = 0; round < ROUNDS; round++) {						\
+			double begun = now_ns();							\
+													\
+			for (int each = 0; each < CALLS; each++) {					\
+				USED(&span);								\
+				call;									\
+			}										\
+			begun = now_ns() - begun;							\
+			best = begun < best ? begun : best;						\
+		}											\
+		best /= CALLS;										\
+		if (!empty)										\
+			empty = best;									\
+		else											\
+			printf("  C: %-31s %7.2f ns\n", label, best > empty ? best - empty : 0);	\
 	} while (0)
 
 int main(void)
 {
-	struct blkkin_context came = { 0, 1, 2, 0, true };
-	struct blkkin_span span = { 0 }, child, carried;
+	struct blkkin_context remote = { 0, 1, 2, 0, true };
+	struct blkkin_span span = { 0 }, child, continued;
 	struct blkin_endpoint here;
 	struct blkin_trace trace;
 	double empty = 0;
@@ -58,11 +58,11 @@ int main(void)
 	COST("blkkin_number", blkkin_number(&span, "k", each));
 	COST("enter, leave", blkkin_enter(&span); blkkin_leave(&span));
 	COST("blkkin_begin_root, blkkin_end", blkkin_begin_root(&child, BLKKIN_SERVER, "r", "s", BLKKIN_SCOPED);
-	     LOOKED_AT(&child); blkkin_end(&child));
+	     USED(&child); blkkin_end(&child));
 	COST("BLKIN_TIMESTAMP", BLKIN_TIMESTAMP(&trace, &here, CLIENT_SEND));
 	COST("BLKIN_KEYVAL_STRING", BLKIN_KEYVAL_STRING(&trace, &here, "k", "v"));
 	COST("BLKIN_KEYVAL_INTEGER", BLKIN_KEYVAL_INTEGER(&trace, &here, "k", each));
-	blkkin_begin_continued(&carried, &came, BLKKIN_SERVER, "r", "s", BLKKIN_DETACHED);
-	COST("published: enter, leave", blkkin_enter(&carried); blkkin_leave(&carried));
+	blkkin_begin_continued(&continued, &remote, BLKKIN_SERVER, "r", "s", BLKKIN_DETACHED);
+	COST("published: enter, leave", blkkin_enter(&continued); blkkin_leave(&continued));
 	return 0;
 }

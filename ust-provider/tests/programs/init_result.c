@@ -1,4 +1,4 @@
-/* Connects and says how that ended, then makes calls: none may depend on it. */
+/* Connects, prints the result, then calls functions, which must work in every case. */
 #include <blkkin/ust.h>
 #include <zipkin_c.h>
 
@@ -9,9 +9,9 @@ int main(void)
 	struct blkin_endpoint here;
 	struct blkin_trace trace;
 	struct blkkin_span span;
-	int verdict = blkkin_init(NULL);
+	int result = blkkin_init(NULL);
 
-	if (blkkin_init(NULL) != verdict || blkin_init())
+	if (blkkin_init(NULL) != result || blkin_init())
 		return 1;
 	blkkin_begin_root(&span, BLKKIN_SERVER, "x", "y", BLKKIN_SCOPED);
 	blkkin_text(&span, "k", "v");
@@ -22,6 +22,6 @@ int main(void)
 	BLKIN_TIMESTAMP(&trace, &here, CLIENT_SEND);
 	if (blkkin_seen_enabled() || blkkin_time_to_enabled_ns() || blkkin_enabled())
 		return 1;
-	printf("%d %s\n", verdict, blkkin_init_error());
+	printf("%d %s\n", result, blkkin_init_error());
 	return 0;
 }

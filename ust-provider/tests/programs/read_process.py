@@ -1,8 +1,8 @@
-"""Who a process is in its own words, by what the standard says of it (OTEP 4719) and nothing of blkkin's.
+"""Reader of a process context that implements OTEP 4719 and shares no code with blkkin.
 
-read_process.py PID READS STATES KINDS: reads it from /proc/PID/mem so often at least, and until it has met so many states of so many kinds;
-prints each kind once: its attributes as JSON, and last how many reads there were of how many states. A payload that is no protobuf, or of which a text is not what
-it was written as, ends it with an error.
+read_process.py PID READS STATES KINDS: reads the context from /proc/PID/mem at least READS times, and until it
+has found STATES publications with KINDS distinct payloads. Prints the attributes of each distinct payload as JSON,
+and the numbers of reads and states in the last line. A payload that is not valid protobuf is an error.
 """
 
 import json
@@ -11,7 +11,7 @@ import sys
 import time
 
 NAMES = ("[anon_shmem:OTEL_CTX]", "/memfd:OTEL_CTX", "[anon:OTEL_CTX]")
-KINDS = {1: "text", 2: "truth", 3: "number", 5: "list"}
+KINDS = {1: "string", 2: "bool", 3: "int", 5: "array"}
 
 
 def fields(payload):
@@ -23,7 +23,7 @@ def fields(payload):
         else:
             assert tag & 7 == 2, f"wire type {tag & 7}"
             size, at = varint(payload, at)
-            assert at + size <= len(payload), "a length that lies"
+            assert at + size <= len(payload), "a length exceeds the payload"
             value, at = payload[at:at + size], at + size
         yield tag >> 3, value
 
@@ -37,11 +37,11 @@ def varint(payload, at):
             return value, at
 
 
-def said(value):
-    """An AnyValue."""
+def any_value(value):
+    """Decodes an AnyValue."""
     ((kind, content),) = fields(value)
     if kind == 5:
-        return [said(item) for _, item in fields(content)]
+        return [any_value(item) for _, item in fields(content)]
     assert kind in KINDS, kind
     return content.decode() if kind == 1 else content
 
@@ -50,17 +50,17 @@ def pairs(messages):
     for message in messages:
         (one, key), (two, value) = fields(message)
         assert (one, two) == (1, 2)
-        yield key.decode(), said(value)
+        yield key.decode(), any_value(value)
 
 
 def decode(payload):
-    resource, beside = [], []
+    resource, extra = [], []
     for number, content in fields(payload):
         if number == 1:
             resource += [message for one, message in fields(content) if one == 1]
         elif number == 2:
-            beside.append(content)
-    return {"resource": dict(pairs(resource)), "beside": dict(pairs(beside))}
+            extra.append(content)
+    return {"resource": dict(pairs(resource)), "extra": dict(pairs(extra))}
 
 
 def find(pid):
@@ -72,7 +72,7 @@ def find(pid):
 
 
 def read(memory, at):
-    """None where it was being written."""
+    """Reads one state. None during a write."""
     memory.seek(at + 16)
     before = memory.read(8)
     if before == bytes(8):
@@ -88,18 +88,18 @@ def read(memory, at):
     memory.seek(at + 16)
     if memory.read(8) != before or struct.pack("<Q", number) != before:
         return None
-    assert content is not None and len(content) == size, "what is published is not there"
+    assert content is not None and len(content) == size, "the published payload is not readable"
     return number, content
 
 
 def main():
-    pid, (least, states_least, kinds_least) = sys.argv[1], map(int, sys.argv[2:])
+    pid, (reads_min, states_min, kinds_min) = sys.argv[1], map(int, sys.argv[2:])
     at = find(pid)
     states, kinds, reads, busy = {}, set(), 0, 0
     begun = time.monotonic()
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
-        while reads < least or len(states) < states_least or len(kinds) < kinds_least:
-            assert time.monotonic() - begun < 120, f"{reads} reads, {len(states)} states, {busy} times being written"
+        while reads < reads_min or len(states) < states_min or len(kinds) < kinds_min:
+            assert time.monotonic() - begun < 120, f"{reads} reads, {len(states)} states, {busy} reads during a write"
             state = read(memory, at)
             if state is None:
                 busy += 1

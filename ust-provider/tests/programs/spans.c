@@ -1,14 +1,17 @@
-/* Uses every call of <blkkin/ust.h>, and prints what a reader of the trace has to find, as blkin.c does. */
+/*
+ * Calls every function of <blkkin/ust.h>, and prints the events that a reader of the trace must
+ * find, as blkin.c.
+ */
 #include <blkkin/ust.h>
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-#define CHECK(what)								\
+#define CHECK(condition)							\
 	do {									\
-		if (!(what)) {							\
-			fprintf(stderr, "line %d: %s\n", __LINE__, #what);	\
+		if (!(condition)) {						\
+			fprintf(stderr, "line %d: %s\n", __LINE__, #condition);	\
 			return 1;						\
 		}								\
 	} while (0)
@@ -30,12 +33,12 @@ static int same(const struct blkkin_context *a, const struct blkkin_context *b)
 
 int main(void)
 {
-	struct blkkin_span off, never, root, child, remote, orphan;
+	struct blkkin_span off, never, root, child, remote, late_child;
 	struct blkkin_context context, back, never_context;
 	unsigned char bytes[24];
 	char text[56];
 
-	/* Before init() nothing is said, and a context that came in goes out again. */
+	/* Before init() nothing is emitted, and a remote context is propagated. */
 	CHECK(!blkkin_from_traceparent(&context, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"));
 	blkkin_begin_continued(&off, &context, BLKKIN_SERVER, "x", "s", BLKKIN_SCOPED);
 	CHECK(!blkkin_enabled() && !blkkin_is_recording(&off) && same(&off.context, &context));
@@ -76,7 +79,7 @@ int main(void)
 	printf("blkkin:end { span = %" PRIu64 ", status = 0 }\n", root.context.span);
 	blkkin_end(&root);
 
-	/* Over the wire, both ways. */
+	/* Both wire formats. */
 	CHECK(!blkkin_to_blkin(&root.context, bytes) && !blkkin_from_blkin(&back, bytes));
 	CHECK(same(&back, &root.context));
 	CHECK(!blkkin_to_traceparent(&root.context, text) && strlen(text) == 55);
@@ -87,14 +90,14 @@ int main(void)
 	printf("blkkin:end { span = %" PRIu64 ", status = 0 }\n", remote.context.span);
 	blkkin_end(&remote);
 
-	/* An upper half of a trace id is kept, and has no packed form. */
+	/* The upper half of a trace id is kept, and has no packed form. */
 	blkkin_begin_continued(&remote, &context, BLKKIN_SERVER, "wide", "other", BLKKIN_DETACHED);
 	CHECK(remote.context.trace_hi == context.trace_hi && blkkin_to_blkin(&remote.context, bytes));
 	expect_begin(&remote, 1, 0, "wide", "other");
 	printf("blkkin:end { span = %" PRIu64 ", status = 0 }\n", remote.context.span);
 	blkkin_end(&remote);
 
-	/* Who is not sampled there is not recorded here, nor is what is below. */
+	/* A trace that is not sampled remotely is not recorded here, nor are its children. */
 	context.sampled = false;
 	blkkin_begin_continued(&remote, &context, BLKKIN_SERVER, "x", "s", BLKKIN_SCOPED);
 	blkkin_begin_child(&child, &remote, BLKKIN_INTERNAL, "y", BLKKIN_SCOPED);
@@ -103,14 +106,14 @@ int main(void)
 	blkkin_end(&child);
 	blkkin_end(&remote);
 
-	/* What began while nobody traced: its child is a root. */
+	/* The child of a span that began while no session recorded is a root. */
 	memset(&context, 0, sizeof context);
 	CHECK(same(&never_context, &context));
-	blkkin_begin_child(&orphan, &never, BLKKIN_SERVER, "late", BLKKIN_DETACHED);
-	CHECK(blkkin_is_recording(&orphan) && !orphan.context.parent);
-	expect_begin(&orphan, 1, 0, "late", "s");
-	printf("blkkin:end { span = %" PRIu64 ", status = 0 }\n", orphan.context.span);
-	blkkin_end(&orphan);
+	blkkin_begin_child(&late_child, &never, BLKKIN_SERVER, "late", BLKKIN_DETACHED);
+	CHECK(blkkin_is_recording(&late_child) && !late_child.context.parent);
+	expect_begin(&late_child, 1, 0, "late", "s");
+	printf("blkkin:end { span = %" PRIu64 ", status = 0 }\n", late_child.context.span);
+	blkkin_end(&late_child);
 
 	CHECK(blkkin_from_traceparent(&context, "00-00000000000000000000000000000000-00f067aa0ba902b7-01"));
 	CHECK(blkkin_from_traceparent(&context, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01x"));

@@ -1,7 +1,8 @@
 /*
- * What a C program's threads work for is in their slot: as the loader of shared objects finds that.
+ * Thread contexts of a C program, read through the symbol that the dynamic loader resolves.
  *
- * published LIBRARY: LIBRARY is a second copy of libblkkin-ust. Prints how publishing is, and ends with 0 if that is what the slot says.
+ * thread_context LIBRARY: LIBRARY is a second copy of libblkkin-ust. Prints the status of
+ * publishing, and exits with 0 if the slot has the expected content.
  */
 #define _GNU_SOURCE
 #include <blkkin/ust.h>
@@ -14,10 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECK(what)								\
+#define CHECK(condition)							\
 	do {									\
-		if (!(what)) {							\
-			fprintf(stderr, "line %d: %s\n", __LINE__, #what);	\
+		if (!(condition)) {						\
+			fprintf(stderr, "line %d: %s\n", __LINE__, #condition);	\
 			exit(1);						\
 		}								\
 	} while (0)
@@ -28,8 +29,8 @@ struct record {
 	unsigned char entries[BLKKIN_THREAD_ATTRIBUTES_BYTES];
 };
 
-#ifdef TAKEN
-/* Somebody else's. */
+#ifdef ALREADY_PUBLISHED
+/* Symbol of another library. */
 __attribute__((visibility("default"))) __thread struct record *otel_thread_ctx_v1;
 #endif
 
@@ -46,7 +47,7 @@ static struct record *record(void)
 	return *(struct record *volatile *) variable;
 }
 
-/* 0: none. */
+/* Returns the id of the published span, or 0. */
 static uint64_t published_span(void)
 {
 	struct record *now = record();
@@ -61,7 +62,7 @@ static uint64_t published_span(void)
 	return be64toh(span);
 }
 
-/* Whether this thread says so, of what it is named to work for. */
+/* Returns whether this thread publishes this span with these attributes. */
 static bool has_attributes(uint64_t span, const char *bytes, size_t size)
 {
 	return published_span() == span && record()->bytes == size && !memcmp(record()->entries, bytes, size);
@@ -93,7 +94,7 @@ static void thread_attributes(void)
 	CHECK(has_attributes(5, "\0\4/buy\1\0017", 9));
 	blkkin_enter(&inner);
 	CHECK(has_attributes(6, "", 0));
-	/* Of what is around it. */
+	/* Set for the outer span. */
 	blkkin_add_thread_attribute(&attributes, user, "8");
 	blkkin_set_thread_attributes(&outer, &attributes);
 	CHECK(has_attributes(6, "", 0));
@@ -103,7 +104,7 @@ static void thread_attributes(void)
 	blkkin_end(&none);
 	blkkin_leave(&inner);
 	CHECK(has_attributes(5, "\0\4/buy\1\0018", 9));
-	/* What has no room is left out, and so is what it was said instead of. */
+	/* A value that does not fit is dropped, with the previous value of its key. */
 	memset(longest, 'x', sizeof longest - 1);
 	longest[sizeof longest - 1] = 0;
 	blkkin_add_thread_attribute(&full, route, longest);
@@ -166,7 +167,7 @@ static void deep_nesting(void)
 	CHECK(published_span() == 0);
 }
 
-/* A second copy, of a library that the program loads: both share what the thread works for. */
+/* Both copies of the library share the slot. */
 static void second_copy(const char *path)
 {
 	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -194,7 +195,7 @@ static void second_copy(const char *path)
 	CHECK(published_span() == 0);
 }
 
-int main(int count, char **words)
+int main(int count, char **args)
 {
 	struct blkkin_span one, two, none, early = span(1, BLKKIN_DETACHED);
 	struct blkkin_options options = { 0 };
@@ -223,7 +224,7 @@ int main(int count, char **words)
 	CHECK(published_span() == 8);
 	blkkin_leave(&two);
 	CHECK(published_span() == 7);
-	/* The outer one first: what it held is left with it. */
+	/* Leaving the outer span also leaves the inner one. */
 	blkkin_enter(&two);
 	blkkin_leave(&one);
 	CHECK(published_span() == 0);
@@ -232,6 +233,6 @@ int main(int count, char **words)
 	scoped_spans();
 	thread_attributes();
 	deep_nesting();
-	second_copy(words[1]);
+	second_copy(args[1]);
 	return 0;
 }

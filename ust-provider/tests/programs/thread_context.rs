@@ -1,38 +1,41 @@
-//! A program of its own crate that asks, as a reader in the same process, for what its threads publish. Prints how publishing is.
+//! A user's program that reads the thread contexts of its own threads. Prints the status of
+//! publishing.
 
-use blkkin_ust::{SpanContext, SpanKind, Span};
+use blkkin_ust::{Span, SpanContext, SpanKind};
 
 fn main() {
     let _ = blkkin_ust::init();
-    if let Err(why) = blkkin_ust::publishing() {
-        return println!("{why}");
+    if let Err(error) = blkkin_ust::publishing() {
+        return println!("{error}");
     }
     let span = |number: u64| {
-        let context = SpanContext { trace_hi: !number, trace_lo: number, span: number, parent: 0, sampled: true };
+        let context =
+            SpanContext { trace_hi: !number, trace_lo: number, span: number, parent: 0, sampled: true };
         Span::continued(context, SpanKind::Server, c"x", c"s")
     };
     let (one, two) = (span(1), span(2));
-    assert_eq!(named(), 0);
-    let working = one.enter();
+    assert_eq!(published_span(), 0);
+    let outer = one.enter();
     let inner = two.enter();
-    assert_eq!(named(), 2);
+    assert_eq!(published_span(), 2);
     drop(inner);
-    assert_eq!(named(), 1);
+    assert_eq!(published_span(), 1);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            assert_eq!(named(), 0);
-            let _working = two.enter();
-            assert_eq!(named(), 2);
+            assert_eq!(published_span(), 0);
+            let _entered = two.enter();
+            assert_eq!(published_span(), 2);
         });
     });
-    drop(working);
-    assert_eq!(named(), 0);
+    drop(outer);
+    assert_eq!(published_span(), 0);
     println!("ok");
 }
 
-/// The span that the loader's own word leads to; 0: none.
-fn named() -> u64 {
-    // SAFETY: the names end in a NUL; the variable is this thread's, and so is the record that it points at.
+/// Returns the id of the published span, through the symbol that the dynamic loader resolves, or 0.
+fn published_span() -> u64 {
+    // SAFETY: the names end in a NUL. The variable belongs to this thread, and is null or points to
+    // a record.
     unsafe {
         let slot = libc::dlopen(c"blkkin-thread-slot.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
         assert!(!slot.is_null());

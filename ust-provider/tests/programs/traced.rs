@@ -1,62 +1,65 @@
-//! A program of its own crate that depends on blkkin-ust and on nothing that would set a flag. Its first argument says what it
-//! does; what it prints is what a reader of the trace has to find.
+//! A user's program that depends on blkkin-ust and sets no flag. The first argument selects a
+//! scenario. It prints the events that a reader of the trace must find.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use blkkin_ust::{SpanContext, ScopedSpan, Instrument, SpanKind, Options, RpcSide, Span, Connected, SpanBatch, SequentialSpans};
+use blkkin_ust::{
+    Connected, Instrument, Options, RpcSide, ScopedSpan, SequentialSpans, Span, SpanBatch, SpanContext,
+    SpanKind,
+};
 
-const SERVICE: &std::ffi::CStr = c"fresh";
+const SERVICE: &std::ffi::CStr = c"example";
 
 fn main() {
-    let what = std::env::args().nth(1).unwrap_or_default();
-    match what.as_str() {
+    let scenario = std::env::args().nth(1).unwrap_or_default();
+    match scenario.as_str() {
         "spans" => spans(),
         "storm" => storm(number(2), number(3)),
         "sampled" => sampled(number(2), number(3)),
         "forks" => forks(std::env::args().nth(2).as_deref() == Some("followed")),
         "hops" => hops(number(2), number(3)),
         "late" => late(),
-        "together" => together(),
-        _ => panic!("what?"),
+        "batch" => batch(),
+        _ => panic!("unknown scenario"),
     }
 }
 
-fn number(place: usize) -> u64 {
-    std::env::args().nth(place).and_then(|text| text.parse().ok()).expect("a number")
+fn number(index: usize) -> u64 {
+    std::env::args().nth(index).and_then(|text| text.parse().ok()).expect("a number")
 }
 
-fn started() -> Connected {
+fn connect() -> Connected {
     blkkin_ust::init().unwrap()
 }
 
-/// Every call once.
+/// Calls every function once.
 fn spans() {
-    started();
+    connect();
     assert!(blkkin_ust::enabled());
     let root = Span::root(SpanKind::Server, c"READ", SERVICE);
     begin(&root, 1, 0, "READ");
     let id = root.context().span;
     {
-        let _working = root.enter();
+        let _entered = root.enter();
         println!("blkkin:enter {{ span = {id} }}");
-        let here = ScopedSpan::child(&root, SpanKind::Client, c"ask");
-        begin(&here, 2, 1, "ask");
-        here.add_event(c"sent");
-        println!("blkkin:event {{ span = {}, name = \"sent\" }}", here.context().span);
-        here.set_text(c"to", c"there");
-        println!("blkkin:text {{ span = {}, key = \"to\", val = \"there\" }}", here.context().span);
-        here.set_number(c"bytes", -4096);
-        println!("blkkin:number {{ span = {}, key = \"bytes\", val = -4096 }}", here.context().span);
-        here.rpc_endpoint(RpcSide::Client, c"nbd", c"a-b", 7, false);
+        let scoped = ScopedSpan::child(&root, SpanKind::Client, c"ask");
+        begin(&scoped, 2, 1, "ask");
+        scoped.add_event(c"sent");
+        println!("blkkin:event {{ span = {}, name = \"sent\" }}", scoped.context().span);
+        scoped.set_text(c"to", c"there");
+        println!("blkkin:text {{ span = {}, key = \"to\", val = \"there\" }}", scoped.context().span);
+        scoped.set_number(c"bytes", -4096);
+        println!("blkkin:number {{ span = {}, key = \"bytes\", val = -4096 }}", scoped.context().span);
+        scoped.rpc_endpoint(RpcSide::Client, c"nbd", c"a-b", 7, false);
         println!(
             "blkkin:meeting {{ span = {}, side = 0, unique = 0, rule = \"nbd\", connection = \"a-b\", cookie = 7 }}",
-            here.context().span
+            scoped.context().span
         );
-        here.set_error(5);
-        println!("blkkin:end {{ span = {}, status = 5 }}", here.context().span);
-        drop(here);
+        scoped.set_error(5);
+        println!("blkkin:end {{ span = {}, status = 5 }}", scoped.context().span);
+        drop(scoped);
     }
     println!("blkkin:leave {{ span = {id} }}");
     let wire = root.context().to_blkin().unwrap();
@@ -66,7 +69,12 @@ fn spans() {
     println!("blkkin:end {{ span = {}, status = 0 }}", far.context().span);
     drop(far);
     let parent = root.context().to_traceparent().unwrap();
-    let near = ScopedSpan::continued(SpanContext::from_traceparent(&parent).unwrap(), SpanKind::Server, c"TRIM", SERVICE);
+    let near = ScopedSpan::continued(
+        SpanContext::from_traceparent(&parent).unwrap(),
+        SpanKind::Server,
+        c"TRIM",
+        SERVICE,
+    );
     begin(&near, 1, 1, "TRIM");
     println!("blkkin:end {{ span = {}, status = 0 }}", near.context().span);
     drop(near);
@@ -75,12 +83,13 @@ fn spans() {
     let counts = blkkin_ust::stats();
     assert_eq!(counts.seen_enabled, 14);
     assert!(counts.time_to_enabled.unwrap() <= Duration::from_secs(3));
-    // What is not recorded says nothing: it is the last, so anything of it would be found.
+    // A span that is not recorded emits nothing. It is the last one, so any event of it would be
+    // found.
     let not_sampled = SpanContext { sampled: false, ..SpanContext::from_blkin(&wire).unwrap() };
-    let silent = Span::continued(not_sampled, SpanKind::Server, c"x", SERVICE);
-    let below = silent.child(SpanKind::Internal, c"y");
-    assert!(!silent.is_recording() && !below.is_recording());
-    assert_eq!(below.context(), not_sampled);
+    let unrecorded = Span::continued(not_sampled, SpanKind::Server, c"x", SERVICE);
+    let child = unrecorded.child(SpanKind::Internal, c"y");
+    assert!(!unrecorded.is_recording() && !child.is_recording());
+    assert_eq!(child.context(), not_sampled);
     drop(Span::none().enter());
 }
 
@@ -88,14 +97,14 @@ fn begin(span: &Span, kind: u8, on: u8, name: &str) {
     let context = span.context();
     println!(
         "blkkin:begin {{ trace_hi = {}, trace_lo = {}, span = {}, parent = {}, kind = {kind}, on = {on}, \
-         kept_per_million = 1000000, name = \"{name}\", service = \"fresh\" }}",
+         kept_per_million = 1000000, name = \"{name}\", service = \"example\" }}",
         context.trace_hi, context.trace_lo, context.span, context.parent
     );
 }
 
-/// More events than the buffers take, from threads of which some end before the others begin.
+/// Emits more events than the buffers hold, from threads of which some end before others begin.
 fn storm(threads: u64, events: u64) {
-    started();
+    connect();
     for _ in 0..2 {
         std::thread::scope(|scope| {
             for _ in 0..threads {
@@ -109,7 +118,7 @@ fn storm(threads: u64, events: u64) {
     println!("{}", blkkin_ust::stats().seen_enabled);
 }
 
-/// Roots in bursts, which sampling thins out.
+/// Begins roots in bursts, of which sampling drops some.
 fn sampled(rate: u64, seconds: u64) {
     let mut options = Options::default();
     options.roots_per_second = Some(u32::try_from(rate).unwrap());
@@ -128,17 +137,18 @@ fn sampled(rate: u64, seconds: u64) {
     println!("{made}");
 }
 
-/// A child that is forked, and what becomes of it.
+/// Forks a child, which then emits events.
 fn forks(followed: bool) {
     let mut options = Options::default();
     options.follow_forks = followed;
     blkkin_ust::init_with(&options).unwrap();
     drop(ScopedSpan::root(SpanKind::Internal, c"parent", SERVICE));
-    // SAFETY: the only thread besides LTTng's.
+    // SAFETY: the only other threads are LTTng's.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let begun = Instant::now();
-        // It has waited for LTTng as long as `init` does. Later than that its session starts some time behind its events.
+        // The fork has waited for LTTng as long as `init` does. After that its session starts some
+        // time after its events.
         if followed && !blkkin_ust::enabled() {
             while !blkkin_ust::enabled() && begun.elapsed() < Duration::from_secs(10) {
                 std::thread::sleep(Duration::from_millis(1));
@@ -146,23 +156,23 @@ fn forks(followed: bool) {
             std::thread::sleep(Duration::from_secs(1));
         }
         drop(ScopedSpan::root(SpanKind::Internal, c"child", SERVICE));
-        let counted = blkkin_ust::stats().seen_enabled;
-        let verdict = blkkin_ust::init().err().map(|why| why.to_string());
-        println!("{counted} {}", verdict.unwrap_or_default());
+        let events = blkkin_ust::stats().seen_enabled;
+        let error = blkkin_ust::init().err().map(|error| error.to_string());
+        println!("{events} {}", error.unwrap_or_default());
         std::process::exit(0);
     }
     let mut status = 0;
-    // SAFETY: our own child.
+    // SAFETY: a child of this process.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0);
     drop(ScopedSpan::root(SpanKind::Internal, c"parent again", SERVICE));
     println!("{} {child}", std::process::id());
 }
 
-/// Tasks that hop between threads, each in a span, with a span inside.
+/// Runs tasks that move between threads, each in a span, with a child span inside.
 fn hops(tasks: u64, awaits: u64) {
-    static HOPPED: AtomicBool = AtomicBool::new(false);
-    started();
+    static MOVED: AtomicBool = AtomicBool::new(false);
+    connect();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).build().unwrap();
     runtime.block_on(async {
         let tasks = (0..tasks).map(|task| {
@@ -172,10 +182,11 @@ fn hops(tasks: u64, awaits: u64) {
                 let first = std::thread::current().id();
                 for step in 0..awaits {
                     tokio::task::yield_now().await;
-                    // On a busy machine one thread would do them all. While it sleeps another one takes what waits.
+                    // On a busy machine one thread could run all tasks. While it sleeps, another
+                    // one takes waiting tasks.
                     if std::thread::current().id() != first {
-                        HOPPED.store(true, Ordering::Relaxed);
-                    } else if !HOPPED.load(Ordering::Relaxed) {
+                        MOVED.store(true, Ordering::Relaxed);
+                    } else if !MOVED.load(Ordering::Relaxed) {
                         std::thread::sleep(Duration::from_millis(1));
                     }
                     inner.set_number(c"outer", (task << 32 | step) as i64);
@@ -197,27 +208,28 @@ fn hops(tasks: u64, awaits: u64) {
     });
 }
 
-/// A session begins while a span is open.
+/// Waits for a session to start while a span is open.
 fn late() {
-    started();
+    connect();
     let connection = Span::root(SpanKind::Server, c"connection", SERVICE);
     assert!(!connection.is_recording());
     println!("ready");
-    // Until the session has started, and not until its events are enabled: LTTng-UST does that first, has its channels registered by the
-    // session daemon, and drops what is said meanwhile (lttng_session_enable, src/lib/lttng-ust/lttng-events.c).
+    // Waits until the session has started, not only until its events are enabled. LTTng-UST enables
+    // them first, then registers its channels with the session daemon, and drops events meanwhile
+    // (lttng_session_enable, src/lib/lttng-ust/lttng-events.c).
     std::io::stdin().read_line(&mut String::new()).unwrap();
     assert!(blkkin_ust::enabled());
     drop(connection.child(SpanKind::Server, c"request"));
     assert!(blkkin_ust::stats().time_to_enabled.unwrap() > Duration::ZERO);
 }
 
-/// What is said together, and a thread that does one span after another.
-fn together() {
-    started();
+/// Emits batches, and a sequence of spans.
+fn batch() {
+    connect();
     let long = std::ffi::CString::new("x".repeat(600)).unwrap();
     let mut batch = SpanBatch::new();
     let (mut spans, mut seen) = (Vec::new(), 0);
-    // More than one event takes, in words and in strings.
+    // More words and strings than one event holds.
     for round in 0..40_u64 {
         let far = SpanContext { trace_hi: 7 * (round % 2), trace_lo: 8, span: 9, parent: 0, sampled: true };
         let span = match round % 3 {
@@ -233,7 +245,7 @@ fn together() {
         let val = std::ffi::CString::new(format!("disk {round}")).unwrap();
         batch.set_text(&span, c"export", &val);
         println!("blkkin:text {{ span = {id}, key = \"export\", val = {val:?} }}");
-        // Where it lay the next one will.
+        // The next string may have the same address.
         drop(val);
         batch.rpc_endpoint(&span, RpcSide::Server, c"nbd", c"a>b", u64::MAX - round, round % 2 == 1);
         println!(
@@ -246,7 +258,7 @@ fn together() {
             println!("blkkin:text {{ span = {id}, key = \"long\", val = {long:?} }}");
         }
         spans.push(span);
-        // About another one than the last that began.
+        // An item of another span than the last that began.
         let first = &spans[0];
         batch.add_event(first, c"queued");
         println!("blkkin:event {{ span = {}, name = \"queued\" }}", first.context().span);
@@ -269,7 +281,7 @@ fn together() {
         println!("blkkin:end {{ span = {}, status = {status} }}", span.context().span);
         batch.end(span);
     }
-    // What is not recorded says nothing.
+    // A span that is not recorded emits nothing.
     let none = Span::none();
     batch.set_number(&none, c"x", 1);
     batch.end(none);

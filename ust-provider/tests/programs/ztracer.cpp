@@ -1,4 +1,7 @@
-/* Uses every call of blkin's C++ wrapper, and prints what a reader of the trace has to find, as blkin.c does. */
+/*
+ * Calls every function of blkin's C++ wrapper, and prints the events that a reader of the trace
+ * must find, as blkin.c.
+ */
 #include <ztracer.hpp>
 
 #include <cinttypes>
@@ -16,10 +19,10 @@ using ZTracer::Endpoint;
 using ZTracer::Trace;
 #endif
 
-#define CHECK(what)									\
+#define CHECK(condition)								\
 	do {										\
-		if (!(what)) {								\
-			std::fprintf(stderr, "line %d: %s\n", __LINE__, #what);		\
+		if (!(condition)) {							\
+			std::fprintf(stderr, "line %d: %s\n", __LINE__, #condition);	\
 			std::exit(1);							\
 		}									\
 	} while (0)
@@ -47,8 +50,8 @@ int main()
 
 	Trace nothing;
 	CHECK(!nothing.valid() && !nothing);
-	nothing.event("says nothing");
-	nothing.keyval("says", "nothing");
+	nothing.event("emits nothing");
+	nothing.keyval("emits", "nothing");
 
 	Trace root("op", &bare);
 	CHECK(root.valid() && root.get_info()->parent_span_id == 0);
@@ -66,7 +69,7 @@ int main()
 	expect("zipkin:keyval_integer", "op", "mon", 6789, "10.1.1.2", root, "key = \"length\", val = 1099511627776");
 
 	{
-		/* The parent's parts outlive it only where they were copied. */
+		/* Parts of the parent outlive it only if they were copied. */
 		std::string name("child");
 		Trace child(name, &copied, &root);
 		Trace same(child);
@@ -87,10 +90,10 @@ int main()
 
 	assigned.set_port(443);
 	assigned.copy_name("tls");
-	Trace below("below", &assigned, root.get_info(), true);
-	CHECK(below.get_info()->parent_span_id == root.get_info()->span_id);
-	below.event("a");
-	expect("zipkin:timestamp", "below", "tls", 443, "10.1.1.1", below, "event = \"a\"");
+	Trace child_of_info("below", &assigned, root.get_info(), true);
+	CHECK(child_of_info.get_info()->parent_span_id == root.get_info()->span_id);
+	child_of_info.event("a");
+	expect("zipkin:timestamp", "below", "tls", 443, "10.1.1.1", child_of_info, "event = \"a\"");
 	Trace again("again", &assigned, root.get_info());
 	CHECK(again.get_info()->span_id == root.get_info()->span_id);
 	assigned.share_address_from(&full);
@@ -101,7 +104,7 @@ int main()
 	again.event("c");
 	expect("zipkin:timestamp", "again", "tls", 1, "::1", again, "event = \"c\"");
 	assigned.copy_address_from(&full);
-	again.set_info(below.get_info());
+	again.set_info(child_of_info.get_info());
 	again.event("d");
 	expect("zipkin:timestamp", "again", "tls", 6789, "10.1.1.2", again, "event = \"d\"");
 
@@ -113,8 +116,8 @@ int main()
 	CHECK(late.get_info()->parent_span_id == root.get_info()->span_id);
 	late.event("f");
 	expect("zipkin:timestamp", "later", "mon", 6789, "10.1.1.2", late, "event = \"f\"");
-	CHECK(late.init("last", &full, below.get_info(), true) == 0);
-	CHECK(late.get_info()->parent_span_id == below.get_info()->span_id);
+	CHECK(late.init("last", &full, child_of_info.get_info(), true) == 0);
+	CHECK(late.get_info()->parent_span_id == child_of_info.get_info()->span_id);
 	late.event("g");
 	expect("zipkin:timestamp", "last", "mon", 6789, "10.1.1.2", late, "event = \"g\"");
 	return 0;

@@ -1,10 +1,11 @@
-//! What several things in one event say, as babeltrace2 would show them one by one: by the table in the crate's README.
+//! Decoder of batch events, by the table in the crate's README: one line per item, as babeltrace2
+//! prints separate events.
 
 use std::collections::HashMap;
 
 use super::Event;
 
-/// The lines of all of them, in order.
+/// Returns the lines of all events, in order.
 pub(crate) fn lines(events: &[Event]) -> Vec<String> {
     let mut lines = Vec::new();
     for event in events {
@@ -20,14 +21,14 @@ pub(crate) fn lines(events: &[Event]) -> Vec<String> {
     lines
 }
 
-/// `… words = [ [0] = 1, [1] = 2 ] }`
+/// Parses `… words = [ [0] = 1, [1] = 2 ] }`.
 fn words(payload: &str) -> Vec<u64> {
     let list = payload.split(" words = [ ").nth(1).unwrap();
     list.split("] = ").skip(1).map(|word| word.split([',', ' ']).next().unwrap().parse().unwrap()).collect()
 }
 
 fn read(words: &[u64], lines: &mut Vec<String>) {
-    let (mut names, mut about, mut rest) = (HashMap::new(), 0, words.iter().copied());
+    let (mut names, mut span, mut rest) = (HashMap::new(), 0, words.iter().copied());
     while let Some(head) = rest.next() {
         let mut word = || rest.next().unwrap();
         let byte = |from: u32| head >> from & 0xff;
@@ -40,12 +41,12 @@ fn read(words: &[u64], lines: &mut Vec<String>) {
                 continue;
             }
             2 => {
-                about = word();
-                let lo = if byte(12) & 4 == 0 { word() } else { about };
+                span = word();
+                let lo = if byte(12) & 4 == 0 { word() } else { span };
                 let hi = if byte(12) & 1 != 0 { word() } else { 0 };
                 let parent = if byte(12) & 2 != 0 { word() } else { 0 };
                 format!(
-                    "blkkin:begin {{ trace_hi = {hi}, trace_lo = {lo}, span = {about}, parent = {parent}, kind = {}, on = 0, \
+                    "blkkin:begin {{ trace_hi = {hi}, trace_lo = {lo}, span = {span}, parent = {parent}, kind = {}, on = 0, \
                      kept_per_million = {}, name = \"{}\", service = \"{}\" }}",
                     byte(8) & 0xf,
                     head >> 32,
@@ -54,14 +55,14 @@ fn read(words: &[u64], lines: &mut Vec<String>) {
                 )
             }
             3 => {
-                about = word();
+                span = word();
                 continue;
             }
-            4 => format!("blkkin:number {{ span = {about}, key = \"{}\", val = {} }}", name(8), word() as i64),
-            5 => format!("blkkin:text {{ span = {about}, key = \"{}\", val = \"{}\" }}", name(8), name(16)),
-            6 => format!("blkkin:event {{ span = {about}, name = \"{}\" }}", name(8)),
+            4 => format!("blkkin:number {{ span = {span}, key = \"{}\", val = {} }}", name(8), word() as i64),
+            5 => format!("blkkin:text {{ span = {span}, key = \"{}\", val = \"{}\" }}", name(8), name(16)),
+            6 => format!("blkkin:event {{ span = {span}, name = \"{}\" }}", name(8)),
             7 => format!(
-                "blkkin:meeting {{ span = {about}, side = {}, unique = {}, rule = \"{}\", connection = \"{}\", cookie = {} }}",
+                "blkkin:meeting {{ span = {span}, side = {}, unique = {}, rule = \"{}\", connection = \"{}\", cookie = {} }}",
                 byte(8) & 1,
                 byte(8) >> 1 & 1,
                 name(16),
@@ -69,7 +70,7 @@ fn read(words: &[u64], lines: &mut Vec<String>) {
                 if byte(8) & 4 == 0 { word() } else { head >> 32 }
             ),
             8 => format!("blkkin:end {{ span = {}, status = {} }}", word(), (head >> 32) as i32),
-            9 => format!("blkkin:number {{ span = {about}, key = \"{}\", val = {} }}", name(8), head as i64 >> 16),
+            9 => format!("blkkin:number {{ span = {span}, key = \"{}\", val = {} }}", name(8), head as i64 >> 16),
             10 => {
                 lines.extend((0..head >> 8).map(|_| format!("blkkin:end {{ span = {}, status = 0 }}", word())));
                 continue;

@@ -1,4 +1,4 @@
-//! The C library and programs that use it, as a C user makes them.
+//! Builds of the C library and of programs that use it, as a user builds them.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -9,13 +9,13 @@ use super::succeed;
 
 const CRATE: &str = env!("CARGO_MANIFEST_DIR");
 
-/// Makes the library with `make`, in a directory of its own.
+/// Builds the library with `make` in this directory.
 pub(crate) fn library(build: &Path) -> PathBuf {
     succeed(make(build).env("BLKKIN_UST", "require").output().unwrap());
     build.join("libblkkin-ust.a")
 }
 
-/// `make`, as in a shell of the user's.
+/// Returns `make` with the environment of a user's shell.
 pub(crate) fn make(build: &Path) -> Command {
     let mut make = Command::new("make");
     make.args(["-s", "-f"]).arg(format!("{CRATE}/c/Makefile")).arg(format!("BUILD={}", build.display()));
@@ -23,24 +23,25 @@ pub(crate) fn make(build: &Path) -> Command {
     make
 }
 
-/// A C compiler that does not find LTTng's headers: it has links to all others.
+/// Creates a C compiler that does not find LTTng's headers: its include folders have links to all
+/// others.
 pub(crate) fn without_headers(scratch: &Path) -> PathBuf {
-    let asked = Command::new("cc").args(["-E", "-v", "-x", "c", "/dev/null"]).output().unwrap();
-    let said = String::from_utf8(asked.stderr).unwrap();
-    let list = said.split("#include <...> search starts here:").nth(1).unwrap();
+    let search_paths = Command::new("cc").args(["-E", "-v", "-x", "c", "/dev/null"]).output().unwrap();
+    let stderr = String::from_utf8(search_paths.stderr).unwrap();
+    let list = stderr.split("#include <...> search starts here:").nth(1).unwrap();
     let directories = list.split("End of search list").next().unwrap().split_whitespace();
     let mut script = "#!/bin/sh\nexec cc -nostdinc".to_owned();
     for (number, directory) in directories.enumerate() {
-        let farm = scratch.join(format!("include-{number}"));
-        fs::create_dir(&farm).unwrap();
+        let links = scratch.join(format!("include-{number}"));
+        fs::create_dir(&links).unwrap();
         for entry in fs::read_dir(directory).unwrap().map(Result::unwrap) {
             if entry.file_name() != "lttng" {
-                symlink(entry.path(), farm.join(entry.file_name())).unwrap();
+                symlink(entry.path(), links.join(entry.file_name())).unwrap();
             }
         }
-        script += &format!(" -isystem {}", farm.display());
+        script += &format!(" -isystem {}", links.display());
     }
-    let compiler = scratch.join("bare-cc");
+    let compiler = scratch.join("cc-without-lttng");
     fs::write(&compiler, script + " \"$@\"\n").unwrap();
     fs::set_permissions(&compiler, Permissions::from_mode(0o755)).unwrap();
     compiler

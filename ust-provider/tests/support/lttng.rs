@@ -1,7 +1,8 @@
-//! LTTng's daemons, for one test alone: a home, a user id and a session of their own, and gone when this is dropped.
+//! LTTng daemons for one test, with their own home, user id and session. They end when this is
+//! dropped.
 //!
-//! As root LTTng has one place for all, so here everything runs as a user that nobody else is. The daemons end with the
-//! test that started them, also when it is killed. What a trace holds is babeltrace2's word.
+//! As root, LTTng has one session daemon for the machine, so the daemons run as an unused user.
+//! They end with the test that started them, even if it is killed. babeltrace2 decodes the traces.
 
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -13,18 +14,18 @@ use std::ptr::null;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a daemon may take to answer.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Maximum time until a daemon answers.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Private daemons.
+/// Private LTTng daemons.
 pub(crate) struct Lttng {
     home: tempfile::TempDir,
-    /// Whom everything runs as; none: who runs the test.
+    /// User of all processes; none for the user of the test.
     user: Option<u32>,
     daemon: Option<Child>,
 }
 
-/// An event as babeltrace2 tells it.
+/// An event as babeltrace2 prints it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Event {
     /// `provider:event`
@@ -36,7 +37,7 @@ pub(crate) struct Event {
 }
 
 impl Event {
-    /// The value of a field, without quotes.
+    /// Returns the value of a field, without quotes.
     pub(crate) fn field(&self, name: &str) -> &str {
         let start = self.payload.find(&format!(" {name} = ")).unwrap_or_else(|| panic!("{name} in {self:?}"));
         let value = &self.payload[start + name.len() + 4..];
@@ -47,7 +48,7 @@ impl Event {
     }
 
     pub(crate) fn number(&self, name: &str) -> u64 {
-        // Signed ones too: a test compares bits.
+        // Signed values too: tests compare bits.
         self.field(name).parse::<i128>().unwrap() as u64
     }
 
@@ -57,7 +58,7 @@ impl Event {
 }
 
 impl Lttng {
-    /// Starts them, or says why this machine cannot.
+    /// Starts the daemons, or returns why this machine cannot.
     pub(crate) fn start() -> Result<Self, String> {
         for program in ["lttng", "lttng-sessiond", "babeltrace2"] {
             let found = Command::new(program).arg("--version").output();
@@ -65,30 +66,31 @@ impl Lttng {
                 return Err(format!("{program} is not installed"));
             }
         }
-        let user = nobody_else();
+        let user = unused_user();
         let home = tempfile::Builder::new().prefix("blkkin-lttng").tempdir().unwrap();
         let mut lttng = Self { home, user, daemon: None };
         lttng.own(lttng.home.path());
         let log = fs::File::create(lttng.home.path().join("sessiond.log")).unwrap();
         let mut daemon = lttng.command("lttng-sessiond");
         daemon.arg("--no-kernel").stdout(log.try_clone().unwrap()).stderr(log);
-        // SAFETY: a system call that takes numbers: the daemon ends with us. Changing the user would undo it, so it comes after.
-        unsafe { daemon.pre_exec(|| done(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM))) };
+        // SAFETY: a system call that takes numbers. It ends the daemon with this process. A change
+        // of the user would reset it, so it comes after that.
+        unsafe { daemon.pre_exec(|| check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM))) };
         lttng.daemon = Some(daemon.spawn().unwrap());
         let begun = Instant::now();
         while !lttng.command("lttng").arg("list").output().unwrap().status.success() {
-            assert!(begun.elapsed() < PATIENCE, "lttng-sessiond does not answer");
+            assert!(begun.elapsed() < ANSWER_TIMEOUT, "lttng-sessiond does not answer");
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(lttng)
     }
 
-    /// Where they keep everything; gone when this is dropped.
+    /// Returns the home of the daemons, which is removed when this is dropped.
     pub(crate) fn home(&self) -> &Path {
         self.home.path()
     }
 
-    /// Something that is run as they are, and finds them.
+    /// Returns a command with the daemons' user and environment.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         command
@@ -96,23 +98,23 @@ impl Lttng {
             .env("LTTNG_HOME", self.home.path())
             .current_dir(self.home.path());
         command.env_remove("LTTNG_UST_DEBUG").env_remove("BLKKIN_UST").env_remove("BLKKIN_UST_ROOTS");
-        alone(&mut command, self.user);
+        isolate(&mut command, self.user);
         command
     }
 
-    /// A copy of `program` that their user can run: it may lie where only its owner looks.
+    /// Copies `program` to the home, because the daemons' user may not read its folder.
     pub(crate) fn install(&self, program: &Path) -> PathBuf {
         let copy = self.home.path().join(program.file_name().unwrap());
         copy_program(program, &copy);
         copy
     }
 
-    /// `lttng ARGS`.
+    /// Runs `lttng ARGS`.
     pub(crate) fn lttng(&self, args: &[&str]) -> String {
         succeed(self.command("lttng").args(args).output().unwrap())
     }
 
-    /// A session that records `events`, from now on.
+    /// Starts a session that records `events`.
     pub(crate) fn record(&self, session: &str, events: &[&str], channel: &[&str]) {
         let output = format!("--output={}", self.trace(session).display());
         self.lttng(&["create", session, &output]);
@@ -124,19 +126,21 @@ impl Lttng {
         self.lttng(&["start"]);
     }
 
-    /// Ends the session and reads what it recorded, in order of time.
+    /// Ends the session and returns its events, in order of time.
     pub(crate) fn finish(&self, session: &str) -> Vec<Event> {
         self.finish_counting(session).0
     }
 
-    /// As [`finish`](Self::finish), with how many events LTTng says it discarded.
+    /// Ends the session as [`finish`](Self::finish), and also returns LTTng's count of discarded
+    /// events.
     pub(crate) fn finish_counting(&self, session: &str) -> (Vec<Event>, u64) {
         self.lttng(&["stop", session]);
         let list = self.lttng(&["list", session]);
         let count = list.lines().find_map(|line| line.trim().strip_prefix("Discarded events:"));
         let discarded: u64 = count.map_or(0, |count| count.trim().parse().unwrap());
-        // Where a packet's count is lower than that of the one before, which threads that end packets at the same time bring about,
-        // the consumer takes that for an overflow and adds 2^63 (lttng-tools, consumer_stream_update_stats).
+        // Threads that end packets at the same time can make a packet's count lower than the
+        // previous one. The consumer takes that for an overflow and adds 2^63 (lttng-tools,
+        // consumer_stream_update_stats).
         let discarded = discarded % (1 << 63);
         self.lttng(&["destroy", session]);
         let mut babeltrace = self.command("babeltrace2");
@@ -159,30 +163,31 @@ impl Drop for Lttng {
     fn drop(&mut self) {
         if let Some(mut daemon) = self.daemon.take() {
             let _ = self.command("lttng").args(["destroy", "--all", "--no-wait"]).output();
-            // SAFETY: our own child, which was not waited for.
+            // SAFETY: a child of this process that was not waited for.
             unsafe { libc::kill(daemon.id() as i32, libc::SIGTERM) };
             let _ = daemon.wait();
         }
-        forget(self.user);
+        remove_wait_file(self.user);
     }
 }
 
-/// Removes what a program of `user` leaves behind by which a session daemon would wake it.
-pub(crate) fn forget(user: Option<u32>) {
+/// Removes the shared memory by which a session daemon would wake the programs of `user`.
+pub(crate) fn remove_wait_file(user: Option<u32>) {
     if let Some(user) = user {
         let _ = fs::remove_file(format!("/dev/shm/lttng-ust-wait-8-{user}"));
     }
 }
 
-/// By a process of its own: a descriptor of ours that writes to it could be in a child that another thread just forked, and
-/// then it cannot be run (ETXTBSY).
+/// Copies a program with a separate process. A writable descriptor of this process could be
+/// inherited by a child that another thread just forked, and the program could then not be run
+/// (ETXTBSY).
 pub(crate) fn copy_program(from: &Path, to: &Path) {
     succeed(Command::new("cp").arg(from).arg(to).output().unwrap());
     fs::set_permissions(to, Permissions::from_mode(0o755)).unwrap();
 }
 
-/// A user that nobody else is; none where this is not root, who alone can be another.
-pub(crate) fn nobody_else() -> Option<u32> {
+/// Returns an unused user id. None if this is not root, because only root can change the user.
+pub(crate) fn unused_user() -> Option<u32> {
     static STARTED: AtomicU32 = AtomicU32::new(0);
     // SAFETY: it has no preconditions.
     let root = unsafe { libc::geteuid() } == 0;
@@ -190,43 +195,43 @@ pub(crate) fn nobody_else() -> Option<u32> {
     root.then(|| 1_000_000 + std::process::id() * 16 + number)
 }
 
-/// Runs it as `user`, out of reach of a session daemon of the whole machine, which would have it in its sessions too.
-pub(crate) fn alone(command: &mut Command, user: Option<u32>) {
+/// Runs the command as `user`, and hides the machine's session daemon, which would record it too.
+pub(crate) fn isolate(command: &mut Command, user: Option<u32>) {
     let Some(user) = user else { return };
     let enter = move || {
-        // SAFETY: system calls with numbers and strings that end in a NUL, in a child of one thread.
+        // SAFETY: system calls with numbers and strings that end in a NUL, in a child of one
+        // thread.
         unsafe {
-            done(libc::unshare(libc::CLONE_NEWNS))?;
+            check(libc::unshare(libc::CLONE_NEWNS))?;
             let (name, data) = (null::<libc::c_char>(), null::<libc::c_void>());
-            done(libc::mount(name, c"/".as_ptr(), name, libc::MS_REC | libc::MS_PRIVATE, data))?;
+            check(libc::mount(name, c"/".as_ptr(), name, libc::MS_REC | libc::MS_PRIVATE, data))?;
             let (memory, daemons) = (c"tmpfs".as_ptr(), c"/var/run/lttng".as_ptr());
-            // Where the directory is missing there is no such daemon.
+            // Without this folder there is no such daemon.
             libc::mount(memory, daemons, memory, 0, data);
-            done(libc::setgroups(0, null()))?;
-            done(libc::setgid(user))?;
-            done(libc::setuid(user))
+            check(libc::setgroups(0, null()))?;
+            check(libc::setgid(user))?;
+            check(libc::setuid(user))
         }
     };
-    // SAFETY: the closure makes system calls and nothing else.
+    // SAFETY: the closure only makes system calls.
     unsafe { command.pre_exec(enter) };
 }
 
-fn done(result: i32) -> std::io::Result<()> {
+fn check(result: i32) -> std::io::Result<()> {
     match result {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error()),
     }
 }
 
-/// What it printed.
+/// Checks that the command succeeded, and returns its standard output.
 pub(crate) fn succeed(output: Output) -> String {
-    let (said, complained) =
-        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{}\n{said}\n{complained}", output.status);
-    said.into_owned()
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}\n{stdout}\n{stderr}", output.status);
+    stdout.into_owned()
 }
 
-/// `[time] (+delta) provider:event: { cpu_id = 0 }, { vpid = 1, vtid = 2 }, { … }`
+/// Parses `[time] (+delta) provider:event: { cpu_id = 0 }, { vpid = 1, vtid = 2 }, { … }`
 fn event(line: &str) -> Event {
     let (head, rest) = line.split_once(": {").unwrap_or_else(|| panic!("an event: {line}"));
     let name = head.rsplit(' ').next().unwrap().to_owned();

@@ -1,16 +1,17 @@
 /*
- * Spans for storage daemons, as events of LTTng-UST: the C side of the crate blkkin-ust, with the same meaning.
+ * Spans for storage daemons, emitted as events of LTTng-UST: the C API of the crate blkkin-ust.
  *
- *	blkkin_init(NULL);				// after daemonizing; the daemon runs with LTTng or without
+ *	blkkin_init(NULL);	// after daemonizing; the daemon also runs without LTTng
  *
  *	struct blkkin_span span;
  *	blkkin_begin_root(&span, BLKKIN_SERVER, "READ", "nbd-server", BLKKIN_SCOPED);
  *	blkkin_number(&span, "nbd.offset", offset);
- *	... pread() here is this span's ...
+ *	... a pread() here becomes a child of the span ...
  *	blkkin_end(&span);
  *
- * While nobody traces each call is a load and a comparison (1 ns and less). A span belongs to one thread at a time; it may be
- * handed on. Strings end in a NUL; `service` must live as long as the span, the others only during the call.
+ * While no session records, a call costs a load and a comparison (up to 1 ns). One thread at a time
+ * may use a span; it may move to another thread. Strings end in a NUL. `service` must live as long
+ * as the span, other strings only during the call.
  *
  * Link with libblkkin-ust.a and -ldl -lpthread; the README has the rest.
  */
@@ -27,16 +28,19 @@ extern "C" {
 
 #pragma GCC visibility push(default)
 
-/* What a span is towards others. */
+/* Role of a span in an exchange, as in OpenTelemetry. */
 enum blkkin_kind { BLKKIN_INTERNAL = 0, BLKKIN_SERVER = 1, BLKKIN_CLIENT = 2 };
 
-/* Which end of a request that crosses a connection a span is. */
+/* Side of a request that crosses a connection. */
 enum blkkin_rpc_side { BLKKIN_RPC_CLIENT = 0, BLKKIN_RPC_SERVER = 1 };
 
-/* Whether the thread that begins a span works for it until its end; if so it is neither entered nor left. */
+/*
+ * Whether the thread that begins a span works for it until its end. Such a span is neither entered
+ * nor left.
+ */
 enum blkkin_scope { BLKKIN_DETACHED = 0, BLKKIN_SCOPED = 1 };
 
-/* What names a span outside its process. All 0: none, which is what a span has while nobody traces. */
+/* Ids of a span. All 0: no span, as while no session records. */
 struct blkkin_context {
 	uint64_t trace_hi, trace_lo;
 	uint64_t span, parent;
@@ -44,15 +48,18 @@ struct blkkin_context {
 };
 
 /*
- * One operation of the daemon. The fields are not for users: while nobody traces a root is made by two stores, and of the rest
- * nothing is written that is not read.
+ * One operation of the daemon. The fields are private: while no session records, making a root
+ * writes two words, and a field that is never read is not written.
  */
 struct blkkin_span {
-	/* Of its root; 0: not recorded; BLKKIN_PROPAGATES: not recorded, and has a context to carry on. */
+	/*
+	 * Sampling ratio of the root; 0: not recorded; BLKKIN_PROPAGATES: not recorded, with a
+	 * context to propagate.
+	 */
 	uint32_t kept_per_million;
 	int32_t status;
 	const char *service;
-	/* Under which a thread works for it from begin to end, for who reads threads; 0: none does. */
+	/* Key of the thread context that is published from begin to end; 0 for none. */
 	uint64_t scope_key;
 	/* Written unless kept_per_million is 0. */
 	struct blkkin_context context;
@@ -62,105 +69,125 @@ struct blkkin_span {
 
 struct blkkin_options {
 	/*
-	 * About so many roots a second are kept, and the others not recorded; 0: all are kept. What BLKKIN_UST_ROOTS in the
-	 * environment says counts before this.
+	 * Target number of roots per second that sampling keeps; 0 keeps all. BLKKIN_UST_ROOTS in
+	 * the environment overrides it.
 	 */
 	uint32_t roots_per_second;
-	/* Children that are forked are processes of their own in the trace. Else they are silent. */
+	/*
+	 * Connects forked children to LTTng as processes of their own. Otherwise they emit nothing.
+	 */
 	bool follow_forks;
 	/*
-	 * Threads do not publish which span they work for (OpenTelemetry's thread context), as with BLKKIN_UST_CONTEXT=0 in the
-	 * environment: for a process in which a tracing library does so for spans of its own.
+	 * Disables publishing of each thread's current span (OpenTelemetry's thread context), as
+	 * BLKKIN_UST_CONTEXT=0 in the environment does. Set it if another tracing library of the
+	 * process publishes its own spans.
 	 */
 	bool no_thread_context;
 };
 
 /*
- * Connects the process to LTTng, once; NULL: default options. 0, or a negative errno: ECANCELED (BLKKIN_UST=0 in the
- * environment), ENOSYS (built without LTTng-UST), ELIBACC (its library is not there), ECHILD (forked from a process that was
- * connected). blkkin_init_error() says it in words. The daemon goes on either way.
+ * Connects the process to LTTng, once. NULL selects the default options. Returns 0 or a negative
+ * errno: ECANCELED (BLKKIN_UST=0 in the environment), ENOSYS (built without LTTng-UST), ELIBACC
+ * (its library is missing), ECHILD (forked from a process that was connected). blkkin_init_error()
+ * returns the reason. The daemon keeps running in every case.
  */
 int blkkin_init(const struct blkkin_options *options);
 
-/* Why blkkin_init() failed; "" if it did not. */
+/* Returns why blkkin_init() failed, or "". */
 const char *blkkin_init_error(void);
 
 /*
- * Whether threads publish which span they work for, since blkkin_init(): they do so without LTTng too. 0, or a negative errno: EAGAIN (not
- * initialized), ECANCELED (switched off), EBUSY (another library of this process does it), ENOSYS (built without it), or why it cannot
- * be loaded. blkkin_publishing_error() says it in words.
+ * Returns whether threads publish their current span since blkkin_init(); they do so without LTTng
+ * too. 0 or a negative errno: EAGAIN (not initialized), ECANCELED (disabled), EBUSY (another
+ * library of this process publishes), ENOSYS (built without the slot), or the errno of loading it.
+ * blkkin_publishing_error() returns the reason.
  */
 int blkkin_publishing(void);
 
-/* Why blkkin_publishing() is not 0; "" if it is. */
+/* Returns why blkkin_publishing() is not 0, or "". */
 const char *blkkin_publishing_error(void);
 
-/* Something that a process is: `service.name` and what it is. */
+/* Resource attribute of the process, such as `service.name`. */
 struct blkkin_attribute {
 	const char *key, *value;
 };
 
 /*
- * Says from now on that this process is `attributes`, and nothing else that was said before, where readers outside look for it
- * (OpenTelemetry's process context). To be called after blkkin_init(); about 0.1 ms the first time and 2 us then. A child that is forked
- * says it itself. 0, or a negative errno: ECANCELED (BLKKIN_UST_CONTEXT=0 in the environment), EBUSY (another library of this process
- * does it), E2BIG (more than 64 KiB), or why there is no memory for it.
+ * Publishes the resource attributes of this process (OpenTelemetry's process context), in place of
+ * those that it published before. Call it after blkkin_init(). The first call takes about 0.1 ms,
+ * later ones 2 us. A forked child must publish its own. Returns 0 or a negative errno: ECANCELED
+ * (BLKKIN_UST_CONTEXT=0 in the environment), EBUSY (another library of this process publishes one),
+ * E2BIG (more than 64 KiB), or the errno of allocating memory.
  */
 int blkkin_publish_process(const struct blkkin_attribute *attributes, size_t count);
 
 /*
- * The number of the key of this name (`http.route`) for what threads say of their work: to be asked for after blkkin_init(), once; it is the
- * same each time, also in a forked child, which says it as its own when it says who it is. 0 to 255, or a negative errno: as
- * blkkin_publish_process() and blkkin_publishing(), EINVAL (not 1 to 128 bytes), ENOSPC (there are 256).
+ * Registers the name of a thread attribute (`http.route`) and returns its key. Call it once per
+ * name, after blkkin_init(). Later calls return the same key. The key stays valid in a forked
+ * child, which publishes it with its own process context. Returns 0 to 255, or a negative errno:
+ * those of blkkin_publish_process() and blkkin_publishing(), EINVAL (not 1 to 128 bytes), ENOSPC
+ * (256 keys exist).
  */
 int blkkin_thread_key(const char *name);
 
 /*
- * What a thread says of its work besides its span (OpenTelemetry's thread context): values under keys, all together of so many bytes, two
- * more for each. All 0: nothing.
+ * Attributes of a thread's work (OpenTelemetry's thread context), of up to 228 bytes. Each takes
+ * its value's bytes and two more. All 0: an empty set.
  */
 #define BLKKIN_THREAD_ATTRIBUTES_BYTES 228
 
 struct blkkin_thread_attributes {
 	uint16_t bytes;
-	/* Values that were left out: of more than 255 bytes, without room, or under no key. */
+	/* Values that were dropped: longer than 255 bytes, without room, or without a key. */
 	uint16_t dropped_attributes_count;
 	unsigned char entries[BLKKIN_THREAD_ATTRIBUTES_BYTES];
 };
 
-/* And this: instead of what was said under that key before. */
+/* Adds an attribute, or replaces the value of its key. */
 void blkkin_add_thread_attribute(struct blkkin_thread_attributes *attributes, int key, const char *value);
 
-/* How many events this process gave to LTTng: what one session recorded and discarded adds up to it. */
+/* Returns the number of events passed to LTTng: those that one session recorded and discarded. */
 uint64_t blkkin_seen_enabled(void);
 
-/* From the call of blkkin_init() to when the events were first found enabled; 0: never yet. */
+/*
+ * Returns the time from the call of blkkin_init() until the events were first found enabled; 0 if
+ * they were not.
+ */
 uint64_t blkkin_time_to_enabled_ns(void);
 
-/* `00-<trace id>-<span id>-<flags>` with its NUL. Not 0: there is no span, and text is "". */
+/*
+ * Encodes a context as `00-<trace id>-<span id>-<flags>` with a NUL. Returns nonzero, and "", if
+ * there is no span.
+ */
 int blkkin_to_traceparent(const struct blkkin_context *context, char text[56]);
 
-/* Not 0: malformed, and the context is none. */
+/* Decodes a traceparent. Returns nonzero, and no context, if it is malformed. */
 int blkkin_from_traceparent(struct blkkin_context *context, const char *text);
 
 /*
- * blkin's packed trace info. Not 0: it cannot be said in this form (no span, not sampled, or a trace id of more than 64
- * bits), and bytes are 0.
+ * Encodes a context as blkin's packed trace info. Returns nonzero, and zeros, if this format cannot
+ * represent it (no span, not sampled, or a trace id of more than 64 bits).
  */
 int blkkin_to_blkin(const struct blkkin_context *context, unsigned char bytes[24]);
 
-/* Not 0: it names no span. */
+/* Decodes blkin's packed trace info. Returns nonzero if it names no span. */
 int blkkin_from_blkin(struct blkkin_context *context, const unsigned char bytes[24]);
 
-/* What follows until the inline functions is theirs. */
+/* Private to the inline functions below. */
 
-/* What LTTng writes when a session enables an event, by enum blkkin_event of probe.h; zeros of ours until blkkin_init(). */
+/*
+ * Words that LTTng sets to nonzero when a session enables an event, by enum blkkin_event of
+ * probe.h. They are zeros of this library until blkkin_init().
+ */
 extern const int *blkkin_ust_state[16];
 
-/* What threads work for: 0 is not published; 1 is, and nothing was yet; 2 is, and something was. */
+/*
+ * State of publishing thread contexts: 0 disabled, 1 enabled and nothing published yet, 2 something
+ * published.
+ */
 extern unsigned char blkkin_ust_publishes;
 
-/* NULL is none. */
+/* Enters a context; NULL is none. */
 void blkkin_ust_publish(uint64_t key, const struct blkkin_context *context);
 void blkkin_ust_unpublish(uint64_t key);
 uint64_t blkkin_ust_publish_scoped(const struct blkkin_span *span);
@@ -174,7 +201,7 @@ void blkkin_ust_event(uint64_t span, const char *name);
 void blkkin_ust_text(uint64_t span, const char *key, const char *val);
 void blkkin_ust_number(uint64_t span, const char *key, int64_t val);
 void blkkin_ust_rpc_endpoint(uint64_t span, enum blkkin_rpc_side side, bool unique, const char *rule, const char *connection,
-			uint64_t cookie);
+			     uint64_t cookie);
 
 static inline bool blkkin_ust_on(unsigned event)
 {
@@ -191,7 +218,7 @@ static inline void blkkin_ust_unrecorded(struct blkkin_span *span, const char *s
 	span->scope_key = 0;
 }
 
-/* Not recorded, and with a context to carry on. */
+/* Makes a span that is not yet recorded, with a context to propagate. */
 static inline void blkkin_ust_unrecorded_with_context(struct blkkin_span *span, const struct blkkin_context *context, const char *service)
 {
 	blkkin_ust_unrecorded(span, service);
@@ -199,19 +226,25 @@ static inline void blkkin_ust_unrecorded_with_context(struct blkkin_span *span, 
 	span->context = *context;
 }
 
-/* Whether some session has the events enabled: worth asking before work that is only for a span. */
+/* Returns whether a session has the events enabled. Check it before work that only a span needs. */
 static inline bool blkkin_enabled(void)
 {
 	return blkkin_ust_on(0);
 }
 
-/* Whether the span's events go to a trace: worth asking before a value is made only for it. */
+/*
+ * Returns whether the events of the span are recorded. Check it before computing a value only for
+ * it.
+ */
 static inline bool blkkin_is_recording(const struct blkkin_span *span)
 {
 	return __builtin_expect(span->kept_per_million - 1 < 1000000, 0);
 }
 
-/* Not recorded, and with what `parent` carries; which share of its roots they are of, 0 where it is not recorded. */
+/*
+ * Makes a child that is not yet recorded. Returns the sampling ratio of its root, or 0 if the
+ * parent is not recorded.
+ */
 static inline uint32_t blkkin_ust_unrecorded_child(struct blkkin_span *span, const struct blkkin_span *parent)
 {
 	uint32_t kept = blkkin_is_recording(parent) ? parent->kept_per_million : 0;
@@ -224,7 +257,10 @@ static inline uint32_t blkkin_ust_unrecorded_child(struct blkkin_span *span, con
 	return kept;
 }
 
-/* What to send with a request, for the other end to continue. None while nobody traces. */
+/*
+ * Returns the context to send with a request, which the server continues. None while no session
+ * records.
+ */
 static inline struct blkkin_context blkkin_context_of(const struct blkkin_span *span)
 {
 	const struct blkkin_context none = { 0, 0, 0, 0, false };
@@ -232,7 +268,10 @@ static inline struct blkkin_context blkkin_context_of(const struct blkkin_span *
 	return span->kept_per_million ? span->context : none;
 }
 
-/* Whether a span that is entered or left is published, or hides one that was. */
+/*
+ * Returns whether entering or leaving a span changes the published context: it has one, or may hide
+ * one.
+ */
 static inline bool blkkin_ust_needs_publishing(const struct blkkin_span *span)
 {
 	unsigned char publishes = __atomic_load_n(&blkkin_ust_publishes, __ATOMIC_RELAXED);
@@ -240,7 +279,7 @@ static inline bool blkkin_ust_needs_publishing(const struct blkkin_span *span)
 	return __builtin_expect(publishes != 0, 0) && (publishes == 2 || span->kept_per_million);
 }
 
-/* Under which a span is entered and left: what has no id has its address. */
+/* Returns the key by which a span is entered and left. A span without an id uses its address. */
 static inline uint64_t blkkin_ust_key(const struct blkkin_span *span)
 {
 	return span->kept_per_million ? span->context.span : (uint64_t) (uintptr_t) span;
@@ -253,8 +292,8 @@ static inline void blkkin_ust_begin_scope(struct blkkin_span *span, enum blkkin_
 }
 
 /*
- * Begins what somebody else asked for: a child of the span that `context` names, wherever it is; without one it begins a trace.
- * While nobody traces here the span carries `context` on unchanged.
+ * Begins a child of a remote span, which `context` names. With no context it begins a trace. While
+ * no session records, the span propagates `context` unchanged.
  */
 static inline void blkkin_begin_continued(struct blkkin_span *span, const struct blkkin_context *context,
 					  enum blkkin_kind kind, const char *name, const char *service,
@@ -266,7 +305,7 @@ static inline void blkkin_begin_continued(struct blkkin_span *span, const struct
 	blkkin_ust_begin_scope(span, scope);
 }
 
-/* Begins a trace. */
+/* Begins a root span, and with it a trace. */
 static inline void blkkin_begin_root(struct blkkin_span *span, enum blkkin_kind kind, const char *name,
 				     const char *service, enum blkkin_scope scope)
 {
@@ -277,8 +316,9 @@ static inline void blkkin_begin_root(struct blkkin_span *span, enum blkkin_kind 
 }
 
 /*
- * Begins a part of `parent`'s work, of the same service. Where tracing was off when `parent` began, the part is a root: the span
- * of a connection that is older than the session would hide every request on it.
+ * Begins a child of `parent`, of the same service. If tracing was off when `parent` began, the
+ * child is a root. Otherwise the span of a connection that is older than the session would hide
+ * every request on it.
  */
 static inline void blkkin_begin_child(struct blkkin_span *span, const struct blkkin_span *parent, enum blkkin_kind kind,
 				      const char *name, enum blkkin_scope scope)
@@ -290,7 +330,7 @@ static inline void blkkin_begin_child(struct blkkin_span *span, const struct blk
 	blkkin_ust_begin_scope(span, scope);
 }
 
-/* Ends the span; it may then begin again. */
+/* Ends the span. It may then begin again. */
 static inline void blkkin_end(struct blkkin_span *span)
 {
 	if (__builtin_expect(span->scope_key != 0, 0)) {
@@ -299,12 +339,12 @@ static inline void blkkin_end(struct blkkin_span *span)
 	}
 	if (blkkin_is_recording(span))
 		blkkin_ust_end(span);
-	/* Its context stays readable until it begins again. */
+	/* The context stays readable until the span begins again. */
 	if (span->kept_per_million)
 		span->kept_per_million = BLKKIN_PROPAGATES;
 }
 
-/* This thread works for the span from now on. */
+/* Makes the span the current one of this thread. */
 static inline void blkkin_enter(const struct blkkin_span *span)
 {
 	if (blkkin_ust_needs_publishing(span))
@@ -313,7 +353,7 @@ static inline void blkkin_enter(const struct blkkin_span *span)
 		blkkin_ust_enter(span->context.span);
 }
 
-/* This thread works for the span no longer: the last entered is the first left. */
+/* Leaves the span. Spans nest: the last one entered is left first. */
 static inline void blkkin_leave(const struct blkkin_span *span)
 {
 	if (blkkin_ust_needs_publishing(span))
@@ -323,8 +363,9 @@ static inline void blkkin_leave(const struct blkkin_span *span)
 }
 
 /*
- * What this thread says of the work for a span that it has entered, or that is BLKKIN_SCOPED, until it leaves it or says something else. A
- * span that is entered inside says nothing, until something is said of it.
+ * Publishes attributes of this thread's work, for a span that it has entered or that is
+ * BLKKIN_SCOPED, until it leaves the span or sets others. A span that is entered inside has none
+ * until they are set for it.
  */
 static inline void blkkin_set_thread_attributes(const struct blkkin_span *span, const struct blkkin_thread_attributes *attributes)
 {
@@ -332,21 +373,21 @@ static inline void blkkin_set_thread_attributes(const struct blkkin_span *span, 
 		blkkin_ust_set_thread_attributes(span->scope_key ? span->scope_key : blkkin_ust_key(span), attributes);
 }
 
-/* A moment in the span. */
+/* Adds an event at the current time. */
 static inline void blkkin_event(const struct blkkin_span *span, const char *name)
 {
 	if (blkkin_is_recording(span))
 		blkkin_ust_event(span->context.span, name);
 }
 
-/* Says something about the span: `key` is `val`. */
+/* Sets an attribute to a string. */
 static inline void blkkin_text(const struct blkkin_span *span, const char *key, const char *val)
 {
 	if (blkkin_is_recording(span))
 		blkkin_ust_text(span->context.span, key, val);
 }
 
-/* Says a number about the span. */
+/* Sets an attribute to a number. */
 static inline void blkkin_number(const struct blkkin_span *span, const char *key, int64_t val)
 {
 	if (blkkin_is_recording(span))
@@ -354,27 +395,32 @@ static inline void blkkin_number(const struct blkkin_span *span, const char *key
 }
 
 /*
- * The span is one end of a request that crossed `connection` under the protocol's own name `cookie`: both ends that say the same
- * rule, connection and cookie are joined. `connection` names both ends, the asker's first; `unique`: the cookie comes only
- * once on this connection. Who answers another machine says blkkin_event(span, "answers") just before it sends the answer: the asker may
- * have it before the span's end is said.
+ * Marks the span as one endpoint of a request that crossed `connection`. `cookie` is the protocol's
+ * own id of the request. Two endpoints with the same rule, connection and cookie are linked.
+ * `connection` names both addresses, the client's first. `unique` states that a cookie occurs only
+ * once on this connection.
+ *
+ * A server on another machine calls blkkin_event(span, "answers") just before it sends the reply.
+ * The client may have the reply before the end of the span is emitted.
  */
 static inline void blkkin_rpc_endpoint(const struct blkkin_span *span, enum blkkin_rpc_side side, const char *rule,
-				  const char *connection, uint64_t cookie, bool unique)
+				       const char *connection, uint64_t cookie, bool unique)
 {
 	if (blkkin_is_recording(span))
 		blkkin_ust_rpc_endpoint(span->context.span, side, unique, rule, connection, cookie);
 }
 
-/* It failed with this positive errno; the last one counts. */
+/* Sets the error of the operation to a positive errno. The last call counts. */
 static inline void blkkin_fail(struct blkkin_span *span, int error)
 {
 	span->status = error;
 }
 
 /*
- * Several things that are said at one moment, as one event: an event costs about the same whatever is in it. What is said to it is said
- * by blkkin_batch_flush(), which has to come before the thread waits for anything. Strings have to live until then, and names and services as long as the span. `src/together.rs` says how, and why so.
+ * Batch: items that are emitted as one event, because an event costs about the same whatever its
+ * size. blkkin_batch_flush() emits it, and must precede any wait of the thread. Strings must live
+ * until then, span names and services as long as the span. `src/batch.rs` has the format and its
+ * reasons.
  *
  *	struct blkkin_batch batch;
  *	blkkin_batch_init(&batch);
@@ -383,30 +429,30 @@ static inline void blkkin_fail(struct blkkin_span *span, int error)
  *	blkkin_batch_flush(&batch);
  */
 struct blkkin_batch {
-	/* Words that wait, strings that have a number, and of whom is what follows. */
+	/* Words of the batch, strings that have a number, and the span of the following items. */
 	uint32_t length, names_count;
 	uint64_t current_span;
-	/* Which string comes next, if it is as the last time; where the head of the ends lies that come last, or 256. */
+	/* Predicted number of the next string; index of the head of the last `ends`, or 256. */
 	uint32_t next_name, last_ends;
-	/* Not set before they are used. */
+	/* Uninitialized beyond names_count and length. */
 	const char *names[32];
 	uint64_t words[256];
 };
 
 void blkkin_ust_batch_begin(struct blkkin_batch *batch, struct blkkin_span *span, uint32_t kept_per_million,
-			       enum blkkin_kind kind, const char *name);
+			    enum blkkin_kind kind, const char *name);
 void blkkin_ust_batch_number(struct blkkin_batch *batch, const struct blkkin_span *span, const char *key,
-				int64_t val);
+			     int64_t val);
 void blkkin_ust_batch_text(struct blkkin_batch *batch, const struct blkkin_span *span, const char *key,
-			      const char *val);
+			   const char *val);
 void blkkin_ust_batch_event(struct blkkin_batch *batch, const struct blkkin_span *span, const char *name);
 void blkkin_ust_batch_rpc_endpoint(struct blkkin_batch *batch, const struct blkkin_span *span, enum blkkin_rpc_side side,
-				 const char *rule, const char *connection, uint64_t cookie, bool unique);
+				   const char *rule, const char *connection, uint64_t cookie, bool unique);
 void blkkin_ust_batch_end(struct blkkin_batch *batch, struct blkkin_span *span);
 void blkkin_ust_batch_flush(struct blkkin_batch *batch);
 void blkkin_ust_turn(uint64_t left, uint64_t span);
 
-/* Nothing is said yet. */
+/* Makes an empty batch. */
 static inline void blkkin_batch_init(struct blkkin_batch *batch)
 {
 	batch->length = 0;
@@ -416,28 +462,28 @@ static inline void blkkin_batch_init(struct blkkin_batch *batch)
 	batch->last_ends = sizeof batch->words / sizeof batch->words[0];
 }
 
-/* As blkkin_begin_continued, elsewhere. */
+/* As blkkin_begin_continued with BLKKIN_DETACHED. */
 static inline void blkkin_batch_continued(struct blkkin_batch *batch, struct blkkin_span *span,
-					     const struct blkkin_context *context, enum blkkin_kind kind, const char *name,
-					     const char *service)
+					  const struct blkkin_context *context, enum blkkin_kind kind, const char *name,
+					  const char *service)
 {
 	blkkin_ust_unrecorded_with_context(span, context, service);
 	if (blkkin_ust_on(0))
 		blkkin_ust_batch_begin(batch, span, 1000000, kind, name);
 }
 
-/* As blkkin_begin_root, elsewhere. */
+/* As blkkin_begin_root with BLKKIN_DETACHED. */
 static inline void blkkin_batch_root(struct blkkin_batch *batch, struct blkkin_span *span, enum blkkin_kind kind,
-					const char *name, const char *service)
+				     const char *name, const char *service)
 {
 	blkkin_ust_unrecorded(span, service);
 	if (blkkin_ust_on(0))
 		blkkin_ust_batch_begin(batch, span, 1000000, kind, name);
 }
 
-/* As blkkin_begin_child, elsewhere. */
+/* As blkkin_begin_child with BLKKIN_DETACHED. */
 static inline void blkkin_batch_child(struct blkkin_batch *batch, struct blkkin_span *span,
-					 const struct blkkin_span *parent, enum blkkin_kind kind, const char *name)
+				      const struct blkkin_span *parent, enum blkkin_kind kind, const char *name)
 {
 	uint32_t kept = blkkin_ust_unrecorded_child(span, parent);
 
@@ -446,14 +492,14 @@ static inline void blkkin_batch_child(struct blkkin_batch *batch, struct blkkin_
 }
 
 static inline void blkkin_batch_number(struct blkkin_batch *batch, const struct blkkin_span *span, const char *key,
-					  int64_t val)
+				       int64_t val)
 {
 	if (blkkin_is_recording(span))
 		blkkin_ust_batch_number(batch, span, key, val);
 }
 
 static inline void blkkin_batch_text(struct blkkin_batch *batch, const struct blkkin_span *span, const char *key,
-					const char *val)
+				     const char *val)
 {
 	if (blkkin_is_recording(span))
 		blkkin_ust_batch_text(batch, span, key, val);
@@ -466,8 +512,8 @@ static inline void blkkin_batch_event(struct blkkin_batch *batch, const struct b
 }
 
 static inline void blkkin_batch_rpc_endpoint(struct blkkin_batch *batch, const struct blkkin_span *span,
-					   enum blkkin_rpc_side side, const char *rule, const char *connection, uint64_t cookie,
-					   bool unique)
+					     enum blkkin_rpc_side side, const char *rule, const char *connection, uint64_t cookie,
+					     bool unique)
 {
 	if (blkkin_is_recording(span))
 		blkkin_ust_batch_rpc_endpoint(batch, span, side, rule, connection, cookie, unique);
@@ -481,7 +527,7 @@ static inline void blkkin_batch_end(struct blkkin_batch *batch, struct blkkin_sp
 	blkkin_end(span);
 }
 
-/* Says it. What comes then is another event. */
+/* Emits the batch. Later items are another event. */
 static inline void blkkin_batch_flush(struct blkkin_batch *batch)
 {
 	if (__builtin_expect(batch->length != 0, 0))
@@ -489,13 +535,14 @@ static inline void blkkin_batch_flush(struct blkkin_batch *batch)
 }
 
 /*
- * A thread that works for one span after another with no call of the kernel between them: an event a span instead of two. Before it does
- * something that is for none of them it has to rest.
+ * Sequence: the current span of a thread, one after another without a system call in between. It
+ * takes one event per span instead of two. Call blkkin_sequence_exit() before work for none of the
+ * spans.
  */
 struct blkkin_sequence {
-	/* The span that is worked for, if it is recorded; 0: it is not. */
+	/* Id of the current span if it is recorded, or 0. */
 	uint64_t span;
-	/* Under which it is published, if it is. */
+	/* Key of the published thread context, if any. */
 	uint64_t key;
 	bool published;
 };
@@ -511,7 +558,7 @@ static inline void blkkin_ust_sequence_switch(struct blkkin_sequence *sequence, 
 		blkkin_ust_turn(before, next);
 }
 
-/* This thread works for the span from now on, and no longer for the one before. */
+/* Makes the span the current one, in place of the previous one. */
 static inline void blkkin_sequence_enter(struct blkkin_sequence *sequence, const struct blkkin_span *span)
 {
 	if (sequence->published)
@@ -524,7 +571,7 @@ static inline void blkkin_sequence_enter(struct blkkin_sequence *sequence, const
 	blkkin_ust_sequence_switch(sequence, blkkin_is_recording(span) ? span->context.span : 0);
 }
 
-/* This thread works for none of them any more. */
+/* Leaves the current span. */
 static inline void blkkin_sequence_exit(struct blkkin_sequence *sequence)
 {
 	if (sequence->published)

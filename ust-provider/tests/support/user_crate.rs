@@ -1,4 +1,4 @@
-//! A crate as a user makes one: in a directory of its own, blkkin-ust a dependency, every flag the default.
+//! A user's crate: in its own directory, with blkkin-ust as a dependency and default flags.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use super::succeed;
 
 const CRATE: &str = env!("CARGO_MANIFEST_DIR");
 
-/// What a user's manifest says.
+/// Manifest of the crate.
 const MANIFEST: &str = r#"
 [package]
-name = "fresh"
+name = "example"
 version = "0.1.0"
 edition = "2024"
 
@@ -21,46 +21,46 @@ edition = "2024"
 blkkin-ust.path = "CRATE"
 "#;
 
-/// What the program needs besides.
+/// Additional dependencies of the program.
 const TRACED: &str = r#"
 libc = "0.2"
 tokio = { version = "1", default-features = false, features = ["rt-multi-thread"] }
 "#;
 
-/// The crate, not yet built.
-pub(crate) struct Fresh {
+/// A crate that is not yet built.
+pub(crate) struct UserCrate {
     source: tempfile::TempDir,
     target: PathBuf,
 }
 
-impl Fresh {
-    /// The program that does all kinds of things. What is built for it stays for the next run.
+impl UserCrate {
+    /// Creates the crate of `programs/traced.rs`. Its build artifacts stay for the next run.
     pub(crate) fn traced() -> Self {
         Self::new("traced", TRACED, include_str!("../programs/traced.rs"))
     }
 
-    /// The program that says how connecting ended.
-    pub(crate) fn verdict() -> Self {
-        Self::new("verdict", "", include_str!("../programs/init_result.rs"))
+    /// Creates the crate of `programs/init_result.rs`, which prints the result of `init`.
+    pub(crate) fn init_result() -> Self {
+        Self::new("init_result", "", include_str!("../programs/init_result.rs"))
     }
 
-    /// The program that asks for what its threads publish.
-    pub(crate) fn published() -> Self {
-        Self::new("published", "\nlibc = \"0.2\"\n", include_str!("../programs/thread_context.rs"))
+    /// Creates the crate of `programs/thread_context.rs`, which reads its own thread contexts.
+    pub(crate) fn thread_context() -> Self {
+        Self::new("thread_context", "\nlibc = \"0.2\"\n", include_str!("../programs/thread_context.rs"))
     }
 
-    fn new(kept: &str, needs: &str, main: &str) -> Self {
+    fn new(target: &str, dependencies: &str, main: &str) -> Self {
         let source = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| fs::write(source.path().join(name), text).unwrap();
         fs::create_dir(source.path().join("src")).unwrap();
-        write("Cargo.toml", &[&MANIFEST.replace("CRATE", CRATE), needs].concat());
+        write("Cargo.toml", &[&MANIFEST.replace("CRATE", CRATE), dependencies].concat());
         write("src/main.rs", main);
-        // The versions that are here already, where this is a workspace.
+        // The versions of the workspace, if this is one, so that nothing is downloaded.
         let _ = fs::copy(Path::new(CRATE).join("../Cargo.lock"), source.path().join("Cargo.lock"));
-        Self { source, target: Path::new(env!("CARGO_TARGET_TMPDIR")).join(kept) }
+        Self { source, target: Path::new(env!("CARGO_TARGET_TMPDIR")).join(target) }
     }
 
-    /// `cargo build ARGS` in it, as in a shell of the user's.
+    /// Returns `cargo ARGS` in the crate, with the environment of a user's shell.
     pub(crate) fn cargo(&self, args: &[&str]) -> Command {
         let mut cargo = Command::new(env!("CARGO"));
         for (name, _) in std::env::vars_os() {
@@ -74,7 +74,7 @@ impl Fresh {
         cargo
     }
 
-    /// The program, built for debugging or for release.
+    /// Builds the program with this profile.
     pub(crate) fn build(&self, profile: &str) -> PathBuf {
         let args: &[&str] = if profile == "release" { &["build", "--release"] } else { &["build"] };
         succeed(self.cargo(args).env("BLKKIN_UST", "require").output().unwrap());
@@ -82,10 +82,10 @@ impl Fresh {
     }
 
     pub(crate) fn program(&self, profile: &str) -> PathBuf {
-        self.target.join(profile).join("fresh")
+        self.target.join(profile).join("example")
     }
 
-    /// The executable of blkkin-ust's build script, once something was built.
+    /// Returns the executable of blkkin-ust's build script, after a build.
     pub(crate) fn build_script(&self) -> PathBuf {
         let built = fs::read_dir(self.target.join("debug/build")).unwrap();
         let scripts = built
