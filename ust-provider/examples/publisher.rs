@@ -1,5 +1,5 @@
 //! A program whose system calls reveal their span: each one reads a byte at an offset that is the
-//! id of its span, or 0 for no span. A test can so check a tracer call by call, and blkkin's tests
+//! id of its span, or 0 for no span. So a test can check a tracer call by call, and blkkin's tests
 //! do.
 //!
 //! `publisher hops|pool FILE GO [TIMES]`: reads FILE, first in one span until the file GO exists,

@@ -7,8 +7,8 @@
 //!
 //! *In*: the calls of [`SpanBatch`]. *Out*: that event, when the batch is flushed or dropped.
 //! *Invariant*: an item that cannot be in the batch (a string that is too long, a session without
-//! this event) is emitted as a separate event. A reader so receives the same items in every case,
-//! and nothing allocates.
+//! this event) is emitted as a separate event. A reader therefore receives the same items in every
+//! case, and nothing allocates.
 //!
 //! The items have the time of the event and not of the call. Flush the batch before the thread
 //! waits for anything.

@@ -100,10 +100,10 @@ pub struct ProviderStats {
 /// Result of the first call.
 static RESULT: OnceLock<Result<Connected, InitError>> = OnceLock::new();
 
-/// Whether threads publish their current span.
+/// Status of publishing, which `init` sets.
 static PUBLISHING: OnceLock<Result<(), ThreadContextError>> = OnceLock::new();
 
-/// Whether this process is a forked child that emits nothing.
+/// Set in a forked child that emits nothing.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
 /// Time of the call of `init`.

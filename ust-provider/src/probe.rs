@@ -9,9 +9,8 @@
 //! same code and stops at the comparison.
 //!
 //! *Rejected*: call sites in the program, as LTTng's own macros make them. They are in a section
-//! that linkers drop unless told otherwise, and add constructors that run before `main`. Here the
-//! sections are in the probe, which the C compiler links as LTTng expects, and nothing runs before
-//! `init`.
+//! that linkers drop by default, and add constructors that run before `main`. Here the sections are
+//! in the probe, which the C compiler links as LTTng expects, and nothing runs before `init`.
 
 use std::ffi::c_char;
 use std::ptr::null;

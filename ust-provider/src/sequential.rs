@@ -37,7 +37,7 @@ pub struct SequentialSpans {
     key: Option<u64>,
     /// Id of the current span if it is recorded, or 0.
     span: u64,
-    /// Whether a session records changes of the current span. Checked at the first span of a
+    /// Set if a session records changes of the current span. Checked at the first span of a
     /// sequence, so a session that starts in the middle records the next sequence.
     emits: bool,
     /// Makes this neither `Send` nor `Sync`.

@@ -54,7 +54,7 @@ const UNRECORDED: u32 = 0;
 /// `kept_per_million` of a span that is not recorded and propagates a context.
 const PROPAGATES: u32 = u32::MAX;
 
-/// One operation of the daemon. It ends when it is dropped.
+/// An operation of the daemon. It ends when it is dropped.
 ///
 /// While no session records, making a root writes two words. A field that is never read is not
 /// written.

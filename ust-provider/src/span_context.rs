@@ -23,7 +23,7 @@ pub struct SpanContext {
     pub span: u64,
     /// Id of the parent span; 0 if there is none or the wire format does not have it.
     pub parent: u64,
-    /// Whether the trace is recorded.
+    /// Sampled flag: the trace is recorded.
     pub sampled: bool,
 }
 

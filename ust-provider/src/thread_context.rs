@@ -17,16 +17,16 @@
 //!
 //! *Order of writes* (OTEP 4947, *Publication Protocol*): each depth has its own record. It is
 //! marked invalid, written, marked valid, and then the slot points to it. Attributes that are set
-//! later are written in place, with the same mark. A reader so never sees half a record, even if a
-//! signal handler enters and leaves spans in between. Compiler barriers suffice: a reader is on the
-//! same CPU, as a signal handler is.
+//! later are written in place, with the same mark. A reader therefore never sees half a record,
+//! even if a signal handler enters and leaves spans in between. Compiler barriers suffice: a reader
+//! is on the same CPU, as a signal handler is.
 //!
 //! *Without LTTng*: contexts of remote spans ([`Span::continued`](crate::Span::continued)) and of
 //! their children are published. A root that begins while no session records is not. It has no ids,
 //! which is why it costs 0.4 ns, and no tool could show the span.
 //!
 //! *The slot* is a shared object of 13 KiB, embedded and loaded by `init()`, as the probe is.
-//! *Rejected*: a symbol in the program. An executable exports none unless its linker is told to. A
+//! *Rejected*: a symbol in the program. An executable exports none without a linker option. A
 //! dependency cannot do that for `cc`, and for rustc only by means that differ between linkers. The
 //! symbol would also exist while publishing is disabled, next to that of another tracing library of
 //! the process. *Price*: system calls before `init()`, and for some ms after it, have no span. A

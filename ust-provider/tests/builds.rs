@@ -24,7 +24,7 @@ use support::{
 /// of another thread has it open for writing.
 static SERIAL: Mutex<()> = Mutex::new(());
 
-/// All builds are of one crate in one directory, so they run in sequence.
+/// The builds run in sequence, because they are of one crate in one directory.
 #[test]
 fn a_build_without_lttng_warns_and_reports_the_reason() {
     let _serial = SERIAL.lock();

@@ -1,6 +1,6 @@
 /*
  * Counter of the events that this process passed to LTTng. LTTng's own counters begin when the
- * process is registered, and do not tell processes apart. For one session, passed = recorded +
+ * process is registered, and do not distinguish processes. For one session, passed = recorded +
  * discarded.
  *
  * Each thread has its own counter, without a lock. The count of a thread outlives it.

@@ -301,7 +301,7 @@ int blkkin_publish_process(const struct blkkin_attribute *attributes, size_t cou
 
 int blkkin_thread_key(const char *name)
 {
-	static const struct bytes nothing;
+	static const struct bytes empty;
 	size_t at;
 	int error = is_off() ? -ECANCELED : blkkin_publishing();
 	char *own;
@@ -318,7 +318,7 @@ int blkkin_thread_key(const char *name)
 		error = own ? 0 : at < KEYS_MAX ? -ENOMEM : -ENOSPC;
 		if (!error) {
 			names[at] = own;
-			error = publish(current_resource ? current_resource : &nothing, at + 1);
+			error = publish(current_resource ? current_resource : &empty, at + 1);
 			if (error)
 				free(own);
 			else

@@ -1,7 +1,7 @@
 //! Dynamic symbols of this executable: whether it exports a thread-local variable for readers of
 //! other processes.
 //!
-//! A static executable exports it only if its linker was told to, which a dependency cannot do.
+//! A static executable exports it only with a linker option, which a dependency cannot set.
 //!
 //! *In*: the program's own file. *Out*: whether its dynamic symbol table has the name (System V
 //! ABI, chapter 4, *Symbol Table*). *Invariant*: a file that cannot be read or parsed exports

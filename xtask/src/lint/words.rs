@@ -263,7 +263,6 @@ const NOT_YET: &[(&str, Counts)] = &[
     ("nbd-server", Counts { comments: 132, openings: 107, names: 84 }),
     ("report", Counts { comments: 67, openings: 131, names: 165 }),
     ("ust-bridge", Counts { comments: 217, openings: 342, names: 534 }),
-    ("ust-provider", Counts { comments: 291, openings: 114, names: 460 }),
     ("xtask", Counts { comments: 1, openings: 0, names: 4 }),
 ];
 

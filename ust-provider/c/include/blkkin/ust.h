@@ -48,7 +48,7 @@ struct blkkin_context {
 };
 
 /*
- * One operation of the daemon. The fields are private: while no session records, making a root
+ * An operation of the daemon. The fields are private: while no session records, making a root
  * writes two words, and a field that is never read is not written.
  */
 struct blkkin_span {
