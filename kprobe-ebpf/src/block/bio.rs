@@ -13,7 +13,7 @@ use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{KernelRead, Pointer};
 use crate::runtime::ring;
 use crate::runtime::settings::setting;
-use crate::runtime::table::{self, Claim};
+use crate::runtime::table::{self, ClaimCounters};
 use crate::task;
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::*;
@@ -57,17 +57,8 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
         }
         return;
     }
-    let entry = match table::claim(&BIOS, address) {
-        Claim::Fresh(entry) => entry,
-        Claim::Stale(entry) => {
-            percpu.count(BIOS_STALE);
-            entry
-        }
-        Claim::Full => {
-            percpu.count(BIOS_UNTRACKED);
-            return;
-        }
-    };
+    let counters = ClaimCounters { stale: BIOS_STALE, full: BIOS_UNTRACKED };
+    let Some(entry) = table::claim(&BIOS, address, percpu, counters) else { return };
     percpu.count(BIOS_QUEUED);
     if let Some(state) = state {
         if span != 0 && !lower {

@@ -5,9 +5,10 @@ use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{KernelRead, Pointer, ProbeRead};
 use crate::runtime::settings::setting;
-use crate::runtime::table;
+use crate::runtime::table::{self, ClaimCounters};
 use aya_ebpf::btf_maps::Array;
 use aya_ebpf::macros::btf_map;
+use blkkin_probe_abi::counters::{REQUESTS_STALE, REQUESTS_UNTRACKED};
 use blkkin_probe_abi::in_flight::Set;
 pub use blkkin_probe_abi::in_flight::{Bio, Request};
 
@@ -22,6 +23,9 @@ pub static BIOS: Array<Set<Bio>, BIO_SETS> = Array::new();
 
 #[btf_map]
 pub static REQUESTS: Array<Set<Request>, REQUEST_SETS> = Array::new();
+
+/// Counters of claims of a request's entry.
+pub const REQUEST_CLAIMS: ClaimCounters = ClaimCounters { stale: REQUESTS_STALE, full: REQUESTS_UNTRACKED };
 
 /// Current state of a bio, as needed to find its entry.
 #[derive(Clone, Copy)]

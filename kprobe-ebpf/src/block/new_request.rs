@@ -1,12 +1,12 @@
 //! New requests: the submitter and originating bio of a request, and the creation of its entry.
 
-use super::in_flight::{Bio, REQUESTS};
+use super::in_flight::{Bio, REQUEST_CLAIMS, REQUESTS};
 use super::passthrough::{self, Submitter};
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{DirectLoad, KernelRead, Pointer};
 use crate::runtime::settings::setting;
-use crate::runtime::table::{self, Claim};
+use crate::runtime::table;
 use crate::task;
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::layout::ABSENT;
@@ -60,17 +60,7 @@ pub fn insert<R: KernelRead>(
     address: u64,
     new: NewRequest,
 ) -> bool {
-    let entry = match table::claim(&REQUESTS, address) {
-        Claim::Fresh(entry) => entry,
-        Claim::Stale(entry) => {
-            percpu.count(REQUESTS_STALE);
-            entry
-        }
-        Claim::Full => {
-            percpu.count(REQUESTS_UNTRACKED);
-            return false;
-        }
-    };
+    let Some(entry) = table::claim(&REQUESTS, address, percpu, REQUEST_CLAIMS) else { return false };
     percpu.count(REQUESTS_STARTED);
     let own = percpu.next_span_id(program);
     // A request whose first event comes late has left its task's plug. A passthrough request

@@ -19,6 +19,7 @@
 use super::in_flight::{self, BioRef, REQUESTS, Request};
 use super::new_request::{self, NewRequest, OriginatingBio};
 use super::{bio, device, flush, legacy_request, passthrough, single_bio};
+use crate::runtime::atomic;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::{CompletionWalk, PerCpuState};
 use crate::runtime::read::{KernelRead, Pointer};
@@ -311,7 +312,7 @@ pub extern "C" fn credit_bio(bio: u64, end_io: u64, private: u64, sector: u64, s
     // The addition comes last: it publishes the writes above. The CPU that completes the sum ends
     // the entry, which may then belong to another bio. Parts of a split end on several CPUs.
     // SAFETY: a word of the table.
-    let before = unsafe { table::fetch_add(&raw mut found.done, part) };
+    let before = unsafe { atomic::fetch_add(&raw mut found.done, part) };
     if percpu.walk.in_sequence == 0 && before + part >= bytes {
         let now = percpu.walk.now;
         bio::end(percpu, found, now);

@@ -14,13 +14,13 @@
 //! *Rejected*: copying the bio's entry into the request's: 50 ns at block_io_start, because the
 //! request's entry is cold in the cache there.
 
-use super::in_flight::{BIOS, Bio, REQUEST_SETS, REQUESTS};
+use super::in_flight::{BIOS, Bio, REQUEST_CLAIMS, REQUEST_SETS, REQUESTS};
 use super::new_request::{self, NewRequest};
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{KernelRead, Pointer};
 use crate::runtime::ring;
-use crate::runtime::table::{self, Claim};
+use crate::runtime::table::{self, ClaimCounters};
 use aya_ebpf::btf_maps::Array;
 use aya_ebpf::macros::btf_map;
 use blkkin_probe_abi::counters::*;
@@ -53,16 +53,8 @@ impl SingleBioRequest {
 #[inline(always)]
 pub unsafe fn start<R: KernelRead>(percpu: &mut PerCpuState, rq: Pointer, address: u64, new: NewRequest) {
     let Some(originating) = new.originating else { return };
-    let bio_address = match table::claim(&SINGLE_BIO_REQUESTS, address) {
-        Claim::Fresh(bio_address) => bio_address,
-        Claim::Stale(bio_address) => {
-            percpu.count(REQUESTS_STALE);
-            bio_address
-        }
-        Claim::Full => {
-            percpu.count(REQUESTS_UNTRACKED);
-            return;
-        }
+    let Some(bio_address) = table::claim(&SINGLE_BIO_REQUESTS, address, percpu, REQUEST_CLAIMS) else {
+        return;
     };
     *bio_address = originating.whole;
     percpu.count(REQUESTS_STARTED);
@@ -117,18 +109,9 @@ pub fn merge(percpu: &mut PerCpuState, single: SingleBioRequest) {
 pub fn separate(percpu: &mut PerCpuState, single: SingleBioRequest, bytes: u32) {
     let SingleBioRequest { bio_address, bio } = single;
     let request_part = &bio.request_part;
-    let entry = match table::claim(&REQUESTS, request_part.rq) {
-        Claim::Fresh(entry) => Some(entry),
-        Claim::Stale(entry) => {
-            percpu.count(REQUESTS_STALE);
-            Some(entry)
-        }
-        Claim::Full => {
-            // The request was counted as started, and its end will be missed.
-            percpu.count(REQUESTS_STALE);
-            None
-        }
-    };
+    // The request was counted as started, so if the table is full its end will be missed.
+    let counters = ClaimCounters { stale: REQUESTS_STALE, full: REQUESTS_STALE };
+    let entry = table::claim(&REQUESTS, request_part.rq, percpu, counters);
     if let Some(entry) = entry {
         entry.span = request_part.span;
         entry.parent = bio.span;

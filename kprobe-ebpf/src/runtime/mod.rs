@@ -3,6 +3,7 @@
 
 pub mod arch;
 pub mod arguments;
+pub mod atomic;
 pub mod layout;
 pub mod percpu;
 pub mod read;

@@ -107,7 +107,7 @@ impl PerCpuState {
     #[inline(always)]
     pub fn count_atomic(&mut self, counter: usize) {
         // SAFETY: a word of a map's value.
-        unsafe { crate::runtime::table::fetch_add(&raw mut self.counters[counter], 1) };
+        unsafe { crate::runtime::atomic::fetch_add(&raw mut self.counters[counter], 1) };
     }
 
     /// Returns a span id that is unique in this tracer run: (CPU, program, counter) through a

@@ -10,14 +10,15 @@
 use aya_ebpf::btf_maps::Array;
 use blkkin_probe_abi::in_flight::{Set, WAYS, Way};
 
-/// Result of claiming an entry.
-pub enum Claim<V: 'static> {
-    /// Entry in a free way.
-    Fresh(&'static mut V),
-    /// Entry that had the same address and whose end was missed.
-    Stale(&'static mut V),
-    /// The set is full.
-    Full,
+use super::atomic::compare_exchange;
+use super::percpu::PerCpuState;
+
+/// Counters of failed claims.
+pub struct ClaimCounters {
+    /// Entries whose end was missed: the address is in use again.
+    pub stale: usize,
+    /// Objects that are not traced because their set is full.
+    pub full: usize,
 }
 
 /// Returns the set of an address. Slab objects are aligned to at least 64 B, so the lower bits
@@ -46,13 +47,23 @@ pub fn find<V, const SETS: usize>(table: &Array<Set<V>, SETS>, address: u64) -> 
     None
 }
 
-/// Claims an entry for `address`, which is either absent or present as a stale entry.
+/// Claims an entry for `address`; none if its set is full. An entry that has this address already
+/// is stale, and is claimed again. Both cases are counted.
 #[inline(always)]
-pub fn claim<V, const SETS: usize>(table: &Array<Set<V>, SETS>, address: u64) -> Claim<V> {
+pub fn claim<V, const SETS: usize>(
+    table: &Array<Set<V>, SETS>,
+    address: u64,
+    percpu: &mut PerCpuState,
+    counters: ClaimCounters,
+) -> Option<&'static mut V> {
     if let Some(value) = find(table, address) {
-        return Claim::Stale(value);
+        percpu.count(counters.stale);
+        return Some(value);
     }
-    let Some(set) = set(table, address) else { return Claim::Full };
+    let Some(set) = set(table, address) else {
+        percpu.count(counters.full);
+        return None;
+    };
     let mut i = 0;
     while i < WAYS {
         // SAFETY: as above; the exchange decides between two CPUs.
@@ -61,12 +72,13 @@ pub fn claim<V, const SETS: usize>(table: &Array<Set<V>, SETS>, address: u64) ->
             if core::ptr::read_volatile(&raw const (*way).key) == 0
                 && compare_exchange(&raw mut (*way).key, 0, address) == 0
             {
-                return Claim::Fresh(&mut (*way).value);
+                return Some(&mut (*way).value);
             }
         }
         i += 1;
     }
-    Claim::Full
+    percpu.count(counters.full);
+    None
 }
 
 /// Releases an entry that [`find`] or [`claim`] returned.
@@ -75,43 +87,4 @@ pub fn release<V>(value: &mut V) {
     let offset = core::mem::offset_of!(Way<V>, value);
     // SAFETY: a table value is a field of its way; only the owner of an entry releases it.
     unsafe { core::ptr::write_volatile((&raw mut *value).byte_sub(offset).cast::<u64>(), 0) }
-}
-
-/// Stores `new` if the value is `expected`, and returns the previous value.
-///
-/// # Safety
-/// `place` is a word of a map value.
-#[inline(always)]
-unsafe fn compare_exchange(place: *mut u64, expected: u64, new: u64) -> u64 {
-    let mut found = expected;
-    // SAFETY: BPF_CMPXCHG on a map value (Documentation/bpf/standardization/instruction-set.rst);
-    // its comparand and result are r0. core's atomics reject the target, which declares no
-    // compare-and-exchange.
-    unsafe {
-        core::arch::asm!(
-            "r0 = cmpxchg_64({place} + 0, r0, {new})",
-            place = in(reg) place,
-            new = in(reg) new,
-            inlateout("r0") found,
-        );
-    }
-    found
-}
-
-/// Adds `amount`, and returns the previous value.
-///
-/// # Safety
-/// `place` is a word of a map value.
-#[inline(always)]
-pub unsafe fn fetch_add(place: *mut u64, amount: u64) -> u64 {
-    let mut value = amount;
-    // SAFETY: BPF_ADD | BPF_FETCH on a map's value.
-    unsafe {
-        core::arch::asm!(
-            "{value} = atomic_fetch_add((u64 *)({place} + 0), {value})",
-            place = in(reg) place,
-            value = inlateout(reg) value,
-        );
-    }
-    value
 }

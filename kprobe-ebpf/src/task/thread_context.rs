@@ -377,7 +377,7 @@ pub extern "C" fn remove_unmapped(begin: u64, bytes: u64) -> u64 {
             return 0;
         }
         if let Some(removals) = TLS_SLOTS_VERSION.get_ptr_mut(1) {
-            crate::runtime::table::fetch_add(removals, 1);
+            crate::runtime::atomic::fetch_add(removals, 1);
         }
     }
     1
