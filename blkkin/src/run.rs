@@ -74,7 +74,7 @@ fn prepare(args: &RunArgs, command: &ResolvedCommand<'_>) -> Result<(Tracer, Run
     let report = Report::new(ReportConfig {
         command: Some(command.shell_line()),
         slowest: args.output.slowest,
-        heard: lttng::daemon_span_source(&args.lttng, &args.usdt),
+        daemon_spans: lttng::daemon_span_source(&args.lttng, &args.usdt),
         ..ReportConfig::new(clock::now())
     });
     Ok((
@@ -103,7 +103,7 @@ fn run_until_exit(mut session: RunLoop, child: &mut Child, output: Output) -> Re
     match session.finish() {
         Ok(None) => return Ok(Status::Interrupted.code()),
         Ok(Some(mut outcome)) => {
-            outcome.report.end(ended);
+            outcome.report.set_end(ended);
             print_outcome(&outcome, &output, status);
         }
         // CMD has exited: its status is the exit status, even if tracing failed.

@@ -143,12 +143,12 @@ fn drawn(page: &str, call: &str) {
     let (_, page) = page.split_once("the 5 slowest operations").unwrap_or_else(|| panic!("{page}"));
     let (page, _) = page.split_once("slowest requests").unwrap_or((page, ""));
     let row = |words: &str| page.lines().filter(|line| line.trim_start().starts_with(words)).count();
-    for words in ["fio: nbd ", "blkkin-nbd: nbd ", "on the way"] {
+    for words in ["fio: nbd ", "blkkin-nbd: nbd ", "in transit"] {
         assert_eq!(row(words), 5, "{words}: {page}");
     }
     // Wherever the line was broken.
     let words = page.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(row(call) >= 4 && words.contains(" on the way to blkkin-nbd and back"), "{page}");
+    assert!(row(call) >= 4 && words.contains(" in transit to and from blkkin-nbd"), "{page}");
     assert_eq!(row("fio → blkkin-nbd · pid "), 5, "{page}");
     println!("{page}");
 }

@@ -1,8 +1,8 @@
-//! The report for machines: the same numbers, in ns and bytes, before any rounding. Names are those of the tables; a
-//! number that there is none of is null.
+//! JSON of the report: the numbers of the tables in ns and bytes, without rounding. Names are those
+//! of the tables; a missing number is null.
 
-mod end;
-mod operations;
+mod daemon_spans;
+mod final_state;
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ use crate::waterfall::heading::invocation;
 pub(crate) fn value(report: &Report, losses: &Losses) -> Value {
     json!({
         "command": report.config.command,
-        "wall_ns": report.wall().0,
+        "wall_ns": report.wall_time().0,
         "totals": totals(&report.totals),
         "layers": layers(report),
         "calls": calls(report, Subject::Storage),
@@ -35,10 +35,10 @@ pub(crate) fn value(report: &Report, losses: &Losses) -> Value {
         "devices": report.devices.rows().map(device).collect::<Vec<_>>(),
         "files": files(report),
         "kernel": kernel(report),
-        "slowest_operations": operations::operations(report),
-        "slowest": report.slowest.traces().iter().map(|trace| slow(report, trace)).collect::<Vec<_>>(),
-        "in_flight": end::in_flight(report),
-        "devices_lost": end::lost(report),
+        "slowest_operations": daemon_spans::slowest(report),
+        "slowest": report.slowest.traces().iter().map(|trace| storage_operation(report, trace)).collect::<Vec<_>>(),
+        "in_flight": final_state::in_flight(report),
+        "devices_lost": final_state::lost_devices(report),
         "contexts": contexts(&report.totals, losses),
         "losses": self::losses(losses),
     })
@@ -49,8 +49,8 @@ fn totals(totals: &Totals) -> Value {
         "storage_requests": totals.storage_requests(),
         "calls": totals.calls,
         "stream_calls": totals.stream_calls,
-        "calls_without_exit": totals.no_exit,
-        "calls_with_path_cut": totals.paths_cut,
+        "calls_without_exit": totals.calls_without_exit,
+        "calls_with_path_cut": totals.calls_with_path_truncated,
         "commits": totals.commits,
         "kernel": totals.kernel,
         "bios": totals.bios,
@@ -62,21 +62,21 @@ fn totals(totals: &Totals) -> Value {
         "bytes_written_at_devices": totals.by_devices.written,
         "bytes_discarded": totals.discarded,
         "incomplete": {
-            "storage_requests": totals.gaps.traces,
-            "roots_missing": totals.gaps.roots,
-            "bios_missing": totals.gaps.bios,
-            "requests_missing": totals.gaps.requests,
-            "commits_missing": totals.gaps.commits,
-            "late_parts": totals.gaps.late_parts,
+            "storage_requests": totals.incomplete.traces,
+            "roots_missing": totals.incomplete.roots,
+            "bios_missing": totals.incomplete.bios,
+            "requests_missing": totals.incomplete.requests,
+            "commits_missing": totals.incomplete.commits,
+            "late_parts": totals.incomplete.late_parts,
         },
     })
 }
 
 fn contexts(totals: &Totals, losses: &Losses) -> Value {
-    let Losses { contexts, resources, .. } = losses;
+    let Losses { contexts, process_contexts, .. } = losses;
     json!({
-        "calls": totals.in_contexts,
-        "calls_sampled": totals.sampled_by_program,
+        "calls": totals.calls_with_context,
+        "calls_sampled": totals.calls_sampled_by_program,
         "faulted": contexts.faulted,
         "unread": contexts.unread,
         "invalid": contexts.invalid,
@@ -86,15 +86,15 @@ fn contexts(totals: &Totals, losses: &Losses) -> Value {
         "processes_denied": contexts.denied,
         "processes_no_room": contexts.no_room,
         "resources": {
-            "processes": resources.publishing,
-            "malformed": resources.malformed,
-            "unread": resources.unread,
-            "no_room": resources.no_room,
+            "processes": process_contexts.publishing,
+            "malformed": process_contexts.malformed,
+            "unread": process_contexts.unread,
+            "no_room": process_contexts.no_room,
         },
     })
 }
 
-/// Times of one kind, with what else there is to say of them.
+/// Adds the count and quantiles of a latency distribution to other fields.
 fn times(latency: &Latency, mut fields: Map<String, Value>) -> Value {
     let ns = |quantile| json!(latency.quantile(quantile).map(|time| time.0));
     fields.insert("count".to_owned(), json!(latency.count()));
@@ -127,9 +127,9 @@ fn calls(report: &Report, subject: Subject) -> Vec<Value> {
 }
 
 fn device(device: &DeviceRow) -> Value {
-    let operations = device.operations.iter().map(|(operation, row)| {
+    let ops = device.ops.iter().map(|(op, row)| {
         json!({
-            "operation": operation.name(),
+            "operation": op.name(),
             "requests": row.requests,
             "merged": row.merged,
             "errors": row.errors,
@@ -142,15 +142,15 @@ fn device(device: &DeviceRow) -> Value {
             "device": times(&row.device, Map::new()),
         })
     });
-    json!({ "device": &*device.name, "operations": operations.collect::<Vec<_>>() })
+    json!({ "device": &*device.name, "operations": ops.collect::<Vec<_>>() })
 }
 
 fn files(report: &Report) -> Value {
     let file = |row: &FileRow| {
         fields([
             ("calls", json!(row.calls)),
-            ("bytes_read", json!(row.moved.read)),
-            ("bytes_written", json!(row.moved.written)),
+            ("bytes_read", json!(row.bytes.read)),
+            ("bytes_written", json!(row.bytes.written)),
             ("total_ns", json!(row.total.0)),
             ("max_ns", json!(row.max.0)),
         ])
@@ -169,18 +169,18 @@ fn files(report: &Report) -> Value {
 }
 
 fn kernel(report: &Report) -> Vec<Value> {
-    let rows = report.kernel.rows.iter().map(|(work, row)| {
+    let rows = report.kernel.rows.iter().map(|(kind, row)| {
         let more =
             [("bios", json!(row.bios)), ("requests", json!(row.requests)), ("bytes", json!(row.bytes))];
         let mut fields = fields(more);
-        fields.insert("work".to_owned(), json!(work.name()));
+        fields.insert("work".to_owned(), json!(kind.name()));
         times(&row.times, fields)
     });
     rows.collect()
 }
 
-fn slow(report: &Report, trace: &Trace) -> Value {
-    let split = account::breakdown(trace);
+fn storage_operation(report: &Report, trace: &Trace) -> Value {
+    let breakdown = account::breakdown(trace);
     let task = trace.names.task.as_deref();
     let call = trace.call();
     json!({
@@ -196,16 +196,16 @@ fn slow(report: &Report, trace: &Trace) -> Value {
         "comm": task.map(|task| &*task.comm),
         "pid": task.map(|task| task.pid.0),
         "tid": task.map(|task| task.tid.0),
-        "thread_says": said::by_thread(trace).map(|said| said.values.into_iter().collect::<BTreeMap<_, _>>()),
+        "thread_says": said::by_thread(trace).map(|attributes| attributes.values.into_iter().collect::<BTreeMap<_, _>>()),
         "bios": trace.bios.len(),
         "requests": trace.requests.len(),
         "commits": trace.causes.len(),
-        "cpu_wait_ns": split.cpu.0,
-        "file_system_ns": split.file_system.0,
-        "journal_ns": split.journal.0,
-        "block_queue_ns": split.block.0,
-        "device_ns": split.device.0,
-        "unaccounted_ns": split.unaccounted.0,
+        "cpu_wait_ns": breakdown.cpu.0,
+        "file_system_ns": breakdown.file_system.0,
+        "journal_ns": breakdown.journal.0,
+        "block_queue_ns": breakdown.block.0,
+        "device_ns": breakdown.device.0,
+        "unaccounted_ns": breakdown.unaccounted.0,
     })
 }
 

@@ -1,27 +1,31 @@
-//! What a person reads after a trace.
+//! Report of a trace as text for a terminal or as JSON, and the progress line.
 //!
-//! *In*: [`Trace`](blkkin_aggregator::trace::Trace)s, one by one, and at the end the counts of what was lost. *Out*:
-//! text for a terminal ([`Report::render`]), the same as JSON ([`Report::to_json`]), and while it goes on one
-//! line ([`progress`]).
+//! *In*: [`Trace`](blkkin_aggregator::trace::Trace)s one by one, and the loss counters at the end.
+//! *Out*: text ([`Report::render`]), the same content as JSON ([`Report::to_json`]), and one line
+//! while tracing runs ([`progress`]).
 //!
-//! In flow order: [`collect`] remembers, `view` lays out with the help of [`text`], [`waterfall`] draws one
-//! request, `json` is for machines.
+//! In flow order: [`collect`] aggregates traces, `view` lays out the sections with [`text`],
+//! [`waterfall`] draws one storage operation, `json` serialises for machines, `output` is the entry
+//! point of both.
 //!
-//! *Invariant*: pure. No I/O, no clock, no terminal: width, alphabet and colour are parameters, and the same traces
-//! give the same bytes. Memory does not grow with the number of traces (see [`collect`]). No line is wider than
-//! asked for. Every time, byte and request is in exactly one row of a table: what is cut off a table's end is summed
-//! in its last row.
+//! *Invariant*: the crate is pure: no I/O, no clock, no terminal. Width, alphabet and colour are
+//! parameters, and equal traces give equal bytes. Memory does not grow with the number of traces
+//! (see [`collect`]). No line is wider than requested. Every duration, byte and request is counted
+//! in exactly one row of a table; rows beyond a table's end are summed in its last row.
 //!
-//! *Rejected*: a table library (numbers, bars and headings over columns need our own fitting anyway), and a
-//! full-screen viewer (a report must survive in a terminal's scroll-back, a log, a mail).
+//! *Rejected*: a table library, because bars, dropped columns and headings need our own layout
+//! anyway; a full-screen viewer, because a report must survive in scroll-back, a log and a mail.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
 pub mod collect;
 mod json;
 pub mod losses;
+mod output;
 pub mod progress;
 mod report;
+#[cfg(test)]
+mod sample;
 pub mod text;
 mod view;
 pub mod waterfall;

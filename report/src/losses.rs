@@ -1,139 +1,140 @@
-//! What is not in the report, and why: counted by those who lost it, said at the end of every report.
+//! Losses: counters of what is missing from the report, printed at its end.
 //!
-//! Plain numbers, so that the report depends on no exporter; the counters of the tracer, which travel with the
-//! events, are filled in by `From<&SourceStats>`.
+//! The counters are plain numbers, so that the report depends on no exporter. `From<&SourceStats>`
+//! fills in the tracer's counters, which travel with the events.
 
 use blkkin_wire::batch::{RecordStats, SourceStats};
 
-/// Counters of everything between a hook and the reader.
+/// Loss counters of every stage between a kernel hook and the reader.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// Records that were due: one for each call, bio, request, commit and name that ended or was first met.
+    /// Records that programs were due to write: one for each ended call, bio, request and commit,
+    /// and for each new name.
     pub fired: u64,
-    /// Records that arrived.
+    /// Records that reached user space.
     pub recorded: u64,
-    /// Calls for which a ring had no room.
+    /// Call records dropped because a ring was full.
     pub calls_dropped: u64,
-    /// Bios for which a ring had no room.
+    /// Bio records dropped because a ring was full.
     pub bios_dropped: u64,
-    /// Requests for which a ring had no room.
+    /// Request records dropped because a ring was full.
     pub requests_dropped: u64,
-    /// Commits for which a ring had no room.
+    /// Commit records dropped because a ring was full.
     pub commits_dropped: u64,
-    /// Names for which a ring had no room.
+    /// Name records dropped because a ring was full.
     pub names_dropped: u64,
-    /// Bios and requests whose end was never seen.
+    /// Bios and requests whose end no program observed.
     pub ends_missed: u64,
-    /// Bios and requests that had no room in the kernel's tables.
+    /// Bios and requests for which an eBPF table was full.
     pub untracked: u64,
-    /// Tasks that should have been followed and were not.
+    /// Tasks that should have been traced and were not.
     pub tasks_missed: u64,
-    /// Runs of a program that the kernel skipped.
+    /// Program runs that the kernel skipped.
     pub recursion_misses: u64,
     /// Records that could not be decoded.
     pub malformed: u64,
-    /// Requests with more bios than are walked.
+    /// Requests with more bios than the program walks.
     pub walk_overflow: u64,
-    /// Flushes that served more requests than are looked at.
+    /// Flushes that served more requests than the program examines.
     pub flush_overflow: u64,
-    /// Batches that never reached the join.
+    /// Batches that did not reach the join.
     pub batches_missed: u64,
-    /// Events that the join gave out without their root.
+    /// Events that the join emitted without their root.
     pub orphaned: u64,
     /// Spans that exporters could not deliver.
     pub spans_dropped: u64,
 
-    /// Calls whose task ended inside them.
+    /// Calls whose task ended during the call.
     pub incomplete: u64,
-    /// Calls with a path argument cut, and files with their path cut.
+    /// Calls with a truncated path argument, and files with a truncated path.
     pub truncated: u64,
-    /// Calls, bios and requests that had not ended when tracing did.
+    /// Calls, bios and requests in flight when tracing ended.
     pub in_flight: u64,
-    /// Calls by 32-bit programs: seen, not followed.
+    /// Calls by 32-bit programs: counted, not traced.
     pub compat: u64,
-    /// Calls left out because a filter asked for it.
+    /// Calls excluded by a filter.
     pub filtered: u64,
-    /// Files whose path could not be found.
+    /// Files without a known path.
     pub paths_failed: u64,
-    /// Of programs' own spans.
-    pub contexts: Contexts,
-    /// Of what processes say of themselves.
-    pub resources: Resources,
+    /// Counters of thread contexts.
+    pub contexts: ContextStats,
+    /// Counters of process contexts.
+    pub process_contexts: ProcessContextStats,
 }
 
-/// What became of looks for who processes are in their own words.
+/// Counters of process contexts (OTEP 4719).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Resources {
-    /// Processes that say so and were understood, at the end.
+pub struct ProcessContextStats {
+    /// Processes with a decoded process context when tracing ended.
     pub publishing: u64,
-    /// Times that it was not what the standard has.
+    /// Process contexts that violate the specification.
     pub malformed: u64,
-    /// Times that it was being written at each attempt.
+    /// Process contexts that changed during every attempt to read them.
     pub unread: u64,
-    /// Times that there was no room for it.
+    /// Process contexts for which the table was full.
     pub no_room: u64,
 }
 
-/// What became of looks for the spans that programs work for.
+/// Counters of thread contexts (OTEP 4947).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Contexts {
-    /// Calls at whose entry it could not be read.
+pub struct ContextStats {
+    /// Calls whose thread context could not be read at entry.
     pub faulted: u64,
-    /// Of these, those at whose return it could not either.
+    /// Calls whose thread context could not be read at exit either.
     pub unread: u64,
-    /// Calls whose thread published none: a trace or a span of zeros.
+    /// Calls with an invalid thread context: a trace or span id of zeros.
     pub invalid: u64,
-    /// Processes that published when tracing ended.
+    /// Processes that published thread contexts when tracing ended.
     pub publishing: u64,
-    /// Processes that could not be looked at for want of rights.
+    /// Processes that blkkin had no permission to scan.
     pub denied: u64,
-    /// Times that there was no room for a process that publishes.
+    /// Publishing processes for which the table was full.
     pub no_room: u64,
-    /// Calls whose thread said more attributes than are read.
+    /// Calls with more thread attributes than the program reads.
     pub attributes_cut: u64,
-    /// Calls whose thread's attributes could not be read.
+    /// Calls whose thread attributes could not be read.
     pub attributes_unread: u64,
 }
 
 impl From<&SourceStats> for Losses {
-    fn from(accounts: &SourceStats) -> Self {
-        let kinds = [accounts.calls, accounts.bios, accounts.requests, accounts.commits, accounts.names];
+    fn from(stats: &SourceStats) -> Self {
+        let kinds = [stats.calls, stats.bios, stats.requests, stats.commits, stats.names];
         let sum = |of: fn(&RecordStats) -> u64| kinds.iter().map(of).sum();
         Losses {
-            fired: sum(|account| account.fired),
-            recorded: sum(|account| account.recorded),
-            calls_dropped: accounts.calls.dropped,
-            bios_dropped: accounts.bios.dropped,
-            requests_dropped: accounts.requests.dropped,
-            commits_dropped: accounts.commits.dropped,
-            names_dropped: accounts.names.dropped,
-            ends_missed: accounts.ends_missed,
-            untracked: accounts.untracked,
-            tasks_missed: accounts.tasks_missed,
-            recursion_misses: accounts.recursion_misses,
-            malformed: accounts.malformed,
-            walk_overflow: accounts.walk_overflow,
-            flush_overflow: accounts.flush_overflow,
-            incomplete: accounts.calls_incomplete,
-            truncated: accounts.calls_truncated + accounts.files_truncated,
-            compat: accounts.calls_compat,
-            filtered: accounts.calls_filtered,
-            paths_failed: accounts.paths_failed,
-            contexts: Contexts {
-                faulted: accounts.contexts_faulted,
-                unread: accounts.contexts_unread,
-                invalid: accounts.contexts_invalid,
-                publishing: accounts.contexts_publishing,
-                denied: accounts.contexts_denied,
-                no_room: accounts.contexts_no_room,
-                attributes_cut: accounts.attributes_cut,
-                attributes_unread: accounts.attributes_unread,
+            fired: sum(|records| records.fired),
+            recorded: sum(|records| records.recorded),
+            calls_dropped: stats.calls.dropped,
+            bios_dropped: stats.bios.dropped,
+            requests_dropped: stats.requests.dropped,
+            commits_dropped: stats.commits.dropped,
+            names_dropped: stats.names.dropped,
+            ends_missed: stats.ends_missed,
+            untracked: stats.untracked,
+            tasks_missed: stats.tasks_missed,
+            recursion_misses: stats.recursion_misses,
+            malformed: stats.malformed,
+            walk_overflow: stats.walk_overflow,
+            flush_overflow: stats.flush_overflow,
+            incomplete: stats.calls_incomplete,
+            truncated: stats.calls_truncated + stats.files_truncated,
+            compat: stats.calls_compat,
+            filtered: stats.calls_filtered,
+            paths_failed: stats.paths_failed,
+            contexts: ContextStats {
+                faulted: stats.contexts_faulted,
+                unread: stats.contexts_unread,
+                invalid: stats.contexts_invalid,
+                publishing: stats.contexts_publishing,
+                denied: stats.contexts_denied,
+                no_room: stats.contexts_no_room,
+                attributes_cut: stats.attributes_cut,
+                attributes_unread: stats.attributes_unread,
             },
-            resources: Resources {
-                publishing: accounts.resources_publishing,
-                malformed: accounts.resources_malformed,
-                unread: accounts.resources_unread,
-                no_room: accounts.resources_no_room,
+            process_contexts: ProcessContextStats {
+                publishing: stats.resources_publishing,
+                malformed: stats.resources_malformed,
+                unread: stats.resources_unread,
+                no_room: stats.resources_no_room,
             },
             ..Losses::default()
         }
@@ -141,7 +142,7 @@ impl From<&SourceStats> for Losses {
 }
 
 impl Losses {
-    /// Records for which a ring had no room.
+    /// Returns the number of records dropped because a ring was full.
     pub fn dropped(&self) -> u64 {
         self.calls_dropped
             + self.bios_dropped
@@ -150,19 +151,19 @@ impl Losses {
             + self.names_dropped
     }
 
-    /// Everything that should be known and is not.
+    /// Returns the sum of all losses.
     pub fn total(&self) -> u64 {
         self.lost().iter().map(|(_, number)| number).sum()
     }
 
-    /// Whether fired = recorded + dropped.
+    /// Returns whether fired = recorded + dropped.
     pub fn balances(&self) -> bool {
         self.fired == self.recorded + self.dropped()
     }
 
-    /// What was lost, kind by kind, in words that go with any number; nothing of which there was none.
+    /// Returns the nonzero loss counters with descriptions that fit any number.
     pub fn lost(&self) -> Vec<(&'static str, u64)> {
-        named([
+        nonzero([
             ("calls dropped (ring full)", self.calls_dropped),
             ("bios dropped (ring full)", self.bios_dropped),
             ("requests dropped (ring full)", self.requests_dropped),
@@ -174,36 +175,37 @@ impl Losses {
             ("probe runs skipped by the kernel", self.recursion_misses),
             ("records malformed", self.malformed),
             ("requests with more bios than are walked", self.walk_overflow),
-            ("flushes that served more requests than are looked at", self.flush_overflow),
+            ("flushes that served more requests than are examined", self.flush_overflow),
             ("batches missed", self.batches_missed),
             ("events without their root", self.orphaned),
             ("spans not exported", self.spans_dropped),
         ])
     }
 
-    /// What is not lost but not whole either, or was not asked for.
-    pub fn beside(&self) -> Vec<(&'static str, u64)> {
-        named([
+    /// Returns the nonzero counters of incomplete, excluded and unreadable data, which are no
+    /// losses.
+    pub fn notes(&self) -> Vec<(&'static str, u64)> {
+        nonzero([
             ("incomplete (no exit seen)", self.incomplete),
             ("truncated (path cut)", self.truncated),
             ("still in flight at the end", self.in_flight),
-            ("calls by 32-bit programs, not followed", self.compat),
-            ("calls left out by filters", self.filtered),
+            ("calls by 32-bit programs, not traced", self.compat),
+            ("calls filtered", self.filtered),
             ("files without a path", self.paths_failed),
-            ("calls whose program's span could not be read", self.contexts.unread),
-            ("calls whose program's span is none", self.contexts.invalid),
-            ("calls whose thread says more attributes than are read", self.contexts.attributes_cut),
-            ("calls whose thread's attributes could not be read", self.contexts.attributes_unread),
-            ("processes not looked at for their spans (no right)", self.contexts.denied),
-            ("processes not looked at for their spans (no room)", self.contexts.no_room),
-            ("times that a process says who it is and is not understood", self.resources.malformed),
-            ("times that a process was saying who it is whenever looked at", self.resources.unread),
-            ("times that a process says who it is (no room)", self.resources.no_room),
+            ("calls whose thread context could not be read", self.contexts.unread),
+            ("calls with an invalid thread context", self.contexts.invalid),
+            ("calls with more thread attributes than are read", self.contexts.attributes_cut),
+            ("calls whose thread attributes could not be read", self.contexts.attributes_unread),
+            ("processes not scanned for thread contexts (no permission)", self.contexts.denied),
+            ("processes not scanned for thread contexts (table full)", self.contexts.no_room),
+            ("process contexts malformed", self.process_contexts.malformed),
+            ("process contexts changing at every read", self.process_contexts.unread),
+            ("process contexts not read (table full)", self.process_contexts.no_room),
         ])
     }
 }
 
-fn named<const N: usize>(counts: [(&'static str, u64); N]) -> Vec<(&'static str, u64)> {
+fn nonzero<const N: usize>(counts: [(&'static str, u64); N]) -> Vec<(&'static str, u64)> {
     counts.into_iter().filter(|(_, number)| *number > 0).collect()
 }
 
@@ -212,8 +214,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_tracer_counts_as_lost_is_lost_here() {
-        let accounts = SourceStats {
+    fn tracer_losses_are_report_losses() {
+        let stats = SourceStats {
             calls: RecordStats { fired: 10, recorded: 7, dropped: 3 },
             bios: RecordStats { fired: 5, recorded: 4, dropped: 1 },
             ends_missed: 2,
@@ -233,19 +235,19 @@ mod tests {
             resources_malformed: 9,
             ..SourceStats::default()
         };
-        let losses = Losses::from(&accounts);
-        assert_eq!(losses.total(), accounts.lost());
+        let losses = Losses::from(&stats);
+        assert_eq!(losses.total(), stats.lost());
         assert_eq!((losses.fired, losses.recorded, losses.dropped()), (15, 11, 4));
         assert!(losses.balances());
-        let beside = [
+        let notes = [
             ("incomplete (no exit seen)", 1_000),
-            ("calls whose program's span could not be read", 5),
-            ("calls whose thread says more attributes than are read", 3),
-            ("calls whose thread's attributes could not be read", 4),
-            ("processes not looked at for their spans (no right)", 7),
-            ("times that a process says who it is and is not understood", 9),
+            ("calls whose thread context could not be read", 5),
+            ("calls with more thread attributes than are read", 3),
+            ("calls whose thread attributes could not be read", 4),
+            ("processes not scanned for thread contexts (no permission)", 7),
+            ("process contexts malformed", 9),
         ];
-        let publishing = (losses.contexts.publishing, losses.resources.publishing);
-        assert_eq!((losses.beside(), publishing), (beside.to_vec(), (6, 8)));
+        let publishing = (losses.contexts.publishing, losses.process_contexts.publishing);
+        assert_eq!((losses.notes(), publishing), (notes.to_vec(), (6, 8)));
     }
 }

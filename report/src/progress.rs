@@ -1,4 +1,4 @@
-//! One line while tracing goes on.
+//! Progress line: counters on one line while tracing runs.
 
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::syscalls::SyscallId;
@@ -7,7 +7,7 @@ use crate::text::line::{Line, width};
 use crate::text::style::{Ink, Style};
 use crate::text::units::{bytes, count, counted, duration};
 
-/// What there is to say so far.
+/// Counters of the progress line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// System calls.
@@ -18,34 +18,35 @@ pub struct Progress {
     pub bytes: u64,
     /// The slowest call.
     pub slowest: Option<(SyscallId, DurationNs)>,
-    /// Everything that should be known and is not.
+    /// Sum of all losses.
     pub lost: u64,
 }
 
-const BETWEEN: &str = " · ";
+const SEPARATOR: &str = " · ";
 
 impl Progress {
-    /// `traced 12,345 calls · 3,210 requests · 14.2 MiB · slowest fsync 12.3 ms · lost 0`, without a line end.
+    /// Formats the line without a newline:
+    /// `traced 12,345 calls · 3,210 requests · 14.2 MiB · slowest fsync 12.3 ms · lost 0`.
     ///
-    /// What does not fit is left out, the least important first; what was lost is never left out.
+    /// Parts that do not fit are omitted, the least important first. The losses always remain.
     pub fn line(&self, style: &Style) -> String {
         let traced = format!("traced {}", counted(self.calls, "call"));
         let slowest = self.slowest.map(|(call, time)| format!("slowest {} {}", call.name(), duration(time)));
-        // In order of appearance, with the order in which they are given up.
+        // In printing order, each with its priority: the lowest is omitted first.
         let mut parts = vec![(traced, 3), (counted(self.requests, "request"), 2), (bytes(self.bytes), 0)];
         parts.extend(slowest.map(|slowest| (slowest, 1)));
         let lost = format!("lost {}", count(self.lost));
         let used = |parts: &[(String, u8)]| -> usize {
-            parts.iter().map(|(text, _)| width(text) + width(BETWEEN)).sum::<usize>() + width(&lost)
+            parts.iter().map(|(text, _)| width(text) + width(SEPARATOR)).sum::<usize>() + width(&lost)
         };
-        // The last column stays free: a terminal may wrap after writing it.
+        // The last column stays free, because a terminal may wrap after it.
         while used(&parts) + 1 > style.width {
             let Some(least) = (0..parts.len()).min_by_key(|&at| parts[at].1) else { break };
             parts.remove(least);
         }
         let mut line = Line::new();
         for (text, _) in parts {
-            line = line.with(text, Ink::Plain).with(BETWEEN, Ink::Dim);
+            line = line.with(text, Ink::Plain).with(SEPARATOR, Ink::Dim);
         }
         line.with(lost, if self.lost > 0 { Ink::Alarm } else { Ink::Plain }).paint(style)
     }
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_where_there_is_room() {
+    fn a_wide_line_has_every_part() {
         assert_eq!(
             line(100),
             "traced 12,345 calls · 3,210 requests · 14.2 MiB · slowest fsync 12.3 ms · lost 0"
@@ -76,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn it_fits_any_width_and_always_says_what_was_lost() {
+    fn the_line_fits_any_width_and_always_has_the_losses() {
         assert_eq!(line(80), "traced 12,345 calls · 3,210 requests · slowest fsync 12.3 ms · lost 0");
         assert_eq!(line(50), "traced 12,345 calls · 3,210 requests · lost 0");
         assert_eq!(line(30), "traced 12,345 calls · lost 0");

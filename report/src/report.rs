@@ -1,4 +1,4 @@
-//! The report: traces in, a page out.
+//! Report data: every table's state, filled trace by trace.
 
 use blkkin_aggregator::trace::Trace;
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
@@ -6,49 +6,45 @@ use blkkin_wire::ids::TraceId;
 use blkkin_wire::in_flight::FinalState;
 use blkkin_wire::remote_link::Reparented;
 use blkkin_wire::syscalls::Arch;
-use serde_json::Value;
 
 use crate::collect::calls::Calls;
+use crate::collect::classified::ClassifiedTrace;
+use crate::collect::daemon_spans::{DaemonSpanInput, SlowestDaemonSpans};
 use crate::collect::devices::Devices;
 use crate::collect::files::Files;
 use crate::collect::kernel::Kernel;
 use crate::collect::layers::Layers;
-use crate::collect::operations::{Heard, Operations};
-use crate::collect::seen::Seen;
 use crate::collect::slowest::Slowest;
 use crate::collect::totals::Totals;
-use crate::losses::Losses;
 use crate::progress::Progress;
-use crate::text::style::Style;
-use crate::{json, view};
 
-/// What a report is about.
+/// Settings of a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportConfig {
-    /// The command that was traced, as it was typed; none if it was the node.
+    /// Traced command as it was typed; none if the node was traced.
     pub command: Option<String>,
-    /// How many of the slowest requests are shown.
+    /// Number of slowest storage operations to show.
     pub slowest: usize,
-    /// When tracing began.
+    /// Start of tracing.
     pub started: MonotonicNs,
-    /// Where the calls were made: flags differ.
+    /// Architecture of the traced node; system call flags differ between architectures.
     pub arch: Arch,
-    /// Whether programs' operations come.
-    pub heard: Heard,
+    /// Daemon spans that the report receives.
+    pub daemon_spans: DaemonSpanInput,
 }
 
 impl ReportConfig {
-    /// Requests shown as waterfalls unless asked otherwise: a screen or two.
+    /// Default number of waterfalls: one or two screens.
     pub const SLOWEST: usize = 5;
 
-    /// Of this machine, of no command, with defaults.
+    /// Creates the settings for this node without a command, with defaults.
     pub fn new(started: MonotonicNs) -> Self {
-        let (slowest, arch, heard) = (Self::SLOWEST, Arch::HOST, Heard::Nothing);
-        ReportConfig { command: None, slowest, started, arch, heard }
+        let (slowest, arch) = (Self::SLOWEST, Arch::HOST);
+        ReportConfig { command: None, slowest, started, arch, daemon_spans: DaemonSpanInput::None }
     }
 }
 
-/// What is known of the traces so far.
+/// Aggregated traces of one run.
 #[derive(Clone, Debug)]
 pub struct Report {
     pub(crate) config: ReportConfig,
@@ -59,16 +55,16 @@ pub struct Report {
     pub(crate) devices: Devices,
     pub(crate) files: Files,
     pub(crate) kernel: Kernel,
-    pub(crate) operations: Operations,
+    pub(crate) daemon_spans: SlowestDaemonSpans,
     pub(crate) slowest: Slowest,
-    pub(crate) at_end: FinalState,
+    pub(crate) final_state: FinalState,
 }
 
 impl Report {
-    /// A report on no trace.
+    /// Creates a report without traces.
     pub fn new(config: ReportConfig) -> Self {
         let slowest = Slowest::new(config.slowest);
-        let operations = Operations::new(config.slowest, config.heard);
+        let daemon_spans = SlowestDaemonSpans::new(config.slowest, config.daemon_spans);
         Report {
             config,
             ended: None,
@@ -78,51 +74,41 @@ impl Report {
             devices: Devices::default(),
             files: Files::default(),
             kernel: Kernel::default(),
-            operations,
+            daemon_spans,
             slowest,
-            at_end: FinalState::default(),
+            final_state: FinalState::default(),
         }
     }
 
-    /// Takes one trace in. It is copied only if it is among the slowest so far.
+    /// Adds one trace. The report copies it only if it is among the slowest so far.
     pub fn add(&mut self, trace: &Trace) {
-        let seen = Seen::from(trace);
-        self.totals.add(seen);
-        self.layers.add(seen);
-        self.calls.add(seen);
+        let classified = ClassifiedTrace::from(trace);
+        self.totals.add(classified);
+        self.layers.add(classified);
+        self.calls.add(classified);
         self.devices.add(trace);
-        self.files.add(seen);
+        self.files.add(classified);
         self.kernel.add(trace);
-        self.slowest.add(seen);
-        self.operations.add(trace);
+        self.slowest.add(classified);
+        self.daemon_spans.add(trace);
     }
 
-    /// The trace `of` is shown in another, as the spans' stages have found.
-    pub fn moved(&mut self, of: TraceId, moved: &Reparented) {
-        self.operations.moved(of, moved);
+    /// Records that the linker moved the trace `id` into another trace.
+    pub fn reparent(&mut self, id: TraceId, reparented: &Reparented) {
+        self.daemon_spans.reparent(id, reparented);
     }
 
-    /// Tracing ended. Without it, the last part of the last trace is taken for the end.
-    pub fn end(&mut self, at: MonotonicNs) {
+    /// Sets the end of tracing. Without it, the latest end of any trace is used.
+    pub fn set_end(&mut self, at: MonotonicNs) {
         self.ended = Some(at);
     }
 
-    /// What had not ended when tracing did, and which devices are not what they were.
-    pub fn at_end(&mut self, at_end: FinalState) {
-        self.at_end = at_end;
+    /// Sets what was in flight when tracing ended, and the devices that were lost or replaced.
+    pub fn set_final_state(&mut self, final_state: FinalState) {
+        self.final_state = final_state;
     }
 
-    /// The page, for a terminal; each line ends with a newline.
-    pub fn render(&self, style: &Style, losses: &Losses) -> String {
-        view::page(self, losses, style)
-    }
-
-    /// The same for machines: times in ns, sizes in bytes, no rounding.
-    pub fn to_json(&self, losses: &Losses) -> Value {
-        json::value(self, losses)
-    }
-
-    /// What to say while it goes on.
+    /// Returns the content of the progress line.
     pub fn progress(&self, lost: u64) -> Progress {
         Progress {
             calls: self.totals.calls,
@@ -133,8 +119,8 @@ impl Report {
         }
     }
 
-    /// How long tracing went on.
-    pub fn wall(&self) -> DurationNs {
+    /// Returns the duration of tracing.
+    pub fn wall_time(&self) -> DurationNs {
         self.ended.unwrap_or(self.totals.last_end).since(self.config.started)
     }
 }

@@ -1,7 +1,7 @@
-//! Words and numbers on a terminal: no trace in here.
+//! Text layout for a terminal, independent of traces.
 //!
-//! Everything is written in one alphabet, with box-drawing characters and `µ`; [`style`] turns it into ASCII at
-//! the very end, character by character, so that both look the same and only one is laid out.
+//! All text is composed in one alphabet, with box-drawing characters and `µ`. [`style`] translates
+//! it to ASCII in the last step, character by character, so both alphabets share one layout.
 
 pub mod line;
 pub mod shorten;

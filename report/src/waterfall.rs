@@ -1,17 +1,19 @@
-//! One request drawn over time: what happened when, at which layer, and in words where the time went.
+//! Waterfall of one storage operation: bars over time by layer, and a sentence with the shares.
 //!
-//! *In*: a trace and the account's split of its time. *Out*: lines. [`tree`] says which rows there are and which
-//! stretches of time each has, with [`block`] for what lies below the file system, [`bar`] puts stretches into columns, [`draw`] puts rows side by side with their
-//! numbers, [`heading`] and [`words`] say the rest. [`operation`] does the same for what programs
-//! say of themselves, with the calls made for it as rows among its own. None of them knows a terminal.
+//! *In*: a trace and the latency breakdown of its root. *Out*: lines. [`tree`] chooses the rows and
+//! their segments, [`block`] those below the file system, both as [`row`]s. [`bar`] maps segments
+//! to columns, [`draw`] aligns rows with their numbers, and [`heading`] and [`summary`] add the
+//! text. [`daemon_span`] does the same for daemon spans, with the calls made for them as rows. None
+//! of these modules depends on a terminal.
 //!
-//! *Invariant*: a drawn stretch is a measured one. What is unaccounted is drawn where nothing
-//! else was, and looks like nothing else.
+//! *Invariant*: every drawn segment was measured. Unaccounted time is drawn where no other segment
+//! is, with a character of its own.
 
 pub mod bar;
 pub mod block;
+pub mod daemon_span;
 pub mod draw;
 pub mod heading;
-pub mod operation;
+pub mod row;
+pub mod summary;
 pub mod tree;
-pub mod words;

@@ -1,4 +1,5 @@
-//! A whole page, as a person reads it. `BLESS=1 cargo test -p blkkin-report` writes the files anew: read them.
+//! Whole pages, compared with files in `golden/`. `BLESS=1 cargo test -p blkkin-report` updates the
+//! files; review the difference.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -23,28 +24,28 @@ fn golden(name: &str, found: &str) {
         std::fs::write(&path, found).unwrap();
     }
     let expected = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(found == expected, "{name} differs; look at it, then BLESS=1:\n{found}");
+    assert!(found == expected, "{name} differs; review it, then set BLESS=1:\n{found}");
 }
 
-/// Of everything, and with something that was not over at the end.
-fn with_an_end() -> Report {
+/// Returns a report of every trace, with I/O in flight and lost devices.
+fn with_final_state() -> Report {
     let mut report = common::report(&common::all());
-    report.at_end(common::at_end());
+    report.set_final_state(common::final_state());
     report
 }
 
 #[test]
-fn at_100_columns() {
+fn page_at_100_columns() {
     golden("page-100.txt", &common::report(&common::all()).render(&style(100), &common::no_losses()));
 }
 
 #[test]
-fn at_80_columns() {
-    golden("page-80.txt", &with_an_end().render(&style(80), &common::some_losses()));
+fn page_at_80_columns() {
+    golden("page-80.txt", &with_final_state().render(&style(80), &common::some_losses()));
 }
 
 #[test]
-fn in_ascii() {
+fn page_in_ascii() {
     let style = Style { alphabet: Alphabet::Ascii, ..style(100) };
     let page = common::report(&common::all()).render(&style, &common::no_losses());
     assert!(page.is_ascii());
@@ -52,8 +53,8 @@ fn in_ascii() {
 }
 
 #[test]
-fn operations_at_80_and_100_columns() {
-    let report = common::served();
+fn daemon_spans_at_80_and_100_columns() {
+    let report = common::daemon_spans();
     golden("operations-80.txt", &report.render(&style(80), &common::no_losses()));
     golden("operations-100.txt", &report.render(&style(100), &common::no_losses()));
     for width in 60..=160 {
@@ -67,7 +68,7 @@ fn operations_at_80_and_100_columns() {
 }
 
 #[test]
-fn of_nothing() {
+fn page_without_traces() {
     let page =
         Report::new(blkkin_report::ReportConfig::new(common::STARTED)).render(&style(80), &Losses::default());
     golden("page-empty.txt", &page);
@@ -75,14 +76,14 @@ fn of_nothing() {
 
 #[test]
 fn json() {
-    golden_json("report.json", &with_an_end().to_json(&common::some_losses()));
+    golden_json("report.json", &with_final_state().to_json(&common::some_losses()));
 }
 
 #[test]
-fn operations_as_json() {
-    let mut value = common::served().to_json(&common::no_losses());
+fn daemon_spans_as_json() {
+    let mut value = common::daemon_spans().to_json(&common::no_losses());
     let all = value["slowest_operations"].as_array_mut().unwrap();
-    // Of one with a great many calls it is enough to see how many there are.
+    // The query has many calls; their number is enough.
     let [many] = &mut all.iter_mut().filter(|tree| tree["operation"] == "query").collect::<Vec<_>>()[..]
     else {
         panic!("one query");
@@ -93,7 +94,7 @@ fn operations_as_json() {
 }
 
 fn golden_json(name: &str, value: &serde_json::Value) {
-    // As values: the order of keys is up to the features that other crates give serde_json.
+    // Compared as values: the order of keys depends on the features that other crates enable.
     let path = golden_path(name);
     if std::env::var_os("BLESS").is_some() {
         std::fs::write(&path, serde_json::to_string_pretty(value).unwrap() + "\n").unwrap();
@@ -103,8 +104,8 @@ fn golden_json(name: &str, value: &serde_json::Value) {
 }
 
 #[test]
-fn no_line_is_wider_than_the_terminal_or_ends_with_a_blank() {
-    let report = with_an_end();
+fn lines_fit_the_width_and_have_no_trailing_blank() {
+    let report = with_final_state();
     for width in 60..=160 {
         for line in report.render(&style(width), &common::some_losses()).lines() {
             assert!(line.width() <= width, "{} of {width} columns: {line}", line.width());
@@ -114,7 +115,7 @@ fn no_line_is_wider_than_the_terminal_or_ends_with_a_blank() {
 }
 
 #[test]
-fn at_80_columns_no_table_gives_up_a_quantile() {
+fn at_80_columns_every_table_has_all_quantiles() {
     let traces: Vec<_> = (1..20_001).map(|n| common::large(n, 100 * n)).collect();
     let page = common::report(&traces).render(&style(80), &common::no_losses());
     let headings: Vec<&str> = page.lines().filter(|line| line.contains("p50")).collect();
@@ -126,7 +127,7 @@ fn at_80_columns_no_table_gives_up_a_quantile() {
 }
 
 #[test]
-fn a_terminal_that_says_zero_columns_gets_the_narrowest_page() {
+fn a_width_of_zero_gives_the_narrowest_page() {
     let report = common::report(&common::all());
     assert_eq!(
         report.render(&style(0), &common::no_losses()),
@@ -135,7 +136,7 @@ fn a_terminal_that_says_zero_columns_gets_the_narrowest_page() {
 }
 
 #[test]
-fn colours_change_nothing_but_colours() {
+fn colours_change_only_escape_sequences() {
     let report = common::report(&common::all());
     let plain = report.render(&style(100), &common::no_losses());
     let coloured = report.render(&Style { colour: Colour::Ansi, ..style(100) }, &common::no_losses());

@@ -155,7 +155,7 @@ impl Pipeline {
         let (mut nbd_stats, mut usdt_stats) = (None, None);
         let tracer = match self.drain.join().map_err(|panic| panicked("the tracer", &*panic))? {
             Ok(ended) => {
-                joined.report.at_end(ended.at_end);
+                joined.report.set_final_state(ended.at_end);
                 (nbd_stats, usdt_stats) = (ended.nbd, ended.usdt);
                 (ended.accounts, None)
             }

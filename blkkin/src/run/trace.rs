@@ -32,7 +32,7 @@ pub(crate) fn trace(args: &TraceArgs) -> Result<ExitCode, CliError> {
     wait_for_end(&mut session, duration);
     let ended = clock::now();
     let Some(mut outcome) = session.finish()? else { return Ok(Status::Interrupted.code()) };
-    outcome.report.end(ended);
+    outcome.report.set_end(ended);
     let mut status = Status::Success;
     for failure in output.write_report(&outcome) {
         failure.print();
@@ -58,7 +58,7 @@ fn prepare(args: &TraceArgs) -> Result<(Tracer, RunPlan, Output), CliError> {
     let daemons = LttngSource::open(&args.lttng, &config.contexts)?;
     let (slowest, daemon_spans) = (args.output.slowest, lttng::daemon_span_source(&args.lttng, &args.usdt));
     let report =
-        Report::new(ReportConfig { slowest, heard: daemon_spans, ..ReportConfig::new(clock::now()) });
+        Report::new(ReportConfig { slowest, daemon_spans, ..ReportConfig::new(clock::now()) });
     let probes = usdt_probes.attach(&mut tracer)?;
     let (tail, detail) = (filter.post, filter.detail);
     let nbd = args.lttng.nbd;

@@ -27,7 +27,7 @@ use std::sync::mpsc::{channel, sync_channel};
 use std::thread::{Builder, JoinHandle};
 
 use blkkin_bus::{Publisher, Subscription};
-use blkkin_report::collect::operations::Heard as Operations;
+use blkkin_report::collect::daemon_spans::DaemonSpanInput;
 use blkkin_tracer::{ContextPolicy, PtraceAccess, StopSignal, TraceScope};
 use blkkin_ust_bridge::mapping::config::Mapping;
 use blkkin_ust_bridge::session::tool::ToolError;
@@ -45,11 +45,11 @@ use session::LttngSession;
 const UPDATE_QUEUE_MAX: usize = 256;
 
 /// Returns which daemon spans a report will contain.
-pub(crate) fn daemon_span_source(ust: &LttngArgs, probes: &UsdtArgs) -> Operations {
+pub(crate) fn daemon_span_source(ust: &LttngArgs, probes: &UsdtArgs) -> DaemonSpanInput {
     match (ust.nbd, ust.ust || !probes.probes.is_empty()) {
-        (true, _) => Operations::Meetings,
-        (false, true) => Operations::Operations,
-        (false, false) => Operations::Nothing,
+        (true, _) => DaemonSpanInput::LinkedSpans,
+        (false, true) => DaemonSpanInput::Spans,
+        (false, false) => DaemonSpanInput::None,
     }
 }
 

@@ -1,4 +1,4 @@
-//! By system call.
+//! Table of system calls.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ pub use blkkin_aggregator::account::subject::Subject;
 use blkkin_wire::event::{SyscallEvent, SyscallOutcome};
 use blkkin_wire::syscalls::{SyscallId, errno_of};
 
+use super::classified::ClassifiedTrace;
 use super::latency::Latency;
-use super::seen::Seen;
 
-/// Bytes of file data that a call moved.
+/// Returns the bytes of file data that a call transferred.
 pub fn moved_bytes(call: &SyscallEvent) -> u64 {
     match call.outcome {
         SyscallOutcome::Returned(ret) => call.call.spec().bytes(ret).unwrap_or(0),
@@ -17,26 +17,27 @@ pub fn moved_bytes(call: &SyscallEvent) -> u64 {
     }
 }
 
-/// All invocations of one call on one kind of subject.
+/// Counters of one system call on one kind of subject.
 #[derive(Clone, Debug, Default)]
 pub struct CallRow {
-    /// Their times; as many as there were.
+    /// Durations, one for each call.
     pub times: Latency,
-    /// Of these, failed.
+    /// Failed calls.
     pub errors: u64,
-    /// Bytes moved.
+    /// Bytes transferred.
     pub bytes: u64,
 }
 
-/// All calls: at most two rows for each line of the table of calls.
+/// Rows of all system calls, up to two for each entry of the system call table.
 #[derive(Clone, Debug, Default)]
 pub struct Calls {
     rows: BTreeMap<(Subject, SyscallId), CallRow>,
 }
 
 impl Calls {
-    pub(crate) fn add<'a>(&mut self, seen: impl Into<Seen<'a>>) {
-        let Seen { trace, subject, time } = seen.into();
+    /// Adds the root call of a trace, if it has one.
+    pub(crate) fn add<'a>(&mut self, classified: impl Into<ClassifiedTrace<'a>>) {
+        let ClassifiedTrace { trace, subject, time } = classified.into();
         let Some(call) = trace.call() else { return };
         let row = self.rows.entry((subject, call.call)).or_default();
         row.times.record(time);
@@ -45,7 +46,7 @@ impl Calls {
         row.bytes = row.bytes.saturating_add(moved_bytes(call));
     }
 
-    /// Those on `subject`, by total time, the longest first.
+    /// Returns the rows of `subject`, ordered by total time, the longest first.
     pub fn by_time(&self, subject: Subject) -> Vec<(SyscallId, &CallRow)> {
         let rows = self.rows.iter().filter(|((of, _), _)| *of == subject);
         let mut rows: Vec<_> = rows.map(|((_, call), row)| (*call, row)).collect();
@@ -56,13 +57,11 @@ impl Calls {
 
 #[cfg(test)]
 mod tests {
-    use blkkin_aggregator::trace::Root;
-
     use super::*;
-    use crate::collect::sample::{call, on_file};
+    use crate::sample::{call, on_file, with_call};
 
     #[test]
-    fn what_is_no_storage_is_kept_apart_and_counted() {
+    fn calls_on_pipes_are_counted_separately() {
         let mut calls = Calls::default();
         calls.add(&on_file(call(1, "read", 1_000_000), "pipe:[1]", 0o010_600));
         calls.add(&on_file(call(2, "read", 10), "/a", 0o100_644));
@@ -72,12 +71,11 @@ mod tests {
     }
 
     #[test]
-    fn what_a_signal_cut_short_is_no_error() {
+    fn interrupted_calls_are_not_errors() {
         let mut calls = Calls::default();
         for ret in [-512, -516, -4, 0] {
             let mut trace = call(1, "read", 10);
-            let Root::Call(event) = &mut trace.root else { unreachable!() };
-            event.outcome = SyscallOutcome::Returned(ret);
+            with_call(&mut trace, |call| call.outcome = SyscallOutcome::Returned(ret));
             calls.add(&trace);
         }
         let rows = calls.by_time(Subject::Storage);
@@ -85,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn most_time_comes_first() {
+    fn rows_are_ordered_by_total_time() {
         let mut calls = Calls::default();
         for (name, time) in [("close", 5), ("fsync", 50), ("read", 20), ("close", 30)] {
             calls.add(&call(1, name, time));

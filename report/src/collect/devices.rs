@@ -1,4 +1,5 @@
-//! By device, and there by operation: a read and a flush have nothing in common but the device.
+//! Table of devices, with one row for each op: the latencies of a read and of a flush are not
+//! comparable.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,70 +12,70 @@ use blkkin_wire::op::BLOCK_OPS;
 
 use super::latency::Latency;
 
-/// Devices with rows of their own: more than the disks of most machines. At five operations with four histograms
-/// of about 29 KiB each that is 37 MiB if all of them were used in every way.
+/// Maximum number of devices with their own rows: more than the disks of most machines. Five ops
+/// with four histograms of about 29 KiB each take 37 MiB if every device uses all of them.
 pub const DEVICES_MAX: usize = 64;
 
-/// What a request asks of a device, by its name in [`OPERATIONS`].
+/// Kind of a request, ordered as in [`BLOCK_OPS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Operation {
-    /// Its place there.
-    place: usize,
+pub struct DeviceOp {
+    /// Index in [`BLOCK_OPS`].
+    index: usize,
     name: &'static str,
 }
 
-impl Operation {
-    /// Of a request.
-    pub fn of(request: &RequestEvent) -> Operation {
-        Operation::named(request.op.name_for(request.bytes))
+impl DeviceOp {
+    /// Returns the op of a request.
+    pub fn of(request: &RequestEvent) -> DeviceOp {
+        DeviceOp::named(request.op.name_for(request.bytes))
     }
 
-    /// In a word.
+    /// Returns the name of the op.
     pub fn name(self) -> &'static str {
         self.name
     }
 
-    fn named(name: &'static str) -> Operation {
-        let place = BLOCK_OPS.iter().position(|(_, _, known)| *known == name).unwrap_or(BLOCK_OPS.len());
-        Operation { place, name }
+    fn named(name: &'static str) -> DeviceOp {
+        let index = BLOCK_OPS.iter().position(|(_, _, known)| *known == name).unwrap_or(BLOCK_OPS.len());
+        DeviceOp { index, name }
     }
 }
 
-/// All requests of one operation to one device.
+/// Counters of all requests of one op to one device.
 #[derive(Clone, Debug, Default)]
-pub struct OperationRow {
-    /// How many.
+pub struct OpRow {
+    /// Number of requests.
     pub requests: u64,
-    /// Bios that were merged into them: those beyond the first of each.
+    /// Bios that were merged into these requests: all except the first of each.
     pub merged: u64,
-    /// Failed.
+    /// Failed requests.
     pub errors: u64,
-    /// Put back by the driver and issued again.
+    /// Requests that the driver requeued and issued again.
     pub requeued: u64,
-    /// Bytes.
+    /// Bytes transferred.
     pub bytes: u64,
-    /// See [`phases`], as the next three: waiting.
+    /// Time in the queue, see [`phases`].
     pub queue: Latency,
-    /// Of those that were plugged.
+    /// Time in the plug, of requests that were plugged.
     pub plug: Latency,
-    /// Of those that were inserted.
+    /// Time in the scheduler, of requests that were inserted.
     pub scheduler: Latency,
-    /// At the device.
+    /// Time at the device.
     pub device: Latency,
-    /// Nothing was issued for them: they have no time in the queue or at the device.
+    /// Requests that were never issued; they have no time in the queue or at the device.
     pub unissued: u64,
 }
 
-/// One device.
+/// Rows of one device.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceRow {
-    /// Its name; its numbers where that is not known.
+    /// Device name; its numbers if the name is unknown.
     pub name: Arc<str>,
-    /// Its operations.
-    pub operations: BTreeMap<Operation, OperationRow>,
+    /// Rows by op.
+    pub ops: BTreeMap<DeviceOp, OpRow>,
 }
 
-/// All devices.
+/// Rows of all devices.
 #[derive(Clone, Debug, Default)]
 pub struct Devices {
     rows: BTreeMap<DeviceId, DeviceRow>,
@@ -82,19 +83,21 @@ pub struct Devices {
 }
 
 impl Devices {
+    /// Adds all requests of a trace.
     pub(crate) fn add(&mut self, trace: &Trace) {
         for request in &trace.requests {
             let row = self.row(request.device);
-            // The same name for thousands of requests: only a new one is taken over.
+            // Thousands of requests share one name, so only a new name is stored.
             let name = trace.names.devices.0.get(&request.device);
             if let Some(name) = name.filter(|name| !Arc::ptr_eq(&row.name, name)) {
                 row.name = Arc::clone(name);
             }
-            row.operations.entry(Operation::of(request)).or_default().add(request);
+            row.ops.entry(DeviceOp::of(request)).or_default().add(request);
         }
     }
 
-    /// All rows by device number, and at last, where there were more than [`DEVICES_MAX`], the others in one.
+    /// Returns all rows by device number. If there are more than [`DEVICES_MAX`] devices, the last
+    /// row sums the others.
     pub fn rows(&self) -> impl Iterator<Item = &DeviceRow> {
         self.rows.values().chain(&self.others)
     }
@@ -108,7 +111,7 @@ impl Devices {
     }
 }
 
-impl OperationRow {
+impl OpRow {
     fn add(&mut self, request: &RequestEvent) {
         self.requests += 1;
         self.merged += u64::from(request.bios.saturating_sub(1));
@@ -135,30 +138,30 @@ mod tests {
     use blkkin_wire::clock::DurationNs;
 
     use super::*;
-    use crate::collect::sample::{call, request};
+    use crate::sample::{call, request};
 
     #[test]
     fn devices_beyond_the_maximum_share_a_row() {
         let mut devices = Devices::default();
         for minor in 0..DEVICES_MAX as u32 + 3 {
             let mut trace = call(1, "fsync", 10);
-            trace.requests.push(request(DeviceId { major: 8, minor }, Some(4)));
+            let device = DeviceId { major: 8, minor };
+            trace.requests.push(RequestEvent { device, ..request(100, 1, Some(4), 9) });
             devices.add(&trace);
         }
         let rows: Vec<&DeviceRow> = devices.rows().collect();
         assert_eq!(rows.len(), DEVICES_MAX + 1);
         assert_eq!((&*rows[0].name, &*rows[DEVICES_MAX].name), ("8:0", "others"));
-        assert_eq!(rows[DEVICES_MAX].operations[&Operation::named("write")].requests, 3);
+        assert_eq!(rows[DEVICES_MAX].ops[&DeviceOp::named("write")].requests, 3);
     }
 
     #[test]
-    fn a_request_never_issued_has_no_time_in_the_queue() {
+    fn a_request_that_was_never_issued_has_no_queue_time() {
         let mut devices = Devices::default();
         let mut trace = call(1, "fsync", 10);
-        let device = DeviceId { major: 8, minor: 0 };
-        trace.requests.extend([request(device, Some(4)), request(device, None)]);
+        trace.requests.extend([request(100, 1, Some(4), 9), request(100, 1, None, 9)]);
         devices.add(&trace);
-        let row = &devices.rows().next().unwrap().operations[&Operation::named("write")];
+        let row = &devices.rows().next().unwrap().ops[&DeviceOp::named("write")];
         assert_eq!((row.queue.count(), row.device.count(), row.unissued), (1, 1, 1));
         assert_eq!((row.queue.max(), row.device.max()), (Some(DurationNs(3)), Some(DurationNs(5))));
     }

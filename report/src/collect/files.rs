@@ -1,5 +1,5 @@
-//! By file, named as a person knows it: a file that was removed and made again under its name (a journal, a
-//! lock) is one row.
+//! Table of files by path: a file that was removed and created again under the same path (a
+//! journal, a lock) is one row.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -13,97 +13,98 @@ use blkkin_wire::event::SyscallEvent;
 use blkkin_wire::syscalls::SyscallClass;
 
 use super::calls::moved_bytes;
-use super::seen::Seen;
-use super::totals::Moved;
+use super::classified::ClassifiedTrace;
+use super::totals::ByteCounts;
 
-/// Files with a row of their own: those met first. A row takes about 100 B and its path: 4 MiB with common
-/// paths, 36 MiB if each were of the longest kept.
+/// Maximum number of files with their own rows; the first files get one. A row takes about 100 B
+/// plus its path: 4 MiB with common paths, 36 MiB if every path has the maximum length.
 pub const FILES_MAX: usize = 16_384;
 
-/// All calls on one file.
+/// Counters of all calls on one file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileRow {
-    /// How many.
+    /// Number of calls.
     pub calls: u64,
-    /// Bytes moved.
-    pub moved: Moved,
-    /// Their time.
+    /// Bytes transferred.
+    pub bytes: ByteCounts,
+    /// Total duration.
     pub total: DurationNs,
-    /// The longest.
+    /// Longest duration.
     pub max: DurationNs,
 }
 
-/// All files.
+/// Rows of all files.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
     rows: Vec<FileRow>,
     by_path: HashMap<Box<str>, usize>,
-    known: [Option<(Arc<NamedFile>, usize)>; KNOWN],
+    cache: [Option<(Arc<NamedFile>, usize)>; CACHE_SLOTS],
     others: FileRow,
 }
 
-/// Names whose row is known by where they lie in memory: nearly every call is on a file of the last few, and its path is
-/// not hashed again. Those of the same place displace each other.
-const KNOWN: usize = 16;
+/// Size of the cache from a name's address to its row. Nearly every call is on one of the last few
+/// files, and the cache avoids hashing its path. Names with the same slot evict each other.
+const CACHE_SLOTS: usize = 16;
 
 impl Files {
-    pub(crate) fn add<'a>(&mut self, seen: impl Into<Seen<'a>>) {
-        let seen = seen.into();
-        let Some(call) = seen.storage_call() else { return };
+    /// Adds the root call of a trace, if it is a storage call on a file.
+    pub(crate) fn add<'a>(&mut self, classified: impl Into<ClassifiedTrace<'a>>) {
+        let classified = classified.into();
+        let Some(call) = classified.storage_call() else { return };
         if call.call.spec().class == SyscallClass::Transfer {
-            return self.add_transfer(seen, call);
+            return self.add_transfer(classified, call);
         }
-        if let Some(row) = self.known_row(seen.trace.names.file.as_ref()) {
-            return self.rows[row].add(call, seen.time);
+        if let Some(row) = self.cached_row(classified.trace.names.file.as_ref()) {
+            return self.rows[row].add(call, classified.time);
         }
-        let Some(path) = path(seen.trace, call) else { return };
+        let Some(path) = path(classified.trace, call) else { return };
         match self.row(&path) {
             Some(row) => {
-                self.rows[row].add(call, seen.time);
-                if let Some(file) = &seen.trace.names.file {
-                    self.known[place(file)] = Some((Arc::clone(file), row));
+                self.rows[row].add(call, classified.time);
+                if let Some(file) = &classified.trace.names.file {
+                    self.cache[cache_slot(file)] = Some((Arc::clone(file), row));
                 }
             }
-            None => self.others.add(call, seen.time),
+            None => self.others.add(call, classified.time),
         }
     }
 
-    /// A transfer is a call on the file that it reads from, and bytes written to the other; where the first is a pipe or a
-    /// socket it is a call on the second.
-    fn add_transfer(&mut self, seen: Seen<'_>, call: &SyscallEvent) {
-        let names = &seen.trace.names;
-        let source =
-            path(seen.trace, call).filter(|_| names.file.as_deref().is_none_or(|file| is_storage(file)));
+    /// Adds a transfer: a call on the source file, and bytes written to the target file. If the
+    /// source is a pipe or a socket, the call counts for the target.
+    fn add_transfer(&mut self, classified: ClassifiedTrace<'_>, call: &SyscallEvent) {
+        let names = &classified.trace.names;
+        let source = path(classified.trace, call)
+            .filter(|_| names.file.as_deref().is_none_or(|file| is_storage(file)));
         let mut on_target = FileRow::default();
-        on_target.moved.written = moved_bytes(call);
+        on_target.bytes.written = moved_bytes(call);
         match source {
-            Some(path) => self.row_or_others(&path).add(call, seen.time),
-            None => (on_target.calls, on_target.total, on_target.max) = (1, seen.time, seen.time),
+            Some(path) => self.row_or_others(&path).add(call, classified.time),
+            None => (on_target.calls, on_target.total, on_target.max) = (1, classified.time, classified.time),
         }
         if let Some(target) = names.second_file.as_deref().filter(|file| is_storage(file)) {
             self.row_or_others(&target.path).merge(&on_target);
         }
     }
 
-    /// The `most` files on which most time was spent.
-    pub fn by_time(&self, most: usize) -> Vec<(&str, &FileRow)> {
+    /// Returns up to `limit` files, ordered by total time.
+    pub fn by_time(&self, limit: usize) -> Vec<(&str, &FileRow)> {
         let mut rows: Vec<_> = self.by_path.iter().map(|(path, row)| (&**path, &self.rows[*row])).collect();
         rows.sort_by_key(|(path, row)| (Reverse(row.total), *path));
-        rows.truncate(most);
+        rows.truncate(limit);
         rows
     }
 
-    /// How many files have a row.
+    /// Returns the number of files with a row.
     pub fn count(&self) -> usize {
         self.rows.len()
     }
 
-    /// Those met after [`FILES_MAX`] others, in one; none if there were no more.
+    /// Returns the sum of all files beyond [`FILES_MAX`]; `None` if there are no such files.
     pub fn others(&self) -> Option<&FileRow> {
         (self.others.calls > 0).then_some(&self.others)
     }
 
-    /// Everything but `shown`, in one.
+    /// Returns the sum of all files except `shown`.
     pub fn rest(&self, shown: &[(&str, &FileRow)]) -> FileRow {
         let mut rest = self.others;
         for (path, row) in &self.by_path {
@@ -114,7 +115,7 @@ impl Files {
         rest
     }
 
-    /// The row of `path`; none where it is one too many.
+    /// Returns the row of `path`, created if needed; `None` if the table is full.
     fn row(&mut self, path: &str) -> Option<usize> {
         if let Some(row) = self.by_path.get(path) {
             return Some(*row);
@@ -135,17 +136,18 @@ impl Files {
         }
     }
 
-    fn known_row(&self, file: Option<&Arc<NamedFile>>) -> Option<usize> {
+    fn cached_row(&self, file: Option<&Arc<NamedFile>>) -> Option<usize> {
         let file = file?;
-        let (known, row) = self.known[place(file)].as_ref()?;
-        Arc::ptr_eq(known, file).then_some(*row)
+        let (cached, row) = self.cache[cache_slot(file)].as_ref()?;
+        Arc::ptr_eq(cached, file).then_some(*row)
     }
 }
 
-/// Where in [`Files::known`] a name belongs. It is kept there, so nothing else lies at its address.
-fn place(file: &Arc<NamedFile>) -> usize {
-    // Allocations of its size lie 128 B apart or more.
-    (Arc::as_ptr(file).addr() >> 7) % KNOWN
+/// Returns a name's slot in [`Files::cache`]. The cache owns a reference to the name, so no other
+/// name can have its address.
+fn cache_slot(file: &Arc<NamedFile>) -> usize {
+    // Allocations of this size are at least 128 B apart.
+    (Arc::as_ptr(file).addr() >> 7) % CACHE_SLOTS
 }
 
 impl FileRow {
@@ -153,9 +155,9 @@ impl FileRow {
         self.calls += 1;
         let bytes = moved_bytes(call);
         match call.call.spec().class {
-            SyscallClass::Write => self.moved.add(Moved { read: 0, written: bytes }),
-            // The primary file of a transfer is the one that is read.
-            _ => self.moved.add(Moved { read: bytes, written: 0 }),
+            SyscallClass::Write => self.bytes.add(ByteCounts { read: 0, written: bytes }),
+            // The primary file of a transfer is the source.
+            _ => self.bytes.add(ByteCounts { read: bytes, written: 0 }),
         }
         self.total = DurationNs(self.total.0.saturating_add(time.0));
         self.max = self.max.max(time);
@@ -163,13 +165,14 @@ impl FileRow {
 
     fn merge(&mut self, other: &FileRow) {
         self.calls += other.calls;
-        self.moved.add(other.moved);
+        self.bytes.add(other.bytes);
         self.total = DurationNs(self.total.0.saturating_add(other.total.0));
         self.max = self.max.max(other.max);
     }
 }
 
-/// The file's path from the host's root where that is known; else the call's own argument if it says as much.
+/// Returns the file's path from the host's root if it is known, else the call's path argument if
+/// that is absolute.
 pub fn path<'a>(trace: &'a Trace, call: &'a SyscallEvent) -> Option<std::borrow::Cow<'a, str>> {
     match (&trace.names.file, &call.paths[0]) {
         (Some(file), _) => Some((&*file.path).into()),
@@ -180,14 +183,13 @@ pub fn path<'a>(trace: &'a Trace, call: &'a SyscallEvent) -> Option<std::borrow:
 
 #[cfg(test)]
 mod tests {
-    use blkkin_aggregator::trace::Root;
     use blkkin_wire::event::{Captured, FileEvent, SyscallOutcome};
 
     use super::*;
-    use crate::collect::sample::{call, on_file};
+    use crate::sample::{call, on_file, with_call};
 
     #[test]
-    fn what_is_beyond_the_maximum_is_summed_and_not_dropped() {
+    fn files_beyond_the_maximum_are_summed() {
         let mut files = Files::default();
         let number = FILES_MAX as u64 + 5;
         for file in 0..number {
@@ -204,13 +206,11 @@ mod tests {
     }
 
     #[test]
-    fn a_transfer_is_read_from_one_file_and_written_to_the_other() {
+    fn a_transfer_reads_one_file_and_writes_another() {
         let copy = |from: &str, mode, to: &str| {
             let mut trace = on_file(call(1, "splice", 10), from, mode);
             trace.names.second_file = on_file(call(1, "splice", 10), to, 0o100_644).names.file;
-            if let Root::Call(call) = &mut trace.root {
-                call.outcome = SyscallOutcome::Returned(4096);
-            }
+            with_call(&mut trace, |call| call.outcome = SyscallOutcome::Returned(4096));
             trace
         };
         let mut files = Files::default();
@@ -218,7 +218,7 @@ mod tests {
         files.add(&copy("pipe:[1]", 0o010_600, "/piped"));
         let row = |calls, read, written, time| FileRow {
             calls,
-            moved: Moved { read, written },
+            bytes: ByteCounts { read, written },
             total: DurationNs(time),
             max: DurationNs(time),
         };
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_without_its_upper_part_is_marked_once() {
+    fn a_truncated_path_has_one_ellipsis() {
         let mut trace = on_file(call(1, "fsync", 10), "…/deep/file", 0o100_644);
         if let Some(file) = &mut trace.names.file {
             *file = Arc::new(FileEvent { captured: Captured::Truncated, ..FileEvent::clone(file) }.into());
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_made_again_under_its_name_is_one_row() {
+    fn a_recreated_file_is_one_row() {
         let mut files = Files::default();
         files.add(&on_file(call(1, "fsync", 10), "/db-journal", 0o100_644));
         files.add(&on_file(call(2, "fsync", 30), "/db-journal", 0o100_644));

@@ -1,4 +1,4 @@
-//! Work that no call was seen to ask for.
+//! Table of block I/O that belongs to no recorded system call.
 
 use std::collections::BTreeMap;
 
@@ -6,93 +6,95 @@ use blkkin_aggregator::trace::{FragmentKind, Root, Trace};
 
 use super::latency::Latency;
 
-/// What kind of work it was, by the trace's root and the first bio's operation and flags.
+/// Kind of such work, by the trace's root and the first bio's op and flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Work {
-    /// Data written without a call waiting above it.
+pub enum WorkKind {
+    /// Write-back of data.
     WriteBack,
-    /// The file system's metadata.
+    /// File system metadata.
     Metadata,
     /// A journal commit that no call waited for.
     Commit,
-    /// Data read.
+    /// Read of data, for example read-ahead.
     Read,
     /// A flush.
     Flush,
-    /// Anything else.
+    /// Any other work.
     Other,
-    /// A call asked for it, and the call's own record is missing.
+    /// I/O of a call whose own record is missing.
     RootMissing,
-    /// What came when the trace that it belongs to had been given out.
+    /// I/O that arrived after its trace had been closed.
     LatePart,
 }
 
-impl Work {
-    /// Of a trace; none if its root is a call or a commit that a call waited for.
-    pub fn of(trace: &Trace) -> Option<Work> {
+impl WorkKind {
+    /// Returns the kind of a trace; `None` if its root is a call, a daemon span, or a commit that a
+    /// call waited for.
+    pub fn of(trace: &Trace) -> Option<WorkKind> {
         match trace.root {
             Root::Call(_) | Root::Operation(_) => None,
-            Root::Commit(_) => trace.adopted_by.is_none().then_some(Work::Commit),
-            Root::Missing if trace.part == FragmentKind::Late => Some(Work::LatePart),
-            Root::Missing => Some(Work::RootMissing),
+            Root::Commit(_) => trace.adopted_by.is_none().then_some(WorkKind::Commit),
+            Root::Missing if trace.part == FragmentKind::Late => Some(WorkKind::LatePart),
+            Root::Missing => Some(WorkKind::RootMissing),
             Root::Kernel => Some(Self::of_kernel(trace)),
         }
     }
 
-    fn of_kernel(trace: &Trace) -> Work {
+    fn of_kernel(trace: &Trace) -> WorkKind {
         let bio = trace.bios.first().map(|bio| (bio.op, bio.bytes));
         let Some((op, bytes)) = bio.or(trace.requests.first().map(|request| (request.op, request.bytes)))
         else {
-            return Work::Other;
+            return WorkKind::Other;
         };
         match op.name_for(bytes) {
-            "read" | "write" if op.is_meta() => Work::Metadata,
-            "write" => Work::WriteBack,
-            "read" => Work::Read,
-            "flush" => Work::Flush,
-            _ => Work::Other,
+            "read" | "write" if op.is_meta() => WorkKind::Metadata,
+            "write" => WorkKind::WriteBack,
+            "read" => WorkKind::Read,
+            "flush" => WorkKind::Flush,
+            _ => WorkKind::Other,
         }
     }
 
-    /// In words.
+    /// Returns the printed name.
     pub fn name(self) -> &'static str {
         match self {
-            Work::WriteBack => "write-back",
-            Work::Metadata => "metadata",
-            Work::Commit => "journal commit",
-            Work::Read => "read",
-            Work::Flush => "flush",
-            Work::Other => "other",
-            Work::RootMissing => "call not seen",
-            Work::LatePart => "call shown before",
+            WorkKind::WriteBack => "write-back",
+            WorkKind::Metadata => "metadata",
+            WorkKind::Commit => "journal commit",
+            WorkKind::Read => "read",
+            WorkKind::Flush => "flush",
+            WorkKind::Other => "other",
+            WorkKind::RootMissing => "call not seen",
+            WorkKind::LatePart => "late fragment",
         }
     }
 }
 
-/// All work of one kind.
+/// Counters of one kind of work.
 #[derive(Clone, Debug, Default)]
 pub struct WorkRow {
-    /// Its traces' times.
+    /// Durations of the traces.
     pub times: Latency,
     /// Bios.
     pub bios: u64,
     /// Requests.
     pub requests: u64,
-    /// Bytes of its bios, or of its requests where they have none.
+    /// Bytes of the bios, or of the requests of a trace without bios.
     pub bytes: u64,
 }
 
-/// All such work: a row for each kind.
+/// Rows of work without a call, one for each kind.
 #[derive(Clone, Debug, Default)]
 pub struct Kernel {
-    /// By kind.
-    pub rows: BTreeMap<Work, WorkRow>,
+    /// Rows by kind.
+    pub rows: BTreeMap<WorkKind, WorkRow>,
 }
 
 impl Kernel {
+    /// Adds a trace if it is such work.
     pub(crate) fn add(&mut self, trace: &Trace) {
-        let Some(work) = Work::of(trace) else { return };
-        let row = self.rows.entry(work).or_default();
+        let Some(kind) = WorkKind::of(trace) else { return };
+        let row = self.rows.entry(kind).or_default();
         row.times.record(trace.duration());
         row.bios += trace.bios.len() as u64;
         row.requests += trace.requests.len() as u64;

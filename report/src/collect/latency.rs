@@ -1,14 +1,15 @@
-//! How long something took, over many times.
+//! Latency distribution of one kind of operation.
 
 use blkkin_wire::clock::DurationNs;
 use hdrhistogram::Histogram;
 
-/// Times of one kind, in an HDR histogram of two significant digits: any quantile is at most 0.8 % off; count, sum and
-/// maximum are exact.
+/// HDR histogram with two significant digits: a quantile is up to 0.8 % off; count, sum and maximum
+/// are exact.
 ///
-/// Memory: 1 KiB for each power of two between 256 ns and the longest time, and 2 KiB at least: 17 KiB up to 8 ms, 29 KiB up
-/// to 32 s, and 58 KiB for the longest time that there is. (Three digits take eight times as much, which no longer stays
-/// in a CPU's first cache: 85 ns of the 1000 that a traced read took in user space were spent in recording its eight times.)
+/// Memory: 1 KiB for each power of two between 256 ns and the longest duration, at least 2 KiB:
+/// 17 KiB up to 8 ms, 29 KiB up to 32 s, 58 KiB for the longest possible duration. Three digits need
+/// eight times as much and exceed a CPU's first-level cache: recording the eight durations of one
+/// traced read took 85 of its 1000 ns in user space.
 #[derive(Clone, Debug)]
 pub struct Latency {
     histogram: Histogram<u64>,
@@ -26,31 +27,32 @@ impl Default for Latency {
 }
 
 impl Latency {
-    /// Adds one time.
+    /// Records one duration.
     pub fn record(&mut self, time: DurationNs) {
-        self.histogram.record(time.0).expect("invariant: it resizes itself, up to u64::MAX");
+        self.histogram.record(time.0).expect("invariant: the histogram resizes up to u64::MAX");
         self.total = DurationNs(self.total.0.saturating_add(time.0));
         self.max = self.max.max(time);
     }
 
-    /// How many times.
+    /// Returns the number of recorded durations.
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
-    /// Their sum.
+    /// Returns the sum of all durations.
     pub fn total(&self) -> DurationNs {
         self.total
     }
 
-    /// The longest, exactly; none of none.
+    /// Returns the exact maximum; `None` if nothing was recorded.
     pub fn max(&self) -> Option<DurationNs> {
         (self.count() > 0).then_some(self.max)
     }
 
-    /// The time that `quantile` of them do not exceed; none of none.
+    /// Returns the duration that the fraction `quantile` does not exceed; `None` if nothing was
+    /// recorded.
     pub fn quantile(&self, quantile: f64) -> Option<DurationNs> {
-        // The histogram answers with the upper edge of a bucket, which may lie above the longest.
+        // The histogram returns the upper edge of a bucket, which can exceed the maximum.
         let value = self.histogram.value_at_quantile(quantile).min(self.max.0);
         (self.count() > 0).then_some(DurationNs(value))
     }
@@ -61,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_within_a_hundredth_and_the_maximum_is_exact() {
+    fn quantiles_are_within_their_error_and_the_maximum_is_exact() {
         let mut latency = Latency::default();
         (1..=10_000).for_each(|n| latency.record(DurationNs(n * 1_237)));
         for (quantile, n) in [(0.5, 5_000), (0.9, 9_000), (0.99, 9_900)] {
@@ -75,14 +77,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_no_quantile() {
+    fn an_empty_histogram_has_no_quantile() {
         let latency = Latency::default();
         assert_eq!(latency.quantile(0.5), None);
         assert_eq!(latency.max(), None);
     }
 
     #[test]
-    fn the_longest_time_there_is_does_no_harm() {
+    fn the_longest_possible_duration_is_recorded() {
         let mut latency = Latency::default();
         latency.record(DurationNs(u64::MAX));
         latency.record(DurationNs(0));
@@ -92,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_what_the_documentation_says() {
+    fn memory_matches_the_documentation() {
         let kib = |longest: u64| {
             let mut latency = Latency::default();
             latency.record(DurationNs(longest));

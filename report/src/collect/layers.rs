@@ -1,4 +1,4 @@
-//! By layer: where the calls' time went.
+//! Table of layers: how the calls' time is distributed.
 
 use blkkin_aggregator::account;
 use blkkin_aggregator::stacked::Stacked;
@@ -6,30 +6,30 @@ use blkkin_aggregator::trace::Trace;
 use blkkin_wire::clock::DurationNs;
 
 use super::calls::moved_bytes;
+use super::classified::ClassifiedTrace;
 use super::latency::Latency;
-use super::seen::Seen;
 
-/// The layers in the order in which a request meets them.
+/// Layers, in the order in which a storage operation passes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layer {
-    /// All of a call's time.
+    /// The whole system call.
     Calls,
-    /// The file system's own part, page cache included.
+    /// The file system's own time, with the page cache.
     FileSystem,
-    /// Waiting for the journal, while it was not at the device.
+    /// Waiting for the journal, except while the journal's I/O is in the block layer.
     Journal,
-    /// In the block layer, before the device had it.
+    /// In the block layer, before the device.
     Queue,
     /// At the device.
     Device,
-    /// Ready to run, with no CPU that ran the task.
+    /// Runnable, waiting for a CPU.
     Cpu,
-    /// Nobody's.
+    /// Time that no other layer explains.
     Unaccounted,
 }
 
 impl Layer {
-    /// All, in flow order.
+    /// Layers in flow order.
     pub const ALL: [Layer; 7] = [
         Layer::Calls,
         Layer::FileSystem,
@@ -40,7 +40,7 @@ impl Layer {
         Layer::Unaccounted,
     ];
 
-    /// As a person would say it.
+    /// Returns the printed name.
     pub fn name(self) -> &'static str {
         match self {
             Layer::Calls => "system calls",
@@ -54,50 +54,51 @@ impl Layer {
     }
 }
 
-/// One layer's part of all calls.
+/// Counters of one layer over all calls.
 #[derive(Clone, Debug, Default)]
 pub struct LayerRow {
-    /// Its part of the time of each call that reached it.
+    /// Time in this layer, for each call that reached it.
     pub times: Latency,
-    /// Bytes that it moved for them; none where a layer has no bytes of its own.
+    /// Bytes that the layer transferred for these calls; `None` for a layer without bytes.
     pub bytes: Option<u64>,
 }
 
-/// All layers.
+/// Counters of all layers.
 #[derive(Clone, Debug, Default)]
 pub struct Layers {
     rows: [LayerRow; Layer::ALL.len()],
 }
 
 impl Layers {
-    pub(crate) fn add<'a>(&mut self, seen: impl Into<Seen<'a>>) {
-        let seen = seen.into();
-        let Some(call) = seen.storage_call() else { return };
-        let trace = seen.trace;
-        let split = account::breakdown_of(trace, seen.subject);
-        self.row_mut(Layer::Calls).times.record(seen.time);
-        self.add_time(Layer::FileSystem, split.file_system);
-        self.add_time(Layer::Journal, split.journal);
-        self.add_time(Layer::Queue, split.block);
-        self.add_time(Layer::Device, split.device);
-        self.add_time(Layer::Cpu, split.cpu);
-        self.add_time(Layer::Unaccounted, split.unaccounted);
+    /// Adds the root call of a trace, if it is a storage call.
+    pub(crate) fn add<'a>(&mut self, classified: impl Into<ClassifiedTrace<'a>>) {
+        let classified = classified.into();
+        let Some(call) = classified.storage_call() else { return };
+        let trace = classified.trace;
+        let breakdown = account::breakdown_of(trace, classified.subject);
+        self.row_mut(Layer::Calls).times.record(classified.time);
+        self.add_time(Layer::FileSystem, breakdown.file_system);
+        self.add_time(Layer::Journal, breakdown.journal);
+        self.add_time(Layer::Queue, breakdown.block);
+        self.add_time(Layer::Device, breakdown.device);
+        self.add_time(Layer::Cpu, breakdown.cpu);
+        self.add_time(Layer::Unaccounted, breakdown.unaccounted);
         self.add_bytes(Layer::Calls, moved_bytes(call));
         self.add_block_bytes(trace);
-        // A commit is shared by all who waited for it; its bytes are counted with one of them.
+        // All calls that waited for a commit share it; its bytes are counted with one of them.
         for cause in trace.causes.iter().filter(|cause| cause.primary) {
-            self.add_bytes(Layer::Journal, asked_bytes(&cause.trace));
+            self.add_bytes(Layer::Journal, submitted_bytes(&cause.trace));
             self.add_block_bytes(&cause.trace);
         }
     }
 
-    /// One layer's row.
+    /// Returns the row of a layer.
     pub fn row(&self, layer: Layer) -> &LayerRow {
         &self.rows[layer as usize]
     }
 
-    /// The time of all calls on storage: what shares are shares of.
-    pub fn whole(&self) -> DurationNs {
+    /// Returns the total time of all storage calls, which is 100 % of the shares.
+    pub fn total_time(&self) -> DurationNs {
         self.row(Layer::Calls).times.total()
     }
 
@@ -117,15 +118,15 @@ impl Layers {
     }
 
     fn add_block_bytes(&mut self, trace: &Trace) {
-        self.add_bytes(Layer::Queue, asked_bytes(trace));
+        self.add_bytes(Layer::Queue, submitted_bytes(trace));
         let stacked = Stacked::of(trace);
-        let bottom = trace.requests.iter().filter(|request| !stacked.is_above(request));
-        self.add_bytes(Layer::Device, bottom.map(|request| u64::from(request.bytes)).sum());
+        let lowest = trace.requests.iter().filter(|request| !stacked.is_above(request));
+        self.add_bytes(Layer::Device, lowest.map(|request| u64::from(request.bytes)).sum());
     }
 }
 
-/// Of what the root asked for.
-fn asked_bytes(trace: &Trace) -> u64 {
+/// Returns the bytes of the bios and commands that the root submitted.
+fn submitted_bytes(trace: &Trace) -> u64 {
     let own = trace.bios.iter().filter(|bio| trace.queued_by_root(bio));
     let bios: u64 = own.map(|bio| u64::from(bio.bytes)).sum();
     let commands = trace.requests.iter().filter(|request| trace.sent_by_root(request));
@@ -135,19 +136,18 @@ fn asked_bytes(trace: &Trace) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collect::sample::{call, on_file, request};
-    use blkkin_wire::ids::DeviceId;
+    use crate::sample::{call, on_file, request};
 
     #[test]
-    fn the_layers_add_up_to_the_calls() {
+    fn layers_add_up_to_the_calls() {
         let mut layers = Layers::default();
         layers.add(&call(1, "pwrite64", 17));
         let mut trace = call(2, "fsync", 30);
-        trace.requests.push(request(DeviceId { major: 8, minor: 0 }, Some(4)));
+        trace.requests.push(request(100, 1, Some(4), 9));
         layers.add(&trace);
         let parts = Layer::ALL[1..].iter().map(|layer| layers.row(*layer).times.total().0);
-        assert_eq!(parts.sum::<u64>(), layers.whole().0);
-        assert_eq!(layers.whole(), DurationNs(47));
+        assert_eq!(parts.sum::<u64>(), layers.total_time().0);
+        assert_eq!(layers.total_time(), DurationNs(47));
         assert_eq!(layers.row(Layer::Device).bytes, Some(4096));
     }
 
@@ -155,6 +155,6 @@ mod tests {
     fn pipes_have_no_layers() {
         let mut layers = Layers::default();
         layers.add(&on_file(call(1, "read", 1_000), "pipe:[1]", 0o010_600));
-        assert_eq!(layers.whole(), DurationNs(0));
+        assert_eq!(layers.total_time(), DurationNs(0));
     }
 }

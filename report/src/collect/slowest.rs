@@ -1,4 +1,4 @@
-//! The slowest calls, whole.
+//! Full copies of the slowest calls' traces.
 
 use std::cmp::Reverse;
 
@@ -6,44 +6,48 @@ use blkkin_aggregator::trace::Trace;
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
 use blkkin_wire::ids::SpanId;
 
-use super::seen::Seen;
+use super::classified::ClassifiedTrace;
 
-/// Most that are kept, whatever is asked for: each is a whole trace, and nobody reads more in a terminal.
+/// Maximum number of traces, whatever the configuration requests: each is a full copy, and a
+/// terminal page is not read further.
 pub const SLOWEST_MAX: usize = 1_000;
 
-/// The slowest calls on storage, the slowest first; of equals the earlier.
+/// The slowest storage calls, the slowest first; equal durations by start time.
 #[derive(Clone, Debug, Default)]
 pub struct Slowest {
-    most: usize,
+    limit: usize,
     traces: Vec<Trace>,
-    /// The time of the last of them, once there are as many as are kept: nearly all that come were faster.
+    /// Duration of the last entry, once the list is full. Nearly every new trace is faster, and one
+    /// comparison rejects it.
     fastest: Option<DurationNs>,
 }
 
 type Rank = (Reverse<DurationNs>, MonotonicNs, Option<SpanId>);
 
 impl Slowest {
-    pub(crate) fn new(most: usize) -> Self {
-        Slowest { most: most.min(SLOWEST_MAX), traces: Vec::new(), fastest: None }
+    pub(crate) fn new(limit: usize) -> Self {
+        Slowest { limit: limit.min(SLOWEST_MAX), traces: Vec::new(), fastest: None }
     }
 
-    /// A trace is copied only when it is among the slowest.
-    pub(crate) fn add<'a>(&mut self, seen: impl Into<Seen<'a>>) {
-        let seen = seen.into();
-        if seen.storage_call().is_none() || self.fastest.is_some_and(|fastest| seen.time < fastest) {
+    /// Adds a trace; copies it only if it is among the slowest.
+    pub(crate) fn add<'a>(&mut self, classified: impl Into<ClassifiedTrace<'a>>) {
+        let classified = classified.into();
+        if classified.storage_call().is_none()
+            || self.fastest.is_some_and(|fastest| classified.time < fastest)
+        {
             return;
         }
-        let trace = seen.trace;
-        let place = self.traces.partition_point(|kept| rank(kept) <= rank(trace));
-        if place < self.most {
-            self.traces.truncate(self.most - 1);
-            self.traces.insert(place, trace.clone());
-            let full = self.traces.len() == self.most;
+        let trace = classified.trace;
+        let position = self.traces.partition_point(|slower| rank(slower) <= rank(trace));
+        if position < self.limit {
+            self.traces.truncate(self.limit - 1);
+            self.traces.insert(position, trace.clone());
+            let full = self.traces.len() == self.limit;
             self.fastest = self.traces.last().filter(|_| full).map(Trace::duration);
         }
     }
 
-    /// They.
+    /// Returns the traces, the slowest first.
     pub fn traces(&self) -> &[Trace] {
         &self.traces
     }
@@ -56,23 +60,23 @@ fn rank(trace: &Trace) -> Rank {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collect::sample::call;
+    use crate::sample::call;
 
     #[test]
-    fn the_slowest_stay_in_order_and_equals_keep_the_earlier() {
+    fn slowest_are_ordered_and_equal_durations_keep_the_earlier() {
         let mut slowest = Slowest::new(3);
         for (span, time) in [(1, 50), (2, 10), (3, 70), (4, 50), (5, 60), (6, 60), (7, 1)] {
             slowest.add(&call(span, "fsync", time));
         }
-        let kept: Vec<u64> = slowest.traces().iter().map(|trace| trace.root_span.0).collect();
-        assert_eq!(kept, [3, 5, 6]);
+        let spans: Vec<u64> = slowest.traces().iter().map(|trace| trace.root_span.0).collect();
+        assert_eq!(spans, [3, 5, 6]);
     }
 
     #[test]
-    fn none_are_kept_when_none_are_asked_for() {
+    fn a_limit_of_zero_keeps_no_trace() {
         let mut slowest = Slowest::new(0);
         slowest.add(&call(1, "fsync", 5));
         assert!(slowest.traces().is_empty());
-        assert_eq!(Slowest::new(usize::MAX).most, SLOWEST_MAX);
+        assert_eq!(Slowest::new(usize::MAX).limit, SLOWEST_MAX);
     }
 }

@@ -1,96 +1,97 @@
-//! One line of pieces, each with its ink; widths are counted before any escape sequence is written.
+//! One line of text runs, each with its ink. Widths are measured without escape sequences.
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::style::{Ink, Style};
 
-/// A line without its end.
+/// A line without its newline.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Line {
-    pieces: Vec<(String, Ink)>,
+    runs: Vec<(String, Ink)>,
 }
 
 impl Line {
-    /// An empty line.
+    /// Creates an empty line.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A line of one piece.
+    /// Creates a line of one run.
     pub fn of(text: impl Into<String>, ink: Ink) -> Self {
         Self::new().with(text, ink)
     }
 
-    /// With one more piece.
+    /// Returns the line with one more run.
     pub fn with(mut self, text: impl Into<String>, ink: Ink) -> Self {
         self.push(text, ink);
         self
     }
 
-    /// Adds a piece.
+    /// Appends a run.
     pub fn push(&mut self, text: impl Into<String>, ink: Ink) {
-        self.pieces.push((text.into(), ink));
+        self.runs.push((text.into(), ink));
     }
 
-    /// Adds all pieces of `other`.
+    /// Appends all runs of `other`.
     pub fn append(&mut self, other: Line) {
-        self.pieces.extend(other.pieces);
+        self.runs.extend(other.runs);
     }
 
-    /// Fills up with spaces to `column`.
+    /// Appends spaces up to `column`.
     pub fn pad_to(&mut self, column: usize) {
         let missing = column.saturating_sub(self.width());
         self.push(" ".repeat(missing), Ink::Plain);
     }
 
-    /// Columns that it fills.
+    /// Returns the width in terminal columns.
     pub fn width(&self) -> usize {
-        self.pieces.iter().map(|(text, _)| width(text)).sum()
+        self.runs.iter().map(|(text, _)| width(text)).sum()
     }
 
-    /// As it goes to the terminal: never wider than `style` allows, no blanks at the end.
+    /// Returns the line as written to the terminal: never wider than `style` allows, without
+    /// trailing blanks.
     pub fn paint(&self, style: &Style) -> String {
         let mut fitted = self.clone();
         fitted.trim_end();
         if fitted.width() > style.columns() {
             fitted.clip(style.columns());
         }
-        fitted.pieces.iter().map(|(text, ink)| style.paint(text, *ink)).collect()
+        fitted.runs.iter().map(|(text, ink)| style.paint(text, *ink)).collect()
     }
 
     fn clip(&mut self, columns: usize) {
         let mut left = columns.saturating_sub(1);
-        for (text, _) in &mut self.pieces {
-            let kept = prefix(text, left);
-            let whole = kept.len() == text.len();
-            left -= width(kept);
-            *text = kept.to_owned();
-            if !whole {
+        for (text, _) in &mut self.runs {
+            let fitting = prefix(text, left);
+            let complete = fitting.len() == text.len();
+            left -= width(fitting);
+            *text = fitting.to_owned();
+            if !complete {
                 text.push('…');
                 left = 0;
             }
         }
-        let cut = self.pieces.iter().position(|(text, _)| text.ends_with('…'));
-        self.pieces.truncate(cut.map_or(self.pieces.len(), |at| at + 1));
+        let cut = self.runs.iter().position(|(text, _)| text.ends_with('…'));
+        self.runs.truncate(cut.map_or(self.runs.len(), |at| at + 1));
     }
 
     fn trim_end(&mut self) {
-        while let Some((text, _)) = self.pieces.last_mut() {
+        while let Some((text, _)) = self.runs.last_mut() {
             text.truncate(text.trim_end().len());
             if !text.is_empty() {
                 return;
             }
-            self.pieces.pop();
+            self.runs.pop();
         }
     }
 }
 
-/// Columns that `text` fills.
+/// Returns the width of `text` in terminal columns.
 pub fn width(text: &str) -> usize {
     text.width()
 }
 
-/// The longest beginning of `text` that fills at most `columns`.
+/// Returns the longest prefix of `text` of up to `columns` columns.
 pub fn prefix(text: &str, columns: usize) -> &str {
     let mut used = 0;
     for (at, c) in text.char_indices() {
@@ -102,7 +103,7 @@ pub fn prefix(text: &str, columns: usize) -> &str {
     text
 }
 
-/// The longest end of `text` that fills at most `columns`.
+/// Returns the longest suffix of `text` of up to `columns` columns.
 pub fn suffix(text: &str, columns: usize) -> &str {
     let mut used = 0;
     for (at, c) in text.char_indices().rev() {
@@ -114,21 +115,21 @@ pub fn suffix(text: &str, columns: usize) -> &str {
     text
 }
 
-/// What programs named (paths, comms), made fit for a terminal: a control character could move its cursor or
-/// change its title.
-pub fn harmless(text: &str) -> String {
+/// Replaces control characters in names that programs chose (paths, comms): they could move a
+/// terminal's cursor or change its title.
+pub fn sanitize(text: &str) -> String {
     text.chars().map(|c| if c.width().is_none() || is_bidi(c) { '\u{fffd}' } else { c }).collect()
 }
 
-/// Characters that reorder what stands around them (Unicode annex 9).
+/// Returns whether `c` changes the order of the text around it (Unicode annex 9).
 fn is_bidi(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Units, which stay with their number at the end of a line.
+/// Units; wrapping never separates one from its number.
 const UNITS: &[&str] = &["%", "ns", "µs", "us", "ms", "s", "B", "KiB", "MiB", "GiB", "TiB"];
 
-/// The words of a text; a number and its unit are one.
+/// Splits a text into words; a number and its unit are one word.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {
@@ -145,8 +146,9 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Words in lines of at most `columns`, each begun with `indent` spaces.
-pub fn wrapped(text: &str, indent: usize, columns: usize, ink: Ink) -> Vec<Line> {
+/// Wraps a text at word boundaries into lines of up to `columns` columns, each indented by
+/// `indent`.
+pub fn wrap(text: &str, indent: usize, columns: usize, ink: Ink) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut current = " ".repeat(indent);
     let mut empty = true;
@@ -175,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_too_long_is_cut_and_says_so() {
+    fn a_long_line_is_cut_with_an_ellipsis() {
         let line = Line::of("a".repeat(50), Ink::Plain).with("b".repeat(50), Ink::Dim).with("c", Ink::Dim);
         let painted = line.paint(&style(60));
         assert_eq!(width(&painted), 60);
@@ -184,14 +186,14 @@ mod tests {
 
     #[test]
     fn a_number_stays_with_its_unit() {
-        let pieces: Vec<_> = words("0.6 % in it, 5 ms, 12 bios; 3 KiB").collect();
-        assert_eq!(pieces, ["0.6 %", "in", "it,", "5 ms,", "12", "bios;", "3 KiB"]);
+        let runs: Vec<_> = words("0.6 % in it, 5 ms, 12 bios; 3 KiB").collect();
+        assert_eq!(runs, ["0.6 %", "in", "it,", "5 ms,", "12", "bios;", "3 KiB"]);
         assert_eq!(words("a  b 7").collect::<Vec<_>>(), ["a", "", "b", "7"]);
         assert_eq!(words("").collect::<Vec<_>>(), [""]);
     }
 
     #[test]
-    fn a_line_that_just_fits_stays() {
+    fn a_line_of_exactly_the_width_stays() {
         let line = Line::of("a".repeat(60), Ink::Plain);
         assert_eq!(line.paint(&style(60)), "a".repeat(60));
     }
@@ -204,13 +206,13 @@ mod tests {
     }
 
     #[test]
-    fn names_cannot_steer_the_terminal() {
-        assert_eq!(harmless("a\x1b[2Jb\u{202e}c\n"), "a\u{fffd}[2Jb\u{fffd}c\u{fffd}");
+    fn names_contain_no_control_characters() {
+        assert_eq!(sanitize("a\x1b[2Jb\u{202e}c\n"), "a\u{fffd}[2Jb\u{fffd}c\u{fffd}");
     }
 
     #[test]
     fn wrapping_keeps_every_word_within_the_columns() {
-        let lines = wrapped("one two three four five", 2, 12, Ink::Plain);
+        let lines = wrap("one two three four five", 2, 12, Ink::Plain);
         let texts: Vec<String> = lines.iter().map(|line| line.paint(&style(60))).collect();
         assert_eq!(texts, ["  one two", "  three four", "  five"]);
     }

@@ -1,9 +1,9 @@
-//! Texts that are too long, cut where they say least.
+//! Truncation of long texts.
 
 use super::line::{prefix, suffix, width};
 
-/// A path cut in the middle: its end names the file and its beginning the file system, what lies between is
-/// what a reader misses least. The end gets two thirds.
+/// Cuts a path in the middle: its start shows the file system and its end the file. The end gets
+/// two thirds of the columns.
 pub fn path(text: &str, columns: usize) -> String {
     if width(text) <= columns {
         return text.to_owned();
@@ -14,7 +14,7 @@ pub fn path(text: &str, columns: usize) -> String {
     format!("{begin}…{end}")
 }
 
-/// Any other text, cut at its end.
+/// Cuts any other text at its end.
 pub fn end(text: &str, columns: usize) -> String {
     if width(text) <= columns {
         return text.to_owned();

@@ -1,68 +1,68 @@
-//! How to write: width, alphabet, colour.
+//! Output style: width, alphabet, colour.
 
-/// How the reader's terminal wants it.
+/// Capabilities of the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
-    /// Columns. No line is longer; below [`Style::WIDTH_MIN`] it is taken to be that.
+    /// Maximum width in columns; smaller values count as [`Style::WIDTH_MIN`].
     pub width: usize,
-    /// Which characters it can show.
+    /// Characters that the terminal can display.
     pub alphabet: Alphabet,
-    /// Whether it shows colours.
+    /// Use of colours.
     pub colour: Colour,
 }
 
 impl Style {
-    /// Narrower than this a waterfall has no room for its bars.
+    /// Minimum width: a narrower waterfall has no room for its bars.
     pub const WIDTH_MIN: usize = 60;
 
-    /// Columns that are used.
+    /// Returns the width that the layout uses.
     pub fn columns(&self) -> usize {
         self.width.max(Self::WIDTH_MIN)
     }
 }
 
-/// Characters that a terminal can show.
+/// Characters that a terminal can display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alphabet {
     /// Box drawing, block elements, `µ`.
     Unicode,
-    /// Nothing above 0x7e.
+    /// Characters up to 0x7e.
     Ascii,
 }
 
-/// Whether to write escape sequences.
+/// Use of escape sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colour {
-    /// Colours of the terminal's own palette of 16.
+    /// The 16 colours of the terminal's palette.
     Ansi,
-    /// No escape sequence at all.
+    /// No escape sequences.
     Never,
 }
 
-/// What a piece of text is, which says how it is coloured.
+/// Role of a text run, which determines its colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ink {
-    /// Like most.
+    /// Ordinary text.
     #[default]
     Plain,
-    /// Rules, headings of columns, remarks.
+    /// Rules, column headings, remarks.
     Dim,
-    /// What the eye should find first.
+    /// Emphasised text.
     Bold,
-    /// The file system's own time.
+    /// Time in the file system.
     FileSystem,
-    /// The journal.
+    /// Time in the journal.
     Journal,
-    /// Waiting in the block layer.
+    /// Time in the block queue.
     Queue,
-    /// At the device.
+    /// Time at the device.
     Device,
     /// Losses and errors.
     Alarm,
 }
 
 impl Ink {
-    /// The parameter of the escape sequence SGR (ECMA-48).
+    /// Returns the parameter of the SGR escape sequence (ECMA-48).
     fn sgr(self) -> Option<&'static str> {
         match self {
             Ink::Plain => None,
@@ -78,7 +78,7 @@ impl Ink {
 }
 
 impl Style {
-    /// `text` as it goes to the terminal.
+    /// Returns `text` as written to the terminal.
     pub fn paint(&self, text: &str, ink: Ink) -> String {
         let text = match self.alphabet {
             Alphabet::Unicode => text.to_owned(),
@@ -91,7 +91,7 @@ impl Style {
     }
 }
 
-/// The nearest that ASCII has, one character for one.
+/// Returns the closest ASCII character, always one for one.
 fn ascii(c: char) -> char {
     match c {
         ' '..='~' => c,
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn escapes_are_written_only_when_asked_for() {
+    fn escapes_are_written_only_with_colour() {
         let plain = Style { width: 80, alphabet: Alphabet::Unicode, colour: Colour::Never };
         assert_eq!(plain.paint("12 µs", Ink::Device), "12 µs");
         let coloured = Style { colour: Colour::Ansi, ..plain };

@@ -1,22 +1,23 @@
-//! Columns of numbers that fit a width.
+//! Tables of numbers that fit a width.
 //!
-//! A table that is too wide first moves its columns together, then gives up columns in the order that they name,
-//! then shortens its first column. Where room is left, rows may end with a bar. Nothing is ever wrapped.
+//! A table that is too wide first narrows the gaps between columns, then drops columns by their
+//! rank, then shortens its first column. If room is left, rows can end with a bar. Cells are never
+//! wrapped.
 
 use super::line::{Line, width};
 use super::style::Ink;
 use super::{shorten, units};
 
-/// On which side a column's texts meet.
+/// Alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
-    /// Names.
+    /// For names.
     Left,
-    /// Numbers.
+    /// For numbers.
     Right,
 }
 
-/// One column.
+/// Definition of a column.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
     title: &'static str,
@@ -25,23 +26,23 @@ pub struct Column {
 }
 
 impl Column {
-    /// A column of names.
+    /// Creates a left-aligned column.
     pub const fn name(title: &'static str) -> Self {
         Column { title, align: Align::Left, drop: None }
     }
 
-    /// A column of numbers.
+    /// Creates a right-aligned column.
     pub const fn number(title: &'static str) -> Self {
         Column { title, align: Align::Right, drop: None }
     }
 
-    /// Given up when the table is too wide, those with the lowest rank first.
+    /// Allows to drop the column when the table is too wide; the lowest rank is dropped first.
     pub const fn droppable(self, rank: u8) -> Self {
         Column { drop: Some(rank), ..self }
     }
 }
 
-/// One row.
+/// Cells of a row, with their ink and bar.
 #[derive(Clone, Debug)]
 pub struct Row {
     cells: Vec<String>,
@@ -50,41 +51,43 @@ pub struct Row {
 }
 
 impl Row {
-    /// A row of one ink.
+    /// Creates a row with one ink.
     pub fn new(cells: Vec<String>, ink: Ink) -> Self {
         Row { cells, ink, bar: 0.0 }
     }
 
-    /// A layer's colour is for its name and bar: coloured numbers are hard to compare.
-    fn ink(&self, place: usize) -> Ink {
+    /// Returns the ink of a cell. A layer's colour applies to its name and bar only, because
+    /// coloured numbers are hard to compare.
+    fn ink(&self, index: usize) -> Ink {
         match self.ink {
             Ink::Plain | Ink::Dim | Ink::Bold | Ink::Alarm => self.ink,
-            _ if place == 0 => self.ink,
+            _ if index == 0 => self.ink,
             _ => Ink::Plain,
         }
     }
 
-    /// With a bar of `part` of `whole` at its end.
+    /// Returns the row with a bar of length `part / whole`.
     pub fn with_bar(self, part: u64, whole: u64) -> Self {
         Row { bar: part as f64 / whole.max(1) as f64, ..self }
     }
 }
 
-/// A table.
+/// Columns and rows of a table.
 #[derive(Clone, Debug)]
 pub struct Table {
     columns: Vec<Column>,
     rows: Vec<Row>,
 }
 
-/// Between two columns where there is room.
+/// Preferred gap between two columns.
 const GAP: usize = 2;
-/// The first column is not shortened below this.
-const FIRST_MIN: usize = 16;
-/// Shorter than this a bar tells nothing; longer than [`BAR_MAX`] it is only loud.
+/// Minimum width of the first column.
+const FIRST_COLUMN_MIN: usize = 16;
+/// Minimum length of a bar; a shorter one is not readable.
 const BAR_MIN: usize = 8;
+/// Maximum length of a bar.
 const BAR_MAX: usize = 20;
-/// All lines of a table stand this far from the left.
+/// Indentation of all lines of a table.
 pub const INDENT: usize = 2;
 
 struct Layout {
@@ -95,18 +98,18 @@ struct Layout {
 }
 
 impl Table {
-    /// No rows yet.
+    /// Creates a table without rows.
     pub fn new(columns: Vec<Column>) -> Self {
         Table { columns, rows: Vec::new() }
     }
 
-    /// Adds a row, with a cell for each column.
+    /// Appends a row, which has one cell for each column.
     pub fn push(&mut self, row: Row) {
-        debug_assert_eq!(row.cells.len(), self.columns.len(), "a cell for each column");
+        debug_assert_eq!(row.cells.len(), self.columns.len(), "one cell for each column");
         self.rows.push(row);
     }
 
-    /// Leaves out the columns in which no row says anything.
+    /// Removes those of the named columns that are empty or zero in every row.
     pub fn without_empty(mut self, titles: &[&str]) -> Self {
         for title in titles {
             let Some(at) = self.columns.iter().position(|column| column.title == *title) else { continue };
@@ -118,7 +121,7 @@ impl Table {
         self
     }
 
-    /// Headings and rows, none wider than `columns`.
+    /// Returns the heading and the rows, none wider than `columns`.
     pub fn lines(&self, columns: usize) -> Vec<Line> {
         let layout = self.fit(columns.saturating_sub(INDENT));
         let mut lines = Vec::with_capacity(self.rows.len() + 1);
@@ -128,7 +131,7 @@ impl Table {
         lines
     }
 
-    fn natural(&self, column: usize) -> usize {
+    fn natural_width(&self, column: usize) -> usize {
         let cells = self.rows.iter().map(|row| width(&row.cells[column]));
         cells.max().unwrap_or(0).max(width(self.columns[column].title))
     }
@@ -136,10 +139,10 @@ impl Table {
     fn fit(&self, room: usize) -> Layout {
         let mut shown: Vec<usize> = (0..self.columns.len()).collect();
         loop {
-            let mut widths: Vec<usize> = shown.iter().map(|&column| self.natural(column)).collect();
+            let mut widths: Vec<usize> = shown.iter().map(|&column| self.natural_width(column)).collect();
             let first = widths[0];
             let rest: usize = widths[1..].iter().sum();
-            let least = first.min(FIRST_MIN);
+            let least = first.min(FIRST_COLUMN_MIN);
             let fits = |gap: usize, first: usize| first + rest + gap * (shown.len() - 1) <= room;
             let gap = if fits(GAP, least) { GAP } else { 1 };
             let next = shown.iter().copied().filter(|&c| self.columns[c].drop.is_some());
@@ -158,16 +161,16 @@ impl Table {
 
     fn row(&self, row: &Row, layout: &Layout) -> Line {
         let mut line = Line::of(" ".repeat(INDENT), Ink::Plain);
-        for (place, (&column, &columns)) in layout.shown.iter().zip(&layout.widths).enumerate() {
-            let text = match place {
+        for (index, (&column, &columns)) in layout.shown.iter().zip(&layout.widths).enumerate() {
+            let text = match index {
                 0 => shorten::path(&row.cells[column], columns),
                 _ => row.cells[column].clone(),
             };
             let blank = " ".repeat(columns.saturating_sub(width(&text)));
-            if place > 0 {
+            if index > 0 {
                 line.push(" ".repeat(layout.gap), Ink::Plain);
             }
-            let ink = if text == units::NONE { Ink::Dim } else { row.ink(place) };
+            let ink = if text == units::NONE { Ink::Dim } else { row.ink(index) };
             match self.columns[column].align {
                 Align::Left => line.append(Line::of(text, ink).with(blank, Ink::Plain)),
                 Align::Right => line.append(Line::of(blank, Ink::Plain).with(text, ink)),
@@ -178,7 +181,7 @@ impl Table {
     }
 }
 
-/// A bar of eighths of a character: at least one eighth where there is anything.
+/// Formats a bar in eighths of a character; a nonzero fraction has at least one eighth.
 fn bar(fraction: f64, columns: usize) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     if columns == 0 || fraction <= 0.0 {
@@ -211,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_meet_at_the_right_under_their_heading() {
+    fn numbers_are_right_aligned_with_their_heading() {
         assert_eq!(
             painted(&table(), 36),
             ["  call     count      p50      max", "  pread64  1,234  1.00 µs  12.3 µs",]
@@ -219,18 +222,18 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_fills_what_is_left() {
+    fn a_bar_fills_the_remaining_width() {
         assert_eq!(painted(&table(), 46)[1], "  pread64  1,234  1.00 µs  12.3 µs  █████");
     }
 
     #[test]
-    fn columns_move_together_before_one_is_given_up() {
+    fn gaps_narrow_before_a_column_is_dropped() {
         assert_eq!(painted(&table(), 31)[1], "  pread64 1,234 1.00 µs 12.3 µs");
         assert_eq!(painted(&table(), 30)[1], "  pread64  1,234  12.3 µs");
     }
 
     #[test]
-    fn columns_that_say_nothing_are_left_out() {
+    fn empty_columns_are_removed() {
         let mut table = Table::new(vec![Column::name("call"), Column::number("errors")]);
         table.push(Row::new(vec!["read".to_owned(), "0".to_owned()], Ink::Plain));
         assert_eq!(painted(&table.without_empty(&["errors"]), 60), ["  call", "  read"]);

@@ -1,17 +1,17 @@
-//! Numbers as people read them: three significant digits and a unit.
+//! Formatted numbers: three significant digits and a unit.
 
 use blkkin_wire::clock::DurationNs;
 
-/// What stands where there is no number.
+/// Placeholder for a missing number.
 pub const NONE: &str = "–";
 
-/// `999 ns`, `1.23 µs`, `12.3 ms`, `123 s`, `1,234 s`.
+/// Formats a duration: `999 ns`, `1.23 µs`, `12.3 ms`, `123 s`, `1,234 s`.
 pub fn duration(duration: DurationNs) -> String {
     const UNITS: [&str; 4] = ["ns", "µs", "ms", "s"];
     scaled(duration.0, 1000, &UNITS)
 }
 
-/// `512 B`, `4 KiB`, `1.21 MiB`: whole multiples without decimals.
+/// Formats a size: `512 B`, `4 KiB`, `1.21 MiB`; whole multiples have no decimals.
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let step = (0..UNITS.len()).rev().find(|power| bytes >= 1 << (10 * power)).unwrap_or(0);
@@ -21,7 +21,7 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
-/// `12,345`.
+/// Formats a number with thousands separators: `12,345`.
 pub fn count(count: u64) -> String {
     let digits = count.to_string();
     let mut grouped = String::with_capacity(digits.len() * 4 / 3);
@@ -34,13 +34,14 @@ pub fn count(count: u64) -> String {
     grouped
 }
 
-/// `1 bio`, `12,345 bios`.
+/// Formats a number with a noun: `1 bio`, `12,345 bios`.
 pub fn counted(number: u64, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{} {noun}{plural}", count(number))
 }
 
-/// `100 %`, `91.2 %`, `0.4 %`, `<0.1 %`. What is not all never reads `100 %`, what is not nothing never `0 %`.
+/// Formats a share: `100 %`, `91.2 %`, `0.4 %`, `<0.1 %`. Only the whole is `100 %`, and only zero
+/// is `0 %`.
 pub fn share(part: u64, whole: u64) -> String {
     if whole == 0 {
         return NONE.to_owned();
@@ -54,10 +55,11 @@ pub fn share(part: u64, whole: u64) -> String {
     }
 }
 
-/// Three significant digits in the largest unit of which there is at least one, rounded to the nearest.
+/// Formats three significant digits in the largest unit with a value of at least one, rounded to
+/// the nearest.
 fn scaled(value: u64, factor: u64, units: &[&str]) -> String {
     let (mut scaled, mut unit) = (value as f64, 0);
-    // 999.5 would be written with four digits.
+    // 999.5 would be rounded to four digits.
     while unit + 1 < units.len()
         && (scaled >= factor as f64 || scaled >= 999.5)
         && scaled >= factor as f64 - 0.5
@@ -95,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_whole_where_they_are() {
+    fn whole_sizes_have_no_decimals() {
         assert_eq!(bytes(0), "0 B");
         assert_eq!(bytes(512), "512 B");
         assert_eq!(bytes(4096), "4 KiB");
@@ -118,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_never_round_to_all_or_nothing() {
+    fn shares_never_round_to_0_or_100_percent() {
         assert_eq!(share(0, 10), "0 %");
         assert_eq!(share(10, 10), "100 %");
         assert_eq!(share(999_999, 1_000_000), "99.9 %");

@@ -1,4 +1,4 @@
-//! Which call took the time.
+//! Section: system calls by total time.
 
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::syscalls::SyscallId;
@@ -11,7 +11,8 @@ use crate::text::style::Ink;
 use crate::text::table::{Column, Row, Table};
 use crate::text::units::{self, count, counted};
 
-/// Rows that are shown; a program's storage calls are rarely of more kinds, and the tail costs no time.
+/// Maximum number of rows: programs rarely use more kinds of storage calls, and the rest takes
+/// little time.
 const CALLS_SHOWN: usize = 12;
 
 pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
@@ -19,17 +20,17 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     if rows.is_empty() {
         return streams(report, columns);
     }
-    let whole = report.layers.whole().0;
+    let total_time = report.layers.total_time().0;
     let mut lines = title("system calls", "", columns);
-    // One row in place of the line "and 1 more" would take as much room.
+    // The line "and 1 more" would need as much room as the row itself.
     let shown = if rows.len() > CALLS_SHOWN + 1 { CALLS_SHOWN } else { rows.len() };
-    lines.extend(table(&rows[..shown], whole).lines(columns));
+    lines.extend(table(&rows[..shown], total_time).lines(columns));
     lines.extend(more(&rows[shown..], columns));
     lines.extend(streams(report, columns));
     lines
 }
 
-fn table(rows: &[(SyscallId, &CallRow)], whole: u64) -> Table {
+fn table(rows: &[(SyscallId, &CallRow)], total_time: u64) -> Table {
     let mut table = Table::new(vec![
         Column::name("call"),
         Column::number("count"),
@@ -54,9 +55,9 @@ fn table(rows: &[(SyscallId, &CallRow)], whole: u64) -> Table {
             time(times.quantile(0.99)),
             time(times.max()),
             units::duration(times.total()),
-            units::share(times.total().0, whole),
+            units::share(times.total().0, total_time),
         ];
-        table.push(Row::new(cells, Ink::Plain).with_bar(times.total().0, whole));
+        table.push(Row::new(cells, Ink::Plain).with_bar(times.total().0, total_time));
     }
     table.without_empty(&["errors", "bytes"])
 }
@@ -75,7 +76,7 @@ fn more(rest: &[(SyscallId, &CallRow)], columns: usize) -> Vec<Line> {
     remark(&text, columns)
 }
 
-/// Calls on pipes, plain memory and the like, in a line: they are traced and counted, and nobody's storage.
+/// Returns a line that sums calls on pipes, plain memory and other objects that are not storage.
 fn streams(report: &Report, columns: usize) -> Vec<Line> {
     let rows = report.calls.by_time(Subject::NotStorage);
     if rows.is_empty() {

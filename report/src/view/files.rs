@@ -1,14 +1,14 @@
-//! Which file took the time.
+//! Section: files by total time.
 
 use super::{remark, size, title};
 use crate::collect::files::FileRow;
 use crate::report::Report;
-use crate::text::line::{Line, harmless};
+use crate::text::line::{Line, sanitize};
 use crate::text::style::Ink;
 use crate::text::table::{Column, Row, Table};
 use crate::text::units::{self, count, counted};
 
-/// Rows that are shown.
+/// Maximum number of rows.
 pub(crate) const FILES_SHOWN: usize = 10;
 
 pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
@@ -16,7 +16,7 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     if rows.is_empty() {
         return Vec::new();
     }
-    let whole = report.layers.whole().0;
+    let total_time = report.layers.total_time().0;
     let mut table = Table::new(vec![
         Column::name("file"),
         Column::number("calls"),
@@ -27,7 +27,9 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
         Column::number("share"),
     ]);
     for (path, row) in &rows {
-        table.push(Row::new(cells(harmless(path), row, whole), Ink::Plain).with_bar(row.total.0, whole));
+        table.push(
+            Row::new(cells(sanitize(path), row, total_time), Ink::Plain).with_bar(row.total.0, total_time),
+        );
     }
     let mut lines = title("files", "", columns);
     lines.extend(table.lines(columns));
@@ -35,15 +37,15 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     lines
 }
 
-fn cells(path: String, row: &FileRow, whole: u64) -> Vec<String> {
+fn cells(path: String, row: &FileRow, total_time: u64) -> Vec<String> {
     vec![
         path,
         count(row.calls),
-        size(row.moved.read),
-        size(row.moved.written),
+        size(row.bytes.read),
+        size(row.bytes.written),
         units::duration(row.max),
         units::duration(row.total),
-        units::share(row.total.0, whole),
+        units::share(row.total.0, total_time),
     ]
 }
 
@@ -52,7 +54,7 @@ fn more(report: &Report, shown: &[(&str, &FileRow)], columns: usize) -> Vec<Line
     if rest.calls == 0 {
         return Vec::new();
     }
-    // Files beyond the table's maximum are summed without being told apart: how many they are is not known.
+    // Files beyond the table's maximum share one row, so their number is unknown.
     let at_least = if report.files.others().is_some() { "more than " } else { "" };
     let files = count((report.files.count() - shown.len()) as u64);
     let (calls, time) = (counted(rest.calls, "call"), units::duration(rest.total));

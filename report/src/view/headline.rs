@@ -1,7 +1,7 @@
-//! How much it was.
+//! Headline: command, number of operations, bytes.
 
 use crate::report::Report;
-use crate::text::line::{Line, harmless, width, wrapped};
+use crate::text::line::{Line, sanitize, width, wrap};
 use crate::text::shorten;
 use crate::text::style::Ink;
 use crate::text::table::{Column, Row, Table};
@@ -9,16 +9,16 @@ use crate::text::units::{self, counted};
 
 pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     let mut lines = vec![command(report, columns)];
-    lines.extend(wrapped(&requests(report), 0, columns, Ink::Plain));
+    lines.extend(wrap(&requests(report), 0, columns, Ink::Plain));
     lines.push(Line::new());
-    lines.extend(moved(report).lines(columns));
+    lines.extend(bytes(report).lines(columns));
     lines
 }
 
-/// The command on the left, its time on the right.
+/// Returns the command on the left and the wall time on the right.
 fn command(report: &Report, columns: usize) -> Line {
-    let time = units::duration(report.wall());
-    let name = report.config.command.as_deref().map_or_else(|| "this node".to_owned(), harmless);
+    let time = units::duration(report.wall_time());
+    let name = report.config.command.as_deref().map_or_else(|| "this node".to_owned(), sanitize);
     let name = shorten::end(&name, columns.saturating_sub(width(&time) + 2));
     let mut line = Line::of(name, Ink::Bold);
     line.pad_to(columns - width(&time));
@@ -28,19 +28,20 @@ fn command(report: &Report, columns: usize) -> Line {
 fn requests(report: &Report) -> String {
     let totals = &report.totals;
     let mut parts = vec![counted(totals.storage_calls(), "system call")];
-    // Not "the kernel's own": a call that had begun before its probe was there is not seen, and its requests are.
+    // "without a call" is more than kernel work: the requests of a call that began before its probe
+    // was attached are recorded, the call is not.
     let own = format!("{} without a call", units::count(totals.kernel));
     let others = [
         (totals.commits, counted(totals.commits, "journal commit")),
         (totals.kernel, own),
-        (totals.operations, format!("below {}", counted(totals.operations, "operation"))),
-        (totals.gaps.roots, format!("{} not seen", counted(totals.gaps.roots, "call"))),
+        (totals.daemon_spans, format!("in {}", counted(totals.daemon_spans, "operation"))),
+        (totals.incomplete.roots, format!("{} not seen", counted(totals.incomplete.roots, "call"))),
     ];
     parts.extend(others.into_iter().filter(|(number, _)| *number > 0).map(|(_, text)| text));
     format!("{}: {}", counted(totals.storage_requests(), "storage request"), parts.join(", "))
 }
 
-fn moved(report: &Report) -> Table {
+fn bytes(report: &Report) -> Table {
     let totals = &report.totals;
     let mut table = Table::new(vec![
         Column::name(""),
@@ -49,8 +50,8 @@ fn moved(report: &Report) -> Table {
         Column::number("discarded"),
         Column::name("").droppable(1),
     ]);
-    let mut push = |name: &str, moved: crate::collect::totals::Moved, discarded: u64, how: String| {
-        let sizes = [moved.read, moved.written, discarded].map(super::size);
+    let mut push = |name: &str, bytes: crate::collect::totals::ByteCounts, discarded: u64, how: String| {
+        let sizes = [bytes.read, bytes.written, discarded].map(super::size);
         let [read, written, discarded] = sizes;
         table.push(Row::new(vec![name.to_owned(), read, written, discarded, how], Ink::Plain));
     };

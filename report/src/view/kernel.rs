@@ -1,4 +1,4 @@
-//! What no call was seen to ask for.
+//! Section: block I/O that belongs to no recorded system call.
 
 use super::{size, time, title};
 use crate::report::Report;
@@ -22,9 +22,9 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
         Column::number("p99"),
         Column::number("max"),
     ]);
-    for (work, row) in &report.kernel.rows {
+    for (kind, row) in &report.kernel.rows {
         let cells = vec![
-            work.name().to_owned(),
+            kind.name().to_owned(),
             count(row.times.count()),
             count(row.bios),
             count(row.requests),
@@ -36,7 +36,7 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
         ];
         table.push(Row::new(cells, Ink::Plain));
     }
-    let mut lines = title("without a call", "the kernel's own, and of calls that were not seen", columns);
+    let mut lines = title("without a call", "kernel work, and calls that were not recorded", columns);
     lines.extend(table.lines(columns));
     lines
 }

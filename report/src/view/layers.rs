@@ -1,4 +1,4 @@
-//! Which layer took the time.
+//! Section: time by layer.
 
 use super::{remark, size, time, title};
 use crate::collect::layers::{Layer, LayerRow};
@@ -26,11 +26,11 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
         Column::number("total").droppable(1),
         Column::number("share"),
     ]);
-    let whole = report.layers.whole().0;
+    let total_time = report.layers.total_time().0;
     for layer in Layer::ALL {
         let row = report.layers.row(layer);
         let bar = if layer == Layer::Calls { 0 } else { row.times.total().0 };
-        table.push(Row::new(cells(layer, row, whole), ink(layer)).with_bar(bar, whole));
+        table.push(Row::new(cells(layer, row, total_time), ink(layer)).with_bar(bar, total_time));
     }
     let mut lines =
         title("layers", "the calls that reached each one, and its own part of their time", columns);
@@ -39,7 +39,7 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     lines
 }
 
-fn cells(layer: Layer, row: &LayerRow, whole: u64) -> Vec<String> {
+fn cells(layer: Layer, row: &LayerRow, total_time: u64) -> Vec<String> {
     let indent = if layer == Layer::Calls { "" } else { "  " };
     let times = &row.times;
     vec![
@@ -51,7 +51,7 @@ fn cells(layer: Layer, row: &LayerRow, whole: u64) -> Vec<String> {
         time(times.quantile(0.99)),
         time(times.max()),
         units::duration(times.total()),
-        units::share(times.total().0, whole),
+        units::share(times.total().0, total_time),
     ]
 }
 

@@ -1,56 +1,60 @@
-//! Whether that is all.
+//! Section: losses and incomplete traces.
 
-use crate::collect::totals::Gaps;
+use crate::collect::totals::IncompleteStats;
 use crate::losses::Losses;
 use crate::report::Report;
-use crate::text::line::{Line, wrapped};
+use crate::text::line::{Line, wrap};
 use crate::text::style::Ink;
 use crate::text::units::{count, counted};
 
 pub(super) fn lines(report: &Report, losses: &Losses, columns: usize) -> Vec<Line> {
     let ink = if losses.total() == 0 && losses.balances() { Ink::Bold } else { Ink::Alarm };
     let mut lines = vec![Line::new()];
-    lines.extend(wrapped(&lost(losses), 0, columns, ink));
+    lines.extend(wrap(&lost(losses), 0, columns, ink));
     if !losses.balances() {
-        lines.extend(wrapped(&unbalanced(losses), 0, columns, Ink::Alarm));
+        lines.extend(wrap(&mismatch(losses), 0, columns, Ink::Alarm));
     }
-    if let Some(gaps) = gaps(&report.totals.gaps) {
-        lines.extend(wrapped(&gaps, 0, columns, Ink::Alarm));
+    if let Some(incomplete) = incomplete(&report.totals.incomplete) {
+        lines.extend(wrap(&incomplete, 0, columns, Ink::Alarm));
     }
-    let beside = losses.beside();
-    if !beside.is_empty() {
-        lines.extend(wrapped(&format!("beside: {}", listed(&beside)), 0, columns, Ink::Plain));
+    let notes = losses.notes();
+    if !notes.is_empty() {
+        lines.extend(wrap(&format!("also: {}", listed(&notes)), 0, columns, Ink::Plain));
     }
     lines
 }
 
 fn lost(losses: &Losses) -> String {
-    let books = format!("({} records fired, {} recorded)", count(losses.fired), count(losses.recorded));
+    let records = format!("({} records fired, {} recorded)", count(losses.fired), count(losses.recorded));
     let lost = losses.lost();
     if lost.is_empty() {
-        format!("lost: nothing {books}")
+        format!("lost: nothing {records}")
     } else {
-        format!("lost: {} {books}", listed(&lost))
+        format!("lost: {} {records}", listed(&lost))
     }
 }
 
-fn unbalanced(losses: &Losses) -> String {
+fn mismatch(losses: &Losses) -> String {
     format!(
-        "the books do not balance: {} fired, {} recorded + {} dropped",
+        "accounting mismatch: {} fired, {} recorded + {} dropped",
         count(losses.fired),
         count(losses.recorded),
         count(losses.dropped())
     )
 }
 
-/// What the traces themselves are known to miss.
-fn gaps(gaps: &Gaps) -> Option<String> {
-    let parts =
-        [(gaps.roots, "call"), (gaps.bios, "bio"), (gaps.requests, "request"), (gaps.commits, "commit")];
+/// Formats the parts that are known to be missing from traces.
+fn incomplete(incomplete: &IncompleteStats) -> Option<String> {
+    let parts = [
+        (incomplete.roots, "call"),
+        (incomplete.bios, "bio"),
+        (incomplete.requests, "request"),
+        (incomplete.commits, "commit"),
+    ];
     let parts = parts.iter().filter(|(number, _)| *number > 0);
     let parts: Vec<String> = parts.map(|(number, noun)| counted(*number, noun)).collect();
-    (gaps.traces > 0).then(|| {
-        format!("not whole: {}, missing {}", counted(gaps.traces, "storage request"), parts.join(", "))
+    (incomplete.traces > 0).then(|| {
+        format!("incomplete: {}, missing {}", counted(incomplete.traces, "storage request"), parts.join(", "))
     })
 }
 

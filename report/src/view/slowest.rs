@@ -1,12 +1,12 @@
-//! What the slowest requests looked like.
+//! Section: waterfalls of the slowest storage operations.
 
-use super::title;
 use blkkin_aggregator::account;
 
+use super::title;
 use crate::report::Report;
-use crate::text::line::{Line, wrapped};
+use crate::text::line::{Line, wrap};
 use crate::text::style::Ink;
-use crate::waterfall::{draw, heading, tree, words};
+use crate::waterfall::{draw, heading, summary, tree};
 
 pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     let traces = report.slowest.traces();
@@ -14,21 +14,22 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
         return Vec::new();
     }
     let mut lines = title(&heading_of(traces.len()), "", columns);
-    let drawn: Vec<_> = traces
+    let waterfalls: Vec<_> = traces
         .iter()
         .map(|trace| {
-            let split = account::breakdown(trace);
-            (trace, split, tree::rows(trace, split))
+            let breakdown = account::breakdown(trace);
+            (trace, breakdown, tree::rows(trace, breakdown))
         })
         .collect();
-    let fills = drawn.iter().flat_map(|(.., rows)| rows).flat_map(|row| &row.segments).map(|part| part.fill);
+    let fills =
+        waterfalls.iter().flat_map(|(.., rows)| rows).flat_map(|row| &row.segments).map(|part| part.fill);
     lines.extend(draw::legend(&fills.collect(), columns));
     let config = &report.config;
-    for (place, (trace, split, rows)) in drawn.iter().enumerate() {
+    for (index, (trace, breakdown, rows)) in waterfalls.iter().enumerate() {
         lines.push(Line::new());
-        lines.extend(heading::lines(place + 1, trace, config.arch, config.started, columns));
+        lines.extend(heading::lines(index + 1, trace, config.arch, config.started, columns));
         lines.extend(draw::lines(rows, tree::window(trace), trace.duration(), columns));
-        lines.extend(wrapped(&words::words(trace, *split), draw::MARGIN, columns, Ink::Bold));
+        lines.extend(wrap(&summary::summary(trace, *breakdown), draw::MARGIN, columns, Ink::Bold));
     }
     lines
 }

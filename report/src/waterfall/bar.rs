@@ -1,47 +1,47 @@
-//! Stretches of time as columns of a terminal.
+//! Bars: segments of time mapped to columns of a terminal.
 //!
-//! A column shows what filled most of its time, if at least half of it was filled. A row with any stretch in
-//! the window shows at least one column, however short it was: nothing that happened is invisible.
+//! A column shows the fill that covers most of it, if at least half of the column is covered. A row
+//! with a segment in the window shows at least one column, so that no short segment is invisible.
 
 use blkkin_wire::clock::MonotonicNs;
 
-/// What a stretch of time was spent on. Of equals in one column the later in this order is shown.
+/// Meaning of a segment. If two fills cover a column equally, the later in this order is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fill {
-    /// A bio was on its way.
+    /// A bio was in flight.
     Bio,
-    /// The root's whole life.
+    /// Lifetime of the root.
     Call,
-    /// A commit's whole life.
+    /// Lifetime of a commit.
     Commit,
-    /// Who asked had sent, and who answered was not at it.
-    Way,
-    /// An operation was open, and nothing was done for it that is known of.
-    Program,
-    /// Nothing below the file system was on its way.
+    /// A request or its reply was between client and server.
+    InTransit,
+    /// A daemon span was open without a recorded call or server.
+    OutsideCalls,
+    /// A call was in the file system, with no I/O in flight.
     FileSystem,
-    /// Nothing was on its way that is known of, and the call slept.
+    /// The call slept, with no recorded I/O in flight.
     Unaccounted,
-    /// The call was ready to run, and nothing was on its way that is known of.
+    /// The call's task was runnable, with no recorded I/O in flight.
     Cpu,
     /// A request waited in the block layer.
     Queued,
     /// A request was in a scheduler, or in the software queue of a device without one.
     Scheduled,
-    /// A request was with the flush machinery, which served it by one of its own.
+    /// A request was in the flush machinery, which issued a request of its own for it.
     Flush,
     /// A request was at the device.
     Device,
-    /// Something was said at that moment.
-    Moment,
+    /// An event of a daemon span.
+    Event,
 }
 
 const FILLS: [Fill; 13] = [
     Fill::Bio,
     Fill::Call,
     Fill::Commit,
-    Fill::Way,
-    Fill::Program,
+    Fill::InTransit,
+    Fill::OutsideCalls,
     Fill::FileSystem,
     Fill::Unaccounted,
     Fill::Cpu,
@@ -49,39 +49,39 @@ const FILLS: [Fill; 13] = [
     Fill::Scheduled,
     Fill::Flush,
     Fill::Device,
-    Fill::Moment,
+    Fill::Event,
 ];
 
-/// A stretch of time.
+/// Segment of a bar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Its begin.
+    /// Start of the segment.
     pub from: MonotonicNs,
-    /// Its end.
+    /// End of the segment.
     pub to: MonotonicNs,
-    /// What it was.
+    /// Meaning of the segment.
     pub fill: Fill,
 }
 
-/// The stretch of time that all bars of a waterfall show.
+/// Time range of all bars of a waterfall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// The left edge.
+    /// Left edge.
     pub from: MonotonicNs,
-    /// The right edge.
+    /// Right edge.
     pub to: MonotonicNs,
 }
 
-/// A row's columns.
+/// Columns of one bar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bar {
-    /// What each column shows.
+    /// Fill of each column.
     pub columns: Vec<Option<Fill>>,
-    /// Something began before the window.
+    /// True if a segment begins before the window.
     pub cut_left: bool,
 }
 
-/// `segments` in `columns` columns.
+/// Maps `segments` to `columns` columns.
 pub fn bar(window: Window, segments: &[Segment], columns: usize) -> Bar {
     let length = u128::from(window.to.since(window.from).0.max(1));
     let mut filled = vec![[0_u128; FILLS.len()]; columns];
@@ -97,12 +97,12 @@ pub fn bar(window: Window, segments: &[Segment], columns: usize) -> Bar {
     Bar { columns: bar, cut_left: segments.iter().any(|segment| segment.from < window.from) }
 }
 
-/// Adds the time that `segment` takes of each column. Times are multiplied by the number of columns, so that
-/// a column is `length` long and nothing is rounded.
+/// Adds the time that `segment` covers of each column. Times are multiplied by the number of
+/// columns: a column then has the length `length`, and no rounding is needed.
 fn add(filled: &mut [[u128; FILLS.len()]], window: Window, segment: &Segment, length: u128) {
     let columns = filled.len() as u128;
     let at = |time: MonotonicNs| u128::from(time.since(window.from).0).min(length) * columns;
-    // A moment is as long as the shortest stretch.
+    // An event counts as the shortest segment.
     let (from, to) = (at(segment.from), at(segment.to).max(at(segment.from) + 1));
     let first = (from / length).min(columns.saturating_sub(1));
     for (column, fills) in filled.iter_mut().enumerate().skip(first as usize) {
@@ -125,7 +125,7 @@ fn most(column: &[u128; FILLS.len()]) -> Option<Fill> {
 }
 
 fn show_fullest(bar: &mut [Option<Fill>], filled: &[[u128; FILLS.len()]]) {
-    // Of equals the first.
+    // If several columns are equally full, the first.
     let fullest = (0..filled.len()).rev().max_by_key(|&column| filled[column].iter().sum::<u128>());
     if let Some(column) = fullest {
         bar[column] = most(&filled[column]);
@@ -157,32 +157,32 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_window_fills_every_column() {
+    fn a_segment_of_the_whole_window_fills_every_column() {
         assert_eq!(drawn(&[segment(1_000, 2_000, Fill::Call)], 10), "==========");
     }
 
     #[test]
-    fn a_stretch_stands_where_it_was() {
+    fn a_segment_is_drawn_at_its_time() {
         assert_eq!(drawn(&[segment(1_300, 1_600, Fill::Bio)], 10), "   ---    ");
     }
 
     #[test]
-    fn a_column_shows_what_filled_most_of_it() {
+    fn a_column_shows_the_fill_that_covers_most_of_it() {
         let request = [segment(1_000, 1_240, Fill::Queued), segment(1_240, 1_500, Fill::Device)];
         assert_eq!(drawn(&request, 10), "..###     ");
-        // Half and half: the device.
+        // Two halves: the device is shown.
         let halves = [segment(1_000, 1_050, Fill::Queued), segment(1_050, 1_100, Fill::Device)];
         assert_eq!(drawn(&halves, 10), "#         ");
     }
 
     #[test]
-    fn less_than_half_a_column_is_not_shown_beside_more() {
+    fn a_column_covered_less_than_half_is_empty() {
         assert_eq!(drawn(&[segment(1_100, 1_240, Fill::Bio)], 10), " -        ");
         assert_eq!(drawn(&[segment(1_100, 1_250, Fill::Bio)], 10), " --       ");
     }
 
     #[test]
-    fn what_is_short_still_shows() {
+    fn a_short_segment_is_visible() {
         assert_eq!(drawn(&[segment(1_501, 1_502, Fill::Device)], 10), "     #    ");
         assert_eq!(drawn(&[segment(1_501, 1_501, Fill::Device)], 10), "     #    ");
         assert_eq!(drawn(&[segment(2_000, 2_000, Fill::Device)], 10), "         #");
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_outside_is_cut_and_said() {
+    fn segments_outside_the_window_are_cut_and_marked() {
         let early = bar(WINDOW, &[segment(500, 1_200, Fill::Commit)], 10);
         assert!(early.cut_left);
         assert_eq!(early.columns.iter().flatten().count(), 2);
@@ -201,25 +201,24 @@ mod tests {
     }
 
     #[test]
-    fn no_window_and_no_columns_do_no_harm() {
-        let moment = Window { from: MonotonicNs(5), to: MonotonicNs(5) };
-        assert_eq!(bar(moment, &[segment(5, 5, Fill::Call)], 3).columns.iter().flatten().count(), 1);
+    fn an_empty_window_and_zero_columns_are_accepted() {
+        let empty = Window { from: MonotonicNs(5), to: MonotonicNs(5) };
+        assert_eq!(bar(empty, &[segment(5, 5, Fill::Call)], 3).columns.iter().flatten().count(), 1);
         assert!(bar(WINDOW, &[segment(1_000, 2_000, Fill::Call)], 0).columns.is_empty());
         assert_eq!(drawn(&[], 3), "   ");
     }
 
     proptest! {
         #[test]
-        fn anything_in_the_window_shows_and_only_where_it_was(
+        fn a_segment_in_the_window_is_drawn_in_one_run(
             from in 0_u64..3_000, length in 0_u64..3_000, columns in 1_usize..80
         ) {
             let one = segment(from, from + length, Fill::Device);
             let bar = bar(WINDOW, &[one], columns);
             prop_assert_eq!(bar.columns.len(), columns);
             prop_assert_eq!(bar.columns.iter().any(Option::is_some), touches(WINDOW, &one));
-            let places: Vec<usize> = (0..columns).filter(|&at| bar.columns[at].is_some()).collect();
-            // In one piece.
-            prop_assert!(places.windows(2).all(|pair| pair[1] == pair[0] + 1));
+            let filled: Vec<usize> = (0..columns).filter(|&at| bar.columns[at].is_some()).collect();
+            prop_assert!(filled.windows(2).all(|pair| pair[1] == pair[0] + 1));
         }
     }
 }

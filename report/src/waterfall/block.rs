@@ -1,4 +1,4 @@
-//! The block layer's rows: bios with their requests, of a call or of a commit.
+//! Rows of the block layer: bios with their requests, of a call or of a commit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,102 +7,107 @@ use blkkin_aggregator::trace::Trace;
 use blkkin_wire::event::{BioEvent, BlockOp, BlockStatus, RequestEvent, Submitter};
 use blkkin_wire::ids::{DeviceId, SpanId};
 
-use self::choice::{BIOS_SHOWN, Choice, choose};
+use self::selection::{BIOS_SHOWN, BioSelection, select};
 use super::bar::{Fill, Segment};
-use super::tree::{Group, Row};
+use super::row::{Row, RowGroup};
 use crate::text::style::Ink;
 use crate::text::units;
 
-pub mod choice;
+pub mod selection;
 
-/// The bios of `of` with their requests, then requests without a bio here. `named` has the devices' names.
-pub(super) fn groups(named: &Trace, of: &Trace, depth: usize) -> Vec<Group> {
-    let below = below(of);
-    let several = !below.is_empty() || devices(named).len() > 1;
-    let name = |device| if several { format!(" {}", device_name(named, of, device)) } else { String::new() };
-    let choice = choose(of, |bio| !is_below(&below, bio));
-    let mut groups: Vec<Group> =
-        choice.shown.iter().map(|bio| bio_group(bio, of, (&choice.merged, &below), depth, &name)).collect();
-    groups.extend(more_bios(&choice, of, depth));
-    let here: BTreeSet<SpanId> = of.bios.iter().map(|bio| bio.span).collect();
-    let is_here = |span: SpanId| here.contains(&span);
-    let alone: Vec<&RequestEvent> =
-        of.requests.iter().filter(|request| !request.parent.is_some_and(is_here)).collect();
-    groups.extend(requests_alone(&alone, depth, name));
+/// Returns the bios of `trace` with their requests, then the requests without a recorded bio.
+/// `names_of` is the trace with the devices' names.
+pub(super) fn groups(names_of: &Trace, trace: &Trace, depth: usize) -> Vec<RowGroup> {
+    let lower_bios = lower_bios(trace);
+    let several = !lower_bios.is_empty() || devices(names_of).len() > 1;
+    let name =
+        |device| if several { format!(" {}", device_name(names_of, trace, device)) } else { String::new() };
+    let selection = select(trace, |bio| !is_lower(&lower_bios, bio));
+    let mut groups: Vec<RowGroup> = selection
+        .shown
+        .iter()
+        .map(|bio| bio_group(bio, trace, (&selection.merged, &lower_bios), depth, &name))
+        .collect();
+    groups.extend(more_bios(&selection, trace, depth));
+    let bios: BTreeSet<SpanId> = trace.bios.iter().map(|bio| bio.span).collect();
+    let is_recorded = |span: SpanId| bios.contains(&span);
+    let without_bio: Vec<&RequestEvent> =
+        trace.requests.iter().filter(|request| !request.parent.is_some_and(is_recorded)).collect();
+    groups.extend(requests_without_bio(&without_bio, depth, name));
     groups
 }
 
-/// Bios by a request or a bio of their trace.
+/// Bios by the bio or request of their trace that submitted them.
 type Bios<'a> = BTreeMap<SpanId, Vec<&'a BioEvent>>;
 
-/// The bios that do the work of a request or a bio of this trace, by it.
-fn below(of: &Trace) -> Bios<'_> {
-    let requests = of.requests.iter().map(|request| request.span);
-    let here: BTreeSet<SpanId> = of.bios.iter().map(|bio| bio.span).chain(requests).collect();
-    let mut below = Bios::new();
-    for bio in of.bios.iter().filter(|bio| !of.queued_by_root(bio)) {
-        if let Submitter::Span(above) = bio.submitter
-            && here.contains(&above)
+/// Returns the bios on lower devices, by the bio or request that submitted them.
+fn lower_bios(trace: &Trace) -> Bios<'_> {
+    let requests = trace.requests.iter().map(|request| request.span);
+    let parents: BTreeSet<SpanId> = trace.bios.iter().map(|bio| bio.span).chain(requests).collect();
+    let mut lower_bios = Bios::new();
+    for bio in trace.bios.iter().filter(|bio| !trace.queued_by_root(bio)) {
+        if let Submitter::Span(parent) = bio.submitter
+            && parents.contains(&parent)
         {
-            below.entry(above).or_default().push(bio);
+            lower_bios.entry(parent).or_default().push(bio);
         }
     }
-    below
+    lower_bios
 }
 
-fn is_below(below: &Bios<'_>, bio: &BioEvent) -> bool {
-    matches!(bio.submitter, Submitter::Span(above) if below.contains_key(&above))
+fn is_lower(lower_bios: &Bios<'_>, bio: &BioEvent) -> bool {
+    matches!(bio.submitter, Submitter::Span(parent) if lower_bios.contains_key(&parent))
 }
 
-/// A bio, its requests, below each in a row what was merged into it, and what did its work on a device below.
+/// Returns a bio, its requests with the bios merged into them, and the bios on lower devices.
 fn bio_group(
     bio: &BioEvent,
-    of: &Trace,
-    (merged, below): (&Bios<'_>, &Bios<'_>),
+    trace: &Trace,
+    (merged, lower_bios): (&Bios<'_>, &Bios<'_>),
     depth: usize,
     name: &impl Fn(DeviceId) -> String,
-) -> Group {
+) -> RowGroup {
     let row = |request: &RequestEvent| request_row(request, depth + 1, &name(request.device));
-    // Where devices lie on one another a bio's is not its request's.
-    let device = if below.is_empty() { String::new() } else { name(bio.device) };
+    // On stacked devices, a bio and its request can be on different devices.
+    let device = if lower_bios.is_empty() { String::new() } else { name(bio.device) };
     let mut rows = vec![bio_row(bio, depth, &device)];
-    rows.extend(under(bio.span, of, below, depth + 1, name));
-    for request in of.requests.iter().filter(|request| request.parent == Some(bio.span)) {
+    rows.extend(lower_bio_rows(bio.span, trace, lower_bios, depth + 1, name));
+    for request in trace.requests.iter().filter(|request| request.parent == Some(bio.span)) {
         rows.push(row(request));
         let bios = merged.get(&request.span);
         rows.extend(bios.and_then(|bios| {
-            many_bios(bios, depth + 2, format!("{} merged", units::count(bios.len() as u64)))
+            summed_bios(bios, depth + 2, format!("{} merged", units::count(bios.len() as u64)))
         }));
-        rows.extend(under(request.span, of, below, depth + 2, name));
+        rows.extend(lower_bio_rows(request.span, trace, lower_bios, depth + 2, name));
     }
-    rows.extend(of.carried.iter().filter(|carried| carried.bio == bio.span).map(|carried| {
+    rows.extend(trace.carried.iter().filter(|carried| carried.bio == bio.span).map(|carried| {
         let row = row(&carried.request);
-        Row { label: format!("{}, another's", row.label), ..row }
+        Row { label: format!("{}, of another trace", row.label), ..row }
     }));
-    Group { at: bio.queue, rows }
+    RowGroup { start: bio.queue, rows }
 }
 
-/// What did the work of a bio or a request on a device below.
-fn under(
-    above: SpanId,
-    of: &Trace,
-    below: &Bios<'_>,
+/// Returns the rows of the bios that a bio or request submitted to a lower device.
+fn lower_bio_rows(
+    parent: SpanId,
+    trace: &Trace,
+    lower_bios: &Bios<'_>,
     depth: usize,
     name: &impl Fn(DeviceId) -> String,
 ) -> Vec<Row> {
-    let bios = below.get(&above).map(Vec::as_slice).unwrap_or_default();
+    let bios = lower_bios.get(&parent).map(Vec::as_slice).unwrap_or_default();
     let (shown, more) = bios.split_at(bios.len().min(BIOS_SHOWN));
-    let groups = shown.iter().map(|bio| bio_group(bio, of, (&Bios::new(), below), depth, name));
+    let groups = shown.iter().map(|bio| bio_group(bio, trace, (&Bios::new(), lower_bios), depth, name));
     let rows = groups.flat_map(|group| group.rows);
-    rows.chain(many_bios(more, depth, units::counted(more.len() as u64, "more bio"))).collect()
+    rows.chain(summed_bios(more, depth, units::counted(more.len() as u64, "more bio"))).collect()
 }
 
 fn bio_row(bio: &BioEvent, depth: usize, device: &str) -> Row {
     let merged = if !bio.first && bio.request.is_some() { ", merged" } else { "" };
     let split = if bio.split { ", split" } else { "" };
     let label = format!("bio {}{device}{merged}{split}{}", operation(bio.op, bio.bytes), failure(bio.status));
-    let life = Segment { from: bio.queue, to: bio.end, fill: Fill::Bio };
-    Row::new(depth, label, bio.end.since(bio.queue), vec![life]).inked(status_ink(bio.status))
+    let lifetime = Segment { from: bio.queue, to: bio.end, fill: Fill::Bio };
+    Row::new(depth, label, bio.end.since(bio.queue), vec![lifetime]).with_ink(status_ink(bio.status))
 }
 
 fn request_row(request: &RequestEvent, depth: usize, device: &str) -> Row {
@@ -120,10 +125,11 @@ fn request_row(request: &RequestEvent, depth: usize, device: &str) -> Row {
         device: phases::device(request),
         ..Row::new(depth, label, request.complete.since(request.start), segments(request))
     }
-    .inked(status_ink(request.status))
+    .with_ink(status_ink(request.status))
 }
 
-/// A request's time before it was in a scheduler, in it, and at the device; there a cache flush of its own or before its data is told apart.
+/// Returns a request's time before the scheduler, in the scheduler, and at the device. A request of
+/// the flush machinery has a fill of its own at the device.
 pub fn segments(request: &RequestEvent) -> Vec<Segment> {
     let part = |from, to, fill| Segment { from, to, fill };
     let device = if request.flush_sequence { Fill::Flush } else { Fill::Device };
@@ -139,63 +145,71 @@ pub fn segments(request: &RequestEvent) -> Vec<Segment> {
     }
 }
 
-/// The bios that are not shown one by one, and their requests, in a row each. After those shown, of which they are more.
-fn more_bios(choice: &Choice<'_>, of: &Trace, depth: usize) -> Option<Group> {
-    let bios = choice.shown.iter().chain(&choice.rest);
-    let at = bios.map(|bio| bio.queue).max()?;
-    let more = units::counted(choice.rest.len() as u64, "more bio");
-    let mut rows = vec![many_bios(&choice.rest, depth, more)?];
-    let rest: BTreeSet<SpanId> = choice.rest.iter().map(|bio| bio.span).collect();
-    let own = of.requests.iter().filter(|request| request.parent.is_some_and(|bio| rest.contains(&bio)));
+/// Returns one row for the bios without a row of their own and one for their requests, placed after
+/// the shown bios.
+fn more_bios(selection: &BioSelection<'_>, trace: &Trace, depth: usize) -> Option<RowGroup> {
+    let bios = selection.shown.iter().chain(&selection.rest);
+    let start = bios.map(|bio| bio.queue).max()?;
+    let more = units::counted(selection.rest.len() as u64, "more bio");
+    let mut rows = vec![summed_bios(&selection.rest, depth, more)?];
+    let rest: BTreeSet<SpanId> = selection.rest.iter().map(|bio| bio.span).collect();
+    let own = trace.requests.iter().filter(|request| request.parent.is_some_and(|bio| rest.contains(&bio)));
     let carried =
-        of.carried.iter().filter(|carried| rest.contains(&carried.bio)).map(|carried| &carried.request);
+        trace.carried.iter().filter(|carried| rest.contains(&carried.bio)).map(|carried| &carried.request);
     let requests: Vec<_> = own.chain(carried).collect();
-    rows.extend(many_requests(&requests, depth + 1, ""));
-    Some(Group { at, rows })
+    rows.extend(summed_requests(&requests, depth + 1, ""));
+    Some(RowGroup { start, rows })
 }
 
-fn many_bios(bios: &[&BioEvent], depth: usize, how_many: String) -> Option<Row> {
+fn summed_bios(bios: &[&BioEvent], depth: usize, how_many: String) -> Option<Row> {
     let start = bios.iter().map(|bio| bio.queue).min()?;
     let end = bios.iter().map(|bio| bio.end).max()?;
     let bytes: u64 = bios.iter().map(|bio| u64::from(bio.bytes)).sum();
-    let lives = bios.iter().map(|bio| Segment { from: bio.queue, to: bio.end, fill: Fill::Bio }).collect();
+    let lifetimes =
+        bios.iter().map(|bio| Segment { from: bio.queue, to: bio.end, fill: Fill::Bio }).collect();
     let label = format!("+ {how_many}, {}", units::bytes(bytes));
-    Some(Row::new(depth, label, end.since(start), lives).inked(Ink::Dim))
+    Some(Row::new(depth, label, end.since(start), lifetimes).with_ink(Ink::Dim))
 }
 
-fn requests_alone(alone: &[&RequestEvent], depth: usize, name: impl Fn(DeviceId) -> String) -> Vec<Group> {
-    let shown = if alone.len() > BIOS_SHOWN + 1 { BIOS_SHOWN } else { alone.len() };
-    let (first, rest) = alone.split_at(shown);
+fn requests_without_bio(
+    without_bio: &[&RequestEvent],
+    depth: usize,
+    name: impl Fn(DeviceId) -> String,
+) -> Vec<RowGroup> {
+    let shown = if without_bio.len() > BIOS_SHOWN + 1 { BIOS_SHOWN } else { without_bio.len() };
+    let (first, rest) = without_bio.split_at(shown);
     let row = |request: &&RequestEvent| request_row(request, depth, &name(request.device));
-    let mut groups: Vec<Group> =
-        first.iter().map(|request| Group { at: request.start, rows: vec![row(request)] }).collect();
-    let at = rest.iter().map(|request| request.start).min();
-    groups.extend(at.zip(many_requests(rest, depth, "+ ")).map(|(at, row)| Group { at, rows: vec![row] }));
+    let mut groups: Vec<RowGroup> =
+        first.iter().map(|request| RowGroup { start: request.start, rows: vec![row(request)] }).collect();
+    let start = rest.iter().map(|request| request.start).min();
+    let summed = summed_requests(rest, depth, "+ ");
+    groups.extend(start.zip(summed).map(|(start, row)| RowGroup { start, rows: vec![row] }));
     groups
 }
 
-fn many_requests(requests: &[&RequestEvent], depth: usize, more: &str) -> Option<Row> {
+fn summed_requests(requests: &[&RequestEvent], depth: usize, more: &str) -> Option<Row> {
     let start = requests.iter().map(|request| request.start).min()?;
     let end = requests.iter().map(|request| request.complete).max()?;
     let label = format!("{more}{}", units::counted(requests.len() as u64, "request"));
     let segments = requests.iter().flat_map(|request| segments(request)).collect();
-    Some(Row::new(depth, label, end.since(start), segments).inked(Ink::Dim))
+    Some(Row::new(depth, label, end.since(start), segments).with_ink(Ink::Dim))
 }
 
-/// The names of the devices that its requests went to, those of the commits that it waited for too.
+/// Returns the names of the devices of a trace's requests, with those of the commits that it waited
+/// for.
 pub fn devices(trace: &Trace) -> BTreeSet<String> {
     let all = std::iter::once(trace).chain(trace.causes.iter().map(|cause| &*cause.trace));
-    all.flat_map(|of| requests(of).map(move |request| device_name(trace, of, request.device))).collect()
+    all.flat_map(|part| requests(part).map(move |request| device_name(trace, part, request.device))).collect()
 }
 
-/// Its requests, and those of others that carried its bios.
-pub(super) fn requests(of: &Trace) -> impl Iterator<Item = &RequestEvent> {
-    of.requests.iter().chain(of.carried.iter().map(|carried| &carried.request))
+/// Returns a trace's requests, and the requests of other traces that carried its bios.
+pub(super) fn requests(trace: &Trace) -> impl Iterator<Item = &RequestEvent> {
+    trace.requests.iter().chain(trace.carried.iter().map(|carried| &carried.request))
 }
 
-/// A device's name; its numbers where that is not known.
-pub(super) fn device_name(named: &Trace, of: &Trace, device: DeviceId) -> String {
-    let known = named.names.devices.0.get(&device).or_else(|| of.names.devices.0.get(&device));
+/// Returns a device's name, or its numbers if the name is unknown.
+pub(super) fn device_name(names_of: &Trace, trace: &Trace, device: DeviceId) -> String {
+    let known = names_of.names.devices.0.get(&device).or_else(|| trace.names.devices.0.get(&device));
     known.map_or_else(|| device.to_string(), |name| name.to_string())
 }
 

@@ -1,40 +1,41 @@
-//! Rows side by side: label, bar, times.
+//! Layout of a waterfall's rows: label, bar, times.
 
 use std::collections::BTreeSet;
 
 use super::bar::{Bar, Fill, Window, bar};
-use super::tree::Row;
+use super::row::Row;
 use crate::text::line::{Line, width};
 use crate::text::style::Ink;
 use crate::text::{shorten, units};
 use blkkin_wire::clock::DurationNs;
 
-/// Rows stand this far from the left, below their heading.
+/// Indentation of rows below their heading.
 pub const MARGIN: usize = 4;
-/// Each level stands this much further to the right.
+/// Additional indentation of each level.
 const STEP: usize = 2;
-/// From so many columns on there is room between things; below it bars need it more.
+/// Width from which gaps and margins are wide; below it the bars need the room.
 const ROOMY: usize = 96;
-/// Of the columns, labels take at most this part in a hundred: the bars are what a reader looks at first.
+/// Maximum share of the width for labels, in percent: readers look at the bars first.
 const LABEL_PERCENT: usize = 41;
-/// Between two of the legend's entries.
+/// Gap between two entries of the legend.
 const LEGEND_GAP: usize = 3;
-/// `999 µs`, `1.23 ms`.
+/// Width of a time: `999 µs`, `1.23 ms`.
 const TIME: usize = 7;
-/// `100 %`, `<0.1 %`.
+/// Width of a share: `100 %`, `<0.1 %`.
 const SHARE: usize = 6;
 
-/// Most requests meet no scheduler, and wait for no CPU; and only operations have the others.
-const RARE: [Fill; 5] = [Fill::Scheduled, Fill::Cpu, Fill::Way, Fill::Program, Fill::Moment];
+/// Fills that the legend explains only where they are drawn: few operations have scheduler or CPU
+/// waits, and only daemon spans have the others.
+const RARE: [Fill; 5] = [Fill::Scheduled, Fill::Cpu, Fill::InTransit, Fill::OutsideCalls, Fill::Event];
 
-/// What the bars' characters mean, in as many lines as it takes; those of `rare` things only where they are drawn.
-pub fn legend(rare: &BTreeSet<Fill>, columns: usize) -> Vec<Line> {
+/// Returns the legend of the bars' characters; rare fills only if they are among those `drawn`.
+pub fn legend(drawn: &BTreeSet<Fill>, columns: usize) -> Vec<Line> {
     let begin = || Line::of(" ".repeat(MARGIN), Ink::Plain);
     let mut lines = Vec::new();
     let mut line = begin();
     let entries = [
-        (Fill::Way, "on the way"),
-        (Fill::Program, "no call seen"),
+        (Fill::InTransit, "in transit"),
+        (Fill::OutsideCalls, "no call seen"),
         (Fill::FileSystem, "file system"),
         (Fill::Bio, "bio"),
         (Fill::Queued, "queued"),
@@ -43,9 +44,10 @@ pub fn legend(rare: &BTreeSet<Fill>, columns: usize) -> Vec<Line> {
         (Fill::Flush, "flush"),
         (Fill::Cpu, "waiting for a CPU"),
         (Fill::Unaccounted, "unaccounted"),
-        (Fill::Moment, "a moment"),
+        (Fill::Event, "an event"),
     ];
-    for (fill, meaning) in entries.into_iter().filter(|(fill, _)| !RARE.contains(fill) || rare.contains(fill))
+    for (fill, meaning) in
+        entries.into_iter().filter(|(fill, _)| !RARE.contains(fill) || drawn.contains(fill))
     {
         let (glyph, ink) = glyph(fill);
         let entry = Line::of(glyph.to_string().repeat(2), ink).with(format!(" {meaning}"), Ink::Dim);
@@ -61,8 +63,8 @@ pub fn legend(rare: &BTreeSet<Fill>, columns: usize) -> Vec<Line> {
     lines
 }
 
-/// The rows of one waterfall; shares are of `whole`.
-pub fn lines(rows: &[Row], window: Window, whole: DurationNs, columns: usize) -> Vec<Line> {
+/// Formats the rows of one waterfall; shares are of `total`.
+pub fn lines(rows: &[Row], window: Window, total: DurationNs, columns: usize) -> Vec<Line> {
     let (gap, margin) = if columns >= ROOMY { (2, MARGIN) } else { (1, MARGIN / 2) };
     let widest = rows.iter().map(|row| margin + STEP * row.depth + width(&row.label)).max().unwrap_or(0);
     let label = widest.min(columns * LABEL_PERCENT / 100);
@@ -73,8 +75,8 @@ pub fn lines(rows: &[Row], window: Window, whole: DurationNs, columns: usize) ->
         let text = format!("{}{}", " ".repeat(margin + STEP * row.depth), row.label);
         let mut line = Line::of(shorten::end(&text, label), row.ink);
         line.pad_to(label + gap);
-        line.append(drawn(&bar(window, &row.segments, bars)));
-        line.append(numbers_of(row, whole, gap));
+        line.append(bar_line(&bar(window, &row.segments, bars)));
+        line.append(numbers_of(row, total, gap));
         line
     }));
     lines
@@ -93,13 +95,13 @@ fn scale(window: Window, label: usize, bars: usize, gap: usize) -> Line {
     line
 }
 
-fn numbers_of(row: &Row, whole: DurationNs, gap: usize) -> Line {
-    if row.moment {
+fn numbers_of(row: &Row, total: DurationNs, gap: usize) -> Line {
+    if row.instant {
         return Line::new();
     }
     let text = |time: Option<DurationNs>| time.map_or_else(String::new, units::duration);
-    // What went on before or after is no part of the whole.
-    let share = if row.within { units::share(row.time.0, whole.0) } else { units::NONE.to_owned() };
+    // A row that begins before the root or ends after it has no share.
+    let share = if row.within { units::share(row.time.0, total.0) } else { units::NONE.to_owned() };
     let cells = [
         (text(row.queued), TIME, Ink::Queue),
         (text(row.device), TIME, Ink::Device),
@@ -114,8 +116,8 @@ fn numbers_of(row: &Row, whole: DurationNs, gap: usize) -> Line {
     line
 }
 
-/// Pieces of equal fill together, so that colours cost one escape sequence each.
-fn drawn(bar: &Bar) -> Line {
+/// Formats a bar; columns of equal fill share one escape sequence.
+fn bar_line(bar: &Bar) -> Line {
     let mut line = Line::new();
     for run in bar.columns.chunk_by(|a, b| a == b) {
         let (glyph, ink) = run[0].map_or((' ', Ink::Plain), glyph);
@@ -128,14 +130,14 @@ fn drawn(bar: &Bar) -> Line {
     line
 }
 
-/// Lines for lives, blocks for work.
+/// Returns the character of a fill: lines for lifetimes, blocks for work.
 fn glyph(fill: Fill) -> (char, Ink) {
     match fill {
         Fill::Call => ('━', Ink::Bold),
         Fill::Commit => ('━', Ink::Journal),
         Fill::Bio => ('─', Ink::Dim),
-        Fill::Way => ('┈', Ink::Queue),
-        Fill::Program => ('╍', Ink::Plain),
+        Fill::InTransit => ('┈', Ink::Queue),
+        Fill::OutsideCalls => ('╍', Ink::Plain),
         Fill::FileSystem => ('▒', Ink::FileSystem),
         Fill::Unaccounted => ('┄', Ink::Alarm),
         Fill::Cpu => ('╌', Ink::Alarm),
@@ -143,6 +145,6 @@ fn glyph(fill: Fill) -> (char, Ink) {
         Fill::Scheduled => ('▚', Ink::Queue),
         Fill::Flush => ('▓', Ink::Device),
         Fill::Device => ('█', Ink::Device),
-        Fill::Moment => ('◆', Ink::Bold),
+        Fill::Event => ('◆', Ink::Bold),
     }
 }

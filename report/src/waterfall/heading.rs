@@ -1,4 +1,4 @@
-//! Which request it was: how long, which call, on what, by whom, when.
+//! Heading of a waterfall: duration, call, file, task, start time, thread attributes.
 
 use blkkin_aggregator::said::{self, Said};
 use blkkin_aggregator::trace::Trace;
@@ -8,11 +8,11 @@ use blkkin_wire::syscalls::{Arch, Invocation};
 
 use super::draw::MARGIN;
 use crate::collect::files;
-use crate::text::line::{Line, harmless, width};
+use crate::text::line::{Line, sanitize, width};
 use crate::text::style::Ink;
 use crate::text::{shorten, units};
 
-/// Two to five lines.
+/// Returns two to five lines.
 pub fn lines(rank: usize, trace: &Trace, arch: Arch, started: MonotonicNs, columns: usize) -> Vec<Line> {
     let mut lines = Vec::with_capacity(3);
     let mut first = Line::of(format!("{rank:>2}  {}  ", units::duration(trace.duration())), Ink::Bold);
@@ -22,8 +22,8 @@ pub fn lines(rank: usize, trace: &Trace, arch: Arch, started: MonotonicNs, colum
             first.push(" (path cut)", Ink::Alarm);
         }
         if let Some(path) = files::path(trace, call) {
-            let path = format!("on {}", harmless(&path));
-            // Beside the call where there is room, else below it.
+            let path = format!("on {}", sanitize(&path));
+            // After the call if it fits, else on the next line.
             if first.width() + 2 + width(&path) <= columns {
                 first.push(format!("  {path}"), Ink::Plain);
                 lines.push(first);
@@ -35,28 +35,31 @@ pub fn lines(rank: usize, trace: &Trace, arch: Arch, started: MonotonicNs, colum
             lines.push(first);
         }
     }
-    // It is looked for elsewhere by its id: that is never left out.
-    let who = who_and_when(trace, started);
+    // Readers search other tools for the trace id, so it is never cut.
+    let task = task_and_start(trace, started);
     let id = format!("trace {}", trace.id);
-    let both = format!("{who} · {id}");
-    let texts = if MARGIN + width(&both) <= columns { vec![both] } else { vec![who, id] };
+    let both = format!("{task} · {id}");
+    let texts = if MARGIN + width(&both) <= columns { vec![both] } else { vec![task, id] };
     lines.extend(texts.iter().map(|text| indented(text, Ink::Dim)));
-    if let Some(said) = said::by_thread(trace) {
-        lines.push(indented(&shorten::end(&work(&said), columns.saturating_sub(MARGIN)), Ink::Dim));
+    if let Some(attributes) = said::by_thread(trace) {
+        lines.push(indented(
+            &shorten::end(&attributes_line(&attributes), columns.saturating_sub(MARGIN)),
+            Ink::Dim,
+        ));
     }
     lines
 }
 
-/// What its thread said that it worked for.
-fn work(said: &Said<'_>) -> String {
-    let value = |(name, value): &(&str, &str)| format!("{}={}", harmless(name), harmless(value));
-    let left_out = (said.left_out > 0).then(|| format!("{} more not shown", said.left_out));
-    let unread = (said.bytes_unread > 0).then(|| format!("{} bytes not read", said.bytes_unread));
-    let parts: Vec<String> = said.values.iter().map(value).chain(left_out).chain(unread).collect();
+/// Formats the thread attributes of the call.
+fn attributes_line(attributes: &Said<'_>) -> String {
+    let value = |(name, value): &(&str, &str)| format!("{}={}", sanitize(name), sanitize(value));
+    let dropped = (attributes.left_out > 0).then(|| format!("{} more not shown", attributes.left_out));
+    let unread = (attributes.bytes_unread > 0).then(|| format!("{} bytes not read", attributes.bytes_unread));
+    let parts: Vec<String> = attributes.values.iter().map(value).chain(dropped).chain(unread).collect();
     format!("for {}", parts.join(" · "))
 }
 
-/// The call with its arguments and result, as people read them.
+/// Formats the call with its arguments and result.
 pub fn invocation(call: &SyscallEvent, arch: Arch) -> String {
     let ret = match call.outcome {
         SyscallOutcome::Returned(ret) => Some(ret),
@@ -65,8 +68,8 @@ pub fn invocation(call: &SyscallEvent, arch: Arch) -> String {
     let texts = [call.paths[0].as_deref(), call.paths[1].as_deref()];
     let text = Invocation { call: call.call, arch, args: &call.args, ret, texts }.to_string();
     match ret {
-        Some(_) => harmless(&text),
-        None => format!("{} (no exit seen)", harmless(&text)),
+        Some(_) => sanitize(&text),
+        None => format!("{} (no exit seen)", sanitize(&text)),
     }
 }
 
@@ -77,19 +80,19 @@ fn call_ink(call: &SyscallEvent) -> Ink {
     }
 }
 
-fn who_and_when(trace: &Trace, started: MonotonicNs) -> String {
-    let who = trace.names.task.as_ref().map_or_else(
+fn task_and_start(trace: &Trace, started: MonotonicNs) -> String {
+    let task = trace.names.task.as_ref().map_or_else(
         || "unknown task".to_owned(),
         |task| {
             let thread =
                 if task.tid.0 == task.pid.0 { String::new() } else { format!(" · tid {}", task.tid.0) };
-            format!("{} · pid {}{thread}", harmless(&task.comm), task.pid.0)
+            format!("{} · pid {}{thread}", sanitize(&task.comm), task.pid.0)
         },
     );
-    // To the microsecond: it is looked for elsewhere by this too.
+    // In microseconds, because readers search other tools for the start time.
     let micros = trace.start().since(started).0 / 1_000;
     let at = format!("{}.{:06} s", micros / 1_000_000, micros % 1_000_000);
-    format!("{who} · {at} after the start")
+    format!("{task} · {at} after the start")
 }
 
 fn indented(text: &str, ink: Ink) -> Line {

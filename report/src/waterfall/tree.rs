@@ -1,91 +1,47 @@
-//! The rows of a waterfall: the call, the file system's own time, bios with their requests, commits with theirs.
+//! Rows of a waterfall: the call, the file system's own time, bios with their requests, and commits
+//! with theirs.
 
 use blkkin_aggregator::account::Breakdown;
 use blkkin_aggregator::trace::{Cause, Root, Trace};
-use blkkin_wire::clock::{DurationNs, MonotonicNs};
+use blkkin_wire::clock::MonotonicNs;
 
 use super::bar::{Fill, Segment, Window};
 use super::block::{groups, requests};
+use super::row::{Row, RowGroup, mark_within};
 use crate::text::style::Ink;
 
 const CPU: &str = "waiting for a CPU";
 
-/// One row.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
-    /// How far below the root.
-    pub depth: usize,
-    /// What it is.
-    pub label: String,
-    /// The label's ink.
-    pub ink: Ink,
-    /// When it was.
-    pub segments: Vec<Segment>,
-    /// A request's time before its issue.
-    pub queued: Option<DurationNs>,
-    /// A request's time at the device or with the flush machinery.
-    pub device: Option<DurationNs>,
-    /// All of its time.
-    pub time: DurationNs,
-    /// All of it lies within the root's life, so that it is a share of it.
-    pub within: bool,
-    /// It is no stretch of time.
-    pub moment: bool,
-}
-
-impl Row {
-    pub(super) fn new(depth: usize, label: String, time: DurationNs, segments: Vec<Segment>) -> Self {
-        let (queued, device, within, moment) = (None, None, true, false);
-        Row { depth, label, ink: Ink::Plain, segments, queued, device, time, within, moment }
-    }
-
-    pub(super) fn inked(self, ink: Ink) -> Self {
-        Row { ink, ..self }
-    }
-}
-
-/// From the root's begin to the end of whatever it left behind; of commits only the part that it waited for.
+/// Returns the time from the root's start to the end of its last I/O. Of a commit, only the part
+/// that the root waited for is included.
 pub fn window(trace: &Trace) -> Window {
     Window { from: trace.start(), to: trace.last_end() }
 }
 
-/// All rows of a trace.
-pub fn rows(trace: &Trace, split: Breakdown) -> Vec<Row> {
-    let life = Segment { from: trace.start(), to: trace.end(), fill: Fill::Call };
-    let mut rows = vec![Row::new(0, root_label(trace), trace.duration(), vec![life]).inked(Ink::Bold)];
-    // The account gives all of the root's own time to one of them.
+/// Returns all rows of a trace.
+pub fn rows(trace: &Trace, breakdown: Breakdown) -> Vec<Row> {
+    let lifetime = Segment { from: trace.start(), to: trace.end(), fill: Fill::Call };
+    let mut rows = vec![Row::new(0, root_label(trace), trace.duration(), vec![lifetime]).with_ink(Ink::Bold)];
+    // The breakdown assigns all of the root's own time to one of them.
     let own = [
-        ("file system", split.file_system, Fill::FileSystem, Ink::FileSystem),
-        ("unaccounted", split.unaccounted, Fill::Unaccounted, Ink::Alarm),
+        ("file system", breakdown.file_system, Fill::FileSystem, Ink::FileSystem),
+        ("unaccounted", breakdown.unaccounted, Fill::Unaccounted, Ink::Alarm),
     ];
-    // When in that time it waited for a CPU is not recorded: the larger part has the bar.
-    let waited = (CPU, split.cpu, Fill::Cpu, Ink::Alarm);
-    let most = own.iter().map(|(_, time, ..)| *time).max().unwrap_or_default().max(split.cpu);
-    let own = own.into_iter().chain([waited]).filter(|(_, time, ..)| time.0 > 0);
+    // The wait for a CPU has no recorded start, so the larger part gets the bar.
+    let cpu_wait = (CPU, breakdown.cpu, Fill::Cpu, Ink::Alarm);
+    let longest = own.iter().map(|(_, time, ..)| *time).max().unwrap_or_default().max(breakdown.cpu);
+    let own = own.into_iter().chain([cpu_wait]).filter(|(_, time, ..)| time.0 > 0);
     rows.extend(own.map(|(label, time, fill, ink)| {
-        let stretches = if time == most { idle(trace, life, fill) } else { Vec::new() };
-        Row::new(1, label.to_owned(), time, stretches).inked(ink)
+        let segments = if time == longest { idle(trace, lifetime, fill) } else { Vec::new() };
+        Row::new(1, label.to_owned(), time, segments).with_ink(ink)
     }));
     let mut children = groups(trace, trace, 1);
     children.extend(trace.causes.iter().map(|cause| commit(trace, cause)));
-    // Stable: what began together stays in the order of the trace.
-    children.sort_by_key(|group| group.at);
+    // The sort is stable: equal start times stay in the order of the trace.
+    children.sort_by_key(|group| group.start);
     rows.extend(children.into_iter().flat_map(|group| group.rows));
-    look_within(&mut rows, life);
+    mark_within(&mut rows, lifetime);
     rows
-}
-
-/// Which of the rows lie within `life`.
-pub(super) fn look_within(rows: &mut [Row], life: Segment) {
-    for row in rows {
-        row.within = row.segments.iter().all(|part| part.from >= life.from && part.to <= life.to);
-    }
-}
-
-/// Rows that stay together when siblings are put in order.
-pub(super) struct Group {
-    pub(super) at: MonotonicNs,
-    pub(super) rows: Vec<Row>,
 }
 
 pub(super) fn root_label(trace: &Trace) -> String {
@@ -98,18 +54,18 @@ pub(super) fn root_label(trace: &Trace) -> String {
     }
 }
 
-fn commit(trace: &Trace, cause: &Cause) -> Group {
-    let below = &cause.trace;
+fn commit(trace: &Trace, cause: &Cause) -> RowGroup {
+    let commit_trace = &cause.trace;
     let shared = if cause.primary { "" } else { ", shared" };
-    let life = Segment { from: below.start(), to: below.end(), fill: Fill::Commit };
-    let label = format!("{}{shared}", root_label(below));
-    let mut rows = vec![Row::new(1, label, below.duration(), vec![life]).inked(Ink::Journal)];
-    rows.extend(groups(trace, below, 2).into_iter().flat_map(|group| group.rows));
-    Group { at: below.start(), rows }
+    let lifetime = Segment { from: commit_trace.start(), to: commit_trace.end(), fill: Fill::Commit };
+    let label = format!("{}{shared}", root_label(commit_trace));
+    let mut rows = vec![Row::new(1, label, commit_trace.duration(), vec![lifetime]).with_ink(Ink::Journal)];
+    rows.extend(groups(trace, commit_trace, 2).into_iter().flat_map(|group| group.rows));
+    RowGroup { start: commit_trace.start(), rows }
 }
 
-/// Of `life`, the stretches in which no bio, request or commit was on its way.
-fn idle(trace: &Trace, life: Segment, fill: Fill) -> Vec<Segment> {
+/// Returns the segments of `lifetime` in which no bio, request or commit was in flight.
+fn idle(trace: &Trace, lifetime: Segment, fill: Fill) -> Vec<Segment> {
     let all = std::iter::once(trace).chain(trace.causes.iter().map(|cause| &*cause.trace));
     let mut busy: Vec<_> =
         trace.causes.iter().map(|cause| (cause.trace.start(), cause.trace.end())).collect();
@@ -117,23 +73,27 @@ fn idle(trace: &Trace, life: Segment, fill: Fill) -> Vec<Segment> {
         busy.extend(of.bios.iter().map(|bio| (bio.queue, bio.end)));
         busy.extend(requests(of).map(|request| (request.start, request.complete)));
     }
-    free(busy, life, fill)
+    uncovered(busy, lifetime, fill)
 }
 
-/// Of `life`, what none of these stretches covers.
-pub(super) fn free(mut busy: Vec<(MonotonicNs, MonotonicNs)>, life: Segment, fill: Fill) -> Vec<Segment> {
-    // One that ended before it began, by a broken clock, was not on its way.
+/// Returns the segments of `lifetime` that none of the `busy` ranges covers.
+pub(super) fn uncovered(
+    mut busy: Vec<(MonotonicNs, MonotonicNs)>,
+    lifetime: Segment,
+    fill: Fill,
+) -> Vec<Segment> {
+    // A range that ends before it starts comes from a broken clock and covers nothing.
     busy.retain(|(from, to)| from < to);
     busy.sort_unstable();
-    let (mut idle, mut free_from) = (Vec::new(), life.from);
+    let (mut idle, mut uncovered_from) = (Vec::new(), lifetime.from);
     for (from, to) in busy {
-        if from.min(life.to) > free_from {
-            idle.push(Segment { from: free_from, to: from.min(life.to), fill });
+        if from.min(lifetime.to) > uncovered_from {
+            idle.push(Segment { from: uncovered_from, to: from.min(lifetime.to), fill });
         }
-        free_from = free_from.max(to);
+        uncovered_from = uncovered_from.max(to);
     }
-    if life.to > free_from {
-        idle.push(Segment { from: free_from, to: life.to, fill });
+    if lifetime.to > uncovered_from {
+        idle.push(Segment { from: uncovered_from, to: lifetime.to, fill });
     }
     idle
 }

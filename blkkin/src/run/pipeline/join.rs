@@ -125,7 +125,7 @@ impl TraceRouter {
         match &mut self.local_linker {
             Some(home) => {
                 home.take(trace, spans, &mut |spans| offer(&self.sinks, spans));
-                home.moves().iter().for_each(|(of, moved)| self.report.moved(*of, moved));
+                home.moves().iter().for_each(|(of, moved)| self.report.reparent(*of, moved));
             }
             None => offer(&self.sinks, spans),
         }

@@ -1,4 +1,4 @@
-//! Traces may come from another machine's tracer: whatever their numbers, the report holds its promises.
+//! Page width for arbitrary traces: they can come from another machine's tracer.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -10,12 +10,12 @@ use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::{BlockOp, SyscallOutcome};
 use proptest::prelude::*;
 
-/// One of the odd traces with every time and size replaced.
+/// Generates one of the unusual traces with random times and sizes.
 fn any_trace() -> impl Strategy<Value = Trace> {
     let time = prop_oneof![4 => 0_u64..3_000_000_000, 1 => any::<u64>()].prop_map(MonotonicNs);
     let times = prop::collection::vec(time, 12);
     (0_usize..11, times, any::<i64>(), any::<u32>()).prop_map(|(kind, times, ret, word)| {
-        let mut trace = odd(kind);
+        let mut trace = unusual(kind);
         let mut times = times.into_iter().cycle();
         let mut next = || times.next().unwrap();
         if let Root::Call(call) = &mut trace.root {
@@ -35,7 +35,7 @@ fn any_trace() -> impl Strategy<Value = Trace> {
     })
 }
 
-fn odd(kind: usize) -> Trace {
+fn unusual(kind: usize) -> Trace {
     let [commit, fsync] = common::fsync_with_commit(1, 10);
     match kind {
         0 => commit,
@@ -45,7 +45,7 @@ fn odd(kind: usize) -> Trace {
         4 => common::missing_root(1, 10),
         5 => common::late_part(1, 10),
         6 => common::pipe_read(1, 10),
-        7 => common::torn(1, 10),
+        7 => common::interrupted_fsync(1, 10),
         8 => common::failed_open(1, 10),
         9 => common::lock(1, 10),
         _ => common::fdatasync(1, 10, 0),
@@ -56,7 +56,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_trace_makes_a_page_that_fits(
+    fn pages_of_arbitrary_traces_fit_the_width(
         traces in prop::collection::vec(any_trace(), 0..12), width in 60_usize..160
     ) {
         let report = common::report(&traces);

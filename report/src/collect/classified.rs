@@ -1,27 +1,27 @@
-//! A trace with what every table asks of it, found out once.
+//! A trace with the classification that several tables need, computed once.
 
 use blkkin_aggregator::account::subject::Subject;
 use blkkin_aggregator::trace::Trace;
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::event::SyscallEvent;
 
-/// A trace, what its call was about, and how long its root took.
+/// A trace, the kind of object that its call used, and the duration of its root.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen<'a> {
+pub(crate) struct ClassifiedTrace<'a> {
     pub(crate) trace: &'a Trace,
     pub(crate) subject: Subject,
     pub(crate) time: DurationNs,
 }
 
-impl<'a> Seen<'a> {
-    /// The call at its root, if it asked storage for something.
+impl<'a> ClassifiedTrace<'a> {
+    /// Returns the root call if it is a storage call.
     pub(crate) fn storage_call(&self) -> Option<&'a SyscallEvent> {
         self.trace.call().filter(|_| self.subject == Subject::Storage)
     }
 }
 
-impl<'a> From<&'a Trace> for Seen<'a> {
+impl<'a> From<&'a Trace> for ClassifiedTrace<'a> {
     fn from(trace: &'a Trace) -> Self {
-        Seen { trace, subject: Subject::of(trace), time: trace.duration() }
+        ClassifiedTrace { trace, subject: Subject::of(trace), time: trace.duration() }
     }
 }

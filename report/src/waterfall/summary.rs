@@ -1,4 +1,4 @@
-//! Where a request's time went, in a sentence.
+//! Sentence with the shares of a storage operation's time.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,31 +11,32 @@ use blkkin_wire::event::Submitter;
 use blkkin_wire::ids::{DeviceId, SpanId};
 
 use super::block;
-use crate::text::line::harmless;
+use crate::text::line::sanitize;
 use crate::text::units;
 
-/// `91.2 % at the device loop0, 6.1 % in the file system, 2.7 % unaccounted`, and what else is known of it.
-pub fn words(trace: &Trace, split: Breakdown) -> String {
+/// Formats the shares and remarks:
+/// `91.2 % at the device loop0, 6.1 % in the file system, 2.7 % unaccounted`.
+pub fn summary(trace: &Trace, breakdown: Breakdown) -> String {
     let at_device = format!("at {}", devices(trace));
-    let in_queue = match waited_in(trace) {
-        Some(device) => format!("in the block queue of {}", harmless(&device)),
+    let in_queue = match longest_queue(trace) {
+        Some(device) => format!("in the block queue of {}", sanitize(&device)),
         None => "in the block queue".to_owned(),
     };
     let mut parts = [
-        (split.device, at_device.as_str()),
-        (split.block, in_queue.as_str()),
-        (split.journal, "in the journal"),
-        (split.file_system, "in the file system"),
-        (split.cpu, "waiting for a CPU"),
-        (split.unaccounted, "unaccounted"),
+        (breakdown.device, at_device.as_str()),
+        (breakdown.block, in_queue.as_str()),
+        (breakdown.journal, "in the journal"),
+        (breakdown.file_system, "in the file system"),
+        (breakdown.cpu, "waiting for a CPU"),
+        (breakdown.unaccounted, "unaccounted"),
     ];
-    // Stable: of equals in the order from the device upwards.
+    // The sort is stable: equal times stay in the order from the device upwards.
     parts.sort_by_key(|(time, _)| Reverse(*time));
-    let whole = trace.duration().0;
-    let said = parts.iter().filter(|(time, _)| time.0 > 0);
-    let said: Vec<String> =
-        said.map(|(time, place)| format!("{} {place}", units::share(time.0, whole))).collect();
-    let mut sentence = said.join(", ");
+    let total = trace.duration().0;
+    let shares = parts.iter().filter(|(time, _)| time.0 > 0);
+    let shares: Vec<String> =
+        shares.map(|(time, place)| format!("{} {place}", units::share(time.0, total))).collect();
+    let mut sentence = shares.join(", ");
     for remark in remarks(trace) {
         sentence.push_str(if sentence.is_empty() { "" } else { "; " });
         sentence.push_str(&remark);
@@ -43,9 +44,9 @@ pub fn words(trace: &Trace, split: Breakdown) -> String {
     sentence
 }
 
-/// By name while they are few.
+/// Names the devices, or counts them if there are more than two.
 fn devices(trace: &Trace) -> String {
-    let names: Vec<String> = block::devices(trace).into_iter().map(|name| harmless(&name)).collect();
+    let names: Vec<String> = block::devices(trace).into_iter().map(|name| sanitize(&name)).collect();
     match names.as_slice() {
         [] => "the device".to_owned(),
         [one] => format!("the device {one}"),
@@ -54,9 +55,9 @@ fn devices(trace: &Trace) -> String {
     }
 }
 
-/// Where devices lie on one another: the device whose bios waited longest with nothing of theirs at a device, nor on its way
-/// to one below.
-fn waited_in(trace: &Trace) -> Option<String> {
+/// Returns, for stacked devices, the device whose bios waited longest without a request at a device
+/// and without a bio in flight to a lower device.
+fn longest_queue(trace: &Trace) -> Option<String> {
     let all = || std::iter::once(trace).chain(trace.causes.iter().map(|cause| &*cause.trace));
     if all().all(|of| of.bios.iter().all(|bio| of.queued_by_root(bio))) {
         return None;
@@ -69,8 +70,8 @@ fn waited_in(trace: &Trace) -> Option<String> {
             busy.entry(parent).or_default().push((phases::at_device(request), request.complete));
         }
         for bio in &of.bios {
-            if let Submitter::Span(above) = bio.submitter {
-                busy.entry(above).or_default().push((bio.queue, bio.end));
+            if let Submitter::Span(parent) = bio.submitter {
+                busy.entry(parent).or_default().push((bio.queue, bio.end));
             }
         }
         for bio in &of.bios {
@@ -82,22 +83,22 @@ fn waited_in(trace: &Trace) -> Option<String> {
     Some(block::device_name(trace, trace, device))
 }
 
-/// How much of a stretch of time none of these covers.
+/// Returns how much of a time range none of `parts` covers.
 fn uncovered(from: MonotonicNs, to: MonotonicNs, mut parts: Vec<(MonotonicNs, MonotonicNs)>) -> u64 {
     parts.sort_unstable();
-    let (mut free_from, mut uncovered) = (from, 0);
+    let (mut uncovered_from, mut uncovered) = (from, 0);
     for (begin, end) in parts {
-        uncovered += begin.min(to).since(free_from).0;
-        free_from = free_from.max(end);
+        uncovered += begin.min(to).since(uncovered_from).0;
+        uncovered_from = uncovered_from.max(end);
     }
-    uncovered + to.since(free_from).0
+    uncovered + to.since(uncovered_from).0
 }
 
 fn remarks(trace: &Trace) -> Vec<String> {
     let mut remarks = Vec::new();
     let Some(call) = trace.call() else { return remarks };
-    let asked = !trace.bios.is_empty() || !trace.requests.is_empty() || !trace.causes.is_empty();
-    if !asked && trace.missing.nothing() {
+    let submitted_io = !trace.bios.is_empty() || !trace.requests.is_empty() || !trace.causes.is_empty();
+    if !submitted_io && trace.missing.nothing() {
         remarks.push("nothing went to a device".to_owned());
     }
     if call.sleeps == 0 {

@@ -1,0 +1,161 @@
+//! Builders of events and traces for the tests of this crate. The tests in `tests/` include this
+//! file by its path.
+
+use std::sync::Arc;
+
+use blkkin_aggregator::named::NamedFile;
+use blkkin_aggregator::trace::{Root, Trace};
+use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
+use blkkin_wire::daemon_span::DaemonSpanEvent;
+use blkkin_wire::event::{
+    BioEvent, BlockOp, BlockStatus, Captured, ContextSource, FileEvent, OpenFile, RequestEvent, Submitter,
+    SyscallEvent, TaskRef, TraceContext,
+};
+use blkkin_wire::ids::{
+    BootId, DeviceId, Fd, FileId, NodeId, Sector, Source, SpanId, StartEpoch, TaskId, TraceId,
+};
+use blkkin_wire::remote_link::{RpcEndpointEvent, RpcKey, RpcSide};
+use blkkin_wire::syscalls::SyscallId;
+
+/// Task of all events.
+pub(crate) const TASK: TaskRef = TaskRef { id: TaskId(1), version: 0 };
+/// Device of all block events.
+pub(crate) const DEVICE: DeviceId = DeviceId { major: 7, minor: 0 };
+/// Root of block events that set no other.
+const ROOT: SpanId = SpanId(1);
+const FILE: FileId = FileId { device: DEVICE, ino: 12, generation: 1 };
+
+/// Returns a trace without events.
+pub(crate) fn empty(root: u64) -> Trace {
+    let source = Source { node: NodeId(1), boot: BootId(2), epoch: StartEpoch(3) };
+    let anchor = ClockAnchor {
+        monotonic: MonotonicNs(0),
+        wallclock: WallclockNs(0),
+        uncertainty: DurationNs(0),
+        ..ClockAnchor::NONE
+    };
+    Trace::new(source, anchor, SpanId(root))
+}
+
+/// Returns a call at time 0 that takes `time` ns.
+pub(crate) fn call(span: u64, name: &str, time: u64) -> Trace {
+    call_between(span, name, 0, time)
+}
+
+/// Returns a call on file descriptor 3.
+pub(crate) fn call_between(span: u64, name: &str, enter: u64, exit: u64) -> Trace {
+    let mut trace = empty(span);
+    let id = SyscallId::by_name(name).unwrap();
+    trace.root = Root::Call(SyscallEvent {
+        args: [3, 0, 0, 0, 0, 0],
+        ..SyscallEvent::bare(SpanId(span), TASK, id, MonotonicNs(enter), MonotonicNs(exit))
+    });
+    trace
+}
+
+/// Applies `change` to the call of a trace.
+pub(crate) fn with_call(trace: &mut Trace, change: impl FnOnce(&mut SyscallEvent)) {
+    if let Root::Call(call) = &mut trace.root {
+        change(call);
+    }
+}
+
+/// Returns the call on a file of this path and mode.
+pub(crate) fn on_file(mut trace: Trace, path: &str, mode: u32) -> Trace {
+    with_call(&mut trace, |call| {
+        call.file = Some(OpenFile { fd: Fd(3), file: FILE, position_before: None, position_after: None });
+    });
+    trace.names.file = Some(file(path, mode));
+    trace
+}
+
+/// Returns the name of a file.
+pub(crate) fn file(path: &str, mode: u32) -> Arc<NamedFile> {
+    let event = FileEvent {
+        time: MonotonicNs(0),
+        file: FILE,
+        path: path.into(),
+        captured: Captured::Full,
+        filesystem: "ext4".into(),
+        device_file: None,
+        mode,
+    };
+    Arc::new(event.into())
+}
+
+/// Returns a write of 4 KiB that the root submitted. Its request has the span id `span + 100`.
+pub(crate) fn bio(span: u64, queue: u64, end: u64) -> BioEvent {
+    BioEvent {
+        span: SpanId(span),
+        submitter: Submitter::Span(ROOT),
+        root: ROOT,
+        task: TASK,
+        request: Some(SpanId(span + 100)),
+        first: true,
+        split: false,
+        queue: MonotonicNs(queue),
+        end: MonotonicNs(end),
+        device: DEVICE,
+        sector: Sector(0),
+        bytes: 4096,
+        op: BlockOp(1),
+        status: BlockStatus(0),
+    }
+}
+
+/// Returns a write request of 4 KiB without a bio.
+pub(crate) fn request(span: u64, start: u64, issue: Option<u64>, complete: u64) -> RequestEvent {
+    RequestEvent {
+        span: SpanId(span),
+        parent: None,
+        root: ROOT,
+        task: TASK,
+        start: MonotonicNs(start),
+        insert: None,
+        issue: issue.map(MonotonicNs),
+        complete: MonotonicNs(complete),
+        device: DEVICE,
+        sector: Sector(0),
+        bytes: 4096,
+        op: BlockOp(1),
+        status: BlockStatus(0),
+        bios: 1,
+        tag: None,
+        plugged: false,
+        requeued: false,
+        flush_sequence: false,
+    }
+}
+
+/// Returns a trace whose root is a daemon span.
+pub(crate) fn daemon_span(span: DaemonSpanEvent) -> Trace {
+    let mut trace = empty(span.span.0);
+    trace.id = span.trace;
+    trace.root = Root::Operation(Box::new(span));
+    trace
+}
+
+/// Adds the server's endpoint of an NBD request to the root of a trace.
+pub(crate) fn with_server_endpoint(mut trace: Trace, connection: &str, cookie: u64) -> Trace {
+    let key = RpcKey { protocol: "nbd".into(), connection: connection.into(), cookie };
+    let (span, begin, end) = (trace.root_span, trace.start(), trace.end());
+    trace.meetings = vec![RpcEndpointEvent {
+        span,
+        root: span,
+        side: RpcSide::Server,
+        key,
+        unique: false,
+        no_reply: false,
+        begin,
+        end,
+    }];
+    trace
+}
+
+/// Makes the call of a trace a child of `parent` in the trace `id`.
+pub(crate) fn called_for(mut trace: Trace, id: TraceId, parent: SpanId, source: ContextSource) -> Trace {
+    let context = TraceContext { trace: id, span: parent, flags: 0, source };
+    with_call(&mut trace, |call| call.context = Some(context.into()));
+    trace.id = id;
+    trace
+}
