@@ -130,7 +130,8 @@ fn dependencies(workspace: &Workspace, advisories: bool) -> Result<()> {
     Ok(())
 }
 
-/// Our own copy: the version is pinned, and nobody's `~/.cargo/bin` changes.
+/// Returns the path of `cargo-deny`, installed in the tool chain's folder: the version is pinned, and
+/// the user's `~/.cargo/bin` stays unchanged.
 fn cargo_deny(workspace: &Workspace) -> Result<PathBuf> {
     let prefix = workspace.toolchain_dir();
     let program = prefix.join("bin/cargo-deny");

@@ -21,8 +21,6 @@ const NOT_YET: &[&str] = &[
     "bench:peers::fio_load",
     "blkkin:services::agent::pipeline",
     "nbd-server:pool",
-    "report:json",
-    "report:waterfall::block",
     "tracer:attach",
     "ust-provider:load",
     "xtask:bench",

@@ -97,9 +97,9 @@ const NEED_CONTEXT: [&str; 2] = ["blkkin/tests/context ", "blkkin/tests/writers 
 const CONTEXT: (&str, &str, &str) = ("blkkin/tests/context", "BLKKIN_BUILD_CONTEXT_PROGRAMS", "context");
 
 /// Builds the context programs and returns them and their libraries with their paths in the guest.
-fn context_programs(test: &Path, beside: &Path) -> Result<Vec<(String, PathBuf)>> {
+fn context_programs(test: &Path, base: &Path) -> Result<Vec<(String, PathBuf)>> {
     let (_, variable, at) = CONTEXT;
-    let folder = beside.with_extension(at);
+    let folder = base.with_extension(at);
     shell::run_quietly(Command::new(test).env(variable, &folder).args(["--exact", "programs_for_a_guest"]))?;
     let mut programs = Vec::new();
     for entry in std::fs::read_dir(&folder)? {
@@ -130,8 +130,8 @@ fn binary(programs: &[TestProgram]) -> Option<PathBuf> {
 }
 
 /// Reads the executable without debug information, which is a fifth of its size.
-fn stripped(executable: &Path, beside: &Path) -> Result<Vec<u8>> {
-    let small = beside.with_extension("stripped");
+fn stripped(executable: &Path, base: &Path) -> Result<Vec<u8>> {
+    let small = base.with_extension("stripped");
     shell::run_quietly(Command::new("strip").arg("-o").arg(&small).arg(executable))?;
     std::fs::read(&small).with_context(|| format!("cannot read {}", small.display()))
 }
