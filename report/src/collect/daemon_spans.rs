@@ -2,7 +2,7 @@
 //! included.
 //!
 //! *In*: traces, one by one, and which trace belongs into which other trace
-//! ([`SlowestDaemonSpans::reparent`]); the linker of the spans decides that, never this module.
+//! (`SlowestDaemonSpans::reparent`); the linker of the spans decides that, never this module.
 //! *Out*: trees. *Invariant*: traces are connected by a common trace id or by a reparenting, and by
 //! nothing else. The trees do not depend on the order of arrival, unless a limit was reached.
 //!

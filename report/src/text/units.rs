@@ -42,14 +42,14 @@ pub fn counted(number: u64, noun: &str) -> String {
 
 /// Formats a share: `100 %`, `91.2 %`, `0.4 %`, `<0.1 %`. Only the whole is `100 %`, and only zero
 /// is `0 %`.
-pub fn share(part: u64, whole: u64) -> String {
-    if whole == 0 {
+pub fn share(part: u64, total: u64) -> String {
+    if total == 0 {
         return NONE.to_owned();
     }
-    let percent = part as f64 * 100.0 / whole as f64;
+    let percent = part as f64 * 100.0 / total as f64;
     match part {
         0 => "0 %".to_owned(),
-        _ if part >= whole => format!("{percent:.0} %"),
+        _ if part >= total => format!("{percent:.0} %"),
         _ if percent < 0.05 => "<0.1 %".to_owned(),
         _ => format!("{:.1} %", percent.min(99.9)),
     }

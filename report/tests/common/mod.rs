@@ -373,7 +373,7 @@ pub fn final_state() -> FinalState {
     let lost = |minor, name: &str, change| LostDevice {
         device: DeviceId { major: 7, minor },
         name: name.into(),
-        change: change,
+        change,
     };
     let at = MonotonicNs(STARTED.0 + 2_512_345_678);
     let bio = InFlightIo {
