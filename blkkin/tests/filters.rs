@@ -1,9 +1,13 @@
-//! Filters in the kernel: what matches is recorded, and of everything else nothing, not even a count.
+//! Filters in the kernel: matching operations are recorded, and for all others not even a counter
+//! changes.
+//!
+//! *Input*: actors that make a known number of reads, together with actors that must not be
+//! recorded. The expected number of calls is the number that the actors make.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -32,7 +36,7 @@ fn by_process() {
     needs!();
     let (mut wanted, mut other) = (reader("one"), reader("two"));
     let filter = Filter { pids: vec![wanted.pid()], ..Filter::default() };
-    only_reads_of(&everybody(filter, &mut [&mut wanted, &mut other]), 1);
+    assert_only_readers(&trace_all(filter, &mut [&mut wanted, &mut other]), 1);
 }
 
 #[test]
@@ -40,23 +44,23 @@ fn by_name() {
     needs!();
     let (mut wanted, mut other) = (reader("blkkin-wanted"), reader("blkkin-other"));
     let filter = Filter { comms: vec!["blkkin-wanted".into()], ..Filter::default() };
-    only_reads_of(&everybody(filter, &mut [&mut wanted, &mut other]), 1);
+    assert_only_readers(&trace_all(filter, &mut [&mut wanted, &mut other]), 1);
 }
 
-/// A name has 15 bytes in the kernel; a longer one is compared by those.
+/// The kernel keeps 15 bytes of a name; a longer name in a filter is cut to them.
 #[test]
-fn by_a_name_that_is_cut() {
+fn by_a_name_that_is_truncated() {
     needs!();
     let mut wanted = reader("blkkin-wanted-c");
     let filter = Filter { comms: vec!["blkkin-wanted-cut".into()], ..Filter::default() };
-    only_reads_of(&everybody(filter, &mut [&mut wanted]), 1);
+    assert_only_readers(&trace_all(filter, &mut [&mut wanted]), 1);
 }
 
 #[test]
 fn by_thread() {
     needs!();
     let mut actor = Actor::new(|| {
-        // Another thread of the same process, not asked for.
+        // Another thread of the same process, which the filter excludes.
         std::thread::spawn(read).join().unwrap();
         read();
         0
@@ -66,7 +70,7 @@ fn by_thread() {
         syscalls: vec![SyscallId::by_name("pread64").unwrap()],
         ..Filter::default()
     };
-    let recording = everybody(filter, &mut [&mut actor]);
+    let recording = trace_all(filter, &mut [&mut actor]);
     assert_eq!(recording.counts().into_iter().collect::<Vec<_>>(), [("pread64", READS)]);
     assert_eq!(recording.accounts.calls_entered, READS as u64);
 }
@@ -79,8 +83,8 @@ fn by_cgroup() {
     fs::write(cgroup.0.join("cgroup.procs"), wanted.pid().0.to_string()).unwrap();
     let id = CgroupId(fs::metadata(&cgroup.0).unwrap().ino());
     let filter = Filter { cgroups: vec![id], ..Filter::default() };
-    let recording = everybody(filter, &mut [&mut wanted, &mut other]);
-    only_reads_of(&recording, 1);
+    let recording = trace_all(filter, &mut [&mut wanted, &mut other]);
+    assert_only_readers(&recording, 1);
     assert!(recording.tasks().all(|task| task.cgroup == id));
 }
 
@@ -95,9 +99,9 @@ fn by_call() {
     assert_eq!(recording.accounts.calls_entered, READS as u64);
 }
 
-/// What a task queues in a call that was not asked for is not shown as nobody's either.
+/// Bios that a task submits in a filtered call are not recorded as the kernel's either.
 #[test]
-fn by_call_without_the_requests_of_others() {
+fn by_call_without_requests_of_other_calls() {
     needs!("losetup");
     let disk = or_skip!(Disk::raw(READS as u64 * 4096));
     for (name, bios) in [("pread64", READS), ("lseek", 0)] {
@@ -111,7 +115,7 @@ fn by_call_without_the_requests_of_others() {
     }
 }
 
-/// Filters of different kinds must all match, of one kind any.
+/// Filters of different kinds must all match; of one kind any one must.
 #[test]
 fn by_name_and_process() {
     needs!();
@@ -122,10 +126,10 @@ fn by_name_and_process() {
         ..Filter::default()
     };
     let [first, second, third] = &mut actors;
-    only_reads_of(&everybody(filter, &mut [first, second, third]), 1);
+    assert_only_readers(&trace_all(filter, &mut [first, second, third]), 1);
 }
 
-/// A tree that lives already: its members and what they fork later.
+/// The tree of a process that already runs: its members and their later children.
 #[test]
 fn by_tree() {
     needs!();
@@ -164,15 +168,15 @@ fn by_device_and_by_detail() {
         assert!(recording.calls().all(|call| call.bios > 0));
         assert!(recording.bios().all(|bio| bio.device == device));
         assert_eq!(recording.requests().filter(|request| request.device == device).count(), READS);
-        // Those that reached no device are counted as left out.
-        let books = &recording.accounts;
-        assert_eq!(books.calls_entered, books.calls.fired + books.calls_filtered);
-        assert_eq!(books.calls_filtered, 3 + READS as u64, "{books:#?}");
+        // Calls that reached no device count as filtered.
+        let accounts = &recording.accounts;
+        assert_eq!(accounts.calls_entered, accounts.calls.fired + accounts.calls_filtered);
+        assert_eq!(accounts.calls_filtered, 3 + READS as u64, "{accounts:#?}");
     }
 }
 
 #[test]
-fn another_device_is_not_seen() {
+fn another_device_is_not_recorded() {
     needs!("losetup");
     let disk = or_skip!(Disk::raw(1 << 20));
     let mut actor = direct_reader(disk.node(), disk.node());
@@ -187,7 +191,7 @@ fn another_device_is_not_seen() {
     assert_eq!((recording.accounts.calls.fired, recording.accounts.bios_queued), (0, 0));
 }
 
-/// The words of the command line reach the kernel.
+/// Options of the command line reach the kernel.
 #[test]
 fn the_binary_filters_too() {
     needs!();
@@ -210,7 +214,7 @@ fn the_binary_filters_too() {
     }
 }
 
-/// Reads a byte so often, from a file that is there.
+/// Reads a byte `READS` times from an existing file.
 fn read() {
     let mut byte = 0u8;
     // SAFETY: a constant, and one byte that outlives the calls.
@@ -223,7 +227,7 @@ fn read() {
     }
 }
 
-/// One that takes this name and then reads.
+/// Creates an actor that takes this name and then reads.
 fn reader(name: &'static str) -> Actor {
     let name = text(Path::new(name));
     Actor::new(move || {
@@ -234,7 +238,8 @@ fn reader(name: &'static str) -> Actor {
     })
 }
 
-/// Opens both, reads the first directly and asks for the position of the second after each.
+/// Creates an actor that reads the first file with direct I/O and calls `lseek` on the second after
+/// each read.
 fn direct_reader(target: &Path, other: &Path) -> Actor {
     let (target, other) = (text(target), text(other));
     Actor::new(move || {
@@ -254,8 +259,8 @@ fn direct_reader(target: &Path, other: &Path) -> Actor {
     })
 }
 
-/// Everybody on the machine passes by; the filter decides.
-fn everybody(filter: Filter, actors: &mut [&mut Actor]) -> Recording {
+/// Traces all tasks of the machine with this filter.
+fn trace_all(filter: Filter, actors: &mut [&mut Actor]) -> Recording {
     let recorder =
         Recorder::start(&TracerConfig { scope: TraceScope::All, filter, ..TracerConfig::default() }, &[]);
     for actor in actors {
@@ -266,23 +271,23 @@ fn everybody(filter: Filter, actors: &mut [&mut Actor]) -> Recording {
     recording
 }
 
-/// So many readers, whole, and nothing else.
+/// Asserts that exactly this many readers were recorded, completely, and nothing else.
 #[track_caller]
-fn only_reads_of(recording: &Recording, readers: usize) {
+fn assert_only_readers(recording: &Recording, readers: usize) {
     let mut counts: Vec<_> = recording.counts().into_iter().collect();
     counts.sort_unstable();
     assert_eq!(counts, [("close", readers), ("openat", readers), ("pread64", readers * READS)]);
-    let books = &recording.accounts;
+    let accounts = &recording.accounts;
     assert_eq!(
-        (books.calls_entered, books.calls_filtered),
+        (accounts.calls_entered, accounts.calls_filtered),
         ((readers * (READS + 2)) as u64, 0),
-        "{books:#?}"
+        "{accounts:#?}"
     );
     let processes: std::collections::HashSet<_> = recording.tasks().map(|task| task.pid).collect();
     assert_eq!(processes.len(), readers);
 }
 
-/// A cgroup of the test's own, in the hierarchy whose ids the kernel side sees.
+/// A cgroup for this test, in the hierarchy whose ids the eBPF programs read.
 struct Cgroup(PathBuf);
 
 impl Cgroup {
@@ -298,7 +303,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // Empty when its last process has been waited for.
+        // Empty once its last process has been waited for.
         let _ = fs::remove_dir(&self.0).inspect_err(|error| println!("{}: {error}", self.0.display()));
     }
 }

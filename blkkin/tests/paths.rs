@@ -1,9 +1,12 @@
-//! By which path a call named its file, and what its file is called: compared with what the task itself did.
+//! Path arguments of system calls, and paths of open files.
+//!
+//! *Input*: calls that an actor makes with known paths. The recorded paths must be those that the
+//! actor used.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -23,7 +26,7 @@ use support::tools::identity;
 use support::{needs, or_skip};
 
 #[test]
-fn a_file_is_called_what_it_was_opened_as() {
+fn a_file_has_the_path_by_which_it_was_opened() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
     let (old, new) = (file(folder.path(), "old", 1), folder.path().join("new"));
@@ -42,17 +45,17 @@ fn a_file_is_called_what_it_was_opened_as() {
     let paths: Vec<_> = names_at(&recording, "write");
     assert_eq!(paths, [Some(old.clone()), Some(new.clone())]);
     let rename = recording.calls().find(|call| call.call.name().starts_with("rename")).unwrap();
-    let said = rename.paths.each_ref().map(|path| path.as_deref().map(PathBuf::from));
-    assert_eq!(said, [Some(old), Some(new)]);
+    let recorded = rename.paths.each_ref().map(|path| path.as_deref().map(PathBuf::from));
+    assert_eq!(recorded, [Some(old), Some(new)]);
 }
 
 #[test]
-fn long_path_arguments_are_cut_and_counted() {
+fn long_path_arguments_are_truncated_and_counted() {
     needs!();
     let whole = format!("/{}/{}", "a".repeat(127), "b".repeat(127));
-    let cut = format!("/{}/{}", "c".repeat(127), "d".repeat(128));
-    assert_eq!((whole.len(), cut.len()), (256, 257));
-    let (first, second) = (CString::new(whole.clone()).unwrap(), CString::new(cut.clone()).unwrap());
+    let long = format!("/{}/{}", "c".repeat(127), "d".repeat(128));
+    assert_eq!((whole.len(), long.len()), (256, 257));
+    let (first, second) = (CString::new(whole.clone()).unwrap(), CString::new(long.clone()).unwrap());
     let recording = act(move || {
         // SAFETY: strings that outlive the calls.
         unsafe {
@@ -63,25 +66,25 @@ fn long_path_arguments_are_cut_and_counted() {
         }
         0
     });
-    let kept = &cut[..256];
-    let seen: Vec<_> = recording
+    let truncated = &long[..256];
+    let recorded: Vec<_> = recording
         .calls()
         .map(|c| (c.paths_captured, [&c.paths[0], &c.paths[1]].map(|p| p.as_deref())))
         .collect();
     assert_eq!(
-        seen,
+        recorded,
         [
             (Captured::Full, [Some(whole.as_str()), None]),
-            (Captured::Truncated, [Some(kept), None]),
-            (Captured::Truncated, [Some(kept), Some(kept)]),
-            (Captured::Truncated, [Some(whole.as_str()), Some(kept)]),
+            (Captured::Truncated, [Some(truncated), None]),
+            (Captured::Truncated, [Some(truncated), Some(truncated)]),
+            (Captured::Truncated, [Some(whole.as_str()), Some(truncated)]),
         ]
     );
     assert_eq!(recording.accounts.calls_truncated, 3);
 }
 
 #[test]
-fn files_in_the_deepest_folders_lose_the_upper_part_of_their_path_and_are_counted() {
+fn deep_paths_lose_their_upper_part_and_are_counted() {
     const LEVELS: usize = 40;
     needs!();
     let folder = tempfile::tempdir().unwrap();
@@ -100,7 +103,7 @@ fn files_in_the_deepest_folders_lose_the_upper_part_of_their_path_and_are_counte
 }
 
 #[test]
-fn a_path_that_cannot_be_read_is_said_to_be() {
+fn an_unreadable_path_is_marked_as_faulted() {
     needs!();
     let recording = act(|| {
         // SAFETY: the kernel refuses the address; nothing is read.
@@ -115,10 +118,10 @@ fn a_path_that_cannot_be_read_is_said_to_be() {
     );
 }
 
-/// A probe may not fault pages in. The path here lies in one that the program never touched; the kernel reads it in the
-/// call, so at return it can be read.
+/// A probe cannot fault pages in. This path is in a page that the program never touched; the kernel
+/// reads it in the call, so the program reads it at return.
 #[test]
-fn a_path_in_a_page_that_was_not_there_yet_is_read_at_return() {
+fn a_path_in_an_unmapped_page_is_read_at_return() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
     let target = file(folder.path(), "target", 1);
@@ -145,14 +148,14 @@ fn a_path_in_a_page_that_was_not_there_yet_is_read_at_return() {
 }
 
 #[test]
-fn paths_cross_mount_points_and_inode_numbers_are_used_again() {
+fn paths_cross_mount_points_and_inode_numbers_are_reused() {
     needs!("losetup", "mkfs.ext4");
     let disk = or_skip!(Disk::ext4_with(8 << 20, &["-N", "16"]));
     let folder = disk.mount_point();
     let first = folder.join("first");
     fs::write(&first, "1").unwrap();
     let before = identity(&first);
-    // No inode is left but the one that will be free.
+    // Only the inode that will be freed is left.
     let full = (0..64).take_while(|i| fs::write(folder.join(format!("{i}")), "").is_ok()).count();
     assert!(full < 64);
     let second = folder.join("second");
@@ -170,7 +173,7 @@ fn paths_cross_mount_points_and_inode_numbers_are_used_again() {
         0
     });
     let after = identity(&second);
-    assert_eq!(after, before, "the inode number was not used again");
+    assert_eq!(after, before, "the inode number was not reused");
     let files: Vec<_> = recording.named("write").iter().map(|call| call.file.unwrap().file).collect();
     assert_eq!(files.iter().map(|file| (file.device, file.ino)).collect::<Vec<_>>(), [before, before]);
     assert_ne!(files[0].generation, files[1].generation);
@@ -180,7 +183,7 @@ fn paths_cross_mount_points_and_inode_numbers_are_used_again() {
     }
 }
 
-/// The paths of the files of all calls of this name, as their traces have them.
+/// Returns the file paths of all calls of this name, as their traces have them.
 fn names_at(recording: &Recording, name: &str) -> Vec<Option<PathBuf>> {
     let mut traces: Vec<_> = recording
         .traces

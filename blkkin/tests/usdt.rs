@@ -1,12 +1,14 @@
-//! `blkkin run --probes` around a program that has probes: what it says there, above its system calls, also where much of it is lost.
+//! USDT events with `blkkin run --probes`: spans of a program's probes are the parents of its
+//! system calls, also when many events are lost.
 //!
-//! The program says at each turn which it is, and reads at that place of a file: so what a call was made for is known twice, by the
-//! probes and by the call's own offset.
+//! *Input*: a C program with two probes per turn that reads at the offset of its turn. The parent
+//! of a call is checked in two ways, by the probes' arguments and by the call's own offset; the
+//! number of events follows from the number of turns.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -46,7 +48,7 @@ key = ["arg1"]
 scope = "thread"
 "#;
 
-/// The program and its mapping, in a folder.
+/// Creates a folder with the program and its mapping.
 fn home() -> TempDir {
     let home = tempfile::tempdir_in("/dev/shm").unwrap();
     let program = home.path().join("turns");
@@ -59,36 +61,37 @@ fn probes(home: &Path, program: &Path, rules: &str) {
     fs::write(home.join("probes.toml"), format!("program = {program:?}\n{rules}")).unwrap();
 }
 
-/// Runs the program with so many turns, traced.
-fn traced(home: &Path, options: &[&str], turns: u64, more: &str) -> Run {
+/// Traces the program with this number of turns.
+fn trace(home: &Path, options: &[&str], turns: u64, more: &str) -> Run {
     fs::write(home.join("file"), vec![0xb1; 2 * turns as usize]).unwrap();
     let [program, file, probes] = ["turns", "file", "probes.toml"].map(|name| home.join(name));
     let [program, file, probes] = [&program, &file, &probes].map(|path| path.to_str().unwrap());
     let (to, turns) = (format!("zipkin={}/spans.json", home.display()), turns.to_string());
-    let mut words = vec!["run", "--probes", probes, "--syscall", "pread64", "--to", &to];
-    words.extend(options);
-    words.extend(["--", program, file, &turns]);
-    words.extend(more.split_whitespace());
-    common::run(&words)
+    let mut args = vec!["run", "--probes", probes, "--syscall", "pread64", "--to", &to];
+    args.extend(options);
+    args.extend(["--", program, file, &turns]);
+    args.extend(more.split_whitespace());
+    common::run(&args)
 }
 
 fn number(span: &Value, key: &str) -> i64 {
     span["tags"][key].as_str().unwrap_or_else(|| panic!("no {key}: {span}")).parse().unwrap()
 }
 
-/// The number in a line of the books.
-fn told(run: &Run, words: &str) -> u64 {
+/// Parses the number before these words in the summary of USDT events.
+fn summary_count(run: &Run, args: &str) -> u64 {
     let lines = run.stderr.lines().filter_map(|line| line.strip_prefix("blkkin: usdt: "));
-    let mut found = lines.filter_map(|line| line.split(", ").find(|part| part.contains(words)));
+    let mut found = lines.filter_map(|line| line.split(", ").find(|part| part.contains(args)));
     found.next().map_or(0, |part| part.split(' ').next().unwrap().parse().unwrap())
 }
 
-/// Every call below a turn is that turn's; how many turns there are, and how many such calls.
+/// Asserts that every call that is a child of a turn belongs to that turn. Returns the number of
+/// turns and of such calls.
 fn assert_none_is_wrong(spans: &[Value], turns: u64) -> (u64, u64) {
     let of = |name| spans.iter().filter(move |span: &&Value| span["name"] == name);
-    let operations: HashMap<&str, &Value> =
+    let turn_spans: HashMap<&str, &Value> =
         of("turn").map(|span| (span["id"].as_str().unwrap(), span)).collect();
-    for one in operations.values() {
+    for one in turn_spans.values() {
         let turn = number(one, "number");
         assert_eq!(
             (number(one, "register"), number(one, "memory"), number(one, "constant")),
@@ -97,62 +100,63 @@ fn assert_none_is_wrong(spans: &[Value], turns: u64) -> (u64, u64) {
         assert_eq!(one["tags"]["words"], "some words");
         assert_eq!(one["localEndpoint"]["serviceName"], "turns");
     }
-    let mut below = 0;
+    let mut children = 0;
     for call in of("pread64") {
         let offset = number(call, "blkkin.offset");
-        let Some(operation) = call["parentId"].as_str().and_then(|id| operations.get(id)) else { continue };
-        assert_eq!(offset, number(operation, "number"), "{call} below {operation}");
-        assert!(offset < turns as i64, "it was made between two turns: {call}");
+        let Some(turn_span) = call["parentId"].as_str().and_then(|id| turn_spans.get(id)) else { continue };
+        assert_eq!(offset, number(turn_span, "number"), "{call} as a child of {turn_span}");
+        assert!(offset < turns as i64, "the call was made between two turns: {call}");
         assert!(call["tags"]["blkkin.link"].as_str().unwrap().starts_with("rule: "), "{call}");
-        below += 1;
+        children += 1;
     }
-    (operations.len() as u64, below)
+    (turn_spans.len() as u64, children)
 }
 
 #[test]
-fn each_call_is_below_what_its_thread_said_last() {
+fn each_call_is_a_child_of_its_threads_last_event() {
     needs!("gcc");
     const TURNS: u64 = 5_000;
     let home = home();
-    let run = traced(home.path(), &[], TURNS, "");
+    let run = trace(home.path(), &[], TURNS, "");
     assert_eq!(run.code, Some(0), "{run:?}");
-    // The program saw that somebody listens, and itself was not disturbed.
+    // The program saw that its probes are enabled, and worked as usual.
     assert!(run.stdout.contains("1 0\n"), "{}", run.stdout);
     assert!(
         run.stderr.contains("turns:begin in ") && run.stderr.contains("each event costs about "),
         "{}",
         run.stderr
     );
-    let (operations, below) = assert_none_is_wrong(&spans(home.path()), TURNS);
-    assert_eq!((operations, below), (TURNS, TURNS), "{}", run.stderr);
-    assert_eq!((told(&run, "events"), told(&run, "spans"), told(&run, "lost")), (2 * TURNS, TURNS, 0));
+    let (turn_spans, children) = assert_none_is_wrong(&spans(home.path()), TURNS);
+    assert_eq!((turn_spans, children), (TURNS, TURNS), "{}", run.stderr);
+    assert_eq!(
+        (summary_count(&run, "events"), summary_count(&run, "spans"), summary_count(&run, "lost")),
+        (2 * TURNS, TURNS, 0)
+    );
 }
 
 #[test]
-fn where_hits_are_lost_they_are_counted_and_nothing_is_below_another() {
+fn lost_events_are_counted_and_no_parent_is_wrong() {
     needs!("gcc");
     const TURNS: u64 = 20_000;
     let home = home();
-    // Rings of 256 KiB have room for 300 turns of some 840 B: for the first hundred of a cycle, and not for the rest.
-    let run = traced(home.path(), &["--ring-size", "256K"], TURNS, "2000");
+    // A ring of 256 KiB has room for 300 turns of about 840 B: for the first hundred of a cycle,
+    // but not for the rest.
+    let run = trace(home.path(), &["--ring-size", "256K"], TURNS, "2000");
     assert_eq!(run.code, Some(0), "{run:?}");
-    let lost = told(&run, "events were lost");
+    let lost = summary_count(&run, "events were lost");
     assert!(lost > 0, "{}", run.stderr);
-    assert_eq!(told(&run, "events") + lost, 2 * TURNS, "{}", run.stderr);
-    let (operations, below) = assert_none_is_wrong(&spans(home.path()), TURNS);
-    println!(
-        "{lost} of {} hits lost, {operations} operations, {below} calls below them, none wrong",
-        2 * TURNS
-    );
-    assert!(below > 0, "{}", run.stderr);
+    assert_eq!(summary_count(&run, "events") + lost, 2 * TURNS, "{}", run.stderr);
+    let (turn_spans, children) = assert_none_is_wrong(&spans(home.path()), TURNS);
+    println!("{lost} of {} events lost, {turn_spans} spans, {children} child calls, none wrong", 2 * TURNS);
+    assert!(children > 0, "{}", run.stderr);
 }
 
 #[test]
-fn what_cannot_be_listened_to_is_refused_before_anything_runs() {
+fn unusable_probes_are_refused_before_the_command_runs() {
     needs!("gcc");
     let home = home();
     let refused = |why: &str, remedy: &str| {
-        let run = traced(home.path(), &[], 1, "");
+        let run = trace(home.path(), &[], 1, "");
         run.assert_refused(125, "cannot use the probes of ", remedy);
         assert!(run.stderr.contains(why), "{}", run.stderr);
         assert_eq!(run.stdout, "");
@@ -181,9 +185,9 @@ fn what_cannot_be_listened_to_is_refused_before_anything_runs() {
 }
 
 #[test]
-fn without_privilege_it_says_what_is_missing() {
+fn without_privilege_the_missing_right_is_named() {
     if !common::is_root() {
-        skip!("to become nobody takes root");
+        skip!("becoming an unprivileged user needs root");
     }
     needs!("gcc");
     let home = home();

@@ -1,13 +1,14 @@
-//! Programs of several kinds that say which span each of their threads works for, in the numbers that are asked of a tracer: a million calls
-//! under ten thousand spans, each below its own, and none below one that is over.
+//! Thread contexts of programs in C and C++, in large numbers: a million calls under ten thousand
+//! spans, each a child of its own span, and none of a span that has ended.
 //!
-//! The programs are `support/context/writer.c`, `tasks.cc`, `threads.c` and `later.c`; Rust's are in `publishing.rs`, and tracing libraries of
-//! others in `tracers.rs`.
+//! *Input*: `support/context/writer.c`, `tasks.cc`, `threads.c` and `later.c`. The offset of a call
+//! names its span, and the programs count their calls. Rust is in `publishing.rs`; released tracing
+//! libraries are in `tracers.rs`.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -32,15 +33,15 @@ use support::{needs, or_skip};
 use tempfile::TempDir;
 
 const SPANS: u64 = 10_000;
-/// Where `threads.c` calls at last.
+/// Offset of the last calls of `threads.c`.
 const STAYED: u64 = 1 << 41;
 
 fn config() -> TracerConfig {
     TracerConfig { ring_bytes: Some(ring_for_a_million()), ..TracerConfig::default() }
 }
 
-/// Calls of a byte each for no span.
-fn below_none(recording: &Recording) -> u64 {
+/// Counts the one-byte calls outside of any span.
+fn calls_without_parent(recording: &Recording) -> u64 {
     let calls = recording.named("pread64").into_iter().filter(|call| call.args[2] == 1);
     calls.filter(|call| call.context.is_none() && call.args[3] == 0).count() as u64
 }
@@ -50,44 +51,46 @@ fn assert_nothing_failed(recording: &Recording) {
     assert_eq!((contexts_faulted, contexts_invalid), (0, 0), "{:#?}", recording.accounts);
 }
 
-/// In C, two threads at once for each span.
+/// C, with two threads at once for each span.
 #[test]
-fn each_call_of_threads_in_c_is_below_its_own_span() {
+fn each_call_of_threads_in_c_is_a_child_of_its_span() {
     const CALLS: u64 = 50;
     needs!();
     let programs = or_skip!(Programs::of("own"));
-    let words = words(&programs, "own", (SPANS, CALLS), 1, &[]);
-    let (recording, _) = hear(&config(), &words, &programs.go());
-    let below = judge(&recording);
-    println!("C: {below} calls below {} spans, {} below none", SPANS, below_none(&recording));
-    assert_eq!(below, 2 * SPANS * CALLS + 4);
+    let args = words(&programs, "own", (SPANS, CALLS), 1, &[]);
+    let (recording, _) = hear(&config(), &args, &programs.go());
+    let children = judge(&recording);
+    println!("C: {children} calls of {} spans, {} without a parent", SPANS, calls_without_parent(&recording));
+    assert_eq!(children, 2 * SPANS * CALLS + 4);
     assert_nothing_failed(&recording);
 }
 
-/// In C++, tasks that hop between threads, exceptions that leave a span, threads that are started inside of one.
+/// C++ tasks that move between threads, exceptions that leave a span, and threads that are started
+/// inside of one.
 #[test]
-fn each_call_of_tasks_in_cpp_that_hop_between_threads_is_below_its_own_span() {
+fn each_call_of_cpp_tasks_that_move_between_threads_is_a_child_of_its_span() {
     const HOPS: u64 = 17;
     needs!();
     let programs = or_skip!(Programs::of("tasks"));
     let (program, go) = (programs.program(), programs.go());
-    let words = [program.clone(), program, go.display().to_string()];
+    let args = [program.clone(), program, go.display().to_string()];
     let numbers = [SPANS, HOPS].map(|number| number.to_string());
-    let words: Vec<String> = words.into_iter().chain(numbers).collect();
-    let (recording, own) = hear(&config(), &words, &go);
-    let (below, none) = (judge(&recording), below_none(&recording));
+    let args: Vec<String> = args.into_iter().chain(numbers).collect();
+    let (recording, own) = hear(&config(), &args, &go);
+    let (children, orphans) = (judge(&recording), calls_without_parent(&recording));
     println!(
-        "C++: {below} calls below {} spans, {none} below none; the program says: {own}",
+        "C++: {children} calls of {} spans, {orphans} without; the program counts: {own}",
         SPANS * (HOPS + 2)
     );
-    assert_eq!(format!("below {below} none {none}\n"), own);
-    assert!(below >= 1_000_000 && none > 2 * HOPS * SPANS, "it does too little");
+    assert_eq!(format!("below {children} none {orphans}\n"), own);
+    assert!(children >= 1_000_000 && orphans > 2 * HOPS * SPANS, "too few calls");
     assert_nothing_failed(&recording);
 }
 
-/// What a thread has left in memory is nobody's: neither its slot, which the next thread is given, nor its record, which is no more.
+/// A thread's old data is used for no other thread: neither its TLS slot, which the next thread
+/// gets, nor its freed record.
 #[test]
-fn a_thread_that_has_anothers_memory_is_below_no_span_of_the_others() {
+fn a_thread_that_reuses_memory_has_no_parent_from_the_thread_before() {
     const THREADS: u64 = 2_000;
     const CALLS: u64 = 5;
     needs!();
@@ -99,57 +102,61 @@ fn a_thread_that_has_anothers_memory_is_below_no_span_of_the_others() {
             }
             programs => or_skip!(programs),
         };
-        let player = Player::start(&programs, name, THREADS);
-        player.begin();
-        player.await_last_calls();
-        let (recording, own) = player.end();
-        assert_eq!((judge(&recording), below_none(&recording)), (THREADS * CALLS, 2 * THREADS), "{name}");
+        let program = ThreadsProgram::start(&programs, name, THREADS);
+        program.begin();
+        program.await_last_calls();
+        let (recording, own) = program.end();
+        assert_eq!(
+            (judge(&recording), calls_without_parent(&recording)),
+            (THREADS * CALLS, 2 * THREADS),
+            "{name}"
+        );
         assert_nothing_failed(&recording);
-        let again: u64 = own.trim().parse().unwrap();
-        println!("{name}: {again} of {THREADS} threads had their slot where the one before had its own");
-        assert!(again > THREADS / 2, "{name}: {again}");
+        let reused: u64 = own.trim().parse().unwrap();
+        println!("{name}: {reused} of {THREADS} threads had the TLS slot of the thread before");
+        assert!(reused > THREADS / 2, "{name}: {reused}");
     }
 }
 
-/// Whoever has unloaded its library publishes no more, and is not counted any more.
+/// A process that unloads its library no longer counts as a publisher.
 #[test]
 fn a_process_without_its_library_is_not_counted() {
     needs!();
     let programs = or_skip!(Programs::of("threads-loaded-module"));
-    let player = Player::start(&programs, "threads-loaded-module", 3);
-    assert!(eventually(|| player.recorder.publishing() == 1), "it is not counted");
-    player.begin();
-    player.await_last_calls();
-    assert!(eventually(|| player.recorder.publishing() == 0), "it is still counted");
-    player.end();
+    let program = ThreadsProgram::start(&programs, "threads-loaded-module", 3);
+    assert!(eventually(|| program.recorder.publishing() == 1), "it is not counted");
+    program.begin();
+    program.await_last_calls();
+    assert!(eventually(|| program.recorder.publishing() == 0), "it is still counted");
+    program.end();
 }
 
-/// `threads.c` at work.
-struct Player {
+/// A run of `threads.c`.
+struct ThreadsProgram {
     go: PathBuf,
     actor: Actor,
     recorder: Recorder,
-    _said: TempDir,
+    _output: TempDir,
 }
 
-impl Player {
-    fn start(programs: &Programs, name: &str, threads: u64) -> Player {
+impl ThreadsProgram {
+    fn start(programs: &Programs, name: &str, threads: u64) -> ThreadsProgram {
         let (program, go) = (programs.program(), programs.go());
         let library = programs.library(name.contains("loaded"));
-        let words = [program.clone(), program, library, go.display().to_string(), threads.to_string()];
-        let said = tempfile::tempdir().unwrap();
-        let mut actor = Actor::program(&words, &said.path().join("out"));
+        let args = [program.clone(), program, library, go.display().to_string(), threads.to_string()];
+        let output = tempfile::tempdir().unwrap();
+        let mut actor = Actor::program(&args, &output.path().join("out"));
         let recorder = Recorder::start(&config(), &[actor.pid()]);
         actor.release();
-        assert!(eventually(|| recorder.in_contexts() > 0), "nothing was found: {}", actor.said());
-        Player { go, actor, recorder, _said: said }
+        assert!(eventually(|| recorder.in_contexts() > 0), "no context was found: {}", actor.said());
+        ThreadsProgram { go, actor, recorder, _output: output }
     }
 
     fn begin(&self) {
         std::fs::write(&self.go, "").unwrap();
     }
 
-    /// It calls there once it has unloaded its library.
+    /// Waits for the calls that the program makes after it has unloaded its library.
     fn await_last_calls(&self) {
         assert!(eventually(|| self.recorder.outside(STAYED) > 0), "it does not end: {}", self.actor.said());
     }
@@ -165,10 +172,10 @@ impl Player {
     }
 }
 
-/// What is asked for in one span and done in the next is the first one's: bios and requests below the call that asked for them, and
-/// the call that waits for them below the other.
+/// Requests that are submitted in one span and complete in the next belong to the first. The call
+/// that submits them is a child of the first span, the call that waits for them of the second.
 #[test]
-fn what_is_submitted_in_a_span_is_below_it_though_it_ends_in_another() {
+fn io_submitted_in_a_span_is_a_child_of_it_after_the_span_ended() {
     const BYTES: u64 = 64 << 10;
     const READS: u64 = 4;
     const TURNS: u64 = 100;
@@ -179,19 +186,19 @@ fn what_is_submitted_in_a_span_is_below_it_though_it_ends_in_another() {
         let disk = or_skip!(Disk::raw(TURNS * READS * BYTES));
         let programs = or_skip!(Programs::of("later"));
         let (node, go) = (disk.node().display().to_string(), programs.go());
-        let words = [programs.program(), node, go.display().to_string(), kind.to_owned()];
+        let args = [programs.program(), node, go.display().to_string(), kind.to_owned()];
         let numbers = [TURNS, BYTES].map(|number| number.to_string());
-        let words: Vec<String> = words.into_iter().chain(numbers).collect();
-        let (recording, _) = hear(&config(), &words, &go);
+        let args: Vec<String> = args.into_iter().chain(numbers).collect();
+        let (recording, _) = hear(&config(), &args, &go);
         assert_nothing_failed(&recording);
-        let asked = |call: &SyscallEvent| call.args[1] == READS;
+        let is_submission = |call: &SyscallEvent| call.args[1] == READS;
         let waited = recording.named(waits).into_iter().filter(|call| call.args[1] != READS || kind == "aio");
         let waited: BTreeSet<u64> = waited.map(|call| call.context.as_ref().unwrap().span.0).collect();
         assert_eq!(waited, (1..=TURNS).map(|turn| 2 * turn + 1).collect(), "{kind}");
         let (mut turns, mut bytes, mut later) = (BTreeSet::new(), 0, 0);
         for trace in &recording.traces {
             let Root::Call(call) = &trace.root else { continue };
-            if call.call.name() != submits || !asked(call) {
+            if call.call.name() != submits || !is_submission(call) {
                 assert!(trace.requests.is_empty() || call.call.name() == "pread64", "{kind}: {call:#?}");
                 continue;
             }
@@ -207,7 +214,7 @@ fn what_is_submitted_in_a_span_is_below_it_though_it_ends_in_another() {
             }
         }
         println!(
-            "{kind}: {bytes} bytes of {TURNS} spans, {later} requests done when their call had returned"
+            "{kind}: {bytes} bytes of {TURNS} spans, {later} requests completed after their call returned"
         );
         assert_eq!(turns, (1..=TURNS).collect(), "{kind}");
         assert_eq!(bytes, TURNS * READS * BYTES, "{kind}");

@@ -1,9 +1,12 @@
-//! Which descriptor a call used and where in the file it was: compared with what the task itself did, call by call.
+//! File descriptors of system calls, and file positions before and after them.
+//!
+//! *Input*: calls that an actor makes with known descriptors and positions. Every recorded call is
+//! compared with them.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -17,11 +20,11 @@ use support::needs;
 use support::one::{act, file, file_of, text};
 use support::tools::identity;
 
-/// (position before, position after) of a call's primary file.
+/// Position of a call's primary file before and after the call.
 type Positions = (Option<i64>, Option<i64>);
 
 #[test]
-fn positions_move_as_the_calls_say() {
+fn positions_move_with_the_calls() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
     let path = file(folder.path(), "data", 100);
@@ -84,7 +87,7 @@ fn positions_move_as_the_calls_say() {
 }
 
 #[test]
-fn appending_begins_where_the_descriptor_is_and_ends_at_the_end() {
+fn an_append_starts_at_the_position_and_ends_at_the_end() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
     let name = text(&file(folder.path(), "log", 100));
@@ -126,26 +129,27 @@ fn calls_with_two_files_have_both() {
         (call.file.as_ref().map(side), call.second_file.as_ref().map(|open| side(open)))
     };
     let (from, to) = (identity(&from), identity(&to));
-    let seen: Vec<_> = recording
+    let recorded: Vec<_> = recording
         .calls()
         .filter(|call| call.second_file.is_some())
         .map(|call| (call.call.name(), call.outcome, both(call)))
         .collect();
     let returned = SyscallOutcome::Returned;
     let at = |file, before, after| Some((file, Some(before), Some(after)));
-    let without = |file| Some((file, None, None));
+    let no_positions = |file| Some((file, None, None));
     assert_eq!(
-        seen,
+        recorded,
         [
             ("copy_file_range", returned(100), (at(from, 0, 100), at(to, 0, 100))),
-            ("copy_file_range", returned(100), (without(from), without(to))),
+            ("copy_file_range", returned(100), (no_positions(from), no_positions(to))),
             ("sendfile", returned(30), (at(from, 100, 130), at(to, 100, 130))),
-            ("sendfile", returned(30), (without(from), at(to, 130, 160))),
+            ("sendfile", returned(30), (no_positions(from), at(to, 130, 160))),
         ]
     );
 }
 
-/// Descriptors 0 to 63 lie in the task's first table and are found by another way than those of a grown table.
+/// Descriptors 0 to 63 are in the task's initial table, which is read differently from a grown
+/// table.
 #[test]
 fn descriptors_of_grown_tables_name_their_files() {
     needs!();
@@ -166,7 +170,7 @@ fn descriptors_of_grown_tables_name_their_files() {
                 }
                 libc::write(number, c"x".as_ptr().cast(), 1);
             }
-            // The lowest again, now that the table has grown.
+            // The lowest again, after the table has grown.
             libc::write(one, c"x".as_ptr().cast(), 1);
         }
         0

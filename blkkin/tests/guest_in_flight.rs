@@ -1,10 +1,14 @@
-//! Devices that are taken away, stop, or hold more than the kernel side's tables do, where that can be had: in a guest, with
-//! the device-mapper and null_blk. What has not ended is shown as that, what was not followed is counted, and no link is wrong.
+//! Devices that are removed, that stop, or that have more in flight than the kernel-side tables
+//! hold. Operations in flight are reported as such, untracked ones are counted, and no parent is
+//! wrong.
+//!
+//! *Input*: device-mapper and null_blk devices (guests only). The expected numbers are those of the
+//! writes and reads that the test submits.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -31,14 +35,14 @@ use support::tools::{capture, device_number, tool};
 
 const WRITES: u64 = 32;
 const REPORT: &str = "/tmp/report.json";
-/// How long something is stuck at the least.
+/// Minimum age of an operation that is stuck.
 const AGE: Duration = Duration::from_millis(100);
 
-/// The mapped device is removed while its tracer looks.
+/// The mapped device is removed while it is traced.
 #[test]
 fn a_device_that_is_removed() {
     needs_guest!();
-    let disk = Given::find();
+    let disk = GuestDisk::find();
     let live = Live::trace(&["--device", &disk.node], REPORT.into());
     direct::write(Path::new(&disk.node), 0..WRITES);
     capture(tool("dmsetup").args(["remove", "blkkin"])).unwrap();
@@ -50,32 +54,32 @@ fn a_device_that_is_removed() {
     assert_balanced(&report);
 }
 
-/// A suspended device keeps what it is asked for.
+/// A suspended device keeps the bios that it receives.
 #[test]
 fn a_device_that_is_suspended() {
     needs_guest!();
-    let disk = Given::find();
+    let disk = GuestDisk::find();
     let suspended = Suspended::suspend();
     let live = Live::trace(&["--device", &disk.node], REPORT.into());
-    let (report, mut writer) = stuck(&disk, live);
+    let (report, mut writer) = write_in_flight(&disk, live);
     drop(suspended);
     assert_eq!(writer.play(), 0);
     let [bio] = &report["in_flight"].as_array().unwrap()[..] else { panic!("{report:#}") };
     assert_is_write(bio, "bio", "dm-0");
     assert_eq!(bio["at_device_ns"], Value::Null, "{bio:#}");
-    // And the call.
+    // The second one is the system call.
     assert_eq!(report["losses"]["beside"]["in_flight"], 2, "{report:#}");
     assert_eq!((&report["totals"]["bios"], &report["totals"]["requests"]), (&json!(0), &json!(0)));
     assert_balanced(&report);
 }
 
-/// A device that takes a request and is silent.
+/// A device accepts a request and never completes it.
 #[test]
 fn a_device_that_is_silent() {
     needs_guest!();
-    let disk = Given::find();
+    let disk = GuestDisk::find();
     let live = Live::trace(&["--device", &disk.node], REPORT.into());
-    let (report, mut writer) = stuck(&disk, live);
+    let (report, mut writer) = write_in_flight(&disk, live);
     assert_eq!(writer.play(), 0);
     let [bio, request] = &report["in_flight"].as_array().unwrap()[..] else { panic!("{report:#}") };
     assert_is_write(bio, "bio", &disk.name);
@@ -86,18 +90,18 @@ fn a_device_that_is_silent() {
     assert_balanced(&report);
 }
 
-/// One block is written while the tracer looks, and is not done when it ends.
-fn stuck(disk: &Given, live: Live) -> (Value, Actor) {
-    let (told, mut tells) = std::io::pipe().unwrap();
+/// Writes one block while the tracer runs; the write is still in flight when the tracer stops.
+fn write_in_flight(disk: &GuestDisk, live: Live) -> (Value, Actor) {
+    let (submitted, mut submitting) = std::io::pipe().unwrap();
     let target = PathBuf::from(&disk.node);
     let mut writer = Actor::new(move || {
         let device = direct::open(&target);
-        tells.write_all(b"o").unwrap();
+        submitting.write_all(b"o").unwrap();
         i32::from(direct::write_at(&device, 2 * BLOCK as u64).is_err())
     });
     writer.release();
-    (&told).read_exact(&mut [0]).unwrap();
-    // Inside the write, and asleep there.
+    (&submitted).read_exact(&mut [0]).unwrap();
+    // The task sleeps inside the write.
     let state = format!("/proc/{}/stat", writer.pid().0);
     let waits =
         || fs::read_to_string(&state).unwrap().rsplit(')').next().unwrap().trim_start().starts_with('D');
@@ -107,8 +111,8 @@ fn stuck(disk: &Given, live: Live) -> (Value, Actor) {
 }
 
 fn assert_is_write(one: &Value, layer: &str, device: &str) {
-    let said = ["layer", "device", "operation"].map(|key| one[key].as_str().unwrap());
-    assert_eq!(said, [layer, device, "write"], "{one:#}");
+    let shown = ["layer", "device", "operation"].map(|key| one[key].as_str().unwrap());
+    assert_eq!(shown, [layer, device, "write"], "{one:#}");
     assert_eq!((&one["sector"], &one["bytes"]), (&json!(2 * BLOCK / 512), &json!(BLOCK)), "{one:#}");
     assert!(one["age_ns"].as_u64().unwrap() >= AGE.as_nanos() as u64, "{one:#}");
 }
@@ -119,31 +123,32 @@ fn assert_balanced(report: &Value) {
     assert_eq!((&losses["balances"], &losses["total"]), (&json!(true), &json!(0)), "{losses:#}");
 }
 
-/// More than the 65,536 places of the table of bios.
+/// Number of bios, more than the 65,536 entries of the table of bios.
 const FLOOD: usize = 70_000;
-const A_CALL: usize = 1_000;
+const READS_PER_CALL: usize = 1_000;
 const BYTES: usize = 512;
-/// A sector of every so many is read: none of them lies beside another, to be merged with.
+/// Distance of two reads in sectors, so that no two are adjacent and merged.
 const STRIDE: usize = 4;
 
-/// The device is suspended until all have been asked for. What had no room is counted, each that had room is below its own
-/// call, and what is made of it below below it.
+/// The device is suspended until all reads are submitted. Bios without a table entry are counted.
+/// Each bio with an entry is a child of its call, and each lower bio a child of its upper bio.
 #[test]
 fn a_table_that_is_too_small() {
     needs_guest!();
-    let disk = Given::find();
+    let disk = GuestDisk::find();
     fs::write("/proc/sys/fs/aio-max-nr", "1000000").unwrap();
-    let (told, mut tells) = std::io::pipe().unwrap();
+    let (submitted, mut submitting) = std::io::pipe().unwrap();
     let target = PathBuf::from(&disk.node);
     let mut reader = Actor::new(move || {
         let device = direct::open(&target);
         let mut aio = Aio::new(FLOOD);
-        for call in 0..FLOOD / A_CALL {
-            let offsets: Vec<u64> =
-                (call * A_CALL..(call + 1) * A_CALL).map(|read| (read * STRIDE * BYTES) as u64).collect();
+        for call in 0..FLOOD / READS_PER_CALL {
+            let offsets: Vec<u64> = (call * READS_PER_CALL..(call + 1) * READS_PER_CALL)
+                .map(|read| (read * STRIDE * BYTES) as u64)
+                .collect();
             aio.read(&device, &offsets, BYTES);
         }
-        tells.write_all(b"a").unwrap();
+        submitting.write_all(b"a").unwrap();
         aio.wait(FLOOD, BYTES);
         0
     });
@@ -151,36 +156,39 @@ fn a_table_that_is_too_small() {
     let config = TracerConfig { ring_bytes: Some(64 << 20), ..TracerConfig::default() };
     let recorder = Recorder::start(&config, &[reader.pid()]);
     reader.release();
-    (&told).read_exact(&mut [0]).unwrap();
+    (&submitted).read_exact(&mut [0]).unwrap();
     drop(suspended);
     assert_eq!(reader.play(), 0);
     let recording = recorder.finish();
     recording.assert_balanced();
-    let books = &recording.accounts;
+    let accounts = &recording.accounts;
     let device = device_number(&fs::read_to_string(format!("/sys/block/{}/dev", disk.name)).unwrap());
     let (upper, lower): (Vec<&BioEvent>, Vec<&BioEvent>) =
         recording.bios().partition(|bio| bio.device == device);
-    println!("{} of {FLOOD} followed, {} below them; {books:?}", upper.len(), lower.len());
-    assert!(upper.len() < FLOOD && upper.len() > FLOOD / 2, "{books:#?}");
-    // Of those that were followed above, some had no room below; nothing else is missing.
-    assert_eq!(books.untracked, (FLOOD - lower.len()) as u64, "{books:#?}");
-    assert_eq!(books.lost(), books.untracked, "{books:#?}");
-    assert_eq!((books.bios_queued, books.requests_started), (books.bios.fired, books.requests.fired));
-    // Calls in their order: each asked for sectors of its own.
+    println!("{} of {FLOOD} tracked, {} children; {accounts:?}", upper.len(), lower.len());
+    assert!(upper.len() < FLOOD && upper.len() > FLOOD / 2, "{accounts:#?}");
+    // Some tracked upper bios have an untracked lower bio; nothing else is missing.
+    assert_eq!(accounts.untracked, (FLOOD - lower.len()) as u64, "{accounts:#?}");
+    assert_eq!(accounts.lost(), accounts.untracked, "{accounts:#?}");
+    assert_eq!(
+        (accounts.bios_queued, accounts.requests_started),
+        (accounts.bios.fired, accounts.requests.fired)
+    );
+    // Each call, in order, reads its own sectors.
     let mut calls = recording.named("io_submit");
     calls.sort_by_key(|call| call.enter);
-    assert_eq!(calls.len(), FLOOD / A_CALL);
+    assert_eq!(calls.len(), FLOOD / READS_PER_CALL);
     let number: HashMap<SpanId, usize> = calls.iter().enumerate().map(|(at, call)| (call.span, at)).collect();
     let mut sectors: HashMap<SpanId, u64> = HashMap::new();
     for bio in &upper {
         let Submitter::Span(call) = bio.submitter else { panic!("{bio:#?}") };
-        assert_eq!(bio.sector.0 as usize / STRIDE / A_CALL, number[&call], "{bio:#?}");
+        assert_eq!(bio.sector.0 as usize / STRIDE / READS_PER_CALL, number[&call], "{bio:#?}");
         assert!(sectors.insert(bio.span, bio.sector.0).is_none());
     }
     let requests: HashMap<SpanId, _> = recording.requests().map(|request| (request.span, request)).collect();
     for bio in &lower {
-        let Submitter::Span(above) = bio.submitter else { panic!("{bio:#?}") };
-        assert_eq!(sectors.remove(&above).map(|sector| sector + 2048), Some(bio.sector.0), "{bio:#?}");
+        let Submitter::Span(upper_span) = bio.submitter else { panic!("{bio:#?}") };
+        assert_eq!(sectors.remove(&upper_span).map(|sector| sector + 2048), Some(bio.sector.0), "{bio:#?}");
         let request = requests[&bio.request.unwrap()];
         assert_eq!((request.sector, request.parent), (bio.sector, Some(bio.span)), "{request:#?}");
     }
@@ -188,20 +196,20 @@ fn a_table_that_is_too_small() {
 }
 
 /// The disk that the guest has made.
-struct Given {
+struct GuestDisk {
     node: String,
     name: String,
 }
 
-impl Given {
-    fn find() -> Given {
+impl GuestDisk {
+    fn find() -> GuestDisk {
         let node = std::env::var("BLKKIN_TEST_DISK").unwrap();
         let name = node.trim_start_matches("/dev/").to_owned();
-        Given { node, name }
+        GuestDisk { node, name }
     }
 }
 
-/// A mapped device that does nothing while this lives.
+/// A mapped device that is suspended while this value lives.
 struct Suspended;
 
 impl Suspended {

@@ -1,9 +1,12 @@
-//! Who is followed: a command's descendants and its threads, all of them and nobody else.
+//! Propagation of tracing: a command's descendants and threads are traced, and no other task is.
+//!
+//! *Input*: scripts of a known number of children, threads and execs. The expected tasks are those
+//! that the test itself creates.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -28,24 +31,24 @@ use support::tools::identity;
 const CHILDREN: usize = 200;
 
 #[test]
-fn all_children_of_a_script_and_nobody_else() {
+fn all_children_of_a_script_and_no_other_task() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
     let (wanted, other) = (file(folder.path(), "wanted", 1), file(folder.path(), "other", 1));
     let script = format!("{} wait", format!("cat {} & ", wanted.display()).repeat(CHILDREN));
     let mut shell = Actor::program(&["sh", "-c", &script], &folder.path().join("out"));
     let other_name = text(&other);
-    // Nobody follows this one, which is at work at the same time.
-    let mut stranger = Actor::new(move || {
+    // An untraced process that opens files at the same time.
+    let mut untraced = Actor::new(move || {
         for _ in 0..1000 {
             // SAFETY: a string that outlives the calls.
             unsafe { libc::close(libc::open(other_name.as_ptr(), libc::O_RDONLY)) };
         }
         0
     });
-    stranger.release();
+    untraced.release();
     let recording = record(&TracerConfig::default(), &mut [&mut shell]);
-    assert_eq!(stranger.play(), 0);
+    assert_eq!(untraced.play(), 0);
     recording.assert_calls_whole();
     let openers: HashSet<TaskId> = recording
         .named("openat")
@@ -63,11 +66,11 @@ fn all_children_of_a_script_and_nobody_else() {
     let parents: HashSet<_> = changed(TaskChange::Forked).map(|task| task.parent).collect();
     assert_eq!(parents.len(), 1, "one shell forked them all: {parents:?}");
     assert!(recording.calls().all(|call| file_of(call) != Some(identity(&other))));
-    let strange = stranger.pid();
-    assert!(recording.tasks().all(|task| task.pid != strange));
+    let untraced_pid = untraced.pid();
+    assert!(recording.tasks().all(|task| task.pid != untraced_pid));
 }
 
-/// The same by the binary, which marks itself and not the command.
+/// Counts the children with the binary, which marks itself and not the command.
 #[test]
 fn run_counts_all_children_of_a_script() {
     needs!();
@@ -84,7 +87,7 @@ fn run_counts_all_children_of_a_script() {
     assert_calls_not_lost(&report["losses"]);
 }
 
-/// Marked while it lives, it has made no call yet that could have given it an id.
+/// A task that is marked while it runs has made no call yet that would give it an id.
 #[test]
 fn a_marked_task_that_execs_first_has_an_id() {
     needs!();
@@ -115,13 +118,14 @@ fn threads_are_tasks_of_one_process() {
     let reads = recording.named("pread64");
     assert_eq!(reads.len(), THREADS * READS);
     let tasks: HashSet<TaskId> = reads.iter().map(|read| read.task.id).collect();
-    let who: HashSet<(Pid, Tid)> =
+    let ids: HashSet<(Pid, Tid)> =
         reads.iter().map(|read| recording.task_of(read)).map(|task| (task.pid, task.tid)).collect();
-    let processes: HashSet<Pid> = who.iter().map(|(pid, _)| *pid).collect();
-    assert_eq!((tasks.len(), who.len(), processes.len()), (THREADS, THREADS, 1));
+    let processes: HashSet<Pid> = ids.iter().map(|(pid, _)| *pid).collect();
+    assert_eq!((tasks.len(), ids.len(), processes.len()), (THREADS, THREADS, 1));
 }
 
-/// A thread that is not the leader and execs takes over the leader's number; it stays the same task.
+/// A thread other than the leader that calls exec takes the leader's number and stays the same
+/// task.
 #[test]
 fn a_thread_that_execs_keeps_its_task_while_its_number_changes() {
     needs!();
@@ -136,8 +140,8 @@ fn a_thread_that_execs_keeps_its_task_while_its_number_changes() {
             libc::dup2(null_device, 1);
             let thread = std::thread::spawn(move || {
                 read_one(fd);
-                let words = [cat.as_ptr(), name.as_ptr(), null()];
-                libc::execvp(cat.as_ptr(), words.as_ptr());
+                let args = [cat.as_ptr(), name.as_ptr(), null()];
+                libc::execvp(cat.as_ptr(), args.as_ptr());
             });
             let _ = thread.join();
         }
@@ -148,7 +152,7 @@ fn a_thread_that_execs_keeps_its_task_while_its_number_changes() {
     let before = recording.task_of(read);
     assert_ne!(before.tid.0, before.pid.0, "the thread is not the leader");
     let opens = recording.named("openat");
-    // The actor's own open, and the one of cat.
+    // The actor's own open, and the one of `cat`.
     let open = opens.into_iter().filter(|call| file_of(call) == Some(identity(&data))).nth(1).unwrap();
     let after = recording.task_of(open);
     assert_eq!(open.task.id, read.task.id);
@@ -159,30 +163,34 @@ fn a_thread_that_execs_keeps_its_task_while_its_number_changes() {
     assert_eq!(execs[0].task.id, read.task.id);
 }
 
-/// exit_group ends the other threads by a signal, which cuts their calls short: each still has its sys_exit, with the
-/// kernel's own ERESTARTSYS (include/linux/errno.h), which no program ever sees.
+/// exit_group interrupts the calls of the other threads by a signal. Each still has its sys_exit,
+/// with the kernel's own ERESTARTSYS (include/linux/errno.h), which no program ever receives.
 #[test]
-fn a_call_cut_short_by_the_end_of_its_process_still_returns() {
+fn a_call_interrupted_by_the_exit_of_its_process_still_returns() {
     needs!();
     let recording = act(|| {
         let mut ends = [0; 2];
         // SAFETY: room for two numbers.
         assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             // SAFETY: no arguments.
-            tell.send(unsafe { libc::gettid() }).unwrap();
-            wait_for_ever(ends[0]);
+            sender.send(unsafe { libc::gettid() }).unwrap();
+            block_forever(ends[0]);
         });
-        wait_until_inside(&format!("/proc/self/task/{}", told.recv().unwrap()), ends[0]);
+        wait_until_inside(&format!("/proc/self/task/{}", receiver.recv().unwrap()), ends[0]);
         0
     });
-    let cut: Vec<_> =
+    let interrupted: Vec<_> =
         recording.calls().filter(|call| call.outcome == SyscallOutcome::Returned(-512)).collect();
-    assert_eq!(cut.len(), 1, "{cut:#?}");
-    assert_eq!(cut[0].call.name(), "read");
-    let books = &recording.accounts;
-    assert_eq!((books.calls_entered, books.calls_incomplete), (books.calls.fired, 0), "{books:#?}");
+    assert_eq!(interrupted.len(), 1, "{interrupted:#?}");
+    assert_eq!(interrupted[0].call.name(), "read");
+    let accounts = &recording.accounts;
+    assert_eq!(
+        (accounts.calls_entered, accounts.calls_incomplete),
+        (accounts.calls.fired, 0),
+        "{accounts:#?}"
+    );
 }
 
 #[test]
@@ -192,7 +200,7 @@ fn a_call_that_is_open_when_tracing_ends_is_counted() {
     // SAFETY: room for two numbers.
     assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
     let mut actor = Actor::new(move || {
-        wait_for_ever(ends[0]);
+        block_forever(ends[0]);
         0
     });
     let recorder = Recorder::start(&TracerConfig::default(), &[actor.pid()]);
@@ -200,17 +208,18 @@ fn a_call_that_is_open_when_tracing_ends_is_counted() {
     wait_until_inside(&format!("/proc/{}", actor.pid().0), ends[0]);
     let recording = recorder.finish();
     recording.assert_balanced();
-    let books = &recording.accounts;
-    assert_eq!((books.calls_entered, books.calls.fired, books.lost()), (1, 0, 0), "{books:#?}");
+    let accounts = &recording.accounts;
+    assert_eq!((accounts.calls_entered, accounts.calls.fired, accounts.lost()), (1, 0, 0), "{accounts:#?}");
 }
 
-/// Reads from a pipe that nobody writes to.
-fn wait_for_ever(pipe: i32) {
+/// Reads from a pipe that has no writer.
+fn block_forever(pipe: i32) {
     // SAFETY: one byte; the call does not come back.
     unsafe { libc::read(pipe, [0u8].as_mut_ptr().cast(), 1) };
 }
 
-/// Until the task there sleeps in a read of this descriptor: `syscall` then begins with its number and argument.
+/// Waits until the task sleeps in a read of this descriptor: `syscall` then begins with its number
+/// and argument.
 fn wait_until_inside(task: &str, pipe: i32) {
     let call = format!("{} {pipe:#x} ", libc::SYS_read);
     while !fs::read_to_string(format!("{task}/syscall")).unwrap().starts_with(&call) {}

@@ -1,12 +1,13 @@
-//! One trace in two halves: an application exports its own spans, and blkkin the layers below them, to the same Zipkin and the same
-//! OpenTelemetry Collector. Both real; what they say is read back.
+//! Spans of an application and of blkkin in one trace: the application exports its own spans, and
+//! blkkin the layers below them, to the same Zipkin and the same OpenTelemetry Collector.
 //!
-//! The application is `ust-provider/examples/publisher.rs`: its exports are its own, and it knows nothing of blkkin's.
+//! *Input*: `ust-provider/examples/publisher.rs`, which exports without blkkin, on a real ext4.
+//! Both servers are real, and the traces are read back from both and compared.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 #[path = "../../zipkin-export/tests/support/collector.rs"]
@@ -28,16 +29,17 @@ use support::{needs, or_skip};
 
 const ORDERS: usize = 300;
 const RUNS_MAX: usize = 30;
-/// What is done for each order, in this order.
+/// System calls of each order, in this sequence.
 const CALLS: [&str; 3] = ["pread64", "pwrite64", "fdatasync"];
-/// Both halves tell the wall clock's time, each as it read it: blkkin once, at its start, the application at each order. µs.
+/// Maximum difference of the two clocks in µs. Both halves use the wall clock; blkkin reads it once
+/// at its start, the application at each order.
 const CLOCKS_DIFFER: i64 = 50_000;
 
 /// Id, parent and name of each span of a trace.
 type Tree = BTreeSet<(String, String, String)>;
 
 #[test]
-fn an_applications_spans_and_the_disks_below_them_are_one_trace() {
+fn spans_of_an_application_and_of_its_disk_are_one_trace() {
     needs!("losetup", "mkfs.ext4");
     let publisher = Path::new(env!("CARGO_BIN_EXE_blkkin")).with_file_name("examples").join("publisher");
     if !publisher.exists() {
@@ -48,33 +50,33 @@ fn an_applications_spans_and_the_disks_below_them_are_one_trace() {
         let zipkin = or_skip!(Zipkin::start());
         let collector = or_skip!(Collector::start());
         if run(&publisher, &disk, &zipkin, &collector) {
-            return judge(&zipkin, &collector);
+            return assert_both_servers_have_whole_traces(&zipkin, &collector);
         }
-        println!("again, as ends were missed, and counted");
+        println!("next run: completions were missed, and counted");
     }
-    panic!("ends are missed in each of {RUNS_MAX} runs: that is no chance");
+    panic!("completions are missed in each of {RUNS_MAX} runs, which is not chance");
 }
 
-/// The application at work. False where the end of some bio or request was not seen, which is counted (see
-/// `support::recording::until_whole`).
+/// Runs the application. Returns false if the completion of some bio or request was missed, which
+/// is counted (see `support::recording::until_whole`).
 fn run(publisher: &Path, disk: &Disk, zipkin: &Zipkin, collector: &Collector) -> bool {
     let file = disk.mount_point().join("orders");
     std::fs::write(&file, [0; 4096]).unwrap();
     let otlp = format!("127.0.0.1:{}", collector.http);
     let to = [format!("zipkin={}", zipkin.url()), format!("otlp=http://{otlp}")];
     let calls = CALLS.iter().flat_map(|call| ["--syscall", call]);
-    let mut words = vec!["run", "--to", &to[0], "--to", &to[1]];
-    words.extend(calls);
+    let mut args = vec!["run", "--to", &to[0], "--to", &to[1]];
+    args.extend(calls);
     let address = zipkin.url();
     let address = address.trim_start_matches("http://");
     let (publisher, file) = (publisher.display().to_string(), file.display().to_string());
-    words.extend(["--", "env", "BLKKIN_UST=0", &publisher, "shop", &file, address, &otlp]);
-    let run = common::run(&words);
+    args.extend(["--", "env", "BLKKIN_UST=0", &publisher, "shop", &file, address, &otlp]);
+    let run = common::run(&args);
     assert_eq!(run.code, Some(0), "{run:?}");
     !run.stderr.contains("ends missed")
 }
 
-fn judge(zipkin: &Zipkin, collector: &Collector) {
+fn assert_both_servers_have_whole_traces(zipkin: &Zipkin, collector: &Collector) {
     let Some(Value::Array(traces)) =
         zipkin.get("/api/v2/traces?serviceName=shop&limit=1000&lookback=3600000")
     else {
@@ -86,36 +88,38 @@ fn judge(zipkin: &Zipkin, collector: &Collector) {
     for trace in &traces {
         let spans = trace.as_array().unwrap();
         let order = spans.iter().find(|span| span["name"] == "get /order").unwrap();
-        let begun = order["timestamp"].as_i64().unwrap();
+        let start_of = order["timestamp"].as_i64().unwrap();
         if spans.len() > 1 {
-            first = first.min(begun);
-            whole.push((begun, order["traceId"].as_str().unwrap().to_owned(), as_meant(order, spans)));
+            first = first.min(start_of);
+            whole.push((start_of, order["traceId"].as_str().unwrap().to_owned(), checked_tree(order, spans)));
         }
     }
-    // Some ms after the application has begun it is known where its threads say what they work for; from then on each order is whole.
-    let late = traces.iter().filter(|trace| begun(trace) > first).count();
-    println!("{} of {ORDERS} orders have both halves, all {late} after the first one", whole.len());
-    assert!(whole.len() >= ORDERS / 4 && late + 1 == whole.len(), "{} and {late}", whole.len());
+    // Some ms after its start the application's thread context is found; from then on each order is
+    // complete.
+    let later = traces.iter().filter(|trace| start_of(trace) > first).count();
+    println!("{} of {ORDERS} orders have both halves, all {later} after the first one", whole.len());
+    assert!(whole.len() >= ORDERS / 4 && later + 1 == whole.len(), "{} and {later}", whole.len());
 
     collector.until("all spans are there", || trees(&collector.output()).len() >= ORDERS);
     let all: usize = whole.iter().map(|(_, _, tree)| tree.len()).sum();
-    let there = |of: &BTreeMap<String, Tree>| -> usize {
+    let spans_received = |of: &BTreeMap<String, Tree>| -> usize {
         whole.iter().filter_map(|(_, trace, _)| of.get(trace)).map(BTreeSet::len).sum()
     };
-    collector.until("both halves are there", || there(&trees(&collector.output())) >= all);
-    let told = trees(&collector.output());
+    collector.until("both halves are there", || spans_received(&trees(&collector.output())) >= all);
+    let output = trees(&collector.output());
     for (_, trace, tree) in &whole {
-        assert_eq!(&told[trace], tree, "Zipkin and the Collector have the same");
+        assert_eq!(&output[trace], tree, "Zipkin and the Collector have the same spans");
     }
 }
 
-fn begun(trace: &Value) -> i64 {
+fn start_of(trace: &Value) -> i64 {
     let order = trace.as_array().unwrap().iter().find(|span| span["name"] == "get /order");
     order.unwrap()["timestamp"].as_i64().unwrap()
 }
 
-/// The order's calls are its children, in their order and within it, and each other span has its parent in the trace.
-fn as_meant(order: &Value, spans: &[Value]) -> Tree {
+/// Asserts that the order's calls are its children, in sequence and inside its time, and that every
+/// other span has its parent in the trace.
+fn checked_tree(order: &Value, spans: &[Value]) -> Tree {
     let word = |span: &Value, key: &str| span[key].as_str().unwrap_or_default().to_owned();
     let number = |span: &Value, key: &str| span[key].as_i64().unwrap_or_default();
     assert!(order.get("parentId").is_none(), "{order}");
@@ -131,19 +135,19 @@ fn as_meant(order: &Value, spans: &[Value]) -> Tree {
         assert!(begin >= from - CLOCKS_DIFFER && end <= until + CLOCKS_DIFFER, "{call} in {order}");
     }
     let known: BTreeSet<&str> = spans.iter().map(|span| span["id"].as_str().unwrap()).collect();
-    let mut below = spans.iter().filter(|span| span["id"] != order["id"]);
-    assert!(below.all(|span| known.contains(span["parentId"].as_str().unwrap())), "{spans:#?}");
+    let mut descendants = spans.iter().filter(|span| span["id"] != order["id"]);
+    assert!(descendants.all(|span| known.contains(span["parentId"].as_str().unwrap())), "{spans:#?}");
     assert!(
         spans.iter().any(|span| word(span, "name").starts_with("request ")),
-        "no request of the disk's: {spans:#?}"
+        "no request of the disk: {spans:#?}"
     );
     spans.iter().map(|span| (word(span, "id"), word(span, "parentId"), word(span, "name"))).collect()
 }
 
-/// Of what the Collector's debug exporter says, each trace's spans.
-fn trees(said: &str) -> BTreeMap<String, Tree> {
+/// Parses the output of the Collector's debug exporter into the spans of each trace.
+fn trees(text: &str) -> BTreeMap<String, Tree> {
     let mut trees: BTreeMap<String, Tree> = BTreeMap::new();
-    for span in said.split("Span #").skip(1) {
+    for span in text.split("Span #").skip(1) {
         let field = |name: &str| {
             let lines = span.lines().map(str::trim);
             let mut values =

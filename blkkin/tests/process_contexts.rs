@@ -1,10 +1,13 @@
-//! Who a process is in its own words (OpenTelemetry's process context): on the spans of its calls from the moment on at which it was read,
-//! as it changes, and not on those of its children or of the program that it becomes. The writer is `support/context/says.c`.
+//! Process contexts (OTEP 4719): spans of a process have the attributes that it published, from the
+//! moment at which the context was read. Children and a new program after exec do not inherit them.
+//!
+//! *Input*: `support/context/says.c`, which publishes contexts and then makes a known number of
+//! calls at known offsets. The attributes of the calls' spans are counted by offset.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -27,38 +30,38 @@ use support::live::eventually;
 use support::recording::{Recorder, Recording};
 use support::{needs, or_skip, skip};
 
-/// Where a program reads that waits.
+/// Offset at which the program reads while it waits.
 const AWAITS: u64 = 99;
 /// Calls of one `read=`.
 const EACH: usize = 100;
 
-/// What it says its service is; none where it says nothing any more.
-fn service(said: &ProcessContextEvent) -> Option<&str> {
-    let name = said.attributes.iter().find(|attribute| &*attribute.key == "service.name");
+/// Returns the service name of a process context, or none if it was withdrawn.
+fn service(context: &ProcessContextEvent) -> Option<&str> {
+    let name = context.attributes.iter().find(|attribute| &*attribute.key == "service.name");
     name.map(|Attribute { value, .. }| match value {
         AttributeValue::Text(text) => &**text,
-        AttributeValue::Number(_) => panic!("{said:?}"),
+        AttributeValue::Number(_) => panic!("{context:?}"),
     })
 }
 
 fn services(recorder: &Recorder) -> Vec<Option<String>> {
-    recorder.said().iter().map(|said| service(said).map(str::to_owned)).collect()
+    recorder.said().iter().map(|context| service(context).map(str::to_owned)).collect()
 }
 
 #[track_caller]
 fn await_last(recorder: &Recorder, name: Option<&str>) {
     let last = || services(recorder).last().is_some_and(|last| last.as_deref() == name);
-    assert!(eventually(last), "{name:?} is not said: {:?}", services(recorder));
+    assert!(eventually(last), "{name:?} was not read: {:?}", services(recorder));
 }
 
-/// By offset and what the span says: how many calls there are.
+/// Number of calls by offset and service name.
 type Tags = BTreeMap<(u64, Option<String>), usize>;
 
 fn tags(recording: &Recording) -> Tags {
     let mut tags = Tags::new();
     for trace in &recording.traces {
         let Root::Call(call) = &trace.root else { continue };
-        // The loader's are longer.
+        // Reads of the loader are longer than one byte.
         if call.call.name() != "pread64" || call.args[2] != 1 || call.args[3] == AWAITS {
             continue;
         }
@@ -74,9 +77,9 @@ fn tags(recording: &Recording) -> Tags {
     tags
 }
 
-/// Of each `read=` all, with this name.
-fn all(of: &[(u64, Option<&str>)]) -> Tags {
-    of.iter().map(|(offset, name)| ((*offset, name.map(str::to_owned)), EACH)).collect()
+/// Builds the expected tags: all calls of each `read=` with this name.
+fn expected_tags(reads: &[(u64, Option<&str>)]) -> Tags {
+    reads.iter().map(|(offset, name)| ((*offset, name.map(str::to_owned)), EACH)).collect()
 }
 
 fn finish(recorder: Recorder, mut speaker: Speaker) -> Recording {
@@ -87,10 +90,10 @@ fn finish(recorder: Recorder, mut speaker: Speaker) -> Recording {
 }
 
 #[test]
-fn a_process_is_called_what_it_says_until_it_says_something_else_or_is_another() {
+fn a_process_context_applies_until_it_changes_or_the_program_does() {
     needs!();
     let programs = or_skip!(Programs::of("says"));
-    let words = [
+    let args = [
         "read=1",
         "say=shop",
         "await=first",
@@ -105,7 +108,7 @@ fn a_process_is_called_what_it_says_until_it_says_something_else_or_is_another()
         "await=third",
         "read=6",
     ];
-    let mut speaker = Speaker::new(&programs, &words);
+    let mut speaker = Speaker::new(&programs, &args);
     let recorder = Recorder::start(&TracerConfig::default(), &[speaker.actor.pid()]);
     speaker.actor.release();
     await_last(&recorder, Some("shop"));
@@ -115,38 +118,41 @@ fn a_process_is_called_what_it_says_until_it_says_something_else_or_is_another()
     await_last(&recorder, Some("third"));
     speaker.goes_on("third");
     let recording = finish(recorder, speaker);
-    // The child is another process.
+    // The child is a different process.
     let expected =
         [(1, None), (2, Some("shop")), (3, None), (4, Some("store")), (5, None), (6, Some("third"))];
-    assert_eq!(tags(&recording), all(&expected));
-    let books = &recording.accounts;
-    assert_eq!((books.resources_malformed, books.resources_unread, books.resources_no_room), (0, 0, 0));
+    assert_eq!(tags(&recording), expected_tags(&expected));
+    let accounts = &recording.accounts;
+    assert_eq!(
+        (accounts.resources_malformed, accounts.resources_unread, accounts.resources_no_room),
+        (0, 0, 0)
+    );
 }
 
-/// Nobody has seen it map anything.
+/// The mapping was made before the tracer started.
 #[test]
-fn a_process_that_runs_already_is_called_what_it_says() {
+fn the_context_of_a_process_that_already_runs_is_read() {
     needs!();
     let programs = or_skip!(Programs::of("says"));
-    for follow in [TraceScope::Marked, TraceScope::All] {
+    for scope in [TraceScope::Marked, TraceScope::All] {
         let mut speaker = Speaker::new(&programs, &["say=shop", "await=first", "read=2"]);
         speaker.actor.release();
         let pid = speaker.actor.pid();
         let maps = || std::fs::read_to_string(format!("/proc/{}/maps", pid.0)).unwrap();
-        assert!(eventually(|| maps().contains("OTEL_CTX")), "it does not begin: {}", speaker.actor.said());
-        let everybody = follow == TraceScope::All;
-        let filter = Filter { pids: if everybody { vec![pid] } else { Vec::new() }, ..Filter::default() };
-        let config = TracerConfig { scope: follow, filter, ..TracerConfig::default() };
-        let recorder = Recorder::start(&config, if everybody { &[] } else { std::slice::from_ref(&pid) });
+        assert!(eventually(|| maps().contains("OTEL_CTX")), "it publishes nothing: {}", speaker.actor.said());
+        let all_tasks = scope == TraceScope::All;
+        let filter = Filter { pids: if all_tasks { vec![pid] } else { Vec::new() }, ..Filter::default() };
+        let config = TracerConfig { scope: scope, filter, ..TracerConfig::default() };
+        let recorder = Recorder::start(&config, if all_tasks { &[] } else { std::slice::from_ref(&pid) });
         await_last(&recorder, Some("shop"));
         speaker.goes_on("first");
-        assert_eq!(tags(&finish(recorder, speaker)), all(&[(2, Some("shop"))]));
+        assert_eq!(tags(&finish(recorder, speaker)), expected_tags(&[(2, Some("shop"))]));
     }
 }
 
-/// Mappings are none of the calls that are asked for.
+/// The filter excludes mmap calls.
 #[test]
-fn a_process_is_found_also_where_a_filter_leaves_mappings_out() {
+fn a_process_context_is_found_although_a_filter_excludes_mmap() {
     needs!();
     let programs = or_skip!(Programs::of("says"));
     let calls = vec![blkkin_wire::syscalls::SyscallId::by_name("pread64").unwrap()];
@@ -157,18 +163,18 @@ fn a_process_is_found_also_where_a_filter_leaves_mappings_out() {
     speaker.actor.release();
     await_last(&recorder, Some("shop"));
     speaker.goes_on("first");
-    assert_eq!(tags(&finish(recorder, speaker)), all(&[(1, None), (2, Some("shop"))]));
+    assert_eq!(tags(&finish(recorder, speaker)), expected_tags(&[(1, None), (2, Some("shop"))]));
 }
 
-/// What cannot be understood takes back what was said before, and is counted; the process is called by what it says next.
+/// A malformed context withdraws the previous one and is counted; the next valid one applies.
 #[test]
-fn what_is_not_what_the_standard_has_is_counted_and_nothing_is_said() {
+fn malformed_contexts_are_counted_and_not_used() {
     needs!();
     let programs = or_skip!(Programs::of("says"));
     for kind in ["version", "size", "nowhere", "garbage"] {
-        let odd = format!("odd={kind}");
-        let words = ["say=shop", "await=first", &odd, "await=second", "read=2"];
-        let mut speaker = Speaker::new(&programs, &words);
+        let malformed = format!("odd={kind}");
+        let args = ["say=shop", "await=first", &malformed, "await=second", "read=2"];
+        let mut speaker = Speaker::new(&programs, &args);
         let recorder = Recorder::start(&TracerConfig::default(), &[speaker.actor.pid()]);
         speaker.actor.release();
         await_last(&recorder, Some("shop"));
@@ -176,15 +182,16 @@ fn what_is_not_what_the_standard_has_is_counted_and_nothing_is_said() {
         await_last(&recorder, None);
         speaker.goes_on("second");
         let recording = finish(recorder, speaker);
-        assert_eq!(tags(&recording), all(&[(2, None)]), "{kind}");
+        assert_eq!(tags(&recording), expected_tags(&[(2, None)]), "{kind}");
         let SourceStats { resources_malformed, resources_unread, .. } = recording.accounts;
         assert_eq!((resources_malformed, resources_unread), (1, 0), "{kind}");
     }
 }
 
-/// By memory that has a name and is no file: some ms after its threads' own, or when it is looked at for another reason.
+/// The context is in anonymous memory with a name. It is found some ms after the thread context, or
+/// with the next scan.
 #[test]
-fn memory_with_a_name_is_found_too() {
+fn named_anonymous_memory_is_found() {
     needs!();
     let programs = or_skip!(Programs::of("says"));
     let has_names = Command::new(programs.program()).args(["/dev/null", "anon=x"]).status().unwrap();
@@ -198,5 +205,5 @@ fn memory_with_a_name_is_found_too() {
     let recorder = Recorder::start(&TracerConfig::default(), &[speaker.actor.pid()]);
     await_last(&recorder, Some("shop"));
     speaker.goes_on("first");
-    assert_eq!(tags(&finish(recorder, speaker)), all(&[(2, Some("shop"))]));
+    assert_eq!(tags(&finish(recorder, speaker)), expected_tags(&[(2, Some("shop"))]));
 }

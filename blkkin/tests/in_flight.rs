@@ -1,10 +1,13 @@
-//! What is not over when tracing ends: a device that was taken away, a request that does not complete. It is shown as what
-//! it is, nothing is made up for it, and the books balance.
+//! Operations in flight when tracing ends: a device that was removed, and a request that does not
+//! complete. They are reported as such, without invented data, and the counters balance.
+//!
+//! *Input*: a loop device that is detached, and one whose backing file system is frozen. The
+//! kernel's `inflight` file and the test's own wait give the expected state and age.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -30,11 +33,11 @@ const WRITES: u64 = 32;
 const FIFREEZE: libc::Ioctl = 0xc004_5877_u32 as libc::Ioctl;
 const FITHAW: libc::Ioctl = 0xc004_5878_u32 as libc::Ioctl;
 
-/// The device is detached while its tracer looks.
+/// The device is detached while it is traced.
 #[test]
-fn a_device_that_is_taken_away() {
+fn a_device_that_is_detached() {
     needs!("losetup");
-    let taken_away = || {
+    let trace_and_detach = || {
         let disk = Disk::raw(1 << 20)?;
         let folder = tempfile::tempdir().unwrap();
         let node = disk.node().to_str().unwrap();
@@ -52,7 +55,7 @@ fn a_device_that_is_taken_away() {
         Ok((report, _)) => shown_all(&report["losses"]),
         Err(_) => true,
     };
-    let (report, name) = or_skip!(until_shown(taken_away, shown));
+    let (report, name) = or_skip!(until_shown(trace_and_detach, shown));
     let row = device(&report, &name);
     let requests = row["operations"].as_array().unwrap().iter().find(|row| row["operation"] == "write");
     assert_eq!(requests.unwrap()["requests"], WRITES, "{row:#}");
@@ -60,7 +63,7 @@ fn a_device_that_is_taken_away() {
     assert_balanced(&report);
 }
 
-/// A loop device whose file's file system is frozen: what is written to it is issued, and stays.
+/// A loop device whose backing file system is frozen: a write is issued and does not complete.
 #[test]
 fn a_request_that_does_not_complete() {
     needs!("losetup", "mkfs.ext4");
@@ -91,14 +94,14 @@ fn a_request_that_does_not_complete() {
     assert_eq!((&request["sector"], &request["bytes"]), (&(2 * BLOCK / 512).into(), &BLOCK.into()));
     assert!(request["at_device_ns"].as_u64().unwrap() >= AGE_MS * 1_000_000, "{request:#}");
     assert!(request["at_device_ns"].as_u64() <= request["age_ns"].as_u64(), "{request:#}");
-    assert_eq!(stuck.len(), 2, "its bio, and nothing else: {stuck:#?}");
-    // Its bio, its request and its call; and none of them ended.
+    assert_eq!(stuck.len(), 2, "the request, its bio, and nothing else: {stuck:#?}");
+    // The bio, the request and the system call; none of them ended.
     assert_eq!(report["losses"]["beside"]["in_flight"], 3, "{report:#}");
     assert_eq!((&report["totals"]["requests"], &report["totals"]["bios"]), (&0.into(), &0.into()));
     assert_balanced(&report);
 }
 
-/// How long it is stuck at the least: the age is at least what this test has waited.
+/// Minimum age of the request: the time that this test waits.
 const AGE_MS: u64 = 50;
 
 fn device<'a>(report: &'a Value, name: &str) -> &'a Value {
@@ -112,7 +115,7 @@ fn assert_balanced(report: &Value) {
     assert_eq!((&losses["balances"], &losses["total"]), (&true.into(), &0.into()), "{losses:#}");
 }
 
-/// A file system on which nothing is written while this lives.
+/// A file system that is frozen while this value lives.
 struct Frozen(File);
 
 impl Frozen {
