@@ -46,7 +46,7 @@ struct Service {
 }
 
 impl Service {
-    /// Starts the service and waits until its log contains `begun`.
+    /// Starts the service and waits until its log contains `ready_text`.
     fn start(disk: &Disk, job: &'static str, args: &[&str], ready_text: &str) -> Service {
         let name = job.strip_prefix("blkkin-").unwrap();
         let args = [&[name, "--metrics", "127.0.0.1:0"], args].concat();

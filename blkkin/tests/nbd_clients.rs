@@ -237,9 +237,7 @@ fn assert_fio_linked(options: &[&str], listen: &str, rw: &str, requests: u64) {
         run.stderr
     );
     // No event was missed, and no data was taken for a header.
-    for warning in
-        ["no reply that was seen", "replies without a request", "partial header", "records were lost"]
-    {
+    for warning in ["no observed reply", "replies without a request", "partial header", "records were lost"] {
         assert!(!run.stderr.contains(warning), "{}", run.stderr);
     }
     let looked_like_requests = run.stderr.contains("within expected data");
@@ -284,7 +282,7 @@ fn assert_copy_linked(script: &str, service: &str) {
     let bytes: i64 = clients.iter().map(|one| extent(one).1).sum();
     assert!(bytes as u64 >= BYTES, "{bytes} bytes requested: {}", run.stderr);
     assert!(clients.iter().all(|one| one["localEndpoint"]["serviceName"] == service), "{}", clients[0]);
-    assert!(!run.stderr.contains("no reply that was seen"), "{}", run.stderr);
+    assert!(!run.stderr.contains("no observed reply"), "{}", run.stderr);
     println!("{service}: {count} reads, each linked to its server span");
 }
 
@@ -351,9 +349,11 @@ fn data_that_only_looks_like_requests_has_no_server_span() {
     assert_eq!(one["tags"]["nbd.reply"], "not observed", "{one}");
     assert!(one["tags"]["blkkin.incomplete"].is_string(), "{one}");
     assert_eq!(nbd_counts(&run), [1, 0, 0], "{}", run.stderr);
-    for warning in
-        ["1 requests have no reply", "1 replies without a request", "1 buffers with a partial header"]
-    {
+    for warning in [
+        "1 requests have no observed reply",
+        "1 replies without a request",
+        "1 buffers with a partial header",
+    ] {
         assert!(run.stderr.contains(warning), "{warning}: {}", run.stderr);
     }
 }

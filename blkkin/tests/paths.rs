@@ -118,8 +118,8 @@ fn an_unreadable_path_is_marked_as_faulted() {
     );
 }
 
-/// A probe cannot fault pages in. This path is in a page that the program never touched; the kernel
-/// reads it in the call, so the program reads it at return.
+/// A probe cannot fault pages in. This path is in a page that the actor never touched. The kernel
+/// faults the page in during the call, so blkkin can read the path at return.
 #[test]
 fn a_path_in_an_unmapped_page_is_read_at_return() {
     needs!();

@@ -164,7 +164,7 @@ fn unusable_probes_are_refused_before_the_command_runs() {
     let program = home.path().join("turns");
     let named = |name: &str| format!("[[probe]]\nname = \"{name}\"\n");
     probes(home.path(), &program, &named("turns:begni"));
-    refused("has no probe turns:begni", "turns:begin, perhaps");
+    refused("has no probe turns:begni", "`turns:begin` is the nearest");
     probes(home.path(), Path::new("/bin/sh"), &named("turns:begin"));
     refused("no USDT probes", "name in `program` the file");
     probes(home.path(), Path::new(PROGRAM), &named("turns:begin"));
