@@ -197,9 +197,9 @@ fn assert_named(services: &[&Service; 3], prometheus: &Prometheus) {
     let checked_elsewhere = |name: &String| {
         metrics::is_of_daemons(name) || metrics::is_of_nbd(name) || metrics::is_of_probes(name)
     };
-    let described: BTreeSet<_> =
+    let documented: BTreeSet<_> =
         metrics::described().into_iter().filter(|name| !checked_elsewhere(name)).collect();
-    assert_eq!(metrics::families(&text), described, "the table in docs/operating.md");
+    assert_eq!(metrics::families(&text), documented, "the table in docs/operating.md");
 }
 
 /// Runs promtool on a text, and asserts that it finds no error.
