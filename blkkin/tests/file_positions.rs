@@ -1,7 +1,7 @@
 //! File descriptors of system calls, and file positions before and after them.
 //!
-//! *Input*: calls that an actor makes with known descriptors and positions. Every recorded call is
-//! compared with them.
+//! *Input*: calls that a child process makes with known descriptors and positions. Every recorded
+//! call is compared with them.
 
 #![allow(
     clippy::unwrap_used,

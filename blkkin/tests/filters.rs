@@ -1,8 +1,8 @@
 //! Filters in the kernel: matching operations are recorded, and for all others not even a counter
 //! changes.
 //!
-//! *Input*: actors that make a known number of reads, together with actors that must not be
-//! recorded. The expected number of calls is the number that the actors make.
+//! *Input*: child processes that make a known number of reads, together with processes that must
+//! not be recorded. The expected number of calls is the number that the processes make.
 
 #![allow(
     clippy::unwrap_used,
@@ -59,18 +59,18 @@ fn by_a_name_that_is_truncated() {
 #[test]
 fn by_thread() {
     needs!();
-    let mut actor = Actor::new(|| {
+    let mut process = Actor::new(|| {
         // Another thread of the same process, which the filter excludes.
         std::thread::spawn(read).join().unwrap();
         read();
         0
     });
     let filter = Filter {
-        tids: vec![Tid(actor.pid().0)],
+        tids: vec![Tid(process.pid().0)],
         syscalls: vec![SyscallId::by_name("pread64").unwrap()],
         ..Filter::default()
     };
-    let recording = trace_all(filter, &mut [&mut actor]);
+    let recording = trace_all(filter, &mut [&mut process]);
     assert_eq!(recording.counts().into_iter().collect::<Vec<_>>(), [("pread64", READS)]);
     assert_eq!(recording.accounts.calls_entered, READS as u64);
 }
@@ -91,9 +91,9 @@ fn by_cgroup() {
 #[test]
 fn by_call() {
     needs!();
-    let mut actor = reader("one");
+    let mut process = reader("one");
     let filter = Filter { syscalls: vec![SyscallId::by_name("pread64").unwrap()], ..Filter::default() };
-    let recording = record(&TracerConfig { filter, ..TracerConfig::default() }, &mut [&mut actor]);
+    let recording = record(&TracerConfig { filter, ..TracerConfig::default() }, &mut [&mut process]);
     recording.assert_calls_whole();
     assert_eq!(recording.counts().into_iter().collect::<Vec<_>>(), [("pread64", READS)]);
     assert_eq!(recording.accounts.calls_entered, READS as u64);
@@ -106,9 +106,9 @@ fn by_call_without_requests_of_other_calls() {
     let disk = or_skip!(Disk::raw(READS as u64 * 4096));
     for (name, bios) in [("pread64", READS), ("lseek", 0)] {
         let recording = until_whole(|| {
-            let mut actor = direct_reader(disk.node(), disk.node());
+            let mut process = direct_reader(disk.node(), disk.node());
             let filter = Filter { syscalls: vec![SyscallId::by_name(name).unwrap()], ..Filter::default() };
-            record(&TracerConfig { filter, ..TracerConfig::default() }, &mut [&mut actor])
+            record(&TracerConfig { filter, ..TracerConfig::default() }, &mut [&mut process])
         });
         assert_eq!(recording.counts().into_iter().collect::<Vec<_>>(), [(name, READS)]);
         assert_eq!((recording.bios().count(), recording.requests().count()), (bios, bios));
@@ -119,13 +119,13 @@ fn by_call_without_requests_of_other_calls() {
 #[test]
 fn by_name_and_process() {
     needs!();
-    let mut actors = ["blkkin-a", "blkkin-b", "blkkin-a"].map(reader);
+    let mut processes = ["blkkin-a", "blkkin-b", "blkkin-a"].map(reader);
     let filter = Filter {
-        pids: vec![actors[0].pid(), actors[1].pid()],
+        pids: vec![processes[0].pid(), processes[1].pid()],
         comms: vec!["blkkin-a".into(), "blkkin-c".into()],
         ..Filter::default()
     };
-    let [first, second, third] = &mut actors;
+    let [first, second, third] = &mut processes;
     assert_only_readers(&trace_all(filter, &mut [first, second, third]), 1);
 }
 
@@ -160,8 +160,8 @@ fn by_device_and_by_detail() {
     let by_detail = TracerConfig { detail: Detail::Requests, ..TracerConfig::default() };
     for config in [by_device, by_detail] {
         let recording = until_whole(|| {
-            let mut actor = direct_reader(&file, disk.node());
-            record(&config, &mut [&mut actor])
+            let mut process = direct_reader(&file, disk.node());
+            record(&config, &mut [&mut process])
         });
         let counts: Vec<_> = recording.counts().into_iter().collect();
         assert_eq!(counts, [("pread64", READS)]);
@@ -179,14 +179,14 @@ fn by_device_and_by_detail() {
 fn another_device_is_not_recorded() {
     needs!("losetup");
     let disk = or_skip!(Disk::raw(1 << 20));
-    let mut actor = direct_reader(disk.node(), disk.node());
+    let mut process = direct_reader(disk.node(), disk.node());
     let other = blkkin_wire::ids::DeviceId { major: 7, minor: 0xf_ffff };
     let config = TracerConfig {
         filter: Filter { devices: vec![other], ..Filter::default() },
         kernel_origin: true,
         ..TracerConfig::default()
     };
-    let recording = record(&config, &mut [&mut actor]);
+    let recording = record(&config, &mut [&mut process]);
     assert_eq!(recording.events.len() - recording.tasks().count() - recording.files().count(), 0);
     assert_eq!((recording.accounts.calls.fired, recording.accounts.bios_queued), (0, 0));
 }
@@ -227,7 +227,7 @@ fn read() {
     }
 }
 
-/// Creates an actor that takes this name and then reads.
+/// Creates a process that takes this name and then reads.
 fn reader(name: &'static str) -> Actor {
     let name = text(Path::new(name));
     Actor::new(move || {
@@ -238,8 +238,8 @@ fn reader(name: &'static str) -> Actor {
     })
 }
 
-/// Creates an actor that reads the first file with direct I/O and calls `lseek` on the second after
-/// each read.
+/// Creates a process that reads the first file with direct I/O and calls `lseek` on the second
+/// after each read.
 fn direct_reader(target: &Path, other: &Path) -> Actor {
     let (target, other) = (text(target), text(other));
     Actor::new(move || {
@@ -260,11 +260,11 @@ fn direct_reader(target: &Path, other: &Path) -> Actor {
 }
 
 /// Traces all tasks of the machine with this filter.
-fn trace_all(filter: Filter, actors: &mut [&mut Actor]) -> Recording {
+fn trace_all(filter: Filter, processes: &mut [&mut Actor]) -> Recording {
     let recorder =
         Recorder::start(&TracerConfig { scope: TraceScope::All, filter, ..TracerConfig::default() }, &[]);
-    for actor in actors {
-        assert_eq!(actor.play(), 0);
+    for process in processes {
+        assert_eq!(process.play(), 0);
     }
     let recording = recorder.finish();
     recording.assert_calls_whole();

@@ -174,8 +174,8 @@ fn trace_run(fio: &Fio<'_>, disk: &Disk) -> (Recording, Statistics) {
     let mut counted = disk.statistics();
     let recording = until_whole(|| {
         let before = disk.statistics();
-        let mut actor = Actor::program(&fio.words(), &disk.beside("fio.out"));
-        let recording = record(&TracerConfig::default(), &mut [&mut actor]);
+        let mut process = Actor::program(&fio.words(), &disk.beside("fio.out"));
+        let recording = record(&TracerConfig::default(), &mut [&mut process]);
         counted = disk.statistics().since(before);
         recording
     });

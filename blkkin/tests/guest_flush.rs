@@ -54,9 +54,9 @@ fn each_sync_is_served_once() {
             0
         })
     };
-    let mut actors: Vec<Actor> = (0..WRITERS).map(writer).collect();
+    let mut processes: Vec<Actor> = (0..WRITERS).map(writer).collect();
     let before = flushes(&name);
-    let recording = together(&mut actors);
+    let recording = record_concurrently(&mut processes);
     let by_device = flushes(&name) - before;
     recording.assert_whole();
     let flushes_before = recording.bios().filter(|bio| bio.op.is_preflush()).count() as u64;
@@ -64,32 +64,32 @@ fn each_sync_is_served_once() {
     let flushes_after = if has_fua { 0 } else { recording.bios().filter(durable).count() as u64 };
     let served = recording.accounts.flushes_served;
     // Requests of one flush have the same issue time.
-    let mut together: HashMap<MonotonicNs, u64> = HashMap::new();
+    let mut by_issue_time: HashMap<MonotonicNs, u64> = HashMap::new();
     for request in recording.requests().filter(|request| request.op.is_preflush()) {
-        *together.entry(request.issue.unwrap()).or_default() += 1;
+        *by_issue_time.entry(request.issue.unwrap()).or_default() += 1;
     }
     println!(
         "{name}, FUA {has_fua}: {flushes_before} before and {flushes_after} after data, served {served} times by {by_device} \
          flushes, {} of those before data, with up to {:?} requests each",
-        together.len(),
-        together.values().max()
+        by_issue_time.len(),
+        by_issue_time.values().max()
     );
     // A durable write to a device file is still followed by a flush of its own (blkdev_write_iter,
     // block/fops.c).
     let durables = recording.bios().filter(durable).count() as u64;
     assert_eq!((flushes_before, durables), (WRITERS * ROUNDS, WRITERS / 3 * ROUNDS));
     assert_eq!(served, flushes_before + flushes_after);
-    assert!(by_device <= served && by_device >= together.len() as u64);
+    assert!(by_device <= served && by_device >= by_issue_time.len() as u64);
     assert_eq!(recording.accounts.flush_overflow, 0);
 }
 
-/// Releases all actors before it waits for the first, and records what they do.
-fn together(actors: &mut [Actor]) -> Recording {
-    let pids: Vec<_> = actors.iter().map(Actor::pid).collect();
+/// Releases all processes before it waits for the first, and records what they do.
+fn record_concurrently(processes: &mut [Actor]) -> Recording {
+    let pids: Vec<_> = processes.iter().map(Actor::pid).collect();
     let recorder = Recorder::start(&TracerConfig::default(), &pids);
-    actors.iter_mut().for_each(Actor::release);
-    for actor in actors {
-        assert_eq!(actor.play(), 0);
+    processes.iter_mut().for_each(Actor::release);
+    for process in processes {
+        assert_eq!(process.play(), 0);
     }
     recorder.finish()
 }

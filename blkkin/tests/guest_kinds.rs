@@ -45,11 +45,11 @@ fn cost_of_a_call_by_each_kind() {
     for kind in AttachKind::ALL {
         let config = TracerConfig { attach: Some(kind), ..TracerConfig::default() };
         // A separate process, because the tracer does not trace its own calls.
-        let mut actor = Actor::new(|| {
+        let mut process = Actor::new(|| {
             let [read, other] = measure();
             i32::from(fs::write(&result, format!("{read} {other}")).is_err())
         });
-        let recording = record(&config, &mut [&mut actor]);
+        let recording = record(&config, &mut [&mut process]);
         recording.assert_whole();
         assert_eq!(recording.named("pread64").len(), CALLS as usize * ROUNDS, "by {kind}");
         let output = fs::read_to_string(&result).unwrap();

@@ -124,8 +124,8 @@ fn a_request_to_a_stopped_server_fails_after_its_time_out() {
     assert_eq!((call.call.name(), call.outcome, call.args[3]), ("pwrite64", error, SERVED * BLOCK as u64));
 }
 
-fn recorded(mut actor: Actor) -> Recording {
-    record(&TracerConfig::default(), &mut [&mut actor])
+fn recorded(mut process: Actor) -> Recording {
+    record(&TracerConfig::default(), &mut [&mut process])
 }
 
 /// Request of a client: the protocol's command, offset and length in bytes.

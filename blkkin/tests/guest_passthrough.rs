@@ -112,8 +112,8 @@ fn commands_of_two_tasks_have_the_right_parents() {
     assert_eq!(played, [0; 3]);
     recording.assert_whole();
     let (mut linked, mut orphans) = (0, 0);
-    for (actor, odd) in [(&one, 0), (&other, 1)] {
-        let is_own = |call: &SyscallEvent| recording.task_of(call).pid == actor.pid();
+    for (process, odd) in [(&one, 0), (&other, 1)] {
+        let is_own = |call: &SyscallEvent| recording.task_of(call).pid == process.pid();
         let traces: Vec<&Trace> =
             ioctls(&recording).into_iter().filter(|trace| is_own(trace.call().unwrap())).collect();
         assert_eq!(traces.len(), COMMANDS);
@@ -176,9 +176,9 @@ fn a_command_that_outlives_its_call_is_its_child() {
     assert!(after > 0 || !announces_commands());
 }
 
-fn recorded(mut actor: Actor) -> Recording {
+fn recorded(mut process: Actor) -> Recording {
     let config = TracerConfig { kernel_origin: true, ..TracerConfig::default() };
-    let recording = record(&config, &mut [&mut actor]);
+    let recording = record(&config, &mut [&mut process]);
     recording.assert_whole();
     recording
 }

@@ -134,8 +134,8 @@ fn writes(count: u64) -> (Recording, Actions) {
     (recording, ftrace.finish())
 }
 
-fn recorded(mut actor: Actor) -> Recording {
-    record(&TracerConfig::default(), &mut [&mut actor])
+fn recorded(mut process: Actor) -> Recording {
+    record(&TracerConfig::default(), &mut [&mut process])
 }
 
 fn node() -> PathBuf {

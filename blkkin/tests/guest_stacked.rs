@@ -190,10 +190,10 @@ impl Stack {
         let mut counted = self.counted();
         let recording = until_whole(|| {
             let before = self.counted();
-            let mut actor = Actor::program(&fio.words(), Path::new("/tmp/fio.out"));
+            let mut process = Actor::program(&fio.words(), Path::new("/tmp/fio.out"));
             // The kernel's own requests are traced too, because the device counts them.
             let config = TracerConfig { kernel_origin: true, ..TracerConfig::default() };
-            let recording = record(&config, &mut [&mut actor]);
+            let recording = record(&config, &mut [&mut process]);
             counted = self.counted().into_iter().zip(before).map(|(now, then)| now.since(then)).collect();
             recording
         });

@@ -27,15 +27,16 @@ use support::tools::device_number;
 use support::ublk::{FLUSH, READ, Ublk, WRITE};
 use support::{needs_guest, or_skip};
 
-/// Node of the first ublk disk. The actor is forked before its server starts: a server's ring lives
-/// as long as a process has its descriptor, and its requests fail only when it is closed.
+/// Node of the first ublk disk. The writing process is forked before its server starts: a server's
+/// ring lives as long as a process has its descriptor, and its requests fail only when it is
+/// closed.
 const NODE: &str = "/dev/ublkb0";
 
 #[test]
 fn recorded_requests_are_those_that_the_server_received() {
     needs_guest!();
     const WRITES: u64 = 60;
-    let actor = Actor::new(move || {
+    let process = Actor::new(move || {
         let device = direct::open(Path::new(NODE));
         for block in 0..WRITES {
             direct::write_at(&device, block * 3 * BLOCK as u64).unwrap();
@@ -49,7 +50,7 @@ fn recorded_requests_are_those_that_the_server_received() {
     let disk = or_skip!(Ublk::start(u64::MAX));
     let before = statistics(disk.name());
     let received_before = disk.asked().len();
-    let recording = recorded(actor);
+    let recording = recorded(process);
     recording.assert_whole();
     // A flush has no meaningful sector.
     let without_flush_sector = |(operation, from, sectors)| match operation {
@@ -85,7 +86,7 @@ fn recorded_requests_are_those_that_the_server_received() {
 fn a_request_to_an_exited_server_fails() {
     needs_guest!();
     const SERVED: u64 = 5;
-    let actor = Actor::new(move || {
+    let process = Actor::new(move || {
         let device = direct::open(Path::new(NODE));
         let failed = (0..=SERVED).map(|block| direct::write_at(&device, block * BLOCK as u64).is_err());
         // Only the last write fails.
@@ -93,7 +94,7 @@ fn a_request_to_an_exited_server_fails() {
     });
     let disk = or_skip!(Ublk::start(SERVED));
     let device = device_number(&fs::read_to_string(format!("/sys/block/{}/dev", disk.name())).unwrap());
-    let recording = recorded(actor);
+    let recording = recorded(process);
     recording.assert_balanced();
     let requests: Vec<&RequestEvent> =
         recording.requests().filter(|request| request.device == device).collect();
@@ -107,6 +108,6 @@ fn a_request_to_an_exited_server_fails() {
     assert_eq!((call.call.name(), call.outcome, call.args[3]), ("pwrite64", error, SERVED * BLOCK as u64));
 }
 
-fn recorded(mut actor: Actor) -> Recording {
-    record(&TracerConfig::default(), &mut [&mut actor])
+fn recorded(mut process: Actor) -> Recording {
+    record(&TracerConfig::default(), &mut [&mut process])
 }

@@ -126,8 +126,8 @@ fn a_batch_of_requests_that_become_one() {
     let even = (0..PAIRS).map(|i| 2 * i);
     let blocks: Vec<u64> = even.clone().chain(even.map(|block| block + 1)).collect();
     let recording = until_whole(|| {
-        let mut actor = Actor::new(|| write_in_one_batch(&target, &blocks));
-        record(&TracerConfig::default(), &mut [&mut actor])
+        let mut process = Actor::new(|| write_in_one_batch(&target, &blocks));
+        record(&TracerConfig::default(), &mut [&mut process])
     });
     let bios = writes(&recording, &disk);
     assert_eq!(bios.len() as u64, 2 * PAIRS);
@@ -203,8 +203,8 @@ fn an_fsync_served_by_the_journal_is_kept_as_block_io() {
         let run: u32 = runs.next().unwrap();
         let names: Vec<_> =
             (0..FILES).map(|i| text(&disk.mount_point().join(format!("{run}-{i}")))).collect();
-        let mut actor = Actor::new(|| i32::from(!names.iter().all(synced)));
-        record(&config, &mut [&mut actor])
+        let mut process = Actor::new(|| i32::from(!names.iter().all(synced)));
+        record(&config, &mut [&mut process])
     });
     let syncs = recording.named("fsync");
     assert_eq!(syncs.len(), FILES, "{:?}", recording.counts());
@@ -240,8 +240,8 @@ fn fio(target: &Path, more: &[&str]) -> Vec<String> {
 }
 
 fn trace(args: &[String], disk: &Disk) -> Recording {
-    let mut actor = Actor::program(args, &disk.beside("fio.out"));
-    record(&TracerConfig::default(), &mut [&mut actor])
+    let mut process = Actor::program(args, &disk.beside("fio.out"));
+    record(&TracerConfig::default(), &mut [&mut process])
 }
 
 fn writes<'a>(recording: &'a Recording, disk: &Disk) -> Vec<&'a BioEvent> {

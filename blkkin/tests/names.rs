@@ -1,8 +1,8 @@
 //! Names that change during a trace: a file's by rename, a program's by exec, and process ids of
 //! pid namespaces.
 //!
-//! *Input*: scripts and actors whose renames, execs and namespaces this test chooses; the namespace
-//! ids are those that `stat` prints.
+//! *Input*: scripts and processes whose renames, execs and namespaces this test chooses; the
+//! namespace ids are those that `stat` prints.
 
 #![allow(
     clippy::unwrap_used,
@@ -59,8 +59,8 @@ fn a_program_of_another_name_is_not_recorded() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
     let (before, after) = (file(folder.path(), "before", 1), file(folder.path(), "after", 1));
-    let mut actor = opens_and_execs(c"blkkin-wanted", &before, Path::new("/bin/cat"), &after);
-    let paths = paths_opened("blkkin-wanted", &mut actor);
+    let mut process = opens_and_execs(c"blkkin-wanted", &before, Path::new("/bin/cat"), &after);
+    let paths = paths_opened("blkkin-wanted", &mut process);
     assert_eq!(paths, [text(&before)]);
 }
 
@@ -72,12 +72,12 @@ fn a_program_of_a_wanted_name_is_recorded_from_its_exec_on() {
     let (before, after) = (file(folder.path(), "before", 1), file(folder.path(), "after", 1));
     let program = folder.path().join("blkkin-wanted");
     std::fs::copy("/bin/cat", &program).unwrap();
-    let mut actor = opens_and_execs(c"blkkin-other", &before, &program, &after);
-    let paths = paths_opened("blkkin-wanted", &mut actor);
+    let mut process = opens_and_execs(c"blkkin-other", &before, &program, &after);
+    let paths = paths_opened("blkkin-wanted", &mut process);
     assert!(!paths.contains(&text(&before)) && paths.contains(&text(&after)), "{paths:?}");
 }
 
-/// Creates an actor of this name that opens a file and then execs `program`, which opens another.
+/// Creates a process of this name that opens a file and then execs `program`, which opens another.
 fn opens_and_execs(name: &'static CStr, before: &Path, program: &Path, after: &Path) -> Actor {
     let (before, program, after) = (text(before), text(program), text(after));
     Actor::named(name, move || {
@@ -95,11 +95,11 @@ fn opens_and_execs(name: &'static CStr, before: &Path, program: &Path, after: &P
 }
 
 /// Returns the paths that tasks of this name opened; asserts that nothing else was recorded.
-fn paths_opened(name: &str, actor: &mut Actor) -> Vec<CString> {
+fn paths_opened(name: &str, process: &mut Actor) -> Vec<CString> {
     let filter = Filter { comms: vec![name.to_owned()], ..Filter::default() };
     let recorder =
         Recorder::start(&TracerConfig { scope: TraceScope::All, filter, ..TracerConfig::default() }, &[]);
-    assert_eq!(actor.play(), 0);
+    assert_eq!(process.play(), 0);
     let recording = recorder.finish();
     recording.assert_calls_whole();
     assert!(recording.calls().all(|call| &*recording.task_of(call).comm == name));

@@ -1,7 +1,7 @@
 //! Path arguments of system calls, and paths of open files.
 //!
-//! *Input*: calls that an actor makes with known paths. The recorded paths must be those that the
-//! actor used.
+//! *Input*: calls that a child process makes with known paths. The recorded paths must be those
+//! that the process used.
 
 #![allow(
     clippy::unwrap_used,
@@ -118,7 +118,7 @@ fn an_unreadable_path_is_marked_as_faulted() {
     );
 }
 
-/// A probe cannot fault pages in. This path is in a page that the actor never touched. The kernel
+/// A probe cannot fault pages in. This path is in a page that the process never touched. The kernel
 /// faults the page in during the call, so blkkin can read the path at return.
 #[test]
 fn a_path_in_an_unmapped_page_is_read_at_return() {

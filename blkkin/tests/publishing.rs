@@ -88,19 +88,19 @@ fn check(publisher: Result<PathBuf, String>, kind: &str, times: u64, filter: Fil
         &text_of(&go),
         &times.to_string(),
     ];
-    let mut actor = Actor::program(&args, &output);
+    let mut process = Actor::program(&args, &output);
     let config = TracerConfig { filter, ring_bytes: Some(ring_for_a_million()), ..TracerConfig::default() };
-    let recorder = Recorder::start(&config, &[actor.pid()]);
-    actor.release();
-    assert!(eventually(|| recorder.in_contexts() > 0), "no context was found: {}", actor.said());
+    let recorder = Recorder::start(&config, &[process.pid()]);
+    process.release();
+    assert!(eventually(|| recorder.in_contexts() > 0), "no context was found: {}", process.said());
     let has_names = || recorder.said().iter().any(|output| !output.thread_keys.is_empty());
-    assert!(eventually(has_names), "no process context was read: {}", actor.said());
+    assert!(eventually(has_names), "no process context was read: {}", process.said());
     let attribute =
         |key: &str, text: &str| Attribute { key: key.into(), value: AttributeValue::Text(text.into()) };
     let one = [attribute("service.name", "publisher"), attribute("service.instance.id", "one")];
     assert_eq!(recorder.said()[0].attributes, one);
     std::fs::write(&go, "").unwrap();
-    assert_eq!(actor.play(), 0, "{}", actor.said());
+    assert_eq!(process.play(), 0, "{}", process.said());
     let recording = recorder.finish();
     recording.assert_balanced();
     let accounts = &recording.accounts;
@@ -136,7 +136,7 @@ fn check(publisher: Result<PathBuf, String>, kind: &str, times: u64, filter: Fil
         let has_attributes = call.context.is_some() && span_id != AWAITED;
         assert_eq!(attributes, has_attributes.then_some((0, span_id)), "{call:#?}");
     }
-    let own = actor.said();
+    let own = process.said();
     // The process context was read before all of these calls began.
     let is_own_call = |trace: &&Trace| {
         let Root::Call(call) = &trace.root else { return false };

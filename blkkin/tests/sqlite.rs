@@ -130,8 +130,8 @@ fn strace(disk: &Disk, folder: &Path, journal: &str) -> BTreeMap<String, u64> {
 }
 
 fn trace(disk: &Disk, folder: &Path, journal: &str) -> Recording {
-    let mut actor = Actor::program(&args(folder, journal), &disk.beside("sqlite.out"));
-    let recording = record(&TracerConfig::default(), &mut [&mut actor]);
+    let mut process = Actor::program(&args(folder, journal), &disk.beside("sqlite.out"));
+    let recording = record(&TracerConfig::default(), &mut [&mut process]);
     let output = fs::read_to_string(disk.beside("sqlite.out")).unwrap();
     assert!(output.ends_with(&format!("\n{INSERTS}\n")), "{output}");
     recording

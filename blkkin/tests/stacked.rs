@@ -54,9 +54,9 @@ fn assert_traced(arguments: &[&str]) {
     let mut counted = disk.statistics();
     let recording = until_whole(|| {
         let before = disk.statistics();
-        let mut actor = Actor::program(&args, &disk.beside("fio.out"));
+        let mut process = Actor::program(&args, &disk.beside("fio.out"));
         let config = TracerConfig { kernel_origin: true, ..TracerConfig::default() };
-        let recording = support::recording::record(&config, &mut [&mut actor]);
+        let recording = support::recording::record(&config, &mut [&mut process]);
         counted = disk.statistics().since(before);
         recording
     });

@@ -134,7 +134,7 @@ fn a_process_without_its_library_is_not_counted() {
 /// A run of `threads.c`.
 struct ThreadsProgram {
     go: PathBuf,
-    actor: Actor,
+    process: Actor,
     recorder: Recorder,
     _output: TempDir,
 }
@@ -145,11 +145,11 @@ impl ThreadsProgram {
         let library = programs.library(name.contains("loaded"));
         let args = [program.clone(), program, library, go.display().to_string(), threads.to_string()];
         let output = tempfile::tempdir().unwrap();
-        let mut actor = Actor::program(&args, &output.path().join("out"));
-        let recorder = Recorder::start(&config(), &[actor.pid()]);
-        actor.release();
-        assert!(eventually(|| recorder.in_contexts() > 0), "no context was found: {}", actor.said());
-        ThreadsProgram { go, actor, recorder, _output: output }
+        let mut process = Actor::program(&args, &output.path().join("out"));
+        let recorder = Recorder::start(&config(), &[process.pid()]);
+        process.release();
+        assert!(eventually(|| recorder.in_contexts() > 0), "no context was found: {}", process.said());
+        ThreadsProgram { go, process, recorder, _output: output }
     }
 
     fn begin(&self) {
@@ -158,17 +158,17 @@ impl ThreadsProgram {
 
     /// Waits for the calls that the program makes after it has unloaded its library.
     fn await_last_calls(&self) {
-        assert!(eventually(|| self.recorder.outside(STAYED) > 0), "it does not end: {}", self.actor.said());
+        assert!(eventually(|| self.recorder.outside(STAYED) > 0), "it does not end: {}", self.process.said());
     }
 
     fn end(mut self) -> (Recording, String) {
         std::fs::remove_file(&self.go).unwrap();
-        assert_eq!(self.actor.play(), 0, "{}", self.actor.said());
+        assert_eq!(self.process.play(), 0, "{}", self.process.said());
         let recording = self.recorder.finish();
         recording.assert_balanced();
         assert_eq!(recording.accounts.calls.dropped, 0, "{:#?}", recording.accounts);
         assert!(recording.calls().all(|call| call.args[3] != STAYED || call.context.is_none()));
-        (recording, self.actor.said())
+        (recording, self.process.said())
     }
 }
 

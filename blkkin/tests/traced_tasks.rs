@@ -152,7 +152,7 @@ fn a_thread_that_execs_keeps_its_task_while_its_number_changes() {
     let before = recording.task_of(read);
     assert_ne!(before.tid.0, before.pid.0, "the thread is not the leader");
     let opens = recording.named("openat");
-    // The actor's own open, and the one of `cat`.
+    // The process's own open, and the one of `cat`.
     let open = opens.into_iter().filter(|call| file_of(call) == Some(identity(&data))).nth(1).unwrap();
     let after = recording.task_of(open);
     assert_eq!(open.task.id, read.task.id);
@@ -199,13 +199,13 @@ fn a_call_that_is_open_when_tracing_ends_is_counted() {
     let mut ends = [0; 2];
     // SAFETY: room for two numbers.
     assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
-    let mut actor = Actor::new(move || {
+    let mut process = Actor::new(move || {
         block_forever(ends[0]);
         0
     });
-    let recorder = Recorder::start(&TracerConfig::default(), &[actor.pid()]);
-    actor.release();
-    wait_until_inside(&format!("/proc/{}", actor.pid().0), ends[0]);
+    let recorder = Recorder::start(&TracerConfig::default(), &[process.pid()]);
+    process.release();
+    wait_until_inside(&format!("/proc/{}", process.pid().0), ends[0]);
     let recording = recorder.finish();
     recording.assert_balanced();
     let accounts = &recording.accounts;

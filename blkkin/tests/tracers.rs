@@ -81,19 +81,19 @@ fn check(library: &str, program: &[&str]) {
     let turns = TURNS.to_string();
     let args: Vec<&str> =
         ENVIRONMENT.iter().chain(program).chain([&*file, &go, &turns].iter()).copied().collect();
-    let mut actor = Actor::program(&args, Path::new(&output));
+    let mut process = Actor::program(&args, Path::new(&output));
     let config = TracerConfig { ring_bytes: Some(RING), ..TracerConfig::default() };
-    let recorder = Recorder::start(&config, &[actor.pid()]);
-    actor.release();
+    let recorder = Recorder::start(&config, &[process.pid()]);
+    process.release();
     let found = eventually(|| recorder.in_contexts() > 0);
-    assert!(found, "no context was found, and {} publish: {}", recorder.publishing(), actor.said());
-    assert!(eventually(|| !recorder.said().is_empty()), "no process context was read: {}", actor.said());
+    assert!(found, "no context was found, and {} publish: {}", recorder.publishing(), process.said());
+    assert!(eventually(|| !recorder.said().is_empty()), "no process context was read: {}", process.said());
     std::fs::write(&go, "").unwrap();
-    assert_eq!(actor.play(), 0, "{}", actor.said());
+    assert_eq!(process.play(), 0, "{}", process.said());
     let recording = recorder.finish();
     recording.assert_balanced();
     assert_eq!(recording.accounts.calls.dropped, 0, "{:#?}", recording.accounts);
-    let (children, orphans) = count_calls(&recording, &trace_ids(&actor.said()));
+    let (children, orphans) = count_calls(&recording, &trace_ids(&process.said()));
     println!("{library}: {children} calls with a parent, {orphans} without");
     assert_eq!((children, orphans), (3 * TURNS, 2 * TURNS));
 }
