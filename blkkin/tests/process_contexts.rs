@@ -142,7 +142,7 @@ fn the_context_of_a_process_that_already_runs_is_read() {
         assert!(eventually(|| maps().contains("OTEL_CTX")), "it publishes nothing: {}", speaker.actor.said());
         let all_tasks = scope == TraceScope::All;
         let filter = Filter { pids: if all_tasks { vec![pid] } else { Vec::new() }, ..Filter::default() };
-        let config = TracerConfig { scope: scope, filter, ..TracerConfig::default() };
+        let config = TracerConfig { scope, filter, ..TracerConfig::default() };
         let recorder = Recorder::start(&config, if all_tasks { &[] } else { std::slice::from_ref(&pid) });
         await_last(&recorder, Some("shop"));
         speaker.goes_on("first");
