@@ -26,9 +26,9 @@ use serde_json::Value;
 
 use common::Run;
 use support::live::eventually;
-use support::metrics::{address, described, families, get, is_of_daemons, value};
+use support::lttng_namespace::LttngNamespace;
+use support::metrics::{address, documented_families, families, get, is_lttng_family, value};
 use support::nbd::{server, spans};
-use support::room::Room;
 use support::service::Service;
 use support::{needs, or_skip, skip};
 
@@ -58,8 +58,8 @@ fn traced_by(home: &Path, by: &str, options: &str, script: &str) -> Run {
     let to = format!("zipkin={home}/spans.json");
     let words = ["run", "--ust", "--syscall", "pread64", "--syscall", "io_uring_enter", "--to", &to];
     let command = common::blkkin(&[&words[..], &["--", "sh", "-c", &script]].concat());
-    let room = Room::make().unwrap();
-    Run::from(room.moved(&command).output().unwrap())
+    let room = LttngNamespace::new().unwrap();
+    Run::from(room.enter(&command).output().unwrap())
 }
 
 fn home() -> tempfile::TempDir {
@@ -240,13 +240,13 @@ fn an_agent_hears_daemons_and_goes_on_when_its_session_is_destroyed() {
     let (server, home) = (or_skip!(server()), home());
     let of_home = |name: &str| home.path().join(name).display().to_string();
     let words = ["agent", "--ust", "--record", &of_home("recording"), "--syscall", "pread64"];
-    let room = or_skip!(Room::make());
+    let room = or_skip!(LttngNamespace::new());
     let words = [&words[..], &["--metrics", "127.0.0.1:0"]].concat();
-    let agent = Service::start_by(home.path(), "agent", &words, |command| room.moved(&command));
-    agent.says("tracing; events go to", PATIENCE);
-    let figure = |name: &str| value(&get(address(&agent.said()), "/metrics"), &format!("blkkin_{name}"));
+    let agent = Service::start_with(home.path(), "agent", &words, |command| room.enter(&command));
+    agent.wait_for_output("tracing; events go to", PATIENCE);
+    let figure = |name: &str| value(&get(address(&agent.output()), "/metrics"), &format!("blkkin_{name}"));
     let said = fs::File::create(home.path().join("uri")).unwrap();
-    let mut command = room.program(server.to_str().unwrap());
+    let mut command = room.command(server.to_str().unwrap());
     let daemon = command.args([of_home("disk"), "--unix".to_owned(), of_home("socket")]).stdout(said);
     let daemon = Daemon(daemon.spawn().unwrap());
     // It says where it listens once it is known to LTTng.
@@ -257,22 +257,26 @@ fn an_agent_hears_daemons_and_goes_on_when_its_session_is_destroyed() {
         assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
         assert_eq!(asked(home.path()), CONNECTIONS * REQUESTS);
         let all = (rounds * CONNECTIONS * REQUESTS) as f64;
-        let heard = || figure("daemon_spans_total") >= all || agent.said().contains("stuck");
-        assert!(eventually(heard), "{}", get(address(&agent.said()), "/metrics"));
+        let heard = || figure("daemon_spans_total") >= all || agent.output().contains("stuck");
+        assert!(eventually(heard), "{}", get(address(&agent.output()), "/metrics"));
     };
     ask(1);
-    let sessions = room.program("lttng").args(["--mi", "xml", "list"]).output().unwrap();
+    let sessions = room.command("lttng").args(["--mi", "xml", "list"]).output().unwrap();
     let sessions = String::from_utf8(sessions.stdout).unwrap();
     let ours = format!("blkkin-{}-", agent.id());
     let begin = sessions.find(&ours).unwrap_or_else(|| panic!("no {ours} in {sessions}"));
     let name = sessions[begin..].split('<').next().unwrap();
-    assert!(room.program("lttng").args(["destroy", name]).status().unwrap().success());
-    assert!(eventually(|| figure("daemon_session_restarts_total") == 1.0), "{}", agent.said());
+    assert!(room.command("lttng").args(["destroy", name]).status().unwrap().success());
+    assert!(eventually(|| figure("daemon_session_restarts_total") == 1.0), "{}", agent.output());
     ask(2);
     let of_daemons =
-        |all: BTreeSet<String>| all.into_iter().filter(|name| is_of_daemons(name)).collect::<Vec<_>>();
-    let shown = of_daemons(families(&get(address(&agent.said()), "/metrics")));
-    assert_eq!((shown.len(), &shown), (8, &of_daemons(described())), "the table in docs/operating.md");
+        |all: BTreeSet<String>| all.into_iter().filter(|name| is_lttng_family(name)).collect::<Vec<_>>();
+    let shown = of_daemons(families(&get(address(&agent.output()), "/metrics")));
+    assert_eq!(
+        (shown.len(), &shown),
+        (8, &of_daemons(documented_families())),
+        "the table in docs/operating.md"
+    );
     drop(daemon);
     let (status, said) = agent.finish();
     assert_eq!(status, Some(0), "{said}");

@@ -24,7 +24,7 @@ use blkkin_wire::v1::{self, Malformed};
 use serde_json::Value;
 
 use broker::Broker;
-use exporting::{SPANS, Writer, meant, piece, shown};
+use exporting::{SPANS, Writer, expected_spans, found_spans, fragment};
 use support::live::eventually;
 use support::metrics::{self, get};
 use support::or_skip;
@@ -57,13 +57,13 @@ fn in_zipkin(zipkin: &Zipkin, traces: &[TraceId]) -> BTreeMap<String, usize> {
             found.and_then(|found| serde_json::from_value(found).ok()).unwrap_or_default();
         spans.extend(traces.into_iter().flatten());
     }
-    shown(spans)
+    found_spans(spans)
 }
 
 /// Waits until Zipkin has as many spans as are meant; they are these, each once.
 fn assert_all_in_zipkin(zipkin: &Zipkin, pieces: impl Fn() -> Vec<TraceFragment>, exporter: &Service) {
     let traces: Vec<_> = pieces().iter().map(|piece| piece.trace).collect();
-    let meant = meant(pieces());
+    let meant = expected_spans(pieces());
     let mut found = BTreeMap::new();
     let all = eventually(|| {
         // The answer is long: not asked for as often as can be.
@@ -71,7 +71,7 @@ fn assert_all_in_zipkin(zipkin: &Zipkin, pieces: impl Fn() -> Vec<TraceFragment>
         found = in_zipkin(zipkin, &traces);
         found.len() >= meant.len()
     });
-    assert!(all, "{} of {} spans; the exporter says:\n{}", found.len(), meant.len(), exporter.said());
+    assert!(all, "{} of {} spans; the exporter says:\n{}", found.len(), meant.len(), exporter.output());
     // A difference of 20,000 would be no help: the first is.
     for (span, times) in &found {
         assert_eq!(meant.get(span), Some(times), "{span}");
@@ -80,7 +80,7 @@ fn assert_all_in_zipkin(zipkin: &Zipkin, pieces: impl Fn() -> Vec<TraceFragment>
 }
 
 fn many() -> Vec<TraceFragment> {
-    (0..TRACES_MANY).map(piece).collect()
+    (0..TRACES_MANY).map(fragment).collect()
 }
 
 /// All of them, by four writers, two traces a record; each fifth record a second time, and cut elsewhere. After so many
@@ -89,9 +89,9 @@ fn write_many(settings: &Settings, mut then: impl FnMut(u64)) {
     let mut writers: Vec<_> = (0..4).map(|partition| Writer::new(settings, partition)).collect();
     for n in (0..TRACES_MANY).step_by(2) {
         let writer = &mut writers[(n / 2 % 4) as usize];
-        writer.write(vec![piece(n), piece(n + 1)]);
+        writer.write(vec![fragment(n), fragment(n + 1)]);
         if n.is_multiple_of(5) {
-            writer.write_again(writer.next - 1, vec![piece(n + 1)]);
+            writer.write_numbered(writer.next - 1, vec![fragment(n + 1)]);
         }
         then(n / 2);
     }
@@ -126,7 +126,7 @@ fn nothing_is_lost_or_doubled_although_exporters_and_the_broker_are_killed() {
     write_many(&settings, |record| {
         match record % 30 {
             // It works: what was just written has arrived.
-            20 => drop(zipkin.trace(&piece(record * 2).trace.to_string(), SPANS as usize)),
+            20 => drop(zipkin.trace(&fragment(record * 2).trace.to_string(), SPANS as usize)),
             // Now it has some records more in hand: how far it is with them differs from time to time.
             25 => {
                 std::thread::sleep(Duration::from_millis(record * 7 % 90));
@@ -153,18 +153,18 @@ fn a_zipkin_that_lost_its_memory_has_all_again_after_a_replay() {
     let mut zipkin = or_skip!(Zipkin::start());
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let to = format!("zipkin={}?format=json", zipkin.url());
-    let few = || (0..50).map(piece).collect::<Vec<_>>();
+    let few = || (0..50).map(fragment).collect::<Vec<_>>();
     Writer::new(&settings, 0).write(few());
     let exporter = exporting::start(&settings, folder.path(), &["--to", &to]);
     assert_all_in_zipkin(&zipkin, few, &exporter);
     zipkin.kill();
     // What comes meanwhile stays in the topic.
-    let later = || (50..60).map(piece).collect::<Vec<_>>();
+    let later = || (50..60).map(fragment).collect::<Vec<_>>();
     Writer::new(&settings, 1).write(later());
-    exporter.says("cannot reach", PATIENCE);
-    zipkin.up();
+    exporter.wait_for_output("cannot reach", PATIENCE);
+    zipkin.restart();
     assert_all_in_zipkin(&zipkin, later, &exporter);
-    assert!(in_zipkin(&zipkin, &[piece(0).trace]).is_empty(), "it has forgotten");
+    assert!(in_zipkin(&zipkin, &[fragment(0).trace]).is_empty(), "it has forgotten");
     let replay =
         || common::run(&["exporter", "replay", "--from", "-1h", "--brokers", &settings.brokers, "--to", &to]);
     let refused = replay();
@@ -177,7 +177,7 @@ fn a_zipkin_that_lost_its_memory_has_all_again_after_a_replay() {
     assert_eq!(done.code, Some(0), "{done:?}");
     assert!(done.stderr.contains("2 records of 4 partitions will be delivered again"), "{}", done.stderr);
     let exporter = exporting::start(&settings, folder.path(), &["--to", &to]);
-    assert_all_in_zipkin(&zipkin, || (0..60).map(piece).collect(), &exporter);
+    assert_all_in_zipkin(&zipkin, || (0..60).map(fragment).collect(), &exporter);
 }
 
 /// The topic of letters, as bytes.
@@ -217,24 +217,24 @@ fn what_cannot_be_read_or_is_refused_is_kept_and_the_rest_arrives() {
     let zipkin = or_skip!(Zipkin::start());
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let mut writer = Writer::new(&settings, 0);
-    writer.write((0..10).map(piece).collect());
-    writer.raw(b"no pieces");
-    let mut bad = piece(10);
+    writer.write((0..10).map(fragment).collect());
+    writer.write_bytes(b"no pieces");
+    let mut bad = fragment(10);
     bad.spans[7].id = SpanId(0);
     writer.write(vec![bad.clone()]);
     // A piece that is nowhere.
     writer.next += 1;
-    writer.write((11..20).map(piece).collect());
+    writer.write((11..20).map(fragment).collect());
     let to = format!("zipkin={}", zipkin.url());
     let exporter = exporting::start(&settings, folder.path(), &["--to", &to, "--metrics", "127.0.0.1:0"]);
     let good = || {
-        let mut pieces: Vec<_> = (0..20).map(piece).collect();
+        let mut pieces: Vec<_> = (0..20).map(fragment).collect();
         pieces[10].spans.remove(7);
         pieces
     };
     assert_all_in_zipkin(&zipkin, good, &exporter);
     let letters = letters(&settings, 2);
-    assert_eq!(letters.len(), 2, "{}", exporter.said());
+    assert_eq!(letters.len(), 2, "{}", exporter.output());
     assert!(letters.contains(&b"no pieces".to_vec()));
     let refused = letters.iter().find_map(|letter| v1::decode_fragments(letter).ok()).unwrap();
     assert_eq!(refused.first, 10);
@@ -254,7 +254,7 @@ fn what_cannot_be_read_or_is_refused_is_kept_and_the_rest_arrives() {
 
 /// A figure of a destination.
 fn shown_as(exporter: &Service, name: &str, destination: &str, more: &str) -> f64 {
-    let said = exporter.said();
+    let said = exporter.output();
     let metrics = get(metrics::address(&said), "/metrics");
     metrics::value(&metrics, &format!("blkkin_exporter_{name}{{destination=\"{destination}\"{more}}}"))
 }
@@ -262,7 +262,7 @@ fn shown_as(exporter: &Service, name: &str, destination: &str, more: &str) -> f6
 /// 20 pieces of 40 spans, one of them refused; a piece that never came, a record that could not be read.
 fn assert_shown(exporter: &Service, destination: &str) {
     let count = |name: &str| shown_as(exporter, &format!("{name}_total"), destination, "");
-    assert!(eventually(|| count("spans_acknowledged") >= 799.0), "{}", exporter.said());
+    assert!(eventually(|| count("spans_acknowledged") >= 799.0), "{}", exporter.output());
     let fates = ["acknowledged", "refused", "dead_lettered", "not_taken"];
     assert_eq!(fates.map(|fate| count(&format!("spans_{fate}"))), [799.0, 1.0, 1.0, 0.0]);
     assert_eq!(count("spans_sent") - count("spans_resent"), 800.0, "each is new once");
@@ -282,7 +282,7 @@ fn zipkins_own_topic_and_a_file_have_all_although_another_destination_is_away() 
     let broker = or_skip!(cluster());
     let settings = broker.settings();
     settings.create_topic("zipkin", 1, Some(1)).unwrap();
-    let zipkin = or_skip!(Zipkin::start_with(Some(&settings.brokers)));
+    let zipkin = or_skip!(Zipkin::start_with_kafka(Some(&settings.brokers)));
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("spans.json");
     let words = [
@@ -294,14 +294,14 @@ fn zipkins_own_topic_and_a_file_have_all_although_another_destination_is_away() 
     let words: Vec<_> = words.iter().flat_map(|word| ["--to", word.as_str()]).collect();
     let metrics = [&words[..], &["--metrics", "127.0.0.1:0"]].concat();
     let exporter = exporting::start(&settings, folder.path(), &metrics);
-    let pieces = |from: u64| move || (from..from + 50).map(piece).collect::<Vec<_>>();
+    let pieces = |from: u64| move || (from..from + 50).map(fragment).collect::<Vec<_>>();
     let mut writer = Writer::new(&settings, 0);
     writer.write(pieces(0)());
     assert_all_in_zipkin(&zipkin, pieces(0), &exporter);
-    exporter.says("cannot reach http://127.0.0.1:1", PATIENCE);
+    exporter.wait_for_output("cannot reach http://127.0.0.1:1", PATIENCE);
     let away = "zipkin=http://127.0.0.1:1/api/v2/spans";
     let there = format!("zipkin={}", file.display());
-    let health = get(metrics::address(&exporter.said()), "/health");
+    let health = get(metrics::address(&exporter.output()), "/health");
     assert!(
         health.contains(" 200 OK") && health.contains(&format!("healthy\n{away} is unreachable since 20")),
         "{health}"
@@ -313,7 +313,7 @@ fn zipkins_own_topic_and_a_file_have_all_although_another_destination_is_away() 
     // What it does not have stays behind, although nothing is fetched for it any more.
     writer.write(pieces(50)());
     let behind = |destination: &str| {
-        let all = metrics::series(&get(metrics::address(&exporter.said()), "/metrics"));
+        let all = metrics::series(&get(metrics::address(&exporter.output()), "/metrics"));
         let is = |(name, value): (&str, &str), labels: &BTreeMap<String, String>| {
             labels.get(name).is_some_and(|l| l == value)
         };
@@ -334,7 +334,7 @@ fn zipkins_own_topic_and_a_file_have_all_although_another_destination_is_away() 
     let (status, said) = exporter.finish();
     assert_eq!(status, Some(0), "{said}");
     let list: Vec<Value> = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-    assert_eq!(shown(list), meant((0..150).map(piece)));
+    assert_eq!(found_spans(list), expected_spans((0..150).map(fragment)));
 }
 
 #[test]
@@ -371,7 +371,7 @@ fn of_two_exporters_with_one_name_the_elder_ends_and_says_why() {
         folder
     });
     let mut elder = exporting::start(&settings, &elder, &words);
-    elder.says("4 partitions of blkkin.traces are read from their first record on", PATIENCE);
+    elder.wait_for_output("4 partitions of blkkin.traces are read from their first record on", PATIENCE);
     let younger = exporting::start(&settings, &younger, &words);
     let (status, said) = elder.wait();
     assert_eq!(status, Some(1), "{said}");
@@ -393,13 +393,13 @@ fn a_cluster_that_is_away_and_a_topic_that_is_missing_are_said_and_waited_for() 
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let file = format!("zipkin={}", folder.path().join("x.json").display());
     let wrong = exporting::start(&Settings::new("127.0.0.1:1"), folder.path(), &["--to", &file]);
-    wrong.says("cannot reach the Kafka cluster at 127.0.0.1:1", PATIENCE);
-    wrong.says("check the address", PATIENCE);
+    wrong.wait_for_output("cannot reach the Kafka cluster at 127.0.0.1:1", PATIENCE);
+    wrong.wait_for_output("check the address", PATIENCE);
     assert_eq!(wrong.finish().0, Some(0));
     let early = exporting::start(&settings, folder.path(), &["--to", &file]);
-    early.says("the topic blkkin.traces cannot be used", PATIENCE);
-    early.says("--create --topic blkkin.traces", PATIENCE);
+    early.wait_for_output("the topic blkkin.traces cannot be used", PATIENCE);
+    early.wait_for_output("--create --topic blkkin.traces", PATIENCE);
     settings.create_topic(TRACES, 1, Some(1)).unwrap();
-    early.says("blkkin.traces can be read after", PATIENCE);
+    early.wait_for_output("blkkin.traces can be read after", PATIENCE);
     assert_eq!(early.finish().0, Some(0));
 }

@@ -18,10 +18,10 @@ use std::time::Duration;
 use blkkin_aggregator::account::{Breakdown, breakdown};
 use blkkin_tracer::TracerConfig;
 
-use support::actor::Actor;
+use support::gated_process::GatedProcess;
 use support::needs;
-use support::one::text;
 use support::recording::{Recording, record};
+use support::single_process::c_path;
 
 const BLOCK: usize = 1 << 20;
 /// So many that the waits outside of them, of which there are few, do not weigh.
@@ -37,10 +37,10 @@ fn a_starved_cpu() {
     needs!();
     let (file, said) = (Place::new("starved.dat"), Place::new("starved.said"));
     fs::write(&file.0, vec![1u8; BLOCK]).unwrap();
-    let (path, into) = (text(Path::new(&file.0)), said.0.clone());
-    let mut rivals: Vec<Actor> = (0..RIVALS)
+    let (path, into) = (c_path(Path::new(&file.0)), said.0.clone());
+    let mut rivals: Vec<GatedProcess> = (0..RIVALS)
         .map(|_| {
-            Actor::new(|| {
+            GatedProcess::new(|| {
                 stay_on_the_first_cpu();
                 loop {
                     std::hint::spin_loop();
@@ -48,14 +48,14 @@ fn a_starved_cpu() {
             })
         })
         .collect();
-    let mut reader = Actor::new(move || {
+    let mut reader = GatedProcess::new(move || {
         stay_on_the_first_cpu();
         let before = run_delay();
         read_again_and_again(&path);
         fs::write(&into, (run_delay() - before).to_string()).unwrap();
         0
     });
-    rivals.iter_mut().for_each(Actor::release);
+    rivals.iter_mut().for_each(GatedProcess::release);
     let recording = record(&TracerConfig::default(), &mut [&mut reader]);
     drop(rivals);
     recording.assert_balanced();
@@ -74,12 +74,12 @@ fn a_lock_held_by_another_program() {
     needs!();
     let file = Place::new("locked.dat");
     fs::write(&file.0, b"x").unwrap();
-    let path = text(Path::new(&file.0));
+    let path = c_path(Path::new(&file.0));
     let (ready, told) = std::io::pipe().unwrap();
     let (asked, asks) = std::io::pipe().unwrap();
     let holders = path.clone();
     // Holds it until the other has asked for it, and a while longer.
-    let mut holder = Actor::new(move || {
+    let mut holder = GatedProcess::new(move || {
         lock(open(&holders));
         (&told).write_all(b"l").unwrap();
         (&asked).read_exact(&mut [0]).unwrap();
@@ -88,7 +88,7 @@ fn a_lock_held_by_another_program() {
     });
     holder.release();
     (&ready).read_exact(&mut [0]).unwrap();
-    let mut waiter = Actor::new(move || {
+    let mut waiter = GatedProcess::new(move || {
         let fd = open(&path);
         (&asks).write_all(b"a").unwrap();
         lock(fd);

@@ -19,8 +19,8 @@ use blkkin_tracer::TracerConfig;
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::BioEvent;
 
-use support::actor::Actor;
 use support::direct::{self, BLOCK};
+use support::gated_process::GatedProcess;
 use support::needs_guest;
 use support::recording::{Recorder, Recording};
 
@@ -38,7 +38,7 @@ fn each_sync_is_served_once() {
     let has_fua = fs::read_to_string(format!("/sys/block/{name}/queue/fua")).unwrap().trim() == "1";
     let writer = |writer: u64| {
         let node = node.clone();
-        Actor::new(move || {
+        GatedProcess::new(move || {
             let durable = if writer % 3 == 2 { libc::O_DSYNC } else { 0 };
             let mut options = OpenOptions::new();
             let device = options.write(true).custom_flags(libc::O_DIRECT | durable).open(&node).unwrap();
@@ -51,15 +51,15 @@ fn each_sync_is_served_once() {
             0
         })
     };
-    let mut actors: Vec<Actor> = (0..WRITERS).map(writer).collect();
+    let mut actors: Vec<GatedProcess> = (0..WRITERS).map(writer).collect();
     let before = flushes(&name);
     let recording = together(&mut actors);
     let by_device = flushes(&name) - before;
-    recording.assert_whole();
+    recording.assert_complete();
     let asked_before = recording.bios().filter(|bio| bio.op.is_preflush()).count() as u64;
     let durable = |bio: &&BioEvent| bio.op.is_fua();
     let asked_after = if has_fua { 0 } else { recording.bios().filter(durable).count() as u64 };
-    let served = recording.accounts.flushes_served;
+    let served = recording.stats.flushes_served;
     // Those of one flush were at the device from one moment on.
     let mut together: HashMap<MonotonicNs, u64> = HashMap::new();
     for request in recording.requests().filter(|request| request.op.is_preflush()) {
@@ -76,16 +76,16 @@ fn each_sync_is_served_once() {
     assert_eq!((asked_before, durables), (WRITERS * ROUNDS, WRITERS / 3 * ROUNDS));
     assert_eq!(served, asked_before + asked_after);
     assert!(by_device <= served && by_device >= together.len() as u64);
-    assert_eq!(recording.accounts.flush_overflow, 0);
+    assert_eq!(recording.stats.flush_overflow, 0);
 }
 
 /// What they do when all are let go before the first is waited for.
-fn together(actors: &mut [Actor]) -> Recording {
-    let pids: Vec<_> = actors.iter().map(Actor::pid).collect();
+fn together(actors: &mut [GatedProcess]) -> Recording {
+    let pids: Vec<_> = actors.iter().map(GatedProcess::pid).collect();
     let recorder = Recorder::start(&TracerConfig::default(), &pids);
-    actors.iter_mut().for_each(Actor::release);
+    actors.iter_mut().for_each(GatedProcess::release);
     for actor in actors {
-        assert_eq!(actor.play(), 0);
+        assert_eq!(actor.run_to_exit(), 0);
     }
     recorder.finish()
 }

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use blkkin_tracer::{AttachKind, TracerConfig};
 
-use support::actor::Actor;
+use support::gated_process::GatedProcess;
 use support::needs_guest;
 use support::recording::record;
 
@@ -42,13 +42,13 @@ fn what_a_call_costs_by_each_kind() {
     for kind in AttachKind::ALL {
         let config = TracerConfig { attach: Some(kind), ..TracerConfig::default() };
         // Another process: what the tracer does itself is not to be traced.
-        let mut actor = Actor::new(|| {
+        let mut actor = GatedProcess::new(|| {
             let [read, other] = measure();
             i32::from(fs::write(&result, format!("{read} {other}")).is_err())
         });
         let recording = record(&config, &mut [&mut actor]);
-        recording.assert_whole();
-        assert_eq!(recording.named("pread64").len(), CALLS as usize * ROUNDS, "by {kind}");
+        recording.assert_complete();
+        assert_eq!(recording.calls_named("pread64").len(), CALLS as usize * ROUNDS, "by {kind}");
         let said = fs::read_to_string(&result).unwrap();
         let costs: Vec<u64> = said.split(' ').map(|word| word.parse().unwrap()).collect();
         let above = |n: usize| costs[n].saturating_sub(untraced[n]);

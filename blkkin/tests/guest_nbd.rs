@@ -21,9 +21,9 @@ use std::thread::JoinHandle;
 use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{RequestEvent, SyscallOutcome};
 
-use support::actor::Actor;
 use support::direct::{self, BLOCK};
 use support::disk::statistics;
+use support::gated_process::GatedProcess;
 use support::live::eventually;
 use support::needs_guest;
 use support::recording::{Recording, record};
@@ -55,7 +55,7 @@ fn what_the_server_was_asked_for_is_what_is_said() {
     let before = statistics("nbd0");
     let asked_before = disk.asked().len();
     let node = disk.node.clone();
-    let recording = recorded(Actor::new(move || {
+    let recording = recorded(GatedProcess::new(move || {
         let device = direct::open(&node);
         for block in 0..WRITES {
             direct::write_at(&device, block * 3 * BLOCK as u64).unwrap();
@@ -66,7 +66,7 @@ fn what_the_server_was_asked_for_is_what_is_said() {
         }
         0
     }));
-    recording.assert_whole();
+    recording.assert_complete();
     let mut asked = disk.asked().split_off(asked_before);
     // The protocol's numbers of reads, writes and flushes: 0, 1, 3; a flush has neither place nor length.
     let number = |request: &RequestEvent| match request.op.name_for(request.bytes) {
@@ -98,7 +98,7 @@ fn a_server_that_stops_is_a_request_that_takes_its_time_out_and_fails() {
     const ANSWERED: u64 = 5;
     let disk = Nbd::connect(ANSWERED);
     let node = disk.node.clone();
-    let recording = recorded(Actor::new(move || {
+    let recording = recorded(GatedProcess::new(move || {
         let device = direct::open(&node);
         let failed = (0..=ANSWERED).map(|block| direct::write_at(&device, block * BLOCK as u64).is_err());
         // The last one, and no other.
@@ -119,7 +119,7 @@ fn a_server_that_stops_is_a_request_that_takes_its_time_out_and_fails() {
     assert_eq!((call.call.name(), call.outcome, call.args[3]), ("pwrite64", error, ANSWERED * BLOCK as u64));
 }
 
-fn recorded(mut actor: Actor) -> Recording {
+fn recorded(mut actor: GatedProcess) -> Recording {
     record(&TracerConfig::default(), &mut [&mut actor])
 }
 

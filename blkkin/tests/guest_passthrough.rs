@@ -19,12 +19,12 @@ use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{RequestEvent, SyscallEvent};
 use blkkin_wire::ids::DeviceId;
 
-use support::actor::Actor;
 use support::direct::{self, BLOCK, Block};
+use support::gated_process::GatedProcess;
 use support::guest::node;
 use support::needs_guest;
 use support::recording::{Recorder, Recording, record};
-use support::sg::{Command, SECTOR, Way};
+use support::sg::{Command, Direction, SECTOR};
 use support::tools::{device_number, kernel};
 
 /// Since 6.5 (5a80bd075f3b) commands are announced in the task that sends them; before, only those are known to be somebody's
@@ -49,7 +49,7 @@ fn commands_are_named_and_below_the_call_that_sent_them() {
         })
         .collect();
     let sent = commands.clone();
-    let recording = recorded(Actor::new(move || {
+    let recording = recorded(GatedProcess::new(move || {
         let device = File::options().read(true).write(true).open(&target).unwrap();
         let mut data = Block([7; BLOCK]);
         for command in &sent {
@@ -69,7 +69,7 @@ fn commands_are_named_and_below_the_call_that_sent_them() {
         let call = trace.call().unwrap();
         let [request] = &trace.requests[..] else { panic!("{command:?}: {trace:#?}") };
         assert_eq!((call.bios, trace.bios.len(), request.bios), (1, 0, 0), "{trace:#?}");
-        let name = if command.way == Way::Out { "driver-out" } else { "driver-in" };
+        let name = if command.direction == Direction::Out { "driver-out" } else { "driver-in" };
         assert_eq!((request.op.name(), request.bytes as usize), (name, command.length), "{trace:#?}");
         assert_eq!((request.parent, request.task), (Some(call.span), call.task), "{trace:#?}");
         assert_eq!((request.device, request.status.name()), (number(), "ok"), "{trace:#?}");
@@ -88,7 +88,7 @@ fn commands_of_two_tasks_are_each_their_own() {
     let lengths = |odd: usize| (0..COMMANDS).map(move |n| 2 * (n % 4) + 1 + odd);
     let sender = |odd: usize| {
         let target = node();
-        Actor::new(move || {
+        GatedProcess::new(move || {
             let device = File::open(&target).unwrap();
             let mut data = Block([0; BLOCK]);
             let sent = lengths(odd).map(|blocks| Command::read(0, blocks as u16).send(&device, &mut data));
@@ -97,17 +97,17 @@ fn commands_of_two_tasks_are_each_their_own() {
     };
     let (mut one, mut other, target) = (sender(0), sender(1), node());
     // It plugs, and runs the queue.
-    let mut beside = Actor::new(move || {
+    let mut beside = GatedProcess::new(move || {
         let device = direct::open(&target);
         i32::from((0..COMMANDS as u64).any(|block| direct::read_at(&device, block * BLOCK as u64).is_err()))
     });
     let config = TracerConfig { kernel_origin: true, ..TracerConfig::default() };
     let recorder = Recorder::start(&config, &[one.pid(), other.pid(), beside.pid()]);
-    [&mut one, &mut other, &mut beside].into_iter().for_each(Actor::release);
-    let played = [one.play(), other.play(), beside.play()];
+    [&mut one, &mut other, &mut beside].into_iter().for_each(GatedProcess::release);
+    let played = [one.run_to_exit(), other.run_to_exit(), beside.run_to_exit()];
     let recording = recorder.finish();
     assert_eq!(played, [0; 3]);
-    recording.assert_whole();
+    recording.assert_complete();
     let (mut linked, mut not_known) = (0, 0);
     for (actor, odd) in [(&one, 0), (&other, 1)] {
         let ours = |call: &SyscallEvent| recording.task_of(call).pid == actor.pid();
@@ -142,7 +142,7 @@ fn a_command_that_outlives_its_call_is_its_call_s() {
     const COMMANDS: usize = 50;
     let device = generic();
     let _slow = Slow::down();
-    let recording = recorded(Actor::new(move || {
+    let recording = recorded(GatedProcess::new(move || {
         let device = File::options().read(true).write(true).open(&device).unwrap();
         let mut data = Block([0; BLOCK]);
         let mut sent = (0..COMMANDS).map(|_| Command::read(0, 5).send_by_write(&device, &mut data));
@@ -173,10 +173,10 @@ fn a_command_that_outlives_its_call_is_its_call_s() {
     assert!(after > 0 || !announced());
 }
 
-fn recorded(mut actor: Actor) -> Recording {
+fn recorded(mut actor: GatedProcess) -> Recording {
     let config = TracerConfig { kernel_origin: true, ..TracerConfig::default() };
     let recording = record(&config, &mut [&mut actor]);
-    recording.assert_whole();
+    recording.assert_complete();
     recording
 }
 

@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{BlockStatus, RequestEvent, SyscallOutcome};
 
-use support::actor::Actor;
-use support::blktrace::{Actions, Witness};
+use support::blktrace::{Actions, BlockTrace};
 use support::direct::{self, BLOCK};
+use support::gated_process::GatedProcess;
 use support::needs_guest;
 use support::recording::{Recording, record};
 use support::tools::device_number;
@@ -69,7 +69,7 @@ fn a_medium_that_fails() {
     needs_guest!();
     let target = node();
     let _fault = Fault::plant(MEDIUM_ERROR, 0);
-    let recording = recorded(Actor::new(move || {
+    let recording = recorded(GatedProcess::new(move || {
         let device = direct::open(&target);
         let bad = BAD_SECTOR * 512 / BLOCK as u64 * BLOCK as u64;
         let failed =
@@ -96,9 +96,9 @@ fn a_medium_that_fails() {
 /// Each write is one request below its own call, whole and without error, and those that ftrace saw issued more than once are
 /// just those that are said to have been put back, after their issue and before their end. Says how many.
 fn judge(recording: &Recording, said: &Actions, writes: u64) -> usize {
-    recording.assert_whole();
+    recording.assert_complete();
     let requests: Vec<&RequestEvent> = recording.requests().collect();
-    assert_eq!((requests.len() as u64, recording.named("pwrite64").len() as u64), (writes, writes));
+    assert_eq!((requests.len() as u64, recording.calls_named("pwrite64").len() as u64), (writes, writes));
     let calls: HashSet<_> = requests.iter().map(|request| request.root).collect();
     assert_eq!(calls.len() as u64, writes, "each has a call of its own");
     for request in &requests {
@@ -120,16 +120,16 @@ fn judge(recording: &Recording, said: &Actions, writes: u64) -> usize {
 fn writes(count: u64) -> (Recording, Actions) {
     let device = device_number(&fs::read_to_string(format!("/sys/block/{}/dev", name())).unwrap());
     let target = node();
-    let writer = Actor::new(move || {
+    let writer = GatedProcess::new(move || {
         direct::write(&target, 0..count);
         0
     });
-    let ftrace = Witness::by_ftrace(device, Path::new("/tmp")).unwrap();
+    let ftrace = BlockTrace::by_ftrace(device, Path::new("/tmp")).unwrap();
     let recording = recorded(writer);
     (recording, ftrace.finish())
 }
 
-fn recorded(mut actor: Actor) -> Recording {
+fn recorded(mut actor: GatedProcess) -> Recording {
     record(&TracerConfig::default(), &mut [&mut actor])
 }
 

@@ -20,8 +20,8 @@ use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{BioEvent, Submitter};
 use blkkin_wire::ids::DeviceId;
 
-use support::actor::Actor;
 use support::direct::{self, BLOCK, Block};
+use support::gated_process::GatedProcess;
 use support::needs_guest;
 use support::recording::record;
 use support::tools::device_number;
@@ -37,7 +37,7 @@ fn what_was_written_lies_where_the_trace_says() {
     needs_guest!();
     let target = PathBuf::from(std::env::var("BLKKIN_TEST_DISK").unwrap());
     let node = target.clone();
-    let mut writer = Actor::new(move || {
+    let mut writer = GatedProcess::new(move || {
         let device = direct::open(&node);
         let write = |number: u64| {
             let mut block = Block([0; BLOCK]);
@@ -47,7 +47,7 @@ fn what_was_written_lies_where_the_trace_says() {
         i32::from((1..=WRITES).any(|number| write(number).is_err()))
     });
     let recording = record(&TracerConfig::default(), &mut [&mut writer]);
-    recording.assert_whole();
+    recording.assert_complete();
     let [volume, pool, disk] = [target.file_name().unwrap().to_str().unwrap(), POOL, "vda"].map(number);
     let below = direct::open(Path::new("/dev/vda"));
     let is_write = |trace: &&Trace| trace.call().is_some_and(|call| call.call.name() == "pwrite64");

@@ -16,9 +16,9 @@ use std::path::Path;
 use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{RequestEvent, SyscallOutcome};
 
-use support::actor::Actor;
 use support::direct::{self, BLOCK};
 use support::disk::statistics;
+use support::gated_process::GatedProcess;
 use support::recording::{Recording, record};
 use support::tools::device_number;
 use support::ublk::{FLUSH, READ, Ublk, WRITE};
@@ -32,7 +32,7 @@ const NODE: &str = "/dev/ublkb0";
 fn what_the_server_was_asked_for_is_what_is_said() {
     needs_guest!();
     const WRITES: u64 = 60;
-    let actor = Actor::new(move || {
+    let actor = GatedProcess::new(move || {
         let device = direct::open(Path::new(NODE));
         for block in 0..WRITES {
             direct::write_at(&device, block * 3 * BLOCK as u64).unwrap();
@@ -45,15 +45,15 @@ fn what_the_server_was_asked_for_is_what_is_said() {
     });
     let disk = or_skip!(Ublk::start(u64::MAX));
     let before = statistics(disk.name());
-    let asked_before = disk.asked().len();
+    let asked_before = disk.requests().len();
     let recording = recorded(actor);
-    recording.assert_whole();
+    recording.assert_complete();
     // Where a flush lies says nothing.
     let placed = |(operation, from, sectors)| match operation {
         FLUSH => (operation, 0, 0),
         _ => (operation, from, sectors),
     };
-    let mut asked: Vec<_> = disk.asked().split_off(asked_before).into_iter().map(placed).collect();
+    let mut asked: Vec<_> = disk.requests().split_off(asked_before).into_iter().map(placed).collect();
     let number = |request: &RequestEvent| match request.op.name_for(request.bytes) {
         "read" => (READ, request.sector.0, request.bytes / 512),
         "write" => (WRITE, request.sector.0, request.bytes / 512),
@@ -81,7 +81,7 @@ fn what_the_server_was_asked_for_is_what_is_said() {
 fn a_server_that_ends_is_a_request_that_fails() {
     needs_guest!();
     const ANSWERED: u64 = 5;
-    let actor = Actor::new(move || {
+    let actor = GatedProcess::new(move || {
         let device = direct::open(Path::new(NODE));
         let failed = (0..=ANSWERED).map(|block| direct::write_at(&device, block * BLOCK as u64).is_err());
         // The last one, and no other.
@@ -103,6 +103,6 @@ fn a_server_that_ends_is_a_request_that_fails() {
     assert_eq!((call.call.name(), call.outcome, call.args[3]), ("pwrite64", error, ANSWERED * BLOCK as u64));
 }
 
-fn recorded(mut actor: Actor) -> Recording {
+fn recorded(mut actor: GatedProcess) -> Recording {
     record(&TracerConfig::default(), &mut [&mut actor])
 }

@@ -21,10 +21,10 @@ use blkkin_wire::event::{BioEvent, Submitter};
 use blkkin_wire::ids::SpanId;
 use serde_json::{Value, json};
 
-use support::actor::Actor;
 use support::aio::Aio;
 use support::direct::{self, BLOCK};
-use support::live::{Live, eventually};
+use support::gated_process::GatedProcess;
+use support::live::{LiveTrace, eventually};
 use support::needs_guest;
 use support::recording::Recorder;
 use support::tools::{capture, device_number, tool};
@@ -39,7 +39,7 @@ const AGE: Duration = Duration::from_millis(100);
 fn a_device_that_is_removed() {
     needs_guest!();
     let disk = Given::find();
-    let live = Live::trace(&["--device", &disk.node], REPORT.into());
+    let live = LiveTrace::trace(&["--device", &disk.node], REPORT.into());
     direct::write(Path::new(&disk.node), 0..WRITES);
     capture(tool("dmsetup").args(["remove", "blkkin"])).unwrap();
     assert!(eventually(|| !Path::new("/sys/block/dm-0").exists()));
@@ -56,10 +56,10 @@ fn a_device_that_is_suspended() {
     needs_guest!();
     let disk = Given::find();
     let suspended = Suspended::suspend();
-    let live = Live::trace(&["--device", &disk.node], REPORT.into());
+    let live = LiveTrace::trace(&["--device", &disk.node], REPORT.into());
     let (report, mut writer) = stuck(&disk, live);
     drop(suspended);
-    assert_eq!(writer.play(), 0);
+    assert_eq!(writer.run_to_exit(), 0);
     let [bio] = &report["in_flight"].as_array().unwrap()[..] else { panic!("{report:#}") };
     assert_is_write(bio, "bio", "dm-0");
     assert_eq!(bio["at_device_ns"], Value::Null, "{bio:#}");
@@ -74,9 +74,9 @@ fn a_device_that_is_suspended() {
 fn a_device_that_is_silent() {
     needs_guest!();
     let disk = Given::find();
-    let live = Live::trace(&["--device", &disk.node], REPORT.into());
+    let live = LiveTrace::trace(&["--device", &disk.node], REPORT.into());
     let (report, mut writer) = stuck(&disk, live);
-    assert_eq!(writer.play(), 0);
+    assert_eq!(writer.run_to_exit(), 0);
     let [bio, request] = &report["in_flight"].as_array().unwrap()[..] else { panic!("{report:#}") };
     assert_is_write(bio, "bio", &disk.name);
     assert_is_write(request, "request", &disk.name);
@@ -87,10 +87,10 @@ fn a_device_that_is_silent() {
 }
 
 /// One block is written while the tracer looks, and is not done when it ends.
-fn stuck(disk: &Given, live: Live) -> (Value, Actor) {
+fn stuck(disk: &Given, live: LiveTrace) -> (Value, GatedProcess) {
     let (told, mut tells) = std::io::pipe().unwrap();
     let target = PathBuf::from(&disk.node);
-    let mut writer = Actor::new(move || {
+    let mut writer = GatedProcess::new(move || {
         let device = direct::open(&target);
         tells.write_all(b"o").unwrap();
         i32::from(direct::write_at(&device, 2 * BLOCK as u64).is_err())
@@ -135,7 +135,7 @@ fn a_table_that_is_too_small() {
     fs::write("/proc/sys/fs/aio-max-nr", "1000000").unwrap();
     let (told, mut tells) = std::io::pipe().unwrap();
     let target = PathBuf::from(&disk.node);
-    let mut reader = Actor::new(move || {
+    let mut reader = GatedProcess::new(move || {
         let device = direct::open(&target);
         let mut aio = Aio::new(FLOOD);
         for call in 0..FLOOD / A_CALL {
@@ -153,10 +153,10 @@ fn a_table_that_is_too_small() {
     reader.release();
     (&told).read_exact(&mut [0]).unwrap();
     drop(suspended);
-    assert_eq!(reader.play(), 0);
+    assert_eq!(reader.run_to_exit(), 0);
     let recording = recorder.finish();
     recording.assert_balanced();
-    let books = &recording.accounts;
+    let books = &recording.stats;
     let device = device_number(&fs::read_to_string(format!("/sys/block/{}/dev", disk.name)).unwrap());
     let (upper, lower): (Vec<&BioEvent>, Vec<&BioEvent>) =
         recording.bios().partition(|bio| bio.device == device);
@@ -167,7 +167,7 @@ fn a_table_that_is_too_small() {
     assert_eq!(books.lost(), books.untracked, "{books:#?}");
     assert_eq!((books.bios_queued, books.requests_started), (books.bios.fired, books.requests.fired));
     // Calls in their order: each asked for sectors of its own.
-    let mut calls = recording.named("io_submit");
+    let mut calls = recording.calls_named("io_submit");
     calls.sort_by_key(|call| call.enter);
     assert_eq!(calls.len(), FLOOD / A_CALL);
     let number: HashMap<SpanId, usize> = calls.iter().enumerate().map(|(at, call)| (call.span, at)).collect();

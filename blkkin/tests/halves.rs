@@ -56,7 +56,7 @@ fn an_applications_spans_and_the_disks_below_them_are_one_trace() {
 }
 
 /// The application at work. False where the end of some bio or request was not seen, which is counted (see
-/// `support::recording::until_whole`).
+/// `support::recording::until_complete`).
 fn run(publisher: &Path, disk: &Disk, zipkin: &Zipkin, collector: &Collector) -> bool {
     let file = disk.mount_point().join("orders");
     std::fs::write(&file, [0; 4096]).unwrap();

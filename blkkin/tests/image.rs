@@ -144,10 +144,10 @@ fn the_image_holds_one_file_and_an_agent_in_it_traces() {
     assert!(run.status.success() && said.contains("CAP_BPF, CAP_PERFMON"), "{run:?}");
 
     // The least that works: two capabilities, /proc and /sys as every container has them, and who this machine is.
-    let (machine_id, out) = (disk.beside("machine-id"), disk.beside("recording"));
+    let (machine_id, out) = (disk.file("machine-id"), disk.file("recording"));
     fs::write(&machine_id, format!("{NODE:032x}\n")).unwrap();
     fs::create_dir(&out).unwrap();
-    let said = disk.beside("said");
+    let said = disk.file("said");
     let mounts = vec![(machine_id, "/etc/machine-id"), (out.clone(), "/var/lib/blkkin")];
     let mut agent = image.container(mounts, &[BPF, PERFMON]).command("/blkkin");
     agent.args(["agent", "--record", "/var/lib/blkkin", "--metrics", "127.0.0.1:0", "--device", disk.name()]);

@@ -19,18 +19,18 @@ use blkkin_tracer::{Detail, TracerConfig};
 use blkkin_wire::event::{BioEvent, RequestEvent, Submitter};
 use blkkin_wire::ids::SpanId;
 
-use support::actor::Actor;
 use support::disk::Disk;
+use support::gated_process::GatedProcess;
 use support::live::eventually;
-use support::one::text;
 use support::queue::QueueSettings;
-use support::recording::{RUNS_MAX, Recording, record, until_whole};
+use support::recording::{RUNS_MAX, Recording, record, until_complete};
+use support::single_process::c_path;
 use support::{needs, or_skip};
 
 const BLOCK: u64 = 4096;
 /// So many blocks are written over and over: with as many requests in flight every neighbour is there to be merged with.
 const SPAN: u64 = 64;
-/// Many against the ends that [`until_whole`] forgives.
+/// Many against the ends that [`until_complete`] forgives.
 const WRITES: u64 = 6144;
 const DEPTH: u64 = 32;
 /// Requests that the device takes at once: the scheduler keeps the others, and may merge them.
@@ -44,15 +44,16 @@ fn bios_in_requests_of_others_are_their_own_calls() {
     let disk = or_skip!(Disk::raw(DISK));
     let _queue = or_skip!(schedule(&disk));
     let unmerged = disk.statistics();
-    let mut other = Actor::program(
+    let mut other = GatedProcess::program(
         &fio(disk.node(), &["--rw=write:4k", "--offset=0", "--time_based", "--runtime=600"]),
-        &disk.beside("other.out"),
+        &disk.file("other.out"),
     );
     other.release();
     assert!(eventually(|| disk.statistics() != unmerged), "the other program writes nothing");
     let words = fio(disk.node(), &["--rw=write:4k", "--offset=4k", &format!("--io_size={}", WRITES * BLOCK)]);
     // Whether neighbours meet is the scheduler's matter: a run in which none did shows nothing.
-    let mut taken = (0..RUNS_MAX).map(|_| carried_by_others(&until_whole(|| follow(&words, &disk)), &disk));
+    let mut taken =
+        (0..RUNS_MAX).map(|_| carried_by_others(&until_complete(|| follow(&words, &disk)), &disk));
     assert!(taken.any(|taken| taken > 0), "nothing of ours was merged into the other's");
 }
 
@@ -90,7 +91,7 @@ fn requests_merged_into_others_are_not_missed() {
     let words =
         fio(disk.node(), &["--rw=randwrite", "--norandommap", &format!("--io_size={}", WRITES * BLOCK)]);
     let mut counted = disk.statistics();
-    let recording = until_whole(|| {
+    let recording = until_complete(|| {
         let before = disk.statistics();
         let recording = follow(&words, &disk);
         counted = disk.statistics().since(before);
@@ -113,11 +114,11 @@ fn a_batch_of_requests_that_become_one() {
     needs!("losetup");
     let disk = or_skip!(Disk::raw(DISK));
     let _queue = or_skip!(schedule(&disk));
-    let target = text(disk.node());
+    let target = c_path(disk.node());
     let even = (0..PAIRS).map(|i| 2 * i);
     let blocks: Vec<u64> = even.clone().chain(even.map(|block| block + 1)).collect();
-    let recording = until_whole(|| {
-        let mut actor = Actor::new(|| write_in_one_batch(&target, &blocks));
+    let recording = until_complete(|| {
+        let mut actor = GatedProcess::new(|| write_in_one_batch(&target, &blocks));
         record(&TracerConfig::default(), &mut [&mut actor])
     });
     let bios = writes(&recording, &disk);
@@ -145,7 +146,7 @@ fn workers_of_io_uring_are_the_programs() {
         let size = format!("--io_size={}", WRITES * BLOCK);
         let words =
             fio(disk.node(), &["--ioengine=io_uring", option, "--rw=randwrite", "--norandommap", &size]);
-        let recording = until_whole(|| follow(&words, &disk));
+        let recording = until_complete(|| follow(&words, &disk));
         // A bio that may not wait for a tag comes back at once, without a request, and is asked for again.
         let (refused, bios): (Vec<&BioEvent>, Vec<&BioEvent>) =
             writes(&recording, &disk).into_iter().partition(|bio| bio.request.is_none());
@@ -153,7 +154,8 @@ fn workers_of_io_uring_are_the_programs() {
         assert_eq!(bios.len() as u64, WRITES, "{option}");
         let tasks: HashMap<_, _> = recording.tasks().map(|task| (task.task.id, task)).collect();
         // With a worker that polls there may be no other call than this.
-        let asked: HashSet<_> = recording.named("io_uring_setup").iter().map(|call| call.task.id).collect();
+        let asked: HashSet<_> =
+            recording.calls_named("io_uring_setup").iter().map(|call| call.task.id).collect();
         let pids: HashSet<_> = asked.iter().map(|task| tasks[task].pid).collect();
         for bio in &bios {
             let queued_by = tasks[&bio.task.id];
@@ -185,15 +187,15 @@ fn an_fsync_served_by_the_journal_is_kept_as_block_io() {
         }
     };
     let mut runs = 0..;
-    let recording = until_whole(|| {
+    let recording = until_complete(|| {
         // Files that were not there, each time.
         let run: u32 = runs.next().unwrap();
         let names: Vec<_> =
-            (0..FILES).map(|i| text(&disk.mount_point().join(format!("{run}-{i}")))).collect();
-        let mut actor = Actor::new(|| i32::from(!names.iter().all(synced)));
+            (0..FILES).map(|i| c_path(&disk.mount_point().join(format!("{run}-{i}")))).collect();
+        let mut actor = GatedProcess::new(|| i32::from(!names.iter().all(synced)));
         record(&config, &mut [&mut actor])
     });
-    let syncs = recording.named("fsync");
+    let syncs = recording.calls_named("fsync");
     assert_eq!(syncs.len(), FILES, "{:?}", recording.counts());
     assert!(syncs.iter().all(|call| call.sync_tid.is_some()), "{syncs:#?}");
 }
@@ -227,7 +229,7 @@ fn fio(target: &Path, more: &[&str]) -> Vec<String> {
 }
 
 fn follow(words: &[String], disk: &Disk) -> Recording {
-    let mut actor = Actor::program(words, &disk.beside("fio.out"));
+    let mut actor = GatedProcess::program(words, &disk.file("fio.out"));
     record(&TracerConfig::default(), &mut [&mut actor])
 }
 
@@ -245,7 +247,7 @@ fn requests<'a>(recording: &'a Recording, disk: &Disk) -> HashMap<SpanId, &'a Re
 /// Each bio is its call's, each call has as many as it says, and each request is below one of these calls.
 fn assert_below_submissions(recording: &Recording, disk: &Disk) {
     let calls: HashMap<SpanId, _> =
-        recording.named("io_submit").iter().map(|call| (call.span, *call)).collect();
+        recording.calls_named("io_submit").iter().map(|call| (call.span, *call)).collect();
     let mut counts: HashMap<SpanId, u32> = HashMap::new();
     for bio in writes(recording, disk) {
         assert_eq!(bio.submitter, Submitter::Span(bio.root), "{bio:#?}");

@@ -46,13 +46,13 @@ impl Service {
     fn start(disk: &Disk, job: &'static str, words: &[&str], begun: &str) -> Service {
         let name = job.strip_prefix("blkkin-").unwrap();
         let words = [&[name, "--metrics", "127.0.0.1:0"], words].concat();
-        let process = service::Service::start(&disk.beside(""), job, &words);
-        assert!(eventually(|| process.said().contains(begun)), "{}", process.said());
+        let process = service::Service::start(&disk.file(""), job, &words);
+        assert!(eventually(|| process.output().contains(begun)), "{}", process.output());
         Service { job, process }
     }
 
     fn address(&self) -> String {
-        metrics::address(&self.process.said()).to_owned()
+        metrics::address(&self.process.output()).to_owned()
     }
 
     fn value(&self, series: &str) -> f64 {
@@ -71,10 +71,10 @@ impl Service {
 
 /// What fio does to the disk.
 fn load(disk: &Disk) {
-    let account = disk.beside("fio.json");
+    let account = disk.file("fio.json");
     let (target, pattern) = (disk.node(), "randwrite");
-    let fio = Fio { target, pattern, jobs: 2, requests: REQUESTS / 2, bytes: 4096, account: &account };
-    let words = fio.words();
+    let fio = Fio { target, pattern, jobs: 2, requests: REQUESTS / 2, bytes: 4096, report: &account };
+    let words = fio.args();
     assert!(Command::new(&words[0]).args(&words[1..]).status().unwrap().success());
 }
 
@@ -111,7 +111,7 @@ fn examples(prometheus: &Prometheus) -> BTreeSet<String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let [start, end] = [now - 3_600, now + 60].map(|moment| moment.to_string());
     let words = [("query", "blkkin_layer_seconds_bucket"), ("start", &*start), ("end", &*end)];
-    let found = prometheus.ask("query_exemplars", &words).unwrap();
+    let found = prometheus.request("query_exemplars", &words).unwrap();
     let examples = found.as_array().unwrap().iter().flat_map(|of| of["exemplars"].as_array().unwrap());
     examples.map(|example| example["labels"]["trace_id"].as_str().unwrap().to_owned()).collect()
 }
@@ -187,9 +187,10 @@ fn assert_named(services: &[&Service; 3], prometheus: &Prometheus) {
     // What is exposed is described, and nothing else is. Of daemons: `tests/daemons.rs`; of NBD clients: `tests/two_nodes.rs`;
     // of probes: `tests/postgres.rs`.
     let elsewhere = |name: &String| {
-        metrics::is_of_daemons(name) || metrics::is_of_nbd(name) || metrics::is_of_probes(name)
+        metrics::is_lttng_family(name) || metrics::is_nbd_family(name) || metrics::is_usdt_family(name)
     };
-    let described: BTreeSet<_> = metrics::described().into_iter().filter(|name| !elsewhere(name)).collect();
+    let described: BTreeSet<_> =
+        metrics::documented_families().into_iter().filter(|name| !elsewhere(name)).collect();
     assert_eq!(metrics::families(&text), described, "the table in docs/operating.md");
 }
 
@@ -215,10 +216,10 @@ fn prometheus_has_what_the_services_say_and_its_examples_are_traces() {
     let disk = or_skip!(Disk::raw(64 << 20));
     let broker = or_skip!(Broker::start());
     let brokers = broker.settings().brokers;
-    let spans = disk.beside("spans.json");
+    let spans = disk.file("spans.json");
     let to = format!("zipkin={}", spans.display());
     let cluster = ["--brokers", brokers.as_str()];
-    let spool = disk.beside("spool").display().to_string();
+    let spool = disk.file("spool").display().to_string();
     let agent = [&cluster[..], &["--device", disk.name(), "--spool", &spool]].concat();
     let agent = Service::start(&disk, "blkkin-agent", &agent, "tracing; events go to");
     let aggregator = Service::start(&disk, "blkkin-aggregator", &cluster, "aggregating; events from");
@@ -231,13 +232,13 @@ fn prometheus_has_what_the_services_say_and_its_examples_are_traces() {
     let prometheus = or_skip!(Prometheus::start(&jobs, &rules));
     // Rates need a beginning.
     let up = eventually(|| prometheus.query("up == 1").unwrap().len() == services.len());
-    assert!(up, "{:#?}", prometheus.ask("targets", &[]));
+    assert!(up, "{:#?}", prometheus.request("targets", &[]));
 
     load(&disk);
     // A call, a bio and a request each; an end that no program could see is in the agent's books.
     let wanted = f64::from(3 * (REQUESTS - 3));
     let acknowledged = || exporter.value("blkkin_exporter_spans_acknowledged_total");
-    let said = || services.map(|service| service.process.said()).join("\n");
+    let said = || services.map(|service| service.process.output()).join("\n");
     assert!(eventually(|| acknowledged() >= wanted), "{} of {wanted}\n{}", acknowledged(), said());
     for (service, lag, partitions) in [
         (&aggregator, "blkkin_aggregator_lag_records", "blkkin_aggregator_partitions"),
@@ -253,7 +254,11 @@ fn prometheus_has_what_the_services_say_and_its_examples_are_traces() {
         let rules = data["groups"][0]["rules"].as_array().unwrap().clone();
         rules.len() == 13 && rules.iter().all(|rule| rule["health"] == "ok")
     };
-    assert!(eventually(|| well(prometheus.ask("rules", &[]).unwrap())), "{:?}", prometheus.ask("rules", &[]));
+    assert!(
+        eventually(|| well(prometheus.request("rules", &[]).unwrap())),
+        "{:?}",
+        prometheus.request("rules", &[])
+    );
     assert_named(&services, &prometheus);
     for service in services {
         let plain = get_with(&service.address(), "/metrics", "Accept: text/plain;version=0.0.4\r\n");

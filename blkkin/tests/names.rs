@@ -15,10 +15,10 @@ use std::path::Path;
 use blkkin_tracer::{Filter, TraceScope, TracerConfig};
 use blkkin_wire::event::LayerEvent;
 
-use support::actor::Actor;
+use support::gated_process::GatedProcess;
 use support::needs;
-use support::one::{file, file_of, text};
 use support::recording::{Recorder, record};
+use support::single_process::{c_path, create_file, file_of};
 use support::tools::identity;
 
 /// A file has its name by the end of the very call that opened it, and the name of that time.
@@ -29,9 +29,9 @@ fn each_open_has_the_path_of_its_time() {
     let home = folder.path().canonicalize().unwrap();
     let (a, b) = (home.join("a"), home.join("b"));
     let script = format!("echo x > {0}; cat {0}; mv {0} {1}; cat {1}", a.display(), b.display());
-    let mut shell = Actor::program(&["sh", "-c", &script], &home.join("out"));
+    let mut shell = GatedProcess::program(&["sh", "-c", &script], &home.join("out"));
     let recording = record(&TracerConfig::default(), &mut [&mut shell]);
-    recording.assert_calls_whole();
+    recording.assert_calls_complete();
     let target = identity(&b);
     let mut opens: Vec<_> = recording
         .traces
@@ -54,10 +54,10 @@ fn each_open_has_the_path_of_its_time() {
 fn a_program_of_another_name_is_not_recorded() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
-    let (before, after) = (file(folder.path(), "before", 1), file(folder.path(), "after", 1));
+    let (before, after) = (create_file(folder.path(), "before", 1), create_file(folder.path(), "after", 1));
     let mut actor = opens_and_becomes(c"blkkin-wanted", &before, Path::new("/bin/cat"), &after);
     let seen = opened("blkkin-wanted", &mut actor);
-    assert_eq!(seen, [text(&before)]);
+    assert_eq!(seen, [c_path(&before)]);
 }
 
 /// And the other way round.
@@ -65,18 +65,18 @@ fn a_program_of_another_name_is_not_recorded() {
 fn a_program_of_a_wanted_name_is_recorded_from_its_exec_on() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
-    let (before, after) = (file(folder.path(), "before", 1), file(folder.path(), "after", 1));
+    let (before, after) = (create_file(folder.path(), "before", 1), create_file(folder.path(), "after", 1));
     let program = folder.path().join("blkkin-wanted");
     std::fs::copy("/bin/cat", &program).unwrap();
     let mut actor = opens_and_becomes(c"blkkin-other", &before, &program, &after);
     let seen = opened("blkkin-wanted", &mut actor);
-    assert!(!seen.contains(&text(&before)) && seen.contains(&text(&after)), "{seen:?}");
+    assert!(!seen.contains(&c_path(&before)) && seen.contains(&c_path(&after)), "{seen:?}");
 }
 
 /// One of this name that opens a file and then becomes `program`, which opens another.
-fn opens_and_becomes(name: &'static CStr, before: &Path, program: &Path, after: &Path) -> Actor {
-    let (before, program, after) = (text(before), text(program), text(after));
-    Actor::named(name, move || {
+fn opens_and_becomes(name: &'static CStr, before: &Path, program: &Path, after: &Path) -> GatedProcess {
+    let (before, program, after) = (c_path(before), c_path(program), c_path(after));
+    GatedProcess::with_name(name, move || {
         let words = [program.as_ptr(), after.as_ptr(), std::ptr::null()];
         // SAFETY: strings that outlive the calls.
         unsafe {
@@ -91,15 +91,15 @@ fn opens_and_becomes(name: &'static CStr, before: &Path, program: &Path, after: 
 }
 
 /// The paths that tasks of this name opened, and nothing else was recorded.
-fn opened(name: &str, actor: &mut Actor) -> Vec<CString> {
+fn opened(name: &str, actor: &mut GatedProcess) -> Vec<CString> {
     let filter = Filter { comms: vec![name.to_owned()], ..Filter::default() };
     let recorder =
         Recorder::start(&TracerConfig { scope: TraceScope::All, filter, ..TracerConfig::default() }, &[]);
-    assert_eq!(actor.play(), 0);
+    assert_eq!(actor.run_to_exit(), 0);
     let recording = recorder.finish();
-    recording.assert_calls_whole();
+    recording.assert_calls_complete();
     assert!(recording.calls().all(|call| &*recording.task_of(call).comm == name));
-    let opens = recording.named("openat").into_iter();
+    let opens = recording.calls_named("openat").into_iter();
     let paths = opens.filter_map(|call| CString::new(call.paths[0].as_deref()?).ok());
     paths.filter(|path| path.as_c_str() != c"/dev/null").collect()
 }
@@ -114,10 +114,10 @@ fn a_task_in_a_container_has_the_number_that_it_has_there() {
     let within = "unshare --pid --fork --mount-proc sh -c";
     let script = format!("{say}; {within} '{say}; stat -Lc %i /proc/self/ns/pid'");
     let words = ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", &script];
-    let mut shell = Actor::program(&words, &out);
+    let mut shell = GatedProcess::program(&words, &out);
     let recording = record(&TracerConfig::default(), &mut [&mut shell]);
-    recording.assert_calls_whole();
-    let said = shell.said();
+    recording.assert_calls_complete();
+    let said = shell.output();
     let namespaces: Vec<u32> =
         said.lines().filter_map(|line| line.strip_prefix("1 ")).map(|inode| inode.parse().unwrap()).collect();
     let [outer, inner] = namespaces[..] else { panic!("{said}") };

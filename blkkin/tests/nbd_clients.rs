@@ -23,8 +23,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use common::Run;
+use support::lttng_namespace::LttngNamespace;
 use support::nbd::{server, spans};
-use support::room::Room;
 use support::{needs, or_skip};
 
 const BYTES: u64 = 64 << 20;
@@ -56,8 +56,8 @@ fn traced(home: &Path, how: &[&str], listen: &str, script: &str) -> Run {
     let to = format!("zipkin={home}/spans.json");
     let words = ["--ust", "--nbd", "--syscall", "pread64", "--syscall", "pwrite64", "--to", &to];
     let command = common::blkkin(&[&["run"], how, &words[..], &["--", "sh", "-c", &script]].concat());
-    let room = Room::make().unwrap();
-    Run::from(room.moved(&command).output().unwrap())
+    let room = LttngNamespace::new().unwrap();
+    Run::from(room.enter(&command).output().unwrap())
 }
 
 /// fio asks for so many blocks over each connection, each at most once: connections have parts of the disk of their own.

@@ -30,7 +30,7 @@ use serde_json::Value;
 use common::Run;
 use support::disk::Disk;
 use support::live::eventually;
-use support::metrics::{address, described, families, get, is_of_probes, value};
+use support::metrics::{address, documented_families, families, get, is_usdt_family, value};
 use support::nbd::spans;
 use support::service::Service;
 use support::tools::{capture, tool};
@@ -111,15 +111,15 @@ impl Cluster {
         let words = ["text", "annotate", "traceparent"].map(|word| format!("\n{word} = "));
         let text = words.iter().fold(text, |text, word| text.replace(&word.replace('\n', "\n# "), word));
         assert!(text.contains(&program) && words.iter().all(|word| text.contains(word)), "{text}");
-        let probes = self.disk.beside("probes.toml");
+        let probes = self.disk.file("probes.toml");
         fs::write(&probes, text).unwrap();
         probes.display().to_string()
     }
 
     /// The same, traced.
     fn traced(&self, work: &str) -> Run {
-        let (probes, json) = (self.probes(), format!("--json={}", self.disk.beside("report.json").display()));
-        let to = format!("zipkin={}", self.disk.beside("spans.json").display());
+        let (probes, json) = (self.probes(), format!("--json={}", self.disk.file("report.json").display()));
+        let to = format!("zipkin={}", self.disk.file("spans.json").display());
         let words =
             ["run", "--probes", &probes, &json, "--syscall", "pread64", "--syscall", "pwrite64", "--to", &to];
         common::run(&[&words[..], &["--", "sh", "-c", &self.script(work)]].concat())
@@ -139,7 +139,7 @@ impl Cluster {
     }
 
     fn spans(&self) -> Vec<Value> {
-        spans(self.disk.beside("spans.json").parent().unwrap())
+        spans(self.disk.file("spans.json").parent().unwrap())
     }
 
     /// Nothing of the cluster is in the page cache.
@@ -299,8 +299,7 @@ fn a_query_that_comes_in_parts_is_one() {
     });
     assert_eq!(asked.count(), transactions, "{}", run.stderr);
     // And as machines read it.
-    let report: Value =
-        serde_json::from_slice(&fs::read(cluster.disk.beside("report.json")).unwrap()).unwrap();
+    let report: Value = serde_json::from_slice(&fs::read(cluster.disk.file("report.json")).unwrap()).unwrap();
     let told = &report["usdt"];
     let number = |name: &str| told[name].as_u64().unwrap();
     assert!(number("spans") >= transactions as u64 && number("events") >= 2 * number("spans"), "{told}");
@@ -363,11 +362,11 @@ fn an_agent_hears_the_queries_of_a_server_and_has_figures_of_them() {
     let words = ["agent", "--probes", &probes, "--record", to, "--tree", &tree, "--syscall", "pread64"];
     let words = [&words[..], &["--metrics", "127.0.0.1:0"]].concat();
     let agent = Service::start(home.path(), "agent", &words);
-    agent.says("tracing; events go to", Duration::from_secs(60));
-    assert!(agent.said().contains("each event costs about"), "{}", agent.said());
+    agent.wait_for_output("tracing; events go to", Duration::from_secs(60));
+    assert!(agent.output().contains("each event costs about"), "{}", agent.output());
     writeln!(shell.stdin.take().unwrap(), "go").unwrap();
     assert!(shell.wait().unwrap().success());
-    let metrics = || get(address(&agent.said()), "/metrics");
+    let metrics = || get(address(&agent.output()), "/metrics");
     let figure = |name: &str| value(&metrics(), &format!("blkkin_usdt_{name}"));
     let asked = (TABLES * ROUNDS) as f64;
     assert!(eventually(|| figure("spans_total") >= asked), "{}", metrics());
@@ -377,9 +376,13 @@ fn an_agent_hears_the_queries_of_a_server_and_has_figures_of_them() {
         metrics()
     );
     let of_probes =
-        |all: BTreeSet<String>| all.into_iter().filter(|name| is_of_probes(name)).collect::<Vec<_>>();
+        |all: BTreeSet<String>| all.into_iter().filter(|name| is_usdt_family(name)).collect::<Vec<_>>();
     let shown = of_probes(families(&metrics()));
-    assert_eq!((shown.len(), &shown), (5, &of_probes(described())), "the table in docs/operating.md");
+    assert_eq!(
+        (shown.len(), &shown),
+        (5, &of_probes(documented_families())),
+        "the table in docs/operating.md"
+    );
     let (status, said) = agent.finish();
     assert_eq!(status, Some(0), "{said}");
     assert!(said.contains("usdt: ") && !said.contains("events were lost"), "{said}");

@@ -22,9 +22,9 @@ const PROGRESS: &str = "traced ";
 fn trace_shows_progress_until_it_is_told_to_end() {
     needs!();
     let mut trace = OnTerminal::start(blkkin(&["trace", "--syscall", "fsync"]), None);
-    assert!(trace.shows(PROGRESS), "{}", trace.until_its_end());
+    assert!(trace.wait_for(PROGRESS), "{}", trace.wait_for_exit());
     trace.interrupt();
-    let shown = trace.until_its_end();
+    let shown = trace.wait_for_exit();
     assert!(shown.contains("lost: "), "{shown}");
 }
 
@@ -35,9 +35,9 @@ fn run_shows_progress_while_cmd_writes_elsewhere() {
     let elsewhere = File::create(folder.path().join("out")).unwrap();
     // It ends when the person has seen enough.
     let mut run = OnTerminal::start(blkkin(&["run", "--", "cat"]), Some(elsewhere));
-    assert!(run.shows(PROGRESS), "{}", run.until_its_end());
+    assert!(run.wait_for(PROGRESS), "{}", run.wait_for_exit());
     run.interrupt();
-    let shown = run.until_its_end();
+    let shown = run.wait_for_exit();
     assert!(shown.contains("lost: "), "{shown}");
 }
 
@@ -47,7 +47,7 @@ fn run_shows_none_where_cmd_writes_to_the_terminal() {
     needs!();
     // Long enough for three lines of progress; a machine too slow for them makes this say less, not something false.
     let script = "printf begun; sleep 1; printf ended";
-    let shown = OnTerminal::start(blkkin(&["run", "--", "sh", "-c", script]), None).until_its_end();
+    let shown = OnTerminal::start(blkkin(&["run", "--", "sh", "-c", script]), None).wait_for_exit();
     assert!(shown.starts_with("begunended"), "{shown}");
     assert!(shown.contains("lost: "), "{shown}");
 }

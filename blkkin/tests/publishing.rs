@@ -20,14 +20,14 @@ use blkkin_tracer::{Filter, TracerConfig};
 use blkkin_wire::process_context::{Attribute, AttributeValue};
 use blkkin_wire::syscalls::SyscallId;
 
-use support::actor::Actor;
-use support::context::play::ring_for_a_million;
+use support::context::recorded_program::ring_for_a_million;
+use support::gated_process::GatedProcess;
 use support::live::eventually;
 use support::recording::Recorder;
 use support::{needs, or_skip};
 
 /// Below this one there are calls until the place is known.
-const AWAITED: u64 = 1 << 40;
+const WARM_UP: u64 = 1 << 40;
 
 /// The programs, built beside blkkin.
 fn publisher() -> Result<PathBuf, String> {
@@ -77,22 +77,22 @@ fn check(publisher: Result<PathBuf, String>, kind: &str, times: u64, filter: Fil
     std::fs::write(&file, [0; 4096]).unwrap();
     let at = |path: &Path| path.display().to_string();
     let words = ["env", "BLKKIN_UST=0", &at(&publisher), kind, &at(&file), &at(&go), &times.to_string()];
-    let mut actor = Actor::program(&words, &said);
+    let mut actor = GatedProcess::program(&words, &said);
     let config = TracerConfig { filter, ring_bytes: Some(ring_for_a_million()), ..TracerConfig::default() };
     let recorder = Recorder::start(&config, &[actor.pid()]);
     actor.release();
-    assert!(eventually(|| recorder.in_contexts() > 0), "nothing was found: {}", actor.said());
-    let has_names = || recorder.said().iter().any(|said| !said.thread_keys.is_empty());
-    assert!(eventually(has_names), "it does not say who it is: {}", actor.said());
+    assert!(eventually(|| recorder.calls_with_context() > 0), "nothing was found: {}", actor.output());
+    let has_names = || recorder.process_contexts().iter().any(|said| !said.thread_keys.is_empty());
+    assert!(eventually(has_names), "it does not say who it is: {}", actor.output());
     let attribute =
         |key: &str, text: &str| Attribute { key: key.into(), value: AttributeValue::Text(text.into()) };
     let one = [attribute("service.name", "publisher"), attribute("service.instance.id", "one")];
-    assert_eq!(recorder.said()[0].attributes, one);
+    assert_eq!(recorder.process_contexts()[0].attributes, one);
     std::fs::write(&go, "").unwrap();
-    assert_eq!(actor.play(), 0, "{}", actor.said());
+    assert_eq!(actor.run_to_exit(), 0, "{}", actor.output());
     let recording = recorder.finish();
     recording.assert_balanced();
-    let books = &recording.accounts;
+    let books = &recording.stats;
     assert_eq!(
         (books.calls.dropped, books.contexts_faulted, books.contexts_invalid),
         (0, 0, 0),
@@ -100,18 +100,18 @@ fn check(publisher: Result<PathBuf, String>, kind: &str, times: u64, filter: Fil
     );
     let (mut below, mut none) = (0, 0);
     // The loader's are longer.
-    for call in recording.named("pread64").into_iter().filter(|call| call.args[2] == 1) {
+    for call in recording.calls_named("pread64").into_iter().filter(|call| call.args[2] == 1) {
         let named = call.args[3];
         match &call.context {
             None => {
-                assert!(named == 0 || named == AWAITED, "below no span: {call:#?}");
+                assert!(named == 0 || named == WARM_UP, "below no span: {call:#?}");
                 none += u64::from(named == 0);
             }
             Some(context) => {
                 assert_eq!(context.span.0, named, "{call:#?}");
                 assert_eq!(context.trace.0, u128::from(!named) << 64 | u128::from(named), "{call:#?}");
                 assert_eq!(u64::from(context.flags), named & 1, "{call:#?}");
-                below += u64::from(named != AWAITED);
+                below += u64::from(named != WARM_UP);
             }
         }
         let said = call.attributes.as_ref().map(|said| {
@@ -122,14 +122,14 @@ fn check(publisher: Result<PathBuf, String>, kind: &str, times: u64, filter: Fil
             );
             (said.entries[0].key, said.entries[0].value.parse().unwrap())
         });
-        let says = call.context.is_some() && named != AWAITED;
+        let says = call.context.is_some() && named != WARM_UP;
         assert_eq!(said, says.then_some((0, named)), "{call:#?}");
     }
-    let own = actor.said();
+    let own = actor.output();
     // Who it is was known before all of these began.
     let called = |trace: &&Trace| {
         let Root::Call(call) = &trace.root else { return false };
-        call.call.name() == "pread64" && call.args[2] == 1 && ![0, AWAITED].contains(&call.args[3])
+        call.call.name() == "pread64" && call.args[2] == 1 && ![0, WARM_UP].contains(&call.args[3])
     };
     let names = |trace: &Trace| trace.names.process.as_ref().map(|process| process.thread_keys.clone());
     let named = |trace: &&Trace| names(trace) == Some(vec!["work.number".into()]);

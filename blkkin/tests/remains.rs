@@ -14,7 +14,7 @@ use std::fs;
 
 use blkkin_tracer::{Tracer, TracerConfig};
 
-use support::live::{Live, eventually};
+use support::live::{LiveTrace, eventually};
 use support::needs;
 
 /// bpf(2) commands (include/uapi/linux/bpf.h).
@@ -26,7 +26,8 @@ const BPF_LINK_GET_FD_BY_ID: libc::c_long = 30;
 fn after_an_ordinary_end() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
-    let live = Live::trace(&["--pid", &std::process::id().to_string()], folder.path().join("report.json"));
+    let live =
+        LiveTrace::trace(&["--pid", &std::process::id().to_string()], folder.path().join("report.json"));
     let held = held_by(live.pid());
     assert_plausible(&held);
     live.finish();
@@ -37,7 +38,8 @@ fn after_an_ordinary_end() {
 fn after_kill_9() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
-    let live = Live::trace(&["--pid", &std::process::id().to_string()], folder.path().join("report.json"));
+    let live =
+        LiveTrace::trace(&["--pid", &std::process::id().to_string()], folder.path().join("report.json"));
     let held = held_by(live.pid());
     assert_plausible(&held);
     live.kill();

@@ -1,5 +1,5 @@
 //! Who a process is in its own words (OpenTelemetry's process context): on the spans of its calls from the moment on at which it was read,
-//! as it changes, and not on those of its children or of the program that it becomes. The writer is `support/context/says.c`.
+//! as it changes, and not on those of its children or of the program that it becomes. The writer is `support/context/process_context.c`.
 
 #![allow(
     clippy::unwrap_used,
@@ -22,7 +22,7 @@ use blkkin_wire::process_context::{Attribute, AttributeValue, ProcessContextEven
 use blkkin_wire::span::TagValue;
 
 use support::context::Programs;
-use support::context::speaker::Speaker;
+use support::context::scripted_program::ScriptedProgram;
 use support::live::eventually;
 use support::recording::{Recorder, Recording};
 use support::{needs, or_skip, skip};
@@ -42,7 +42,7 @@ fn service(said: &ProcessContextEvent) -> Option<&str> {
 }
 
 fn services(recorder: &Recorder) -> Vec<Option<String>> {
-    recorder.said().iter().map(|said| service(said).map(str::to_owned)).collect()
+    recorder.process_contexts().iter().map(|said| service(said).map(str::to_owned)).collect()
 }
 
 #[track_caller]
@@ -79,8 +79,8 @@ fn all(of: &[(u64, Option<&str>)]) -> Tags {
     of.iter().map(|(offset, name)| ((*offset, name.map(str::to_owned)), EACH)).collect()
 }
 
-fn finish(recorder: Recorder, mut speaker: Speaker) -> Recording {
-    assert_eq!(speaker.actor.play(), 0, "{}", speaker.actor.said());
+fn finish(recorder: Recorder, mut speaker: ScriptedProgram) -> Recording {
+    assert_eq!(speaker.process.run_to_exit(), 0, "{}", speaker.process.output());
     let recording = recorder.finish();
     recording.assert_balanced();
     recording
@@ -89,37 +89,37 @@ fn finish(recorder: Recorder, mut speaker: Speaker) -> Recording {
 #[test]
 fn a_process_is_called_what_it_says_until_it_says_something_else_or_is_another() {
     needs!();
-    let programs = or_skip!(Programs::of("says"));
+    let programs = or_skip!(Programs::of("process-context"));
     let words = [
         "read=1",
-        "say=shop",
+        "name=shop",
         "await=first",
         "read=2",
         "fork=3",
-        "say=store",
+        "name=store",
         "await=second",
         "read=4",
         "exec",
         "read=5",
-        "say=third",
+        "name=third",
         "await=third",
         "read=6",
     ];
-    let mut speaker = Speaker::new(&programs, &words);
-    let recorder = Recorder::start(&TracerConfig::default(), &[speaker.actor.pid()]);
-    speaker.actor.release();
+    let mut speaker = ScriptedProgram::new(&programs, &words);
+    let recorder = Recorder::start(&TracerConfig::default(), &[speaker.process.pid()]);
+    speaker.process.release();
     await_last(&recorder, Some("shop"));
-    speaker.goes_on("first");
+    speaker.proceed("first");
     await_last(&recorder, Some("store"));
-    speaker.goes_on("second");
+    speaker.proceed("second");
     await_last(&recorder, Some("third"));
-    speaker.goes_on("third");
+    speaker.proceed("third");
     let recording = finish(recorder, speaker);
     // The child is another process.
     let expected =
         [(1, None), (2, Some("shop")), (3, None), (4, Some("store")), (5, None), (6, Some("third"))];
     assert_eq!(tags(&recording), all(&expected));
-    let books = &recording.accounts;
+    let books = &recording.stats;
     assert_eq!((books.resources_malformed, books.resources_unread, books.resources_no_room), (0, 0, 0));
 }
 
@@ -127,19 +127,23 @@ fn a_process_is_called_what_it_says_until_it_says_something_else_or_is_another()
 #[test]
 fn a_process_that_runs_already_is_called_what_it_says() {
     needs!();
-    let programs = or_skip!(Programs::of("says"));
+    let programs = or_skip!(Programs::of("process-context"));
     for follow in [TraceScope::Marked, TraceScope::All] {
-        let mut speaker = Speaker::new(&programs, &["say=shop", "await=first", "read=2"]);
-        speaker.actor.release();
-        let pid = speaker.actor.pid();
+        let mut speaker = ScriptedProgram::new(&programs, &["name=shop", "await=first", "read=2"]);
+        speaker.process.release();
+        let pid = speaker.process.pid();
         let maps = || std::fs::read_to_string(format!("/proc/{}/maps", pid.0)).unwrap();
-        assert!(eventually(|| maps().contains("OTEL_CTX")), "it does not begin: {}", speaker.actor.said());
+        assert!(
+            eventually(|| maps().contains("OTEL_CTX")),
+            "it does not begin: {}",
+            speaker.process.output()
+        );
         let everybody = follow == TraceScope::All;
         let filter = Filter { pids: if everybody { vec![pid] } else { Vec::new() }, ..Filter::default() };
         let config = TracerConfig { scope: follow, filter, ..TracerConfig::default() };
         let recorder = Recorder::start(&config, if everybody { &[] } else { std::slice::from_ref(&pid) });
         await_last(&recorder, Some("shop"));
-        speaker.goes_on("first");
+        speaker.proceed("first");
         assert_eq!(tags(&finish(recorder, speaker)), all(&[(2, Some("shop"))]));
     }
 }
@@ -148,15 +152,15 @@ fn a_process_that_runs_already_is_called_what_it_says() {
 #[test]
 fn a_process_is_found_also_where_a_filter_leaves_mappings_out() {
     needs!();
-    let programs = or_skip!(Programs::of("says"));
+    let programs = or_skip!(Programs::of("process-context"));
     let calls = vec![blkkin_wire::syscalls::SyscallId::by_name("pread64").unwrap()];
-    let mut speaker = Speaker::new(&programs, &["read=1", "say=shop", "await=first", "read=2"]);
+    let mut speaker = ScriptedProgram::new(&programs, &["read=1", "name=shop", "await=first", "read=2"]);
     let config =
         TracerConfig { filter: Filter { syscalls: calls, ..Filter::default() }, ..TracerConfig::default() };
-    let recorder = Recorder::start(&config, &[speaker.actor.pid()]);
-    speaker.actor.release();
+    let recorder = Recorder::start(&config, &[speaker.process.pid()]);
+    speaker.process.release();
     await_last(&recorder, Some("shop"));
-    speaker.goes_on("first");
+    speaker.proceed("first");
     assert_eq!(tags(&finish(recorder, speaker)), all(&[(1, None), (2, Some("shop"))]));
 }
 
@@ -164,20 +168,20 @@ fn a_process_is_found_also_where_a_filter_leaves_mappings_out() {
 #[test]
 fn what_is_not_what_the_standard_has_is_counted_and_nothing_is_said() {
     needs!();
-    let programs = or_skip!(Programs::of("says"));
+    let programs = or_skip!(Programs::of("process-context"));
     for kind in ["version", "size", "nowhere", "garbage"] {
         let odd = format!("odd={kind}");
-        let words = ["say=shop", "await=first", &odd, "await=second", "read=2"];
-        let mut speaker = Speaker::new(&programs, &words);
-        let recorder = Recorder::start(&TracerConfig::default(), &[speaker.actor.pid()]);
-        speaker.actor.release();
+        let words = ["name=shop", "await=first", &odd, "await=second", "read=2"];
+        let mut speaker = ScriptedProgram::new(&programs, &words);
+        let recorder = Recorder::start(&TracerConfig::default(), &[speaker.process.pid()]);
+        speaker.process.release();
         await_last(&recorder, Some("shop"));
-        speaker.goes_on("first");
+        speaker.proceed("first");
         await_last(&recorder, None);
-        speaker.goes_on("second");
+        speaker.proceed("second");
         let recording = finish(recorder, speaker);
         assert_eq!(tags(&recording), all(&[(2, None)]), "{kind}");
-        let SourceStats { resources_malformed, resources_unread, .. } = recording.accounts;
+        let SourceStats { resources_malformed, resources_unread, .. } = recording.stats;
         assert_eq!((resources_malformed, resources_unread), (1, 0), "{kind}");
     }
 }
@@ -186,17 +190,17 @@ fn what_is_not_what_the_standard_has_is_counted_and_nothing_is_said() {
 #[test]
 fn memory_with_a_name_is_found_too() {
     needs!();
-    let programs = or_skip!(Programs::of("says"));
+    let programs = or_skip!(Programs::of("process-context"));
     let has_names = Command::new(programs.program()).args(["/dev/null", "anon=x"]).status().unwrap();
     if has_names.code() == Some(77) {
         skip!("this kernel gives memory no names (CONFIG_ANON_VMA_NAME)");
     }
-    let mut speaker = Speaker::new(&programs, &["anon=shop", "await=first", "read=2"]);
-    speaker.actor.release();
-    let maps = Path::new("/proc").join(speaker.actor.pid().0.to_string()).join("maps");
+    let mut speaker = ScriptedProgram::new(&programs, &["anon=shop", "await=first", "read=2"]);
+    speaker.process.release();
+    let maps = Path::new("/proc").join(speaker.process.pid().0.to_string()).join("maps");
     assert!(eventually(|| std::fs::read_to_string(&maps).unwrap().contains("OTEL_CTX")));
-    let recorder = Recorder::start(&TracerConfig::default(), &[speaker.actor.pid()]);
+    let recorder = Recorder::start(&TracerConfig::default(), &[speaker.process.pid()]);
     await_last(&recorder, Some("shop"));
-    speaker.goes_on("first");
+    speaker.proceed("first");
     assert_eq!(tags(&finish(recorder, speaker)), all(&[(2, Some("shop"))]));
 }

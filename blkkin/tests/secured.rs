@@ -10,9 +10,9 @@
 #[path = "../../bus/tests/support/mod.rs"]
 mod broker;
 mod common;
-#[path = "support/nodes.rs"]
-mod nodes;
 mod support;
+#[path = "support/synthetic_batches.rs"]
+mod synthetic_batches;
 #[path = "support/traces.rs"]
 mod traces;
 
@@ -37,7 +37,7 @@ use broker::Broker;
 use broker::secure::{About, Listener, PASSWORD, Right, allow};
 use support::or_skip;
 use support::service::Service;
-use traces::{Pieces, TraceReader, difference, total};
+use traces::{FragmentCounts, TraceReader, difference, total};
 
 const NODES: u128 = 4;
 const CALLS: u64 = 2_000;
@@ -59,7 +59,7 @@ fn start(settings: &Settings, folder: &Path, name: &str, words: &[&str]) -> Serv
 
 /// What the state machine alone makes of it: pieces, and the spans in them.
 #[derive(Default)]
-struct Expected(Pieces, BTreeSet<(TraceId, SpanId)>);
+struct Expected(FragmentCounts, BTreeSet<(TraceId, SpanId)>);
 
 impl Outlet for Expected {
     fn piece(&mut self, _: u32, _: u64, piece: TraceFragment) {
@@ -126,8 +126,8 @@ fn over_tls_with_a_password_by_the_newer_protocol_everything_arrives_although_me
     allow(broker.port(), About::Group, "blkkin-*", Right::Read);
     root.create_topic("zipkin", 1, Some(1)).unwrap();
     let mut settings = broker.guard().settings(Listener::ScramTls);
-    let all: Vec<_> = (1..=NODES).map(|node| nodes::batches(node, CALLS)).collect();
-    println!("{} events", all.iter().map(|batches| nodes::events(batches)).sum::<usize>());
+    let all: Vec<_> = (1..=NODES).map(|node| synthetic_batches::batches(node, CALLS)).collect();
+    println!("{} events", all.iter().map(|batches| synthetic_batches::event_count(batches)).sum::<usize>());
     let Expected(pieces, spans) = expected(&all);
     let [first, second] = [0, 1].map(|part| {
         let recording = folder.path().join(format!("recording{part}"));
@@ -152,25 +152,25 @@ fn over_tls_with_a_password_by_the_newer_protocol_everything_arrives_although_me
     // One has a name of its own: the cluster keeps its partitions, and its name, until it misses it.
     let named = ["--instance", "one"];
     let (mut one, two) = (aggregator("one", &named), aggregator("two", &[]));
-    [&one, &two].iter().for_each(|service| service.says("aggregating; events from", PATIENCE));
+    [&one, &two].iter().for_each(|service| service.wait_for_output("aggregating; events from", PATIENCE));
     let (mut left, right) = (exporter("left"), exporter("right"));
-    [&left, &right].iter().for_each(|service| service.says("exporting", PATIENCE));
+    [&left, &right].iter().for_each(|service| service.wait_for_output("exporting", PATIENCE));
     agent(&first);
     let mut reader = TraceReader::new(&root, PARTITIONS as i32);
     reader.read_until(PATIENCE, |found| total(found) * 4 > total(&pieces));
     one.kill();
     left.kill();
-    one.start_again();
+    one.restart();
     agent(&second);
     reader.read(total(&pieces), PATIENCE);
     let found = exported(&root, spans.len());
 
     let ended = [one, two, right].map(Service::finish);
-    let difference = difference(&pieces, &reader.pieces);
+    let difference = difference(&pieces, &reader.fragments);
     assert!(
         difference.is_empty(),
         "{} of {}: {difference:#?}\n{ended:#?}",
-        total(&reader.pieces),
+        total(&reader.fragments),
         total(&pieces)
     );
     assert_eq!(found.len(), spans.len(), "{ended:#?}");
@@ -181,11 +181,11 @@ fn over_tls_with_a_password_by_the_newer_protocol_everything_arrives_although_me
     // Nobody says the password, also not to who says a wrong one.
     settings.extra.insert("sasl.password".to_owned(), format!("{PASSWORD}x"));
     let wrong = start(&settings, folder.path(), "wrong", &["exporter", "--to", &to]);
-    wrong.says("invalid credentials", PATIENCE);
-    wrong.says("sasl.password", PATIENCE);
+    wrong.wait_for_output("invalid credentials", PATIENCE);
+    wrong.wait_for_output("sasl.password", PATIENCE);
     assert_eq!(wrong.finish().0, Some(0));
     let wrong = start(&settings, folder.path(), "wrong-too", &aggregate);
-    wrong.says("invalid credentials", PATIENCE);
+    wrong.wait_for_output("invalid credentials", PATIENCE);
     assert_eq!(wrong.finish().0, Some(0));
     for file in fs::read_dir(folder.path()).unwrap().flatten().filter(|file| file.path().is_file()) {
         let said = fs::read_to_string(file.path()).unwrap();

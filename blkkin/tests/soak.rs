@@ -15,10 +15,10 @@
 mod broker;
 mod common;
 mod exporting;
-#[path = "support/nodes.rs"]
-mod nodes;
 mod soaking;
 mod support;
+#[path = "support/synthetic_batches.rs"]
+mod synthetic_batches;
 #[path = "support/traces.rs"]
 mod traces;
 #[path = "support/zipkin.rs"]
@@ -28,11 +28,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use broker::Broker;
-use soaking::books::SpanBooks;
-use soaking::chance::Chance;
+use soaking::node_recordings::NodeRecordings;
 use soaking::pipeline::{PARTITIONS, Pipeline, Victim};
-use soaking::worlds::Worlds;
-use soaking::{books, live};
+use soaking::rng::Rng;
+use soaking::span_multiset::SpanMultiset;
+use soaking::{live, span_multiset};
 use support::or_skip;
 use traces::TraceReader;
 use zipkin::Zipkin;
@@ -79,8 +79,8 @@ impl Extent {
 /// What all rounds have in common.
 struct Soak {
     zipkin: Zipkin,
-    worlds: Worlds,
-    meant: SpanBooks,
+    worlds: NodeRecordings,
+    meant: SpanMultiset,
     folder: tempfile::TempDir,
 }
 
@@ -93,12 +93,14 @@ impl Soak {
         (folder, recordings)
     }
 
-    fn assert_all_in_zipkin(&self, pipeline: &Pipeline, what: &str) -> SpanBooks {
-        books::assert_in_zipkin(&self.zipkin, &self.meant, || format!("{what}\n{}", pipeline.said()))
+    fn assert_all_in_zipkin(&self, pipeline: &Pipeline, what: &str) -> SpanMultiset {
+        span_multiset::assert_in_zipkin(&self.zipkin, &self.meant, || {
+            format!("{what}\n{}", pipeline.output())
+        })
     }
 
     /// Nobody is killed but Zipkin, at the end.
-    fn quietly(&mut self, broker: Broker) -> SpanBooks {
+    fn quietly(&mut self, broker: Broker) -> SpanMultiset {
         let begun = Instant::now();
         let (folder, recordings) = self.recordings("quietly");
         let mut pipeline =
@@ -109,7 +111,7 @@ impl Soak {
         println!(
             "quietly: {} events, {} pieces, {} spans in Zipkin, as meant ({} s)",
             self.worlds.events,
-            self.meant.pieces,
+            self.meant.fragments,
             found.total(),
             begun.elapsed().as_secs()
         );
@@ -133,31 +135,31 @@ impl Soak {
     /// Zipkin has nothing any more.
     fn forget(&mut self) {
         self.zipkin.kill();
-        self.zipkin.up();
-        assert_eq!(SpanBooks::in_zipkin(&self.zipkin, &self.meant).total(), 0, "it forgot");
+        self.zipkin.restart();
+        assert_eq!(SpanMultiset::in_zipkin(&self.zipkin, &self.meant).total(), 0, "it forgot");
     }
 
     /// Everybody is killed, again and again.
-    fn tormented(&mut self, broker: Broker, seed: u64, rate: u32, quiet: &SpanBooks) {
+    fn tormented(&mut self, broker: Broker, seed: u64, rate: u32, quiet: &SpanMultiset) {
         let begun = Instant::now();
         self.forget();
         let (folder, recordings) = self.recordings(&format!("seed-{seed}"));
         let mut pipeline =
             Pipeline::start(broker, &folder, &self.zipkin.url(), NEVER_IDLE, self.worlds.events);
         pipeline.replay(&recordings, Some(rate));
-        let killed = pipeline.torment(&mut Chance::new(seed), &EACH, Pipeline::agents_ended);
+        let killed = pipeline.kill_repeatedly(&mut Rng::new(seed), &EACH, Pipeline::agents_ended);
         println!("seed {seed}: killed: {}", killed.join(", "));
         pipeline.settle();
         let found = self.assert_all_in_zipkin(&pipeline, &format!("seed {seed}"));
         assert!(found == *quiet, "seed {seed}");
         let took = begun.elapsed().as_secs();
         let mut reader = TraceReader::new(&pipeline.settings(), PARTITIONS as i32);
-        reader.read_until(PATIENCE, |pieces| traces::total(pieces) as u64 >= self.meant.pieces);
-        assert_eq!(traces::total(&reader.pieces) as u64, self.meant.pieces, "seed {seed}");
+        reader.read_until(PATIENCE, |pieces| traces::total(pieces) as u64 >= self.meant.fragments);
+        assert_eq!(traces::total(&reader.fragments) as u64, self.meant.fragments, "seed {seed}");
         println!(
             "seed {seed}: {} events, {} pieces, {} of them written twice, {} spans in Zipkin, as quietly ({took} s)",
             self.worlds.events,
-            self.meant.pieces,
+            self.meant.fragments,
             reader.repeated,
             found.total(),
         );
@@ -170,9 +172,9 @@ impl Soak {
 fn none_is_lost_and_none_doubled_whoever_is_killed() {
     let extent = Extent::of_environment();
     let broker = or_skip!(Broker::start());
-    let worlds = Worlds::of(extent.events);
-    let meant = worlds.meant();
-    let zipkin = or_skip!(Zipkin::holding(meant.total() as u32 * 5 / 4 + 50_000));
+    let worlds = NodeRecordings::of(extent.events);
+    let meant = worlds.expected();
+    let zipkin = or_skip!(Zipkin::with_capacity(meant.total() as u32 * 5 / 4 + 50_000));
     let folder = tempfile::tempdir().unwrap();
     let mut soak = Soak { zipkin, worlds, meant, folder };
     let quiet = soak.quietly(broker);

@@ -20,9 +20,9 @@ use blkkin_wire::event::RequestEvent;
 use blkkin_wire::ids::FileId;
 use blkkin_wire::syscalls::{SyscallClass, SyscallId};
 
-use support::actor::Actor;
 use support::disk::Disk;
-use support::recording::{Recording, record, until_whole};
+use support::gated_process::GatedProcess;
+use support::recording::{Recording, record, until_complete};
 use support::tools::{capture, tool};
 use support::{needs, or_skip};
 
@@ -54,7 +54,7 @@ fn syncs(journal: &str) {
     needs!("sqlite3", "losetup", "mkfs.ext4");
     let disk = or_skip!(Disk::ext4(DISK));
     let mut round = 0;
-    let recording = until_whole(|| {
+    let recording = until_complete(|| {
         round += 1;
         follow(&disk, &folder(&disk, &format!("{round}")), journal)
     });
@@ -112,7 +112,7 @@ fn counts(journal: &str) {
 
 /// What strace counts of the calls that blkkin follows.
 fn strace(disk: &Disk, folder: &Path, journal: &str) -> BTreeMap<String, u64> {
-    let table = disk.beside("strace.txt");
+    let table = disk.file("strace.txt");
     let mut command = tool("strace");
     command.args(["-f", "-c", "-o"]).arg(&table).args(words(folder, journal));
     capture(command.stdin(Stdio::null())).unwrap();
@@ -126,9 +126,9 @@ fn strace(disk: &Disk, folder: &Path, journal: &str) -> BTreeMap<String, u64> {
 }
 
 fn follow(disk: &Disk, folder: &Path, journal: &str) -> Recording {
-    let mut actor = Actor::program(&words(folder, journal), &disk.beside("sqlite.out"));
+    let mut actor = GatedProcess::program(&words(folder, journal), &disk.file("sqlite.out"));
     let recording = record(&TracerConfig::default(), &mut [&mut actor]);
-    let said = fs::read_to_string(disk.beside("sqlite.out")).unwrap();
+    let said = fs::read_to_string(disk.file("sqlite.out")).unwrap();
     assert!(said.ends_with(&format!("\n{INSERTS}\n")), "{said}");
     recording
 }

@@ -15,9 +15,9 @@ use blkkin_aggregator::trace::Trace;
 use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{BioEvent, Submitter};
 
-use support::actor::Actor;
 use support::disk::{Disk, Statistics, Upper};
-use support::recording::{Recording, until_whole};
+use support::gated_process::GatedProcess;
+use support::recording::{Recording, until_complete};
 use support::{needs, or_skip};
 
 const LOWER: u64 = 96 << 20;
@@ -49,9 +49,9 @@ fn followed(arguments: &[&str]) {
     let words = ["fio", "--name=t", "--direct=1", "--randrepeat=1", "--allow_file_create=0", &target];
     let words = [&words[..], arguments].concat();
     let mut counted = disk.statistics();
-    let recording = until_whole(|| {
+    let recording = until_complete(|| {
         let before = disk.statistics();
-        let mut actor = Actor::program(&words, &disk.beside("fio.out"));
+        let mut actor = GatedProcess::program(&words, &disk.file("fio.out"));
         let config = TracerConfig { kernel_origin: true, ..TracerConfig::default() };
         let recording = support::recording::record(&config, &mut [&mut actor]);
         counted = disk.statistics().since(before);

@@ -98,12 +98,12 @@ fn the_units_do_under_systemd_what_they_say() {
             &format!("brokers = \"{}\"\nto = [\"zipkin={spans}\"]\n", broker.settings().brokers),
         ),
     ];
-    let systemd = or_skip!(Systemd::boot(&all.concat(), Path::new(env!("CARGO_BIN_EXE_blkkin"))));
-    println!("{}", systemd.on(&["systemctl", "--version"]).unwrap().lines().next().unwrap());
+    let systemd = or_skip!(Systemd::start(&all.concat(), Path::new(env!("CARGO_BIN_EXE_blkkin"))));
+    println!("{}", systemd.run(&["systemctl", "--version"]).unwrap().lines().next().unwrap());
 
     // `start` returns when the service has said that it is ready.
     for (unit, rights) in [(AGENT, OF_AGENT), ("blkkin-aggregator", 0), ("blkkin-exporter", 0)] {
-        let started = systemd.ctl(&["start", unit]);
+        let started = systemd.systemctl(&["start", unit]);
         let status = || systemd.property(unit, "ExecMainStatus");
         assert!(started.is_ok(), "{started:?}, {}\n{}", status(), said(&systemd, unit));
         assert_eq!(systemd.property(unit, "ActiveState"), "active");
@@ -132,7 +132,7 @@ fn the_units_do_under_systemd_what_they_say() {
     let stored = || systemd.property(AGENT, "NFileDescriptorStore");
     assert_eq!(stored(), "2", "the counters and the ledger");
     let killed = main_pid(&systemd, AGENT);
-    systemd.on(&["kill", "-KILL", &killed]).unwrap();
+    systemd.run(&["kill", "-KILL", &killed]).unwrap();
     assert!(eventually(|| runs_again(&systemd, &killed)), "{}", said(&systemd, AGENT));
     let starts = |losses: &str| {
         value(&figures(&systemd, AGENT), &format!("blkkin_crashed_runs_total{{losses=\"{losses}\"}}"))
@@ -144,7 +144,7 @@ fn the_units_do_under_systemd_what_they_say() {
 
     // It stops answering: systemd misses its words, ends it, and starts it again.
     let stopped = main_pid(&systemd, AGENT);
-    systemd.on(&["kill", "-STOP", &stopped]).unwrap();
+    systemd.run(&["kill", "-STOP", &stopped]).unwrap();
     assert!(eventually(|| systemd.property(AGENT, "Result") == "watchdog"), "{}", said(&systemd, AGENT));
     assert!(eventually(|| runs_again(&systemd, &stopped)), "{}", said(&systemd, AGENT));
     assert_eq!(systemd.property(AGENT, "NRestarts"), "2");
@@ -152,7 +152,7 @@ fn the_units_do_under_systemd_what_they_say() {
     // Told to stop, each sends what it has, says so, and ends well.
     read(&disk);
     for unit in [AGENT, "blkkin-exporter", "blkkin-aggregator"] {
-        systemd.ctl(&["stop", unit]).unwrap();
+        systemd.systemctl(&["stop", unit]).unwrap();
         let how = ["ActiveState", "Result", "ExecMainStatus"].map(|name| systemd.property(unit, name));
         assert_eq!(how, ["inactive", "success", "0"], "{unit}: {}", said(&systemd, unit));
     }

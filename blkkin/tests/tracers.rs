@@ -19,8 +19,8 @@ use std::process::Command;
 
 use blkkin_tracer::TracerConfig;
 
-use support::actor::Actor;
-use support::context::play::{AWAITED, RING};
+use support::context::recorded_program::{RING, WARM_UP};
+use support::gated_process::GatedProcess;
 use support::live::eventually;
 use support::recording::{Recorder, Recording};
 use support::tools::capture;
@@ -78,19 +78,23 @@ fn check(library: &str, program: &[&str]) {
     std::fs::write(&file, [0; 4096]).unwrap();
     let turns = TURNS.to_string();
     let words: Vec<&str> = ALONE.iter().chain(program).chain([&*file, &go, &turns].iter()).copied().collect();
-    let mut actor = Actor::program(&words, Path::new(&said));
+    let mut actor = GatedProcess::program(&words, Path::new(&said));
     let config = TracerConfig { ring_bytes: Some(RING), ..TracerConfig::default() };
     let recorder = Recorder::start(&config, &[actor.pid()]);
     actor.release();
-    let found = eventually(|| recorder.in_contexts() > 0);
-    assert!(found, "nothing was found, and {} publish: {}", recorder.publishing(), actor.said());
-    assert!(eventually(|| !recorder.said().is_empty()), "it does not say who it is: {}", actor.said());
+    let found = eventually(|| recorder.calls_with_context() > 0);
+    assert!(found, "nothing was found, and {} publish: {}", recorder.publishing(), actor.output());
+    assert!(
+        eventually(|| !recorder.process_contexts().is_empty()),
+        "it does not say who it is: {}",
+        actor.output()
+    );
     std::fs::write(&go, "").unwrap();
-    assert_eq!(actor.play(), 0, "{}", actor.said());
+    assert_eq!(actor.run_to_exit(), 0, "{}", actor.output());
     let recording = recorder.finish();
     recording.assert_balanced();
-    assert_eq!(recording.accounts.calls.dropped, 0, "{:#?}", recording.accounts);
-    let (below, none) = judge(&recording, &told(&actor.said()));
+    assert_eq!(recording.stats.calls.dropped, 0, "{:#?}", recording.stats);
+    let (below, none) = judge(&recording, &told(&actor.output()));
     println!("{library}: {below} calls below their spans, {none} below none");
     assert_eq!((below, none), (3 * TURNS, 2 * TURNS));
 }
@@ -109,8 +113,8 @@ fn told(said: &str) -> HashMap<u64, u128> {
 /// How many calls are below the span that their offset names, and how many that name none are below none.
 fn judge(recording: &Recording, told: &HashMap<u64, u128>) -> (usize, usize) {
     let (mut below, mut none) = (0, 0);
-    let calls = recording.named("pread64").into_iter().filter(|call| call.args[2] == 1);
-    for call in calls.filter(|call| call.args[3] != AWAITED) {
+    let calls = recording.calls_named("pread64").into_iter().filter(|call| call.args[2] == 1);
+    for call in calls.filter(|call| call.args[3] != WARM_UP) {
         match &call.context {
             None => {
                 assert_eq!(call.args[3], 0, "below no span: {call:#?}");

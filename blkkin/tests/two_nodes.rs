@@ -14,10 +14,10 @@
 #[path = "../../bus/tests/support/mod.rs"]
 mod broker;
 mod common;
-#[path = "support/link.rs"]
-mod link;
-#[path = "support/nbd_nodes.rs"]
-mod nbd_nodes;
+#[path = "support/nbd_fleet.rs"]
+mod nbd_fleet;
+#[path = "support/network_link.rs"]
+mod network_link;
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -25,11 +25,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use link::{ADDRESSES, MACHINES};
-use nbd_nodes::{CUT, CUT_OFF, JOBS, LEFT, LOSS, MIB, World};
-use support::metrics::{described, is_of_nbd, value};
+use nbd_fleet::{CUT, DISCONNECT, JOBS, LOSS, MIB, NbdFleet, UNANSWERED_AT_CLOSE};
+use network_link::{ADDRESSES, MACHINE_IDS};
+use support::metrics::{documented_families, is_nbd_family, value};
 use support::nbd::server;
-use support::resends::Resends;
+use support::retransmits::Retransmits;
 use support::{needs, or_skip};
 
 /// What Linux waits at the least for an acknowledgement (include/net/tcp.h, TCP_RTO_MIN: HZ/5). With one request in flight a probe
@@ -117,49 +117,50 @@ const LOST_AMONG: u64 = 150;
 fn what_the_network_did_is_seen_in_the_requests_it_did_it_to() {
     needs!("fio", "lttng", "lttng-relayd", "ip", "ss", "nsenter", "busybox");
     let server = or_skip!(server());
-    let world = or_skip!(World::begin(&server));
+    let world = or_skip!(NbdFleet::start(&server));
     let mut planted = Vec::new();
     for (part, ms) in [(0, 2), (1, 10)] {
         world.link.delay(Duration::from_millis(ms));
-        world.asks(&format!("delay{ms}"), "randread", DELAYED, part);
-        let took = world.link.took();
+        world.run_fio(&format!("delay{ms}"), "randread", DELAYED, part);
+        let took = world.link.median_delay();
         planted.push((part, ms, took, world.ping(101)));
     }
     world.link.delay(Duration::from_millis(2));
-    world.link.lose_reads(12);
-    let watch = Resends::watch(world.folder());
-    let before = world.link.nodes[0].resent();
-    world.asks("loss", "randread", LOST_AMONG, LOSS);
-    world.link.lose_reads(0);
-    let resent = world.link.nodes[0].resent() - before;
-    let lost = world.link.lost();
+    world.link.drop_reads(12);
+    let watch = Retransmits::start(world.folder());
+    let before = world.link.nodes[0].retransmitted_segments();
+    world.run_fio("loss", "randread", LOST_AMONG, LOSS);
+    world.link.drop_reads(0);
+    let resent = world.link.nodes[0].retransmitted_segments() - before;
+    let lost = world.link.dropped_reads();
     let hidden = match watch {
-        Ok(watch) => watch.on_top_of_hidden(ADDRESSES[0]),
+        Ok(watch) => watch.on_hidden_tasks(ADDRESSES[0]),
         Err(why) => {
             println!("ftrace cannot be asked: {why}");
             0
         }
     };
-    world.leave();
-    world.cut();
+    world.disconnect_client();
+    world.cut_link();
 
     // What was asked in all: of those that were cut off only the agent knows.
-    let all = world.figure(0, "nbd_requests_total");
+    let all = world.metric(0, "nbd_requests_total");
     assert!(all >= (JOBS * (2 * DELAYED + LOST_AMONG + 1)) as f64, "{all}");
     let left = 2.0 * JOBS as f64;
-    let found = [CUT_OFF, "nbd_replies_total"].map(|name| world.figure(0, name));
+    let found = [UNANSWERED_AT_CLOSE, "nbd_replies_total"].map(|name| world.metric(0, name));
     assert_eq!(found, [left, all - left]);
-    assert!(world.figure(0, "nbd_segments_retransmitted_total") >= (lost.len() - hidden) as f64);
-    let shown: BTreeSet<String> = world.families(0).into_iter().filter(|name| is_of_nbd(name)).collect();
-    let described: BTreeSet<String> = described().into_iter().filter(|name| is_of_nbd(name)).collect();
+    assert!(world.metric(0, "nbd_segments_retransmitted_total") >= (lost.len() - hidden) as f64);
+    let shown: BTreeSet<String> = world.families(0).into_iter().filter(|name| is_nbd_family(name)).collect();
+    let described: BTreeSet<String> =
+        documented_families().into_iter().filter(|name| is_nbd_family(name)).collect();
     assert_eq!((shown.len(), &shown), (5, &described), "the table in docs/operating.md");
-    let (spans, metrics, said) = world.end(all as usize);
+    let (spans, metrics, said) = world.finish(all as usize);
 
     for (part, ms, took, ping) in planted {
         assert_delayed(&requests(&spans, part), ms, took, ping);
     }
     assert_lost_stand_out(&requests(&spans, LOSS), &lost, resent, hidden);
-    assert_cut_off(&requests(&spans, LEFT), "the client left");
+    assert_cut_off(&requests(&spans, DISCONNECT), "the client left");
     assert_cut_off(&requests(&spans, CUT), "the link cut");
     assert_one_clock(&metrics);
     // What became of each end is said.
@@ -243,7 +244,7 @@ fn assert_cut_off(requests: &[Request<'_>], how: &str) {
 
 /// The nodes' clocks are one, and nobody was told.
 fn assert_one_clock(metrics: &str) {
-    let labels = format!("{{client=\"{:032x}\",server=\"{:032x}\"}}", MACHINES[0], MACHINES[1]);
+    let labels = format!("{{client=\"{:032x}\",server=\"{:032x}\"}}", MACHINE_IDS[0], MACHINE_IDS[1]);
     let of = |name: &str| value(metrics, &format!("blkkin_{name}{labels}"));
     let (offset, error) = (of("clock_offset_seconds"), of("clock_offset_error_seconds"));
     println!("clocks apart by {:.1} µs ± {:.1} µs, and they are one", offset * 1e6, error * 1e6);

@@ -22,10 +22,12 @@ use blkkin_tracer::TracerConfig;
 use blkkin_wire::batch::SourceStats;
 use blkkin_wire::event::SyscallEvent;
 
-use support::actor::Actor;
 use support::context::Programs;
-use support::context::play::{hear, judge, ring_for_a_million, words};
+use support::context::recorded_program::{
+    assert_contexts, record_with_output, ring_for_a_million, writer_args,
+};
 use support::disk::Disk;
+use support::gated_process::GatedProcess;
 use support::live::eventually;
 use support::recording::{Recorder, Recording};
 use support::{needs, or_skip};
@@ -41,13 +43,13 @@ fn config() -> TracerConfig {
 
 /// Calls of a byte each for no span.
 fn below_none(recording: &Recording) -> u64 {
-    let calls = recording.named("pread64").into_iter().filter(|call| call.args[2] == 1);
+    let calls = recording.calls_named("pread64").into_iter().filter(|call| call.args[2] == 1);
     calls.filter(|call| call.context.is_none() && call.args[3] == 0).count() as u64
 }
 
 fn assert_nothing_failed(recording: &Recording) {
-    let SourceStats { contexts_faulted, contexts_invalid, .. } = recording.accounts;
-    assert_eq!((contexts_faulted, contexts_invalid), (0, 0), "{:#?}", recording.accounts);
+    let SourceStats { contexts_faulted, contexts_invalid, .. } = recording.stats;
+    assert_eq!((contexts_faulted, contexts_invalid), (0, 0), "{:#?}", recording.stats);
 }
 
 /// In C, two threads at once for each span.
@@ -56,9 +58,9 @@ fn each_call_of_threads_in_c_is_below_its_own_span() {
     const CALLS: u64 = 50;
     needs!();
     let programs = or_skip!(Programs::of("own"));
-    let words = words(&programs, "own", (SPANS, CALLS), 1, &[]);
-    let (recording, _) = hear(&config(), &words, &programs.go());
-    let below = judge(&recording);
+    let words = writer_args(&programs, "own", (SPANS, CALLS), 1, &[]);
+    let (recording, _) = record_with_output(&config(), &words, &programs.go());
+    let below = assert_contexts(&recording);
     println!("C: {below} calls below {} spans, {} below none", SPANS, below_none(&recording));
     assert_eq!(below, 2 * SPANS * CALLS + 4);
     assert_nothing_failed(&recording);
@@ -74,8 +76,8 @@ fn each_call_of_tasks_in_cpp_that_hop_between_threads_is_below_its_own_span() {
     let words = [program.clone(), program, go.display().to_string()];
     let numbers = [SPANS, HOPS].map(|number| number.to_string());
     let words: Vec<String> = words.into_iter().chain(numbers).collect();
-    let (recording, own) = hear(&config(), &words, &go);
-    let (below, none) = (judge(&recording), below_none(&recording));
+    let (recording, own) = record_with_output(&config(), &words, &go);
+    let (below, none) = (assert_contexts(&recording), below_none(&recording));
     println!(
         "C++: {below} calls below {} spans, {none} below none; the program says: {own}",
         SPANS * (HOPS + 2)
@@ -103,7 +105,11 @@ fn a_thread_that_has_anothers_memory_is_below_no_span_of_the_others() {
         player.begin();
         player.await_last_calls();
         let (recording, own) = player.end();
-        assert_eq!((judge(&recording), below_none(&recording)), (THREADS * CALLS, 2 * THREADS), "{name}");
+        assert_eq!(
+            (assert_contexts(&recording), below_none(&recording)),
+            (THREADS * CALLS, 2 * THREADS),
+            "{name}"
+        );
         assert_nothing_failed(&recording);
         let again: u64 = own.trim().parse().unwrap();
         println!("{name}: {again} of {THREADS} threads had their slot where the one before had its own");
@@ -127,7 +133,7 @@ fn a_process_without_its_library_is_not_counted() {
 /// `threads.c` at work.
 struct Player {
     go: PathBuf,
-    actor: Actor,
+    actor: GatedProcess,
     recorder: Recorder,
     _said: TempDir,
 }
@@ -138,10 +144,10 @@ impl Player {
         let library = programs.library(name.contains("loaded"));
         let words = [program.clone(), program, library, go.display().to_string(), threads.to_string()];
         let said = tempfile::tempdir().unwrap();
-        let mut actor = Actor::program(&words, &said.path().join("out"));
+        let mut actor = GatedProcess::program(&words, &said.path().join("out"));
         let recorder = Recorder::start(&config(), &[actor.pid()]);
         actor.release();
-        assert!(eventually(|| recorder.in_contexts() > 0), "nothing was found: {}", actor.said());
+        assert!(eventually(|| recorder.calls_with_context() > 0), "nothing was found: {}", actor.output());
         Player { go, actor, recorder, _said: said }
     }
 
@@ -151,17 +157,21 @@ impl Player {
 
     /// It calls there once it has unloaded its library.
     fn await_last_calls(&self) {
-        assert!(eventually(|| self.recorder.outside(STAYED) > 0), "it does not end: {}", self.actor.said());
+        assert!(
+            eventually(|| self.recorder.calls_outside(STAYED) > 0),
+            "it does not end: {}",
+            self.actor.output()
+        );
     }
 
     fn end(mut self) -> (Recording, String) {
         std::fs::remove_file(&self.go).unwrap();
-        assert_eq!(self.actor.play(), 0, "{}", self.actor.said());
+        assert_eq!(self.actor.run_to_exit(), 0, "{}", self.actor.output());
         let recording = self.recorder.finish();
         recording.assert_balanced();
-        assert_eq!(recording.accounts.calls.dropped, 0, "{:#?}", recording.accounts);
+        assert_eq!(recording.stats.calls.dropped, 0, "{:#?}", recording.stats);
         assert!(recording.calls().all(|call| call.args[3] != STAYED || call.context.is_none()));
-        (recording, self.actor.said())
+        (recording, self.actor.output())
     }
 }
 
@@ -177,15 +187,16 @@ fn what_is_submitted_in_a_span_is_below_it_though_it_ends_in_another() {
         [("aio", "io_submit", "io_getevents"), ("uring", "io_uring_enter", "io_uring_enter")]
     {
         let disk = or_skip!(Disk::raw(TURNS * READS * BYTES));
-        let programs = or_skip!(Programs::of("later"));
+        let programs = or_skip!(Programs::of("async-reads"));
         let (node, go) = (disk.node().display().to_string(), programs.go());
         let words = [programs.program(), node, go.display().to_string(), kind.to_owned()];
         let numbers = [TURNS, BYTES].map(|number| number.to_string());
         let words: Vec<String> = words.into_iter().chain(numbers).collect();
-        let (recording, _) = hear(&config(), &words, &go);
+        let (recording, _) = record_with_output(&config(), &words, &go);
         assert_nothing_failed(&recording);
         let asked = |call: &SyscallEvent| call.args[1] == READS;
-        let waited = recording.named(waits).into_iter().filter(|call| call.args[1] != READS || kind == "aio");
+        let waited =
+            recording.calls_named(waits).into_iter().filter(|call| call.args[1] != READS || kind == "aio");
         let waited: BTreeSet<u64> = waited.map(|call| call.context.as_ref().unwrap().span.0).collect();
         assert_eq!(waited, (1..=TURNS).map(|turn| 2 * turn + 1).collect(), "{kind}");
         let (mut turns, mut bytes, mut later) = (BTreeSet::new(), 0, 0);

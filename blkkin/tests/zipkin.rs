@@ -10,8 +10,8 @@
 )]
 
 mod common;
-#[path = "support/links.rs"]
-mod links;
+#[path = "support/dependencies.rs"]
+mod dependencies;
 #[path = "support/zipkin.rs"]
 mod server;
 mod support;
@@ -25,7 +25,7 @@ use serde_json::Value;
 use common::{Run, run};
 use server::Zipkin;
 use support::disk::Disk;
-use support::recording::until_shown;
+use support::recording::until_all_ends_seen;
 use support::{needs, or_skip};
 
 const DISK: u64 = 64 << 20;
@@ -38,7 +38,7 @@ fn a_run_opens_in_zipkin_layer_by_layer() {
     needs!("sqlite3", "losetup", "mkfs.ext4");
     let server = or_skip!(Zipkin::start());
     let disk = or_skip!(Disk::ext4(DISK));
-    let file = disk.beside("trace.json");
+    let file = disk.file("trace.json");
     let all = traced(&disk, &file, &server);
     let list = fs::read(&file).unwrap();
     let spans: Vec<Value> = serde_json::from_slice(&list).unwrap();
@@ -53,7 +53,7 @@ fn a_run_opens_in_zipkin_layer_by_layer() {
 }
 
 /// SQLite at work, traced to both destinations: all that the server was sent. Again while the end of some bio was not seen, which is counted and
-/// happens on kernels that run no programs on top of some tasks (see `support::recording::until_whole`).
+/// happens on kernels that run no programs on top of some tasks (see `support::recording::until_complete`).
 fn traced(disk: &Disk, file: &Path, server: &Zipkin) -> Vec<Value> {
     let mut all: Vec<Value> = Vec::new();
     let mut round = 0;
@@ -65,7 +65,7 @@ fn traced(disk: &Disk, file: &Path, server: &Zipkin) -> Vec<Value> {
         all.extend(serde_json::from_slice::<Vec<Value>>(&fs::read(file).unwrap()).unwrap());
         run
     };
-    let run = until_shown(traced, |run| !run.stderr.contains("ends missed"));
+    let run = until_all_ends_seen(traced, |run| !run.stderr.contains("ends missed"));
     assert!(run.stderr.contains("lost: nothing"), "{run:?}");
     all
 }
@@ -165,8 +165,8 @@ fn assert_carried(spans: &[&Value], bio: &Value, device: &str) {
 /// The dependency graph leads from the program down to the device, and says how often: the links that the server shows are
 /// those that the spans make, no other, and their numbers are those of the spans.
 fn assert_graph(server: &Zipkin, spans: &[Value], device: &str) {
-    let drawn = server.links();
-    assert_eq!(drawn, links::of(spans));
+    let drawn = server.dependencies();
+    assert_eq!(drawn, dependencies::of(spans));
     for edge in [(PROGRAM, "ext4"), ("ext4", "block"), ("ext4", "jbd2"), ("jbd2", "block"), ("block", device)]
     {
         assert!(drawn.keys().any(|(one, other)| (&**one, &**other) == edge), "no {edge:?} among {drawn:?}");
