@@ -69,7 +69,7 @@ fn each_call_is_a_child_of_the_daemon_span_of_its_own_namespace() {
     needs!("fio", "lttng", "lttng-relayd", "nsenter", "unshare", "bash");
     let server = or_skip!(server());
     if !fs::exists("/proc/sys/kernel/ns_last_pid").unwrap() {
-        support::skip!("this kernel does not allow to choose process ids (CONFIG_CHECKPOINT_RESTORE)");
+        support::skip!("this kernel does not allow choosing process ids (CONFIG_CHECKPOINT_RESTORE)");
     }
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     for name in SERVERS {

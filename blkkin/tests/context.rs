@@ -240,7 +240,7 @@ fn a_program_that_runs_already() {
         assert!(eventually(|| maps().contains(&library)), "it does not start: {}", process.output());
         let all = scope == TraceScope::All;
         let filter = Filter { pids: if all { vec![pid] } else { Vec::new() }, ..Filter::default() };
-        let config = TracerConfig { scope: scope, filter, ring_bytes: Some(RING), ..TracerConfig::default() };
+        let config = TracerConfig { scope, filter, ring_bytes: Some(RING), ..TracerConfig::default() };
         let recorder = Recorder::start(&config, if all { &[] } else { std::slice::from_ref(&pid) });
         let recording = finish(recorder, &mut process, &programs.go());
         // The child is another process, which is not traced.

@@ -201,7 +201,7 @@ fn attributes_without_a_name_or_readable_value_are_counted_and_not_tagged() {
 }
 
 /// A key number gets its name when the process publishes it; earlier values under it are counted.
-/// Attributes of one record do not affect another.
+/// Names that the process publishes for another schema are not applied to these records.
 #[test]
 fn a_key_number_has_the_name_that_its_process_has_published_by_then() {
     needs!();

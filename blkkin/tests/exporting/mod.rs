@@ -80,11 +80,7 @@ impl Writer {
 
     /// Writes fragments as one record with these numbers.
     pub(crate) fn write_numbered(&self, first: u64, fragments: Vec<TraceFragment>) {
-        self.write_bytes(&v1::encode_fragments(&FragmentBatch {
-            origin: self.origin,
-            first,
-            fragments: fragments,
-        }));
+        self.write_bytes(&v1::encode_fragments(&FragmentBatch { origin: self.origin, first, fragments }));
     }
 
     /// Writes these bytes unchanged; retries while no broker is reachable.

@@ -60,7 +60,7 @@ impl Caller {
         assert!(eventually(|| self.made() >= until));
     }
 
-    /// Starts or ends calls without a limit, after the next order.
+    /// Sets whether the calls of an order continue without a limit, until this is false again.
     pub(crate) fn set_endless(&self, endless: bool) {
         self.endless.store(endless, Ordering::Relaxed);
     }

@@ -51,7 +51,7 @@ impl Disk {
             node
         } else {
             let image = disk.folder.join("disk.img");
-            fs::write(&image, zeros).map_err(|error| format!("no room in {HOME}: {error}"))?;
+            fs::write(&image, zeros).map_err(|error| format!("not enough space in {HOME}: {error}"))?;
             capture(tool("losetup").args(["--find", "--show"]).arg(&image))
                 .map_err(|error| format!("no loop device: {error}"))?
         };

@@ -46,7 +46,7 @@ pub(crate) use skip;
 macro_rules! needs {
     ($($program:literal),*) => {
         if !crate::common::is_root() {
-            crate::support::skip!("to load programs takes root");
+            crate::support::skip!("loading eBPF programs requires root");
         }
         $(if !crate::support::tools::is_installed($program) {
             crate::support::skip!("{} is not installed", $program);

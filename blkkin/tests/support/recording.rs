@@ -70,8 +70,8 @@ const BEGUN_PER_MISSED: u64 = 10;
 /// eBPF, including its system calls. Of 1.4 million completions ftrace had 5 on top of that
 /// process's threads, and exactly these 5 were missed (3 of 3 in an earlier examination).
 /// Completions that are sent to the submitter's CPU (rq_affinity = 2) interrupt any task there, and
-/// are missed 20 times as often as those that are not (0). Required are: the losses are counted,
-/// they are rare, and a run without them is exact. Any other loss fails here.
+/// are missed 20 times as often as those that are not (0). The test requires that the losses are
+/// counted and rare, and that a run without them is exact. Any other loss fails here.
 ///
 /// The kernel also does not run a program on top of itself, in an interrupt during its execution on
 /// that CPU. It counts these (docs/limits.md, "A program that the kernel skips"), and such a run is
