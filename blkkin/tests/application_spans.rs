@@ -58,7 +58,7 @@ fn spans_of_an_application_and_of_its_disk_are_one_trace() {
 }
 
 /// Runs the application. Returns false if the completion of some bio or request was missed, which
-/// is counted (see `support::recording::until_whole`).
+/// is counted (see `support::recording::until_complete`).
 fn run(publisher: &Path, disk: &Disk, zipkin: &Zipkin, collector: &Collector) -> bool {
     let file = disk.mount_point().join("orders");
     std::fs::write(&file, [0; 4096]).unwrap();

@@ -17,7 +17,7 @@ use std::fs;
 
 use blkkin_tracer::{Tracer, TracerConfig};
 
-use support::live::{Live, eventually};
+use support::live::{LiveTrace, eventually};
 use support::needs;
 
 /// bpf(2) commands (include/uapi/linux/bpf.h).
@@ -29,7 +29,8 @@ const BPF_LINK_GET_FD_BY_ID: libc::c_long = 30;
 fn after_a_normal_exit() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
-    let live = Live::trace(&["--pid", &std::process::id().to_string()], folder.path().join("report.json"));
+    let live =
+        LiveTrace::trace(&["--pid", &std::process::id().to_string()], folder.path().join("report.json"));
     let objects = objects_of(live.pid());
     assert_plausible(&objects);
     live.finish();
@@ -40,7 +41,8 @@ fn after_a_normal_exit() {
 fn after_kill_9() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
-    let live = Live::trace(&["--pid", &std::process::id().to_string()], folder.path().join("report.json"));
+    let live =
+        LiveTrace::trace(&["--pid", &std::process::id().to_string()], folder.path().join("report.json"));
     let objects = objects_of(live.pid());
     assert_plausible(&objects);
     live.kill();

@@ -28,9 +28,9 @@ use serde_json::Value;
 
 use common::Run;
 use support::live::eventually;
-use support::metrics::{address, described, families, get, is_of_daemons, value};
+use support::lttng_namespace::LttngNamespace;
+use support::metrics::{address, documented_families, families, get, is_lttng_family, value};
 use support::nbd::{server, spans};
-use support::room::Room;
 use support::service::Service;
 use support::{needs, or_skip, skip};
 
@@ -59,8 +59,8 @@ fn trace_started_by(home: &Path, by: &str, options: &str, script: &str) -> Run {
     let to = format!("zipkin={home}/spans.json");
     let args = ["run", "--ust", "--syscall", "pread64", "--syscall", "io_uring_enter", "--to", &to];
     let command = common::blkkin(&[&args[..], &["--", "sh", "-c", &script]].concat());
-    let room = Room::make().unwrap();
-    Run::from(room.moved(&command).output().unwrap())
+    let namespace = LttngNamespace::new().unwrap();
+    Run::from(namespace.enter(&command).output().unwrap())
 }
 
 fn home() -> tempfile::TempDir {
@@ -242,13 +242,13 @@ fn an_agent_reads_daemons_and_recovers_when_its_session_is_destroyed() {
     let (server, home) = (or_skip!(server()), home());
     let path_of = |name: &str| home.path().join(name).display().to_string();
     let args = ["agent", "--ust", "--record", &path_of("recording"), "--syscall", "pread64"];
-    let room = or_skip!(Room::make());
+    let namespace = or_skip!(LttngNamespace::new());
     let args = [&args[..], &["--metrics", "127.0.0.1:0"]].concat();
-    let agent = Service::start_by(home.path(), "agent", &args, |command| room.moved(&command));
-    agent.says("tracing; events go to", TIMEOUT);
-    let metric = |name: &str| value(&get(address(&agent.said()), "/metrics"), &format!("blkkin_{name}"));
+    let agent = Service::start_with(home.path(), "agent", &args, |command| namespace.enter(&command));
+    agent.wait_for_output("tracing; events go to", TIMEOUT);
+    let metric = |name: &str| value(&get(address(&agent.output()), "/metrics"), &format!("blkkin_{name}"));
     let log = fs::File::create(home.path().join("uri")).unwrap();
-    let mut command = room.program(server.to_str().unwrap());
+    let mut command = namespace.command(server.to_str().unwrap());
     let daemon = command.args([path_of("disk"), "--unix".to_owned(), path_of("socket")]).stdout(log);
     let daemon = Daemon(daemon.spawn().unwrap());
     // The daemon writes its address once it is registered with LTTng.
@@ -259,22 +259,26 @@ fn an_agent_reads_daemons_and_recovers_when_its_session_is_destroyed() {
         assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
         assert_eq!(requests_by_fio(home.path()), CONNECTIONS * REQUESTS);
         let all = (rounds * CONNECTIONS * REQUESTS) as f64;
-        let received = || metric("daemon_spans_total") >= all || agent.said().contains("stuck");
-        assert!(eventually(received), "{}", get(address(&agent.said()), "/metrics"));
+        let received = || metric("daemon_spans_total") >= all || agent.output().contains("stuck");
+        assert!(eventually(received), "{}", get(address(&agent.output()), "/metrics"));
     };
     run_fio(1);
-    let sessions = room.program("lttng").args(["--mi", "xml", "list"]).output().unwrap();
+    let sessions = namespace.command("lttng").args(["--mi", "xml", "list"]).output().unwrap();
     let sessions = String::from_utf8(sessions.stdout).unwrap();
     let prefix = format!("blkkin-{}-", agent.id());
     let begin = sessions.find(&prefix).unwrap_or_else(|| panic!("no {prefix} in {sessions}"));
     let name = sessions[begin..].split('<').next().unwrap();
-    assert!(room.program("lttng").args(["destroy", name]).status().unwrap().success());
-    assert!(eventually(|| metric("daemon_session_restarts_total") == 1.0), "{}", agent.said());
+    assert!(namespace.command("lttng").args(["destroy", name]).status().unwrap().success());
+    assert!(eventually(|| metric("daemon_session_restarts_total") == 1.0), "{}", agent.output());
     run_fio(2);
     let lttng_families =
-        |all: BTreeSet<String>| all.into_iter().filter(|name| is_of_daemons(name)).collect::<Vec<_>>();
-    let shown = lttng_families(families(&get(address(&agent.said()), "/metrics")));
-    assert_eq!((shown.len(), &shown), (8, &lttng_families(described())), "the table in docs/operating.md");
+        |all: BTreeSet<String>| all.into_iter().filter(|name| is_lttng_family(name)).collect::<Vec<_>>();
+    let shown = lttng_families(families(&get(address(&agent.output()), "/metrics")));
+    assert_eq!(
+        (shown.len(), &shown),
+        (8, &lttng_families(documented_families())),
+        "the table in docs/operating.md"
+    );
     drop(daemon);
     let (status, log) = agent.finish();
     assert_eq!(status, Some(0), "{log}");

@@ -22,11 +22,11 @@ use blkkin_tracer::{Filter, TraceScope, TracerConfig};
 use blkkin_wire::event::RequestEvent;
 use blkkin_wire::ids::SpanId;
 
-use support::actor::Actor;
 use support::disk::{Disk, Statistics};
-use support::one::text;
+use support::gated_process::GatedProcess;
 use support::queue::QueueSettings;
-use support::recording::{Recorder, Recording, record, until_whole};
+use support::recording::{Recorder, Recording, record, until_complete};
+use support::single_process::c_path;
 use support::{needs, or_skip};
 
 const DISK: u64 = 64 << 20;
@@ -49,7 +49,7 @@ fn requests_of_a_busy_file_system() {
         ..TracerConfig::default()
     };
     let mut counted = disk.statistics();
-    let recording = until_whole(|| {
+    let recording = until_complete(|| {
         let recorder = Recorder::start(&config, &[]);
         let before = disk.statistics();
         work(&disk);
@@ -76,7 +76,7 @@ fn requests_of_a_disk_without_statistics() {
     needs!("losetup");
     let disk = or_skip!(Disk::raw(1 << 20));
     let _queue = or_skip!(QueueSettings::set(&disk, &[("iostats", "0")]));
-    let target = text(disk.node());
+    let target = c_path(disk.node());
     let write_each = || {
         // SAFETY: a string and a page that outlive the calls.
         unsafe {
@@ -86,9 +86,10 @@ fn requests_of_a_disk_without_statistics() {
         }
     };
     let counted = disk.statistics();
-    let recording = until_whole(|| record(&TracerConfig::default(), &mut [&mut Actor::new(write_each)]));
+    let recording =
+        until_complete(|| record(&TracerConfig::default(), &mut [&mut GatedProcess::new(write_each)]));
     assert_eq!(disk.statistics(), counted, "the kernel counts");
-    let calls: Vec<_> = recording.named("write").iter().map(|call| call.span).collect();
+    let calls: Vec<_> = recording.calls_named("write").iter().map(|call| call.span).collect();
     let requests: Vec<_> = recording.requests().filter(|request| request.device == disk.device()).collect();
     assert_eq!((calls.len(), requests.len()), (WRITES, WRITES));
     assert!(requests.iter().all(|request| calls.contains(&request.root) && request.bytes == 4096));

@@ -29,7 +29,7 @@ use blkkin_wire::v1::{self, Malformed};
 use serde_json::Value;
 
 use broker::Broker;
-use exporting::{SPANS, Writer, meant, piece, shown};
+use exporting::{SPANS, Writer, expected_spans, found_spans, fragment};
 use support::live::eventually;
 use support::metrics::{self, get};
 use support::or_skip;
@@ -62,13 +62,13 @@ fn in_zipkin(zipkin: &Zipkin, traces: &[TraceId]) -> BTreeMap<String, usize> {
             found.and_then(|found| serde_json::from_value(found).ok()).unwrap_or_default();
         spans.extend(traces.into_iter().flatten());
     }
-    shown(spans)
+    found_spans(spans)
 }
 
 /// Waits until Zipkin has as many spans as expected, and asserts that each is there once.
 fn assert_all_in_zipkin(zipkin: &Zipkin, pieces: impl Fn() -> Vec<TraceFragment>, exporter: &Service) {
     let traces: Vec<_> = pieces().iter().map(|piece| piece.trace).collect();
-    let expected = meant(pieces());
+    let expected = expected_spans(pieces());
     let mut found = BTreeMap::new();
     let all = eventually(|| {
         // The reply is long, so the query is not repeated more often.
@@ -76,7 +76,7 @@ fn assert_all_in_zipkin(zipkin: &Zipkin, pieces: impl Fn() -> Vec<TraceFragment>
         found = in_zipkin(zipkin, &traces);
         found.len() >= expected.len()
     });
-    assert!(all, "{} of {} spans; log of the exporter:\n{}", found.len(), expected.len(), exporter.said());
+    assert!(all, "{} of {} spans; log of the exporter:\n{}", found.len(), expected.len(), exporter.output());
     // The first difference is printed; 20,000 spans would be unreadable.
     for (span, times) in &found {
         assert_eq!(expected.get(span), Some(times), "{span}");
@@ -85,7 +85,7 @@ fn assert_all_in_zipkin(zipkin: &Zipkin, pieces: impl Fn() -> Vec<TraceFragment>
 }
 
 fn all_fragments() -> Vec<TraceFragment> {
-    (0..TRACES_MANY).map(piece).collect()
+    (0..TRACES_MANY).map(fragment).collect()
 }
 
 /// Writes all fragments with four producers, two traces per record. Each fifth record is followed
@@ -94,9 +94,9 @@ fn write_all(settings: &Settings, mut then: impl FnMut(u64)) {
     let mut writers: Vec<_> = (0..4).map(|partition| Writer::new(settings, partition)).collect();
     for n in (0..TRACES_MANY).step_by(2) {
         let writer = &mut writers[(n / 2 % 4) as usize];
-        writer.write(vec![piece(n), piece(n + 1)]);
+        writer.write(vec![fragment(n), fragment(n + 1)]);
         if n.is_multiple_of(5) {
-            writer.write_again(writer.next - 1, vec![piece(n + 1)]);
+            writer.write_numbered(writer.next - 1, vec![fragment(n + 1)]);
         }
         then(n / 2);
     }
@@ -131,7 +131,7 @@ fn no_span_is_lost_or_duplicated_when_exporters_and_the_broker_are_killed() {
     write_all(&settings, |record| {
         match record % 30 {
             // What was just written has arrived, so the exporter is working.
-            20 => drop(zipkin.trace(&piece(record * 2).trace.to_string(), SPANS as usize)),
+            20 => drop(zipkin.trace(&fragment(record * 2).trace.to_string(), SPANS as usize)),
             // Some more records are in flight; how many are delivered varies.
             25 => {
                 std::thread::sleep(Duration::from_millis(record * 7 % 90));
@@ -158,18 +158,18 @@ fn a_replay_restores_the_spans_of_a_restarted_zipkin() {
     let mut zipkin = or_skip!(Zipkin::start());
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let to = format!("zipkin={}?format=json", zipkin.url());
-    let few = || (0..50).map(piece).collect::<Vec<_>>();
+    let few = || (0..50).map(fragment).collect::<Vec<_>>();
     Writer::new(&settings, 0).write(few());
     let exporter = exporting::start(&settings, folder.path(), &["--to", &to]);
     assert_all_in_zipkin(&zipkin, few, &exporter);
     zipkin.kill();
     // Records that are written meanwhile stay in the topic.
-    let later = || (50..60).map(piece).collect::<Vec<_>>();
+    let later = || (50..60).map(fragment).collect::<Vec<_>>();
     Writer::new(&settings, 1).write(later());
-    exporter.says("cannot reach", TIMEOUT);
-    zipkin.up();
+    exporter.wait_for_output("cannot reach", TIMEOUT);
+    zipkin.restart();
     assert_all_in_zipkin(&zipkin, later, &exporter);
-    assert!(in_zipkin(&zipkin, &[piece(0).trace]).is_empty(), "Zipkin lost its memory");
+    assert!(in_zipkin(&zipkin, &[fragment(0).trace]).is_empty(), "Zipkin lost its memory");
     let replay =
         || common::run(&["exporter", "replay", "--from", "-1h", "--brokers", &settings.brokers, "--to", &to]);
     let refused = replay();
@@ -182,7 +182,7 @@ fn a_replay_restores_the_spans_of_a_restarted_zipkin() {
     assert_eq!(done.code, Some(0), "{done:?}");
     assert!(done.stderr.contains("2 records of 4 partitions will be delivered again"), "{}", done.stderr);
     let exporter = exporting::start(&settings, folder.path(), &["--to", &to]);
-    assert_all_in_zipkin(&zipkin, || (0..60).map(piece).collect(), &exporter);
+    assert_all_in_zipkin(&zipkin, || (0..60).map(fragment).collect(), &exporter);
 }
 
 /// Codec that returns records of the dead-letter topic as bytes.
@@ -222,24 +222,24 @@ fn unreadable_records_and_refused_spans_go_to_the_dead_letter_topic() {
     let zipkin = or_skip!(Zipkin::start());
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let mut writer = Writer::new(&settings, 0);
-    writer.write((0..10).map(piece).collect());
-    writer.raw(b"no pieces");
-    let mut bad = piece(10);
+    writer.write((0..10).map(fragment).collect());
+    writer.write_bytes(b"no pieces");
+    let mut bad = fragment(10);
     bad.spans[7].id = SpanId(0);
     writer.write(vec![bad.clone()]);
     // A gap of one fragment number.
     writer.next += 1;
-    writer.write((11..20).map(piece).collect());
+    writer.write((11..20).map(fragment).collect());
     let to = format!("zipkin={}", zipkin.url());
     let exporter = exporting::start(&settings, folder.path(), &["--to", &to, "--metrics", "127.0.0.1:0"]);
     let good = || {
-        let mut pieces: Vec<_> = (0..20).map(piece).collect();
+        let mut pieces: Vec<_> = (0..20).map(fragment).collect();
         pieces[10].spans.remove(7);
         pieces
     };
     assert_all_in_zipkin(&zipkin, good, &exporter);
     let dead_letters = dead_letters(&settings, 2);
-    assert_eq!(dead_letters.len(), 2, "{}", exporter.said());
+    assert_eq!(dead_letters.len(), 2, "{}", exporter.output());
     assert!(dead_letters.contains(&b"no pieces".to_vec()));
     let refused = dead_letters.iter().find_map(|record| v1::decode_fragments(record).ok()).unwrap();
     assert_eq!(refused.first, 10);
@@ -259,7 +259,7 @@ fn unreadable_records_and_refused_spans_go_to_the_dead_letter_topic() {
 
 /// Reads a metric of a destination.
 fn destination_metric(exporter: &Service, name: &str, destination: &str, more: &str) -> f64 {
-    let log = exporter.said();
+    let log = exporter.output();
     let metrics = get(metrics::address(&log), "/metrics");
     metrics::value(&metrics, &format!("blkkin_exporter_{name}{{destination=\"{destination}\"{more}}}"))
 }
@@ -268,7 +268,7 @@ fn destination_metric(exporter: &Service, name: &str, destination: &str, more: &
 /// is missing and one record could not be decoded.
 fn assert_metrics(exporter: &Service, destination: &str) {
     let count = |name: &str| destination_metric(exporter, &format!("{name}_total"), destination, "");
-    assert!(eventually(|| count("spans_acknowledged") >= 799.0), "{}", exporter.said());
+    assert!(eventually(|| count("spans_acknowledged") >= 799.0), "{}", exporter.output());
     let outcomes = ["acknowledged", "refused", "dead_lettered", "not_taken"];
     assert_eq!(outcomes.map(|outcome| count(&format!("spans_{outcome}"))), [799.0, 1.0, 1.0, 0.0]);
     assert_eq!(count("spans_sent") - count("spans_resent"), 800.0, "each is sent the first time once");
@@ -289,7 +289,7 @@ fn an_unreachable_destination_does_not_hold_up_the_others() {
     let broker = or_skip!(cluster());
     let settings = broker.settings();
     settings.create_topic("zipkin", 1, Some(1)).unwrap();
-    let zipkin = or_skip!(Zipkin::start_with(Some(&settings.brokers)));
+    let zipkin = or_skip!(Zipkin::start_with_kafka(Some(&settings.brokers)));
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("spans.json");
     let args = [
@@ -301,14 +301,14 @@ fn an_unreachable_destination_does_not_hold_up_the_others() {
     let args: Vec<_> = args.iter().flat_map(|word| ["--to", word.as_str()]).collect();
     let metrics = [&args[..], &["--metrics", "127.0.0.1:0"]].concat();
     let exporter = exporting::start(&settings, folder.path(), &metrics);
-    let pieces = |from: u64| move || (from..from + 50).map(piece).collect::<Vec<_>>();
+    let pieces = |from: u64| move || (from..from + 50).map(fragment).collect::<Vec<_>>();
     let mut writer = Writer::new(&settings, 0);
     writer.write(pieces(0)());
     assert_all_in_zipkin(&zipkin, pieces(0), &exporter);
-    exporter.says("cannot reach http://127.0.0.1:1", TIMEOUT);
+    exporter.wait_for_output("cannot reach http://127.0.0.1:1", TIMEOUT);
     let unreachable = "zipkin=http://127.0.0.1:1/api/v2/spans";
     let reachable = format!("zipkin={}", file.display());
-    let health = get(metrics::address(&exporter.said()), "/health");
+    let health = get(metrics::address(&exporter.output()), "/health");
     assert!(
         health.contains(" 200 OK")
             && health.contains(&format!("healthy\n{unreachable} is unreachable since 20")),
@@ -322,7 +322,7 @@ fn an_unreachable_destination_does_not_hold_up_the_others() {
     // Lag grows for the unreachable destination, although no records are fetched for it any more.
     writer.write(pieces(50)());
     let lag = |destination: &str| {
-        let all = metrics::series(&get(metrics::address(&exporter.said()), "/metrics"));
+        let all = metrics::series(&get(metrics::address(&exporter.output()), "/metrics"));
         let is = |(name, value): (&str, &str), labels: &BTreeMap<String, String>| {
             labels.get(name).is_some_and(|l| l == value)
         };
@@ -347,7 +347,7 @@ fn an_unreachable_destination_does_not_hold_up_the_others() {
     let (status, log) = exporter.finish();
     assert_eq!(status, Some(0), "{log}");
     let list: Vec<Value> = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-    assert_eq!(shown(list), meant((0..150).map(piece)));
+    assert_eq!(found_spans(list), expected_spans((0..150).map(fragment)));
 }
 
 #[test]
@@ -384,7 +384,7 @@ fn the_older_of_two_exporters_with_one_name_is_fenced() {
         folder
     });
     let mut older = exporting::start(&settings, &older, &args);
-    older.says("4 partitions of blkkin.traces are read from their first record on", TIMEOUT);
+    older.wait_for_output("4 partitions of blkkin.traces are read from their first record on", TIMEOUT);
     let newer = exporting::start(&settings, &newer, &args);
     let (status, log) = older.wait();
     assert_eq!(status, Some(1), "{log}");
@@ -406,13 +406,13 @@ fn an_unreachable_cluster_and_a_missing_topic_are_reported_and_awaited() {
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let file = format!("zipkin={}", folder.path().join("x.json").display());
     let unreachable = exporting::start(&Settings::new("127.0.0.1:1"), folder.path(), &["--to", &file]);
-    unreachable.says("cannot reach the Kafka cluster at 127.0.0.1:1", TIMEOUT);
-    unreachable.says("check the address", TIMEOUT);
+    unreachable.wait_for_output("cannot reach the Kafka cluster at 127.0.0.1:1", TIMEOUT);
+    unreachable.wait_for_output("check the address", TIMEOUT);
     assert_eq!(unreachable.finish().0, Some(0));
     let early = exporting::start(&settings, folder.path(), &["--to", &file]);
-    early.says("the topic blkkin.traces cannot be used", TIMEOUT);
-    early.says("--create --topic blkkin.traces", TIMEOUT);
+    early.wait_for_output("the topic blkkin.traces cannot be used", TIMEOUT);
+    early.wait_for_output("--create --topic blkkin.traces", TIMEOUT);
     settings.create_topic(TRACES, 1, Some(1)).unwrap();
-    early.says("blkkin.traces can be read after", TIMEOUT);
+    early.wait_for_output("blkkin.traces can be read after", TIMEOUT);
     assert_eq!(early.finish().0, Some(0));
 }

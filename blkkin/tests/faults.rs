@@ -22,10 +22,10 @@ use std::time::Duration;
 use blkkin_aggregator::account::{Breakdown, breakdown};
 use blkkin_tracer::TracerConfig;
 
-use support::actor::Actor;
+use support::gated_process::GatedProcess;
 use support::needs;
-use support::one::text;
 use support::recording::{Recording, record};
+use support::single_process::c_path;
 
 const BLOCK: usize = 1 << 20;
 /// Enough reads that the few waits outside of them do not count.
@@ -41,10 +41,10 @@ fn a_busy_cpu() {
     needs!();
     let (file, delay_file) = (TempFile::new("starved.dat"), TempFile::new("starved.delay"));
     fs::write(&file.0, vec![1u8; BLOCK]).unwrap();
-    let (path, into) = (text(Path::new(&file.0)), delay_file.0.clone());
-    let mut rivals: Vec<Actor> = (0..RIVALS)
+    let (path, into) = (c_path(Path::new(&file.0)), delay_file.0.clone());
+    let mut rivals: Vec<GatedProcess> = (0..RIVALS)
         .map(|_| {
-            Actor::new(|| {
+            GatedProcess::new(|| {
                 pin_to_first_cpu();
                 loop {
                     std::hint::spin_loop();
@@ -52,14 +52,14 @@ fn a_busy_cpu() {
             })
         })
         .collect();
-    let mut reader = Actor::new(move || {
+    let mut reader = GatedProcess::new(move || {
         pin_to_first_cpu();
         let before = run_delay();
         read_repeatedly(&path);
         fs::write(&into, (run_delay() - before).to_string()).unwrap();
         0
     });
-    rivals.iter_mut().for_each(Actor::release);
+    rivals.iter_mut().for_each(GatedProcess::release);
     let recording = record(&TracerConfig::default(), &mut [&mut reader]);
     drop(rivals);
     recording.assert_balanced();
@@ -78,12 +78,12 @@ fn a_lock_held_by_another_program() {
     needs!();
     let file = TempFile::new("locked.dat");
     fs::write(&file.0, b"x").unwrap();
-    let path = text(Path::new(&file.0));
+    let path = c_path(Path::new(&file.0));
     let (ready, holds_lock) = std::io::pipe().unwrap();
     let (requested, requests) = std::io::pipe().unwrap();
     let path_of_holder = path.clone();
     // Keeps the lock until the other program has requested it, and some ms longer.
-    let mut holder = Actor::new(move || {
+    let mut holder = GatedProcess::new(move || {
         lock(open(&path_of_holder));
         (&holds_lock).write_all(b"l").unwrap();
         (&requested).read_exact(&mut [0]).unwrap();
@@ -92,7 +92,7 @@ fn a_lock_held_by_another_program() {
     });
     holder.release();
     (&ready).read_exact(&mut [0]).unwrap();
-    let mut waiter = Actor::new(move || {
+    let mut waiter = GatedProcess::new(move || {
         let fd = open(&path);
         (&requests).write_all(b"a").unwrap();
         lock(fd);

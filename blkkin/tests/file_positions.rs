@@ -17,7 +17,7 @@ use std::ptr::null_mut;
 use blkkin_wire::event::{OpenFile, SyscallEvent, SyscallOutcome};
 
 use support::needs;
-use support::one::{act, file, file_of, text};
+use support::single_process::{c_path, create_file, file_of, record_process};
 use support::tools::identity;
 
 /// Position of a call's primary file before and after the call.
@@ -27,9 +27,9 @@ type Positions = (Option<i64>, Option<i64>);
 fn positions_move_with_the_calls() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
-    let path = file(folder.path(), "data", 100);
-    let name = text(&path);
-    let recording = act(move || {
+    let path = create_file(folder.path(), "data", 100);
+    let name = c_path(&path);
+    let recording = record_process(move || {
         let buffer = [7u8; 64];
         let at = buffer.as_ptr().cast_mut().cast();
         let vector = [libc::iovec { iov_base: at, iov_len: 5 }, libc::iovec { iov_base: at, iov_len: 6 }];
@@ -90,8 +90,8 @@ fn positions_move_with_the_calls() {
 fn an_append_starts_at_the_position_and_ends_at_the_end() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
-    let name = text(&file(folder.path(), "log", 100));
-    let recording = act(move || {
+    let name = c_path(&create_file(folder.path(), "log", 100));
+    let recording = record_process(move || {
         // SAFETY: three bytes of a constant.
         unsafe {
             let fd = libc::open(name.as_ptr(), libc::O_WRONLY | libc::O_APPEND);
@@ -100,7 +100,7 @@ fn an_append_starts_at_the_position_and_ends_at_the_end() {
         }
         0
     });
-    let writes: Vec<_> = recording.named("write").into_iter().map(positions_of).collect();
+    let writes: Vec<_> = recording.calls_named("write").into_iter().map(positions_of).collect();
     assert_eq!(writes, [moved(0, 103), moved(103, 106)]);
 }
 
@@ -108,9 +108,9 @@ fn an_append_starts_at_the_position_and_ends_at_the_end() {
 fn calls_with_two_files_have_both() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
-    let (from, to) = (file(folder.path(), "from", 1000), file(folder.path(), "to", 0));
-    let (from_name, to_name) = (text(&from), text(&to));
-    let recording = act(move || {
+    let (from, to) = (create_file(folder.path(), "from", 1000), create_file(folder.path(), "to", 0));
+    let (from_name, to_name) = (c_path(&from), c_path(&to));
+    let recording = record_process(move || {
         let (mut source, mut target) = (500, 600);
         // SAFETY: the offsets outlive the calls.
         unsafe {
@@ -154,10 +154,10 @@ fn calls_with_two_files_have_both() {
 fn descriptors_of_grown_tables_name_their_files() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
-    let (one, other) = (file(folder.path(), "one", 1), file(folder.path(), "other", 1));
-    let (one_name, other_name) = (text(&one), text(&other));
+    let (one, other) = (create_file(folder.path(), "one", 1), create_file(folder.path(), "other", 1));
+    let (one_name, other_name) = (c_path(&one), c_path(&other));
     const NUMBERS: [i32; 9] = [3, 62, 63, 64, 65, 100, 1023, 1024, 1500];
-    let recording = act(move || {
+    let recording = record_process(move || {
         let limit = libc::rlimit { rlim_cur: 2048, rlim_max: 4096 };
         // SAFETY: numbers and constants only.
         unsafe {
@@ -175,7 +175,7 @@ fn descriptors_of_grown_tables_name_their_files() {
         }
         0
     });
-    let writes = recording.named("write");
+    let writes = recording.calls_named("write");
     assert_eq!(writes.len(), NUMBERS.len() + 1);
     for (write, number) in writes.iter().zip(NUMBERS.into_iter().chain([writes[9].args[0] as i32])) {
         let file = write.file.unwrap();

@@ -21,11 +21,11 @@ use blkkin_tracer::{Detail, Filter, TraceScope, TracerConfig};
 use blkkin_wire::ids::{CgroupId, Tid};
 use blkkin_wire::syscalls::SyscallId;
 
-use support::actor::Actor;
 use support::disk::Disk;
-use support::live::Live;
-use support::one::{file, file_of, text};
-use support::recording::{Recorder, Recording, record, until_whole};
+use support::gated_process::GatedProcess;
+use support::live::LiveTrace;
+use support::recording::{Recorder, Recording, record, until_complete};
+use support::single_process::{c_path, create_file, file_of};
 use support::tools::identity;
 use support::{needs, or_skip};
 
@@ -59,7 +59,7 @@ fn by_a_name_that_is_truncated() {
 #[test]
 fn by_thread() {
     needs!();
-    let mut process = Actor::new(|| {
+    let mut process = GatedProcess::new(|| {
         // Another thread of the same process, which the filter excludes.
         std::thread::spawn(read).join().unwrap();
         read();
@@ -72,7 +72,7 @@ fn by_thread() {
     };
     let recording = trace_all(filter, &mut [&mut process]);
     assert_eq!(recording.counts().into_iter().collect::<Vec<_>>(), [("pread64", READS)]);
-    assert_eq!(recording.accounts.calls_entered, READS as u64);
+    assert_eq!(recording.stats.calls_entered, READS as u64);
 }
 
 #[test]
@@ -94,9 +94,9 @@ fn by_call() {
     let mut process = reader("one");
     let filter = Filter { syscalls: vec![SyscallId::by_name("pread64").unwrap()], ..Filter::default() };
     let recording = record(&TracerConfig { filter, ..TracerConfig::default() }, &mut [&mut process]);
-    recording.assert_calls_whole();
+    recording.assert_calls_complete();
     assert_eq!(recording.counts().into_iter().collect::<Vec<_>>(), [("pread64", READS)]);
-    assert_eq!(recording.accounts.calls_entered, READS as u64);
+    assert_eq!(recording.stats.calls_entered, READS as u64);
 }
 
 /// Bios that a task submits in a filtered call are not recorded as the kernel's either.
@@ -105,7 +105,7 @@ fn by_call_without_requests_of_other_calls() {
     needs!("losetup");
     let disk = or_skip!(Disk::raw(READS as u64 * 4096));
     for (name, bios) in [("pread64", READS), ("lseek", 0)] {
-        let recording = until_whole(|| {
+        let recording = until_complete(|| {
             let mut process = direct_reader(disk.node(), disk.node());
             let filter = Filter { syscalls: vec![SyscallId::by_name(name).unwrap()], ..Filter::default() };
             record(&TracerConfig { filter, ..TracerConfig::default() }, &mut [&mut process])
@@ -134,15 +134,16 @@ fn by_name_and_process() {
 fn by_tree() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
-    let data = file(folder.path(), "data", 1);
+    let data = create_file(folder.path(), "data", 1);
     let script = format!("cat {0}; cat {0}", data.display());
-    let mut shell = Actor::program(&["sh", "-c", &script], &folder.path().join("out"));
-    let mut other = Actor::program(&["cat", data.to_str().unwrap()], &folder.path().join("other"));
+    let mut shell = GatedProcess::program(&["sh", "-c", &script], &folder.path().join("out"));
+    let mut other = GatedProcess::program(&["cat", data.to_str().unwrap()], &folder.path().join("other"));
     let recorder = Recorder::start(&TracerConfig::default(), &[shell.pid()]);
-    assert_eq!((shell.play(), other.play()), (0, 0));
+    assert_eq!((shell.run_to_exit(), other.run_to_exit()), (0, 0));
     let recording = recorder.finish();
-    recording.assert_calls_whole();
-    let opens = recording.named("openat").into_iter().filter(|call| file_of(call) == Some(identity(&data)));
+    recording.assert_calls_complete();
+    let opens =
+        recording.calls_named("openat").into_iter().filter(|call| file_of(call) == Some(identity(&data)));
     assert_eq!(opens.count(), 2);
 }
 
@@ -159,7 +160,7 @@ fn by_device_and_by_detail() {
     };
     let by_detail = TracerConfig { detail: Detail::Requests, ..TracerConfig::default() };
     for config in [by_device, by_detail] {
-        let recording = until_whole(|| {
+        let recording = until_complete(|| {
             let mut process = direct_reader(&file, disk.node());
             record(&config, &mut [&mut process])
         });
@@ -169,7 +170,7 @@ fn by_device_and_by_detail() {
         assert!(recording.bios().all(|bio| bio.device == device));
         assert_eq!(recording.requests().filter(|request| request.device == device).count(), READS);
         // Calls that reached no device count as filtered.
-        let accounts = &recording.accounts;
+        let accounts = &recording.stats;
         assert_eq!(accounts.calls_entered, accounts.calls.fired + accounts.calls_filtered);
         assert_eq!(accounts.calls_filtered, 3 + READS as u64, "{accounts:#?}");
     }
@@ -188,7 +189,7 @@ fn another_device_is_not_recorded() {
     };
     let recording = record(&config, &mut [&mut process]);
     assert_eq!(recording.events.len() - recording.tasks().count() - recording.files().count(), 0);
-    assert_eq!((recording.accounts.calls.fired, recording.accounts.bios_queued), (0, 0));
+    assert_eq!((recording.stats.calls.fired, recording.stats.bios_queued), (0, 0));
 }
 
 /// Options of the command line reach the kernel.
@@ -198,15 +199,16 @@ fn the_binary_filters_too() {
     let folder = tempfile::tempdir().unwrap();
     for option in ["--comm", "--pid", "--tid", "--tree"] {
         let [mut wanted, mut other] = [c"blkkin-wanted", c"blkkin-other"].map(|name| {
-            Actor::named(name, || {
+            GatedProcess::with_name(name, || {
                 read();
                 0
             })
         });
         let number = wanted.pid().0.to_string();
         let value = if option == "--comm" { "blkkin-wanted" } else { &number };
-        let live = Live::trace(&[option, value, "--syscall", "pread64"], folder.path().join("report.json"));
-        assert_eq!((wanted.play(), other.play()), (0, 0));
+        let live =
+            LiveTrace::trace(&[option, value, "--syscall", "pread64"], folder.path().join("report.json"));
+        assert_eq!((wanted.run_to_exit(), other.run_to_exit()), (0, 0));
         let report = live.finish();
         let rows = report["calls"].as_array().unwrap().iter();
         let rows: Vec<_> = rows.map(|row| (&row["call"], &row["count"])).collect();
@@ -228,9 +230,9 @@ fn read() {
 }
 
 /// Creates a process that takes this name and then reads.
-fn reader(name: &'static str) -> Actor {
-    let name = text(Path::new(name));
-    Actor::new(move || {
+fn reader(name: &'static str) -> GatedProcess {
+    let name = c_path(Path::new(name));
+    GatedProcess::new(move || {
         // SAFETY: a string that outlives the call.
         unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
         read();
@@ -240,9 +242,9 @@ fn reader(name: &'static str) -> Actor {
 
 /// Creates a process that reads the first file with direct I/O and calls `lseek` on the second
 /// after each read.
-fn direct_reader(target: &Path, other: &Path) -> Actor {
-    let (target, other) = (text(target), text(other));
-    Actor::new(move || {
+fn direct_reader(target: &Path, other: &Path) -> GatedProcess {
+    let (target, other) = (c_path(target), c_path(other));
+    GatedProcess::new(move || {
         let page = vec![0u8; 8192];
         let aligned = page.as_ptr().wrapping_add(page.as_ptr().align_offset(4096)).cast_mut();
         // SAFETY: strings, and a page, that outlive the calls.
@@ -260,14 +262,14 @@ fn direct_reader(target: &Path, other: &Path) -> Actor {
 }
 
 /// Traces all tasks of the machine with this filter.
-fn trace_all(filter: Filter, processes: &mut [&mut Actor]) -> Recording {
+fn trace_all(filter: Filter, processes: &mut [&mut GatedProcess]) -> Recording {
     let recorder =
         Recorder::start(&TracerConfig { scope: TraceScope::All, filter, ..TracerConfig::default() }, &[]);
     for process in processes {
-        assert_eq!(process.play(), 0);
+        assert_eq!(process.run_to_exit(), 0);
     }
     let recording = recorder.finish();
-    recording.assert_calls_whole();
+    recording.assert_calls_complete();
     recording
 }
 
@@ -277,7 +279,7 @@ fn assert_only_readers(recording: &Recording, readers: usize) {
     let mut counts: Vec<_> = recording.counts().into_iter().collect();
     counts.sort_unstable();
     assert_eq!(counts, [("close", readers), ("openat", readers), ("pread64", readers * READS)]);
-    let accounts = &recording.accounts;
+    let accounts = &recording.stats;
     assert_eq!(
         (accounts.calls_entered, accounts.calls_filtered),
         ((readers * (READS + 2)) as u64, 0),

@@ -19,17 +19,17 @@ use blkkin_wire::event::Submitter;
 use blkkin_wire::ids::{DeviceId, SpanId};
 use serde_json::Value;
 
-use support::actor::Actor;
 use support::disk::{Disk, Statistics};
 use support::fio::Fio;
-use support::live::Live;
-use support::recording::{Recording, record, shown_all, until_shown, until_whole};
+use support::gated_process::GatedProcess;
+use support::live::LiveTrace;
+use support::recording::{Recording, record, saw_all_ends, until_all_ends_seen, until_complete};
 use support::tools::identity;
 use support::{needs, or_skip};
 
 const BLOCK: u32 = 4096;
 const REQUESTS: u32 = 3000;
-/// Room for four jobs, and for ext4's own blocks.
+/// LttngNamespace for four jobs, and for ext4's own blocks.
 const DISK: u64 = 160 << 20;
 
 #[test]
@@ -78,13 +78,13 @@ fn writes_to_a_file_by_four_jobs() {
 fn call_durations_agree_with_fio() {
     needs!("fio", "losetup");
     let disk = or_skip!(Disk::raw(DISK));
-    let account = disk.beside("fio.json");
+    let account = disk.file("fio.json");
     let fio = random(disk.node(), "randread", 1, &account);
     let run = || {
         let (recording, _) = trace_run(&fio, &disk);
         let times = calls_of(&recording, &fio).iter().map(|trace| trace.duration().0).collect::<Vec<_>>();
         let mean = times.iter().sum::<u64>() as f64 / times.len() as f64;
-        (mean, fio.said().mean_ns)
+        (mean, fio.parse_report().mean_ns)
     };
     let runs = [run(), run(), run()];
     println!("mean in ns of blkkin and of fio: {runs:?}");
@@ -96,16 +96,16 @@ fn call_durations_agree_with_fio() {
 fn the_report_agrees_with_fio_and_the_kernel() {
     needs!("fio", "losetup", "mkfs.ext4");
     let disk = or_skip!(Disk::ext4(DISK));
-    let account = disk.beside("fio.json");
+    let account = disk.file("fio.json");
     let file = file_for_four(&disk);
     let fio = random(&file, "randwrite", 4, &account);
-    // As in `until_whole`: an unseen completion is in the report, and causes another run.
+    // As in `until_complete`: an unseen completion is in the report, and causes another run.
     let shown = |(run, device, _): &(Value, Value, Statistics)| {
-        [run, device].iter().all(|report| shown_all(&report["losses"]))
+        [run, device].iter().all(|report| saw_all_ends(&report["losses"]))
     };
-    let (run, device, counted) = until_shown(|| reports(&fio, &disk), shown);
+    let (run, device, counted) = until_all_ends_seen(|| reports(&fio, &disk), shown);
     let row = run["calls"].as_array().unwrap().iter().find(|row| row["call"] == fio.call()).unwrap();
-    assert_eq!(row["count"], fio.said().requests, "{row}");
+    assert_eq!(row["count"], fio.parse_report().requests, "{row}");
     assert_eq!(at_device(&device, disk.name()), counted, "{device:#}");
     for report in [&run, &device] {
         assert_eq!(report["losses"]["total"], 0, "{:#}", report["losses"]);
@@ -116,12 +116,12 @@ fn the_report_agrees_with_fio_and_the_kernel() {
 /// Returns the report of `run` about fio, that of `trace` about the device, and the kernel's
 /// counts.
 fn reports(fio: &Fio<'_>, disk: &Disk) -> (Value, Value, Statistics) {
-    let live = Live::trace(&["--device", disk.name()], disk.beside("device.json"));
+    let live = LiveTrace::trace(&["--device", disk.name()], disk.file("device.json"));
     let before = disk.statistics();
-    let report = disk.beside("run.json");
+    let report = disk.file("run.json");
     let (json, path) = (format!("--json={}", report.display()), fio.target.to_str().unwrap());
     let mut args = vec!["run", &json, "--path", path, "--"];
-    let command = fio.words();
+    let command = fio.args();
     args.extend(command.iter().map(String::as_str));
     let run = common::run(&args);
     assert_eq!(run.code, Some(0), "{run:?}");
@@ -134,7 +134,7 @@ fn reports(fio: &Fio<'_>, disk: &Disk) -> (Value, Value, Statistics) {
 fn on_the_device(pattern: &'static str, jobs: u32) {
     needs!("fio", "losetup");
     let disk = or_skip!(Disk::raw(DISK));
-    let account = disk.beside("fio.json");
+    let account = disk.file("fio.json");
     let fio = random(disk.node(), pattern, jobs, &account);
     let (recording, counted) = trace_run(&fio, &disk);
     assert_every_request_is_a_child_of_its_call(&recording, &fio, disk.device());
@@ -150,7 +150,7 @@ fn on_the_device(pattern: &'static str, jobs: u32) {
 fn on_a_file(pattern: &'static str, jobs: u32) {
     needs!("fio", "losetup", "mkfs.ext4");
     let disk = or_skip!(Disk::ext4(DISK));
-    let account = disk.beside("fio.json");
+    let account = disk.file("fio.json");
     let file = file_for_four(&disk);
     let fio = random(&file, pattern, jobs, &account);
     let (recording, _) = trace_run(&fio, &disk);
@@ -158,7 +158,7 @@ fn on_a_file(pattern: &'static str, jobs: u32) {
 }
 
 fn random<'a>(target: &'a Path, pattern: &'static str, jobs: u32, account: &'a Path) -> Fio<'a> {
-    Fio { target, pattern, jobs, requests: REQUESTS / jobs, bytes: BLOCK, account }
+    Fio { target, pattern, jobs, requests: REQUESTS / jobs, bytes: BLOCK, report: account }
 }
 
 /// Creates a file whose blocks are on the device, so that direct I/O finds all of them.
@@ -172,9 +172,9 @@ fn file_for_four(disk: &Disk) -> PathBuf {
 /// Returns the recording of a run, and the kernel's counts of the disk for it.
 fn trace_run(fio: &Fio<'_>, disk: &Disk) -> (Recording, Statistics) {
     let mut counted = disk.statistics();
-    let recording = until_whole(|| {
+    let recording = until_complete(|| {
         let before = disk.statistics();
-        let mut process = Actor::program(&fio.words(), &disk.beside("fio.out"));
+        let mut process = GatedProcess::program(&fio.args(), &disk.file("fio.out"));
         let recording = record(&TracerConfig::default(), &mut [&mut process]);
         counted = disk.statistics().since(before);
         recording
@@ -196,7 +196,7 @@ fn calls_of<'a>(recording: &'a Recording, fio: &Fio<'_>) -> Vec<&'a Trace> {
 
 fn assert_every_request_is_a_child_of_its_call(recording: &Recording, fio: &Fio<'_>, device: DeviceId) {
     let calls_of = calls_of(recording, fio);
-    assert_eq!(calls_of.len() as u64, fio.said().requests);
+    assert_eq!(calls_of.len() as u64, fio.parse_report().requests);
     let mut children = 0;
     for trace in &calls_of {
         assert!(!trace.bios.is_empty() && !trace.requests.is_empty(), "{trace:#?}");

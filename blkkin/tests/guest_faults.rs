@@ -39,10 +39,16 @@ fn a_slow_device() {
 fn assert_diagnosis_names(layer: &str) {
     let disk = std::env::var("BLKKIN_TEST_DISK").unwrap();
     let account = Path::new("/tmp/fio.json");
-    let fio =
-        Fio { target: Path::new(&disk), pattern: "randread", jobs: 1, requests: 10, bytes: 4096, account };
+    let fio = Fio {
+        target: Path::new(&disk),
+        pattern: "randread",
+        jobs: 1,
+        requests: 10,
+        bytes: 4096,
+        report: account,
+    };
     let mut args = vec!["run", "--syscall", "pread64", "--"];
-    let command = fio.words();
+    let command = fio.args();
     args.extend(command.iter().map(String::as_str));
     let run = common::run(&args);
     assert_eq!(run.code, Some(0), "{run:?}");

@@ -22,8 +22,8 @@ use blkkin_tracer::TracerConfig;
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::BioEvent;
 
-use support::actor::Actor;
 use support::direct::{self, BLOCK};
+use support::gated_process::GatedProcess;
 use support::needs_guest;
 use support::recording::{Recorder, Recording};
 
@@ -41,7 +41,7 @@ fn each_sync_is_served_once() {
     let has_fua = fs::read_to_string(format!("/sys/block/{name}/queue/fua")).unwrap().trim() == "1";
     let writer = |writer: u64| {
         let node = node.clone();
-        Actor::new(move || {
+        GatedProcess::new(move || {
             let durable = if writer % 3 == 2 { libc::O_DSYNC } else { 0 };
             let mut options = OpenOptions::new();
             let device = options.write(true).custom_flags(libc::O_DIRECT | durable).open(&node).unwrap();
@@ -54,15 +54,15 @@ fn each_sync_is_served_once() {
             0
         })
     };
-    let mut processes: Vec<Actor> = (0..WRITERS).map(writer).collect();
+    let mut processes: Vec<GatedProcess> = (0..WRITERS).map(writer).collect();
     let before = flushes(&name);
     let recording = record_concurrently(&mut processes);
     let by_device = flushes(&name) - before;
-    recording.assert_whole();
+    recording.assert_complete();
     let flushes_before = recording.bios().filter(|bio| bio.op.is_preflush()).count() as u64;
     let durable = |bio: &&BioEvent| bio.op.is_fua();
     let flushes_after = if has_fua { 0 } else { recording.bios().filter(durable).count() as u64 };
-    let served = recording.accounts.flushes_served;
+    let served = recording.stats.flushes_served;
     // Requests of one flush have the same issue time.
     let mut by_issue_time: HashMap<MonotonicNs, u64> = HashMap::new();
     for request in recording.requests().filter(|request| request.op.is_preflush()) {
@@ -80,16 +80,16 @@ fn each_sync_is_served_once() {
     assert_eq!((flushes_before, durables), (WRITERS * ROUNDS, WRITERS / 3 * ROUNDS));
     assert_eq!(served, flushes_before + flushes_after);
     assert!(by_device <= served && by_device >= by_issue_time.len() as u64);
-    assert_eq!(recording.accounts.flush_overflow, 0);
+    assert_eq!(recording.stats.flush_overflow, 0);
 }
 
 /// Releases all processes before it waits for the first, and records what they do.
-fn record_concurrently(processes: &mut [Actor]) -> Recording {
-    let pids: Vec<_> = processes.iter().map(Actor::pid).collect();
+fn record_concurrently(processes: &mut [GatedProcess]) -> Recording {
+    let pids: Vec<_> = processes.iter().map(GatedProcess::pid).collect();
     let recorder = Recorder::start(&TracerConfig::default(), &pids);
-    processes.iter_mut().for_each(Actor::release);
+    processes.iter_mut().for_each(GatedProcess::release);
     for process in processes {
-        assert_eq!(process.play(), 0);
+        assert_eq!(process.run_to_exit(), 0);
     }
     recorder.finish()
 }

@@ -25,10 +25,10 @@ use blkkin_wire::event::{BioEvent, Submitter};
 use blkkin_wire::ids::SpanId;
 use serde_json::{Value, json};
 
-use support::actor::Actor;
 use support::aio::Aio;
 use support::direct::{self, BLOCK};
-use support::live::{Live, eventually};
+use support::gated_process::GatedProcess;
+use support::live::{LiveTrace, eventually};
 use support::needs_guest;
 use support::recording::Recorder;
 use support::tools::{capture, device_number, tool};
@@ -43,7 +43,7 @@ const AGE: Duration = Duration::from_millis(100);
 fn a_device_that_is_removed() {
     needs_guest!();
     let disk = GuestDisk::find();
-    let live = Live::trace(&["--device", &disk.node], REPORT.into());
+    let live = LiveTrace::trace(&["--device", &disk.node], REPORT.into());
     direct::write(Path::new(&disk.node), 0..WRITES);
     capture(tool("dmsetup").args(["remove", "blkkin"])).unwrap();
     assert!(eventually(|| !Path::new("/sys/block/dm-0").exists()));
@@ -60,10 +60,10 @@ fn a_device_that_is_suspended() {
     needs_guest!();
     let disk = GuestDisk::find();
     let suspended = Suspended::suspend();
-    let live = Live::trace(&["--device", &disk.node], REPORT.into());
+    let live = LiveTrace::trace(&["--device", &disk.node], REPORT.into());
     let (report, mut writer) = write_in_flight(&disk, live);
     drop(suspended);
-    assert_eq!(writer.play(), 0);
+    assert_eq!(writer.run_to_exit(), 0);
     let [bio] = &report["in_flight"].as_array().unwrap()[..] else { panic!("{report:#}") };
     assert_is_write(bio, "bio", "dm-0");
     assert_eq!(bio["at_device_ns"], Value::Null, "{bio:#}");
@@ -78,9 +78,9 @@ fn a_device_that_is_suspended() {
 fn a_device_that_is_silent() {
     needs_guest!();
     let disk = GuestDisk::find();
-    let live = Live::trace(&["--device", &disk.node], REPORT.into());
+    let live = LiveTrace::trace(&["--device", &disk.node], REPORT.into());
     let (report, mut writer) = write_in_flight(&disk, live);
-    assert_eq!(writer.play(), 0);
+    assert_eq!(writer.run_to_exit(), 0);
     let [bio, request] = &report["in_flight"].as_array().unwrap()[..] else { panic!("{report:#}") };
     assert_is_write(bio, "bio", &disk.name);
     assert_is_write(request, "request", &disk.name);
@@ -91,10 +91,10 @@ fn a_device_that_is_silent() {
 }
 
 /// Writes one block while the tracer runs; the write is still in flight when the tracer stops.
-fn write_in_flight(disk: &GuestDisk, live: Live) -> (Value, Actor) {
+fn write_in_flight(disk: &GuestDisk, live: LiveTrace) -> (Value, GatedProcess) {
     let (submitted, mut submitting) = std::io::pipe().unwrap();
     let target = PathBuf::from(&disk.node);
-    let mut writer = Actor::new(move || {
+    let mut writer = GatedProcess::new(move || {
         let device = direct::open(&target);
         submitting.write_all(b"o").unwrap();
         i32::from(direct::write_at(&device, 2 * BLOCK as u64).is_err())
@@ -139,7 +139,7 @@ fn a_table_that_is_too_small() {
     fs::write("/proc/sys/fs/aio-max-nr", "1000000").unwrap();
     let (submitted, mut submitting) = std::io::pipe().unwrap();
     let target = PathBuf::from(&disk.node);
-    let mut reader = Actor::new(move || {
+    let mut reader = GatedProcess::new(move || {
         let device = direct::open(&target);
         let mut aio = Aio::new(FLOOD);
         for call in 0..FLOOD / READS_PER_CALL {
@@ -158,10 +158,10 @@ fn a_table_that_is_too_small() {
     reader.release();
     (&submitted).read_exact(&mut [0]).unwrap();
     drop(suspended);
-    assert_eq!(reader.play(), 0);
+    assert_eq!(reader.run_to_exit(), 0);
     let recording = recorder.finish();
     recording.assert_balanced();
-    let accounts = &recording.accounts;
+    let accounts = &recording.stats;
     let device = device_number(&fs::read_to_string(format!("/sys/block/{}/dev", disk.name)).unwrap());
     let (upper, lower): (Vec<&BioEvent>, Vec<&BioEvent>) =
         recording.bios().partition(|bio| bio.device == device);
@@ -175,7 +175,7 @@ fn a_table_that_is_too_small() {
         (accounts.bios.fired, accounts.requests.fired)
     );
     // Each call, in order, reads its own sectors.
-    let mut calls = recording.named("io_submit");
+    let mut calls = recording.calls_named("io_submit");
     calls.sort_by_key(|call| call.enter);
     assert_eq!(calls.len(), FLOOD / READS_PER_CALL);
     let number: HashMap<SpanId, usize> = calls.iter().enumerate().map(|(at, call)| (call.span, at)).collect();

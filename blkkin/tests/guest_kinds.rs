@@ -19,7 +19,7 @@ use std::time::Instant;
 
 use blkkin_tracer::{AttachKind, TracerConfig};
 
-use support::actor::Actor;
+use support::gated_process::GatedProcess;
 use support::needs_guest;
 use support::recording::record;
 
@@ -45,13 +45,13 @@ fn cost_of_a_call_by_each_kind() {
     for kind in AttachKind::ALL {
         let config = TracerConfig { attach: Some(kind), ..TracerConfig::default() };
         // A separate process, because the tracer does not trace its own calls.
-        let mut process = Actor::new(|| {
+        let mut process = GatedProcess::new(|| {
             let [read, other] = measure();
             i32::from(fs::write(&result, format!("{read} {other}")).is_err())
         });
         let recording = record(&config, &mut [&mut process]);
-        recording.assert_whole();
-        assert_eq!(recording.named("pread64").len(), CALLS as usize * ROUNDS, "by {kind}");
+        recording.assert_complete();
+        assert_eq!(recording.calls_named("pread64").len(), CALLS as usize * ROUNDS, "by {kind}");
         let output = fs::read_to_string(&result).unwrap();
         let costs: Vec<u64> = output.split(' ').map(|word| word.parse().unwrap()).collect();
         let added = |n: usize| costs[n].saturating_sub(untraced[n]);

@@ -25,9 +25,9 @@ use std::thread::JoinHandle;
 use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{RequestEvent, SyscallOutcome};
 
-use support::actor::Actor;
 use support::direct::{self, BLOCK};
 use support::disk::statistics;
+use support::gated_process::GatedProcess;
 use support::live::eventually;
 use support::needs_guest;
 use support::recording::{Recording, record};
@@ -59,7 +59,7 @@ fn recorded_requests_are_those_that_the_server_received() {
     let before = statistics("nbd0");
     let received_before = disk.received().len();
     let node = disk.node.clone();
-    let recording = recorded(Actor::new(move || {
+    let recording = recorded(GatedProcess::new(move || {
         let device = direct::open(&node);
         for block in 0..WRITES {
             direct::write_at(&device, block * 3 * BLOCK as u64).unwrap();
@@ -70,7 +70,7 @@ fn recorded_requests_are_those_that_the_server_received() {
         }
         0
     }));
-    recording.assert_whole();
+    recording.assert_complete();
     let mut received = disk.received().split_off(received_before);
     // Command numbers of the protocol for reads, writes and flushes: 0, 1, 3. A flush has no offset
     // and no length.
@@ -103,7 +103,7 @@ fn a_request_to_a_stopped_server_fails_after_its_time_out() {
     const SERVED: u64 = 5;
     let disk = Nbd::connect(SERVED);
     let node = disk.node.clone();
-    let recording = recorded(Actor::new(move || {
+    let recording = recorded(GatedProcess::new(move || {
         let device = direct::open(&node);
         let failed = (0..=SERVED).map(|block| direct::write_at(&device, block * BLOCK as u64).is_err());
         // Only the last write fails.
@@ -124,7 +124,7 @@ fn a_request_to_a_stopped_server_fails_after_its_time_out() {
     assert_eq!((call.call.name(), call.outcome, call.args[3]), ("pwrite64", error, SERVED * BLOCK as u64));
 }
 
-fn recorded(mut process: Actor) -> Recording {
+fn recorded(mut process: GatedProcess) -> Recording {
     record(&TracerConfig::default(), &mut [&mut process])
 }
 

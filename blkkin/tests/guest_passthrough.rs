@@ -22,12 +22,12 @@ use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{RequestEvent, SyscallEvent};
 use blkkin_wire::ids::DeviceId;
 
-use support::actor::Actor;
 use support::direct::{self, BLOCK, Block};
+use support::gated_process::GatedProcess;
 use support::guest::node;
 use support::needs_guest;
 use support::recording::{Recorder, Recording, record};
-use support::sg::{Command, SECTOR, Way};
+use support::sg::{Command, Direction, SECTOR};
 use support::tools::{device_number, kernel};
 
 /// Since 6.5 (5a80bd075f3b) the kernel announces a command in the task that sends it. Before, the
@@ -52,7 +52,7 @@ fn commands_have_their_op_and_are_children_of_their_call() {
         })
         .collect();
     let sent = commands.clone();
-    let recording = recorded(Actor::new(move || {
+    let recording = recorded(GatedProcess::new(move || {
         let device = File::options().read(true).write(true).open(&target).unwrap();
         let mut data = Block([7; BLOCK]);
         for command in &sent {
@@ -72,7 +72,7 @@ fn commands_have_their_op_and_are_children_of_their_call() {
         let call = trace.call().unwrap();
         let [request] = &trace.requests[..] else { panic!("{command:?}: {trace:#?}") };
         assert_eq!((call.bios, trace.bios.len(), request.bios), (1, 0, 0), "{trace:#?}");
-        let name = if command.way == Way::Out { "driver-out" } else { "driver-in" };
+        let name = if command.direction == Direction::Out { "driver-out" } else { "driver-in" };
         assert_eq!((request.op.name(), request.bytes as usize), (name, command.length), "{trace:#?}");
         assert_eq!((request.parent, request.task), (Some(call.span), call.task), "{trace:#?}");
         assert_eq!((request.device, request.status.name()), (number(), "ok"), "{trace:#?}");
@@ -91,7 +91,7 @@ fn commands_of_two_tasks_have_the_right_parents() {
     let lengths = |odd: usize| (0..COMMANDS).map(move |n| 2 * (n % 4) + 1 + odd);
     let sender = |odd: usize| {
         let target = node();
-        Actor::new(move || {
+        GatedProcess::new(move || {
             let device = File::open(&target).unwrap();
             let mut data = Block([0; BLOCK]);
             let sent = lengths(odd).map(|blocks| Command::read(0, blocks as u16).send(&device, &mut data));
@@ -100,17 +100,17 @@ fn commands_of_two_tasks_have_the_right_parents() {
     };
     let (mut one, mut other, target) = (sender(0), sender(1), node());
     // This task plugs, and runs the queue.
-    let mut reader = Actor::new(move || {
+    let mut reader = GatedProcess::new(move || {
         let device = direct::open(&target);
         i32::from((0..COMMANDS as u64).any(|block| direct::read_at(&device, block * BLOCK as u64).is_err()))
     });
     let config = TracerConfig { kernel_origin: true, ..TracerConfig::default() };
     let recorder = Recorder::start(&config, &[one.pid(), other.pid(), reader.pid()]);
-    [&mut one, &mut other, &mut reader].into_iter().for_each(Actor::release);
-    let played = [one.play(), other.play(), reader.play()];
+    [&mut one, &mut other, &mut reader].into_iter().for_each(GatedProcess::release);
+    let played = [one.run_to_exit(), other.run_to_exit(), reader.run_to_exit()];
     let recording = recorder.finish();
     assert_eq!(played, [0; 3]);
-    recording.assert_whole();
+    recording.assert_complete();
     let (mut linked, mut orphans) = (0, 0);
     for (process, odd) in [(&one, 0), (&other, 1)] {
         let is_own = |call: &SyscallEvent| recording.task_of(call).pid == process.pid();
@@ -145,7 +145,7 @@ fn a_command_that_outlives_its_call_is_its_child() {
     const COMMANDS: usize = 50;
     let device = generic();
     let _slow = Slow::start();
-    let recording = recorded(Actor::new(move || {
+    let recording = recorded(GatedProcess::new(move || {
         let device = File::options().read(true).write(true).open(&device).unwrap();
         let mut data = Block([0; BLOCK]);
         let mut sent = (0..COMMANDS).map(|_| Command::read(0, 5).send_by_write(&device, &mut data));
@@ -176,10 +176,10 @@ fn a_command_that_outlives_its_call_is_its_child() {
     assert!(after > 0 || !announces_commands());
 }
 
-fn recorded(mut process: Actor) -> Recording {
+fn recorded(mut process: GatedProcess) -> Recording {
     let config = TracerConfig { kernel_origin: true, ..TracerConfig::default() };
     let recording = record(&config, &mut [&mut process]);
-    recording.assert_whole();
+    recording.assert_complete();
     recording
 }
 

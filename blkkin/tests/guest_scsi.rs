@@ -20,9 +20,9 @@ use std::path::{Path, PathBuf};
 use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{BlockStatus, RequestEvent, SyscallOutcome};
 
-use support::actor::Actor;
-use support::blktrace::{Actions, Witness};
+use support::blktrace::{Actions, BlockTrace};
 use support::direct::{self, BLOCK};
+use support::gated_process::GatedProcess;
 use support::needs_guest;
 use support::recording::{Recording, record};
 use support::tools::device_number;
@@ -72,7 +72,7 @@ fn a_medium_error() {
     needs_guest!();
     let target = node();
     let _fault = Fault::plant(MEDIUM_ERROR, 0);
-    let recording = recorded(Actor::new(move || {
+    let recording = recorded(GatedProcess::new(move || {
         let device = direct::open(&target);
         let bad = BAD_SECTOR * 512 / BLOCK as u64 * BLOCK as u64;
         let failed =
@@ -100,9 +100,9 @@ fn a_medium_error() {
 /// requests marked `requeued` are exactly those that ftrace recorded as issued more than once, with
 /// the requeue between issue and completion. Returns their number.
 fn assert_requests_agree(recording: &Recording, actions: &Actions, writes: u64) -> usize {
-    recording.assert_whole();
+    recording.assert_complete();
     let requests: Vec<&RequestEvent> = recording.requests().collect();
-    assert_eq!((requests.len() as u64, recording.named("pwrite64").len() as u64), (writes, writes));
+    assert_eq!((requests.len() as u64, recording.calls_named("pwrite64").len() as u64), (writes, writes));
     let calls: HashSet<_> = requests.iter().map(|request| request.root).collect();
     assert_eq!(calls.len() as u64, writes, "each has its own call");
     for request in &requests {
@@ -125,16 +125,16 @@ fn assert_requests_agree(recording: &Recording, actions: &Actions, writes: u64) 
 fn writes(count: u64) -> (Recording, Actions) {
     let device = device_number(&fs::read_to_string(format!("/sys/block/{}/dev", name())).unwrap());
     let target = node();
-    let writer = Actor::new(move || {
+    let writer = GatedProcess::new(move || {
         direct::write(&target, 0..count);
         0
     });
-    let ftrace = Witness::by_ftrace(device, Path::new("/tmp")).unwrap();
+    let ftrace = BlockTrace::by_ftrace(device, Path::new("/tmp")).unwrap();
     let recording = recorded(writer);
     (recording, ftrace.finish())
 }
 
-fn recorded(mut process: Actor) -> Recording {
+fn recorded(mut process: GatedProcess) -> Recording {
     record(&TracerConfig::default(), &mut [&mut process])
 }
 

@@ -22,11 +22,11 @@ use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{BioEvent, Submitter};
 use blkkin_wire::ids::DeviceId;
 
-use support::actor::Actor;
 use support::disk::{Statistics, statistics};
 use support::fio::Fio;
+use support::gated_process::GatedProcess;
 use support::needs_guest;
-use support::recording::{Recording, record, until_whole};
+use support::recording::{Recording, record, until_complete};
 use support::tools::{device_number, identity};
 
 const REQUESTS: u32 = 400;
@@ -186,11 +186,11 @@ impl Stack {
     fn check(&self, pattern: &'static str, devices: usize) {
         let account = Path::new("/tmp/fio.json");
         let target = Path::new(&self.node);
-        let fio = Fio { target, pattern, jobs: 2, requests: REQUESTS / 2, bytes: BYTES, account };
+        let fio = Fio { target, pattern, jobs: 2, requests: REQUESTS / 2, bytes: BYTES, report: account };
         let mut counted = self.counted();
-        let recording = until_whole(|| {
+        let recording = until_complete(|| {
             let before = self.counted();
-            let mut process = Actor::program(&fio.words(), Path::new("/tmp/fio.out"));
+            let mut process = GatedProcess::program(&fio.args(), Path::new("/tmp/fio.out"));
             // The kernel's own requests are traced too, because the device counts them.
             let config = TracerConfig { kernel_origin: true, ..TracerConfig::default() };
             let recording = record(&config, &mut [&mut process]);
@@ -198,7 +198,10 @@ impl Stack {
             recording
         });
         let traces = recording.traces.iter().filter(|trace| is_of(&fio, trace)).collect::<Vec<_>>();
-        assert_eq!((traces.len() as u64, fio.said().requests), (u64::from(REQUESTS), u64::from(REQUESTS)));
+        assert_eq!(
+            (traces.len() as u64, fio.parse_report().requests),
+            (u64::from(REQUESTS), u64::from(REQUESTS))
+        );
         for trace in traces {
             let own: Vec<&BioEvent> = trace.bios.iter().filter(|bio| trace.queued_by_root(bio)).collect();
             assert_eq!((own.len(), own[0].sector.0 * 512), (1, trace.call().unwrap().args[3]), "{trace:#?}");

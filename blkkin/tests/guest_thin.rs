@@ -23,8 +23,8 @@ use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{BioEvent, Submitter};
 use blkkin_wire::ids::DeviceId;
 
-use support::actor::Actor;
 use support::direct::{self, BLOCK, Block};
+use support::gated_process::GatedProcess;
 use support::needs_guest;
 use support::recording::record;
 use support::tools::device_number;
@@ -40,7 +40,7 @@ fn written_data_is_at_the_sector_of_the_trace() {
     needs_guest!();
     let target = PathBuf::from(std::env::var("BLKKIN_TEST_DISK").unwrap());
     let node = target.clone();
-    let mut writer = Actor::new(move || {
+    let mut writer = GatedProcess::new(move || {
         let device = direct::open(&node);
         let write = |number: u64| {
             let mut block = Block([0; BLOCK]);
@@ -50,7 +50,7 @@ fn written_data_is_at_the_sector_of_the_trace() {
         i32::from((1..=WRITES).any(|number| write(number).is_err()))
     });
     let recording = record(&TracerConfig::default(), &mut [&mut writer]);
-    recording.assert_whole();
+    recording.assert_complete();
     let [volume, pool, disk] = [target.file_name().unwrap().to_str().unwrap(), POOL, "vda"].map(number);
     let lower_disk = direct::open(Path::new("/dev/vda"));
     let is_write = |trace: &&Trace| trace.call().is_some_and(|call| call.call.name() == "pwrite64");

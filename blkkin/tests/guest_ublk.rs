@@ -19,9 +19,9 @@ use std::path::Path;
 use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{RequestEvent, SyscallOutcome};
 
-use support::actor::Actor;
 use support::direct::{self, BLOCK};
 use support::disk::statistics;
+use support::gated_process::GatedProcess;
 use support::recording::{Recording, record};
 use support::tools::device_number;
 use support::ublk::{FLUSH, READ, Ublk, WRITE};
@@ -36,7 +36,7 @@ const NODE: &str = "/dev/ublkb0";
 fn recorded_requests_are_those_that_the_server_received() {
     needs_guest!();
     const WRITES: u64 = 60;
-    let process = Actor::new(move || {
+    let process = GatedProcess::new(move || {
         let device = direct::open(Path::new(NODE));
         for block in 0..WRITES {
             direct::write_at(&device, block * 3 * BLOCK as u64).unwrap();
@@ -49,16 +49,16 @@ fn recorded_requests_are_those_that_the_server_received() {
     });
     let disk = or_skip!(Ublk::start(u64::MAX));
     let before = statistics(disk.name());
-    let received_before = disk.asked().len();
+    let received_before = disk.requests().len();
     let recording = recorded(process);
-    recording.assert_whole();
+    recording.assert_complete();
     // A flush has no meaningful sector.
     let without_flush_sector = |(operation, from, sectors)| match operation {
         FLUSH => (operation, 0, 0),
         _ => (operation, from, sectors),
     };
     let mut received: Vec<_> =
-        disk.asked().split_off(received_before).into_iter().map(without_flush_sector).collect();
+        disk.requests().split_off(received_before).into_iter().map(without_flush_sector).collect();
     let number = |request: &RequestEvent| match request.op.name_for(request.bytes) {
         "read" => (READ, request.sector.0, request.bytes / 512),
         "write" => (WRITE, request.sector.0, request.bytes / 512),
@@ -86,7 +86,7 @@ fn recorded_requests_are_those_that_the_server_received() {
 fn a_request_to_an_exited_server_fails() {
     needs_guest!();
     const SERVED: u64 = 5;
-    let process = Actor::new(move || {
+    let process = GatedProcess::new(move || {
         let device = direct::open(Path::new(NODE));
         let failed = (0..=SERVED).map(|block| direct::write_at(&device, block * BLOCK as u64).is_err());
         // Only the last write fails.
@@ -108,6 +108,6 @@ fn a_request_to_an_exited_server_fails() {
     assert_eq!((call.call.name(), call.outcome, call.args[3]), ("pwrite64", error, SERVED * BLOCK as u64));
 }
 
-fn recorded(mut process: Actor) -> Recording {
+fn recorded(mut process: GatedProcess) -> Recording {
     record(&TracerConfig::default(), &mut [&mut process])
 }

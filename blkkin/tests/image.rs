@@ -148,10 +148,10 @@ fn the_image_has_one_file_and_an_agent_in_it_traces() {
     assert!(run.status.success() && output.contains("CAP_BPF, CAP_PERFMON"), "{run:?}");
 
     // The minimum: two capabilities, /proc and /sys as every container has them, and a machine id.
-    let (machine_id, out) = (disk.beside("machine-id"), disk.beside("recording"));
+    let (machine_id, out) = (disk.file("machine-id"), disk.file("recording"));
     fs::write(&machine_id, format!("{NODE:032x}\n")).unwrap();
     fs::create_dir(&out).unwrap();
-    let output = disk.beside("log");
+    let output = disk.file("log");
     let mounts = vec![(machine_id, "/etc/machine-id"), (out.clone(), "/var/lib/blkkin")];
     let mut agent = image.container(mounts, &[BPF, PERFMON]).command("/blkkin");
     agent.args(["agent", "--record", "/var/lib/blkkin", "--metrics", "127.0.0.1:0", "--device", disk.name()]);

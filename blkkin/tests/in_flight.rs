@@ -19,11 +19,11 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use support::actor::Actor;
 use support::direct;
 use support::disk::Disk;
-use support::live::{Live, eventually};
-use support::recording::{shown_all, until_shown};
+use support::gated_process::GatedProcess;
+use support::live::{LiveTrace, eventually};
+use support::recording::{saw_all_ends, until_all_ends_seen};
 use support::tools::{capture, tool};
 use support::{needs, or_skip};
 
@@ -41,7 +41,7 @@ fn a_device_that_is_detached() {
         let disk = Disk::raw(1 << 20)?;
         let folder = tempfile::tempdir().unwrap();
         let node = disk.node().to_str().unwrap();
-        let live = Live::trace(&["--device", node], folder.path().join("report.json"));
+        let live = LiveTrace::trace(&["--device", node], folder.path().join("report.json"));
         direct::write(disk.node(), 0..WRITES);
         capture(tool("losetup").args(["--detach", node])).unwrap();
         let size = format!("/sys/block/{}/size", disk.name());
@@ -52,10 +52,10 @@ fn a_device_that_is_detached() {
         Ok::<_, String>((live.finish(), disk.name().to_owned()))
     };
     let shown = |run: &Result<(Value, String), _>| match run {
-        Ok((report, _)) => shown_all(&report["losses"]),
+        Ok((report, _)) => saw_all_ends(&report["losses"]),
         Err(_) => true,
     };
-    let (report, name) = or_skip!(until_shown(trace_and_detach, shown));
+    let (report, name) = or_skip!(until_all_ends_seen(trace_and_detach, shown));
     let row = device(&report, &name);
     let requests = row["operations"].as_array().unwrap().iter().find(|row| row["operation"] == "write");
     assert_eq!(requests.unwrap()["requests"], WRITES, "{row:#}");
@@ -72,9 +72,9 @@ fn a_request_that_does_not_complete() {
     let folder = tempfile::tempdir().unwrap();
     let node = upper.node.to_str().unwrap().to_owned();
     let frozen = Frozen::freeze(&disk.mount_point());
-    let live = Live::trace(&["--device", &node], folder.path().join("report.json"));
+    let live = LiveTrace::trace(&["--device", &node], folder.path().join("report.json"));
     let target = upper.node.clone();
-    let mut writer = Actor::new(move || {
+    let mut writer = GatedProcess::new(move || {
         direct::write(&target, 2..3);
         0
     });
@@ -86,7 +86,7 @@ fn a_request_that_does_not_complete() {
     std::thread::sleep(std::time::Duration::from_millis(AGE_MS));
     let report = live.finish();
     drop(frozen);
-    assert_eq!(writer.play(), 0);
+    assert_eq!(writer.run_to_exit(), 0);
     let stuck: Vec<&Value> = report["in_flight"].as_array().unwrap().iter().collect();
     println!("{stuck:#?}");
     let request = stuck.iter().find(|one| one["layer"] == "request").unwrap();

@@ -126,11 +126,11 @@ fn three_hosts_are_installed_traced_and_uninstalled_without_a_trace() {
     needs!("ip", "losetup", "busybox", "nsenter", "unshare");
     let binary = or_skip!(static_binary());
     let disks: Vec<Disk> = or_skip!(NAMES.iter().map(|_| Disk::raw(1 << 20)).collect());
-    let hosts = or_skip!(Hosts::boot(&NAMES));
+    let hosts = or_skip!(Hosts::start(&NAMES));
     let (broker, brokers) = or_skip!(guarded_broker(&hosts));
     let folder = TempDir::new().unwrap();
     options(folder.path(), &brokers, &disks);
-    let before = hosts.on(NAMES[0], "find / -xdev -type f | sort").unwrap();
+    let before = hosts.run(NAMES[0], "find / -xdev -type f | sort").unwrap();
     let files = ["--binary", binary.to_str().unwrap(), "--config", folder.path().to_str().unwrap()];
 
     let first = install(&hosts, &files);
@@ -144,14 +144,14 @@ fn three_hosts_are_installed_traced_and_uninstalled_without_a_trace() {
         assert!(columns[2].starts_with("healthy") && columns[3].contains("blkkin"), "{rows:?}");
     }
     // Only root may read the password.
-    assert_eq!(hosts.on(NAMES[1], "stat -c '%a %u' /etc/blkkin/credentials.toml").unwrap(), "600 0");
+    assert_eq!(hosts.run(NAMES[1], "stat -c '%a %u' /etc/blkkin/credentials.toml").unwrap(), "600 0");
     let running =
-        hosts.on(NAMES[0], "cat /proc/$(cat /run/blkkin/agent.pid)/cmdline | tr '\\0' ' '").unwrap();
+        hosts.run(NAMES[0], "cat /proc/$(cat /run/blkkin/agent.pid)/cmdline | tr '\\0' ' '").unwrap();
     assert!(running.ends_with("-c /etc/blkkin/agent.toml -c /etc/blkkin/credentials.toml"), "{running}");
 
     for (name, disk) in NAMES.iter().zip(&disks) {
         let dd = format!("dd if={} of=/dev/null bs=4096 count={READS} iflag=direct", disk.node().display());
-        hosts.on(name, &dd).unwrap();
+        hosts.run(name, &dd).unwrap();
     }
     let folder_of_spans = hosts.root(NAMES[0]).join("var/lib/blkkin");
     let spans = || ["spans.json.partial", "spans.json"].map(|name| reads(&folder_of_spans.join(name)));
@@ -160,14 +160,14 @@ fn three_hosts_are_installed_traced_and_uninstalled_without_a_trace() {
     let whole = |found: &BTreeMap<_, usize>| {
         found.values().filter(|count| **count + 3 >= READS).count() == NAMES.len()
     };
-    let log_of = |name| hosts.on(name, "cat /var/log/blkkin/*").unwrap_or_default();
+    let log_of = |name| hosts.run(name, "cat /var/log/blkkin/*").unwrap_or_default();
     assert!(eventually(|| whole(&found())), "{:?}\n{}", found(), NAMES.map(log_of).join("\n"));
     // Each host's requests have its own host.id and its own disk.
     let expected: Vec<_> = NAMES.iter().map(|name| format!("{:032x}", machine_id(name))).collect();
     assert_eq!(found().keys().map(|(host, _)| host.clone()).collect::<Vec<_>>(), expected);
 
     // A second run without changes restarts nothing.
-    let pids = |name: &str| hosts.on(name, "cat /run/blkkin/*.pid").unwrap();
+    let pids = |name: &str| hosts.run(name, "cat /run/blkkin/*.pid").unwrap();
     let started = NAMES.map(pids);
     let again = install(&hosts, &files);
     assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
@@ -197,7 +197,7 @@ fn three_hosts_are_installed_traced_and_uninstalled_without_a_trace() {
 
     let gone = install(&hosts, &["--uninstall", "--purge"]);
     assert!(gone.status.success(), "{}", String::from_utf8_lossy(&gone.stderr));
-    assert_eq!(hosts.on(NAMES[0], "find / -xdev -type f | sort").unwrap(), before);
+    assert_eq!(hosts.run(NAMES[0], "find / -xdev -type f | sort").unwrap(), before);
     for pid in started.iter().flat_map(|pids| pids.lines()) {
         let command_line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         assert!(!command_line.contains("/etc/blkkin"), "{pid} runs: {command_line}");

@@ -21,7 +21,7 @@ use blkkin_tracer::AttachKind;
 use serde_json::Value;
 
 use support::disk::Disk;
-use support::recording::{offered, shown_all, until_shown};
+use support::recording::{check_attach_kind, saw_all_ends, until_all_ends_seen};
 use support::{needs, or_skip};
 
 const DISK: u64 = 32 << 20;
@@ -53,7 +53,7 @@ fn doctor_finds_every_probe_at_work() {
 /// Each probe works by tracepoints; by functions it works or there is a reason why not.
 fn assert_each_kind_has_a_result(output: &Value) {
     let kinds = output["kinds"].as_array().unwrap();
-    let offered = AttachKind::ALL.map(|kind| (kind, offered(kind).is_ok()));
+    let offered = AttachKind::ALL.map(|kind| (kind, check_attach_kind(kind).is_ok()));
     assert_eq!(kinds.len(), blkkin_tracer::attach::probes::PROBES.len());
     for probe in kinds {
         for (kind, offered) in offered {
@@ -92,14 +92,14 @@ fn a_program_is_traced_by_untyped_functions() {
 /// descendant of the call that caused it, and no record is lost.
 fn assert_traced_by(kind: &str) {
     needs!("fio", "losetup", "mkfs.ext4");
-    or_skip!(offered(AttachKind::by_name(kind).unwrap()));
+    or_skip!(check_attach_kind(AttachKind::by_name(kind).unwrap()));
     let disk = or_skip!(Disk::ext4_with(DISK, &["-b", "4096"]));
     let file = disk.mount_point().join("data");
     fs::write(&file, vec![7u8; (REQUESTS * BLOCK) as usize]).unwrap();
     File::open(&file).unwrap().sync_all().unwrap();
-    // As in `until_whole`: a completion that no program saw is in the report, and causes another
+    // As in `until_complete`: a completion that no program saw is in the report, and causes another
     // run.
-    let run = until_shown(|| trace(kind, &file, &disk), |run| shown_all(&run.report["losses"]));
+    let run = until_all_ends_seen(|| trace(kind, &file, &disk), |run| saw_all_ends(&run.report["losses"]));
     let losses = &run.report["losses"];
     assert_eq!((&losses["total"], &losses["balances"]), (&0.into(), &true.into()), "{losses:#}");
     // fio does not count the one at the end of its file (--end_fsync).
@@ -132,7 +132,7 @@ struct Traced {
 }
 
 fn trace(kind: &str, file: &Path, disk: &Disk) -> Traced {
-    let [account, report, spans] = ["fio.json", "report.json", "spans.json"].map(|name| disk.beside(name));
+    let [account, report, spans] = ["fio.json", "report.json", "spans.json"].map(|name| disk.file(name));
     let (json, to) = (format!("--json={}", report.display()), format!("zipkin={}", spans.display()));
     let mut args: Vec<String> =
         ["run", "--attach", kind, &json, "--to", &to, "--path", file.to_str().unwrap(), "--"]

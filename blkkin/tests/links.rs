@@ -22,19 +22,19 @@ use blkkin_tracer::{Detail, TracerConfig};
 use blkkin_wire::event::{BioEvent, RequestEvent, Submitter};
 use blkkin_wire::ids::SpanId;
 
-use support::actor::Actor;
 use support::disk::Disk;
+use support::gated_process::GatedProcess;
 use support::live::eventually;
-use support::one::text;
 use support::queue::QueueSettings;
-use support::recording::{RUNS_MAX, Recording, record, until_whole};
+use support::recording::{RUNS_MAX, Recording, record, until_complete};
+use support::single_process::c_path;
 use support::{needs, or_skip};
 
 const BLOCK: u64 = 4096;
 /// Number of blocks, which are written repeatedly. With `DEPTH` requests in flight every neighbour
 /// is there to be merged with.
 const SPAN: u64 = 64;
-/// Many more than the missed completions that [`until_whole`] tolerates.
+/// Many more than the missed completions that [`until_complete`] tolerates.
 const WRITES: u64 = 6144;
 const DEPTH: u64 = 32;
 /// Requests that the device accepts at once; the scheduler keeps the others and may merge them.
@@ -49,15 +49,16 @@ fn bios_merged_into_requests_of_others_keep_their_call() {
     let disk = or_skip!(Disk::raw(DISK));
     let _queue = or_skip!(schedule(&disk));
     let unmerged = disk.statistics();
-    let mut other = Actor::program(
+    let mut other = GatedProcess::program(
         &fio(disk.node(), &["--rw=write:4k", "--offset=0", "--time_based", "--runtime=600"]),
-        &disk.beside("other.out"),
+        &disk.file("other.out"),
     );
     other.release();
     assert!(eventually(|| disk.statistics() != unmerged), "the other program writes nothing");
     let args = fio(disk.node(), &["--rw=write:4k", "--offset=4k", &format!("--io_size={}", WRITES * BLOCK)]);
     // Merging is up to the scheduler; a run without a merge proves nothing.
-    let mut merged = (0..RUNS_MAX).map(|_| merged_into_others(&until_whole(|| trace(&args, &disk)), &disk));
+    let mut merged =
+        (0..RUNS_MAX).map(|_| merged_into_others(&until_complete(|| trace(&args, &disk)), &disk));
     assert!(merged.any(|merged| merged > 0), "no traced bio was merged into the other program's requests");
 }
 
@@ -97,7 +98,7 @@ fn requests_that_were_merged_away_are_not_expected() {
     let args =
         fio(disk.node(), &["--rw=randwrite", "--norandommap", &format!("--io_size={}", WRITES * BLOCK)]);
     let mut counted = disk.statistics();
-    let recording = until_whole(|| {
+    let recording = until_complete(|| {
         let before = disk.statistics();
         let recording = trace(&args, &disk);
         counted = disk.statistics().since(before);
@@ -122,11 +123,11 @@ fn a_batch_of_requests_that_become_one() {
     needs!("losetup");
     let disk = or_skip!(Disk::raw(DISK));
     let _queue = or_skip!(schedule(&disk));
-    let target = text(disk.node());
+    let target = c_path(disk.node());
     let even = (0..PAIRS).map(|i| 2 * i);
     let blocks: Vec<u64> = even.clone().chain(even.map(|block| block + 1)).collect();
-    let recording = until_whole(|| {
-        let mut process = Actor::new(|| write_in_one_batch(&target, &blocks));
+    let recording = until_complete(|| {
+        let mut process = GatedProcess::new(|| write_in_one_batch(&target, &blocks));
         record(&TracerConfig::default(), &mut [&mut process])
     });
     let bios = writes(&recording, &disk);
@@ -154,7 +155,7 @@ fn workers_of_io_uring_belong_to_the_program() {
         let size = format!("--io_size={}", WRITES * BLOCK);
         let args =
             fio(disk.node(), &["--ioengine=io_uring", option, "--rw=randwrite", "--norandommap", &size]);
-        let recording = until_whole(|| trace(&args, &disk));
+        let recording = until_complete(|| trace(&args, &disk));
         // A bio that may not wait for a tag fails at once, without a request, and is submitted
         // again.
         let (refused, bios): (Vec<&BioEvent>, Vec<&BioEvent>) =
@@ -163,7 +164,8 @@ fn workers_of_io_uring_belong_to_the_program() {
         assert_eq!(bios.len() as u64, WRITES, "{option}");
         let tasks: HashMap<_, _> = recording.tasks().map(|task| (task.task.id, task)).collect();
         // With a polling worker this may be the only call.
-        let callers: HashSet<_> = recording.named("io_uring_setup").iter().map(|call| call.task.id).collect();
+        let callers: HashSet<_> =
+            recording.calls_named("io_uring_setup").iter().map(|call| call.task.id).collect();
         let pids: HashSet<_> = callers.iter().map(|task| tasks[task].pid).collect();
         for bio in &bios {
             let queued_by = tasks[&bio.task.id];
@@ -198,15 +200,15 @@ fn an_fsync_served_by_the_journal_is_kept_as_block_io() {
         }
     };
     let mut runs = 0..;
-    let recording = until_whole(|| {
+    let recording = until_complete(|| {
         // New files in each run.
         let run: u32 = runs.next().unwrap();
         let names: Vec<_> =
-            (0..FILES).map(|i| text(&disk.mount_point().join(format!("{run}-{i}")))).collect();
-        let mut process = Actor::new(|| i32::from(!names.iter().all(synced)));
+            (0..FILES).map(|i| c_path(&disk.mount_point().join(format!("{run}-{i}")))).collect();
+        let mut process = GatedProcess::new(|| i32::from(!names.iter().all(synced)));
         record(&config, &mut [&mut process])
     });
-    let syncs = recording.named("fsync");
+    let syncs = recording.calls_named("fsync");
     assert_eq!(syncs.len(), FILES, "{:?}", recording.counts());
     assert!(syncs.iter().all(|call| call.sync_tid.is_some()), "{syncs:#?}");
 }
@@ -240,7 +242,7 @@ fn fio(target: &Path, more: &[&str]) -> Vec<String> {
 }
 
 fn trace(args: &[String], disk: &Disk) -> Recording {
-    let mut process = Actor::program(args, &disk.beside("fio.out"));
+    let mut process = GatedProcess::program(args, &disk.file("fio.out"));
     record(&TracerConfig::default(), &mut [&mut process])
 }
 
@@ -259,7 +261,7 @@ fn requests<'a>(recording: &'a Recording, disk: &Disk) -> HashMap<SpanId, &'a Re
 /// request is a descendant of one of these calls.
 fn assert_children_of_submissions(recording: &Recording, disk: &Disk) {
     let calls: HashMap<SpanId, _> =
-        recording.named("io_submit").iter().map(|call| (call.span, *call)).collect();
+        recording.calls_named("io_submit").iter().map(|call| (call.span, *call)).collect();
     let mut counts: HashMap<SpanId, u32> = HashMap::new();
     for bio in writes(recording, disk) {
         assert_eq!(bio.submitter, Submitter::Span(bio.root), "{bio:#?}");

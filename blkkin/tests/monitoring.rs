@@ -50,13 +50,13 @@ impl Service {
     fn start(disk: &Disk, job: &'static str, args: &[&str], ready_text: &str) -> Service {
         let name = job.strip_prefix("blkkin-").unwrap();
         let args = [&[name, "--metrics", "127.0.0.1:0"], args].concat();
-        let process = service::Service::start(&disk.beside(""), job, &args);
-        assert!(eventually(|| process.said().contains(ready_text)), "{}", process.said());
+        let process = service::Service::start(&disk.file(""), job, &args);
+        assert!(eventually(|| process.output().contains(ready_text)), "{}", process.output());
         Service { job, process }
     }
 
     fn address(&self) -> String {
-        metrics::address(&self.process.said()).to_owned()
+        metrics::address(&self.process.output()).to_owned()
     }
 
     fn value(&self, series: &str) -> f64 {
@@ -75,10 +75,10 @@ impl Service {
 
 /// Runs fio on the disk.
 fn load(disk: &Disk) {
-    let account = disk.beside("fio.json");
+    let account = disk.file("fio.json");
     let (target, pattern) = (disk.node(), "randwrite");
-    let fio = Fio { target, pattern, jobs: 2, requests: REQUESTS / 2, bytes: 4096, account: &account };
-    let args = fio.words();
+    let fio = Fio { target, pattern, jobs: 2, requests: REQUESTS / 2, bytes: 4096, report: &account };
+    let args = fio.args();
     assert!(Command::new(&args[0]).args(&args[1..]).status().unwrap().success());
 }
 
@@ -116,7 +116,7 @@ fn exemplars(prometheus: &Prometheus) -> BTreeSet<String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let [start, end] = [now - 3_600, now + 60].map(|time| time.to_string());
     let args = [("query", "blkkin_layer_seconds_bucket"), ("start", &*start), ("end", &*end)];
-    let found = prometheus.ask("query_exemplars", &args).unwrap();
+    let found = prometheus.request("query_exemplars", &args).unwrap();
     let exemplars =
         found.as_array().unwrap().iter().flat_map(|series| series["exemplars"].as_array().unwrap());
     exemplars.map(|exemplar| exemplar["labels"]["trace_id"].as_str().unwrap().to_owned()).collect()
@@ -195,10 +195,10 @@ fn assert_named(services: &[&Service; 3], prometheus: &Prometheus) {
     // `tests/daemons.rs`, those of NBD clients in `tests/two_nodes.rs`, those of USDT events in
     // `tests/postgres.rs`.
     let checked_elsewhere = |name: &String| {
-        metrics::is_of_daemons(name) || metrics::is_of_nbd(name) || metrics::is_of_probes(name)
+        metrics::is_lttng_family(name) || metrics::is_nbd_family(name) || metrics::is_usdt_family(name)
     };
     let documented: BTreeSet<_> =
-        metrics::described().into_iter().filter(|name| !checked_elsewhere(name)).collect();
+        metrics::documented_families().into_iter().filter(|name| !checked_elsewhere(name)).collect();
     assert_eq!(metrics::families(&text), documented, "the table in docs/operating.md");
 }
 
@@ -224,10 +224,10 @@ fn prometheus_has_the_services_metrics_and_its_exemplars_are_traces() {
     let disk = or_skip!(Disk::raw(64 << 20));
     let broker = or_skip!(Broker::start());
     let brokers = broker.settings().brokers;
-    let spans = disk.beside("spans.json");
+    let spans = disk.file("spans.json");
     let to = format!("zipkin={}", spans.display());
     let cluster = ["--brokers", brokers.as_str()];
-    let spool = disk.beside("spool").display().to_string();
+    let spool = disk.file("spool").display().to_string();
     let agent = [&cluster[..], &["--device", disk.name(), "--spool", &spool]].concat();
     let agent = Service::start(&disk, "blkkin-agent", &agent, "tracing; events go to");
     let aggregator = Service::start(&disk, "blkkin-aggregator", &cluster, "aggregating; events from");
@@ -240,13 +240,13 @@ fn prometheus_has_the_services_metrics_and_its_exemplars_are_traces() {
     let prometheus = or_skip!(Prometheus::start(&jobs, &rules));
     // A rate needs a first sample.
     let up = eventually(|| prometheus.query("up == 1").unwrap().len() == services.len());
-    assert!(up, "{:#?}", prometheus.ask("targets", &[]));
+    assert!(up, "{:#?}", prometheus.request("targets", &[]));
 
     load(&disk);
     // A call, a bio and a request per write. The agent counts a missed completion.
     let wanted = f64::from(3 * (REQUESTS - 3));
     let acknowledged = || exporter.value("blkkin_exporter_spans_acknowledged_total");
-    let log = || services.map(|service| service.process.said()).join("\n");
+    let log = || services.map(|service| service.process.output()).join("\n");
     assert!(eventually(|| acknowledged() >= wanted), "{} of {wanted}\n{}", acknowledged(), log());
     for (service, lag, partitions) in [
         (&aggregator, "blkkin_aggregator_lag_records", "blkkin_aggregator_partitions"),
@@ -263,9 +263,9 @@ fn prometheus_has_the_services_metrics_and_its_exemplars_are_traces() {
         rules.len() == 13 && rules.iter().all(|rule| rule["health"] == "ok")
     };
     assert!(
-        eventually(|| healthy(prometheus.ask("rules", &[]).unwrap())),
+        eventually(|| healthy(prometheus.request("rules", &[]).unwrap())),
         "{:?}",
-        prometheus.ask("rules", &[])
+        prometheus.request("rules", &[])
     );
     assert_named(&services, &prometheus);
     for service in services {

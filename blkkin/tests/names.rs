@@ -19,10 +19,10 @@ use std::path::Path;
 use blkkin_tracer::{Filter, TraceScope, TracerConfig};
 use blkkin_wire::event::LayerEvent;
 
-use support::actor::Actor;
+use support::gated_process::GatedProcess;
 use support::needs;
-use support::one::{file, file_of, text};
 use support::recording::{Recorder, record};
+use support::single_process::{c_path, create_file, file_of};
 use support::tools::identity;
 
 /// A file's path is in the event of the call that opened it, as it was at that time.
@@ -33,9 +33,9 @@ fn each_open_has_the_path_of_its_time() {
     let root = folder.path().canonicalize().unwrap();
     let (a, b) = (root.join("a"), root.join("b"));
     let script = format!("echo x > {0}; cat {0}; mv {0} {1}; cat {1}", a.display(), b.display());
-    let mut shell = Actor::program(&["sh", "-c", &script], &root.join("out"));
+    let mut shell = GatedProcess::program(&["sh", "-c", &script], &root.join("out"));
     let recording = record(&TracerConfig::default(), &mut [&mut shell]);
-    recording.assert_calls_whole();
+    recording.assert_calls_complete();
     let target = identity(&b);
     let mut opens: Vec<_> = recording
         .traces
@@ -58,10 +58,10 @@ fn each_open_has_the_path_of_its_time() {
 fn a_program_of_another_name_is_not_recorded() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
-    let (before, after) = (file(folder.path(), "before", 1), file(folder.path(), "after", 1));
+    let (before, after) = (create_file(folder.path(), "before", 1), create_file(folder.path(), "after", 1));
     let mut process = opens_and_execs(c"blkkin-wanted", &before, Path::new("/bin/cat"), &after);
     let paths = paths_opened("blkkin-wanted", &mut process);
-    assert_eq!(paths, [text(&before)]);
+    assert_eq!(paths, [c_path(&before)]);
 }
 
 /// A task starts to match when it execs a program of the wanted name.
@@ -69,18 +69,18 @@ fn a_program_of_another_name_is_not_recorded() {
 fn a_program_of_a_wanted_name_is_recorded_from_its_exec_on() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
-    let (before, after) = (file(folder.path(), "before", 1), file(folder.path(), "after", 1));
+    let (before, after) = (create_file(folder.path(), "before", 1), create_file(folder.path(), "after", 1));
     let program = folder.path().join("blkkin-wanted");
     std::fs::copy("/bin/cat", &program).unwrap();
     let mut process = opens_and_execs(c"blkkin-other", &before, &program, &after);
     let paths = paths_opened("blkkin-wanted", &mut process);
-    assert!(!paths.contains(&text(&before)) && paths.contains(&text(&after)), "{paths:?}");
+    assert!(!paths.contains(&c_path(&before)) && paths.contains(&c_path(&after)), "{paths:?}");
 }
 
 /// Creates a process of this name that opens a file and then execs `program`, which opens another.
-fn opens_and_execs(name: &'static CStr, before: &Path, program: &Path, after: &Path) -> Actor {
-    let (before, program, after) = (text(before), text(program), text(after));
-    Actor::named(name, move || {
+fn opens_and_execs(name: &'static CStr, before: &Path, program: &Path, after: &Path) -> GatedProcess {
+    let (before, program, after) = (c_path(before), c_path(program), c_path(after));
+    GatedProcess::with_name(name, move || {
         let args = [program.as_ptr(), after.as_ptr(), std::ptr::null()];
         // SAFETY: strings that outlive the calls.
         unsafe {
@@ -95,15 +95,15 @@ fn opens_and_execs(name: &'static CStr, before: &Path, program: &Path, after: &P
 }
 
 /// Returns the paths that tasks of this name opened; asserts that nothing else was recorded.
-fn paths_opened(name: &str, process: &mut Actor) -> Vec<CString> {
+fn paths_opened(name: &str, process: &mut GatedProcess) -> Vec<CString> {
     let filter = Filter { comms: vec![name.to_owned()], ..Filter::default() };
     let recorder =
         Recorder::start(&TracerConfig { scope: TraceScope::All, filter, ..TracerConfig::default() }, &[]);
-    assert_eq!(process.play(), 0);
+    assert_eq!(process.run_to_exit(), 0);
     let recording = recorder.finish();
-    recording.assert_calls_whole();
+    recording.assert_calls_complete();
     assert!(recording.calls().all(|call| &*recording.task_of(call).comm == name));
-    let opens = recording.named("openat").into_iter();
+    let opens = recording.calls_named("openat").into_iter();
     let paths = opens.filter_map(|call| CString::new(call.paths[0].as_deref()?).ok());
     paths.filter(|path| path.as_c_str() != c"/dev/null").collect()
 }
@@ -119,10 +119,10 @@ fn a_task_in_a_container_has_its_namespace_ids() {
     let within = "unshare --pid --fork --mount-proc sh -c";
     let script = format!("{print_ids}; {within} '{print_ids}; stat -Lc %i /proc/self/ns/pid'");
     let args = ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", &script];
-    let mut shell = Actor::program(&args, &out);
+    let mut shell = GatedProcess::program(&args, &out);
     let recording = record(&TracerConfig::default(), &mut [&mut shell]);
-    recording.assert_calls_whole();
-    let output = shell.said();
+    recording.assert_calls_complete();
+    let output = shell.output();
     let namespaces: Vec<u32> = output
         .lines()
         .filter_map(|line| line.strip_prefix("1 "))

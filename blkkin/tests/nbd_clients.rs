@@ -26,8 +26,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use common::Run;
+use support::lttng_namespace::LttngNamespace;
 use support::nbd::{server, spans};
-use support::room::Room;
 use support::{needs, or_skip};
 
 const BYTES: u64 = 64 << 20;
@@ -60,8 +60,8 @@ fn trace(home: &Path, options: &[&str], listen: &str, script: &str) -> Run {
     let to = format!("zipkin={home}/spans.json");
     let args = ["--ust", "--nbd", "--syscall", "pread64", "--syscall", "pwrite64", "--to", &to];
     let command = common::blkkin(&[&["run"], options, &args[..], &["--", "sh", "-c", &script]].concat());
-    let room = Room::make().unwrap();
-    Run::from(room.moved(&command).output().unwrap())
+    let namespace = LttngNamespace::new().unwrap();
+    Run::from(namespace.enter(&command).output().unwrap())
 }
 
 /// Builds fio's command with this many requests over each connection. No block is requested twice:

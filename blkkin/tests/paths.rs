@@ -20,8 +20,8 @@ use std::ptr::null_mut;
 use blkkin_wire::event::{Captured, SyscallOutcome};
 
 use support::disk::Disk;
-use support::one::{act, file, file_of, text};
 use support::recording::Recording;
+use support::single_process::{c_path, create_file, file_of, record_process};
 use support::tools::identity;
 use support::{needs, or_skip};
 
@@ -29,9 +29,9 @@ use support::{needs, or_skip};
 fn a_file_has_the_path_by_which_it_was_opened() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
-    let (old, new) = (file(folder.path(), "old", 1), folder.path().join("new"));
-    let (old_name, new_name) = (text(&old), text(&new));
-    let recording = act(move || {
+    let (old, new) = (create_file(folder.path(), "old", 1), folder.path().join("new"));
+    let (old_name, new_name) = (c_path(&old), c_path(&new));
+    let recording = record_process(move || {
         // SAFETY: constants only.
         unsafe {
             let first = libc::open(old_name.as_ptr(), libc::O_WRONLY);
@@ -56,7 +56,7 @@ fn long_path_arguments_are_truncated_and_counted() {
     let long = format!("/{}/{}", "c".repeat(127), "d".repeat(128));
     assert_eq!((whole.len(), long.len()), (256, 257));
     let (first, second) = (CString::new(whole.clone()).unwrap(), CString::new(long.clone()).unwrap());
-    let recording = act(move || {
+    let recording = record_process(move || {
         // SAFETY: strings that outlive the calls.
         unsafe {
             libc::open(first.as_ptr(), libc::O_RDONLY);
@@ -80,7 +80,7 @@ fn long_path_arguments_are_truncated_and_counted() {
             (Captured::Truncated, [Some(whole.as_str()), Some(truncated)]),
         ]
     );
-    assert_eq!(recording.accounts.calls_truncated, 3);
+    assert_eq!(recording.stats.calls_truncated, 3);
 }
 
 #[test]
@@ -90,8 +90,8 @@ fn deep_paths_lose_their_upper_part_and_are_counted() {
     let folder = tempfile::tempdir().unwrap();
     let deepest = (0..LEVELS).fold(folder.path().to_owned(), |path, level| path.join(format!("d{level}")));
     fs::create_dir_all(&deepest).unwrap();
-    let target = text(&file(&deepest, "target", 1));
-    let recording = act(move || {
+    let target = c_path(&create_file(&deepest, "target", 1));
+    let recording = record_process(move || {
         // SAFETY: a string that outlives the call.
         unsafe { libc::write(libc::open(target.as_ptr(), libc::O_WRONLY), c"x".as_ptr().cast(), 1) };
         0
@@ -99,13 +99,13 @@ fn deep_paths_lose_their_upper_part_and_are_counted() {
     let file = recording.files().find(|file| file.path.ends_with("/target")).unwrap();
     assert_eq!(file.captured, Captured::Truncated, "{file:#?}");
     assert!(file.path.starts_with("…/d") && file.path.ends_with("/d39/target"), "{file:#?}");
-    assert_eq!(recording.accounts.files_truncated, 1);
+    assert_eq!(recording.stats.files_truncated, 1);
 }
 
 #[test]
 fn an_unreadable_path_is_marked_as_faulted() {
     needs!();
-    let recording = act(|| {
+    let recording = record_process(|| {
         // SAFETY: the kernel refuses the address; nothing is read.
         unsafe { libc::open(16 as *const libc::c_char, libc::O_RDONLY) };
         0
@@ -124,11 +124,11 @@ fn an_unreadable_path_is_marked_as_faulted() {
 fn a_path_in_an_unmapped_page_is_read_at_return() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
-    let target = file(folder.path(), "target", 1);
+    let target = create_file(folder.path(), "target", 1);
     let holder = folder.path().join("holder");
-    fs::write(&holder, text(&target).as_bytes_with_nul()).unwrap();
+    fs::write(&holder, c_path(&target).as_bytes_with_nul()).unwrap();
     let holder = fs::File::open(holder).unwrap();
-    let recording = act(move || {
+    let recording = record_process(move || {
         use std::os::fd::AsRawFd;
         // SAFETY: a new mapping, as long as the file's page.
         unsafe {
@@ -138,7 +138,7 @@ fn a_path_in_an_unmapped_page_is_read_at_return() {
         }
         0
     });
-    let open = recording.named("openat")[0];
+    let open = recording.calls_named("openat")[0];
     assert_eq!(
         (open.paths[0].as_deref(), open.paths_captured),
         (target.to_str(), Captured::Full),
@@ -159,8 +159,8 @@ fn paths_cross_mount_points_and_inode_numbers_are_reused() {
     let full = (0..64).take_while(|i| fs::write(folder.join(format!("{i}")), "").is_ok()).count();
     assert!(full < 64);
     let second = folder.join("second");
-    let (first_name, second_name) = (text(&first), text(&second));
-    let recording = act(move || {
+    let (first_name, second_name) = (c_path(&first), c_path(&second));
+    let recording = record_process(move || {
         // SAFETY: constants only.
         unsafe {
             let old = libc::open(first_name.as_ptr(), libc::O_WRONLY);
@@ -174,7 +174,7 @@ fn paths_cross_mount_points_and_inode_numbers_are_reused() {
     });
     let after = identity(&second);
     assert_eq!(after, before, "the inode number was not reused");
-    let files: Vec<_> = recording.named("write").iter().map(|call| call.file.unwrap().file).collect();
+    let files: Vec<_> = recording.calls_named("write").iter().map(|call| call.file.unwrap().file).collect();
     assert_eq!(files.iter().map(|file| (file.device, file.ino)).collect::<Vec<_>>(), [before, before]);
     assert_ne!(files[0].generation, files[1].generation);
     assert_eq!(names_at(&recording, "write"), [Some(first), Some(second)]);

@@ -31,7 +31,7 @@ use serde_json::Value;
 use common::Run;
 use support::disk::Disk;
 use support::live::eventually;
-use support::metrics::{address, described, families, get, is_of_probes, value};
+use support::metrics::{address, documented_families, families, get, is_usdt_family, value};
 use support::nbd::spans;
 use support::service::Service;
 use support::tools::{capture, tool};
@@ -108,15 +108,15 @@ impl Cluster {
         let keys = ["text", "annotate", "traceparent"].map(|word| format!("\n{word} = "));
         let text = keys.iter().fold(text, |text, word| text.replace(&word.replace('\n', "\n# "), word));
         assert!(text.contains(&program) && keys.iter().all(|word| text.contains(word)), "{text}");
-        let probes = self.disk.beside("probes.toml");
+        let probes = self.disk.file("probes.toml");
         fs::write(&probes, text).unwrap();
         probes.display().to_string()
     }
 
     /// Traces such a script.
     fn trace(&self, work: &str) -> Run {
-        let (probes, json) = (self.probes(), format!("--json={}", self.disk.beside("report.json").display()));
-        let to = format!("zipkin={}", self.disk.beside("spans.json").display());
+        let (probes, json) = (self.probes(), format!("--json={}", self.disk.file("report.json").display()));
+        let to = format!("zipkin={}", self.disk.file("spans.json").display());
         let args =
             ["run", "--probes", &probes, &json, "--syscall", "pread64", "--syscall", "pwrite64", "--to", &to];
         common::run(&[&args[..], &["--", "sh", "-c", &self.script(work)]].concat())
@@ -136,7 +136,7 @@ impl Cluster {
     }
 
     fn spans(&self) -> Vec<Value> {
-        spans(self.disk.beside("spans.json").parent().unwrap())
+        spans(self.disk.file("spans.json").parent().unwrap())
     }
 
     /// Drops the cluster's pages from the page cache.
@@ -298,8 +298,7 @@ fn a_query_in_several_messages_is_one_span() {
     });
     assert_eq!(queries.count(), transactions, "{}", run.stderr);
     // The JSON report has the same numbers.
-    let report: Value =
-        serde_json::from_slice(&fs::read(cluster.disk.beside("report.json")).unwrap()).unwrap();
+    let report: Value = serde_json::from_slice(&fs::read(cluster.disk.file("report.json")).unwrap()).unwrap();
     let output = &report["usdt"];
     let number = |name: &str| output[name].as_u64().unwrap();
     assert!(number("spans") >= transactions as u64 && number("events") >= 2 * number("spans"), "{output}");
@@ -363,11 +362,11 @@ fn an_agent_reads_the_queries_of_a_server_and_has_metrics_of_them() {
     let args = ["agent", "--probes", &probes, "--record", to, "--tree", &tree, "--syscall", "pread64"];
     let args = [&args[..], &["--metrics", "127.0.0.1:0"]].concat();
     let agent = Service::start(home.path(), "agent", &args);
-    agent.says("tracing; events go to", Duration::from_secs(60));
-    assert!(agent.said().contains("each event costs about"), "{}", agent.said());
+    agent.wait_for_output("tracing; events go to", Duration::from_secs(60));
+    assert!(agent.output().contains("each event costs about"), "{}", agent.output());
     writeln!(shell.stdin.take().unwrap(), "go").unwrap();
     assert!(shell.wait().unwrap().success());
-    let metrics = || get(address(&agent.said()), "/metrics");
+    let metrics = || get(address(&agent.output()), "/metrics");
     let metric = |name: &str| value(&metrics(), &format!("blkkin_usdt_{name}"));
     let queries = (TABLES * ROUNDS) as f64;
     assert!(eventually(|| metric("spans_total") >= queries), "{}", metrics());
@@ -377,9 +376,13 @@ fn an_agent_reads_the_queries_of_a_server_and_has_metrics_of_them() {
         metrics()
     );
     let usdt_families =
-        |all: BTreeSet<String>| all.into_iter().filter(|name| is_of_probes(name)).collect::<Vec<_>>();
+        |all: BTreeSet<String>| all.into_iter().filter(|name| is_usdt_family(name)).collect::<Vec<_>>();
     let shown = usdt_families(families(&metrics()));
-    assert_eq!((shown.len(), &shown), (5, &usdt_families(described())), "the table in docs/operating.md");
+    assert_eq!(
+        (shown.len(), &shown),
+        (5, &usdt_families(documented_families())),
+        "the table in docs/operating.md"
+    );
     let (status, log) = agent.finish();
     assert_eq!(status, Some(0), "{log}");
     assert!(log.contains("usdt: ") && !log.contains("events were lost"), "{log}");

@@ -1,8 +1,8 @@
 //! Process contexts (OTEP 4719): spans of a process have the attributes that it published, from the
 //! moment at which the context was read. Children and a new program after exec do not inherit them.
 //!
-//! *Input*: `support/context/says.c`, which publishes contexts and then makes a known number of
-//! calls at known offsets. The attributes of the calls' spans are counted by offset.
+//! *Input*: `support/context/process_context.c`, which publishes contexts and then makes a known
+//! number of calls at known offsets. The attributes of the calls' spans are counted by offset.
 
 #![allow(
     clippy::unwrap_used,
@@ -25,7 +25,7 @@ use blkkin_wire::process_context::{Attribute, AttributeValue, ProcessContextEven
 use blkkin_wire::span::TagValue;
 
 use support::context::Programs;
-use support::context::speaker::Speaker;
+use support::context::scripted_program::ScriptedProgram;
 use support::live::eventually;
 use support::recording::{Recorder, Recording};
 use support::{needs, or_skip, skip};
@@ -45,7 +45,7 @@ fn service(context: &ProcessContextEvent) -> Option<&str> {
 }
 
 fn services(recorder: &Recorder) -> Vec<Option<String>> {
-    recorder.said().iter().map(|context| service(context).map(str::to_owned)).collect()
+    recorder.process_contexts().iter().map(|context| service(context).map(str::to_owned)).collect()
 }
 
 #[track_caller]
@@ -82,8 +82,8 @@ fn expected_tags(reads: &[(u64, Option<&str>)]) -> Tags {
     reads.iter().map(|(offset, name)| ((*offset, name.map(str::to_owned)), EACH)).collect()
 }
 
-fn finish(recorder: Recorder, mut speaker: Speaker) -> Recording {
-    assert_eq!(speaker.actor.play(), 0, "{}", speaker.actor.said());
+fn finish(recorder: Recorder, mut program: ScriptedProgram) -> Recording {
+    assert_eq!(program.process.run_to_exit(), 0, "{}", program.process.output());
     let recording = recorder.finish();
     recording.assert_balanced();
     recording
@@ -92,37 +92,37 @@ fn finish(recorder: Recorder, mut speaker: Speaker) -> Recording {
 #[test]
 fn a_process_context_applies_until_it_changes_or_the_program_does() {
     needs!();
-    let programs = or_skip!(Programs::of("says"));
+    let programs = or_skip!(Programs::of("process-context"));
     let args = [
         "read=1",
-        "say=shop",
+        "name=shop",
         "await=first",
         "read=2",
         "fork=3",
-        "say=store",
+        "name=store",
         "await=second",
         "read=4",
         "exec",
         "read=5",
-        "say=third",
+        "name=third",
         "await=third",
         "read=6",
     ];
-    let mut speaker = Speaker::new(&programs, &args);
-    let recorder = Recorder::start(&TracerConfig::default(), &[speaker.actor.pid()]);
-    speaker.actor.release();
+    let mut program = ScriptedProgram::new(&programs, &args);
+    let recorder = Recorder::start(&TracerConfig::default(), &[program.process.pid()]);
+    program.process.release();
     await_last(&recorder, Some("shop"));
-    speaker.goes_on("first");
+    program.proceed("first");
     await_last(&recorder, Some("store"));
-    speaker.goes_on("second");
+    program.proceed("second");
     await_last(&recorder, Some("third"));
-    speaker.goes_on("third");
-    let recording = finish(recorder, speaker);
+    program.proceed("third");
+    let recording = finish(recorder, program);
     // The child is a different process.
     let expected =
         [(1, None), (2, Some("shop")), (3, None), (4, Some("store")), (5, None), (6, Some("third"))];
     assert_eq!(tags(&recording), expected_tags(&expected));
-    let accounts = &recording.accounts;
+    let accounts = &recording.stats;
     assert_eq!(
         (accounts.resources_malformed, accounts.resources_unread, accounts.resources_no_room),
         (0, 0, 0)
@@ -133,20 +133,24 @@ fn a_process_context_applies_until_it_changes_or_the_program_does() {
 #[test]
 fn the_context_of_a_process_that_already_runs_is_read() {
     needs!();
-    let programs = or_skip!(Programs::of("says"));
+    let programs = or_skip!(Programs::of("process-context"));
     for scope in [TraceScope::Marked, TraceScope::All] {
-        let mut speaker = Speaker::new(&programs, &["say=shop", "await=first", "read=2"]);
-        speaker.actor.release();
-        let pid = speaker.actor.pid();
+        let mut program = ScriptedProgram::new(&programs, &["name=shop", "await=first", "read=2"]);
+        program.process.release();
+        let pid = program.process.pid();
         let maps = || std::fs::read_to_string(format!("/proc/{}/maps", pid.0)).unwrap();
-        assert!(eventually(|| maps().contains("OTEL_CTX")), "it publishes nothing: {}", speaker.actor.said());
+        assert!(
+            eventually(|| maps().contains("OTEL_CTX")),
+            "it publishes nothing: {}",
+            program.process.output()
+        );
         let all_tasks = scope == TraceScope::All;
         let filter = Filter { pids: if all_tasks { vec![pid] } else { Vec::new() }, ..Filter::default() };
         let config = TracerConfig { scope, filter, ..TracerConfig::default() };
         let recorder = Recorder::start(&config, if all_tasks { &[] } else { std::slice::from_ref(&pid) });
         await_last(&recorder, Some("shop"));
-        speaker.goes_on("first");
-        assert_eq!(tags(&finish(recorder, speaker)), expected_tags(&[(2, Some("shop"))]));
+        program.proceed("first");
+        assert_eq!(tags(&finish(recorder, program)), expected_tags(&[(2, Some("shop"))]));
     }
 }
 
@@ -154,36 +158,36 @@ fn the_context_of_a_process_that_already_runs_is_read() {
 #[test]
 fn a_process_context_is_found_although_a_filter_excludes_mmap() {
     needs!();
-    let programs = or_skip!(Programs::of("says"));
+    let programs = or_skip!(Programs::of("process-context"));
     let calls = vec![blkkin_wire::syscalls::SyscallId::by_name("pread64").unwrap()];
-    let mut speaker = Speaker::new(&programs, &["read=1", "say=shop", "await=first", "read=2"]);
+    let mut program = ScriptedProgram::new(&programs, &["read=1", "name=shop", "await=first", "read=2"]);
     let config =
         TracerConfig { filter: Filter { syscalls: calls, ..Filter::default() }, ..TracerConfig::default() };
-    let recorder = Recorder::start(&config, &[speaker.actor.pid()]);
-    speaker.actor.release();
+    let recorder = Recorder::start(&config, &[program.process.pid()]);
+    program.process.release();
     await_last(&recorder, Some("shop"));
-    speaker.goes_on("first");
-    assert_eq!(tags(&finish(recorder, speaker)), expected_tags(&[(1, None), (2, Some("shop"))]));
+    program.proceed("first");
+    assert_eq!(tags(&finish(recorder, program)), expected_tags(&[(1, None), (2, Some("shop"))]));
 }
 
 /// A malformed context withdraws the previous one and is counted; the next valid one applies.
 #[test]
 fn malformed_contexts_are_counted_and_not_used() {
     needs!();
-    let programs = or_skip!(Programs::of("says"));
+    let programs = or_skip!(Programs::of("process-context"));
     for kind in ["version", "size", "nowhere", "garbage"] {
         let malformed = format!("odd={kind}");
-        let args = ["say=shop", "await=first", &malformed, "await=second", "read=2"];
-        let mut speaker = Speaker::new(&programs, &args);
-        let recorder = Recorder::start(&TracerConfig::default(), &[speaker.actor.pid()]);
-        speaker.actor.release();
+        let args = ["name=shop", "await=first", &malformed, "await=second", "read=2"];
+        let mut program = ScriptedProgram::new(&programs, &args);
+        let recorder = Recorder::start(&TracerConfig::default(), &[program.process.pid()]);
+        program.process.release();
         await_last(&recorder, Some("shop"));
-        speaker.goes_on("first");
+        program.proceed("first");
         await_last(&recorder, None);
-        speaker.goes_on("second");
-        let recording = finish(recorder, speaker);
+        program.proceed("second");
+        let recording = finish(recorder, program);
         assert_eq!(tags(&recording), expected_tags(&[(2, None)]), "{kind}");
-        let SourceStats { resources_malformed, resources_unread, .. } = recording.accounts;
+        let SourceStats { resources_malformed, resources_unread, .. } = recording.stats;
         assert_eq!((resources_malformed, resources_unread), (1, 0), "{kind}");
     }
 }
@@ -193,17 +197,17 @@ fn malformed_contexts_are_counted_and_not_used() {
 #[test]
 fn named_anonymous_memory_is_found() {
     needs!();
-    let programs = or_skip!(Programs::of("says"));
+    let programs = or_skip!(Programs::of("process-context"));
     let has_names = Command::new(programs.program()).args(["/dev/null", "anon=x"]).status().unwrap();
     if has_names.code() == Some(77) {
         skip!("this kernel gives memory no names (CONFIG_ANON_VMA_NAME)");
     }
-    let mut speaker = Speaker::new(&programs, &["anon=shop", "await=first", "read=2"]);
-    speaker.actor.release();
-    let maps = Path::new("/proc").join(speaker.actor.pid().0.to_string()).join("maps");
+    let mut program = ScriptedProgram::new(&programs, &["anon=shop", "await=first", "read=2"]);
+    program.process.release();
+    let maps = Path::new("/proc").join(program.process.pid().0.to_string()).join("maps");
     assert!(eventually(|| std::fs::read_to_string(&maps).unwrap().contains("OTEL_CTX")));
-    let recorder = Recorder::start(&TracerConfig::default(), &[speaker.actor.pid()]);
+    let recorder = Recorder::start(&TracerConfig::default(), &[program.process.pid()]);
     await_last(&recorder, Some("shop"));
-    speaker.goes_on("first");
-    assert_eq!(tags(&finish(recorder, speaker)), expected_tags(&[(2, Some("shop"))]));
+    program.proceed("first");
+    assert_eq!(tags(&finish(recorder, program)), expected_tags(&[(2, Some("shop"))]));
 }

@@ -24,9 +24,9 @@ const PROGRESS: &str = "traced ";
 fn trace_shows_progress_until_it_is_interrupted() {
     needs!();
     let mut trace = OnTerminal::start(blkkin(&["trace", "--syscall", "fsync"]), None);
-    assert!(trace.shows(PROGRESS), "{}", trace.until_its_end());
+    assert!(trace.wait_for(PROGRESS), "{}", trace.wait_for_exit());
     trace.interrupt();
-    let shown = trace.until_its_end();
+    let shown = trace.wait_for_exit();
     assert!(shown.contains("lost: "), "{shown}");
 }
 
@@ -37,9 +37,9 @@ fn run_shows_progress_while_cmd_writes_elsewhere() {
     let elsewhere = File::create(folder.path().join("out")).unwrap();
     // `cat` runs until the interrupt.
     let mut run = OnTerminal::start(blkkin(&["run", "--", "cat"]), Some(elsewhere));
-    assert!(run.shows(PROGRESS), "{}", run.until_its_end());
+    assert!(run.wait_for(PROGRESS), "{}", run.wait_for_exit());
     run.interrupt();
-    let shown = run.until_its_end();
+    let shown = run.wait_for_exit();
     assert!(shown.contains("lost: "), "{shown}");
 }
 
@@ -51,7 +51,7 @@ fn run_shows_none_where_cmd_writes_to_the_terminal() {
     // Long enough for three progress lines. On a machine that is too slow the test proves less, but
     // does not fail.
     let script = "printf begun; sleep 1; printf ended";
-    let shown = OnTerminal::start(blkkin(&["run", "--", "sh", "-c", script]), None).until_its_end();
+    let shown = OnTerminal::start(blkkin(&["run", "--", "sh", "-c", script]), None).wait_for_exit();
     assert!(shown.starts_with("begunended"), "{shown}");
     assert!(shown.contains("lost: "), "{shown}");
 }

@@ -22,14 +22,14 @@ use blkkin_tracer::{Filter, TracerConfig};
 use blkkin_wire::process_context::{Attribute, AttributeValue};
 use blkkin_wire::syscalls::SyscallId;
 
-use support::actor::Actor;
-use support::context::play::ring_for_a_million;
+use support::context::recorded_program::ring_for_a_million;
+use support::gated_process::GatedProcess;
 use support::live::eventually;
 use support::recording::Recorder;
 use support::{needs, or_skip};
 
 /// Offset at which the program reads while it waits until its thread context is found.
-const AWAITED: u64 = 1 << 40;
+const WARM_UP: u64 = 1 << 40;
 
 /// Finds the program, which cargo builds into the folder of blkkin.
 fn publisher() -> Result<PathBuf, String> {
@@ -88,22 +88,22 @@ fn check(publisher: Result<PathBuf, String>, kind: &str, times: u64, filter: Fil
         &text_of(&go),
         &times.to_string(),
     ];
-    let mut process = Actor::program(&args, &output);
+    let mut process = GatedProcess::program(&args, &output);
     let config = TracerConfig { filter, ring_bytes: Some(ring_for_a_million()), ..TracerConfig::default() };
     let recorder = Recorder::start(&config, &[process.pid()]);
     process.release();
-    assert!(eventually(|| recorder.in_contexts() > 0), "no context was found: {}", process.said());
-    let has_names = || recorder.said().iter().any(|output| !output.thread_keys.is_empty());
-    assert!(eventually(has_names), "no process context was read: {}", process.said());
+    assert!(eventually(|| recorder.calls_with_context() > 0), "no context was found: {}", process.output());
+    let has_names = || recorder.process_contexts().iter().any(|output| !output.thread_keys.is_empty());
+    assert!(eventually(has_names), "no process context was read: {}", process.output());
     let attribute =
         |key: &str, text: &str| Attribute { key: key.into(), value: AttributeValue::Text(text.into()) };
     let one = [attribute("service.name", "publisher"), attribute("service.instance.id", "one")];
-    assert_eq!(recorder.said()[0].attributes, one);
+    assert_eq!(recorder.process_contexts()[0].attributes, one);
     std::fs::write(&go, "").unwrap();
-    assert_eq!(process.play(), 0, "{}", process.said());
+    assert_eq!(process.run_to_exit(), 0, "{}", process.output());
     let recording = recorder.finish();
     recording.assert_balanced();
-    let accounts = &recording.accounts;
+    let accounts = &recording.stats;
     assert_eq!(
         (accounts.calls.dropped, accounts.contexts_faulted, accounts.contexts_invalid),
         (0, 0, 0),
@@ -111,18 +111,18 @@ fn check(publisher: Result<PathBuf, String>, kind: &str, times: u64, filter: Fil
     );
     let (mut children, mut orphans) = (0, 0);
     // Reads of the loader are longer than one byte.
-    for call in recording.named("pread64").into_iter().filter(|call| call.args[2] == 1) {
+    for call in recording.calls_named("pread64").into_iter().filter(|call| call.args[2] == 1) {
         let span_id = call.args[3];
         match &call.context {
             None => {
-                assert!(span_id == 0 || span_id == AWAITED, "no parent: {call:#?}");
+                assert!(span_id == 0 || span_id == WARM_UP, "no parent: {call:#?}");
                 orphans += u64::from(span_id == 0);
             }
             Some(context) => {
                 assert_eq!(context.span.0, span_id, "{call:#?}");
                 assert_eq!(context.trace.0, u128::from(!span_id) << 64 | u128::from(span_id), "{call:#?}");
                 assert_eq!(u64::from(context.flags), span_id & 1, "{call:#?}");
-                children += u64::from(span_id != AWAITED);
+                children += u64::from(span_id != WARM_UP);
             }
         }
         let attributes = call.attributes.as_ref().map(|attributes| {
@@ -133,14 +133,14 @@ fn check(publisher: Result<PathBuf, String>, kind: &str, times: u64, filter: Fil
             );
             (attributes.entries[0].key, attributes.entries[0].value.parse().unwrap())
         });
-        let has_attributes = call.context.is_some() && span_id != AWAITED;
+        let has_attributes = call.context.is_some() && span_id != WARM_UP;
         assert_eq!(attributes, has_attributes.then_some((0, span_id)), "{call:#?}");
     }
-    let own = process.said();
+    let own = process.output();
     // The process context was read before all of these calls began.
     let is_own_call = |trace: &&Trace| {
         let Root::Call(call) = &trace.root else { return false };
-        call.call.name() == "pread64" && call.args[2] == 1 && ![0, AWAITED].contains(&call.args[3])
+        call.call.name() == "pread64" && call.args[2] == 1 && ![0, WARM_UP].contains(&call.args[3])
     };
     let names = |trace: &Trace| trace.names.process.as_ref().map(|process| process.thread_keys.clone());
     let has_keys = |trace: &&Trace| names(trace) == Some(vec!["work.number".into()]);

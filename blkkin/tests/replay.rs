@@ -13,8 +13,8 @@
 #[path = "../../bus/tests/support/mod.rs"]
 mod broker;
 mod common;
-#[path = "support/nodes.rs"]
-mod nodes;
+#[path = "support/synthetic_batches.rs"]
+mod synthetic_batches;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -35,12 +35,12 @@ fn record(folder: &Path) -> HashMap<u128, Vec<EventBatch>> {
     let mut all = HashMap::new();
     let mut recorder = Recorder::open(folder).unwrap();
     for node in 1..=2 {
-        let mut batches = nodes::batches(node, 12_000);
+        let mut batches = synthetic_batches::batches(node, 12_000);
         batches.dedup_by_key(|batch| batch.sequence);
         batches.iter().for_each(|batch| recorder.add(&v1::encode(batch)).unwrap());
         all.insert(node, batches);
     }
-    assert!(all.values().map(|batches| nodes::events(batches)).sum::<usize>() > 40_000);
+    assert!(all.values().map(|batches| synthetic_batches::event_count(batches)).sum::<usize>() > 40_000);
     all
 }
 

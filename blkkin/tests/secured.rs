@@ -13,9 +13,9 @@
 #[path = "../../bus/tests/support/mod.rs"]
 mod broker;
 mod common;
-#[path = "support/nodes.rs"]
-mod nodes;
 mod support;
+#[path = "support/synthetic_batches.rs"]
+mod synthetic_batches;
 #[path = "support/traces.rs"]
 mod traces;
 
@@ -40,7 +40,7 @@ use broker::Broker;
 use broker::secure::{About, Listener, PASSWORD, Right, allow};
 use support::or_skip;
 use support::service::Service;
-use traces::{Pieces, TraceReader, difference, total};
+use traces::{FragmentCounts, TraceReader, difference, total};
 
 const NODES: u128 = 4;
 const CALLS: u64 = 2_000;
@@ -62,7 +62,7 @@ fn start(settings: &Settings, folder: &Path, name: &str, args: &[&str]) -> Servi
 
 /// Result of the join stage alone: fragments, and the spans in them.
 #[derive(Default)]
-struct Expected(Pieces, BTreeSet<(TraceId, SpanId)>);
+struct Expected(FragmentCounts, BTreeSet<(TraceId, SpanId)>);
 
 impl Outlet for Expected {
     fn piece(&mut self, _: u32, _: u64, piece: TraceFragment) {
@@ -129,8 +129,8 @@ fn over_tls_with_kip_848_every_span_arrives_although_members_are_killed() {
     allow(broker.port(), About::Group, "blkkin-*", Right::Read);
     root.create_topic("zipkin", 1, Some(1)).unwrap();
     let mut settings = broker.guard().settings(Listener::ScramTls);
-    let all: Vec<_> = (1..=NODES).map(|node| nodes::batches(node, CALLS)).collect();
-    println!("{} events", all.iter().map(|batches| nodes::events(batches)).sum::<usize>());
+    let all: Vec<_> = (1..=NODES).map(|node| synthetic_batches::batches(node, CALLS)).collect();
+    println!("{} events", all.iter().map(|batches| synthetic_batches::event_count(batches)).sum::<usize>());
     let Expected(pieces, spans) = expected(&all);
     let [first, second] = [0, 1].map(|part| {
         let recording = folder.path().join(format!("recording{part}"));
@@ -156,25 +156,25 @@ fn over_tls_with_kip_848_every_span_arrives_although_members_are_killed() {
     // session expires.
     let static_member = ["--instance", "one"];
     let (mut one, two) = (aggregator("one", &static_member), aggregator("two", &[]));
-    [&one, &two].iter().for_each(|service| service.says("aggregating; events from", TIMEOUT));
+    [&one, &two].iter().for_each(|service| service.wait_for_output("aggregating; events from", TIMEOUT));
     let (mut left, right) = (exporter("left"), exporter("right"));
-    [&left, &right].iter().for_each(|service| service.says("exporting", TIMEOUT));
+    [&left, &right].iter().for_each(|service| service.wait_for_output("exporting", TIMEOUT));
     agent(&first);
     let mut reader = TraceReader::new(&root, PARTITIONS as i32);
     reader.read_until(TIMEOUT, |found| total(found) * 4 > total(&pieces));
     one.kill();
     left.kill();
-    one.start_again();
+    one.restart();
     agent(&second);
     reader.read(total(&pieces), TIMEOUT);
     let found = exported(&root, spans.len());
 
     let ended = [one, two, right].map(Service::finish);
-    let difference = difference(&pieces, &reader.pieces);
+    let difference = difference(&pieces, &reader.fragments);
     assert!(
         difference.is_empty(),
         "{} of {}: {difference:#?}\n{ended:#?}",
-        total(&reader.pieces),
+        total(&reader.fragments),
         total(&pieces)
     );
     assert_eq!(found.len(), spans.len(), "{ended:#?}");
@@ -185,11 +185,11 @@ fn over_tls_with_kip_848_every_span_arrives_although_members_are_killed() {
     // No log contains the password, also not after a wrong one.
     settings.extra.insert("sasl.password".to_owned(), format!("{PASSWORD}x"));
     let rejected = start(&settings, folder.path(), "wrong", &["exporter", "--to", &to]);
-    rejected.says("invalid credentials", TIMEOUT);
-    rejected.says("sasl.password", TIMEOUT);
+    rejected.wait_for_output("invalid credentials", TIMEOUT);
+    rejected.wait_for_output("sasl.password", TIMEOUT);
     assert_eq!(rejected.finish().0, Some(0));
     let rejected = start(&settings, folder.path(), "wrong-too", &aggregate);
-    rejected.says("invalid credentials", TIMEOUT);
+    rejected.wait_for_output("invalid credentials", TIMEOUT);
     assert_eq!(rejected.finish().0, Some(0));
     for file in fs::read_dir(folder.path()).unwrap().flatten().filter(|file| file.path().is_file()) {
         let log = fs::read_to_string(file.path()).unwrap();

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use broker::Broker;
 use support::disk::Disk;
-use support::live::{Live, eventually};
+use support::live::{LiveTrace, eventually};
 use support::metrics::{address, get, value};
 use support::{needs, or_skip};
 use tempfile::TempDir;
@@ -184,7 +184,7 @@ fn an_agent_reports_since_when_its_cluster_is_unreachable() {
     let disk = or_skip!(Disk::raw(16 << 20));
     let mut broker = or_skip!(Broker::start());
     let brokers = broker.settings().brokers;
-    for spool in ["off", &disk.beside("spool").display().to_string()] {
+    for spool in ["off", &disk.file("spool").display().to_string()] {
         let manager = Manager::new();
         let args = ["agent", "--brokers", &brokers, "--device", disk.name(), "--spool", spool];
         let args = [&args[..], &["--metrics", "127.0.0.1:0"]].concat();
@@ -229,7 +229,7 @@ fn two_capabilities_are_enough() {
     needs!("losetup", "dd", "setpriv");
     let disk = or_skip!(Disk::raw(16 << 20));
     let folder = tempfile::tempdir().unwrap();
-    let binary = common::for_nobody(folder.path());
+    let binary = common::copy_for_unprivileged(folder.path());
     let mut tracer = Command::new("setpriv");
     tracer.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
     for set in ["--inh-caps", "--ambient-caps", "--bounding-set"] {
@@ -240,7 +240,7 @@ fn two_capabilities_are_enough() {
     // The unprivileged user may not create files there.
     fs::write(&report, "").unwrap();
     std::os::unix::fs::chown(&report, Some(65534), None).unwrap();
-    let live = Live::start(&mut tracer, report);
+    let live = LiveTrace::start(&mut tracer, report);
     read(&disk);
     let report = live.finish();
     // A missed completion is counted.

@@ -18,10 +18,10 @@
 mod broker;
 mod common;
 mod exporting;
-#[path = "support/nodes.rs"]
-mod nodes;
 mod soaking;
 mod support;
+#[path = "support/synthetic_batches.rs"]
+mod synthetic_batches;
 #[path = "support/traces.rs"]
 mod traces;
 #[path = "support/zipkin.rs"]
@@ -31,11 +31,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use broker::Broker;
-use soaking::books::SpanBooks;
-use soaking::chance::Chance;
+use soaking::node_recordings::NodeRecordings;
 use soaking::pipeline::{PARTITIONS, Pipeline, Victim};
-use soaking::worlds::Worlds;
-use soaking::{books, live};
+use soaking::rng::Rng;
+use soaking::span_multiset::SpanMultiset;
+use soaking::{live, span_multiset};
 use support::or_skip;
 use traces::TraceReader;
 use zipkin::Zipkin;
@@ -83,8 +83,8 @@ impl SoakConfig {
 /// State that all rounds share.
 struct Soak {
     zipkin: Zipkin,
-    worlds: Worlds,
-    meant: SpanBooks,
+    recordings_of_nodes: NodeRecordings,
+    expected_spans: SpanMultiset,
     folder: tempfile::TempDir,
 }
 
@@ -93,27 +93,29 @@ impl Soak {
     fn recordings(&self, round: &str) -> (PathBuf, Vec<PathBuf>) {
         let folder = self.folder.path().join(round);
         std::fs::create_dir(&folder).unwrap();
-        let recordings = self.worlds.record(&folder);
+        let recordings = self.recordings_of_nodes.record(&folder);
         (folder, recordings)
     }
 
-    fn assert_all_in_zipkin(&self, pipeline: &Pipeline, what: &str) -> SpanBooks {
-        books::assert_in_zipkin(&self.zipkin, &self.meant, || format!("{what}\n{}", pipeline.said()))
+    fn assert_all_in_zipkin(&self, pipeline: &Pipeline, what: &str) -> SpanMultiset {
+        span_multiset::assert_in_zipkin(&self.zipkin, &self.expected_spans, || {
+            format!("{what}\n{}", pipeline.output())
+        })
     }
 
     /// Runs a round in which only Zipkin is killed, at the end.
-    fn run_without_kills(&mut self, broker: Broker) -> SpanBooks {
+    fn run_without_kills(&mut self, broker: Broker) -> SpanMultiset {
         let start = Instant::now();
         let (folder, recordings) = self.recordings("quietly");
         let mut pipeline =
-            Pipeline::start(broker, &folder, &self.zipkin.url(), NEVER_IDLE, self.worlds.events);
+            Pipeline::start(broker, &folder, &self.zipkin.url(), NEVER_IDLE, self.recordings_of_nodes.events);
         pipeline.replay(&recordings, None);
         pipeline.settle();
         let found = self.assert_all_in_zipkin(&pipeline, "quietly");
         println!(
             "no kills: {} events, {} fragments, {} spans in Zipkin, as expected ({} s)",
-            self.worlds.events,
-            self.meant.pieces,
+            self.recordings_of_nodes.events,
+            self.expected_spans.fragments,
             found.total(),
             start.elapsed().as_secs()
         );
@@ -137,31 +139,31 @@ impl Soak {
     /// Restarts Zipkin without its memory.
     fn restart_zipkin(&mut self) {
         self.zipkin.kill();
-        self.zipkin.up();
-        assert_eq!(SpanBooks::in_zipkin(&self.zipkin, &self.meant).total(), 0, "Zipkin is empty");
+        self.zipkin.restart();
+        assert_eq!(SpanMultiset::in_zipkin(&self.zipkin, &self.expected_spans).total(), 0, "Zipkin is empty");
     }
 
     /// Runs a round in which every kind of process is killed repeatedly.
-    fn run_with_kills(&mut self, broker: Broker, seed: u64, rate: u32, expected: &SpanBooks) {
+    fn run_with_kills(&mut self, broker: Broker, seed: u64, rate: u32, expected: &SpanMultiset) {
         let start = Instant::now();
         self.restart_zipkin();
         let (folder, recordings) = self.recordings(&format!("seed-{seed}"));
         let mut pipeline =
-            Pipeline::start(broker, &folder, &self.zipkin.url(), NEVER_IDLE, self.worlds.events);
+            Pipeline::start(broker, &folder, &self.zipkin.url(), NEVER_IDLE, self.recordings_of_nodes.events);
         pipeline.replay(&recordings, Some(rate));
-        let killed = pipeline.torment(&mut Chance::new(seed), &VICTIMS, Pipeline::agents_ended);
+        let killed = pipeline.kill_repeatedly(&mut Rng::new(seed), &VICTIMS, Pipeline::agents_ended);
         println!("seed {seed}: killed: {}", killed.join(", "));
         pipeline.settle();
         let found = self.assert_all_in_zipkin(&pipeline, &format!("seed {seed}"));
         assert!(found == *expected, "seed {seed}");
         let took = start.elapsed().as_secs();
         let mut reader = TraceReader::new(&pipeline.settings(), PARTITIONS as i32);
-        reader.read_until(TIMEOUT, |pieces| traces::total(pieces) as u64 >= self.meant.pieces);
-        assert_eq!(traces::total(&reader.pieces) as u64, self.meant.pieces, "seed {seed}");
+        reader.read_until(TIMEOUT, |pieces| traces::total(pieces) as u64 >= self.expected_spans.fragments);
+        assert_eq!(traces::total(&reader.fragments) as u64, self.expected_spans.fragments, "seed {seed}");
         println!(
             "seed {seed}: {} events, {} fragments, {} of them written twice, {} spans in Zipkin, as without kills ({took} s)",
-            self.worlds.events,
-            self.meant.pieces,
+            self.recordings_of_nodes.events,
+            self.expected_spans.fragments,
             reader.repeated,
             found.total(),
         );
@@ -174,11 +176,11 @@ impl Soak {
 fn no_span_is_lost_or_duplicated_when_processes_are_killed() {
     let config = SoakConfig::from_environment();
     let broker = or_skip!(Broker::start());
-    let worlds = Worlds::of(config.events);
-    let meant = worlds.meant();
-    let zipkin = or_skip!(Zipkin::holding(meant.total() as u32 * 5 / 4 + 50_000));
+    let recordings_of_nodes = NodeRecordings::of(config.events);
+    let expected_spans = recordings_of_nodes.expected();
+    let zipkin = or_skip!(Zipkin::with_capacity(expected_spans.total() as u32 * 5 / 4 + 50_000));
     let folder = tempfile::tempdir().unwrap();
-    let mut soak = Soak { zipkin, worlds, meant, folder };
+    let mut soak = Soak { zipkin, recordings_of_nodes, expected_spans, folder };
     let expected = soak.run_without_kills(broker);
     let start = Instant::now();
     let mut round = 0;

@@ -29,7 +29,7 @@ use spooling::agent::Agent;
 use spooling::bpffs::Bpffs;
 use spooling::caller::Caller;
 use spooling::manager::Manager;
-use spooling::topic::{consume, tally, told};
+use spooling::topic::{consume, record_counts, reported_losses};
 use support::live::eventually;
 use support::metrics::value;
 use support::{needs, or_skip};
@@ -53,21 +53,21 @@ fn while_the_broker_is_unreachable_events_wait_in_the_spool_in_order() {
     let settings = broker.settings();
     let agent = Agent::start(home.path(), &settings.brokers, &caller, &["--set", SMALL_QUEUE]);
     caller.make(5_000);
-    assert!(eventually(|| agent.figure("agent_events_delivered_total") > 0.0));
+    assert!(eventually(|| agent.metric("agent_events_delivered_total") > 0.0));
     broker.kill();
     caller.make(150_000);
-    assert!(eventually(|| agent.figure("spool_bytes") > 1_200_000.0), "{}", agent.metrics());
-    assert!(agent.figure("spool_oldest_seconds") > 0.0);
+    assert!(eventually(|| agent.metric("spool_bytes") > 1_200_000.0), "{}", agent.metrics());
+    assert!(agent.metric("spool_oldest_seconds") > 0.0);
     broker.up();
     caller.make(5_000);
-    assert!(eventually(|| agent.figure("spool_batches") < 5.0), "{}", agent.metrics());
-    let read = agent.figure("spool_batches_read_total");
+    assert!(eventually(|| agent.metric("spool_batches") < 5.0), "{}", agent.metrics());
+    let read = agent.metric("spool_batches_read_total");
     let (status, log) = agent.finish();
     assert_eq!(status, Some(0), "{log}");
     assert!(!log.contains("stay in the spool"), "{log}");
     let batches = consume(&settings);
     let last = batches.last().unwrap();
-    let calls = tally(&batches, last.source.epoch).calls;
+    let calls = record_counts(&batches, last.source.epoch).calls;
     println!("{read} batches read back; {calls} calls, {} dropped at the rings", last.stats.calls.dropped);
     assert!(read > 0.0, "the spool was needed");
     assert_eq!(calls + last.stats.calls.dropped, caller.made());
@@ -83,12 +83,12 @@ fn the_next_agent_recovers_the_spool_and_counts_a_truncated_batch() {
     let start = || Agent::start(home.path(), &settings.brokers, &caller, &["--set", SMALL_QUEUE]);
     let first = start();
     caller.make(20_000);
-    assert!(eventually(|| first.figure("spool_batches") > 3.0));
+    assert!(eventually(|| first.metric("spool_batches") > 3.0));
     first.kill();
     let second = start();
-    assert!(second.said().contains("batches of earlier starts in the spool"), "{}", second.said());
+    assert!(second.output().contains("batches of earlier starts in the spool"), "{}", second.output());
     caller.make(20_000);
-    assert!(eventually(|| second.figure("spool_batches_written_total") > 3.0));
+    assert!(eventually(|| second.metric("spool_batches_written_total") > 3.0));
     let refused =
         common::run(&["agent", "--brokers", "h:1", "--spool", home.path().join("spool").to_str().unwrap()]);
     refused.assert_refused(125, "cannot use the spool", "--spool with a folder of its own");
@@ -98,9 +98,9 @@ fn the_next_agent_recovers_the_spool_and_counts_a_truncated_batch() {
     let length = fs::metadata(&truncated).unwrap().len();
     fs::OpenOptions::new().write(true).open(truncated).unwrap().set_len(length - 3).unwrap();
     let third = start();
-    assert!(third.said().contains("1 are truncated and lost"), "{}", third.said());
-    assert_eq!(third.figure("spool_batches_corrupt_total"), 1.0);
-    let found = third.figure("spool_batches_recovered_total");
+    assert!(third.output().contains("1 are truncated and lost"), "{}", third.output());
+    assert_eq!(third.metric("spool_batches_corrupt_total"), 1.0);
+    let found = third.metric("spool_batches_recovered_total");
     caller.make(1_000);
     // Without a cluster it exits soon, and leaves its batches in the spool.
     let (status, log) = third.finish();
@@ -108,7 +108,7 @@ fn the_next_agent_recovers_the_spool_and_counts_a_truncated_batch() {
     assert!(log.contains("stay in the spool"), "{log}");
     broker.up();
     let fourth = start();
-    assert!(eventually(|| fourth.figure("spool_batches") < 5.0), "{}", fourth.metrics());
+    assert!(eventually(|| fourth.metric("spool_batches") < 5.0), "{}", fourth.metrics());
     let (status, log) = fourth.finish();
     assert_eq!(status, Some(0), "{log}");
     let batches = consume(&settings);
@@ -117,7 +117,7 @@ fn the_next_agent_recovers_the_spool_and_counts_a_truncated_batch() {
     assert_eq!(epochs.len(), 4, "start by start, oldest first: {epochs:?}");
     let count_of = |nth: usize| batches.iter().filter(|batch| batch.source.epoch == epochs[nth]).count();
     assert_eq!((count_of(0) + count_of(1)) as f64, found, "all that was whole");
-    let calls = epochs.iter().map(|epoch| tally(&batches, *epoch).calls).collect::<Vec<_>>();
+    let calls = epochs.iter().map(|epoch| record_counts(&batches, *epoch).calls).collect::<Vec<_>>();
     println!("{found} batches found, calls by start: {calls:?}");
     assert!(calls[0] > 0 && calls[1] > 0 && calls[2] == 1_000, "{calls:?}");
 }
@@ -138,19 +138,19 @@ fn refused_events_wait_in_the_spool() {
     let more: Vec<_> = set.iter().flat_map(|word| ["--set", word]).collect();
     let agent = Agent::start(home.path(), &as_user.brokers, &caller, &more);
     caller.make(20_000);
-    assert!(eventually(|| agent.said().contains("refused events stay in the spool")), "{}", agent.said());
-    assert_eq!(agent.figure("agent_events_delivered_total"), 0.0);
+    assert!(eventually(|| agent.output().contains("refused events stay in the spool")), "{}", agent.output());
+    assert_eq!(agent.metric("agent_events_delivered_total"), 0.0);
     caller.make(20_000);
-    assert!(eventually(|| agent.figure("spool_batches") > 3.0), "{}", agent.metrics());
+    assert!(eventually(|| agent.metric("spool_batches") > 3.0), "{}", agent.metrics());
     allow(broker.port(), About::Topic, EVENTS, Right::Write);
     caller.make(1_000);
-    assert!(eventually(|| agent.figure("spool_batches") < 5.0), "{}", agent.metrics());
-    assert_eq!(agent.figure("agent_events_failed_total"), 0.0);
+    assert!(eventually(|| agent.metric("spool_batches") < 5.0), "{}", agent.metrics());
+    assert_eq!(agent.metric("agent_events_failed_total"), 0.0);
     let (status, log) = agent.finish();
     assert_eq!(status, Some(0), "{log}");
     let batches = consume(&settings);
     let last = batches.last().unwrap();
-    let calls = tally(&batches, last.source.epoch).calls;
+    let calls = record_counts(&batches, last.source.epoch).calls;
     assert_eq!(calls + last.stats.calls.dropped, caller.made());
     assert_eq!(caller.made(), 41_000);
 }
@@ -163,24 +163,24 @@ fn a_full_spool_blocks_the_tracer_and_every_call_is_accounted_for() {
     broker.kill();
     let more = ["--set", SMALL_QUEUE, "--spool-max", "4M", "--ring-size", "64K"];
     let agent = Agent::start(home.path(), &settings.brokers, &caller, &more);
-    caller.without_end(true);
+    caller.set_endless(true);
     caller.order(0);
-    let dropped = || agent.figure("records_dropped_total{kind=\"call\"}");
+    let dropped = || agent.metric("records_dropped_total{kind=\"call\"}");
     assert!(
-        eventually(|| agent.figure("agent_waited_seconds_total") > 0.3 && dropped() > 0.0),
+        eventually(|| agent.metric("agent_waited_seconds_total") > 0.3 && dropped() > 0.0),
         "{}",
         agent.metrics()
     );
-    assert!(agent.figure("spool_bytes") <= f64::from(4 << 20));
+    assert!(agent.metric("spool_bytes") <= f64::from(4 << 20));
     assert!(files(home.path()).iter().map(|file| fs::metadata(file).unwrap().len()).sum::<u64>() <= 4 << 20);
-    caller.without_end(false);
+    caller.set_endless(false);
     broker.up();
-    assert!(eventually(|| agent.figure("spool_batches") < 5.0), "{}", agent.metrics());
+    assert!(eventually(|| agent.metric("spool_batches") < 5.0), "{}", agent.metrics());
     let (status, log) = agent.finish();
     assert_eq!(status, Some(0), "{log}");
     let batches = consume(&settings);
     let last = batches.last().unwrap();
-    let (calls, dropped) = (tally(&batches, last.source.epoch).calls, last.stats.calls.dropped);
+    let (calls, dropped) = (record_counts(&batches, last.source.epoch).calls, last.stats.calls.dropped);
     println!("{} calls: {calls} arrived, {dropped} had no room in a ring", caller.made());
     assert!(dropped > 0);
     assert_eq!(calls + dropped, caller.made());
@@ -230,8 +230,9 @@ fn losses_of_a_killed_agent_are_reported_exactly() {
     let batches = consume(&settings);
     let (mut lost, mut arrived_total) = (0, 0);
     for (epoch, all_were_made) in &rounds {
-        let report = told(&batches, *epoch).unwrap_or_else(|| panic!("{epoch:?} was not reported"));
-        let arrived = tally(&batches, *epoch);
+        let report =
+            reported_losses(&batches, *epoch).unwrap_or_else(|| panic!("{epoch:?} was not reported"));
+        let arrived = record_counts(&batches, *epoch);
         let sum = arrived.saturating_add(&report.lost());
         assert_eq!(
             (sum, report.unacknowledged),
@@ -259,28 +260,28 @@ fn a_managers_descriptor_store_is_enough_to_report_losses() {
     let none = home.path().to_str().unwrap();
     let start = |manager: &Manager| {
         let by = |command| manager.start(command);
-        Agent::start_by(home.path(), &settings.brokers, &caller, &["--bpffs", none], by)
+        Agent::start_with(home.path(), &settings.brokers, &caller, &["--bpffs", none], by)
     };
     let first = start(&manager);
     caller.make(CALLS);
     assert!(!first.kill().contains("unknown"));
-    manager.hear();
-    assert_eq!(manager.kept.len(), 2, "{:?}", manager.kept);
+    manager.receive_notifications();
+    assert_eq!(manager.stored.len(), 2, "{:?}", manager.stored);
     let killed = manager.names();
     let second = start(&manager);
-    assert!(second.said().contains("was killed"), "{}", second.said());
+    assert!(second.output().contains("was killed"), "{}", second.output());
     assert!(eventually(|| {
-        manager.hear();
-        manager.kept.len() == 2 && manager.names() != killed
+        manager.receive_notifications();
+        manager.stored.len() == 2 && manager.names() != killed
     }));
     let (status, log) = second.finish();
     assert_eq!(status, Some(0), "{log}");
-    manager.hear();
-    assert!(manager.kept.is_empty(), "a normal exit leaves nothing: {:?}", manager.kept);
+    manager.receive_notifications();
+    assert!(manager.stored.is_empty(), "a normal exit leaves nothing: {:?}", manager.stored);
     let batches = consume(&settings);
     let epoch = batches.iter().flat_map(|batch| &batch.crashed_runs).next().unwrap().epoch.unwrap();
-    let report = told(&batches, epoch).unwrap();
-    let sum = tally(&batches, epoch).saturating_add(&report.lost());
+    let report = reported_losses(&batches, epoch).unwrap();
+    let sum = record_counts(&batches, epoch).saturating_add(&report.lost());
     assert_eq!((sum, report.fired.calls), (report.fired, CALLS), "{report:?}");
 }
 
@@ -291,11 +292,15 @@ fn without_pinning_losses_are_unknown_and_not_zero() {
     let none = home.path().to_str().unwrap();
     let start = || Agent::start(home.path(), "127.0.0.1:1", &caller, &["--bpffs", none]);
     let first = start();
-    assert!(first.said().contains("losses of this agent after a crash will be unknown"), "{}", first.said());
-    assert!(first.said().contains("is not a BPF file system"), "{}", first.said());
+    assert!(
+        first.output().contains("losses of this agent after a crash will be unknown"),
+        "{}",
+        first.output()
+    );
+    assert!(first.output().contains("is not a BPF file system"), "{}", first.output());
     first.kill();
     let second = start();
-    assert!(second.said().contains("are unknown"), "{}", second.said());
+    assert!(second.output().contains("are unknown"), "{}", second.output());
     let metrics = second.metrics();
     assert_eq!(value(&metrics, "blkkin_crashed_runs_total{losses=\"unknown\"}"), 1.0);
     assert!(!metrics.contains("crashed_run_records_lost"), "{metrics}");

@@ -24,9 +24,9 @@ use blkkin_wire::event::RequestEvent;
 use blkkin_wire::ids::FileId;
 use blkkin_wire::syscalls::{SyscallClass, SyscallId};
 
-use support::actor::Actor;
 use support::disk::Disk;
-use support::recording::{Recording, record, until_whole};
+use support::gated_process::GatedProcess;
+use support::recording::{Recording, record, until_complete};
 use support::tools::{capture, tool};
 use support::{needs, or_skip};
 
@@ -58,7 +58,7 @@ fn syncs(journal: &str) {
     needs!("sqlite3", "losetup", "mkfs.ext4");
     let disk = or_skip!(Disk::ext4(DISK));
     let mut round = 0;
-    let recording = until_whole(|| {
+    let recording = until_complete(|| {
         round += 1;
         trace(&disk, &folder(&disk, &format!("{round}")), journal)
     });
@@ -116,7 +116,7 @@ fn counts(journal: &str) {
 
 /// Returns strace's counts of the calls that blkkin traces.
 fn strace(disk: &Disk, folder: &Path, journal: &str) -> BTreeMap<String, u64> {
-    let table = disk.beside("strace.txt");
+    let table = disk.file("strace.txt");
     let mut command = tool("strace");
     command.args(["-f", "-c", "-o"]).arg(&table).args(args(folder, journal));
     capture(command.stdin(Stdio::null())).unwrap();
@@ -130,9 +130,9 @@ fn strace(disk: &Disk, folder: &Path, journal: &str) -> BTreeMap<String, u64> {
 }
 
 fn trace(disk: &Disk, folder: &Path, journal: &str) -> Recording {
-    let mut process = Actor::program(&args(folder, journal), &disk.beside("sqlite.out"));
+    let mut process = GatedProcess::program(&args(folder, journal), &disk.file("sqlite.out"));
     let recording = record(&TracerConfig::default(), &mut [&mut process]);
-    let output = fs::read_to_string(disk.beside("sqlite.out")).unwrap();
+    let output = fs::read_to_string(disk.file("sqlite.out")).unwrap();
     assert!(output.ends_with(&format!("\n{INSERTS}\n")), "{output}");
     recording
 }

@@ -17,9 +17,9 @@ use blkkin_aggregator::trace::Trace;
 use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{BioEvent, Submitter};
 
-use support::actor::Actor;
 use support::disk::{Disk, Statistics, Upper};
-use support::recording::{Recording, until_whole};
+use support::gated_process::GatedProcess;
+use support::recording::{Recording, until_complete};
 use support::{needs, or_skip};
 
 const LOWER: u64 = 96 << 20;
@@ -52,9 +52,9 @@ fn assert_traced(arguments: &[&str]) {
     let args = ["fio", "--name=t", "--direct=1", "--randrepeat=1", "--allow_file_create=0", &target];
     let args = [&args[..], arguments].concat();
     let mut counted = disk.statistics();
-    let recording = until_whole(|| {
+    let recording = until_complete(|| {
         let before = disk.statistics();
-        let mut process = Actor::program(&args, &disk.beside("fio.out"));
+        let mut process = GatedProcess::program(&args, &disk.file("fio.out"));
         let config = TracerConfig { kernel_origin: true, ..TracerConfig::default() };
         let recording = support::recording::record(&config, &mut [&mut process]);
         counted = disk.statistics().since(before);

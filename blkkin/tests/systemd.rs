@@ -102,12 +102,12 @@ fn the_units_work_under_systemd() {
             &format!("brokers = \"{}\"\nto = [\"zipkin={spans}\"]\n", broker.settings().brokers),
         ),
     ];
-    let systemd = or_skip!(Systemd::boot(&all.concat(), Path::new(env!("CARGO_BIN_EXE_blkkin"))));
-    println!("{}", systemd.on(&["systemctl", "--version"]).unwrap().lines().next().unwrap());
+    let systemd = or_skip!(Systemd::start(&all.concat(), Path::new(env!("CARGO_BIN_EXE_blkkin"))));
+    println!("{}", systemd.run(&["systemctl", "--version"]).unwrap().lines().next().unwrap());
 
     // `systemctl start` returns when the service has reported readiness.
     for (unit, expected) in [(AGENT, AGENT_CAPABILITIES), ("blkkin-aggregator", 0), ("blkkin-exporter", 0)] {
-        let started = systemd.ctl(&["start", unit]);
+        let started = systemd.systemctl(&["start", unit]);
         let status = || systemd.property(unit, "ExecMainStatus");
         assert!(started.is_ok(), "{started:?}, {}\n{}", status(), log(&systemd, unit));
         assert_eq!(systemd.property(unit, "ActiveState"), "active");
@@ -137,7 +137,7 @@ fn the_units_work_under_systemd() {
     let stored = || systemd.property(AGENT, "NFileDescriptorStore");
     assert_eq!(stored(), "2", "counter map and progress map");
     let killed = main_pid(&systemd, AGENT);
-    systemd.on(&["kill", "-KILL", &killed]).unwrap();
+    systemd.run(&["kill", "-KILL", &killed]).unwrap();
     assert!(eventually(|| runs_again(&systemd, &killed)), "{}", log(&systemd, AGENT));
     let starts = |losses: &str| {
         value(&metrics(&systemd, AGENT), &format!("blkkin_crashed_runs_total{{losses=\"{losses}\"}}"))
@@ -149,7 +149,7 @@ fn the_units_work_under_systemd() {
 
     // After SIGSTOP the watchdog notifications are missing: systemd kills and restarts the agent.
     let stopped = main_pid(&systemd, AGENT);
-    systemd.on(&["kill", "-STOP", &stopped]).unwrap();
+    systemd.run(&["kill", "-STOP", &stopped]).unwrap();
     assert!(eventually(|| systemd.property(AGENT, "Result") == "watchdog"), "{}", log(&systemd, AGENT));
     assert!(eventually(|| runs_again(&systemd, &stopped)), "{}", log(&systemd, AGENT));
     assert_eq!(systemd.property(AGENT, "NRestarts"), "2");
@@ -157,7 +157,7 @@ fn the_units_work_under_systemd() {
     // On stop each service sends its pending data, reports the totals, and exits with 0.
     read(&disk);
     for unit in [AGENT, "blkkin-exporter", "blkkin-aggregator"] {
-        systemd.ctl(&["stop", unit]).unwrap();
+        systemd.systemctl(&["stop", unit]).unwrap();
         let state = ["ActiveState", "Result", "ExecMainStatus"].map(|name| systemd.property(unit, name));
         assert_eq!(state, ["inactive", "success", "0"], "{unit}: {}", log(&systemd, unit));
     }

@@ -23,10 +23,12 @@ use blkkin_tracer::TracerConfig;
 use blkkin_wire::batch::SourceStats;
 use blkkin_wire::event::SyscallEvent;
 
-use support::actor::Actor;
 use support::context::Programs;
-use support::context::play::{hear, judge, ring_for_a_million, words};
+use support::context::recorded_program::{
+    assert_contexts, record_with_output, ring_for_a_million, writer_args,
+};
 use support::disk::Disk;
+use support::gated_process::GatedProcess;
 use support::live::eventually;
 use support::recording::{Recorder, Recording};
 use support::{needs, or_skip};
@@ -42,13 +44,13 @@ fn config() -> TracerConfig {
 
 /// Counts the one-byte calls outside of any span.
 fn calls_without_parent(recording: &Recording) -> u64 {
-    let calls = recording.named("pread64").into_iter().filter(|call| call.args[2] == 1);
+    let calls = recording.calls_named("pread64").into_iter().filter(|call| call.args[2] == 1);
     calls.filter(|call| call.context.is_none() && call.args[3] == 0).count() as u64
 }
 
 fn assert_nothing_failed(recording: &Recording) {
-    let SourceStats { contexts_faulted, contexts_invalid, .. } = recording.accounts;
-    assert_eq!((contexts_faulted, contexts_invalid), (0, 0), "{:#?}", recording.accounts);
+    let SourceStats { contexts_faulted, contexts_invalid, .. } = recording.stats;
+    assert_eq!((contexts_faulted, contexts_invalid), (0, 0), "{:#?}", recording.stats);
 }
 
 /// C, with two threads at once for each span.
@@ -57,9 +59,9 @@ fn each_call_of_threads_in_c_is_a_child_of_its_span() {
     const CALLS: u64 = 50;
     needs!();
     let programs = or_skip!(Programs::of("own"));
-    let args = words(&programs, "own", (SPANS, CALLS), 1, &[]);
-    let (recording, _) = hear(&config(), &args, &programs.go());
-    let children = judge(&recording);
+    let args = writer_args(&programs, "own", (SPANS, CALLS), 1, &[]);
+    let (recording, _) = record_with_output(&config(), &args, &programs.go());
+    let children = assert_contexts(&recording);
     println!("C: {children} calls of {} spans, {} without a parent", SPANS, calls_without_parent(&recording));
     assert_eq!(children, 2 * SPANS * CALLS + 4);
     assert_nothing_failed(&recording);
@@ -76,8 +78,8 @@ fn each_call_of_cpp_tasks_that_move_between_threads_is_a_child_of_its_span() {
     let args = [program.clone(), program, go.display().to_string()];
     let numbers = [SPANS, HOPS].map(|number| number.to_string());
     let args: Vec<String> = args.into_iter().chain(numbers).collect();
-    let (recording, own) = hear(&config(), &args, &go);
-    let (children, orphans) = (judge(&recording), calls_without_parent(&recording));
+    let (recording, own) = record_with_output(&config(), &args, &go);
+    let (children, orphans) = (assert_contexts(&recording), calls_without_parent(&recording));
     println!(
         "C++: {children} calls of {} spans, {orphans} without; the program counts: {own}",
         SPANS * (HOPS + 2)
@@ -107,7 +109,7 @@ fn a_thread_that_reuses_memory_has_no_parent_from_the_thread_before() {
         program.await_last_calls();
         let (recording, own) = program.end();
         assert_eq!(
-            (judge(&recording), calls_without_parent(&recording)),
+            (assert_contexts(&recording), calls_without_parent(&recording)),
             (THREADS * CALLS, 2 * THREADS),
             "{name}"
         );
@@ -134,7 +136,7 @@ fn a_process_without_its_library_is_not_counted() {
 /// A run of `threads.c`.
 struct ThreadsProgram {
     go: PathBuf,
-    process: Actor,
+    process: GatedProcess,
     recorder: Recorder,
     _output: TempDir,
 }
@@ -145,10 +147,14 @@ impl ThreadsProgram {
         let library = programs.library(name.contains("loaded"));
         let args = [program.clone(), program, library, go.display().to_string(), threads.to_string()];
         let output = tempfile::tempdir().unwrap();
-        let mut process = Actor::program(&args, &output.path().join("out"));
+        let mut process = GatedProcess::program(&args, &output.path().join("out"));
         let recorder = Recorder::start(&config(), &[process.pid()]);
         process.release();
-        assert!(eventually(|| recorder.in_contexts() > 0), "no context was found: {}", process.said());
+        assert!(
+            eventually(|| recorder.calls_with_context() > 0),
+            "no context was found: {}",
+            process.output()
+        );
         ThreadsProgram { go, process, recorder, _output: output }
     }
 
@@ -158,17 +164,21 @@ impl ThreadsProgram {
 
     /// Waits for the calls that the program makes after it has unloaded its library.
     fn await_last_calls(&self) {
-        assert!(eventually(|| self.recorder.outside(STAYED) > 0), "it does not end: {}", self.process.said());
+        assert!(
+            eventually(|| self.recorder.calls_outside(STAYED) > 0),
+            "it does not end: {}",
+            self.process.output()
+        );
     }
 
     fn end(mut self) -> (Recording, String) {
         std::fs::remove_file(&self.go).unwrap();
-        assert_eq!(self.process.play(), 0, "{}", self.process.said());
+        assert_eq!(self.process.run_to_exit(), 0, "{}", self.process.output());
         let recording = self.recorder.finish();
         recording.assert_balanced();
-        assert_eq!(recording.accounts.calls.dropped, 0, "{:#?}", recording.accounts);
+        assert_eq!(recording.stats.calls.dropped, 0, "{:#?}", recording.stats);
         assert!(recording.calls().all(|call| call.args[3] != STAYED || call.context.is_none()));
-        (recording, self.process.said())
+        (recording, self.process.output())
     }
 }
 
@@ -184,15 +194,16 @@ fn io_submitted_in_a_span_is_a_child_of_it_after_the_span_ended() {
         [("aio", "io_submit", "io_getevents"), ("uring", "io_uring_enter", "io_uring_enter")]
     {
         let disk = or_skip!(Disk::raw(TURNS * READS * BYTES));
-        let programs = or_skip!(Programs::of("later"));
+        let programs = or_skip!(Programs::of("async-reads"));
         let (node, go) = (disk.node().display().to_string(), programs.go());
         let args = [programs.program(), node, go.display().to_string(), kind.to_owned()];
         let numbers = [TURNS, BYTES].map(|number| number.to_string());
         let args: Vec<String> = args.into_iter().chain(numbers).collect();
-        let (recording, _) = hear(&config(), &args, &go);
+        let (recording, _) = record_with_output(&config(), &args, &go);
         assert_nothing_failed(&recording);
         let is_submission = |call: &SyscallEvent| call.args[1] == READS;
-        let waited = recording.named(waits).into_iter().filter(|call| call.args[1] != READS || kind == "aio");
+        let waited =
+            recording.calls_named(waits).into_iter().filter(|call| call.args[1] != READS || kind == "aio");
         let waited: BTreeSet<u64> = waited.map(|call| call.context.as_ref().unwrap().span.0).collect();
         assert_eq!(waited, (1..=TURNS).map(|turn| 2 * turn + 1).collect(), "{kind}");
         let (mut turns, mut bytes, mut later) = (BTreeSet::new(), 0, 0);

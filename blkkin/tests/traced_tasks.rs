@@ -22,10 +22,10 @@ use blkkin_wire::event::{SyscallOutcome, TaskChange};
 use blkkin_wire::ids::{Pid, TaskId, Tid};
 use serde_json::Value;
 
-use support::actor::Actor;
+use support::gated_process::GatedProcess;
 use support::needs;
-use support::one::{act, file, file_of, text};
 use support::recording::{Recorder, assert_calls_not_lost, record};
+use support::single_process::{c_path, create_file, file_of, record_process};
 use support::tools::identity;
 
 const CHILDREN: usize = 200;
@@ -34,12 +34,12 @@ const CHILDREN: usize = 200;
 fn all_children_of_a_script_and_no_other_task() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
-    let (wanted, other) = (file(folder.path(), "wanted", 1), file(folder.path(), "other", 1));
+    let (wanted, other) = (create_file(folder.path(), "wanted", 1), create_file(folder.path(), "other", 1));
     let script = format!("{} wait", format!("cat {} & ", wanted.display()).repeat(CHILDREN));
-    let mut shell = Actor::program(&["sh", "-c", &script], &folder.path().join("out"));
-    let other_name = text(&other);
+    let mut shell = GatedProcess::program(&["sh", "-c", &script], &folder.path().join("out"));
+    let other_name = c_path(&other);
     // An untraced process that opens files at the same time.
-    let mut untraced = Actor::new(move || {
+    let mut untraced = GatedProcess::new(move || {
         for _ in 0..1000 {
             // SAFETY: a string that outlives the calls.
             unsafe { libc::close(libc::open(other_name.as_ptr(), libc::O_RDONLY)) };
@@ -48,10 +48,10 @@ fn all_children_of_a_script_and_no_other_task() {
     });
     untraced.release();
     let recording = record(&TracerConfig::default(), &mut [&mut shell]);
-    assert_eq!(untraced.play(), 0);
-    recording.assert_calls_whole();
+    assert_eq!(untraced.run_to_exit(), 0);
+    recording.assert_calls_complete();
     let openers: HashSet<TaskId> = recording
-        .named("openat")
+        .calls_named("openat")
         .into_iter()
         .filter(|call| file_of(call) == Some(identity(&wanted)))
         .map(|call| call.task.id)
@@ -75,7 +75,7 @@ fn all_children_of_a_script_and_no_other_task() {
 fn run_counts_all_children_of_a_script() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
-    let wanted = file(folder.path(), "wanted", 1);
+    let wanted = create_file(folder.path(), "wanted", 1);
     let script = format!("{} wait", format!("cat {} & ", wanted.display()).repeat(CHILDREN));
     let report = folder.path().join("report.json");
     let json = format!("--json={}", report.display());
@@ -92,7 +92,7 @@ fn run_counts_all_children_of_a_script() {
 fn a_marked_task_that_execs_first_has_an_id() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
-    let mut cat = Actor::program(&["cat", "/dev/null"], &folder.path().join("out"));
+    let mut cat = GatedProcess::program(&["cat", "/dev/null"], &folder.path().join("out"));
     let recording = record(&TracerConfig::default(), &mut [&mut cat]);
     let tasks: HashSet<TaskId> = recording.tasks().map(|task| task.task.id).collect();
     assert_eq!(tasks.len(), 1, "one task: {tasks:?}");
@@ -105,9 +105,9 @@ fn threads_are_tasks_of_one_process() {
     const THREADS: usize = 8;
     const READS: usize = 50;
     let folder = tempfile::tempdir().unwrap();
-    let data = file(folder.path(), "data", 1);
-    let name = text(&data);
-    let recording = act(move || {
+    let data = create_file(folder.path(), "data", 1);
+    let name = c_path(&data);
+    let recording = record_process(move || {
         // SAFETY: a string that outlives the call.
         let fd = unsafe { libc::open(name.as_ptr(), libc::O_RDONLY) };
         let threads =
@@ -115,7 +115,7 @@ fn threads_are_tasks_of_one_process() {
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         0
     });
-    let reads = recording.named("pread64");
+    let reads = recording.calls_named("pread64");
     assert_eq!(reads.len(), THREADS * READS);
     let tasks: HashSet<TaskId> = reads.iter().map(|read| read.task.id).collect();
     let ids: HashSet<(Pid, Tid)> =
@@ -130,9 +130,9 @@ fn threads_are_tasks_of_one_process() {
 fn a_thread_that_execs_keeps_its_task_while_its_number_changes() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
-    let data = file(folder.path(), "data", 1);
-    let (name, cat) = (text(&data), CString::new("cat").unwrap());
-    let recording = act(move || {
+    let data = create_file(folder.path(), "data", 1);
+    let (name, cat) = (c_path(&data), CString::new("cat").unwrap());
+    let recording = record_process(move || {
         // SAFETY: strings that outlive the calls; the list ends with null.
         unsafe {
             let fd = libc::open(name.as_ptr(), libc::O_RDONLY);
@@ -147,11 +147,14 @@ fn a_thread_that_execs_keeps_its_task_while_its_number_changes() {
         }
         1
     });
-    let read =
-        recording.named("pread64").into_iter().find(|call| file_of(call) == Some(identity(&data))).unwrap();
+    let read = recording
+        .calls_named("pread64")
+        .into_iter()
+        .find(|call| file_of(call) == Some(identity(&data)))
+        .unwrap();
     let before = recording.task_of(read);
     assert_ne!(before.tid.0, before.pid.0, "the thread is not the leader");
-    let opens = recording.named("openat");
+    let opens = recording.calls_named("openat");
     // The process's own open, and the one of `cat`.
     let open = opens.into_iter().filter(|call| file_of(call) == Some(identity(&data))).nth(1).unwrap();
     let after = recording.task_of(open);
@@ -168,7 +171,7 @@ fn a_thread_that_execs_keeps_its_task_while_its_number_changes() {
 #[test]
 fn a_call_interrupted_by_the_exit_of_its_process_still_returns() {
     needs!();
-    let recording = act(|| {
+    let recording = record_process(|| {
         let mut ends = [0; 2];
         // SAFETY: room for two numbers.
         assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
@@ -185,7 +188,7 @@ fn a_call_interrupted_by_the_exit_of_its_process_still_returns() {
         recording.calls().filter(|call| call.outcome == SyscallOutcome::Returned(-512)).collect();
     assert_eq!(interrupted.len(), 1, "{interrupted:#?}");
     assert_eq!(interrupted[0].call.name(), "read");
-    let accounts = &recording.accounts;
+    let accounts = &recording.stats;
     assert_eq!(
         (accounts.calls_entered, accounts.calls_incomplete),
         (accounts.calls.fired, 0),
@@ -199,7 +202,7 @@ fn a_call_that_is_open_when_tracing_ends_is_counted() {
     let mut ends = [0; 2];
     // SAFETY: room for two numbers.
     assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
-    let mut process = Actor::new(move || {
+    let mut process = GatedProcess::new(move || {
         block_forever(ends[0]);
         0
     });
@@ -208,7 +211,7 @@ fn a_call_that_is_open_when_tracing_ends_is_counted() {
     wait_until_inside(&format!("/proc/{}", process.pid().0), ends[0]);
     let recording = recorder.finish();
     recording.assert_balanced();
-    let accounts = &recording.accounts;
+    let accounts = &recording.stats;
     assert_eq!((accounts.calls_entered, accounts.calls.fired, accounts.lost()), (1, 0, 0), "{accounts:#?}");
 }
 

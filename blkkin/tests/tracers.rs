@@ -20,8 +20,8 @@ use std::process::Command;
 
 use blkkin_tracer::TracerConfig;
 
-use support::actor::Actor;
-use support::context::play::{AWAITED, RING};
+use support::context::recorded_program::{RING, WARM_UP};
+use support::gated_process::GatedProcess;
 use support::live::eventually;
 use support::recording::{Recorder, Recording};
 use support::tools::capture;
@@ -81,19 +81,23 @@ fn check(library: &str, program: &[&str]) {
     let turns = TURNS.to_string();
     let args: Vec<&str> =
         ENVIRONMENT.iter().chain(program).chain([&*file, &go, &turns].iter()).copied().collect();
-    let mut process = Actor::program(&args, Path::new(&output));
+    let mut process = GatedProcess::program(&args, Path::new(&output));
     let config = TracerConfig { ring_bytes: Some(RING), ..TracerConfig::default() };
     let recorder = Recorder::start(&config, &[process.pid()]);
     process.release();
-    let found = eventually(|| recorder.in_contexts() > 0);
-    assert!(found, "no context was found, and {} publish: {}", recorder.publishing(), process.said());
-    assert!(eventually(|| !recorder.said().is_empty()), "no process context was read: {}", process.said());
+    let found = eventually(|| recorder.calls_with_context() > 0);
+    assert!(found, "no context was found, and {} publish: {}", recorder.publishing(), process.output());
+    assert!(
+        eventually(|| !recorder.process_contexts().is_empty()),
+        "no process context was read: {}",
+        process.output()
+    );
     std::fs::write(&go, "").unwrap();
-    assert_eq!(process.play(), 0, "{}", process.said());
+    assert_eq!(process.run_to_exit(), 0, "{}", process.output());
     let recording = recorder.finish();
     recording.assert_balanced();
-    assert_eq!(recording.accounts.calls.dropped, 0, "{:#?}", recording.accounts);
-    let (children, orphans) = count_calls(&recording, &trace_ids(&process.said()));
+    assert_eq!(recording.stats.calls.dropped, 0, "{:#?}", recording.stats);
+    let (children, orphans) = count_calls(&recording, &trace_ids(&process.output()));
     println!("{library}: {children} calls with a parent, {orphans} without");
     assert_eq!((children, orphans), (3 * TURNS, 2 * TURNS));
 }
@@ -113,8 +117,8 @@ fn trace_ids(output: &str) -> HashMap<u64, u128> {
 /// with a parent and without.
 fn count_calls(recording: &Recording, trace_ids: &HashMap<u64, u128>) -> (usize, usize) {
     let (mut children, mut orphans) = (0, 0);
-    let calls = recording.named("pread64").into_iter().filter(|call| call.args[2] == 1);
-    for call in calls.filter(|call| call.args[3] != AWAITED) {
+    let calls = recording.calls_named("pread64").into_iter().filter(|call| call.args[2] == 1);
+    for call in calls.filter(|call| call.args[3] != WARM_UP) {
         match &call.context {
             None => {
                 assert_eq!(call.args[3], 0, "no parent: {call:#?}");

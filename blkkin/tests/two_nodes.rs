@@ -16,10 +16,10 @@
 #[path = "../../bus/tests/support/mod.rs"]
 mod broker;
 mod common;
-#[path = "support/link.rs"]
-mod link;
-#[path = "support/nbd_nodes.rs"]
-mod nbd_nodes;
+#[path = "support/nbd_fleet.rs"]
+mod nbd_fleet;
+#[path = "support/network_link.rs"]
+mod network_link;
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -27,11 +27,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use link::{ADDRESSES, MACHINES};
-use nbd_nodes::{CUT, CUT_OFF, JOBS, LEFT, LOSS, MIB, World};
-use support::metrics::{described, is_of_nbd, value};
+use nbd_fleet::{CUT, DISCONNECT, JOBS, LOSS, MIB, NbdFleet, UNANSWERED_AT_CLOSE};
+use network_link::{ADDRESSES, MACHINE_IDS};
+use support::metrics::{documented_families, is_nbd_family, value};
 use support::nbd::server;
-use support::resends::Resends;
+use support::retransmits::Retransmits;
 use support::{needs, or_skip};
 
 /// Minimum time that Linux waits for an acknowledgement (include/net/tcp.h, TCP_RTO_MIN: HZ/5).
@@ -55,7 +55,7 @@ impl Request<'_> {
         number(self.client, "nbd.offset").unwrap() as u64
     }
 
-    fn resent(&self) -> i64 {
+    fn retransmitted(&self) -> i64 {
         number(self.client, "nbd.resent").unwrap_or(0)
     }
 }
@@ -100,8 +100,8 @@ fn requests(spans: &[Value], part: u64) -> Vec<Request<'_>> {
             server["annotations"].as_array().into_iter().flatten().find(|note| note["value"] == "answers");
         let answers =
             answers.and_then(|note| note["timestamp"].as_i64()).unwrap_or_else(|| panic!("{server}"));
-        let [begin, took] = ["timestamp", "duration"].map(|key| server[key].as_i64().unwrap());
-        assert!((begin..=begin + took).contains(&answers), "{server}");
+        let [begin, delay] = ["timestamp", "duration"].map(|key| server[key].as_i64().unwrap());
+        assert!((begin..=begin + delay).contains(&answers), "{server}");
     }
     let matched = requests.iter().filter(|request| request.server.is_some()).count();
     assert_eq!(matched, children.len(), "a server span has a parent that is none of these requests");
@@ -122,49 +122,50 @@ const LOST_AMONG: u64 = 150;
 fn delay_loss_and_cuts_of_the_link_are_visible_in_their_requests() {
     needs!("fio", "lttng", "lttng-relayd", "ip", "ss", "nsenter", "busybox");
     let server = or_skip!(server());
-    let world = or_skip!(World::begin(&server));
-    let mut planted = Vec::new();
+    let fleet = or_skip!(NbdFleet::start(&server));
+    let mut delays = Vec::new();
     for (part, ms) in [(0, 2), (1, 10)] {
-        world.link.delay(Duration::from_millis(ms));
-        world.asks(&format!("delay{ms}"), "randread", DELAYED, part);
-        let took = world.link.took();
-        planted.push((part, ms, took, world.ping(101)));
+        fleet.link.delay(Duration::from_millis(ms));
+        fleet.run_fio(&format!("delay{ms}"), "randread", DELAYED, part);
+        let delay = fleet.link.median_delay();
+        delays.push((part, ms, delay, fleet.ping(101)));
     }
-    world.link.delay(Duration::from_millis(2));
-    world.link.lose_reads(12);
-    let watch = Resends::watch(world.folder());
-    let before = world.link.nodes[0].resent();
-    world.asks("loss", "randread", LOST_AMONG, LOSS);
-    world.link.lose_reads(0);
-    let resent = world.link.nodes[0].resent() - before;
-    let lost = world.link.lost();
+    fleet.link.delay(Duration::from_millis(2));
+    fleet.link.drop_reads(12);
+    let watch = Retransmits::start(fleet.folder());
+    let before = fleet.link.nodes[0].retransmitted_segments();
+    fleet.run_fio("loss", "randread", LOST_AMONG, LOSS);
+    fleet.link.drop_reads(0);
+    let retransmitted = fleet.link.nodes[0].retransmitted_segments() - before;
+    let lost = fleet.link.dropped_reads();
     let hidden = match watch {
-        Ok(watch) => watch.on_top_of_hidden(ADDRESSES[0]),
+        Ok(watch) => watch.on_hidden_tasks(ADDRESSES[0]),
         Err(why) => {
             println!("ftrace cannot be used: {why}");
             0
         }
     };
-    world.leave();
-    world.cut();
+    fleet.disconnect_client();
+    fleet.cut_link();
 
     // All requests; only the agent knows about those whose connection was cut.
-    let all = world.figure(0, "nbd_requests_total");
+    let all = fleet.metric(0, "nbd_requests_total");
     assert!(all >= (JOBS * (2 * DELAYED + LOST_AMONG + 1)) as f64, "{all}");
     let left = 2.0 * JOBS as f64;
-    let found = [CUT_OFF, "nbd_replies_total"].map(|name| world.figure(0, name));
+    let found = [UNANSWERED_AT_CLOSE, "nbd_replies_total"].map(|name| fleet.metric(0, name));
     assert_eq!(found, [left, all - left]);
-    assert!(world.figure(0, "nbd_segments_retransmitted_total") >= (lost.len() - hidden) as f64);
-    let shown: BTreeSet<String> = world.families(0).into_iter().filter(|name| is_of_nbd(name)).collect();
-    let described: BTreeSet<String> = described().into_iter().filter(|name| is_of_nbd(name)).collect();
+    assert!(fleet.metric(0, "nbd_segments_retransmitted_total") >= (lost.len() - hidden) as f64);
+    let shown: BTreeSet<String> = fleet.families(0).into_iter().filter(|name| is_nbd_family(name)).collect();
+    let described: BTreeSet<String> =
+        documented_families().into_iter().filter(|name| is_nbd_family(name)).collect();
     assert_eq!((shown.len(), &shown), (5, &described), "the table in docs/operating.md");
-    let (spans, metrics, log) = world.end(all as usize);
+    let (spans, metrics, log) = fleet.finish(all as usize);
 
-    for (part, ms, took, ping) in planted {
-        assert_delayed(&requests(&spans, part), ms, took, ping);
+    for (part, ms, delay, ping) in delays {
+        assert_delayed(&requests(&spans, part), ms, delay, ping);
     }
-    assert_lost_are_marked(&requests(&spans, LOSS), &lost, resent, hidden);
-    assert_cut_off(&requests(&spans, LEFT), "the client left");
+    assert_lost_are_marked(&requests(&spans, LOSS), &lost, retransmitted, hidden);
+    assert_cut_off(&requests(&spans, DISCONNECT), "the client left");
     assert_cut_off(&requests(&spans, CUT), "the link cut");
     assert_one_clock(&metrics);
     // Every RPC endpoint is accounted for.
@@ -191,28 +192,28 @@ fn doctor_checks_the_nbd_probes() {
 }
 
 /// Asserts that the network's time is the link's delay plus the wake-up time of both programs.
-fn assert_delayed(requests: &[Request<'_>], ms: u64, took: Duration, ping: Duration) {
+fn assert_delayed(requests: &[Request<'_>], ms: u64, delay: Duration, ping: Duration) {
     assert_eq!(requests.len() as u64, JOBS * DELAYED, "the number of fio's requests");
     let network: Vec<i64> = requests.iter().filter_map(Request::network).collect();
-    let (median, took, ping) = (median(network), took.as_micros() as i64, ping.as_micros() as i64);
+    let (median, delay, ping) = (median(network), delay.as_micros() as i64, ping.as_micros() as i64);
     println!(
-        "{ms} ms each way, median of the round trip: network {median} µs, link {took} µs, ping {ping} µs"
+        "{ms} ms each way, median of the round trip: network {median} µs, link {delay} µs, ping {ping} µs"
     );
-    assert!(median >= took, "less than the link took");
+    assert!(median >= delay, "less than the link took");
     // A request wakes up two programs, where ping wakes up one; on a busy machine that takes time.
-    assert!(median < 2 * took + 5_000, "more than the network took");
+    assert!(median < 2 * delay + 5_000, "more than the network took");
 }
 
 /// Asserts that exactly the retransmitted requests are marked. Retransmissions in a hidden task
 /// cannot be seen.
-fn assert_lost_are_marked(requests: &[Request<'_>], lost: &[u64], resent: u64, hidden: usize) {
+fn assert_lost_are_marked(requests: &[Request<'_>], lost: &[u64], retransmitted: u64, hidden: usize) {
     assert_eq!(requests.len() as u64, JOBS * LOST_AMONG);
-    let (marked, others): (Vec<_>, Vec<_>) = requests.iter().partition(|request| request.resent() > 0);
-    let times: i64 = marked.iter().map(|request| request.resent()).sum();
+    let (marked, others): (Vec<_>, Vec<_>) = requests.iter().partition(|request| request.retransmitted() > 0);
+    let times: i64 = marked.iter().map(|request| request.retransmitted()).sum();
     let slowest = others.iter().filter_map(|request| request.network()).max();
     let quickest = marked.iter().filter_map(|request| request.network()).min();
     println!(
-        "{} requests' segments lost; the kernel counts {resent} retransmissions, {hidden} of them in a task that it hides; \
+        "{} requests' segments lost; the kernel counts {retransmitted} retransmissions, {hidden} of them in a task that it hides; \
          {} requests are marked, {times} times; their network time is at least {quickest:?} µs, that of the others at most {slowest:?} µs",
         lost.len(),
         marked.len(),
@@ -223,7 +224,7 @@ fn assert_lost_are_marked(requests: &[Request<'_>], lost: &[u64], resent: u64, h
     assert!(missed.len() <= hidden, "segments were lost, and their requests are not marked: {missed:?}");
     // The kernel may have retransmitted segments that were only late, but no more than it counts.
     // The rest belongs to no request (handshake, connection close).
-    assert!(((lost.len() - hidden) as i64..=resent as i64).contains(&times), "{times}");
+    assert!(((lost.len() - hidden) as i64..=retransmitted as i64).contains(&times), "{times}");
     assert!(quickest >= Some(RTO_US), "{quickest:?}");
 }
 
@@ -253,7 +254,7 @@ fn assert_cut_off(requests: &[Request<'_>], cause: &str) {
 
 /// Asserts that the aggregator finds an offset of the two clocks that is zero within its error.
 fn assert_one_clock(metrics: &str) {
-    let labels = format!("{{client=\"{:032x}\",server=\"{:032x}\"}}", MACHINES[0], MACHINES[1]);
+    let labels = format!("{{client=\"{:032x}\",server=\"{:032x}\"}}", MACHINE_IDS[0], MACHINE_IDS[1]);
     let of = |name: &str| value(metrics, &format!("blkkin_{name}{labels}"));
     let (offset, error) = (of("clock_offset_seconds"), of("clock_offset_error_seconds"));
     println!("clock offset {:.1} µs ± {:.1} µs; both nodes have the same clock", offset * 1e6, error * 1e6);

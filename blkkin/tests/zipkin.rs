@@ -12,8 +12,8 @@
 )]
 
 mod common;
-#[path = "support/links.rs"]
-mod links;
+#[path = "support/dependencies.rs"]
+mod dependencies;
 #[path = "support/zipkin.rs"]
 mod server;
 mod support;
@@ -27,7 +27,7 @@ use serde_json::Value;
 use common::{Run, run};
 use server::Zipkin;
 use support::disk::Disk;
-use support::recording::until_shown;
+use support::recording::until_all_ends_seen;
 use support::{needs, or_skip};
 
 const DISK: u64 = 64 << 20;
@@ -41,7 +41,7 @@ fn a_run_appears_in_zipkin_layer_by_layer() {
     needs!("sqlite3", "losetup", "mkfs.ext4");
     let server = or_skip!(Zipkin::start());
     let disk = or_skip!(Disk::ext4(DISK));
-    let file = disk.beside("trace.json");
+    let file = disk.file("trace.json");
     let all = trace_run(&disk, &file, &server);
     let list = fs::read(&file).unwrap();
     let spans: Vec<Value> = serde_json::from_slice(&list).unwrap();
@@ -57,7 +57,7 @@ fn a_run_appears_in_zipkin_layer_by_layer() {
 
 /// Traces SQLite to both destinations, and returns all spans that the server got. Repeats a run if
 /// the completion of a bio was missed, which is counted and happens on kernels that run no program
-/// inside some tasks (see `support::recording::until_whole`).
+/// inside some tasks (see `support::recording::until_complete`).
 fn trace_run(disk: &Disk, file: &Path, server: &Zipkin) -> Vec<Value> {
     let mut all: Vec<Value> = Vec::new();
     let mut round = 0;
@@ -69,7 +69,7 @@ fn trace_run(disk: &Disk, file: &Path, server: &Zipkin) -> Vec<Value> {
         all.extend(serde_json::from_slice::<Vec<Value>>(&fs::read(file).unwrap()).unwrap());
         run
     };
-    let run = until_shown(trace_run, |run| !run.stderr.contains("ends missed"));
+    let run = until_all_ends_seen(trace_run, |run| !run.stderr.contains("ends missed"));
     assert!(run.stderr.contains("lost: nothing"), "{run:?}");
     all
 }
@@ -172,8 +172,8 @@ fn assert_has_request(spans: &[&Value], bio: &Value, device: &str) {
 /// Asserts that the dependency graph leads from the program down to the device. The server's links
 /// and their counts must be exactly those of the spans.
 fn assert_graph(server: &Zipkin, spans: &[Value], device: &str) {
-    let drawn = server.links();
-    assert_eq!(drawn, links::of(spans));
+    let drawn = server.dependencies();
+    assert_eq!(drawn, dependencies::of(spans));
     for edge in [(PROGRAM, "ext4"), ("ext4", "block"), ("ext4", "jbd2"), ("jbd2", "block"), ("block", device)]
     {
         assert!(drawn.keys().any(|(one, other)| (&**one, &**other) == edge), "no {edge:?} among {drawn:?}");

@@ -1,4 +1,4 @@
-/* What a thread publishes of the span that it works for: OpenTelemetry's thread context (OTEP 4947). */
+/* The record by which a thread publishes its current span: OpenTelemetry's thread context (OTEP 4947). */
 #include <stdint.h>
 #include <string.h>
 
@@ -10,18 +10,18 @@ struct record {
 	uint16_t attributes;
 } __attribute__((packed));
 
-/* The trace of a span, as the test knows it: its number and its complement. */
+/* Fills the record. A test derives the trace id from the span id: the complement, then the span id. */
 static inline void fill(struct record *record, uint64_t span)
 {
-	uint64_t high = __builtin_bswap64(~span), low = __builtin_bswap64(span), own = low;
+	uint64_t high = __builtin_bswap64(~span), low = __builtin_bswap64(span), id = low;
 
 	memcpy(record->trace, &high, 8);
 	memcpy(record->trace + 8, &low, 8);
-	memcpy(record->span, &own, 8);
+	memcpy(record->span, &id, 8);
 	record->valid = 1;
 	record->flags = span & 1;
 	record->attributes = 0;
 }
 
-/* Where a thread publishes: its own slot. */
+/* Returns the slot of the calling thread. */
 extern struct record **slot(void);

@@ -1,8 +1,12 @@
-/* A context that is another by the time that what was asked for is done.
+/*
+ * Asynchronous reads during which the context changes between submission and completion.
  *
- * later DEVICE GO aio|uring TURNS BYTES: for one span, AWAITED, there are calls until the file GO is there. Then in each turn, of which the
- * first is 1, READS reads of BYTES are submitted for span 2 * turn, one behind another on DEVICE, and waited for in span 2 * turn + 1.
- * Ends with 77 where the kernel has no such calls. */
+ * async_reads DEVICE GO aio|uring TURNS BYTES
+ *
+ * Warm-up: calls for the span WARM_UP until the file GO exists. Then in each turn, beginning with 1, READS
+ * consecutive reads of BYTES of DEVICE are submitted for span 2 * turn, and waited for in span 2 * turn + 1.
+ * Exits with 77 if the kernel has no such calls.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -14,16 +18,16 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "thread.h"
+#include "thread_context.h"
 
-#define AWAITED (1L << 40 | 1)
+#define WARM_UP (1L << 40 | 1)
 #define READS 4
 
 static int device;
 static long bytes;
-static char *into;
+static char *buffer;
 
-/* The slot is emptied while the record is written, so that nobody sees a half. */
+/* Empties the slot while the record is written, so that no reader sees a partial record. */
 static void enter(struct record *record, long span)
 {
 	*(struct record *volatile *)slot() = NULL;
@@ -33,7 +37,7 @@ static void enter(struct record *record, long span)
 	*(struct record *volatile *)slot() = record;
 }
 
-/* Linux' own asynchronous reads. */
+/* Linux native asynchronous I/O. */
 
 static aio_context_t context;
 
@@ -50,7 +54,7 @@ static int aio_submit(long at)
 	for (int i = 0; i < READS; i++) {
 		reads[i].aio_fildes = device;
 		reads[i].aio_lio_opcode = IOCB_CMD_PREAD;
-		reads[i].aio_buf = (uintptr_t)(into + i * bytes);
+		reads[i].aio_buf = (uintptr_t)(buffer + i * bytes);
 		reads[i].aio_nbytes = bytes;
 		reads[i].aio_offset = at + i * bytes;
 		list[i] = &reads[i];
@@ -70,7 +74,7 @@ static int aio_await(void)
 	return 0;
 }
 
-/* io_uring: both rings and the places of its entries are memory that is shared with the kernel. */
+/* io_uring: both rings and the entries are in memory that is shared with the kernel. */
 
 static int ring;
 static struct io_uring_params parameters;
@@ -84,14 +88,14 @@ static _Atomic unsigned *at(unsigned offset)
 
 static int uring_begin(void)
 {
-	size_t asked, answered, size;
+	size_t submission_size, completion_size, size;
 
 	ring = syscall(SYS_io_uring_setup, READS, &parameters);
 	if (ring < 0)
 		return -1;
-	asked = parameters.sq_off.array + parameters.sq_entries * sizeof(unsigned);
-	answered = parameters.cq_off.cqes + parameters.cq_entries * sizeof(struct io_uring_cqe);
-	size = asked > answered ? asked : answered;
+	submission_size = parameters.sq_off.array + parameters.sq_entries * sizeof(unsigned);
+	completion_size = parameters.cq_off.cqes + parameters.cq_entries * sizeof(struct io_uring_cqe);
+	size = submission_size > completion_size ? submission_size : completion_size;
 	queues = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring, IORING_OFF_SQ_RING);
 	size = parameters.sq_entries * sizeof *entries;
 	entries = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring, IORING_OFF_SQES);
@@ -108,7 +112,7 @@ static int uring_submit(long from)
 		memset(entry, 0, sizeof *entry);
 		entry->opcode = IORING_OP_READ;
 		entry->fd = device;
-		entry->addr = (uintptr_t)(into + i * bytes);
+		entry->addr = (uintptr_t)(buffer + i * bytes);
 		entry->len = bytes;
 		entry->off = from + i * bytes;
 		at(parameters.sq_off.array)[tail & mask] = tail & mask;
@@ -133,27 +137,27 @@ static int uring_await(void)
 	return 0;
 }
 
-int main(int count, char **words)
+int main(int count, char **args)
 {
 	static struct record record;
 	int uring, file;
 	char byte;
 
-	if (count < 6 || (device = open(words[1], O_RDONLY | O_DIRECT)) < 0 || (file = open(words[1], O_RDONLY)) < 0)
+	if (count < 6 || (device = open(args[1], O_RDONLY | O_DIRECT)) < 0 || (file = open(args[1], O_RDONLY)) < 0)
 		return 2;
-	uring = !strcmp(words[3], "uring");
-	bytes = atol(words[5]);
-	if (posix_memalign((void **)&into, 4096, READS * bytes))
+	uring = !strcmp(args[3], "uring");
+	bytes = atol(args[5]);
+	if (posix_memalign((void **)&buffer, 4096, READS * bytes))
 		return 3;
 	if (uring ? uring_begin() : aio_begin())
 		return errno == ENOSYS || errno == EPERM ? 77 : 4;
-	enter(&record, AWAITED);
+	enter(&record, WARM_UP);
 	do {
-		if (pread(file, &byte, 1, AWAITED) < 0)
+		if (pread(file, &byte, 1, WARM_UP) < 0)
 			return 5;
 		usleep(500);
-	} while (access(words[2], F_OK));
-	for (long turn = 1; turn <= atol(words[4]); turn++) {
+	} while (access(args[2], F_OK));
+	for (long turn = 1; turn <= atol(args[4]); turn++) {
 		long from = (turn - 1) * READS * bytes;
 
 		enter(&record, 2 * turn);

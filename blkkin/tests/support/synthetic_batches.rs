@@ -1,5 +1,8 @@
-//! What agents of several machines would say, made up: calls alone and with I/O, commits and who waited for them, records that
-//! were lost, records that come too late, batches that come twice. A function of its numbers.
+//! Synthetic event batches of agents on several nodes, a deterministic function of the node and the
+//! number of calls.
+//!
+//! They contain calls with and without I/O, journal commits with waiting calls, lost and late
+//! records, and repeated batches.
 
 use blkkin_wire::batch::{EventBatch, SourceStats};
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
@@ -12,21 +15,23 @@ use blkkin_wire::ids::{
 };
 use blkkin_wire::syscalls::SyscallId;
 
-/// ns from one call to the next: 10,000 calls are 100 s, more than a trace may be silent.
+/// Nanoseconds from one call to the next. 10,000 calls are 100 s, longer than a trace may wait for
+/// its records.
 const STEP: u64 = 10_000_000;
 const BATCH: usize = 500;
 const DISK: DeviceId = DeviceId { major: 7, minor: 1 };
 const TASK: TaskRef = TaskRef { id: TaskId(1), version: 0 };
 const FILE: FileId = FileId { device: DISK, ino: 12, generation: 1 };
 
-/// All batches of a node, in their order, some of them twice; the last one says that nothing more will come.
+/// Returns all batches of a node in order, some of them twice. The last watermark states that no
+/// more events follow.
 pub(crate) fn batches(node: u128, calls: u64) -> Vec<EventBatch> {
     let source = Source { node: NodeId(node), boot: BootId(7), epoch: StartEpoch(node as u64 + 1) };
-    let (mut events, mut late) = (names(), Vec::new());
+    let (mut events, mut late) = (metadata(), Vec::new());
     for n in 1..=calls {
         call(node as u64, n, &mut events, &mut late);
     }
-    // Stable: what the kernel wrote at one time stays in its order.
+    // A stable sort: records that the kernel wrote at one time keep their order.
     events.sort_by_key(LayerEvent::time);
     let wallclock = WallclockNs(1_700_000_000_000_000_000);
     let anchor = ClockAnchor {
@@ -36,13 +41,13 @@ pub(crate) fn batches(node: u128, calls: u64) -> Vec<EventBatch> {
         ..ClockAnchor::NONE
     };
     let batch = |sequence, events: Vec<LayerEvent>, watermark| {
-        let (watermark, accounts) = (MonotonicNs(watermark), SourceStats::default());
-        EventBatch { source, sequence, anchor, events, watermark, stats: accounts, crashed_runs: Vec::new() }
+        let (watermark, stats) = (MonotonicNs(watermark), SourceStats::default());
+        EventBatch { source, sequence, anchor, events, watermark, stats, crashed_runs: Vec::new() }
     };
     let mut batches = Vec::new();
     let mut sequence = 0;
     for events in events.chunks(BATCH) {
-        // A little behind, as rings are.
+        // A watermark lags a little, as with real rings.
         let watermark = events.last().map_or(0, |event| event.time().0.saturating_sub(STEP));
         batches.push(batch(sequence, events.to_vec(), watermark));
         if sequence % 20 == 7 {
@@ -56,9 +61,9 @@ pub(crate) fn batches(node: u128, calls: u64) -> Vec<EventBatch> {
     batches
 }
 
-/// How many events there are.
+/// Counts the events of batches.
 #[allow(dead_code, reason = "not every test file counts them")]
-pub(crate) fn events(batches: &[EventBatch]) -> usize {
+pub(crate) fn event_count(batches: &[EventBatch]) -> usize {
     batches.iter().map(|batch| batch.events.len()).sum()
 }
 
@@ -168,8 +173,9 @@ fn io(root: SpanId, bio: SpanId, request: SpanId, start: u64, n: u64) -> (BioEve
     (bio, request)
 }
 
-/// Said once, at the beginning: who forgets them gives all traces other tags.
-fn names() -> Vec<LayerEvent> {
+/// Returns metadata events, sent once at the beginning. A stage that forgets them gives all traces
+/// different tags.
+fn metadata() -> Vec<LayerEvent> {
     let time = MonotonicNs(1);
     let file = FileEvent {
         time,

@@ -1,14 +1,14 @@
-//! What happens when: drawn from a seed that is printed, so that a run can be asked for again. (What the machine makes of it
-//! differs from time to time all the same.)
+//! A random generator with a printed seed, so that the order of events of a run can be repeated.
+//! (Their exact timing differs between runs.)
 
 use std::time::Duration;
 
 /// splitmix64 (Steele, Lea and Flood 2014).
-pub(crate) struct Chance(u64);
+pub(crate) struct Rng(u64);
 
-impl Chance {
-    pub(crate) fn new(seed: u64) -> Chance {
-        Chance(seed)
+impl Rng {
+    pub(crate) fn new(seed: u64) -> Rng {
+        Rng(seed)
     }
 
     fn next(&mut self) -> u64 {
@@ -23,8 +23,8 @@ impl Chance {
         (self.next() % n as u64) as usize
     }
 
-    pub(crate) fn moment(&mut self, at_most: Duration) -> Duration {
-        at_most.mul_f64((self.next() >> 11) as f64 / (1_u64 << 53) as f64)
+    pub(crate) fn duration(&mut self, max: Duration) -> Duration {
+        max.mul_f64((self.next() >> 11) as f64 / (1_u64 << 53) as f64)
     }
 
     pub(crate) fn shuffle<T>(&mut self, all: &mut [T]) {

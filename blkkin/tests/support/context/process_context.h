@@ -1,4 +1,4 @@
-/* Where a process says who it is: OpenTelemetry's process context (OTEP 4719). */
+/* Publication of a process's resource attributes: OpenTelemetry's process context (OTEP 4719). */
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -52,14 +52,14 @@ static uint64_t now(void)
 	return (uint64_t) time.tv_sec * 1000000000 + (uint64_t) time.tv_nsec;
 }
 
-/* Says it: for the first time in new memory, which has its name by itself or is a file's, then in the place of what was said before. */
-static void put(unsigned char *payload, size_t size, int by_name)
+/* Publishes the payload: the first time in new memory, anonymous with a name or of a memfd; then in the same memory. */
+static void publish_payload(unsigned char *payload, size_t size, int named_anonymous)
 {
 	uint64_t number;
 	int file;
 
 	if (!header) {
-		file = by_name ? -1 : memfd_create("OTEL_CTX", MFD_CLOEXEC);
+		file = named_anonymous ? -1 : memfd_create("OTEL_CTX", MFD_CLOEXEC);
 		if (file >= 0 && ftruncate(file, SIZE))
 			exit(1);
 		header = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | (file < 0 ? MAP_ANONYMOUS : 0), file, 0);
@@ -78,7 +78,7 @@ static void put(unsigned char *payload, size_t size, int by_name)
 	header->size = (uint32_t) size;
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	header->number = now() > number ? now() : number + 1;
-	if (prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, header, SIZE, "OTEL_CTX") && by_name)
+	if (prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, header, SIZE, "OTEL_CTX") && named_anonymous)
 		exit(77);
 }
 

@@ -1,18 +1,19 @@
 /*
- * A process whose threads say more of their work than a span, and calls in between, by its words. As with writer.c each call's
- * offset says for which span it is made.
+ * A process whose threads publish attributes with their span, and make calls in between, by a script of
+ * arguments. As in writer.c, each call's offset encodes its span.
  *
- *	program FILE WORD...
+ *	program FILE STEP...
  *
- * keys=A,B,..	the process says which names its threads' numbers have, and that it is "more"
- * schema=S	and by which schema from then on; before: tls_v1
- * await=PATH	works for a span of its own, AWAITED, and says nothing else, until PATH is there
- * say=N:K=V;..	works for span N (0: for none) with these entries behind one another, and reads 100 times at N
- * size=N:BYTES	the same with so many bytes of entries in all, of number 0 and then 1
- * raw=N:HEX	the same with these bytes
- * late=N	the same where the entries' page is not there when the call begins, and is when it ends
- * never=N	the same where it is not there at all
- * many=S,C	four threads work for spans 1 to S, each for another, with C reads for each and some other calls; what they say is by the span
+ * keys=A,B,..	publishes the names of the threads' attribute keys, and the service name "more"
+ * schema=S	publishes schema S from then on; before that it is tls_v1
+ * await=PATH	works for the span WARM_UP without attributes until PATH exists
+ * set=N:K=V;..	works for span N (0: no span) with these entries in this order, and reads 100 times at offset N
+ * size=N:BYTES	the same with BYTES bytes of entries in total, of key 0 and then of key 1
+ * raw=N:HEX	the same with these bytes as entries
+ * late=N	the same with entries on a page that is absent when the call begins and present when it ends
+ * never=N	the same with entries on a page that is never present
+ * many=S,C	four threads work for spans 1 to S, each for another, with C reads for each and some other calls;
+ *		their attributes are a function of the span
  */
 #define _GNU_SOURCE
 #include <linux/aio_abi.h>
@@ -21,14 +22,14 @@
 #include <stdio.h>
 #include <sys/syscall.h>
 
-#include "process.h"
-#include "thread.h"
+#include "process_context.h"
+#include "thread_context.h"
 
 #define PAGE 4096
 #define READS 100
-#define AWAITED (1L << 40 | 1)
+#define WARM_UP (1L << 40 | 1)
 
-struct more {
+struct attributed {
 	struct record head;
 	unsigned char entries[1 << 16];
 };
@@ -51,7 +52,7 @@ static void publish(char *names)
 
 		at += field(list + at, 1, both, text);
 	}
-	/* A pair of a key and a list (5), and one of a key and a text (1), both beside the resource (2). */
+	/* A pair of a key and a list (5), and one of a key and a text (1), both next to the resource (2). */
 	unsigned char pair[SIZE], value[SIZE];
 	size_t all = field(pair, 1, "threadlocal.attribute_key_map", 29);
 	size_t bytes = field(value, 5, list, at);
@@ -62,7 +63,7 @@ static void publish(char *names)
 	bytes = field(value, 1, schema, strlen(schema));
 	all += field(pair + all, 2, value, bytes);
 	size += field(payload + size, 2, pair, all);
-	put(payload, size, 0);
+	publish_payload(payload, size, 0);
 }
 
 static size_t entry(unsigned char *to, int key, const char *value)
@@ -75,22 +76,22 @@ static size_t entry(unsigned char *to, int key, const char *value)
 	return length + 2;
 }
 
-static void begin(struct more *more, long span)
+static void begin(struct attributed *attributed, long span)
 {
-	more->head.valid = 0;
+	attributed->head.valid = 0;
 	atomic_signal_fence(memory_order_seq_cst);
-	fill(&more->head, (uint64_t) span);
+	fill(&attributed->head, (uint64_t) span);
 	if (!span)
-		memset(&more->head, 0, 24);
-	more->head.valid = 0;
-	*(struct record *volatile *) slot() = &more->head;
+		memset(&attributed->head, 0, 24);
+	attributed->head.valid = 0;
+	*(struct record *volatile *) slot() = &attributed->head;
 }
 
-static void end(struct more *more, size_t bytes)
+static void end(struct attributed *attributed, size_t bytes)
 {
-	more->head.attributes = (uint16_t) bytes;
+	attributed->head.attributes = (uint16_t) bytes;
 	atomic_signal_fence(memory_order_seq_cst);
-	*(volatile uint8_t *) &more->head.valid = 1;
+	*(volatile uint8_t *) &attributed->head.valid = 1;
 }
 
 static void reads(char *to, long at, long times)
@@ -100,75 +101,75 @@ static void reads(char *to, long at, long times)
 			exit(1);
 }
 
-static void say(struct more *more, char *words, int raw)
+static void set_entries(struct attributed *attributed, char *args, int raw)
 {
-	long span = strtol(words, &words, 10);
+	long span = strtol(args, &args, 10);
 	size_t bytes = 0;
 	char byte, *next;
 
-	begin(more, span);
-	words++;
+	begin(attributed, span);
+	args++;
 	if (raw)
-		for (unsigned one; sscanf(words, "%2x", &one) == 1; words += 2)
-			more->entries[bytes++] = (unsigned char) one;
+		for (unsigned one; sscanf(args, "%2x", &one) == 1; args += 2)
+			attributed->entries[bytes++] = (unsigned char) one;
 	else
-		for (next = strsep(&words, ";"); next && *next; next = strsep(&words, ";")) {
+		for (next = strsep(&args, ";"); next && *next; next = strsep(&args, ";")) {
 			char *value = strchr(next, '=');
 
-			bytes += entry(more->entries + bytes, atoi(next), value + 1);
+			bytes += entry(attributed->entries + bytes, atoi(next), value + 1);
 		}
-	end(more, bytes);
+	end(attributed, bytes);
 	reads(&byte, span, READS);
-	more->head.valid = 0;
+	attributed->head.valid = 0;
 }
 
-static void say_much(struct more *more, char *words)
+static void set_sized_entries(struct attributed *attributed, char *args)
 {
-	long span = strtol(words, &words, 10), left = strtol(words + 1, NULL, 10), bytes = 0;
+	long span = strtol(args, &args, 10), left = strtol(args + 1, NULL, 10), bytes = 0;
 	char byte;
 
-	begin(more, span);
-	memset(more->entries, 'x', sizeof more->entries);
+	begin(attributed, span);
+	memset(attributed->entries, 'x', sizeof attributed->entries);
 	for (int key = 0; left - bytes >= 2; key = 1) {
 		long length = left - bytes - 2;
 
-		more->entries[bytes] = (unsigned char) key;
-		more->entries[bytes + 1] = (unsigned char) (length > 255 ? 255 : length);
-		bytes += 2 + more->entries[bytes + 1];
+		attributed->entries[bytes] = (unsigned char) key;
+		attributed->entries[bytes + 1] = (unsigned char) (length > 255 ? 255 : length);
+		bytes += 2 + attributed->entries[bytes + 1];
 	}
-	end(more, (size_t) left);
+	end(attributed, (size_t) left);
 	reads(&byte, span, READS);
-	more->head.valid = 0;
+	attributed->head.valid = 0;
 }
 
-/* The record ends a page, and what is behind it lies on the next. */
-static void say_late(long span, int never)
+/* The record ends at the end of a page, and its entries are on the next page. */
+static void set_paged_entries(long span, int never)
 {
 	int paged = memfd_create("paged", 0);
 	char *pages = ftruncate(paged, 2 * PAGE) ? MAP_FAILED
 						 : mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, paged, 0);
-	struct more *more;
+	struct attributed *attributed;
 	size_t bytes;
 
 	if (pages == MAP_FAILED)
 		exit(2);
-	more = (struct more *) (pages + PAGE - sizeof more->head);
-	begin(more, span);
-	bytes = entry(more->entries, 0, "late");
-	end(more, bytes);
+	attributed = (struct attributed *) (pages + PAGE - sizeof attributed->head);
+	begin(attributed, span);
+	bytes = entry(attributed->entries, 0, "late");
+	end(attributed, bytes);
 	if (never)
 		munmap(pages + PAGE, PAGE);
 	for (int turn = 0; turn < READS; turn++) {
 		if (!never && madvise(pages + PAGE, PAGE, MADV_DONTNEED))
 			exit(3);
-		/* The call itself has the page brought in. */
+		/* The call itself brings the page in. */
 		reads(never ? pages : pages + PAGE + 100, span, 1);
 	}
 	*(struct record *volatile *) slot() = NULL;
 }
 
-/* What a span's threads say: the test knows it too. */
-static size_t of_span(unsigned char *to, long span)
+/* Writes the attributes of a span by the rule that the test also computes. */
+static size_t attributes_of(unsigned char *to, long span)
 {
 	char text[256];
 	size_t bytes = 0;
@@ -187,7 +188,7 @@ static size_t of_span(unsigned char *to, long span)
 	return bytes;
 }
 
-/* Calls with a path, with two, with one that is not in memory when the call begins, with two files, and that submit. */
+/* Makes calls with a path, with two paths, with a path that is absent when the call begins, with two files, and that submit. */
 static void other_calls(char *absent, aio_context_t queue, long span)
 {
 	char name[256], byte;
@@ -210,13 +211,13 @@ static void other_calls(char *absent, aio_context_t queue, long span)
 	if (syscall(SYS_io_submit, queue, 1, &all) != 1)
 		exit(6);
 	syscall(SYS_io_getevents, queue, 1, 1, &done, NULL);
-	/* Of no ring. */
+	/* No ring has this descriptor. */
 	syscall(SYS_io_uring_enter, -1, 1, 0, 0, NULL, 0);
 }
 
 static void *work(void *unused)
 {
-	struct more more = { .head.valid = 0 };
+	struct attributed attributed = { .head.valid = 0 };
 	int paged = memfd_create("path", 0);
 	char byte, *absent = ftruncate(paged, PAGE) ? MAP_FAILED
 						     : mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, paged, 0);
@@ -232,22 +233,22 @@ static void *work(void *unused)
 
 		if (span > spans)
 			return NULL;
-		begin(&more, span);
-		end(&more, of_span(more.entries, span));
+		begin(&attributed, span);
+		end(&attributed, attributes_of(attributed.entries, span));
 		reads(&byte, span, calls);
 		other_calls(absent, queue, span);
-		/* For none, and with nothing to say. */
+		/* For no span, and without attributes. */
 		*(struct record *volatile *) slot() = NULL;
 		reads(&byte, 0, 1);
 	}
 }
 
-static void many(char *words)
+static void many(char *args)
 {
 	pthread_t threads[4];
 
-	spans = strtol(words, &words, 10);
-	calls = strtol(words + 1, NULL, 10);
+	spans = strtol(args, &args, 10);
+	calls = strtol(args + 1, NULL, 10);
 	for (int each = 0; each < 4; each++)
 		if (pthread_create(&threads[each], NULL, work, NULL))
 			exit(5);
@@ -255,41 +256,41 @@ static void many(char *words)
 		pthread_join(threads[each], NULL);
 }
 
-static void await(struct more *more, const char *go)
+static void warm_up(struct attributed *attributed, const char *go)
 {
 	char byte;
 
-	begin(more, AWAITED);
-	end(more, 0);
+	begin(attributed, WARM_UP);
+	end(attributed, 0);
 	do {
-		reads(&byte, AWAITED, 1);
+		reads(&byte, WARM_UP, 1);
 		usleep(500);
 	} while (access(go, F_OK));
 	*(struct record *volatile *) slot() = NULL;
 }
 
-int main(int count, char **words)
+int main(int count, char **args)
 {
-	static struct more more;
+	static struct attributed attributed;
 	char *value;
 
-	path = words[1];
+	path = args[1];
 	file = open(path, O_RDWR);
 	for (int n = 2; n < count; n++) {
-		value = strchr(words[n], '=') + 1;
-		if (!strncmp(words[n], "keys=", 5))
+		value = strchr(args[n], '=') + 1;
+		if (!strncmp(args[n], "keys=", 5))
 			publish(value);
-		else if (!strncmp(words[n], "schema=", 7))
+		else if (!strncmp(args[n], "schema=", 7))
 			schema = value;
-		else if (!strncmp(words[n], "await=", 6))
-			await(&more, value);
-		else if (!strncmp(words[n], "size=", 5))
-			say_much(&more, value);
-		else if (!strncmp(words[n], "say=", 4) || !strncmp(words[n], "raw=", 4))
-			say(&more, value, words[n][0] == 'r');
-		else if (!strncmp(words[n], "late=", 5) || !strncmp(words[n], "never=", 6))
-			say_late(atol(value), words[n][0] == 'n');
-		else if (!strncmp(words[n], "many=", 5))
+		else if (!strncmp(args[n], "await=", 6))
+			warm_up(&attributed, value);
+		else if (!strncmp(args[n], "size=", 5))
+			set_sized_entries(&attributed, value);
+		else if (!strncmp(args[n], "set=", 4) || !strncmp(args[n], "raw=", 4))
+			set_entries(&attributed, value, args[n][0] == 'r');
+		else if (!strncmp(args[n], "late=", 5) || !strncmp(args[n], "never=", 6))
+			set_paged_entries(atol(value), args[n][0] == 'n');
+		else if (!strncmp(args[n], "many=", 5))
 			many(value);
 	}
 	return 0;
