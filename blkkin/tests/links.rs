@@ -257,8 +257,8 @@ fn requests<'a>(recording: &'a Recording, disk: &Disk) -> HashMap<SpanId, &'a Re
     writes.map(|request| (request.span, request)).collect()
 }
 
-/// Asserts that each bio belongs to its call, that each call has its number of bios, and that each
-/// request is a descendant of one of these calls.
+/// Asserts that each bio belongs to its call and each call has its number of bios. Each request
+/// must be a descendant of one of these calls.
 fn assert_children_of_submissions(recording: &Recording, disk: &Disk) {
     let calls: HashMap<SpanId, _> =
         recording.calls_named("io_submit").iter().map(|call| (call.span, *call)).collect();

@@ -34,7 +34,7 @@ use support::live::eventually;
 use support::metrics::value;
 use support::{needs, or_skip};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Limit of the producer's queue, so small that the rest waits in the spool.
 const SMALL_QUEUE: &str = "queue.buffering.max.kbytes=1100";
 

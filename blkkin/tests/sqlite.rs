@@ -86,8 +86,8 @@ fn syncs(journal: &str) {
     assert!(checked >= INSERTS, "only {checked} syncs");
 }
 
-/// Asserts that data was written and the device's cache flushed, by the call's own requests, by
-/// requests that its bios were merged into, or by those of the commit that it waited for.
+/// Asserts that data was written and the device's cache flushed. The requests are the call's own,
+/// those that its bios were merged into, and those of the commit that it waited for.
 #[track_caller]
 fn assert_durable(trace: &Trace, disk: &Disk) {
     let commits = trace.causes.iter().flat_map(|cause| &cause.trace.requests);

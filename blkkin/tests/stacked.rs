@@ -82,9 +82,9 @@ struct Stack<'a> {
 }
 
 impl Stack<'_> {
-    /// Asserts that every byte of each upper request is moved by its child bios, at the file's
-    /// blocks and between its issue and completion, and that no bio has a wrong parent. Returns the
-    /// number of upper requests and of lower bios.
+    /// Asserts that child bios move every byte of each upper request, at the file's blocks and
+    /// between its issue and completion. No bio has a wrong parent. Returns the number of upper
+    /// requests and of lower bios.
     fn assert_children(&self, trace: &Trace) -> (usize, usize) {
         let stacked = Stacked::of(trace);
         let (mut upper_requests, mut lower_bios) = (0, 0);

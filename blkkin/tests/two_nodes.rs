@@ -1,11 +1,10 @@
-//! An NBD client on one node and the server on another, with an agent on each, and a link between
-//! them that delays, loses packets and is cut: each request is one trace, with the network's time
-//! in it.
+//! An NBD client on one node and its server on another, with an agent on each: each request is one
+//! trace, with the network's time in it. The link between them delays, loses packets and is cut.
 //!
 //! *Input*: network namespaces of this kernel as nodes. Both have the same clock but different
-//! machine ids, so the aggregator must find that out. The times and counts are compared with
-//! the link's own log, with ping over the same link, with the kernel's count of retransmitted
-//! segments, and with fio's count of requests.
+//! machine ids, so the aggregator must find that out. Times are compared with the link's own log
+//! and with ping over the same link. Counts are compared with the kernel's retransmitted segments
+//! and with fio's requests.
 
 #![allow(
     clippy::unwrap_used,

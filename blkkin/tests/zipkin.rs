@@ -56,8 +56,8 @@ fn a_run_appears_in_zipkin_layer_by_layer() {
 }
 
 /// Traces SQLite to both destinations, and returns all spans that the server got. Repeats a run if
-/// the completion of a bio was missed, which is counted and happens on kernels that run no program
-/// inside some tasks (see `support::recording::until_complete`).
+/// the completion of a bio was missed, which is counted (see `support::recording::until_complete`).
+/// That happens on kernels that run no program inside some tasks.
 fn trace_run(disk: &Disk, file: &Path, server: &Zipkin) -> Vec<Value> {
     let mut all: Vec<Value> = Vec::new();
     let mut round = 0;

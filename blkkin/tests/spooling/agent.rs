@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::caller::Caller;
-use crate::PATIENCE;
+use crate::TIMEOUT;
 use crate::support::live::eventually;
 use crate::support::metrics::{address, value};
 use crate::support::service::Service;
@@ -32,7 +32,7 @@ impl Agent {
         let args = [&args[..], &["--metrics", "127.0.0.1:0", "--spool", spool.to_str().unwrap()], more_args]
             .concat();
         let agent = Agent(Service::start_with(home, "agent", &args, change));
-        agent.0.wait_for_output("tracing; events go", PATIENCE);
+        agent.0.wait_for_output("tracing; events go", TIMEOUT);
         agent
     }
 

@@ -8,7 +8,7 @@ use blkkin_wire::batch::EventBatch;
 use blkkin_wire::crash_report::{LossReport, RecordCounts};
 use blkkin_wire::ids::StartEpoch;
 
-use crate::PATIENCE;
+use crate::TIMEOUT;
 
 /// Reads all batches of the topic in order and asserts that none is missing.
 pub(crate) fn consume(settings: &Settings) -> Vec<EventBatch> {
@@ -17,7 +17,7 @@ pub(crate) fn consume(settings: &Settings) -> Vec<EventBatch> {
     let (mut batches, started, mut idle) = (Vec::<EventBatch>::new(), Instant::now(), 0);
     let mut next = HashMap::<StartEpoch, u64>::new();
     // After the first batch, two seconds without one are the end.
-    while started.elapsed() < PATIENCE && (batches.is_empty() || idle < 20) {
+    while started.elapsed() < TIMEOUT && (batches.is_empty() || idle < 20) {
         match consumer.next(Duration::from_millis(100)).unwrap() {
             Received::Batch(batch, missing) => {
                 let expected = next.entry(batch.source.epoch).or_default();
