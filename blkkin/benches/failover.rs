@@ -30,7 +30,7 @@ use rdkafka::{ClientConfig, Message};
 use serde_json::Value;
 
 use broker::Broker;
-use exporting::{Writer, piece};
+use exporting::{Writer, fragment};
 use support::or_skip;
 
 const PARTITIONS: u32 = 4;
@@ -63,7 +63,7 @@ fn start_load(
             if stop_write.load(Relaxed) {
                 return;
             }
-            writers[(n % WRITERS) as usize].write(vec![piece(n)]);
+            writers[(n % WRITERS) as usize].write(vec![fragment(n)]);
             written.lock().unwrap().written.insert(n % WRITERS, n);
             std::thread::sleep(Duration::from_millis(5));
         }

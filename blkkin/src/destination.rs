@@ -133,7 +133,7 @@ impl DeliveryReport {
     fn causes(&self) -> String {
         let accounts = &self.stats;
         format!(
-            "{} met a full queue, {} were refused, {} could not be delivered in time",
+            "{} found the queue full, {} were refused, {} could not be delivered in time",
             accounts.dropped_queue_full, accounts.dropped_rejected, accounts.dropped_undeliverable
         )
     }

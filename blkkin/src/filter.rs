@@ -84,10 +84,10 @@ impl TraceFilter {
     /// the mark, so task filters become rules for whole traces.
     pub(crate) fn tracer_config(
         &mut self,
-        follow: TraceScope,
-        how: &TracerArgs,
+        scope: TraceScope,
+        args: &TracerArgs,
     ) -> Result<TracerConfig, CliError> {
-        if follow == TraceScope::Marked {
+        if scope == TraceScope::Marked {
             let filter = &mut self.kernel;
             self.post.tasks = TaskFilter {
                 pids: mem::take(&mut filter.pids),
@@ -98,18 +98,18 @@ impl TraceFilter {
             .non_empty();
         }
         Ok(TracerConfig {
-            scope: follow,
+            scope,
             filter: self.kernel.clone(),
             detail: self.detail,
-            attach: how.attach.map(|kind| match kind {
+            attach: args.attach.map(|kind| match kind {
                 Attach::TpBtf => AttachKind::TpBtf,
                 Attach::RawTp => AttachKind::RawTp,
                 Attach::Fentry => AttachKind::Fentry,
                 Attach::Kprobe => AttachKind::Kprobe,
             }),
-            ring_bytes: how.ring_size.as_deref().map(units::ring_bytes).transpose()?,
-            kernel_origin: follow == TraceScope::All && self.wants_kernel_origin(),
-            contexts: context_trust::context_policy(&how.contexts)?,
+            ring_bytes: args.ring_size.as_deref().map(units::ring_bytes).transpose()?,
+            kernel_origin: scope == TraceScope::All && self.wants_kernel_origin(),
+            contexts: context_trust::context_policy(&args.contexts)?,
             nbd: false,
             usdt_probes: Vec::new(),
         })

@@ -69,8 +69,8 @@ fn prepare(args: &RunArgs, command: &ResolvedCommand<'_>) -> Result<(Tracer, Run
         tracer.trace_process_tree(*pid)?;
     }
     // The LTTng session exists before CMD starts.
-    let daemons = LttngSource::open(&args.lttng, &config.contexts)?;
-    let probes = usdt_probes.attach(&mut tracer)?;
+    let lttng = LttngSource::open(&args.lttng, &config.contexts)?;
+    let usdt = usdt_probes.attach(&mut tracer)?;
     let report = Report::new(ReportConfig {
         command: Some(command.shell_line()),
         slowest: args.output.slowest,
@@ -81,12 +81,12 @@ fn prepare(args: &RunArgs, command: &ResolvedCommand<'_>) -> Result<(Tracer, Run
         tracer,
         RunPlan {
             scope: TraceScope::Marked,
-            tail: filter.post,
+            post_filter: filter.post,
             detail: filter.detail,
             report,
             sinks,
-            daemons,
-            probes,
+            lttng,
+            usdt,
             nbd: args.lttng.nbd,
         },
         output,
@@ -119,7 +119,7 @@ fn print_outcome(outcome: &RunOutcome, output: &Output, status: ExitStatus) {
         failure.print();
     }
     let remarks = command::killed_by_signal(status).into_iter().chain(still_running_remark(outcome));
-    remarks.chain(outcome.daemons.iter().cloned()).for_each(|remark| output.remark(&remark));
+    remarks.chain(outcome.source_remarks.iter().cloned()).for_each(|remark| output.remark(&remark));
 }
 
 /// Waits for CMD and forwards signals; `None` when the user leaves first.

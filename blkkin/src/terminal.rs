@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn alphabet_follows_the_locale() {
         let of = |name: &'static str, value: &'static str| {
-            alphabet(move |asked| (asked == name).then(|| value.to_owned()))
+            alphabet(move |variable| (variable == name).then(|| value.to_owned()))
         };
         assert_eq!(of("LANG", "C.UTF-8"), Alphabet::Unicode);
         assert_eq!(of("LC_ALL", "de_DE.utf8"), Alphabet::Unicode);

@@ -1,9 +1,13 @@
-//! `blkkin agent` and a real Kafka broker: what the kernel counts of a disk comes out of the topic, request by request.
+//! `blkkin agent` and a real Kafka broker: the topic has every request of a disk.
+//!
+//! *Input*: fio on a loop device, traced by an agent that sends to the broker, records to disk, or
+//! starts before the broker. *Independent count*: requests and sectors in the kernel's statistics
+//! of the disk (/sys/block/NAME/stat).
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking and prints what it observed"
 )]
 
 #[path = "../../bus/tests/support/mod.rs"]
@@ -29,17 +33,17 @@ use support::{needs, or_skip};
 
 const REQUESTS: u32 = 2_000;
 const BYTES: u32 = 4096;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// An agent that follows the disk.
+/// Starts an agent that traces the disk.
 fn agent(settings: &Settings, disk: &Disk) -> Service {
     agent_with(&["--brokers", &settings.brokers], disk)
 }
 
-fn agent_with(more: &[&str], disk: &Disk) -> Service {
-    let words = [&["agent", "--device", disk.name()], more].concat();
-    let agent = Service::start(disk.beside("agent").parent().unwrap(), "agent", &words);
-    agent.says("tracing; events go", PATIENCE);
+fn agent_with(more_args: &[&str], disk: &Disk) -> Service {
+    let args = [&["agent", "--device", disk.name()], more_args].concat();
+    let agent = Service::start(disk.file("agent").parent().unwrap(), "agent", &args);
+    agent.wait_for_output("tracing; events go", TIME_LIMIT);
     agent
 }
 
@@ -47,31 +51,31 @@ fn broker() -> Result<Broker, String> {
     Broker::start()
 }
 
-/// What fio does to the disk while an agent is there, as the kernel counts it.
+/// Runs fio on the disk and returns the kernel's counts of it.
 fn load(disk: &Disk) -> Statistics {
-    let account = disk.beside("fio.json");
+    let report = disk.file("fio.json");
     let fio = Fio {
         target: disk.node(),
         pattern: "randwrite",
         jobs: 2,
         requests: REQUESTS / 2,
         bytes: BYTES,
-        account: &account,
+        report: &report,
     };
     let before = disk.statistics();
-    let words = fio.words();
-    let status = std::process::Command::new(&words[0]).args(&words[1..]).status().unwrap();
+    let args = fio.args();
+    let status = std::process::Command::new(&args[0]).args(&args[1..]).status().unwrap();
     assert!(status.success());
     disk.statistics().since(before)
 }
 
-/// All batches that the topic has.
+/// Reads all batches of the topic.
 fn consume(settings: &Settings) -> Vec<EventBatch> {
     let group = Group { name: "test".to_owned(), member: None };
     let mut consumer = EventConsumer::join(settings, &group).unwrap();
-    let (mut batches, begun, mut idle) = (Vec::new(), Instant::now(), 0);
-    // Once something came, two seconds of nothing are the end.
-    while begun.elapsed() < PATIENCE && (batches.is_empty() || idle < 20) {
+    let (mut batches, started, mut idle) = (Vec::new(), Instant::now(), 0);
+    // After the first batch, two seconds without one are the end.
+    while started.elapsed() < TIME_LIMIT && (batches.is_empty() || idle < 20) {
         match consumer.next(Duration::from_millis(100)).unwrap() {
             Received::Batch(batch, missing) => {
                 assert_eq!(missing, 0);
@@ -96,44 +100,44 @@ fn requests<'a>(batches: &'a [EventBatch], disk: &'a Disk) -> impl Iterator<Item
     requests.filter(|request| request.device == disk.device())
 }
 
-fn assert_all_is_there(batches: &[EventBatch], disk: &Disk, counted: Statistics) {
+fn assert_complete(batches: &[EventBatch], disk: &Disk, kernel_counts: Statistics) {
     let last = &batches.last().unwrap().stats;
     assert_eq!(last.lost() - last.ends_missed, 0, "{last:?}");
     let sectors = requests(batches, disk).map(|request| u64::from(request.bytes) / 512).sum::<u64>();
-    let seen = requests(batches, disk).count() as u64;
-    // An end that no program could see is in the books: the request's, and its bio's, which ends with it.
+    let found = requests(batches, disk).count() as u64;
+    // An end that no program saw is counted: the request's, and its bio's, which ends with it.
     let missed = last.requests_started - last.requests.fired;
-    assert_eq!(seen + missed, counted.requests, "{last:?}");
+    assert_eq!(found + missed, kernel_counts.requests, "{last:?}");
     assert_eq!(last.ends_missed, missed + last.bios_queued - last.bios.fired, "{last:?}");
     if missed == 0 {
-        assert_eq!(sectors, counted.sectors);
+        assert_eq!(sectors, kernel_counts.sectors);
     }
     let (mut joiner, mut traces) = (Joiner::new(JoinConfig::default()), Vec::<Trace>::new());
     batches.iter().for_each(|batch| joiner.apply(batch.clone(), &mut traces));
     joiner.finish(&mut traces);
-    let whole = traces.iter().filter(|trace| {
+    let complete = traces.iter().filter(|trace| {
         trace.call().is_some_and(|call| call.call.name() == "pwrite64") && !trace.requests.is_empty()
     });
-    assert_eq!(whole.count() as u64 + missed, u64::from(REQUESTS));
+    assert_eq!(complete.count() as u64 + missed, u64::from(REQUESTS));
 }
 
 #[test]
-fn what_the_kernel_counts_of_a_disk_comes_out_of_the_topic() {
+fn the_topic_has_every_request_that_the_kernel_counts() {
     needs!("fio", "losetup");
     let disk = or_skip!(Disk::raw(64 << 20));
     let broker = or_skip!(broker());
     let settings = broker.settings();
     let agent = agent(&settings, &disk);
-    let counted = load(&disk);
-    let (status, said) = agent.finish();
-    assert_eq!(status, Some(0), "{said}");
-    assert!(said.contains("events delivered to blkkin.events"), "{said}");
-    assert_eq!(settings.partitions(EVENTS), Ok(12), "the agent has made it");
-    assert_all_is_there(&consume(&settings), &disk, counted);
+    let kernel_counts = load(&disk);
+    let (status, output) = agent.finish();
+    assert_eq!(status, Some(0), "{output}");
+    assert!(output.contains("events delivered to blkkin.events"), "{output}");
+    assert_eq!(settings.partitions(EVENTS), Ok(12), "the agent has created the topic");
+    assert_complete(&consume(&settings), &disk, kernel_counts);
 }
 
 #[test]
-fn a_guest_s_events_lie_under_its_host_s_key() {
+fn events_of_a_guest_have_the_key_of_its_host() {
     needs!("fio", "losetup");
     let disk = or_skip!(Disk::raw(64 << 20));
     let broker = or_skip!(broker());
@@ -141,21 +145,21 @@ fn a_guest_s_events_lie_under_its_host_s_key() {
     let host = "00112233445566778899aabbccddeeff";
     let agent = agent_with(&["--brokers", &settings.brokers, "--domain", host], &disk);
     load(&disk);
-    let (status, said) = agent.finish();
-    assert_eq!(status, Some(0), "{said}");
+    let (status, output) = agent.finish();
+    assert_eq!(status, Some(0), "{output}");
     let sent = consume(&settings).len();
     let mut config = rdkafka::ClientConfig::new();
     config.set("bootstrap.servers", &settings.brokers).set("group.id", "keys");
     let consumer: BaseConsumer = config.set("auto.offset.reset", "earliest").create().unwrap();
     consumer.subscribe(&[EVENTS]).unwrap();
-    let (mut seen, begun) = (0, Instant::now());
-    while seen < sent {
-        assert!(begun.elapsed() < PATIENCE, "{seen} of {sent}");
-        // A poll that has dealt with something else, as with a new assignment, has no message.
+    let (mut found, started) = (0, Instant::now());
+    while found < sent {
+        assert!(started.elapsed() < TIME_LIMIT, "{found} of {sent}");
+        // A poll that handled another event, such as a new assignment, has no message.
         let Some(message) = consumer.poll(Duration::from_millis(100)) else { continue };
         let key = 0x0011_2233_4455_6677_8899_aabb_ccdd_eeff_u128.to_be_bytes();
         assert_eq!(message.unwrap().key(), Some(&key[..]));
-        seen += 1;
+        found += 1;
     }
     assert!(sent > 1, "{sent}");
     let refused = common::run(&["agent", "--brokers", &settings.brokers, "--domain", "host"]);
@@ -164,59 +168,59 @@ fn a_guest_s_events_lie_under_its_host_s_key() {
 }
 
 #[test]
-fn what_was_recorded_and_is_sent_later_is_the_same() {
+fn a_replayed_recording_has_the_same_events() {
     needs!("fio", "losetup");
     let disk = or_skip!(Disk::raw(64 << 20));
     let broker = or_skip!(broker());
     let settings = broker.settings();
-    let folder = disk.beside("recording");
+    let folder = disk.file("recording");
     let folder = folder.to_str().unwrap();
     let agent = agent_with(&["--record", folder], &disk);
-    let counted = load(&disk);
-    let (status, said) = agent.finish();
-    assert_eq!(status, Some(0), "{said}");
+    let kernel_counts = load(&disk);
+    let (status, output) = agent.finish();
+    assert_eq!(status, Some(0), "{output}");
     let replay = common::run(&["agent", "--brokers", &settings.brokers, "--replay", folder]);
     assert!(replay.code == Some(0) && replay.stderr.contains("the whole recording is sent"), "{replay:?}");
-    assert_all_is_there(&consume(&settings), &disk, counted);
+    assert_complete(&consume(&settings), &disk, kernel_counts);
 }
 
 #[test]
-fn an_agent_is_there_before_the_broker_and_what_it_saw_then_is_delivered() {
+fn events_from_before_the_broker_started_are_delivered() {
     needs!("fio", "losetup");
     let disk = or_skip!(Disk::raw(64 << 20));
     let mut broker = or_skip!(broker());
     let settings = broker.settings();
     broker.kill();
     let agent = agent(&settings, &disk);
-    let counted = load(&disk);
-    agent.says("cannot reach", PATIENCE);
+    let kernel_counts = load(&disk);
+    agent.wait_for_output("cannot reach", TIME_LIMIT);
     broker.up();
-    agent.says("the cluster answers after", PATIENCE);
-    let (status, said) = agent.finish();
-    assert_eq!(status, Some(0), "{said}");
-    assert_all_is_there(&consume(&settings), &disk, counted);
+    agent.wait_for_output("the cluster answers after", TIME_LIMIT);
+    let (status, output) = agent.finish();
+    assert_eq!(status, Some(0), "{output}");
+    assert_complete(&consume(&settings), &disk, kernel_counts);
 }
 
 #[test]
-fn without_a_cluster_the_end_says_how_many_events_are_lost() {
+fn without_a_cluster_the_agent_reports_the_lost_events_at_exit() {
     needs!("fio", "losetup");
     let disk = or_skip!(Disk::raw(64 << 20));
-    // Port 1 of this machine: nobody listens.
+    // Port 1 of this machine has no listener.
     let agent = agent(&Settings::new("127.0.0.1:1"), &disk);
     load(&disk);
-    let (status, said) = agent.finish();
-    assert_eq!(status, Some(1), "{said}");
+    let (status, output) = agent.finish();
+    assert_eq!(status, Some(1), "{output}");
     assert!(
-        said.contains("events were not delivered") && said.contains("not acknowledged in 10 s"),
-        "{said}"
+        output.contains("events were not delivered") && output.contains("not acknowledged in 10 s"),
+        "{output}"
     );
 }
 
 #[test]
-fn words_that_mean_nothing_to_an_agent_are_refused() {
+fn arguments_that_do_not_apply_to_an_agent_are_refused() {
     needs!();
-    let refused = |words: &[&str]| {
-        let run = common::run(&[&["agent", "--brokers", "h:1"], words].concat());
+    let refused = |args: &[&str]| {
+        let run = common::run(&[&["agent", "--brokers", "h:1"], args].concat());
         assert_eq!(run.code, Some(2), "{run:?}");
         run.stderr
     };

@@ -1,18 +1,23 @@
-//! `blkkin aggregator` and a real Kafka broker: whoever is killed meanwhile, the same traces come out, each once.
+//! `blkkin aggregator` and a real Kafka broker: every trace is emitted once, also when aggregators
+//! and the broker are killed.
+//!
+//! *Input*: more than 100,000 synthetic events of three nodes through 12 partitions and two
+//! aggregators. *Independent count*: the fragments that the join stage alone, without Kafka, makes
+//! of the same batches.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking and prints what it observed"
 )]
 
 #[path = "../../bus/tests/support/mod.rs"]
 mod broker;
 mod common;
-#[path = "support/nodes.rs"]
-mod nodes;
 #[path = "support/service.rs"]
 mod service;
+#[path = "support/synthetic_batches.rs"]
+mod synthetic_batches;
 #[path = "support/traces.rs"]
 mod traces;
 
@@ -33,33 +38,33 @@ use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 
 use broker::Broker;
 use service::Service;
-use traces::{Pieces, TraceReader, difference, total};
+use traces::{FragmentCounts, TraceReader, difference, total};
 
 const NODES: u128 = 3;
-/// 1.9 events each: more than 100,000 events of three nodes.
+/// Calls of each node, 1.9 events each: more than 100,000 events of three nodes.
 const CALLS: u64 = 18_000;
 const PARTITIONS: u32 = 12;
-/// So many times an aggregator is killed, and each third time the broker.
+/// Number of times that an aggregator is killed; in every third round the broker is killed too.
 const KILLS: usize = 6;
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIME_LIMIT: Duration = Duration::from_secs(180);
 
 macro_rules! broker {
     () => {
         match Broker::start() {
             Ok(broker) => broker,
-            Err(why) => return println!("skipped: {why}"),
+            Err(reason) => return println!("skipped: {reason}"),
         }
     };
 }
 
-fn start(settings: &Settings, folder: &Path, name: &str, more: &[&str]) -> Service {
-    let words = ["aggregator", "--brokers", &settings.brokers, "--save-every", "1s"];
-    Service::start(folder, name, &[&words, more].concat())
+fn start(settings: &Settings, folder: &Path, name: &str, more_args: &[&str]) -> Service {
+    let args = ["aggregator", "--brokers", &settings.brokers, "--save-every", "1s"];
+    Service::start(folder, name, &[&args, more_args].concat())
 }
 
-/// What the state machine alone makes of it.
+/// Fragments that the join stage alone makes of the batches.
 #[derive(Default)]
-struct Expected(Pieces);
+struct Expected(FragmentCounts);
 
 impl Outlet for Expected {
     fn piece(&mut self, _: u32, _: u64, piece: TraceFragment) {
@@ -68,12 +73,12 @@ impl Outlet for Expected {
     fn aside(&mut self, _: u32, _: u64, piece: TraceFragment) {
         panic!("{piece:?}");
     }
-    fn dead(&mut self, why: String) {
-        panic!("{why}");
+    fn dead(&mut self, reason: String) {
+        panic!("{reason}");
     }
 }
 
-fn expected(all: &[Vec<EventBatch>]) -> Pieces {
+fn expected(all: &[Vec<EventBatch>]) -> FragmentCounts {
     let mut expected = Expected::default();
     for batches in all {
         let mut stage = JoinStage::begin(Incarnation(1), JoinStageConfig::new(PARTITIONS));
@@ -85,7 +90,7 @@ fn expected(all: &[Vec<EventBatch>]) -> Pieces {
     expected.0
 }
 
-/// Sends `parts` of every node's batches, one after another, over so long a time.
+/// Sends `parts` of `of` parts of every node's batches in order, spread over the time `over`.
 fn feed(
     settings: &Settings,
     all: &[Vec<EventBatch>],
@@ -107,162 +112,164 @@ fn feed(
         std::thread::sleep(pause);
     }
     for producer in producers {
-        assert_eq!(producer.finish(PATIENCE).waiting(), 0);
+        assert_eq!(producer.finish(TIME_LIMIT).waiting(), 0);
     }
 }
 
-fn worlds() -> Vec<Vec<EventBatch>> {
-    let all: Vec<_> = (1..=NODES).map(|node| nodes::batches(node, CALLS)).collect();
-    let events = all.iter().map(|batches| nodes::events(batches)).sum::<usize>();
+fn node_batches() -> Vec<Vec<EventBatch>> {
+    let all: Vec<_> = (1..=NODES).map(|node| synthetic_batches::batches(node, CALLS)).collect();
+    let events = all.iter().map(|batches| synthetic_batches::event_count(batches)).sum::<usize>();
     assert!(events >= 100_000, "{events}");
     println!("{events} events");
     all
 }
 
-fn assert_same(expected: &Pieces, reader: &TraceReader, said: &str) {
-    let found = &reader.pieces;
-    println!("{} pieces, {} of them repeated", total(found), reader.repeated);
+fn assert_same(expected: &FragmentCounts, reader: &TraceReader, output: &str) {
+    let found = &reader.fragments;
+    println!("{} fragments, {} of them repeated", total(found), reader.repeated);
     let difference = difference(expected, found);
     assert!(
         difference.is_empty(),
-        "{} pieces, not {}: {difference:#?}\n{said}",
+        "{} fragments, not {}: {difference:#?}\n{output}",
         total(found),
         total(expected)
     );
 }
 
 #[test]
-fn quietly_every_trace_comes_out_once_and_the_books_balance() {
+fn without_failures_every_trace_is_emitted_once_and_the_counts_balance() {
     let broker = broker!();
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
-    let all = worlds();
+    let all = node_batches();
     let expected = expected(&all);
-    let two = ["one", "two"].map(|name| start(&settings, folder.path(), name, &[]));
+    let aggregators = ["one", "two"].map(|name| start(&settings, folder.path(), name, &[]));
     wait_for_topics(&settings);
     wait_for_members(&settings, 2);
     feed(&settings, &all, 0..1, 1, Duration::from_secs(1));
     let mut reader = TraceReader::new(&settings, PARTITIONS as i32);
-    reader.read(total(&expected), PATIENCE);
-    let ended = two.map(Service::finish);
+    reader.read(total(&expected), TIME_LIMIT);
+    let ended = aggregators.map(Service::finish);
     assert_same(&expected, &reader, &format!("{ended:?}"));
     assert_eq!(reader.repeated, 0);
-    for (status, said) in &ended {
-        assert_eq!(*status, Some(0), "{said}");
-        assert!(said.contains("+ 0 pending"), "{said}");
+    for (status, output) in &ended {
+        assert_eq!(*status, Some(0), "{output}");
+        assert!(output.contains("+ 0 pending"), "{output}");
     }
     assert_halves(&ended);
 }
 
 #[test]
-fn whoever_is_killed_every_trace_comes_out_once() {
+fn every_trace_is_emitted_once_whichever_process_is_killed() {
     let mut broker = broker!();
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
-    let all = worlds();
+    let all = node_batches();
     let expected = expected(&all);
-    // One has a name of its own and comes back as who it was, the other comes as a stranger.
-    let mut two = [("one", &["--instance", "one"][..]), ("two", &[])]
-        .map(|(name, more)| start(&settings, folder.path(), name, more));
+    // One has a static instance name and rejoins under it, the other rejoins as a new member.
+    let mut aggregators = [("one", &["--instance", "one"][..]), ("two", &[])]
+        .map(|(name, more_args)| start(&settings, folder.path(), name, more_args));
     wait_for_topics(&settings);
     let mut reader = TraceReader::new(&settings, PARTITIONS as i32);
     let mut seed = std::process::id();
     println!("seed {seed}");
     for round in 0..KILLS {
         seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        let moment = Duration::from_millis(u64::from(seed >> 16) % 2_000);
+        let delay = Duration::from_millis(u64::from(seed >> 16) % 2_000);
         std::thread::scope(|scope| {
             scope.spawn(|| feed(&settings, &all, round..round + 1, KILLS + 1, Duration::from_secs(3)));
-            // Something is done before each: whoever comes next has a state to go on from.
-            let before = total(&reader.pieces);
-            reader.read_until(PATIENCE, |pieces| total(pieces) > before);
-            assert!(total(&reader.pieces) > before, "no progress in round {round}");
-            std::thread::sleep(moment);
+            // Waits for progress before each kill, so that the successor has a state to continue
+            // from.
+            let before = total(&reader.fragments);
+            reader.read_until(TIME_LIMIT, |fragments| total(fragments) > before);
+            assert!(total(&reader.fragments) > before, "no progress in round {round}");
+            std::thread::sleep(delay);
             let n = (seed >> 8) as usize % 2;
-            two[n].kill();
+            aggregators[n].kill();
             if round % 3 == 1 {
                 broker.kill();
                 broker.up();
             }
-            two[n].start_again();
+            aggregators[n].restart();
         });
     }
     feed(&settings, &all, KILLS..KILLS + 1, KILLS + 1, Duration::from_secs(1));
-    reader.read(total(&expected), PATIENCE);
-    for one in &mut two {
-        if one.has_ended() {
-            one.start_again();
+    reader.read(total(&expected), TIME_LIMIT);
+    for aggregator in &mut aggregators {
+        if aggregator.has_ended() {
+            aggregator.restart();
         }
     }
-    let ended = two.map(Service::finish);
+    let ended = aggregators.map(Service::finish);
     assert_same(&expected, &reader, &format!("{ended:?}"));
-    for (status, said) in &ended {
-        assert_eq!(*status, Some(0), "{said}");
+    for (status, output) in &ended {
+        assert_eq!(*status, Some(0), "{output}");
     }
 }
 
 #[test]
-fn partitions_go_to_who_joins_in_the_middle_with_all_that_they_know() {
+fn partitions_move_to_a_new_member_with_their_state() {
     let broker = broker!();
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
-    let all = worlds();
+    let all = node_batches();
     let expected = expected(&all);
-    let one = start(&settings, folder.path(), "one", &[]);
+    let first = start(&settings, folder.path(), "one", &[]);
     wait_for_topics(&settings);
     feed(&settings, &all, 0..1, 2, Duration::from_secs(3));
-    let two = start(&settings, folder.path(), "two", &[]);
+    let second = start(&settings, folder.path(), "two", &[]);
     feed(&settings, &all, 1..2, 2, Duration::from_secs(8));
     wait_for_members(&settings, 2);
     let mut reader = TraceReader::new(&settings, PARTITIONS as i32);
-    reader.read(total(&expected), PATIENCE);
-    let ended = [one, two].map(Service::finish);
+    reader.read(total(&expected), TIME_LIMIT);
+    let ended = [first, second].map(Service::finish);
     assert_same(&expected, &reader, &format!("{ended:?}"));
-    for (status, said) in &ended {
-        assert_eq!(*status, Some(0), "{said}");
+    for (status, output) in &ended {
+        assert_eq!(*status, Some(0), "{output}");
     }
     assert_halves(&ended);
 }
 
-/// Who ended first had half of the partitions; who ended after it may have taken over the other half before that.
+/// The member that ended first had half of the partitions. The other may have taken over the rest
+/// before it ended.
 fn assert_halves([(_, first), (_, second)]: &[(Option<i32>, String); 2]) {
     assert!(first.contains("assemble: 6 partitions"), "{first}");
     assert!(["6", "12"].iter().any(|n| second.contains(&format!("assemble: {n} partitions"))), "{second}");
 }
 
 #[test]
-fn a_node_that_fell_silent_is_finished_and_poison_is_buried() {
+fn an_inactive_node_is_finished_and_an_unreadable_record_goes_to_the_dead_letter_topic() {
     let broker = broker!();
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
-    let more = ["--idle-after", "2s", "--partitions", "3"];
-    let one = start(&settings, folder.path(), "one", &more);
+    let more_args = ["--idle-after", "2s", "--partitions", "3"];
+    let first = start(&settings, folder.path(), "one", &more_args);
     wait_for_topics(&settings);
-    let stranger: BaseProducer =
+    let foreign_producer: BaseProducer =
         ClientConfig::new().set("bootstrap.servers", &settings.brokers).create().unwrap();
     let key = NodeId(1).0.to_be_bytes();
-    stranger.send(BaseRecord::to(EVENTS).key(&key[..]).payload("no batch")).unwrap();
-    stranger.flush(PATIENCE).unwrap();
-    // Its first batch, and never another: some of its traces wait for a bio that does not come.
-    let batch = nodes::batches(1, 100).remove(0);
+    foreign_producer.send(BaseRecord::to(EVENTS).key(&key[..]).payload("no batch")).unwrap();
+    foreign_producer.flush(TIME_LIMIT).unwrap();
+    // Only its first batch: some of its traces wait for a bio that never arrives.
+    let batch = synthetic_batches::batches(1, 100).remove(0);
     let producer = EventProducer::new(&settings, NodeId(1)).unwrap();
     let events = batch.events.len() as u64;
     producer.send(Record { bytes: v1::encode(&batch), events }, || false).unwrap();
-    assert_eq!(producer.finish(PATIENCE).delivered, events);
+    assert_eq!(producer.finish(TIME_LIMIT).delivered, events);
     let mut reader = TraceReader::new(&settings, 3);
-    // 100 calls, and 12 commits that are shown with them.
-    reader.read(100, PATIENCE);
-    let (status, said) = one.finish();
-    assert_eq!((status, total(&reader.pieces)), (Some(0), 100), "{said}");
+    // 100 calls; the 12 commits are part of their traces.
+    reader.read(100, TIME_LIMIT);
+    let (status, output) = first.finish();
+    assert_eq!((status, total(&reader.fragments)), (Some(0), 100), "{output}");
     assert!(
-        said.contains("1 sources became inactive") && said.contains("1 records could not be decoded"),
-        "{said}"
+        output.contains("1 sources became inactive") && output.contains("1 records could not be decoded"),
+        "{output}"
     );
-    assert_buried(&settings);
+    assert_dead_letter(&settings);
 }
 
 #[test]
-fn an_offset_to_which_no_state_belongs_is_refused_unless_told_to_forget() {
+fn an_offset_without_a_state_is_refused_unless_forget_is_given() {
     let broker = broker!();
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     settings.create_topic(EVENTS, 1, Some(1)).unwrap();
-    // As `kafka-consumer-groups.sh --reset-offsets` would.
+    // Sets an offset, as `kafka-consumer-groups.sh --reset-offsets` does.
     let tool: BaseConsumer = ClientConfig::new()
         .set("bootstrap.servers", &settings.brokers)
         .set("group.id", "blkkin-join")
@@ -270,29 +277,29 @@ fn an_offset_to_which_no_state_belongs_is_refused_unless_told_to_forget() {
         .unwrap();
     let mut offsets = TopicPartitionList::new();
     offsets.add_partition_offset(EVENTS, 0, Offset::Offset(0)).unwrap();
-    let begun = Instant::now();
-    // The first to ask has the cluster make its topic of offsets.
+    let started = Instant::now();
+    // The first commit makes the cluster create its topic of offsets.
     while let Err(error) = tool.commit(&offsets, CommitMode::Sync) {
-        assert!(begun.elapsed() < PATIENCE, "{error}");
+        assert!(started.elapsed() < TIME_LIMIT, "{error}");
         std::thread::sleep(Duration::from_millis(200));
     }
-    let more = ["--partitions", "1"];
-    let mut one = start(&settings, folder.path(), "one", &more);
-    let (status, said) = one.wait();
-    assert_eq!(status, Some(1), "{said}");
-    assert!(said.contains("no state belongs to it") && said.contains("--forget"), "{said}");
-    let two = start(&settings, folder.path(), "two", &[&more[..], &["--forget"]].concat());
-    let all = [nodes::batches(1, 100)];
+    let more_args = ["--partitions", "1"];
+    let mut first = start(&settings, folder.path(), "one", &more_args);
+    let (status, output) = first.wait();
+    assert_eq!(status, Some(1), "{output}");
+    assert!(output.contains("no state belongs to it") && output.contains("--forget"), "{output}");
+    let second = start(&settings, folder.path(), "two", &[&more_args[..], &["--forget"]].concat());
+    let all = [synthetic_batches::batches(1, 100)];
     feed(&settings, &all, 0..1, 1, Duration::ZERO);
     let mut reader = TraceReader::new(&settings, 1);
     let expected = expected(&all);
-    reader.read(total(&expected), PATIENCE);
-    let (status, said) = two.finish();
-    assert_eq!(status, Some(0), "{said}");
-    assert_same(&expected, &reader, &said);
+    reader.read(total(&expected), TIME_LIMIT);
+    let (status, output) = second.finish();
+    assert_eq!(status, Some(0), "{output}");
+    assert_same(&expected, &reader, &output);
 }
 
-fn assert_buried(settings: &Settings) {
+fn assert_dead_letter(settings: &Settings) {
     let consumer: BaseConsumer = ClientConfig::new()
         .set("bootstrap.servers", &settings.brokers)
         .set("group.id", "test-dead")
@@ -300,8 +307,8 @@ fn assert_buried(settings: &Settings) {
         .create()
         .unwrap();
     consumer.subscribe(&[DEAD]).unwrap();
-    let begun = Instant::now();
-    while begun.elapsed() < PATIENCE {
+    let started = Instant::now();
+    while started.elapsed() < TIME_LIMIT {
         let Some(Ok(message)) = consumer.poll(Duration::from_millis(100)) else { continue };
         assert_eq!(message.payload(), Some(&b"no batch"[..]));
         let headers = message.headers().unwrap();
@@ -319,9 +326,9 @@ fn assert_buried(settings: &Settings) {
 }
 
 #[test]
-fn words_that_make_no_rule_are_refused() {
-    let refused = |words: &[&str]| {
-        let run = common::run(&[&["aggregator", "--brokers", "h:1"], words].concat());
+fn arguments_that_make_no_rule_are_refused() {
+    let refused = |args: &[&str]| {
+        let run = common::run(&[&["aggregator", "--brokers", "h:1"], args].concat());
         assert_eq!(run.code, Some(2), "{run:?}");
         run.stderr
     };
@@ -331,27 +338,28 @@ fn words_that_make_no_rule_are_refused() {
     assert!(refused(&["--stage", "first"]).contains("join"));
 }
 
-/// Until both groups have so many members and every one has its partitions.
+/// Waits until both groups have this number of members and are stable.
 fn wait_for_members(settings: &Settings, members: usize) {
     let tool: BaseConsumer =
         ClientConfig::new().set("bootstrap.servers", &settings.brokers).create().unwrap();
     let has_all = |group: &str| {
-        // The first to ask has the cluster make its topic of offsets, and it says meanwhile that it does.
+        // The first request makes the cluster create its topic of offsets; until then it returns an
+        // error.
         let Ok(groups) = tool.fetch_group_list(Some(group), Duration::from_secs(5)) else { return false };
         groups.groups().iter().any(|group| group.state() == "Stable" && group.members().len() == members)
     };
-    let begun = Instant::now();
+    let started = Instant::now();
     while !(has_all("blkkin-join") && has_all("blkkin-assemble")) {
-        assert!(begun.elapsed() < PATIENCE, "not {members} members");
+        assert!(started.elapsed() < TIME_LIMIT, "not {members} members");
         std::thread::sleep(Duration::from_millis(100));
     }
 }
 
-/// The last of them is made last.
+/// Waits for the topic that the aggregator creates last.
 fn wait_for_topics(settings: &Settings) {
-    let begun = Instant::now();
+    let started = Instant::now();
     while settings.partitions(STATE).is_err() {
-        assert!(begun.elapsed() < PATIENCE, "no topics");
+        assert!(started.elapsed() < TIME_LIMIT, "no topics");
         std::thread::sleep(Duration::from_millis(100));
     }
 }

@@ -1,12 +1,16 @@
-//! A broker whose disk is full: it takes nothing, whoever sends waits, and nothing is lost once there is room.
+//! A broker with a full disk: it accepts nothing, producers wait, and nothing is lost once there is
+//! space again.
 //!
-//! Kafka gives up a folder that cannot be written, and a broker that has no other ends itself. So what a producer meets is a
-//! broker that refuses, then one that is away.
+//! *Input*: a real broker on a small tmpfs that is filled while a producer sends. *Independent
+//! count*: the records' own contents, each of which must occur exactly once in the topic.
+//!
+//! Kafka gives up a folder that it cannot write, and a broker without another folder ends. So a
+//! producer first has a broker that refuses records, then one that is unreachable.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking and prints what it observed"
 )]
 
 #[path = "../../bus/tests/support/mod.rs"]
@@ -31,21 +35,21 @@ use support::{needs, or_skip};
 
 const RECORDS: u64 = 200;
 const BYTES: usize = 100_000;
-/// What is left for the broker: a tenth of what is sent.
-const ROOM: u64 = 2 << 20;
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Free space left for the broker: a tenth of what is sent.
+const FREE_BYTES: u64 = 2 << 20;
+const TIME_LIMIT: Duration = Duration::from_secs(120);
 
-/// A file system in memory of 64 MiB; unmounted with the test.
-struct Small(PathBuf);
+/// A tmpfs of 64 MiB, unmounted when dropped.
+struct SmallTmpfs(PathBuf);
 
-impl Small {
-    fn mount(at: PathBuf) -> Result<Small, String> {
-        fs::create_dir(&at).map_err(|error| error.to_string())?;
+impl SmallTmpfs {
+    fn mount(path: PathBuf) -> Result<SmallTmpfs, String> {
+        fs::create_dir(&path).map_err(|error| error.to_string())?;
         let mounted =
-            Command::new("mount").args(["-t", "tmpfs", "-o", "size=64m", "tmpfs"]).arg(&at).output();
+            Command::new("mount").args(["-t", "tmpfs", "-o", "size=64m", "tmpfs"]).arg(&path).output();
         let mounted = mounted.map_err(|error| error.to_string())?;
         match mounted.status.success() {
-            true => Ok(Small(at)),
+            true => Ok(SmallTmpfs(path)),
             false => Err(format!("no tmpfs: {}", String::from_utf8_lossy(&mounted.stderr).trim())),
         }
     }
@@ -54,24 +58,25 @@ impl Small {
         self.0.join("filler")
     }
 
-    /// Leaves so much room.
-    fn fill(&self, room: u64) {
-        let said =
+    /// Fills the file system up to this free space.
+    fn fill(&self, free_bytes: u64) {
+        let output =
             Command::new("df").args(["--output=avail", "--block-size=1"]).arg(&self.0).output().unwrap();
-        let said = String::from_utf8(said.stdout).unwrap();
-        let free: u64 = said.lines().nth(1).unwrap().trim().parse().unwrap();
-        fs::write(self.filler(), vec![0; (free - room) as usize]).unwrap();
+        let output = String::from_utf8(output.stdout).unwrap();
+        let free: u64 = output.lines().nth(1).unwrap().trim().parse().unwrap();
+        fs::write(self.filler(), vec![0; (free - free_bytes) as usize]).unwrap();
     }
 }
 
-impl Drop for Small {
+impl Drop for SmallTmpfs {
     fn drop(&mut self) {
-        // Whoever still writes there is killed by now, or soon: it goes when they do.
+        // Processes that still write there have been killed; the lazy unmount ends with the last of
+        // them.
         let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
     }
 }
 
-/// Bytes that nothing makes shorter, others for each number.
+/// Returns incompressible bytes, different for each number.
 fn noise(n: u64) -> Vec<u8> {
     let mut x = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let word = |_| {
@@ -83,7 +88,7 @@ fn noise(n: u64) -> Vec<u8> {
     (0..BYTES / 8).flat_map(word).collect()
 }
 
-/// How often each record is there.
+/// Returns the number of occurrences of each record.
 fn found(settings: &Settings) -> HashMap<Vec<u8>, u32> {
     let mut config = ClientConfig::new();
     config
@@ -92,8 +97,8 @@ fn found(settings: &Settings) -> HashMap<Vec<u8>, u32> {
         .set("auto.offset.reset", "earliest");
     let consumer: BaseConsumer = config.create().unwrap();
     consumer.subscribe(&[EVENTS]).unwrap();
-    let (mut found, begun) = (HashMap::<_, u32>::new(), Instant::now());
-    while found.values().sum::<u32>() < RECORDS as u32 && begun.elapsed() < PATIENCE {
+    let (mut found, started) = (HashMap::<_, u32>::new(), Instant::now());
+    while found.values().sum::<u32>() < RECORDS as u32 && started.elapsed() < TIME_LIMIT {
         if let Some(Ok(message)) = consumer.poll(Duration::from_millis(100)) {
             *found.entry(message.payload().unwrap().to_vec()).or_default() += 1;
         }
@@ -102,20 +107,20 @@ fn found(settings: &Settings) -> HashMap<Vec<u8>, u32> {
 }
 
 #[test]
-fn a_broker_without_room_is_waited_for_and_nothing_is_lost() {
+fn producers_wait_for_a_broker_without_space_and_nothing_is_lost() {
     needs!("mount");
     let folder = tempfile::tempdir().unwrap();
-    let small = or_skip!(Small::mount(folder.path().join("small")));
+    let small = or_skip!(SmallTmpfs::mount(folder.path().join("small")));
     let mut broker =
         or_skip!(Broker::start_in(tempfile::tempdir().unwrap(), &small.0.join("data"), None, ""));
     let mut settings = broker.settings();
     settings.create_topic(EVENTS, 1, Some(1)).unwrap();
-    // Much less than what is sent: who sends must wait.
+    // Much less than what is sent, so that the producer must wait.
     settings.queue_bytes_max = 2 << 20;
     let producer = EventProducer::new(&settings, NodeId(1)).unwrap();
-    small.fill(ROOM);
+    small.fill(FREE_BYTES);
     std::thread::scope(|scope| {
-        let sending = scope.spawn(|| {
+        let sender = scope.spawn(|| {
             for n in 0..RECORDS {
                 let record = Record { bytes: noise(n), events: 1 };
                 assert_eq!(producer.send(record, || false), Ok(Sent::Queued));
@@ -129,12 +134,12 @@ fn a_broker_without_room_is_waited_for_and_nothing_is_lost() {
         fs::remove_file(small.filler()).unwrap();
         broker.kill();
         broker.up();
-        sending.join().unwrap();
+        sender.join().unwrap();
     });
-    let deliveries = producer.flush(PATIENCE);
+    let deliveries = producer.flush(TIME_LIMIT);
     println!("{deliveries:?}");
     assert_eq!((deliveries.delivered, deliveries.failed, deliveries.waiting()), (RECORDS, 0, 0));
-    assert!(deliveries.waited_ns > 0, "who sends has waited");
+    assert!(deliveries.waited_ns > 0, "the producer has waited");
     let found = found(&settings);
     assert_eq!(found.len() as u64, RECORDS);
     assert!((0..RECORDS).all(|n| found.get(&noise(n)) == Some(&1)), "each once");

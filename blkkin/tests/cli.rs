@@ -1,4 +1,8 @@
-//! What the command line refuses, and with which status: nothing here loads a program into the kernel.
+//! Arguments that the command line refuses, with the exit status of each. Nothing here loads a
+//! program into the kernel.
+//!
+//! *Input*: the real binary, also as an unprivileged user. *Independent count*: the conventions for
+//! exit codes (2 usage; 125, 126 and 127 as `env` and `timeout` use them).
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,7 +13,7 @@ use std::fs;
 use common::{run, run_unprivileged};
 
 #[test]
-fn a_command_that_is_not_there_is_127() {
+fn a_missing_command_is_127() {
     run(&["run", "--", "no-such-command-anywhere"]).assert_refused(127, "cannot find command", "the path");
     run(&["run", "--", "./no-such-file"]).assert_refused(127, "cannot execute ./no-such-file", "a path");
 }
@@ -24,7 +28,7 @@ fn a_command_that_may_not_be_executed_is_126() {
 }
 
 #[test]
-fn a_misspelt_call_is_told_the_nearest() {
+fn a_misspelt_system_call_gets_a_suggestion() {
     run(&["trace", "--syscall", "write,fsnyc"]).assert_refused(
         2,
         "unknown system call `fsnyc`",
@@ -38,7 +42,7 @@ fn a_misspelt_call_is_told_the_nearest() {
 }
 
 #[test]
-fn a_device_that_is_not_there_is_refused() {
+fn an_unknown_device_is_refused() {
     run(&["trace", "--device", "no-such-disk"]).assert_refused(2, "unknown device `no-such-disk`", "");
     run(&["trace", "--device", "/dev/null"]).assert_refused(
         2,
@@ -54,42 +58,42 @@ fn a_time_needs_a_unit() {
 }
 
 #[test]
-fn more_filters_than_the_kernel_side_holds_are_refused() {
-    let mut words = vec!["trace"];
-    words.extend(["--comm", "x"].repeat(9));
-    run(&words).assert_refused(2, "9 times --comm", "fewer of them");
+fn more_filters_than_the_ebpf_maps_hold_are_refused() {
+    let mut args = vec!["trace"];
+    args.extend(["--comm", "x"].repeat(9));
+    run(&args).assert_refused(2, "9 times --comm", "fewer of them");
 }
 
 #[test]
-fn a_destination_that_cannot_be_used_is_refused_and_the_command_does_not_run() {
+fn an_unusable_destination_is_refused_and_the_command_does_not_run() {
     let folder = tempfile::tempdir().unwrap();
-    let witness = folder.path().join("ran");
-    let touch = witness.to_str().unwrap();
-    for (destination, what) in [
+    let marker = folder.path().join("ran");
+    let touch = marker.to_str().unwrap();
+    for (destination, problem) in [
         ("zipkin=/no/such/folder/t.json", "cannot open zipkin=/no/such/folder/t.json"),
         ("zipkin=localhost:9411", "bad destination"),
         ("kafka=localhost", "no destination of kind `kafka`"),
         ("mysql=x", "unknown kind of destination `mysql`"),
         ("trace.json", "bad destination `trace.json`"),
     ] {
-        run(&["run", "--to", destination, "--", "touch", touch]).assert_refused(125, what, "");
+        run(&["run", "--to", destination, "--", "touch", touch]).assert_refused(125, problem, "");
     }
     run(&["run", "--json=/no/such/folder/r.json", "--", "touch", touch]).assert_refused(
         125,
         "cannot write",
         "",
     );
-    assert!(!witness.exists());
+    assert!(!marker.exists());
 }
 
 #[test]
-fn without_privilege_run_is_125_and_names_what_is_missing() {
+fn without_privilege_run_is_125_and_names_the_missing_capability() {
     let folder = tempfile::tempdir().unwrap();
-    let witness = folder.path().join("ran");
-    let refused = run_unprivileged(&["run", "--", "touch", witness.to_str().unwrap()]);
+    let marker = folder.path().join("ran");
+    let refused = run_unprivileged(&["run", "--", "touch", marker.to_str().unwrap()]);
     refused.assert_refused(125, "cannot trace", "");
     assert!(refused.stderr.contains("CAP_BPF"), "{refused:?}");
-    assert!(!witness.exists());
+    assert!(!marker.exists());
     run_unprivileged(&["trace", "--for", "1ms"]).assert_refused(125, "cannot trace", "");
 }
 
@@ -103,7 +107,7 @@ fn without_privilege_a_missing_command_is_still_127() {
 }
 
 #[test]
-fn a_command_without_dashes_is_told_where_it_belongs() {
+fn a_command_without_dashes_gets_the_right_form() {
     run(&["run", "ls", "-l"]).assert_refused(125, "no command to run", "blkkin run -- ls -l");
 }
 
@@ -116,14 +120,14 @@ fn an_unknown_option_is_a_usage_error() {
 
 #[test]
 fn help_fits_80_columns_and_goes_to_stdout() {
-    for words in
+    for args in
         [&["--help"][..], &["run", "--help"], &["trace", "--help"], &["doctor", "--help"], &["run", "-h"]]
     {
-        let help = run(words);
-        assert_eq!(help.code, Some(0), "{words:?}");
-        assert!(help.stderr.is_empty(), "{words:?}");
+        let help = run(args);
+        assert_eq!(help.code, Some(0), "{args:?}");
+        assert!(help.stderr.is_empty(), "{args:?}");
         for line in help.stdout.lines() {
-            assert!(line.chars().count() <= 80, "{words:?}: {line}");
+            assert!(line.chars().count() <= 80, "{args:?}: {line}");
         }
     }
 }
@@ -133,10 +137,10 @@ fn doctor_without_privilege_has_a_verdict_for_each_probe() {
     let doctor = run_unprivileged(&["doctor"]);
     assert_eq!(doctor.code, Some(1), "{doctor:?}");
     assert!(doctor.stderr.is_empty(), "{doctor:?}");
-    for words in
+    for args in
         ["fails    privileges", "CAP_BPF", "try: sudo", "call_enter", "request_complete", "140-165 ns"]
     {
-        assert!(doctor.stdout.contains(words), "{words}: {}", doctor.stdout);
+        assert!(doctor.stdout.contains(args), "{args}: {}", doctor.stdout);
     }
     for line in doctor.stdout.lines() {
         assert!(line.chars().count() <= 100, "{line}");
@@ -144,7 +148,7 @@ fn doctor_without_privilege_has_a_verdict_for_each_probe() {
 }
 
 #[test]
-fn doctor_speaks_json() {
+fn doctor_prints_json() {
     let doctor = run_unprivileged(&["doctor", "--json"]);
     let value: serde_json::Value = serde_json::from_str(&doctor.stdout).unwrap();
     assert_eq!(value["works"], false);

@@ -1,10 +1,13 @@
-//! The whole way, all of it real: a disk, an agent, Kafka, an aggregator, an exporter, Zipkin. What fio did is shown there,
-//! request by request.
+//! The complete pipeline with real parts: a disk, an agent, Kafka, an aggregator, an exporter and
+//! Zipkin.
+//!
+//! *Input*: 1,000 writes of fio on a loop device. *Independent count*: fio's number of requests,
+//! each of which must be one trace of a call, a bio and a request in Zipkin.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking and prints what it observed"
 )]
 
 #[path = "../../bus/tests/support/mod.rs"]
@@ -30,30 +33,30 @@ use zipkin::Zipkin;
 
 const REQUESTS: u32 = 1_000;
 const BYTES: u32 = 4096;
-/// Ten times what a start takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Ten times the start of a service.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Started, and at work: it has said `begun`.
-fn start(disk: &Disk, name: &str, words: &[&str], begun: &str) -> Service {
-    let service = Service::start(&disk.beside(""), name, &[&[name], words].concat());
-    service.says(begun, PATIENCE);
+/// Starts a service and waits until its output contains `ready`.
+fn start(disk: &Disk, name: &str, args: &[&str], ready: &str) -> Service {
+    let service = Service::start(&disk.file(""), name, &[&[name], args].concat());
+    service.wait_for_output(ready, TIME_LIMIT);
     service
 }
 
-/// Asks it to end; it has nothing to complain of.
+/// Stops the service and asserts that it ended without an error.
 fn finish(service: Service) -> String {
-    let (status, said) = service.finish();
-    assert_eq!(status, Some(0), "{said}");
-    said
+    let (status, output) = service.finish();
+    assert_eq!(status, Some(0), "{output}");
+    output
 }
 
-/// fio's writes that Zipkin shows, each a trace.
+/// Returns fio's writes that Zipkin shows, each a trace.
 fn writes(zipkin: &Zipkin) -> Vec<Vec<Value>> {
     let path = "/api/v2/traces?serviceName=fio&spanName=pwrite64&limit=10000&lookback=3600000";
     zipkin.get(path).and_then(|found| serde_json::from_value(found).ok()).unwrap_or_default()
 }
 
-/// Where a trace's spans hang: each name with that of its parent.
+/// Returns the shape of a trace: each span's name with its parent's.
 fn shape(trace: &[Value]) -> Vec<(String, Option<String>)> {
     let name = |span: &Value| span["name"].as_str().unwrap().to_owned();
     let names: BTreeMap<&str, String> =
@@ -64,22 +67,23 @@ fn shape(trace: &[Value]) -> Vec<(String, Option<String>)> {
     shape
 }
 
-/// What the aggregator shows for watching is what Zipkin has, and leads there.
-fn assert_watched(aggregator: &Service, disk: &Disk, found: &[Vec<Value>]) {
-    let metrics = get(address(&aggregator.said()), "/metrics");
+/// Asserts that the aggregator's metrics equal Zipkin's traces, and that an exemplar leads to one
+/// of them.
+fn assert_metrics_equal_zipkin(aggregator: &Service, disk: &Disk, found: &[Vec<Value>]) {
+    let metrics = get(address(&aggregator.output()), "/metrics");
     let line = metrics.lines().find(|line| line.contains("layer=\"request\"") && line.contains("_count{"));
     let series = line.unwrap_or_else(|| panic!("{metrics}")).rsplit_once(' ').unwrap().0;
     assert!(series.contains(&format!("device=\"{}\",operation=\"write\"", disk.name())), "{series}");
     assert_eq!(value(&metrics, series), found.len() as f64, "{metrics}");
     let bytes = series.replace("layer_seconds_count", "layer_bytes_total");
     assert_eq!(value(&metrics, &bytes), (found.len() * BYTES as usize) as f64);
-    let example = metrics.lines().find_map(|line| line.split("trace_id=\"").nth(1)?.split('"').next());
-    let example = example.unwrap_or_else(|| panic!("{metrics}"));
-    assert!(found.iter().any(|trace| trace[0]["traceId"] == example), "{example}");
+    let exemplar = metrics.lines().find_map(|line| line.split("trace_id=\"").nth(1)?.split('"').next());
+    let exemplar = exemplar.unwrap_or_else(|| panic!("{metrics}"));
+    assert!(found.iter().any(|trace| trace[0]["traceId"] == exemplar), "{exemplar}");
 }
 
 #[test]
-fn what_fio_did_is_in_zipkin_request_by_request() {
+fn zipkin_has_one_trace_for_each_request_of_fio() {
     needs!("fio", "losetup");
     let disk = or_skip!(Disk::raw(64 << 20));
     let broker = or_skip!(Broker::start());
@@ -94,41 +98,43 @@ fn what_fio_did_is_in_zipkin_request_by_request() {
     let exporter = [&cluster[..], &["--to", &to]].concat();
     let exporter = start(&disk, "exporter", &exporter, "exporting");
 
-    let account = disk.beside("fio.json");
+    let report = disk.file("fio.json");
     let (target, pattern, jobs) = (disk.node(), "randwrite", 2);
-    let fio = Fio { target, pattern, jobs, requests: REQUESTS / jobs, bytes: BYTES, account: &account };
-    let words = fio.words();
-    assert!(std::process::Command::new(&words[0]).args(&words[1..]).status().unwrap().success());
+    let fio = Fio { target, pattern, jobs, requests: REQUESTS / jobs, bytes: BYTES, report: &report };
+    let args = fio.args();
+    assert!(std::process::Command::new(&args[0]).args(&args[1..]).status().unwrap().success());
 
     let all = eventually(|| {
-        // A long answer: not asked for as often as can be.
+        // The response is long, so requests are spaced.
         std::thread::sleep(std::time::Duration::from_millis(200));
         writes(&zipkin).len() as u32 >= REQUESTS
     });
-    let said = || [&agent, &aggregator, &exporter].map(Service::said).join("\n");
-    // An end that no program could see is in the agent's books, and its trace comes when it has been silent for long.
+    let output = || [&agent, &aggregator, &exporter].map(Service::output).join("\n");
+    // An end that no program saw is counted by the agent, and its trace is emitted only after a
+    // long inactivity.
     let found = writes(&zipkin);
-    assert!(all || found.len() as u32 + 3 >= REQUESTS, "{} of {REQUESTS}:\n{}", found.len(), said());
+    assert!(all || found.len() as u32 + 3 >= REQUESTS, "{} of {REQUESTS}:\n{}", found.len(), output());
     assert!(found.len() as u32 <= REQUESTS, "{}", found.len());
-    let named = |name: &str, parent: Option<&str>| (name.to_owned(), parent.map(str::to_owned));
-    let meant = [
-        named("bio write", Some("pwrite64")),
-        named("pwrite64", None),
-        named("request write", Some("bio write")),
+    let span = |name: &str, parent: Option<&str>| (name.to_owned(), parent.map(str::to_owned));
+    let expected = [
+        span("bio write", Some("pwrite64")),
+        span("pwrite64", None),
+        span("request write", Some("bio write")),
     ];
-    let whole = found.iter().filter(|trace| shape(trace) == meant).count();
-    // fio lays out nothing and syncs nothing here: each write is a bio and a request, and nothing below that is followed.
+    let complete = found.iter().filter(|trace| shape(trace) == expected).count();
+    // fio allocates and syncs nothing here: each write is a bio and a request, and no lower device
+    // is traced.
     assert_eq!(
-        whole,
+        complete,
         found.len(),
         "{:?}",
-        found.iter().map(|trace| shape(trace)).find(|shape| *shape != meant)
+        found.iter().map(|trace| shape(trace)).find(|shape| *shape != expected)
     );
 
-    assert_watched(&aggregator, &disk, &found);
+    assert_metrics_equal_zipkin(&aggregator, &disk, &found);
 
-    let words = finish(agent);
-    assert!(words.contains("events delivered to blkkin.events"), "{words}");
+    let output = finish(agent);
+    assert!(output.contains("events delivered to blkkin.events"), "{output}");
     finish(aggregator);
     finish(exporter);
 }

@@ -1,9 +1,12 @@
-//! What lies in configs/ is what it says: each file of options is taken, and has every option; each unit is one that systemd takes.
+//! The files of configs/ are valid and complete.
+//!
+//! *Input*: the real files. *Independent count*: blkkin's own parser and `--help`, for the option
+//! files; `systemd-analyze`, for the units; Grafana's grid, for the dashboard.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking and prints what it observed"
 )]
 
 mod common;
@@ -20,14 +23,14 @@ use support::needs;
 
 const CONFIGS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs");
 const SERVICES: [&str; 3] = ["agent", "aggregator", "exporter"];
-/// No address of this machine (RFC 5737): what is refused when all other words were understood.
-const NOT_HERE: &str = "203.0.113.1:1";
+/// Not an address of this machine (RFC 5737): refused after all other arguments were accepted.
+const FOREIGN_ADDRESS: &str = "203.0.113.1:1";
 
 fn example(service: &str) -> String {
     fs::read_to_string(format!("{CONFIGS}/{service}.toml")).unwrap()
 }
 
-/// With what is commented out, but for what names things of a machine.
+/// Uncomments the options, except those that name parts of a machine.
 fn uncommented(example: &str) -> String {
     let line = |line: &str| match line.strip_prefix("# ") {
         Some(rest) if ["cgroup", "device", "\"ssl.ca"].iter().any(|start| rest.starts_with(start)) => {
@@ -39,24 +42,24 @@ fn uncommented(example: &str) -> String {
     example.lines().map(|text| line(text) + "\n").collect()
 }
 
-/// `save-every = …`, and no sentence.
+/// Returns whether a line is an option such as `save-every = …`, and not a sentence.
 fn is_key(text: &str) -> bool {
     text.split_once(" = ").is_some_and(|(key, _)| !key.contains(' '))
 }
 
-/// The service with these options in a file, and words behind it.
-fn run(service: &str, file: &str, words: &[&str]) -> common::Run {
+/// Runs the service with these options in a file, and further arguments.
+fn run(service: &str, file: &str, args: &[&str]) -> common::Run {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join(format!("{service}.toml"));
     let token = folder.path().join("metrics-token");
     fs::write(&token, "0123456789abcdef0123456789abcdef").unwrap();
     fs::write(&config, file.replace("/etc/blkkin/metrics-token", token.to_str().unwrap())).unwrap();
-    common::run(&[&[service, "-c", config.to_str().unwrap()], words].concat())
+    common::run(&[&[service, "-c", config.to_str().unwrap()], args].concat())
 }
 
 #[test]
-fn a_key_that_does_not_exist_is_named_with_the_one_that_was_meant() {
-    for (service, key, meant) in [
+fn an_unknown_key_is_reported_with_a_suggestion() {
+    for (service, key, suggestion) in [
         ("agent", "broker", "brokers"),
         ("aggregator", "slower_than", "slower-than"),
         ("aggregator", "instanse", "instance"),
@@ -65,22 +68,22 @@ fn a_key_that_does_not_exist_is_named_with_the_one_that_was_meant() {
     ] {
         let run = run(service, &format!("{key} = 'x'\n"), &[]);
         assert_eq!(run.code, Some(2), "{run:?}");
-        let names = [format!("unknown key `{key}` in "), format!("`{meant}` is the nearest")];
+        let names = [format!("unknown key `{key}` in "), format!("`{suggestion}` is the nearest")];
         assert!(names.iter().all(|name| run.stderr.contains(name)), "{run:?}");
     }
 }
 
 #[test]
-fn each_example_is_taken_as_it_is_and_with_all_that_is_commented_out() {
+fn each_example_is_accepted_unchanged_and_with_every_option_uncommented() {
     // An agent loads its programs before it serves metrics.
     needs!();
     for file in [example, |service: &str| uncommented(&example(service))] {
         for service in &SERVICES[1..] {
-            let run = run(service, &file(service), &["--metrics", NOT_HERE]);
+            let run = run(service, &file(service), &["--metrics", FOREIGN_ADDRESS]);
             assert_eq!(run.code, Some(125), "{run:?}");
-            assert!(run.stderr.contains(&format!("cannot serve metrics at {NOT_HERE}")), "{run:?}");
+            assert!(run.stderr.contains(&format!("cannot serve metrics at {FOREIGN_ADDRESS}")), "{run:?}");
         }
-        // What it says last is refused, after all the keys were read.
+        // The last argument is refused after all the keys were read.
         let run = run("agent", &file("agent"), &["--path", "/srv"]);
         assert!(run.stderr.contains("--path does not work with blkkin agent"), "{run:?}");
     }
@@ -94,7 +97,7 @@ fn each_option_of_a_service_is_in_its_example() {
             .lines()
             .filter_map(|line| line.split_once("--").filter(|(before, _)| before.trim_end().len() <= 5))
             .map(|(_, option)| option.split([' ', '=']).next().unwrap())
-            // --from is replay's alone.
+            // --from is an option of replay only.
             .filter(|option| !["config", "help", "from"].contains(option))
             .collect();
         assert!(options.len() > 5, "{help}");
@@ -109,7 +112,7 @@ fn each_option_of_a_service_is_in_its_example() {
     }
 }
 
-/// The unit, of a binary that there is.
+/// Writes the unit with the path of the built binary.
 fn unit(service: &str, folder: &Path) -> std::path::PathBuf {
     let name = format!("blkkin-{service}.service");
     let unit = fs::read_to_string(format!("{CONFIGS}/{name}")).unwrap();
@@ -120,22 +123,22 @@ fn unit(service: &str, folder: &Path) -> std::path::PathBuf {
     path
 }
 
-/// As its readers need it: each panel is somebody, lies on none other, in 24 columns (Grafana's grid), and says in words what it
-/// shows; and who asks names a source that the dashboard lets one choose.
+/// Each panel has its own id, overlaps no other in 24 columns (Grafana's grid) and has a title;
+/// each query uses the data source that the dashboard lets its user choose.
 #[test]
-fn the_dashboard_s_panels_are_told_apart() {
+fn the_panels_of_the_dashboard_are_distinct() {
     let text = fs::read_to_string(format!("{CONFIGS}/grafana-dashboard.json")).unwrap();
     let dashboard: Value = serde_json::from_str(&text).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
     let ids: BTreeSet<_> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
     assert_eq!(ids.len(), panels.len());
-    let mut taken = BTreeSet::new();
+    let mut occupied = BTreeSet::new();
     for panel in panels {
-        let place = |key: &str| panel["gridPos"][key].as_u64().unwrap();
-        assert!(place("x") + place("w") <= 24 && place("w") > 0 && place("h") > 0, "{panel}");
-        for column in place("x")..place("x") + place("w") {
-            for row in place("y")..place("y") + place("h") {
-                assert!(taken.insert((column, row)), "it lies on another: {panel}");
+        let position = |key: &str| panel["gridPos"][key].as_u64().unwrap();
+        assert!(position("x") + position("w") <= 24 && position("w") > 0 && position("h") > 0, "{panel}");
+        for column in position("x")..position("x") + position("w") {
+            for row in position("y")..position("y") + position("h") {
+                assert!(occupied.insert((column, row)), "it overlaps another: {panel}");
             }
         }
         assert!(!panel["title"].as_str().unwrap().is_empty(), "{panel}");
@@ -146,30 +149,31 @@ fn the_dashboard_s_panels_are_told_apart() {
         let targets = panel["targets"].as_array().unwrap();
         let names: BTreeSet<_> = targets.iter().map(|target| target["refId"].as_str().unwrap()).collect();
         assert!(!targets.is_empty() && names.len() == targets.len(), "{panel}");
-        let sources = targets.iter().chain([panel]).map(|asks| &asks["datasource"]["uid"]);
+        let sources = targets.iter().chain([panel]).map(|query| &query["datasource"]["uid"]);
         assert!(sources.into_iter().all(|source| source == "${datasource}"), "{panel}");
     }
 }
 
 #[test]
-fn each_unit_is_one_that_systemd_takes_and_leaves_little_open() {
+fn systemd_accepts_each_unit_and_rates_its_exposure_low() {
     needs!("systemd-analyze");
     let folder = tempfile::tempdir().unwrap();
-    let analyze = |words: &[&str], path: &Path| -> Output {
-        Command::new("systemd-analyze").args(words).arg(path).output().unwrap()
+    let analyze = |args: &[&str], path: &Path| -> Output {
+        Command::new("systemd-analyze").args(args).arg(path).output().unwrap()
     };
-    // Of 100: an agent has five capabilities and sees all processes, the others have none and see no device.
+    // Exposure of 100: an agent has five capabilities and sees all processes, the others have none
+    // and see no device.
     for (service, exposure_max) in [("agent", 45), ("aggregator", 15), ("exporter", 15)] {
         let path = unit(service, folder.path());
         let verified = analyze(&["verify"], &path);
         assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
         let threshold = format!("--threshold={exposure_max}");
-        let judged = analyze(&["security", "--offline=true", "--no-pager", &threshold], &path);
-        let words = String::from_utf8_lossy(&judged.stderr);
-        if words.contains("unrecognized option") {
-            println!("skipped: this systemd-analyze judges no unit that is not installed");
+        let security = analyze(&["security", "--offline=true", "--no-pager", &threshold], &path);
+        let errors = String::from_utf8_lossy(&security.stderr);
+        if errors.contains("unrecognized option") {
+            println!("skipped: this systemd-analyze rates only installed units");
             continue;
         }
-        assert!(judged.status.success(), "{}{words}", String::from_utf8_lossy(&judged.stdout));
+        assert!(security.status.success(), "{}{errors}", String::from_utf8_lossy(&security.stdout));
     }
 }

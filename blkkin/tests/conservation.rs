@@ -1,9 +1,14 @@
-//! fired = recorded + dropped, kind by kind; and with rings of the usual size nothing is dropped.
+//! Conservation of records: fired = recorded + dropped for each kind, and rings of the default size
+//! drop nothing.
+//!
+//! *Input*: processes with a known number of reads, and fio on a loop device, with the smallest
+//! rings and with default ones. *Independent count*: the known number of calls; the counts of
+//! begins in the kernel.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking and prints what it observed"
 )]
 
 mod common;
@@ -16,77 +21,81 @@ use blkkin_tracer::TracerConfig;
 use blkkin_wire::batch::RecordStats;
 use serde_json::Value;
 
-use support::actor::Actor;
 use support::disk::Disk;
 use support::fio::Fio;
-use support::one::text;
+use support::gated_process::GatedProcess;
 use support::recording::record;
+use support::single_process::c_path;
 use support::{needs, or_skip};
 
-/// The least that there is: a page, 25 calls.
-const TOO_SMALL: usize = 4096;
-/// Fits into a ring of the usual size even if nobody drains it: that nothing is lost does not hang on how fast this
-/// machine is.
+/// The smallest ring: a page, 25 calls.
+const SMALLEST_RING: usize = 4096;
+/// Fits into a ring of the default size even if it is not drained, so the test does not depend on
+/// the speed of the machine.
 const CALLS: usize = 40_000;
 const DISK: u64 = 64 << 20;
 
 #[test]
-fn a_ring_too_small_drops_calls_and_counts_each() {
+fn a_small_ring_drops_calls_and_counts_each() {
     needs!();
-    let mut actor = reader(CALLS);
-    let recording =
-        record(&TracerConfig { ring_bytes: Some(TOO_SMALL), ..TracerConfig::default() }, &mut [&mut actor]);
+    let mut process = reader(CALLS);
+    let recording = record(
+        &TracerConfig { ring_bytes: Some(SMALLEST_RING), ..TracerConfig::default() },
+        &mut [&mut process],
+    );
     recording.assert_balanced();
-    let books = &recording.accounts;
-    // One open and the reads: all of them known, whatever became of their records.
+    let stats = &recording.stats;
+    // One open and the reads are counted, also those whose records were dropped.
     let expected = CALLS as u64 + 1;
-    assert_eq!((books.calls_entered, books.calls.fired), (expected, expected));
-    assert!(books.calls.dropped > 0, "{books:#?}");
-    assert_eq!(recording.calls().count() as u64, expected - books.calls.dropped);
-    assert_eq!(books.lost(), books.calls.dropped + books.names.dropped, "{books:#?}");
+    assert_eq!((stats.calls_entered, stats.calls.fired), (expected, expected));
+    assert!(stats.calls.dropped > 0, "{stats:#?}");
+    assert_eq!(recording.calls().count() as u64, expected - stats.calls.dropped);
+    assert_eq!(stats.lost(), stats.calls.dropped + stats.names.dropped, "{stats:#?}");
 }
 
 #[test]
-fn a_ring_too_small_drops_bios_and_requests_and_counts_each() {
+fn a_small_ring_drops_bios_and_requests_and_counts_each() {
     needs!("fio", "losetup");
     let disk = or_skip!(Disk::raw(DISK));
-    let account = disk.beside("fio.json");
-    let mut actor = Actor::program(&fio(disk.node(), &account).words(), &disk.beside("fio.out"));
-    let recording =
-        record(&TracerConfig { ring_bytes: Some(TOO_SMALL), ..TracerConfig::default() }, &mut [&mut actor]);
+    let fio_report = disk.file("fio.json");
+    let mut process = GatedProcess::program(&fio(disk.node(), &fio_report).args(), &disk.file("fio.out"));
+    let recording = record(
+        &TracerConfig { ring_bytes: Some(SMALLEST_RING), ..TracerConfig::default() },
+        &mut [&mut process],
+    );
     recording.assert_balanced();
-    let books = &recording.accounts;
-    for (account, begun) in [(books.bios, books.bios_queued), (books.requests, books.requests_started)] {
-        assert!(account.dropped > 0, "{books:#?}");
-        assert!(begun >= account.fired && begun - account.fired <= books.ends_missed + 1, "{books:#?}");
+    let stats = &recording.stats;
+    for (records, started) in [(stats.bios, stats.bios_queued), (stats.requests, stats.requests_started)] {
+        assert!(records.dropped > 0, "{stats:#?}");
+        assert!(started >= records.fired && started - records.fired <= stats.ends_missed + 1, "{stats:#?}");
     }
-    // What lost its record is missed by name where another record tells of it.
+    // A dropped record is reported as missing where another record refers to it.
     assert!(recording.traces.iter().any(|trace| trace.missing.bios > 0 || trace.missing.root));
 }
 
 #[test]
-fn the_usual_rings_drop_nothing() {
+fn rings_of_the_default_size_drop_nothing() {
     needs!();
-    let (mut one, mut other) = (reader(CALLS / 2), reader(CALLS / 2));
-    let recording = record(&TracerConfig::default(), &mut [&mut one, &mut other]);
+    let (mut first, mut second) = (reader(CALLS / 2), reader(CALLS / 2));
+    let recording = record(&TracerConfig::default(), &mut [&mut first, &mut second]);
     recording.assert_balanced();
-    let dropped = |account: RecordStats| account.dropped;
-    let books = &recording.accounts;
-    let all = [books.calls, books.bios, books.requests, books.commits, books.names].map(dropped);
-    assert_eq!(all, [0; 5], "{books:#?}");
-    assert_eq!(books.lost(), 0, "{books:#?}");
+    let dropped = |records: RecordStats| records.dropped;
+    let stats = &recording.stats;
+    let all = [stats.calls, stats.bios, stats.requests, stats.commits, stats.names].map(dropped);
+    assert_eq!(all, [0; 5], "{stats:#?}");
+    assert_eq!(stats.lost(), 0, "{stats:#?}");
 }
 
 #[test]
-fn the_report_says_what_was_dropped() {
+fn the_report_shows_what_was_dropped() {
     needs!("fio", "losetup");
     let disk = or_skip!(Disk::raw(DISK));
-    let (account, report) = (disk.beside("fio.json"), disk.beside("run.json"));
-    let (fio, json) = (fio(disk.node(), &account), format!("--json={}", report.display()));
-    let mut words = vec!["run", "--ring-size", "4K", &json, "--"];
-    let command = fio.words();
-    words.extend(command.iter().map(String::as_str));
-    let run = common::run(&words);
+    let (fio_report, report) = (disk.file("fio.json"), disk.file("run.json"));
+    let (fio, json) = (fio(disk.node(), &fio_report), format!("--json={}", report.display()));
+    let mut args = vec!["run", "--ring-size", "4K", &json, "--"];
+    let command = fio.args();
+    args.extend(command.iter().map(String::as_str));
+    let run = common::run(&args);
     assert_eq!(run.code, Some(0), "{run:?}");
     let report: Value = serde_json::from_str(&std::fs::read_to_string(&report).unwrap()).unwrap();
     let losses = &report["losses"];
@@ -103,12 +112,12 @@ fn the_report_says_what_was_dropped() {
     assert!(!line.contains("nothing"), "{line}");
 }
 
-/// Opens a file that is there and reads it so often.
-fn reader(reads: usize) -> Actor {
-    let path: CString = text(Path::new("/proc/self/exe"));
-    Actor::new(move || {
+/// Opens an existing file and reads it `reads` times.
+fn reader(reads: usize) -> GatedProcess {
+    let path: CString = c_path(Path::new("/proc/self/exe"));
+    GatedProcess::new(move || {
         let mut byte = 0u8;
-        // SAFETY: one byte, which outlives the call.
+        // SAFETY: reads one byte, which outlives the call.
         unsafe {
             let fd = libc::open(path.as_ptr(), libc::O_RDONLY);
             for _ in 0..reads {
@@ -119,6 +128,6 @@ fn reader(reads: usize) -> Actor {
     })
 }
 
-fn fio<'a>(target: &'a Path, account: &'a Path) -> Fio<'a> {
-    Fio { target, pattern: "randread", jobs: 2, requests: 5000, bytes: 4096, account }
+fn fio<'a>(target: &'a Path, report: &'a Path) -> Fio<'a> {
+    Fio { target, pattern: "randread", jobs: 2, requests: 5000, bytes: 4096, report }
 }

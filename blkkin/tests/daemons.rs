@@ -1,12 +1,14 @@
-//! `blkkin run --ust` around a storage daemon that says what it does: its operations above its system calls, request by request.
+//! Daemon spans of a storage daemon that LTTng-UST instruments, with `blkkin run --ust` and
+//! `blkkin agent --ust`: each span of a request is the parent of the system calls made for it.
 //!
-//! The daemon is `nbd-server/`, the client fio's nbd engine, LTTng the real one. What each call was made for is known twice: by what
-//! the daemon's threads published and said, and by the place that request and call name.
+//! *Input*: `nbd-server/` under fio's nbd engine, with the real LTTng. The parent of a system call
+//! is checked in two ways: by the context and the events of the daemon's threads, and by the
+//! offset, which request and system call both name. fio's own count gives the number of requests.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -26,17 +28,17 @@ use serde_json::Value;
 
 use common::Run;
 use support::live::eventually;
-use support::metrics::{address, described, families, get, is_of_daemons, value};
+use support::lttng_namespace::LttngNamespace;
+use support::metrics::{address, documented_families, families, get, is_lttng_family, value};
 use support::nbd::{server, spans};
-use support::room::Room;
 use support::service::Service;
 use support::{needs, or_skip, skip};
 
 const BYTES: u64 = 64 << 20;
 const CONNECTIONS: u64 = 4;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// fio asks so many times over each connection, and knows what it read: each block says where it lies.
+/// Builds fio's command: `requests` random reads over each connection.
 fn fio(requests: u64) -> String {
     format!(
         "fio --name=t --ioengine=nbd --uri=\"$(head -n 1 $H/uri)\" --rw=randread --bs=4k --iodepth=8 --numjobs={CONNECTIONS} \
@@ -44,22 +46,21 @@ fn fio(requests: u64) -> String {
     )
 }
 
-/// Runs a script around the daemon; `$H` is the folder.
-///
-/// The daemon is started by another program, if one is named.
-fn traced_by(home: &Path, by: &str, options: &str, script: &str) -> Run {
+/// Runs a script around the daemon; `$H` is the folder. A non-empty `by` is the program that starts
+/// the daemon.
+fn trace_started_by(home: &Path, by: &str, options: &str, script: &str) -> Run {
     let server = server().unwrap();
     let (home, server) = (home.to_str().unwrap(), server.to_str().unwrap());
-    // It says where it listens once it is known to LTTng.
+    // The daemon writes its address once it is registered with LTTng.
     let script = format!(
         "H={home}; {by} {server} $H/disk --unix $H/socket {options} > $H/uri & P=$!; \
          until [ -s $H/uri ]; do sleep 0.02; done; {script}"
     );
     let to = format!("zipkin={home}/spans.json");
-    let words = ["run", "--ust", "--syscall", "pread64", "--syscall", "io_uring_enter", "--to", &to];
-    let command = common::blkkin(&[&words[..], &["--", "sh", "-c", &script]].concat());
-    let room = Room::make().unwrap();
-    Run::from(room.moved(&command).output().unwrap())
+    let args = ["run", "--ust", "--syscall", "pread64", "--syscall", "io_uring_enter", "--to", &to];
+    let command = common::blkkin(&[&args[..], &["--", "sh", "-c", &script]].concat());
+    let namespace = LttngNamespace::new().unwrap();
+    Run::from(namespace.enter(&command).output().unwrap())
 }
 
 fn home() -> tempfile::TempDir {
@@ -72,146 +73,147 @@ fn number(span: &Value, key: &str) -> Option<u64> {
     span["tags"][key].as_str()?.parse().ok()
 }
 
-/// The daemon's operations, by their span, and all calls below any of them.
-fn sorted(spans: &[Value]) -> (HashMap<&str, &Value>, Vec<&Value>) {
-    let operations: HashMap<_, _> = spans
+/// Returns the daemon spans by their span id, and all system calls that are children of one.
+fn spans_and_calls(spans: &[Value]) -> (HashMap<&str, &Value>, Vec<&Value>) {
+    let daemon_spans: HashMap<_, _> = spans
         .iter()
         .filter(|span| span["name"].as_str().unwrap().starts_with("nbd "))
         .map(|span| (span["id"].as_str().unwrap(), span))
         .collect();
-    let below =
-        spans.iter().filter(|span| span["parentId"].as_str().is_some_and(|id| operations.contains_key(id)));
-    let below = below.collect();
-    (operations, below)
+    let children =
+        spans.iter().filter(|span| span["parentId"].as_str().is_some_and(|id| daemon_spans.contains_key(id)));
+    let children = children.collect();
+    (daemon_spans, children)
 }
 
-fn asked(home: &Path) -> u64 {
-    let told = fs::read_to_string(home.join("fio.json")).unwrap();
-    // Words of fio's own may stand before it.
-    let told: Value = serde_json::from_str(&told[told.find("{\n").unwrap()..]).unwrap();
-    told["jobs"].as_array().unwrap().iter().map(|job| job["read"]["total_ios"].as_u64().unwrap()).sum()
+fn requests_by_fio(home: &Path) -> u64 {
+    let output = fs::read_to_string(home.join("fio.json")).unwrap();
+    // fio may print lines of its own before the JSON.
+    let output: Value = serde_json::from_str(&output[output.find("{\n").unwrap()..]).unwrap();
+    output["jobs"].as_array().unwrap().iter().map(|job| job["read"]["total_ios"].as_u64().unwrap()).sum()
 }
 
-/// Whether each thread of the daemon publishes what it works for, besides what it says in events.
+/// Thread contexts of the daemon, which it can publish in addition to its events.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Context {
     Published,
     Off,
 }
 
-fn each_is_below_its_own(context: Context, options: &str, requests: u64, call: &str) {
+fn assert_each_call_has_its_request_as_parent(context: Context, options: &str, requests: u64, call: &str) {
     needs!("fio", "lttng", "lttng-relayd", "nsenter");
     or_skip!(server());
     let home = home();
     let by = if context == Context::Off { "env BLKKIN_UST_CONTEXT=0" } else { "" };
-    let run = traced_by(home.path(), by, options, &format!("{}; kill $P; wait $P", fio(requests)));
+    let run = trace_started_by(home.path(), by, options, &format!("{}; kill $P; wait $P", fio(requests)));
     assert_eq!(run.code, Some(0), "{run:?}");
-    assert_eq!(asked(home.path()), CONNECTIONS * requests);
+    assert_eq!(requests_by_fio(home.path()), CONNECTIONS * requests);
     let spans = spans(home.path());
-    let (operations, below) = sorted(&spans);
-    let reads = operations.values().filter(|operation| operation["name"] == "nbd read").count() as u64;
+    let (daemon_spans, children) = spans_and_calls(&spans);
+    let reads = daemon_spans.values().filter(|daemon_span| daemon_span["name"] == "nbd read").count() as u64;
     assert_eq!(reads, CONNECTIONS * requests, "each request is one operation: {}", run.stderr);
     let mut calls: HashMap<&str, u64> = HashMap::new();
     let (mut exact, mut by_rule) = (Vec::new(), Vec::new());
-    for span in below {
+    for span in children {
         let parent = span["parentId"].as_str().unwrap();
-        let operation = operations[parent];
-        assert_eq!(span["traceId"], operation["traceId"], "{span}");
+        let daemon_span = daemon_spans[parent];
+        assert_eq!(span["traceId"], daemon_span["traceId"], "{span}");
         assert_eq!(span["name"], call, "{span}");
         let link = span["tags"]["blkkin.link"].as_str().unwrap();
         let links = [&mut exact, &mut by_rule];
         let known = ["exact: the thread's own context named this operation", "rule: the thread's last event"];
-        let which =
-            known.iter().position(|words| link.starts_with(words)).unwrap_or_else(|| panic!("{link}"));
-        links.into_iter().nth(which).unwrap().push(number(span, "blkkin.start.ns").unwrap());
+        let index = known.iter().position(|text| link.starts_with(text)).unwrap_or_else(|| panic!("{link}"));
+        links.into_iter().nth(index).unwrap().push(number(span, "blkkin.start.ns").unwrap());
         if call == "pread64" {
             assert_eq!(
                 number(span, "blkkin.offset"),
-                number(operation, "nbd.offset"),
-                "{span} below {operation}"
+                number(daemon_span, "nbd.offset"),
+                "{span} as a child of {daemon_span}"
             );
         }
-        let [from, until] = [span, operation].map(|span| number(span, "blkkin.start.ns").unwrap());
-        assert!(from >= until, "{span} before {operation}");
+        let [from, until] = [span, daemon_span].map(|span| number(span, "blkkin.start.ns").unwrap());
+        assert!(from >= until, "{span} before {daemon_span}");
         *calls.entry(parent).or_default() += 1;
     }
-    let without =
-        operations.iter().filter(|(id, one)| one["name"] == "nbd read" && !calls.contains_key(*id)).count();
-    assert_eq!(without, 0, "every request is read by a call of its own: {}", run.stderr);
-    // Each in a trace of its own, begun by it.
-    let mut traces: Vec<_> = operations.values().map(|one| one["traceId"].as_str().unwrap()).collect();
+    let childless =
+        daemon_spans.iter().filter(|(id, one)| one["name"] == "nbd read" && !calls.contains_key(*id)).count();
+    assert_eq!(childless, 0, "every request is the parent of a system call: {}", run.stderr);
+    // Each span is the root of its own trace.
+    let mut traces: Vec<_> = daemon_spans.values().map(|one| one["traceId"].as_str().unwrap()).collect();
     traces.sort_unstable();
     traces.dedup();
-    assert_eq!(traces.len(), operations.len());
-    assert!(operations.values().all(|one| one["kind"] == "SERVER" && one.get("error").is_none()));
+    assert_eq!(traces.len(), daemon_spans.len());
+    assert!(daemon_spans.values().all(|one| one["kind"] == "SERVER" && one.get("error").is_none()));
     assert!(!run.stderr.contains("were lost"), "{}", run.stderr);
-    println!("{reads} requests, {} calls below them exactly, {} by rule", exact.len(), by_rule.len());
+    println!("{reads} requests, {} of their calls exact, {} by rule", exact.len(), by_rule.len());
     match context {
         Context::Off => assert_eq!(exact.len(), 0),
-        // Once the place is found, which takes some ms after the daemon has loaded it, nothing is left to the rule.
+        // Some ms after the daemon loads it, the slot is found; from then on no call needs the
+        // rule.
         Context::Published => {
             let found = exact.iter().min().expect("none is exact");
-            assert!(by_rule.iter().all(|at| at < found), "by rule although its thread published it");
+            assert!(by_rule.iter().all(|at| at < found), "by rule although its thread published a context");
         }
     }
-    let told = format!("({} by exact thread context)", exact.len());
-    assert!(run.stderr.contains(&told) && !run.stderr.contains("contradicts the daemon"), "{}", run.stderr);
+    let output = format!("({} by exact thread context)", exact.len());
+    assert!(run.stderr.contains(&output) && !run.stderr.contains("contradicts the daemon"), "{}", run.stderr);
 }
 
 #[test]
-fn each_call_of_a_thread_pool_is_below_the_request_that_it_was_made_for() {
-    each_is_below_its_own(Context::Published, "", 5_000, "pread64");
+fn each_call_of_a_thread_pool_is_a_child_of_its_request() {
+    assert_each_call_has_its_request_as_parent(Context::Published, "", 5_000, "pread64");
 }
 
 #[test]
-fn where_no_thread_publishes_what_it_works_for_its_last_word_counts() {
-    each_is_below_its_own(Context::Off, "", 2_500, "pread64");
+fn without_thread_contexts_the_threads_last_event_gives_the_parent() {
+    assert_each_call_has_its_request_as_parent(Context::Off, "", 2_500, "pread64");
 }
 
 #[test]
-fn each_submission_to_a_ring_is_below_the_request_that_it_was_made_for() {
-    each_is_below_its_own(Context::Published, "--rings 2", 2_500, "io_uring_enter");
+fn each_submission_to_a_ring_is_a_child_of_its_request() {
+    assert_each_call_has_its_request_as_parent(Context::Published, "--rings 2", 2_500, "io_uring_enter");
 }
 
 #[test]
-fn what_a_killed_daemon_had_in_hand_says_so() {
+fn requests_in_flight_of_a_killed_daemon_are_incomplete() {
     needs!("fio", "lttng", "lttng-relayd", "nsenter", "strace");
     or_skip!(server());
     let home = home();
-    // Each read of the daemon's takes 3 s to begin: strace sees to that, as the daemon's grandchild.
+    // strace delays each of the daemon's reads by 3 s; -D makes strace the daemon's grandchild.
     let slow = "strace -D -f -qq -o /dev/null -e trace=pread64 -e inject=pread64:delay_enter=3s";
     let client = format!("{} >/dev/null 2>&1 & F=$!", fio(1_000));
-    // Both have told of it when the kernel sees no more of them: the operations' begin, and the end of the process.
+    // The kernel cannot report these spans: LTTng reports their begin and the process's exit.
     let script = format!("{client}; sleep 1; kill -9 $P; wait $P; kill -9 $F; wait $F; true");
-    let run = traced_by(home.path(), slow, "", &script);
+    let run = trace_started_by(home.path(), slow, "", &script);
     let spans = spans(home.path());
-    let (operations, _) = sorted(&spans);
+    let (daemon_spans, _) = spans_and_calls(&spans);
     let unfinished: Vec<_> =
-        operations.values().filter(|one| one["tags"]["blkkin.incomplete"].is_string()).collect();
+        daemon_spans.values().filter(|one| one["tags"]["blkkin.incomplete"].is_string()).collect();
     assert!(!unfinished.is_empty(), "{}", run.stderr);
     for one in &unfinished {
         assert!(one["tags"]["error"].as_str().unwrap().contains("was killed"), "{one}");
-        // Until the process was gone, and not until somebody found that out.
+        // The span lasts until the process exits, not until the exit is noticed.
         let took = number(one, "blkkin.duration.ns").unwrap();
         assert!((500_000_000..10_000_000_000).contains(&took), "{one}");
     }
-    // No more than there can be: the client has so many under way.
+    // Upper bound: the number of requests that the client has in flight.
     assert!(unfinished.len() as u64 <= CONNECTIONS * 8, "{}", unfinished.len());
     assert!(run.stderr.contains(&format!("({} without an end)", unfinished.len())), "{}", run.stderr);
 }
 
-/// Recorded: each operation's offset by its span, and each call's offset with the operation that it was made for.
+/// Reads the offset of each recorded daemon span by span id, and the offset of each system call
+/// with the span id of its daemon span.
 fn recorded(folder: &Path) -> (HashMap<u64, i64>, Vec<(u64, u64)>) {
     let mut recording = Recording::open(folder, Position::default()).unwrap();
-    let (mut operations, mut calls) = (HashMap::new(), Vec::new());
+    let (mut daemon_spans, mut calls) = (HashMap::new(), Vec::new());
     while let Some((bytes, _)) = recording.read().unwrap() {
         for event in v1::decode(&bytes).unwrap().batch.events {
             match event {
-                LayerEvent::DaemonSpan(operation) if &*operation.name == "nbd read" => {
+                LayerEvent::DaemonSpan(daemon_span) if &*daemon_span.name == "nbd read" => {
                     let offset =
-                        operation.annotations.iter().find(|note| &*note.key == "nbd.offset").unwrap();
-                    let AnnotationValue::Number(offset) = offset.value else { panic!("{operation:?}") };
-                    assert_eq!(operations.insert(operation.span.0, offset), None, "told once");
+                        daemon_span.annotations.iter().find(|note| &*note.key == "nbd.offset").unwrap();
+                    let AnnotationValue::Number(offset) = offset.value else { panic!("{daemon_span:?}") };
+                    assert_eq!(daemon_spans.insert(daemon_span.span.0, offset), None, "recorded once");
                 }
                 LayerEvent::Syscall(call) => {
                     calls.extend(call.context.map(|context| (context.span.0, call.args[3])));
@@ -220,10 +222,10 @@ fn recorded(folder: &Path) -> (HashMap<u64, i64>, Vec<(u64, u64)>) {
             }
         }
     }
-    (operations, calls)
+    (daemon_spans, calls)
 }
 
-/// A server outside of any `blkkin run`; killed with the test.
+/// A server outside of any `blkkin run`, which is killed with the test.
 struct Daemon(Child);
 
 impl Drop for Daemon {
@@ -233,61 +235,65 @@ impl Drop for Daemon {
     }
 }
 
-/// As a service does for weeks: also when somebody ends its session, which is made anew.
+/// The agent creates a new session when another process destroys its own.
 #[test]
-fn an_agent_hears_daemons_and_goes_on_when_its_session_is_destroyed() {
+fn an_agent_reads_daemons_and_recovers_when_its_session_is_destroyed() {
     needs!("fio", "lttng", "lttng-relayd", "nsenter");
     let (server, home) = (or_skip!(server()), home());
-    let of_home = |name: &str| home.path().join(name).display().to_string();
-    let words = ["agent", "--ust", "--record", &of_home("recording"), "--syscall", "pread64"];
-    let room = or_skip!(Room::make());
-    let words = [&words[..], &["--metrics", "127.0.0.1:0"]].concat();
-    let agent = Service::start_by(home.path(), "agent", &words, |command| room.moved(&command));
-    agent.says("tracing; events go to", PATIENCE);
-    let figure = |name: &str| value(&get(address(&agent.said()), "/metrics"), &format!("blkkin_{name}"));
-    let said = fs::File::create(home.path().join("uri")).unwrap();
-    let mut command = room.program(server.to_str().unwrap());
-    let daemon = command.args([of_home("disk"), "--unix".to_owned(), of_home("socket")]).stdout(said);
+    let path_of = |name: &str| home.path().join(name).display().to_string();
+    let args = ["agent", "--ust", "--record", &path_of("recording"), "--syscall", "pread64"];
+    let namespace = or_skip!(LttngNamespace::new());
+    let args = [&args[..], &["--metrics", "127.0.0.1:0"]].concat();
+    let agent = Service::start_with(home.path(), "agent", &args, |command| namespace.enter(&command));
+    agent.wait_for_output("tracing; events go to", TIMEOUT);
+    let metric = |name: &str| value(&get(address(&agent.output()), "/metrics"), &format!("blkkin_{name}"));
+    let log = fs::File::create(home.path().join("uri")).unwrap();
+    let mut command = namespace.command(server.to_str().unwrap());
+    let daemon = command.args([path_of("disk"), "--unix".to_owned(), path_of("socket")]).stdout(log);
     let daemon = Daemon(daemon.spawn().unwrap());
-    // It says where it listens once it is known to LTTng.
+    // The daemon writes its address once it is registered with LTTng.
     assert!(eventually(|| fs::metadata(home.path().join("uri")).unwrap().len() > 0));
     const REQUESTS: u64 = 1_000;
-    let ask = |rounds: u64| {
+    let run_fio = |rounds: u64| {
         let script = format!("H={}; {}", home.path().display(), fio(REQUESTS));
         assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
-        assert_eq!(asked(home.path()), CONNECTIONS * REQUESTS);
+        assert_eq!(requests_by_fio(home.path()), CONNECTIONS * REQUESTS);
         let all = (rounds * CONNECTIONS * REQUESTS) as f64;
-        let heard = || figure("daemon_spans_total") >= all || agent.said().contains("stuck");
-        assert!(eventually(heard), "{}", get(address(&agent.said()), "/metrics"));
+        let received = || metric("daemon_spans_total") >= all || agent.output().contains("stuck");
+        assert!(eventually(received), "{}", get(address(&agent.output()), "/metrics"));
     };
-    ask(1);
-    let sessions = room.program("lttng").args(["--mi", "xml", "list"]).output().unwrap();
+    run_fio(1);
+    let sessions = namespace.command("lttng").args(["--mi", "xml", "list"]).output().unwrap();
     let sessions = String::from_utf8(sessions.stdout).unwrap();
-    let ours = format!("blkkin-{}-", agent.id());
-    let begin = sessions.find(&ours).unwrap_or_else(|| panic!("no {ours} in {sessions}"));
+    let prefix = format!("blkkin-{}-", agent.id());
+    let begin = sessions.find(&prefix).unwrap_or_else(|| panic!("no {prefix} in {sessions}"));
     let name = sessions[begin..].split('<').next().unwrap();
-    assert!(room.program("lttng").args(["destroy", name]).status().unwrap().success());
-    assert!(eventually(|| figure("daemon_session_restarts_total") == 1.0), "{}", agent.said());
-    ask(2);
-    let of_daemons =
-        |all: BTreeSet<String>| all.into_iter().filter(|name| is_of_daemons(name)).collect::<Vec<_>>();
-    let shown = of_daemons(families(&get(address(&agent.said()), "/metrics")));
-    assert_eq!((shown.len(), &shown), (8, &of_daemons(described())), "the table in docs/operating.md");
+    assert!(namespace.command("lttng").args(["destroy", name]).status().unwrap().success());
+    assert!(eventually(|| metric("daemon_session_restarts_total") == 1.0), "{}", agent.output());
+    run_fio(2);
+    let lttng_families =
+        |all: BTreeSet<String>| all.into_iter().filter(|name| is_lttng_family(name)).collect::<Vec<_>>();
+    let shown = lttng_families(families(&get(address(&agent.output()), "/metrics")));
+    assert_eq!(
+        (shown.len(), &shown),
+        (8, &lttng_families(documented_families())),
+        "the table in docs/operating.md"
+    );
     drop(daemon);
-    let (status, said) = agent.finish();
-    assert_eq!(status, Some(0), "{said}");
-    assert!(said.contains("another process destroyed the session"), "{said}");
-    let (operations, calls) = recorded(&home.path().join("recording"));
+    let (status, log) = agent.finish();
+    assert_eq!(status, Some(0), "{log}");
+    assert!(log.contains("another process destroyed the session"), "{log}");
+    let (daemon_spans, calls) = recorded(&home.path().join("recording"));
     let served: HashMap<u64, u64> = calls.iter().copied().collect();
-    let of_another = operations
+    let wrong_parents = daemon_spans
         .iter()
         .filter(|(span, offset)| served.get(span).is_some_and(|served| *served != **offset as u64));
-    assert_eq!(of_another.count(), 0, "a call below another request's operation");
-    println!("{} operations, {} calls below them", operations.len(), calls.len());
-    let behind = ["stuck", "too late", "were correlated", "were lost"];
-    if let Some(why) = said.lines().find(|line| behind.iter().any(|word| line.contains(word))) {
-        skip!("that all are there: this machine has too much to do: {why}");
+    assert_eq!(wrong_parents.count(), 0, "a call whose parent is another request's span");
+    println!("{} daemon spans, {} calls that are children of them", daemon_spans.len(), calls.len());
+    let overload_texts = ["stuck", "too late", "were correlated", "were lost"];
+    if let Some(why) = log.lines().find(|line| overload_texts.iter().any(|word| line.contains(word))) {
+        skip!("cannot expect all spans: this machine is too busy: {why}");
     }
-    assert_eq!(operations.len() as u64, 2 * CONNECTIONS * REQUESTS, "{said}");
-    assert!(operations.keys().all(|span| served.contains_key(span)), "each has a call: {said}");
+    assert_eq!(daemon_spans.len() as u64, 2 * CONNECTIONS * REQUESTS, "{log}");
+    assert!(daemon_spans.keys().all(|span| served.contains_key(span)), "each has a call: {log}");
 }

@@ -1,9 +1,13 @@
-//! Destinations that fail while a command runs: its status is its own, and what did not arrive is counted and said.
+//! Destinations that fail while `blkkin run` traces a command: the exit status is the command's,
+//! and spans that were not delivered are counted and reported.
+//!
+//! *Input*: a real `tmpfs` of 256 KiB that fills up, and a closed TCP port. The loss is checked in
+//! two places: the text on standard error and the JSON report.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -21,9 +25,10 @@ use support::recording::assert_calls_not_lost;
 use support::tools::{capture, tool};
 use support::{needs, or_skip};
 
-/// CMD's own status.
+/// Exit status of the traced command.
 const STATUS: i32 = 7;
-/// Each cat is some twenty calls, each call a span of some hundred bytes as JSON: more than fits into the small disk.
+/// Each `cat` makes about twenty calls, and each call is a span of some hundred bytes of JSON. The
+/// sum does not fit on the small disk.
 const SCRIPT: &str = "i=0; while [ $i -lt 100 ]; do cat /etc/hostname > /dev/null; i=$((i+1)); done; exit 7";
 
 #[test]
@@ -41,9 +46,9 @@ fn a_full_disk() {
     assert!(run.stderr.contains("trace.json.partial") && !file.exists(), "{}", run.stderr);
 }
 
-/// Half a report would read as a broken one.
+/// A truncated report would look like a broken one, so the file is emptied.
 #[test]
-fn a_report_for_which_there_is_no_room_is_not_left_in_half() {
+fn a_report_that_does_not_fit_leaves_an_empty_file() {
     needs!();
     let full = or_skip!(SmallDisk::mount());
     let (room, file) = (full.0.join("room"), full.0.join("report.json"));
@@ -56,9 +61,9 @@ fn a_report_for_which_there_is_no_room_is_not_left_in_half() {
 }
 
 #[test]
-fn a_server_that_is_away() {
+fn an_unreachable_server() {
     needs!();
-    // A port that was free a moment ago and that nobody listens on.
+    // A port that was free a moment ago and has no listener.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let folder = tempfile::tempdir().unwrap();
     let destination = format!("zipkin=http://127.0.0.1:{port}");
@@ -66,7 +71,7 @@ fn a_server_that_is_away() {
     assert_lost(&run, &losses, &destination);
 }
 
-/// What arrives is whole JSON and nothing of it is counted as lost.
+/// A destination that works receives valid JSON, and no span counts as lost.
 #[test]
 fn a_file_that_can_be_written() {
     needs!();
@@ -95,20 +100,20 @@ fn assert_lost(run: &Run, losses: &Value, destination: &str) {
     let dropped = losses["spans_dropped"].as_u64().unwrap();
     assert!(dropped > 0, "{losses:#}");
     assert!(losses["total"].as_u64().unwrap() >= dropped, "{losses:#}");
-    let said = run.stderr.lines().find(|line| line.contains("spans were not delivered to")).unwrap();
-    assert!(said.contains(destination.trim_start_matches("zipkin=")), "{said}");
-    assert!(said.contains(&format!("blkkin: {dropped} of ")), "{said}");
-    let table = run.stderr.lines().find(|line| line.starts_with("lost: ")).unwrap();
-    assert!(!table.contains("nothing"), "{table}");
+    let message = run.stderr.lines().find(|line| line.contains("spans were not delivered to")).unwrap();
+    assert!(message.contains(destination.trim_start_matches("zipkin=")), "{message}");
+    assert!(message.contains(&format!("blkkin: {dropped} of ")), "{message}");
+    let summary = run.stderr.lines().find(|line| line.starts_with("lost: ")).unwrap();
+    assert!(!summary.contains("nothing"), "{summary}");
 }
 
-/// 256 KiB, in memory.
+/// A `tmpfs` of 256 KiB.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
     fn mount() -> Result<SmallDisk, String> {
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        static CREATED: AtomicU32 = AtomicU32::new(0);
+        let number = CREATED.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("blkkin-full-{}-{number}", std::process::id()));
         fs::create_dir(&path).map_err(|error| error.to_string())?;
         let disk = SmallDisk(path);

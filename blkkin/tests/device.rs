@@ -1,9 +1,12 @@
-//! Everything that happens on a device, whoever asked for it: as many requests and sectors as the kernel itself counts.
+//! All requests of a device, also those of the kernel: `TraceScope::All` with a device filter.
+//!
+//! *Input*: an ext4 on a loop device under journal commits, write-back, read-ahead and discards.
+//! The tracer must record as many requests and sectors as the kernel counts (`/sys/block/*/stat`).
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -19,22 +22,24 @@ use blkkin_tracer::{Filter, TraceScope, TracerConfig};
 use blkkin_wire::event::RequestEvent;
 use blkkin_wire::ids::SpanId;
 
-use support::actor::Actor;
 use support::disk::{Disk, Statistics};
-use support::one::text;
+use support::gated_process::GatedProcess;
 use support::queue::QueueSettings;
-use support::recording::{Recorder, Recording, record, until_whole};
+use support::recording::{Recorder, Recording, record, until_complete};
+use support::single_process::c_path;
 use support::{needs, or_skip};
 
 const DISK: u64 = 64 << 20;
 const ROUNDS: usize = 60;
 const PRIVATE_PAGE: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-/// `_IOWR('X', 121, struct fstrim_range)` (include/uapi/linux/fs.h), the same on x86_64 and aarch64.
+/// `_IOWR('X', 121, struct fstrim_range)` (include/uapi/linux/fs.h), the same on x86_64 and
+/// aarch64.
 const FITRIM: libc::Ioctl = 0xc018_5879_u32 as libc::Ioctl;
 
-/// Durable appends (journal, flushes), data written back by the kernel, reads with read-ahead, and discards.
+/// Durable appends (journal, flushes), data written back by the kernel, reads with read-ahead, and
+/// discards.
 #[test]
-fn of_a_file_system_at_work() {
+fn requests_of_a_busy_file_system() {
     needs!("losetup", "mkfs.ext4");
     let disk = or_skip!(Disk::ext4(DISK));
     let config = TracerConfig {
@@ -44,7 +49,7 @@ fn of_a_file_system_at_work() {
         ..TracerConfig::default()
     };
     let mut counted = disk.statistics();
-    let recording = until_whole(|| {
+    let recording = until_complete(|| {
         let recorder = Recorder::start(&config, &[]);
         let before = disk.statistics();
         work(&disk);
@@ -52,26 +57,26 @@ fn of_a_file_system_at_work() {
         recorder.finish()
     });
     let sectors = recording.requests().map(|request| u64::from(request.bytes) / 512).sum();
-    let seen = Statistics { requests: recording.requests().count() as u64, sectors };
+    let recorded = Statistics { requests: recording.requests().count() as u64, sectors };
     let kinds = ["read", "write", "flush", "discard"].map(|kind| {
         (kind, recording.requests().filter(|request| request.op.name_for(request.bytes) == kind).count())
     });
     println!("{kinds:?}");
-    assert_eq!(seen, counted, "{kinds:?}");
+    assert_eq!(recorded, counted, "{kinds:?}");
     assert!(kinds.iter().all(|(_, count)| *count > 0), "{kinds:?}");
     assert!(recording.requests().all(|request| request.device == disk.device()));
     assert_bios_fill_their_requests(&recording);
 }
 
-/// The kernel names a request's owner whether it counts or not (blk_account_io_start, block/blk-mq.c), and so does the
-/// tracer.
+/// The kernel sets a request's owner whether or not it counts (`blk_account_io_start`,
+/// block/blk-mq.c), so the tracer needs no `iostats`.
 #[test]
-fn of_a_disk_without_statistics() {
+fn requests_of_a_disk_without_statistics() {
     const WRITES: usize = 8;
     needs!("losetup");
     let disk = or_skip!(Disk::raw(1 << 20));
     let _queue = or_skip!(QueueSettings::set(&disk, &[("iostats", "0")]));
-    let target = text(disk.node());
+    let target = c_path(disk.node());
     let write_each = || {
         // SAFETY: a string and a page that outlive the calls.
         unsafe {
@@ -81,20 +86,22 @@ fn of_a_disk_without_statistics() {
         }
     };
     let counted = disk.statistics();
-    let recording = until_whole(|| record(&TracerConfig::default(), &mut [&mut Actor::new(write_each)]));
+    let recording =
+        until_complete(|| record(&TracerConfig::default(), &mut [&mut GatedProcess::new(write_each)]));
     assert_eq!(disk.statistics(), counted, "the kernel counts");
-    let calls: Vec<_> = recording.named("write").iter().map(|call| call.span).collect();
+    let calls: Vec<_> = recording.calls_named("write").iter().map(|call| call.span).collect();
     let requests: Vec<_> = recording.requests().filter(|request| request.device == disk.device()).collect();
     assert_eq!((calls.len(), requests.len()), (WRITES, WRITES));
     assert!(requests.iter().all(|request| calls.contains(&request.root) && request.bytes == 4096));
 }
 
-/// What the bios brought is what the requests moved, however they were merged and split: the two are counted apart.
+/// Asserts that the bios' bytes equal the requests' bytes after all merges and splits. Both are
+/// counted independently.
 fn assert_bios_fill_their_requests(recording: &Recording) {
     let requests: HashMap<SpanId, &RequestEvent> = recording.requests().map(|r| (r.span, r)).collect();
     let split: HashSet<SpanId> = recording.bios().filter(|bio| bio.split).map(|bio| bio.span).collect();
-    // Bytes, bios, and how many of these are the first.
-    let mut brought: HashMap<SpanId, (u64, u16, u16)> = HashMap::new();
+    // Bytes, bios, and first bios.
+    let mut by_request: HashMap<SpanId, (u64, u16, u16)> = HashMap::new();
     let mut shared: HashSet<SpanId> = requests
         .values()
         .filter(|r| r.parent.is_some_and(|bio| split.contains(&bio)))
@@ -105,23 +112,23 @@ fn assert_bios_fill_their_requests(recording: &Recording) {
         assert_eq!(request.op.name(), bio.op.name(), "{bio:#?} {request:#?}");
         assert_eq!(request.parent == Some(bio.span), bio.first, "{bio:#?} {request:#?}");
         assert_eq!(request.complete, bio.end, "{bio:#?} {request:#?}");
-        let sum = brought.entry(request.span).or_default();
+        let sum = by_request.entry(request.span).or_default();
         *sum = (sum.0 + u64::from(bio.bytes), sum.1 + 1, sum.2 + u16::from(bio.first));
         if bio.split {
             shared.insert(request.span);
         }
     }
-    let merged = brought.values().filter(|sum| sum.1 > 1).count();
+    let merged = by_request.values().filter(|sum| sum.1 > 1).count();
     println!("{merged} of {} requests merged, {} bios split", requests.len(), split.len());
     assert!(merged > 0);
     for request in requests.values().filter(|request| !shared.contains(&request.span)) {
-        assert_eq!(brought[&request.span], (u64::from(request.bytes), request.bios, 1), "{request:#?}");
+        assert_eq!(by_request[&request.span], (u64::from(request.bytes), request.bios, 1), "{request:#?}");
     }
     let bytes: u64 = requests.values().map(|request| u64::from(request.bytes)).sum();
     assert_eq!(recording.bios().map(|bio| u64::from(bio.bytes)).sum::<u64>(), bytes);
 }
 
-/// Ends with everything on the device.
+/// Runs the workload; all data is on the device when it returns.
 fn work(disk: &Disk) {
     let folder = disk.mount_point();
     let mut log = File::create(folder.join("log")).unwrap();
@@ -131,7 +138,7 @@ fn work(disk: &Disk) {
     }
     log.rewind().unwrap();
     for round in 0..ROUNDS {
-        // Nothing but data changes: no commit, so the flush is a request of its own.
+        // Only data changes: no commit, so the flush is a separate request.
         log.write_all(&[round as u8; 100]).unwrap();
         log.sync_data().unwrap();
     }
@@ -143,7 +150,7 @@ fn work(disk: &Disk) {
     assert_eq!(fs::read(folder.join("big")).unwrap().len(), 8 << 20);
     fs::remove_file(folder.join("big")).unwrap();
     File::open(&folder).unwrap().sync_all().unwrap();
-    // start, length, least length
+    // `struct fstrim_range`: start, length, minimum length.
     let mut range = [0u64, u64::MAX, 0];
     let top = File::open(&folder).unwrap();
     // SAFETY: a structure of three numbers that outlives the call.

@@ -1,9 +1,14 @@
-//! `blkkin exporter`, a real broker and a real Zipkin: what lies in the topic is shown, each span once.
+//! `blkkin exporter` from a real broker to a real Zipkin: every span in the topic is delivered
+//! once.
+//!
+//! *Input*: trace fragments that this test writes to `blkkin.traces`, with duplicates, gaps and
+//! undecodable records. The spans that were written are compared with those that Zipkin returns,
+//! and the counters with the numbers that were written. Exporter and broker are killed meanwhile.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 #[path = "../../bus/tests/support/mod.rs"]
@@ -24,110 +29,110 @@ use blkkin_wire::v1::{self, Malformed};
 use serde_json::Value;
 
 use broker::Broker;
-use exporting::{SPANS, Writer, meant, piece, shown};
+use exporting::{SPANS, Writer, expected_spans, found_spans, fragment};
 use support::live::eventually;
 use support::metrics::{self, get};
 use support::or_skip;
 use support::service::Service;
 use zipkin::Zipkin;
 
-/// For a service to say something.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Maximum wait for a log line.
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Traces of [`SPANS`] spans: 20,000 in all.
 const TRACES_MANY: u64 = 500;
 
-/// A broker with the topic.
+/// Starts a broker with the topic.
 fn cluster() -> Result<Broker, String> {
     let broker = Broker::start()?;
     broker.settings().create_topic(TRACES, 4, Some(1)).unwrap();
     Ok(broker)
 }
 
-/// All spans that Zipkin has of these traces.
+/// Returns all spans that Zipkin has of these traces.
 fn in_zipkin(zipkin: &Zipkin, traces: &[TraceId]) -> BTreeMap<String, usize> {
     let mut spans = Vec::new();
     for some in traces.chunks(50) {
         let ids: Vec<_> = some.iter().map(TraceId::to_string).collect();
-        // It is asked for one trace in another way than for many.
+        // Zipkin has one request for one trace and another for several.
         let found = match ids.as_slice() {
             [one] => zipkin.get(&format!("/api/v2/trace/{one}")).map(|trace| Value::Array(vec![trace])),
-            many => zipkin.get(&format!("/api/v2/traceMany?traceIds={}", many.join(","))),
+            several => zipkin.get(&format!("/api/v2/traceMany?traceIds={}", several.join(","))),
         };
         let traces: Vec<Vec<Value>> =
             found.and_then(|found| serde_json::from_value(found).ok()).unwrap_or_default();
         spans.extend(traces.into_iter().flatten());
     }
-    shown(spans)
+    found_spans(spans)
 }
 
-/// Waits until Zipkin has as many spans as are meant; they are these, each once.
+/// Waits until Zipkin has as many spans as expected, and asserts that each is there once.
 fn assert_all_in_zipkin(zipkin: &Zipkin, pieces: impl Fn() -> Vec<TraceFragment>, exporter: &Service) {
     let traces: Vec<_> = pieces().iter().map(|piece| piece.trace).collect();
-    let meant = meant(pieces());
+    let expected = expected_spans(pieces());
     let mut found = BTreeMap::new();
     let all = eventually(|| {
-        // The answer is long: not asked for as often as can be.
+        // The reply is long, so the query is not repeated more often.
         std::thread::sleep(Duration::from_millis(200));
         found = in_zipkin(zipkin, &traces);
-        found.len() >= meant.len()
+        found.len() >= expected.len()
     });
-    assert!(all, "{} of {} spans; the exporter says:\n{}", found.len(), meant.len(), exporter.said());
-    // A difference of 20,000 would be no help: the first is.
+    assert!(all, "{} of {} spans; log of the exporter:\n{}", found.len(), expected.len(), exporter.output());
+    // The first difference is printed; 20,000 spans would be unreadable.
     for (span, times) in &found {
-        assert_eq!(meant.get(span), Some(times), "{span}");
+        assert_eq!(expected.get(span), Some(times), "{span}");
     }
-    assert_eq!(found.len(), meant.len());
+    assert_eq!(found.len(), expected.len());
 }
 
-fn many() -> Vec<TraceFragment> {
-    (0..TRACES_MANY).map(piece).collect()
+fn all_fragments() -> Vec<TraceFragment> {
+    (0..TRACES_MANY).map(fragment).collect()
 }
 
-/// All of them, by four writers, two traces a record; each fifth record a second time, and cut elsewhere. After so many
-/// records `then` is called.
-fn write_many(settings: &Settings, mut then: impl FnMut(u64)) {
+/// Writes all fragments with four producers, two traces per record. Each fifth record is followed
+/// by a duplicate with other bounds. Calls `then` after each record with its number.
+fn write_all(settings: &Settings, mut then: impl FnMut(u64)) {
     let mut writers: Vec<_> = (0..4).map(|partition| Writer::new(settings, partition)).collect();
     for n in (0..TRACES_MANY).step_by(2) {
         let writer = &mut writers[(n / 2 % 4) as usize];
-        writer.write(vec![piece(n), piece(n + 1)]);
+        writer.write(vec![fragment(n), fragment(n + 1)]);
         if n.is_multiple_of(5) {
-            writer.write_again(writer.next - 1, vec![piece(n + 1)]);
+            writer.write_numbered(writer.next - 1, vec![fragment(n + 1)]);
         }
         then(n / 2);
     }
 }
 
 #[test]
-fn what_lies_in_the_topic_is_in_zipkin_each_span_once() {
+fn each_span_of_the_topic_is_in_zipkin_once() {
     let broker = or_skip!(cluster());
     let zipkin = or_skip!(Zipkin::start());
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let to = format!("zipkin={}", zipkin.url());
     let exporter = exporting::start(&settings, folder.path(), &["--to", &to]);
-    write_many(&settings, |_| {});
-    assert_all_in_zipkin(&zipkin, many, &exporter);
-    let (status, said) = exporter.finish();
-    assert_eq!(status, Some(0), "{said}");
+    write_all(&settings, |_| {});
+    assert_all_in_zipkin(&zipkin, all_fragments, &exporter);
+    let (status, log) = exporter.finish();
+    assert_eq!(status, Some(0), "{log}");
     let spans = TRACES_MANY * SPANS;
-    assert!(said.contains(&format!("{spans} spans delivered to zipkin=")), "{said}");
-    assert!(said.contains("; 0 records left"), "{said}");
-    assert!(said.contains("50 duplicate records were skipped"), "{said}");
-    assert!(said.contains("4 partitions of blkkin.traces are read from their first record on"), "{said}");
+    assert!(log.contains(&format!("{spans} spans delivered to zipkin=")), "{log}");
+    assert!(log.contains("; 0 records left"), "{log}");
+    assert!(log.contains("50 duplicate records were skipped"), "{log}");
+    assert!(log.contains("4 partitions of blkkin.traces are read from their first record on"), "{log}");
 }
 
 #[test]
-fn nothing_is_lost_or_doubled_although_exporters_and_the_broker_are_killed() {
+fn no_span_is_lost_or_duplicated_when_exporters_and_the_broker_are_killed() {
     let mut broker = or_skip!(cluster());
     let zipkin = or_skip!(Zipkin::start());
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let to = format!("zipkin={}", zipkin.url());
     let start = || exporting::start(&settings, folder.path(), &["--to", &to, "--instance", "one"]);
     let mut exporter = Some(start());
-    write_many(&settings, |record| {
+    write_all(&settings, |record| {
         match record % 30 {
-            // It works: what was just written has arrived.
-            20 => drop(zipkin.trace(&piece(record * 2).trace.to_string(), SPANS as usize)),
-            // Now it has some records more in hand: how far it is with them differs from time to time.
+            // What was just written has arrived, so the exporter is working.
+            20 => drop(zipkin.trace(&fragment(record * 2).trace.to_string(), SPANS as usize)),
+            // Some more records are in flight; how many are delivered varies.
             25 => {
                 std::thread::sleep(Duration::from_millis(record * 7 % 90));
                 exporter.take().unwrap().kill();
@@ -141,49 +146,49 @@ fn nothing_is_lost_or_doubled_although_exporters_and_the_broker_are_killed() {
         }
     });
     let exporter = exporter.unwrap();
-    assert_all_in_zipkin(&zipkin, many, &exporter);
-    let (status, said) = exporter.finish();
-    assert_eq!(status, Some(0), "{said}");
-    assert!(said.contains("; 0 records left") && !said.contains("missing"), "{said}");
+    assert_all_in_zipkin(&zipkin, all_fragments, &exporter);
+    let (status, log) = exporter.finish();
+    assert_eq!(status, Some(0), "{log}");
+    assert!(log.contains("; 0 records left") && !log.contains("missing"), "{log}");
 }
 
 #[test]
-fn a_zipkin_that_lost_its_memory_has_all_again_after_a_replay() {
+fn a_replay_restores_the_spans_of_a_restarted_zipkin() {
     let broker = or_skip!(cluster());
     let mut zipkin = or_skip!(Zipkin::start());
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let to = format!("zipkin={}?format=json", zipkin.url());
-    let few = || (0..50).map(piece).collect::<Vec<_>>();
+    let few = || (0..50).map(fragment).collect::<Vec<_>>();
     Writer::new(&settings, 0).write(few());
     let exporter = exporting::start(&settings, folder.path(), &["--to", &to]);
     assert_all_in_zipkin(&zipkin, few, &exporter);
     zipkin.kill();
-    // What comes meanwhile stays in the topic.
-    let later = || (50..60).map(piece).collect::<Vec<_>>();
+    // Records that are written meanwhile stay in the topic.
+    let later = || (50..60).map(fragment).collect::<Vec<_>>();
     Writer::new(&settings, 1).write(later());
-    exporter.says("cannot reach", PATIENCE);
-    zipkin.up();
+    exporter.wait_for_output("cannot reach", TIMEOUT);
+    zipkin.restart();
     assert_all_in_zipkin(&zipkin, later, &exporter);
-    assert!(in_zipkin(&zipkin, &[piece(0).trace]).is_empty(), "it has forgotten");
+    assert!(in_zipkin(&zipkin, &[fragment(0).trace]).is_empty(), "Zipkin lost its memory");
     let replay =
         || common::run(&["exporter", "replay", "--from", "-1h", "--brokers", &settings.brokers, "--to", &to]);
     let refused = replay();
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.stderr.contains("it has members"), "{}", refused.stderr);
-    let (status, said) = exporter.finish();
-    assert_eq!(status, Some(0), "{said}");
-    assert!(said.contains("answers again after"), "{said}");
+    let (status, log) = exporter.finish();
+    assert_eq!(status, Some(0), "{log}");
+    assert!(log.contains("answers again after"), "{log}");
     let done = replay();
     assert_eq!(done.code, Some(0), "{done:?}");
     assert!(done.stderr.contains("2 records of 4 partitions will be delivered again"), "{}", done.stderr);
     let exporter = exporting::start(&settings, folder.path(), &["--to", &to]);
-    assert_all_in_zipkin(&zipkin, || (0..60).map(piece).collect(), &exporter);
+    assert_all_in_zipkin(&zipkin, || (0..60).map(fragment).collect(), &exporter);
 }
 
-/// The topic of letters, as bytes.
-struct Letters;
+/// Codec that returns records of the dead-letter topic as bytes.
+struct DeadLetterBytes;
 
-impl Codec for Letters {
+impl Codec for DeadLetterBytes {
     type Record = Vec<u8>;
     const TOPIC: &'static str = DEAD;
 
@@ -198,149 +203,157 @@ impl Codec for Letters {
     fn skip(_: &mut Vec<u8>, _: u64) {}
 }
 
-fn letters(settings: &Settings, count: usize) -> Vec<Vec<u8>> {
+fn dead_letters(settings: &Settings, count: usize) -> Vec<Vec<u8>> {
     let group = Group { name: "letters".to_owned(), member: None };
-    let mut consumer = TopicConsumer::<Letters>::join(settings, &group).unwrap();
-    let mut letters = Vec::new();
+    let mut consumer = TopicConsumer::<DeadLetterBytes>::join(settings, &group).unwrap();
+    let mut dead_letters = Vec::new();
     eventually(|| {
-        if let Received::Batch(letter, _) = consumer.next(Duration::from_millis(100)).unwrap() {
-            letters.push(*letter);
+        if let Received::Batch(record, _) = consumer.next(Duration::from_millis(100)).unwrap() {
+            dead_letters.push(*record);
         }
-        letters.len() >= count
+        dead_letters.len() >= count
     });
-    letters
+    dead_letters
 }
 
 #[test]
-fn what_cannot_be_read_or_is_refused_is_kept_and_the_rest_arrives() {
+fn unreadable_records_and_refused_spans_go_to_the_dead_letter_topic() {
     let broker = or_skip!(cluster());
     let zipkin = or_skip!(Zipkin::start());
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let mut writer = Writer::new(&settings, 0);
-    writer.write((0..10).map(piece).collect());
-    writer.raw(b"no pieces");
-    let mut bad = piece(10);
+    writer.write((0..10).map(fragment).collect());
+    writer.write_bytes(b"no pieces");
+    let mut bad = fragment(10);
     bad.spans[7].id = SpanId(0);
     writer.write(vec![bad.clone()]);
-    // A piece that is nowhere.
+    // A gap of one fragment number.
     writer.next += 1;
-    writer.write((11..20).map(piece).collect());
+    writer.write((11..20).map(fragment).collect());
     let to = format!("zipkin={}", zipkin.url());
     let exporter = exporting::start(&settings, folder.path(), &["--to", &to, "--metrics", "127.0.0.1:0"]);
     let good = || {
-        let mut pieces: Vec<_> = (0..20).map(piece).collect();
+        let mut pieces: Vec<_> = (0..20).map(fragment).collect();
         pieces[10].spans.remove(7);
         pieces
     };
     assert_all_in_zipkin(&zipkin, good, &exporter);
-    let letters = letters(&settings, 2);
-    assert_eq!(letters.len(), 2, "{}", exporter.said());
-    assert!(letters.contains(&b"no pieces".to_vec()));
-    let refused = letters.iter().find_map(|letter| v1::decode_fragments(letter).ok()).unwrap();
+    let dead_letters = dead_letters(&settings, 2);
+    assert_eq!(dead_letters.len(), 2, "{}", exporter.output());
+    assert!(dead_letters.contains(&b"no pieces".to_vec()));
+    let refused = dead_letters.iter().find_map(|record| v1::decode_fragments(record).ok()).unwrap();
     assert_eq!(refused.first, 10);
     assert_eq!(refused.fragments[0].spans, [bad.spans[7].clone()]);
-    assert_shown(&exporter, &format!("{to}/api/v2/spans"));
-    let (status, said) = exporter.finish();
-    assert_eq!(status, Some(0), "{said}");
-    for words in [
+    assert_metrics(&exporter, &format!("{to}/api/v2/spans"));
+    let (status, log) = exporter.finish();
+    assert_eq!(status, Some(0), "{log}");
+    for text in [
         "1 spans were refused: they are in blkkin.dead",
         "1 records could not be decoded: they are in blkkin.dead",
         "1 trace fragments are missing",
         "(partition ",
     ] {
-        assert!(said.contains(words), "no `{words}` in:\n{said}");
+        assert!(log.contains(text), "no `{text}` in:\n{log}");
     }
 }
 
-/// A figure of a destination.
-fn shown_as(exporter: &Service, name: &str, destination: &str, more: &str) -> f64 {
-    let said = exporter.said();
-    let metrics = get(metrics::address(&said), "/metrics");
+/// Reads a metric of a destination.
+fn destination_metric(exporter: &Service, name: &str, destination: &str, more: &str) -> f64 {
+    let log = exporter.output();
+    let metrics = get(metrics::address(&log), "/metrics");
     metrics::value(&metrics, &format!("blkkin_exporter_{name}{{destination=\"{destination}\"{more}}}"))
 }
 
-/// 20 pieces of 40 spans, one of them refused; a piece that never came, a record that could not be read.
-fn assert_shown(exporter: &Service, destination: &str) {
-    let count = |name: &str| shown_as(exporter, &format!("{name}_total"), destination, "");
-    assert!(eventually(|| count("spans_acknowledged") >= 799.0), "{}", exporter.said());
-    let fates = ["acknowledged", "refused", "dead_lettered", "not_taken"];
-    assert_eq!(fates.map(|fate| count(&format!("spans_{fate}"))), [799.0, 1.0, 1.0, 0.0]);
-    assert_eq!(count("spans_sent") - count("spans_resent"), 800.0, "each is new once");
+/// Asserts the counters after 20 fragments of 40 spans, of which one span was refused, one fragment
+/// is missing and one record could not be decoded.
+fn assert_metrics(exporter: &Service, destination: &str) {
+    let count = |name: &str| destination_metric(exporter, &format!("{name}_total"), destination, "");
+    assert!(eventually(|| count("spans_acknowledged") >= 799.0), "{}", exporter.output());
+    let outcomes = ["acknowledged", "refused", "dead_lettered", "not_taken"];
+    assert_eq!(outcomes.map(|outcome| count(&format!("spans_{outcome}"))), [799.0, 1.0, 1.0, 0.0]);
+    assert_eq!(count("spans_sent") - count("spans_resent"), 800.0, "each is sent the first time once");
     let records = ["fragments_received", "fragments_missing", "records_unreadable", "records_duplicate"];
     assert_eq!(records.map(count), [20.0, 1.0, 1.0, 0.0]);
-    let answer =
-        |answer: &str| shown_as(exporter, "requests_total", destination, &format!(",answer=\"{answer}\""));
+    let answer = |answer: &str| {
+        destination_metric(exporter, "requests_total", destination, &format!(",answer=\"{answer}\""))
+    };
     assert!(answer("accepted") >= 1.0 && answer("refused") >= 1.0 && answer("none") == 0.0);
-    assert!(shown_as(exporter, "delivery_seconds_count", destination, "") >= 1.0);
-    let since = shown_as(exporter, "last_acknowledgement_timestamp_seconds", destination, "");
+    assert!(destination_metric(exporter, "delivery_seconds_count", destination, "") >= 1.0);
+    let since = destination_metric(exporter, "last_acknowledgement_timestamp_seconds", destination, "");
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
     assert!((now - 600.0..=now).contains(&since), "{since} of {now}");
 }
 
 #[test]
-fn zipkins_own_topic_and_a_file_have_all_although_another_destination_is_away() {
+fn an_unreachable_destination_does_not_hold_up_the_others() {
     let broker = or_skip!(cluster());
     let settings = broker.settings();
     settings.create_topic("zipkin", 1, Some(1)).unwrap();
-    let zipkin = or_skip!(Zipkin::start_with(Some(&settings.brokers)));
+    let zipkin = or_skip!(Zipkin::start_with_kafka(Some(&settings.brokers)));
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("spans.json");
-    let words = [
-        // Port 1 of this machine: nobody listens.
+    let args = [
+        // Port 1 of this machine has no listener.
         "zipkin=http://127.0.0.1:1".to_owned(),
         format!("zipkin-kafka={}", settings.brokers),
         format!("zipkin={}", file.display()),
     ];
-    let words: Vec<_> = words.iter().flat_map(|word| ["--to", word.as_str()]).collect();
-    let metrics = [&words[..], &["--metrics", "127.0.0.1:0"]].concat();
+    let args: Vec<_> = args.iter().flat_map(|word| ["--to", word.as_str()]).collect();
+    let metrics = [&args[..], &["--metrics", "127.0.0.1:0"]].concat();
     let exporter = exporting::start(&settings, folder.path(), &metrics);
-    let pieces = |from: u64| move || (from..from + 50).map(piece).collect::<Vec<_>>();
+    let pieces = |from: u64| move || (from..from + 50).map(fragment).collect::<Vec<_>>();
     let mut writer = Writer::new(&settings, 0);
     writer.write(pieces(0)());
     assert_all_in_zipkin(&zipkin, pieces(0), &exporter);
-    exporter.says("cannot reach http://127.0.0.1:1", PATIENCE);
-    let away = "zipkin=http://127.0.0.1:1/api/v2/spans";
-    let there = format!("zipkin={}", file.display());
-    let health = get(metrics::address(&exporter.said()), "/health");
+    exporter.wait_for_output("cannot reach http://127.0.0.1:1", TIMEOUT);
+    let unreachable = "zipkin=http://127.0.0.1:1/api/v2/spans";
+    let reachable = format!("zipkin={}", file.display());
+    let health = get(metrics::address(&exporter.output()), "/health");
     assert!(
-        health.contains(" 200 OK") && health.contains(&format!("healthy\n{away} is unreachable since 20")),
+        health.contains(" 200 OK")
+            && health.contains(&format!("healthy\n{unreachable} is unreachable since 20")),
         "{health}"
     );
-    let up = |destination: &str| shown_as(&exporter, "destination_up", destination, "");
-    assert_eq!((up(away), up(&there)), (0.0, 1.0));
-    let unreached = || shown_as(&exporter, "retries_total", away, ",reason=\"not reached\"");
-    assert!(eventually(|| unreached() >= 2.0));
-    // What it does not have stays behind, although nothing is fetched for it any more.
+    let up = |destination: &str| destination_metric(&exporter, "destination_up", destination, "");
+    assert_eq!((up(unreachable), up(&reachable)), (0.0, 1.0));
+    let unreachable_retries =
+        || destination_metric(&exporter, "retries_total", unreachable, ",reason=\"not reached\"");
+    assert!(eventually(|| unreachable_retries() >= 2.0));
+    // Lag grows for the unreachable destination, although no records are fetched for it any more.
     writer.write(pieces(50)());
-    let behind = |destination: &str| {
-        let all = metrics::series(&get(metrics::address(&exporter.said()), "/metrics"));
+    let lag = |destination: &str| {
+        let all = metrics::series(&get(metrics::address(&exporter.output()), "/metrics"));
         let is = |(name, value): (&str, &str), labels: &BTreeMap<String, String>| {
             labels.get(name).is_some_and(|l| l == value)
         };
-        let lag = all.iter().find(|(labels, _)| {
+        let series = all.iter().find(|(labels, _)| {
             is(("__name__", "blkkin_exporter_lag_records"), labels)
                 && is(("destination", destination), labels)
         });
-        lag.map(|(_, records)| *records)
+        series.map(|(_, records)| *records)
     };
-    assert!(eventually(|| (behind(away), behind(&there)) == (Some(2.0), Some(0.0))), "{:?}", behind(away));
-    let (status, said) = exporter.finish();
-    assert_eq!(status, Some(0), "{said}");
-    assert!(said.contains("2000 spans were not acknowledged"), "{said}");
-    // A second one goes on with the file.
-    let exporter = exporting::start(&settings, folder.path(), &words[2..]);
+    assert!(
+        eventually(|| (lag(unreachable), lag(&reachable)) == (Some(2.0), Some(0.0))),
+        "{:?}",
+        lag(unreachable)
+    );
+    let (status, log) = exporter.finish();
+    assert_eq!(status, Some(0), "{log}");
+    assert!(log.contains("2000 spans were not acknowledged"), "{log}");
+    // A second exporter continues with the file.
+    let exporter = exporting::start(&settings, folder.path(), &args[2..]);
     writer.write(pieces(100)());
     assert_all_in_zipkin(&zipkin, pieces(100), &exporter);
-    let (status, said) = exporter.finish();
-    assert_eq!(status, Some(0), "{said}");
+    let (status, log) = exporter.finish();
+    assert_eq!(status, Some(0), "{log}");
     let list: Vec<Value> = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-    assert_eq!(shown(list), meant((0..150).map(piece)));
+    assert_eq!(found_spans(list), expected_spans((0..150).map(fragment)));
 }
 
 #[test]
-fn what_is_wrong_is_said_with_what_to_do() {
-    let refused = |words: &[&str]| {
-        let run = common::run(&[&["exporter", "--brokers", "127.0.0.1:1"], words].concat());
+fn errors_name_the_remedy() {
+    let refused = |args: &[&str]| {
+        let run = common::run(&[&["exporter", "--brokers", "127.0.0.1:1"], args].concat());
         assert_eq!(run.code, Some(2), "{run:?}");
         run.stderr
     };
@@ -360,46 +373,46 @@ fn what_is_wrong_is_said_with_what_to_do() {
 }
 
 #[test]
-fn of_two_exporters_with_one_name_the_elder_ends_and_says_why() {
+fn the_older_of_two_exporters_with_one_name_is_fenced() {
     let broker = or_skip!(cluster());
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
-    // Port 1 of this machine: nobody listens.
-    let words = ["--to", "zipkin=http://127.0.0.1:1", "--instance", "one"];
-    let [elder, younger] = ["elder", "younger"].map(|name| {
+    // Port 1 of this machine has no listener.
+    let args = ["--to", "zipkin=http://127.0.0.1:1", "--instance", "one"];
+    let [older, newer] = ["older", "newer"].map(|name| {
         let folder = folder.path().join(name);
         std::fs::create_dir(&folder).unwrap();
         folder
     });
-    let mut elder = exporting::start(&settings, &elder, &words);
-    elder.says("4 partitions of blkkin.traces are read from their first record on", PATIENCE);
-    let younger = exporting::start(&settings, &younger, &words);
-    let (status, said) = elder.wait();
-    assert_eq!(status, Some(1), "{said}");
-    assert!(said.contains("fenced by another exporter of the same name"), "{said}");
-    let (status, said) = younger.finish();
-    assert_eq!(status, Some(0), "{said}");
+    let mut older = exporting::start(&settings, &older, &args);
+    older.wait_for_output("4 partitions of blkkin.traces are read from their first record on", TIMEOUT);
+    let newer = exporting::start(&settings, &newer, &args);
+    let (status, log) = older.wait();
+    assert_eq!(status, Some(1), "{log}");
+    assert!(log.contains("fenced by another exporter of the same name"), "{log}");
+    let (status, log) = newer.finish();
+    assert_eq!(status, Some(0), "{log}");
 }
 
 fn refused_setting() -> String {
-    let words = ["exporter", "--brokers", "127.0.0.1:1", "--to", "otlp=http://h", "--set", "sasl.pasword=x"];
-    let run = common::run(&words);
+    let args = ["exporter", "--brokers", "127.0.0.1:1", "--to", "otlp=http://h", "--set", "sasl.pasword=x"];
+    let run = common::run(&args);
     assert_eq!(run.code, Some(2), "{run:?}");
     run.stderr
 }
 
 #[test]
-fn a_cluster_that_is_away_and_a_topic_that_is_missing_are_said_and_waited_for() {
+fn an_unreachable_cluster_and_a_missing_topic_are_reported_and_awaited() {
     let broker = or_skip!(Broker::start());
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let file = format!("zipkin={}", folder.path().join("x.json").display());
-    let wrong = exporting::start(&Settings::new("127.0.0.1:1"), folder.path(), &["--to", &file]);
-    wrong.says("cannot reach the Kafka cluster at 127.0.0.1:1", PATIENCE);
-    wrong.says("check the address", PATIENCE);
-    assert_eq!(wrong.finish().0, Some(0));
+    let unreachable = exporting::start(&Settings::new("127.0.0.1:1"), folder.path(), &["--to", &file]);
+    unreachable.wait_for_output("cannot reach the Kafka cluster at 127.0.0.1:1", TIMEOUT);
+    unreachable.wait_for_output("check the address", TIMEOUT);
+    assert_eq!(unreachable.finish().0, Some(0));
     let early = exporting::start(&settings, folder.path(), &["--to", &file]);
-    early.says("the topic blkkin.traces cannot be used", PATIENCE);
-    early.says("--create --topic blkkin.traces", PATIENCE);
+    early.wait_for_output("the topic blkkin.traces cannot be used", TIMEOUT);
+    early.wait_for_output("--create --topic blkkin.traces", TIMEOUT);
     settings.create_topic(TRACES, 1, Some(1)).unwrap();
-    early.says("blkkin.traces can be read after", PATIENCE);
+    early.wait_for_output("blkkin.traces can be read after", TIMEOUT);
     assert_eq!(early.finish().0, Some(0));
 }

@@ -1,9 +1,13 @@
-//! Planted faults: something makes storage calls slow, the tracer is not told what, and its account names it.
+//! Planted faults: a known cause makes storage calls slow, and the latency breakdown must attribute
+//! the time to it. The tracer gets no hint.
+//!
+//! *Input*: a CPU that is shared with busy programs, and a file lock held by another program. The
+//! CPU wait is compared with the kernel's own count in `/proc/thread-self/schedstat`.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -18,92 +22,92 @@ use std::time::Duration;
 use blkkin_aggregator::account::{Breakdown, breakdown};
 use blkkin_tracer::TracerConfig;
 
-use support::actor::Actor;
+use support::gated_process::GatedProcess;
 use support::needs;
-use support::one::text;
 use support::recording::{Recording, record};
+use support::single_process::c_path;
 
 const BLOCK: usize = 1 << 20;
-/// So many that the waits outside of them, of which there are few, do not weigh.
+/// Enough reads that the few waits outside of them do not count.
 const READS: usize = 3000;
-/// Programs that want the same CPU.
+/// Programs that compete for the same CPU.
 const RIVALS: usize = 3;
 const HELD_MS: u64 = 60;
 
-/// Three programs that only compute share a CPU with one that reads a file from the page cache: what its reads take is the
-/// wait for the CPU, and so the kernel's own count of that wait says.
+/// Three programs that only compute share a CPU with one that reads a file from the page cache. The
+/// time of its reads is the wait for the CPU, and agrees with the kernel's count of that wait.
 #[test]
-fn a_starved_cpu() {
+fn a_busy_cpu() {
     needs!();
-    let (file, said) = (Place::new("starved.dat"), Place::new("starved.said"));
+    let (file, delay_file) = (TempFile::new("starved.dat"), TempFile::new("starved.delay"));
     fs::write(&file.0, vec![1u8; BLOCK]).unwrap();
-    let (path, into) = (text(Path::new(&file.0)), said.0.clone());
-    let mut rivals: Vec<Actor> = (0..RIVALS)
+    let (path, into) = (c_path(Path::new(&file.0)), delay_file.0.clone());
+    let mut rivals: Vec<GatedProcess> = (0..RIVALS)
         .map(|_| {
-            Actor::new(|| {
-                stay_on_the_first_cpu();
+            GatedProcess::new(|| {
+                pin_to_first_cpu();
                 loop {
                     std::hint::spin_loop();
                 }
             })
         })
         .collect();
-    let mut reader = Actor::new(move || {
-        stay_on_the_first_cpu();
+    let mut reader = GatedProcess::new(move || {
+        pin_to_first_cpu();
         let before = run_delay();
-        read_again_and_again(&path);
+        read_repeatedly(&path);
         fs::write(&into, (run_delay() - before).to_string()).unwrap();
         0
     });
-    rivals.iter_mut().for_each(Actor::release);
+    rivals.iter_mut().for_each(GatedProcess::release);
     let recording = record(&TracerConfig::default(), &mut [&mut reader]);
     drop(rivals);
     recording.assert_balanced();
-    let sum = sum_of(&recording, "pread64");
-    let kernel: u64 = fs::read_to_string(&said.0).unwrap().parse().unwrap();
+    let sum = sum_breakdowns(&recording, "pread64");
+    let kernel: u64 = fs::read_to_string(&delay_file.0).unwrap().parse().unwrap();
     println!("{sum:?}; the kernel counted {kernel} ns of waiting in the whole program");
     assert!(sum.cpu.0 * 2 > sum.total().0, "{sum:?}");
-    // What the program did besides its reads is next to nothing.
+    // Outside of its reads the program does almost nothing.
     assert!(sum.cpu.0 <= kernel && sum.cpu.0 * 10 >= kernel * 8, "{sum:?}, {kernel}");
     assert_eq!((sum.device.0, sum.block.0, sum.journal.0), (0, 0, 0), "{sum:?}");
 }
 
-/// Somebody holds a lock on the file: a wait for that is no storage's, and no CPU's.
+/// Waiting for a file lock is neither storage time nor CPU wait: it is unaccounted.
 #[test]
 fn a_lock_held_by_another_program() {
     needs!();
-    let file = Place::new("locked.dat");
+    let file = TempFile::new("locked.dat");
     fs::write(&file.0, b"x").unwrap();
-    let path = text(Path::new(&file.0));
-    let (ready, told) = std::io::pipe().unwrap();
-    let (asked, asks) = std::io::pipe().unwrap();
-    let holders = path.clone();
-    // Holds it until the other has asked for it, and a while longer.
-    let mut holder = Actor::new(move || {
-        lock(open(&holders));
-        (&told).write_all(b"l").unwrap();
-        (&asked).read_exact(&mut [0]).unwrap();
+    let path = c_path(Path::new(&file.0));
+    let (ready, holds_lock) = std::io::pipe().unwrap();
+    let (requested, requests) = std::io::pipe().unwrap();
+    let path_of_holder = path.clone();
+    // Keeps the lock until the other program has requested it, and some ms longer.
+    let mut holder = GatedProcess::new(move || {
+        lock(open(&path_of_holder));
+        (&holds_lock).write_all(b"l").unwrap();
+        (&requested).read_exact(&mut [0]).unwrap();
         std::thread::sleep(Duration::from_millis(HELD_MS));
         0
     });
     holder.release();
     (&ready).read_exact(&mut [0]).unwrap();
-    let mut waiter = Actor::new(move || {
+    let mut waiter = GatedProcess::new(move || {
         let fd = open(&path);
-        (&asks).write_all(b"a").unwrap();
+        (&requests).write_all(b"a").unwrap();
         lock(fd);
         0
     });
     let recording = record(&TracerConfig::default(), &mut [&mut waiter]);
     drop(holder);
     recording.assert_balanced();
-    let sum = sum_of(&recording, "fcntl");
+    let sum = sum_breakdowns(&recording, "fcntl");
     println!("{sum:?}");
     assert!(sum.total().0 > HELD_MS * 900_000 && sum.unaccounted.0 * 10 > sum.total().0 * 9, "{sum:?}");
 }
 
-/// Where the time of all calls of this name went.
-fn sum_of(recording: &Recording, name: &str) -> Breakdown {
+/// Sums the breakdowns of all calls of this name.
+fn sum_breakdowns(recording: &Recording, name: &str) -> Breakdown {
     let calls =
         recording.traces.iter().filter(|trace| trace.call().is_some_and(|call| call.call.name() == name));
     let mut sum = Breakdown::default();
@@ -118,22 +122,22 @@ fn sum_of(recording: &Recording, name: &str) -> Breakdown {
     sum
 }
 
-/// A file in memory that goes with the test.
-struct Place(String);
+/// A file in memory that is removed with the test.
+struct TempFile(String);
 
-impl Place {
-    fn new(name: &str) -> Place {
-        Place(format!("/dev/shm/blkkin-{}-{name}", std::process::id()))
+impl TempFile {
+    fn new(name: &str) -> TempFile {
+        TempFile(format!("/dev/shm/blkkin-{}-{name}", std::process::id()))
     }
 }
 
-impl Drop for Place {
+impl Drop for TempFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
 }
 
-fn stay_on_the_first_cpu() {
+fn pin_to_first_cpu() {
     // SAFETY: a set of CPUs that outlives the call.
     unsafe {
         let mut cpus: libc::cpu_set_t = std::mem::zeroed();
@@ -142,7 +146,8 @@ fn stay_on_the_first_cpu() {
     }
 }
 
-/// Nanoseconds that this thread has waited for a CPU (Documentation/scheduler/sched-stats.rst: the second word).
+/// Nanoseconds that this thread has waited for a CPU (Documentation/scheduler/sched-stats.rst: the
+/// second word).
 fn run_delay() -> u64 {
     fs::read_to_string("/proc/thread-self/schedstat").unwrap().split(' ').nth(1).unwrap().parse().unwrap()
 }
@@ -163,7 +168,7 @@ fn lock(fd: i32) {
     }
 }
 
-fn read_again_and_again(path: &CString) {
+fn read_repeatedly(path: &CString) {
     let fd = open(path);
     let mut block = vec![0u8; BLOCK];
     for _ in 0..READS {

@@ -1,9 +1,13 @@
-//! Filters in the kernel: what matches is recorded, and of everything else nothing, not even a count.
+//! Filters in the kernel: matching operations are recorded, and for all others not even a counter
+//! changes.
+//!
+//! *Input*: child processes that make a known number of reads, together with processes that must
+//! not be recorded. The expected number of calls is the number that the processes make.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -17,11 +21,11 @@ use blkkin_tracer::{Detail, Filter, TraceScope, TracerConfig};
 use blkkin_wire::ids::{CgroupId, Tid};
 use blkkin_wire::syscalls::SyscallId;
 
-use support::actor::Actor;
 use support::disk::Disk;
-use support::live::Live;
-use support::one::{file, file_of, text};
-use support::recording::{Recorder, Recording, record, until_whole};
+use support::gated_process::GatedProcess;
+use support::live::LiveTrace;
+use support::recording::{Recorder, Recording, record, until_complete};
+use support::single_process::{c_path, create_file, file_of};
 use support::tools::identity;
 use support::{needs, or_skip};
 
@@ -32,7 +36,7 @@ fn by_process() {
     needs!();
     let (mut wanted, mut other) = (reader("one"), reader("two"));
     let filter = Filter { pids: vec![wanted.pid()], ..Filter::default() };
-    only_reads_of(&everybody(filter, &mut [&mut wanted, &mut other]), 1);
+    assert_only_readers(&trace_all(filter, &mut [&mut wanted, &mut other]), 1);
 }
 
 #[test]
@@ -40,35 +44,35 @@ fn by_name() {
     needs!();
     let (mut wanted, mut other) = (reader("blkkin-wanted"), reader("blkkin-other"));
     let filter = Filter { comms: vec!["blkkin-wanted".into()], ..Filter::default() };
-    only_reads_of(&everybody(filter, &mut [&mut wanted, &mut other]), 1);
+    assert_only_readers(&trace_all(filter, &mut [&mut wanted, &mut other]), 1);
 }
 
-/// A name has 15 bytes in the kernel; a longer one is compared by those.
+/// The kernel keeps 15 bytes of a name; a longer name in a filter is cut to them.
 #[test]
-fn by_a_name_that_is_cut() {
+fn by_a_name_that_is_truncated() {
     needs!();
     let mut wanted = reader("blkkin-wanted-c");
     let filter = Filter { comms: vec!["blkkin-wanted-cut".into()], ..Filter::default() };
-    only_reads_of(&everybody(filter, &mut [&mut wanted]), 1);
+    assert_only_readers(&trace_all(filter, &mut [&mut wanted]), 1);
 }
 
 #[test]
 fn by_thread() {
     needs!();
-    let mut actor = Actor::new(|| {
-        // Another thread of the same process, not asked for.
+    let mut process = GatedProcess::new(|| {
+        // Another thread of the same process, which the filter excludes.
         std::thread::spawn(read).join().unwrap();
         read();
         0
     });
     let filter = Filter {
-        tids: vec![Tid(actor.pid().0)],
+        tids: vec![Tid(process.pid().0)],
         syscalls: vec![SyscallId::by_name("pread64").unwrap()],
         ..Filter::default()
     };
-    let recording = everybody(filter, &mut [&mut actor]);
+    let recording = trace_all(filter, &mut [&mut process]);
     assert_eq!(recording.counts().into_iter().collect::<Vec<_>>(), [("pread64", READS)]);
-    assert_eq!(recording.accounts.calls_entered, READS as u64);
+    assert_eq!(recording.stats.calls_entered, READS as u64);
 }
 
 #[test]
@@ -79,66 +83,67 @@ fn by_cgroup() {
     fs::write(cgroup.0.join("cgroup.procs"), wanted.pid().0.to_string()).unwrap();
     let id = CgroupId(fs::metadata(&cgroup.0).unwrap().ino());
     let filter = Filter { cgroups: vec![id], ..Filter::default() };
-    let recording = everybody(filter, &mut [&mut wanted, &mut other]);
-    only_reads_of(&recording, 1);
+    let recording = trace_all(filter, &mut [&mut wanted, &mut other]);
+    assert_only_readers(&recording, 1);
     assert!(recording.tasks().all(|task| task.cgroup == id));
 }
 
 #[test]
 fn by_call() {
     needs!();
-    let mut actor = reader("one");
+    let mut process = reader("one");
     let filter = Filter { syscalls: vec![SyscallId::by_name("pread64").unwrap()], ..Filter::default() };
-    let recording = record(&TracerConfig { filter, ..TracerConfig::default() }, &mut [&mut actor]);
-    recording.assert_calls_whole();
+    let recording = record(&TracerConfig { filter, ..TracerConfig::default() }, &mut [&mut process]);
+    recording.assert_calls_complete();
     assert_eq!(recording.counts().into_iter().collect::<Vec<_>>(), [("pread64", READS)]);
-    assert_eq!(recording.accounts.calls_entered, READS as u64);
+    assert_eq!(recording.stats.calls_entered, READS as u64);
 }
 
-/// What a task queues in a call that was not asked for is not shown as nobody's either.
+/// Bios that a task submits in a filtered call are not recorded as the kernel's either.
 #[test]
-fn by_call_without_the_requests_of_others() {
+fn by_call_without_requests_of_other_calls() {
     needs!("losetup");
     let disk = or_skip!(Disk::raw(READS as u64 * 4096));
     for (name, bios) in [("pread64", READS), ("lseek", 0)] {
-        let recording = until_whole(|| {
-            let mut actor = direct_reader(disk.node(), disk.node());
+        let recording = until_complete(|| {
+            let mut process = direct_reader(disk.node(), disk.node());
             let filter = Filter { syscalls: vec![SyscallId::by_name(name).unwrap()], ..Filter::default() };
-            record(&TracerConfig { filter, ..TracerConfig::default() }, &mut [&mut actor])
+            record(&TracerConfig { filter, ..TracerConfig::default() }, &mut [&mut process])
         });
         assert_eq!(recording.counts().into_iter().collect::<Vec<_>>(), [(name, READS)]);
         assert_eq!((recording.bios().count(), recording.requests().count()), (bios, bios));
     }
 }
 
-/// Filters of different kinds must all match, of one kind any.
+/// Filters of different kinds must all match; of one kind any one must.
 #[test]
 fn by_name_and_process() {
     needs!();
-    let mut actors = ["blkkin-a", "blkkin-b", "blkkin-a"].map(reader);
+    let mut processes = ["blkkin-a", "blkkin-b", "blkkin-a"].map(reader);
     let filter = Filter {
-        pids: vec![actors[0].pid(), actors[1].pid()],
+        pids: vec![processes[0].pid(), processes[1].pid()],
         comms: vec!["blkkin-a".into(), "blkkin-c".into()],
         ..Filter::default()
     };
-    let [first, second, third] = &mut actors;
-    only_reads_of(&everybody(filter, &mut [first, second, third]), 1);
+    let [first, second, third] = &mut processes;
+    assert_only_readers(&trace_all(filter, &mut [first, second, third]), 1);
 }
 
-/// A tree that lives already: its members and what they fork later.
+/// The tree of a process that already runs: its members and their later children.
 #[test]
 fn by_tree() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
-    let data = file(folder.path(), "data", 1);
+    let data = create_file(folder.path(), "data", 1);
     let script = format!("cat {0}; cat {0}", data.display());
-    let mut shell = Actor::program(&["sh", "-c", &script], &folder.path().join("out"));
-    let mut other = Actor::program(&["cat", data.to_str().unwrap()], &folder.path().join("other"));
+    let mut shell = GatedProcess::program(&["sh", "-c", &script], &folder.path().join("out"));
+    let mut other = GatedProcess::program(&["cat", data.to_str().unwrap()], &folder.path().join("other"));
     let recorder = Recorder::start(&TracerConfig::default(), &[shell.pid()]);
-    assert_eq!((shell.play(), other.play()), (0, 0));
+    assert_eq!((shell.run_to_exit(), other.run_to_exit()), (0, 0));
     let recording = recorder.finish();
-    recording.assert_calls_whole();
-    let opens = recording.named("openat").into_iter().filter(|call| file_of(call) == Some(identity(&data)));
+    recording.assert_calls_complete();
+    let opens =
+        recording.calls_named("openat").into_iter().filter(|call| file_of(call) == Some(identity(&data)));
     assert_eq!(opens.count(), 2);
 }
 
@@ -155,54 +160,55 @@ fn by_device_and_by_detail() {
     };
     let by_detail = TracerConfig { detail: Detail::Requests, ..TracerConfig::default() };
     for config in [by_device, by_detail] {
-        let recording = until_whole(|| {
-            let mut actor = direct_reader(&file, disk.node());
-            record(&config, &mut [&mut actor])
+        let recording = until_complete(|| {
+            let mut process = direct_reader(&file, disk.node());
+            record(&config, &mut [&mut process])
         });
         let counts: Vec<_> = recording.counts().into_iter().collect();
         assert_eq!(counts, [("pread64", READS)]);
         assert!(recording.calls().all(|call| call.bios > 0));
         assert!(recording.bios().all(|bio| bio.device == device));
         assert_eq!(recording.requests().filter(|request| request.device == device).count(), READS);
-        // Those that reached no device are counted as left out.
-        let books = &recording.accounts;
-        assert_eq!(books.calls_entered, books.calls.fired + books.calls_filtered);
-        assert_eq!(books.calls_filtered, 3 + READS as u64, "{books:#?}");
+        // Calls that reached no device count as filtered.
+        let accounts = &recording.stats;
+        assert_eq!(accounts.calls_entered, accounts.calls.fired + accounts.calls_filtered);
+        assert_eq!(accounts.calls_filtered, 3 + READS as u64, "{accounts:#?}");
     }
 }
 
 #[test]
-fn another_device_is_not_seen() {
+fn another_device_is_not_recorded() {
     needs!("losetup");
     let disk = or_skip!(Disk::raw(1 << 20));
-    let mut actor = direct_reader(disk.node(), disk.node());
+    let mut process = direct_reader(disk.node(), disk.node());
     let other = blkkin_wire::ids::DeviceId { major: 7, minor: 0xf_ffff };
     let config = TracerConfig {
         filter: Filter { devices: vec![other], ..Filter::default() },
         kernel_origin: true,
         ..TracerConfig::default()
     };
-    let recording = record(&config, &mut [&mut actor]);
+    let recording = record(&config, &mut [&mut process]);
     assert_eq!(recording.events.len() - recording.tasks().count() - recording.files().count(), 0);
-    assert_eq!((recording.accounts.calls.fired, recording.accounts.bios_queued), (0, 0));
+    assert_eq!((recording.stats.calls.fired, recording.stats.bios_queued), (0, 0));
 }
 
-/// The words of the command line reach the kernel.
+/// Options of the command line reach the kernel.
 #[test]
 fn the_binary_filters_too() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
     for option in ["--comm", "--pid", "--tid", "--tree"] {
         let [mut wanted, mut other] = [c"blkkin-wanted", c"blkkin-other"].map(|name| {
-            Actor::named(name, || {
+            GatedProcess::with_name(name, || {
                 read();
                 0
             })
         });
         let number = wanted.pid().0.to_string();
         let value = if option == "--comm" { "blkkin-wanted" } else { &number };
-        let live = Live::trace(&[option, value, "--syscall", "pread64"], folder.path().join("report.json"));
-        assert_eq!((wanted.play(), other.play()), (0, 0));
+        let live =
+            LiveTrace::trace(&[option, value, "--syscall", "pread64"], folder.path().join("report.json"));
+        assert_eq!((wanted.run_to_exit(), other.run_to_exit()), (0, 0));
         let report = live.finish();
         let rows = report["calls"].as_array().unwrap().iter();
         let rows: Vec<_> = rows.map(|row| (&row["call"], &row["count"])).collect();
@@ -210,7 +216,7 @@ fn the_binary_filters_too() {
     }
 }
 
-/// Reads a byte so often, from a file that is there.
+/// Reads a byte `READS` times from an existing file.
 fn read() {
     let mut byte = 0u8;
     // SAFETY: a constant, and one byte that outlives the calls.
@@ -223,10 +229,10 @@ fn read() {
     }
 }
 
-/// One that takes this name and then reads.
-fn reader(name: &'static str) -> Actor {
-    let name = text(Path::new(name));
-    Actor::new(move || {
+/// Creates a process that takes this name and then reads.
+fn reader(name: &'static str) -> GatedProcess {
+    let name = c_path(Path::new(name));
+    GatedProcess::new(move || {
         // SAFETY: a string that outlives the call.
         unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
         read();
@@ -234,10 +240,11 @@ fn reader(name: &'static str) -> Actor {
     })
 }
 
-/// Opens both, reads the first directly and asks for the position of the second after each.
-fn direct_reader(target: &Path, other: &Path) -> Actor {
-    let (target, other) = (text(target), text(other));
-    Actor::new(move || {
+/// Creates a process that reads the first file with direct I/O and calls `lseek` on the second
+/// after each read.
+fn direct_reader(target: &Path, other: &Path) -> GatedProcess {
+    let (target, other) = (c_path(target), c_path(other));
+    GatedProcess::new(move || {
         let page = vec![0u8; 8192];
         let aligned = page.as_ptr().wrapping_add(page.as_ptr().align_offset(4096)).cast_mut();
         // SAFETY: strings, and a page, that outlive the calls.
@@ -254,35 +261,35 @@ fn direct_reader(target: &Path, other: &Path) -> Actor {
     })
 }
 
-/// Everybody on the machine passes by; the filter decides.
-fn everybody(filter: Filter, actors: &mut [&mut Actor]) -> Recording {
+/// Traces all tasks of the machine with this filter.
+fn trace_all(filter: Filter, processes: &mut [&mut GatedProcess]) -> Recording {
     let recorder =
         Recorder::start(&TracerConfig { scope: TraceScope::All, filter, ..TracerConfig::default() }, &[]);
-    for actor in actors {
-        assert_eq!(actor.play(), 0);
+    for process in processes {
+        assert_eq!(process.run_to_exit(), 0);
     }
     let recording = recorder.finish();
-    recording.assert_calls_whole();
+    recording.assert_calls_complete();
     recording
 }
 
-/// So many readers, whole, and nothing else.
+/// Asserts that exactly this many readers were recorded, completely, and nothing else.
 #[track_caller]
-fn only_reads_of(recording: &Recording, readers: usize) {
+fn assert_only_readers(recording: &Recording, readers: usize) {
     let mut counts: Vec<_> = recording.counts().into_iter().collect();
     counts.sort_unstable();
     assert_eq!(counts, [("close", readers), ("openat", readers), ("pread64", readers * READS)]);
-    let books = &recording.accounts;
+    let accounts = &recording.stats;
     assert_eq!(
-        (books.calls_entered, books.calls_filtered),
+        (accounts.calls_entered, accounts.calls_filtered),
         ((readers * (READS + 2)) as u64, 0),
-        "{books:#?}"
+        "{accounts:#?}"
     );
     let processes: std::collections::HashSet<_> = recording.tasks().map(|task| task.pid).collect();
     assert_eq!(processes.len(), readers);
 }
 
-/// A cgroup of the test's own, in the hierarchy whose ids the kernel side sees.
+/// A cgroup for this test, in the hierarchy whose ids the eBPF programs read.
 struct Cgroup(PathBuf);
 
 impl Cgroup {
@@ -298,7 +305,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // Empty when its last process has been waited for.
+        // Empty once its last process has been waited for.
         let _ = fs::remove_dir(&self.0).inspect_err(|error| println!("{}: {error}", self.0.display()));
     }
 }

@@ -1,10 +1,10 @@
-//! fio, direct random reads and writes: what it says itself, what the kernel counts of the device, and what the
-//! tracer says must be the same, to the last request.
+//! fio with direct random reads and writes. Three counts must agree to the last request: fio's own,
+//! the kernel's for the device (`/sys/block/*/stat`), and the tracer's.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -19,17 +19,17 @@ use blkkin_wire::event::Submitter;
 use blkkin_wire::ids::{DeviceId, SpanId};
 use serde_json::Value;
 
-use support::actor::Actor;
 use support::disk::{Disk, Statistics};
 use support::fio::Fio;
-use support::live::Live;
-use support::recording::{Recording, record, shown_all, until_shown, until_whole};
+use support::gated_process::GatedProcess;
+use support::live::LiveTrace;
+use support::recording::{Recording, record, saw_all_ends, until_all_ends_seen, until_complete};
 use support::tools::identity;
 use support::{needs, or_skip};
 
 const BLOCK: u32 = 4096;
 const REQUESTS: u32 = 3000;
-/// For four jobs, and ext4's own.
+/// LttngNamespace for four jobs, and for ext4's own blocks.
 const DISK: u64 = 160 << 20;
 
 #[test]
@@ -38,7 +38,7 @@ fn reads_of_the_device() {
 }
 
 #[test]
-fn reads_of_the_device_by_four() {
+fn reads_of_the_device_by_four_jobs() {
     on_the_device("randread", 4);
 }
 
@@ -48,7 +48,7 @@ fn writes_to_the_device() {
 }
 
 #[test]
-fn writes_to_the_device_by_four() {
+fn writes_to_the_device_by_four_jobs() {
     on_the_device("randwrite", 4);
 }
 
@@ -58,7 +58,7 @@ fn reads_of_a_file() {
 }
 
 #[test]
-fn reads_of_a_file_by_four() {
+fn reads_of_a_file_by_four_jobs() {
     on_a_file("randread", 4);
 }
 
@@ -68,44 +68,44 @@ fn writes_to_a_file() {
 }
 
 #[test]
-fn writes_to_a_file_by_four() {
+fn writes_to_a_file_by_four_jobs() {
     on_a_file("randwrite", 4);
 }
 
-/// One in three runs has to agree: fio's clock is read in user space, and a CPU that is given to others between its
-/// reading and the call makes a run differ.
+/// At least one of three runs has to agree. fio reads its clock in user space, so a run differs if
+/// the task is preempted between that and the call.
 #[test]
-fn calls_take_as_long_as_fio_says() {
+fn call_durations_agree_with_fio() {
     needs!("fio", "losetup");
     let disk = or_skip!(Disk::raw(DISK));
-    let account = disk.beside("fio.json");
+    let account = disk.file("fio.json");
     let fio = random(disk.node(), "randread", 1, &account);
     let run = || {
-        let (recording, _) = follow(&fio, &disk);
-        let times = ours(&recording, &fio).iter().map(|trace| trace.duration().0).collect::<Vec<_>>();
+        let (recording, _) = trace_run(&fio, &disk);
+        let times = calls_of(&recording, &fio).iter().map(|trace| trace.duration().0).collect::<Vec<_>>();
         let mean = times.iter().sum::<u64>() as f64 / times.len() as f64;
-        (mean, fio.said().mean_ns)
+        (mean, fio.parse_report().mean_ns)
     };
     let runs = [run(), run(), run()];
-    println!("(ours, fio's) mean in ns: {runs:?}");
-    assert!(runs.iter().any(|(ours, theirs)| (ours - theirs).abs() <= theirs / 10.0), "{runs:?}");
+    println!("mean in ns of blkkin and of fio: {runs:?}");
+    assert!(runs.iter().any(|(calls_of, by_fio)| (calls_of - by_fio).abs() <= by_fio / 10.0), "{runs:?}");
 }
 
-/// The same by the binary, as a person would ask it; beside it, the whole device by a second tracer.
+/// Compares the binary's report with both counts. A second tracer records the whole device.
 #[test]
-fn the_report_says_what_fio_and_the_kernel_say() {
+fn the_report_agrees_with_fio_and_the_kernel() {
     needs!("fio", "losetup", "mkfs.ext4");
     let disk = or_skip!(Disk::ext4(DISK));
-    let account = disk.beside("fio.json");
+    let account = disk.file("fio.json");
     let file = file_for_four(&disk);
     let fio = random(&file, "randwrite", 4, &account);
-    // As in `until_whole`: a completion that no program could see is said in the report, and makes it another run.
+    // As in `until_complete`: an unseen completion is in the report, and causes another run.
     let shown = |(run, device, _): &(Value, Value, Statistics)| {
-        [run, device].iter().all(|report| shown_all(&report["losses"]))
+        [run, device].iter().all(|report| saw_all_ends(&report["losses"]))
     };
-    let (run, device, counted) = until_shown(|| reports(&fio, &disk), shown);
+    let (run, device, counted) = until_all_ends_seen(|| reports(&fio, &disk), shown);
     let row = run["calls"].as_array().unwrap().iter().find(|row| row["call"] == fio.call()).unwrap();
-    assert_eq!(row["count"], fio.said().requests, "{row}");
+    assert_eq!(row["count"], fio.parse_report().requests, "{row}");
     assert_eq!(at_device(&device, disk.name()), counted, "{device:#}");
     for report in [&run, &device] {
         assert_eq!(report["losses"]["total"], 0, "{:#}", report["losses"]);
@@ -113,16 +113,17 @@ fn the_report_says_what_fio_and_the_kernel_say() {
     }
 }
 
-/// The report of `run` about fio, that of `trace` about the device, and the kernel's account of it.
+/// Returns the report of `run` about fio, that of `trace` about the device, and the kernel's
+/// counts.
 fn reports(fio: &Fio<'_>, disk: &Disk) -> (Value, Value, Statistics) {
-    let live = Live::trace(&["--device", disk.name()], disk.beside("device.json"));
+    let live = LiveTrace::trace(&["--device", disk.name()], disk.file("device.json"));
     let before = disk.statistics();
-    let report = disk.beside("run.json");
+    let report = disk.file("run.json");
     let (json, path) = (format!("--json={}", report.display()), fio.target.to_str().unwrap());
-    let mut words = vec!["run", &json, "--path", path, "--"];
-    let command = fio.words();
-    words.extend(command.iter().map(String::as_str));
-    let run = common::run(&words);
+    let mut args = vec!["run", &json, "--path", path, "--"];
+    let command = fio.args();
+    args.extend(command.iter().map(String::as_str));
+    let run = common::run(&args);
     assert_eq!(run.code, Some(0), "{run:?}");
     std::fs::File::open(fio.target).unwrap().sync_all().unwrap();
     let counted = disk.statistics().since(before);
@@ -133,15 +134,15 @@ fn reports(fio: &Fio<'_>, disk: &Disk) -> (Value, Value, Statistics) {
 fn on_the_device(pattern: &'static str, jobs: u32) {
     needs!("fio", "losetup");
     let disk = or_skip!(Disk::raw(DISK));
-    let account = disk.beside("fio.json");
+    let account = disk.file("fio.json");
     let fio = random(disk.node(), pattern, jobs, &account);
-    let (recording, counted) = follow(&fio, &disk);
-    assert_every_request_is_below_its_call(&recording, &fio, disk.device());
-    // Nobody but fio uses the device, so all that the kernel counted is fio's.
-    let seen: Vec<_> = recording.requests().filter(|request| request.device == disk.device()).collect();
-    let sectors = seen.iter().map(|request| u64::from(request.bytes) / 512).sum();
-    assert_eq!(Statistics { requests: seen.len() as u64, sectors }, counted);
-    for trace in ours(&recording, &fio) {
+    let (recording, counted) = trace_run(&fio, &disk);
+    assert_every_request_is_a_child_of_its_call(&recording, &fio, disk.device());
+    // Only fio uses the device, so the kernel counts only fio's requests.
+    let recorded: Vec<_> = recording.requests().filter(|request| request.device == disk.device()).collect();
+    let sectors = recorded.iter().map(|request| u64::from(request.bytes) / 512).sum();
+    assert_eq!(Statistics { requests: recorded.len() as u64, sectors }, counted);
+    for trace in calls_of(&recording, &fio) {
         assert_inside_the_range(trace);
     }
 }
@@ -149,18 +150,18 @@ fn on_the_device(pattern: &'static str, jobs: u32) {
 fn on_a_file(pattern: &'static str, jobs: u32) {
     needs!("fio", "losetup", "mkfs.ext4");
     let disk = or_skip!(Disk::ext4(DISK));
-    let account = disk.beside("fio.json");
+    let account = disk.file("fio.json");
     let file = file_for_four(&disk);
     let fio = random(&file, pattern, jobs, &account);
-    let (recording, _) = follow(&fio, &disk);
-    assert_every_request_is_below_its_call(&recording, &fio, disk.device());
+    let (recording, _) = trace_run(&fio, &disk);
+    assert_every_request_is_a_child_of_its_call(&recording, &fio, disk.device());
 }
 
 fn random<'a>(target: &'a Path, pattern: &'static str, jobs: u32, account: &'a Path) -> Fio<'a> {
-    Fio { target, pattern, jobs, requests: REQUESTS / jobs, bytes: BLOCK, account }
+    Fio { target, pattern, jobs, requests: REQUESTS / jobs, bytes: BLOCK, report: account }
 }
 
-/// A file that is there already, written through, so that direct I/O finds every block where it is.
+/// Creates a file whose blocks are on the device, so that direct I/O finds all of them.
 fn file_for_four(disk: &Disk) -> PathBuf {
     let file = disk.mount_point().join("data");
     std::fs::write(&file, vec![7u8; (REQUESTS * BLOCK) as usize]).unwrap();
@@ -168,21 +169,21 @@ fn file_for_four(disk: &Disk) -> PathBuf {
     file
 }
 
-/// What the tracer saw of a run, and what the kernel counted of the disk meanwhile.
-fn follow(fio: &Fio<'_>, disk: &Disk) -> (Recording, Statistics) {
+/// Returns the recording of a run, and the kernel's counts of the disk for it.
+fn trace_run(fio: &Fio<'_>, disk: &Disk) -> (Recording, Statistics) {
     let mut counted = disk.statistics();
-    let recording = until_whole(|| {
+    let recording = until_complete(|| {
         let before = disk.statistics();
-        let mut actor = Actor::program(&fio.words(), &disk.beside("fio.out"));
-        let recording = record(&TracerConfig::default(), &mut [&mut actor]);
+        let mut process = GatedProcess::program(&fio.args(), &disk.file("fio.out"));
+        let recording = record(&TracerConfig::default(), &mut [&mut process]);
         counted = disk.statistics().since(before);
         recording
     });
     (recording, counted)
 }
 
-/// fio's requests: its calls on the target, and nothing that a loader did by the same call.
-fn ours<'a>(recording: &'a Recording, fio: &Fio<'_>) -> Vec<&'a Trace> {
+/// Returns fio's calls on the target, without calls of the same name by the loader.
+fn calls_of<'a>(recording: &'a Recording, fio: &Fio<'_>) -> Vec<&'a Trace> {
     let target = identity(fio.target);
     let is_ours = |trace: &&Trace| {
         trace.call().is_some_and(|call| {
@@ -193,11 +194,11 @@ fn ours<'a>(recording: &'a Recording, fio: &Fio<'_>) -> Vec<&'a Trace> {
     recording.traces.iter().filter(is_ours).collect()
 }
 
-fn assert_every_request_is_below_its_call(recording: &Recording, fio: &Fio<'_>, device: DeviceId) {
-    let ours = ours(recording, fio);
-    assert_eq!(ours.len() as u64, fio.said().requests);
-    let mut below = 0;
-    for trace in &ours {
+fn assert_every_request_is_a_child_of_its_call(recording: &Recording, fio: &Fio<'_>, device: DeviceId) {
+    let calls_of = calls_of(recording, fio);
+    assert_eq!(calls_of.len() as u64, fio.parse_report().requests);
+    let mut children = 0;
+    for trace in &calls_of {
         assert!(!trace.bios.is_empty() && !trace.requests.is_empty(), "{trace:#?}");
         let bios: HashMap<SpanId, _> = trace.bios.iter().map(|bio| (bio.span, bio)).collect();
         for bio in &trace.bios {
@@ -211,16 +212,16 @@ fn assert_every_request_is_below_its_call(recording: &Recording, fio: &Fio<'_>, 
         }
         let bytes: u64 = trace.bios.iter().map(|bio| u64::from(bio.bytes)).sum();
         assert_eq!(bytes, u64::from(BLOCK), "{trace:#?}");
-        below += trace.requests.len();
+        children += trace.requests.len();
     }
-    // And nothing else: what carries data in this direction is all of it fio's.
+    // All data in this direction is fio's.
     let write = fio.pattern == "randwrite";
     let data = |op: blkkin_wire::event::BlockOp| op.is_write() == write && !op.is_meta();
     let all = recording.requests().filter(|r| r.device == device && data(r.op) && r.bytes > 0).count();
-    assert_eq!(below, all);
+    assert_eq!(children, all);
 }
 
-/// On the raw device a call's offset and length are its sectors: ground truth that no tracer made.
+/// On the raw device a call's offset and length determine its sectors, independently of the tracer.
 fn assert_inside_the_range(trace: &Trace) {
     let call = trace.call().unwrap();
     let (length, offset) = (call.args[2], call.args[3]);
@@ -232,7 +233,7 @@ fn assert_inside_the_range(trace: &Trace) {
     assert_eq!(bytes, length, "{trace:#?}");
 }
 
-/// Requests and sectors that a report has for a device.
+/// Returns the requests and sectors that a report has for a device.
 fn at_device(report: &Value, name: &str) -> Statistics {
     let mut sum = Statistics { requests: 0, sectors: 0 };
     for device in report["devices"].as_array().unwrap().iter().filter(|device| device["device"] == name) {

@@ -1,11 +1,15 @@
-//! What devices do that no disk of the other tests does: one bio on two disks, failures where they are planted, and operations
-//! that move no data; each is named as what it is and lies below its call. Runs inside a guest only, on disks
-//! that `xtask/src/vm/init.sh` has made.
+//! Device features that the disks of the other tests lack: striping over two disks, planted
+//! failures, and operations without data. Each bio and request has its own op and status, and is a
+//! child of its call.
+//!
+//! *Input*: dm-stripe, dm-flakey, null_blk with a bad sector, and a disk with discard, made by
+//! `xtask/src/vm/init.sh` (guests only). The expected sectors follow from the device-mapper's
+//! table, the expected errors from the planted faults.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -22,27 +26,28 @@ use support::guest::{ioctl, node, recorded, traces};
 use support::needs_guest;
 use support::tools::device_number;
 
-/// As `init.sh` told the device-mapper, in sectors.
+/// Size and start of a chunk in sectors, as `init.sh` gives them to the device-mapper.
 const CHUNK: u64 = 16;
 const START: u64 = 2048;
-/// What is asked for on the stripes: blocks from so many, so many of them.
-const ASKED: [(u64, u64); 6] = [(0, 1), (1, 2), (3, 4), (7, 1), (2, 8), (5, 5)];
+/// Writes to the stripes: first block and number of blocks.
+const WRITES: [(u64, u64); 6] = [(0, 1), (1, 2), (3, 4), (7, 1), (2, 8), (5, 5)];
 
-/// A bio that spans chunks goes on as one a chunk: each lies where the table says, and all of them are below it.
+/// A bio that spans chunks is split into one per chunk. Each is a child of the upper bio, on the
+/// sector that the table gives.
 #[test]
-fn stripes_are_all_below_what_spans_them() {
+fn stripe_bios_are_children_of_the_bio_that_spans_them() {
     needs_guest!();
     let target = node();
     let recording = recorded(move || {
         let device = direct::open(&target);
-        for (block, count) in ASKED {
+        for (block, count) in WRITES {
             direct::write_many(&device, block * BLOCK as u64, count as usize).unwrap();
         }
         0
     });
     let disks = [number("vda"), number("vdb")];
-    let mut parts_in_all = 0;
-    for ((block, count), trace) in ASKED.into_iter().zip(traces(&recording, "pwrite64")) {
+    let mut parts_total = 0;
+    for ((block, count), trace) in WRITES.into_iter().zip(traces(&recording, "pwrite64")) {
         let (from, to) = (block * 8, (block + count) * 8);
         let own: Vec<&BioEvent> = trace.bios.iter().filter(|bio| trace.queued_by_root(bio)).collect();
         let [upper] = own[..] else { panic!("{trace:#?}") };
@@ -50,26 +55,26 @@ fn stripes_are_all_below_what_spans_them() {
         let mut expected: Vec<(DeviceId, u64, u64)> = Vec::new();
         for chunk in from / CHUNK..to.div_ceil(CHUNK) {
             let (begin, end) = (from.max(chunk * CHUNK), to.min((chunk + 1) * CHUNK));
-            let there = START + chunk / 2 * CHUNK + begin % CHUNK;
-            expected.push((disks[(chunk % 2) as usize], there, end - begin));
+            let lower_sector = START + chunk / 2 * CHUNK + begin % CHUNK;
+            expected.push((disks[(chunk % 2) as usize], lower_sector, end - begin));
         }
         expected.sort_unstable();
-        let below = trace.bios.iter().filter(|bio| bio.submitter == Submitter::Span(upper.span));
+        let children = trace.bios.iter().filter(|bio| bio.submitter == Submitter::Span(upper.span));
         let mut parts: Vec<_> =
-            below.map(|bio| (bio.device, bio.sector.0, u64::from(bio.bytes) / 512)).collect();
+            children.map(|bio| (bio.device, bio.sector.0, u64::from(bio.bytes) / 512)).collect();
         parts.sort_unstable();
         assert_eq!(parts, expected, "{trace:#?}");
         assert_eq!(trace.bios.len(), 1 + parts.len(), "{trace:#?}");
-        let carried: u64 = trace.requests.iter().map(|request| u64::from(request.bytes)).sum();
-        assert_eq!(carried, count * BLOCK as u64, "{trace:#?}");
-        parts_in_all += parts.len();
+        let requested: u64 = trace.requests.iter().map(|request| u64::from(request.bytes)).sum();
+        assert_eq!(requested, count * BLOCK as u64, "{trace:#?}");
+        parts_total += parts.len();
     }
-    println!("{} bios went on as {parts_in_all}", ASKED.len());
+    println!("{} bios went on as {parts_total}", WRITES.len());
 }
 
-/// dm-flakey refuses all: the failed bio is its own, and nothing goes to the disk below.
+/// dm-flakey fails everything: the failed bio has its device, and the lower disk gets no request.
 #[test]
-fn a_flakey_device_fails_by_its_own_name() {
+fn a_failure_of_a_flakey_device_names_that_device() {
     needs_guest!();
     let target = node();
     let recording = recorded(move || {
@@ -87,9 +92,10 @@ fn a_flakey_device_fails_by_its_own_name() {
     }
 }
 
-/// A sector that null_blk was told is bad: what is read there fails, and so say bio, request, call and report.
+/// null_blk fails a read of its bad sector; bio, request, system call and report all show the
+/// error.
 #[test]
-fn a_bad_sector_fails_where_it_is() {
+fn a_bad_sector_fails_at_its_place() {
     needs_guest!();
     const BAD: u64 = 104;
     let target = node();
@@ -106,8 +112,8 @@ fn a_bad_sector_fails_where_it_is() {
         let bad = request.sector.0 == BAD;
         let name = if bad { "I/O error" } else { "ok" };
         assert_eq!((bio.status.name(), request.status.name()), (name, name), "{trace:#?}");
-        let ending = if bad { -i64::from(libc::EIO) } else { BLOCK as i64 };
-        assert_eq!(trace.call().unwrap().outcome, SyscallOutcome::Returned(ending), "{trace:#?}");
+        let returned = if bad { -i64::from(libc::EIO) } else { BLOCK as i64 };
+        assert_eq!(trace.call().unwrap().outcome, SyscallOutcome::Returned(returned), "{trace:#?}");
     }
     let command = format!("dd if={} of=/dev/null bs=4096 skip=13 count=1 iflag=direct", node().display());
     let run = common::run(&["run", "--", "busybox", "sh", "-c", &command]);
@@ -120,27 +126,27 @@ const BLKDISCARD: u32 = 0x1277;
 const BLKZEROOUT: u32 = 0x127f;
 
 #[test]
-fn a_discard_and_zeroes_are_named_as_what_they_are() {
+fn a_discard_and_zeroes_have_their_own_op() {
     needs_guest!();
-    let asked: [(u32, [u64; 2], &str); 2] =
+    let operations: [(u32, [u64; 2], &str); 2] =
         [(BLKDISCARD, [1 << 20, 64 << 10], "discard"), (BLKZEROOUT, [2 << 20, 128 << 10], "write-zeroes")];
     let target = node();
     let recording = recorded(move || {
         let device = direct::open(&target);
-        i32::from(asked.iter().any(|(request, range, _)| !ioctl(&device, *request, range)))
+        i32::from(operations.iter().any(|(request, range, _)| !ioctl(&device, *request, range)))
     });
     let traces = traces(&recording, "ioctl");
-    assert_eq!(traces.len(), asked.len());
-    for ((_, [from, bytes], name), trace) in asked.into_iter().zip(traces) {
-        let mut covered: BTreeMap<u64, u64> = BTreeMap::new();
+    assert_eq!(traces.len(), operations.len());
+    for ((_, [from, bytes], name), trace) in operations.into_iter().zip(traces) {
+        let mut ranges: BTreeMap<u64, u64> = BTreeMap::new();
         for request in &trace.requests {
             assert_eq!(request.op.name(), name, "{trace:#?}");
-            covered.insert(request.sector.0 * 512, u64::from(request.bytes));
+            ranges.insert(request.sector.0 * 512, u64::from(request.bytes));
         }
         assert!(trace.bios.iter().all(|bio| bio.op.name() == name), "{trace:#?}");
         let end =
-            covered.iter().fold(from, |end, (begin, bytes)| if *begin == end { end + bytes } else { end });
-        assert_eq!(end, from + bytes, "{covered:?}");
+            ranges.iter().fold(from, |end, (begin, bytes)| if *begin == end { end + bytes } else { end });
+        assert_eq!(end, from + bytes, "{ranges:?}");
     }
 }
 

@@ -1,10 +1,13 @@
-//! Slow devices, planted inside a guest: the report's own sentence about each of the slowest requests names the layer and
-//! the device, and the tool was not told which. Runs inside a guest only, on disks that `xtask/src/vm/init.sh` has made slow.
+//! Slow devices in a guest: for each of the slowest operations, the report's diagnosis names the
+//! layer and the device. The tracer gets no hint.
+//!
+//! *Input*: fio on a disk that `xtask/src/vm/init.sh` has made slow (dm-delay or null_blk, guests
+//! only). The expected layer is the one with the planted delay of 100 ms.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -15,45 +18,51 @@ use std::path::Path;
 use support::fio::Fio;
 use support::needs_guest;
 
-/// As many as the report draws.
+/// Number of traces that the report draws.
 const SLOWEST: usize = 5;
 
-/// dm-delay holds each bio for 100 ms before it gives it to the disk below.
+/// dm-delay holds each bio for 100 ms before it passes it to the lower disk.
 #[test]
 fn a_delay_above_the_disk() {
     needs_guest!();
-    named("in the block queue of dm-0");
+    assert_diagnosis_names("in the block queue of dm-0");
 }
 
-/// null_blk completes each request 100 ms after it got it.
+/// null_blk completes each request 100 ms after it received it.
 #[test]
 fn a_slow_device() {
     needs_guest!();
-    named("at the device nullb1");
+    assert_diagnosis_names("at the device nullb1");
 }
 
-/// fio reads from the disk; whatever else makes a read slow in an emulated machine, the fault is slower.
-fn named(place: &str) {
+/// fio reads from the disk. The planted delay exceeds every other delay of an emulated machine.
+fn assert_diagnosis_names(layer: &str) {
     let disk = std::env::var("BLKKIN_TEST_DISK").unwrap();
     let account = Path::new("/tmp/fio.json");
-    let fio =
-        Fio { target: Path::new(&disk), pattern: "randread", jobs: 1, requests: 10, bytes: 4096, account };
-    let mut words = vec!["run", "--syscall", "pread64", "--"];
-    let command = fio.words();
-    words.extend(command.iter().map(String::as_str));
-    let run = common::run(&words);
+    let fio = Fio {
+        target: Path::new(&disk),
+        pattern: "randread",
+        jobs: 1,
+        requests: 10,
+        bytes: 4096,
+        report: account,
+    };
+    let mut args = vec!["run", "--syscall", "pread64", "--"];
+    let command = fio.args();
+    args.extend(command.iter().map(String::as_str));
+    let run = common::run(&args);
     assert_eq!(run.code, Some(0), "{run:?}");
     let sentences: Vec<&str> = run
         .stderr
         .lines()
         .map(str::trim)
-        .filter(|line| line.contains(" % ") && line.contains(place))
+        .filter(|line| line.contains(" % ") && line.contains(layer))
         .collect();
     println!("{sentences:#?}");
     // `97.1 % in the block queue of dm-0, …`: the largest part comes first.
     let first = |line: &&&str| {
         let (share, rest) = line.split_once(" % ").unwrap();
-        rest.starts_with(place) && share.parse::<f64>().is_ok_and(|share| share > 50.0)
+        rest.starts_with(layer) && share.parse::<f64>().is_ok_and(|share| share > 50.0)
     };
     assert_eq!(sentences.iter().filter(first).count(), SLOWEST, "{}", run.stderr);
 }

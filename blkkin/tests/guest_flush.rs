@@ -1,10 +1,13 @@
-//! A device's cache flush serves all who wait for one: how often one was served, in sum, is how often it was asked for. Runs
-//! inside a guest only, on disks with a cache.
+//! Cache flushes of a device, which one flush can serve for several requests: the number of
+//! requests served equals the number that asked for a flush.
+//!
+//! *Input*: programs that write and sync at the same time, on disks with a write cache (guests
+//! only). The number of flushes is compared with the device's own count in `/sys/block/*/stat`.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -19,16 +22,16 @@ use blkkin_tracer::TracerConfig;
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::BioEvent;
 
-use support::actor::Actor;
 use support::direct::{self, BLOCK};
+use support::gated_process::GatedProcess;
 use support::needs_guest;
 use support::recording::{Recorder, Recording};
 
 const WRITERS: u64 = 6;
 const ROUNDS: u64 = 25;
 
-/// Some programs write and sync at once, some write durably (O_DSYNC: FUA, or a flush after the data where the device has not
-/// that).
+/// Some programs write and sync; others write durably (O_DSYNC: FUA, or a flush after the data on a
+/// device without FUA).
 #[test]
 fn each_sync_is_served_once() {
     needs_guest!();
@@ -38,7 +41,7 @@ fn each_sync_is_served_once() {
     let has_fua = fs::read_to_string(format!("/sys/block/{name}/queue/fua")).unwrap().trim() == "1";
     let writer = |writer: u64| {
         let node = node.clone();
-        Actor::new(move || {
+        GatedProcess::new(move || {
             let durable = if writer % 3 == 2 { libc::O_DSYNC } else { 0 };
             let mut options = OpenOptions::new();
             let device = options.write(true).custom_flags(libc::O_DIRECT | durable).open(&node).unwrap();
@@ -51,46 +54,48 @@ fn each_sync_is_served_once() {
             0
         })
     };
-    let mut actors: Vec<Actor> = (0..WRITERS).map(writer).collect();
+    let mut processes: Vec<GatedProcess> = (0..WRITERS).map(writer).collect();
     let before = flushes(&name);
-    let recording = together(&mut actors);
+    let recording = record_concurrently(&mut processes);
     let by_device = flushes(&name) - before;
-    recording.assert_whole();
-    let asked_before = recording.bios().filter(|bio| bio.op.is_preflush()).count() as u64;
+    recording.assert_complete();
+    let flushes_before = recording.bios().filter(|bio| bio.op.is_preflush()).count() as u64;
     let durable = |bio: &&BioEvent| bio.op.is_fua();
-    let asked_after = if has_fua { 0 } else { recording.bios().filter(durable).count() as u64 };
-    let served = recording.accounts.flushes_served;
-    // Those of one flush were at the device from one moment on.
-    let mut together: HashMap<MonotonicNs, u64> = HashMap::new();
+    let flushes_after = if has_fua { 0 } else { recording.bios().filter(durable).count() as u64 };
+    let served = recording.stats.flushes_served;
+    // Requests of one flush have the same issue time.
+    let mut by_issue_time: HashMap<MonotonicNs, u64> = HashMap::new();
     for request in recording.requests().filter(|request| request.op.is_preflush()) {
-        *together.entry(request.issue.unwrap()).or_default() += 1;
+        *by_issue_time.entry(request.issue.unwrap()).or_default() += 1;
     }
     println!(
-        "{name}, FUA {has_fua}: {asked_before} before and {asked_after} after data, served {served} times by {by_device} \
-         flushes, of those before in {} at the most {:?} together",
-        together.len(),
-        together.values().max()
+        "{name}, FUA {has_fua}: {flushes_before} before and {flushes_after} after data, served {served} times by {by_device} \
+         flushes, {} of those before data, with up to {:?} requests each",
+        by_issue_time.len(),
+        by_issue_time.values().max()
     );
-    // A durable write to a device's own file is followed by a flush of all the same (blkdev_write_iter, block/fops.c).
+    // A durable write to a device file is still followed by a flush of its own (blkdev_write_iter,
+    // block/fops.c).
     let durables = recording.bios().filter(durable).count() as u64;
-    assert_eq!((asked_before, durables), (WRITERS * ROUNDS, WRITERS / 3 * ROUNDS));
-    assert_eq!(served, asked_before + asked_after);
-    assert!(by_device <= served && by_device >= together.len() as u64);
-    assert_eq!(recording.accounts.flush_overflow, 0);
+    assert_eq!((flushes_before, durables), (WRITERS * ROUNDS, WRITERS / 3 * ROUNDS));
+    assert_eq!(served, flushes_before + flushes_after);
+    assert!(by_device <= served && by_device >= by_issue_time.len() as u64);
+    assert_eq!(recording.stats.flush_overflow, 0);
 }
 
-/// What they do when all are let go before the first is waited for.
-fn together(actors: &mut [Actor]) -> Recording {
-    let pids: Vec<_> = actors.iter().map(Actor::pid).collect();
+/// Releases all processes before it waits for the first, and records what they do.
+fn record_concurrently(processes: &mut [GatedProcess]) -> Recording {
+    let pids: Vec<_> = processes.iter().map(GatedProcess::pid).collect();
     let recorder = Recorder::start(&TracerConfig::default(), &pids);
-    actors.iter_mut().for_each(Actor::release);
-    for actor in actors {
-        assert_eq!(actor.play(), 0);
+    processes.iter_mut().for_each(GatedProcess::release);
+    for process in processes {
+        assert_eq!(process.run_to_exit(), 0);
     }
     recorder.finish()
 }
 
-/// Flushes that the device has done (Documentation/block/stat.rst: the 16th word).
+/// Returns the number of flushes that the device has completed (Documentation/block/stat.rst: word
+/// 16).
 fn flushes(name: &str) -> u64 {
     let text = fs::read_to_string(Path::new("/sys/block").join(name).join("stat")).unwrap();
     text.split_whitespace().nth(15).unwrap().parse().unwrap()

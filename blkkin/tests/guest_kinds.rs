@@ -1,10 +1,13 @@
-//! What a call costs by each kind of probe, side by side in one kernel: no figure of a guest is comparable with another's, nor
-//! with a machine's own, since every instruction of it is emulated.
+//! Cost of a system call for each attach kind, measured in one kernel.
+//!
+//! Numbers of one guest are not comparable with those of another guest or of a real machine,
+//! because every instruction is emulated. The test asserts only that each kind records every call;
+//! the costs are printed.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -16,16 +19,16 @@ use std::time::Instant;
 
 use blkkin_tracer::{AttachKind, TracerConfig};
 
-use support::actor::Actor;
+use support::gated_process::GatedProcess;
 use support::needs_guest;
 use support::recording::record;
 
 const CALLS: u32 = 2000;
 const ROUNDS: usize = 15;
 
-/// Reads of a byte that is in memory, which are followed; and calls that nobody follows.
+/// Traced reads of a byte in memory, and untraced calls.
 #[test]
-fn what_a_call_costs_by_each_kind() {
+fn cost_of_a_call_by_each_kind() {
     needs_guest!();
     let folder = tempfile::tempdir().unwrap();
     let (path, result) = (folder.path().join("file"), folder.path().join("result"));
@@ -41,22 +44,22 @@ fn what_a_call_costs_by_each_kind() {
     println!("untraced: read {} ns, getppid {} ns", untraced[0], untraced[1]);
     for kind in AttachKind::ALL {
         let config = TracerConfig { attach: Some(kind), ..TracerConfig::default() };
-        // Another process: what the tracer does itself is not to be traced.
-        let mut actor = Actor::new(|| {
+        // A separate process, because the tracer does not trace its own calls.
+        let mut process = GatedProcess::new(|| {
             let [read, other] = measure();
             i32::from(fs::write(&result, format!("{read} {other}")).is_err())
         });
-        let recording = record(&config, &mut [&mut actor]);
-        recording.assert_whole();
-        assert_eq!(recording.named("pread64").len(), CALLS as usize * ROUNDS, "by {kind}");
-        let said = fs::read_to_string(&result).unwrap();
-        let costs: Vec<u64> = said.split(' ').map(|word| word.parse().unwrap()).collect();
-        let above = |n: usize| costs[n].saturating_sub(untraced[n]);
-        println!("{kind}: read {} ns (+{}), getppid {} ns (+{})", costs[0], above(0), costs[1], above(1));
+        let recording = record(&config, &mut [&mut process]);
+        recording.assert_complete();
+        assert_eq!(recording.calls_named("pread64").len(), CALLS as usize * ROUNDS, "by {kind}");
+        let output = fs::read_to_string(&result).unwrap();
+        let costs: Vec<u64> = output.split(' ').map(|word| word.parse().unwrap()).collect();
+        let added = |n: usize| costs[n].saturating_sub(untraced[n]);
+        println!("{kind}: read {} ns (+{}), getppid {} ns (+{})", costs[0], added(0), costs[1], added(1));
     }
 }
 
-/// A call's ns in the fastest of some rounds.
+/// Returns the ns of a call in the fastest of `ROUNDS` rounds.
 fn fastest(call: impl Fn()) -> u64 {
     let round = |_| {
         let start = Instant::now();

@@ -1,10 +1,14 @@
-//! A disk behind a network block device, whose server is this test: what the server was asked for is what the trace says, and
-//! a server that stops answering is a request that took its time-out and failed. Runs inside a guest only.
+//! A disk behind a network block device, with this test as the server. The trace must have exactly
+//! the requests that the server received, and a server that stops must appear as one request that
+//! failed after its time-out.
+//!
+//! *Input*: `/dev/nbd0` of the kernel over a Unix socket (guests only). The expected requests are
+//! those that the server read, and the kernel's count in `/sys/block/nbd0/stat`.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -21,9 +25,9 @@ use std::thread::JoinHandle;
 use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{RequestEvent, SyscallOutcome};
 
-use support::actor::Actor;
 use support::direct::{self, BLOCK};
 use support::disk::statistics;
+use support::gated_process::GatedProcess;
 use support::live::eventually;
 use support::needs_guest;
 use support::recording::{Recording, record};
@@ -48,14 +52,14 @@ const WRITE: u32 = 1;
 const END: u32 = 2;
 
 #[test]
-fn what_the_server_was_asked_for_is_what_is_said() {
+fn recorded_requests_are_those_that_the_server_received() {
     needs_guest!();
     const WRITES: u64 = 60;
     let disk = Nbd::connect(u64::MAX);
     let before = statistics("nbd0");
-    let asked_before = disk.asked().len();
+    let received_before = disk.received().len();
     let node = disk.node.clone();
-    let recording = recorded(Actor::new(move || {
+    let recording = recorded(GatedProcess::new(move || {
         let device = direct::open(&node);
         for block in 0..WRITES {
             direct::write_at(&device, block * 3 * BLOCK as u64).unwrap();
@@ -66,20 +70,21 @@ fn what_the_server_was_asked_for_is_what_is_said() {
         }
         0
     }));
-    recording.assert_whole();
-    let mut asked = disk.asked().split_off(asked_before);
-    // The protocol's numbers of reads, writes and flushes: 0, 1, 3; a flush has neither place nor length.
+    recording.assert_complete();
+    let mut received = disk.received().split_off(received_before);
+    // Command numbers of the protocol for reads, writes and flushes: 0, 1, 3. A flush has no offset
+    // and no length.
     let number = |request: &RequestEvent| match request.op.name_for(request.bytes) {
         "read" => (READ, request.sector.0 * 512, request.bytes),
         "write" => (WRITE, request.sector.0 * 512, request.bytes),
         "flush" => (3, 0, 0),
         other => panic!("{other}: {request:#?}"),
     };
-    let mut said: Vec<_> = recording.requests().map(number).collect();
-    asked.sort_unstable();
-    said.sort_unstable();
-    assert_eq!(said, asked);
-    assert_eq!(said.len() as u64, 2 * WRITES + 1);
+    let mut requests: Vec<_> = recording.requests().map(number).collect();
+    received.sort_unstable();
+    requests.sort_unstable();
+    assert_eq!(requests, received);
+    assert_eq!(requests.len() as u64, 2 * WRITES + 1);
     let counted = statistics("nbd0").since(before);
     assert_eq!((counted.requests, counted.sectors), (2 * WRITES + 1, 2 * WRITES * BLOCK as u64 / 512));
     for request in recording.requests() {
@@ -93,15 +98,15 @@ fn what_the_server_was_asked_for_is_what_is_said() {
 }
 
 #[test]
-fn a_server_that_stops_is_a_request_that_takes_its_time_out_and_fails() {
+fn a_request_to_a_stopped_server_fails_after_its_time_out() {
     needs_guest!();
-    const ANSWERED: u64 = 5;
-    let disk = Nbd::connect(ANSWERED);
+    const SERVED: u64 = 5;
+    let disk = Nbd::connect(SERVED);
     let node = disk.node.clone();
-    let recording = recorded(Actor::new(move || {
+    let recording = recorded(GatedProcess::new(move || {
         let device = direct::open(&node);
-        let failed = (0..=ANSWERED).map(|block| direct::write_at(&device, block * BLOCK as u64).is_err());
-        // The last one, and no other.
+        let failed = (0..=SERVED).map(|block| direct::write_at(&device, block * BLOCK as u64).is_err());
+        // Only the last write fails.
         i32::from(failed.collect::<Vec<_>>() != [false, false, false, false, false, true])
     }));
     recording.assert_balanced();
@@ -110,32 +115,32 @@ fn a_server_that_stops_is_a_request_that_takes_its_time_out_and_fails() {
     let (failed, done): (Vec<&RequestEvent>, Vec<&RequestEvent>) =
         requests.iter().partition(|request| !request.status.is_ok());
     let [failed] = failed[..] else { panic!("{failed:#?}") };
-    assert_eq!((done.len() as u64, failed.status.name()), (ANSWERED, "I/O error"));
+    assert_eq!((done.len() as u64, failed.status.name()), (SERVED, "I/O error"));
     let at_device = failed.complete.since(failed.issue.unwrap()).0;
     println!("{} ms at the device, with a time-out of {TIMEOUT_S} s", at_device / 1_000_000);
     assert!(at_device >= (TIMEOUT_S - 1) * 1_000_000_000, "{failed:#?}");
     let call = recording.calls().find(|call| call.span == failed.root).unwrap();
     let error = SyscallOutcome::Returned(-i64::from(libc::EIO));
-    assert_eq!((call.call.name(), call.outcome, call.args[3]), ("pwrite64", error, ANSWERED * BLOCK as u64));
+    assert_eq!((call.call.name(), call.outcome, call.args[3]), ("pwrite64", error, SERVED * BLOCK as u64));
 }
 
-fn recorded(mut actor: Actor) -> Recording {
-    record(&TracerConfig::default(), &mut [&mut actor])
+fn recorded(mut process: GatedProcess) -> Recording {
+    record(&TracerConfig::default(), &mut [&mut process])
 }
 
-/// What a client asked: the protocol's command, from where, how many bytes.
-type Asked = (u32, u64, u32);
+/// Request of a client: the protocol's command, offset and length in bytes.
+type NbdRequest = (u32, u64, u32);
 
-/// `/dev/nbd0` and its server; gone when dropped.
+/// `/dev/nbd0` and its server; disconnected on drop.
 struct Nbd {
     node: PathBuf,
     device: File,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    received: Arc<Mutex<Vec<NbdRequest>>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Nbd {
-    /// A disk whose server answers so many writes.
+    /// Connects a disk whose server answers only this many writes.
     fn connect(answers: u64) -> Nbd {
         let node = PathBuf::from("/dev/nbd0");
         let device = File::options().read(true).write(true).open(&node).unwrap();
@@ -150,22 +155,22 @@ impl Nbd {
         set(SET_FLAGS, HAS_FLAGS_AND_FLUSH);
         set(SET_TIMEOUT, TIMEOUT_S);
         set(SET_SOCK, client.as_raw_fd() as u64);
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let (noted, held) = (Arc::clone(&asked), device.try_clone().unwrap());
-        let serving = std::thread::spawn(move || serve(server, answers, &noted));
-        let doing = std::thread::spawn(move || {
-            // Returns when it is disconnected, or its server is lost. Both are wanted here.
+        let received = Arc::new(Mutex::new(Vec::new()));
+        let (received_by_server, device_of_driver) = (Arc::clone(&received), device.try_clone().unwrap());
+        let server_thread = std::thread::spawn(move || serve(server, answers, &received_by_server));
+        let driver_thread = std::thread::spawn(move || {
+            // Returns when the disk is disconnected or its server is lost; both happen here.
             // SAFETY: no argument.
-            unsafe { libc::ioctl(held.as_raw_fd(), DO_IT, 0) };
+            unsafe { libc::ioctl(device_of_driver.as_raw_fd(), DO_IT, 0) };
             drop(client);
         });
-        let disk = Nbd { node, device, asked, threads: vec![serving, doing] };
+        let disk = Nbd { node, device, received, threads: vec![server_thread, driver_thread] };
         assert!(eventually(|| Path::new("/sys/block/nbd0/pid").exists()), "not connected");
         disk
     }
 
-    fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().unwrap().clone()
+    fn received(&self) -> Vec<NbdRequest> {
+        self.received.lock().unwrap().clone()
     }
 
     fn device(&self) -> blkkin_wire::ids::DeviceId {
@@ -175,7 +180,7 @@ impl Nbd {
 
 impl Drop for Nbd {
     fn drop(&mut self) {
-        // SAFETY: no argument. It may be gone already.
+        // SAFETY: no argument. The disk may be disconnected already.
         unsafe { libc::ioctl(self.device.as_raw_fd(), DISCONNECT, 0) };
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -183,9 +188,9 @@ impl Drop for Nbd {
     }
 }
 
-/// Reads requests and answers them, as long as it may: the simple replies of the protocol
+/// Reads requests and answers them until the limit, with the protocol's simple replies
 /// (github.com/NetworkBlockDevice/nbd, doc/proto.md, "Simple reply message").
-fn serve(mut socket: UnixStream, answers: u64, asked: &Mutex<Vec<Asked>>) {
+fn serve(mut socket: UnixStream, answers: u64, received: &Mutex<Vec<NbdRequest>>) {
     let mut writes = 0;
     let mut header = [0; 28];
     while socket.read_exact(&mut header).is_ok() {
@@ -201,7 +206,7 @@ fn serve(mut socket: UnixStream, answers: u64, asked: &Mutex<Vec<Asked>>) {
             socket.read_exact(&mut data).unwrap();
             writes += 1;
         }
-        asked.lock().unwrap().push((command, from, length));
+        received.lock().unwrap().push((command, from, length));
         if writes > answers {
             continue;
         }

@@ -1,11 +1,14 @@
-//! A driver's commands, sent past bios (SG_IO to a scsi_debug disk, and by a write to `/dev/sg`): each is named as what it is
-//! and lies below the call that sent it, also where two tasks send at once. Which command is whose is said by its length.
-//! Runs inside a guest only.
+//! Passthrough requests, which have no bio (SG_IO to a scsi_debug disk, and writes to `/dev/sg`):
+//! each has its direction as op and is a child of the call that sent it, also when two tasks send
+//! at once.
+//!
+//! *Input*: SCSI commands that this test sends (guests only). The length of a command identifies
+//! its sender, independently of the tracer.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -19,22 +22,22 @@ use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{RequestEvent, SyscallEvent};
 use blkkin_wire::ids::DeviceId;
 
-use support::actor::Actor;
 use support::direct::{self, BLOCK, Block};
+use support::gated_process::GatedProcess;
 use support::guest::node;
 use support::needs_guest;
 use support::recording::{Recorder, Recording, record};
-use support::sg::{Command, SECTOR, Way};
+use support::sg::{Command, Direction, SECTOR};
 use support::tools::{device_number, kernel};
 
-/// Since 6.5 (5a80bd075f3b) commands are announced in the task that sends them; before, only those are known to be somebody's
-/// that their own task issues.
-fn announced() -> bool {
+/// Since 6.5 (5a80bd075f3b) the kernel announces a command in the task that sends it. Before, the
+/// submitter is known only if the task issues its own command.
+fn announces_commands() -> bool {
     kernel() >= (6, 5)
 }
 
 #[test]
-fn commands_are_named_and_below_the_call_that_sent_them() {
+fn commands_have_their_op_and_are_children_of_their_call() {
     needs_guest!();
     const ROUNDS: u32 = 20;
     let target = node();
@@ -49,7 +52,7 @@ fn commands_are_named_and_below_the_call_that_sent_them() {
         })
         .collect();
     let sent = commands.clone();
-    let recording = recorded(Actor::new(move || {
+    let recording = recorded(GatedProcess::new(move || {
         let device = File::options().read(true).write(true).open(&target).unwrap();
         let mut data = Block([7; BLOCK]);
         for command in &sent {
@@ -69,7 +72,7 @@ fn commands_are_named_and_below_the_call_that_sent_them() {
         let call = trace.call().unwrap();
         let [request] = &trace.requests[..] else { panic!("{command:?}: {trace:#?}") };
         assert_eq!((call.bios, trace.bios.len(), request.bios), (1, 0, 0), "{trace:#?}");
-        let name = if command.way == Way::Out { "driver-out" } else { "driver-in" };
+        let name = if command.direction == Direction::Out { "driver-out" } else { "driver-in" };
         assert_eq!((request.op.name(), request.bytes as usize), (name, command.length), "{trace:#?}");
         assert_eq!((request.parent, request.task), (Some(call.span), call.task), "{trace:#?}");
         assert_eq!((request.device, request.status.name()), (number(), "ok"), "{trace:#?}");
@@ -79,16 +82,16 @@ fn commands_are_named_and_below_the_call_that_sent_them() {
     }
 }
 
-/// The queue is run by whoever comes: a command may be issued by another task than its own, which is inside a call too.
+/// Any task may run the queue, so a command can be issued inside another task's call.
 #[test]
-fn commands_of_two_tasks_are_each_their_own() {
+fn commands_of_two_tasks_have_the_right_parents() {
     needs_guest!();
     const COMMANDS: usize = 400;
-    // Told apart by their lengths: even and odd numbers of sectors.
+    // The senders use different lengths: odd and even numbers of sectors.
     let lengths = |odd: usize| (0..COMMANDS).map(move |n| 2 * (n % 4) + 1 + odd);
     let sender = |odd: usize| {
         let target = node();
-        Actor::new(move || {
+        GatedProcess::new(move || {
             let device = File::open(&target).unwrap();
             let mut data = Block([0; BLOCK]);
             let sent = lengths(odd).map(|blocks| Command::read(0, blocks as u16).send(&device, &mut data));
@@ -96,23 +99,23 @@ fn commands_of_two_tasks_are_each_their_own() {
         })
     };
     let (mut one, mut other, target) = (sender(0), sender(1), node());
-    // It plugs, and runs the queue.
-    let mut beside = Actor::new(move || {
+    // This task plugs, and runs the queue.
+    let mut reader = GatedProcess::new(move || {
         let device = direct::open(&target);
         i32::from((0..COMMANDS as u64).any(|block| direct::read_at(&device, block * BLOCK as u64).is_err()))
     });
     let config = TracerConfig { kernel_origin: true, ..TracerConfig::default() };
-    let recorder = Recorder::start(&config, &[one.pid(), other.pid(), beside.pid()]);
-    [&mut one, &mut other, &mut beside].into_iter().for_each(Actor::release);
-    let played = [one.play(), other.play(), beside.play()];
+    let recorder = Recorder::start(&config, &[one.pid(), other.pid(), reader.pid()]);
+    [&mut one, &mut other, &mut reader].into_iter().for_each(GatedProcess::release);
+    let played = [one.run_to_exit(), other.run_to_exit(), reader.run_to_exit()];
     let recording = recorder.finish();
     assert_eq!(played, [0; 3]);
-    recording.assert_whole();
-    let (mut linked, mut not_known) = (0, 0);
-    for (actor, odd) in [(&one, 0), (&other, 1)] {
-        let ours = |call: &SyscallEvent| recording.task_of(call).pid == actor.pid();
+    recording.assert_complete();
+    let (mut linked, mut orphans) = (0, 0);
+    for (process, odd) in [(&one, 0), (&other, 1)] {
+        let is_own = |call: &SyscallEvent| recording.task_of(call).pid == process.pid();
         let traces: Vec<&Trace> =
-            ioctls(&recording).into_iter().filter(|trace| ours(trace.call().unwrap())).collect();
+            ioctls(&recording).into_iter().filter(|trace| is_own(trace.call().unwrap())).collect();
         assert_eq!(traces.len(), COMMANDS);
         for (blocks, trace) in lengths(odd).zip(traces) {
             match &trace.requests[..] {
@@ -120,29 +123,29 @@ fn commands_of_two_tasks_are_each_their_own() {
                     assert_eq!(request.bytes as usize, blocks * SECTOR, "{trace:#?}");
                     linked += 1;
                 }
-                [] => not_known += 1,
+                [] => orphans += 1,
                 _ => panic!("{trace:#?}"),
             }
         }
     }
-    println!("{linked} commands below their calls, {not_known} that nobody is known to have sent");
-    assert!(linked > 0 && (not_known == 0 || !announced()));
-    // Those are there all the same, with no call above them.
-    let alone =
+    println!("{linked} commands that are children of their calls, {orphans} without a known submitter");
+    assert!(linked > 0 && (orphans == 0 || !announces_commands()));
+    // Commands without a known submitter are recorded without a parent.
+    let without_parent =
         recording.requests().filter(|request| request.op.is_passthrough() && request.parent.is_none());
-    assert_eq!(alone.filter(|request| request.bytes > 0).count(), not_known);
+    assert_eq!(without_parent.filter(|request| request.bytes > 0).count(), orphans);
     let reads = recording.requests().filter(|request| request.op.name() == "read");
     assert!(reads.count() >= COMMANDS);
 }
 
-/// The write returns before the command ends; before 6.5 nobody knows whose it is.
+/// The write returns before the command ends. Before 6.5 the submitter is unknown.
 #[test]
-fn a_command_that_outlives_its_call_is_its_call_s() {
+fn a_command_that_outlives_its_call_is_its_child() {
     needs_guest!();
     const COMMANDS: usize = 50;
     let device = generic();
-    let _slow = Slow::down();
-    let recording = recorded(Actor::new(move || {
+    let _slow = Slow::start();
+    let recording = recorded(GatedProcess::new(move || {
         let device = File::options().read(true).write(true).open(&device).unwrap();
         let mut data = Block([0; BLOCK]);
         let mut sent = (0..COMMANDS).map(|_| Command::read(0, 5).send_by_write(&device, &mut data));
@@ -156,7 +159,7 @@ fn a_command_that_outlives_its_call_is_its_call_s() {
     let mut after = 0;
     for request in commands {
         let trace = recording.traces.iter().find(|trace| trace.root_span == request.root).unwrap();
-        if !announced() {
+        if !announces_commands() {
             assert!(request.parent.is_none() && trace.call().is_none(), "{trace:#?}");
             continue;
         }
@@ -170,37 +173,38 @@ fn a_command_that_outlives_its_call_is_its_call_s() {
         after += usize::from(request.complete > call.exit);
     }
     println!("{after} of {COMMANDS} ended after their call");
-    assert!(after > 0 || !announced());
+    assert!(after > 0 || !announces_commands());
 }
 
-fn recorded(mut actor: Actor) -> Recording {
+fn recorded(mut process: GatedProcess) -> Recording {
     let config = TracerConfig { kernel_origin: true, ..TracerConfig::default() };
-    let recording = record(&config, &mut [&mut actor]);
-    recording.assert_whole();
+    let recording = record(&config, &mut [&mut process]);
+    recording.assert_complete();
     recording
 }
 
-/// A disk that takes 5 ms, as long as this lives; else as `xtask/src/vm/init.sh` made it.
+/// A disk that takes 5 ms per command while this value lives; otherwise as fast as
+/// `xtask/src/vm/init.sh` made it.
 struct Slow;
 
 impl Slow {
-    fn down() -> Slow {
-        answers_after("5000000");
+    fn start() -> Slow {
+        set_delay("5000000");
         Slow
     }
 }
 
 impl Drop for Slow {
     fn drop(&mut self) {
-        answers_after("20000");
+        set_delay("20000");
     }
 }
 
-fn answers_after(ns: &str) {
+fn set_delay(ns: &str) {
     fs::write("/sys/bus/pseudo/drivers/scsi_debug/ndelay", ns).unwrap();
 }
 
-/// Of all ioctls, in their order.
+/// Returns the traces of all ioctl calls in their order.
 fn ioctls(recording: &Recording) -> Vec<&Trace> {
     let is_ioctl = |trace: &&Trace| trace.call().is_some_and(|call| call.call.name() == "ioctl");
     let mut traces: Vec<&Trace> = recording.traces.iter().filter(is_ioctl).collect();
@@ -216,7 +220,7 @@ fn number() -> DeviceId {
     device_number(&fs::read_to_string(format!("/sys/block/{}/dev", name())).unwrap())
 }
 
-/// `/dev/sgN` of the disk.
+/// Returns the path `/dev/sgN` of the disk.
 fn generic() -> PathBuf {
     let folder = format!("/sys/block/{}/device/scsi_generic", name());
     let found = fs::read_dir(folder).unwrap().next().unwrap().unwrap();

@@ -1,10 +1,13 @@
-//! A SCSI disk whose driver puts commands back, loses them, and fails them (scsi_debug): each is one request, with the issue
-//! that was its first, and what became of it. Runs inside a guest only.
+//! A SCSI disk whose driver requeues commands, loses them and fails them (scsi_debug). Each command
+//! is one request, with its first issue and its final status.
+//!
+//! *Input*: faults planted in scsi_debug (guests only). Issues and requeues are compared with those
+//! that ftrace recorded from the block tracepoints.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -17,35 +20,35 @@ use std::path::{Path, PathBuf};
 use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{BlockStatus, RequestEvent, SyscallOutcome};
 
-use support::actor::Actor;
-use support::blktrace::{Actions, Witness};
+use support::blktrace::{Actions, BlockTrace};
 use support::direct::{self, BLOCK};
+use support::gated_process::GatedProcess;
 use support::needs_guest;
 use support::recording::{Recording, record};
 use support::tools::device_number;
 
-/// What scsi_debug does to every so-manieth command (drivers/scsi/scsi_debug.c, SDEBUG_OPT_*).
+/// Faults that scsi_debug applies to every n-th command (drivers/scsi/scsi_debug.c, SDEBUG_OPT_*).
 const NOTHING: u32 = 0;
 const MEDIUM_ERROR: u32 = 2;
 const TIMEOUT: u32 = 4;
 const HOST_BUSY: u32 = 0x8000;
 const SETTINGS: &str = "/sys/bus/pseudo/drivers/scsi_debug";
-/// Where its medium fails, unless told otherwise, in sectors.
+/// Default sector at which its medium fails.
 const BAD_SECTOR: u64 = 0x1234;
 
-/// The host says that it is busy: the request is put back, and issued again.
+/// The host reports busy: the request is requeued and issued again.
 #[test]
-fn commands_that_are_put_back() {
+fn requeued_commands() {
     needs_guest!();
     const WRITES: u64 = 100;
     let _fault = Fault::plant(HOST_BUSY, 5);
-    let (recording, said) = writes(WRITES);
-    let requeued = judge(&recording, &said, WRITES);
+    let (recording, actions) = writes(WRITES);
+    let requeued = assert_requests_agree(&recording, &actions, WRITES);
     println!("{requeued} of {WRITES} were put back");
     assert!(requeued >= WRITES as usize / 10, "{requeued}");
 }
 
-/// A command is lost; after a second it is aborted, and issued again.
+/// A command is lost; after one second it is aborted and issued again.
 #[test]
 fn commands_that_time_out() {
     needs_guest!();
@@ -53,8 +56,8 @@ fn commands_that_time_out() {
     const SECOND_NS: u64 = 1_000_000_000;
     fs::write(format!("/sys/block/{}/device/timeout", name()), "1").unwrap();
     let _fault = Fault::plant(TIMEOUT, 4);
-    let (recording, said) = writes(WRITES);
-    let requeued = judge(&recording, &said, WRITES);
+    let (recording, actions) = writes(WRITES);
+    let requeued = assert_requests_agree(&recording, &actions, WRITES);
     println!("{requeued} of {WRITES} timed out");
     assert!(requeued > 0);
     for request in recording.requests() {
@@ -63,13 +66,13 @@ fn commands_that_time_out() {
     }
 }
 
-/// A sector that cannot be read: ENODATA is what the block layer makes of it (blk_errors, block/blk-core.c).
+/// An unreadable sector, for which the block layer returns ENODATA (blk_errors, block/blk-core.c).
 #[test]
-fn a_medium_that_fails() {
+fn a_medium_error() {
     needs_guest!();
     let target = node();
     let _fault = Fault::plant(MEDIUM_ERROR, 0);
-    let recording = recorded(Actor::new(move || {
+    let recording = recorded(GatedProcess::new(move || {
         let device = direct::open(&target);
         let bad = BAD_SECTOR * 512 / BLOCK as u64 * BLOCK as u64;
         let failed =
@@ -93,44 +96,46 @@ fn a_medium_that_fails() {
     );
 }
 
-/// Each write is one request below its own call, whole and without error, and those that ftrace saw issued more than once are
-/// just those that are said to have been put back, after their issue and before their end. Says how many.
-fn judge(recording: &Recording, said: &Actions, writes: u64) -> usize {
-    recording.assert_whole();
+/// Asserts that each write is one complete request without error and a child of its own call. The
+/// requests marked `requeued` are exactly those that ftrace recorded as issued more than once, with
+/// the requeue between issue and completion. Returns their number.
+fn assert_requests_agree(recording: &Recording, actions: &Actions, writes: u64) -> usize {
+    recording.assert_complete();
     let requests: Vec<&RequestEvent> = recording.requests().collect();
-    assert_eq!((requests.len() as u64, recording.named("pwrite64").len() as u64), (writes, writes));
+    assert_eq!((requests.len() as u64, recording.calls_named("pwrite64").len() as u64), (writes, writes));
     let calls: HashSet<_> = requests.iter().map(|request| request.root).collect();
-    assert_eq!(calls.len() as u64, writes, "each has a call of its own");
+    assert_eq!(calls.len() as u64, writes, "each has its own call");
     for request in &requests {
         let trace = recording.traces.iter().find(|trace| trace.root_span == request.root).unwrap();
         assert_eq!(trace.call().unwrap().args[3], request.sector.0 * 512, "{trace:#?}");
         assert_eq!((request.status, request.bytes as usize), (BlockStatus(0), BLOCK), "{request:#?}");
-        let place = (request.sector.0, u64::from(request.bytes) / 512);
-        let mut put_back = said.requeues.iter().filter(|(at, _)| *at == place).map(|(_, time)| *time);
-        assert_eq!(request.requeued, said.issues[&place] > 1, "{request:#?}");
-        // A driver may also put back what was not issued yet. ftrace's times are cut to a microsecond.
+        let extent = (request.sector.0, u64::from(request.bytes) / 512);
+        let mut requeues = actions.requeues.iter().filter(|(at, _)| *at == extent).map(|(_, time)| *time);
+        assert_eq!(request.requeued, actions.issues[&extent] > 1, "{request:#?}");
+        // A driver may also requeue a request that was not issued yet. ftrace truncates times to a
+        // microsecond.
         let (issue, end) = (request.issue.unwrap().0 / 1_000 * 1_000, request.complete.0);
-        let between = put_back.any(|time| issue <= time && time <= end);
+        let between = requeues.any(|time| issue <= time && time <= end);
         assert!(between || !request.requeued, "{request:#?}");
     }
     requests.iter().filter(|request| request.requeued).count()
 }
 
-/// So many blocks are written, one after another; and what ftrace saw of it.
+/// Writes this many blocks one after another, and returns the tracer's recording and ftrace's.
 fn writes(count: u64) -> (Recording, Actions) {
     let device = device_number(&fs::read_to_string(format!("/sys/block/{}/dev", name())).unwrap());
     let target = node();
-    let writer = Actor::new(move || {
+    let writer = GatedProcess::new(move || {
         direct::write(&target, 0..count);
         0
     });
-    let ftrace = Witness::by_ftrace(device, Path::new("/tmp")).unwrap();
+    let ftrace = BlockTrace::by_ftrace(device, Path::new("/tmp")).unwrap();
     let recording = recorded(writer);
     (recording, ftrace.finish())
 }
 
-fn recorded(mut actor: Actor) -> Recording {
-    record(&TracerConfig::default(), &mut [&mut actor])
+fn recorded(mut process: GatedProcess) -> Recording {
+    record(&TracerConfig::default(), &mut [&mut process])
 }
 
 fn node() -> PathBuf {
@@ -141,7 +146,7 @@ fn name() -> String {
     node().file_name().unwrap().to_str().unwrap().to_owned()
 }
 
-/// A fault of the driver, as long as this lives.
+/// A fault of the driver that lasts while this value lives.
 struct Fault;
 
 impl Fault {

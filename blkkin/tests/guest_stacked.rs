@@ -1,11 +1,14 @@
-//! Devices on devices: what a call causes on each of them is the call's, and where it must lie is said by the kernel itself
-//! (the device-mapper's table, md's offsets), not by a tracer. Runs inside a guest only, on disks that
-//! `xtask/src/vm/init.sh` has stacked.
+//! Stacked devices: the bios and requests that a call causes on each level are descendants of the
+//! call, on the right sectors.
+//!
+//! *Input*: fio on dm-linear, dm-crypt, dm-mirror, md raid0 and raid10 and combinations, made by
+//! `xtask/src/vm/init.sh` (guests only). The expected sectors come from the device-mapper's table
+//! and md's offsets, the totals from `/sys/block/*/stat`.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -19,11 +22,11 @@ use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{BioEvent, Submitter};
 use blkkin_wire::ids::DeviceId;
 
-use support::actor::Actor;
 use support::disk::{Statistics, statistics};
 use support::fio::Fio;
+use support::gated_process::GatedProcess;
 use support::needs_guest;
-use support::recording::{Recording, record, until_whole};
+use support::recording::{Recording, record, until_complete};
 use support::tools::{device_number, identity};
 
 const REQUESTS: u32 = 400;
@@ -34,17 +37,17 @@ fn linear_reads_and_writes_go_to_the_lower_device() {
     needs_guest!();
     let stack = Stack::find();
     for pattern in ["randread", "randwrite"] {
-        stack.follow(pattern, 1);
+        stack.check(pattern, 1);
     }
 }
 
-/// What is written goes on in a worker, from pages of crypt's own.
+/// A worker submits the writes, from pages that dm-crypt allocates.
 #[test]
 fn crypt_reads_and_writes_go_to_the_lower_device() {
     needs_guest!();
     let stack = Stack::find();
     for pattern in ["randread", "randwrite"] {
-        stack.follow(pattern, 1);
+        stack.check(pattern, 1);
     }
 }
 
@@ -52,48 +55,48 @@ fn crypt_reads_and_writes_go_to_the_lower_device() {
 fn mirror_writes_go_to_both_and_reads_to_one() {
     needs_guest!();
     let stack = Stack::find();
-    stack.follow("randwrite", 2);
-    stack.follow("randread", 1);
+    stack.check("randwrite", 2);
+    stack.check("randread", 1);
 }
 
 #[test]
 fn tower_requests_go_through_both_levels() {
     needs_guest!();
     let stack = Stack::find();
-    stack.follow("randwrite", 2);
-    stack.follow("randread", 1);
+    stack.check("randwrite", 2);
+    stack.check("randread", 1);
 }
 
-/// Which way each chunk goes is a matter of md's arithmetic, not of a table.
+/// md computes the disk of a chunk; there is no table.
 #[test]
 fn raid0_requests_go_to_the_disk_of_their_chunk() {
     needs_guest!();
     let stack = Stack::find();
-    stack.follow("randwrite", 1);
-    stack.follow("randread", 1);
+    stack.check("randwrite", 1);
+    stack.check("randread", 1);
 }
 
-/// Two copies near to each other on two disks: as a mirror.
+/// Two near copies on two disks behave like a mirror.
 #[test]
 fn raid10_writes_go_to_both_and_reads_to_one() {
     needs_guest!();
     let stack = Stack::find();
-    stack.follow("randwrite", 2);
-    stack.follow("randread", 1);
+    stack.check("randwrite", 2);
+    stack.check("randread", 1);
 }
 
-/// A device, and those that it lies on.
+/// A device and its lower devices.
 struct Layer {
     name: String,
     device: DeviceId,
-    /// With the sectors by which a sector of this device is further on in each.
+    /// Lower devices, each with the offset that is added to a sector of this device.
     lower: Vec<(Layer, u64)>,
-    /// Sectors of a chunk, where one chunk lies on the first of them, the next on the second.
+    /// Sectors of a chunk if chunks alternate between the lower devices.
     chunk: Option<u64>,
 }
 
 impl Layer {
-    /// As sysfs has it.
+    /// Reads the stack from sysfs.
     fn find(name: &str) -> Layer {
         let slaves = fs::read_dir(format!("/sys/block/{name}/slaves")).unwrap();
         let slaves = slaves.map(|slave| slave.unwrap().file_name().into_string().unwrap());
@@ -105,8 +108,9 @@ impl Layer {
         Layer { name: name.to_owned(), device: device(name), lower, chunk }
     }
 
-    /// Where a sector lies in the lower device that a part of it was found on.
-    fn place(&self, sector: u64, found: DeviceId) -> (&Layer, u64) {
+    /// Returns the lower device and its sector for a sector of this device. `found` is the device
+    /// on which the part was recorded.
+    fn lower_sector(&self, sector: u64, found: DeviceId) -> (&Layer, u64) {
         let at = self.lower.iter().position(|(layer, _)| layer.device == found).unwrap();
         let (layer, offset) = &self.lower[at];
         let Some(chunk) = self.chunk else { return (layer, sector + offset) };
@@ -115,7 +119,7 @@ impl Layer {
         (layer, number / disks * chunk + sector % chunk + offset)
     }
 
-    /// The devices that lie on no other.
+    /// Returns the devices that have no lower device.
     fn bottom(&self) -> Vec<&Layer> {
         if self.lower.is_empty() {
             vec![self]
@@ -124,9 +128,10 @@ impl Layer {
         }
     }
 
-    /// `bio` was asked of this device: what was made of it lies where the tables say, and each part is below what it is a part
-    /// of. Says how many bios there are in all, and how many of them ended at the bottom.
-    fn judge(&self, trace: &Trace, bio: &BioEvent) -> (usize, usize) {
+    /// Asserts that `bio`, which was submitted to this device, has children on the expected
+    /// sectors, down to the lowest level. Returns the number of all bios, and of those that ended
+    /// on a lowest device.
+    fn assert_children(&self, trace: &Trace, bio: &BioEvent) -> (usize, usize) {
         assert_eq!((bio.device, bio.bytes), (self.device, BYTES), "{trace:#?}");
         if self.lower.is_empty() {
             let request = trace.requests.iter().find(|request| Some(request.span) == bio.request).unwrap();
@@ -138,17 +143,18 @@ impl Layer {
         assert_eq!(bio.request, None, "{trace:#?}");
         let (mut all, mut ended) = (1, 0);
         for part in trace.bios.iter().filter(|part| part.submitter == Submitter::Span(bio.span)) {
-            let (layer, sector) = self.place(bio.sector.0, part.device);
+            let (layer, sector) = self.lower_sector(bio.sector.0, part.device);
             assert_eq!(part.sector.0, sector, "{trace:#?}");
             assert_eq!((part.root, part.op.is_write()), (trace.root_span, bio.op.is_write()), "{trace:#?}");
-            let below = layer.judge(trace, part);
-            (all, ended) = (all + below.0, ended + below.1);
+            let counts = layer.assert_children(trace, part);
+            (all, ended) = (all + counts.0, ended + counts.1);
         }
         (all, ended)
     }
 }
 
-/// By how many sectors a sector of `upper` is further on in `lower`: what `init.sh` told the device-mapper, or what md says.
+/// Returns the offset of `upper` in `lower` in sectors, as `init.sh` gave it to the device-mapper
+/// or as md reports it.
 fn offset(upper: &str, lower: &str) -> u64 {
     if upper.starts_with("dm-") {
         2048
@@ -167,52 +173,56 @@ impl Stack {
     fn find() -> Stack {
         let node = std::env::var("BLKKIN_TEST_DISK").unwrap();
         let top = Layer::find(node.trim_start_matches("/dev/"));
-        // Where the two jobs' blocks meet one's bio may be merged into the other's request: crypt's worker submits both at once.
+        // Merging is off: dm-crypt's worker submits the blocks of both jobs at once, and neighbours
+        // could share a request.
         for disk in top.bottom() {
             fs::write(format!("/sys/block/{}/queue/nomerges", disk.name), "2").unwrap();
         }
         Stack { node, top }
     }
 
-    /// Direct requests to the top: each layer of every one of them, and nothing besides that is not the kernel's own. One of
-    /// them ends on so many devices.
-    fn follow(&self, pattern: &'static str, devices: usize) {
+    /// Runs direct requests against the top device and checks every level of each. Nothing else is
+    /// recorded except the kernel's own requests. Each request ends on `devices` devices.
+    fn check(&self, pattern: &'static str, devices: usize) {
         let account = Path::new("/tmp/fio.json");
         let target = Path::new(&self.node);
-        let fio = Fio { target, pattern, jobs: 2, requests: REQUESTS / 2, bytes: BYTES, account };
+        let fio = Fio { target, pattern, jobs: 2, requests: REQUESTS / 2, bytes: BYTES, report: account };
         let mut counted = self.counted();
-        let recording = until_whole(|| {
+        let recording = until_complete(|| {
             let before = self.counted();
-            let mut actor = Actor::program(&fio.words(), Path::new("/tmp/fio.out"));
-            // With what the kernel does of its own, which the device counts too.
+            let mut process = GatedProcess::program(&fio.args(), Path::new("/tmp/fio.out"));
+            // The kernel's own requests are traced too, because the device counts them.
             let config = TracerConfig { kernel_origin: true, ..TracerConfig::default() };
-            let recording = record(&config, &mut [&mut actor]);
+            let recording = record(&config, &mut [&mut process]);
             counted = self.counted().into_iter().zip(before).map(|(now, then)| now.since(then)).collect();
             recording
         });
-        let ours = recording.traces.iter().filter(|trace| is_of(&fio, trace)).collect::<Vec<_>>();
-        assert_eq!((ours.len() as u64, fio.said().requests), (u64::from(REQUESTS), u64::from(REQUESTS)));
-        for trace in ours {
+        let traces = recording.traces.iter().filter(|trace| is_of(&fio, trace)).collect::<Vec<_>>();
+        assert_eq!(
+            (traces.len() as u64, fio.parse_report().requests),
+            (u64::from(REQUESTS), u64::from(REQUESTS))
+        );
+        for trace in traces {
             let own: Vec<&BioEvent> = trace.bios.iter().filter(|bio| trace.queued_by_root(bio)).collect();
             assert_eq!((own.len(), own[0].sector.0 * 512), (1, trace.call().unwrap().args[3]), "{trace:#?}");
-            let (all, ended) = self.top.judge(trace, own[0]);
+            let (all, ended) = self.top.assert_children(trace, own[0]);
             assert_eq!((all, ended), (trace.bios.len(), devices), "{trace:#?}");
             assert_eq!(trace.requests.len(), devices, "{trace:#?}");
         }
         println!("{pattern}: {REQUESTS} requests of {} on {devices} devices each", self.node);
-        assert_eq!(self.seen(&recording), counted);
+        assert_eq!(self.recorded(&recording), counted);
     }
 
-    /// What the kernel has counted of the devices at the bottom.
+    /// Returns the kernel's counts of the lowest devices.
     fn counted(&self) -> Vec<Statistics> {
         self.top.bottom().iter().map(|layer| statistics(&layer.name)).collect()
     }
 
-    /// What was seen there, whoever asked for it.
-    fn seen(&self, recording: &Recording) -> Vec<Statistics> {
+    /// Returns the tracer's counts of the lowest devices, for all submitters.
+    fn recorded(&self, recording: &Recording) -> Vec<Statistics> {
         let at = |layer: &Layer| {
-            let ours = recording.requests().filter(|request| request.device == layer.device);
-            let bytes: Vec<u64> = ours.map(|request| u64::from(request.bytes)).collect();
+            let traces = recording.requests().filter(|request| request.device == layer.device);
+            let bytes: Vec<u64> = traces.map(|request| u64::from(request.bytes)).collect();
             Statistics { requests: bytes.len() as u64, sectors: bytes.iter().sum::<u64>() / 512 }
         };
         self.top.bottom().into_iter().map(at).collect()

@@ -1,11 +1,14 @@
-//! A thin volume, of which nobody but its pool knows where a block lies: each write carries its own number, and what is found at the
-//! sector that the trace names is that number. A first write to a block is sent on by the pool's worker, a later one by the task. Runs
-//! inside a guest only, on a pool that `xtask/src/vm/init.sh` has made.
+//! A thin volume, whose pool alone knows where a block is. Each write contains its own number, and
+//! the block at the sector that the trace names contains that number.
+//!
+//! *Input*: a dm-thin pool made by `xtask/src/vm/init.sh` (guests only). The pool's worker submits
+//! the first write to a block; the task itself submits later ones. The ground truth is the data
+//! that is read back from the lower disk.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -20,24 +23,24 @@ use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{BioEvent, Submitter};
 use blkkin_wire::ids::DeviceId;
 
-use support::actor::Actor;
 use support::direct::{self, BLOCK, Block};
+use support::gated_process::GatedProcess;
 use support::needs_guest;
 use support::recording::record;
 use support::tools::device_number;
 
 const WRITES: u64 = 200;
-/// Of a block of the pool's, 64 KiB, the first and then others.
+/// Distance of two writes in blocks; a block of the pool has 64 KiB.
 const STEP: u64 = 5;
-/// The device that the volume lies on.
+/// Lower device of the volume.
 const POOL: &str = "dm-0";
 
 #[test]
-fn what_was_written_lies_where_the_trace_says() {
+fn written_data_is_at_the_sector_of_the_trace() {
     needs_guest!();
     let target = PathBuf::from(std::env::var("BLKKIN_TEST_DISK").unwrap());
     let node = target.clone();
-    let mut writer = Actor::new(move || {
+    let mut writer = GatedProcess::new(move || {
         let device = direct::open(&node);
         let write = |number: u64| {
             let mut block = Block([0; BLOCK]);
@@ -47,13 +50,13 @@ fn what_was_written_lies_where_the_trace_says() {
         i32::from((1..=WRITES).any(|number| write(number).is_err()))
     });
     let recording = record(&TracerConfig::default(), &mut [&mut writer]);
-    recording.assert_whole();
+    recording.assert_complete();
     let [volume, pool, disk] = [target.file_name().unwrap().to_str().unwrap(), POOL, "vda"].map(number);
-    let below = direct::open(Path::new("/dev/vda"));
+    let lower_disk = direct::open(Path::new("/dev/vda"));
     let is_write = |trace: &&Trace| trace.call().is_some_and(|call| call.call.name() == "pwrite64");
     let traces: Vec<&Trace> = recording.traces.iter().filter(is_write).collect();
     assert_eq!(traces.len() as u64, WRITES);
-    let mut by_others = 0;
+    let mut by_worker = 0;
     for trace in traces {
         let call = trace.call().unwrap();
         let at = |device: DeviceId| -> Vec<&BioEvent> {
@@ -68,13 +71,13 @@ fn what_was_written_lies_where_the_trace_says() {
         assert_eq!(upper.sector.0 * 512, call.args[3], "{trace:#?}");
         let request = trace.requests.iter().find(|request| request.parent == Some(lower.span)).unwrap();
         let mut found = Block([0; BLOCK]);
-        below.read_exact_at(&mut found.0, request.sector.0 * 512).unwrap();
+        lower_disk.read_exact_at(&mut found.0, request.sector.0 * 512).unwrap();
         let number = u64::from_le_bytes(found.0[..8].try_into().unwrap());
         assert_eq!(number * STEP * BLOCK as u64, call.args[3], "{trace:#?}");
-        by_others += u64::from(lower.task != call.task);
+        by_worker += u64::from(lower.task != call.task);
     }
-    println!("{WRITES} writes, {by_others} of them sent on by the pool's worker");
-    assert!(by_others > 0 && by_others < WRITES);
+    println!("{WRITES} writes, {by_worker} of them submitted by the pool's worker");
+    assert!(by_worker > 0 && by_worker < WRITES);
 }
 
 fn number(name: &str) -> DeviceId {

@@ -1,10 +1,13 @@
-//! A disk whose driver is a process, this test: what the server was asked for is what the trace says, and a server that ends is a
-//! request that failed. Runs inside a guest only, where the kernel has ublk.
+//! A ublk disk, whose driver is this process. The trace must have exactly the requests that the
+//! server received, and a server that exits must appear as one failed request.
+//!
+//! *Input*: `/dev/ublkb0` (guests only, where the kernel has ublk). The expected requests are those
+//! that the server read, and the kernel's count in `/sys/block/*/stat`.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -16,23 +19,24 @@ use std::path::Path;
 use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{RequestEvent, SyscallOutcome};
 
-use support::actor::Actor;
 use support::direct::{self, BLOCK};
 use support::disk::statistics;
+use support::gated_process::GatedProcess;
 use support::recording::{Recording, record};
 use support::tools::device_number;
 use support::ublk::{FLUSH, READ, Ublk, WRITE};
 use support::{needs_guest, or_skip};
 
-/// The first of such disks. Who works on it is forked before its server is there: a server's ring lives as long as anybody has its
-/// descriptor, and its requests are given up when it ends.
+/// Node of the first ublk disk. The writing process is forked before its server starts: a server's
+/// ring lives as long as a process has its descriptor, and its requests fail only when it is
+/// closed.
 const NODE: &str = "/dev/ublkb0";
 
 #[test]
-fn what_the_server_was_asked_for_is_what_is_said() {
+fn recorded_requests_are_those_that_the_server_received() {
     needs_guest!();
     const WRITES: u64 = 60;
-    let actor = Actor::new(move || {
+    let process = GatedProcess::new(move || {
         let device = direct::open(Path::new(NODE));
         for block in 0..WRITES {
             direct::write_at(&device, block * 3 * BLOCK as u64).unwrap();
@@ -45,26 +49,27 @@ fn what_the_server_was_asked_for_is_what_is_said() {
     });
     let disk = or_skip!(Ublk::start(u64::MAX));
     let before = statistics(disk.name());
-    let asked_before = disk.asked().len();
-    let recording = recorded(actor);
-    recording.assert_whole();
-    // Where a flush lies says nothing.
-    let placed = |(operation, from, sectors)| match operation {
+    let received_before = disk.requests().len();
+    let recording = recorded(process);
+    recording.assert_complete();
+    // A flush has no meaningful sector.
+    let without_flush_sector = |(operation, from, sectors)| match operation {
         FLUSH => (operation, 0, 0),
         _ => (operation, from, sectors),
     };
-    let mut asked: Vec<_> = disk.asked().split_off(asked_before).into_iter().map(placed).collect();
+    let mut received: Vec<_> =
+        disk.requests().split_off(received_before).into_iter().map(without_flush_sector).collect();
     let number = |request: &RequestEvent| match request.op.name_for(request.bytes) {
         "read" => (READ, request.sector.0, request.bytes / 512),
         "write" => (WRITE, request.sector.0, request.bytes / 512),
         "flush" => (FLUSH, 0, 0),
         other => panic!("{other}: {request:#?}"),
     };
-    let mut said: Vec<_> = recording.requests().map(number).collect();
-    asked.sort_unstable();
-    said.sort_unstable();
-    assert_eq!(said, asked);
-    assert_eq!(said.len() as u64, 2 * WRITES + 1);
+    let mut requests: Vec<_> = recording.requests().map(number).collect();
+    received.sort_unstable();
+    requests.sort_unstable();
+    assert_eq!(requests, received);
+    assert_eq!(requests.len() as u64, 2 * WRITES + 1);
     let counted = statistics(disk.name()).since(before);
     assert_eq!((counted.requests, counted.sectors), (2 * WRITES + 1, 2 * WRITES * BLOCK as u64 / 512));
     for request in recording.requests() {
@@ -78,31 +83,31 @@ fn what_the_server_was_asked_for_is_what_is_said() {
 }
 
 #[test]
-fn a_server_that_ends_is_a_request_that_fails() {
+fn a_request_to_an_exited_server_fails() {
     needs_guest!();
-    const ANSWERED: u64 = 5;
-    let actor = Actor::new(move || {
+    const SERVED: u64 = 5;
+    let process = GatedProcess::new(move || {
         let device = direct::open(Path::new(NODE));
-        let failed = (0..=ANSWERED).map(|block| direct::write_at(&device, block * BLOCK as u64).is_err());
-        // The last one, and no other.
+        let failed = (0..=SERVED).map(|block| direct::write_at(&device, block * BLOCK as u64).is_err());
+        // Only the last write fails.
         i32::from(failed.collect::<Vec<_>>() != [false, false, false, false, false, true])
     });
-    let disk = or_skip!(Ublk::start(ANSWERED));
+    let disk = or_skip!(Ublk::start(SERVED));
     let device = device_number(&fs::read_to_string(format!("/sys/block/{}/dev", disk.name())).unwrap());
-    let recording = recorded(actor);
+    let recording = recorded(process);
     recording.assert_balanced();
     let requests: Vec<&RequestEvent> =
         recording.requests().filter(|request| request.device == device).collect();
     let (failed, done): (Vec<&RequestEvent>, Vec<&RequestEvent>) =
         requests.iter().partition(|request| !request.status.is_ok());
     let [failed] = failed[..] else { panic!("{failed:#?}") };
-    assert_eq!((done.len() as u64, failed.status.name()), (ANSWERED, "I/O error"));
+    assert_eq!((done.len() as u64, failed.status.name()), (SERVED, "I/O error"));
     assert!(failed.issue.is_some(), "{failed:#?}");
     let call = recording.calls().find(|call| call.span == failed.root).unwrap();
     let error = SyscallOutcome::Returned(-i64::from(libc::EIO));
-    assert_eq!((call.call.name(), call.outcome, call.args[3]), ("pwrite64", error, ANSWERED * BLOCK as u64));
+    assert_eq!((call.call.name(), call.outcome, call.args[3]), ("pwrite64", error, SERVED * BLOCK as u64));
 }
 
-fn recorded(mut actor: Actor) -> Recording {
-    record(&TracerConfig::default(), &mut [&mut actor])
+fn recorded(mut process: GatedProcess) -> Recording {
+    record(&TracerConfig::default(), &mut [&mut process])
 }

@@ -1,10 +1,13 @@
-//! A disk with zones: what is done to a zone is named as what it is, and an append to one is below the call that wrote. Runs inside
-//! a guest only, on a null_blk that `xtask/src/vm/init.sh` has made.
+//! Zoned devices: zone operations have their own op, and an append to a zone is a child of the call
+//! that wrote.
+//!
+//! *Input*: a zoned null_blk, made by `xtask/src/vm/init.sh`, with zone ioctls and zonefs (guests
+//! only). The expected ops and sectors are those that the test requests.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -19,20 +22,21 @@ use support::guest::{ioctl, node, recorded, traces};
 use support::needs_guest;
 use support::tools::{capture, kernel, tool};
 
-/// `_IOW(0x12, 131, struct blk_zone_range)` and those after (include/uapi/linux/blkzoned.h).
+/// `_IOW(0x12, 131, struct blk_zone_range)` and the following ioctls
+/// (include/uapi/linux/blkzoned.h).
 const RESET: u32 = 0x4010_1283;
 const OPEN: u32 = 0x4010_1286;
 const CLOSE: u32 = 0x4010_1287;
 const FINISH: u32 = 0x4010_1288;
-/// As `init.sh` made it, in sectors: 16 zones.
+/// Sectors of a zone, as `init.sh` made it; there are 16 zones.
 const ZONE: u64 = 4 << 11;
 const ZONES: u64 = 16;
 
-/// Each kernel has its own numbers for these.
+/// The numbers of these ops differ between kernels.
 #[test]
-fn zone_operations_are_named_as_what_they_are() {
+fn zone_operations_have_their_own_op() {
     needs_guest!();
-    let asked: [(u32, [u64; 2], &str); 5] = [
+    let operations: [(u32, [u64; 2], &str); 5] = [
         (OPEN, [ZONE, ZONE], "zone-open"),
         (CLOSE, [ZONE, ZONE], "zone-close"),
         (FINISH, [2 * ZONE, ZONE], "zone-finish"),
@@ -43,14 +47,14 @@ fn zone_operations_are_named_as_what_they_are() {
     empty_all();
     let recording = recorded(move || {
         let device = direct::open(&target);
-        // A zone into which nothing was written is empty when it is closed, and is reset by nobody.
+        // Closing a zone without data makes it empty, and an empty zone is not reset.
         let written =
             [ZONE, 2 * ZONE].into_iter().all(|sector| direct::write_at(&device, sector * 512).is_ok());
-        i32::from(!written || asked.iter().any(|(request, range, _)| !ioctl(&device, *request, range)))
+        i32::from(!written || operations.iter().any(|(request, range, _)| !ioctl(&device, *request, range)))
     });
     let traces = traces(&recording, "ioctl");
-    assert_eq!(traces.len(), asked.len());
-    for ((_, [sector, _], name), trace) in asked.into_iter().zip(traces) {
+    assert_eq!(traces.len(), operations.len());
+    for ((_, [sector, _], name), trace) in operations.into_iter().zip(traces) {
         let ([bio], [request]) = (&trace.bios[..], &trace.requests[..]) else { panic!("{name}: {trace:#?}") };
         assert_eq!([bio.op.name(), request.op.name()], [name, name], "{trace:#?}");
         if name != "zone-reset-all" {
@@ -61,10 +65,10 @@ fn zone_operations_are_named_as_what_they_are() {
 
 const APPENDS: u64 = 30;
 
-/// zonefs sends direct writes that are waited for as appends, and since 16d7fd3cfa72 (6.6, "zonefs: use iomap for synchronous direct
-/// writes") as writes.
+/// zonefs sends synchronous direct writes as appends, and since 16d7fd3cfa72 (6.6, "zonefs: use
+/// iomap for synchronous direct writes") as writes.
 #[test]
-fn an_append_to_a_zone_is_named_as_what_it_is() {
+fn an_append_to_a_zone_has_its_own_op() {
     needs_guest!();
     let file = Zonefs::mount();
     let target = file.sequential();
@@ -72,7 +76,8 @@ fn an_append_to_a_zone_is_named_as_what_it_is() {
         let file = direct::open(&target);
         for block in 0..APPENDS {
             if let Err(error) = direct::write_at(&file, block * BLOCK as u64) {
-                // 6.1.192 takes its own appends for misplaced, and zonefs repairs the file's size from the zone.
+                // 6.1.192 takes its own appends for misplaced, and zonefs repairs the file's size
+                // from the zone.
                 assert_eq!((error.raw_os_error(), kernel()), (Some(libc::EIO), (6, 1)));
             }
         }
@@ -86,7 +91,7 @@ fn an_append_to_a_zone_is_named_as_what_it_is() {
         assert_eq!([bio.op.name(), request.op.name()], [name, name], "{trace:#?}");
         assert_eq!((bio.bytes as usize, request.bytes as usize), (BLOCK, BLOCK), "{trace:#?}");
         assert_eq!((bio.status.name(), request.status.name()), ("ok", "ok"), "{trace:#?}");
-        // An append says in which zone, and the device where in it.
+        // An append names only the zone; the device chooses the sector in it.
         let sector = if name == "write" { ZONE + block * (BLOCK as u64 / 512) } else { ZONE };
         assert_eq!((bio.sector.0, request.sector.0), (sector, sector), "{trace:#?}");
     }
@@ -101,13 +106,14 @@ impl Zonefs {
     fn mount() -> Zonefs {
         let device = empty_all();
         device.write_all_at(&super_block().0, 0).unwrap();
-        let place = PathBuf::from("/tmp/zonefs");
-        fs::create_dir_all(&place).unwrap();
-        capture(tool("mount").args(["-t", "zonefs", "-o", "errors=repair"]).arg(node()).arg(&place)).unwrap();
-        Zonefs(place)
+        let mount_point = PathBuf::from("/tmp/zonefs");
+        fs::create_dir_all(&mount_point).unwrap();
+        capture(tool("mount").args(["-t", "zonefs", "-o", "errors=repair"]).arg(node()).arg(&mount_point))
+            .unwrap();
+        Zonefs(mount_point)
     }
 
-    /// The file that is the zone behind the one with the super block.
+    /// Returns the path of the zone after the one with the super block.
     fn sequential(&self) -> PathBuf {
         self.0.join("seq/0")
     }
@@ -119,7 +125,8 @@ impl Drop for Zonefs {
     }
 }
 
-/// struct zonefs_super (fs/zonefs/zonefs.h): its magic number, its checksum, and all options as they are by default.
+/// Builds a `struct zonefs_super` (fs/zonefs/zonefs.h): magic number, checksum, and default
+/// options.
 fn super_block() -> Block {
     const PERMISSIONS_AT: usize = 4 + 4 + 64 + 16 + 8 + 4 + 4;
     let mut block = Block([0; BLOCK]);
@@ -130,13 +137,13 @@ fn super_block() -> Block {
     block
 }
 
-/// The kernel's `crc32(~0, …)`, which leaves out the last inversion.
+/// Computes the kernel's `crc32(~0, …)`, which omits the final inversion.
 fn crc32(bytes: &[u8]) -> u32 {
     let bit = |sum: u32, _| sum >> 1 ^ (0xedb8_8320 & (sum & 1).wrapping_neg());
     bytes.iter().fold(!0, |sum, byte| (0..8).fold(sum ^ u32::from(*byte), bit))
 }
 
-/// The disk, with all of its zones empty.
+/// Opens the disk and empties all of its zones.
 fn empty_all() -> File {
     let device = direct::open(&node());
     assert!(ioctl(&device, RESET, &[0, ZONES * ZONE]));

@@ -1,10 +1,14 @@
-//! The container image: the static binary in an empty file system, built as `cargo xtask dist --image` builds it. What runs in
-//! it is what is built for tests: not optimised, and linked the same way.
+//! The container image: the static binary in an empty file system, built as `cargo xtask dist
+//! --image` builds it. The binary is the one built for tests: not optimised, and linked in the same
+//! way.
+//!
+//! *Input*: the real Containerfile (buildah), and direct reads on a loop device. The number of
+//! recorded requests is compared with the number of reads that `dd` was given.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -31,18 +35,18 @@ use support::tools::{capture, tool};
 use support::{needs, or_skip};
 
 const CONTAINERFILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/deploy/Containerfile");
-/// Of no machine: who has it can only have read it where it was put.
+/// Machine id that no machine has, so the agent can only have read it from the mounted file.
 const NODE: u128 = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef;
 const READS: usize = 64;
 
-/// The image, unpacked.
+/// The unpacked image.
 struct Image {
     folder: TempDir,
     root: PathBuf,
 }
 
 impl Image {
-    /// Builds it with the binary of this path.
+    /// Builds the image with this binary.
     fn build(binary: &Path) -> Result<Image, String> {
         let folder = TempDir::new().unwrap();
         let context = folder.path().join("context");
@@ -75,38 +79,38 @@ impl Image {
     }
 }
 
-/// Killed with the test, however that ends.
-struct Started(Child);
+/// A child process that is killed on drop.
+struct KillOnDrop(Child);
 
-impl Drop for Started {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The static binary; or why there is none.
+/// Finds the static binary, or returns the reason to skip.
 fn static_binary() -> Result<PathBuf, String> {
-    let said = std::env::var_os("BLKKIN_STATIC").map(PathBuf::from);
-    let made = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/dist/test/blkkin");
-    let found = said.into_iter().chain([made]).find(|file| file.is_file());
+    let output = std::env::var_os("BLKKIN_STATIC").map(PathBuf::from);
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/dist/test/blkkin");
+    let found = output.into_iter().chain([built]).find(|file| file.is_file());
     found.ok_or_else(|| "no static binary: cargo xtask test builds one".to_owned())
 }
 
-/// Every file below `root`.
+/// Returns every file in `root` and its folders.
 fn files(root: &Path) -> BTreeSet<PathBuf> {
     let entries = fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path());
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { [path].into() }).collect()
 }
 
 fn read(disk: &Disk) {
-    let words = [&format!("if={}", disk.node().display()), "of=/dev/null", "bs=4k", "iflag=direct"];
+    let args = [&format!("if={}", disk.node().display()), "of=/dev/null", "bs=4k", "iflag=direct"];
     let mut dd = Command::new("dd");
-    dd.args(words).arg(format!("count={READS}")).stderr(Stdio::null());
+    dd.args(args).arg(format!("count={READS}")).stderr(Stdio::null());
     assert!(dd.status().unwrap().success());
 }
 
-/// The node and the requests of a recording.
+/// Returns the nodes and the number of requests of a recording.
 fn recorded(folder: &Path) -> (BTreeSet<u128>, usize) {
     let mut recording = Recording::open(folder, Position::default()).unwrap();
     let (mut nodes, mut requests) = (BTreeSet::new(), 0);
@@ -120,72 +124,72 @@ fn recorded(folder: &Path) -> (BTreeSet<u128>, usize) {
 }
 
 #[test]
-fn the_image_holds_one_file_and_an_agent_in_it_traces() {
+fn the_image_has_one_file_and_an_agent_in_it_traces() {
     needs!("buildah", "losetup", "dd");
     let binary = or_skip!(static_binary());
     let disk = or_skip!(Disk::raw(16 << 20));
     let image = or_skip!(Image::build(&binary));
-    assert_eq!(files(&image.root), [image.root.join("blkkin")].into(), "nothing but the binary");
+    assert_eq!(files(&image.root), [image.root.join("blkkin")].into(), "only the binary");
     assert_eq!(image.entrypoint(), "/blkkin");
 
     let version = image.container(Vec::new(), &[]).command("/blkkin").arg("--version").output().unwrap();
     assert!(version.status.success(), "{version:?}");
-    let said = String::from_utf8_lossy(&version.stdout).into_owned();
-    assert_eq!(said.trim(), concat!("blkkin ", env!("CARGO_PKG_VERSION")));
+    let output = String::from_utf8_lossy(&version.stdout).into_owned();
+    assert_eq!(output.trim(), concat!("blkkin ", env!("CARGO_PKG_VERSION")));
 
-    // Without a capability it says which.
+    // Without capabilities doctor names those that are missing.
     let run = image.container(Vec::new(), &[]).command("/blkkin").arg("doctor").output().unwrap();
-    let said = String::from_utf8_lossy(&run.stdout).into_owned();
-    assert!(!run.status.success() && said.contains("missing: CAP_BPF"), "{run:?}");
-    // And with those of the manifests all is well.
+    let output = String::from_utf8_lossy(&run.stdout).into_owned();
+    assert!(!run.status.success() && output.contains("missing: CAP_BPF"), "{run:?}");
+    // With the manifests' capabilities all checks pass.
     let capabilities = [BPF, PERFMON, SYSLOG, SYS_NICE, SYS_PTRACE];
     let run = image.container(Vec::new(), &capabilities).command("/blkkin").arg("doctor").output().unwrap();
-    let said = String::from_utf8_lossy(&run.stdout).into_owned();
-    assert!(run.status.success() && said.contains("CAP_BPF, CAP_PERFMON"), "{run:?}");
+    let output = String::from_utf8_lossy(&run.stdout).into_owned();
+    assert!(run.status.success() && output.contains("CAP_BPF, CAP_PERFMON"), "{run:?}");
 
-    // The least that works: two capabilities, /proc and /sys as every container has them, and who this machine is.
-    let (machine_id, out) = (disk.beside("machine-id"), disk.beside("recording"));
+    // The minimum: two capabilities, /proc and /sys as every container has them, and a machine id.
+    let (machine_id, out) = (disk.file("machine-id"), disk.file("recording"));
     fs::write(&machine_id, format!("{NODE:032x}\n")).unwrap();
     fs::create_dir(&out).unwrap();
-    let said = disk.beside("said");
+    let output = disk.file("log");
     let mounts = vec![(machine_id, "/etc/machine-id"), (out.clone(), "/var/lib/blkkin")];
     let mut agent = image.container(mounts, &[BPF, PERFMON]).command("/blkkin");
     agent.args(["agent", "--record", "/var/lib/blkkin", "--metrics", "127.0.0.1:0", "--device", disk.name()]);
-    agent.stdout(Stdio::null()).stderr(fs::File::create(&said).unwrap());
-    let mut agent = Started(agent.spawn().unwrap());
-    let words = || fs::read_to_string(&said).unwrap();
-    assert!(eventually(|| words().contains("tracing; events go to")), "{}", words());
+    agent.stdout(Stdio::null()).stderr(fs::File::create(&output).unwrap());
+    let mut agent = KillOnDrop(agent.spawn().unwrap());
+    let log = || fs::read_to_string(&output).unwrap();
+    assert!(eventually(|| log().contains("tracing; events go to")), "{}", log());
     read(&disk);
-    let health = || get(address(&words()), "/health");
+    let health = || get(address(&log()), "/health");
     assert!(eventually(|| health().contains(" 200 OK")), "{}", health());
     // SAFETY: numbers only; the process has not been waited for.
     unsafe { libc::kill(agent.0.id() as libc::pid_t, libc::SIGTERM) };
-    assert!(agent.0.wait().unwrap().success(), "{}", words());
+    assert!(agent.0.wait().unwrap().success(), "{}", log());
     let (nodes, requests) = recorded(&out);
-    assert_eq!(nodes, [NODE].into(), "it is the machine that was mounted");
-    // An end that no program could see is in the books, and there are few.
-    assert!(requests + 3 >= READS, "{requests} requests: {}", words());
+    assert_eq!(nodes, [NODE].into(), "the mounted machine id");
+    // A missed completion is counted; there are few.
+    assert!(requests + 3 >= READS, "{requests} requests: {}", log());
 }
 
-/// In an empty file system there is no resolver but what is in the binary.
+/// An empty file system has no resolver except the one in the binary.
 #[test]
-fn the_static_binary_finds_hosts_by_itself() {
+fn the_static_binary_resolves_hosts_without_libraries() {
     needs!();
     let binary = or_skip!(static_binary());
     let folder = TempDir::new().unwrap();
     fs::create_dir(folder.path().join("etc")).unwrap();
     fs::copy(binary, folder.path().join("blkkin")).unwrap();
     fs::write(folder.path().join("etc/hosts"), "127.0.0.1 kafka.example\n").unwrap();
-    // Words that a library of the machine's own would be loaded for.
+    // Entries for which glibc would load a library of the host.
     fs::write(folder.path().join("etc/nsswitch.conf"), "hosts: resolve mymachines mdns4_minimal\n").unwrap();
     let container =
         Container { root: folder.path().to_owned(), mounts: Vec::new(), capabilities: Vec::new() };
-    // Brokers are looked up by librdkafka, which asks the C library as everything else does.
+    // librdkafka resolves the brokers through the C library, like everything else.
     let broker = TcpListener::bind("127.0.0.1:0").unwrap();
     broker.set_nonblocking(true).unwrap();
     let brokers = format!("kafka.example:{}", broker.local_addr().unwrap().port());
     let mut exporter = container.command("/blkkin");
     exporter.args(["exporter", "--to", "zipkin=http://127.0.0.1:1", "--brokers", &brokers]);
-    let _exporter = Started(exporter.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
-    assert!(eventually(|| broker.accept().is_ok()), "nobody came to {brokers}");
+    let _exporter = KillOnDrop(exporter.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    assert!(eventually(|| broker.accept().is_ok()), "no connection to {brokers}");
 }

@@ -1,12 +1,16 @@
-//! configs/deploy/install.sh on three hosts: an agent on each, an aggregator and an exporter on one, a real broker that asks for
-//! a password. What was done on each host's disk is found in what the exporter wrote.
+//! `configs/deploy/install.sh` on three hosts: an agent on each, an aggregator and an exporter on
+//! one, and a real broker with a password.
 //!
-//! All share one kernel, so each agent is told to follow its own host's disk alone, and who it is by its own machine-id.
+//! *Input*: network and mount namespaces as hosts, and a number of direct reads on each host's
+//! disk. The reads are counted in the spans that the exporter wrote, by `host.id` and device.
+//!
+//! All hosts share one kernel, so each agent traces only its own host's disk and has its own
+//! machine id.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 #[path = "../../bus/tests/support/mod.rs"]
@@ -36,15 +40,15 @@ const NAMES: [&str; 3] = ["ada", "bob", "cleo"];
 const PASSWORD: &str = "correct-horse-battery";
 const READS: usize = 16;
 
-/// The static binary; or why there is none.
+/// Finds the static binary, or returns the reason to skip.
 fn static_binary() -> Result<PathBuf, String> {
-    let said = std::env::var_os("BLKKIN_STATIC").map(PathBuf::from);
-    let made = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/dist/test/blkkin");
-    let found = said.into_iter().chain([made]).find(|file| file.is_file());
+    let log_of = std::env::var_os("BLKKIN_STATIC").map(PathBuf::from);
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/dist/test/blkkin");
+    let found = log_of.into_iter().chain([built]).find(|file| file.is_file());
     found.ok_or_else(|| "no static binary: cargo xtask test builds one".to_owned())
 }
 
-/// A broker that who is on a host reaches at this address, with a password.
+/// Starts a broker with a password at this address, which the hosts can reach.
 fn guarded_broker(hosts: &Hosts) -> Result<(Broker, String), String> {
     let address = hosts.address(0);
     let free = TcpListener::bind((address, 0)).and_then(|listener| listener.local_addr());
@@ -60,7 +64,7 @@ fn guarded_broker(hosts: &Hosts) -> Result<(Broker, String), String> {
     Ok((broker, format!("{address}:{port}")))
 }
 
-/// The files that install.sh brings to the hosts.
+/// Writes the option files that install.sh copies to the hosts.
 fn options(folder: &Path, brokers: &str, disks: &[Disk]) {
     let write = |name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
     let brokers = format!("brokers = \"{brokers}\"\npartitions = 3\n");
@@ -79,13 +83,13 @@ fn options(folder: &Path, brokers: &str, disks: &[Disk]) {
     }
 }
 
-fn install(hosts: &Hosts, words: &[&str]) -> Output {
+fn install(hosts: &Hosts, args: &[&str]) -> Output {
     let mut install = Command::new(INSTALL);
     install.args(["--agent", &NAMES.join(" "), "--aggregator", NAMES[0], "--exporter", NAMES[0]]);
-    install.args(["--no-systemd"]).args(words).env("RUN", hosts.runner()).output().unwrap()
+    install.args(["--no-systemd"]).args(args).env("RUN", hosts.runner()).output().unwrap()
 }
 
-/// The table's columns behind the host and the service.
+/// Parses the table that install.sh prints: columns by host and service.
 fn table(output: &Output) -> BTreeMap<(String, String), Vec<String>> {
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     let row = |line: &str| {
@@ -96,10 +100,10 @@ fn table(output: &Output) -> BTreeMap<(String, String), Vec<String>> {
     text.lines().skip(1).map(row).collect()
 }
 
-/// The reads of each node at each device, by root's host.id.
+/// Returns the number of read requests by `host.id` of the root and by device.
 fn reads(spans: &Path) -> BTreeMap<(String, String), usize> {
     let text = fs::read_to_string(spans).unwrap_or_default();
-    // A list that is gone on with, or was ended.
+    // The list may be open, because the exporter is still writing.
     let whole = [text.clone() + "]", text]
         .into_iter()
         .find_map(|text| serde_json::from_str::<Vec<Value>>(&text).ok());
@@ -118,15 +122,15 @@ fn reads(spans: &Path) -> BTreeMap<(String, String), usize> {
 }
 
 #[test]
-fn three_hosts_are_installed_work_and_are_left_as_they_were() {
+fn three_hosts_are_installed_traced_and_uninstalled_without_a_trace() {
     needs!("ip", "losetup", "busybox", "nsenter", "unshare");
     let binary = or_skip!(static_binary());
     let disks: Vec<Disk> = or_skip!(NAMES.iter().map(|_| Disk::raw(1 << 20)).collect());
-    let hosts = or_skip!(Hosts::boot(&NAMES));
+    let hosts = or_skip!(Hosts::start(&NAMES));
     let (broker, brokers) = or_skip!(guarded_broker(&hosts));
     let folder = TempDir::new().unwrap();
     options(folder.path(), &brokers, &disks);
-    let before = hosts.on(NAMES[0], "find / -xdev -type f | sort").unwrap();
+    let before = hosts.run(NAMES[0], "find / -xdev -type f | sort").unwrap();
     let files = ["--binary", binary.to_str().unwrap(), "--config", folder.path().to_str().unwrap()];
 
     let first = install(&hosts, &files);
@@ -139,38 +143,38 @@ fn three_hosts_are_installed_work_and_are_left_as_they_were() {
         assert_eq!(columns[..2], [concat!("blkkin ", env!("CARGO_PKG_VERSION")), "runs"], "{rows:?}");
         assert!(columns[2].starts_with("healthy") && columns[3].contains("blkkin"), "{rows:?}");
     }
-    // Who may read the password.
-    assert_eq!(hosts.on(NAMES[1], "stat -c '%a %u' /etc/blkkin/credentials.toml").unwrap(), "600 0");
+    // Only root may read the password.
+    assert_eq!(hosts.run(NAMES[1], "stat -c '%a %u' /etc/blkkin/credentials.toml").unwrap(), "600 0");
     let running =
-        hosts.on(NAMES[0], "cat /proc/$(cat /run/blkkin/agent.pid)/cmdline | tr '\\0' ' '").unwrap();
+        hosts.run(NAMES[0], "cat /proc/$(cat /run/blkkin/agent.pid)/cmdline | tr '\\0' ' '").unwrap();
     assert!(running.ends_with("-c /etc/blkkin/agent.toml -c /etc/blkkin/credentials.toml"), "{running}");
 
     for (name, disk) in NAMES.iter().zip(&disks) {
         let dd = format!("dd if={} of=/dev/null bs=4096 count={READS} iflag=direct", disk.node().display());
-        hosts.on(name, &dd).unwrap();
+        hosts.run(name, &dd).unwrap();
     }
     let folder_of_spans = hosts.root(NAMES[0]).join("var/lib/blkkin");
     let spans = || ["spans.json.partial", "spans.json"].map(|name| reads(&folder_of_spans.join(name)));
     let found = || spans().into_iter().flatten().collect::<BTreeMap<_, _>>();
-    // An end that no program could see is in the agent's books.
+    // A missed completion is counted by the agent.
     let whole = |found: &BTreeMap<_, usize>| {
         found.values().filter(|count| **count + 3 >= READS).count() == NAMES.len()
     };
-    let said = |name| hosts.on(name, "cat /var/log/blkkin/*").unwrap_or_default();
-    assert!(eventually(|| whole(&found())), "{:?}\n{}", found(), NAMES.map(said).join("\n"));
-    // Each host's requests bear its own name, and are of its own disk.
-    let meant: Vec<_> = NAMES.iter().map(|name| format!("{:032x}", machine_id(name))).collect();
-    assert_eq!(found().keys().map(|(host, _)| host.clone()).collect::<Vec<_>>(), meant);
+    let log_of = |name| hosts.run(name, "cat /var/log/blkkin/*").unwrap_or_default();
+    assert!(eventually(|| whole(&found())), "{:?}\n{}", found(), NAMES.map(log_of).join("\n"));
+    // Each host's requests have its own host.id and its own disk.
+    let expected: Vec<_> = NAMES.iter().map(|name| format!("{:032x}", machine_id(name))).collect();
+    assert_eq!(found().keys().map(|(host, _)| host.clone()).collect::<Vec<_>>(), expected);
 
-    // Again: nothing is new, so nothing is touched.
-    let pids = |name: &str| hosts.on(name, "cat /run/blkkin/*.pid").unwrap();
+    // A second run without changes restarts nothing.
+    let pids = |name: &str| hosts.run(name, "cat /run/blkkin/*.pid").unwrap();
     let started = NAMES.map(pids);
     let again = install(&hosts, &files);
     assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
     assert!(table(&again).values().all(|columns| columns[3] == "nothing"), "{:?}", table(&again));
     assert_eq!(NAMES.map(pids), started);
 
-    // Other options for one service start that one again, and no other.
+    // Changed options of one service restart only that service.
     let options = folder.path().join("exporter.toml");
     fs::write(&options, fs::read_to_string(&options).unwrap() + "group = \"other\"\n").unwrap();
     let third = install(&hosts, &files);
@@ -179,7 +183,7 @@ fn three_hosts_are_installed_work_and_are_left_as_they_were() {
     assert_eq!(changed.len(), 1, "{changed:?}");
     assert_eq!((changed[0].0.1.as_str(), changed[0].1[3].as_str()), ("exporter", "exporter.toml"));
 
-    // A service that cannot work is said to be so, with its own words, and the others are well.
+    // A service that cannot start is reported with its own error, and the others keep running.
     fs::write(&options, "brokers = \"127.0.0.1:1\"\nborkers = 1\n").unwrap();
     let broken = install(&hosts, &[&files[..], &["--wait", "2"]].concat());
     assert_eq!(broken.status.code(), Some(1));
@@ -193,9 +197,9 @@ fn three_hosts_are_installed_work_and_are_left_as_they_were() {
 
     let gone = install(&hosts, &["--uninstall", "--purge"]);
     assert!(gone.status.success(), "{}", String::from_utf8_lossy(&gone.stderr));
-    assert_eq!(hosts.on(NAMES[0], "find / -xdev -type f | sort").unwrap(), before);
+    assert_eq!(hosts.run(NAMES[0], "find / -xdev -type f | sort").unwrap(), before);
     for pid in started.iter().flat_map(|pids| pids.lines()) {
-        let words = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        assert!(!words.contains("/etc/blkkin"), "{pid} runs: {words}");
+        let command_line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        assert!(!command_line.contains("/etc/blkkin"), "{pid} runs: {command_line}");
     }
 }

@@ -1,10 +1,13 @@
-//! Which call asked for which block I/O, where that is hardest to say: a scheduler merges what several programs asked
-//! for, io_uring's workers ask in a program's place, and a journal writes what an fsync waits for.
+//! Parents of block I/O in the hard cases: a scheduler merges bios of several programs into one
+//! request, workers of io_uring submit for a program, and a journal writes what an fsync waits for.
+//!
+//! *Input*: fio and hand-made submissions on a loop device with a merging scheduler. The sector of
+//! a bio identifies its program, and `/sys/block/*/stat` gives the number of requests.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -19,122 +22,129 @@ use blkkin_tracer::{Detail, TracerConfig};
 use blkkin_wire::event::{BioEvent, RequestEvent, Submitter};
 use blkkin_wire::ids::SpanId;
 
-use support::actor::Actor;
 use support::disk::Disk;
+use support::gated_process::GatedProcess;
 use support::live::eventually;
-use support::one::text;
 use support::queue::QueueSettings;
-use support::recording::{RUNS_MAX, Recording, record, until_whole};
+use support::recording::{RUNS_MAX, Recording, record, until_complete};
+use support::single_process::c_path;
 use support::{needs, or_skip};
 
 const BLOCK: u64 = 4096;
-/// So many blocks are written over and over: with as many requests in flight every neighbour is there to be merged with.
+/// Number of blocks, which are written repeatedly. With `DEPTH` requests in flight every neighbour
+/// is there to be merged with.
 const SPAN: u64 = 64;
-/// Many against the ends that [`until_whole`] forgives.
+/// Many more than the missed completions that [`until_complete`] tolerates.
 const WRITES: u64 = 6144;
 const DEPTH: u64 = 32;
-/// Requests that the device takes at once: the scheduler keeps the others, and may merge them.
+/// Requests that the device accepts at once; the scheduler keeps the others and may merge them.
 const DEVICE_DEPTH: &str = "4";
 const DISK: u64 = 8 << 20;
 
-/// An unfollowed program writes the even blocks and a followed one the odd ones, so a sector says whose it is.
+/// An untraced program writes the even blocks and a traced one the odd ones, so the sector
+/// identifies the program.
 #[test]
-fn bios_in_requests_of_others_are_their_own_calls() {
+fn bios_merged_into_requests_of_others_keep_their_call() {
     needs!("fio", "losetup");
     let disk = or_skip!(Disk::raw(DISK));
     let _queue = or_skip!(schedule(&disk));
     let unmerged = disk.statistics();
-    let mut other = Actor::program(
+    let mut other = GatedProcess::program(
         &fio(disk.node(), &["--rw=write:4k", "--offset=0", "--time_based", "--runtime=600"]),
-        &disk.beside("other.out"),
+        &disk.file("other.out"),
     );
     other.release();
     assert!(eventually(|| disk.statistics() != unmerged), "the other program writes nothing");
-    let words = fio(disk.node(), &["--rw=write:4k", "--offset=4k", &format!("--io_size={}", WRITES * BLOCK)]);
-    // Whether neighbours meet is the scheduler's matter: a run in which none did shows nothing.
-    let mut taken = (0..RUNS_MAX).map(|_| carried_by_others(&until_whole(|| follow(&words, &disk)), &disk));
-    assert!(taken.any(|taken| taken > 0), "nothing of ours was merged into the other's");
+    let args = fio(disk.node(), &["--rw=write:4k", "--offset=4k", &format!("--io_size={}", WRITES * BLOCK)]);
+    // Merging is up to the scheduler; a run without a merge proves nothing.
+    let mut merged =
+        (0..RUNS_MAX).map(|_| merged_into_others(&until_complete(|| trace(&args, &disk)), &disk));
+    assert!(merged.any(|merged| merged > 0), "no traced bio was merged into the other program's requests");
 }
 
-/// How many of the odd blocks' bios ended in requests of the other program; none of them is told otherwise than it was.
-fn carried_by_others(recording: &Recording, disk: &Disk) -> usize {
+/// Returns the number of odd-block bios that ended in the other program's requests, and asserts
+/// that no bio has a wrong parent.
+fn merged_into_others(recording: &Recording, disk: &Disk) -> usize {
     let bios = writes(recording, disk);
     assert_eq!(bios.len() as u64, WRITES);
     assert!(bios.iter().all(|bio| bio.sector.0 / 8 % 2 == 1 && u64::from(bio.bytes) == BLOCK));
-    assert_below_submissions(recording, disk);
+    assert_children_of_submissions(recording, disk);
     let requests = requests(recording, disk);
     for bio in &bios {
-        // Without a request of ours it travelled in one of the other's.
-        let Some(carrier) = bio.request else { continue };
-        let request = requests[&carrier];
+        // A bio without a traced request was merged into a request of the other program.
+        let Some(request_span) = bio.request else { continue };
+        let request = requests[&request_span];
         let (from, to) = (request.sector.0, request.sector.0 + u64::from(request.bytes) / 512);
         assert!(bio.sector.0 >= from && bio.sector.0 + 8 <= to, "{bio:#?} in {request:#?}");
     }
     for request in requests.values() {
-        let begun_for = bios.iter().find(|bio| Some(bio.span) == request.parent);
-        assert!(begun_for.is_some_and(|bio| bio.root == request.root), "{request:#?}");
-        let carried = bios.iter().filter(|bio| bio.request == Some(request.span)).count();
-        assert_eq!(carried, usize::from(request.bios), "{request:#?}");
+        let originating_bio = bios.iter().find(|bio| Some(bio.span) == request.parent);
+        assert!(originating_bio.is_some_and(|bio| bio.root == request.root), "{request:#?}");
+        let bios_merged = bios.iter().filter(|bio| bio.request == Some(request.span)).count();
+        assert_eq!(bios_merged, usize::from(request.bios), "{request:#?}");
     }
-    let taken = bios.iter().filter(|bio| bio.request.is_none()).count();
-    println!("{taken} of {} bios ended in requests of the other program", bios.len());
-    taken
+    let merged = bios.iter().filter(|bio| bio.request.is_none()).count();
+    println!("{merged} of {} bios ended in requests of the other program", bios.len());
+    merged
 }
 
-/// Every request that the kernel counted is seen, and those that were merged away are not missed.
+/// Every request that the kernel counts is recorded, and requests that were merged away are not
+/// expected.
 #[test]
-fn requests_merged_into_others_are_not_missed() {
+fn requests_that_were_merged_away_are_not_expected() {
     needs!("fio", "losetup");
     let disk = or_skip!(Disk::raw(DISK));
     let _queue = or_skip!(schedule(&disk));
-    let words =
+    let args =
         fio(disk.node(), &["--rw=randwrite", "--norandommap", &format!("--io_size={}", WRITES * BLOCK)]);
     let mut counted = disk.statistics();
-    let recording = until_whole(|| {
+    let recording = until_complete(|| {
         let before = disk.statistics();
-        let recording = follow(&words, &disk);
+        let recording = trace(&args, &disk);
         counted = disk.statistics().since(before);
         recording
     });
     let bios = writes(&recording, &disk);
     assert_eq!(bios.len() as u64, WRITES);
-    assert_below_submissions(&recording, &disk);
+    assert_children_of_submissions(&recording, &disk);
     let requests = requests(&recording, &disk);
     assert_eq!(requests.len() as u64, counted.requests);
     assert!(counted.requests < WRITES, "nothing was merged");
-    assert!(bios.iter().all(|bio| bio.request.is_some_and(|carrier| requests.contains_key(&carrier))));
+    assert!(
+        bios.iter().all(|bio| bio.request.is_some_and(|request_span| requests.contains_key(&request_span)))
+    );
 }
 
-/// A batch of every second block and then of those between: each comes as a request of its own, is merged into the
-/// one before it, and that into the one before, until one carries all.
+/// Batch of every second block, followed by the blocks between. Each block starts as a separate
+/// request, and merges leave one request with all of them.
 #[test]
 fn a_batch_of_requests_that_become_one() {
     const PAIRS: u64 = 8;
     needs!("losetup");
     let disk = or_skip!(Disk::raw(DISK));
     let _queue = or_skip!(schedule(&disk));
-    let target = text(disk.node());
+    let target = c_path(disk.node());
     let even = (0..PAIRS).map(|i| 2 * i);
     let blocks: Vec<u64> = even.clone().chain(even.map(|block| block + 1)).collect();
-    let recording = until_whole(|| {
-        let mut actor = Actor::new(|| write_in_one_batch(&target, &blocks));
-        record(&TracerConfig::default(), &mut [&mut actor])
+    let recording = until_complete(|| {
+        let mut process = GatedProcess::new(|| write_in_one_batch(&target, &blocks));
+        record(&TracerConfig::default(), &mut [&mut process])
     });
     let bios = writes(&recording, &disk);
     assert_eq!(bios.len() as u64, 2 * PAIRS);
-    assert_below_submissions(&recording, &disk);
+    assert_children_of_submissions(&recording, &disk);
     let requests: Vec<_> = requests(&recording, &disk).into_values().collect();
-    let seen: Vec<_> =
+    let recorded: Vec<_> =
         requests.iter().map(|request| (request.sector.0, u64::from(request.bytes), request.bios)).collect();
-    assert_eq!(seen, [(0, 2 * PAIRS * BLOCK, 2 * PAIRS as u16)]);
+    assert_eq!(recorded, [(0, 2 * PAIRS * BLOCK, 2 * PAIRS as u16)]);
     assert!(bios.iter().all(|bio| bio.request == Some(requests[0].span)));
     assert_eq!(bios.iter().filter(|bio| bio.first).count(), 1);
 }
 
-/// What io_uring hands to its workers is queued by threads that no fork hook announced: they are the program's, and
-/// no call of it is open in them.
+/// Workers of io_uring, for which no fork event exists, submit bios for the program. They belong to
+/// its process and have no open call.
 #[test]
-fn workers_of_io_uring_are_the_programs() {
+fn workers_of_io_uring_belong_to_the_program() {
     needs!("fio", "losetup");
     let disabled = fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
     if !["", "0", "1"].contains(&disabled.trim()) {
@@ -143,21 +153,23 @@ fn workers_of_io_uring_are_the_programs() {
     let disk = or_skip!(Disk::raw(DISK));
     for (option, worker) in [("--force_async=1", "iou-wrk-"), ("--sqthread_poll=1", "iou-sqp-")] {
         let size = format!("--io_size={}", WRITES * BLOCK);
-        let words =
+        let args =
             fio(disk.node(), &["--ioengine=io_uring", option, "--rw=randwrite", "--norandommap", &size]);
-        let recording = until_whole(|| follow(&words, &disk));
-        // A bio that may not wait for a tag comes back at once, without a request, and is asked for again.
+        let recording = until_complete(|| trace(&args, &disk));
+        // A bio that may not wait for a tag fails at once, without a request, and is submitted
+        // again.
         let (refused, bios): (Vec<&BioEvent>, Vec<&BioEvent>) =
             writes(&recording, &disk).into_iter().partition(|bio| bio.request.is_none());
         assert!(refused.iter().all(|bio| !bio.status.is_ok()), "{option}");
         assert_eq!(bios.len() as u64, WRITES, "{option}");
         let tasks: HashMap<_, _> = recording.tasks().map(|task| (task.task.id, task)).collect();
-        // With a worker that polls there may be no other call than this.
-        let asked: HashSet<_> = recording.named("io_uring_setup").iter().map(|call| call.task.id).collect();
-        let pids: HashSet<_> = asked.iter().map(|task| tasks[task].pid).collect();
+        // With a polling worker this may be the only call.
+        let callers: HashSet<_> =
+            recording.calls_named("io_uring_setup").iter().map(|call| call.task.id).collect();
+        let pids: HashSet<_> = callers.iter().map(|task| tasks[task].pid).collect();
         for bio in &bios {
             let queued_by = tasks[&bio.task.id];
-            assert!(pids.contains(&queued_by.pid) && !asked.contains(&bio.task.id), "{queued_by:#?}");
+            assert!(pids.contains(&queued_by.pid) && !callers.contains(&bio.task.id), "{queued_by:#?}");
             assert!(queued_by.comm.starts_with("iou-"), "{option}: {queued_by:#?}");
             assert!(queued_by.parent.is_some_and(|parent| tasks.contains_key(&parent)), "{queued_by:#?}");
             assert_eq!((bio.submitter, bio.root), (Submitter::Kernel, bio.span), "{option}: {bio:#?}");
@@ -166,11 +178,14 @@ fn workers_of_io_uring_are_the_programs() {
         println!("{option}: {by_worker} of {WRITES} by {worker}*");
         assert!(by_worker > 0, "{option}");
         let requests = requests(&recording, &disk);
-        assert!(bios.iter().all(|bio| bio.request.is_some_and(|carrier| requests.contains_key(&carrier))));
+        assert!(
+            bios.iter()
+                .all(|bio| bio.request.is_some_and(|request_span| requests.contains_key(&request_span)))
+        );
     }
 }
 
-/// An fsync whose data the journal wrote has no bio of its own, and is block I/O all the same.
+/// An fsync whose data the journal wrote has no bio of its own, and still counts as block I/O.
 #[test]
 fn an_fsync_served_by_the_journal_is_kept_as_block_io() {
     const FILES: usize = 5;
@@ -185,27 +200,27 @@ fn an_fsync_served_by_the_journal_is_kept_as_block_io() {
         }
     };
     let mut runs = 0..;
-    let recording = until_whole(|| {
-        // Files that were not there, each time.
+    let recording = until_complete(|| {
+        // New files in each run.
         let run: u32 = runs.next().unwrap();
         let names: Vec<_> =
-            (0..FILES).map(|i| text(&disk.mount_point().join(format!("{run}-{i}")))).collect();
-        let mut actor = Actor::new(|| i32::from(!names.iter().all(synced)));
-        record(&config, &mut [&mut actor])
+            (0..FILES).map(|i| c_path(&disk.mount_point().join(format!("{run}-{i}")))).collect();
+        let mut process = GatedProcess::new(|| i32::from(!names.iter().all(synced)));
+        record(&config, &mut [&mut process])
     });
-    let syncs = recording.named("fsync");
+    let syncs = recording.calls_named("fsync");
     assert_eq!(syncs.len(), FILES, "{:?}", recording.counts());
     assert!(syncs.iter().all(|call| call.sync_tid.is_some()), "{syncs:#?}");
 }
 
-/// The disk gets a scheduler that merges, in front of a queue that is soon full.
+/// Sets a scheduler that merges, in front of a short device queue.
 fn schedule(disk: &Disk) -> Result<QueueSettings, String> {
-    // Without a scheduler the number is the device's own, and it keeps that.
+    // Without a scheduler the number is the depth of the device, which keeps it.
     let settings = [("scheduler", "none"), ("nr_requests", DEVICE_DEPTH), ("scheduler", "mq-deadline")];
     QueueSettings::set(disk, &settings)
 }
 
-/// fio on a few blocks, in one process that has no children.
+/// Builds fio's command on a few blocks, in one process without children.
 fn fio(target: &Path, more: &[&str]) -> Vec<String> {
     let name = format!("--filename={}", target.display());
     let (size, depth, block) =
@@ -226,9 +241,9 @@ fn fio(target: &Path, more: &[&str]) -> Vec<String> {
     fixed.iter().chain(more).map(|word| (*word).to_owned()).collect()
 }
 
-fn follow(words: &[String], disk: &Disk) -> Recording {
-    let mut actor = Actor::program(words, &disk.beside("fio.out"));
-    record(&TracerConfig::default(), &mut [&mut actor])
+fn trace(args: &[String], disk: &Disk) -> Recording {
+    let mut process = GatedProcess::program(args, &disk.file("fio.out"));
+    record(&TracerConfig::default(), &mut [&mut process])
 }
 
 fn writes<'a>(recording: &'a Recording, disk: &Disk) -> Vec<&'a BioEvent> {
@@ -238,14 +253,15 @@ fn writes<'a>(recording: &'a Recording, disk: &Disk) -> Vec<&'a BioEvent> {
 
 fn requests<'a>(recording: &'a Recording, disk: &Disk) -> HashMap<SpanId, &'a RequestEvent> {
     let device = disk.device();
-    let ours = recording.requests().filter(|request| request.device == device && request.op.is_write());
-    ours.map(|request| (request.span, request)).collect()
+    let writes = recording.requests().filter(|request| request.device == device && request.op.is_write());
+    writes.map(|request| (request.span, request)).collect()
 }
 
-/// Each bio is its call's, each call has as many as it says, and each request is below one of these calls.
-fn assert_below_submissions(recording: &Recording, disk: &Disk) {
+/// Asserts that each bio belongs to its call and each call has its number of bios. Each request
+/// must be a descendant of one of these calls.
+fn assert_children_of_submissions(recording: &Recording, disk: &Disk) {
     let calls: HashMap<SpanId, _> =
-        recording.named("io_submit").iter().map(|call| (call.span, *call)).collect();
+        recording.calls_named("io_submit").iter().map(|call| (call.span, *call)).collect();
     let mut counts: HashMap<SpanId, u32> = HashMap::new();
     for bio in writes(recording, disk) {
         assert_eq!(bio.submitter, Submitter::Span(bio.root), "{bio:#?}");
@@ -261,7 +277,7 @@ fn assert_below_submissions(recording: &Recording, disk: &Disk) {
     }
 }
 
-/// Writes these blocks directly by one io_submit, in this order, and waits for all of them.
+/// Writes these blocks with direct I/O in one io_submit, in this order, and waits for all of them.
 fn write_in_one_batch(target: &CStr, blocks: &[u64]) -> i32 {
     /// `struct iocb` (include/uapi/linux/aio_abi.h), little endian.
     #[repr(C)]

@@ -1,9 +1,13 @@
-//! What configs/deploy says to other programs fits their schemas, and what it says to blkkin is what blkkin understands.
+//! Deployment files in `configs/deploy`: they match the schemas of Kubernetes and Compose, and
+//! blkkin accepts every argument and option in them.
+//!
+//! *Input*: the real files, checked by `support/manifests.py` against the published schemas, and by
+//! the real binary up to the missing cluster.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -23,51 +27,51 @@ use support::{or_skip, skip};
 const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/deploy");
 const CHECK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/manifests.py");
 const IMAGE: &str = concat!("blkkin:", env!("CARGO_PKG_VERSION"));
-/// What an agent may do, and no more.
+/// Capabilities of an agent, exactly.
 const CAPABILITIES: [&str; 5] = ["BPF", "PERFMON", "SYSLOG", "SYS_NICE", "SYS_PTRACE"];
 
-/// The schemas; or why there are none.
+/// Finds the schemas, or returns the reason to skip.
 fn schemas() -> Result<PathBuf, String> {
-    let said = std::env::var_os("BLKKIN_SCHEMAS").map(PathBuf::from);
-    let made = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/toolchain/schemas-1.37.0");
-    let found = said.into_iter().chain([made]).find(|folder| folder.is_dir());
+    let output = std::env::var_os("BLKKIN_SCHEMAS").map(PathBuf::from);
+    let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/toolchain/schemas-1.37.0");
+    let found = output.into_iter().chain([fetched]).find(|folder| folder.is_dir());
     found.ok_or_else(|| "no schemas: cargo xtask setup --tests fetches them".to_owned())
 }
 
-/// What stands in this folder, and what of it does not fit.
+/// Returns the documents of this folder and the schema errors in them.
 fn checked(schemas: &Path, deploy: &Path) -> (Vec<Value>, Vec<String>) {
     let mut python = Command::new("python3");
     let output = python.arg(CHECK).args([schemas, deploy]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let errors = said["errors"].as_array().unwrap().iter().map(|error| error.as_str().unwrap().to_owned());
-    (said["documents"].as_array().unwrap().clone(), errors.collect())
+    let output: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let errors = output["errors"].as_array().unwrap().iter().map(|error| error.as_str().unwrap().to_owned());
+    (output["documents"].as_array().unwrap().clone(), errors.collect())
 }
 
 fn texts(list: &Value) -> Vec<String> {
     list.as_array().into_iter().flatten().map(|text| text.as_str().unwrap().to_owned()).collect()
 }
 
-/// A container of ours, wherever it is described.
+/// A container of blkkin, from Compose or Kubernetes.
 #[derive(Debug)]
 struct Container {
     image: String,
-    words: Vec<String>,
+    args: Vec<String>,
     capabilities: Vec<String>,
     sees_processes: bool,
     mounts: Vec<String>,
     root: bool,
     ports: Vec<Value>,
-    /// The ports that are asked whether it is well.
+    /// Ports of the readiness and liveness probes.
     probes: Vec<Value>,
 }
 
-fn of_compose(service: &Value) -> Container {
+fn from_compose(service: &Value) -> Container {
     assert_eq!(texts(&service["cap_drop"]), ["ALL"]);
     assert_eq!(service["read_only"], true);
     Container {
         image: service["image"].as_str().unwrap().to_owned(),
-        words: texts(&service["command"]),
+        args: texts(&service["command"]),
         capabilities: texts(&service["cap_add"]),
         sees_processes: service["pid"] == "host",
         mounts: texts(&service["volumes"])
@@ -80,7 +84,7 @@ fn of_compose(service: &Value) -> Container {
     }
 }
 
-fn of_pod(pod: &Value) -> Container {
+fn from_pod(pod: &Value) -> Container {
     let container = &pod["containers"][0];
     let security = &container["securityContext"];
     assert_eq!(texts(&security["capabilities"]["drop"]), ["ALL"]);
@@ -95,7 +99,7 @@ fn of_pod(pod: &Value) -> Container {
     let probes = ["readinessProbe", "livenessProbe"];
     Container {
         image: container["image"].as_str().unwrap().to_owned(),
-        words: texts(&container["args"]),
+        args: texts(&container["args"]),
         capabilities: texts(&security["capabilities"]["add"]),
         sees_processes: pod["hostPID"] == true,
         mounts: mounts.map(|mount| mount["mountPath"].as_str().unwrap().to_owned()).collect(),
@@ -110,19 +114,19 @@ fn containers(documents: &[Value]) -> Vec<Container> {
     let mut found = Vec::new();
     for document in documents {
         if let Some(services) = document["services"].as_object() {
-            let ours =
+            let blkkin_services =
                 services.values().filter(|service| service["image"].as_str().unwrap().starts_with("blkkin"));
-            found.extend(ours.map(of_compose));
+            found.extend(blkkin_services.map(from_compose));
         } else if document["spec"]["template"].is_object() {
-            found.push(of_pod(&document["spec"]["template"]["spec"]));
+            found.push(from_pod(&document["spec"]["template"]["spec"]));
         }
     }
     found
 }
 
-/// The files that containers find, by the paths that they have there.
-fn files(documents: &[Value], of_compose: bool) -> BTreeMap<String, String> {
-    if of_compose {
+/// Returns the files that containers mount, by their paths in the container.
+fn files(documents: &[Value], from_compose: bool) -> BTreeMap<String, String> {
+    if from_compose {
         let read = |name: &str| {
             let text = fs::read_to_string(format!("{DEPLOY}/compose/{name}.toml")).unwrap();
             (format!("/etc/blkkin/{name}.toml"), text)
@@ -143,85 +147,86 @@ fn files(documents: &[Value], of_compose: bool) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// A container's words, with its files in a folder of this machine in place of the container's own.
-fn words_here(words: &[String], files: &BTreeMap<String, String>, folder: &Path) -> Vec<String> {
-    let here = |path: &str| folder.join(path.trim_start_matches("/etc/blkkin/")).display().to_string();
+/// Returns a container's arguments with its files in a folder of this machine instead.
+fn local_args(args: &[String], files: &BTreeMap<String, String>, folder: &Path) -> Vec<String> {
+    let local_path = |path: &str| folder.join(path.trim_start_matches("/etc/blkkin/")).display().to_string();
     fs::create_dir_all(folder.join("credentials")).unwrap();
     for (path, text) in files {
-        // A certificate that is filled in is that of nobody here.
+        // The certificate authority is a placeholder that does not exist here.
         let lines = text.lines().filter(|line| !line.contains("ssl.ca.location"));
         let text = lines.map(|line| format!("{line}\n")).collect::<String>();
         let token = text.replace(
-            "FILL IN: whoever asks for /metrics says `Authorization: Bearer` and this",
+            "FILL IN: token that clients of /metrics send as `Authorization: Bearer`",
             "0123456789abcdef",
         );
-        fs::write(here(path), token.replace("/etc/blkkin/", &format!("{}/", folder.display()))).unwrap();
+        fs::write(local_path(path), token.replace("/etc/blkkin/", &format!("{}/", folder.display())))
+            .unwrap();
     }
     let word = |word: &String| match files.contains_key(word) {
-        true => here(word),
+        true => local_path(word),
         false => word.replace("$(POD_NAME)", "blkkin-0"),
     };
-    words.iter().map(word).collect()
+    args.iter().map(word).collect()
 }
 
-struct Started(Child);
+struct KillOnDrop(Child);
 
-impl Drop for Started {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// That every word is understood, and what it means too: only the cluster is missing.
-fn assert_understood(words: &[String], folder: &Path) {
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let help = common::run(&[&words[..], &["--help"]].concat());
-    assert_eq!(help.code, Some(0), "{words:?}: {help:?}");
-    if words[0] == "agent" {
-        // What it says last is refused, after all else was read.
-        let run = common::run(&[&words[..], &["--path", "/srv"]].concat());
+/// Asserts that every argument and option is accepted: only the cluster is missing.
+fn assert_accepted(args: &[String], folder: &Path) {
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let help = common::run(&[&args[..], &["--help"]].concat());
+    assert_eq!(help.code, Some(0), "{args:?}: {help:?}");
+    if args[0] == "agent" {
+        // The last argument is refused, after all others were read.
+        let run = common::run(&[&args[..], &["--path", "/srv"]].concat());
         assert!(run.stderr.contains("--path does not work with blkkin agent"), "{run:?}");
         return;
     }
-    let said = folder.join("said");
-    let away = ["--brokers=127.0.0.1:1", "--metrics=off"];
-    let child = common::blkkin(&[&words[..], &away].concat())
+    let output = folder.join("log");
+    let unreachable = ["--brokers=127.0.0.1:1", "--metrics=off"];
+    let child = common::blkkin(&[&args[..], &unreachable].concat())
         .stdout(Stdio::null())
-        .stderr(fs::File::create(&said).unwrap())
+        .stderr(fs::File::create(&output).unwrap())
         .spawn()
         .unwrap();
-    let mut started = Started(child);
-    let waits = || fs::read_to_string(&said).unwrap().contains("retrying until the cluster is usable");
-    let ended = |started: &mut Started| started.0.try_wait().unwrap().is_some();
+    let mut started = KillOnDrop(child);
+    let is_waiting = || fs::read_to_string(&output).unwrap().contains("retrying until the cluster is usable");
+    let ended = |started: &mut KillOnDrop| started.0.try_wait().unwrap().is_some();
     assert!(
-        eventually(|| waits() || ended(&mut started)) && waits(),
-        "{words:?}: {}",
-        fs::read_to_string(&said).unwrap()
+        eventually(|| is_waiting() || ended(&mut started)) && is_waiting(),
+        "{args:?}: {}",
+        fs::read_to_string(&output).unwrap()
     );
 }
 
-/// What a container's words and files say, and what it is given for that.
-fn assert_meant(container: &Container, documents: &[Value]) {
+/// Asserts that a container's arguments and files are valid, and that it has what they need.
+fn assert_container(container: &Container, documents: &[Value]) {
     assert_eq!(container.image, IMAGE);
-    let of_compose = container.words.iter().all(|word| !word.contains("credentials"));
-    let files = files(documents, of_compose);
+    let from_compose = container.args.iter().all(|word| !word.contains("credentials"));
+    let files = files(documents, from_compose);
     let folder = TempDir::new().unwrap();
-    let words = words_here(&container.words, &files, folder.path());
-    assert_understood(&words, folder.path());
-    // A key that is wrong would have been noticed.
-    let options = folder.path().join(format!("{}.toml", words[0]));
+    let args = local_args(&container.args, &files, folder.path());
+    assert_accepted(&args, folder.path());
+    // A wrong key is refused.
+    let options = folder.path().join(format!("{}.toml", args[0]));
     fs::write(&options, fs::read_to_string(&options).unwrap().replace("brokers", "borkers")).unwrap();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    assert!(common::run(&words).stderr.contains("unknown key `borkers`"));
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    assert!(common::run(&args).stderr.contains("unknown key `borkers`"));
 
-    let is_agent = words[0] == "agent";
+    let is_agent = args[0] == "agent";
     assert_eq!((container.sees_processes, container.root), (is_agent, is_agent), "{container:?}");
     assert_eq!(container.capabilities, if is_agent { &CAPABILITIES[..] } else { &[] });
     assert_eq!(container.mounts.iter().any(|mount| mount == "/etc/machine-id"), is_agent);
-    // Probes ask where the service was told to answer.
-    let options = &files[&format!("/etc/blkkin/{}.toml", words[0])];
-    assert_eq!(container.ports.len(), if of_compose { 0 } else { 1 }, "{container:?}");
+    // Probes use the port at which the service listens.
+    let options = &files[&format!("/etc/blkkin/{}.toml", args[0])];
+    assert_eq!(container.ports.len(), if from_compose { 0 } else { 1 }, "{container:?}");
     for port in &container.ports {
         assert!(
             options.contains(&format!("metrics = \"0.0.0.0:{port}\"")) && options.contains("metrics-token")
@@ -242,7 +247,7 @@ fn manifests_fit_their_schemas() {
 }
 
 #[test]
-fn what_does_not_fit_is_found() {
+fn schema_errors_are_found() {
     let schemas = or_skip!(schemas());
     let folder = TempDir::new().unwrap();
     fs::create_dir(folder.path().join("kubernetes")).unwrap();
@@ -259,7 +264,7 @@ fn what_does_not_fit_is_found() {
 }
 
 #[test]
-fn blkkin_understands_what_manifests_say_to_it() {
+fn blkkin_accepts_the_arguments_of_the_manifests() {
     let schemas = or_skip!(schemas());
     if !common::is_root() {
         skip!("an agent refuses its words only after it may trace");
@@ -267,13 +272,13 @@ fn blkkin_understands_what_manifests_say_to_it() {
     let (documents, _) = checked(&schemas, Path::new(DEPLOY));
     let found = containers(&documents);
     assert_eq!(found.len(), 6, "an agent, an aggregator and an exporter of each: {found:?}");
-    // Beside each other: some wait for a cluster that is not there.
+    // In parallel, because some wait for a cluster that does not exist.
     std::thread::scope(|scope| {
         for container in &found {
-            scope.spawn(|| assert_meant(container, &documents));
+            scope.spawn(|| assert_container(container, &documents));
         }
     });
-    // And the unit, where there is no container.
+    // The systemd unit has the same capabilities.
     let unit = fs::read_to_string(format!("{DEPLOY}/../blkkin-agent.service")).unwrap();
     let bounds = CAPABILITIES.map(|name| format!("CAP_{name}")).join(" ");
     assert!(unit.contains(&format!("CapabilityBoundingSet={bounds}\n")), "{unit}");

@@ -1,10 +1,14 @@
-//! A real Prometheus looks at an agent, an aggregator and an exporter that carry the requests of a real disk: what it has is
-//! what they say, its examples are traces that there are, and what configs/ and docs/ tell people to ask for is there.
+//! Metrics of an agent, an aggregator and an exporter, scraped by a real Prometheus while they
+//! process the requests of a real disk.
+//!
+//! *Input*: fio on a loop device. Prometheus must have the same series as the services' `/metrics`,
+//! its exemplars must be traces that were exported, and every metric in `configs/` and `docs/` must
+//! exist. promtool checks the format and the alerts.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 #[path = "../../bus/tests/support/mod.rs"]
@@ -35,61 +39,62 @@ use support::{needs, or_skip};
 const REQUESTS: u32 = 400;
 const CONFIGS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs");
 
-/// One of the three.
+/// Service under test.
 struct Service {
     job: &'static str,
     process: service::Service,
 }
 
 impl Service {
-    /// Started, and at work: it has said `begun`.
-    fn start(disk: &Disk, job: &'static str, words: &[&str], begun: &str) -> Service {
+    /// Starts the service and waits until its log contains `ready_text`.
+    fn start(disk: &Disk, job: &'static str, args: &[&str], ready_text: &str) -> Service {
         let name = job.strip_prefix("blkkin-").unwrap();
-        let words = [&[name, "--metrics", "127.0.0.1:0"], words].concat();
-        let process = service::Service::start(&disk.beside(""), job, &words);
-        assert!(eventually(|| process.said().contains(begun)), "{}", process.said());
+        let args = [&[name, "--metrics", "127.0.0.1:0"], args].concat();
+        let process = service::Service::start(&disk.file(""), job, &args);
+        assert!(eventually(|| process.output().contains(ready_text)), "{}", process.output());
         Service { job, process }
     }
 
     fn address(&self) -> String {
-        metrics::address(&self.process.said()).to_owned()
+        metrics::address(&self.process.output()).to_owned()
     }
 
     fn value(&self, series: &str) -> f64 {
-        // What a service does not know it does not show.
+        // A service omits series without a value.
         let all = metrics::series(&get(&self.address(), "/metrics"));
         let found = all.into_iter().filter(|(labels, _)| labels["__name__"] == series);
         found.map(|(_, value)| value).sum()
     }
 
-    /// Asks it to end; it has nothing to complain of.
+    /// Stops the service, and asserts that it exits without an error.
     fn finish(self) {
-        let (status, said) = self.process.finish();
-        assert_eq!(status, Some(0), "{said}");
+        let (status, log) = self.process.finish();
+        assert_eq!(status, Some(0), "{log}");
     }
 }
 
-/// What fio does to the disk.
+/// Runs fio on the disk.
 fn load(disk: &Disk) {
-    let account = disk.beside("fio.json");
+    let account = disk.file("fio.json");
     let (target, pattern) = (disk.node(), "randwrite");
-    let fio = Fio { target, pattern, jobs: 2, requests: REQUESTS / 2, bytes: 4096, account: &account };
-    let words = fio.words();
-    assert!(Command::new(&words[0]).args(&words[1..]).status().unwrap().success());
+    let fio = Fio { target, pattern, jobs: 2, requests: REQUESTS / 2, bytes: 4096, report: &account };
+    let args = fio.args();
+    assert!(Command::new(&args[0]).args(&args[1..]).status().unwrap().success());
 }
 
-/// All are scraped, and what Prometheus has is what they say, once nothing moves any more.
+/// Asserts that all are scraped, and that Prometheus has the services' own values once they no
+/// longer change.
 fn assert_equal(prometheus: &Prometheus, services: &[&Service; 3]) {
     let up = || prometheus.query("up").unwrap();
     let all = eventually(|| up().values().filter(|value| **value == 1.0).count() == services.len());
     assert!(all, "{:?}", up());
     for service in services {
-        let (mut own, mut theirs) = Default::default();
+        let (mut own, mut scraped) = Default::default();
         let equal = eventually(|| {
             own = metrics::series(&get(&service.address(), "/metrics"));
             let job = service.job;
-            theirs = prometheus.query(&format!("{{job=\"{job}\",__name__=~\"blkkin_.*\"}}")).unwrap();
-            theirs = std::mem::take(&mut theirs)
+            scraped = prometheus.query(&format!("{{job=\"{job}\",__name__=~\"blkkin_.*\"}}")).unwrap();
+            scraped = std::mem::take(&mut scraped)
                 .into_iter()
                 .map(|(mut labels, value)| {
                     labels.retain(|name, _| name != "job" && name != "instance");
@@ -97,33 +102,35 @@ fn assert_equal(prometheus: &Prometheus, services: &[&Service; 3]) {
                 })
                 .collect();
             std::thread::sleep(std::time::Duration::from_millis(200));
-            own == theirs
+            own == scraped
         });
         let differ: Vec<_> =
-            own.iter().filter(|(labels, value)| theirs.get(*labels) != Some(value)).collect();
-        assert!(equal, "{}: {} series, {} there: {differ:?}", service.job, own.len(), theirs.len());
+            own.iter().filter(|(labels, value)| scraped.get(*labels) != Some(value)).collect();
+        assert!(equal, "{}: {} series, {} there: {differ:?}", service.job, own.len(), scraped.len());
         assert!(own.len() > 10, "{own:?}");
     }
 }
 
-/// The traces that Prometheus shows for examples.
-fn examples(prometheus: &Prometheus) -> BTreeSet<String> {
+/// Returns the trace ids of Prometheus' exemplars.
+fn exemplars(prometheus: &Prometheus) -> BTreeSet<String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-    let [start, end] = [now - 3_600, now + 60].map(|moment| moment.to_string());
-    let words = [("query", "blkkin_layer_seconds_bucket"), ("start", &*start), ("end", &*end)];
-    let found = prometheus.ask("query_exemplars", &words).unwrap();
-    let examples = found.as_array().unwrap().iter().flat_map(|of| of["exemplars"].as_array().unwrap());
-    examples.map(|example| example["labels"]["trace_id"].as_str().unwrap().to_owned()).collect()
+    let [start, end] = [now - 3_600, now + 60].map(|time| time.to_string());
+    let args = [("query", "blkkin_layer_seconds_bucket"), ("start", &*start), ("end", &*end)];
+    let found = prometheus.request("query_exemplars", &args).unwrap();
+    let exemplars =
+        found.as_array().unwrap().iter().flat_map(|series| series["exemplars"].as_array().unwrap());
+    exemplars.map(|exemplar| exemplar["labels"]["trace_id"].as_str().unwrap().to_owned()).collect()
 }
 
-/// What the dashboard asks, and labels that have to be in each answer.
-struct Question {
+/// A query of the dashboard, and the labels that each of its results must have.
+struct Query {
     expression: String,
     labels: Vec<String>,
 }
 
-/// Each question of the dashboard, as Grafana would ask it: of its panels, with what their legends name, and of its variables.
-fn questions() -> Vec<Question> {
+/// Returns each query of the dashboard as Grafana sends it: of its panels, with the labels in their
+/// legends, and of its variables.
+fn queries() -> Vec<Query> {
     let dashboard = fs::read_to_string(format!("{CONFIGS}/grafana-dashboard.json")).unwrap();
     let dashboard: Value = serde_json::from_str(&dashboard).unwrap();
     let filled = |expression: &str| {
@@ -132,26 +139,26 @@ fn questions() -> Vec<Question> {
     };
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let targets = list(&dashboard["panels"]).into_iter().flat_map(|panel| list(&panel["targets"]));
-    let of_panel = |target: Value| {
+    let query_of_panel = |target: Value| {
         let legend = target["legendFormat"].as_str().unwrap();
         let labels =
             legend.split("{{").skip(1).map(|rest| rest.split("}}").next().unwrap().trim().to_owned());
-        Question { expression: filled(target["expr"].as_str().unwrap()), labels: labels.collect() }
+        Query { expression: filled(target["expr"].as_str().unwrap()), labels: labels.collect() }
     };
     let variables = list(&dashboard["templating"]["list"]).into_iter().filter(|one| one["type"] == "query");
-    let of_variable = |variable: Value| {
+    let query_of_variable = |variable: Value| {
         let query = variable["query"]["query"].as_str().unwrap();
         let inner = query.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')')).unwrap();
         let (series, label) = inner.rsplit_once(", ").unwrap();
-        Question {
+        Query {
             expression: format!("count by ({label}) ({})", filled(series)),
             labels: vec![label.to_owned()],
         }
     };
-    targets.map(of_panel).chain(variables.map(of_variable)).collect()
+    targets.map(query_of_panel).chain(variables.map(query_of_variable)).collect()
 }
 
-/// Names of metrics in a text.
+/// Returns the names of metrics in a text.
 fn names(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("blkkin_")).map(str::to_owned).collect()
@@ -164,39 +171,41 @@ fn assert_named(services: &[&Service; 3], prometheus: &Prometheus) {
         .flat_map(|service| metrics::series(&get(&service.address(), "/metrics")))
         .map(|(labels, _)| labels["__name__"].clone())
         .collect();
-    let questions = questions();
-    let expressions: Vec<_> = questions.iter().map(|question| &question.expression).collect();
+    let queries = queries();
+    let expressions: Vec<_> = queries.iter().map(|query| &query.expression).collect();
     assert!(expressions.len() > 30, "{}", expressions.len());
     let rules = fs::read_to_string(format!("{CONFIGS}/prometheus-alerts.yml")).unwrap();
     for text in expressions.iter().copied().chain([&rules]) {
         let unknown: Vec<_> = names(text).into_iter().filter(|name| !exposed.contains(name)).collect();
-        assert!(unknown.is_empty(), "nobody exposes {unknown:?} of {text}");
+        assert!(unknown.is_empty(), "no service exposes {unknown:?} of {text}");
     }
     let empty: Vec<_> = expressions
         .iter()
         .filter(|expression| prometheus.query(expression).unwrap().is_empty())
         .filter(|expression| !expression.ends_with("> 0"))
         .collect();
-    assert!(empty.is_empty(), "nothing to see of {empty:#?}");
-    for Question { expression, labels } in &questions {
+    assert!(empty.is_empty(), "no result for {empty:#?}");
+    for Query { expression, labels } in &queries {
         for series in prometheus.query(expression).unwrap().keys() {
             let unnamed: Vec<_> = labels.iter().filter(|label| !series.contains_key(*label)).collect();
             assert!(unnamed.is_empty(), "no {unnamed:?} in {series:?} of {expression}");
         }
     }
-    // What is exposed is described, and nothing else is. Of daemons: `tests/daemons.rs`; of NBD clients: `tests/two_nodes.rs`;
-    // of probes: `tests/postgres.rs`.
-    let elsewhere = |name: &String| {
-        metrics::is_of_daemons(name) || metrics::is_of_nbd(name) || metrics::is_of_probes(name)
+    // The metrics that are exposed are those in the docs. Those of daemons are checked in
+    // `tests/daemons.rs`, those of NBD clients in `tests/two_nodes.rs`, those of USDT events in
+    // `tests/postgres.rs`.
+    let checked_elsewhere = |name: &String| {
+        metrics::is_lttng_family(name) || metrics::is_nbd_family(name) || metrics::is_usdt_family(name)
     };
-    let described: BTreeSet<_> = metrics::described().into_iter().filter(|name| !elsewhere(name)).collect();
-    assert_eq!(metrics::families(&text), described, "the table in docs/operating.md");
+    let documented: BTreeSet<_> =
+        metrics::documented_families().into_iter().filter(|name| !checked_elsewhere(name)).collect();
+    assert_eq!(metrics::families(&text), documented, "the table in docs/operating.md");
 }
 
-/// Runs the tool on a text; it has nothing to say against it.
-fn promtool(words: &[&str], text: &str) {
+/// Runs promtool on a text, and asserts that it finds no error.
+fn promtool(args: &[&str], text: &str) {
     let mut tool = Command::new(program("promtool").unwrap())
-        .args(words)
+        .args(args)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -204,21 +213,21 @@ fn promtool(words: &[&str], text: &str) {
         .unwrap();
     tool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     let output = tool.wait_with_output().unwrap();
-    let words = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
-    assert!(output.status.success(), "{words:?}\n{text}");
+    let output_text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(output.status.success(), "{output_text:?}\n{text}");
 }
 
 #[test]
-fn prometheus_has_what_the_services_say_and_its_examples_are_traces() {
+fn prometheus_has_the_services_metrics_and_its_exemplars_are_traces() {
     needs!("fio", "losetup");
     or_skip!(program("prometheus"));
     let disk = or_skip!(Disk::raw(64 << 20));
     let broker = or_skip!(Broker::start());
     let brokers = broker.settings().brokers;
-    let spans = disk.beside("spans.json");
+    let spans = disk.file("spans.json");
     let to = format!("zipkin={}", spans.display());
     let cluster = ["--brokers", brokers.as_str()];
-    let spool = disk.beside("spool").display().to_string();
+    let spool = disk.file("spool").display().to_string();
     let agent = [&cluster[..], &["--device", disk.name(), "--spool", &spool]].concat();
     let agent = Service::start(&disk, "blkkin-agent", &agent, "tracing; events go to");
     let aggregator = Service::start(&disk, "blkkin-aggregator", &cluster, "aggregating; events from");
@@ -229,16 +238,16 @@ fn prometheus_has_what_the_services_say_and_its_examples_are_traces() {
     let jobs: Vec<_> = addresses.iter().map(|(job, address)| (*job, address.as_str())).collect();
     let rules = Path::new(CONFIGS).join("prometheus-alerts.yml");
     let prometheus = or_skip!(Prometheus::start(&jobs, &rules));
-    // Rates need a beginning.
+    // A rate needs a first sample.
     let up = eventually(|| prometheus.query("up == 1").unwrap().len() == services.len());
-    assert!(up, "{:#?}", prometheus.ask("targets", &[]));
+    assert!(up, "{:#?}", prometheus.request("targets", &[]));
 
     load(&disk);
-    // A call, a bio and a request each; an end that no program could see is in the agent's books.
+    // A call, a bio and a request per write. The agent counts a missed completion.
     let wanted = f64::from(3 * (REQUESTS - 3));
     let acknowledged = || exporter.value("blkkin_exporter_spans_acknowledged_total");
-    let said = || services.map(|service| service.process.said()).join("\n");
-    assert!(eventually(|| acknowledged() >= wanted), "{} of {wanted}\n{}", acknowledged(), said());
+    let log = || services.map(|service| service.process.output()).join("\n");
+    assert!(eventually(|| acknowledged() >= wanted), "{} of {wanted}\n{}", acknowledged(), log());
     for (service, lag, partitions) in [
         (&aggregator, "blkkin_aggregator_lag_records", "blkkin_aggregator_partitions"),
         (&exporter, "blkkin_exporter_lag_records", "blkkin_exporter_partitions"),
@@ -249,31 +258,35 @@ fn prometheus_has_what_the_services_say_and_its_examples_are_traces() {
     }
     assert_equal(&prometheus, &services);
 
-    let well = |data: Value| {
+    let healthy = |data: Value| {
         let rules = data["groups"][0]["rules"].as_array().unwrap().clone();
         rules.len() == 13 && rules.iter().all(|rule| rule["health"] == "ok")
     };
-    assert!(eventually(|| well(prometheus.ask("rules", &[]).unwrap())), "{:?}", prometheus.ask("rules", &[]));
+    assert!(
+        eventually(|| healthy(prometheus.request("rules", &[]).unwrap())),
+        "{:?}",
+        prometheus.request("rules", &[])
+    );
     assert_named(&services, &prometheus);
     for service in services {
         let plain = get_with(&service.address(), "/metrics", "Accept: text/plain;version=0.0.4\r\n");
         promtool(&["check", "metrics"], plain.split_once("\r\n\r\n").unwrap().1);
     }
 
-    let examples = examples(&prometheus);
+    let exemplars = exemplars(&prometheus);
     agent.finish();
     aggregator.finish();
     exporter.finish();
     let spans: Vec<Value> = serde_json::from_slice(&fs::read(&spans).unwrap()).unwrap();
     let traces: BTreeSet<String> =
         spans.iter().map(|span| span["traceId"].as_str().unwrap().to_owned()).collect();
-    println!("{} traces, {} of them for examples", traces.len(), examples.len());
-    assert!(!examples.is_empty() && examples.is_subset(&traces), "{examples:?}");
+    println!("{} traces, {} of them for examples", traces.len(), exemplars.len());
+    assert!(!exemplars.is_empty() && exemplars.is_subset(&traces), "{exemplars:?}");
 }
 
-/// Each alert, of series that it is about; and none of series of services that are well.
+/// With bad series each alert fires, and with good series none does.
 #[test]
-fn each_alert_fires_when_it_should_and_none_when_all_is_well() {
+fn each_alert_fires_on_bad_series_and_none_on_good_ones() {
     needs!();
     or_skip!(program("promtool"));
     let rules = fs::canonicalize(format!("{CONFIGS}/prometheus-alerts.yml")).unwrap();
@@ -281,7 +294,7 @@ fn each_alert_fires_when_it_should_and_none_when_all_is_well() {
     let text = fs::read_to_string(&rules).unwrap();
     let alerts: BTreeSet<&str> =
         text.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
-    // (series, when all is well, when it is not)
+    // (series, values of a healthy service, values of an unhealthy one)
     let series = [
         ("up{job='blkkin-agent'}", "1x40", "0x40"),
         ("blkkin_records_dropped_total{kind='call'}", "0x40", "0+1x40"),
@@ -309,10 +322,10 @@ fn each_alert_fires_when_it_should_and_none_when_all_is_well() {
             "0+60x40",
         ),
     ];
-    let case = |ill: bool, fires: &[&str]| {
+    let case = |failing: bool, fires: &[&str]| {
         let mut test = "  - interval: 1m\n    input_series:\n".to_owned();
-        for (series, well, not_well) in series {
-            let values = if ill { not_well } else { well };
+        for (series, healthy, unhealthy) in series {
+            let values = if failing { unhealthy } else { healthy };
             test += &format!("      - {{ series: \"{series}\", values: \"{values}\" }}\n");
         }
         let expression = "count by (alertname) (ALERTS{alertstate='firing'})";

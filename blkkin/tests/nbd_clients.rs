@@ -1,14 +1,17 @@
-//! `blkkin run --ust --nbd` around NBD clients that know nothing of it, and the server blkkin-nbd: each request is in one trace with the
-//! server's operation of the same request, and with the system call below that.
+//! NBD clients without instrumentation and the server blkkin-nbd under `blkkin run --ust --nbd`:
+//! each client request is in one trace with the server's daemon span of the same request and its
+//! system call.
 //!
-//! Clients are fio's nbd engine, nbdcopy (both libnbd) and qemu-img. Who asked for what is known twice, by either end's own words: offset
-//! and length, of which no two requests have the same. The disk is full of what looks like replies, and what is written looks like
-//! requests: nothing that is data may be taken for either.
+//! *Input*: fio's nbd engine, nbdcopy (both libnbd) and qemu-img. Offset and length, which no two
+//! requests share, identify a request at both ends. fio's own count gives the number of requests.
+//!
+//! The disk is full of bytes that look like replies, and the written data looks like requests. No
+//! data may be taken for a header.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -23,20 +26,21 @@ use std::path::Path;
 use serde_json::Value;
 
 use common::Run;
+use support::lttng_namespace::LttngNamespace;
 use support::nbd::{server, spans};
-use support::room::Room;
 use support::{needs, or_skip};
 
 const BYTES: u64 = 64 << 20;
 const CONNECTIONS: u64 = 4;
-/// That do requests, unless it is told otherwise.
+/// Default number of the server's worker threads.
 const SERVER_THREADS: usize = 8;
 const EACH: u64 = BYTES / CONNECTIONS;
 /// "Request message" and "Simple reply message" of NBD's doc/proto.md.
 const REQUEST: u32 = 0x2560_9513;
 const REPLY: u32 = 0x6744_6698;
 
-/// A disk of which each 16 bytes are a reply to a request that a client may well have in flight: libnbd counts cookies from 1.
+/// Creates a disk on which each 16 bytes are a reply to a request that may be in flight: libnbd
+/// counts cookies from 1.
 fn home() -> tempfile::TempDir {
     let home = tempfile::tempdir_in("/dev/shm").unwrap();
     let reply = |cookie: u64| [&REPLY.to_be_bytes()[..], &[0; 4], &(cookie % 64).to_be_bytes()].concat();
@@ -45,8 +49,8 @@ fn home() -> tempfile::TempDir {
     home
 }
 
-/// Runs a script around the daemon; `$H` is the folder, `$U` where it listens.
-fn traced(home: &Path, how: &[&str], listen: &str, script: &str) -> Run {
+/// Runs a script around the daemon; `$H` is the folder, `$U` the server's URI.
+fn trace(home: &Path, options: &[&str], listen: &str, script: &str) -> Run {
     let server = server().unwrap();
     let (home, server) = (home.to_str().unwrap(), server.to_str().unwrap());
     let script = format!(
@@ -54,13 +58,14 @@ fn traced(home: &Path, how: &[&str], listen: &str, script: &str) -> Run {
          until [ -s $H/uri ]; do sleep 0.02; done; U=$(head -n 1 $H/uri); {script}; kill $P; wait $P"
     );
     let to = format!("zipkin={home}/spans.json");
-    let words = ["--ust", "--nbd", "--syscall", "pread64", "--syscall", "pwrite64", "--to", &to];
-    let command = common::blkkin(&[&["run"], how, &words[..], &["--", "sh", "-c", &script]].concat());
-    let room = Room::make().unwrap();
-    Run::from(room.moved(&command).output().unwrap())
+    let args = ["--ust", "--nbd", "--syscall", "pread64", "--syscall", "pwrite64", "--to", &to];
+    let command = common::blkkin(&[&["run"], options, &args[..], &["--", "sh", "-c", &script]].concat());
+    let namespace = LttngNamespace::new().unwrap();
+    Run::from(namespace.enter(&command).output().unwrap())
 }
 
-/// fio asks for so many blocks over each connection, each at most once: connections have parts of the disk of their own.
+/// Builds fio's command with this many requests over each connection. No block is requested twice:
+/// each connection has its own part of the disk.
 fn fio(rw: &str, requests: u64) -> String {
     format!(
         "fio --name=t --ioengine=nbd --uri=\"$U\" --rw={rw} --bs=4k --iodepth=8 --numjobs={CONNECTIONS} --thread \
@@ -77,12 +82,12 @@ fn number(span: &Value, key: &str) -> Option<i64> {
     span["tags"][key].as_str()?.parse().ok()
 }
 
-/// What both ends say that was asked.
-fn asked(span: &Value) -> (i64, i64) {
+/// Returns offset and length of a request, as either end recorded them.
+fn extent(span: &Value) -> (i64, i64) {
     (number(span, "nbd.offset").unwrap(), number(span, "nbd.length").unwrap())
 }
 
-/// Operations of this name, of clients and of servers.
+/// Returns the client spans and the server spans of this name.
 fn ends<'a>(spans: &'a [Value], name: &str) -> [Vec<&'a Value>; 2] {
     ["CLIENT", "SERVER"].map(|kind| {
         let all = spans.iter().filter(|span| word(span, "name") == name && word(span, "kind") == kind);
@@ -90,77 +95,83 @@ fn ends<'a>(spans: &'a [Value], name: &str) -> [Vec<&'a Value>; 2] {
     })
 }
 
-/// The numbers of `nbd: 8000 requests, 8000 replies, 8000 linked to a daemon's span`.
-fn told(run: &Run) -> Vec<u64> {
+/// Parses the numbers of `nbd: 8000 requests, 8000 replies, 8000 linked to a daemon's span`.
+fn nbd_counts(run: &Run) -> Vec<u64> {
     let line = run.stderr.lines().find(|line| line.contains(" replies")).unwrap_or_default();
     let numbers = line.split(|letter: char| !letter.is_ascii_digit());
     numbers.filter_map(|number| number.parse().ok()).collect()
 }
 
-/// Each request of the client's has one operation of the server's below it, and no other's; each of those has calls of its own. How
-/// many there are.
-fn each_meets_its_own(spans: &[Value], name: &str, call: &str, unknown_max: usize) -> u64 {
+/// Asserts that each client request has exactly one child, the server's span of the same request,
+/// and that this one has its own system calls. Returns the number of requests.
+fn assert_each_request_has_its_server_span(
+    spans: &[Value],
+    name: &str,
+    call: &str,
+    unknown_max: usize,
+) -> u64 {
     let [clients, servers] = ends(spans, name);
-    let asks: HashMap<&str, &Value> = clients.iter().map(|span| (word(span, "id"), *span)).collect();
-    assert_eq!(asks.len(), clients.len(), "each span once");
-    let mut met: BTreeMap<&str, u64> = BTreeMap::new();
+    let requests: HashMap<&str, &Value> = clients.iter().map(|span| (word(span, "id"), *span)).collect();
+    assert_eq!(requests.len(), clients.len(), "each span once");
+    let mut children: BTreeMap<&str, u64> = BTreeMap::new();
     for server in &servers {
-        let client = asks.get(word(server, "parentId"));
-        let client = client.unwrap_or_else(|| panic!("{server} met nobody"));
+        let client = requests.get(word(server, "parentId"));
+        let client = client.unwrap_or_else(|| panic!("{server} has no client span"));
         assert_eq!(word(server, "traceId"), word(client, "traceId"));
-        assert_eq!(asked(server), asked(client), "{server} below {client}");
+        assert_eq!(extent(server), extent(client), "{server} as a child of {client}");
         let link = server["tags"]["blkkin.link"].as_str().unwrap();
         assert!(link.starts_with("rule: nbd connection and cookie"), "{link}");
         assert_eq!(number(server, "blkkin.clock.shift.ns"), Some(0), "one clock: {server}");
-        let [sent, taken] = [client, server].map(|span| number(span, "blkkin.start.ns").unwrap());
-        assert!(sent <= taken, "{server} before {client}");
-        *met.entry(word(client, "id")).or_default() += 1;
+        let [sent, received] = [client, server].map(|span| number(span, "blkkin.start.ns").unwrap());
+        assert!(sent <= received, "{server} before {client}");
+        *children.entry(word(client, "id")).or_default() += 1;
     }
-    assert!(met.values().all(|count| *count == 1), "one request, one operation");
-    assert_eq!(met.len(), clients.len(), "each request is heard");
-    let mut called: HashMap<&str, u64> = HashMap::new();
+    assert!(children.values().all(|count| *count == 1), "one request, one server span");
+    assert_eq!(children.len(), clients.len(), "each request has a server span");
+    let mut calls: HashMap<&str, u64> = HashMap::new();
     let by_id: HashMap<&str, &Value> = servers.iter().map(|span| (word(span, "id"), *span)).collect();
     for span in spans.iter().filter(|span| word(span, "name") == call) {
         let Some(server) = by_id.get(word(span, "parentId")) else { continue };
         assert_eq!(word(span, "traceId"), word(server, "traceId"), "{span}");
-        let (offset, length) = asked(server);
-        let called_at = number(span, "blkkin.offset").unwrap();
-        assert!((offset..offset + length).contains(&called_at), "{span} below {server}");
-        *called.entry(word(server, "id")).or_default() += 1;
+        let (offset, length) = extent(server);
+        let call_offset = number(span, "blkkin.offset").unwrap();
+        assert!((offset..offset + length).contains(&call_offset), "{span} as a child of {server}");
+        *calls.entry(word(server, "id")).or_default() += 1;
     }
-    // By number, as raw_tp knows children, a thread is known from its first call on, and that one is below nothing: eight at the most.
-    let unknown = servers.len() - called.len();
-    assert!(unknown <= unknown_max, "{unknown} operations without a {call}");
+    // With raw_tp, which finds children by number, a thread is known from its first call on, and
+    // that call has no parent: up to eight calls.
+    let unknown = servers.len() - calls.len();
+    assert!(unknown <= unknown_max, "{unknown} server spans without a {call}");
     let mut traces: Vec<_> = clients.iter().map(|span| word(span, "traceId")).collect();
     traces.sort_unstable();
     traces.dedup();
-    assert_eq!(traces.len(), clients.len(), "each request is a trace of its own");
+    assert_eq!(traces.len(), clients.len(), "each request has its own trace");
     clients.len() as u64
 }
 
-/// The slowest are drawn from who asked down to the call.
-fn drawn(page: &str, call: &str) {
+/// Asserts that the report draws the slowest operations from the client down to the system call.
+fn assert_report_draws(page: &str, call: &str) {
     let (_, page) = page.split_once("the 5 slowest operations").unwrap_or_else(|| panic!("{page}"));
     let (page, _) = page.split_once("slowest requests").unwrap_or((page, ""));
-    let row = |words: &str| page.lines().filter(|line| line.trim_start().starts_with(words)).count();
-    for words in ["fio: nbd ", "blkkin-nbd: nbd ", "in transit"] {
-        assert_eq!(row(words), 5, "{words}: {page}");
+    let row = |text: &str| page.lines().filter(|line| line.trim_start().starts_with(text)).count();
+    for text in ["fio: nbd ", "blkkin-nbd: nbd ", "in transit"] {
+        assert_eq!(row(text), 5, "{text}: {page}");
     }
-    // Wherever the line was broken.
-    let words = page.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(row(call) >= 4 && words.contains(" in transit to and from blkkin-nbd"), "{page}");
+    // Without line breaks.
+    let joined = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(row(call) >= 4 && joined.contains(" in transit to and from blkkin-nbd"), "{page}");
     assert_eq!(row("fio → blkkin-nbd · pid "), 5, "{page}");
     println!("{page}");
 }
 
 #[test]
-fn the_slowest_are_told_as_trees_each_of_one_request() {
+fn the_slowest_operations_are_trees_of_one_request_each() {
     needs!("fio", "lttng", "lttng-relayd", "nsenter");
     or_skip!(server());
     let home = home();
     let listen = format!("--unix {}/socket", home.path().display());
     let json = format!("--json={}/report.json", home.path().display());
-    let run = traced(home.path(), &[&json, "--slowest", "200"], &listen, &fio("randread", 1_000));
+    let run = trace(home.path(), &[&json, "--slowest", "200"], &listen, &fio("randread", 1_000));
     assert_eq!(run.code, Some(0), "{run:?}");
     let report = fs::read(home.path().join("report.json")).unwrap();
     let report: Value = serde_json::from_slice(&report).unwrap();
@@ -174,9 +185,9 @@ fn the_slowest_are_told_as_trees_each_of_one_request() {
         note.unwrap_or_else(|| panic!("{one}"))["value"].as_i64().unwrap()
     };
     let reads: Vec<&Value> = trees.iter().filter(|tree| tree["operation"] == "nbd read").collect();
-    assert!(reads.len() > 150, "but for what opens and closes connections: {}", reads.len());
+    assert!(reads.len() > 150, "all except opening and closing of connections: {}", reads.len());
     let spans = spans(home.path());
-    let shown: HashMap<&str, &str> =
+    let trace_ids: HashMap<&str, &str> =
         spans.iter().map(|span| (word(span, "id"), word(span, "traceId"))).collect();
     for tree in reads {
         assert_eq!((&tree["service"], &tree["link"]), (&Value::from("fio"), &Value::Null), "{tree}");
@@ -188,158 +199,167 @@ fn the_slowest_are_told_as_trees_each_of_one_request() {
         let read = call["call"].as_str().unwrap();
         let offset = note(tree, "nbd.offset").to_string();
         assert!(read.starts_with("pread64(") && read.contains(&offset), "{call}");
-        // All of its time is somewhere, and nowhere twice.
+        // The latency classes add up to the duration.
         let classes = ["device", "block_queue", "journal", "calls", "cpu_wait", "programs", "way", "own"];
         let split = classes.map(|class| tree[format!("{class}_ns")].as_u64().unwrap());
         assert_eq!(split.iter().sum::<u64>(), tree["duration_ns"].as_u64().unwrap(), "{tree}");
-        // The very trace that is shown elsewhere, of both.
+        // The report and Zipkin have the same trace id.
         let trace = tree["trace"].as_str().unwrap();
         for one in [tree, server] {
-            assert_eq!(shown.get(one["span"].as_str().unwrap()), Some(&trace), "{one}");
+            assert_eq!(trace_ids.get(one["span"].as_str().unwrap()), Some(&trace), "{one}");
         }
     }
 }
 
-fn fio_meets(how: &[&str], listen: &str, rw: &str, requests: u64) {
+fn assert_fio_linked(options: &[&str], listen: &str, rw: &str, requests: u64) {
     needs!("fio", "lttng", "lttng-relayd", "nsenter");
     or_skip!(server());
     let home = home();
     let run =
-        traced(home.path(), how, &listen.replace("$H", home.path().to_str().unwrap()), &fio(rw, requests));
+        trace(home.path(), options, &listen.replace("$H", home.path().to_str().unwrap()), &fio(rw, requests));
     assert_eq!(run.code, Some(0), "{run:?}");
     let spans = spans(home.path());
     let (name, call) = if rw == "randread" { ("nbd read", "pread64") } else { ("nbd write", "pwrite64") };
     let [clients, servers] = ends(&spans, name);
-    assert_eq!(clients.len() as u64, CONNECTIONS * requests, "as many as fio says: {}", run.stderr);
+    assert_eq!(clients.len() as u64, CONNECTIONS * requests, "the number of fio's requests: {}", run.stderr);
     assert_eq!(servers.len(), clients.len(), "{}", run.stderr);
-    let unknown_max = if how.contains(&"raw_tp") { SERVER_THREADS } else { 0 };
-    assert_eq!(each_meets_its_own(&spans, name, call, unknown_max), CONNECTIONS * requests);
+    let unknown_max = if options.contains(&"raw_tp") { SERVER_THREADS } else { 0 };
+    assert_eq!(
+        assert_each_request_has_its_server_span(&spans, name, call, unknown_max),
+        CONNECTIONS * requests
+    );
     assert!(clients.iter().all(|one| one["localEndpoint"]["serviceName"] == "fio"), "{}", clients[0]);
     assert!(clients.iter().all(|one| one.get("error").is_none() && one["tags"].get("error").is_none()));
-    let told = told(&run);
+    let nbd_counts = nbd_counts(&run);
     assert!(
-        told[0] >= CONNECTIONS * requests && told.iter().all(|count| *count == told[0]),
+        nbd_counts[0] >= CONNECTIONS * requests && nbd_counts.iter().all(|count| *count == nbd_counts[0]),
         "{}",
         run.stderr
     );
-    // Nothing was missed, and nothing that is data was taken for a header.
-    for trouble in
-        ["no reply that was seen", "replies without a request", "partial header", "records were lost"]
-    {
-        assert!(!run.stderr.contains(trouble), "{}", run.stderr);
+    // No event was missed, and no data was taken for a header.
+    for warning in ["no observed reply", "replies without a request", "partial header", "records were lost"] {
+        assert!(!run.stderr.contains(warning), "{}", run.stderr);
     }
     let looked_like_requests = run.stderr.contains("within expected data");
     assert_eq!(looked_like_requests, rw == "randwrite", "{}", run.stderr);
-    drawn(&run.stderr, call);
-    println!("{} requests, each met its own: {rw} {listen} {how:?}", CONNECTIONS * requests);
+    assert_report_draws(&run.stderr, call);
+    println!(
+        "{} requests, each linked to its server span: {rw} {listen} {options:?}",
+        CONNECTIONS * requests
+    );
 }
 
 #[test]
-fn reads_of_fio_by_unix_sockets_meet_the_operations_that_answered_them() {
-    fio_meets(&[], "--unix $H/socket", "randread", 2_000);
+fn reads_of_fio_over_unix_sockets_are_linked() {
+    assert_fio_linked(&[], "--unix $H/socket", "randread", 2_000);
 }
 
 #[test]
-fn reads_of_fio_by_tcp_meet_them_as_well() {
-    fio_meets(&[], "--tcp 127.0.0.1:0", "randread", 1_000);
+fn reads_of_fio_over_tcp_are_linked() {
+    assert_fio_linked(&[], "--tcp 127.0.0.1:0", "randread", 1_000);
 }
 
 #[test]
-fn writes_of_what_looks_like_requests_are_writes_and_nothing_else() {
-    fio_meets(&[], "--unix $H/socket", "randwrite", 1_000);
+fn written_data_that_looks_like_requests_is_not_parsed() {
+    assert_fio_linked(&[], "--unix $H/socket", "randwrite", 1_000);
 }
 
 #[test]
-fn the_untyped_kind_of_probe_sees_the_same() {
-    fio_meets(&["--attach", "raw_tp"], "--tcp 127.0.0.1:0", "randread", 500);
+fn the_untyped_attach_kind_links_the_same() {
+    assert_fio_linked(&["--attach", "raw_tp"], "--tcp 127.0.0.1:0", "randread", 500);
 }
 
-/// Each read of the server's is below somebody's request for the same, and no request is without one.
-fn copy_meets(script: &str, service: &str) {
+/// Asserts that each read of the server is a child of a client's request for the same bytes, and
+/// that every request has one.
+fn assert_copy_linked(script: &str, service: &str) {
     let home = home();
     let listen = format!("--unix {}/socket", home.path().display());
-    let run = traced(home.path(), &[], &listen, script);
+    let run = trace(home.path(), &[], &listen, script);
     assert_eq!(run.code, Some(0), "{run:?}");
     let spans = spans(home.path());
-    let count = each_meets_its_own(&spans, "nbd read", "pread64", 0);
+    let count = assert_each_request_has_its_server_span(&spans, "nbd read", "pread64", 0);
     let [clients, _] = ends(&spans, "nbd read");
-    let bytes: i64 = clients.iter().map(|one| asked(one).1).sum();
-    assert!(bytes as u64 >= BYTES, "{bytes} bytes asked for: {}", run.stderr);
+    let bytes: i64 = clients.iter().map(|one| extent(one).1).sum();
+    assert!(bytes as u64 >= BYTES, "{bytes} bytes requested: {}", run.stderr);
     assert!(clients.iter().all(|one| one["localEndpoint"]["serviceName"] == service), "{}", clients[0]);
-    assert!(!run.stderr.contains("no reply that was seen"), "{}", run.stderr);
-    println!("{service}: {count} reads, each met its own");
+    assert!(!run.stderr.contains("no observed reply"), "{}", run.stderr);
+    println!("{service}: {count} reads, each linked to its server span");
 }
 
 #[test]
-fn reads_of_nbdcopy_meet_the_operations_that_answered_them() {
+fn reads_of_nbdcopy_are_linked() {
     needs!("nbdcopy", "lttng", "lttng-relayd", "nsenter");
     or_skip!(server());
-    copy_meets("nbdcopy \"$U\" null:", "nbdcopy");
+    assert_copy_linked("nbdcopy \"$U\" null:", "nbdcopy");
 }
 
 #[test]
-fn reads_of_qemu_which_receives_magics_by_themselves_meet_them_too() {
+fn reads_of_qemu_which_receives_magics_alone_are_linked() {
     needs!("qemu-img", "lttng", "lttng-relayd", "nsenter");
     or_skip!(server());
-    copy_meets("qemu-img convert -f raw -O raw \"$U\" $H/copy", "qemu-img");
+    assert_copy_linked("qemu-img convert -f raw -O raw \"$U\" $H/copy", "qemu-img");
 }
 
-/// What the hostile program is told by.
-const STRANGER: &str = "BLKKIN_TEST_STRANGER";
+/// Environment variable that turns [`unrelated_program`] on.
+const UNRELATED: &str = "BLKKIN_TEST_UNRELATED";
 
 fn request(cookie: u64, offset: u64) -> Vec<u8> {
-    let words =
+    let parts =
         [&REQUEST.to_be_bytes()[..], &[0; 4], &cookie.to_be_bytes(), &offset.to_be_bytes(), &[0, 0, 16, 0]];
-    words.concat()
+    parts.concat()
 }
 
-/// Not a test by itself: writes what looks like requests to what is no NBD server, when it is told to.
+/// Child program of other tests, which does nothing without the environment variable. It writes
+/// bytes that look like requests to files, pipes and sockets without an NBD server.
 #[test]
-fn stranger() {
-    let Some(folder) = std::env::var_os(STRANGER) else { return };
+fn unrelated_program() {
+    let Some(folder) = std::env::var_os(UNRELATED) else { return };
     fs::write(Path::new(&folder).join("file"), request(1, 4096)).unwrap();
     let (mut out, mut into) = std::io::pipe().unwrap();
     into.write_all(&request(2, 8192)).unwrap();
     out.read_exact(&mut [0; 28]).unwrap();
-    // A socket, and at its other end somebody who answers another request.
+    // A socket whose other end replies to another request.
     let (mut client, mut other) = UnixStream::pair().unwrap();
     client.write_all(&request(3, 12_288)).unwrap();
     other.read_exact(&mut [0; 28]).unwrap();
     let reply = [&REPLY.to_be_bytes()[..], &[0; 4], &4_u64.to_be_bytes()].concat();
     other.write_all(&reply).unwrap();
     client.read_exact(&mut [0; 16]).unwrap();
-    // Half of a header, and a socket on which nothing was asked and that answers all the same.
+    // A partial header, and a socket that receives a reply without a request.
     client.write_all(&request(5, 0)[..20]).unwrap();
-    let (mut quiet, mut loud) = UnixStream::pair().unwrap();
-    loud.write_all(&reply).unwrap();
-    quiet.read_exact(&mut [0; 16]).unwrap();
+    let (mut receiver, mut sender) = UnixStream::pair().unwrap();
+    sender.write_all(&reply).unwrap();
+    receiver.read_exact(&mut [0; 16]).unwrap();
 }
 
 #[test]
-fn what_only_looks_like_requests_is_nothing_or_has_no_answer() {
+fn data_that_only_looks_like_requests_has_no_server_span() {
     needs!();
     let home = tempfile::tempdir().unwrap();
     let to = format!("zipkin={}/spans.json", home.path().display());
     let program = std::env::current_exe().unwrap();
-    let words = ["run", "--nbd", "--to", &to, "--", program.to_str().unwrap(), "--exact", "stranger"];
-    let run = Run::from(common::blkkin(&words).env(STRANGER, home.path()).output().unwrap());
+    let args = ["run", "--nbd", "--to", &to, "--", program.to_str().unwrap(), "--exact", "unrelated_program"];
+    let run = Run::from(common::blkkin(&args).env(UNRELATED, home.path()).output().unwrap());
     assert_eq!(run.code, Some(0), "{run:?}");
     let spans = spans(home.path());
     let [clients, servers] = ends(&spans, "nbd read");
     let [one] = clients[..] else { panic!("{clients:?}") };
     assert!(servers.is_empty(), "{servers:?}");
-    assert_eq!((asked(one), number(one, "nbd.cookie")), ((12_288, 4096), Some(3)));
+    assert_eq!((extent(one), number(one, "nbd.cookie")), ((12_288, 4096), Some(3)));
     assert_eq!(one["tags"]["nbd.reply"], "not observed", "{one}");
     assert!(one["tags"]["blkkin.incomplete"].is_string(), "{one}");
-    assert_eq!(told(&run), [1, 0, 0], "{}", run.stderr);
-    for said in ["1 requests have no reply", "1 replies without a request", "1 buffers with a partial header"]
-    {
-        assert!(run.stderr.contains(said), "{said}: {}", run.stderr);
+    assert_eq!(nbd_counts(&run), [1, 0, 0], "{}", run.stderr);
+    for warning in [
+        "1 requests have no observed reply",
+        "1 replies without a request",
+        "1 buffers with a partial header",
+    ] {
+        assert!(run.stderr.contains(warning), "{warning}: {}", run.stderr);
     }
 }
 
 #[test]
-fn kinds_that_are_put_at_functions_are_refused_in_words() {
+fn function_attach_kinds_are_refused_with_the_alternatives() {
     needs!();
     let run = common::run(&["run", "--nbd", "--attach", "kprobe", "--", "true"]);
     assert_eq!(run.code, Some(125), "{run:?}");
@@ -347,13 +367,13 @@ fn kinds_that_are_put_at_functions_are_refused_in_words() {
 }
 
 #[test]
-fn who_does_not_ask_for_it_sees_nothing_of_it() {
+fn without_the_option_no_nbd_request_is_recorded() {
     needs!();
     let home = tempfile::tempdir().unwrap();
     let to = format!("zipkin={}/spans.json", home.path().display());
     let program = std::env::current_exe().unwrap();
-    let words = ["run", "--to", &to, "--", program.to_str().unwrap(), "--exact", "stranger"];
-    let run = Run::from(common::blkkin(&words).env(STRANGER, home.path()).output().unwrap());
+    let args = ["run", "--to", &to, "--", program.to_str().unwrap(), "--exact", "unrelated_program"];
+    let run = Run::from(common::blkkin(&args).env(UNRELATED, home.path()).output().unwrap());
     assert_eq!(run.code, Some(0), "{run:?}");
     assert!(!run.stderr.contains("nbd:"), "{}", run.stderr);
     let spans = spans(home.path());

@@ -1,10 +1,11 @@
-//! A kernel without type information, as far as blkkin can see: in a mount namespace of its own nothing lies where the
-//! kernel says its types.
+//! A kernel without type information (BTF): blkkin refuses to trace, with one error and its remedy.
+//!
+//! *Input*: a mount namespace in which an empty file system covers `/sys/kernel/btf`.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -15,7 +16,7 @@ use std::process::Command;
 use common::{Run, blkkin};
 use support::needs;
 
-/// Where the kernel says its types.
+/// Folder in which the kernel publishes its types.
 const TYPES: &str = "/sys/kernel/btf";
 
 #[test]
@@ -32,24 +33,24 @@ fn a_trace_is_refused_with_one_error_and_the_command_does_not_run() {
 }
 
 #[test]
-fn doctor_says_what_is_missing_and_that_nothing_was_tried() {
+fn doctor_reports_the_missing_types_and_tries_no_probe() {
     needs!("unshare", "mount");
     let run = without_types(&["doctor", "--json"]);
     assert_eq!(run.code, Some(1), "{run:?}");
-    let said: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
-    assert_eq!(said["works"], false);
-    let types = said["checks"].as_array().unwrap().iter().find(|check| check["name"] == "type information");
-    assert_eq!(types.unwrap()["status"], "fails", "{said:#}");
-    assert!(types.unwrap()["remedy"].as_str().unwrap().contains("CONFIG_DEBUG_INFO_BTF=y"), "{said:#}");
-    for probe in said["probes"].as_array().unwrap() {
+    let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(report["works"], false);
+    let types = report["checks"].as_array().unwrap().iter().find(|check| check["name"] == "type information");
+    assert_eq!(types.unwrap()["status"], "fails", "{report:#}");
+    assert!(types.unwrap()["remedy"].as_str().unwrap().contains("CONFIG_DEBUG_INFO_BTF=y"), "{report:#}");
+    for probe in report["probes"].as_array().unwrap() {
         assert_eq!(probe["verdict"], "unknown", "{probe:#}");
         assert!(probe["reason"].as_str().unwrap().contains("no type information"), "{probe:#}");
     }
 }
 
-/// blkkin where its view of the kernel's types is an empty folder; nobody else's is.
-fn without_types(words: &[&str]) -> Run {
-    let inner = blkkin(words);
+/// Runs blkkin in a mount namespace in which the folder of types is empty.
+fn without_types(args: &[&str]) -> Run {
+    let inner = blkkin(args);
     let mut command = Command::new("unshare");
     let script = format!("mount -t tmpfs none {TYPES} && exec \"$@\"");
     command.args(["--mount", "sh", "-c", &script, "sh"]).arg(inner.get_program()).args(inner.get_args());

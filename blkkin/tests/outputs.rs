@@ -1,4 +1,7 @@
-//! Where report and spans go, and what happens when they cannot. These run the tracer and need root.
+//! Destinations of report and spans, and failures to write them.
+//!
+//! *Input*: short commands under the real tracer (root only). Standard output, standard error, JSON
+//! report and span files are compared with each other.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -21,7 +24,7 @@ macro_rules! needs_root {
 }
 
 #[test]
-fn commands_stdout_is_its_own_and_the_report_is_on_stderr() {
+fn stdout_is_the_commands_and_the_report_is_on_stderr() {
     needs_root!();
     let run = run(&["run", "--", "echo", "words"]);
     assert_eq!((run.code, run.stdout.as_str()), (Some(0), "words\n"));
@@ -33,12 +36,12 @@ fn commands_stdout_is_its_own_and_the_report_is_on_stderr() {
 }
 
 #[test]
-fn what_the_command_leaves_running_is_said_unless_a_machine_reads() {
+fn processes_left_running_are_reported_in_text_but_not_in_json() {
     needs_root!();
-    // Ends with the test, whose end of the pipe closes then. (A shell gives /dev/null to what it puts in the
-    // background, unless told otherwise.)
+    // `cat` ends with the test, which then closes its end of the pipe. (A shell redirects the input
+    // of background jobs to /dev/null unless it is redirected explicitly.)
     let script = "exec 3<&0; cat <&3 >/dev/null 2>&1 & exit 4";
-    for (options, said) in [
+    for (options, reported) in [
         (&["run", "--", "sh", "-c", script][..], true),
         (&["run", "--json", "--", "sh", "-c", script], false),
     ] {
@@ -47,21 +50,25 @@ fn what_the_command_leaves_running_is_said_unless_a_machine_reads() {
         let output = child.wait_with_output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(4), "{stderr}");
-        assert_eq!(stderr.contains("1 process that the command started is still running"), said, "{stderr}");
+        assert_eq!(
+            stderr.contains("1 process that the command started is still running"),
+            reported,
+            "{stderr}"
+        );
     }
 }
 
 #[test]
-fn a_ring_too_small_is_counted_and_nothing_is_said_that_is_not_known() {
+fn drops_of_a_small_ring_are_counted_and_nothing_unknown_is_reported() {
     needs_root!();
     let run = run(&["run", "--ring-size", "4K", "--", "find", "/usr/share", "-name", "nothing"]);
     assert_eq!(run.code, Some(0), "{run:?}");
     assert!(run.stderr.contains("dropped (ring full)"), "{run:?}");
-    assert!(!run.stderr.contains("still running"), "its end was lost, not missing: {run:?}");
+    assert!(!run.stderr.contains("still running"), "its exit event was lost, so this is unknown: {run:?}");
 }
 
 #[test]
-fn json_takes_the_place_of_the_text() {
+fn json_replaces_the_text() {
     needs_root!();
     let run = run(&["run", "--json", "--", "echo", "words"]);
     let report: Value = serde_json::from_str(&run.stderr).unwrap();
@@ -70,7 +77,7 @@ fn json_takes_the_place_of_the_text() {
 }
 
 #[test]
-fn json_and_spans_go_to_files_as_asked() {
+fn json_and_spans_go_to_the_given_files() {
     needs_root!();
     let folder = tempfile::tempdir().unwrap();
     let (report, spans) = (folder.path().join("report.json"), folder.path().join("spans.json"));
@@ -94,7 +101,7 @@ fn detail_2_has_every_argument() {
     let run = run(&["run", "--detail", "2", "--syscall", "close", "--to", &to, "--", "true"]);
     assert_eq!(run.code, Some(0), "{run:?}");
     let spans: Vec<Value> = serde_json::from_str(&fs::read_to_string(spans).unwrap()).unwrap();
-    // Its pages may come from the disk: those spans are of bios.
+    // Its pages may come from the disk, so there can be spans of bios.
     let calls: Vec<&Value> = spans.iter().filter(|span| span["name"] == "close").collect();
     assert!(!calls.is_empty());
     for span in calls {
@@ -104,14 +111,14 @@ fn detail_2_has_every_argument() {
 }
 
 #[test]
-fn no_report_is_silence() {
+fn no_report_prints_nothing() {
     needs_root!();
     let run = run(&["run", "--no-report", "--", "true"]);
     assert_eq!((run.code, run.stdout.as_str(), run.stderr.as_str()), (Some(0), "", ""));
 }
 
 #[test]
-fn a_full_disk_is_said_and_the_status_is_still_commands() {
+fn a_full_disk_is_reported_and_the_status_is_the_commands() {
     needs_root!();
     let run = run(&["run", "--json=/dev/full", "--", "sh", "-c", "exit 3"]);
     assert_eq!(run.code, Some(3), "{run:?}");
@@ -121,9 +128,9 @@ fn a_full_disk_is_said_and_the_status_is_still_commands() {
 }
 
 #[test]
-fn a_server_that_is_away_is_said_and_the_status_is_still_commands() {
+fn an_unreachable_server_is_reported_and_the_status_is_the_commands() {
     needs_root!();
-    // A port that was free a moment ago, and that nobody listens at.
+    // A port that was free a moment ago, without a listener.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let run = run(&["run", "--to", &format!("zipkin=http://127.0.0.1:{port}"), "--", "sh", "-c", "exit 3"]);
     assert_eq!(run.code, Some(3), "{run:?}");
@@ -133,14 +140,14 @@ fn a_server_that_is_away_is_said_and_the_status_is_still_commands() {
 }
 
 #[test]
-fn filters_keep_what_they_say() {
+fn filters_keep_matching_calls_only() {
     needs_root!();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("data.bin");
     let script = format!("echo words > {0}; cat {0} /etc/hostname > /dev/null", file.display());
     let calls = |options: &[&str]| {
-        let words = [&["run", "--json"], options, &["--", "sh", "-c", &script]].concat();
-        let run = run(&words);
+        let args = [&["run", "--json"], options, &["--", "sh", "-c", &script]].concat();
+        let run = run(&args);
         let report: Value = serde_json::from_str(&run.stderr).unwrap_or_else(|_| panic!("{run:?}"));
         let rows = report["calls"].as_array().unwrap().clone();
         rows.into_iter()
@@ -150,9 +157,9 @@ fn filters_keep_what_they_say() {
     let only = calls(&["--syscall", "write", "--path", file.to_str().unwrap()]);
     assert_eq!(only, [("write".to_owned(), Value::from(1))]);
     let only = calls(&["--syscall", "read", "--path", "data.bin"]);
-    assert_eq!(only, [("read".to_owned(), Value::from(2))], "the words, and their end");
+    assert_eq!(only, [("read".to_owned(), Value::from(2))], "the data, and the end of file");
     let only = calls(&["--syscall", "write", "--comm", "cat", "--path", "data.bin"]);
-    assert_eq!(only, [], "it was sh that wrote");
+    assert_eq!(only, [], "sh wrote, not cat");
     assert_eq!(calls(&["--slower-than", "1h"]), []);
     let failed = calls(&[
         "--errors-only",

@@ -1,9 +1,12 @@
-//! By which path a call named its file, and what its file is called: compared with what the task itself did.
+//! Path arguments of system calls, and paths of open files.
+//!
+//! *Input*: calls that a child process makes with known paths. The recorded paths must be those
+//! that the process used.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -17,18 +20,18 @@ use std::ptr::null_mut;
 use blkkin_wire::event::{Captured, SyscallOutcome};
 
 use support::disk::Disk;
-use support::one::{act, file, file_of, text};
 use support::recording::Recording;
+use support::single_process::{c_path, create_file, file_of, record_process};
 use support::tools::identity;
 use support::{needs, or_skip};
 
 #[test]
-fn a_file_is_called_what_it_was_opened_as() {
+fn a_file_has_the_path_by_which_it_was_opened() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
-    let (old, new) = (file(folder.path(), "old", 1), folder.path().join("new"));
-    let (old_name, new_name) = (text(&old), text(&new));
-    let recording = act(move || {
+    let (old, new) = (create_file(folder.path(), "old", 1), folder.path().join("new"));
+    let (old_name, new_name) = (c_path(&old), c_path(&new));
+    let recording = record_process(move || {
         // SAFETY: constants only.
         unsafe {
             let first = libc::open(old_name.as_ptr(), libc::O_WRONLY);
@@ -42,18 +45,18 @@ fn a_file_is_called_what_it_was_opened_as() {
     let paths: Vec<_> = names_at(&recording, "write");
     assert_eq!(paths, [Some(old.clone()), Some(new.clone())]);
     let rename = recording.calls().find(|call| call.call.name().starts_with("rename")).unwrap();
-    let said = rename.paths.each_ref().map(|path| path.as_deref().map(PathBuf::from));
-    assert_eq!(said, [Some(old), Some(new)]);
+    let recorded = rename.paths.each_ref().map(|path| path.as_deref().map(PathBuf::from));
+    assert_eq!(recorded, [Some(old), Some(new)]);
 }
 
 #[test]
-fn long_path_arguments_are_cut_and_counted() {
+fn long_path_arguments_are_truncated_and_counted() {
     needs!();
     let whole = format!("/{}/{}", "a".repeat(127), "b".repeat(127));
-    let cut = format!("/{}/{}", "c".repeat(127), "d".repeat(128));
-    assert_eq!((whole.len(), cut.len()), (256, 257));
-    let (first, second) = (CString::new(whole.clone()).unwrap(), CString::new(cut.clone()).unwrap());
-    let recording = act(move || {
+    let long = format!("/{}/{}", "c".repeat(127), "d".repeat(128));
+    assert_eq!((whole.len(), long.len()), (256, 257));
+    let (first, second) = (CString::new(whole.clone()).unwrap(), CString::new(long.clone()).unwrap());
+    let recording = record_process(move || {
         // SAFETY: strings that outlive the calls.
         unsafe {
             libc::open(first.as_ptr(), libc::O_RDONLY);
@@ -63,32 +66,32 @@ fn long_path_arguments_are_cut_and_counted() {
         }
         0
     });
-    let kept = &cut[..256];
-    let seen: Vec<_> = recording
+    let truncated = &long[..256];
+    let recorded: Vec<_> = recording
         .calls()
         .map(|c| (c.paths_captured, [&c.paths[0], &c.paths[1]].map(|p| p.as_deref())))
         .collect();
     assert_eq!(
-        seen,
+        recorded,
         [
             (Captured::Full, [Some(whole.as_str()), None]),
-            (Captured::Truncated, [Some(kept), None]),
-            (Captured::Truncated, [Some(kept), Some(kept)]),
-            (Captured::Truncated, [Some(whole.as_str()), Some(kept)]),
+            (Captured::Truncated, [Some(truncated), None]),
+            (Captured::Truncated, [Some(truncated), Some(truncated)]),
+            (Captured::Truncated, [Some(whole.as_str()), Some(truncated)]),
         ]
     );
-    assert_eq!(recording.accounts.calls_truncated, 3);
+    assert_eq!(recording.stats.calls_truncated, 3);
 }
 
 #[test]
-fn files_in_the_deepest_folders_lose_the_upper_part_of_their_path_and_are_counted() {
+fn deep_paths_lose_their_upper_part_and_are_counted() {
     const LEVELS: usize = 40;
     needs!();
     let folder = tempfile::tempdir().unwrap();
     let deepest = (0..LEVELS).fold(folder.path().to_owned(), |path, level| path.join(format!("d{level}")));
     fs::create_dir_all(&deepest).unwrap();
-    let target = text(&file(&deepest, "target", 1));
-    let recording = act(move || {
+    let target = c_path(&create_file(&deepest, "target", 1));
+    let recording = record_process(move || {
         // SAFETY: a string that outlives the call.
         unsafe { libc::write(libc::open(target.as_ptr(), libc::O_WRONLY), c"x".as_ptr().cast(), 1) };
         0
@@ -96,13 +99,13 @@ fn files_in_the_deepest_folders_lose_the_upper_part_of_their_path_and_are_counte
     let file = recording.files().find(|file| file.path.ends_with("/target")).unwrap();
     assert_eq!(file.captured, Captured::Truncated, "{file:#?}");
     assert!(file.path.starts_with("…/d") && file.path.ends_with("/d39/target"), "{file:#?}");
-    assert_eq!(recording.accounts.files_truncated, 1);
+    assert_eq!(recording.stats.files_truncated, 1);
 }
 
 #[test]
-fn a_path_that_cannot_be_read_is_said_to_be() {
+fn an_unreadable_path_is_marked_as_faulted() {
     needs!();
-    let recording = act(|| {
+    let recording = record_process(|| {
         // SAFETY: the kernel refuses the address; nothing is read.
         unsafe { libc::open(16 as *const libc::c_char, libc::O_RDONLY) };
         0
@@ -115,17 +118,17 @@ fn a_path_that_cannot_be_read_is_said_to_be() {
     );
 }
 
-/// A probe may not fault pages in. The path here lies in one that the program never touched; the kernel reads it in the
-/// call, so at return it can be read.
+/// A probe cannot fault pages in. This path is in a page that the process never touched. The kernel
+/// faults the page in during the call, so blkkin can read the path at return.
 #[test]
-fn a_path_in_a_page_that_was_not_there_yet_is_read_at_return() {
+fn a_path_in_an_unmapped_page_is_read_at_return() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
-    let target = file(folder.path(), "target", 1);
+    let target = create_file(folder.path(), "target", 1);
     let holder = folder.path().join("holder");
-    fs::write(&holder, text(&target).as_bytes_with_nul()).unwrap();
+    fs::write(&holder, c_path(&target).as_bytes_with_nul()).unwrap();
     let holder = fs::File::open(holder).unwrap();
-    let recording = act(move || {
+    let recording = record_process(move || {
         use std::os::fd::AsRawFd;
         // SAFETY: a new mapping, as long as the file's page.
         unsafe {
@@ -135,7 +138,7 @@ fn a_path_in_a_page_that_was_not_there_yet_is_read_at_return() {
         }
         0
     });
-    let open = recording.named("openat")[0];
+    let open = recording.calls_named("openat")[0];
     assert_eq!(
         (open.paths[0].as_deref(), open.paths_captured),
         (target.to_str(), Captured::Full),
@@ -145,19 +148,19 @@ fn a_path_in_a_page_that_was_not_there_yet_is_read_at_return() {
 }
 
 #[test]
-fn paths_cross_mount_points_and_inode_numbers_are_used_again() {
+fn paths_cross_mount_points_and_inode_numbers_are_reused() {
     needs!("losetup", "mkfs.ext4");
     let disk = or_skip!(Disk::ext4_with(8 << 20, &["-N", "16"]));
     let folder = disk.mount_point();
     let first = folder.join("first");
     fs::write(&first, "1").unwrap();
     let before = identity(&first);
-    // No inode is left but the one that will be free.
+    // Only the inode that will be freed is left.
     let full = (0..64).take_while(|i| fs::write(folder.join(format!("{i}")), "").is_ok()).count();
     assert!(full < 64);
     let second = folder.join("second");
-    let (first_name, second_name) = (text(&first), text(&second));
-    let recording = act(move || {
+    let (first_name, second_name) = (c_path(&first), c_path(&second));
+    let recording = record_process(move || {
         // SAFETY: constants only.
         unsafe {
             let old = libc::open(first_name.as_ptr(), libc::O_WRONLY);
@@ -170,8 +173,8 @@ fn paths_cross_mount_points_and_inode_numbers_are_used_again() {
         0
     });
     let after = identity(&second);
-    assert_eq!(after, before, "the inode number was not used again");
-    let files: Vec<_> = recording.named("write").iter().map(|call| call.file.unwrap().file).collect();
+    assert_eq!(after, before, "the inode number was not reused");
+    let files: Vec<_> = recording.calls_named("write").iter().map(|call| call.file.unwrap().file).collect();
     assert_eq!(files.iter().map(|file| (file.device, file.ino)).collect::<Vec<_>>(), [before, before]);
     assert_ne!(files[0].generation, files[1].generation);
     assert_eq!(names_at(&recording, "write"), [Some(first), Some(second)]);
@@ -180,7 +183,7 @@ fn paths_cross_mount_points_and_inode_numbers_are_used_again() {
     }
 }
 
-/// The paths of the files of all calls of this name, as their traces have them.
+/// Returns the file paths of all calls of this name, as their traces have them.
 fn names_at(recording: &Recording, name: &str) -> Vec<Option<PathBuf>> {
     let mut traces: Vec<_> = recording
         .traces

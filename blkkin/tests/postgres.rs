@@ -1,13 +1,14 @@
-//! `blkkin run --probes` around PostgreSQL as a distribution built it: each query above its own reads, down to the disk.
+//! USDT events of PostgreSQL as a distribution built it, with `blkkin run --probes` and `blkkin
+//! agent --probes`: each query is the parent of its own reads, down to the disk.
 //!
-//! Each of many tables is read by one query in each round. Which file is whose table's the server says, which query names which table the
-//! query's own text; so each read of such a file belongs to one query, whoever made it. How many queries there were the server
-//! counts (pg_stat_statements), and pgbench.
+//! *Input*: a real server in which one query per round reads each of many tables. The server gives
+//! the file of each table and the query's text names the table, so the query of each read is known
+//! independently. The server (pg_stat_statements) and pgbench give the number of queries.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -30,7 +31,7 @@ use serde_json::Value;
 use common::Run;
 use support::disk::Disk;
 use support::live::eventually;
-use support::metrics::{address, described, families, get, is_of_probes, value};
+use support::metrics::{address, documented_families, families, get, is_usdt_family, value};
 use support::nbd::spans;
 use support::service::Service;
 use support::tools::{capture, tool};
@@ -41,14 +42,15 @@ const DISK: u64 = 512 << 20;
 const TABLES: usize = 40;
 const ROUNDS: usize = 5;
 const CLIENTS: usize = 2;
-/// Of pgbench, by each of its clients.
+/// Transactions of each pgbench client.
 const TRANSACTIONS: usize = 100;
-const NOBODY: [&str; 5] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"];
-/// So few buffers that each query reads its table anew. Workers of a parallel query say no end: none are asked for here.
+const UNPRIVILEGED: [&str; 5] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"];
+/// So few buffers that each query reads its table again. No parallel queries, because their workers
+/// have no end event.
 const OPTIONS: &str = "-c listen_addresses= -c shared_buffers=128kB -c autovacuum=off -c shared_preload_libraries=pg_stat_statements \
                        -c max_parallel_workers_per_gather=0 -c pg_stat_statements.track_utility=off -c synchronize_seqscans=off";
 
-/// A cluster of our own, which nobody runs yet.
+/// A cluster for this test, without a running server.
 struct Cluster {
     disk: Disk,
     bin: PathBuf,
@@ -65,14 +67,7 @@ impl Cluster {
         let cluster = Cluster { disk: Disk::ext4(DISK)?, bin };
         capture(tool("chown").arg("65534:65534").arg(cluster.disk.mount_point()))?;
         let data = cluster.data().display().to_string();
-        capture(cluster.as_nobody("initdb").args([
-            "-D",
-            &data,
-            "--auth=trust",
-            "--no-sync",
-            "-U",
-            "nobody",
-        ]))?;
+        capture(cluster.as_user("initdb").args(["-D", &data, "--auth=trust", "--no-sync", "-U", "nobody"]))?;
         Ok(cluster)
     }
 
@@ -80,58 +75,60 @@ impl Cluster {
         self.disk.mount_point().join("data")
     }
 
-    /// Beside the data.
-    fn place(&self, name: &str) -> PathBuf {
+    /// Returns a path next to the data.
+    fn path(&self, name: &str) -> PathBuf {
         self.disk.mount_point().join(name)
     }
 
-    fn as_nobody(&self, program: &str) -> Command {
-        let mut command = tool(NOBODY[0]);
-        command.args(&NOBODY[1..]).arg(self.bin.join(program)).current_dir(self.disk.mount_point());
+    fn as_user(&self, program: &str) -> Command {
+        let mut command = tool(UNPRIVILEGED[0]);
+        command.args(&UNPRIVILEGED[1..]).arg(self.bin.join(program)).current_dir(self.disk.mount_point());
         command
     }
 
-    /// A script in which `$PSQL` speaks to the server, which runs meanwhile and is stopped at the end, whatever becomes of it.
+    /// Builds a script in which `$PSQL` connects to the server. The server runs meanwhile, and is
+    /// stopped at the end even after an error.
     fn script(&self, work: &str) -> String {
-        let (nobody, bin, data) = (NOBODY.join(" "), self.bin.display(), self.data().display().to_string());
+        let (user, bin, data) =
+            (UNPRIVILEGED.join(" "), self.bin.display(), self.data().display().to_string());
         let socket = self.disk.mount_point().display().to_string();
         format!(
-            "set -e; cd {socket}; U='{nobody}'; PSQL=\"$U {bin}/psql -X -q -h {socket} -d postgres\"; \
+            "set -e; cd {socket}; U='{user}'; PSQL=\"$U {bin}/psql -X -q -h {socket} -d postgres\"; \
              $U {bin}/postgres -D {data} -k {socket} {OPTIONS} >>server.log 2>&1 & \
              trap '$U {bin}/pg_ctl stop -s -w -m fast -D {data}' EXIT; \
              until $U {bin}/pg_isready -q -h {socket}; do sleep 0.05; done; {work}"
         )
     }
 
-    /// What its probes mean: the text of each query is in its span.
+    /// Writes a mapping of its probes that puts the text of each query into its span.
     fn probes(&self) -> String {
         let text = fs::read_to_string(MAPPING).unwrap();
         let program = format!("program = {:?}", self.bin.join("postgres"));
         let text = text.replace("program = \"/usr/lib/postgresql/15/bin/postgres\"", &program);
-        let words = ["text", "annotate", "traceparent"].map(|word| format!("\n{word} = "));
-        let text = words.iter().fold(text, |text, word| text.replace(&word.replace('\n', "\n# "), word));
-        assert!(text.contains(&program) && words.iter().all(|word| text.contains(word)), "{text}");
-        let probes = self.disk.beside("probes.toml");
+        let keys = ["text", "annotate", "traceparent"].map(|word| format!("\n{word} = "));
+        let text = keys.iter().fold(text, |text, word| text.replace(&word.replace('\n', "\n# "), word));
+        assert!(text.contains(&program) && keys.iter().all(|word| text.contains(word)), "{text}");
+        let probes = self.disk.file("probes.toml");
         fs::write(&probes, text).unwrap();
         probes.display().to_string()
     }
 
-    /// The same, traced.
-    fn traced(&self, work: &str) -> Run {
-        let (probes, json) = (self.probes(), format!("--json={}", self.disk.beside("report.json").display()));
-        let to = format!("zipkin={}", self.disk.beside("spans.json").display());
-        let words =
+    /// Traces such a script.
+    fn trace(&self, work: &str) -> Run {
+        let (probes, json) = (self.probes(), format!("--json={}", self.disk.file("report.json").display()));
+        let to = format!("zipkin={}", self.disk.file("spans.json").display());
+        let args =
             ["run", "--probes", &probes, &json, "--syscall", "pread64", "--syscall", "pwrite64", "--to", &to];
-        common::run(&[&words[..], &["--", "sh", "-c", &self.script(work)]].concat())
+        common::run(&[&args[..], &["--", "sh", "-c", &self.script(work)]].concat())
     }
 
-    /// Fills its tables; each one's name, by its file.
+    /// Fills the tables, and returns the name of each table by its file.
     fn fill(&self) -> HashMap<String, String> {
-        fs::write(self.place("tables.sql"), tables()).unwrap();
+        fs::write(self.path("tables.sql"), tables()).unwrap();
         let paths = "select string_agg(relname || '=' || pg_relation_filepath(oid), ' ') from pg_class where relname ~ '^t[0-9]+$'";
         let fill = format!("$PSQL -f tables.sql; $PSQL -Atc \"{paths}\" >paths");
         capture(tool("sh").args(["-c", &self.script(&fill)])).unwrap();
-        let paths = fs::read_to_string(self.place("paths")).unwrap();
+        let paths = fs::read_to_string(self.path("paths")).unwrap();
         let pairs = paths.split_whitespace().map(|pair| pair.split_once('=').unwrap());
         let files: HashMap<_, _> = pairs.map(|(table, file)| (file.to_owned(), table.to_owned())).collect();
         assert_eq!(files.len(), TABLES);
@@ -139,11 +136,11 @@ impl Cluster {
     }
 
     fn spans(&self) -> Vec<Value> {
-        spans(self.disk.beside("spans.json").parent().unwrap())
+        spans(self.disk.file("spans.json").parent().unwrap())
     }
 
-    /// Nothing of the cluster is in the page cache.
-    fn forget(&self) {
+    /// Drops the cluster's pages from the page cache.
+    fn drop_page_cache(&self) {
         fn each(folder: &Path) {
             for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
                 if entry.file_type().unwrap().is_dir() {
@@ -159,7 +156,8 @@ impl Cluster {
     }
 }
 
-/// What a query of this table says of itself: of every other that it is for a span of an application's, with the table's number in it.
+/// Returns the comment of a query on this table. Every second one has the traceparent of an
+/// application's span, with the table's number in it.
 fn comment(table: usize) -> String {
     match table % CLIENTS {
         0 => String::new(),
@@ -167,7 +165,7 @@ fn comment(table: usize) -> String {
     }
 }
 
-/// 16 rows to a table of 8 KiB pages, each of which is a page: 128 KiB.
+/// Builds tables of 16 rows with one 8 KiB page each: 128 KiB per table.
 fn tables() -> String {
     let one = |n: usize| {
         format!(
@@ -184,19 +182,20 @@ fn tag<'s>(span: &'s Value, key: &str) -> &'s str {
 }
 
 #[test]
-fn each_read_of_a_table_is_below_the_query_that_names_it() {
+fn each_read_of_a_table_is_a_child_of_its_query() {
     needs!("psql", "losetup", "mkfs.ext4", "setpriv");
     let cluster = or_skip!(Cluster::make());
     let files = cluster.fill();
-    // Each client reads every other table, and asks what does not exist in between: that has an end, too.
+    // Each client reads every second table, and sends a failing query after each, which has an end
+    // event too.
     for client in 0..CLIENTS {
         let tables = (0..TABLES).filter(|table| table % CLIENTS == client);
         let round: String = tables
             .map(|table| format!("select count(*) from t{table}{};\nselect wrong{table};\n", comment(table)))
             .collect();
-        fs::write(cluster.place(&format!("{client}.sql")), round.repeat(ROUNDS)).unwrap();
+        fs::write(cluster.path(&format!("{client}.sql")), round.repeat(ROUNDS)).unwrap();
     }
-    cluster.forget();
+    cluster.drop_page_cache();
     let counted =
         "select sum(calls) from pg_stat_statements where query ~ '^select count\\(\\*\\) from t[0-9]'";
     let clients: String = (0..CLIENTS)
@@ -204,47 +203,47 @@ fn each_read_of_a_table_is_below_the_query_that_names_it() {
         .collect();
     let waits: String = (0..CLIENTS).map(|client| format!("wait $P{client}; ")).collect();
     let reset = "$PSQL -Atc 'select pg_stat_statements_reset()' >reset; ";
-    let run = cluster.traced(&format!("{reset}{clients}{waits}$PSQL -Atc \"{counted}\" >counted"));
+    let run = cluster.trace(&format!("{reset}{clients}{waits}$PSQL -Atc \"{counted}\" >counted"));
     assert_eq!(run.code, Some(0), "{run:?}");
     let queries = TABLES * ROUNDS;
-    assert_eq!(fs::read_to_string(cluster.place("counted")).unwrap().trim(), queries.to_string());
+    assert_eq!(fs::read_to_string(cluster.path("counted")).unwrap().trim(), queries.to_string());
     let spans = cluster.spans();
-    let operations: HashMap<&str, &Value> = spans
+    let queries_by_id: HashMap<&str, &Value> = spans
         .iter()
         .filter(|span| span["name"] == "query")
         .map(|span| (span["id"].as_str().unwrap(), span))
         .collect();
     let begins =
-        |with: &str| operations.values().filter(|one| tag(one, "db.query.text").starts_with(with)).count();
-    assert_eq!(begins("select count(*) from t"), queries, "the server counts so many: {}", run.stderr);
+        |with: &str| queries_by_id.values().filter(|one| tag(one, "db.query.text").starts_with(with)).count();
+    assert_eq!(begins("select count(*) from t"), queries, "the server's count: {}", run.stderr);
     assert_eq!(begins("select wrong"), queries, "{}", run.stderr);
-    let asks = |one: &&Value| tag(one, "db.query.text").starts_with("select");
-    let unended: Vec<_> =
-        operations.values().filter(|one| asks(one) && one["tags"]["error"].is_string()).collect();
-    assert!(unended.is_empty(), "{unended:?}");
+    let is_select = |one: &&Value| tag(one, "db.query.text").starts_with("select");
+    let with_error: Vec<_> =
+        queries_by_id.values().filter(|one| is_select(one) && one["tags"]["error"].is_string()).collect();
+    assert!(with_error.is_empty(), "{with_error:?}");
 
     let by_id: HashMap<&str, &Value> =
         spans.iter().map(|span| (span["id"].as_str().unwrap(), span)).collect();
-    let above = |span: &Value| span["parentId"].as_str().and_then(|id| by_id.get(id).copied());
-    let (mut reads, mut from_disk, mut of_others, mut in_applications) = (0, HashSet::new(), 0, 0);
+    let parent_of = |span: &Value| span["parentId"].as_str().and_then(|id| by_id.get(id).copied());
+    let (mut reads, mut from_disk, mut without_query, mut in_applications) = (0, HashSet::new(), 0, 0);
     for call in spans.iter().filter(|span| span["name"] == "pread64" || span["name"] == "pwrite64") {
-        let query = above(call).filter(|span| span["name"] == "query");
+        let query = parent_of(call).filter(|span| span["name"] == "query");
         let Some(query) = query else {
-            of_others += 1;
+            without_query += 1;
             continue;
         };
-        // No process of another kind works for a query: not the checkpointer, not the writer of the log.
-        assert_eq!(tag(call, "process.pid"), tag(query, "process.pid"), "{call} below {query}");
+        // No background process (checkpointer, WAL writer) has a query as parent.
+        assert_eq!(tag(call, "process.pid"), tag(query, "process.pid"), "{call} as a child of {query}");
         assert_eq!(call["traceId"], query["traceId"]);
     }
     for call in spans.iter().filter(|span| span["name"] == "pread64") {
         let file = files.iter().find(|(file, _)| tag(call, "file.path").ends_with(&format!("/{file}")));
         let Some((_, table)) = file else { continue };
-        let query = above(call).unwrap_or_else(|| panic!("below nothing: {call}"));
+        let query = parent_of(call).unwrap_or_else(|| panic!("no parent: {call}"));
         let number: usize = table[1..].parse().unwrap();
         let comment = comment(number);
         let text = format!("select count(*) from {table}{comment};");
-        assert_eq!(tag(query, "db.query.text"), text, "{call} below {query}");
+        assert_eq!(tag(query, "db.query.text"), text, "{call} as a child of {query}");
         if comment.is_empty() {
             assert!(query["parentId"].is_null(), "{query}");
         } else {
@@ -255,7 +254,7 @@ fn each_read_of_a_table_is_below_the_query_that_names_it() {
         reads += 1;
     }
     for request in spans.iter().filter(|span| span["name"] == "request read") {
-        let path: Vec<&Value> = std::iter::successors(Some(request), |span| above(span)).collect();
+        let path: Vec<&Value> = std::iter::successors(Some(request), |span| parent_of(span)).collect();
         let (Some(call), Some(query)) = (path.get(path.len().saturating_sub(2)), path.last()) else {
             continue;
         };
@@ -266,54 +265,54 @@ fn each_read_of_a_table_is_below_the_query_that_names_it() {
         }
     }
     println!(
-        "{queries} queries, {reads} reads of their tables, each below its own, {in_applications} in an application's trace; {} tables read from the disk in their query's trace; \
-         {of_others} calls below none",
+        "{queries} queries, {reads} reads of their tables, {in_applications} of them in an application's trace; {} tables read from the disk in their query's trace; \
+         {without_query} calls without a query",
         from_disk.len()
     );
-    // All of the 16 pages each time: there are 16 buffers for everything.
+    // All 16 pages each time, because there are only 16 buffers.
     assert!(reads >= queries * 8, "{reads}: {}", run.stderr);
     assert!(in_applications >= reads / CLIENTS / 2, "{in_applications} of {reads}");
-    assert_eq!(from_disk.len(), TABLES, "the first read of each table is the disk's");
-    assert!(of_others > 0, "the checkpointer and the log's writer have written");
+    assert_eq!(from_disk.len(), TABLES, "the first read of each table is from the disk");
+    assert!(without_query > 0, "checkpointer and WAL writer have written");
     assert!(!run.stderr.contains("lost because the rings"), "{}", run.stderr);
 }
 
 #[test]
-fn a_query_that_comes_in_parts_is_one() {
+fn a_query_in_several_messages_is_one_span() {
     needs!("psql", "losetup", "mkfs.ext4", "setpriv");
     let cluster = or_skip!(Cluster::make());
-    fs::write(cluster.place("one.sql"), "select count(*) from pg_class where relpages > :client_id;\n")
+    fs::write(cluster.path("one.sql"), "select count(*) from pg_class where relpages > :client_id;\n")
         .unwrap();
     let (bin, socket) = (cluster.bin.display(), cluster.disk.mount_point().display().to_string());
     let bench = format!(
         "$U {bin}/pgbench -h {socket} -n -M extended -c {CLIENTS} -t {TRANSACTIONS} -f one.sql postgres >bench"
     );
-    let run = cluster.traced(&bench);
+    let run = cluster.trace(&bench);
     assert_eq!(run.code, Some(0), "{run:?}");
-    let told = fs::read_to_string(cluster.place("bench")).unwrap();
+    let output = fs::read_to_string(cluster.path("bench")).unwrap();
     let transactions = CLIENTS * TRANSACTIONS;
-    assert!(told.contains(&format!("actually processed: {transactions}/{transactions}\n")), "{told}");
+    assert!(output.contains(&format!("actually processed: {transactions}/{transactions}\n")), "{output}");
     let spans = cluster.spans();
-    let asked = spans.iter().filter(|span| {
+    let queries = spans.iter().filter(|span| {
         span["name"] == "query" && tag(span, "db.query.text").starts_with("select count(*) from pg_class")
     });
-    assert_eq!(asked.count(), transactions, "{}", run.stderr);
-    // And as machines read it.
-    let report: Value =
-        serde_json::from_slice(&fs::read(cluster.disk.beside("report.json")).unwrap()).unwrap();
-    let told = &report["usdt"];
-    let number = |name: &str| told[name].as_u64().unwrap();
-    assert!(number("spans") >= transactions as u64 && number("events") >= 2 * number("spans"), "{told}");
-    assert_eq!([number("events_lost"), number("events_discarded")], [0, 0], "{told}");
+    assert_eq!(queries.count(), transactions, "{}", run.stderr);
+    // The JSON report has the same numbers.
+    let report: Value = serde_json::from_slice(&fs::read(cluster.disk.file("report.json")).unwrap()).unwrap();
+    let output = &report["usdt"];
+    let number = |name: &str| output[name].as_u64().unwrap();
+    assert!(number("spans") >= transactions as u64 && number("events") >= 2 * number("spans"), "{output}");
+    assert_eq!([number("events_lost"), number("events_discarded")], [0, 0], "{output}");
     let slowest = report["slowest_operations"].as_array().unwrap();
     assert!(slowest.len() == 5 && slowest.iter().all(|tree| tree["operation"] == "query"), "{slowest:?}");
     assert!(run.stderr.contains("the 5 slowest operations"), "{}", run.stderr);
 }
 
-/// By span; and by the span above.
+/// Queries by span id, and reads with the span id of their parent.
 type Recorded = (HashMap<u64, String>, Vec<(Option<u64>, String)>);
 
-/// What an agent has recorded: each query's text by its span, and each read's path with the span that it was made for.
+/// Reads an agent's recording: the text of each query by its span id, and the path of each read
+/// with the span id of its query.
 fn recorded(folder: &Path) -> Recorded {
     let mut recording = Recording::open(folder, Position::default()).unwrap();
     let (mut queries, mut files, mut reads) = (HashMap::new(), HashMap::new(), Vec::new());
@@ -327,7 +326,7 @@ fn recorded(folder: &Path) -> Recorded {
                         }
                         _ => None,
                     });
-                    assert_eq!(queries.insert(query.span.0, text.unwrap_or_default()), None, "told once");
+                    assert_eq!(queries.insert(query.span.0, text.unwrap_or_default()), None, "recorded once");
                 }
                 LayerEvent::File(file) => drop(files.insert(file.file, file.path.to_string())),
                 LayerEvent::Syscall(call) => {
@@ -338,64 +337,68 @@ fn recorded(folder: &Path) -> Recorded {
             }
         }
     }
-    // A file may be named after the first call on it was said.
+    // A file's name may follow the first call on it.
     let path = |file| files.get(&file).cloned().unwrap_or_default();
-    let reads = reads.into_iter().map(|(above, file)| (above, file.map(path).unwrap_or_default()));
+    let reads = reads.into_iter().map(|(parent_of, file)| (parent_of, file.map(path).unwrap_or_default()));
     (queries, reads.collect())
 }
 
-/// As a service does for weeks: the server comes and goes while it listens.
+/// The server starts and stops while the agent runs.
 #[test]
-fn an_agent_hears_the_queries_of_a_server_and_has_figures_of_them() {
+fn an_agent_reads_the_queries_of_a_server_and_has_metrics_of_them() {
     needs!("psql", "losetup", "mkfs.ext4", "setpriv");
     let cluster = or_skip!(Cluster::make());
     let files = cluster.fill();
     let queries: String = (0..TABLES).map(|n| format!("select count(*) from t{n};\n")).collect();
-    fs::write(cluster.place("queries.sql"), queries.repeat(ROUNDS)).unwrap();
+    fs::write(cluster.path("queries.sql"), queries.repeat(ROUNDS)).unwrap();
 
     let home = tempfile::tempdir().unwrap();
     let (recording, probes) = (home.path().join("recording"), cluster.probes());
-    // Only of this server: others may run beside it.
+    // Only this server's tree: other servers may run at the same time.
     let script = format!("read go; {}", cluster.script("$PSQL -At -f queries.sql >counts"));
     let mut shell = tool("sh");
     let mut shell = shell.args(["-c", &script]).stdin(Stdio::piped()).spawn().unwrap();
     let (tree, to) = (shell.id().to_string(), recording.to_str().unwrap());
-    let words = ["agent", "--probes", &probes, "--record", to, "--tree", &tree, "--syscall", "pread64"];
-    let words = [&words[..], &["--metrics", "127.0.0.1:0"]].concat();
-    let agent = Service::start(home.path(), "agent", &words);
-    agent.says("tracing; events go to", Duration::from_secs(60));
-    assert!(agent.said().contains("each event costs about"), "{}", agent.said());
+    let args = ["agent", "--probes", &probes, "--record", to, "--tree", &tree, "--syscall", "pread64"];
+    let args = [&args[..], &["--metrics", "127.0.0.1:0"]].concat();
+    let agent = Service::start(home.path(), "agent", &args);
+    agent.wait_for_output("tracing; events go to", Duration::from_secs(60));
+    assert!(agent.output().contains("each event costs about"), "{}", agent.output());
     writeln!(shell.stdin.take().unwrap(), "go").unwrap();
     assert!(shell.wait().unwrap().success());
-    let metrics = || get(address(&agent.said()), "/metrics");
-    let figure = |name: &str| value(&metrics(), &format!("blkkin_usdt_{name}"));
-    let asked = (TABLES * ROUNDS) as f64;
-    assert!(eventually(|| figure("spans_total") >= asked), "{}", metrics());
+    let metrics = || get(address(&agent.output()), "/metrics");
+    let metric = |name: &str| value(&metrics(), &format!("blkkin_usdt_{name}"));
+    let queries = (TABLES * ROUNDS) as f64;
+    assert!(eventually(|| metric("spans_total") >= queries), "{}", metrics());
     assert!(
-        figure("events_total") >= 2.0 * asked && figure("calls_correlated_total") >= asked,
+        metric("events_total") >= 2.0 * queries && metric("calls_correlated_total") >= queries,
         "{}",
         metrics()
     );
-    let of_probes =
-        |all: BTreeSet<String>| all.into_iter().filter(|name| is_of_probes(name)).collect::<Vec<_>>();
-    let shown = of_probes(families(&metrics()));
-    assert_eq!((shown.len(), &shown), (5, &of_probes(described())), "the table in docs/operating.md");
-    let (status, said) = agent.finish();
-    assert_eq!(status, Some(0), "{said}");
-    assert!(said.contains("usdt: ") && !said.contains("events were lost"), "{said}");
+    let usdt_families =
+        |all: BTreeSet<String>| all.into_iter().filter(|name| is_usdt_family(name)).collect::<Vec<_>>();
+    let shown = usdt_families(families(&metrics()));
+    assert_eq!(
+        (shown.len(), &shown),
+        (5, &usdt_families(documented_families())),
+        "the table in docs/operating.md"
+    );
+    let (status, log) = agent.finish();
+    assert_eq!(status, Some(0), "{log}");
+    assert!(log.contains("usdt: ") && !log.contains("events were lost"), "{log}");
 
     let (queries, reads) = recorded(&recording);
     let counts = queries.values().filter(|text| text.starts_with("select count(*) from t")).count();
-    assert_eq!(counts, TABLES * ROUNDS, "{said}");
-    let mut met = 0;
-    for (above, path) in reads {
+    assert_eq!(counts, TABLES * ROUNDS, "{log}");
+    let mut children = 0;
+    for (parent_of, path) in reads {
         let file = files.iter().find(|(file, _)| path.ends_with(&format!("/{file}")));
         let Some((_, table)) = file else { continue };
         let query =
-            above.and_then(|span| queries.get(&span)).unwrap_or_else(|| panic!("below nothing: {path}"));
+            parent_of.and_then(|span| queries.get(&span)).unwrap_or_else(|| panic!("no parent: {path}"));
         assert_eq!(*query, format!("select count(*) from {table};"), "{path}");
-        met += 1;
+        children += 1;
     }
-    println!("{counts} queries, {met} reads of their tables, each below its own");
-    assert!(met >= counts * 8, "{met}: {said}");
+    println!("{counts} queries, {children} reads of their tables, each with its query as parent");
+    assert!(children >= counts * 8, "{children}: {log}");
 }

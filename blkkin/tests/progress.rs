@@ -1,9 +1,11 @@
-//! The line that says that something is going on: shown where nobody else writes to the terminal, and only there.
+//! Progress line of `run` and `trace`: shown only where no other program writes to the terminal.
+//!
+//! *Input*: the real binary on a pseudo-terminal; the assertions read what the terminal received.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -15,16 +17,16 @@ use common::blkkin;
 use support::needs;
 use support::terminal::OnTerminal;
 
-/// How every line of progress begins.
+/// Beginning of every progress line.
 const PROGRESS: &str = "traced ";
 
 #[test]
-fn trace_shows_progress_until_it_is_told_to_end() {
+fn trace_shows_progress_until_it_is_interrupted() {
     needs!();
     let mut trace = OnTerminal::start(blkkin(&["trace", "--syscall", "fsync"]), None);
-    assert!(trace.shows(PROGRESS), "{}", trace.until_its_end());
+    assert!(trace.wait_for(PROGRESS), "{}", trace.wait_for_exit());
     trace.interrupt();
-    let shown = trace.until_its_end();
+    let shown = trace.wait_for_exit();
     assert!(shown.contains("lost: "), "{shown}");
 }
 
@@ -33,21 +35,23 @@ fn run_shows_progress_while_cmd_writes_elsewhere() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
     let elsewhere = File::create(folder.path().join("out")).unwrap();
-    // It ends when the person has seen enough.
+    // `cat` runs until the interrupt.
     let mut run = OnTerminal::start(blkkin(&["run", "--", "cat"]), Some(elsewhere));
-    assert!(run.shows(PROGRESS), "{}", run.until_its_end());
+    assert!(run.wait_for(PROGRESS), "{}", run.wait_for_exit());
     run.interrupt();
-    let shown = run.until_its_end();
+    let shown = run.wait_for_exit();
     assert!(shown.contains("lost: "), "{shown}");
 }
 
-/// What CMD says must not be cut by us: its last line may stand without an end, where we would overwrite it.
+/// The progress line may not overwrite the command's output, whose last line can be without a
+/// newline.
 #[test]
 fn run_shows_none_where_cmd_writes_to_the_terminal() {
     needs!();
-    // Long enough for three lines of progress; a machine too slow for them makes this say less, not something false.
+    // Long enough for three progress lines. On a machine that is too slow the test proves less, but
+    // does not fail.
     let script = "printf begun; sleep 1; printf ended";
-    let shown = OnTerminal::start(blkkin(&["run", "--", "sh", "-c", script]), None).until_its_end();
+    let shown = OnTerminal::start(blkkin(&["run", "--", "sh", "-c", script]), None).wait_for_exit();
     assert!(shown.starts_with("begunended"), "{shown}");
     assert!(shown.contains("lost: "), "{shown}");
 }

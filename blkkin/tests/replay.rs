@@ -1,16 +1,20 @@
-//! `blkkin agent --replay` and a real Kafka broker: what was recorded gets there once, however often who sends it is killed.
+//! `blkkin agent --replay` with a real Kafka broker: each recorded batch is in the topic once,
+//! however often the agent is killed.
+//!
+//! *Input*: recordings of two nodes, written by this test. The batches that a consumer receives are
+//! compared with those that were recorded.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 #[path = "../../bus/tests/support/mod.rs"]
 mod broker;
 mod common;
-#[path = "support/nodes.rs"]
-mod nodes;
+#[path = "support/synthetic_batches.rs"]
+mod synthetic_batches;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -24,42 +28,42 @@ use blkkin_wire::v1;
 
 use broker::Broker;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Two nodes, batch by batch, each once.
+/// Records two nodes, each batch once.
 fn record(folder: &Path) -> HashMap<u128, Vec<EventBatch>> {
     let mut all = HashMap::new();
     let mut recorder = Recorder::open(folder).unwrap();
     for node in 1..=2 {
-        let mut batches = nodes::batches(node, 12_000);
+        let mut batches = synthetic_batches::batches(node, 12_000);
         batches.dedup_by_key(|batch| batch.sequence);
         batches.iter().for_each(|batch| recorder.add(&v1::encode(batch)).unwrap());
         all.insert(node, batches);
     }
-    assert!(all.values().map(|batches| nodes::events(batches)).sum::<usize>() > 40_000);
+    assert!(all.values().map(|batches| synthetic_batches::event_count(batches)).sum::<usize>() > 40_000);
     all
 }
 
 fn receive(settings: &Settings, wanted: usize) -> (HashMap<u128, Vec<EventBatch>>, u64) {
     let mut consumer =
         EventConsumer::join(settings, &Group { name: "test".to_owned(), member: None }).unwrap();
-    let (mut all, mut again, begun) = (HashMap::<u128, Vec<EventBatch>>::new(), 0, Instant::now());
-    while all.values().map(Vec::len).sum::<usize>() < wanted && begun.elapsed() < PATIENCE {
+    let (mut all, mut duplicates, start) = (HashMap::<u128, Vec<EventBatch>>::new(), 0, Instant::now());
+    while all.values().map(Vec::len).sum::<usize>() < wanted && start.elapsed() < TIMEOUT {
         match consumer.next(Duration::from_millis(100)).unwrap() {
             Received::Batch(batch, missing) => {
                 assert_eq!(missing, 0);
                 all.entry(batch.source.node.0).or_default().push(*batch);
             }
-            Received::Duplicate => again += 1,
+            Received::Duplicate => duplicates += 1,
             Received::Timeout | Received::Rebalanced { .. } => {}
             other => panic!("{other:?}"),
         }
     }
-    (all, again)
+    (all, duplicates)
 }
 
 #[test]
-fn a_recording_gets_there_once_although_its_sender_is_killed() {
+fn a_recording_arrives_once_although_its_agent_is_killed() {
     let broker = match Broker::start() {
         Ok(broker) => broker,
         Err(why) => return println!("skipped: {why}"),
@@ -67,11 +71,11 @@ fn a_recording_gets_there_once_although_its_sender_is_killed() {
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let all = record(folder.path());
     let path = folder.path().to_str().unwrap();
-    let words = ["agent", "--brokers", &settings.brokers, "--replay", path];
+    let args = ["agent", "--brokers", &settings.brokers, "--replay", path];
     let mut killed = 0;
-    // Later and later, so that it comes to its end.
+    // Each round waits longer before it kills, so that the replay finishes.
     for round in 1.. {
-        let mut agent = common::blkkin(&words).stderr(Stdio::null()).spawn().unwrap();
+        let mut agent = common::blkkin(&args).stderr(Stdio::null()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(40 * round));
         match agent.try_wait().unwrap() {
             Some(status) => {
@@ -83,17 +87,17 @@ fn a_recording_gets_there_once_although_its_sender_is_killed() {
         agent.kill().unwrap();
         agent.wait().unwrap();
     }
-    let (received, again) = receive(&settings, all.values().map(Vec::len).sum());
-    println!("killed {killed} times; {again} duplicate batches");
+    let (received, duplicates) = receive(&settings, all.values().map(Vec::len).sum());
+    println!("killed {killed} times; {duplicates} duplicate batches");
     assert!(killed > 0);
     assert!(received == all, "{} nodes", received.len());
-    let run = common::run(&words);
+    let run = common::run(&args);
     assert!(run.code == Some(0) && run.stderr.contains("0 events in 0 batches"), "{run:?}");
     assert_eq!(settings.partitions(EVENTS), Ok(12));
 }
 
 #[test]
-fn a_folder_that_is_none_is_refused() {
+fn a_missing_folder_is_refused() {
     let run = common::run(&["agent", "--brokers", "127.0.0.1:1", "--replay", "/nonexistent"]);
     run.assert_refused(1, "cannot use the recording in /nonexistent", "a writable folder");
     let run = common::run(&["agent"]);

@@ -1,18 +1,21 @@
-//! The services and a cluster as people run them: TLS and a password, groups by the protocol of KIP-848, members killed; and what
-//! they say to a cluster that does not let them in.
+//! Services with a secured cluster: TLS and a password, consumer groups by the protocol of KIP-848,
+//! and members that are killed; also their errors when the cluster rejects them.
+//!
+//! *Input*: batches of four nodes and a real broker with SCRAM and TLS. The fragments and spans
+//! that arrive are compared with those of the join stage run alone.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 #[path = "../../bus/tests/support/mod.rs"]
 mod broker;
 mod common;
-#[path = "support/nodes.rs"]
-mod nodes;
 mod support;
+#[path = "support/synthetic_batches.rs"]
+mod synthetic_batches;
 #[path = "support/traces.rs"]
 mod traces;
 
@@ -37,29 +40,29 @@ use broker::Broker;
 use broker::secure::{About, Listener, PASSWORD, Right, allow};
 use support::or_skip;
 use support::service::Service;
-use traces::{Pieces, TraceReader, difference, total};
+use traces::{FragmentCounts, TraceReader, difference, total};
 
 const NODES: u128 = 4;
 const CALLS: u64 = 2_000;
 const PARTITIONS: u32 = 6;
-const PATIENCE: Duration = Duration::from_secs(120);
-/// What a cluster may be told by who runs it: its own defaults are 45 s and 5 s.
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// Timeouts of the cluster, whose defaults are 45 s and 5 s.
 const QUICK: &str = "group.consumer.min.session.timeout.ms=6000\ngroup.consumer.session.timeout.ms=6000\n\
     group.consumer.min.heartbeat.interval.ms=1000\ngroup.consumer.heartbeat.interval.ms=1000\n";
 
-/// One of blkkin's services, at this cluster.
-fn start(settings: &Settings, folder: &Path, name: &str, words: &[&str]) -> Service {
+/// Starts a service of blkkin with this cluster.
+fn start(settings: &Settings, folder: &Path, name: &str, args: &[&str]) -> Service {
     let set: Vec<String> =
         settings.extra.iter().map(|(setting, value)| format!("{setting}={value}")).collect();
     let set = set.iter().flat_map(|word| ["--set", word.as_str()]);
-    let words =
-        words[..1].iter().copied().chain(["--brokers", &settings.brokers]).chain(words[1..].iter().copied());
-    Service::start(folder, name, &words.chain(set).collect::<Vec<_>>())
+    let args =
+        args[..1].iter().copied().chain(["--brokers", &settings.brokers]).chain(args[1..].iter().copied());
+    Service::start(folder, name, &args.chain(set).collect::<Vec<_>>())
 }
 
-/// What the state machine alone makes of it: pieces, and the spans in them.
+/// Result of the join stage alone: fragments, and the spans in them.
 #[derive(Default)]
-struct Expected(Pieces, BTreeSet<(TraceId, SpanId)>);
+struct Expected(FragmentCounts, BTreeSet<(TraceId, SpanId)>);
 
 impl Outlet for Expected {
     fn piece(&mut self, _: u32, _: u64, piece: TraceFragment) {
@@ -85,7 +88,7 @@ fn expected(all: &[Vec<EventBatch>]) -> Expected {
     expected
 }
 
-/// Half `part` of what each node says, as a folder that an agent has recorded.
+/// Records half `part` of each node's batches as an agent does.
 fn record(folder: &Path, all: &[Vec<EventBatch>], part: usize) {
     let mut recorder = Recorder::open(folder).unwrap();
     for batches in all {
@@ -95,7 +98,7 @@ fn record(folder: &Path, all: &[Vec<EventBatch>], part: usize) {
     }
 }
 
-/// Spans that the topic `zipkin` has, each once, until there are so many.
+/// Reads the distinct spans of the topic `zipkin` until there are `wanted`.
 fn exported(settings: &Settings, wanted: usize) -> BTreeSet<(TraceId, SpanId)> {
     let mut config = ClientConfig::new();
     config
@@ -104,8 +107,8 @@ fn exported(settings: &Settings, wanted: usize) -> BTreeSet<(TraceId, SpanId)> {
         .set("auto.offset.reset", "earliest");
     let consumer: BaseConsumer = config.create().unwrap();
     consumer.subscribe(&["zipkin"]).unwrap();
-    let (mut spans, begun) = (BTreeSet::new(), Instant::now());
-    while spans.len() < wanted && begun.elapsed() < PATIENCE {
+    let (mut spans, start_time) = (BTreeSet::new(), Instant::now());
+    while spans.len() < wanted && start_time.elapsed() < TIMEOUT {
         let Some(Ok(message)) = consumer.poll(Duration::from_millis(100)) else { continue };
         let list: Vec<Value> = serde_json::from_slice(message.payload().unwrap()).unwrap();
         spans.extend(list.iter().map(|span| {
@@ -117,7 +120,7 @@ fn exported(settings: &Settings, wanted: usize) -> BTreeSet<(TraceId, SpanId)> {
 }
 
 #[test]
-fn over_tls_with_a_password_by_the_newer_protocol_everything_arrives_although_members_are_killed() {
+fn over_tls_with_kip_848_every_span_arrives_although_members_are_killed() {
     let broker = or_skip!(Broker::start_guarded(QUICK));
     let (root, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     for resource in ["blkkin.*", "zipkin"] {
@@ -126,8 +129,8 @@ fn over_tls_with_a_password_by_the_newer_protocol_everything_arrives_although_me
     allow(broker.port(), About::Group, "blkkin-*", Right::Read);
     root.create_topic("zipkin", 1, Some(1)).unwrap();
     let mut settings = broker.guard().settings(Listener::ScramTls);
-    let all: Vec<_> = (1..=NODES).map(|node| nodes::batches(node, CALLS)).collect();
-    println!("{} events", all.iter().map(|batches| nodes::events(batches)).sum::<usize>());
+    let all: Vec<_> = (1..=NODES).map(|node| synthetic_batches::batches(node, CALLS)).collect();
+    println!("{} events", all.iter().map(|batches| synthetic_batches::event_count(batches)).sum::<usize>());
     let Expected(pieces, spans) = expected(&all);
     let [first, second] = [0, 1].map(|part| {
         let recording = folder.path().join(format!("recording{part}"));
@@ -135,10 +138,10 @@ fn over_tls_with_a_password_by_the_newer_protocol_everything_arrives_although_me
         recording.to_str().unwrap().to_owned()
     });
     let agent = |recording: &str| {
-        // Which has no group.
+        // An agent has no consumer group.
         let mut agent = start(&settings, folder.path(), "agent", &["agent", "--replay", recording]);
-        let (status, said) = agent.wait();
-        assert!(status == Some(0) && said.contains("the whole recording is sent"), "{said}");
+        let (status, log) = agent.wait();
+        assert!(status == Some(0) && log.contains("the whole recording is sent"), "{log}");
     };
     let mut grouped = settings.clone();
     grouped.extra.insert("group.protocol".to_owned(), "consumer".to_owned());
@@ -149,52 +152,53 @@ fn over_tls_with_a_password_by_the_newer_protocol_everything_arrives_although_me
     let to = format!("zipkin-kafka={}/zipkin?format=json", settings.brokers);
     let exporter = |name: &str| start(&grouped, folder.path(), name, &["exporter", "--to", &to]);
 
-    // One has a name of its own: the cluster keeps its partitions, and its name, until it misses it.
-    let named = ["--instance", "one"];
-    let (mut one, two) = (aggregator("one", &named), aggregator("two", &[]));
-    [&one, &two].iter().for_each(|service| service.says("aggregating; events from", PATIENCE));
+    // One aggregator is a static member: the cluster keeps its partitions and name until its
+    // session expires.
+    let static_member = ["--instance", "one"];
+    let (mut one, two) = (aggregator("one", &static_member), aggregator("two", &[]));
+    [&one, &two].iter().for_each(|service| service.wait_for_output("aggregating; events from", TIMEOUT));
     let (mut left, right) = (exporter("left"), exporter("right"));
-    [&left, &right].iter().for_each(|service| service.says("exporting", PATIENCE));
+    [&left, &right].iter().for_each(|service| service.wait_for_output("exporting", TIMEOUT));
     agent(&first);
     let mut reader = TraceReader::new(&root, PARTITIONS as i32);
-    reader.read_until(PATIENCE, |found| total(found) * 4 > total(&pieces));
+    reader.read_until(TIMEOUT, |found| total(found) * 4 > total(&pieces));
     one.kill();
     left.kill();
-    one.start_again();
+    one.restart();
     agent(&second);
-    reader.read(total(&pieces), PATIENCE);
+    reader.read(total(&pieces), TIMEOUT);
     let found = exported(&root, spans.len());
 
     let ended = [one, two, right].map(Service::finish);
-    let difference = difference(&pieces, &reader.pieces);
+    let difference = difference(&pieces, &reader.fragments);
     assert!(
         difference.is_empty(),
         "{} of {}: {difference:#?}\n{ended:#?}",
-        total(&reader.pieces),
+        total(&reader.fragments),
         total(&pieces)
     );
     assert_eq!(found.len(), spans.len(), "{ended:#?}");
     assert!(found == spans);
-    for (status, said) in &ended {
-        assert_eq!(*status, Some(0), "{said}");
+    for (status, log) in &ended {
+        assert_eq!(*status, Some(0), "{log}");
     }
-    // Nobody says the password, also not to who says a wrong one.
+    // No log contains the password, also not after a wrong one.
     settings.extra.insert("sasl.password".to_owned(), format!("{PASSWORD}x"));
-    let wrong = start(&settings, folder.path(), "wrong", &["exporter", "--to", &to]);
-    wrong.says("invalid credentials", PATIENCE);
-    wrong.says("sasl.password", PATIENCE);
-    assert_eq!(wrong.finish().0, Some(0));
-    let wrong = start(&settings, folder.path(), "wrong-too", &aggregate);
-    wrong.says("invalid credentials", PATIENCE);
-    assert_eq!(wrong.finish().0, Some(0));
+    let rejected = start(&settings, folder.path(), "wrong", &["exporter", "--to", &to]);
+    rejected.wait_for_output("invalid credentials", TIMEOUT);
+    rejected.wait_for_output("sasl.password", TIMEOUT);
+    assert_eq!(rejected.finish().0, Some(0));
+    let rejected = start(&settings, folder.path(), "wrong-too", &aggregate);
+    rejected.wait_for_output("invalid credentials", TIMEOUT);
+    assert_eq!(rejected.finish().0, Some(0));
     for file in fs::read_dir(folder.path()).unwrap().flatten().filter(|file| file.path().is_file()) {
-        let said = fs::read_to_string(file.path()).unwrap();
-        assert!(!said.contains(PASSWORD), "{}: {said}", file.path().display());
+        let log = fs::read_to_string(file.path()).unwrap();
+        assert!(!log.contains(PASSWORD), "{}: {log}", file.path().display());
     }
 }
 
 #[test]
-fn settings_that_mean_nothing_end_a_service_at_once_and_no_password_is_said() {
+fn invalid_settings_end_a_service_at_once_and_no_password_is_printed() {
     let secret = format!("sasl.pasword={PASSWORD}");
     let cases: [(&[&str], &str, &str); 5] = [
         (&[&secret], "the setting sasl.pasword cannot be used", "`sasl.password` is the nearest"),
@@ -206,12 +210,12 @@ fn settings_that_mean_nothing_end_a_service_at_once_and_no_password_is_said() {
     let services: [&[&str]; 3] =
         [&["agent", "--replay", "/no/such/folder"], &["aggregator"], &["exporter", "--to", "zipkin=x.json"]];
     for service in services {
-        for (set, what, remedy) in cases {
+        for (set, error, remedy) in cases {
             let set: Vec<_> = set.iter().flat_map(|word| ["--set", *word]).collect();
             let run =
                 common::run(&[&service[..1], &["--brokers", "127.0.0.1:1"], &service[1..], &set].concat());
-            assert_eq!(run.code, Some(2), "{service:?} {what}: {run:?}");
-            assert!(run.stderr.contains(what) && run.stderr.contains(remedy), "{run:?}");
+            assert_eq!(run.code, Some(2), "{service:?} {error}: {run:?}");
+            assert!(run.stderr.contains(error) && run.stderr.contains(remedy), "{run:?}");
             assert!(!run.stderr.contains(PASSWORD), "{run:?}");
         }
     }

@@ -1,9 +1,10 @@
-//! Signals and ends: what reaches CMD, how often, and what becomes of its status. These run the tracer and need
-//! root.
+//! Signals and exit status: the command gets each signal once, and its exit status is passed on.
+//! These tests run the tracer and need root.
 //!
-//! CMD is this very program in another role ([`telltale`]): it says each signal it gets, and nothing is timed, for
-//! a test goes on when CMD has said so. (A shell will not do: between fork and exec its children still have its
-//! traps, and swallow what is meant to end them.)
+//! *Input*: this test binary itself as the command, in another role ([`signal_printer`]): it prints
+//! each signal that it gets. No test depends on timing, because it continues when the signal is
+//! printed. (A shell is no replacement: between fork and exec its children still have its traps,
+//! and would swallow signals.)
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -22,41 +23,46 @@ use signal_hook::iterator::Signals;
 
 use common::{blkkin, is_root};
 
-/// Set: this process is the command.
-const ROLE: &str = "BLKKIN_TEST_TELLTALE";
-/// What it says begins so; the rest is the test harness's.
-const SAYS: &str = "telltale: ";
+/// Environment variable that makes this process the command.
+const ROLE: &str = "BLKKIN_TEST_SIGNAL_PRINTER";
+/// Prefix of the command's own lines; all others are the test harness's.
+const PREFIX: &str = "signal_printer: ";
 
-/// Not a test, but the command that the tests trace: says its process id, then each signal, and ends with 5 at
-/// SIGUSR1. It does not mind the terminal's end.
+/// Command that the tests trace, and no test. It prints its process id and then each signal, exits
+/// with 5 on SIGUSR1, and ignores the terminal's hangup.
 #[test]
-fn telltale() {
+fn signal_printer() {
     if std::env::var_os(ROLE).is_none() {
         return;
     }
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1]).unwrap();
-    say(&std::process::id().to_string());
+    print_line(&std::process::id().to_string());
     for signal in signals.forever() {
         match signal {
-            SIGINT => say("INT"),
-            SIGTERM => say("TERM"),
+            SIGINT => print_line("INT"),
+            SIGTERM => print_line("TERM"),
             SIGUSR1 => std::process::exit(5),
             _ => {}
         }
     }
 }
 
-fn say(word: &str) {
-    // In one write, on a line of its own whatever the harness has written before it.
-    std::io::stdout().write_all(format!("\n{SAYS}{word}\n").as_bytes()).unwrap();
+fn print_line(word: &str) {
+    // One write, and on a separate line after any output of the harness.
+    std::io::stdout().write_all(format!("\n{PREFIX}{word}\n").as_bytes()).unwrap();
     std::io::stdout().flush().unwrap();
 }
 
-/// A command line of blkkin that traces the telltale.
-fn run_telltale(options: &[&str]) -> Command {
+/// Builds a command line of blkkin that traces the signal printer.
+fn run_signal_printer(options: &[&str]) -> Command {
     let own = std::env::current_exe().unwrap();
     let mut command = blkkin(&["run"]);
-    command.args(options).arg("--").arg(own).args(["--exact", "telltale", "--nocapture"]).env(ROLE, "yes");
+    command
+        .args(options)
+        .arg("--")
+        .arg(own)
+        .args(["--exact", "signal_printer", "--nocapture"])
+        .env(ROLE, "yes");
     command
 }
 
@@ -70,7 +76,7 @@ macro_rules! needs_root {
 }
 
 #[test]
-fn statuses_and_deadly_signals_are_passed_on() {
+fn exit_codes_and_fatal_signals_are_passed_on() {
     needs_root!();
     for (script, code) in [
         ("exit 0", 0),
@@ -86,7 +92,7 @@ fn statuses_and_deadly_signals_are_passed_on() {
 }
 
 #[test]
-fn stdin_and_stdout_are_commands_own() {
+fn stdin_and_stdout_are_the_commands() {
     needs_root!();
     let mut cat = blkkin(&["run", "--", "cat"]);
     let mut child = cat.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -98,9 +104,9 @@ fn stdin_and_stdout_are_commands_own() {
 }
 
 #[test]
-fn what_is_sent_to_blkkin_alone_reaches_the_command_once() {
+fn a_signal_to_blkkin_alone_reaches_the_command_once() {
     needs_root!();
-    let mut traced = Traced::start(run_telltale(&["--no-report"]));
+    let mut traced = Traced::start(run_signal_printer(&["--no-report"]));
     send(traced.blkkin.id(), SIGTERM);
     assert_eq!(traced.line(), "TERM");
     send(traced.blkkin.id(), SIGINT);
@@ -110,13 +116,13 @@ fn what_is_sent_to_blkkin_alone_reaches_the_command_once() {
 }
 
 #[test]
-fn the_first_ctrl_c_reaches_the_command_once_and_tracing_goes_on_to_its_end() {
+fn the_first_ctrl_c_reaches_the_command_once_and_tracing_continues() {
     needs_root!();
     let mut terminal = Terminal::open();
-    let mut traced = Traced::start(terminal.attach(run_telltale(&[])));
+    let mut traced = Traced::start(terminal.attach(run_signal_printer(&[])));
     terminal.press(CTRL_C);
     assert_eq!(traced.line(), "INT");
-    // Whatever blkkin wanted to pass on of the first it has done when this comes through.
+    // When this signal arrives, blkkin has already handled the first.
     send(traced.blkkin.id(), SIGTERM);
     assert_eq!(traced.line(), "TERM");
     send(traced.command, SIGUSR1);
@@ -127,25 +133,26 @@ fn the_first_ctrl_c_reaches_the_command_once_and_tracing_goes_on_to_its_end() {
 }
 
 #[test]
-fn the_second_ctrl_c_leaves_at_once_and_kills_nothing() {
+fn the_second_ctrl_c_exits_at_once_and_kills_nothing() {
     needs_root!();
     let mut terminal = Terminal::open();
-    let mut traced = Traced::start(terminal.attach(run_telltale(&[])));
+    let mut traced = Traced::start(terminal.attach(run_signal_printer(&[])));
     terminal.press(CTRL_C);
     assert_eq!(traced.line(), "INT");
-    // The command may have its signal before blkkin has its own, and two that wait are one: let it be handled.
+    // The command may get its signal before blkkin does, and two equal pending signals become one:
+    // wait until it is handled.
     send(traced.blkkin.id(), SIGTERM);
     assert_eq!(traced.line(), "TERM");
     terminal.press(CTRL_C);
     assert_eq!(traced.line(), "INT");
     assert_eq!(traced.blkkin.wait().unwrap().code(), Some(130));
     send(traced.command, SIGUSR1);
-    // The command lived on, and ends by its own will: its stdout closes without another word.
+    // The command kept running and exits by SIGUSR1: its stdout closes without another line.
     assert_eq!(traced.rest(), Vec::<String>::new());
 }
 
 #[test]
-fn trace_ends_by_itself_after_the_time_given() {
+fn trace_ends_after_the_given_time() {
     needs_root!();
     let run = common::run(&["trace", "--for", "1ms"]);
     assert_eq!(run.code, Some(0), "{run:?}");
@@ -163,32 +170,32 @@ fn the_first_signal_ends_a_trace_with_its_report() {
 }
 
 #[test]
-fn the_second_signal_leaves_a_trace_at_once() {
+fn the_second_signal_ends_a_trace_at_once() {
     needs_root!();
-    // A server that takes connections and never answers: there is something to wait for.
+    // A server that accepts connections and never answers, so that blkkin has to wait.
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let to = format!("zipkin=http://{}", server.local_addr().unwrap());
     let trace = Trace::start(&["--to", &to]);
     tempfile::tempfile().unwrap().write_all(b"a call to be seen").unwrap();
     send(trace.blkkin.id(), SIGINT);
-    // Another one: of two that are equal the second is lost while the first waits.
+    // A different signal: of two equal ones the second is lost while the first is pending.
     send(trace.blkkin.id(), SIGTERM);
     let output = trace.output();
     assert_eq!(output.status.code(), Some(130), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
 }
 
-/// A trace of the node.
+/// A run of `blkkin trace`.
 struct Trace {
     blkkin: Child,
 }
 
 impl Trace {
-    /// Starts it and waits until it listens to signals.
+    /// Starts `blkkin trace` and waits until it handles signals.
     fn start(options: &[&str]) -> Trace {
         let mut command = blkkin(&["trace"]);
         let blkkin = command.args(options).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        // The last of those that it asks for.
+        // The last signal for which it installs a handler.
         while !catches(blkkin.id(), SIGCHLD) {
             thread::yield_now();
         }
@@ -200,10 +207,10 @@ impl Trace {
     }
 }
 
-/// Whether a process has a handler for a signal (proc_pid_status(5)).
+/// Returns whether a process has a handler for a signal (proc_pid_status(5)).
 fn catches(process: u32, signal: libc::c_int) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    assert!(!status.contains("State:\tZ"), "it ended before it listened");
+    assert!(!status.contains("State:\tZ"), "it ended before it handled signals");
     let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
     u64::from_str_radix(mask.trim(), 16).unwrap() >> (signal - 1) & 1 != 0
 }
@@ -211,40 +218,40 @@ fn catches(process: u32, signal: libc::c_int) -> bool {
 /// ETX: the terminal's interrupt character (stty intr).
 const CTRL_C: &[u8] = b"\x03";
 
-/// blkkin at work on a command that talks.
+/// `blkkin run` with a command that prints lines.
 struct Traced {
     blkkin: Child,
     command: u32,
-    words: BufReader<ChildStdout>,
+    stdout: BufReader<ChildStdout>,
 }
 
 impl Traced {
-    /// Starts it and waits for the command's first word.
+    /// Starts blkkin and waits for the command's first line.
     fn start(mut command: Command) -> Traced {
         let mut blkkin = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let words = BufReader::new(blkkin.stdout.take().unwrap());
-        let mut traced = Traced { blkkin, command: 0, words };
+        let stdout = BufReader::new(blkkin.stdout.take().unwrap());
+        let mut traced = Traced { blkkin, command: 0, stdout };
         traced.command = traced.line().parse().unwrap();
         traced
     }
 
-    /// The command's next word.
+    /// Returns the command's next line.
     fn line(&mut self) -> String {
-        let word = self.said().next();
+        let word = self.lines().next();
         word.expect("the command ended without a word")
     }
 
-    /// All its words until it ends.
+    /// Returns all lines of the command until it exits.
     fn rest(&mut self) -> Vec<String> {
-        self.said().collect()
+        self.lines().collect()
     }
 
-    fn said(&mut self) -> impl Iterator<Item = String> {
-        let lines = self.words.by_ref().lines().map(Result::unwrap);
-        lines.filter_map(|line| line.strip_prefix(SAYS).map(str::to_owned))
+    fn lines(&mut self) -> impl Iterator<Item = String> {
+        let lines = self.stdout.by_ref().lines().map(Result::unwrap);
+        lines.filter_map(|line| line.strip_prefix(PREFIX).map(str::to_owned))
     }
 
-    /// blkkin's status, and what the command said that nobody waited for.
+    /// Returns blkkin's exit code and the command's remaining lines.
     fn end(&mut self) -> (Option<i32>, Vec<String>) {
         let rest = self.rest();
         (self.blkkin.wait().unwrap().code(), rest)
@@ -253,8 +260,8 @@ impl Traced {
 
 impl Drop for Traced {
     fn drop(&mut self) {
-        // Harmless where all is over; else the test has failed, and leaves nothing behind. blkkin first: it has not
-        // been waited for when it still runs, so its number is its own.
+        // Nothing is left to do after a passed test. After a failure both are stopped; blkkin has
+        // not been waited for if it still runs, so its pid is still valid.
         if self.blkkin.try_wait().is_ok_and(|status| status.is_none()) {
             send(self.command, SIGUSR1);
             let _ = self.blkkin.kill();
@@ -268,7 +275,7 @@ fn send(process: u32, signal: libc::c_int) {
     unsafe { libc::kill(process as libc::pid_t, signal) };
 }
 
-/// A terminal of the test's own: its keyboard.
+/// A pseudo-terminal with its keyboard side.
 struct Terminal {
     keyboard: File,
     screen: OwnedFd,
@@ -280,11 +287,11 @@ impl Terminal {
         let (name, mode, size) = (std::ptr::null_mut(), std::ptr::null(), std::ptr::null());
         // SAFETY: both numbers are written by the call and outlive it; the rest asks for defaults.
         assert_eq!(unsafe { libc::openpty(&mut master, &mut slave, name, mode, size) }, 0);
-        // SAFETY: the call has just made both, and nobody else owns them.
+        // SAFETY: the call has just opened both, and they have no other owner.
         unsafe { Terminal { keyboard: File::from_raw_fd(master), screen: OwnedFd::from_raw_fd(slave) } }
     }
 
-    /// Makes it the controlling terminal of what is started, in a session of its own.
+    /// Makes this terminal the controlling terminal of `command`, in a new session.
     fn attach(&self, mut command: Command) -> Command {
         command.stdin(Stdio::from(self.screen.try_clone().unwrap()));
         // SAFETY: setsid and ioctl are async-signal-safe; stdin is the terminal by then.

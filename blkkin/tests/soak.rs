@@ -1,24 +1,27 @@
-//! The whole way under torment: the same recorded events from three agents, over two aggregators and twelve partitions, by two
-//! exporters of one group to a real Zipkin; once quietly, and once with SIGKILL for an agent, an aggregator, an exporter and
-//! the broker at random moments. What Zipkin shows is the same multiset of spans, and what the state machine alone makes
-//! of these events: none lost, none doubled. The same again after Zipkin itself was killed, and the exporters replayed.
+//! Soak test of the whole pipeline: three agents replay recorded events over two aggregators and
+//! twelve partitions, and two exporters of one group deliver to a real Zipkin.
 //!
-//! `cargo xtask soak` runs this with more: see [`Extent`].
+//! *Input*: recorded events, sent once without faults, and once with SIGKILL for an agent, an
+//! aggregator, an exporter and the broker at random moments. Zipkin must have the same multiset of
+//! spans both times, and the one that the state machine alone computes from these events: no span
+//! is lost or duplicated. The same holds after Zipkin was killed and the exporters replayed.
+//!
+//! `cargo xtask soak` runs this with larger numbers: see [`SoakConfig`].
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 #[path = "../../bus/tests/support/mod.rs"]
 mod broker;
 mod common;
 mod exporting;
-#[path = "support/nodes.rs"]
-mod nodes;
 mod soaking;
 mod support;
+#[path = "support/synthetic_batches.rs"]
+mod synthetic_batches;
 #[path = "support/traces.rs"]
 mod traces;
 #[path = "support/zipkin.rs"]
@@ -28,44 +31,45 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use broker::Broker;
-use soaking::books::SpanBooks;
-use soaking::chance::Chance;
+use soaking::node_recordings::NodeRecordings;
 use soaking::pipeline::{PARTITIONS, Pipeline, Victim};
-use soaking::worlds::Worlds;
-use soaking::{books, live};
+use soaking::rng::Rng;
+use soaking::span_multiset::SpanMultiset;
+use soaking::{live, span_multiset};
 use support::or_skip;
 use traces::TraceReader;
 use zipkin::Zipkin;
 
-/// Never silent for so long: the recordings say themselves when they end.
+/// Idle timeout that is never reached, because recordings mark their own end.
 const NEVER_IDLE: &str = "10m";
-/// For a topic to be read.
-const PATIENCE: Duration = Duration::from_secs(180);
-const EACH: [Victim; 4] = [Victim::Agent, Victim::Aggregator, Victim::Exporter, Victim::Broker];
+/// Maximum time to read a topic.
+const TIMEOUT: Duration = Duration::from_secs(180);
+const VICTIMS: [Victim; 4] = [Victim::Agent, Victim::Aggregator, Victim::Exporter, Victim::Broker];
 
-/// With a disk and a tracer, in `cargo xtask soak`.
+/// Rounds with a disk and a tracer, only in `cargo xtask soak`.
 const LIVE_ROUNDS: u64 = 2;
 
-/// How much of it.
-struct Extent {
+/// Size of a soak test.
+struct SoakConfig {
     /// Recorded events of a round (BLKKIN_SOAK_EVENTS).
     events: u64,
-    /// Rounds with kills (BLKKIN_SOAK_ROUNDS); more of them while the time is not over (BLKKIN_SOAK_SECONDS).
+    /// Rounds with kills (BLKKIN_SOAK_ROUNDS); further rounds follow until the time is over
+    /// (BLKKIN_SOAK_SECONDS).
     rounds: u32,
     time: Duration,
-    /// Of the first round; counted up (BLKKIN_SOAK_SEED).
+    /// Seed of the first round, which each further round increments (BLKKIN_SOAK_SEED).
     seed: u64,
-    /// Events a second while somebody is killed: a round takes `events / rate` at the least.
+    /// Events per second in rounds with kills: a round takes at least `events / rate` seconds.
     rate: u32,
-    /// Whether live rounds are wanted too (BLKKIN_SOAK_ROUNDS is given).
+    /// Live rounds in addition (BLKKIN_SOAK_ROUNDS is set).
     soak: bool,
 }
 
-impl Extent {
-    fn of_environment() -> Extent {
+impl SoakConfig {
+    fn from_environment() -> SoakConfig {
         let number = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().unwrap());
         let events = number("BLKKIN_SOAK_EVENTS").unwrap_or(100_000);
-        Extent {
+        SoakConfig {
             events,
             rounds: number("BLKKIN_SOAK_ROUNDS").unwrap_or(1) as u32,
             time: Duration::from_secs(number("BLKKIN_SOAK_SECONDS").unwrap_or(0)),
@@ -76,45 +80,47 @@ impl Extent {
     }
 }
 
-/// What all rounds have in common.
+/// State that all rounds share.
 struct Soak {
     zipkin: Zipkin,
-    worlds: Worlds,
-    meant: SpanBooks,
+    recordings_of_nodes: NodeRecordings,
+    expected_spans: SpanMultiset,
     folder: tempfile::TempDir,
 }
 
 impl Soak {
-    /// Recordings of their own for a round: how far they were replayed is noted in them.
+    /// Creates recordings for one round, because a recording contains its replay position.
     fn recordings(&self, round: &str) -> (PathBuf, Vec<PathBuf>) {
         let folder = self.folder.path().join(round);
         std::fs::create_dir(&folder).unwrap();
-        let recordings = self.worlds.record(&folder);
+        let recordings = self.recordings_of_nodes.record(&folder);
         (folder, recordings)
     }
 
-    fn assert_all_in_zipkin(&self, pipeline: &Pipeline, what: &str) -> SpanBooks {
-        books::assert_in_zipkin(&self.zipkin, &self.meant, || format!("{what}\n{}", pipeline.said()))
+    fn assert_all_in_zipkin(&self, pipeline: &Pipeline, what: &str) -> SpanMultiset {
+        span_multiset::assert_in_zipkin(&self.zipkin, &self.expected_spans, || {
+            format!("{what}\n{}", pipeline.output())
+        })
     }
 
-    /// Nobody is killed but Zipkin, at the end.
-    fn quietly(&mut self, broker: Broker) -> SpanBooks {
-        let begun = Instant::now();
+    /// Runs a round in which only Zipkin is killed, at the end.
+    fn run_without_kills(&mut self, broker: Broker) -> SpanMultiset {
+        let start = Instant::now();
         let (folder, recordings) = self.recordings("quietly");
         let mut pipeline =
-            Pipeline::start(broker, &folder, &self.zipkin.url(), NEVER_IDLE, self.worlds.events);
+            Pipeline::start(broker, &folder, &self.zipkin.url(), NEVER_IDLE, self.recordings_of_nodes.events);
         pipeline.replay(&recordings, None);
         pipeline.settle();
         let found = self.assert_all_in_zipkin(&pipeline, "quietly");
         println!(
-            "quietly: {} events, {} pieces, {} spans in Zipkin, as meant ({} s)",
-            self.worlds.events,
-            self.meant.pieces,
+            "no kills: {} events, {} fragments, {} spans in Zipkin, as expected ({} s)",
+            self.recordings_of_nodes.events,
+            self.expected_spans.fragments,
             found.total(),
-            begun.elapsed().as_secs()
+            start.elapsed().as_secs()
         );
-        let begun = Instant::now();
-        self.forget();
+        let start = Instant::now();
+        self.restart_zipkin();
         pipeline.end_exporters();
         pipeline.rewind();
         pipeline.start_exporters();
@@ -124,40 +130,40 @@ impl Soak {
         println!(
             "Zipkin killed, replayed: {} spans, the same ({} s)",
             again.total(),
-            begun.elapsed().as_secs()
+            start.elapsed().as_secs()
         );
         pipeline.end();
         found
     }
 
-    /// Zipkin has nothing any more.
-    fn forget(&mut self) {
+    /// Restarts Zipkin without its memory.
+    fn restart_zipkin(&mut self) {
         self.zipkin.kill();
-        self.zipkin.up();
-        assert_eq!(SpanBooks::in_zipkin(&self.zipkin, &self.meant).total(), 0, "it forgot");
+        self.zipkin.restart();
+        assert_eq!(SpanMultiset::in_zipkin(&self.zipkin, &self.expected_spans).total(), 0, "Zipkin is empty");
     }
 
-    /// Everybody is killed, again and again.
-    fn tormented(&mut self, broker: Broker, seed: u64, rate: u32, quiet: &SpanBooks) {
-        let begun = Instant::now();
-        self.forget();
+    /// Runs a round in which every kind of process is killed repeatedly.
+    fn run_with_kills(&mut self, broker: Broker, seed: u64, rate: u32, expected: &SpanMultiset) {
+        let start = Instant::now();
+        self.restart_zipkin();
         let (folder, recordings) = self.recordings(&format!("seed-{seed}"));
         let mut pipeline =
-            Pipeline::start(broker, &folder, &self.zipkin.url(), NEVER_IDLE, self.worlds.events);
+            Pipeline::start(broker, &folder, &self.zipkin.url(), NEVER_IDLE, self.recordings_of_nodes.events);
         pipeline.replay(&recordings, Some(rate));
-        let killed = pipeline.torment(&mut Chance::new(seed), &EACH, Pipeline::agents_ended);
+        let killed = pipeline.kill_repeatedly(&mut Rng::new(seed), &VICTIMS, Pipeline::agents_ended);
         println!("seed {seed}: killed: {}", killed.join(", "));
         pipeline.settle();
         let found = self.assert_all_in_zipkin(&pipeline, &format!("seed {seed}"));
-        assert!(found == *quiet, "seed {seed}");
-        let took = begun.elapsed().as_secs();
+        assert!(found == *expected, "seed {seed}");
+        let took = start.elapsed().as_secs();
         let mut reader = TraceReader::new(&pipeline.settings(), PARTITIONS as i32);
-        reader.read_until(PATIENCE, |pieces| traces::total(pieces) as u64 >= self.meant.pieces);
-        assert_eq!(traces::total(&reader.pieces) as u64, self.meant.pieces, "seed {seed}");
+        reader.read_until(TIMEOUT, |pieces| traces::total(pieces) as u64 >= self.expected_spans.fragments);
+        assert_eq!(traces::total(&reader.fragments) as u64, self.expected_spans.fragments, "seed {seed}");
         println!(
-            "seed {seed}: {} events, {} pieces, {} of them written twice, {} spans in Zipkin, as quietly ({took} s)",
-            self.worlds.events,
-            self.meant.pieces,
+            "seed {seed}: {} events, {} fragments, {} of them written twice, {} spans in Zipkin, as without kills ({took} s)",
+            self.recordings_of_nodes.events,
+            self.expected_spans.fragments,
             reader.repeated,
             found.total(),
         );
@@ -167,24 +173,24 @@ impl Soak {
 }
 
 #[test]
-fn none_is_lost_and_none_doubled_whoever_is_killed() {
-    let extent = Extent::of_environment();
+fn no_span_is_lost_or_duplicated_when_processes_are_killed() {
+    let config = SoakConfig::from_environment();
     let broker = or_skip!(Broker::start());
-    let worlds = Worlds::of(extent.events);
-    let meant = worlds.meant();
-    let zipkin = or_skip!(Zipkin::holding(meant.total() as u32 * 5 / 4 + 50_000));
+    let recordings_of_nodes = NodeRecordings::of(config.events);
+    let expected_spans = recordings_of_nodes.expected();
+    let zipkin = or_skip!(Zipkin::with_capacity(expected_spans.total() as u32 * 5 / 4 + 50_000));
     let folder = tempfile::tempdir().unwrap();
-    let mut soak = Soak { zipkin, worlds, meant, folder };
-    let quiet = soak.quietly(broker);
-    let begun = Instant::now();
+    let mut soak = Soak { zipkin, recordings_of_nodes, expected_spans, folder };
+    let expected = soak.run_without_kills(broker);
+    let start = Instant::now();
     let mut round = 0;
-    while round < extent.rounds || begun.elapsed() < extent.time {
+    while round < config.rounds || start.elapsed() < config.time {
         let broker = or_skip!(Broker::start());
-        soak.tormented(broker, extent.seed + u64::from(round), extent.rate, &quiet);
+        soak.run_with_kills(broker, config.seed + u64::from(round), config.rate, &expected);
         round += 1;
     }
-    if extent.soak {
+    if config.soak {
         drop(soak);
-        live::rounds((0..LIVE_ROUNDS).map(|n| extent.seed + n));
+        live::rounds((0..LIVE_ROUNDS).map(|n| config.seed + n));
     }
 }

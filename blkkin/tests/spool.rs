@@ -1,10 +1,13 @@
-//! `blkkin agent`, its spool and its pinned counters, with a real broker that goes away and agents that are killed: what was
-//! called is in the topic once and in order, or is told to be lost.
+//! Spool and pinned counters of `blkkin agent`, with a real broker that stops and agents that are
+//! killed: every call is in the topic once and in order, or is reported as lost.
+//!
+//! *Input*: a child process that makes a counted number of system calls. The calls in the topic,
+//! the dropped records and the reported losses must add up to that number.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 #[path = "../../bus/tests/support/mod.rs"]
@@ -26,13 +29,13 @@ use spooling::agent::Agent;
 use spooling::bpffs::Bpffs;
 use spooling::caller::Caller;
 use spooling::manager::Manager;
-use spooling::topic::{consume, tally, told};
+use spooling::topic::{consume, record_counts, reported_losses};
 use support::live::eventually;
 use support::metrics::value;
 use support::{needs, or_skip};
 
-const PATIENCE: Duration = Duration::from_secs(60);
-/// So little fits into the producer that the rest has to wait in the spool.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Limit of the producer's queue, so small that the rest waits in the spool.
 const SMALL_QUEUE: &str = "queue.buffering.max.kbytes=1100";
 
 fn files(home: &Path) -> Vec<PathBuf> {
@@ -44,27 +47,27 @@ fn files(home: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn while_the_broker_is_away_all_waits_in_the_spool_and_arrives_once_and_in_order() {
+fn while_the_broker_is_unreachable_events_wait_in_the_spool_in_order() {
     needs!();
     let (home, mut broker, caller) = (tempfile::tempdir().unwrap(), or_skip!(Broker::start()), Caller::new());
     let settings = broker.settings();
     let agent = Agent::start(home.path(), &settings.brokers, &caller, &["--set", SMALL_QUEUE]);
     caller.make(5_000);
-    assert!(eventually(|| agent.figure("agent_events_delivered_total") > 0.0));
+    assert!(eventually(|| agent.metric("agent_events_delivered_total") > 0.0));
     broker.kill();
     caller.make(150_000);
-    assert!(eventually(|| agent.figure("spool_bytes") > 1_200_000.0), "{}", agent.metrics());
-    assert!(agent.figure("spool_oldest_seconds") > 0.0);
+    assert!(eventually(|| agent.metric("spool_bytes") > 1_200_000.0), "{}", agent.metrics());
+    assert!(agent.metric("spool_oldest_seconds") > 0.0);
     broker.up();
     caller.make(5_000);
-    assert!(eventually(|| agent.figure("spool_batches") < 5.0), "{}", agent.metrics());
-    let read = agent.figure("spool_batches_read_total");
-    let (status, said) = agent.finish();
-    assert_eq!(status, Some(0), "{said}");
-    assert!(!said.contains("stay in the spool"), "{said}");
+    assert!(eventually(|| agent.metric("spool_batches") < 5.0), "{}", agent.metrics());
+    let read = agent.metric("spool_batches_read_total");
+    let (status, log) = agent.finish();
+    assert_eq!(status, Some(0), "{log}");
+    assert!(!log.contains("stay in the spool"), "{log}");
     let batches = consume(&settings);
     let last = batches.last().unwrap();
-    let calls = tally(&batches, last.source.epoch).calls;
+    let calls = record_counts(&batches, last.source.epoch).calls;
     println!("{read} batches read back; {calls} calls, {} dropped at the rings", last.stats.calls.dropped);
     assert!(read > 0.0, "the spool was needed");
     assert_eq!(calls + last.stats.calls.dropped, caller.made());
@@ -72,7 +75,7 @@ fn while_the_broker_is_away_all_waits_in_the_spool_and_arrives_once_and_in_order
 }
 
 #[test]
-fn an_agent_that_is_killed_leaves_its_spool_to_the_next_and_a_torn_end_is_counted() {
+fn the_next_agent_recovers_the_spool_and_counts_a_truncated_batch() {
     needs!();
     let (home, mut broker, caller) = (tempfile::tempdir().unwrap(), or_skip!(Broker::start()), Caller::new());
     let settings = broker.settings();
@@ -80,114 +83,115 @@ fn an_agent_that_is_killed_leaves_its_spool_to_the_next_and_a_torn_end_is_counte
     let start = || Agent::start(home.path(), &settings.brokers, &caller, &["--set", SMALL_QUEUE]);
     let first = start();
     caller.make(20_000);
-    assert!(eventually(|| first.figure("spool_batches") > 3.0));
+    assert!(eventually(|| first.metric("spool_batches") > 3.0));
     first.kill();
     let second = start();
-    assert!(second.said().contains("batches of earlier starts in the spool"), "{}", second.said());
+    assert!(second.output().contains("batches of earlier starts in the spool"), "{}", second.output());
     caller.make(20_000);
-    assert!(eventually(|| second.figure("spool_batches_written_total") > 3.0));
+    assert!(eventually(|| second.metric("spool_batches_written_total") > 3.0));
     let refused =
         common::run(&["agent", "--brokers", "h:1", "--spool", home.path().join("spool").to_str().unwrap()]);
     refused.assert_refused(125, "cannot use the spool", "--spool with a folder of its own");
     second.kill();
-    // As a machine that went down may leave it.
-    let torn = files(home.path()).pop().unwrap();
-    let length = fs::metadata(&torn).unwrap().len();
-    fs::OpenOptions::new().write(true).open(torn).unwrap().set_len(length - 3).unwrap();
+    // A crash of the machine may leave a truncated batch.
+    let truncated = files(home.path()).pop().unwrap();
+    let length = fs::metadata(&truncated).unwrap().len();
+    fs::OpenOptions::new().write(true).open(truncated).unwrap().set_len(length - 3).unwrap();
     let third = start();
-    assert!(third.said().contains("1 are truncated and lost"), "{}", third.said());
-    assert_eq!(third.figure("spool_batches_corrupt_total"), 1.0);
-    let found = third.figure("spool_batches_recovered_total");
+    assert!(third.output().contains("1 are truncated and lost"), "{}", third.output());
+    assert_eq!(third.metric("spool_batches_corrupt_total"), 1.0);
+    let found = third.metric("spool_batches_recovered_total");
     caller.make(1_000);
-    // Without a cluster it ends soon, and leaves what it has.
-    let (status, said) = third.finish();
-    assert_eq!(status, Some(0), "{said}");
-    assert!(said.contains("stay in the spool"), "{said}");
+    // Without a cluster it exits soon, and leaves its batches in the spool.
+    let (status, log) = third.finish();
+    assert_eq!(status, Some(0), "{log}");
+    assert!(log.contains("stay in the spool"), "{log}");
     broker.up();
     let fourth = start();
-    assert!(eventually(|| fourth.figure("spool_batches") < 5.0), "{}", fourth.metrics());
-    let (status, said) = fourth.finish();
-    assert_eq!(status, Some(0), "{said}");
+    assert!(eventually(|| fourth.metric("spool_batches") < 5.0), "{}", fourth.metrics());
+    let (status, log) = fourth.finish();
+    assert_eq!(status, Some(0), "{log}");
     let batches = consume(&settings);
     let mut epochs: Vec<_> = batches.iter().map(|batch| batch.source.epoch).collect();
     epochs.dedup();
     assert_eq!(epochs.len(), 4, "start by start, oldest first: {epochs:?}");
-    let of = |nth: usize| batches.iter().filter(|batch| batch.source.epoch == epochs[nth]).count();
-    assert_eq!((of(0) + of(1)) as f64, found, "all that was whole");
-    let calls = epochs.iter().map(|epoch| tally(&batches, *epoch).calls).collect::<Vec<_>>();
+    let count_of = |nth: usize| batches.iter().filter(|batch| batch.source.epoch == epochs[nth]).count();
+    assert_eq!((count_of(0) + count_of(1)) as f64, found, "all that was whole");
+    let calls = epochs.iter().map(|epoch| record_counts(&batches, *epoch).calls).collect::<Vec<_>>();
     println!("{found} batches found, calls by start: {calls:?}");
     assert!(calls[0] > 0 && calls[1] > 0 && calls[2] == 1_000, "{calls:?}");
 }
 
-/// Who may not write yet loses nothing: what was refused waits, and goes when it may.
+/// Without the right to write no event is lost: refused events wait, and are sent once the right is
+/// granted.
 #[test]
-fn what_the_cluster_refuses_for_now_waits_in_the_spool() {
+fn refused_events_wait_in_the_spool() {
     needs!("openssl");
     let (home, broker, caller) =
         (tempfile::tempdir().unwrap(), or_skip!(Broker::start_guarded("")), Caller::new());
     let settings = broker.settings();
     settings.create_topic(EVENTS, 3, Some(1)).unwrap();
     let as_user = broker.guard().settings(Listener::Scram);
-    // It sees the topic; to write there is another right.
+    // The user may describe the topic but not write to it.
     allow(broker.port(), About::Topic, EVENTS, Right::Describe);
     let set: Vec<_> = as_user.extra.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let more: Vec<_> = set.iter().flat_map(|word| ["--set", word]).collect();
     let agent = Agent::start(home.path(), &as_user.brokers, &caller, &more);
     caller.make(20_000);
-    assert!(eventually(|| agent.said().contains("refused events stay in the spool")), "{}", agent.said());
-    assert_eq!(agent.figure("agent_events_delivered_total"), 0.0);
+    assert!(eventually(|| agent.output().contains("refused events stay in the spool")), "{}", agent.output());
+    assert_eq!(agent.metric("agent_events_delivered_total"), 0.0);
     caller.make(20_000);
-    assert!(eventually(|| agent.figure("spool_batches") > 3.0), "{}", agent.metrics());
+    assert!(eventually(|| agent.metric("spool_batches") > 3.0), "{}", agent.metrics());
     allow(broker.port(), About::Topic, EVENTS, Right::Write);
     caller.make(1_000);
-    assert!(eventually(|| agent.figure("spool_batches") < 5.0), "{}", agent.metrics());
-    assert_eq!(agent.figure("agent_events_failed_total"), 0.0);
-    let (status, said) = agent.finish();
-    assert_eq!(status, Some(0), "{said}");
+    assert!(eventually(|| agent.metric("spool_batches") < 5.0), "{}", agent.metrics());
+    assert_eq!(agent.metric("agent_events_failed_total"), 0.0);
+    let (status, log) = agent.finish();
+    assert_eq!(status, Some(0), "{log}");
     let batches = consume(&settings);
     let last = batches.last().unwrap();
-    let calls = tally(&batches, last.source.epoch).calls;
+    let calls = record_counts(&batches, last.source.epoch).calls;
     assert_eq!(calls + last.stats.calls.dropped, caller.made());
     assert_eq!(caller.made(), 41_000);
 }
 
 #[test]
-fn a_full_spool_stops_what_comes_before_it_and_the_books_balance() {
+fn a_full_spool_blocks_the_tracer_and_every_call_is_accounted_for() {
     needs!();
     let (home, mut broker, caller) = (tempfile::tempdir().unwrap(), or_skip!(Broker::start()), Caller::new());
     let settings = broker.settings();
     broker.kill();
     let more = ["--set", SMALL_QUEUE, "--spool-max", "4M", "--ring-size", "64K"];
     let agent = Agent::start(home.path(), &settings.brokers, &caller, &more);
-    caller.without_end(true);
+    caller.set_endless(true);
     caller.order(0);
-    let dropped = || agent.figure("records_dropped_total{kind=\"call\"}");
+    let dropped = || agent.metric("records_dropped_total{kind=\"call\"}");
     assert!(
-        eventually(|| agent.figure("agent_waited_seconds_total") > 0.3 && dropped() > 0.0),
+        eventually(|| agent.metric("agent_waited_seconds_total") > 0.3 && dropped() > 0.0),
         "{}",
         agent.metrics()
     );
-    assert!(agent.figure("spool_bytes") <= f64::from(4 << 20));
+    assert!(agent.metric("spool_bytes") <= f64::from(4 << 20));
     assert!(files(home.path()).iter().map(|file| fs::metadata(file).unwrap().len()).sum::<u64>() <= 4 << 20);
-    caller.without_end(false);
+    caller.set_endless(false);
     broker.up();
-    assert!(eventually(|| agent.figure("spool_batches") < 5.0), "{}", agent.metrics());
-    let (status, said) = agent.finish();
-    assert_eq!(status, Some(0), "{said}");
+    assert!(eventually(|| agent.metric("spool_batches") < 5.0), "{}", agent.metrics());
+    let (status, log) = agent.finish();
+    assert_eq!(status, Some(0), "{log}");
     let batches = consume(&settings);
     let last = batches.last().unwrap();
-    let (calls, dropped) = (tally(&batches, last.source.epoch).calls, last.stats.calls.dropped);
+    let (calls, dropped) = (record_counts(&batches, last.source.epoch).calls, last.stats.calls.dropped);
     println!("{} calls: {calls} arrived, {dropped} had no room in a ring", caller.made());
     assert!(dropped > 0);
     assert_eq!(calls + dropped, caller.made());
 }
 
-/// In each round so many calls.
+/// Calls per round.
 const CALLS: u64 = 6_000;
 const ROUNDS: u64 = 8;
 
 #[test]
-fn what_a_killed_agent_lost_is_told_to_the_record() {
+fn losses_of_a_killed_agent_are_reported_exactly() {
     needs!("mount");
     let (home, broker, caller) = (tempfile::tempdir().unwrap(), or_skip!(Broker::start()), Caller::new());
     let (settings, bpffs) = (broker.settings(), or_skip!(Bpffs::mount()));
@@ -199,99 +203,104 @@ fn what_a_killed_agent_lost_is_told_to_the_record() {
         let known: Vec<_> = rounds.iter().map(|(epoch, _)| *epoch).collect();
         let (agent, before) = (start(), caller.made());
         let epoch = bpffs.epochs().into_iter().find(|epoch| !known.contains(epoch)).unwrap();
-        let moment = Duration::from_micros((seed >> 33) % 120_000);
-        // While calls are made, or when all are.
+        let delay = Duration::from_micros((seed >> 33) % 120_000);
+        // Alternately after all calls and during them.
         let all_were_made = round % 2 == 0;
         if all_were_made {
             caller.make(CALLS)
         } else {
             caller.order(CALLS)
         }
-        std::thread::sleep(moment);
+        std::thread::sleep(delay);
         agent.kill();
         assert!(eventually(|| caller.made() == before + CALLS));
         rounds.push((epoch, all_were_made));
     }
-    // Beside one that lives, who is not taken for dead.
-    let beside = tempfile::tempdir().unwrap();
-    let living = Agent::start(beside.path(), &settings.brokers, &caller, &more);
+    // A second agent that keeps running is not taken for a crashed one.
+    let second_home = tempfile::tempdir().unwrap();
+    let running = Agent::start(second_home.path(), &settings.brokers, &caller, &more);
     let last = start();
     assert!(bpffs.epochs().len() >= 2, "{:?}", bpffs.epochs());
-    assert!(eventually(|| bpffs.epochs().len() == 2), "who was told is gone: {:?}", bpffs.epochs());
-    for agent in [last, living] {
-        let (status, said) = agent.finish();
-        assert_eq!(status, Some(0), "{said}");
+    assert!(eventually(|| bpffs.epochs().len() == 2), "reported runs are removed: {:?}", bpffs.epochs());
+    for agent in [last, running] {
+        let (status, log) = agent.finish();
+        assert_eq!(status, Some(0), "{log}");
     }
-    assert_eq!(bpffs.epochs(), [], "an orderly end leaves nothing");
+    assert_eq!(bpffs.epochs(), [], "a normal exit leaves nothing");
     let batches = consume(&settings);
-    let (mut lost, mut kept) = (0, 0);
+    let (mut lost, mut arrived_total) = (0, 0);
     for (epoch, all_were_made) in &rounds {
-        let remains = told(&batches, *epoch).unwrap_or_else(|| panic!("{epoch:?} was told by nobody"));
-        let arrived = tally(&batches, *epoch);
-        let sum = arrived.saturating_add(&remains.lost());
+        let report =
+            reported_losses(&batches, *epoch).unwrap_or_else(|| panic!("{epoch:?} was not reported"));
+        let arrived = record_counts(&batches, *epoch);
+        let sum = arrived.saturating_add(&report.lost());
         assert_eq!(
-            (sum, remains.unacknowledged),
-            (remains.fired, RecordCounts::default()),
-            "{epoch:?}: {remains:?}"
+            (sum, report.unacknowledged),
+            (report.fired, RecordCounts::default()),
+            "{epoch:?}: {report:?}"
         );
         if *all_were_made {
-            assert_eq!(remains.fired.calls, CALLS, "as whoever made them says: {remains:?}");
+            assert_eq!(report.fired.calls, CALLS, "the number of calls made: {report:?}");
         }
-        (lost, kept) = (lost + remains.lost().calls, kept + arrived.calls);
+        (lost, arrived_total) = (lost + report.lost().calls, arrived_total + arrived.calls);
     }
-    println!("{ROUNDS} agents killed: {kept} calls arrived, {lost} are told to be lost");
-    assert!(lost > 0 && kept > 0);
-    let strangers = batches.iter().flat_map(|batch| &batch.crashed_runs);
+    println!("{ROUNDS} agents killed: {arrived_total} calls arrived, {lost} are reported as lost");
+    assert!(lost > 0 && arrived_total > 0);
+    let reports = batches.iter().flat_map(|batch| &batch.crashed_runs);
     let known =
-        strangers.map(|killed| killed.epoch).all(|epoch| rounds.iter().any(|round| Some(round.0) == epoch));
-    assert!(known, "nobody else was killed");
+        reports.map(|killed| killed.epoch).all(|epoch| rounds.iter().any(|round| Some(round.0) == epoch));
+    assert!(known, "no other run was killed");
 }
 
 #[test]
-fn a_manager_that_keeps_descriptors_is_enough_to_tell_what_was_lost() {
+fn a_managers_descriptor_store_is_enough_to_report_losses() {
     needs!("sh");
     let (home, broker, caller) = (tempfile::tempdir().unwrap(), or_skip!(Broker::start()), Caller::new());
     let (settings, mut manager) = (broker.settings(), Manager::new());
     let none = home.path().to_str().unwrap();
     let start = |manager: &Manager| {
         let by = |command| manager.start(command);
-        Agent::start_by(home.path(), &settings.brokers, &caller, &["--bpffs", none], by)
+        Agent::start_with(home.path(), &settings.brokers, &caller, &["--bpffs", none], by)
     };
     let first = start(&manager);
     caller.make(CALLS);
     assert!(!first.kill().contains("unknown"));
-    manager.hear();
-    assert_eq!(manager.kept.len(), 2, "{:?}", manager.kept);
+    manager.receive_notifications();
+    assert_eq!(manager.stored.len(), 2, "{:?}", manager.stored);
     let killed = manager.names();
     let second = start(&manager);
-    assert!(second.said().contains("was killed"), "{}", second.said());
+    assert!(second.output().contains("was killed"), "{}", second.output());
     assert!(eventually(|| {
-        manager.hear();
-        manager.kept.len() == 2 && manager.names() != killed
+        manager.receive_notifications();
+        manager.stored.len() == 2 && manager.names() != killed
     }));
-    let (status, said) = second.finish();
-    assert_eq!(status, Some(0), "{said}");
-    manager.hear();
-    assert!(manager.kept.is_empty(), "an orderly end leaves nothing: {:?}", manager.kept);
+    let (status, log) = second.finish();
+    assert_eq!(status, Some(0), "{log}");
+    manager.receive_notifications();
+    assert!(manager.stored.is_empty(), "a normal exit leaves nothing: {:?}", manager.stored);
     let batches = consume(&settings);
     let epoch = batches.iter().flat_map(|batch| &batch.crashed_runs).next().unwrap().epoch.unwrap();
-    let remains = told(&batches, epoch).unwrap();
-    let sum = tally(&batches, epoch).saturating_add(&remains.lost());
-    assert_eq!((sum, remains.fired.calls), (remains.fired, CALLS), "{remains:?}");
+    let report = reported_losses(&batches, epoch).unwrap();
+    let sum = record_counts(&batches, epoch).saturating_add(&report.lost());
+    assert_eq!((sum, report.fired.calls), (report.fired, CALLS), "{report:?}");
 }
 
 #[test]
-fn where_nothing_can_be_pinned_losses_are_unknown_and_not_zero() {
+fn without_pinning_losses_are_unknown_and_not_zero() {
     needs!();
     let (home, caller) = (tempfile::tempdir().unwrap(), Caller::new());
     let none = home.path().to_str().unwrap();
     let start = || Agent::start(home.path(), "127.0.0.1:1", &caller, &["--bpffs", none]);
     let first = start();
-    assert!(first.said().contains("losses of this agent after a crash will be unknown"), "{}", first.said());
-    assert!(first.said().contains("is not a BPF file system"), "{}", first.said());
+    assert!(
+        first.output().contains("losses of this agent after a crash will be unknown"),
+        "{}",
+        first.output()
+    );
+    assert!(first.output().contains("is not a BPF file system"), "{}", first.output());
     first.kill();
     let second = start();
-    assert!(second.said().contains("are unknown"), "{}", second.said());
+    assert!(second.output().contains("are unknown"), "{}", second.output());
     let metrics = second.metrics();
     assert_eq!(value(&metrics, "blkkin_crashed_runs_total{losses=\"unknown\"}"), 1.0);
     assert!(!metrics.contains("crashed_run_records_lost"), "{metrics}");

@@ -1,9 +1,13 @@
-//! SQLite, as durable as it can be, on ext4: each sync has below it what made it durable, and strace counts the same.
+//! SQLite with full durability on ext4: each sync has the writes and the flush that made it durable
+//! as descendants or span links.
+//!
+//! *Input*: `sqlite3` with a rollback journal and with a write-ahead log. The number of each system
+//! call is compared with `strace -c`.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -20,14 +24,14 @@ use blkkin_wire::event::RequestEvent;
 use blkkin_wire::ids::FileId;
 use blkkin_wire::syscalls::{SyscallClass, SyscallId};
 
-use support::actor::Actor;
 use support::disk::Disk;
-use support::recording::{Recording, record, until_whole};
+use support::gated_process::GatedProcess;
+use support::recording::{Recording, record, until_complete};
 use support::tools::{capture, tool};
 use support::{needs, or_skip};
 
 const DISK: u64 = 64 << 20;
-/// Each is a transaction, durable by itself.
+/// Number of inserts, each of which is a durable transaction.
 const INSERTS: usize = 30;
 
 #[test]
@@ -54,9 +58,9 @@ fn syncs(journal: &str) {
     needs!("sqlite3", "losetup", "mkfs.ext4");
     let disk = or_skip!(Disk::ext4(DISK));
     let mut round = 0;
-    let recording = until_whole(|| {
+    let recording = until_complete(|| {
         round += 1;
-        follow(&disk, &folder(&disk, &format!("{round}")), journal)
+        trace(&disk, &folder(&disk, &format!("{round}")), journal)
     });
     let mut roots: Vec<_> = recording.traces.iter().filter(|trace| trace.call().is_some()).collect();
     roots.sort_by_key(|trace| trace.start());
@@ -82,8 +86,8 @@ fn syncs(journal: &str) {
     assert!(checked >= INSERTS, "only {checked} syncs");
 }
 
-/// Data was written and the device's cache flushed, by the call's own requests or by those of the commit that it
-/// waited for.
+/// Asserts that data was written and the device's cache flushed. The requests are the call's own,
+/// those that its bios were merged into, and those of the commit that it waited for.
 #[track_caller]
 fn assert_durable(trace: &Trace, disk: &Disk) {
     let commits = trace.causes.iter().flat_map(|cause| &cause.trace.requests);
@@ -95,7 +99,7 @@ fn assert_durable(trace: &Trace, disk: &Disk) {
         "no write: {trace:#?}"
     );
     assert!(requests.iter().any(|request| request.op.is_preflush()), "no flush: {trace:#?}");
-    // Durable means: done before the call returned.
+    // Durable means that the requests completed before the call returned.
     let end = trace.end();
     assert!(requests.iter().all(|request| request.complete <= end), "a request ends too late: {trace:#?}");
 }
@@ -103,33 +107,33 @@ fn assert_durable(trace: &Trace, disk: &Disk) {
 fn counts(journal: &str) {
     needs!("sqlite3", "strace", "losetup", "mkfs.ext4");
     let disk = or_skip!(Disk::ext4(DISK));
-    let recording = follow(&disk, &folder(&disk, "1"), journal);
+    let recording = trace(&disk, &folder(&disk, "1"), journal);
     recording.assert_balanced();
-    let ours: BTreeMap<String, u64> =
+    let by_blkkin: BTreeMap<String, u64> =
         recording.counts().into_iter().map(|(name, count)| (name.to_owned(), count as u64)).collect();
-    assert_eq!(ours, strace(&disk, &folder(&disk, "2"), journal));
+    assert_eq!(by_blkkin, strace(&disk, &folder(&disk, "2"), journal));
 }
 
-/// What strace counts of the calls that blkkin follows.
+/// Returns strace's counts of the calls that blkkin traces.
 fn strace(disk: &Disk, folder: &Path, journal: &str) -> BTreeMap<String, u64> {
-    let table = disk.beside("strace.txt");
+    let table = disk.file("strace.txt");
     let mut command = tool("strace");
-    command.args(["-f", "-c", "-o"]).arg(&table).args(words(folder, journal));
+    command.args(["-f", "-c", "-o"]).arg(&table).args(args(folder, journal));
     capture(command.stdin(Stdio::null())).unwrap();
     let known: HashSet<&str> = SyscallId::all().map(SyscallId::name).collect();
     // % time, seconds, usecs/call, calls, errors (or nothing), name
     let rows = fs::read_to_string(table).unwrap();
     let rows = rows.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    rows.filter(|words| words.last().is_some_and(|name| known.contains(name)))
-        .map(|words| (words.last().unwrap().to_string(), words[3].parse().unwrap()))
+    rows.filter(|args| args.last().is_some_and(|name| known.contains(name)))
+        .map(|args| (args.last().unwrap().to_string(), args[3].parse().unwrap()))
         .collect()
 }
 
-fn follow(disk: &Disk, folder: &Path, journal: &str) -> Recording {
-    let mut actor = Actor::program(&words(folder, journal), &disk.beside("sqlite.out"));
-    let recording = record(&TracerConfig::default(), &mut [&mut actor]);
-    let said = fs::read_to_string(disk.beside("sqlite.out")).unwrap();
-    assert!(said.ends_with(&format!("\n{INSERTS}\n")), "{said}");
+fn trace(disk: &Disk, folder: &Path, journal: &str) -> Recording {
+    let mut process = GatedProcess::program(&args(folder, journal), &disk.file("sqlite.out"));
+    let recording = record(&TracerConfig::default(), &mut [&mut process]);
+    let output = fs::read_to_string(disk.file("sqlite.out")).unwrap();
+    assert!(output.ends_with(&format!("\n{INSERTS}\n")), "{output}");
     recording
 }
 
@@ -140,7 +144,7 @@ fn folder(disk: &Disk, name: &str) -> PathBuf {
     folder
 }
 
-fn words(folder: &Path, journal: &str) -> Vec<String> {
+fn args(folder: &Path, journal: &str) -> Vec<String> {
     let mut script =
         format!("PRAGMA journal_mode = {journal}; PRAGMA synchronous = FULL; CREATE TABLE t (a, b);");
     for row in 0..INSERTS {

@@ -1,13 +1,14 @@
-//! Tracing libraries of others that publish what their threads work for, as they are published: each call of their programs is below the
-//! span that the library has made, in its trace, and none below another.
+//! Released tracing libraries that publish thread contexts: each call of their programs is a child
+//! of the library's span, in its trace.
 //!
-//! The programs are `support/tracers/app.py` (dd-trace-py) and `App.java` (OpenTelemetry's API, dd-trace-java). `cargo xtask setup --tests`
-//! fetches the libraries.
+//! *Input*: `support/tracers/app.py` (dd-trace-py) and `App.java` (OpenTelemetry's API,
+//! dd-trace-java). `cargo xtask setup --tests` fetches the libraries. The program prints its spans
+//! and trace ids, and the offset of a call names its span.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
@@ -19,31 +20,31 @@ use std::process::Command;
 
 use blkkin_tracer::TracerConfig;
 
-use support::actor::Actor;
-use support::context::play::{AWAITED, RING};
+use support::context::recorded_program::{RING, WARM_UP};
+use support::gated_process::GatedProcess;
 use support::live::eventually;
 use support::recording::{Recorder, Recording};
 use support::tools::capture;
 use support::{needs, or_skip};
 
-/// Orders, each of which has one step.
+/// Number of orders, each of which has one step.
 const TURNS: usize = 500;
-/// Nobody takes what they would send.
-const ALONE: [&str; 4] = [
+/// Environment in which the libraries send nothing.
+const ENVIRONMENT: [&str; 4] = [
     "env",
     "DD_INSTRUMENTATION_TELEMETRY_ENABLED=false",
     "DD_REMOTE_CONFIGURATION_ENABLED=false",
     "DD_TRACE_OTEL_CTX_ENABLED=true",
 ];
 
-/// Where a folder of what is fetched is, by the variable that says it.
+/// Returns the folder of fetched files that this variable names.
 fn fetched(variable: &str) -> Result<PathBuf, String> {
     let folder = std::env::var_os(variable).map(PathBuf::from).filter(|folder| folder.is_dir());
     folder.ok_or_else(|| format!("{variable} names no folder: cargo xtask test fetches it"))
 }
 
 #[test]
-fn each_call_of_a_program_in_python_is_below_the_span_of_its_tracing_library() {
+fn each_call_in_python_is_a_child_of_the_tracing_librarys_span() {
     needs!("python3");
     let tracers = or_skip!(fetched("BLKKIN_TRACERS"));
     let path = format!("PYTHONPATH={}", tracers.join("python").display());
@@ -52,7 +53,7 @@ fn each_call_of_a_program_in_python_is_below_the_span_of_its_tracing_library() {
 }
 
 #[test]
-fn each_call_of_a_program_in_java_is_below_the_span_of_its_tracing_library() {
+fn each_call_in_java_is_a_child_of_the_tracing_librarys_span() {
     needs!("java");
     let tracers = or_skip!(fetched("BLKKIN_TRACERS"));
     let compiler = or_skip!(fetched("BLKKIN_JAVA_JARS"));
@@ -74,54 +75,61 @@ fn each_call_of_a_program_in_java_is_below_the_span_of_its_tracing_library() {
 
 fn check(library: &str, program: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
-    let [file, go, said] = ["file", "go", "said"].map(|name| folder.path().join(name).display().to_string());
+    let [file, go, output] =
+        ["file", "go", "output"].map(|name| folder.path().join(name).display().to_string());
     std::fs::write(&file, [0; 4096]).unwrap();
     let turns = TURNS.to_string();
-    let words: Vec<&str> = ALONE.iter().chain(program).chain([&*file, &go, &turns].iter()).copied().collect();
-    let mut actor = Actor::program(&words, Path::new(&said));
+    let args: Vec<&str> =
+        ENVIRONMENT.iter().chain(program).chain([&*file, &go, &turns].iter()).copied().collect();
+    let mut process = GatedProcess::program(&args, Path::new(&output));
     let config = TracerConfig { ring_bytes: Some(RING), ..TracerConfig::default() };
-    let recorder = Recorder::start(&config, &[actor.pid()]);
-    actor.release();
-    let found = eventually(|| recorder.in_contexts() > 0);
-    assert!(found, "nothing was found, and {} publish: {}", recorder.publishing(), actor.said());
-    assert!(eventually(|| !recorder.said().is_empty()), "it does not say who it is: {}", actor.said());
+    let recorder = Recorder::start(&config, &[process.pid()]);
+    process.release();
+    let found = eventually(|| recorder.calls_with_context() > 0);
+    assert!(found, "no context was found, and {} publish: {}", recorder.publishing(), process.output());
+    assert!(
+        eventually(|| !recorder.process_contexts().is_empty()),
+        "no process context was read: {}",
+        process.output()
+    );
     std::fs::write(&go, "").unwrap();
-    assert_eq!(actor.play(), 0, "{}", actor.said());
+    assert_eq!(process.run_to_exit(), 0, "{}", process.output());
     let recording = recorder.finish();
     recording.assert_balanced();
-    assert_eq!(recording.accounts.calls.dropped, 0, "{:#?}", recording.accounts);
-    let (below, none) = judge(&recording, &told(&actor.said()));
-    println!("{library}: {below} calls below their spans, {none} below none");
-    assert_eq!((below, none), (3 * TURNS, 2 * TURNS));
+    assert_eq!(recording.stats.calls.dropped, 0, "{:#?}", recording.stats);
+    let (children, orphans) = count_calls(&recording, &trace_ids(&process.output()));
+    println!("{library}: {children} calls with a parent, {orphans} without");
+    assert_eq!((children, orphans), (3 * TURNS, 2 * TURNS));
 }
 
-/// Each span's trace, as the program says it.
-fn told(said: &str) -> HashMap<u64, u128> {
+/// Parses the trace id of each span from the program's output.
+fn trace_ids(output: &str) -> HashMap<u64, u128> {
     let span = |line: &str| {
         let (span, trace) = line.split_once(' ')?;
         Some((u64::from_str_radix(span, 16).ok()?, u128::from_str_radix(trace, 16).ok()?))
     };
-    let spans: HashMap<u64, u128> = said.lines().filter_map(span).collect();
-    assert_eq!(spans.len(), 2 * TURNS, "{said}");
+    let spans: HashMap<u64, u128> = output.lines().filter_map(span).collect();
+    assert_eq!(spans.len(), 2 * TURNS, "{output}");
     spans
 }
 
-/// How many calls are below the span that their offset names, and how many that name none are below none.
-fn judge(recording: &Recording, told: &HashMap<u64, u128>) -> (usize, usize) {
-    let (mut below, mut none) = (0, 0);
-    let calls = recording.named("pread64").into_iter().filter(|call| call.args[2] == 1);
-    for call in calls.filter(|call| call.args[3] != AWAITED) {
+/// Asserts that each call is a child of the span that its offset names. Returns the number of calls
+/// with a parent and without.
+fn count_calls(recording: &Recording, trace_ids: &HashMap<u64, u128>) -> (usize, usize) {
+    let (mut children, mut orphans) = (0, 0);
+    let calls = recording.calls_named("pread64").into_iter().filter(|call| call.args[2] == 1);
+    for call in calls.filter(|call| call.args[3] != WARM_UP) {
         match &call.context {
             None => {
-                assert_eq!(call.args[3], 0, "below no span: {call:#?}");
-                none += 1;
+                assert_eq!(call.args[3], 0, "no parent: {call:#?}");
+                orphans += 1;
             }
             Some(context) => {
                 assert_eq!(context.span.0 & (u64::MAX >> 1), call.args[3], "{call:#?}");
-                assert_eq!(told.get(&context.span.0), Some(&context.trace.0), "{call:#?}");
-                below += 1;
+                assert_eq!(trace_ids.get(&context.span.0), Some(&context.trace.0), "{call:#?}");
+                children += 1;
             }
         }
     }
-    (below, none)
+    (children, orphans)
 }

@@ -1,17 +1,19 @@
-//! A real run, shown by a real Zipkin: sent to it while the command ran, and as the file that the run left.
+//! A traced run of SQLite in a real Zipkin, sent while the command ran and posted from the file
+//! that the run wrote.
 //!
-//! What the server says is read back and judged by what a person would look for in it: the layers as services, each
-//! span below the one that submitted it, in the order in which they happened.
+//! *Input*: `sqlite3` on an ext4. The traces are read back from the server: the services are the
+//! layers, each span is a child of its submitter, and the times are in order. The dependency graph
+//! is compared with the spans.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it recorded"
 )]
 
 mod common;
-#[path = "support/links.rs"]
-mod links;
+#[path = "support/dependencies.rs"]
+mod dependencies;
 #[path = "support/zipkin.rs"]
 mod server;
 mod support;
@@ -25,39 +27,41 @@ use serde_json::Value;
 use common::{Run, run};
 use server::Zipkin;
 use support::disk::Disk;
-use support::recording::until_shown;
+use support::recording::until_all_ends_seen;
 use support::{needs, or_skip};
 
 const DISK: u64 = 64 << 20;
-/// Each makes journal, data and deletion durable: some fdatasync among them writes data and waits for a commit.
+/// Each insert makes journal, data and deletion durable; some fdatasync among them writes data and
+/// waits for a commit.
 const INSERTS: usize = 10;
 const PROGRAM: &str = "sqlite3";
 
 #[test]
-fn a_run_opens_in_zipkin_layer_by_layer() {
+fn a_run_appears_in_zipkin_layer_by_layer() {
     needs!("sqlite3", "losetup", "mkfs.ext4");
     let server = or_skip!(Zipkin::start());
     let disk = or_skip!(Disk::ext4(DISK));
-    let file = disk.beside("trace.json");
-    let all = traced(&disk, &file, &server);
+    let file = disk.file("trace.json");
+    let all = trace_run(&disk, &file, &server);
     let list = fs::read(&file).unwrap();
     let spans: Vec<Value> = serde_json::from_slice(&list).unwrap();
     let (id, count) = a_durable_sync(&spans, disk.name());
-    let sent = shown(&server, &disk, &all, &id, count);
+    let sent = spans_of_server(&server, &disk, &all, &id, count);
     drop(server);
 
     let server = Zipkin::start().unwrap();
-    assert_eq!(server.post(&list), 202, "the file is taken as it is");
-    let posted = shown(&server, &disk, &spans, &id, count);
-    assert_eq!(sent, posted, "file and server were told the same");
+    assert_eq!(server.post(&list), 202, "the server accepts the file");
+    let posted = spans_of_server(&server, &disk, &spans, &id, count);
+    assert_eq!(sent, posted, "file and server got the same spans");
 }
 
-/// SQLite at work, traced to both destinations: all that the server was sent. Again while the end of some bio was not seen, which is counted and
-/// happens on kernels that run no programs on top of some tasks (see `support::recording::until_whole`).
-fn traced(disk: &Disk, file: &Path, server: &Zipkin) -> Vec<Value> {
+/// Traces SQLite to both destinations, and returns all spans that the server got. Repeats a run if
+/// the completion of a bio was missed, which is counted (see `support::recording::until_complete`).
+/// That happens on kernels that run no program inside some tasks.
+fn trace_run(disk: &Disk, file: &Path, server: &Zipkin) -> Vec<Value> {
     let mut all: Vec<Value> = Vec::new();
     let mut round = 0;
-    let traced = || {
+    let trace_run = || {
         round += 1;
         let run = trace_once(disk, &format!("{round}.db"), file, server);
         assert_eq!(run.code, Some(0), "{run:?}");
@@ -65,7 +69,7 @@ fn traced(disk: &Disk, file: &Path, server: &Zipkin) -> Vec<Value> {
         all.extend(serde_json::from_slice::<Vec<Value>>(&fs::read(file).unwrap()).unwrap());
         run
     };
-    let run = until_shown(traced, |run| !run.stderr.contains("ends missed"));
+    let run = until_all_ends_seen(trace_run, |run| !run.stderr.contains("ends missed"));
     assert!(run.stderr.contains("lost: nothing"), "{run:?}");
     all
 }
@@ -82,8 +86,8 @@ fn trace_once(disk: &Disk, database: &str, file: &Path, server: &Zipkin) -> Run 
     run(&[&options[..], &program].concat())
 }
 
-/// The id of the trace of an fdatasync that wrote to the device and then asked for a commit, and its number of spans.
-/// (A commit that the kernel's timer began earlier may have been under way already: another story.)
+/// Returns the trace id and the number of spans of an fdatasync that wrote to the device and then
+/// requested a commit. (Not one for which the kernel's timer had already begun the commit.)
 fn a_durable_sync(spans: &[Value], device: &str) -> (String, usize) {
     let mut traces: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
     for span in spans {
@@ -104,8 +108,8 @@ fn a_durable_sync(spans: &[Value], device: &str) -> (String, usize) {
     (id.to_string(), spans.len())
 }
 
-/// Everything that is to be seen at the server, and the spans of that trace.
-fn shown(server: &Zipkin, disk: &Disk, all: &[Value], id: &str, count: usize) -> Vec<Value> {
+/// Checks everything on the server, and returns the spans of that trace.
+fn spans_of_server(server: &Zipkin, disk: &Disk, all: &[Value], id: &str, count: usize) -> Vec<Value> {
     let mut spans = server.trace(id, count);
     assert_eq!(spans.len(), count);
     let services = server.get("/api/v2/services").unwrap();
@@ -114,7 +118,7 @@ fn shown(server: &Zipkin, disk: &Disk, all: &[Value], id: &str, count: usize) ->
     assert!(services.is_superset(&layers), "{services:?}");
     assert_layers(&spans.iter().collect::<Vec<_>>(), disk.name());
     assert_graph(server, all, disk.name());
-    // A server adds the address of whoever posted.
+    // The server adds the address of the client.
     for span in &mut spans {
         span["localEndpoint"].as_object_mut().unwrap().retain(|key, _| key == "serviceName");
     }
@@ -122,21 +126,22 @@ fn shown(server: &Zipkin, disk: &Disk, all: &[Value], id: &str, count: usize) ->
     spans
 }
 
-/// fdatasync → ext4 → first the data, then the commit → bios → requests, the last of which flushes.
+/// Asserts fdatasync → ext4 → first the data, then the commit → bios → requests, the last of which
+/// flushes.
 fn assert_layers(spans: &[&Value], device: &str) {
     let root = spans.iter().find(|span| span["parentId"].is_null()).unwrap();
     let end = end_us(root);
     let file_system = children(spans, root);
     assert_eq!(services(&file_system), ["ext4"], "{spans:#?}");
-    let below = children(spans, file_system[0]);
-    let (commit, data) = below.split_last().unwrap();
-    assert!(!data.is_empty() && data.iter().all(|bio| service_of(bio) == "block"), "{below:#?}");
+    let parts = children(spans, file_system[0]);
+    let (commit, data) = parts.split_last().unwrap();
+    assert!(!data.is_empty() && data.iter().all(|bio| service_of(bio) == "block"), "{parts:#?}");
     assert_eq!((service_of(commit), &commit["name"]), ("jbd2", &Value::from("journal commit")));
     let committed = children(spans, commit);
     assert!(committed.len() > 1, "descriptor, metadata, commit record: {committed:#?}");
     assert!(committed.iter().all(|bio| service_of(bio) == "block"), "{committed:#?}");
     for bio in data.iter().chain(&committed) {
-        assert_carried(spans, bio, device);
+        assert_has_request(spans, bio, device);
     }
     let record = committed.last().unwrap();
     assert!(text(record, "blkkin.flags").contains("preflush"), "the commit record comes last: {record}");
@@ -146,39 +151,41 @@ fn assert_layers(spans: &[&Value], device: &str) {
             "data is written before the commit record: {bio} {record}"
         );
     }
-    // All input and output: the commit itself ends after it has woken who waited. Times are cut to a µs.
+    // All I/O. The commit itself ends after it has woken the waiting call. Times are truncated to a
+    // µs.
     for span in spans.iter().filter(|span| ["block", device].contains(&service_of(span))) {
-        assert!(end_us(span) <= end + 1, "ends after what waited for it: {span}");
+        assert!(end_us(span) <= end + 1, "ends after the call that waited for it: {span}");
     }
 }
 
-/// The bio has a request below it, or says which request of this trace carried it.
-fn assert_carried(spans: &[&Value], bio: &Value, device: &str) {
+/// Asserts that the bio has a request as child, or names the request of this trace into which it
+/// was merged.
+fn assert_has_request(spans: &[&Value], bio: &Value, device: &str) {
     let requests = children(spans, bio);
     if requests.is_empty() {
-        let carrier = spans.iter().find(|span| span["id"] == bio["tags"]["blkkin.carried_by"]);
-        assert_eq!(service_of(carrier.unwrap_or_else(|| panic!("no request: {bio}"))), device);
+        let request = spans.iter().find(|span| span["id"] == bio["tags"]["blkkin.carried_by"]);
+        assert_eq!(service_of(request.unwrap_or_else(|| panic!("no request: {bio}"))), device);
     }
     assert!(requests.iter().all(|request| service_of(request) == device), "{requests:#?}");
 }
 
-/// The dependency graph leads from the program down to the device, and says how often: the links that the server shows are
-/// those that the spans make, no other, and their numbers are those of the spans.
+/// Asserts that the dependency graph leads from the program down to the device. The server's links
+/// and their counts must be exactly those of the spans.
 fn assert_graph(server: &Zipkin, spans: &[Value], device: &str) {
-    let drawn = server.links();
-    assert_eq!(drawn, links::of(spans));
+    let drawn = server.dependencies();
+    assert_eq!(drawn, dependencies::of(spans));
     for edge in [(PROGRAM, "ext4"), ("ext4", "block"), ("ext4", "jbd2"), ("jbd2", "block"), ("block", device)]
     {
         assert!(drawn.keys().any(|(one, other)| (&**one, &**other) == edge), "no {edge:?} among {drawn:?}");
     }
-    // Nobody below asks anybody above: read from left to right there is no way back. (Other disks may be there: that of the
-    // program's own file, whose pages come from there.)
+    // No lower layer calls an upper one, so the graph has no way back. (Other disks may appear:
+    // those with the program's own pages.)
     let layers = ["kernel", PROGRAM, "ext4", "jbd2", "block", device];
     let depth = |name: &str| layers.iter().position(|layer| *layer == name).unwrap_or(layers.len() - 1);
     assert!(drawn.keys().all(|(one, other)| depth(one) < depth(other)), "{drawn:?}");
 }
 
-/// Spans right below `parent`, in the order of their start.
+/// Returns the children of `parent` in the order of their start.
 fn children<'a>(spans: &[&'a Value], parent: &Value) -> Vec<&'a Value> {
     let mut found: Vec<&Value> =
         spans.iter().filter(|span| span["parentId"] == parent["id"]).copied().collect();
@@ -186,7 +193,7 @@ fn children<'a>(spans: &[&'a Value], parent: &Value) -> Vec<&'a Value> {
     found
 }
 
-/// Spans right below any of this service.
+/// Returns the children of all spans of this service.
 fn children_of<'a>(spans: &[&'a Value], service: &str) -> Vec<&'a Value> {
     let parents = spans.iter().filter(|span| service_of(span) == service);
     parents.flat_map(|parent| children(spans, parent)).collect()

@@ -70,7 +70,7 @@ pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
     };
     let disk = Looped::make("path")?;
     let broker = Broker::start().map_err(anyhow::Error::msg)?;
-    let zipkin = Arc::new(Zipkin::holding(SPANS_MAX).map_err(anyhow::Error::msg)?);
+    let zipkin = Arc::new(Zipkin::with_capacity(SPANS_MAX).map_err(anyhow::Error::msg)?);
     let settings = broker.settings();
     let timelines = Arc::new(TraceTimelines::default());
     let address = zipkin.url().trim_start_matches("http://").to_owned();

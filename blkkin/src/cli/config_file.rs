@@ -224,7 +224,7 @@ mod tests {
         let args = args.chain([one, "-c".into(), two]).collect::<Vec<_>>();
         let expanded = expand(args, &commands()).unwrap();
         let args: Vec<_> = expanded.iter().map(|word| word.to_string_lossy()).collect();
-        let meant = [
+        let expected = [
             "blkkin",
             "agent",
             "--brokers=a:9092",
@@ -233,7 +233,7 @@ mod tests {
             "--set=sasl.password=z",
             "--set=sasl.username=y",
         ];
-        assert_eq!(args[..meant.len()], meant);
+        assert_eq!(args[..expected.len()], expected);
     }
 
     #[test]

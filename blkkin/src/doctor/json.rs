@@ -48,8 +48,8 @@ fn probe(verdict: &ProbeReport) -> Value {
 /// The result of each attach kind for a probe: where it works, or why not.
 fn tries(tries: &ProbeAttempts) -> Value {
     let kinds = tries.attempts.iter().map(|one| {
-        let place = if one.result == AttachResult::Attached { "at" } else { "reason" };
-        (one.kind.name().to_owned(), json!({ "result": kinds::label(one.result), place: one.detail }))
+        let key = if one.result == AttachResult::Attached { "at" } else { "reason" };
+        (one.kind.name().to_owned(), json!({ "result": kinds::label(one.result), key: one.detail }))
     });
     json!({ "name": tries.probe.name, "kinds": kinds.collect::<serde_json::Map<_, _>>() })
 }

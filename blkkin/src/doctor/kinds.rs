@@ -24,8 +24,8 @@ pub(super) fn color(tried: AttachResult) -> &'static str {
 /// Returns the function that replaces a probe's tracepoint, or why the tracepoint stays.
 pub(super) fn remark(tries: &ProbeAttempts) -> String {
     let of_functions = || tries.attempts.iter().filter(|one| one.kind.uses_functions());
-    if let Some(kept) = of_functions().find(|one| one.result == AttachResult::KeepsTracepoint) {
-        return format!("keeps {}: {}", tries.probe.hook.tracepoint, kept.detail);
+    if let Some(attempt) = of_functions().find(|one| one.result == AttachResult::KeepsTracepoint) {
+        return format!("keeps {}: {}", tries.probe.hook.tracepoint, attempt.detail);
     }
     let works = of_functions().find(|one| one.result == AttachResult::Attached);
     works.map(|one| one.detail.clone()).unwrap_or_default()
@@ -37,9 +37,9 @@ pub(super) fn refusals(tries: &[ProbeAttempts]) -> Vec<String> {
     for kind in AttachKind::ALL {
         let of_kind = tries.iter().flat_map(|one| &one.attempts).filter(|one| one.kind == kind);
         for refused in of_kind.filter(|one| one.result == AttachResult::Refused) {
-            let words = format!("{kind} is refused: {}", refused.detail);
-            if !reasons.contains(&words) {
-                reasons.push(words);
+            let reason = format!("{kind} is refused: {}", refused.detail);
+            if !reasons.contains(&reason) {
+                reasons.push(reason);
             }
         }
     }

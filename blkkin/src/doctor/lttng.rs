@@ -140,9 +140,9 @@ mod tests {
         assert_eq!((low.status, &*low.remedy), (CheckStatus::Partial, "LimitNOFILE=2048 for lttng-sessiond"));
         assert!(low.found.contains("for 157 more processes"), "{low:?}");
         // A daemon started here gets the hard limit.
-        let ours = judge(None, 4096, Some(64 << 20), 2);
-        assert_eq!(ours.status, CheckStatus::Ok);
-        assert!(ours.found.contains("starts one, with descriptors for 669 processes;"), "{ours:?}");
+        let check = judge(None, 4096, Some(64 << 20), 2);
+        assert_eq!(check.status, CheckStatus::Ok);
+        assert!(check.found.contains("starts one, with descriptors for 669 processes;"), "{check:?}");
         assert_eq!(&*judge(None, 1024, Some(64 << 20), 2).remedy, "ulimit -Hn 2048");
     }
 

@@ -66,9 +66,9 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
-    fn heading(&mut self, words: &str) {
-        let words = self.colored("1", words);
-        self.text.push_str(&format!("\n{words}\n"));
+    fn heading(&mut self, title: &str) {
+        let title = self.colored("1", title);
+        self.text.push_str(&format!("\n{title}\n"));
     }
 
     fn check(&mut self, check: &Check) {
@@ -102,14 +102,14 @@ impl Page<'_> {
         let names = AttachKind::ALL.map(|kind| format!("{:<8}", kind.name())).concat();
         self.text.push_str(&format!("  {:<18}{names}\n", ""));
         for one in tries {
-            let words = one.attempts.iter().map(|one| {
+            let results = one.attempts.iter().map(|one| {
                 self.colored(kinds::color(one.result), &format!("{:<8}", kinds::label(one.result)))
             });
-            let words = words.collect::<String>();
+            let results = results.collect::<String>();
             let lines = self.wrap(KINDS_INDENT, &kinds::remark(one));
             let mut lines = lines.iter().map(String::as_str);
             let first = lines.next().unwrap_or_default();
-            self.text.push_str(format!("  {:<18}{words}{first}", one.probe.name).trim_end());
+            self.text.push_str(format!("  {:<18}{results}{first}", one.probe.name).trim_end());
             self.text.push('\n');
             for line in lines {
                 self.text.push_str(&format!("{:KINDS_INDENT$}{line}\n", ""));
@@ -160,10 +160,10 @@ impl Page<'_> {
         lines
     }
 
-    fn colored(&self, code: &str, words: &str) -> String {
+    fn colored(&self, code: &str, text: &str) -> String {
         match self.style.colour {
-            Colour::Ansi => format!("\x1b[{code}m{words}\x1b[0m"),
-            Colour::Never => words.to_owned(),
+            Colour::Ansi => format!("\x1b[{code}m{text}\x1b[0m"),
+            Colour::Never => text.to_owned(),
         }
     }
 }

@@ -107,9 +107,9 @@ fn wildcard_match<T>(
                 next += 1;
             }
             _ => {
-                let Some((star_at, taken)) = last_star else { return false };
-                last_star = Some((star_at, taken + 1));
-                (at, next) = (star_at + 1, taken + 1);
+                let Some((star_at, matched)) = last_star else { return false };
+                last_star = Some((star_at, matched + 1));
+                (at, next) = (star_at + 1, matched + 1);
             }
         }
     }

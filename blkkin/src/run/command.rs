@@ -20,11 +20,11 @@ pub(crate) struct ResolvedCommand<'a> {
 }
 
 /// Resolves the program that CMD names, before tracing starts.
-pub(crate) fn resolve(words: &[OsString]) -> Result<ResolvedCommand<'_>, CliError> {
-    let name = words.first().expect("invariant: the command line asks for at least one word");
+pub(crate) fn resolve(argv: &[OsString]) -> Result<ResolvedCommand<'_>, CliError> {
+    let name = argv.first().expect("invariant: the command line requires at least one argument");
     let search = std::env::var_os("PATH").unwrap_or_else(|| PATH_DEFAULT.into());
     let program = find_in_path(name, &search)?;
-    Ok(ResolvedCommand { program, argv: words })
+    Ok(ResolvedCommand { program, argv })
 }
 
 impl ResolvedCommand<'_> {
@@ -179,8 +179,8 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let path = file(temp.path(), "script", 0o755);
         fs::write(&path, "#!/no/such/interpreter\n").unwrap();
-        let words = [path.into_os_string()];
-        let error = resolve(&words).unwrap().start().unwrap_err();
+        let argv = [path.into_os_string()];
+        let error = resolve(&argv).unwrap().start().unwrap_err();
         assert_eq!(error.status, Status::NotFound);
         assert!(error.remedy.contains("interpreter"), "{error}");
     }

@@ -110,7 +110,7 @@ fn unwritable(path: &Path, error: &io::Error) -> CliError {
 /// Builds the JSON report, and adds the statistics of USDT probes.
 fn json(outcome: &RunOutcome, losses: &Losses) -> Value {
     let mut value = outcome.report.to_json(losses);
-    value["usdt"] = outcome.probes.map_or(Value::Null, |stats| {
+    value["usdt"] = outcome.usdt_stats.map_or(Value::Null, |stats| {
         json!({
             "events": stats.events,
             "events_lost": stats.lost,
@@ -140,17 +140,20 @@ fn losses(outcome: &RunOutcome) -> Losses {
 /// Returns the operations that were in flight when tracing ended.
 fn in_flight(accounts: &SourceStats) -> u64 {
     let calls = accounts.calls_entered.saturating_sub(accounts.calls.fired + accounts.calls_filtered);
-    let begun = accounts.bios_queued + accounts.requests_started;
+    let started = accounts.bios_queued + accounts.requests_started;
     let ended = accounts.bios.fired + accounts.requests.fired + accounts.ends_missed;
-    calls + begun.saturating_sub(ended)
+    calls + started.saturating_sub(ended)
 }
 
 fn errors(outcome: &RunOutcome) -> Vec<CliError> {
-    let broken = outcome.tracer.1.as_ref().map(|error| CliError {
+    let tracing_error = outcome.tracer.1.as_ref().map(|error| CliError {
         status: Status::Failed,
         ..CliError::usage("tracing ended early: the report covers the time until then", error, error.remedy())
     });
-    broken.into_iter().chain(outcome.deliveries.iter().filter_map(|delivery| delivery.error())).collect()
+    tracing_error
+        .into_iter()
+        .chain(outcome.deliveries.iter().filter_map(|delivery| delivery.error()))
+        .collect()
 }
 
 fn remarks(outcome: &RunOutcome) -> Vec<String> {

@@ -49,7 +49,7 @@ pub(crate) struct RunPlan {
     /// The scope of tracing.
     pub(crate) scope: TraceScope,
     /// The filter for whole traces.
-    pub(crate) tail: PostFilter,
+    pub(crate) post_filter: PostFilter,
     /// The detail of system calls.
     pub(crate) detail: Detail,
     /// The report under construction.
@@ -57,9 +57,9 @@ pub(crate) struct RunPlan {
     /// The destinations of spans.
     pub(crate) sinks: Vec<SpanSink>,
     /// The LTTng source, with `--ust`.
-    pub(crate) daemons: Option<LttngSource>,
+    pub(crate) lttng: Option<LttngSource>,
     /// The USDT source, with `--probes`.
-    pub(crate) probes: Option<UsdtSource>,
+    pub(crate) usdt: Option<UsdtSource>,
     /// With `--nbd`: link NBD client requests to the daemon spans of the same requests.
     pub(crate) nbd: bool,
 }
@@ -84,20 +84,20 @@ pub(crate) struct RunOutcome {
     /// The delivery of the spans, for each destination.
     pub(crate) deliveries: Vec<DeliveryReport>,
     /// Summary lines of LTTng, USDT and NBD sources.
-    pub(crate) daemons: Vec<String>,
+    pub(crate) source_remarks: Vec<String>,
     /// Statistics of USDT events, with `--probes`.
-    pub(crate) probes: Option<usdt::UsdtSourceStats>,
+    pub(crate) usdt_stats: Option<usdt::UsdtSourceStats>,
 }
 
 /// A running pipeline.
 pub(crate) struct Pipeline {
     stop: StopSignal,
-    live: Arc<ProgressSnapshot>,
+    progress_snapshot: Arc<ProgressSnapshot>,
     servers: Vec<Arc<Exporter>>,
     drain: JoinHandle<Result<TraceSummary, TracerError>>,
     join: JoinHandle<join::JoinOutcome>,
-    daemons: Option<RunningLttng>,
-    probes: Option<usdt::RunningUsdt>,
+    lttng: Option<RunningLttng>,
+    usdt: Option<usdt::RunningUsdt>,
 }
 
 impl Pipeline {
@@ -108,22 +108,22 @@ impl Pipeline {
         control: Sender<ControlEvent>,
     ) -> io::Result<Pipeline> {
         let (mut publisher, subscription) = channel(CAPACITY_DEFAULT);
-        let mut daemons = None;
-        if let Some(prepared) = plan.daemons.take() {
+        let mut lttng = None;
+        if let Some(prepared) = plan.lttng.take() {
             let (first, batches) = channel(CAPACITY_DEFAULT);
             let out = std::mem::replace(&mut publisher, first);
-            daemons = Some(prepared.start(batches, out, plan.scope, &LttngMetrics::default())?);
+            lttng = Some(prepared.start(batches, out, plan.scope, &LttngMetrics::default())?);
         }
         // Upstream of LTTng, as USDT correlation waits for nothing.
-        let mut probes = None;
-        if let Some(prepared) = plan.probes.take() {
+        let mut usdt = None;
+        if let Some(prepared) = plan.usdt.take() {
             let (first, batches) = channel(CAPACITY_DEFAULT);
             let out = std::mem::replace(&mut publisher, first);
-            probes = Some(prepared.start(batches, out, &usdt::UsdtMetrics::default())?);
+            usdt = Some(prepared.start(batches, out, &usdt::UsdtMetrics::default())?);
         }
-        let (stop, live) = (StopSignal::new(), Arc::new(ProgressSnapshot::default()));
+        let (stop, progress_snapshot) = (StopSignal::new(), Arc::new(ProgressSnapshot::default()));
         let servers = plan.sinks.iter().filter_map(SpanSink::server).collect();
-        let watched = Arc::clone(&live);
+        let watched = Arc::clone(&progress_snapshot);
         let join = Builder::new().name("join".into()).spawn(move || {
             // Dropped last, also on a panic: the main thread must learn of the end.
             let ended = ExitNotifier(control);
@@ -131,7 +131,7 @@ impl Pipeline {
         })?;
         let drain_stop = stop.clone();
         let drain = Builder::new().name("drain".into()).spawn(move || tracer.run(publisher, drain_stop))?;
-        Ok(Pipeline { stop, live, servers, drain, join, daemons, probes })
+        Ok(Pipeline { stop, progress_snapshot, servers, drain, join, lttng, usdt })
     }
 
     /// Asks the drain thread to empty the rings and end.
@@ -146,34 +146,34 @@ impl Pipeline {
 
     /// Returns the progress so far.
     pub(crate) fn progress(&self) -> Progress {
-        self.live.get()
+        self.progress_snapshot.get()
     }
 
     /// Waits for the threads and returns the outcome.
     pub(crate) fn collect(self) -> Result<RunOutcome, CliError> {
         let mut joined = self.join.join().map_err(|panic| panicked("the join", &*panic))?;
-        let (mut nbd_stats, mut usdt_stats) = (None, None);
+        let (mut nbd_stats, mut usdt_events) = (None, None);
         let tracer = match self.drain.join().map_err(|panic| panicked("the tracer", &*panic))? {
             Ok(ended) => {
                 joined.report.set_final_state(ended.at_end);
-                (nbd_stats, usdt_stats) = (ended.nbd, ended.usdt);
+                (nbd_stats, usdt_events) = (ended.nbd, ended.usdt);
                 (ended.accounts, None)
             }
             Err(error) => (joined.last, Some(error)),
         };
-        let mut daemons = self.daemons.map(RunningLttng::collect).transpose()?.unwrap_or_default();
-        let mut usdt_outcome = None;
-        if let Some(probes) = self.probes {
-            let (remarks, numbers) = probes.collect(usdt_stats)?;
-            daemons.extend(remarks);
-            usdt_outcome = Some(numbers);
+        let mut source_remarks = self.lttng.map(RunningLttng::collect).transpose()?.unwrap_or_default();
+        let mut usdt_stats = None;
+        if let Some(usdt) = self.usdt {
+            let (remarks, stats) = usdt.collect(usdt_events)?;
+            source_remarks.extend(remarks);
+            usdt_stats = Some(stats);
         }
         if let Some(nbd_stats) = nbd_stats {
-            daemons.extend(nbd::remarks(&nbd_stats, joined.link_stats.as_ref()));
+            source_remarks.extend(nbd::remarks(&nbd_stats, joined.link_stats.as_ref()));
         }
         Ok(RunOutcome {
-            daemons,
-            probes: usdt_outcome,
+            source_remarks,
+            usdt_stats,
             report: joined.report,
             tracer,
             join: joined.accounts,

@@ -38,7 +38,7 @@ pub(crate) fn trace(args: &TraceArgs) -> Result<ExitCode, CliError> {
         failure.print();
         status = Status::Failed;
     }
-    outcome.daemons.iter().for_each(|remark| output.remark(remark));
+    outcome.source_remarks.iter().for_each(|remark| output.remark(remark));
     Ok(status.code())
 }
 
@@ -55,14 +55,13 @@ fn prepare(args: &TraceArgs) -> Result<(Tracer, RunPlan, Output), CliError> {
     for pid in &filter.tree {
         tracer.trace_process_tree(*pid)?;
     }
-    let daemons = LttngSource::open(&args.lttng, &config.contexts)?;
+    let lttng = LttngSource::open(&args.lttng, &config.contexts)?;
     let (slowest, daemon_spans) = (args.output.slowest, lttng::daemon_span_source(&args.lttng, &args.usdt));
-    let report =
-        Report::new(ReportConfig { slowest, daemon_spans, ..ReportConfig::new(clock::now()) });
-    let probes = usdt_probes.attach(&mut tracer)?;
-    let (tail, detail) = (filter.post, filter.detail);
+    let report = Report::new(ReportConfig { slowest, daemon_spans, ..ReportConfig::new(clock::now()) });
+    let usdt = usdt_probes.attach(&mut tracer)?;
+    let (post_filter, detail) = (filter.post, filter.detail);
     let nbd = args.lttng.nbd;
-    Ok((tracer, RunPlan { scope, tail, detail, report, sinks, daemons, probes, nbd }, output))
+    Ok((tracer, RunPlan { scope, post_filter, detail, report, sinks, lttng, usdt, nbd }, output))
 }
 
 fn wait_for_end(session: &mut RunLoop, duration: Option<Duration>) {

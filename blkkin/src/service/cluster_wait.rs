@@ -141,9 +141,10 @@ mod tests {
             rounds += 1;
             rounds == stop_after
         };
-        let found = cluster_wait.poll("it is there", &mut || answers.next().unwrap(), stopped, |remark| {
-            remarks.borrow_mut().push(remark);
-        });
+        let found =
+            cluster_wait.poll("the cluster answers", &mut || answers.next().unwrap(), stopped, |remark| {
+                remarks.borrow_mut().push(remark);
+            });
         (found, remarks.into_inner(), cluster_wait)
     }
 
@@ -153,7 +154,10 @@ mod tests {
         let (found, remarks, cluster_wait) = poll_until(&answers, usize::MAX);
         assert!(found && remarks.len() == 3, "{remarks:?}");
         assert_eq!(remarks[0], "a: why; try: remedy; retrying until the cluster is usable");
-        assert!(remarks[1].starts_with("b: ") && remarks[2].starts_with("it is there after"), "{remarks:?}");
+        assert!(
+            remarks[1].starts_with("b: ") && remarks[2].starts_with("the cluster answers after"),
+            "{remarks:?}"
+        );
         assert_eq!(cluster_wait.status(), None);
     }
 

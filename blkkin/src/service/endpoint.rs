@@ -291,9 +291,9 @@ mod tests {
 
     #[test]
     fn taken_port_is_an_error_with_a_remedy() {
-        let taken = open(None);
-        let error = Endpoint::open(taken, None, Arc::new(FakeService(None))).unwrap_err();
-        assert!(error.what.contains(&taken.to_string()), "{error}");
+        let address = open(None);
+        let error = Endpoint::open(address, None, Arc::new(FakeService(None))).unwrap_err();
+        assert!(error.what.contains(&address.to_string()), "{error}");
         assert!(error.remedy.contains("--metrics"), "{error}");
     }
 }

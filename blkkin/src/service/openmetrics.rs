@@ -201,7 +201,7 @@ mod tests {
             MetricFamily::by_label(
                 "kind",
                 "records_dropped",
-                "Records that had no room",
+                "Records that were dropped",
                 [("call", 3), ("bio", 0)],
             ),
             MetricFamily::single(MetricKind::Gauge, "queue_events", "Events that wait", 7.0),
@@ -214,7 +214,7 @@ mod tests {
         ];
         let expected = "\
 # TYPE blkkin_records_dropped counter
-# HELP blkkin_records_dropped Records that had no room
+# HELP blkkin_records_dropped Records that were dropped
 blkkin_records_dropped_total{kind=\"call\"} 3.0
 blkkin_records_dropped_total{kind=\"bio\"} 0.0
 # TYPE blkkin_queue_events gauge

@@ -85,9 +85,9 @@ impl FdStore {
 
     /// Takes the descriptors that earlier starts stored.
     pub(crate) fn take(self) -> Vec<(String, OwnedFd)> {
-        let Ok(kept) = sd_notify::listen_fds_with_names() else { return Vec::new() };
+        let Ok(descriptors) = sd_notify::listen_fds_with_names() else { return Vec::new() };
         // SAFETY: systemd has opened them for this process, and no other code here uses them.
-        kept.map(|(fd, name)| (name, unsafe { OwnedFd::from_raw_fd(fd) })).collect()
+        descriptors.map(|(fd, name)| (name, unsafe { OwnedFd::from_raw_fd(fd) })).collect()
     }
 
     /// Stores a descriptor. systemd must not poll it: the kernel reports an error for a map without

@@ -13,7 +13,7 @@
 //! producer's queue), then the bus, then the rings, and the kernel counts the drops there. The next
 //! start reports the losses of a killed agent (`crash_recovery.rs`).
 //!
-//! The agent joins nothing: a trace across machines is complete only where their events meet.
+//! The agent joins nothing: a trace across machines is complete only where their events are joined.
 //! Filters that need a whole trace (`--path`) are therefore refused.
 
 mod config;
@@ -82,8 +82,8 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, CliError> {
     if let Err(why) = &exported {
         warn!(why, "losses of this agent after a crash will be unknown: {why}");
     }
-    let (own, progress_map) = exported.ok().unzip();
-    let counters_epoch = own.as_ref().map(|_| traced.tracer.source().epoch);
+    let (own_counters, progress_map) = exported.ok().unzip();
+    let counters_epoch = own_counters.as_ref().map(|_| traced.tracer.source().epoch);
     let marker = spool.as_ref().map(|spool| RunMarker::new(spool.folder(), counters_epoch));
     marker.iter().for_each(|marker| crash_recovery.install_marker(marker));
     let target = format!("{EVENTS} at {}", settings.brokers);
@@ -100,7 +100,7 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, CliError> {
     }));
     let result = serve(args, traced, sink, Some((settings, crashed_runs)), target, control);
     // The agent has reported its own end, so the next start has nothing to report.
-    drop(own);
+    drop(own_counters);
     marker.into_iter().for_each(RunMarker::remove);
     result
 }
@@ -125,11 +125,11 @@ fn serve(
     mut control: ControlReceiver,
 ) -> Result<ExitCode, CliError> {
     let systemd = Systemd::from_env();
-    let daemons = LttngSource::open(&args.lttng, &context_trust::context_policy(&args.tracer.contexts)?)?
+    let lttng = LttngSource::open(&args.lttng, &context_trust::context_policy(&args.tracer.contexts)?)?
         .map(|source| (source, LttngMetrics::log_immediately()));
-    let lttng_metrics = daemons.as_ref().map(|(_, metrics)| metrics.clone());
-    let probes = usdt_probes.attach(&mut tracer)?.map(|source| (source, usdt::UsdtMetrics::default()));
-    let usdt_metrics = probes.as_ref().map(|(_, metrics)| metrics.clone());
+    let lttng_metrics = lttng.as_ref().map(|(_, metrics)| metrics.clone());
+    let usdt = usdt_probes.attach(&mut tracer)?.map(|source| (source, usdt::UsdtMetrics::default()));
+    let usdt_metrics = usdt.as_ref().map(|(_, metrics)| metrics.clone());
     let source_metrics = (lttng_metrics, usdt_metrics);
     let metrics = Arc::new(AgentMetrics::new(systemd.stall_timeout(), source_metrics, tracer.nbd_stats()));
     let _metrics = Endpoint::start(
@@ -142,7 +142,7 @@ fn serve(
     if let EventSink::Cluster(sink) = &sink {
         sink.spool.iter().for_each(|spool| metrics.set_spool(spool.stats()));
     }
-    let sources = EventSources { daemons, probes, scope: trace_scope(&tree) };
+    let sources = EventSources { lttng, usdt, scope: trace_scope(&tree) };
     let pipeline = AgentPipeline::start(tracer, sources, sink, target, &control, &metrics)?;
     if let Some((settings, crashed_runs)) = cluster {
         metrics.set_crashed_runs(crashed_runs);

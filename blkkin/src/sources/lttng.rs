@@ -92,7 +92,7 @@ impl LttngSource {
         self,
         batches: Subscription<EventBatch>,
         out: Publisher<EventBatch>,
-        follow: TraceScope,
+        scope: TraceScope,
         metrics: &LttngMetrics,
     ) -> io::Result<RunningLttng> {
         let (updates, stats) = sync_channel(UPDATE_QUEUE_MAX);
@@ -110,7 +110,7 @@ impl LttngSource {
         let metrics = metrics.clone();
         let correlation = Builder::new()
             .name("correlate".into())
-            .spawn(move || correlation::run(batches, out, stats, ended, &stop, follow, &metrics))?;
+            .spawn(move || correlation::run(batches, out, stats, ended, &stop, scope, &metrics))?;
         Ok(RunningLttng { correlation, reader })
     }
 }
@@ -119,10 +119,10 @@ impl RunningLttng {
     /// Waits for both threads. The LTTng daemons that blkkin started stop with the reader.
     pub(crate) fn collect(self) -> Result<Vec<String>, CliError> {
         let RunningLttng { correlation, reader } = self;
-        let broken =
+        let panicked =
             |panic: Box<dyn std::any::Any + Send>| crate::error::panicked("the LTTng source", &*panic);
-        let correlation_stats = correlation.join().map_err(broken)?;
-        let stats = reader.join().map_err(broken)?;
+        let correlation_stats = correlation.join().map_err(panicked)?;
+        let stats = reader.join().map_err(panicked)?;
         Ok(remarks(&correlation_stats, &stats))
     }
 }
@@ -146,7 +146,7 @@ fn session_error(error: ToolError) -> CliError {
 fn remarks(correlation_stats: &WeaveBooks, stats: &LttngStats) -> Vec<String> {
     let LttngStats { counts, .. } = stats;
     let mut all = vec![format!(
-        "daemons: {} spans ({} without an end), {} system calls below them ({} by exact thread context)",
+        "daemons: {} spans ({} without an end), {} system calls as their children ({} by exact thread context)",
         correlation_stats.operations,
         correlation_stats.operations_unfinished,
         correlation_stats.calls_linked,

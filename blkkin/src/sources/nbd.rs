@@ -11,12 +11,12 @@ pub(crate) fn remarks(nbd: &NbdStats, links: Option<&MeetBooks>) -> Vec<String> 
         first += &format!(", {} linked to a daemon's span", links.matched / 2);
     }
     let mut all = vec![first];
-    let mut add = |count: u64, words: &str| {
+    let mut add = |count: u64, text: &str| {
         if count > 0 {
-            all.push(format!("nbd: {count} {words}"));
+            all.push(format!("nbd: {count} {text}"));
         }
     };
-    add(nbd.unanswered, "requests have no reply that was seen");
+    add(nbd.unanswered, "requests have no observed reply");
     add(nbd.disconnected, "of these were on a connection that closed first");
     add(nbd.retransmits, "segments with bytes of requests were retransmitted by TCP");
     add(nbd.not_sent, "times a socket was full, and its client retried the request");

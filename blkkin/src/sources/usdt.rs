@@ -79,8 +79,10 @@ impl UsdtProbes {
         if let Some(twice) =
             file.probe.iter().find(|probe| self.probes.iter().any(|known| known.name == probe.name))
         {
-            let why =
-                format!("{} is in an earlier file too, whose rules would apply to both programs", twice.name);
+            let why = format!(
+                "an earlier file also names {}, and its rules would apply to both programs",
+                twice.name
+            );
             return Err(CliError::usage(what(), why, "trace one of the two programs at a time"));
         }
         let requested: Vec<_> =
@@ -161,7 +163,7 @@ impl RunningUsdt {
 fn remedy_for(error: &UsdtError) -> String {
     match error {
         UsdtError::Unknown { name, known, .. } => match suggest(name, known.iter().map(String::as_str)) {
-            Some(nearest) => format!("{nearest}, perhaps; `readelf -n` lists all {}", known.len()),
+            Some(nearest) => format!("`{nearest}` is the nearest; `readelf -n` lists all {}", known.len()),
             None => format!("`readelf -n` lists all {}: {}, …", known.len(), known[0]),
         },
         UsdtError::File { .. } => {
@@ -178,7 +180,7 @@ fn remedy_for(error: &UsdtError) -> String {
 fn remarks(outcome: &UsdtOutcome, event_stats: UsdtStats) -> Vec<String> {
     let UsdtOutcome { operations, stats: UsdtSourceStats { correlation, unread, discarded, .. } } = outcome;
     let mut all = vec![format!(
-        "usdt: {} events, {} spans ({} without an end), {} system calls below them",
+        "usdt: {} events, {} spans ({} without an end), {} system calls as their children",
         event_stats.recorded,
         correlation.operations,
         correlation.operations_unfinished,

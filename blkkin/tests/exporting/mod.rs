@@ -1,4 +1,4 @@
-//! Traces for the topic, an exporter, and what of them arrived.
+//! Generated traces for the topic, an exporter, and a comparison of the spans that arrived.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -19,13 +19,13 @@ use serde_json::Value;
 use crate::support::live::eventually;
 use crate::support::service::Service;
 
-/// Spans of a trace here.
+/// Spans of each trace here.
 pub(crate) const SPANS: u64 = 40;
 /// 2026-09-21.
 const START: u64 = 1_790_000_000_000_000_000;
 
-/// A trace with something of everything, different from each other one.
-pub(crate) fn piece(n: u64) -> TraceFragment {
+/// Returns a trace with a value in every field, distinct from each other trace.
+pub(crate) fn fragment(n: u64) -> TraceFragment {
     let trace = TraceId(u128::from(0xb1_0000_0000_u64 + n) << 64 | u128::from(n + 1));
     let span = |at: u64| Span {
         trace,
@@ -58,42 +58,42 @@ pub(crate) fn piece(n: u64) -> TraceFragment {
     }
 }
 
-/// Whoever writes pieces: each has a key of its own, so all it writes lies in one partition.
+/// A writer of fragments. Its key is its own, so all its records are in one partition.
 pub(crate) struct Writer {
     producer: SingleProducer,
-    from: FragmentOrigin,
+    origin: FragmentOrigin,
     pub(crate) next: u64,
 }
 
 impl Writer {
     pub(crate) fn new(settings: &Settings, partition: u32) -> Writer {
-        let from = FragmentOrigin { stage: Stage::Assemble, partition, incarnation: Incarnation(0x5eed) };
-        Writer { producer: SingleProducer::new(settings, TRACES).unwrap(), from, next: 0 }
+        let origin = FragmentOrigin { stage: Stage::Assemble, partition, incarnation: Incarnation(0x5eed) };
+        Writer { producer: SingleProducer::new(settings, TRACES).unwrap(), origin, next: 0 }
     }
 
-    /// As one record, behind what was written.
-    pub(crate) fn write(&mut self, pieces: Vec<TraceFragment>) {
-        let count = pieces.len() as u64;
-        self.write_again(self.next, pieces);
+    /// Writes fragments as one record, numbered after the previous ones.
+    pub(crate) fn write(&mut self, fragments: Vec<TraceFragment>) {
+        let count = fragments.len() as u64;
+        self.write_numbered(self.next, fragments);
         self.next += count;
     }
 
-    /// As one record, under these numbers.
-    pub(crate) fn write_again(&self, first: u64, pieces: Vec<TraceFragment>) {
-        self.raw(&v1::encode_fragments(&FragmentBatch { origin: self.from, first, fragments: pieces }));
+    /// Writes fragments as one record with these numbers.
+    pub(crate) fn write_numbered(&self, first: u64, fragments: Vec<TraceFragment>) {
+        self.write_bytes(&v1::encode_fragments(&FragmentBatch { origin: self.origin, first, fragments }));
     }
 
-    /// Bytes as they are; while no broker is there it goes on.
-    pub(crate) fn raw(&self, bytes: &[u8]) {
-        let key = self.from.partition.to_be_bytes();
+    /// Writes these bytes unchanged; retries while no broker is reachable.
+    pub(crate) fn write_bytes(&self, bytes: &[u8]) {
+        let key = self.origin.partition.to_be_bytes();
         assert!(eventually(|| self.producer.send(&key, &[], bytes).is_ok()));
     }
 }
 
-/// How often each span is meant to be there, as Zipkin shows it.
-pub(crate) fn meant(pieces: impl IntoIterator<Item = TraceFragment>) -> BTreeMap<String, usize> {
-    let mut meant = BTreeMap::new();
-    for TraceFragment { trace, mut spans, sampled, .. } in pieces {
+/// Returns the expected number of each span, as Zipkin shows it.
+pub(crate) fn expected_spans(fragments: impl IntoIterator<Item = TraceFragment>) -> BTreeMap<String, usize> {
+    let mut expected_spans = BTreeMap::new();
+    for TraceFragment { trace, mut spans, sampled, .. } in fragments {
         if let (Some(sampled), Some(root)) = (sampled, spans.iter_mut().find(|span| span.parent.is_none())) {
             assert_eq!(root.trace, trace);
             let rule = TagValue::Text(sampled.rule.clone());
@@ -103,22 +103,23 @@ pub(crate) fn meant(pieces: impl IntoIterator<Item = TraceFragment>) -> BTreeMap
         for span in spans {
             let mut bytes = Vec::new();
             json::encode(&span, &mut bytes);
-            *meant.entry(canonical(serde_json::from_slice(&bytes).unwrap())).or_default() += 1;
+            *expected_spans.entry(canonical(serde_json::from_slice(&bytes).unwrap())).or_default() += 1;
         }
     }
-    meant
+    expected_spans
 }
 
-/// How often each span is there.
-pub(crate) fn shown(spans: impl IntoIterator<Item = Value>) -> BTreeMap<String, usize> {
-    let mut shown = BTreeMap::new();
+/// Returns the number of each span.
+pub(crate) fn found_spans(spans: impl IntoIterator<Item = Value>) -> BTreeMap<String, usize> {
+    let mut found_spans = BTreeMap::new();
     for span in spans {
-        *shown.entry(canonical(span)).or_default() += 1;
+        *found_spans.entry(canonical(span)).or_default() += 1;
     }
-    shown
+    found_spans
 }
 
-/// Trace, id, parent, kind, name, services, time, duration, annotations and tags. Zipkin adds addresses.
+/// Returns a span with trace, id, parent, kind, name, services, times, annotations and tags. The
+/// addresses that Zipkin adds are removed.
 pub(crate) fn canonical(mut span: Value) -> String {
     for endpoint in ["localEndpoint", "remoteEndpoint"] {
         if let Some(endpoint) = span.get_mut(endpoint).and_then(Value::as_object_mut) {
@@ -131,8 +132,8 @@ pub(crate) fn canonical(mut span: Value) -> String {
     span.to_string()
 }
 
-/// An exporter, with its words in a file of this folder; those before it in the same folder have theirs there too.
-pub(crate) fn start(settings: &Settings, folder: &Path, words: &[&str]) -> Service {
-    let words = [&["exporter", "--brokers", &settings.brokers], words].concat();
-    Service::start(folder, "exporter", &words)
+/// Starts an exporter. Its output is appended to a file in this folder.
+pub(crate) fn start(settings: &Settings, folder: &Path, args: &[&str]) -> Service {
+    let args = [&["exporter", "--brokers", &settings.brokers], args].concat();
+    Service::start(folder, "exporter", &args)
 }

@@ -1,9 +1,10 @@
-//! What the soak is made of: worlds, the services between them and Zipkin, chance, and books of what came out.
+//! Parts of the soak test: recordings of nodes, the services between them and Zipkin, a seeded
+//! random generator, and multisets of the resulting spans.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-pub(crate) mod books;
-pub(crate) mod chance;
 pub(crate) mod live;
+pub(crate) mod node_recordings;
 pub(crate) mod pipeline;
-pub(crate) mod worlds;
+pub(crate) mod rng;
+pub(crate) mod span_multiset;

@@ -1,5 +1,5 @@
-//! All services between recordings and Zipkin: agents, two aggregators, two exporters, a broker; who is killed, and whether all
-//! is through.
+//! All services between recordings and Zipkin: agents, two aggregators, two exporters and a broker.
+//! It kills them at random times and waits until all data has passed through.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -8,15 +8,15 @@ use blkkin_bus::kafka::{EVENTS, LINKS, SPANS, Settings, TRACES};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
-use super::chance::Chance;
+use super::rng::Rng;
 use crate::broker::Broker;
 use crate::common;
 use crate::support::service::Service;
 
 pub(crate) const PARTITIONS: u32 = 12;
-/// Ten times what any of it takes on two slow cores; long runs take theirs, see [`Pipeline::patience`].
-const PATIENCE: Duration = Duration::from_secs(180);
-/// Between two kills, beside what it takes until something was done.
+/// Ten times the longest step on two slow cores; long runs get more, by their number of events.
+const TIME_LIMIT: Duration = Duration::from_secs(180);
+/// Longest random pause before a kill, after progress was made.
 const BETWEEN: Duration = Duration::from_millis(1_500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,12 +34,12 @@ pub(crate) struct Pipeline {
     pub(crate) agents: Vec<Service>,
     aggregators: Vec<Service>,
     exporters: Vec<Service>,
-    patience: Duration,
-    begun: Instant,
+    time_limit: Duration,
+    started: Instant,
 }
 
 impl Pipeline {
-    /// All but the agents. `idle_after` is the aggregators'.
+    /// Starts all services except the agents, with `idle_after` for the aggregators.
     pub(crate) fn start(
         broker: Broker,
         folder: &Path,
@@ -47,19 +47,19 @@ impl Pipeline {
         idle_after: &str,
         events: usize,
     ) -> Pipeline {
-        let patience = PATIENCE + Duration::from_millis(events as u64 / 2);
+        let time_limit = TIME_LIMIT + Duration::from_millis(events as u64 / 2);
         let to = format!("zipkin={zipkin}");
-        let (folder, begun) = (folder.to_owned(), Instant::now());
+        let (folder, started) = (folder.to_owned(), Instant::now());
         let (agents, aggregators, exporters) = Default::default();
-        let mut all = Pipeline { broker, folder, to, agents, aggregators, exporters, patience, begun };
+        let mut all = Pipeline { broker, folder, to, agents, aggregators, exporters, time_limit, started };
         for name in ["one", "two"] {
             let brokers = all.settings().brokers;
-            let words = ["aggregator", "--brokers", &brokers, "--metrics", "off", "--save-every", "1s"];
-            let words = [&words[..], &["--idle-after", idle_after], instance(name)].concat();
-            all.aggregators.push(Service::start(&all.folder, &format!("aggregator-{name}"), &words));
+            let args = ["aggregator", "--brokers", &brokers, "--metrics", "off", "--save-every", "1s"];
+            let args = [&args[..], &["--idle-after", idle_after], instance(name)].concat();
+            all.aggregators.push(Service::start(&all.folder, &format!("aggregator-{name}"), &args));
         }
         for aggregator in &all.aggregators {
-            aggregator.says("aggregating; events from", PATIENCE);
+            aggregator.wait_for_output("aggregating; events from", TIME_LIMIT);
         }
         all.start_exporters();
         all
@@ -68,20 +68,20 @@ impl Pipeline {
     pub(crate) fn start_exporters(&mut self) {
         for name in ["one", "two"] {
             let brokers = self.settings().brokers;
-            let words = ["exporter", "--brokers", &brokers, "--to", &self.to];
-            let words = [&words[..], instance(name)].concat();
-            self.exporters.push(Service::start(&self.folder, &format!("exporter-{name}"), &words));
+            let args = ["exporter", "--brokers", &brokers, "--to", &self.to];
+            let args = [&args[..], instance(name)].concat();
+            self.exporters.push(Service::start(&self.folder, &format!("exporter-{name}"), &args));
         }
     }
 
-    /// An agent for each recording; so many events a second in all.
+    /// Starts an agent for each recording; `rate` is in events a second for all together.
     pub(crate) fn replay(&mut self, recordings: &[PathBuf], rate: Option<u32>) {
         let rate = rate.map(|rate| (rate / recordings.len() as u32).max(1).to_string());
         for (n, recording) in recordings.iter().enumerate() {
             let (brokers, recording) = (self.settings().brokers, recording.to_str().unwrap());
-            let mut words = vec!["agent", "--brokers", &brokers, "--replay", recording];
-            words.extend(rate.iter().flat_map(|rate| ["--rate", rate.as_str()]));
-            self.agents.push(Service::start(&self.folder, &format!("agent-{n}"), &words));
+            let mut args = vec!["agent", "--brokers", &brokers, "--replay", recording];
+            args.extend(rate.iter().flat_map(|rate| ["--rate", rate.as_str()]));
+            self.agents.push(Service::start(&self.folder, &format!("agent-{n}"), &args));
         }
     }
 
@@ -89,46 +89,48 @@ impl Pipeline {
         self.broker.settings()
     }
 
-    /// Whether every agent has sent all that it had.
+    /// Returns whether every agent has sent everything and ended.
     pub(crate) fn agents_ended(&mut self) -> bool {
         self.agents.iter_mut().all(Service::has_ended)
     }
 
-    /// Kills one after another, by decks of all that may be killed, until `over` and at least each kind once. An agent comes
-    /// first, while there is one for sure; whoever else, when something was done since the last. Whom, and when.
-    pub(crate) fn torment(
+    /// Kills services one after another, in shuffled rounds of all victims, until `finished`
+    /// returns true and each kind was killed at least once. An agent is killed first, while one
+    /// certainly runs; every other kill waits for progress since the previous one. Returns each
+    /// kill with its time.
+    pub(crate) fn kill_repeatedly(
         &mut self,
-        chance: &mut Chance,
+        rng: &mut Rng,
         victims: &[Victim],
-        mut over: impl FnMut(&mut Pipeline) -> bool,
+        mut finished: impl FnMut(&mut Pipeline) -> bool,
     ) -> Vec<String> {
-        let (mut told, mut deck) = (Vec::new(), victims.to_vec());
-        chance.shuffle(&mut deck);
+        let (mut killed, mut deck) = (Vec::new(), victims.to_vec());
+        rng.shuffle(&mut deck);
         deck.sort_by_key(|victim| *victim == Victim::Agent);
         for n in 0.. {
-            if n >= victims.len() && over(self) {
+            if n >= victims.len() && finished(self) {
                 break;
             }
             if deck.is_empty() {
                 deck = victims.to_vec();
-                chance.shuffle(&mut deck);
+                rng.shuffle(&mut deck);
             }
-            self.wait_for_progress(&mut over);
-            std::thread::sleep(chance.moment(BETWEEN));
+            self.wait_for_progress(&mut finished);
+            std::thread::sleep(rng.duration(BETWEEN));
             let victim = deck.pop().unwrap();
-            if let Some(who) = self.kill(victim, chance) {
-                told.push(format!("{who} at {:.1} s", self.begun.elapsed().as_secs_f64()));
+            if let Some(name) = self.kill(victim, rng) {
+                killed.push(format!("{name} at {:.1} s", self.started.elapsed().as_secs_f64()));
             }
         }
         for victim in victims {
-            let word = format!("{victim:?}").to_lowercase();
-            assert!(told.iter().any(|told| told.starts_with(&word)), "no {word} was killed: {told:?}");
+            let name = format!("{victim:?}").to_lowercase();
+            assert!(killed.iter().any(|kill| kill.starts_with(&name)), "no {name} was killed: {killed:?}");
         }
-        told
+        killed
     }
 
-    /// Kills, and starts the same again; whom, if there was somebody.
-    fn kill(&mut self, victim: Victim, chance: &mut Chance) -> Option<String> {
+    /// Kills a service and restarts it. Returns its name, or none if it had already ended.
+    fn kill(&mut self, victim: Victim, rng: &mut Rng) -> Option<String> {
         let services = match victim {
             Victim::Broker => {
                 self.broker.kill();
@@ -139,24 +141,27 @@ impl Pipeline {
             Victim::Aggregator => &mut self.aggregators,
             Victim::Exporter => &mut self.exporters,
         };
-        let n = chance.below(services.len());
-        let word = format!("{victim:?} {}", n + 1).to_lowercase();
+        let n = rng.below(services.len());
+        let name = format!("{victim:?} {}", n + 1).to_lowercase();
         services[n].kill().then(|| {
-            services[n].start_again();
-            word
+            services[n].restart();
+            name
         })
     }
 
-    /// Until something more is in the topic of traces, or nothing more will come.
-    fn wait_for_progress(&mut self, mut over: impl FnMut(&mut Pipeline) -> bool) {
-        let before = ends(&self.settings(), TRACES);
-        self.wait("more traces come", |all| ends(&all.settings(), TRACES) > before || over(all));
+    /// Waits until the topic of traces has more records, or until no more will arrive.
+    fn wait_for_progress(&mut self, mut finished: impl FnMut(&mut Pipeline) -> bool) {
+        let before = record_count(&self.settings(), TRACES);
+        self.wait("more traces arrive", |all| {
+            record_count(&all.settings(), TRACES) > before || finished(all)
+        });
     }
 
-    /// Until the agents have ended and all that is in each topic was read, done with and committed: from the first to the last,
-    /// as each writes before it commits.
+    /// Waits until the agents have ended and every record of each topic was processed and
+    /// committed. The topics are checked in the order of the data flow, because each stage writes
+    /// before it commits.
     pub(crate) fn settle(&mut self) {
-        self.wait("the agents have sent all", Pipeline::agents_ended);
+        self.wait("the agents have sent everything", Pipeline::agents_ended);
         let mut exporters = None;
         self.wait("the exporters have a group", |all| {
             exporters = group(&all.settings(), "blkkin-export-");
@@ -169,65 +174,67 @@ impl Pipeline {
             ("blkkin-assemble", SPANS),
             (&exporters, TRACES),
         ] {
-            self.wait(&format!("{group} has done with {topic}"), |all| {
-                behind(&all.settings(), group, topic) == Some(0)
+            self.wait(&format!("{group} has committed {topic}"), |all| {
+                lag(&all.settings(), group, topic) == Some(0)
             });
         }
     }
 
-    fn wait(&mut self, what: &str, mut so: impl FnMut(&mut Pipeline) -> bool) {
-        let begun = Instant::now();
-        while !so(self) {
+    fn wait(&mut self, awaited: &str, mut condition: impl FnMut(&mut Pipeline) -> bool) {
+        let started = Instant::now();
+        while !condition(self) {
             let ended = self.aggregators.iter_mut().chain(&mut self.exporters).any(Service::has_ended);
-            assert!(!ended, "a service ended by itself while {what} was waited for\n{}", self.said());
+            assert!(!ended, "a service ended while waiting until {awaited}\n{}", self.output());
             assert!(
-                begun.elapsed() < self.patience,
-                "waited {:?} until {what}\n{}",
-                self.patience,
-                self.said()
+                started.elapsed() < self.time_limit,
+                "waited {:?} until {awaited}\n{}",
+                self.time_limit,
+                self.output()
             );
             std::thread::sleep(Duration::from_millis(100));
         }
     }
 
-    /// Ends the exporters, as a person would before a replay.
+    /// Stops the exporters, as an operator does before a replay.
     pub(crate) fn end_exporters(&mut self) -> String {
         end(&mut self.exporters)
     }
 
-    /// Ends all; what the aggregators and the exporters said at last.
+    /// Stops all services; returns the last output of the aggregators and the exporters.
     pub(crate) fn end(mut self) -> String {
         [end(&mut self.exporters), end(&mut self.aggregators)].concat()
     }
 
-    pub(crate) fn said(&self) -> String {
+    pub(crate) fn output(&self) -> String {
         let all = self.agents.iter().chain(&self.aggregators).chain(&self.exporters);
-        all.map(Service::said).collect::<Vec<_>>().join("\n")
+        all.map(Service::output).collect::<Vec<_>>().join("\n")
     }
 
-    /// `blkkin exporter replay` of all, once the cluster has missed the exporter that has a name of its own.
+    /// Runs `blkkin exporter replay` of everything, after the group coordinator has removed the
+    /// exporter with a static name.
     pub(crate) fn rewind(&mut self) {
         let brokers = self.settings().brokers;
         let to = self.to.clone();
-        let words = ["exporter", "replay", "--from", "-24h", "--brokers", &brokers, "--to", &to];
-        self.wait("the group may be set back", |_| {
-            let run = common::run(&words);
+        let args = ["exporter", "replay", "--from", "-24h", "--brokers", &brokers, "--to", &to];
+        self.wait("the group can be reset", |_| {
+            let run = common::run(&args);
             assert!(run.code == Some(0) || run.stderr.contains("it has members"), "{run:?}");
             run.code == Some(0)
         });
     }
 }
 
-/// One of each kind has a name of its own and comes back as who it was, the other comes as a stranger.
+/// Returns the arguments for an instance name. One service of each kind has a static name and
+/// rejoins under it; the other rejoins as a new member.
 fn instance(name: &str) -> &'static [&'static str] {
     if name == "one" { &["--instance", "one"] } else { &[] }
 }
 
 fn end(services: &mut Vec<Service>) -> String {
     let ended = services.drain(..).map(|service| {
-        let (status, said) = service.finish();
-        assert_eq!(status, Some(0), "{said}");
-        said
+        let (status, output) = service.finish();
+        assert_eq!(status, Some(0), "{output}");
+        output
     });
     ended.collect()
 }
@@ -238,35 +245,37 @@ fn client(settings: &Settings, group: &str) -> BaseConsumer {
     config.create().unwrap()
 }
 
-/// The group whose name begins so; none while the cluster does not say.
+/// Returns the group whose name has this prefix, or none while the cluster does not respond.
 fn group(settings: &Settings, begin: &str) -> Option<String> {
     let groups = client(settings, "test").fetch_group_list(None, Duration::from_secs(5)).ok()?;
     groups.groups().iter().map(|group| group.name().to_owned()).find(|name| name.starts_with(begin))
 }
 
-/// How many records a topic has had; 0 while the cluster does not say.
-fn ends(settings: &Settings, topic: &str) -> i64 {
-    let asking = client(settings, "test");
+/// Returns the number of records written to a topic, or 0 while the cluster does not respond.
+fn record_count(settings: &Settings, topic: &str) -> i64 {
+    let consumer = client(settings, "test");
     let end =
-        |partition| asking.fetch_watermarks(topic, partition, Duration::from_secs(2)).map(|(_, high)| high);
+        |partition| consumer.fetch_watermarks(topic, partition, Duration::from_secs(2)).map(|(_, high)| high);
     (0..PARTITIONS as i32).map(end).sum::<Result<i64, _>>().unwrap_or(0)
 }
 
-/// How many records of a topic a group has not done with; none while the cluster does not say.
-fn behind(settings: &Settings, group: &str, topic: &str) -> Option<i64> {
-    let asking = client(settings, group);
+/// Returns the number of records of a topic that a group has not committed, or none while the
+/// cluster does not respond.
+fn lag(settings: &Settings, group: &str, topic: &str) -> Option<i64> {
+    let consumer = client(settings, group);
     let mut list = TopicPartitionList::new();
     (0..PARTITIONS as i32).for_each(|partition| {
         list.add_partition(topic, partition);
     });
-    let committed = asking.committed_offsets(list, Duration::from_secs(5)).ok()?;
-    let mut behind = 0;
+    let committed = consumer.committed_offsets(list, Duration::from_secs(5)).ok()?;
+    let mut lag = 0;
     for element in committed.elements() {
-        let (low, high) = asking.fetch_watermarks(topic, element.partition(), Duration::from_secs(2)).ok()?;
-        behind += match element.offset() {
+        let (low, high) =
+            consumer.fetch_watermarks(topic, element.partition(), Duration::from_secs(2)).ok()?;
+        lag += match element.offset() {
             Offset::Offset(next) => high - next,
             _ => high - low,
         };
     }
-    Some(behind)
+    Some(lag)
 }

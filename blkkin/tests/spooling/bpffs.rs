@@ -1,4 +1,4 @@
-//! A place in which an agent pins its counters.
+//! A private BPF file system, in which an agent pins its counters.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::Command;
 use blkkin_wire::ids::StartEpoch;
 use tempfile::TempDir;
 
-/// A file system for BPF objects of the test's own.
+/// A mounted BPF file system, unmounted when dropped.
 pub(crate) struct Bpffs(TempDir);
 
 impl Bpffs {
@@ -24,7 +24,7 @@ impl Bpffs {
         self.0.path()
     }
 
-    /// Starts that have left something, or may do so.
+    /// Returns the starts that have pinned counters, or may have.
     pub(crate) fn epochs(&self) -> Vec<StartEpoch> {
         let entries = fs::read_dir(self.path().join("blkkin")).into_iter().flatten();
         let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();

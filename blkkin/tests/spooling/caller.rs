@@ -1,4 +1,5 @@
-//! A thread whose calls are counted by itself, so that what an agent says of them has a witness.
+//! A thread that makes and counts its own system calls: the independent count of what an agent
+//! reports.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use crate::support::live::eventually;
 
-/// A thread that makes calls which nobody else makes, and counts them.
+/// A thread that is the only one to make these calls, and counts them.
 pub(crate) struct Caller {
     pub(crate) tid: i64,
     made: Arc<AtomicU64>,
@@ -22,29 +23,29 @@ pub(crate) struct Caller {
 impl Caller {
     pub(crate) fn new() -> Caller {
         let (made, endless) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-        let (orders, ordered) = channel::<u64>();
-        let (tell, told) = channel();
-        let (counts, goes_on) = (Arc::clone(&made), Arc::clone(&endless));
+        let (orders, order_receiver) = channel::<u64>();
+        let (tid_sender, tid_receiver) = channel();
+        let (counts, keep_calling) = (Arc::clone(&made), Arc::clone(&endless));
         let thread = std::thread::spawn(move || {
             let file = File::open("/proc/self/exe").unwrap();
-            // SAFETY: a number.
-            tell.send(unsafe { libc::syscall(libc::SYS_gettid) }).unwrap();
+            // SAFETY: passes numbers only.
+            tid_sender.send(unsafe { libc::syscall(libc::SYS_gettid) }).unwrap();
             let mut byte = 0u8;
-            while let Ok(calls) = ordered.recv() {
-                let (mut left, begun) = (calls, made_before(&counts));
-                while left > 0 || goes_on.load(Ordering::Relaxed) {
-                    // SAFETY: one byte, which outlives the call.
+            while let Ok(calls) = order_receiver.recv() {
+                let (mut left, first) = (calls, load(&counts));
+                while left > 0 || keep_calling.load(Ordering::Relaxed) {
+                    // SAFETY: reads one byte, which outlives the call.
                     unsafe { libc::pread(file.as_raw_fd(), (&raw mut byte).cast(), 1, 0) };
                     left = left.saturating_sub(1);
                     let made = counts.fetch_add(1, Ordering::Release) + 1;
-                    // Some 100,000 a second: a load, and no attempt to overrun rings.
-                    if calls > 0 && (made - begun).is_multiple_of(500) {
+                    // About 100,000 calls a second: a load that does not overrun the rings.
+                    if calls > 0 && (made - first).is_multiple_of(500) {
                         std::thread::sleep(Duration::from_millis(5));
                     }
                 }
             }
         });
-        let tid = told.recv().unwrap();
+        let tid = tid_receiver.recv().unwrap();
         Caller { tid, made, endless, orders: Some(orders), thread: Some(thread) }
     }
 
@@ -52,15 +53,15 @@ impl Caller {
         self.orders.as_ref().unwrap().send(calls).unwrap();
     }
 
-    /// Makes so many, and comes back when all are made.
+    /// Makes this number of calls and returns after the last one.
     pub(crate) fn make(&self, calls: u64) {
         let until = self.made() + calls;
         self.order(calls);
         assert!(eventually(|| self.made() >= until));
     }
 
-    /// Goes on with what was ordered until told otherwise.
-    pub(crate) fn without_end(&self, endless: bool) {
+    /// Sets whether the calls of an order continue without a limit, until this is false again.
+    pub(crate) fn set_endless(&self, endless: bool) {
         self.endless.store(endless, Ordering::Relaxed);
     }
 
@@ -69,13 +70,13 @@ impl Caller {
     }
 }
 
-fn made_before(counts: &AtomicU64) -> u64 {
+fn load(counts: &AtomicU64) -> u64 {
     counts.load(Ordering::Acquire)
 }
 
 impl Drop for Caller {
     fn drop(&mut self) {
-        self.without_end(false);
+        self.set_endless(false);
         drop(self.orders.take());
         let _ = self.thread.take().unwrap().join();
     }

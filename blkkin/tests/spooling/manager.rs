@@ -1,4 +1,4 @@
-//! A service manager that keeps descriptors for its service, by sd_notify(3) and sd_listen_fds(3).
+//! A service manager that stores descriptors for its service, by sd_notify(3) and sd_listen_fds(3).
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
@@ -7,11 +7,11 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// What systemd does for a service with `FileDescriptorStoreMax=`.
+/// The descriptor store that systemd has for a service with `FileDescriptorStoreMax=`.
 pub(crate) struct Manager {
     socket: UnixDatagram,
     folder: TempDir,
-    pub(crate) kept: Vec<(String, OwnedFd)>,
+    pub(crate) stored: Vec<(String, OwnedFd)>,
 }
 
 impl Manager {
@@ -19,28 +19,31 @@ impl Manager {
         let folder = tempfile::tempdir().unwrap();
         let socket = UnixDatagram::bind(folder.path().join("notify")).unwrap();
         socket.set_nonblocking(true).unwrap();
-        Manager { socket, folder, kept: Vec::new() }
+        Manager { socket, folder, stored: Vec::new() }
     }
 
-    /// The same command, as the manager starts it: with what is kept, from descriptor 3 on.
+    /// Returns the command as the manager starts it: with the stored descriptors from descriptor 3
+    /// on.
     pub(crate) fn start(&self, command: Command) -> Command {
         let mut shell = Command::new("sh");
         shell.args(["-c", "export LISTEN_PID=$$; exec \"$@\"", "sh"]);
         shell.arg(command.get_program()).args(command.get_args());
-        let names: Vec<_> = self.kept.iter().map(|(name, _)| name.as_str()).collect();
+        let names: Vec<_> = self.stored.iter().map(|(name, _)| name.as_str()).collect();
         shell.env("NOTIFY_SOCKET", self.folder.path().join("notify")).env("FDSTORE", "8");
         shell.env("LISTEN_FDS", names.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
-        let kept: Vec<_> = self.kept.iter().map(|(_, descriptor)| descriptor.as_raw_fd()).collect();
-        // SAFETY: fcntl and dup2 are async-signal-safe; numbers only. No more than 8 are kept.
+        let stored: Vec<_> = self.stored.iter().map(|(_, descriptor)| descriptor.as_raw_fd()).collect();
+        // SAFETY: fcntl and dup2 are async-signal-safe and take numbers only. At most 8 descriptors
+        // are stored.
         unsafe {
             shell.pre_exec(move || {
-                // Out of the way first, so that none is written over before it is moved.
-                let mut away = [0; 8];
-                for (fd, away) in kept.iter().zip(&mut away) {
-                    *away = libc::fcntl(*fd, libc::F_DUPFD_CLOEXEC, 100);
+                // Moved to high numbers first, so that no descriptor is overwritten before it is
+                // moved.
+                let mut moved = [0; 8];
+                for (fd, moved) in stored.iter().zip(&mut moved) {
+                    *moved = libc::fcntl(*fd, libc::F_DUPFD_CLOEXEC, 100);
                 }
-                away.iter().take(kept.len()).zip(3..).for_each(|(fd, place)| {
-                    libc::dup2(*fd, place);
+                moved.iter().take(stored.len()).zip(3..).for_each(|(fd, target)| {
+                    libc::dup2(*fd, target);
                 });
                 Ok(())
             });
@@ -49,36 +52,40 @@ impl Manager {
     }
 
     pub(crate) fn names(&self) -> Vec<String> {
-        self.kept.iter().map(|(name, _)| name.clone()).collect()
+        self.stored.iter().map(|(name, _)| name.clone()).collect()
     }
 
-    /// Takes in what it was told.
-    pub(crate) fn hear(&mut self) {
-        while let Some((words, descriptor)) = receive(&self.socket) {
-            let name = words.lines().find_map(|line| line.strip_prefix("FDNAME="));
+    /// Processes the notifications that have arrived.
+    pub(crate) fn receive_notifications(&mut self) {
+        while let Some((message_text, descriptor)) = receive(&self.socket) {
+            let name = message_text.lines().find_map(|line| line.strip_prefix("FDNAME="));
             let name = name.unwrap_or_default().to_owned();
-            if words.contains("FDSTORE=1") {
-                assert!(words.contains("FDPOLL=0"), "else systemd takes a map for broken, and lets it go");
-                self.kept.push((name, descriptor.unwrap()));
-            } else if words.contains("FDSTOREREMOVE=1") {
-                self.kept.retain(|(kept, _)| *kept != name);
+            if message_text.contains("FDSTORE=1") {
+                assert!(
+                    message_text.contains("FDPOLL=0"),
+                    "without it systemd polls the map, sees an error and drops it"
+                );
+                self.stored.push((name, descriptor.unwrap()));
+            } else if message_text.contains("FDSTOREREMOVE=1") {
+                self.stored.retain(|(stored, _)| *stored != name);
             }
         }
     }
 }
 
-/// A message, and the descriptor that came with it.
+/// Receives a notification and the descriptor that came with it.
 fn receive(socket: &UnixDatagram) -> Option<(String, Option<OwnedFd>)> {
-    let (mut words, mut control) = ([0u8; 4096], [0u64; 8]);
-    let mut part = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: words.len() };
-    // SAFETY: all zeros are a message header without anything.
+    let (mut message_text, mut control) = ([0u8; 4096], [0u64; 8]);
+    let mut part = libc::iovec { iov_base: message_text.as_mut_ptr().cast(), iov_len: message_text.len() };
+    // SAFETY: a message header of zeros is valid and empty.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
     (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), size_of_val(&control) as _);
-    // SAFETY: the header points at memory that outlives the call, and says how long it is.
+    // SAFETY: the header points to memory that outlives the call, with its length.
     let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
-    let text = String::from_utf8_lossy(words.get(..usize::try_from(length).ok()?)?).into_owned();
-    // SAFETY: the kernel has filled the header in; a control message of rights holds descriptors that are ours now.
+    let text = String::from_utf8_lossy(message_text.get(..usize::try_from(length).ok()?)?).into_owned();
+    // SAFETY: the kernel has filled the header in; an SCM_RIGHTS message contains descriptors that
+    // this process owns now.
     let descriptor = unsafe {
         let first = libc::CMSG_FIRSTHDR(&raw const message);
         (!first.is_null() && (*first).cmsg_type == libc::SCM_RIGHTS)

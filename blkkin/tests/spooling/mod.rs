@@ -1,5 +1,5 @@
-//! What the tests of the agent's spool and of what outlives it are made of: who calls, the agent, what holds its counters when it is
-//! killed, and what the topic has in the end.
+//! Support for tests of the agent's spool and of its persistent counters: a calling thread, the
+//! agent, a service manager and a BPF file system that keep counters, and the topic's content.
 
 pub(crate) mod agent;
 pub(crate) mod bpffs;

@@ -1,4 +1,4 @@
-//! What the topic of events has in the end, and what it adds up to.
+//! The content of the topic of events, and its sums.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -8,29 +8,29 @@ use blkkin_wire::batch::EventBatch;
 use blkkin_wire::crash_report::{LossReport, RecordCounts};
 use blkkin_wire::ids::StartEpoch;
 
-use crate::PATIENCE;
+use crate::TIMEOUT;
 
-/// What the topic has, in its order; nothing of it missing.
+/// Reads all batches of the topic in order and asserts that none is missing.
 pub(crate) fn consume(settings: &Settings) -> Vec<EventBatch> {
     let group = Group { name: "test".to_owned(), member: None };
     let mut consumer = EventConsumer::join(settings, &group).unwrap();
-    let (mut batches, begun, mut idle) = (Vec::<EventBatch>::new(), Instant::now(), 0);
+    let (mut batches, started, mut idle) = (Vec::<EventBatch>::new(), Instant::now(), 0);
     let mut next = HashMap::<StartEpoch, u64>::new();
-    // Once something came, two seconds of nothing are the end.
-    while begun.elapsed() < PATIENCE && (batches.is_empty() || idle < 20) {
+    // After the first batch, two seconds without one are the end.
+    while started.elapsed() < TIMEOUT && (batches.is_empty() || idle < 20) {
         match consumer.next(Duration::from_millis(100)).unwrap() {
             Received::Batch(batch, missing) => {
                 let expected = next.entry(batch.source.epoch).or_default();
                 assert_eq!(
                     (missing, batch.sequence),
                     (0, *expected),
-                    "nothing is missing, from the first on"
+                    "no batch is missing, from the first one on"
                 );
                 *expected += 1;
                 batches.push(*batch);
                 idle = 0;
             }
-            // Sent again by the next start, and seen to be that.
+            // Sent again by the next start, and recognised as a duplicate.
             Received::Duplicate => idle = 0,
             Received::Timeout => idle += 1,
             Received::Rebalanced { .. } => {}
@@ -40,15 +40,16 @@ pub(crate) fn consume(settings: &Settings) -> Vec<EventBatch> {
     batches
 }
 
-pub(crate) fn tally(batches: &[EventBatch], epoch: StartEpoch) -> RecordCounts {
-    let of_it = batches.iter().filter(|batch| batch.source.epoch == epoch);
-    of_it.fold(RecordCounts::default(), |sum, batch| sum.saturating_add(&RecordCounts::of(&batch.events)))
+pub(crate) fn record_counts(batches: &[EventBatch], epoch: StartEpoch) -> RecordCounts {
+    let batches_of_start = batches.iter().filter(|batch| batch.source.epoch == epoch);
+    batches_of_start
+        .fold(RecordCounts::default(), |sum, batch| sum.saturating_add(&RecordCounts::of(&batch.events)))
 }
 
-/// What later starts have told of this one.
-pub(crate) fn told(batches: &[EventBatch], epoch: StartEpoch) -> Option<LossReport> {
+/// Returns the losses that later starts have reported for this one.
+pub(crate) fn reported_losses(batches: &[EventBatch], epoch: StartEpoch) -> Option<LossReport> {
     let all = batches.iter().flat_map(|batch| &batch.crashed_runs);
-    let mut found: Vec<_> = all.filter(|killed| killed.epoch == Some(epoch)).collect();
+    let mut found: Vec<_> = all.filter(|crashed| crashed.epoch == Some(epoch)).collect();
     found.dedup();
     assert!(found.len() <= 1, "{found:?}");
     found.first()?.losses

@@ -1,4 +1,4 @@
-//! Direct reads and writes of whole blocks, made here: nothing else is done besides.
+//! Direct reads and writes of whole blocks, one system call each and nothing else.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -10,11 +10,11 @@ use std::path::Path;
 /// Bytes of a block.
 pub(crate) const BLOCK: usize = 4096;
 
-/// A block that may be read into and written from directly.
+/// A block that is aligned for direct reads and writes.
 #[repr(align(4096))]
 pub(crate) struct Block(pub(crate) [u8; BLOCK]);
 
-/// The device, past the page cache.
+/// Opens the device past the page cache.
 pub(crate) fn open(node: &Path) -> File {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(libc::O_DIRECT).open(node).unwrap()
@@ -28,42 +28,42 @@ pub(crate) fn write(node: &Path, blocks: Range<u64>) {
     }
 }
 
-/// Writes a block there.
+/// Writes a block at `offset`.
 pub(crate) fn write_at(device: &File, offset: u64) -> io::Result<()> {
     let block = Block([7; BLOCK]);
-    // SAFETY: a block that outlives the call.
-    let done =
+    // SAFETY: the block outlives the call.
+    let result =
         unsafe { libc::pwrite(device.as_raw_fd(), block.0.as_ptr().cast(), BLOCK, offset as libc::off_t) };
-    whole(done)
+    full_block(result)
 }
 
-/// Writes so many blocks there, in one call.
+/// Writes `blocks` blocks at `offset` in one call.
 pub(crate) fn write_many(device: &File, offset: u64, blocks: usize) -> io::Result<()> {
     let data: Vec<Block> = (0..blocks).map(|_| Block([7; BLOCK])).collect();
     let bytes = blocks * BLOCK;
-    // SAFETY: so many blocks, one behind the other, which outlive the call.
-    let done =
+    // SAFETY: `data` contains `blocks` consecutive blocks, which outlive the call.
+    let result =
         unsafe { libc::pwrite(device.as_raw_fd(), data.as_ptr().cast(), bytes, offset as libc::off_t) };
-    if done < 0 {
+    if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    assert_eq!(done, bytes as isize);
+    assert_eq!(result, bytes as isize);
     Ok(())
 }
 
-/// Reads a block from there.
+/// Reads a block at `offset`.
 pub(crate) fn read_at(device: &File, offset: u64) -> io::Result<()> {
     let mut block = Block([0; BLOCK]);
-    // SAFETY: a block that outlives the call.
-    let done =
+    // SAFETY: the block outlives the call.
+    let result =
         unsafe { libc::pread(device.as_raw_fd(), block.0.as_mut_ptr().cast(), BLOCK, offset as libc::off_t) };
-    whole(done)
+    full_block(result)
 }
 
-fn whole(done: isize) -> io::Result<()> {
-    if done < 0 {
+fn full_block(result: isize) -> io::Result<()> {
+    if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    assert_eq!(done, BLOCK as isize);
+    assert_eq!(result, BLOCK as isize);
     Ok(())
 }

@@ -1,8 +1,9 @@
-//! A disk of the test's own: a loop device over a file in memory, raw or with ext4 on it; or the device that the variable
-//! BLKKIN_TEST_DISK names, which is then written over (a guest's, see `xtask/src/vm`).
+//! A private disk of a test: a loop device over a file in memory, raw or with ext4. If the variable
+//! BLKKIN_TEST_DISK names a device (a guest's, see `xtask/src/vm`), that device is used and
+//! overwritten.
 //!
-//! Everything it is made of lies in one folder below /dev/shm, whose name says that it is ours: what a killed test
-//! left there is found and taken down by the next.
+//! All its files are in one folder below /dev/shm with a name of its own. What a killed test left
+//! there is found and removed by the next.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -17,11 +18,11 @@ use super::tools::{capture, device_number, tool};
 
 const HOME: &str = "/dev/shm";
 const PREFIX: &str = "blkkin-test-";
-const GIVEN: &str = "BLKKIN_TEST_DISK";
-/// The file of a loop device on the disk.
+const DISK_VARIABLE: &str = "BLKKIN_TEST_DISK";
+/// File of a loop device on the disk.
 const UPPER: &str = "upper.img";
 
-/// The disk; taken down when dropped.
+/// The disk; removed when dropped.
 pub(crate) struct Disk {
     folder: PathBuf,
     node: String,
@@ -29,26 +30,28 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// An empty disk of so many bytes, or why there is none.
+    /// Creates a zeroed disk of `bytes` bytes, or returns why there is none.
     pub(crate) fn raw(bytes: u64) -> Result<Disk, String> {
-        static LEFT_OVERS: Once = Once::new();
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        // Once: later, folders with this process's id are those of tests beside this one.
-        LEFT_OVERS.call_once(remove_left_overs);
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        static LEFTOVERS: Once = Once::new();
+        static CREATED: AtomicU32 = AtomicU32::new(0);
+        // Once only: later, folders with this process's id are those of other tests in this
+        // process.
+        LEFTOVERS.call_once(remove_leftovers);
+        let number = CREATED.fetch_add(1, Ordering::Relaxed);
         let folder = Path::new(HOME).join(format!("{PREFIX}{}-{number}", id()));
         fs::create_dir_all(&folder).map_err(|error| format!("no folder in {HOME}: {error}"))?;
         let mut disk = Disk { folder, node: String::new(), mounted: false };
-        // Written, not only long: so that the first write to a block is as any other.
+        // Written, not only truncated to this length, so that the first write to a block is like
+        // any other.
         let zeros = vec![0u8; bytes as usize];
-        disk.node = if let Ok(node) = std::env::var(GIVEN) {
-            // Whoever gives one means it: no reason to skip.
+        disk.node = if let Ok(node) = std::env::var(DISK_VARIABLE) {
+            // A device that was chosen must work: its failure is no reason to skip.
             let mut device = File::options().write(true).open(&node).unwrap();
             device.write_all(&zeros).and_then(|()| device.sync_all()).unwrap();
             node
         } else {
             let image = disk.folder.join("disk.img");
-            fs::write(&image, zeros).map_err(|error| format!("no room in {HOME}: {error}"))?;
+            fs::write(&image, zeros).map_err(|error| format!("not enough space in {HOME}: {error}"))?;
             capture(tool("losetup").args(["--find", "--show"]).arg(&image))
                 .map_err(|error| format!("no loop device: {error}"))?
         };
@@ -56,9 +59,10 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Completions stay on the CPU of the driver's worker (queue/rq_affinity = 0), and are not sent to the submitter's,
-    /// where they come on top of whatever task runs there: on some kernels no program runs on top of some tasks. And the
-    /// kernel counts and merges, whatever an earlier test has left on a device that is always the same.
+    /// Prepares the queue: completions stay on the CPU of the driver's worker (queue/rq_affinity =
+    /// 0). On the submitter's CPU they would interrupt any task that runs there, and on some
+    /// kernels no program runs on top of some tasks. iostats and merges are on, whatever an earlier
+    /// test has left on a device that is always the same.
     fn set_queue(&self) -> Result<(), String> {
         let name = self.node.rsplit('/').next().unwrap_or_default();
         [("rq_affinity", "0"), ("iostats", "1"), ("nomerges", "0")].into_iter().try_for_each(
@@ -69,15 +73,16 @@ impl Disk {
         )
     }
 
-    /// The same with ext4, mounted.
+    /// Creates a disk with ext4, mounted.
     pub(crate) fn ext4(bytes: u64) -> Result<Disk, String> {
         Disk::ext4_with(bytes, &[])
     }
 
-    /// The same, made with further options.
+    /// Creates a disk with ext4 and these options of mkfs.ext4, mounted.
     pub(crate) fn ext4_with(bytes: u64, options: &[&str]) -> Result<Disk, String> {
         let mut disk = Disk::raw(bytes)?;
-        // All of its tables are written now: else a kernel thread would do so while the test counts.
+        // All tables are written now; otherwise a kernel thread would write them while the test
+        // counts.
         let mkfs = ["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"];
         capture(tool("mkfs.ext4").args(mkfs).args(options).arg(&disk.node))?;
         fs::create_dir(disk.mount_point()).unwrap();
@@ -88,13 +93,15 @@ impl Disk {
         Ok(disk)
     }
 
-    /// A loop device with direct I/O over a file of so many bytes on this disk's file system. It goes when the disk does.
+    /// Creates a loop device with direct I/O over a file of `bytes` bytes on this disk's file
+    /// system. It is removed with the disk.
     pub(crate) fn upper(&self, bytes: u64) -> Result<Upper, String> {
         let file = self.mount_point().join(UPPER);
-        // Written, so that its blocks are where they will stay.
+        // Written, so that its blocks are allocated where they will stay.
         let mut image = File::create(&file).map_err(|error| error.to_string())?;
         image.write_all(&vec![0u8; bytes as usize]).and_then(|()| image.sync_all()).unwrap();
-        // fsync leaves inode tables and bitmaps to write-back, which would come half a minute later, between two counts.
+        // fsync leaves inode tables and bitmaps to write-back, which would come half a minute
+        // later, between two counts.
         capture(tool("sync").arg("--file-system").arg(self.mount_point()))?;
         let node = capture(tool("losetup").args(["--find", "--show", "--direct-io=on"]).arg(&file))
             .map_err(|error| format!("no loop device: {error}"))?;
@@ -106,32 +113,32 @@ impl Disk {
         }
     }
 
-    /// `/dev/loopN`.
+    /// Returns the device node, `/dev/loopN`.
     pub(crate) fn node(&self) -> &Path {
         Path::new(&self.node)
     }
 
-    /// `loopN`.
+    /// Returns the name, `loopN`.
     pub(crate) fn name(&self) -> &str {
         self.node.trim_start_matches("/dev/")
     }
 
-    /// Its number.
+    /// Returns the device number.
     pub(crate) fn device(&self) -> DeviceId {
         device_number(&fs::read_to_string(format!("/sys/block/{}/dev", self.name())).unwrap())
     }
 
-    /// Where its file system is.
+    /// Returns the mount point of its file system.
     pub(crate) fn mount_point(&self) -> PathBuf {
         self.folder.join("mnt")
     }
 
-    /// A place beside the disk, in memory.
-    pub(crate) fn beside(&self, name: &str) -> PathBuf {
+    /// Returns the path of a file next to the disk's, in memory.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// What the kernel has counted of it.
+    /// Reads the kernel's counts of this disk.
     pub(crate) fn statistics(&self) -> Statistics {
         statistics(self.name())
     }
@@ -144,40 +151,45 @@ pub(crate) struct Upper {
 }
 
 impl Upper {
-    /// `loopN`.
+    /// Returns the name, `loopN`.
     pub(crate) fn name(&self) -> &str {
         self.node.file_name().unwrap().to_str().unwrap()
     }
 
-    /// Its number.
+    /// Returns the device number.
     pub(crate) fn device(&self) -> DeviceId {
         device_number(&fs::read_to_string(format!("/sys/block/{}/dev", self.name())).unwrap())
     }
 
-    /// Where on the lower disk each of its sectors lies: stretches of (first here, first there, sectors), as the file
-    /// system itself says (FIEMAP, by filefrag).
+    /// Returns the map of its sectors to the lower disk as (first here, first there, sectors), from
+    /// the file system itself (FIEMAP, by filefrag).
     pub(crate) fn extents(&self) -> Vec<(u64, u64, u64)> {
-        let said = capture(tool("filefrag").args(["-v", "-b512"]).arg(&self.file)).unwrap();
+        let output = capture(tool("filefrag").args(["-v", "-b512"]).arg(&self.file)).unwrap();
         let numbers = |line: &str| -> Option<[u64; 4]> {
-            let words = line.split(|c: char| !c.is_ascii_digit()).filter(|word| !word.is_empty());
-            let numbers: Vec<u64> = words.filter_map(|word| word.parse().ok()).collect();
-            // Number, first and last here, first and last there, length.
-            let [number, first, _, there, _, length, ..] = numbers[..] else { return None };
-            line.trim_start().starts_with(&format!("{number}:")).then_some([number, first, there, length])
+            let fields = line.split(|c: char| !c.is_ascii_digit()).filter(|word| !word.is_empty());
+            let numbers: Vec<u64> = fields.filter_map(|word| word.parse().ok()).collect();
+            // Columns: number, first and last here, first and last there, length.
+            let [number, first, _, lower_first, _, length, ..] = numbers[..] else { return None };
+            line.trim_start().starts_with(&format!("{number}:")).then_some([
+                number,
+                first,
+                lower_first,
+                length,
+            ])
         };
-        let extents: Vec<_> = said
+        let extents: Vec<_> = output
             .lines()
             .filter_map(numbers)
-            .map(|[_, first, there, length]| (first, there, length))
+            .map(|[_, first, lower_first, length]| (first, lower_first, length))
             .collect();
-        assert!(!extents.is_empty(), "{said}");
+        assert!(!extents.is_empty(), "{output}");
         extents
     }
 }
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        take_down(&self.folder);
+        remove(&self.folder);
     }
 }
 
@@ -188,35 +200,36 @@ pub(crate) struct Statistics {
     pub(crate) sectors: u64,
 }
 
-/// What the kernel has counted of the device of this name.
+/// Reads the kernel's counts of the device of this name.
 pub(crate) fn statistics(name: &str) -> Statistics {
     let text = fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();
     let columns: Vec<u64> = text.split_whitespace().map(|word| word.parse().unwrap()).collect();
-    // Documentation/block/stat.rst: reads, writes and discards, each with requests first and sectors third.
+    // Documentation/block/stat.rst: reads, writes and discards, each with requests first and
+    // sectors third.
     let sum = |offset: usize| [0, 4, 11].map(|group| columns[group + offset]).iter().sum();
     Statistics { requests: sum(0), sectors: sum(2) }
 }
 
 impl Statistics {
-    /// What came since.
+    /// Returns the difference to an earlier reading.
     pub(crate) fn since(self, earlier: Statistics) -> Statistics {
         Statistics { requests: self.requests - earlier.requests, sectors: self.sectors - earlier.sectors }
     }
 }
 
-fn remove_left_overs() {
+fn remove_leftovers() {
     for entry in fs::read_dir(HOME).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let numbers = name.strip_prefix(PREFIX).and_then(|numbers| numbers.split('-').next());
         let owner = numbers.and_then(|pid| pid.parse::<u32>().ok());
         if owner.is_some_and(|pid| pid == id() || !Path::new(&format!("/proc/{pid}")).exists()) {
-            take_down(&entry.path());
+            remove(&entry.path());
         }
     }
 }
 
-/// Unmounts, detaches, removes: each step may find that there is nothing to do.
-fn take_down(folder: &Path) {
+/// Unmounts, detaches and removes; each step may find nothing to do.
+fn remove(folder: &Path) {
     let mount_point = folder.join("mnt");
     detach(&mount_point.join(UPPER));
     if is_mounted(&mount_point) {

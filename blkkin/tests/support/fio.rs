@@ -1,4 +1,4 @@
-//! fio: a program that says itself, to the last request, what it did.
+//! Runs of fio, whose JSON report counts its own requests: the independent count of many tests.
 
 use std::fs;
 use std::path::Path;
@@ -15,20 +15,20 @@ pub(crate) struct Fio<'a> {
     pub(crate) requests: u32,
     /// Bytes of each request.
     pub(crate) bytes: u32,
-    /// Where it writes its own account.
-    pub(crate) account: &'a Path,
+    /// File of its JSON report.
+    pub(crate) report: &'a Path,
 }
 
-/// What it says that it did.
+/// Counts of fio's report.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Said {
+pub(crate) struct FioReport {
     pub(crate) requests: u64,
     pub(crate) mean_ns: f64,
 }
 
 impl Fio<'_> {
-    /// The command line. Each job is a process and has a part of the disk for itself.
-    pub(crate) fn words(&self) -> Vec<String> {
+    /// Returns the command line. Each job is a process with its own part of the disk.
+    pub(crate) fn args(&self) -> Vec<String> {
         let size = u64::from(self.requests) * u64::from(self.bytes);
         [
             "fio",
@@ -51,24 +51,24 @@ impl Fio<'_> {
             format!("--bs={}", self.bytes),
             format!("--size={size}"),
             format!("--offset_increment={size}"),
-            format!("--output={}", self.account.display()),
+            format!("--output={}", self.report.display()),
         ])
         .collect()
     }
 
-    /// The call that it makes for each request.
+    /// Returns the system call that it makes for each request.
     pub(crate) fn call(&self) -> &'static str {
         if self.pattern.ends_with("write") { "pwrite64" } else { "pread64" }
     }
 
-    /// What it said after it ran.
-    pub(crate) fn said(&self) -> Said {
-        let text = fs::read_to_string(self.account).unwrap();
-        // Remarks may stand before the object.
+    /// Parses its report after it ran.
+    pub(crate) fn parse_report(&self) -> FioReport {
+        let text = fs::read_to_string(self.report).unwrap();
+        // Notes may precede the JSON object.
         let json: Value = serde_json::from_str(&text[text.find('{').unwrap()..]).unwrap();
         let side = if self.pattern.ends_with("write") { "write" } else { "read" };
         let side = &json["jobs"][0][side];
-        Said {
+        FioReport {
             requests: side["total_ios"].as_u64().unwrap(),
             mean_ns: side["clat_ns"]["mean"].as_f64().unwrap(),
         }

@@ -1,4 +1,4 @@
-//! An instance of ftrace of a test's own, which nobody else's events come into.
+//! A private ftrace instance, which contains no events of other users.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::tools::{capture, tool};
 
-/// Instances so far: tests of one process run beside one another.
-static MADE: AtomicU32 = AtomicU32::new(0);
+/// Instances made so far; tests of one process run at the same time.
+static CREATED: AtomicU32 = AtomicU32::new(0);
 
 pub(crate) struct Ftrace {
     mounted: PathBuf,
@@ -15,12 +15,13 @@ pub(crate) struct Ftrace {
 }
 
 impl Ftrace {
-    /// One of so many KiB for each CPU, in which nothing is enabled; or why there is none. It is mounted in `folder`.
-    pub(crate) fn make(folder: &Path, kib: &str) -> Result<Ftrace, String> {
+    /// Creates an instance with `kib` KiB for each CPU and no event enabled, or returns why there
+    /// is none. tracefs is mounted in `folder`.
+    pub(crate) fn create(folder: &Path, kib: &str) -> Result<Ftrace, String> {
         let mounted = folder.join("tracefs");
         fs::create_dir_all(&mounted).map_err(|error| error.to_string())?;
         capture(tool("mount").args(["-t", "tracefs", "nodev"]).arg(&mounted))?;
-        let name = format!("blkkin-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        let name = format!("blkkin-{}-{}", std::process::id(), CREATED.fetch_add(1, Ordering::Relaxed));
         let instance = mounted.join("instances").join(name);
         let trace = Ftrace { mounted, instance };
         fs::create_dir(&trace.instance).map_err(|error| error.to_string())?;
@@ -32,7 +33,7 @@ impl Ftrace {
         fs::write(self.instance.join(name), value).map_err(|error| format!("{name}: {error}"))
     }
 
-    /// Ends it; all that was written, or it was too small.
+    /// Stops recording and returns the trace; fails if the buffer was too small.
     pub(crate) fn finish(self) -> String {
         self.set("tracing_on", "0").unwrap();
         let text = fs::read_to_string(self.instance.join("trace")).unwrap();

@@ -1,4 +1,4 @@
-//! What tests do with the disk that a guest has for them.
+//! Support of tests that run in a guest and use the disk that the guest provides for them.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -7,35 +7,36 @@ use std::path::PathBuf;
 use blkkin_aggregator::trace::Trace;
 use blkkin_tracer::TracerConfig;
 
-use super::actor::Actor;
+use super::gated_process::GatedProcess;
 use super::recording::{Recording, record};
 
-/// Asks for something about a range; whether it was done.
+/// Issues an ioctl with a range and returns whether it succeeded.
 pub(crate) fn ioctl(device: &File, request: u32, range: &[u64; 2]) -> bool {
     // SAFETY: the kernel reads two words, which outlive the call.
-    let done = unsafe { libc::ioctl(device.as_raw_fd(), request as libc::Ioctl, range.as_ptr()) };
-    if done != 0 {
+    let result = unsafe { libc::ioctl(device.as_raw_fd(), request as libc::Ioctl, range.as_ptr()) };
+    if result != 0 {
         println!("{request:#x} {range:?}: {}", std::io::Error::last_os_error());
     }
-    done == 0
+    result == 0
 }
 
-/// What a task does, recorded: with nothing lost.
-pub(crate) fn recorded(act: impl FnOnce() -> i32) -> Recording {
-    let recording = record(&TracerConfig::default(), &mut [&mut Actor::new(act)]);
-    recording.assert_whole();
+/// Records a forked process that executes `body`, with no loss.
+pub(crate) fn recorded(body: impl FnOnce() -> i32) -> Recording {
+    let recording = record(&TracerConfig::default(), &mut [&mut GatedProcess::new(body)]);
+    recording.assert_complete();
     recording
 }
 
-/// Those of the calls of this name that asked for block I/O, in their order.
+/// Returns the traces of calls of this name that submitted block I/O, in their order.
 pub(crate) fn traces<'a>(recording: &'a Recording, call: &str) -> Vec<&'a Trace> {
-    let asks = |trace: &&Trace| trace.call().is_some_and(|root| root.call.name() == call && root.bios > 0);
-    let mut traces: Vec<&Trace> = recording.traces.iter().filter(asks).collect();
+    let submitted_io =
+        |trace: &&Trace| trace.call().is_some_and(|root| root.call.name() == call && root.bios > 0);
+    let mut traces: Vec<&Trace> = recording.traces.iter().filter(submitted_io).collect();
     traces.sort_by_key(|trace| trace.start());
     traces
 }
 
-/// The disk that `xtask/src/vm/init.sh` has made for the test.
+/// Returns the disk that `xtask/src/vm/init.sh` has made for the test.
 pub(crate) fn node() -> PathBuf {
     std::env::var("BLKKIN_TEST_DISK").unwrap().into()
 }

@@ -1,7 +1,8 @@
-//! Hosts of our own on one kernel: a network namespace and a root file system each, with busybox and nothing else, and a
-//! machine-id; joined to this machine by a bridge.
+//! Hosts on one kernel, connected to this machine by a bridge. Each has a network namespace, a
+//! machine-id and a root file system with busybox and nothing else.
 //!
-//! A host is a process that sleeps in its namespaces; it, and all that was started on it, ends when it is dropped.
+//! A host is a process that sleeps in its namespaces. It and all processes that were started on it
+//! end when it is dropped.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -15,14 +16,14 @@ use tempfile::TempDir;
 use crate::support::live::eventually;
 use crate::support::tools::{capture, tool};
 
-/// What makes a root of a folder, and then sleeps.
+/// Script that makes a root of a folder and then sleeps.
 const BOOT: &str = "mount --bind \"$1\" \"$1\" && mkdir -p \"$1/proc\" \"$1/sys\" \"$1/dev\" && mount -t proc proc \"$1/proc\" && \
     mount -t sysfs sysfs \"$1/sys\" && mount --bind /dev \"$1/dev\" && exec chroot \"$1\" /bin/sleep 100000";
-/// What an ssh would do: runs a command there, by a host's name.
+/// Stand-in for ssh: runs a command on a host, given by name.
 const RUN: &str = "#!/bin/sh\nread -r pid <\"$(dirname \"$0\")/$1.pid\" || exit 255\n\
     exec nsenter --target \"$pid\" --net --mount --root --wd=/ /bin/sh -c \"$2\"\n";
 
-/// All of them, and the bridge.
+/// The hosts and their bridge.
 pub(crate) struct Hosts {
     folder: TempDir,
     hosts: Vec<Host>,
@@ -35,8 +36,8 @@ struct Host {
 }
 
 impl Hosts {
-    /// Boots them; or why there are none.
-    pub(crate) fn boot(names: &[&'static str]) -> Result<Hosts, String> {
+    /// Starts the hosts, or returns why it cannot.
+    pub(crate) fn start(names: &[&'static str]) -> Result<Hosts, String> {
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
         let run = folder.path().join("run");
         fs::write(&run, RUN).unwrap();
@@ -58,7 +59,7 @@ impl Hosts {
         boot.args(["--net", "--mount", "--propagation", "private", "sh", "-c", BOOT, "boot"]).arg(&root);
         boot.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
         boot.stdin(Stdio::null());
-        // SAFETY: prctl is async-signal-safe and touches no memory of ours.
+        // SAFETY: prctl is async-signal-safe and touches no memory of the test.
         unsafe {
             boot.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
                 0 => Ok(()),
@@ -70,41 +71,41 @@ impl Hosts {
         self.hosts.push(Host { name, sleeper });
         let comm = || fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         if !eventually(|| comm().trim() == "sleep" || comm().is_empty()) || comm().is_empty() {
-            return Err(format!("host {name} does not boot"));
+            return Err(format!("host {name} does not start"));
         }
         fs::write(self.folder.path().join(format!("{name}.pid")), format!("{pid}\n")).unwrap();
         let (outer, pid) = (format!("{}{number}", self.bridge), pid.to_string());
         ip(&["link", "add", &outer, "type", "veth", "peer", "name", "eth0", "netns", &pid])?;
         ip(&["link", "set", &outer, "master", &self.bridge, "up"])?;
         let address = format!("{}/24", self.address(number));
-        for words in [
+        for args in [
             &["link", "set", "lo", "up"][..],
             &["addr", "add", &address, "dev", "eth0"],
             &["link", "set", "eth0", "up"],
         ] {
-            capture(tool("nsenter").args(["--target", &pid, "--net", "ip"]).args(words))?;
+            capture(tool("nsenter").args(["--target", &pid, "--net", "ip"]).args(args))?;
         }
         Ok(())
     }
 
-    /// This machine's is 0.
+    /// Returns a host's address; 0 is this machine.
     pub(crate) fn address(&self, number: u8) -> Ipv4Addr {
         let last = if number == 0 { 254 } else { number };
         Ipv4Addr::new(10, 213, (id() % 250) as u8, last)
     }
 
-    /// A host's file system.
+    /// Returns a host's root folder.
     pub(crate) fn root(&self, name: &str) -> PathBuf {
         self.folder.path().join("roots").join(name)
     }
 
-    /// As install.sh is told how hosts are reached.
+    /// Returns the command template by which install.sh reaches hosts.
     pub(crate) fn runner(&self) -> String {
         format!("{} {{host}}", self.folder.path().join("run").display())
     }
 
-    /// What a command on a host says; its words are the error when it fails.
-    pub(crate) fn on(&self, name: &str, command: &str) -> Result<String, String> {
+    /// Runs a command on a host and returns its stdout.
+    pub(crate) fn run(&self, name: &str, command: &str) -> Result<String, String> {
         capture(Command::new(self.folder.path().join("run")).args([name, command]))
     }
 }
@@ -112,14 +113,18 @@ impl Hosts {
 impl Drop for Hosts {
     fn drop(&mut self) {
         for host in &mut self.hosts {
-            // Whoever has its network is on it.
-            let network = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
-            let here = network(&host.sleeper.id().to_string());
+            // Every process in its network namespace runs on it.
+            let network_namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+            let namespace = network_namespace(&host.sleeper.id().to_string());
             for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
                 let pid = entry.file_name().to_string_lossy().into_owned();
                 let Ok(number) = pid.parse::<libc::pid_t>() else { continue };
-                if here.is_some() && network(&pid) == here && network("self") != here {
-                    // SAFETY: numbers only. It is in a namespace that was made here, so nobody else's.
+                if namespace.is_some()
+                    && network_namespace(&pid) == namespace
+                    && network_namespace("self") != namespace
+                {
+                    // SAFETY: passes numbers only; the process is in a namespace that was made
+                    // here.
                     unsafe { libc::kill(number, libc::SIGKILL) };
                 }
             }
@@ -147,11 +152,11 @@ fn make_root(root: &Path, name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Of this host.
+/// Returns the machine-id of a host.
 pub(crate) fn machine_id(name: &str) -> u128 {
     name.bytes().fold(1, |id, byte| id << 8 | u128::from(byte))
 }
 
-fn ip(words: &[&str]) -> Result<String, String> {
-    capture(tool("ip").args(words))
+fn ip(args: &[&str]) -> Result<String, String> {
+    capture(tool("ip").args(args))
 }

@@ -1,4 +1,4 @@
-//! The binary at work beside a test, and what of it is in the kernel.
+//! A running `blkkin trace` next to a test, and polling of conditions.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,28 +9,28 @@ use serde_json::Value;
 
 use crate::common::blkkin;
 
-/// What the kernel may take to do what it has promised (an RCU grace period, an exit); beyond it, it does not.
-/// Emulated on a busy machine, a start alone takes ten seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Limit for what the kernel or a process does soon (an RCU grace period, an exit). Under emulation
+/// on a busy machine a start alone takes ten seconds.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// `blkkin trace`, attached, until it is told to end. Its report is JSON.
-pub(crate) struct Live {
+/// A `blkkin trace` that is attached until it is stopped. Its report is JSON.
+pub(crate) struct LiveTrace {
     process: Child,
     report: PathBuf,
 }
 
-impl Live {
-    /// Starts it, and waits until it traces.
-    pub(crate) fn trace(what: &[&str], report: PathBuf) -> Live {
-        Live::start(blkkin(&["trace"]).args(what), report)
+impl LiveTrace {
+    /// Starts `blkkin trace` and waits until it traces.
+    pub(crate) fn trace(args: &[&str], report: PathBuf) -> LiveTrace {
+        LiveTrace::start(blkkin(&["trace"]).args(args), report)
     }
 
-    /// The same by a command of one's own, which ends in `trace` and what follows it.
-    pub(crate) fn start(command: &mut Command, report: PathBuf) -> Live {
+    /// Starts a command that ends in `trace` and its arguments.
+    pub(crate) fn start(command: &mut Command, report: PathBuf) -> LiveTrace {
         command.arg(format!("--json={}", report.display()));
         let process = command.stdout(Stdio::null()).spawn().unwrap();
-        let live = Live { process, report };
-        live.wait_until_at_work();
+        let live = LiveTrace { process, report };
+        live.wait_until_tracing();
         live
     }
 
@@ -38,8 +38,8 @@ impl Live {
         self.process.id()
     }
 
-    /// Asks it to end, as Ctrl-C would; its report. Not by SIGINT: who runs these tests in the background may have it
-    /// ignored, and that is inherited.
+    /// Stops it with SIGTERM and returns its report. SIGINT may be ignored: a background shell sets
+    /// that, and children inherit it.
     pub(crate) fn finish(mut self) -> Value {
         self.send(libc::SIGTERM);
         let status = self.process.wait().unwrap();
@@ -54,13 +54,13 @@ impl Live {
     }
 
     fn send(&self, signal: libc::c_int) {
-        // SAFETY: numbers only; the process has not been waited for.
+        // SAFETY: passes numbers only; the process has not been waited for.
         unsafe { libc::kill(self.process.id() as libc::pid_t, signal) };
     }
 
-    /// The thread that drains is the last thing that it starts: by then its probes are attached and it listens to
-    /// signals.
-    fn wait_until_at_work(&self) {
+    /// Waits for the thread that drains the rings, which starts last: by then all probes are
+    /// attached and signals are handled.
+    fn wait_until_tracing(&self) {
         let threads = format!("/proc/{}/task", self.pid());
         let drains = || {
             let mut threads = fs::read_dir(&threads).into_iter().flatten().flatten();
@@ -72,7 +72,7 @@ impl Live {
     }
 }
 
-impl Drop for Live {
+impl Drop for LiveTrace {
     fn drop(&mut self) {
         if self.process.try_wait().is_ok_and(|status| status.is_none()) {
             let _ = self.process.kill();
@@ -81,11 +81,11 @@ impl Drop for Live {
     }
 }
 
-/// Asks until it is so, or there is no hope.
-pub(crate) fn eventually(mut so: impl FnMut() -> bool) -> bool {
-    let deadline = Instant::now() + PATIENCE;
+/// Polls until the condition is true; returns false at the time limit.
+pub(crate) fn eventually(mut condition: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + TIME_LIMIT;
     loop {
-        if so() {
+        if condition() {
             return true;
         }
         if Instant::now() > deadline {

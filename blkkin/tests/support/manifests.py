@@ -1,6 +1,6 @@
-"""Checks configs/deploy by schema, and hands what stands there on: manifests.py SCHEMAS DEPLOY
+"""Checks configs/deploy by schema and prints its documents: manifests.py SCHEMAS DEPLOY
 
-Prints one JSON object: every document with the file that it stands in, and what does not fit the schemas.
+Prints one JSON object: every document with its file name, and the violations of the schemas.
 """
 
 import json
@@ -17,9 +17,9 @@ import yaml  # noqa: E402
 documents, errors = [], []
 
 
-def complain(file, error):
-    place = "/".join(map(str, getattr(error, "path", [])))
-    errors.append(f"{file.name}: {place}: {getattr(error, 'message', error)}")
+def report(file, error):
+    location = "/".join(map(str, getattr(error, "path", [])))
+    errors.append(f"{file.name}: {location}: {getattr(error, 'message', error)}")
 
 
 compose = deploy / "compose.yaml"
@@ -27,7 +27,7 @@ document = yaml.safe_load(compose.read_text())
 documents.append({"file": compose.name, "document": document})
 schema = json.loads((schemas / "compose.json").read_text())
 for error in jsonschema.validators.validator_for(schema)(schema).iter_errors(document):
-    complain(compose, error)
+    report(compose, error)
 
 for file in sorted((deploy / "kubernetes").glob("*.yaml")):
     for document in yaml.safe_load_all(file.read_text()):
@@ -36,6 +36,6 @@ for file in sorted((deploy / "kubernetes").glob("*.yaml")):
             try:
                 kubernetes_validate.validate(document, release, strict=True)
             except Exception as error:
-                complain(file, error)
+                report(file, error)
 
 json.dump({"documents": documents, "errors": errors}, sys.stdout)

@@ -1,42 +1,42 @@
-//! What a service answers where it is asked for metrics and health.
+//! A client of a service's HTTP endpoints for metrics and health.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-/// Where it is asked, by what it has said.
-pub(crate) fn address(said: &str) -> &str {
-    let found = said.lines().find_map(|line| line.split("metrics at http://").nth(1)?.split('/').next());
-    found.unwrap_or_else(|| panic!("{said}"))
+/// Returns the address of the endpoint from the service's output.
+pub(crate) fn address(output: &str) -> &str {
+    let found = output.lines().find_map(|line| line.split("metrics at http://").nth(1)?.split('/').next());
+    found.unwrap_or_else(|| panic!("{output}"))
 }
 
-/// The whole answer, head and body.
+/// Returns the whole response, head and body.
 pub(crate) fn get(address: &str, path: &str) -> String {
     get_with(address, path, "")
 }
 
-/// The same, with lines of the question's head. In HTTP 1.0 the answer is in one piece.
+/// Returns the response to a request with further header lines. HTTP 1.0 sends it in one piece.
 pub(crate) fn get_with(address: &str, path: &str, head: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n{head}\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    response
 }
 
-/// A family's value, with these labels.
+/// Returns the value of a series, given by name and labels.
 pub(crate) fn value(metrics: &str, series: &str) -> f64 {
     let line = metrics.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("no {series} in {metrics}")).parse().unwrap()
 }
 
-/// All series: labels, the name among them, and values.
+/// Returns the values of all series by their labels, which include the name.
 pub(crate) fn series(metrics: &str) -> BTreeMap<BTreeMap<String, String>, f64> {
     let body = metrics.split_once("\r\n\r\n").map_or(metrics, |(_, body)| body);
     let lines = body.lines().filter(|line| !line.starts_with('#'));
     lines
         .map(|line| {
-            // What stands behind is a trace to look at.
+            // An exemplar may follow the value.
             let line = line.split_once(" # {").map_or(line, |(line, _)| line);
             let (series, value) = line.rsplit_once(' ').unwrap();
             (labels(series), value.parse().unwrap())
@@ -49,21 +49,21 @@ fn labels(series: &str) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::from([("__name__".to_owned(), name.to_owned())]);
     while let Some((label, value)) = rest.split_once("=\"") {
         let end = value.find('"').unwrap();
-        assert!(!value[..end].contains('\\'), "no test makes such names: {series}");
+        assert!(!value[..end].contains('\\'), "no test has label values with escapes: {series}");
         labels.insert(label.to_owned(), value[..end].to_owned());
         rest = value[end + 1..].trim_start_matches(',');
     }
     labels
 }
 
-/// The names of all families.
+/// Returns the names of all families.
 pub(crate) fn families(metrics: &str) -> BTreeSet<String> {
     let names = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
     names.map(str::to_owned).collect()
 }
 
-/// Those that docs/operating.md describes.
-pub(crate) fn described() -> BTreeSet<String> {
+/// Returns the families that docs/operating.md describes.
+pub(crate) fn documented_families() -> BTreeSet<String> {
     let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operating.md");
     let docs = std::fs::read_to_string(docs).unwrap();
     let rows = docs.lines().filter_map(|line| line.strip_prefix("| `blkkin_")?.split('`').next());
@@ -71,17 +71,17 @@ pub(crate) fn described() -> BTreeSet<String> {
         .collect()
 }
 
-/// What an agent that listens to daemons says besides.
-pub(crate) fn is_of_daemons(family: &str) -> bool {
+/// Returns whether only an agent with LTTng sources has the family.
+pub(crate) fn is_lttng_family(family: &str) -> bool {
     family.starts_with("blkkin_daemon_")
 }
 
-/// One that listens at probes.
-pub(crate) fn is_of_probes(family: &str) -> bool {
+/// Returns whether only an agent with USDT mappings has the family.
+pub(crate) fn is_usdt_family(family: &str) -> bool {
     family.starts_with("blkkin_usdt_")
 }
 
-/// And one that sees NBD clients.
-pub(crate) fn is_of_nbd(family: &str) -> bool {
+/// Returns whether only an agent with `--nbd` has the family.
+pub(crate) fn is_nbd_family(family: &str) -> bool {
     family.starts_with("blkkin_nbd_")
 }

@@ -1,16 +1,15 @@
-//! What the tests of the whole system share: disks of their own, tasks that do exactly what they are told, and
-//! what the tracer says of both.
+//! Shared support of the system tests: private disks, gated processes, recordings of the tracer,
+//! and independent counts of the kernel and of other tools.
 //!
-//! A test that cannot run on a machine says `skipped: WHY` and returns.
+//! A test that cannot run on a machine prints `skipped: REASON` and returns.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking and prints what it observed"
 )]
 #![allow(dead_code, unused_imports, unused_macros, reason = "each test file uses a part of it")]
 
-pub(crate) mod actor;
 pub(crate) mod aio;
 pub(crate) mod blktrace;
 pub(crate) mod context;
@@ -18,25 +17,26 @@ pub(crate) mod direct;
 pub(crate) mod disk;
 pub(crate) mod fio;
 pub(crate) mod ftrace;
+pub(crate) mod gated_process;
 pub(crate) mod guest;
 pub(crate) mod live;
+pub(crate) mod lttng_namespace;
 pub(crate) mod metrics;
 pub(crate) mod nbd;
-pub(crate) mod one;
 pub(crate) mod queue;
 pub(crate) mod recording;
-pub(crate) mod resends;
-pub(crate) mod room;
+pub(crate) mod retransmits;
 pub(crate) mod service;
 pub(crate) mod sg;
+pub(crate) mod single_process;
 pub(crate) mod terminal;
 pub(crate) mod tools;
 pub(crate) mod ublk;
 
-/// Ends the test here, as one that does not apply to this machine.
+/// Ends the test as skipped, with the reason.
 macro_rules! skip {
-    ($($why:tt)*) => {{
-        println!("skipped: {}", format_args!($($why)*));
+    ($($reason:tt)*) => {{
+        println!("skipped: {}", format_args!($($reason)*));
         return;
     }};
 }
@@ -46,7 +46,7 @@ pub(crate) use skip;
 macro_rules! needs {
     ($($program:literal),*) => {
         if !crate::common::is_root() {
-            crate::support::skip!("to load programs takes root");
+            crate::support::skip!("loading eBPF programs requires root");
         }
         $(if !crate::support::tools::is_installed($program) {
             crate::support::skip!("{} is not installed", $program);
@@ -55,7 +55,7 @@ macro_rules! needs {
 }
 pub(crate) use needs;
 
-/// Skips the test unless it runs inside a guest, whose kernel it is about.
+/// Skips the test unless it runs inside a guest; its expectations hold for the guest's kernel.
 macro_rules! needs_guest {
     () => {
         if std::env::var_os("BLKKIN_GUEST").is_none() {
@@ -65,12 +65,12 @@ macro_rules! needs_guest {
 }
 pub(crate) use needs_guest;
 
-/// The value, or the test is skipped for the reason given instead of it.
+/// Evaluates to the value of `Ok`, or skips the test with the reason of `Err`.
 macro_rules! or_skip {
     ($result:expr) => {
         match $result {
             Ok(value) => value,
-            Err(why) => crate::support::skip!("{why}"),
+            Err(reason) => crate::support::skip!("{reason}"),
         }
     };
 }

@@ -1,7 +1,7 @@
-//! A real Prometheus for as long as a test needs it, and what of its HTTP interface it takes to ask it.
+//! A real Prometheus server for the time of a test, and a small client of its HTTP API.
 //!
-//! Its programs are where `cargo xtask test` says, or where `cargo xtask setup --tests` puts them, or installed. Nothing is
-//! fetched here.
+//! Its programs are at the path that `cargo xtask test` passes, or where `cargo xtask setup
+//! --tests` puts them, or installed. Nothing is downloaded here.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,10 +15,10 @@ use serde_json::Value;
 use crate::support::live::eventually;
 use crate::support::metrics;
 
-/// Labels of a series, its name among them, and its value.
+/// Values of series by their labels, which include the name.
 pub(crate) type Series = BTreeMap<BTreeMap<String, String>, f64>;
 
-/// The server; it ends with the test, however the test ends.
+/// The server; it ends with the test process in every case.
 pub(crate) struct Prometheus {
     process: Child,
     address: String,
@@ -26,7 +26,8 @@ pub(crate) struct Prometheus {
 }
 
 impl Prometheus {
-    /// Scrapes each of these addresses as a job of its own, each second, and goes by these rules; or why there is none.
+    /// Starts a server that scrapes each of these addresses as a job, every second, and evaluates
+    /// these rules; or returns why it cannot.
     pub(crate) fn start(jobs: &[(&str, &str)], rules: &Path) -> Result<Prometheus, String> {
         let program = program("prometheus")?;
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
@@ -43,7 +44,7 @@ impl Prometheus {
             .arg("--enable-feature=exemplar-storage")
             .stdout(Stdio::null())
             .stderr(log);
-        // SAFETY: prctl is async-signal-safe and touches no memory of ours.
+        // SAFETY: prctl is async-signal-safe and touches no memory of the test.
         unsafe {
             command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
                 0 => Ok(()),
@@ -64,21 +65,23 @@ impl Prometheus {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    /// What its interface answers: the data, where it says that all is well.
-    pub(crate) fn ask(&self, path: &str, words: &[(&str, &str)]) -> Result<Value, String> {
-        let query: Vec<_> = words.iter().map(|(name, value)| format!("{name}={}", escaped(value))).collect();
-        let answer = metrics::get(&self.address, &format!("/api/v1/{path}?{}", query.join("&")));
-        let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-        let mut answer: Value = serde_json::from_str(body).map_err(|error| format!("{error}: {answer}"))?;
-        match answer["status"] == "success" {
-            true => Ok(answer["data"].take()),
-            false => Err(answer.to_string()),
+    /// Returns the data of an API response whose status is success.
+    pub(crate) fn request(&self, path: &str, parameters: &[(&str, &str)]) -> Result<Value, String> {
+        let query: Vec<_> =
+            parameters.iter().map(|(name, value)| format!("{name}={}", percent_encoded(value))).collect();
+        let response = metrics::get(&self.address, &format!("/api/v1/{path}?{}", query.join("&")));
+        let body = response.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        let mut response: Value =
+            serde_json::from_str(body).map_err(|error| format!("{error}: {response}"))?;
+        match response["status"] == "success" {
+            true => Ok(response["data"].take()),
+            false => Err(response.to_string()),
         }
     }
 
-    /// The series that an expression gives now.
+    /// Returns the series that an expression evaluates to now.
     pub(crate) fn query(&self, expression: &str) -> Result<Series, String> {
-        let data = self.ask("query", &[("query", expression)])?;
+        let data = self.request("query", &[("query", expression)])?;
         let mut series = Series::new();
         for found in data["result"].as_array().unwrap() {
             let labels = serde_json::from_value(found["metric"].clone()).unwrap();
@@ -106,18 +109,18 @@ fn configuration(jobs: &[(&str, &str)], rules: &Path) -> String {
     text
 }
 
-/// One of the programs, or why there is none.
+/// Returns the path of one of Prometheus' programs, or why there is none.
 pub(crate) fn program(name: &str) -> Result<PathBuf, String> {
-    let said = std::env::var_os("BLKKIN_PROMETHEUS").map(PathBuf::from);
-    let made = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/toolchain/prometheus");
+    let configured = std::env::var_os("BLKKIN_PROMETHEUS").map(PathBuf::from);
+    let toolchain = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/toolchain/prometheus");
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = said.into_iter().chain([made]).chain(std::env::split_paths(&path));
+    let folders = configured.into_iter().chain([toolchain]).chain(std::env::split_paths(&path));
     let found = folders.map(|folder| folder.join(name)).find(|program| program.is_file());
     found.ok_or_else(|| format!("no {name}: cargo xtask setup --tests fetches it"))
 }
 
-/// As a URL's query has it.
-fn escaped(text: &str) -> String {
+/// Percent-encodes a value for a URL's query.
+fn percent_encoded(text: &str) -> String {
     let byte = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => (byte as char).to_string(),
         _ => format!("%{byte:02X}"),

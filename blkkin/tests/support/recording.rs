@@ -1,4 +1,4 @@
-//! Everything that the tracer said of a run, and what the join made of it.
+//! Recordings of a tracer's events, and the traces that the join makes of them.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
@@ -19,9 +19,9 @@ use blkkin_wire::ids::Pid;
 use blkkin_wire::in_flight::FinalState;
 use blkkin_wire::process_context::ProcessContextEvent;
 
-use super::actor::Actor;
+use super::gated_process::GatedProcess;
 
-/// A tracer at work.
+/// A tracer that is recording.
 pub(crate) struct Recorder {
     stop: StopSignal,
     drain: JoinHandle<TraceSummary>,
@@ -29,92 +29,97 @@ pub(crate) struct Recorder {
     contexts: Arc<AtomicU64>,
     publishing: Arc<AtomicU64>,
     calls: Arc<Mutex<HashMap<(bool, u64), u64>>>,
-    said: Arc<Mutex<Vec<ProcessContextEvent>>>,
+    process_contexts: Arc<Mutex<Vec<ProcessContextEvent>>>,
 }
 
-/// What it said.
+/// Events of a tracer, the traces that the join made of them, and the counts of both.
 pub(crate) struct Recording {
     pub(crate) events: Vec<LayerEvent>,
     pub(crate) traces: Vec<Trace>,
-    pub(crate) accounts: SourceStats,
+    pub(crate) stats: SourceStats,
     pub(crate) join: JoinAccounts,
-    pub(crate) at_end: FinalState,
+    pub(crate) final_state: FinalState,
 }
 
-/// Follows these actors through all that they do.
-pub(crate) fn record(config: &TracerConfig, actors: &mut [&mut Actor]) -> Recording {
-    let pids: Vec<Pid> = actors.iter().map(|actor| actor.pid()).collect();
+/// Traces these processes until all of them have ended.
+pub(crate) fn record(config: &TracerConfig, processes: &mut [&mut GatedProcess]) -> Recording {
+    let pids: Vec<Pid> = processes.iter().map(|process| process.pid()).collect();
     let recorder = Recorder::start(config, &pids);
-    for actor in actors {
-        assert_eq!(actor.play(), 0, "the actor failed: {}", actor.said());
+    for process in processes {
+        assert_eq!(process.run_to_exit(), 0, "the traced process failed: {}", process.output());
     }
     recorder.finish()
 }
 
-/// Runs that [`until_whole`] tries: where four in five miss an end (a machine that is busy with other things too), thirty
-/// in a row are one in a thousand; where one in five does, as on a quiet one, less than one in 10^20.
+/// Limit of runs of [`until_complete`]. If four in five runs miss an end (a busy machine), 30 such
+/// runs in a row have a probability of one in a thousand. If one in five does (a quiet machine), it
+/// is less than one in 10^20.
 pub(crate) const RUNS_MAX: usize = 30;
-/// Of so many bios and requests one end may be missed. They are missed together, while such a process has its turn on the CPU
-/// where requests complete: on a quiet machine one in 350 at most; with six programs more than two CPUs can run, 36 of 2,962 in
-/// a run that lasted a few such turns. What loses as many always is told by there being no whole run.
+/// Bios and requests for which one missed end is allowed. Ends are missed in bursts, while
+/// a hidden process runs on the CPU where requests complete. On a quiet machine it is at most one
+/// in 350. With six programs more than two CPUs can run it was 36 of 2,962, in a run that lasted a
+/// few such bursts. A fault that always loses that many is noticed because no run is complete.
 const BEGUN_PER_MISSED: u64 = 10;
 
-/// Repeats a run whose books say that the end of some bio or request was not seen, until one is whole.
+/// Repeats a run in which the kernel did not show the end of some bio or request, until a run is
+/// complete.
 ///
-/// A completion comes in an interrupt, on top of whatever task the CPU happened to run. Now and then the tracepoint
-/// fires there (ftrace has the event) and the kernel does not run our program, nor count a recursion. Where this was looked
-/// at, on one hosted kernel, it was one process that the kernel hides from eBPF, its system calls too: of 1.4 million
-/// completions ftrace had 5 on top of that process's threads, and just these 5 were missed (3 of 3 in an earlier look). So
-/// completions that are sent to the submitter's CPU (rq_affinity = 2), and interrupt whatever runs there, are missed
-/// 20 times as often as those that are not (0). What is demanded:
-/// that the books say so, that it is rare, and that a run without is exact. Any other loss fails here.
+/// A completion arrives in an interrupt, on top of any task that the CPU runs. Rarely the
+/// tracepoint fires (ftrace has the event), but the kernel neither runs the eBPF program nor counts
+/// a recursion. On the one hosted kernel where this was examined, the kernel hid one process from
+/// eBPF, including its system calls. Of 1.4 million completions ftrace had 5 on top of that
+/// process's threads, and exactly these 5 were missed (3 of 3 in an earlier examination).
+/// Completions that are sent to the submitter's CPU (rq_affinity = 2) interrupt any task there, and
+/// are missed 20 times as often as those that are not (0). The test requires that the losses are
+/// counted and rare, and that a run without them is exact. Any other loss fails here.
 ///
-/// Nor does it run one on top of itself (an interrupt that comes while it is at work on that CPU); that it counts (docs/limits.md, "A program
-/// that the kernel skips"), and such a run is repeated too.
+/// The kernel also does not run a program on top of itself, in an interrupt during its execution on
+/// that CPU. It counts these (docs/limits.md, "A program that the kernel skips"), and such a run is
+/// repeated too.
 ///
-/// *Weakness*: a fault of ours that loses ends as rarely as this is taken for it.
-pub(crate) fn until_whole(mut run: impl FnMut() -> Recording) -> Recording {
+/// *Weakness*: a fault of blkkin that loses ends as rarely is taken for this.
+pub(crate) fn until_complete(mut run: impl FnMut() -> Recording) -> Recording {
     for _ in 0..RUNS_MAX {
         let recording = run();
         if !recording.misses_ends() {
-            recording.assert_whole();
+            recording.assert_complete();
             return recording;
         }
         recording.assert_balanced();
         recording.assert_few_ends_missed();
-        println!("again, as ends were missed, and counted: {:?}", recording.accounts);
+        println!("repeated, because ends were missed and counted: {:?}", recording.stats);
     }
-    panic!("ends are missed in each of {RUNS_MAX} runs: that is no chance");
+    panic!("ends are missed in each of {RUNS_MAX} runs: that is no coincidence");
 }
 
-/// The same of what a program reports: repeats a run until the kernel has let it see everything, as the run's reports say.
-pub(crate) fn until_shown<T>(mut run: impl FnMut() -> T, shown: impl Fn(&T) -> bool) -> T {
-    let whole = (0..RUNS_MAX).map(|_| run()).find(shown);
-    whole.unwrap_or_else(|| panic!("ends are missed in each of {RUNS_MAX} runs: that is no chance"))
+/// Repeats a run until the kernel has shown the programs every end, by the run's own report.
+pub(crate) fn until_all_ends_seen<T>(mut run: impl FnMut() -> T, ends_seen: impl Fn(&T) -> bool) -> T {
+    let complete = (0..RUNS_MAX).map(|_| run()).find(ends_seen);
+    complete.unwrap_or_else(|| panic!("ends are missed in each of {RUNS_MAX} runs: that is no coincidence"))
 }
 
-/// Whether a report's losses say that the kernel let the programs see everything.
-pub(crate) fn shown_all(losses: &serde_json::Value) -> bool {
+/// Returns whether a report's losses show that the kernel showed the programs every end.
+pub(crate) fn saw_all_ends(losses: &serde_json::Value) -> bool {
     let none = |losses: &serde_json::Value, name: &str| losses[name] == 0;
     none(losses, "ends_missed") && none(losses, "recursion_misses") && none(&losses["beside"], "in_flight")
 }
 
-/// The same for who asks about system calls: nothing is lost but what the kernel did not show.
+/// Asserts for a test of system calls that nothing is lost except what the kernel did not show.
 #[track_caller]
 pub(crate) fn assert_calls_not_lost(losses: &serde_json::Value) {
     let number = |name: &str| losses[name].as_u64().unwrap();
     assert_eq!(number("total"), number("ends_missed") + number("recursion_misses"), "{losses:#}");
 }
 
-/// By the kind that the variable names, where a test asks for none.
-fn by_kind_asked_for(config: &TracerConfig) -> TracerConfig {
-    let asked_for = || AttachKind::by_name(&std::env::var(crate::common::ATTACH).ok()?);
-    TracerConfig { attach: config.attach.or_else(asked_for), ..config.clone() }
+/// Applies the attach kind of the environment variable, if the test chooses none.
+fn with_attach_kind(config: &TracerConfig) -> TracerConfig {
+    let attach_kind = || AttachKind::by_name(&std::env::var(crate::common::ATTACH).ok()?);
+    TracerConfig { attach: config.attach.or_else(attach_kind), ..config.clone() }
 }
 
-/// Whether this machine lets programs be attached by this kind: each inside a guest; elsewhere a policy may refuse those that are
-/// put at functions, and what it says is why a test is skipped.
-pub(crate) fn offered(kind: AttachKind) -> Result<(), String> {
+/// Returns whether this machine allows this attach kind, or the reason to skip the test. A guest
+/// allows every kind. Elsewhere a policy may refuse programs that are attached to functions.
+pub(crate) fn check_attach_kind(kind: AttachKind) -> Result<(), String> {
     if !kind.uses_functions() || std::env::var_os("BLKKIN_GUEST").is_some() {
         return Ok(());
     }
@@ -125,40 +130,40 @@ pub(crate) fn offered(kind: AttachKind) -> Result<(), String> {
 }
 
 impl Recorder {
-    /// Attaches, marks these processes, and begins to drain.
-    pub(crate) fn start(config: &TracerConfig, follow: &[Pid]) -> Recorder {
-        let tracer = Tracer::load(&by_kind_asked_for(config)).unwrap();
-        for pid in follow {
+    /// Loads and attaches a tracer, marks these processes, and begins to read.
+    pub(crate) fn start(config: &TracerConfig, traced: &[Pid]) -> Recorder {
+        let tracer = Tracer::load(&with_attach_kind(config)).unwrap();
+        for pid in traced {
             tracer.trace_process_tree(*pid).unwrap();
         }
         let (publisher, mut batches) = channel(CAPACITY_DEFAULT);
         let stop = StopSignal::new();
-        let told = stop.clone();
-        let drain = std::thread::spawn(move || tracer.run(publisher, told).unwrap());
+        let stopped = stop.clone();
+        let drain = std::thread::spawn(move || tracer.run(publisher, stopped).unwrap());
         let contexts = Arc::new(AtomicU64::new(0));
-        let counted = contexts.clone();
+        let context_counter = contexts.clone();
         let publishing = Arc::new(AtomicU64::new(0));
-        let publish = publishing.clone();
+        let publishing_writer = publishing.clone();
         let calls = Arc::new(Mutex::new(HashMap::new()));
-        let seen = calls.clone();
-        let said = Arc::new(Mutex::new(Vec::new()));
-        let heard = said.clone();
+        let call_counter = calls.clone();
+        let process_contexts = Arc::new(Mutex::new(Vec::new()));
+        let context_writer = process_contexts.clone();
         let collect = std::thread::spawn(move || {
             let (mut events, mut traces) = (Vec::new(), Vec::new());
             let mut joiner = Joiner::new(JoinConfig::default());
             loop {
                 match batches.next(Duration::from_secs(1)) {
                     Next::Item(batch) => {
-                        publish.store(batch.stats.contexts_publishing, Relaxed);
+                        publishing_writer.store(batch.stats.contexts_publishing, Relaxed);
                         let has = |event: &&LayerEvent| matches!(event, LayerEvent::Syscall(call) if call.context.is_some());
-                        counted.fetch_add(batch.events.iter().filter(has).count() as u64, Relaxed);
+                        context_counter.fetch_add(batch.events.iter().filter(has).count() as u64, Relaxed);
                         for event in &batch.events {
                             if let LayerEvent::ProcessContext(process) = event {
-                                heard.lock().unwrap().push(ProcessContextEvent::clone(process));
+                                context_writer.lock().unwrap().push(ProcessContextEvent::clone(process));
                             }
                             if let LayerEvent::Syscall(call) = event {
                                 let key = (call.context.is_some(), call.args[3]);
-                                *seen.lock().unwrap().entry(key).or_default() += 1;
+                                *call_counter.lock().unwrap().entry(key).or_default() += 1;
                             }
                         }
                         events.extend(batch.events.iter().cloned());
@@ -171,103 +176,107 @@ impl Recorder {
             joiner.finish(&mut traces);
             (events, traces, joiner.accounts().clone())
         });
-        Recorder { stop, drain, collect, contexts, publishing, calls, said }
+        Recorder { stop, drain, collect, contexts, publishing, calls, process_contexts }
     }
 
-    /// Calls so far that were made for a span of the program's.
-    pub(crate) fn in_contexts(&self) -> u64 {
+    /// Returns the calls so far that have a thread context.
+    pub(crate) fn calls_with_context(&self) -> u64 {
         self.contexts.load(Relaxed)
     }
 
-    /// Processes that publish, as the tracer said last.
+    /// Returns the number of processes that publish a context, by the tracer's latest batch.
     pub(crate) fn publishing(&self) -> u64 {
         self.publishing.load(Relaxed)
     }
 
-    /// Calls so far that were made for a span of the program's, whose fourth argument is this.
-    pub(crate) fn inside(&self, argument: u64) -> u64 {
+    /// Returns the calls so far with a thread context whose fourth argument is `argument`.
+    pub(crate) fn calls_inside(&self, argument: u64) -> u64 {
         self.calls.lock().unwrap().get(&(true, argument)).copied().unwrap_or(0)
     }
 
-    /// The same of those that were made for none.
-    pub(crate) fn outside(&self, argument: u64) -> u64 {
+    /// Returns the calls so far without a thread context whose fourth argument is `argument`.
+    pub(crate) fn calls_outside(&self, argument: u64) -> u64 {
         self.calls.lock().unwrap().get(&(false, argument)).copied().unwrap_or(0)
     }
 
-    /// What processes have said of themselves so far.
-    pub(crate) fn said(&self) -> Vec<ProcessContextEvent> {
-        self.said.lock().unwrap().clone()
+    /// Returns the process contexts that have been recorded so far.
+    pub(crate) fn process_contexts(&self) -> Vec<ProcessContextEvent> {
+        self.process_contexts.lock().unwrap().clone()
     }
 
-    /// Detaches and takes what is left.
+    /// Detaches and collects the rest.
     pub(crate) fn finish(self) -> Recording {
         self.stop.stop();
-        let TraceSummary { accounts, at_end, nbd: _, usdt: _ } = self.drain.join().unwrap();
+        let TraceSummary { accounts: stats, at_end: final_state, nbd: _, usdt: _ } =
+            self.drain.join().unwrap();
         let (events, traces, join) = self.collect.join().unwrap();
-        Recording { events, traces, accounts, join, at_end }
+        Recording { events, traces, stats, join, final_state }
     }
 }
 
 impl Recording {
-    /// The books of every stage agree, and nothing is missing.
+    /// Asserts that the counts of every stage agree and that nothing is missing.
     #[track_caller]
-    pub(crate) fn assert_whole(&self) {
+    pub(crate) fn assert_complete(&self) {
         self.assert_balanced();
-        assert_eq!(self.accounts.lost(), 0, "{:#?}", self.accounts);
+        assert_eq!(self.stats.lost(), 0, "{:#?}", self.stats);
         let incomplete: Vec<_> = self.traces.iter().filter(|trace| !trace.missing.nothing()).collect();
         assert!(incomplete.is_empty(), "{} traces incomplete: {:#?}", incomplete.len(), incomplete[0]);
     }
 
-    /// The same for who asks about system calls. That a page of a program had to be read from the disk, and the kernel did not show the
-    /// end of that, is no matter there: with caches dropped all the time, 6 of 38 short scripts had it.
+    /// Asserts completeness for a test of system calls, where a missed end in the block layer does
+    /// not matter. Such an end is of a page of a program that was read from the disk. With caches
+    /// dropped all the time, 6 of 38 short scripts had it.
     #[track_caller]
-    pub(crate) fn assert_calls_whole(&self) {
+    pub(crate) fn assert_calls_complete(&self) {
         if !self.misses_ends() {
-            return self.assert_whole();
+            return self.assert_complete();
         }
         self.assert_balanced();
         self.assert_nothing_else_lost();
-        println!("ends in the block layer were missed, and counted: {:?}", self.accounts);
+        println!("ends in the block layer were missed, and counted: {:?}", self.stats);
     }
 
-    /// Whether something in the block layer began and its end was not seen, or something else was skipped by the kernel.
+    /// Returns whether the end of some bio or request was not seen, or the kernel skipped a
+    /// program.
     pub(crate) fn misses_ends(&self) -> bool {
-        let books = &self.accounts;
-        books.ends_missed > 0
-            || books.recursion_misses > 0
-            || books.bios_queued != books.bios.fired
-            || books.requests_started != books.requests.fired
+        let stats = &self.stats;
+        stats.ends_missed > 0
+            || stats.recursion_misses > 0
+            || stats.bios_queued != stats.bios.fired
+            || stats.requests_started != stats.requests.fired
     }
 
     #[track_caller]
     fn assert_few_ends_missed(&self) {
-        let books = &self.accounts;
-        let begun = books.bios_queued + books.requests_started;
-        let ended = books.bios.fired + books.requests.fired;
-        let missed = books.ends_missed.max(begun.saturating_sub(ended));
-        assert!(missed * BEGUN_PER_MISSED <= begun, "{books:#?}");
+        let stats = &self.stats;
+        let started = stats.bios_queued + stats.requests_started;
+        let ended = stats.bios.fired + stats.requests.fired;
+        let missed = stats.ends_missed.max(started.saturating_sub(ended));
+        assert!(missed * BEGUN_PER_MISSED <= started, "{stats:#?}");
         self.assert_nothing_else_lost();
     }
 
-    /// Than what the kernel did not show.
+    /// Asserts that nothing is lost except what the kernel did not show.
     #[track_caller]
     fn assert_nothing_else_lost(&self) {
-        let books = &self.accounts;
-        assert_eq!(books.lost(), books.ends_missed + books.recursion_misses, "{books:#?}");
+        let stats = &self.stats;
+        assert_eq!(stats.lost(), stats.ends_missed + stats.recursion_misses, "{stats:#?}");
     }
 
-    /// What was fired was recorded or counted as dropped; what was received was joined or counted.
+    /// Asserts that every fired record was recorded or counted as dropped, and that every received
+    /// record was joined or counted.
     #[track_caller]
     pub(crate) fn assert_balanced(&self) {
-        let books = &self.accounts;
-        for account in [books.calls, books.bios, books.requests, books.commits, books.names] {
-            assert!(account.balances(), "{books:#?}");
+        let stats = &self.stats;
+        for account in [stats.calls, stats.bios, stats.requests, stats.commits, stats.names] {
+            assert!(account.balances(), "{stats:#?}");
         }
         for (account, received) in [
-            (self.join.calls, books.calls.recorded),
-            (self.join.bios, books.bios.recorded),
-            (self.join.requests, books.requests.recorded),
-            (self.join.commits, books.commits.recorded),
+            (self.join.calls, stats.calls.recorded),
+            (self.join.bios, stats.bios.recorded),
+            (self.join.requests, stats.requests.recorded),
+            (self.join.commits, stats.commits.recorded),
         ] {
             assert!(account.balances(), "{:#?}", self.join);
             assert_eq!((account.received, account.pending), (received, 0), "{:#?}", self.join);
@@ -281,8 +290,8 @@ impl Recording {
         })
     }
 
-    /// The calls of this name.
-    pub(crate) fn named(&self, name: &str) -> Vec<&SyscallEvent> {
+    /// Returns the calls of this name.
+    pub(crate) fn calls_named(&self, name: &str) -> Vec<&SyscallEvent> {
         self.calls().filter(|call| call.call.name() == name).collect()
     }
 
@@ -323,12 +332,12 @@ impl Recording {
         })
     }
 
-    /// The task as it was described at a call.
+    /// Returns the task's description of a call.
     pub(crate) fn task_of(&self, call: &SyscallEvent) -> &TaskEvent {
         self.tasks().find(|task| task.task == call.task).expect("each call's task is described")
     }
 
-    /// How often each call was made.
+    /// Counts the calls by name.
     pub(crate) fn counts(&self) -> HashMap<&'static str, usize> {
         let mut counts = HashMap::new();
         self.calls().for_each(|call| *counts.entry(call.call.name()).or_default() += 1);

@@ -1,4 +1,5 @@
-//! One of blkkin's services as a process: started, killed, asked to end; what it said lies in a file.
+//! One of blkkin's services as a process that a test starts, kills and stops; its stderr is in a
+//! file.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -9,49 +10,49 @@ use std::time::{Duration, Instant};
 
 use crate::common;
 
-/// Killed with the test, however that ends.
+/// A service process, killed when dropped.
 pub(crate) struct Service {
-    words: Vec<String>,
+    args: Vec<String>,
     process: Child,
-    said: PathBuf,
-    /// What those before it have said: bytes. None have been before the first.
-    before: Option<usize>,
+    output: PathBuf,
+    /// Bytes of output of earlier processes under this name; none before the first restart.
+    earlier_output: Option<usize>,
 }
 
 impl Service {
-    /// `blkkin WORDS`, with what it says in `NAME.said` of this folder.
-    pub(crate) fn start(folder: &Path, name: &str, words: &[&str]) -> Service {
-        let said = folder.join(format!("{name}.said"));
-        let words = words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
-        let process = spawn(&words, &said);
-        Service { words, process, said, before: None }
+    /// Starts `blkkin` with these arguments; its stderr is appended to `NAME.log` in this folder.
+    pub(crate) fn start(folder: &Path, name: &str, args: &[&str]) -> Service {
+        let output = folder.join(format!("{name}.log"));
+        let args = args.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+        let process = spawn(&args, &output);
+        Service { args, process, output, earlier_output: None }
     }
 
-    /// The same, by a command that was changed before: other variables, a socket to inherit. Only its own words are in the
-    /// file, and it cannot be started again.
-    pub(crate) fn start_by(
+    /// Starts `blkkin` by a changed command, for example with other variables or an inherited
+    /// socket. The file has only this process's output, and the service cannot be restarted.
+    pub(crate) fn start_with(
         folder: &Path,
         name: &str,
-        words: &[&str],
+        args: &[&str],
         change: impl FnOnce(Command) -> Command,
     ) -> Service {
-        let said = folder.join(format!("{name}.said"));
-        fs::write(&said, "").unwrap();
-        let process = started(change(common::blkkin(words)), &said);
-        Service { words: Vec::new(), process, said, before: None }
+        let output = folder.join(format!("{name}.log"));
+        fs::write(&output, "").unwrap();
+        let process = spawn_with_stderr(change(common::blkkin(args)), &output);
+        Service { args: Vec::new(), process, output, earlier_output: None }
     }
 
-    /// Its process.
+    /// Returns the process id.
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// All that it has said, and those that ran before it under its name.
-    pub(crate) fn said(&self) -> String {
-        fs::read_to_string(&self.said).unwrap()
+    /// Returns the output of this process and of earlier ones under this name.
+    pub(crate) fn output(&self) -> String {
+        fs::read_to_string(&self.output).unwrap()
     }
 
-    /// SIGKILL. False where it had ended by itself, and well: then there is nobody to kill.
+    /// Kills the service with SIGKILL. Returns false if it had already ended successfully.
     pub(crate) fn kill(&mut self) -> bool {
         if self.has_ended() {
             return false;
@@ -61,57 +62,60 @@ impl Service {
         true
     }
 
-    /// The same again, after its end.
-    pub(crate) fn start_again(&mut self) {
-        self.before = Some(self.said().len());
-        self.process = spawn(&self.words, &self.said);
+    /// Restarts the service after its end.
+    pub(crate) fn restart(&mut self) {
+        self.earlier_output = Some(self.output().len());
+        self.process = spawn(&self.args, &self.output);
     }
 
-    /// Whether it has ended by itself; it has nothing to complain of. But a broker may hear who was killed after who came back under
-    /// its name, and then shows the latter out (docs/kafka.md): a manager starts it again.
+    /// Returns whether the service has ended; it must have ended without an error. One error is
+    /// allowed after a restart: a broker may learn of a killed member after its successor joined
+    /// under the same name, and then fences the successor (docs/kafka.md). A service manager would
+    /// start it again.
     pub(crate) fn has_ended(&mut self) -> bool {
         let ended = self.process.try_wait().unwrap();
         ended.is_some_and(|status| {
-            let (said, fenced) = (self.said(), "Static consumer fenced");
-            let shown_out = self.before.is_some_and(|before| said[before..].contains(fenced));
-            assert!(status.success() || shown_out, "{status}: {said}");
+            let (output, fenced) = (self.output(), "Static consumer fenced");
+            let was_fenced =
+                self.earlier_output.is_some_and(|earlier_output| output[earlier_output..].contains(fenced));
+            assert!(status.success() || was_fenced, "{status}: {output}");
             true
         })
     }
 
-    /// Asks it to end, as a service manager would; its status and its words.
+    /// Stops the service with SIGTERM, as a service manager would; returns its status and output.
     pub(crate) fn finish(mut self) -> (Option<i32>, String) {
         if self.process.try_wait().unwrap().is_none() {
-            // SAFETY: numbers only; the process has not been waited for.
+            // SAFETY: passes numbers only; the process has not been waited for.
             unsafe { libc::kill(self.process.id() as libc::pid_t, libc::SIGTERM) };
         }
         self.wait()
     }
 
-    /// Waits until it ends by itself; its status and its words.
+    /// Waits until the service ends; returns its status and output.
     pub(crate) fn wait(&mut self) -> (Option<i32>, String) {
         let status = self.process.wait().unwrap();
-        (status.code(), self.said())
+        (status.code(), self.output())
     }
 
-    /// Waits until it says so.
-    pub(crate) fn says(&self, words: &str, patience: Duration) {
-        let begun = Instant::now();
-        while !self.said().contains(words) {
-            assert!(begun.elapsed() < patience, "no `{words}` in:\n{}", self.said());
+    /// Waits until the output contains this text.
+    pub(crate) fn wait_for_output(&self, text: &str, time_limit: Duration) {
+        let started = Instant::now();
+        while !self.output().contains(text) {
+            assert!(started.elapsed() < time_limit, "no `{text}` in:\n{}", self.output());
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 }
 
-fn spawn(words: &[String], said: &Path) -> Child {
-    assert!(!words.is_empty(), "what was started by a command of its own is not started again");
-    let words: Vec<_> = words.iter().map(String::as_str).collect();
-    started(common::blkkin(&words), said)
+fn spawn(args: &[String], output: &Path) -> Child {
+    assert!(!args.is_empty(), "a service with a changed command cannot be restarted");
+    let args: Vec<_> = args.iter().map(String::as_str).collect();
+    spawn_with_stderr(common::blkkin(&args), output)
 }
 
-fn started(mut command: Command, said: &Path) -> Child {
-    let stderr = fs::OpenOptions::new().append(true).create(true).open(said).unwrap();
+fn spawn_with_stderr(mut command: Command, output: &Path) -> Child {
+    let stderr = fs::OpenOptions::new().append(true).create(true).open(output).unwrap();
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).spawn().unwrap()
 }
 

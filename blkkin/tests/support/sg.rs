@@ -1,4 +1,4 @@
-//! Commands to a SCSI disk, past the block layer's bios: by SG_IO, and by what `/dev/sg` is written
+//! SCSI passthrough commands to a disk, which have no bios: by SG_IO and by writes to `/dev/sg`
 //! (include/scsi/sg.h, version 3 of the interface).
 
 use std::fs::File;
@@ -42,77 +42,85 @@ struct Header {
 
 const _: () = assert!(size_of::<Header>() == 88);
 
-/// Which way its data goes.
+/// Direction of a command's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     None = -1,
     Out = -2,
     In = -3,
 }
 
-/// A command: its bytes, and how much data it moves.
+/// A command: its bytes, and the direction and length of its data.
 #[derive(Clone, Debug)]
 pub(crate) struct Command {
     bytes: Vec<u8>,
-    pub(crate) way: Way,
+    pub(crate) direction: Direction,
     pub(crate) length: usize,
 }
 
 impl Command {
-    /// Is it there?
+    /// Returns TEST UNIT READY.
     pub(crate) fn test_unit_ready() -> Command {
-        Command { bytes: vec![0; 6], way: Way::None, length: 0 }
+        Command { bytes: vec![0; 6], direction: Direction::None, length: 0 }
     }
 
-    /// Who is it?
+    /// Returns INQUIRY.
     pub(crate) fn inquiry() -> Command {
-        Command { bytes: vec![0x12, 0, 0, 0, 96, 0], way: Way::In, length: 96 }
+        Command { bytes: vec![0x12, 0, 0, 0, 96, 0], direction: Direction::In, length: 96 }
     }
 
-    /// READ(10) of so many blocks.
+    /// Returns READ(10) of `blocks` blocks.
     pub(crate) fn read(block: u32, blocks: u16) -> Command {
-        Command { bytes: ten(0x28, block, blocks), way: Way::In, length: usize::from(blocks) * SECTOR }
+        Command {
+            bytes: ten_byte_command(0x28, block, blocks),
+            direction: Direction::In,
+            length: usize::from(blocks) * SECTOR,
+        }
     }
 
-    /// WRITE(10) of so many blocks.
+    /// Returns WRITE(10) of `blocks` blocks.
     pub(crate) fn write(block: u32, blocks: u16) -> Command {
-        Command { bytes: ten(0x2a, block, blocks), way: Way::Out, length: usize::from(blocks) * SECTOR }
+        Command {
+            bytes: ten_byte_command(0x2a, block, blocks),
+            direction: Direction::Out,
+            length: usize::from(blocks) * SECTOR,
+        }
     }
 
-    /// Sends it by an ioctl, and waits; its data is taken from `data` or put there.
+    /// Sends the command by SG_IO and waits; its data is read from or written to `data`.
     pub(crate) fn send(&self, device: &File, data: &mut Block) -> io::Result<()> {
         let mut sense = [0; 32];
         let mut header = self.header(data, &mut sense);
         // SAFETY: what the header points to outlives the call.
-        let done = unsafe { libc::ioctl(device.as_raw_fd(), SG_IO as libc::Ioctl, &raw mut header) };
-        if done != 0 {
+        let result = unsafe { libc::ioctl(device.as_raw_fd(), SG_IO as libc::Ioctl, &raw mut header) };
+        if result != 0 {
             return Err(io::Error::last_os_error());
         }
-        good(&header)
+        check_status(&header)
     }
 
-    /// Hands it to `/dev/sg` by a write, and fetches what became of it by a read.
+    /// Writes the command to `/dev/sg` and reads its result there.
     pub(crate) fn send_by_write(&self, device: &File, data: &mut Block) -> io::Result<()> {
         let mut sense = [0; 32];
         let mut header = self.header(data, &mut sense);
         let fd = device.as_raw_fd();
         // SAFETY: what the header points to outlives both calls.
-        let done = unsafe {
+        let result = unsafe {
             libc::write(fd, (&raw const header).cast(), size_of::<Header>()) == size_of::<Header>() as isize
                 && libc::read(fd, (&raw mut header).cast(), size_of::<Header>())
                     == size_of::<Header>() as isize
         };
-        if !done {
+        if !result {
             return Err(io::Error::last_os_error());
         }
-        good(&header)
+        check_status(&header)
     }
 
     fn header(&self, data: &mut Block, sense: &mut [u8; 32]) -> Header {
         assert!(self.length <= data.0.len());
         Header {
             interface: 'S' as i32,
-            direction: self.way as i32,
+            direction: self.direction as i32,
             command_length: self.bytes.len() as u8,
             sense_length: sense.len() as u8,
             vectors: 0,
@@ -137,12 +145,12 @@ impl Command {
     }
 }
 
-fn ten(code: u8, block: u32, blocks: u16) -> Vec<u8> {
+fn ten_byte_command(code: u8, block: u32, blocks: u16) -> Vec<u8> {
     let ([a, b, c, d], [high, low]) = (block.to_be_bytes(), blocks.to_be_bytes());
     vec![code, 0, a, b, c, d, 0, high, low, 0]
 }
 
-fn good(header: &Header) -> io::Result<()> {
-    let said = (header.status, header.host_status, header.driver_status);
-    if said == (0, 0, 0) { Ok(()) } else { Err(io::Error::other(format!("{said:x?}"))) }
+fn check_status(header: &Header) -> io::Result<()> {
+    let status = (header.status, header.host_status, header.driver_status);
+    if status == (0, 0, 0) { Ok(()) } else { Err(io::Error::other(format!("{status:x?}"))) }
 }

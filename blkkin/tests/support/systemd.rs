@@ -1,9 +1,12 @@
-//! A systemd of our own: process 1 of namespaces of processes, mounts, names and cgroups, on this machine's kernel and network. Its
-//! root is in memory but for /usr, which is this machine's and cannot be written there; it knows no unit but those that it is given.
-//! So what it does to a service (users, capabilities, filters of calls, watchdogs, descriptors that it keeps) is done in earnest, and
-//! nothing of this machine's own systemd is seen or touched.
+//! A private systemd: process 1 of new pid, mount, UTS and cgroup namespaces, on this machine's
+//! kernel and network.
 //!
-//! It, and all that it has started, ends when this is dropped, also with the test that is killed.
+//! Its root is in memory except /usr, which is this machine's, mounted read-only. It has only the
+//! units that a test gives it. So everything that it does to a service is real: users,
+//! capabilities, system-call filters, watchdogs, stored descriptors. This machine's own systemd is
+//! neither visible nor touched.
+//!
+//! It and everything that it has started end when it is dropped, and also when the test is killed.
 
 use std::fs::{self, File};
 use std::io;
@@ -18,7 +21,8 @@ use crate::support::tools::{capture, tool};
 
 pub(crate) const PROGRAM: &str = "/usr/lib/systemd/systemd";
 
-/// Into a cgroup of its own, which a name space can begin with: this machine's root is nobody's to arrange.
+/// Script that enters a new cgroup, which a cgroup namespace can have as its root. This machine's
+/// root cgroup stays as it is.
 const ENTER: &str = r#"
 set -e
 mkdir -p "$1/cgroup"
@@ -35,7 +39,8 @@ leave) for at in $(find "$own" -depth -type d); do rmdir "$at"; done ;;
 esac
 "#;
 
-/// What the kernel can be told cannot be written while systemd starts: it would raise limits of the whole machine.
+/// Script that makes the root and executes systemd. /proc/sys is read-only while systemd starts,
+/// because systemd would raise limits of the whole machine.
 const BOOT: &str = r#"
 set -e
 mount -t tmpfs root "$1/root"
@@ -69,18 +74,19 @@ export container=blkkin SYSTEMD_UNIT_PATH=/etc/systemd/system PATH=/usr/sbin:/us
 exec /usr/lib/systemd/systemd --system --unit=blkkin-test.target --log-target=null --show-status=false
 "#;
 
-/// It runs.
+/// A running systemd.
 pub(crate) struct Systemd {
     folder: TempDir,
     outer: Child,
-    /// systemd's number outside.
-    first: String,
+    /// Process id of systemd outside of its namespace.
+    pid: String,
     cgroup: String,
 }
 
 impl Systemd {
-    /// With these files below /etc, by their names there, and this binary as /opt/blkkin; or why there is none.
-    pub(crate) fn boot(files: &[(String, String)], binary: &Path) -> Result<Systemd, String> {
+    /// Starts systemd with these files below /etc and this binary as /opt/blkkin, or returns why it
+    /// cannot.
+    pub(crate) fn start(files: &[(String, String)], binary: &Path) -> Result<Systemd, String> {
         if !Path::new(PROGRAM).is_file() {
             return Err(format!("no {PROGRAM}: systemd is not installed"));
         }
@@ -90,71 +96,72 @@ impl Systemd {
         }
         let binary_there = folder.path().join("opt/blkkin");
         fs::hard_link(binary, &binary_there).or_else(|_| fs::copy(binary, &binary_there).map(drop)).unwrap();
-        let own = [
+        let base = [
             ("passwd", "root:x:0:0:root:/root:/bin/sh\n"),
             ("group", "root:x:0:\n"),
             ("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n"),
             ("hosts", "127.0.0.1 localhost\n"),
             ("machine-id", "00112233445566778899aabbccddee01\n"),
         ];
-        let own = own.map(|(name, text)| (name.to_owned(), text.to_owned()));
+        let base = base.map(|(name, text)| (name.to_owned(), text.to_owned()));
         let target =
             |name| (format!("systemd/system/{name}.target"), "[Unit]\nDefaultDependencies=no\n".to_owned());
         let targets = ["sysinit", "basic", "shutdown", "network-online", "blkkin-test"].map(target);
-        for (name, text) in own.iter().chain(&targets).chain(files) {
+        for (name, text) in base.iter().chain(&targets).chain(files) {
             let file = folder.path().join("etc").join(name);
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(file, text).unwrap();
         }
         let cgroup = format!("blkkin-test-{}", id());
-        let said = File::create(folder.path().join("said")).unwrap();
-        let mut enter = room(folder.path(), &cgroup, BOOT);
-        // SAFETY: prctl is async-signal-safe and touches no memory of ours.
+        let log = File::create(folder.path().join("log")).unwrap();
+        let mut enter = unshare_command(folder.path(), &cgroup, BOOT);
+        // SAFETY: prctl is async-signal-safe and touches no memory of the test.
         unsafe {
             enter.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
                 0 => Ok(()),
                 _ => Err(io::Error::last_os_error()),
             });
         }
-        let outer = enter.stdout(said.try_clone().unwrap()).stderr(said).spawn();
+        let outer = enter.stdout(log.try_clone().unwrap()).stderr(log).spawn();
         let outer = outer.map_err(|error| format!("unshare: {error}"))?;
-        let mut systemd = Systemd { folder, outer, first: String::new(), cgroup };
+        let mut systemd = Systemd { folder, outer, pid: String::new(), cgroup };
         let children = format!("/proc/{0}/task/{0}/children", systemd.outer.id());
-        let answers = eventually(|| {
+        let is_running = eventually(|| {
             let child = fs::read_to_string(&children).unwrap_or_default();
-            systemd.first = child.trim().to_owned();
+            systemd.pid = child.trim().to_owned();
             let ended = systemd.outer.try_wait().is_ok_and(|status| status.is_some());
-            ended || !systemd.first.is_empty() && systemd.ctl(&["is-system-running"]).is_ok()
+            ended || !systemd.pid.is_empty() && systemd.systemctl(&["is-system-running"]).is_ok()
         });
         let ended = systemd.outer.try_wait().is_ok_and(|status| status.is_some());
-        if answers && !ended {
-            // With something mounted in /proc the kernel lets no service have a /proc of its own (`mount_too_revealing`, fs/namespace.c).
-            return systemd.on(&["umount", "/proc/sys"]).map(|_| systemd);
+        if is_running && !ended {
+            // With something mounted in /proc the kernel lets no service have a private /proc
+            // (`mount_too_revealing`, fs/namespace.c).
+            return systemd.run(&["umount", "/proc/sys"]).map(|_| systemd);
         }
-        let said = fs::read_to_string(systemd.folder.path().join("said")).unwrap_or_default();
-        Err(format!("systemd does not boot in a room of its own: {}", said.trim()))
+        let log = fs::read_to_string(systemd.folder.path().join("log")).unwrap_or_default();
+        Err(format!("systemd does not start in its own namespaces: {}", log.trim()))
     }
 
-    /// What a command there says; its words are the error when it fails.
-    pub(crate) fn on(&self, words: &[&str]) -> Result<String, String> {
+    /// Runs a command in its namespaces and returns its stdout.
+    pub(crate) fn run(&self, args: &[&str]) -> Result<String, String> {
         let mut command = tool("nsenter");
-        command.args(["--target", &self.first, "--mount", "--pid", "--uts", "--cgroup", "--"]).args(words);
+        command.args(["--target", &self.pid, "--mount", "--pid", "--uts", "--cgroup", "--"]).args(args);
         capture(&mut command)
     }
 
-    /// `systemctl …`.
-    pub(crate) fn ctl(&self, words: &[&str]) -> Result<String, String> {
-        self.on(&[&["systemctl", "--no-pager"], words].concat())
+    /// Runs `systemctl`.
+    pub(crate) fn systemctl(&self, args: &[&str]) -> Result<String, String> {
+        self.run(&[&["systemctl", "--no-pager"], args].concat())
     }
 
-    /// What systemd says of a unit.
+    /// Returns a property of a unit.
     pub(crate) fn property(&self, unit: &str, name: &str) -> String {
-        self.ctl(&["show", unit, "--value", "--property", name]).unwrap()
+        self.systemctl(&["show", unit, "--value", "--property", name]).unwrap()
     }
 
-    /// A file there.
+    /// Reads a file of its root.
     pub(crate) fn read(&self, path: &str) -> String {
-        let root = PathBuf::from(format!("/proc/{}/root", self.first));
+        let root = PathBuf::from(format!("/proc/{}/root", self.pid));
         fs::read_to_string(root.join(path.trim_start_matches('/'))).unwrap_or_default()
     }
 }
@@ -163,18 +170,18 @@ impl Drop for Systemd {
     fn drop(&mut self) {
         let _ = self.outer.kill();
         let _ = self.outer.wait();
-        // Its processes are gone with their name space, some a moment later.
-        let left = eventually(|| {
-            let mut leave = room(self.folder.path(), &self.cgroup, "leave");
+        // The namespace's processes end with systemd, some of them a moment later.
+        let removed = eventually(|| {
+            let mut leave = unshare_command(self.folder.path(), &self.cgroup, "leave");
             leave.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
         });
-        println!("systemd is down{}", if left { "" } else { "; its cgroup is still there" });
+        println!("systemd is down{}", if removed { "" } else { "; its cgroup is still there" });
     }
 }
 
-fn room(folder: &Path, cgroup: &str, then: &str) -> Command {
+fn unshare_command(folder: &Path, cgroup: &str, step: &str) -> Command {
     let mut unshare = tool("unshare");
     unshare.args(["--mount", "--propagation", "private", "sh", "-c", ENTER, "enter"]);
-    unshare.arg(folder).args([cgroup, then]).stdin(Stdio::null());
+    unshare.arg(folder).args([cgroup, step]).stdin(Stdio::null());
     unshare
 }

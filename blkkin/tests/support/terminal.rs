@@ -1,4 +1,4 @@
-//! A terminal of the test's own: what a program shows there, and the keys that it gets.
+//! A private pseudo-terminal: what a program writes to it, and the keys that are sent to it.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -7,20 +7,20 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-/// A program that has this terminal for its own; killed when dropped.
+/// A program whose controlling terminal this is; killed when dropped.
 pub(crate) struct OnTerminal {
     keys: File,
-    shown: Vec<u8>,
+    screen_text: Vec<u8>,
     process: Child,
 }
 
 impl OnTerminal {
-    /// Starts it there, but for what `command` redirects itself afterwards: its stdout, if `stdout` says where.
+    /// Starts the program on the terminal; `stdout` redirects its standard output to a file.
     pub(crate) fn start(mut command: Command, stdout: Option<File>) -> OnTerminal {
         let (keys, screen) = pair();
         let side = || Stdio::from(screen.try_clone().unwrap());
         command.stdin(side()).stdout(stdout.map_or_else(side, Stdio::from)).stderr(side());
-        // SAFETY: numbers only, between fork and exec: a session of its own, with this terminal.
+        // SAFETY: passes numbers only between fork and exec: a new session with this terminal.
         unsafe {
             command.pre_exec(|| {
                 libc::setsid();
@@ -31,36 +31,36 @@ impl OnTerminal {
             });
         }
         let process = command.spawn().unwrap();
-        OnTerminal { keys, shown: Vec::new(), process }
+        OnTerminal { keys, screen_text: Vec::new(), process }
     }
 
-    /// Waits until these words were shown; false if the program ended without.
-    pub(crate) fn shows(&mut self, words: &str) -> bool {
+    /// Waits until this text was written; returns false if the program ended without it.
+    pub(crate) fn wait_for(&mut self, text: &str) -> bool {
         let mut next = [0; 4096];
-        while !self.shown().contains(words) {
-            // The last program that has it open is gone: EIO.
+        while !self.screen_text().contains(text) {
+            // EIO: no program has the terminal open any more.
             match self.keys.read(&mut next) {
                 Ok(0) | Err(_) => return false,
-                Ok(bytes) => self.shown.extend_from_slice(&next[..bytes]),
+                Ok(bytes) => self.screen_text.extend_from_slice(&next[..bytes]),
             }
         }
         true
     }
 
-    /// Everything that was shown until the program ended.
-    pub(crate) fn until_its_end(mut self) -> String {
-        assert!(!self.shows("what no program ever says"));
+    /// Returns everything that was written until the program ended.
+    pub(crate) fn wait_for_exit(mut self) -> String {
+        assert!(!self.wait_for("text that no program prints"));
         self.process.wait().unwrap();
-        self.shown().into_owned()
+        self.screen_text().into_owned()
     }
 
-    /// Ctrl-C.
+    /// Sends Ctrl-C.
     pub(crate) fn interrupt(&mut self) {
         self.keys.write_all(b"\x03").unwrap();
     }
 
-    fn shown(&self) -> std::borrow::Cow<'_, str> {
-        String::from_utf8_lossy(&self.shown)
+    fn screen_text(&self) -> std::borrow::Cow<'_, str> {
+        String::from_utf8_lossy(&self.screen_text)
     }
 }
 
@@ -71,10 +71,10 @@ impl Drop for OnTerminal {
     }
 }
 
-/// The person's side and the program's.
+/// Opens a pseudo-terminal: the side with the keys, and the program's side.
 fn pair() -> (File, File) {
     let mut name = [0; 64];
-    // SAFETY: numbers, and room for a name of which the length is said; the descriptor is nobody else's.
+    // SAFETY: passes numbers and a buffer with its length; no other owner has the descriptor.
     let (keys, name) = unsafe {
         let keys = libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC);
         assert!(keys >= 0, "no terminal: {}", std::io::Error::last_os_error());
@@ -83,7 +83,8 @@ fn pair() -> (File, File) {
         assert_eq!(libc::ptsname_r(keys.as_raw_fd(), name.as_mut_ptr(), name.len()), 0);
         (keys, CStr::from_ptr(name.as_ptr()).to_str().unwrap().to_owned())
     };
-    // Not yet anybody's controlling terminal: the test's session has its own, or none and shall get none.
+    // Not a controlling terminal: the test's session has its own, or none and must not get this
+    // one.
     let screen = std::os::unix::fs::OpenOptionsExt::custom_flags(
         File::options().read(true).write(true),
         libc::O_NOCTTY,

@@ -1,4 +1,4 @@
-//! Programs that tests use, and small facts about this machine.
+//! Programs that tests use, and facts about this machine.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,24 +7,24 @@ use std::process::{Command, Output};
 
 use blkkin_wire::ids::DeviceId;
 
-/// Where root's programs are, for a PATH without them.
-const ROOTS: &str = "/usr/local/sbin:/usr/sbin:/sbin";
+/// Folders of root's programs, for a PATH without them.
+const ROOT_FOLDERS: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 
-/// A program of this machine, found also where only root looks.
+/// Returns a command of an installed program, also found in root's folders.
 pub(crate) fn tool(program: &str) -> Command {
     let mut command = Command::new(program);
     let path = std::env::var("PATH").unwrap_or_default();
-    command.env("PATH", format!("{path}:{ROOTS}"));
+    command.env("PATH", format!("{path}:{ROOT_FOLDERS}"));
     command
 }
 
-/// Whether a program of this name can be found.
+/// Returns whether a program of this name can be found.
 pub(crate) fn is_installed(program: &str) -> bool {
     let path = std::env::var("PATH").unwrap_or_default();
-    path.split(':').chain(ROOTS.split(':')).any(|folder| Path::new(folder).join(program).is_file())
+    path.split(':').chain(ROOT_FOLDERS.split(':')).any(|folder| Path::new(folder).join(program).is_file())
 }
 
-/// Runs it to its end; its words are the error when it fails.
+/// Runs a command to its end and returns its stdout; if it fails, the error has its stderr.
 pub(crate) fn capture(command: &mut Command) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let Output { status, stdout, stderr } = command.output().map_err(|error| format!("{name}: {error}"))?;
@@ -34,26 +34,26 @@ pub(crate) fn capture(command: &mut Command) -> Result<String, String> {
     Ok(String::from_utf8(stdout).unwrap().trim().to_owned())
 }
 
-/// The first two numbers of the running kernel's version.
+/// Returns the first two numbers of the running kernel's version.
 pub(crate) fn kernel() -> (u32, u32) {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split('.').map(|number| number.parse().unwrap_or(0));
     (numbers.next().unwrap(), numbers.next().unwrap())
 }
 
-/// A device's number, from the kernel's `major:minor`.
+/// Parses a device number, `major:minor` as the kernel prints it.
 pub(crate) fn device_number(text: &str) -> DeviceId {
     let (major, minor) = text.trim().split_once(':').unwrap();
     DeviceId { major: major.parse().unwrap(), minor: minor.parse().unwrap() }
 }
 
-/// (file system's device, inode) of a path, as a trace names it.
+/// Returns (file system's device, inode) of a path, as a trace identifies a file.
 pub(crate) fn identity(path: &Path) -> (DeviceId, u64) {
     let found = fs::metadata(path).unwrap();
     (device_of(&found), found.ino())
 }
 
-/// The device of the file system that a file is on.
+/// Returns the device of the file system that a file is on.
 pub(crate) fn device_of(metadata: &fs::Metadata) -> DeviceId {
     DeviceId { major: libc::major(metadata.dev()), minor: libc::minor(metadata.dev()) }
 }

@@ -1,4 +1,5 @@
-//! What `blkkin.traces` holds, read as whoever shows them would: each number once, none missing.
+//! A consumer of `blkkin.traces` that checks the fragment numbers as an exporter does: each number
+//! once, none missing.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -11,28 +12,27 @@ use blkkin_wire::v1;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 
-/// How often each piece is there, by its bytes.
-pub(crate) type Pieces = HashMap<Vec<u8>, u32>;
+/// Trace fragments by their encoded bytes, each with its number of occurrences.
+pub(crate) type FragmentCounts = HashMap<Vec<u8>, u32>;
 
-/// Adds a piece.
-pub(crate) fn count(pieces: &mut Pieces, piece: &TraceFragment) {
-    let from = FragmentOrigin { stage: Stage::Join, partition: 0, incarnation: Incarnation(0) };
-    let bytes =
-        v1::encode_fragments(&FragmentBatch { origin: from, first: 0, fragments: vec![piece.clone()] });
-    *pieces.entry(bytes).or_default() += 1;
+/// Counts one fragment.
+pub(crate) fn count(fragments: &mut FragmentCounts, fragment: &TraceFragment) {
+    let origin = FragmentOrigin { stage: Stage::Join, partition: 0, incarnation: Incarnation(0) };
+    let bytes = v1::encode_fragments(&FragmentBatch { origin, first: 0, fragments: vec![fragment.clone()] });
+    *fragments.entry(bytes).or_default() += 1;
 }
 
-/// Pieces in all.
-pub(crate) fn total(pieces: &Pieces) -> usize {
-    pieces.values().map(|&times| times as usize).sum()
+/// Returns the number of fragments in total.
+pub(crate) fn total(fragments: &FragmentCounts) -> usize {
+    fragments.values().map(|&times| times as usize).sum()
 }
 
 pub(crate) struct TraceReader {
     consumer: BaseConsumer,
     next: HashMap<(FragmentOrigin, i32), u64>,
-    /// Each number once.
-    pub(crate) pieces: Pieces,
-    /// Numbers that came more than once.
+    /// Fragments, each number once.
+    pub(crate) fragments: FragmentCounts,
+    /// Fragments whose number had been read before.
     pub(crate) repeated: u64,
 }
 
@@ -51,43 +51,44 @@ impl TraceReader {
             all.add_partition_offset(TRACES, partition, Offset::Beginning).unwrap();
         }
         consumer.assign(&all).unwrap();
-        TraceReader { consumer, next: HashMap::new(), pieces: HashMap::new(), repeated: 0 }
+        TraceReader { consumer, next: HashMap::new(), fragments: HashMap::new(), repeated: 0 }
     }
 
-    /// Reads until there are so many pieces and for two seconds no more, or the patience is over.
-    pub(crate) fn read(&mut self, wanted: usize, patience: Duration) {
-        self.read_until(patience, |pieces| total(pieces) >= wanted);
+    /// Reads until there are `wanted` fragments, then for two more seconds, at most until the time
+    /// limit.
+    pub(crate) fn read(&mut self, wanted: usize, time_limit: Duration) {
+        self.read_until(time_limit, |fragments| total(fragments) >= wanted);
         self.read_until(Duration::from_secs(2), |_| false);
     }
 
-    /// Reads until `enough` says so, or the patience is over.
-    pub(crate) fn read_until(&mut self, patience: Duration, enough: impl Fn(&Pieces) -> bool) {
+    /// Reads until `enough` returns true, or until the time limit.
+    pub(crate) fn read_until(&mut self, time_limit: Duration, enough: impl Fn(&FragmentCounts) -> bool) {
         let begun = Instant::now();
-        while begun.elapsed() < patience && !enough(&self.pieces) {
-            // An error is a broker that is away for a while.
+        while begun.elapsed() < time_limit && !enough(&self.fragments) {
+            // An error means that a broker is unreachable for a while.
             let Some(Ok(message)) = self.consumer.poll(Duration::from_millis(100)) else { continue };
             let batch = v1::decode_fragments(message.payload().unwrap()).unwrap();
             let next = self.next.entry((batch.origin, message.partition())).or_insert(0);
-            assert!(batch.first <= *next, "number {} of {:?} never came", *next, batch.origin);
-            for (number, piece) in (batch.first..).zip(&batch.fragments) {
+            assert!(batch.first <= *next, "number {} of {:?} is missing", *next, batch.origin);
+            for (number, fragment) in (batch.first..).zip(&batch.fragments) {
                 if number < *next {
                     self.repeated += 1;
                     continue;
                 }
                 *next = number + 1;
-                count(&mut self.pieces, piece);
+                count(&mut self.fragments, fragment);
             }
         }
     }
 }
 
-/// In how many pieces two differ, as words.
-pub(crate) fn difference(expected: &Pieces, found: &Pieces) -> Vec<String> {
+/// Describes up to three fragments whose number of occurrences differs.
+pub(crate) fn difference(expected: &FragmentCounts, found: &FragmentCounts) -> Vec<String> {
     let keys = expected.keys().chain(found.keys().filter(|key| !expected.contains_key(*key)));
-    let said = keys.filter_map(|key| {
-        let [wanted, there] = [expected, found].map(|pieces| pieces.get(key).copied().unwrap_or(0));
-        let piece = || v1::decode_fragments(key).unwrap();
-        (wanted != there).then(|| format!("{there} times, not {wanted}: {:?}", piece().fragments))
+    let differences = keys.filter_map(|key| {
+        let [wanted, actual] = [expected, found].map(|fragments| fragments.get(key).copied().unwrap_or(0));
+        let fragment = || v1::decode_fragments(key).unwrap();
+        (wanted != actual).then(|| format!("{actual} times, not {wanted}: {:?}", fragment().fragments))
     });
-    said.take(3).collect()
+    differences.take(3).collect()
 }

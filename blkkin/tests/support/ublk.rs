@@ -1,7 +1,8 @@
-//! A disk whose driver is this process: ublk asks over an io_uring what its disk was asked, and is answered there
-//! (include/uapi/linux/ublk_cmd.h; Documentation/block/ublk.rst).
+//! A disk whose driver is this process: ublk sends the disk's requests over an io_uring and
+//! receives the results there (include/uapi/linux/ublk_cmd.h; Documentation/block/ublk.rst).
 //!
-//! *In*: how many writes are answered. *Out*: `/dev/ublkbN`, and what it was asked for. *Invariant*: it is gone when dropped.
+//! *In*: the number of writes that are completed. *Out*: `/dev/ublkbN`, and the requests that it
+//! received. *Invariant*: the disk is removed when dropped.
 
 mod abi;
 
@@ -26,31 +27,32 @@ pub(crate) const FLUSH: u8 = 2;
 const CONTROL: &str = "/dev/ublk-control";
 /// Bytes of the disk.
 const BYTES: usize = 16 << 20;
-/// Commands that wait for a request: so many may be in flight.
+/// Commands that wait for a request, which limit the requests in flight.
 const DEPTH: u16 = 8;
 const BUFFER: usize = 64 << 10;
-const ANSWERS_WITHIN_S: u64 = 60;
+const COMMAND_TIMEOUT_S: u64 = 60;
 
-/// What an ended device answers to a command that waits (UBLK_IO_RES_ABORT).
+/// Result of a waiting command when the device ends (UBLK_IO_RES_ABORT).
 const ABORTED: i32 = -libc::ENODEV;
 
 type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
 
-/// What was asked for: the operation, from which sector, how many.
-pub(crate) type Asked = (u8, u64, u32);
+/// A received request: operation, first sector, number of sectors.
+pub(crate) type UblkRequest = (u8, u64, u32);
 
 /// The disk and its server.
 pub(crate) struct Ublk {
     pub(crate) node: PathBuf,
     control: File,
     number: u32,
-    asked: Arc<Mutex<Vec<Asked>>>,
-    serving: Option<JoinHandle<()>>,
+    requests: Arc<Mutex<Vec<UblkRequest>>>,
+    server: Option<JoinHandle<()>>,
 }
 
 impl Ublk {
-    /// A disk whose server answers so many writes, and ends at the next; or why there is none.
-    pub(crate) fn start(answers: u64) -> Result<Ublk, String> {
+    /// Creates a disk whose server completes `writes_max` writes and ends at the next, or returns
+    /// why it cannot.
+    pub(crate) fn start(writes_max: u64) -> Result<Ublk, String> {
         let control = File::options().read(true).write(true).open(CONTROL);
         let control = control.map_err(|error| format!("{CONTROL}: {error}"))?;
         let mut info = Info {
@@ -61,15 +63,15 @@ impl Ublk {
             ..Info::default()
         };
         let (address, length) = ((&raw mut info).addr() as u64, size_of::<Info>());
-        say(&control, ADD, info.device, address, length, 0).unwrap();
+        control_command(&control, ADD, info.device, address, length, 0).unwrap();
         let number = info.device;
-        assert_eq!(number, 0, "there is another");
+        assert_eq!(number, 0, "another ublk disk exists");
         let mut disk = Ublk {
             node: PathBuf::from(format!("/dev/ublkb{number}")),
             control,
             number,
-            asked: Arc::default(),
-            serving: None,
+            requests: Arc::default(),
+            server: None,
         };
         let parameters = Parameters {
             length: size_of::<Parameters>() as u32,
@@ -82,21 +84,21 @@ impl Ublk {
             boundary: 0,
         };
         let address = (&raw const parameters).addr() as u64;
-        say(&disk.control, SET_PARAMETERS, number, address, size_of::<Parameters>(), 0).unwrap();
-        let (path, asked) = (format!("/dev/ublkc{number}"), Arc::clone(&disk.asked));
+        control_command(&disk.control, SET_PARAMETERS, number, address, size_of::<Parameters>(), 0).unwrap();
+        let (path, requests) = (format!("/dev/ublkc{number}"), Arc::clone(&disk.requests));
         assert!(eventually(|| Path::new(&path).exists()), "{path}");
-        disk.serving = Some(std::thread::spawn(move || serve(Path::new(&path), answers, &asked)));
-        // Returns when the disk is there, whose partitions have been looked for by then.
-        say(&disk.control, START, number, 0, 0, u64::from(std::process::id())).unwrap();
+        disk.server = Some(std::thread::spawn(move || serve(Path::new(&path), writes_max, &requests)));
+        // Returns when the disk is there and its partitions have been scanned.
+        control_command(&disk.control, START, number, 0, 0, u64::from(std::process::id())).unwrap();
         assert!(eventually(|| disk.node.exists()), "{}", disk.node.display());
         Ok(disk)
     }
 
-    pub(crate) fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().unwrap().clone()
+    pub(crate) fn requests(&self) -> Vec<UblkRequest> {
+        self.requests.lock().unwrap().clone()
     }
 
-    /// `ublkbN`.
+    /// Returns the name, `ublkbN`.
     pub(crate) fn name(&self) -> &str {
         self.node.file_name().unwrap().to_str().unwrap()
     }
@@ -104,19 +106,19 @@ impl Ublk {
 
 impl Drop for Ublk {
     fn drop(&mut self) {
-        // It may have stopped by itself.
-        let _ = say(&self.control, STOP, self.number, 0, 0, 0);
-        if let Some(serving) = self.serving.take() {
-            let _ = serving.join();
+        // The device may have stopped before.
+        let _ = control_command(&self.control, STOP, self.number, 0, 0, 0);
+        if let Some(server) = self.server.take() {
+            let _ = server.join();
         }
-        let _ = say(&self.control, DELETE, self.number, 0, 0, 0);
+        let _ = control_command(&self.control, DELETE, self.number, 0, 0, 0);
     }
 }
 
-/// One control command, and its answer.
-fn say(
+/// Sends one control command and returns its result.
+fn control_command(
     control: &File,
-    what: u32,
+    operation: u32,
     device: u32,
     address: u64,
     length: usize,
@@ -124,21 +126,21 @@ fn say(
 ) -> Result<(), io::Error> {
     let command = Control { device, queue: u16::MAX, length: length as u16, address, data, reserved: 0 };
     let mut ring = Ring::builder().build(2)?;
-    push(&mut ring, control, what, bytes(&command), 0);
-    // A server that failed would let it wait for ever.
-    let limit = types::Timespec::new().sec(ANSWERS_WITHIN_S);
+    push(&mut ring, control, operation, bytes(&command), 0);
+    // If the server failed, the driver would wait for ever.
+    let limit = types::Timespec::new().sec(COMMAND_TIMEOUT_S);
     let submitted = ring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&limit));
     if let Err(error) = submitted
         && error.raw_os_error() != Some(libc::ETIME)
     {
         return Err(error);
     }
-    let answer = ring.completion().next().map_or(-libc::ETIME, |cqe| cqe.result());
-    if answer < 0 { Err(io::Error::from_raw_os_error(-answer)) } else { Ok(()) }
+    let result = ring.completion().next().map_or(-libc::ETIME, |cqe| cqe.result());
+    if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(()) }
 }
 
-fn push(ring: &mut Ring, file: &File, what: u32, command: [u8; 80], tag: u64) {
-    let entry = opcode::UringCmd80::new(types::Fd(file.as_raw_fd()), what).cmd(command).build();
+fn push(ring: &mut Ring, file: &File, operation: u32, command: [u8; 80], tag: u64) {
+    let entry = opcode::UringCmd80::new(types::Fd(file.as_raw_fd()), operation).cmd(command).build();
     // SAFETY: what a command points to outlives its completion.
     unsafe { ring.submission().push(&entry.user_data(tag)) }.unwrap();
 }
@@ -146,13 +148,13 @@ fn push(ring: &mut Ring, file: &File, what: u32, command: [u8; 80], tag: u64) {
 fn bytes<T>(command: &T) -> [u8; 80] {
     let mut bytes = [0; 80];
     assert!(size_of::<T>() <= bytes.len());
-    // SAFETY: a struct of integers without padding, and room for it.
+    // SAFETY: copies a struct of integers without padding into a buffer that has room for it.
     unsafe { ptr::copy_nonoverlapping(ptr::from_ref(command).cast(), bytes.as_mut_ptr(), size_of::<T>()) };
     bytes
 }
 
-/// Waits for requests, does them in memory, and answers: until the device ends, or so many writes were answered.
-fn serve(path: &Path, answers: u64, asked: &Mutex<Vec<Asked>>) {
+/// Completes requests in memory until the device ends or `writes_max` writes were completed.
+fn serve(path: &Path, writes_max: u64, requests: &Mutex<Vec<UblkRequest>>) {
     let device = File::options().read(true).write(true).open(path).unwrap();
     let descriptions = Descriptions::of(&device);
     let mut disk = vec![0_u8; BYTES];
@@ -163,26 +165,27 @@ fn serve(path: &Path, answers: u64, asked: &Mutex<Vec<Asked>>) {
         let command = Command { queue: 0, tag, result: 0, address };
         push(&mut ring, &device, FETCH, bytes(&command), tag.into());
     }
-    let (mut waiting, mut writes) = (DEPTH, 0);
-    while waiting > 0 {
+    let (mut fetching, mut writes) = (DEPTH, 0);
+    while fetching > 0 {
         ring.submit_and_wait(1).unwrap();
-        let done: Vec<(u64, i32)> = ring.completion().map(|cqe| (cqe.user_data(), cqe.result())).collect();
-        for (tag, result) in done {
+        let completions: Vec<(u64, i32)> =
+            ring.completion().map(|cqe| (cqe.user_data(), cqe.result())).collect();
+        for (tag, result) in completions {
             if result != 0 {
                 assert_eq!(result, ABORTED);
-                waiting -= 1;
+                fetching -= 1;
                 continue;
             }
-            let asking = descriptions.read(tag as usize);
-            let operation = asking.operation as u8;
-            asked.lock().unwrap().push((operation, asking.from, asking.sectors));
+            let descriptor = descriptions.read(tag as usize);
+            let operation = descriptor.operation as u8;
+            requests.lock().unwrap().push((operation, descriptor.from, descriptor.sectors));
             writes += u64::from(operation == WRITE);
-            if writes > answers {
+            if writes > writes_max {
                 return;
             }
             let buffer = &mut buffers[tag as usize];
-            let length = if operation == FLUSH { 0 } else { asking.sectors as usize * 512 };
-            let from = if length == 0 { 0 } else { asking.from as usize * 512 };
+            let length = if operation == FLUSH { 0 } else { descriptor.sectors as usize * 512 };
+            let from = if length == 0 { 0 } else { descriptor.from as usize * 512 };
             match operation {
                 READ => buffer[..length].copy_from_slice(&disk[from..from + length]),
                 WRITE => disk[from..from + length].copy_from_slice(&buffer[..length]),
@@ -197,7 +200,7 @@ fn serve(path: &Path, answers: u64, asked: &Mutex<Vec<Asked>>) {
 
 const _: () = assert!(BUFFER >= BLOCK);
 
-/// What the driver describes, by tag; a device is not gone before nobody maps it.
+/// The driver's request descriptors by tag. A device is not removed while they are mapped.
 struct Descriptions(*mut Description);
 
 impl Descriptions {
@@ -205,7 +208,7 @@ impl Descriptions {
 
     fn of(device: &File) -> Descriptions {
         let (protection, shared) = (libc::PROT_READ, libc::MAP_SHARED);
-        // SAFETY: a mapping of its own.
+        // SAFETY: creates a new mapping.
         let mapped =
             unsafe { libc::mmap(ptr::null_mut(), Self::BYTES, protection, shared, device.as_raw_fd(), 0) };
         assert_ne!(mapped, libc::MAP_FAILED, "{}", io::Error::last_os_error());
@@ -214,14 +217,15 @@ impl Descriptions {
 
     fn read(&self, tag: usize) -> Description {
         assert!(tag < usize::from(DEPTH));
-        // SAFETY: one of them, which the driver has filled before it said so.
+        // SAFETY: `tag` is in bounds, and the driver has filled the descriptor before it sent the
+        // tag.
         unsafe { self.0.add(tag).read_volatile() }
     }
 }
 
 impl Drop for Descriptions {
     fn drop(&mut self) {
-        // SAFETY: mapped by `of`, and read by nobody any more.
+        // SAFETY: mapped by `of`, and not read any more.
         unsafe { libc::munmap(self.0.cast(), Self::BYTES) };
     }
 }

@@ -1,7 +1,7 @@
-//! A real Zipkin server for as long as a test needs it, and as much HTTP as it takes to ask it.
+//! A real Zipkin server for the time of a test, and a small HTTP client of its API.
 //!
-//! The server's jar is where `cargo xtask test` says, or where `cargo xtask setup --tests` puts it, or in the user's
-//! Maven repository. Nothing is fetched here.
+//! The server's jar is at the path that `cargo xtask test` passes, or where `cargo xtask setup
+//! --tests` puts it, or in the user's Maven repository. Nothing is downloaded here.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -17,15 +17,15 @@ use serde_json::Value;
 
 const JAR: &str = "zipkin-server-3.6.1-exec.jar";
 const IN_MAVEN_REPOSITORY: &str = ".m2/repository/io/zipkin/zipkin-server/3.6.1";
-/// What it holds at the most, unless more is asked for; above it, it forgets the oldest and does not say so.
+/// Default limit of stored spans. Above its limit Zipkin drops the oldest without notice.
 const SPANS_MAX: u32 = 100_000;
-/// Ten times what a start takes on two slow cores; every other answer comes within milliseconds.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// Ten times the start on two slow cores; every other response arrives within milliseconds.
+const TIME_LIMIT: Duration = Duration::from_secs(90);
 
-/// So long before now it is asked for: longer ago than anything here happened.
+/// Look-back of queries: longer than the age of any span here.
 pub(crate) const LOOKBACK_MS: u64 = 1_000_000_000_000;
 
-/// The server; it ends with the test, however the test ends.
+/// The server; it ends with the test process in every case.
 pub(crate) struct Zipkin {
     child: Child,
     jar: PathBuf,
@@ -35,36 +35,37 @@ pub(crate) struct Zipkin {
     collector: Collector,
 }
 
-/// Who collects its garbage.
+/// Garbage collector of the Java process.
 #[derive(Clone, Copy)]
 enum Collector {
-    /// The least for who lives for seconds.
+    /// The smallest, for a server that runs for seconds.
     Serial,
-    /// As operators run it, if they say nothing; of one that is filled Serial would stop all for seconds.
-    Usual,
-    /// Without pauses of its own, which are 30 to 50 ms each second of one that is being filled.
+    /// Java's default, as operators run it. On a server that fills up, Serial would stop all
+    /// threads for seconds.
+    Default,
+    /// No pauses of its own. Others pause for 30 to 50 ms in each second while a server fills up.
     Concurrent,
 }
 
 impl Zipkin {
-    /// Starts it with no traces and waits until it is up; or why there is none.
+    /// Starts a server without traces and waits until it is up, or returns why it cannot.
     pub(crate) fn start() -> Result<Zipkin, String> {
-        Zipkin::start_with(None)
+        Zipkin::start_with_kafka(None)
     }
 
-    /// The same, with room for so many spans.
-    pub(crate) fn holding(spans: u32) -> Result<Zipkin, String> {
-        let collector = if spans > SPANS_MAX { Collector::Usual } else { Collector::Serial };
+    /// Starts a server with room for `spans` spans.
+    pub(crate) fn with_capacity(spans: u32) -> Result<Zipkin, String> {
+        let collector = if spans > SPANS_MAX { Collector::Default } else { Collector::Serial };
         Zipkin::start_as(None, spans, collector)
     }
 
-    /// The same, where the time is measured that something takes.
+    /// Starts a server for measurements of time, with room for `spans` spans.
     pub(crate) fn without_pauses(spans: u32) -> Result<Zipkin, String> {
         Zipkin::start_as(None, spans, Collector::Concurrent)
     }
 
-    /// The same, reading the topic `zipkin` of these brokers besides.
-    pub(crate) fn start_with(kafka: Option<&str>) -> Result<Zipkin, String> {
+    /// Starts a server that also reads the topic `zipkin` of these brokers.
+    pub(crate) fn start_with_kafka(kafka: Option<&str>) -> Result<Zipkin, String> {
         Zipkin::start_as(kafka, SPANS_MAX, Collector::Serial)
     }
 
@@ -75,75 +76,80 @@ impl Zipkin {
         let kafka = kafka.map(str::to_owned);
         let child = spawn(&jar, address, kafka.as_deref(), spans_max, collector)?;
         let server = Zipkin { child, jar, address, kafka, spans_max, collector };
-        server.wait_up();
+        server.wait_until_up();
         Ok(server)
     }
 
-    /// SIGKILL: what it had is gone.
+    /// Kills the server with SIGKILL; its traces are lost.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Starts it again, at the same address, with no traces.
-    pub(crate) fn up(&mut self) {
+    /// Starts it again at the same address, without traces.
+    pub(crate) fn restart(&mut self) {
         let kafka = self.kafka.as_deref();
         self.child = spawn(&self.jar, self.address, kafka, self.spans_max, self.collector).unwrap();
-        self.wait_up();
+        self.wait_until_up();
     }
 
-    fn wait_up(&self) {
-        self.until("it is up", || self.get("/health").filter(|health| health["status"] == "UP"));
+    fn wait_until_up(&self) {
+        self.wait_for("the server is up", || self.get("/health").filter(|health| health["status"] == "UP"));
     }
 
-    /// As a destination of blkkin's names it.
+    /// Returns its URL as a destination option takes it.
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// What it has at `path`; none while it says no, or nothing.
+    /// Returns the JSON at `path`, or none while the status is not 200.
     pub(crate) fn get(&self, path: &str) -> Option<Value> {
-        let (status, body) = self.ask("GET", path, b"").ok()?;
+        let (status, body) = self.request("GET", path, b"").ok()?;
         (status == 200).then(|| serde_json::from_slice(&body).ok())?
     }
 
-    /// Posts a list of spans as it is: the status of the answer.
+    /// Posts a list of spans unchanged and returns the status.
     pub(crate) fn post(&self, list: &[u8]) -> u16 {
-        self.ask("POST", "/api/v2/spans", list).unwrap().0
+        self.request("POST", "/api/v2/spans", list).unwrap().0
     }
 
-    /// All spans of a trace: what the server took it shows a moment later.
+    /// Returns all spans of a trace. The server shows accepted spans a moment later.
     pub(crate) fn trace(&self, id: &str, count: usize) -> Vec<Value> {
-        self.until(&format!("trace {id} has {count} spans"), || {
+        self.wait_for(&format!("trace {id} has {count} spans"), || {
             let Some(Value::Array(spans)) = self.get(&format!("/api/v2/trace/{id}")) else { return None };
             (spans.len() >= count).then_some(spans)
         })
     }
 
-    /// How often who asked whom, as the page of dependencies draws it.
-    pub(crate) fn links(&self) -> BTreeMap<(String, String), u64> {
+    /// Returns the number of calls between services, as the page of dependencies shows them.
+    pub(crate) fn dependencies(&self) -> BTreeMap<(String, String), u64> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
-        let links = self.get(&format!("/api/v2/dependencies?endTs={now}&lookback={LOOKBACK_MS}")).unwrap();
-        let word = |link: &Value, key: &str| link[key].as_str().unwrap().to_owned();
-        let link =
-            |link: &Value| ((word(link, "parent"), word(link, "child")), link["callCount"].as_u64().unwrap());
-        links.as_array().unwrap().iter().map(link).collect()
+        let dependencies =
+            self.get(&format!("/api/v2/dependencies?endTs={now}&lookback={LOOKBACK_MS}")).unwrap();
+        let field = |dependency: &Value, key: &str| dependency[key].as_str().unwrap().to_owned();
+        let dependency = |dependency: &Value| {
+            (
+                (field(dependency, "parent"), field(dependency, "child")),
+                dependency["callCount"].as_u64().unwrap(),
+            )
+        };
+        dependencies.as_array().unwrap().iter().map(dependency).collect()
     }
 
-    /// Asks until there is an answer.
-    pub(crate) fn until<T>(&self, what: &str, ask: impl Fn() -> Option<T>) -> T {
-        let deadline = Instant::now() + PATIENCE;
+    /// Polls until there is a value.
+    pub(crate) fn wait_for<T>(&self, condition: &str, poll: impl Fn() -> Option<T>) -> T {
+        let deadline = Instant::now() + TIME_LIMIT;
         loop {
-            if let Some(answer) = ask() {
-                return answer;
+            if let Some(value) = poll() {
+                return value;
             }
-            assert!(Instant::now() < deadline, "waited {PATIENCE:?} until {what}");
+            assert!(Instant::now() < deadline, "waited {TIME_LIMIT:?} until {condition}");
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 
-    /// One question, one connection.
-    fn ask(&self, method: &str, path: &str, body: &[u8]) -> io::Result<(u16, Vec<u8>)> {
+    /// Sends one request on a connection of its own.
+    fn request(&self, method: &str, path: &str, body: &[u8]) -> io::Result<(u16, Vec<u8>)> {
         let mut stream = TcpStream::connect(self.address)?;
         let (length, host) = (body.len(), self.address);
         write!(
@@ -152,12 +158,12 @@ impl Zipkin {
              content-type: application/json\r\ncontent-length: {length}\r\n\r\n"
         )?;
         stream.write_all(body)?;
-        // Until the answer is whole: the server takes its time to close a connection.
-        let (mut answer, mut piece) = (Vec::new(), vec![0; 64 << 10]);
+        // Reads until the response is complete, since the server closes its connections late.
+        let (mut response, mut chunk) = (Vec::new(), vec![0; 64 << 10]);
         loop {
-            let length = stream.read(&mut piece)?;
-            answer.extend(&piece[..length]);
-            match parse(&answer) {
+            let length = stream.read(&mut chunk)?;
+            response.extend(&chunk[..length]);
+            match parse(&response) {
                 Some(parsed) => return Ok(parsed),
                 None if length == 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 None => {}
@@ -181,14 +187,14 @@ fn spawn(
     collector: Collector,
 ) -> Result<Child, String> {
     let mut java = Command::new("java");
-    // A span takes 1.6 KB of it. One that has no room left would answer nothing for ever.
+    // A span takes 1.6 KB of heap. A server without free heap would never respond again.
     let mut heap = 128 + spans_max / 500;
     match collector {
         Collector::Serial => {
             java.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]);
         }
-        Collector::Usual => {}
-        // Pointers of twice the size, and room for what is made while it collects.
+        Collector::Default => {}
+        // Pointers of twice the size, and room for allocations during a collection.
         Collector::Concurrent => {
             java.arg("-XX:+UseZGC");
             heap *= 3;
@@ -203,7 +209,7 @@ fn spawn(
         java.env("KAFKA_BOOTSTRAP_SERVERS", brokers);
     }
     java.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // SAFETY: prctl is async-signal-safe and touches no memory of ours.
+    // SAFETY: prctl is async-signal-safe and touches no memory of the test.
     unsafe {
         java.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
             0 => Ok(()),
@@ -213,12 +219,12 @@ fn spawn(
     java.spawn().map_err(|error| format!("java: {error}"))
 }
 
-/// Status and body of an answer; none until it has come as a whole.
-fn parse(answer: &[u8]) -> Option<(u16, Vec<u8>)> {
-    let end = answer.windows(4).position(|window| window == b"\r\n\r\n")?;
-    let head = std::str::from_utf8(&answer[..end]).ok()?.to_lowercase();
+/// Returns status and body of a response, or none until it is complete.
+fn parse(response: &[u8]) -> Option<(u16, Vec<u8>)> {
+    let end = response.windows(4).position(|window| window == b"\r\n\r\n")?;
+    let head = std::str::from_utf8(&response[..end]).ok()?.to_lowercase();
     let status = head.split(' ').nth(1)?.parse().ok()?;
-    let body = &answer[end + 4..];
+    let body = &response[end + 4..];
     let header = |name| head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
     match header("content-length").and_then(|length| length.parse().ok()) {
         Some(length) => Some((status, body.get(..length)?.to_vec())),
@@ -228,15 +234,15 @@ fn parse(answer: &[u8]) -> Option<(u16, Vec<u8>)> {
 }
 
 fn unchunked(mut body: &[u8]) -> Option<Vec<u8>> {
-    let mut whole = Vec::new();
+    let mut decoded = Vec::new();
     loop {
         let end = body.windows(2).position(|window| window == b"\r\n")?;
         let length = usize::from_str_radix(std::str::from_utf8(&body[..end]).ok()?, 16).ok()?;
         if length == 0 {
-            return Some(whole);
+            return Some(decoded);
         }
         let start = end + 2;
-        whole.extend(body.get(start..start + length)?);
+        decoded.extend(body.get(start..start + length)?);
         body = body.get(start + length + 2..)?;
     }
 }
@@ -246,9 +252,11 @@ fn jar() -> Result<PathBuf, String> {
     if !java.is_ok_and(|output| output.status.success()) {
         return Err("java is not installed".to_owned());
     }
-    let said = std::env::var_os("BLKKIN_ZIPKIN_JAR").map(PathBuf::from);
+    let configured = std::env::var_os("BLKKIN_ZIPKIN_JAR").map(PathBuf::from);
     let set_up = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/toolchain").join(JAR);
     let maven = std::env::var_os("HOME").map(|home| Path::new(&home).join(IN_MAVEN_REPOSITORY).join(JAR));
-    let mut places = said.into_iter().chain([set_up]).chain(maven);
-    places.find(|jar| jar.is_file()).ok_or_else(|| format!("no {JAR}: cargo xtask setup --tests fetches it"))
+    let mut candidates = configured.into_iter().chain([set_up]).chain(maven);
+    candidates
+        .find(|jar| jar.is_file())
+        .ok_or_else(|| format!("no {JAR}: cargo xtask setup --tests fetches it"))
 }

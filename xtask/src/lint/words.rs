@@ -258,7 +258,7 @@ pub(super) fn check(root: &Path, files: &[String]) -> Result<()> {
 /// Allowances of folders that have places left; every other folder has none.
 const NOT_YET: &[(&str, Counts)] = &[
     ("aggregator", Counts { comments: 236, openings: 201, names: 458 }),
-    ("blkkin", Counts { comments: 475, openings: 250, names: 1092 }),
+    ("blkkin", Counts { comments: 0, openings: 0, names: 98 }),
     ("bus", Counts { comments: 29, openings: 24, names: 48 }),
     ("nbd-server", Counts { comments: 132, openings: 107, names: 84 }),
     ("report", Counts { comments: 67, openings: 131, names: 165 }),

@@ -91,7 +91,7 @@ pub(super) fn build(
 }
 
 /// Tests that need compiled context programs.
-const NEED_CONTEXT: [&str; 2] = ["blkkin/tests/context ", "blkkin/tests/writers "];
+const NEED_CONTEXT: [&str; 2] = ["blkkin/tests/context ", "blkkin/tests/thread_contexts "];
 /// Test program that builds the context programs, the variable that requests it, and their folder
 /// in the guest (`blkkin/tests/support/context`).
 const CONTEXT: (&str, &str, &str) = ("blkkin/tests/context", "BLKKIN_BUILD_CONTEXT_PROGRAMS", "context");

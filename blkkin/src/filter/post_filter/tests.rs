@@ -47,12 +47,12 @@ pub(crate) fn write(path: Option<&str>) -> Trace {
     trace
 }
 
-fn file(path: &str, kept: Captured) -> FileEvent {
+fn file(path: &str, captured: Captured) -> FileEvent {
     FileEvent {
         time: MonotonicNs(0),
         file: FILE,
         path: path.into(),
-        captured: kept,
+        captured,
         filesystem: "ext4".into(),
         device_file: None,
         mode: 0,
@@ -133,7 +133,7 @@ fn sampled_traces_of_the_application_are_kept_on_request() {
         assert_eq!(
             post_filter.evaluate(&sampled(1, ContextSource::ThreadContext)),
             FilterVerdict::Drop,
-            "nobody asked"
+            "the option is off"
         );
         assert_eq!(with.evaluate(&sampled(1, ContextSource::ThreadContext)), FilterVerdict::Keep);
         assert_eq!(with.evaluate(&sampled(2, ContextSource::ThreadContext)), FilterVerdict::Drop);

@@ -46,16 +46,16 @@ pub(super) fn join(
     notify: impl Fn(String),
 ) -> JoinOutcome {
     let mut joiner = Joiner::new(JoinConfig::default());
-    let mut sorter = TraceRouter {
+    let mut router = TraceRouter {
         unrelated_commits: UnrelatedCommits::new(plan.scope),
-        post_filter: plan.tail,
+        post_filter: plan.post_filter,
         detail: plan.detail,
         report: plan.report,
         sinks: plan.sinks,
         local_linker: plan.nbd.then(Home::new),
         names_unknown: 0,
     };
-    let mut alive = LiveProcesses::default();
+    let mut live_processes = LiveProcesses::default();
     let mut last = SourceStats::default();
     loop {
         let batch = match batches.next(WAIT) {
@@ -63,26 +63,26 @@ pub(super) fn join(
             Next::Timeout => continue,
             Next::Closed => break,
         };
-        alive.apply(&batch.events);
+        live_processes.apply(&batch.events);
         last = batch.stats.clone();
-        joiner.apply(batch, &mut |trace: &Trace| sorter.route(trace));
-        snapshot.set(sorter.progress(&last));
+        joiner.apply(batch, &mut |trace: &Trace| router.route(trace));
+        snapshot.set(router.progress(&last));
     }
-    joiner.finish(&mut |trace: &Trace| sorter.route(trace));
-    if let Some(home) = &mut sorter.local_linker {
-        home.finish(&mut |spans| offer(&sorter.sinks, spans));
+    joiner.finish(&mut |trace: &Trace| router.route(trace));
+    if let Some(linker) = &mut router.local_linker {
+        linker.finish(&mut |spans| offer(&router.sinks, spans));
     }
-    snapshot.set(sorter.progress(&last));
+    snapshot.set(router.progress(&last));
     JoinOutcome {
         last,
         accounts: joiner.accounts().clone(),
         bus: batches.stats(),
-        names_unknown: sorter.names_unknown,
-        unrelated_commits: sorter.unrelated_commits.count(),
-        live_processes: alive.count(),
-        link_stats: sorter.local_linker.as_ref().map(|home| home.books().clone()),
-        report: sorter.report,
-        deliveries: sorter.sinks.into_iter().map(|outlet| outlet.finish(&notify)).collect(),
+        names_unknown: router.names_unknown,
+        unrelated_commits: router.unrelated_commits.count(),
+        live_processes: live_processes.count(),
+        link_stats: router.local_linker.as_ref().map(|linker| linker.books().clone()),
+        report: router.report,
+        deliveries: router.sinks.into_iter().map(|sink| sink.finish(&notify)).collect(),
     }
 }
 
@@ -123,9 +123,9 @@ impl TraceRouter {
             raw_arguments::add_tags(trace, &mut spans);
         }
         match &mut self.local_linker {
-            Some(home) => {
-                home.take(trace, spans, &mut |spans| offer(&self.sinks, spans));
-                home.moves().iter().for_each(|(of, moved)| self.report.reparent(*of, moved));
+            Some(linker) => {
+                linker.take(trace, spans, &mut |spans| offer(&self.sinks, spans));
+                linker.moves().iter().for_each(|(of, moved)| self.report.reparent(*of, moved));
             }
             None => offer(&self.sinks, spans),
         }
@@ -139,8 +139,8 @@ impl TraceRouter {
 /// Offers the spans to every sink.
 fn offer(sinks: &[SpanSink], spans: Vec<Span>) {
     let Some((last, others)) = sinks.split_last() else { return };
-    for outlet in others {
-        outlet.offer(spans.clone());
+    for sink in others {
+        sink.offer(spans.clone());
     }
     last.offer(spans);
 }

@@ -27,9 +27,9 @@ pub(crate) struct AgentMetrics {
     pub(crate) heartbeat: Heartbeat,
     stall_timeout: Duration,
     /// Metrics of the LTTng source, with `--ust`.
-    daemons: Option<LttngMetrics>,
+    lttng: Option<LttngMetrics>,
     /// Metrics of the USDT source, with `--probes`.
-    probes: Option<usdt::UsdtMetrics>,
+    usdt: Option<usdt::UsdtMetrics>,
     /// The wait for the cluster and its topic, unless the agent records to a folder.
     cluster_wait: OnceLock<ClusterWait>,
     /// Counters of NBD client requests, with `--nbd`.
@@ -53,19 +53,11 @@ impl AgentMetrics {
     /// Creates the metrics. Without a batch for `stall_timeout` the agent is unhealthy.
     pub(crate) fn new(
         stall_timeout: Duration,
-        (daemons, probes): (Option<LttngMetrics>, Option<usdt::UsdtMetrics>),
+        (lttng, usdt): (Option<LttngMetrics>, Option<usdt::UsdtMetrics>),
         nbd: Option<NbdStatsHandle>,
     ) -> AgentMetrics {
         let (snapshot, cluster_wait) = Default::default();
-        AgentMetrics {
-            snapshot,
-            heartbeat: Heartbeat::new(),
-            stall_timeout,
-            daemons,
-            probes,
-            cluster_wait,
-            nbd,
-        }
+        AgentMetrics { snapshot, heartbeat: Heartbeat::new(), stall_timeout, lttng, usdt, cluster_wait, nbd }
     }
 
     /// Records a batch.
@@ -185,8 +177,8 @@ impl ServiceStatus for AgentMetrics {
         families.extend(families::of_contexts(&accounts));
         families.extend(families::of_resources(&accounts));
         families.extend(families::of_crashed_runs(&crashed_runs));
-        families.extend(self.daemons.iter().flat_map(LttngMetrics::metric_families));
-        families.extend(self.probes.iter().flat_map(usdt::UsdtMetrics::metric_families));
+        families.extend(self.lttng.iter().flat_map(LttngMetrics::metric_families));
+        families.extend(self.usdt.iter().flat_map(usdt::UsdtMetrics::metric_families));
         families.extend(self.nbd.iter().flat_map(|nbd| families::of_nbd(&nbd.get())));
         families
     }

@@ -21,8 +21,8 @@ use crate::sources::usdt::{self, UsdtSource};
 
 /// The event sources, each with its metrics.
 pub(super) struct EventSources {
-    pub(super) daemons: Option<(LttngSource, LttngMetrics)>,
-    pub(super) probes: Option<(UsdtSource, usdt::UsdtMetrics)>,
+    pub(super) lttng: Option<(LttngSource, LttngMetrics)>,
+    pub(super) usdt: Option<(UsdtSource, usdt::UsdtMetrics)>,
     pub(super) scope: TraceScope,
 }
 
@@ -31,8 +31,8 @@ pub(super) struct AgentPipeline {
     pub(super) stop: StopSignal,
     drain: JoinHandle<Result<TraceSummary, TracerError>>,
     send: JoinHandle<Result<SendTotals, CliError>>,
-    daemons: Option<RunningLttng>,
-    probes: Option<usdt::RunningUsdt>,
+    lttng: Option<RunningLttng>,
+    usdt: Option<usdt::RunningUsdt>,
     /// The target of the events, for log lines.
     target: String,
 }
@@ -64,20 +64,20 @@ impl AgentPipeline {
         metrics: &Arc<AgentMetrics>,
     ) -> Result<AgentPipeline, CliError> {
         let failed = |error| cannot_spawn("cannot start the agent", &error);
-        let EventSources { daemons, probes, scope } = sources;
+        let EventSources { lttng, usdt, scope } = sources;
         let (mut publisher, subscription) = channel(CAPACITY_DEFAULT);
-        let mut running_daemons = None;
-        if let Some((source, metrics)) = daemons {
+        let mut running_lttng = None;
+        if let Some((source, metrics)) = lttng {
             let (first, batches) = channel(CAPACITY_DEFAULT);
             let out = std::mem::replace(&mut publisher, first);
-            running_daemons = Some(source.start(batches, out, scope, &metrics).map_err(failed)?);
+            running_lttng = Some(source.start(batches, out, scope, &metrics).map_err(failed)?);
         }
         // Upstream of LTTng, as USDT correlation waits for nothing.
-        let mut running_probes = None;
-        if let Some((source, metrics)) = probes {
+        let mut running_usdt = None;
+        if let Some((source, metrics)) = usdt {
             let (first, batches) = channel(CAPACITY_DEFAULT);
             let out = std::mem::replace(&mut publisher, first);
-            running_probes = Some(source.start(batches, out, &metrics).map_err(failed)?);
+            running_usdt = Some(source.start(batches, out, &metrics).map_err(failed)?);
         }
         let (stop, notifier) = (StopSignal::new(), ExitNotifier(control.sender()));
         let (stop_send, metrics) = (stop.clone(), Arc::clone(metrics));
@@ -90,7 +90,7 @@ impl AgentPipeline {
         let stop_drain = stop.clone();
         let drain = Builder::new().name("drain".into()).spawn(move || tracer.run(publisher, stop_drain));
         let drain = drain.map_err(failed)?;
-        Ok(AgentPipeline { stop, drain, send, daemons: running_daemons, probes: running_probes, target })
+        Ok(AgentPipeline { stop, drain, send, lttng: running_lttng, usdt: running_usdt, target })
     }
 
     /// Stops the threads, and logs the shutdown summary.
@@ -98,11 +98,11 @@ impl AgentPipeline {
         self.stop.stop();
         let ended = self.drain.join().map_err(|panic| panicked("the tracer", &*panic))?;
         let totals = self.send.join().map_err(|panic| panicked("the sender", &*panic))??;
-        let remarks = self.daemons.map(RunningLttng::collect).transpose()?.unwrap_or_default();
+        let remarks = self.lttng.map(RunningLttng::collect).transpose()?.unwrap_or_default();
         remarks.iter().for_each(|remark| info!("{remark}"));
-        let hits = ended.as_ref().ok().and_then(|ended| ended.usdt);
-        if let Some(probes) = self.probes {
-            let (remarks, _) = probes.collect(hits)?;
+        let usdt_events = ended.as_ref().ok().and_then(|ended| ended.usdt);
+        if let Some(usdt) = self.usdt {
+            let (remarks, _) = usdt.collect(usdt_events)?;
             remarks.iter().for_each(|remark| info!("{remark}"));
         }
         let TraceSummary { accounts, nbd, .. } = ended?;

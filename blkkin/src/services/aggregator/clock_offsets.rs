@@ -61,21 +61,21 @@ mod tests {
     use super::*;
     use blkkin_wire::clock::{DurationNs, MonotonicNs};
 
-    fn apart(asker: u128, offset: i64) -> Apart {
-        let (asker, answerer) = (NodeId(asker), NodeId(u128::MAX));
-        Apart { asker, answerer, at: MonotonicNs(1), offset, error: DurationNs(50_000) }
+    fn apart(client: u128, offset: i64) -> Apart {
+        let (client, server) = (NodeId(client), NodeId(u128::MAX));
+        Apart { asker: client, answerer: server, at: MonotonicNs(1), offset, error: DurationNs(50_000) }
     }
 
     #[test]
     fn pair_has_its_latest_offset_and_pairs_are_bounded() {
         let mut clocks = ClockOffsets::default();
-        for asker in 0..=PAIRS_MAX as u128 {
-            clocks.note(&apart(asker, 1));
+        for client in 0..=PAIRS_MAX as u128 {
+            clocks.note(&apart(client, 1));
             clocks.note(&apart(1, -2_000_000));
         }
         let [offset, error] = clocks.metric_families();
         assert_eq!((offset.samples.len(), error.samples.len()), (PAIRS_MAX, PAIRS_MAX));
-        let of = |asker: u128| labels(&apart(asker, 0));
+        let of = |client: u128| labels(&apart(client, 0));
         let found = |labels: Labels| {
             offset.samples.iter().find(|(of, _)| *of == labels).map(|(_, sample)| sample.clone())
         };

@@ -51,11 +51,11 @@ impl AggregatorConfig {
     }
 
     /// Returns the runner configuration of a stage.
-    pub(super) fn stage(&self, [input, output, aside]: [&str; 3], group: &str) -> StageConfig {
+    pub(super) fn stage(&self, [input, output, side_output]: [&str; 3], group: &str) -> StageConfig {
         StageConfig {
             input: input.to_owned(),
             output: output.to_owned(),
-            aside: aside.to_owned(),
+            aside: side_output.to_owned(),
             group: Group { name: group.to_owned(), member: self.instance.clone() },
             save_every: self.save_every,
             tick_after: self.idle_after / TICKS_PER_IDLE,

@@ -119,11 +119,11 @@ impl ServiceStatus for AggregatorMetrics {
     }
 
     fn unhealthy_reason(&self) -> Option<String> {
-        let silent = self.stages.iter().find(|stage| stage.heartbeat.since_last() > self.stall_timeout)?;
+        let stalled = self.stages.iter().find(|stage| stage.heartbeat.since_last() > self.stall_timeout)?;
         Some(format!(
             "the stage {} has made no progress for {} s",
-            silent.name,
-            silent.heartbeat.since_last().as_secs()
+            stalled.name,
+            stalled.heartbeat.since_last().as_secs()
         ))
     }
 

@@ -1,6 +1,6 @@
 //! The exporter's reaction to each delivery verdict, and to waits.
 //!
-//! *In*: verdicts on the spans in flight. *Out*: counters, and letters to `blkkin.dead`.
+//! *In*: verdicts on the spans in flight. *Out*: counters, and records in `blkkin.dead`.
 //! *Invariant*: a refused span is in `blkkin.dead` before the delivery continues. While the
 //! delivery waits, it keeps the group membership ([`TraceConsumer::hold`]). If partitions are
 //! revoked meanwhile, the delivery aborts, because the spans in flight belong to them.
@@ -49,10 +49,10 @@ pub(super) enum DeliveryAbort {
 
 impl InFlightBatch<'_> {
     /// Sends a dead letter, with retries.
-    pub(super) fn send_to_dlq(&mut self, letter: &DeadLetter) -> RetryDecision {
+    pub(super) fn send_to_dlq(&mut self, dead_letter: &DeadLetter) -> RetryDecision {
         let mut failures = 0;
         while !self.is_cancelled() {
-            let sent = self.dead.send(letter);
+            let sent = self.dead.send(dead_letter);
             self.status.heartbeat.beat();
             let why = sent.as_ref().err().map(ToString::to_string);
             let outage = self.status.outage(Peer::DeadLetterTopic, why);
@@ -85,11 +85,11 @@ impl DeliveryObserver for InFlightBatch<'_> {
             }
             DeliveryResult::Rejected(why) => {
                 self.status.stats().rejected += range.len() as u64;
-                for place in range {
-                    let Some(letter) = self.pending.dead_letter(place, &self.status.name, &why) else {
+                for index in range {
+                    let Some(dead_letter) = self.pending.dead_letter(index, &self.status.name, &why) else {
                         continue;
                     };
-                    if self.send_to_dlq(&letter) == RetryDecision::GiveUp {
+                    if self.send_to_dlq(&dead_letter) == RetryDecision::GiveUp {
                         return;
                     }
                     self.status.stats().dead_lettered += 1;

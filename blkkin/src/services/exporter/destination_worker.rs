@@ -164,9 +164,9 @@ impl DestinationWorker {
                 self.status.stats().duplicate_records += 1;
                 self.pending_since.get_or_insert_with(Instant::now);
             }
-            Received::Invalid(why, bytes, place) => {
+            Received::Invalid(why, bytes, position) => {
                 self.pending_since.get_or_insert_with(Instant::now);
-                return self.send_to_dlq(&why, bytes, place, consumer, dead);
+                return self.send_to_dlq(&why, bytes, position, consumer, dead);
             }
             Received::Rebalanced { revoked, .. } if !revoked.is_empty() => self.drop_revoked(consumer)?,
             Received::Rebalanced { .. } | Received::Timeout => {}
@@ -179,26 +179,26 @@ impl DestinationWorker {
         &mut self,
         why: &Malformed,
         bytes: Vec<u8>,
-        place: RecordPosition,
+        position: RecordPosition,
         consumer: &mut TraceConsumer,
         dead: &DeadLetters,
     ) -> Result<Flow, KafkaError> {
-        let letter = DeadLetter {
+        let dead_letter = DeadLetter {
             headers: vec![
                 ("blkkin.reason", why.to_string()),
                 ("blkkin.topic", TRACES.to_owned()),
-                ("blkkin.partition", place.partition.to_string()),
-                ("blkkin.offset", place.offset.to_string()),
+                ("blkkin.partition", position.partition.to_string()),
+                ("blkkin.offset", position.offset.to_string()),
             ],
             payload: bytes,
         };
         let mut in_flight =
             in_flight_batch(&self.pending, consumer, dead, &self.stop, &self.status, &self.notify);
-        let sent_to_dlq = in_flight.send_to_dlq(&letter);
+        let sent_to_dlq = in_flight.send_to_dlq(&dead_letter);
         let aborted = in_flight.aborted;
         if sent_to_dlq == RetryDecision::Continue {
             self.status.stats().unreadable += 1;
-            let RecordPosition { partition, offset } = place;
+            let RecordPosition { partition, offset } = position;
             (self.notify)(format!(
                 "a record of {TRACES} (partition {partition}, offset {offset}) could not be decoded: {why}; it is in blkkin.dead"
             ));

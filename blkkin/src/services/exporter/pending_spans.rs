@@ -73,12 +73,12 @@ impl PendingSpans {
         self.fragments.clear();
     }
 
-    /// Builds a dead letter for the span at `place`, which `destination` refused for the reason
+    /// Builds a dead letter for the span at `index`, which `destination` refused for the reason
     /// `why`.
-    pub(super) fn dead_letter(&self, place: usize, destination: &str, why: &str) -> Option<DeadLetter> {
-        let fragment = self.fragments.iter().find(|fragment| fragment.spans.contains(&place))?;
+    pub(super) fn dead_letter(&self, index: usize, destination: &str, why: &str) -> Option<DeadLetter> {
+        let fragment = self.fragments.iter().find(|fragment| fragment.spans.contains(&index))?;
         let FragmentInfo { from, number, trace, part, complete, .. } = *fragment;
-        let spans = vec![self.spans.get(place)?.clone()];
+        let spans = vec![self.spans.get(index)?.clone()];
         let piece = TraceFragment {
             trace,
             spans,
@@ -183,12 +183,12 @@ mod tests {
     fn dead_letter_has_one_span_and_names_its_fragment() {
         let mut pending = PendingSpans::default();
         pending.add(batch());
-        let letter = pending.dead_letter(2, "zipkin=x", "no").unwrap();
-        let header = |name| letter.headers.iter().find(|(key, _)| *key == name).unwrap().1.as_str();
+        let dead_letter = pending.dead_letter(2, "zipkin=x", "no").unwrap();
+        let header = |name| dead_letter.headers.iter().find(|(key, _)| *key == name).unwrap().1.as_str();
         assert_eq!(header("blkkin.reason"), "zipkin=x: no");
         assert_eq!(header("blkkin.origin"), "assemble/3/00000000000000ab");
         assert_eq!(header("blkkin.number"), "41");
-        let read = v1::decode_fragments(&letter.payload).unwrap();
+        let read = v1::decode_fragments(&dead_letter.payload).unwrap();
         assert_eq!((read.first, read.fragments[0].spans.as_slice()), (41, &[span(3, Some(2))][..]));
         assert_eq!(pending.dead_letter(4, "", ""), None);
     }

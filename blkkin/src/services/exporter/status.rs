@@ -81,7 +81,7 @@ impl DestinationStatus {
 
     /// Returns a remark on each unreachable peer.
     pub(super) fn remarks(&self) -> Vec<String> {
-        let name = [self.name.clone(), format!("{DEAD}, for what {} refuses,", self.name)];
+        let name = [self.name.clone(), format!("{DEAD}, for spans that {} refuses,", self.name)];
         let remark = |(name, outage): (String, &Option<Outage>)| {
             outage.as_ref().map(|outage| format!("{name} is unreachable {outage}"))
         };
@@ -113,6 +113,9 @@ mod tests {
         assert!(matches!(status.outage(Peer::Destination, None), OutageChange::Ended(_)));
         assert!(status.is_up() && status.remarks().is_empty());
         assert_eq!(status.outage(Peer::DeadLetterTopic, Some("c".to_owned())), OutageChange::Began);
-        assert!(status.is_up() && status.remarks()[0].starts_with("blkkin.dead, for what zipkin=x refuses,"));
+        assert!(
+            status.is_up()
+                && status.remarks()[0].starts_with("blkkin.dead, for spans that zipkin=x refuses,")
+        );
     }
 }

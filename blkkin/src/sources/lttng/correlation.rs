@@ -24,10 +24,10 @@ pub(super) fn run(
     updates_received: Receiver<UpdateBatch>,
     ended: Sender<Exit>,
     stop: &StopSignal,
-    follow: TraceScope,
+    scope: TraceScope,
     metrics: &LttngMetrics,
 ) -> WeaveBooks {
-    let mut correlator = if follow == TraceScope::Marked { Weave::of_followed() } else { Weave::default() };
+    let mut correlator = if scope == TraceScope::Marked { Weave::of_followed() } else { Weave::default() };
     let started = Instant::now();
     let now = || u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
     loop {

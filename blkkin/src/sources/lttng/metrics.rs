@@ -36,8 +36,8 @@ impl LttngMetrics {
     }
 
     /// Updates the correlator's counters.
-    pub(super) fn set_correlation_stats(&self, books: &WeaveBooks) {
-        self.snapshot().correlation_stats = *books;
+    pub(super) fn set_correlation_stats(&self, stats: &WeaveBooks) {
+        self.snapshot().correlation_stats = *stats;
     }
 
     /// Logs a new problem.

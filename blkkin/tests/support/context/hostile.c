@@ -1,6 +1,10 @@
-/* A program whose context cannot be had, or is none. As with writer.c each call's offset says for which span it is to be taken.
+/*
+ * A program whose context is unreadable or invalid. As in writer.c, each call's offset encodes its span.
  *
- * hostile FILE GO CALLS: calls for one span until the file GO is there, then for each way CALLS times. */
+ * hostile FILE GO CALLS
+ *
+ * Warm-up: calls for the span WARM_UP until the file GO exists; then CALLS calls for each case.
+ */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -9,9 +13,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "thread.h"
+#include "thread_context.h"
 
-#define AWAITED (1L << 40 | 1)
+#define WARM_UP (1L << 40 | 1)
 #define PAGE 4096
 
 static int file;
@@ -22,40 +26,40 @@ static void call(char *to, long span)
 		abort();
 }
 
-int main(int count, char **words)
+int main(int count, char **args)
 {
 	static struct record record;
 	char byte, *pages, *late;
 	long calls;
 	int paged;
 
-	if (count < 4 || (file = open(words[1], O_RDONLY)) < 0)
+	if (count < 4 || (file = open(args[1], O_RDONLY)) < 0)
 		return 2;
-	calls = atol(words[3]);
-	fill(&record, AWAITED);
+	calls = atol(args[3]);
+	fill(&record, WARM_UP);
 	*slot() = &record;
 	do {
-		call(&byte, AWAITED);
+		call(&byte, WARM_UP);
 		usleep(500);
-	} while (access(words[2], F_OK));
+	} while (access(args[2], F_OK));
 
 	pages = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	munmap(pages + PAGE, PAGE);
 	memset(pages, 1, PAGE);
 
-	/* Nowhere. */
+	/* An unmapped address. */
 	*(struct record *volatile *)slot() = (struct record *)16;
 	for (long i = 0; i < calls; i++)
 		call(&byte, 0);
-	/* In the kernel. */
+	/* A kernel address. */
 	*(struct record *volatile *)slot() = (struct record *)0xffffffff81000000;
 	for (long i = 0; i < calls; i++)
 		call(&byte, 0);
-	/* Cut: the page behind its first bytes is not there. */
+	/* A truncated record: the page after its first bytes is not mapped. */
 	*(struct record *volatile *)slot() = (struct record *)(pages + PAGE - 20);
 	for (long i = 0; i < calls; i++)
 		call(&byte, 0);
-	/* Not valid, and none. */
+	/* A record that is not valid, and records without a trace id or span id. */
 	*(struct record *volatile *)slot() = &record;
 	record.valid = 2;
 	call(&byte, 0);
@@ -70,8 +74,8 @@ int main(int count, char **words)
 	fill(&record, 8);
 	call(&byte, 8);
 
-	/* Not there at entry; the call itself has the page brought in, and at return it is. */
-	paged = open(words[2], O_RDWR);
+	/* A page that is absent at entry. The call itself brings it in, so it is present at exit. */
+	paged = open(args[2], O_RDWR);
 	if (paged < 0 || ftruncate(paged, PAGE))
 		return 3;
 	late = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, paged, 0);

@@ -1,9 +1,12 @@
-//! Programs whose threads say which span they work for, in C and C++: built where they are run, or, for a guest, where its archive is
-//! made ([`recipes`]); and what was recorded of them, judged by what they say themselves ([`play`]).
+//! C and C++ programs whose threads publish a thread context, compiled for a test or, for a guest,
+//! with its archive ([`recipes`]).
+//!
+//! [`recorded_program`] records them, and compares each call with the span that the program itself
+//! encodes in the call's offset.
 
-pub(crate) mod play;
 mod recipes;
-pub(crate) mod speaker;
+pub(crate) mod recorded_program;
+pub(crate) mod scripted_program;
 
 use std::path::{Path, PathBuf};
 
@@ -11,53 +14,53 @@ use tempfile::TempDir;
 
 use recipes::RECIPES;
 
-/// Where a guest has them, each recipe's in a folder of its own.
-const BUILT: &str = "/context";
+/// Folder in a guest with one folder of programs for each recipe.
+const GUEST_FOLDER: &str = "/context";
 
-/// What was built by one of the recipes.
+/// The programs and libraries of one recipe.
 pub(crate) struct Programs {
     folder: PathBuf,
-    /// For what a run leaves, and elsewhere than in a guest for the programs too.
-    own: TempDir,
+    /// Folder for files of a run and, outside of guests, for the programs.
+    run_folder: TempDir,
 }
 
 impl Programs {
-    /// By its name; or why not.
+    /// Builds the programs of a recipe, or returns why it cannot.
     pub(crate) fn of(name: &str) -> Result<Programs, String> {
-        let (own, built) = (tempfile::tempdir().unwrap(), Path::new(BUILT).join(name));
+        let (run_folder, built) = (tempfile::tempdir().unwrap(), Path::new(GUEST_FOLDER).join(name));
         if built.is_dir() {
-            return Ok(Programs { folder: built, own });
+            return Ok(Programs { folder: built, run_folder });
         }
         let recipe = RECIPES.iter().find(|recipe| recipe.name == name).unwrap();
-        recipe.build(own.path())?;
-        Ok(Programs { folder: own.path().to_owned(), own })
+        recipe.build(run_folder.path())?;
+        Ok(Programs { folder: run_folder.path().to_owned(), run_folder })
     }
 
-    /// The program.
+    /// Returns the path of the program.
     pub(crate) fn program(&self) -> String {
-        self.at("program")
+        self.path("program")
     }
 
-    /// What a program that loads one is told; `-` to one that does not.
+    /// Returns the library argument of a program: its path, or `-` if the program loads none.
     pub(crate) fn library(&self, wanted: bool) -> String {
-        if wanted { self.at("libslot.so") } else { "-".to_owned() }
+        if wanted { self.path("libslot.so") } else { "-".to_owned() }
     }
 
-    /// Of those that were built.
-    pub(crate) fn at(&self, name: &str) -> String {
+    /// Returns the path of a built file.
+    pub(crate) fn path(&self, name: &str) -> String {
         self.folder.join(name).display().to_string()
     }
 
-    /// There once the program may begin in earnest.
+    /// Returns the file whose creation makes the program leave its warm-up.
     pub(crate) fn go(&self) -> PathBuf {
-        self.own.path().join("go")
+        self.run_folder.path().join("go")
     }
 }
 
-/// Builds all that a guest is given, each into a folder of its own.
-pub(crate) fn build_all(into: &Path) {
+/// Builds the programs of all recipes for guests, each in a folder of its own.
+pub(crate) fn build_all(target: &Path) {
     for recipe in RECIPES.iter().filter(|recipe| recipe.is_for_guests()) {
-        let folder = into.join(recipe.name);
+        let folder = target.join(recipe.name);
         std::fs::create_dir_all(&folder).unwrap();
         recipe.build(&folder).unwrap();
     }

@@ -1,6 +1,6 @@
-/* The slot. In the program itself, or in a library; this one may read its own file. */
+/* The slot, in the program itself or in a library. The library may map its own file. */
 #define _GNU_SOURCE
-#include "thread.h"
+#include "thread_context.h"
 
 __attribute__((visibility("default"))) __thread struct record *otel_thread_ctx_v1;
 
@@ -9,21 +9,21 @@ struct record **slot(void)
 	return &otel_thread_ctx_v1;
 }
 
-#ifdef READS_ITSELF
+#ifdef MAPS_OWN_FILE
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-/* As profilers do that look for symbols: the file is mapped besides, and stays so. */
-__attribute__((constructor)) static void read_itself(void)
+/* Maps its own file and keeps the mapping, as profilers do that look for symbols. */
+__attribute__((constructor)) static void map_own_file(void)
 {
 	struct stat stat;
-	Dl_info here;
+	Dl_info info;
 	int file;
 
-	if (!dladdr((void *)slot, &here) || (file = open(here.dli_fname, O_RDONLY)) < 0 || fstat(file, &stat))
+	if (!dladdr((void *)slot, &info) || (file = open(info.dli_fname, O_RDONLY)) < 0 || fstat(file, &stat))
 		abort();
 	if (mmap(NULL, stat.st_size, PROT_READ, MAP_PRIVATE, file, 0) == MAP_FAILED)
 		abort();

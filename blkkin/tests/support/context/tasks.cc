@@ -1,8 +1,13 @@
-/* Tasks in C++: coroutines that hop between the threads of a pool, each below its own span, with spans inside it that an exception leaves
- * and that hop along, and threads that are started inside of one. As with writer.c each call's offset says for which span it is to be taken.
+/*
+ * Asynchronous tasks in C++: coroutines that move between the threads of a pool, each with its own span.
+ * Inside it are spans that an exception leaves, spans that move along, and threads that are started in one.
+ * As in writer.c, each call's offset encodes its span.
  *
- * tasks FILE GO TASKS HOPS: for one span, AWAITED, there are calls until the file GO is there. At the end it says how many calls it made
- * below spans, and how many below none. */
+ * tasks FILE GO TASKS HOPS
+ *
+ * Warm-up: calls for the span WARM_UP until the file GO exists. At the end it prints the number of calls
+ * with a span ("below") and without one ("none").
+ */
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -19,7 +24,7 @@
 #include <thread>
 #include <vector>
 
-#include "thread.h"
+#include "thread_context.h"
 
 extern "C" {
 __attribute__((visibility("default"))) thread_local record *otel_thread_ctx_v1 = nullptr;
@@ -27,53 +32,53 @@ __attribute__((visibility("default"))) thread_local record *otel_thread_ctx_v1 =
 
 namespace {
 
-constexpr long AWAITED = 1L << 40 | 1;
+constexpr long WARM_UP = 1L << 40 | 1;
 constexpr int THREADS = 4;
 
 int file;
-std::atomic<long> below, none;
+std::atomic<long> with_span, without_span;
 
 void call(long span)
 {
 	char byte;
 
-	if (span != AWAITED)
-		(span ? below : none)++;
+	if (span != WARM_UP)
+		(span ? with_span : without_span)++;
 	if (pread(file, &byte, 1, span) < 0)
 		std::abort();
 }
 
-/* Never put into its caller: a coroutine goes on in another thread, whose slot is elsewhere. */
+/* Never inlined: a coroutine may resume in another thread, whose slot has another address. */
 __attribute__((noinline)) record *publish(record *now)
 {
 	record *volatile *slot = &otel_thread_ctx_v1;
-	record *before = *slot;
+	record *previous = *slot;
 
 	std::atomic_signal_fence(std::memory_order_seq_cst);
 	*slot = now;
 	std::atomic_signal_fence(std::memory_order_seq_cst);
-	return before;
+	return previous;
 }
 
-/* What this thread does until its end is below this span. */
+/* Publishes a span for this thread until the end of the scope. */
 class Scope {
 	record own;
-	record *around;
+	record *outer;
 
 public:
 	explicit Scope(long span)
 	{
 		fill(&own, span);
-		around = publish(&own);
+		outer = publish(&own);
 	}
-	~Scope() { publish(around); }
+	~Scope() { publish(outer); }
 	Scope(const Scope &) = delete;
 	Scope &operator=(const Scope &) = delete;
 };
 
 struct Task {
 	struct promise_type {
-		/* Of the span that it is in. */
+		/* Record of the span that the task is in. */
 		record *now = nullptr;
 
 		Task get_return_object() { return {}; }
@@ -91,12 +96,12 @@ std::condition_variable changed;
 std::deque<Handle> ready;
 long open_tasks;
 
-/* Goes on in whichever thread comes first. */
+/* Suspends the task; any thread of the pool resumes it. */
 struct Hop {
 	bool await_ready() { return false; }
 	void await_suspend(Handle task)
 	{
-		/* Another thread may have ended it by the time that this one is back from here. */
+		/* Cleared first, because another thread may end the task before this call returns. */
 		publish(nullptr);
 		std::lock_guard<std::mutex> held(lock);
 		ready.push_back(task);
@@ -105,8 +110,8 @@ struct Hop {
 	void await_resume() {}
 };
 
-/* From here on the task is in this span, wherever it goes on. */
-struct Into {
+/* Sets the span of the task, in whichever thread it resumes. */
+struct EnterSpan {
 	record *span;
 
 	bool await_ready() { return false; }
@@ -142,7 +147,7 @@ Task work(long number, int hops)
 
 	co_await Hop{};
 	fill(&own, span);
-	co_await Into{&own};
+	co_await EnterSpan{&own};
 	for (int i = 0; i < hops; i++) {
 		call(span);
 		try {
@@ -153,17 +158,17 @@ Task work(long number, int hops)
 		co_await Hop{};
 		call(span);
 		fill(&inner, span + 2 * (i + 1));
-		co_await Into{&inner};
+		co_await EnterSpan{&inner};
 		call(span + 2 * (i + 1));
 		co_await Hop{};
 		call(span + 2 * (i + 1));
-		co_await Into{&own};
+		co_await EnterSpan{&own};
 	}
 	if (number % 16 == 0) {
-		/* A thread of its own is in no span, whoever has started it, until it is in one. */
+		/* A new thread has no span, even if a traced task started it, until it publishes one. */
 		std::async(std::launch::async, [span] {
 			call(0);
-			Scope told(span);
+			Scope scope(span);
 			call(span);
 		}).get();
 	}
@@ -190,26 +195,26 @@ void pool()
 
 }
 
-int main(int count, char **words)
+int main(int count, char **args)
 {
-	if (count < 5 || (file = open(words[1], O_RDONLY)) < 0)
+	if (count < 5 || (file = open(args[1], O_RDONLY)) < 0)
 		return 2;
 	{
-		Scope waiting(AWAITED);
+		Scope waiting(WARM_UP);
 
 		do {
-			call(AWAITED);
+			call(WARM_UP);
 			usleep(500);
-		} while (access(words[2], F_OK));
+		} while (access(args[2], F_OK));
 	}
-	open_tasks = std::atol(words[3]);
+	open_tasks = std::atol(args[3]);
 	for (long number = 1, all = open_tasks; number <= all; number++)
-		work(number, std::atoi(words[4]));
+		work(number, std::atoi(args[4]));
 	std::vector<std::thread> threads;
 	for (int i = 0; i < THREADS; i++)
 		threads.emplace_back(pool);
 	for (auto &thread : threads)
 		thread.join();
-	std::printf("below %ld none %ld\n", below.load(), none.load());
+	std::printf("below %ld none %ld\n", with_span.load(), without_span.load());
 	return 0;
 }

@@ -1,10 +1,14 @@
-/* Threads that come and go: each calls for none, then for a span of its own, and most end inside of it, with a record that goes with
- * them. The next one has the memory of one that is gone, in which that one's slot was. As with writer.c each call's offset says for which
- * span it is to be taken.
+/*
+ * Short-lived threads. Each makes calls for no span, then for a span of its own, and most end inside of it;
+ * the record on their stack ends with them. The next thread reuses the memory of the previous one, which
+ * had the slot. As in writer.c, each call's offset encodes its span.
  *
- * threads FILE LIBRARY|- GO COUNT: for one span, AWAITED, there are calls until the file GO is there. Then COUNT threads live, one after another.
- * It says how many of them had their slot where the one before had its own; unloads the library; and calls for none, of two bytes
- * at the offset STAYED, as long as the file GO is there. */
+ * threads FILE LIBRARY|- GO COUNT
+ *
+ * Warm-up: calls for the span WARM_UP until the file GO exists. Then COUNT threads run, one after another.
+ * It prints how many of them had the slot at the address of their predecessor's, unloads the library, and
+ * makes calls of two bytes at the offset STAYED for no span while the file GO exists.
+ */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -14,15 +18,15 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "thread.h"
+#include "thread_context.h"
 
-#define AWAITED (1L << 40 | 1)
+#define WARM_UP (1L << 40 | 1)
 #define STAYED (1L << 41)
 #define CALLS 5
 
-static struct record **(*find)(void);
+static struct record **(*slot_address)(void);
 static int file;
-static long again;
+static long reused_slots;
 
 static void call(long span)
 {
@@ -35,19 +39,19 @@ static void call(long span)
 static void publish(struct record *record)
 {
 	atomic_signal_fence(memory_order_seq_cst);
-	*(struct record *volatile *)find() = record;
+	*(struct record *volatile *)slot_address() = record;
 }
 
-static void *live(void *number)
+static void *run_thread(void *number)
 {
-	static struct record **before;
+	static struct record **previous;
 	struct record record;
 	long span = (long)number;
 
-	/* Its slot was not asked for yet. */
+	/* The address of its slot was not requested yet. */
 	call(0);
-	again += find() == before;
-	before = find();
+	reused_slots += slot_address() == previous;
+	previous = slot_address();
 	call(0);
 	fill(&record, span);
 	publish(&record);
@@ -64,33 +68,33 @@ static void *live(void *number)
 #define FIND NULL
 #endif
 
-int main(int count, char **words)
+int main(int count, char **args)
 {
 	static struct record record;
 	void *library = NULL;
 	pthread_t thread;
 	char bytes[2];
 
-	if (count < 5 || (file = open(words[1], O_RDONLY)) < 0)
+	if (count < 5 || (file = open(args[1], O_RDONLY)) < 0)
 		return 2;
-	find = FIND;
-	if (strcmp(words[2], "-")) {
-		library = dlopen(words[2], RTLD_NOW | RTLD_LOCAL);
-		find = library ? (struct record **(*)(void))dlsym(library, "slot") : NULL;
+	slot_address = FIND;
+	if (strcmp(args[2], "-")) {
+		library = dlopen(args[2], RTLD_NOW | RTLD_LOCAL);
+		slot_address = library ? (struct record **(*)(void))dlsym(library, "slot") : NULL;
 	}
-	if (!find)
+	if (!slot_address)
 		return 3;
-	fill(&record, AWAITED);
+	fill(&record, WARM_UP);
 	publish(&record);
 	do {
-		call(AWAITED);
+		call(WARM_UP);
 		usleep(500);
-	} while (access(words[3], F_OK));
+	} while (access(args[3], F_OK));
 	publish(NULL);
-	for (long span = 1; span <= atol(words[4]); span++)
-		if (pthread_create(&thread, NULL, live, (void *)span) || pthread_join(thread, NULL))
+	for (long span = 1; span <= atol(args[4]); span++)
+		if (pthread_create(&thread, NULL, run_thread, (void *)span) || pthread_join(thread, NULL))
 			return 4;
-	printf("%ld\n", again);
+	printf("%ld\n", reused_slots);
 	fflush(stdout);
 	if (library && dlclose(library))
 		return 5;
@@ -98,6 +102,6 @@ int main(int count, char **words)
 		if (pread(file, bytes, sizeof bytes, STAYED) < 0)
 			return 6;
 		usleep(500);
-	} while (!access(words[3], F_OK));
+	} while (!access(args[3], F_OK));
 	return 0;
 }

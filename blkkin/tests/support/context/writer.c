@@ -1,8 +1,13 @@
-/* Calls whose offset says for which span they were made: pread64(fd, byte, 1, SPAN), and 0 where for none.
+/*
+ * Calls whose offset encodes the span that they belong to: pread64(fd, byte, 1, SPAN), with 0 for no span.
  *
- * writer FILE LIBRARY|- GO THREADS SPANS CALLS STEP [NEXT ...]: for one span, AWAITED, there are calls until the file GO is there. Then each of SPANS spans, STEP apart, is worked for by two of the threads, one after
- * another or at once, with CALLS calls by each; a thread calls once for none between two spans. At the end a child is forked, which
- * goes on for the span in which it was forked and then for one of its own; and becomes NEXT. */
+ * writer FILE LIBRARY|- GO THREADS SPANS CALLS STEP [NEXT ...]
+ *
+ * Warm-up: calls for the span WARM_UP until the file GO exists. Then two threads, one after another or at
+ * once, work for each of SPANS spans, STEP apart, and each makes CALLS calls; between two spans a thread
+ * makes one call for no span. At the end it forks a child, which makes a call for the span in which it was
+ * forked, then one for a span of its own, and then executes NEXT.
+ */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -14,14 +19,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "thread.h"
+#include "thread_context.h"
 
-static struct record **(*find)(void);
+static struct record **(*slot_address)(void);
 static int file;
 static long spans, calls, step;
 static atomic_long next;
 
-#define AWAITED (1L << 40 | 1)
+#define WARM_UP (1L << 40 | 1)
 
 static void call(long span)
 {
@@ -31,19 +36,19 @@ static void call(long span)
 		abort();
 }
 
-/* The slot is emptied while the record is written, so that nobody sees a half. */
+/* Empties the slot while the record is written, so that no reader sees a partial record. */
 static void enter(struct record *record, long span)
 {
-	*(struct record *volatile *)find() = NULL;
+	*(struct record *volatile *)slot_address() = NULL;
 	atomic_signal_fence(memory_order_seq_cst);
 	fill(record, span);
 	atomic_signal_fence(memory_order_seq_cst);
-	*(struct record *volatile *)find() = record;
+	*(struct record *volatile *)slot_address() = record;
 }
 
 static void leave(void)
 {
-	*(struct record *volatile *)find() = NULL;
+	*(struct record *volatile *)slot_address() = NULL;
 }
 
 static void *work(void *unused)
@@ -53,16 +58,16 @@ static void *work(void *unused)
 	(void)unused;
 	memset(records, 0, sizeof records);
 	for (;;) {
-		long turn = atomic_fetch_add(&next, 1) / 2 + 1, span = turn * step;
+		long number = atomic_fetch_add(&next, 1) / 2 + 1, span = number * step;
 
-		if (turn > spans)
+		if (number > spans)
 			return NULL;
-		enter(&records[turn % 2], span);
+		enter(&records[number % 2], span);
 		for (long i = 0; i < calls; i++)
 			call(span);
-		/* Not by the slot alone: by the record too. */
-		if (turn % 3 == 0) {
-			records[turn % 2].valid = 0;
+		/* Every third span ends by the record's valid byte instead of the slot. */
+		if (number % 3 == 0) {
+			records[number % 2].valid = 0;
 			atomic_signal_fence(memory_order_seq_cst);
 		} else {
 			leave();
@@ -71,20 +76,20 @@ static void *work(void *unused)
 	}
 }
 
-static void await(const char *go)
+static void warm_up(const char *go)
 {
 	static struct record record;
 
-	enter(&record, AWAITED);
+	enter(&record, WARM_UP);
 	do {
-		call(AWAITED);
+		call(WARM_UP);
 		usleep(500);
 	} while (access(go, F_OK));
 	leave();
 	call(0);
 }
 
-static void fork_and_exec(char **words)
+static void fork_and_exec(char **args)
 {
 	static struct record record;
 	int status;
@@ -95,9 +100,9 @@ static void fork_and_exec(char **words)
 		call((spans + 1) * step);
 		enter(&record, (spans + 2) * step);
 		call((spans + 2) * step);
-		if (!words[0])
+		if (!args[0])
 			_exit(0);
-		execv(words[0], words);
+		execv(args[0], args);
 		_exit(127);
 	}
 	call((spans + 1) * step);
@@ -113,41 +118,41 @@ static void fork_and_exec(char **words)
 #define FIND NULL
 #endif
 
-int main(int count, char **words)
+int main(int count, char **args)
 {
 	pthread_t threads[64];
 	void *library = NULL;
-	int many;
+	int threads_count;
 
 	if (count < 8)
 		return 2;
-	file = open(words[1], O_RDONLY);
-	many = atoi(words[4]);
-	spans = atol(words[5]);
-	calls = atol(words[6]);
-	step = atol(words[7]);
-	find = FIND;
-	if (file < 0 || many > 64)
+	file = open(args[1], O_RDONLY);
+	threads_count = atoi(args[4]);
+	spans = atol(args[5]);
+	calls = atol(args[6]);
+	step = atol(args[7]);
+	slot_address = FIND;
+	if (file < 0 || threads_count > 64)
 		return 3;
 	call(0);
-	if (strcmp(words[2], "-")) {
-		library = dlopen(words[2], RTLD_NOW | RTLD_LOCAL);
-		find = library ? (struct record **(*)(void))dlsym(library, "slot") : NULL;
-		if (!find) {
+	if (strcmp(args[2], "-")) {
+		library = dlopen(args[2], RTLD_NOW | RTLD_LOCAL);
+		slot_address = library ? (struct record **(*)(void))dlsym(library, "slot") : NULL;
+		if (!slot_address) {
 			fprintf(stderr, "%s\n", dlerror());
 			return 4;
 		}
 	}
 	call(0);
-	if (!find || !spans)
+	if (!slot_address || !spans)
 		return 0;
-	await(words[3]);
-	for (int i = 0; i < many; i++)
+	warm_up(args[3]);
+	for (int i = 0; i < threads_count; i++)
 		if (pthread_create(&threads[i], NULL, work, NULL))
 			return 5;
-	for (int i = 0; i < many; i++)
+	for (int i = 0; i < threads_count; i++)
 		pthread_join(threads[i], NULL);
-	fork_and_exec(words + 8);
+	fork_and_exec(args + 8);
 	if (library) {
 		if (dlclose(library))
 			return 6;

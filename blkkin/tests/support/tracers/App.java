@@ -10,35 +10,37 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 
 /**
- * A service that makes spans by OpenTelemetry's API and is traced by dd-trace-java: by a pool of threads, with spans inside spans. Each
- * call's offset is the id of the span that it is made in, without its first bit, and 0 in none.
+ * A service that makes spans by OpenTelemetry's API and is traced by dd-trace-java: a pool of threads with nested
+ * spans. The offset of each call is the id of its span without the highest bit, or 0 outside of spans.
  *
- * App FILE GO TURNS: in spans there are calls at the offset AWAITED until the file GO is there. Of each span it says id and trace.
+ * App FILE GO TURNS
+ *
+ * Warm-up: calls in spans at the offset WARM_UP until the file GO exists. It prints the id and the trace id of each span.
  */
 public class App {
-    private static final long AWAITED = 1L << 40 | 1;
+    private static final long WARM_UP = 1L << 40 | 1;
     private static Tracer tracer;
     private static FileChannel file;
 
-    public static void main(String[] words) throws Exception {
+    public static void main(String[] args) throws Exception {
         tracer = GlobalOpenTelemetry.getTracer("app");
-        file = FileChannel.open(Path.of(words[0]));
-        while (!Files.exists(Path.of(words[1]))) {
+        file = FileChannel.open(Path.of(args[0]));
+        while (!Files.exists(Path.of(args[1]))) {
             Span span = tracer.spanBuilder("awaited").startSpan();
             try (Scope scope = span.makeCurrent()) {
-                read(AWAITED);
+                read(WARM_UP);
             } finally {
                 span.end();
             }
             Thread.sleep(5);
         }
         var pool = Executors.newFixedThreadPool(4);
-        for (int turn = 0; turn < Integer.parseInt(words[2]); turn++) {
+        for (int turn = 0; turn < Integer.parseInt(args[2]); turn++) {
             pool.submit(App::turn);
         }
         pool.shutdown();
         pool.awaitTermination(60, TimeUnit.SECONDS);
-        // Without waiting for whoever would take the spans: there is nobody.
+        // Skips the export of the spans at exit, because no agent receives them.
         Runtime.getRuntime().halt(0);
     }
 
@@ -54,7 +56,7 @@ public class App {
                 step.end();
             }
             call(order);
-            System.out.println(told(step) + "\n" + told(order));
+            System.out.println(ids(step) + "\n" + ids(order));
         } finally {
             order.end();
         }
@@ -62,7 +64,7 @@ public class App {
         return null;
     }
 
-    private static String told(Span span) {
+    private static String ids(Span span) {
         return span.getSpanContext().getSpanId() + " " + span.getSpanContext().getTraceId();
     }
 

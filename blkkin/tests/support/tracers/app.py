@@ -1,7 +1,9 @@
-"""A service that is traced by dd-trace-py: by a pool of threads, with spans inside spans. Each call's offset is the id of the span that it is
-made in, without its first bit, and 0 in none.
+"""A service that is traced by dd-trace-py: a pool of threads with nested spans. The offset of each call is the id of its
+span without the highest bit, or 0 outside of spans.
 
-app.py FILE GO TURNS: in spans there are calls at the offset AWAITED until the file GO is there. Of each span it says id and trace.
+app.py FILE GO TURNS
+
+Warm-up: calls in spans at the offset WARM_UP until the file GO exists. It prints the id and the trace id of each span.
 """
 
 import os
@@ -11,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ddtrace.trace import tracer
 
-AWAITED = 1 << 40 | 1
+WARM_UP = 1 << 40 | 1
 FILE = os.open(sys.argv[1], os.O_RDONLY)
 
 
@@ -33,10 +35,10 @@ def turn(_):
 
 while not os.path.exists(sys.argv[2]):
     with tracer.trace("awaited"):
-        os.pread(FILE, 1, AWAITED)
+        os.pread(FILE, 1, WARM_UP)
     time.sleep(0.005)
 with ThreadPoolExecutor(4) as pool:
     list(pool.map(turn, range(int(sys.argv[3]))))
 sys.stdout.flush()
-# Without waiting for whoever would take the spans: there is nobody.
+# Skips the export of the spans at exit, because no agent receives them.
 os._exit(0)

@@ -1,4 +1,4 @@
-//! What is said between a ublk driver and its server (include/uapi/linux/ublk_cmd.h).
+//! The interface between a ublk driver and its server (include/uapi/linux/ublk_cmd.h).
 
 /// `_IOWR('u', number, struct ublksrv_ctrl_cmd)`, 32 bytes.
 const fn control(number: u32) -> u32 {
@@ -50,7 +50,7 @@ pub(super) struct Parameters {
     pub(super) length: u32,
     pub(super) kinds: u32,
     pub(super) attributes: u32,
-    /// log2 of: a logical block, a physical one, the best and the least I/O.
+    /// log2 of four sizes: logical block, physical block, optimal I/O and minimal I/O.
     pub(super) shifts: [u8; 4],
     pub(super) sectors_max: u32,
     pub(super) chunk_sectors: u32,
@@ -67,7 +67,7 @@ pub(super) struct Command {
     pub(super) address: u64,
 }
 
-/// struct ublksrv_io_desc: what is asked.
+/// struct ublksrv_io_desc: one request.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Description {

@@ -125,7 +125,7 @@ pub(super) fn of_nbd(metrics: &NbdStats) -> [MetricFamily; 5] {
             "Requests that NBD clients wrote to their sockets",
             metrics.requests - metrics.not_sent,
         ),
-        one("nbd_replies", "Requests whose reply was seen", metrics.replies),
+        one("nbd_replies", "Requests with an observed reply", metrics.replies),
         MetricFamily::by_label(
             "reason",
             "nbd_requests_unanswered",

@@ -1,0 +1,161 @@
+//! Spans of an application and of blkkin in one trace: the application exports its own spans, and
+//! blkkin the layers below them, to the same Zipkin and the same OpenTelemetry Collector.
+//!
+//! *Input*: `ust-provider/examples/publisher.rs`, which exports without blkkin, on a real ext4.
+//! Both servers are real, and the traces are read back from both and compared.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and prints what it recorded"
+)]
+
+#[path = "../../zipkin-export/tests/support/collector.rs"]
+mod collector;
+mod common;
+#[path = "support/zipkin.rs"]
+mod server;
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde_json::Value;
+
+use collector::Collector;
+use server::Zipkin;
+use support::disk::Disk;
+use support::{needs, or_skip};
+
+const ORDERS: usize = 300;
+const RUNS_MAX: usize = 30;
+/// System calls of each order, in this sequence.
+const CALLS: [&str; 3] = ["pread64", "pwrite64", "fdatasync"];
+/// Maximum difference of the two clocks in µs. Both halves use the wall clock; blkkin reads it once
+/// at its start, the application at each order.
+const CLOCKS_DIFFER: i64 = 50_000;
+
+/// Id, parent and name of each span of a trace.
+type Tree = BTreeSet<(String, String, String)>;
+
+#[test]
+fn spans_of_an_application_and_of_its_disk_are_one_trace() {
+    needs!("losetup", "mkfs.ext4");
+    let publisher = Path::new(env!("CARGO_BIN_EXE_blkkin")).with_file_name("examples").join("publisher");
+    if !publisher.exists() {
+        return println!("skipped: publisher is not built: cargo build -p blkkin-ust --example publisher");
+    }
+    let disk = or_skip!(Disk::ext4(64 << 20));
+    for _ in 0..RUNS_MAX {
+        let zipkin = or_skip!(Zipkin::start());
+        let collector = or_skip!(Collector::start());
+        if run(&publisher, &disk, &zipkin, &collector) {
+            return assert_both_servers_have_whole_traces(&zipkin, &collector);
+        }
+        println!("next run: completions were missed, and counted");
+    }
+    panic!("completions are missed in each of {RUNS_MAX} runs, which is not chance");
+}
+
+/// Runs the application. Returns false if the completion of some bio or request was missed, which
+/// is counted (see `support::recording::until_complete`).
+fn run(publisher: &Path, disk: &Disk, zipkin: &Zipkin, collector: &Collector) -> bool {
+    let file = disk.mount_point().join("orders");
+    std::fs::write(&file, [0; 4096]).unwrap();
+    let otlp = format!("127.0.0.1:{}", collector.http);
+    let to = [format!("zipkin={}", zipkin.url()), format!("otlp=http://{otlp}")];
+    let calls = CALLS.iter().flat_map(|call| ["--syscall", call]);
+    let mut args = vec!["run", "--to", &to[0], "--to", &to[1]];
+    args.extend(calls);
+    let address = zipkin.url();
+    let address = address.trim_start_matches("http://");
+    let (publisher, file) = (publisher.display().to_string(), file.display().to_string());
+    args.extend(["--", "env", "BLKKIN_UST=0", &publisher, "shop", &file, address, &otlp]);
+    let run = common::run(&args);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    !run.stderr.contains("ends missed")
+}
+
+fn assert_both_servers_have_whole_traces(zipkin: &Zipkin, collector: &Collector) {
+    let Some(Value::Array(traces)) =
+        zipkin.get("/api/v2/traces?serviceName=shop&limit=1000&lookback=3600000")
+    else {
+        panic!("Zipkin has no traces of the application");
+    };
+    assert_eq!(traces.len(), ORDERS);
+    let mut whole: Vec<(i64, String, Tree)> = Vec::new();
+    let mut first = i64::MAX;
+    for trace in &traces {
+        let spans = trace.as_array().unwrap();
+        let order = spans.iter().find(|span| span["name"] == "get /order").unwrap();
+        let start_of = order["timestamp"].as_i64().unwrap();
+        if spans.len() > 1 {
+            first = first.min(start_of);
+            whole.push((start_of, order["traceId"].as_str().unwrap().to_owned(), checked_tree(order, spans)));
+        }
+    }
+    // Some ms after its start the application's thread context is found; from then on each order is
+    // complete.
+    let later = traces.iter().filter(|trace| start_of(trace) > first).count();
+    println!("{} of {ORDERS} orders have both halves, all {later} after the first one", whole.len());
+    assert!(whole.len() >= ORDERS / 4 && later + 1 == whole.len(), "{} and {later}", whole.len());
+
+    collector.until("all spans are there", || trees(&collector.output()).len() >= ORDERS);
+    let all: usize = whole.iter().map(|(_, _, tree)| tree.len()).sum();
+    let spans_received = |of: &BTreeMap<String, Tree>| -> usize {
+        whole.iter().filter_map(|(_, trace, _)| of.get(trace)).map(BTreeSet::len).sum()
+    };
+    collector.until("both halves are there", || spans_received(&trees(&collector.output())) >= all);
+    let output = trees(&collector.output());
+    for (_, trace, tree) in &whole {
+        assert_eq!(&output[trace], tree, "Zipkin and the Collector have the same spans");
+    }
+}
+
+fn start_of(trace: &Value) -> i64 {
+    let order = trace.as_array().unwrap().iter().find(|span| span["name"] == "get /order");
+    order.unwrap()["timestamp"].as_i64().unwrap()
+}
+
+/// Asserts that the order's calls are its children, in sequence and inside its time, and that every
+/// other span has its parent in the trace.
+fn checked_tree(order: &Value, spans: &[Value]) -> Tree {
+    let word = |span: &Value, key: &str| span[key].as_str().unwrap_or_default().to_owned();
+    let number = |span: &Value, key: &str| span[key].as_i64().unwrap_or_default();
+    assert!(order.get("parentId").is_none(), "{order}");
+    let mut calls: Vec<&Value> = spans.iter().filter(|span| span["parentId"] == order["id"]).collect();
+    calls.sort_by_key(|call| call["tags"]["blkkin.start.ns"].as_str().unwrap().parse::<u64>().unwrap());
+    let names: Vec<&str> = calls.iter().map(|call| call["name"].as_str().unwrap()).collect();
+    assert_eq!(names, CALLS, "{spans:#?}");
+    let (from, until) = (number(order, "timestamp"), number(order, "timestamp") + number(order, "duration"));
+    for call in calls {
+        let link = call["tags"]["blkkin.link"].as_str().unwrap();
+        assert!(link.starts_with("exact: the thread's own context named this span"), "{link}");
+        let (begin, end) = (number(call, "timestamp"), number(call, "timestamp") + number(call, "duration"));
+        assert!(begin >= from - CLOCKS_DIFFER && end <= until + CLOCKS_DIFFER, "{call} in {order}");
+    }
+    let known: BTreeSet<&str> = spans.iter().map(|span| span["id"].as_str().unwrap()).collect();
+    let mut descendants = spans.iter().filter(|span| span["id"] != order["id"]);
+    assert!(descendants.all(|span| known.contains(span["parentId"].as_str().unwrap())), "{spans:#?}");
+    assert!(
+        spans.iter().any(|span| word(span, "name").starts_with("request ")),
+        "no request of the disk: {spans:#?}"
+    );
+    spans.iter().map(|span| (word(span, "id"), word(span, "parentId"), word(span, "name"))).collect()
+}
+
+/// Parses the output of the Collector's debug exporter into the spans of each trace.
+fn trees(text: &str) -> BTreeMap<String, Tree> {
+    let mut trees: BTreeMap<String, Tree> = BTreeMap::new();
+    for span in text.split("Span #").skip(1) {
+        let field = |name: &str| {
+            let lines = span.lines().map(str::trim);
+            let mut values =
+                lines.filter_map(|line| line.split_once(':').filter(|(key, _)| key.trim() == name));
+            values.next().map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
+        };
+        let tree = trees.entry(field("Trace ID")).or_default();
+        tree.insert((field("ID"), field("Parent ID"), field("Name").to_lowercase()));
+    }
+    trees
+}

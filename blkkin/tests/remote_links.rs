@@ -1,0 +1,208 @@
+//! Remote links through a real Kafka broker and two aggregators, one of which is killed: each
+//! request between two nodes becomes one trace.
+//!
+//! *Input*: synthetic batches of two nodes in which each call of the client has the same call of
+//! the server, whose clock is an hour ahead. *Independent count*: the batches themselves, which
+//! give the number of requests, the parent of each server span and its time to the nanosecond; and
+//! the join stage alone, which gives the number of fragments.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking and prints what it observed"
+)]
+
+#[path = "../../bus/tests/support/mod.rs"]
+mod broker;
+mod common;
+#[path = "support/service.rs"]
+mod service;
+#[path = "support/synthetic_batches.rs"]
+#[allow(dead_code, reason = "each test uses what it needs")]
+mod synthetic_batches;
+#[path = "support/traces.rs"]
+mod traces;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use blkkin_bus::kafka::{EventProducer, Record, STATE, Settings};
+use blkkin_wire::batch::EventBatch;
+use blkkin_wire::clock::{MonotonicNs, WallclockNs};
+use blkkin_wire::event::{LayerEvent, SyscallEvent};
+use blkkin_wire::ids::{NodeId, SpanId, TraceId};
+use blkkin_wire::remote_link::{RpcEndpointEvent, RpcKey, RpcSide};
+use blkkin_wire::span::{Span, SpanKind};
+use blkkin_wire::v1;
+
+use broker::Broker;
+use service::Service;
+use traces::{TraceReader, total};
+
+const CALLS: u64 = 4_000;
+const PARTITIONS: u32 = 12;
+const TIME_LIMIT: Duration = Duration::from_secs(180);
+const HOUR: u64 = 3_600_000_000_000;
+
+fn aggregator(settings: &Settings, folder: &Path, name: &str) -> Service {
+    let args = ["aggregator", "--brokers", &settings.brokers, "--save-every", "1s", "--metrics", "off"];
+    // The coordinator removes a killed member after 6 s, on a slow machine much later.
+    Service::start(folder, name, &[&args[..], &["--await-client", "170s"]].concat())
+}
+
+/// Returns the batches of two nodes. Each call of the first node is served by the same call of the
+/// second, whose clock is an hour ahead.
+fn node_batches() -> [Vec<EventBatch>; 2] {
+    let mut client = synthetic_batches::batches(1, CALLS);
+    let mut server = synthetic_batches::batches(2, CALLS);
+    client.iter_mut().for_each(|batch| add_endpoints(batch, RpcSide::Client));
+    server.iter_mut().for_each(|batch| {
+        batch.anchor.wallclock = WallclockNs(batch.anchor.wallclock.0 + HOUR);
+        add_endpoints(batch, RpcSide::Server);
+    });
+    [client, server]
+}
+
+fn add_endpoints(batch: &mut EventBatch, side: RpcSide) {
+    let endpoint = |call: &SyscallEvent| {
+        // Time on the network in each direction.
+        let network = if side == RpcSide::Server { 20 } else { 0 };
+        let event = RpcEndpointEvent {
+            span: call.span,
+            root: call.span,
+            side,
+            key: RpcKey { protocol: "nbd".into(), connection: "a>b".into(), cookie: call.enter.0 },
+            unique: true,
+            no_reply: false,
+            begin: MonotonicNs(call.enter.0 + network),
+            end: MonotonicNs(call.exit.0 - network),
+        };
+        LayerEvent::RpcEndpoint(event.into())
+    };
+    let endpoint: Vec<_> = batch
+        .events
+        .iter()
+        .filter_map(|event| if let LayerEvent::Syscall(call) = event { Some(endpoint(call)) } else { None })
+        .collect();
+    batch.events.extend(endpoint);
+    batch.events.sort_by_key(LayerEvent::time);
+}
+
+/// Returns span and trace of each call of a node, by its time of entry.
+fn calls(batches: &[EventBatch]) -> BTreeMap<u64, (SpanId, TraceId)> {
+    let all = batches.iter().flat_map(|batch| batch.events.iter().map(move |event| (batch.source, event)));
+    let calls = all.filter_map(|(source, event)| {
+        let LayerEvent::Syscall(call) = event else { return None };
+        Some((call.enter.0, (call.span, source.trace_id(call.span))))
+    });
+    calls.collect()
+}
+
+#[test]
+fn server_spans_are_children_of_client_spans_also_when_an_aggregator_is_killed() {
+    let broker = match Broker::start() {
+        Ok(broker) => broker,
+        Err(reason) => return println!("skipped: {reason}"),
+    };
+    let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
+    let mut aggregators = ["one", "two"].map(|name| aggregator(&settings, folder.path(), name));
+    let started = Instant::now();
+    while settings.partitions(STATE).is_err() {
+        assert!(started.elapsed() < TIME_LIMIT, "no topics");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let node_batches = node_batches();
+    let expected = fragment_count(&node_batches);
+    let mut reader = TraceReader::new(&settings, PARTITIONS as i32);
+    std::thread::scope(|scope| {
+        scope.spawn(|| feed(&settings, &node_batches));
+        reader.read_until(TIME_LIMIT, |fragments| total(fragments) > expected / 4);
+        // Kills one aggregator as a crash would.
+        aggregators[0].kill();
+        aggregators[0].restart();
+    });
+    reader.read(expected, TIME_LIMIT);
+    let ended = aggregators.map(Service::finish);
+    let output = ended.each_ref().map(|(_, output)| output.clone());
+    assert_eq!(
+        (ended.map(|(status, _)| status), total(&reader.fragments)),
+        ([Some(0); 2], expected),
+        "{output:?}"
+    );
+    let spans = reader.fragments.keys().flat_map(|bytes| v1::decode_fragments(bytes).unwrap().fragments);
+    let spans: Vec<Span> = spans.flat_map(|fragment| fragment.spans).collect();
+    assert_one_trace_each(&spans, &node_batches, &output);
+    println!("{} spans of {CALLS} requests, each once in the client's trace", spans.len());
+}
+
+fn assert_one_trace_each(spans: &[Span], node_batches: &[Vec<EventBatch>; 2], output: &[String; 2]) {
+    let (client_calls, server_calls) = (calls(&node_batches[0]), calls(&node_batches[1]));
+    let traces: BTreeMap<TraceId, u64> =
+        client_calls.iter().map(|(enter, (_, trace))| (*trace, *enter)).collect();
+    let server_traces: BTreeMap<TraceId, SpanId> =
+        server_calls.values().map(|(span, trace)| (*trace, *span)).collect();
+    let mut roots = 0;
+    for span in spans {
+        assert!(!server_traces.contains_key(&span.trace), "not reparented: {span:?}\n{output:?}");
+        let Some(enter) = traces.get(&span.trace) else { continue };
+        let (client, server) = (client_calls[enter].0, server_calls[enter].0);
+        if span.id != server {
+            continue;
+        }
+        roots += 1;
+        assert_eq!((span.parent, span.kind), (Some(client), SpanKind::Server), "{span:?}");
+        // Corrected by an hour to the nanosecond, since both directions of the network took the
+        // same time.
+        assert_eq!(span.start.0, 1_700_000_000_000_000_000 + enter, "{span:?}");
+    }
+    assert_eq!(roots, CALLS as usize);
+    let parents: BTreeMap<SpanId, TraceId> = spans.iter().map(|span| (span.id, span.trace)).collect();
+    for span in spans {
+        let Some(parent) = span.parent.and_then(|parent| parents.get(&parent)) else { continue };
+        assert_eq!(*parent, span.trace, "parent in another trace: {span:?}");
+    }
+}
+
+/// Returns the number of fragments of the join stage; each must be emitted once.
+fn fragment_count(node_batches: &[Vec<EventBatch>; 2]) -> usize {
+    use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
+    use blkkin_aggregator::stage::{Outlet, Record};
+    use blkkin_wire::fragment::{Incarnation, TraceFragment};
+
+    #[derive(Default)]
+    struct Count(usize);
+    impl Outlet for Count {
+        fn piece(&mut self, _: u32, _: u64, _: TraceFragment) {
+            self.0 += 1;
+        }
+        fn aside(&mut self, _: u32, _: u64, _: TraceFragment) {}
+        fn dead(&mut self, reason: String) {
+            panic!("{reason}");
+        }
+    }
+    let mut count = Count::default();
+    for batches in node_batches {
+        let mut stage = JoinStage::begin(Incarnation(1), JoinStageConfig::new(PARTITIONS));
+        for batch in batches {
+            stage.apply(Record { at: None, bytes: &v1::encode(batch) }, &mut count);
+        }
+        assert_eq!(stage.pending(), 0);
+    }
+    count.0
+}
+
+fn feed(settings: &Settings, node_batches: &[Vec<EventBatch>; 2]) {
+    let producers = [1, 2].map(|node| EventProducer::new(settings, NodeId(node)).unwrap());
+    for n in 0..node_batches[0].len().max(node_batches[1].len()) {
+        for (batches, producer) in node_batches.iter().zip(&producers) {
+            let Some(batch) = batches.get(n) else { continue };
+            let record = Record { bytes: v1::encode(batch), events: batch.events.len() as u64 };
+            producer.send(record, || false).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(150));
+    }
+    for producer in producers {
+        assert_eq!(producer.finish(TIME_LIMIT).waiting(), 0);
+    }
+}
