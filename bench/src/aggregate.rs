@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::Duration;
 
-use blkkin_aggregator::stage::Outlet;
+use blkkin_aggregator::stage::StageOutput;
 use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::fragment::{FragmentOrigin, Incarnation, Stage, TraceFragment};
@@ -44,8 +44,8 @@ struct Records {
 
 const FROM: FragmentOrigin = FragmentOrigin { stage: Stage::Join, partition: 0, incarnation: Incarnation(1) };
 
-impl Outlet for Records {
-    fn piece(&mut self, partition: u32, number: u64, piece: TraceFragment) {
+impl StageOutput for Records {
+    fn fragment(&mut self, partition: u32, number: u64, piece: TraceFragment) {
         let record = self.open.entry(partition).or_insert_with(|| FragmentWriter::begin(FROM, number));
         record.push(&piece);
         if record.count().spans >= SPANS
@@ -55,9 +55,9 @@ impl Outlet for Records {
         }
     }
 
-    fn aside(&mut self, _: u32, _: u64, _: TraceFragment) {}
+    fn side_output(&mut self, _: u32, _: u64, _: TraceFragment) {}
 
-    fn dead(&mut self, _why: String) {}
+    fn dead_letter(&mut self, _why: String) {}
 }
 
 impl Records {
@@ -73,7 +73,7 @@ impl Records {
 
 /// Sends `calls` system calls with their block I/O through the stage.
 pub fn run(calls: u64) -> AggregateStats {
-    let mut stage = JoinStage::begin(Incarnation(1), JoinStageConfig::new(PARTITIONS));
+    let mut stage = JoinStage::new(Incarnation(1), JoinStageConfig::new(PARTITIONS));
     let (mut records, mut done) = (Records::default(), AggregateStats::default());
     let (mut entries, mut n, mut sequence) = (Entries::names(), 0, 0);
     while n < calls {
@@ -85,7 +85,7 @@ pub fn run(calls: u64) -> AggregateStats {
         done.events += events.len() as u64;
         let batch = batch(sequence, events, MonotonicNs((n + 1) * STEP));
         let started = processor_time();
-        stage.take(batch, &mut records);
+        stage.add_batch(batch, &mut records);
         if n == calls {
             records.end();
         }

@@ -19,8 +19,8 @@
 use std::hint::black_box;
 
 use blkkin_aggregator::join::{JoinConfig, Joiner};
+use blkkin_aggregator::spans::spans_of;
 use blkkin_aggregator::trace::Trace;
-use blkkin_aggregator::translate::spans;
 use blkkin_report::{Report, ReportConfig};
 use blkkin_tracer::attach::req_op::ReqOpTable;
 use blkkin_tracer::read::decode::decode;
@@ -205,7 +205,7 @@ pub fn stage_report(report: &mut Report, traces: &[Trace]) {
 /// Converts traces to spans.
 #[inline(never)]
 pub fn stage_spans(traces: &[Trace]) -> Vec<Span> {
-    traces.iter().flat_map(spans).collect()
+    traces.iter().flat_map(spans_of).collect()
 }
 
 /// Appends spans as JSON.

@@ -25,7 +25,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
-use blkkin_aggregator::stage::{Outlet, Record as Read};
+use blkkin_aggregator::stage::{Record as Read, StageOutput};
 use blkkin_bus::kafka::{DEAD, EVENTS, EventProducer, Record, STATE, Settings};
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::fragment::{Incarnation, TraceFragment};
@@ -66,14 +66,14 @@ fn start(settings: &Settings, folder: &Path, name: &str, more_args: &[&str]) -> 
 #[derive(Default)]
 struct Expected(FragmentCounts);
 
-impl Outlet for Expected {
-    fn piece(&mut self, _: u32, _: u64, piece: TraceFragment) {
+impl StageOutput for Expected {
+    fn fragment(&mut self, _: u32, _: u64, piece: TraceFragment) {
         traces::count(&mut self.0, &piece);
     }
-    fn aside(&mut self, _: u32, _: u64, piece: TraceFragment) {
+    fn side_output(&mut self, _: u32, _: u64, piece: TraceFragment) {
         panic!("{piece:?}");
     }
-    fn dead(&mut self, reason: String) {
+    fn dead_letter(&mut self, reason: String) {
         panic!("{reason}");
     }
 }
@@ -81,7 +81,7 @@ impl Outlet for Expected {
 fn expected(all: &[Vec<EventBatch>]) -> FragmentCounts {
     let mut expected = Expected::default();
     for batches in all {
-        let mut stage = JoinStage::begin(Incarnation(1), JoinStageConfig::new(PARTITIONS));
+        let mut stage = JoinStage::new(Incarnation(1), JoinStageConfig::new(PARTITIONS));
         for batch in batches {
             stage.apply(Read { at: None, bytes: &v1::encode(batch) }, &mut expected);
         }

@@ -149,7 +149,7 @@ fn each_kind_records_a_sync_equally_in_each_layer() {
             .find(|trace| trace.call().is_some_and(|call| call.call.name() == "fsync"));
         let sync = sync.unwrap();
         let shape = |trace: &blkkin_aggregator::trace::Trace| (trace.bios.len(), trace.requests.len());
-        (shape(sync), sync.causes.iter().map(|cause| shape(&cause.trace)).collect::<Vec<_>>())
+        (shape(sync), sync.waited_for.iter().map(|cause| shape(&cause.trace)).collect::<Vec<_>>())
     };
     // The first run loads the file system's bitmaps into memory.
     record_sync(AttachKind::TpBtf);

@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::path::Path;
 
-use blkkin_aggregator::phases;
+use blkkin_aggregator::latency::phases;
 use blkkin_tracer::{Filter, TracerConfig};
 use blkkin_wire::event::RequestEvent;
 

@@ -70,7 +70,7 @@ fn a_small_ring_drops_bios_and_requests_and_counts_each() {
         assert!(started >= records.fired && started - records.fired <= stats.ends_missed + 1, "{stats:#?}");
     }
     // A dropped record is reported as missing where another record refers to it.
-    assert!(recording.traces.iter().any(|trace| trace.missing.bios > 0 || trace.missing.root));
+    assert!(recording.traces.iter().any(|trace| trace.incomplete.bios > 0 || trace.incomplete.root));
 }
 
 #[test]

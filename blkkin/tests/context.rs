@@ -19,7 +19,7 @@ mod support;
 use std::collections::HashSet;
 use std::path::Path;
 
-use blkkin_aggregator::translate;
+use blkkin_aggregator::spans;
 use blkkin_tracer::{AttachKind, Filter, TraceScope, TracerConfig};
 use blkkin_wire::event::SyscallEvent;
 use blkkin_wire::ids::SpanId;
@@ -360,7 +360,7 @@ fn bios_and_requests_of_a_call_are_in_the_applications_trace() {
     let mut requests = 0;
     for trace in recording.traces.iter().filter(|trace| trace.context().is_some()) {
         let context = trace.context().unwrap();
-        let spans = translate::spans(trace);
+        let spans = spans::spans_of(trace);
         assert!(spans.iter().all(|span| span.trace == context.trace), "{spans:#?}");
         assert_eq!(spans[0].parent, Some(context.span), "{spans:#?}");
         let known: HashSet<SpanId> = spans.iter().map(|span| span.id).collect();

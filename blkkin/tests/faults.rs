@@ -19,7 +19,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use blkkin_aggregator::account::{Breakdown, breakdown};
+use blkkin_aggregator::latency::{Breakdown, breakdown};
 use blkkin_tracer::TracerConfig;
 
 use support::gated_process::GatedProcess;

@@ -169,7 +169,7 @@ fn a_command_that_outlives_its_call_is_its_child() {
             ("write", Some(call.span), 1),
             "{trace:#?}"
         );
-        assert!(trace.missing.nothing() && trace.requests.len() == 1, "{trace:#?}");
+        assert!(trace.incomplete.is_empty() && trace.requests.len() == 1, "{trace:#?}");
         after += usize::from(request.complete > call.exit);
     }
     println!("{after} of {COMMANDS} ended after their call");

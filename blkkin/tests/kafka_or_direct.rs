@@ -33,8 +33,8 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use blkkin_aggregator::join::{JoinConfig, Joiner};
+use blkkin_aggregator::spans;
 use blkkin_aggregator::trace::Trace;
-use blkkin_aggregator::translate;
 use blkkin_bus::recording::Recorder;
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::span::Span;
@@ -116,7 +116,7 @@ fn events_through_kafka_become_the_same_spans_as_events_joined_in_process() {
 fn join_in_process(batches: &[EventBatch]) -> Vec<Value> {
     let mut joiner = Joiner::new(JoinConfig::default());
     let mut spans: Vec<Span> = Vec::new();
-    let mut collect = |trace: &Trace| spans.extend(translate::spans(trace));
+    let mut collect = |trace: &Trace| spans.extend(spans::spans_of(trace));
     batches.iter().for_each(|batch| joiner.apply(batch.clone(), &mut collect));
     joiner.finish(&mut collect);
     let value = |span: &Span| {

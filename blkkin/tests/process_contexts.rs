@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
+use blkkin_aggregator::spans;
 use blkkin_aggregator::trace::Root;
-use blkkin_aggregator::translate;
 use blkkin_tracer::{Filter, TraceScope, TracerConfig};
 use blkkin_wire::batch::SourceStats;
 use blkkin_wire::process_context::{Attribute, AttributeValue, ProcessContextEvent};
@@ -65,7 +65,7 @@ fn tags(recording: &Recording) -> Tags {
         if call.call.name() != "pread64" || call.args[2] != 1 || call.args[3] == AWAITS {
             continue;
         }
-        let spans = translate::spans(trace);
+        let spans = spans::spans_of(trace);
         let tag = |key: &str| match spans[0].tags.iter().find(|(name, _)| name == key)?.1.clone() {
             TagValue::Text(text) => Some(text.into_owned()),
             other => panic!("{other:?}"),

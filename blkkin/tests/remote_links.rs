@@ -167,23 +167,23 @@ fn assert_one_trace_each(spans: &[Span], node_batches: &[Vec<EventBatch>; 2], ou
 /// Returns the number of fragments of the join stage; each must be emitted once.
 fn fragment_count(node_batches: &[Vec<EventBatch>; 2]) -> usize {
     use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
-    use blkkin_aggregator::stage::{Outlet, Record};
+    use blkkin_aggregator::stage::{Record, StageOutput};
     use blkkin_wire::fragment::{Incarnation, TraceFragment};
 
     #[derive(Default)]
     struct Count(usize);
-    impl Outlet for Count {
-        fn piece(&mut self, _: u32, _: u64, _: TraceFragment) {
+    impl StageOutput for Count {
+        fn fragment(&mut self, _: u32, _: u64, _: TraceFragment) {
             self.0 += 1;
         }
-        fn aside(&mut self, _: u32, _: u64, _: TraceFragment) {}
-        fn dead(&mut self, reason: String) {
+        fn side_output(&mut self, _: u32, _: u64, _: TraceFragment) {}
+        fn dead_letter(&mut self, reason: String) {
             panic!("{reason}");
         }
     }
     let mut count = Count::default();
     for batches in node_batches {
-        let mut stage = JoinStage::begin(Incarnation(1), JoinStageConfig::new(PARTITIONS));
+        let mut stage = JoinStage::new(Incarnation(1), JoinStageConfig::new(PARTITIONS));
         for batch in batches {
             stage.apply(Record { at: None, bytes: &v1::encode(batch) }, &mut count);
         }

@@ -25,7 +25,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
-use blkkin_aggregator::stage::{Outlet, Record as Read};
+use blkkin_aggregator::stage::{Record as Read, StageOutput};
 use blkkin_bus::kafka::Settings;
 use blkkin_bus::recording::Recorder;
 use blkkin_wire::batch::EventBatch;
@@ -64,15 +64,15 @@ fn start(settings: &Settings, folder: &Path, name: &str, args: &[&str]) -> Servi
 #[derive(Default)]
 struct Expected(FragmentCounts, BTreeSet<(TraceId, SpanId)>);
 
-impl Outlet for Expected {
-    fn piece(&mut self, _: u32, _: u64, piece: TraceFragment) {
+impl StageOutput for Expected {
+    fn fragment(&mut self, _: u32, _: u64, piece: TraceFragment) {
         traces::count(&mut self.0, &piece);
         self.1.extend(piece.spans.iter().map(|span| (span.trace, span.id)));
     }
-    fn aside(&mut self, _: u32, _: u64, piece: TraceFragment) {
+    fn side_output(&mut self, _: u32, _: u64, piece: TraceFragment) {
         panic!("{piece:?}");
     }
-    fn dead(&mut self, why: String) {
+    fn dead_letter(&mut self, why: String) {
         panic!("{why}");
     }
 }
@@ -80,7 +80,7 @@ impl Outlet for Expected {
 fn expected(all: &[Vec<EventBatch>]) -> Expected {
     let mut expected = Expected::default();
     for batches in all {
-        let mut stage = JoinStage::begin(Incarnation(1), JoinStageConfig::new(PARTITIONS));
+        let mut stage = JoinStage::new(Incarnation(1), JoinStageConfig::new(PARTITIONS));
         for batch in batches {
             stage.apply(Read { at: None, bytes: &v1::encode(batch) }, &mut expected);
         }

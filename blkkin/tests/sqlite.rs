@@ -90,8 +90,8 @@ fn syncs(journal: &str) {
 /// those that its bios were merged into, and those of the commit that it waited for.
 #[track_caller]
 fn assert_durable(trace: &Trace, disk: &Disk) {
-    let commits = trace.causes.iter().flat_map(|cause| &cause.trace.requests);
-    let carried = trace.carried.iter().map(|carried| &carried.request);
+    let commits = trace.waited_for.iter().flat_map(|cause| &cause.trace.requests);
+    let carried = trace.merged_into.iter().map(|carried| &carried.request);
     let requests: Vec<&RequestEvent> = trace.requests.iter().chain(carried).chain(commits).collect();
     assert!(requests.iter().all(|request| request.device == disk.device()), "{trace:#?}");
     assert!(

@@ -12,8 +12,8 @@
 mod common;
 mod support;
 
-use blkkin_aggregator::stacked::Stacked;
 use blkkin_aggregator::trace::Trace;
+use blkkin_aggregator::trace::stacked::Stacked;
 use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{BioEvent, Submitter};
 

@@ -17,8 +17,8 @@ mod support;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use blkkin_aggregator::spans;
 use blkkin_aggregator::trace::Root;
-use blkkin_aggregator::translate;
 use blkkin_tracer::TracerConfig;
 use blkkin_wire::batch::SourceStats;
 use blkkin_wire::event::SyscallEvent;
@@ -216,7 +216,7 @@ fn io_submitted_in_a_span_is_a_child_of_it_after_the_span_ended() {
             let span = call.context.as_ref().unwrap().span.0;
             assert_eq!(span % 2, 0, "{kind}: {call:#?}");
             turns.insert(span / 2);
-            let spans = translate::spans(trace);
+            let spans = spans::spans_of(trace);
             assert!(spans.iter().all(|one| one.trace.0 == u128::from(!span) << 64 | u128::from(span)));
             for request in &trace.requests {
                 assert_eq!(request.sector.0 * 512 / (READS * BYTES) + 1, span / 2, "{kind}: {request:#?}");

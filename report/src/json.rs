@@ -6,14 +6,14 @@ mod final_state;
 
 use std::collections::BTreeMap;
 
-use blkkin_aggregator::account;
-use blkkin_aggregator::said;
+use blkkin_aggregator::latency;
 use blkkin_aggregator::trace::Trace;
+use blkkin_aggregator::trace::thread_attributes;
 use blkkin_wire::event::SyscallOutcome;
 use blkkin_wire::syscalls::SyscallId;
 use serde_json::{Map, Value, json};
 
-use crate::collect::calls::{CallRow, Subject};
+use crate::collect::calls::{CallRow, IoKind};
 use crate::collect::devices::DeviceRow;
 use crate::collect::files::{self, FileRow};
 use crate::collect::latency::Latency;
@@ -30,8 +30,8 @@ pub(crate) fn value(report: &Report, losses: &Losses) -> Value {
         "wall_ns": report.wall_time().0,
         "totals": totals(&report.totals),
         "layers": layers(report),
-        "calls": calls(report, Subject::Storage),
-        "stream_calls": calls(report, Subject::NotStorage),
+        "calls": calls(report, IoKind::Storage),
+        "stream_calls": calls(report, IoKind::NotStorage),
         "devices": report.devices.rows().map(device).collect::<Vec<_>>(),
         "files": files(report),
         "kernel": kernel(report),
@@ -118,7 +118,7 @@ fn layers(report: &Report) -> Vec<Value> {
     Layer::ALL.into_iter().map(layer).collect()
 }
 
-fn calls(report: &Report, subject: Subject) -> Vec<Value> {
+fn calls(report: &Report, subject: IoKind) -> Vec<Value> {
     let call = |(call, row): (SyscallId, &CallRow)| {
         let more = [("call", json!(call.name())), ("errors", json!(row.errors)), ("bytes", json!(row.bytes))];
         times(&row.times, fields(more))
@@ -180,7 +180,7 @@ fn kernel(report: &Report) -> Vec<Value> {
 }
 
 fn storage_operation(report: &Report, trace: &Trace) -> Value {
-    let breakdown = account::breakdown(trace);
+    let breakdown = latency::breakdown(trace);
     let task = trace.names.task.as_deref();
     let call = trace.call();
     json!({
@@ -196,10 +196,10 @@ fn storage_operation(report: &Report, trace: &Trace) -> Value {
         "comm": task.map(|task| &*task.comm),
         "pid": task.map(|task| task.pid.0),
         "tid": task.map(|task| task.tid.0),
-        "thread_says": said::by_thread(trace).map(|attributes| attributes.values.into_iter().collect::<BTreeMap<_, _>>()),
+        "thread_says": thread_attributes::resolve(trace).map(|attributes| attributes.values.into_iter().collect::<BTreeMap<_, _>>()),
         "bios": trace.bios.len(),
         "requests": trace.requests.len(),
-        "commits": trace.causes.len(),
+        "commits": trace.waited_for.len(),
         "cpu_wait_ns": breakdown.cpu.0,
         "file_system_ns": breakdown.file_system.0,
         "journal_ns": breakdown.journal.0,

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use blkkin_aggregator::named::NamedFile;
+use blkkin_aggregator::trace::interned_file::InternedFile;
 use blkkin_aggregator::trace::{Root, Trace};
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use blkkin_wire::daemon_span::DaemonSpanEvent;
@@ -70,7 +70,7 @@ pub(crate) fn on_file(mut trace: Trace, path: &str, mode: u32) -> Trace {
 }
 
 /// Returns the name of a file.
-pub(crate) fn file(path: &str, mode: u32) -> Arc<NamedFile> {
+pub(crate) fn file(path: &str, mode: u32) -> Arc<InternedFile> {
     let event = FileEvent {
         time: MonotonicNs(0),
         file: FILE,
@@ -131,7 +131,7 @@ pub(crate) fn request(span: u64, start: u64, issue: Option<u64>, complete: u64) 
 pub(crate) fn daemon_span(span: DaemonSpanEvent) -> Trace {
     let mut trace = empty(span.span.0);
     trace.id = span.trace;
-    trace.root = Root::Operation(Box::new(span));
+    trace.root = Root::DaemonSpan(Box::new(span));
     trace
 }
 
@@ -139,7 +139,7 @@ pub(crate) fn daemon_span(span: DaemonSpanEvent) -> Trace {
 pub(crate) fn with_server_endpoint(mut trace: Trace, connection: &str, cookie: u64) -> Trace {
     let key = RpcKey { protocol: "nbd".into(), connection: connection.into(), cookie };
     let (span, begin, end) = (trace.root_span, trace.start(), trace.end());
-    trace.meetings = vec![RpcEndpointEvent {
+    trace.rpc_endpoints = vec![RpcEndpointEvent {
         span,
         root: span,
         side: RpcSide::Server,

@@ -1,33 +1,35 @@
-//! What the join may be told.
+//! Configuration of the join.
 
 use blkkin_wire::clock::DurationNs;
 use serde::{Deserialize, Serialize};
 
-/// Bounds of the join. Every one has a default that fits a node.
+/// Limits of the join. Each has a default that suits a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinConfig {
-    /// A trace that gave no sign of life for so long, in event time, is closed with what it has. SCSI disks have a
-    /// command timeout of 30 s by default (SD_TIMEOUT, drivers/scsi/sd.h): what takes longer is in trouble, and
-    /// its rest still comes, under the same id.
+    /// Inactivity timeout of a trace, in event time. A trace without a new event for this long is
+    /// closed as it is. SCSI disks have a command timeout of 30 s by default (SD_TIMEOUT,
+    /// drivers/scsi/sd.h). Parts that arrive later are emitted under the same trace id.
     pub quiet_after: DurationNs,
-    /// Most traces open at once; the one without a sign of life for longest is closed to make room. 65,536 is
-    /// all of the tags of 64 queues of 1,024, and about 64 MiB.
+    /// Maximum number of open traces. Beyond it the trace that was inactive for longest is closed.
+    /// 65,536 is the number of tags of 64 queues of 1,024, and takes about 64 MiB.
     pub open_max: usize,
-    /// How long after a commit's end its waiters are collected, in event time, before one is chosen to show it.
-    /// Waiters are woken by the commit's end and return within scheduling latency: milliseconds, tens of them on
-    /// a machine that has too much to do. Who returns later is linked all the same.
+    /// Time after a commit's end during which its waiters are collected, in event time, before one
+    /// is chosen to show the commit. The commit's end wakes the waiters, and they return within
+    /// scheduling latency: milliseconds, or tens of them on an overloaded machine. A call that
+    /// returns later still gets a span link.
     pub commit_grace: DurationNs,
-    /// Most commits remembered for calls that return late. A commit is made every few milliseconds at worst.
+    /// Maximum number of commits retained for calls that return late. A journal commits every few
+    /// milliseconds at worst.
     pub commits_max: usize,
-    /// Most file names kept, those used last. As many as one process may have open under a common limit
-    /// (`LimitNOFILE=65536`), 16 MiB.
+    /// Maximum number of file names, the most recently used ones. One process may have this many
+    /// files open under a common limit (`LimitNOFILE=65536`). They take 16 MiB.
     pub files_max: usize,
-    /// Most task names kept, those of ended tasks for `quiet_after`. A node's usual limit is 32,768 pids
-    /// (kernel.pid_max) at once.
+    /// Maximum number of task names. Those of ended tasks are retained for `quiet_after`. A node's
+    /// usual limit is 32,768 pids (kernel.pid_max) at a time.
     pub tasks_max: usize,
-    /// Most events held back because the watermark has not passed them. A tracer that drains its rings every few
-    /// milliseconds at 500,000 events/s is some thousands ahead; this is half a second of them. Beyond it
-    /// events go on without waiting, and that is counted.
+    /// Maximum number of events that wait for the watermark. A tracer that drains its rings every
+    /// few milliseconds at 500,000 events/s is some thousands ahead; this is half a second of them.
+    /// Beyond it events are processed without waiting, and are counted.
     pub window_max: usize,
 }
 

@@ -1,15 +1,21 @@
-//! Who and what the ids in events stand for.
+//! Names of the tasks, programs, files, devices and processes that events refer to by id.
 //!
 //! *In*: name events. *Out*: [`Names`] for a trace, shared, not copied.
-//! *Invariant*: a name given for a moment had been said no later than that moment. Events come here in the
-//! order of [`super::window`], names first at each time, so "the latest so far" is "the latest at or before" the
-//! event that asks; nobody has to search by time. A name that was lost stays unknown: another version
-//! of the task, or another path, might be wrong.
 //!
-//! *Processes* are known by their number, which is another's as soon as a process executes another program or is forked under
-//! a number that was free again: either is a name event too, so what was said before holds no longer from exactly then on.
+//! *Invariant*: a name that a trace gets was reported no later than the trace's event. Events
+//! arrive in the order of [`super::window`], names first at each time. So the latest name so far is
+//! the latest name at or before the event, and no look-up searches by time. If a name was lost it
+//! stays unknown: another version of the task, or another path, might be wrong.
 //!
-//! *Bounds*: tasks leave some time after their end or their next version, files when they were not used for long.
+//! *Processes* are known by their pid. The pid belongs to another program as soon as the process
+//! executes one, or after a fork reuses a free pid. Both are task events too, and drop the process
+//! context at that time.
+//!
+//! *Limits*: a task leaves the table some time after its end or its next version. A file leaves
+//! when it has not been used for long.
+//!
+//! *Rejected*: names with a validity interval and a search by time. The canonical order makes it
+//! unnecessary.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,98 +27,99 @@ use blkkin_wire::process_context::ProcessContextEvent;
 use serde::{Deserialize, Serialize};
 
 use super::config::JoinConfig;
-use super::hash::{Folded, IdMap};
-use super::recent::Recent;
-use super::saved::by_key;
-use crate::named::NamedFile;
+use super::generational_cache::GenerationalCache;
+use super::snapshot::by_key;
+use crate::trace::id_map::{Folded, IdMap};
+use crate::trace::interned_file::InternedFile;
 use crate::trace::{DeviceNames, Names};
 
-/// Processes whose word is kept, at 15 KiB each at the most: as many as a tracer reads at once (`tracer/src/enrich/contexts/process_contexts.rs`).
+/// Maximum number of process contexts, of up to 15 KiB each: as many as a tracer reads at a time
+/// (`tracer/src/enrich/contexts/process_contexts.rs`).
 const PROCESSES_MAX: usize = 8_192;
 
-/// Names said so far and still wanted.
+/// Names that events may still refer to.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct NameTable {
     #[serde(with = "by_key")]
-    tasks: IdMap<TaskRef, KnownTask>,
-    /// The version of each living task that is not superseded.
+    tasks: IdMap<TaskRef, TaskEntry>,
+    /// Current version of each living task.
     #[serde(with = "by_key")]
     current: IdMap<TaskId, u16>,
-    leaving: VecDeque<Leaving>,
-    files: Recent<FileId, Arc<NamedFile>, std::hash::BuildHasherDefault<Folded>>,
-    processes: Recent<Pid, Arc<ProcessContextEvent>, std::hash::BuildHasherDefault<Folded>>,
+    expiring: VecDeque<ExpiringTask>,
+    files: GenerationalCache<FileId, Arc<InternedFile>, std::hash::BuildHasherDefault<Folded>>,
+    processes: GenerationalCache<Pid, Arc<ProcessContextEvent>, std::hash::BuildHasherDefault<Folded>>,
     devices: Arc<DeviceNames>,
     #[serde(skip)]
-    keep: DurationNs,
+    retention: DurationNs,
     #[serde(skip)]
     tasks_max: usize,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct KnownTask {
+struct TaskEntry {
     event: Arc<TaskEvent>,
-    /// Its program's name as first asked for: the path by which it was executed.
-    exe: Option<Arc<NamedFile>>,
+    /// Path by which the task's program was executed, as of the first look-up.
+    exe: Option<Arc<InternedFile>>,
 }
 
-/// A task's version that nothing new refers to; events under way still may.
+/// An ended or superseded version of a task. Events that are under way may still refer to it.
 #[derive(Debug, Serialize, Deserialize)]
-struct Leaving {
+struct ExpiringTask {
     at: MonotonicNs,
     task: TaskRef,
-    /// Versions wrap: only the one said then leaves.
-    said: MonotonicNs,
+    /// Time of the task event. Version numbers wrap, so only the entry of this time is removed.
+    event_time: MonotonicNs,
 }
 
-/// Whether a name was taken in.
+/// Result of adding a task name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Taken {
-    Kept,
+pub(super) enum TaskUpdate {
+    Stored,
     Dropped,
 }
 
 impl NameTable {
-    pub(super) fn new(files_max: usize, tasks_max: usize, keep: DurationNs) -> Self {
+    pub(super) fn new(files_max: usize, tasks_max: usize, retention: DurationNs) -> Self {
         NameTable {
             tasks: IdMap::default(),
             current: IdMap::default(),
-            leaving: VecDeque::new(),
-            files: Recent::new(files_max),
-            processes: Recent::new(PROCESSES_MAX),
+            expiring: VecDeque::new(),
+            files: GenerationalCache::new(files_max),
+            processes: GenerationalCache::new(PROCESSES_MAX),
             devices: Arc::default(),
-            keep,
+            retention,
             tasks_max,
         }
     }
 
-    /// Has these bounds from now on.
-    pub(super) fn set_bounds(&mut self, config: &JoinConfig) {
-        (self.keep, self.tasks_max) = (config.quiet_after, config.tasks_max);
+    /// Sets the limits. They are not part of a snapshot.
+    pub(super) fn set_limits(&mut self, config: &JoinConfig) {
+        (self.retention, self.tasks_max) = (config.quiet_after, config.tasks_max);
         self.files.set_max(config.files_max);
         self.processes.set_max(PROCESSES_MAX);
     }
 
-    pub(super) fn task(&mut self, event: TaskEvent) -> Taken {
+    pub(super) fn task(&mut self, event: TaskEvent) -> TaskUpdate {
         let (task, change, now) = (event.task, event.change, event.time);
-        let born = change == TaskChange::Forked && event.tid.0 == event.pid.0;
-        if change == TaskChange::Execed || born {
+        let new_process = change == TaskChange::Forked && event.tid.0 == event.pid.0;
+        if change == TaskChange::Execed || new_process {
             self.processes.remove(&event.pid);
         }
         self.make_room(now);
         if self.current.get(&task.id) != Some(&task.version) {
             if self.tasks.len() >= self.tasks_max {
-                return Taken::Dropped;
+                return TaskUpdate::Dropped;
             }
             if let Some(version) = self.current.insert(task.id, task.version) {
-                self.leave(TaskRef { id: task.id, version }, now);
+                self.expire(TaskRef { id: task.id, version }, now);
             }
-            self.tasks.insert(task, KnownTask { event: Arc::new(event), exe: None });
+            self.tasks.insert(task, TaskEntry { event: Arc::new(event), exe: None });
         }
         if change == TaskChange::Exited {
             self.current.remove(&task.id);
-            self.leave(task, now);
+            self.expire(task, now);
         }
-        Taken::Kept
+        TaskUpdate::Stored
     }
 
     pub(super) fn file(&mut self, event: FileEvent) {
@@ -151,9 +158,9 @@ impl NameTable {
         if known.exe.is_none() {
             known.exe = known.event.exe.and_then(|exe| self.files.get(&exe).cloned());
         }
-        // Nearly nowhere anybody says anything.
-        let said = !self.processes.is_empty() && !known.event.kernel_thread;
-        let process = if said { self.processes.get(&known.event.pid).cloned() } else { None };
+        // Few processes publish a context, so this is nearly always false.
+        let has_contexts = !self.processes.is_empty() && !known.event.kernel_thread;
+        let process = if has_contexts { self.processes.get(&known.event.pid).cloned() } else { None };
         Names {
             task: Some(known.event.clone()),
             exe: known.exe.clone(),
@@ -164,27 +171,27 @@ impl NameTable {
         }
     }
 
-    fn of_file(&mut self, file: Option<&OpenFile>) -> Option<Arc<NamedFile>> {
+    fn of_file(&mut self, file: Option<&OpenFile>) -> Option<Arc<InternedFile>> {
         self.files.get(&file?.file).cloned()
     }
 
-    fn leave(&mut self, task: TaskRef, now: MonotonicNs) {
+    fn expire(&mut self, task: TaskRef, now: MonotonicNs) {
         if let Some(known) = self.tasks.get(&task) {
-            let at = MonotonicNs(now.0.saturating_add(self.keep.0));
-            self.leaving.push_back(Leaving { at, task, said: known.event.time });
+            let at = MonotonicNs(now.0.saturating_add(self.retention.0));
+            self.expiring.push_back(ExpiringTask { at, task, event_time: known.event.time });
         }
     }
 
-    /// Lets those go whose time has come, and the next ones while there is no room.
+    /// Removes expired tasks, and further expiring ones while the table is full.
     fn make_room(&mut self, now: MonotonicNs) {
-        while let Some(next) = self.leaving.front() {
+        while let Some(next) = self.expiring.front() {
             if next.at > now && self.tasks.len() < self.tasks_max {
                 return;
             }
-            if self.tasks.get(&next.task).is_some_and(|known| known.event.time == next.said) {
+            if self.tasks.get(&next.task).is_some_and(|known| known.event.time == next.event_time) {
                 self.tasks.remove(&next.task);
             }
-            self.leaving.pop_front();
+            self.expiring.pop_front();
         }
     }
 }
@@ -192,7 +199,7 @@ impl NameTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::join::tests::make;
+    use crate::fixtures;
     use blkkin_wire::ids::Tid;
     use blkkin_wire::process_context::{Attribute, AttributeValue};
 
@@ -206,40 +213,40 @@ mod tests {
     }
 
     #[test]
-    fn a_superseded_version_is_kept_for_what_is_under_way_and_then_goes() {
+    fn a_superseded_version_is_retained_for_a_time() {
         let mut table = table(16);
-        table.task(make::task(1, 0, 10, "sh"));
-        table.task(make::task(1, 1, 20, "dd"));
+        table.task(fixtures::task(1, 0, 10, "sh"));
+        table.task(fixtures::task(1, 1, 20, "dd"));
         assert_eq!(comm(&mut table, 1, 0).as_deref(), Some("sh"));
-        table.task(make::task(2, 0, 120, "other"));
+        table.task(fixtures::task(2, 0, 120, "other"));
         assert_eq!(comm(&mut table, 1, 0), None);
         assert_eq!(comm(&mut table, 1, 1).as_deref(), Some("dd"));
     }
 
     #[test]
-    fn a_version_that_was_lost_is_unknown_not_guessed() {
+    fn a_lost_version_stays_unknown() {
         let mut table = table(16);
-        table.task(make::task(1, 0, 10, "sh"));
+        table.task(fixtures::task(1, 0, 10, "sh"));
         assert_eq!(comm(&mut table, 1, 1), None);
     }
 
     #[test]
-    fn ended_tasks_make_room_and_living_ones_do_not() {
+    fn ended_tasks_make_room_and_living_tasks_do_not() {
         let mut table = table(2);
-        table.task(make::task(1, 0, 1, "lives"));
-        table.task(make::task(2, 0, 2, "ends"));
-        table.task(TaskEvent { change: TaskChange::Exited, ..make::task(2, 0, 3, "ends") });
-        assert_eq!(table.task(make::task(3, 0, 4, "new")), Taken::Kept);
-        assert_eq!(table.task(make::task(4, 0, 5, "too many")), Taken::Dropped);
+        table.task(fixtures::task(1, 0, 1, "lives"));
+        table.task(fixtures::task(2, 0, 2, "ends"));
+        table.task(TaskEvent { change: TaskChange::Exited, ..fixtures::task(2, 0, 3, "ends") });
+        assert_eq!(table.task(fixtures::task(3, 0, 4, "new")), TaskUpdate::Stored);
+        assert_eq!(table.task(fixtures::task(4, 0, 5, "too many")), TaskUpdate::Dropped);
         assert_eq!(comm(&mut table, 1, 0).as_deref(), Some("lives"));
         assert_eq!(comm(&mut table, 2, 0), None);
     }
 
-    /// Whose task is number 1.
-    fn says(time: u64, name: &str) -> ProcessContextEvent {
+    /// Process context of the process of task 1.
+    fn context(time: u64, name: &str) -> ProcessContextEvent {
         let value = AttributeValue::Text(name.into());
         let attributes = vec![Attribute { key: "service.name".into(), value }];
-        let pid = make::task(1, 0, 0, "x").pid;
+        let pid = fixtures::task(1, 0, 0, "x").pid;
         ProcessContextEvent {
             time: MonotonicNs(time),
             pid,
@@ -249,7 +256,7 @@ mod tests {
         }
     }
 
-    fn said(table: &mut NameTable, version: u16) -> Option<String> {
+    fn service_name(table: &mut NameTable, version: u16) -> Option<String> {
         let names = table.of_task(TaskRef { id: TaskId(1), version });
         let attributes = &names.process?.attributes;
         let [Attribute { value: AttributeValue::Text(name), .. }] = &attributes[..] else { panic!() };
@@ -257,50 +264,56 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_says_holds_until_it_is_another_program_or_says_something_else() {
+    fn a_process_context_holds_until_an_exec_or_another_context() {
         let mut table = table(16);
-        table.task(make::task(1, 0, 1, "sh"));
-        assert_eq!(said(&mut table, 0), None);
-        table.process(says(2, "shop"));
-        table.process(says(3, "store"));
-        assert_eq!(said(&mut table, 0).as_deref(), Some("store"));
-        // A name is no other program.
-        table.task(TaskEvent { change: TaskChange::Changed, ..make::task(1, 1, 4, "worker") });
-        assert_eq!(said(&mut table, 1).as_deref(), Some("store"));
-        table.task(TaskEvent { change: TaskChange::Execed, ..make::task(1, 2, 5, "ls") });
-        assert_eq!(said(&mut table, 2), None);
-        table.process(says(6, "again"));
-        assert_eq!(said(&mut table, 2).as_deref(), Some("again"));
-        table.process(ProcessContextEvent { attributes: Vec::new(), ..says(7, "") });
-        assert_eq!(said(&mut table, 2), None);
+        table.task(fixtures::task(1, 0, 1, "sh"));
+        assert_eq!(service_name(&mut table, 0), None);
+        table.process(context(2, "shop"));
+        table.process(context(3, "store"));
+        assert_eq!(service_name(&mut table, 0).as_deref(), Some("store"));
+        // A new comm does not make it another program.
+        table.task(TaskEvent { change: TaskChange::Changed, ..fixtures::task(1, 1, 4, "worker") });
+        assert_eq!(service_name(&mut table, 1).as_deref(), Some("store"));
+        table.task(TaskEvent { change: TaskChange::Execed, ..fixtures::task(1, 2, 5, "ls") });
+        assert_eq!(service_name(&mut table, 2), None);
+        table.process(context(6, "again"));
+        assert_eq!(service_name(&mut table, 2).as_deref(), Some("again"));
+        table.process(ProcessContextEvent { attributes: Vec::new(), ..context(7, "") });
+        assert_eq!(service_name(&mut table, 2), None);
     }
 
     #[test]
-    fn a_number_that_is_given_again_is_another_process() {
+    fn a_reused_pid_is_another_process() {
         let mut table = table(16);
-        let leader = make::task(1, 0, 1, "sh");
+        let leader = fixtures::task(1, 0, 1, "sh");
         table.task(leader.clone());
-        table.process(says(2, "shop"));
-        // A thread of it is none.
-        let thread =
-            TaskEvent { change: TaskChange::Forked, tid: Tid(leader.pid.0 + 1), ..make::task(2, 0, 3, "t") };
+        table.process(context(2, "shop"));
+        // A new thread does not make it another process.
+        let thread = TaskEvent {
+            change: TaskChange::Forked,
+            tid: Tid(leader.pid.0 + 1),
+            ..fixtures::task(2, 0, 3, "t")
+        };
         table.task(TaskEvent { pid: leader.pid, ..thread });
-        assert_eq!(said(&mut table, 0).as_deref(), Some("shop"));
-        let child =
-            TaskEvent { change: TaskChange::Forked, tid: Tid(leader.pid.0), ..make::task(3, 0, 4, "new") };
+        assert_eq!(service_name(&mut table, 0).as_deref(), Some("shop"));
+        let child = TaskEvent {
+            change: TaskChange::Forked,
+            tid: Tid(leader.pid.0),
+            ..fixtures::task(3, 0, 4, "new")
+        };
         table.task(TaskEvent { pid: leader.pid, ..child });
-        assert_eq!(said(&mut table, 0), None);
+        assert_eq!(service_name(&mut table, 0), None);
     }
 
     #[test]
-    fn a_program_keeps_the_path_by_which_it_was_executed() {
+    fn a_program_retains_the_path_of_its_exec() {
         let mut table = table(16);
-        let exe = make::file_id(5);
-        table.task(TaskEvent { exe: Some(exe), ..make::task(1, 0, 1, "db") });
-        table.file(make::file(exe, 2, "/usr/bin/db"));
+        let exe = fixtures::file_id(5);
+        table.task(TaskEvent { exe: Some(exe), ..fixtures::task(1, 0, 1, "db") });
+        table.file(fixtures::file(exe, 2, "/usr/bin/db"));
         let task = TaskRef { id: TaskId(1), version: 0 };
         assert_eq!(&*table.of_task(task).exe.unwrap().path, "/usr/bin/db");
-        table.file(make::file(exe, 3, "/usr/bin/db.old"));
+        table.file(fixtures::file(exe, 3, "/usr/bin/db.old"));
         assert_eq!(&*table.of_task(task).exe.unwrap().path, "/usr/bin/db");
     }
 }

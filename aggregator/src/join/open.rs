@@ -1,7 +1,13 @@
-//! Traces that are not complete yet, by root and by their last sign of life.
+//! Traces that are not complete, by root and by the time of their last event.
 //!
-//! A slab, a map from root to slot, and a list through the slots from the one silent for longest to the one
-//! heard of last. Every operation is O(1); nothing is allocated once the slab has grown.
+//! *In*: bios, requests, roots and links of a trace. *Out*: completeness, and the trace that was
+//! inactive for longest.
+//!
+//! The table is a slab, a map from root to slot, and a list through the slots, ordered from the
+//! longest inactive trace to the most recent one. *Invariant*: every operation is O(1), and nothing
+//! is allocated once the slab has grown.
+//!
+//! *Rejected*: a heap by time. Each event would move its trace in O(log n).
 
 use std::sync::Arc;
 
@@ -11,127 +17,136 @@ use blkkin_wire::ids::{Source, SpanId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::commits::CommitKey;
-use super::hash::SpanMap;
-use crate::trace::{FragmentKind, Missing, Root, Trace};
+use crate::trace::id_map::SpanMap;
+use crate::trace::{FragmentKind, Incomplete, Root, Trace};
 
-/// A trace under way.
+/// A trace that is not complete.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct OpenTrace {
     pub(super) trace: Trace,
-    /// Bios that the root itself queued, and commands that it sent, and counted: other bios do the work of requests above them.
-    own: u32,
-    /// Requests that its bios name as their children and that have not come.
-    awaited: Vec<SpanId>,
-    /// The commit that the call waited for and whose trace is not decided.
-    pub(super) waits: Option<CommitKey>,
-    /// What was given out before under this id.
-    pub(super) before: Before,
+    /// Bios that the root itself queued and passthrough requests that it sent. The root counts
+    /// these. Bios of stacked devices are not among them.
+    counted: u32,
+    /// Requests that the trace's bios name as their children and that have not arrived.
+    awaited_requests: Vec<SpanId>,
+    /// Commit for which the call waits and whose primary is not decided.
+    pub(super) awaited_commit: Option<CommitKey>,
+    /// Parts that were emitted before under this trace id.
+    pub(super) closed: ClosedTrace,
 }
 
-/// What was given out under a trace's id when it had to be closed.
+/// Parts of a closed trace that were emitted under its trace id.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Before {
-    /// So many of the root's bios and commands.
+pub(super) struct ClosedTrace {
+    /// Number of bios and passthrough requests of the root.
     pub(super) bios: u32,
-    /// The root's own record.
+    /// True if the root's own record was emitted.
     pub(super) root: bool,
 }
 
 impl OpenTrace {
     pub(super) fn new(trace: Trace) -> Self {
-        OpenTrace { trace, own: 0, awaited: Vec::new(), waits: None, before: Before::default() }
+        OpenTrace {
+            trace,
+            counted: 0,
+            awaited_requests: Vec::new(),
+            awaited_commit: None,
+            closed: ClosedTrace::default(),
+        }
     }
 
-    /// As if it were new.
+    /// Resets the slot for a new trace.
     fn begin(&mut self, source: Source, anchor: ClockAnchor, root: SpanId) {
-        self.trace.begin(source, anchor, root);
-        self.own = 0;
-        self.awaited.clear();
-        (self.waits, self.before) = (None, Before::default());
+        self.trace.reset(source, anchor, root);
+        self.counted = 0;
+        self.awaited_requests.clear();
+        (self.awaited_commit, self.closed) = (None, ClosedTrace::default());
     }
 
-    /// Lets go of what others share and of lists that are unusually long.
-    fn let_go(&mut self) {
-        self.trace.causes.clear();
-        if self.trace.bios.capacity().max(self.trace.requests.capacity()) > KEPT_PARTS_MAX {
+    /// Drops shared commits, and lists of unusual length.
+    fn shrink(&mut self) {
+        self.trace.waited_for.clear();
+        if self.trace.bios.capacity().max(self.trace.requests.capacity()) > POOLED_PARTS_MAX {
             (self.trace.bios, self.trace.requests) = (Vec::new(), Vec::new());
         }
     }
 
-    pub(super) fn continues(&mut self, before: Before) {
-        self.before = before;
-        self.trace.part = FragmentKind::Late;
+    pub(super) fn resume(&mut self, closed: ClosedTrace) {
+        self.closed = closed;
+        self.trace.kind = FragmentKind::Late;
     }
 
     pub(super) fn add_bio(&mut self, bio: BioEvent) {
         if let Some(request) = bio.request.filter(|_| bio.first) {
             // From the end: a request's record is written just before those of its bios.
-            let here = self.trace.requests.iter().rev().any(|known| known.span == request);
-            if !here {
-                self.awaited.push(request);
+            let arrived = self.trace.requests.iter().rev().any(|known| known.span == request);
+            if !arrived {
+                self.awaited_requests.push(request);
             }
         }
         self.push_bio(bio);
     }
 
-    /// Nobody waits for the request: it came with its bio.
+    /// Adds a bio with its request, which arrived together.
     pub(super) fn add_pair(&mut self, bio: BioEvent, request: RequestEvent) {
         self.push_bio(bio);
         push(&mut self.trace.requests, request);
     }
 
     fn push_bio(&mut self, bio: BioEvent) {
-        self.own += u32::from(self.trace.queued_by_root(&bio));
+        self.counted += u32::from(self.trace.queued_by_root(&bio));
         push(&mut self.trace.bios, bio);
     }
 
     pub(super) fn add_request(&mut self, request: RequestEvent) {
-        if !self.awaited.is_empty() {
-            self.awaited.retain(|&awaited| awaited != request.span);
+        if !self.awaited_requests.is_empty() {
+            self.awaited_requests.retain(|&awaited| awaited != request.span);
         }
-        self.own += u32::from(self.trace.sent_by_root(&request));
+        self.counted += u32::from(self.trace.sent_by_root(&request));
         push(&mut self.trace.requests, request);
     }
 
-    /// Whether nothing more is expected.
+    /// Returns whether no further event is expected.
     pub(super) fn is_complete(&self) -> bool {
-        // Its root was given out: whatever comes is late, and nobody knows how much will.
-        let late = self.before.root;
-        late || (self.bios_missing() == Some(0) && self.awaited.is_empty() && self.waits.is_none())
+        // The root was emitted before: every further part is late, and their number is unknown.
+        let late = self.closed.root;
+        late || (self.bios_missing() == Some(0)
+            && self.awaited_requests.is_empty()
+            && self.awaited_commit.is_none())
     }
 
-    pub(super) fn missing(&self) -> Missing {
+    pub(super) fn incomplete(&self) -> Incomplete {
         let root = matches!(self.trace.root, Root::Missing);
-        if self.before.root {
-            return Missing { root, ..Missing::default() };
+        if self.closed.root {
+            return Incomplete { root, ..Incomplete::default() };
         }
-        Missing {
+        Incomplete {
             root,
             bios: self.bios_missing().unwrap_or(0),
-            requests: self.awaited.len() as u32,
-            commits: self.waits.is_some().into(),
+            requests: self.awaited_requests.len() as u32,
+            commits: self.awaited_commit.is_some().into(),
         }
     }
 
-    /// What was given out under its id once this is.
-    pub(super) fn given_out(&self) -> Before {
-        let root = self.before.root || !matches!(self.trace.root, Root::Missing);
-        Before { bios: self.before.bios + self.own, root }
+    /// Returns the parts that are emitted under the trace id once this trace is.
+    pub(super) fn emitted(&self) -> ClosedTrace {
+        let root = self.closed.root || !matches!(self.trace.root, Root::Missing);
+        ClosedTrace { bios: self.closed.bios + self.counted, root }
     }
 
     fn bios_missing(&self) -> Option<u32> {
         let expected = match &self.trace.root {
             Root::Call(call) => call.bios,
             Root::Commit(commit) => commit.bios,
-            Root::Operation(_) => 0,
+            Root::DaemonSpan(_) => 0,
             Root::Kernel => 1,
             Root::Missing => return None,
         };
-        Some(expected.saturating_sub(self.before.bios + self.own))
+        Some(expected.saturating_sub(self.closed.bios + self.counted))
     }
 }
 
-/// One is by far the commonest number; `Vec` alone would start with four.
+/// Appends an item. Most lists have one item, and `Vec` alone would start with room for four.
 fn push<T>(list: &mut Vec<T>, item: T) {
     if list.capacity() == 0 {
         list.reserve_exact(1);
@@ -139,7 +154,7 @@ fn push<T>(list: &mut Vec<T>, item: T) {
     list.push(item);
 }
 
-/// Where an open trace is.
+/// Index of an open trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot(u32);
 
@@ -147,11 +162,11 @@ impl Slot {
     const NONE: Slot = Slot(u32::MAX);
 }
 
-/// More bios or requests than a finished trace may have for its lists to be kept for the next: those of 4096 traces
-/// of the largest kept take 60 MB, and nearly all have one of each.
-const KEPT_PARTS_MAX: usize = 64;
+/// Maximum number of bios or requests for which a finished trace's lists are reused. 4,096 traces
+/// with lists of this length take 60 MB. Nearly all traces have one bio and one request.
+const POOLED_PARTS_MAX: usize = 64;
 
-/// One trace's place; between two traces it is free, and keeps what the last one had allocated.
+/// A slot of the slab. A free slot retains the allocations of its last trace.
 #[derive(Debug)]
 struct Node {
     open: OpenTrace,
@@ -160,7 +175,7 @@ struct Node {
     newer: Slot,
 }
 
-/// All open traces of one source.
+/// Open traces of one source.
 #[derive(Debug)]
 pub(super) struct OpenTraces {
     nodes: Vec<Node>,
@@ -211,13 +226,13 @@ impl OpenTraces {
         slot
     }
 
-    /// Lets go of the devices' names, which a trace gets when it is closed, whatever it had.
-    pub(super) fn forget_devices(&mut self) {
+    /// Drops the device names. Every trace gets the current ones when it is closed.
+    pub(super) fn drop_device_names(&mut self) {
         let none = Arc::default();
         self.nodes.iter_mut().for_each(|node| node.open.trace.names.devices = Arc::clone(&none));
     }
 
-    /// A new place for a trace that was last heard of at `last`, later than all others.
+    /// Adds a slot for a trace whose last event was at `last`, later than that of all others.
     fn put(&mut self, open: OpenTrace, last: MonotonicNs) -> Slot {
         let (root, slot) = (open.trace.root_span, Slot(self.nodes.len() as u32));
         self.nodes.push(Node { open, last, older: Slot::NONE, newer: Slot::NONE });
@@ -226,7 +241,7 @@ impl OpenTraces {
         slot
     }
 
-    /// From the one silent for longest to the one heard of last.
+    /// Iterates from the longest inactive trace to the most recent one.
     fn iter(&self) -> impl Iterator<Item = &Node> {
         let at = |slot: Slot| self.nodes.get(slot.0 as usize);
         std::iter::successors(at(self.oldest), move |node| at(node.newer))
@@ -236,12 +251,12 @@ impl OpenTraces {
         &mut self.node(slot).open
     }
 
-    /// The same, to look at.
+    /// Returns a trace for reading.
     pub(super) fn peek(&self, slot: Slot) -> &OpenTrace {
         &self.nodes[slot.0 as usize].open
     }
 
-    /// It gave a sign of life.
+    /// Records an event of the trace.
     pub(super) fn touch(&mut self, slot: Slot, now: MonotonicNs) {
         self.node(slot).last = now;
         if slot != self.newest {
@@ -250,15 +265,15 @@ impl OpenTraces {
         }
     }
 
-    /// The trace of `root`, in `slot`, was given out.
+    /// Frees the slot of `root`'s trace, which was emitted.
     pub(super) fn end(&mut self, slot: Slot, root: SpanId) {
         self.unlink(slot);
         self.by_root.remove(&root);
         self.free.push(slot);
-        self.node(slot).open.let_go();
+        self.node(slot).open.shrink();
     }
 
-    /// The trace silent for longest, and since when.
+    /// Returns the trace that was inactive for longest, and the time of its last event.
     pub(super) fn oldest(&self) -> Option<(Slot, MonotonicNs)> {
         let node = self.nodes.get(self.oldest.0 as usize)?;
         Some((self.oldest, node.last))
@@ -291,7 +306,8 @@ impl OpenTraces {
     }
 }
 
-/// In the order of their last signs of life: which slot each has is nobody else's business.
+/// Writes the traces in the order of their last events. The slot numbers are not part of a
+/// snapshot.
 impl Serialize for OpenTraces {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_seq(self.iter().map(|node| (&node.open, node.last)).collect::<Vec<_>>())
@@ -313,17 +329,17 @@ mod tests {
     use blkkin_wire::event::Submitter;
 
     use super::*;
-    use crate::join::tests::make;
+    use crate::fixtures;
 
     fn order(traces: &OpenTraces) -> Vec<u64> {
         traces.iter().map(|node| node.open.trace.root_span.0).collect()
     }
 
     #[test]
-    fn the_list_goes_from_longest_silent_to_last_heard_of() {
+    fn the_list_is_ordered_by_last_activity() {
         let mut traces = OpenTraces::new();
         let begin = |traces: &mut OpenTraces, root| {
-            let trace = make::trace(root);
+            let trace = fixtures::trace(root);
             traces.begin(trace.source, trace.anchor, trace.root_span, MonotonicNs(root))
         };
         let slots: Vec<Slot> = (1..=4).map(|root| begin(&mut traces, root)).collect();
@@ -339,35 +355,38 @@ mod tests {
     }
 
     #[test]
-    fn a_bios_own_request_is_awaited_and_anothers_is_not() {
-        let (bio, request) = make::direct(1, 2, 3, (10, 20));
-        let mut open = OpenTrace::new(make::trace(1));
-        open.trace.root = Root::Call(make::call_with(1, (0, 30), 2));
+    fn a_bios_own_request_is_awaited_and_another_one_is_not() {
+        let (bio, request) = fixtures::bio_and_request(1, 2, 3, (10, 20));
+        let mut open = OpenTrace::new(fixtures::trace(1));
+        open.trace.root = Root::Call(fixtures::call_with(1, (0, 30), 2));
         open.add_bio(bio);
         open.add_bio(BioEvent { span: SpanId(4), first: false, request: Some(SpanId(99)), ..bio });
-        assert_eq!(open.missing(), Missing { requests: 1, ..Missing::default() });
+        assert_eq!(open.incomplete(), Incomplete { requests: 1, ..Incomplete::default() });
         open.add_request(request);
         assert!(open.is_complete());
     }
 
     #[test]
-    fn a_command_that_ends_after_its_call_is_awaited() {
-        let mut open = OpenTrace::new(make::trace(1));
-        open.trace.root = Root::Call(make::call_with(1, (0, 30), 1));
+    fn a_passthrough_request_that_ends_after_its_call_is_awaited() {
+        let mut open = OpenTrace::new(fixtures::trace(1));
+        open.trace.root = Root::Call(fixtures::call_with(1, (0, 30), 1));
         assert!(!open.is_complete());
-        open.add_request(make::command(1, 2, (10, 90)));
+        open.add_request(fixtures::passthrough_request(1, 2, (10, 90)));
         assert!(open.is_complete());
     }
 
     #[test]
-    fn a_bio_below_a_request_is_not_one_that_the_root_counted() {
-        let (upper, above) = make::direct(1, 2, 3, (10, 90));
-        let (lower, below) = make::direct(1, 4, 5, (20, 80));
-        let mut open = OpenTrace::new(make::trace(1));
-        open.trace.root = Root::Call(make::call_with(1, (0, 100), 1));
-        open.add_pair(BioEvent { submitter: Submitter::Span(above.span), ..lower }, below);
+    fn a_lower_bio_is_not_counted_by_the_root() {
+        let (upper_bio, upper_request) = fixtures::bio_and_request(1, 2, 3, (10, 90));
+        let (lower_bio, lower_request) = fixtures::bio_and_request(1, 4, 5, (20, 80));
+        let mut open = OpenTrace::new(fixtures::trace(1));
+        open.trace.root = Root::Call(fixtures::call_with(1, (0, 100), 1));
+        open.add_pair(
+            BioEvent { submitter: Submitter::Span(upper_request.span), ..lower_bio },
+            lower_request,
+        );
         assert!(!open.is_complete());
-        open.add_pair(upper, above);
+        open.add_pair(upper_bio, upper_request);
         assert!(open.is_complete());
     }
 }

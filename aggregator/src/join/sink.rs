@@ -1,40 +1,45 @@
-//! The one way out: what is given out is in order and booked.
+//! Output of the join.
 //!
-//! A trace is lent, not handed over: most takers look at it once and let it go, and what it has allocated serves the next
-//! one. Handing each over cost its move through a list, and two allocations for its bios and requests.
+//! *In*: finished traces. *Out*: the same traces, with their parts in order, and counted.
+//!
+//! *Invariant*: every trace that leaves the join passes here once. A sink gets the trace by
+//! reference: most sinks read it once, and the next trace reuses its allocations.
+//!
+//! *Rejected*: traces by value. Each would cost a move through a list and two allocations, for its
+//! bios and requests.
 
-use super::accounts::JoinAccounts;
+use super::stats::JoinStats;
 use crate::trace::Trace;
 
-/// Takes finished traces.
+/// A receiver of finished traces.
 pub trait TraceSink {
-    /// Looks at one; clones what it wants to keep.
-    fn take(&mut self, trace: &Trace);
+    /// Receives a trace. A sink that retains it clones it.
+    fn receive(&mut self, trace: &Trace);
 }
 
 impl<F: FnMut(&Trace)> TraceSink for F {
-    fn take(&mut self, trace: &Trace) {
+    fn receive(&mut self, trace: &Trace) {
         self(trace);
     }
 }
 
-/// Keeps all.
+/// Collects all traces.
 impl TraceSink for Vec<Trace> {
-    fn take(&mut self, trace: &Trace) {
+    fn receive(&mut self, trace: &Trace) {
         self.push(trace.clone());
     }
 }
 
-/// Where finished traces go, and the books.
-pub(super) struct Sink<'a> {
+/// A sink that also counts.
+pub(super) struct StatsSink<'a> {
     pub(super) out: &'a mut dyn TraceSink,
-    pub(super) accounts: &'a mut JoinAccounts,
+    pub(super) stats: &'a mut JoinStats,
 }
 
-impl Sink<'_> {
+impl StatsSink<'_> {
     pub(super) fn emit(&mut self, trace: &mut Trace) {
-        trace.arrange();
-        self.accounts.settle(trace);
-        self.out.take(trace);
+        trace.sort_parts();
+        self.stats.settle(trace);
+        self.out.receive(trace);
     }
 }

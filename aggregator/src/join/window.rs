@@ -1,17 +1,18 @@
-//! Puts events into one order, whatever order they came in.
+//! Reorder window: puts the events of a source into one canonical order.
 //!
-//! *In*: batches with watermarks. *Out*: events by (time, kind, id), those before the watermark. What lies at or
-//! after it waits, since something earlier may still come.
+//! *In*: batches with watermarks. *Out*: the events before the watermark, ordered by (time, kind,
+//! id). Events at or after the watermark wait, since an earlier one may still arrive.
 //!
-//! *Why*: everything behind this sees one sequence that is a function of the events, so the join's result
-//! is too: a tie, a race of two rings, or another cut into batches cannot change a trace. It also makes the
-//! joins simple: an event's names, which were said no later than the event, are there when it comes; a
-//! request comes before the bios that it ended, and a commit before the calls that it let go.
+//! *Invariant*: the output is a function of the set of events. A tie, a race of two rings or
+//! another cut into batches cannot change a trace. The order also simplifies the join: a name is
+//! present when an event refers to it, a request arrives before the bios that it ended, and a
+//! commit before the calls that waited for it.
 //!
-//! *Kinds at one time*: names, meetings, requests (a pair of bio and request among them), bios, commits, calls: a thing before what may refer to it.
+//! *Kinds at one time*: names, RPC endpoints, requests (also pairs of a bio and a request), bios,
+//! commits, calls. An event comes before those that may refer to it.
 //!
-//! *Rejected*: joining in order of arrival, with every table looked up from both sides. Shorter delays by the
-//! distance to the watermark (milliseconds), but each pair of kinds then has two orders to be right in.
+//! *Rejected*: a join in order of arrival with look-ups from both sides. It would save the delay up
+//! to the watermark (milliseconds), but each pair of kinds would have two orders to be correct in.
 
 use std::cmp::Ordering;
 
@@ -24,60 +25,61 @@ use super::config::JoinConfig;
 /// Events that wait for the watermark to pass them.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Window {
-    /// By [`order`].
-    held: Vec<LayerEvent>,
+    /// Ordered by [`order`].
+    waiting: Vec<LayerEvent>,
     #[serde(skip)]
     max: usize,
 }
 
 impl Window {
     pub(super) fn new(max: usize) -> Self {
-        Window { held: Vec::new(), max }
+        Window { waiting: Vec::new(), max }
     }
 
-    /// Has these bounds from now on.
-    pub(super) fn set_bounds(&mut self, config: &JoinConfig) {
+    /// Sets the limits. They are not part of a snapshot.
+    pub(super) fn set_limits(&mut self, config: &JoinConfig) {
         self.max = config.window_max;
     }
 
-    /// Takes `events` in and gives back, in order, those before `watermark`.
+    /// Adds `events` and returns, in order, the events before `watermark`.
     pub(super) fn admit(&mut self, events: Vec<LayerEvent>, watermark: MonotonicNs) -> Admitted {
-        let mut all = std::mem::take(&mut self.held);
+        let mut all = std::mem::take(&mut self.waiting);
         if all.is_empty() {
             all = events;
         } else {
             all.extend(events);
         }
-        settle(&mut all);
+        sort_nearly_sorted(&mut all);
         let due = all.partition_point(|event| event.time() < watermark);
         let ready = due.max(all.len().saturating_sub(self.max));
         if ready < all.len() {
-            self.held = all.split_off(ready);
+            self.waiting = all.split_off(ready);
         }
-        Admitted { events: all, ahead: ready - due }
+        Admitted { events: all, forced: ready - due }
     }
 
-    /// Gives back all.
+    /// Returns all waiting events.
     pub(super) fn drain(&mut self) -> Vec<LayerEvent> {
-        std::mem::take(&mut self.held)
+        std::mem::take(&mut self.waiting)
     }
 }
 
-/// What may go on.
+/// Events that leave the window.
 #[derive(Debug)]
 pub(super) struct Admitted {
-    /// By [`order`].
+    /// Ordered by [`order`].
     pub(super) events: Vec<LayerEvent>,
-    /// So many of them had to, for want of room.
-    pub(super) ahead: usize,
+    /// Number of events that leave before the watermark because the window is full.
+    pub(super) forced: usize,
 }
 
-/// Steps for each event after which a plain sort is cheaper.
+/// Steps per event above which a general sort is cheaper.
 const STEPS_MAX: usize = 8;
 
-/// Sorts what is sorted but for neighbours: a request is written just after the bios that it ended, at the same time, and
-/// belongs before them. An event is large, and a sort that is made for any order moves each of them several times.
-fn settle(events: &mut [LayerEvent]) {
+/// Sorts events of which only neighbours are out of order. A request is written just after the bios
+/// that it ended, at the same time, and belongs before them. An event is large, and a general sort
+/// moves each of them several times.
+fn sort_nearly_sorted(events: &mut [LayerEvent]) {
     let mut steps = events.len().saturating_mul(STEPS_MAX);
     for next in 1..events.len() {
         let mut at = next;
@@ -93,7 +95,7 @@ fn settle(events: &mut [LayerEvent]) {
     }
 }
 
-/// By time, then kind, then id.
+/// Orders by time, then kind, then id.
 fn order(a: &LayerEvent, b: &LayerEvent) -> Ordering {
     a.time().cmp(&b.time()).then_with(|| rank(a).cmp(&rank(b))).then_with(|| among_names(a, b))
 }
@@ -103,7 +105,7 @@ fn rank(event: &LayerEvent) -> (u8, u64) {
         LayerEvent::Device(e) => (0, e.device.to_kernel().into()),
         LayerEvent::File(e) => (1, e.file.ino),
         LayerEvent::Task(e) => (2, e.task.id.0),
-        // Behind the task that has become another program.
+        // After the task event that reports another program.
         LayerEvent::ProcessContext(e) => (3, e.pid.0.into()),
         LayerEvent::RpcEndpoint(e) => (4, e.span.0),
         LayerEvent::Request(e) => (5, e.span.0),
@@ -115,7 +117,8 @@ fn rank(event: &LayerEvent) -> (u8, u64) {
     }
 }
 
-/// Spans are unique; of two names for one thing at one moment the later in this order holds.
+/// Orders events of equal time and id. Span ids are unique. Of two names for one id at one time,
+/// the last in this order applies.
 fn among_names(a: &LayerEvent, b: &LayerEvent) -> Ordering {
     match (a, b) {
         (LayerEvent::Device(a), LayerEvent::Device(b)) => a.name.cmp(&b.name),
@@ -137,18 +140,18 @@ fn among_names(a: &LayerEvent, b: &LayerEvent) -> Ordering {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::join::tests::make;
+    use crate::fixtures;
 
     fn times(events: &[LayerEvent]) -> Vec<u64> {
         events.iter().map(|event| event.time().0).collect()
     }
 
     fn calls(times: &[u64]) -> Vec<LayerEvent> {
-        times.iter().map(|&time| LayerEvent::Syscall(make::call(time, time, time))).collect()
+        times.iter().map(|&time| LayerEvent::Syscall(fixtures::call(time, time, time))).collect()
     }
 
     #[test]
-    fn what_the_watermark_has_not_passed_waits_for_what_is_earlier() {
+    fn events_after_the_watermark_wait_for_earlier_ones() {
         let mut window = Window::new(100);
         assert_eq!(times(&window.admit(calls(&[10, 30, 20]), MonotonicNs(20)).events), [10]);
         assert_eq!(times(&window.admit(calls(&[25, 20]), MonotonicNs(31)).events), [20, 20, 25, 30]);
@@ -156,22 +159,22 @@ mod tests {
     }
 
     #[test]
-    fn a_full_window_lets_the_earliest_go_and_says_how_many() {
+    fn a_full_window_releases_the_earliest_and_counts_them() {
         let mut window = Window::new(2);
         let admitted = window.admit(calls(&[1, 2, 3, 4, 5]), MonotonicNs(2));
-        assert_eq!((times(&admitted.events), admitted.ahead), (vec![1, 2, 3], 2));
+        assert_eq!((times(&admitted.events), admitted.forced), (vec![1, 2, 3], 2));
         assert_eq!(times(&window.drain()), [4, 5]);
     }
 
     #[test]
     fn at_one_time_names_come_first_and_calls_last() {
-        let (bio, request) = make::direct(7, 8, 9, (1, 5));
+        let (bio, request) = fixtures::bio_and_request(7, 8, 9, (1, 5));
         let all = vec![
-            LayerEvent::Syscall(make::call(7, 0, 5)),
+            LayerEvent::Syscall(fixtures::call(7, 0, 5)),
             LayerEvent::Bio(bio),
             LayerEvent::Request(request),
-            LayerEvent::ProcessContext(make::process(5, "shop").into()),
-            LayerEvent::Task(make::task(1, 0, 5, "a")),
+            LayerEvent::ProcessContext(fixtures::process_context(5, "shop").into()),
+            LayerEvent::Task(fixtures::task(1, 0, 5, "a")),
         ];
         let events = Window::new(100).admit(all, MonotonicNs(6)).events;
         let kinds: Vec<u8> = events.iter().map(|event| rank(event).0).collect();

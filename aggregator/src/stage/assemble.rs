@@ -1,28 +1,36 @@
-//! Stage two: pieces by trace, each once, and of them those that are kept.
+//! Assemble stage: the fragments of each trace, deduplicated, reparented and sampled.
 //!
-//! *In*: records of `blkkin.spans`, of every partition of the first stage. *Out*: pieces for `blkkin.traces`, and what became
-//! of everything ([`AssembleBooks`]).
-//! *Invariant*: that of [`super`]; of one origin each number is taken once; received = kept + left out + nameless + moves + moved + misplaced + pending, and what was
-//! received again and what never came are counted.
+//! *In*: records of `blkkin.spans`, written by every partition of the join and link stages. *Out*:
+//! sampled fragments for `blkkin.traces`; reparented fragments for `blkkin.spans` again; counters
+//! ([`AssembleStats`]).
 //!
-//! A first piece passes at once, also an incomplete one: the first stage has waited for the rest. A later one is sent by
-//! itself, by the decision that the first one got.
+//! *Invariant*: that of [`super`]. Each number of an origin is accepted once. received = sampled +
+//! dropped + without_trace_id + reparents + reparented + misplaced + pending. Duplicates and gaps
+//! are counted.
 //!
-//! # A trace that is shown in another
+//! A first fragment passes at once, also an incomplete one: the join stage has already waited for
+//! the rest. A late fragment is sent on its own, by the sampling decision of the first one.
 //!
-//! A trace whose root answered another node is held until [`super::meet`] says where it is shown; then its pieces go, under that
-//! trace's id, to where that trace is decided, and whatever comes of it later goes after them. So a request over three
-//! nodes is moved twice. When nobody has said anything for [`AssembleStageConfig::await_for`], it is given out as it is, and stays
-//! so: half of a trace here and half there would be two lies.
+//! # A server's trace
 //!
-//! # A trace that comes in parts
+//! A trace whose root served a request of another node waits until [`super::link`] finds its
+//! client. Then its fragments go, under the client's trace id, to the partition of that trace, and
+//! later fragments follow. So an operation over three nodes is reparented twice. If no client is
+//! found within [`AssembleStageConfig::await_for`], the trace is emitted as it is, and stays so.
+//! *Rejected*: a late move. One part of the trace would be here and one there, and both would be
+//! wrong.
 //!
-//! What a daemon does for one of its operations (system calls, further operations) ends before that does, and comes as pieces of
-//! their own. They are held until their root is there, since it says whether the trace is kept, and whether it is shown in another;
-//! when it never comes they are given out by the draw, after the same time.
+//! # A trace in parts
 //!
-//! *Limit*: pieces that were moved go with what is known of the trace by then. Where a rule keeps traces that failed, and the
-//! asker's part comes after them, they are decided by the draw.
+//! The work of a daemon span (system calls, further daemon spans) ends before the span does, and
+//! arrives as fragments of its own. These wait for their root, which determines whether the trace
+//! is sampled, and whether it is reparented. If the root does not arrive within the same time, they
+//! are emitted by the ratio.
+//!
+//! *Limit*: reparented fragments are sampled by what is known of the trace when they arrive. If a
+//! rule samples failed traces, and the client's part arrives after them, the ratio decides.
+//!
+//! *Rejected*: sampling in the join stage. It sees the parts of one node only.
 
 use std::hash::RandomState;
 
@@ -32,300 +40,312 @@ use blkkin_wire::remote_link::{RemoteLink, Reparented};
 use blkkin_wire::v1;
 use serde::{Deserialize, Serialize};
 
-use super::held::Held;
-use super::moving;
-use super::numbers::Numbers;
-use super::rules::{Kept, Rules};
-use super::saved::{self, Unreadable};
-use super::taken::{Known, Taken};
-use super::{LogTime, Outlet, Record};
-use crate::join::recent::Recent;
+use super::dedup::{Dedup, SequenceTracker};
+use super::pending_traces::PendingTraces;
+use super::reparent;
+use super::sampling::{SamplingReason, SamplingRules};
+use super::sequence::SequenceNumbers;
+use super::snapshot::{self, SnapshotError};
+use super::{LogTime, Record, StageOutput};
+use crate::join::generational_cache::GenerationalCache;
 
-/// Traces remembered that a rule kept and the draw would not have: as many as may be open in the join.
-const KEPT_MAX: usize = 65_536;
-/// Traces remembered that are shown in another, that waited in vain, or whose root came: for what comes of them later.
-const MOVED_MAX: usize = 65_536;
+/// Maximum number of remembered traces that a rule samples and the ratio would not: as many as may
+/// be open in the join.
+const REASONS_MAX: usize = 65_536;
+/// Maximum number of remembered traces that were reparented, that timed out, or whose root arrived,
+/// for their later fragments.
+const TRACES_MAX: usize = 65_536;
 
-/// What the second stage may be told.
+/// Configuration of the assemble stage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AssembleStageConfig {
     /// Partitions of the output.
     pub partitions: u32,
-    /// What is kept.
-    pub rules: Rules,
-    /// Partitions of its own input, to which goes what is moved.
+    /// Sampling rules.
+    pub rules: SamplingRules,
+    /// Partitions of its own input, which receives reparented fragments.
     pub input: u32,
-    /// How long a trace waits to hear where it is shown, in ms, by the log's time. It has ended by then and the asker's part of
-    /// the request ends a network's way later, so what passes is what the agents and the stages between take: tenths of
-    /// seconds, seconds where one of them was killed.
+    /// Time that a trace waits for its client's, in ms of the log's time. The trace has ended by
+    /// then, and the client's part of the request ends a network delay later. So the wait covers
+    /// the delay of agents and stages: tenths of seconds, or seconds if one of them was killed.
     pub await_for: u64,
 }
 
 impl AssembleStageConfig {
-    /// With as many partitions everywhere, and the default of the rest.
-    pub fn new(partitions: u32, rules: Rules) -> Self {
+    /// Creates a configuration with the same number of partitions everywhere and the other
+    /// defaults.
+    pub fn new(partitions: u32, rules: SamplingRules) -> Self {
         AssembleStageConfig { partitions, rules, input: partitions, await_for: 10_000 }
     }
 }
 
-/// What became of pieces, since the state began.
+/// Counters of fragments since the state was created.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AssembleBooks {
-    /// Records read, poison among them.
+pub struct AssembleStats {
+    /// Records read, including unreadable ones.
     pub records: u64,
-    /// Records that could not be read: copied to where dead letters go.
+    /// Unreadable records, copied to the dead-letter topic.
     pub poison: u64,
-    /// Pieces taken, each number once.
+    /// Fragments accepted, each number once.
     pub received: u64,
-    /// Pieces that had been taken before.
-    pub repeated: u64,
-    /// Pieces that never came, by the gaps in their numbers.
+    /// Fragments that were accepted before.
+    pub duplicates: u64,
+    /// Fragments that never arrived, by the gaps in their numbers.
     pub missed: u64,
-    /// Pieces given out.
-    pub kept: u64,
-    /// Pieces that no rule keeps.
-    pub left_out: u64,
-    /// Pieces whose trace id is all zero, which is none (W3C trace context): nobody shows them, their record is copied to where
-    /// dead letters go.
-    pub nameless: u64,
-    /// Spans in those given out.
+    /// Fragments emitted.
+    pub sampled: u64,
+    /// Fragments dropped by sampling.
+    pub dropped: u64,
+    /// Fragments with an all-zero trace id, which is invalid (W3C trace context). No destination
+    /// shows them. Their record is copied to the dead-letter topic.
+    pub without_trace_id: u64,
+    /// Spans in emitted fragments.
     pub spans: u64,
-    /// Pieces that say where a trace is shown.
-    pub moves: u64,
-    /// Of these, those that came when the trace had been given out, or a second time.
-    pub moves_late: u64,
-    /// Pieces sent on to the trace in which they are shown.
-    pub moved: u64,
-    /// Traces that waited for somebody who asked, and of whom nothing was heard.
-    pub unasked: u64,
-    /// Pieces that had been moved too often, and were given out where they were.
-    pub circles: u64,
-    /// Pieces that belong to another topic: left out.
+    /// Fragments that reparent a trace.
+    pub reparents: u64,
+    /// Of these, those that arrived after the trace was emitted, or a second time.
+    pub reparents_late: u64,
+    /// Fragments sent on to their client's trace.
+    pub reparented: u64,
+    /// Traces that waited for a client or root that did not arrive.
+    pub timed_out: u64,
+    /// Fragments that were reparented too often, and were emitted where they were.
+    pub reparent_loops: u64,
+    /// Fragments that belong to another topic, dropped.
     pub misplaced: u64,
     /// Ticks.
     pub ticks: u64,
 }
 
-/// The state of one partition of spans.
+/// State of one partition of `blkkin.spans`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct AssembleStage {
-    epoch: u64,
-    numbers: Numbers,
-    again: Numbers,
-    taken: Taken,
+    incarnation: u64,
+    numbers: SequenceNumbers,
+    reparented_numbers: SequenceNumbers,
+    tracker: SequenceTracker,
     now: LogTime,
-    held: Held,
-    moved: Recent<TraceId, Reparented, RandomState>,
-    unasked: Recent<TraceId, (), RandomState>,
-    /// Roots that others waited for, or may.
-    heads: Recent<TraceId, (), RandomState>,
-    /// Kept by a rule, where the draw says otherwise or the first said something else.
-    kept: Recent<TraceId, Kept, RandomState>,
-    books: AssembleBooks,
+    pending: PendingTraces,
+    reparented: GenerationalCache<TraceId, Reparented, RandomState>,
+    timed_out: GenerationalCache<TraceId, (), RandomState>,
+    /// Roots that arrived, for parts that wait for them.
+    roots: GenerationalCache<TraceId, (), RandomState>,
+    /// Sampling reasons that differ from the ratio's decision, for late fragments.
+    reasons: GenerationalCache<TraceId, SamplingReason, RandomState>,
+    stats: AssembleStats,
     #[serde(skip, default = "no_config")]
     config: AssembleStageConfig,
 }
 
 impl AssembleStage {
-    /// One that has read nothing.
-    pub fn begin(epoch: Incarnation, config: AssembleStageConfig) -> Self {
+    /// Creates a stage that has read nothing.
+    pub fn new(incarnation: Incarnation, config: AssembleStageConfig) -> Self {
         AssembleStage {
-            epoch: epoch.0,
-            numbers: Numbers::new(config.partitions),
-            again: Numbers::new(config.input),
-            taken: Taken::default(),
+            incarnation: incarnation.0,
+            numbers: SequenceNumbers::new(config.partitions),
+            reparented_numbers: SequenceNumbers::new(config.input),
+            tracker: SequenceTracker::default(),
             now: LogTime::default(),
-            held: Held::default(),
-            moved: Recent::new(MOVED_MAX),
-            unasked: Recent::new(MOVED_MAX),
-            heads: Recent::new(MOVED_MAX),
-            kept: Recent::new(KEPT_MAX),
-            books: AssembleBooks::default(),
+            pending: PendingTraces::default(),
+            reparented: GenerationalCache::new(TRACES_MAX),
+            timed_out: GenerationalCache::new(TRACES_MAX),
+            roots: GenerationalCache::new(TRACES_MAX),
+            reasons: GenerationalCache::new(REASONS_MAX),
+            stats: AssembleStats::default(),
             config,
         }
     }
 
-    /// Takes the next record in.
-    pub fn apply(&mut self, record: Record<'_>, out: &mut dyn Outlet) {
-        self.books.records += 1;
+    /// Applies the next record.
+    pub fn apply(&mut self, record: Record<'_>, out: &mut dyn StageOutput) {
+        self.stats.records += 1;
         self.advance(record.at.unwrap_or_default(), out);
         let batch = match v1::decode_fragments(record.bytes) {
             Ok(batch) => batch,
             Err(why) => {
-                self.books.poison += 1;
-                return out.dead(why.to_string());
+                self.stats.poison += 1;
+                return out.dead_letter(why.to_string());
             }
         };
         if batch.fragments.is_empty() {
-            self.books.ticks += 1;
+            self.stats.ticks += 1;
             return;
         }
-        let Known { repeated, missed } = self.taken.take(&batch.origin, batch.first, batch.fragments.len());
-        self.books.repeated += repeated as u64;
-        self.books.missed += missed;
-        let mut nameless = None;
+        let Dedup { duplicates, gap } =
+            self.tracker.accept(&batch.origin, batch.first, batch.fragments.len());
+        self.stats.duplicates += duplicates as u64;
+        self.stats.missed += gap;
+        let mut without_trace_id = None;
         let numbers = (0..).map(|n| batch.first.wrapping_add(n));
-        for (number, piece) in numbers.zip(batch.fragments).skip(repeated) {
-            if !self.take(piece, out) {
-                nameless.get_or_insert(number);
+        for (number, fragment) in numbers.zip(batch.fragments).skip(duplicates) {
+            if !self.add_fragment(fragment, out) {
+                without_trace_id.get_or_insert(number);
             }
         }
-        if let Some(number) = nameless {
-            out.dead(format!("the trace id of piece {number} is all zero, which is none"));
+        if let Some(number) = without_trace_id {
+            out.dead_letter(format!("fragment {number} has an all-zero trace id"));
         }
     }
 
-    /// It is so late by the log: what has waited for too long is given out.
-    pub fn advance(&mut self, at: LogTime, out: &mut dyn Outlet) {
+    /// Advances the log's time, and emits traces that waited for too long.
+    pub fn advance(&mut self, at: LogTime, out: &mut dyn StageOutput) {
         self.now = self.now.max(at);
-        while let Some(trace) = self.held.due(self.now, self.config.await_for) {
-            self.books.unasked += 1;
-            self.unasked.insert(trace, ());
-            for piece in self.held.take(trace) {
-                self.decide(piece, out);
+        while let Some(trace) = self.pending.due(self.now, self.config.await_for) {
+            self.stats.timed_out += 1;
+            self.timed_out.insert(trace, ());
+            for fragment in self.pending.remove(trace) {
+                self.decide(fragment, out);
             }
         }
     }
 
-    /// Takes a piece in; not one of which the trace id is all zero, which is none.
-    pub fn take(&mut self, piece: TraceFragment, out: &mut dyn Outlet) -> bool {
-        self.books.received += 1;
-        if piece.trace == TraceId(0) {
-            self.books.nameless += 1;
+    /// Adds a fragment. Returns false for an all-zero trace id, which is invalid.
+    pub fn add_fragment(&mut self, fragment: TraceFragment, out: &mut dyn StageOutput) -> bool {
+        self.stats.received += 1;
+        if fragment.trace == TraceId(0) {
+            self.stats.without_trace_id += 1;
             return false;
         }
-        self.piece(piece, out);
+        self.fragment(fragment, out);
         true
     }
 
-    fn piece(&mut self, piece: TraceFragment, out: &mut dyn Outlet) {
-        match &piece.remote_link {
-            RemoteLink::Endpoint(_) => self.books.misplaced += 1,
-            RemoteLink::Reparented(moved) => self.shown_in(piece.trace, moved, out),
+    fn fragment(&mut self, fragment: TraceFragment, out: &mut dyn StageOutput) {
+        match &fragment.remote_link {
+            RemoteLink::Endpoint(_) => self.stats.misplaced += 1,
+            RemoteLink::Reparented(target) => self.reparent_trace(fragment.trace, target, out),
             RemoteLink::None
             | RemoteLink::Root
             | RemoteLink::Child
             | RemoteLink::PendingParent
             | RemoteLink::Forwarded(_) => {
-                self.part(piece, out);
+                self.span_fragment(fragment, out);
             }
         }
     }
 
-    /// Spans: they are decided here, or wait, or go on to another trace.
-    fn part(&mut self, piece: TraceFragment, out: &mut dyn Outlet) {
-        if let Some(moved) = self.moved.peek(&piece.trace).cloned() {
-            return self.send_on(piece, &moved, out);
+    /// Adds spans: they are sampled here, wait, or go on to another trace.
+    fn span_fragment(&mut self, fragment: TraceFragment, out: &mut dyn StageOutput) {
+        if let Some(target) = self.reparented.peek(&fragment.trace).cloned() {
+            return self.forward(fragment, &target, out);
         }
-        let trace = piece.trace;
-        let waits = match piece.remote_link {
-            RemoteLink::PendingParent => self.unasked.peek(&trace).is_none(),
-            RemoteLink::Child => self.heads.peek(&trace).is_none() && self.unasked.peek(&trace).is_none(),
+        let trace = fragment.trace;
+        let waits = match fragment.remote_link {
+            RemoteLink::PendingParent => self.timed_out.peek(&trace).is_none(),
+            RemoteLink::Child => self.roots.peek(&trace).is_none() && self.timed_out.peek(&trace).is_none(),
             RemoteLink::Root => {
-                self.heads.insert(trace, ());
-                // The root decides for all of them, so it comes first.
-                self.decide(piece, out);
-                return self.held.take(trace).into_iter().for_each(|piece| self.decide(piece, out));
+                self.roots.insert(trace, ());
+                // The root decides for all parts, so it comes first.
+                self.decide(fragment, out);
+                return self
+                    .pending
+                    .remove(trace)
+                    .into_iter()
+                    .for_each(|fragment| self.decide(fragment, out));
             }
-            _ => self.held.holds(trace),
+            _ => self.pending.holds(trace),
         };
         if waits {
-            return self.held.put(piece, self.now);
+            return self.pending.add(fragment, self.now);
         }
-        self.decide(piece, out);
+        self.decide(fragment, out);
     }
 
-    fn shown_in(&mut self, trace: TraceId, moved: &Reparented, out: &mut dyn Outlet) {
-        self.books.moves += 1;
-        let late = self.unasked.peek(&trace).is_some() || self.moved.peek(&trace).is_some();
-        if late || trace == moved.trace {
-            self.books.moves_late += 1;
+    fn reparent_trace(&mut self, trace: TraceId, target: &Reparented, out: &mut dyn StageOutput) {
+        self.stats.reparents += 1;
+        let late = self.timed_out.peek(&trace).is_some() || self.reparented.peek(&trace).is_some();
+        if late || trace == target.trace {
+            self.stats.reparents_late += 1;
             return;
         }
-        self.moved.insert(trace, moved.clone());
-        for piece in self.held.take(trace) {
-            self.send_on(piece, moved, out);
+        self.reparented.insert(trace, target.clone());
+        for fragment in self.pending.remove(trace) {
+            self.forward(fragment, target, out);
         }
     }
 
-    fn send_on(&mut self, piece: TraceFragment, moved: &Reparented, out: &mut dyn Outlet) {
-        match moving::shown(&piece, moved) {
-            Some(shown) => {
-                self.books.moved += 1;
-                self.again.write_aside(shown, out);
+    fn forward(&mut self, fragment: TraceFragment, target: &Reparented, out: &mut dyn StageOutput) {
+        match reparent::reparented(&fragment, target) {
+            Some(forwarded) => {
+                self.stats.reparented += 1;
+                self.reparented_numbers.write_side(forwarded, out);
             }
             None => {
-                self.books.circles += 1;
-                self.decide(piece, out);
+                self.stats.reparent_loops += 1;
+                self.decide(fragment, out);
             }
         }
     }
 
-    fn decide(&mut self, piece: TraceFragment, out: &mut dyn Outlet) {
+    fn decide(&mut self, fragment: TraceFragment, out: &mut dyn StageOutput) {
         let rules = &self.config.rules;
-        let kept = match piece.kind {
-            FragmentKind::First => rules.look(&piece),
-            FragmentKind::Late => self.kept.peek(&piece.trace).copied().or_else(|| rules.later(&piece)),
+        let reasons = match fragment.kind {
+            FragmentKind::First => rules.sample_first(&fragment),
+            FragmentKind::Late => {
+                self.reasons.peek(&fragment.trace).copied().or_else(|| rules.sample_late(&fragment))
+            }
         };
-        let Some(kept) = kept else {
-            self.books.left_out += 1;
+        let Some(reasons) = reasons else {
+            self.stats.dropped += 1;
             return;
         };
-        if piece.kind == FragmentKind::First && rules.draw(piece.trace) != Some(kept) {
-            self.kept.insert(piece.trace, kept);
+        if fragment.kind == FragmentKind::First && rules.sample_by_ratio(fragment.trace) != Some(reasons) {
+            self.reasons.insert(fragment.trace, reasons);
         }
-        self.books.kept += 1;
-        self.books.spans += piece.spans.len() as u64;
-        let (sampled, across) = (rules.say(kept), RemoteLink::None);
-        self.numbers.write(
-            TraceFragment { sampled, sampled_by_application: false, remote_link: across, ..piece },
-            out,
-        );
+        self.stats.sampled += 1;
+        self.stats.spans += fragment.spans.len() as u64;
+        let (sampled, remote_link) = (rules.annotation(reasons), RemoteLink::None);
+        self.numbers
+            .write(TraceFragment { sampled, sampled_by_application: false, remote_link, ..fragment }, out);
     }
 
-    /// Pieces that wait. While there are some, and the partition is silent, it needs ticks.
+    /// Returns the number of waiting fragments. While there are some and the partition is silent,
+    /// the stage needs ticks.
     pub fn pending(&self) -> u64 {
-        self.held.pieces()
+        self.pending.fragments()
     }
 
-    /// The whole of it.
-    pub fn save(&mut self) -> Result<Vec<u8>, Unreadable> {
-        saved::write(Stage::Assemble, saved::fingerprint(&self.config), self)
-            .map_err(|error| Unreadable::Damaged(error.to_string()))
+    /// Returns a snapshot.
+    pub fn save(&mut self) -> Result<Vec<u8>, SnapshotError> {
+        snapshot::write(Stage::Assemble, snapshot::fingerprint(&self.config), self)
+            .map_err(|error| SnapshotError::Corrupt(error.to_string()))
     }
 
-    /// The same again; under another configuration (or of another release) it begins `epoch`.
+    /// Restores a snapshot. Under another configuration, or of another release, the stage takes the
+    /// new `incarnation`.
     pub fn restore(
         bytes: &[u8],
         config: AssembleStageConfig,
-        epoch: Incarnation,
-    ) -> Result<Self, Unreadable> {
-        let saved::Read { state, fingerprint } = saved::read::<AssembleStage>(Stage::Assemble, bytes)?;
+        incarnation: Incarnation,
+    ) -> Result<Self, SnapshotError> {
+        let snapshot::Snapshot { state, fingerprint } =
+            snapshot::read::<AssembleStage>(Stage::Assemble, bytes)?;
         let mut stage = state;
-        if fingerprint != saved::fingerprint(&config) {
-            stage.epoch = epoch.0;
-            (stage.numbers, stage.again) = (Numbers::new(config.partitions), Numbers::new(config.input));
+        if fingerprint != snapshot::fingerprint(&config) {
+            stage.incarnation = incarnation.0;
+            (stage.numbers, stage.reparented_numbers) =
+                (SequenceNumbers::new(config.partitions), SequenceNumbers::new(config.input));
         }
-        stage.moved.set_max(MOVED_MAX);
-        stage.unasked.set_max(MOVED_MAX);
-        stage.heads.set_max(MOVED_MAX);
-        stage.kept.set_max(KEPT_MAX);
+        stage.reparented.set_max(TRACES_MAX);
+        stage.timed_out.set_max(TRACES_MAX);
+        stage.roots.set_max(TRACES_MAX);
+        stage.reasons.set_max(REASONS_MAX);
         stage.config = config;
         Ok(stage)
     }
 
-    /// Under which its pieces are numbered.
-    pub fn epoch(&self) -> Incarnation {
-        Incarnation(self.epoch)
+    /// Returns the incarnation under which fragments are numbered.
+    pub fn incarnation(&self) -> Incarnation {
+        Incarnation(self.incarnation)
     }
 
-    /// What became of pieces.
-    pub fn books(&self) -> &AssembleBooks {
-        &self.books
+    /// Returns the counters.
+    pub fn stats(&self) -> &AssembleStats {
+        &self.stats
     }
 }
 
-/// A stage that was read back is given one before it is used.
+/// Placeholder until a restored stage gets its configuration.
 fn no_config() -> AssembleStageConfig {
-    AssembleStageConfig::new(1, Rules::default())
+    AssembleStageConfig::new(1, SamplingRules::default())
 }

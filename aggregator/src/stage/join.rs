@@ -1,8 +1,13 @@
-//! Stage one: the events of one partition to pieces of traces.
+//! Join stage: the events of one partition to trace fragments.
 //!
-//! *In*: records of `blkkin.events`. *Out*: pieces, and what became of everything ([`JoinBooks`]).
-//! *Invariant*: that of [`super`]; and received = joined + late + orphaned + pending, since the state began, over all
-//! restarts: the books are part of the state.
+//! *In*: records of `blkkin.events`. *Out*: fragments for `blkkin.spans`, RPC endpoints for
+//! `blkkin.links`, and counters ([`JoinStageStats`]).
+//!
+//! *Invariant*: that of [`super`]; and received = joined + late + orphaned + pending since the
+//! state was created, across all restarts. The counters are part of the state.
+//!
+//! *Rejected*: one joiner for all sources of a process. A partition that moves to another member
+//! takes its sources along.
 
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::fragment::{Incarnation, Stage, TraceFragment};
@@ -10,34 +15,35 @@ use blkkin_wire::remote_link::RemoteLink;
 use blkkin_wire::v1;
 use serde::{Deserialize, Serialize};
 
-use super::idle::{Due, Idle};
-use super::numbers::Numbers;
-use super::pieces::{halves, pieces};
-use super::saved::{self, Unreadable};
-use super::{Outlet, Record};
-use crate::join::{JoinAccounts, JoinConfig, Joiner, TraceSink};
+use super::fragments::{endpoints, fragments};
+use super::sequence::SequenceNumbers;
+use super::snapshot::{self, SnapshotError};
+use super::source_timeout::{SourceTimeouts, Timeout};
+use super::{Record, StageOutput};
+use crate::join::{JoinConfig, JoinStats, Joiner, TraceSink};
 use crate::trace::Trace;
 
-/// What the first stage may be told.
+/// Configuration of the join stage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinStageConfig {
-    /// Bounds of the join.
+    /// Limits of the join.
     pub join: JoinConfig,
     /// Partitions of the output.
     pub partitions: u32,
     /// Partitions of the topic of links.
     pub links: u32,
-    /// A source of which the log has held nothing for longer is finished: what is open of it is given out. In ms, by the log's
-    /// time. A tracer that lives sends a batch each second, also an empty one; 30 s are what the join waits for a sign of
-    /// life of a trace ([`JoinConfig::quiet_after`]).
+    /// Source timeout, in ms of the log's time. A source without a record for longer is closed: its
+    /// open traces are emitted. A running tracer sends a batch each second, also an empty one. 30 s
+    /// is also the inactivity timeout of a trace ([`JoinConfig::quiet_after`]).
     pub idle_after: u64,
-    /// And after so long nothing of it is kept, its names neither. An hour: an agent that was cut off for longer comes back with
-    /// what its spool held, and what it had named before is named by number.
+    /// Time in ms after which an inactive source is forgotten, with its names. One hour. An agent
+    /// that was cut off for longer sends its spool later, and names that it reported before appear
+    /// as numbers.
     pub forget_after: u64,
 }
 
 impl JoinStageConfig {
-    /// With defaults for all but the number of partitions of the outputs.
+    /// Creates a configuration with defaults for all but the number of partitions of the outputs.
     pub fn new(partitions: u32) -> Self {
         JoinStageConfig {
             join: JoinConfig::default(),
@@ -49,167 +55,176 @@ impl JoinStageConfig {
     }
 }
 
-/// What became of records, since the state began.
+/// Counters of records since the state was created.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JoinBooks {
-    /// Records read, ticks and poison among them.
+pub struct JoinStageStats {
+    /// Records read, including ticks and unreadable ones.
     pub records: u64,
     /// Ticks.
     pub ticks: u64,
-    /// Records that could not be read: copied to where dead letters go.
+    /// Unreadable records, copied to the dead-letter topic.
     pub poison: u64,
-    /// Calls that this version has no name for: left out.
+    /// System calls without a name in this version, dropped.
     pub calls_unknown: u64,
-    /// Sources finished because the log held nothing of them.
+    /// Sources closed because the log had no record of them.
     pub idle_closed: u64,
-    /// Pieces given out.
-    pub pieces: u64,
+    /// Fragments emitted.
+    pub fragments: u64,
     /// Spans in them.
     pub spans: u64,
-    /// Ends of requests between nodes given out.
-    pub halves: u64,
+    /// RPC endpoints emitted.
+    pub endpoints: u64,
 }
 
-/// The state of one partition of events.
+/// State of one partition of events.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct JoinStage {
-    epoch: u64,
-    numbers: Numbers,
-    links: Numbers,
-    idle: Idle,
+    incarnation: u64,
+    numbers: SequenceNumbers,
+    links: SequenceNumbers,
+    source_timeouts: SourceTimeouts,
     joiner: Joiner,
-    books: JoinBooks,
+    stats: JoinStageStats,
     #[serde(skip, default = "no_config")]
     config: JoinStageConfig,
 }
 
 impl JoinStage {
-    /// One that has read nothing. An epoch is drawn by whoever makes it, and never used twice.
-    pub fn begin(epoch: Incarnation, config: JoinStageConfig) -> Self {
+    /// Creates a stage that has read nothing. The caller draws the incarnation, and never uses one
+    /// twice.
+    pub fn new(incarnation: Incarnation, config: JoinStageConfig) -> Self {
         JoinStage {
-            epoch: epoch.0,
-            numbers: Numbers::new(config.partitions),
-            links: Numbers::new(config.links),
-            idle: Idle::default(),
+            incarnation: incarnation.0,
+            numbers: SequenceNumbers::new(config.partitions),
+            links: SequenceNumbers::new(config.links),
+            source_timeouts: SourceTimeouts::default(),
             joiner: Joiner::new(config.join.clone()),
-            books: JoinBooks::default(),
+            stats: JoinStageStats::default(),
             config,
         }
     }
 
-    /// Takes the next record in.
-    pub fn apply(&mut self, record: Record<'_>, out: &mut dyn Outlet) {
-        self.books.records += 1;
-        let due = self.idle.advance(record.at, self.config.idle_after, self.config.forget_after);
-        for due in due {
-            self.expire(due, out);
+    /// Applies the next record.
+    pub fn apply(&mut self, record: Record<'_>, out: &mut dyn StageOutput) {
+        self.stats.records += 1;
+        let expired =
+            self.source_timeouts.advance(record.at, self.config.idle_after, self.config.forget_after);
+        for expired in expired {
+            self.expire(expired, out);
         }
         let decoded = match v1::decode(record.bytes) {
             Ok(decoded) => decoded,
             Err(why) => {
-                self.books.poison += 1;
-                return out.dead(why.to_string());
+                self.stats.poison += 1;
+                return out.dead_letter(why.to_string());
             }
         };
-        self.books.calls_unknown += decoded.calls_unknown;
-        self.take(decoded.batch, out);
+        self.stats.calls_unknown += decoded.calls_unknown;
+        self.add_batch(decoded.batch, out);
     }
 
-    /// The same for what is decoded already, and at the log's time so far.
-    pub fn take(&mut self, batch: EventBatch, out: &mut dyn Outlet) {
+    /// Adds a decoded batch, at the current log time.
+    pub fn add_batch(&mut self, batch: EventBatch, out: &mut dyn StageOutput) {
         if batch.source.is_none() {
-            self.books.ticks += 1;
+            self.stats.ticks += 1;
             return;
         }
-        self.idle.hear(batch.source);
+        self.source_timeouts.touch(batch.source);
         let (numbers, links) = (&mut self.numbers, &mut self.links);
-        let mut writer = Writer { numbers, links, books: &mut self.books, out };
+        let mut writer = FragmentWriter { numbers, links, stats: &mut self.stats, out };
         self.joiner.apply(batch, &mut writer);
-        // Seldom: a source more than the join follows has made another go.
-        if self.idle.len() > self.joiner.sources() {
+        // Rare: the joiner closed a source because it had too many.
+        if self.source_timeouts.len() > self.joiner.sources() {
             let joiner = &self.joiner;
-            self.idle.retain(|source| joiner.follows(source));
+            self.source_timeouts.retain(|source| joiner.follows(source));
         }
     }
 
-    fn expire(&mut self, due: Due, out: &mut dyn Outlet) {
+    fn expire(&mut self, expired: Timeout, out: &mut dyn StageOutput) {
         let (numbers, links) = (&mut self.numbers, &mut self.links);
-        let mut writer = Writer { numbers, links, books: &mut self.books, out };
-        match due {
-            Due::Close(source) => {
-                writer.books.idle_closed += 1;
+        let mut writer = FragmentWriter { numbers, links, stats: &mut self.stats, out };
+        match expired {
+            Timeout::Close(source) => {
+                writer.stats.idle_closed += 1;
                 self.joiner.close(&source, &mut writer);
             }
-            Due::Forget(source) => self.joiner.forget(&source, &mut writer),
+            Timeout::Forget(source) => self.joiner.forget(&source, &mut writer),
         }
     }
 
-    /// The whole of it.
-    pub fn save(&mut self) -> Result<Vec<u8>, Unreadable> {
-        self.joiner.lighten();
-        saved::write(Stage::Join, saved::fingerprint(&self.config), self)
-            .map_err(|error| Unreadable::Damaged(error.to_string()))
+    /// Returns a snapshot.
+    pub fn save(&mut self) -> Result<Vec<u8>, SnapshotError> {
+        self.joiner.drop_caches();
+        snapshot::write(Stage::Join, snapshot::fingerprint(&self.config), self)
+            .map_err(|error| SnapshotError::Corrupt(error.to_string()))
     }
 
-    /// The same again; under another configuration (or of another release) it begins `epoch`.
-    pub fn restore(bytes: &[u8], config: JoinStageConfig, epoch: Incarnation) -> Result<Self, Unreadable> {
-        let saved::Read { state, fingerprint } = saved::read::<JoinStage>(Stage::Join, bytes)?;
+    /// Restores a snapshot. Under another configuration, or of another release, the stage takes the
+    /// new `incarnation`.
+    pub fn restore(
+        bytes: &[u8],
+        config: JoinStageConfig,
+        incarnation: Incarnation,
+    ) -> Result<Self, SnapshotError> {
+        let snapshot::Snapshot { state, fingerprint } = snapshot::read::<JoinStage>(Stage::Join, bytes)?;
         let mut stage = state;
-        if fingerprint != saved::fingerprint(&config) {
-            stage.epoch = epoch.0;
-            (stage.numbers, stage.links) = (Numbers::new(config.partitions), Numbers::new(config.links));
+        if fingerprint != snapshot::fingerprint(&config) {
+            stage.incarnation = incarnation.0;
+            (stage.numbers, stage.links) =
+                (SequenceNumbers::new(config.partitions), SequenceNumbers::new(config.links));
         }
-        stage.joiner.set_bounds(config.join.clone());
+        stage.joiner.set_limits(config.join.clone());
         stage.config = config;
         Ok(stage)
     }
 
-    /// Under which its pieces are numbered.
-    pub fn epoch(&self) -> Incarnation {
-        Incarnation(self.epoch)
+    /// Returns the incarnation under which fragments are numbered.
+    pub fn incarnation(&self) -> Incarnation {
+        Incarnation(self.incarnation)
     }
 
-    /// Events that no trace was given out of. While there are some, and the partition is silent, it needs ticks.
+    /// Returns the number of events that are not emitted yet. While there are some and the
+    /// partition is silent, the stage needs ticks.
     pub fn pending(&self) -> u64 {
-        self.joiner.accounts().pending()
+        self.joiner.stats().pending()
     }
 
-    /// What became of records.
-    pub fn books(&self) -> &JoinBooks {
-        &self.books
+    /// Returns the counters of records.
+    pub fn stats(&self) -> &JoinStageStats {
+        &self.stats
     }
 
-    /// What became of events.
-    pub fn accounts(&self) -> &JoinAccounts {
-        self.joiner.accounts()
+    /// Returns the counters of events.
+    pub fn join_stats(&self) -> &JoinStats {
+        self.joiner.stats()
     }
 }
 
-/// A stage that was read back is given one before it is used.
+/// Placeholder until a restored stage gets its configuration.
 fn no_config() -> JoinStageConfig {
     JoinStageConfig::new(1)
 }
 
-/// Where finished traces go.
-struct Writer<'a> {
-    numbers: &'a mut Numbers,
-    links: &'a mut Numbers,
-    books: &'a mut JoinBooks,
-    out: &'a mut dyn Outlet,
+/// Writes finished traces as fragments.
+struct FragmentWriter<'a> {
+    numbers: &'a mut SequenceNumbers,
+    links: &'a mut SequenceNumbers,
+    stats: &'a mut JoinStageStats,
+    out: &'a mut dyn StageOutput,
 }
 
-impl TraceSink for Writer<'_> {
-    fn take(&mut self, trace: &Trace) {
-        self.out.seen(trace);
-        for piece in pieces(trace) {
-            self.books.pieces += 1;
-            self.books.spans += piece.spans.len() as u64;
-            self.numbers.write(piece, self.out);
+impl TraceSink for FragmentWriter<'_> {
+    fn receive(&mut self, trace: &Trace) {
+        self.out.on_trace(trace);
+        for fragment in fragments(trace) {
+            self.stats.fragments += 1;
+            self.stats.spans += fragment.spans.len() as u64;
+            self.numbers.write(fragment, self.out);
         }
-        for half in halves(trace) {
-            self.books.halves += 1;
-            let piece = TraceFragment::link_only(half.trace, RemoteLink::Endpoint(half.into()));
-            self.links.write_aside(piece, self.out);
+        for endpoint in endpoints(trace) {
+            self.stats.endpoints += 1;
+            let fragment = TraceFragment::link_only(endpoint.trace, RemoteLink::Endpoint(endpoint.into()));
+            self.links.write_side(fragment, self.out);
         }
     }
 }

@@ -54,7 +54,7 @@ impl PostFilter {
     pub(crate) fn evaluate(&self, trace: &Trace) -> FilterVerdict {
         let slow = self.slower_than.is_none_or(|least| trace.last_end().since(trace.start()) > least);
         let wanted = slow && (!self.errors_only || has_error(trace));
-        let sampled = self.or_sampled && trace.is_sampled_by_program();
+        let sampled = self.or_sampled && trace.is_sampled_by_application();
         if !wanted && !sampled {
             return FilterVerdict::Drop;
         }
@@ -92,7 +92,7 @@ fn has_error(trace: &Trace) -> bool {
     );
     call || trace.bios.iter().any(|bio| !bio.status.is_ok())
         || trace.requests.iter().any(|request| !request.status.is_ok())
-        || trace.carried.iter().any(|carried| !carried.request.status.is_ok())
+        || trace.merged_into.iter().any(|carried| !carried.request.status.is_ok())
 }
 
 /// Returns every path of the trace: of its files and its arguments. A relative argument is known

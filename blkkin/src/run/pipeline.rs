@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread::{Builder, JoinHandle};
 
-use blkkin_aggregator::join::JoinAccounts;
+use blkkin_aggregator::join::JoinStats;
 use blkkin_bus::{CAPACITY_DEFAULT, ChannelStats, channel};
 use blkkin_report::{Progress, Report};
 use blkkin_tracer::{Detail, StopSignal, TraceScope, TraceSummary, Tracer, TracerError};
@@ -72,7 +72,7 @@ pub(crate) struct RunOutcome {
     /// it early.
     pub(crate) tracer: (SourceStats, Option<TracerError>),
     /// The joiner's counters.
-    pub(crate) join: JoinAccounts,
+    pub(crate) join: JoinStats,
     /// The bus's counters.
     pub(crate) bus: ChannelStats,
     /// Traces dropped because a name that a filter needs is unknown.

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use blkkin_aggregator::stage::assemble::AssembleStageConfig;
 use blkkin_aggregator::stage::join::JoinStageConfig;
-use blkkin_aggregator::stage::meet::MeetStageConfig;
+use blkkin_aggregator::stage::link::LinkStageConfig;
 use blkkin_bus::kafka::{DeadLetters, EVENTS, LINKS, SPANS, TRACES};
 use blkkin_tracer::StopSignal;
 use tracing::info;
@@ -79,7 +79,7 @@ pub(crate) fn aggregator(args: &AggregatorArgs) -> Result<ExitCode, CliError> {
     }
     if runs(StageChoice::Link) {
         let wait_for = millis(parsed.await_client);
-        let config = MeetStageConfig { wait_for, ..MeetStageConfig::new(topics.partitions(SPANS)) };
+        let config = LinkStageConfig { wait_for, ..LinkStageConfig::new(topics.partitions(SPANS)) };
         let config = (
             parsed.stage([LINKS, SPANS, SPANS], "blkkin-link"),
             LinkStageFactory { config, metrics: metrics.clone() },

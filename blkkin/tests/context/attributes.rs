@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 
+use blkkin_aggregator::spans;
 use blkkin_aggregator::trace::{Root, Trace};
-use blkkin_aggregator::translate;
 use blkkin_tracer::{AttachKind, TracerConfig};
 use blkkin_wire::event::SyscallEvent;
 use blkkin_wire::span::TagValue;
@@ -56,7 +56,7 @@ fn attributes(trace: &Trace) -> Attributes {
         TagValue::Number(number) => number.to_string(),
         other => panic!("{other:?}"),
     };
-    let spans = translate::spans(trace);
+    let spans = spans::spans_of(trace);
     assert!(spans[1..].iter().flat_map(|span| &span.tags).all(|(key, _)| !key.contains("app_thread")));
     let tags = spans[0].tags.iter().filter_map(|(key, value)| {
         let (is_counter, key) = (key.starts_with("blkkin.app_thread."), key.split_once("app_thread.")?.1);

@@ -155,7 +155,7 @@ impl Topic {
         let mut sequences = HashMap::new();
         let config = JoinStageConfig { idle_after: IDLE_AFTER_MS, ..JoinStageConfig::new(PARTITIONS) };
         for partition in 0..PARTITIONS as i32 {
-            let mut stage = JoinStage::begin(Incarnation(1), config.clone());
+            let mut stage = JoinStage::new(Incarnation(1), config.clone());
             for (at, bytes) in records(settings, partition) {
                 stage.apply(Record { at: Some(LogTime(at)), bytes: &bytes }, &mut topic.expected);
                 let batch = v1::decode(&bytes).unwrap().batch;

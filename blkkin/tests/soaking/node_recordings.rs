@@ -47,9 +47,9 @@ impl NodeRecordings {
     pub(crate) fn expected(&self) -> SpanMultiset {
         let mut multiset = SpanMultiset::default();
         for batches in &self.all {
-            let mut stage = JoinStage::begin(Incarnation(1), JoinStageConfig::new(PARTITIONS));
+            let mut stage = JoinStage::new(Incarnation(1), JoinStageConfig::new(PARTITIONS));
             for batch in batches {
-                stage.take(batch.clone(), &mut multiset);
+                stage.add_batch(batch.clone(), &mut multiset);
             }
             assert_eq!(stage.pending(), 0);
         }

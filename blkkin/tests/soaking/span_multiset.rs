@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
-use blkkin_aggregator::stage::Outlet;
+use blkkin_aggregator::stage::StageOutput;
 use blkkin_wire::fragment::TraceFragment;
 use blkkin_zipkin_export::json;
 use serde_json::Value;
@@ -123,8 +123,8 @@ pub(crate) fn assert_in_zipkin(
 }
 
 /// Fragments of a stage, translated and encoded as for Zipkin.
-impl Outlet for SpanMultiset {
-    fn piece(&mut self, _: u32, _: u64, piece: TraceFragment) {
+impl StageOutput for SpanMultiset {
+    fn fragment(&mut self, _: u32, _: u64, piece: TraceFragment) {
         self.fragments += 1;
         assert!(piece.sampled.is_none(), "all are sampled");
         let mut bytes = Vec::new();
@@ -135,11 +135,11 @@ impl Outlet for SpanMultiset {
         }
     }
 
-    fn aside(&mut self, _: u32, _: u64, piece: TraceFragment) {
+    fn side_output(&mut self, _: u32, _: u64, piece: TraceFragment) {
         panic!("it has no remote links: {piece:?}");
     }
 
-    fn dead(&mut self, why: String) {
+    fn dead_letter(&mut self, why: String) {
         panic!("{why}");
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use blkkin_aggregator::join::{JoinAccounts, JoinConfig, Joiner};
+use blkkin_aggregator::join::{JoinConfig, JoinStats, Joiner};
 use blkkin_aggregator::trace::Trace;
 use blkkin_bus::{CAPACITY_DEFAULT, Next, channel};
 use blkkin_tracer::{AttachKind, StopSignal, TraceSummary, Tracer, TracerConfig, TracerError};
@@ -25,7 +25,7 @@ use super::gated_process::GatedProcess;
 pub(crate) struct Recorder {
     stop: StopSignal,
     drain: JoinHandle<TraceSummary>,
-    collect: JoinHandle<(Vec<LayerEvent>, Vec<Trace>, JoinAccounts)>,
+    collect: JoinHandle<(Vec<LayerEvent>, Vec<Trace>, JoinStats)>,
     contexts: Arc<AtomicU64>,
     publishing: Arc<AtomicU64>,
     calls: Arc<Mutex<HashMap<(bool, u64), u64>>>,
@@ -37,7 +37,7 @@ pub(crate) struct Recording {
     pub(crate) events: Vec<LayerEvent>,
     pub(crate) traces: Vec<Trace>,
     pub(crate) stats: SourceStats,
-    pub(crate) join: JoinAccounts,
+    pub(crate) join: JoinStats,
     pub(crate) final_state: FinalState,
 }
 
@@ -174,7 +174,7 @@ impl Recorder {
                 }
             }
             joiner.finish(&mut traces);
-            (events, traces, joiner.accounts().clone())
+            (events, traces, joiner.stats().clone())
         });
         Recorder { stop, drain, collect, contexts, publishing, calls, process_contexts }
     }
@@ -220,7 +220,7 @@ impl Recording {
     pub(crate) fn assert_complete(&self) {
         self.assert_balanced();
         assert_eq!(self.stats.lost(), 0, "{:#?}", self.stats);
-        let incomplete: Vec<_> = self.traces.iter().filter(|trace| !trace.missing.nothing()).collect();
+        let incomplete: Vec<_> = self.traces.iter().filter(|trace| !trace.incomplete.is_empty()).collect();
         assert!(incomplete.is_empty(), "{} traces incomplete: {:#?}", incomplete.len(), incomplete[0]);
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-pub use blkkin_aggregator::account::subject::Subject;
+pub use blkkin_aggregator::latency::io_kind::IoKind;
 use blkkin_wire::event::{SyscallEvent, SyscallOutcome};
 use blkkin_wire::syscalls::{SyscallId, errno_of};
 
@@ -31,7 +31,7 @@ pub struct CallRow {
 /// Rows of all system calls, up to two for each entry of the system call table.
 #[derive(Clone, Debug, Default)]
 pub struct Calls {
-    rows: BTreeMap<(Subject, SyscallId), CallRow>,
+    rows: BTreeMap<(IoKind, SyscallId), CallRow>,
 }
 
 impl Calls {
@@ -47,7 +47,7 @@ impl Calls {
     }
 
     /// Returns the rows of `subject`, ordered by total time, the longest first.
-    pub fn by_time(&self, subject: Subject) -> Vec<(SyscallId, &CallRow)> {
+    pub fn by_time(&self, subject: IoKind) -> Vec<(SyscallId, &CallRow)> {
         let rows = self.rows.iter().filter(|((of, _), _)| *of == subject);
         let mut rows: Vec<_> = rows.map(|((_, call), row)| (*call, row)).collect();
         rows.sort_by_key(|(call, row)| (std::cmp::Reverse(row.times.total()), *call));
@@ -67,7 +67,7 @@ mod tests {
         calls.add(&on_file(call(2, "read", 10), "/a", 0o100_644));
         calls.add(&call(3, "read", 20));
         let count = |subject| calls.by_time(subject).iter().map(|(_, row)| row.times.count()).sum::<u64>();
-        assert_eq!((count(Subject::Storage), count(Subject::NotStorage)), (2, 1));
+        assert_eq!((count(IoKind::Storage), count(IoKind::NotStorage)), (2, 1));
     }
 
     #[test]
@@ -78,7 +78,7 @@ mod tests {
             with_call(&mut trace, |call| call.outcome = SyscallOutcome::Returned(ret));
             calls.add(&trace);
         }
-        let rows = calls.by_time(Subject::Storage);
+        let rows = calls.by_time(IoKind::Storage);
         assert_eq!((rows[0].1.times.count(), rows[0].1.errors, rows[0].1.bytes), (4, 1, 0));
     }
 
@@ -88,7 +88,7 @@ mod tests {
         for (name, time) in [("close", 5), ("fsync", 50), ("read", 20), ("close", 30)] {
             calls.add(&call(1, name, time));
         }
-        let names: Vec<&str> = calls.by_time(Subject::Storage).iter().map(|(call, _)| call.name()).collect();
+        let names: Vec<&str> = calls.by_time(IoKind::Storage).iter().map(|(call, _)| call.name()).collect();
         assert_eq!(names, ["fsync", "close", "read"]);
     }
 }

@@ -1,6 +1,6 @@
 //! A trace with the classification that several tables need, computed once.
 
-use blkkin_aggregator::account::subject::Subject;
+use blkkin_aggregator::latency::io_kind::IoKind;
 use blkkin_aggregator::trace::Trace;
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::event::SyscallEvent;
@@ -9,19 +9,19 @@ use blkkin_wire::event::SyscallEvent;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClassifiedTrace<'a> {
     pub(crate) trace: &'a Trace,
-    pub(crate) subject: Subject,
+    pub(crate) subject: IoKind,
     pub(crate) time: DurationNs,
 }
 
 impl<'a> ClassifiedTrace<'a> {
     /// Returns the root call if it is a storage call.
     pub(crate) fn storage_call(&self) -> Option<&'a SyscallEvent> {
-        self.trace.call().filter(|_| self.subject == Subject::Storage)
+        self.trace.call().filter(|_| self.subject == IoKind::Storage)
     }
 }
 
 impl<'a> From<&'a Trace> for ClassifiedTrace<'a> {
     fn from(trace: &'a Trace) -> Self {
-        ClassifiedTrace { trace, subject: Subject::of(trace), time: trace.duration() }
+        ClassifiedTrace { trace, subject: IoKind::of(trace), time: trace.duration() }
     }
 }

@@ -113,7 +113,7 @@ impl SlowestDaemonSpans {
         group.add(trace);
         if matches!(group.state, GroupState::Pending) {
             self.pending_traces += group.traces.len() - before;
-            let has_client = self.input == DaemonSpanInput::LinkedSpans && trace.answered();
+            let has_client = self.input == DaemonSpanInput::LinkedSpans && trace.has_remote_client();
             if is_root(trace) && !has_client {
                 self.rank(trace.id);
             }
@@ -262,7 +262,7 @@ fn is_root(trace: &Trace) -> bool {
 
 fn daemon_span(trace: &Trace) -> Option<&DaemonSpanEvent> {
     match &trace.root {
-        Root::Operation(span) => Some(span),
+        Root::DaemonSpan(span) => Some(span),
         _ => None,
     }
 }
@@ -270,7 +270,7 @@ fn daemon_span(trace: &Trace) -> Option<&DaemonSpanEvent> {
 /// Returns the parent span within the same trace id.
 fn parent(trace: &Trace) -> Option<SpanId> {
     match &trace.root {
-        Root::Operation(span) => span.parent,
+        Root::DaemonSpan(span) => span.parent,
         _ => trace.context().map(|context| context.span),
     }
 }

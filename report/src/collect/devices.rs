@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use blkkin_aggregator::phases;
+use blkkin_aggregator::latency::phases;
 use blkkin_aggregator::trace::Trace;
 use blkkin_wire::event::RequestEvent;
 use blkkin_wire::ids::DeviceId;

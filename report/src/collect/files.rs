@@ -5,9 +5,9 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use blkkin_aggregator::account::subject::is_storage;
-use blkkin_aggregator::named::NamedFile;
+use blkkin_aggregator::latency::io_kind::is_storage;
 use blkkin_aggregator::trace::Trace;
+use blkkin_aggregator::trace::interned_file::InternedFile;
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::event::SyscallEvent;
 use blkkin_wire::syscalls::SyscallClass;
@@ -38,7 +38,7 @@ pub struct FileRow {
 pub struct Files {
     rows: Vec<FileRow>,
     by_path: HashMap<Box<str>, usize>,
-    cache: [Option<(Arc<NamedFile>, usize)>; CACHE_SLOTS],
+    cache: [Option<(Arc<InternedFile>, usize)>; CACHE_SLOTS],
     others: FileRow,
 }
 
@@ -136,7 +136,7 @@ impl Files {
         }
     }
 
-    fn cached_row(&self, file: Option<&Arc<NamedFile>>) -> Option<usize> {
+    fn cached_row(&self, file: Option<&Arc<InternedFile>>) -> Option<usize> {
         let file = file?;
         let (cached, row) = self.cache[cache_slot(file)].as_ref()?;
         Arc::ptr_eq(cached, file).then_some(*row)
@@ -145,7 +145,7 @@ impl Files {
 
 /// Returns a name's slot in [`Files::cache`]. The cache owns a reference to the name, so no other
 /// name can have its address.
-fn cache_slot(file: &Arc<NamedFile>) -> usize {
+fn cache_slot(file: &Arc<InternedFile>) -> usize {
     // Allocations of this size are at least 128 B apart.
     (Arc::as_ptr(file).addr() >> 7) % CACHE_SLOTS
 }

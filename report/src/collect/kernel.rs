@@ -32,9 +32,9 @@ impl WorkKind {
     /// call waited for.
     pub fn of(trace: &Trace) -> Option<WorkKind> {
         match trace.root {
-            Root::Call(_) | Root::Operation(_) => None,
-            Root::Commit(_) => trace.adopted_by.is_none().then_some(WorkKind::Commit),
-            Root::Missing if trace.part == FragmentKind::Late => Some(WorkKind::LatePart),
+            Root::Call(_) | Root::DaemonSpan(_) => None,
+            Root::Commit(_) => trace.shown_in.is_none().then_some(WorkKind::Commit),
+            Root::Missing if trace.kind == FragmentKind::Late => Some(WorkKind::LatePart),
             Root::Missing => Some(WorkKind::RootMissing),
             Root::Kernel => Some(Self::of_kernel(trace)),
         }

@@ -1,8 +1,8 @@
 //! Table of layers: how the calls' time is distributed.
 
-use blkkin_aggregator::account;
-use blkkin_aggregator::stacked::Stacked;
+use blkkin_aggregator::latency;
 use blkkin_aggregator::trace::Trace;
+use blkkin_aggregator::trace::stacked::Stacked;
 use blkkin_wire::clock::DurationNs;
 
 use super::calls::moved_bytes;
@@ -75,7 +75,7 @@ impl Layers {
         let classified = classified.into();
         let Some(call) = classified.storage_call() else { return };
         let trace = classified.trace;
-        let breakdown = account::breakdown_of(trace, classified.subject);
+        let breakdown = latency::breakdown_of(trace, classified.subject);
         self.row_mut(Layer::Calls).times.record(classified.time);
         self.add_time(Layer::FileSystem, breakdown.file_system);
         self.add_time(Layer::Journal, breakdown.journal);
@@ -86,7 +86,7 @@ impl Layers {
         self.add_bytes(Layer::Calls, moved_bytes(call));
         self.add_block_bytes(trace);
         // All calls that waited for a commit share it; its bytes are counted with one of them.
-        for cause in trace.causes.iter().filter(|cause| cause.primary) {
+        for cause in trace.waited_for.iter().filter(|cause| cause.primary) {
             self.add_bytes(Layer::Journal, submitted_bytes(&cause.trace));
             self.add_block_bytes(&cause.trace);
         }

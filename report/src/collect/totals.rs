@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use blkkin_aggregator::account::subject::is_storage;
-use blkkin_aggregator::named::NamedFile;
-use blkkin_aggregator::stacked::Stacked;
+use blkkin_aggregator::latency::io_kind::is_storage;
+use blkkin_aggregator::trace::interned_file::InternedFile;
+use blkkin_aggregator::trace::stacked::Stacked;
 use blkkin_aggregator::trace::{FragmentKind, Root, Trace};
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
 use blkkin_wire::event::{Captured, ContextSource, RequestEvent, SyscallEvent, SyscallOutcome, TraceContext};
 use blkkin_wire::syscalls::{SyscallClass, SyscallId};
 
-use super::calls::{Subject, moved_bytes};
+use super::calls::{IoKind, moved_bytes};
 use super::classified::ClassifiedTrace;
 
 /// Bytes transferred, by direction.
@@ -108,19 +108,19 @@ impl Totals {
         let classified = classified.into();
         let trace = classified.trace;
         // A late fragment belongs to a trace that has been counted.
-        self.traces += u64::from(trace.part == FragmentKind::First);
+        self.traces += u64::from(trace.kind == FragmentKind::First);
         self.last_end = self.last_end.max(trace.last_end());
         match &trace.root {
             Root::Call(call) => {
                 let is_thread_context =
                     |context: &TraceContext| context.source == ContextSource::ThreadContext;
                 self.calls_with_context += u64::from(trace.context().is_some_and(is_thread_context));
-                self.calls_sampled_by_program += u64::from(trace.is_sampled_by_program());
+                self.calls_sampled_by_program += u64::from(trace.is_sampled_by_application());
                 self.add_call(call, classified);
             }
             Root::Commit(_) => self.commits += 1,
             Root::Kernel => self.kernel += 1,
-            Root::Operation(_) => self.daemon_spans += u64::from(trace.part == FragmentKind::First),
+            Root::DaemonSpan(_) => self.daemon_spans += u64::from(trace.kind == FragmentKind::First),
             Root::Missing => {}
         }
         self.bios += trace.bios.len() as u64;
@@ -133,14 +133,15 @@ impl Totals {
         self.calls += 1;
         self.calls_without_exit += u64::from(call.outcome == SyscallOutcome::NoExit);
         self.calls_with_path_truncated += u64::from(call.paths_captured != Captured::Full);
-        if classified.subject == Subject::NotStorage {
+        if classified.subject == IoKind::NotStorage {
             self.stream_calls += 1;
             return;
         }
         let bytes = moved_bytes(call);
         let class = call.call.spec().class;
         // A transfer reads from one file and writes to another; either can be a pipe or a socket.
-        let on_storage = |file: &Option<Arc<NamedFile>>| file.as_deref().is_none_or(|file| is_storage(file));
+        let on_storage =
+            |file: &Option<Arc<InternedFile>>| file.as_deref().is_none_or(|file| is_storage(file));
         let transfer = class == SyscallClass::Transfer;
         let names = &classified.trace.names;
         let reads = class != SyscallClass::Write && (!transfer || on_storage(&names.file));
@@ -169,11 +170,11 @@ impl Totals {
     }
 
     fn add_incomplete(&mut self, trace: &Trace) {
-        let missing = &trace.missing;
-        let late = trace.part == FragmentKind::Late;
+        let missing = &trace.incomplete;
+        let late = trace.kind == FragmentKind::Late;
         let root = !late && (missing.root || matches!(trace.root, Root::Missing));
         self.incomplete.late_parts += u64::from(late);
-        self.incomplete.traces += u64::from(!late && (root || !missing.nothing()));
+        self.incomplete.traces += u64::from(!late && (root || !missing.is_empty()));
         self.incomplete.roots += u64::from(root);
         self.incomplete.commits += u64::from(missing.commits);
         self.incomplete.bios += u64::from(missing.bios);

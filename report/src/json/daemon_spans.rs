@@ -25,7 +25,7 @@ fn root(report: &Report, tree: &SpanTree<'_>) -> Value {
     value["calls_ns"] = json!(breakdown.calls.0);
     value["cpu_wait_ns"] = json!(breakdown.cpu.0);
     value["programs_ns"] = json!(breakdown.programs.0);
-    value["way_ns"] = json!(breakdown.way.0);
+    value["way_ns"] = json!(breakdown.in_transit.0);
     value["own_ns"] = json!(breakdown.own.0);
     value
 }

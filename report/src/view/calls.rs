@@ -4,7 +4,7 @@ use blkkin_wire::clock::DurationNs;
 use blkkin_wire::syscalls::SyscallId;
 
 use super::{remark, size, time, title};
-use crate::collect::calls::{CallRow, Subject};
+use crate::collect::calls::{CallRow, IoKind};
 use crate::report::Report;
 use crate::text::line::Line;
 use crate::text::style::Ink;
@@ -16,7 +16,7 @@ use crate::text::units::{self, count, counted};
 const CALLS_SHOWN: usize = 12;
 
 pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
-    let rows = report.calls.by_time(Subject::Storage);
+    let rows = report.calls.by_time(IoKind::Storage);
     if rows.is_empty() {
         return streams(report, columns);
     }
@@ -78,7 +78,7 @@ fn more(rest: &[(SyscallId, &CallRow)], columns: usize) -> Vec<Line> {
 
 /// Returns a line that sums calls on pipes, plain memory and other objects that are not storage.
 fn streams(report: &Report, columns: usize) -> Vec<Line> {
-    let rows = report.calls.by_time(Subject::NotStorage);
+    let rows = report.calls.by_time(IoKind::NotStorage);
     if rows.is_empty() {
         return Vec::new();
     }

@@ -1,6 +1,6 @@
 //! Section: waterfalls of the slowest storage operations.
 
-use blkkin_aggregator::account;
+use blkkin_aggregator::latency;
 
 use super::title;
 use crate::report::Report;
@@ -17,7 +17,7 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     let waterfalls: Vec<_> = traces
         .iter()
         .map(|trace| {
-            let breakdown = account::breakdown(trace);
+            let breakdown = latency::breakdown(trace);
             (trace, breakdown, tree::rows(trace, breakdown))
         })
         .collect();

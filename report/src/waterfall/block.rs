@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use blkkin_aggregator::phases;
+use blkkin_aggregator::latency::phases;
 use blkkin_aggregator::trace::Trace;
 use blkkin_wire::event::{BioEvent, BlockOp, BlockStatus, RequestEvent, Submitter};
 use blkkin_wire::ids::{DeviceId, SpanId};
@@ -80,7 +80,7 @@ fn bio_group(
         }));
         rows.extend(lower_bio_rows(request.span, trace, lower_bios, depth + 2, name));
     }
-    rows.extend(trace.carried.iter().filter(|carried| carried.bio == bio.span).map(|carried| {
+    rows.extend(trace.merged_into.iter().filter(|carried| carried.bio == bio.span).map(|carried| {
         let row = row(&carried.request);
         Row { label: format!("{}, of another trace", row.label), ..row }
     }));
@@ -154,8 +154,11 @@ fn more_bios(selection: &BioSelection<'_>, trace: &Trace, depth: usize) -> Optio
     let mut rows = vec![summed_bios(&selection.rest, depth, more)?];
     let rest: BTreeSet<SpanId> = selection.rest.iter().map(|bio| bio.span).collect();
     let own = trace.requests.iter().filter(|request| request.parent.is_some_and(|bio| rest.contains(&bio)));
-    let carried =
-        trace.carried.iter().filter(|carried| rest.contains(&carried.bio)).map(|carried| &carried.request);
+    let carried = trace
+        .merged_into
+        .iter()
+        .filter(|carried| rest.contains(&carried.bio))
+        .map(|carried| &carried.request);
     let requests: Vec<_> = own.chain(carried).collect();
     rows.extend(summed_requests(&requests, depth + 1, ""));
     Some(RowGroup { start, rows })
@@ -198,13 +201,13 @@ fn summed_requests(requests: &[&RequestEvent], depth: usize, more: &str) -> Opti
 /// Returns the names of the devices of a trace's requests, with those of the commits that it waited
 /// for.
 pub fn devices(trace: &Trace) -> BTreeSet<String> {
-    let all = std::iter::once(trace).chain(trace.causes.iter().map(|cause| &*cause.trace));
+    let all = std::iter::once(trace).chain(trace.waited_for.iter().map(|cause| &*cause.trace));
     all.flat_map(|part| requests(part).map(move |request| device_name(trace, part, request.device))).collect()
 }
 
 /// Returns a trace's requests, and the requests of other traces that carried its bios.
 pub(super) fn requests(trace: &Trace) -> impl Iterator<Item = &RequestEvent> {
-    trace.requests.iter().chain(trace.carried.iter().map(|carried| &carried.request))
+    trace.requests.iter().chain(trace.merged_into.iter().map(|carried| &carried.request))
 }
 
 /// Returns a device's name, or its numbers if the name is unknown.

@@ -14,7 +14,7 @@ pub mod summary;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use blkkin_aggregator::account;
+use blkkin_aggregator::latency;
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::daemon_span::{Annotation, AnnotationValue, DaemonSpanEvent, SpanStatus};
 
@@ -72,7 +72,7 @@ fn add_daemon_span(
 }
 
 fn add_call(tree: &SpanTree<'_>, depth: usize, rows: &mut Vec<Row>) {
-    let mut call_rows = tree::rows(tree.trace, account::breakdown(tree.trace));
+    let mut call_rows = tree::rows(tree.trace, latency::breakdown(tree.trace));
     if let Some(call) = call_rows.first_mut() {
         call.label += orphan_mark(tree);
         call.ink = Ink::Plain;

@@ -1,7 +1,7 @@
 //! Heading of a waterfall: duration, call, file, task, start time, thread attributes.
 
-use blkkin_aggregator::said::{self, Said};
 use blkkin_aggregator::trace::Trace;
+use blkkin_aggregator::trace::thread_attributes::{self, ResolvedAttributes};
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::{Captured, SyscallEvent, SyscallOutcome};
 use blkkin_wire::syscalls::{Arch, Invocation};
@@ -41,7 +41,7 @@ pub fn lines(rank: usize, trace: &Trace, arch: Arch, started: MonotonicNs, colum
     let both = format!("{task} · {id}");
     let texts = if MARGIN + width(&both) <= columns { vec![both] } else { vec![task, id] };
     lines.extend(texts.iter().map(|text| indented(text, Ink::Dim)));
-    if let Some(attributes) = said::by_thread(trace) {
+    if let Some(attributes) = thread_attributes::resolve(trace) {
         lines.push(indented(
             &shorten::end(&attributes_line(&attributes), columns.saturating_sub(MARGIN)),
             Ink::Dim,
@@ -51,9 +51,10 @@ pub fn lines(rank: usize, trace: &Trace, arch: Arch, started: MonotonicNs, colum
 }
 
 /// Formats the thread attributes of the call.
-fn attributes_line(attributes: &Said<'_>) -> String {
+fn attributes_line(attributes: &ResolvedAttributes<'_>) -> String {
     let value = |(name, value): &(&str, &str)| format!("{}={}", sanitize(name), sanitize(value));
-    let dropped = (attributes.left_out > 0).then(|| format!("{} more not shown", attributes.left_out));
+    let dropped = (attributes.dropped_attributes_count > 0)
+        .then(|| format!("{} more not shown", attributes.dropped_attributes_count));
     let unread = (attributes.bytes_unread > 0).then(|| format!("{} bytes not read", attributes.bytes_unread));
     let parts: Vec<String> = attributes.values.iter().map(value).chain(dropped).chain(unread).collect();
     format!("for {}", parts.join(" · "))

@@ -3,9 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use blkkin_aggregator::account::Breakdown;
-use blkkin_aggregator::phases;
-use blkkin_aggregator::trace::{Missing, Trace};
+use blkkin_aggregator::latency::Breakdown;
+use blkkin_aggregator::latency::phases;
+use blkkin_aggregator::trace::{Incomplete, Trace};
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::Submitter;
 use blkkin_wire::ids::{DeviceId, SpanId};
@@ -58,7 +58,7 @@ fn devices(trace: &Trace) -> String {
 /// Returns, for stacked devices, the device whose bios waited longest without a request at a device
 /// and without a bio in flight to a lower device.
 fn longest_queue(trace: &Trace) -> Option<String> {
-    let all = || std::iter::once(trace).chain(trace.causes.iter().map(|cause| &*cause.trace));
+    let all = || std::iter::once(trace).chain(trace.waited_for.iter().map(|cause| &*cause.trace));
     if all().all(|of| of.bios.iter().all(|bio| of.queued_by_root(bio))) {
         return None;
     }
@@ -97,8 +97,8 @@ fn uncovered(from: MonotonicNs, to: MonotonicNs, mut parts: Vec<(MonotonicNs, Mo
 fn remarks(trace: &Trace) -> Vec<String> {
     let mut remarks = Vec::new();
     let Some(call) = trace.call() else { return remarks };
-    let submitted_io = !trace.bios.is_empty() || !trace.requests.is_empty() || !trace.causes.is_empty();
-    if !submitted_io && trace.missing.nothing() {
+    let submitted_io = !trace.bios.is_empty() || !trace.requests.is_empty() || !trace.waited_for.is_empty();
+    if !submitted_io && trace.incomplete.is_empty() {
         remarks.push("nothing went to a device".to_owned());
     }
     if call.sleeps == 0 {
@@ -109,7 +109,7 @@ fn remarks(trace: &Trace) -> Vec<String> {
         let what = if trace.bios.is_empty() { "command" } else { "bio" };
         remarks.push(format!("its last {what} ended {after} after it returned"));
     }
-    let Missing { bios, requests, commits, .. } = trace.missing;
+    let Incomplete { bios, requests, commits, .. } = trace.incomplete;
     let missing: Vec<String> = [(bios, "bio"), (requests, "request"), (commits, "commit")]
         .into_iter()
         .filter(|(number, _)| *number > 0)

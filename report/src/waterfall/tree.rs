@@ -1,8 +1,8 @@
 //! Rows of a waterfall: the call, the file system's own time, bios with their requests, and commits
 //! with theirs.
 
-use blkkin_aggregator::account::Breakdown;
-use blkkin_aggregator::trace::{Cause, Root, Trace};
+use blkkin_aggregator::latency::Breakdown;
+use blkkin_aggregator::trace::{Root, Trace, WaitLink};
 use blkkin_wire::clock::MonotonicNs;
 
 use super::bar::{Fill, Segment, Window};
@@ -36,7 +36,7 @@ pub fn rows(trace: &Trace, breakdown: Breakdown) -> Vec<Row> {
         Row::new(1, label.to_owned(), time, segments).with_ink(ink)
     }));
     let mut children = groups(trace, trace, 1);
-    children.extend(trace.causes.iter().map(|cause| commit(trace, cause)));
+    children.extend(trace.waited_for.iter().map(|cause| commit(trace, cause)));
     // The sort is stable: equal start times stay in the order of the trace.
     children.sort_by_key(|group| group.start);
     rows.extend(children.into_iter().flat_map(|group| group.rows));
@@ -49,12 +49,12 @@ pub(super) fn root_label(trace: &Trace) -> String {
         Root::Call(call) => call.call.name().to_owned(),
         Root::Commit(commit) => format!("journal commit {}", commit.tid),
         Root::Kernel => "kernel".to_owned(),
-        Root::Operation(operation) => operation.name.to_string(),
+        Root::DaemonSpan(operation) => operation.name.to_string(),
         Root::Missing => "call not seen".to_owned(),
     }
 }
 
-fn commit(trace: &Trace, cause: &Cause) -> RowGroup {
+fn commit(trace: &Trace, cause: &WaitLink) -> RowGroup {
     let commit_trace = &cause.trace;
     let shared = if cause.primary { "" } else { ", shared" };
     let lifetime = Segment { from: commit_trace.start(), to: commit_trace.end(), fill: Fill::Commit };
@@ -66,9 +66,9 @@ fn commit(trace: &Trace, cause: &Cause) -> RowGroup {
 
 /// Returns the segments of `lifetime` in which no bio, request or commit was in flight.
 fn idle(trace: &Trace, lifetime: Segment, fill: Fill) -> Vec<Segment> {
-    let all = std::iter::once(trace).chain(trace.causes.iter().map(|cause| &*cause.trace));
+    let all = std::iter::once(trace).chain(trace.waited_for.iter().map(|cause| &*cause.trace));
     let mut busy: Vec<_> =
-        trace.causes.iter().map(|cause| (cause.trace.start(), cause.trace.end())).collect();
+        trace.waited_for.iter().map(|cause| (cause.trace.start(), cause.trace.end())).collect();
     for of in all {
         busy.extend(of.bios.iter().map(|bio| (bio.queue, bio.end)));
         busy.extend(requests(of).map(|request| (request.start, request.complete)));

@@ -7,7 +7,7 @@ mod sample;
 
 use std::sync::Arc;
 
-use blkkin_aggregator::trace::{Adoption, Cause, DeviceNames, FragmentKind, Names, Root, Trace};
+use blkkin_aggregator::trace::{DeviceNames, FragmentKind, Names, Root, ShownIn, Trace, WaitLink};
 use blkkin_report::collect::daemon_spans::DaemonSpanInput;
 use blkkin_report::{Losses, Report, ReportConfig};
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
@@ -196,8 +196,8 @@ pub fn fsync_with_commit(span: u64, from: u64) -> [Trace; 2] {
         on(call(span, "fsync", [3, 0, 0, 0, 0, 0], 0, from, 8_120_000), "/mnt/demo/orders-2026.csv");
     io(&mut fsync, WRITE, 65_536, Times(from + 30, Some(from + 44), from + 590));
     with_call(&mut fsync, |call| call.sync_tid = Some(1_187));
-    commit.adopted_by = Some(Adoption { trace: fsync.id, call: SpanId(span) });
-    fsync.causes.push(Cause { trace: Arc::new(commit.clone()), primary: true });
+    commit.shown_in = Some(ShownIn { trace: fsync.id, call: SpanId(span) });
+    fsync.waited_for.push(WaitLink { trace: Arc::new(commit.clone()), primary: true });
     [commit, fsync]
 }
 
@@ -253,13 +253,13 @@ pub fn kernel_root(span: u64, from: u64) -> Trace {
 pub fn missing_root(span: u64, from: u64) -> Trace {
     let mut trace = empty(span);
     io(&mut trace, READ, 4_096, Times(from, Some(from + 5), from + 121));
-    trace.missing.root = true;
+    trace.incomplete.root = true;
     trace
 }
 
 /// Returns a part that arrived after its trace had been closed.
 pub fn late_part(span: u64, from: u64) -> Trace {
-    Trace { part: FragmentKind::Late, ..missing_root(span, from) }
+    Trace { kind: FragmentKind::Late, ..missing_root(span, from) }
 }
 
 /// Returns a read from a pipe, which waited for the writer.
@@ -284,7 +284,7 @@ pub fn interrupted_fsync(span: u64, from: u64) -> Trace {
     with_call(&mut trace, |call| {
         (call.outcome, call.paths_captured) = (SyscallOutcome::NoExit, Captured::Truncated)
     });
-    trace.missing.bios = 2;
+    trace.incomplete.bios = 2;
     trace
 }
 
@@ -419,7 +419,7 @@ fn daemon_span(
         value: AnnotationValue::Number(*value),
     };
     trace.id = TraceId(u128::from(span) << 32);
-    trace.root = Root::Operation(Box::new(DaemonSpanEvent {
+    trace.root = Root::DaemonSpan(Box::new(DaemonSpanEvent {
         kind,
         name: "nbd read".into(),
         service: service.into(),
@@ -432,7 +432,7 @@ fn daemon_span(
 }
 
 fn with_daemon_span(trace: &mut Trace, change: impl FnOnce(&mut DaemonSpanEvent)) {
-    if let Root::Operation(span) = &mut trace.root {
+    if let Root::DaemonSpan(span) = &mut trace.root {
         change(span);
     }
 }

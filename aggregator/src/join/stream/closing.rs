@@ -1,4 +1,7 @@
-//! How a trace leaves: complete, or closed because its time or its room is up.
+//! Closing of traces: complete, or incomplete after the inactivity timeout or for room.
+//!
+//! *In*: open traces and the current event time. *Out*: traces to the sink. *Invariant*: a trace is
+//! emitted once; the parts that arrive later form a late fragment of the same trace id.
 
 use std::sync::Arc;
 
@@ -6,30 +9,30 @@ use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::ids::SpanId;
 
 use super::Stream;
-use crate::join::commits::{Closed, CommitKey, Decision};
+use crate::join::commits::{CloseResult, CommitKey, Decision};
 use crate::join::names::NameTable;
 use crate::join::open::Slot;
-use crate::join::sink::Sink;
-use crate::trace::{Adoption, Carried, Cause, Names, Root, Trace};
+use crate::join::sink::StatsSink;
+use crate::trace::{MergeLink, Names, Root, ShownIn, Trace, WaitLink};
 
 impl Stream {
-    pub(super) fn close_if_complete(&mut self, slot: Slot, sink: &mut Sink<'_>) {
+    pub(super) fn close_if_complete(&mut self, slot: Slot, sink: &mut StatsSink<'_>) {
         if self.open.get(slot).is_complete() {
             self.close(slot, sink);
         }
     }
 
-    /// Gives a trace out as it is.
-    pub(super) fn close(&mut self, slot: Slot, sink: &mut Sink<'_>) {
-        self.find_carriers(slot);
+    /// Closes a trace and emits it as it is.
+    pub(super) fn close(&mut self, slot: Slot, sink: &mut StatsSink<'_>) {
+        self.resolve_merge_links(slot);
         let open = self.open.get(slot);
-        if let Some(key) = open.waits {
+        if let Some(key) = open.awaited_commit {
             self.commits.leave(key, open.trace.root_span);
         }
-        open.trace.missing = open.missing();
-        // A split's earlier request may outlive the bio, when other bios in it do.
-        if !open.trace.missing.nothing() || open.trace.bios.iter().any(|bio| bio.split) {
-            self.closed.insert(open.trace.root_span, open.given_out());
+        open.trace.incomplete = open.incomplete();
+        // A split bio's earlier request may outlive the bio, if it carries other bios.
+        if !open.trace.incomplete.is_empty() || open.trace.bios.iter().any(|bio| bio.split) {
+            self.closed.insert(open.trace.root_span, open.emitted());
         }
         let trace = &mut open.trace;
         if let Root::Missing = trace.root {
@@ -50,56 +53,58 @@ impl Stream {
         self.close_commit(key, trace, sink);
     }
 
-    /// Calls whose requests carried bios of this trace may have returned meanwhile.
-    fn find_carriers(&mut self, slot: Slot) {
-        let unknown = |carried: &Carried| carried.trace.is_none();
-        if !self.open.peek(slot).trace.carried.iter().any(unknown) {
+    /// Looks up traces of merge links again. The calls of these requests may have returned
+    /// meanwhile.
+    fn resolve_merge_links(&mut self, slot: Slot) {
+        let unknown = |link: &MergeLink| link.trace.is_none();
+        if !self.open.peek(slot).trace.merged_into.iter().any(unknown) {
             return;
         }
-        let mut carried = std::mem::take(&mut self.open.get(slot).trace.carried);
-        carried.iter_mut().for_each(|carried| carried.trace = self.trace_of(carried.root()));
-        self.open.get(slot).trace.carried = carried;
+        let mut links = std::mem::take(&mut self.open.get(slot).trace.merged_into);
+        links.iter_mut().for_each(|link| link.trace = self.trace_of(link.root()));
+        self.open.get(slot).trace.merged_into = links;
     }
 
-    fn close_commit(&mut self, key: CommitKey, trace: Trace, sink: &mut Sink<'_>) {
+    fn close_commit(&mut self, key: CommitKey, trace: Trace, sink: &mut StatsSink<'_>) {
         match self.commits.close(key, trace) {
-            Closed::Due => self.decide(key, sink),
-            Closed::Early => {}
-            Closed::Unknown(mut trace) => sink.emit(&mut trace),
+            CloseResult::Due => self.decide(key, sink),
+            CloseResult::Early => {}
+            CloseResult::Unknown(mut trace) => sink.emit(&mut trace),
         }
     }
 
-    /// Chooses a commit's primary, gives the commit to all that waited for it, and lets them go.
-    fn decide(&mut self, key: CommitKey, sink: &mut Sink<'_>) {
+    /// Chooses a commit's primary, adds the commit to each call that waited for it, and closes
+    /// these calls.
+    fn decide(&mut self, key: CommitKey, sink: &mut StatsSink<'_>) {
         let Some(Decision { mut trace, waiters, primary }) = self.commits.decide(key) else {
             return;
         };
-        trace.arrange();
-        // The call is here, so it is known.
-        let adoption = |call: SpanId| Some(Adoption { trace: self.trace_of(call)?, call });
-        trace.adopted_by = primary.and_then(|waiter| adoption(waiter.span));
+        trace.sort_parts();
+        // The call's trace is open, so its trace id is known.
+        let shown_in = |call: SpanId| Some(ShownIn { trace: self.trace_of(call)?, call });
+        trace.shown_in = primary.and_then(|waiter| shown_in(waiter.span));
         let trace = Arc::new(trace);
         for waiter in waiters {
             let Some(slot) = self.open.find(waiter.span) else { continue };
             let open = self.open.get(slot);
-            open.waits = None;
-            open.trace.causes.push(Cause { trace: trace.clone(), primary: primary == Some(waiter) });
+            open.awaited_commit = None;
+            open.trace.waited_for.push(WaitLink { trace: trace.clone(), primary: primary == Some(waiter) });
             self.close_if_complete(slot, sink);
         }
         sink.emit(&mut Trace::clone(&trace));
         self.commits.decided(key, trace);
     }
 
-    /// Decides a commit now, whatever its trace has.
-    pub(super) fn settle(&mut self, key: CommitKey, sink: &mut Sink<'_>) {
+    /// Decides a commit now, with the parts that its trace has.
+    pub(super) fn settle(&mut self, key: CommitKey, sink: &mut StatsSink<'_>) {
         if let Some(slot) = self.commits.open_span(key).and_then(|span| self.open.find(span)) {
             self.close(slot, sink);
         }
         self.decide(key, sink);
     }
 
-    /// Does what is due until `until`, in the order of its times.
-    pub(super) fn expire(&mut self, until: MonotonicNs, sink: &mut Sink<'_>) {
+    /// Runs all timeouts up to `until`, in the order of their times.
+    pub(super) fn expire(&mut self, until: MonotonicNs, sink: &mut StatsSink<'_>) {
         loop {
             self.deadline = MonotonicNs(u64::MAX);
             self.update_deadline();

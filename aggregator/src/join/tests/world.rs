@@ -1,7 +1,8 @@
-//! A small random machine: what truly happened, told by events of which some are lost and none is in order.
+//! A small random machine: the truth, and events of which some are lost and none is in order.
 //!
-//! The plan of a world is a list of [`Act`]s; [`World::build`] turns it into events that keep the contract of
-//! `wire::event` (a request's record before those of its bios, a commit's bios before its end, and so on).
+//! The plan of a world is a list of [`Act`]s. [`World::build`] turns it into events that follow the
+//! contract of `wire::event`: a request's record before those of its bios, a commit's bios before
+//! its end, and so on.
 
 use std::collections::HashMap;
 
@@ -9,15 +10,15 @@ use blkkin_wire::event::{BioEvent, LayerEvent, RequestEvent, Submitter, SyscallE
 use blkkin_wire::ids::SpanId;
 use proptest::prelude::*;
 
-use super::make;
+use crate::fixtures;
 
-/// One thing that happens, starting at `start`.
+/// An activity that starts at `start`.
 #[derive(Clone, Debug)]
 pub(crate) struct Act {
     start: u64,
     kind: Kind,
-    /// Bios and, of each, what the block layer made of it.
-    bios: Vec<Fate>,
+    /// Bios, and what the block layer makes of each.
+    bios: Vec<BlockOutcome>,
     /// Bit n: the n-th event of this act is lost.
     lost: u16,
 }
@@ -28,69 +29,69 @@ enum Kind {
     Sync,
     /// A call that returns before its bios end.
     Async,
-    /// A commit, and so many calls that wait for it.
+    /// A commit, and the number of calls that wait for it.
     Commit { waiters: u8, late: bool },
     /// A bio of the kernel's own.
     Kernel,
-    /// A request that nobody followed asked for.
-    Foreign,
-    /// A daemon's operation.
-    Operation,
+    /// A request that no traced task submitted.
+    Untraced,
+    /// A daemon span.
+    DaemonSpan,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Fate {
+enum BlockOutcome {
     /// A request of its own.
-    Alone,
-    /// Merged into the last request made, whosoever that is.
+    OwnRequest,
+    /// Merged into the last request, of whichever call.
     Merged,
     /// Two requests.
     Split,
     /// No request.
-    Bare,
-    /// A request of a device on a file: its worker's bio does its work on a device below.
-    OnFile,
-    /// No request: the device is made of two others, and each gets a bio.
-    OnTwo,
-    /// No bio: a driver's command.
-    Command,
+    NoRequest,
+    /// A request of a device on a file. Its worker submits a lower bio.
+    FileBacked,
+    /// No request: the device has two lower devices, and each gets a bio.
+    TwoLowerDevices,
+    /// No bio: a passthrough request.
+    Passthrough,
 }
 
-/// What happened, and what was heard of it.
+/// The truth, and the events of it that arrive.
 #[derive(Debug, Default)]
 pub(crate) struct World {
-    /// What arrives.
+    /// Events that arrive.
     pub(crate) events: Vec<LayerEvent>,
-    /// The root of each span that happened, lost or not.
+    /// Root of each span, lost or not.
     pub(crate) roots: HashMap<SpanId, SpanId>,
-    /// What each bio does the work of, where that is not its root.
-    pub(crate) above: HashMap<SpanId, SpanId>,
+    /// Parent of each lower bio.
+    pub(crate) parents: HashMap<SpanId, SpanId>,
     next: u64,
     last_request: Option<usize>,
-    heard: Vec<(LayerEvent, bool)>,
+    recorded: Vec<(LayerEvent, bool)>,
 }
 
 pub(crate) fn acts() -> impl Strategy<Value = Vec<Act>> {
-    let fate = prop_oneof![
-        4 => Just(Fate::Alone), 3 => Just(Fate::Merged), 1 => Just(Fate::Split), 1 => Just(Fate::Bare),
-        2 => Just(Fate::OnFile), 2 => Just(Fate::OnTwo), 1 => Just(Fate::Command),
+    let outcome = prop_oneof![
+        4 => Just(BlockOutcome::OwnRequest), 3 => Just(BlockOutcome::Merged), 1 => Just(BlockOutcome::Split), 1 => Just(BlockOutcome::NoRequest),
+        2 => Just(BlockOutcome::FileBacked), 2 => Just(BlockOutcome::TwoLowerDevices), 1 => Just(BlockOutcome::Passthrough),
     ];
     let kind = prop_oneof![
         5 => Just(Kind::Sync),
         2 => Just(Kind::Async),
         2 => (0_u8..4, any::<bool>()).prop_map(|(waiters, late)| Kind::Commit { waiters, late }),
         1 => Just(Kind::Kernel),
-        1 => Just(Kind::Foreign),
-        1 => Just(Kind::Operation),
+        1 => Just(Kind::Untraced),
+        1 => Just(Kind::DaemonSpan),
     ];
     let lost = prop_oneof![3 => Just(0), 1 => any::<u16>()];
-    let act = (0_u64..2_000, kind, prop::collection::vec(fate, 0..4), lost)
+    let act = (0_u64..2_000, kind, prop::collection::vec(outcome, 0..4), lost)
         .prop_map(|(start, kind, bios, lost)| Act { start: 10 + start, kind, bios, lost });
     prop::collection::vec(act, 1..12)
 }
 
 impl Act {
-    /// The same with nothing lost.
+    /// Returns the act with no event lost.
     pub(crate) fn complete(self) -> Act {
         Act { lost: 0, ..self }
     }
@@ -100,14 +101,14 @@ impl World {
     pub(crate) fn build(acts: &[Act]) -> World {
         let mut world = World::default();
         for (tid, act) in acts.iter().enumerate() {
-            let first = world.heard.len();
+            let first = world.recorded.len();
             world.act(act, tid as u32);
-            for (n, (_, lost)) in world.heard[first..].iter_mut().enumerate() {
+            for (n, (_, lost)) in world.recorded[first..].iter_mut().enumerate() {
                 *lost = act.lost >> (n % 16) & 1 != 0;
             }
         }
-        let heard = std::mem::take(&mut world.heard);
-        world.events = heard.into_iter().filter(|(_, lost)| !lost).map(|(event, _)| event).collect();
+        let recorded = std::mem::take(&mut world.recorded);
+        world.events = recorded.into_iter().filter(|(_, lost)| !lost).map(|(event, _)| event).collect();
         world
     }
 
@@ -118,102 +119,114 @@ impl World {
                 let root = self.span();
                 let end = self.bios(root, start, &act.bios);
                 let exit = if matches!(act.kind, Kind::Sync) { end + 1 } else { start + 1 };
-                self.say(root, root, LayerEvent::Syscall(make::call_with(root.0, (start, exit), bios)));
+                self.record(
+                    root,
+                    root,
+                    LayerEvent::Syscall(fixtures::call_with(root.0, (start, exit), bios)),
+                );
             }
             Kind::Commit { waiters, late } => {
                 let root = self.span();
                 let end = self.bios(root, start, &act.bios) + 1;
-                self.say(root, root, LayerEvent::Commit(make::commit(root.0, (start, end), tid, bios)));
+                self.record(
+                    root,
+                    root,
+                    LayerEvent::Commit(fixtures::commit(root.0, (start, end), tid, bios)),
+                );
                 for n in 0..u64::from(waiters) {
                     let delay = if late { n * 80_000_000 } else { n };
                     self.waiter(tid, (start.saturating_sub(n), end + 1 + delay));
                 }
-                // One that came when all was done.
+                // A call that began when the commit had ended.
                 self.waiter(tid, (end, end + 5));
             }
             Kind::Kernel => {
                 let (bio, request) = (self.span(), self.span());
-                let (bio, request) = make::kernel(bio.0, request.0, (start, start + 20));
-                self.last_request = Some(self.heard.len());
-                self.say(request.span, bio.span, LayerEvent::Request(request));
-                self.say(bio.span, bio.span, LayerEvent::Bio(bio));
+                let (bio, request) = fixtures::kernel_bio(bio.0, request.0, (start, start + 20));
+                self.last_request = Some(self.recorded.len());
+                self.record(request.span, bio.span, LayerEvent::Request(request));
+                self.record(bio.span, bio.span, LayerEvent::Bio(bio));
             }
-            Kind::Operation => self.operation(start),
-            Kind::Foreign => {
+            Kind::DaemonSpan => self.daemon_span(start),
+            Kind::Untraced => {
                 let request = self.span();
-                let (_, event) = make::kernel(request.0, request.0, (start, start + 9));
+                let (_, event) = fixtures::kernel_bio(request.0, request.0, (start, start + 9));
                 let event = RequestEvent { parent: None, ..event };
-                self.say(request, request, LayerEvent::Request(event));
+                self.record(request, request, LayerEvent::Request(event));
             }
         }
     }
 
-    /// Its span and those of its parts are its own.
-    fn operation(&mut self, start: u64) {
+    /// The daemon span and its part are roots of their own traces.
+    fn daemon_span(&mut self, start: u64) {
         let (span, part) = (self.span(), self.span());
-        self.say(part, part, make::operation(part.0, Some(span.0), (start + 1, start + 3)));
-        self.say(span, span, make::operation(span.0, None, (start, start + 9)));
+        self.record(part, part, fixtures::daemon_span_event(part.0, Some(span.0), (start + 1, start + 3)));
+        self.record(span, span, fixtures::daemon_span_event(span.0, None, (start, start + 9)));
     }
 
     fn waiter(&mut self, tid: u32, times: (u64, u64)) {
         let span = self.span();
-        self.say(span, span, LayerEvent::Syscall(make::sync(span.0, times, tid)));
+        self.record(span, span, LayerEvent::Syscall(fixtures::fsync_call(span.0, times, tid)));
     }
 
-    /// Bios of `root`; when the last of them ended.
-    fn bios(&mut self, root: SpanId, start: u64, fates: &[Fate]) -> u64 {
-        let ends = fates.iter().enumerate().map(|(n, fate)| self.bio(root, start + n as u64, *fate));
+    /// Adds bios of `root`. Returns the end of the last one.
+    fn bios(&mut self, root: SpanId, start: u64, outcomes: &[BlockOutcome]) -> u64 {
+        let ends = outcomes.iter().enumerate().map(|(n, outcome)| self.bio(root, start + n as u64, *outcome));
         ends.collect::<Vec<_>>().into_iter().max().unwrap_or(start)
     }
 
-    fn bio(&mut self, root: SpanId, queue: u64, fate: Fate) -> u64 {
+    fn bio(&mut self, root: SpanId, queue: u64, outcome: BlockOutcome) -> u64 {
         let (bio, request, end) = (self.span(), self.span(), queue + 30);
-        let (mut event, made) = make::direct(root.0, bio.0, request.0, (queue, end));
-        match fate {
-            Fate::Bare => event.request = None,
-            Fate::OnFile => {
-                self.below(root, request, (queue + 3, end - 3));
-                self.carry(made);
+        let (mut event, made) = fixtures::bio_and_request(root.0, bio.0, request.0, (queue, end));
+        match outcome {
+            BlockOutcome::NoRequest => event.request = None,
+            BlockOutcome::FileBacked => {
+                self.lower_bio(root, request, (queue + 3, end - 3));
+                self.add_request(made);
             }
-            Fate::OnTwo => {
+            BlockOutcome::TwoLowerDevices => {
                 event.request = None;
-                self.below(root, bio, (queue + 1, end - 2));
-                self.below(root, bio, (queue + 2, end - 1));
+                self.lower_bio(root, bio, (queue + 1, end - 2));
+                self.lower_bio(root, bio, (queue + 2, end - 1));
             }
-            Fate::Command => {
-                self.say(request, root, LayerEvent::Request(make::command(root.0, request.0, (queue, end))));
+            BlockOutcome::Passthrough => {
+                self.record(
+                    request,
+                    root,
+                    LayerEvent::Request(fixtures::passthrough_request(root.0, request.0, (queue, end))),
+                );
                 return end;
             }
-            Fate::Merged if self.merge(&mut event) => {}
-            Fate::Split => {
+            BlockOutcome::Merged if self.merge(&mut event) => {}
+            BlockOutcome::Split => {
                 let front = RequestEvent { span: self.span(), ..made };
                 event.split = true;
-                self.say(front.span, root, LayerEvent::Request(front));
-                self.carry(made);
+                self.record(front.span, root, LayerEvent::Request(front));
+                self.add_request(made);
             }
-            Fate::Alone | Fate::Merged => self.carry(made),
+            BlockOutcome::OwnRequest | BlockOutcome::Merged => self.add_request(made),
         }
-        self.say(bio, root, LayerEvent::Bio(event));
+        self.record(bio, root, LayerEvent::Bio(event));
         event.end.0
     }
 
-    /// A bio on a device below, with its request, that does the work of `above`.
-    fn below(&mut self, root: SpanId, above: SpanId, times: (u64, u64)) {
+    /// Adds a lower bio, with its request, that serves `parent`.
+    fn lower_bio(&mut self, root: SpanId, parent: SpanId, times: (u64, u64)) {
         let (bio, request) = (self.span(), self.span());
-        let (event, made) = make::direct(root.0, bio.0, request.0, times);
-        self.above.insert(bio, above);
-        self.say(request, root, LayerEvent::Request(made));
-        self.say(bio, root, LayerEvent::Bio(BioEvent { submitter: Submitter::Span(above), ..event }));
+        let (event, made) = fixtures::bio_and_request(root.0, bio.0, request.0, times);
+        self.parents.insert(bio, parent);
+        self.record(request, root, LayerEvent::Request(made));
+        self.record(bio, root, LayerEvent::Bio(BioEvent { submitter: Submitter::Span(parent), ..event }));
     }
 
-    fn carry(&mut self, request: RequestEvent) {
-        self.last_request = Some(self.heard.len());
-        self.say(request.span, request.root, LayerEvent::Request(request));
+    fn add_request(&mut self, request: RequestEvent) {
+        self.last_request = Some(self.recorded.len());
+        self.record(request.span, request.root, LayerEvent::Request(request));
     }
 
-    /// Lets `bio` travel in the last request, if that is still under way, and end with it.
+    /// Merges `bio` into the last request, if that is in flight. The bio ends with it.
     fn merge(&mut self, bio: &mut BioEvent) -> bool {
-        let last = self.last_request.and_then(|last| self.heard.get_mut(last));
+        let last = self.last_request.and_then(|last| self.recorded.get_mut(last));
         let Some((LayerEvent::Request(request), _)) = last else { return false };
         if !(request.start..request.complete).contains(&bio.queue) {
             return false;
@@ -223,9 +236,9 @@ impl World {
         true
     }
 
-    fn say(&mut self, span: SpanId, root: SpanId, event: LayerEvent) {
+    fn record(&mut self, span: SpanId, root: SpanId, event: LayerEvent) {
         self.roots.insert(span, root);
-        self.heard.push((event, false));
+        self.recorded.push((event, false));
     }
 
     fn span(&mut self) -> SpanId {
@@ -234,13 +247,13 @@ impl World {
         SpanId(self.next.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    /// A world told by hand.
-    pub(crate) fn told(events: Vec<LayerEvent>, roots: &[(u64, u64)]) -> World {
+    /// Creates a world from given events.
+    pub(crate) fn from_events(events: Vec<LayerEvent>, roots: &[(u64, u64)]) -> World {
         let roots = roots.iter().map(|&(span, root)| (SpanId(span), SpanId(root))).collect();
         World { events, roots, ..World::default() }
     }
 
-    /// Calls of this world that were heard.
+    /// Returns the calls of this world that arrive.
     pub(crate) fn calls(&self) -> impl Iterator<Item = &SyscallEvent> {
         self.events.iter().filter_map(|event| match event {
             LayerEvent::Syscall(call) => Some(call),

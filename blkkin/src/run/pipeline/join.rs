@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use blkkin_aggregator::join::{JoinAccounts, JoinConfig, Joiner};
-use blkkin_aggregator::stage::home::Home;
-use blkkin_aggregator::stage::meet::MeetBooks;
+use blkkin_aggregator::join::{JoinConfig, JoinStats, Joiner};
+use blkkin_aggregator::spans;
+use blkkin_aggregator::stage::link::LinkStats;
+use blkkin_aggregator::stage::local_link::LocalLinker;
 use blkkin_aggregator::trace::Trace;
-use blkkin_aggregator::translate;
 use blkkin_bus::{ChannelStats, Next, Subscription};
 use blkkin_report::{Progress, Report};
 use blkkin_tracer::Detail;
@@ -28,13 +28,13 @@ const WAIT: Duration = Duration::from_secs(1);
 pub(super) struct JoinOutcome {
     pub(super) report: Report,
     pub(super) last: SourceStats,
-    pub(super) accounts: JoinAccounts,
+    pub(super) accounts: JoinStats,
     pub(super) bus: ChannelStats,
     pub(super) names_unknown: u64,
     pub(super) unrelated_commits: u64,
     pub(super) live_processes: Option<usize>,
     /// Statistics of the links between NBD requests and daemon spans, with `--nbd`.
-    pub(super) link_stats: Option<MeetBooks>,
+    pub(super) link_stats: Option<LinkStats>,
     pub(super) deliveries: Vec<DeliveryReport>,
 }
 
@@ -52,7 +52,7 @@ pub(super) fn join(
         detail: plan.detail,
         report: plan.report,
         sinks: plan.sinks,
-        local_linker: plan.nbd.then(Home::new),
+        local_linker: plan.nbd.then(LocalLinker::new),
         names_unknown: 0,
     };
     let mut live_processes = LiveProcesses::default();
@@ -75,12 +75,12 @@ pub(super) fn join(
     snapshot.set(router.progress(&last));
     JoinOutcome {
         last,
-        accounts: joiner.accounts().clone(),
+        accounts: joiner.stats().clone(),
         bus: batches.stats(),
         names_unknown: router.names_unknown,
         unrelated_commits: router.unrelated_commits.count(),
         live_processes: live_processes.count(),
-        link_stats: router.local_linker.as_ref().map(|linker| linker.books().clone()),
+        link_stats: router.local_linker.as_ref().map(|linker| linker.stats().clone()),
         report: router.report,
         deliveries: router.sinks.into_iter().map(|sink| sink.finish(&notify)).collect(),
     }
@@ -94,7 +94,7 @@ struct TraceRouter {
     report: Report,
     sinks: Vec<SpanSink>,
     /// Links both endpoints of an NBD request.
-    local_linker: Option<Home>,
+    local_linker: Option<LocalLinker>,
     names_unknown: u64,
 }
 
@@ -118,14 +118,14 @@ impl TraceRouter {
         if self.sinks.is_empty() && self.local_linker.is_none() {
             return;
         }
-        let mut spans = translate::spans(trace);
+        let mut spans = spans::spans_of(trace);
         if self.detail == Detail::Full {
             raw_arguments::add_tags(trace, &mut spans);
         }
         match &mut self.local_linker {
             Some(linker) => {
-                linker.take(trace, spans, &mut |spans| offer(&self.sinks, spans));
-                linker.moves().iter().for_each(|(of, moved)| self.report.reparent(*of, moved));
+                linker.add(trace, spans, &mut |spans| offer(&self.sinks, spans));
+                linker.reparented().iter().for_each(|(of, moved)| self.report.reparent(*of, moved));
             }
             None => offer(&self.sinks, spans),
         }

@@ -23,15 +23,15 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
+    use blkkin_aggregator::spans;
     use blkkin_aggregator::trace::Root;
-    use blkkin_aggregator::translate;
 
     #[test]
     fn each_syscall_argument_becomes_a_tag() {
         let mut trace = crate::filter::post_filter::tests::write(Some("/srv/db"));
         let Root::Call(call) = &mut trace.root else { unreachable!() };
         call.args = [3, 0xdead_0000, 4096, 7, 8, 9];
-        let mut spans = translate::spans(&trace);
+        let mut spans = spans::spans_of(&trace);
         add_tags(&trace, &mut spans);
         let tags: Vec<_> = spans.iter().flat_map(|span| &span.tags).collect();
         let value = |name| tags.iter().find(|(tag, _)| tag == name).map(|(_, value)| value.clone());

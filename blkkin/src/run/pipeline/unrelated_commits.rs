@@ -40,13 +40,13 @@ impl UnrelatedCommits {
         }
         match trace.root {
             Root::Commit(_) => {
-                let unrelated = trace.adopted_by.is_none();
+                let unrelated = trace.shown_in.is_none();
                 self.commits += u64::from(unrelated);
                 unrelated
             }
             // A page fault of a traced task is a bio; a request alone belongs to an untraced bio.
             Root::Kernel => trace.bios.is_empty(),
-            Root::Call(_) | Root::Operation(_) | Root::Missing => false,
+            Root::Call(_) | Root::DaemonSpan(_) | Root::Missing => false,
         }
     }
 
@@ -55,9 +55,9 @@ impl UnrelatedCommits {
         if self.scope == TraceScope::All {
             return Vec::new();
         }
-        let commits = call.causes.iter().map(|cause| &*cause.trace);
+        let commits = call.waited_for.iter().map(|cause| &*cause.trace);
         let back: Vec<_> = commits
-            .filter(|commit| commit.adopted_by.is_none())
+            .filter(|commit| commit.shown_in.is_none())
             .filter(|commit| self.recovered.len() < RECOVERED_MAX && self.recovered.insert(commit.root_span))
             .collect();
         self.commits = self.commits.saturating_sub(back.len() as u64);
@@ -76,7 +76,7 @@ mod tests {
 
     use std::sync::Arc;
 
-    use blkkin_aggregator::trace::{Adoption, Cause};
+    use blkkin_aggregator::trace::{ShownIn, WaitLink};
     use blkkin_wire::clock::MonotonicNs;
     use blkkin_wire::event::{BlockStatus, CommitEvent};
 
@@ -86,7 +86,7 @@ mod tests {
     fn commit(adopted: bool) -> Trace {
         let mut trace = write(None);
         let call = trace.call().unwrap().clone();
-        let adoption = Adoption { trace: trace.id, call: call.span };
+        let adoption = ShownIn { trace: trace.id, call: call.span };
         trace.root = Root::Commit(CommitEvent {
             span: SpanId(50),
             task: call.task,
@@ -97,7 +97,7 @@ mod tests {
             bios: 0,
         });
         trace.root_span = SpanId(50);
-        trace.adopted_by = adopted.then_some(adoption);
+        trace.shown_in = adopted.then_some(adoption);
         trace
     }
 
@@ -134,7 +134,7 @@ mod tests {
         let filtered = commit(false);
         assert!(commits.is_unrelated(&filtered));
         let mut late = write(None);
-        late.causes.push(Cause { trace: Arc::new(filtered), primary: false });
+        late.waited_for.push(WaitLink { trace: Arc::new(filtered), primary: false });
         assert_eq!(commits.recover_for(&late).len(), 1);
         assert_eq!(commits.recover_for(&late).len(), 0);
         assert_eq!(commits.count(), 0);

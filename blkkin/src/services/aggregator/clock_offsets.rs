@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use blkkin_aggregator::stage::meet::clocks::Apart;
+use blkkin_aggregator::stage::link::clock_bounds::ClockBound;
 use blkkin_wire::ids::NodeId;
 
 use crate::service::{Labels, MetricFamily, MetricKind, Sample};
@@ -17,14 +17,14 @@ const PAIRS_MAX: usize = 1_024;
 /// The latest estimate for each pair of client and server node.
 #[derive(Debug, Default)]
 pub(super) struct ClockOffsets {
-    pairs: BTreeMap<(NodeId, NodeId), (u64, Apart)>,
+    pairs: BTreeMap<(NodeId, NodeId), (u64, ClockBound)>,
     count: u64,
 }
 
 impl ClockOffsets {
-    pub(super) fn note(&mut self, apart: &Apart) {
+    pub(super) fn record(&mut self, apart: &ClockBound) {
         self.count += 1;
-        self.pairs.insert((apart.asker, apart.answerer), (self.count, *apart));
+        self.pairs.insert((apart.client, apart.server), (self.count, *apart));
         if self.pairs.len() > PAIRS_MAX
             && let Some(oldest) = self.pairs.iter().min_by_key(|(_, (noted, _))| *noted).map(|(key, _)| *key)
         {
@@ -33,7 +33,7 @@ impl ClockOffsets {
     }
 
     pub(super) fn metric_families(&self) -> [MetricFamily; 2] {
-        let family = |name, help, of: fn(&Apart) -> f64| {
+        let family = |name, help, of: fn(&ClockBound) -> f64| {
             let samples = self.pairs.values().map(|(_, apart)| (labels(apart), Sample::Number(of(apart))));
             MetricFamily { name, help, kind: MetricKind::Gauge, samples: samples.collect() }
         };
@@ -50,8 +50,8 @@ impl ClockOffsets {
     }
 }
 
-fn labels(apart: &Apart) -> Labels {
-    [("client", apart.asker), ("server", apart.answerer)]
+fn labels(apart: &ClockBound) -> Labels {
+    [("client", apart.client), ("server", apart.server)]
         .map(|(name, node)| (name, format!("{:032x}", node.0)))
         .to_vec()
 }
@@ -61,17 +61,17 @@ mod tests {
     use super::*;
     use blkkin_wire::clock::{DurationNs, MonotonicNs};
 
-    fn apart(client: u128, offset: i64) -> Apart {
+    fn apart(client: u128, offset: i64) -> ClockBound {
         let (client, server) = (NodeId(client), NodeId(u128::MAX));
-        Apart { asker: client, answerer: server, at: MonotonicNs(1), offset, error: DurationNs(50_000) }
+        ClockBound { client: client, server: server, at: MonotonicNs(1), offset, error: DurationNs(50_000) }
     }
 
     #[test]
     fn pair_has_its_latest_offset_and_pairs_are_bounded() {
         let mut clocks = ClockOffsets::default();
         for client in 0..=PAIRS_MAX as u128 {
-            clocks.note(&apart(client, 1));
-            clocks.note(&apart(1, -2_000_000));
+            clocks.record(&apart(client, 1));
+            clocks.record(&apart(1, -2_000_000));
         }
         let [offset, error] = clocks.metric_families();
         assert_eq!((offset.samples.len(), error.samples.len()), (PAIRS_MAX, PAIRS_MAX));

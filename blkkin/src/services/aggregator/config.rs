@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use blkkin_aggregator::stage::rules::Rules;
+use blkkin_aggregator::stage::sampling::SamplingRules;
 use blkkin_bus::kafka::Group;
 use blkkin_bus::kafka::stage::StageConfig;
 
@@ -15,7 +15,7 @@ const TICKS_PER_IDLE: u32 = 3;
 
 /// The parsed configuration.
 pub(super) struct AggregatorConfig {
-    pub(super) rules: Rules,
+    pub(super) rules: SamplingRules,
     pub(super) idle_after: Duration,
     pub(super) await_client: Duration,
     save_every: Duration,
@@ -27,11 +27,11 @@ impl AggregatorConfig {
     /// Parses the options.
     pub(super) fn parse(args: &AggregatorArgs) -> Result<AggregatorConfig, CliError> {
         let slower = args.slower_than.as_deref().map(|value| units::duration("--slower-than", value));
-        let rules = Rules {
+        let rules = SamplingRules {
             one_in: args.sample.as_deref().map_or(Ok(1), one_in)?,
             errors: args.errors,
             slower_than: slower.transpose()?,
-            by_program: args.sampled_by_program.is_on(),
+            by_application: args.sampled_by_program.is_on(),
         };
         if rules.one_in == 1 && (rules.errors || rules.slower_than.is_some()) {
             return Err(CliError::usage(

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use blkkin_aggregator::live::{BOUNDS, Live, Row};
+use blkkin_aggregator::stage::metrics::{BUCKET_BOUNDS, SeriesStats, TraceMetrics};
 use blkkin_bus::kafka::{EVENTS, LINKS, SPANS};
 
 use super::clock_offsets::ClockOffsets;
@@ -17,7 +17,7 @@ use crate::service::{
 /// Metrics shared by the stages and the observers.
 #[derive(Clone, Debug)]
 pub(super) struct AggregatorMetrics {
-    live: Arc<Mutex<Live>>,
+    live: Arc<Mutex<TraceMetrics>>,
     clock_offsets: Arc<Mutex<ClockOffsets>>,
     /// The stages that this aggregator runs.
     stages: Vec<StageMetrics>,
@@ -79,7 +79,7 @@ impl AggregatorMetrics {
     }
 
     /// Locks the trace metrics.
-    pub(super) fn live(&self) -> MutexGuard<'_, Live> {
+    pub(super) fn live(&self) -> MutexGuard<'_, TraceMetrics> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -96,19 +96,19 @@ impl ServiceStatus for AggregatorMetrics {
         let mut bytes = family("layer_bytes", "Bytes moved in a layer", MetricKind::Counter);
         let mut errors = family("layer_errors", "Errors in a layer", MetricKind::Counter);
         let live = self.live();
-        let mut put = |labels: Labels, row: &Row| {
+        let mut put = |labels: Labels, row: &SeriesStats| {
             seconds.samples.push((labels.clone(), Sample::Histogram(times(row))));
             bytes.samples.push((labels.clone(), Sample::Number(row.bytes as f64)));
             errors.samples.push((labels, Sample::Number(row.errors as f64)));
         };
-        for (series, device, row) in live.rows() {
+        for (series, device, row) in live.series() {
             put(
                 labels(&format!("{:032x}", series.node.0), series.layer.name(), &device, series.operation),
                 row,
             );
         }
-        if live.others().count() > 0 {
-            put(labels("others", "others", "others", "others"), live.others());
+        if live.overflow().count() > 0 {
+            put(labels("others", "others", "others", "others"), live.overflow());
         }
         drop(live);
         let groups = self.stages.iter().map(|stage| (stage.name, &stage.lag));
@@ -137,13 +137,13 @@ fn labels(node: &str, layer: &str, device: &str, operation: &str) -> Labels {
     labels.map(|(name, value)| (name, value.to_owned())).to_vec()
 }
 
-fn times(row: &Row) -> Histogram {
-    let ends = BOUNDS.iter().map(|ns| *ns as f64 / 1e9).chain([f64::INFINITY]);
+fn times(row: &SeriesStats) -> Histogram {
+    let ends = BUCKET_BOUNDS.iter().map(|ns| *ns as f64 / 1e9).chain([f64::INFINITY]);
     let range = |(range, end)| {
-        let exemplar = row.example(range);
+        let exemplar = row.exemplar(range);
         let exemplar =
             exemplar.map(|(trace, time)| Exemplar { trace: trace.to_string(), seconds: time.0 as f64 / 1e9 });
-        (end, row.ranges[range], exemplar)
+        (end, row.buckets[range], exemplar)
     };
     Histogram { sum: row.time.0 as f64 / 1e9, buckets: ends.enumerate().map(range).collect() }
 }

@@ -1,10 +1,10 @@
 //! The shutdown summary: one line for each stage, over the partitions that this member holds at the
 //! end, since their states began.
 
-use blkkin_aggregator::join::{JoinAccount, JoinAccounts};
+use blkkin_aggregator::join::{EventStats, JoinStats};
 use blkkin_aggregator::stage::assemble::AssembleStage;
 use blkkin_aggregator::stage::join::JoinStage;
-use blkkin_aggregator::stage::meet::MeetStage;
+use blkkin_aggregator::stage::link::LinkStage;
 use blkkin_bus::kafka::stage::StageOutcome;
 
 use super::stages::{AssemblePartition, JoinPartition, LinkPartition};
@@ -12,10 +12,10 @@ use super::stages::{AssemblePartition, JoinPartition, LinkPartition};
 /// Summarizes the join stage.
 pub(super) fn join(outcome: &StageOutcome<JoinPartition>) -> String {
     let stages = || outcome.machines.values().map(|partition| &partition.0);
-    let events = |count: fn(&JoinAccount) -> u64| -> u64 {
-        stages().map(JoinStage::accounts).flat_map(kinds).map(count).sum()
+    let events = |count: fn(&EventStats) -> u64| -> u64 {
+        stages().map(JoinStage::join_stats).flat_map(kinds).map(count).sum()
     };
-    let of = |count: fn(&JoinAccounts) -> u64| -> u64 { stages().map(|stage| count(stage.accounts())).sum() };
+    let of = |count: fn(&JoinStats) -> u64| -> u64 { stages().map(|stage| count(stage.join_stats())).sum() };
     let sum = |count: fn(&JoinStage) -> u64| -> u64 { stages().map(count).sum() };
     let mut line = format!(
         "join: {} partitions, {} events = {} joined + {} late + {} orphaned + {} pending; {} names; {} fragments of {} spans written",
@@ -26,8 +26,8 @@ pub(super) fn join(outcome: &StageOutcome<JoinPartition>) -> String {
         events(|account| account.orphaned),
         events(|account| account.pending),
         of(|accounts| accounts.names),
-        sum(|stage| stage.books().pieces),
-        sum(|stage| stage.books().spans),
+        sum(|stage| stage.stats().fragments),
+        sum(|stage| stage.stats().spans),
     );
     append_count(&mut line, of(|accounts| accounts.batches_repeated), "duplicate batches");
     append_count(&mut line, of(|accounts| accounts.batches_missed), "batches missing");
@@ -54,31 +54,31 @@ pub(super) fn join(outcome: &StageOutcome<JoinPartition>) -> String {
         "batches arrived after those of a later start of the same boot (a cloned machine, or an agent that sends a spool)",
     );
     append_count(&mut line, of(|accounts| accounts.clock_set_back), "times a node's clock was set back");
-    append_count(&mut line, sum(|stage| stage.books().idle_closed), "sources became inactive");
-    append_count(&mut line, sum(|stage| stage.books().poison), "records could not be decoded");
-    append_count(&mut line, sum(|stage| stage.books().calls_unknown), "system calls with an unknown name");
+    append_count(&mut line, sum(|stage| stage.stats().idle_closed), "sources became inactive");
+    append_count(&mut line, sum(|stage| stage.stats().poison), "records could not be decoded");
+    append_count(&mut line, sum(|stage| stage.stats().calls_unknown), "system calls with an unknown name");
     append_common(&mut line, outcome.gone, outcome.oversize);
     line
 }
 
 /// Summarizes the link stage.
 pub(super) fn link(outcome: &StageOutcome<LinkPartition>) -> String {
-    let sum = |count: fn(&MeetStage) -> u64| -> u64 {
+    let sum = |count: fn(&LinkStage) -> u64| -> u64 {
         outcome.machines.values().map(|partition| count(&partition.0)).sum()
     };
     let mut line = format!(
         "link: {} partitions, {} RPC endpoints = {} matched + {} unmatched + {} refused + {} pending",
         outcome.machines.len(),
-        sum(|stage| stage.books().received),
-        sum(|stage| stage.books().matched),
-        sum(|stage| stage.books().alone),
-        sum(|stage| stage.books().refused),
-        sum(MeetStage::pending),
+        sum(|stage| stage.stats().received),
+        sum(|stage| stage.stats().matched),
+        sum(|stage| stage.stats().unmatched),
+        sum(|stage| stage.stats().refused),
+        sum(LinkStage::pending),
     );
-    append_count(&mut line, sum(|stage| stage.books().repeated), "duplicates");
-    append_count(&mut line, sum(|stage| stage.books().missed), "missing");
-    append_count(&mut line, sum(|stage| stage.books().poison), "records could not be decoded");
-    append_count(&mut line, sum(|stage| stage.books().misplaced), "fragments belong to another topic");
+    append_count(&mut line, sum(|stage| stage.stats().duplicates), "duplicates");
+    append_count(&mut line, sum(|stage| stage.stats().missed), "missing");
+    append_count(&mut line, sum(|stage| stage.stats().poison), "records could not be decoded");
+    append_count(&mut line, sum(|stage| stage.stats().misplaced), "fragments belong to another topic");
     append_common(&mut line, outcome.gone, outcome.oversize);
     line
 }
@@ -91,32 +91,32 @@ pub(super) fn assemble(outcome: &StageOutcome<AssemblePartition>) -> String {
     let mut line = format!(
         "assemble: {} partitions, {} fragments = {} sampled + {} dropped by sampling; {} spans written",
         outcome.machines.len(),
-        sum(|stage| stage.books().received),
-        sum(|stage| stage.books().kept),
-        sum(|stage| stage.books().left_out),
-        sum(|stage| stage.books().spans),
+        sum(|stage| stage.stats().received),
+        sum(|stage| stage.stats().sampled),
+        sum(|stage| stage.stats().dropped),
+        sum(|stage| stage.stats().spans),
     );
-    append_count(&mut line, sum(|stage| stage.books().nameless), "fragments without a trace id");
+    append_count(&mut line, sum(|stage| stage.stats().without_trace_id), "fragments without a trace id");
     append_count(&mut line, sum(AssembleStage::pending), "fragments wait for their client's trace");
-    append_count(&mut line, sum(|stage| stage.books().moved), "fragments moved to their client's trace");
-    append_count(&mut line, sum(|stage| stage.books().moves), "fragments with a client's trace id");
-    append_count(&mut line, sum(|stage| stage.books().moves_late), "of these arrived too late");
-    append_count(&mut line, sum(|stage| stage.books().unasked), "server traces without their client's");
+    append_count(&mut line, sum(|stage| stage.stats().reparented), "fragments moved to their client's trace");
+    append_count(&mut line, sum(|stage| stage.stats().reparents), "fragments with a client's trace id");
+    append_count(&mut line, sum(|stage| stage.stats().reparents_late), "of these arrived too late");
+    append_count(&mut line, sum(|stage| stage.stats().timed_out), "server traces without their client's");
     append_count(
         &mut line,
-        sum(|stage| stage.books().circles),
+        sum(|stage| stage.stats().reparent_loops),
         "fragments dropped because they had moved too often",
     );
-    append_count(&mut line, sum(|stage| stage.books().misplaced), "fragments belong to another topic");
-    append_count(&mut line, sum(|stage| stage.books().repeated), "duplicate fragments");
-    append_count(&mut line, sum(|stage| stage.books().missed), "fragments missing");
-    append_count(&mut line, sum(|stage| stage.books().poison), "records could not be decoded");
+    append_count(&mut line, sum(|stage| stage.stats().misplaced), "fragments belong to another topic");
+    append_count(&mut line, sum(|stage| stage.stats().duplicates), "duplicate fragments");
+    append_count(&mut line, sum(|stage| stage.stats().missed), "fragments missing");
+    append_count(&mut line, sum(|stage| stage.stats().poison), "records could not be decoded");
     append_common(&mut line, outcome.gone, outcome.oversize);
     line
 }
 
-fn kinds(accounts: &JoinAccounts) -> [&JoinAccount; 5] {
-    [&accounts.calls, &accounts.bios, &accounts.requests, &accounts.commits, &accounts.meetings]
+fn kinds(accounts: &JoinStats) -> [&EventStats; 5] {
+    [&accounts.calls, &accounts.bios, &accounts.requests, &accounts.commits, &accounts.rpc_endpoints]
 }
 
 fn append_common(line: &mut String, gone: u64, oversize: u64) {

@@ -2,9 +2,9 @@
 
 use blkkin_aggregator::stage::assemble::{AssembleStage, AssembleStageConfig};
 use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
-use blkkin_aggregator::stage::meet::clocks::Apart;
-use blkkin_aggregator::stage::meet::{MeetStage, MeetStageConfig};
-use blkkin_aggregator::stage::{LogTime, Outlet, Record};
+use blkkin_aggregator::stage::link::clock_bounds::ClockBound;
+use blkkin_aggregator::stage::link::{LinkStage, LinkStageConfig};
+use blkkin_aggregator::stage::{LogTime, Record, StageOutput};
 use blkkin_aggregator::trace::Trace;
 use blkkin_bus::kafka::stage::{InputRecord, RecordBatcher, StageProcessor, StageProcessorFactory};
 use blkkin_wire::batch::EventBatch;
@@ -29,7 +29,7 @@ pub(super) struct AssembleStageFactory {
 /// A factory of link stages.
 #[derive(Clone, Debug)]
 pub(super) struct LinkStageFactory {
-    pub(super) config: MeetStageConfig,
+    pub(super) config: LinkStageConfig,
     pub(super) metrics: AggregatorMetrics,
 }
 
@@ -40,35 +40,35 @@ pub(super) struct JoinPartition(pub(super) JoinStage, AggregatorMetrics);
 pub(super) struct AssemblePartition(pub(super) AssembleStage);
 
 /// The link stage of a partition.
-pub(super) struct LinkPartition(pub(super) MeetStage, AggregatorMetrics);
+pub(super) struct LinkPartition(pub(super) LinkStage, AggregatorMetrics);
 
 struct OutputAdapter<'a> {
     batcher: &'a mut RecordBatcher,
     metrics: Option<&'a AggregatorMetrics>,
 }
 
-impl Outlet for OutputAdapter<'_> {
-    fn piece(&mut self, partition: u32, number: u64, piece: TraceFragment) {
+impl StageOutput for OutputAdapter<'_> {
+    fn fragment(&mut self, partition: u32, number: u64, piece: TraceFragment) {
         self.batcher.push(partition, number, piece);
     }
 
-    fn aside(&mut self, partition: u32, number: u64, piece: TraceFragment) {
+    fn side_output(&mut self, partition: u32, number: u64, piece: TraceFragment) {
         self.batcher.push_side(partition, number, piece);
     }
 
-    fn dead(&mut self, why: String) {
+    fn dead_letter(&mut self, why: String) {
         self.batcher.reject_input(why);
     }
 
-    fn seen(&mut self, trace: &Trace) {
+    fn on_trace(&mut self, trace: &Trace) {
         if let Some(metrics) = self.metrics {
-            metrics.live().note(trace);
+            metrics.live().record(trace);
         }
     }
 
-    fn apart(&mut self, clocks: &Apart) {
+    fn on_clock_bound(&mut self, clocks: &ClockBound) {
         if let Some(metrics) = self.metrics {
-            metrics.clock_offsets().note(clocks);
+            metrics.clock_offsets().record(clocks);
         }
     }
 }
@@ -91,7 +91,7 @@ macro_rules! stage_processor {
             }
 
             fn epoch(&self) -> Incarnation {
-                self.0.epoch()
+                self.0.incarnation()
             }
 
             fn needs_ticks(&self) -> bool {
@@ -117,7 +117,7 @@ macro_rules! stage_factory {
 
             fn create(&self, incarnation: Incarnation) -> $processor {
                 let of: fn(&$factory, $inner) -> $processor = $of;
-                of(self, <$inner>::begin(incarnation, self.config.clone()))
+                of(self, <$inner>::new(incarnation, self.config.clone()))
             }
 
             fn restore(&self, bytes: &[u8], incarnation: Incarnation) -> Result<$processor, String> {
@@ -137,5 +137,5 @@ stage_factory!(JoinStageFactory, JoinPartition(JoinStage), Stage::Join, tick: So
     of: |factory, stage| JoinPartition(stage, factory.metrics.clone()));
 stage_factory!(AssembleStageFactory, AssemblePartition(AssembleStage), Stage::Assemble, tick: Some(v1::encode_fragments(&FragmentBatch::tick())),
     of: |_, stage| AssemblePartition(stage));
-stage_factory!(LinkStageFactory, LinkPartition(MeetStage), Stage::Link, tick: Some(v1::encode_fragments(&FragmentBatch::tick())),
+stage_factory!(LinkStageFactory, LinkPartition(LinkStage), Stage::Link, tick: Some(v1::encode_fragments(&FragmentBatch::tick())),
     of: |factory, stage| LinkPartition(stage, factory.metrics.clone()));

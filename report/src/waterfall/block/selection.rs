@@ -59,7 +59,7 @@ fn foldable(trace: &Trace) -> BTreeSet<SpanId> {
     let children =
         trace.requests.iter().filter(|request| request.parent.is_some_and(|bio| bios.contains(&bio)));
     let children: BTreeSet<SpanId> = children.map(|request| request.span).collect();
-    let carried: BTreeSet<SpanId> = trace.carried.iter().map(|carried| carried.bio).collect();
+    let carried: BTreeSet<SpanId> = trace.merged_into.iter().map(|carried| carried.bio).collect();
     let is_foldable = |bio: &&BioEvent| {
         let merged = !bio.first && bio.request.is_some_and(|request| children.contains(&request));
         let has_request = parents.contains(&bio.span) || carried.contains(&bio.span);

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use blkkin_aggregator::account::operation::{Split, split};
+use blkkin_aggregator::latency::daemon_span::{DaemonSpanBreakdown, daemon_span_breakdown};
 use blkkin_aggregator::trace::Trace;
 use blkkin_wire::event::ContextSource;
 use blkkin_wire::span::SpanKind;
@@ -14,13 +14,13 @@ use crate::text::units;
 use crate::waterfall::block;
 
 /// Returns the breakdown of the root's time.
-pub fn breakdown(tree: &SpanTree<'_>) -> Split {
-    split(tree.trace, &tree.descendants(), tree.servers().next().is_some())
+pub fn breakdown(tree: &SpanTree<'_>) -> DaemonSpanBreakdown {
+    daemon_span_breakdown(tree.trace, &tree.descendants(), tree.servers().next().is_some())
 }
 
 /// Formats the shares and remarks:
 /// `61.3 % at the device vda, 30.1 % in blkkin-nbd outside of calls, 8.6 % in transit`.
-pub fn summary(tree: &SpanTree<'_>, breakdown: Split) -> String {
+pub fn summary(tree: &SpanTree<'_>, breakdown: DaemonSpanBreakdown) -> String {
     let servers = services(tree.servers());
     let own = tree.daemon_span().map(|span| sanitize(&span.service)).unwrap_or_default();
     let transit = format!("in transit to and from {}", servers.as_deref().unwrap_or("the server"));
@@ -31,7 +31,7 @@ pub fn summary(tree: &SpanTree<'_>, breakdown: Split) -> String {
         (breakdown.calls, "in calls above the block layer".to_owned()),
         (breakdown.cpu, "waiting for a CPU in calls".to_owned()),
         (breakdown.programs, outside_calls(tree, servers.as_deref().unwrap_or("parts of it"))),
-        (breakdown.way, transit),
+        (breakdown.in_transit, transit),
         (breakdown.own, own_place(tree, &own)),
     ];
     let mut places: Vec<_> = places.into_iter().filter(|(time, _)| time.0 > 0).collect();
@@ -117,11 +117,11 @@ fn remarks(tree: &SpanTree<'_>) -> Vec<String> {
     let descendants = tree.descendants();
     let calls = descendants.iter().filter(|trace| trace.call().is_some()).count();
     let submitted_io =
-        |trace: &&Trace| !trace.bios.is_empty() || !trace.requests.is_empty() || !trace.causes.is_empty();
+        |trace: &&Trace| !trace.bios.is_empty() || !trace.requests.is_empty() || !trace.waited_for.is_empty();
     if calls > 0 && !descendants.iter().any(submitted_io) {
         remarks.push("nothing went to a device".to_owned());
     }
-    let incomplete = descendants.iter().filter(|trace| !trace.missing.nothing()).count();
+    let incomplete = descendants.iter().filter(|trace| !trace.incomplete.is_empty()).count();
     if incomplete > 0 {
         let calls = units::counted(incomplete as u64, "call");
         remarks.push(format!("incomplete: parts of {calls} never arrived"));

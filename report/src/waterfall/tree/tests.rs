@@ -73,7 +73,7 @@ fn drawn_own_time_equals_the_breakdown() {
         }
         trace.bios.extend([bio(10, 1_100, 1_400), bio(11, 1_350, 1_500)]);
         trace.requests.push(request(10, 1_090, Some(1_200), 1_520));
-        let breakdown = blkkin_aggregator::account::breakdown(&trace);
+        let breakdown = blkkin_aggregator::latency::breakdown(&trace);
         let own = &rows(&trace, breakdown)[1];
         let fill = if sleeps == 0 { Fill::FileSystem } else { Fill::Unaccounted };
         assert!(own.segments.iter().all(|part| part.fill == fill));
@@ -187,12 +187,12 @@ fn several_devices_are_named() {
 fn a_bio_in_the_request_of_another_trace_is_marked() {
     let mut trace = fsync();
     trace.bios.push(BioEvent { first: false, ..bio(10, 1_100, 1_500) });
-    let carried = blkkin_aggregator::trace::Carried {
+    let carried = blkkin_aggregator::trace::MergeLink {
         bio: SpanId(10),
         trace: Some(trace.id),
         request: request(99, 1_050, Some(1_200), 1_500),
     };
-    trace.carried.push(carried);
+    trace.merged_into.push(carried);
     assert_eq!(labels(&trace)[2..], ["  bio write 4 KiB, merged", "    request 4 KiB, of another trace"]);
 }
 

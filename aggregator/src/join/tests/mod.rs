@@ -1,0 +1,8 @@
+//! Tests of the join's public interface: events in, traces out.
+
+mod bounds;
+mod commit;
+mod local;
+pub(crate) mod property;
+mod snapshot;
+pub(crate) mod world;

@@ -1,0 +1,176 @@
+//! Spans of a system call: the call, its file system, its bios and requests, and a commit that it
+//! shows.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use blkkin_wire::event::{Captured, ContextSource, OpenFile, SyscallEvent, SyscallOutcome};
+use blkkin_wire::ids::SpanId;
+use blkkin_wire::span::{Span, SpanKind, SpanLink, TagValue};
+use blkkin_wire::syscalls::errno_of;
+
+use super::placement::{SpanHeader, SpanPlacement};
+use super::process_tags::{process_tags, thread_tags};
+use super::tags::Tags;
+use super::{block, error, names};
+use crate::latency;
+use crate::trace::interned_file::{InternedFile, inode};
+use crate::trace::{Root, Trace, WaitLink};
+
+/// Adds the spans of a call's trace.
+pub(super) fn add(trace: &Trace, call: &SyscallEvent, spans: &mut Vec<Span>) {
+    let mut placement = SpanPlacement::of(trace);
+    spans.push(call_span(&placement, call));
+    if let Some(name) = names::file_system_between(trace, call) {
+        let child = file_system_span(&placement, call, name);
+        placement.bio_parent = child.id;
+        spans.push(child);
+    }
+    block::add(&placement, spans);
+    for wait in trace.waited_for.iter().filter(|wait| wait.primary) {
+        let commit = &*wait.trace;
+        let commit_placement = SpanPlacement {
+            trace: commit,
+            parent: Some(placement.bio_parent),
+            bio_parent: commit.root_span,
+            ..placement
+        };
+        if let Root::Commit(event) = &commit.root {
+            super::commit::add(&commit_placement, event, spans);
+        }
+    }
+}
+
+fn call_span(placement: &SpanPlacement<'_>, call: &SyscallEvent) -> Span {
+    let trace = placement.trace;
+    let header = SpanHeader {
+        id: call.span,
+        parent: call.context.as_ref().map(|context| context.span),
+        name: call.call.name().into(),
+        service: names::program(&trace.names),
+        kind: SpanKind::Client,
+        start: call.enter,
+        end: call.exit,
+    };
+    let mut span = placement.span(header);
+    span.remote_service = names::file_system(&trace.names).cloned();
+    let errno = match call.outcome {
+        SyscallOutcome::Returned(ret) => errno_of(ret),
+        SyscallOutcome::NoExit => None,
+    };
+    span.error = errno.map(error::of_errno);
+    span.links = trace.waited_for.iter().filter(|wait| !wait.primary).map(link_to).collect();
+    let mut tags = Tags::of_a_call();
+    if let Some(context) = &call.context {
+        let link = match context.source {
+            ContextSource::ThreadContext => "exact: the thread's own context named this span (OpenTelemetry)",
+            ContextSource::Both => "exact: the thread's own context named this operation (OpenTelemetry)",
+            ContextSource::DaemonSpan => {
+                "rule: the thread's last event before it said that it works for this operation"
+            }
+        };
+        tags.text("blkkin.link", link);
+    }
+    process_tags(trace, &mut tags);
+    thread_tags(trace, &mut tags);
+    file_tags(trace, call, &mut tags);
+    result_tags(call, errno, &mut tags);
+    time_tags(trace, call, &mut tags);
+    placement.root_tags(&mut tags);
+    span.tags = tags.0;
+    span
+}
+
+fn file_system_span(placement: &SpanPlacement<'_>, call: &SyscallEvent, name: &Arc<str>) -> Span {
+    let mut span = placement.span(SpanHeader {
+        id: names::file_system_span(call.span),
+        parent: Some(call.span),
+        name: names::operation(call.call),
+        service: name.clone(),
+        kind: SpanKind::Server,
+        start: call.enter,
+        end: call.exit,
+    });
+    let link = "derived: the call's file lies on this file system; the times are the call's";
+    span.tags = vec![("blkkin.link".into(), TagValue::Text(Cow::Borrowed(link)))];
+    span
+}
+
+fn file_tags(trace: &Trace, call: &SyscallEvent, tags: &mut Tags) {
+    if let Some(file) = &trace.names.file {
+        tags.shared("file.path", &file.path);
+        captured_tag("blkkin.file.path.kept", file.captured, tags);
+    }
+    let keys = ["blkkin.fd", "blkkin.inode", "blkkin.position.before", "blkkin.position.after"];
+    open_file_tags(keys, call.file.as_ref(), trace.names.file.as_deref(), tags);
+    if let Some(file) = &trace.names.second_file {
+        tags.shared("blkkin.second.file.path", &file.path);
+    }
+    let keys = ["blkkin.second.fd", "blkkin.second.inode", "blkkin.second.before", "blkkin.second.after"];
+    open_file_tags(keys, call.second_file.as_deref(), trace.names.second_file.as_deref(), tags);
+    for (key, path) in ["blkkin.path", "blkkin.path.second"].into_iter().zip(&call.paths) {
+        if let Some(path) = path {
+            tags.owned(key, &**path);
+        }
+    }
+    captured_tag("blkkin.path.kept", call.paths_captured, tags);
+    tags.maybe("blkkin.offset", call.call.spec().offset(&call.args));
+    tags.maybe("blkkin.bytes.requested", call.call.spec().requested_bytes(&call.args));
+}
+
+fn open_file_tags(
+    keys: [&'static str; 4],
+    open: Option<&OpenFile>,
+    named: Option<&InternedFile>,
+    tags: &mut Tags,
+) {
+    let Some(open) = open else { return };
+    tags.number(keys[0], open.fd.0);
+    match named {
+        Some(named) if named.file == open.file => tags.shared(keys[1], named.inode()),
+        _ => tags.owned(keys[1], inode(&open.file)),
+    }
+    tags.maybe(keys[2], open.position_before);
+    tags.maybe(keys[3], open.position_after);
+}
+
+fn captured_tag(key: &'static str, captured: Captured, tags: &mut Tags) {
+    match captured {
+        Captured::Full => {}
+        Captured::Truncated => tags.text(key, "truncated"),
+        Captured::Faulted => tags.text(key, "unreadable"),
+    }
+}
+
+fn result_tags(call: &SyscallEvent, errno: Option<i32>, tags: &mut Tags) {
+    match call.outcome {
+        SyscallOutcome::Returned(ret) => {
+            tags.number("blkkin.return", ret);
+            tags.maybe("blkkin.bytes", call.call.spec().bytes(ret));
+        }
+        SyscallOutcome::NoExit => tags.text("blkkin.incomplete", "the task ended inside the call"),
+    }
+    if let Some(errno) = errno {
+        tags.owned("error.type", error::kind(errno));
+    }
+}
+
+fn time_tags(trace: &Trace, call: &SyscallEvent, tags: &mut Tags) {
+    tags.times(call.enter, call.exit);
+    let parts = latency::breakdown(trace);
+    tags.duration("blkkin.device.ns", parts.device);
+    tags.duration("blkkin.block.ns", parts.block);
+    tags.duration("blkkin.journal.ns", parts.journal);
+    tags.duration("blkkin.cpu_wait.ns", parts.cpu);
+    tags.duration("blkkin.file_system.ns", parts.file_system);
+    tags.duration("blkkin.unaccounted.ns", parts.unaccounted);
+    tags.number("blkkin.sleeps", call.sleeps);
+    tags.maybe("blkkin.journal.transaction", call.sync_tid);
+}
+
+/// Returns the link to the trace in which the commit is shown.
+fn link_to(wait: &WaitLink) -> SpanLink {
+    let trace = wait.trace.shown_in.map_or(wait.trace.id, |position| position.trace);
+    let span: SpanId = wait.trace.root_span;
+    SpanLink { trace, span, relation: "waited for this commit (rule: ext4 transaction id)".into() }
+}

@@ -1,0 +1,281 @@
+//! Bounds of the difference between the clocks of two nodes, from the requests between them.
+//!
+//! *In*: pairs of endpoints that belong together beyond doubt. *Out*: an interval for the
+//! difference of the two monotonic clocks; and, for another pair, whether the server's endpoint is
+//! within the client's.
+//!
+//! *Invariant*: the true difference is in the interval, as long as no two clocks drift apart by
+//! more than 1,000 ppm and the pairs were true.
+//!
+//! A server starts a request after the client sent it, and sends its reply before the client
+//! receives it. Let c be times of the client's clock, s times of the server's clock, and d = s − c
+//! at one moment:
+//!
+//! ```text
+//! s_begin − d ≥ c_begin   and   s_end − d ≤ c_end    so    s_end − c_end ≤ d ≤ s_begin − c_begin
+//! ```
+//!
+//! Each request gives such an interval, as long as its network delay. The true difference is in the
+//! intersection of all of them. An older interval is widened by the drift since then. Its lower
+//! end, which is of the request's end, is also widened by the drift during the request, so that
+//! both ends are of one moment: the request's begin.
+//!
+//! *One clock*: if both endpoints are on one machine there is nothing to learn. There only the
+//! *start* at the server must be within the client's endpoint. A server reports completion after it
+//! sent the reply, and the client may have the reply before that (by some µs on one machine). Of
+//! two requests with one cookie, the second is sent after the first was answered, so neither starts
+//! within the other.
+//!
+//! Pairs that contradict the known interval are refused. If eight of them in a row agree with each
+//! other, the known interval is wrong: a machine was suspended, and its monotonic clock stood
+//! still. Then their interval replaces it.
+//!
+//! *Rejected*: the wall clocks. NTP may step them, and their error is unknown.
+
+use std::collections::BTreeMap;
+
+use blkkin_wire::clock::{DurationNs, MonotonicNs};
+use blkkin_wire::ids::{BootId, NodeId};
+use blkkin_wire::remote_link::LinkEndpoint;
+use serde::{Deserialize, Serialize};
+
+/// Maximum drift between two clocks. adjtimex(2) corrects a clock's frequency by up to 500 ppm, and
+/// there are two clocks.
+const DRIFT_PPM: u64 = 1_000;
+/// Number of successive pairs that contradict the known interval and agree with each other until
+/// they replace it.
+const RELEARN_AFTER: u32 = 8;
+/// Maximum number of remembered node pairs. Beyond it the least recently used one is forgotten, and
+/// learned again.
+const PAIRS_MAX: usize = 4_096;
+
+/// A monotonic clock: one boot of one machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Clock {
+    /// Machine.
+    pub node: NodeId,
+    /// Boot.
+    pub boot: BootId,
+}
+
+/// Lower bound of a request without a reply. No two clock readings differ by that much.
+const NO_BOUND: i128 = i128::MIN / 4;
+
+/// Interval of a difference, in ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interval {
+    /// Lower bound.
+    pub low: i128,
+    /// Upper bound.
+    pub high: i128,
+}
+
+/// Position of the server's endpoint relative to the client's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Containment {
+    Inside,
+    /// Possible: the clocks are unknown.
+    Unknown,
+    Outside,
+}
+
+/// Known interval of one pair of clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PairBound {
+    /// Server's clock minus the client's, at `at`.
+    pub offset: Interval,
+    /// Time on the client's clock.
+    pub at: u64,
+    /// Number of requests that contributed.
+    pub requests: u64,
+    contradiction: Option<(Interval, u32)>,
+    used: u64,
+}
+
+/// Difference between the wall clocks of two nodes, from all requests between them. It is published
+/// as a metric. Spans are not shifted by it (see [`super`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockBound {
+    /// Node of the client.
+    pub client: NodeId,
+    /// Node of the server.
+    pub server: NodeId,
+    /// Time on the client's clock.
+    pub at: MonotonicNs,
+    /// Server's wall clock minus the client's, by their anchors, ns.
+    pub offset: i64,
+    /// Error bound of the offset, independent of the uncertainty that either clock reports.
+    pub error: DurationNs,
+}
+
+/// Known intervals, by client and server clock.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct ClockBounds {
+    bounds: BTreeMap<(Clock, Clock), PairBound>,
+    count: u64,
+}
+
+impl Interval {
+    /// Returns the interval of one request.
+    pub(super) fn of(client: &LinkEndpoint, server: &LinkEndpoint) -> Interval {
+        let difference = |s: u64, c: u64| i128::from(s) - i128::from(c);
+        let low = difference(server.event.end.0, client.event.end.0);
+        Interval {
+            low: if client.event.no_reply { NO_BOUND } else { low },
+            high: difference(server.event.begin.0, client.event.begin.0),
+        }
+    }
+
+    /// Returns the interval at the moment of the request's begin.
+    fn at_begin(self, client: &LinkEndpoint) -> Interval {
+        Interval { low: self.low - drift(client.event.duration().0), ..self }
+    }
+
+    pub(super) fn middle(&self) -> i128 {
+        self.low + (self.high - self.low) / 2
+    }
+
+    /// Returns half of the length, rounded up.
+    pub(super) fn half_width(&self) -> u64 {
+        u64::try_from((self.high - self.low + 1) / 2).unwrap_or(0)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.low > self.high
+    }
+
+    fn and(self, other: Interval) -> Interval {
+        Interval { low: self.low.max(other.low), high: self.high.min(other.high) }
+    }
+}
+
+impl PairBound {
+    /// Returns the interval at another time, earlier or later.
+    fn at(&self, at: u64) -> Interval {
+        let drift = drift(at.abs_diff(self.at));
+        Interval { low: self.offset.low - drift, high: self.offset.high + drift }
+    }
+}
+
+/// Returns the maximum drift of two clocks in `ns`, rounded up.
+fn drift(ns: u64) -> i128 {
+    (i128::from(ns) * i128::from(DRIFT_PPM)).div_euclid(1_000_000) + 1
+}
+
+fn clock(endpoint: &LinkEndpoint) -> Clock {
+    Clock { node: endpoint.clock.source.node, boot: endpoint.clock.source.boot }
+}
+
+/// Returns the offset from monotonic time to wall clock.
+pub(super) fn wall_less_monotonic(endpoint: &LinkEndpoint) -> i128 {
+    let anchor = endpoint.clock.anchor;
+    i128::from(anchor.wallclock.0) - i128::from(anchor.monotonic.0)
+}
+
+pub(super) fn clamp(ns: i128) -> i64 {
+    i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX })
+}
+
+/// Returns whether both endpoints are on one machine.
+pub(super) fn one_clock(client: &LinkEndpoint, server: &LinkEndpoint) -> bool {
+    clock(client) == clock(server)
+}
+
+impl ClockBounds {
+    /// Checks whether two endpoints can be one request. A contradiction counts against the known
+    /// interval.
+    pub(super) fn check(&mut self, client: &LinkEndpoint, server: &LinkEndpoint) -> Containment {
+        if one_clock(client, server) {
+            let started = server.event.begin;
+            let left = client.event.no_reply && client.event.unique && server.event.unique;
+            let inside = client.event.begin <= started && (started <= client.event.end || left);
+            return if inside { Containment::Inside } else { Containment::Outside };
+        }
+        let of = Interval::of(client, server);
+        if of.is_empty() {
+            return Containment::Outside;
+        }
+        let of = of.at_begin(client);
+        let Some(bound) = self.bounds.get_mut(&(clock(client), clock(server))) else {
+            return Containment::Unknown;
+        };
+        let at = client.event.begin.0;
+        let exact = client.event.unique && server.event.unique;
+        let known = bound.at(at);
+        // The cookie repeats, and the client left early: the server's endpoint may be that of the
+        // next request.
+        if !exact && client.event.no_reply {
+            return Containment::Unknown;
+        }
+        // The cookie repeats: within the uncertainty of the clocks, the endpoint of the previous or
+        // next request could fit.
+        if !exact && known.high - known.low >= i128::from(server.event.duration().0) {
+            return Containment::Unknown;
+        }
+        if !known.and(of).is_empty() {
+            return Containment::Inside;
+        }
+        if !exact {
+            return Containment::Outside;
+        }
+        // A request without a reply is too weak to contradict the known interval.
+        if client.event.no_reply {
+            return Containment::Outside;
+        }
+        let (agreed, times) = match bound.contradiction {
+            Some((contradiction, times)) if !contradiction.and(of).is_empty() => {
+                (contradiction.and(of), times + 1)
+            }
+            _ => (of, 1),
+        };
+        bound.contradiction = Some((agreed, times));
+        if times < RELEARN_AFTER {
+            return Containment::Outside;
+        }
+        *bound =
+            PairBound { offset: agreed, at, requests: times.into(), contradiction: None, used: bound.used };
+        Containment::Inside
+    }
+
+    /// Returns the known bound of both clocks at the client's time.
+    pub(super) fn bound(&self, client: &LinkEndpoint, server: &LinkEndpoint) -> Option<ClockBound> {
+        let known = self.bounds.get(&(clock(client), clock(server)))?.at(client.event.begin.0);
+        let wall = wall_less_monotonic(server) - wall_less_monotonic(client);
+        Some(ClockBound {
+            client: client.clock.source.node,
+            server: server.clock.source.node,
+            at: client.event.begin,
+            offset: clamp(known.middle() + wall),
+            error: DurationNs(known.half_width()),
+        })
+    }
+
+    /// Learns from two endpoints that are one request.
+    pub(super) fn learn(&mut self, client: &LinkEndpoint, server: &LinkEndpoint) {
+        if one_clock(client, server) || client.event.no_reply {
+            return;
+        }
+        let key = (clock(client), clock(server));
+        let (of, at) = (Interval::of(client, server).at_begin(client), client.event.begin.0);
+        self.count += 1;
+        let used = self.count;
+        if let Some(bound) = self.bounds.get_mut(&key) {
+            let offset = bound.at(at).and(of);
+            if !offset.is_empty() {
+                *bound = PairBound { offset, at, requests: bound.requests + 1, contradiction: None, used };
+            }
+            return;
+        }
+        if self.bounds.len() >= PAIRS_MAX
+            && let Some(oldest) = self.bounds.iter().min_by_key(|(_, bound)| bound.used).map(|(key, _)| *key)
+        {
+            self.bounds.remove(&oldest);
+        }
+        self.bounds.insert(key, PairBound { offset: of, at, requests: 1, contradiction: None, used });
+    }
+
+    /// Iterates over all known intervals.
+    pub fn iter(&self) -> impl Iterator<Item = (&(Clock, Clock), &PairBound)> {
+        self.bounds.iter()
+    }
+}

@@ -1,0 +1,357 @@
+//! Link stage: finds both RPC endpoints of a request between two nodes.
+//!
+//! *In*: records of `blkkin.links`: endpoints, those of one connection in one partition. *Out*: for
+//! `blkkin.spans`, the client's trace and span as the parent of the server's trace; counters
+//! ([`LinkStats`]); and clock estimates for metrics.
+//!
+//! *Invariant*: that of [`super`]. Each endpoint is in at most one match: received = matched +
+//! unmatched + refused + pending.
+//!
+//! # Matching
+//!
+//! Two endpoints are one request if they have the same key: the protocol's connection and cookie
+//! ([`RpcKey`]). Nearness in time is never a reason: a busy connection has a hundred near requests.
+//! But a key alone can mislead:
+//!
+//! - *A repeated cookie.* Some protocols number tags and not requests: tag 7 is another request a
+//!   millisecond later. If one endpoint of the first request was lost, the second request's
+//!   endpoint finds the remaining one. So such endpoints match only if the difference of both
+//!   clocks is known ([`clock_bounds`]) and exactly one candidate is within the other. If two are,
+//!   neither matches. The clocks must also be known to less than the length of the server's
+//!   endpoint. Then the endpoint of the request before or after would have to be off by more than
+//!   its own length to fit.
+//! - *A unique cookie* (Linux' NBD client: a 32-bit counter next to the tag) is exact. Still the
+//!   server's endpoint must not be longer than the client's, and must be within it if the clocks
+//!   are known. Otherwise it is invalid, or another request has the same key: it is refused, and
+//!   counted.
+//! - *A request without a reply*
+//!   ([`RpcEndpointEvent::no_reply`](blkkin_wire::remote_link::RpcEndpointEvent)): the client has
+//!   left, and the server may continue for long. Then the server only has to start after the
+//!   request was sent. With a repeated cookie it must start before the client left, since a next
+//!   request may follow.
+//! - *One trace on both sides* is refused: no span is its own parent.
+//!
+//! # Clock shift
+//!
+//! The clocks of two nodes differ. The only certainty is that the server's endpoint is within the
+//! client's. So the server's endpoint is centered in the client's, and its error is up to half of
+//! the difference of their lengths. The shift and its error are part of the result and shown as
+//! tags. For a request without a reply, the only certainty is that the server did not start before
+//! it was sent. The server's endpoint is placed there, and the error tag states that there is no
+//! bound.
+//!
+//! *Rejected*: a shift by the bound of all requests between two nodes ([`clock_bounds`]), which is
+//! narrower. It depends on which of them had arrived by then. So the same events, read again from
+//! topics that were filled in another order, would give other times, and Zipkin would show both.
+//! The bound is published as a metric, and the shift is a function of the two endpoints alone.
+
+pub mod clock_bounds;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use blkkin_wire::clock::DurationNs;
+use blkkin_wire::fragment::{Incarnation, Stage, TraceFragment};
+use blkkin_wire::remote_link::{ClockShift, LinkEndpoint, RemoteLink, Reparented, RpcKey, RpcSide};
+use blkkin_wire::v1;
+use serde::{Deserialize, Serialize};
+
+use super::dedup::{Dedup, SequenceTracker};
+use super::sequence::SequenceNumbers;
+use super::snapshot::{self, SnapshotError};
+use super::{LogTime, Record, StageOutput};
+use clock_bounds::{ClockBounds, Containment};
+
+/// Maximum number of waiting endpoints, about 20 MiB. Beyond it the one that has waited longest is
+/// given up.
+const WAITING_MAX: usize = 65_536;
+
+/// Configuration of the link stage.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkStageConfig {
+    /// Partitions of the topic of spans.
+    pub partitions: u32,
+    /// Time that an endpoint waits for the other, in ms of the log's time.
+    pub wait_for: u64,
+}
+
+impl LinkStageConfig {
+    /// Creates a configuration with the default wait, the same as a server's trace waits
+    /// ([`super::assemble::AssembleStageConfig::await_for`]).
+    pub fn new(partitions: u32) -> Self {
+        LinkStageConfig { partitions, wait_for: 10_000 }
+    }
+}
+
+/// Counters of endpoints since the state was created.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkStats {
+    /// Records read, including ticks and unreadable ones.
+    pub records: u64,
+    /// Ticks.
+    pub ticks: u64,
+    /// Unreadable records, copied to the dead-letter topic.
+    pub poison: u64,
+    /// Fragments that were accepted before.
+    pub duplicates: u64,
+    /// Fragments that never arrived, by the gaps in their numbers.
+    pub missed: u64,
+    /// Fragments that are not endpoints, dropped.
+    pub misplaced: u64,
+    /// Endpoints accepted, each once.
+    pub received: u64,
+    /// Endpoints with a match: two for each request.
+    pub matched: u64,
+    /// Endpoints whose other endpoint did not arrive in time.
+    pub unmatched: u64,
+    /// Endpoints with several candidates, or with another endpoint's key that cannot be its
+    /// counterpart.
+    pub refused: u64,
+}
+
+/// State of one partition of links.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct LinkStage {
+    incarnation: u64,
+    numbers: SequenceNumbers,
+    tracker: SequenceTracker,
+    now: LogTime,
+    waiting: BTreeMap<RpcKey, Vec<Waiting>>,
+    /// Order of arrival. Entries that were matched meanwhile are skipped.
+    order: VecDeque<(LogTime, u64, RpcKey)>,
+    count: u64,
+    pending: u64,
+    clocks: ClockBounds,
+    stats: LinkStats,
+    #[serde(skip, default = "no_config")]
+    config: LinkStageConfig,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Waiting {
+    number: u64,
+    endpoint: LinkEndpoint,
+}
+
+impl LinkStage {
+    /// Creates a stage that has read nothing.
+    pub fn new(incarnation: Incarnation, config: LinkStageConfig) -> Self {
+        LinkStage {
+            incarnation: incarnation.0,
+            numbers: SequenceNumbers::new(config.partitions),
+            tracker: SequenceTracker::default(),
+            now: LogTime::default(),
+            waiting: BTreeMap::new(),
+            order: VecDeque::new(),
+            count: 0,
+            pending: 0,
+            clocks: ClockBounds::default(),
+            stats: LinkStats::default(),
+            config,
+        }
+    }
+
+    /// Applies the next record.
+    pub fn apply(&mut self, record: Record<'_>, out: &mut dyn StageOutput) {
+        self.stats.records += 1;
+        self.advance(record.at.unwrap_or_default());
+        let batch = match v1::decode_fragments(record.bytes) {
+            Ok(batch) => batch,
+            Err(why) => {
+                self.stats.poison += 1;
+                return out.dead_letter(why.to_string());
+            }
+        };
+        if batch.fragments.is_empty() {
+            self.stats.ticks += 1;
+            return;
+        }
+        let Dedup { duplicates, gap } =
+            self.tracker.accept(&batch.origin, batch.first, batch.fragments.len());
+        self.stats.duplicates += duplicates as u64;
+        self.stats.missed += gap;
+        for fragment in batch.fragments.into_iter().skip(duplicates) {
+            match fragment.remote_link {
+                RemoteLink::Endpoint(endpoint) => self.add_endpoint(*endpoint, out),
+                _ => self.stats.misplaced += 1,
+            }
+        }
+    }
+
+    /// Advances the log's time, and gives up endpoints that waited for too long.
+    pub fn advance(&mut self, at: LogTime) {
+        self.now = self.now.max(at);
+        self.expire();
+    }
+
+    /// Adds an endpoint.
+    pub fn add_endpoint(&mut self, endpoint: LinkEndpoint, out: &mut dyn StageOutput) {
+        self.stats.received += 1;
+        let candidates = self.waiting.get(&endpoint.event.key).map(Vec::as_slice).unwrap_or_default();
+        let candidates = candidates.iter().filter(|other| other.endpoint.event.side != endpoint.event.side);
+        let (mut fitting, mut contradicting) = (Vec::new(), Vec::new());
+        for other in candidates {
+            let (client, server) = client_and_server(&endpoint, &other.endpoint);
+            let exact = client.event.unique && server.event.unique;
+            let fits = client.trace != server.trace
+                && match self.clocks.check(client, server) {
+                    Containment::Inside => true,
+                    Containment::Unknown => exact,
+                    Containment::Outside => false,
+                };
+            match (fits, exact) {
+                (true, _) => fitting.push(other.number),
+                (false, true) => contradicting.push(other.number),
+                (false, false) => {}
+            }
+        }
+        match (fitting.as_slice(), contradicting.is_empty()) {
+            (&[one], true) => self.matched(endpoint, one, out),
+            ([], true) => self.wait(endpoint),
+            // One key has several candidates, or one that does not fit. It is unknown which of them
+            // is wrong.
+            _ => {
+                fitting.extend(contradicting);
+                for number in fitting {
+                    self.remove(&endpoint.event.key, number);
+                    self.stats.refused += 1;
+                }
+                self.stats.refused += 1;
+            }
+        }
+    }
+
+    fn matched(&mut self, endpoint: LinkEndpoint, other: u64, out: &mut dyn StageOutput) {
+        let Some(other) = self.remove(&endpoint.event.key, other) else { return };
+        self.stats.matched += 2;
+        let (client, server) = client_and_server(&endpoint, &other.endpoint);
+        let exact = client.event.unique && server.event.unique;
+        if exact {
+            self.clocks.learn(client, server);
+            if let Some(bound) = self.clocks.bound(client, server) {
+                out.on_clock_bound(&bound);
+            }
+        }
+        let name = &endpoint.event.key.protocol;
+        let no_reply = if client.event.no_reply { ", which saw no answer" } else { "" };
+        let rule = if exact {
+            format!("exact: {name} connection and cookie{no_reply}")
+        } else {
+            format!("rule: {name} connection and cookie, inside by both clocks{no_reply}")
+        };
+        let target = Reparented {
+            trace: client.trace,
+            parent: client.event.span,
+            rule: rule.into(),
+            clock: shift(client, server),
+        };
+        self.numbers
+            .write(TraceFragment::link_only(server.trace, RemoteLink::Reparented(target.into())), out);
+    }
+
+    fn wait(&mut self, endpoint: LinkEndpoint) {
+        let (number, key) = (self.count, endpoint.event.key.clone());
+        self.count += 1;
+        self.pending += 1;
+        self.order.push_back((self.now, number, key.clone()));
+        self.waiting.entry(key).or_default().push(Waiting { number, endpoint });
+        self.expire();
+    }
+
+    fn expire(&mut self) {
+        while let Some((since, number, key)) = self.order.front() {
+            let expired = self.now.0.saturating_sub(since.0) > self.config.wait_for;
+            let present =
+                self.waiting.get(key).is_some_and(|all| all.iter().any(|one| one.number == *number));
+            if present && !expired && self.pending <= WAITING_MAX as u64 {
+                return;
+            }
+            let (number, key) = (*number, key.clone());
+            self.order.pop_front();
+            self.stats.unmatched += u64::from(self.remove(&key, number).is_some());
+        }
+    }
+
+    fn remove(&mut self, key: &RpcKey, number: u64) -> Option<Waiting> {
+        let all = self.waiting.get_mut(key)?;
+        let found = all.swap_remove(all.iter().position(|one| one.number == number)?);
+        if all.is_empty() {
+            self.waiting.remove(key);
+        }
+        self.pending -= 1;
+        Some(found)
+    }
+
+    /// Returns a snapshot.
+    pub fn save(&mut self) -> Result<Vec<u8>, SnapshotError> {
+        snapshot::write(Stage::Link, snapshot::fingerprint(&self.config), self)
+            .map_err(|error| SnapshotError::Corrupt(error.to_string()))
+    }
+
+    /// Restores a snapshot. Under another configuration, or of another release, the stage takes the
+    /// new `incarnation`.
+    pub fn restore(
+        bytes: &[u8],
+        config: LinkStageConfig,
+        incarnation: Incarnation,
+    ) -> Result<Self, SnapshotError> {
+        let snapshot::Snapshot { state, fingerprint } = snapshot::read::<LinkStage>(Stage::Link, bytes)?;
+        let mut stage = state;
+        if fingerprint != snapshot::fingerprint(&config) {
+            (stage.incarnation, stage.numbers) = (incarnation.0, SequenceNumbers::new(config.partitions));
+        }
+        stage.config = config;
+        Ok(stage)
+    }
+
+    /// Returns the incarnation under which fragments are numbered.
+    pub fn incarnation(&self) -> Incarnation {
+        Incarnation(self.incarnation)
+    }
+
+    /// Returns the number of waiting endpoints. While there are some and the partition is silent,
+    /// the stage needs ticks.
+    pub fn pending(&self) -> u64 {
+        self.pending
+    }
+
+    /// Returns the counters.
+    pub fn stats(&self) -> &LinkStats {
+        &self.stats
+    }
+
+    /// Returns the known bounds of the nodes' clocks.
+    pub fn clocks(&self) -> &ClockBounds {
+        &self.clocks
+    }
+}
+
+/// Returns the client's and the server's endpoint.
+fn client_and_server<'a>(
+    one: &'a LinkEndpoint,
+    other: &'a LinkEndpoint,
+) -> (&'a LinkEndpoint, &'a LinkEndpoint) {
+    if one.event.side == RpcSide::Client { (one, other) } else { (other, one) }
+}
+
+/// Error bound of a server that may have started at any time after the request was sent.
+const NO_BOUND: DurationNs = DurationNs(u64::MAX);
+
+/// Centers the server's endpoint in the client's.
+fn shift(client: &LinkEndpoint, server: &LinkEndpoint) -> ClockShift {
+    let wall = clock_bounds::wall_less_monotonic;
+    let offset = clock_bounds::Interval::of(client, server);
+    let on_clock_bound = wall(client) - wall(server);
+    let (offset, error) = match client.event.no_reply {
+        _ if clock_bounds::one_clock(client, server) => (0, DurationNs(0)),
+        true => (offset.high, NO_BOUND),
+        false => (offset.middle(), DurationNs(offset.half_width())),
+    };
+    ClockShift { shift: clock_bounds::clamp(on_clock_bound - offset), error }
+}
+
+/// Placeholder until a restored stage gets its configuration.
+fn no_config() -> LinkStageConfig {
+    LinkStageConfig::new(1)
+}

@@ -1,0 +1,227 @@
+//! Links requests with both endpoints on this node, within one process.
+//!
+//! *In*: finished traces and their spans, in the join's order. *Out*: spans; those of a server's
+//! trace are in its client's trace.
+//!
+//! *Invariant*: that of [`super`]. Each span leaves once, changed by `reparent` alone. The
+//! state machines that link nodes ([`LinkStage`], [`AssembleStage`]) decide here too, on the clock
+//! of the events. The log's time is that of the latest end so far, as a node's events arrive in the
+//! order of time.
+//!
+//! Waiting fragments are encoded here as between nodes (see `pending_traces`), so both
+//! cases have the same limit in bytes.
+//!
+//! *Rejected*: to give a daemon span the client's trace id before the join. The client's request is
+//! known when it has its reply, after the daemon span and all of its children. These would have to
+//! wait in the join, in another form than between nodes.
+
+use blkkin_wire::fragment::{FragmentKind, Incarnation, TraceFragment};
+use blkkin_wire::ids::TraceId;
+use blkkin_wire::remote_link::{RemoteLink, Reparented};
+use blkkin_wire::span::Span;
+
+use super::assemble::{AssembleStage, AssembleStageConfig};
+use super::fragments::{endpoints, fragments_of};
+use super::link::{LinkStage, LinkStageConfig, LinkStats};
+use super::sampling::SamplingRules;
+use super::{LogTime, StageOutput};
+use crate::trace::Trace;
+
+/// The link stage and the assemble stage of one process.
+#[derive(Debug)]
+pub struct LocalLinker {
+    link: LinkStage,
+    assemble: AssembleStage,
+    reparented: Vec<(TraceId, Reparented)>,
+}
+
+impl Default for LocalLinker {
+    fn default() -> Self {
+        LocalLinker::new()
+    }
+}
+
+impl LocalLinker {
+    /// Creates a linker that has seen nothing.
+    pub fn new() -> LocalLinker {
+        LocalLinker {
+            link: LinkStage::new(Incarnation(0), LinkStageConfig::new(1)),
+            assemble: AssembleStage::new(
+                Incarnation(0),
+                AssembleStageConfig::new(1, SamplingRules::default()),
+            ),
+            reparented: Vec::new(),
+        }
+    }
+
+    /// Adds a trace with its spans, and emits the spans that are decided by now.
+    pub fn add(&mut self, trace: &Trace, spans: Vec<Span>, emit: &mut dyn FnMut(Vec<Span>)) {
+        self.reparented.clear();
+        let mut output = LocalOutput { reinput: Vec::new(), emit };
+        self.advance(LogTime(trace.last_end().0 / 1_000_000), &mut output);
+        for fragment in fragments_of(trace, spans) {
+            self.assemble.add_fragment(fragment, &mut output);
+        }
+        for endpoint in endpoints(trace) {
+            self.link.add_endpoint(endpoint, &mut output);
+        }
+        self.process_reinput(output);
+    }
+
+    /// Emits all waiting spans, at the end of tracing.
+    pub fn finish(&mut self, emit: &mut dyn FnMut(Vec<Span>)) {
+        self.reparented.clear();
+        let mut output = LocalOutput { reinput: Vec::new(), emit };
+        self.advance(LogTime(u64::MAX), &mut output);
+        self.process_reinput(output);
+    }
+
+    /// Returns the decisions of the last added trace: which trace is shown in which, and below
+    /// which span.
+    pub fn reparented(&self) -> &[(TraceId, Reparented)] {
+        &self.reparented
+    }
+
+    /// Returns the counters of RPC endpoints.
+    pub fn stats(&self) -> &LinkStats {
+        self.link.stats()
+    }
+
+    fn advance(&mut self, at: LogTime, output: &mut LocalOutput<'_>) {
+        self.link.advance(at);
+        self.assemble.advance(at, output);
+    }
+
+    /// Passes reparent decisions and reparented fragments through the assemble stage again. The
+    /// number of reparents of a fragment bounds the loop.
+    fn process_reinput(&mut self, mut output: LocalOutput<'_>) {
+        while !output.reinput.is_empty() {
+            for fragment in std::mem::take(&mut output.reinput) {
+                if let RemoteLink::Reparented(target) = &fragment.remote_link {
+                    self.reparented.push((fragment.trace, (**target).clone()));
+                }
+                self.assemble.add_fragment(fragment, &mut output);
+            }
+        }
+    }
+}
+
+/// Output of both stages.
+struct LocalOutput<'a> {
+    reinput: Vec<TraceFragment>,
+    emit: &'a mut dyn FnMut(Vec<Span>),
+}
+
+impl StageOutput for LocalOutput<'_> {
+    fn fragment(&mut self, _partition: u32, _number: u64, fragment: TraceFragment) {
+        match fragment.remote_link {
+            RemoteLink::Reparented(_) => self.reinput.push(fragment),
+            _ => (self.emit)(fragment.spans),
+        }
+    }
+
+    fn side_output(&mut self, _partition: u32, _number: u64, fragment: TraceFragment) {
+        debug_assert_eq!(fragment.kind, FragmentKind::Late);
+        self.reinput.push(fragment);
+    }
+
+    /// Only unreadable bytes are dead letters, and there are none here.
+    fn dead_letter(&mut self, _why: String) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use blkkin_wire::event::{ContextSource, SyscallEvent, TraceContext};
+    use blkkin_wire::ids::{SpanId, TraceId};
+    use blkkin_wire::remote_link::RpcSide;
+    use blkkin_wire::span::SpanKind;
+
+    use super::*;
+    use crate::fixtures;
+    use crate::spans;
+    use crate::trace::Root;
+
+    /// A daemon span that was an endpoint of request `cookie`.
+    fn endpoint_trace(side: RpcSide, span: u64, cookie: u64, times: (u64, u64)) -> Trace {
+        let kind = if side == RpcSide::Client { SpanKind::Client } else { SpanKind::Server };
+        let rpc_endpoints = vec![fixtures::rpc_endpoint(span, side, cookie, times)];
+        Trace { rpc_endpoints, ..fixtures::daemon_span_trace(span, kind, times) }
+    }
+
+    /// A call that was made for the daemon span `parent`.
+    fn call(span: u64, parent: u64, times: (u64, u64)) -> Trace {
+        let context = TraceContext {
+            trace: TraceId(parent.into()),
+            span: SpanId(parent),
+            flags: 0,
+            source: ContextSource::DaemonSpan,
+        };
+        let call = SyscallEvent { context: Some(context.into()), ..fixtures::call_with(span, times, 0) };
+        Trace { id: context.trace, root: Root::Call(call), ..fixtures::trace(span) }
+    }
+
+    fn link(traces: &[Trace]) -> (HashMap<u64, (TraceId, Option<SpanId>)>, LinkStats) {
+        let (mut linker, mut spans) = (LocalLinker::new(), Vec::new());
+        let mut out = |more: Vec<Span>| spans.extend(more);
+        traces.iter().for_each(|trace| linker.add(trace, spans::spans_of(trace), &mut out));
+        linker.finish(&mut out);
+        let count = spans.len();
+        let all: HashMap<_, _> = spans.iter().map(|one| (one.id.0, (one.trace, one.parent))).collect();
+        assert_eq!(all.len(), count, "each span once");
+        (all, linker.stats().clone())
+    }
+
+    #[test]
+    fn a_server_span_and_its_children_move_into_the_clients_trace() {
+        let (client, server) = (
+            endpoint_trace(RpcSide::Client, 1, 7, (100, 500)),
+            endpoint_trace(RpcSide::Server, 2, 7, (150, 400)),
+        );
+        let below = call(3, 2, (200, 300));
+        let (spans, stats) = link(&[below, server, client]);
+        let trace = TraceId(1);
+        assert_eq!(spans[&1], (trace, None));
+        assert_eq!(spans[&2], (trace, Some(SpanId(1))));
+        assert_eq!(spans[&3], (trace, Some(SpanId(2))));
+        assert_eq!(stats.matched, 2);
+    }
+
+    #[test]
+    fn a_server_may_report_its_end_after_the_client_has_the_reply() {
+        let (client, server) = (
+            endpoint_trace(RpcSide::Client, 1, 7, (100, 500)),
+            endpoint_trace(RpcSide::Server, 2, 7, (150, 510)),
+        );
+        let (spans, _) = link(&[client, call(3, 2, (200, 300)), server]);
+        assert_eq!(spans[&2], (TraceId(1), Some(SpanId(1))));
+        assert_eq!(spans[&3].0, TraceId(1));
+    }
+
+    #[test]
+    fn repeated_cookies_match_their_own_request() {
+        let traces = [
+            endpoint_trace(RpcSide::Server, 2, 7, (150, 400)),
+            endpoint_trace(RpcSide::Client, 1, 7, (100, 390)),
+            endpoint_trace(RpcSide::Server, 4, 7, (450, 600)),
+            endpoint_trace(RpcSide::Client, 3, 7, (420, 700)),
+        ];
+        let (spans, stats) = link(&traces);
+        assert_eq!(spans[&2].1, Some(SpanId(1)));
+        assert_eq!(spans[&4].1, Some(SpanId(3)));
+        assert_eq!((stats.matched, stats.refused), (4, 0));
+    }
+
+    #[test]
+    fn endpoints_of_different_requests_do_not_match() {
+        // The first request's server endpoint was lost, and the second's client endpoint.
+        let traces = [
+            endpoint_trace(RpcSide::Client, 1, 7, (100, 390)),
+            endpoint_trace(RpcSide::Server, 4, 7, (450, 600)),
+        ];
+        let (spans, stats) = link(&traces);
+        assert_eq!((spans[&1], spans[&4]), ((TraceId(1), None), (TraceId(4), None)));
+        assert_eq!((stats.matched, stats.unmatched), (0, 2));
+    }
+}

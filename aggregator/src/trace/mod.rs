@@ -1,0 +1,324 @@
+//! Data model of a trace: one storage operation over all its layers.
+//!
+//! *In*: events, from the join. *Out*: the traces that the report, the latency breakdown, the
+//! stages and the span translation read.
+//!
+//! *Invariant*: a trace has the records themselves, unchanged. Each derived value (a phase, a tag,
+//! a span) is computed from them on demand.
+//!
+//! *Rejected*: a tree of spans as the model. It would fix one presentation, and the report needs
+//! sums over layers and devices.
+
+pub(crate) mod id_map;
+pub mod interned_file;
+pub mod stacked;
+pub mod thread_attributes;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs};
+use blkkin_wire::daemon_span::DaemonSpanEvent;
+use blkkin_wire::event::{
+    BioEvent, CommitEvent, ContextSource, RequestEvent, SyscallEvent, TaskEvent, TraceContext,
+};
+pub use blkkin_wire::fragment::FragmentKind;
+use blkkin_wire::ids::{DeviceId, Source, SpanId, TraceId};
+use blkkin_wire::process_context::ProcessContextEvent;
+use blkkin_wire::remote_link::{RpcEndpointEvent, RpcSide};
+use serde::{Deserialize, Serialize};
+
+use self::interned_file::InternedFile;
+
+/// Root of a trace.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly all traces are calls: a box would only add an allocation"
+)]
+pub enum Root {
+    /// A system call.
+    Call(SyscallEvent),
+    /// A daemon span. The calls and further daemon spans of its work are traces of the same id.
+    DaemonSpan(Box<DaemonSpanEvent>),
+    /// A journal commit: work of the kernel for the calls that waited for it.
+    Commit(CommitEvent),
+    /// Work of the kernel itself (write-back, metadata). The first bio is the root or, without one,
+    /// the first request.
+    Kernel,
+    /// The root's own record never arrived: it was lost, or the root had not ended when tracing
+    /// ended. The child records are valid.
+    Missing,
+}
+
+/// Names of a trace's task, files and devices, as of the root's event.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Names {
+    /// Task of the root (of a kernel root: of the first bio).
+    pub task: Option<Arc<TaskEvent>>,
+    /// Program of that task.
+    pub exe: Option<Arc<InternedFile>>,
+    /// Process context of that task's process.
+    pub process: Option<Arc<ProcessContextEvent>>,
+    /// Primary file.
+    pub file: Option<Arc<InternedFile>>,
+    /// Second file.
+    pub second_file: Option<Arc<InternedFile>>,
+    /// Devices.
+    pub devices: Arc<DeviceNames>,
+}
+
+/// Names of the devices known so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceNames(pub BTreeMap<DeviceId, Arc<str>>);
+
+/// Parts of a trace that are known to be missing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Incomplete {
+    /// True if the root's own record is missing.
+    pub root: bool,
+    /// Number of bios that the root queued, and passthrough requests that it sent, that did not
+    /// arrive.
+    pub bios: u32,
+    /// Number of requests that bios of this trace name as their child and that did not arrive.
+    pub requests: u32,
+    /// Number of commits for which the root call waited and whose trace could not be awaited
+    /// because too many traces were open.
+    pub commits: u32,
+}
+
+impl Incomplete {
+    /// Returns whether no part is missing.
+    pub fn is_empty(&self) -> bool {
+        *self == Incomplete::default()
+    }
+}
+
+/// Span link from a call to a commit for which it waited (`waited_for`).
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct WaitLink {
+    /// Trace of the commit, shared by all calls that waited.
+    pub trace: Arc<Trace>,
+    /// True if the commit is shown as a child of this call. The other calls have a span link only.
+    pub primary: bool,
+}
+
+/// Span link from a bio of this trace to a request of another trace that it was merged into
+/// (`merged_into`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MergeLink {
+    /// Bio of this trace.
+    pub bio: SpanId,
+    /// Trace of the request. None if the request's call had not returned by then and may belong to
+    /// a span of an application, and so to the application's trace.
+    pub trace: Option<TraceId>,
+    /// Request.
+    pub request: RequestEvent,
+}
+
+impl MergeLink {
+    /// Returns the root span of the request's trace.
+    pub(crate) fn root(&self) -> SpanId {
+        if self.request.parent.is_some() { self.request.root } else { self.request.span }
+    }
+}
+
+/// Position of a commit in the trace of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShownIn {
+    /// Trace of the call.
+    pub trace: TraceId,
+    /// Span of the call. The commit is shown as its child.
+    pub call: SpanId,
+}
+
+/// Role of a trace among the traces of the same id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TraceRole {
+    /// The only trace of its id, as far as this node knows.
+    Standalone,
+    /// Root of the other traces of its id.
+    Root,
+    /// Child of another trace of its id, which ends after it.
+    Child,
+}
+
+/// Trace of a storage operation.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Trace {
+    /// Trace id.
+    pub id: TraceId,
+    /// Root span, whether or not its record arrived.
+    pub root_span: SpanId,
+    /// Source of its events.
+    pub source: Source,
+    /// Anchor that converts its times to wall clock.
+    pub anchor: ClockAnchor,
+    /// Root.
+    pub root: Root,
+    /// Bios of this trace, by queue time, then span.
+    pub bios: Vec<BioEvent>,
+    /// Requests of this trace, by start time, then span.
+    pub requests: Vec<RequestEvent>,
+    /// Bios of this trace in requests of other traces, in the order in which they ended.
+    pub merged_into: Vec<MergeLink>,
+    /// Commits for which the root call waited.
+    pub waited_for: Vec<WaitLink>,
+    /// For a commit: the call that shows it. A consumer that shows commits on their own skips it.
+    pub shown_in: Option<ShownIn>,
+    /// RPC endpoints of its spans, toward other nodes.
+    pub rpc_endpoints: Vec<RpcEndpointEvent>,
+    /// Names.
+    pub names: Names,
+    /// Parts that are known to be missing.
+    pub incomplete: Incomplete,
+    /// Kind of the fragment: `Late` if an earlier one was emitted.
+    pub kind: FragmentKind,
+}
+
+impl Trace {
+    /// Creates a trace of which only the root span is known.
+    pub fn new(source: Source, anchor: ClockAnchor, root: SpanId) -> Self {
+        Trace {
+            id: source.trace_id(root),
+            root_span: root,
+            source,
+            anchor,
+            root: Root::Missing,
+            bios: Vec::new(),
+            requests: Vec::new(),
+            merged_into: Vec::new(),
+            waited_for: Vec::new(),
+            shown_in: None,
+            rpc_endpoints: Vec::new(),
+            names: Names::default(),
+            incomplete: Incomplete::default(),
+            kind: FragmentKind::First,
+        }
+    }
+
+    /// Resets an emitted trace for reuse. Its allocations are retained.
+    pub(crate) fn reset(&mut self, source: Source, anchor: ClockAnchor, root: SpanId) {
+        (self.id, self.root_span, self.source, self.anchor) = (source.trace_id(root), root, source, anchor);
+        self.root = Root::Missing;
+        self.bios.clear();
+        self.requests.clear();
+        self.merged_into.clear();
+        self.waited_for.clear();
+        self.shown_in = None;
+        self.rpc_endpoints.clear();
+        // The device names stay. They rarely change, and are set again before the trace is emitted.
+        let Names { task, exe, process, file, second_file, devices: _ } = &mut self.names;
+        (*task, *exe, *process, *file, *second_file) = (None, None, None, None, None);
+        (self.incomplete, self.kind) = (Incomplete::default(), FragmentKind::First);
+    }
+
+    /// Sets the root, and with it the trace id. A call made for an application's span, and a daemon
+    /// span, have the id of that trace. Every other trace has the id made of its node, boot, start
+    /// and root. Nothing else decides it.
+    pub(crate) fn set_root(&mut self, root: Root, names: Names) {
+        (self.root, self.names) = (root, names);
+        if let Root::DaemonSpan(operation) = &self.root {
+            self.id = operation.trace;
+        } else if let Some(context) = self.context() {
+            self.id = context.trace;
+        }
+    }
+
+    /// Returns the application's span for which the root call was made. It is the root's parent and
+    /// not among the trace's spans.
+    pub fn context(&self) -> Option<&TraceContext> {
+        self.call().and_then(|call| call.context.as_deref())
+    }
+
+    /// Returns whether the trace belongs to an application's trace that the application samples, by
+    /// its thread context. A context that a rule derived (`ContextSource::DaemonSpan`) belongs to a
+    /// daemon span on this node, which is sampled on its own.
+    pub fn is_sampled_by_application(&self) -> bool {
+        self.context()
+            .is_some_and(|context| context.source == ContextSource::ThreadContext && context.is_sampled())
+    }
+
+    /// Sorts bios and requests.
+    pub(crate) fn sort_parts(&mut self) {
+        if self.bios.len() > 1 {
+            self.bios.sort_unstable_by_key(|bio| (bio.queue, bio.span));
+        }
+        if self.requests.len() > 1 {
+            self.requests.sort_unstable_by_key(|request| (request.start, request.span));
+        }
+    }
+
+    /// Returns the begin of the root.
+    pub fn start(&self) -> MonotonicNs {
+        match &self.root {
+            Root::Call(call) => call.enter,
+            Root::Commit(commit) => commit.start,
+            Root::DaemonSpan(operation) => operation.begin,
+            Root::Kernel | Root::Missing => {
+                let bios = self.bios.iter().map(|b| b.queue);
+                bios.chain(self.requests.iter().map(|r| r.start)).min().unwrap_or_default()
+            }
+        }
+    }
+
+    /// Returns the end of the root. For a call this is its return, although its bios may end later.
+    pub fn end(&self) -> MonotonicNs {
+        match &self.root {
+            Root::Call(call) => call.exit,
+            Root::Commit(commit) => commit.end,
+            Root::DaemonSpan(operation) => operation.end,
+            Root::Kernel | Root::Missing => self.last_end(),
+        }
+    }
+
+    /// Returns the end of the part that ended last.
+    pub fn last_end(&self) -> MonotonicNs {
+        let bios = self.bios.iter().map(|b| b.end);
+        let parts = bios.chain(self.requests.iter().map(|r| r.complete)).max().unwrap_or_default();
+        match &self.root {
+            Root::Call(call) => parts.max(call.exit),
+            Root::Commit(commit) => parts.max(commit.end),
+            Root::DaemonSpan(operation) => parts.max(operation.end),
+            Root::Kernel | Root::Missing => parts,
+        }
+    }
+
+    /// Returns the duration of the root.
+    pub fn duration(&self) -> DurationNs {
+        self.end().since(self.start())
+    }
+
+    /// Returns whether the root serves a request of another node. Its trace id is provisional then.
+    pub fn has_remote_client(&self) -> bool {
+        let serves =
+            |endpoint: &RpcEndpointEvent| endpoint.side == RpcSide::Server && endpoint.span == self.root_span;
+        self.rpc_endpoints.iter().any(serves)
+    }
+
+    /// Returns the role of this trace among the traces of the same id.
+    pub fn role(&self) -> TraceRole {
+        match &self.root {
+            Root::DaemonSpan(operation) if operation.parent_is_remote => TraceRole::Standalone,
+            Root::DaemonSpan(operation) if operation.parent.is_some() => TraceRole::Child,
+            Root::DaemonSpan(_) => TraceRole::Root,
+            Root::Call(call)
+                if call
+                    .context
+                    .as_ref()
+                    .is_some_and(|context| context.source != ContextSource::ThreadContext) =>
+            {
+                TraceRole::Child
+            }
+            _ => TraceRole::Standalone,
+        }
+    }
+
+    /// Returns the call at the root, if it is one.
+    pub fn call(&self) -> Option<&SyscallEvent> {
+        match &self.root {
+            Root::Call(call) => Some(call),
+            _ => None,
+        }
+    }
+}
