@@ -37,7 +37,7 @@ use rdkafka::{ClientConfig, Message};
 use serde_json::Value;
 
 use broker::Broker;
-use broker::secure::{About, Listener, PASSWORD, Right, allow};
+use broker::secure::{Listener, Operation, PASSWORD, ResourceType, allow};
 use support::or_skip;
 use support::service::Service;
 use traces::{FragmentCounts, TraceReader, difference, total};
@@ -124,9 +124,9 @@ fn over_tls_with_kip_848_every_span_arrives_although_members_are_killed() {
     let broker = or_skip!(Broker::start_guarded(QUICK));
     let (root, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     for resource in ["blkkin.*", "zipkin"] {
-        allow(broker.port(), About::Topic, resource, Right::All);
+        allow(broker.port(), ResourceType::Topic, resource, Operation::All);
     }
-    allow(broker.port(), About::Group, "blkkin-*", Right::Read);
+    allow(broker.port(), ResourceType::Group, "blkkin-*", Operation::Read);
     root.create_topic("zipkin", 1, Some(1)).unwrap();
     let mut settings = broker.guard().settings(Listener::ScramTls);
     let all: Vec<_> = (1..=NODES).map(|node| synthetic_batches::batches(node, CALLS)).collect();

@@ -24,7 +24,7 @@ use blkkin_bus::kafka::EVENTS;
 use blkkin_wire::crash_report::RecordCounts;
 
 use broker::Broker;
-use broker::secure::{About, Listener, Right, allow};
+use broker::secure::{Listener, Operation, ResourceType, allow};
 use spooling::agent::Agent;
 use spooling::bpffs::Bpffs;
 use spooling::caller::Caller;
@@ -133,7 +133,7 @@ fn refused_events_wait_in_the_spool() {
     settings.create_topic(EVENTS, 3, Some(1)).unwrap();
     let as_user = broker.guard().settings(Listener::Scram);
     // The user may describe the topic but not write to it.
-    allow(broker.port(), About::Topic, EVENTS, Right::Describe);
+    allow(broker.port(), ResourceType::Topic, EVENTS, Operation::Describe);
     let set: Vec<_> = as_user.extra.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let more: Vec<_> = set.iter().flat_map(|word| ["--set", word]).collect();
     let agent = Agent::start(home.path(), &as_user.brokers, &caller, &more);
@@ -142,7 +142,7 @@ fn refused_events_wait_in_the_spool() {
     assert_eq!(agent.metric("agent_events_delivered_total"), 0.0);
     caller.make(20_000);
     assert!(eventually(|| agent.metric("spool_batches") > 3.0), "{}", agent.metrics());
-    allow(broker.port(), About::Topic, EVENTS, Right::Write);
+    allow(broker.port(), ResourceType::Topic, EVENTS, Operation::Write);
     caller.make(1_000);
     assert!(eventually(|| agent.metric("spool_batches") < 5.0), "{}", agent.metrics());
     assert_eq!(agent.metric("agent_events_failed_total"), 0.0);

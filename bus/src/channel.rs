@@ -1,4 +1,7 @@
 //! Channel inside one process: a bounded channel of the standard library with counters.
+//!
+//! *In*: items of [`Publisher`]s. *Out*: the same items to one [`Subscription`]. *Invariant*: an
+//! item is counted as published before it can be counted as consumed.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
@@ -10,15 +13,15 @@ use crate::stats::{ChannelStats, ChannelStatsHandle};
 /// reason). With capacity 0 each publisher waits until its item is taken.
 pub fn channel<T: EventCount>(capacity: usize) -> (Publisher<T>, Subscription<T>) {
     let (sender, receiver) = sync_channel(capacity);
-    let meter = ChannelStatsHandle::default();
-    (Publisher { sender, meter: meter.clone() }, Subscription { receiver, meter })
+    let stats = ChannelStatsHandle::default();
+    (Publisher { sender, stats: stats.clone() }, Subscription { receiver, stats })
 }
 
 /// Sending end. Clones publish to the same channel, which closes with the last of them.
 #[derive(Debug)]
 pub struct Publisher<T> {
     sender: SyncSender<T>,
-    meter: ChannelStatsHandle,
+    stats: ChannelStatsHandle,
 }
 
 /// Error: the subscription was dropped, and with it all unconsumed items.
@@ -28,24 +31,24 @@ pub struct Closed;
 impl<T: EventCount> Publisher<T> {
     /// Sends `item`; waits while the channel is full.
     pub fn publish(&self, item: T) -> Result<(), Closed> {
-        let weight = item.event_count();
-        self.meter.publishing(weight);
+        let events = item.event_count();
+        self.stats.publishing(events);
         self.sender.send(item).map_err(|_| {
-            self.meter.rejected(weight);
+            self.stats.rejected(events);
             Closed
         })
     }
 
     /// Returns a handle to the counters, valid also after the channel is gone.
     pub fn stats_handle(&self) -> ChannelStatsHandle {
-        self.meter.clone()
+        self.stats.clone()
     }
 }
 
-// Not derived: that would ask for T: Clone.
+// Not derived: a derived implementation would require T: Clone.
 impl<T> Clone for Publisher<T> {
     fn clone(&self) -> Self {
-        Publisher { sender: self.sender.clone(), meter: self.meter.clone() }
+        Publisher { sender: self.sender.clone(), stats: self.stats.clone() }
     }
 }
 
@@ -64,7 +67,7 @@ pub enum Next<T> {
 #[derive(Debug)]
 pub struct Subscription<T> {
     receiver: Receiver<T>,
-    meter: ChannelStatsHandle,
+    stats: ChannelStatsHandle,
 }
 
 impl<T: EventCount> Subscription<T> {
@@ -72,7 +75,7 @@ impl<T: EventCount> Subscription<T> {
     pub fn next(&mut self, timeout: Duration) -> Next<T> {
         match self.receiver.recv_timeout(timeout) {
             Ok(item) => {
-                self.meter.consumed(item.event_count());
+                self.stats.consumed(item.event_count());
                 Next::Item(item)
             }
             Err(RecvTimeoutError::Timeout) => Next::Timeout,
@@ -82,18 +85,18 @@ impl<T: EventCount> Subscription<T> {
 
     /// Returns the current counters.
     pub fn stats(&self) -> ChannelStats {
-        self.meter.stats()
+        self.stats.stats()
     }
 }
 
 impl std::fmt::Display for Closed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("nobody reads the topic any more")
+        f.write_str("the subscription of this channel was dropped")
     }
 }
 
 impl std::error::Error for Closed {}
 
 #[cfg(test)]
-#[path = "topic_tests.rs"]
+#[path = "channel_tests.rs"]
 mod tests;

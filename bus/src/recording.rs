@@ -1,10 +1,11 @@
 //! Recording of event batches in a folder, for a later replay.
 //!
 //! ```text
-//! FOLDER/00000001.batches:  length u32 | CRC-32 u32 | batch, as in blkkin.events   …   (integers
-//! little-endian)
+//! FOLDER/00000001.batches:  length u32 | CRC-32 u32 | batch, as in blkkin.events   …
 //! FOLDER/00000002.batches:  …
 //! ```
+//!
+//! Integers are little-endian.
 //!
 //! *In*: encoded batches. *Out*: the same batches in order, from any position on. *Invariant*: a
 //! batch that is read equals the one written. A truncated entry (its writer was killed) or a
@@ -26,7 +27,7 @@ pub(crate) const FILE_MAX: u64 = 64 << 20;
 /// Longest entry, above any record of Kafka's default; a greater length is damage.
 pub(crate) const ENTRY_MAX: u32 = 16 << 20;
 /// Bytes of an entry's header: length and checksum.
-pub(crate) const HEAD: u64 = 8;
+pub(crate) const HEADER: u64 = 8;
 const SUFFIX: &str = "batches";
 const PROGRESS: &str = "replayed";
 
@@ -122,7 +123,7 @@ impl Recording {
     }
 }
 
-/// Reads the saved progress; the beginning if there is none that parses.
+/// Reads the saved progress; returns the beginning if it is missing or does not parse.
 pub fn progress(folder: &Path) -> Position {
     let text = fs::read_to_string(folder.join(PROGRESS)).unwrap_or_default();
     let mut words = text.split_whitespace().map(str::parse::<u64>);
@@ -141,7 +142,7 @@ pub fn save_progress(folder: &Path, position: Position) -> io::Result<()> {
 
 /// Encodes a batch as a file entry.
 pub(crate) fn encode_entry(batch: &[u8]) -> Vec<u8> {
-    let mut entry = Vec::with_capacity(HEAD as usize + batch.len());
+    let mut entry = Vec::with_capacity(HEADER as usize + batch.len());
     entry.extend((batch.len() as u32).to_le_bytes());
     entry.extend(crc32fast::hash(batch).to_le_bytes());
     entry.extend(batch);
@@ -155,13 +156,13 @@ pub(crate) enum FileEntry {
 }
 
 pub(crate) fn decode_entry(reader: &mut impl Read) -> io::Result<FileEntry> {
-    let mut head = Vec::new();
-    reader.by_ref().take(8).read_to_end(&mut head)?;
-    if head.is_empty() {
+    let mut header = Vec::new();
+    reader.by_ref().take(8).read_to_end(&mut header)?;
+    if header.is_empty() {
         return Ok(FileEntry::End);
     }
     let Some((length, checksum)) =
-        head.first_chunk::<4>().zip(head.last_chunk::<4>()).filter(|_| head.len() == 8)
+        header.first_chunk::<4>().zip(header.last_chunk::<4>()).filter(|_| header.len() == 8)
     else {
         return Ok(FileEntry::Damaged);
     };
@@ -183,9 +184,10 @@ pub(crate) fn file_numbers(folder: &Path) -> io::Result<Vec<u64>> {
     let mut numbers = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = PathBuf::from(entry?.file_name());
-        let of_ours = path.extension().is_some_and(|suffix| suffix == SUFFIX);
-        numbers
-            .extend(path.file_stem().filter(|_| of_ours).and_then(|stem| stem.to_str()?.parse::<u64>().ok()));
+        let is_recording = path.extension().is_some_and(|suffix| suffix == SUFFIX);
+        numbers.extend(
+            path.file_stem().filter(|_| is_recording).and_then(|stem| stem.to_str()?.parse::<u64>().ok()),
+        );
     }
     numbers.sort_unstable();
     Ok(numbers)
@@ -205,11 +207,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_recorded_comes_back_from_any_place_on_and_a_torn_end_is_counted() {
+    fn batches_are_read_from_any_position_and_a_truncated_end_is_counted() {
         let folder = tempfile::tempdir().unwrap();
-        for part in 0..3_u8 {
+        for file in 0..3_u8 {
             let mut recorder = Recorder::open(folder.path()).unwrap();
-            (0..5).for_each(|n| recorder.add(&[part * 5 + n; 100]).unwrap());
+            (0..5).for_each(|n| recorder.add(&[file * 5 + n; 100]).unwrap());
         }
         let (whole, damaged) = all(folder.path(), Position::default());
         assert_eq!((whole.len(), damaged), (15, 0));

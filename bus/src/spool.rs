@@ -1,12 +1,13 @@
 //! Spool of batches on disk while Kafka is unreachable: first in, first out, with a size limit.
 //!
 //! ```text
-//! FOLDER/00000007.batches   format of crate::recording     the oldest, read and acknowledged from
-//! its front
-//! FOLDER/00000008.batches   …                              the newest, written at its end
+//! FOLDER/00000007.batches   oldest file, read and acknowledged from its front
+//! FOLDER/00000008.batches   newest file, written at its end
 //! FOLDER/replayed           acknowledged position
 //! FOLDER/lock               locked by the process that uses the spool
 //! ```
+//!
+//! The files have the format of [`crate::recording`].
 //!
 //! *In*: encoded batches. *Out*: the same batches in order, those of an earlier process first; each
 //! stays until it is acknowledged. *Invariant*: every appended batch is delivered, unless its
@@ -23,11 +24,11 @@
 //! removed before the kernel writes them to disk.
 //!
 //! *Removal* is by file, once all its batches are acknowledged. The newest file is replaced after
-//! `RENEW_AFTER` or `RENEW_BYTES` when all of it is acknowledged, so a spool without backlog stays
+//! `REPLACE_AGE` or `REPLACE_BYTES` when all of it is acknowledged, so a spool without backlog stays
 //! small.
 //!
 //! *Rejected*: one circular file (its truncated end could be anywhere); an index file (a second
-//! file that may be torn); memory first and disk when it is full (a kill would lose an unknown
+//! file that may be corrupt); memory first and disk when it is full (a kill would lose an unknown
 //! number of batches).
 
 use std::collections::VecDeque;
@@ -38,15 +39,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::recording::{
-    ENTRY_MAX, FILE_MAX, FileEntry, HEAD, Position, decode_entry, encode_entry, file_name, file_numbers,
+    ENTRY_MAX, FILE_MAX, FileEntry, HEADER, Position, decode_entry, encode_entry, file_name, file_numbers,
     progress, save_progress,
 };
 
 /// Number of files that the limit is divided into: one file's share is freed at once.
-const PARTS: u64 = 16;
+const FILES: u64 = 16;
 /// Age or size at which a fully acknowledged file is replaced.
-const RENEW_AFTER: Duration = Duration::from_secs(5);
-const RENEW_BYTES: u64 = 1 << 20;
+const REPLACE_AGE: Duration = Duration::from_secs(5);
+const REPLACE_BYTES: u64 = 1 << 20;
 /// Smallest limit: room for a few of the longest records.
 pub const BYTES_MIN: u64 = 4 << 20;
 
@@ -79,6 +80,7 @@ pub enum AppendError {
     Failed(io::Error),
 }
 
+/// File of the spool.
 #[derive(Debug)]
 struct Segment {
     number: u64,
@@ -87,6 +89,7 @@ struct Segment {
     /// Complete entries that are not acknowledged, and those of them that were delivered.
     waiting: u64,
     delivered: u64,
+    /// Creation time.
     since: SystemTime,
 }
 
@@ -96,7 +99,7 @@ impl Segment {
     }
 }
 
-/// An open spool.
+/// Open spool.
 #[derive(Debug)]
 pub struct Spool {
     folder: PathBuf,
@@ -129,18 +132,18 @@ impl Spool {
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(error)) => return Err(error),
         }
-        let noted = progress(folder);
+        let saved = progress(folder);
         let mut spool = Spool {
             folder: folder.to_owned(),
             _lock: lock,
             bytes_max: bytes_max.max(BYTES_MIN),
             segments: VecDeque::new(),
-            next_number: noted.file + 1,
+            next_number: saved.file + 1,
             writer: None,
             reader: None,
-            next: noted,
-            acknowledged: noted,
-            saved_progress: noted,
+            next: saved,
+            acknowledged: saved,
+            saved_progress: saved,
             last: None,
             counts: SpoolStats::default(),
         };
@@ -159,13 +162,13 @@ impl Spool {
 
     /// Appends a batch, and returns the position behind it.
     pub fn append(&mut self, batch: &[u8]) -> Result<Position, AppendError> {
-        if self.bytes() + HEAD + batch.len() as u64 > self.bytes_max {
+        if self.bytes() + HEADER + batch.len() as u64 > self.bytes_max {
             return Err(AppendError::Full);
         }
         let entry = encode_entry(batch);
-        let full = |segment: &Segment, most: u64| segment.bytes >= most;
-        let most = (self.bytes_max / PARTS).min(FILE_MAX);
-        if self.segments.back().is_some_and(|segment| full(segment, most)) {
+        let full = |segment: &Segment, limit: u64| segment.bytes >= limit;
+        let limit = (self.bytes_max / FILES).min(FILE_MAX);
+        if self.segments.back().is_some_and(|segment| full(segment, limit)) {
             self.writer = None;
         }
         if self.writer.is_none() {
@@ -220,7 +223,7 @@ impl Spool {
             }
             match decode_entry(self.reader(number)?)? {
                 FileEntry::Batch(batch) => {
-                    self.next.offset += HEAD + batch.len() as u64;
+                    self.next.offset += HEADER + batch.len() as u64;
                     self.counts.read_back += 1;
                     self.count_delivered(number);
                     return Ok(Some((batch, self.next)));
@@ -292,20 +295,20 @@ impl Spool {
             return fs::remove_file(self.folder.join(file_name(number)));
         }
         let file = File::open(self.folder.join(file_name(number)))?;
-        let (about, mut reader) = (file.metadata()?, BufReader::new(file));
-        let since = about.created().or_else(|_| about.modified())?;
-        let noted = if number == self.saved_progress.file { self.saved_progress.offset } else { 0 };
+        let (metadata, mut reader) = (file.metadata()?, BufReader::new(file));
+        let since = metadata.created().or_else(|_| metadata.modified())?;
+        let saved = if number == self.saved_progress.file { self.saved_progress.offset } else { 0 };
         let mut segment = Segment { number, bytes: 0, waiting: 0, delivered: 0, since };
         let mut last = None;
         loop {
-            let mut head = [0; HEAD as usize];
-            let read = read_up_to(&mut reader, &mut head)?;
-            let [a, b, c, d, ..] = head;
+            let mut header = [0; HEADER as usize];
+            let read = read_up_to(&mut reader, &mut header)?;
+            let [a, b, c, d, ..] = header;
             let length = u32::from_le_bytes([a, b, c, d]);
-            let end = segment.bytes + HEAD + u64::from(length);
+            let end = segment.bytes + HEADER + u64::from(length);
             match read {
                 0 => break,
-                8 if length <= ENTRY_MAX && end <= about.len() => {}
+                8 if length <= ENTRY_MAX && end <= metadata.len() => {}
                 _ => {
                     self.counts.corrupt += 1;
                     break;
@@ -314,7 +317,7 @@ impl Spool {
             last = Some(segment.bytes);
             reader.seek_relative(i64::from(length))?;
             segment.bytes = end;
-            segment.waiting += u64::from(end > noted);
+            segment.waiting += u64::from(end > saved);
         }
         if let Some(at) = last {
             reader.seek(SeekFrom::Start(at))?;
@@ -378,8 +381,8 @@ impl Spool {
         while let Some(front) = self.segments.front() {
             let done = front.bytes == 0 || front.end() <= self.acknowledged;
             let is_written = self.writer.is_some() && self.segments.len() == 1;
-            let is_old = || front.since.elapsed().is_ok_and(|age| age >= RENEW_AFTER);
-            if !done || is_written && front.bytes < RENEW_BYTES && !is_old() {
+            let is_old = || front.since.elapsed().is_ok_and(|age| age >= REPLACE_AGE);
+            if !done || is_written && front.bytes < REPLACE_BYTES && !is_old() {
                 return Ok(());
             }
             if is_written {

@@ -25,7 +25,7 @@ fn put(spool: &mut Spool, numbers: std::ops::Range<u64>) {
     }
 }
 
-/// Appends until it is full, from `first` on; the first that was refused.
+/// Appends batches from `first` on until the spool is full. Returns the first that was refused.
 fn fill(spool: &mut Spool, first: u64) -> u64 {
     for n in first.. {
         match spool.append(&batch(n)) {
@@ -37,9 +37,9 @@ fn fill(spool: &mut Spool, first: u64) -> u64 {
     unreachable!()
 }
 
-fn read(spool: &mut Spool, most: usize) -> Vec<(u64, Position)> {
+fn read(spool: &mut Spool, max: usize) -> Vec<(u64, Position)> {
     let next = || spool.read().unwrap().map(|(batch, behind)| (number(&batch), behind));
-    std::iter::from_fn(next).take(most).collect()
+    std::iter::from_fn(next).take(max).collect()
 }
 
 fn numbers_of(read: &[(u64, Position)]) -> Vec<u64> {
@@ -47,7 +47,7 @@ fn numbers_of(read: &[(u64, Position)]) -> Vec<u64> {
 }
 
 #[test]
-fn first_in_is_first_out_within_the_bound_and_room_comes_back() {
+fn batches_leave_in_order_within_the_limit_and_acknowledged_files_free_room() {
     let folder = tempfile::tempdir().unwrap();
     let mut spool = open(folder.path());
     let refused = fill(&mut spool, 0);
@@ -67,19 +67,19 @@ fn first_in_is_first_out_within_the_bound_and_room_comes_back() {
     }
     assert_eq!(spool.stats().batches, refused - half.len() as u64);
     let later = fill(&mut spool, refused);
-    assert!(later > refused + refused / 3, "{later}: room comes back by files");
+    assert!(later > refused + refused / 3, "{later}: room is freed by files");
     assert!(on_disk() <= BYTES_MIN);
     let rest = read(&mut spool, usize::MAX);
     assert_eq!([numbers_of(&half), numbers_of(&rest)].concat(), (0..later).collect::<Vec<_>>());
     assert!(spool.all_read());
     rest.iter().for_each(|(_, behind)| spool.acknowledge(*behind).unwrap());
-    let SpoolStats { batches, written, read_back, corrupt: torn, recovered: found, .. } = spool.stats();
-    assert_eq!((batches, written, read_back, torn, found), (0, later, later, 0, 0));
-    assert!(spool.stats().oldest.is_none() && on_disk() < 2 * RENEW_BYTES);
+    let SpoolStats { batches, written, read_back, corrupt, recovered, .. } = spool.stats();
+    assert_eq!((batches, written, read_back, corrupt, recovered), (0, later, later, 0, 0));
+    assert!(spool.stats().oldest.is_none() && on_disk() < 2 * REPLACE_BYTES);
 }
 
 #[test]
-fn what_is_handed_on_at_once_is_not_read_and_leaves_when_it_is_acknowledged() {
+fn a_skipped_batch_is_not_read_and_is_removed_after_its_acknowledgement() {
     let folder = tempfile::tempdir().unwrap();
     let mut spool = open(folder.path());
     for n in 0..1_000 {
@@ -91,11 +91,11 @@ fn what_is_handed_on_at_once_is_not_read_and_leaves_when_it_is_acknowledged() {
     }
     let SpoolStats { batches, written, read_back, bytes, .. } = spool.stats();
     assert_eq!((batches, written, read_back), (0, 1_000, 0));
-    assert!(bytes <= RENEW_BYTES, "{bytes}");
+    assert!(bytes <= REPLACE_BYTES, "{bytes}");
 }
 
 #[test]
-fn the_next_one_goes_on_where_the_last_has_noted_and_puts_new_ones_behind() {
+fn the_next_process_reads_from_the_saved_position_and_appends_behind() {
     let folder = tempfile::tempdir().unwrap();
     let mut spool = open(folder.path());
     put(&mut spool, 0..100);
@@ -103,8 +103,8 @@ fn the_next_one_goes_on_where_the_last_has_noted_and_puts_new_ones_behind() {
     first[..40].iter().for_each(|(_, behind)| spool.acknowledge(*behind).unwrap());
     spool.save_progress().unwrap();
     first[40..50].iter().for_each(|(_, behind)| spool.acknowledge(*behind).unwrap());
-    assert!(Spool::open(folder.path(), BYTES_MIN).unwrap().is_none(), "it is in use");
-    // Killed: what is noted is what counts.
+    assert!(Spool::open(folder.path(), BYTES_MIN).unwrap().is_none(), "another process uses it");
+    // As after a kill: only the saved position is known.
     drop(spool);
     let mut spool = open(folder.path());
     assert_eq!((spool.stats().recovered, number(spool.last_recovered().unwrap())), (60, 99));
@@ -122,10 +122,10 @@ fn the_next_one_goes_on_where_the_last_has_noted_and_puts_new_ones_behind() {
 }
 
 #[test]
-fn a_torn_end_and_a_damaged_batch_are_counted_and_the_rest_is_given_out() {
+fn a_truncated_end_and_a_damaged_batch_are_counted_and_the_rest_is_delivered() {
     let folder = tempfile::tempdir().unwrap();
     let mut spool = open(folder.path());
-    // 27 make a file of 256 KiB.
+    // 27 batches fill a file of 256 KiB.
     put(&mut spool, 0..60);
     drop(spool);
     let files = file_numbers(folder.path()).unwrap();
@@ -136,7 +136,7 @@ fn a_torn_end_and_a_damaged_batch_are_counted_and_the_rest_is_given_out() {
         change(&mut bytes);
         fs::write(&path, bytes).unwrap();
     };
-    // Within the sixth batch of the first file; and the last batch of all loses its end.
+    // Damages the sixth batch of the first file, and truncates the last batch of the last file.
     change(files[0], &|bytes| bytes[5 * (BATCH + 8) + 500] ^= 1);
     change(files[2], &|bytes| bytes.truncate(bytes.len() - 3));
     let mut spool = open(folder.path());
@@ -150,23 +150,23 @@ fn a_torn_end_and_a_damaged_batch_are_counted_and_the_rest_is_given_out() {
 }
 
 #[test]
-fn what_the_disk_does_not_take_is_refused_and_what_follows_is_whole() {
+fn a_failed_write_is_an_error_and_later_batches_are_complete() {
     let folder = tempfile::tempdir().unwrap();
     let mut spool = open(folder.path());
     spool.append(&batch(0)).unwrap();
-    // A descriptor that cannot be written to: as a disk that fails.
+    // A read-only descriptor stands for a failing disk.
     let path = folder.path().join(file_name(spool.segments[0].number));
-    let works = spool.writer.replace(File::open(path).unwrap()).unwrap();
+    let working = spool.writer.replace(File::open(path).unwrap()).unwrap();
     assert!(matches!(spool.append(&batch(1)), Err(AppendError::Failed(_))));
     assert_eq!(numbers_of(&read(&mut spool, 9)), [0]);
     assert!(spool.all_read());
-    drop(works);
+    drop(working);
     spool.append(&batch(2)).unwrap();
     assert_eq!(numbers_of(&read(&mut spool, 9)), [2]);
 }
 
 #[test]
-fn what_came_back_is_read_again_in_its_order() {
+fn batches_are_read_again_in_order_after_a_rewind() {
     let folder = tempfile::tempdir().unwrap();
     let mut spool = open(folder.path());
     put(&mut spool, 0..40);

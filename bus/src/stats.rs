@@ -1,4 +1,7 @@
-//! Channel counters: published = consumed + waiting.
+//! Channel counters.
+//!
+//! *In*: items and events that a channel accepts and delivers. *Out*: [`ChannelStats`], also after
+//! the channel is closed. *Invariant*: published = consumed + waiting.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -58,25 +61,25 @@ impl ChannelStatsHandle {
     }
 
     /// Counts before the item is sent, so that consumed never exceeds published.
-    pub(crate) fn publishing(&self, weight: u64) {
-        self.0.published.add(weight);
+    pub(crate) fn publishing(&self, events: u64) {
+        self.0.published.add(events);
     }
 
     /// Takes back an item that a closed channel rejected.
-    pub(crate) fn rejected(&self, weight: u64) {
+    pub(crate) fn rejected(&self, events: u64) {
         self.0.published.items.fetch_sub(1, Release);
-        self.0.published.events.fetch_sub(weight, Release);
+        self.0.published.events.fetch_sub(events, Release);
     }
 
-    pub(crate) fn consumed(&self, weight: u64) {
-        self.0.consumed.add(weight);
+    pub(crate) fn consumed(&self, events: u64) {
+        self.0.consumed.add(events);
     }
 }
 
 impl AtomicCount {
-    fn add(&self, weight: u64) {
+    fn add(&self, events: u64) {
         self.items.fetch_add(1, Release);
-        self.events.fetch_add(weight, Release);
+        self.events.fetch_add(events, Release);
     }
 
     fn read(&self) -> Count {

@@ -1,9 +1,10 @@
-//! Partitions that go one by one: what stays is given again to who has let go of all, and nothing twice to two.
+//! Incremental rebalances: a member that dropped all its records receives those of the partitions
+//! that it kept again, and no record goes to two members.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it measured"
 )]
 
 mod support;
@@ -18,15 +19,15 @@ use blkkin_wire::v1;
 use support::Broker;
 
 const PATIENCE: Duration = Duration::from_secs(90);
-const LOOK: Duration = Duration::from_millis(50);
-/// So many that each of the partitions has some.
+const POLL: Duration = Duration::from_millis(50);
+/// Number of nodes, large enough for each partition to have some.
 const NODES: u128 = 40;
 
-/// Ways in which partitions go one by one: what a member says for it.
-const ONE_BY_ONE: [(&str, &str); 2] =
+/// Settings of members with which partitions are revoked one by one.
+const INCREMENTAL: [(&str, &str); 2] =
     [("partition.assignment.strategy", "cooperative-sticky"), ("group.protocol", "consumer")];
 
-/// A batch of each node.
+/// Sends one batch of each node.
 fn send(settings: &Settings, sequence: u64) {
     let producer = EventProducer::new(settings, NodeId(0)).unwrap();
     for node in (1..=NODES).map(NodeId) {
@@ -38,9 +39,9 @@ fn send(settings: &Settings, sequence: u64) {
     assert_eq!(producer.finish(PATIENCE).delivered, NODES as u64);
 }
 
-/// What came: node and sequence, or the partitions that went.
+/// Receives a batch. Returns its node and sequence, or the revoked partitions as an error.
 fn next(consumer: &mut EventConsumer) -> Result<Option<(u128, u64)>, Vec<i32>> {
-    match consumer.next(LOOK).unwrap() {
+    match consumer.next(POLL).unwrap() {
         Received::Batch(batch, missing) => {
             assert_eq!(missing, 0);
             Ok(Some((batch.source.node.0, batch.sequence)))
@@ -55,7 +56,7 @@ fn all(sequence: u64) -> BTreeSet<(u128, u64)> {
     (1..=NODES).map(|node| (node, sequence)).collect()
 }
 
-/// Until the batch of this number came of each node, and all that lie before it.
+/// Receives until the batch with this sequence has arrived from each node.
 fn receive_all(consumer: &mut EventConsumer, sequence: u64) {
     let (mut found, begun) = (BTreeSet::new(), Instant::now());
     while found != all(sequence) {
@@ -65,16 +66,18 @@ fn receive_all(consumer: &mut EventConsumer, sequence: u64) {
 }
 
 #[test]
-fn what_stays_when_partitions_go_one_by_one_is_given_again_and_what_was_done_is_not() {
-    // Its own default is 45 s and 5 s; both may not be said by members.
-    let quick = "group.consumer.min.heartbeat.interval.ms=500\ngroup.consumer.heartbeat.interval.ms=500\n";
-    let broker = match Broker::start_with(quick) {
+fn after_an_incremental_rebalance_uncommitted_records_of_kept_partitions_are_received_again() {
+    // The cluster's defaults are a session timeout of 45 s and a heartbeat interval of 5 s. With
+    // KIP-848 members cannot set them.
+    let fast_heartbeat =
+        "group.consumer.min.heartbeat.interval.ms=500\ngroup.consumer.heartbeat.interval.ms=500\n";
+    let broker = match Broker::start_with(fast_heartbeat) {
         Ok(broker) => broker,
-        Err(why) => return println!("skipped: {why}"),
+        Err(reason) => return println!("skipped: {reason}"),
     };
     let plain = broker.settings();
     plain.create_topic(EVENTS, 4, Some(1)).unwrap();
-    for (round, (name, value)) in (0_u64..).zip(ONE_BY_ONE) {
+    for (round, (name, value)) in (0_u64..).zip(INCREMENTAL) {
         send(&plain, 2 * round);
         let mut settings = plain.clone();
         settings.extra.insert(name.to_owned(), value.to_owned());
@@ -82,7 +85,7 @@ fn what_stays_when_partitions_go_one_by_one_is_given_again_and_what_was_done_is_
         let mut first = EventConsumer::join(&settings, &group).unwrap();
         receive_all(&mut first, 2 * round);
         first.commit().unwrap();
-        // In hand and not done, when somebody comes.
+        // Received and not committed when the second member joins.
         send(&plain, 2 * round + 1);
         receive_all(&mut first, 2 * round + 1);
         let mut second = EventConsumer::join(&settings, &group).unwrap();
@@ -92,16 +95,16 @@ fn what_stays_when_partitions_go_one_by_one_is_given_again_and_what_was_done_is_
             assert!(begun.elapsed() < PATIENCE, "{name}: {revoked:?}, {of:?}");
             match next(&mut first) {
                 Ok(found) => of[0].extend(found),
-                Err(went) => {
-                    revoked = went;
+                Err(partitions) => {
+                    revoked = partitions;
                     of[0].clear();
                     first.refetch().unwrap();
                 }
             }
             of[1].extend(next(&mut second).unwrap());
         }
-        println!("{name}: {revoked:?} went, {} records stayed, {} went", of[0].len(), of[1].len());
-        assert!(revoked.len() < 4, "{name}: {revoked:?}: that is all at once");
+        println!("{name}: {revoked:?} revoked, {} records stayed, {} moved", of[0].len(), of[1].len());
+        assert!(revoked.len() < 4, "{name}: {revoked:?}: all at once");
         assert!(of[0].is_disjoint(&of[1]) && !of[0].is_empty(), "{name}: {of:?}");
     }
 }

@@ -1,9 +1,10 @@
-//! Who reads the topic of events without any code of ours: the consumer of `wire/examples`, in Java, by Kafka's own client.
+//! The topic of events, read without blkkin's code: the Java consumer of `wire/examples`, with
+//! Kafka's own client.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it measured"
 )]
 
 mod support;
@@ -17,12 +18,12 @@ use std::time::Duration;
 use blkkin_bus::kafka::{EVENTS, EventProducer, Record, Sent};
 use blkkin_wire::ids::NodeId;
 use support::Broker;
-use support::secure::{About, Listener, Right, allow};
+use support::secure::{Listener, Operation, ResourceType, allow};
 
 const JARS: &str = "java-consumer-4-33-0";
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Killed with the test, however that ends.
+/// Consumer process, killed on drop.
 struct Reader(Child);
 
 impl Drop for Reader {
@@ -37,20 +38,21 @@ fn wire(name: &str) -> PathBuf {
 }
 
 fn jars() -> Result<PathBuf, String> {
-    let said = std::env::var_os("BLKKIN_JAVA_JARS").map(PathBuf::from);
-    let made = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/toolchain").join(JARS);
-    let found = said.into_iter().chain([made]).find(|folder| folder.is_dir());
+    let configured = std::env::var_os("BLKKIN_JAVA_JARS").map(PathBuf::from);
+    let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/toolchain").join(JARS);
+    let found = configured.into_iter().chain([default]).find(|folder| folder.is_dir());
     found.ok_or_else(|| "no protobuf for Java: cargo xtask setup --tests fetches it".to_owned())
 }
 
-/// Runs it to its end; what it says if it fails is ours.
+/// Runs a command. Returns an error if the program is missing, and panics with its output if it
+/// fails.
 fn run(command: &mut Command) -> Result<(), String> {
     let output = command.output().map_err(|error| format!("{:?}: {error}", command.get_program()))?;
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(())
 }
 
-/// The consumer as classes, and the schema as it reads it, in this folder; with all that they need.
+/// Compiles the consumer and the schema into `folder`. Returns the class path.
 fn compiled(folder: &Path) -> Result<String, String> {
     let schema = folder.join("blkkin.desc");
     let mut protoc = Command::new("protoc");
@@ -60,15 +62,16 @@ fn compiled(folder: &Path) -> Result<String, String> {
     let path = format!("{}/*:{}/*:{}", jars.display(), support::jars()?.display(), folder.display());
     let mut compiler = Command::new("java");
     compiler.args(["-cp", &path, "org.eclipse.jdt.internal.compiler.batch.Main", "-17", "-cp"]);
-    // The compiler reads jars by name.
+    // The compiler does not accept wildcards in its class path.
     let all = [jars, support::jars()?].into_iter().flat_map(|folder| fs::read_dir(folder).unwrap().flatten());
     let all: Vec<_> = all.map(|jar| jar.path().display().to_string()).collect();
     run(compiler.arg(all.join(":")).arg("-d").arg(folder).arg(wire("examples/Consumer.java")))?;
     Ok(path)
 }
 
-/// The records and what is in them were written by hand, value by value: `wire/src/v1/tests/ever.rs` has the same in Rust, and
-/// `wire/tests/consumers.rs` in Python.
+/// Golden files: records with their expected content, written by hand.
+/// `wire/src/v1/tests/golden.rs` compares the same files in Rust, and `wire/tests/consumers.rs` in
+/// Python.
 const GOLDEN: [&str; 8] = [
     "v1",
     "rpc-endpoint-v1",
@@ -81,21 +84,22 @@ const GOLDEN: [&str; 8] = [
 ];
 
 #[test]
-fn a_consumer_in_java_reads_what_was_written_each_batch_once() {
+fn a_java_consumer_reads_each_batch_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = match compiled(folder.path()) {
         Ok(path) => path,
-        Err(why) => return println!("skipped: {why}"),
+        Err(reason) => return println!("skipped: {reason}"),
     };
     let broker = match Broker::start_guarded("") {
         Ok(broker) => broker,
-        Err(why) => return println!("skipped: {why}"),
+        Err(reason) => return println!("skipped: {reason}"),
     };
     let settings = broker.settings();
     settings.create_topic(EVENTS, 1, Some(1)).unwrap();
     let golden = |name: &str| fs::read(wire("golden").join(name).with_extension("bin")).unwrap();
     let producer = EventProducer::new(&settings, NodeId(1)).unwrap();
-    // Of another version; the first twice; then each under a number of its own, as one source has sent them all.
+    // A record of another version; the first batch twice; then each batch with its own sequence, as
+    // one source has sent them all.
     let mut records = vec![vec![1 << 3, 2], golden("v1"), golden("v1")];
     for (name, more) in GOLDEN.iter().zip(1..) {
         let batch = blkkin_wire::v1::decode(&golden(name)).unwrap().batch;
@@ -108,16 +112,16 @@ fn a_consumer_in_java_reads_what_was_written_each_batch_once() {
     }
     assert_eq!(producer.finish(PATIENCE).delivered, sent);
 
-    // As any client of the cluster: a file of properties, a user, a right.
-    allow(broker.port(), About::Topic, EVENTS, Right::Read);
-    allow(broker.port(), About::Group, "reader", Right::Read);
+    // Connects as any client of the cluster: with a properties file, a user and its rights.
+    allow(broker.port(), ResourceType::Topic, EVENTS, Operation::Read);
+    allow(broker.port(), ResourceType::Group, "reader", Operation::Read);
     let properties = broker.guard().java_properties(Listener::ScramTls);
     let client = folder.path().join("client.properties");
     fs::write(&client, format!("{properties}group.id=reader\n")).unwrap();
-    let said = fs::File::create(folder.path().join("said")).unwrap();
+    let stderr = fs::File::create(folder.path().join("stderr")).unwrap();
     let mut reader = Command::new("java");
     reader.args(["-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", &path, "Consumer"]);
-    reader.arg(folder.path().join("blkkin.desc")).arg(&client).stdout(Stdio::piped()).stderr(said);
+    reader.arg(folder.path().join("blkkin.desc")).arg(&client).stdout(Stdio::piped()).stderr(stderr);
     let mut reader = Reader(reader.spawn().unwrap());
     let expected =
         |name: &&str| fs::read_to_string(wire("golden").join(name).with_extension("jsonl")).unwrap();
@@ -125,7 +129,7 @@ fn a_consumer_in_java_reads_what_was_written_each_batch_once() {
     let expected: Vec<_> = expected.lines().collect();
     let lines = BufReader::new(reader.0.stdout.take().unwrap()).lines().take(expected.len());
     let lines: Vec<_> = lines.map(Result::unwrap).collect();
-    let said = fs::read_to_string(folder.path().join("said")).unwrap();
-    assert_eq!(lines, expected, "{said}");
-    assert!(said.contains("schema version 2, expected 1"), "{said}");
+    let stderr = fs::read_to_string(folder.path().join("stderr")).unwrap();
+    assert_eq!(lines, expected, "{stderr}");
+    assert!(stderr.contains("schema version 2, expected 1"), "{stderr}");
 }

@@ -1,9 +1,10 @@
-//! Events through a real broker: each comes out once and in its order, also when the broker is killed meanwhile.
+//! Events through a real broker: each is received once and in order, also if the broker is killed
+//! meanwhile.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it measured"
 )]
 
 mod support;
@@ -25,7 +26,7 @@ macro_rules! broker {
     () => {
         match Broker::start() {
             Ok(broker) => broker,
-            Err(why) => return println!("skipped: {why}"),
+            Err(reason) => return println!("skipped: {reason}"),
         }
     };
 }
@@ -36,7 +37,7 @@ fn source(node: u128) -> Source {
     Source { node: NodeId(node), boot: BootId(7), epoch: StartEpoch(node as u64 + 1) }
 }
 
-/// Events `from` to `to` of a node: which each is stands in its sector.
+/// Returns the events `from` to `to` of a node. An event's sector is its number.
 fn batch(node: u128, from: u64, to: u64) -> EventBatch {
     let event = |n: u64| {
         LayerEvent::Bio(BioEvent {
@@ -73,11 +74,11 @@ fn batch(node: u128, from: u64, to: u64) -> EventBatch {
 }
 
 fn records(node: u128, events: u64) -> Vec<Record> {
-    let mut gatherer = EventBatcher::new(BatcherConfig { events_max: 500, ..BatcherConfig::default() }, 0);
+    let mut batcher = EventBatcher::new(BatcherConfig { events_max: 500, ..BatcherConfig::default() }, 0);
     let now = Instant::now();
     let batches = (0..events).step_by(100).map(|from| batch(node, from, (from + 100).min(events)));
-    let mut records: Vec<_> = batches.flat_map(|batch| gatherer.add(batch, now).records).collect();
-    records.extend(gatherer.take().records);
+    let mut records: Vec<_> = batches.flat_map(|batch| batcher.add(batch, now).records).collect();
+    records.extend(batcher.take().records);
     records
 }
 
@@ -85,8 +86,9 @@ fn send(producer: &EventProducer, record: &Record) {
     assert_eq!(producer.send(record.clone(), || false), Ok(Sent::Queued));
 }
 
-/// Sectors by node, in the order in which they came, until there are so many or nothing comes any more.
-fn receive(consumer: &mut EventConsumer, wanted: usize, again: &mut u64) -> HashMap<u128, Vec<u64>> {
+/// Receives until `wanted` events have arrived or the timeout has passed. Returns the sectors by
+/// node, in order of arrival, and adds the number of duplicates to `duplicates`.
+fn receive(consumer: &mut EventConsumer, wanted: usize, duplicates: &mut u64) -> HashMap<u128, Vec<u64>> {
     let (mut sectors, deadline) = (HashMap::<u128, Vec<u64>>::new(), Instant::now() + PATIENCE);
     let count = |sectors: &HashMap<u128, Vec<u64>>| sectors.values().map(Vec::len).sum::<usize>();
     while count(&sectors) < wanted && Instant::now() < deadline {
@@ -99,8 +101,8 @@ fn receive(consumer: &mut EventConsumer, wanted: usize, again: &mut u64) -> Hash
                     other => panic!("{other:?}"),
                 }));
             }
-            Received::Duplicate => *again += 1,
-            Received::Invalid(why, ..) => panic!("{why}"),
+            Received::Duplicate => *duplicates += 1,
+            Received::Invalid(error, ..) => panic!("{error}"),
             Received::Timeout | Received::Rebalanced { .. } => {}
         }
     }
@@ -119,7 +121,7 @@ fn assert_each_once(sectors: &HashMap<u128, Vec<u64>>, nodes: u128, events: u64)
 }
 
 #[test]
-fn events_of_three_nodes_come_out_once_and_in_order_although_the_broker_is_killed() {
+fn events_of_three_nodes_are_received_once_and_in_order_although_the_broker_is_killed() {
     const NODES: u128 = 3;
     const EVENTS_EACH: u64 = 30_000;
     let mut broker = broker!();
@@ -139,82 +141,82 @@ fn events_of_three_nodes_come_out_once_and_in_order_although_the_broker_is_kille
     broker.up();
     for producer in producers {
         let deliveries = producer.finish(PATIENCE);
-        let told = (deliveries.accepted, deliveries.delivered, deliveries.failed, deliveries.waiting());
-        assert_eq!(told, (EVENTS_EACH, EVENTS_EACH, 0, 0));
+        let counts = (deliveries.accepted, deliveries.delivered, deliveries.failed, deliveries.waiting());
+        assert_eq!(counts, (EVENTS_EACH, EVENTS_EACH, 0, 0));
     }
-    let mut again = 0;
+    let mut duplicates = 0;
     let mut consumer = EventConsumer::join(&settings, &group("once")).unwrap();
-    let sectors = receive(&mut consumer, (NODES as u64 * EVENTS_EACH) as usize, &mut again);
+    let sectors = receive(&mut consumer, (NODES as u64 * EVENTS_EACH) as usize, &mut duplicates);
     assert_each_once(&sectors, NODES, EVENTS_EACH);
-    assert_eq!(again, 0, "an idempotent producer sends nothing twice");
+    assert_eq!(duplicates, 0, "an idempotent producer adds no record twice");
 }
 
 #[test]
-fn what_is_sent_again_is_given_out_once_and_what_was_not_done_comes_again() {
+fn duplicates_are_received_once_and_uncommitted_records_are_received_again() {
     const EVENTS_EACH: u64 = 5_000;
     let broker = broker!();
     broker.settings().create_topic(EVENTS, 3, Some(1)).unwrap();
     let settings = broker.settings();
     let records = records(1, EVENTS_EACH);
-    // An agent that died sends again what it does not know to be delivered.
+    // A restarted agent sends unacknowledged records again.
     for _ in 0..2 {
         let producer = EventProducer::new(&settings, NodeId(1)).unwrap();
         records.iter().for_each(|record| send(&producer, record));
         assert_eq!(producer.finish(PATIENCE).waiting(), 0);
     }
-    let mut again = 0;
+    let mut duplicates = 0;
     let mut consumer = EventConsumer::join(&settings, &group("again")).unwrap();
     let (ends, progress) = (LagReader::new(&settings).unwrap(), Progress::default());
-    let behind = || ends.lag(EVENTS, &progress).unwrap();
+    let lag = || ends.lag(EVENTS, &progress).unwrap();
     consumer.publish_progress(&progress);
-    assert_eq!(behind(), Lag { records: 0, partitions: 0 }, "it has no part yet");
-    let sectors = receive(&mut consumer, EVENTS_EACH as usize, &mut again);
+    assert_eq!(lag(), Lag { records: 0, partitions: 0 }, "no partition is assigned yet");
+    let sectors = receive(&mut consumer, EVENTS_EACH as usize, &mut duplicates);
     assert_each_once(&sectors, 1, EVENTS_EACH);
     let all = 2 * records.len() as u64;
-    assert_eq!(behind(), Lag { records: all, partitions: 3 }, "nothing is done");
-    receive(&mut consumer, 0, &mut again);
-    while again < records.len() as u64 {
+    assert_eq!(lag(), Lag { records: all, partitions: 3 }, "nothing is committed");
+    receive(&mut consumer, 0, &mut duplicates);
+    while duplicates < records.len() as u64 {
         let received = consumer.next(PATIENCE).unwrap();
         assert_eq!(received, Received::Duplicate);
-        again += 1;
+        duplicates += 1;
     }
-    // Nothing was committed: the next member has all of it.
+    // Nothing was committed: the next member receives all records.
     drop(consumer);
     let mut next = EventConsumer::join(&settings, &group("again")).unwrap();
     next.publish_progress(&progress);
-    let sectors = receive(&mut next, EVENTS_EACH as usize, &mut again);
+    let sectors = receive(&mut next, EVENTS_EACH as usize, &mut duplicates);
     assert_each_once(&sectors, 1, EVENTS_EACH);
     next.commit().unwrap();
-    assert_eq!(behind(), Lag { records: all / 2, partitions: 3 }, "what came once is done");
-    // It waits, and fetches nothing: what comes meanwhile is behind it all the same.
+    assert_eq!(lag(), Lag { records: all / 2, partitions: 3 }, "the received records are committed");
+    // A paused member fetches nothing. Records that arrive meanwhile count as lag.
     assert_eq!(next.poll_paused(Duration::from_millis(100)), Ok(Vec::new()));
     let producer = EventProducer::new(&settings, NodeId(1)).unwrap();
     records[..3].iter().for_each(|record| send(&producer, record));
     assert_eq!(producer.finish(PATIENCE).waiting(), 0);
-    assert_eq!(behind(), Lag { records: all / 2 + 3, partitions: 3 });
+    assert_eq!(lag(), Lag { records: all / 2 + 3, partitions: 3 });
     drop(next);
     let mut last = EventConsumer::join(&settings, &group("again")).unwrap();
     let until = Instant::now() + Duration::from_secs(5);
     while Instant::now() < until {
         match last.next(Duration::from_millis(100)).unwrap() {
-            Received::Batch(..) => panic!("it was done"),
-            // What was sent a second time: the commit says what was given out.
+            Received::Batch(..) => panic!("a committed record"),
+            // Records that were sent twice: the commit metadata identifies them.
             Received::Duplicate | Received::Timeout | Received::Rebalanced { .. } => {}
-            Received::Invalid(why, ..) => panic!("{why}"),
+            Received::Invalid(error, ..) => panic!("{error}"),
         }
     }
 }
 
 #[test]
-fn a_record_of_something_else_is_refused_and_the_next_one_is_read() {
+fn a_record_that_does_not_decode_is_invalid_and_the_next_one_is_read() {
     use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
     let broker = broker!();
     broker.settings().create_topic(EVENTS, 1, Some(1)).unwrap();
     let settings = broker.settings();
-    let stranger: BaseProducer =
+    let other_producer: BaseProducer =
         rdkafka::ClientConfig::new().set("bootstrap.servers", &settings.brokers).create().unwrap();
-    stranger.send(BaseRecord::<(), _>::to(EVENTS).payload("no batch")).unwrap();
-    stranger.flush(PATIENCE).unwrap();
+    other_producer.send(BaseRecord::<(), _>::to(EVENTS).payload("no batch")).unwrap();
+    other_producer.flush(PATIENCE).unwrap();
     let producer = EventProducer::new(&settings, NodeId(1)).unwrap();
     records(1, 100).iter().for_each(|record| send(&producer, record));
     assert_eq!(producer.finish(PATIENCE).delivered, 100);
@@ -232,13 +234,13 @@ fn a_record_of_something_else_is_refused_and_the_next_one_is_read() {
 }
 
 #[test]
-fn a_topic_that_is_missing_and_an_address_that_is_wrong_are_clear_errors() {
+fn a_missing_topic_and_a_wrong_address_have_errors_with_a_remedy() {
     let broker = broker!();
     let missing = broker.settings().partitions(EVENTS).unwrap_err();
     assert!(missing.what.contains(EVENTS) && missing.remedy.contains("--create"), "{missing:?}");
     let many = broker.settings().create_topic(EVENTS, 1, Some(3)).unwrap_err();
-    assert!(many.why.contains("replication"), "one broker holds no three copies: {many:?}");
-    // Port 1 of this machine: nobody listens.
+    assert!(many.why.contains("replication"), "one broker cannot have three replicas: {many:?}");
+    // No process listens on port 1.
     let wrong = Settings::new("127.0.0.1:1").partitions(EVENTS).unwrap_err();
     assert!(wrong.what.contains("127.0.0.1:1") && wrong.remedy.contains("address"), "{wrong:?}");
     let mut unknown = broker.settings();
@@ -248,22 +250,22 @@ fn a_topic_that_is_missing_and_an_address_that_is_wrong_are_clear_errors() {
 }
 
 #[test]
-fn records_that_the_topic_finds_too_long_are_refused_with_what_to_do_and_shorter_ones_arrive() {
-    // As a cluster's administrator may have set it; topics that are made here take what is sent.
+fn records_above_the_topics_limit_are_rejected_with_a_remedy_and_shorter_ones_arrive() {
+    // A limit of the cluster's administrator. Topics that blkkin creates accept its records.
     let broker = match Broker::start_with("message.max.bytes=5000\n") {
         Ok(broker) => broker,
-        Err(why) => return println!("skipped: {why}"),
+        Err(reason) => return println!("skipped: {reason}"),
     };
     let mut settings = broker.settings();
     settings.ensure_topic(EVENTS, 1, &[("max.message.bytes", "5000")]).unwrap();
     settings.ensure_topic(DEAD, 1, &[]).unwrap();
-    // Uncompressed, so that what counts is what is cut.
+    // Without compression, the record's size is the size that the broker checks.
     settings.extra.insert("compression.type".to_owned(), "none".to_owned());
     let long = |settings: &Settings| {
         let config = BatcherConfig { bytes_max: settings.record_bytes(), ..BatcherConfig::default() };
-        let mut gatherer = EventBatcher::new(config, 0);
-        let mut records = gatherer.add(batch(1, 0, 2_000), Instant::now()).records;
-        records.extend(gatherer.take().records);
+        let mut batcher = EventBatcher::new(config, 0);
+        let mut records = batcher.add(batch(1, 0, 2_000), Instant::now()).records;
+        records.extend(batcher.take().records);
         records
     };
     assert!(long(&settings).iter().any(|record| record.bytes.len() > 5_000));
@@ -284,7 +286,7 @@ fn records_that_the_topic_finds_too_long_are_refused_with_what_to_do_and_shorter
 }
 
 #[test]
-fn a_letter_says_in_its_headers_why_it_is_there() {
+fn a_dead_letter_has_its_reason_in_the_headers() {
     use blkkin_bus::kafka::{DeadLetter, DeadLetters};
     use rdkafka::Message as _;
     use rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -292,14 +294,14 @@ fn a_letter_says_in_its_headers_why_it_is_there() {
     let broker = broker!();
     let settings = broker.settings();
     settings.create_topic(DEAD, 1, Some(1)).unwrap();
-    let letters = DeadLetters::new(&settings, "me").unwrap();
+    let dead_letters = DeadLetters::new(&settings, "me").unwrap();
     let letter = |bytes| DeadLetter {
         headers: vec![("blkkin.reason", "no batch".to_owned())],
         payload: vec![7; bytes],
     };
-    letters.send(&letter(100)).unwrap();
-    // Longer than the broker takes.
-    letters.send(&letter(2_000_000)).unwrap();
+    dead_letters.send(&letter(100)).unwrap();
+    // Above the broker's limit.
+    dead_letters.send(&letter(2_000_000)).unwrap();
     let mut reading = rdkafka::ClientConfig::new();
     reading
         .set("bootstrap.servers", &settings.brokers)
@@ -318,16 +320,17 @@ fn a_letter_says_in_its_headers_why_it_is_there() {
             headers.map(|header| format!("{}={}", header.key, text(header.value))).collect();
         read.push((headers.join(" "), message.payload().unwrap_or_default().len()));
     }
-    let said = "blkkin.by=me blkkin.reason=no batch";
-    let expected = [(said.to_owned(), 100), (format!("{said} blkkin.bytes_left_out=2000000"), 0)];
+    let common = "blkkin.by=me blkkin.reason=no batch";
+    let expected = [(common.to_owned(), 100), (format!("{common} blkkin.bytes_left_out=2000000"), 0)];
     assert_eq!(read, expected);
 }
 
-/// Whoever starts while a topic is being made has its first record refused: no broker leads the partition yet. If the next is taken
-/// meanwhile, a cluster that knows nothing of this producer asks for nothing before it, and librdkafka takes both for delivered. With
-/// a real broker the moment is a few ms long; here the cluster is librdkafka's own imitation, which is told to refuse the first.
+/// While a topic is being created its partition has no leader, and the cluster refuses a producer's
+/// first record. If the next record is accepted meanwhile, the cluster has no state of this
+/// producer and does not miss the first one; librdkafka then treats both as delivered. With a real
+/// broker this window is a few ms long. Here librdkafka's mock cluster refuses the first record.
 #[test]
-fn a_first_record_that_is_refused_is_not_lost_behind_the_next() {
+fn a_refused_first_record_is_not_lost_when_the_next_is_accepted() {
     use rdkafka::consumer::{BaseConsumer, Consumer as _};
     use rdkafka::mocking::MockCluster;
     use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
@@ -335,11 +338,13 @@ fn a_first_record_that_is_refused_is_not_lost_behind_the_next() {
     cluster.create_topic(EVENTS, 1, 1).unwrap();
     let settings = Settings::new(cluster.bootstrap_servers());
     let producer = EventProducer::new(&settings, NodeId(1)).unwrap();
-    // The imitation keeps no states of producers: whichever comes is the first. Before it everybody is connected.
+    // The mock cluster has no producer state, so any record can be the first. This one establishes
+    // the connection.
     let send_one = |n| send(&producer, &Record { bytes: vec![n; 100], events: 1 });
     send_one(0);
     assert_eq!(producer.flush(PATIENCE).delivered, 1);
-    // So the next is on its way before the first is answered, if it may be.
+    // With this round trip the next record is sent before the first reply, if the settings allow
+    // it.
     cluster.broker_round_trip_time(1, Duration::from_millis(100)).unwrap();
     let refusal = RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION;
     cluster.request_errors(RDKafkaApiKey::Produce, &[refusal]);
@@ -351,5 +356,5 @@ fn a_first_record_that_is_refused_is_not_lost_behind_the_next() {
     let reader = rdkafka::ClientConfig::new().set("bootstrap.servers", &settings.brokers).create();
     let reader: BaseConsumer = reader.unwrap();
     let (_, arrived) = reader.fetch_watermarks(EVENTS, 0, PATIENCE).unwrap();
-    assert_eq!(arrived, 5, "all that is called delivered");
+    assert_eq!(arrived, 5, "every record that counts as delivered");
 }

@@ -1,9 +1,10 @@
-//! A real broker with TLS, passwords and rights: what may pass passes, and what may not is told with why and what to do.
+//! A real broker with TLS, passwords and rights: permitted clients work, and each error has a
+//! reason and a remedy.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it measured"
 )]
 
 mod support;
@@ -19,20 +20,20 @@ use blkkin_wire::batch::EventBatch;
 use blkkin_wire::ids::{BootId, NodeId, Source, StartEpoch};
 use blkkin_wire::v1;
 use support::Broker;
-use support::secure::{About, LISTENERS, Listener, PASSWORD, Right, allow};
+use support::secure::{LISTENERS, Listener, Operation, PASSWORD, ResourceType, allow};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One broker for all of it: to start one takes longer than any of it.
+/// Uses one broker for all cases, since a start takes longer than any of them.
 #[test]
-fn who_may_passes_and_who_may_not_is_told_why() {
+fn permitted_clients_work_and_others_get_a_reason_and_a_remedy() {
     let broker = match Broker::start_guarded("") {
         Ok(broker) => broker,
-        Err(why) => return println!("skipped: {why}"),
+        Err(reason) => return println!("skipped: {reason}"),
     };
-    who_cannot_reach_it_is_told_why(&broker);
-    who_may_not_is_told_what_to_allow(&broker);
-    producers_topics_groups_and_letters_pass_each_listener(&broker);
+    connection_errors_have_a_reason(&broker);
+    authorization_errors_name_the_missing_right(&broker);
+    producers_topics_groups_and_dead_letters_work_on_each_listener(&broker);
 }
 
 fn record(node: u128) -> Record {
@@ -59,7 +60,7 @@ fn group(name: &str) -> Group {
     Group { name: name.to_owned(), member: None }
 }
 
-/// The nodes whose batches came, once so many have.
+/// Receives `count` batches, or until the timeout. Returns their nodes.
 fn receive(consumer: &mut EventConsumer, count: usize) -> Vec<u128> {
     let (mut nodes, begun) = (Vec::new(), Instant::now());
     while nodes.len() < count && begun.elapsed() < PATIENCE {
@@ -70,8 +71,8 @@ fn receive(consumer: &mut EventConsumer, count: usize) -> Vec<u128> {
     nodes
 }
 
-fn producers_topics_groups_and_letters_pass_each_listener(broker: &Broker) {
-    allow(broker.port(), About::Topic, "blkkin.*", Right::All);
+fn producers_topics_groups_and_dead_letters_work_on_each_listener(broker: &Broker) {
+    allow(broker.port(), ResourceType::Topic, "blkkin.*", Operation::All);
     for (n, listener) in LISTENERS.into_iter().enumerate() {
         let (settings, node) = (broker.guard().settings(listener), n as u128 + 2);
         settings.ensure_topic(EVENTS, 1, &[]).unwrap();
@@ -80,7 +81,7 @@ fn producers_topics_groups_and_letters_pass_each_listener(broker: &Broker) {
         let deliveries = send(&settings, node).stats();
         assert_eq!((deliveries.delivered, deliveries.failed), (1, 0), "{listener:?}");
         let mut consumer = EventConsumer::join(&settings, &group(&format!("blkkin-{n}"))).unwrap();
-        // And those that were there before.
+        // Includes the batches of the listeners before.
         let nodes = receive(&mut consumer, n + 2);
         assert!(nodes.len() == n + 2 && nodes.contains(&node), "{listener:?}: {nodes:?}");
         consumer.commit().unwrap();
@@ -89,16 +90,16 @@ fn producers_topics_groups_and_letters_pass_each_listener(broker: &Broker) {
     }
 }
 
-/// All of it holds a name to look at, and none of it a password.
+/// Asserts the reason and the remedy of an error, and that it does not contain the password.
 #[track_caller]
-fn assert_told(error: &KafkaError, why: &str, remedy: &str) {
+fn assert_explains(error: &KafkaError, why: &str, remedy: &str) {
     println!("{error}\n  try: {}\n", error.remedy);
     assert!(error.why.contains(why), "no `{why}` in {error:?}");
     assert!(error.remedy.contains(remedy), "no `{remedy}` in {error:?}");
     assert!(!format!("{error:?}").contains(PASSWORD), "{error:?}");
 }
 
-fn who_cannot_reach_it_is_told_why(broker: &Broker) {
+fn connection_errors_have_a_reason(broker: &Broker) {
     let guard = broker.guard();
     let [tls, scram, scram_tls] = LISTENERS.map(|listener| guard.settings(listener));
     let at =
@@ -107,74 +108,76 @@ fn who_cannot_reach_it_is_told_why(broker: &Broker) {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = silent.local_addr().unwrap().to_string();
     let cases = [
-        // The broker answers, and says no.
+        // The broker refuses.
         (with(&scram_tls, &[("sasl.password", "wr0ng")]), "Authentication failed", "sasl.password"),
         (with(&scram, &[("sasl.username", "nobody")]), "Authentication failed", "sasl.username"),
         (with(&scram, &[("sasl.mechanism", "PLAIN")]), "SCRAM-SHA-512", "sasl.mechanism"),
         (with(&tls, &[("ssl.ca.location", &other)]), "certificate verify failed", "ssl.ca.location"),
-        // The certificate is made out for localhost.
+        // The certificate is for localhost.
         (
             at(&tls.brokers.replace("localhost", "127.0.0.1"), &tls),
             "certificate verify failed",
             "name in the address",
         ),
-        // A listener without TLS answers with what is no handshake, or hangs up in the middle of one.
+        // A listener without TLS replies with bytes that are no handshake, or closes the connection
+        // during it.
         (at(&plain.brokers, &tls), "SSL ", "is this the port of the TLS listener?"),
-        // It hangs up.
+        // A listener with TLS or SASL closes a plain connection.
         (at(&tls.brokers, &plain), "security.protocol", "security.protocol"),
         (at(&scram.brokers, &plain), "security.protocol", "security.protocol"),
-        // Nobody is there.
+        // No process listens, or none replies.
         (Settings::new("127.0.0.1:1"), "Connection refused", "check the address"),
         (Settings::new("no-such-host.invalid:9092"), "no-such-host.invalid", "check the name"),
         (Settings::new(silent), "no answer within 10 s", "check the address"),
     ];
-    // At once: one waits 10 s for an answer.
+    // In parallel: one case waits 10 s for a reply.
     std::thread::scope(|scope| {
-        let ask = |settings: &'_ Settings| settings.partitions(EVENTS).unwrap_err();
-        let asked = cases.each_ref().map(|(settings, ..)| scope.spawn(move || ask(settings)));
-        for (error, (_, why, remedy)) in asked.into_iter().zip(&cases) {
-            assert_told(&error.join().unwrap(), why, remedy);
+        let request = |settings: &'_ Settings| settings.partitions(EVENTS).unwrap_err();
+        let results = cases.each_ref().map(|(settings, ..)| scope.spawn(move || request(settings)));
+        for (error, (_, why, remedy)) in results.into_iter().zip(&cases) {
+            assert_explains(&error.join().unwrap(), why, remedy);
         }
     });
     for (name, value) in [("sasl.pasword", PASSWORD), ("security.protocol", "TLS")] {
         let error = with(&scram, &[(name, value)]).check().unwrap_err();
         assert!(error.what.contains(name) && error.remedy.contains(name), "{error:?}");
-        assert_told(&error, "", "CONFIGURATION.md");
+        assert_explains(&error, "", "CONFIGURATION.md");
     }
 }
 
-fn who_may_not_is_told_what_to_allow(broker: &Broker) {
+fn authorization_errors_name_the_missing_right(broker: &Broker) {
     let root = broker.settings();
     let user = broker.guard().settings(Listener::Scram);
     let acls = "kafka-acls.sh";
-    assert_told(&user.partitions(EVENTS).unwrap_err(), "does not let this user look at it", acls);
-    let making = user.ensure_topic(EVENTS, 1, &[]).unwrap_err();
+    assert_explains(&user.partitions(EVENTS).unwrap_err(), "does not allow this user to describe it", acls);
+    let creation = user.ensure_topic(EVENTS, 1, &[]).unwrap_err();
     assert!(
-        making.what.contains("cannot be made") && making.remedy.contains("kafka-topics.sh"),
-        "{making:?}"
+        creation.what.contains("cannot be created") && creation.remedy.contains("kafka-topics.sh"),
+        "{creation:?}"
     );
-    assert_told(&making, "authorization failed", acls);
+    assert_explains(&creation, "authorization failed", acls);
     root.create_topic(EVENTS, 1, Some(1)).unwrap();
     root.create_topic(DEAD, 1, Some(1)).unwrap();
 
-    // It may look and not write: events that are refused are counted, and why is known. Who may write nowhere is not even
-    // given a producer's number; who may write elsewhere is refused record by record.
-    allow(broker.port(), About::Topic, EVENTS, Right::Describe);
-    assert_eq!(user.ensure_topic(EVENTS, 1, &[]), Ok(()), "there already, so it need not be made");
+    // The user may describe and not write: refused events are counted, and the reason is available.
+    // A user without any right to write gets no producer id; one that may write elsewhere is
+    // refused record by record.
+    allow(broker.port(), ResourceType::Topic, EVENTS, Operation::Describe);
+    assert_eq!(user.ensure_topic(EVENTS, 1, &[]), Ok(()), "it exists, so it is not created");
     let dead = DeadLetters::new(&user, "me").unwrap();
     let refused = || {
         let producer = send(&user, 1);
         assert_eq!((producer.stats().failed, producer.stats().waiting()), (1, 0));
         producer.last_rejection().unwrap()
     };
-    assert_told(&refused(), "Cluster authorization failed", acls);
-    assert_told(&dead.send(&DeadLetter::default()).unwrap_err(), "authorization failed", acls);
-    allow(broker.port(), About::Topic, DEAD, Right::Write);
-    assert_told(&refused(), "Topic authorization failed", acls);
-    assert_eq!(dead.send(&DeadLetter::default()), Ok(()), "the same letters, once it may");
+    assert_explains(&refused(), "Cluster authorization failed", acls);
+    assert_explains(&dead.send(&DeadLetter::default()).unwrap_err(), "authorization failed", acls);
+    allow(broker.port(), ResourceType::Topic, DEAD, Operation::Write);
+    assert_explains(&refused(), "Topic authorization failed", acls);
+    assert_eq!(dead.send(&DeadLetter::default()), Ok(()), "the same producer, after the right is granted");
 
-    // It may read the topic and not be of the group; then it may be of the group and not read.
-    let lasting = |name: &str| {
+    // First without the right to the group; then with it, but without the right to read the topic.
+    let permanent_error = |name: &str| {
         let mut consumer = EventConsumer::join(&user, &group(name)).unwrap();
         let begun = Instant::now();
         loop {
@@ -184,11 +187,11 @@ fn who_may_not_is_told_what_to_allow(broker: &Broker) {
             }
         }
     };
-    assert_told(&lasting("blkkin-one"), "Group authorization failed", "--group");
-    allow(broker.port(), About::Group, "blkkin-*", Right::Read);
-    assert_told(&lasting("blkkin-one"), "Topic authorization failed", "--topic");
-    allow(broker.port(), About::Topic, EVENTS, Right::Read);
-    allow(broker.port(), About::Topic, EVENTS, Right::Write);
+    assert_explains(&permanent_error("blkkin-one"), "Group authorization failed", "--group");
+    allow(broker.port(), ResourceType::Group, "blkkin-*", Operation::Read);
+    assert_explains(&permanent_error("blkkin-one"), "Topic authorization failed", "--topic");
+    allow(broker.port(), ResourceType::Topic, EVENTS, Operation::Read);
+    allow(broker.port(), ResourceType::Topic, EVENTS, Operation::Write);
     assert_eq!(send(&user, 1).stats().delivered, 1);
     assert_eq!(receive(&mut EventConsumer::join(&user, &group("blkkin-one")).unwrap(), 1), [1]);
 }

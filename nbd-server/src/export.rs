@@ -1,10 +1,12 @@
-//! The file that is served.
+//! Export: the file that is served.
 //!
-//! *In*: requests that were checked ([`Request::check`](crate::protocol::Request::check)). *Out*: what came of them, as
-//! the bytes of their reply. *Invariant*: nothing is read or written outside the `size` bytes that were there at the start.
+//! *In*: requests. *Out*: the bytes of their replies. *Invariant*: nothing outside the `size` bytes
+//! that the file had at the start is read or written. [`Export::execute`] checks each request
+//! ([`Request::check`](crate::protocol::Request::check)); the ring backend does so before its I/O.
 //!
-//! Every way of serving (a thread pool, a ring) answers by what is here; the ring does reads, writes and flushes itself.
-//! The descriptor's own position is moved by the search for holes only, and used by nobody.
+//! Both backends reply with the functions of this module; the ring backend executes reads, writes
+//! and flushes itself. Only the search for holes moves the descriptor's file offset, and nothing
+//! uses it.
 
 mod allocation;
 mod zeroes;
@@ -18,98 +20,97 @@ use std::path::Path;
 use rustix::buffer::spare_capacity;
 use rustix::io::{Errno, ReadWriteFlags};
 
-use crate::protocol::intake::Incoming;
 use crate::protocol::reply;
 use crate::protocol::request::flags;
-use crate::protocol::{Command, Offer, Refusal, Request, Session};
+use crate::protocol::request_decoder::ReceivedRequest;
+use crate::protocol::{Command, ExportInfo, NbdError, Request, Session};
 
-/// The file and what is said of it.
+/// File and its description.
 #[derive(Debug)]
 pub struct Export {
     file: File,
-    offer: Offer,
+    info: ExportInfo,
 }
 
-/// What came of a request: its whole reply, and the errno if it failed.
+/// Encoded reply to a request.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// To be sent as it is.
+pub struct EncodedReply {
+    /// Bytes of the complete reply.
     pub bytes: Vec<u8>,
-    /// 0, or why it failed.
+    /// Error number in the reply; 0 for success.
     pub errno: u32,
 }
 
-type Done = Result<(), Errno>;
-
 impl Export {
-    /// A regular file or a block device, with the size that it has now.
+    /// Opens a regular file or a block device. The export keeps the size that it has now.
     pub fn open(path: &Path, name: &str, read_only: bool) -> io::Result<Self> {
         let mut file = File::options().read(true).write(!read_only).open(path)?;
         let size = size(&mut file)?;
-        Ok(Self { file, offer: Offer { name: name.to_owned(), size, read_only } })
+        Ok(Self { file, info: ExportInfo { name: name.to_owned(), size, read_only } })
     }
 
-    /// What clients are told.
-    pub fn offer(&self) -> &Offer {
-        &self.offer
+    /// Returns the description that clients receive.
+    pub fn info(&self) -> &ExportInfo {
+        &self.info
     }
 
-    /// For those who do the I/O themselves.
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
+    /// Returns the file's descriptor, for a backend that does the I/O itself.
+    pub fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Carries it out, or says why not.
-    pub fn answer(&self, session: Session, incoming: &Incoming) -> Answer {
-        let request = &incoming.request;
-        match self.carry_out(session, request, &incoming.payload) {
-            Ok(bytes) => Answer { bytes, errno: 0 },
-            Err(refusal) => Answer::refusal(session, request, refusal),
+    /// Checks and executes a request, and returns the reply.
+    pub fn execute(&self, session: Session, received: &ReceivedRequest) -> EncodedReply {
+        let request = &received.request;
+        match self.try_execute(session, request, &received.payload) {
+            Ok(bytes) => EncodedReply { bytes, errno: 0 },
+            Err(error) => EncodedReply::error(session, request, error),
         }
     }
 
-    fn carry_out(&self, session: Session, request: &Request, payload: &[u8]) -> Result<Vec<u8>, Refusal> {
-        request.check(&self.offer, session)?;
+    fn try_execute(&self, session: Session, request: &Request, payload: &[u8]) -> Result<Vec<u8>, NbdError> {
+        request.check(&self.info, session)?;
         let (at, length, fua) = (request.offset, request.length.into(), request.has(flags::FUA));
         let done = match request.command {
-            Command::Read => return self.read(session, request).map_err(refusal),
+            Command::Read => return self.read(session, request).map_err(nbd_error),
             Command::BlockStatus => {
-                let one = request.has(flags::REQ_ONE);
-                let extents = allocation::extents(self.descriptor(), at, length, one).map_err(refusal)?;
-                return Ok(reply::status(request.cookie, &extents));
+                let only_first = request.has(flags::REQ_ONE);
+                let extents = allocation::extents(self.fd(), at, length, only_first).map_err(nbd_error)?;
+                return Ok(reply::block_status(request.cookie, &extents));
             }
             Command::Write => self.write(at, payload, fua),
             Command::Flush => self.flush(),
-            Command::Trim => zeroes::trim(self.descriptor(), at, length).and_then(|()| self.flush_if(fua)),
-            Command::WriteZeroes => self.zero(request).and_then(|()| self.flush_if(fua)),
+            Command::Trim => zeroes::trim(self.fd(), at, length).and_then(|()| self.flush_if(fua)),
+            Command::WriteZeroes => self.write_zeroes(request).and_then(|()| self.flush_if(fua)),
             Command::Cache => self.cache(request),
             Command::Disconnect | Command::Unknown(_) => Err(Errno::INVAL),
         };
-        done.map_err(refusal)?;
-        Ok(reply::done(session, request.cookie))
+        done.map_err(nbd_error)?;
+        Ok(reply::success(session, request.cookie))
     }
 
-    /// Into memory that is not zeroed before: `pread` says how much of it was filled.
+    /// Reads into uninitialized memory: `pread` returns the number of bytes that it filled.
     fn read(&self, session: Session, request: &Request) -> Result<Vec<u8>, Errno> {
-        let mut bytes = reply::reading(session, request);
+        let mut bytes = reply::read_header(session, request);
         let whole = bytes.len() + request.length as usize;
         let mut at = request.offset;
         while bytes.len() < whole {
             match rustix::io::pread(&self.file, spare_capacity(&mut bytes), at) {
-                // A file that has become shorter is an error of the disk, not zeroes.
+                // A file that was truncated meanwhile gives an I/O error and not zeroes.
                 Ok(0) => return Err(Errno::IO),
                 Ok(read) => at += read as u64,
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error),
             }
         }
-        // There may have been more room.
+        // The allocator can return more capacity than requested, and `pread` may have filled it.
         bytes.truncate(whole);
         Ok(bytes)
     }
 
-    /// With FUA by one call: the file system syncs this range alone, and where the disk has FUA sends no flush.
-    fn write(&self, mut at: u64, mut data: &[u8], fua: bool) -> Done {
+    /// Writes `data`. With FUA it uses one `pwritev2` with `RWF_DSYNC`: the file system syncs only
+    /// this range, and sends no flush to a disk that supports FUA.
+    fn write(&self, mut at: u64, mut data: &[u8], fua: bool) -> Result<(), Errno> {
         if !fua {
             return self.file.write_all_at(data, at).map_err(|error| errno(&error));
         }
@@ -132,31 +133,33 @@ impl Export {
         Ok(())
     }
 
-    /// What the size and place of the data need is flushed with it; times are not.
-    fn flush(&self) -> Done {
+    /// Flushes the data and the metadata that is needed to read it, without the time stamps.
+    fn flush(&self) -> Result<(), Errno> {
         rustix::fs::fdatasync(&self.file)
     }
 
-    fn flush_if(&self, fua: bool) -> Done {
+    fn flush_if(&self, fua: bool) -> Result<(), Errno> {
         if fua { self.flush() } else { Ok(()) }
     }
 
-    fn zero(&self, request: &Request) -> Done {
-        let manner =
-            zeroes::Manner { keep: request.has(flags::NO_HOLE), fast: request.has(flags::FAST_ZERO) };
-        zeroes::write(&self.file, request.offset, request.length.into(), manner)
+    fn write_zeroes(&self, request: &Request) -> Result<(), Errno> {
+        let options = zeroes::Options {
+            keep_allocated: request.has(flags::NO_HOLE),
+            fast_only: request.has(flags::FAST_ZERO),
+        };
+        zeroes::write(&self.file, request.offset, request.length.into(), options)
     }
 
-    fn cache(&self, request: &Request) -> Done {
+    fn cache(&self, request: &Request) -> Result<(), Errno> {
         let length = std::num::NonZeroU64::new(request.length.into());
         rustix::fs::fadvise(&self.file, request.offset, length, rustix::fs::Advice::WillNeed)
     }
 }
 
-impl Answer {
-    /// It was not done, and why.
-    pub fn refusal(session: Session, request: &Request, refusal: Refusal) -> Self {
-        Self { bytes: reply::refused(session, request.cookie, refusal), errno: refusal.number() }
+impl EncodedReply {
+    /// Encodes the reply to a request that failed.
+    pub fn error(session: Session, request: &Request, error: NbdError) -> Self {
+        Self { bytes: reply::error(session, request.cookie, error), errno: error.number() }
     }
 }
 
@@ -176,6 +179,6 @@ fn errno(error: &io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
-fn refusal(errno: Errno) -> Refusal {
-    Refusal::of_errno(errno.raw_os_error())
+fn nbd_error(errno: Errno) -> NbdError {
+    NbdError::from_errno(errno.raw_os_error())
 }

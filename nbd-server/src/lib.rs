@@ -1,26 +1,29 @@
-//! An NBD server of one file: the worked example of an instrumented storage daemon.
+//! NBD server for one file: the worked example of an instrumented storage daemon.
 //!
-//! *In*: clients at a socket, and a regular file or block device. *Out*: what they asked for; and, where somebody traces,
-//! a span for each request, under which stand the system calls that it caused.
+//! *In*: clients at a socket, and a regular file or block device. *Out*: replies; and, while the
+//! daemon is traced, one span for each request, which is the parent of the request's system calls.
 //!
-//! In the order in which a request passes them: [`protocol`] (bytes to requests, no I/O) → `pool` or `ring` (who does
-//! them when) → [`export`] (the file) → [`protocol::reply`]; [`op`] says what is going on to whoever traces.
-//! [`peer`] finds the name of a connection that its other end finds as well; [`server`] puts the parts together.
+//! A request passes the modules in this order: [`protocol`] decodes it without I/O, `pool` or
+//! `ring` schedules it, [`export`] executes it on the file, and [`protocol::reply`] encodes its
+//! reply. [`request_span`] emits its span. [`connection_name`] computes a name of the connection
+//! that the client's side can compute too. [`server`] composes these parts.
 //!
-//! *Invariant*: no request is begun before it was compared with the export's size, no memory is taken for a length that
-//! was not; whatever a client sends, the worst is that its own connection ends.
+//! *Invariant*: no request is executed before its range was compared with the export's size, and no
+//! memory is allocated for a length that was not compared with a limit. The worst effect of any
+//! input is that the client's own connection ends.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
 pub mod protocol;
 
+pub mod connection_name;
 pub mod export;
-pub mod op;
-pub mod peer;
+pub mod request_span;
 pub mod socket;
 
-mod allowance;
-mod outbox;
+mod accepted;
+mod byte_budget;
+mod send_queue;
 
 mod pool;
 mod ring;

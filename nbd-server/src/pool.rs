@@ -1,19 +1,23 @@
-//! Serving by threads: a few of them for all connections.
+//! Backend with a thread pool: a few threads for all connections.
 //!
-//! *In*: connections whose handshake is done. *Out*: replies. *Invariant*: a thread that does a system call for a request has
-//! entered its span; no thread ever waits for a client.
+//! *In*: connections whose handshake is complete. *Out*: replies. *Invariant*: a thread that makes
+//! a system call for a request has entered its span, and no thread waits for a client.
 //!
-//! # Who does what
+//! # Scheduling
 //!
-//! A thread that finds a connection readable reads all that has come, which with 16 requests in flight is several. Then:
+//! A thread that finds a connection readable reads everything that has arrived. With 16 requests in
+//! flight that is several requests. Then:
 //!
-//! - *The file is quick* (its pages are cached: the last calls took less than [`QUICK`]): it does them itself, one after
-//!   another, and sends replies a few at a time. To wake another thread would take longer than the call.
-//! - *The file is slow*, or a request may be (a flush): it lets another thread read on, shares the requests with all threads,
-//!   and does one itself. So as many calls wait for the disk as there are threads.
+//! - *The file is fast* (its pages are cached: recent requests took less than [`INLINE_MAX`]): the
+//!   thread executes them itself, one after another, and sends the replies in batches. To wake
+//!   another thread would take longer than the system call.
+//! - *The file is slow*, or a request may be (a flush): the thread lets another one read on, queues
+//!   the requests for all threads, and executes one itself. So as many system calls wait for the
+//!   disk as there are threads.
 //!
-//! *Rejected*: a thread for each connection (one client with 16 in flight would see them done one by one), one queue for all
-//! requests (two wake-ups each), `RWF_NOWAIT` and then again without (two system calls where one is asked for).
+//! *Rejected*: a thread for each connection (16 requests of one client would be executed one after
+//! another); one queue for all requests (two wake-ups each); `RWF_NOWAIT` and then a second call
+//! without it (two system calls where the client requested one).
 
 mod connection;
 mod readiness;
@@ -28,23 +32,25 @@ use std::time::{Duration, Instant};
 
 use blkkin_ust::SequentialSpans;
 
+use crate::accepted::AcceptedConnection;
 use crate::export::Export;
-use crate::outbox::Reply;
 use crate::protocol::Command;
 use crate::protocol::request::flags;
-use crate::server::Accepted;
+use crate::send_queue::QueuedReply;
 
-use self::connection::{Begun, Came, Connection};
+use self::connection::{Connection, PendingRequest, ReadResult};
 use self::readiness::{Event, Readiness, Ready};
 
-/// A request that takes less is done where it was read: about what waking another thread takes on a busy machine.
-const QUICK: Duration = Duration::from_micros(20);
-/// Replies that are sent together, unless there are fewer: the client works on them meanwhile.
-const REPLIES_TOGETHER: usize = 8;
-/// So many looks at one connection before others have their turn.
-const TURNS_MAX: usize = 32;
+/// Mean time of a request below which requests are executed by the thread that read them: about the
+/// time that it takes to wake another thread on a busy machine.
+const INLINE_MAX: Duration = Duration::from_micros(20);
+/// Number of replies that are sent together. The client processes them while the next requests are
+/// executed.
+const REPLY_BATCH: usize = 8;
+/// Number of reads from one connection before the thread serves other connections.
+const READS_MAX: usize = 32;
 
-/// The threads.
+/// Thread pool.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -53,25 +59,25 @@ pub(crate) struct Pool {
 struct Shared {
     export: Arc<Export>,
     readiness: Readiness,
-    connections: Mutex<HashMap<u64, Arc<Served>>>,
-    numbers: AtomicU64,
-    work: Mutex<VecDeque<Work>>,
-    /// ns that a request takes: the mean over about the last 8.
-    pace: AtomicU32,
+    connections: Mutex<HashMap<u64, Arc<PooledConnection>>>,
+    next_id: AtomicU64,
+    tasks: Mutex<VecDeque<Task>>,
+    /// Moving average of the time that a request takes, over about the last 8, in ns.
+    mean_ns: AtomicU32,
     stopping: AtomicBool,
 }
 
-/// A connection, and what it is called here.
-struct Served {
-    number: u64,
+/// Connection with its id in the pool.
+struct PooledConnection {
+    id: u64,
     connection: Connection,
     interest: Mutex<readiness::Interest>,
 }
 
-enum Work {
-    Do(Arc<Served>, Begun),
-    /// Take on what was not taken when too much was under way.
-    GoOn(Arc<Served>),
+enum Task {
+    Execute(Arc<PooledConnection>, PendingRequest),
+    /// Reads on from a connection, after a pause or after other connections had their turn.
+    Read(Arc<PooledConnection>),
 }
 
 impl Pool {
@@ -80,242 +86,269 @@ impl Pool {
             export,
             readiness: Readiness::new()?,
             connections: Mutex::default(),
-            numbers: AtomicU64::new(readiness::FIRST),
-            work: Mutex::default(),
-            pace: AtomicU32::new(0),
+            next_id: AtomicU64::new(readiness::FIRST_ID),
+            tasks: Mutex::default(),
+            mean_ns: AtomicU32::new(0),
             stopping: AtomicBool::new(false),
         });
-        let mut running = Vec::new();
+        let mut handles = Vec::new();
         for number in 0..threads {
             let shared = Arc::clone(&shared);
             let thread = std::thread::Builder::new().name(format!("nbd-worker-{number}"));
-            running.push(thread.spawn(move || shared.work())?);
+            handles.push(thread.spawn(move || shared.run())?);
         }
-        Ok(Self { shared, threads: Mutex::new(running) })
+        Ok(Self { shared, threads: Mutex::new(handles) })
     }
 
-    pub(crate) fn serve(&self, accepted: Accepted) -> io::Result<()> {
+    pub(crate) fn serve(&self, accepted: AcceptedConnection) -> io::Result<()> {
         let shared = &self.shared;
         accepted.socket.set_nonblocking(true)?;
-        let number = shared.numbers.fetch_add(1, Ordering::Relaxed);
+        let id = shared.next_id.fetch_add(1, Ordering::Relaxed);
         let connection = Connection::new(accepted);
-        let served = Arc::new(Served { number, connection, interest: Mutex::default() });
-        held(&shared.connections).insert(number, Arc::clone(&served));
-        if let Err(error) = shared.readiness.add(&served.connection.socket, number) {
-            held(&shared.connections).remove(&number);
+        let pooled = Arc::new(PooledConnection { id, connection, interest: Mutex::default() });
+        lock(&shared.connections).insert(id, Arc::clone(&pooled));
+        if let Err(error) = shared.readiness.add(&pooled.connection.socket, id) {
+            lock(&shared.connections).remove(&id);
             return Err(error);
         }
-        shared.await_readable(&served);
+        shared.await_readable(&pooled);
         Ok(())
     }
 
     pub(crate) fn connections(&self) -> usize {
-        held(&self.shared.connections).len()
+        lock(&self.shared.connections).len()
     }
 
-    /// Nothing more is read. What is under way ends.
+    /// Stops reading. Requests in flight complete.
     pub(crate) fn stop_reading(&self) {
-        for served in held(&self.shared.connections).values() {
-            served.connection.socket.shut(Shutdown::Read);
+        for pooled in lock(&self.shared.connections).values() {
+            pooled.connection.socket.shutdown(Shutdown::Read);
         }
     }
 
-    /// Ends the threads.
+    /// Stops and joins the threads.
     pub(crate) fn stop(&self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
-        let threads = std::mem::take(&mut *held(&self.threads));
+        let threads = std::mem::take(&mut *lock(&self.threads));
         self.shared.readiness.wake();
         for thread in threads {
-            // It panicked if this fails, and has said so.
+            // An error is a panic, which the thread has reported.
             let _ = thread.join();
         }
     }
 }
 
 impl Shared {
-    fn work(self: &Arc<Self>) {
+    fn run(self: &Arc<Self>) {
         let mut replies = Vec::new();
         loop {
             match self.readiness.wait() {
-                Event::Work => match self.next() {
-                    Some(Work::Do(served, begun)) => self.do_one(&served, begun, &mut replies),
-                    Some(Work::GoOn(served)) => self.read(&served, &mut replies),
+                Event::Task => match self.next_task() {
+                    Some(Task::Execute(pooled, pending)) => self.execute_one(&pooled, pending, &mut replies),
+                    Some(Task::Read(pooled)) => self.read(&pooled, &mut replies),
                     None if self.stopping.load(Ordering::SeqCst) => return self.readiness.wake(),
                     None => {}
                 },
-                Event::Socket(number, ready) => {
-                    let served = held(&self.connections).get(&number).cloned();
-                    let Some(served) = served else { continue };
-                    let ready = self.fired(&served, ready);
+                Event::Socket(id, ready) => {
+                    let pooled = lock(&self.connections).get(&id).cloned();
+                    let Some(pooled) = pooled else { continue };
+                    let ready = self.take_ready(&pooled, ready);
                     if ready.writable {
-                        self.send(&served, &mut replies);
+                        self.send(&pooled, &mut replies);
                     }
                     if ready.readable {
-                        self.read(&served, &mut replies);
+                        self.read(&pooled, &mut replies);
                     }
                 }
-                Event::Nothing => {}
+                Event::None => {}
             }
         }
     }
 
-    /// What a thread was woken for. One that is woken wakes the next, as long as there is work, or an end.
-    fn next(&self) -> Option<Work> {
-        let mut work = held(&self.work);
-        let next = work.pop_front();
-        if !work.is_empty() || (next.is_some() && self.stopping.load(Ordering::SeqCst)) {
+    /// Takes the next task. A thread that was woken wakes the next one while there are tasks, and
+    /// also if the pool is stopping.
+    fn next_task(&self) -> Option<Task> {
+        let mut tasks = lock(&self.tasks);
+        let next = tasks.pop_front();
+        if !tasks.is_empty() || (next.is_some() && self.stopping.load(Ordering::SeqCst)) {
             self.readiness.wake();
         }
         next
     }
 
-    /// Reads what has come, and does it or shares it.
-    fn read(self: &Arc<Self>, served: &Arc<Served>, replies: &mut Vec<Reply>) {
-        let connection = &served.connection;
+    /// Reads the requests that have arrived, and executes or queues them.
+    fn read(self: &Arc<Self>, pooled: &Arc<PooledConnection>, replies: &mut Vec<QueuedReply>) {
+        let connection = &pooled.connection;
         let mut batch = Vec::new();
-        for _ in 0..TURNS_MAX {
-            let mut intake = connection.reading();
-            match connection.take(&mut intake, &mut batch) {
-                Came::Some { .. } if self.is_quick(&batch) => self.do_all(served, &mut batch, replies),
-                Came::Some { more } => {
-                    drop(intake);
-                    if more {
-                        self.pause(served);
-                    } else {
-                        self.await_readable(served);
-                    }
-                    return self.share(served, &mut batch, replies);
+        for _ in 0..READS_MAX {
+            let mut decoder = connection.lock_decoder();
+            match connection.read_requests(&mut decoder, &mut batch) {
+                // This thread keeps the lock: no other one reads until these requests are executed.
+                ReadResult::Requests { .. } if self.is_fast(&batch) => {
+                    self.execute_all(pooled, &mut batch, replies);
                 }
-                Came::Nothing => return self.await_readable(served),
-                Came::TooMuch => return self.pause(served),
-                Came::End => {
-                    drop(intake);
-                    self.do_all(served, &mut batch, replies);
-                    return self.end(served);
+                ReadResult::Requests { more } => {
+                    drop(decoder);
+                    if more {
+                        self.pause(pooled);
+                    } else {
+                        self.await_readable(pooled);
+                    }
+                    return self.distribute(pooled, &mut batch, replies);
+                }
+                ReadResult::WouldBlock => return self.await_readable(pooled),
+                ReadResult::OverBudget => return self.pause(pooled),
+                ReadResult::Closed => {
+                    drop(decoder);
+                    self.execute_all(pooled, &mut batch, replies);
+                    return self.close_if_finished(pooled);
                 }
             }
         }
-        self.go_on(served);
+        self.queue_read(pooled);
     }
 
-    /// Until something of what is under way has ended, nobody reads on.
-    fn pause(&self, served: &Arc<Served>) {
-        served.connection.paused.store(true, Ordering::SeqCst);
-        // It may have ended before that was said.
-        self.resume(served);
+    /// Stops reading from a connection until one of its requests in flight ends.
+    fn pause(&self, pooled: &Arc<PooledConnection>) {
+        pooled.connection.paused.store(true, Ordering::SeqCst);
+        // The request may have ended before the store.
+        self.resume(pooled);
     }
 
-    /// If it was paused, and another request may begin.
-    fn resume(&self, served: &Arc<Served>) {
-        let connection = &served.connection;
+    /// Reads on if the connection is paused and its budget has room.
+    fn resume(&self, pooled: &Arc<PooledConnection>) {
+        let connection = &pooled.connection;
         if connection.paused.load(Ordering::SeqCst)
-            && connection.allowance.is_left()
+            && connection.budget.has_room()
             && connection.paused.swap(false, Ordering::SeqCst)
         {
-            self.go_on(served);
+            self.queue_read(pooled);
         }
     }
 
-    fn go_on(&self, served: &Arc<Served>) {
-        held(&self.work).push_back(Work::GoOn(Arc::clone(served)));
+    fn queue_read(&self, pooled: &Arc<PooledConnection>) {
+        lock(&self.tasks).push_back(Task::Read(Arc::clone(pooled)));
         self.readiness.wake();
     }
 
-    /// All of them, here and now.
-    fn do_all(self: &Arc<Self>, served: &Arc<Served>, batch: &mut Vec<Begun>, replies: &mut Vec<Reply>) {
-        let mut turns = SequentialSpans::new();
-        for begun in batch.drain(..) {
-            replies.push(self.done(served, begun, &mut turns));
-            if replies.len() >= REPLIES_TOGETHER {
-                // Sending is for none of them alone.
-                turns.exit();
-                self.send(served, replies);
+    /// Executes all requests of `batch` on this thread.
+    fn execute_all(
+        self: &Arc<Self>,
+        pooled: &Arc<PooledConnection>,
+        batch: &mut Vec<PendingRequest>,
+        replies: &mut Vec<QueuedReply>,
+    ) {
+        let mut sequence = SequentialSpans::new();
+        for pending in batch.drain(..) {
+            replies.push(self.execute(pooled, pending, &mut sequence));
+            if replies.len() >= REPLY_BATCH {
+                // The send belongs to several requests, so it has none of their spans as parent.
+                sequence.exit();
+                self.send(pooled, replies);
             }
         }
-        turns.exit();
+        sequence.exit();
         if !replies.is_empty() {
-            self.send(served, replies);
+            self.send(pooled, replies);
         }
     }
 
-    /// One of them here, the others wherever a thread has time.
-    fn share(self: &Arc<Self>, served: &Arc<Served>, batch: &mut Vec<Begun>, replies: &mut Vec<Reply>) {
+    /// Executes one request of `batch` on this thread and queues the others for all threads.
+    fn distribute(
+        self: &Arc<Self>,
+        pooled: &Arc<PooledConnection>,
+        batch: &mut Vec<PendingRequest>,
+        replies: &mut Vec<QueuedReply>,
+    ) {
         let Some(last) = batch.pop() else { return };
         if !batch.is_empty() {
-            held(&self.work).extend(batch.drain(..).map(|begun| Work::Do(Arc::clone(served), begun)));
+            lock(&self.tasks)
+                .extend(batch.drain(..).map(|pending| Task::Execute(Arc::clone(pooled), pending)));
             self.readiness.wake();
         }
-        self.do_one(served, last, replies);
+        self.execute_one(pooled, last, replies);
     }
 
-    fn do_one(self: &Arc<Self>, served: &Arc<Served>, begun: Begun, replies: &mut Vec<Reply>) {
-        replies.push(self.done(served, begun, &mut SequentialSpans::new()));
-        self.send(served, replies);
+    fn execute_one(
+        self: &Arc<Self>,
+        pooled: &Arc<PooledConnection>,
+        pending: PendingRequest,
+        replies: &mut Vec<QueuedReply>,
+    ) {
+        replies.push(self.execute(pooled, pending, &mut SequentialSpans::new()));
+        self.send(pooled, replies);
     }
 
-    /// Does it. The thread works for it until it turns to another one.
-    fn done(&self, served: &Served, begun: Begun, turns: &mut SequentialSpans) -> Reply {
+    /// Executes a request. The thread stays in its span until `sequence` switches to another one.
+    fn execute(
+        &self,
+        pooled: &PooledConnection,
+        pending: PendingRequest,
+        sequence: &mut SequentialSpans,
+    ) -> QueuedReply {
         let start = Instant::now();
-        begun.op.take(turns);
-        let answer = self.export.answer(served.connection.session, &begun.incoming);
-        // One that was held up by something else says little of the next ones.
-        let took = start.elapsed().min(10 * QUICK).as_nanos() as u32;
-        // Written by several threads: one that is overwritten was as good a guess.
-        let pace = self.pace.load(Ordering::Relaxed);
-        self.pace.store(pace - pace / 8 + took / 8, Ordering::Relaxed);
-        Reply::new(answer, begun.cost, begun.op)
+        pending.span.switch_to(sequence);
+        let reply = self.export.execute(pooled.connection.session, &pending.received);
+        // The limit keeps an outlier, such as a preempted thread, from dominating the average.
+        let took = start.elapsed().min(10 * INLINE_MAX).as_nanos() as u32;
+        // Threads can overwrite each other's update: an estimate may lose one.
+        let mean = self.mean_ns.load(Ordering::Relaxed);
+        self.mean_ns.store(mean - mean / 8 + took / 8, Ordering::Relaxed);
+        QueuedReply::new(reply, pending.cost, pending.span)
     }
 
-    fn is_quick(&self, batch: &[Begun]) -> bool {
-        let pace = self.pace.load(Ordering::Relaxed);
-        u128::from(pace) < QUICK.as_nanos()
-            && batch.iter().all(|begun| {
-                let request = &begun.incoming.request;
+    /// Returns whether all requests of `batch` are expected to take less than [`INLINE_MAX`].
+    fn is_fast(&self, batch: &[PendingRequest]) -> bool {
+        let mean = self.mean_ns.load(Ordering::Relaxed);
+        u128::from(mean) < INLINE_MAX.as_nanos()
+            && batch.iter().all(|pending| {
+                let request = &pending.received.request;
                 let cheap = matches!(request.command, Command::Read | Command::Write | Command::Cache);
                 cheap && !request.has(flags::FUA)
             })
     }
 
-    fn send(self: &Arc<Self>, served: &Arc<Served>, replies: &mut Vec<Reply>) {
-        let connection = &served.connection;
+    fn send(self: &Arc<Self>, pooled: &Arc<PooledConnection>, replies: &mut Vec<QueuedReply>) {
+        let connection = &pooled.connection;
         if connection.send(replies) {
-            let mut interest = held(&served.interest);
-            self.arm(served, interest.and_writable());
+            let mut interest = lock(&pooled.interest);
+            self.arm(pooled, interest.add_writable());
         }
-        self.resume(served);
-        self.end(served);
+        self.resume(pooled);
+        self.close_if_finished(pooled);
     }
 
-    fn await_readable(&self, served: &Served) {
-        let mut interest = held(&served.interest);
-        self.arm(served, interest.and_readable());
+    fn await_readable(&self, pooled: &PooledConnection) {
+        let mut interest = lock(&pooled.interest);
+        self.arm(pooled, interest.add_readable());
     }
 
-    /// What of it is due; what else was awaited is awaited again.
-    fn fired(&self, served: &Served, ready: Ready) -> Ready {
-        let mut interest = held(&served.interest);
-        let (due, kept) = interest.fired(ready);
-        if !kept.is_nothing() {
-            self.arm(served, kept);
+    /// Returns the part of `ready` that the connection waits for, and arms the rest of its interest
+    /// again.
+    fn take_ready(&self, pooled: &PooledConnection, ready: Ready) -> Ready {
+        let mut interest = lock(&pooled.interest);
+        let (due, remaining) = interest.take(ready);
+        if !remaining.is_none() {
+            self.arm(pooled, remaining);
         }
         due
     }
 
-    /// Called with the interest held: what was said last is what counts.
-    fn arm(&self, served: &Served, what: Ready) {
-        self.readiness.arm(&served.connection.socket, served.number, what);
+    /// Arms the socket. The caller has locked the interest, so the last update of it takes effect.
+    fn arm(&self, pooled: &PooledConnection, interest: Ready) {
+        self.readiness.arm(&pooled.connection.socket, pooled.id, interest);
     }
 
-    /// If nothing is under way any more.
-    fn end(&self, served: &Served) {
-        if served.connection.is_over() {
-            served.connection.socket.shut(Shutdown::Both);
-            self.readiness.remove(&served.connection.socket);
-            held(&self.connections).remove(&served.number);
+    /// Closes the connection if it is ending and has no request in flight.
+    fn close_if_finished(&self, pooled: &PooledConnection) {
+        if pooled.connection.is_finished() {
+            pooled.connection.socket.shutdown(Shutdown::Both);
+            self.readiness.remove(&pooled.connection.socket);
+            lock(&self.connections).remove(&pooled.id);
         }
     }
 }
 
-fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
-    lock.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,40 +1,42 @@
-//! NBD as its clients speak it: numbers, messages, the handshake. No sockets, no files.
+//! NBD protocol: constants, messages and the handshake, without sockets and files.
 //!
-//! *In*: bytes of a client. *Out*: a [`Request`] that was checked, or the [`Refusal`] to answer with, or a
-//! [`Violation`](intake::Violation) after which nothing more can be understood; and the bytes of replies.
-//! *Invariant*: nothing outside this module reads a length that a client sent, before it was compared with a limit.
+//! *In*: bytes of a client. *Out*: [`Request`]s; the [`NbdError`] for a request that must not be
+//! executed; a [`Violation`](request_decoder::Violation) if the stream cannot be decoded any
+//! further; and the bytes of replies. *Invariant*: every length that a client sends is compared
+//! with a limit before code outside this module reads it.
 //!
-//! The one source is doc/proto.md of github.com/NetworkBlockDevice/nbd; names of sections are in quotation marks.
+//! The one source is doc/proto.md of github.com/NetworkBlockDevice/nbd. Comments quote the names
+//! of its sections.
 
 pub mod handshake;
-pub mod intake;
 mod options;
 pub mod reply;
 pub mod request;
+pub mod request_decoder;
 
-pub use request::{Command, Refusal, Request};
+pub use request::{Command, NbdError, Request};
 
-/// Bytes that one request may carry in either direction: what is told as the largest block size, and what clients that
-/// were told nothing may use ("Block size constraints").
+/// Largest number of data bytes in one request or reply. The server advertises it as the maximum
+/// block size, and clients that negotiated no block size may use it ("Block size constraints").
 pub const PAYLOAD_MAX: u32 = 32 << 20;
 
-/// What the two ends have agreed on.
+/// Features that client and server negotiated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Session {
-    /// Structured replies, which reads and block status need.
+    /// Structured replies, which block status requires.
     pub structured: bool,
-    /// `base:allocation` was selected.
+    /// The client selected the metadata context `base:allocation`.
     pub allocation: bool,
 }
 
-/// What a client is told of an export.
+/// Description of the export that the handshake sends to clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offer {
-    /// By which clients ask for it; the empty name means it as well.
+pub struct ExportInfo {
+    /// Export name. The empty name selects the same export.
     pub name: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Nothing is written.
+    /// True if the server refuses every request that changes the file.
     pub read_only: bool,
 }
 
@@ -52,13 +54,14 @@ mod transmission {
     pub(super) const SEND_FAST_ZERO: u16 = 1 << 11;
 }
 
-impl Offer {
-    /// Whether a client that says `name` means this one.
-    fn is_meant_by(&self, name: &[u8]) -> bool {
+impl ExportInfo {
+    /// Returns whether a client that requests `name` selects this export.
+    fn matches_name(&self, name: &[u8]) -> bool {
         name.is_empty() || name == self.name.as_bytes()
     }
 
-    /// All connections share the kernel's one cache of the file, so a flush on one of them is a flush of all.
+    /// Returns the transmission flags. `CAN_MULTI_CONN` is correct because all connections share
+    /// the kernel's page cache of the file: a flush on one connection flushes the writes of all.
     fn flags(&self, session: Session) -> u16 {
         use transmission::*;
         let always = HAS_FLAGS | SEND_FLUSH | SEND_FUA | CAN_MULTI_CONN | SEND_CACHE;
@@ -67,7 +70,7 @@ impl Offer {
     }
 }
 
-/// Big-endian numbers at places that the caller knows to be there.
+/// Reads a big-endian number. The caller has checked that `bytes` is long enough.
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(std::array::from_fn(|byte| bytes[at + byte]))
 }

@@ -1,23 +1,25 @@
-//! Serving by io_uring: each ring has a thread and connections of its own.
+//! Backend with io_uring: each ring has its own thread and connections.
 //!
-//! *In*: connections whose handshake is done. *Out*: replies. *Invariant*: what the kernel was given the address of lives, and is
-//! left alone, until its completion came; a thread ends only when nothing of its ring is under way.
+//! *In*: connections whose handshake is complete. *Out*: replies. *Invariant*: memory whose address
+//! was passed to the kernel stays allocated and untouched until its completion. A thread ends only
+//! when nothing of its ring is in flight.
 //!
-//! Sockets and the file go through the ring: received, read or written, and sent; no locks, one system call for all that
-//! is due. What has no operation there, or one that has to be tried in several ways (trim, zeroes, block status), is done by two
-//! threads besides (`errands`).
+//! Receives, sends, reads and writes go through the ring, without locks, and one system call
+//! submits all that are due. Requests without an io_uring operation, or for which several methods
+//! must be tried (trim, zeroes, block status), are executed by two other threads (`offload`).
 //!
-//! # Whose work the kernel does
+//! # Parents of the kernel's work
 //!
-//! A submission of many requests is a system call of none of them. So while a request is traced, it is submitted by a call of its
-//! own, under its span: what the kernel does in it (cached pages are copied there, and the disk is asked there) stands below the
-//! request. What the kernel hands to its own workers (a write that would block, a flush) is asked for there and done elsewhere.
-//! Untraced, all are submitted together.
+//! A system call that submits many requests has none of them as parent. So while a request is
+//! traced, a separate system call submits it under its span. The work that the kernel does in this
+//! call (a copy from cached pages, a request to the disk) gets the span as parent. Work that the
+//! kernel passes to its own workers (a write that would block, a flush) is submitted under the span
+//! and executed elsewhere. Untraced requests are submitted together.
 
 mod connection;
-mod errands;
-mod operation;
-mod queue;
+mod file_io;
+mod offload;
+mod ring_queue;
 mod worker;
 
 use std::io;
@@ -25,52 +27,53 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 
+use crate::accepted::AcceptedConnection;
 use crate::export::Export;
-use crate::server::Accepted;
 
-use self::errands::{Errands, Inbox, Mail};
+use self::offload::{Message, MessageQueue, OffloadPool};
 use self::worker::Worker;
 
-/// The rings and their threads.
+/// Rings and their threads.
 pub(crate) struct Rings {
-    inboxes: Vec<Arc<Inbox>>,
+    message_queues: Vec<Arc<MessageQueue>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    errands: Arc<Errands>,
+    offload_pool: Arc<OffloadPool>,
     connections: Arc<AtomicUsize>,
     next: AtomicUsize,
 }
 
 impl Rings {
     pub(crate) fn start(export: &Arc<Export>, rings: usize) -> io::Result<Self> {
-        let errands = Errands::start(export)?;
+        let offload_pool = OffloadPool::start(export)?;
         let connections = Arc::new(AtomicUsize::new(0));
-        let (mut inboxes, mut threads) = (Vec::new(), Vec::new());
+        let (mut message_queues, mut threads) = (Vec::new(), Vec::new());
         for number in 0..rings {
-            let inbox = Arc::new(Inbox::new()?);
-            let (export, errands) = (Arc::clone(export), Arc::clone(&errands));
-            let (own, connections) = (Arc::clone(&inbox), Arc::clone(&connections));
-            // A ring is made by the thread that uses it: the kernel is told that no other one does.
-            let (made, is_made) = mpsc::channel();
-            let run = move || match Worker::new(export, errands, own, connections) {
+            let messages = Arc::new(MessageQueue::new()?);
+            let (export, offload_pool) = (Arc::clone(export), Arc::clone(&offload_pool));
+            let (own_messages, connections) = (Arc::clone(&messages), Arc::clone(&connections));
+            // The thread that uses a ring creates it: the ring is set up for a single issuer.
+            let (result_sender, result) = mpsc::channel();
+            let run = move || match Worker::new(export, offload_pool, own_messages, connections) {
                 Ok(worker) => {
-                    // Whoever waits for it is there.
-                    let _ = made.send(Ok(()));
+                    // The receiver waits, so the send succeeds.
+                    let _ = result_sender.send(Ok(()));
                     worker.run();
                 }
-                Err(error) => drop(made.send(Err(error))),
+                Err(error) => drop(result_sender.send(Err(error))),
             };
             threads.push(std::thread::Builder::new().name(format!("nbd-ring-{number}")).spawn(run)?);
-            is_made.recv().map_err(io::Error::other)??;
-            inboxes.push(inbox);
+            result.recv().map_err(io::Error::other)??;
+            message_queues.push(messages);
         }
-        Ok(Self { inboxes, threads: Mutex::new(threads), errands, connections, next: AtomicUsize::new(0) })
+        let (threads, next) = (Mutex::new(threads), AtomicUsize::new(0));
+        Ok(Self { message_queues, threads, offload_pool, connections, next })
     }
 
-    /// The rings take turns.
-    pub(crate) fn serve(&self, accepted: Accepted) -> io::Result<()> {
-        let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.inboxes.len();
+    /// Passes the connection to the next ring, round-robin.
+    pub(crate) fn serve(&self, accepted: AcceptedConnection) -> io::Result<()> {
+        let ring = self.next.fetch_add(1, Ordering::Relaxed) % self.message_queues.len();
         self.connections.fetch_add(1, Ordering::SeqCst);
-        self.inboxes[turn].put(Mail::Serve(Box::new(accepted)));
+        self.message_queues[ring].send(Message::Serve(Box::new(accepted)));
         Ok(())
     }
 
@@ -79,16 +82,16 @@ impl Rings {
     }
 
     pub(crate) fn stop_reading(&self) {
-        self.inboxes.iter().for_each(|inbox| inbox.put(Mail::StopReading));
+        self.message_queues.iter().for_each(|queue| queue.send(Message::StopReading));
     }
 
-    /// Ends the threads, with whatever is still connected.
+    /// Closes all connections, and stops and joins the threads.
     pub(crate) fn stop(&self) {
-        self.inboxes.iter().for_each(|inbox| inbox.put(Mail::Stop));
+        self.message_queues.iter().for_each(|queue| queue.send(Message::Stop));
         for thread in self.threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            // It panicked if this fails, and has said so.
+            // An error is a panic, which the thread has reported.
             let _ = thread.join();
         }
-        self.errands.stop();
+        self.offload_pool.stop();
     }
 }

@@ -1,8 +1,9 @@
-//! The server as a whole: listens, greets, and hands over to who serves.
+//! Server: listens, runs handshakes, and passes connections to a backend.
 //!
-//! *In*: an export, addresses, a way of serving. *Out*: clients that are served until the server is stopped. *Invariant*: a
-//! client that is slow, silent or mad in its handshake holds one thread for [`GREETING_MAX`] at most, and there are no more than
-//! [`Config::connections`] of any kind.
+//! *In*: an export, listeners and a [`Config`]. *Out*: replies to clients until the server is
+//! stopped. *Invariant*: a client that is slow, silent or faulty during its handshake occupies one
+//! thread for at most [`HANDSHAKE_MAX`], and there are at most [`Config::connections`] connections,
+//! including those in their handshake.
 
 mod listener;
 
@@ -13,191 +14,187 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::accepted::AcceptedConnection;
+use crate::connection_name;
 use crate::export::Export;
-use crate::peer::{self, Name};
 use crate::pool::Pool;
-use crate::protocol::{Session, handshake};
+use crate::protocol::handshake;
 use crate::ring::Rings;
 use crate::socket::Socket;
 
 pub use self::listener::Listener;
 
-/// What a handshake may take. Clients of today need four round trips.
-pub const GREETING_MAX: Duration = Duration::from_secs(10);
-/// What requests that are under way may take when the server is stopped.
-const ENDING_MAX: Duration = Duration::from_secs(5);
+/// Time limit of a handshake. Current clients need four round trips.
+pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// Time that requests in flight have to complete when the server is stopped.
+const DRAIN_MAX: Duration = Duration::from_secs(5);
 
-/// Who does the requests.
+/// Backend that executes requests, with its number of threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// So many threads, each by system calls.
+    /// Thread pool that uses system calls.
     Threads(usize),
-    /// So many io_urings, each with its thread.
+    /// io_urings, each with one thread.
     Rings(usize),
 }
 
-/// How it is served.
+/// Configuration of the server.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Who does the requests.
+    /// Backend.
     pub mode: Mode,
-    /// Clients at once, those in their handshake too. Further ones are turned away.
+    /// Largest number of concurrent clients, including those in their handshake. The server
+    /// disconnects further ones.
     pub connections: usize,
 }
 
-/// A client whose handshake is done.
-#[derive(Debug)]
-pub(crate) struct Accepted {
-    pub(crate) socket: Socket,
-    pub(crate) session: Session,
-    /// What both ends call this connection, if that can be known.
-    pub(crate) name: Option<Name>,
-    /// How many bytes of it were read.
-    pub(crate) read: u64,
-}
-
-/// A server that runs.
+/// Running server.
 pub struct Server {
-    doing: Arc<Doing>,
-    accepting: Vec<(Listener, JoinHandle<()>)>,
+    state: Arc<State>,
+    listeners: Vec<(Listener, JoinHandle<()>)>,
 }
 
-struct Doing {
+struct State {
     export: Arc<Export>,
-    serving: Serving,
-    greeting: AtomicUsize,
-    connections: usize,
+    backend: Backend,
+    /// Number of connections in their handshake.
+    handshakes: AtomicUsize,
+    connections_max: usize,
     stopping: AtomicBool,
 }
 
-enum Serving {
+enum Backend {
     Pool(Pool),
     Rings(Rings),
 }
 
 impl Server {
-    /// Serves `export` to who connects to one of these.
+    /// Starts to serve `export` on `listeners`.
     pub fn start(export: Export, listeners: Vec<Listener>, config: Config) -> io::Result<Self> {
         let export = Arc::new(export);
-        let serving = match config.mode {
-            Mode::Threads(threads) => Serving::Pool(Pool::start(Arc::clone(&export), threads)?),
-            Mode::Rings(rings) => Serving::Rings(Rings::start(&export, rings)?),
+        let backend = match config.mode {
+            Mode::Threads(threads) => Backend::Pool(Pool::start(Arc::clone(&export), threads)?),
+            Mode::Rings(rings) => Backend::Rings(Rings::start(&export, rings)?),
         };
-        let doing = Arc::new(Doing {
+        let state = Arc::new(State {
             export,
-            serving,
-            greeting: AtomicUsize::new(0),
-            connections: config.connections,
+            backend,
+            handshakes: AtomicUsize::new(0),
+            connections_max: config.connections,
             stopping: AtomicBool::new(false),
         });
-        let mut server = Self { doing, accepting: Vec::new() };
+        let mut server = Self { state, listeners: Vec::new() };
         for listener in listeners {
-            let (accepts, doing) = (listener.again()?, Arc::clone(&server.doing));
+            let (accepts, state) = (listener.try_clone()?, Arc::clone(&server.state));
             let thread = std::thread::Builder::new().name("nbd-accept".to_owned());
-            server.accepting.push((listener, thread.spawn(move || doing.accept(&accepts))?));
+            server.listeners.push((listener, thread.spawn(move || state.accept(&accepts))?));
         }
         Ok(server)
     }
 
-    /// Takes nothing more, lets what is under way end, and ends.
+    /// Stops accepting connections and reading requests, and waits up to 5 s for requests in flight.
     pub fn stop(self) {
-        let doing = &self.doing;
-        doing.stopping.store(true, Ordering::SeqCst);
-        for (listener, thread) in self.accepting {
-            listener.shut();
-            // It panicked if this fails, and has said so.
+        let state = &self.state;
+        state.stopping.store(true, Ordering::SeqCst);
+        for (listener, thread) in self.listeners {
+            listener.shutdown();
+            // An error is a panic, which the thread has reported.
             let _ = thread.join();
         }
-        let end = Instant::now() + ENDING_MAX;
-        while doing.serving.connections() + doing.greeting.load(Ordering::SeqCst) > 0 && Instant::now() < end
+        let end = Instant::now() + DRAIN_MAX;
+        while state.backend.connections() + state.handshakes.load(Ordering::SeqCst) > 0
+            && Instant::now() < end
         {
-            doing.serving.stop_reading();
+            state.backend.stop_reading();
             std::thread::sleep(Duration::from_millis(5));
         }
-        doing.serving.stop();
+        state.backend.stop();
     }
 }
 
-impl Doing {
+impl State {
     fn accept(self: &Arc<Self>, listener: &Listener) {
         while !self.stopping.load(Ordering::SeqCst) {
             match listener.accept() {
-                Ok(socket) => self.take(socket),
-                // Out of descriptors, perhaps: others end.
+                Ok(socket) => self.spawn_handshake(socket),
+                // The process may be out of descriptors: other connections may close meanwhile.
                 Err(_) => std::thread::sleep(Duration::from_millis(10)),
             }
         }
     }
 
-    /// Greets it in a thread of its own.
-    fn take(self: &Arc<Self>, socket: Socket) {
-        let others = self.greeting.fetch_add(1, Ordering::SeqCst) + self.serving.connections();
-        let doing = Arc::clone(self);
-        let leave = move || doing.greeting.fetch_sub(1, Ordering::SeqCst);
-        if others >= self.connections || self.stopping.load(Ordering::SeqCst) {
-            leave();
+    /// Runs the handshake in its own thread.
+    fn spawn_handshake(self: &Arc<Self>, socket: Socket) {
+        let others = self.handshakes.fetch_add(1, Ordering::SeqCst) + self.backend.connections();
+        let state = Arc::clone(self);
+        let finish = move || state.handshakes.fetch_sub(1, Ordering::SeqCst);
+        if others >= self.connections_max || self.stopping.load(Ordering::SeqCst) {
+            finish();
             return;
         }
-        let doing = Arc::clone(self);
-        let greet = move || {
-            if let Ok(Some(accepted)) = greeted(socket, &doing.export) {
-                // What fails here is descriptors or memory: the client hears of it by the socket's end.
-                let _ = match &doing.serving {
-                    Serving::Pool(pool) => pool.serve(accepted),
-                    Serving::Rings(rings) => rings.serve(accepted),
+        let state = Arc::clone(self);
+        let run = move || {
+            if let Ok(Some(accepted)) = run_handshake(socket, &state.export) {
+                // An error means that descriptors or memory are exhausted. The socket is closed,
+                // which the client sees.
+                let _ = match &state.backend {
+                    Backend::Pool(pool) => pool.serve(accepted),
+                    Backend::Rings(rings) => rings.serve(accepted),
                 };
             }
-            drop(doing);
-            leave();
+            drop(state);
+            finish();
         };
-        let spawned = std::thread::Builder::new().name("nbd-greet".to_owned()).spawn(greet);
+        let spawned = std::thread::Builder::new().name("nbd-handshake".to_owned()).spawn(run);
         if spawned.is_err() {
-            self.greeting.fetch_sub(1, Ordering::SeqCst);
+            self.handshakes.fetch_sub(1, Ordering::SeqCst);
         }
     }
 }
 
-/// None: it left, or made no sense.
-fn greeted(socket: Socket, export: &Export) -> io::Result<Option<Accepted>> {
-    socket.prepare()?;
-    // Before it can leave: a peer that is gone has no name.
-    let name = peer::name(&socket).ok();
-    let mut stream = Hurried { socket: &socket, until: Instant::now() + GREETING_MAX, read: 0 };
-    let Ok(Some(session)) = handshake::greet(&mut stream, export.offer()) else { return Ok(None) };
-    let read = stream.read;
-    socket.set_patience(None)?;
-    Ok(Some(Accepted { socket, session, name, read }))
+/// Runs the handshake with one client. Returns none if the client aborted it or violated the
+/// protocol.
+fn run_handshake(socket: Socket, export: &Export) -> io::Result<Option<AcceptedConnection>> {
+    socket.set_nodelay()?;
+    // Computed before the handshake: a peer that has closed its socket has no inode.
+    let name = connection_name::of_server_socket(&socket).ok();
+    let mut stream = DeadlineStream { socket: &socket, deadline: Instant::now() + HANDSHAKE_MAX, read: 0 };
+    let Ok(Some(session)) = handshake::negotiate(&mut stream, export.info()) else { return Ok(None) };
+    let stream_offset = stream.read;
+    socket.set_timeout(None)?;
+    Ok(Some(AcceptedConnection { socket, session, name, stream_offset }))
 }
 
-/// A socket that blocks until a moment, however often it is read; and how much was.
-struct Hurried<'a> {
+/// Blocking stream with one deadline for all its reads and writes. It counts the bytes read.
+struct DeadlineStream<'a> {
     socket: &'a Socket,
-    until: Instant,
+    deadline: Instant,
     read: u64,
 }
 
-impl Hurried<'_> {
-    fn hurry(&self) -> io::Result<&Socket> {
-        let left = self.until.saturating_duration_since(Instant::now());
+impl DeadlineStream<'_> {
+    /// Returns the socket with a timeout of the remaining time.
+    fn before_deadline(&self) -> io::Result<&Socket> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        self.socket.set_patience(Some(left))?;
+        self.socket.set_timeout(Some(left))?;
         Ok(self.socket)
     }
 }
 
-impl Read for Hurried<'_> {
+impl Read for DeadlineStream<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.hurry()?.read(buffer)?;
+        let read = self.before_deadline()?.read(buffer)?;
         self.read += read as u64;
         Ok(read)
     }
 }
 
-impl Write for Hurried<'_> {
+impl Write for DeadlineStream<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.hurry()?.write(bytes)
+        self.before_deadline()?.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -205,7 +202,7 @@ impl Write for Hurried<'_> {
     }
 }
 
-impl Serving {
+impl Backend {
     fn connections(&self) -> usize {
         match self {
             Self::Pool(pool) => pool.connections(),
@@ -228,10 +225,10 @@ impl Serving {
     }
 }
 
-/// What a listener is told to listen on.
+/// Address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A path; what lies there is replaced if it is a socket that nobody listens on.
+    /// Path of a Unix socket. A socket file without a listener is replaced.
     Unix(PathBuf),
     /// `host:port`
     Tcp(String),

@@ -1,4 +1,4 @@
-//! A client's socket: Unix or TCP, alike from here on.
+//! Client sockets: one type for Unix and TCP streams.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// A connected one.
+/// Connected stream socket.
 #[derive(Debug)]
 pub enum Socket {
     /// `AF_UNIX`
@@ -15,7 +15,7 @@ pub enum Socket {
     Tcp(TcpStream),
 }
 
-/// The same call of whichever it is.
+/// Evaluates the same call on the stream of either variant.
 macro_rules! either {
     ($socket:expr, $stream:ident => $call:expr) => {
         match $socket {
@@ -26,8 +26,9 @@ macro_rules! either {
 }
 
 impl Socket {
-    /// A reply is sent when it is whole: waiting for more of it would only be waiting.
-    pub(crate) fn prepare(&self) -> io::Result<()> {
+    /// Disables Nagle's algorithm: each reply is complete when it is written, so a delay gains
+    /// nothing.
+    pub(crate) fn set_nodelay(&self) -> io::Result<()> {
         match self {
             Socket::Tcp(stream) => stream.set_nodelay(true),
             Socket::Unix(_) => Ok(()),
@@ -38,15 +39,15 @@ impl Socket {
         either!(self, stream => stream.set_nonblocking(on))
     }
 
-    /// How long a read or write may block.
-    pub(crate) fn set_patience(&self, limit: Option<Duration>) -> io::Result<()> {
-        either!(self, stream => stream.set_read_timeout(limit))?;
-        either!(self, stream => stream.set_write_timeout(limit))
+    /// Sets the time that one read or write may block; none for no limit.
+    pub(crate) fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        either!(self, stream => stream.set_read_timeout(timeout))?;
+        either!(self, stream => stream.set_write_timeout(timeout))
     }
 
-    /// Both ends hear of it at once; the descriptor stays.
-    pub(crate) fn shut(&self, how: Shutdown) {
-        // It may be shut already.
+    /// Shuts the connection down for both ends. The descriptor stays open.
+    pub(crate) fn shutdown(&self, how: Shutdown) {
+        // The call fails if the connection is shut down already.
         let _ = either!(self, stream => stream.shutdown(how));
     }
 }

@@ -1,10 +1,10 @@
-//! Real clients: libnbd's programs, QEMU's, fio. What they read is what they wrote, what they are told is what is so, and
-//! what they count is what was done.
+//! Real clients: the programs of libnbd and QEMU, and fio. They read what they wrote, the export's
+//! description is correct, and their counts equal the server's system calls.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it measured"
 )]
 
 mod support;
@@ -14,24 +14,24 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use support::{MODES, Running, are_here, capture, fill, fio, pattern};
+use support::{MODES, RunningServer, are_installed, capture, fill, fio, pattern};
 
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn nbdinfo_says_what_is_offered() {
-    if !are_here(&["nbdinfo"]) {
+fn nbdinfo_prints_the_export() {
+    if !are_installed(&["nbdinfo"]) {
         return;
     }
     for (mode, options) in MODES.iter().zip([&["--name", "disk"][..], &["--name", "disk", "--read-only"]]) {
-        let server = Running::start(mode, 3 * MIB + 5, options);
+        let server = RunningServer::start(mode, 3 * MIB + 5, options);
         let read_only = options.contains(&"--read-only");
         for uri in &server.uris {
-            let told: Value =
+            let info: Value =
                 serde_json::from_str(&capture(Command::new("nbdinfo").args(["--json", uri]))).unwrap();
-            assert_eq!(told["protocol"], "newstyle-fixed");
-            assert_eq!(told["structured"], true);
-            let export = &told["exports"][0];
+            assert_eq!(info["protocol"], "newstyle-fixed");
+            assert_eq!(info["structured"], true);
+            let export = &info["exports"][0];
             assert_eq!(export["export-size"], 3 * MIB + 5);
             assert_eq!(export["contexts"], serde_json::json!(["base:allocation"]));
             for can in ["can_cache", "can_df", "can_flush", "can_fua", "can_multi_conn"] {
@@ -55,15 +55,15 @@ fn nbdinfo_says_what_is_offered() {
 
 #[test]
 fn copies_are_equal_and_holes_stay_holes() {
-    if !are_here(&["nbdcopy", "nbdinfo", "cmp"]) {
+    if !are_installed(&["nbdcopy", "nbdinfo", "cmp"]) {
         return;
     }
     for mode in MODES {
-        let server = Running::start(mode, 64 * MIB, &[]);
+        let server = RunningServer::start(mode, 64 * MIB, &[]);
         let source = server.path("source");
         fs::File::create(&source).unwrap().set_len(64 * MIB).unwrap();
-        for piece in [0, 5, 6, 40, 63] {
-            fill(&source, piece * MIB, MIB as usize);
+        for block in [0, 5, 6, 40, 63] {
+            fill(&source, block * MIB, MIB as usize);
         }
         let copy = server.path("copy");
         let path = |path: &std::path::Path| path.to_str().unwrap().to_owned();
@@ -74,9 +74,9 @@ fn copies_are_equal_and_holes_stay_holes() {
         }
         let map = capture(Command::new("nbdinfo").args(["--map", "--json", server.uri()]));
         let map: Vec<Value> = serde_json::from_str(&map).unwrap();
-        let seen: Vec<(u64, u64, u64)> = map.iter().map(numbers).collect();
+        let extents: Vec<(u64, u64, u64)> = map.iter().map(numbers).collect();
         let expected = [(0, 1, 0), (1, 4, 3), (5, 2, 0), (7, 33, 3), (40, 1, 0), (41, 22, 3), (63, 1, 0)];
-        assert_eq!(seen, expected.map(|(at, length, kind)| (at * MIB, length * MIB, kind)));
+        assert_eq!(extents, expected.map(|(at, length, kind)| (at * MIB, length * MIB, kind)));
         server.stop();
     }
 }
@@ -87,12 +87,12 @@ fn numbers(extent: &Value) -> (u64, u64, u64) {
 }
 
 #[test]
-fn qemu_reads_what_it_wrote_zeroed_and_discarded() {
-    if !are_here(&["qemu-img", "qemu-io"]) {
+fn qemu_reads_what_it_wrote_and_zeroes_where_it_zeroed_or_discarded() {
+    if !are_installed(&["qemu-img", "qemu-io"]) {
         return;
     }
     for mode in MODES {
-        let server = Running::start(mode, 64 * MIB, &[]);
+        let server = RunningServer::start(mode, 64 * MIB, &[]);
         let source = server.path("source");
         fs::write(&source, pattern(0, 8 * MIB as usize)).unwrap();
         let source = source.to_str().unwrap();
@@ -114,19 +114,19 @@ fn qemu_reads_what_it_wrote_zeroed_and_discarded() {
         for command in [&all[..], &zeroes, &rest].concat() {
             io.args(["-c", command]);
         }
-        let said = capture(&mut io);
-        assert!(!said.contains("failed") && !said.contains("rror"), "{said}");
-        // The same by the file itself.
-        let now = fs::read(&server.file).unwrap();
-        assert_eq!(now[..8 * MIB as usize], pattern(0, 8 * MIB as usize));
-        let is = |from: u64, length: u64, byte: u8| {
+        let output = capture(&mut io);
+        assert!(!output.contains("failed") && !output.contains("rror"), "{output}");
+        // The same content, read from the file itself.
+        let content = fs::read(&server.file).unwrap();
+        assert_eq!(content[..8 * MIB as usize], pattern(0, 8 * MIB as usize));
+        let assert_filled = |from: u64, length: u64, byte: u8| {
             let range = from as usize..(from + length) as usize;
-            assert!(now[range].iter().all(|is| *is == byte), "{from} {length} {byte}");
+            assert!(content[range].iter().all(|other| *other == byte), "{from} {length} {byte}");
         };
-        is(10 * MIB, 4_096, 0);
-        is(10 * MIB + 4_096, 508 << 10, 0x5a);
-        is(10_752 << 10, 8_192, 0);
-        is(11 * MIB + 4_096, 60 << 10, 0x5b);
+        assert_filled(10 * MIB, 4_096, 0);
+        assert_filled(10 * MIB + 4_096, 508 << 10, 0x5a);
+        assert_filled(10_752 << 10, 8_192, 0);
+        assert_filled(11 * MIB + 4_096, 60 << 10, 0x5b);
         let map = |what: &str| {
             let map = capture(Command::new("qemu-img").args(["map", "-f", "raw", "--output=json", what]));
             let map: Vec<Value> = serde_json::from_str(&map).unwrap();
@@ -141,12 +141,12 @@ fn qemu_reads_what_it_wrote_zeroed_and_discarded() {
 }
 
 #[test]
-fn fio_verifies_what_it_wrote_by_four_connections() {
-    if !are_here(&["fio"]) {
+fn fio_verifies_its_writes_on_four_connections() {
+    if !are_installed(&["fio"]) {
         return;
     }
     for mode in MODES {
-        let server = Running::start(mode, 64 * MIB, &[]);
+        let server = RunningServer::start(mode, 64 * MIB, &[]);
         for (uri, sizes) in server.uris.iter().zip(["4k-4k", "512-128k"]) {
             let (uri, sizes) = (format!("--uri={uri}"), format!("--bsrange={sizes}"));
             let parts =
@@ -165,30 +165,31 @@ fn fio_verifies_what_it_wrote_by_four_connections() {
     }
 }
 
-/// What strace counted of these calls of the server, below which it runs until it is stopped.
+/// Compares fio's counts with the system calls that strace records. The server is a child of
+/// strace.
 #[test]
-fn the_server_does_as_many_calls_as_fio_counts_operations() {
-    if !are_here(&["fio", "strace"]) {
+fn the_server_makes_one_system_call_for_each_operation_of_fio() {
+    if !are_installed(&["fio", "strace"]) {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("calls");
-    // Descriptors are shown with their files: a read of a socket is no read of the disk.
+    // `-y` prints a descriptor's file, which distinguishes reads of the file from those of sockets.
     let traced =
         ["-f", "-qq", "-y", "-e", "trace=pread64,pwrite64,pwritev2,fdatasync", "-o", log.to_str().unwrap()];
-    let above = [&["strace"], &traced[..]].concat();
-    let mut server = Running::start_under(&above, MODES[0], 16 * MIB, &[]);
+    let wrapper = [&["strace"], &traced[..]].concat();
+    let mut server = RunningServer::start_under(&wrapper, MODES[0], 16 * MIB, &[]);
     let uri = format!("--uri={}", server.uri());
     let load =
         ["--rw=randrw", "--bs=4k", "--size=16m", "--io_size=2m", "--iodepth=16", "--numjobs=4", "--fsync=32"];
     let [read, written, synced] = fio(&[&[&*uri], &load[..]].concat());
-    // strace itself is told to end by its child's end.
+    // strace ends when its child ends.
     let child = fs::read_to_string(format!("/proc/{0}/task/{0}/children", server.pid())).unwrap();
     capture(Command::new("kill").arg(child.trim()));
     server.wait();
     let calls = fs::read_to_string(&log).unwrap();
     let file = server.file.to_str().unwrap();
-    // A call that others interrupted in the log is two lines, and only the first one names the file.
+    // A call that is interrupted in the log has two lines, of which only the first has the file.
     let count = |call: &str| {
         calls.lines().filter(|line| line.contains(&format!(" {call}(")) && line.contains(file)).count() as u64
     };

@@ -1,9 +1,9 @@
-//! A block device is served as a file is: a loop device, whose file says what reached it. Needs root.
+//! A served block device: a loop device, whose backing file shows what was written. Needs root.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it measured"
 )]
 
 mod support;
@@ -12,23 +12,23 @@ use std::fs::{self, File};
 use std::process::Command;
 
 use support::client::{self, Client};
-use support::{MODES, Running, are_here, capture, fill, pattern};
+use support::{MODES, RunningServer, are_installed, capture, fill, pattern};
 
 const SIZE: u64 = 1 << 20;
 const NOTSUP: u32 = 95;
 
-/// Gone when dropped.
-struct Loop(String);
+/// Loop device, detached on drop.
+struct LoopDevice(String);
 
-impl Drop for Loop {
+impl Drop for LoopDevice {
     fn drop(&mut self) {
         let _ = Command::new("losetup").args(["--detach", &self.0]).status();
     }
 }
 
 #[test]
-fn a_block_device_has_its_size_and_zeroes_what_is_not_whole_blocks_too() {
-    if !are_here(&["losetup"]) {
+fn a_block_device_has_its_size_and_accepts_zeroes_of_partial_blocks() {
+    if !are_installed(&["losetup"]) {
         return;
     }
     for mode in MODES {
@@ -41,23 +41,23 @@ fn a_block_device_has_its_size_and_zeroes_what_is_not_whole_blocks_too() {
             println!("skipped: {}", String::from_utf8_lossy(&made.stderr));
             return;
         }
-        let device = Loop(String::from_utf8(made.stdout).unwrap().trim().to_owned());
-        let server = Running::serve(device.0.as_ref(), mode);
+        let device = LoopDevice(String::from_utf8(made.stdout).unwrap().trim().to_owned());
+        let server = RunningServer::serve(device.0.as_ref(), mode);
         let mut client = Client::ready(&server.socket(), true);
-        let whole = client.ask(client::READ, 0, 0, SIZE as u32);
+        let whole = client.round_trip(client::READ, 0, 0, SIZE as u32);
         assert_eq!((whole.error, whole.data), (0, pattern(0, SIZE as usize)));
-        assert_eq!(client.ask(client::READ, 0, SIZE - 1, 2).error, 22);
-        // Blocks of 512: the first and the last byte of this are in blocks of others.
-        assert_eq!(client.ask(client::WRITE_ZEROES, 1, 511, 1_026).error, 0);
-        assert_eq!(client.ask(client::WRITE_ZEROES, 1 << 4, 4_097, 5).error, NOTSUP);
-        assert_eq!(client.ask(client::WRITE_ZEROES, 1 | 1 << 4, 8_192, 8_192).error, 0);
-        assert_eq!(client.ask(client::TRIM, 0, 20_001, 3).error, 0);
+        assert_eq!(client.round_trip(client::READ, 0, SIZE - 1, 2).error, 22);
+        // The blocks have 512 bytes: this range begins and ends inside a block.
+        assert_eq!(client.round_trip(client::WRITE_ZEROES, 1, 511, 1_026).error, 0);
+        assert_eq!(client.round_trip(client::WRITE_ZEROES, 1 << 4, 4_097, 5).error, NOTSUP);
+        assert_eq!(client.round_trip(client::WRITE_ZEROES, 1 | 1 << 4, 8_192, 8_192).error, 0);
+        assert_eq!(client.round_trip(client::TRIM, 0, 20_001, 3).error, 0);
         client.request(client::WRITE, 1, 1, 100_001, 3);
-        client.say(b"abc");
+        client.send(b"abc");
         assert_eq!(client.reply(0).error, 0);
-        assert_eq!(client.ask(client::FLUSH, 0, 0, 0).error, 0);
-        // One extent of data: a block device tells of no holes.
-        let status = client.ask(client::BLOCK_STATUS, 0, 0, SIZE as u32).data;
+        assert_eq!(client.round_trip(client::FLUSH, 0, 0, 0).error, 0);
+        // One extent of data: a block device reports no holes.
+        let status = client.round_trip(client::BLOCK_STATUS, 0, 0, SIZE as u32).data;
         assert_eq!(status, [[0, 0, 0, 1], (SIZE as u32).to_be_bytes(), [0; 4]].concat());
         drop(client);
         server.stop();

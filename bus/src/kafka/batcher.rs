@@ -47,7 +47,7 @@ impl Default for BatcherConfig {
     }
 }
 
-/// An encoded record.
+/// Encoded record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Encoded batch.
@@ -68,16 +68,8 @@ pub struct BatchedRecords {
 /// Copies a batch without its events.
 fn without_events(batch: &EventBatch) -> EventBatch {
     let EventBatch { source, sequence, anchor, watermark, .. } = *batch;
-    let accounts = batch.stats.clone();
-    EventBatch {
-        source,
-        sequence,
-        anchor,
-        watermark,
-        events: Vec::new(),
-        stats: accounts,
-        crashed_runs: Vec::new(),
-    }
+    let stats = batch.stats.clone();
+    EventBatch { source, sequence, anchor, watermark, events: Vec::new(), stats, crashed_runs: Vec::new() }
 }
 
 /// Batcher of one source.
@@ -107,11 +99,12 @@ impl EventBatcher {
         self.newest = batch.events.last().map_or(self.newest, |event| event.time().max(self.newest));
         match &mut self.pending {
             None => self.pending = Some(batch),
-            Some(held) => {
-                held.events.extend(batch.events);
-                held.crashed_runs.extend(batch.crashed_runs);
+            Some(pending) => {
+                pending.events.extend(batch.events);
+                pending.crashed_runs.extend(batch.crashed_runs);
                 // The later batch replaces the header: totals, watermark, newest anchor.
-                (held.anchor, held.watermark, held.stats) = (batch.anchor, batch.watermark, batch.stats);
+                (pending.anchor, pending.watermark, pending.stats) =
+                    (batch.anchor, batch.watermark, batch.stats);
             }
         }
         self.due(now)
@@ -119,8 +112,8 @@ impl EventBatcher {
 
     /// Returns the records due at `now`.
     pub fn due(&mut self, now: Instant) -> BatchedRecords {
-        let full = |held: &EventBatch| held.events.len() >= self.config.events_max;
-        if !self.pending.as_ref().is_some_and(|held| full(held) || self.due_in(now).is_zero()) {
+        let full = |pending: &EventBatch| pending.events.len() >= self.config.events_max;
+        if !self.pending.as_ref().is_some_and(|pending| full(pending) || self.due_in(now).is_zero()) {
             return BatchedRecords::default();
         }
         self.last = Some(now);
@@ -129,52 +122,52 @@ impl EventBatcher {
 
     /// Returns the time until a record is due.
     pub fn due_in(&self, now: Instant) -> Duration {
-        let Some(held) = &self.pending else { return self.config.age_max };
+        let Some(pending) = &self.pending else { return self.config.age_max };
         let settled = self.newest.0.saturating_add(SETTLE.0) <= self.watermark.0;
-        let only_alive = settled && held.events.is_empty() && held.crashed_runs.is_empty();
-        let pace = if only_alive { self.config.idle_max } else { self.config.age_max };
+        let idle = settled && pending.events.is_empty() && pending.crashed_runs.is_empty();
+        let pace = if idle { self.config.idle_max } else { self.config.age_max };
         let since = self.last.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
         pace.saturating_sub(since)
     }
 
     /// Returns the pending events as records, due or not.
     pub fn take(&mut self) -> BatchedRecords {
-        let mut gathered = BatchedRecords::default();
+        let mut batched = BatchedRecords::default();
         if let Some(batch) = self.pending.take() {
             self.watermark = batch.watermark;
-            self.encode_or_split(batch, &mut gathered);
+            self.encode_or_split(batch, &mut batched);
         }
-        gathered
+        batched
     }
 
     /// Encodes one record, or splits the batch in halves until each fits.
-    fn encode_or_split(&mut self, batch: EventBatch, gathered: &mut BatchedRecords) {
+    fn encode_or_split(&mut self, batch: EventBatch, batched: &mut BatchedRecords) {
         if batch.events.len() > self.config.events_max {
-            return self.split(batch, gathered);
+            return self.split(batch, batched);
         }
         let batch = EventBatch { sequence: self.sequence, ..batch };
         let bytes = v1::encode(&batch);
         match batch.events.len() {
             _ if bytes.len() <= self.config.bytes_max => {
                 self.sequence += 1;
-                gathered.records.push(Record { bytes, events: batch.events.len() as u64 });
+                batched.records.push(Record { bytes, events: batch.events.len() as u64 });
             }
-            0 | 1 => gathered.oversize += batch.events.len() as u64,
-            _ => self.split(batch, gathered),
+            0 | 1 => batched.oversize += batch.events.len() as u64,
+            _ => self.split(batch, batched),
         }
     }
 
-    fn split(&mut self, mut batch: EventBatch, gathered: &mut BatchedRecords) {
+    fn split(&mut self, mut batch: EventBatch, batched: &mut BatchedRecords) {
         let second = batch.events.split_off(batch.events.len() / 2);
         // The watermark of the first half is the second half's first event.
         let until = second.first().map_or(batch.watermark, |event| event.time().min(batch.watermark));
         let rest = EventBatch { events: second, ..without_events(&batch) };
         batch.watermark = until;
-        self.encode_or_split(batch, gathered);
-        self.encode_or_split(rest, gathered);
+        self.encode_or_split(batch, batched);
+        self.encode_or_split(rest, batched);
     }
 }
 
 #[cfg(test)]
-#[path = "gather_tests.rs"]
+#[path = "batcher_tests.rs"]
 mod tests;

@@ -1,4 +1,7 @@
-//! What the topics hold: which record is in which topic, and how its parts are numbered.
+//! Codecs of the topics.
+//!
+//! *In*: a record's bytes. *Out*: the decoded record, and the sequence numbers of its parts.
+//! *Invariant*: for one incarnation, each stage and partition has a different origin id.
 
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::fragment::{FragmentBatch, FragmentOrigin, Stage};
@@ -18,7 +21,7 @@ pub struct Numbers {
     pub count: u64,
 }
 
-/// A topic of records with numbered parts.
+/// Topic of records with numbered parts.
 pub trait Codec {
     /// Type of a decoded record.
     type Record;
@@ -53,7 +56,7 @@ impl Codec for Events {
     fn skip(_: &mut EventBatch, _: u64) {}
 }
 
-macro_rules! pieces {
+macro_rules! fragment_topic {
     ($(#[$doc:meta])* $topic:ident, $name:ident) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug)]
@@ -80,11 +83,11 @@ macro_rules! pieces {
     };
 }
 
-pieces! {
+fragment_topic! {
     /// Topic of spans.
     Spans, SPANS
 }
-pieces! {
+fragment_topic! {
     /// Topic of traces.
     Traces, TRACES
 }
@@ -96,8 +99,8 @@ fn origin(from: &FragmentOrigin) -> u64 {
         Stage::Assemble => 1,
         Stage::Link => 2,
     };
-    let place = u64::from(from.partition) << 2 | stage;
-    from.incarnation.0 ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    let stream = u64::from(from.partition) << 2 | stage;
+    from.incarnation.0 ^ stream.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 #[cfg(test)]
@@ -107,7 +110,7 @@ mod tests {
     use blkkin_wire::ids::TraceId;
 
     #[test]
-    fn origins_differ_by_each_of_their_parts() {
+    fn origins_differ_in_stage_partition_and_incarnation() {
         let from = FragmentOrigin { stage: Stage::Join, partition: 3, incarnation: Incarnation(99) };
         for other in [
             FragmentOrigin { stage: Stage::Assemble, ..from },
@@ -119,8 +122,8 @@ mod tests {
     }
 
     #[test]
-    fn pieces_that_were_seen_are_taken_away_and_the_rest_keeps_its_numbers() {
-        let piece = |n| TraceFragment {
+    fn skipped_fragments_are_removed_and_the_rest_keeps_its_numbers() {
+        let fragment = |n| TraceFragment {
             trace: TraceId(n),
             spans: Vec::new(),
             kind: FragmentKind::First,
@@ -130,7 +133,8 @@ mod tests {
             remote_link: Default::default(),
         };
         let from = FragmentOrigin { stage: Stage::Assemble, partition: 0, incarnation: Incarnation(1) };
-        let mut batch = FragmentBatch { origin: from, first: 10, fragments: (10..15).map(piece).collect() };
+        let mut batch =
+            FragmentBatch { origin: from, first: 10, fragments: (10..15).map(fragment).collect() };
         Traces::skip(&mut batch, 3);
         assert_eq!((batch.first, batch.fragments.len(), batch.fragments[0].trace), (13, 2, TraceId(13)));
         Traces::skip(&mut batch, 9);

@@ -4,7 +4,7 @@
 //! callbacks and log lines. Those name an unknown host, an untrusted certificate or a wrong
 //! password, where the call itself returns `Broker transport failure` for all of them. *Invariant*:
 //! a refusal by the broker (password, certificate) is returned at once. For any other error the
-//! call retries until [`FIRST_ANSWER`], since a broker may be starting.
+//! call retries until [`FIRST_REPLY_TIMEOUT`], since a broker may be starting.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError as Driver, RDKafkaErrorCode as Code};
 
-use super::settings::{FIRST_ANSWER, Group};
+use super::settings::{FIRST_REPLY_TIMEOUT, Group};
 use super::{KafkaError, Settings};
 
 /// Pause between two checks of the captured log.
@@ -41,14 +41,16 @@ impl Settings {
             TopicLookup::Partitions(partitions) => Ok(partitions),
             TopicLookup::Missing => Err(KafkaError {
                 what: format!("the topic {topic} cannot be used"),
-                why: format!("the cluster at {brokers} has none, and makes none by itself"),
+                why: format!(
+                    "it does not exist in the cluster at {brokers}, and the cluster creates no topics automatically"
+                ),
                 remedy: format!(
                     "create it: kafka-topics.sh --bootstrap-server {brokers} --create --topic {topic} --partitions 12"
                 ),
             }),
             TopicLookup::Denied => Err(KafkaError {
                 what: format!("the topic {topic} cannot be used"),
-                why: format!("the cluster at {brokers} does not let this user look at it"),
+                why: format!("the cluster at {brokers} does not allow this user to describe it"),
                 ..KafkaError::with_code(self, "", Some(Code::TopicAuthorizationFailed), String::new())
             }),
         }
@@ -58,12 +60,12 @@ impl Settings {
         let log = LogCapture::default();
         let mut config = self.client();
         config.set_log_level(RDKafkaLogLevel::Info);
-        let asking: BaseConsumer<LogCapture> = config
+        let client: BaseConsumer<LogCapture> = config
             .create_with_context(log.clone())
-            .map_err(|error| KafkaError::of(self, "set up", &error))?;
-        let begun = Instant::now();
+            .map_err(|error| KafkaError::of(self, "create a client of", &error))?;
+        let start = Instant::now();
         loop {
-            let error = match asking.fetch_metadata(Some(topic), LOG_POLL) {
+            let error = match client.fetch_metadata(Some(topic), LOG_POLL) {
                 Ok(metadata) => {
                     let found = metadata.topics().first();
                     return Ok(
@@ -77,14 +79,14 @@ impl Settings {
                 Err(error) => error,
             };
             // librdkafka runs its callbacks inside poll only.
-            while asking.poll(Duration::ZERO).is_some() {}
+            while client.poll(Duration::ZERO).is_some() {}
             let state = log.lock();
-            let patience = match (state.is_broker_reply(), state.all_down) {
+            let timeout = match (state.is_broker_reply(), state.all_down) {
                 (true, _) => Duration::ZERO,
                 (false, true) => REFUSED_TIMEOUT,
-                (false, false) => FIRST_ANSWER,
+                (false, false) => FIRST_REPLY_TIMEOUT,
             };
-            if begun.elapsed() >= patience {
+            if start.elapsed() >= timeout {
                 return Err(state.error(self, &error));
             }
         }
@@ -92,7 +94,7 @@ impl Settings {
 
     /// Checks whether librdkafka accepts these settings, without connecting.
     pub fn check(&self) -> Result<(), KafkaError> {
-        let fail = |error| KafkaError::of(self, "set up", &error);
+        let fail = |error| KafkaError::of(self, "create a client of", &error);
         let group = Group { name: "blkkin".to_owned(), member: None };
         let consumer: Result<BaseConsumer, _> = self.consumer(&group).create();
         let producer: Result<rdkafka::producer::BaseProducer, _> = self.producer().create();
@@ -161,21 +163,22 @@ impl ConnectionLog {
 
     fn error(&self, settings: &Settings, error: &Driver) -> KafkaError {
         self.failure(settings).unwrap_or_else(|| {
-            let why = format!("no answer within {} s ({error})", FIRST_ANSWER.as_secs());
+            let why = format!("no answer within {} s ({error})", FIRST_REPLY_TIMEOUT.as_secs());
             KafkaError::with_code(settings, "reach", None, why)
         })
     }
 
     fn failure(&self, settings: &Settings) -> Option<KafkaError> {
         let (code, why) = self.failure.as_ref()?;
-        // A listener without TLS hangs up in the middle of the handshake, or answers with what is none: the same mistake.
+        // A listener without TLS closes the connection during the handshake, or replies with bytes
+        // that are no handshake. Both have the same cause.
         if why.contains("SSL connection closed") {
             return Some(KafkaError::with_code(settings, "reach", Some(Code::SSL), why.clone()));
         }
         // A listener with TLS or SASL closes a plain connection at the first bytes.
-        let hung_up = ["Disconnected", "Broken pipe", "reset by peer"].iter().any(|word| why.contains(word));
-        let hint = if hung_up && !why.contains("listener?") {
-            ": does this listener speak TLS or SASL, and security.protocol say so?"
+        let closed = ["Disconnected", "Broken pipe", "reset by peer"].iter().any(|word| why.contains(word));
+        let hint = if closed && !why.contains("listener?") {
+            ": does this listener require TLS or SASL, and is security.protocol set for it?"
         } else {
             ""
         };
@@ -183,7 +186,8 @@ impl ConnectionLog {
     }
 }
 
-/// `[thrd:ssl://h:1/bootstrap]: ssl://h:1/bootstrap: WHY (after 3ms in state CONNECT)`: the why, which is the same each time.
+/// Returns the reason WHY of a log line, without the parts that differ between attempts:
+/// `[thrd:ssl://h:1/bootstrap]: ssl://h:1/bootstrap: WHY (after 3ms in state CONNECT)`.
 fn reason(line: &str) -> String {
     let line =
         line.strip_prefix("[thrd:").and_then(|rest| rest.split_once("]: ")).map_or(line, |(_, rest)| rest);
@@ -196,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_is_the_same_each_time() {
+    fn a_reason_does_not_differ_between_attempts() {
         let why = "ssl://h:1/bootstrap: SSL handshake failed: no (and why)";
         let log = format!(
             "[thrd:ssl://h:1/bootstrap]: {why} (after 3ms in state CONNECT, 2 identical error(s) suppressed)"
@@ -206,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_do_not_go_together_are_refused_with_their_names() {
+    fn settings_that_exclude_each_other_are_refused_by_name() {
         let mut settings = Settings::new("127.0.0.1:1");
         settings.extra.insert("group.protocol".to_owned(), "consumer".to_owned());
         assert_eq!(settings.check(), Ok(()));

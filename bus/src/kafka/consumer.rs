@@ -72,7 +72,7 @@ pub struct RecordPosition {
 #[derive(Clone, Debug)]
 struct ProcessedOffset {
     next: i64,
-    seen: SequenceTracker,
+    sequences: SequenceTracker,
 }
 
 /// Assigned and revoked partitions.
@@ -86,17 +86,17 @@ pub type TraceConsumer = TopicConsumer<Traces>;
 /// A member of a group that reads a topic.
 pub struct TopicConsumer<C> {
     consumer: BaseConsumer<RebalanceListener>,
-    membership: RebalanceListener,
+    listener: RebalanceListener,
     /// Sequence tracker of each partition.
-    seen: HashMap<i32, SequenceTracker>,
+    sequences: HashMap<i32, SequenceTracker>,
     /// Offset of the next record to receive, by partition.
     next: HashMap<i32, i64>,
     /// Processed offsets of partitions that have received more records since.
-    done: HashMap<i32, ProcessedOffset>,
-    /// Set while [`TopicConsumer::poll_paused`] has paused the partitions.
-    held: bool,
+    processed: HashMap<i32, ProcessedOffset>,
+    /// True while [`TopicConsumer::poll_paused`] has paused the partitions.
+    paused: bool,
     /// Assigned partitions without a committed offset since the last `take_unknown`.
-    unknown: usize,
+    without_offset: usize,
     /// Number of commits that were answered by a callback.
     commits_sent: u64,
     /// Progress that is shared with the lag reader.
@@ -109,18 +109,18 @@ impl<C: Codec> TopicConsumer<C> {
     /// Joins the group.
     pub fn join(settings: &Settings, group: &Group) -> Result<TopicConsumer<C>, KafkaError> {
         let fail = |error| KafkaError::of(settings, "join a group of", &error);
-        let membership = RebalanceListener::default();
+        let listener = RebalanceListener::default();
         let consumer: BaseConsumer<RebalanceListener> =
-            settings.consumer(group).create_with_context(membership.clone()).map_err(fail)?;
+            settings.consumer(group).create_with_context(listener.clone()).map_err(fail)?;
         consumer.subscribe(&[C::TOPIC]).map_err(fail)?;
         Ok(TopicConsumer {
             consumer,
-            membership,
-            seen: HashMap::new(),
+            listener,
+            sequences: HashMap::new(),
             next: HashMap::new(),
-            done: HashMap::new(),
-            held: false,
-            unknown: 0,
+            processed: HashMap::new(),
+            paused: false,
+            without_offset: 0,
             commits_sent: 0,
             progress: Progress::default(),
             settings: settings.clone(),
@@ -128,7 +128,7 @@ impl<C: Codec> TopicConsumer<C> {
         })
     }
 
-    /// Publishes this consumer's progress there from now on.
+    /// Writes this consumer's progress to `progress` from now on.
     pub fn publish_progress(&mut self, progress: &Progress) {
         progress.clear();
         self.progress = progress.clone();
@@ -136,8 +136,8 @@ impl<C: Codec> TopicConsumer<C> {
 
     /// Waits at most `timeout` for the next record.
     pub fn next(&mut self, timeout: Duration) -> Result<Received<C::Record>, KafkaError> {
-        if std::mem::take(&mut self.held) {
-            self.committed(|consumer, assigned| consumer.resume(assigned))?;
+        if std::mem::take(&mut self.paused) {
+            self.with_assignment(|consumer, assigned| consumer.resume(assigned))?;
         }
         let polled = self.poll(timeout);
         if let Some((assigned, revoked)) = self.rebalanced()? {
@@ -153,21 +153,21 @@ impl<C: Codec> TopicConsumer<C> {
             Some(Err(error)) => return self.ignore_transient(&error).map(|()| Received::Timeout),
             Some(Ok(message)) => message,
         };
-        let place = RecordPosition { partition: message.partition(), offset: message.offset() };
-        self.next.insert(place.partition, place.offset + 1);
-        if !self.done.contains_key(&place.partition) {
-            let seen = self.seen.get(&place.partition).cloned().unwrap_or_default();
-            self.done.insert(place.partition, ProcessedOffset { next: place.offset, seen });
+        let position = RecordPosition { partition: message.partition(), offset: message.offset() };
+        self.next.insert(position.partition, position.offset + 1);
+        if !self.processed.contains_key(&position.partition) {
+            let sequences = self.sequences.get(&position.partition).cloned().unwrap_or_default();
+            self.processed.insert(position.partition, ProcessedOffset { next: position.offset, sequences });
         }
         let bytes = message.payload().unwrap_or_default();
         let mut record = match C::decode(bytes) {
             Ok(record) => record,
-            Err(malformed) => return Ok(Received::Invalid(malformed, bytes.to_vec(), place)),
+            Err(malformed) => return Ok(Received::Invalid(malformed, bytes.to_vec(), position)),
         };
-        let seen = self.seen.entry(place.partition).or_default();
-        Ok(match seen.classify(C::numbers(&record)) {
-            DuplicateState::New { duplicates: again, missing } => {
-                C::skip(&mut record, again);
+        let sequences = self.sequences.entry(position.partition).or_default();
+        Ok(match sequences.classify(C::numbers(&record)) {
+            DuplicateState::New { duplicates, missing } => {
+                C::skip(&mut record, duplicates);
                 Received::Batch(Box::new(record), missing)
             }
             DuplicateState::Duplicate => Received::Duplicate,
@@ -177,14 +177,14 @@ impl<C: Codec> TopicConsumer<C> {
     /// Stays in the group for up to `timeout` without receiving records, and returns the partitions
     /// revoked meanwhile.
     pub fn poll_paused(&mut self, timeout: Duration) -> Result<Vec<i32>, KafkaError> {
-        if !std::mem::replace(&mut self.held, true) {
-            self.committed(|consumer, assigned| consumer.pause(assigned))?;
+        if !std::mem::replace(&mut self.paused, true) {
+            self.with_assignment(|consumer, assigned| consumer.pause(assigned))?;
         }
         let polled = self.poll(timeout);
         let revoked = match self.rebalanced()? {
             None => Vec::new(),
             Some((_, revoked)) => {
-                self.committed(|consumer, assigned| consumer.pause(assigned))?;
+                self.with_assignment(|consumer, assigned| consumer.pause(assigned))?;
                 revoked
             }
         };
@@ -202,9 +202,9 @@ impl<C: Codec> TopicConsumer<C> {
     /// For a caller that drops its in-flight records after a rebalance: no other member receives
     /// those of the partitions that stay.
     pub fn refetch(&mut self) -> Result<(), KafkaError> {
-        for (partition, ProcessedOffset { next, seen }) in std::mem::take(&mut self.done) {
+        for (partition, ProcessedOffset { next, sequences }) in std::mem::take(&mut self.processed) {
             self.next.insert(partition, next);
-            self.seen.insert(partition, seen);
+            self.sequences.insert(partition, sequences);
             self.seek(partition, next)?;
         }
         Ok(())
@@ -214,20 +214,21 @@ impl<C: Codec> TopicConsumer<C> {
         self.consumer.poll(timeout).map(|polled| polled.map(|message| message.detach()))
     }
 
-    fn committed(
+    /// Calls `call` with the assigned partitions, if there are any.
+    fn with_assignment(
         &self,
-        ask: impl FnOnce(&BaseConsumer<RebalanceListener>, &TopicPartitionList) -> KafkaResult<()>,
+        call: impl FnOnce(&BaseConsumer<RebalanceListener>, &TopicPartitionList) -> KafkaResult<()>,
     ) -> Result<(), KafkaError> {
-        let done = self.consumer.assignment().and_then(|assigned| match assigned.count() {
+        let result = self.consumer.assignment().and_then(|assigned| match assigned.count() {
             0 => Ok(()),
-            _ => ask(&self.consumer, &assigned),
+            _ => call(&self.consumer, &assigned),
         });
-        done.map_err(|error| KafkaError::of(&self.settings, "wait in a group of", &error))
+        result.map_err(|error| KafkaError::of(&self.settings, "stay in a group of", &error))
     }
 
     /// Takes the assigned and revoked partitions that the callbacks have recorded.
     fn rebalanced(&mut self) -> Result<Option<Rebalanced>, KafkaError> {
-        let changes = self.membership.changes();
+        let changes = self.listener.changes();
         if changes.is_empty() {
             return Ok(None);
         }
@@ -237,9 +238,9 @@ impl<C: Codec> TopicConsumer<C> {
                 Change::Assigned(partitions) => assigned.extend(partitions),
                 Change::Revoked(partitions) => {
                     for partition in &partitions {
-                        self.seen.remove(partition);
+                        self.sequences.remove(partition);
                         self.next.remove(partition);
-                        self.done.remove(partition);
+                        self.processed.remove(partition);
                         self.progress.remove(*partition);
                     }
                     // Assigned and revoked between two polls.
@@ -264,24 +265,24 @@ impl<C: Codec> TopicConsumer<C> {
         });
         let committed = self.consumer.committed_offsets(list, REPLY_TIMEOUT);
         let committed =
-            committed.map_err(|error| KafkaError::of(&self.settings, "ask for the offsets of", &error))?;
+            committed.map_err(|error| KafkaError::of(&self.settings, "fetch offsets from", &error))?;
         for element in committed.elements() {
-            let known = element.error();
-            known.map_err(|error| KafkaError::of(&self.settings, "ask for the offsets of", &error))?;
-            self.seen.insert(element.partition(), SequenceTracker::from_metadata(element.metadata()));
-            self.done.remove(&element.partition());
+            let error = element.error();
+            error.map_err(|error| KafkaError::of(&self.settings, "fetch offsets from", &error))?;
+            self.sequences.insert(element.partition(), SequenceTracker::from_metadata(element.metadata()));
+            self.processed.remove(&element.partition());
             let next = if let Offset::Offset(next) = element.offset() { Some(next) } else { None };
             match next {
                 Some(next) => drop(self.next.insert(element.partition(), next)),
-                None => self.unknown += 1,
+                None => self.without_offset += 1,
             }
             self.progress.set(element.partition(), next);
         }
         Ok(())
     }
 
-    /// Whether another member has joined under this member's instance name. This member is then out
-    /// of the group for good; rejoining under that name would fence the other one.
+    /// Returns whether another member has joined under this member's instance name. This member is
+    /// then out of the group for good; rejoining under that name would fence the other one.
     pub fn is_fenced(&self) -> bool {
         matches!(self.consumer.client().fatal_error(), Some((RDKafkaErrorCode::FencedInstanceId, _)))
     }
@@ -290,12 +291,12 @@ impl<C: Codec> TopicConsumer<C> {
     /// the group has no offset for them. Such a group is new, or the cluster has expired its
     /// offsets (`offsets.retention.minutes`, 7 days without a member by default).
     pub fn take_unknown(&mut self) -> usize {
-        std::mem::take(&mut self.unknown)
+        std::mem::take(&mut self.without_offset)
     }
 
     fn seek(&self, partition: i32, offset: i64) -> Result<(), KafkaError> {
-        let sought = self.consumer.seek(C::TOPIC, partition, Offset::Offset(offset), REPLY_TIMEOUT);
-        sought.map_err(|error| KafkaError::of(&self.settings, "read again from", &error))
+        let result = self.consumer.seek(C::TOPIC, partition, Offset::Offset(offset), REPLY_TIMEOUT);
+        result.map_err(|error| KafkaError::of(&self.settings, "seek in", &error))
     }
 
     fn check_fatal(&self) -> Result<(), KafkaError> {
@@ -304,6 +305,6 @@ impl<C: Codec> TopicConsumer<C> {
 
     fn ignore_transient(&self, error: &rdkafka::error::KafkaError) -> Result<(), KafkaError> {
         self.check_fatal()?;
-        KafkaError::lasting(&self.settings, error).map_or(Ok(()), Err)
+        KafkaError::permanent(&self.settings, error).map_or(Ok(()), Err)
     }
 }

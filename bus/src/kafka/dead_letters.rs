@@ -56,8 +56,8 @@ impl DeadLetters {
     }
 }
 
-fn unwrap_error(not: SendError) -> KafkaError {
-    match not {
+fn unwrap_error(error: SendError) -> KafkaError {
+    match error {
         SendError::TooLong(error) | SendError::Unreachable(error) => error,
     }
 }

@@ -23,9 +23,9 @@ use std::fmt::Write as _;
 
 use super::codec::Numbers;
 
-/// Bytes of commit metadata for a partition. An origin takes up to 33 bytes: 16 for its id, 16 for
-/// its sequence, 1 separator.
-const NOTED_MAX: usize = 120;
+/// Number of origins in the commit metadata of a partition. An origin takes up to 33 bytes: 16 for
+/// its id, 16 for its sequence, 1 separator.
+const ORIGINS_MAX: usize = 120;
 
 /// Relation of a record to those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,18 +41,18 @@ pub enum DuplicateState {
     Duplicate,
 }
 
-/// The last number of each origin.
+/// Last sequence number of each origin.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SequenceTracker {
     last: HashMap<u64, Last>,
-    met: u64,
+    uses: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Last {
     number: u64,
-    /// Use counter: the most recently used origin has the highest value.
-    met: u64,
+    /// Value of `uses` at its last record: the most recently used origin has the highest.
+    used: u64,
 }
 
 impl SequenceTracker {
@@ -63,8 +63,8 @@ impl SequenceTracker {
             return DuplicateState::New { duplicates: 0, missing: 0 };
         };
         let newest = first.saturating_add(ahead);
-        self.met += 1;
-        let now = Last { number: newest, met: self.met };
+        self.uses += 1;
+        let now = Last { number: newest, used: self.uses };
         let Some(last) = self.last.get_mut(&origin) else {
             self.last.insert(origin, now);
             return DuplicateState::New { duplicates: 0, missing: 0 };
@@ -80,10 +80,10 @@ impl SequenceTracker {
     /// Encodes the most recently used origins for the next member.
     pub(super) fn to_metadata(&self) -> String {
         let mut latest: Vec<_> = self.last.iter().collect();
-        latest.sort_by_key(|(_, last)| std::cmp::Reverse(last.met));
+        latest.sort_by_key(|(_, last)| std::cmp::Reverse(last.used));
         let mut text = String::new();
-        for (key, last) in latest.into_iter().take(NOTED_MAX) {
-            // To a String it cannot fail.
+        for (key, last) in latest.into_iter().take(ORIGINS_MAX) {
+            // A write to a String does not fail.
             let _ = write!(text, "{key:016x}{:x} ", last.number);
         }
         text.truncate(text.trim_end().len());
@@ -95,9 +95,9 @@ impl SequenceTracker {
         let number = |digits: &str| u64::from_str_radix(digits, 16).ok();
         let one = |word: &str| {
             let (key, last) = word.split_at_checked(16)?;
-            Some((number(key)?, Last { number: number(last)?, met: 0 }))
+            Some((number(key)?, Last { number: number(last)?, used: 0 }))
         };
-        SequenceTracker { last: text.split(' ').filter_map(one).collect(), met: 0 }
+        SequenceTracker { last: text.split(' ').filter_map(one).collect(), uses: 0 }
     }
 }
 
@@ -112,38 +112,42 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_given_out_once_and_a_gap_is_missed() {
-        let mut seen = SequenceTracker::default();
-        let met = [(1, 5), (1, 6), (1, 6), (1, 5), (1, 9), (2, 0), (1, 8), (1, 10)];
-        let met = met.map(|(origin, number)| seen.classify(one(origin, number)));
-        let after = DuplicateState::New { duplicates: 0, missing: 2 };
+    fn a_record_is_new_once_and_gaps_are_counted() {
+        let mut tracker = SequenceTracker::default();
+        let records = [(1, 5), (1, 6), (1, 6), (1, 5), (1, 9), (2, 0), (1, 8), (1, 10)];
+        let states = records.map(|(origin, number)| tracker.classify(one(origin, number)));
+        let after_gap = DuplicateState::New { duplicates: 0, missing: 2 };
         use DuplicateState::Duplicate;
-        assert_eq!(met, [NEXT, NEXT, Duplicate, Duplicate, after, NEXT, Duplicate, NEXT]);
+        assert_eq!(states, [NEXT, NEXT, Duplicate, Duplicate, after_gap, NEXT, Duplicate, NEXT]);
     }
 
     #[test]
-    fn of_many_numbers_the_new_ones_are_told() {
-        let mut seen = SequenceTracker::default();
-        let mut meet = |first, count| seen.classify(Numbers { origin: 7, first, count });
-        assert_eq!(meet(10, 5), NEXT);
-        assert_eq!(meet(12, 3), DuplicateState::Duplicate);
-        assert_eq!(meet(12, 6), DuplicateState::New { duplicates: 3, missing: 0 });
-        assert_eq!(meet(18, 0), NEXT);
-        assert_eq!(meet(20, 1), DuplicateState::New { duplicates: 0, missing: 2 });
-        assert_eq!(meet(0, 30), DuplicateState::New { duplicates: 21, missing: 0 });
-        assert_eq!(meet(u64::MAX - 1, 1), DuplicateState::New { duplicates: 0, missing: u64::MAX - 31 });
+    fn a_record_with_several_parts_counts_its_duplicates() {
+        let mut tracker = SequenceTracker::default();
+        let mut classify = |first, count| tracker.classify(Numbers { origin: 7, first, count });
+        assert_eq!(classify(10, 5), NEXT);
+        assert_eq!(classify(12, 3), DuplicateState::Duplicate);
+        assert_eq!(classify(12, 6), DuplicateState::New { duplicates: 3, missing: 0 });
+        assert_eq!(classify(18, 0), NEXT);
+        assert_eq!(classify(20, 1), DuplicateState::New { duplicates: 0, missing: 2 });
+        assert_eq!(classify(0, 30), DuplicateState::New { duplicates: 21, missing: 0 });
+        assert_eq!(classify(u64::MAX - 1, 1), DuplicateState::New { duplicates: 0, missing: u64::MAX - 31 });
     }
 
     #[test]
-    fn who_comes_next_knows_what_was_given_out() {
-        let mut seen = SequenceTracker::default();
-        (0..200).for_each(|origin| assert_eq!(seen.classify(one(origin, u64::MAX - 1)), NEXT));
-        let note = seen.to_metadata();
-        assert!(note.len() <= 4_096, "{}", note.len());
-        let mut next = SequenceTracker::from_metadata(&note);
+    fn the_next_member_recognises_duplicates_by_the_metadata() {
+        let mut tracker = SequenceTracker::default();
+        (0..200).for_each(|origin| assert_eq!(tracker.classify(one(origin, u64::MAX - 1)), NEXT));
+        let metadata = tracker.to_metadata();
+        assert!(metadata.len() <= 4_096, "{}", metadata.len());
+        let mut next = SequenceTracker::from_metadata(&metadata);
         assert_eq!(next.classify(one(199, u64::MAX - 1)), DuplicateState::Duplicate);
         assert_eq!(next.classify(one(199, u64::MAX)), NEXT);
-        assert_eq!(next.classify(one(0, 0)), NEXT, "one too many: those that were met last are kept");
-        assert_eq!(SequenceTracker::from_metadata("no note äöü").last.len(), 0);
+        assert_eq!(
+            next.classify(one(0, 0)),
+            NEXT,
+            "beyond ORIGINS_MAX: only the most recently used origins are kept"
+        );
+        assert_eq!(SequenceTracker::from_metadata("no metadata äöü").last.len(), 0);
     }
 }

@@ -24,7 +24,7 @@ pub struct KafkaError {
 impl KafkaError {
     /// Returns a consumer's error if it is permanent: librdkafka recovers from nearly all others,
     /// such as an unreachable broker.
-    pub(super) fn lasting(settings: &Settings, error: &Driver) -> Option<KafkaError> {
+    pub(super) fn permanent(settings: &Settings, error: &Driver) -> Option<KafkaError> {
         match error.rdkafka_error_code()? {
             Code::Authentication
             | Code::SaslAuthenticationFailed
@@ -40,7 +40,7 @@ impl KafkaError {
     /// it is read here.
     pub(super) fn fatal<C: ClientContext>(settings: &Settings, client: &Client<C>) -> Option<KafkaError> {
         let (code, why) = client.fatal_error()?;
-        Some(KafkaError::with_code(settings, "go on with", Some(code), why))
+        Some(KafkaError::with_code(settings, "continue with", Some(code), why))
     }
 
     /// Returns a client's fatal error if it has one, else `error`: after a fatal error librdkafka
@@ -61,9 +61,10 @@ impl KafkaError {
         match error {
             Driver::ClientConfig(kind, why, name, value) => config(*kind, why, name, value),
             Driver::ClientCreation(why) => KafkaError {
-                what: "librdkafka does not take these settings".to_owned(),
+                what: "librdkafka rejects these settings".to_owned(),
                 why: why.clone(),
-                remedy: "what fits together is in its CONFIGURATION.md; files that are named have to be there and be readable"
+                remedy: "see librdkafka's CONFIGURATION.md for valid combinations; \
+                         every file that a setting names must exist and be readable"
                     .to_owned(),
             },
             error => KafkaError::with_code(settings, verb, error.rdkafka_error_code(), error.to_string()),
@@ -78,8 +79,7 @@ impl KafkaError {
 }
 
 fn config(kind: RDKafkaConfRes, why: &str, name: &str, value: &str) -> KafkaError {
-    let remedy =
-        format!("the setting {name} is librdkafka's: its names and values are in its CONFIGURATION.md");
+    let remedy = format!("check {name} against the settings in librdkafka's CONFIGURATION.md");
     let what = format!("the setting {name} cannot be used");
     // librdkafka's message for an invalid value contains the value.
     let unknown = kind == RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN;
@@ -99,8 +99,8 @@ fn is_secret(name: &str) -> bool {
 fn remedy(brokers: &str, code: Option<Code>) -> String {
     let allow = |what: &str| {
         format!(
-            "allow it to this user: kafka-acls.sh --bootstrap-server {brokers} --add --allow-principal User:NAME {what}; \
-             docs/kafka.md says what each service needs"
+            "grant this right to the user: kafka-acls.sh --bootstrap-server {brokers} --add --allow-principal User:NAME {what}; \
+             docs/kafka.md lists the rights of each service"
         )
     };
     match code {
@@ -108,11 +108,11 @@ fn remedy(brokers: &str, code: Option<Code>) -> String {
             "check sasl.mechanism, sasl.username and sasl.password".to_owned()
         }
         Some(Code::SSL) => {
-            "check security.protocol and ssl.ca.location, and that the certificate is made out for the name in the address; \
+            "check security.protocol and ssl.ca.location, and that the certificate is valid for the name in the address; \
              is this the port of the TLS listener?"
                 .to_owned()
         }
-        Some(Code::Resolve) => "check the name: host and port as the brokers' advertised.listeners have them".to_owned(),
+        Some(Code::Resolve) => "check the name: use host and port as in the brokers' advertised.listeners".to_owned(),
         Some(Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed) => {
             allow("--operation All --topic blkkin. --resource-pattern-type prefixed")
         }
@@ -120,18 +120,17 @@ fn remedy(brokers: &str, code: Option<Code>) -> String {
             allow("--operation Read --group blkkin- --resource-pattern-type prefixed")
         }
         Some(Code::MessageSizeTooLarge) => {
-            "let the topic take longer records (max.message.bytes), or have shorter ones made: --set message.max.bytes=N, what \
-             it takes"
+            "raise the topic's max.message.bytes, or lower the record size to that limit N: --set message.max.bytes=N"
                 .to_owned()
         }
         Some(Code::FencedInstanceId) => {
-            "another process has come under the same name: give each --instance to one alone".to_owned()
+            "another process joined with this instance name: use each --instance name for one process only".to_owned()
         }
         Some(Code::UnreleasedInstanceId) => {
-            "give each --instance to one process alone; one that was killed is missed by the cluster after its session time"
+            "use each --instance name for one process only; the cluster removes a killed process after its session timeout"
                 .to_owned()
         }
-        _ => "check the address and that the broker runs; of a listener with TLS or SASL say so by security.protocol"
+        _ => "check the address and that the broker runs; for a listener with TLS or SASL set security.protocol"
             .to_owned(),
     }
 }
@@ -141,20 +140,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_error_holds_what_was_given_as_a_secret() {
-        let given = "hunter2";
+    fn no_error_contains_a_secret() {
+        let secret = "hunter2";
         for (kind, name) in [
             (RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, "sasl.pasword"),
             (RDKafkaConfRes::RD_KAFKA_CONF_INVALID, "sasl.password"),
             (RDKafkaConfRes::RD_KAFKA_CONF_INVALID, "ssl.key.pem"),
         ] {
-            let why = format!("Invalid value \"{given}\" for configuration property \"{name}\"");
-            let error = Driver::ClientConfig(kind, why, name.to_owned(), given.to_owned());
+            let why = format!("Invalid value \"{secret}\" for configuration property \"{name}\"");
+            let error = Driver::ClientConfig(kind, why, name.to_owned(), secret.to_owned());
             let mut settings = Settings::new("h:1");
-            settings.extra.insert(name.to_owned(), given.to_owned());
+            settings.extra.insert(name.to_owned(), secret.to_owned());
             let error = KafkaError::of(&settings, "reach", &error);
             let text = format!("{error} {error:?} {settings:?}");
-            assert!(!text.contains(given) && text.contains(name), "{text}");
+            assert!(!text.contains(secret) && text.contains(name), "{text}");
         }
     }
 }

@@ -21,7 +21,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError as Driver;
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::settings::FIRST_ANSWER;
+use super::settings::FIRST_REPLY_TIMEOUT;
 use super::{KafkaError, Settings};
 
 /// First unprocessed offset of each partition; `None` means the partition's first offset.
@@ -63,28 +63,30 @@ pub struct Lag {
 
 /// Fetches begin and end offsets of topics.
 pub struct LagReader {
-    asking: BaseConsumer,
+    client: BaseConsumer,
     settings: Settings,
 }
 
 impl LagReader {
     /// Creates the client; the cluster may be unreachable.
     pub fn new(settings: &Settings) -> Result<LagReader, KafkaError> {
-        let asking =
-            settings.client().create().map_err(|error| KafkaError::of(settings, "set up", &error))?;
-        Ok(LagReader { asking, settings: settings.clone() })
+        let client = settings
+            .client()
+            .create()
+            .map_err(|error| KafkaError::of(settings, "create a client of", &error))?;
+        Ok(LagReader { client, settings: settings.clone() })
     }
 
     /// Computes the lag of `progress` in `topic`.
     pub fn lag(&self, topic: &str, progress: &Progress) -> Result<Lag, KafkaError> {
-        let places = progress.lock().clone();
-        if places.is_empty() {
+        let processed = progress.lock().clone();
+        if processed.is_empty() {
             return Ok(Lag::default());
         }
         // Fetched last, so that a processed offset is never behind the end.
-        let begins = self.fetch_offsets(topic, &places, Offset::Beginning)?;
-        let ends = self.fetch_offsets(topic, &places, Offset::End)?;
-        Ok(Lag { records: lag_of(&places, &begins, &ends), partitions: places.len() })
+        let begins = self.fetch_offsets(topic, &processed, Offset::Beginning)?;
+        let ends = self.fetch_offsets(topic, &processed, Offset::End)?;
+        Ok(Lag { records: lag_of(&processed, &begins, &ends), partitions: processed.len() })
     }
 
     /// ListOffsets reserves these two timestamps (ListOffsetsRequest.json: -2 first offset, -1 end
@@ -92,15 +94,15 @@ impl LagReader {
     fn fetch_offsets(
         &self,
         topic: &str,
-        places: &PartitionOffsets,
+        processed: &PartitionOffsets,
         which: Offset,
     ) -> Result<BTreeMap<i32, i64>, KafkaError> {
-        let fail = |error: Driver| KafkaError::of(&self.settings, "ask for the ends of", &error);
+        let fail = |error: Driver| KafkaError::of(&self.settings, "fetch offsets from", &error);
         let mut wanted = TopicPartitionList::new();
-        for partition in places.keys() {
+        for partition in processed.keys() {
             wanted.add_partition_offset(topic, *partition, which).map_err(fail)?;
         }
-        let found = self.asking.offsets_for_times(wanted, FIRST_ANSWER).map_err(fail)?;
+        let found = self.client.offsets_for_times(wanted, FIRST_REPLY_TIMEOUT).map_err(fail)?;
         let mut offsets = BTreeMap::new();
         for element in found.elements() {
             element.error().map_err(fail)?;
@@ -113,13 +115,13 @@ impl LagReader {
 }
 
 /// Sums the lag; records that retention deleted before they were processed do not count.
-fn lag_of(places: &PartitionOffsets, begins: &BTreeMap<i32, i64>, ends: &BTreeMap<i32, i64>) -> u64 {
+fn lag_of(processed: &PartitionOffsets, begins: &BTreeMap<i32, i64>, ends: &BTreeMap<i32, i64>) -> u64 {
     let of = |(partition, next): (&i32, &Option<i64>)| {
         let begin = begins.get(partition).copied().unwrap_or(0);
         let next = next.map_or(begin, |next| next.max(begin));
         ends.get(partition).map_or(0, |end| u64::try_from(end - next).unwrap_or(0))
     };
-    places.iter().map(of).sum()
+    processed.iter().map(of).sum()
 }
 
 #[cfg(test)]
@@ -127,18 +129,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn behind_is_what_is_there_and_not_done() {
-        let places =
+    fn the_lag_is_the_number_of_existing_unprocessed_records() {
+        let processed =
             PartitionOffsets::from([(0, Some(5)), (1, None), (2, Some(3)), (3, Some(9)), (4, Some(1))]);
         let begins = BTreeMap::from([(0, 0), (1, 2), (2, 7), (3, 0), (4, 0)]);
         let ends = BTreeMap::from([(0, 9), (1, 6), (2, 10), (3, 8)]);
-        // 4 more; all 4; 3, since retention deleted the others; none behind the end; one without an
-        // answer.
-        assert_eq!(lag_of(&places, &begins, &ends), 4 + 4 + 3);
+        // 4 of 9; all 4; 3, since retention deleted the others; none, since its offset is behind
+        // the end; none, since its end offset is unknown.
+        assert_eq!(lag_of(&processed, &begins, &ends), 4 + 4 + 3);
     }
 
     #[test]
-    fn a_partition_that_went_is_not_this_members_lag() {
+    fn a_revoked_partition_is_not_in_the_lag() {
         let progress = Progress::default();
         progress.set(1, None);
         progress.set(2, Some(7));

@@ -1,8 +1,8 @@
 //! Topics of a Kafka cluster.
 //!
 //! ```text
-//! EventBatch → batcher (by size and age) → encode → EventProducer → blkkin.events → EventConsumer
-//! → EventBatch, once each
+//! EventBatch → batcher (by size and age) → encode → EventProducer → blkkin.events
+//! blkkin.events → EventConsumer → EventBatch, once each
 //! ```
 //!
 //! *In*: batches of tracers. *Out*: the same events to each consumer group, each once. *Invariant*:

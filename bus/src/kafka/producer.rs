@@ -1,4 +1,8 @@
-//! Producer of event records: each record is acknowledged by the cluster or counted as failed.
+//! Producer of event records.
+//!
+//! *In*: encoded records of a node. *Out*: the same records in [`EVENTS`], and the outcome of each
+//! ([`Ack`]). *Invariant*: each accepted event is acknowledged by the cluster, counted as failed,
+//! or in flight.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,7 +27,7 @@ const FULL_POLL: Duration = Duration::from_millis(5);
 /// librdkafka counts µs in 32 bits (`rd_kafka_topic_set_notexists`, rdkafka_topic.c), whatever its
 /// documentation allows.
 const TOPIC_WAIT_SETTING: &str = "topic.metadata.propagation.max.ms";
-const TOPIC_MADE_WITHIN: Duration = Duration::from_secs(35 * 60);
+const TOPIC_WAIT: Duration = Duration::from_secs(35 * 60);
 
 /// Delivery counters: `accepted = delivered + failed + waiting`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,14 +62,14 @@ struct Totals {
     acked: Mutex<Vec<(DeliveryHandle, Ack)>>,
     /// Latest rejection.
     rejection: Mutex<Option<Driver>>,
-    /// Whether no record was delivered since the latest rejection.
+    /// True if no record was delivered since the latest rejection.
     rejecting: AtomicBool,
 }
 
 /// Data attached to a queued record.
 struct RecordLabel {
     events: u64,
-    /// Set if the caller wants this record's acknowledgement.
+    /// Some if the caller wants this record's acknowledgement.
     handle: Option<DeliveryHandle>,
 }
 
@@ -76,7 +80,7 @@ pub struct DeliveryHandle(pub u64);
 /// Outcome of a record with a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ack {
-    /// All in-sync replicas have it.
+    /// Acknowledged by all in-sync replicas.
     Delivered,
     /// Rejected for now: the caller may send it again. It no longer counts as accepted.
     Retriable,
@@ -117,27 +121,18 @@ impl ProducerContext for DeliveryReports {
     type DeliveryOpaque = Box<RecordLabel>;
 
     fn delivery(&self, result: &DeliveryResult<'_>, label: Box<RecordLabel>) {
-        let RecordLabel { events, handle: ticket } = *label;
-        let Totals {
-            accepted,
-            delivered,
-            failed,
-            bytes,
-            acked: answered,
-            rejection: refused,
-            rejecting: refuses,
-            ..
-        } = &*self.totals;
+        let RecordLabel { events, handle } = *label;
+        let Totals { accepted, delivered, failed, bytes, acked, rejection, rejecting, .. } = &*self.totals;
         match result {
             Ok(message) => {
                 bytes.fetch_add(message.payload_len() as u64, Relaxed);
                 delivered.fetch_add(events, Relaxed);
-                refuses.store(false, Relaxed);
+                rejecting.store(false, Relaxed);
                 self.log.clear();
             }
             Err((error, _)) => {
                 // The caller that holds the handle decides whether to send it again.
-                if ticket.is_some() {
+                if handle.is_some() {
                     accepted.fetch_sub(events, Relaxed)
                 } else {
                     failed.fetch_add(events, Relaxed)
@@ -145,13 +140,13 @@ impl ProducerContext for DeliveryReports {
                 // Purged by this process, not rejected by the cluster.
                 let code = error.rdkafka_error_code();
                 if !matches!(code, Some(Code::PurgeQueue | Code::PurgeInflight)) {
-                    *refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
-                    refuses.store(true, Relaxed);
+                    *rejection.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
+                    rejecting.store(true, Relaxed);
                 }
             }
         }
-        if let Some(ticket) = ticket {
-            answered.lock().unwrap_or_else(PoisonError::into_inner).push((ticket, Ack::of(result)));
+        if let Some(handle) = handle {
+            acked.lock().unwrap_or_else(PoisonError::into_inner).push((handle, Ack::of(result)));
         }
     }
 }
@@ -229,15 +224,15 @@ impl EventProducer {
         domain: NodeId,
         bytes: &[u8],
         events: u64,
-        ticket: DeliveryHandle,
+        handle: DeliveryHandle,
     ) -> Result<bool, KafkaError> {
-        self.queue(domain, bytes, RecordLabel { events, handle: Some(ticket) })
+        self.queue(domain, bytes, RecordLabel { events, handle: Some(handle) })
     }
 
     /// Takes the outcomes of records with a handle since the last call.
     pub fn take_acks(&self) -> Vec<(DeliveryHandle, Ack)> {
-        let mut answered = self.reports.totals.acked.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *answered)
+        let mut acked = self.reports.totals.acked.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *acked)
     }
 
     fn queue(&self, domain: NodeId, bytes: &[u8], label: RecordLabel) -> Result<bool, KafkaError> {
@@ -251,13 +246,13 @@ impl EventProducer {
             Err((error, _)) => {
                 self.reports.totals.accepted.fetch_sub(events, Relaxed);
                 // A missing topic may be created later, by this process or an operator.
-                let not_now = [
+                let transient = [
                     Code::QueueFull,
                     Code::UnknownTopic,
                     Code::UnknownPartition,
                     Code::UnknownTopicOrPartition,
                 ];
-                if not_now.into_iter().any(|code| has_code(&error, code)) {
+                if transient.into_iter().any(|code| has_code(&error, code)) {
                     return Ok(false);
                 }
                 Err(KafkaError::of_client(&self.settings, "send to", &error, self.producer.client()))
@@ -284,10 +279,10 @@ impl EventProducer {
         if let Some(error) = KafkaError::fatal(&self.settings, self.producer.client()) {
             return Some(error);
         }
-        let refused = self.reports.totals.rejection.lock().unwrap_or_else(PoisonError::into_inner);
+        let rejection = self.reports.totals.rejection.lock().unwrap_or_else(PoisonError::into_inner);
         let verb = format!("write to {EVENTS} of");
-        let refused = refused.as_ref().map(|error| KafkaError::of(&self.settings, &verb, error));
-        refused.or_else(|| self.previous_error.clone())
+        let rejection = rejection.as_ref().map(|error| KafkaError::of(&self.settings, &verb, error));
+        rejection.or_else(|| self.previous_error.clone())
     }
 
     /// Returns whether the latest outcome was a rejection.
@@ -298,9 +293,9 @@ impl EventProducer {
     /// Returns the current obstacle, if nothing was delivered since: an unreachable broker or a
     /// rejection.
     pub fn current_error(&self) -> Option<KafkaError> {
-        let refuses = self.has_fatal_error() || self.is_rejecting();
-        let refused = if refuses { self.last_rejection() } else { None };
-        refused.or_else(|| self.reports.log.failure(&self.settings))
+        let rejects = self.has_fatal_error() || self.is_rejecting();
+        let rejection = if rejects { self.last_rejection() } else { None };
+        rejection.or_else(|| self.reports.log.failure(&self.settings))
     }
 
     /// Returns the counters.
@@ -329,10 +324,10 @@ fn create_producer(
 ) -> Result<ThreadedProducer<DeliveryReports>, KafkaError> {
     let mut config = settings.producer();
     if !settings.extra.contains_key(TOPIC_WAIT_SETTING) {
-        config.set(TOPIC_WAIT_SETTING, TOPIC_MADE_WITHIN.as_millis().to_string());
+        config.set(TOPIC_WAIT_SETTING, TOPIC_WAIT.as_millis().to_string());
     }
     let producer = config.create_with_context(reports.clone());
-    producer.map_err(|error| KafkaError::of(settings, "set up", &error))
+    producer.map_err(|error| KafkaError::of(settings, "create a client of", &error))
 }
 
 /// Outcome of queueing a record.

@@ -1,4 +1,8 @@
-//! Rebalance and commit callbacks of librdkafka, recorded until the next poll.
+//! Rebalance and commit callbacks of librdkafka.
+//!
+//! *In*: librdkafka's callbacks, which run inside a poll. *Out*: the changes in order, and the
+//! number of answered commits. *Invariant*: a change stays recorded until the consumer takes it
+//! after the poll.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -17,7 +21,7 @@ struct State {
     commits: (u64, bool),
 }
 
-/// A rebalance.
+/// Assigned or revoked partitions.
 #[derive(Clone, Debug)]
 pub(super) enum Change {
     Assigned(Vec<i32>),
@@ -36,7 +40,7 @@ impl RebalanceListener {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(|held| held.into_inner())
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

@@ -1,10 +1,14 @@
-//! Seek of a group by time: its members receive a topic's records since a moment again.
+//! Seek of a consumer group by time.
+//!
+//! *In*: a group without members, a topic and a time. *Out*: committed offsets from which the
+//! group's members receive the records since that time again. *Invariant*: the commit has no
+//! metadata, so the members treat none of these records as duplicates.
 
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::error::RDKafkaErrorCode as Code;
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::settings::FIRST_ANSWER;
+use super::settings::FIRST_REPLY_TIMEOUT;
 use super::{Group, KafkaError, Settings};
 
 /// Result of a seek.
@@ -23,19 +27,20 @@ impl Settings {
     pub fn rewind(&self, group: &Group, topic: &str, since_ms: i64) -> Result<SeekResult, KafkaError> {
         let partitions = self.partitions(topic)?;
         let fail = |verb: &'static str| move |error| KafkaError::of(self, verb, &error);
-        let asking: BaseConsumer = self.consumer(group).create().map_err(fail("set up"))?;
+        let client: BaseConsumer = self.consumer(group).create().map_err(fail("create a client of"))?;
         let mut wanted = TopicPartitionList::new();
         for partition in 0..partitions as i32 {
             let set = wanted.add_partition_offset(topic, partition, Offset::Offset(since_ms));
-            set.map_err(fail("ask for the times of"))?;
+            set.map_err(fail("look up timestamps in"))?;
         }
-        let found = asking.offsets_for_times(wanted, FIRST_ANSWER).map_err(fail("ask for the times of"))?;
+        let found =
+            client.offsets_for_times(wanted, FIRST_REPLY_TIMEOUT).map_err(fail("look up timestamps in"))?;
         let (mut list, mut records) = (TopicPartitionList::new(), 0);
         for element in found.elements() {
             let partition = element.partition();
-            let ends = asking.fetch_watermarks(topic, partition, FIRST_ANSWER);
-            let (low, high) = ends.map_err(fail("ask for the ends of"))?;
-            // No record is that young: the end offset.
+            let ends = client.fetch_watermarks(topic, partition, FIRST_REPLY_TIMEOUT);
+            let (low, high) = ends.map_err(fail("fetch end offsets from"))?;
+            // The partition has no record since then: the end offset.
             let next = match element.offset() {
                 Offset::Offset(offset) => offset.max(low),
                 _ => high,
@@ -44,13 +49,13 @@ impl Settings {
             let set = list.add_partition_offset(topic, partition, Offset::Offset(next));
             set.map_err(fail("commit to"))?;
         }
-        asking.commit(&list, CommitMode::Sync).map_err(|error| match error.rdkafka_error_code() {
+        client.commit(&list, CommitMode::Sync).map_err(|error| match error.rdkafka_error_code() {
             Some(
                 Code::UnknownMemberId | Code::IllegalGeneration | Code::RebalanceInProgress | Code::StaleMemberEpoch,
             ) => KafkaError {
-                what: format!("the group {} cannot be set back", group.name),
-                why: "it has members, who would go on from where they are".to_owned(),
-                remedy: "end them first; one that was killed, or has an --instance, is missed by the cluster after its session time (6 s; with group.protocol=consumer 45 s)".to_owned(),
+                what: format!("the offsets of group {} cannot be reset", group.name),
+                why: "it has members, which would commit their own offsets".to_owned(),
+                remedy: "stop them first; the cluster removes a member that was killed, or has an --instance name, after its session timeout (6 s; 45 s with group.protocol=consumer)".to_owned(),
             },
             _ => KafkaError::of(self, "commit to", &error),
         })?;

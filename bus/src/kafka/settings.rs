@@ -1,4 +1,7 @@
 //! Connection settings of a cluster, and the defaults of producers and consumers.
+//!
+//! *In*: the address, and the user's settings. *Out*: configurations of librdkafka. *Invariant*: a
+//! setting of the user overrides every default, and no value of such a setting is printed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,16 +10,18 @@ use std::time::Duration;
 use rdkafka::ClientConfig;
 
 /// Timeout of the first reply, long enough to detect an unreachable address.
-pub(super) const FIRST_ANSWER: Duration = Duration::from_secs(10);
+pub(super) const FIRST_REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes of a record's framing.
 const FRAME: usize = 1024;
 
-/// Requests on their way to a broker. With more than one, records are lost: where the first request of a producer is refused (the
-/// partition has no leader yet, as while its topic is made) and the next is taken meanwhile, the cluster knows nothing of this
-/// producer and so asks for nothing before it (`ProducerAppendInfo.checkSequence`, Kafka 4.2: without a state any sequence is
-/// taken), and librdkafka takes the earlier one for delivered with it (`rd_kafka_dr_implicit_ack`, rdkafka_request.c, 2.12). With
-/// one on its way, up to a MB of records gather behind it: 10 MB/s at a round trip of 0.1 s, 1 GB/s at 1 ms.
+/// Number of produce requests in flight per broker, which must be 1: with more, records can be
+/// lost. If the cluster refuses the first request of a producer (its partition has no leader yet,
+/// as while its topic is being created) and accepts the next one meanwhile, the cluster has no
+/// state of this producer and accepts any sequence (`ProducerAppendInfo.checkSequence`, Kafka 4.2).
+/// librdkafka then treats the earlier request as delivered too (`rd_kafka_dr_implicit_ack`,
+/// rdkafka_request.c, 2.12). With one request in flight, up to 1 MB of records collects for the
+/// next one: 10 MB/s at a round trip of 0.1 s, 1 GB/s at 1 ms.
 const IN_FLIGHT: &str = "max.in.flight.requests.per.connection";
 
 /// Connection settings of a cluster.
@@ -24,7 +29,8 @@ const IN_FLIGHT: &str = "max.in.flight.requests.per.connection";
 pub struct Settings {
     /// `HOST:PORT`, several separated by commas.
     pub brokers: String,
-    /// librdkafka's own settings, TLS and SASL among them: they are passed on as they are, and win over ours.
+    /// Further settings of librdkafka, such as TLS and SASL. They override the defaults of this
+    /// module.
     pub extra: BTreeMap<String, String>,
     /// Largest record before compression; the broker's default for a batch.
     pub record_bytes_max: usize,
@@ -72,7 +78,7 @@ impl Settings {
             .set("compression.type", "zstd")
             .set("compression.level", "1")
             .set("partitioner", "murmur2_random")
-            // Batched before they come here.
+            // The records are batches already.
             .set("linger.ms", "0")
             // Never expire while this process lives: an expired record is lost.
             .set("message.timeout.ms", "0")
@@ -125,7 +131,7 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// A consumer group and this member's instance name.
+/// Consumer group and this member's instance name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// Group name: members with the same name share the partitions.

@@ -19,7 +19,7 @@ use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, T
 use super::{KafkaError, Settings};
 
 /// Timeout of an acknowledgement, equal to that of a POST to a server.
-const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(10);
+const ACK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Reason why a record was not stored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,10 +39,10 @@ impl ClientContext for DeliveryCallback {}
 impl ProducerContext for DeliveryCallback {
     type DeliveryOpaque = Box<SyncSender<Result<(), Driver>>>;
 
-    fn delivery(&self, result: &DeliveryResult<'_>, answer: Self::DeliveryOpaque) {
+    fn delivery(&self, result: &DeliveryResult<'_>, ack_sender: Self::DeliveryOpaque) {
         let result = result.as_ref().map(|_| ()).map_err(|(error, _)| error.clone());
         // The sender waits for it.
-        let _ = answer.send(result);
+        let _ = ack_sender.send(result);
     }
 }
 
@@ -62,23 +62,23 @@ impl SingleProducer {
 
     /// Sends a record, and waits for the acknowledgement.
     pub fn send(&self, key: &[u8], headers: &[(&str, String)], payload: &[u8]) -> Result<(), SendError> {
-        let given_up = self.producer.borrow().client().fatal_error().is_some();
-        if given_up {
+        let has_fatal_error = self.producer.borrow().client().fatal_error().is_some();
+        if has_fatal_error {
             // A fatal error stays until the producer is replaced, whatever the cluster allows
             // later.
             *self.producer.borrow_mut() = create_producer(&self.settings).map_err(SendError::Unreachable)?;
         }
-        let (answer, answered) = sync_channel(1);
+        let (ack_sender, ack) = sync_channel(1);
         let fold = |headers: OwnedHeaders, (key, value): &(&str, String)| {
             headers.insert(Header { key, value: Some(value.as_bytes()) })
         };
-        let record = BaseRecord::with_opaque_to(&self.topic, Box::new(answer))
+        let record = BaseRecord::with_opaque_to(&self.topic, Box::new(ack_sender))
             .key(key)
             .payload(payload)
             .headers(headers.iter().fold(OwnedHeaders::new(), fold));
         self.producer.borrow().send(record).map_err(|(error, _)| self.send_error(&error))?;
         // librdkafka always calls back: with the acknowledgement or a timeout.
-        match answered.recv() {
+        match ack.recv() {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(self.send_error(&error)),
             Err(_) => Err(self.send_error(&Driver::MessageProduction(Code::MessageTimedOut))),
@@ -98,6 +98,8 @@ impl SingleProducer {
 
 fn create_producer(settings: &Settings) -> Result<ThreadedProducer<DeliveryCallback>, KafkaError> {
     let mut config = settings.producer();
-    config.set("message.timeout.ms", ACKNOWLEDGED_WITHIN.as_millis().to_string());
-    config.create_with_context(DeliveryCallback).map_err(|error| KafkaError::of(settings, "set up", &error))
+    config.set("message.timeout.ms", ACK_TIMEOUT.as_millis().to_string());
+    config
+        .create_with_context(DeliveryCallback)
+        .map_err(|error| KafkaError::of(settings, "create a client of", &error))
 }

@@ -1,4 +1,7 @@
 //! Topic creation, where the cluster allows it.
+//!
+//! *In*: a topic's name, partition count and settings. *Out*: the topic, visible to clients, or the
+//! error with the command that creates it. *Invariant*: an existing topic is not changed.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +10,7 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::error::RDKafkaErrorCode as Code;
 
 use super::connectivity::TopicLookup;
-use super::settings::FIRST_ANSWER;
+use super::settings::FIRST_REPLY_TIMEOUT;
 use super::{KafkaError, Settings};
 
 /// Record limit of every created topic: Kafka's own default, set so that a cluster with a lower
@@ -16,7 +19,7 @@ const RECORD_BYTES_MAX: (&str, &str) = ("max.message.bytes", "1048588");
 
 /// Value for the cluster's default replication (CreateTopicsRequest.json, replicationFactor).
 const DEFAULT_REPLICATION: i32 = -1;
-/// Longer than a busy broker takes to publish a new topic.
+/// Time after which a new topic must be visible. A busy broker needs less.
 const VISIBLE_WITHIN: Duration = Duration::from_secs(10);
 const VISIBLE_POLL: Duration = Duration::from_millis(50);
 
@@ -27,12 +30,12 @@ impl Settings {
         &self,
         topic: &str,
         partitions: u32,
-        of_topic: &[(&str, &str)],
+        topic_config: &[(&str, &str)],
     ) -> Result<(), KafkaError> {
         match self.look_up(topic)? {
             TopicLookup::Partitions(_) => Ok(()),
             TopicLookup::Missing | TopicLookup::Denied => {
-                self.create_topic_with(topic, partitions, None, of_topic)?;
+                self.create_topic_with(topic, partitions, None, topic_config)?;
                 self.wait_for(topic)
             }
         }
@@ -51,36 +54,41 @@ impl Settings {
     }
 
     /// Creates a topic unless it exists. The partition count is final: keys map to other partitions
-    /// after a change. Without `copies` the cluster's default replication applies.
-    pub fn create_topic(&self, topic: &str, partitions: u32, copies: Option<u32>) -> Result<(), KafkaError> {
-        self.create_topic_with(topic, partitions, copies, &[])
+    /// after a change. Without `replicas` the cluster's default replication applies.
+    pub fn create_topic(
+        &self,
+        topic: &str,
+        partitions: u32,
+        replicas: Option<u32>,
+    ) -> Result<(), KafkaError> {
+        self.create_topic_with(topic, partitions, replicas, &[])
     }
 
-    /// Creates a topic with settings of its own.
+    /// Creates a topic with additional settings.
     fn create_topic_with(
         &self,
         topic: &str,
         partitions: u32,
-        copies: Option<u32>,
-        of_topic: &[(&str, &str)],
+        replicas: Option<u32>,
+        topic_config: &[(&str, &str)],
     ) -> Result<(), KafkaError> {
         let admin: AdminClient<DefaultClientContext> =
-            self.client().create().map_err(|error| KafkaError::of(self, "set up", &error))?;
-        let copies = copies.map_or(DEFAULT_REPLICATION, |copies| copies as i32);
-        let mut wanted = NewTopic::new(topic, partitions as i32, TopicReplication::Fixed(copies));
-        let said = of_topic.iter().any(|(name, _)| *name == RECORD_BYTES_MAX.0);
-        for (name, value) in of_topic.iter().chain((!said).then_some(&RECORD_BYTES_MAX)) {
-            wanted = wanted.set(name, value);
+            self.client().create().map_err(|error| KafkaError::of(self, "create a client of", &error))?;
+        let replicas = replicas.map_or(DEFAULT_REPLICATION, |replicas| replicas as i32);
+        let mut new_topic = NewTopic::new(topic, partitions as i32, TopicReplication::Fixed(replicas));
+        let has_limit = topic_config.iter().any(|(name, _)| *name == RECORD_BYTES_MAX.0);
+        for (name, value) in topic_config.iter().chain((!has_limit).then_some(&RECORD_BYTES_MAX)) {
+            new_topic = new_topic.set(name, value);
         }
-        let options = AdminOptions::new().request_timeout(Some(FIRST_ANSWER));
+        let options = AdminOptions::new().request_timeout(Some(FIRST_REPLY_TIMEOUT));
         let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|error| KafkaError {
-            what: "cannot wait for an answer".to_owned(),
+            what: "cannot create a runtime for the request".to_owned(),
             why: error.to_string(),
-            remedy: "look at the limits of this process: ulimit -a".to_owned(),
+            remedy: "check the limits of this process: ulimit -a".to_owned(),
         })?;
-        let answered = runtime.block_on(admin.create_topics([&wanted], &options));
-        let answers = answered.map_err(|error| KafkaError::of(self, "reach", &error))?;
-        match answers.into_iter().next() {
+        let reply = runtime.block_on(admin.create_topics([&new_topic], &options));
+        let results = reply.map_err(|error| KafkaError::of(self, "reach", &error))?;
+        match results.into_iter().next() {
             Some(Err((_, code))) if code != Code::TopicAlreadyExists => {
                 Err(self.creation_error(topic, partitions, code))
             }
@@ -90,17 +98,17 @@ impl Settings {
 
     fn creation_error(&self, topic: &str, partitions: u32, code: Code) -> KafkaError {
         let brokers = &self.brokers;
-        let making = format!(
+        let command = format!(
             "kafka-topics.sh --bootstrap-server {brokers} --create --topic {topic} --partitions {partitions}"
         );
         let remedy = match code {
             Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed => {
-                let allow = KafkaError::with_code(self, "", Some(code), String::new()).remedy;
-                format!("have it made by who may ({making}), and {allow}")
+                let grant = KafkaError::with_code(self, "", Some(code), String::new()).remedy;
+                format!("create it as an authorized user ({command}), and {grant}")
             }
-            _ => format!("have it made by who may: {making}"),
+            _ => format!("create it as an authorized user: {command}"),
         };
-        let why = format!("the cluster at {brokers} says: {code}");
-        KafkaError { what: format!("the topic {topic} cannot be made"), why, remedy }
+        let why = format!("the cluster at {brokers} replied: {code}");
+        KafkaError { what: format!("the topic {topic} cannot be created"), why, remedy }
     }
 }

@@ -1,8 +1,9 @@
-//! A real Kafka broker for as long as a test needs it; it may be killed and started again.
+//! Kafka broker of one test, which can be killed and restarted.
 //!
-//! By TLS and with passwords it is reached where it was started so: `secure.rs`.
+//! `secure.rs` adds listeners with TLS and passwords.
 //!
-//! Its jars are where `cargo xtask test` says, or where `cargo xtask setup --tests` puts them. Nothing is fetched here.
+//! The broker's jars are in the folder that `cargo xtask test` passes in `BLKKIN_KAFKA_JARS`, or in
+//! the one that `cargo xtask setup --tests` fills. Nothing is fetched here.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -20,10 +21,10 @@ use blkkin_bus::kafka::Settings;
 use secure::Guard;
 
 const JARS: &str = "kafka-4.4.0";
-/// Ten times what a start takes on two slow cores.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// Timeout of a start: ten times its duration on two slow cores.
+const START_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// The broker; it ends with the test, however the test ends.
+/// Broker process. It is killed when the test ends, also by a panic.
 pub(crate) struct Broker {
     folder: tempfile::TempDir,
     jars: PathBuf,
@@ -33,20 +34,21 @@ pub(crate) struct Broker {
 }
 
 impl Broker {
-    /// Starts one without topics; or why there is none.
+    /// Starts a broker without topics. Returns the reason if no broker is installed.
     pub(crate) fn start() -> Result<Broker, String> {
         Broker::start_with("")
     }
 
-    /// The same with these lines in its file besides, in which `{port}` and `{controller}` stand for the ports that it has.
+    /// Starts a broker with additional lines in its configuration. `{port}` and `{controller}` in
+    /// them stand for its ports.
     pub(crate) fn start_with(more: &str) -> Result<Broker, String> {
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
         let data = folder.path().join("data");
         Broker::start_in(folder, &data, None, more)
     }
 
-    /// One that is also reached by TLS and with passwords, and lets nobody do what it was not told to; with these lines in
-    /// its file besides.
+    /// Starts a broker with additional listeners for TLS and SASL, and with an authorizer that
+    /// denies every action without a rule. `more` is added to its configuration.
     pub(crate) fn start_guarded(more: &str) -> Result<Broker, String> {
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
         let guard = Guard::new(folder.path(), free_ports()?)?;
@@ -54,7 +56,7 @@ impl Broker {
         Broker::start_in(folder, &data, Some(guard), more)
     }
 
-    /// With its log in a folder of one's own.
+    /// Starts a broker with its data in `data`.
     pub(crate) fn start_in(
         folder: tempfile::TempDir,
         data: &Path,
@@ -73,32 +75,32 @@ impl Broker {
         Ok(broker)
     }
 
-    /// What guards it.
+    /// Returns the secured listeners.
     pub(crate) fn guard(&self) -> &Guard {
         self.guard.as_ref().expect("a guarded broker")
     }
 
-    /// That nobody is asked for a password at.
+    /// Returns the port of the listener without TLS and SASL.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    /// Whether it runs.
+    /// Returns whether the process runs.
     pub(crate) fn is_up(&mut self) -> bool {
         self.process.as_mut().is_some_and(|process| process.try_wait().is_ok_and(|ended| ended.is_none()))
     }
 
-    /// What it wrote on its output since it was started last.
+    /// Returns its output since the last start.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    /// How to reach it.
+    /// Returns the connection settings.
     pub(crate) fn settings(&self) -> Settings {
         Settings::new(format!("127.0.0.1:{}", self.port))
     }
 
-    /// SIGKILL.
+    /// Kills the process by SIGKILL.
     pub(crate) fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             let _ = process.kill();
@@ -106,12 +108,12 @@ impl Broker {
         }
     }
 
-    /// Starts it, with what it had, and waits until it answers.
+    /// Starts the process with its existing data, and waits until it replies.
     pub(crate) fn up(&mut self) {
         let mut java = self.java("kafka.Kafka");
         let log = fs::File::create(self.folder.path().join("log")).unwrap();
         java.arg(self.properties()).stdin(Stdio::null()).stderr(log.try_clone().unwrap()).stdout(log);
-        // SAFETY: prctl is async-signal-safe and touches no memory of ours.
+        // SAFETY: prctl is async-signal-safe and accesses no memory of this process.
         unsafe {
             java.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
                 0 => Ok(()),
@@ -119,12 +121,12 @@ impl Broker {
             });
         }
         self.process = Some(java.spawn().unwrap());
-        let deadline = Instant::now() + PATIENCE;
-        // Which topics there are does not matter: an error about one is an answer.
+        let deadline = Instant::now() + START_TIMEOUT;
+        // An error about the topic is a reply too.
         while let Err(error) = self.settings().partitions("__none")
             && !error.what.contains("topic")
         {
-            assert!(Instant::now() < deadline, "no broker after {PATIENCE:?}: {error}\n{}", self.log());
+            assert!(Instant::now() < deadline, "no broker after {START_TIMEOUT:?}: {error}\n{}", self.log());
         }
     }
 
@@ -142,7 +144,7 @@ impl Broker {
     fn format(&self) -> Result<(), String> {
         let mut format = self.java("kafka.tools.StorageTool");
         format.args(["format", "--cluster-id", "AAAAAAAAAAAAAAAAAAAAAA", "--config"]).arg(self.properties());
-        format.args(self.guard.iter().flat_map(Guard::format_words));
+        format.args(self.guard.iter().flat_map(Guard::format_arguments));
         let output = format.output().map_err(|error| format!("java: {error}"))?;
         if output.status.success() { Ok(()) } else { Err(format!("{output:?}")) }
     }
@@ -182,8 +184,8 @@ fn free_ports<const N: usize>() -> Result<[u16; N], String> {
 }
 
 pub(crate) fn jars() -> Result<PathBuf, String> {
-    let said = std::env::var_os("BLKKIN_KAFKA_JARS").map(PathBuf::from);
-    let made = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/toolchain").join(JARS);
-    let found = said.into_iter().chain([made]).find(|folder| folder.is_dir());
+    let configured = std::env::var_os("BLKKIN_KAFKA_JARS").map(PathBuf::from);
+    let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/toolchain").join(JARS);
+    let found = configured.into_iter().chain([default]).find(|folder| folder.is_dir());
     found.ok_or_else(|| "no Kafka broker: cargo xtask setup --tests fetches it".to_owned())
 }

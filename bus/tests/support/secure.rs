@@ -1,8 +1,10 @@
 //! Listeners of the test broker with TLS and with SASL, its users and their rights.
 //!
-//! Certificates are made by `openssl`, new each time: an authority, and a certificate that it signed for `localhost`, by name and
-//! not by address, so that the address is a name that does not match. Users are there from the broker's first moment
-//! (`StorageTool --add-scram`). Rights are asked for by the one request that librdkafka's binding has no call for.
+//! `openssl` creates new certificates for each broker: an authority, and a certificate that it
+//! signed for the name `localhost`. The certificate does not have the address, so a connection to
+//! 127.0.0.1 has a wrong name. `StorageTool --add-scram` creates the users before the first start.
+//! Rights are granted by a CreateAcls request encoded here, for which librdkafka's binding has no
+//! call.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -12,12 +14,12 @@ use std::process::Command;
 
 use blkkin_bus::kafka::Settings;
 
-/// A user that the broker knows, and may do nothing until told.
+/// User of the broker, without any right until [`allow`] grants it.
 pub(crate) const USER: &str = "blkkin-user";
-/// Looked for in whatever is printed: it must not be there.
+/// Password of [`USER`]. Tests assert that no output contains it.
 pub(crate) const PASSWORD: &str = "s3cret-Pa55-w0rd";
 
-/// How a listener is reached.
+/// Secured listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Listener {
     Tls,
@@ -25,7 +27,7 @@ pub(crate) enum Listener {
     ScramTls,
 }
 
-/// All of them.
+/// Secured listeners, in the order of [`Guard::ports`].
 pub(crate) const LISTENERS: [Listener; 3] = [Listener::Tls, Listener::Scram, Listener::ScramTls];
 
 impl Listener {
@@ -38,16 +40,16 @@ impl Listener {
     }
 }
 
-/// What makes a broker a guarded one.
+/// Certificates and ports of the secured listeners.
 #[derive(Clone, Debug)]
 pub(crate) struct Guard {
     folder: PathBuf,
-    /// Of [`LISTENERS`], in their order.
+    /// Ports, in the order of [`LISTENERS`].
     pub(crate) ports: [u16; 3],
 }
 
 impl Guard {
-    /// Makes certificates in this folder; or why not.
+    /// Creates the certificates in `folder`.
     pub(crate) fn new(folder: &Path, ports: [u16; 3]) -> Result<Guard, String> {
         let guard = Guard { folder: folder.to_owned(), ports };
         for name in ["ca", "other"] {
@@ -63,9 +65,9 @@ impl Guard {
         Ok(guard)
     }
 
-    /// How to reach a listener, as who may.
+    /// Returns the connection settings of a listener, for [`USER`].
     pub(crate) fn settings(&self, listener: Listener) -> Settings {
-        let port = self.ports[LISTENERS.iter().position(|one| *one == listener).unwrap()];
+        let port = self.ports[LISTENERS.iter().position(|other| *other == listener).unwrap()];
         let mut settings = Settings::new(format!("localhost:{port}"));
         let mut set = |name: &str, value: &str| settings.extra.insert(name.to_owned(), value.to_owned());
         set("security.protocol", listener.protocol());
@@ -80,7 +82,7 @@ impl Guard {
         settings
     }
 
-    /// The same as a file of properties, as Kafka's own clients have them.
+    /// Returns the same settings as a properties file of Kafka's Java clients.
     pub(crate) fn java_properties(&self, listener: Listener) -> String {
         let Settings { brokers, extra, .. } = self.settings(listener);
         let mut lines =
@@ -97,17 +99,18 @@ impl Guard {
         lines
     }
 
-    /// The authority that signed the broker's certificate.
+    /// Returns the path of the authority that signed the broker's certificate.
     pub(crate) fn authority(&self) -> String {
         self.path("ca.pem").display().to_string()
     }
 
-    /// One that did not.
+    /// Returns the path of another authority.
     pub(crate) fn another_authority(&self) -> String {
         self.path("other.pem").display().to_string()
     }
 
-    /// For the broker's file. Who comes by the listener without SASL is nobody, and may do everything; so may who comes by TLS.
+    /// Returns the lines for the broker's configuration. Clients of a listener without SASL are
+    /// anonymous, and have all rights.
     pub(super) fn properties(&self, internal: u16) -> String {
         let mut lines = String::new();
         let mut add = |line: String| {
@@ -135,20 +138,20 @@ impl Guard {
         lines
     }
 
-    /// The listeners beside the first.
+    /// Returns the secured listeners for the broker's list of listeners.
     pub(super) fn listeners(&self) -> String {
         let each = LISTENERS.iter().zip(self.ports);
         each.map(|(one, port)| format!(",{}://localhost:{port}", name(*one))).collect()
     }
 
-    /// For the tool that makes the broker's store.
-    pub(super) fn format_words(&self) -> [String; 2] {
+    /// Returns the arguments of `StorageTool format` that create the user.
+    pub(super) fn format_arguments(&self) -> [String; 2] {
         ["--add-scram".to_owned(), format!("SCRAM-SHA-512=[name={USER},password={PASSWORD}]")]
     }
 
-    fn openssl(&self, words: &str) -> Result<(), String> {
+    fn openssl(&self, arguments: &str) -> Result<(), String> {
         let mut command = Command::new("openssl");
-        let output = command.args(words.split(' ')).current_dir(&self.folder).output();
+        let output = command.args(arguments.split(' ')).current_dir(&self.folder).output();
         let output = output.map_err(|error| format!("openssl: {error}"))?;
         if output.status.success() {
             Ok(())
@@ -174,16 +177,16 @@ fn name(listener: Listener) -> &'static str {
     }
 }
 
-/// What a right is about (ResourceType.java).
+/// Resource type of a right (ResourceType.java).
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum About {
+pub(crate) enum ResourceType {
     Topic = 2,
     Group = 3,
 }
 
-/// What may be done (AclOperation.java).
+/// Operation of a right (AclOperation.java).
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Right {
+pub(crate) enum Operation {
     All = 2,
     Read = 3,
     Write = 4,
@@ -191,32 +194,32 @@ pub(crate) enum Right {
     Describe = 8,
 }
 
-/// Lets [`USER`] do something with whatever is named so, or begins so where the name ends in `*`: CreateAcls, version 1, as
-/// CreateAclsRequest.json has it.
-pub(crate) fn allow(port: u16, about: About, resource: &str, right: Right) {
+/// Grants [`USER`] an operation on a resource, or on all resources with a prefix if `resource` ends
+/// in `*`. Sends CreateAcls, version 1 (CreateAclsRequest.json).
+pub(crate) fn allow(port: u16, resource_type: ResourceType, resource: &str, operation: Operation) {
     let (resource, pattern) = match resource.strip_suffix('*') {
         Some(prefix) => (prefix, 4_u8),
         None => (resource, 3),
     };
     let text = |text: &str| [&(text.len() as u16).to_be_bytes()[..], text.as_bytes()].concat();
     let mut request = Vec::new();
-    // The request's kind, its version, our number for it.
+    // API key, version, and correlation id 7.
     request.extend([0, 30, 0, 1, 0, 0, 0, 7]);
     request.extend(text("test"));
     request.extend(1_u32.to_be_bytes());
-    request.push(about as u8);
+    request.push(resource_type as u8);
     request.extend(text(resource));
     request.push(pattern);
     request.extend(text(&format!("User:{USER}")));
     request.extend(text("*"));
-    request.extend([right as u8, 3]);
+    request.extend([operation as u8, 3]);
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
     stream.write_all(&(request.len() as u32).to_be_bytes()).unwrap();
     stream.write_all(&request).unwrap();
     let mut length = [0; 4];
     stream.read_exact(&mut length).unwrap();
-    let mut answer = vec![0; u32::from_be_bytes(length) as usize];
-    stream.read_exact(&mut answer).unwrap();
-    // Our number, a time to wait, one result: its error code is 0.
-    assert_eq!((&answer[..4], &answer[8..14]), (&[0, 0, 0, 7][..], &[0, 0, 0, 1, 0, 0][..]), "{answer:?}");
+    let mut reply = vec![0; u32::from_be_bytes(length) as usize];
+    stream.read_exact(&mut reply).unwrap();
+    // Correlation id, throttle time, and one result with error code 0.
+    assert_eq!((&reply[..4], &reply[8..14]), (&[0, 0, 0, 7][..], &[0, 0, 0, 1, 0, 0][..]), "{reply:?}");
 }

@@ -1,9 +1,9 @@
 //! Client sockets: the socket that a descriptor names, and the two endpoints of its connection.
 //!
 //! *In*: a descriptor of the current task. *Out*: the inode of its socket, and on request the
-//! endpoint addresses, which the server finds too (`nbd-server/src/peer.rs`). *Invariant*: this
-//! module follows only pointers that the kernel holds for the duration of the system call. An
-//! unreadable value is 0, and then the endpoint has no address.
+//! endpoint addresses, which the server finds too (`nbd-server/src/connection_name.rs`).
+//! *Invariant*: this module follows only pointers that the kernel holds for the duration of the
+//! system call. An unreadable value is 0, and then the endpoint has no address.
 //!
 //! Plain loads reach the socket's inode, as for any file (`file`). Beyond it, `private_data` is a
 //! `void *`, for which the verifier has no type: bpf_probe_read_kernel, 20 to 35 ns each, which

@@ -1,7 +1,8 @@
-//! Which parts of the file are holes, by `SEEK_HOLE` and `SEEK_DATA` (lseek(2)).
+//! Allocated ranges and holes of the file, by `SEEK_HOLE` and `SEEK_DATA` (lseek(2)).
 //!
-//! *In*: a range. *Out*: [`Extent`]s that cover it from its beginning, holes and data in turns. *Invariant*: at least one, none
-//! of them empty, their sum no more than the range, and all of it unless there are more than [`EXTENTS_MAX`].
+//! *In*: a range. *Out*: [`Extent`]s that cover it from its start, alternately holes and data.
+//! *Invariant*: there is at least one extent, and none is empty. Their sum is at most the range,
+//! and equals it unless it has more than [`EXTENTS_MAX`] extents.
 
 use std::os::fd::BorrowedFd;
 
@@ -10,17 +11,24 @@ use rustix::io::Errno;
 
 use crate::protocol::reply::Extent;
 
-/// Extents of one reply: 2 KiB. A client asks again behind the last one.
+/// Largest number of extents in one reply: 2 KiB. A client requests the rest with another request.
 const EXTENTS_MAX: usize = 256;
 
-pub(super) fn extents(file: BorrowedFd<'_>, from: u64, length: u64, one: bool) -> Result<Vec<Extent>, Errno> {
-    let (end, most) = (from + length, if one { 1 } else { EXTENTS_MAX });
-    let (mut at, mut extents) = (from, Vec::new());
-    while at < end && extents.len() < most {
-        let data = next(file, SeekFrom::Data(at), end)?;
+/// Returns the extents of a range; with `only_first`, the first one.
+pub(super) fn extents(
+    file: BorrowedFd<'_>,
+    start: u64,
+    length: u64,
+    only_first: bool,
+) -> Result<Vec<Extent>, Errno> {
+    let (end, max) = (start + length, if only_first { 1 } else { EXTENTS_MAX });
+    let (mut at, mut extents) = (start, Vec::new());
+    while at < end && extents.len() < max {
+        let data = seek_before(file, SeekFrom::Data(at), end)?;
         let hole = data > at;
-        let until = if hole { data } else { next(file, SeekFrom::Hole(at), end)? };
-        // Somebody may punch a hole between the two questions: then the place is both, and is said to be data.
+        let until = if hole { data } else { seek_before(file, SeekFrom::Hole(at), end)? };
+        // Another process can punch a hole between the two calls. Then both calls return `at`, and
+        // the rest of the range is reported as data.
         let until = if until > at { until } else { end };
         extents.push(Extent { length: (until - at) as u32, hole });
         at = until;
@@ -28,14 +36,14 @@ pub(super) fn extents(file: BorrowedFd<'_>, from: u64, length: u64, one: bool) -
     Ok(extents)
 }
 
-/// The next one, or the end of the range if there is none before it.
-fn next(file: BorrowedFd<'_>, what: SeekFrom, end: u64) -> Result<u64, Errno> {
-    match seek(file, what) {
+/// Returns the next offset of data or of a hole, or `end` if there is none before it.
+fn seek_before(file: BorrowedFd<'_>, target: SeekFrom, end: u64) -> Result<u64, Errno> {
+    match seek(file, target) {
         Ok(at) => Ok(at.min(end)),
-        // None up to the file's end.
+        // There is none before the end of the file.
         Err(Errno::NXIO) => Ok(end),
-        // Block devices know of no holes (fs/read_write.c, `fixed_size_llseek`): all of it is data.
-        Err(Errno::INVAL) => Ok(if let SeekFrom::Data(at) = what { at } else { end }),
+        // Block devices do not support holes (fs/read_write.c, `fixed_size_llseek`): all is data.
+        Err(Errno::INVAL) => Ok(if let SeekFrom::Data(at) = target { at } else { end }),
         Err(error) => Err(error),
     }
 }

@@ -1,9 +1,11 @@
-//! Zeroes without writing them, and bytes that are no longer needed (fallocate(2)).
+//! Zeroes without writes, and discards (fallocate(2)).
 //!
-//! *In*: a range. *Out*: it reads as zeroes; or, trimmed, as anything. *Invariant*: what fails for want of support changes
-//! nothing by itself, so the next manner of doing it may follow.
+//! *In*: a range. *Out*: after [`write`](write()) the range reads as zeroes; after [`trim`] its
+//! content is undefined. *Invariant*: a call that fails because it is unsupported changes nothing,
+//! so the next method can be tried.
 //!
-//! Block devices take both calls, for whole blocks only (block/fops.c, `blkdev_fallocate`): what is not whole is written.
+//! Block devices accept both calls only for complete blocks (block/fops.c, `blkdev_fallocate`). The
+//! zeroes of any other range are written.
 
 use std::fs::File;
 use std::os::fd::BorrowedFd;
@@ -12,52 +14,56 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
-/// How zeroes are to be made.
+/// Options of a write of zeroes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Manner {
-    /// They stay allocated.
-    pub(super) keep: bool,
-    /// Rather not at all than by writing them ("Request types", `NBD_CMD_WRITE_ZEROES`).
-    pub(super) fast: bool,
+pub(super) struct Options {
+    /// True if the range must stay allocated.
+    pub(super) keep_allocated: bool,
+    /// True if the call must fail instead of writing zeroes ("Request types",
+    /// `NBD_CMD_WRITE_ZEROES`).
+    pub(super) fast_only: bool,
 }
 
-/// Written at once where there is no other way.
+/// Source of one write, where no other method is supported.
 static ZEROES: [u8; 256 << 10] = [0; 256 << 10];
 
-/// It is a hint: what cannot be done need not be.
+/// Discards a range. The request is a hint: it succeeds where discards are unsupported.
 pub(super) fn trim(file: BorrowedFd<'_>, at: u64, length: u64) -> Result<(), Errno> {
-    match fallocate(file, punched(), at, length) {
+    match fallocate(file, punch_hole(), at, length) {
         Err(error) if is_unsupported(error) => Ok(()),
         other => other,
     }
 }
 
-pub(super) fn write(file: &File, at: u64, length: u64, manner: Manner) -> Result<(), Errno> {
-    let zeroed = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
-    let manners: &[FallocateFlags] = if manner.keep { &[zeroed] } else { &[punched(), zeroed] };
-    for flags in manners {
+/// Zeroes a range by the first method that is supported.
+pub(super) fn write(file: &File, at: u64, length: u64, options: Options) -> Result<(), Errno> {
+    let zero_range = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+    let methods: &[FallocateFlags] =
+        if options.keep_allocated { &[zero_range] } else { &[punch_hole(), zero_range] };
+    for flags in methods {
         match fallocate(file, *flags, at, length) {
             Err(error) if is_unsupported(error) => {}
             other => return other,
         }
     }
-    if manner.fast {
+    if options.fast_only {
         return Err(Errno::OPNOTSUPP);
     }
     let (mut at, end) = (at, at + length);
     while at < end {
-        let piece = (end - at).min(ZEROES.len() as u64) as usize;
-        file.write_all_at(&ZEROES[..piece], at).map_err(|error| super::errno(&error))?;
-        at += piece as u64;
+        let chunk = (end - at).min(ZEROES.len() as u64) as usize;
+        file.write_all_at(&ZEROES[..chunk], at).map_err(|error| super::errno(&error))?;
+        at += chunk as u64;
     }
     Ok(())
 }
 
-fn punched() -> FallocateFlags {
+fn punch_hole() -> FallocateFlags {
     FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE
 }
 
-/// `EINVAL` is a block device's word for what is not aligned to its blocks.
+/// Returns whether the error means "unsupported". A block device returns `EINVAL` for a range that
+/// is not aligned to its blocks.
 fn is_unsupported(error: Errno) -> bool {
     matches!(error, Errno::OPNOTSUPP | Errno::INVAL | Errno::NODEV | Errno::NOSYS)
 }

@@ -1,7 +1,8 @@
-//! One client of the pool.
+//! Connection of the pool.
 //!
-//! *In*: its socket, readable or writable. *Out*: requests to be done; replies, written under a lock of their own.
-//! *Invariant*: one thread at a time reads; whoever has a reply sends it, and no thread waits for a client that does not read.
+//! *In*: a socket that is readable or writable. *Out*: requests to execute, and replies written
+//! under their own lock. *Invariant*: one thread at a time reads. The thread that executed a
+//! request sends its reply, and no thread waits for a client that does not read.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
@@ -10,150 +11,157 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use blkkin_ust::SpanBatch;
 
-use crate::allowance::Allowance;
-use crate::op::Op;
-use crate::outbox::{Outbox, Reply};
-use crate::peer::Name;
-use crate::protocol::Session;
-use crate::protocol::intake::{Incoming, Intake};
-use crate::server::Accepted;
+use crate::accepted::AcceptedConnection;
+use crate::byte_budget::ByteBudget;
+use crate::connection_name::ConnectionName;
+use crate::protocol::request_decoder::{ReceivedRequest, RequestDecoder};
+use crate::protocol::{Command, Session};
+use crate::request_span::RequestSpan;
+use crate::send_queue::{QueuedReply, SendQueue};
 use crate::socket::Socket;
 
-/// Replies of one write.
+/// Largest number of replies in one write.
 const SLICES_MAX: usize = 64;
 
-/// A request on its way through the pool.
-pub(super) struct Begun {
-    pub(super) incoming: Incoming,
+/// Request that was read and not yet executed.
+pub(super) struct PendingRequest {
+    pub(super) received: ReceivedRequest,
     pub(super) cost: usize,
-    pub(super) op: Op,
+    pub(super) span: RequestSpan,
 }
 
-/// What a look at the socket gave.
-pub(super) enum Came {
-    /// Requests; and perhaps more are here, which may not begin yet.
-    Some { more: bool },
-    /// Nothing now.
-    Nothing,
-    /// So much is under way that nothing more is taken now.
-    TooMuch,
-    /// Nothing any more: it left, or cannot be understood.
-    End,
+/// Result of a read from the socket.
+pub(super) enum ReadResult {
+    /// Requests that may begin. With `more`, the budget is exhausted and further requests may have
+    /// arrived.
+    Requests { more: bool },
+    /// No complete request has arrived.
+    WouldBlock,
+    /// The budget is exhausted.
+    OverBudget,
+    /// No further request will arrive: the client disconnected, or violated the protocol.
+    Closed,
 }
 
 pub(super) struct Connection {
     pub(super) socket: Socket,
     pub(super) session: Session,
-    name: Option<Name>,
-    intake: Mutex<Intake>,
-    outbox: Mutex<Outbox>,
-    pub(super) allowance: Allowance,
-    /// Nobody reads, until something that is under way has ended.
+    name: Option<ConnectionName>,
+    decoder: Mutex<RequestDecoder>,
+    send_queue: Mutex<SendQueue>,
+    pub(super) budget: ByteBudget,
+    /// True if no thread reads until a request in flight ends.
     pub(super) paused: AtomicBool,
-    /// Nothing more is taken; it ends with what is under way.
+    /// True if no further request is read. The connection closes after the requests in flight.
     ending: AtomicBool,
-    gone: AtomicBool,
+    finished: AtomicBool,
 }
 
 impl Connection {
-    pub(super) fn new(accepted: Accepted) -> Self {
+    pub(super) fn new(accepted: AcceptedConnection) -> Self {
         Self {
             socket: accepted.socket,
             session: accepted.session,
             name: accepted.name,
-            intake: Mutex::new(Intake::after(accepted.read)),
-            outbox: Mutex::default(),
-            allowance: Allowance::default(),
+            decoder: Mutex::new(RequestDecoder::at_offset(accepted.stream_offset)),
+            send_queue: Mutex::default(),
+            budget: ByteBudget::default(),
             paused: AtomicBool::new(false),
             ending: AtomicBool::new(false),
-            gone: AtomicBool::new(false),
+            finished: AtomicBool::new(false),
         }
     }
 
-    /// The right to read. Held by one thread, which may do what it has read before it lets another one.
-    pub(super) fn reading(&self) -> MutexGuard<'_, Intake> {
-        held(&self.intake)
+    /// Locks the decoder, which is the right to read. A thread may execute the requests that it
+    /// read before it unlocks.
+    pub(super) fn lock_decoder(&self) -> MutexGuard<'_, RequestDecoder> {
+        lock(&self.decoder)
     }
 
-    /// What has come, into `batch`: what is here already, or what one read gives.
-    pub(super) fn take(&self, intake: &mut Intake, batch: &mut Vec<Begun>) -> Came {
-        // Said before anything is done for them: nothing is, as long as this goes on.
-        let mut together = SpanBatch::new();
+    /// Appends requests to `batch`: those that are decoded already, or those of one read.
+    pub(super) fn read_requests(
+        &self,
+        decoder: &mut RequestDecoder,
+        batch: &mut Vec<PendingRequest>,
+    ) -> ReadResult {
+        // Emitted on return, before any of these requests is executed.
+        let mut spans = SpanBatch::new();
         loop {
             let mut more = true;
-            while more && self.allowance.is_left() {
-                match intake.next() {
-                    Ok(Some(incoming))
-                        if incoming.request.command == crate::protocol::Command::Disconnect =>
-                    {
-                        return self.no_more();
+            while more && self.budget.has_room() {
+                match decoder.next() {
+                    Ok(Some(received)) if received.request.command == Command::Disconnect => {
+                        return self.end();
                     }
-                    Ok(Some(incoming)) => batch.push(self.begin(&mut together, incoming)),
+                    Ok(Some(received)) => batch.push(self.begin(&mut spans, received)),
                     Ok(None) => more = false,
-                    // Said by nobody: a client that is no client is not worth a line in a log each time.
-                    Err(_) => return self.no_more(),
+                    // Not logged: a faulty client could fill the log.
+                    Err(_) => return self.end(),
                 }
             }
             if !batch.is_empty() {
-                return Came::Some { more };
+                return ReadResult::Requests { more };
             }
             if more {
-                return Came::TooMuch;
+                return ReadResult::OverBudget;
             }
-            match (&self.socket).read(intake.space()) {
-                Ok(0) => return self.no_more(),
-                Ok(bytes) => intake.filled(bytes),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Came::Nothing,
+            match (&self.socket).read(decoder.space()) {
+                Ok(0) => return self.end(),
+                Ok(bytes) => decoder.filled(bytes),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return ReadResult::WouldBlock,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return self.no_more(),
+                Err(_) => return self.end(),
             }
         }
     }
 
-    fn begin<'a>(&'a self, together: &mut SpanBatch<'a>, incoming: Incoming) -> Begun {
-        let op = Op::begin(together, &incoming, self.name.as_ref());
-        Begun { cost: self.allowance.take(&incoming), incoming, op }
+    fn begin<'a>(&'a self, spans: &mut SpanBatch<'a>, received: ReceivedRequest) -> PendingRequest {
+        let span = RequestSpan::begin(spans, &received, self.name.as_ref());
+        PendingRequest { cost: self.budget.charge(&received), received, span }
     }
 
-    fn no_more(&self) -> Came {
+    fn end(&self) -> ReadResult {
         self.ending.store(true, Ordering::SeqCst);
-        Came::End
+        ReadResult::Closed
     }
 
-    /// Sends these and what waited before them. True: some wait still, for the socket to be writable.
-    pub(super) fn send(&self, replies: &mut Vec<Reply>) -> bool {
-        let mut outbox = held(&self.outbox);
-        replies.drain(..).for_each(|reply| outbox.push(reply));
-        while !outbox.is_empty() {
+    /// Sends the queued replies and then `replies`. Returns true if some remain until the socket is
+    /// writable.
+    pub(super) fn send(&self, replies: &mut Vec<QueuedReply>) -> bool {
+        let mut queue = lock(&self.send_queue);
+        replies.drain(..).for_each(|reply| queue.push(reply));
+        while !queue.is_empty() {
             let mut slices: Vec<IoSlice<'_>> = Vec::with_capacity(SLICES_MAX);
-            outbox.slices(&mut slices, SLICES_MAX);
+            queue.slices(&mut slices, SLICES_MAX);
             let written = (&self.socket).write_vectored(&slices);
             drop(slices);
             let released = match written {
-                Ok(bytes) if bytes > 0 => outbox.advance(bytes),
+                Ok(bytes) if bytes > 0 => queue.advance(bytes),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
                 _ => {
                     self.ending.store(true, Ordering::SeqCst);
-                    // Whoever reads hears of it.
-                    self.socket.shut(Shutdown::Both);
-                    outbox.lose()
+                    // Makes a read of another thread fail.
+                    self.socket.shutdown(Shutdown::Both);
+                    queue.discard()
                 }
             };
-            self.allowance.give_back(released);
+            self.budget.release(released);
         }
         false
     }
 
-    /// Whether it is over now. True once only.
-    pub(super) fn is_over(&self) -> bool {
+    /// Returns whether the connection is ending and has no request in flight. Returns true only
+    /// once.
+    pub(super) fn is_finished(&self) -> bool {
         self.ending.load(Ordering::SeqCst)
-            && self.allowance.is_idle()
-            && !self.gone.swap(true, Ordering::SeqCst)
+            && self.budget.is_idle()
+            && !self.finished.swap(true, Ordering::SeqCst)
     }
 }
 
-/// A thread that panicked held it, perhaps: what is in it is whole nevertheless, since nothing is changed in two steps.
-fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
-    lock.lock().unwrap_or_else(PoisonError::into_inner)
+/// Locks a mutex. A panic of another holder does not matter: no update of the content has two
+/// steps, so the content is consistent.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

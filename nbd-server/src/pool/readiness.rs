@@ -1,8 +1,8 @@
-//! Which sockets are ready, and that there is work: one epoll for all threads.
+//! Readiness of sockets and of the task queue: one epoll instance for all threads.
 //!
-//! *In*: sockets and what is awaited of them. *Out*: one event to one thread. *Invariant*: an event is told once
-//! (`EPOLLONESHOT`), so no two threads read one socket; that there is work is told to one thread after it was said last
-//! (`EPOLLET`), who wakes the next.
+//! *In*: sockets and the interest in them. *Out*: each event, to one thread. *Invariant*: a
+//! socket's event is delivered once (`EPOLLONESHOT`), so no two threads read one socket. A wake-up
+//! is delivered to one thread (`EPOLLET`), which wakes the next one.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,96 +11,98 @@ use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
-/// The number of the first connection: below are our own descriptors.
-pub(super) const FIRST: u64 = 1;
-const WORK: u64 = 0;
+/// Id of the first connection. Smaller ids are those of the pool's own descriptors.
+pub(super) const FIRST_ID: u64 = 1;
+const TASKS_ID: u64 = 0;
 
 pub(super) struct Readiness {
     epoll: OwnedFd,
-    work: OwnedFd,
+    tasks: OwnedFd,
 }
 
-/// What is awaited of a socket, or has come true.
+/// Set of directions in which a socket is ready, or for which a thread waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ready {
     pub(super) readable: bool,
     pub(super) writable: bool,
 }
 
-/// What is awaited of one socket at the moment.
+/// Directions that are armed for one socket.
 #[derive(Debug, Default)]
 pub(super) struct Interest(Ready);
 
 pub(super) enum Event {
-    Work,
+    Task,
     Socket(u64, Ready),
-    Nothing,
+    None,
 }
 
 impl Readiness {
     pub(super) fn new() -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let work = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        epoll::add(&epoll, &work, EventData::new_u64(WORK), EventFlags::IN | EventFlags::ET)?;
-        Ok(Self { epoll, work })
+        let tasks = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&epoll, &tasks, EventData::new_u64(TASKS_ID), EventFlags::IN | EventFlags::ET)?;
+        Ok(Self { epoll, tasks })
     }
 
-    /// Knows it from now on; awaits nothing of it.
-    pub(super) fn add(&self, socket: &impl AsFd, number: u64) -> io::Result<()> {
-        Ok(epoll::add(&self.epoll, socket, EventData::new_u64(number), EventFlags::ONESHOT)?)
+    /// Adds a socket without any interest.
+    pub(super) fn add(&self, socket: &impl AsFd, id: u64) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, socket, EventData::new_u64(id), EventFlags::ONESHOT)?)
     }
 
-    /// Awaits this of it, once, and no more what was awaited before. One that was removed meanwhile is over.
-    pub(super) fn arm(&self, socket: &impl AsFd, number: u64, what: Ready) {
+    /// Replaces the interest in a socket, for one event. The call fails for a socket that was
+    /// removed meanwhile, whose connection is closed.
+    pub(super) fn arm(&self, socket: &impl AsFd, id: u64, interest: Ready) {
         let mut flags = EventFlags::ONESHOT;
-        flags.set(EventFlags::IN, what.readable);
-        flags.set(EventFlags::OUT, what.writable);
-        let _ = epoll::modify(&self.epoll, socket, EventData::new_u64(number), flags);
+        flags.set(EventFlags::IN, interest.readable);
+        flags.set(EventFlags::OUT, interest.writable);
+        let _ = epoll::modify(&self.epoll, socket, EventData::new_u64(id), flags);
     }
 
     pub(super) fn remove(&self, socket: &impl AsFd) {
         let _ = epoll::delete(&self.epoll, socket);
     }
 
-    /// There is work for a thread, and has been put where it finds it.
+    /// Wakes one thread. The caller has queued the task before.
     pub(super) fn wake(&self) {
-        // Never read: it fails after 2^64 times.
-        let _ = rustix::io::write(&self.work, &1_u64.to_ne_bytes());
+        // The counter is never read, so the write would fail after 2^64 calls.
+        let _ = rustix::io::write(&self.tasks, &1_u64.to_ne_bytes());
     }
 
-    /// Blocks.
+    /// Blocks until an event.
     pub(super) fn wait(&self) -> Event {
         let mut events = Vec::with_capacity(1);
-        // Interrupted: there is nothing, as if another thread had been quicker.
+        // An interrupted call returns no event, as if another thread had taken it.
         let _ = epoll::wait(&self.epoll, spare_capacity(&mut events), None);
-        let Some(event) = events.first() else { return Event::Nothing };
-        let (number, flags) = (event.data.u64(), event.flags);
-        if number == WORK {
-            return Event::Work;
+        let Some(event) = events.first() else { return Event::None };
+        let (id, flags) = (event.data.u64(), event.flags);
+        if id == TASKS_ID {
+            return Event::Task;
         }
-        // Who hung up, or failed, is told by the next read or write.
-        let over = flags.intersects(EventFlags::HUP | EventFlags::ERR);
+        // After a hang-up or an error, the next read or write reports it.
+        let closed = flags.intersects(EventFlags::HUP | EventFlags::ERR);
         let ready = Ready {
-            readable: over || flags.contains(EventFlags::IN),
-            writable: over || flags.contains(EventFlags::OUT),
+            readable: closed || flags.contains(EventFlags::IN),
+            writable: closed || flags.contains(EventFlags::OUT),
         };
-        Event::Socket(number, ready)
+        Event::Socket(id, ready)
     }
 }
 
 impl Interest {
-    pub(super) fn and_readable(&mut self) -> Ready {
+    pub(super) fn add_readable(&mut self) -> Ready {
         self.0.readable = true;
         self.0
     }
 
-    pub(super) fn and_writable(&mut self) -> Ready {
+    pub(super) fn add_writable(&mut self) -> Ready {
         self.0.writable = true;
         self.0
     }
 
-    /// This has come true: what came true and was awaited, and what is awaited still.
-    pub(super) fn fired(&mut self, ready: Ready) -> (Ready, Ready) {
+    /// Removes `ready` from the interest. Returns the part of it that was of interest, and the
+    /// remaining interest.
+    pub(super) fn take(&mut self, ready: Ready) -> (Ready, Ready) {
         let due = Ready {
             readable: ready.readable && self.0.readable,
             writable: ready.writable && self.0.writable,
@@ -112,7 +114,7 @@ impl Interest {
 }
 
 impl Ready {
-    pub(super) fn is_nothing(self) -> bool {
+    pub(super) fn is_none(self) -> bool {
         self == Self::default()
     }
 }

@@ -1,29 +1,32 @@
-//! The handshake: fixed newstyle, and what is agreed on in it ("Fixed newstyle negotiation", "Option haggling").
+//! Handshake: fixed newstyle negotiation of the export and its features ("Fixed newstyle
+//! negotiation", "Option haggling").
 //!
-//! *In*: a stream and what is offered. *Out*: a [`Session`], or none where the client only wanted to look. *Invariant*: not
-//! one byte beyond the handshake is read; a client that haggles for ever, or sends options of any length, is let go
-//! after [`OPTIONS_MAX`] of them and [`OPTION_MAX`] bytes in one.
+//! *In*: a stream and the description of the export. *Out*: a [`Session`], or none if the client
+//! ended the negotiation with `NBD_OPT_ABORT`. *Invariant*: this module reads no byte after the
+//! handshake. It closes a negotiation after [`OPTIONS_MAX`] options, and stores at most
+//! [`OPTION_MAX`] bytes of one option.
 //!
-//! It blocks: a stream with a deadline is its caller's matter. No TLS, no extended headers: both are refused by
-//! `NBD_REP_ERR_UNSUP`, after which a client goes on without.
+//! The stream blocks; its deadline is the caller's task. The server supports neither TLS nor
+//! extended headers. It refuses both with `NBD_REP_ERR_UNSUP`, and a client continues without them.
 
 use std::io::{self, Read, Write};
 
-use super::options::{Contexts, Info};
+use super::options::{InfoRequest, MetaContexts};
 use super::reply::ALLOCATION;
-use super::{Offer, PAYLOAD_MAX, Session, u32_at, u64_at};
+use super::{ExportInfo, PAYLOAD_MAX, Session, u32_at, u64_at};
 
-/// Options that one client may send. A client of today sends 3 to 6.
+/// Largest number of options from one client. Current clients send 3 to 6.
 pub const OPTIONS_MAX: usize = 64;
-/// Bytes of one: two strings of 4,096, which is what one may have, and what is around them.
+/// Largest size of an option's data in bytes: two strings of 4,096 bytes, the protocol's limit for
+/// a string, and the fields around them.
 pub const OPTION_MAX: u32 = 16 << 10;
 
 const GREETING: &[u8; 16] = b"NBDMAGICIHAVEOPT";
 const OPTION_MAGIC: u64 = u64::from_be_bytes(*b"IHAVEOPT");
 const REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
-/// `NBD_FLAG_FIXED_NEWSTYLE`, and the client's.
+/// `NBD_FLAG_FIXED_NEWSTYLE` and `NBD_FLAG_C_FIXED_NEWSTYLE`.
 const FIXED_NEWSTYLE: u32 = 1;
-/// `NBD_FLAG_NO_ZEROES`, and the client's.
+/// `NBD_FLAG_NO_ZEROES` and `NBD_FLAG_C_NO_ZEROES`.
 const NO_ZEROES: u32 = 1 << 1;
 
 /// "Option types".
@@ -39,7 +42,7 @@ mod option {
 }
 
 /// "Option reply types".
-mod answer {
+mod reply_type {
     pub(super) const ACK: u32 = 1;
     pub(super) const SERVER: u32 = 2;
     pub(super) const INFO: u32 = 3;
@@ -50,153 +53,160 @@ mod answer {
     pub(super) const ERR_TOO_BIG: u32 = 1 << 31 | 9;
 }
 
-/// What `NBD_REP_INFO` tells.
+/// Information types of `NBD_REP_INFO`.
 mod info {
     pub(super) const EXPORT: u16 = 0;
     pub(super) const NAME: u16 = 1;
     pub(super) const BLOCK_SIZE: u16 = 3;
 }
 
-/// No session came of it.
+/// Error that ends a negotiation.
 #[derive(Debug, thiserror::Error)]
-pub enum NoSession {
-    /// The stream failed, ended, or took too long.
+pub enum HandshakeError {
+    /// The stream failed, ended or reached its deadline.
     #[error(transparent)]
     Stream(#[from] io::Error),
-    /// The client broke a rule that every client keeps.
+    /// The client violated the protocol or a limit.
     #[error("{0}")]
     Violation(&'static str),
 }
 
-/// What one option led to.
+/// State of the negotiation after an option.
 enum Step {
-    /// The next one.
-    On,
-    Begin,
-    /// The client has said that it leaves.
-    Leave,
+    NextOption,
+    Transmission,
+    Aborted,
 }
 
-/// Leads it to its end.
-pub fn greet(stream: &mut (impl Read + Write), offer: &Offer) -> Result<Option<Session>, NoSession> {
+/// Runs the handshake on `stream`. Returns none if the client aborted it.
+pub fn negotiate(
+    stream: &mut (impl Read + Write),
+    export: &ExportInfo,
+) -> Result<Option<Session>, HandshakeError> {
     let flags = (FIXED_NEWSTYLE | NO_ZEROES) as u16;
     stream.write_all(&[&GREETING[..], &flags.to_be_bytes()].concat())?;
     let flags = u32::from_be_bytes(read(stream)?);
     if flags & !(FIXED_NEWSTYLE | NO_ZEROES) != 0 {
-        return Err(NoSession::Violation("flags that were not offered"));
+        return Err(HandshakeError::Violation("unknown client flags"));
     }
-    let mut haggling = Haggling { offer, session: Session::default(), zeroes: flags & NO_ZEROES == 0 };
+    let mut negotiation = Negotiation { export, session: Session::default(), zeroes: flags & NO_ZEROES == 0 };
     for _ in 0..OPTIONS_MAX {
         let header: [u8; 16] = read(stream)?;
         if u64_at(&header, 0) != OPTION_MAGIC {
-            return Err(NoSession::Violation("an option without its magic"));
+            return Err(HandshakeError::Violation("wrong option magic"));
         }
         let (option, length) = (u32_at(&header, 8), u32_at(&header, 12));
-        let mut out = Answers { option, bytes: Vec::new() };
-        let step = match data(stream, length)? {
-            Some(data) => haggling.take(&data, &mut out)?,
-            // It cannot be answered otherwise.
-            None if option == option::EXPORT_NAME => return Err(NoSession::Violation("an endless name")),
-            None => out.end(answer::ERR_TOO_BIG),
+        let mut replies = OptionReplies { option, bytes: Vec::new() };
+        let step = match read_data(stream, length)? {
+            Some(data) => negotiation.process(&data, &mut replies)?,
+            // `NBD_OPT_EXPORT_NAME` has no error reply: the server can only disconnect.
+            None if option == option::EXPORT_NAME => {
+                return Err(HandshakeError::Violation("export name too long"));
+            }
+            None => replies.finish(reply_type::ERR_TOO_BIG),
         };
-        stream.write_all(&out.bytes)?;
+        stream.write_all(&replies.bytes)?;
         match step {
-            Step::On => {}
-            Step::Begin => return Ok(Some(haggling.session)),
-            Step::Leave => return Ok(None),
+            Step::NextOption => {}
+            Step::Transmission => return Ok(Some(negotiation.session)),
+            Step::Aborted => return Ok(None),
         }
     }
-    Err(NoSession::Violation("endless haggling"))
+    Err(HandshakeError::Violation("too many options"))
 }
 
-struct Haggling<'a> {
-    offer: &'a Offer,
+struct Negotiation<'a> {
+    export: &'a ExportInfo,
     session: Session,
-    /// 124 of them end the answer to `NBD_OPT_EXPORT_NAME`.
+    /// True if the reply to `NBD_OPT_EXPORT_NAME` ends in 124 zero bytes.
     zeroes: bool,
 }
 
-impl Haggling<'_> {
-    fn take(&mut self, data: &[u8], out: &mut Answers) -> Result<Step, NoSession> {
-        Ok(match out.option {
-            option::EXPORT_NAME if self.offer.is_meant_by(data) => {
-                out.bytes.extend(self.offer.size.to_be_bytes());
-                out.bytes.extend(self.offer.flags(self.session).to_be_bytes());
-                out.bytes.extend(vec![0; if self.zeroes { 124 } else { 0 }]);
-                Step::Begin
+impl Negotiation<'_> {
+    fn process(&mut self, data: &[u8], replies: &mut OptionReplies) -> Result<Step, HandshakeError> {
+        Ok(match replies.option {
+            option::EXPORT_NAME if self.export.matches_name(data) => {
+                replies.bytes.extend(self.export.size.to_be_bytes());
+                replies.bytes.extend(self.export.flags(self.session).to_be_bytes());
+                replies.bytes.extend(vec![0; if self.zeroes { 124 } else { 0 }]);
+                Step::Transmission
             }
-            option::EXPORT_NAME => return Err(NoSession::Violation("an export that is not here")),
+            option::EXPORT_NAME => return Err(HandshakeError::Violation("unknown export")),
             option::ABORT => {
-                out.end(answer::ACK);
-                Step::Leave
+                replies.finish(reply_type::ACK);
+                Step::Aborted
             }
             option::LIST if data.is_empty() => {
-                let name = self.offer.name.as_bytes();
-                out.say(answer::SERVER, &[&(name.len() as u32).to_be_bytes(), name]);
-                out.end(answer::ACK)
+                let name = self.export.name.as_bytes();
+                replies.push(reply_type::SERVER, &[&(name.len() as u32).to_be_bytes(), name]);
+                replies.finish(reply_type::ACK)
             }
             option::STRUCTURED_REPLY if data.is_empty() => {
                 self.session.structured = true;
-                out.end(answer::ACK)
+                replies.finish(reply_type::ACK)
             }
-            option::LIST | option::STRUCTURED_REPLY => out.end(answer::ERR_INVALID),
-            option::INFO | option::GO => self.inform(data, out),
-            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.select(data, out),
-            _ => out.end(answer::ERR_UNSUP),
+            option::LIST | option::STRUCTURED_REPLY => replies.finish(reply_type::ERR_INVALID),
+            option::INFO | option::GO => self.send_info(data, replies),
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_contexts(data, replies),
+            _ => replies.finish(reply_type::ERR_UNSUP),
         })
     }
 
-    fn inform(&self, data: &[u8], out: &mut Answers) -> Step {
-        let Some(asked) = Info::decode(data) else { return out.end(answer::ERR_INVALID) };
-        if !self.offer.is_meant_by(asked.name) {
-            return out.end(answer::ERR_UNKNOWN);
+    /// Handles `NBD_OPT_INFO` and `NBD_OPT_GO`.
+    fn send_info(&self, data: &[u8], replies: &mut OptionReplies) -> Step {
+        let Some(request) = InfoRequest::decode(data) else {
+            return replies.finish(reply_type::ERR_INVALID);
+        };
+        if !self.export.matches_name(request.name) {
+            return replies.finish(reply_type::ERR_UNKNOWN);
         }
-        let export = (self.offer.size.to_be_bytes(), self.offer.flags(self.session).to_be_bytes());
-        out.say(answer::INFO, &[&info::EXPORT.to_be_bytes(), &export.0, &export.1]);
-        if asked.asked.contains(&info::NAME) {
-            out.say(answer::INFO, &[&info::NAME.to_be_bytes(), self.offer.name.as_bytes()]);
+        let export = (self.export.size.to_be_bytes(), self.export.flags(self.session).to_be_bytes());
+        replies.push(reply_type::INFO, &[&info::EXPORT.to_be_bytes(), &export.0, &export.1]);
+        if request.types.contains(&info::NAME) {
+            replies.push(reply_type::INFO, &[&info::NAME.to_be_bytes(), self.export.name.as_bytes()]);
         }
-        // Any byte can be addressed; a page of the cache is what is best.
+        // Minimum: any byte is addressable. Preferred: one page of the page cache.
         let sizes = [1_u32, 4_096, PAYLOAD_MAX].map(u32::to_be_bytes);
-        out.say(answer::INFO, &[&info::BLOCK_SIZE.to_be_bytes(), &sizes.concat()]);
-        let go = out.option == option::GO;
-        out.end(answer::ACK);
-        if go { Step::Begin } else { Step::On }
+        replies.push(reply_type::INFO, &[&info::BLOCK_SIZE.to_be_bytes(), &sizes.concat()]);
+        let go = replies.option == option::GO;
+        replies.finish(reply_type::ACK);
+        if go { Step::Transmission } else { Step::NextOption }
     }
 
-    fn select(&mut self, data: &[u8], out: &mut Answers) -> Step {
-        let sets = out.option == option::SET_META_CONTEXT;
+    /// Handles `NBD_OPT_LIST_META_CONTEXT` and `NBD_OPT_SET_META_CONTEXT`.
+    fn meta_contexts(&mut self, data: &[u8], replies: &mut OptionReplies) -> Step {
+        let sets = replies.option == option::SET_META_CONTEXT;
         if sets {
-            // It replaces what was selected before, whatever comes of it.
+            // A set request replaces the previous selection even if it fails.
             self.session.allocation = false;
         }
-        let Some(asked) = Contexts::decode(data).filter(|_| self.session.structured) else {
-            return out.end(answer::ERR_INVALID);
+        let Some(request) = MetaContexts::decode(data).filter(|_| self.session.structured) else {
+            return replies.finish(reply_type::ERR_INVALID);
         };
-        if !self.offer.is_meant_by(asked.name) {
-            return out.end(answer::ERR_UNKNOWN);
+        if !self.export.matches_name(request.name) {
+            return replies.finish(reply_type::ERR_UNKNOWN);
         }
-        let listed = |query: &&[u8]| !sets && *query == b"base:";
-        let meant = asked.queries.iter().any(|query| *query == b"base:allocation" || listed(query))
-            || (!sets && asked.queries.is_empty());
-        if meant {
-            // Its number is reserved in a list.
-            let number = if sets { ALLOCATION } else { 0 };
-            out.say(answer::META_CONTEXT, &[&number.to_be_bytes(), b"base:allocation"]);
+        let lists = |query: &&[u8]| !sets && *query == b"base:";
+        let matches = request.queries.iter().any(|query| *query == b"base:allocation" || lists(query))
+            || (!sets && request.queries.is_empty());
+        if matches {
+            // In a list the context id is reserved and 0.
+            let id = if sets { ALLOCATION } else { 0 };
+            replies.push(reply_type::META_CONTEXT, &[&id.to_be_bytes(), b"base:allocation"]);
             self.session.allocation |= sets;
         }
-        out.end(answer::ACK)
+        replies.finish(reply_type::ACK)
     }
 }
 
-/// The replies to one option, sent together.
-struct Answers {
+/// Replies to one option, which are sent with one write.
+struct OptionReplies {
     option: u32,
     bytes: Vec<u8>,
 }
 
-impl Answers {
-    fn say(&mut self, kind: u32, data: &[&[u8]]) {
+impl OptionReplies {
+    fn push(&mut self, kind: u32, data: &[&[u8]]) {
         self.bytes.extend(REPLY_MAGIC.to_be_bytes());
         self.bytes.extend(self.option.to_be_bytes());
         self.bytes.extend(kind.to_be_bytes());
@@ -205,10 +215,10 @@ impl Answers {
         data.iter().for_each(|part| self.bytes.extend(*part));
     }
 
-    /// The last one.
-    fn end(&mut self, kind: u32) -> Step {
-        self.say(kind, &[]);
-        Step::On
+    /// Appends the final reply.
+    fn finish(&mut self, kind: u32) -> Step {
+        self.push(kind, &[]);
+        Step::NextOption
     }
 }
 
@@ -218,12 +228,13 @@ fn read<const N: usize>(stream: &mut impl Read) -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// An option's data; none of what is too long is kept.
-fn data(stream: &mut impl Read, length: u32) -> Result<Option<Vec<u8>>, NoSession> {
-    /// What is read in vain to answer properly. More is no mistake.
+/// Reads an option's data. Returns none, and has skipped the data, if it is longer than
+/// [`OPTION_MAX`].
+fn read_data(stream: &mut impl Read, length: u32) -> Result<Option<Vec<u8>>, HandshakeError> {
+    /// Largest data that the server skips in order to reply with an error.
     const SKIPPED_MAX: u32 = 1 << 20;
     if length > SKIPPED_MAX {
-        return Err(NoSession::Violation("an endless option"));
+        return Err(HandshakeError::Violation("option too long"));
     }
     if length > OPTION_MAX {
         let skipped = io::copy(&mut stream.take(length.into()), &mut io::sink())?;

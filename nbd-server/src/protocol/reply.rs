@@ -1,11 +1,13 @@
-//! Replies: simple ones, and structured ones for clients that asked for them.
+//! Replies: simple replies, and structured replies for clients that negotiated them.
 //!
-//! *In*: a request and what came of it. *Out*: the bytes of its whole answer. *Invariant*: one request has one answer in
-//! one piece: nothing is sent before it is known whether it succeeded, so a reply never has to be broken off.
+//! *In*: a request and its result. *Out*: the bytes of the complete reply. *Invariant*: each
+//! request has one reply of one chunk. No byte is sent before the result is known, so a reply never
+//! fails halfway.
 //!
-//! Holes are sent as data: a client that wants to know of them asks for block status.
+//! *Rejected*: `NBD_REPLY_TYPE_OFFSET_HOLE`. Holes are sent as data; a client that wants to skip
+//! them requests block status.
 
-use super::{Refusal, Request, Session};
+use super::{NbdError, Request, Session};
 
 /// "Simple reply message", "Structured reply chunk message".
 const SIMPLE: u32 = 0x6744_6698;
@@ -18,23 +20,23 @@ const OFFSET_DATA: u16 = 1;
 const BLOCK_STATUS: u16 = 5;
 const ERROR: u16 = 1 << 15 | 1;
 
-/// The number that `base:allocation` has in every session: there is no other context.
+/// Context id of `base:allocation` in every session. The server has no other context.
 pub const ALLOCATION: u32 = 1;
 
-/// A range that is all data, or all hole.
+/// Range that is either all data or all hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Bytes, never 0.
+    /// Length in bytes, never 0.
     pub length: u32,
-    /// Not allocated: it reads as zeroes.
+    /// True for a range that is not allocated and reads as zeroes.
     pub hole: bool,
 }
 
-/// `NBD_STATE_HOLE`, `NBD_STATE_ZERO`.
+/// `NBD_STATE_HOLE` and `NBD_STATE_ZERO`.
 const HOLE_AND_ZERO: u32 = 3;
 
-/// The head of the answer to a read, with room for the data that follows it.
-pub fn reading(session: Session, request: &Request) -> Vec<u8> {
+/// Returns the header of a successful reply to a read, with capacity for the data that follows it.
+pub fn read_header(session: Session, request: &Request) -> Vec<u8> {
     let length = request.length as usize;
     if session.structured {
         let mut reply = Vec::with_capacity(28 + length);
@@ -50,8 +52,8 @@ pub fn reading(session: Session, request: &Request) -> Vec<u8> {
     }
 }
 
-/// It was done.
-pub fn done(session: Session, cookie: u64) -> Vec<u8> {
+/// Returns the reply to a successful request without data.
+pub fn success(session: Session, cookie: u64) -> Vec<u8> {
     if session.structured {
         let mut reply = vec![0; 20];
         put_chunk(&mut reply, NONE, cookie, 0);
@@ -63,22 +65,22 @@ pub fn done(session: Session, cookie: u64) -> Vec<u8> {
     }
 }
 
-/// It was not done. Without a text: the number says it all.
-pub fn refused(session: Session, cookie: u64, refusal: Refusal) -> Vec<u8> {
+/// Returns the reply to a failed request. It has no message text.
+pub fn error(session: Session, cookie: u64, error: NbdError) -> Vec<u8> {
     if session.structured {
         let mut reply = vec![0; 26];
         put_chunk(&mut reply[..20], ERROR, cookie, 6);
-        reply[20..24].copy_from_slice(&refusal.number().to_be_bytes());
+        reply[20..24].copy_from_slice(&error.number().to_be_bytes());
         reply
     } else {
         let mut reply = vec![0; 16];
-        put_simple(&mut reply, refusal.number(), cookie);
+        put_simple(&mut reply, error.number(), cookie);
         reply
     }
 }
 
-/// What is allocated. Only for sessions with structured replies.
-pub fn status(cookie: u64, extents: &[Extent]) -> Vec<u8> {
+/// Returns the reply to a block status request. Only sessions with structured replies have it.
+pub fn block_status(cookie: u64, extents: &[Extent]) -> Vec<u8> {
     let payload = 4 + 8 * extents.len();
     let mut reply = vec![0; 20];
     put_chunk(&mut reply, BLOCK_STATUS, cookie, payload as u32);
@@ -91,16 +93,16 @@ pub fn status(cookie: u64, extents: &[Extent]) -> Vec<u8> {
     reply
 }
 
-fn put_simple(head: &mut [u8], error: u32, cookie: u64) {
-    head[..4].copy_from_slice(&SIMPLE.to_be_bytes());
-    head[4..8].copy_from_slice(&error.to_be_bytes());
-    head[8..16].copy_from_slice(&cookie.to_be_bytes());
+fn put_simple(header: &mut [u8], error: u32, cookie: u64) {
+    header[..4].copy_from_slice(&SIMPLE.to_be_bytes());
+    header[4..8].copy_from_slice(&error.to_be_bytes());
+    header[8..16].copy_from_slice(&cookie.to_be_bytes());
 }
 
-fn put_chunk(head: &mut [u8], kind: u16, cookie: u64, payload: u32) {
-    head[..4].copy_from_slice(&STRUCTURED.to_be_bytes());
-    head[4..6].copy_from_slice(&DONE.to_be_bytes());
-    head[6..8].copy_from_slice(&kind.to_be_bytes());
-    head[8..16].copy_from_slice(&cookie.to_be_bytes());
-    head[16..20].copy_from_slice(&payload.to_be_bytes());
+fn put_chunk(header: &mut [u8], kind: u16, cookie: u64, payload: u32) {
+    header[..4].copy_from_slice(&STRUCTURED.to_be_bytes());
+    header[4..6].copy_from_slice(&DONE.to_be_bytes());
+    header[6..8].copy_from_slice(&kind.to_be_bytes());
+    header[8..16].copy_from_slice(&cookie.to_be_bytes());
+    header[16..20].copy_from_slice(&payload.to_be_bytes());
 }

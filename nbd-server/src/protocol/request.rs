@@ -1,26 +1,26 @@
-//! A request: its header, and whether it may be carried out.
+//! Requests: the header, and the check whether the server may execute it.
 //!
-//! *In*: 28 bytes. *Out*: a [`Request`]; [`Request::check`] says what is wrong with it, as the error that the protocol
-//! wants for it. *Invariant*: what passed the check lies inside the export and is no longer than [`PAYLOAD_MAX`] where
-//! it carries data.
+//! *In*: 28 bytes. *Out*: a [`Request`]. [`Request::check`] returns the error that the protocol
+//! requires for an invalid one. *Invariant*: the range of a request that passed the check is inside
+//! the export, and its data is at most [`PAYLOAD_MAX`] bytes.
 
-use super::{Offer, PAYLOAD_MAX, Session, u32_at, u64_at};
+use super::{ExportInfo, PAYLOAD_MAX, Session, u32_at, u64_at};
 
-/// Bytes of a request's header ("Request message").
+/// Size of a request's header in bytes ("Request message").
 pub const HEADER: usize = 28;
 const MAGIC: u32 = 0x2560_9513;
 
 /// "Command flags".
 pub mod flags {
-    /// The answer comes when what was written is on stable storage.
+    /// The reply is sent after the written data is on stable storage.
     pub const FUA: u16 = 1;
-    /// Write zeroes: allocated ones.
+    /// Write zeroes: the range stays allocated.
     pub const NO_HOLE: u16 = 1 << 1;
-    /// Read: in one piece.
+    /// Read: the reply has one data chunk.
     pub const DF: u16 = 1 << 2;
-    /// Block status: one extent only.
+    /// Block status: the reply has one extent.
     pub const REQ_ONE: u16 = 1 << 3;
-    /// Write zeroes: only if that takes less than writing them.
+    /// Write zeroes: fails if it is not faster than a write of zeroes.
     pub const FAST_ZERO: u16 = 1 << 4;
 }
 
@@ -43,65 +43,65 @@ pub enum Command {
     WriteZeroes,
     /// `NBD_CMD_BLOCK_STATUS`
     BlockStatus,
-    /// None that is known here.
+    /// Any other number.
     Unknown(u16),
 }
 
-/// One request as the client wrote it.
+/// Header of a request, as the client sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What is asked.
+    /// Request type.
     pub command: Command,
-    /// See [`flags`].
+    /// Command flags: see [`flags`].
     pub flags: u16,
-    /// The client's number of it: may come again once it is answered.
+    /// Identifier that the client chose. The client may reuse it after the reply.
     pub cookie: u64,
-    /// Where, in bytes.
+    /// Offset in bytes.
     pub offset: u64,
-    /// How much, in bytes.
+    /// Length in bytes.
     pub length: u32,
 }
 
-/// "Error values": what the client is answered, and nothing else ever is.
+/// Error number of a reply. The protocol allows only the numbers of "Error values".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refusal(u32);
+pub struct NbdError(u32);
 
-impl Refusal {
+impl NbdError {
     /// `EPERM`
-    pub const PERM: Refusal = Refusal(1);
+    pub const PERM: NbdError = NbdError(1);
     /// `EIO`
-    pub const IO: Refusal = Refusal(5);
+    pub const IO: NbdError = NbdError(5);
     /// `EINVAL`
-    pub const INVAL: Refusal = Refusal(22);
+    pub const INVAL: NbdError = NbdError(22);
     /// `ENOSPC`
-    pub const NOSPC: Refusal = Refusal(28);
+    pub const NOSPC: NbdError = NbdError(28);
     /// `EOVERFLOW`
-    pub const OVERFLOW: Refusal = Refusal(75);
-    /// `ENOTSUP`: by Linux' number of `EOPNOTSUPP`, which is the protocol's.
-    pub const NOTSUP: Refusal = Refusal(95);
+    pub const OVERFLOW: NbdError = NbdError(75);
+    /// `ENOTSUP`. The protocol's number is that of Linux' `EOPNOTSUPP`.
+    pub const NOTSUP: NbdError = NbdError(95);
 
-    /// The protocol's word for an error of the system: those that it has none for are I/O errors.
-    pub fn of_errno(errno: i32) -> Self {
+    /// Returns the protocol's error number for an errno: `EIO` if the protocol has no such error.
+    pub fn from_errno(errno: i32) -> Self {
         match errno {
             libc::EPERM | libc::EROFS => Self::PERM,
-            libc::ENOMEM => Refusal(12),
+            libc::ENOMEM => NbdError(12),
             libc::EINVAL => Self::INVAL,
             libc::ENOSPC | libc::EDQUOT | libc::EFBIG => Self::NOSPC,
             libc::EOVERFLOW => Self::OVERFLOW,
             libc::EOPNOTSUPP => Self::NOTSUP,
-            libc::ESHUTDOWN => Refusal(108),
+            libc::ESHUTDOWN => NbdError(108),
             _ => Self::IO,
         }
     }
 
-    /// On the wire; on Linux also the errno.
+    /// Returns the number on the wire, which on Linux is also the errno.
     pub fn number(self) -> u32 {
         self.0
     }
 }
 
 impl Command {
-    fn of_number(number: u16) -> Self {
+    fn from_number(number: u16) -> Self {
         match number {
             0 => Self::Read,
             1 => Self::Write,
@@ -115,8 +115,9 @@ impl Command {
         }
     }
 
-    /// FUA is valid with every command; who does not write may ignore it ("Command flags").
-    fn flags(self, session: Session) -> u16 {
+    /// Returns the valid flags. FUA is valid with every command; a command that does not write may
+    /// ignore it ("Command flags").
+    fn valid_flags(self, session: Session) -> u16 {
         use flags::*;
         FUA | match self {
             Self::Read if session.structured => DF,
@@ -128,66 +129,68 @@ impl Command {
 }
 
 impl Request {
-    /// None: these bytes begin no request, and where the next one begins cannot be known.
+    /// Decodes a header. Returns none for a wrong magic, after which the start of the next request
+    /// is unknown.
     pub fn decode(header: &[u8; HEADER]) -> Option<Self> {
         if u32_at(header, 0) != MAGIC {
             return None;
         }
         Some(Self {
             flags: u16::from_be_bytes([header[4], header[5]]),
-            command: Command::of_number(u16::from_be_bytes([header[6], header[7]])),
+            command: Command::from_number(u16::from_be_bytes([header[6], header[7]])),
             cookie: u64_at(header, 8),
             offset: u64_at(header, 16),
             length: u32_at(header, 24),
         })
     }
 
-    /// Whether the flag (or all of them) is set.
+    /// Returns whether all bits of `flag` are set.
     pub fn has(&self, flag: u16) -> bool {
         self.flags & flag == flag
     }
 
-    /// Bytes that follow the header.
-    pub(super) fn payload(&self) -> u32 {
+    /// Returns the number of data bytes that follow the header.
+    pub(super) fn payload_bytes(&self) -> u32 {
         if self.command == Command::Write { self.length } else { 0 }
     }
 
-    /// Bytes of data that it and its reply carry, if it is carried out.
-    pub(crate) fn data(&self) -> usize {
-        let carries = matches!(self.command, Command::Read | Command::Write) && self.length <= PAYLOAD_MAX;
-        if carries { self.length as usize } else { 0 }
+    /// Returns the number of data bytes in the request and its reply, if the server executes it.
+    pub(crate) fn data_bytes(&self) -> usize {
+        let has_data = matches!(self.command, Command::Read | Command::Write) && self.length <= PAYLOAD_MAX;
+        if has_data { self.length as usize } else { 0 }
     }
 
-    /// Whether it may be carried out on what was offered.
-    pub fn check(&self, offer: &Offer, session: Session) -> Result<(), Refusal> {
+    /// Checks whether the server may execute the request on `export`.
+    pub fn check(&self, export: &ExportInfo, session: Session) -> Result<(), NbdError> {
         use Command::*;
-        if matches!(self.command, Unknown(_)) || self.flags & !self.command.flags(session) != 0 {
-            return Err(Refusal::INVAL);
+        if matches!(self.command, Unknown(_)) || self.flags & !self.command.valid_flags(session) != 0 {
+            return Err(NbdError::INVAL);
         }
         if matches!(self.command, Flush | Disconnect) {
-            return if self.offset == 0 && self.length == 0 { Ok(()) } else { Err(Refusal::INVAL) };
+            return if self.offset == 0 && self.length == 0 { Ok(()) } else { Err(NbdError::INVAL) };
         }
         let writes = matches!(self.command, Write | Trim | WriteZeroes);
-        if writes && offer.read_only {
-            return Err(Refusal::PERM);
+        if writes && export.read_only {
+            return Err(NbdError::PERM);
         }
         if self.command == BlockStatus && !(session.structured && session.allocation) {
-            return Err(Refusal::INVAL);
+            return Err(NbdError::INVAL);
         }
-        // A length of zero is "unspecified"; no chunk of a structured reply may be empty, nor may an extent.
+        // The behaviour for a length of 0 is "unspecified", and neither a data chunk of a
+        // structured reply nor an extent may be empty.
         if self.length == 0 {
-            return Err(Refusal::INVAL);
+            return Err(NbdError::INVAL);
         }
         let end = self.offset.checked_add(self.length.into());
-        if end.is_none_or(|end| end > offer.size) {
+        if end.is_none_or(|end| end > export.size) {
             return Err(if matches!(self.command, Write | WriteZeroes) {
-                Refusal::NOSPC
+                NbdError::NOSPC
             } else {
-                Refusal::INVAL
+                NbdError::INVAL
             });
         }
         if self.command == Read && self.length > PAYLOAD_MAX {
-            return Err(if self.has(flags::DF) { Refusal::OVERFLOW } else { Refusal::INVAL });
+            return Err(if self.has(flags::DF) { NbdError::OVERFLOW } else { NbdError::INVAL });
         }
         Ok(())
     }
@@ -199,8 +202,8 @@ mod tests {
 
     const SIZE: u64 = 1 << 20;
 
-    fn offer(read_only: bool) -> Offer {
-        Offer { name: "disk".into(), size: SIZE, read_only }
+    fn export(read_only: bool) -> ExportInfo {
+        ExportInfo { name: "disk".into(), size: SIZE, read_only }
     }
 
     fn request(command: Command, offset: u64, length: u32) -> Request {
@@ -210,10 +213,11 @@ mod tests {
     const ALL: Session = Session { structured: true, allocation: true };
 
     #[test]
-    fn what_passes_lies_inside() {
+    fn an_accepted_request_is_inside_the_export() {
         use Command::*;
         for command in [Read, Write, Trim, Cache, WriteZeroes, BlockStatus] {
-            let beyond = if matches!(command, Write | WriteZeroes) { Refusal::NOSPC } else { Refusal::INVAL };
+            let beyond =
+                if matches!(command, Write | WriteZeroes) { NbdError::NOSPC } else { NbdError::INVAL };
             for (offset, length, expected) in [
                 (0, 512, Ok(())),
                 (SIZE - 1, 1, Ok(())),
@@ -221,42 +225,42 @@ mod tests {
                 (SIZE, 1, Err(beyond)),
                 (u64::MAX, 1, Err(beyond)),
                 (u64::MAX - 1, u32::MAX, Err(beyond)),
-                (0, 0, Err(Refusal::INVAL)),
+                (0, 0, Err(NbdError::INVAL)),
             ] {
-                let asked = request(command, offset, length);
-                assert_eq!(asked.check(&offer(false), ALL), expected, "{asked:?}");
+                let request = request(command, offset, length);
+                assert_eq!(request.check(&export(false), ALL), expected, "{request:?}");
             }
         }
     }
 
     #[test]
-    fn nothing_that_writes_passes_where_only_reading_is_offered() {
+    fn a_read_only_export_refuses_writes() {
         use Command::*;
         for command in [Write, Trim, WriteZeroes] {
-            assert_eq!(request(command, 0, 512).check(&offer(true), ALL), Err(Refusal::PERM));
+            assert_eq!(request(command, 0, 512).check(&export(true), ALL), Err(NbdError::PERM));
         }
         for command in [Read, Cache, BlockStatus] {
-            assert_eq!(request(command, 0, 512).check(&offer(true), ALL), Ok(()));
+            assert_eq!(request(command, 0, 512).check(&export(true), ALL), Ok(()));
         }
-        assert_eq!(request(Flush, 0, 0).check(&offer(true), ALL), Ok(()));
+        assert_eq!(request(Flush, 0, 0).check(&export(true), ALL), Ok(()));
     }
 
     #[test]
-    fn flags_of_another_command_are_refused() {
+    fn flags_of_other_commands_are_refused() {
         use Command::*;
-        let with = |command, flags| Request { flags, ..request(command, 0, 512) }.check(&offer(false), ALL);
+        let with = |command, flags| Request { flags, ..request(command, 0, 512) }.check(&export(false), ALL);
         for command in [Read, Write, Trim, Cache, WriteZeroes, BlockStatus] {
             assert_eq!(with(command, flags::FUA), Ok(()));
             assert_eq!(with(command, flags::DF).is_ok(), command == Read);
             assert_eq!(with(command, flags::NO_HOLE | flags::FAST_ZERO).is_ok(), command == WriteZeroes);
             assert_eq!(with(command, flags::REQ_ONE).is_ok(), command == BlockStatus);
-            assert_eq!(with(command, 1 << 9), Err(Refusal::INVAL));
+            assert_eq!(with(command, 1 << 9), Err(NbdError::INVAL));
         }
         let simple = Session::default();
         assert_eq!(
-            Request { flags: flags::DF, ..request(Read, 0, 1) }.check(&offer(false), simple),
-            Err(Refusal::INVAL)
+            Request { flags: flags::DF, ..request(Read, 0, 1) }.check(&export(false), simple),
+            Err(NbdError::INVAL)
         );
-        assert_eq!(request(BlockStatus, 0, 1).check(&offer(false), simple), Err(Refusal::INVAL));
+        assert_eq!(request(BlockStatus, 0, 1).check(&export(false), simple), Err(NbdError::INVAL));
     }
 }

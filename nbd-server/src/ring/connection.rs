@@ -1,8 +1,9 @@
-//! One client of a ring.
+//! Connection of a ring.
 //!
-//! *In*, *out*: entries that receive and send, and their completions. *Invariant*: while something is being received nobody
-//! looks into the intake, and while something is being sent nothing is taken out of the outbox: the kernel writes into the
-//! one and reads from the other. Both stay where they are in memory.
+//! *In* and *out*: entries that receive and send, and their completions. *Invariant*: the decoder
+//! is not touched while a receive is in flight, and no reply is removed from the send queue while a
+//! send is in flight, because the kernel writes to the one and reads from the other. Neither moves
+//! in memory.
 
 use std::io::IoSlice;
 use std::net::Shutdown;
@@ -13,64 +14,64 @@ use io_uring::opcode;
 use io_uring::squeue::Entry;
 use io_uring::types::Fd;
 
-use crate::allowance::Allowance;
-use crate::op::Op;
-use crate::outbox::{Outbox, Reply};
-use crate::peer::Name;
-use crate::protocol::intake::{Incoming, Intake};
+use crate::accepted::AcceptedConnection;
+use crate::byte_budget::ByteBudget;
+use crate::connection_name::ConnectionName;
+use crate::protocol::request_decoder::{ReceivedRequest, RequestDecoder};
 use crate::protocol::{Command, Session};
-use crate::server::Accepted;
+use crate::request_span::RequestSpan;
+use crate::send_queue::{QueuedReply, Released, SendQueue};
 use crate::socket::Socket;
 
-/// Replies of one send.
+/// Largest number of replies in one send.
 const SLICES_MAX: usize = 64;
 
 pub(super) struct Connection {
     socket: Socket,
     pub(super) session: Session,
-    name: Option<Name>,
-    intake: Intake,
-    outbox: Outbox,
-    allowance: Allowance,
+    name: Option<ConnectionName>,
+    decoder: RequestDecoder,
+    send_queue: SendQueue,
+    budget: ByteBudget,
     receiving: bool,
-    sending: Option<Box<Sending>>,
+    sending: Option<Box<SendArguments>>,
     ending: bool,
 }
 
-/// What the kernel is told of a send; it holds addresses into the outbox.
-struct Sending {
+/// Arguments of a send in flight. They contain addresses of replies in the send queue.
+struct SendArguments {
     message: libc::msghdr,
     slices: Vec<libc::iovec>,
 }
 
 impl Connection {
-    pub(super) fn new(accepted: Accepted) -> Self {
+    pub(super) fn new(accepted: AcceptedConnection) -> Self {
         Self {
             socket: accepted.socket,
             session: accepted.session,
             name: accepted.name,
-            intake: Intake::after(accepted.read),
-            outbox: Outbox::default(),
-            allowance: Allowance::default(),
+            decoder: RequestDecoder::at_offset(accepted.stream_offset),
+            send_queue: SendQueue::default(),
+            budget: ByteBudget::default(),
             receiving: false,
             sending: None,
             ending: false,
         }
     }
 
-    /// The next request that may begin now, if it is here.
-    pub(super) fn take(&mut self) -> Option<(Incoming, usize, Op)> {
-        if self.receiving || self.ending || !self.allowance.is_left() {
+    /// Takes the next request that arrived and may begin, with its cost and its span.
+    pub(super) fn take_request(&mut self) -> Option<(ReceivedRequest, usize, RequestSpan)> {
+        if self.receiving || self.ending || !self.budget.has_room() {
             return None;
         }
-        match self.intake.next() {
-            Ok(Some(incoming)) if incoming.request.command != Command::Disconnect => {
-                let op = Op::begin(&mut SpanBatch::new(), &incoming, self.name.as_ref());
-                let cost = self.allowance.take(&incoming);
-                Some((incoming, cost, op))
+        match self.decoder.next() {
+            Ok(Some(received)) if received.request.command != Command::Disconnect => {
+                let span = RequestSpan::begin(&mut SpanBatch::new(), &received, self.name.as_ref());
+                let cost = self.budget.charge(&received);
+                Some((received, cost, span))
             }
             Ok(None) => None,
-            // It leaves, or is no client.
+            // The client disconnects, or violated the protocol.
             Ok(Some(_)) | Err(_) => {
                 self.ending = true;
                 None
@@ -78,41 +79,42 @@ impl Connection {
         }
     }
 
-    /// After [`take`](Self::take) has given nothing: the entry that asks for more, if more may come.
+    /// Returns an entry that receives more bytes, if more may be received. The caller has called
+    /// [`take_request`](Self::take_request) until it returned none.
     pub(super) fn receive(&mut self) -> Option<Entry> {
-        if self.receiving || self.ending || !self.allowance.is_left() {
+        if self.receiving || self.ending || !self.budget.has_room() {
             return None;
         }
         self.receiving = true;
-        let space = self.intake.space();
+        let space = self.decoder.space();
         let socket = Fd(self.socket.as_fd().as_raw_fd());
         Some(opcode::Recv::new(socket, space.as_mut_ptr(), space.len() as u32).build())
     }
 
-    pub(super) fn received(&mut self, result: i32) {
+    pub(super) fn on_received(&mut self, result: i32) {
         self.receiving = false;
         match result {
-            1.. => self.intake.filled(result as usize),
+            1.. => self.decoder.filled(result as usize),
             _ if -result == libc::EINTR || -result == libc::EAGAIN => {}
             _ => self.ending = true,
         }
     }
 
-    pub(super) fn push(&mut self, reply: Reply) {
-        self.outbox.push(reply);
+    pub(super) fn push(&mut self, reply: QueuedReply) {
+        self.send_queue.push(reply);
     }
 
-    /// The entry that sends what waits, unless one is under way.
+    /// Returns an entry that sends queued replies, unless a send is in flight.
     pub(super) fn send(&mut self) -> Option<Entry> {
-        if self.sending.is_some() || self.outbox.is_empty() {
+        if self.sending.is_some() || self.send_queue.is_empty() {
             return None;
         }
         let mut slices = Vec::with_capacity(SLICES_MAX);
-        self.outbox.slices(&mut slices, SLICES_MAX);
+        self.send_queue.slices(&mut slices, SLICES_MAX);
         let slices: Vec<libc::iovec> = slices.iter().map(iovec).collect();
-        // SAFETY: a struct of integers and pointers, for which zeroes are "none".
+        // SAFETY: all fields are integers and pointers, for which zero bytes are valid.
         let message: libc::msghdr = unsafe { std::mem::zeroed() };
-        let sending = self.sending.insert(Box::new(Sending { message, slices }));
+        let sending = self.sending.insert(Box::new(SendArguments { message, slices }));
         sending.message.msg_iov = sending.slices.as_mut_ptr();
         sending.message.msg_iovlen = sending.slices.len();
         let socket = Fd(self.socket.as_fd().as_raw_fd());
@@ -120,31 +122,31 @@ impl Connection {
         Some(opcode::SendMsg::new(socket, &raw const sending.message).flags(flags).build())
     }
 
-    pub(super) fn sent(&mut self, result: i32) {
+    pub(super) fn on_sent(&mut self, result: i32) {
         self.sending = None;
         let released = match result {
-            1.. => self.outbox.advance(result as usize),
+            1.. => self.send_queue.advance(result as usize),
             _ if -result == libc::EINTR || -result == libc::EAGAIN => return,
-            _ => self.lost(),
+            _ => self.on_lost(),
         };
-        self.allowance.give_back(released);
+        self.budget.release(released);
     }
 
-    /// A reply for a client that is gone.
-    fn lost(&mut self) -> crate::outbox::Released {
+    /// Ends the connection after a failed send, and drops its replies.
+    fn on_lost(&mut self) -> Released {
         self.ending = true;
-        // What is being received ends.
-        self.shut(Shutdown::Both);
-        self.outbox.lose()
+        // Completes a receive in flight.
+        self.shutdown(Shutdown::Both);
+        self.send_queue.discard()
     }
 
-    pub(super) fn shut(&self, how: Shutdown) {
-        self.socket.shut(how);
+    pub(super) fn shutdown(&self, how: Shutdown) {
+        self.socket.shutdown(how);
     }
 
-    /// Nothing of it is under way, and nothing will come.
-    pub(super) fn is_over(&self) -> bool {
-        self.ending && !self.receiving && self.sending.is_none() && self.allowance.is_idle()
+    /// Returns whether the connection is ending and has nothing in flight.
+    pub(super) fn is_finished(&self) -> bool {
+        self.ending && !self.receiving && self.sending.is_none() && self.budget.is_idle()
     }
 }
 

@@ -1,7 +1,8 @@
-//! A ring's thread.
+//! Thread of a ring.
 //!
-//! *In*: completions and mail. *Out*: entries. *Invariant*: each turn looks at every connection that something happened to, and
-//! leaves it receiving, sending, waiting for the file, or over.
+//! *In*: completions and messages. *Out*: entries. *Invariant*: each iteration visits every
+//! connection with an event. It leaves the connection receiving, sending, waiting for the file, or
+//! closed.
 
 use std::io;
 use std::net::Shutdown;
@@ -14,35 +15,37 @@ use io_uring::squeue::Entry;
 use io_uring::types::Fd;
 use slab::Slab;
 
-use crate::export::{Answer, Export};
-use crate::op::Op;
-use crate::outbox::Reply;
-use crate::protocol::intake::Incoming;
+use crate::export::{EncodedReply, Export};
+use crate::protocol::request_decoder::ReceivedRequest;
+use crate::request_span::RequestSpan;
+use crate::send_queue::QueuedReply;
 
 use super::connection::Connection;
-use super::errands::{Errand, Errands, Inbox, Mail};
-use super::operation::{Operation, Step};
-use super::queue::Queue;
+use super::file_io::{FileIo, Progress};
+use super::offload::{Message, MessageQueue, OffloadPool, OffloadedRequest};
+use super::ring_queue::RingQueue;
 
-/// What was completed, in the upper half of an entry's tag; in the lower one its number.
-const BELL: u64 = 0;
+/// Kinds of entries: the upper half of an entry's user data. The lower half is the number of the
+/// connection or of the file I/O.
+const MESSAGES: u64 = 0;
 const RECEIVED: u64 = 1;
 const SENT: u64 = 2;
-const OPERATION: u64 = 3;
+const FILE_IO: u64 = 3;
 
-/// Requests of one connection that begin in one turn: their client works on these replies while the next ones are made.
-const TOGETHER: usize = 8;
+/// Number of requests of one connection that begin in one iteration. The client processes their
+/// replies while the next ones are executed.
+const REQUESTS_MAX: usize = 8;
 
 pub(super) struct Worker {
-    ring: Queue,
+    ring: RingQueue,
     export: Arc<Export>,
-    errands: Arc<Errands>,
-    inbox: Arc<Inbox>,
+    offload_pool: Arc<OffloadPool>,
+    messages: Arc<MessageQueue>,
     connections: Slab<Connection>,
-    operations: Slab<Operation>,
-    /// Of all rings.
-    count: Arc<AtomicUsize>,
-    /// Those that something happened to.
+    file_ios: Slab<FileIo>,
+    /// Number of connections of all rings.
+    connection_count: Arc<AtomicUsize>,
+    /// Connections with an event in this iteration.
     due: Vec<usize>,
     stopping: bool,
 }
@@ -50,95 +53,97 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) fn new(
         export: Arc<Export>,
-        errands: Arc<Errands>,
-        inbox: Arc<Inbox>,
-        count: Arc<AtomicUsize>,
+        offload_pool: Arc<OffloadPool>,
+        messages: Arc<MessageQueue>,
+        connection_count: Arc<AtomicUsize>,
     ) -> io::Result<Self> {
         Ok(Self {
-            ring: Queue::new()?,
+            ring: RingQueue::new()?,
             export,
-            errands,
-            inbox,
+            offload_pool,
+            messages,
             connections: Slab::new(),
-            operations: Slab::new(),
-            count,
+            file_ios: Slab::new(),
+            connection_count,
             due: Vec::new(),
             stopping: false,
         })
     }
 
     pub(super) fn run(mut self) {
-        let _guard = NoUnwinding;
-        self.listen();
-        let mut completed: Vec<(u64, i32)> = Vec::new();
+        let _guard = AbortOnPanic;
+        self.poll_messages();
+        let mut completions: Vec<(u64, i32)> = Vec::new();
         loop {
-            self.ring.turn(&mut completed);
-            for (tag, result) in completed.drain(..) {
-                self.completed(tag, result);
+            self.ring.submit_and_wait(&mut completions);
+            for (user_data, result) in completions.drain(..) {
+                self.on_completed(user_data, result);
             }
-            self.go_on();
+            self.visit_due();
             if self.stopping && self.connections.is_empty() {
                 return;
             }
         }
     }
 
-    fn completed(&mut self, tag: u64, result: i32) {
-        let number = (tag & u64::from(u32::MAX)) as usize;
-        match tag >> 32 {
-            BELL => {
-                let inbox = Arc::clone(&self.inbox);
-                inbox.empty().into_iter().for_each(|mail| self.open(mail));
-                self.listen();
+    fn on_completed(&mut self, user_data: u64, result: i32) {
+        let number = (user_data & u64::from(u32::MAX)) as usize;
+        match user_data >> 32 {
+            MESSAGES => {
+                let messages = Arc::clone(&self.messages);
+                messages.drain().into_iter().for_each(|message| self.on_message(message));
+                self.poll_messages();
             }
-            RECEIVED => self.with(number, |connection| connection.received(result)),
-            SENT => self.with(number, |connection| connection.sent(result)),
-            _ => match self.operations[number].completed(result) {
-                Step::Again => self.submit(number),
-                Step::Done(answer) => {
-                    let done = self.operations.remove(number);
-                    self.with(done.connection, |to| to.push(Reply::new(answer, done.cost, done.op)));
+            RECEIVED => self.update(number, |connection| connection.on_received(result)),
+            SENT => self.update(number, |connection| connection.on_sent(result)),
+            _ => match self.file_ios[number].on_completed(result) {
+                Progress::Resubmit => self.submit(number),
+                Progress::Complete(reply) => {
+                    let done = self.file_ios.remove(number);
+                    let reply = QueuedReply::new(reply, done.cost, done.span);
+                    self.update(done.connection, |connection| connection.push(reply));
                 }
             },
         }
     }
 
-    fn open(&mut self, mail: Mail) {
-        match mail {
-            Mail::Serve(accepted) => {
+    fn on_message(&mut self, message: Message) {
+        match message {
+            Message::Serve(accepted) => {
                 let number = self.connections.insert(Connection::new(*accepted));
                 self.due.push(number);
             }
-            Mail::Reply(number, reply) => self.with(number, |connection| connection.push(*reply)),
-            Mail::StopReading => self.shut(Shutdown::Read),
-            Mail::Stop => {
+            Message::Reply(number, reply) => self.update(number, |connection| connection.push(*reply)),
+            Message::StopReading => self.shutdown(Shutdown::Read),
+            Message::Stop => {
                 self.stopping = true;
-                self.shut(Shutdown::Both);
+                self.shutdown(Shutdown::Both);
             }
         }
     }
 
-    fn shut(&mut self, how: Shutdown) {
-        self.connections.iter().for_each(|(_, connection)| connection.shut(how));
+    fn shutdown(&mut self, how: Shutdown) {
+        self.connections.iter().for_each(|(_, connection)| connection.shutdown(how));
     }
 
-    fn with(&mut self, number: usize, change: impl FnOnce(&mut Connection)) {
+    fn update(&mut self, number: usize, change: impl FnOnce(&mut Connection)) {
         change(&mut self.connections[number]);
         self.due.push(number);
     }
 
-    fn go_on(&mut self) {
+    /// Begins requests, receives and sends of the connections that are due.
+    fn visit_due(&mut self) {
         let mut due = std::mem::take(&mut self.due);
         due.sort_unstable();
         due.dedup();
         for number in due.drain(..) {
-            let all_taken = self.take(number);
+            let all_taken = self.begin_requests(number);
             let connection = &mut self.connections[number];
             let received = if all_taken { connection.receive() } else { None };
             let sent = connection.send();
-            if connection.is_over() {
+            if connection.is_finished() {
                 self.connections.remove(number);
-                self.count.fetch_sub(1, Ordering::SeqCst);
+                self.connection_count.fetch_sub(1, Ordering::SeqCst);
                 continue;
             }
             for (kind, entry) in [(SENT, sent), (RECEIVED, received)] {
@@ -147,64 +152,73 @@ impl Worker {
                 }
             }
         }
-        // Its memory is used again; a request that was refused made its connection due once more.
+        // Keeps the vector's allocation, and any connections that became due meanwhile.
         due.append(&mut self.due);
         self.due = due;
     }
 
-    /// Begins what is there, so many at most: what ends of these takes it here again. Whether that was all.
-    fn take(&mut self, number: usize) -> bool {
-        for _ in 0..TOGETHER {
-            let Some((incoming, cost, op)) = self.connections[number].take() else { return true };
-            self.begin(number, incoming, cost, op);
+    /// Begins up to [`REQUESTS_MAX`] requests that arrived; the end of one makes the connection due
+    /// again. Returns whether no further request has arrived.
+    fn begin_requests(&mut self, number: usize) -> bool {
+        for _ in 0..REQUESTS_MAX {
+            let Some((received, cost, span)) = self.connections[number].take_request() else { return true };
+            self.begin(number, received, cost, span);
         }
         false
     }
 
-    fn begin(&mut self, number: usize, incoming: Incoming, cost: usize, op: Op) {
+    fn begin(&mut self, number: usize, received: ReceivedRequest, cost: usize, span: RequestSpan) {
         let connection = &mut self.connections[number];
-        let (session, request) = (connection.session, incoming.request);
-        if let Err(refusal) = request.check(self.export.offer(), session) {
-            connection.push(Reply::new(Answer::refusal(session, &request, refusal), cost, op));
-        } else if Operation::is_one(request.command) {
-            let operation = Operation::new(number, session, incoming, cost, op);
-            let operation = self.operations.insert(operation);
-            self.submit(operation);
+        let (session, request) = (connection.session, received.request);
+        if let Err(error) = request.check(self.export.info(), session) {
+            connection.push(QueuedReply::new(EncodedReply::error(session, &request, error), cost, span));
+        } else if FileIo::supports(request.command) {
+            let file_io = FileIo::new(number, session, received, cost, span);
+            let file_io = self.file_ios.insert(file_io);
+            self.submit(file_io);
         } else {
-            let inbox = Arc::clone(&self.inbox);
-            self.errands.put(Errand { session, incoming, cost, op, connection: number, inbox });
+            let reply_to = Arc::clone(&self.messages);
+            self.offload_pool.push(OffloadedRequest {
+                session,
+                received,
+                cost,
+                span,
+                connection: number,
+                reply_to,
+            });
         }
     }
 
-    /// Traced ones by a call of their own, so that it is theirs.
+    /// Submits the file I/O of this number. A traced one gets its own system call under its span.
     fn submit(&mut self, number: usize) {
-        let entry = self.operations[number].entry(self.export.descriptor());
-        if !self.operations[number].op.is_recorded() {
-            return self.push(entry, OPERATION, number);
+        let entry = self.file_ios[number].entry(self.export.fd());
+        if !self.file_ios[number].span.is_recorded() {
+            return self.push(entry, FILE_IO, number);
         }
         self.ring.submit();
-        self.push(entry, OPERATION, number);
-        let _working = self.operations[number].op.enter();
+        self.push(entry, FILE_IO, number);
+        let _entered = self.file_ios[number].span.enter();
         self.ring.submit();
     }
 
-    /// Awaits mail.
-    fn listen(&mut self) {
-        let bell = Fd(self.inbox.bell().as_raw_fd());
-        self.push(opcode::PollAdd::new(bell, libc::POLLIN as u32).build(), BELL, 0);
+    /// Polls the message queue's eventfd, for one completion.
+    fn poll_messages(&mut self) {
+        let eventfd = Fd(self.messages.eventfd().as_raw_fd());
+        self.push(opcode::PollAdd::new(eventfd, libc::POLLIN as u32).build(), MESSAGES, 0);
     }
 
     fn push(&mut self, entry: Entry, kind: u64, number: usize) {
         let entry = entry.user_data(kind << 32 | number as u64);
-        // SAFETY: what it points to is an operation's or a connection's, which are removed after its completion.
+        // SAFETY: the memory belongs to a file I/O or a connection, which is removed only after the
+        // completion of its entries.
         unsafe { self.ring.push(entry) };
     }
 }
 
-/// Memory that the kernel writes to must not be given back while it does: a panic here ends the process.
-struct NoUnwinding;
+/// Guard that aborts the process on a panic: unwinding would free memory that the kernel writes to.
+struct AbortOnPanic;
 
-impl Drop for NoUnwinding {
+impl Drop for AbortOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
             std::process::abort();

@@ -1,7 +1,7 @@
-//! A socket that clients connect to.
+//! Listening sockets.
 //!
-//! *In*: an address. *Out*: connected sockets. *Invariant*: a socket file that somebody listens on is never taken from
-//! them; ours is removed when the listener ends.
+//! *In*: an address. *Out*: connected sockets. *Invariant*: a socket file on which another process
+//! listens is never replaced. The listener removes its own file when it is dropped.
 
 use std::fs;
 use std::io;
@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 use super::Address;
 use crate::socket::Socket;
 
-/// Unix or TCP.
+/// Listening socket, Unix or TCP.
 #[derive(Debug)]
 pub struct Listener {
     kind: Kind,
-    /// Removed at the end.
+    /// Socket file to remove on drop.
     file: Option<PathBuf>,
 }
 
@@ -29,18 +29,18 @@ enum Kind {
 }
 
 impl Listener {
-    /// Listens.
+    /// Binds and listens.
     pub fn bind(address: &Address) -> io::Result<Self> {
         Ok(match address {
             Address::Tcp(address) => Self { kind: Kind::Tcp(TcpListener::bind(address)?), file: None },
             Address::Unix(path) => {
-                remove_dead(path);
+                remove_stale(path);
                 Self { kind: Kind::Unix(UnixListener::bind(path)?), file: Some(path.clone()) }
             }
         })
     }
 
-    /// Where it is, as NBD's URIs have it: with the port that was free where port 0 was asked for.
+    /// Returns the NBD URI. For port 0 it has the port that the kernel chose.
     pub fn uri(&self) -> String {
         match (&self.kind, &self.file) {
             (Kind::Tcp(listener), _) => {
@@ -60,8 +60,8 @@ impl Listener {
         }
     }
 
-    /// The same, for another thread. It does not remove the file.
-    pub(super) fn again(&self) -> io::Result<Self> {
+    /// Duplicates the listener for another thread. The duplicate does not remove the socket file.
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
         let kind = match &self.kind {
             Kind::Unix(listener) => Kind::Unix(listener.try_clone()?),
             Kind::Tcp(listener) => Kind::Tcp(listener.try_clone()?),
@@ -69,8 +69,8 @@ impl Listener {
         Ok(Self { kind, file: None })
     }
 
-    /// Who waits in [`accept`](Self::accept) gets an error, at once and from then on.
-    pub(super) fn shut(&self) {
+    /// Makes [`accept`](Self::accept) fail in all threads, immediately and from now on.
+    pub(super) fn shutdown(&self) {
         let descriptor = match &self.kind {
             Kind::Unix(listener) => listener.as_fd(),
             Kind::Tcp(listener) => listener.as_fd(),
@@ -82,14 +82,14 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Some(file) = &self.file {
-            // Somebody else may have.
+            // Another process may have removed it.
             let _ = fs::remove_file(file);
         }
     }
 }
 
-/// What a server that was killed has left.
-fn remove_dead(path: &Path) {
+/// Removes the socket file of a server that was killed.
+fn remove_stale(path: &Path) {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     let refused = || UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
     if is_socket && refused() {

@@ -1,6 +1,7 @@
-//! A client that says what it is told to say.
+//! NBD client that sends arbitrary bytes.
 //!
-//! Written from the protocol's words alone, with none of the server's code: what is wrong in both would not be seen.
+//! It is written from the protocol's text alone and shares no code with the server: an error in
+//! shared code would stay hidden.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -21,7 +22,8 @@ pub(crate) struct Client {
     structured: bool,
 }
 
-/// A reply: of which request, the error or 0, the data of a read (or the payload of a block status, as it came).
+/// Decoded reply. `error` is 0 for success; `data` is the data of a read, or the payload of a block
+/// status.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub(crate) cookie: u64,
@@ -30,42 +32,42 @@ pub(crate) struct Reply {
 }
 
 impl Client {
-    /// Greeted, and nothing more.
-    pub(crate) fn greeted(socket: &Path) -> Self {
+    /// Connects, reads the greeting and sends the client flags.
+    pub(crate) fn connect(socket: &Path) -> Self {
         let stream = UnixStream::connect(socket).unwrap();
-        // A server that never answers would be waited for for ever.
+        // Ends the test if the server never replies.
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let mut client = Self { stream, structured: false };
         let greeting: [u8; 18] = client.read().unwrap();
         assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
-        client.say(&3_u32.to_be_bytes());
+        client.send(&3_u32.to_be_bytes());
         client
     }
 
-    /// In transmission, with block status if replies are structured.
+    /// Connects and enters the transmission phase; with block status if replies are structured.
     pub(crate) fn ready(socket: &Path, structured: bool) -> Self {
-        let mut client = Self::greeted(socket);
+        let mut client = Self::connect(socket);
         client.structured = structured;
         if structured {
             client.option(8, &[]);
-            assert_eq!(client.answer().0, 1);
+            assert_eq!(client.option_reply().0, 1);
             let query = b"base:allocation";
             let data = [&[0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, query.len() as u8], &query[..]].concat();
             client.option(10, &data);
-            assert_eq!((client.answer().0, client.answer().0), (4, 1));
+            assert_eq!((client.option_reply().0, client.option_reply().0), (4, 1));
         }
         client.option(7, &[0; 6]);
-        while client.answer().0 != 1 {}
+        while client.option_reply().0 != 1 {}
         client
     }
 
     pub(crate) fn option(&mut self, option: u32, data: &[u8]) {
         let length = data.len() as u32;
-        self.say(&[b"IHAVEOPT", &option.to_be_bytes()[..], &length.to_be_bytes(), data].concat());
+        self.send(&[b"IHAVEOPT", &option.to_be_bytes()[..], &length.to_be_bytes(), data].concat());
     }
 
-    /// The kind of a reply to an option, and its data.
-    pub(crate) fn answer(&mut self) -> (u32, Vec<u8>) {
+    /// Reads a reply to an option. Returns its type and its data.
+    pub(crate) fn option_reply(&mut self) -> (u32, Vec<u8>) {
         let head: [u8; 20] = self.read().unwrap();
         assert_eq!(&head[..8], &0x0003_e889_0455_65a9_u64.to_be_bytes());
         let mut data = vec![0; u32_of(&head[16..20]) as usize];
@@ -74,19 +76,19 @@ impl Client {
     }
 
     pub(crate) fn request(&mut self, command: u16, flags: u16, cookie: u64, offset: u64, length: u32) {
-        self.say(&request(command, flags, cookie, offset, length));
+        self.send(&request(command, flags, cookie, offset, length));
     }
 
-    /// Its answer must be the next one.
-    pub(crate) fn ask(&mut self, command: u16, flags: u16, offset: u64, length: u32) -> Reply {
+    /// Sends a request and reads its reply, which must be the next one.
+    pub(crate) fn round_trip(&mut self, command: u16, flags: u16, offset: u64, length: u32) -> Reply {
         self.request(command, flags, 0xc001e, offset, length);
         let reply = self.reply(if command == READ { length } else { 0 });
         assert_eq!(reply.cookie, 0xc001e);
         reply
     }
 
-    /// What a server may have closed already is said in vain.
-    pub(crate) fn say(&mut self, bytes: &[u8]) {
+    /// Sends bytes. An error is ignored: the server may have closed the connection.
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
 
@@ -96,13 +98,14 @@ impl Client {
         Ok(bytes)
     }
 
-    /// The next reply; a simple one carries so much data, if it is no error.
+    /// Reads the next reply. A successful simple reply has `simple_data` bytes of data.
     pub(crate) fn reply(&mut self, simple_data: u32) -> Reply {
-        self.next(simple_data).unwrap()
+        self.try_reply(simple_data).unwrap()
     }
 
-    /// An error where the server has hung up.
-    pub(crate) fn next(&mut self, simple_data: u32) -> io::Result<Reply> {
+    /// Reads the next reply as [`reply`](Self::reply) does. Returns an error if the server closed
+    /// the connection.
+    pub(crate) fn try_reply(&mut self, simple_data: u32) -> io::Result<Reply> {
         let magic: [u8; 4] = self.read()?;
         if magic == 0x6744_6698_u32.to_be_bytes() {
             assert!(!self.structured || simple_data == 0, "a simple reply to a read");
@@ -118,7 +121,7 @@ impl Client {
         let mut data = vec![0; u32_of(&head[12..]) as usize];
         self.stream.read_exact(&mut data)?;
         let cookie = u64_of(&head[4..12]);
-        assert_eq!(head[..2], [0, 1], "an answer in several pieces");
+        assert_eq!(head[..2], [0, 1], "a reply in several chunks");
         Ok(match kind {
             0 => Reply { cookie, error: 0, data },
             1 => Reply { cookie, error: 0, data: data.split_off(8) },
@@ -128,8 +131,8 @@ impl Client {
         })
     }
 
-    /// Whether the server has hung up, having said nothing more.
-    pub(crate) fn is_hung_up(&mut self) -> bool {
+    /// Returns whether the server closed the connection without sending anything more.
+    pub(crate) fn is_closed(&mut self) -> bool {
         match self.stream.read(&mut [0; 64]) {
             Ok(0) => true,
             Ok(_) => false,

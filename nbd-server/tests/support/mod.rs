@@ -1,10 +1,10 @@
-//! A server that runs, clients that are not ours, and one of our own that may say anything.
+//! Test support: a running server, third-party clients, and a client that sends arbitrary bytes.
 
-#![allow(dead_code, reason = "each test program uses some of it")]
+#![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it saw"
+    reason = "a test fails by panicking, and prints what it measured"
 )]
 
 pub(crate) mod client;
@@ -19,29 +19,29 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Both ways of serving: every test is for each of them.
+/// Options of both backends. Every test runs with each of them.
 pub(crate) const MODES: [&[&str]; 2] = [&["--threads", "4"], &["--rings", "2"]];
 
-/// The program as it is built, serving a file of its own.
-pub(crate) struct Running {
+/// Server process with its own file.
+pub(crate) struct RunningServer {
     pub(crate) folder: TempDir,
     pub(crate) file: PathBuf,
     pub(crate) uris: Vec<String>,
     process: Child,
-    /// Held, so that it is open.
+    /// Kept open, so that the server can write to it.
     _stdout: BufReader<ChildStdout>,
 }
 
-impl Running {
-    /// Serves a new file of so many bytes, all zeroes and none allocated.
+impl RunningServer {
+    /// Starts a server of a new sparse file of `size` bytes.
     pub(crate) fn start(mode: &[&str], size: u64, options: &[&str]) -> Self {
         Self::start_under(&[], mode, size, options)
     }
 
-    /// Below another program.
-    pub(crate) fn start_under(above: &[&str], mode: &[&str], size: u64, options: &[&str]) -> Self {
+    /// Starts it as a child of another program, such as strace.
+    pub(crate) fn start_under(wrapper: &[&str], mode: &[&str], size: u64, options: &[&str]) -> Self {
         let own = Path::new(env!("CARGO_BIN_EXE_blkkin-nbd"));
-        let Some((program, arguments)) = above.split_first() else {
+        let Some((program, arguments)) = wrapper.split_first() else {
             return Self::start_as(Command::new(own), mode, size, options);
         };
         let mut command = Command::new(program);
@@ -49,23 +49,23 @@ impl Running {
         Self::start_as(command, mode, size, options)
     }
 
-    /// What is there already.
+    /// Starts a server of an existing file.
     pub(crate) fn serve(file: &Path, mode: &[&str]) -> Self {
         let command = Command::new(env!("CARGO_BIN_EXE_blkkin-nbd"));
-        Self::begin(command, tempfile::tempdir().unwrap(), file.to_owned(), mode, &[])
+        Self::spawn(command, tempfile::tempdir().unwrap(), file.to_owned(), mode, &[])
     }
 
-    /// By a command that may be another user's.
+    /// Starts it by a command, which may run as another user.
     pub(crate) fn start_as(command: Command, mode: &[&str], size: u64, options: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("disk");
         File::create(&file).unwrap().set_len(size).unwrap();
         fs::set_permissions(&file, Permissions::from_mode(0o666)).unwrap();
         fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
-        Self::begin(command, folder, file, mode, options)
+        Self::spawn(command, folder, file, mode, options)
     }
 
-    fn begin(mut command: Command, folder: TempDir, file: PathBuf, mode: &[&str], options: &[&str]) -> Self {
+    fn spawn(mut command: Command, folder: TempDir, file: PathBuf, mode: &[&str], options: &[&str]) -> Self {
         let socket = folder.path().join("socket");
         let mut process = command
             .arg(&file)
@@ -88,7 +88,7 @@ impl Running {
         Self { folder, file, uris, process, _stdout: stdout }
     }
 
-    /// By the Unix socket.
+    /// Returns the URI of the Unix socket.
     pub(crate) fn uri(&self) -> &str {
         &self.uris[0]
     }
@@ -109,7 +109,7 @@ impl Running {
         self.process.id()
     }
 
-    /// What /proc says of it, in this line.
+    /// Returns the number in a line of its /proc/PID/status.
     pub(crate) fn status(&self, key: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status.lines().find(|line| line.starts_with(key)).unwrap();
@@ -124,7 +124,7 @@ impl Running {
         capture(Command::new("kill").arg(self.pid().to_string()));
     }
 
-    /// Ends it as its manager would, and is well only if it ends well.
+    /// Stops it by SIGTERM, as a service manager does. Panics if it fails.
     pub(crate) fn stop(mut self) {
         self.terminate();
         assert!(self.process.wait().unwrap().success());
@@ -135,46 +135,47 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningServer {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Runs it to its end, well; what it said.
+/// Runs a command and returns its standard output. Panics if it fails.
 pub(crate) fn capture(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {}\n{said}\n{errors}", output.status);
-    said
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}\n{stdout}\n{stderr}", output.status);
+    stdout
 }
 
-/// Of a run of fio: reads, writes, syncs.
+/// Runs fio. Returns the numbers of reads, writes and syncs.
 pub(crate) fn fio(options: &[&str]) -> [u64; 3] {
     let common = ["--name=x", "--ioengine=nbd", "--thread", "--group_reporting", "--output-format=json"];
-    let said = capture(Command::new("fio").args(common).args(options));
-    let json = &said[said.find('{').unwrap()..];
-    let told: Value = serde_json::from_str(json).unwrap();
-    let job = &told["jobs"][0];
+    let output = capture(Command::new("fio").args(common).args(options));
+    let json = &output[output.find('{').unwrap()..];
+    let report: Value = serde_json::from_str(json).unwrap();
+    let job = &report["jobs"][0];
     assert_eq!(job["error"], 0);
     let number = |of: &str, key: &str| job[of][key].as_u64().unwrap_or(0);
     [number("read", "total_ios"), number("write", "total_ios"), number("sync", "total_ios")]
 }
 
-/// Whether these programs are here; if not, a test says so and ends.
-pub(crate) fn are_here(programs: &[&str]) -> bool {
+/// Returns whether all programs are installed, and prints the missing ones.
+pub(crate) fn are_installed(programs: &[&str]) -> bool {
     let path = std::env::var("PATH").unwrap();
-    let is_here = |program: &&&str| path.split(':').any(|folder| Path::new(folder).join(program).is_file());
-    let missing: Vec<_> = programs.iter().filter(|program| !is_here(program)).collect();
+    let is_installed =
+        |program: &&&str| path.split(':').any(|folder| Path::new(folder).join(program).is_file());
+    let missing: Vec<_> = programs.iter().filter(|program| !is_installed(program)).collect();
     if !missing.is_empty() {
-        println!("skipped: no {missing:?} here");
+        println!("skipped: {missing:?} not installed");
     }
     missing.is_empty()
 }
 
-/// Bytes that tell where they are from.
+/// Returns bytes that depend on their offset.
 pub(crate) fn pattern(from: u64, length: usize) -> Vec<u8> {
     let word = |at: u64| (at / 8).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[(at % 8) as usize];
     (from..from + length as u64).map(word).collect()
@@ -184,11 +185,11 @@ pub(crate) fn fill(file: &Path, from: u64, length: usize) {
     File::options().write(true).open(file).unwrap().write_all_at(&pattern(from, length), from).unwrap();
 }
 
-/// Soon. Whoever waits for another process cannot know when; the limit is for what never comes.
-pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+/// Waits until a condition of another process is true. Panics after 30 s.
+pub(crate) fn eventually(expected: &str, mut condition: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(30);
-    while !is_so() {
-        assert!(Instant::now() < end, "{what}");
+    while !condition() {
+        assert!(Instant::now() < end, "{expected}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

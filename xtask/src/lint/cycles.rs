@@ -19,7 +19,6 @@ use super::source::{Kind, Token, tokens};
 const NOT_YET: &[&str] = &[
     "bench:peers::fio_load",
     "blkkin:services::agent::pipeline",
-    "nbd-server:pool",
     "tracer:attach",
     "ust-provider:load",
     "xtask:bench",

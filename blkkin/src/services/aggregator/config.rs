@@ -55,7 +55,7 @@ impl AggregatorConfig {
         StageConfig {
             input: input.to_owned(),
             output: output.to_owned(),
-            aside: side_output.to_owned(),
+            side_output: side_output.to_owned(),
             group: Group { name: group.to_owned(), member: self.instance.clone() },
             save_every: self.save_every,
             tick_after: self.idle_after / TICKS_PER_IDLE,

@@ -110,7 +110,7 @@ impl RunningStages {
         }
         if let Some(Ok(link)) = &link {
             // Most clusters have no requests between nodes.
-            if link.machines.values().any(|partition| partition.0.stats().records > 0) {
+            if link.processors.values().any(|partition| partition.0.stats().records > 0) {
                 info!(stage = "link", "{}", shutdown::link(link));
             }
             report_unsaved("link", link.saved);

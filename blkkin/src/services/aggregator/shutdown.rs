@@ -11,7 +11,7 @@ use super::stages::{AssemblePartition, JoinPartition, LinkPartition};
 
 /// Summarizes the join stage.
 pub(super) fn join(outcome: &StageOutcome<JoinPartition>) -> String {
-    let stages = || outcome.machines.values().map(|partition| &partition.0);
+    let stages = || outcome.processors.values().map(|partition| &partition.0);
     let events = |count: fn(&EventStats) -> u64| -> u64 {
         stages().map(JoinStage::join_stats).flat_map(kinds).map(count).sum()
     };
@@ -19,7 +19,7 @@ pub(super) fn join(outcome: &StageOutcome<JoinPartition>) -> String {
     let sum = |count: fn(&JoinStage) -> u64| -> u64 { stages().map(count).sum() };
     let mut line = format!(
         "join: {} partitions, {} events = {} joined + {} late + {} orphaned + {} pending; {} names; {} fragments of {} spans written",
-        outcome.machines.len(),
+        outcome.processors.len(),
         events(|account| account.received),
         events(|account| account.joined),
         events(|account| account.late),
@@ -57,18 +57,18 @@ pub(super) fn join(outcome: &StageOutcome<JoinPartition>) -> String {
     append_count(&mut line, sum(|stage| stage.stats().idle_closed), "sources became inactive");
     append_count(&mut line, sum(|stage| stage.stats().poison), "records could not be decoded");
     append_count(&mut line, sum(|stage| stage.stats().calls_unknown), "system calls with an unknown name");
-    append_common(&mut line, outcome.gone, outcome.oversize);
+    append_common(&mut line, outcome.expired, outcome.oversize);
     line
 }
 
 /// Summarizes the link stage.
 pub(super) fn link(outcome: &StageOutcome<LinkPartition>) -> String {
     let sum = |count: fn(&LinkStage) -> u64| -> u64 {
-        outcome.machines.values().map(|partition| count(&partition.0)).sum()
+        outcome.processors.values().map(|partition| count(&partition.0)).sum()
     };
     let mut line = format!(
         "link: {} partitions, {} RPC endpoints = {} matched + {} unmatched + {} refused + {} pending",
-        outcome.machines.len(),
+        outcome.processors.len(),
         sum(|stage| stage.stats().received),
         sum(|stage| stage.stats().matched),
         sum(|stage| stage.stats().unmatched),
@@ -79,18 +79,18 @@ pub(super) fn link(outcome: &StageOutcome<LinkPartition>) -> String {
     append_count(&mut line, sum(|stage| stage.stats().missed), "missing");
     append_count(&mut line, sum(|stage| stage.stats().poison), "records could not be decoded");
     append_count(&mut line, sum(|stage| stage.stats().misplaced), "fragments belong to another topic");
-    append_common(&mut line, outcome.gone, outcome.oversize);
+    append_common(&mut line, outcome.expired, outcome.oversize);
     line
 }
 
 /// Summarizes the assemble stage.
 pub(super) fn assemble(outcome: &StageOutcome<AssemblePartition>) -> String {
     let sum = |count: fn(&AssembleStage) -> u64| -> u64 {
-        outcome.machines.values().map(|partition| count(&partition.0)).sum()
+        outcome.processors.values().map(|partition| count(&partition.0)).sum()
     };
     let mut line = format!(
         "assemble: {} partitions, {} fragments = {} sampled + {} dropped by sampling; {} spans written",
-        outcome.machines.len(),
+        outcome.processors.len(),
         sum(|stage| stage.stats().received),
         sum(|stage| stage.stats().sampled),
         sum(|stage| stage.stats().dropped),
@@ -111,7 +111,7 @@ pub(super) fn assemble(outcome: &StageOutcome<AssemblePartition>) -> String {
     append_count(&mut line, sum(|stage| stage.stats().duplicates), "duplicate fragments");
     append_count(&mut line, sum(|stage| stage.stats().missed), "fragments missing");
     append_count(&mut line, sum(|stage| stage.stats().poison), "records could not be decoded");
-    append_common(&mut line, outcome.gone, outcome.oversize);
+    append_common(&mut line, outcome.expired, outcome.oversize);
     line
 }
 

@@ -1,6 +1,6 @@
 //! Commits of processed offsets.
 //!
-//! *In*: the caller's word that all received records are processed. *Out*: a commit of each
+//! *In*: a call after the caller has processed all received records. *Out*: a commit of each
 //! partition's next offset, with the delivered sequences as metadata
 //! ([`SequenceTracker::to_metadata`]). *Invariant*: commits are answered in order, so the awaited
 //! reply belongs to the last commit.
@@ -32,17 +32,17 @@ impl<C: Codec> TopicConsumer<C> {
         Ok(())
     }
 
-    /// Commits and waits up to `patience`; returns whether the cluster accepted the commit in time.
-    pub fn commit_within(&mut self, patience: Duration) -> Result<bool, KafkaError> {
+    /// Commits and waits up to `timeout`; returns whether the cluster accepted the commit in time.
+    pub fn commit_within(&mut self, timeout: Duration) -> Result<bool, KafkaError> {
         if self.next.is_empty() {
             return Ok(true);
         }
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         self.commit_soon()?;
         loop {
-            let (answers, good) = self.membership.commits();
-            if answers >= self.commits_sent {
-                return Ok(good);
+            let (replies, succeeded) = self.listener.commits();
+            if replies >= self.commits_sent {
+                return Ok(succeeded);
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -76,10 +76,11 @@ impl<C: Codec> TopicConsumer<C> {
             self.progress.set(*partition, Some(*offset));
             let mut element = list.add_partition(C::TOPIC, *partition);
             element.set_offset(Offset::Offset(*offset)).map_err(fail)?;
-            element
-                .set_metadata(self.seen.get(partition).map(SequenceTracker::to_metadata).unwrap_or_default());
+            element.set_metadata(
+                self.sequences.get(partition).map(SequenceTracker::to_metadata).unwrap_or_default(),
+            );
         }
-        self.done.clear();
+        self.processed.clear();
         self.consumer.commit(&list, mode).map_err(fail)
     }
 }

@@ -1,4 +1,8 @@
-//! Group member: records, and assignment and revocation of partitions.
+//! Member of a stage's consumer group.
+//!
+//! *In*: the input topic. *Out*: records, and assignments and revocations of partitions.
+//! *Invariant*: librdkafka gets its reply to a rebalance only after the stage has handled it, or
+//! when the member is dropped.
 //!
 //! The assignor is cooperative, so remaining partitions continue during a rebalance. librdkafka
 //! reports a change and waits for the reply. So a partition is released after its state was saved,
@@ -20,7 +24,7 @@ use super::super::{KafkaError, Settings};
 use super::state_ref::StateRef;
 
 /// Timeout for a reply of the cluster.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Result of one poll.
 #[derive(Debug)]
@@ -28,7 +32,7 @@ pub(super) enum MemberEvent {
     Record(OwnedMessage),
     /// Partitions to confirm by [`Member::assign`] with their start offsets.
     Assigned(Vec<i32>),
-    /// Partitions to release by [`Member::unassign`]; whether they were lost already.
+    /// Partitions to release by [`Member::unassign`]; true if they are lost already.
     Revoked(Vec<i32>, bool),
     /// The previous process of this instance name has not expired: the cluster admits this one
     /// afterwards.
@@ -70,7 +74,7 @@ fn unassign(consumer: &BaseConsumer<Callbacks>, list: &TopicPartitionList) -> Re
     }
 }
 
-/// A group member.
+/// Group member.
 pub(super) struct Member {
     consumer: BaseConsumer<Callbacks>,
     callbacks: Callbacks,
@@ -124,9 +128,9 @@ impl Member {
                 _ => Err(fatal),
             };
         }
-        let lasting =
-            polled.and_then(Result::err).and_then(|error| KafkaError::lasting(&self.settings, &error));
-        lasting.map_or(Ok(MemberEvent::Nothing), Err)
+        let permanent =
+            polled.and_then(Result::err).and_then(|error| KafkaError::permanent(&self.settings, &error));
+        permanent.map_or(Ok(MemberEvent::Nothing), Err)
     }
 
     fn change(&self) -> Option<MemberEvent> {
@@ -148,11 +152,11 @@ impl Member {
             let added = list.add_partition_offset(&self.topic, *partition, Offset::Offset(*offset));
             added.map_err(|error| self.fail("read from", &error))?;
         }
-        let taken = match self.consumer.rebalance_protocol() {
+        let assigned = match self.consumer.rebalance_protocol() {
             RebalanceProtocol::Cooperative => self.consumer.incremental_assign(&list),
             _ => self.consumer.assign(&list),
         };
-        taken.map_err(|error| self.fail("take partitions of", &error))
+        assigned.map_err(|error| self.fail("assign partitions of", &error))
     }
 
     /// Releases partitions.
@@ -163,35 +167,35 @@ impl Member {
 
     /// Fetches the committed data of partitions.
     pub(super) fn committed(&self, partitions: &[i32]) -> Result<Vec<(i32, Committed)>, KafkaError> {
-        let found = self.consumer.committed_offsets(self.list(partitions), PATIENCE);
-        let found = found.map_err(|error| self.fail("ask for the offsets of", &error))?;
+        let found = self.consumer.committed_offsets(self.list(partitions), REPLY_TIMEOUT);
+        let found = found.map_err(|error| self.fail("fetch offsets from", &error))?;
         let mut committed = Vec::new();
         for element in found.elements() {
             // A partition without an answer is not a partition without a commit.
-            element.error().map_err(|error| self.fail("ask for the offsets of", &error))?;
-            let known = match (element.offset(), StateRef::parse(element.metadata())) {
-                (Offset::Offset(at), Some(note)) => Committed::State(at, note),
+            element.error().map_err(|error| self.fail("fetch offsets from", &error))?;
+            let data = match (element.offset(), StateRef::parse(element.metadata())) {
+                (Offset::Offset(at), Some(state_ref)) => Committed::State(at, state_ref),
                 (Offset::Offset(at), None) => Committed::Foreign(at),
                 _ => Committed::Nothing,
             };
-            committed.push((element.partition(), known));
+            committed.push((element.partition(), data));
         }
         Ok(committed)
     }
 
     /// Fetches the first existing offset.
     pub(super) fn earliest(&self, partition: i32) -> Result<i64, KafkaError> {
-        let marks = self.consumer.fetch_watermarks(&self.topic, partition, PATIENCE);
-        marks.map(|(low, _)| low).map_err(|error| self.fail("ask for the offsets of", &error))
+        let marks = self.consumer.fetch_watermarks(&self.topic, partition, REPLY_TIMEOUT);
+        marks.map(|(low, _)| low).map_err(|error| self.fail("fetch offsets from", &error))
     }
 
     /// Commits offsets with their state references; returns whether the group accepted them.
     pub(super) fn commit(&self, commits: &[(i32, i64, StateRef)]) -> Result<bool, KafkaError> {
         let mut list = TopicPartitionList::new();
-        for (partition, offset, note) in commits {
+        for (partition, offset, state_ref) in commits {
             let mut element = list.add_partition(&self.topic, *partition);
             element.set_offset(Offset::Offset(*offset)).map_err(|error| self.fail("commit to", &error))?;
-            element.set_metadata(note.to_string());
+            element.set_metadata(state_ref.to_string());
         }
         match self.consumer.commit(&list, CommitMode::Sync) {
             Ok(()) => Ok(true),
@@ -218,9 +222,9 @@ impl Drop for Member {
     fn drop(&mut self) {
         // From here on the last rebalance is answered at once, since no poll follows.
         self.callbacks.0.leaving.store(true, Relaxed);
-        let held =
+        let pending =
             std::mem::take(&mut *self.callbacks.0.changes.lock().unwrap_or_else(PoisonError::into_inner));
-        for (assigned, partitions) in held {
+        for (assigned, partitions) in pending {
             let list = self.list(&partitions);
             // All states are saved, as above.
             let _ = if assigned { self.consumer.unassign() } else { unassign(&self.consumer, &list) };

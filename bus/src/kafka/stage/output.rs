@@ -1,4 +1,8 @@
-//! Producer of a stage: trace fragments, states, ticks and dead letters.
+//! Producer of a stage.
+//!
+//! *In*: trace fragments, states, ticks and dead letters. *Out*: records in Kafka, and the offset
+//! of a record if requested. *Invariant*: `flush` returns true only after the cluster has
+//! acknowledged every record.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -13,8 +17,8 @@ use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, T
 
 use super::super::{DEAD, KafkaError, Settings};
 
-/// Pause between two checks of a full queue or of records in flight.
-const LOOK: Duration = Duration::from_millis(5);
+/// Pause between two attempts to queue a record.
+const POLL_PAUSE: Duration = Duration::from_millis(5);
 
 /// Offset of a delivered record; -1 until it is known.
 pub(super) type DeliveredOffset = Arc<AtomicI64>;
@@ -33,11 +37,11 @@ impl ClientContext for DeliveryReports {}
 impl ProducerContext for DeliveryReports {
     type DeliveryOpaque = Box<Option<DeliveredOffset>>;
 
-    fn delivery(&self, result: &DeliveryResult<'_>, landed: Box<Option<DeliveredOffset>>) {
+    fn delivery(&self, result: &DeliveryResult<'_>, delivered_offset: Box<Option<DeliveredOffset>>) {
         match result {
             Ok(message) => {
-                if let Some(landed) = *landed {
-                    landed.store(message.offset(), Relaxed);
+                if let Some(delivered_offset) = *delivered_offset {
+                    delivered_offset.store(message.offset(), Relaxed);
                 }
                 self.0.delivered.fetch_add(1, Relaxed);
             }
@@ -56,7 +60,7 @@ pub(super) struct Output {
     settings: Settings,
 }
 
-/// A record to send.
+/// Record to send.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OutgoingRecord<'a> {
     pub(super) topic: &'a str,
@@ -65,7 +69,7 @@ pub(super) struct OutgoingRecord<'a> {
     /// `None` sends a tombstone for the key.
     pub(super) payload: Option<&'a [u8]>,
     pub(super) headers: Option<OwnedHeaders>,
-    pub(super) landed: Option<DeliveredOffset>,
+    pub(super) delivered_offset: Option<DeliveredOffset>,
 }
 
 impl Output {
@@ -75,32 +79,32 @@ impl Output {
         // Records of several partitions share a request.
         config.set("linger.ms", "5");
         let producer = config.create_with_context(reports.clone());
-        let producer = producer.map_err(|error| KafkaError::of(settings, "set up", &error))?;
+        let producer = producer.map_err(|error| KafkaError::of(settings, "create a client of", &error))?;
         Ok(Output { producer, reports, settings: settings.clone() })
     }
 
-    /// Queues a record; waits up to `patience` while the queue is full, and returns false if it
+    /// Queues a record; waits up to `timeout` while the queue is full, and returns false if it
     /// still is.
-    pub(super) fn send(&self, letter: &OutgoingRecord<'_>, patience: Duration) -> Result<bool, KafkaError> {
-        let begun = Instant::now();
+    pub(super) fn send(&self, outgoing: &OutgoingRecord<'_>, timeout: Duration) -> Result<bool, KafkaError> {
+        let start = Instant::now();
         loop {
             let mut record: BaseRecord<'_, str, [u8], Box<Option<DeliveredOffset>>> =
-                BaseRecord::with_opaque_to(letter.topic, Box::new(letter.landed.clone()));
-            record.partition = letter.partition;
-            record.key = letter.key;
-            record.payload = letter.payload;
-            record.headers = letter.headers.clone();
+                BaseRecord::with_opaque_to(outgoing.topic, Box::new(outgoing.delivered_offset.clone()));
+            record.partition = outgoing.partition;
+            record.key = outgoing.key;
+            record.payload = outgoing.payload;
+            record.headers = outgoing.headers.clone();
             match self.producer.send(record) {
                 Ok(()) => return Ok(true),
                 Err((Driver::MessageProduction(Code::QueueFull), _)) => {
                     self.failed()?;
-                    if begun.elapsed() >= patience {
+                    if start.elapsed() >= timeout {
                         return Ok(false);
                     }
-                    std::thread::sleep(LOOK);
+                    std::thread::sleep(POLL_PAUSE);
                 }
                 Err((error, _)) => {
-                    let verb = format!("write to {} of", letter.topic);
+                    let verb = format!("write to {} of", outgoing.topic);
                     return Err(KafkaError::of_client(&self.settings, &verb, &error, self.producer.client()));
                 }
             }
@@ -112,26 +116,26 @@ impl Output {
     /// length is a header.
     pub(super) fn send_to_dlq(
         &self,
-        headers_in: &[(&'static str, String)],
+        fields: &[(&'static str, String)],
         payload: &[u8],
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<bool, KafkaError> {
         let insert = |headers: OwnedHeaders, (key, value): &(&str, String)| {
             headers.insert(Header { key, value: Some(value.as_bytes()) })
         };
-        let mut headers = headers_in.iter().fold(OwnedHeaders::new(), insert);
+        let mut headers = fields.iter().fold(OwnedHeaders::new(), insert);
         let fits = payload.len() <= self.record_bytes();
         if !fits {
             headers = insert(headers, &("blkkin.bytes_left_out", payload.len().to_string()));
         }
         let payload = if fits { payload } else { &[] };
-        let letter = OutgoingRecord {
+        let outgoing = OutgoingRecord {
             topic: DEAD,
             payload: Some(payload),
             headers: Some(headers),
             ..OutgoingRecord::default()
         };
-        self.send(&letter, patience)
+        self.send(&outgoing, timeout)
     }
 
     /// Returns the longest payload that a record can have.
@@ -139,11 +143,11 @@ impl Output {
         self.settings.record_bytes()
     }
 
-    /// Waits up to `patience` until the cluster has acknowledged every record; returns whether it
+    /// Waits up to `timeout` until the cluster has acknowledged every record; returns whether it
     /// has.
-    pub(super) fn flush(&self, patience: Duration) -> Result<bool, KafkaError> {
+    pub(super) fn flush(&self, timeout: Duration) -> Result<bool, KafkaError> {
         // Records in flight are counted below.
-        let _ = self.producer.flush(patience);
+        let _ = self.producer.flush(timeout);
         self.failed()?;
         Ok(self.is_idle())
     }

@@ -1,4 +1,7 @@
-//! A partition that is assigned to this member, with its processor.
+//! Partition that is assigned to this member.
+//!
+//! *In*: the partition's records. *Out*: the processor's output in a batcher, and when a save is
+//! due. *Invariant*: `next` is the offset behind the last record that the processor applied.
 
 use std::time::{Duration, Instant};
 
@@ -9,21 +12,21 @@ use super::state_ref::StateSlot;
 use super::{InputRecord, StageProcessor};
 
 /// Longest interval between two saved states while records are read.
-const SAVE_WITHIN: Duration = Duration::from_secs(60);
+const SAVE_INTERVAL_MAX: Duration = Duration::from_secs(60);
 
 /// Processor, offset and saved state of a partition.
 pub(super) struct OwnedPartition<M> {
-    pub(super) machine: M,
-    pub(super) outbox: RecordBatcher,
+    pub(super) processor: M,
+    pub(super) batcher: RecordBatcher,
     pub(super) partition: i32,
     /// Offset of the next record.
     pub(super) next: i64,
     /// Records that retention deleted before they were read.
-    pub(super) gone: u64,
+    pub(super) expired: u64,
     /// Time of the last record or tick.
     pub(super) last_input: Instant,
     /// Slots of states that are obsolete once the next state is committed.
-    pub(super) old: Vec<(StateSlot, u32)>,
+    pub(super) obsolete_slots: Vec<(StateSlot, u32)>,
     writer: u64,
     count: u64,
     saved: Saved,
@@ -42,23 +45,23 @@ impl<M: StageProcessor> OwnedPartition<M> {
     /// Creates a partition whose last state is that at `next`. No output record is longer than
     /// `bytes_max`.
     pub(super) fn new(
-        machine: M,
+        processor: M,
         stage: Stage,
         partition: i32,
         next: i64,
         writer: u64,
         bytes_max: usize,
     ) -> Self {
-        let from = FragmentOrigin { stage, partition: partition as u32, incarnation: machine.epoch() };
+        let from = FragmentOrigin { stage, partition: partition as u32, incarnation: processor.epoch() };
         let now = Instant::now();
         OwnedPartition {
-            machine,
-            outbox: RecordBatcher::new(from, bytes_max),
+            processor,
+            batcher: RecordBatcher::new(from, bytes_max),
             partition,
             next,
-            gone: 0,
+            expired: 0,
             last_input: now,
-            old: Vec::new(),
+            obsolete_slots: Vec::new(),
             writer,
             count: 0,
             saved: Saved { at: now, next, bytes: 0, read: 0 },
@@ -67,11 +70,11 @@ impl<M: StageProcessor> OwnedPartition<M> {
 
     /// Passes the record at `offset` to the processor.
     pub(super) fn apply(&mut self, offset: i64, entry: InputRecord<'_>, now: Instant) {
-        self.gone += u64::try_from(offset - self.next).unwrap_or(0);
+        self.expired += u64::try_from(offset - self.next).unwrap_or(0);
         self.next = offset + 1;
         self.last_input = now;
         self.saved.read += entry.bytes.len() as u64;
-        self.machine.apply(entry, &mut self.outbox);
+        self.processor.apply(entry, &mut self.batcher);
     }
 
     /// Returns the slot for the next state.
@@ -99,6 +102,8 @@ impl<M: StageProcessor> OwnedPartition<M> {
     /// never older than a minute.
     pub(super) fn save_due(&self, every: Duration, now: Instant) -> bool {
         let age = now.saturating_duration_since(self.saved.at);
-        self.has_unsaved() && age >= every && (self.saved.read >= self.saved.bytes || age >= SAVE_WITHIN)
+        self.has_unsaved()
+            && age >= every
+            && (self.saved.read >= self.saved.bytes || age >= SAVE_INTERVAL_MAX)
     }
 }

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use blkkin_wire::fragment::{FragmentOrigin, TraceFragment};
 use blkkin_wire::v1::{FragmentCount, FragmentWriter};
 
-/// Spans of a record: some 300 KiB before compression.
+/// Number of spans in a record: about 300 KiB before compression.
 const SPANS_MAX: usize = 2_000;
-/// Longest time a fragment waits for others, equal to an event's in an agent.
+/// Longest time that a fragment waits for others, equal to an event's in an agent.
 pub(super) const AGE_MAX: Duration = Duration::from_millis(75);
 
 /// Output of a processor that is not sent yet.
@@ -22,7 +22,7 @@ pub struct RecordBatcher {
     open: BTreeMap<(OutputTopic, u32), FragmentWriter>,
     /// Records that wait for room in the producer's queue, in order.
     ready: VecDeque<BatchedRecord>,
-    dead: Option<String>,
+    rejection: Option<String>,
     since: Option<Instant>,
     /// Longest record, in bytes before compression.
     bytes_max: usize,
@@ -37,10 +37,10 @@ pub(super) enum OutputTopic {
     Side,
 }
 
-/// An encoded record.
+/// Encoded record.
 #[derive(Debug)]
 pub(super) struct BatchedRecord {
-    pub(super) lane: OutputTopic,
+    pub(super) topic: OutputTopic,
     pub(super) partition: u32,
     pub(super) bytes: Vec<u8>,
     /// A fragment longer than a record, with its number. The record has the number without its
@@ -49,19 +49,19 @@ pub(super) struct BatchedRecord {
 }
 
 impl BatchedRecord {
-    fn whole((lane, partition): (OutputTopic, u32), record: FragmentWriter) -> Self {
-        BatchedRecord { lane, partition, bytes: record.end(), oversize: None }
+    fn whole((topic, partition): (OutputTopic, u32), record: FragmentWriter) -> Self {
+        BatchedRecord { topic, partition, bytes: record.end(), oversize: None }
     }
 
     /// Encodes a fragment that is too long without its spans, which go to the dead-letter topic.
-    fn emptied(
-        place: (OutputTopic, u32),
+    fn without_spans(
+        target: (OutputTopic, u32),
         (from, number): (FragmentOrigin, u64),
-        piece: TraceFragment,
+        fragment: TraceFragment,
     ) -> Self {
         let mut record = FragmentWriter::begin(from, number);
-        record.push(&TraceFragment { spans: Vec::new(), ..piece.clone() });
-        BatchedRecord { oversize: Some((from, number, piece)), ..BatchedRecord::whole(place, record) }
+        record.push(&TraceFragment { spans: Vec::new(), ..fragment.clone() });
+        BatchedRecord { oversize: Some((from, number, fragment)), ..BatchedRecord::whole(target, record) }
     }
 }
 
@@ -71,57 +71,57 @@ impl RecordBatcher {
             from,
             open: BTreeMap::new(),
             ready: VecDeque::new(),
-            dead: None,
+            rejection: None,
             since: None,
             bytes_max,
         }
     }
 
     /// Adds a fragment with its number in this partition.
-    pub fn push(&mut self, partition: u32, number: u64, piece: TraceFragment) {
-        self.push_to((OutputTopic::Main, partition), number, piece);
+    pub fn push(&mut self, partition: u32, number: u64, fragment: TraceFragment) {
+        self.push_to((OutputTopic::Main, partition), number, fragment);
     }
 
     /// Adds a fragment to the side output.
-    pub fn push_side(&mut self, partition: u32, number: u64, piece: TraceFragment) {
-        self.push_to((OutputTopic::Side, partition), number, piece);
+    pub fn push_side(&mut self, partition: u32, number: u64, fragment: TraceFragment) {
+        self.push_to((OutputTopic::Side, partition), number, fragment);
     }
 
     /// Encodes a fragment at once and drops it, so its memory is reused while it is in the
     /// processor's cache.
-    fn push_to(&mut self, place: (OutputTopic, u32), number: u64, piece: TraceFragment) {
+    fn push_to(&mut self, target: (OutputTopic, u32), number: u64, fragment: TraceFragment) {
         let (from, bytes_max) = (self.from, self.bytes_max);
         let begin = || FragmentWriter::begin(from, number);
-        let record = self.open.entry(place).or_insert_with(begin);
-        if record.count().fragments > 0 && record.bytes_with(&piece) > bytes_max {
+        let record = self.open.entry(target).or_insert_with(begin);
+        if record.count().fragments > 0 && record.bytes_with(&fragment) > bytes_max {
             let full = std::mem::replace(record, begin());
-            self.ready.push_back(BatchedRecord::whole(place, full));
+            self.ready.push_back(BatchedRecord::whole(target, full));
         }
-        record.push(&piece);
+        record.push(&fragment);
         let FragmentCount { fragments, spans } = record.count();
         let long = record.bytes_max() > bytes_max;
         if (long || spans >= SPANS_MAX || fragments >= SPANS_MAX)
-            && let Some(record) = self.open.remove(&place)
+            && let Some(record) = self.open.remove(&target)
         {
-            let packed = BatchedRecord::whole(place, record);
+            let record = BatchedRecord::whole(target, record);
             // One fragment: a second is added only if both fit.
-            let long = packed.bytes.len() > bytes_max;
+            let long = record.bytes.len() > bytes_max;
             self.ready.push_back(if long {
-                BatchedRecord::emptied(place, (from, number), piece)
+                BatchedRecord::without_spans(target, (from, number), fragment)
             } else {
-                packed
+                record
             });
         }
     }
 
     /// Rejects the current input record, with the reason.
     pub fn reject_input(&mut self, why: String) {
-        self.dead = Some(why);
+        self.rejection = Some(why);
     }
 
     /// Takes the reason why the last input record was rejected.
     pub(super) fn take_rejection(&mut self) -> Option<String> {
-        self.dead.take()
+        self.rejection.take()
     }
 
     /// Closes all records once the oldest fragment has waited long enough.
@@ -139,7 +139,7 @@ impl RecordBatcher {
     }
 
     /// Removes the first record after it was queued.
-    pub(super) fn sent(&mut self) {
+    pub(super) fn pop_first(&mut self) {
         self.ready.pop_front();
     }
 
@@ -147,7 +147,7 @@ impl RecordBatcher {
     pub(super) fn flush(&mut self) {
         self.since = None;
         let open = std::mem::take(&mut self.open);
-        self.ready.extend(open.into_iter().map(|(place, record)| BatchedRecord::whole(place, record)));
+        self.ready.extend(open.into_iter().map(|(target, record)| BatchedRecord::whole(target, record)));
     }
 }
 
@@ -163,7 +163,7 @@ mod tests {
 
     const BYTES_MAX: usize = 1_000_000;
 
-    fn piece(n: u64) -> TraceFragment {
+    fn fragment(n: u64) -> TraceFragment {
         TraceFragment {
             trace: TraceId(n.into()),
             spans: Vec::new(),
@@ -194,58 +194,58 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_as_long_as_it_may_be_and_what_is_longer_leaves_without_its_spans() {
+    fn records_are_filled_up_to_the_limit_and_an_oversize_fragment_has_no_spans() {
         let from = FragmentOrigin { stage: Stage::Join, partition: 1, incarnation: Incarnation(2) };
-        let named =
-            |n: u64, bytes: usize| TraceFragment { spans: vec![span(format!("{n:0bytes$}"))], ..piece(n) };
-        let mut outbox = RecordBatcher::new(from, 5_000);
+        let with_span =
+            |n: u64, bytes: usize| TraceFragment { spans: vec![span(format!("{n:0bytes$}"))], ..fragment(n) };
+        let mut batcher = RecordBatcher::new(from, 5_000);
         let lengths = [900, 900, 900, 900, 900, 900, 4_500, 100, 6_000, 100];
         for (n, bytes) in (0..).zip(lengths) {
-            outbox.push(0, n, named(n, bytes));
+            batcher.push(0, n, with_span(n, bytes));
         }
-        outbox.flush();
+        batcher.flush();
         let mut next = 0;
-        for record in &outbox.ready {
+        for record in &batcher.ready {
             assert!(record.bytes.len() <= 5_000 || record.oversize.is_some(), "{}", record.bytes.len());
             let batch = v1::decode_fragments(&record.bytes).unwrap();
             assert_eq!(batch.first, next);
             next += batch.fragments.len() as u64;
         }
         assert_eq!(next, 10);
-        let cut: Vec<_> = outbox
+        let counts: Vec<_> = batcher
             .ready
             .iter()
             .map(|record| v1::decode_fragments(&record.bytes).unwrap().fragments.len())
             .collect();
-        assert_eq!(cut, [4, 2, 1, 1, 1, 1]);
-        let oversize = outbox.ready.iter().filter_map(|record| record.oversize.as_ref());
+        assert_eq!(counts, [4, 2, 1, 1, 1, 1]);
+        let oversize = batcher.ready.iter().filter_map(|record| record.oversize.as_ref());
         assert_eq!(oversize.map(|(_, number, _)| *number).collect::<Vec<_>>(), [8]);
     }
 
     #[test]
-    fn each_piece_leaves_once_and_under_its_number_however_they_are_cut() {
-        let mut outbox = RecordBatcher::new(
+    fn each_fragment_is_in_one_record_under_its_number_for_any_boundaries() {
+        let mut batcher = RecordBatcher::new(
             FragmentOrigin { stage: Stage::Join, partition: 1, incarnation: Incarnation(2) },
             BYTES_MAX,
         );
-        let begun = Instant::now();
-        let (mut packed, mut next) = (Vec::new(), [100_u64, 200]);
+        let start = Instant::now();
+        let (mut records, mut next) = (Vec::new(), [100_u64, 200]);
         for n in 0..50 {
             let partition = n % 3 % 2;
-            outbox.push(partition, next[partition as usize], piece(n.into()));
+            batcher.push(partition, next[partition as usize], fragment(n.into()));
             next[partition as usize] += 1;
-            outbox.flush_due(begun + AGE_MAX * n / 7);
-            packed.extend(std::mem::take(&mut outbox.ready));
+            batcher.flush_due(start + AGE_MAX * n / 7);
+            records.extend(std::mem::take(&mut batcher.ready));
         }
-        outbox.flush();
-        packed.extend(outbox.ready);
-        assert!(packed.len() > 4, "{}", packed.len());
-        let mut seen = [100_u64, 200];
-        for record in packed {
+        batcher.flush();
+        records.extend(batcher.ready);
+        assert!(records.len() > 4, "{}", records.len());
+        let mut numbers = [100_u64, 200];
+        for record in records {
             let batch = v1::decode_fragments(&record.bytes).unwrap();
-            assert_eq!(batch.first, seen[record.partition as usize]);
-            seen[record.partition as usize] += batch.fragments.len() as u64;
+            assert_eq!(batch.first, numbers[record.partition as usize]);
+            numbers[record.partition as usize] += batch.fragments.len() as u64;
         }
-        assert_eq!(seen, next);
+        assert_eq!(numbers, next);
     }
 }

@@ -1,4 +1,8 @@
 //! Run loop of a stage on one thread: receive, apply, send, save.
+//!
+//! *In*: events of the group member. *Out*: records of the processors, their saved states, and
+//! ticks. *Invariant*: while the output's queue is full, or a save waits for the cluster, no record
+//! is received.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -22,13 +26,13 @@ use save::send_ready;
 
 /// Timeout for acknowledgements: 30 s, the time a cluster takes to detect and replace a failed
 /// broker.
-const PATIENCE: Duration = Duration::from_secs(30);
+const ACK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout after shutdown was requested.
-const LAST_PATIENCE: Duration = Duration::from_secs(10);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause between two attempts to reach the cluster.
-const AGAIN: Duration = Duration::from_millis(500);
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// Pause between two checks for shutdown.
-const LOOK: Duration = Duration::from_millis(200);
+const STOP_POLL: Duration = Duration::from_millis(200);
 
 /// Configuration of a stage.
 #[derive(Clone, Debug)]
@@ -38,14 +42,14 @@ pub struct StageConfig {
     /// Main output topic.
     pub output: String,
     /// Side output topic: remote links of the join, the assembly's own input.
-    pub aside: String,
+    pub side_output: String,
     /// Consumer group.
     pub group: Group,
     /// Shortest interval between two saved states.
     pub save_every: Duration,
     /// Time without input after which a waiting processor gets a tick.
     pub tick_after: Duration,
-    /// Whether a partition without a usable state starts from an empty one instead of failing.
+    /// True if a partition without a usable state starts from an empty one instead of failing.
     pub forget: bool,
 }
 
@@ -53,64 +57,64 @@ pub struct StageConfig {
 #[derive(Debug)]
 pub struct StageOutcome<M> {
     /// Processors by partition.
-    pub machines: BTreeMap<i32, M>,
-    /// Whether all received records are covered by saved states; the rest is received again.
+    pub processors: BTreeMap<i32, M>,
+    /// True if saved states cover all received records; the rest is received again.
     pub saved: bool,
     /// Input records that retention deleted before they were read.
-    pub gone: u64,
+    pub expired: u64,
     /// Fragments longer than a record: their spans are in the dead-letter topic.
     pub oversize: u64,
     /// Acknowledged records, including states and ticks.
     pub delivered: u64,
 }
 
-/// A running stage.
+/// Running stage.
 pub struct StageRunner<F: StageProcessorFactory> {
-    machines: F,
+    processors: F,
     config: StageConfig,
     settings: Settings,
     /// `None` while the member rejoins: its old membership has to end first.
     member: Option<Member>,
-    logged: String,
+    last_logged: String,
     output: Output,
     owned: BTreeMap<i32, OwnedPartition<F::Processor>>,
     state_partitions: i32,
     /// Time of the last saved state.
-    rested_since: Instant,
+    last_save: Instant,
     /// Time at which another member last fenced this one.
     fenced: Option<Instant>,
     oversize: u64,
-    gone: u64,
+    expired: u64,
     /// Progress that is shared with the lag reader.
     progress: Progress,
 }
 
 impl<F: StageProcessorFactory> StageRunner<F> {
     /// Joins the group. The topics exist.
-    pub fn join(settings: &Settings, config: StageConfig, machines: F) -> Result<Self, KafkaError> {
+    pub fn join(settings: &Settings, config: StageConfig, processors: F) -> Result<Self, KafkaError> {
         let state_partitions = i32::try_from(settings.partitions(STATE)?).unwrap_or(i32::MAX);
         let member = Some(Member::join(settings, &config.group, &config.input)?);
         let output = Output::new(settings)?;
         let settings = settings.clone();
         let owned = BTreeMap::new();
         Ok(StageRunner {
-            machines,
+            processors,
             config,
             settings,
             member,
-            logged: String::new(),
+            last_logged: String::new(),
             output,
             owned,
             state_partitions,
-            rested_since: Instant::now(),
+            last_save: Instant::now(),
             fenced: None,
             oversize: 0,
-            gone: 0,
+            expired: 0,
             progress: Progress::default(),
         })
     }
 
-    /// Publishes the progress there.
+    /// Writes the progress to `progress` from now on.
     pub fn with_progress(self, progress: &Progress) -> Self {
         StageRunner { progress: progress.clone(), ..self }
     }
@@ -141,11 +145,11 @@ impl<F: StageProcessorFactory> StageRunner<F> {
             self.output.failed()?;
         }
         let all = self.owned.keys().copied().collect::<Vec<_>>();
-        let saved = self.save(&all, LAST_PATIENCE)?;
-        let StageRunner { owned, output, oversize, gone, .. } = self;
-        let gone = gone + owned.values().map(|owned| owned.gone).sum::<u64>();
-        let machines = owned.into_iter().map(|(partition, owned)| (partition, owned.machine)).collect();
-        Ok(StageOutcome { machines, saved, gone, oversize, delivered: output.delivered() })
+        let saved = self.save(&all, SHUTDOWN_TIMEOUT)?;
+        let StageRunner { owned, output, oversize, expired, .. } = self;
+        let expired = expired + owned.values().map(|owned| owned.expired).sum::<u64>();
+        let processors = owned.into_iter().map(|(partition, owned)| (partition, owned.processor)).collect();
+        Ok(StageOutcome { processors, saved, expired, oversize, delivered: output.delivered() })
     }
 
     /// Returns the time until something is due.
@@ -164,7 +168,7 @@ impl<F: StageProcessorFactory> StageRunner<F> {
         let bytes = message.payload().unwrap_or_default();
         owned.apply(offset, InputRecord { at_ms, bytes }, Instant::now());
         self.progress.set(partition, Some(owned.next));
-        if let Some(why) = owned.outbox.take_rejection() {
+        if let Some(why) = owned.batcher.take_rejection() {
             let headers = [
                 ("blkkin.by", self.config.group.name.clone()),
                 ("blkkin.reason", why),
@@ -172,7 +176,7 @@ impl<F: StageProcessorFactory> StageRunner<F> {
                 ("blkkin.partition", partition.to_string()),
                 ("blkkin.offset", offset.to_string()),
             ];
-            self.output.send_to_dlq(&headers, bytes, PATIENCE)?;
+            self.output.send_to_dlq(&headers, bytes, ACK_TIMEOUT)?;
         }
         Ok(())
     }
@@ -192,17 +196,17 @@ impl<F: StageProcessorFactory> StageRunner<F> {
     /// Leaves the group and rejoins: partitions that could not be assigned are offered again, to
     /// any member. The reason is logged once.
     fn rejoin(&mut self, error: &KafkaError, log: &impl Fn(String)) -> Result<(), KafkaError> {
-        let remark = format!("{error}; trying again");
-        if remark != self.logged {
-            log(remark.clone());
-            self.logged = remark;
+        let message = format!("{error}; trying again");
+        if message != self.last_logged {
+            log(message.clone());
+            self.last_logged = message;
         }
-        self.gone += self.owned.values().map(|owned| owned.gone).sum::<u64>();
+        self.expired += self.owned.values().map(|owned| owned.expired).sum::<u64>();
         self.owned.clear();
         // Leave first: with KIP-848 a name stays taken until its member has left or expired.
         self.member = None;
         self.progress.clear();
-        std::thread::sleep(AGAIN);
+        std::thread::sleep(RETRY_PAUSE);
         self.member = Some(Member::join(&self.settings, &self.config.group, &self.config.input)?);
         Ok(())
     }
@@ -210,8 +214,8 @@ impl<F: StageProcessorFactory> StageRunner<F> {
     fn member(&self) -> Result<&Member, KafkaError> {
         self.member.as_ref().ok_or_else(|| KafkaError {
             what: format!("the group {} was left", self.config.group.name),
-            why: "it could not be joined again".to_owned(),
-            remedy: "start again: what was done stays done".to_owned(),
+            why: "the member could not rejoin it".to_owned(),
+            remedy: "restart the service: committed work is kept".to_owned(),
         })
     }
 
@@ -219,8 +223,8 @@ impl<F: StageProcessorFactory> StageRunner<F> {
     /// requested.
     fn send_due(&mut self, now: Instant, stop: &impl Fn() -> bool) -> Result<(), KafkaError> {
         for owned in self.owned.values_mut() {
-            owned.outbox.flush_due(now);
-            while !send_ready(&self.config, &self.output, owned, LOOK, &mut self.oversize)? {
+            owned.batcher.flush_due(now);
+            while !send_ready(&self.config, &self.output, owned, STOP_POLL, &mut self.oversize)? {
                 if stop() {
                     return Ok(());
                 }
@@ -231,25 +235,25 @@ impl<F: StageProcessorFactory> StageRunner<F> {
 
     /// Appends a tick for each partition whose processor waits for a time and has no input.
     fn tick_due(&mut self, now: Instant) -> Result<(), KafkaError> {
-        let silent = |owned: &OwnedPartition<F::Processor>| {
+        let is_idle = |owned: &OwnedPartition<F::Processor>| {
             now.saturating_duration_since(owned.last_input) >= self.config.tick_after
         };
-        if !self.output.is_idle() || !self.owned.values().any(silent) {
+        if !self.output.is_idle() || !self.owned.values().any(is_idle) {
             return Ok(());
         }
-        let Some(tick) = self.machines.tick() else { return Ok(()) };
-        for owned in self.owned.values_mut().filter(|owned| owned.machine.needs_ticks()) {
+        let Some(tick) = self.processors.tick() else { return Ok(()) };
+        for owned in self.owned.values_mut().filter(|owned| owned.processor.needs_ticks()) {
             if now.saturating_duration_since(owned.last_input) < self.config.tick_after {
                 continue;
             }
             owned.last_input = now;
-            let letter = OutgoingRecord {
+            let record = OutgoingRecord {
                 topic: &self.config.input,
                 partition: Some(owned.partition),
                 payload: Some(&tick),
                 ..OutgoingRecord::default()
             };
-            self.output.send(&letter, Duration::ZERO)?;
+            self.output.send(&record, Duration::ZERO)?;
         }
         Ok(())
     }

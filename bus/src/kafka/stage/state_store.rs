@@ -1,5 +1,8 @@
 //! Store of stage states in the compacted topic [`STATE`], in chunks.
 //!
+//! *In*: a state and its slot. *Out*: a reference, and later the same state for it. *Invariant*: a
+//! state is returned only if its length and checksum match the reference.
+//!
 //! Key of a chunk: `STAGE/PARTITION/WRITER.COUNT/CHUNK`. Compaction keeps the last record of each
 //! key and removes tombstones. The state of input partition p is in partition p of the topic.
 
@@ -34,23 +37,23 @@ pub(super) struct StateStore {
     pub(super) bytes_max: usize,
 }
 
-/// A state whose chunks are queued.
+/// State whose chunks are queued.
 #[derive(Debug)]
 pub(super) struct WrittenState {
-    note: StateRef,
-    landed: DeliveredOffset,
+    state_ref: StateRef,
+    delivered_offset: DeliveredOffset,
 }
 
 impl WrittenState {
     /// Returns the reference once every chunk is acknowledged.
     pub(super) fn state_ref(&self) -> StateRef {
-        StateRef { at: self.landed.load(Relaxed), ..self.note }
+        StateRef { at: self.delivered_offset.load(Relaxed), ..self.state_ref }
     }
 }
 
 impl StateStore {
-    fn key_of(&self, place: StateSlot) -> String {
-        format!("{}/{}/{:016x}.{}/", stage_name(self.stage), self.partition, place.writer, place.count)
+    fn key_of(&self, slot: StateSlot) -> String {
+        format!("{}/{}/{:016x}.{}/", stage_name(self.stage), self.partition, slot.writer, slot.count)
     }
 
     fn state_partition(&self) -> i32 {
@@ -60,56 +63,56 @@ impl StateStore {
     /// Queues a state's chunks; `None` if the queue stays full.
     pub(super) fn write(
         &self,
-        place: StateSlot,
+        slot: StateSlot,
         state: &[u8],
         output: &Output,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Option<WrittenState>, KafkaError> {
-        let landed = DeliveredOffset::new(AtomicI64::new(-1));
-        let prefix = self.key_of(place);
+        let delivered_offset = DeliveredOffset::new(AtomicI64::new(-1));
+        let prefix = self.key_of(slot);
         let mut chunks = 0;
         for (n, chunk) in state.chunks(CHUNK.min(self.bytes_max)).enumerate() {
-            let letter = OutgoingRecord {
+            let record = OutgoingRecord {
                 topic: STATE,
                 partition: Some(self.state_partition()),
                 key: Some(&format!("{prefix}{n}")),
                 payload: Some(chunk),
-                landed: (n == 0).then(|| Arc::clone(&landed)),
+                delivered_offset: (n == 0).then(|| Arc::clone(&delivered_offset)),
                 ..OutgoingRecord::default()
             };
-            if !output.send(&letter, patience)? {
+            if !output.send(&record, timeout)? {
                 return Ok(None);
             }
             chunks += 1;
         }
         let checksum = crc32fast::hash(state);
-        let note = StateRef { place, at: -1, chunks, bytes: state.len() as u64, checksum };
-        Ok(Some(WrittenState { note, landed }))
+        let state_ref = StateRef { slot, at: -1, chunks, bytes: state.len() as u64, checksum };
+        Ok(Some(WrittenState { state_ref, delivered_offset }))
     }
 
     /// Sends tombstones for a state's chunks.
-    pub(super) fn empty(&self, place: StateSlot, chunks: u32, output: &Output) -> Result<(), KafkaError> {
-        let prefix = self.key_of(place);
+    pub(super) fn empty(&self, slot: StateSlot, chunks: u32, output: &Output) -> Result<(), KafkaError> {
+        let prefix = self.key_of(slot);
         (0..chunks).try_for_each(|n| self.empty_key(&format!("{prefix}{n}"), output))
     }
 
     pub(super) fn empty_key(&self, key: &str, output: &Output) -> Result<(), KafkaError> {
-        let letter = OutgoingRecord {
+        let record = OutgoingRecord {
             topic: STATE,
             partition: Some(self.state_partition()),
             key: Some(key),
             ..OutgoingRecord::default()
         };
         // If the tombstone cannot be queued now, the obsolete chunk stays and only takes room.
-        output.send(&letter, Duration::ZERO).map(drop)
+        output.send(&record, Duration::ZERO).map(drop)
     }
 
-    /// Reads the state that `note` references, and lists obsolete chunks behind it.
+    /// Reads the state that `state_ref` refers to, and lists obsolete chunks behind it.
     pub(super) fn read(
         &self,
-        note: &StateRef,
+        state_ref: &StateRef,
         settings: &Settings,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<StoredStates, KafkaError> {
         let fail = |error: Driver| KafkaError::of(settings, &format!("read {STATE} of"), &error);
         let group = Group { name: format!("blkkin-state-{}", stage_name(self.stage)), member: None };
@@ -117,13 +120,14 @@ impl StateStore {
         config.set("enable.partition.eof", "true").set("auto.offset.reset", "earliest");
         let reader: BaseConsumer = config.create().map_err(fail)?;
         let mut from = TopicPartitionList::new();
-        from.add_partition_offset(STATE, self.state_partition(), Offset::Offset(note.at)).map_err(fail)?;
+        from.add_partition_offset(STATE, self.state_partition(), Offset::Offset(state_ref.at))
+            .map_err(fail)?;
         reader.assign(&from).map_err(fail)?;
         let (mine, prefix) =
-            (format!("{}/{}/", stage_name(self.stage), self.partition), self.key_of(note.place));
-        let mut found = StoredStates { chunks: vec![None; note.chunks as usize], left: Vec::new() };
-        let begun = Instant::now();
-        while begun.elapsed() < patience {
+            (format!("{}/{}/", stage_name(self.stage), self.partition), self.key_of(state_ref.slot));
+        let mut found = StoredStates { chunks: vec![None; state_ref.chunks as usize], obsolete: Vec::new() };
+        let start = Instant::now();
+        while start.elapsed() < timeout {
             let message = match reader.poll(Duration::from_millis(100)) {
                 None => continue,
                 Some(Err(Driver::PartitionEOF(_))) => return Ok(found),
@@ -138,14 +142,14 @@ impl StateStore {
                         *chunk = message.payload().map(<[u8]>::to_vec);
                     }
                 }
-                None if key.starts_with(&mine) => found.leave(key, message.payload().is_some()),
+                None if key.starts_with(&mine) => found.note_obsolete(key, message.payload().is_some()),
                 None => {}
             }
         }
         Err(KafkaError {
             what: format!("the state of partition {} cannot be read", self.partition),
-            why: format!("the cluster did not give all of {STATE} within {} s", patience.as_secs()),
-            remedy: "check that all brokers run; what was done stays done, start again".to_owned(),
+            why: format!("the cluster did not return all of {STATE} within {} s", timeout.as_secs()),
+            remedy: "check that all brokers run, then restart the service: committed work is kept".to_owned(),
         })
     }
 }
@@ -155,25 +159,27 @@ impl StateStore {
 pub(super) struct StoredStates {
     chunks: Vec<Option<Vec<u8>>>,
     /// Keys of obsolete chunks.
-    pub(super) left: Vec<String>,
+    pub(super) obsolete: Vec<String>,
 }
 
 impl StoredStates {
-    fn leave(&mut self, key: &str, full: bool) {
-        self.left.retain(|left| left != key);
-        if full {
-            self.left.push(key.to_owned());
+    fn note_obsolete(&mut self, key: &str, exists: bool) {
+        self.obsolete.retain(|other| other != key);
+        if exists {
+            self.obsolete.push(key.to_owned());
         }
     }
 
     /// Returns the state if its length and checksum match the reference.
-    pub(super) fn state(&self, note: &StateRef) -> Result<Vec<u8>, String> {
+    pub(super) fn state(&self, state_ref: &StateRef) -> Result<Vec<u8>, String> {
         let mut state = Vec::new();
         for (n, chunk) in self.chunks.iter().enumerate() {
-            state.extend(chunk.as_ref().ok_or_else(|| format!("chunk {n} of {} is gone", note.chunks))?);
+            state.extend(
+                chunk.as_ref().ok_or_else(|| format!("chunk {n} of {} is missing", state_ref.chunks))?,
+            );
         }
-        if state.len() as u64 != note.bytes || crc32fast::hash(&state) != note.checksum {
-            return Err("its checksum is another".to_owned());
+        if state.len() as u64 != state_ref.bytes || crc32fast::hash(&state) != state_ref.checksum {
+            return Err("its checksum does not match".to_owned());
         }
         Ok(state)
     }

@@ -89,10 +89,10 @@ pub(crate) fn bytes(record: &raw::NbdRequestRecord) -> Range<u64> {
 
 /// Key that links the request to the server's span, and whether it is unique.
 ///
-/// Between two machines the key is the position in the stream (`nbd-server/src/op.rs` computes the
-/// same) and the last 16 bits of the cookie; no other request of the connection has it. Within one
-/// machine the key is the cookie: one clock separates requests that reuse it, and the server needs
-/// nothing but the protocol's own number.
+/// Between two machines the key is the position in the stream (`nbd-server/src/request_span.rs`
+/// computes the same) and the last 16 bits of the cookie; no other request of the connection has
+/// it. Within one machine the key is the cookie: one clock separates requests that reuse it, and
+/// the server needs nothing but the protocol's own number.
 pub(crate) fn rpc_key(record: &raw::NbdRequestRecord, boot: &str) -> Option<(RpcKey, bool)> {
     let connection = connection(record, boot)?;
     let far = record.stream_offset != 0 && remote(record).is_some_and(|address| !address.is_loopback());
@@ -103,7 +103,7 @@ pub(crate) fn rpc_key(record: &raw::NbdRequestRecord, boot: &str) -> Option<(Rpc
     Some((RpcKey { protocol: rule.into(), connection, cookie }, far))
 }
 
-/// Name of the operation, as in the server's span (`nbd-server/src/op.rs`).
+/// Name of the operation, as in the server's span (`nbd-server/src/request_span.rs`).
 fn name(command: u16) -> &'static str {
     match command {
         0 => "nbd read",
@@ -119,8 +119,8 @@ fn name(command: u16) -> &'static str {
     }
 }
 
-/// Connection name, as the server computes it (`nbd-server/src/peer.rs`); none for address families
-/// without one.
+/// Connection name, as the server computes it (`nbd-server/src/connection_name.rs`); none for
+/// address families without one.
 pub(crate) fn connection(record: &raw::NbdRequestRecord, boot: &str) -> Option<Box<str>> {
     let name = match record.family {
         AF_UNIX if record.remote[0] != 0 && !boot.is_empty() => {

@@ -1,4 +1,7 @@
 //! Assignment and revocation of partitions, with their states.
+//!
+//! *In*: partitions from the group. *Out*: a processor for each, restored from its committed state
+//! or empty. *Invariant*: a processor's epoch is committed before its first output.
 
 use blkkin_wire::fragment::Incarnation;
 use uuid::Uuid;
@@ -8,7 +11,7 @@ use super::super::member::Committed;
 use super::super::owned_partition::OwnedPartition;
 use super::super::state_ref::StateRef;
 use super::super::{StageProcessor, StageProcessorFactory};
-use super::{AGAIN, LAST_PATIENCE, PATIENCE, StageRunner};
+use super::{ACK_TIMEOUT, RETRY_PAUSE, SHUTDOWN_TIMEOUT, StageRunner};
 
 /// Reason why partitions could not be assigned.
 pub(super) enum AssignError {
@@ -39,17 +42,17 @@ impl<F: StageProcessorFactory> StageRunner<F> {
                 Err(_) if stop() => return Ok(()),
                 Err(error) => {
                     if !std::mem::replace(&mut logged, true) {
-                        log(format!("{error}; going on until it can be reached"));
+                        log(format!("{error}; retrying until it is reachable"));
                     }
-                    std::thread::sleep(AGAIN);
+                    std::thread::sleep(RETRY_PAUSE);
                 }
             }
         };
         let new = committed.iter().filter(|(_, committed)| *committed == Committed::Nothing).count();
         if new > 0 {
             log(format!(
-                "{new} partitions of {} begin from nothing: the group has no offset for them, or the cluster has expired it \
-                 (offsets.retention.minutes)",
+                "{new} partitions of {} start from their first record: the group has no offset for them, or the cluster has \
+                 expired it (offsets.retention.minutes)",
                 self.config.input
             ));
         }
@@ -57,12 +60,14 @@ impl<F: StageProcessorFactory> StageRunner<F> {
         for (partition, committed) in committed {
             let owned = match committed {
                 Committed::Nothing => self.start_partition(partition, None)?,
-                Committed::State(next, note) => self.resume_partition(partition, next, &note, log)?,
+                Committed::State(next, state_ref) => {
+                    self.resume_partition(partition, next, &state_ref, log)?
+                }
                 Committed::Foreign(next) if self.config.forget => {
                     self.start_partition(partition, Some(next))?
                 }
                 Committed::Foreign(next) => {
-                    let why = "the group's offset was set by something else, and no state belongs to it";
+                    let why = "another client committed the group's offset, and no state belongs to it";
                     return Err(AssignError::Permanent(self.state_error(partition, next, why)));
                 }
             };
@@ -83,8 +88,8 @@ impl<F: StageProcessorFactory> StageRunner<F> {
             Some(next) => next,
             None => self.member()?.earliest(partition)?,
         };
-        let machine = self.machines.create(Incarnation(random_u64()));
-        let owned = self.owned_partition(machine, partition, next);
+        let processor = self.processors.create(Incarnation(random_u64()));
+        let owned = self.owned_partition(processor, partition, next);
         self.commit_first(owned)
     }
 
@@ -93,27 +98,27 @@ impl<F: StageProcessorFactory> StageRunner<F> {
         &mut self,
         partition: i32,
         next: i64,
-        note: &StateRef,
+        state_ref: &StateRef,
         log: &impl Fn(String),
     ) -> Result<OwnedPartition<F::Processor>, AssignError> {
-        let shelf = self.state_store(partition);
-        let found = shelf.read(note, &self.settings, PATIENCE)?;
-        let fresh = Incarnation(random_u64());
-        let restored = found.state(note).and_then(|state| self.machines.restore(&state, fresh));
-        let machine = match restored {
-            Ok(machine) => machine,
+        let store = self.state_store(partition);
+        let found = store.read(state_ref, &self.settings, ACK_TIMEOUT)?;
+        let new_epoch = Incarnation(random_u64());
+        let restored = found.state(state_ref).and_then(|state| self.processors.restore(&state, new_epoch));
+        let processor = match restored {
+            Ok(processor) => processor,
             Err(why) if self.config.forget => {
                 log(format!("partition {partition} of {} starts empty: {why}", self.config.input));
                 return self.start_partition(partition, Some(next));
             }
             Err(why) => return Err(AssignError::Permanent(self.state_error(partition, next, &why))),
         };
-        for key in &found.left {
-            shelf.empty_key(key, &self.output)?;
+        for key in &found.obsolete {
+            store.empty_key(key, &self.output)?;
         }
-        let renumbered = machine.epoch() == fresh;
-        let mut owned = self.owned_partition(machine, partition, next);
-        owned.old.push((note.place, note.chunks));
+        let renumbered = processor.epoch() == new_epoch;
+        let mut owned = self.owned_partition(processor, partition, next);
+        owned.obsolete_slots.push((state_ref.slot, state_ref.chunks));
         if renumbered {
             log(format!(
                 "partition {partition} of {}: saved under another configuration or release; sequence numbers restart",
@@ -121,18 +126,18 @@ impl<F: StageProcessorFactory> StageRunner<F> {
             ));
             return self.commit_first(owned);
         }
-        owned.set_saved(next, note.bytes);
+        owned.set_saved(next, state_ref.bytes);
         Ok(owned)
     }
 
     fn owned_partition(
         &self,
-        machine: F::Processor,
+        processor: F::Processor,
         partition: i32,
         next: i64,
     ) -> OwnedPartition<F::Processor> {
         let bytes_max = self.settings.record_bytes();
-        OwnedPartition::new(machine, self.machines.stage(), partition, next, random_u64(), bytes_max)
+        OwnedPartition::new(processor, self.processors.stage(), partition, next, random_u64(), bytes_max)
     }
 
     /// Saves a processor before it reads its first record.
@@ -140,12 +145,12 @@ impl<F: StageProcessorFactory> StageRunner<F> {
         &mut self,
         mut owned: OwnedPartition<F::Processor>,
     ) -> Result<OwnedPartition<F::Processor>, AssignError> {
-        let (partition, next, place) = (owned.partition, owned.next, owned.next_slot());
-        let state = owned.machine.save().map_err(|why| self.save_error(partition, &why))?;
-        let written = self.state_store(partition).write(place, &state, &self.output, PATIENCE)?;
+        let (partition, next, slot) = (owned.partition, owned.next, owned.next_slot());
+        let state = owned.processor.save().map_err(|why| self.save_error(partition, &why))?;
+        let written = self.state_store(partition).write(slot, &state, &self.output, ACK_TIMEOUT)?;
         let written = written.ok_or_else(|| self.commit_timeout(partition))?;
         self.owned.insert(partition, owned);
-        let committed = self.commit(&[(partition, next, written)], PATIENCE)?;
+        let committed = self.commit(&[(partition, next, written)], ACK_TIMEOUT)?;
         match self.owned.remove(&partition) {
             Some(owned) if committed => Ok(owned),
             _ => Err(self.commit_timeout(partition).into()),
@@ -155,10 +160,10 @@ impl<F: StageProcessorFactory> StageRunner<F> {
     /// Handles a revocation.
     pub(super) fn revoke(&mut self, partitions: &[i32], lost: bool) -> Result<(), KafkaError> {
         if !lost {
-            self.save(partitions, LAST_PATIENCE)?;
+            self.save(partitions, SHUTDOWN_TIMEOUT)?;
         }
         for partition in partitions {
-            self.gone += self.owned.remove(partition).map_or(0, |owned| owned.gone);
+            self.expired += self.owned.remove(partition).map_or(0, |owned| owned.expired);
             self.progress.remove(*partition);
         }
         self.member()?.unassign(partitions);
@@ -172,8 +177,8 @@ impl<F: StageProcessorFactory> StageRunner<F> {
                 self.config.input
             ),
             why: why.to_owned(),
-            remedy: "use the release that saved it; or start empty from that offset, without open traces and names: \
-                --forget"
+            remedy: "use the release that saved it, or start with an empty state from that offset, without open traces \
+                and names: --forget"
                 .to_owned(),
         }
     }

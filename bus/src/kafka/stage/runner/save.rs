@@ -1,4 +1,8 @@
-//! Saves in order: output records, states, commit.
+//! Saves of partitions, in this order: output records, states, commit.
+//!
+//! *In*: processors with unsaved input. *Out*: their records and states in Kafka, and the commit.
+//! *Invariant*: nothing is committed before the cluster has acknowledged all output and the state
+//! that the commit refers to.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +16,7 @@ use super::super::record_batcher::OutputTopic;
 use super::super::state_ref::StateRef;
 use super::super::state_store::{StateStore, WrittenState};
 use super::super::{StageProcessor, StageProcessorFactory};
-use super::{PATIENCE, StageConfig, StageRunner};
+use super::{ACK_TIMEOUT, StageConfig, StageRunner};
 
 /// Number of parts in which a stage saves its partitions, over half of the save interval.
 ///
@@ -24,7 +28,7 @@ const SAVES_PER_INTERVAL: u32 = 12;
 impl<F: StageProcessorFactory> StageRunner<F> {
     pub(super) fn save_due(&mut self, now: Instant) -> Result<(), KafkaError> {
         let every = self.config.save_every;
-        if now.saturating_duration_since(self.rested_since) < every / (2 * SAVES_PER_INTERVAL) {
+        if now.saturating_duration_since(self.last_save) < every / (2 * SAVES_PER_INTERVAL) {
             return Ok(());
         }
         let due = self.owned.values().filter(|owned| owned.save_due(every, now));
@@ -34,28 +38,27 @@ impl<F: StageProcessorFactory> StageRunner<F> {
         if due.is_empty() {
             return Ok(());
         }
-        self.save(&due.into_iter().map(|(_, partition)| partition).collect::<Vec<_>>(), PATIENCE)?;
-        self.rested_since = Instant::now();
+        self.save(&due.into_iter().map(|(_, partition)| partition).collect::<Vec<_>>(), ACK_TIMEOUT)?;
+        self.last_save = Instant::now();
         Ok(())
     }
 
     /// Saves the current states of `partitions`: sends their output, then the states, then the
     /// commit. Returns false if the cluster did not answer in time: the previous state stays valid,
     /// and the next attempt sends the same output.
-    pub(super) fn save(&mut self, partitions: &[i32], patience: Duration) -> Result<bool, KafkaError> {
+    pub(super) fn save(&mut self, partitions: &[i32], timeout: Duration) -> Result<bool, KafkaError> {
         let mut written = Vec::new();
         for partition in partitions {
             let Some(owned) = self.owned.get_mut(partition).filter(|owned| owned.has_unsaved()) else {
                 continue;
             };
-            owned.outbox.flush();
-            if !send_ready(&self.config, &self.output, owned, patience, &mut self.oversize)? {
+            owned.batcher.flush();
+            if !send_ready(&self.config, &self.output, owned, timeout, &mut self.oversize)? {
                 return Ok(false);
             }
-            let (next, place, state) = (owned.next, owned.next_slot(), owned.machine.save());
+            let (next, slot, state) = (owned.next, owned.next_slot(), owned.processor.save());
             let state = state.map_err(|why| self.save_error(*partition, &why))?;
-            let Some(state) = self.state_store(*partition).write(place, &state, &self.output, patience)?
-            else {
+            let Some(state) = self.state_store(*partition).write(slot, &state, &self.output, timeout)? else {
                 return Ok(false);
             };
             written.push((*partition, next, state));
@@ -63,44 +66,45 @@ impl<F: StageProcessorFactory> StageRunner<F> {
         if written.is_empty() {
             return Ok(true);
         }
-        self.commit(&written, patience)
+        self.commit(&written, timeout)
     }
 
     pub(super) fn commit(
         &mut self,
         written: &[(i32, i64, WrittenState)],
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<bool, KafkaError> {
-        let settled = self.output.flush(patience)?;
+        let flushed = self.output.flush(timeout)?;
         let commits: Vec<(i32, i64, StateRef)> =
             written.iter().map(|(partition, next, state)| (*partition, *next, state.state_ref())).collect();
-        let committed = settled && self.member()?.commit(&commits)?;
-        for (partition, next, note) in commits {
-            let shelf = self.state_store(partition);
+        let committed = flushed && self.member()?.commit(&commits)?;
+        for (partition, next, state_ref) in commits {
+            let store = self.state_store(partition);
             let Some(owned) = self.owned.get_mut(&partition) else { continue };
             if committed {
-                owned.set_saved(next, note.bytes);
-                for (place, chunks) in owned.old.drain(..) {
-                    shelf.empty(place, chunks, &self.output)?;
+                owned.set_saved(next, state_ref.bytes);
+                for (slot, chunks) in owned.obsolete_slots.drain(..) {
+                    store.empty(slot, chunks, &self.output)?;
                 }
             }
             // Obsolete after the next commit. A commit without a reply may have succeeded, so the
             // slot is kept until then.
-            owned.old.push((note.place, note.chunks));
+            owned.obsolete_slots.push((state_ref.slot, state_ref.chunks));
         }
         Ok(committed)
     }
 
     pub(super) fn state_store(&self, partition: i32) -> StateStore {
         let bytes_max = self.settings.record_bytes();
-        StateStore { stage: self.machines.stage(), partition, partitions: self.state_partitions, bytes_max }
+        StateStore { stage: self.processors.stage(), partition, partitions: self.state_partitions, bytes_max }
     }
 
     pub(super) fn commit_timeout(&self, partition: i32) -> KafkaError {
         KafkaError {
             what: format!("the state of partition {partition} of {} cannot be saved", self.config.input),
-            why: "the cluster did not answer in time, or has given the partition to another".to_owned(),
-            remedy: "check that all brokers run; what was done stays done, start again".to_owned(),
+            why: "the cluster did not reply in time, or has assigned the partition to another member"
+                .to_owned(),
+            remedy: "check that all brokers run, then restart the service: committed work is kept".to_owned(),
         }
     }
 
@@ -108,7 +112,9 @@ impl<F: StageProcessorFactory> StageRunner<F> {
         KafkaError {
             what: format!("the state of partition {partition} of {} cannot be saved", self.config.input),
             why: why.to_owned(),
-            remedy: format!("it is a fault of blkkin: report it; what cannot be read lies in {DEAD}"),
+            remedy: format!(
+                "this is a bug in blkkin: report it; records that cannot be decoded are in {DEAD}"
+            ),
         }
     }
 }
@@ -118,28 +124,29 @@ pub(super) fn send_ready<M: StageProcessor>(
     config: &StageConfig,
     output: &Output,
     owned: &mut OwnedPartition<M>,
-    patience: Duration,
+    timeout: Duration,
     oversize: &mut u64,
 ) -> Result<bool, KafkaError> {
-    while let Some(packed) = owned.outbox.first() {
-        let partition = packed.partition as i32;
-        let topic = match packed.lane {
+    while let Some(batched) = owned.batcher.first() {
+        let partition = batched.partition as i32;
+        let topic = match batched.topic {
             OutputTopic::Main => &config.output,
-            OutputTopic::Side => &config.aside,
+            OutputTopic::Side => &config.side_output,
         };
-        let letter = OutgoingRecord {
+        let record = OutgoingRecord {
             topic,
             partition: Some(partition),
-            payload: Some(&packed.bytes),
+            payload: Some(&batched.bytes),
             ..OutgoingRecord::default()
         };
-        if !output.send(&letter, patience)? {
+        if !output.send(&record, timeout)? {
             return Ok(false);
         }
-        if let Some((from, number, piece)) = &packed.oversize {
+        if let Some((from, number, fragment)) = &batched.oversize {
             *oversize += 1;
-            let why = format!("trace {}: {} spans are longer than a record", piece.trace, piece.spans.len());
-            for part in split_fragment(*from, *number, piece.clone(), output.record_bytes()) {
+            let why =
+                format!("trace {}: {} spans are longer than a record", fragment.trace, fragment.spans.len());
+            for part in split_fragment(*from, *number, fragment.clone(), output.record_bytes()) {
                 let headers = [
                     ("blkkin.by", config.group.name.clone()),
                     ("blkkin.reason", why.clone()),
@@ -148,29 +155,31 @@ pub(super) fn send_ready<M: StageProcessor>(
                     ("blkkin.origin", from.to_string()),
                     ("blkkin.number", number.to_string()),
                 ];
-                output.send_to_dlq(&headers, &part, patience)?;
+                output.send_to_dlq(&headers, &part, timeout)?;
             }
         }
-        owned.outbox.sent();
+        owned.batcher.pop_first();
     }
     Ok(true)
 }
 
 /// Splits a fragment that is longer than a record into records that fit, each with some of its
-/// spans and the same number. A single span that is too long stays so, and only its length is kept.
+/// spans and the same number. A single span that is too long stays too long: the dead-letter topic
+/// gets only its length.
 fn split_fragment(
     from: FragmentOrigin,
     first: u64,
-    mut piece: TraceFragment,
+    mut fragment: TraceFragment,
     bytes_max: usize,
 ) -> Vec<Vec<u8>> {
-    let bytes = v1::encode_fragments(&FragmentBatch { origin: from, first, fragments: vec![piece.clone()] });
-    if bytes.len() <= bytes_max || piece.spans.len() < 2 {
+    let bytes =
+        v1::encode_fragments(&FragmentBatch { origin: from, first, fragments: vec![fragment.clone()] });
+    if bytes.len() <= bytes_max || fragment.spans.len() < 2 {
         return vec![bytes];
     }
-    let spans = piece.spans.split_off(piece.spans.len() / 2);
-    let rest = TraceFragment { spans, ..piece.clone() };
-    let mut all = split_fragment(from, first, piece, bytes_max);
+    let spans = fragment.spans.split_off(fragment.spans.len() / 2);
+    let rest = TraceFragment { spans, ..fragment.clone() };
+    let mut all = split_fragment(from, first, fragment, bytes_max);
     all.extend(split_fragment(from, first, rest, bytes_max));
     all
 }
@@ -185,7 +194,7 @@ mod tests {
     use blkkin_wire::span::{Span, SpanKind, TagValue};
 
     #[test]
-    fn a_piece_that_is_too_long_is_buried_span_by_span_if_need_be() {
+    fn an_oversize_fragment_is_split_into_records_that_fit() {
         let span = |n: u64| Span {
             trace: TraceId(7),
             id: SpanId(n + 1),
@@ -202,7 +211,7 @@ mod tests {
             links: Vec::new(),
         };
         let spans: Vec<Span> = (0..20).map(span).collect();
-        let piece = TraceFragment {
+        let fragment = TraceFragment {
             trace: TraceId(7),
             spans,
             kind: FragmentKind::First,
@@ -212,15 +221,15 @@ mod tests {
             remote_link: RemoteLink::None,
         };
         let from = FragmentOrigin { stage: Stage::Join, partition: 0, incarnation: Incarnation(1) };
-        let parts = split_fragment(from, 9, piece.clone(), 3_000);
+        let parts = split_fragment(from, 9, fragment.clone(), 3_000);
         assert!(parts.iter().all(|part| part.len() <= 3_000));
         let read = parts.iter().map(|part| v1::decode_fragments(part).unwrap());
         let spans: Vec<Span> = read
             .flat_map(|batch| {
                 assert_eq!(batch.first, 9);
-                batch.fragments.into_iter().flat_map(|piece| piece.spans)
+                batch.fragments.into_iter().flat_map(|fragment| fragment.spans)
             })
             .collect();
-        assert_eq!(spans, piece.spans);
+        assert_eq!(spans, fragment.spans);
     }
 }

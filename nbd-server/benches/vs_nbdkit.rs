@@ -1,18 +1,20 @@
-//! Operations a second of this server and of nbdkit's file plugin, on the same file, by the same client, in turns.
+//! Operations per second of this server and of nbdkit's file plugin, and the cost of being traced.
 //!
-//! `cargo bench -p blkkin-nbd`, with `-- ROUNDS SECONDS` for others than 5 of 3 s. fio's nbd engine, 4 KiB, random reads, 16 in
-//! flight, one connection over a Unix socket, the file in memory (/dev/shm). Every round measures each server once, right after
-//! another, the order turning, so what else the machine does hits all. What counts is the median of the ratios.
+//! `cargo bench -p blkkin-nbd`; `-- ROUNDS SECONDS` replaces the default of 5 rounds of 3 s. The
+//! load is fio's nbd engine: random reads of 4 KiB, 16 in flight, one connection over a Unix
+//! socket, the file in memory (/dev/shm). Every round measures each server once, one directly after
+//! another and in rotating order, so other load of the machine affects all of them. The result is
+//! the median of the ratios, for operations per second and for the server's CPU time per operation,
+//! on which other load has less effect.
 //!
-//! Beside it stands the server's CPU time for one operation, which the machine's other work changes less.
-//!
-//! Besides, what being traced costs: the same server with LTTng there and nobody recording (*idle*), and with all its
-//! events recorded, by daemons on the same CPUs (*traced*); its ratios are to the one that was told to know nothing of LTTng.
+//! For the cost of being traced, the same server runs with LTTng daemons but no recording session
+//! (*idle*), and with a session that records all its events, by daemons on the same CPUs
+//! (*traced*). Their ratios are to the server with LTTng disabled.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement for people: what fails ends it")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark for people: an error ends it")]
 
 #[path = "../../ust-provider/tests/support/lttng.rs"]
-#[allow(dead_code, reason = "it is another crate's, and used in part")]
+#[allow(dead_code, reason = "shared with another crate, and used in part")]
 mod lttng;
 
 use std::fs::{self, File, Permissions};
@@ -58,17 +60,18 @@ impl Server {
             .output()
             .unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let said = String::from_utf8(output.stdout).unwrap();
-        let told: Value = serde_json::from_str(&said[said.find('{').unwrap()..]).unwrap();
-        let read = &told["jobs"][0]["read"];
+        let output = String::from_utf8(output.stdout).unwrap();
+        let report: Value = serde_json::from_str(&output[output.find('{').unwrap()..]).unwrap();
+        let read = &report["jobs"][0]["read"];
         let cpu = (self.cpu() - before) / read["total_ios"].as_f64().unwrap();
         Measured { iops: read["iops"].as_f64().unwrap(), cpu }
     }
 
-    /// µs that it has spent, in the kernel too, by threads that have ended too (proc(5): `utime`, `stime`, ticks of 10 ms).
+    /// Returns the CPU time in µs, in user and kernel mode, with that of threads that have ended
+    /// (proc(5): `utime` and `stime`, in ticks of 10 ms).
     fn cpu(&self) -> f64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap();
-        // Behind the name, which may hold anything, `utime` is the twelfth.
+        // The name may contain any character. After it, `utime` is the twelfth field.
         let ticks = stat.rsplit_once(')').unwrap().1.split_whitespace().skip(11).take(2);
         ticks.map(|ticks| ticks.parse::<f64>().unwrap() * 1e4).sum()
     }
@@ -77,7 +80,7 @@ impl Server {
 #[derive(Clone, Copy, Default)]
 struct Measured {
     iops: f64,
-    /// µs of the server's CPU time an operation.
+    /// CPU time of the server per operation, in µs.
     cpu: f64,
 }
 
@@ -94,7 +97,7 @@ fn main() {
     let seconds = numbers.next().unwrap_or_else(|| "3".to_owned());
     for program in ["fio", "nbdkit"] {
         if Command::new(program).arg("--version").output().is_err() {
-            println!("skipped: no {program} here");
+            println!("skipped: {program} not installed");
             return;
         }
     }
@@ -105,17 +108,17 @@ fn main() {
     fs::set_permissions(&file, Permissions::from_mode(0o666)).unwrap();
     let own = Path::new(env!("CARGO_BIN_EXE_blkkin-nbd"));
     let start = |name, command| Server::start(name, folder.path(), &file, command);
-    let ignorant = |options: &[&str]| {
+    let untraced = |options: &[&str]| {
         let mut command = Command::new(own);
         command.args(options).env("BLKKIN_UST", "0");
         command
     };
     let mut servers = vec![
         start("nbdkit", Command::new("nbdkit")),
-        start("threads", ignorant(&[])),
-        start("rings", ignorant(&["--rings", "1"])),
+        start("threads", untraced(&[])),
+        start("rings", untraced(&["--rings", "1"])),
     ];
-    // Each has daemons of its own: what is recorded of one says nothing to the other.
+    // Separate daemons, so that a session of one does not record the other server.
     let daemons = [lttng::Lttng::start(), lttng::Lttng::start()];
     match &daemons {
         [Ok(idle), Ok(traced)] => {
@@ -123,7 +126,7 @@ fn main() {
             servers.push(start("idle", idle.command(idle.install(own))));
             servers.push(start("traced", traced.command(traced.install(own))));
         }
-        [Err(why), _] | [_, Err(why)] => println!("skipped, what being traced costs: {why}"),
+        [Err(reason), _] | [_, Err(reason)] => println!("skipped the cost of being traced: {reason}"),
     }
     let mut ratios = vec![(Vec::new(), Vec::new()); servers.len()];
     for round in 0..rounds {
@@ -137,28 +140,32 @@ fn main() {
             line.map(|(server, now)| format!("{} {:.0} k/s {:.1} µs", server.name, now.iops / 1e3, now.cpu));
         println!("{}", line.collect::<Vec<_>>().join("   "));
         for (which, (iops, cpu)) in ratios.iter_mut().enumerate() {
-            iops.push(now[which].iops / now[base(which)].iops);
-            cpu.push(now[which].cpu / now[base(which)].cpu);
+            iops.push(now[which].iops / now[baseline(which)].iops);
+            cpu.push(now[which].cpu / now[baseline(which)].cpu);
         }
     }
     for (which, (iops, cpu)) in ratios.iter_mut().enumerate().skip(1) {
-        let (own, other) = (servers[which].name, servers[base(which)].name);
-        println!("{own} / {other}: operations a second {}, CPU an operation {}", median(iops), median(cpu));
+        let (own, other) = (servers[which].name, servers[baseline(which)].name);
+        println!(
+            "{own} / {other}: operations per second {}, CPU per operation {}",
+            median(iops),
+            median(cpu)
+        );
     }
 }
 
-/// `1.25 (1.10 to 1.41)`
+/// Formats the median and the range: `1.25 (1.10 to 1.41)`.
 fn median(ratios: &mut [f64]) -> String {
     ratios.sort_by(f64::total_cmp);
     format!("{:.3} ({:.3} to {:.3})", ratios[ratios.len() / 2], ratios[0], ratios[ratios.len() - 1])
 }
 
-/// With which one it is compared.
-fn base(which: usize) -> usize {
+/// Returns the index of the server that the ratio is to.
+fn baseline(which: usize) -> usize {
     if which < 3 { 0 } else { 1 }
 }
 
-/// Not zeroes: those would be holes to a clever server.
+/// Fills the file with data other than zeroes, which a server could treat as holes.
 fn fill(file: &Path) {
     let mut word = 1_u64;
     let block: Vec<u8> = std::iter::repeat_with(|| {

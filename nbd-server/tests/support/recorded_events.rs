@@ -1,4 +1,5 @@
-//! What was recorded as the bridge understands it: one event for each thing that was said, also where several came in one.
+//! Recorded events, as the bridge decodes them: an LTTng event that carries several gives each of
+//! them.
 
 use std::path::Path;
 
@@ -9,18 +10,18 @@ use blkkin_ust_bridge::stored::Stored;
 
 use crate::lttng::Event;
 
-/// All of them, in order of time, and how many events of LTTng's they came in.
+/// Reads all events in order of time, and the number of LTTng events that carried them.
 pub(crate) fn read(folder: &Path) -> (Vec<Event>, usize) {
     let mut stored = Stored::open(folder).unwrap();
     let mut mapper = Mapper::new(Mapping::built_in());
-    let (mut all, mut events) = (Vec::new(), 0);
+    let (mut events, mut lttng_events) = (Vec::new(), 0);
     while let Some(view) = stored.next_event() {
-        events += 1;
-        mapper.map(&view, &mut |at, fact| all.push(event(at, &fact)));
+        lttng_events += 1;
+        mapper.map(&view, &mut |at, fact| events.push(event(at, &fact)));
     }
     assert!(stored.troubles.is_empty(), "{:?}", stored.troubles);
     assert_eq!((mapper.counts.ignored, mapper.counts.not_understood), (0, 0));
-    (all, events)
+    (events, lttng_events)
 }
 
 fn event(at: &Where<'_>, fact: &Fact<'_>) -> Event {
@@ -28,8 +29,8 @@ fn event(at: &Where<'_>, fact: &Fact<'_>) -> Event {
         Fact::Begin { span, parent, kind, on, name, service, .. } => {
             let kind = [Kind::Internal, Kind::Server, Kind::Client].iter().position(|one| one == kind);
             let (kind, on) = (kind.unwrap(), u8::from(*on));
-            let words = format!("span = {span}, parent = {parent}, kind = {kind}, on = {on}");
-            ("begin", format!("{words}, name = \"{name}\", service = \"{service}\""))
+            let fields = format!("span = {span}, parent = {parent}, kind = {kind}, on = {on}");
+            ("begin", format!("{fields}, name = \"{name}\", service = \"{service}\""))
         }
         Fact::End { span, status } => ("end", format!("span = {span}, status = {status}")),
         Fact::Enter { span } => ("enter", format!("span = {span}")),
@@ -43,8 +44,8 @@ fn event(at: &Where<'_>, fact: &Fact<'_>) -> Event {
         }
         Fact::Meeting { span, side, unique, rule, connection, cookie } => {
             let (side, unique) = (u8::from(*side == Side::Answered), u8::from(*unique));
-            let words = format!("span = {span}, side = {side}, unique = {unique}, rule = \"{rule}\"");
-            ("meeting", format!("{words}, connection = \"{connection}\", cookie = {cookie}"))
+            let fields = format!("span = {span}, side = {side}, unique = {unique}, rule = \"{rule}\"");
+            ("meeting", format!("{fields}, connection = \"{connection}\", cookie = {cookie}"))
         }
     };
     let (name, payload) = (format!("blkkin:{name}"), format!("{{ {payload} }}"));
