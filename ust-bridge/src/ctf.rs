@@ -1,12 +1,17 @@
-//! The Common Trace Format, version 1.8 (specification: diamon.org/ctf/v1.8.3): metadata in, events out.
+//! Decoder of the Common Trace Format, version 1.8.
 //!
-//! [`metadata`] reads the description (TSDL) that a trace carries; each packet and event is then decoded by a plan
-//! ([`plan`]) compiled from it: no field, size or byte order is known beforehand. [`packet`] runs the plans.
+//! *In*: a trace's metadata and packets. *Out*: one event at a time. *Source*: the specification,
+//! diamon.org/ctf/v1.8.3. Modules in flow order: [`metadata`] reads the description in TSDL that
+//! each trace carries, with [`lexer`] and [`parser`], into [`types`]. The types are compiled once
+//! into a [`plan`] per scope, and [`packet`] runs the plans. No field, size or byte order is built
+//! in.
 //!
-//! Invariant: no byte of a trace makes this panic, recurse deeper than [`types::DEPTH_MAX`], or allocate more than a
-//! packet's size times a constant; an event on the hot path allocates nothing (its items are reused).
+//! *Invariant*: no input makes the decoder panic, recurse deeper than [`types::DEPTH_MAX`], or
+//! allocate more than a packet's size times a constant. Decoding an event allocates nothing,
+//! because its items are reused.
 //!
-//! Rejected: binding libbabeltrace2, which is the oracle of the tests, and takes 860 to 930 ns an event through its API.
+//! *Rejected*: a binding to libbabeltrace2, which takes 860 to 930 ns per event through its API.
+//! The tests use babeltrace2 as the reference.
 
 pub mod cursor;
 pub mod lexer;

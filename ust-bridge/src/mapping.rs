@@ -1,19 +1,27 @@
-//! What events of a provider mean, by configuration: event → begin, end, annotation; field → id, key, value.
+//! Mapping of a provider's events to span events, by configured rules.
 //!
-//! [`config`] is the file, [`bind`] finds its fields in a class of events, [`mapper`] makes facts of events. A rule is bound to
-//! each class of events once; then a field costs a look into an array. A provider whose fields changed (the
-//! field is gone, or a text became a number) is told by name, and its events are counted as not understood. [`probed`] is the file
-//! for probes that say nothing of their fields (USDT); `together` reads what several things in one event are, `traceparent` whose request a text is for.
+//! *In*: event views, and mapping files. *Out*: [`crate::span_event::SpanEvent`]s. [`config`] is
+//! the file's format. [`bind`] binds a rule to a class of events once, so that each field access is
+//! an array access. [`mapper`] applies the rules. `batch` decodes several span events in one event,
+//! and `traceparent` finds a remote parent in a text. [`usdt_mapping`] maps USDT probes, which do
+//! not describe their fields.
+//!
+//! *Invariant*: a rule that does not match a provider's fields is reported by name, and its events
+//! are counted as not understood. A changed field (removed, or a number instead of a text) is
+//! therefore visible.
+//!
+//! *Rejected*: field lookup by name for each event, which would search the class's fields every
+//! time.
 
+mod batch;
 pub mod bind;
 pub mod config;
+mod generational_cache;
 pub mod mapper;
-pub mod probed;
-mod recent;
-mod together;
 mod traceparent;
+pub mod usdt_mapping;
 
-/// The mapping of `blkkin:*`.
+/// Mapping of `blkkin:*`.
 pub const BLKKIN: &str = include_str!("../../configs/mappings/blkkin.toml");
-/// The mapping of `zipkin:*`, blkin's.
+/// Mapping of `zipkin:*`, the events of blkin.
 pub const ZIPKIN: &str = include_str!("../../configs/mappings/zipkin.toml");

@@ -1,52 +1,55 @@
-//! The order in which streams' events come out: by time, over all streams.
+//! Merge of several streams by time.
 //!
-//! Only numbers here: which stream's next event is when, and until when a stream that has none is known to have none. An
-//! event may go as soon as no other stream can still bring an earlier one. Streams themselves are in order of time.
+//! *In*: for each stream the time of its next event, or the time before which it has none. *Out*:
+//! the stream with the next event. The merge holds only times, not events.
+//!
+//! *Invariant*: an event is released when no other stream can still have an earlier one. Each
+//! stream is in order of time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What is known of one stream.
+/// State of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Its next event is in the heap.
+    /// The next event is in the heap.
     Ready,
-    /// It has no event before this time.
-    Quiet(i64),
-    /// It has none any more.
+    /// No event before this time.
+    Idle(i64),
+    /// No further events.
     Closed,
 }
 
-/// Streams by number, in the order in which they were added.
+/// Streams, numbered in the order of [`StreamMerge::add`].
 #[derive(Default, Debug)]
-pub struct Merge {
+pub struct StreamMerge {
     heap: BinaryHeap<Reverse<(i64, usize)>>,
     states: Vec<State>,
-    /// The earliest time at which a quiet stream may bring an event.
+    /// Earliest time at which an idle stream may have an event; `None` until it is computed.
     limit: Option<i64>,
 }
 
-impl Merge {
-    /// A stream that has no event before `from`; its number.
+impl StreamMerge {
+    /// Adds a stream without events before `from`, and returns its number.
     pub fn add(&mut self, from: i64) -> usize {
-        self.states.push(State::Quiet(from));
+        self.states.push(State::Idle(from));
         self.limit = None;
         self.states.len() - 1
     }
 
-    /// The stream's next event is at `time`.
+    /// Sets the time of the stream's next event.
     #[inline]
     pub fn ready(&mut self, stream: usize, time: i64) {
         self.set(stream, State::Ready);
         self.heap.push(Reverse((time, stream)));
     }
 
-    /// The stream has no event before `until`.
-    pub fn quiet(&mut self, stream: usize, until: i64) {
-        self.set(stream, State::Quiet(until));
+    /// Marks the stream as without events before `until`.
+    pub fn idle(&mut self, stream: usize, until: i64) {
+        self.set(stream, State::Idle(until));
     }
 
-    /// The stream brings nothing any more.
+    /// Marks the stream as ended.
     pub fn close(&mut self, stream: usize) {
         self.set(stream, State::Closed);
     }
@@ -59,19 +62,20 @@ impl Merge {
         }
     }
 
-    /// The earliest time that may still come from a stream without an event here.
+    /// Returns the earliest time at which an idle stream may have an event.
     pub fn limit(&mut self) -> i64 {
         let states = &self.states;
         *self.limit.get_or_insert_with(|| {
-            let quiet = states.iter().filter_map(|state| match state {
-                State::Quiet(until) => Some(*until),
+            let idle = states.iter().filter_map(|state| match state {
+                State::Idle(until) => Some(*until),
                 State::Ready | State::Closed => None,
             });
-            quiet.min().unwrap_or(i64::MAX)
+            idle.min().unwrap_or(i64::MAX)
         })
     }
 
-    /// The stream whose event is next, and its time. It is ready no more: say what it is now.
+    /// Returns the stream with the next event, and its time. The caller then sets the stream's new
+    /// state.
     #[inline]
     pub fn pop(&mut self) -> Option<(i64, usize)> {
         let Reverse((time, _)) = *self.heap.peek()?;
@@ -81,32 +85,32 @@ impl Merge {
         self.heap.pop().map(|Reverse(next)| next)
     }
 
-    /// An event up to here may go before all others.
+    /// Returns the time up to which an event precedes all others.
     #[inline]
     pub fn bound(&mut self) -> i64 {
         let next = self.earliest().unwrap_or(i64::MAX);
         next.min(self.limit())
     }
 
-    /// The earliest event that is here.
+    /// Returns the time of the earliest event in the heap.
     #[inline]
     pub fn earliest(&self) -> Option<i64> {
         self.heap.peek().map(|Reverse((time, _))| *time)
     }
 
-    /// The latest of the events that are next in their streams.
+    /// Returns the time of the latest event in the heap.
     pub fn latest(&self) -> Option<i64> {
         self.heap.iter().map(|Reverse((time, _))| *time).max()
     }
 
-    /// True if no stream can bring anything any more.
-    pub fn is_over(&self) -> bool {
+    /// Returns true if all streams have ended.
+    pub fn is_ended(&self) -> bool {
         self.states.iter().all(|state| *state == State::Closed)
     }
 
-    /// Streams that hold others up: without an event, and known for no later than `until`.
-    pub fn holding(&self, until: i64) -> impl Iterator<Item = usize> {
-        let held = move |state: &State| matches!(state, State::Quiet(known) if *known < until);
-        self.states.iter().enumerate().filter(move |(_, state)| held(state)).map(|(stream, _)| stream)
+    /// Returns the streams that block others: idle, and known only up to a time before `until`.
+    pub fn blocking(&self, until: i64) -> impl Iterator<Item = usize> {
+        let blocks = move |state: &State| matches!(state, State::Idle(known) if *known < until);
+        self.states.iter().enumerate().filter(move |(_, state)| blocks(state)).map(|(stream, _)| stream)
     }
 }

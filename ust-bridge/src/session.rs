@@ -1,12 +1,17 @@
-//! A session of our own: made by the `lttng` command, taken away when its keeper goes, or at the next start where that one
-//! was killed.
+//! An LTTng session of blkkin's own.
 //!
-//! [`tool`] runs the command, [`daemons`] starts private daemons where none run, [`keeper`] makes, replaces and ends
-//! sessions. A session that the user made needs none of this: [`crate::live::follow`] attaches to it by name.
+//! *In*: the names of the enabled events. *Out*: a live session at a relay, which [`crate::live`]
+//! reads. [`lttng_command`] runs the `lttng` command, [`lttng_daemons`] starts private LTTng
+//! daemons if none run, and [`supervisor`] creates, replaces and destroys sessions. A session that
+//! the user created needs none of these: [`crate::live::follow`] attaches to it by name.
 //!
-//! Buffers are one ring a processor for each user by default; 300 processes share 2.2 MB then. A ring for each process costs 2.1
-//! MB each, and a relay forgets a process that ends before its reader has heard of it: for a few processes that stay.
+//! *Invariant*: a session ends with its supervisor. The next start destroys the session of a
+//! supervisor that was killed.
+//!
+//! *Rejected*: buffers of each process. By default each user has one ring per CPU, and 300
+//! processes share 2.2 MB. Rings of a process cost 2.1 MB each, and a relay forgets a process that
+//! exits before the reader has learned of its streams. They suit a few long-lived processes.
 
-pub mod daemons;
-pub mod keeper;
-pub mod tool;
+pub mod lttng_command;
+pub mod lttng_daemons;
+pub mod supervisor;

@@ -1,12 +1,17 @@
-//! Hundreds of instrumented programs on one node, coming and going, some of them killed: what each says it gave to LTTng is what is read
-//! of it and what LTTng says it has discarded. And what they cost: descriptors of LTTng's daemons, and memory of the rings.
+//! Hundreds of instrumented programs on one node, some of them killed.
 //!
-//! *The one thing that nobody counts.* LTTng's library enables a new process's events, asks the session daemon about its channels, and
-//! only then takes events (`lttng_session_enable` in src/lib/lttng-ust/lttng-events.c of lttng-ust v2.13.5): what is given to it between
-//! the two is dropped without a word. On a busy machine that is a group or two of one in hundreds of processes. So a process's events
-//! may lack in one place, before the first that was read of it; and how many they are, that one's number says.
+//! The test checks that the events that each program emitted are either read, or counted by LTTng
+//! as discarded. It also checks their cost: descriptors of LTTng's daemons, and memory of the
+//! rings.
+//!
+//! *One loss that is not counted.* LTTng's library enables a new process's events, asks the session
+//! daemon about its channels, and only then accepts events (`lttng_session_enable` in
+//! src/lib/lttng-ust/lttng-events.c of lttng-ust v2.13.5). Events in between are dropped without a
+//! count. On a busy machine this affects a group or two of one in hundreds of processes. A
+//! process's events may therefore be missing in one place, before its first event that was read.
+//! The number in that event shows how many are missing.
 
-#![allow(clippy::print_stderr, reason = "a test says what it measured")]
+#![allow(clippy::print_stderr, reason = "a test prints what it measured")]
 
 mod support;
 
@@ -19,106 +24,107 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use blkkin_ust_bridge::ctf::plan::Value;
+use blkkin_ust_bridge::event_view::EventView;
 use blkkin_ust_bridge::live::follow::{Follower, Step, Target};
-use blkkin_ust_bridge::live::reader::{Counts, Settings};
-use blkkin_ust_bridge::session::daemons::Daemons;
-use blkkin_ust_bridge::session::keeper::{Keeper, Plan};
-use blkkin_ust_bridge::view::View;
+use blkkin_ust_bridge::live::reader::{ReaderStats, Settings};
+use blkkin_ust_bridge::session::lttng_daemons::LttngDaemons;
+use blkkin_ust_bridge::session::supervisor::{SessionConfig, SessionSupervisor};
 use support::lab::{Lab, until};
 
-/// At once, of which a third is killed.
-const STANDING: usize = 300;
-/// Each second, for so long; of which a fifth is killed.
-const COMING: u32 = 20;
-const FOR: Duration = Duration::from_secs(15);
-/// Between two groups of three events.
-const EVERY_US: u64 = 20_000;
-const OF_A_GROUP: u64 = 3;
-/// Groups of one that ends by itself: of those who stand there, and of those who come.
-const LONG: u64 = 1_000;
-const SHORT: u64 = 40;
-/// No more than the docs say of each program: of the session daemon, and of the consumer.
-const DESCRIPTORS: [f64; 2] = [6.0, 0.0];
+/// Concurrent programs, of which a third is killed.
+const LONG_LIVED: usize = 300;
+/// Programs started per second, of which a fifth is killed, and the duration.
+const STARTS_PER_SECOND: u32 = 20;
+const START_PERIOD: Duration = Duration::from_secs(15);
+/// Interval between two groups of three events.
+const GROUP_INTERVAL_US: u64 = 20_000;
+const EVENTS_PER_GROUP: u64 = 3;
+/// Groups of a program that exits normally: of long-lived and of short-lived programs.
+const GROUPS_LONG: u64 = 1_000;
+const GROUPS_SHORT: u64 = 40;
+/// Maximum number of descriptors per program in the session daemon and in the consumer, as
+/// documented.
+const DESCRIPTORS_MAX: [f64; 2] = [6.0, 0.0];
 
-/// One of them.
-struct Member {
+/// Running program.
+struct Program {
     process: Child,
-    account: PathBuf,
-    begun: Instant,
+    report: PathBuf,
+    started: Instant,
 }
 
-/// What it has said of itself.
+/// Report that a program writes about its own events.
 #[derive(Clone, Copy, Debug)]
-struct Account {
+struct Report {
     process: u64,
-    given_most: u64,
-    given_least: u64,
-    unheard: u64,
-    heard_after_us: u64,
+    emitted_max: u64,
+    emitted_min: u64,
+    unobserved_groups: u64,
+    observed_after_us: u64,
 }
 
-impl Member {
-    fn start(lab: &Lab, program: &Path, number: usize, groups: u64) -> Member {
-        let account = lab.home.path().join(format!("{number}.account"));
+impl Program {
+    fn start(lab: &Lab, program: &Path, number: usize, groups: u64) -> Program {
+        let report = lab.home.path().join(format!("{number}.account"));
         let mut command = lab.command("setpriv");
-        command.args(["--pdeathsig", "KILL"]).arg(program).arg(&account);
-        command.args([EVERY_US, groups].map(|number| number.to_string()));
-        let process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("it starts");
-        Member { process, account, begun: Instant::now() }
+        command.args(["--pdeathsig", "KILL"]).arg(program).arg(&report);
+        command.args([GROUP_INTERVAL_US, groups].map(|number| number.to_string()));
+        let process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("the program starts");
+        Program { process, report, started: Instant::now() }
     }
 
-    /// None as long as it has not come so far.
-    fn account(&self) -> Option<Account> {
-        let bytes = fs::read(&self.account).ok()?;
-        let number = |place: usize| {
-            let bytes = bytes.get(place * 8..place * 8 + 8)?.try_into().ok()?;
+    /// Returns the program's report; `None` if it has not written one yet.
+    fn report(&self) -> Option<Report> {
+        let bytes = fs::read(&self.report).ok()?;
+        let number = |index: usize| {
+            let bytes = bytes.get(index * 8..index * 8 + 8)?.try_into().ok()?;
             Some(u64::from_ne_bytes(bytes))
         };
         let process = number(0).filter(|process| *process != 0)?;
-        Some(Account {
+        Some(Report {
             process,
-            given_most: number(1)?,
-            given_least: number(2)?,
-            unheard: number(3)?,
-            heard_after_us: number(4)?,
+            emitted_max: number(1)?,
+            emitted_min: number(2)?,
+            unobserved_groups: number(3)?,
+            observed_after_us: number(4)?,
         })
     }
 
-    fn is_heard(&self) -> bool {
-        self.account().is_some_and(|account| account.given_least > 0)
+    fn is_observed(&self) -> bool {
+        self.report().is_some_and(|report| report.emitted_min > 0)
     }
 
     fn kill(&mut self) {
-        self.process.kill().expect("it is there");
-        self.process.wait().expect("it was started");
+        self.process.kill().expect("the process runs");
+        self.process.wait().expect("the process was started");
     }
 
-    fn ends(&mut self) {
-        assert!(self.process.wait().expect("it was started").success());
+    fn expect_exit(&mut self) {
+        assert!(self.process.wait().expect("the process was started").success());
     }
 }
 
-impl Drop for Member {
+impl Drop for Program {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// What was read of one process.
+/// Events that were read of one process.
 #[derive(Clone, Copy, Default)]
-struct Told {
+struct ProcessReads {
     events: u64,
-    /// Of the first group's three events so many were not read.
-    cut: u64,
-    /// The first group that was read whole, or but for its begin.
+    /// Events of the first group that were not read.
+    cut_events: u64,
+    /// First group that was read, possibly without its begin.
     first: Option<u64>,
 }
 
-impl Told {
-    fn hear(&mut self, name: &str, number: Option<u64>) {
+impl ProcessReads {
+    fn record(&mut self, name: &str, number: Option<u64>) {
         if self.events == 0 {
-            self.cut = match name {
+            self.cut_events = match name {
                 "blkkin:begin" => 0,
                 "blkkin:number" => 1,
                 _ => 2,
@@ -128,54 +134,58 @@ impl Told {
         self.first = self.first.or(number);
     }
 
-    /// Given while its session was not started yet: the groups from the first that was given to the first that was read.
-    fn unstarted(&self, account: &Account) -> u64 {
+    /// Returns the number of events before the start of the session, from the first emitted to the
+    /// first read group.
+    fn before_session_start(&self, report: &Report) -> u64 {
         let Some(first) = self.first else { return 0 };
-        match self.cut {
-            // The end of the group before it was read.
-            2 => (first - account.unheard).saturating_sub(1) * OF_A_GROUP + 2,
-            cut => (first - account.unheard) * OF_A_GROUP + cut,
+        match self.cut_events {
+            // The end of the previous group was read.
+            2 => (first - report.unobserved_groups).saturating_sub(1) * EVENTS_PER_GROUP + 2,
+            cut_events => (first - report.unobserved_groups) * EVENTS_PER_GROUP + cut_events,
         }
     }
 }
 
-/// What was read, by process; and whether a ring was found stuck.
-struct Heard {
-    told: HashMap<u64, Told>,
-    counts: Counts,
+/// Events that were read, by process, and whether a ring was stuck.
+struct SessionReads {
+    reads: HashMap<u64, ProcessReads>,
+    stats: ReaderStats,
     stuck: bool,
 }
 
-fn listen(target: Target, silent_max: Duration, over: &AtomicBool) -> Heard {
-    let (mut follower, mut told, mut stuck) = (Follower::new(target), HashMap::<u64, Told>::new(), false);
-    let mut count = |view: &View<'_>| {
+fn read_session(target: Target, inactivity_max: Duration, ended: &AtomicBool) -> SessionReads {
+    let (mut follower, mut reads, mut stuck) =
+        (Follower::new(target), HashMap::<u64, ProcessReads>::new(), false);
+    let mut count = |view: &EventView<'_>| {
         let context = view.stream().event_context.as_ref().expect("a context");
-        let (index, _) = context.field("vpid").expect("of processes");
+        let (index, _) = context.field("vpid").expect("a vpid field");
         let Some(Value::Signed(process)) = view.event.stream_context.at(index) else { panic!("a number") };
         let name = view.name();
         let number = match view.field("val") {
             Some(Value::Signed(number)) => Some(number as u64),
             _ => None,
         };
-        told.entry(process as u64).or_default().hear(name, number);
+        reads.entry(process as u64).or_default().record(name, number);
     };
     loop {
         match follower.step(&mut count) {
-            Step::Read(wait) | Step::Away(_, wait) => std::thread::sleep(wait),
-            Step::Over => break,
-            Step::Gone => panic!("the session was destroyed meanwhile"),
+            Step::Read(wait) | Step::Unreachable(_, wait) => std::thread::sleep(wait),
+            Step::Ended => break,
+            Step::Destroyed => panic!("the session was destroyed meanwhile"),
             Step::Refused(error) => panic!("{error}"),
         }
-        stuck |= !over.load(Ordering::SeqCst) && follower.reader().silent(silent_max).next().is_some();
+        stuck |= !ended.load(Ordering::SeqCst)
+            && follower.reader().inactive_streams(inactivity_max).next().is_some();
     }
-    Heard { told, counts: follower.counts(), stuck }
+    SessionReads { reads, stats: follower.stats(), stuck }
 }
 
 fn descriptors(process: u32) -> u64 {
     fs::read_dir(format!("/proc/{process}/fd")).map_or(0, |entries| entries.count() as u64)
 }
 
-/// KiB of a process: what it holds in memory, its share of what others hold too; and what it has mapped of shared memory.
+/// Returns a process's memory in KiB, with its share of shared pages, and the size of its mapped
+/// rings.
 fn memory(process: u32) -> (u64, u64) {
     let maps = fs::read_to_string(format!("/proc/{process}/smaps")).unwrap_or_default();
     let (mut share, mut rings, mut is_ring) = (0, 0, false);
@@ -184,7 +194,7 @@ fn memory(process: u32) -> (u64, u64) {
             let number = line.strip_prefix(name)?.trim().strip_suffix(" kB")?;
             number.parse::<u64>().ok()
         };
-        // `FROM-UNTIL rw-s …`: a mapping begins.
+        // `FROM-UNTIL rw-s …` begins a mapping.
         if line.split(' ').next().is_some_and(|word| word.contains('-')) {
             is_ring = line.contains("/dev/shm/shm-ust-consumer");
         }
@@ -194,7 +204,7 @@ fn memory(process: u32) -> (u64, u64) {
     (share, rings)
 }
 
-/// Of all its threads.
+/// Returns the children of all threads.
 fn children(process: u32) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let listed = threads.map(|thread| fs::read_to_string(thread.path().join("children")).unwrap_or_default());
@@ -202,28 +212,29 @@ fn children(process: u32) -> Vec<u32> {
     listed.split_whitespace().filter_map(|number| number.parse().ok()).collect()
 }
 
-fn named(parent: u32, name: &str) -> Option<u32> {
+fn child_named(parent: u32, name: &str) -> Option<u32> {
     let comm = |process: &u32| fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
     children(parent).into_iter().find(|process| comm(process).trim() == name)
 }
 
-/// The soft limit.
+/// Returns the soft limit of open files.
 fn open_files(process: u32) -> u64 {
-    let limits = fs::read_to_string(format!("/proc/{process}/limits")).expect("it runs");
-    let limit = limits.lines().find_map(|line| line.strip_prefix("Max open files")).expect("it has one");
+    let limits = fs::read_to_string(format!("/proc/{process}/limits")).expect("the process runs");
+    let limit =
+        limits.lines().find_map(|line| line.strip_prefix("Max open files")).expect("the value exists");
     limit.split_whitespace().next().and_then(|soft| soft.parse().ok()).expect("a number")
 }
 
-/// Our own soft limit, which is inherited.
-fn limit_descriptors(most: u64) {
+/// Sets the soft limit of this process, which children inherit.
+fn limit_descriptors(count: u64) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: both calls read or write the structure, which outlives them.
+    // SAFETY: both calls read or write a local structure.
     let done = unsafe {
         libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
-        limit.rlim_cur = most.min(limit.rlim_max);
+        limit.rlim_cur = count.min(limit.rlim_max);
         libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit)
     };
-    assert_eq!(done, 0, "one may lower it");
+    assert_eq!(done, 0, "the limit may be lowered");
 }
 
 fn program() -> Option<PathBuf> {
@@ -233,117 +244,130 @@ fn program() -> Option<PathBuf> {
 }
 
 #[test]
-fn what_hundreds_say_that_come_and_go_is_read_or_counted() {
+fn events_of_hundreds_of_programs_are_read_or_counted() {
     let Some(program) = program() else {
         eprintln!("skipped: crowd is not built: cargo build -p blkkin-ust --example crowd");
         return;
     };
     let Some(lab) = Lab::empty() else { return };
-    // The usual one: who starts the daemons raises it for them.
+    // The usual limit, which blkkin raises for the daemons that it starts.
     limit_descriptors(1024);
-    let (tool, plan) = (lab.tool(), Plan::default());
-    let (_daemons, relay) = Daemons::ensure(&tool, None, &lab.traces()).expect("they start");
-    let daemon = named(std::process::id(), "lttng-sessiond").expect("it was started");
+    let (tool, config) = (lab.tool(), SessionConfig::default());
+    let (_daemons, relay) = LttngDaemons::ensure(&tool, None, &lab.traces()).expect("the daemons start");
+    let daemon = child_named(std::process::id(), "lttng-sessiond").expect("the process was started");
     let address = relay.live_address();
-    let (keeper, _) = Keeper::create(tool, relay, plan).expect("it is made");
-    let target = Target { address, session: keeper.name().to_owned(), settings: Settings::default() };
-    let (over, silent_max) = (Arc::new(AtomicBool::new(false)), keeper.plan().silent_max());
-    let told = Arc::clone(&over);
-    let reader = std::thread::spawn(move || listen(target, silent_max, &told));
+    let (supervisor, _) = SessionSupervisor::create(tool, relay, config).expect("the session is created");
+    let target = Target { address, session: supervisor.name().to_owned(), settings: Settings::default() };
+    let (ended, inactivity_max) = (Arc::new(AtomicBool::new(false)), supervisor.config().inactivity_max());
+    let reader_ended = Arc::clone(&ended);
+    let reader = std::thread::spawn(move || read_session(target, inactivity_max, &reader_ended));
 
-    // One, so that all is there which does not depend on how many they are.
-    let mut members = vec![Member::start(&lab, &program, 0, LONG)];
-    until("the first is heard", || members[0].is_heard());
-    let consumer = named(daemon, "lttng-consumerd").expect("it has one");
-    let figures = || ([daemon, consumer].map(descriptors), [daemon, consumer].map(memory));
-    let (few, of_few) = figures();
-    let begun = Instant::now();
-    // A third stands there until it is killed.
-    let of = |number: usize| if number.is_multiple_of(3) { 0 } else { LONG };
-    members.extend((1..STANDING).map(|number| Member::start(&lab, &program, number, of(number))));
-    until("all are heard", || members.iter().all(Member::is_heard));
-    let took = begun.elapsed();
-    let (many, of_many) = figures();
-    let all_run = members.iter_mut().all(|member| matches!(member.process.try_wait(), Ok(None)));
-    assert!(all_run, "at once: {took:?}");
-    let each = [0, 1].map(|index| (many[index] - few[index]) as f64 / (STANDING - 1) as f64);
-    eprintln!("{STANDING} heard after {took:?}; the session daemon may open {}", open_files(daemon));
+    // One program, so that all costs that do not depend on the number of programs are included.
+    let mut programs = vec![Program::start(&lab, &program, 0, GROUPS_LONG)];
+    until("the first is observed", || programs[0].is_observed());
+    let consumer = child_named(daemon, "lttng-consumerd").expect("the value exists");
+    let measure = || ([daemon, consumer].map(descriptors), [daemon, consumer].map(memory));
+    let (descriptors_of_one, memory_of_one) = measure();
+    let started = Instant::now();
+    // A third of the programs runs until it is killed.
+    let of = |number: usize| if number.is_multiple_of(3) { 0 } else { GROUPS_LONG };
+    programs.extend((1..LONG_LIVED).map(|number| Program::start(&lab, &program, number, of(number))));
+    until("all are observed", || programs.iter().all(Program::is_observed));
+    let elapsed = started.elapsed();
+    let (descriptors_of_all, memory_of_all) = measure();
+    let all_run = programs.iter_mut().all(|program| matches!(program.process.try_wait(), Ok(None)));
+    assert!(all_run, "at once: {elapsed:?}");
+    let each = [0, 1].map(|index| {
+        (descriptors_of_all[index] - descriptors_of_one[index]) as f64 / (LONG_LIVED - 1) as f64
+    });
+    eprintln!("{LONG_LIVED} observed after {elapsed:?}; the session daemon may open {}", open_files(daemon));
     eprintln!(
-        "descriptors of daemon and consumer: {few:?} with one program, {many:?} with all: {each:?} each"
+        "descriptors of daemon and consumer: {descriptors_of_one:?} with one program, {descriptors_of_all:?} with all: {each:?} each"
     );
-    eprintln!("their KiB, and KiB of rings that they map: {of_few:?} with one, {of_many:?} with all");
-    eprintln!("of one program: {:?}", memory(members[1].process.id()));
-    assert!(each[0] <= DESCRIPTORS[0] && each[1] <= DESCRIPTORS[1], "{each:?}");
-    // A ring a processor, whoever writes to it; what describes its sub-buffers comes to it.
+    eprintln!(
+        "their KiB, and KiB of rings that they map: {memory_of_one:?} with one, {memory_of_all:?} with all"
+    );
+    eprintln!("of one program: {:?}", memory(programs[1].process.id()));
+    assert!(each[0] <= DESCRIPTORS_MAX[0] && each[1] <= DESCRIPTORS_MAX[1], "{each:?}");
+    // One ring per CPU for all writers, plus the descriptions of its sub-buffers.
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
-    let ring = (keeper.plan().subbuf_size >> 10) * u64::from(keeper.plan().num_subbuf);
-    let rings = of_many[1].1;
+    let ring = (supervisor.config().subbuf_size >> 10) * u64::from(supervisor.config().num_subbuf);
+    let rings = memory_of_all[1].1;
     assert!((ring * cpus..=(ring + ring / 8) * cpus).contains(&rings), "{rings} KiB of {cpus} times {ring}");
-    assert_eq!(of_few[1].1, rings, "however many there are");
+    assert_eq!(memory_of_one[1].1, rings, "independent of the number of programs");
 
-    // Others come and go.
-    let (begun, mut coming) = (Instant::now(), Vec::<Member>::new());
-    let mut most = 0;
+    // Short-lived programs start and exit.
+    let (started, mut short_lived) = (Instant::now(), Vec::<Program>::new());
+    let mut concurrent_max = 0;
     for number in 0.. {
-        let at = Duration::from_secs(1) * number / COMING;
-        if at >= FOR {
+        let at = Duration::from_secs(1) * number / STARTS_PER_SECOND;
+        if at >= START_PERIOD {
             break;
         }
-        std::thread::sleep(at.saturating_sub(begun.elapsed()));
-        let groups = if number.is_multiple_of(5) { 0 } else { SHORT };
-        coming.push(Member::start(&lab, &program, STANDING + number as usize, groups));
-        let before = coming.len().saturating_sub(COMING as usize / 2);
-        for (number, member) in coming.iter_mut().enumerate().take(before) {
+        std::thread::sleep(at.saturating_sub(started.elapsed()));
+        let groups = if number.is_multiple_of(5) { 0 } else { GROUPS_SHORT };
+        short_lived.push(Program::start(&lab, &program, LONG_LIVED + number as usize, groups));
+        let before = short_lived.len().saturating_sub(STARTS_PER_SECOND as usize / 2);
+        for (number, program) in short_lived.iter_mut().enumerate().take(before) {
             if number.is_multiple_of(5)
-                && member.begun.elapsed() < Duration::from_secs(2)
-                && member.is_heard()
+                && program.started.elapsed() < Duration::from_secs(2)
+                && program.is_observed()
             {
-                member.kill();
+                program.kill();
             }
         }
-        let running =
-            coming.iter_mut().filter_map(|member| member.process.try_wait().ok()).filter(Option::is_none);
-        most = most.max(running.count());
+        let running = short_lived
+            .iter_mut()
+            .filter_map(|program| program.process.try_wait().ok())
+            .filter(Option::is_none);
+        concurrent_max = concurrent_max.max(running.count());
     }
-    eprintln!("{} came within {:?}, {most} of them at a time", coming.len(), begun.elapsed());
-    for (number, member) in coming.iter_mut().enumerate() {
-        if number.is_multiple_of(5) { member.kill() } else { member.ends() }
+    eprintln!(
+        "{} started within {:?}, up to {concurrent_max} of them concurrent",
+        short_lived.len(),
+        started.elapsed()
+    );
+    for (number, program) in short_lived.iter_mut().enumerate() {
+        if number.is_multiple_of(5) { program.kill() } else { program.expect_exit() }
     }
-    for (number, member) in members.iter_mut().enumerate() {
-        if number > 0 && of(number) == 0 { member.kill() } else { member.ends() }
+    for (number, program) in programs.iter_mut().enumerate() {
+        if number > 0 && of(number) == 0 { program.kill() } else { program.expect_exit() }
     }
-    over.store(true, Ordering::SeqCst);
-    keeper.end().expect("it ends");
-    let Heard { told, counts, stuck } = reader.join().expect("it reads");
+    ended.store(true, Ordering::SeqCst);
+    supervisor.end().expect("the session is destroyed");
+    let SessionReads { reads, stats, stuck } = reader.join().expect("the reader ends normally");
     if stuck {
-        eprintln!("skipped: a killed program left a ring stuck, which tests/session.rs is about");
+        eprintln!("skipped: a killed program left a ring stuck, see tests/session.rs");
         return;
     }
 
-    let all: Vec<Account> = members.iter().chain(&coming).filter_map(Member::account).collect();
-    let sum = |of: fn(&Account) -> u64| all.iter().map(of).sum::<u64>();
-    let (least, most) = (sum(|account| account.given_least), sum(|account| account.given_most));
-    let latest = all.iter().map(|account| account.heard_after_us).max().unwrap_or(0);
-    let read = counts.events;
+    let all: Vec<Report> = programs.iter().chain(&short_lived).filter_map(Program::report).collect();
+    let sum = |of: fn(&Report) -> u64| all.iter().map(of).sum::<u64>();
+    let (emitted_min, emitted_max) = (sum(|report| report.emitted_min), sum(|report| report.emitted_max));
+    let latest_us = all.iter().map(|report| report.observed_after_us).max().unwrap_or(0);
+    let read = stats.events;
     eprintln!(
-        "{} programs of {}: {least} to {most} events given, {read} read, {} discarded; {} groups before anybody listened, \
-         the last to be heard after {latest} µs; {counts:?}",
+        "{} programs of {}: {emitted_min} to {emitted_max} events emitted, {read} read, {} discarded; {} groups before the session was enabled, \
+         the last observed after {latest_us} µs; {stats:?}",
         all.len(),
-        members.len() + coming.len(),
-        counts.lost.events,
-        sum(|account| account.unheard)
+        programs.len() + short_lived.len(),
+        stats.lost.events,
+        sum(|report| report.unobserved_groups)
     );
-    assert_eq!((counts.broken, counts.gone), (0, 0), "{counts:?}");
-    assert_eq!(told.values().map(|told| told.events).sum::<u64>(), read);
-    let unstarted: u64 =
-        all.iter().filter_map(|account| Some(told.get(&account.process)?.unstarted(account))).sum();
-    eprintln!("{unstarted} were given while their session was not started yet");
-    let accounted = read + counts.lost.events + unstarted;
-    assert!((least..=most).contains(&accounted), "{accounted} of {least} to {most}");
-    for account in &all {
-        let told = told.get(&account.process).copied().unwrap_or_default();
-        let read = told.events + told.unstarted(account);
-        assert!(counts.lost.events > 0 || read <= account.given_most, "{read} of {account:?}");
-        assert!(counts.lost.events > 0 || read >= account.given_least, "{read} of {account:?}");
+    assert_eq!((stats.unreadable, stats.overwritten), (0, 0), "{stats:?}");
+    assert_eq!(reads.values().map(|reads| reads.events).sum::<u64>(), read);
+    let before_session_start: u64 =
+        all.iter().filter_map(|report| Some(reads.get(&report.process)?.before_session_start(report))).sum();
+    eprintln!("{before_session_start} were emitted before their session was started");
+    let accounted_for = read + stats.lost.events + before_session_start;
+    assert!(
+        (emitted_min..=emitted_max).contains(&accounted_for),
+        "{accounted_for} of {emitted_min} to {emitted_max}"
+    );
+    for report in &all {
+        let reads = reads.get(&report.process).copied().unwrap_or_default();
+        let read = reads.events + reads.before_session_start(report);
+        assert!(stats.lost.events > 0 || read <= report.emitted_max, "{read} of {report:?}");
+        assert!(stats.lost.events > 0 || read >= report.emitted_min, "{read} of {report:?}");
     }
 }

@@ -1,14 +1,15 @@
-//! Metadata and packets that nobody should write: an error or events come back, never a panic, and never without end.
+//! Invalid metadata and packets: the result is an error or events, without a panic or an endless
+//! loop.
 
 mod support;
 
 use blkkin_ust_bridge::ctf::metadata::Trace;
-use blkkin_ust_bridge::ctf::packet::{Decoder, Event, Since};
+use blkkin_ust_bridge::ctf::packet::{CounterBaseline, Decoder, Event};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use support::synthetic;
 
-/// A change to bytes.
+/// Change to bytes.
 #[derive(Clone, Debug)]
 enum Change {
     Flip(Index, u8),
@@ -18,7 +19,7 @@ enum Change {
     Insert(Index, &'static str),
 }
 
-/// Words of the language, and numbers at the edges.
+/// Words of the language, and extreme numbers.
 const WORDS: [&str; 24] = [
     "struct",
     "{",
@@ -86,17 +87,17 @@ fn apply(bytes: &mut Vec<u8>, changes: &[Change]) {
     }
 }
 
-/// Decodes until something is wrong; how many events came out.
+/// Decodes until the first error; returns the number of events.
 fn drain(trace: &Trace, packets: &[Vec<u8>]) -> usize {
-    let (mut decoder, mut event, mut events) = (Decoder::new(Since::Begin), Event::default(), 0);
+    let (mut decoder, mut event, mut events) = (Decoder::new(CounterBaseline::Zero), Event::default(), 0);
     for packet in packets {
-        let Ok((_, mut place)) = decoder.open(trace, packet) else { continue };
-        while let Ok(true) = decoder.next(trace, packet, &mut place, &mut event) {
+        let Ok((_, mut position)) = decoder.open(trace, packet) else { continue };
+        while let Ok(true) = decoder.next(trace, packet, &mut position, &mut event) {
             for items in [&event.stream_context, &event.context, &event.payload] {
                 assert!(items.top.iter().all(|&at| (at as usize) < items.list.len()));
             }
             events += 1;
-            assert!(events <= 8 * packet.len(), "an event has at least a bit");
+            assert!(events <= 8 * packet.len(), "an event has at least one bit");
         }
         events = 0;
     }
@@ -112,7 +113,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn changed_metadata_is_refused_or_read(seed in 1_u64..40, changes in changes()) {
+    fn decoding_changed_metadata_does_not_panic(seed in 1_u64..40, changes in changes()) {
         let mut written = written(seed);
         let mut bytes = std::mem::take(&mut written.metadata).into_bytes();
         apply(&mut bytes, &changes);
@@ -122,41 +123,41 @@ proptest! {
     }
 
     #[test]
-    fn changed_packets_are_refused_or_read(seed in 1_u64..40, changes in changes()) {
+    fn decoding_changed_packets_does_not_panic(seed in 1_u64..40, changes in changes()) {
         let written = written(seed);
-        let trace = Trace::read(written.metadata.as_bytes()).expect("what was written is valid");
+        let trace = Trace::read(written.metadata.as_bytes()).expect("a written trace is valid");
         let mut packets = written.packets;
         packets.iter_mut().for_each(|packet| apply(packet, &changes));
         drain(&trace, &packets);
     }
 
     #[test]
-    fn metadata_cut_anywhere_reads_as_the_whole(seed in 1_u64..40, cuts in prop::collection::vec(any::<Index>(), 1..9)) {
+    fn fragmented_metadata_equals_complete_metadata(seed in 1_u64..40, cuts in prop::collection::vec(any::<Index>(), 1..9)) {
         let text = written(seed).metadata;
-        let whole = Trace::read(text.as_bytes()).expect("what was written is valid");
+        let whole = Trace::read(text.as_bytes()).expect("a written trace is valid");
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len())).collect();
         cuts.extend([0, text.len()]);
         cuts.sort_unstable();
         let mut trace = Trace::default();
         for pair in cuts.windows(2) {
-            trace.append(&text.as_bytes()[pair[0]..pair[1]]).expect("a part of it");
+            trace.append(&text.as_bytes()[pair[0]..pair[1]]).expect("a fragment is accepted");
         }
-        trace.finished().expect("all of it came");
-        let said = |trace: &Trace| format!("{:?}", trace.streams);
-        prop_assert!(said(&whole) == said(&trace), "cut at {:?}", cuts);
+        trace.check_complete().expect("the metadata is complete");
+        let streams = |trace: &Trace| format!("{:?}", trace.streams);
+        prop_assert!(streams(&whole) == streams(&trace), "cut at {:?}", cuts);
     }
 
     #[test]
-    fn bytes_of_any_kind_are_no_trace(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn random_bytes_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         prop_assert!(Trace::read(&bytes).is_err());
     }
 }
 
 #[test]
 fn nesting_and_doubling_are_bounded() {
-    let head = "trace { major = 1; minor = 8; byte_order = le; };\
+    let header = "trace { major = 1; minor = 8; byte_order = le; };\
                 typealias integer { size = 8; align = 8; signed = false; } := a0;";
-    let mut doubling = head.to_owned();
+    let mut doubling = header.to_owned();
     for n in 0..20 {
         doubling += &format!("typealias struct {{ a{n} x; a{n} y; }} := a{};", n + 1);
     }
@@ -165,14 +166,14 @@ fn nesting_and_doubling_are_bounded() {
     assert!(error.to_string().contains("more than 8192 fields"), "{error}");
 
     let deep = format!(
-        "{head}stream {{ event.context := {}a0 x;{}; }};",
+        "{header}stream {{ event.context := {}a0 x;{}; }};",
         "struct { ".repeat(9999),
         "} x;".repeat(9999)
     );
     let error = Trace::read(deep.as_bytes()).expect_err("ten thousand deep");
     assert!(error.to_string().contains("nests deeper"), "{error}");
 
-    let mut chained = head.to_owned();
+    let mut chained = header.to_owned();
     for n in 0..9999 {
         chained += &format!("typealias struct {{ a{n} x; }} := a{};", n + 1);
     }
@@ -181,31 +182,33 @@ fn nesting_and_doubling_are_bounded() {
 }
 
 #[test]
-fn lengths_without_bits_end() {
+fn elements_without_bits_are_bounded() {
     let text = "trace { major = 1; minor = 8; byte_order = le; };\
         stream { event.header := struct { integer { size = 8; } id; }; };\
         event { name = \"e\"; id = 0; fields := struct { struct { } x[4000000000]; }; };";
-    let trace = Trace::read(text.as_bytes()).expect("it is valid");
-    let (mut decoder, packet) = (Decoder::new(Since::Begin), [0_u8; 4]);
-    let (_, mut place) = decoder.open(&trace, &packet).expect("it has no head");
-    let error = decoder.next(&trace, &packet, &mut place, &mut Event::default()).expect_err("too many");
+    let trace = Trace::read(text.as_bytes()).expect("the metadata is valid");
+    let (mut decoder, packet) = (Decoder::new(CounterBaseline::Zero), [0_u8; 4]);
+    let (_, mut position) = decoder.open(&trace, &packet).expect("the packet has no header");
+    let error = decoder.next(&trace, &packet, &mut position, &mut Event::default()).expect_err("too many");
     assert!(error.to_string().contains("fields"), "{error}");
 }
 
 #[test]
-fn what_cannot_be_read_is_named() {
-    let says = |text: &str| Trace::read(text.as_bytes()).expect_err("it cannot be read").to_string();
-    assert!(says("\u{1e}{\"type\": \"preamble\", \"version\": 2}").contains("CTF 2"));
-    assert!(says("/* CTF 1.8 */\ntrace {\n  major = 2;\n};\n").contains("line 2: CTF 2"));
-    let head = "trace { major = 1; minor = 8; byte_order = le; };\n";
+fn errors_name_the_unsupported_part() {
+    let refusal = |text: &str| Trace::read(text.as_bytes()).expect_err("an error").to_string();
+    assert!(refusal("\u{1e}{\"type\": \"preamble\", \"version\": 2}").contains("CTF 2"));
+    assert!(refusal("/* CTF 1.8 */\ntrace {\n  major = 2;\n};\n").contains("line 2: CTF 2"));
+    let header = "trace { major = 1; minor = 8; byte_order = le; };\n";
     assert_eq!(
-        says(&format!("{head}stream {{ event.context := struct {{ integer {{ size = 128; }} x; }}; }};")),
-        "metadata, line 2: an integer of 128 bits: 1 to 64 can be read"
+        refusal(&format!(
+            "{header}stream {{ event.context := struct {{ integer {{ size = 128; }} x; }}; }};"
+        )),
+        "metadata, line 2: an integer of 128 bits is not supported, only 1 to 64"
     );
     assert_eq!(
-        says(&format!("{head}stream {{ event.context := struct {{ string s[n]; }}; }};")),
-        "metadata, line 2: no field `n` stands before its use"
+        refusal(&format!("{header}stream {{ event.context := struct {{ string s[n]; }}; }};")),
+        "metadata, line 2: no field `n` is declared before its use"
     );
-    assert_eq!(says("trace { major = 1;"), "the metadata ends within a declaration, at line 1");
-    assert_eq!(says(""), "the metadata has no `trace` block");
+    assert_eq!(refusal("trace { major = 1;"), "the metadata ends within a declaration, at line 1");
+    assert_eq!(refusal(""), "the metadata has no `trace` block");
 }

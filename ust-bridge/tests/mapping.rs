@@ -1,4 +1,4 @@
-//! Events of providers become facts, as files say.
+//! Mapping of events to span events by mapping files.
 
 mod support;
 
@@ -7,9 +7,9 @@ use std::path::Path;
 
 use blkkin_ust_bridge::mapping::config::Mapping;
 use blkkin_ust_bridge::mapping::mapper::Mapper;
-use blkkin_ust_bridge::stored::Stored;
+use blkkin_ust_bridge::trace_folder::TraceFolder;
 
-/// What a field holds, and so of which type it is.
+/// Value of a field, which determines its type.
 enum Field {
     U64(u64),
     I64(i64),
@@ -22,7 +22,7 @@ use Field::{I32, I64, Text, U8, U32, U64};
 
 type Fields = Vec<(&'static str, Field)>;
 
-/// One event of thread 71 of process 70, each 1 µs after the one before.
+/// Writes a trace with these events of thread 71 of process 70, 1 µs apart.
 fn trace(folder: &Path, events: &[(&str, Fields)]) {
     let mut metadata = "/* CTF 1.8 */ trace { major = 1; minor = 8; byte_order = le; };\n\
         clock { name = \"monotonic\"; freq = 1000000000; };\n\
@@ -59,28 +59,28 @@ fn trace(folder: &Path, events: &[(&str, Fields)]) {
         }
         metadata.push_str("}; };\n");
     }
-    std::fs::write(folder.join("metadata"), metadata).expect("the folder is ours");
-    std::fs::write(folder.join("stream"), bytes).expect("the folder is ours");
+    std::fs::write(folder.join("metadata"), metadata).expect("the folder is writable");
+    std::fs::write(folder.join("stream"), bytes).expect("the folder is writable");
 }
 
-/// The facts, as their types print them, without the braces' content being ordered by us.
-fn facts(mapper: &mut Mapper, events: &[(&str, Fields)]) -> Vec<String> {
+/// Returns the span events in debug format.
+fn span_events(mapper: &mut Mapper, events: &[(&str, Fields)]) -> Vec<String> {
     let folder = tempfile::tempdir().expect("a folder");
     trace(folder.path(), events);
-    let mut stored = Stored::open(folder.path()).expect("it is read");
-    let mut facts = Vec::new();
-    while let Some(view) = stored.next_event() {
-        mapper.map(&view, &mut |at, fact| {
+    let mut trace_folder = TraceFolder::open(folder.path()).expect("the folder is readable");
+    let mut span_events = Vec::new();
+    while let Some(view) = trace_folder.next_event() {
+        mapper.map(&view, &mut |at, event| {
             assert_eq!((at.vpid, at.vtid, &*at.procname), (70, 71, "daemon"));
-            facts.push(format!("{} {fact:?}", at.time_ns));
+            span_events.push(format!("{} {event:?}", at.time_ns));
         });
     }
-    assert!(stored.troubles.is_empty(), "{:?}", stored.troubles);
-    facts
+    assert!(trace_folder.problems.is_empty(), "{:?}", trace_folder.problems);
+    span_events
 }
 
 #[test]
-fn the_vocabulary_of_blkkin() {
+fn events_of_blkkin_are_mapped() {
     let mut mapper = Mapper::new(Mapping::built_in());
     let begin = vec![
         ("trace_hi", U64(1)),
@@ -113,20 +113,20 @@ fn the_vocabulary_of_blkkin() {
         ("other:event", vec![("span", U64(3))]),
     ];
     let expected = [
-        "1000 Begin { trace_hi: 1, trace_lo: 2, span: 3, parent: 0, kind: Server, on: true, \
-         kept_per_million: 500000, name: \"READ\", service: \"nbd\" }",
+        "1000 Begin { trace_hi: 1, trace_lo: 2, span: 3, parent: 0, kind: Server, enter: true, \
+         sample_rate: 500000, name: \"READ\", service: \"nbd\" }",
         "2000 Enter { span: 3 }",
         "3000 Event { span: 3, name: \"decoded\" }",
         "4000 Text { span: 3, key: \"export\", value: \"disk\" }",
         "5000 Number { span: 3, key: \"offset\", value: -1 }",
-        "6000 Meeting { span: 3, side: Answered, unique: false, rule: \"nbd\", connection: \"a>b\", \
+        "6000 RpcEndpoint { span: 3, side: Server, unique: false, protocol: \"nbd\", connection: \"a>b\", \
          cookie: 18446744073709551615 }",
         "7000 Leave { span: 3 }",
         "8000 End { span: 3, status: 5 }",
     ];
-    assert_eq!(facts(&mut mapper, &events), expected);
-    assert_eq!((mapper.counts.mapped, mapper.counts.ignored, mapper.counts.not_understood), (8, 1, 0));
-    assert_eq!(mapper.counts.unknown["other:event"], 1);
+    assert_eq!(span_events(&mut mapper, &events), expected);
+    assert_eq!((mapper.stats.mapped, mapper.stats.ignored, mapper.stats.not_understood), (8, 1, 0));
+    assert_eq!(mapper.stats.unknown["other:event"], 1);
 }
 
 fn blkin(mut rest: Fields) -> Fields {
@@ -144,7 +144,7 @@ fn blkin(mut rest: Fields) -> Fields {
 }
 
 #[test]
-fn the_vocabulary_of_blkin() {
+fn events_of_blkin_are_mapped() {
     let mut mapper = Mapper::new(Mapping::built_in());
     let events = [
         ("zipkin:timestamp", blkin(vec![("event", Text("sr"))])),
@@ -154,8 +154,8 @@ fn the_vocabulary_of_blkin() {
         ("zipkin:timestamp", blkin(vec![("event", Text("ss"))])),
     ];
     let expected = [
-        "1000 Begin { trace_hi: 0, trace_lo: 11, span: 12, parent: 10, kind: Internal, on: false, \
-         kept_per_million: 1000000, name: \"osd op\", service: \"osd.0\" }",
+        "1000 Begin { trace_hi: 0, trace_lo: 11, span: 12, parent: 10, kind: Local, enter: false, \
+         sample_rate: 1000000, name: \"osd op\", service: \"osd.0\" }",
         "1000 Event { span: 12, name: \"sr\" }",
         "2000 Text { span: 12, key: \"pool\", value: \"rbd\" }",
         "3000 Number { span: 12, key: \"length\", value: 4096 }",
@@ -163,10 +163,10 @@ fn the_vocabulary_of_blkin() {
         "5000 Event { span: 12, name: \"ss\" }",
         "5000 End { span: 12, status: 0 }",
     ];
-    assert_eq!(facts(&mut mapper, &events), expected);
+    assert_eq!(span_events(&mut mapper, &events), expected);
 }
 
-/// A provider that knows no spans: a query is its thread's, a job is known by its number.
+/// A provider without spans: a query is identified by its thread, a job by its number.
 const FOREIGN: &str = r#"
 [[rule]]
 event = "pg:query_start"
@@ -202,7 +202,7 @@ name = "seen"
 "#;
 
 #[test]
-fn a_provider_without_spans_gets_them_by_key() {
+fn provider_without_spans_gets_spans_by_key() {
     let events = || {
         [
             ("pg:query_start", vec![("text", Text("select 1")), ("length", U32(8))]),
@@ -213,16 +213,16 @@ fn a_provider_without_spans_gets_them_by_key() {
             ("pg:query_done", vec![]),
         ]
     };
-    let mut mapper = Mapper::new(Mapping::read(FOREIGN).expect("it is a mapping"));
-    let first = facts(&mut mapper, &events());
-    assert_eq!(mapper.counts.unmatched, 1, "the second end has no begin");
+    let mut mapper = Mapper::new(Mapping::read(FOREIGN).expect("the mapping is valid"));
+    let first = span_events(&mut mapper, &events());
+    assert_eq!(mapper.stats.unmatched, 1, "the second end has no begin");
     let span =
         first[0].split("span: ").nth(1).and_then(|rest| rest.split(',').next()).expect("a span").to_owned();
     assert_eq!(
         first[0],
         format!(
-            "1000 Begin {{ trace_hi: 0, trace_lo: 0, span: {span}, parent: 0, kind: Server, on: true, \
-             kept_per_million: 1000000, name: \"query\", service: \"postgres\" }}"
+            "1000 Begin {{ trace_hi: 0, trace_lo: 0, span: {span}, parent: 0, kind: Server, enter: true, \
+             sample_rate: 1000000, name: \"query\", service: \"postgres\" }}"
         )
     );
     let mut about = first[1..3].to_vec();
@@ -235,42 +235,36 @@ fn a_provider_without_spans_gets_them_by_key() {
         ]
     );
     assert!(first[3].contains("name: \"sort\", service: \"daemon\""), "{}", first[3]);
-    assert_eq!(first.iter().filter(|fact| fact.contains("\"seen\"")).count(), 2);
+    assert_eq!(first.iter().filter(|event| event.contains("\"seen\"")).count(), 2);
     assert_eq!(first.last(), Some(&format!("5000 End {{ span: {span}, status: 0 }}")));
-    let mut again = Mapper::new(Mapping::read(FOREIGN).expect("it is a mapping"));
-    assert_eq!(facts(&mut again, &events()), first, "the same events make the same ids");
+    let mut again = Mapper::new(Mapping::read(FOREIGN).expect("the mapping is valid"));
+    assert_eq!(span_events(&mut again, &events()), first, "the same events give the same ids");
 }
 
 #[test]
-fn fields_that_changed_are_told_and_counted() {
+fn changed_fields_are_reported_and_counted() {
     let mut mapper = Mapper::new(Mapping::built_in());
     let events = [
         ("blkkin:enter", vec![("span", Text("three"))]),
         ("blkkin:leave", vec![("spam", U64(3))]),
         ("blkkin:enter", vec![("span", U64(3))]),
     ];
-    assert_eq!(facts(&mut mapper, &events), ["3000 Enter { span: 3 }"]);
-    assert_eq!((mapper.counts.mapped, mapper.counts.not_understood), (1, 2));
-    let misfits: Vec<String> = mapper.misfits().map(|misfit| misfit.to_string()).collect();
+    assert_eq!(span_events(&mut mapper, &events), ["3000 Enter { span: 3 }"]);
+    assert_eq!((mapper.stats.mapped, mapper.stats.not_understood), (1, 2));
+    let bind_errors: Vec<String> = mapper.take_bind_errors().map(|misfit| misfit.to_string()).collect();
     assert_eq!(
-        misfits,
-        [
-            "the field `span` of blkkin:enter is no whole number",
-            "blkkin:leave has no field `span` (it has spam)"
-        ]
+        bind_errors,
+        ["field `span` of blkkin:enter is not an integer", "blkkin:leave has no field `span` (it has spam)"]
     );
 }
 
 #[test]
-fn what_is_no_mapping_is_refused() {
-    let says = |text: &str| Mapping::read(text).expect_err("it is none").to_string();
-    assert!(says("[[rule]]\nevent = \"a:b\"\nis = \"begins\"\n").contains("unknown variant"));
-    assert!(says("[[rule]]\nevent = \"a:b\"\nis = \"end\"\nspam = 1\n").contains("unknown field"));
-    let rule = |rest: &str| says(&format!("[[rule]]\nevent = \"a:b\"\n{rest}"));
-    assert_eq!(
-        rule("is = \"end\""),
-        "the rule for `a:b` that is `end`: `span` or `key` has to say whose it is"
-    );
+fn invalid_mappings_are_refused() {
+    let refusal = |text: &str| Mapping::read(text).expect_err("an invalid mapping").to_string();
+    assert!(refusal("[[rule]]\nevent = \"a:b\"\nis = \"begins\"\n").contains("unknown variant"));
+    assert!(refusal("[[rule]]\nevent = \"a:b\"\nis = \"end\"\nspam = 1\n").contains("unknown field"));
+    let rule = |rest: &str| refusal(&format!("[[rule]]\nevent = \"a:b\"\n{rest}"));
+    assert_eq!(rule("is = \"end\""), "rule for `a:b` with is = `end`: `span` or `key` is missing");
     assert!(rule("is = \"begin\"\nspan = \"s\"").contains("`name` or `name_from` is missing"));
-    assert!(says("[[rule]]\nevent = \"ab\"\nis = \"ignore\"").contains("provider:name"));
+    assert!(refusal("[[rule]]\nevent = \"ab\"\nis = \"ignore\"").contains("provider:name"));
 }

@@ -1,58 +1,62 @@
-//! babeltrace2 and this crate read the same traces: the same events, fields and order in each stream.
+//! Comparison with babeltrace2: the same events, fields and order in each stream.
 
-#![allow(clippy::print_stderr, reason = "a test says how much it compared")]
+#![allow(clippy::print_stderr, reason = "a test prints how much it compared")]
 
 mod support;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use blkkin_ust_bridge::stored::{Stored, Trouble};
+use blkkin_ust_bridge::trace_folder::{TraceError, TraceFolder};
 use support::{babeltrace, have, synthetic, text};
 
-/// Lines by the stream that they are of (its cpu_id, or its whole packet context).
+/// Groups lines by their stream (its cpu_id, or its whole packet context).
 fn by_stream(lines: &[String]) -> BTreeMap<&str, Vec<&str>> {
     let mut streams = BTreeMap::<&str, Vec<&str>>::new();
     for line in lines {
         let from = line.find("stream.packet.context").expect("a packet context");
-        let to = from + line[from..].find('}').expect("its end");
+        let to = from + line[from..].find('}').expect("the end of the context");
         streams.entry(&line[from..to]).or_default().push(line);
     }
     streams
 }
 
-/// Our lines of a stored trace, in the order in which they come, and what was lost.
-fn ours(folder: &Path) -> (Vec<String>, u64, u64) {
-    let mut stored = Stored::open(folder).expect("the folder is read");
+/// Returns the lines of a stored trace in the order of reading, and its losses.
+fn our_events(folder: &Path) -> (Vec<String>, u64, u64) {
+    let mut trace_folder = TraceFolder::open(folder).expect("the folder is readable");
     let (mut lines, mut last) = (Vec::new(), i64::MIN);
-    while let Some(view) = stored.next_event() {
+    while let Some(view) = trace_folder.next_event() {
         assert!(view.time_ns >= last, "events go back in time: {last} then {}", view.time_ns);
         last = view.time_ns;
         lines.push(text::line(&view));
     }
-    assert!(stored.troubles.is_empty(), "{:?}", stored.troubles);
-    let losses = stored.losses();
+    assert!(trace_folder.problems.is_empty(), "{:?}", trace_folder.problems);
+    let losses = trace_folder.losses();
     (lines, losses.events, losses.packets)
 }
 
 fn compare(folder: &Path, what: &str) -> usize {
-    let heard = babeltrace::listen(folder);
-    let (lines, events_lost, packets_lost) = ours(folder);
-    let (theirs, ours) = (by_stream(&heard.lines), by_stream(&lines));
-    assert_eq!(theirs.keys().collect::<Vec<_>>(), ours.keys().collect::<Vec<_>>(), "{what}: streams");
-    for (stream, theirs) in theirs {
-        let ours = &ours[stream];
-        for (theirs, ours) in theirs.iter().zip(ours) {
-            assert_eq!(theirs, ours, "{what}, {stream}");
+    let expected = babeltrace::read(folder);
+    let (lines, events_lost, packets_lost) = our_events(folder);
+    let (expected_events, our_events) = (by_stream(&expected.lines), by_stream(&lines));
+    assert_eq!(
+        expected_events.keys().collect::<Vec<_>>(),
+        our_events.keys().collect::<Vec<_>>(),
+        "{what}: streams"
+    );
+    for (stream, expected_events) in expected_events {
+        let our_events = &our_events[stream];
+        for (expected_events, our_events) in expected_events.iter().zip(our_events) {
+            assert_eq!(expected_events, our_events, "{what}, {stream}");
         }
-        assert_eq!(theirs.len(), ours.len(), "{what}, {stream}: events");
+        assert_eq!(expected_events.len(), our_events.len(), "{what}, {stream}: events");
     }
-    assert_eq!((heard.events_lost, heard.packets_lost), (events_lost, packets_lost), "{what}: losses");
+    assert_eq!((expected.events_lost, expected.packets_lost), (events_lost, packets_lost), "{what}: losses");
     lines.len()
 }
 
 #[test]
-fn traces_of_random_types_read_as_babeltrace2_reads_them() {
+fn random_traces_equal_babeltrace2() {
     if !have(&["babeltrace2"]) {
         return;
     }
@@ -62,7 +66,7 @@ fn traces_of_random_types_read_as_babeltrace2_reads_them() {
         let written = synthetic::trace(seed, 1 + seed % 7, folder.path());
         let read = compare(folder.path(), &format!("seed {seed}"));
         assert_eq!(read as u64, written.events, "seed {seed}");
-        let (_, events_lost, packets_lost) = ours(folder.path());
+        let (_, events_lost, packets_lost) = our_events(folder.path());
         assert_eq!((events_lost, packets_lost), (written.events_lost, written.packets_lost), "seed {seed}");
         events += read;
     }
@@ -70,30 +74,31 @@ fn traces_of_random_types_read_as_babeltrace2_reads_them() {
 }
 
 #[test]
-fn a_trace_without_metadata_is_told_and_the_rest_is_read() {
+fn trace_without_metadata_is_reported_and_the_rest_is_read() {
     let folder = tempfile::tempdir().expect("a folder");
     for (name, seed) in [("whole", 1), ("bare", 2), ("cut", 3)] {
         let trace = folder.path().join(name);
         std::fs::create_dir(&trace).expect("a folder");
         let written = synthetic::trace(seed, 2, &trace);
         match name {
-            "bare" => std::fs::remove_file(trace.join("metadata")).expect("it is there"),
+            "bare" => std::fs::remove_file(trace.join("metadata")).expect("the file exists"),
             "cut" => {
                 let half = &written.metadata[..written.metadata.len() / 2];
-                std::fs::write(trace.join("metadata"), half).expect("it is ours");
+                std::fs::write(trace.join("metadata"), half).expect("the file is writable");
             }
             _ => {}
         }
     }
-    let (whole, _, _) = ours(&folder.path().join("whole"));
-    let mut stored = Stored::open(folder.path()).expect("the folder is read");
+    let (whole, _, _) = our_events(&folder.path().join("whole"));
+    let mut trace_folder = TraceFolder::open(folder.path()).expect("the folder is readable");
     let mut read = 0;
-    while stored.next_event().is_some() {
+    while trace_folder.next_event().is_some() {
         read += 1;
     }
     assert_eq!(read, whole.len());
-    let troubles: Vec<String> = stored.troubles.iter().map(|(_, trouble)| trouble.to_string()).collect();
-    assert_eq!(troubles.len(), 2, "{troubles:?}");
-    assert!(matches!(stored.troubles[0].1, Trouble::NoMetadata { streams: 2 }), "{troubles:?}");
-    assert!(matches!(stored.troubles[1].1, Trouble::Metadata(_)), "{troubles:?}");
+    let problems: Vec<String> =
+        trace_folder.problems.iter().map(|(_, problem)| problem.to_string()).collect();
+    assert_eq!(problems.len(), 2, "{problems:?}");
+    assert!(matches!(trace_folder.problems[0].1, TraceError::NoMetadata { streams: 2 }), "{problems:?}");
+    assert!(matches!(trace_folder.problems[1].1, TraceError::Metadata(_)), "{problems:?}");
 }

@@ -1,6 +1,6 @@
-//! Sessions that the bridge makes itself, with daemons of its own where none run.
+//! Sessions that blkkin creates, with LTTng daemons of its own if none run.
 
-#![allow(clippy::print_stderr, reason = "a test says what it measured")]
+#![allow(clippy::print_stderr, reason = "a test prints what it measured")]
 
 mod support;
 
@@ -8,120 +8,125 @@ use std::time::{Duration, Instant};
 
 use blkkin_ust_bridge::live::follow::{Follower, Step, Target};
 use blkkin_ust_bridge::live::reader::Settings;
-use blkkin_ust_bridge::session::daemons::Daemons;
-use blkkin_ust_bridge::session::keeper::{Keeper, Plan};
+use blkkin_ust_bridge::session::lttng_daemons::LttngDaemons;
+use blkkin_ust_bridge::session::supervisor::{SessionConfig, SessionSupervisor};
 use support::lab::Lab;
 
-/// Follows until `enough` says so or the session is over; true if it said so.
+/// Follows until `enough` returns true, or the session has ended; returns its last result.
 fn follow(follower: &mut Follower, mut enough: impl FnMut(&Follower) -> bool) -> bool {
     let begun = Instant::now();
     loop {
         match follower.step(&mut |_| {}) {
-            Step::Read(wait) | Step::Away(_, wait) => std::thread::sleep(wait),
-            Step::Over => return enough(follower),
-            Step::Gone => panic!("the session was destroyed meanwhile"),
+            Step::Read(wait) | Step::Unreachable(_, wait) => std::thread::sleep(wait),
+            Step::Ended => return enough(follower),
+            Step::Destroyed => panic!("the session was destroyed meanwhile"),
             Step::Refused(error) => panic!("{error}"),
         }
         if enough(follower) {
             return true;
         }
-        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", follower.counts());
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", follower.stats());
     }
 }
 
-fn follower(keeper: &Keeper) -> Follower {
-    let (address, session) = (keeper.relay().live_address(), keeper.name().to_owned());
+fn follower(supervisor: &SessionSupervisor) -> Follower {
+    let (address, session) = (supervisor.relay().live_address(), supervisor.name().to_owned());
     Follower::new(Target { address, session, settings: Settings::default() })
 }
 
-fn plan() -> Plan {
-    Plan { events: vec!["sample:*".to_owned()], ..Plan::default() }
+fn config() -> SessionConfig {
+    SessionConfig { events: vec!["sample:*".to_owned()], ..SessionConfig::default() }
 }
 
 #[test]
-fn a_session_of_its_own_from_nothing_to_nothing() {
+fn own_session_starts_and_stops_its_daemons() {
     let Some(lab) = Lab::empty() else { return };
-    let tool = lab.tool();
-    assert!(!tool.has_daemon());
-    let (daemons, relay) = Daemons::ensure(&tool, None, &lab.traces()).expect("they start");
+    let command = lab.tool();
+    assert!(!command.has_daemon());
+    let (daemons, relay) = LttngDaemons::ensure(&command, None, &lab.traces()).expect("the daemons start");
     assert_eq!(daemons.started(), 2);
-    let (again, _) = Daemons::ensure(&tool, Some(relay.clone()), &lab.traces()).expect("they are there");
-    assert_eq!(again.started(), 0);
+    let (second, _) =
+        LttngDaemons::ensure(&command, Some(relay.clone()), &lab.traces()).expect("the daemons run");
+    assert_eq!(second.started(), 0);
 
-    // What a keeper that was killed left behind, and what somebody else made.
-    tool.lttng(&["create", "blkkin-4000000000-1-0", "--no-output"]).expect("it is made");
-    tool.lttng(&["create", "somebody", "--no-output"]).expect("it is made");
-    let (keeper, stale) = Keeper::create(tool.clone(), relay, plan()).expect("it is made");
+    // A stale session of a killed supervisor, and another user's session.
+    command.lttng(&["create", "blkkin-4000000000-1-0", "--no-output"]).expect("the session is created");
+    command.lttng(&["create", "somebody", "--no-output"]).expect("the session is created");
+    let (supervisor, stale) =
+        SessionSupervisor::create(command.clone(), relay, config()).expect("the session is created");
     assert_eq!(stale, 1);
-    let mut sessions = tool.sessions().expect("they are listed");
+    let mut sessions = command.sessions().expect("the sessions are listed");
     sessions.sort();
-    assert_eq!(sessions, [keeper.name(), "somebody"]);
+    assert_eq!(sessions, [supervisor.name(), "somebody"]);
 
-    let mut follower = follower(&keeper);
+    let mut follower = follower(&supervisor);
     let mut sample = lab.sample(&["kinds", "500"]);
     sample.go();
-    assert!(follow(&mut follower, |follower| follower.counts().events == 500));
+    assert!(follow(&mut follower, |follower| follower.stats().events == 500));
     sample.end();
-    keeper.end().expect("it ends");
-    assert!(follow(&mut follower, |follower| follower.counts().events == 500), "nothing comes twice");
-    assert_eq!(tool.sessions().expect("they are listed"), ["somebody"]);
+    supervisor.end().expect("the session is destroyed");
+    assert!(follow(&mut follower, |follower| follower.stats().events == 500), "no event is read twice");
+    assert_eq!(command.sessions().expect("the sessions are listed"), ["somebody"]);
     drop(daemons);
-    assert!(!tool.has_daemon(), "what was started is ended");
+    assert!(!command.has_daemon(), "started daemons are stopped");
 }
 
 #[test]
-fn a_ring_left_stuck_by_a_killed_process_is_noticed_and_replaced() {
+fn session_with_a_stuck_ring_is_replaced() {
     let Some(lab) = Lab::empty() else { return };
-    let tool = lab.tool();
-    let (_daemons, relay) = Daemons::ensure(&tool, None, &lab.traces()).expect("they start");
-    let (mut keeper, _) = Keeper::create(tool.clone(), relay, plan()).expect("it is made");
-    let mut old = follower(&keeper);
-    let mut before = lab.sample_on("0", &["tick", "100"]);
-    before.go();
-    assert!(follow(&mut old, |follower| follower.counts().events == 100));
-    let long = keeper.plan().silent_max();
-    let silent = move |follower: &Follower| follower.reader().silent(long).next().is_some();
+    let command = lab.tool();
+    let (_daemons, relay) = LttngDaemons::ensure(&command, None, &lab.traces()).expect("the daemons start");
+    let (mut supervisor, _) =
+        SessionSupervisor::create(command.clone(), relay, config()).expect("the session is created");
+    let mut old_follower = follower(&supervisor);
+    let mut sample = lab.sample_on("0", &["tick", "100"]);
+    sample.go();
+    assert!(follow(&mut old_follower, |follower| follower.stats().events == 100));
+    let long = supervisor.config().inactivity_max();
+    let inactive = move |follower: &Follower| follower.reader().inactive_streams(long).next().is_some();
     let begun = Instant::now();
     while begun.elapsed() < long + Duration::from_millis(200) {
-        follow(&mut old, |_| true);
-        assert!(!silent(&old), "idle rings are not stuck ones");
+        follow(&mut old_follower, |_| true);
+        assert!(!inactive(&old_follower), "idle rings are not stuck");
     }
-    lab.sample_on("0", &["die", "1"]).dies();
-    before.go();
+    lab.sample_on("0", &["die", "1"]).expect_killed();
+    sample.go();
     let begun = Instant::now();
-    assert!(follow(&mut old, silent), "the ring is noticed");
-    eprintln!("noticed after {:?}; {:?}", begun.elapsed(), old.counts());
-    let gone = keeper.replace().expect("it is replaced");
-    assert_eq!(tool.sessions().expect("they are listed"), [keeper.name()]);
-    assert_ne!(gone, keeper.name());
-    let mut new = follower(&keeper);
-    before.go();
-    assert!(follow(&mut new, |follower| follower.counts().events >= 100));
+    assert!(follow(&mut old_follower, inactive), "the stuck ring is detected");
+    eprintln!("detected after {:?}; {:?}", begun.elapsed(), old_follower.stats());
+    let replaced = supervisor.replace().expect("the session is replaced");
+    assert_eq!(command.sessions().expect("the sessions are listed"), [supervisor.name()]);
+    assert_ne!(replaced, supervisor.name());
+    let mut new_follower = follower(&supervisor);
+    sample.go();
+    assert!(follow(&mut new_follower, |follower| follower.stats().events >= 100));
     eprintln!("events again after {:?}", begun.elapsed());
-    before.end();
-    keeper.end().expect("it ends");
+    sample.end();
+    supervisor.end().expect("the session is destroyed");
 }
 
 #[test]
-fn a_relay_that_was_started_anew_has_lost_the_session_and_gets_another() {
+fn restarted_relay_gets_a_new_session() {
     let Some(mut lab) = Lab::start() else { return };
-    let (mut keeper, _) = Keeper::create(lab.tool(), lab.relay_ports(), plan()).expect("it is made");
-    let mut old = follower(&keeper);
+    let (mut supervisor, _) =
+        SessionSupervisor::create(lab.tool(), lab.relay_ports(), config()).expect("the session is created");
+    let mut old_follower = follower(&supervisor);
     let mut sample = lab.sample(&["tick", "100"]);
     sample.go();
-    assert!(follow(&mut old, |follower| follower.counts().events == 100));
+    assert!(follow(&mut old_follower, |follower| follower.stats().events == 100));
     lab.stop_relay();
-    // It may have said goodbye to its streams first.
-    let step = (0..100).map(|_| old.step(&mut |_| {})).find(|step| !matches!(step, Step::Read(_)));
-    assert!(matches!(step, Some(Step::Away(..) | Step::Over | Step::Gone)), "{step:?}");
-    assert!(matches!(old.step(&mut |_| {}), Step::Away(..)), "there is no relay");
+    // The relay may have closed its streams first.
+    let step = (0..100).map(|_| old_follower.step(&mut |_| {})).find(|step| !matches!(step, Step::Read(_)));
+    assert!(matches!(step, Some(Step::Unreachable(..) | Step::Ended | Step::Destroyed)), "{step:?}");
+    assert!(matches!(old_follower.step(&mut |_| {}), Step::Unreachable(..)), "there is no relay");
     lab.relay();
-    let step = (0..100).map(|_| old.step(&mut |_| {})).find(|step| !matches!(step, Step::Away(..)));
-    assert!(matches!(step, Some(Step::Gone)), "another relay does not know it: {step:?}");
-    keeper.replace().expect("it is replaced");
-    let mut new = follower(&keeper);
+    let step =
+        (0..100).map(|_| old_follower.step(&mut |_| {})).find(|step| !matches!(step, Step::Unreachable(..)));
+    assert!(matches!(step, Some(Step::Destroyed)), "the new relay does not know the session: {step:?}");
+    supervisor.replace().expect("the session is replaced");
+    let mut new_follower = follower(&supervisor);
     sample.go();
-    assert!(follow(&mut new, |follower| follower.counts().events == 100));
+    assert!(follow(&mut new_follower, |follower| follower.stats().events == 100));
     sample.end();
-    keeper.end().expect("it ends");
+    supervisor.end().expect("the session is destroyed");
 }

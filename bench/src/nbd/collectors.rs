@@ -10,14 +10,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use blkkin_ust_bridge::facts::Fact;
 use blkkin_ust_bridge::live::follow::{Follower, Step, Target};
 use blkkin_ust_bridge::live::reader::Settings;
 use blkkin_ust_bridge::mapping::config::Mapping;
 use blkkin_ust_bridge::mapping::mapper::Mapper;
-use blkkin_ust_bridge::session::daemons::Daemons;
-use blkkin_ust_bridge::session::keeper::{Keeper, Plan, Relay};
-use blkkin_ust_bridge::session::tool::Tool;
+use blkkin_ust_bridge::session::lttng_command::LttngCommand;
+use blkkin_ust_bridge::session::lttng_daemons::LttngDaemons;
+use blkkin_ust_bridge::session::supervisor::{Relay, SessionConfig, SessionSupervisor};
+use blkkin_ust_bridge::span_event::SpanEvent;
 
 use super::Instrumentation;
 use crate::process;
@@ -28,13 +28,13 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Running LTTng daemons.
 pub(super) struct Collectors {
     /// Ended on drop.
-    _daemons: Daemons,
+    _daemons: LttngDaemons,
     relay: Relay,
 }
 
 /// LTTng session with a reader.
 pub(super) struct Session {
-    keeper: Keeper,
+    keeper: SessionSupervisor,
     stop: Arc<AtomicBool>,
     reader: JoinHandle<CollectionStats>,
     /// Processor time of LTTng's daemons before the session.
@@ -58,14 +58,14 @@ pub(super) struct CollectionStats {
 impl Collectors {
     /// Starts the daemons on the CPUs of the calling thread.
     pub(super) fn start(folder: &Path) -> Result<Collectors> {
-        let (daemons, relay) = Daemons::ensure(&Tool::default(), None, folder)?;
+        let (daemons, relay) = LttngDaemons::ensure(&LttngCommand::default(), None, folder)?;
         Ok(Collectors { _daemons: daemons, relay })
     }
 
     pub(super) fn session(&self) -> Result<Session> {
         let before = daemons_time();
-        let plan = Plan { events: Mapping::built_in().events(true), ..Plan::default() };
-        let (keeper, _stale) = Keeper::create(Tool::default(), self.relay.clone(), plan)?;
+        let plan = SessionConfig { events: Mapping::built_in().events(true), ..SessionConfig::default() };
+        let (keeper, _stale) = SessionSupervisor::create(LttngCommand::default(), self.relay.clone(), plan)?;
         let follower = Follower::new(Target {
             address: keeper.relay().live_address(),
             session: keeper.name().to_owned(),
@@ -132,11 +132,11 @@ fn read(mut follower: Follower, stop: &AtomicBool) -> CollectionStats {
     let mut deadline = None;
     loop {
         let step = follower.step(&mut |view| {
-            mapper.map(view, &mut |_, fact| begun += u64::from(matches!(fact, Fact::Begin { .. })));
+            mapper.map(view, &mut |_, fact| begun += u64::from(matches!(fact, SpanEvent::Begin { .. })));
         });
         match step {
-            Step::Read(wait) | Step::Away(_, wait) => std::thread::sleep(wait),
-            Step::Over | Step::Gone | Step::Refused(_) => break,
+            Step::Read(wait) | Step::Unreachable(_, wait) => std::thread::sleep(wait),
+            Step::Ended | Step::Destroyed | Step::Refused(_) => break,
         }
         if stop.load(Ordering::Relaxed)
             && *deadline.get_or_insert_with(|| Instant::now() + DRAIN_TIMEOUT) < Instant::now()
@@ -144,7 +144,7 @@ fn read(mut follower: Follower, stop: &AtomicBool) -> CollectionStats {
             break;
         }
     }
-    let counts = follower.counts();
+    let counts = follower.stats();
     let (events, lost) = (counts.events, counts.lost.events);
     CollectionStats { events, begun, lost, reader: process::thread_time(), daemons: Duration::ZERO }
 }

@@ -4,7 +4,7 @@
 //! rings. *Out*: one check. None of its results prevents tracing.
 //!
 //! A daemon that blkkin starts gets as many descriptors as allowed
-//! (`blkkin_ust_bridge::session::daemons`).
+//! (`blkkin_ust_bridge::session::lttng_daemons`).
 //!
 //! Resources: a session daemon holds [`DESCRIPTORS`] descriptors for each registered process (LTTng
 //! 2.13). Each user with traced processes has one ring per CPU, in /dev/shm.
@@ -14,8 +14,8 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use blkkin_ust_bridge::session::daemons::FILES_MAX;
-use blkkin_ust_bridge::session::keeper::Plan;
+use blkkin_ust_bridge::session::lttng_daemons::FILES_MAX;
+use blkkin_ust_bridge::session::supervisor::SessionConfig;
 
 use super::check::{Check, CheckStatus};
 
@@ -41,7 +41,7 @@ pub(super) fn check(root: &Path) -> Check {
 }
 
 fn judge(daemon: Option<Limit>, files_max: u64, free_bytes: Option<u64>, cpus: u64) -> Check {
-    let plan = Plan::default();
+    let plan = SessionConfig::default();
     let rings = plan.subbuf_size * u64::from(plan.num_subbuf) * cpus;
     let mib = |bytes: u64| bytes >> 20;
     if let Some(free_bytes) = free_bytes.filter(|free_bytes| *free_bytes < rings) {

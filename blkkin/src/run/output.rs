@@ -116,9 +116,9 @@ fn json(outcome: &RunOutcome, losses: &Losses) -> Value {
             "events_lost": stats.lost,
             "events_discarded": stats.discarded,
             "events_with_unread_argument": stats.unread,
-            "spans": stats.correlation.operations,
-            "spans_unfinished": stats.correlation.operations_unfinished,
-            "calls_correlated": stats.correlation.calls_linked,
+            "spans": stats.correlation.spans,
+            "spans_unfinished": stats.correlation.spans_unfinished,
+            "calls_correlated": stats.correlation.calls_correlated,
         })
     });
     value

@@ -29,9 +29,9 @@ use std::thread::{Builder, JoinHandle};
 use blkkin_bus::{Publisher, Subscription};
 use blkkin_report::collect::daemon_spans::DaemonSpanInput;
 use blkkin_tracer::{ContextPolicy, PtraceAccess, StopSignal, TraceScope};
+use blkkin_ust_bridge::correlate::CorrelationStats;
 use blkkin_ust_bridge::mapping::config::Mapping;
-use blkkin_ust_bridge::session::tool::ToolError;
-use blkkin_ust_bridge::weave::WeaveBooks;
+use blkkin_ust_bridge::session::lttng_command::LttngError;
 use blkkin_wire::batch::EventBatch;
 
 use crate::cli::{LttngArgs, UsdtArgs};
@@ -61,7 +61,7 @@ pub(crate) struct LttngSource {
 
 /// A running LTTng source.
 pub(crate) struct RunningLttng {
-    correlation: JoinHandle<WeaveBooks>,
+    correlation: JoinHandle<CorrelationStats>,
     reader: JoinHandle<LttngStats>,
 }
 
@@ -74,7 +74,7 @@ impl LttngSource {
         }
         let mut mapping = Mapping::built_in();
         for file in &args.ust_mapping {
-            mapping = mapping.and(read_mapping(file)?);
+            mapping = mapping.chain(read_mapping(file)?);
         }
         let published =
             *believed == ContextPolicy::All && blkkin_tracer::ptrace_access() == PtraceAccess::AllProcesses;
@@ -134,22 +134,22 @@ fn read_mapping(file: &PathBuf) -> Result<Mapping, CliError> {
     Mapping::read(&text).map_err(|error| CliError::usage(what(), error, remedy))
 }
 
-fn session_error(error: ToolError) -> CliError {
+fn session_error(error: LttngError) -> CliError {
     let remedy = match error {
-        ToolError::Start { .. } => "install LTTng (Debian: lttng-tools), or omit --ust",
+        LttngError::Start { .. } => "install LTTng (Debian: lttng-tools), or omit --ust",
         _ => "check whether `lttng list` works for this user, or omit --ust",
     };
     CliError::cannot_trace("cannot receive events of daemons (--ust)", error, remedy)
 }
 
 /// Returns the lines of the shutdown summary.
-fn remarks(correlation_stats: &WeaveBooks, stats: &LttngStats) -> Vec<String> {
+fn remarks(correlation_stats: &CorrelationStats, stats: &LttngStats) -> Vec<String> {
     let LttngStats { counts, .. } = stats;
     let mut all = vec![format!(
         "daemons: {} spans ({} without an end), {} system calls as their children ({} by exact thread context)",
-        correlation_stats.operations,
-        correlation_stats.operations_unfinished,
-        correlation_stats.calls_linked,
+        correlation_stats.spans,
+        correlation_stats.spans_unfinished,
+        correlation_stats.calls_correlated,
         correlation_stats.calls_exact
     )];
     let lost = counts.lost.events;
@@ -171,28 +171,28 @@ fn remarks(correlation_stats: &WeaveBooks, stats: &LttngStats) -> Vec<String> {
             correlation_stats.calls_contradicted
         ));
     }
-    if correlation_stats.operations_elsewhere > 0 {
+    if correlation_stats.spans_foreign_pidns > 0 {
         all.push(format!(
             "daemons: {} spans of an unknown process in another pid namespace have no children",
-            correlation_stats.operations_elsewhere
+            correlation_stats.spans_foreign_pidns
         ));
     }
-    if correlation_stats.operations_of_others > 0 {
+    if correlation_stats.spans_filtered > 0 {
         all.push(format!(
             "daemons: {} spans of untraced processes are filtered",
-            correlation_stats.operations_of_others
+            correlation_stats.spans_filtered
         ));
     }
-    if correlation_stats.words_late > 0 {
+    if correlation_stats.updates_late > 0 {
         all.push(format!(
             "daemons: {} updates of a thread's span came after its system calls were correlated",
-            correlation_stats.words_late
+            correlation_stats.updates_late
         ));
     }
-    if correlation_stats.calls_unjudged > 0 {
+    if correlation_stats.calls_uncorrelated > 0 {
         all.push(format!(
             "daemons: {} system calls have no parent because the daemon's events came too late",
-            correlation_stats.calls_unjudged
+            correlation_stats.calls_uncorrelated
         ));
     }
     if stats.restarts > 0 {

@@ -30,7 +30,7 @@ use blkkin_tracer::enrich::usdt::events::{UsdtBatch, UsdtStats};
 use blkkin_tracer::enrich::usdt::{self, UsdtError, UsdtProbe};
 use blkkin_tracer::{Tracer, TracerConfig};
 use blkkin_ust_bridge::mapping::config::Rule;
-use blkkin_ust_bridge::mapping::probed::{Probed, ProbesFile, Shape};
+use blkkin_ust_bridge::mapping::usdt_mapping::{ProbeSignature, UsdtMapping, UsdtMappingFile};
 use blkkin_wire::batch::EventBatch;
 use tracing::info;
 
@@ -48,7 +48,7 @@ pub(crate) struct UsdtProbes {
 
 /// Attached probes.
 pub(crate) struct UsdtSource {
-    mapping: Probed,
+    mapping: UsdtMapping,
     events: Receiver<UsdtBatch>,
 }
 
@@ -71,8 +71,8 @@ impl UsdtProbes {
         let what = || format!("cannot use the probes of {}", path.display());
         let remedy = "configs/mappings/postgresql.toml explains the format";
         let text = fs::read_to_string(path).map_err(|error| CliError::usage(what(), error, remedy))?;
-        let file = ProbesFile::read(&text).map_err(|error| CliError::usage(what(), error, remedy))?;
-        if let Some(event) = file.idle_rules().next() {
+        let file = UsdtMappingFile::read(&text).map_err(|error| CliError::usage(what(), error, remedy))?;
+        if let Some(event) = file.unused_rules().next() {
             let why = format!("a rule is about {event}, and no `probe` has this name");
             return Err(CliError::usage(what(), why, "name the probe in the file, or remove the rule"));
         }
@@ -86,12 +86,12 @@ impl UsdtProbes {
             return Err(CliError::usage(what(), why, "trace one of the two programs at a time"));
         }
         let requested: Vec<_> =
-            file.probe.iter().map(|probe| (probe.name.clone(), probe.text_of())).collect();
+            file.probe.iter().map(|probe| (probe.name.clone(), probe.text_argument())).collect();
         let found = usdt::find(&file.program, &requested);
         self.probes.extend(found.map_err(|error| CliError::usage(what(), &error, remedy_for(&error)))?);
         self.rules.extend(file.rule);
         // Checks the rules here, so that the error names the file.
-        Probed::new(self.shapes(), self.rules.clone())
+        UsdtMapping::new(self.shapes(), self.rules.clone())
             .map_err(|error| CliError::usage(what(), error, remedy))?;
         Ok(())
     }
@@ -101,8 +101,8 @@ impl UsdtProbes {
         TracerConfig { usdt_probes: self.probes.clone(), ..config }
     }
 
-    fn shapes(&self) -> Vec<Shape> {
-        let shape = |probe: &UsdtProbe| Shape {
+    fn shapes(&self) -> Vec<ProbeSignature> {
+        let shape = |probe: &UsdtProbe| ProbeSignature {
             name: probe.name.clone(),
             signed: probe
                 .arguments
@@ -128,7 +128,8 @@ impl UsdtProbes {
             );
         }
         let events = tracer.attach_usdt()?;
-        let mapping = Probed::new(shapes, rules).expect("invariant: resolve has validated the same rules");
+        let mapping =
+            UsdtMapping::new(shapes, rules).expect("invariant: resolve has validated the same rules");
         Ok(events.map(|events| UsdtSource { mapping, events }))
     }
 }
@@ -181,10 +182,7 @@ fn remarks(outcome: &UsdtOutcome, event_stats: UsdtStats) -> Vec<String> {
     let UsdtOutcome { operations, stats: UsdtSourceStats { correlation, unread, discarded, .. } } = outcome;
     let mut all = vec![format!(
         "usdt: {} events, {} spans ({} without an end), {} system calls as their children",
-        event_stats.recorded,
-        correlation.operations,
-        correlation.operations_unfinished,
-        correlation.calls_linked
+        event_stats.recorded, correlation.spans, correlation.spans_unfinished, correlation.calls_correlated
     )];
     let mut add = |count: u64, words: &str| {
         if count > 0 {
@@ -197,7 +195,7 @@ fn remarks(outcome: &UsdtOutcome, event_stats: UsdtStats) -> Vec<String> {
     );
     add(*discarded, "events were discarded because others were lost meanwhile");
     add(*unread, "events had an unreadable argument; system calls until the next have no parent");
-    add(operations.no_room, "spans were emitted without an end because too many were open");
+    add(operations.evicted, "spans were emitted without an end because too many were open");
     let missing = event_stats.fired.saturating_sub(event_stats.recorded + event_stats.dropped);
     add(missing, "records of events were written and never read");
     all

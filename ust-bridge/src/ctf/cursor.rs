@@ -1,33 +1,36 @@
-//! Bits of a packet, read in order.
+//! Reader of a packet's bits, in order.
+//!
+//! *In*: a packet's bytes. *Out*: integers and positions of texts. *Invariant*: no read passes the
+//! end of the content.
 
 use std::ffi::CStr;
 
-use super::types::Order;
+use super::types::ByteOrder;
 
-/// Why bits could not be read.
+/// Reason why bits cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ReadError {
-    /// What is described does not lie in the packet.
+    /// A field extends beyond the packet's content.
     #[error("the packet's content ends within a field, at bit {0}")]
     Truncated(u64),
-    /// Both orders within one byte have no meaning (specification section 4.1.5).
+    /// The byte order changes within a byte, which has no meaning (specification section 4.1.5).
     #[error("the byte order changes within a byte, at bit {0}")]
-    OrderWithinByte(u64),
+    ByteOrderWithinByte(u64),
 }
 
-/// Where in the packet is read.
+/// Position in a packet.
 #[derive(Clone, Debug)]
 pub(crate) struct Cursor<'p> {
     bytes: &'p [u8],
-    /// The next bit.
+    /// Next bit.
     pub(crate) at: u64,
-    /// The first bit that is not content; never behind the bytes' end.
+    /// First bit after the content; never beyond the packet's bytes.
     pub(crate) end: u64,
-    last: Order,
+    last: ByteOrder,
 }
 
 impl<'p> Cursor<'p> {
-    pub(crate) fn new(bytes: &'p [u8], at: u64, end: u64, order: Order) -> Self {
+    pub(crate) fn new(bytes: &'p [u8], at: u64, end: u64, order: ByteOrder) -> Self {
         Self { bytes, at, end: end.min(bytes.len() as u64 * 8), last: order }
     }
 
@@ -42,9 +45,9 @@ impl<'p> Cursor<'p> {
         Ok(())
     }
 
-    /// The next `bits` (1 to 64) as a number without sign.
+    /// Reads the next `bits` (1 to 64) as an unsigned integer.
     #[inline]
-    pub(crate) fn unsigned(&mut self, bits: u32, order: Order) -> Result<u64, ReadError> {
+    pub(crate) fn unsigned(&mut self, bits: u32, order: ByteOrder) -> Result<u64, ReadError> {
         let at = self.at;
         if u64::from(bits) > self.end - at {
             return Err(ReadError::Truncated(at));
@@ -58,13 +61,13 @@ impl<'p> Cursor<'p> {
     }
 
     #[inline]
-    fn whole_bytes(&self, from: usize, length: usize, order: Order) -> u64 {
+    fn whole_bytes(&self, from: usize, length: usize, order: ByteOrder) -> u64 {
         let bytes = &self.bytes[from..from + length];
         match (length, order) {
             (1, _) => u64::from(bytes[0]),
             (4, order) => {
                 let four: [u8; 4] = bytes.try_into().unwrap_or_default();
-                u64::from(if order == Order::Little {
+                u64::from(if order == ByteOrder::Little {
                     u32::from_le_bytes(four)
                 } else {
                     u32::from_be_bytes(four)
@@ -72,29 +75,29 @@ impl<'p> Cursor<'p> {
             }
             (8, order) => {
                 let eight: [u8; 8] = bytes.try_into().unwrap_or_default();
-                if order == Order::Little { u64::from_le_bytes(eight) } else { u64::from_be_bytes(eight) }
+                if order == ByteOrder::Little { u64::from_le_bytes(eight) } else { u64::from_be_bytes(eight) }
             }
-            (_, Order::Little) => bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte)),
-            (_, Order::Big) => bytes.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)),
+            (_, ByteOrder::Little) => bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte)),
+            (_, ByteOrder::Big) => bytes.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)),
         }
     }
 
     #[inline(never)]
-    fn bit_field(&mut self, at: u64, bits: u32, order: Order) -> Result<u64, ReadError> {
+    fn bit_field(&mut self, at: u64, bits: u32, order: ByteOrder) -> Result<u64, ReadError> {
         if !at.is_multiple_of(8) && self.last != order {
-            return Err(ReadError::OrderWithinByte(at));
+            return Err(ReadError::ByteOrderWithinByte(at));
         }
         self.last = order;
         let (first, skip) = ((at / 8) as usize, (at % 8) as u32);
-        // At most 7 + 64 bits: 9 bytes.
+        // Up to 7 + 64 bits: 9 bytes.
         let length = ((skip + bits).div_ceil(8)) as usize;
         let bytes = &self.bytes[first..first + length];
         let mask = u128::from(u64::MAX >> (64 - bits));
         let value = match order {
-            Order::Little => {
+            ByteOrder::Little => {
                 bytes.iter().rev().fold(0_u128, |sum, byte| sum << 8 | u128::from(*byte)) >> skip
             }
-            Order::Big => {
+            ByteOrder::Big => {
                 let sum = bytes.iter().fold(0_u128, |sum, byte| sum << 8 | u128::from(*byte));
                 sum >> (length as u32 * 8 - skip - bits)
             }
@@ -102,35 +105,35 @@ impl<'p> Cursor<'p> {
         Ok((value & mask) as u64)
     }
 
-    /// The text up to its NUL, which is read too: where it begins and its length.
+    /// Reads a text and its NUL; returns its offset and length.
     #[inline]
     pub(crate) fn text(&mut self) -> Result<(u32, u32), ReadError> {
         let from = (self.at / 8) as usize;
         let to = (self.end / 8) as usize;
         let rest = self.bytes.get(from..to).ok_or(ReadError::Truncated(self.at))?;
-        // The C library's search for a NUL: 16 bytes at a time.
+        // The C library searches for the NUL 16 bytes at a time.
         let text = CStr::from_bytes_until_nul(rest).map_err(|_| ReadError::Truncated(self.at))?;
         let length = text.count_bytes();
         self.at += (length as u64 + 1) * 8;
         Ok((from as u32, length as u32))
     }
 
-    /// `length` bytes of text, which may end earlier with a NUL.
-    pub(crate) fn text_of(&mut self, length: u64) -> Result<(u32, u32), ReadError> {
+    /// Reads a text of `length` bytes, which a NUL may end earlier.
+    pub(crate) fn text_with_length(&mut self, length: u64) -> Result<(u32, u32), ReadError> {
         if length > (self.end - self.at) / 8 {
             return Err(ReadError::Truncated(self.at));
         }
         let from = (self.at / 8) as usize;
         let bytes = &self.bytes[from..from + length as usize];
-        let shown = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+        let text_length = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
         self.at += length * 8;
-        Ok((from as u32, shown as u32))
+        Ok((from as u32, text_length as u32))
     }
 }
 
-/// `value` of `bits` with its sign.
+/// Extends the sign of a value of `bits`.
 #[inline]
-pub(crate) fn sign(value: u64, bits: u32) -> i64 {
+pub(crate) fn sign_extend(value: u64, bits: u32) -> i64 {
     let unused = 64 - bits;
     ((value << unused) as i64) >> unused
 }

@@ -1,52 +1,53 @@
-//! Metadata's text as tokens.
+//! Lexer of the metadata's text.
 //!
-//! Metadata of a live trace arrives in pieces that end anywhere, so "the text ends here" is told apart from "this is no
-//! token": the first waits for more, the second never gets better.
+//! *In*: text from a given offset. *Out*: tokens with their offsets. *Invariant*: an incomplete
+//! token differs from an invalid one. Metadata of a live trace arrives in fragments that end
+//! anywhere. An incomplete token waits for more text, an invalid one is an error.
 
-/// A token, borrowed from the text.
+/// Token, borrowed from the text.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Token<'a> {
-    /// A name or keyword.
+    /// Name or keyword.
     Word(&'a str),
-    /// A number, without its sign.
+    /// Number without its sign.
     Number(u64),
-    /// What stands between quotes, without escapes undone.
+    /// Content of a quoted text, with its escapes.
     Text(&'a str),
     /// `:=`
-    Becomes,
+    Assign,
     /// `...`
-    Dots,
+    Ellipsis,
     /// Any other single character of the language.
-    Mark(char),
+    Punctuation(char),
 }
 
-/// Why there is no token.
+/// Reason why there is no token.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LexError {
-    /// The text ends within a token or comment, or before one.
-    End,
-    /// This is none.
-    Bad(String),
+    /// The text ends before or within a token or comment.
+    Incomplete,
+    /// The text is not a token.
+    Invalid(String),
 }
 
-/// Tokens of `text` from `at` on, each with where it begins.
+/// Iterator over the tokens of a text.
 pub struct Lexer<'a> {
     text: &'a str,
     at: usize,
 }
 
 impl<'a> Lexer<'a> {
-    /// From byte `at` on.
+    /// Starts at byte `at`.
     pub fn new(text: &'a str, at: usize) -> Self {
         Self { text, at }
     }
 
-    /// Where the next token is looked for.
+    /// Returns the offset of the next token.
     pub fn at(&self) -> usize {
         self.at
     }
 
-    /// Goes to the next token; true if there is one, false if only space and whole comments are left.
+    /// Skips white space and comments; returns false at the end of the text.
     pub fn skip_space(&mut self) -> Result<bool, LexError> {
         loop {
             let rest = &self.text[self.at..];
@@ -54,26 +55,26 @@ impl<'a> Lexer<'a> {
             self.at += space;
             let rest = &rest[space..];
             if rest.starts_with("/*") {
-                let end = rest.find("*/").ok_or(LexError::End)?;
+                let end = rest.find("*/").ok_or(LexError::Incomplete)?;
                 self.at += end + 2;
             } else if rest.starts_with("//") {
-                let end = rest.find('\n').ok_or(LexError::End)?;
+                let end = rest.find('\n').ok_or(LexError::Incomplete)?;
                 self.at += end + 1;
             } else if rest == "/" {
-                return Err(LexError::End);
+                return Err(LexError::Incomplete);
             } else {
                 return Ok(!rest.is_empty());
             }
         }
     }
 
-    /// The next token and where it begins.
+    /// Returns the next token and its offset.
     pub fn token(&mut self) -> Result<(Token<'a>, usize), LexError> {
         if !self.skip_space()? {
-            return Err(LexError::End);
+            return Err(LexError::Incomplete);
         }
         let (start, rest) = (self.at, &self.text[self.at..]);
-        let first = rest.bytes().next().ok_or(LexError::End)?;
+        let first = rest.bytes().next().ok_or(LexError::Incomplete)?;
         let (token, length) = match first {
             b'a'..=b'z' | b'A'..=b'Z' | b'_' => {
                 let length = word_length(rest)?;
@@ -85,17 +86,17 @@ impl<'a> Lexer<'a> {
             }
             b'"' => quoted(rest)?,
             b'\'' => character(rest)?,
-            b':' if rest.starts_with(":=") => (Token::Becomes, 2),
-            b'.' if rest.starts_with("...") => (Token::Dots, 3),
-            // What may yet become `:=` or `...`.
+            b':' if rest.starts_with(":=") => (Token::Assign, 2),
+            b'.' if rest.starts_with("...") => (Token::Ellipsis, 3),
+            // May be the begin of `:=` or `...`.
             b':' | b'.' if rest.len() < 3 && rest.bytes().all(|byte| byte == first) => {
-                return Err(LexError::End);
+                return Err(LexError::Incomplete);
             }
             b'{' | b'}' | b'[' | b']' | b'(' | b')' | b'<' | b'>' | b';' | b'=' | b',' | b':' | b'.'
-            | b'*' | b'-' | b'+' => (Token::Mark(char::from(first)), 1),
+            | b'*' | b'-' | b'+' => (Token::Punctuation(char::from(first)), 1),
             _ => {
-                let odd = rest.chars().next().unwrap_or_default();
-                return Err(LexError::Bad(format!("unexpected character {odd:?}")));
+                let unexpected = rest.chars().next().unwrap_or_default();
+                return Err(LexError::Invalid(format!("unexpected character {unexpected:?}")));
             }
         };
         self.at = start + length;
@@ -103,9 +104,9 @@ impl<'a> Lexer<'a> {
     }
 }
 
-/// A word ends where another character begins; at the end of the text it may go on in the next piece.
+/// Returns the length of a word. At the end of the text the word may continue in the next fragment.
 fn word_length(rest: &str) -> Result<usize, LexError> {
-    rest.bytes().position(|byte| !(byte.is_ascii_alphanumeric() || byte == b'_')).ok_or(LexError::End)
+    rest.bytes().position(|byte| !(byte.is_ascii_alphanumeric() || byte == b'_')).ok_or(LexError::Incomplete)
 }
 
 fn number(word: &str) -> Result<u64, LexError> {
@@ -120,7 +121,7 @@ fn number(word: &str) -> Result<u64, LexError> {
     } else {
         lower.parse()
     };
-    parsed.map_err(|_| LexError::Bad(format!("{word:?} is no number of 64 bits")))
+    parsed.map_err(|_| LexError::Invalid(format!("{word:?} is not a number of 64 bits")))
 }
 
 fn quoted(rest: &str) -> Result<(Token<'_>, usize), LexError> {
@@ -133,20 +134,20 @@ fn quoted(rest: &str) -> Result<(Token<'_>, usize), LexError> {
             _ => at += 1,
         }
     }
-    Err(LexError::End)
+    Err(LexError::Incomplete)
 }
 
-/// A character as in C: its number.
+/// Reads a character constant as in C, as a number.
 fn character(rest: &str) -> Result<(Token<'_>, usize), LexError> {
     let bytes = rest.as_bytes();
     match (bytes.get(1), bytes.get(2)) {
-        (None, _) | (_, None) => Err(LexError::End),
+        (None, _) | (_, None) => Err(LexError::Incomplete),
         (Some(&byte), Some(b'\'')) if byte.is_ascii() => Ok((Token::Number(u64::from(byte)), 3)),
-        _ => Err(LexError::Bad("a character of more than one byte".to_owned())),
+        _ => Err(LexError::Invalid("a character constant has more than one byte".to_owned())),
     }
 }
 
-/// Text between quotes with its escapes undone; what is no known escape stays as it is.
+/// Replaces the escapes of a quoted text. Unknown escapes lose only their backslash.
 pub fn unescaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars();

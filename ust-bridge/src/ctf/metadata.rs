@@ -1,8 +1,13 @@
-//! A trace's description of itself: text in (all at once, or as it arrives), classes of streams and events out.
+//! Metadata of a trace.
 //!
-//! LTTng appends to the metadata while programs come and go: what is new is read when it has arrived whole, and what was
-//! read stays. A trace with a declaration that cannot be understood is refused from there on: a guess at the size of one
-//! field would make up every field behind it.
+//! *In*: metadata, all at once or as it arrives. *Out*: a [`Trace`] with its classes of streams and
+//! events.
+//!
+//! LTTng appends to the metadata when programs start. The parser reads a declaration when it is
+//! complete, and never reads it again.
+//!
+//! *Invariant*: a trace is rejected from the first declaration that is not understood. A wrong
+//! guess of one field's size would invalidate every field after it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,66 +16,66 @@ use super::lexer::{LexError, Lexer, Token};
 use super::parser::{Block, Declaration, Parser, Scopes};
 use super::plan::Plan;
 use super::resolve::Resolver;
-use super::types::Order;
+use super::types::ByteOrder;
 
 mod blocks;
 
-/// The largest description that is read. One of LTTng's has about 1 KiB an event.
+/// Maximum size of the metadata in bytes. LTTng's has about 1 KiB per event.
 pub const TEXT_MAX: usize = 32 << 20;
-/// The most tokens of one declaration (40 bytes each while it is read). LTTng's longest have some hundreds.
+/// Maximum number of tokens per declaration, of 40 bytes each. LTTng's longest has some hundreds.
 const TOKENS_MAX: usize = 1 << 18;
 
-/// Why a trace cannot be read.
+/// Reason why a trace cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MetadataError {
-    /// It says something that has no meaning, or none that is known here.
-    #[error("metadata, line {line}: {what}")]
-    Said {
-        /// Counted from 1.
+    /// A declaration is invalid or not supported.
+    #[error("metadata, line {line}: {problem}")]
+    Invalid {
+        /// Line number, from 1.
         line: usize,
-        /// What is wrong.
-        what: String,
+        /// Description of the problem.
+        problem: String,
     },
-    /// The trace is of version 2 of the format, which is another language.
+    /// The trace is CTF 2, which has another metadata language.
     #[error(
-        "the trace is CTF 2; CTF 1.8 can be read: make the session with `lttng create --trace-format=ctf-1.8`"
+        "CTF 2 is not supported, only CTF 1.8: create the session with `lttng create --trace-format=ctf-1.8`"
     )]
     Ctf2,
-    /// It is no metadata at all.
+    /// The data is not metadata.
     #[error("metadata: {0}")]
     Packet(&'static str),
-    /// It is larger than [`TEXT_MAX`].
-    #[error("metadata of more than {TEXT_MAX} bytes")]
+    /// The metadata is larger than [`TEXT_MAX`].
+    #[error("the metadata is larger than {TEXT_MAX} bytes")]
     TooLarge,
-    /// It ends within a declaration.
+    /// The metadata ends within a declaration.
     #[error("the metadata ends within a declaration, at line {0}")]
-    Unfinished(usize),
-    /// Nothing says how numbers are written.
+    Incomplete(usize),
+    /// The byte order is not declared.
     #[error("the metadata has no `trace` block")]
     NoTrace,
 }
 
-/// A clock of the trace.
+/// Clock of a trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Clock {
-    /// Its name; LTTng's is `monotonic`.
+    /// Name; LTTng's is `monotonic`.
     pub name: String,
-    /// LTTng writes the boot's id here, for its `monotonic`.
+    /// Boot id, for LTTng's `monotonic`.
     pub uuid: Option<[u8; 16]>,
-    /// For people.
+    /// Description for users.
     pub description: String,
-    /// Ticks a second.
+    /// Ticks per second.
     pub frequency: u64,
-    /// In ticks.
+    /// Precision in ticks.
     pub precision: u64,
-    /// What to add for the time since 1970, in seconds and ticks.
+    /// Seconds from 1970 to the clock's 0.
     pub offset_s: i64,
-    /// See `offset_s`.
+    /// Ticks from 1970 to the clock's 0, in addition to `offset_s`.
     pub offset: i64,
 }
 
 impl Clock {
-    /// `ticks` since 1970 in ns, as babeltrace2 says it.
+    /// Converts `ticks` to ns since 1970, as babeltrace2 does.
     pub fn since_1970_ns(&self, ticks: u64) -> i128 {
         let frequency = i128::from(self.frequency.max(1));
         let ns = |ticks: i128| ticks * 1_000_000_000 / frequency;
@@ -78,32 +83,32 @@ impl Clock {
     }
 }
 
-/// A class of streams: what its packets and events have in common.
+/// Class of streams: the common structure of their packets and events.
 #[derive(Debug)]
 pub struct StreamClass {
-    /// As packets name it.
+    /// Id in packets.
     pub id: u64,
     pub(crate) packet_context: Option<Plan>,
     pub(crate) event_header: Option<Plan>,
-    /// The context that each event has.
+    /// Context of each event.
     pub event_context: Option<Plan>,
-    /// The clock that its times are of.
+    /// Clock of the timestamps.
     pub clock: Option<Arc<str>>,
-    /// Its events, in the order in which they were declared.
+    /// Classes of events, in order of declaration.
     pub events: Vec<EventClass>,
     by_id: BTreeMap<u64, u32>,
     resolver: Resolver,
 }
 
 impl StreamClass {
-    /// What each packet says before its events.
+    /// Returns the plan of the packet context.
     pub fn packet_context(&self) -> Option<&Plan> {
         self.packet_context.as_ref()
     }
 
     #[inline]
     pub(crate) fn event(&self, id: u64) -> Option<&EventClass> {
-        // LTTng numbers them 0, 1, 2 in the order in which it declares them.
+        // LTTng numbers events 0, 1, 2 in order of declaration.
         if let Some(event) = self.events.get(id as usize)
             && event.id == id
         {
@@ -113,42 +118,42 @@ impl StreamClass {
     }
 }
 
-/// A class of events.
+/// Class of events.
 #[derive(Debug)]
 pub struct EventClass {
-    /// As events name it, within its stream's class.
+    /// Id in events, unique in its class of streams.
     pub id: u64,
-    /// Its place among the stream class's events.
+    /// Index among the events of its class of streams.
     pub index: u32,
-    /// `provider:event`
+    /// Name, in the form `provider:event`.
     pub name: Arc<str>,
-    /// The context that only this event has.
+    /// Context of this class only.
     pub context: Option<Plan>,
-    /// Its own fields.
+    /// Fields of the event.
     pub payload: Option<Plan>,
 }
 
-/// A trace, as far as its metadata has come.
+/// Trace, as far as its metadata has arrived.
 #[derive(Debug)]
 pub struct Trace {
     unpacker: super::unpack::Unpacker,
     text: String,
-    read: usize,
+    parsed: usize,
     lines: usize,
     scopes: Scopes,
-    /// The byte order that packets have.
-    pub order: Option<Order>,
-    /// Packets carry it too.
+    /// Byte order of packets.
+    pub order: Option<ByteOrder>,
+    /// UUID, which packets repeat.
     pub uuid: Option<[u8; 16]>,
     pub(crate) packet_header: Option<Plan>,
     resolver: Resolver,
-    /// Events whose stream is not declared yet.
-    early: Vec<(u64, Block)>,
-    /// What the tracer says of itself and the machine.
+    /// Events with a class of streams that is not declared yet.
+    events_before_stream: Vec<(u64, Block)>,
+    /// Entries of `env`: properties of the tracer and the machine.
     pub env: Vec<(String, String)>,
-    /// The clocks, by declaration.
+    /// Clocks, in order of declaration.
     pub clocks: Vec<Clock>,
-    /// The classes of streams, by declaration.
+    /// Classes of streams, in order of declaration.
     pub streams: Vec<StreamClass>,
 }
 
@@ -157,14 +162,14 @@ impl Default for Trace {
         Self {
             unpacker: Default::default(),
             text: String::new(),
-            read: 0,
+            parsed: 0,
             lines: 1,
             scopes: Scopes::default(),
             order: None,
             uuid: None,
             packet_header: None,
-            resolver: Resolver::new(Order::Little),
-            early: Vec::new(),
+            resolver: Resolver::new(ByteOrder::Little),
+            events_before_stream: Vec::new(),
             env: Vec::new(),
             clocks: Vec::new(),
             streams: Vec::new(),
@@ -173,15 +178,15 @@ impl Default for Trace {
 }
 
 impl Trace {
-    /// All of the metadata at once, as a file has it: packets or plain text.
+    /// Reads complete metadata, as packets or plain text.
     pub fn read(bytes: &[u8]) -> Result<Self, MetadataError> {
         let mut trace = Self::default();
         trace.append(bytes)?;
-        trace.finished()?;
+        trace.check_complete()?;
         Ok(trace)
     }
 
-    /// More of it: packets or plain text, cut anywhere.
+    /// Adds a fragment of metadata, as packets or plain text.
     pub fn append(&mut self, bytes: &[u8]) -> Result<(), MetadataError> {
         if self.text.len() + bytes.len() > TEXT_MAX {
             return Err(MetadataError::TooLarge);
@@ -191,36 +196,36 @@ impl Trace {
             return Err(MetadataError::Ctf2);
         }
         let text = std::mem::take(&mut self.text);
-        let done = self.declarations(&text);
+        let result = self.declarations(&text);
         self.text = text;
-        done
+        result
     }
 
-    /// That nothing is missing at the end.
-    pub fn finished(&self) -> Result<(), MetadataError> {
-        let mut lexer = Lexer::new(&self.text, self.read);
-        if self.unpacker.holds_bytes() || lexer.skip_space() != Ok(false) {
-            return Err(MetadataError::Unfinished(self.lines));
+    /// Returns an error if the metadata is incomplete.
+    pub fn check_complete(&self) -> Result<(), MetadataError> {
+        let mut lexer = Lexer::new(&self.text, self.parsed);
+        if self.unpacker.has_partial_input() || lexer.skip_space() != Ok(false) {
+            return Err(MetadataError::Incomplete(self.lines));
         }
         if self.order.is_none() { Err(MetadataError::NoTrace) } else { Ok(()) }
     }
 
-    /// The text as it came, without packets' heads.
+    /// Returns the text without packet headers.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The clock called `name`.
+    /// Returns the clock with this name.
     pub fn clock(&self, name: &str) -> Option<&Clock> {
         self.clocks.iter().find(|clock| clock.name == name)
     }
 
-    /// A value of the `env` block.
+    /// Returns a value of the `env` block.
     pub fn env(&self, key: &str) -> Option<&str> {
         self.env.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str())
     }
 
-    /// The class that packets name by `id`; without one, the only one.
+    /// Returns the class of streams with this id; without an id, the only class.
     pub(crate) fn stream_index(&self, id: Option<u64>) -> Option<usize> {
         match id {
             Some(id) => self.streams.iter().position(|stream| stream.id == id),
@@ -233,45 +238,50 @@ impl Trace {
             let parsed = Parser::new(&tokens, &mut self.scopes).declaration();
             self.scopes.unwind();
             let at = |token: usize| tokens.get(token).or(tokens.last()).map_or(end, |(_, at)| *at);
-            let declared = parsed.map_err(|(token, what)| self.said(text, at(token), what))?;
-            if let Declaration::Block(keyword, block) = declared {
-                self.block(&keyword, &block).map_err(|what| self.said(text, at(0), what))?;
+            let declaration = parsed.map_err(|(token, problem)| self.error_at(text, at(token), problem))?;
+            if let Declaration::Block(keyword, block) = declaration {
+                self.block(&keyword, &block).map_err(|problem| self.error_at(text, at(0), problem))?;
             }
-            self.lines += text[self.read..end].matches('\n').count();
-            self.read = end;
+            self.lines += text[self.parsed..end].matches('\n').count();
+            self.parsed = end;
         }
         Ok(())
     }
 
-    fn said(&self, text: &str, at: usize, what: String) -> MetadataError {
-        let line = self.lines + text.get(self.read..at).map_or(0, |before| before.matches('\n').count());
-        MetadataError::Said { line, what }
+    fn error_at(&self, text: &str, at: usize, problem: String) -> MetadataError {
+        let line = self.lines + text.get(self.parsed..at).map_or(0, |before| before.matches('\n').count());
+        MetadataError::Invalid { line, problem }
     }
 
-    /// The tokens up to the next `;` that is in no braces, and where they end; none if that has not come yet.
+    /// Returns the tokens up to the next `;` outside of braces, and their end; `None` if it has not
+    /// arrived.
     #[expect(clippy::type_complexity, reason = "a pair that only the caller takes apart")]
     fn next_declaration<'t>(
         &self,
         text: &'t str,
     ) -> Result<Option<(Vec<(Token<'t>, usize)>, usize)>, MetadataError> {
-        let (mut lexer, mut tokens, mut depth) = (Lexer::new(text, self.read), Vec::new(), 0_usize);
+        let (mut lexer, mut tokens, mut depth) = (Lexer::new(text, self.parsed), Vec::new(), 0_usize);
         loop {
             let (token, at) = match lexer.token() {
                 Ok(token) => token,
-                Err(LexError::End) => return Ok(None),
-                Err(LexError::Bad(what)) => return Err(self.said(text, lexer.at(), what)),
+                Err(LexError::Incomplete) => return Ok(None),
+                Err(LexError::Invalid(problem)) => return Err(self.error_at(text, lexer.at(), problem)),
             };
             match token {
-                Token::Mark('{') => depth += 1,
-                Token::Mark('}') => depth = depth.saturating_sub(1),
+                Token::Punctuation('{') => depth += 1,
+                Token::Punctuation('}') => depth = depth.saturating_sub(1),
                 _ => {}
             }
-            let last = depth == 0 && token == Token::Mark(';');
+            let is_last = depth == 0 && token == Token::Punctuation(';');
             if tokens.len() == TOKENS_MAX {
-                return Err(self.said(text, at, format!("a declaration of more than {TOKENS_MAX} words")));
+                return Err(self.error_at(
+                    text,
+                    at,
+                    format!("a declaration has more than {TOKENS_MAX} tokens"),
+                ));
             }
             tokens.push((token, at));
-            if last {
+            if is_last {
                 return Ok(Some((tokens, lexer.at())));
             }
         }

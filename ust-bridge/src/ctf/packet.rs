@@ -1,102 +1,106 @@
-//! Packets and their events: bytes in, one reused [`Event`] at a time out.
+//! Decoder of packets and events.
 //!
-//! A [`Decoder`] belongs to one stream: it carries the clock from packet to packet (events have only its lowest bits) and
-//! counts what the stream lost. The fields of an event lie in lists that the next event overwrites; texts stay in the
-//! packet and are only pointed at. So an event costs no allocation once the lists have grown.
+//! *In*: a packet's bytes and the trace's plans. *Out*: one reused [`Event`] at a time.
 //!
-//! A clock's lowest bits that went back have wrapped once: where more may have passed, LTTng writes the whole time into
-//! the event (its header's `extended`).
+//! A [`Decoder`] belongs to one stream. It extends the clock from packet to packet, because events
+//! contain only the clock's lowest bits. It also counts the stream's losses. An event's fields are
+//! in lists that the next event overwrites, and texts stay in the packet. Decoding therefore
+//! allocates nothing once the lists have grown.
+//!
+//! *Invariant*: if a clock's lowest bits decrease, they have wrapped once. If they may have wrapped
+//! more often, LTTng writes the whole time into the event (`extended` in its header).
 
 use super::cursor::{Cursor, ReadError};
 use super::metadata::{EventClass, StreamClass, Trace};
 use super::plan::{Item, Value};
-use head::{context, header};
-use run::Run;
+use header::{read_context, read_header};
+use plan_runner::PlanRunner;
 
-mod head;
-mod run;
+mod header;
+mod plan_runner;
 
-/// The largest packet that is read: LTTng's are as large as its sub-buffers.
+/// Maximum size of a packet in bytes. LTTng's packets are as large as its sub-buffers.
 pub const PACKET_MAX: u64 = 256 << 20;
-/// Items of one scope of one event, and steps without any: what corrupt lengths can cost (24 bytes each).
+/// Maximum number of items, or steps without items, per scope. It bounds the cost of corrupt
+/// lengths (24 bytes each).
 const ITEMS_MAX: usize = 1 << 20;
 
-/// Why a packet cannot be read on.
+/// Reason why a packet cannot be decoded.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PacketError {
-    /// Its bytes do not hold what the metadata says.
+    /// The packet does not match the metadata.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// It is of another format, or its begin is not where it should be.
-    #[error("a packet begins with {0:#010x}, not with CTF's magic number")]
+    /// The data is not a CTF packet.
+    #[error("invalid packet: magic number {0:#010x}")]
     Magic(u64),
-    /// It belongs to another trace.
-    #[error("a packet has another trace's uuid")]
+    /// The packet belongs to another trace.
+    #[error("invalid packet: UUID of another trace")]
     Uuid,
-    /// The metadata, as far as it has come, does not know its stream.
-    #[error("a packet is of stream {0:?}, which the metadata does not declare")]
+    /// The packet's class of streams is not declared yet.
+    #[error("invalid packet: stream {0:?} is not declared in the metadata")]
     UnknownStream(Option<u64>),
-    /// The metadata, as far as it has come, does not know this event.
+    /// The event's class is not declared yet.
     #[error("event {id} of stream {stream} is not declared in the metadata")]
     UnknownEvent {
-        /// The stream's class.
+        /// Class of streams.
         stream: u64,
-        /// As the event says.
+        /// Event's id.
         id: u64,
     },
-    /// Sizes that contradict each other or the bytes.
-    #[error("a packet of {packet} bits says that it has {content} bits of content")]
+    /// The sizes contradict each other or the number of bytes.
+    #[error("invalid packet: {content} bits of content in {packet} bits")]
     Sizes {
-        /// Its size.
+        /// Size of the packet in bits.
         packet: u64,
-        /// What is in it.
+        /// Size of the content in bits.
         content: u64,
     },
-    /// A variant's tag has a value that no option is for.
-    #[error("no option of a variant is for the value {0}")]
+    /// No option matches the value of a variant's tag.
+    #[error("a variant has no option for the tag {0}")]
     NoOption(i128),
-    /// An event takes no space: there would be endlessly many.
-    #[error("an event of no bits")]
+    /// An event without bits, which would repeat without end.
+    #[error("an event has no bits")]
     Empty,
     /// More than ITEMS_MAX fields.
     #[error("an event has more than {ITEMS_MAX} fields")]
     TooMany,
-    /// The trace's metadata has not come yet.
-    #[error("a packet before the trace's metadata")]
+    /// The trace has no metadata yet.
+    #[error("a packet arrived before the trace's metadata")]
     NoMetadata,
 }
 
-/// What a packet says of itself.
+/// Header and context of a packet.
 #[derive(Clone, Default, Debug)]
-pub struct PacketHead {
-    /// Which of [`Trace::streams`].
+pub struct PacketHeader {
+    /// Index in [`Trace::streams`].
     pub stream: usize,
-    /// Which of the streams of that class, where packets say it.
+    /// Number of the stream within its class, if packets contain it.
     pub instance: Option<u64>,
-    /// In bits; none: all that there is.
+    /// Size of the packet in bits; `None` for all available bits.
     pub packet_bits: Option<u64>,
-    /// In bits; none: all of the packet.
+    /// Size of the content in bits; `None` for the whole packet.
     pub content_bits: Option<u64>,
-    /// When its writing began.
+    /// Time of the packet's begin.
     pub begin: Option<u64>,
-    /// When it was closed.
+    /// Time of the packet's end.
     pub end: Option<u64>,
-    /// How many events the stream has lost since it began, and how many bits that counter has.
+    /// Events lost since the stream's begin, and the counter's width in bits.
     pub discarded: Option<(u64, u32)>,
-    /// Which of its stream's packets it is, and how many bits that counter has.
+    /// Number of the packet in its stream, and the counter's width in bits.
     pub sequence: Option<(u64, u32)>,
-    /// The processor that wrote it.
+    /// CPU that wrote the packet.
     pub cpu: Option<u64>,
-    /// All of its context, as it stands in the packet.
+    /// Fields of the packet context.
     pub context: Items,
 }
 
 /// Fields of one scope of an event.
 #[derive(Clone, Default, Debug)]
 pub struct Items {
-    /// All of them, parts after their whole.
+    /// Items; the parts of a field follow it.
     pub list: Vec<Item>,
-    /// Where in the list the fields at the top begin.
+    /// Indexes of the top-level fields in the list.
     pub top: Vec<u32>,
 }
 
@@ -106,13 +110,13 @@ impl Items {
         self.top.clear();
     }
 
-    /// The value of the field that is `index`th at the top.
+    /// Returns the value of a top-level field.
     #[inline]
     pub fn at(&self, index: usize) -> Option<Value> {
         self.list.get(*self.top.get(index)? as usize).map(|item| item.value)
     }
 
-    /// The elements of the array or sequence that is `index`th at the top, as far as they have no parts.
+    /// Returns the elements of a top-level array or sequence of scalars.
     pub fn elements(&self, index: usize) -> impl Iterator<Item = Value> {
         let begin = self.top.get(index).map_or(self.list.len(), |begin| *begin as usize);
         let (first, rest) =
@@ -125,51 +129,51 @@ impl Items {
     }
 }
 
-/// The event that was decoded last.
+/// Last decoded event.
 #[derive(Clone, Default, Debug)]
 pub struct Event {
-    /// In ticks of the stream's clock; 0 if it has none.
+    /// Time in ticks of the stream's clock; 0 without a clock.
     pub time: u64,
-    /// Which of [`Trace::streams`].
+    /// Index in [`Trace::streams`].
     pub stream: usize,
-    /// Which of [`StreamClass::events`].
+    /// Index in [`StreamClass::events`].
     pub class: u32,
-    /// The context that all events of the stream have.
+    /// Context that all events of the stream have.
     pub stream_context: Items,
-    /// The context of this class of events.
+    /// Context of this class of events.
     pub context: Items,
-    /// Its fields.
+    /// Fields of the event.
     pub payload: Items,
 }
 
 impl Event {
-    /// Its class, in the trace that it was decoded with.
+    /// Returns the event's class in its trace.
     pub fn class<'t>(&self, trace: &'t Trace) -> Option<&'t EventClass> {
         trace.streams.get(self.stream)?.events.get(self.class as usize)
     }
 }
 
-/// Where in a packet the next event begins.
+/// Position of the next event in a packet.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct PacketPosition {
     stream: usize,
     at: u64,
     end: u64,
 }
 
-/// What one stream has lost, as its own packets tell.
+/// Losses of a stream, as its packets report them.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Losses {
-    /// Events for which the tracer found no room.
+    /// Events that the tracer discarded because its buffers were full.
     pub events: u64,
-    /// Packets that were written and never came.
+    /// Packets that were written and not received.
     pub packets: u64,
 }
 
 impl Losses {
-    /// Both together. What no counter of 64 bits holds is that much: a stream may say anything.
+    /// Adds two counts. A sum saturates, because a corrupt stream can report any count.
     #[must_use]
-    pub fn and(self, more: Self) -> Self {
+    pub fn plus(self, more: Self) -> Self {
         Self {
             events: self.events.saturating_add(more.events),
             packets: self.packets.saturating_add(more.packets),
@@ -177,99 +181,112 @@ impl Losses {
     }
 }
 
-/// What the first packet's counters are compared with.
+/// Value that the first packet's counters are compared with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Since {
-    /// With nothing lost: the stream is read from its begin.
-    Begin,
-    /// With themselves: reading began in the middle, and what was lost before is not ours to tell.
-    Attached,
+pub enum CounterBaseline {
+    /// Zero, for a stream that is read from its begin.
+    Zero,
+    /// The first packet's own values, because earlier losses do not count if reading starts later.
+    FirstPacket,
 }
 
-/// The state of one stream between its packets.
+/// State of a stream between packets.
 #[derive(Clone, Debug)]
 pub struct Decoder {
-    since: Since,
+    baseline: CounterBaseline,
     clock: u64,
     event_id: u64,
     registers: Vec<u64>,
     discarded: Option<u64>,
     sequence: Option<u64>,
-    /// What was lost so far.
+    /// Losses so far.
     pub losses: Losses,
 }
 
 impl Decoder {
-    /// For a stream from its first packet on.
-    pub fn new(since: Since) -> Self {
+    /// Creates a decoder for a stream's first packet.
+    pub fn new(baseline: CounterBaseline) -> Self {
         let (registers, losses) = (Vec::new(), Losses::default());
-        Self { since, clock: 0, event_id: 0, registers, discarded: None, sequence: None, losses }
+        Self { baseline, clock: 0, event_id: 0, registers, discarded: None, sequence: None, losses }
     }
 
-    /// Reads the head of the packet that `bytes` begins with; counts nothing, so that it may be repeated with more bytes.
-    pub fn head(&mut self, trace: &Trace, bytes: &[u8]) -> Result<(PacketHead, Place), PacketError> {
+    /// Reads the header and context of the packet at the begin of `bytes`. Counts no losses, so the
+    /// call can be repeated with more bytes.
+    pub fn header(
+        &mut self,
+        trace: &Trace,
+        bytes: &[u8],
+    ) -> Result<(PacketHeader, PacketPosition), PacketError> {
         let order = trace.order.ok_or(PacketError::NoMetadata)?;
-        let (mut head, mut stream_id) = (PacketHead::default(), None);
+        let (mut header, mut stream_id) = (PacketHeader::default(), None);
         let mut run = self.run(Cursor::new(bytes, 0, u64::MAX, order));
         let mut items = Items::default();
         if let Some(plan) = &trace.packet_header {
             run.plan(plan, &mut items)?;
-            stream_id = header(plan, &items, trace, &mut head)?;
+            stream_id = read_header(plan, &items, trace, &mut header)?;
         }
         let stream = trace.stream_index(stream_id).ok_or(PacketError::UnknownStream(stream_id))?;
-        head.stream = stream;
+        header.stream = stream;
         if let Some(plan) = &trace.streams[stream].packet_context {
             run.plan(plan, &mut items)?;
-            context(plan, &items, &mut head);
-            head.context = items;
+            read_context(plan, &items, &mut header);
+            header.context = items;
         }
         let at = run.cursor.at;
-        let all = head.packet_bits.unwrap_or(bytes.len() as u64 * 8);
-        let end = head.content_bits.unwrap_or(all);
+        let all = header.packet_bits.unwrap_or(bytes.len() as u64 * 8);
+        let end = header.content_bits.unwrap_or(all);
         if end > all || at > end || all > PACKET_MAX * 8 {
             return Err(PacketError::Sizes { packet: all, content: end });
         }
-        Ok((head, Place { stream, at, end }))
+        Ok((header, PacketPosition { stream, at, end }))
     }
 
-    /// The same, and what its counters say was lost before it is added to [`Self::losses`].
-    pub fn open(&mut self, trace: &Trace, bytes: &[u8]) -> Result<(PacketHead, Place), PacketError> {
-        let (head, place) = self.head(trace, bytes)?;
-        if place.end > bytes.len() as u64 * 8 {
+    /// Reads the header and context like [`Self::header`], and adds the reported losses to
+    /// [`Self::losses`].
+    pub fn open(
+        &mut self,
+        trace: &Trace,
+        bytes: &[u8],
+    ) -> Result<(PacketHeader, PacketPosition), PacketError> {
+        let (header, position) = self.header(trace, bytes)?;
+        if position.end > bytes.len() as u64 * 8 {
             return Err(ReadError::Truncated(bytes.len() as u64 * 8).into());
         }
-        if let Some((discarded, bits)) = head.discarded {
-            let before = self.discarded.unwrap_or(if self.since == Since::Begin { 0 } else { discarded });
-            let (more, furthest) = advance(before, discarded, bits);
-            self.losses = self.losses.and(Losses { events: more, packets: 0 });
-            self.discarded = Some(furthest);
+        if let Some((discarded, bits)) = header.discarded {
+            let before =
+                self.discarded.unwrap_or(if self.baseline == CounterBaseline::Zero { 0 } else { discarded });
+            let (more, highest) = counter_advance(before, discarded, bits);
+            self.losses = self.losses.plus(Losses { events: more, packets: 0 });
+            self.discarded = Some(highest);
         }
-        if let Some((sequence, bits)) = head.sequence {
-            let first = if self.since == Since::Begin { 0 } else { sequence };
-            let due = self.sequence.map_or(first, |last| last.wrapping_add(1) & mask(bits));
-            self.losses = self.losses.and(Losses { events: 0, packets: distance(due, sequence, bits) });
+        if let Some((sequence, bits)) = header.sequence {
+            let first = if self.baseline == CounterBaseline::Zero { 0 } else { sequence };
+            let expected = self.sequence.map_or(first, |last| last.wrapping_add(1) & mask(bits));
+            self.losses =
+                self.losses.plus(Losses { events: 0, packets: counter_distance(expected, sequence, bits) });
             self.sequence = Some(sequence);
         }
-        Ok((head, place))
+        Ok((header, position))
     }
 
-    /// Decodes the next event at `place` into `event`; false at the packet's end.
+    /// Decodes the next event at `position` into `event`; returns false at the packet's end.
     pub fn next(
         &mut self,
         trace: &Trace,
         bytes: &[u8],
-        place: &mut Place,
+        position: &mut PacketPosition,
         event: &mut Event,
     ) -> Result<bool, PacketError> {
-        if place.at >= place.end {
+        if position.at >= position.end {
             return Ok(false);
         }
         let order = trace.order.ok_or(PacketError::NoMetadata)?;
-        let stream: &StreamClass = trace.streams.get(place.stream).ok_or(PacketError::UnknownStream(None))?;
+        let stream: &StreamClass =
+            trace.streams.get(position.stream).ok_or(PacketError::UnknownStream(None))?;
         self.event_id = 0;
-        let mut run = self.run(Cursor::new(bytes, place.at, place.end, order));
+        let mut run = self.run(Cursor::new(bytes, position.at, position.end, order));
         if let Some(plan) = &stream.event_header {
-            run.silent(plan)?;
+            run.plan_without_items(plan)?;
         }
         let id = run.decoder.event_id;
         let class = stream.event(id).ok_or(PacketError::UnknownEvent { stream: stream.id, id })?;
@@ -284,18 +301,18 @@ impl Decoder {
             }
         }
         let at = run.cursor.at;
-        if at == place.at {
+        if at == position.at {
             return Err(PacketError::Empty);
         }
-        place.at = at;
+        position.at = at;
         event.time = self.clock;
-        event.stream = place.stream;
+        event.stream = position.stream;
         event.class = class.index;
         Ok(true)
     }
 
-    fn run<'d, 'p>(&'d mut self, cursor: Cursor<'p>) -> Run<'d, 'p> {
-        Run { decoder: self, cursor, steps: 0 }
+    fn run<'d, 'p>(&'d mut self, cursor: Cursor<'p>) -> PlanRunner<'d, 'p> {
+        PlanRunner { decoder: self, cursor, steps: 0 }
     }
 }
 
@@ -303,44 +320,44 @@ fn mask(bits: u32) -> u64 {
     u64::MAX >> (64 - bits.clamp(1, 64))
 }
 
-/// From one state of a counter to a later one that may have wrapped once. A counter that went back by a little was
-/// repeated: nothing was lost then.
-fn distance(before: u64, after: u64, bits: u32) -> u64 {
+/// Returns the difference of two states of a counter that may have wrapped once. A small decrease
+/// is a repeated state, without a loss.
+fn counter_distance(before: u64, after: u64, bits: u32) -> u64 {
     let forward = after.wrapping_sub(before) & mask(bits);
     if forward > mask(bits) / 2 { 0 } else { forward }
 }
 
-/// By how much a counter that packets carry went on, and the furthest that it was. Threads that end packets at the same time may
-/// write its states in the other order: what was counted is not counted again when it comes back from there.
-fn advance(furthest: u64, now: u64, bits: u32) -> (u64, u64) {
-    match distance(furthest, now, bits) {
-        0 => (0, furthest),
+/// Returns the increase of a packet counter, and its highest state so far. Threads that end packets
+/// at the same time may write their states in reverse order; an increase is counted once.
+fn counter_advance(highest: u64, now: u64, bits: u32) -> (u64, u64) {
+    match counter_distance(highest, now, bits) {
+        0 => (0, highest),
         more => (more, now),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Losses, advance};
+    use super::{Losses, counter_advance};
 
-    fn counted(first: u64, states: &[u64], bits: u32) -> u64 {
-        let step = |(sum, furthest), &now| {
-            let (more, furthest) = advance(furthest, now, bits);
-            (sum + more, furthest)
+    fn events_counted(first: u64, states: &[u64], bits: u32) -> u64 {
+        let step = |(sum, highest), &now| {
+            let (more, highest) = counter_advance(highest, now, bits);
+            (sum + more, highest)
         };
         states.iter().fold((0, first), step).0
     }
 
     #[test]
-    fn what_was_discarded_is_counted_once_in_whatever_order_packets_say_it() {
-        assert_eq!(counted(0, &[100, 98, 105, 105], 64), 105);
-        assert_eq!(counted(250, &[4, 2, 10], 8), 16);
-        assert_eq!(counted(7, &[7, 6, 7], 32), 0);
+    fn discarded_events_are_counted_once_in_any_packet_order() {
+        assert_eq!(events_counted(0, &[100, 98, 105, 105], 64), 105);
+        assert_eq!(events_counted(250, &[4, 2, 10], 8), 16);
+        assert_eq!(events_counted(7, &[7, 6, 7], 32), 0);
     }
 
     #[test]
-    fn a_stream_that_says_it_lost_more_than_there_can_be_lost_that_much() {
+    fn sum_of_losses_saturates() {
         let most = Losses { events: u64::MAX / 2 + 1, packets: u64::MAX / 2 + 1 };
-        assert_eq!(most.and(most), Losses { events: u64::MAX, packets: u64::MAX });
+        assert_eq!(most.plus(most), Losses { events: u64::MAX, packets: u64::MAX });
     }
 }

@@ -1,7 +1,11 @@
-//! Tokens of one whole declaration as types and blocks.
+//! Parser of one complete declaration.
 //!
-//! The language looks like C's declarations (TSDL, specification section 7 and its grammar in C). Names are looked up
-//! while reading: a declaration can only use what stands before it.
+//! *In*: the declaration's tokens, and the known type names. *Out*: a type or a block. *Source*:
+//! TSDL, specification section 7 and its grammar in appendix C. The language resembles C's
+//! declarations.
+//!
+//! *Invariant*: a declaration can use only names that were declared before it, so names are
+//! resolved during parsing.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,35 +13,35 @@ use std::sync::Arc;
 use super::lexer::{Token, unescaped};
 use super::types::{DEPTH_MAX, Type};
 
-mod declared;
-mod numbers;
+mod scalar_types;
+mod type_declarations;
 
-/// What a declaration at the top of the metadata is.
+/// Declaration at the top level of the metadata.
 #[derive(Debug)]
 pub enum Declaration {
-    /// A type got a name, which is known from now on.
+    /// Declaration of a named type.
     Type,
-    /// `trace { … }`, `clock { … }` and the like: the keyword and what stands in it.
+    /// Block such as `trace { … }` or `clock { … }`: its keyword and entries.
     Block(String, Block),
 }
 
-/// What stands in a block, in order.
-pub type Block = Vec<(String, Value)>;
+/// Entries of a block, in order.
+pub type Block = Vec<(String, BlockValue)>;
 
-/// What a key is set to.
+/// Value of an entry.
 #[derive(Clone, Debug)]
-pub enum Value {
-    /// A word, or several with dots between.
+pub enum BlockValue {
+    /// Word, or several words joined by dots.
     Word(String),
-    /// A number.
+    /// Number.
     Number(i128),
-    /// A text between quotes.
+    /// Quoted text.
     Text(String),
-    /// A type (`:=`).
+    /// Type (`:=`).
     Type(Arc<Type>),
 }
 
-/// Names of types by kind of name, for one pair of braces.
+/// Names of types in one pair of braces, by kind of name.
 #[derive(Default, Debug)]
 struct Scope {
     aliases: HashMap<String, Arc<Type>>,
@@ -46,7 +50,7 @@ struct Scope {
     variants: HashMap<String, Arc<Type>>,
 }
 
-/// The names that are known, innermost scope last.
+/// Known names; the innermost scope is last.
 #[derive(Debug)]
 pub struct Scopes(Vec<Scope>);
 
@@ -65,32 +69,32 @@ impl Scopes {
         self.0.last_mut().expect("invariant: the outermost scope is never closed")
     }
 
-    /// Back to the outermost scope, after a declaration that failed in between.
+    /// Returns to the outermost scope after a failed declaration.
     pub(crate) fn unwind(&mut self) {
         self.0.truncate(1);
     }
 }
 
-/// Why the text says nothing: where (the token's number) and what.
-pub type Fault = (usize, String);
-type Parsed<T> = Result<T, Fault>;
+/// Syntax error: the token's index, and a description.
+pub type SyntaxError = (usize, String);
+type Parsed<T> = Result<T, SyntaxError>;
 
-/// Reads the tokens of one declaration, its `;` included.
+/// Parser of one declaration, up to and including its `;`.
 pub struct Parser<'t, 'a> {
     tokens: &'t [(Token<'a>, usize)],
     at: usize,
     scopes: &'t mut Scopes,
-    /// Braces and types that are open here; as deep as the stack of this parser goes.
-    open: u32,
+    /// Current nesting of braces and types, which is also the depth of this parser's recursion.
+    depth: u32,
 }
 
 impl<'t, 'a> Parser<'t, 'a> {
-    /// Over `tokens`, with the names of `scopes`.
+    /// Creates a parser of `tokens` with the names of `scopes`.
     pub fn new(tokens: &'t [(Token<'a>, usize)], scopes: &'t mut Scopes) -> Self {
-        Self { tokens, at: 0, scopes, open: 0 }
+        Self { tokens, at: 0, scopes, depth: 0 }
     }
 
-    /// The whole declaration.
+    /// Parses the declaration.
     pub fn declaration(mut self) -> Parsed<Declaration> {
         let parsed = match self.peek_word() {
             Some(word @ ("trace" | "env" | "clock" | "stream" | "event" | "callsite")) => {
@@ -102,16 +106,16 @@ impl<'t, 'a> Parser<'t, 'a> {
                 Declaration::Type
             }
         };
-        self.mark(';')?;
+        self.expect_punctuation(';')?;
         Ok(parsed)
     }
 
-    fn fail<T>(&self, what: impl Into<String>) -> Parsed<T> {
-        Err((self.at, what.into()))
+    fn fail<T>(&self, message: impl Into<String>) -> Parsed<T> {
+        Err((self.at, message.into()))
     }
 
-    fn made(&self, made: Result<Arc<Type>, String>) -> Parsed<Arc<Type>> {
-        made.map_err(|what| (self.at, what))
+    fn type_or_error(&self, made: Result<Arc<Type>, String>) -> Parsed<Arc<Type>> {
+        made.map_err(|message| (self.at, message))
     }
 
     fn peek(&self) -> Option<&Token<'a>> {
@@ -125,24 +129,24 @@ impl<'t, 'a> Parser<'t, 'a> {
         }
     }
 
-    fn is_mark(&self, mark: char) -> bool {
-        self.peek() == Some(&Token::Mark(mark))
+    fn is_punctuation(&self, mark: char) -> bool {
+        self.peek() == Some(&Token::Punctuation(mark))
     }
 
-    fn take_mark(&mut self, mark: char) -> bool {
-        let there = self.is_mark(mark);
-        self.at += usize::from(there);
-        there
+    fn take_punctuation(&mut self, mark: char) -> bool {
+        let found = self.is_punctuation(mark);
+        self.at += usize::from(found);
+        found
     }
 
-    fn mark(&mut self, mark: char) -> Parsed<()> {
-        if self.take_mark(mark) { Ok(()) } else { self.fail(format!("expected `{mark}`")) }
+    fn expect_punctuation(&mut self, mark: char) -> Parsed<()> {
+        if self.take_punctuation(mark) { Ok(()) } else { self.fail(format!("expected `{mark}`")) }
     }
 
     fn take_word(&mut self, word: &str) -> bool {
-        let there = self.peek_word() == Some(word);
-        self.at += usize::from(there);
-        there
+        let found = self.peek_word() == Some(word);
+        self.at += usize::from(found);
+        found
     }
 
     fn word(&mut self) -> Parsed<&'a str> {
@@ -152,30 +156,30 @@ impl<'t, 'a> Parser<'t, 'a> {
     }
 
     fn number(&mut self) -> Parsed<i128> {
-        let negative = self.take_mark('-');
+        let negative = self.take_punctuation('-');
         if !negative {
-            self.take_mark('+');
+            self.take_punctuation('+');
         }
         let Some(&Token::Number(number)) = self.peek() else { return self.fail("expected a number") };
         self.at += 1;
         Ok(if negative { -i128::from(number) } else { i128::from(number) })
     }
 
-    fn deeper<T>(&mut self, inside: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
-        if self.open >= 2 * DEPTH_MAX {
+    fn nested<T>(&mut self, inside: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
+        if self.depth >= 2 * DEPTH_MAX {
             return self.fail(format!("nests deeper than {}", 2 * DEPTH_MAX));
         }
-        self.open += 1;
+        self.depth += 1;
         let parsed = inside(self);
-        self.open -= 1;
+        self.depth -= 1;
         parsed
     }
 
-    /// `{ … }` with names of its own.
+    /// Parses `{ … }` with a scope of its own.
     fn scoped<T>(&mut self, inside: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
-        self.mark('{')?;
+        self.expect_punctuation('{')?;
         self.scopes.0.push(Scope::default());
-        let parsed = self.deeper(inside);
+        let parsed = self.nested(inside);
         self.scopes.0.pop();
         parsed
     }
@@ -183,21 +187,21 @@ impl<'t, 'a> Parser<'t, 'a> {
     fn block(&mut self) -> Parsed<Block> {
         self.scoped(|parser| {
             let mut entries = Block::new();
-            while !parser.take_mark('}') {
+            while !parser.take_punctuation('}') {
                 if parser.begins_type_declaration() {
                     parser.type_declaration()?;
                 } else {
                     let key = parser.dotted()?;
-                    let value = if parser.peek() == Some(&Token::Becomes) {
+                    let value = if parser.peek() == Some(&Token::Assign) {
                         parser.at += 1;
-                        Value::Type(parser.named_type()?)
+                        BlockValue::Type(parser.named_type()?)
                     } else {
-                        parser.mark('=')?;
+                        parser.expect_punctuation('=')?;
                         parser.value()?
                     };
                     entries.push((key, value));
                 }
-                parser.mark(';')?;
+                parser.expect_punctuation(';')?;
             }
             Ok(entries)
         })
@@ -205,22 +209,22 @@ impl<'t, 'a> Parser<'t, 'a> {
 
     fn dotted(&mut self) -> Parsed<String> {
         let mut key = self.word()?.to_owned();
-        while self.take_mark('.') {
+        while self.take_punctuation('.') {
             key.push('.');
             key.push_str(self.word()?);
         }
         Ok(key)
     }
 
-    fn value(&mut self) -> Parsed<Value> {
+    fn value(&mut self) -> Parsed<BlockValue> {
         match self.peek() {
             Some(Token::Text(text)) => {
                 let text = unescaped(text);
                 self.at += 1;
-                Ok(Value::Text(text))
+                Ok(BlockValue::Text(text))
             }
-            Some(Token::Word(_)) => Ok(Value::Word(self.dotted()?)),
-            _ => Ok(Value::Number(self.number()?)),
+            Some(Token::Word(_)) => Ok(BlockValue::Word(self.dotted()?)),
+            _ => Ok(BlockValue::Number(self.number()?)),
         }
     }
 }

@@ -1,32 +1,33 @@
-//! How the fields of one scope are read: compiled once from types, run for each event.
+//! Decoding plan of one scope, compiled once from types and run for each event.
 //!
-//! A plan is a tree of nodes in the order of the bits. Each number that is read is kept in a register, so that a variant or
-//! a sequence behind it finds what it depends on without a search. What is read comes out as a flat list of [`Item`]s,
-//! whose names and types are the plan's [`Info`]s.
+//! *In*: types, through the resolver. *Out*: a flat list of [`Item`]s, with names and types in the
+//! plan's [`FieldInfo`]s. A plan is a tree of nodes in the order of the bits. Each integer that is
+//! read stays in a register, so that a later variant or sequence finds its tag or length without a
+//! search.
 
 use std::sync::Arc;
 
-use super::types::{Labels, Order};
+use super::types::{ByteOrder, Labels};
 
-/// What a plan reads one after another.
+/// Plan of one scope.
 #[derive(Debug)]
 pub struct Plan {
     pub(crate) align: u32,
     pub(crate) fields: Vec<Node>,
-    /// What the items' numbers mean.
-    pub infos: Vec<Info>,
-    /// Registers that are in use once this plan has run.
+    /// Names and types, by [`Item::info`].
+    pub infos: Vec<FieldInfo>,
+    /// Number of registers in use after this plan.
     pub(crate) registers: usize,
 }
 
 impl Plan {
-    /// Names of the fields at the top, in order.
+    /// Returns the names of the top-level fields, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.fields.iter().map(|field| &*self.infos[field.info() as usize].name)
     }
 
-    /// What the field `name` at the top is, and which one it is.
-    pub fn field(&self, name: &str) -> Option<(usize, &Info)> {
+    /// Returns the index and type of a top-level field.
+    pub fn field(&self, name: &str) -> Option<(usize, &FieldInfo)> {
         let infos = self.fields.iter().map(|field| &self.infos[field.info() as usize]);
         infos.enumerate().find(|(_, info)| &*info.name == name)
     }
@@ -34,43 +35,43 @@ impl Plan {
 
 /// Name and type of a field.
 #[derive(Debug)]
-pub struct Info {
-    /// Without LTTng's `_`; empty for an element.
+pub struct FieldInfo {
+    /// Name without LTTng's `_`; empty for an element.
     pub name: Arc<str>,
-    /// Its type.
-    pub what: What,
+    /// Type of the field.
+    pub field_type: FieldType,
 }
 
-/// What a field is, as far as one needs to show it.
+/// Type of a field, as far as printing needs it.
 #[derive(Debug)]
-pub enum What {
-    /// A whole number.
+pub enum FieldType {
+    /// Integer.
     Int {
         /// Negative values are possible.
         signed: bool,
-        /// For people.
+        /// Base for printing.
         base: u8,
-        /// Its width.
+        /// Width in bits.
         bits: u32,
     },
-    /// A number with names.
+    /// Integer with labels.
     Enum {
         /// Negative values are possible.
         signed: bool,
-        /// For people.
+        /// Base for printing.
         base: u8,
-        /// Its width.
+        /// Width in bits.
         bits: u32,
-        /// The names.
+        /// Labels of the values.
         labels: Arc<Labels>,
     },
-    /// 32 or 64 bits.
+    /// Floating point number of 32 or 64 bits.
     Float(u32),
-    /// UTF-8, as far as the writer kept to it.
+    /// Text, normally UTF-8.
     Text,
     /// Named fields follow, up to [`Value::End`].
     Struct,
-    /// One named field follows, up to [`Value::End`].
+    /// Named field follows, up to [`Value::End`].
     Variant,
     /// Elements follow, up to [`Value::End`].
     Array,
@@ -78,38 +79,38 @@ pub enum What {
     Sequence,
 }
 
-/// One field of an event, or the begin or end of one that has parts.
+/// Field of an event, or the begin or end of a compound field.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Item {
-    /// Which [`Info`] of the plan.
+    /// Index in [`Plan::infos`].
     pub info: u32,
-    /// What was read.
+    /// Value of the field.
     pub value: Value,
 }
 
-/// What was read.
+/// Value of a field.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Value {
-    /// A number without sign.
+    /// Unsigned integer.
     Unsigned(u64),
-    /// A number with sign.
+    /// Signed integer.
     Signed(i64),
-    /// A float; one of 32 bits was widened.
+    /// Floating point number; 32 bits are widened.
     Float(f64),
     /// Bytes of the packet.
     Text {
-        /// The first.
+        /// Offset of the first byte.
         at: u32,
-        /// How many.
+        /// Number of bytes.
         length: u32,
     },
-    /// Parts follow; how many, where they are elements.
+    /// Begin of a compound field, with its number of parts.
     Begin(u32),
-    /// No more parts.
+    /// End of a compound field.
     End,
 }
 
-/// What the decoder itself wants of a number.
+/// Use of an integer by the decoder itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
     None,
@@ -123,16 +124,16 @@ pub(crate) struct IntNode {
     pub(crate) bits: u32,
     pub(crate) align: u32,
     pub(crate) signed: bool,
-    pub(crate) order: Order,
+    pub(crate) order: ByteOrder,
     pub(crate) register: u16,
     pub(crate) role: Role,
 }
 
-/// A step of a plan.
+/// Node of a plan.
 #[derive(Debug)]
 pub(crate) enum Node {
     Int(IntNode),
-    Float { info: u32, bits: u32, align: u32, order: Order },
+    Float { info: u32, bits: u32, align: u32, order: ByteOrder },
     Text { info: u32 },
     TextArray { info: u32, length: u64 },
     TextSequence { info: u32, register: u16 },

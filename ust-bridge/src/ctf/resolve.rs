@@ -1,17 +1,21 @@
-//! Types become plans: names that a variant or sequence refers to are resolved here, once.
+//! Compiler from types to plans.
 //!
-//! A name is looked for among the fields before it, from the innermost braces outwards, then in the scopes before its
-//! own (specification section 7.3.2); with a scope's name before it, there.
+//! *In*: the type of a scope. *Out*: its [`Plan`], in which the names that a variant or sequence
+//! refers to are resolved.
+//!
+//! *Invariant*: a name is searched among the preceding fields, from the innermost braces outwards,
+//! then in the preceding scopes (specification section 7.3.2). A name with a scope's prefix is
+//! searched in that scope only.
 
 use std::sync::Arc;
 
-use super::plan::{Info, IntNode, Node, Plan, Role, What};
-use super::types::{Field, Int, Kind, Labels, Order, Path, Type, shown};
+use super::plan::{FieldInfo, FieldType, IntNode, Node, Plan, Role};
+use super::types::{ByteOrder, Field, Int, Labels, Path, Type, TypeKind, display_name};
 
-/// Nodes that one plan may have; LTTng's largest event has some 30.
+/// Maximum number of nodes of a plan. LTTng's largest event has some 30.
 const NODES_MAX: usize = 8192;
 
-/// The dynamic scopes, in the order in which they are read.
+/// Dynamic scopes, in decoding order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Root {
     PacketHeader,
@@ -31,34 +35,34 @@ const ROOTS: [(&str, Root); 6] = [
     ("event.fields", Root::Fields),
 ];
 
-/// What was compiled under a name.
+/// Result of compiling a named field.
 #[derive(Clone, Debug)]
-enum Seen {
+enum Resolved {
     Number { register: u16, signed: bool, labels: Option<Arc<Labels>> },
     Inner(Names),
     Other,
 }
 
-type Names = Vec<(Arc<str>, Seen)>;
+type Names = Vec<(Arc<str>, Resolved)>;
 
-/// What is known when the next scope is compiled.
+/// State between the compilation of two scopes.
 #[derive(Clone, Debug)]
 pub(crate) struct Resolver {
-    order: Order,
-    /// Numbers mapped to this clock set the time; the first that is met decides.
+    order: ByteOrder,
+    /// Clock of the timestamps: the first clock that an integer is mapped to.
     pub(crate) clock: Option<Arc<str>>,
     roots: [Option<Names>; 6],
     registers: u16,
 }
 
 impl Resolver {
-    pub(crate) fn new(order: Order) -> Self {
+    pub(crate) fn new(order: ByteOrder) -> Self {
         Self { order, clock: None, roots: Default::default(), registers: 0 }
     }
 
     /// Compiles the structure of one scope.
     pub(crate) fn plan(&mut self, root: Root, of: &Type) -> Result<Plan, String> {
-        let Kind::Struct(fields) = &of.kind else { return Err(format!("{root:?} is no structure")) };
+        let TypeKind::Struct(fields) = &of.kind else { return Err(format!("{root:?} is not a structure")) };
         let mut scope = Compiler { resolver: self, root, frames: Vec::new(), infos: Vec::new(), nodes: 0 };
         let (fields, names) = scope.fields(fields)?;
         let infos = scope.infos;
@@ -71,7 +75,7 @@ struct Compiler<'r> {
     resolver: &'r mut Resolver,
     root: Root,
     frames: Vec<Names>,
-    infos: Vec<Info>,
+    infos: Vec<FieldInfo>,
     nodes: usize,
 }
 
@@ -80,69 +84,70 @@ impl Compiler<'_> {
         self.frames.push(Names::new());
         let mut nodes = Vec::with_capacity(fields.len());
         for field in fields {
-            let (node, seen) = self.node(&field.name, &field.of)?;
+            let (node, resolved) = self.node(&field.name, &field.of)?;
             nodes.push(node);
             if let Some(frame) = self.frames.last_mut() {
-                frame.push((field.name.clone(), seen));
+                frame.push((field.name.clone(), resolved));
             }
         }
         Ok((nodes, self.frames.pop().unwrap_or_default()))
     }
 
-    fn info(&mut self, name: &str, what: What) -> Result<u32, String> {
+    fn info(&mut self, name: &str, field_type: FieldType) -> Result<u32, String> {
         self.nodes += 1;
         if self.nodes > NODES_MAX {
             return Err(format!("a scope has more than {NODES_MAX} fields"));
         }
-        self.infos.push(Info { name: Arc::from(shown(name)), what });
+        self.infos.push(FieldInfo { name: Arc::from(display_name(name)), field_type });
         Ok(self.infos.len() as u32 - 1)
     }
 
-    fn node(&mut self, name: &Arc<str>, of: &Type) -> Result<(Node, Seen), String> {
+    fn node(&mut self, name: &Arc<str>, of: &Type) -> Result<(Node, Resolved), String> {
         let align = of.align;
         Ok(match &of.kind {
-            Kind::Int(int) => {
-                let what = What::Int { signed: int.signed, base: int.base, bits: int.bits };
-                self.number(name, int, align, what, None)?
+            TypeKind::Int(int) => {
+                let field_type = FieldType::Int { signed: int.signed, base: int.base, bits: int.bits };
+                self.number(name, int, align, field_type, None)?
             }
-            Kind::Enum(int, labels) => {
+            TypeKind::Enum(int, labels) => {
                 let labels = labels.clone();
                 let (signed, base, bits) = (int.signed, int.base, int.bits);
-                let what = What::Enum { signed, base, bits, labels: labels.clone() };
-                self.number(name, int, align, what, Some(labels))?
+                let field_type = FieldType::Enum { signed, base, bits, labels: labels.clone() };
+                self.number(name, int, align, field_type, Some(labels))?
             }
-            Kind::Float(float) => {
-                let info = self.info(name, What::Float(float.bits))?;
+            TypeKind::Float(float) => {
+                let info = self.info(name, FieldType::Float(float.bits))?;
                 let order = float.order.unwrap_or(self.resolver.order);
-                (Node::Float { info, bits: float.bits, align, order }, Seen::Other)
+                (Node::Float { info, bits: float.bits, align, order }, Resolved::Other)
             }
-            Kind::Text => (Node::Text { info: self.info(name, What::Text)? }, Seen::Other),
-            Kind::Struct(fields) => {
-                let info = self.info(name, What::Struct)?;
+            TypeKind::Text => (Node::Text { info: self.info(name, FieldType::Text)? }, Resolved::Other),
+            TypeKind::Struct(fields) => {
+                let info = self.info(name, FieldType::Struct)?;
                 let (fields, names) = self.fields(fields)?;
-                (Node::Struct { info, align, fields }, Seen::Inner(names))
+                (Node::Struct { info, align, fields }, Resolved::Inner(names))
             }
-            Kind::Variant(tag, options) => (self.variant(name, tag.as_ref(), options)?, Seen::Other),
-            Kind::Array(element, length) if element.is_text_byte() => {
-                (Node::TextArray { info: self.info(name, What::Text)?, length: *length }, Seen::Other)
-            }
-            Kind::Array(element, length) => {
-                let info = self.info(name, What::Array)?;
+            TypeKind::Variant(tag, options) => (self.variant(name, tag.as_ref(), options)?, Resolved::Other),
+            TypeKind::Array(element, length) if element.is_text_byte() => (
+                Node::TextArray { info: self.info(name, FieldType::Text)?, length: *length },
+                Resolved::Other,
+            ),
+            TypeKind::Array(element, length) => {
+                let info = self.info(name, FieldType::Array)?;
                 let element = Box::new(self.node(&Arc::from(""), element)?.0);
-                (Node::Array { info, align, length: *length, element }, Seen::Other)
+                (Node::Array { info, align, length: *length, element }, Resolved::Other)
             }
-            Kind::Sequence(element, length) => {
+            TypeKind::Sequence(element, length) => {
                 let (register, signed, _) = self.resolve(length)?;
                 if signed {
-                    return Err(format!("the length of `{name}` can be below zero"));
+                    return Err(format!("the length of `{name}` can be negative"));
                 }
                 if element.is_text_byte() {
-                    let info = self.info(name, What::Text)?;
-                    return Ok((Node::TextSequence { info, register }, Seen::Other));
+                    let info = self.info(name, FieldType::Text)?;
+                    return Ok((Node::TextSequence { info, register }, Resolved::Other));
                 }
-                let info = self.info(name, What::Sequence)?;
+                let info = self.info(name, FieldType::Sequence)?;
                 let element = Box::new(self.node(&Arc::from(""), element)?.0);
-                (Node::Sequence { info, align, register, element }, Seen::Other)
+                (Node::Sequence { info, align, register, element }, Resolved::Other)
             }
         })
     }
@@ -152,20 +157,20 @@ impl Compiler<'_> {
         name: &Arc<str>,
         int: &Int,
         align: u32,
-        what: What,
+        field_type: FieldType,
         labels: Option<Arc<Labels>>,
-    ) -> Result<(Node, Seen), String> {
-        let info = self.info(name, what)?;
+    ) -> Result<(Node, Resolved), String> {
+        let info = self.info(name, field_type)?;
         let register = self.resolver.registers;
         self.resolver.registers = register.checked_add(1).ok_or("a stream has more than 65535 numbers")?;
         let order = int.order.unwrap_or(self.resolver.order);
         let role = self.role(name, int);
         let node = IntNode { info, bits: int.bits, align, signed: int.signed, order, register, role };
-        Ok((Node::Int(node), Seen::Number { register, signed: int.signed, labels }))
+        Ok((Node::Int(node), Resolved::Number { register, signed: int.signed, labels }))
     }
 
     fn role(&mut self, name: &str, int: &Int) -> Role {
-        // The end of a packet is in no event's past.
+        // A packet's end is later than its events, so it must not advance the clock.
         if matches!(self.root, Root::PacketContext | Root::EventHeader)
             && let Some(clock) = &int.clock
             && name != "timestamp_end"
@@ -182,10 +187,10 @@ impl Compiler<'_> {
     fn variant(&mut self, name: &str, tag: Option<&Path>, options: &[Field]) -> Result<Node, String> {
         let tag = tag.ok_or_else(|| format!("the variant `{name}` has no tag"))?;
         let (register, signed, labels) = self.resolve(tag)?;
-        let labels = labels.ok_or_else(|| format!("the tag of `{name}` is no enumeration"))?;
-        let info = self.info(name, What::Variant)?;
+        let labels = labels.ok_or_else(|| format!("the tag of `{name}` is not an enumeration"))?;
+        let info = self.info(name, FieldType::Variant)?;
         let option_of = |label: &str| {
-            let by_name = |field: &Field| *field.name == *label || shown(&field.name) == label;
+            let by_name = |field: &Field| *field.name == *label || display_name(&field.name) == label;
             options.iter().position(by_name)
         };
         let ranges = labels
@@ -200,13 +205,13 @@ impl Compiler<'_> {
     fn resolve(&self, path: &Path) -> Result<(u16, bool, Option<Arc<Labels>>), String> {
         let found = self.find(path);
         match found {
-            Some(Seen::Number { register, signed, labels }) => Ok((*register, *signed, labels.clone())),
-            Some(_) => Err(format!("`{}` is no whole number", path.join("."))),
-            None => Err(format!("no field `{}` stands before its use", path.join("."))),
+            Some(Resolved::Number { register, signed, labels }) => Ok((*register, *signed, labels.clone())),
+            Some(_) => Err(format!("`{}` is not an integer", path.join("."))),
+            None => Err(format!("no field `{}` is declared before its use", path.join("."))),
         }
     }
 
-    fn find(&self, path: &[Arc<str>]) -> Option<&Seen> {
+    fn find(&self, path: &[Arc<str>]) -> Option<&Resolved> {
         let whole = path.join(".");
         for (prefix, root) in ROOTS {
             if let Some(rest) = whole.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('.')) {
@@ -224,12 +229,12 @@ impl Compiler<'_> {
     }
 }
 
-fn inside<'n>(names: &'n Names, path: &[Arc<str>]) -> Option<&'n Seen> {
+fn inside<'n>(names: &'n Names, path: &[Arc<str>]) -> Option<&'n Resolved> {
     let (first, rest) = path.split_first()?;
-    let seen = names.iter().rev().find(|(name, _)| name == first).map(|(_, seen)| seen)?;
-    match (rest.is_empty(), seen) {
-        (true, seen) => Some(seen),
-        (false, Seen::Inner(names)) => inside(names, rest),
+    let resolved = names.iter().rev().find(|(name, _)| name == first).map(|(_, resolved)| resolved)?;
+    match (rest.is_empty(), resolved) {
+        (true, resolved) => Some(resolved),
+        (false, Resolved::Inner(names)) => inside(names, rest),
         (false, _) => None,
     }
 }

@@ -1,49 +1,54 @@
-//! Follows a session over connections: a relay that went away is looked for again, and reading goes on where it stopped.
+//! Follows a session over several connections to its relay.
 //!
-//! What was read is known by stream and by the end of its last packet, so nothing is read twice; and what one stream had
-//! ready when the connection broke waits for the others, so the order holds over it. Between attempts it waits
-//! 50 ms, then twice as long each time, up to 2 s.
+//! *In*: a [`Target`]. *Out*: events, and a [`Step`] per call. The follower reconnects to an
+//! unreachable relay and continues where reading stopped. The first wait is 50 ms; it doubles with
+//! each attempt, up to 2 s.
+//!
+//! *Invariant*: no event is read twice. The reader knows the end of the last packet of each stream.
+//! Events of one stream that were ready when the connection broke wait for the other streams, so
+//! the order also holds across connections.
 
 use std::time::Duration;
 
 use super::connection::{Connection, LiveError};
-use super::reader::{Counts, Reader, Settings, Trouble};
-use crate::clock::Here;
-use crate::view::{Gap, View};
+use super::reader::{Reader, ReaderStats, Settings, StreamProblem};
+use crate::clock::HostClocks;
+use crate::event_view::{EventView, Gap};
 
-const WAIT_FIRST: Duration = Duration::from_millis(50);
-const WAIT_MOST: Duration = Duration::from_secs(2);
-/// Between two rounds that brought nothing: at most half a period of the live timer, at least this.
-const ASK_LEAST: Duration = Duration::from_millis(1);
-const ASK_MOST: Duration = Duration::from_millis(100);
+const RETRY_WAIT_MIN: Duration = Duration::from_millis(50);
+const RETRY_WAIT_MAX: Duration = Duration::from_secs(2);
+/// Limits of the wait after a round without data, which is half a period of the live timer.
+const POLL_INTERVAL_MIN: Duration = Duration::from_millis(1);
+const POLL_INTERVAL_MAX: Duration = Duration::from_millis(100);
 
-/// What is followed.
+/// Session to follow.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// HOST:PORT of the relay's live port.
     pub address: String,
-    /// The session's name.
+    /// Session's name.
     pub session: String,
-    /// How it is read.
+    /// Reader's settings.
     pub settings: Settings,
 }
 
-/// What happened since the last call.
+/// Result of one call of [`Follower::step`].
 #[derive(Debug)]
 pub enum Step {
-    /// A round was made over a connection; ask again after this long.
+    /// A round over a connection; the next is due after this time.
     Read(Duration),
-    /// There is no connection: why, and how long until the next attempt.
-    Away(LiveError, Duration),
-    /// The session is over, and all of it was read.
-    Over,
-    /// The session was destroyed while there was no connection: what the relay still had of it is gone, and not counted.
-    Gone,
-    /// It will not get better: another protocol, a session that is refused, another format.
+    /// No connection: the reason, and the time until the next attempt.
+    Unreachable(LiveError, Duration),
+    /// The session has ended, and all of it was read.
+    Ended,
+    /// The session was destroyed while there was no connection. Its unread data is lost and not
+    /// counted.
+    Destroyed,
+    /// A permanent error: an unsupported protocol or format, or a refused session.
     Refused(LiveError),
 }
 
-/// A session, and how to come to its relay.
+/// Reader of a session, with its relay's address.
 pub struct Follower {
     target: Target,
     reader: Reader,
@@ -52,92 +57,95 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Connects at the first step.
+    /// Creates a follower, which connects at the first step.
     pub fn new(target: Target) -> Self {
-        let reader = Reader::new(&target.session, target.settings, Here::read());
-        Self { target, reader, wait: WAIT_FIRST, attached: false }
+        let reader = Reader::new(&target.session, target.settings, HostClocks::read());
+        Self { target, reader, wait: RETRY_WAIT_MIN, attached: false }
     }
 
-    /// What was read so far.
-    pub fn counts(&self) -> Counts {
-        self.reader.counts()
+    /// Returns statistics of everything that was read.
+    pub fn stats(&self) -> ReaderStats {
+        self.reader.stats()
     }
 
-    /// What reads the session.
+    /// Returns the reader.
     pub fn reader(&self) -> &Reader {
         &self.reader
     }
 
-    /// What is wrong with parts of the session, since the last time it was asked for.
-    pub fn troubles(&mut self) -> Vec<Trouble> {
-        self.reader.troubles().collect()
+    /// Returns and clears the problems of streams.
+    pub fn take_problems(&mut self) -> Vec<StreamProblem> {
+        self.reader.take_problems().collect()
     }
 
-    /// All events before are given out; none while there is no stream, or no connection.
-    pub fn known_until(&mut self) -> Option<i64> {
-        self.reader.known_until()
+    /// Returns the time up to which all events are emitted; `None` without a stream or a
+    /// connection.
+    pub fn complete_until(&mut self) -> Option<i64> {
+        self.reader.complete_until()
     }
 
-    /// What was found to be lost since the last event that was given out.
+    /// Returns and clears the losses found since the last event.
     pub fn take_gap(&mut self) -> Option<Gap> {
         self.reader.take_gap()
     }
 
-    /// Connects if need be, makes one round, and says how long to wait until the next.
-    pub fn step(&mut self, out: &mut impl FnMut(&View<'_>)) -> Step {
+    /// Connects if necessary, and reads one round.
+    pub fn step(&mut self, out: &mut impl FnMut(&EventView<'_>)) -> Step {
         if !self.reader.is_attached() {
             return self.connect(out);
         }
         match self.reader.round(out) {
-            Ok(round) if round.over => {
+            Ok(round) if round.ended => {
                 self.reader.finish(out);
-                if round.cut_short { Step::Gone } else { Step::Over }
+                if round.cut_short { Step::Destroyed } else { Step::Ended }
             }
             Ok(round) if round.packets > 0 => Step::Read(Duration::ZERO),
             Ok(_) => {
                 let period = Duration::from_micros(u64::from(self.reader.session().live_timer_us));
-                Step::Read((period / 2).clamp(ASK_LEAST, ASK_MOST))
+                Step::Read((period / 2).clamp(POLL_INTERVAL_MIN, POLL_INTERVAL_MAX))
             }
             Err(error) => self.failed(error, out),
         }
     }
 
-    /// Gives out what is here, and lets go of the connection.
-    pub fn finish(&mut self, out: &mut impl FnMut(&View<'_>)) {
+    /// Emits the events that wait for their order, and disconnects.
+    pub fn finish(&mut self, out: &mut impl FnMut(&EventView<'_>)) {
         self.reader.finish(out);
     }
 
-    fn connect(&mut self, out: &mut impl FnMut(&View<'_>)) -> Step {
+    fn connect(&mut self, out: &mut impl FnMut(&EventView<'_>)) -> Step {
         let attached =
             Connection::open(&self.target.address).and_then(|connection| self.reader.attach(connection));
         match attached {
             Ok(()) => {
-                (self.wait, self.attached) = (WAIT_FIRST, true);
+                (self.wait, self.attached) = (RETRY_WAIT_MIN, true);
                 Step::Read(Duration::ZERO)
             }
             Err(error) => self.failed(error, out),
         }
     }
 
-    fn failed(&mut self, error: LiveError, out: &mut impl FnMut(&View<'_>)) -> Step {
+    fn failed(&mut self, error: LiveError, out: &mut impl FnMut(&EventView<'_>)) -> Step {
         self.reader.detach();
         match error {
-            // A session that was there and is there no more was destroyed.
+            // The session existed and no longer exists: it was destroyed.
             LiveError::NoSession { .. } if self.attached => {
                 self.reader.finish(out);
-                Step::Gone
+                Step::Destroyed
             }
             LiveError::Version(..) | LiveError::Ctf2(_) => Step::Refused(error),
-            // A relay still holds the reader that it lost for a moment; one that makes no sense may be starting.
-            LiveError::Away { .. }
+            // A relay keeps a lost reader attached for a moment, and a starting relay may answer
+            // incorrectly.
+            LiveError::Unreachable { .. }
             | LiveError::NoSession { .. }
             | LiveError::Refused { .. }
             | LiveError::Protocol(_) => {
-                // What is here waits for the others' next connection no longer than for their next word.
-                self.reader.give(out);
+                // Pending events do not wait for the next connection longer than for an inactive
+                // stream.
+                self.reader.emit_ready(out);
                 let wait = self.wait;
-                self.wait = (self.wait * 2).min(WAIT_MOST);
-                Step::Away(error, wait)
+                self.wait = (self.wait * 2).min(RETRY_WAIT_MAX);
+                Step::Unreachable(error, wait)
             }
         }
     }

@@ -1,70 +1,74 @@
-//! Messages of LTTng's live protocol 2.4, as bytes (lttng-tools, `src/bin/lttng-relayd/lttng-viewer-abi.h`): numbers are
-//! big-endian and packed, texts have fixed room and end at a NUL.
+//! Messages of LTTng's live protocol 2.4, encoded and decoded.
 //!
-//! The relay says its version first and then keeps to the lower of both; we say 2.4, which relays since LTTng 2.4 speak.
+//! *In*: requests, and bytes of replies. *Out*: bytes, and typed replies. *Source*: lttng-tools,
+//! `src/bin/lttng-relayd/lttng-viewer-abi.h`. Numbers are big-endian and packed. Texts have a fixed
+//! size and end at a NUL.
+//!
+//! The client and the relay exchange versions first, and the relay uses the lower one. This client
+//! reports 2.4, which relays support since LTTng 2.4.
 
-/// What we say that we speak.
+/// Protocol version that this client reports.
 pub const VERSION: (u32, u32) = (2, 4);
 
-/// Bytes of a session in a list.
+/// Size of a session in a list, in bytes.
 pub const SESSION_BYTES: usize = 8 + 3 * 4 + 64 + 255;
-/// Bytes of a stream in a list.
+/// Size of a stream in a list, in bytes.
 pub const STREAM_BYTES: usize = 8 + 8 + 4 + 4096 + 255;
-/// Bytes of an index.
+/// Size of an index, in bytes.
 pub const INDEX_BYTES: usize = 7 * 8 + 2 * 4;
 
-/// What may be asked.
+/// Request to a relay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Request {
-    /// Says our version; answered by the relay's.
+    /// Exchanges protocol versions.
     Connect,
-    /// All sessions of the relay.
+    /// Lists all sessions of the relay.
     ListSessions,
-    /// Streams of a session, from its begin or from now on.
+    /// Attaches to a session; the reply lists its streams.
     Attach {
-        /// By its number in the list.
+        /// Session's number in the list.
         session: u64,
-        /// From what the relay still has; or else from now on.
+        /// Starts with the oldest data at the relay; otherwise with new data.
         from_begin: bool,
     },
-    /// Where the stream's next packet is.
+    /// Asks for the position of a stream's next packet.
     NextIndex {
-        /// The stream.
+        /// Stream's number.
         stream: u64,
     },
-    /// A part of the stream's file.
+    /// Reads a part of the stream's file.
     Packet {
-        /// The stream.
+        /// Stream's number.
         stream: u64,
-        /// As the index says.
+        /// Offset from the index.
         offset: u64,
-        /// In bytes.
+        /// Length in bytes.
         length: u32,
     },
-    /// What was added to a trace's metadata.
+    /// Reads new metadata of a trace.
     Metadata {
-        /// The stream that is metadata.
+        /// Number of the metadata stream.
         stream: u64,
     },
-    /// Streams that began since the last time.
+    /// Lists the streams that were added since the last request.
     NewStreams {
-        /// The session.
+        /// Session's number.
         session: u64,
     },
-    /// What attaching needs first.
+    /// Creates a viewer session, which is required before attaching.
     CreateSession,
 }
 
 impl Request {
-    /// Adds the message's bytes to `out`.
-    pub fn put(&self, out: &mut Vec<u8>) {
+    /// Appends the message's bytes to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
         let mut body = Vec::with_capacity(24);
         let command: u32 = match *self {
             Self::Connect => {
                 body.extend(0_u64.to_be_bytes());
                 body.extend(VERSION.0.to_be_bytes());
                 body.extend(VERSION.1.to_be_bytes());
-                // A connection for commands.
+                // LTTNG_VIEWER_CLIENT_COMMAND.
                 body.extend(1_u32.to_be_bytes());
                 1
             }
@@ -102,7 +106,7 @@ impl Request {
     }
 }
 
-/// Numbers of a message, one after another. What is missing reads as 0: lengths are checked where messages are received.
+/// Decoder of consecutive fields. A missing field reads as 0; the receiver checks lengths.
 pub(crate) struct Fields<'m>(pub(crate) &'m [u8]);
 
 impl<'m> Fields<'m> {
@@ -128,20 +132,20 @@ impl<'m> Fields<'m> {
     }
 }
 
-/// A session in the relay's list.
+/// Session in the relay's list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Session {
-    /// Its number at this relay.
+    /// Session's number at this relay.
     pub id: u64,
-    /// In µs; 0 if it is not live.
+    /// Period of the live timer in µs; 0 if the session is not live.
     pub live_timer_us: u32,
-    /// Readers that are attached.
+    /// Number of attached readers.
     pub clients: u32,
-    /// Its streams.
+    /// Number of streams.
     pub streams: u32,
-    /// The machine that is traced.
+    /// Name of the traced machine.
     pub host: String,
-    /// As its owner called it.
+    /// Session's name.
     pub name: String,
 }
 
@@ -159,18 +163,18 @@ impl Session {
     }
 }
 
-/// A stream in a list.
+/// Stream in a list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stream {
-    /// Its number at this relay.
+    /// Stream's number at this relay.
     pub id: u64,
-    /// The trace that it is part of.
+    /// Number of the stream's trace.
     pub trace: u64,
-    /// It is that trace's metadata.
+    /// True for the trace's metadata stream.
     pub is_metadata: bool,
-    /// Where the relay keeps it; says session, domain, user or process.
+    /// Path of the stream's trace at the relay, with session, domain, and user or process.
     pub path: String,
-    /// Channel and processor.
+    /// Name of the channel with the CPU's number.
     pub channel: String,
 }
 
@@ -187,61 +191,61 @@ impl Stream {
     }
 }
 
-/// What the relay answers when asked for a stream's next packet.
+/// Reply to a request for the next index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Next {
-    /// There is one.
+pub enum IndexReply {
+    /// Position of the next packet.
     Packet(Index),
-    /// Not yet.
+    /// No packet yet.
     Retry,
-    /// The stream is idle, and has no event before this time.
+    /// The stream is idle and has no event before this time (a beacon).
     Inactive(u64),
     /// The stream has ended.
-    Over,
-    /// The relay cannot say.
+    HungUp,
+    /// Any other status of the relay.
     Failed(u32),
 }
 
-/// Where a packet is, and what it holds.
+/// Position and size of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Index {
-    /// In the relay's file.
+    /// Offset in the relay's file, in bytes.
     pub offset: u64,
-    /// In bits.
+    /// Size of the packet in bits.
     pub packet_bits: u64,
-    /// In bits.
+    /// Size of its content in bits.
     pub content_bits: u64,
-    /// In ticks.
+    /// End of the packet in clock ticks.
     pub end: u64,
 }
 
-/// What else the relay has to say.
+/// Flags of a reply.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct News {
-    /// Metadata that is needed for what comes.
-    pub metadata: bool,
-    /// Streams that began.
-    pub streams: bool,
+pub struct ViewerFlags {
+    /// New metadata must be read before further packets.
+    pub new_metadata: bool,
+    /// New streams are available.
+    pub new_streams: bool,
 }
 
-impl News {
+impl ViewerFlags {
     pub(crate) fn decode(flags: u32) -> Self {
-        Self { metadata: flags & 1 != 0, streams: flags & 2 != 0 }
+        Self { new_metadata: flags & 1 != 0, new_streams: flags & 2 != 0 }
     }
 }
 
-/// An index and its flags.
-pub(crate) fn index(bytes: &[u8]) -> (Next, News) {
+/// Decodes an index and its flags.
+pub(crate) fn index(bytes: &[u8]) -> (IndexReply, ViewerFlags) {
     let mut fields = Fields(bytes);
     let (offset, packet_bits, content_bits) = (fields.u64(), fields.u64(), fields.u64());
     let (_begin, end, _discarded, _stream) = (fields.u64(), fields.u64(), fields.u64(), fields.u64());
     let (status, flags) = (fields.u32(), fields.u32());
     let next = match status {
-        1 => Next::Packet(Index { offset, packet_bits, content_bits, end }),
-        2 => Next::Retry,
-        3 | 6 => Next::Over,
-        5 => Next::Inactive(end),
-        other => Next::Failed(other),
+        1 => IndexReply::Packet(Index { offset, packet_bits, content_bits, end }),
+        2 => IndexReply::Retry,
+        3 | 6 => IndexReply::HungUp,
+        5 => IndexReply::Inactive(end),
+        other => IndexReply::Failed(other),
     };
-    (next, News::decode(flags))
+    (next, ViewerFlags::decode(flags))
 }

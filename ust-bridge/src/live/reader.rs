@@ -1,39 +1,45 @@
-//! Follows one session: its streams, their packets, their events in order of time.
+//! Reader of one session's streams.
 //!
-//! In: the relay's answers. Out: a [`View`] for each event, and counters. A stream is asked for its next packet when the one
-//! before has been given out, so of each stream one packet is held (its content, not its padding), whatever the relay has.
-//! Streams of a process with buffers of its own that began and ended between two rounds are never heard of: the relay
-//! forgets them (lttng-relayd, `make_viewer_streams`), and nothing counts their events.
+//! *In*: replies of the relay. *Out*: an [`EventView`] per event, and [`ReaderStats`]. The reader
+//! asks for a stream's next packet after it has emitted the current one. It therefore holds one
+//! packet's content per stream, independent of the relay's backlog.
 //!
-//! Invariant: an event goes out once, in order of time unless it is counted as late; whatever a stream lost is in
-//! [`Counts`], and a packet that cannot be read is there too.
+//! *Invariant*: each event is emitted once, in order of time unless it is counted as late. Losses
+//! of a stream and unreadable packets are counted in [`ReaderStats`].
+//!
+//! *Limit*: with buffers per process, streams that begin and end between two rounds are never
+//! announced. The relay drops them (lttng-relayd, `make_viewer_streams`), and nothing counts their
+//! events.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::connection::{Connection, LiveError};
-use super::protocol::{News, Next, Session, Stream};
-use crate::clock::{Conversion, Here};
+use super::protocol::{IndexReply, Session, Stream, ViewerFlags};
+use crate::clock::{ClockConversion, HostClocks};
 use crate::ctf::metadata::{MetadataError, Trace};
-use crate::ctf::packet::{Decoder, Event, Losses, PacketError, PacketHead, Place, Since};
-use crate::merge::Merge;
-use crate::view::{Gap, View};
+use crate::ctf::packet::{
+    CounterBaseline, Decoder, Event, Losses, PacketError, PacketHeader, PacketPosition,
+};
+use crate::event_view::{EventView, Gap};
+use crate::merge::StreamMerge;
 
 mod order;
 mod packets;
 
-/// Troubles that are kept until somebody takes them; more are only counted.
-const TROUBLES_MAX: usize = 64;
+/// Maximum number of problems to keep. Further ones are only counted.
+const PROBLEMS_MAX: usize = 64;
 
-/// How long a relay may take to name a stream again: it does not while it holds a reader of it that it has lost.
-const NAMED_WITHIN: Duration = Duration::from_secs(5);
+/// Time for the relay to list a stream again. It does not list a stream while it holds the lost
+/// connection's reader.
+const LISTED_AGAIN_WITHIN: Duration = Duration::from_secs(5);
 
-/// How a session is read.
+/// Settings of a reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// From the oldest packet that the relay still has; or else from now on.
+    /// Start with the oldest packet at the relay; otherwise with new packets.
     pub from_begin: bool,
-    /// How long others are held up by a stream that says nothing.
+    /// Maximum time that other streams wait for an inactive stream.
     pub wait_max: Duration,
 }
 
@@ -43,144 +49,146 @@ impl Default for Settings {
     }
 }
 
-/// What was read, and what was not.
+/// Counters of a reader.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Counts {
-    /// Events given out.
+pub struct ReaderStats {
+    /// Events emitted.
     pub events: u64,
-    /// Of these, behind a later one: their stream had said nothing for too long, or began before it was known.
+    /// Emitted events that were out of order: their stream was inactive for too long, or was
+    /// announced late.
     pub late: u64,
-    /// Packets with these events.
+    /// Packets received.
     pub packets: u64,
-    /// Packets of which a part could not be read.
-    pub broken: u64,
-    /// Packets that the relay had already written over when they were asked for.
-    pub gone: u64,
-    /// What streams say that they have lost. Packets that are gone are among the packets lost.
+    /// Packets with a part that could not be read.
+    pub unreadable: u64,
+    /// Packets that the relay had overwritten before they were requested.
+    pub overwritten: u64,
+    /// Losses that the streams report. Overwritten packets are also lost packets.
     pub lost: Losses,
 }
 
-impl Counts {
-    /// Both together: one session was followed by another.
+impl ReaderStats {
+    /// Adds the statistics of a following session.
     #[must_use]
-    pub fn plus(self, other: Counts) -> Counts {
-        Counts {
+    pub fn plus(self, other: ReaderStats) -> ReaderStats {
+        ReaderStats {
             events: self.events + other.events,
             late: self.late + other.late,
             packets: self.packets + other.packets,
-            broken: self.broken + other.broken,
-            gone: self.gone + other.gone,
-            lost: self.lost.and(other.lost),
+            unreadable: self.unreadable + other.unreadable,
+            overwritten: self.overwritten + other.overwritten,
+            lost: self.lost.plus(other.lost),
         }
     }
 }
 
-/// What is wrong with a part of a session.
+/// Problem with a stream.
 #[derive(Debug)]
-pub struct Trouble {
-    /// The stream, as path and channel.
+pub struct StreamProblem {
+    /// Path and channel of the stream.
     pub stream: String,
-    /// What is wrong with it.
-    pub what: String,
+    /// Description of the problem.
+    pub description: String,
 }
 
-/// A trace of the session: one for each user, or for each process.
+/// Trace of the session: one per user, or one per process.
 struct LiveTrace {
-    /// Where the relay keeps it: this names it over connections.
+    /// Path at the relay, which identifies the trace across connections.
     path: String,
     metadata: Option<u64>,
     trace: Trace,
-    conversion: Option<Conversion>,
-    refused: bool,
+    conversion: Option<ClockConversion>,
+    rejected: bool,
 }
 
-/// A stream of packets.
+/// Stream of packets.
 struct LiveStream {
     id: u64,
     trace: usize,
     name: (String, String),
     decoder: Decoder,
-    counted: Losses,
-    /// Packets up to here were read before, over an earlier connection.
-    seen: u64,
-    /// The relay has named it over this connection.
+    losses_counted: Losses,
+    /// End of the last packet that an earlier connection has read.
+    read_until: u64,
+    /// The relay has listed the stream on this connection.
     listed: bool,
-    /// The relay has let go of it: what is here is the last of it.
-    dropped: bool,
-    /// Where the packet in `bytes` ends.
+    /// The relay has released the stream: its current packet is the last.
+    released: bool,
+    /// End of the packet in `bytes`.
     end: u64,
     bytes: Vec<u8>,
-    head: PacketHead,
-    place: Place,
+    header: PacketHeader,
+    position: PacketPosition,
     event: Event,
-    asked: bool,
-    over: bool,
-    /// When a packet or another beacon than the last came.
-    heard: Instant,
+    needs_packet: bool,
+    ended: bool,
+    /// Arrival of the last packet or new beacon.
+    last_activity: Instant,
     beacon: u64,
-    /// Its packet cannot be read yet: until when the stream was known before it, and since when it is here.
-    waits: Option<(u64, Instant)>,
+    /// For a packet without metadata: the time up to which the stream was known before it, and its
+    /// arrival.
+    awaiting_metadata: Option<(u64, Instant)>,
 }
 
-/// What one round brought.
+/// Result of one round.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Round {
-    /// Events given out.
+    /// Events emitted.
     pub events: u64,
-    /// Packets that came.
+    /// Packets received.
     pub packets: u64,
-    /// The session is over: nothing will come any more.
-    pub over: bool,
-    /// It was over before the relay named all streams again: what it still had of them is gone.
+    /// The session has ended.
+    pub ended: bool,
+    /// The session ended before the relay listed all streams again, so their unread data is lost.
     pub cut_short: bool,
 }
 
-/// A session that is read, over one connection after another.
+/// Reader of a session, over one connection after another.
 pub struct Reader {
     connection: Option<Connection>,
     session: Session,
     settings: Settings,
-    here: Here,
+    host_clocks: HostClocks,
     traces: Vec<LiveTrace>,
     streams: Vec<LiveStream>,
-    merge: Merge,
-    held_since: Option<Instant>,
-    /// Lost, and not told yet.
+    merge: StreamMerge,
+    blocked_since: Option<Instant>,
+    /// Losses that were not reported yet.
     gap: Option<Gap>,
     attached: Instant,
-    answers: Vec<(Next, News)>,
+    replies: Vec<(IndexReply, ViewerFlags)>,
     scratch: Vec<u8>,
-    counts: Counts,
+    stats: ReaderStats,
     last_ns: Option<i64>,
-    troubles: VecDeque<Trouble>,
+    problems: VecDeque<StreamProblem>,
 }
 
 impl Reader {
-    /// Of the session called `name`, not attached to it yet.
-    pub fn new(name: &str, settings: Settings, here: Here) -> Self {
+    /// Creates a reader for the session `name`, without a connection.
+    pub fn new(name: &str, settings: Settings, host_clocks: HostClocks) -> Self {
         let name = name.to_owned();
         let session = Session { id: 0, live_timer_us: 0, clients: 0, streams: 0, host: String::new(), name };
         Self {
             connection: None,
             session,
             settings,
-            here,
+            host_clocks,
             traces: Vec::new(),
             streams: Vec::new(),
-            merge: Merge::default(),
-            held_since: None,
+            merge: StreamMerge::default(),
+            blocked_since: None,
             gap: None,
             attached: Instant::now(),
-            answers: Vec::new(),
+            replies: Vec::new(),
             scratch: Vec::new(),
-            counts: Counts::default(),
+            stats: ReaderStats::default(),
             last_ns: None,
-            troubles: VecDeque::new(),
+            problems: VecDeque::new(),
         }
     }
 
-    /// Attaches to the newest session of the name. Over a later connection reading goes on where it stopped, from what the
-    /// relay still has: only the first time is it a matter of choice.
+    /// Attaches to the newest session of this name. A later connection always continues with the
+    /// oldest data at the relay; `from_begin` applies to the first only.
     pub fn attach(&mut self, mut connection: Connection) -> Result<(), LiveError> {
         let found = connection.sessions()?;
         let name = self.session.name.clone();
@@ -190,18 +198,18 @@ impl Reader {
         let streams = connection.attach(&session, self.settings.from_begin || again)?;
         (self.session, self.connection) = (session, Some(connection));
         self.attached = Instant::now();
-        let added = self.add(streams);
+        let added = self.add_streams(streams);
         if added.is_err() {
             self.detach();
         }
         added
     }
 
-    /// Lets go of the connection; what is here stays, and is given when its turn comes.
+    /// Drops the connection. Pending events are emitted when they are due.
     pub fn detach(&mut self) {
         self.connection = None;
         for stream in &mut self.streams {
-            stream.seen = stream.seen.max(stream.end);
+            stream.read_until = stream.read_until.max(stream.end);
             stream.listed = false;
         }
         for trace in &mut self.traces {
@@ -209,123 +217,128 @@ impl Reader {
         }
     }
 
-    /// True while there is a connection.
+    /// Returns true while there is a connection.
     pub fn is_attached(&self) -> bool {
         self.connection.is_some()
     }
 
-    /// Streams that the relay has not named again are over: they ended while there was no connection.
-    fn forget(&mut self) {
+    /// Ends the streams that the relay has not listed again: they ended while there was no
+    /// connection.
+    fn end_unlisted_streams(&mut self) {
         for n in 0..self.streams.len() {
-            if !self.streams[n].listed && !self.streams[n].dropped {
-                self.streams[n].dropped = true;
-                if self.streams[n].asked {
-                    self.close(n);
+            if !self.streams[n].listed && !self.streams[n].released {
+                self.streams[n].released = true;
+                if self.streams[n].needs_packet {
+                    self.close_stream(n);
                 }
             }
         }
     }
 
-    /// The session, as the relay lists it.
+    /// Returns the session as listed by the relay.
     pub fn session(&self) -> &Session {
         &self.session
     }
 
-    /// What was read so far, over all connections.
-    pub fn counts(&self) -> Counts {
-        self.counts
+    /// Returns the statistics over all connections.
+    pub fn stats(&self) -> ReaderStats {
+        self.stats
     }
 
-    /// What is wrong with parts of the session, since the last time it was asked for.
-    pub fn troubles(&mut self) -> impl Iterator<Item = Trouble> + '_ {
-        self.troubles.drain(..)
+    /// Returns and clears the problems of streams.
+    pub fn take_problems(&mut self) -> impl Iterator<Item = StreamProblem> + '_ {
+        self.problems.drain(..)
     }
 
-    /// The largest error of the times that were converted; 0 where clocks are CLOCK_MONOTONIC.
+    /// Returns the maximum error of converted times; 0 if all clocks are CLOCK_MONOTONIC.
     pub fn clock_error(&self) -> Duration {
         let errors = self.traces.iter().filter_map(|trace| trace.conversion).map(|converted| converted.error);
         errors.max().unwrap_or_default()
     }
 
-    /// What streams have lost, each by path and channel.
+    /// Returns the losses of each stream, with its path and channel.
     pub fn losses(&self) -> impl Iterator<Item = (&(String, String), Losses)> {
         self.streams.iter().map(|stream| (&stream.name, stream.decoder.losses))
     }
 
-    /// Streams of which nothing was heard for `long`, while others spoke: their rings are stuck.
-    pub fn silent(&self, long: Duration) -> impl Iterator<Item = &(String, String)> {
-        let open = || self.streams.iter().filter(|stream| !stream.over);
-        let others_speak = open().any(|stream| stream.heard.elapsed() < long / 2);
-        open().filter(move |stream| others_speak && stream.heard.elapsed() >= long).map(|stream| &stream.name)
+    /// Returns streams that are inactive for `long` while others are active: their rings are stuck.
+    pub fn inactive_streams(&self, long: Duration) -> impl Iterator<Item = &(String, String)> {
+        let open = || self.streams.iter().filter(|stream| !stream.ended);
+        let others_active = open().any(|stream| stream.last_activity.elapsed() < long / 2);
+        open()
+            .filter(move |stream| others_active && stream.last_activity.elapsed() >= long)
+            .map(|stream| &stream.name)
     }
 
-    /// All events before are given out, as far as the streams that are known can say; none while there is no stream.
-    pub fn known_until(&mut self) -> Option<i64> {
-        let open = self.streams.iter().any(|stream| !stream.over);
+    /// Returns the time up to which all events of known streams are emitted; `None` without a
+    /// stream.
+    pub fn complete_until(&mut self) -> Option<i64> {
+        let open = self.streams.iter().any(|stream| !stream.ended);
         open.then(|| self.merge.bound()).filter(|&bound| bound != i64::MIN)
     }
 
-    /// What was found to be lost since the last event that was given out.
+    /// Returns and clears the losses found since the last event.
     pub fn take_gap(&mut self) -> Option<Gap> {
         self.gap.take()
     }
 
-    /// Bytes of packets that are held.
+    /// Returns the size of all held packets in bytes.
     pub fn bytes_held(&self) -> usize {
         self.streams.iter().map(|stream| stream.bytes.capacity()).sum()
     }
 
-    /// Asks every stream that has nothing here for more, and gives out what may go.
-    pub fn round(&mut self, out: &mut impl FnMut(&View<'_>)) -> Result<Round, LiveError> {
-        let before = self.counts;
-        self.begin_those_that_wait()?;
-        let asked: Vec<usize> =
-            (0..self.streams.len()).filter(|&n| self.streams[n].asked && self.streams[n].listed).collect();
-        let ids: Vec<u64> = asked.iter().map(|&n| self.streams[n].id).collect();
-        let mut answers = std::mem::take(&mut self.answers);
-        answers.clear();
-        self.connection()?.next(&ids, &mut answers)?;
-        let mut news = News::default();
-        for (&n, (next, fresh)) in asked.iter().zip(&answers) {
-            news.streams |= fresh.streams;
-            if fresh.metadata {
-                self.more_metadata(self.streams[n].trace)?;
+    /// Requests the next packet of each stream without one, and emits the events that are due.
+    pub fn round(&mut self, out: &mut impl FnMut(&EventView<'_>)) -> Result<Round, LiveError> {
+        let before = self.stats;
+        self.retry_undescribed_packets()?;
+        let requested: Vec<usize> = (0..self.streams.len())
+            .filter(|&n| self.streams[n].needs_packet && self.streams[n].listed)
+            .collect();
+        let ids: Vec<u64> = requested.iter().map(|&n| self.streams[n].id).collect();
+        let mut replies = std::mem::take(&mut self.replies);
+        replies.clear();
+        self.connection()?.next_indexes(&ids, &mut replies)?;
+        let mut flags = ViewerFlags::default();
+        for (&n, (next, updated)) in requested.iter().zip(&replies) {
+            flags.new_streams |= updated.new_streams;
+            if updated.new_metadata {
+                self.read_metadata(self.streams[n].trace)?;
             }
-            self.answer(n, next)?;
+            self.handle_index(n, next)?;
         }
-        self.answers = answers;
-        let open = self.streams.iter().any(|stream| stream.listed && !stream.over);
-        let missing = self.streams.iter().any(|stream| !stream.listed && !stream.dropped);
-        let mut over = false;
-        // Without an open stream nothing says that there are new ones.
-        if news.streams || !open || missing {
+        self.replies = replies;
+        let open = self.streams.iter().any(|stream| stream.listed && !stream.ended);
+        let missing = self.streams.iter().any(|stream| !stream.listed && !stream.released);
+        let mut ended = false;
+        // Without an open stream no reply carries the flag for new streams.
+        if flags.new_streams || !open || missing {
             match self.new_streams()? {
-                Some(streams) => self.add(streams)?,
-                None => over = !open,
+                Some(streams) => self.add_streams(streams)?,
+                None => ended = !open,
             }
         }
-        if missing && self.attached.elapsed() >= NAMED_WITHIN {
-            self.forget();
+        if missing && self.attached.elapsed() >= LISTED_AGAIN_WITHIN {
+            self.end_unlisted_streams();
         }
-        self.give(out);
-        let counts = self.counts;
-        let (events, packets) = (counts.events - before.events, counts.packets - before.packets);
-        Ok(Round { events, packets, over, cut_short: over && missing })
+        self.emit_ready(out);
+        let stats = self.stats;
+        let (events, packets) = (stats.events - before.events, stats.packets - before.packets);
+        Ok(Round { events, packets, ended, cut_short: ended && missing })
     }
 
-    /// Gives out all that is here, for nothing more will come.
-    pub fn finish(&mut self, out: &mut impl FnMut(&View<'_>)) {
+    /// Emits all pending events and disconnects.
+    pub fn finish(&mut self, out: &mut impl FnMut(&EventView<'_>)) {
         self.detach();
         for n in 0..self.streams.len() {
-            self.streams[n].dropped = true;
-            if self.streams[n].waits.take().is_some() {
-                self.broken(n, &PacketError::NoMetadata);
+            self.streams[n].released = true;
+            if self.streams[n].awaiting_metadata.take().is_some() {
+                self.skip_packet(n, &PacketError::NoMetadata);
             }
-            if self.streams[n].asked {
-                self.close(n);
+            if self.streams[n].needs_packet {
+                self.close_stream(n);
             }
         }
-        self.give(out);
+        self.emit_ready(out);
     }
 
     fn connection(&mut self) -> Result<&mut Connection, LiveError> {
@@ -337,59 +350,66 @@ impl Reader {
         self.connection()?.new_streams(session)
     }
 
-    fn add(&mut self, streams: Vec<Stream>) -> Result<(), LiveError> {
+    fn add_streams(&mut self, streams: Vec<Stream>) -> Result<(), LiveError> {
         for stream in streams {
             let known = self.traces.iter().position(|trace| trace.path == stream.path);
             let trace = known.unwrap_or_else(|| {
                 let (path, trace) = (stream.path.clone(), Trace::default());
-                self.traces.push(LiveTrace { path, metadata: None, trace, conversion: None, refused: false });
+                self.traces.push(LiveTrace {
+                    path,
+                    metadata: None,
+                    trace,
+                    conversion: None,
+                    rejected: false,
+                });
                 self.traces.len() - 1
             });
             if stream.is_metadata {
-                self.metadata_again(trace, stream.id)?;
+                self.reread_metadata(trace, stream.id)?;
                 continue;
             }
             let name = (stream.path, stream.channel);
             if let Some(known) = self.streams.iter_mut().find(|known| known.name == name) {
-                (known.id, known.heard, known.listed) = (stream.id, Instant::now(), true);
+                (known.id, known.last_activity, known.listed) = (stream.id, Instant::now(), true);
                 continue;
             }
-            let since = if self.settings.from_begin { Since::Begin } else { Since::Attached };
+            let baseline =
+                if self.settings.from_begin { CounterBaseline::Zero } else { CounterBaseline::FirstPacket };
             self.merge.add(i64::MIN);
             self.streams.push(LiveStream {
                 id: stream.id,
                 trace,
                 name,
-                counted: Losses::default(),
-                decoder: Decoder::new(since),
-                seen: 0,
+                losses_counted: Losses::default(),
+                decoder: Decoder::new(baseline),
+                read_until: 0,
                 listed: true,
-                dropped: false,
+                released: false,
                 end: 0,
                 bytes: Vec::new(),
-                head: PacketHead::default(),
-                place: Place::default(),
+                header: PacketHeader::default(),
+                position: PacketPosition::default(),
                 event: Event::default(),
-                asked: true,
-                over: false,
-                heard: Instant::now(),
+                needs_packet: true,
+                ended: false,
+                last_activity: Instant::now(),
                 beacon: 0,
-                waits: None,
+                awaiting_metadata: None,
             });
         }
-        (0..self.traces.len()).try_for_each(|trace| self.more_metadata(trace))
+        (0..self.traces.len()).try_for_each(|trace| self.read_metadata(trace))
     }
 
-    /// A relay sends a reader all of the metadata, also one that came back. Events that are here were decoded by what came
-    /// before: it stays until as much has come again.
-    fn metadata_again(&mut self, trace: usize, stream: u64) -> Result<(), LiveError> {
+    /// Reads the metadata again, because a relay sends all of it on each connection. The old
+    /// metadata stays until the new one is as long, because it decoded the pending events.
+    fn reread_metadata(&mut self, trace: usize, stream: u64) -> Result<(), LiveError> {
         let known = &mut self.traces[trace];
         known.metadata = Some(stream);
         if known.trace.text().is_empty() {
             return Ok(());
         }
         let before = std::mem::take(&mut known.trace);
-        let read = self.more_metadata(trace);
+        let read = self.read_metadata(trace);
         let known = &mut self.traces[trace];
         if read.is_err() || !known.trace.text().starts_with(before.text()) {
             known.trace = before;
@@ -397,8 +417,8 @@ impl Reader {
         read
     }
 
-    /// Reads what was added to a trace's metadata.
-    fn more_metadata(&mut self, trace: usize) -> Result<(), LiveError> {
+    /// Reads new metadata of a trace.
+    fn read_metadata(&mut self, trace: usize) -> Result<(), LiveError> {
         let Some(stream) = self.traces[trace].metadata else { return Ok(()) };
         loop {
             let Some(connection) = &mut self.connection else { return Ok(()) };
@@ -407,66 +427,69 @@ impl Reader {
                 return Ok(());
             }
             let live = &mut self.traces[trace];
-            if live.refused {
+            if live.rejected {
                 continue;
             }
             match live.trace.append(&self.scratch) {
                 Ok(()) => {}
                 Err(MetadataError::Ctf2) => return Err(LiveError::Ctf2(self.session.name.clone())),
-                Err(error) => self.refuse(trace, &error.to_string()),
+                Err(error) => self.reject_trace(trace, &error.to_string()),
             }
         }
     }
 
-    /// Nothing of this trace can be understood.
-    fn refuse(&mut self, trace: usize, why: &str) {
-        self.traces[trace].refused = true;
+    /// Rejects a trace that cannot be decoded.
+    fn reject_trace(&mut self, trace: usize, why: &str) {
+        self.traces[trace].rejected = true;
         for n in 0..self.streams.len() {
-            if self.streams[n].trace == trace && !self.streams[n].over {
-                self.trouble(n, why);
+            if self.streams[n].trace == trace && !self.streams[n].ended {
+                self.report_problem(n, why);
             }
         }
     }
 
-    fn trouble(&mut self, n: usize, what: &str) {
+    fn report_problem(&mut self, n: usize, problem: &str) {
         let (path, channel) = &self.streams[n].name;
-        if self.troubles.len() < TROUBLES_MAX {
-            self.troubles.push_back(Trouble { stream: format!("{path}/{channel}"), what: what.to_owned() });
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push_back(StreamProblem {
+                stream: format!("{path}/{channel}"),
+                description: problem.to_owned(),
+            });
         }
     }
 
-    fn answer(&mut self, n: usize, next: &Next) -> Result<(), LiveError> {
+    fn handle_index(&mut self, n: usize, next: &IndexReply) -> Result<(), LiveError> {
         match next {
-            Next::Packet(index) => self.fetch(n, index),
-            Next::Retry => Ok(()),
-            Next::Inactive(ticks) => {
+            IndexReply::Packet(index) => self.fetch_packet(n, index),
+            IndexReply::Retry => Ok(()),
+            IndexReply::Inactive(ticks) => {
                 let stream = &mut self.streams[n];
                 if *ticks > stream.beacon {
-                    (stream.beacon, stream.heard) = (*ticks, Instant::now());
+                    (stream.beacon, stream.last_activity) = (*ticks, Instant::now());
                 }
                 if let Some(ns) = self.ns(n, *ticks) {
-                    self.merge.quiet(n, ns);
+                    self.merge.idle(n, ns);
                 }
                 Ok(())
             }
-            Next::Over => {
-                self.close(n);
+            IndexReply::HungUp => {
+                self.close_stream(n);
                 Ok(())
             }
-            Next::Failed(status) => Err(LiveError::Protocol(format!("an index: status {status}"))),
+            IndexReply::Failed(status) => Err(LiveError::Protocol(format!("status {status} of an index"))),
         }
     }
 
-    fn close(&mut self, n: usize) {
+    fn close_stream(&mut self, n: usize) {
         self.merge.close(n);
         let stream = &mut self.streams[n];
-        (stream.over, stream.asked) = (true, false);
+        (stream.ended, stream.needs_packet) = (true, false);
         stream.bytes = Vec::new();
     }
 }
 
 fn not_attached() -> LiveError {
-    LiveError::Away { address: String::new(), error: std::io::ErrorKind::NotConnected.into() }
+    LiveError::Unreachable { address: String::new(), error: std::io::ErrorKind::NotConnected.into() }
 }
 
 fn no_session(name: &str, found: &[Session]) -> LiveError {

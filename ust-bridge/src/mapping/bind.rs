@@ -1,97 +1,99 @@
-//! Rules bound to a class of events: names of fields become their places.
+//! Binding of rules to a class of events: field names become indexes.
+//!
+//! *In*: rules and an event class. *Out*: bound rules, or the reason why a rule does not match.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::config::{Is, KindWord, Rule, Scope, Wanted};
+use super::config::{MatchValue, Rule, RuleKind, RuleSpanKind, Scope};
 use crate::ctf::metadata::EventClass;
-use crate::ctf::plan::What;
-use crate::facts::Kind;
+use crate::ctf::plan::FieldType;
+use crate::span_event::SpanKind;
 
-/// Why a rule does not fit a class of events.
+/// Reason why a rule does not match a class of events.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BindError {
-    /// There is no such field.
+    /// The field does not exist.
     #[error("{event} has no field `{field}` (it has {known})")]
     NoField {
-        /// The event.
+        /// Event's name.
         event: String,
-        /// What the rule names.
+        /// Field in the rule.
         field: String,
-        /// What there is.
+        /// Fields of the event.
         known: String,
     },
-    /// It is of another type.
-    #[error("the field `{field}` of {event} is no {wanted}")]
-    OtherType {
-        /// The event.
+    /// The field has another type.
+    #[error("field `{field}` of {event} is not {expected}")]
+    WrongType {
+        /// Event's name.
         event: String,
-        /// The field.
+        /// Field in the rule.
         field: String,
-        /// What it should be.
-        wanted: &'static str,
+        /// Required type.
+        expected: &'static str,
     },
 }
 
-/// Said by the rule, or by a field.
+/// Constant of a rule, or index of a field.
 #[derive(Clone, Debug)]
-pub(crate) enum Said<T> {
-    Here(T),
+pub(crate) enum RuleValue<T> {
+    Constant(T),
     Field(usize),
 }
 
-/// What a span is known by.
+/// Selection of the span that a rule applies to.
 #[derive(Clone, Debug)]
-pub(crate) enum Whose {
+pub(crate) enum SpanSelector {
     Id(usize),
     Key {
         fields: Vec<usize>,
         scope: Scope,
         group: u64,
     },
-    /// Those that the words in this field name.
-    Words(usize),
+    /// Spans in the words of this field.
+    Batch(usize),
 }
 
-/// A field that is compared.
+/// Comparison of a field.
 #[derive(Clone, Debug)]
-pub(crate) struct When {
+pub(crate) struct Condition {
     pub(crate) field: usize,
-    pub(crate) wanted: Vec<Wanted>,
+    pub(crate) values: Vec<MatchValue>,
 }
 
-/// A rule with its fields' places.
+/// Rule with the indexes of its fields.
 #[derive(Debug)]
-pub(crate) struct Bound {
-    pub(crate) is: Is,
-    pub(crate) when: Vec<When>,
-    pub(crate) unless: Vec<When>,
+pub(crate) struct BoundRule {
+    pub(crate) rule_kind: RuleKind,
+    pub(crate) when: Vec<Condition>,
+    pub(crate) unless: Vec<Condition>,
     pub(crate) first: bool,
-    pub(crate) whose: Whose,
+    pub(crate) selector: SpanSelector,
     pub(crate) trace_hi: Option<usize>,
     pub(crate) trace_lo: Option<usize>,
     pub(crate) parent: Option<usize>,
-    /// A text that says trace and parent, where it does.
+    /// Text with an optional `traceparent`.
     pub(crate) traceparent: Option<usize>,
-    pub(crate) kind: Said<Kind>,
-    pub(crate) on: Said<bool>,
-    pub(crate) kept_per_million: Option<usize>,
-    /// A begin's or moment's name, or an annotation's key.
-    pub(crate) name: Said<Arc<str>>,
-    /// None: the process's name.
-    pub(crate) service: Option<Said<Arc<str>>>,
+    pub(crate) kind: RuleValue<SpanKind>,
+    pub(crate) enter: RuleValue<bool>,
+    pub(crate) sample_rate: Option<usize>,
+    /// Name of a begin or event, or key of an attribute.
+    pub(crate) name: RuleValue<Arc<str>>,
+    /// Service; `None` for the process's name.
+    pub(crate) service: Option<RuleValue<Arc<str>>>,
     pub(crate) status: Option<usize>,
     pub(crate) value: Option<usize>,
     pub(crate) side: Option<usize>,
     pub(crate) unique: Option<usize>,
-    pub(crate) rule: Said<Arc<str>>,
+    pub(crate) rule: RuleValue<Arc<str>>,
     pub(crate) connection: Option<usize>,
     pub(crate) cookie: Option<usize>,
     pub(crate) annotate: Vec<(Arc<str>, usize)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Type {
+enum FieldKind {
     Number,
     Text,
     Any,
@@ -102,23 +104,23 @@ struct Binder<'c> {
     class: &'c EventClass,
 }
 
-/// The rules that fit `class`, bound to it.
-pub(crate) fn bind(rules: &[Rule], class: &EventClass) -> Result<Vec<Bound>, BindError> {
-    let fitting = rules.iter().filter(|rule| rule.fits(&class.name));
+/// Binds the rules that match `class`.
+pub(crate) fn bind(rules: &[Rule], class: &EventClass) -> Result<Vec<BoundRule>, BindError> {
+    let matching = rules.iter().filter(|rule| rule.matches(&class.name));
     let binder = Binder { class };
-    fitting.filter(|rule| rule.is != Is::Ignore).map(|rule| binder.rule(rule)).collect()
+    matching.filter(|rule| rule.is != RuleKind::Ignore).map(|rule| binder.rule(rule)).collect()
 }
 
 impl Binder<'_> {
-    fn rule(&self, rule: &Rule) -> Result<Bound, BindError> {
-        let number = |field: &Option<String>| self.maybe(field, Type::Number);
-        let text = |field: &Option<String>| self.maybe(field, Type::Text);
-        let whose = match (&rule.span, &rule.key) {
-            _ if rule.is == Is::Together => {
-                Whose::Words(self.field(rule.words.as_deref().unwrap_or_default(), Type::Numbers)?)
-            }
-            (Some(field), _) => Whose::Id(self.field(field, Type::Number)?),
-            (None, key) => Whose::Key {
+    fn rule(&self, rule: &Rule) -> Result<BoundRule, BindError> {
+        let number = |field: &Option<String>| self.optional_field(field, FieldKind::Number);
+        let text = |field: &Option<String>| self.optional_field(field, FieldKind::Text);
+        let selector = match (&rule.span, &rule.key) {
+            _ if rule.is == RuleKind::Batch => SpanSelector::Batch(
+                self.field(rule.words.as_deref().unwrap_or_default(), FieldKind::Numbers)?,
+            ),
+            (Some(field), _) => SpanSelector::Id(self.field(field, FieldKind::Number)?),
+            (None, key) => SpanSelector::Key {
                 fields: self.fields(key.iter().flatten())?,
                 scope: rule.scope,
                 group: super::mapper::hash(0, rule.group.as_bytes()),
@@ -127,78 +129,86 @@ impl Binder<'_> {
         let annotate = rule
             .annotate
             .iter()
-            .map(|(key, field)| Ok((Arc::from(key.as_str()), self.field(field, Type::Any)?)));
+            .map(|(key, field)| Ok((Arc::from(key.as_str()), self.field(field, FieldKind::Any)?)));
         let value = match rule.is {
-            Is::Number => number(&rule.value)?,
-            // The older keyval of blkin has a text; what writes a number there is shown all the same.
-            _ => self.maybe(&rule.value, Type::Any)?,
+            RuleKind::Number => number(&rule.value)?,
+            // The older keyval of blkin has a text; a number is accepted as well.
+            _ => self.optional_field(&rule.value, FieldKind::Any)?,
         };
-        Ok(Bound {
-            is: rule.is,
-            when: self.compared(&rule.when)?,
-            unless: self.compared(&rule.unless)?,
+        Ok(BoundRule {
+            rule_kind: rule.is,
+            when: self.conditions(&rule.when)?,
+            unless: self.conditions(&rule.unless)?,
             first: rule.first,
-            whose,
+            selector,
             trace_hi: number(&rule.trace_hi)?,
             trace_lo: number(&rule.trace_lo)?,
             parent: number(&rule.parent)?,
             traceparent: text(&rule.traceparent)?,
             kind: match &rule.kind_from {
-                Some(field) => Said::Field(self.field(field, Type::Number)?),
-                None => Said::Here(kind(rule.kind)),
+                Some(field) => RuleValue::Field(self.field(field, FieldKind::Number)?),
+                None => RuleValue::Constant(span_kind(rule.kind)),
             },
-            on: match &rule.on_from {
-                Some(field) => Said::Field(self.field(field, Type::Number)?),
-                None => Said::Here(rule.on.unwrap_or(false)),
+            enter: match &rule.on_from {
+                Some(field) => RuleValue::Field(self.field(field, FieldKind::Number)?),
+                None => RuleValue::Constant(rule.on.unwrap_or(false)),
             },
-            kept_per_million: number(&rule.kept_per_million_from)?,
+            sample_rate: number(&rule.kept_per_million_from)?,
             name: match rule.is {
-                Is::Text | Is::Number => self.said(&rule.key_name, &rule.key_name_from)?,
-                _ => self.said(&rule.name, &rule.name_from)?,
+                RuleKind::Text | RuleKind::Number => self.rule_value(&rule.key_name, &rule.key_name_from)?,
+                _ => self.rule_value(&rule.name, &rule.name_from)?,
             },
             service: match (&rule.service, &rule.service_from) {
                 (None, None) => None,
-                (here, from) => Some(self.said(here, from)?),
+                (constant, from) => Some(self.rule_value(constant, from)?),
             },
             status: number(&rule.status_from)?,
             value,
             side: number(&rule.side)?,
             unique: number(&rule.unique)?,
-            rule: self.said(&rule.rule, &rule.rule_from)?,
+            rule: self.rule_value(&rule.rule, &rule.rule_from)?,
             connection: text(&rule.connection)?,
             cookie: number(&rule.cookie)?,
             annotate: annotate.collect::<Result<_, _>>()?,
         })
     }
 
-    fn compared(&self, with: &BTreeMap<String, Vec<Wanted>>) -> Result<Vec<When>, BindError> {
-        let bound = with.iter().map(|(field, wanted)| {
-            let of = if wanted.iter().all(|one| matches!(one, Wanted::Text(_))) {
-                Type::Text
+    fn conditions(&self, fields: &BTreeMap<String, Vec<MatchValue>>) -> Result<Vec<Condition>, BindError> {
+        let bound = fields.iter().map(|(field, values)| {
+            let expected = if values.iter().all(|one| matches!(one, MatchValue::Text(_))) {
+                FieldKind::Text
             } else {
-                Type::Number
+                FieldKind::Number
             };
-            Ok(When { field: self.field(field, of)?, wanted: wanted.clone() })
+            Ok(Condition { field: self.field(field, expected)?, values: values.clone() })
         });
         bound.collect()
     }
 
-    fn said(&self, here: &Option<String>, from: &Option<String>) -> Result<Said<Arc<str>>, BindError> {
+    fn rule_value(
+        &self,
+        constant: &Option<String>,
+        from: &Option<String>,
+    ) -> Result<RuleValue<Arc<str>>, BindError> {
         Ok(match from {
-            Some(field) => Said::Field(self.field(field, Type::Text)?),
-            None => Said::Here(Arc::from(here.as_deref().unwrap_or_default())),
+            Some(field) => RuleValue::Field(self.field(field, FieldKind::Text)?),
+            None => RuleValue::Constant(Arc::from(constant.as_deref().unwrap_or_default())),
         })
     }
 
-    fn maybe(&self, field: &Option<String>, of: Type) -> Result<Option<usize>, BindError> {
-        field.as_ref().map(|field| self.field(field, of)).transpose()
+    fn optional_field(
+        &self,
+        field: &Option<String>,
+        expected: FieldKind,
+    ) -> Result<Option<usize>, BindError> {
+        field.as_ref().map(|field| self.field(field, expected)).transpose()
     }
 
     fn fields<'f>(&self, fields: impl Iterator<Item = &'f String>) -> Result<Vec<usize>, BindError> {
-        fields.map(|field| self.field(field, Type::Any)).collect()
+        fields.map(|field| self.field(field, FieldKind::Any)).collect()
     }
 
-    fn field(&self, field: &str, of: Type) -> Result<usize, BindError> {
+    fn field(&self, field: &str, expected: FieldKind) -> Result<usize, BindError> {
         let event = self.class.name.to_string();
         let payload = self.class.payload.as_ref();
         let Some((index, info)) = payload.and_then(|plan| plan.field(field)) else {
@@ -206,29 +216,30 @@ impl Binder<'_> {
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             return Err(BindError::NoField { event, field: field.to_owned(), known });
         };
-        let is = match info.what {
-            What::Int { .. } | What::Enum { .. } => Type::Number,
-            What::Text => Type::Text,
-            // What is in it is looked at when it is read.
-            What::Sequence => Type::Numbers,
-            _ => Type::Any,
+        let actual = match info.field_type {
+            FieldType::Int { .. } | FieldType::Enum { .. } => FieldKind::Number,
+            FieldType::Text => FieldKind::Text,
+            // Elements are checked when they are read.
+            FieldType::Sequence => FieldKind::Numbers,
+            _ => FieldKind::Any,
         };
-        let other = |wanted| Err(BindError::OtherType { event, field: field.to_owned(), wanted });
-        match (of, is) {
-            (Type::Number, Type::Number) | (Type::Text, Type::Text) => Ok(index),
-            (Type::Any, Type::Number | Type::Text) | (Type::Numbers, Type::Numbers) => Ok(index),
-            (Type::Numbers, _) => other("sequence"),
-            (Type::Number, _) => other("whole number"),
-            (Type::Text, _) => other("text"),
-            (Type::Any, _) => other("number or text"),
+        let wrong_type = |expected| Err(BindError::WrongType { event, field: field.to_owned(), expected });
+        match (expected, actual) {
+            (FieldKind::Number, FieldKind::Number) | (FieldKind::Text, FieldKind::Text) => Ok(index),
+            (FieldKind::Any, FieldKind::Number | FieldKind::Text)
+            | (FieldKind::Numbers, FieldKind::Numbers) => Ok(index),
+            (FieldKind::Numbers, _) => wrong_type("a sequence"),
+            (FieldKind::Number, _) => wrong_type("an integer"),
+            (FieldKind::Text, _) => wrong_type("a text"),
+            (FieldKind::Any, _) => wrong_type("a number or text"),
         }
     }
 }
 
-fn kind(word: Option<KindWord>) -> Kind {
-    match word {
-        None | Some(KindWord::Internal) => Kind::Internal,
-        Some(KindWord::Server) => Kind::Server,
-        Some(KindWord::Client) => Kind::Client,
+fn span_kind(kind: Option<RuleSpanKind>) -> SpanKind {
+    match kind {
+        None | Some(RuleSpanKind::Internal) => SpanKind::Local,
+        Some(RuleSpanKind::Server) => SpanKind::Server,
+        Some(RuleSpanKind::Client) => SpanKind::Client,
     }
 }

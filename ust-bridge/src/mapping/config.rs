@@ -1,109 +1,129 @@
-//! A mapping's file, and what is wrong with it. configs/mappings/blkkin.toml says how it is written.
+//! Format and validation of mapping files. configs/mappings/blkkin.toml explains the format.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// Why a mapping cannot be used.
+/// Reason why a mapping is invalid.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MappingError {
-    /// It is no TOML, or has words that no mapping has.
+    /// The text is not TOML, or has unknown keys.
     #[error("{0}")]
     Toml(String),
-    /// A rule lacks something.
-    #[error("the rule for `{event}` that is `{is}`: {what}")]
+    /// A rule is incomplete.
+    #[error("rule for `{event}` with is = `{kind}`: {problem}")]
     Rule {
-        /// Its event.
+        /// Rule's event.
         event: String,
-        /// What it makes.
-        is: String,
-        /// What is wrong.
-        what: &'static str,
+        /// Value of `is`.
+        kind: &'static str,
+        /// Missing or invalid part.
+        problem: &'static str,
     },
 }
 
-/// What an event means.
+/// Meaning of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Is {
-    /// A span begins.
+pub enum RuleKind {
+    /// Begin of a span.
     Begin,
-    /// It ends.
+    /// End of a span.
     End,
-    /// The thread works for it.
+    /// The thread enters the span.
     Enter,
-    /// The thread works for it no longer.
+    /// The thread leaves the span.
     Leave,
-    /// A moment.
+    /// Point in time within a span.
     Event,
-    /// A text about it.
+    /// Attribute with a text.
     Text,
-    /// A number about it.
+    /// Attribute with a number.
     Number,
-    /// Its name in a protocol.
-    Meeting,
-    /// Several of these, of any spans, as `blkkin:together` says them.
-    Together,
-    /// Nothing.
+    /// Endpoint of a request.
+    #[serde(rename = "meeting")]
+    RpcEndpoint,
+    /// Several span events, as in `blkkin:together`.
+    #[serde(rename = "together")]
+    Batch,
+    /// No meaning.
     Ignore,
 }
 
-/// Where a key is one span's alone.
+impl RuleKind {
+    /// Returns the value of `is` in the file.
+    fn keyword(self) -> &'static str {
+        match self {
+            RuleKind::Begin => "begin",
+            RuleKind::End => "end",
+            RuleKind::Enter => "enter",
+            RuleKind::Leave => "leave",
+            RuleKind::Event => "event",
+            RuleKind::Text => "text",
+            RuleKind::Number => "number",
+            RuleKind::RpcEndpoint => "meeting",
+            RuleKind::Batch => "together",
+            RuleKind::Ignore => "ignore",
+        }
+    }
+}
+
+/// Range in which a key is unique.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
-    /// In a process.
+    /// A process.
     #[default]
     Process,
-    /// In a thread.
+    /// A thread.
     Thread,
-    /// Everywhere.
+    /// Every process.
     Everywhere,
 }
 
-/// Which side of a call a span is.
+/// Role of a span in a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum KindWord {
-    /// Work inside a program.
+pub enum RuleSpanKind {
+    /// Work inside one program.
     Internal,
-    /// It answers.
+    /// Handles a request.
     Server,
-    /// It asks.
+    /// Sends a request.
     Client,
 }
 
-/// A value that a field is compared with.
+/// Value that a field is compared with.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(untagged)]
-pub enum Wanted {
-    /// A number.
+pub enum MatchValue {
+    /// Number.
     Number(i64),
-    /// A text.
+    /// Text.
     Text(String),
 }
 
-/// A file.
+/// Mapping file.
 #[derive(Clone, Default, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mapping {
-    /// All that fit are applied, in order.
+    /// Rules. All that match an event are applied, in order.
     #[serde(default)]
     pub rule: Vec<Rule>,
 }
 
-/// What one kind of event means. Words that end in `_from`, and `span`, `parent`, `trace…`, `key`, `value`, `side`, `unique`,
-/// `connection`, `cookie`, `words`, name fields.
+/// Meaning of one kind of event. Keys that end in `_from` name fields, and so do `span`, `parent`,
+/// `trace…`, `key`, `value`, `side`, `unique`, `connection`, `cookie` and `words`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the file's own words, described in configs/mappings/blkkin.toml")]
 pub struct Rule {
     pub event: String,
-    pub is: Is,
+    pub is: RuleKind,
     #[serde(default)]
-    pub when: BTreeMap<String, Vec<Wanted>>,
+    pub when: BTreeMap<String, Vec<MatchValue>>,
     #[serde(default)]
-    pub unless: BTreeMap<String, Vec<Wanted>>,
+    pub unless: BTreeMap<String, Vec<MatchValue>>,
     #[serde(default)]
     pub first: bool,
     pub span: Option<String>,
@@ -116,7 +136,7 @@ pub struct Rule {
     pub trace_lo: Option<String>,
     pub parent: Option<String>,
     pub traceparent: Option<String>,
-    pub kind: Option<KindWord>,
+    pub kind: Option<RuleSpanKind>,
     pub kind_from: Option<String>,
     pub on: Option<bool>,
     pub on_from: Option<String>,
@@ -141,50 +161,51 @@ pub struct Rule {
 }
 
 impl Mapping {
-    /// Reads a file's text.
+    /// Parses a mapping file.
     pub fn read(text: &str) -> Result<Self, MappingError> {
         let mapping: Self = toml::from_str(text).map_err(|error| MappingError::Toml(error.to_string()))?;
         mapping.check()?;
         Ok(mapping)
     }
 
-    /// That each rule has what it needs.
+    /// Returns an error if a rule is incomplete.
     pub(crate) fn check(&self) -> Result<(), MappingError> {
         self.rule.iter().try_for_each(Rule::check)
     }
 
-    /// What is built in: `blkkin:*` and `zipkin:*`.
+    /// Returns the built-in mapping of `blkkin:*` and `zipkin:*`.
     pub fn built_in() -> Self {
-        let read = |text| Self::read(text).expect("invariant: a test reads the files that are built in");
+        let read = |text| Self::read(text).expect("invariant: a test parses the built-in files");
         let rule = [super::BLKKIN, super::ZIPKIN].into_iter().flat_map(|text| read(text).rule).collect();
         Self { rule }
     }
 
-    /// The events that a session has to have for these rules. Where `published` is read in threads' own memory, they need not say in
-    /// events what they work for, which is most of what a daemon has to say; who does not publish it says so all the same.
+    /// Returns the events that a session must enable for these rules. With `published`, blkkin
+    /// reads thread contexts from the threads' memory. Events that repeat them are then omitted;
+    /// they are most of a daemon's events. Threads that do not publish use the `unseen_` events.
     pub fn events(&self, published: bool) -> Vec<String> {
-        let not_needed: &[&str] = match published {
+        let omitted: &[&str] = match published {
             true => &["blkkin:enter", "blkkin:leave", "blkkin:turn"],
             false => &["blkkin:unseen_enter", "blkkin:unseen_leave"],
         };
         let events = self.rule.iter().map(|rule| rule.event.clone());
-        let mut events: Vec<_> = events.filter(|event| !not_needed.contains(&event.as_str())).collect();
+        let mut events: Vec<_> = events.filter(|event| !omitted.contains(&event.as_str())).collect();
         events.sort();
         events.dedup();
         events
     }
 
-    /// These rules, and then `other`'s.
+    /// Returns these rules followed by the rules of `other`.
     #[must_use]
-    pub fn and(mut self, other: Self) -> Self {
+    pub fn chain(mut self, other: Self) -> Self {
         self.rule.extend(other.rule);
         self
     }
 }
 
 impl Rule {
-    /// True if it is about events of this name.
-    pub fn fits(&self, name: &str) -> bool {
+    /// Returns true if the rule applies to events of this name.
+    pub fn matches(&self, name: &str) -> bool {
         match self.event.strip_suffix('*') {
             Some(begin) => name.starts_with(begin),
             None => self.event == name,
@@ -192,41 +213,40 @@ impl Rule {
     }
 
     fn check(&self) -> Result<(), MappingError> {
-        let wrong = |what| {
-            Err(MappingError::Rule {
-                event: self.event.clone(),
-                is: format!("{:?}", self.is).to_lowercase(),
-                what,
-            })
-        };
+        let invalid =
+            |problem| Err(MappingError::Rule { event: self.event.clone(), kind: self.is.keyword(), problem });
         if !self.event.contains(':') && self.event != "*" {
-            return wrong("events are called provider:name");
+            return invalid("event names have the form provider:name");
         }
-        if self.is == Is::Together {
-            return if self.words.is_none() { wrong("`words` is missing") } else { Ok(()) };
+        if self.is == RuleKind::Batch {
+            return if self.words.is_none() { invalid("`words` is missing") } else { Ok(()) };
         }
-        if self.is != Is::Ignore && self.span.is_none() && self.key.is_none() {
-            return wrong("`span` or `key` has to say whose it is");
+        if self.is != RuleKind::Ignore && self.span.is_none() && self.key.is_none() {
+            return invalid("`span` or `key` is missing");
         }
         if self.span.is_some() && self.key.is_some() {
-            return wrong("`span` and `key` are two answers to one question");
+            return invalid("only one of `span` and `key` is allowed");
         }
         match self.is {
-            Is::Begin | Is::Event if self.name.is_none() && self.name_from.is_none() => {
-                wrong("`name` or `name_from` is missing")
+            RuleKind::Begin | RuleKind::Event if self.name.is_none() && self.name_from.is_none() => {
+                invalid("`name` or `name_from` is missing")
             }
-            Is::Text | Is::Number if self.key_name.is_none() && self.key_name_from.is_none() => {
-                wrong("`key_name` or `key_name_from` is missing")
+            RuleKind::Text | RuleKind::Number if self.key_name.is_none() && self.key_name_from.is_none() => {
+                invalid("`key_name` or `key_name_from` is missing")
             }
-            Is::Text | Is::Number if self.value.is_none() => wrong("`value` is missing"),
-            Is::Meeting if self.rule.is_none() && self.rule_from.is_none() => {
-                wrong("`rule` or `rule_from` is missing")
+            RuleKind::Text | RuleKind::Number if self.value.is_none() => invalid("`value` is missing"),
+            RuleKind::RpcEndpoint if self.rule.is_none() && self.rule_from.is_none() => {
+                invalid("`rule` or `rule_from` is missing")
             }
-            Is::Meeting if self.side.is_none() || self.connection.is_none() || self.cookie.is_none() => {
-                wrong("`side`, `connection` and `cookie` are needed")
+            RuleKind::RpcEndpoint
+                if self.side.is_none() || self.connection.is_none() || self.cookie.is_none() =>
+            {
+                invalid("`side`, `connection` and `cookie` are required")
             }
-            _ if self.first && self.is != Is::Begin => wrong("`first` is for a begin"),
-            _ if self.traceparent.is_some() && self.is != Is::Begin => wrong("`traceparent` is for a begin"),
+            _ if self.first && self.is != RuleKind::Begin => invalid("`first` is only allowed with `begin`"),
+            _ if self.traceparent.is_some() && self.is != RuleKind::Begin => {
+                invalid("`traceparent` is only allowed with `begin`")
+            }
             _ => Ok(()),
         }
     }

@@ -1,18 +1,21 @@
-//! For which request of another program's a text says that it is: a W3C `traceparent` (Trace Context, section 3.2), alone, or in a
-//! comment of a query as OpenTelemetry's SQL commenter puts it there (`/*traceparent='00-…-01'*/`).
+//! Remote parent in a text: a W3C `traceparent` (Trace Context, section 3.2).
 //!
-//! *In*: a field's text, which may be cut. *Out*: trace and span. *Invariant*: a wrong link is worse than none: of a query only a comment
-//! counts that is its first word or its last one. In between such words may be data, and what follows a cut is not known.
+//! *In*: a field's text, which may be truncated. It is a `traceparent` alone, or a query with one
+//! in a comment, as OpenTelemetry's SQL commenter adds it (`/*traceparent='00-…-01'*/`). *Out*:
+//! trace and span.
+//!
+//! *Invariant*: a wrong parent is worse than none. Only a comment at the begin or end of a query
+//! counts. Elsewhere the same text may be data, and the content after a truncation is unknown.
 
-/// Who asked.
+/// Trace and span of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Asker {
+pub(crate) struct RemoteParent {
     pub(crate) trace_hi: u64,
     pub(crate) trace_lo: u64,
     pub(crate) span: u64,
 }
 
-pub(crate) fn find(text: &str) -> Option<Asker> {
+pub(crate) fn find(text: &str) -> Option<RemoteParent> {
     let text = text.trim();
     let first = || text.strip_prefix("/*")?.split_once("*/").map(|(comment, _)| comment);
     let last = || {
@@ -22,18 +25,18 @@ pub(crate) fn find(text: &str) -> Option<Asker> {
     read(text).or_else(|| in_comment(first()?)).or_else(|| in_comment(last()?))
 }
 
-/// `key='value',key='value'`
-fn in_comment(comment: &str) -> Option<Asker> {
+/// Parses `key='value',key='value'`.
+fn in_comment(comment: &str) -> Option<RemoteParent> {
     let pairs = comment.split(',').filter_map(|pair| pair.split_once('='));
     let mut named = pairs.filter(|(key, _)| key.trim() == "traceparent");
     read(named.next()?.1.trim().trim_matches(['\'', '"']))
 }
 
-fn read(text: &str) -> Option<Asker> {
+fn read(text: &str) -> Option<RemoteParent> {
     let parts: Vec<&str> = text.splitn(5, '-').collect();
     let &[version, trace, span, flags, ref more @ ..] = parts.as_slice() else { return None };
     let sized = [version, trace, span, flags].map(str::len) == [2, 32, 16, 2];
-    // A later version may say more behind it; `ff` is none.
+    // Later versions may have further parts; `ff` is invalid.
     let known = version != "ff" && (more.is_empty() || version != "00");
     if !sized || !known {
         return None;
@@ -43,8 +46,9 @@ fn read(text: &str) -> Option<Asker> {
         if lower { u64::from_str_radix(digits, 16).ok() } else { None }
     };
     hex(version).and(hex(flags))?;
-    let asker = Asker { trace_hi: hex(&trace[..16])?, trace_lo: hex(&trace[16..])?, span: hex(span)? };
-    (asker.span != 0 && asker.trace_hi | asker.trace_lo != 0).then_some(asker)
+    let remote_parent =
+        RemoteParent { trace_hi: hex(&trace[..16])?, trace_lo: hex(&trace[16..])?, span: hex(span)? };
+    (remote_parent.span != 0 && remote_parent.trace_hi | remote_parent.trace_lo != 0).then_some(remote_parent)
 }
 
 #[cfg(test)]
@@ -54,14 +58,14 @@ mod tests {
     use super::*;
 
     const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-    const ASKER: Asker = Asker {
+    const PARENT_SPAN: RemoteParent = RemoteParent {
         trace_hi: 0x4bf9_2f35_77b3_4da6,
         trace_lo: 0xa3ce_929d_0e0e_4736,
         span: 0x00f0_67aa_0ba9_02b7,
     };
 
     #[test]
-    fn it_is_found_alone_and_in_the_first_and_the_last_comment_of_a_query() {
+    fn found_alone_and_in_the_first_and_last_comment() {
         for text in [
             PARENT.to_owned(),
             format!(" {PARENT} "),
@@ -71,12 +75,12 @@ mod tests {
             format!("/* a */ select 1 /*traceparent=\"{PARENT}\"*/"),
             PARENT.replace("00-4", "cc-4") + "-more",
         ] {
-            assert_eq!(find(&text), Some(ASKER), "{text}");
+            assert_eq!(find(&text), Some(PARENT_SPAN), "{text}");
         }
     }
 
     #[test]
-    fn what_may_be_data_or_is_cut_is_not_believed() {
+    fn data_and_truncated_text_are_ignored() {
         for text in [
             String::new(),
             format!("select '/*traceparent=''{PARENT}''*/'"),
@@ -98,7 +102,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_it_is_it_is_read_or_not(text in "[0-9a-f/*'=,;é…-]{0,90}|.*") {
+        fn parsing_any_text_does_not_panic(text in "[0-9a-f/*'=,;é…-]{0,90}|.*") {
             let _ = find(&text);
             let _ = find(&format!("/*traceparent={text}"));
         }

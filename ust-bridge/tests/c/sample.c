@@ -1,6 +1,7 @@
 /*
- * sample kinds|tick|die COUNT [MICROSECONDS BETWEEN]: emits COUNT events for each line on stdin. `die` is killed by
- * its first event, between the reservation of room and its commit: the bytes that are copied in between are at no address.
+ * sample kinds|tick|die COUNT [MICROSECONDS BETWEEN]: emits COUNT events for each line on stdin.
+ * With `die` the first event kills the program between the reservation of space and its commit,
+ * because the bytes to copy are at an invalid address.
  */
 #define LTTNG_UST_TRACEPOINT_CREATE_PROBES
 #define LTTNG_UST_TRACEPOINT_DEFINE

@@ -18,7 +18,7 @@ LTTNG_UST_TRACEPOINT_ENUM(sample, direction,
 	)
 )
 
-/* One field of each kind that LTTng-UST can write. */
+/* One field of each type of LTTng-UST. */
 LTTNG_UST_TRACEPOINT_EVENT(sample, kinds,
 	LTTNG_UST_TP_ARGS(uint64_t, n, const char *, text, const uint8_t *, bytes, size_t, length),
 	LTTNG_UST_TP_FIELDS(
@@ -33,14 +33,14 @@ LTTNG_UST_TRACEPOINT_EVENT(sample, kinds,
 		lttng_ust_field_string(text, text)
 		lttng_ust_field_array(uint8_t, four, bytes, 4)
 		lttng_ust_field_array_text(char, name, bytes, 4)
-		lttng_ust_field_sequence(uint8_t, some, bytes, size_t, length)
-		lttng_ust_field_sequence_hex(uint8_t, somehex, bytes, size_t, length)
-		lttng_ust_field_sequence_text(char, said, (const char *)bytes, size_t, length)
-		lttng_ust_field_enum(sample, direction, uint8_t, way, n % 10)
+		lttng_ust_field_sequence(uint8_t, numbers, bytes, size_t, length)
+		lttng_ust_field_sequence_hex(uint8_t, hex_numbers, bytes, size_t, length)
+		lttng_ust_field_sequence_text(char, text_sequence, (const char *)bytes, size_t, length)
+		lttng_ust_field_enum(sample, direction, uint8_t, direction, n % 10)
 	)
 )
 
-/* The vocabulary between a daemon's instrumentation and its reader is small events: this is one of that size. */
+/* Event of the usual size: a daemon's instrumentation emits small events. */
 LTTNG_UST_TRACEPOINT_EVENT(sample, tick,
 	LTTNG_UST_TP_ARGS(uint64_t, n, const char *, text),
 	LTTNG_UST_TP_FIELDS(

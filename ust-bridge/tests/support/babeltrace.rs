@@ -1,17 +1,17 @@
-//! babeltrace2's word about a trace: one line an event, and what it says was lost.
+//! Output of babeltrace2 for a trace: a line per event, and its counts of losses.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Its lines, from `timestamp = …` and `name = …` on; what stands between (of the trace's environment) left out.
-pub(crate) struct Heard {
+/// Lines with `timestamp = …`, and everything from `name = …` on.
+pub(crate) struct Output {
     pub(crate) lines: Vec<String>,
-    /// Sum of "discarded N events" and "discarded N packets".
+    /// Sums of "discarded N events" and "discarded N packets".
     pub(crate) events_lost: u64,
     pub(crate) packets_lost: u64,
 }
 
-pub(crate) fn listen(folder: &Path) -> Heard {
+pub(crate) fn read(folder: &Path) -> Output {
     let output = Command::new("babeltrace2")
         .args(["--clock-cycles", "--no-delta", "--names=all", "--color=never"])
         .arg(folder)
@@ -21,8 +21,8 @@ pub(crate) fn listen(folder: &Path) -> Heard {
     assert!(output.status.success(), "babeltrace2: {errors}");
     let text = String::from_utf8_lossy(&output.stdout);
     let lines = text.lines().map(|line| {
-        // Between them may stand `trace:hostname = …`.
-        let (time, _) = line.split_once(", ").expect("a time and more");
+        // `trace:hostname = …` may be between them.
+        let (time, _) = line.split_once(", ").expect("a timestamp first");
         let (_, rest) = line.split_once(", name = ").expect("a name");
         format!("{time}, name = {rest}")
     });
@@ -40,5 +40,5 @@ pub(crate) fn listen(folder: &Path) -> Heard {
             }
         }
     }
-    Heard { lines: lines.collect(), events_lost, packets_lost }
+    Output { lines: lines.collect(), events_lost, packets_lost }
 }

@@ -1,5 +1,7 @@
-//! LTTng's daemons of a test's own: other ports, another home, and for root another `/run/lttng`, in a mount name space that
-//! ends with the test. Nobody else's daemons are seen or touched.
+//! LTTng daemons of one test, with their own ports and home.
+//!
+//! For root they also have their own `/run/lttng`, in a mount namespace that ends with the test.
+//! Other daemons are neither seen nor changed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,15 +10,15 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use blkkin_ust_bridge::session::keeper::Relay;
-use blkkin_ust_bridge::session::tool::Tool;
+use blkkin_ust_bridge::session::lttng_command::LttngCommand;
+use blkkin_ust_bridge::session::supervisor::Relay;
 
 use super::have;
 
-/// The daemons, and the room that they are in.
+/// Daemons and their namespace.
 pub(crate) struct Lab {
-    /// Ended last: it keeps the name space.
-    _room: Option<Child>,
+    /// Process that keeps the namespace; ended last.
+    _namespace: Option<Child>,
     prefix: Vec<String>,
     pub(crate) home: tempfile::TempDir,
     daemons: Vec<Child>,
@@ -26,7 +28,7 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// The daemons, running; none where a program is missing.
+    /// Starts the daemons; `None` if a program is missing.
     pub(crate) fn start() -> Option<Self> {
         let mut lab = Self::empty()?;
         let agent = free_port();
@@ -41,29 +43,30 @@ impl Lab {
         Some(lab)
     }
 
-    /// The room alone, without daemons.
+    /// Creates the namespace without daemons.
     pub(crate) fn empty() -> Option<Self> {
-        // The last stands for LTTng's headers, which lie elsewhere on each distribution.
+        // The last one stands for LTTng's headers, which are in another folder on each
+        // distribution.
         if !have(&["lttng", "lttng-sessiond", "lttng-relayd", "babeltrace2", "gcc", "lttng-gen-tp"]) {
             return None;
         }
-        let (room, prefix) = room()?;
+        let (namespace, prefix) = namespace()?;
         let (control, data, live) = (free_port(), free_port(), free_port());
         let home = tempfile::tempdir().expect("a folder");
-        Some(Self { _room: room, prefix, home, daemons: Vec::new(), control, data, live })
+        Some(Self { _namespace: namespace, prefix, home, daemons: Vec::new(), control, data, live })
     }
 
-    /// Where its relay listens.
+    /// Returns the relay's ports.
     pub(crate) fn relay_ports(&self) -> Relay {
         Relay { host: "127.0.0.1".to_owned(), control: self.control, data: self.data, live: self.live }
     }
 
-    /// Ends the relay.
+    /// Stops the relay.
     pub(crate) fn stop_relay(&mut self) {
-        end(self.daemons.pop().expect("the relay is the last"));
+        end(self.daemons.pop().expect("the relay was started last"));
     }
 
-    /// Starts the relay, on the same ports each time.
+    /// Starts the relay, always on the same ports.
     pub(crate) fn relay(&mut self) {
         let ports = [("control", self.control), ("data", self.data), ("live", self.live)];
         let ports = ports.map(|(name, port)| format!("--{name}-port=tcp://127.0.0.1:{port}"));
@@ -77,11 +80,12 @@ impl Lab {
         let mut command = self.command("setpriv");
         command.args(["--pdeathsig", "TERM", program]).args(args);
         let errors = log.try_clone().expect("a log");
-        self.daemons
-            .push(command.stdin(Stdio::null()).stdout(log).stderr(errors).spawn().expect("it starts"));
+        self.daemons.push(
+            command.stdin(Stdio::null()).stdout(log).stderr(errors).spawn().expect("the program starts"),
+        );
     }
 
-    /// A command among the daemons.
+    /// Returns a command in the daemons' namespace.
     pub(crate) fn command(&self, program: &str) -> Command {
         let words: Vec<&str> = self.prefix.iter().map(String::as_str).chain([program]).collect();
         let mut command = Command::new(words[0]);
@@ -89,24 +93,24 @@ impl Lab {
         command
     }
 
-    /// How the bridge runs commands among the daemons.
-    pub(crate) fn tool(&self) -> Tool {
+    /// Returns the configuration for commands in the daemons' namespace.
+    pub(crate) fn tool(&self) -> LttngCommand {
         let home = self.home.path().display().to_string();
         let variables = vec![("LTTNG_HOME".to_owned(), home.clone()), ("HOME".to_owned(), home)];
-        Tool { prefix: self.prefix.clone(), variables }
+        LttngCommand { prefix: self.prefix.clone(), variables }
     }
 
-    /// `lttng …`, which has to succeed.
+    /// Runs `lttng`, which must succeed.
     pub(crate) fn lttng(&self, args: &str) -> String {
         let out = self.command("lttng").arg("--no-sessiond").args(args.split_whitespace()).output();
         let out = out.expect("lttng runs");
-        let said =
+        let output =
             format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-        assert!(out.status.success(), "lttng {args}: {said}");
-        said
+        assert!(out.status.success(), "lttng {args}: {output}");
+        output
     }
 
-    /// A live session with every event of user space.
+    /// Creates a live session with all events of the sample program.
     pub(crate) fn live_session(&self, name: &str, period_us: u64, channel: &str) {
         let (control, data) = (self.control, self.data);
         self.lttng(&format!("create {name} --live={period_us} --ctrl-url=tcp://127.0.0.1:{control} --data-url=tcp://127.0.0.1:{data}"));
@@ -116,33 +120,34 @@ impl Lab {
         self.lttng(&format!("start {name}"));
     }
 
-    /// Where the relay's live port is.
+    /// Returns the address of the relay's live port.
     pub(crate) fn address(&self) -> String {
         format!("127.0.0.1:{}", self.live)
     }
 
-    /// Where the relay writes.
+    /// Returns the folder of the relay's traces.
     pub(crate) fn traces(&self) -> PathBuf {
         self.home.path().join("traces")
     }
 
-    /// The test's program with trace points, waiting for its turn.
+    /// Starts the sample program, which then waits for [`Sample::go`].
     pub(crate) fn sample(&self, args: &[&str]) -> Sample {
         self.sample_on("0-1023", args)
     }
 
-    /// The same, on these processors.
+    /// Starts the sample program on these CPUs.
     pub(crate) fn sample_on(&self, processors: &str, args: &[&str]) -> Sample {
         let mut command = self.command("setpriv");
         command.args(["--pdeathsig", "KILL", "taskset", "--cpu-list", processors]).arg(program()).args(args);
         command.env("LTTNG_UST_ALLOW_BLOCKING", "1");
-        // Returns from its start only when it is registered with the daemon.
+        // With -1 the library's constructor returns after the registration with the daemon.
         command.env("LTTNG_UST_REGISTER_TIMEOUT", "-1");
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program starts");
         let stdin = child.stdin.take();
         let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
         let mut sample = Sample { child, stdin, stdout };
-        sample.hear("ready");
+        sample.expect_line("ready");
         sample
     }
 }
@@ -153,7 +158,7 @@ impl Drop for Lab {
     }
 }
 
-/// A program with trace points.
+/// Program with trace points.
 pub(crate) struct Sample {
     pub(crate) child: Child,
     stdin: Option<ChildStdin>,
@@ -161,82 +166,84 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    fn hear(&mut self, word: &str) {
+    fn expect_line(&mut self, word: &str) {
         let mut line = String::new();
-        self.stdout.read_line(&mut line).expect("it speaks");
+        self.stdout.read_line(&mut line).expect("the program writes a line");
         assert_eq!(line.trim(), word);
     }
 
-    /// Emits its events.
+    /// Emits the events and waits until they are emitted.
     pub(crate) fn go(&mut self) {
         self.begin();
         self.done();
     }
 
-    /// Waits until it has emitted them.
+    /// Waits until the events are emitted.
     pub(crate) fn done(&mut self) {
-        self.hear("done");
+        self.expect_line("done");
     }
 
-    /// The same, without waiting for the end.
+    /// Starts to emit the events.
     pub(crate) fn begin(&mut self) {
-        writeln!(self.stdin.as_mut().expect("it listens"), "go").expect("it listens");
+        writeln!(self.stdin.as_mut().expect("the program reads its input"), "go")
+            .expect("the program reads its input");
     }
 
-    /// Waits until it was killed.
-    pub(crate) fn dies(mut self) {
+    /// Emits the events and waits until the program is killed.
+    pub(crate) fn expect_killed(mut self) {
         self.begin();
-        assert!(!self.child.wait().expect("it was started").success());
+        assert!(!self.child.wait().expect("the process was started").success());
     }
 
-    /// Ends it as a program ends.
+    /// Ends the program normally.
     pub(crate) fn end(mut self) {
         drop(self.stdin.take());
-        assert!(self.child.wait().expect("it was started").success());
+        assert!(self.child.wait().expect("the process was started").success());
     }
 }
 
-/// A room in which root's `/run/lttng` is the test's own; elsewhere LTTNG_HOME is enough.
-fn room() -> Option<(Option<Child>, Vec<String>)> {
-    // SAFETY: it only tells a number.
+/// Creates a mount namespace with an own `/run/lttng` for root. For other users LTTNG_HOME is
+/// enough.
+fn namespace() -> Option<(Option<Child>, Vec<String>)> {
+    // SAFETY: the call only returns a number.
     if unsafe { libc::geteuid() } != 0 {
         return Some((None, vec!["env".to_owned()]));
     }
     let script = "mkdir -p /run/lttng && mount -t tmpfs tmpfs /run/lttng && echo ready && exec cat";
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-c", script]);
-    let mut room = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
+    let mut namespace = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
     let mut line = String::new();
-    BufReader::new(room.stdout.take()?).read_line(&mut line).ok()?;
+    BufReader::new(namespace.stdout.take()?).read_line(&mut line).ok()?;
     if line.trim() != "ready" {
         eprintln!("skipped: no mount name space of its own here");
         return None;
     }
-    let prefix = ["nsenter".to_owned(), format!("--mount=/proc/{}/ns/mnt", room.id()), "--".to_owned()];
-    Some((Some(room), prefix.to_vec()))
+    let prefix = ["nsenter".to_owned(), format!("--mount=/proc/{}/ns/mnt", namespace.id()), "--".to_owned()];
+    Some((Some(namespace), prefix.to_vec()))
 }
 
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|any| any.local_addr()).expect("a port").port()
 }
 
-/// TERM, and what it started has ended with it.
+/// Sends SIGTERM and waits for the process.
 pub(crate) fn end(mut child: Child) {
-    // SAFETY: a child of ours that was not waited for: the number is still its.
+    // SAFETY: the child was not waited for yet, so its process id is still valid.
     unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
     let _ = child.wait();
 }
 
-/// Waits for what has to come.
-pub(crate) fn until(what: &str, mut there: impl FnMut() -> bool) {
+/// Waits until the condition is true.
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
-    while !there() {
+    while !condition() {
         assert!(begun.elapsed() < Duration::from_secs(30), "not within 30 s: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// The program, compiled once.
+/// Returns the sample program, which is compiled once.
 pub(crate) fn program() -> &'static Path {
     static PROGRAM: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
     let (_, path) = PROGRAM.get_or_init(|| {

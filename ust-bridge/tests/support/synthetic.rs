@@ -1,11 +1,13 @@
-//! Traces that nobody traced: random types and values, written bit by bit by the specification.
+//! Synthetic traces with random types and values, written bit by bit according to the
+//! specification.
 //!
-//! The writer knows nothing of the reader, and says what it wrote only in CTF: babeltrace2 is who reads it besides.
+//! The writer is independent of the reader, and its only output is CTF. babeltrace2 reads the same
+//! traces.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Numbers from a seed (xorshift64*: the same on every machine).
+/// Random numbers from a seed (xorshift64*, the same on every machine).
 pub(crate) struct Dice(u64);
 
 impl Dice {
@@ -29,7 +31,7 @@ impl Dice {
     }
 }
 
-/// Bits in the order of CTF.
+/// Bit writer in the order of CTF.
 #[derive(Default)]
 pub(crate) struct Bits {
     pub(crate) bytes: Vec<u8>,
@@ -64,7 +66,7 @@ impl Bits {
     }
 }
 
-/// A field's type, by which values are written.
+/// Type of a field, for writing values.
 enum Shape {
     Int { bits: usize, align: usize, big: bool },
     Label { bits: usize, align: usize, big: bool, last: u64 },
@@ -87,7 +89,7 @@ fn align_of(shape: &Shape) -> usize {
     }
 }
 
-/// Makes types and says them in TSDL.
+/// Generator of types and their TSDL declarations.
 struct Maker<'d> {
     dice: &'d mut Dice,
     big: bool,
@@ -97,20 +99,20 @@ struct Maker<'d> {
 impl Maker<'_> {
     fn name(&mut self) -> String {
         self.names += 1;
-        // LTTng writes `_` before names; others do not.
+        // Names with and without LTTng's prefix `_`.
         format!("{}f{}", if self.names.is_multiple_of(3) { "_" } else { "" }, self.names)
     }
 
     fn int(&mut self, signed: bool, extra: &str) -> (Shape, String) {
         let bits = if self.dice.flip() { 8 << self.dice.below(4) } else { 1 + self.dice.below(64) } as usize;
         let align = [1, 1, 2, 4, 8, 8, 16, 32, 64][self.dice.below(9) as usize];
-        // The order may change between bytes only.
+        // The byte order can change only between bytes.
         let swapped = self.dice.below(4) == 0 && bits.is_multiple_of(8);
         let align = if swapped { align.max(8) } else { align };
         let big = self.big != swapped;
         let order = if swapped { if big { "byte_order = be; " } else { "byte_order = le; " } } else { "" };
         let base = if signed { 10 } else { [10, 10, 16, 8, 2][self.dice.below(5) as usize] };
-        // babeltrace2 2.0.4 shows 61 to 63 bits to the base 16 as 0.
+        // babeltrace2 2.0.4 prints 0 for 61 to 63 bits in base 16.
         let base = if base == 16 && (61..64).contains(&bits) { 10 } else { base };
         let text = format!(
             "integer {{ size = {bits}; align = {align}; signed = {signed}; base = {base}; {order}{extra}}}"
@@ -118,7 +120,7 @@ impl Maker<'_> {
         (Shape::Int { bits, align, big }, text)
     }
 
-    /// A field of `name`, declared in `out`; several shapes where what it needs comes before it.
+    /// Declares a field in `out`; returns its shape after the shapes of its tag or length.
     fn field(&mut self, depth: u32, name: &str, out: &mut String) -> Vec<Shape> {
         let kinds = if depth < 3 { 9 } else { 5 };
         match self.dice.below(kinds) {
@@ -173,7 +175,7 @@ impl Maker<'_> {
             }
             7 => {
                 let length = self.dice.below(4);
-                // Not of length 0, see where texts are written.
+                // Not of length 0, see the writing of texts.
                 if length > 0 && self.dice.flip() {
                     let _ = writeln!(
                         out,
@@ -200,7 +202,7 @@ impl Maker<'_> {
         if self.dice.flip() { self.structure(depth + 1) } else { self.int(false, "") }
     }
 
-    /// 3 bits: 0 to 7 elements.
+    /// Returns a length of 3 bits: 0 to 7 elements.
     fn label_free_length(&mut self) -> (Shape, String) {
         let text = "integer { size = 3; align = 8; signed = false; }".to_owned();
         (Shape::Int { bits: 3, align: 8, big: self.big }, text)
@@ -221,9 +223,9 @@ impl Maker<'_> {
             let name = self.name();
             fields.extend(self.field(depth, &name, &mut text));
         }
-        let asked = [1, 1, 8, 16, 32][self.dice.below(5) as usize];
-        let align = fields.iter().map(align_of).max().unwrap_or(1).max(asked);
-        let _ = write!(text, "}} align({asked})");
+        let minimum = [1, 1, 8, 16, 32][self.dice.below(5) as usize];
+        let align = fields.iter().map(align_of).max().unwrap_or(1).max(minimum);
+        let _ = write!(text, "}} align({minimum})");
         (Shape::Struct { align, fields }, text)
     }
 }
@@ -245,7 +247,7 @@ fn write(shape: &Shape, dice: &mut Dice, out: &mut Bits, last: &mut u64) {
         }
         Shape::Float { bits, big } => out.put((dice.next() as i64 as f64 / 3e7).to_bits(), *bits, *big),
         Shape::Text => {
-            // Never empty: babeltrace2 2.0.4 then shows an earlier event's text.
+            // Never empty: babeltrace2 2.0.4 then prints an earlier event's text.
             for _ in 0..=dice.below(9) {
                 out.put(u64::from(b"abc \"\\'?\t"[dice.below(9) as usize]), 8, false);
             }
@@ -263,17 +265,17 @@ fn write(shape: &Shape, dice: &mut Dice, out: &mut Bits, last: &mut u64) {
     }
 }
 
-/// What is known of a trace that was written.
+/// Properties of a written trace.
 pub(crate) struct Written {
     pub(crate) events: u64,
     pub(crate) events_lost: u64,
     pub(crate) packets_lost: u64,
     pub(crate) metadata: String,
-    /// The packets, in the order in which each stream has them.
+    /// Packets, in the order of each stream.
     pub(crate) packets: Vec<Vec<u8>>,
 }
 
-/// Writes a trace of `streams` streams into `folder`.
+/// Writes a trace of `streams` streams to `folder`.
 pub(crate) fn trace(seed: u64, streams: u64, folder: &Path) -> Written {
     let mut dice = Dice::new(seed);
     let big = dice.flip();
@@ -309,7 +311,8 @@ pub(crate) fn trace(seed: u64, streams: u64, folder: &Path) -> Written {
     let mut classes = Vec::new();
     for id in 0..4 {
         let mut maker = Maker { dice: &mut dice, big, names: 0 };
-        // Without variants and sequences: babeltrace2 2.0.4 stops on them here (ctf-meta-update-value-storing-indexes.c:65).
+        // Without variants and sequences, on which babeltrace2 2.0.4 stops here
+        // (ctf-meta-update-value-storing-indexes.c:65).
         let (context, context_text) = maker.structure(3);
         let (payload, payload_text) = maker.structure(0);
         let (context, context_text) = match id {
@@ -323,13 +326,13 @@ pub(crate) fn trace(seed: u64, streams: u64, folder: &Path) -> Written {
         );
         classes.push((context, payload));
     }
-    std::fs::write(folder.join("metadata"), &metadata).expect("the folder is ours");
+    std::fs::write(folder.join("metadata"), &metadata).expect("the folder is writable");
 
     let mut written = Written { events: 0, events_lost: 0, packets_lost: 0, metadata, packets: Vec::new() };
     for stream in 0..streams {
         let mut file = Vec::new();
         let (mut time, mut sequence, mut lost) = (1_000_000 + dice.below(1000) * 1000, 0, 0);
-        // Uneven: some streams have many times the packets of others.
+        // Uneven: some streams have many times more packets than others.
         let packets = if stream == 0 { 6 } else { 1 + dice.below(3) };
         for number in 0..packets {
             if number > 0 && dice.below(4) == 0 {
@@ -353,7 +356,8 @@ pub(crate) fn trace(seed: u64, streams: u64, folder: &Path) -> Written {
             bits.put(stream, 32, big);
             for _ in 0..dice.below(40) {
                 let long = dice.below(10) == 0;
-                // Below the short form's turn, so that it can be told; now and then the whole.
+                // Less than the short timestamp's range, so that it can be extended; sometimes a
+                // full timestamp.
                 time += if long { dice.below(1 << 40) } else { 1 + dice.below(1 << 24) };
                 let id = dice.below(classes.len() as u64);
                 bits.align(8);
@@ -388,7 +392,7 @@ pub(crate) fn trace(seed: u64, streams: u64, folder: &Path) -> Written {
             sequence += 1;
             time += 1 + dice.below(1000);
         }
-        std::fs::write(folder.join(format!("s_{stream}")), file).expect("the folder is ours");
+        std::fs::write(folder.join(format!("s_{stream}")), file).expect("the folder is writable");
     }
     written
 }

@@ -1,26 +1,26 @@
-//! An event as babeltrace2's pretty printer writes it.
+//! Format of an event as in babeltrace2's pretty printer.
 
 use std::fmt::Write as _;
 
 use blkkin_ust_bridge::ctf::packet::Items;
-use blkkin_ust_bridge::ctf::plan::{Item, Plan, Value, What};
-use blkkin_ust_bridge::view::View;
+use blkkin_ust_bridge::ctf::plan::{FieldType, Item, Plan, Value};
+use blkkin_ust_bridge::event_view::EventView;
 
-/// Fields of a packet's context that babeltrace2 takes for itself.
+/// Fields of a packet context that babeltrace2 does not print.
 const TAKEN: [&str; 6] =
     ["timestamp_begin", "timestamp_end", "content_size", "packet_size", "packet_seq_num", "events_discarded"];
 
-pub(crate) fn line(view: &View<'_>) -> String {
+pub(crate) fn line(view: &EventView<'_>) -> String {
     let (stream, class) = (view.stream(), view.class());
     let mut out = format!("timestamp = {:020}, name = {}", view.event.time, class.name);
-    scope(&mut out, view, "stream.packet.context", stream.packet_context(), &view.head.context);
+    scope(&mut out, view, "stream.packet.context", stream.packet_context(), &view.header.context);
     scope(&mut out, view, "stream.event.context", stream.event_context.as_ref(), &view.event.stream_context);
     scope(&mut out, view, "event.context", class.context.as_ref(), &view.event.context);
     scope(&mut out, view, "event.fields", class.payload.as_ref(), &view.event.payload);
     out
 }
 
-fn scope(out: &mut String, view: &View<'_>, name: &str, plan: Option<&Plan>, items: &Items) {
+fn scope(out: &mut String, view: &EventView<'_>, name: &str, plan: Option<&Plan>, items: &Items) {
     let Some(plan) = plan else { return };
     let mut printer = Printer { out, view, plan, items: &items.list, at: 0 };
     let _ = write!(printer.out, ", {name} = {{");
@@ -41,7 +41,7 @@ fn scope(out: &mut String, view: &View<'_>, name: &str, plan: Option<&Plan>, ite
 
 struct Printer<'p> {
     out: &'p mut String,
-    view: &'p View<'p>,
+    view: &'p EventView<'p>,
     plan: &'p Plan,
     items: &'p [Item],
     at: usize,
@@ -51,9 +51,9 @@ impl Printer<'_> {
     fn field(&mut self) {
         let item = self.items[self.at];
         self.at += 1;
-        match (&self.plan.infos[item.info as usize].what, item.value) {
-            (What::Int { base, bits, .. }, value) => number(self.out, value, *base, *bits),
-            (What::Enum { base, bits, labels, .. }, value) => {
+        match (&self.plan.infos[item.info as usize].field_type, item.value) {
+            (FieldType::Int { base, bits, .. }, value) => number(self.out, value, *base, *bits),
+            (FieldType::Enum { base, bits, labels, .. }, value) => {
                 let at = match value {
                     Value::Unsigned(value) => i128::from(value),
                     Value::Signed(value) => i128::from(value),
@@ -69,17 +69,17 @@ impl Printer<'_> {
                 number(self.out, value, *base, *bits);
                 self.out.push_str(" )");
             }
-            (What::Float(_), Value::Float(value)) => self.out.push_str(&general(value)),
-            (What::Text, Value::Text { at, length }) => {
+            (FieldType::Float(_), Value::Float(value)) => self.out.push_str(&general(value)),
+            (FieldType::Text, Value::Text { at, length }) => {
                 let text = quoted(self.view.bytes(at, length));
                 self.out.push_str(&text);
             }
-            (What::Struct, Value::Begin(_)) => self.parts("{", " }", |name, _| format!("{name} = ")),
-            (What::Variant, Value::Begin(_)) => self.parts("{", " }", |_, _| String::new()),
-            (What::Array | What::Sequence, Value::Begin(_)) => {
+            (FieldType::Struct, Value::Begin(_)) => self.parts("{", " }", |name, _| format!("{name} = ")),
+            (FieldType::Variant, Value::Begin(_)) => self.parts("{", " }", |_, _| String::new()),
+            (FieldType::Array | FieldType::Sequence, Value::Begin(_)) => {
                 self.parts("[", " ]", |_, index| format!("[{index}] = "));
             }
-            (what, value) => panic!("{what:?} is {value:?}"),
+            (field_type, value) => panic!("{field_type:?} is {value:?}"),
         }
     }
 
@@ -128,7 +128,7 @@ fn quoted(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// C's `%g`.
+/// Formats a number like C's `%g`.
 fn general(value: f64) -> String {
     if value == 0.0 {
         return if value.is_sign_negative() { "-0".to_owned() } else { "0".to_owned() };

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use blkkin_ust_bridge::live::reader::Counts;
-use blkkin_ust_bridge::weave::WeaveBooks;
+use blkkin_ust_bridge::correlate::CorrelationStats;
+use blkkin_ust_bridge::live::reader::ReaderStats;
 use tracing::warn;
 
 use crate::service::{MetricFamily, MetricKind};
@@ -18,8 +18,8 @@ pub(crate) struct LttngMetrics {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Snapshot {
-    correlation_stats: WeaveBooks,
-    counts: Counts,
+    correlation_stats: CorrelationStats,
+    counts: ReaderStats,
     restarts: u64,
 }
 
@@ -30,13 +30,13 @@ impl LttngMetrics {
     }
 
     /// Updates the reader's counters.
-    pub(super) fn set_reader_stats(&self, counts: Counts, restarts: u64) {
+    pub(super) fn set_reader_stats(&self, counts: ReaderStats, restarts: u64) {
         let mut snapshot = self.snapshot();
         (snapshot.counts, snapshot.restarts) = (counts, restarts);
     }
 
     /// Updates the correlator's counters.
-    pub(super) fn set_correlation_stats(&self, stats: &WeaveBooks) {
+    pub(super) fn set_correlation_stats(&self, stats: &CorrelationStats) {
         self.snapshot().correlation_stats = *stats;
     }
 
@@ -55,29 +55,29 @@ impl LttngMetrics {
         let lost = [
             ("buffer full", counts.lost.events),
             ("late", counts.late),
-            ("after correlation", correlation_stats.words_late),
+            ("after correlation", correlation_stats.updates_late),
         ];
         vec![
-            counter("daemon_spans", "Daemon spans received", correlation_stats.operations),
+            counter("daemon_spans", "Daemon spans received", correlation_stats.spans),
             counter(
                 "daemon_spans_unfinished",
                 "Daemon spans without an end: their process was killed, or too many were open",
-                correlation_stats.operations_unfinished,
+                correlation_stats.spans_unfinished,
             ),
             counter(
                 "daemon_spans_foreign_pidns",
                 "Daemon spans of an unknown process in another pid namespace",
-                correlation_stats.operations_elsewhere,
+                correlation_stats.spans_foreign_pidns,
             ),
             counter(
                 "daemon_calls_correlated",
                 "System calls with a daemon span as parent",
-                correlation_stats.calls_linked,
+                correlation_stats.calls_correlated,
             ),
             counter(
                 "daemon_calls_uncorrelated",
                 "System calls without a parent because the daemon's events came too late",
-                correlation_stats.calls_unjudged,
+                correlation_stats.calls_uncorrelated,
             ),
             MetricFamily::by_label(
                 "reason",

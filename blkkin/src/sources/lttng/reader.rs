@@ -10,13 +10,13 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Duration, Instant};
 
 use blkkin_tracer::StopSignal;
+use blkkin_ust_bridge::correlate::{ThreadExit, Update};
+use blkkin_ust_bridge::daemon_spans::{DaemonSpanStats, DaemonSpans};
+use blkkin_ust_bridge::event_view::{EventView, Gap};
 use blkkin_ust_bridge::live::follow::{Follower, Step};
-use blkkin_ust_bridge::live::reader::Counts;
+use blkkin_ust_bridge::live::reader::ReaderStats;
 use blkkin_ust_bridge::mapping::config::Mapping;
 use blkkin_ust_bridge::mapping::mapper::Mapper;
-use blkkin_ust_bridge::operations::{Books, Operations};
-use blkkin_ust_bridge::view::{Gap, View};
-use blkkin_ust_bridge::weave::{Exit, Word};
 use blkkin_wire::clock::MonotonicNs;
 
 use super::correlation::UpdateBatch;
@@ -49,8 +49,8 @@ const PROBLEMS_MAX: usize = 16;
 /// Statistics of the reader.
 #[derive(Debug, Default)]
 pub(crate) struct LttngStats {
-    pub(super) books: Books,
-    pub(super) counts: Counts,
+    pub(super) books: DaemonSpanStats,
+    pub(super) counts: ReaderStats,
     /// Number of session restarts.
     pub(super) restarts: u64,
     /// Problems, as text for the operator.
@@ -60,7 +60,7 @@ pub(crate) struct LttngStats {
 /// The channels to and from the correlator.
 pub(super) struct ReaderChannels {
     pub(super) updates: SyncSender<UpdateBatch>,
-    pub(super) exits: Receiver<Exit>,
+    pub(super) exits: Receiver<ThreadExit>,
 }
 
 pub(super) struct SessionReader {
@@ -72,10 +72,10 @@ pub(super) struct SessionReader {
     /// The time of the next attempt to recreate the session.
     restart_at: Instant,
     mapper: Mapper,
-    operations: Operations,
+    operations: DaemonSpans,
     channels: ReaderChannels,
     /// Exited threads, until their events are complete.
-    ended: VecDeque<Exit>,
+    ended: VecDeque<ThreadExit>,
     /// The last known process exit.
     exited: Option<Instant>,
     stop: StopSignal,
@@ -99,7 +99,7 @@ impl SessionReader {
             unreachable_since: None,
             restart_at: Instant::now(),
             mapper: Mapper::new(mapping),
-            operations: Operations::default(),
+            operations: DaemonSpans::default(),
             channels,
             ended: VecDeque::new(),
             exited: None,
@@ -146,25 +146,25 @@ impl SessionReader {
                 self.unreachable_since = None;
                 return pause;
             }
-            Step::Away(error, pause) => {
+            Step::Unreachable(error, pause) => {
                 if self.unreachable_since.get_or_insert_with(Instant::now).elapsed() < RELAY_TIMEOUT {
                     return pause;
                 }
                 error.to_string()
             }
             // The end that was requested.
-            Step::Over if self.stop.is_set() => {
+            Step::Ended if self.stop.is_set() => {
                 let updates = self.close_follower();
                 self.send(updates);
                 return Duration::ZERO;
             }
-            Step::Over | Step::Gone => "another process destroyed the session".to_owned(),
+            Step::Ended | Step::Destroyed => "another process destroyed the session".to_owned(),
             Step::Refused(error) => error.to_string(),
         };
         self.report_problem(why);
         let mut updates = self.close_follower();
         // Span ends from now on are not received.
-        self.operations.lost(self.known_until.0, clock::now().0, 0, &mut updates);
+        self.operations.record_loss(self.known_until.0, clock::now().0, 0, &mut updates);
         self.send(updates);
         self.restart_at = Instant::now();
         Duration::ZERO
@@ -189,9 +189,9 @@ impl SessionReader {
         Duration::ZERO
     }
 
-    fn step(&mut self) -> (Step, Vec<Word>) {
+    fn step(&mut self) -> (Step, Vec<Update>) {
         let mut updates = Vec::new();
-        let Some(follower) = &mut self.follower else { return (Step::Gone, updates) };
+        let Some(follower) = &mut self.follower else { return (Step::Destroyed, updates) };
         let (mapper, operations) = (&mut self.mapper, &mut self.operations);
         let step = follower.step(&mut |view| map_event(view, mapper, operations, &mut updates));
         if let Some(gap) = follower.take_gap() {
@@ -199,7 +199,7 @@ impl SessionReader {
         }
         if let Step::Read(_) = step {
             let no_stream_yet = clock::now().0.saturating_sub(FIRST_STREAM_WITHIN);
-            let until = follower.known_until().map_or(no_stream_yet, |ns| u64::try_from(ns).unwrap_or(0));
+            let until = follower.complete_until().map_or(no_stream_yet, |ns| u64::try_from(ns).unwrap_or(0));
             self.known_until = self.known_until.max(MonotonicNs(until));
         }
         for exit in self.channels.exits.try_iter() {
@@ -208,44 +208,44 @@ impl SessionReader {
             }
             self.ended.push_back(exit);
         }
-        while let Some(Exit { thread, at, last }) =
+        while let Some(ThreadExit { thread, at, last }) =
             self.ended.pop_front_if(|exit| exit.at < self.known_until.0)
         {
             match last {
-                true => self.operations.gone(thread.process(), at, &mut updates),
-                false => self.operations.ended(thread, at, &mut updates),
+                true => self.operations.process_exited(thread.process(), at, &mut updates),
+                false => self.operations.thread_exited(thread, at, &mut updates),
             }
         }
-        let problems = self.follower.as_mut().map(Follower::troubles).unwrap_or_default();
+        let problems = self.follower.as_mut().map(Follower::take_problems).unwrap_or_default();
         for problem in problems {
-            self.report_problem(format!("{}: {}", problem.stream, problem.what));
+            self.report_problem(format!("{}: {}", problem.stream, problem.description));
         }
-        let misfits: Vec<_> = self.mapper.misfits().map(|misfit| misfit.to_string()).collect();
+        let misfits: Vec<_> = self.mapper.take_bind_errors().map(|misfit| misfit.to_string()).collect();
         misfits.into_iter().for_each(|misfit| self.report_problem(misfit));
         (step, updates)
     }
 
-    fn send(&mut self, updates: Vec<Word>) {
+    fn send(&mut self, updates: Vec<Update>) {
         // The receiver is gone only when blkkin itself fails.
         let _ = self.channels.updates.send((updates, self.known_until));
     }
 
-    /// Replaces the session of a stuck ring (see [`blkkin_ust_bridge::session::keeper`]).
+    /// Replaces the session of a stuck ring (see [`blkkin_ust_bridge::session::supervisor`]).
     fn replace_stuck_session(&mut self) {
         if self.stuck_checked.elapsed() < STUCK_CHECK_INTERVAL {
             return;
         }
         self.stuck_checked = Instant::now();
         let (Some(keeper), Some(follower)) = (self.session.keeper(), &self.follower) else { return };
-        let long = stuck_after(self.exited.map(|exited| exited.elapsed()), keeper.plan().silent_max());
-        if follower.reader().silent(long).next().is_none() {
+        let long = stuck_after(self.exited.map(|exited| exited.elapsed()), keeper.config().inactivity_max());
+        if follower.reader().inactive_streams(long).next().is_none() {
             return;
         }
         let outcome = match keeper.replace() {
             Ok(_) => {
                 let fresh = self.session.follower();
                 let mut updates = self.close_follower();
-                self.operations.lost(self.known_until.0, clock::now().0, 0, &mut updates);
+                self.operations.record_loss(self.known_until.0, clock::now().0, 0, &mut updates);
                 self.follower = fresh;
                 self.send(updates);
                 "a ring was stuck because its writer was killed: the session was replaced".to_owned()
@@ -256,18 +256,18 @@ impl SessionReader {
     }
 
     /// Closes the follower and maps the events that waited for their order.
-    fn close_follower(&mut self) -> Vec<Word> {
+    fn close_follower(&mut self) -> Vec<Update> {
         let mut updates = Vec::new();
         let Some(mut follower) = self.follower.take() else { return updates };
         let (mapper, operations) = (&mut self.mapper, &mut self.operations);
         follower.finish(&mut |view| map_event(view, mapper, operations, &mut updates));
-        self.stats.counts = self.stats.counts.plus(follower.counts());
+        self.stats.counts = self.stats.counts.plus(follower.stats());
         updates
     }
 
     fn publish(&mut self) {
-        self.stats.books = *self.operations.books();
-        let now = self.follower.as_ref().map(Follower::counts).unwrap_or_default();
+        self.stats.books = *self.operations.stats();
+        let now = self.follower.as_ref().map(Follower::stats).unwrap_or_default();
         self.metrics.set_reader_stats(self.stats.counts.plus(now), self.stats.restarts);
     }
 
@@ -288,16 +288,21 @@ fn stuck_after(exited: Option<Duration>, least: Duration) -> Duration {
 }
 
 /// Maps an event, after the gap before it.
-fn map_event(view: &View<'_>, mapper: &mut Mapper, operations: &mut Operations, updates: &mut Vec<Word>) {
+fn map_event(
+    view: &EventView<'_>,
+    mapper: &mut Mapper,
+    operations: &mut DaemonSpans,
+    updates: &mut Vec<Update>,
+) {
     if let Some(gap) = view.gap {
         record_gap(operations, gap, updates);
     }
-    mapper.map(view, &mut |at, fact| operations.take(at, &fact, updates));
+    mapper.map(view, &mut |at, fact| operations.apply(at, &fact, updates));
 }
 
-fn record_gap(operations: &mut Operations, gap: Gap, updates: &mut Vec<Word>) {
+fn record_gap(operations: &mut DaemonSpans, gap: Gap, updates: &mut Vec<Update>) {
     let ns = |ns: i64| u64::try_from(ns).unwrap_or(0);
-    operations.lost(ns(gap.from_ns), ns(gap.until_ns), gap.events, updates);
+    operations.record_loss(ns(gap.from_ns), ns(gap.until_ns), gap.events, updates);
 }
 
 #[cfg(test)]

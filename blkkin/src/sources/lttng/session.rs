@@ -6,9 +6,9 @@
 
 use blkkin_ust_bridge::live::follow::{Follower, Target};
 use blkkin_ust_bridge::live::reader::Settings;
-use blkkin_ust_bridge::session::daemons::Daemons as Servers;
-use blkkin_ust_bridge::session::keeper::{Keeper, Plan};
-use blkkin_ust_bridge::session::tool::{Tool, ToolError};
+use blkkin_ust_bridge::session::lttng_command::{LttngCommand, LttngError};
+use blkkin_ust_bridge::session::lttng_daemons::LttngDaemons as Servers;
+use blkkin_ust_bridge::session::supervisor::{SessionConfig, SessionSupervisor};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -18,31 +18,31 @@ const WAIT_FOR_STREAMS: Duration = Duration::from_millis(1_500);
 
 /// The parts, in drop order.
 pub(super) struct LttngSession {
-    keeper: Option<Keeper>,
+    keeper: Option<SessionSupervisor>,
     servers: Option<Servers>,
     folder: TempDir,
-    plan: Plan,
+    plan: SessionConfig,
 }
 
 impl LttngSession {
     /// Creates the session.
-    pub(super) fn open(events: Vec<String>, folder: TempDir) -> Result<LttngSession, ToolError> {
-        let plan = Plan { events, ..Plan::default() };
+    pub(super) fn open(events: Vec<String>, folder: TempDir) -> Result<LttngSession, LttngError> {
+        let plan = SessionConfig { events, ..SessionConfig::default() };
         let mut session = LttngSession { keeper: None, servers: None, folder, plan };
         session.create()?;
         Ok(session)
     }
 
-    fn create(&mut self) -> Result<(), ToolError> {
-        let tool = Tool::default();
+    fn create(&mut self) -> Result<(), LttngError> {
+        let tool = LttngCommand::default();
         let (servers, relay) = Servers::ensure(&tool, None, self.folder.path())?;
-        let (keeper, _stale) = Keeper::create(tool, relay, self.plan.clone())?;
+        let (keeper, _stale) = SessionSupervisor::create(tool, relay, self.plan.clone())?;
         (self.keeper, self.servers) = (Some(keeper), Some(servers));
         Ok(())
     }
 
     /// Recreates a session that was destroyed.
-    pub(super) fn restart(&mut self) -> Result<(), ToolError> {
+    pub(super) fn restart(&mut self) -> Result<(), LttngError> {
         // Remains of the old session would conflict.
         drop(self.keeper.take());
         drop(self.servers.take());
@@ -50,7 +50,7 @@ impl LttngSession {
     }
 
     /// Returns the session's keeper; `None` once it ended.
-    pub(super) fn keeper(&mut self) -> Option<&mut Keeper> {
+    pub(super) fn keeper(&mut self) -> Option<&mut SessionSupervisor> {
         self.keeper.as_mut()
     }
 
@@ -65,7 +65,7 @@ impl LttngSession {
     }
 
     /// Flushes and ends the session. The daemons stay until the rest was read.
-    pub(super) fn end(&mut self) -> Result<(), ToolError> {
-        self.keeper.take().map_or(Ok(()), Keeper::end)
+    pub(super) fn end(&mut self) -> Result<(), LttngError> {
+        self.keeper.take().map_or(Ok(()), SessionSupervisor::end)
     }
 }

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use blkkin_bus::{Next, Publisher, Subscription};
 use blkkin_tracer::enrich::usdt::events::{LostEvents, UsdtBatch};
-use blkkin_ust_bridge::mapping::probed::{Hit, Probed};
-use blkkin_ust_bridge::operations::{Books, Operations, Thread};
-use blkkin_ust_bridge::weave::{Weave, Word};
+use blkkin_ust_bridge::correlate::{Correlator, Update};
+use blkkin_ust_bridge::daemon_spans::{DaemonSpanStats, DaemonSpans, Thread};
+use blkkin_ust_bridge::mapping::usdt_mapping::{UsdtEvent, UsdtMapping};
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::{LayerEvent, TaskChange};
@@ -27,15 +27,15 @@ const WAIT: Duration = Duration::from_millis(20);
 /// The outcome of the thread.
 #[derive(Debug)]
 pub(super) struct UsdtOutcome {
-    pub(super) operations: Books,
+    pub(super) operations: DaemonSpanStats,
     pub(super) stats: UsdtSourceStats,
 }
 
 pub(super) struct UsdtCorrelation {
-    mapping: Probed,
+    mapping: UsdtMapping,
     events: Receiver<UsdtBatch>,
-    operations: Operations,
-    correlator: Weave,
+    operations: DaemonSpans,
+    correlator: Correlator,
     /// Exited threads, until their events are complete.
     exits: VecDeque<(Thread, MonotonicNs)>,
     /// Events before this time are discarded.
@@ -45,12 +45,16 @@ pub(super) struct UsdtCorrelation {
 }
 
 impl UsdtCorrelation {
-    pub(super) fn new(mapping: Probed, events: Receiver<UsdtBatch>, metrics: UsdtMetrics) -> UsdtCorrelation {
+    pub(super) fn new(
+        mapping: UsdtMapping,
+        events: Receiver<UsdtBatch>,
+        metrics: UsdtMetrics,
+    ) -> UsdtCorrelation {
         UsdtCorrelation {
             mapping,
             events,
-            operations: Operations::default(),
-            correlator: Weave::default(),
+            operations: DaemonSpans::default(),
+            correlator: Correlator::default(),
             exits: VecDeque::new(),
             discard_until: MonotonicNs(0),
             stats: UsdtSourceStats::default(),
@@ -72,9 +76,9 @@ impl UsdtCorrelation {
                     // Sent before the batch.
                     let events = self.events.try_recv().unwrap_or_default();
                     let updates = self.map_batch(&batch, events);
-                    self.correlator.hear(updates, batch.watermark);
-                    self.correlator.take(batch, now());
-                    while let Some(batch) = self.correlator.next(now()) {
+                    self.correlator.add_updates(updates, batch.watermark);
+                    self.correlator.add_batch(batch, now());
+                    while let Some(batch) = self.correlator.next_batch(now()) {
                         // The joiner is gone only when blkkin itself fails.
                         let _ = out.publish(batch);
                     }
@@ -88,21 +92,21 @@ impl UsdtCorrelation {
         }
         let mut updates = Vec::new();
         self.operations.finish(clock::now().0, &mut updates);
-        self.correlator.hear(updates, MonotonicNs(u64::MAX));
+        self.correlator.add_updates(updates, MonotonicNs(u64::MAX));
         for batch in self.correlator.finish() {
             let _ = out.publish(batch);
         }
         self.publish();
-        UsdtOutcome { operations: *self.operations.books(), stats: self.stats }
+        UsdtOutcome { operations: *self.operations.stats(), stats: self.stats }
     }
 
     fn publish(&mut self) {
-        (self.stats.correlation, self.stats.unread) = (*self.correlator.books(), self.mapping.unread);
+        (self.stats.correlation, self.stats.unread) = (*self.correlator.stats(), self.mapping.unreadable);
         self.metrics.publish(self.stats);
     }
 
     /// Maps a batch's USDT events, in order with thread exits.
-    fn map_batch(&mut self, batch: &EventBatch, events: UsdtBatch) -> Vec<Word> {
+    fn map_batch(&mut self, batch: &EventBatch, events: UsdtBatch) -> Vec<Update> {
         let mut updates = Vec::new();
         if let Some(lost) = events.lost {
             self.stats.lost += lost.count;
@@ -125,7 +129,7 @@ impl UsdtCorrelation {
                 self.stats.discarded += 1;
                 continue;
             }
-            let usdt_event = Hit {
+            let usdt_event = UsdtEvent {
                 probe: event.probe,
                 time_ns: event.time.0,
                 pid: event.pid,
@@ -135,7 +139,7 @@ impl UsdtCorrelation {
                 text: event.text.as_deref(),
             };
             let (mapping, operations) = (&mut self.mapping, &mut self.operations);
-            if !mapping.map(&usdt_event, &mut |at, fact| operations.take(at, &fact, &mut updates)) {
+            if !mapping.map(&usdt_event, &mut |at, fact| operations.apply(at, &fact, &mut updates)) {
                 let until = MonotonicNs(event.time.0 + 1);
                 self.record_loss(LostEvents { from: event.time, until, count: 1 }, &mut updates);
             }
@@ -144,21 +148,21 @@ impl UsdtCorrelation {
         updates
     }
 
-    fn record_loss(&mut self, lost: LostEvents, updates: &mut Vec<Word>) {
-        self.operations.interrupted(lost.from.0, updates);
-        self.operations.lost(lost.from.0, lost.until.0, lost.count, updates);
-        self.mapping.forget();
+    fn record_loss(&mut self, lost: LostEvents, updates: &mut Vec<Update>) {
+        self.operations.abandon_open(lost.from.0, updates);
+        self.operations.record_loss(lost.from.0, lost.until.0, lost.count, updates);
+        self.mapping.forget_open_spans();
         self.discard_until = self.discard_until.max(lost.until);
     }
 
     /// Applies the exits up to `until`; the first thread's exit ends its process.
-    fn apply_exits(&mut self, until: MonotonicNs, updates: &mut Vec<Word>) {
+    fn apply_exits(&mut self, until: MonotonicNs, updates: &mut Vec<Update>) {
         while let Some((thread, at)) = self.exits.pop_front_if(|(_, at)| *at <= until) {
-            self.mapping.gone(thread.pid, thread.tid);
+            self.mapping.thread_exited(thread.pid, thread.tid);
             if thread.pid == thread.tid {
-                self.operations.gone(thread.process(), at.0, updates);
+                self.operations.process_exited(thread.process(), at.0, updates);
             } else {
-                self.operations.ended(thread, at.0, updates);
+                self.operations.thread_exited(thread, at.0, updates);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use blkkin_ust_bridge::weave::WeaveBooks;
+use blkkin_ust_bridge::correlate::CorrelationStats;
 
 use crate::service::{MetricFamily, MetricKind};
 
@@ -22,7 +22,7 @@ pub(crate) struct UsdtSourceStats {
     /// Events with an unreadable argument.
     pub(crate) unread: u64,
     /// Statistics of the correlation.
-    pub(crate) correlation: WeaveBooks,
+    pub(crate) correlation: CorrelationStats,
 }
 
 impl UsdtMetrics {
@@ -47,16 +47,16 @@ impl UsdtMetrics {
                 "USDT events that could not be used",
                 unused,
             ),
-            counter("usdt_spans", "Daemon spans from USDT events", correlation.operations),
+            counter("usdt_spans", "Daemon spans from USDT events", correlation.spans),
             counter(
                 "usdt_spans_unfinished",
                 "Of these without an end: their process exited, events were lost, or too many were open",
-                correlation.operations_unfinished,
+                correlation.spans_unfinished,
             ),
             counter(
                 "usdt_calls_correlated",
                 "System calls with such a span as parent",
-                correlation.calls_linked,
+                correlation.calls_correlated,
             ),
         ]
     }

@@ -1,12 +1,12 @@
-//! Blocks of the metadata: `trace`, `env`, `clock`, `stream`, `event`.
+//! Blocks of the metadata: `trace`, `env`, `clock`, `stream` and `event`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::super::parser::{Block, Value};
+use super::super::parser::{Block, BlockValue};
 use super::super::plan::Plan;
 use super::super::resolve::{Resolver, Root};
-use super::super::types::Order;
+use super::super::types::ByteOrder;
 use super::{Clock, EventClass, StreamClass, Trace};
 
 impl Trace {
@@ -14,30 +14,30 @@ impl Trace {
         match keyword {
             "trace" => self.trace_block(block),
             "env" => {
-                self.env.extend(block.iter().map(|(key, value)| (key.clone(), words(value))));
+                self.env.extend(block.iter().map(|(key, value)| (key.clone(), as_text(value))));
                 Ok(())
             }
             "clock" => self.clock_block(block),
             "stream" => self.stream_block(block),
             "event" => self.event_block(block),
-            // Where in the source an event is: nothing that decoding needs.
+            // Source locations of events, which decoding does not need.
             _ => Ok(()),
         }
     }
 
     fn trace_block(&mut self, block: &Block) -> Result<(), String> {
         if self.order.is_some() {
-            return Err("a second `trace` block".to_owned());
+            return Err("duplicate `trace` block".to_owned());
         }
         if let Some(major) = number(block, "major")?
             && major != 1
         {
-            return Err(format!("CTF {major} is another format: 1.8 can be read"));
+            return Err(format!("CTF {major} is not supported, only 1.8"));
         }
         let order = match text(block, "byte_order").as_deref() {
-            Some("le") => Order::Little,
-            Some("be" | "network") => Order::Big,
-            other => return Err(format!("the trace's byte_order is {other:?}: `le` or `be` is needed")),
+            Some("le") => ByteOrder::Little,
+            Some("be" | "network") => ByteOrder::Big,
+            other => return Err(format!("the trace's byte_order is {other:?} instead of `le` or `be`")),
         };
         self.uuid = uuid(block)?;
         self.resolver = Resolver::new(order);
@@ -47,9 +47,9 @@ impl Trace {
     }
 
     fn clock_block(&mut self, block: &Block) -> Result<(), String> {
-        let name = text(block, "name").ok_or("a clock without a name")?;
+        let name = text(block, "name").ok_or("a clock has no name")?;
         if self.clock(&name).is_some() {
-            return Err(format!("a second clock `{name}`"));
+            return Err(format!("duplicate clock `{name}`"));
         }
         let signed = |key| number(block, key).and_then(|found| narrow::<i64>(found.unwrap_or(0), key));
         let unsigned =
@@ -64,7 +64,7 @@ impl Trace {
             name,
         };
         if clock.frequency == 0 {
-            return Err(format!("the clock `{}` never ticks", clock.name));
+            return Err(format!("the clock `{}` has the frequency 0", clock.name));
         }
         self.clocks.push(clock);
         Ok(())
@@ -72,11 +72,11 @@ impl Trace {
 
     fn stream_block(&mut self, block: &Block) -> Result<(), String> {
         if self.order.is_none() {
-            return Err("a stream before the `trace` block".to_owned());
+            return Err("a stream is declared before the `trace` block".to_owned());
         }
         let id = narrow(number(block, "id")?.unwrap_or(0), "id")?;
         if self.stream_index(Some(id)).is_some() {
-            return Err(format!("a second stream {id}"));
+            return Err(format!("duplicate stream {id}"));
         }
         let mut resolver = self.resolver.clone();
         let packet_context = plan(&mut resolver, block, "packet.context", Root::PacketContext)?;
@@ -91,7 +91,7 @@ impl Trace {
         let (events, by_id) = (Vec::new(), BTreeMap::new());
         let mut stream =
             StreamClass { id, packet_context, event_header, event_context, clock, events, by_id, resolver };
-        for (_, event) in self.early.extract_if(.., |(of, _)| *of == id) {
+        for (_, event) in self.events_before_stream.extract_if(.., |(of, _)| *of == id) {
             declare(&mut stream, &event)?;
         }
         self.streams.push(stream);
@@ -102,21 +102,21 @@ impl Trace {
         let stream_id = narrow(number(block, "stream_id")?.unwrap_or(0), "stream_id")?;
         match self.stream_index(Some(stream_id)) {
             Some(index) => declare(&mut self.streams[index], block),
-            // LTTng-UST 2.13 declares the events of a program that is just starting before their stream.
+            // LTTng-UST 2.13 declares events of a starting program before their stream.
             None => {
-                self.early.push((stream_id, block.clone()));
+                self.events_before_stream.push((stream_id, block.clone()));
                 Ok(())
             }
         }
     }
 }
 
-/// Adds an event to the class of streams that it is of.
+/// Adds an event to its class of streams.
 fn declare(stream: &mut StreamClass, block: &Block) -> Result<(), String> {
-    let name = text(block, "name").ok_or("an event without a name")?;
+    let name = text(block, "name").ok_or("an event has no name")?;
     let id = narrow(number(block, "id")?.unwrap_or(0), "id")?;
     if stream.by_id.contains_key(&id) {
-        return Err(format!("a second event {id} in stream {}", stream.id));
+        return Err(format!("duplicate event {id} in stream {}", stream.id));
     }
     let mut resolver = stream.resolver.clone();
     let context = plan(&mut resolver, block, "context", Root::EventContext)?;
@@ -127,27 +127,27 @@ fn declare(stream: &mut StreamClass, block: &Block) -> Result<(), String> {
     Ok(())
 }
 
-fn find<'b>(block: &'b Block, key: &str) -> Option<&'b Value> {
+fn find<'b>(block: &'b Block, key: &str) -> Option<&'b BlockValue> {
     block.iter().find(|(known, _)| known == key).map(|(_, value)| value)
 }
 
-fn words(value: &Value) -> String {
+fn as_text(value: &BlockValue) -> String {
     match value {
-        Value::Word(word) | Value::Text(word) => word.clone(),
-        Value::Number(number) => number.to_string(),
-        Value::Type(_) => String::new(),
+        BlockValue::Word(word) | BlockValue::Text(word) => word.clone(),
+        BlockValue::Number(number) => number.to_string(),
+        BlockValue::Type(_) => String::new(),
     }
 }
 
 fn text(block: &Block, key: &str) -> Option<String> {
-    find(block, key).map(words)
+    find(block, key).map(as_text)
 }
 
 fn number(block: &Block, key: &str) -> Result<Option<i128>, String> {
     match find(block, key) {
         None => Ok(None),
-        Some(Value::Number(number)) => Ok(Some(*number)),
-        Some(_) => Err(format!("`{key}` is no number")),
+        Some(BlockValue::Number(number)) => Ok(Some(*number)),
+        Some(_) => Err(format!("`{key}` is not a number")),
     }
 }
 
@@ -158,8 +158,8 @@ fn narrow<T: TryFrom<i128>>(number: i128, key: &str) -> Result<T, String> {
 fn plan(resolver: &mut Resolver, block: &Block, key: &str, root: Root) -> Result<Option<Plan>, String> {
     match find(block, key) {
         None => Ok(None),
-        Some(Value::Type(of)) => resolver.plan(root, of).map(Some),
-        Some(_) => Err(format!("`{key}` is no type")),
+        Some(BlockValue::Type(of)) => resolver.plan(root, of).map(Some),
+        Some(_) => Err(format!("`{key}` is not a type")),
     }
 }
 
@@ -167,5 +167,5 @@ fn uuid(block: &Block) -> Result<Option<[u8; 16]>, String> {
     let Some(written) = text(block, "uuid") else { return Ok(None) };
     let digits: String = written.chars().filter(|c| *c != '-').collect();
     let number = u128::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 32);
-    number.map(|number| Some(number.to_be_bytes())).ok_or_else(|| format!("{written:?} is no uuid"))
+    number.map(|number| Some(number.to_be_bytes())).ok_or_else(|| format!("{written:?} is not a UUID"))
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::super::lexer::{Token, unescaped};
-use super::super::types::{Field, Kind, Label, Labels, Path, Type};
+use super::super::types::{Field, Label, Labels, Path, Type, TypeKind};
 use super::{Parsed, Parser};
 
 impl<'a> Parser<'_, 'a> {
@@ -11,12 +11,12 @@ impl<'a> Parser<'_, 'a> {
         matches!(self.peek_word(), Some("typealias" | "typedef" | "struct" | "enum" | "variant"))
     }
 
-    /// `typealias`, `typedef`, or a type that names itself.
+    /// Parses `typealias`, `typedef`, or a named compound type.
     pub(super) fn type_declaration(&mut self) -> Parsed<()> {
         if self.take_word("typealias") {
             let aliased = self.type_alone()?;
             let aliased = self.subscripts(aliased)?;
-            if self.peek() != Some(&Token::Becomes) {
+            if self.peek() != Some(&Token::Assign) {
                 return self.fail("expected `:=`");
             }
             self.at += 1;
@@ -38,13 +38,14 @@ impl<'a> Parser<'_, 'a> {
         }
     }
 
-    /// Words up to something that is none: the name of an alias may have several (`unsigned long`, `void *`).
+    /// Parses the words of an alias's name, of which there may be several (`unsigned long`, `void
+    /// *`).
     fn alias_name(&mut self) -> Parsed<String> {
         let mut words = Vec::new();
         loop {
             if let Some(word) = self.peek_word() {
                 words.push(word);
-            } else if self.is_mark('*') {
+            } else if self.is_punctuation('*') {
                 words.push("*");
             } else {
                 break;
@@ -61,31 +62,31 @@ impl<'a> Parser<'_, 'a> {
     fn alias(&self, name: &str) -> Parsed<Arc<Type>> {
         match self.scopes.find(|scope| scope.aliases.get(name)) {
             Some(of) => Ok(of),
-            None => self.fail(format!("no type is called `{name}`")),
+            None => self.fail(format!("unknown type `{name}`")),
         }
     }
 
-    /// A type where nothing follows that could be a field's name.
+    /// Parses a type without a field name after it.
     fn type_alone(&mut self) -> Parsed<Arc<Type>> {
         match self.type_and_name()? {
             (of, None) => Ok(of),
-            (_, Some(name)) => self.fail(format!("a type was expected, and `{name}` follows it")),
+            (_, Some(name)) => self.fail(format!("unexpected `{name}` after a type")),
         }
     }
 
-    /// What follows `:=` in a block.
+    /// Parses the type after `:=` in a block.
     pub(super) fn named_type(&mut self) -> Parsed<Arc<Type>> {
         let of = self.type_alone()?;
         self.subscripts(of)
     }
 
-    /// A type, and the name that follows it, if one does.
+    /// Parses a type, and the name after it if there is one.
     fn type_and_name(&mut self) -> Parsed<(Arc<Type>, Option<&'a str>)> {
         self.take_word("const");
         let of = match self.peek_word() {
-            Some("struct") => self.deeper(Self::structure)?,
-            Some("variant") => self.deeper(Self::variant)?,
-            Some("enum") => self.deeper(Self::enumeration)?,
+            Some("struct") => self.nested(Self::structure)?,
+            Some("variant") => self.nested(Self::variant)?,
+            Some("enum") => self.nested(Self::enumeration)?,
             Some("integer") => self.integer()?,
             Some("floating_point") => self.float()?,
             Some("string") => self.string()?,
@@ -97,7 +98,7 @@ impl<'a> Parser<'_, 'a> {
         Ok((of, name))
     }
 
-    /// `unsigned long x`: the longest run of words that is an alias; one more is the name.
+    /// Parses `unsigned long x`: the longest sequence of words that is an alias, then the name.
     fn alias_and_name(&mut self) -> Parsed<(Arc<Type>, Option<&'a str>)> {
         let start = self.at;
         let whole = self.alias_name()?;
@@ -106,7 +107,7 @@ impl<'a> Parser<'_, 'a> {
             return Ok((of, None));
         }
         if self.at - start < 2 || !ends_in_word {
-            return self.fail(format!("no type is called `{whole}`"));
+            return self.fail(format!("unknown type `{whole}`"));
         }
         let name = match self.tokens[self.at - 1].0 {
             Token::Word(word) => word,
@@ -116,34 +117,34 @@ impl<'a> Parser<'_, 'a> {
         Ok((of, Some(name)))
     }
 
-    /// `a, b[4], c[n]`: what is declared by one type.
+    /// Parses `a, b[4], c[n]`: the declarators of one base type.
     fn declarators(&mut self, base: Arc<Type>, first: &'a str) -> Parsed<Vec<(Arc<str>, Arc<Type>)>> {
         let mut all = vec![(Arc::from(first), self.subscripts(base.clone())?)];
-        while self.take_mark(',') {
+        while self.take_punctuation(',') {
             let name = self.word()?;
             all.push((Arc::from(name), self.subscripts(base.clone())?));
         }
         Ok(all)
     }
 
-    /// `[4][n]`: the last one is the innermost, as in C.
+    /// Parses `[4][n]`. The last subscript is the innermost, as in C.
     fn subscripts(&mut self, base: Arc<Type>) -> Parsed<Arc<Type>> {
         let mut lengths = Vec::new();
-        while self.take_mark('[') {
+        while self.take_punctuation('[') {
             lengths.push(match self.peek() {
                 Some(Token::Word(_)) => Err(self.path()?),
                 _ => Ok(self.number()?),
             });
-            self.mark(']')?;
+            self.expect_punctuation(']')?;
         }
         lengths.into_iter().rev().try_fold(base, |element, length| {
             let align = element.align;
             match length {
                 Ok(length) => match u64::try_from(length) {
-                    Ok(length) => self.made(Type::new(Kind::Array(element, length), align)),
-                    Err(_) => self.fail("an array's length is below zero"),
+                    Ok(length) => self.type_or_error(Type::new(TypeKind::Array(element, length), align)),
+                    Err(_) => self.fail("an array's length is negative"),
                 },
-                Err(path) => self.made(Type::new(Kind::Sequence(element, path), align)),
+                Err(path) => self.type_or_error(Type::new(TypeKind::Sequence(element, path), align)),
             }
         })
     }
@@ -152,11 +153,11 @@ impl<'a> Parser<'_, 'a> {
         Ok(self.dotted()?.split('.').map(Arc::from).collect())
     }
 
-    /// The fields between braces, of a structure or variant.
+    /// Parses the fields of a structure or variant.
     fn fields(&mut self) -> Parsed<Vec<Field>> {
         self.scoped(|parser| {
             let mut fields: Vec<Field> = Vec::new();
-            while !parser.take_mark('}') {
+            while !parser.take_punctuation('}') {
                 if matches!(parser.peek_word(), Some("typealias" | "typedef")) {
                     parser.type_declaration()?;
                 } else {
@@ -164,23 +165,23 @@ impl<'a> Parser<'_, 'a> {
                         (base, Some(first)) => {
                             for (name, of) in parser.declarators(base, first)? {
                                 if fields.iter().any(|field| field.name == name) {
-                                    return parser.fail(format!("two fields are called `{name}`"));
+                                    return parser.fail(format!("duplicate field `{name}`"));
                                 }
                                 fields.push(Field { name, of });
                             }
                         }
-                        // A type that is only declared here.
-                        (_, None) if parser.is_mark(';') => {}
+                        // A declaration of a type without a field.
+                        (_, None) if parser.is_punctuation(';') => {}
                         (_, None) => return parser.fail("expected a field's name"),
                     }
                 }
-                parser.mark(';')?;
+                parser.expect_punctuation(';')?;
             }
             Ok(fields)
         })
     }
 
-    /// The name after `struct`, `variant` or `enum`, if there is one.
+    /// Parses the optional name after `struct`, `variant` or `enum`.
     fn tag_name(&mut self) -> Option<&'a str> {
         let name = self.peek_word().filter(|word| *word != "align");
         self.at += usize::from(name.is_some());
@@ -190,21 +191,21 @@ impl<'a> Parser<'_, 'a> {
     fn structure(&mut self) -> Parsed<Arc<Type>> {
         self.at += 1;
         let name = self.tag_name();
-        if !self.is_mark('{') {
+        if !self.is_punctuation('{') {
             let name = name.unwrap_or_default();
             return match self.scopes.find(|scope| scope.structs.get(name)) {
                 Some(of) => Ok(of),
-                None => self.fail(format!("no structure is called `{name}`")),
+                None => self.fail(format!("unknown structure `{name}`")),
             };
         }
         let fields = self.fields()?;
         let mut align = 1;
         if self.take_word("align") {
-            self.mark('(')?;
-            align = self.small()?;
-            self.mark(')')?;
+            self.expect_punctuation('(')?;
+            align = self.u32_number()?;
+            self.expect_punctuation(')')?;
         }
-        let of = self.made(Type::structure(fields, align))?;
+        let of = self.type_or_error(Type::structure(fields, align))?;
         if let Some(name) = name {
             self.scopes.top().structs.insert(name.to_owned(), of.clone());
         }
@@ -214,23 +215,23 @@ impl<'a> Parser<'_, 'a> {
     fn variant(&mut self) -> Parsed<Arc<Type>> {
         self.at += 1;
         let name = self.tag_name();
-        let tag = if self.take_mark('<') {
+        let tag = if self.take_punctuation('<') {
             let path = self.path()?;
-            self.mark('>')?;
+            self.expect_punctuation('>')?;
             Some(path)
         } else {
             None
         };
-        let options = if self.is_mark('{') {
+        let options = if self.is_punctuation('{') {
             self.fields()?
         } else {
             let name = name.unwrap_or_default();
             match self.scopes.find(|scope| scope.variants.get(name)).as_deref() {
-                Some(Type { kind: Kind::Variant(_, options), .. }) => options.clone(),
-                _ => return self.fail(format!("no variant is called `{name}`")),
+                Some(Type { kind: TypeKind::Variant(_, options), .. }) => options.clone(),
+                _ => return self.fail(format!("unknown variant `{name}`")),
             }
         };
-        let of = self.made(Type::new(Kind::Variant(tag, options), 1))?;
+        let of = self.type_or_error(Type::new(TypeKind::Variant(tag, options), 1))?;
         if let Some(name) = name {
             self.scopes.top().variants.insert(name.to_owned(), of.clone());
         }
@@ -240,20 +241,23 @@ impl<'a> Parser<'_, 'a> {
     fn enumeration(&mut self) -> Parsed<Arc<Type>> {
         self.at += 1;
         let name = self.tag_name();
-        let container = if self.take_mark(':') {
+        let container = if self.take_punctuation(':') {
             self.type_alone()?
-        } else if self.is_mark('{') {
+        } else if self.is_punctuation('{') {
             self.alias("int")?
         } else {
             let name = name.unwrap_or_default();
             return match self.scopes.find(|scope| scope.enums.get(name)) {
                 Some(of) => Ok(of),
-                None => self.fail(format!("no enumeration is called `{name}`")),
+                None => self.fail(format!("unknown enumeration `{name}`")),
             };
         };
-        let Kind::Int(int) = &container.kind else { return self.fail("an enumeration is of a whole number") };
+        let TypeKind::Int(int) = &container.kind else {
+            return self.fail("an enumeration's type must be an integer");
+        };
         let labels = self.labels()?;
-        let of = self.made(Type::new(Kind::Enum(int.clone(), Arc::new(labels)), container.align))?;
+        let of =
+            self.type_or_error(Type::new(TypeKind::Enum(int.clone(), Arc::new(labels)), container.align))?;
         if let Some(name) = name {
             self.scopes.top().enums.insert(name.to_owned(), of.clone());
         }
@@ -261,9 +265,9 @@ impl<'a> Parser<'_, 'a> {
     }
 
     fn labels(&mut self) -> Parsed<Labels> {
-        self.mark('{')?;
+        self.expect_punctuation('{')?;
         let (mut labels, mut next) = (Labels::new(), 0_i128);
-        while !self.take_mark('}') {
+        while !self.take_punctuation('}') {
             let name: Arc<str> = match self.peek() {
                 Some(Token::Text(text)) => Arc::from(unescaped(text)),
                 Some(Token::Word(word)) => Arc::from(*word),
@@ -271,27 +275,27 @@ impl<'a> Parser<'_, 'a> {
             };
             self.at += 1;
             let (mut low, mut high) = (next, next);
-            if self.take_mark('=') {
+            if self.take_punctuation('=') {
                 low = self.number()?;
                 high = low;
-                if self.peek() == Some(&Token::Dots) {
+                if self.peek() == Some(&Token::Ellipsis) {
                     self.at += 1;
                     high = self.number()?;
                 }
             }
             if low > high {
-                return self.fail("a range ends before it begins");
+                return self.fail("the end of a range precedes its begin");
             }
             next = high + 1;
             labels.push(Label { name, low, high });
-            if !self.take_mark(',') && !self.is_mark('}') {
+            if !self.take_punctuation(',') && !self.is_punctuation('}') {
                 return self.fail("expected `,` or `}`");
             }
         }
         Ok(labels)
     }
 
-    fn small(&mut self) -> Parsed<u32> {
+    fn u32_number(&mut self) -> Parsed<u32> {
         let number = self.number()?;
         match u32::try_from(number) {
             Ok(number) => Ok(number),

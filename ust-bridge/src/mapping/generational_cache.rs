@@ -1,30 +1,30 @@
-//! A map that forgets what was not touched for long, so that its size is bounded: 2 × [`GENERATION`] entries.
+//! Map of bounded size that evicts old entries: up to 2 × [`GENERATION_MAX`] entries.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Entries of a generation.
-pub(crate) const GENERATION: usize = 1 << 16;
+/// Maximum number of entries of a generation.
+pub(crate) const GENERATION_MAX: usize = 1 << 16;
 
-/// Two generations: when the younger is full the older is forgotten.
+/// Map of two generations. When the younger is full, the older is evicted.
 #[derive(Debug)]
-pub(crate) struct Recent<K, V> {
+pub(crate) struct GenerationalCache<K, V> {
     young: HashMap<K, V>,
     old: HashMap<K, V>,
-    /// Entries that were forgotten.
-    pub(crate) forgotten: u64,
+    /// Number of evicted entries.
+    pub(crate) evicted: u64,
 }
 
-impl<K: Hash + Eq, V> Default for Recent<K, V> {
+impl<K: Hash + Eq, V> Default for GenerationalCache<K, V> {
     fn default() -> Self {
-        Self { young: HashMap::new(), old: HashMap::new(), forgotten: 0 }
+        Self { young: HashMap::new(), old: HashMap::new(), evicted: 0 }
     }
 }
 
-impl<K: Hash + Eq, V: Copy> Recent<K, V> {
+impl<K: Hash + Eq, V: Copy> GenerationalCache<K, V> {
     pub(crate) fn insert(&mut self, key: K, value: V) {
-        if self.young.len() >= GENERATION {
-            self.forgotten += self.old.len() as u64;
+        if self.young.len() >= GENERATION_MAX {
+            self.evicted += self.old.len() as u64;
             self.old = std::mem::take(&mut self.young);
         }
         self.old.remove(&key);

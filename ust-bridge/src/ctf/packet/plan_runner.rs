@@ -1,18 +1,18 @@
-//! Plans at work: bits become items.
+//! Execution of plans: bits become items.
 
-use super::super::cursor::{Cursor, sign};
+use super::super::cursor::{Cursor, sign_extend};
 use super::super::plan::{IntNode, Item, Node, Plan, Role, Value};
-use super::super::types::Order;
+use super::super::types::ByteOrder;
 use super::{Decoder, ITEMS_MAX, Items, PacketError, mask};
 
-/// One pass over a packet's bits.
-pub(super) struct Run<'d, 'p> {
+/// Pass over a packet's bits.
+pub(super) struct PlanRunner<'d, 'p> {
     pub(super) decoder: &'d mut Decoder,
     pub(super) cursor: Cursor<'p>,
     pub(super) steps: usize,
 }
 
-impl Run<'_, '_> {
+impl PlanRunner<'_, '_> {
     fn begin(&mut self, plan: &Plan) -> Result<(), PacketError> {
         if self.decoder.registers.len() < plan.registers {
             self.decoder.registers.resize(plan.registers, 0);
@@ -32,59 +32,59 @@ impl Run<'_, '_> {
         Ok(())
     }
 
-    /// A header: what the decoder wants of it goes to the decoder.
+    /// Runs a header's plan for the decoder's own use, without items.
     #[inline]
-    pub(super) fn silent(&mut self, plan: &Plan) -> Result<(), PacketError> {
+    pub(super) fn plan_without_items(&mut self, plan: &Plan) -> Result<(), PacketError> {
         self.begin(plan)?;
         let mut none = Vec::new();
         plan.fields.iter().try_for_each(|field| self.node::<false>(field, &mut none))
     }
 
-    fn node<const SHOW: bool>(&mut self, node: &Node, out: &mut Vec<Item>) -> Result<(), PacketError> {
+    fn node<const EMIT: bool>(&mut self, node: &Node, out: &mut Vec<Item>) -> Result<(), PacketError> {
         match node {
             Node::Int(int) => {
                 let value = self.int(int)?;
-                put::<SHOW>(out, int.info, value);
+                emit::<EMIT>(out, int.info, value);
             }
             Node::Text { info } => {
                 self.cursor.align(8)?;
                 let (at, length) = self.cursor.text()?;
-                put::<SHOW>(out, *info, Value::Text { at, length });
+                emit::<EMIT>(out, *info, Value::Text { at, length });
             }
-            Node::TextArray { info, length } => self.text::<SHOW>(*info, *length, out)?,
+            Node::TextArray { info, length } => self.text::<EMIT>(*info, *length, out)?,
             Node::TextSequence { info, register } => {
                 let length = self.decoder.registers[usize::from(*register)];
-                self.text::<SHOW>(*info, length, out)?;
+                self.text::<EMIT>(*info, length, out)?;
             }
             Node::Float { info, bits, align, order } => {
                 self.cursor.align(*align)?;
                 let value = self.float(*bits, *order)?;
-                put::<SHOW>(out, *info, Value::Float(value));
+                emit::<EMIT>(out, *info, Value::Float(value));
             }
             Node::Struct { info, align, fields } => {
                 self.cursor.align(*align)?;
                 self.step(out.len())?;
-                put::<SHOW>(out, *info, Value::Begin(fields.len() as u32));
+                emit::<EMIT>(out, *info, Value::Begin(fields.len() as u32));
                 for field in fields {
-                    self.node::<SHOW>(field, out)?;
+                    self.node::<EMIT>(field, out)?;
                 }
-                put::<SHOW>(out, *info, Value::End);
+                emit::<EMIT>(out, *info, Value::End);
             }
             Node::Variant { info, register, signed, ranges, options } => {
                 let tag = self.decoder.registers[usize::from(*register)];
                 let tag = if *signed { i128::from(tag as i64) } else { i128::from(tag) };
                 let chosen = ranges.iter().find(|(low, high, _)| (*low..=*high).contains(&tag));
                 let (_, _, option) = chosen.ok_or(PacketError::NoOption(tag))?;
-                put::<SHOW>(out, *info, Value::Begin(1));
-                self.node::<SHOW>(&options[*option], out)?;
-                put::<SHOW>(out, *info, Value::End);
+                emit::<EMIT>(out, *info, Value::Begin(1));
+                self.node::<EMIT>(&options[*option], out)?;
+                emit::<EMIT>(out, *info, Value::End);
             }
             Node::Array { info, align, length, element } => {
-                self.elements::<SHOW>(*info, *align, *length, element, out)?;
+                self.elements::<EMIT>(*info, *align, *length, element, out)?;
             }
             Node::Sequence { info, align, register, element } => {
                 let length = self.decoder.registers[usize::from(*register)];
-                self.elements::<SHOW>(*info, *align, length, element, out)?;
+                self.elements::<EMIT>(*info, *align, length, element, out)?;
             }
         }
         Ok(())
@@ -95,7 +95,7 @@ impl Run<'_, '_> {
         self.cursor.align(int.align)?;
         let raw = self.cursor.unsigned(int.bits, int.order)?;
         let value = if int.signed {
-            let signed = sign(raw, int.bits);
+            let signed = sign_extend(raw, int.bits);
             self.decoder.registers[usize::from(int.register)] = signed as u64;
             Value::Signed(signed)
         } else {
@@ -105,29 +105,29 @@ impl Run<'_, '_> {
         match int.role {
             Role::None => {}
             Role::EventId => self.decoder.event_id = raw,
-            Role::Clock => self.decoder.clock = onward(self.decoder.clock, raw, int.bits),
+            Role::Clock => self.decoder.clock = extend_clock(self.decoder.clock, raw, int.bits),
         }
         Ok(value)
     }
 
-    fn float(&mut self, bits: u32, order: Order) -> Result<f64, PacketError> {
+    fn float(&mut self, bits: u32, order: ByteOrder) -> Result<f64, PacketError> {
         let raw = self.cursor.unsigned(bits, order)?;
         Ok(if bits == 32 { f64::from(f32::from_bits(raw as u32)) } else { f64::from_bits(raw) })
     }
 
-    fn text<const SHOW: bool>(
+    fn text<const EMIT: bool>(
         &mut self,
         info: u32,
         length: u64,
         out: &mut Vec<Item>,
     ) -> Result<(), PacketError> {
         self.cursor.align(8)?;
-        let (at, length) = self.cursor.text_of(length)?;
-        put::<SHOW>(out, info, Value::Text { at, length });
+        let (at, length) = self.cursor.text_with_length(length)?;
+        emit::<EMIT>(out, info, Value::Text { at, length });
         Ok(())
     }
 
-    fn elements<const SHOW: bool>(
+    fn elements<const EMIT: bool>(
         &mut self,
         info: u32,
         align: u32,
@@ -137,16 +137,16 @@ impl Run<'_, '_> {
     ) -> Result<(), PacketError> {
         self.cursor.align(align)?;
         let short = u32::try_from(length).map_err(|_| PacketError::TooMany)?;
-        put::<SHOW>(out, info, Value::Begin(short));
+        emit::<EMIT>(out, info, Value::Begin(short));
         for _ in 0..length {
             self.step(out.len())?;
-            self.node::<SHOW>(element, out)?;
+            self.node::<EMIT>(element, out)?;
         }
-        put::<SHOW>(out, info, Value::End);
+        emit::<EMIT>(out, info, Value::End);
         Ok(())
     }
 
-    /// One more element or structure: lengths that no packet has are stopped here.
+    /// Counts an element or structure, and stops impossible lengths.
     #[inline]
     fn step(&mut self, items: usize) -> Result<(), PacketError> {
         self.steps += 1;
@@ -155,15 +155,15 @@ impl Run<'_, '_> {
 }
 
 #[inline]
-fn put<const SHOW: bool>(out: &mut Vec<Item>, info: u32, value: Value) {
-    if SHOW {
+fn emit<const EMIT: bool>(out: &mut Vec<Item>, info: u32, value: Value) {
+    if EMIT {
         out.push(Item { info, value });
     }
 }
 
-/// The time whose lowest `bits` are `low`, from `before` on.
+/// Returns the first time from `before` on that has `low` as its lowest `bits`.
 #[inline]
-fn onward(before: u64, low: u64, bits: u32) -> u64 {
+fn extend_clock(before: u64, low: u64, bits: u32) -> u64 {
     if bits >= 64 {
         return low;
     }

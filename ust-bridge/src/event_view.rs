@@ -1,46 +1,46 @@
-//! An event as its reader sees it: borrowed from where it was decoded, and gone with the next one.
+//! View of a decoded event, borrowed from its reader until the next event.
 
 use std::borrow::Cow;
 
 use crate::ctf::metadata::{EventClass, StreamClass, Trace};
-use crate::ctf::packet::{Event, PacketHead};
+use crate::ctf::packet::{Event, PacketHeader};
 use crate::ctf::plan::Value;
 
-/// One event, its trace and its packet.
+/// Event with its trace and packet.
 #[derive(Clone, Copy, Debug)]
-pub struct View<'a> {
-    /// What its trace says of itself.
+pub struct EventView<'a> {
+    /// Event's trace.
     pub trace: &'a Trace,
-    /// Which of the reader's traces.
+    /// Index of the trace in its reader.
     pub trace_index: usize,
-    /// Which of the reader's streams.
+    /// Index of the stream in its reader.
     pub stream_index: usize,
-    /// Its packet's head.
-    pub head: &'a PacketHead,
-    /// Its packet's bytes.
+    /// Header and context of the packet.
+    pub header: &'a PacketHeader,
+    /// Bytes of the packet.
     pub packet: &'a [u8],
-    /// What was decoded.
+    /// Decoded event.
     pub event: &'a Event,
-    /// Its time in ns, on the reader's time line.
+    /// Time in ns, comparable across the reader's streams.
     pub time_ns: i64,
-    /// What was found to be lost since the event before this; nothing that is given later is of before it.
+    /// Losses found since the previous event. No later event is earlier than these.
     pub gap: Option<Gap>,
 }
 
-/// Events that are known to be lost, of one stream or of several.
+/// Interval with lost events, of one stream or several.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gap {
-    /// None of them was before, in ns on the reader's time line.
+    /// Begin of the interval in ns.
     pub from_ns: i64,
-    /// None was after.
+    /// End of the interval in ns.
     pub until_ns: i64,
-    /// How many, as far as that is known: of a packet that never came it is not.
+    /// Number of lost events, as far as it is known. Lost packets have an unknown number of events.
     pub events: u64,
 }
 
 impl Gap {
-    /// Both together.
-    pub fn and(self, other: Option<Gap>) -> Gap {
+    /// Returns the interval that covers both gaps.
+    pub fn merge(self, other: Option<Gap>) -> Gap {
         let Some(other) = other else { return self };
         Gap {
             from_ns: self.from_ns.min(other.from_ns),
@@ -50,29 +50,29 @@ impl Gap {
     }
 }
 
-impl<'a> View<'a> {
-    /// Its class of streams.
+impl<'a> EventView<'a> {
+    /// Returns the class of the event's stream.
     pub fn stream(&self) -> &'a StreamClass {
         &self.trace.streams[self.event.stream]
     }
 
-    /// Its class of events.
+    /// Returns the event's class.
     pub fn class(&self) -> &'a EventClass {
         &self.stream().events[self.event.class as usize]
     }
 
-    /// `provider:event`
+    /// Returns the event's name, in the form `provider:event`.
     pub fn name(&self) -> &'a str {
         &self.class().name
     }
 
-    /// The bytes of a text.
+    /// Returns the bytes of a text.
     #[inline]
     pub fn bytes(&self, at: u32, length: u32) -> &'a [u8] {
         &self.packet[at as usize..at as usize + length as usize]
     }
 
-    /// The text that `value` is, if it is one.
+    /// Returns the text of `value`; `None` for other types.
     pub fn text(&self, value: Value) -> Option<Cow<'a, str>> {
         match value {
             Value::Text { at, length } => Some(String::from_utf8_lossy(self.bytes(at, length))),
@@ -80,7 +80,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The field called `name`, by search: what is asked for each event is bound once instead (`crate::mapping`).
+    /// Returns the field with this name by search. For fields of every event, `crate::mapping` uses
+    /// bound indexes.
     pub fn field(&self, name: &str) -> Option<Value> {
         let (index, _) = self.class().payload.as_ref()?.field(name)?;
         self.event.payload.at(index)

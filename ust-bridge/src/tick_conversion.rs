@@ -1,32 +1,33 @@
-//! Ticks of a trace's clock as ns of one line for all traces.
+//! Conversion of clock ticks to ns that are comparable across traces.
 //!
-//! Traces of one boot whose clock counts ns are compared by their ticks: what each trace says of the time since 1970 was
-//! read at another moment, and differs by microseconds. Others are compared by the time since 1970.
+//! Traces of one boot with a clock in ns are compared by their ticks. The time since 1970 that each
+//! trace declares was read at another moment, and differs by microseconds. Other traces are
+//! compared by the time since 1970.
 
 use crate::ctf::metadata::{Clock, Trace};
 
-/// How one stream's ticks become ns.
+/// Linear conversion of ticks to ns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Timeline {
+pub struct TickConversion {
     offset_ns: i128,
     frequency: u64,
 }
 
-impl Timeline {
-    /// Ticks that are the line's ns already.
-    pub const TICKS: Self = Self { offset_ns: 0, frequency: 1_000_000_000 };
+impl TickConversion {
+    /// Conversion of ticks that are ns already.
+    pub const IDENTITY: Self = Self { offset_ns: 0, frequency: 1_000_000_000 };
 
-    /// The time since 1970 by `clock`.
+    /// Returns the conversion to ns since 1970.
     pub fn since_1970(clock: &Clock) -> Self {
         Self { offset_ns: clock.since_1970_ns(0), frequency: clock.frequency }
     }
 
-    /// The same line, its ns counted from elsewhere.
-    pub fn moved(self, by_ns: i128) -> Self {
+    /// Returns the conversion with another origin.
+    pub fn shifted(self, by_ns: i128) -> Self {
         Self { offset_ns: self.offset_ns + by_ns, ..self }
     }
 
-    /// `ticks` on the line; what does not fit is at its end.
+    /// Converts `ticks` to ns, saturating.
     #[inline]
     pub fn ns(&self, ticks: u64) -> i64 {
         if self.frequency == 1_000_000_000 && self.offset_ns == 0 {
@@ -37,14 +38,14 @@ impl Timeline {
     }
 }
 
-/// What makes two traces' ticks comparable.
+/// Returns the clock's identity; ticks of clocks with the same identity are comparable.
 fn identity(clock: &Clock) -> Option<(&str, [u8; 16])> {
     (clock.frequency == 1_000_000_000).then_some(())?;
     Some((&clock.name, clock.uuid?))
 }
 
-/// True if all clocks of `traces` are the same, and count ns.
-pub fn ticks_compare<'t>(traces: impl IntoIterator<Item = &'t Trace>) -> bool {
+/// Returns true if all clocks of `traces` are the same clock and count ns.
+pub fn ticks_are_comparable<'t>(traces: impl IntoIterator<Item = &'t Trace>) -> bool {
     let mut clocks = traces.into_iter().flat_map(|trace| &trace.clocks).map(identity);
     match clocks.next() {
         None => true,
