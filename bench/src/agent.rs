@@ -10,8 +10,8 @@
 //! that the figure covers more than fio; the report states how much. *Rejected*: `--device`, which
 //! would exclude records that an agent on a node must process.
 //!
-//! The cost of the eBPF programs belongs to the traced tasks, not to the agent: `call` and `hooks`
-//! measure it.
+//! The cost of the eBPF programs belongs to the traced tasks, not to the agent: `call`
+//! measures it.
 
 #[path = "../../blkkin/tests/support/metrics.rs"]
 #[allow(
@@ -36,7 +36,7 @@ use crate::disk::Looped;
 use crate::fio;
 use crate::frame::number::{count, number, with_spread};
 use crate::frame::{BenchReport, Figure, Goal, Rounds, Table};
-use crate::process;
+use crate::process::{self, ChildGuard};
 
 /// Requests per second of fio; 0 without fio.
 const RATES: &[u64] = &[0, 1_000, 10_000, 30_000];
@@ -119,7 +119,7 @@ impl Snapshot {
         let stat = format!("/sys/block/{}/stat", disk.device.trim_start_matches("/dev/"));
         let stat = std::fs::read_to_string(&stat).with_context(|| format!("cannot read {stat}"))?;
         let requests = stat.split_whitespace().next().and_then(|reads| reads.parse().ok());
-        let (processor, resident) = process::usage_now(agent.child.id())?;
+        let (processor, resident) = process::usage_now(agent.child.0.id())?;
         Ok(Snapshot {
             at: Instant::now(),
             processor,
@@ -140,9 +140,9 @@ fn load(rate: u64, length: Duration, disk: &Looped, folder: &Path) -> Result<Chi
     command.spawn().context("cannot start fio")
 }
 
-/// Running `blkkin agent`, killed on drop.
+/// Running `blkkin agent`.
 struct Agent {
-    child: Child,
+    child: ChildGuard,
     metrics: String,
 }
 
@@ -156,15 +156,12 @@ impl Agent {
         let mut command = Command::new(&setting.blkkin);
         command.args(["agent", "--brokers", settings.brokers.as_str(), "--metrics", &metrics, "--spool"]);
         command.arg(&spool).stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log)?);
-        let agent = Agent { child: command.spawn().context("cannot start blkkin")?, metrics };
-        let started = Instant::now();
-        while settings.partitions(EVENTS).is_err() || TcpStream::connect(&agent.metrics).is_err() {
-            if started.elapsed() > START_TIMEOUT {
-                bail!("the agent does not send: see {}", log.display());
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        Ok(agent)
+        let mut child = ChildGuard(command.spawn().context("cannot start blkkin")?);
+        let failure = format!("the agent does not send: see {}", log.display());
+        process::wait_until(&mut child.0, START_TIMEOUT, &failure, || {
+            settings.partitions(EVENTS).is_ok() && TcpStream::connect(&metrics).is_ok()
+        })?;
+        Ok(Agent { child, metrics })
     }
 
     /// Reads from the agent's metrics how many records of all kinds were due.
@@ -183,26 +180,16 @@ impl Agent {
 
     /// Returns the maximum resident memory in MiB.
     fn resident_max(&self) -> Result<f64> {
-        Ok(process::usage_now(self.child.id())?.1.most as f64 / MIB)
+        Ok(process::usage_now(self.child.0.id())?.1.most as f64 / MIB)
     }
 
     /// Stops the agent with SIGTERM, like its service manager.
     fn end(&mut self) -> Result<()> {
-        let pid = libc::pid_t::try_from(self.child.id()).context("invariant: a pid is positive")?;
-        // SAFETY: no memory is passed; the child has not been waited for, so its pid is not reused.
-        unsafe { libc::kill(pid, libc::SIGTERM) };
-        if !self.child.wait()?.success() {
+        process::signal(&self.child.0, libc::SIGTERM)?;
+        if !self.child.0.wait()?.success() {
             bail!("the agent failed: see agent.log beside this bench's result");
         }
         Ok(())
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -84,19 +84,20 @@ pub fn run(calls: u64) -> AggregateStats {
         let events = stage_decode_translate(&entries);
         done.events += events.len() as u64;
         let batch = batch(sequence, events, MonotonicNs((n + 1) * STEP));
-        let started = processor_time();
+        let started = thread_time();
         stage.add_batch(batch, &mut records);
         if n == calls {
             records.end();
         }
-        done.spent += processor_time() - started;
+        done.spent += thread_time() - started;
         entries = Entries::default();
         sequence += 1;
     }
     AggregateStats { spans: records.spans, bytes: records.bytes, ..done }
 }
 
-fn processor_time() -> Duration {
+/// Returns the processor time of the calling thread.
+pub fn thread_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is writable, and every Linux has this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };

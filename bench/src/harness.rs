@@ -8,8 +8,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use blkkin_bus::{CAPACITY_DEFAULT, Next};
-use blkkin_tracer::enrich::nbd::NbdStats;
-use blkkin_tracer::enrich::usdt::events::UsdtStats;
 use blkkin_tracer::{StopSignal, TraceSummary, Tracer, TracerConfig, TracerError};
 use blkkin_wire::batch::{EventBatch, SourceStats};
 use blkkin_wire::event::LayerEvent;
@@ -33,9 +31,6 @@ pub(crate) struct TracerResult {
     pub(crate) with_context: u64,
     /// System calls with thread attributes.
     pub(crate) with_attributes: u64,
-    /// Counters of NBD requests and of USDT events, if enabled.
-    pub(crate) nbd: Option<NbdStats>,
-    pub(crate) usdt: Option<UsdtStats>,
 }
 
 impl RunningTracer {
@@ -85,8 +80,8 @@ impl RunningTracer {
         let (ended, reader_time) = self.reader.join().ok().context("the tracer's thread panicked")?;
         let counts = self.consumer.join().ok().context("the consumer's thread panicked")?;
         let [with_context, with_attributes] = counts;
-        let TraceSummary { accounts: stats, nbd, usdt, .. } = ended?;
-        Ok(TracerResult { stats, reader_time, with_context, with_attributes, nbd, usdt })
+        let TraceSummary { accounts: stats, .. } = ended?;
+        Ok(TracerResult { stats, reader_time, with_context, with_attributes })
     }
 }
 

@@ -2,9 +2,8 @@
 //! turn them into spans.
 //!
 //! [`records`] makes the entries, [`pipeline`] has a function for each stage, and [`aggregate`]
-//! runs the aggregator's first stage. `blkkin-bench` compares their times with goals,
-//! `blkkin-pipeline` runs them under valgrind, which counts instructions, and `benches/pipeline.rs`
-//! runs them with criterion.
+//! runs the aggregator's first stage. `blkkin-bench` compares their times with goals, and
+//! `blkkin-pipeline` runs them under valgrind, which counts instructions.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
 pub mod aggregate;

@@ -5,17 +5,16 @@ use std::ffi::{CString, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
+
+use crate::process;
 
 /// Compiles `source` into a library with this name in `folder`, with an additional `flag`.
 pub(crate) fn compile(folder: &Path, name: &str, source: &str, flag: &str) -> Result<PathBuf> {
     let (text, made) = (folder.join(format!("{name}.c")), folder.join(format!("lib{name}.so")));
     std::fs::write(&text, source)?;
     let words = ["-O2", "-shared", "-fPIC", flag, "-o"];
-    let output = Command::new("cc").args(words).arg(&made).arg(&text).output().context("there is no cc")?;
-    if !output.status.success() {
-        bail!("cc {flag}: {}", String::from_utf8_lossy(&output.stderr).trim());
-    }
+    process::run(Command::new("cc").args(words).arg(&made).arg(&text))?;
     Ok(made)
 }
 

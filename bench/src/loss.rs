@@ -14,8 +14,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::frame::number::{count, number};
-use crate::frame::outcome::Series;
-use crate::frame::{BenchReport, Figure, Goal, Plot, RoundPolicy, Rounds, Shape, Table};
+use crate::frame::{BenchReport, Figure, Goal, RoundPolicy, Rounds, Table};
 use crate::process;
 use crate::{Extent, Setting};
 
@@ -29,9 +28,11 @@ const POLICY: RoundPolicy =
     RoundPolicy { warm_up: 0, min_rounds: 5, max_rounds: 5, time_limit: Duration::from_secs(480) };
 /// Events per second without loss.
 const RATE_MIN: f64 = 500_000.0;
+/// Goal for blkkin's own memory in MiB, at [`RATE_MIN`].
+const RESIDENT_MAX: f64 = 64.0;
 
 /// Run at one rate.
-pub(crate) struct Flood {
+struct Flood {
     made: u64,
     seconds: f64,
     fired: u64,
@@ -55,13 +56,8 @@ impl Flood {
     }
 
     /// Returns the maximum resident memory in MiB.
-    pub(crate) fn resident(&self) -> f64 {
+    fn resident(&self) -> f64 {
         self.usage.resident_max as f64 / f64::from(1 << 20)
-    }
-
-    /// Returns the resident memory at the end in MiB, without that of the start.
-    pub(crate) fn resident_last(&self) -> f64 {
-        self.usage.resident_last as f64 / f64::from(1 << 20)
     }
 
     /// Checks that a hook counted every call of the load, and that every record was received or
@@ -103,13 +99,7 @@ fn build_report(rates: &[u64], floods: &[Vec<Flood>], seconds: u64) -> BenchRepo
          fired as the load made calls.",
         floods.first().map_or(0, Vec::len)
     );
-    BenchReport {
-        how,
-        figures: figures(floods),
-        tables: vec![table],
-        plots: vec![plot(floods)],
-        ..BenchReport::default()
-    }
+    BenchReport { how, figures: figures(floods), tables: vec![table], ..BenchReport::default() }
 }
 
 fn figures(floods: &[Vec<Flood>]) -> Vec<Figure> {
@@ -117,8 +107,7 @@ fn figures(floods: &[Vec<Flood>]) -> Vec<Figure> {
     let whole = floods.iter().take_while(|runs| runs.iter().all(|run| run.lost == 0));
     let highest =
         whole.last().map_or(0.0, |runs| runs.iter().map(Flood::reached).fold(f64::INFINITY, f64::min));
-    let goal = floods.iter().flatten().filter(|run| run.reached() >= RATE_MIN);
-    let at_goal = goal.min_by(|a, b| a.reached().total_cmp(&b.reached()));
+    let at_goal = floods.iter().find(|runs| runs.iter().all(|run| run.reached() >= RATE_MIN));
     let disagree = floods.iter().flatten().filter(|run| !run.accounting_agrees()).count();
     let mut figures = vec![
         Figure::new("highest rate of which no run lost any", highest, 0.0, "events/s")
@@ -126,38 +115,19 @@ fn figures(floods: &[Vec<Flood>]) -> Vec<Figure> {
         Figure::new("runs whose accounting does not agree", disagree as f64, 0.0, "runs")
             .goal(Goal::AtMost(0.0)),
     ];
-    if let Some(run) = at_goal {
-        let name = format!("lost at {} events/s", count(run.reached() as u64));
-        figures.push(Figure::new(name, run.lost as f64, 0.0, "records"));
+    if let Some(runs) = at_goal {
+        let each = |of: fn(&Flood) -> f64| runs.iter().map(of).collect::<Rounds>();
+        let rate = count(each(Flood::reached).median() as u64);
+        let lost = runs.iter().map(|run| run.lost).max().unwrap_or_default();
+        figures.push(Figure::new(format!("lost at {rate} events/s"), lost as f64, 0.0, "records"));
+        let name = format!("resident at most, at {rate} events/s");
+        figures.push(Figure::of(name, &each(Flood::resident), "MiB").goal(Goal::AtMost(RESIDENT_MAX)));
     }
     figures
 }
 
-fn plot(floods: &[Vec<Flood>]) -> Plot {
-    let line = |name: &str, of: fn(&Flood) -> f64| {
-        let point = |runs: &Vec<Flood>| {
-            let median = |of: fn(&Flood) -> f64| runs.iter().map(of).collect::<Rounds>().median();
-            (median(Flood::reached) / 1e3, median(of))
-        };
-        let mut points: Vec<(f64, f64)> = floods.iter().map(point).collect();
-        points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        Series { name: name.to_owned(), points }
-    };
-    Plot {
-        name: "loss".to_owned(),
-        title: "Events that come, and what is lost of them".to_owned(),
-        x: "thousand events a second".to_owned(),
-        y: "% of records; % of one CPU".to_owned(),
-        shape: Shape::Lines,
-        series: vec![
-            line("lost, %", Flood::lost_part),
-            line("blkkin's own CPU, %", |run| 100.0 * run.cpus()),
-        ],
-    }
-}
-
 /// Runs `blkkin run` with a load of `rate` calls per second.
-pub(crate) fn flood(setting: &Setting, rate: u64, seconds: u64) -> Result<Flood> {
+fn flood(setting: &Setting, rate: u64, seconds: u64) -> Result<Flood> {
     let report = setting.folder.join("loss-report.json");
     let program = std::env::current_exe().context("this program does not know where it is")?;
     let mut blkkin = Command::new(&setting.blkkin);

@@ -1,22 +1,19 @@
 //! Benchmarks of blkkin, run by `cargo xtask bench`, and the load generators that they use.
 //!
-//! *In*: the name of a benchmark, the `blkkin` to measure, a folder, the reference. *Out*: a table
-//! on standard output and the same data as JSON in that folder. The exit status is 0 whatever the
-//! figures are: no figure is asserted, because only a person knows what else the machine ran.
-//! `docs` writes the JSON into docs/performance.md.
+//! *In*: the name of a benchmark, the `blkkin` to measure, a folder. *Out*: a table on standard output
+//! and the same data as JSON in that folder. The exit status is 0 whatever the figures are: no figure
+//! is asserted, because only a person knows what else the machine ran. `docs` writes the JSON into
+//! docs/performance/.
 //!
-//! [`frame`] makes and compares figures. `calls` and `harness` generate load and run a tracer in
-//! this process. The benchmarks are `call`, `contexts`, `hooks`, `start`, `loss`, `memory`,
-//! `pipeline`, `wire`, `path`, `agent`, `nbd`, `daemon`, `optin`, `iops`, `peers` and `matrix`.
-//! `process` measures child processes; `bpf` loads hand-written eBPF programs; `library` compiles C
-//! code. `proxy` and `zipkin` receive spans; `disk` makes block devices. [`blkkin_bench`] contains
-//! the stages that other programs measure too.
+//! [`frame`] makes and compares figures. `calls` and `harness` generate load and run a tracer in this
+//! process. [`BENCHES`] lists the benchmarks. `process` runs and measures child processes; `library`
+//! compiles C code. `proxy` and `zipkin` receive spans, which `posts` parses; `disk` makes block
+//! devices. [`blkkin_bench`] contains the stages that other programs measure too.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "its output is what it is for")]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
 mod affinity;
 mod agent;
-mod bpf;
 #[path = "../../bus/tests/support/mod.rs"]
 #[allow(clippy::unwrap_used, reason = "shared with the tests: without a broker there is nothing to measure")]
 mod broker;
@@ -28,7 +25,6 @@ mod disk;
 mod fio;
 mod frame;
 mod harness;
-mod hooks;
 mod iops;
 mod library;
 mod load;
@@ -36,9 +32,9 @@ mod loss;
 mod matrix;
 mod memory;
 mod nbd;
-mod optin;
 mod path;
 mod peers;
+mod posts;
 mod process;
 mod proxy;
 mod stages;
@@ -55,8 +51,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::frame::conditions::ConditionsRecorder;
 use crate::frame::outcome::Outcome;
-use crate::frame::reference::Reference;
-use crate::frame::{BenchReport, docs, print};
+use crate::frame::{BenchReport, docs};
 
 /// Input of a benchmark.
 pub(crate) struct Setting {
@@ -88,7 +83,6 @@ const BENCHES: &[(&str, Bench)] = &[
     ("start", start::run),
     ("call", call::run),
     ("contexts", contexts::run),
-    ("hooks", hooks::run),
     ("loss", loss::run),
     ("memory", memory::run),
     ("pipeline", stages::run),
@@ -97,7 +91,6 @@ const BENCHES: &[(&str, Bench)] = &[
     ("agent", agent::run),
     ("nbd", nbd::run),
     ("daemon", daemon::run),
-    ("optin", optin::run),
     ("iops", iops::run),
     ("peers", peers::run),
     ("matrix", matrix::run),
@@ -118,24 +111,25 @@ fn main() -> ExitCode {
 fn dispatch(arguments: &[&str]) -> Result<()> {
     match arguments {
         ["load", rest @ ..] => load::run(rest),
-        ["docs", folder, page] => {
-            let written = docs::write(Path::new(folder), Path::new(page))?;
+        ["docs", folder, pages] => {
+            let names = BENCHES.iter().map(|(name, _)| *name);
+            let written = docs::write(names, Path::new(folder), Path::new(pages))?;
             println!(
-                "{page}: {}",
+                "{pages}: {}",
                 if written.is_empty() { "nothing".to_owned() } else { written.join(", ") }
             );
             Ok(())
         }
-        ["run", name, blkkin, folder, reference, flags @ ..] => {
+        ["run", name, blkkin, folder, flags @ ..] => {
             let extent = if flags.contains(&"--quick") { Extent::Quick } else { Extent::Whole };
             let setting = Setting { blkkin: blkkin.into(), folder: folder.into(), extent };
-            run(name, &setting, Path::new(reference), flags.contains(&"--keep"))
+            run(name, &setting)
         }
-        _ => bail!("usage: blkkin-bench run BENCH BLKKIN FOLDER REFERENCE, as `cargo xtask bench` calls it"),
+        _ => bail!("usage: blkkin-bench run BENCH BLKKIN FOLDER, as `cargo xtask bench` calls it"),
     }
 }
 
-fn run(name: &str, setting: &Setting, reference: &Path, keep: bool) -> Result<()> {
+fn run(name: &str, setting: &Setting) -> Result<()> {
     let Some((_, bench)) = BENCHES.iter().find(|(known, _)| *known == name) else {
         bail!("no bench is called {name}");
     };
@@ -144,14 +138,8 @@ fn run(name: &str, setting: &Setting, reference: &Path, keep: bool) -> Result<()
     let recorder = ConditionsRecorder::start(setting.extent.is_quick());
     let found = bench(setting)?;
     let outcome = Outcome::new(name, recorder.end(), found);
-    print!("{}", print::text(&outcome));
-    let mut reference_values = Reference::read(reference)?;
-    reference_values.compare(&outcome).iter().for_each(|line| println!("  {line}"));
+    println!("# {name}\n\n{}", docs::section(&outcome));
     println!("written to {}", outcome.write(&setting.folder)?.display());
-    if keep {
-        reference_values.save(&outcome, reference)?;
-        println!("saved in {}", reference.display());
-    }
     Ok(())
 }
 
@@ -159,15 +147,41 @@ fn run(name: &str, setting: &Setting, reference: &Path, keep: bool) -> Result<()
 mod tests {
     use super::*;
 
+    const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs");
+
+    fn page(path: &str) -> String {
+        std::fs::read_to_string(Path::new(DOCS).join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+    }
+
     #[test]
-    fn every_bench_has_marks_in_the_docs() {
-        let page = concat!(
-            include_str!("../../docs/performance.md"),
-            include_str!("../../docs/performance-matrix.md")
-        );
+    fn every_bench_has_a_page_that_the_summary_links() {
+        let summary = page("performance.md");
         for (name, _) in BENCHES {
-            let (begin, end) = (format!("<!-- bench {name} -->\n"), format!("<!-- end {name} -->\n"));
-            assert!(page.contains(&begin) && page.contains(&end), "{name}");
+            assert!(
+                page(&format!("performance/{name}.md")).starts_with(&format!("# `cargo xtask bench {name}`"))
+            );
+            assert!(summary.contains(&format!("(performance/{name}.md)")), "{name}");
         }
+    }
+
+    /// A row of the summary is `| what | figures, separated by ";" | goal | [page](path) |`.
+    #[test]
+    fn figures_of_the_summary_are_in_the_generated_pages() {
+        let summary = page("performance.md");
+        let rows = summary.lines().filter_map(|line| line.strip_prefix("| "));
+        let mut count = 0;
+        for row in rows {
+            let cells: Vec<&str> = row.trim_end_matches('|').split('|').map(str::trim).collect();
+            let [_, figures, _, source] = cells[..] else { continue };
+            let Some(path) = source.split_once("](").and_then(|(_, rest)| rest.strip_suffix(')')) else {
+                continue;
+            };
+            let text = page(path);
+            for figure in figures.split(';').map(str::trim) {
+                assert!(text.contains(figure), "{figure} is not in {path}");
+                count += 1;
+            }
+        }
+        assert!(count > 20, "the summary quotes {count} figures");
     }
 }

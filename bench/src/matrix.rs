@@ -19,7 +19,7 @@ use crate::frame::number::{number, with_spread};
 use crate::frame::{BenchReport, RoundPolicy, Rounds, Table};
 use crate::peers::session::{Run, Session};
 use crate::peers::tool::Tool;
-use crate::peers::{Measured, Targets, kernelfs, measure, table, workload};
+use crate::peers::{Measured, Targets, kernelfs, loads, measure, table};
 
 const POLICY: RoundPolicy =
     RoundPolicy { warm_up: 0, min_rounds: 3, max_rounds: 3, time_limit: Duration::from_secs(3600) };
@@ -77,7 +77,7 @@ pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
         peers.available.iter().copied().filter(|tool| *tool != Tool::BlkkinSpans).collect();
     let policy = POLICY.quick(setting.extent.is_quick());
     let (mut report, mut all) = (BenchReport::default(), Vec::new());
-    for (place, loads) in PLACES.iter().zip(workload::every_fio(&targets, LENGTH)?) {
+    for (place, loads) in PLACES.iter().zip(loads::every_fio(&targets, LENGTH)?) {
         let mut measured = Vec::new();
         for mut load in loads {
             let measured_load = measure(&session, &mut load, &tools, policy)?;

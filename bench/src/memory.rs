@@ -1,11 +1,10 @@
-//! `memory`: memory per request in flight, and the curves over open requests and over their rate.
+//! `memory`: memory per request in flight in the join, by the number of open requests, and of the
+//! maps in the kernel.
 //!
 //! *Open requests*: the join receives bios and requests of system calls that have not ended, 1×,
-//! 10×, 100× and more of them, and the allocator reports the bytes in use. *Rate*: `blkkin run`
-//! with calls at 1×, 10× and 100× a rate; the kernel reports the maximum resident memory. *In the
-//! kernel*: maps have a fixed size from the start.
-
-use std::time::Duration;
+//! 10×, 100× and more of them, and the allocator reports the bytes in use. *In the kernel*: maps
+//! have a fixed size from the start. [`crate::loss`] has the resident memory of `blkkin run`, by
+//! rate.
 
 use anyhow::{Context, Result};
 use aya::maps::loaded_maps;
@@ -16,37 +15,17 @@ use blkkin_bench::records::{Entries, STEP};
 use blkkin_wire::clock::MonotonicNs;
 
 use crate::frame::number::{count, number};
-use crate::frame::outcome::Series;
-use crate::frame::{BenchReport, Figure, Goal, Plot, RoundPolicy, Rounds, Shape, Table};
-use crate::loss::{self, Flood};
+use crate::frame::{BenchReport, Figure, Table};
 use crate::{Setting, harness};
 
 /// Numbers of open requests; the last exceeds the join's limit, where memory must not grow.
 const OPEN: [u64; 4] = [600, 6_000, 60_000, 600_000];
-/// Rates in events per second.
-const RATES: &[u64] = &[5_000, 50_000, 500_000];
-const POLICY: RoundPolicy =
-    RoundPolicy { warm_up: 0, min_rounds: 5, max_rounds: 5, time_limit: Duration::from_secs(240) };
-const SECONDS: u64 = 4;
-/// Goal for blkkin's own memory in MiB.
-const RESIDENT_MAX: f64 = 64.0;
 const MIB: f64 = (1 << 20) as f64;
 
 /// Runs the benchmark.
-pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
+pub(crate) fn run(_: &Setting) -> Result<BenchReport> {
     let open: Vec<(u64, u64)> = OPEN.into_iter().map(|requests| (requests, join_memory(requests))).collect();
-    let quick = setting.extent.is_quick();
-    let seconds = if quick { 1 } else { SECONDS };
-    let floods = POLICY.quick(quick).run(RATES, |rate| loss::flood(setting, rate, seconds), |_| true)?;
-    let each = |of: fn(&Flood) -> f64| floods.iter().map(|runs| runs.iter().map(of).collect()).collect();
-    let resident = ResidentByRate { most: each(Flood::resident), last: each(Flood::resident_last) };
-    Ok(build_report(&open, &resident, in_kernel()?))
-}
-
-/// Resident memory in MiB, for each of [`RATES`].
-struct ResidentByRate {
-    most: Vec<Rounds>,
-    last: Vec<Rounds>,
+    Ok(build_report(&open, in_kernel()?))
 }
 
 /// Returns the bytes in use with this number of requests whose system calls are open.
@@ -102,35 +81,22 @@ fn locked(map: &impl std::os::fd::AsFd) -> Result<u64> {
     bytes.and_then(|bytes| bytes.trim().parse().ok()).context("the map's fdinfo has no memlock")
 }
 
-fn build_report(open: &[(u64, u64)], resident: &ResidentByRate, kernel: u64) -> BenchReport {
+fn build_report(open: &[(u64, u64)], kernel: u64) -> BenchReport {
     let mut by_open = Table::new("The join, by open requests", &["open", "in use, KiB", "bytes a request"]);
     for (requests, bytes) in open {
         let each = *bytes as f64 / *requests as f64;
         by_open.row([count(*requests), number(*bytes as f64 / 1024.0), number(each)]);
     }
-    let mut by_rate = Table::new("blkkin run, by rate", &["events/s", "resident at most, MiB", "at the end"]);
-    let mut figures = vec![per_request(open)];
-    for ((rate, most), last) in RATES.iter().zip(&resident.most).zip(&resident.last) {
-        let shown = |rounds: &Rounds| crate::frame::number::with_spread(rounds.median(), rounds.spread());
-        by_rate.row([count(*rate), shown(most), shown(last)]);
-        let name = format!("resident at most, at {} events/s", count(*rate));
-        figures.push(Figure::of(name, most, "MiB").goal(Goal::AtMost(RESIDENT_MAX)));
-    }
-    figures.push(
-        Figure::new("maps in the kernel", kernel as f64 / MIB, 0.0, "MiB")
-            .note("rings of 8 MiB a CPU are most of it; the same whatever comes"),
-    );
+    let maps = Figure::new("maps in the kernel", kernel as f64 / MIB, 0.0, "MiB")
+        .note("rings of 8 MiB a CPU are most of it; the same whatever comes");
     let how = format!(
-        "Open requests: bios and requests of calls that have not ended, passed to the join alone; it keeps at most {} \
-         traces open. Rate: `blkkin run` around `lseek` calls, {} runs of {SECONDS} s at each rate in turns.",
+        "Bios and requests of calls that have not ended, passed to the join alone; it keeps at most {} traces open.",
         count(JoinConfig::default().open_max as u64),
-        POLICY.max_rounds
     );
     BenchReport {
         how,
-        figures,
-        tables: vec![by_open, by_rate],
-        plots: plots(open, resident),
+        figures: vec![per_request(open), maps],
+        tables: vec![by_open],
         ..BenchReport::default()
     }
 }
@@ -141,32 +107,6 @@ fn per_request(open: &[(u64, u64)]) -> Figure {
     let each = large.saturating_sub(small) as f64 / (many - few) as f64;
     Figure::new("a request in flight, in the join", each, 0.0, "bytes")
         .note("with its bio and its share of the tables, whose size doubles: between 6,000 and 60,000 open")
-}
-
-fn plots(open: &[(u64, u64)], resident: &ResidentByRate) -> Vec<Plot> {
-    let line = |name: &str, points| Series { name: name.to_owned(), points };
-    let by_open = open.iter().map(|(requests, bytes)| (*requests as f64, *bytes as f64 / MIB)).collect();
-    let by_rate = |rounds: &[Rounds]| {
-        RATES.iter().zip(rounds).map(|(rate, rounds)| (*rate as f64, rounds.median())).collect()
-    };
-    let rates = vec![line("at most", by_rate(&resident.most)), line("at the end", by_rate(&resident.last))];
-    let plot = |name: &str, title: &str, x: &str, series| Plot {
-        name: name.to_owned(),
-        title: title.to_owned(),
-        x: x.to_owned(),
-        y: "MiB".to_owned(),
-        shape: Shape::LogLines,
-        series,
-    };
-    vec![
-        plot(
-            "memory-open",
-            "Memory of the join by open requests",
-            "open requests",
-            vec![line("in use", by_open)],
-        ),
-        plot("memory-rate", "Resident memory of blkkin by rate", "events a second", rates),
-    ]
 }
 
 #[cfg(test)]

@@ -2,14 +2,17 @@
 
 use std::fs;
 use std::io;
-use std::process::{Child, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
+pub(crate) use blkkin_bench::aggregate::thread_time;
 
 /// Interval of memory samples.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
+/// Interval of checks in [`wait_until`].
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Time limit of a child; the longest known takes a tenth of it.
 const CHILD_TIMEOUT: Duration = Duration::from_secs(180);
 
@@ -21,8 +24,6 @@ pub(crate) struct Usage {
     pub(crate) processor: Duration,
     /// Maximum resident memory.
     pub(crate) resident_max: u64,
-    /// Resident memory at the last sample, without memory that the start allocated and freed.
-    pub(crate) resident_last: u64,
 }
 
 /// Child process, killed on drop.
@@ -34,6 +35,43 @@ impl Drop for ChildGuard {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// Runs a command to its end and returns its trimmed output. The error contains its standard error.
+pub(crate) fn run(command: &mut Command) -> Result<String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {name}"))?;
+    if !output.status.success() {
+        bail!("{name} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Sends a signal to a child. It has not been waited for, so its pid is not reused.
+pub(crate) fn signal(child: &Child, signal: libc::c_int) -> Result<()> {
+    let pid = libc::pid_t::try_from(child.id()).context("invariant: a pid is positive")?;
+    // SAFETY: no memory is passed.
+    match unsafe { libc::kill(pid, signal) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()).context("cannot signal a child"),
+    }
+}
+
+/// Waits until `condition` is true. An error `failure` if the child ends before, or after `timeout`.
+pub(crate) fn wait_until(
+    child: &mut Child,
+    timeout: Duration,
+    failure: &str,
+    mut condition: impl FnMut() -> bool,
+) -> Result<()> {
+    let started = Instant::now();
+    while !condition() {
+        if child.try_wait()?.is_some() || started.elapsed() > timeout {
+            bail!("{failure}");
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
+    Ok(())
 }
 
 /// Returns µs since the Unix epoch.
@@ -85,17 +123,12 @@ impl WatchedChild {
             .context("a child has no entry in /proc")?;
         let processor = processor_time(&stat).context("/proc/PID/stat cannot be understood")?;
         let sampled = self.sampler.join().ok().context("invariant: looking does not panic")?;
-        let (resident_max, resident_last) = (sampled.most, sampled.last);
-        Ok(Usage { status: self.child.wait()?, processor, resident_max, resident_last })
+        Ok(Usage { status: self.child.wait()?, processor, resident_max: sampled.most })
     }
 
     /// Sends SIGINT, like Ctrl-C, and waits.
     pub(crate) fn interrupt(self) -> Result<Usage> {
-        let pid = libc::pid_t::try_from(self.child.id()).context("invariant: a pid is positive")?;
-        // SAFETY: no memory is passed; the child has not been waited for, so its pid is not reused.
-        if unsafe { libc::kill(pid, libc::SIGINT) } != 0 {
-            return Err(io::Error::last_os_error()).context("cannot interrupt a child");
-        }
+        signal(&self.child, libc::SIGINT)?;
         self.wait()
     }
 }
@@ -110,14 +143,6 @@ pub(crate) fn usage_now(pid: u32) -> Result<(Duration, Resident)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("the process is gone")?;
     let processor = processor_time(&stat).context("/proc/PID/stat cannot be understood")?;
     Ok((processor, resident(pid).context("the process has no memory any more")?))
-}
-
-/// Returns the processor time of the calling thread.
-pub(crate) fn thread_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is writable; every Linux has this clock.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Returns whether the child is a zombie; it remains one.
@@ -167,7 +192,6 @@ fn processor_time(stat: &str) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
 
     #[test]
     fn processor_time_is_parsed_after_any_name() {

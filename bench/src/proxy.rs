@@ -1,16 +1,20 @@
-//! TCP proxy between an exporter and its server, which shows the traffic to an observer.
+//! TCP proxy between an exporter and Zipkin, which passes each post to an observer.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 
-/// Listens in threads that end with the process, and returns the address. Each connection has its
-/// own `observe` function, which receives the client's bytes after the server received them.
-pub(crate) fn listen<Observe: FnMut(&[u8]) + Send + 'static>(
+use crate::posts::{PostParser, Posted};
+
+/// Listens in threads that end with the process, and returns the address. `observe` receives the
+/// spans of each post after Zipkin received it.
+pub(crate) fn listen(
     to: String,
-    observe: impl Fn() -> Observe + Send + 'static,
+    observe: impl Fn(Result<Vec<Posted>>) + Send + Sync + 'static,
 ) -> Result<SocketAddr> {
+    let observe = Arc::new(observe);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port")?;
     let address = listener.local_addr()?;
     std::thread::spawn(move || {
@@ -18,8 +22,14 @@ pub(crate) fn listen<Observe: FnMut(&[u8]) + Send + 'static>(
             // The server is unreachable: the exporter notices and retries.
             let Ok(server) = TcpStream::connect(&to) else { continue };
             if let (Ok(client_reads), Ok(server_reads)) = (client.try_clone(), server.try_clone()) {
-                let observe = observe();
-                std::thread::spawn(move || forward(client_reads, server, observe));
+                let (observe, mut parser) = (Arc::clone(&observe), PostParser::default());
+                let parse = move |bytes: &[u8]| {
+                    parser.take(bytes);
+                    while let Some(spans) = parser.next() {
+                        observe(spans);
+                    }
+                };
+                std::thread::spawn(move || forward(client_reads, server, parse));
                 std::thread::spawn(move || forward(server_reads, client, |_| {}));
             }
         }

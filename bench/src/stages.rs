@@ -141,7 +141,7 @@ fn build_report(rounds: &[Times], sizes: &Sizes) -> BenchReport {
 fn ratio(name: &str, rounds: &[Times], stage: Stage) -> Figure {
     let ratios: Rounds =
         rounds.iter().map(|times| of(times, stage) / of(times, Stage::DecodeTranslate)).collect();
-    Figure::of(name, &ratios, "times").ratio(&ratios)
+    Figure::of(name, &ratios, "times")
 }
 
 fn per_event(bytes: u64, sizes: &Sizes) -> f64 {

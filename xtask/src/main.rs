@@ -21,6 +21,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tasks print to the terminal of the developer")]
 
 mod bench;
+mod cargo_build;
 mod demo;
 mod dist;
 mod http;
@@ -153,7 +154,7 @@ fn run(workspace: &Workspace, task: Task) -> anyhow::Result<ExitCode> {
             }
         }
         Task::Screenshots { blkkin, only } => screenshots::run(workspace, blkkin, only.as_deref()),
-        Task::Test { filter } => test::run(workspace, filter.as_deref()),
+        Task::Test { filter } => test::run(workspace, filter.as_deref(), vm::run_all),
         Task::Setup { tests, demo } => {
             let wanted = [
                 (true, Purpose::Build),

@@ -5,14 +5,14 @@
 //! amount. Each round has a seed, counted up from the first, and prints which process it kills
 //! when; `--seed` repeats it. The last two rounds use a tracer and a disk, and need root.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use clap::Args;
-use serde_json::Value;
 
+use crate::cargo_build;
 use crate::setup::{self, Purpose};
 use crate::shell;
 use crate::workspace::Workspace;
@@ -61,21 +61,8 @@ fn build(workspace: &Workspace) -> Result<PathBuf> {
     println!("soak: building blkkin and its soak test (release)");
     let mut command = workspace.cargo();
     command.args(["test", "--release", "--locked", "--no-run", "--package", "blkkin", "--test", "soak"]);
-    command.args(["--message-format", "json-render-diagnostics"]);
-    let output =
-        command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("cannot start cargo")?;
-    if !output.status.success() {
-        bail!("the soak test does not build: see above");
-    }
-    executable(&String::from_utf8_lossy(&output.stdout)).context("cargo built no test named soak")
-}
-
-/// Finds the test program in cargo's messages.
-fn executable(messages: &str) -> Option<PathBuf> {
-    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let mut tests =
-        messages.filter(|message| message["target"]["name"] == "soak" && message["profile"]["test"] == true);
-    tests.find_map(|message| message["executable"].as_str().map(|path| Path::new(path).to_owned()))
+    command.args(cargo_build::MESSAGES);
+    cargo_build::executable(&cargo_build::run(&mut command, "the soak test")?, "soak")
 }
 
 /// Parses `90s`, `30m` or `8h`.
@@ -99,13 +86,5 @@ mod tests {
             [Ok(90), Ok(1_800), Ok(28_800)]
         );
         assert!(["", "5", "m", "1d", "-1s"].iter().all(|text| time(text).is_err()));
-    }
-
-    #[test]
-    fn test_program_is_found_in_cargo_messages() {
-        let messages = r#"{"target":{"name":"blkkin"},"profile":{"test":false},"executable":"/t/blkkin"}
-{"target":{"name":"soak"},"profile":{"test":true},"executable":"/t/soak-1"}"#;
-        assert_eq!(executable(messages), Some(PathBuf::from("/t/soak-1")));
-        assert_eq!(executable("no JSON"), None);
     }
 }

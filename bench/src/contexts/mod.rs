@@ -9,12 +9,8 @@
 //! where the DTV is walked at each call because nothing can be cached. The benchmark compiles the
 //! library, so it needs a C compiler.
 //!
-//! [`floor`] measures the kernel helper for such reads alone.
-//!
 //! *Invariant*: a run counts only if the tracer's events have the expected parents: the published
 //! span, or none.
-
-mod floor;
 
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
@@ -115,7 +111,7 @@ pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
     let libraries =
         ContextMode::ALL.map(|mode| mode.model().map(|model| library(folder.path(), model)).transpose());
     let libraries = libraries.into_iter().collect::<Result<Vec<_>>>()?;
-    let (mut lost, all) = (0, affinity::cpus());
+    let mut lost = 0;
     let measure = |mode: ContextMode| {
         let index = ContextMode::ALL.iter().position(|other| *other == mode).unwrap_or_default();
         measured(mode, libraries[index].as_deref(), chunks, &mut lost)
@@ -125,10 +121,7 @@ pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
         overhead.map(|rounds| rounds.spread()).all(|spread| spread < SPREAD_ENOUGH)
     };
     let rounds = POLICY.quick(quick).run(&ContextMode::ALL, measure, enough)?;
-    affinity::pin(&[affinity::load_cpu()]).context("cannot bind this process to a CPU")?;
-    let reads = [8, 28, 36].map(floor::read).into_iter().collect::<Result<Vec<_>>>();
-    affinity::pin(&all).context("cannot unbind this process")?;
-    Ok(build_report(&rounds, &reads?, lost))
+    Ok(build_report(&rounds, lost))
 }
 
 fn library(folder: &Path, model: &str) -> Result<PathBuf> {
@@ -234,7 +227,7 @@ fn overhead(rounds: &[Vec<f64>], mode: ContextMode) -> Option<Rounds> {
     Some(Rounds::differences(&of(rounds, mode), &of(rounds, base)))
 }
 
-fn build_report(rounds: &[Vec<f64>], reads: &[Rounds], lost: u64) -> BenchReport {
+fn build_report(rounds: &[Vec<f64>], lost: u64) -> BenchReport {
     let mut table = Table::new("", &["a traced msync(0, 0, 0)", "ns", "above", "of"]);
     let mut figures = Vec::new();
     for mode in ContextMode::ALL {
@@ -247,10 +240,8 @@ fn build_report(rounds: &[Vec<f64>], reads: &[Rounds], lost: u64) -> BenchReport
             overhead.as_ref().map_or(String::new(), shown),
             base.to_owned(),
         ]);
-        if let (Some(overhead), Some((base, goal))) = (overhead, mode.base_and_goal()) {
-            let ratios = Rounds::ratios(&time, &of(rounds, base));
-            let figure = Figure::of(mode.name(), &overhead, "ns above").ratio(&ratios);
-            figures.push(figure.goal(Goal::AtMost(goal)));
+        if let (Some(overhead), Some((_, goal))) = (overhead, mode.base_and_goal()) {
+            figures.push(Figure::of(mode.name(), &overhead, "ns above").goal(Goal::AtMost(goal)));
         }
     }
     let how = format!(
@@ -260,15 +251,5 @@ fn build_report(rounds: &[Vec<f64>], reads: &[Rounds], lost: u64) -> BenchReport
         affinity::load_cpu()
     );
     let lost = format!("{lost} records were lost meanwhile: a full ring makes a call cheaper.");
-    let shown: Vec<String> =
-        reads.iter().map(|read| crate::frame::number::with_spread(read.median(), read.spread())).collect();
-    let floor = format!(
-        "The kernel's helper alone, 64 reads of this process's memory in a row: {} ns for 8 bytes, {} for 28, {} for 36. A context is the first \
-         two of these, {} ns; attributes are one more.",
-        shown[0],
-        shown[1],
-        shown[2],
-        crate::frame::number::number(reads[0].median() + reads[1].median()),
-    );
-    BenchReport { how, figures, tables: vec![table], notes: vec![lost, floor], ..BenchReport::default() }
+    BenchReport { how, figures, tables: vec![table], notes: vec![lost], ..BenchReport::default() }
 }

@@ -10,7 +10,6 @@
 //! thread. All processes run on this machine, including Zipkin, so that they share one clock; they
 //! also compete for its CPUs.
 
-mod parser;
 mod tracker;
 
 use std::fs::{self, File};
@@ -26,7 +25,7 @@ use anyhow::{Context, Result, bail};
 use crate::frame::number::count;
 use crate::frame::rounds::quantile;
 use crate::frame::{BenchReport, Figure, Goal, Rounds};
-use crate::process::{ChildGuard, now_us};
+use crate::process::{self, ChildGuard, now_us};
 use crate::zipkin::Zipkin;
 use crate::{Setting, nbd, proxy};
 use tracker::VisibilityTracker;
@@ -58,7 +57,7 @@ pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
     let tracker = Arc::new(VisibilityTracker::default());
     let address = zipkin.url().trim_start_matches("http://").to_owned();
     let observing = Arc::clone(&tracker);
-    let proxy = proxy::listen(address, move || observing.observe())?;
+    let proxy = proxy::listen(address, move |spans| observing.note_post(spans))?;
     let folder = tempfile::tempdir_in("/dev/shm")?;
     let mut traced = Traced::start(setting, folder.path(), &format!("zipkin=http://{proxy}"))?;
     let end = Arc::new(AtomicBool::new(false));
@@ -100,13 +99,8 @@ impl Traced {
         command.arg(nbd::program()?).arg(file).arg("--unix").arg(&socket);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log)?);
         let mut blkkin = ChildGuard(command.spawn().context("cannot start blkkin")?);
-        let started = Instant::now();
-        while !socket.exists() {
-            if blkkin.0.try_wait()?.is_some() || started.elapsed() > TIMEOUT {
-                bail!("the server does not listen: see {}", log.display());
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let failure = format!("the server does not listen: see {}", log.display());
+        process::wait_until(&mut blkkin.0, TIMEOUT, &failure, || socket.exists())?;
         Ok(Traced { blkkin, socket })
     }
 

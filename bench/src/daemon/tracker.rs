@@ -14,7 +14,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::parser::PostParser;
+use anyhow::Result;
+
+use crate::posts::Posted;
 use crate::process::now_us;
 use crate::zipkin::Zipkin;
 
@@ -47,31 +49,24 @@ pub(super) struct VisibilityTracker {
 }
 
 impl VisibilityTracker {
-    /// Returns an observer of one connection.
-    pub(super) fn observe(self: &Arc<Self>) -> impl FnMut(&[u8]) + Send + use<> {
-        let tracker = Arc::clone(self);
-        let mut parser = PostParser::default();
-        move |bytes| {
-            parser.take(bytes);
-            while let Some(spans) = parser.next() {
-                let at = now_us();
-                let mut state = tracker.lock();
-                match spans {
-                    Ok(spans) => {
-                        let server_spans: Vec<_> =
-                            spans.iter().filter(|span| span.name.starts_with(SPAN_PREFIX)).collect();
-                        state.posted.extend(server_spans.iter().map(|span| delay(span.end(), at)));
-                        state.post_count += 1;
-                        let index = state.post_count % server_spans.len().max(1);
-                        state.waiting.extend(server_spans.iter().map(|span| span.end()));
-                        if let Some(span) = server_spans.get(index) {
-                            state.polled = Some(span.trace_id());
-                            tracker.more.notify_one();
-                        }
-                    }
-                    Err(error) => state.error = Some(error.to_string()),
+    /// Notes the spans of a post.
+    pub(super) fn note_post(&self, spans: Result<Vec<Posted>>) {
+        let at = now_us();
+        let mut state = self.lock();
+        match spans {
+            Ok(spans) => {
+                let server_spans: Vec<_> =
+                    spans.iter().filter(|span| span.name.starts_with(SPAN_PREFIX)).collect();
+                state.posted.extend(server_spans.iter().map(|span| delay(span.end(), at)));
+                state.post_count += 1;
+                let index = state.post_count % server_spans.len().max(1);
+                state.waiting.extend(server_spans.iter().map(|span| span.end()));
+                if let Some(span) = server_spans.get(index) {
+                    state.polled = Some(format!("{:032x}", span.trace_id()));
+                    self.more.notify_one();
                 }
             }
+            Err(error) => state.error = Some(error.to_string()),
         }
     }
 

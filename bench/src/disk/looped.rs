@@ -5,9 +5,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use super::{BYTES, DiskTarget, kernel_number};
+use crate::process;
 
 pub(crate) struct Looped {
     image: PathBuf,
@@ -25,11 +26,7 @@ impl Looped {
             .context("no room in /dev/shm for the disk to read from")?;
         let mut losetup = Command::new("losetup");
         losetup.args(["--find", "--show", "--direct-io=on"]).arg(&disk.image);
-        let output = losetup.output().context("cannot start losetup")?;
-        if !output.status.success() {
-            bail!("no loop device: {}", String::from_utf8_lossy(&output.stderr).trim());
-        }
-        disk.device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        disk.device = process::run(&mut losetup).context("no loop device")?;
         Ok(disk)
     }
 

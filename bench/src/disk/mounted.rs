@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use super::{DiskTarget, Looped};
+use crate::process;
 
 pub(crate) struct Mounted {
     point: PathBuf,
@@ -23,8 +24,16 @@ impl Mounted {
             .with_context(|| format!("cannot make {}", mounted.point.display()))?;
         // Initialise everything now: ext4's lazy initialisation in the background would be traced.
         let now = "lazy_itable_init=0,lazy_journal_init=0";
-        run(Command::new("mkfs.ext4").args(["-q", "-F", "-b", "4096", "-E", now, &mounted.disk.device]))?;
-        run(Command::new("mount").args(["-t", "ext4", &mounted.disk.device]).arg(&mounted.point))?;
+        process::run(Command::new("mkfs.ext4").args([
+            "-q",
+            "-F",
+            "-b",
+            "4096",
+            "-E",
+            now,
+            &mounted.disk.device,
+        ]))?;
+        process::run(Command::new("mount").args(["-t", "ext4", &mounted.disk.device]).arg(&mounted.point))?;
         mounted.mounted = true;
         Ok(mounted)
     }
@@ -44,13 +53,4 @@ impl Drop for Mounted {
         }
         let _ = std::fs::remove_dir(&self.point);
     }
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().with_context(|| format!("cannot start {name}"))?;
-    if !output.status.success() {
-        bail!("{name} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-    }
-    Ok(())
 }

@@ -1,27 +1,28 @@
-//! Generated sections of docs/performance.md, so that no figure there is typed by hand.
+//! Results as Markdown, for the terminal and the pages of docs/performance/.
 //!
-//! *In*: `target/bench/*.json`, and the page with the lines `<!-- bench NAME -->` and `<!-- end
-//! NAME -->` for a benchmark. *Out*: the page with new text between them, and each plot as
-//! `docs/bench/PLOT.svg`. Text outside the marks is written by people. A section without a JSON
-//! file stays unchanged.
+//! *In*: `target/bench/*.json`. *Out*: a page for each, and its chart as SVG next to it. No figure in
+//! these pages is typed by hand. docs/performance.md, which people write, quotes them, and a test
+//! compares the two.
 
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use super::figure::Figure;
-use super::number::with_spread;
+use super::figure::{Figure, Goal, Verdict};
+use super::number::{number, with_spread};
 use super::outcome::{Outcome, Table};
-use super::print::{goal, verdict};
 use super::svg;
 
-/// Writes the results in `folder` into `page` and returns the names of the updated sections.
-pub(crate) fn write(folder: &Path, page: &Path) -> Result<Vec<String>> {
-    let mut text =
-        std::fs::read_to_string(page).with_context(|| format!("cannot read {}", page.display()))?;
-    let pictures = page.with_file_name("bench");
+/// Writes a page into `pages` for each of the benchmarks `names` that has a result in `folder`, and
+/// returns the names of the written ones.
+pub(crate) fn write<'a>(
+    names: impl Iterator<Item = &'a str>,
+    folder: &Path,
+    pages: &Path,
+) -> Result<Vec<&'a str>> {
     let mut written = Vec::new();
-    for name in marked(&text) {
+    std::fs::create_dir_all(pages).with_context(|| format!("cannot make {}", pages.display()))?;
+    for name in names {
         let path = folder.join(format!("{name}.json"));
         if !path.exists() {
             continue;
@@ -30,33 +31,25 @@ pub(crate) fn write(folder: &Path, page: &Path) -> Result<Vec<String>> {
         if outcome.conditions.quick {
             bail!("{} is of a quick run: that is no measurement", path.display());
         }
-        std::fs::create_dir_all(&pictures)?;
+        let page = format!(
+            "# `cargo xtask bench {name}`\n\n<!-- Written by `cargo xtask bench docs`: do not edit. -->\n\n{}",
+            section(&outcome)
+        );
+        put(&pages.join(format!("{name}.md")), &page)?;
         for plot in &outcome.report.plots {
-            let path = pictures.join(format!("{}.svg", plot.name));
-            std::fs::write(&path, svg::draw(plot))
-                .with_context(|| format!("cannot write {}", path.display()))?;
+            put(&pages.join(format!("{}.svg", plot.name)), &svg::draw(plot))?;
         }
-        text = replaced(&text, &name, &section(&outcome))?;
         written.push(name);
     }
-    std::fs::write(page, text).with_context(|| format!("cannot write {}", page.display()))?;
     Ok(written)
 }
 
-/// Lists the benchmarks with marks, in order.
-fn marked(page: &str) -> Vec<String> {
-    let name = |line: &str| Some(line.trim().strip_prefix("<!-- bench ")?.strip_suffix(" -->")?.to_owned());
-    page.lines().filter_map(name).collect()
+fn put(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn replaced(page: &str, name: &str, section: &str) -> Result<String> {
-    let (begin, end) = (format!("<!-- bench {name} -->\n"), format!("<!-- end {name} -->"));
-    let from = page.find(&begin).with_context(|| format!("no line {begin}"))? + begin.len();
-    let to = from + page[from..].find(&end).with_context(|| format!("no line {end} behind its begin"))?;
-    Ok(format!("{}{section}{}", &page[..from], &page[to..]))
-}
-
-fn section(outcome: &Outcome) -> String {
+/// Formats the whole result.
+pub(crate) fn section(outcome: &Outcome) -> String {
     let report = &outcome.report;
     let mut text = format!("{}\n\n", report.how);
     if !report.figures.is_empty() {
@@ -64,7 +57,7 @@ fn section(outcome: &Outcome) -> String {
     }
     text.extend(report.tables.iter().map(table));
     for plot in &report.plots {
-        text += &format!("![{}](bench/{}.svg)\n\n", plot.title, plot.name);
+        text += &format!("![{}]({}.svg)\n\n", plot.title, plot.name);
     }
     text.extend(report.notes.iter().map(|note| format!("- {note}\n")));
     if !report.notes.is_empty() {
@@ -81,6 +74,22 @@ fn figures(figures: &[Figure]) -> String {
         shown.row([figure.name.trim(), value.trim(), &asked, &verdict(&figure.verdict), &figure.note]);
     }
     table(&shown)
+}
+
+fn goal(goal: Goal) -> String {
+    match goal {
+        Goal::AtMost(limit) => format!("≤ {}", number(limit)),
+        Goal::AtLeast(limit) => format!("≥ {}", number(limit)),
+    }
+}
+
+fn verdict(verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::Reached => "reached".to_owned(),
+        Verdict::Missed => "MISSED".to_owned(),
+        Verdict::None(why) => format!("no verdict: {why}"),
+        Verdict::NoGoal => String::new(),
+    }
 }
 
 fn table(table: &Table) -> String {
@@ -100,8 +109,6 @@ mod tests {
     use super::*;
     use crate::frame::{BenchReport, Conditions};
 
-    const PAGE: &str = "# Costs\n\n## Calls\n<!-- bench call -->\nold\n<!-- end call -->\nwhy\n<!-- bench gone -->\nkept\n<!-- end gone -->\n";
-
     fn outcome(conditions: Conditions) -> Outcome {
         let figures = vec![Figure::new("lseek | traced", 260.0, 8.0, "ns")];
         Outcome::new(
@@ -112,29 +119,21 @@ mod tests {
     }
 
     #[test]
-    fn only_text_between_marks_changes() {
+    fn only_measured_benchmarks_are_written() {
         let folder = tempfile::tempdir().unwrap();
-        let page = folder.path().join("performance.md");
-        std::fs::write(&page, PAGE).unwrap();
+        let pages = folder.path().join("performance");
         outcome(Conditions::default()).write(folder.path()).unwrap();
-        assert_eq!(write(folder.path(), &page).unwrap(), ["call"]);
-        let text = std::fs::read_to_string(&page).unwrap();
-        assert!(text.starts_with("# Costs\n\n## Calls\n<!-- bench call -->\nBy a loop.\n"), "{text}");
+        assert_eq!(write(["call", "gone"].into_iter(), folder.path(), &pages).unwrap(), ["call"]);
+        let text = std::fs::read_to_string(pages.join("call.md")).unwrap();
+        assert!(text.starts_with("# `cargo xtask bench call`\n") && text.contains("By a loop."), "{text}");
         assert!(text.contains("| lseek \\| traced | 260.0 ± 8.00 ns |"), "{text}");
-        assert!(
-            text.ends_with("<!-- end call -->\nwhy\n<!-- bench gone -->\nkept\n<!-- end gone -->\n"),
-            "{text}"
-        );
-        assert_eq!(write(folder.path(), &page).unwrap(), ["call"], "and again, from its own text");
-        assert_eq!(text, std::fs::read_to_string(&page).unwrap());
     }
 
     #[test]
     fn quick_run_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
-        let page = folder.path().join("performance.md");
-        std::fs::write(&page, PAGE).unwrap();
         outcome(Conditions { quick: true, ..Conditions::default() }).write(folder.path()).unwrap();
-        assert!(write(folder.path(), &page).unwrap_err().to_string().contains("quick run"));
+        let error = write(["call"].into_iter(), folder.path(), folder.path()).unwrap_err();
+        assert!(error.to_string().contains("quick run"));
     }
 }

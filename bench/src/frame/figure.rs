@@ -23,8 +23,6 @@ pub(crate) struct Figure {
     pub(crate) goal: Option<Goal>,
     pub(crate) verdict: Verdict,
     pub(crate) note: String,
-    /// Ratio to a baseline measured in the same rounds, which later runs are compared by.
-    pub(crate) ratio: Option<Ratio>,
 }
 
 /// Goal of a figure.
@@ -48,15 +46,6 @@ pub(crate) enum Verdict {
     NoGoal,
 }
 
-/// Ratio of traced to untraced, from alternating rounds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Ratio {
-    #[serde(deserialize_with = "null_as_nan")]
-    pub(crate) value: f64,
-    #[serde(deserialize_with = "null_as_nan")]
-    pub(crate) spread: f64,
-}
-
 /// Deserializes null as NaN, which JSON lacks.
 fn null_as_nan<'de, D: serde::Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Option::<f64>::deserialize(from).map(|value| value.unwrap_or(f64::NAN))
@@ -66,7 +55,7 @@ impl Figure {
     /// Makes a figure without a goal.
     pub(crate) fn new(name: impl Into<String>, value: f64, spread: f64, unit: &str) -> Figure {
         let (name, note, unit) = (name.into(), String::new(), unit.to_owned());
-        Figure { name, value, spread, unit, goal: None, verdict: Verdict::NoGoal, note, ratio: None }
+        Figure { name, value, spread, unit, goal: None, verdict: Verdict::NoGoal, note }
     }
 
     /// Makes a figure from the median of rounds.
@@ -92,12 +81,6 @@ impl Figure {
     /// Adds a remark.
     pub(crate) fn note(mut self, note: impl Into<String>) -> Figure {
         self.note = note.into();
-        self
-    }
-
-    /// Adds the ratio that later runs are compared by.
-    pub(crate) fn ratio(mut self, ratios: &Rounds) -> Figure {
-        self.ratio = Some(Ratio { value: ratios.median(), spread: ratios.spread() });
         self
     }
 

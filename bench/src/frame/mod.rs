@@ -1,9 +1,9 @@
 //! Framework of all benchmarks: runs alternate between subjects, figures have a spread, and results
-//! are printed, saved as JSON, compared with an earlier run and written into the docs.
+//! are printed, saved as JSON and written into the docs.
 //!
 //! ```text
-//! round_policy → rounds → figure ─┬→ outcome → print, target/bench/NAME.json → docs, svg
-//! conditions ─────────────────────┘      └→ reference (ratios only)
+//! round_policy → rounds → figure ─┬→ outcome → target/bench/NAME.json → docs, svg
+//! conditions ─────────────────────┘
 //! ```
 //!
 //! *Invariants*: no absolute time is asserted. A figure is the median of its rounds; its spread is
@@ -22,8 +22,6 @@ pub(crate) mod figure;
 pub(crate) mod machine;
 pub(crate) mod number;
 pub(crate) mod outcome;
-pub(crate) mod print;
-pub(crate) mod reference;
 pub(crate) mod round_policy;
 pub(crate) mod rounds;
 pub(crate) mod svg;
@@ -31,6 +29,6 @@ pub(crate) mod tracers;
 
 pub(crate) use conditions::Conditions;
 pub(crate) use figure::{Figure, Goal};
-pub(crate) use outcome::{BenchReport, Plot, Shape, Table};
+pub(crate) use outcome::{BenchReport, Plot, Table};
 pub(crate) use round_policy::RoundPolicy;
 pub(crate) use rounds::Rounds;

@@ -28,32 +28,20 @@ pub(crate) struct Table {
     pub(crate) rows: Vec<Vec<String>>,
 }
 
-/// Plot of the results.
+/// Bar chart of the results.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Plot {
-    /// Name of its file, for example `memory-open`.
+    /// Name of its file, for example `peers`.
     pub(crate) name: String,
     pub(crate) title: String,
     pub(crate) x: String,
     pub(crate) y: String,
-    pub(crate) shape: Shape,
+    /// Names of the groups of bars.
+    pub(crate) groups: Vec<String>,
     pub(crate) series: Vec<Series>,
 }
 
-/// Kind of plot.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Shape {
-    /// Lines between points; both axes logarithmic.
-    LogLines,
-    /// Lines between points; the y axis starts at 0.
-    Lines,
-    /// Bars, one group per name and one bar per series; `points` contain the name's index and the
-    /// value.
-    Bars(Vec<String>),
-}
-
-/// Line, or colour of bars.
+/// Bars of one colour: the index of the group and the value of each.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Series {
     pub(crate) name: String,

@@ -1,11 +1,11 @@
-//! Plots as SVG: lines or bars, axes with numbers, a legend. Legible on light and dark backgrounds.
+//! Bar charts as SVG, with a legend. Legible on light and dark backgrounds.
 //!
-//! *Rejected*: a plotting crate, which would bring fonts and rasters for two kinds of picture.
+//! *Rejected*: a plotting crate, which would bring fonts and rasters for one kind of picture.
 
 use std::fmt::Write;
 
 use super::number::{number, whole};
-use super::outcome::{Plot, Series, Shape};
+use super::outcome::{Plot, Series};
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 380.0;
@@ -30,68 +30,37 @@ pub(crate) fn draw(plot: &Plot) -> String {
     );
     text(&mut svg, ((left + right) / 2.0, HEIGHT - 12.0), "middle", &escaped(&plot.x));
     text(&mut svg, (left - 70.0, 22.0), "start", &escaped(&plot.y));
-    match &plot.shape {
-        Shape::Bars(groups) => bars(&mut svg, plot, groups),
-        Shape::Lines => lines(&mut svg, plot, Scale::Even),
-        Shape::LogLines => lines(&mut svg, plot, Scale::Powers),
-    }
+    bars(&mut svg, plot);
     legend(&mut svg, &plot.series);
     svg + "</svg>\n"
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Scale {
-    Even,
-    Powers,
-}
-
-/// Mapping of values to coordinates.
+/// Mapping of values to vertical coordinates.
 struct Axis {
-    scale: Scale,
-    values: (f64, f64),
-    range: (f64, f64),
+    low: f64,
+    high: f64,
 }
 
 impl Axis {
-    fn new(scale: Scale, values: impl Iterator<Item = f64>, range: (f64, f64)) -> Axis {
-        let (mut low, mut high) = values
-            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)));
-        if scale == Scale::Powers {
-            low = 10_f64.powf(low.max(1e-6).log10().floor());
-            high = 10_f64.powf(high.max(low * 10.0).log10().ceil());
-        } else {
-            (low, high) = (low.min(0.0), high.max(0.0));
-            let step = step(high - low);
-            (low, high) = ((low / step).floor() * step, (high / step).ceil() * step);
-            // All values are zero: make a non-empty axis.
-            high = if high > low { high } else { low + step };
-        }
-        Axis { scale, values: (low, high), range }
+    /// Makes an axis of whole steps that contains 0 and all values.
+    fn new(values: impl Iterator<Item = f64>) -> Axis {
+        let (low, high) = values.fold((0.0, 0.0), |(low, high), value| (value.min(low), value.max(high)));
+        let step = step(high - low);
+        let (low, high) = ((low / step).floor() * step, (high / step).ceil() * step);
+        // All values are zero: make a non-empty axis.
+        Axis { low, high: if high > low { high } else { low + step } }
     }
 
     fn at(&self, value: f64) -> f64 {
-        let (low, high) = self.values;
-        let part = match self.scale {
-            Scale::Even => (value - low) / (high - low),
-            Scale::Powers => (value.max(low) / low).log10() / (high / low).log10(),
-        };
-        self.range.0 + part * (self.range.1 - self.range.0)
+        let [_, top, _, bottom] = FRAME;
+        bottom + (value - self.low) / (self.high - self.low) * (top - bottom)
     }
 
     /// Returns the values of the tick marks.
     fn ticks(&self) -> Vec<f64> {
-        let (low, high) = self.values;
-        match self.scale {
-            Scale::Even => {
-                let step = step(high - low);
-                let steps = ((high - low) / step).round() as i32;
-                (0..=steps).map(|tick| low + f64::from(tick) * step).collect()
-            }
-            Scale::Powers => {
-                let powers = (high / low).log10().round() as i32;
-                (0..=powers).map(|power| low * 10_f64.powi(power)).collect()
-            }
-        }
+        let step = step(self.high - self.low);
+        let steps = ((self.high - self.low) / step).round() as i32;
+        (0..=steps).map(|tick| self.low + f64::from(tick) * step).collect()
     }
 }
 
@@ -111,36 +80,11 @@ fn tick_text(value: f64) -> String {
     format!("{value:.4}").trim_end_matches('0').to_owned()
 }
 
-fn lines(svg: &mut String, plot: &Plot, scale: Scale) {
-    let [left, top, right, bottom] = FRAME;
-    let points = || plot.series.iter().flat_map(|series| series.points.iter().copied());
-    let x = Axis::new(scale, points().map(|point| point.0), (left, right));
-    let y = Axis::new(scale, points().map(|point| point.1), (bottom, top));
-    grid(svg, &y);
-    for tick in x.ticks() {
-        text(svg, (x.at(tick), bottom + 18.0), "middle", &tick_text(tick));
-    }
-    for (series, colour) in plot.series.iter().zip(COLOURS.iter().cycle()) {
-        let points: Vec<(f64, f64)> =
-            series.points.iter().map(|point| (x.at(point.0), y.at(point.1))).collect();
-        let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-        put(
-            svg,
-            format_args!(
-                "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" points=\"{}\"/>",
-                path.join(" ")
-            ),
-        );
-        for (x, y) in points {
-            put(svg, format_args!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>"));
-        }
-    }
-}
-
-fn bars(svg: &mut String, plot: &Plot, groups: &[String]) {
-    let [left, top, right, bottom] = FRAME;
+fn bars(svg: &mut String, plot: &Plot) {
+    let [left, _, right, bottom] = FRAME;
+    let groups = &plot.groups;
     let values = plot.series.iter().flat_map(|series| series.points.iter().map(|point| point.1));
-    let y = Axis::new(Scale::Even, values, (bottom, top));
+    let y = Axis::new(values);
     grid(svg, &y);
     let group = (right - left) / groups.len().max(1) as f64;
     let bar = group * 0.8 / plot.series.len().max(1) as f64;
@@ -219,18 +163,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn log_axis_spans_whole_powers() {
-        let axis = Axis::new(Scale::Powers, [3.0, 700.0].into_iter(), (0.0, 300.0));
-        assert_eq!(axis.ticks(), [1.0, 10.0, 100.0, 1000.0]);
-        assert_eq!([1.0, 10.0, 1000.0].map(|value| axis.at(value).round()), [0.0, 100.0, 300.0]);
-    }
-
-    #[test]
-    fn linear_axis_starts_at_zero_unless_values_are_negative() {
-        let axis = |values: [f64; 2]| Axis::new(Scale::Even, values.into_iter(), (0.0, 1.0));
+    fn axis_starts_at_zero_unless_values_are_negative() {
+        let axis = |values: [f64; 2]| Axis::new(values.into_iter());
         assert_eq!(axis([3.0, 7.0]).ticks(), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
         assert_eq!(axis([-30.0, 97.0]).ticks(), [-40.0, -20.0, 0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
-        assert_eq!(axis([0.0, 0.0]).values, (0.0, 0.2), "nothing but zeros is still an axis");
+        assert_eq!(axis([0.0, 0.0]).high, 0.2, "nothing but zeros is still an axis");
     }
 
     #[test]
@@ -242,21 +179,13 @@ mod tests {
     #[test]
     fn every_point_and_name_is_drawn() {
         let series = vec![
-            Series { name: "a < b".into(), points: vec![(1.0, 1.0), (10.0, 20.0)] },
-            Series { name: "c".into(), points: vec![(1.0, 2.0)] },
+            Series { name: "a < b".into(), points: vec![(0.0, 1.0), (1.0, 20.0)] },
+            Series { name: "c".into(), points: vec![(0.0, 2.0)] },
         ];
-        let plot = |shape| Plot {
-            name: "n".into(),
-            title: "t".into(),
-            x: "x".into(),
-            y: "y".into(),
-            shape,
-            series: series.clone(),
-        };
-        let lines = draw(&plot(Shape::LogLines));
-        assert_eq!(lines.matches("<circle").count(), 3);
-        assert!(lines.contains("a &lt; b") && !lines.contains("NaN"), "{lines}");
-        let bars = draw(&plot(Shape::Bars(vec!["g".into(), "h".into()])));
+        let groups = vec!["g".into(), "h".into()];
+        let plot = Plot { name: "n".into(), title: "t".into(), x: "x".into(), y: "y".into(), groups, series };
+        let bars = draw(&plot);
         assert_eq!(bars.matches("<title>").count(), 3);
+        assert!(bars.contains("a &lt; b") && !bars.contains("NaN"), "{bars}");
     }
 }

@@ -17,7 +17,7 @@ use super::client::Client;
 use super::collectors::Collectors;
 use super::cpu_load::CpuLoad;
 use super::server::{RequestStats, Server};
-use super::{Compared, CpuLayout, Instrumentation};
+use super::{Compared, Instrumentation};
 use crate::frame::RoundPolicy;
 
 const PAIRS: usize = 11;
@@ -40,19 +40,19 @@ impl ServerWithClient {
         let requests = self.client.run(SLICE)?;
         let wall = started.elapsed();
         let server = self.server.processor_time()?.saturating_sub(before);
-        Ok(RequestStats { requests, wall, server, p99: f64::NAN })
+        Ok(RequestStats { requests, wall, server })
     }
 }
 
-pub(super) fn measure(program: &Path, file: &Path, place: &CpuLayout, quick: bool) -> Result<Vec<Compared>> {
+pub(super) fn measure(program: &Path, file: &Path, quick: bool) -> Result<Vec<Compared>> {
     let folder = tempfile::tempdir_in("/dev/shm").context("no folder in memory")?;
     let collectors = Collectors::start(folder.path())?;
     let ways = [Instrumentation::Inactive, Instrumentation::Traced, Instrumentation::Sampled];
-    let place = ServerSetup { program, file, place };
+    let setup = ServerSetup { program, file };
     let one = |mode| {
         let mut compared = Compared { mode, pairs: Vec::new(), collected: None };
         for number in 0..if quick { 2 } else { PAIRS } {
-            pair(&collectors, &place, number, quick, &mut compared)?;
+            pair(&collectors, &setup, number, quick, &mut compared)?;
         }
         Ok(compared)
     };
@@ -63,12 +63,11 @@ pub(super) fn measure(program: &Path, file: &Path, place: &CpuLayout, quick: boo
 struct ServerSetup<'a> {
     program: &'a Path,
     file: &'a Path,
-    place: &'a CpuLayout,
 }
 
 impl ServerSetup<'_> {
     fn start(&self, mode: Instrumentation) -> Result<ServerWithClient> {
-        let server = Server::start(self.program, self.file, &self.place.server, mode)?;
+        let server = Server::start(self.program, self.file, mode)?;
         let client = Client::connect(&server.socket())?;
         Ok(ServerWithClient { server, client })
     }

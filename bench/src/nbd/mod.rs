@@ -10,30 +10,26 @@
 //! [`server::ROOTS`] sampled roots per second.
 //!
 //! *Measured*: the server's own processor time per request (all threads including LTTng's two; user
-//! and system; in ns), relative to a disabled server that runs at the same time. If the collectors
-//! use other CPUs, it determines the server's peak rate. There are two layouts:
-//!
-//! - [`apart`]: the server alone on one CPU, all other processes on the others. The client
-//!   ([`client`]) keeps the server's work constant. The report contains the utilisation of the
-//!   server's CPU: below 100 % the client was the bottleneck, and requests per second are less
-//!   meaningful than the processor time.
-//! - [`shared`]: no affinity, and fio as client, so that on a machine of two CPUs three processes
-//!   compete.
+//! and system; in ns), relative to a disabled server that runs at the same time. The server is alone
+//! on one CPU, all other processes are on the others ([`apart`]), so this time determines the
+//! server's peak rate. The client ([`client`]) keeps the server's work constant. The report contains
+//! the utilisation of the server's CPU: below 100 % the client was the bottleneck, and requests per
+//! second are less meaningful than the processor time.
 //!
 //! *Two processes of one program differ* in their cost per request by as much as the measured
 //! effect, for their whole life. 800 slices of one pair gave 8.2 ± 0.5 %, and those of the next
 //! pair 0.8 ± 0.5 %. So there are several pairs, and the spread is that between pairs.
 //!
 //! *Invariant*: traced slices count only if all requests of the client were collected, or LTTng
-//! reports discarded events. *Rejected*: fio in both layouts (see [`client`]). The kernel's side is
-//! not included: `call` and `hooks` measure traced system calls.
+//! reports discarded events. *Rejected*: fio as client (see [`client`]), and
+//! all processes on all CPUs, where the spread exceeds the effect. The kernel's side is
+//! not included: `call` measures traced system calls.
 
 mod apart;
 mod client;
 mod collectors;
 mod cpu_load;
 mod server;
-mod shared;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -75,20 +71,6 @@ impl Instrumentation {
     }
 }
 
-/// CPUs of the server and of all other processes.
-#[derive(Clone, Debug)]
-struct CpuLayout {
-    name: &'static str,
-    server: Vec<usize>,
-    others: Vec<usize>,
-}
-
-impl CpuLayout {
-    fn is_apart(&self) -> bool {
-        self.name == "apart"
-    }
-}
-
 /// Slices of two servers that ran at the same time: the disabled one, and the measured one.
 type Pair = [Vec<RequestStats>; 2];
 
@@ -123,19 +105,10 @@ pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
     let file = folder.path().join("disk");
     std::fs::write(&file, vec![0xb1; BYTES]).context("no file in memory")?;
     let all = affinity::cpus();
-    let layouts = [
-        CpuLayout { name: "apart", server: vec![affinity::load_cpu()], others: affinity::other_cpus() },
-        CpuLayout { name: "shared", server: all.clone(), others: all.clone() },
-    ];
-    let mut measured = Vec::new();
-    for layout in &layouts {
-        affinity::pin(&layout.others).context("cannot bind this process to CPUs")?;
-        let measure = if layout.is_apart() { apart::measure } else { shared::measure };
-        let compared = measure(&program, &file, layout, setting.extent.is_quick());
-        affinity::pin(&all).context("cannot unbind this process")?;
-        measured.push(compared?);
-    }
-    Ok(build_report(&layouts, &measured))
+    affinity::pin(&affinity::other_cpus()).context("cannot bind this process to CPUs")?;
+    let compared = apart::measure(&program, &file, setting.extent.is_quick());
+    affinity::pin(&all).context("cannot unbind this process")?;
+    Ok(build_report(&compared?))
 }
 
 /// Returns the path of the server, next to this program: `cargo xtask bench` builds both.
@@ -161,14 +134,12 @@ fn busy(turn: &RequestStats) -> f64 {
     turn.server.as_secs_f64() / turn.wall.as_secs_f64()
 }
 
-fn build_report(layouts: &[CpuLayout; 2], measured: &[Vec<Compared>]) -> BenchReport {
+fn build_report(measured: &[Compared]) -> BenchReport {
     let columns = [
-        "where",
         "the server is",
         "requests/s",
         "µs of the server a request",
         "its CPUs, busy",
-        "p99, µs",
         "events a request",
         "collecting, µs a request",
         "of it blkkin's reader",
@@ -176,55 +147,41 @@ fn build_report(layouts: &[CpuLayout; 2], measured: &[Vec<Compared>]) -> BenchRe
     ];
     let mut table = Table::new("", &columns);
     let mut figures = Vec::new();
-    for (layout, all) in layouts.iter().zip(measured) {
-        for compared in all {
-            // The baseline ran under the same conditions: the collectors affect both.
-            let baseline = format!("{}, alternating with the next", Instrumentation::Disabled.name());
-            let turns = |which: usize| compared.pairs.iter().map(move |pair| &*pair[which]);
-            table.row(row(layout, baseline, turns(0), None));
-            table.row(row(layout, compared.mode.name().to_owned(), turns(1), compared.collected));
-            let name = |what: &str| format!("{}, {}: {what}", layout.name, compared.mode.name());
-            let figure = Figure::of(
-                name("more processor time of the server a request"),
-                &compared.more(processor),
-                "%",
-            )
-            .ratio(&compared.ratios(processor));
-            let goal = if compared.mode == Instrumentation::Inactive { STOPPED_MAX } else { TRACED_MAX };
-            // The goal applies to a server with its own CPU.
-            figures.push(if layout.is_apart() { figure.goal(Goal::AtMost(goal)) } else { figure });
-            let fewer = compared.ratios(rate).map(|ratio| 100.0 * (1.0 - ratio));
-            figures.push(Figure::of(name("fewer requests a second"), &fewer, "%"));
-        }
+    for compared in measured {
+        // The baseline ran under the same conditions: the collectors affect both.
+        let baseline = format!("{}, alternating with the next", Instrumentation::Disabled.name());
+        let turns = |which: usize| compared.pairs.iter().map(move |pair| &*pair[which]);
+        table.row(row(baseline, turns(0), None));
+        table.row(row(compared.mode.name().to_owned(), turns(1), compared.collected));
+        let name = |what: &str| format!("{}: {what}", compared.mode.name());
+        let figure =
+            Figure::of(name("more processor time of the server a request"), &compared.more(processor), "%");
+        let goal = if compared.mode == Instrumentation::Inactive { STOPPED_MAX } else { TRACED_MAX };
+        figures.push(figure.goal(Goal::AtMost(goal)));
+        let fewer = compared.ratios(rate).map(|ratio| 100.0 * (1.0 - ratio));
+        figures.push(Figure::of(name("fewer requests a second"), &fewer, "%"));
     }
-    let pairs = |layout: usize| {
-        measured[layout].iter().map(|compared| compared.pairs.len()).min().unwrap_or_default()
-    };
     let how = format!(
-        "Reads of 4 KiB over Unix sockets, the file in memory. *Apart*: the server on CPU {:?}, everything else on {:?}; {} connections with {} \
-         in flight each, by a client that never sleeps; {} pairs of servers that run at once, used alternately for {} ms, {} times each. *Shared*: all on both, \
-         fio's nbd engine, one connection, 16 in flight; {} pairs of servers one behind the other, {} s each. Medians. *Collecting* is LTTng's daemons \
+        "Reads of 4 KiB over Unix sockets, the file in memory. The server on CPU {}, everything else on {:?}; {} connections with {} \
+         in flight each, by a client that never sleeps; {} pairs of servers that run at once, used alternately for {} ms, {} times each. Medians. *Collecting* is LTTng's daemons \
          and our reader, with what making and ending the session takes.",
-        layouts[0].server,
-        layouts[0].others,
+        affinity::load_cpu(),
+        affinity::other_cpus(),
         client::CONNECTIONS,
         client::IN_FLIGHT,
-        pairs(0),
+        measured.iter().map(|compared| compared.pairs.len()).min().unwrap_or_default(),
         apart::SLICE.as_millis(),
-        measured[0]
+        measured
             .iter()
             .flat_map(|compared| &compared.pairs)
             .map(|[_, stats]| stats.len())
             .min()
             .unwrap_or_default(),
-        pairs(1),
-        number(shared::RUN.as_secs_f64()),
     );
     BenchReport { how, figures, tables: vec![table], ..BenchReport::default() }
 }
 
 fn row<'a>(
-    layout: &CpuLayout,
     label: String,
     pairs: impl Iterator<Item = &'a [RequestStats]> + Clone,
     collected: Option<(CollectionStats, u64)>,
@@ -239,12 +196,10 @@ fn row<'a>(
     };
     let us = |time: Duration| time.as_secs_f64() * 1e6;
     vec![
-        layout.name.to_owned(),
         label,
         shown(rate),
         shown(processor),
         shown(busy),
-        if layout.is_apart() { String::new() } else { shown(|turn| turn.p99) },
         per_request(&|collected| collected.events as f64),
         per_request(&|collected| us(collected.reader + collected.daemons)),
         per_request(&|collected| us(collected.reader)),

@@ -15,7 +15,6 @@
 //! *Rejected*: times that the services report themselves (a late service reports late, and no
 //! service measures the parts between services).
 
-mod ids;
 mod load;
 mod observers;
 mod timeline;
@@ -34,7 +33,8 @@ use crate::fio;
 use crate::frame::number::{count, number, with_spread};
 use crate::frame::rounds::quantile;
 use crate::frame::{BenchReport, Figure, Goal, Rounds, Table};
-use crate::process::{ChildGuard, now_us};
+use crate::posts::Posted;
+use crate::process::{self, ChildGuard, now_us};
 use crate::zipkin::Zipkin;
 use crate::{Setting, proxy};
 use load::{EVENTS_PER_REQUEST, Nodes};
@@ -75,7 +75,7 @@ pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
     let timelines = Arc::new(TraceTimelines::default());
     let address = zipkin.url().trim_start_matches("http://").to_owned();
     let noted = Arc::clone(&timelines);
-    let proxy = proxy::listen(address, move || ids::observer(Arc::clone(&noted)))?;
+    let proxy = proxy::listen(address, move |spans| note_post(spans, &noted))?;
     let _services = services(setting, &settings, &disk.device, &format!("zipkin=http://{proxy}"))?;
     let observers = Observers::start(&settings, PARTITIONS, &zipkin, &timelines);
     let simulated = Nodes::start(&settings, NODES, RATE / EVENTS_PER_REQUEST - LIVE_CALLS);
@@ -98,6 +98,17 @@ pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
         .map(|n| timelines.ended_in(started + n * each, started + (n + 1) * each))
         .collect();
     build_report(&rounds, &before, &after)
+}
+
+/// Notes the traces of a post. After a failure no trace is complete, which ends the benchmark.
+fn note_post(spans: Result<Vec<Posted>>, timelines: &TraceTimelines) {
+    let now = now_us();
+    match spans {
+        Ok(spans) => {
+            spans.iter().for_each(|span| timelines.note(span.trace_id(), Checkpoint::Posted, now));
+        }
+        Err(error) => eprintln!("a post to Zipkin cannot be parsed: {error:#}"),
+    }
 }
 
 /// Counters at one time.
@@ -136,15 +147,11 @@ fn services(setting: &Setting, settings: &Settings, device: &str, to: &str) -> R
         command.args(arguments).args(brokers).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         Ok(ChildGuard(command.spawn().context("cannot start blkkin")?))
     };
-    let aggregator = start(&["aggregator", "--metrics", "off", "--sample", &sample])?;
-    let started = Instant::now();
+    let mut aggregator = start(&["aggregator", "--metrics", "off", "--sample", &sample])?;
+    let failure =
+        format!("the aggregator made no topics: see {}", setting.folder.join("path.aggregator").display());
     // State is the topic that it makes last.
-    while settings.partitions(STATE).is_err() {
-        if started.elapsed() > START_TIMEOUT {
-            bail!("the aggregator made no topics: see {}", setting.folder.join("path.aggregator").display());
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    process::wait_until(&mut aggregator.0, START_TIMEOUT, &failure, || settings.partitions(STATE).is_ok())?;
     let exporter = start(&["exporter", "--to", to])?;
     let agent = start(&["agent", "--metrics", "off", "--device", device])?;
     Ok(vec![agent, aggregator, exporter])

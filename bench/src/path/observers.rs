@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use blkkin_bus::kafka::{EVENTS, SPANS, Settings, TRACES};
+use blkkin_tracer::clock;
 use blkkin_wire::event::LayerEvent;
 use blkkin_wire::v1;
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -114,7 +115,7 @@ fn events(message: &BorrowedMessage<'_>, timelines: &TraceTimelines) {
     let Ok(decoded) = v1::decode(message.payload().unwrap_or_default()) else { return };
     let batch = decoded.batch;
     // The current offset between the two clocks, not that at the agent's start.
-    let of_kernel = |time: u64| now.saturating_sub(monotonic().saturating_sub(time) / 1_000);
+    let of_kernel = |time: u64| now.saturating_sub(clock::now().0.saturating_sub(time) / 1_000);
     for event in &batch.events {
         let LayerEvent::Syscall(call) = event else { continue };
         let trace = batch.source.trace_id(call.span);
@@ -165,11 +166,4 @@ fn poll_zipkin(zipkin: &Zipkin, timelines: &TraceTimelines) {
             }
         }
     }
-}
-
-fn monotonic() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is writable; every Linux has this clock.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -92,11 +92,6 @@ impl TraceTimelines {
         let _ = self.source.set((trace.0 >> 64) as u64);
     }
 
-    /// Returns the prefix of the trace ids, once it is known.
-    pub(super) fn prefix(&self) -> Option<[u8; 8]> {
-        self.source.get().map(|source| source.to_be_bytes())
-    }
-
     /// Notes the time of a checkpoint; only the first time counts.
     pub(super) fn note(&self, trace: u128, point: Checkpoint, at: u64) {
         if self.source.get() == Some(&((trace >> 64) as u64)) {

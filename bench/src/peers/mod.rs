@@ -17,6 +17,7 @@
 
 mod fio_load;
 pub(crate) mod kernelfs;
+pub(crate) mod loads;
 pub(crate) mod postgres;
 pub(crate) mod session;
 pub(crate) mod sqlite;
@@ -24,7 +25,6 @@ pub(crate) mod table;
 pub(crate) mod tool;
 pub(crate) mod tool_output;
 mod tool_process;
-pub(crate) mod tree;
 pub(crate) mod workload;
 
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
     let peers = session.detect_tools(&targets.mounted.place("trial")?);
     let mut measured = Vec::new();
     let policy = POLICY.quick(setting.extent.is_quick());
-    for mut workload in workload::usual(&targets, setting.extent)? {
+    for mut workload in loads::usual(&targets, setting.extent)? {
         let runs = measure(&session, workload.as_mut(), &peers.available, policy)?;
         println!("{}", table::line(&runs));
         measured.push(runs);

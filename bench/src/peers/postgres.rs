@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use super::workload::{LoadResult, Workload};
 use crate::disk::DiskTarget;
 use crate::frame::rounds::quantile;
+use crate::process;
 
 /// User of the server, which exists on every system and owns nothing.
 const USER: &str = "nobody";
@@ -55,14 +56,14 @@ impl Postgres {
     fn initialize(&mut self) -> Result<()> {
         fs::create_dir_all(&self.place.target)?;
         let folder = self.place.target.display().to_string();
-        run_quietly(Command::new("chown").args([USER, &folder]))?;
+        process::run(Command::new("chown").args([USER, &folder]))?;
         let data = self.data().display().to_string();
-        run_quietly(as_user("initdb")?.args(["-D", &data, "--auth=trust", "--no-sync", "-U", USER]))?;
+        process::run(as_user("initdb")?.args(["-D", &data, "--auth=trust", "--no-sync", "-U", USER]))?;
         let mut server = as_user("postgres")?;
         server.args(self.server_options()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut server = server.spawn().context("cannot start postgres")?;
         let filled = self.wait_until_up().and_then(|()| {
-            run_quietly(
+            process::run(
                 as_user("pgbench")?.args(["-h", &folder, "-U", USER, "-i", "-q", "-s", SCALE, "postgres"]),
             )
         });
@@ -83,7 +84,7 @@ impl Postgres {
     fn wait_until_up(&self) -> Result<()> {
         let started = Instant::now();
         while started.elapsed() < START_TIMEOUT {
-            if run_quietly(as_user("pg_isready")?.args(["-q", "-h", &self.socket()])).is_ok() {
+            if process::run(as_user("pg_isready")?.args(["-q", "-h", &self.socket()])).is_ok() {
                 return Ok(());
             }
             std::thread::sleep(POLL_INTERVAL);
@@ -92,7 +93,8 @@ impl Postgres {
     }
 
     fn stop(&self) -> Result<()> {
-        run_quietly(as_user("pg_ctl")?.args(["stop", "-m", "fast", "-D", &self.data().display().to_string()]))
+        let data = self.data().display().to_string();
+        process::run(as_user("pg_ctl")?.args(["stop", "-m", "fast", "-D", &data])).map(drop)
     }
 
     /// Reads and removes the logs of pgbench's threads.
@@ -154,7 +156,7 @@ impl Workload for Postgres {
         let drive_result = self.wait_until_up().and_then(|()| {
             let mut pgbench = as_user("pgbench")?;
             pgbench.args(["-h", &self.socket(), "-U", USER, "-n", "-c", CLIENTS, "-T", &seconds, "-l"]);
-            run_quietly(pgbench.args([&prefix, "postgres"]))
+            process::run(pgbench.args([&prefix, "postgres"]))
         });
         drive_result.and(self.stop())
     }
@@ -207,15 +209,6 @@ fn as_user(name: &str) -> Result<Command> {
     // The programs complain about a working directory that the user may not enter.
     command.current_dir("/");
     Ok(command)
-}
-
-fn run_quietly(command: &mut Command) -> Result<()> {
-    let output = command.stdin(Stdio::null()).output().context("cannot start a program of PostgreSQL")?;
-    if !output.status.success() {
-        let last: Vec<String> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
-        bail!("`{}` failed: {}", last.join(" "), String::from_utf8_lossy(&output.stderr).trim());
-    }
-    Ok(())
 }
 
 #[cfg(test)]

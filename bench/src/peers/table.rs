@@ -6,7 +6,7 @@ use super::tool::Tool;
 use super::workload;
 use crate::frame::number::{bytes, count, number, with_spread};
 use crate::frame::outcome::Series;
-use crate::frame::{BenchReport, Figure, Goal, Plot, Rounds, Shape, Table};
+use crate::frame::{BenchReport, Figure, Goal, Plot, Rounds, Table};
 
 /// Goals: maximum loss of operations in per cent.
 const DISK_MAX: f64 = 1.0;
@@ -31,17 +31,13 @@ impl Measured {
 
     /// Returns the loss of operations in per cent of the untraced run in the same round.
     pub(crate) fn fewer(&self, tool: Tool) -> Rounds {
-        self.ratios(tool).map(|ratio| 100.0 * (1.0 - ratio))
-    }
-
-    fn ratios(&self, tool: Tool) -> Rounds {
-        Rounds::ratios(&self.ops(tool), &self.ops(Tool::Untraced))
+        Rounds::ratios(&self.ops(tool), &self.ops(Tool::Untraced)).map(|ratio| 100.0 * (1.0 - ratio))
     }
 
     /// Makes blkkin's figure with the workload's goal.
     pub(crate) fn figure(&self) -> Figure {
         let name = format!("{}: fewer with blkkin", self.workload);
-        let figure = Figure::of(name, &self.fewer(Tool::Blkkin), "%").ratio(&self.ratios(Tool::Blkkin));
+        let figure = Figure::of(name, &self.fewer(Tool::Blkkin), "%");
         let untraced = self.ops(Tool::Untraced).median();
         match self.goal {
             Some(workload::Goal::Disk) => figure.goal(Goal::AtMost(DISK_MAX)),
@@ -179,6 +175,6 @@ fn plot(page: usize, measured: &[Measured]) -> Plot {
         x: "workload; of fio engine, operation, jobs × depth".to_owned(),
         y: "% fewer".to_owned(),
         series: series.collect(),
-        shape: Shape::Bars(measured.iter().map(|load| load.short.clone()).collect()),
+        groups: measured.iter().map(|load| load.short.clone()).collect(),
     }
 }

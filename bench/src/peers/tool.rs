@@ -108,9 +108,7 @@ impl Tool {
     pub(crate) fn blind_spots(self) -> &'static str {
         match self {
             Tool::Untraced => "",
-            Tool::Blkkin | Tool::BlkkinSpans => {
-                "user-space threads' own context; what the device does inside"
-            }
+            Tool::Blkkin | Tool::BlkkinSpans => "what the device does inside",
             Tool::Strace | Tool::PerfTrace | Tool::BpftraceCalls => {
                 "anything below the system call: no bio, no request, no flush, no journal commit; io_uring's requests; \
                  which part of a call was the disk"

@@ -7,7 +7,7 @@
 //!
 //! Only instruction counts are reproducible: with one thread, no clock and unseeded hashes, two
 //! runs agree exactly on a busy machine. They are not time: a stage with cache misses is slow at
-//! any count. `bench join` and `cargo bench` measure time.
+//! any count. `bench pipeline` measures time.
 //!
 //! Counts of different compilers or C libraries cannot be compared: the gate is then skipped and
 //! reports it.
@@ -19,7 +19,6 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::build;
 use crate::setup::{self, Purpose};
 use crate::shell;
 use crate::workspace::Workspace;
@@ -73,7 +72,7 @@ pub(crate) fn gate(workspace: &Workspace) -> Result<Gate> {
             reference.made_with, here
         )));
     }
-    let counts = count(&build::program(workspace, "blkkin-bench", "blkkin-pipeline")?)?;
+    let counts = count(&super::build(workspace, "blkkin-bench", "blkkin-pipeline")?)?;
     print!("{}", table(&counts, Some(&reference)));
     let regressions = regressions(&counts, &reference);
     if regressions.is_empty() {
@@ -91,7 +90,7 @@ pub(crate) fn gate(workspace: &Workspace) -> Result<Gate> {
 /// Counts for `cargo xtask bench callgrind`. With a reason, the counts become the reference.
 pub(crate) fn run(workspace: &Workspace, accept: Option<&str>) -> Result<()> {
     setup::run(workspace, &[Purpose::Build, Purpose::Count])?;
-    let counts = count(&build::program(workspace, "blkkin-bench", "blkkin-pipeline")?)?;
+    let counts = count(&super::build(workspace, "blkkin-bench", "blkkin-pipeline")?)?;
     let path = path(workspace);
     let reference = read(&path).ok();
     print!("{}", table(&counts, reference.as_ref()));

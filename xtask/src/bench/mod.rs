@@ -4,10 +4,9 @@
 //! are: a figure contains its spread, and a verdict only if the spread allows one; a busy machine
 //! is not an error of blkkin. `bench/` defines what is measured and how; this file lists the
 //! benchmarks. Two names measure no time: `callgrind` counts instructions (and is a gate of `cargo
-//! xtask test`). `docs` writes the results into docs/performance.md, so that no figure there is
+//! xtask test`). `docs` writes the results into docs/performance/, so that no figure there is
 //! typed by hand.
 
-mod build;
 pub(crate) mod callgrind;
 
 use std::path::{Path, PathBuf};
@@ -16,6 +15,7 @@ use std::process::{Command, ExitCode, Stdio};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
+use crate::cargo_build;
 use crate::setup::{self, Purpose};
 use crate::shell;
 use crate::workspace::Workspace;
@@ -26,11 +26,8 @@ pub(crate) struct Options {
     /// Names of benchmarks, all without a name; `list` lists them
     names: Vec<String>,
     /// Few and short rounds: shows that everything works, without a verdict
-    #[arg(long, conflicts_with = "keep")]
-    quick: bool,
-    /// Keep the results as the reference for later runs (bench/reference.json)
     #[arg(long)]
-    keep: bool,
+    quick: bool,
     /// `callgrind`: make the counts the reference (bench/callgrind.json), for this reason
     #[arg(long, value_name = "WHY")]
     accept: Option<String>,
@@ -59,15 +56,24 @@ const BENCHES: &[Bench] = &[
     bench("start", "from starting blkkin run to its command's first instruction (10 s)", PROBES, BUILD_ONLY),
     bench("call", "cost of a system call while traced, and next to a tracer (5 min)", PROBES, BUILD_ONLY),
     bench("contexts", "cost of a system call with a thread context (2 min)", PROBES, BUILD_ONLY),
-    bench("hooks", "ns of each eBPF program, by the kernel's own statistics (3 min)", DISKS, WITH_FIO),
     bench(
         "pipeline",
         "decode, translate, join, report, spans, JSON: ns and bytes per event (1 min)",
         None,
         BUILD_ONLY,
     ),
-    bench("loss", "events per second without loss, with defaults: the curve (5 min)", PROBES, BUILD_ONLY),
-    bench("memory", "by open requests and by rate: the curves (2 min)", PROBES, BUILD_ONLY),
+    bench(
+        "loss",
+        "events per second without loss and memory, with defaults, by rate (5 min)",
+        PROBES,
+        BUILD_ONLY,
+    ),
+    bench(
+        "memory",
+        "of a request in flight in the join, and of the maps in the kernel (10 s)",
+        PROBES,
+        BUILD_ONLY,
+    ),
     bench("wire", "bytes and ns per event of batches as sent (2 min)", DISKS, WITH_FIO),
     bench(
         "path",
@@ -78,7 +84,6 @@ const BENCHES: &[Bench] = &[
     bench("agent", "CPU and memory of an agent, by requests per second (3 min)", DISKS, WITH_CLUSTER),
     bench("nbd", "a storage daemon instrumented and traced: time per request (4 min)", None, WITH_CLUSTER),
     bench("daemon", "latency from a storage daemon's event to Zipkin (3 min)", PROBES, WITH_CLUSTER),
-    bench("optin", "cost of opt-in features: USDT probes, NBD clients (3 min)", PROBES, BUILD_ONLY),
     bench("iops", "lost operations per second on a fast and on a real disk (up to 15 min)", DISKS, WITH_FIO),
     bench("peers", "compared with other tools: fio, SQLite, PostgreSQL, files (20 min)", DISKS, WITH_PEERS),
     bench(
@@ -88,9 +93,6 @@ const BENCHES: &[Bench] = &[
         WITH_PEERS,
     ),
 ];
-
-/// Pages that `docs` updates.
-const PAGES: [&str; 2] = ["performance.md", "performance-matrix.md"];
 
 const fn bench(
     name: &'static str,
@@ -115,17 +117,19 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<ExitCode> 
 fn list() {
     BENCHES.iter().for_each(|bench| println!("{:<12} {}", bench.name, bench.measures));
     println!("{:<12} instructions per system call, by valgrind (15 s)", "callgrind");
-    println!("{:<12} writes the last results into docs/performance*.md", "docs");
+    println!("{:<12} writes the last results into docs/performance/", "docs");
 }
 
 /// Updates the pages from `target/bench`, without measuring.
 fn docs(workspace: &Workspace) -> Result<()> {
-    let program = build::program(workspace, "blkkin-bench", "blkkin-bench")?;
-    PAGES.iter().try_for_each(|page| {
-        let mut command = Command::new(&program);
-        command.arg("docs").arg(folder(workspace)).arg(workspace.root().join("docs").join(page));
-        shell::run(&mut command)
-    })
+    let mut command = Command::new(build(workspace, "blkkin-bench", "blkkin-bench")?);
+    shell::run(command.arg("docs").arg(folder(workspace)).arg(workspace.root().join("docs/performance")))
+}
+
+/// Builds the program `name` of `package` only.
+fn build(workspace: &Workspace, package: &str, name: &str) -> Result<PathBuf> {
+    println!("bench: building {name} (release)");
+    cargo_build::release(workspace, package, name, &["--bin", name])
 }
 
 fn folder(workspace: &Workspace) -> PathBuf {
@@ -147,11 +151,11 @@ fn selected(names: &[&str]) -> Result<Vec<&'static Bench>> {
 fn measure_all(workspace: &Workspace, benches: &[&Bench], options: &Options) -> Result<()> {
     let purposes: Vec<Purpose> = benches.iter().flat_map(|bench| bench.purposes).copied().collect();
     setup::run(workspace, &purposes)?;
-    let blkkin = build::program(workspace, "blkkin", "blkkin")?;
-    let program = build::program(workspace, "blkkin-bench", "blkkin-bench")?;
+    let blkkin = build(workspace, "blkkin", "blkkin")?;
+    let program = build(workspace, "blkkin-bench", "blkkin-bench")?;
     // Expected in the folder of the measuring program.
     if benches.iter().any(|bench| ["nbd", "daemon"].contains(&bench.name)) {
-        build::program(workspace, "blkkin-nbd", "blkkin-nbd")?;
+        build(workspace, "blkkin-nbd", "blkkin-nbd")?;
     }
     // Made by the user, so that the user can delete the files that root creates in it.
     let folder = folder(workspace);
@@ -191,8 +195,7 @@ fn measure(
     command.arg(format!("BLKKIN_ZIPKIN_JAR={}", setup::server_jar(workspace).display()));
     command.arg(format!("BLKKIN_KAFKA_JARS={}", setup::broker_jars(workspace).display()));
     command.arg(program).args(["run", bench.name]);
-    command.args([blkkin, folder, &workspace.root().join("bench/reference.json")]);
-    let extent = [(options.quick, "--quick"), (options.keep, "--keep")];
-    command.args(extent.iter().filter(|(asked, _)| *asked).map(|(_, word)| word));
+    command.args([blkkin, folder]);
+    command.args(options.quick.then_some("--quick"));
     shell::run(command.stdin(Stdio::null()))
 }

@@ -20,8 +20,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
 
+use crate::cargo_build;
 use crate::interrupt;
 use crate::setup::{self, Purpose};
 use crate::shell;
@@ -163,32 +163,9 @@ fn traced_part_by_sudo(workspace: &Workspace, blkkin: &Path, scenario: Scenario)
     shell::run(&mut command).map(|()| ExitCode::SUCCESS)
 }
 
-/// Builds blkkin and returns its path from cargo's messages, because users can choose the target
-/// directory.
+/// Builds blkkin and the additional targets, and returns blkkin's path.
 pub(crate) fn build(workspace: &Workspace, extra_targets: ExtraTargets) -> Result<PathBuf> {
-    let mut command = workspace.cargo();
-    command.args([
-        "build",
-        "--release",
-        "--locked",
-        "--package",
-        "blkkin",
-        "--message-format",
-        "json-render-diagnostics",
-    ]);
-    command.args(extra_targets);
-    let output =
-        command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("cannot start cargo")?;
-    if !output.status.success() {
-        bail!("blkkin does not build: see above");
-    }
-    let messages = String::from_utf8_lossy(&output.stdout);
-    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let programs = messages
-        .filter(|message| message["target"]["name"] == "blkkin" && message["target"]["kind"][0] == "bin");
-    let executable =
-        programs.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back();
-    executable.context("cargo built no program named blkkin")
+    cargo_build::release(workspace, "blkkin", "blkkin", extra_targets)
 }
 
 fn remove_old(file: &Path) -> Result<()> {

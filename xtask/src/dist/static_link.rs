@@ -11,12 +11,12 @@
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
 
 use super::folder;
+use crate::cargo_build;
 use crate::packages::Manager;
 use crate::shell;
 use crate::workspace::Workspace;
@@ -48,15 +48,10 @@ pub(super) fn build(workspace: &Workspace, profile: Profile) -> Result<PathBuf> 
     let mut command = workspace.cargo();
     command.args(["rustc", "--locked", "--quiet", "--package", "blkkin", "--bin", "blkkin"]);
     command.args((profile == Profile::Release).then_some("--release"));
-    command.args(["--message-format", "json-render-diagnostics", "--"]);
-    command.args(["-Ctarget-feature=+crt-static", "-Cstrip=symbols"]);
+    command.args(cargo_build::MESSAGES);
+    command.args(["--", "-Ctarget-feature=+crt-static", "-Cstrip=symbols"]);
     command.arg(format!("-Lnative={}", archives.display()));
-    let output =
-        command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("cannot start cargo")?;
-    if !output.status.success() {
-        bail!("cannot build a static blkkin: see above");
-    }
-    let built = executable(&String::from_utf8_lossy(&output.stdout)).context("cargo built no blkkin")?;
+    let built = cargo_build::executable(&cargo_build::run(&mut command, "a static blkkin")?, "blkkin")?;
     let output_path = output_path(workspace, profile);
     install(&built, &output_path)?;
     let output = shell::capture(Command::new("ldd").arg(&output_path))?;
@@ -106,23 +101,4 @@ fn install(built: &Path, output_path: &Path) -> Result<()> {
         .and_then(|()| std::fs::copy(built, &partial).map(drop))
         .and_then(|()| std::fs::rename(&partial, output_path))
         .with_context(|| format!("cannot write {}", output_path.display()))
-}
-
-fn executable(messages: &str) -> Option<PathBuf> {
-    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let named = messages.filter(|message| message["target"]["name"] == "blkkin");
-    named.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn executable_is_found_in_cargo_messages() {
-        let messages = r#"{"reason":"compiler-artifact","target":{"name":"blkkin_wire"},"executable":null}
-{"reason":"compiler-artifact","target":{"name":"blkkin"},"executable":"/t/blkkin"}
-not json"#;
-        assert_eq!(executable(messages), Some(PathBuf::from("/t/blkkin")));
-    }
 }

@@ -46,7 +46,7 @@ impl Manager {
 
     pub(super) fn names(self, package: &Package) -> String {
         match self {
-            Self::Apt => package.apt.join(" "),
+            Self::Apt => package.apt.to_owned(),
             Self::Dnf => package.dnf.to_owned(),
             Self::Pacman => package.pacman.to_owned(),
             Self::Zypper => package.zypper.to_owned(),
@@ -81,7 +81,7 @@ impl Manager {
 
 #[cfg(test)]
 mod tests {
-    use super::super::list::PACKAGES;
+    use super::super::PACKAGES;
     use super::*;
 
     #[test]

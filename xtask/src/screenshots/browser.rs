@@ -5,15 +5,15 @@
 //! frame by frame, so that the dependency graph is missing at random. Also rejected: an npm driver,
 //! which brings a package manager and a lock file for five requests.
 
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use super::base64;
 use crate::http;
 use crate::servers::{Process, free_port};
 
@@ -93,13 +93,28 @@ impl Browser {
     /// Takes a screenshot of the window as PNG.
     pub(super) fn screenshot(&self) -> Result<Vec<u8>> {
         let response = http::get_json(self.address, &format!("{}/screenshot", self.session))?;
-        base64::decode(response["value"].as_str().unwrap_or_default()).context("the screenshot is not base64")
+        decode_base64(response["value"].as_str().unwrap_or_default()).context("the screenshot is not base64")
     }
 
     fn post(&self, path: &str, body: &Value) -> Result<Value> {
         let response = http::post_json(self.address, &format!("{}{path}", self.session), body)?;
         Ok(response["value"].clone())
     }
+}
+
+/// Decodes by coreutils.
+fn decode_base64(text: &str) -> Result<Vec<u8>> {
+    let mut command = Command::new("base64");
+    let mut child = command.arg("--decode").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut input = child.stdin.take().context("invariant: it was piped")?;
+    // The program writes while it reads: a thread feeds it.
+    let text = text.to_owned();
+    let feeder = std::thread::spawn(move || input.write_all(text.as_bytes()));
+    let output = child.wait_with_output()?;
+    if !feeder.join().is_ok_and(|written| written.is_ok()) || !output.status.success() {
+        bail!("base64 failed ({})", output.status);
+    }
+    Ok(output.stdout)
 }
 
 fn cdp(command: &str, size: Value) -> Value {

@@ -7,7 +7,6 @@
 //! its own spans. Times differ between runs, so no test compares the pictures. A person reviews
 //! them after each change of the spans.
 
-mod base64;
 mod browser;
 
 use std::path::{Path, PathBuf};

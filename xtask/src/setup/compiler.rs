@@ -10,20 +10,11 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::debian;
+use super::{Compiler, debian};
 use crate::packages::Manager;
 use crate::shell;
 use crate::toolchain::{compiler_release, source_of};
 use crate::workspace::Workspace;
-
-/// Compiler and the LLVM that it uses.
-pub(super) struct Compiler {
-    pub(super) rustc: PathBuf,
-    /// Shared library itself, not a link to it.
-    pub(super) llvm: PathBuf,
-    /// Folder of the libraries that the compiler needs, if they are not in a standard folder.
-    pub(super) library_path: Option<PathBuf>,
-}
 
 pub(super) fn find_or_make(workspace: &Workspace) -> Result<Compiler> {
     let own_error = match of_workspace(workspace) {

@@ -13,7 +13,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::compiler::Compiler;
+use super::Compiler;
 use crate::packages::apt_with_fresh_lists;
 use crate::shell;
 use crate::toolchain::{LLVM_MAJOR, compiler_release, source_of};

@@ -13,26 +13,6 @@ const COMPILER: &str = "3.42.0";
 
 pub(super) const PLAN: &str = "protobuf-java and the Eclipse compiler from Maven Central, below target/toolchain (5 MB): a consumer in Java reads the topic";
 
-const POM: &str = r#"<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>blkkin</groupId>
-  <artifactId>consumer</artifactId>
-  <version>1</version>
-  <dependencies>
-    <dependency>
-      <groupId>com.google.protobuf</groupId>
-      <artifactId>protobuf-java</artifactId>
-      <version>PROTOBUF</version>
-    </dependency>
-    <dependency>
-      <groupId>org.eclipse.jdt</groupId>
-      <artifactId>ecj</artifactId>
-      <version>COMPILER</version>
-    </dependency>
-  </dependencies>
-</project>
-"#;
-
 /// Returns the folder of the jars. Tests receive it in the variable BLKKIN_JAVA_JARS.
 pub(crate) fn java_jars(workspace: &Workspace) -> PathBuf {
     // Without a dot, because an incomplete download has another extension.
@@ -40,6 +20,8 @@ pub(crate) fn java_jars(workspace: &Workspace) -> PathBuf {
 }
 
 pub(super) fn fetch(jars: &Path) -> Result<()> {
-    let pom = POM.replace("PROTOBUF", PROTOBUF).replace("COMPILER", COMPILER);
-    maven::fetch(&pom, jars).context("cannot fetch the libraries of the Java consumer")
+    let protobuf = format!("com.google.protobuf:protobuf-java:{PROTOBUF}");
+    let compiler = format!("org.eclipse.jdt:ecj:{COMPILER}");
+    maven::fetch(&[(&protobuf, &[]), (&compiler, &[])], jars)
+        .context("cannot fetch the libraries of the Java consumer")
 }

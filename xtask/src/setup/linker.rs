@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::compiler::Compiler;
+use super::Compiler;
 use crate::shell;
 use crate::toolchain::{LINKER_VERSION, LLVM_MAJOR, Toolchain};
 use crate::workspace::Workspace;

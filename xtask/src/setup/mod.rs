@@ -4,10 +4,12 @@
 //! prints one line. It checks the programs themselves, never a record of an earlier run. Only
 //! distribution packages are installed system-wide, and only these need root.
 
+mod apt;
 mod compiler;
 mod debian;
 mod java;
 mod kafka;
+mod kernel;
 mod linker;
 mod maven;
 mod otelcol;
@@ -17,49 +19,24 @@ mod tracers;
 mod zipkin;
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
 use crate::packages;
 use crate::timing::Timings;
 use crate::toolchain::{self, Toolchain};
-use crate::vm::{self, Kernel};
 use crate::workspace::Workspace;
 
+pub(crate) use crate::packages::Purpose;
 pub(crate) use java::java_jars;
 pub(crate) use kafka::broker_jars;
+pub(crate) use kernel::{Kernel, UnpackedKernel};
 pub(crate) use otelcol::collector;
 pub(crate) use prometheus::prometheus;
 pub(crate) use schemas::schemas;
 pub(crate) use tracers::tracers;
 pub(crate) use zipkin::server_jar;
-
-/// Purpose of a set-up.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Purpose {
-    Build,
-    /// Checks of all code, including the parts that need optional libraries.
-    Lint,
-    Demo,
-    Tests,
-    /// Demo with several nodes.
-    Cluster,
-    /// Demo with a storage daemon.
-    Daemons,
-    /// Screenshots in the documentation.
-    Screenshots,
-    /// Tests inside other kernels.
-    Guests,
-    /// Container image.
-    Image,
-    /// Load on loop devices, for benchmarks.
-    Disks,
-    /// Tools for comparison with blkkin, and the programs that they trace.
-    Peers,
-    /// Instruction counts.
-    Count,
-}
 
 /// Installs what is missing for `purposes`.
 pub(crate) fn run(workspace: &Workspace, purposes: &[Purpose]) -> Result<()> {
@@ -78,57 +55,120 @@ pub(crate) fn run(workspace: &Workspace, purposes: &[Purpose]) -> Result<()> {
     Ok(())
 }
 
+/// Compiler and the LLVM that it uses.
+struct Compiler {
+    rustc: PathBuf,
+    /// Shared library itself, not a link to it.
+    llvm: PathBuf,
+    /// Folder of the libraries that the compiler needs, if they are not in a standard folder.
+    library_path: Option<PathBuf>,
+}
+
+/// Files that are fetched below `target/toolchain`.
+struct Download {
+    name: &'static str,
+    /// Line of the plan.
+    plan: &'static str,
+    purposes: &'static [Purpose],
+    /// Returns the path to fetch to, if it is missing and can be made here.
+    missing: fn(&Workspace) -> Option<PathBuf>,
+    fetch: fn(&Path) -> Result<()>,
+    /// True if a failure ends the set-up. Otherwise its tests are skipped and counted as skipped.
+    required: bool,
+}
+
+const DOWNLOADS: &[Download] = &[
+    Download {
+        name: "Zipkin server",
+        plan: zipkin::PLAN,
+        purposes: &[Purpose::Tests, Purpose::Cluster, Purpose::Daemons, Purpose::Screenshots],
+        missing: |workspace| absent(server_jar(workspace)),
+        fetch: zipkin::fetch,
+        required: true,
+    },
+    Download {
+        name: "Kafka broker",
+        plan: kafka::PLAN,
+        purposes: &[Purpose::Tests, Purpose::Cluster],
+        missing: |workspace| absent(broker_jars(workspace)),
+        fetch: kafka::fetch,
+        required: true,
+    },
+    Download {
+        name: "Java jars",
+        plan: java::PLAN,
+        purposes: &[Purpose::Tests],
+        missing: |workspace| absent(java_jars(workspace)),
+        fetch: java::fetch,
+        required: true,
+    },
+    Download {
+        name: "OpenTelemetry Collector",
+        plan: otelcol::PLAN,
+        purposes: &[Purpose::Tests],
+        missing: otelcol::missing,
+        fetch: otelcol::fetch,
+        required: false,
+    },
+    Download {
+        name: "Prometheus",
+        plan: prometheus::PLAN,
+        purposes: &[Purpose::Tests],
+        missing: prometheus::missing,
+        fetch: prometheus::fetch,
+        required: false,
+    },
+    Download {
+        name: "schemas",
+        plan: schemas::PLAN,
+        purposes: &[Purpose::Tests],
+        missing: |workspace| absent(schemas(workspace)),
+        fetch: schemas::fetch,
+        required: false,
+    },
+    Download {
+        name: "tracing libraries",
+        plan: tracers::PLAN,
+        purposes: &[Purpose::Tests],
+        missing: |workspace| absent(tracers(workspace)),
+        fetch: tracers::fetch,
+        required: false,
+    },
+];
+
+fn absent(path: PathBuf) -> Option<PathBuf> {
+    (!path.exists()).then_some(path)
+}
+
 /// Missing components.
 struct Plan {
     packages: Vec<&'static packages::Package>,
     /// Reason why the recorded tool chain cannot be used; `None` if it works or is not needed.
     toolchain: Option<anyhow::Error>,
-    zipkin: Option<PathBuf>,
-    kafka: Option<PathBuf>,
-    java: Option<PathBuf>,
-    collector: Option<PathBuf>,
-    prometheus: Option<PathBuf>,
-    schemas: Option<PathBuf>,
-    tracers: Option<PathBuf>,
+    downloads: Vec<(&'static Download, PathBuf)>,
     kernels: Vec<&'static Kernel>,
 }
 
 impl Plan {
     fn of(workspace: &Workspace, purposes: &[Purpose]) -> Self {
         let ready_object = std::env::var_os(toolchain::READY_OBJECT_VARIABLE).is_some();
-        let (jar, jars, java) = (server_jar(workspace), broker_jars(workspace), java_jars(workspace));
-        let any = |of: &[Purpose]| of.iter().any(|purpose| purposes.contains(purpose));
-        let zipkin = any(&[Purpose::Tests, Purpose::Cluster, Purpose::Daemons, Purpose::Screenshots]);
-        let kafka = any(&[Purpose::Tests, Purpose::Cluster]);
-        let (schemas, tracers) = (schemas(workspace), tracers(workspace));
+        let wanted = DOWNLOADS.iter().filter(|one| one.purposes.iter().any(|one| purposes.contains(one)));
         Self {
             packages: packages::missing(purposes),
             toolchain: if ready_object { None } else { Toolchain::recorded(workspace).err() },
-            zipkin: (zipkin && !jar.is_file()).then_some(jar),
-            kafka: (kafka && !jars.is_dir()).then_some(jars),
-            java: (purposes.contains(&Purpose::Tests) && !java.is_dir()).then_some(java),
-            collector: if purposes.contains(&Purpose::Tests) { otelcol::missing(workspace) } else { None },
-            prometheus: if purposes.contains(&Purpose::Tests) {
-                prometheus::missing(workspace)
+            downloads: wanted.filter_map(|one| Some((one, (one.missing)(workspace)?))).collect(),
+            kernels: if purposes.contains(&Purpose::Guests) {
+                kernel::missing(workspace)
             } else {
-                None
+                Vec::new()
             },
-            schemas: (purposes.contains(&Purpose::Tests) && !schemas.is_dir()).then_some(schemas),
-            tracers: (purposes.contains(&Purpose::Tests) && !tracers.is_dir()).then_some(tracers),
-            kernels: if purposes.contains(&Purpose::Guests) { vm::missing(workspace) } else { Vec::new() },
         }
     }
 
     fn is_empty(&self) -> bool {
         self.packages.is_empty()
             && self.toolchain.is_none()
-            && self.zipkin.is_none()
-            && self.kafka.is_none()
-            && self.java.is_none()
-            && self.collector.is_none()
-            && self.prometheus.is_none()
-            && self.schemas.is_none()
-            && self.tracers.is_none()
+            && self.downloads.is_empty()
             && self.kernels.is_empty()
     }
 
@@ -142,26 +182,8 @@ impl Plan {
                 "  an eBPF tool chain below target/toolchain (rustc with its library source, bpf-linker): compiles kprobe-ebpf ({why:#})"
             );
         }
-        if self.zipkin.is_some() {
-            println!("  {}", zipkin::PLAN);
-        }
-        if self.kafka.is_some() {
-            println!("  {}", kafka::PLAN);
-        }
-        if self.java.is_some() {
-            println!("  {}", java::PLAN);
-        }
-        if self.collector.is_some() {
-            println!("  {}", otelcol::PLAN);
-        }
-        if self.prometheus.is_some() {
-            println!("  {}", prometheus::PLAN);
-        }
-        if self.schemas.is_some() {
-            println!("  {}", schemas::PLAN);
-        }
-        if self.tracers.is_some() {
-            println!("  {}", tracers::PLAN);
+        for (download, _) in &self.downloads {
+            println!("  {}", download.plan);
         }
         for kernel in &self.kernels {
             println!("  {}", kernel.plan_line());
@@ -175,37 +197,11 @@ impl Plan {
         if self.toolchain.is_some() {
             make_toolchain(workspace, timings)?;
         }
-        if let Some(jar) = self.zipkin {
-            timings.time("Zipkin server", || zipkin::fetch(&jar))?;
-        }
-        if let Some(jars) = self.kafka {
-            timings.time("Kafka broker", || kafka::fetch(&jars))?;
-        }
-        if let Some(jars) = self.java {
-            timings.time("Java jars", || java::fetch(&jars))?;
-        }
-        if let Some(collector) = self.collector {
-            // Not fatal: its test is skipped and counted as skipped.
-            if let Err(error) = timings.time("Collector", || otelcol::fetch(&collector)) {
-                println!("  no OpenTelemetry Collector for the tests: {error:#}");
-            }
-        }
-        if let Some(folder) = self.prometheus {
-            // Not fatal, as above.
-            if let Err(error) = timings.time("Prometheus", || prometheus::fetch(&folder)) {
-                println!("  no Prometheus for the tests: {error:#}");
-            }
-        }
-        if let Some(schemas) = self.schemas {
-            // Not fatal: its test is skipped and counted as skipped.
-            if let Err(error) = timings.time("schemas", || schemas::fetch(&schemas)) {
-                println!("  no schemas for the tests: {error:#}");
-            }
-        }
-        if let Some(tracers) = self.tracers {
-            // Not fatal, as above.
-            if let Err(error) = timings.time("tracing libraries", || tracers::fetch(&tracers)) {
-                println!("  no tracing libraries for the tests: {error:#}");
+        for (download, path) in self.downloads {
+            match timings.time(download.name, || (download.fetch)(&path)) {
+                Err(error) if download.required => return Err(error),
+                Err(error) => println!("  no {} for the tests: {error:#}", download.name),
+                Ok(()) => {}
             }
         }
         for kernel in self.kernels {

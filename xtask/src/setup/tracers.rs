@@ -16,26 +16,6 @@ const API: &str = "1.45.0";
 
 pub(super) const PLAN: &str = "dd-trace-py and dd-trace-java, below target/toolchain (90 MB): system calls must become children of their spans";
 
-const POM: &str = r#"<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>blkkin</groupId>
-  <artifactId>tracers</artifactId>
-  <version>1</version>
-  <dependencies>
-    <dependency>
-      <groupId>com.datadoghq</groupId>
-      <artifactId>dd-java-agent</artifactId>
-      <version>JAVA</version>
-    </dependency>
-    <dependency>
-      <groupId>io.opentelemetry</groupId>
-      <artifactId>opentelemetry-api</artifactId>
-      <version>API</version>
-    </dependency>
-  </dependencies>
-</project>
-"#;
-
 /// Returns the folder of the libraries. Tests receive it in the variable BLKKIN_TRACERS.
 pub(crate) fn tracers(workspace: &Workspace) -> PathBuf {
     // Without a dot, because an incomplete download has another extension.
@@ -49,7 +29,9 @@ pub(super) fn fetch(tracers: &Path) -> Result<()> {
     let mut install = schemas::pip("install");
     install.arg("--no-compile").arg("--target").arg(folder.join("python")).arg(format!("ddtrace=={PYTHON}"));
     shell::run_quietly(&mut install).context("cannot fetch dd-trace-py")?;
-    let pom = POM.replace("JAVA", JAVA).replace("API", API);
-    maven::fetch(&pom, &folder.join("java")).context("cannot fetch dd-trace-java")?;
+    let agent = format!("com.datadoghq:dd-java-agent:{JAVA}");
+    let api = format!("io.opentelemetry:opentelemetry-api:{API}");
+    maven::fetch(&[(&agent, &[]), (&api, &[])], &folder.join("java"))
+        .context("cannot fetch dd-trace-java")?;
     fs::rename(&folder, tracers).with_context(|| format!("cannot rename {}", folder.display()))
 }

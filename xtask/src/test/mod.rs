@@ -5,7 +5,7 @@
 //! | quick | unit, property and golden-file tests of every crate, then doc tests | caller |
 //! | instructions | instruction counts of the pipeline's stages, against `bench/callgrind.json` | caller |
 //! | system | `blkkin/tests/*.rs`, `xtask/tests/*.rs`: real kernel, disks and programs, one at a time | root |
-//! | guests | a subset of these inside other kernels, and what such kernels reject ([`crate::vm`]) | caller |
+//! | guests | a subset of these inside other kernels, and what such kernels reject (`vm`) | caller |
 //!
 //! Cargo builds the test programs and this task runs them. So only programs that need root run as
 //! root, no file below `target/` belongs to root, and a program that hangs is killed. The last line
@@ -24,7 +24,6 @@ use crate::bench::callgrind::{self, Gate};
 use crate::dist;
 use crate::setup::{self, Purpose};
 use crate::timing::Timings;
-use crate::vm;
 use crate::workspace::Workspace;
 
 use programs::Tier;
@@ -32,11 +31,14 @@ pub(crate) use programs::{TestProgram, build};
 pub(crate) use runner::each_line;
 pub(crate) use stats::{ProgramStats, TestStats};
 
-/// Runs the tests whose name contains `filter`, or all tests.
-pub(crate) fn run(workspace: &Workspace, filter: Option<&str>) -> Result<ExitCode> {
+/// Runs the tests of the guests whose name contains the filter.
+pub(crate) type Guests = fn(&Workspace, &[TestProgram], Option<&str>, &mut TestStats);
+
+/// Runs the tests whose name contains `filter`, or all tests; `guests` runs those of the guests.
+pub(crate) fn run(workspace: &Workspace, filter: Option<&str>, guests: Guests) -> Result<ExitCode> {
     let mut stats = TestStats::default();
     let mut timings = Timings::default();
-    if let Err(error) = run_tiers(workspace, filter, &mut stats, &mut timings) {
+    if let Err(error) = run_tiers(workspace, filter, guests, &mut stats, &mut timings) {
         stats.add_error("the test run", &error);
     }
     println!("\n{}\n{}", stats.details(), timings.summary());
@@ -47,6 +49,7 @@ pub(crate) fn run(workspace: &Workspace, filter: Option<&str>) -> Result<ExitCod
 fn run_tiers(
     workspace: &Workspace,
     filter: Option<&str>,
+    guests: Guests,
     stats: &mut TestStats,
     timings: &mut Timings,
 ) -> Result<()> {
@@ -77,7 +80,7 @@ fn run_tiers(
                 .unwrap_or_else(|error| add_error(stats, &program.name, error));
         }
     });
-    timings.time("guests", || vm::run_all(workspace, &programs, filter, stats));
+    timings.time("guests", || guests(workspace, &programs, filter, stats));
     Ok(())
 }
 

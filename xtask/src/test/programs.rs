@@ -1,11 +1,11 @@
 //! Test programs of the workspace, from cargo's build messages.
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use serde_json::Value;
 
+use crate::cargo_build;
 use crate::workspace::Workspace;
 
 /// Way in which a test program runs.
@@ -36,27 +36,14 @@ pub(crate) struct TestProgram {
 /// Builds all test programs. The output of rustc goes to standard error.
 pub(crate) fn build(workspace: &Workspace) -> Result<Vec<TestProgram>> {
     let mut command = workspace.cargo();
-    command.args([
-        "test",
-        "--no-run",
-        "--quiet",
-        "--workspace",
-        "--message-format",
-        "json-render-diagnostics",
-    ]);
-    let output =
-        command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("cannot start cargo")?;
-    if !output.status.success() {
-        bail!("the tests do not build: see above");
-    }
-    let mut programs: Vec<_> = String::from_utf8_lossy(&output.stdout).lines().filter_map(program).collect();
+    command.args(["test", "--no-run", "--quiet", "--workspace"]).args(cargo_build::MESSAGES);
+    let mut programs: Vec<_> = cargo_build::run(&mut command, "a test")?.iter().filter_map(program).collect();
     programs.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(programs)
 }
 
-/// Parses a line of cargo's messages; `None` if it does not report a test program.
-fn program(line: &str) -> Option<TestProgram> {
-    let message: Value = serde_json::from_str(line).ok()?;
+/// Parses a message of cargo; `None` if it does not report a test program.
+fn program(message: &Value) -> Option<TestProgram> {
     if message["profile"]["test"] != Value::Bool(true) {
         return None;
     }
@@ -79,13 +66,15 @@ fn program(line: &str) -> Option<TestProgram> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn reported(folder: &str, kind: &str, name: &str) -> Option<TestProgram> {
-        program(&format!(
-            r#"{{"reason":"compiler-artifact","manifest_path":"/w/{folder}/Cargo.toml","executable":"/t/{name}",
-            "target":{{"kind":["{kind}"],"name":"{name}"}},"profile":{{"test":true}}}}"#
-        ))
+        program(&json!({
+            "manifest_path": format!("/w/{folder}/Cargo.toml"), "executable": format!("/t/{name}"),
+            "target": { "kind": [kind], "name": name }, "profile": { "test": true },
+        }))
     }
 
     #[test]
@@ -101,7 +90,6 @@ mod tests {
 
     #[test]
     fn other_cargo_messages_are_ignored() {
-        assert_eq!(program(r#"{"reason":"build-finished","success":true}"#), None);
-        assert_eq!(program("warning: not JSON"), None);
+        assert_eq!(program(&json!({ "reason": "build-finished", "success": true })), None);
     }
 }

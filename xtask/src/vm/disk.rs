@@ -69,27 +69,7 @@ pub(super) enum Disk {
 
 impl Disk {
     /// Returns the name for `init.sh`.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Disk::Loop => "loop",
-            Disk::Virtio => "virtio",
-            Disk::Null => "null",
-            Disk::Linear => "linear",
-            Disk::Crypt => "crypt",
-            Disk::Delay => "delay",
-            Disk::Slow => "slow",
-            Disk::Mute => "mute",
-            Disk::Quick => "quick",
-            Disk::Scsi => "scsi",
-            Disk::Striped => "striped",
-            Disk::Flakey => "flakey",
-            Disk::Bad => "bad",
-            Disk::Zoned => "zoned",
-            Disk::Mirror => "mirror",
-            Disk::Tower => "tower",
-            Disk::Raid0 => "raid0",
-            Disk::Raid10 => "raid10",
-            Disk::Thin => "thin",
-        }
+    pub(super) fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
     }
 }

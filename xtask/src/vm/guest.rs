@@ -6,8 +6,8 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::disk::{Attach, Disk};
-use super::kernel::Kernel;
 use super::suites::{BY_KIND, EVERYWHERE, FURTHER, SINCE_6_12, SINCE_6_12_BY_KIND, Suite, suite};
+use crate::setup::Kernel;
 use crate::shell;
 use crate::test::TestProgram;
 

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 use super::archive::Archive;
 use super::guest::TestRun;
-use super::kernel::UnpackedKernel;
+use crate::setup::UnpackedKernel;
 use crate::shell;
 use crate::test::TestProgram;
 

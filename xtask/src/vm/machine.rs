@@ -10,8 +10,8 @@ use std::process::{Command, ExitStatus};
 use anyhow::{Context, Result};
 
 use super::guest::Guest;
-use super::kernel::UnpackedKernel;
 use super::protocol::{ProgramResult, Reader};
+use crate::setup::UnpackedKernel;
 use crate::shell;
 use crate::test::{TestStats, each_line};
 

@@ -2,8 +2,8 @@
 //!
 //! *In*: the test programs that cargo built, and a kernel package. *Out*: the test results, counted
 //! like those of the host. Modules in order of use: [`guest`] lists the guests, [`suites`] the
-//! tests of each and [`disk`] their disks. [`kernel`] fetches a kernel with [`apt`] and unpacks it;
-//! [`modules`] selects its modules. [`initramfs`] packs modules, tests, tools and libraries into
+//! tests of each and [`disk`] their disks. [`crate::setup`] fetches and unpacks the kernels;
+//! [`modules`] selects their modules. [`initramfs`] packs modules, tests, tools and libraries into
 //! one [`archive`], which `init.sh` runs. [`machine`] boots it, and [`protocol`] parses its second
 //! serial line.
 //!
@@ -14,12 +14,10 @@
 //! *Rejected*: a separate static build. The guest runs the same file that was tested on the host,
 //! with its libraries. A second build would cost a minute and be another program.
 
-mod apt;
 mod archive;
 mod disk;
 mod guest;
 mod initramfs;
-mod kernel;
 mod machine;
 mod modules;
 mod protocol;
@@ -36,7 +34,6 @@ use crate::timing::Timings;
 use crate::workspace::Workspace;
 
 use guest::{Depth, GUESTS, Guest};
-pub(crate) use kernel::{Kernel, missing};
 use machine::Outcome;
 
 /// Number of guests that run at the same time. Each uses one CPU and 2 GiB.

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::kernel::UnpackedKernel;
+use crate::setup::UnpackedKernel;
 
 /// Modules of a guest; their dependencies are added. A module that is built in or missing in a
 /// kernel is omitted.

@@ -16,45 +16,45 @@ struct List {
 
 /// Fields of `zipkin.proto3.Span` that are used.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Posted {
+pub(crate) struct Posted {
     #[prost(bytes = "vec", tag = "1")]
-    pub(super) trace: Vec<u8>,
+    pub(crate) trace: Vec<u8>,
     #[prost(string, tag = "5")]
-    pub(super) name: String,
+    pub(crate) name: String,
     /// Start in µs since the Unix epoch.
     #[prost(fixed64, tag = "6")]
-    pub(super) start: u64,
+    pub(crate) start: u64,
     /// Duration in µs.
     #[prost(uint64, tag = "7")]
-    pub(super) duration: u64,
+    pub(crate) duration: u64,
 }
 
 impl Posted {
     /// Returns the end in µs since the Unix epoch.
-    pub(super) fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.start + self.duration
     }
 
-    /// Formats the trace id for Zipkin's API.
-    pub(super) fn trace_id(&self) -> String {
-        self.trace.iter().map(|byte| format!("{byte:02x}")).collect()
+    /// Returns the trace id.
+    pub(crate) fn trace_id(&self) -> u128 {
+        self.trace.iter().fold(0, |id, byte| id << 8 | u128::from(*byte))
     }
 }
 
 /// Parser of one connection.
 #[derive(Default)]
-pub(super) struct PostParser {
+pub(crate) struct PostParser {
     buffer: Vec<u8>,
 }
 
 impl PostParser {
     /// Appends received bytes.
-    pub(super) fn take(&mut self, bytes: &[u8]) {
+    pub(crate) fn take(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
     /// Parses the spans of the next request; `None` until it is complete.
-    pub(super) fn next(&mut self) -> Option<Result<Vec<Posted>>> {
+    pub(crate) fn next(&mut self) -> Option<Result<Vec<Posted>>> {
         let head = self.buffer.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
         let length = match content_length(&self.buffer[..head]) {
             Ok(length) => length,
@@ -105,7 +105,7 @@ mod tests {
                 }
             }
             let decoded: Vec<_> = found.iter().map(|span| (span.trace_id(), span.end())).collect();
-            assert_eq!(decoded, [("0001".to_owned(), 6), ("0002".to_owned(), 7), ("0003".to_owned(), 8)]);
+            assert_eq!(decoded, [(1, 6), (2, 7), (3, 8)]);
         }
     }
 

@@ -34,23 +34,23 @@ pub(crate) fn missing(workspace: &Workspace) -> Vec<&'static Kernel> {
 }
 
 /// Bootable kernel and its modules.
-pub(super) struct UnpackedKernel {
-    pub(super) image: PathBuf,
+pub(crate) struct UnpackedKernel {
+    pub(crate) image: PathBuf,
     /// Folder of the unpacked files.
-    pub(super) folder: PathBuf,
+    pub(crate) folder: PathBuf,
 }
 
 impl Kernel {
-    pub(super) const LINUX_6_12: Kernel = Kernel { version: &[6, 12], suite: "trixie" };
-    pub(super) const LINUX_6_1: Kernel = Kernel { version: &[6, 1], suite: "bookworm" };
-    pub(super) const LINUX_5_10: Kernel = Kernel { version: &[5, 10], suite: "bullseye" };
+    pub(crate) const LINUX_6_12: Kernel = Kernel { version: &[6, 12], suite: "trixie" };
+    pub(crate) const LINUX_6_1: Kernel = Kernel { version: &[6, 1], suite: "bookworm" };
+    pub(crate) const LINUX_5_10: Kernel = Kernel { version: &[5, 10], suite: "bullseye" };
 
     /// Formats the version, for example `6.12`.
     fn name(&self) -> String {
         self.version.iter().map(u32::to_string).collect::<Vec<_>>().join(".")
     }
 
-    pub(super) fn unpacked(&self, workspace: &Workspace) -> Option<UnpackedKernel> {
+    pub(crate) fn unpacked(&self, workspace: &Workspace) -> Option<UnpackedKernel> {
         let folder = self.folder(workspace);
         let image = folder.join("vmlinuz");
         image.is_file().then_some(UnpackedKernel { image, folder })
