@@ -8,12 +8,13 @@
 //! | guests | a subset of these inside other kernels, and what such kernels reject (`vm`) | caller |
 //!
 //! Cargo builds the test programs and this task runs them. So only programs that need root run as
-//! root, no file below `target/` belongs to root, and a program that hangs is killed. The last line
-//! is always `N passed, N failed, N skipped`.
+//! root, no file below `target/` belongs to root, and a program that hangs is killed. A skipped test
+//! fails the run unless [`skips`] allows it. The last line is always `N passed, N failed, N skipped`.
 
 mod programs;
 mod publisher;
 mod runner;
+mod skips;
 mod stats;
 
 use std::process::ExitCode;
@@ -35,11 +36,20 @@ pub(crate) use stats::{ProgramStats, TestStats};
 pub(crate) type Guests = fn(&Workspace, &[TestProgram], Option<&str>, &mut TestStats);
 
 /// Runs the tests whose name contains `filter`, or all tests; `guests` runs those of the guests.
-pub(crate) fn run(workspace: &Workspace, filter: Option<&str>, guests: Guests) -> Result<ExitCode> {
+/// With `allow_skips` a skipped test never fails the run.
+pub(crate) fn run(
+    workspace: &Workspace,
+    filter: Option<&str>,
+    allow_skips: bool,
+    guests: Guests,
+) -> Result<ExitCode> {
     let mut stats = TestStats::default();
     let mut timings = Timings::default();
     if let Err(error) = run_tiers(workspace, filter, guests, &mut stats, &mut timings) {
         stats.add_error("the test run", &error);
+    }
+    if !allow_skips {
+        stats.fail_unlisted_skips();
     }
     println!("\n{}\n{}", stats.details(), timings.summary());
     println!("{}", stats.last_line());

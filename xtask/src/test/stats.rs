@@ -9,6 +9,8 @@ use std::process::ExitStatus;
 
 use anyhow::Error;
 
+use super::skips::Skip;
+
 /// Prefix of the line by which a test reports that it cannot run here.
 const SKIPPED: &str = "skipped: ";
 
@@ -17,7 +19,7 @@ const SKIPPED: &str = "skipped: ";
 pub(crate) struct TestStats {
     passed: usize,
     failed: Vec<String>,
-    skipped: Vec<String>,
+    skipped: Vec<Skip>,
 }
 
 impl TestStats {
@@ -41,7 +43,16 @@ impl TestStats {
 
     /// Counts a check that is not a test program and cannot run here.
     pub(crate) fn add_skipped(&mut self, what: &str, why: &str) {
-        self.skipped.push(format!("{what}: {why}"));
+        self.skipped.push(Skip { program: what.to_owned(), test: String::new(), reason: why.to_owned() });
+    }
+
+    /// Counts each skip that is not in the list of allowed skips as a failure.
+    pub(crate) fn fail_unlisted_skips(&mut self) {
+        let (allowed, unlisted): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.skipped).into_iter().partition(Skip::is_allowed);
+        self.skipped = allowed;
+        let failure = |skip: Skip| format!("{skip} (skipped, and xtask/src/test/skips.rs does not allow it)");
+        self.failed.extend(unlisted.into_iter().map(failure));
     }
 
     /// Counts a failed check that is not a test program.
@@ -61,11 +72,12 @@ impl TestStats {
     /// Lists the skipped tests, then the failed ones, because readers look at the end.
     pub(crate) fn details(&self) -> String {
         let mut text = String::new();
-        let lines = [("skipped", &self.skipped), ("FAILED", &self.failed)];
-        for (label, line) in lines.iter().flat_map(|(label, list)| list.iter().map(move |line| (label, line)))
-        {
-            // Writing to a String cannot fail.
-            let _ = writeln!(text, "{label} {line}");
+        // Writing to a String cannot fail.
+        for skip in &self.skipped {
+            let _ = writeln!(text, "skipped {skip}");
+        }
+        for failure in &self.failed {
+            let _ = writeln!(text, "FAILED {failure}");
         }
         text
     }
@@ -93,7 +105,7 @@ pub(crate) struct ProgramStats {
     program: String,
     passed: usize,
     failed: Vec<String>,
-    skipped: Vec<String>,
+    skipped: Vec<Skip>,
     /// Skipped tests that the harness counts as passed.
     skipped_as_passed: usize,
     /// Number of summaries of the harness: one per program, or one per crate for doc tests.
@@ -148,8 +160,12 @@ impl ProgramStats {
         if result == "FAILED" {
             self.failed.push(format!("{}: {name}", self.program));
         } else if let Some(why) = result.strip_prefix("ignored") {
-            self.skipped.push(format!("{}: {name}: ignored{why}", self.program));
+            self.push_skip(name.to_owned(), format!("ignored{why}"));
         }
+    }
+
+    fn push_skip(&mut self, test: String, reason: String) {
+        self.skipped.push(Skip { program: self.program.clone(), test, reason });
     }
 
     /// Counts a test as skipped once, however often it prints a reason. Failed tests are ignored.
@@ -157,7 +173,7 @@ impl ProgramStats {
         if self.section == Section::SuccessOutput && !self.current_skipped {
             self.current_skipped = true;
             self.skipped_as_passed += 1;
-            self.skipped.push(format!("{}: {}: {why}", self.program, self.current_test));
+            self.push_skip(self.current_test.clone(), why.to_owned());
         }
     }
 }
@@ -226,6 +242,14 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
             stats.details(),
             "skipped p: c: ignored, slow\nskipped p: d: no loop device\nFAILED p: b\n"
         );
+    }
+
+    #[test]
+    fn unlisted_skip_is_a_failure() {
+        let mut stats = stats(MIXED, 101);
+        stats.fail_unlisted_skips();
+        assert_eq!(stats.last_line(), "1 passed, 3 failed, 0 skipped");
+        assert!(stats.details().contains("FAILED p: d: no loop device (skipped, and"), "{}", stats.details());
     }
 
     #[test]

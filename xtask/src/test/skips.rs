@@ -1,0 +1,89 @@
+//! Skips that are allowed: tests that a machine cannot run, each with the reason.
+//!
+//! *In*: a skipped test, with the reason that it printed. *Out*: whether the list has it.
+//!
+//! *Invariant*: a skip that is not listed fails the run. So a missing tool, a test program that no
+//! longer compiles or a run without root cannot pass as a success. `cargo xtask test --allow-skips`
+//! accepts every skip, for machines that differ from those of the list.
+//!
+//! *Rejected*: a number of allowed skips (one could replace another); entries by test name (a new
+//! test of the same program with the same need would fail).
+
+/// Reason why tests of one program may be skipped.
+struct AllowedSkip {
+    /// Guest in which the skip is allowed; `None` on the host.
+    guest: Option<&'static str>,
+    /// Name of the test program.
+    program: &'static str,
+    /// Beginning of the reason that the test prints.
+    reason: &'static str,
+    /// Explanation why no set-up can change that.
+    #[allow(dead_code, reason = "for the reader of the list")]
+    why: &'static str,
+}
+
+/// Skips on the machines of CI (Debian 12, root, kernel with BTF) and in the guests.
+const ALLOWED: &[AllowedSkip] = &[];
+
+/// Skipped test.
+pub(super) struct Skip {
+    /// Program as [`super::TestStats`] reports it: in a guest `GUEST: PROGRAM on DISK`.
+    pub(super) program: String,
+    /// Name of the test; empty for a check that is not a test program.
+    pub(super) test: String,
+    /// Reason that the test printed.
+    pub(super) reason: String,
+}
+
+impl Skip {
+    /// Returns whether the list has this skip.
+    pub(super) fn is_allowed(&self) -> bool {
+        ALLOWED.iter().any(|allowed| allowed.covers(self))
+    }
+}
+
+impl std::fmt::Display for Skip {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { program, test, reason } = self;
+        if test.is_empty() {
+            write!(f, "{program}: {reason}")
+        } else {
+            write!(f, "{program}: {test}: {reason}")
+        }
+    }
+}
+
+impl AllowedSkip {
+    fn covers(&self, skip: &Skip) -> bool {
+        let program = match self.guest {
+            None => Some(skip.program.as_str()),
+            Some(guest) => skip.program.strip_prefix(guest).and_then(|rest| rest.strip_prefix(": ")),
+        };
+        let is_program =
+            |name: &str| name == self.program || name.starts_with(&format!("{} on ", self.program));
+        program.is_some_and(is_program) && skip.reason.starts_with(self.reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn skip(program: &str, reason: &str) -> Skip {
+        Skip { program: program.to_owned(), test: "t".to_owned(), reason: reason.to_owned() }
+    }
+
+    #[test]
+    fn an_entry_covers_one_program_one_place_and_one_reason() {
+        let allowed =
+            AllowedSkip { guest: Some("6.1"), program: "blkkin/tests/attach", reason: "no kind", why: "" };
+        assert!(allowed.covers(&skip("6.1: blkkin/tests/attach on loop", "no kind is refused")));
+        assert!(!allowed.covers(&skip("6.12: blkkin/tests/attach on loop", "no kind is refused")));
+        assert!(!allowed.covers(&skip("blkkin/tests/attach", "no kind is refused")));
+        assert!(!allowed.covers(&skip("6.1: blkkin/tests/attached on loop", "no kind is refused")));
+        assert!(!allowed.covers(&skip("6.1: blkkin/tests/attach on loop", "to load programs takes root")));
+        let host = AllowedSkip { guest: None, ..allowed };
+        assert!(host.covers(&skip("blkkin/tests/attach", "no kind is refused")));
+        assert!(!host.covers(&skip("6.1: blkkin/tests/attach on loop", "no kind is refused")));
+    }
+}
