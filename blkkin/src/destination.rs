@@ -3,6 +3,9 @@
 //! *In*: destination arguments, then spans. *Out*: spans at each destination, and a summary line or
 //! an error for each at the end. blkkin refuses a destination that cannot be written before it
 //! traces anything. An unreachable server is accepted, because it may come back while tracing runs.
+//!
+//! OpenTelemetry's environment variables apply to OTLP receivers. blkkin reads them only if there is
+//! such a destination.
 
 mod kafka;
 
@@ -12,7 +15,7 @@ use std::time::Duration;
 
 use blkkin_bus::kafka::Settings;
 use blkkin_wire::span::Span;
-use blkkin_zipkin_export::{Destination, ExportConfig, ExportStats, Exporter};
+use blkkin_zipkin_export::{Destination, ExportConfig, ExportStats, Exporter, OtlpConfig};
 
 pub(crate) use crate::destination::kafka::KafkaTransport;
 use crate::error::{CliError, Status};
@@ -64,7 +67,20 @@ pub(crate) fn open_all(arguments: &[String]) -> Result<Vec<SpanSink>, CliError> 
     // All arguments are parsed before one is opened: an error in the second leaves no file of the
     // first.
     let parsed = arguments.iter().map(|argument| parse(argument)).collect::<Result<Vec<_>, _>>()?;
-    arguments.iter().zip(parsed).map(|(argument, destination)| open(argument, destination)).collect()
+    let config = ExportConfig { otlp: otlp_config(&parsed)?, ..ExportConfig::default() };
+    let open = |(argument, destination): (&String, _)| open(argument, destination, config.clone());
+    arguments.iter().zip(parsed).map(open).collect()
+}
+
+/// Reads OpenTelemetry's environment variables if one of the destinations is an OTLP receiver.
+pub(crate) fn otlp_config<'a>(
+    destinations: impl IntoIterator<Item = &'a Destination>,
+) -> Result<OtlpConfig, CliError> {
+    if !destinations.into_iter().any(Destination::is_otlp) {
+        return Ok(OtlpConfig::default());
+    }
+    let read = OtlpConfig::from_variables(|name| std::env::var_os(name));
+    read.map_err(|error| CliError::usage(format!("bad value of {}", error.variable), error.why, error.remedy))
 }
 
 impl SpanSink {
@@ -163,14 +179,13 @@ pub(crate) fn parse(argument: &str) -> Result<Destination, CliError> {
     }
 }
 
-fn open(argument: &str, destination: Destination) -> Result<SpanSink, CliError> {
+fn open(argument: &str, destination: Destination, config: ExportConfig) -> Result<SpanSink, CliError> {
     let kind = match destination {
         Destination::File(_) => SinkKind::File,
         Destination::Http(..) | Destination::Grpc(_) | Destination::Kafka { .. } => SinkKind::Server,
     };
     // The exporter's display form, without a password.
     let name = destination.to_string();
-    let config = ExportConfig::default();
     let exporter = match &destination {
         Destination::Kafka { brokers, topic, format } => {
             let post = KafkaTransport::new(&Settings::new(brokers), topic)

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use crate::backoff::Backoff;
+use crate::otlp_config::OtlpConfig;
 use crate::queue;
 
 /// Configuration of an exporter. The defaults suit one node and a nearby Zipkin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportConfig {
     /// Maximum number of queued spans while the destination is unreachable or slow; see
     /// [`queue::SPANS_MAX`].
@@ -24,6 +25,8 @@ pub struct ExportConfig {
     /// Maximum number of posts of a rejected batch. After that, the rest is rejected without
     /// halving.
     pub posts_max: u32,
+    /// Options of requests to OTLP receivers.
+    pub otlp: OtlpConfig,
 }
 
 impl Default for ExportConfig {
@@ -45,6 +48,7 @@ impl Default for ExportConfig {
             // Enough to find a dozen bad spans of 1000. Without a limit, a server that rejects
             // everything would receive 2000 posts for each batch.
             posts_max: 256,
+            otlp: OtlpConfig::default(),
         }
     }
 }

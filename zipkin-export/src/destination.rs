@@ -28,7 +28,7 @@ pub enum Destination {
     File(PathBuf),
     /// Server that accepts spans by HTTP.
     Http(ServerUrl, Format),
-    /// OTLP receiver, by gRPC.
+    /// OTLP receiver, by gRPC; with TLS for the scheme `grpcs`.
     Grpc(ServerUrl),
     /// Kafka topic that Zipkin reads.
     Kafka {
@@ -65,6 +65,11 @@ impl Destination {
             _ if value.ends_with('/') => Err(DestinationError::Directory(value.to_owned())),
             _ => Ok(Destination::File(PathBuf::from(value))),
         }
+    }
+
+    /// Returns whether the destination is an OTLP receiver.
+    pub fn is_otlp(&self) -> bool {
+        matches!(self, Destination::Http(_, Format::Otlp) | Destination::Grpc(_))
     }
 
     /// Returns a name for consumer groups and similar uses: letters, digits, `.`, `_` and `-`. It
@@ -106,7 +111,7 @@ fn otlp(value: &str) -> Result<Destination, DestinationError> {
         Some((scheme, _)) if is_http(scheme) => {
             Ok(Destination::Http(ServerUrl::parse(value, OTLP_PATH)?, Format::Otlp))
         }
-        Some(("grpc", _)) => Ok(Destination::Grpc(ServerUrl::parse(value, OTLP_METHOD)?)),
+        Some(("grpc" | "grpcs", _)) => Ok(Destination::Grpc(ServerUrl::parse(value, OTLP_METHOD)?)),
         _ => Err(DestinationError::Otlp(value.to_owned())),
     }
 }

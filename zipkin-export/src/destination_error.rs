@@ -16,7 +16,9 @@ pub enum DestinationError {
     #[error("zipkin={0} is a directory: name a file in it, such as {0}trace.json")]
     Directory(String),
     /// Invalid OTLP URL.
-    #[error("otlp={0} is not a URL: write otlp=http://HOST:4318, https:// or otlp=grpc://HOST:4317")]
+    #[error(
+        "otlp={0} is not a URL: write otlp=http://HOST:4318, https://, otlp=grpc://HOST:4317 or grpcs://"
+    )]
     Otlp(String),
     /// No brokers.
     #[error(

@@ -79,6 +79,7 @@ fn each_kind_is_parsed_and_displayed() {
         ("zipkin=http://h:9411?format=json", "zipkin=http://h:9411/api/v2/spans"),
         ("otlp=http://h:4318", "otlp=http://h:4318/v1/traces"),
         ("otlp=grpc://h:4317", "otlp=grpc://h:4317"),
+        ("otlp=grpcs://h:4317", "otlp=grpcs://h:4317"),
         ("zipkin-kafka=a:1,b:2", "zipkin-kafka=a:1,b:2/zipkin"),
         ("zipkin-kafka=a:1/own?format=json", "zipkin-kafka=a:1/own"),
         ("zipkin=x.json", "zipkin=x.json"),
@@ -100,4 +101,5 @@ fn name_identifies_the_destination_and_is_stable() {
     assert_eq!(named("zipkin=http://u:old@h/?t=1"), named("zipkin=http://u:new@h/?t=1"));
     assert_ne!(named("zipkin=http://h/?t=1"), named("zipkin=http://h/?t=2"));
     assert_eq!(named("otlp=grpc://h:4317"), "otlp-grpc-h-4317");
+    assert_eq!(named("otlp=grpcs://h:4317"), "otlp-grpcs-h-4317");
 }

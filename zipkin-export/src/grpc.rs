@@ -1,74 +1,121 @@
 //! Transport to an OTLP receiver by gRPC: one unary call per request (grpc/doc/PROTOCOL-HTTP2.md).
 //!
-//! *In*: requests. *Out*: calls, and the meaning of their status. *Invariant*: only status 0 means
-//! accepted. Without TLS.
+//! *In*: encoded requests. *Out*: calls, and the meaning of their status. *Invariant*: only status 0
+//! means accepted. `grpcs://` uses TLS, `grpc://` does not.
 //!
 //! | status | meaning (opentelemetry-proto, docs/specification.md, OTLP/gRPC response) |
 //! |---|---|
 //! | 0 OK | accepted, possibly in part |
 //! | 1, 4, 8, 10, 11, 14, 15, no connection, no response | not processed: retried |
 //! | 5, 7, 12, 16 | not an endpoint for spans |
+//! | 2, 13 | failed on the request: retried, then halved if it accepts others |
 //! | any other | invalid content: halved |
 //!
-//! *Rejected*: tonic. Its channel balances, buffers and keeps connections alive; one client with
-//! one call at a time needs one connection.
+//! A response without a status gets the one of its HTTP status (grpc/doc/http-grpc-status-mapping.md).
+//!
+//! tonic provides HTTP/2, TLS and compression. [`EncodedCodec`] replaces its generated messages,
+//! because a request is encoded already.
+//!
+//! *Rejected*: h2 alone. It saves the 14 crates that tonic adds, but TLS, compression and the status
+//! mapping would be code of this crate.
 
+use std::error::Error;
 use std::io;
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
-use h2::RecvStream;
-use h2::client::SendRequest;
-use tokio::net::TcpStream;
+use bytes::{Buf, BufMut, Bytes};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
-use ureq::http::{HeaderMap, Request};
+use tonic::client::Grpc;
+use tonic::codec::{Codec, CompressionEncoding, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::metadata::MetadataMap;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::{Request, Status};
+use ureq::http::uri::PathAndQuery;
 
 use crate::config::ExportConfig;
 use crate::delivery::{FailureReason, ServerReply, Transport, Unreachable};
+use crate::open_error::OpenError;
 use crate::otlp;
-use crate::url::ServerUrl;
+use crate::otlp_config::{Compression, OtlpConfig, read_certificates, redact};
+use crate::url::{ServerUrl, remedy};
 
 /// Default port of receivers (IANA, service otlp).
 const PORT_DEFAULT: u16 = 4317;
-/// Maximum bytes of a response that are read.
-const RESPONSE_BYTES_MAX: usize = 64 << 10;
-/// Bytes before a message: compression flag and length.
-const PREFIX: usize = 5;
 
 /// gRPC client of an OTLP receiver.
 pub struct GrpcTransport {
     url: ServerUrl,
-    connect_timeout: Duration,
+    endpoint: Endpoint,
+    method: PathAndQuery,
+    options: OtlpConfig,
     post_timeout: Duration,
     runtime: Runtime,
-    /// Connection, once there is one. It is driven only during a call.
-    client: Option<SendRequest<Bytes>>,
+    /// Client with a connection, once there is one. The connection is driven only during a call.
+    client: Option<Grpc<Channel>>,
 }
 
-/// Result of a call.
-struct CallResult {
-    status: u32,
-    status_message: String,
-    body: Bytes,
+/// Failure before a status arrived.
+enum CallError {
+    Timeout,
+    /// No connection, or a broken one, with the cause.
+    Connection(String),
 }
 
 impl GrpcTransport {
     /// Creates a transport without connecting.
-    pub fn new(url: ServerUrl, config: &ExportConfig) -> io::Result<GrpcTransport> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (connect_timeout, post_timeout) = (config.connect_timeout, config.post_timeout);
-        Ok(GrpcTransport { url, connect_timeout, post_timeout, runtime, client: None })
+    pub fn new(url: ServerUrl, config: &ExportConfig) -> Result<GrpcTransport, OpenError> {
+        let error = |error: &dyn Error| OpenError::Client { server: url.to_string(), why: root_cause(error) };
+        let endpoint = endpoint(&url, config, &error)?;
+        let method = url.uri().path().parse().map_err(|e| error(&e))?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(OpenError::Thread)?;
+        let (options, post_timeout) = (config.otlp.clone(), config.post_timeout);
+        Ok(GrpcTransport { url, endpoint, method, options, post_timeout, runtime, client: None })
     }
 
-    fn classify(&self, result: &CallResult) -> Result<ServerReply, Unreachable> {
-        let text = format!("{} responded with status {}: {}", self.url, result.status, result.status_message);
-        match result.status {
-            0 => {
-                let refused = result.body.get(PREFIX..).and_then(otlp::rejected_spans);
-                Ok(refused
-                    .map_or(ServerReply::Accepted, |(spans, why)| ServerReply::PartlyAccepted(spans, why)))
+    /// Calls the method. Returns the client for the next call, and the response or its status.
+    async fn call(
+        &self,
+        client: Option<Grpc<Channel>>,
+        message: &[u8],
+    ) -> Result<(Grpc<Channel>, Result<Bytes, Status>), CallError> {
+        let mut client = match client {
+            Some(client) => client,
+            None => self.client(self.endpoint.connect().await.map_err(|e| connection_error(&e))?),
+        };
+        client.ready().await.map_err(|e| connection_error(&e))?;
+        let mut request = Request::new(Bytes::copy_from_slice(message));
+        *request.metadata_mut() = MetadataMap::from_headers(self.options.headers.clone());
+        match read_response(&mut client, request, self.method.clone()).await {
+            // A status with a source is from the connection, not from the server.
+            Err(status) if status.source().is_some() => Err(connection_error(&status)),
+            response => Ok((client, response)),
+        }
+    }
+
+    fn client(&self, channel: Channel) -> Grpc<Channel> {
+        let client = Grpc::new(channel).accept_compressed(CompressionEncoding::Gzip);
+        match self.options.compression {
+            Compression::None => client,
+            Compression::Gzip => client.send_compressed(CompressionEncoding::Gzip),
+        }
+    }
+
+    fn classify(&self, response: Result<Bytes, Status>) -> Result<ServerReply, Unreachable> {
+        let status = match response {
+            Ok(message) => {
+                let refused = otlp::rejected_spans(&message);
+                return Ok(refused.map_or(ServerReply::Accepted, |(spans, why)| {
+                    ServerReply::PartlyAccepted(spans, redact(&why, &self.options.headers))
+                }));
             }
+            Err(status) => status,
+        };
+        let code = i32::from(status.code());
+        let message = redact(status.message(), &self.options.headers);
+        let text = format!("{} responded with status {code}: {message}", self.url);
+        match code {
             8 | 14 => Err(Unreachable { reason: FailureReason::Busy, why: text }),
             1 | 4 | 10 | 11 | 15 => Err(Unreachable { reason: FailureReason::ServerError, why: text }),
             5 | 7 | 12 | 16 => {
@@ -84,98 +131,120 @@ impl GrpcTransport {
 impl Transport for GrpcTransport {
     fn post(&mut self, request: &[u8]) -> Result<ServerReply, Unreachable> {
         let client = self.client.take();
-        let call = async {
-            let client = match client {
-                Some(client) => client,
-                None => {
-                    timeout(self.connect_timeout, connect(&self.url)).await.map_err(|_| timed_out())??
-                }
-            };
-            call(client, &self.url, request).await
-        };
         // The timeout needs the runtime's clock.
-        let called = self.runtime.block_on(async { timeout(self.post_timeout, call).await });
-        match called.map_err(|_| timed_out()).and_then(|called| called) {
-            Ok((client, result)) => {
+        let call = async { timeout(self.post_timeout, self.call(client, request)).await };
+        let error = match self.runtime.block_on(call).unwrap_or(Err(CallError::Timeout)) {
+            Ok((client, response)) => {
                 self.client = Some(client);
-                self.classify(&result)
+                return self.classify(response);
             }
-            Err(error) => {
-                let timed_out = error.kind() == io::ErrorKind::TimedOut;
-                let why = format!(
-                    "cannot reach {}: {error}; start an OTLP receiver there or correct the address",
-                    self.url
-                );
-                Err(Unreachable {
-                    reason: if timed_out { FailureReason::Timeout } else { FailureReason::ConnectFailed },
-                    why,
-                })
-            }
-        }
+            // The next call connects again: a connection that timed out can be half-open.
+            Err(error) => error,
+        };
+        let (reason, why) = match error {
+            CallError::Timeout => (FailureReason::Timeout, "timed out".to_owned()),
+            CallError::Connection(why) => (FailureReason::ConnectFailed, why),
+        };
+        let remedy = remedy(&why, "an OTLP receiver");
+        Err(Unreachable { reason, why: format!("cannot reach {}: {why}; {remedy}", self.url) })
     }
 }
 
-fn timed_out() -> io::Error {
-    io::ErrorKind::TimedOut.into()
-}
-
-async fn connect(url: &ServerUrl) -> io::Result<SendRequest<Bytes>> {
-    let host = url.uri().host().unwrap_or_default().trim_matches(['[', ']']);
-    let stream = TcpStream::connect((host, url.uri().port_u16().unwrap_or(PORT_DEFAULT))).await?;
-    stream.set_nodelay(true)?;
-    let (client, connection) = h2::client::handshake(stream).await.map_err(io::Error::other)?;
-    // Users of the connection see its end.
-    tokio::spawn(async move { drop(connection.await) });
-    Ok(client)
-}
-
-async fn call(
-    client: SendRequest<Bytes>,
+fn endpoint(
     url: &ServerUrl,
-    message: &[u8],
-) -> io::Result<(SendRequest<Bytes>, CallResult)> {
-    let mut client = client.ready().await.map_err(io::Error::other)?;
-    let authority = url.uri().authority().map_or("", |authority| authority.as_str());
-    let request = Request::post(format!("http://{authority}{}", url.uri().path()))
-        .header("content-type", "application/grpc")
-        .header("te", "trailers")
-        .header("user-agent", concat!("blkkin/", env!("CARGO_PKG_VERSION")))
-        .body(())
-        .map_err(io::Error::other)?;
-    let (response, mut body) = client.send_request(request, false).map_err(io::Error::other)?;
-    let mut framed = BytesMut::with_capacity(PREFIX + message.len());
-    framed.put_u8(0);
-    framed.put_u32(message.len() as u32);
-    framed.put_slice(message);
-    body.send_data(framed.freeze(), true).map_err(io::Error::other)?;
-    let response = response.await.map_err(io::Error::other)?;
-    if !response.status().is_success() {
-        return Err(io::Error::other(format!("it responded {}, which is not gRPC", response.status())));
+    config: &ExportConfig,
+    error: &dyn Fn(&dyn Error) -> OpenError,
+) -> Result<Endpoint, OpenError> {
+    let tls = url.uri().scheme_str() == Some("grpcs");
+    let scheme = if tls { "https" } else { "http" };
+    let host = url.uri().host().unwrap_or_default();
+    let port = url.uri().port_u16().unwrap_or(PORT_DEFAULT);
+    let endpoint = Endpoint::from_shared(format!("{scheme}://{host}:{port}"))
+        .and_then(|endpoint| endpoint.user_agent(concat!("blkkin/", env!("CARGO_PKG_VERSION"))))
+        .map_err(|e| error(&e))?
+        .connect_timeout(config.connect_timeout);
+    if !tls {
+        return Ok(endpoint);
     }
-    // An error can have no body; its status is in the headers.
-    let early = status(response.headers());
-    let mut body = response.into_body();
-    let message = read(&mut body).await?;
-    let trailers = body.trailers().await.map_err(io::Error::other)?;
-    let (status, status_message) =
-        trailers.as_ref().and_then(status).or(early).ok_or(io::ErrorKind::UnexpectedEof)?;
-    Ok((client, CallResult { status, status_message, body: message }))
+    let roots = match &config.otlp.certificate {
+        Some(path) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read_certificates(path)?)),
+        None => ClientTlsConfig::new().with_webpki_roots(),
+    };
+    endpoint.tls_config(roots).map_err(|e| error(&e))
 }
 
-async fn read(body: &mut RecvStream) -> io::Result<Bytes> {
-    let mut message = BytesMut::new();
-    while let Some(chunk) = body.data().await {
-        let chunk = chunk.map_err(io::Error::other)?;
-        // Capacity of discarded data is released too, so that the trailers arrive.
-        body.flow_control().release_capacity(chunk.len()).map_err(io::Error::other)?;
-        let room = RESPONSE_BYTES_MAX.saturating_sub(message.len()).min(chunk.len());
-        message.extend_from_slice(&chunk[..room]);
-    }
-    Ok(message.freeze())
+async fn read_response(
+    client: &mut Grpc<Channel>,
+    request: Request<Bytes>,
+    method: PathAndQuery,
+) -> Result<Bytes, Status> {
+    // In contrast to `unary`, a response of status 0 without a message is no error.
+    let mut response = client.server_streaming(request, method, EncodedCodec).await?.into_inner();
+    let message = response.message().await?.unwrap_or_default();
+    // The status is in the trailers.
+    response.trailers().await?;
+    Ok(message)
 }
 
-fn status(headers: &HeaderMap) -> Option<(u32, String)> {
-    let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let status = header("grpc-status")?.parse().ok()?;
-    Some((status, header("grpc-message").unwrap_or_default().to_owned()))
+fn connection_error(error: &(dyn Error + 'static)) -> CallError {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let io = error.downcast_ref::<io::Error>();
+        if io.is_some_and(|io| io.kind() == io::ErrorKind::TimedOut) {
+            return CallError::Timeout;
+        }
+        cause = error.source();
+    }
+    CallError::Connection(root_cause(error))
 }
+
+/// Returns the text of the innermost error: the outer ones of tonic state only "transport error".
+fn root_cause(error: &dyn Error) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}
+
+/// Codec of messages that are encoded already.
+struct EncodedCodec;
+
+impl Codec for EncodedCodec {
+    type Encode = Bytes;
+    type Decode = Bytes;
+    type Encoder = EncodedCodec;
+    type Decoder = EncodedCodec;
+
+    fn encoder(&mut self) -> EncodedCodec {
+        EncodedCodec
+    }
+
+    fn decoder(&mut self) -> EncodedCodec {
+        EncodedCodec
+    }
+}
+
+impl Encoder for EncodedCodec {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, message: Bytes, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        out.reserve(message.len());
+        out.put(message);
+        Ok(())
+    }
+}
+
+impl Decoder for EncodedCodec {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, message: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        Ok(Some(message.copy_to_bytes(message.remaining())))
+    }
+}
+
+#[cfg(test)]
+#[path = "grpc_tests.rs"]
+mod tests;

@@ -13,18 +13,24 @@
 //! | other 5xx | failed on the list: retried, then halved if it accepts others |
 //! | other 4xx, 3xx | not an endpoint for spans |
 //!
-//! Bodies are not compressed: on loopback, compression costs the sender more than it saves.
+//! Requests to OTLP receivers have the headers and the compression of [`OtlpConfig`]. Requests to
+//! Zipkin have neither: the variables behind them are OpenTelemetry's.
 
+use std::io::{self, Write};
 use std::time::Duration;
 
+use flate2::write::GzEncoder;
 use ureq::http::{Response, StatusCode};
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, Error, Proxy};
 
 use crate::config::ExportConfig;
 use crate::delivery::{FailureReason, ServerReply, Transport, Unreachable};
 use crate::format::Format;
+use crate::open_error::OpenError;
 use crate::otlp;
-use crate::url::ServerUrl;
+use crate::otlp_config::{Compression, OtlpConfig, read_certificates, redact};
+use crate::url::{ServerUrl, remedy};
 
 /// Maximum bytes of a response that are read: a server describes an error in one sentence.
 const RESPONSE_BYTES_MAX: u64 = 4096;
@@ -36,15 +42,26 @@ pub struct HttpTransport {
     agent: Agent,
     url: ServerUrl,
     format: Format,
+    /// Options of an OTLP receiver; the defaults for Zipkin.
+    options: OtlpConfig,
 }
 
 impl HttpTransport {
     /// Creates a transport without connecting.
-    pub fn new(url: ServerUrl, format: Format, config: &ExportConfig) -> HttpTransport {
+    pub fn new(url: ServerUrl, format: Format, config: &ExportConfig) -> Result<HttpTransport, OpenError> {
+        let options = if format == Format::Otlp { config.otlp.clone() } else { OtlpConfig::default() };
+        let roots = match &options.certificate {
+            // An unused file is not read: it may belong to another destination.
+            Some(path) if url.uri().scheme_str() == Some("https") => {
+                RootCerts::new_with_certs(&certificates(&read_certificates(path)?))
+            }
+            _ => RootCerts::WebPki,
+        };
         let proxy = if url.is_loopback() { None } else { Proxy::try_from_env() };
         let agent = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
+            .tls_config(TlsConfig::builder().root_certs(roots).build())
             .proxy(proxy)
             .timeout_connect(Some(config.connect_timeout))
             .timeout_global(Some(config.post_timeout))
@@ -53,7 +70,7 @@ impl HttpTransport {
             .max_idle_age(Duration::from_secs(5))
             .user_agent(concat!("blkkin/", env!("CARGO_PKG_VERSION")))
             .build();
-        HttpTransport { agent: agent.into(), url, format }
+        Ok(HttpTransport { agent: agent.into(), url, format, options })
     }
 
     /// Returns the kind of server expected at the URL.
@@ -69,14 +86,15 @@ impl HttpTransport {
         // Read to the end, so that the connection can be reused.
         let body = response.body_mut().with_config().limit(RESPONSE_BYTES_MAX).read_to_vec();
         let body = body.unwrap_or_default();
-        let excerpt: String =
-            String::from_utf8_lossy(&body).trim().chars().take(RESPONSE_CHARS_MAX).collect();
+        let excerpt = redact(String::from_utf8_lossy(&body).trim(), &self.options.headers);
+        let excerpt: String = excerpt.chars().take(RESPONSE_CHARS_MAX).collect();
         let text = format!("{} responded {status}: {excerpt}", self.url);
         match status {
             _ if status.is_success() => {
                 let refused = if self.format == Format::Otlp { otlp::rejected_spans(&body) } else { None };
-                Ok(refused
-                    .map_or(ServerReply::Accepted, |(spans, why)| ServerReply::PartlyAccepted(spans, why)))
+                Ok(refused.map_or(ServerReply::Accepted, |(spans, why)| {
+                    ServerReply::PartlyAccepted(spans, redact(&why, &self.options.headers))
+                }))
             }
             StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
                 Err(Unreachable { reason: FailureReason::Busy, why: text })
@@ -95,16 +113,23 @@ impl HttpTransport {
 
 impl Transport for HttpTransport {
     fn post(&mut self, request: &[u8]) -> Result<ServerReply, Unreachable> {
-        let post = self.agent.post(self.url.uri()).content_type(self.format.content_type());
-        match post.send(request) {
+        let mut post = self.agent.post(self.url.uri()).content_type(self.format.content_type());
+        for (name, value) in &self.options.headers {
+            post = post.header(name, value);
+        }
+        let sent = match self.options.compression {
+            Compression::None => post.send(request),
+            Compression::Gzip => gzip(request)
+                .map_err(Error::Io)
+                .and_then(|compressed| post.header("content-encoding", "gzip").send(&compressed)),
+        };
+        match sent {
             Ok(response) => self.classify(response),
             Err(error) => {
                 let timed_out = matches!(error, Error::Timeout(_));
-                let why = format!(
-                    "cannot reach {}: {error}; start {} there or correct the address",
-                    self.url,
-                    self.server_kind()
-                );
+                let error = error.to_string();
+                let remedy = remedy(&error, self.server_kind());
+                let why = format!("cannot reach {}: {error}; {remedy}", self.url);
                 Err(Unreachable {
                     reason: if timed_out { FailureReason::Timeout } else { FailureReason::ConnectFailed },
                     why,
@@ -112,4 +137,18 @@ impl Transport for HttpTransport {
             }
         }
     }
+}
+
+fn certificates(pem: &[u8]) -> Vec<Certificate<'static>> {
+    let certificate = |item| match item {
+        Ok(PemItem::Certificate(certificate)) => Some(certificate),
+        _ => None,
+    };
+    parse_pem(pem).filter_map(certificate).collect()
+}
+
+fn gzip(request: &[u8]) -> io::Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(request)?;
+    encoder.finish()
 }

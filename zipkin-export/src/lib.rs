@@ -14,7 +14,7 @@
 //! *Invariants*: this crate knows no storage and no devices. Spans are dropped only at the queue,
 //! and counted there. The bytes of a span are a function of the span.
 //!
-//! *Deliberately absent*: sampling, a spool on disk, compression. An outage longer than the queue
+//! *Deliberately absent*: sampling, a spool on disk. An outage longer than the queue
 //! loses spans and counts them.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
@@ -35,6 +35,7 @@ mod http;
 pub mod json;
 mod open_error;
 mod otlp;
+mod otlp_config;
 mod proto3;
 mod protobuf;
 mod sender;
@@ -59,6 +60,7 @@ pub use format::Format;
 pub use grpc::GrpcTransport;
 pub use http::HttpTransport;
 pub use open_error::OpenError;
+pub use otlp_config::{Compression, OtlpConfig, OtlpConfigError};
 pub use sender::Sender;
 pub use span_file::SpanFile;
 pub use stats::ExportStats;

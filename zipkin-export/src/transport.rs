@@ -15,12 +15,9 @@ pub fn transport(
 ) -> Result<(Box<dyn Transport + Send>, Format), OpenError> {
     match destination {
         Destination::Http(url, format) => {
-            Ok((Box::new(HttpTransport::new(url.clone(), *format, config)), *format))
+            Ok((Box::new(HttpTransport::new(url.clone(), *format, config)?), *format))
         }
-        Destination::Grpc(url) => {
-            let transport = GrpcTransport::new(url.clone(), config).map_err(OpenError::Thread)?;
-            Ok((Box::new(transport), Format::Otlp))
-        }
+        Destination::Grpc(url) => Ok((Box::new(GrpcTransport::new(url.clone(), config)?), Format::Otlp)),
         Destination::File(_) | Destination::Kafka { .. } => {
             Err(OpenError::Unsupported(destination.to_string()))
         }

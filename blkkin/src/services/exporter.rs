@@ -43,6 +43,7 @@ use tracing::info;
 
 use crate::cli::{ExporterAction, ExporterArgs};
 use crate::control::ControlReceiver;
+use crate::destination;
 use crate::error::{CliError, Status};
 use crate::service::kafka::settings;
 use crate::service::{Endpoint, LagGauge, Port, ServiceStatus, Systemd};
@@ -67,9 +68,10 @@ pub(crate) fn exporter(args: &ExporterArgs) -> Result<ExitCode, CliError> {
     // Creating a client validates the settings; it does not connect.
     DeadLetters::new(&settings, "").map_err(replay::failed)?;
     // Destinations are opened before the wait for the cluster, so that their errors appear at once.
+    let otlp = destination::otlp_config(routes.iter().map(|route| &route.destination))?;
     let mut sinks = Vec::new();
     for route in &routes {
-        sinks.push(Sink::open(route, &settings)?);
+        sinks.push(Sink::open(route, &settings, &otlp)?);
     }
     let systemd = Systemd::from_env();
     let cluster_wait = start_cluster_wait(&settings, &control)?;

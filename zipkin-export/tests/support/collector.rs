@@ -23,7 +23,13 @@ pub(crate) struct Collector {
 }
 
 impl Collector {
+    /// Starts it without TLS.
     pub(crate) fn start() -> Result<Collector, String> {
+        Collector::start_with(None)
+    }
+
+    /// Starts it, with TLS if there is a certificate with its key.
+    pub(crate) fn start_with(certificate_and_key: Option<[&Path; 2]>) -> Result<Collector, String> {
         let output = std::env::var_os("BLKKIN_OTELCOL").map(PathBuf::from);
         let made = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/toolchain").join(COLLECTOR);
         let found = output.into_iter().chain([made]).find(|file| file.is_file());
@@ -34,10 +40,13 @@ impl Collector {
         let ports = [free(), free()].map(|listener| listener.local_addr().unwrap().port());
         let [http, grpc] = ports;
         let config = folder.path().join("config.yaml");
+        let tls = certificate_and_key.map_or_else(String::new, |[certificate, key]| {
+            format!(", tls: {{cert_file: '{}', key_file: '{}'}}", certificate.display(), key.display())
+        });
         fs::write(
             &config,
             format!(
-                "receivers: {{otlp: {{protocols: {{http: {{endpoint: '127.0.0.1:{http}'}}, grpc: {{endpoint: '127.0.0.1:{grpc}'}}}}}}}}\n\
+                "receivers: {{otlp: {{protocols: {{http: {{endpoint: '127.0.0.1:{http}'{tls}}}, grpc: {{endpoint: '127.0.0.1:{grpc}'{tls}}}}}}}}}\n\
                  exporters: {{debug: {{verbosity: detailed}}}}\n\
                  service: {{telemetry: {{metrics: {{level: none}}}}, pipelines: {{traces: {{receivers: [otlp], exporters: [debug]}}}}}}\n"
             ),

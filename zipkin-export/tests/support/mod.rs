@@ -1,8 +1,10 @@
 //! Shared support of the exporter tests.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub(crate) mod certificates;
 pub(crate) mod collector;
 pub(crate) mod fake;
+pub(crate) mod grpc_server;
 pub(crate) mod server;
 pub(crate) mod spans;
 
