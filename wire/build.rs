@@ -6,12 +6,12 @@
 //! *Invariant*: the schema is the only list of fields. A nested message is a plain field that is
 //! always written, except the messages in `OPTIONAL`, whose absence has a meaning.
 //!
-//! *Rejected*: messages declared in Rust beside the schema; a test had to keep the two equal.
+//! *Rejected*: messages declared in Rust too; a test had to keep them equal to the schema.
 
 use prost_types::FileDescriptorSet;
 use prost_types::field_descriptor_proto::{Label, Type};
 
-/// Nested messages that are absent where the schema's comments say so.
+/// Nested messages whose absence has a meaning; the comments of the schema define it.
 const OPTIONAL: &[(&str, &[&str])] = &[
     ("EventBatch", &["contexts", "rpc_endpoint_events", "daemon_span_events", "thread_attributes"]),
     ("CrashedRun", &["fired", "dropped", "read", "persisted", "unacknowledged"]),

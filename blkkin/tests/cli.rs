@@ -10,7 +10,7 @@ mod common;
 
 use std::fs;
 
-use common::{run, run_unprivileged};
+use common::{Run, blkkin, run, run_unprivileged};
 
 #[test]
 fn a_missing_command_is_127() {
@@ -84,6 +84,21 @@ fn an_unusable_destination_is_refused_and_the_command_does_not_run() {
         "",
     );
     assert!(!marker.exists());
+}
+
+#[test]
+fn a_malformed_otlp_variable_is_refused_without_its_value() {
+    for (variable, value, remedy) in [
+        ("OTEL_EXPORTER_OTLP_HEADERS", "SECRET", "write name=value"),
+        ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "api-key=SECRET%", "write %25"),
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "zstd", "write gzip or none"),
+    ] {
+        let arguments =
+            ["exporter", "--brokers", "127.0.0.1:1", "--metrics", "off", "--to", "otlp=grpcs://h"];
+        let refused = Run::from(blkkin(&arguments).env(variable, value).output().unwrap());
+        refused.assert_refused(2, &format!("bad value of {variable}"), remedy);
+        assert!(!refused.stderr.contains("SECRET"), "{refused:?}");
+    }
 }
 
 #[test]

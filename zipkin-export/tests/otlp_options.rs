@@ -141,7 +141,7 @@ fn grpc_calls_have_headers_and_compression() {
         assert!(call.headers["user-agent"].to_str().unwrap().starts_with("blkkin/"));
     }
     assert_eq!((plain.headers.get("grpc-encoding"), plain.body[0]), (None, 0));
-    assert_eq!((&*compressed.headers["grpc-encoding"].as_bytes(), compressed.body[0]), (&b"gzip"[..], 1));
+    assert_eq!((compressed.headers["grpc-encoding"].as_bytes(), compressed.body[0]), (&b"gzip"[..], 1));
     assert_eq!(gunzip(&compressed.body[5..]), plain.body[5..]);
 }
 

@@ -1,12 +1,10 @@
 //! Vocabulary check: no word of the glossary's deny list in comments and names, no item doc that opens with a pronoun.
 //!
 //! *In*: the table "Words that are not used" of `docs/glossary.md`, and the sources that git tracks.
-//! *Out*: each place that breaks a rule, and the shares by folder.
+//! *Out*: each place that breaks a rule, and the counts.
 //!
-//! *Invariant*: a folder's counts never rise. Folders that are not yet rewritten have an allowance in `NOT_YET`, every other
-//! has none, and the check also fails when an allowance is larger than the count.
+//! *Invariant*: no place breaks a rule.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -47,7 +45,7 @@ const PRONOUNS: &[&str] = &[
     "also",
 ];
 
-/// Places in a folder that a check finds.
+/// Number of places that break each rule.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct Counts {
     /// Comment lines with a denied word.
@@ -203,71 +201,28 @@ fn look(denied: &DenyList, text: &str, totals: &mut Totals, mut report: impl FnM
     counts
 }
 
-/// Looks at `files` below `root`, and prints every place that is over what its folder may have.
+/// Looks at `files` below `root`, and prints every place that breaks a rule.
 pub(super) fn check(root: &Path, files: &[String]) -> Result<()> {
     let glossary =
         std::fs::read_to_string(root.join("docs/glossary.md")).context("cannot read the glossary")?;
     let denied = DenyList::parse(&glossary)?;
-    let mut by_folder: BTreeMap<&str, (Counts, Vec<String>)> = BTreeMap::new();
-    let mut totals = Totals::default();
+    let (mut sum, mut totals) = (Counts::default(), Totals::default());
     for file in files {
         let text = std::fs::read_to_string(root.join(file)).with_context(|| format!("cannot read {file}"))?;
-        let (folder, _) = file.split_once('/').unwrap_or((file, ""));
-        let (counts, places) = by_folder.entry(folder).or_default();
-        let found =
-            look(&denied, &text, &mut totals, |line, what| places.push(format!("{file}:{line}: {what}")));
-        counts.comments += found.comments;
-        counts.openings += found.openings;
-        counts.names += found.names;
+        let found = look(&denied, &text, &mut totals, |line, what| println!("  {file}:{line}: {what}"));
+        sum.comments += found.comments;
+        sum.openings += found.openings;
+        sum.names += found.names;
     }
-    let sum = by_folder.values().fold(Counts::default(), |sum, (counts, _)| Counts {
-        comments: sum.comments + counts.comments,
-        openings: sum.openings + counts.openings,
-        names: sum.names + counts.names,
-    });
-    let share = |part: usize, whole: usize| 100.0 * part as f64 / whole.max(1) as f64;
-    println!(
-        "  {} of {} comment lines have a denied word ({:.1} %), {} of {} item docs open with a pronoun ({:.1} %), {} uses of names have a denied part",
-        sum.comments,
-        totals.comments,
-        share(sum.comments, totals.comments),
-        sum.openings,
-        totals.docs,
-        share(sum.openings, totals.docs),
-        sum.names,
+    let summary = format!(
+        "{} of {} comment lines have a denied word, {} of {} item docs open with a pronoun, {} uses of names have a denied part",
+        sum.comments, totals.comments, sum.openings, totals.docs, sum.names,
     );
-    let mut wrong = Vec::new();
-    for (folder, (counts, places)) in &by_folder {
-        let allowed = allowance(folder);
-        if counts.comments > allowed.comments
-            || counts.openings > allowed.openings
-            || counts.names > allowed.names
-        {
-            places.iter().for_each(|place| println!("  {place}"));
-            wrong.push(format!("{folder} has {counts:?}, allowed are {allowed:?}"));
-        } else if *counts != allowed {
-            wrong.push(format!("{folder} has {counts:?}: lower its allowance in xtask/src/lint/words.rs"));
-        }
+    if sum != Counts::default() {
+        bail!("{summary}");
     }
-    if !wrong.is_empty() {
-        bail!("{}", wrong.join("; "));
-    }
+    println!("  {summary}");
     Ok(())
-}
-
-/// Allowances of folders that have places left; every other folder has none.
-const NOT_YET: &[(&str, Counts)] = &[
-    ("aggregator", Counts { comments: 236, openings: 201, names: 458 }),
-    ("blkkin", Counts { comments: 0, openings: 0, names: 98 }),
-    ("bus", Counts { comments: 29, openings: 24, names: 48 }),
-    ("nbd-server", Counts { comments: 132, openings: 107, names: 84 }),
-    ("report", Counts { comments: 67, openings: 131, names: 165 }),
-    ("ust-bridge", Counts { comments: 217, openings: 342, names: 534 }),
-    ("xtask", Counts { comments: 1, openings: 0, names: 4 }),
-];
-
-fn allowance(folder: &str) -> Counts {
-    NOT_YET.iter().find(|(name, _)| *name == folder).map(|(_, counts)| *counts).unwrap_or_default()
 }
 
 #[cfg(test)]

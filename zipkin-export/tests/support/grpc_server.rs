@@ -1,4 +1,5 @@
-//! A gRPC server that accepts calls with a token, and records them.
+//! A gRPC server that accepts calls with a token, and records them. It ends each connection after
+//! one call (GOAWAY), as servers with a maximum connection age do.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -63,6 +64,7 @@ async fn serve(stream: TcpStream, token: &str, received: Arc<Mutex<Vec<ReceivedC
         let token = token.to_owned();
         // Data arrives only while the connection is polled.
         tokio::spawn(async move { reply(request, response, &token, &received).await });
+        connection.graceful_shutdown();
     }
 }
 

@@ -49,7 +49,7 @@ const PROBLEMS_MAX: usize = 16;
 /// Statistics of the reader.
 #[derive(Debug, Default)]
 pub(crate) struct LttngStats {
-    pub(super) books: DaemonSpanStats,
+    pub(super) daemon_spans: DaemonSpanStats,
     pub(super) counts: ReaderStats,
     /// Number of session restarts.
     pub(super) restarts: u64,
@@ -72,7 +72,7 @@ pub(super) struct SessionReader {
     /// The time of the next attempt to recreate the session.
     restart_at: Instant,
     mapper: Mapper,
-    operations: DaemonSpans,
+    daemon_spans: DaemonSpans,
     channels: ReaderChannels,
     /// Exited threads, until their events are complete.
     ended: VecDeque<ThreadExit>,
@@ -99,7 +99,7 @@ impl SessionReader {
             unreachable_since: None,
             restart_at: Instant::now(),
             mapper: Mapper::new(mapping),
-            operations: DaemonSpans::default(),
+            daemon_spans: DaemonSpans::default(),
             channels,
             ended: VecDeque::new(),
             exited: None,
@@ -130,7 +130,7 @@ impl SessionReader {
         }
         // The events that wait for their order, if the session did not end normally.
         let mut updates = self.close_follower();
-        self.operations.finish(clock::now().0, &mut updates);
+        self.daemon_spans.finish(clock::now().0, &mut updates);
         self.known_until = MonotonicNs(u64::MAX);
         self.send(updates);
         self.publish();
@@ -164,7 +164,7 @@ impl SessionReader {
         self.report_problem(why);
         let mut updates = self.close_follower();
         // Span ends from now on are not received.
-        self.operations.record_loss(self.known_until.0, clock::now().0, 0, &mut updates);
+        self.daemon_spans.record_loss(self.known_until.0, clock::now().0, 0, &mut updates);
         self.send(updates);
         self.restart_at = Instant::now();
         Duration::ZERO
@@ -192,10 +192,10 @@ impl SessionReader {
     fn step(&mut self) -> (Step, Vec<Update>) {
         let mut updates = Vec::new();
         let Some(follower) = &mut self.follower else { return (Step::Destroyed, updates) };
-        let (mapper, operations) = (&mut self.mapper, &mut self.operations);
-        let step = follower.step(&mut |view| map_event(view, mapper, operations, &mut updates));
+        let (mapper, daemon_spans) = (&mut self.mapper, &mut self.daemon_spans);
+        let step = follower.step(&mut |view| map_event(view, mapper, daemon_spans, &mut updates));
         if let Some(gap) = follower.take_gap() {
-            record_gap(operations, gap, &mut updates);
+            record_gap(daemon_spans, gap, &mut updates);
         }
         if let Step::Read(_) = step {
             let no_stream_yet = clock::now().0.saturating_sub(FIRST_STREAM_WITHIN);
@@ -212,8 +212,8 @@ impl SessionReader {
             self.ended.pop_front_if(|exit| exit.at < self.known_until.0)
         {
             match last {
-                true => self.operations.process_exited(thread.process(), at, &mut updates),
-                false => self.operations.thread_exited(thread, at, &mut updates),
+                true => self.daemon_spans.process_exited(thread.process(), at, &mut updates),
+                false => self.daemon_spans.thread_exited(thread, at, &mut updates),
             }
         }
         let problems = self.follower.as_mut().map(Follower::take_problems).unwrap_or_default();
@@ -245,7 +245,7 @@ impl SessionReader {
             Ok(_) => {
                 let fresh = self.session.follower();
                 let mut updates = self.close_follower();
-                self.operations.record_loss(self.known_until.0, clock::now().0, 0, &mut updates);
+                self.daemon_spans.record_loss(self.known_until.0, clock::now().0, 0, &mut updates);
                 self.follower = fresh;
                 self.send(updates);
                 "a ring was stuck because its writer was killed: the session was replaced".to_owned()
@@ -259,14 +259,14 @@ impl SessionReader {
     fn close_follower(&mut self) -> Vec<Update> {
         let mut updates = Vec::new();
         let Some(mut follower) = self.follower.take() else { return updates };
-        let (mapper, operations) = (&mut self.mapper, &mut self.operations);
-        follower.finish(&mut |view| map_event(view, mapper, operations, &mut updates));
+        let (mapper, daemon_spans) = (&mut self.mapper, &mut self.daemon_spans);
+        follower.finish(&mut |view| map_event(view, mapper, daemon_spans, &mut updates));
         self.stats.counts = self.stats.counts.plus(follower.stats());
         updates
     }
 
     fn publish(&mut self) {
-        self.stats.books = *self.operations.stats();
+        self.stats.daemon_spans = *self.daemon_spans.stats();
         let now = self.follower.as_ref().map(Follower::stats).unwrap_or_default();
         self.metrics.set_reader_stats(self.stats.counts.plus(now), self.stats.restarts);
     }
@@ -291,18 +291,18 @@ fn stuck_after(exited: Option<Duration>, least: Duration) -> Duration {
 fn map_event(
     view: &EventView<'_>,
     mapper: &mut Mapper,
-    operations: &mut DaemonSpans,
+    daemon_spans: &mut DaemonSpans,
     updates: &mut Vec<Update>,
 ) {
     if let Some(gap) = view.gap {
-        record_gap(operations, gap, updates);
+        record_gap(daemon_spans, gap, updates);
     }
-    mapper.map(view, &mut |at, fact| operations.apply(at, &fact, updates));
+    mapper.map(view, &mut |at, fact| daemon_spans.apply(at, &fact, updates));
 }
 
-fn record_gap(operations: &mut DaemonSpans, gap: Gap, updates: &mut Vec<Update>) {
+fn record_gap(daemon_spans: &mut DaemonSpans, gap: Gap, updates: &mut Vec<Update>) {
     let ns = |ns: i64| u64::try_from(ns).unwrap_or(0);
-    operations.record_loss(ns(gap.from_ns), ns(gap.until_ns), gap.events, updates);
+    daemon_spans.record_loss(ns(gap.from_ns), ns(gap.until_ns), gap.events, updates);
 }
 
 #[cfg(test)]
