@@ -37,8 +37,8 @@ use crate::config::ExportConfig;
 use crate::delivery::{FailureReason, ServerReply, Transport, Unreachable};
 use crate::open_error::OpenError;
 use crate::otlp;
-use crate::otlp_config::{Compression, OtlpConfig, read_certificates, redact};
-use crate::url::{ServerUrl, remedy};
+use crate::otlp_config::{Compression, OtlpConfig, read_certificates, redact, remedy};
+use crate::url::ServerUrl;
 
 /// Default port of receivers (IANA, service otlp).
 const PORT_DEFAULT: u16 = 4317;
@@ -145,7 +145,7 @@ impl Transport for GrpcTransport {
             CallError::Timeout => (FailureReason::Timeout, "timed out".to_owned()),
             CallError::Connection(why) => (FailureReason::ConnectFailed, why),
         };
-        let remedy = remedy(&why, "an OTLP receiver");
+        let remedy = remedy(&why);
         Err(Unreachable { reason, why: format!("cannot reach {}: {why}; {remedy}", self.url) })
     }
 }

@@ -29,8 +29,8 @@ use crate::delivery::{FailureReason, ServerReply, Transport, Unreachable};
 use crate::format::Format;
 use crate::open_error::OpenError;
 use crate::otlp;
-use crate::otlp_config::{Compression, OtlpConfig, read_certificates, redact};
-use crate::url::{ServerUrl, remedy};
+use crate::otlp_config::{Compression, OtlpConfig, read_certificates, redact, remedy};
+use crate::url::ServerUrl;
 
 /// Maximum bytes of a response that are read: a server describes an error in one sentence.
 const RESPONSE_BYTES_MAX: u64 = 4096;
@@ -128,7 +128,10 @@ impl Transport for HttpTransport {
             Err(error) => {
                 let timed_out = matches!(error, Error::Timeout(_));
                 let error = error.to_string();
-                let remedy = remedy(&error, self.server_kind());
+                let remedy = match self.format {
+                    Format::Json | Format::Proto3 => "start Zipkin there or correct the address",
+                    Format::Otlp => remedy(&error),
+                };
                 let why = format!("cannot reach {}: {error}; {remedy}", self.url);
                 Err(Unreachable {
                     reason: if timed_out { FailureReason::Timeout } else { FailureReason::ConnectFailed },

@@ -167,6 +167,15 @@ pub(crate) fn redact(text: &str, headers: &HeaderMap) -> String {
     words.fold(text.to_owned(), |text, word| text.replace(word, "[redacted]"))
 }
 
+/// Returns a remedy for a failed connection to an OTLP receiver.
+pub(crate) fn remedy(why: &str) -> &'static str {
+    // Text of rustls' InvalidCertificate.
+    match why.contains("invalid peer certificate") {
+        true => "set OTEL_EXPORTER_OTLP_CERTIFICATE to the PEM file of its certificate authority",
+        false => "start an OTLP receiver there or correct the address",
+    }
+}
+
 /// Reads a PEM file that has at least one certificate.
 pub(crate) fn read_certificates(path: &Path) -> Result<Vec<u8>, OpenError> {
     let error = |why: String| OpenError::Certificate { path: path.to_owned(), why };

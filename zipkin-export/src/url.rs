@@ -68,15 +68,6 @@ impl fmt::Display for ServerUrl {
     }
 }
 
-/// Returns a remedy for a failed connection to a server of this kind.
-pub(crate) fn remedy(why: &str, server_kind: &str) -> String {
-    // Text of rustls' InvalidCertificate.
-    if why.contains("invalid peer certificate") {
-        return "set OTEL_EXPORTER_OTLP_CERTIFICATE to the PEM file of its certificate authority".to_owned();
-    }
-    format!("start {server_kind} there or correct the address")
-}
-
 /// Checks the port: the parser accepts any digits, and then reports that there is no port.
 fn port_is_valid(uri: &Uri) -> bool {
     let authority = uri.authority().map_or("", |a| a.as_str());
