@@ -33,8 +33,9 @@ use crate::run::output::{Output, Stream};
 use crate::run::pipeline::{RunOutcome, RunPlan};
 use crate::run::progress::{ProgressLine, TerminalOwner};
 use crate::run::run_loop::{RunLoop, Step};
-use crate::sources::lttng::{self, LttngSource};
-use crate::sources::usdt::UsdtProbes;
+use crate::sources::EventSources;
+use crate::sources::lttng::{self, LttngMetrics, LttngSource};
+use crate::sources::usdt::{UsdtMetrics, UsdtProbes};
 
 /// Runs and traces a command; returns its exit status.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
@@ -71,6 +72,11 @@ fn prepare(args: &RunArgs, command: &ResolvedCommand<'_>) -> Result<(Tracer, Run
     // The LTTng session exists before CMD starts.
     let lttng = LttngSource::open(&args.lttng, &config.contexts)?;
     let usdt = usdt_probes.attach(&mut tracer)?;
+    let sources = EventSources {
+        lttng: lttng.map(|source| (source, LttngMetrics::default())),
+        usdt: usdt.map(|source| (source, UsdtMetrics::default())),
+        scope: TraceScope::Marked,
+    };
     let report = Report::new(ReportConfig {
         command: Some(command.shell_line()),
         slowest: args.output.slowest,
@@ -85,8 +91,7 @@ fn prepare(args: &RunArgs, command: &ResolvedCommand<'_>) -> Result<(Tracer, Run
             detail: filter.detail,
             report,
             sinks,
-            lttng,
-            usdt,
+            sources,
             nbd: args.lttng.nbd,
         },
         output,

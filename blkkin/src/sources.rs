@@ -1,5 +1,93 @@
 //! Event sources in addition to the kernel's block layer: LTTng-UST, USDT probes and NBD sockets.
+//!
+//! ```text
+//! Tracer ── bus ── USDT correlation ── bus ── LTTng correlation ── bus ── joiner or sender
+//! ```
+//!
+//! *In*: the tracer's batches. *Out*: the same batches with daemon spans, and with the parents of
+//! system calls. *Invariant*: this is the only place that states the order. USDT is first, because
+//! its correlation waits for nothing. A source whose option is off takes no part, and adds no
+//! thread and no bus. NBD spans are made by the tracer itself; here are their remarks.
 
 pub(crate) mod lttng;
 pub(crate) mod nbd;
 pub(crate) mod usdt;
+
+use std::io;
+
+use blkkin_aggregator::stage::link::LinkStats;
+use blkkin_bus::{CAPACITY_DEFAULT, Publisher, channel};
+use blkkin_tracer::{TraceScope, TraceSummary};
+use blkkin_wire::batch::EventBatch;
+
+use crate::error::CliError;
+use lttng::{LttngMetrics, LttngSource, RunningLttng};
+use usdt::{RunningUsdt, UsdtMetrics, UsdtSource, UsdtSourceStats};
+
+/// Sources of a pipeline, each with its metrics.
+#[derive(Default)]
+pub(crate) struct EventSources {
+    pub(crate) lttng: Option<(LttngSource, LttngMetrics)>,
+    pub(crate) usdt: Option<(UsdtSource, UsdtMetrics)>,
+    /// Scope of tracing, which also selects the daemon spans.
+    pub(crate) scope: TraceScope,
+}
+
+/// Running sources.
+pub(crate) struct RunningSources {
+    lttng: Option<RunningLttng>,
+    usdt: Option<RunningUsdt>,
+}
+
+/// Outcome of the sources.
+pub(crate) struct SourcesOutcome {
+    /// Lines of the shutdown summary.
+    pub(crate) remarks: Vec<String>,
+    /// Statistics of USDT events, with `--probes`.
+    pub(crate) usdt: Option<UsdtSourceStats>,
+}
+
+impl EventSources {
+    /// Starts the sources upstream of `out`. Returns the publisher for the tracer.
+    pub(crate) fn start(
+        self,
+        out: Publisher<EventBatch>,
+    ) -> io::Result<(Publisher<EventBatch>, RunningSources)> {
+        let EventSources { lttng, usdt, scope } = self;
+        let mut first = out;
+        let mut running = RunningSources { lttng: None, usdt: None };
+        // From the last element of the flow to the first.
+        if let Some((source, metrics)) = lttng {
+            let (publisher, batches) = channel(CAPACITY_DEFAULT);
+            let next = std::mem::replace(&mut first, publisher);
+            running.lttng = Some(source.start(batches, next, scope, &metrics)?);
+        }
+        if let Some((source, metrics)) = usdt {
+            let (publisher, batches) = channel(CAPACITY_DEFAULT);
+            let next = std::mem::replace(&mut first, publisher);
+            running.usdt = Some(source.start(batches, next, &metrics)?);
+        }
+        Ok((first, running))
+    }
+}
+
+impl RunningSources {
+    /// Waits for the sources. `trace` is the tracer's summary, if it did not fail; `links` has the
+    /// counters of a linker in this process.
+    pub(crate) fn collect(
+        self,
+        trace: Option<&TraceSummary>,
+        links: Option<&LinkStats>,
+    ) -> Result<SourcesOutcome, CliError> {
+        let mut remarks = self.lttng.map(RunningLttng::collect).transpose()?.unwrap_or_default();
+        let mut stats = None;
+        if let Some(usdt) = self.usdt {
+            let (usdt_remarks, usdt_stats) = usdt.collect(trace.and_then(|trace| trace.usdt))?;
+            remarks.extend(usdt_remarks);
+            stats = Some(usdt_stats);
+        }
+        let nbd = trace.and_then(|trace| trace.nbd.as_ref());
+        remarks.extend(nbd.into_iter().flat_map(|nbd| nbd::remarks(nbd, links)));
+        Ok(SourcesOutcome { remarks, usdt: stats })
+    }
+}

@@ -36,8 +36,9 @@ pub const POLL_INTERVAL: RangeInclusive<Duration> = Duration::from_millis(2)..=D
 pub const POLL_TARGET_BYTES: usize = 128 << 10;
 
 /// Selection of traced tasks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TraceScope {
+    #[default]
     /// Marked tasks and their descendants.
     Marked,
     /// Every task that passes the filter.

@@ -39,9 +39,8 @@ use crate::control::ExitNotifier;
 use crate::destination::{DeliveryReport, SpanSink};
 use crate::error::{CliError, panicked};
 use crate::filter::post_filter::PostFilter;
-use crate::sources::lttng::{LttngMetrics, LttngSource, RunningLttng};
-use crate::sources::nbd;
-use crate::sources::usdt::{self, UsdtSource};
+use crate::sources::usdt::UsdtSourceStats;
+use crate::sources::{EventSources, RunningSources, SourcesOutcome};
 use progress_snapshot::ProgressSnapshot;
 
 /// The configuration of a pipeline.
@@ -56,10 +55,8 @@ pub(crate) struct RunPlan {
     pub(crate) report: Report,
     /// The destinations of spans.
     pub(crate) sinks: Vec<SpanSink>,
-    /// The LTTng source, with `--ust`.
-    pub(crate) lttng: Option<LttngSource>,
-    /// The USDT source, with `--probes`.
-    pub(crate) usdt: Option<UsdtSource>,
+    /// The sources of daemon spans.
+    pub(crate) sources: EventSources,
     /// With `--nbd`: link NBD client requests to the daemon spans of the same requests.
     pub(crate) nbd: bool,
 }
@@ -86,7 +83,7 @@ pub(crate) struct RunOutcome {
     /// Summary lines of LTTng, USDT and NBD sources.
     pub(crate) source_remarks: Vec<String>,
     /// Statistics of USDT events, with `--probes`.
-    pub(crate) usdt_stats: Option<usdt::UsdtSourceStats>,
+    pub(crate) usdt_stats: Option<UsdtSourceStats>,
 }
 
 /// A running pipeline.
@@ -96,8 +93,7 @@ pub(crate) struct Pipeline {
     servers: Vec<Arc<Exporter>>,
     drain: JoinHandle<Result<TraceSummary, TracerError>>,
     join: JoinHandle<join::JoinOutcome>,
-    lttng: Option<RunningLttng>,
-    usdt: Option<usdt::RunningUsdt>,
+    sources: RunningSources,
 }
 
 impl Pipeline {
@@ -107,20 +103,8 @@ impl Pipeline {
         mut plan: RunPlan,
         control: Sender<ControlEvent>,
     ) -> io::Result<Pipeline> {
-        let (mut publisher, subscription) = channel(CAPACITY_DEFAULT);
-        let mut lttng = None;
-        if let Some(prepared) = plan.lttng.take() {
-            let (first, batches) = channel(CAPACITY_DEFAULT);
-            let out = std::mem::replace(&mut publisher, first);
-            lttng = Some(prepared.start(batches, out, plan.scope, &LttngMetrics::default())?);
-        }
-        // Upstream of LTTng, as USDT correlation waits for nothing.
-        let mut usdt = None;
-        if let Some(prepared) = plan.usdt.take() {
-            let (first, batches) = channel(CAPACITY_DEFAULT);
-            let out = std::mem::replace(&mut publisher, first);
-            usdt = Some(prepared.start(batches, out, &usdt::UsdtMetrics::default())?);
-        }
+        let (publisher, subscription) = channel(CAPACITY_DEFAULT);
+        let (publisher, sources) = std::mem::take(&mut plan.sources).start(publisher)?;
         let (stop, progress_snapshot) = (StopSignal::new(), Arc::new(ProgressSnapshot::default()));
         let servers = plan.sinks.iter().filter_map(SpanSink::server).collect();
         let watched = Arc::clone(&progress_snapshot);
@@ -131,7 +115,7 @@ impl Pipeline {
         })?;
         let drain_stop = stop.clone();
         let drain = Builder::new().name("drain".into()).spawn(move || tracer.run(publisher, drain_stop))?;
-        Ok(Pipeline { stop, progress_snapshot, servers, drain, join, lttng, usdt })
+        Ok(Pipeline { stop, progress_snapshot, servers, drain, join, sources })
     }
 
     /// Asks the drain thread to empty the rings and end.
@@ -152,28 +136,19 @@ impl Pipeline {
     /// Waits for the threads and returns the outcome.
     pub(crate) fn collect(self) -> Result<RunOutcome, CliError> {
         let mut joined = self.join.join().map_err(|panic| panicked("the join", &*panic))?;
-        let (mut nbd_stats, mut usdt_events) = (None, None);
-        let tracer = match self.drain.join().map_err(|panic| panicked("the tracer", &*panic))? {
-            Ok(ended) => {
-                joined.report.set_final_state(ended.at_end);
-                (nbd_stats, usdt_events) = (ended.nbd, ended.usdt);
-                (ended.accounts, None)
+        let trace = self.drain.join().map_err(|panic| panicked("the tracer", &*panic))?;
+        let SourcesOutcome { remarks, usdt } =
+            self.sources.collect(trace.as_ref().ok(), joined.link_stats.as_ref())?;
+        let tracer = match trace {
+            Ok(trace) => {
+                joined.report.set_final_state(trace.at_end);
+                (trace.accounts, None)
             }
             Err(error) => (joined.last, Some(error)),
         };
-        let mut source_remarks = self.lttng.map(RunningLttng::collect).transpose()?.unwrap_or_default();
-        let mut usdt_stats = None;
-        if let Some(usdt) = self.usdt {
-            let (remarks, stats) = usdt.collect(usdt_events)?;
-            source_remarks.extend(remarks);
-            usdt_stats = Some(stats);
-        }
-        if let Some(nbd_stats) = nbd_stats {
-            source_remarks.extend(nbd::remarks(&nbd_stats, joined.link_stats.as_ref()));
-        }
         Ok(RunOutcome {
-            source_remarks,
-            usdt_stats,
+            source_remarks: remarks,
+            usdt_stats: usdt,
             report: joined.report,
             tracer,
             join: joined.accounts,

@@ -30,7 +30,6 @@ mod spool_config;
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use blkkin_bus::kafka::{EVENTS, EventProducer, KafkaError, Settings};
 use blkkin_bus::recording::Recorder;
@@ -39,11 +38,12 @@ use blkkin_wire::crash_report::CrashedRun;
 use tracing::{info, warn};
 
 use crate::cli::AgentArgs;
-use crate::control::{ControlEvent, ControlReceiver};
+use crate::control::ControlReceiver;
 use crate::error::CliError;
 use crate::filter::{context_trust, trace_scope};
 use crate::service::kafka::{EVENTS_TOPIC_CONFIG, settings};
-use crate::service::{ClusterWait, Endpoint, Port, ServiceStatus, Systemd};
+use crate::service::{ClusterWait, Endpoint, Port, ServiceStatus, Systemd, next_event};
+use crate::sources::EventSources;
 use crate::sources::lttng::{LttngMetrics, LttngSource};
 use crate::sources::usdt;
 use config::{domain, reject_capture_with_replay, reject_path_filter};
@@ -51,7 +51,7 @@ use counter_store::CounterStore;
 use crash_recovery::{CrashRecovery, RunMarker};
 use load::{LoadedTracer, load};
 use metrics::AgentMetrics;
-use pipeline::{AgentPipeline, EventSources};
+use pipeline::AgentPipeline;
 use send::{ClusterSink, EventSink};
 
 /// Traces and sends until a signal.
@@ -153,18 +153,7 @@ fn serve(
     }
     info!("{status}");
     systemd.ready(&status);
-    loop {
-        match control.next(systemd.watchdog_interval().unwrap_or(Duration::MAX)) {
-            Some(ControlEvent::Signal(signal)) if !signal.is_child() => break,
-            Some(ControlEvent::PipelineEnded) => break,
-            Some(ControlEvent::Waiting(remark)) => {
-                info!("{remark}");
-                systemd.status(&remark);
-            }
-            Some(ControlEvent::Signal(_) | ControlEvent::ClusterReady) | None => {}
-        }
-        systemd.ping_watchdog(metrics.heartbeat.since_last());
-    }
+    next_event(&mut control, &systemd, || metrics.heartbeat.since_last());
     systemd.stopping(send::DRAIN_TIMEOUT + send::DRAIN_TIMEOUT);
     pipeline.finish()
 }

@@ -31,9 +31,9 @@ use blkkin_tracer::StopSignal;
 use tracing::info;
 
 use crate::cli::{AggregatorArgs, StageChoice};
-use crate::control::{ControlEvent, ControlReceiver};
+use crate::control::ControlReceiver;
 use crate::error::{CliError, Status};
-use crate::service::{Endpoint, LagGauge, Port, Systemd, kafka};
+use crate::service::{Endpoint, LagGauge, Port, Systemd, kafka, next_event};
 use config::AggregatorConfig;
 use metrics::AggregatorMetrics;
 use pipeline::{RunningStages, Topics, kafka_failed, millis, start, start_cluster_wait};
@@ -97,18 +97,7 @@ pub(crate) fn aggregator(args: &AggregatorArgs) -> Result<ExitCode, CliError> {
     let status = format!("aggregating; events from {EVENTS}, traces to {TRACES} at {}", settings.brokers);
     info!("{status}");
     systemd.ready(&status);
-    loop {
-        match control.next(systemd.watchdog_interval().unwrap_or(Duration::MAX)) {
-            Some(ControlEvent::Signal(signal)) if !signal.is_child() => break,
-            Some(ControlEvent::PipelineEnded) => break,
-            Some(ControlEvent::Waiting(remark)) => {
-                info!("{remark}");
-                systemd.status(&remark);
-            }
-            Some(ControlEvent::Signal(_) | ControlEvent::ClusterReady) | None => {}
-        }
-        systemd.ping_watchdog(metrics.since_last());
-    }
+    next_event(&mut control, &systemd, || metrics.since_last());
     systemd.stopping(FINAL_SAVE_TIMEOUT);
     stop.stop();
     stages.finish()

@@ -1,9 +1,10 @@
 //! The sender thread: takes batches, sends Kafka records.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use blkkin_bus::kafka::{BatcherConfig, EventBatcher, EventProducer, KafkaError, Record};
+use blkkin_bus::kafka::{BatcherConfig, DeliveryStats, EventBatcher, EventProducer, KafkaError, Record};
 use blkkin_bus::recording::Recorder;
 use blkkin_bus::spool::Spool;
 use blkkin_bus::{Next, Subscription};
@@ -13,7 +14,6 @@ use blkkin_wire::ids::NodeId;
 
 use super::crash_recovery::CrashRecovery;
 use super::metrics::AgentMetrics;
-use super::pipeline::SendTotals;
 use super::sender_window::SenderWindow;
 use crate::error::{CliError, Status};
 
@@ -37,6 +37,22 @@ pub(super) struct ClusterSink {
     pub(super) spool: Option<Spool>,
     pub(super) progress_map: Option<Arc<ProgressMap>>,
     pub(super) crash_recovery: CrashRecovery,
+}
+
+/// Totals of the sender.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SendTotals {
+    pub(super) deliveries: DeliveryStats,
+    /// Events that are too large for a record.
+    pub(super) oversize: u64,
+    /// Events that were not queued at shutdown because the queue was full.
+    pub(super) left: u64,
+    /// Events in flight without an acknowledgement and without a copy in the spool.
+    pub(super) unanswered: u64,
+    /// Batches left in the spool, and the spool's folder.
+    pub(super) spooled: Option<(u64, PathBuf)>,
+    /// The cluster's reason for refused records.
+    pub(super) refused: Option<KafkaError>,
 }
 
 /// Sends until the tracer ends, and waits for the cluster to acknowledge.

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use tracing::info;
 
-use super::pipeline::SendTotals;
 use super::send;
+use super::send::SendTotals;
 use crate::error::{CliError, Status};
 
 /// Logs the totals; returns an error if events were not delivered.

@@ -17,7 +17,7 @@ use super::shutdown;
 use super::sink::Sink;
 use crate::control::{ControlEvent, ControlReceiver, ExitNotifier};
 use crate::error::{CliError, cannot_spawn};
-use crate::service::{ClusterWait, Systemd};
+use crate::service::{ClusterWait, ServiceEvent, Systemd, next_event};
 
 /// Shutdown timeout: the batch in flight, the last commit, and the remaining lag.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
@@ -77,20 +77,13 @@ pub(super) fn run(
     systemd.ready(&format!("exporting {TRACES} at {} to {}", settings.brokers, to.join(", ")));
     let mut running = threads.len();
     while running > 0 {
-        match control.next(systemd.watchdog_interval().unwrap_or(Duration::MAX)) {
-            Some(ControlEvent::Signal(signal)) if !signal.is_child() => {
+        match next_event(control, systemd, || metrics.since_last()) {
+            ServiceEvent::StopRequested => {
                 systemd.stopping(SHUTDOWN_TIMEOUT);
                 stop.request();
             }
-            Some(ControlEvent::PipelineEnded) => running -= 1,
-            Some(ControlEvent::Waiting(remark)) => {
-                info!("{remark}");
-                systemd.status(&remark);
-            }
-            Some(ControlEvent::Signal(_) | ControlEvent::ClusterReady) | None => {}
+            ServiceEvent::WorkerEnded => running -= 1,
         }
-        // A worker that panicked no longer beats, so systemd restarts the exporter.
-        systemd.ping_watchdog(metrics.since_last());
     }
     Ok(shutdown::finish(threads))
 }
