@@ -15,7 +15,9 @@ use anyhow::{Context, Result, bail};
 
 use super::source::{Kind, Token, tokens};
 
-/// Circles that are left, by crate, parent and first member. A new one fails, and so does an entry without its circle.
+/// Circles that are left, by crate, parent and first member. A new one fails, and so does an entry
+/// without its circle.
+const NOT_YET: &[&str] = &["tracer:attach", "ust-provider:load"];
 
 type ModulePath = Vec<String>;
 
