@@ -38,7 +38,7 @@ pub(crate) enum CliCommand {
     /// Trace this machine until Ctrl-C
     Trace(TraceArgs),
     /// Send the events of this machine to a Kafka cluster until Ctrl-C
-    Agent(AgentArgs),
+    Agent(Box<AgentArgs>),
     /// Join the events of many machines into traces, from Kafka to Kafka, until Ctrl-C
     Aggregator(AggregatorArgs),
     /// Deliver traces from a Kafka cluster to tracing backends until Ctrl-C

@@ -63,7 +63,7 @@ mod tests {
 
     fn apart(client: u128, offset: i64) -> ClockBound {
         let (client, server) = (NodeId(client), NodeId(u128::MAX));
-        ClockBound { client: client, server: server, at: MonotonicNs(1), offset, error: DurationNs(50_000) }
+        ClockBound { client, server, at: MonotonicNs(1), offset, error: DurationNs(50_000) }
     }
 
     #[test]
