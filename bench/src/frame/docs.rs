@@ -127,6 +127,18 @@ mod tests {
         let text = std::fs::read_to_string(pages.join("call.md")).unwrap();
         assert!(text.starts_with("# `cargo xtask bench call`\n") && text.contains("By a loop."), "{text}");
         assert!(text.contains("| lseek \\| traced | 260.0 ± 8.00 ns |"), "{text}");
+        // A second write gives the same page, and one without a result stays as it is.
+        std::fs::write(pages.join("gone.md"), "old").unwrap();
+        write(["call", "gone"].into_iter(), folder.path(), &pages).unwrap();
+        assert_eq!(std::fs::read_to_string(pages.join("call.md")).unwrap(), text);
+        assert_eq!(std::fs::read_to_string(pages.join("gone.md")).unwrap(), "old");
+    }
+
+    #[test]
+    fn goal_is_shown_with_its_verdict_and_note() {
+        let figure = Figure::new("a", 310.0, 2.0, "ns").goal(Goal::AtMost(300.0)).note("why");
+        let text = figures(&[figure]);
+        assert!(text.contains("| a | 310.0 ± 2.00 ns | ≤ 300.0 | MISSED | why |"), "{text}");
     }
 
     #[test]

@@ -132,3 +132,19 @@ impl Drop for Browser {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::decode_base64;
+
+    /// Test vectors of RFC 4648, section 10.
+    #[test]
+    fn test_vectors_are_decoded() {
+        for (text, bytes) in
+            [("", ""), ("Zg==", "f"), ("Zm8=", "fo"), ("Zm9v", "foo"), ("Zm9vYmFy", "foobar")]
+        {
+            assert_eq!(decode_base64(text).expect("valid"), bytes.as_bytes(), "{text}");
+        }
+        assert!(decode_base64("Zm9v!").is_err());
+    }
+}
