@@ -1,6 +1,6 @@
 //! Release of heap memory that only loading needed.
 
-/// Returns free heap memory to the system. The kernel's BTF takes about 10 MB in thousands of
+/// Releases free heap memory to the system. The kernel's BTF takes about 10 MB in thousands of
 /// blocks while it is read, and the allocator would keep those.
 pub(crate) fn trim() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]

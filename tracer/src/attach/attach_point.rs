@@ -96,7 +96,7 @@ impl AttachPoint {
 }
 
 impl Attached {
-    /// Events that the program missed, as far as the kernel counts them.
+    /// Returns the number of events that the program missed, as far as the kernel counts them.
     pub(crate) fn recursion_misses(&self) -> u64 {
         let counts = self.kprobe.as_ref().and_then(|kprobe| kprobe.miss_counter.as_ref());
         recursion_misses::of_program(&self.program) + counts.map_or(0, recursion_misses::of_kprobe)

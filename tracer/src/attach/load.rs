@@ -63,9 +63,9 @@ pub struct Tracer {
     /// Created, not mapped yet: see [`Tracer::map_rings`].
     rings: Vec<MapData>,
     pub(crate) counters: KernelCounters,
-    /// Descriptor of the counters' map, for a process that keeps it; and the map that records
-    /// progress.
+    /// Descriptor of the map of the counters, for a process that preserves it after a crash.
     pub(crate) counters_map: OwnedFd,
+    /// Map that records the reader's progress, if counters are exported.
     pub(crate) progress: Option<Arc<ProgressMap>>,
     pub(crate) tables: InFlightTables,
     /// Map of TLS slots and the configuration of the scanner; none if thread contexts are off.
@@ -311,17 +311,17 @@ impl Tracer {
         ProbeReport::refused(probe, hook, reason)
     }
 
-    /// Events that the kernel passed to no program, as far as it counts them
+    /// Returns the number of events that the kernel passed to no program, as far as it counts them
     /// (`recursion_misses.rs`).
     pub(crate) fn recursion_misses(&self) -> u64 {
         self.attached.iter().map(Attached::recursion_misses).sum()
     }
 }
 
-/// Attach points of a probe under this kind, best first. A tracepoint without an equivalent
-/// function is used directly, typed like the kind: the fork hook and the others must agree on how
-/// children inherit tracing. An optional probe may fall back to untyped arguments: its tracepoint
-/// may be in a module, whose types tp_btf does not see.
+/// Lists the attach points of a probe under this kind, best first. A tracepoint without an
+/// equivalent function is used directly, typed like the kind: the fork hook and the others must
+/// agree on how children inherit tracing. An optional probe may fall back to untyped arguments: its
+/// tracepoint may be in a module, whose types tp_btf does not see.
 fn attach_points(probe: &Probe, kind: AttachKind, types: &KernelTypes) -> Vec<AttachPoint> {
     let hook = types.hook(probe, kind).unwrap_or(probe.hook);
     if let (true, Ok(point)) = (kind.uses_functions(), AttachPoint::resolve(hook, kind, types)) {
@@ -335,7 +335,7 @@ fn attach_points(probe: &Probe, kind: AttachKind, types: &KernelTypes) -> Vec<At
     kinds.iter().filter_map(|kind| AttachPoint::resolve(hook, *kind, types).ok()).collect()
 }
 
-/// Error for a required probe that does not work.
+/// Creates the error for a required probe that does not work.
 fn probe_error(probe: &Probe, reason: String) -> TracerError {
     if kernel::is_lockdown(&reason) {
         return TracerError::Lockdown;
@@ -343,7 +343,7 @@ fn probe_error(probe: &Probe, reason: String) -> TracerError {
     TracerError::Probe { probe: probe.name, reason }
 }
 
-/// Error for a kind that the user chose: another kind may work.
+/// Creates the error for a kind that the user chose: another kind may work.
 fn requested_kind_error(kind: AttachKind, error: TracerError) -> TracerError {
     match error {
         TracerError::Probe { probe, reason } if kind.uses_functions() => {

@@ -1,4 +1,4 @@
-//! Probe definitions: name, layer, hook and required kernel fields of each probe.
+//! Probe definitions: name, layer, hooks and required kernel fields of each probe, in attach order.
 
 use std::fmt;
 

@@ -1,5 +1,9 @@
-//! Events and facts beyond the block layer's records: traced tasks, device names, NBD client spans,
-//! USDT events, and OpenTelemetry contexts.
+//! Data that the tracer adds to the records of the eBPF programs.
+//!
+//! *In*: the tracer's own events, and facts of this machine (sysfs, /proc, ELF files, memory of
+//! processes). *Out*: marks of traced tasks ([`tasks`]), before tracing starts; names of block
+//! devices ([`devices`]), client spans of NBD requests ([`nbd`]), USDT events ([`usdt`]) and
+//! OpenTelemetry contexts (`contexts`), while it runs.
 
 pub mod tasks;
 

@@ -2,7 +2,8 @@
 //! stopped.
 //!
 //! *In*: the rings, through [`RingReader`]. *Out*: [`EventBatch`]es with a watermark and the
-//! source's counters, and a [`TraceSummary`] at the end.
+//! source's counters, and a [`TraceSummary`] at the end. Each batch passes the stages in `STAGES`
+//! before it is published.
 //!
 //! *Shutdown*: the loop detaches the hook that begins everything (sys_enter), then the other hooks,
 //! and then drains the rings until the counters balance. Operations in progress can still end, and
@@ -102,7 +103,8 @@ impl Tracer {
 }
 
 /// Computes the next poll interval from the bytes found after this one. The interval at most
-/// doubles, and shrinks without limit, so a burst does not meet a long interval twice.
+/// doubles per poll. It shrinks to the needed value in one step, so at most one poll of a burst
+/// comes late.
 fn next_poll_interval(interval: Duration, found: usize) -> Duration {
     let (shortest, longest) = (*POLL_INTERVAL.start(), *POLL_INTERVAL.end());
     let factor = (POLL_TARGET_BYTES as f64 / found.max(1) as f64).min(2.0);
@@ -145,7 +147,8 @@ struct EventLoop {
 }
 
 impl EventLoop {
-    /// Polls once. Returns the new bytes of the fullest ring, or none if the subscriber is gone.
+    /// Polls and publishes once. Returns the new bytes of the fullest ring, or none if the
+    /// subscriber is gone.
     fn poll_rings(&mut self) -> Result<Option<usize>, TracerError> {
         let found = self.rings.poll(clock::now());
         Ok(self.publish()?.then_some(found))
@@ -197,6 +200,7 @@ impl EventLoop {
         Ok(self.accounts_cache.0.clone())
     }
 
+    /// Reads and reconciles all counters, and updates the shared NBD counters.
     fn accounts(&self) -> Result<SourceStats, TracerError> {
         let kernel = self.tracer.counters.read()?;
         let mut accounts = reconcile(&kernel, &self.rings.recorded, self.recursion_misses);
@@ -207,6 +211,7 @@ impl EventLoop {
         Ok(accounts)
     }
 
+    /// Detaches all programs, drains the rings, and publishes the last batch.
     fn finish(mut self) -> Result<TraceSummary, TracerError> {
         self.detach("call_enter");
         self.detach("nbd_enter");
@@ -287,12 +292,13 @@ impl EventLoop {
     }
 }
 
-/// Bios and requests that began and did not end.
+/// Returns the number of bios and requests that began and did not end.
 fn blocks_in_flight(accounts: &SourceStats) -> u64 {
     let begun = accounts.bios_queued + accounts.requests_started;
     begun.saturating_sub(accounts.bios.fired + accounts.requests.fired + accounts.ends_missed)
 }
 
+/// Returns whether fired = recorded + dropped for every kind of record.
 fn balanced(accounts: &SourceStats) -> bool {
     [accounts.calls, accounts.bios, accounts.requests, accounts.commits, accounts.names]
         .iter()

@@ -75,7 +75,7 @@ impl SharedPages {
         }
     }
 
-    /// Position word at the start of the page.
+    /// Returns the position word at the start of the page.
     fn position(&self) -> &AtomicU64 {
         // SAFETY: the mapping is at least one page long and page-aligned; both sides access the 64
         // bits atomically.
@@ -150,8 +150,8 @@ impl Ring {
         self.end - before
     }
 
-    /// The entry at `at`, or the first one after discarded entries. None at the end, and before an
-    /// unsubmitted entry.
+    /// Returns the entry at `at`, or the first one after discarded entries. None at the end, and
+    /// before an unsubmitted entry.
     fn entry(&self, mut at: u64) -> Option<Entry<'_>> {
         while at < self.end {
             // SAFETY: the position is within the entries and a multiple of 8, and the kernel writes
@@ -179,13 +179,14 @@ impl Ring {
         None
     }
 
-    /// Pointer to a position. An entry that begins in the first copy continues in the second.
+    /// Returns a pointer to a position. An entry that begins in the first copy continues in the
+    /// second.
     fn entry_ptr(&self, position: u64) -> *const u8 {
         // SAFETY: less than the ring's length after its start.
         unsafe { self.producer.start.cast::<u8>().add(self.page + (position % self.bytes) as usize) }
     }
 
-    /// Time of the next entry.
+    /// Returns the time of the next entry.
     pub(crate) fn peek(&self) -> Option<MonotonicNs> {
         self.entry(self.at).map(|entry| timestamp(entry.bytes))
     }
@@ -235,12 +236,12 @@ impl Ring {
         older.is_some()
     }
 
-    /// Earliest possible time of an entry that is not consumed yet.
+    /// Returns the earliest possible time of an entry that is not consumed yet.
     pub(crate) fn earliest(&self) -> Option<MonotonicNs> {
         self.upcoming().map(|(time, _)| time).min()
     }
 
-    /// Times and ends of the entries that may be older than the next one.
+    /// Returns times and ends of the entries that may be older than the next one.
     fn upcoming(&self) -> impl Iterator<Item = (MonotonicNs, u64)> {
         let first = self.entry(self.at);
         let until = first.as_ref().map_or(0, |entry| timestamp(entry.bytes).0.saturating_add(OLDER_WITHIN.0));
@@ -248,13 +249,14 @@ impl Ring {
         entries.map(|entry| (timestamp(entry.bytes), entry.next)).take_while(move |(time, _)| time.0 <= until)
     }
 
-    /// Returns the room of consumed entries to the kernel.
+    /// Releases the space of consumed entries to the kernel.
     pub(crate) fn release(&self) {
         self.consumer.position().store(self.at, Ordering::Release);
     }
 }
 
-/// Time of an entry. An entry too short for a time sorts first, and is rejected when decoded.
+/// Returns the time of an entry. An entry too short for a time sorts first, and is rejected when
+/// decoded.
 fn timestamp(bytes: &[u8]) -> MonotonicNs {
     let word = bytes.get(TIME..TIME + 8).and_then(|word| word.try_into().ok());
     MonotonicNs(word.map_or(0, u64::from_ne_bytes))

@@ -92,13 +92,14 @@ impl RingReader {
         self.merge_limit = MonotonicNs(u64::MAX);
     }
 
-    /// Time before which no further event will come, once [`RingReader::merge`] returns none.
+    /// Returns the time before which no further event will come, once [`RingReader::merge`] has
+    /// returned none.
     pub fn watermark(&self) -> MonotonicNs {
         self.watermark
     }
 
     /// Moves the next events below the watermark into `out`, in time order, until it holds `max`.
-    /// If more are left, returns the time before which none is.
+    /// If more are left, returns a time before which no further event follows.
     pub fn merge(&mut self, out: &mut Vec<LayerEvent>, max: usize) -> Option<MonotonicNs> {
         let fronts = self.rings.iter().enumerate();
         let mut heads: BinaryHeap<_> =
@@ -172,8 +173,8 @@ fn handle_nbd(requests: &mut NbdRequests, record: Record<'_>, out: &mut Vec<Laye
     true
 }
 
-/// Sorts nearly ordered events by insertion: few are out of order, and none by far. The sort is
-/// stable.
+/// Sorts nearly ordered events by insertion: few are out of order, and each by a few positions
+/// only. The sort is stable.
 fn sort_nearly_ordered(events: &mut [LayerEvent]) {
     for next in 1..events.len() {
         let mut at = next;

@@ -1,6 +1,7 @@
 //! Counters of the tracer, and what remains of them after a crash.
 //!
-//! *Invariant*: records fired = recorded + dropped, counted by different parties.
+//! *Invariant*: fired = recorded + dropped. The eBPF programs count fired and dropped records, the
+//! reader counts the recorded ones.
 
 pub mod counters;
 pub(crate) mod recursion_misses;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! /sys/fs/bpf/blkkin/EPOCH/   locked by the live process
-//!     counters                the kernel side's map (LOCALS): records fired and dropped
+//!     counters                the kernel side's map (PER_CPU_STATE): records fired and dropped
 //!     ledger                  user space's progress map: records read, and records stored durably
 //! ```
 //!

@@ -74,7 +74,7 @@ impl TlsSlots {
         self.slots.insert(pid, Value(slot), BPF_EXIST).is_ok()
     }
 
-    /// Number of slots that the kernel side evicted because their library was unmapped.
+    /// Returns the number of slots that the kernel side evicted because their library was unmapped.
     pub(crate) fn evictions(&self) -> u64 {
         self.version.get(&1, 0).unwrap_or_default()
     }
@@ -84,12 +84,12 @@ impl TlsSlots {
         self.get(pid).is_some()
     }
 
-    /// Slot of a process, found by a scan or inherited at fork.
+    /// Returns the slot of a process, found by a scan or inherited at fork.
     pub(crate) fn get(&self, pid: u32) -> Option<TlsSlot> {
         self.slots.get(&pid, 0).ok().map(|Value(slot)| slot)
     }
 
-    /// Pids with a slot.
+    /// Returns the pids with a slot.
     pub(crate) fn pids(&self) -> Vec<u32> {
         self.slots.keys().flatten().collect()
     }

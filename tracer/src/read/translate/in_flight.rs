@@ -1,4 +1,4 @@
-//! Conversion of in-flight table entries to their events.
+//! Conversion of in-flight table entries to [`InFlightIo`]s.
 
 use blkkin_probe_abi::in_flight::{Bio, Request};
 use blkkin_wire::clock::MonotonicNs;
