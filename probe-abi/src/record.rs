@@ -388,8 +388,8 @@ pub const FILE_PATH_TRUNCATED: u16 = 1 << 0;
 
 /// Maximum bytes of a file's path, including one NUL per component.
 pub const FILE_PATH_MAX: usize = 2048;
-/// Maximum components of a file's path. A loop of 24 levels without an early exit costs 374,284 verifier
-/// instructions.
+/// Maximum components of a file's path. A loop of 24 levels without an early exit costs 374,284
+/// verifier instructions.
 pub const PATH_DEPTH_MAX: usize = 24;
 
 /// Path of a file. Tail: its components, *leaf first*, each ended by NUL.

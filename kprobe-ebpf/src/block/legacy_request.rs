@@ -166,8 +166,8 @@ unsafe fn originating_bio<R: KernelRead>(percpu: &mut PerCpuState, rq: Pointer) 
     None
 }
 
-/// Returns whether a request was allocated for this bio. A global function, which the verifier
-/// checks once instead of at each iteration.
+/// Returns a value other than 0 if a request was allocated for this bio. A global function, which
+/// the verifier checks once instead of at each iteration.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn is_originating_bio(bio: u64, end_io: u64, private: u64, sector: u64) -> u64 {

@@ -9,8 +9,8 @@
 //! # Why stream offsets
 //!
 //! A cookie may repeat, and the clock difference of two nodes is known only to within the network's
-//! minimum latency. Requests that took less cannot be distinguished by cookie and time. The number of
-//! bytes before a request is unique on its connection, and the receiver counts the same
+//! minimum latency. Requests that took less cannot be distinguished by cookie and time. The number
+//! of bytes before a request is unique on its connection, and the receiver counts the same
 //! (`nbd-server/src/protocol/request_decoder.rs`). The offset also identifies the request whose
 //! bytes a segment carries.
 //!

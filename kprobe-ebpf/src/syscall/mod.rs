@@ -174,7 +174,7 @@ fn finish(percpu: &mut PerCpuState, task: Pointer, state: &mut TaskState, ret: i
             state.record.header.flags |= SYSCALL_HAS_POSITION_AFTER;
         }
         if state.second_file != 0 {
-            // SAFETY: as in `describe_file`.
+            // SAFETY: as in `capture::record_file`.
             let second = unsafe { &mut *(&raw mut state.tail).cast::<SecondFile>() };
             second.position_after =
                 capture::position_now(percpu, task, second.fd as u32, state.second_file).unwrap_or(-1);

@@ -178,7 +178,7 @@ pub fn exit(percpu: &mut PerCpuState) {
     let task = current();
     thread_context::on_exit(task);
     if setting!(inherit_by_tid) != 0 {
-        // SAFETY: `task` is typed. Its number may now be given to another.
+        // SAFETY: `task` is typed. From now on the kernel may reuse its tid.
         let tid: u32 = unsafe { DirectLoad::read(task, offset!(task_pid)) };
         let _ = PENDING_CHILDREN.remove(&tid);
     }
@@ -220,7 +220,7 @@ pub fn state_or_inherited(
     if setting!(inherit_by_tid) == 0 {
         return None;
     }
-    // SAFETY: `task` is typed; the note is copied before it is removed.
+    // SAFETY: `task` is typed; the entry is copied before it is removed.
     unsafe {
         let tid: u32 = DirectLoad::read(task, offset!(task_pid));
         let pending = *PENDING_CHILDREN.get(&tid)?;

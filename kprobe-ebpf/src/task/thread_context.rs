@@ -310,7 +310,7 @@ pub fn on_fork<R: KernelRead>(child: Pointer) {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn inherit_slot(child: u32) -> u32 {
-    // SAFETY: the task is typed; a place is replaced as a whole.
+    // SAFETY: the task is typed; a slot entry is replaced as a whole.
     let (process, slot) = unsafe {
         let process: u32 = DirectLoad::read(current(), offset!(task_tgid));
         (process, TLS_SLOTS.get(process))
@@ -386,7 +386,7 @@ pub extern "C" fn remove_unmapped(begin: u64, bytes: u64) -> u64 {
 /// Removes a process's slot if its anchor is within the range.
 #[inline(always)]
 fn remove_if_unmapped(process: u32, begin: u64, bytes: u64) -> bool {
-    // SAFETY: a place is replaced as a whole.
+    // SAFETY: a slot entry is replaced as a whole.
     let slot = unsafe { TLS_SLOTS.get(process) };
     let within = slot.is_some_and(|slot| slot.anchor != 0 && slot.anchor.wrapping_sub(begin) < bytes);
     within && TLS_SLOTS.remove(process).is_ok()
