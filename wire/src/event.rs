@@ -147,7 +147,8 @@ pub struct SyscallEvent {
     /// Time inside the call that the task was runnable and not running; none if the kernel does not
     /// count it.
     pub cpu_wait: Option<DurationNs>,
-    /// Journal transaction that this fsync waited for (ext4).
+    /// Journal transaction that must be committed for this fsync (ext4). Whether the call waited
+    /// for the commit is a rule of the join.
     pub sync_tid: Option<u32>,
     /// Application span that the thread worked for at the call, in the application's trace; none
     /// without a thread context. Boxed: an event is moved several times, and few have one.
@@ -184,8 +185,9 @@ impl SyscallEvent {
     }
 }
 
-/// The span that a thread works for, as in `traceparent`. Most threads publish it (OpenTelemetry's
-/// thread context, OTEP 4947).
+/// The span that a thread works for, with its trace, as in `traceparent`. Its source is the
+/// thread's own publication (OpenTelemetry's thread context, OTEP 4947), the events of a daemon, or
+/// both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TraceContext {
     /// Trace of the application; not 0.

@@ -1,10 +1,10 @@
 //! Process contexts: attributes of a process as its own tracing library publishes them, once for
 //! all its system calls.
 //!
-//! *In*: the process context that a process publishes (OTEP 4719; `tracer/src/enrich/contexts` reads it).
-//! *Out*: one event when the tracer reads it, and one for each change. *Invariant*: the event's
-//! time is not before the read. The context applies to system calls of the process that return
-//! later, until the process executes another program, ends, or publishes another context.
+//! *In*: the process context that a process publishes (OTEP 4719; `tracer/src/enrich/contexts`
+//! reads it). *Out*: one event when the tracer reads it, and one for each change. *Invariant*: the
+//! event's time is not before the read. The context applies to system calls of the process that
+//! return later, until the process executes another program, ends, or publishes another context.
 //!
 //! *Why not in [`TaskEvent`](crate::event::TaskEvent)*: a task event comes from the kernel and is
 //! in force at the call. A process context comes from the process and is read some ms after it was

@@ -1,6 +1,7 @@
 //! Readers of all columns of a message.
 
-/// Defines a struct of [`Column`](super::column::Column)s over the fields of a message, with the same names.
+/// Defines a struct of [`Column`](super::column::Column)s over the fields of a message, with the
+/// same names.
 macro_rules! columns {
     ($(#[$doc:meta])* $reader:ident of $message:ident { $($field:ident: $type:ty),+ $(,)? } ids { $($ids:ident),* }) => {
         $(#[$doc])*

@@ -1,4 +1,6 @@
-//! Ids in counted form: see *Ids are almost free* in the parent module.
+//! Columns of ids: *Ids are sent as counters* in the parent module has the reason. *In*: ids.
+//! *Out*: the origin (CPU and program) and the counter's difference of each. *Invariant*: every
+//! 64-bit id survives, whatever generated it.
 
 use super::Malformed;
 use super::column::{Column, Delta};
@@ -10,13 +12,13 @@ use crate::ids::{MIX_FIRST, MIX_SECOND, mix};
 const COUNTER_BITS: u32 = 44;
 const COUNTER_MAX: u64 = (1 << COUNTER_BITS) - 1;
 
-/// Returns the id of a counted word: splitmix64's finalizer keyed by the epoch, as kprobe-ebpf
-/// computes it.
+/// Returns the id of a word of origin and counter: splitmix64's finalizer keyed by the epoch, as
+/// kprobe-ebpf computes it.
 fn scramble(word: u64, epoch: u64) -> u64 {
     mix(word ^ epoch)
 }
 
-/// Returns the counted word of an id.
+/// Returns the word of origin and counter of an id: the inverse of [`scramble`].
 fn unscramble(id: u64, epoch: u64) -> u64 {
     let mut z = unshift(id, 31);
     z = unshift(z.wrapping_mul(inverse(MIX_SECOND)), 27);
@@ -24,12 +26,13 @@ fn unscramble(id: u64, epoch: u64) -> u64 {
     z ^ epoch
 }
 
-/// Undoes `z ^ z >> by`, of which the upper bits are the original's.
+/// Inverts `z ^ z >> by`, which leaves the upper `by` bits of `z` unchanged.
 fn unshift(z: u64, by: u32) -> u64 {
     z ^ (z >> by) ^ (z >> (2 * by)) ^ z.checked_shr(3 * by).unwrap_or(0)
 }
 
-/// The number that times this odd one is 1 in 64 bits: Newton's iteration doubles the bits that are right, from 3.
+/// Returns the inverse of an odd number modulo 2^64. Newton's iteration starts with 3 correct bits
+/// and doubles them in each round.
 const fn inverse(of: u64) -> u64 {
     let mut found = of;
     let mut round = 0;
@@ -44,7 +47,7 @@ const fn inverse(of: u64) -> u64 {
 pub(super) struct Origins {
     epoch: u64,
     origins: Dictionary<u32>,
-    /// The first counter of each.
+    /// First counter of each origin.
     first: Vec<u64>,
 }
 
@@ -52,7 +55,7 @@ pub(super) struct Origins {
 #[derive(Default)]
 pub(super) struct IdWriter {
     ids: Ids,
-    /// Of each origin.
+    /// Last counter of each origin; none before its first id.
     last: Vec<Option<Delta>>,
 }
 

@@ -27,7 +27,7 @@ pub(super) struct EventBatchHeader {
     pub(super) sequence: u64,
     #[prost(enumeration = "Kind", repeated, tag = "10")]
     pub(super) kinds: Vec<i32>,
-    /// Present to be counted.
+    /// Decoded only to count them.
     #[prost(message, repeated, tag = "29")]
     pub(super) process_context_events: Vec<Unread>,
 }

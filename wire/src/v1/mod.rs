@@ -13,7 +13,7 @@
 //! 100 times (an event of six bytes takes 264 in memory), and a Kafka record is limited to 1 MiB by
 //! default.
 //!
-//! # Ids are almost free
+//! # Ids are sent as counters
 //!
 //! An id is 64 bits that look random. Eight incompressible bytes, three or four times per event,
 //! would dominate the record. But the eBPF programs generate ids with a bijection of (CPU, program,
@@ -26,14 +26,14 @@
 //! It takes a row of both column sets; flags omit what the two share as a pair. A separate schema
 //! for pairs would duplicate eleven fields.
 //!
-//! *Not encoded*: registers after a call's last argument. They hold leftovers, must not be read,
-//! and compress badly.
+//! *Not encoded*: registers after a call's last argument. They hold leftovers of earlier code, and
+//! compress badly.
 //!
 //! # Rejected
 //!
-//! Rows (23–27 B per event after zstd, columns take 12–14), Arrow (17–26 B, and a large dependency
-//! in each consumer), a private format without a schema (we would have to write each consumer),
-//! zstd inside the record (Kafka compresses, and every client decompresses).
+//! Rows (23–27 B per event after zstd, where columns took 12–14), Arrow (17–26 B, and a large
+//! dependency in each consumer), a private format without a schema (we would have to write each
+//! consumer), zstd inside the record (Kafka compresses, and every client decompresses).
 
 mod block;
 mod column;
