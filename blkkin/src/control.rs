@@ -1,7 +1,8 @@
-//! Control events of the main thread: signals, remarks of other threads, and the end of a pipeline.
+//! Control events of the main thread: signals, messages of other threads for the operator, and the
+//! end of a pipeline.
 //!
-//! *In*: signals, and events from threads that hold a sender. *Out*: [`ControlEvent`]s, one at a time.
-//! *Invariant*: the main thread waits in one place only, on this channel.
+//! *In*: signals, and events from threads that hold a sender. *Out*: [`ControlEvent`]s, one at a
+//! time. *Invariant*: the main thread waits in one place only, on this channel.
 
 pub(crate) mod signals;
 
@@ -58,7 +59,7 @@ impl ControlReceiver {
 pub(crate) struct ExitNotifier(pub(crate) Sender<ControlEvent>);
 
 impl ExitNotifier {
-    /// Sends a remark on a server that the thread waits for.
+    /// Sends a message for the operator about a server that the thread waits for.
     pub(crate) fn notify_waiting(&self, remark: String) {
         // The receiver is gone once the user has left.
         let _ = self.0.send(ControlEvent::Waiting(remark));

@@ -4,8 +4,8 @@
 //! an error for each at the end. blkkin refuses a destination that cannot be written before it
 //! traces anything. An unreachable server is accepted, because it may come back while tracing runs.
 //!
-//! OpenTelemetry's environment variables apply to OTLP receivers. blkkin reads them only if there is
-//! such a destination.
+//! OpenTelemetry's environment variables apply to OTLP receivers. blkkin reads them only if there
+//! is such a destination.
 
 mod kafka;
 
@@ -29,7 +29,7 @@ const FILE_DEADLINE: Duration = Duration::from_secs(60);
 /// Time that a reachable server needs for the rest; a longer wait is reported.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Destination kinds that are planned, so that they are not called unknown.
+/// Destination kinds of a later version. Their error is "not supported yet" instead of "unknown".
 const LATER: [&str; 4] = ["perfetto", "html", "events", "kafka"];
 const AVAILABLE: &str =
     "zipkin=http://HOST:9411, zipkin=FILE.json, zipkin-kafka=HOST:9092 or otlp=http://HOST:4318";

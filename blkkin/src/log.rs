@@ -1,8 +1,8 @@
 //! Log of the services, and remarks of `run` and `trace`, on stderr.
 //!
 //! *In*: `tracing` events. A message is a complete sentence; its values are also fields where a
-//! program can use them. *Out*: one line for each event. Text is `blkkin: MESSAGE`, with `warning: `
-//! before the message of a warning. With `--log-format json` a line is an object with `timestamp`
+//! program can use them. *Out*: one line for each event. Text is `blkkin: MESSAGE`, with `warning:
+//! ` before the message of a warning. With `--log-format json` a line is an object with `timestamp`
 //! (RFC 3339, UTC), `level`, `message` and the fields.
 //!
 //! *Invariant*: a line reports a change of state, never one record or one span, so the log does not

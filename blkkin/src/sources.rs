@@ -6,8 +6,9 @@
 //!
 //! *In*: the tracer's batches. *Out*: the same batches with daemon spans, and with the parents of
 //! system calls. *Invariant*: this is the only place that states the order. USDT is first, because
-//! its correlation waits for nothing. A source whose option is off takes no part, and adds no
-//! thread and no bus. NBD spans are made by the tracer itself; here are their remarks.
+//! its correlation does not delay a batch. A source whose option is off adds no thread and no bus.
+//! The tracer itself makes the spans of NBD clients; [`nbd`] has only the lines about them in the
+//! shutdown summary.
 
 pub(crate) mod lttng;
 pub(crate) mod nbd;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! thread "drain"                    thread "join"
-//! Tracer::drain ── bus (bounded) ── Joiner ── PostFilter ─┬─ Report
+//! Tracer::run ──── bus (bounded) ── Joiner ── PostFilter ─┬─ Report
 //!                                                         └─ spans ─ (LocalLinker) ─ SpanSink (a thread each)
 //! ```
 //!

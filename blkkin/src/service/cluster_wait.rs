@@ -1,7 +1,7 @@
 //! The wait for a Kafka cluster that may not be reachable yet.
 //!
 //! ```text
-//! thread "look": attempt, every 2 s ── each obstacle once ──► control channel ──► log, systemd, /health
+//! thread "cluster": attempt, every 2 s ── each obstacle once ──► control channel ──► log, systemd, /health
 //!                       └── success ───────────────────────► control channel
 //! ```
 //!

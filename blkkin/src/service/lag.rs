@@ -56,7 +56,7 @@ impl LagGauge {
         Builder::new().name("lag".into()).spawn(watch).map(drop).map_err(failed)
     }
 
-    /// Returns both metric families, one series per value of `label`.
+    /// Returns both metric families, with one series per value of `label`.
     pub(crate) fn metric_families<'a>(
         label: &'static str,
         [lag, partitions]: [&'static str; 2],

@@ -1,6 +1,6 @@
 //! Main loop of a service: it waits for a signal or the end of a worker.
 //!
-//! Meanwhile it logs the remarks of the workers, passes them to systemd as status, and pings the
+//! Meanwhile it logs the messages of the workers, passes them to systemd as status, and pings the
 //! watchdog while work progresses.
 
 use std::time::Duration;

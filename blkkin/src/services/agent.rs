@@ -1,10 +1,11 @@
 //! `blkkin agent`: sends the events of this machine to a Kafka topic, until a signal.
 //!
 //! ```text
-//! thread "drain"                    thread "send"                                  thread "cluster"
-//! Tracer::drain ── bus (bounded) ── EventBatcher → SenderWindow → Kafka            creates the topic,
-//!                    └ --ust: sources::lttng, --probes: sources::usdt, └ spool       reports outages
-//!                      and one more bus for each                         (a folder, bounded)
+//! thread "drain"                          thread "send"
+//! Tracer::run ── bus ── sources ── bus ── EventBatcher → SenderWindow → Kafka
+//!                       │                                └ spool (a folder, bounded)
+//!                       └ --ust, --probes: a thread and a bus each (crate::sources)
+//! thread "cluster": creates the topic, reports outages
 //! ```
 //!
 //! *In*: a loaded tracer, and a cluster that may not be reachable yet. *Out*: Kafka records, and a

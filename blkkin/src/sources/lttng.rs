@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! thread "drain"     thread "correlate"                                thread "join"
-//! Tracer::drain ── bus ── Correlator ─────────────────────────── bus ── Joiner
+//! Tracer::run ──── bus ── Correlator ─────────────────────────── bus ── Joiner
 //! thread "daemons"         ┌┘  └ processes that exited ┐
 //! relay → Follower → Mapper → DaemonSpans ─────────────┘
 //! ```

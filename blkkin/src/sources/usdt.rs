@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! thread "drain"                 thread "usdt"                          thread "join"
-//! Tracer::drain ── bus ────────── UsdtCorrelation ┬─ Correlator ── bus ── Joiner
+//! Tracer::run ──── bus ────────── UsdtCorrelation ┬─ Correlator ── bus ── Joiner
 //!              └── USDT events, one set per batch ── UsdtMapping ── DaemonSpans
 //! ```
 //!

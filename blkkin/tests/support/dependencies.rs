@@ -1,11 +1,11 @@
 //! Dependencies between services, as Zipkin derives them from spans: the rule of its in-memory
 //! store (zipkin2.internal.DependencyLinker), as far as it concerns blkkin's spans.
 //!
-//! A server span counts as a call by the service of its nearest ancestor that has a kind, or else by
-//! its remote service. A client span counts as a call to its remote service only if it has no child;
-//! otherwise its child shows the server. A span without a kind counts as no call. A span whose
-//! parent is absent (its record was lost) is treated as a child of its trace's root, if that is
-//! present (zipkin2.internal.SpanNode).
+//! A server span counts as a call by the service of its nearest ancestor that has a kind, or else
+//! by its remote service. A client span counts as a call to its remote service only if it has no
+//! child; otherwise its child shows the server. A span without a kind counts as no call. A span
+//! whose parent is absent (its record was lost) is treated as a child of its trace's root, if that
+//! is present (zipkin2.internal.SpanNode).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

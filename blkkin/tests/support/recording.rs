@@ -117,8 +117,8 @@ fn with_attach_kind(config: &TracerConfig) -> TracerConfig {
     TracerConfig { attach: config.attach.or_else(attach_kind), ..config.clone() }
 }
 
-/// Returns whether this machine allows this attach kind, or the reason to skip the test. A guest
-/// allows every kind. Elsewhere a policy may refuse programs that are attached to functions.
+/// Checks whether this machine allows this attach kind; the error is the reason to skip the test. A
+/// guest allows every kind. Elsewhere a policy may refuse programs that are attached to functions.
 pub(crate) fn check_attach_kind(kind: AttachKind) -> Result<(), String> {
     if !kind.uses_functions() || std::env::var_os("BLKKIN_GUEST").is_some() {
         return Ok(());

@@ -38,7 +38,7 @@ pub(super) fn reject_capture_with_replay(args: &AgentArgs) -> Result<(), CliErro
     ))
 }
 
-/// Rejects `--path`.
+/// Rejects `--path`, which needs whole traces: an agent joins nothing.
 pub(super) fn reject_path_filter(args: &AgentArgs) -> Result<(), CliError> {
     if args.filter.path.is_empty() {
         return Ok(());

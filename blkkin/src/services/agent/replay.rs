@@ -21,9 +21,9 @@ use super::no_cluster;
 use crate::control::{ControlEvent, ControlReceiver};
 use crate::error::{CliError, Status};
 
-/// Batches between two progress notes: the maximum that is sent again.
+/// Batches between two saves of the progress: the maximum that is sent again after a crash.
 const WINDOW: usize = 64;
-/// Maximum time between two progress notes, if a rate makes batches rare.
+/// Maximum time between two saves of the progress, if a rate makes batches rare.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of checks for a stop request.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);

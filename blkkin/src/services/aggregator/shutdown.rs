@@ -9,7 +9,7 @@ use blkkin_bus::kafka::stage::StageOutcome;
 
 use super::stages::{AssemblePartition, JoinPartition, LinkPartition};
 
-/// Summarizes the join stage.
+/// Returns the summary line of the join stage.
 pub(super) fn join(outcome: &StageOutcome<JoinPartition>) -> String {
     let stages = || outcome.processors.values().map(|partition| &partition.0);
     let events = |count: fn(&EventStats) -> u64| -> u64 {
@@ -61,7 +61,7 @@ pub(super) fn join(outcome: &StageOutcome<JoinPartition>) -> String {
     line
 }
 
-/// Summarizes the link stage.
+/// Returns the summary line of the link stage.
 pub(super) fn link(outcome: &StageOutcome<LinkPartition>) -> String {
     let sum = |count: fn(&LinkStage) -> u64| -> u64 {
         outcome.processors.values().map(|partition| count(&partition.0)).sum()
@@ -83,7 +83,7 @@ pub(super) fn link(outcome: &StageOutcome<LinkPartition>) -> String {
     line
 }
 
-/// Summarizes the assemble stage.
+/// Returns the summary line of the assemble stage.
 pub(super) fn assemble(outcome: &StageOutcome<AssemblePartition>) -> String {
     let sum = |count: fn(&AssembleStage) -> u64| -> u64 {
         outcome.processors.values().map(|partition| count(&partition.0)).sum()

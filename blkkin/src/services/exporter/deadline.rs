@@ -3,7 +3,8 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// systemd grants 90 s (DefaultTimeoutStopSec); a user waits for this long.
+/// Maximum time for work in flight after a stop request. systemd grants 90 s
+/// (DefaultTimeoutStopSec), but a user may be waiting.
 const IN_FLIGHT: Duration = Duration::from_secs(10);
 
 /// A stop request with a deadline, shared by all workers.

@@ -2,8 +2,8 @@
 //!
 //! *In*: verdicts on the spans in flight. *Out*: counters, and records in `blkkin.dead`.
 //! *Invariant*: a refused span is in `blkkin.dead` before the delivery continues. While the
-//! delivery waits, it keeps the group membership ([`TraceConsumer::poll_paused`]). If partitions are
-//! revoked meanwhile, the delivery aborts, because the spans in flight belong to them.
+//! delivery waits, it keeps the group membership ([`TraceConsumer::poll_paused`]). If partitions
+//! are revoked meanwhile, the delivery aborts, because the spans in flight belong to them.
 
 use std::ops::Range;
 use std::time::{Duration, Instant, SystemTime};

@@ -24,9 +24,10 @@ use super::metrics::LttngMetrics;
 use super::session::LttngSession;
 use crate::clock;
 
-/// Without a stream, nothing was emitted up to this long ago. The relay knows a program's first
-/// buffers some ms after their creation, and before the program's events are sent. blkkin learns of
-/// them at its next query, which an overloaded machine delays.
+/// While no stream is known, events older than this count as complete: a batch does not wait for
+/// them. The relay knows a program's first buffers some ms after their creation, and before the
+/// program's events are sent. blkkin learns of them at its next query, which an overloaded machine
+/// delays.
 const FIRST_STREAM_WITHIN: u64 = 1_000_000_000;
 /// Time for the remaining events of an ended session.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);

@@ -49,7 +49,7 @@ impl LttngSession {
         self.create()
     }
 
-    /// Returns the session's keeper; `None` once it ended.
+    /// Returns the session's supervisor; `None` once it ended.
     pub(super) fn keeper(&mut self) -> Option<&mut SessionSupervisor> {
         self.keeper.as_mut()
     }
