@@ -24,8 +24,8 @@
 //! removed before the kernel writes them to disk.
 //!
 //! *Removal* is by file, once all its batches are acknowledged. The newest file is replaced after
-//! `REPLACE_AGE` or `REPLACE_BYTES` when all of it is acknowledged, so a spool without backlog stays
-//! small.
+//! `REPLACE_AGE` or `REPLACE_BYTES` when all of it is acknowledged, so a spool without backlog
+//! stays small.
 //!
 //! *Rejected*: one circular file (its truncated end could be anywhere); an index file (a second
 //! file that may be corrupt); memory first and disk when it is full (a kill would lose an unknown

@@ -1,4 +1,5 @@
-//! Reads LTTng-UST events of instrumented daemons, and correlates the daemons' spans with system calls.
+//! Reads LTTng-UST events of instrumented daemons, and correlates the daemons' spans with system
+//! calls.
 //!
 //! *What it contains*, in flow order: [`session`] creates an LTTng session, and [`live`] reads its
 //! packets from a relay. [`trace_folder`] reads packets from files instead. [`ctf`] decodes packets

@@ -25,7 +25,7 @@
 //! ```
 //!
 //! *Invariant*: no call fails, blocks or changes its result because of tracing. While no session
-//! records, a call costs a load and a comparison.
+//! records, a call costs two loads and a comparison.
 //!
 //! *Rejected*: a link-time dependency on liblttng-ust. A daemon would then not start where the
 //! library is missing.

@@ -97,7 +97,7 @@ pub struct TopicConsumer<C> {
     paused: bool,
     /// Assigned partitions without a committed offset since the last `take_unknown`.
     without_offset: usize,
-    /// Number of commits that were answered by a callback.
+    /// Number of asynchronous commits sent. The commit callback answers each of them.
     commits_sent: u64,
     /// Progress that is shared with the lag reader.
     progress: Progress,

@@ -64,7 +64,7 @@ pub use single_producer::{SendError, SingleProducer};
 pub const EVENTS: &str = "blkkin.events";
 /// Topic of joined spans, by trace.
 pub const SPANS: &str = "blkkin.spans";
-/// Topic of remote link endpoints.
+/// Topic of RPC endpoints, which the link stage matches.
 pub const LINKS: &str = "blkkin.links";
 /// Topic of sampled traces, ready for export.
 pub const TRACES: &str = "blkkin.traces";

@@ -111,7 +111,7 @@ fn read_to_end(pipe: Option<impl Read + Send + 'static>) -> std::thread::JoinHan
 }
 
 /// Waits until the child exits and returns whether it succeeded; kills it and returns `None` after
-/// `within`.
+/// `timeout`.
 pub(crate) fn wait(child: &mut Child, timeout: Duration) -> Option<bool> {
     let started = Instant::now();
     loop {

@@ -130,7 +130,7 @@ fn prepare(command: &mut Command) {
         }
         Ok(())
     };
-    // SAFETY: `ask` allocates nothing and takes no lock.
+    // SAFETY: `configure` allocates nothing and takes no lock.
     unsafe { command.pre_exec(configure) };
 }
 
